@@ -1,0 +1,30 @@
+// Sharded checkpoints: every shard index of replica 0 writes its own file, nobody gathers anything,
+// and a checkpoint loads at any world size, mesh and strategy.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <string>
+
+#include "atoll/fsdp.hpp"
+#include "atoll/optimizer.hpp"
+
+namespace atoll_v1::atoll::fsdp {
+
+// A folder with `index.json` (layout: units, parameters, shapes, offsets; number of shards; `extra`)
+// and one safetensors file per shard, `shard-00000-of-00004.safetensors`, that holds for each unit the
+// flat f32 tensors UNIT/weights, UNIT/moment1 and UNIT/moment2.
+//
+// Collective; blocks. The folder appears whole or not at all: files are written and synced under a
+// temporary name beside it, and renamed by one rank after all are done; an existing folder of that
+// name is replaced. Throws Error(io) that names the file, on every rank.
+void save(const std::filesystem::path& folder, Engine& engine, const Optimizer& optimizer,
+          const std::map<std::string, std::string>& extra = {});
+
+// Collective; blocks. Each rank reads the parts of its own shards only. The units and shapes must be
+// those of the engine: Error(mismatch) names the first difference. Returns `extra`.
+std::map<std::string, std::string> load(const std::filesystem::path& folder, Engine& engine,
+                                        Optimizer& optimizer);
+
+}  // namespace atoll_v1::atoll::fsdp

@@ -1,0 +1,115 @@
+// Devices, memory, streams and events. On `host` a stream is a queue with a worker thread; on `cuda`
+// it is a CUDA stream; on `virtual` a clock. Nothing above this header knows the difference.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "atoll/view.hpp"
+
+namespace atoll_v1::atoll {
+
+class DeviceBackend;  // implemented once per kind of device: src/device/backend.hpp
+class StreamBackend;
+class EventBackend;
+class DeviceOps;  // the kernels that the library itself needs: src/device/ops.hpp
+
+enum class DeviceKind : std::int32_t { host = 0, cuda = 1, virtual_time = 2 };
+
+// A point in the work of a stream. Copies name the same point. A default event has happened.
+class Event {
+ public:
+  Event() = default;
+  explicit Event(std::shared_ptr<EventBackend> impl) : impl_(std::move(impl)) {}
+  bool happened() const;
+  void synchronize() const;  // blocks the calling thread; throws the stream's error, if it has one
+  const std::shared_ptr<EventBackend>& backend() const noexcept { return impl_; }
+
+ private:
+  std::shared_ptr<EventBackend> impl_;
+};
+
+enum class StreamPriority { normal, high };
+enum class WaitReason { order, communication };  // the second counts as exposed communication
+
+struct StreamOptions {
+  std::string name = "stream";  // thread name, trace row
+  StreamPriority priority = StreamPriority::normal;
+};
+
+// An ordered queue of work. Functions of one Stream are called by one thread at a time; they return
+// at once. When work fails, what was enqueued behind it on this stream does not run, and
+// synchronize(), and waits on later events of this stream, throw the first error.
+class Stream {
+ public:
+  Stream(Stream&&) noexcept;
+  Stream& operator=(Stream&&) noexcept;
+  ~Stream();  // waits for the work that was enqueued
+
+  // Runs `work` on the CPU in the order of the stream: on the worker of a host stream, as a host
+  // function of a CUDA stream (where it must not call the device's interface).
+  void enqueue(std::function<void()> work);
+  void copy(void* dst, const void* src, std::size_t bytes);  // addresses of this device or the host
+  void zero(void* dst, std::size_t bytes);
+  Event record();
+  // Work enqueued later waits for the event; on failure of the event's stream this stream fails too.
+  void wait(const Event& event, WaitReason reason = WaitReason::order);
+  void synchronize();  // blocks the calling thread until the queue is empty; throws its error
+  // Time that this stream has spent waiting for events with WaitReason::communication, while it had
+  // nothing else to do. Complete after synchronize().
+  std::chrono::nanoseconds exposed_communication() const;
+
+  StreamBackend& backend() const noexcept { return *impl_; }
+
+ private:
+  friend class Device;
+  explicit Stream(std::unique_ptr<StreamBackend> impl);
+  std::unique_ptr<StreamBackend> impl_;
+};
+
+// Device memory, freed with the handle. The owner sees to it that no stream still uses it.
+class Buffer {
+ public:
+  Buffer() = default;
+  Buffer(std::shared_ptr<DeviceBackend> device, std::size_t bytes);
+  Buffer(Buffer&&) noexcept;
+  Buffer& operator=(Buffer&&) noexcept;
+  ~Buffer();
+
+  void* data() const noexcept { return data_; }
+  std::size_t bytes() const noexcept { return bytes_; }
+  View view(DType dtype) const noexcept { return {data_, bytes_ / size_of(dtype), dtype}; }
+
+ private:
+  std::shared_ptr<DeviceBackend> device_;
+  void* data_ = nullptr;
+  std::size_t bytes_ = 0;
+};
+
+// A device that this process computes on. A cheap handle; copies name the same device.
+class Device {
+ public:
+  static Device host();
+  explicit Device(std::shared_ptr<DeviceBackend> impl);
+
+  DeviceKind kind() const noexcept;
+  std::string_view name() const noexcept;
+  // Aligned to 4,096 bytes (256 on cuda), not initialised. Error(out_of_memory) names the size.
+  Buffer allocate(std::size_t bytes) const;
+  Stream stream(StreamOptions options = {}) const;
+  DeviceOps& ops() const noexcept;
+  // Bytes that allocate() has handed out: now, and the most so far.
+  std::size_t allocated_bytes() const noexcept;
+  std::size_t peak_allocated_bytes() const noexcept;
+  const std::shared_ptr<DeviceBackend>& backend() const noexcept { return impl_; }
+
+ private:
+  std::shared_ptr<DeviceBackend> impl_;
+};
+
+}  // namespace atoll_v1::atoll

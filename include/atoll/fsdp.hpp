@@ -1,0 +1,220 @@
+// Fully sharded data parallel training: parameters, gradients and optimizer states are spread over
+// the shard axis of a mesh; a unit's parameters are gathered just before they are used, and its
+// gradients reduced as soon as they are complete, beside compute.
+//
+//   fsdp::Engine engine(mesh, {.strategy = Strategy::hybrid_shard});
+//   Unit& block = engine.add_unit("layers.0", specs);
+//   engine.freeze({"embed", "layers.0", "head"});
+//   auto pass = engine.begin({}, compute);
+//   { auto w = pass.forward(block);  layer(x, w["weight"]); }
+//   { auto w = pass.backward(block); auto g = w.grad("weight"); ... }
+//
+// Called by one thread; all ranks make the same calls in the same order. Compute is enqueued on the
+// stream given to begin(); nothing here blocks the host, except where a comment says so.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "atoll/schedule.hpp"
+
+namespace atoll_v1::atoll::fsdp {
+
+enum class Strategy {
+  no_shard,      // every rank holds everything; gradients are all-reduced (DDP)
+  full_shard,    // sharded over all ranks (ZeRO-3)
+  hybrid_shard,  // sharded over the mesh's shard axis, replicated over the other
+};
+std::string_view name(Strategy strategy) noexcept;
+Strategy strategy_from_name(std::string_view name);  // Error(invalid_argument) lists the names
+
+struct Precision {
+  DType param = DType::f32;   // what compute reads and gathers carry: f32 or bf16
+  DType reduce = DType::f32;  // what gradients are summed in
+};
+
+struct Options {
+  Strategy strategy = Strategy::hybrid_shard;
+  Precision precision{};
+  int prefetch = 1;  // units gathered ahead of compute; 0: none
+  Device device = Device::host();
+  std::string backend{};  // "": config().backend, else the best common one
+};
+
+// How a parameter starts: normal(mean, deviation) from (seed, unit name, parameter name, element), so
+// that the values do not depend on mesh or ranks.
+struct Init {
+  float mean = 0;
+  float deviation = 0.02f;
+};
+
+struct ParamSpec {
+  std::string name;                   // unique in its unit
+  std::vector<std::int64_t> shape;    // row-major
+  Init init;
+  std::uint64_t count() const noexcept;
+};
+
+enum class WriteMode {
+  overwrite,   // the view holds garbage: write every element
+  accumulate,  // the view holds earlier contributions: add to them
+};
+
+struct Gradient {
+  View view;  // f32, the whole parameter
+  WriteMode mode;
+};
+
+// One block's parameters, gathered and reduced together.
+class Unit {
+ public:
+  const std::string& name() const noexcept;
+  const std::vector<ParamSpec>& params() const noexcept;
+  std::uint64_t count() const noexcept;  // elements of all parameters, without padding
+
+  struct State;
+  explicit Unit(std::unique_ptr<State> state);
+  Unit(const Unit&) = delete;
+  Unit& operator=(const Unit&) = delete;
+  ~Unit();
+  State& state() const noexcept { return *state_; }
+
+ private:
+  std::unique_ptr<State> state_;
+};
+
+// Bytes of this rank by category; fixed by freeze() (optimizer: when an optimizer is made).
+struct MemoryPlan {
+  std::uint64_t parameters = 0;        // f32 master shards
+  std::uint64_t parameters_low = 0;    // resident copies in the compute dtype
+  std::uint64_t optimizer = 0;         // moments
+  std::uint64_t gradients = 0;         // f32 shards
+  std::uint64_t gathered = 0;          // whole units, as compute reads them
+  std::uint64_t gradients_whole = 0;   // whole units, as compute writes them
+  std::uint64_t staging = 0;           // partial sums of further micro batches, norms
+
+  std::uint64_t total() const noexcept;
+  std::string to_string() const;  // a table for people
+};
+
+// A part of a parameter that this rank owns: elements [first, first + values.count) of it.
+struct Segment {
+  const Unit* unit;
+  const ParamSpec* param;
+  std::uint64_t first;
+  View values;  // f32 master
+};
+
+class Engine;
+
+// The parameters of one unit during its forward; lives no longer than its Pass. The destructor ends
+// the use on the compute stream.
+class ForwardScope {
+ public:
+  ForwardScope(ForwardScope&&) noexcept;
+  ForwardScope& operator=(ForwardScope&&) = delete;
+  ~ForwardScope();
+  // The whole parameter in the compute dtype. Error(not_found) names unit and parameter.
+  View operator[](std::string_view param) const;
+
+ protected:
+  friend class Pass;
+  ForwardScope(Engine& engine, Unit& unit, std::size_t position);
+  Engine* engine_;
+  Unit* unit_;
+  std::size_t position_;
+};
+
+// The same during its backward, with gradients; the destructor starts their reduction, once this was
+// the unit's last use in the pass.
+class BackwardScope : public ForwardScope {
+ public:
+  using ForwardScope::ForwardScope;
+  BackwardScope(BackwardScope&&) noexcept = default;
+  // Each gradient must be written, as its mode says, before the scope ends.
+  Gradient grad(std::string_view param) const;
+};
+
+struct PassOptions {
+  enum class Kind { train, eval } kind = Kind::train;
+  int micro = 0;  // this micro batch ...
+  int of = 1;     // ... of so many in the step; gradients are reduced across replicas with the last
+};
+
+// One forward, and for training one backward, through the declared order. A departure from it is
+// Error(invalid_argument) that names the expected and the actual unit.
+class Pass {
+ public:
+  Pass(Pass&&) noexcept;
+  Pass& operator=(Pass&&) = delete;
+  ~Pass();
+  [[nodiscard]] ForwardScope forward(Unit& unit);
+  [[nodiscard]] BackwardScope backward(Unit& unit);
+
+ private:
+  friend class Engine;
+  explicit Pass(Engine& engine);
+  Engine* engine_;
+};
+
+class Engine {
+ public:
+  // Collective: opens the communicators.
+  Engine(const Mesh& mesh, Options options = {});
+  ~Engine();
+  Engine(const Engine&) = delete;
+  Engine& operator=(const Engine&) = delete;
+
+  // Names and shapes only; nothing is allocated. The reference lives as long as the engine.
+  Unit& add_unit(std::string_view name, std::vector<ParamSpec> params);
+  // Declares the order of use (units may repeat; backward is its reverse), plans every buffer and
+  // allocates it. Units take no more parameters after this.
+  void freeze(const std::vector<std::string>& order);
+
+  // Fills this rank's shards; never a whole parameter.
+  void initialize(std::uint64_t seed);
+  // Calls `fill` for each segment with an f32 host buffer to be filled; for loading weights.
+  void assign(const std::function<void(const Segment&, std::span<float>)>& fill);
+  // Collective. Hands each parameter to `visit`, whole and in f32, one unit at a time, in the order
+  // in which units were added; blocks.
+  void visit(const std::function<void(const Unit&, const ParamSpec&, std::span<const float>)>& visit);
+  // The master shards were written from outside: brings resident copies up to date; blocks.
+  void refresh();
+  std::vector<Segment> segments() const;  // in the order of units and parameters
+
+  [[nodiscard]] Pass begin(const PassOptions& options, Stream& compute);
+  // `compute` waits until every gradient shard is final.
+  void wait_gradients(Stream& compute);
+  // After the last micro batch: `compute` is to have updated the master shards up to here; the next
+  // gathers wait for it.
+  void parameters_changed(Stream& compute);
+
+  Unit& unit(std::string_view name);  // Error(not_found)
+  const std::vector<std::unique_ptr<Unit>>& units() const noexcept;
+  const Options& options() const noexcept;
+  const Device& device() const noexcept;
+  MeshShape sharding() const noexcept;  // replicas x shards of this strategy
+  std::string_view backend() const noexcept;
+  MemoryPlan& memory() noexcept;
+  Scheduler& scheduler() noexcept;
+  // Bytes that this rank has handed to collectives of the shard and of the replicate axis so far.
+  struct Traffic {
+    std::uint64_t shard_bytes = 0;
+    std::uint64_t replicate_bytes = 0;
+  };
+  Traffic traffic() const noexcept;
+
+  struct Impl;  // src/fsdp/engine_impl.hpp
+  Impl& impl() noexcept { return *impl_; }
+
+ private:
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace atoll_v1::atoll::fsdp

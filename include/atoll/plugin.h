@@ -1,0 +1,206 @@
+/* The C ABI of a communication backend, version 1.0. Self-contained: C11 and C++20, no other header
+ * of atoll.
+ *
+ * A backend is a shared object, libatoll-NAME.so, that exports one symbol, atoll_backend_entry_v1.
+ * Core loads it once per process with dlopen(RTLD_NOW | RTLD_LOCAL) and never unloads it.
+ *
+ * Compatibility. Every struct begins with its `size`. Slots and fields are only appended. The reader
+ * of a struct checks `size` before it touches an appended field; a NULL slot means unsupported. A
+ * different ATOLL_ABI_MAJOR is refused.
+ *
+ * Errors. Every function returns an atoll_status and never lets an exception out. After a failure
+ * last_error() gives one line that names the peer, operation, sequence number and bytes.
+ *
+ * Threads. One caller at a time per communicator, except abort(), which any thread may call at any
+ * time before close(). Different communicators may be used from different threads at the same time.
+ *
+ * Execution. A backend of host memory is called on the thread that executes the stream, and returns
+ * when the operation is complete on this rank; while it waits it polls abort and the deadline. A
+ * backend of CUDA memory is called on the caller's thread with the stream, may wait for connections
+ * but never for data, and has truly launched its work when it returns.
+ */
+#ifndef ATOLL_PLUGIN_H
+#define ATOLL_PLUGIN_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define ATOLL_ABI_MAJOR 1u /* layout broke: core refuses the plugin */
+#define ATOLL_ABI_MINOR 0u /* slots appended: `size` says which exist */
+
+typedef int32_t atoll_status; /* 0: success; else a value below, frozen */
+enum {
+  ATOLL_OK = 0,
+  ATOLL_INVALID_ARGUMENT = 1,
+  ATOLL_NOT_FOUND = 2,
+  ATOLL_UNSUPPORTED = 3,
+  ATOLL_TIMEOUT = 4,
+  ATOLL_PEER_LOST = 5,
+  ATOLL_ABORTED = 6,
+  ATOLL_MISMATCH = 7,
+  ATOLL_IO = 8,
+  ATOLL_OUT_OF_MEMORY = 9,
+  ATOLL_BAD_DATA = 10,
+  ATOLL_BACKEND = 11,
+  ATOLL_INTERNAL = 12
+};
+
+enum { /* atoll_dtype: element types */
+  ATOLL_F32 = 0,
+  ATOLL_BF16 = 1,
+  ATOLL_F16 = 2,
+  ATOLL_F64 = 3,
+  ATOLL_I32 = 4,
+  ATOLL_I64 = 5,
+  ATOLL_U8 = 6
+};
+
+enum { /* atoll_reduce_op */
+  ATOLL_SUM = 0,
+  ATOLL_AVG = 1, /* sum, divided by the number of ranks before the one rounding */
+  ATOLL_MIN = 2,
+  ATOLL_MAX = 3
+};
+
+enum { /* atoll_memory: where src and dst are */
+  ATOLL_MEMORY_HOST = 0,
+  ATOLL_MEMORY_CUDA = 1,
+  ATOLL_MEMORY_VIRTUAL = 2
+};
+
+enum { /* atoll_collective_kind */
+  ATOLL_BARRIER = 0,
+  ATOLL_BROADCAST = 1,
+  ATOLL_ALL_GATHER = 2,
+  ATOLL_REDUCE_SCATTER = 3,
+  ATOLL_ALL_REDUCE = 4,
+  ATOLL_ALL_TO_ALL = 5,
+  ATOLL_SEND = 6,
+  ATOLL_RECV = 7
+};
+
+enum { /* level of atoll_host.log */
+  ATOLL_LOG_TRACE = 0,
+  ATOLL_LOG_DEBUG = 1,
+  ATOLL_LOG_INFO = 2,
+  ATOLL_LOG_WARN = 3,
+  ATOLL_LOG_ERROR = 4
+};
+
+/* Services that core lends to a plugin; valid until shutdown() has returned. */
+typedef struct atoll_host {
+  size_t size;
+  void* ctx; /* first argument of every function here */
+  void (*log)(void* ctx, int32_t level, const char* message);
+  /* The World's store. get() waits for the key; *n is the capacity of `value` on entry and the size
+   * of the value on return (ATOLL_INVALID_ARGUMENT, with *n set, when it does not fit). */
+  atoll_status (*put)(void* ctx, const char* key, const void* value, size_t n);
+  atoll_status (*get)(void* ctx, const char* key, void* value, size_t* n, int64_t timeout_ns);
+  /* dst[i] = op over parts[0..nparts)[i], in the order of an adjacent-pair tree: parts 0 and 1, 2
+   * and 3, ..., then pairs of those; an odd last one is carried up. bf16 and f16 are summed in f32
+   * and rounded once. AVG divides by nparts. dst may equal one of the parts. */
+  atoll_status (*reduce)(void* ctx, void* dst, const void* const* parts, int32_t nparts,
+                         uint64_t count, int32_t dtype, int32_t op);
+} atoll_host;
+
+/* Where one rank of a communicator runs. */
+typedef struct atoll_placement {
+  size_t size;
+  int32_t world_rank;
+  int32_t host;   /* ranks with equal numbers share memory */
+  int32_t numa;   /* -1: unknown */
+  int32_t device; /* CUDA ordinal; -1 on host memory */
+  int32_t rail;   /* -1: unknown */
+  const char* address; /* of the rank's host, for connections from other hosts */
+} atoll_placement;
+
+/* The ranks of a communicator that is about to open. Pointers are valid during the call. */
+typedef struct atoll_group {
+  size_t size;
+  int32_t rank;   /* of the caller in this group */
+  int32_t nranks;
+  int32_t world_rank;
+  int32_t world_size;
+  int32_t memory;              /* atoll_memory of the buffers to come */
+  const char* id;              /* unique in the job: prefix of the store keys of this group */
+  const char* name;            /* for messages: "shard", "replicate.reduce" */
+  const atoll_placement* const* placements; /* nranks of them */
+  const char* topology_json;   /* "" when unknown */
+  const char* token;           /* the job's secret, for connections of the plugin's own */
+  int64_t timeout_ns;          /* to open */
+} atoll_group;
+
+/* One operation. Counts are elements: all_gather sends `count` and receives count * nranks;
+ * reduce_scatter sends count * nranks and receives `count`; all_to_all sends and receives `count`
+ * to and from each rank; the others move `count`. In place: all_gather with src = dst + rank *
+ * count, reduce_scatter with dst = src + rank * count, all_reduce and broadcast with src = dst. Any
+ * other overlap of src and dst is an error of the caller. */
+typedef struct atoll_operation {
+  size_t size;
+  int32_t kind; /* atoll_collective_kind */
+  int32_t dtype;
+  int32_t op;   /* of the reductions */
+  int32_t peer; /* root of broadcast, peer of send and recv; a rank of the group */
+  int32_t memory;
+  const void* src;
+  void* dst;
+  uint64_t count;
+  uint64_t sequence;   /* number of this operation on this communicator, from 0 */
+  void* stream;        /* cudaStream_t; NULL on host memory */
+  int64_t timeout_ns;  /* from the call on */
+  int64_t start_ns;    /* virtual time: when the caller's stream arrives */
+  int64_t end_ns;      /* virtual time: written by the backend */
+} atoll_operation;
+
+typedef struct atoll_comm atoll_comm; /* owned by the plugin, opaque */
+
+typedef struct atoll_backend {
+  size_t size;
+  uint32_t abi_major, abi_minor;
+  const char* name;
+  /* 0: unusable here, with the reason in last_error(NULL); else a preference, the larger the better.
+   * Called once per World before the first open(); not collective. */
+  int32_t (*probe)(const atoll_host* host, const atoll_group* world);
+  /* 1 when open() communicators take this operation, else 0. */
+  int32_t (*capability)(int32_t kind, int32_t dtype, int32_t op, int32_t memory);
+  /* Collective over the group; groups open in one order on all ranks. */
+  atoll_status (*open)(const atoll_host* host, const atoll_group* group, atoll_comm** out);
+  /* Performs `n` operations as one group: point-to-point operations of a group cannot deadlock each
+   * other, collectives run in order. */
+  atoll_status (*submit)(atoll_comm* comm, atoll_operation* const* operations, int32_t n);
+  /* Idempotent. Everything that waits on this communicator returns ATOLL_ABORTED soon. */
+  void (*abort)(atoll_comm* comm);
+  /* Not collective; the communicator is idle or aborted. */
+  void (*close)(atoll_comm* comm);
+  /* Text of the calling thread's last failure; comm may be NULL. Never NULL. */
+  const char* (*last_error)(const atoll_comm* comm);
+  /* Ends what the plugin started in this process (MPI, say), before main returns. `failed` is not 0
+   * when the job failed: then nothing may wait for other ranks. */
+  void (*shutdown)(int32_t failed);
+  /* ---- optional from here on: NULL means unsupported ---- */
+  /* CUDA: a failure that happened after the launch, ATOLL_OK if none. */
+  atoll_status (*async_error)(atoll_comm* comm);
+  /* Subgroup of an open communicator; ranks that pass a NULL group take part and get no comm. */
+  atoll_status (*split)(atoll_comm* comm, const atoll_group* group, atoll_comm** out);
+  /* Memory on the fast path of this backend; not collective. */
+  atoll_status (*mem_alloc)(size_t bytes, int32_t memory, int32_t device, void** out);
+  atoll_status (*mem_free)(void* memory);
+  /* Collective, same order and size on all ranks; the range is part of one mem_alloc or any memory,
+   * as the backend's README says. */
+  atoll_status (*register_memory)(atoll_comm* comm, void* memory, size_t bytes);
+  atoll_status (*deregister_memory)(atoll_comm* comm, void* memory);
+} atoll_backend; /* append below only */
+
+/* The one exported symbol. The table is static. */
+const atoll_backend* atoll_backend_entry_v1(void);
+typedef const atoll_backend* (*atoll_backend_entry_fn)(void);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* ATOLL_PLUGIN_H */

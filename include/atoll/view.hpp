@@ -1,0 +1,153 @@
+// Element types and untyped views of device memory: what every collective and kernel takes.
+#pragma once
+
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <ranges>
+#include <string_view>
+#include <type_traits>
+
+#include "atoll/namespace.hpp"
+
+namespace atoll_v1::atoll {
+
+// Values are those of `atoll_dtype` in plugin.h and of files; they never change.
+enum class DType : std::int32_t { f32 = 0, bf16 = 1, f16 = 2, f64 = 3, i32 = 4, i64 = 5, u8 = 6 };
+
+constexpr std::size_t size_of(DType dtype) noexcept {
+  switch (dtype) {
+    case DType::u8: return 1;
+    case DType::bf16:
+    case DType::f16: return 2;
+    case DType::f32:
+    case DType::i32: return 4;
+    case DType::f64:
+    case DType::i64: return 8;
+  }
+  return 0;
+}
+
+// "f32", "bf16", ...; the spelling of flags, files and logs.
+constexpr std::string_view name(DType dtype) noexcept {
+  switch (dtype) {
+    case DType::f32: return "f32";
+    case DType::bf16: return "bf16";
+    case DType::f16: return "f16";
+    case DType::f64: return "f64";
+    case DType::i32: return "i32";
+    case DType::i64: return "i64";
+    case DType::u8: return "u8";
+  }
+  return "?";
+}
+
+// Reductions. Values are those of `atoll_reduce_op` in plugin.h.
+enum class ReduceOp : std::int32_t { sum = 0, avg = 1, min = 2, max = 3 };
+
+constexpr std::string_view name(ReduceOp op) noexcept {
+  switch (op) {
+    case ReduceOp::sum: return "sum";
+    case ReduceOp::avg: return "avg";
+    case ReduceOp::min: return "min";
+    case ReduceOp::max: return "max";
+  }
+  return "?";
+}
+
+// The inverse of name(DType); throws Error(invalid_argument) for an unknown spelling.
+DType dtype_from_name(std::string_view name);
+
+// Storage of the two 16-bit formats: bit patterns, no arithmetic.
+struct bfloat16 {
+  std::uint16_t bits;
+  friend bool operator==(bfloat16, bfloat16) = default;
+};
+struct float16 {
+  std::uint16_t bits;
+  friend bool operator==(float16, float16) = default;
+};
+
+float to_float(bfloat16 value) noexcept;
+float to_float(float16 value) noexcept;
+bfloat16 to_bfloat16(float value) noexcept;  // round to nearest even; NaN stays NaN
+float16 to_float16(float value) noexcept;    // round to nearest even; overflow gives infinity
+
+template <class T>
+struct dtype_of_type {};
+template <>
+struct dtype_of_type<float> : std::integral_constant<DType, DType::f32> {};
+template <>
+struct dtype_of_type<bfloat16> : std::integral_constant<DType, DType::bf16> {};
+template <>
+struct dtype_of_type<float16> : std::integral_constant<DType, DType::f16> {};
+template <>
+struct dtype_of_type<double> : std::integral_constant<DType, DType::f64> {};
+template <>
+struct dtype_of_type<std::int32_t> : std::integral_constant<DType, DType::i32> {};
+template <>
+struct dtype_of_type<std::int64_t> : std::integral_constant<DType, DType::i64> {};
+template <>
+struct dtype_of_type<std::uint8_t> : std::integral_constant<DType, DType::u8> {};
+
+template <class T>
+concept Element = requires { dtype_of_type<std::remove_cv_t<T>>::value; };
+template <class T>
+constexpr DType dtype_of = dtype_of_type<std::remove_cv_t<T>>::value;
+
+template <class R>
+concept ElementRange = std::ranges::contiguous_range<R> && std::ranges::sized_range<R> &&
+                       Element<std::ranges::range_value_t<R>>;
+
+// `count` elements of `dtype` at `data`, which is an address of the device that the operation runs
+// on. Views own nothing; the memory must live until the operation has completed on its stream.
+struct ConstView {
+  const void* data = nullptr;
+  std::uint64_t count = 0;
+  DType dtype = DType::f32;
+
+  constexpr ConstView() = default;
+  constexpr ConstView(const void* data_, std::uint64_t count_, DType dtype_)
+      : data(data_), count(count_), dtype(dtype_) {}
+  template <ElementRange R>
+  constexpr ConstView(const R& range)  // NOLINT(google-explicit-constructor): spans, vectors, arrays
+      : ConstView(std::ranges::data(range), std::ranges::size(range),
+                  dtype_of<std::ranges::range_value_t<R>>) {}
+
+  std::uint64_t bytes() const noexcept { return count * size_of(dtype); }
+  // The elements [first, first + n).
+  ConstView part(std::uint64_t first, std::uint64_t n) const noexcept {
+    return {static_cast<const std::byte*>(data) + first * size_of(dtype), n, dtype};
+  }
+  template <Element T>
+  const T* as() const noexcept {
+    return static_cast<const T*>(data);
+  }
+};
+
+struct View {
+  void* data = nullptr;
+  std::uint64_t count = 0;
+  DType dtype = DType::f32;
+
+  constexpr View() = default;
+  constexpr View(void* data_, std::uint64_t count_, DType dtype_)
+      : data(data_), count(count_), dtype(dtype_) {}
+  template <ElementRange R>
+    requires(!std::is_const_v<std::remove_reference_t<std::ranges::range_reference_t<R>>>)
+  constexpr View(R&& range)  // NOLINT(google-explicit-constructor,bugprone-forwarding-reference-overload)
+      : View(std::ranges::data(range), std::ranges::size(range),
+             dtype_of<std::ranges::range_value_t<R>>) {}
+  constexpr operator ConstView() const noexcept { return {data, count, dtype}; }  // NOLINT
+
+  std::uint64_t bytes() const noexcept { return count * size_of(dtype); }
+  View part(std::uint64_t first, std::uint64_t n) const noexcept {
+    return {static_cast<std::byte*>(data) + first * size_of(dtype), n, dtype};
+  }
+  template <Element T>
+  T* as() const noexcept {
+    return static_cast<T*>(data);
+  }
+};
+
+}  // namespace atoll_v1::atoll

@@ -1,0 +1,15 @@
+# find_package(atoll) for consumers: targets, version and configuration files, public headers.
+include(CMakePackageConfigHelpers)
+
+install(TARGETS atoll_plugin_api atoll_topology atoll EXPORT atoll-targets
+  LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
+install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/atoll DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
+install(EXPORT atoll-targets NAMESPACE atoll:: DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/atoll)
+configure_package_config_file(${CMAKE_CURRENT_LIST_DIR}/atoll-config.cmake.in
+  ${PROJECT_BINARY_DIR}/atoll-config.cmake
+  INSTALL_DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/atoll)
+write_basic_package_version_file(${PROJECT_BINARY_DIR}/atoll-config-version.cmake
+  COMPATIBILITY SameMinorVersion)
+install(FILES ${PROJECT_BINARY_DIR}/atoll-config.cmake
+  ${PROJECT_BINARY_DIR}/atoll-config-version.cmake
+  DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/atoll)

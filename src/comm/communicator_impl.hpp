@@ -1,0 +1,84 @@
+// The inside of a Communicator: one open group of one backend, and the order of its operations.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "atoll/communicator.hpp"
+#include "atoll/plugin.h"
+#include "comm/registry.hpp"
+
+namespace atoll_v1::atoll {
+
+// Complete when `event` has happened; `error` is set before that, if at all.
+struct Work::State {
+  Event event;
+  std::atomic<bool> failed{false};
+  std::mutex mutex;
+  std::optional<Error> error;
+
+  void fail(const Error& reason);
+  void check();  // throws the error, if it is known
+};
+
+// One operation of the plugin table, in the terms of this side of it.
+struct Request {
+  std::int32_t kind;
+  ConstView src;
+  View dst;
+  std::uint64_t count;  // as plugin.h counts for this kind
+  DType dtype;
+  ReduceOp op = ReduceOp::sum;
+  int peer = 0;
+};
+
+struct Communicator::Impl : std::enable_shared_from_this<Communicator::Impl> {
+  Impl(const Axis& axis, CommunicatorOptions options);
+  ~Impl();
+  Impl(const Impl&) = delete;
+  Impl& operator=(const Impl&) = delete;
+
+  // Enqueues the requests as one group of the backend, behind every earlier operation of this
+  // communicator. A failure is stored in `state`, fails the World and the stream.
+  void submit(std::vector<Request> requests, const std::shared_ptr<Work::State>& state,
+              Stream& stream);
+  // True when the backend takes this reduction itself.
+  bool reduces(std::int32_t kind, DType dtype, ReduceOp op) const;
+  // Starts an operation on `stream`: argument and World are fine, order with other streams is made.
+  std::shared_ptr<Work::State> begin(Stream& stream);
+  Work finish(std::shared_ptr<Work::State> state, Stream& stream);
+
+  void open_backend();
+  const Plugin& choose_backend(const std::string& id);
+  void run(std::span<const Request> requests, std::uint64_t first_sequence, void* stream,
+           Work::State& state);
+  [[noreturn]] void report(atoll_status status, Work::State& state);
+
+  World& world;
+  Axis axis;
+  std::string name;
+  std::string wanted_backend;
+  Device device;
+  const Plugin* plugin = nullptr;
+  atoll_host services{};
+  atoll_comm* comm = nullptr;
+  std::uint64_t sequence = 0;
+  const StreamBackend* last_stream = nullptr;
+  Event last_event;
+  World::Subscription subscription;
+};
+
+// Reductions for backends that cannot order or widen their sums: all_to_all, a local tree in f32 and,
+// for all_reduce, all_gather. Each rank sends (n - 1) / n of the data once (twice for all_reduce), as
+// a ring would.
+void composed_reduce_scatter(Communicator::Impl& impl, const Request& request,
+                             const std::shared_ptr<Work::State>& state, Stream& stream);
+void composed_all_reduce(Communicator::Impl& impl, const Request& request,
+                         const std::shared_ptr<Work::State>& state, Stream& stream);
+
+}  // namespace atoll_v1::atoll

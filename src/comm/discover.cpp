@@ -1,0 +1,43 @@
+// The topology of a whole job: each host is looked at once, by its lowest rank, and every rank
+// merges what all of them saw.
+#include <fmt/format.h>
+
+#include "atoll/topology.hpp"
+#include "atoll/world.hpp"
+
+namespace atoll_v1::atoll {
+namespace {
+
+// A rank that cannot look says why, so that all ranks throw instead of waiting for it.
+constexpr std::string_view failed = "failed: ";
+
+std::string look(const World& world) {
+  const auto& me = world.placements().at(static_cast<std::size_t>(world.rank()));
+  const HostInfo& host = world.hosts().at(static_cast<std::size_t>(me.host));
+  try {
+    Topology topology = Topology::discover_local(host.id);
+    for (TopologyHost& seen : topology.hosts) seen.name = host.name;
+    return topology.to_json();
+  } catch (const std::exception& error) {
+    return fmt::format("{}{}", failed, error.what());
+  }
+}
+
+}  // namespace
+
+Topology Topology::discover(World& world) {
+  // One key serves every call: no rank leaves a round before all are in it, so rounds cannot mix.
+  const auto texts = world.exchange("atoll/topology", world.local_rank() == 0 ? look(world) : "");
+  std::vector<Topology> parts;
+  for (std::size_t rank = 0; rank < texts.size(); ++rank) {
+    const std::string_view text = texts[rank];
+    if (text.empty()) continue;
+    if (text.starts_with(failed))
+      throw Error(ErrorCode::io, fmt::format("rank {} cannot describe its host: {}", rank,
+                                             text.substr(failed.size())));
+    parts.push_back(from_json(text, fmt::format("topology of rank {}", rank)));
+  }
+  return merge(parts);
+}
+
+}  // namespace atoll_v1::atoll

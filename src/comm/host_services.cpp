@@ -1,0 +1,77 @@
+#include "comm/host_services.hpp"
+
+#include <chrono>
+#include <cstring>
+#include <string_view>
+
+#include "core/log.hpp"
+#include "device/host/kernels.hpp"
+
+namespace atoll_v1::atoll {
+namespace {
+
+World& world_of(void* ctx) { return *static_cast<World*>(ctx); }
+
+// Calls `body` and turns what it throws into a status: no exception crosses into a plugin.
+template <class Body>
+atoll_status guarded(const Body& body) noexcept {
+  try {
+    body();
+    return ATOLL_OK;
+  } catch (const Error& error) {
+    return static_cast<atoll_status>(error.code());
+  } catch (const std::bad_alloc&) {
+    return ATOLL_OUT_OF_MEMORY;
+  } catch (...) {
+    return ATOLL_INTERNAL;
+  }
+}
+
+void log_line(void*, int32_t level, const char* message) {
+  switch (level) {
+    case ATOLL_LOG_TRACE: return log::trace("{}", message);
+    case ATOLL_LOG_DEBUG: return log::debug("{}", message);
+    case ATOLL_LOG_INFO: return log::info("{}", message);
+    case ATOLL_LOG_WARN: return log::warn("{}", message);
+    default: return log::error("{}", message);
+  }
+}
+
+atoll_status store_put(void* ctx, const char* key, const void* value, size_t n) {
+  return guarded([&] {
+    world_of(ctx).put(key, std::string_view(static_cast<const char*>(value), n));
+  });
+}
+
+atoll_status store_get(void* ctx, const char* key, void* value, size_t* n, int64_t timeout_ns) {
+  return guarded([&] {
+    const auto timeout = std::chrono::ceil<std::chrono::milliseconds>(
+        std::chrono::nanoseconds(timeout_ns));
+    const std::string found = world_of(ctx).get(key, timeout);
+    const size_t capacity = *n;
+    *n = found.size();
+    if (found.size() > capacity) {
+      throw Error(ErrorCode::invalid_argument, "store_get: value does not fit");
+    }
+    std::memcpy(value, found.data(), found.size());
+  });
+}
+
+atoll_status reduce_parts(void*, void* dst, const void* const* parts, int32_t nparts,
+                          uint64_t count, int32_t dtype, int32_t op) {
+  return guarded([&] {
+    if (nparts < 1 || dtype < ATOLL_F32 || dtype > ATOLL_U8 || op < ATOLL_SUM || op > ATOLL_MAX) {
+      throw Error(ErrorCode::invalid_argument, "reduce: arguments out of range");
+    }
+    host::reduce({dst, count, static_cast<DType>(dtype)},
+                 {parts, static_cast<std::size_t>(nparts)}, static_cast<ReduceOp>(op));
+  });
+}
+
+}  // namespace
+
+atoll_host host_services(World& world) {
+  return {sizeof(atoll_host), &world, log_line, store_put, store_get, reduce_parts};
+}
+
+}  // namespace atoll_v1::atoll

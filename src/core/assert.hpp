@@ -1,0 +1,22 @@
+// The check of an invariant: a broken one is a bug of atoll, so it ends the process in every build.
+// What a caller or a peer can get wrong is an Error instead.
+#pragma once
+
+#include <cstdio>
+#include <cstdlib>
+
+#include "atoll/namespace.hpp"
+
+namespace atoll_v1::atoll {
+
+[[noreturn]] inline void assertion_failed(const char* condition, const char* message,
+                                          const char* file, int line) noexcept {
+  std::fprintf(stderr, "%s:%d: broken invariant: %s (%s)\n", file, line, message, condition);
+  std::abort();
+}
+
+}  // namespace atoll_v1::atoll
+
+#define ATOLL_ASSERT(condition, message) \
+  ((condition) ? static_cast<void>(0)    \
+               : ::atoll_v1::atoll::assertion_failed(#condition, message, __FILE__, __LINE__))

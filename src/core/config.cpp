@@ -1,0 +1,270 @@
+#include "atoll/config.hpp"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <cstdlib>
+#include <fstream>
+#include <limits>
+#include <numeric>
+#include <optional>
+#include <variant>
+
+#include "atoll/error.hpp"
+#include "core/log.hpp"
+
+namespace atoll_v1::atoll {
+namespace {
+
+constexpr std::string_view prefix = "ATOLL_";
+constexpr std::string_view file_variable = "ATOLL_CONFIG";
+constexpr int many = 1 << 20;
+constexpr int most_seconds = 1'000'000'000;
+
+// The variable that names the file is in the table, but has no field: from_env() alone reads it.
+struct FileName {};
+using Field =
+    std::variant<int Config::*, std::string Config::*, std::chrono::seconds Config::*, FileName>;
+
+struct Row {
+  ConfigEntry entry;
+  Field field;
+  int least = 0;  // bounds of numbers and seconds
+  int most = 0;
+};
+
+const std::array rows{
+    Row{{file_variable, "path", "file of `name = value` lines, read before the environment"},
+        FileName{}},
+    Row{{"ATOLL_RANK", "", "rank of this process; -1: ask the launcher"}, &Config::rank, -1, many},
+    Row{{"ATOLL_SIZE", "", "number of ranks; -1: ask the launcher"}, &Config::size, -1, many},
+    Row{{"ATOLL_LOCAL_RANK", "", "rank among those of this host; -1: count them"},
+        &Config::local_rank,
+        -1,
+        many},
+    Row{{"ATOLL_ADDR", "host:port", "where rank 0 serves the rendezvous store"}, &Config::addr},
+    Row{{"ATOLL_TOKEN", "", "secret that the ranks of the job share"}, &Config::token},
+    Row{{"ATOLL_PORT", "port", "port of the store under torchrun; 0: MASTER_PORT + 1"},
+        &Config::port,
+        0,
+        65535},
+    Row{{"ATOLL_INTERFACE", "",
+         "network interface that this rank publishes; empty: default route's"},
+        &Config::interface},
+    Row{{"ATOLL_RENDEZVOUS_TIMEOUT", "seconds", "for all ranks to appear"},
+        &Config::rendezvous_timeout,
+        1,
+        most_seconds},
+    Row{{"ATOLL_TIMEOUT", "seconds", "for one collective"}, &Config::timeout, 1, most_seconds},
+    Row{{"ATOLL_BACKEND", "", "communication backend; empty: the best that probes on every rank"},
+        &Config::backend},
+    Row{{"ATOLL_PLUGIN_PATH", "path", "directories searched for backends first, colon separated"},
+        &Config::plugin_path},
+    Row{{"ATOLL_ISLANDS", "",
+         "emulate this many islands over all ranks; 0: what the topology says"},
+        &Config::islands,
+        0,
+        many},
+    Row{{"ATOLL_THREADS", "", "compute threads of this rank; 0: its share of the cores"},
+        &Config::threads,
+        0,
+        many},
+    Row{{"ATOLL_LOG", "", "trace, debug, info, warn, error or off"}, &Config::log},
+};
+
+std::string name_in_file(std::string_view variable) {
+  std::string result;
+  for (const char c : variable.substr(prefix.size())) {
+    result += c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+  }
+  return result;
+}
+
+const Row* find_row(std::string_view name) {
+  const auto found = std::ranges::find_if(rows, [&](const Row& row) {
+    return row.entry.variable == name || name_in_file(row.entry.variable) == name;
+  });
+  return found == rows.end() ? nullptr : &*found;
+}
+
+[[noreturn]] void reject(std::string_view variable, std::string_view value, std::string_view want) {
+  throw Error(ErrorCode::invalid_argument,
+              fmt::format("{}=\"{}\": expected {}", variable, value, want));
+}
+
+int parse_number(const Row& row, std::string_view value) {
+  int number = 0;
+  const auto [end, problem] = std::from_chars(value.data(), value.data() + value.size(), number);
+  if (problem != std::errc{} || end != value.data() + value.size() || number < row.least ||
+      number > row.most) {
+    reject(row.entry.variable, value,
+           fmt::format("a whole number{}{} from {} to {}", row.entry.unit.empty() ? "" : " of ",
+                       row.entry.unit, row.least, row.most));
+  }
+  return number;
+}
+
+void set_row(Config& config, const Row& row, std::string_view value) {
+  if (row.entry.variable == "ATOLL_LOG") {
+    try {
+      log::level_from_name(value);
+    } catch (const Error&) {
+      reject(row.entry.variable, value, row.entry.meaning);
+    }
+  }
+  if (const auto* number = std::get_if<int Config::*>(&row.field)) {
+    config.*(*number) = parse_number(row, value);
+  } else if (const auto* text = std::get_if<std::string Config::*>(&row.field)) {
+    config.*(*text) = std::string(value);
+  } else if (const auto* seconds = std::get_if<std::chrono::seconds Config::*>(&row.field)) {
+    config.*(*seconds) = std::chrono::seconds(parse_number(row, value));
+  } else {
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("{} counts in the environment only", row.entry.variable));
+  }
+}
+
+std::string value_of(const Config& config, const Row& row) {
+  if (const auto* number = std::get_if<int Config::*>(&row.field)) {
+    return fmt::format("{}", config.*(*number));
+  }
+  if (const auto* text = std::get_if<std::string Config::*>(&row.field)) {
+    // Listings are pasted into reports; the secret of the job is not for them.
+    if (row.entry.variable == "ATOLL_TOKEN" && !config.token.empty()) return "(set)";
+    return config.*(*text);
+  }
+  if (const auto* seconds = std::get_if<std::chrono::seconds Config::*>(&row.field)) {
+    return fmt::format("{}", (config.*(*seconds)).count());
+  }
+  const char* path = std::getenv(std::string(file_variable).c_str());
+  return path == nullptr ? "" : path;
+}
+
+// Levenshtein: insertions, deletions and substitutions count one each.
+std::size_t edit_distance(std::string_view a, std::string_view b) {
+  std::vector<std::size_t> row(b.size() + 1);
+  std::iota(row.begin(), row.end(), std::size_t{0});
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    std::size_t diagonal = row[0];
+    row[0] = i + 1;
+    for (std::size_t j = 0; j < b.size(); ++j) {
+      const std::size_t substituted = diagonal + (a[i] == b[j] ? 0 : 1);
+      diagonal = row[j + 1];
+      row[j + 1] = std::min({row[j] + 1, diagonal + 1, substituted});
+    }
+  }
+  return row.back();
+}
+
+std::string_view nearest_variable(std::string_view variable) {
+  return std::ranges::min_element(
+             rows, {}, [&](const Row& row) { return edit_distance(variable, row.entry.variable); })
+      ->entry.variable;
+}
+
+// "timeout" and "ATOLL_TIMEOUT" are one name.
+std::string as_variable(std::string_view name) {
+  if (name.starts_with(prefix)) return std::string(name);
+  std::string result(prefix);
+  for (const char c : name) {
+    result += c >= 'a' && c <= 'z' ? static_cast<char>(c - 'a' + 'A') : c;
+  }
+  return result;
+}
+
+std::string_view trimmed(std::string_view text) {
+  const auto first = text.find_first_not_of(" \t\r");
+  if (first == std::string_view::npos) return {};
+  return text.substr(first, text.find_last_not_of(" \t\r") - first + 1);
+}
+
+void read_file(Config& config, const std::string& path, std::vector<std::string>& warnings) {
+  std::ifstream file(path);
+  if (!file) throw Error(ErrorCode::not_found, fmt::format("ATOLL_CONFIG={}: cannot read", path));
+  std::string line;
+  for (int number = 1; std::getline(file, line); ++number) {
+    const std::string_view text = trimmed(std::string_view(line).substr(0, line.find('#')));
+    if (text.empty()) continue;
+    const auto equals = text.find('=');
+    if (equals == std::string_view::npos) {
+      throw Error(ErrorCode::invalid_argument,
+                  fmt::format("{}:{}: expected `name = value`", path, number));
+    }
+    const std::string_view name = trimmed(text.substr(0, equals));
+    const Row* row = find_row(name);
+    if (row == nullptr) {
+      warnings.push_back(fmt::format("{}:{}: unknown name {}; did you mean {}?", path, number, name,
+                                     name_in_file(nearest_variable(as_variable(name)))));
+      continue;
+    }
+    try {
+      set_row(config, *row, trimmed(text.substr(equals + 1)));
+    } catch (const Error& error) {
+      throw Error(error.code(), fmt::format("{}:{}: {}", path, number, error.what()));
+    }
+  }
+}
+
+void read_environment(Config& config, std::vector<std::string>& warnings) {
+  for (char** item = environ; item != nullptr && *item != nullptr; ++item) {
+    const std::string_view text = *item;
+    if (!text.starts_with(prefix)) continue;
+    const auto equals = text.find('=');
+    const std::string_view variable = text.substr(0, equals);
+    if (variable == file_variable || equals == std::string_view::npos) continue;
+    const Row* row = find_row(variable);
+    if (row == nullptr) {
+      warnings.push_back(fmt::format("unknown variable {}; did you mean {}?", variable,
+                                     nearest_variable(variable)));
+    } else {
+      set_row(config, *row, text.substr(equals + 1));
+    }
+  }
+}
+
+}  // namespace
+
+Config Config::from_env() {
+  Config config;
+  std::vector<std::string> warnings;
+  const char* path = std::getenv(std::string(file_variable).c_str());
+  if (path != nullptr && *path != '\0') read_file(config, path, warnings);
+  read_environment(config, warnings);
+  log::set_level(log::level_from_name(config.log));
+  for (const std::string& warning : warnings) log::warn("{}", warning);
+  return config;
+}
+
+void Config::set(std::string_view name, std::string_view value) {
+  const Row* row = find_row(name);
+  if (row == nullptr) {
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("unknown setting {}; did you mean {}?", name,
+                            nearest_variable(as_variable(name))));
+  }
+  set_row(*this, *row, value);
+}
+
+std::span<const ConfigEntry> config_entries() noexcept {
+  static const auto entries = [] {
+    std::array<ConfigEntry, rows.size()> result;
+    std::ranges::transform(rows, result.begin(), &Row::entry);
+    return result;
+  }();
+  return entries;
+}
+
+std::string describe(const Config& config) {
+  std::string result;
+  for (const Row& row : rows) {
+    const std::string unit = row.entry.unit.empty() ? "" : fmt::format(" [{}]", row.entry.unit);
+    result += fmt::format("{:<25}= {:<8} {}{}\n", row.entry.variable, value_of(config, row),
+                          row.entry.meaning, unit);
+  }
+  return result;
+}
+
+}  // namespace atoll_v1::atoll

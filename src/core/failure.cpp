@@ -1,0 +1,83 @@
+#include "core/failure.hpp"
+
+#include <exception>
+#include <utility>
+
+#include "core/log.hpp"
+
+namespace atoll_v1::atoll {
+
+bool Failure::record(const Error& error) {
+  const std::lock_guard lock(mutex_);
+  if (error_) return false;
+  error_ = error;
+  return true;
+}
+
+void Failure::announce() {
+  std::unique_lock lock(mutex_);
+  const Error error = error_.value();
+  // A subscriber can leave while another one's callback runs, so the map is read anew each time.
+  for (std::uint64_t last = 0;;) {
+    const auto next = subscribers_.upper_bound(last);
+    if (next == subscribers_.end()) return;
+    last = next->first;
+    const std::shared_ptr<Subscriber> subscriber = next->second;
+    if (subscriber->callback) call(lock, *subscriber, error);
+  }
+}
+
+std::optional<Error> Failure::get() const {
+  const std::lock_guard lock(mutex_);
+  return error_;
+}
+
+void Failure::check() const {
+  if (const std::optional<Error> error = get()) throw Error(*error);
+}
+
+std::uint64_t Failure::subscribe(Callback callback) {
+  std::unique_lock lock(mutex_);
+  const std::uint64_t id = next_id_++;
+  const auto subscriber = std::make_shared<Subscriber>();
+  subscriber->callback = std::move(callback);
+  if (error_) {
+    // Not yet in the map: the declaration under way would call it a second time.
+    const Error error = *error_;
+    call(lock, *subscriber, error);
+  } else {
+    subscribers_.emplace(id, subscriber);
+  }
+  return id;
+}
+
+void Failure::unsubscribe(std::uint64_t id) {
+  std::shared_ptr<Subscriber> subscriber;  // outlives the lock: what it captured may unsubscribe
+  std::unique_lock lock(mutex_);
+  const auto found = subscribers_.find(id);
+  if (found == subscribers_.end()) return;
+  subscriber = found->second;
+  subscribers_.erase(found);
+  returned_.wait(lock, [&] {
+    return subscriber->runner == std::thread::id() ||
+           subscriber->runner == std::this_thread::get_id();
+  });
+}
+
+// The subscriber stays alive through its caller's shared_ptr, even if the callback unsubscribes it.
+void Failure::call(std::unique_lock<std::mutex>& lock, Subscriber& subscriber, const Error& error) {
+  Callback callback = std::exchange(subscriber.callback, nullptr);
+  subscriber.runner = std::this_thread::get_id();
+  lock.unlock();
+  try {
+    callback(error);
+  } catch (const std::exception& problem) {
+    log::error("a callback for failures threw: {}", problem.what());
+  }
+  callback = nullptr;  // unlocked, too
+  lock.lock();
+  subscriber.runner = std::thread::id();
+  returned_.notify_all();
+}
+
+}  // namespace atoll_v1::atoll

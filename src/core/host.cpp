@@ -1,0 +1,157 @@
+#include "core/host.hpp"
+
+#include <arpa/inet.h>
+#include <fmt/format.h>
+#include <ifaddrs.h>
+#include <net/if.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <cstring>
+#include <fstream>
+#include <memory>
+#include <optional>
+#include <sstream>
+#include <vector>
+
+#include "atoll/error.hpp"
+
+namespace atoll_v1::atoll::net {
+namespace {
+
+struct Interface {
+  std::string name;
+  std::string address;
+  int family = 0;
+  unsigned flags = 0;
+};
+
+bool is_link_local(const sockaddr* address) {
+  sockaddr_in6 v6{};
+  std::memcpy(&v6, address, sizeof v6);
+  return IN6_IS_ADDR_LINKLOCAL(&v6.sin6_addr);
+}
+
+// IPv4 before IPv6; link-local IPv6 is left out, because it needs a scope that a peer does not
+// know.
+std::vector<Interface> interfaces() {
+  ifaddrs* raw = nullptr;
+  if (::getifaddrs(&raw) != 0) return {};
+  const std::unique_ptr<ifaddrs, decltype(&::freeifaddrs)> list(raw, &::freeifaddrs);
+  std::vector<Interface> result;
+  for (const int family : {AF_INET, AF_INET6}) {
+    for (const ifaddrs* item = list.get(); item != nullptr; item = item->ifa_next) {
+      if (item->ifa_addr == nullptr || item->ifa_addr->sa_family != family) continue;
+      if (family == AF_INET6 && is_link_local(item->ifa_addr)) continue;
+      std::array<char, NI_MAXHOST> text{};
+      const socklen_t length = family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6);
+      if (::getnameinfo(item->ifa_addr, length, text.data(), static_cast<socklen_t>(text.size()),
+                        nullptr, 0, NI_NUMERICHOST) != 0) {
+        continue;
+      }
+      result.push_back({item->ifa_name, text.data(), family, item->ifa_flags});
+    }
+  }
+  return result;
+}
+
+// proc(5), net/route: name, then destination and (after gateway, flags, counts, metric) mask in
+// hexadecimal; the default route has both zero.
+std::optional<std::string> default_interface() {
+  std::ifstream routes("/proc/net/route");
+  std::string line;
+  std::getline(routes, line);
+  while (std::getline(routes, line)) {
+    std::istringstream fields(line);
+    std::string name, destination, skipped, mask;
+    fields >> name >> destination;
+    for (int i = 0; i < 5; ++i) fields >> skipped;
+    fields >> mask;
+    if (fields && destination == "00000000" && mask == "00000000") return name;
+  }
+  return std::nullopt;
+}
+
+// proc(5), net/ipv6_route: destination, prefix length, ... , name last.
+std::optional<std::string> default_interface_v6() {
+  std::ifstream routes("/proc/net/ipv6_route");
+  std::string line;
+  while (std::getline(routes, line)) {
+    std::istringstream fields(line);
+    std::string destination, prefix, field, name;
+    fields >> destination >> prefix;
+    while (fields >> field) name = field;
+    const bool all = destination.find_first_not_of('0') == std::string::npos && prefix == "00";
+    if (all && name != "lo") return name;
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+std::string host_name() {
+  std::array<char, 256> text{};
+  if (::gethostname(text.data(), text.size() - 1) != 0) return "unknown";
+  std::string result(text.data());
+  result.resize(std::min<std::size_t>(result.size(), 63));
+  for (char& c : result) {
+    const auto letter = static_cast<unsigned char>(c);
+    if (letter > 127 || (std::isalnum(letter) == 0 && c != '-' && c != '.')) c = '-';
+  }
+  return result.empty() ? "unknown" : result;
+}
+
+std::string host_id() {
+  std::string boot;
+  std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
+  struct stat space {};
+  if (::stat("/proc/self/ns/net", &space) != 0) space.st_ino = 0;
+  return fmt::format("{}/{}/{}", host_name(), boot.empty() ? "unknown" : boot, space.st_ino);
+}
+
+std::string host_address(std::string_view interface) {
+  const std::vector<Interface> all = interfaces();
+  const auto address_of = [&](std::string_view name) -> std::optional<std::string> {
+    const auto found = std::ranges::find(all, name, &Interface::name);
+    if (found == all.end()) return std::nullopt;
+    return found->address;
+  };
+  if (!interface.empty()) {
+    if (const auto address = address_of(interface)) return *address;
+    std::string names;
+    for (const Interface& item : all) {
+      if (names.find(item.name) == std::string::npos) names += " " + item.name;
+    }
+    throw Error(
+        ErrorCode::invalid_argument,
+        fmt::format("ATOLL_INTERFACE=\"{}\": no such interface with an address; there are{}",
+                    interface, names));
+  }
+  for (const auto& name : {default_interface(), default_interface_v6()}) {
+    if (!name) continue;
+    if (const auto address = address_of(*name)) return *address;
+  }
+  const auto up = std::ranges::find_if(all, [](const Interface& item) {
+    return (item.flags & IFF_UP) != 0 && (item.flags & IFF_LOOPBACK) == 0;
+  });
+  return up == all.end() ? "127.0.0.1" : up->address;
+}
+
+std::string random_token(std::size_t bytes) {
+  std::vector<unsigned char> random(bytes);
+  // getrandom() fills requests of up to 256 bytes without interruption once the pool is seeded.
+  if (::getrandom(random.data(), random.size(), 0) != static_cast<ssize_t>(random.size())) {
+    throw Error(ErrorCode::io, "getrandom: no random bytes for the token of the job");
+  }
+  std::string result;
+  for (const unsigned char byte : random) result += fmt::format("{:02x}", byte);
+  return result;
+}
+
+}  // namespace atoll_v1::atoll::net

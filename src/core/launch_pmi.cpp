@@ -1,0 +1,179 @@
+// PMI-1: MPICH's process manager Hydra, and Slurm's pmi2 plugin, which understands it, too. The
+// launcher leaves a socket in PMI_FD, on which each request is a line `cmd=name key=value ...` and
+// each answer another one. Format: "PMI: A Scalable Parallel Process-Management Interface for
+// Extreme-Scale Systems", Balaji et al., and what both launchers answer.
+//
+// A put becomes visible to others after the barrier, so that making a World is a barrier here, and
+// a rank that does not come cannot be named.
+//
+// The socket belongs to the process, not to a World: an MPI library can use it before, after and
+// between. Hydra takes a process that ends without a finalize for a crash and stops the others, and
+// hears nothing after a finalize; hence it is sent when the process exits, and lost if MPI_Finalize
+// came first. Slurm wants an init first and does not answer a second one: there, MPI_Init has to
+// come before World.
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdint>
+#include <exception>
+
+#include "atoll/error.hpp"
+#include "core/launch.hpp"
+
+namespace atoll_v1::atoll::launch {
+namespace {
+
+using net::Clock;
+
+// The value of `name` in "cmd=x name=value ..."; "" if there is none.
+std::string_view field(std::string_view line, std::string_view name) {
+  while (!line.empty()) {
+    const std::string_view word = line.substr(0, line.find(' '));
+    if (word.size() > name.size() && word.starts_with(name) && word[name.size()] == '=') {
+      return word.substr(name.size() + 1);
+    }
+    line.remove_prefix(std::min(line.size(), word.size() + 1));
+  }
+  return {};
+}
+
+class PmiSession {
+ public:
+  static PmiSession& of_process(int socket) {
+    static PmiSession session(socket);
+    return session;
+  }
+
+  // A copy, because MPI_Finalize closes the other one, and its number could become another file's.
+  explicit PmiSession(int socket) : socket_(::fcntl(socket, F_DUPFD_CLOEXEC, 0)) {
+    if (!socket_) fail(ErrorCode::io, "PMI_FD is not open");
+  }
+  ~PmiSession() {
+    if (name_space_.empty() || owner_ != ::getpid()) return;  // not a forked child's to end
+    try {
+      ask("cmd=finalize", "finalize_ack", Clock::now() + std::chrono::seconds(1));
+    } catch (const std::exception&) {
+      // An MPI library of this process has ended the session.
+    }
+  }
+  PmiSession(const PmiSession&) = delete;
+  PmiSession& operator=(const PmiSession&) = delete;
+
+  // The name of the job's key space.
+  const std::string& name_space(Clock::time_point deadline) {
+    if (!name_space_.empty()) return name_space_;
+    send("cmd=init pmi_version=1 pmi_subversion=1");
+    const auto patience = std::min(deadline, Clock::now() + std::chrono::seconds(2));
+    if (readable(patience)) expect("response_to_init", deadline);
+    name_space_ = field(ask("cmd=get_my_kvsname", "my_kvsname", deadline), "kvsname");
+    return name_space_;
+  }
+
+  std::string ask(const std::string& line, std::string_view answer, Clock::time_point deadline) {
+    send(line);
+    return expect(answer, deadline);
+  }
+
+ private:
+  void send(std::string line) {
+    line += '\n';
+    for (std::string_view left = line; !left.empty();) {
+      const ssize_t written = ::send(socket_.get(), left.data(), left.size(), MSG_NOSIGNAL);
+      if (written < 0 && errno == EINTR) continue;
+      if (written < 0) fail(ErrorCode::io, "the launcher has closed PMI_FD");
+      left.remove_prefix(static_cast<std::size_t>(written));
+    }
+  }
+
+  std::string expect(std::string_view answer, Clock::time_point deadline) {
+    for (;;) {
+      const std::string line = read_line(deadline);
+      const std::string_view command = field(line, "cmd");
+      if (command == "response_to_init" && answer != command) continue;  // came late
+      const std::string_view status = field(line, "rc");
+      if (command != answer || (!status.empty() && status != "0")) {
+        fail(ErrorCode::backend, fmt::format("\"{}\" instead of {}", line, answer));
+      }
+      return line;
+    }
+  }
+
+  // Byte by byte: what follows the line may be for an MPI library.
+  std::string read_line(Clock::time_point deadline) {
+    constexpr std::size_t longest = 4096;
+    std::string line;
+    for (char c = 0; line.size() < longest;) {
+      if (!readable(deadline)) {
+        fail(ErrorCode::timeout, "some rank did not come to the rendezvous in time");
+      }
+      const ssize_t count = ::read(socket_.get(), &c, 1);
+      if (count < 0 && (errno == EINTR || errno == EAGAIN)) continue;
+      if (count <= 0) fail(ErrorCode::io, "the launcher has closed PMI_FD");
+      if (c == '\n') return line;
+      line += c;
+    }
+    fail(ErrorCode::bad_data, "an answer of more than 4096 bytes");
+  }
+
+  bool readable(Clock::time_point deadline) const {
+    for (;;) {
+      const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now());
+      pollfd item{socket_.get(), POLLIN, 0};
+      const int ready =
+          ::poll(&item, 1, static_cast<int>(std::clamp<std::int64_t>(left.count(), 0, 1'000'000)));
+      if (ready > 0) return true;
+      if (ready == 0 && left.count() <= 0) return false;
+    }
+  }
+
+  [[noreturn]] static void fail(ErrorCode code, std::string_view why) {
+    throw Error(code, fmt::format("PMI: {}", why));
+  }
+
+  net::Fd socket_;
+  pid_t owner_ = ::getpid();
+  std::string name_space_;
+};
+
+class PmiBoard final : public Board {
+ public:
+  explicit PmiBoard(int socket) : session_(PmiSession::of_process(socket)), key_(next_key()) {}
+
+  void publish(const std::string& text, Clock::time_point deadline) override {
+    const std::string& space = session_.name_space(deadline);
+    session_.ask(fmt::format("cmd=put kvsname={} key={} value={}", space, key_, text), "put_result",
+                 deadline);
+    session_.ask("cmd=barrier_in", "barrier_out", deadline);
+  }
+
+  std::string look_up(Clock::time_point deadline) override {
+    const std::string& space = session_.name_space(deadline);
+    session_.ask("cmd=barrier_in", "barrier_out", deadline);
+    const std::string line =
+        session_.ask(fmt::format("cmd=get kvsname={} key={}", space, key_), "get_result", deadline);
+    return std::string(field(line, "value"));
+  }
+
+ private:
+  PmiSession& session_;
+  std::string key_;
+};
+
+}  // namespace
+
+std::optional<Job> find_pmi(const Config& config) {
+  const std::optional<int> socket = number("PMI_FD", 0);
+  const std::optional<int> rank = number("PMI_RANK", 0);
+  const std::optional<int> size = number("PMI_SIZE", 1);
+  if (!socket || !rank || !size) return std::nullopt;
+  Job job{"pmi", *rank, *size, configured_endpoint(config), nullptr};
+  if (job.size > 1 && !job.agreed) job.board = std::make_unique<PmiBoard>(*socket);
+  return job;
+}
+
+}  // namespace atoll_v1::atoll::launch

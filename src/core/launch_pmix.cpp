@@ -1,0 +1,174 @@
+// PMIx: Open MPI's mpirun, and srun --mpi=pmix. The client library is loaded at run time, since
+// most machines have no need of it. Its ABI, as far as it is used, is declared here; the layouts
+// and numbers are those of the PMIx standard (3.2 and 4.1, chapters on data structures and on the
+// client API), unchanged since version 2 of the library.
+//
+// PMIx_Init is counted, so that an MPI library in this process may come before, after or never;
+// each of ours is paired with a PMIx_Finalize at the end of the World.
+#include <dlfcn.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+
+#include "atoll/error.hpp"
+#include "core/launch.hpp"
+#include "core/log.hpp"
+
+namespace atoll_v1::atoll::launch {
+namespace {
+
+using net::Clock;
+
+struct PmixProcess {
+  std::array<char, 256> name_space;
+  std::uint32_t rank;
+};
+struct PmixValue {
+  std::uint16_t type;
+  union {
+    char* text;
+    int integer;
+    std::uint32_t number;
+    std::array<std::uint64_t, 3> room;  // the largest member is an environment variable's change
+  } data;
+};
+struct PmixInfo {
+  std::array<char, 512> key;
+  std::uint32_t flags;
+  PmixValue value;
+};
+static_assert(sizeof(PmixProcess) == 260 && sizeof(PmixValue) == 32 && sizeof(PmixInfo) == 552);
+
+constexpr int pmix_success = 0;
+constexpr std::uint16_t pmix_string = 3;
+constexpr std::uint16_t pmix_int = 6;
+constexpr std::uint16_t pmix_uint32 = 14;
+constexpr std::uint8_t pmix_global = 3;               // scope: this host and others
+constexpr std::uint32_t pmix_any_rank = 0xffff'fffe;  // for what belongs to the whole job
+
+class PmixBoard final : public Board {
+ public:
+  PmixBoard() : key_(next_key()) {
+    // Its own components look for the symbols of the library among the global ones. Never closed:
+    // its threads can outlive us.
+    void* library = ::dlopen("libpmix.so.2", RTLD_NOW | RTLD_GLOBAL);
+    if (library == nullptr) {
+      throw Error(ErrorCode::not_found,
+                  fmt::format("the launcher speaks PMIx, but its client library cannot be loaded "
+                              "({}): install libpmix2, or set ATOLL_ADDR and ATOLL_TOKEN",
+                              ::dlerror()));
+    }
+    load(library, "PMIx_Init", init_);
+    load(library, "PMIx_Finalize", finalize_);
+    load(library, "PMIx_Put", put_);
+    load(library, "PMIx_Commit", commit_);
+    load(library, "PMIx_Get", get_);
+    load(library, "PMIx_Error_string", error_string_);
+    check("PMIx_Init", init_(&self_, nullptr, 0));
+  }
+  ~PmixBoard() override {
+    const int status = finalize_(nullptr, 0);
+    if (status != pmix_success) log::debug("PMIx_Finalize: {}", error_string_(status));
+  }
+  PmixBoard(const PmixBoard&) = delete;
+  PmixBoard& operator=(const PmixBoard&) = delete;
+
+  int rank() const { return static_cast<int>(self_.rank); }
+
+  int size() {
+    int result = 0;
+    get(pmix_any_rank, "pmix.job.size", std::chrono::seconds(60), [&](const PmixValue& value) {
+      if (value.type == pmix_uint32) result = static_cast<int>(value.data.number);
+    });
+    if (result < 1)
+      throw Error(ErrorCode::backend, "PMIx: the launcher does not tell the job size");
+    return result;
+  }
+
+  void publish(const std::string& text, Clock::time_point) override {
+    std::string copy = text;
+    PmixValue value{};
+    value.type = pmix_string;
+    value.data.text = copy.data();
+    check("PMIx_Put", put_(pmix_global, key_.c_str(), &value));
+    check("PMIx_Commit", commit_());
+  }
+
+  std::string look_up(Clock::time_point deadline) override {
+    std::string result;
+    get(0, key_.c_str(), std::chrono::ceil<std::chrono::seconds>(deadline - Clock::now()),
+        [&](const PmixValue& value) {
+          if (value.type == pmix_string && value.data.text != nullptr) result = value.data.text;
+        });
+    return result;
+  }
+
+ private:
+  template <class F>
+  static void load(void* library, const char* name, F& function) {
+    function = reinterpret_cast<F>(::dlsym(library, name));
+    if (function == nullptr) {
+      throw Error(ErrorCode::unsupported, fmt::format("libpmix.so.2 has no {}", name));
+    }
+  }
+
+  void check(const char* call, int status) const {
+    if (status == pmix_success) return;
+    throw Error(ErrorCode::backend, fmt::format("{}: {}", call, error_string_(status)));
+  }
+
+  template <class Reader>
+  void get(std::uint32_t rank, const char* key, std::chrono::seconds timeout, Reader&& reader) {
+    PmixProcess whose = self_;
+    whose.rank = rank;
+    PmixInfo limit{};
+    std::strncpy(limit.key.data(), "pmix.timeout", limit.key.size() - 1);
+    limit.value.type = pmix_int;
+    limit.value.data.integer =
+        static_cast<int>(std::clamp<std::int64_t>(timeout.count(), 1, 1 << 20));
+    PmixValue* value = nullptr;
+    const int status = get_(&whose, key, &limit, 1, &value);
+    if (status != pmix_success || value == nullptr) {
+      throw Error(
+          ErrorCode::timeout,
+          fmt::format("rank {}: rank 0 did not publish its store within {} s (PMIx_Get: {})",
+                      self_.rank, timeout.count(), error_string_(status)));
+    }
+    reader(*value);
+    // The library gave both away; it exports no function to free them.
+    if (value->type == pmix_string) std::free(value->data.text);
+    std::free(value);
+  }
+
+  PmixProcess self_{};
+  std::string key_;
+  int (*init_)(PmixProcess*, PmixInfo*, std::size_t) = nullptr;
+  int (*finalize_)(const PmixInfo*, std::size_t) = nullptr;
+  int (*put_)(std::uint8_t, const char*, PmixValue*) = nullptr;
+  int (*commit_)() = nullptr;
+  int (*get_)(const PmixProcess*, const char*, const PmixInfo*, std::size_t, PmixValue**) = nullptr;
+  const char* (*error_string_)(int) = nullptr;
+};
+
+}  // namespace
+
+std::optional<Job> find_pmix(const Config& config) {
+  const std::optional<int> rank = number("OMPI_COMM_WORLD_RANK", 0);
+  const std::optional<int> size = number("OMPI_COMM_WORLD_SIZE", 1);
+  if (rank && size) {
+    Job job{"openmpi", *rank, *size, configured_endpoint(config), nullptr};
+    if (job.size > 1 && !job.agreed) job.board = std::make_unique<PmixBoard>();
+    return job;
+  }
+  if (!variable("PMIX_NAMESPACE") || !variable("PMIX_RANK")) return std::nullopt;
+  auto board = std::make_unique<PmixBoard>();
+  Job job{"pmix", board->rank(), board->size(), configured_endpoint(config), nullptr};
+  if (job.size > 1 && !job.agreed) job.board = std::move(board);
+  return job;
+}
+
+}  // namespace atoll_v1::atoll::launch

@@ -1,0 +1,80 @@
+#include "core/log.hpp"
+
+#include <spdlog/logger.h>
+#include <spdlog/sinks/stdout_sinks.h>
+
+#include <array>
+#include <atomic>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "atoll/error.hpp"
+
+namespace atoll_v1::atoll::log {
+namespace {
+
+constexpr std::array<std::pair<std::string_view, Level>, 6> level_names{{{"trace", Level::trace},
+                                                                         {"debug", Level::debug},
+                                                                         {"info", Level::info},
+                                                                         {"warn", Level::warn},
+                                                                         {"error", Level::error},
+                                                                         {"off", Level::off}}};
+
+std::atomic<int> this_rank{-1};
+
+spdlog::level::level_enum to_spdlog(Level level) noexcept {
+  switch (level) {
+    case Level::trace:
+      return spdlog::level::trace;
+    case Level::debug:
+      return spdlog::level::debug;
+    case Level::info:
+      return spdlog::level::info;
+    case Level::warn:
+      return spdlog::level::warn;
+    case Level::error:
+      return spdlog::level::err;
+    case Level::off:
+      return spdlog::level::off;
+  }
+  return spdlog::level::info;
+}
+
+// Kept out of spdlog's registry, which belongs to the program.
+spdlog::logger& logger() {
+  static spdlog::logger instance = [] {
+    spdlog::logger made("atoll", std::make_shared<spdlog::sinks::stderr_sink_mt>());
+    made.set_pattern("%Y-%m-%d %H:%M:%S.%e %n %l %v");
+    made.set_level(spdlog::level::info);
+    return made;
+  }();
+  return instance;
+}
+
+}  // namespace
+
+Level level_from_name(std::string_view name) {
+  for (const auto& [spelling, level] : level_names) {
+    if (spelling == name) return level;
+  }
+  throw Error(
+      ErrorCode::invalid_argument,
+      fmt::format("log level \"{}\": expected trace, debug, info, warn, error or off", name));
+}
+
+void set_level(Level level) { logger().set_level(to_spdlog(level)); }
+
+void set_rank(int rank) noexcept { this_rank.store(rank, std::memory_order_relaxed); }
+
+bool enabled(Level level) noexcept {
+  return level != Level::off && logger().should_log(to_spdlog(level));
+}
+
+void write(Level level, std::string_view message) {
+  const int rank = this_rank.load(std::memory_order_relaxed);
+  logger().log(to_spdlog(level), rank < 0 ? fmt::format("rank -: {}", message)
+                                          : fmt::format("rank {}: {}", rank, message));
+}
+
+}  // namespace atoll_v1::atoll::log

@@ -1,0 +1,209 @@
+#include "core/socket.hpp"
+
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <memory>
+#include <system_error>
+#include <utility>
+
+#include "atoll/error.hpp"
+
+namespace atoll_v1::atoll::net {
+namespace {
+
+[[noreturn]] void fail(std::string_view action, const Address& address, int number) {
+  throw Error(ErrorCode::io,
+              fmt::format("cannot {} {} port {}: {}", action, numeric_host(address),
+                          port_of(address), std::generic_category().message(number)));
+}
+
+const sockaddr* as_sockaddr(const Address& address) noexcept {
+  return reinterpret_cast<const sockaddr*>(address.bytes.data());
+}
+
+Address from_sockaddr(const void* data, socklen_t length) {
+  const auto* first = static_cast<const std::byte*>(data);
+  Address result{{first, first + length}, 0};
+  result.family = as_sockaddr(result)->sa_family;
+  return result;
+}
+
+// A host that loses power sends nothing; probes notice it after half a minute.
+void configure_stream(int socket) noexcept {
+  const auto set = [socket](int level, int option, int value) {
+    ::setsockopt(socket, level, option, &value, sizeof value);
+  };
+  set(IPPROTO_TCP, TCP_NODELAY, 1);
+  set(SOL_SOCKET, SO_KEEPALIVE, 1);
+  set(IPPROTO_TCP, TCP_KEEPIDLE, 10);
+  set(IPPROTO_TCP, TCP_KEEPINTVL, 5);
+  set(IPPROTO_TCP, TCP_KEEPCNT, 4);
+  set(IPPROTO_TCP, TCP_USER_TIMEOUT, 30'000);
+}
+
+bool wait_for(int socket, short events, Clock::time_point deadline) {
+  for (;;) {
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now()).count();
+    pollfd item{socket, events, 0};
+    const int ready =
+        ::poll(&item, 1, static_cast<int>(std::clamp<std::int64_t>(left, 0, 1'000'000)));
+    if (ready > 0) return true;
+    if (ready < 0 && errno != EINTR) return true;  // the call that follows reports it
+    if (ready == 0 && left <= 0) return false;
+  }
+}
+
+}  // namespace
+
+Fd& Fd::operator=(Fd&& other) noexcept {
+  if (this != &other) {
+    reset();
+    fd_ = other.release();
+  }
+  return *this;
+}
+
+int Fd::release() noexcept { return std::exchange(fd_, -1); }
+
+void Fd::reset() noexcept {
+  if (fd_ >= 0) ::close(release());
+}
+
+std::vector<Address> resolve(std::string_view host, int port) {
+  addrinfo hints{};
+  hints.ai_family = AF_UNSPEC;
+  hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = AI_NUMERICSERV;
+  addrinfo* raw = nullptr;
+  const int status =
+      ::getaddrinfo(std::string(host).c_str(), std::to_string(port).c_str(), &hints, &raw);
+  if (status != 0) {
+    throw Error(ErrorCode::not_found,
+                fmt::format("cannot resolve host \"{}\": {}", host, ::gai_strerror(status)));
+  }
+  const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> list(raw, &::freeaddrinfo);
+  std::vector<Address> result;
+  for (const addrinfo* item = list.get(); item != nullptr; item = item->ai_next) {
+    result.push_back(from_sockaddr(item->ai_addr, item->ai_addrlen));
+  }
+  return result;
+}
+
+bool is_loopback(const Address& address) noexcept {
+  if (address.family == AF_INET) {
+    sockaddr_in v4{};
+    std::memcpy(&v4, address.bytes.data(), sizeof v4);
+    return (ntohl(v4.sin_addr.s_addr) >> 24) == 127;
+  }
+  sockaddr_in6 v6{};
+  std::memcpy(&v6, address.bytes.data(), std::min(sizeof v6, address.bytes.size()));
+  return IN6_IS_ADDR_LOOPBACK(&v6.sin6_addr);
+}
+
+std::string numeric_host(const Address& address) {
+  std::array<char, NI_MAXHOST> text{};
+  const int status =
+      ::getnameinfo(as_sockaddr(address), static_cast<socklen_t>(address.bytes.size()), text.data(),
+                    static_cast<socklen_t>(text.size()), nullptr, 0, NI_NUMERICHOST);
+  return status == 0 ? std::string(text.data()) : std::string("?");
+}
+
+int port_of(const Address& address) noexcept {
+  // The port stands at the same place in both families.
+  sockaddr_in v4{};
+  std::memcpy(&v4, address.bytes.data(), std::min(sizeof v4, address.bytes.size()));
+  return ntohs(v4.sin_port);
+}
+
+Fd listen_on(const Address& address) {
+  Fd result(::socket(address.family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  const int yes = 1;
+  if (result) ::setsockopt(result.get(), SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
+  if (result && address.family == AF_INET6) {
+    ::setsockopt(result.get(), IPPROTO_IPV6, IPV6_V6ONLY, &yes, sizeof yes);
+  }
+  if (!result ||
+      ::bind(result.get(), as_sockaddr(address), static_cast<socklen_t>(address.bytes.size())) !=
+          0 ||
+      ::listen(result.get(), SOMAXCONN) != 0) {
+    fail("listen on", address, errno);
+  }
+  return result;
+}
+
+Fd accept_from(int listener) {
+  Fd result(::accept4(listener, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+  if (result) configure_stream(result.get());
+  return result;
+}
+
+Fd connect_to(const Address& address, Clock::time_point deadline) {
+  Fd result(::socket(address.family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!result) fail("connect to", address, errno);
+  if (::connect(result.get(), as_sockaddr(address), static_cast<socklen_t>(address.bytes.size())) !=
+      0) {
+    if (errno != EINPROGRESS) fail("connect to", address, errno);
+    if (!wait_for(result.get(), POLLOUT, deadline)) fail("connect to", address, ETIMEDOUT);
+    int problem = 0;
+    socklen_t length = sizeof problem;
+    ::getsockopt(result.get(), SOL_SOCKET, SO_ERROR, &problem, &length);
+    if (problem != 0) fail("connect to", address, problem);
+  }
+  ::fcntl(result.get(), F_SETFL, ::fcntl(result.get(), F_GETFL) & ~O_NONBLOCK);
+  configure_stream(result.get());
+  return result;
+}
+
+Address local_address(int socket) {
+  sockaddr_storage storage{};
+  socklen_t length = sizeof storage;
+  if (::getsockname(socket, reinterpret_cast<sockaddr*>(&storage), &length) != 0) {
+    throw Error(ErrorCode::io, "getsockname: " + std::generic_category().message(errno));
+  }
+  return from_sockaddr(&storage, length);
+}
+
+void send_all(int socket, std::string_view data) {
+  while (!data.empty()) {
+    const ssize_t sent = ::send(socket, data.data(), data.size(), MSG_NOSIGNAL);
+    if (sent < 0 && errno == EINTR) continue;
+    if (sent < 0) {
+      throw Error(ErrorCode::peer_lost, "send: " + std::generic_category().message(errno));
+    }
+    data.remove_prefix(static_cast<std::size_t>(sent));
+  }
+}
+
+void receive_all(int socket, std::span<char> data, Clock::time_point deadline) {
+  while (!data.empty()) {
+    if (!wait_for(socket, POLLIN, deadline)) throw Error(ErrorCode::timeout, "no answer");
+    const ssize_t received = ::recv(socket, data.data(), data.size(), MSG_DONTWAIT);
+    if (received < 0 && (errno == EINTR || errno == EAGAIN)) continue;
+    if (received <= 0) throw Error(ErrorCode::peer_lost, "the connection was closed");
+    data = data.subspan(static_cast<std::size_t>(received));
+  }
+}
+
+bool receive_all(int socket, std::span<char> data) noexcept {
+  while (!data.empty()) {
+    const ssize_t received = ::recv(socket, data.data(), data.size(), 0);
+    if (received < 0 && errno == EINTR) continue;
+    if (received <= 0) return false;
+    data = data.subspan(static_cast<std::size_t>(received));
+  }
+  return true;
+}
+
+}  // namespace atoll_v1::atoll::net

@@ -1,0 +1,56 @@
+// The key-value store of a job, as World uses it: one object per rank, over TCP (store_client.hpp)
+// or alone (SoloStore). Any thread may call. Requests throw the failure of the job once there is
+// one.
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/failure.hpp"
+
+namespace atoll_v1::atoll::store {
+
+class Store {
+ public:
+  virtual ~Store() = default;
+
+  virtual void put(std::string_view key, std::string_view value) = 0;
+  // Waits for the key; Error(timeout).
+  virtual std::string get(std::string_view key, std::chrono::milliseconds timeout) = 0;
+  // Waits for every rank to bring its value for `key`, and returns all by rank. Error(timeout)
+  // names the absent ranks; Error(peer_lost) those that have said farewell. The key "" is a
+  // barrier's.
+  virtual std::vector<std::string> exchange(std::string_view key, std::string_view mine,
+                                            std::chrono::milliseconds timeout) = 0;
+  // Declares the job failed, for this reason, on every rank.
+  virtual void fail(std::string_view reason) noexcept = 0;
+  // This rank needs the others no more; their loss of it is not a failure.
+  virtual void farewell() noexcept = 0;
+};
+
+// The store of a job of one process: a map.
+class SoloStore final : public Store {
+ public:
+  explicit SoloStore(std::shared_ptr<Failure> failure) : failure_(std::move(failure)) {}
+
+  void put(std::string_view key, std::string_view value) override;
+  std::string get(std::string_view key, std::chrono::milliseconds timeout) override;
+  std::vector<std::string> exchange(std::string_view key, std::string_view mine,
+                                    std::chrono::milliseconds timeout) override;
+  void fail(std::string_view reason) noexcept override;
+  void farewell() noexcept override {}
+
+ private:
+  std::shared_ptr<Failure> failure_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::map<std::string, std::string, std::less<>> values_;
+};
+
+}  // namespace atoll_v1::atoll::store

@@ -1,0 +1,234 @@
+#include "core/store_client.hpp"
+
+#include <fmt/format.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <array>
+#include <limits>
+#include <utility>
+
+#include "core/log.hpp"
+
+namespace atoll_v1::atoll::store {
+namespace {
+
+using net::Clock;
+using std::chrono::milliseconds;
+
+// Beyond the time that the store was given to answer.
+constexpr milliseconds grace{10'000};
+constexpr milliseconds fail_patience{2'000};
+constexpr milliseconds farewell_patience{2'000};
+
+// What a frame can carry: 0 to 49 days.
+milliseconds bounded(milliseconds timeout) {
+  return std::clamp(timeout, milliseconds(0),
+                    milliseconds(std::numeric_limits<std::uint32_t>::max()));
+}
+
+// One attempt at the hello. The store closes without a word when the token is wrong.
+void shake_hands(int socket, const Hello& hello, Clock::time_point deadline) {
+  net::send_all(socket, encode_frame(Kind::hello, 0, encode(hello)));
+  std::array<char, header_bytes> bytes{};
+  net::receive_all(socket, bytes, deadline);
+  const Header header = decode_header({bytes.data(), bytes.size()});
+  if (header.length > max_hello_bytes) {
+    throw Error(ErrorCode::bad_data, "what answers there is not a store");
+  }
+  std::string body(header.length, '\0');
+  net::receive_all(socket, body, deadline);
+  const Answer answer = decode_answer(body);
+  switch (Kind{header.kind}) {
+    case Kind::welcome:
+      return;
+    case Kind::refusal:
+      throw Error(ErrorCode::mismatch, std::string(answer.payload));
+    case Kind::hello:
+    case Kind::put:
+    case Kind::get:
+    case Kind::exchange:
+    case Kind::fail:
+    case Kind::farewell:
+    case Kind::answer:
+    case Kind::failure:
+      break;
+  }
+  throw Error(ErrorCode::bad_data, "what answers there is not a store");
+}
+
+}  // namespace
+
+net::Fd connect(const std::vector<net::Address>& addresses, const Hello& hello,
+                Clock::time_point deadline) {
+  constexpr milliseconds slowest{500};
+  std::string last = "no address";
+  for (milliseconds pause{10};; pause = std::min(2 * pause, slowest)) {
+    for (const net::Address& address : addresses) {
+      try {
+        const auto attempt = std::min(deadline, Clock::now() + std::chrono::seconds(5));
+        net::Fd socket = net::connect_to(address, attempt);
+        last = fmt::format("{} port {} does not accept the hello; is the token right?",
+                           net::numeric_host(address), net::port_of(address));
+        shake_hands(socket.get(), hello, attempt);
+        return socket;
+      } catch (const Error& error) {
+        if (error.code() == ErrorCode::mismatch) throw;
+        if (error.code() == ErrorCode::io) last = error.what();
+      }
+    }
+    if (Clock::now() + pause >= deadline) break;
+    std::this_thread::sleep_for(pause);
+  }
+  throw Error(ErrorCode::timeout,
+              fmt::format("rank {} (host {}, pid {}) cannot reach the store of rank 0: {}",
+                          hello.rank, hello.host, hello.pid, last));
+}
+
+Client::Client(net::Fd socket, int rank, std::shared_ptr<Failure> failure)
+    : socket_(std::move(socket)),
+      rank_(rank),
+      failure_(std::move(failure)),
+      reader_([this] { read(); }) {}
+
+Client::~Client() {
+  {
+    const std::lock_guard lock(mutex_);
+    leaving_ = true;
+  }
+  ::shutdown(socket_.get(), SHUT_RDWR);
+}
+
+void Client::put(std::string_view key, std::string_view value) {
+  request(Kind::put, key, value, milliseconds(0));
+}
+
+std::string Client::get(std::string_view key, milliseconds timeout) {
+  return request(Kind::get, key, "", timeout);
+}
+
+std::vector<std::string> Client::exchange(std::string_view key, std::string_view mine,
+                                          milliseconds timeout) {
+  const std::string payload = request(Kind::exchange, key, mine, timeout);
+  Unpacker in(payload);
+  std::vector<std::string> result;
+  for (std::size_t left = payload.size(); left > 0; left -= result.back().size() + 4) {
+    result.emplace_back(in.text(max_value_bytes));
+  }
+  return result;
+}
+
+std::string Client::request(Kind kind, std::string_view key, std::string_view value,
+                            milliseconds timeout) {
+  timeout = bounded(timeout);
+  const auto timeout_ms = static_cast<std::uint32_t>(timeout.count());
+  const std::string body = Packer().number(timeout_ms).text(key).text(value).take();
+  return call(kind, body, timeout + grace);
+}
+
+std::string Client::call(Kind kind, std::string_view body, milliseconds patience) {
+  const Clock::time_point deadline = Clock::now() + patience;
+  Call call;
+  std::unique_lock lock(mutex_);
+  if (broken_) throw Error(*broken_);
+  const std::uint64_t number = next_request_++;
+  calls_.emplace(number, &call);
+  lock.unlock();
+  try {
+    const std::lock_guard sending(sending_);
+    net::send_all(socket_.get(), encode_frame(kind, number, body));
+  } catch (const Error&) {
+    // The reader sees the same end of the connection, and knows or learns its reason.
+  }
+  lock.lock();
+  changed_.wait_until(lock, deadline, [&] { return call.done || broken_; });
+  calls_.erase(number);
+  if (call.done && !call.problem) return std::move(call.payload);
+  if (call.done) throw Error(*call.problem, fmt::format("rank {}: {}", rank_, call.payload));
+  if (broken_) throw Error(*broken_);
+  throw Error(ErrorCode::timeout,
+              fmt::format("rank {}: the store on rank 0 does not answer", rank_));
+}
+
+void Client::fail(std::string_view reason) noexcept {
+  try {
+    {
+      const std::lock_guard lock(mutex_);
+      if (broken_) return;
+    }
+    const std::string frame =
+        encode_frame(Kind::fail, 0, Packer().text(reason.substr(0, max_value_bytes)).take());
+    try {
+      const std::lock_guard sending(sending_);
+      net::send_all(socket_.get(), frame);
+    } catch (const Error&) {
+      // As in call().
+    }
+    std::unique_lock lock(mutex_);
+    if (changed_.wait_for(lock, fail_patience, [&] { return broken_.has_value(); })) return;
+    // A store that hangs must not keep this rank from stopping.
+    verdict_.emplace(ErrorCode::aborted, fmt::format("rank {}: {}", rank_, reason));
+    ::shutdown(socket_.get(), SHUT_RDWR);
+    changed_.wait_for(lock, fail_patience, [&] { return broken_.has_value(); });
+  } catch (const std::exception& problem) {
+    log::error("cannot tell the other ranks of \"{}\": {}", reason, problem.what());
+  }
+}
+
+void Client::farewell() noexcept {
+  try {
+    call(Kind::farewell, "", farewell_patience);
+  } catch (const std::exception& problem) {
+    log::debug("no answer to the farewell: {}", problem.what());
+  }
+  const std::lock_guard lock(mutex_);
+  leaving_ = true;
+}
+
+bool Client::read_frame(Header& header, std::string& body) noexcept {
+  std::array<char, header_bytes> bytes{};
+  if (!net::receive_all(socket_.get(), bytes)) return false;
+  header = decode_header({bytes.data(), bytes.size()});
+  if (header.length < 4 || header.length > max_answer_bytes) return false;
+  body.resize(header.length);
+  return net::receive_all(socket_.get(), body);
+}
+
+void Client::read() {
+  Header header;
+  for (std::string body; read_frame(header, body);) {
+    const Answer answer = decode_answer(body);
+    if (header.kind == static_cast<std::uint32_t>(Kind::failure)) {
+      lose(Error(answer.problem.value_or(ErrorCode::internal), std::string(answer.payload)));
+      continue;
+    }
+    const std::lock_guard lock(mutex_);
+    const auto found = calls_.find(header.request);
+    if (found == calls_.end()) continue;  // its caller has given up
+    Call& call = *found->second;
+    call.problem = answer.problem;
+    call.payload = answer.payload;
+    call.done = true;
+    changed_.notify_all();
+  }
+  std::unique_lock lock(mutex_);
+  const bool leaving = leaving_;
+  const Error reason =
+      verdict_.value_or(Error(ErrorCode::peer_lost, "rank 0 (which serves the store) was lost"));
+  lock.unlock();
+  if (!leaving) lose(reason);
+}
+
+// Recorded before the callers wake, so that whoever catches their exception finds it in Failure;
+// the callbacks run last, because they may take long.
+void Client::lose(const Error& error) {
+  if (!failure_->record(error)) return;
+  {
+    const std::lock_guard lock(mutex_);
+    broken_ = error;
+  }
+  changed_.notify_all();
+  failure_->announce();
+}
+
+}  // namespace atoll_v1::atoll::store

@@ -1,0 +1,97 @@
+// The messages of the rendezvous store, as bytes. A frame is a header (length of the body, kind,
+// request number; 16 bytes, little endian) and a body made of u32 and of strings (u32 length, then
+// bytes). README.md lists the bodies. Everything read here comes from the network: lengths are
+// checked before use, and what does not parse is Error(bad_data).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "atoll/error.hpp"
+
+namespace atoll_v1::atoll::store {
+
+constexpr std::uint32_t magic = 0x4c4c5441;  // "ATLL"
+constexpr std::uint32_t version = 1;
+
+constexpr std::size_t header_bytes = 16;
+constexpr std::size_t max_hello_bytes = 1024;
+constexpr std::size_t max_token_bytes = 256;
+constexpr std::size_t max_key_bytes = 256;
+constexpr std::size_t max_value_bytes = std::size_t{16} << 20;
+constexpr std::size_t max_request_bytes = max_value_bytes + 1024;
+constexpr std::size_t max_answer_bytes = std::size_t{1} << 30;  // an exchange of many ranks
+
+enum class Kind : std::uint32_t {
+  hello = 1,  // from a rank
+  put = 2,
+  get = 3,
+  exchange = 4,
+  fail = 5,
+  farewell = 6,
+  welcome = 16,  // from the store
+  answer = 17,
+  refusal = 18,
+  failure = 19,
+};
+
+struct Header {
+  std::uint32_t length = 0;
+  std::uint32_t kind = 0;
+  std::uint64_t request = 0;
+};
+
+Header decode_header(std::string_view bytes);  // needs header_bytes of them
+std::string encode_header(const Header& header);
+std::string encode_frame(Kind kind, std::uint64_t request, std::string_view body);
+
+class Packer {
+ public:
+  Packer& number(std::uint32_t value);
+  Packer& text(std::string_view value);
+  std::string take() { return std::move(bytes_); }
+
+ private:
+  std::string bytes_;
+};
+
+class Unpacker {
+ public:
+  explicit Unpacker(std::string_view bytes) : bytes_(bytes) {}
+  std::uint32_t number();
+  std::string_view text(std::size_t most);  // into the bytes given
+  std::string_view rest();
+  void finish() const;  // nothing may be left
+
+ private:
+  std::string_view take(std::size_t count);
+  std::string_view bytes_;
+  std::size_t offset_ = 0;
+};
+
+// Who speaks: the first message of a connection.
+struct Hello {
+  std::string token;
+  int rank = 0;
+  int size = 0;
+  std::string host;
+  int pid = 0;
+};
+std::string encode(const Hello& hello);
+Hello decode_hello(std::string_view body);
+
+// The body of answer, refusal and failure: 0 or an ErrorCode, then the result or the message.
+struct Answer {
+  std::optional<ErrorCode> problem;
+  std::string_view payload;
+};
+std::uint32_t answer_status(std::optional<ErrorCode> problem) noexcept;
+Answer decode_answer(std::string_view body);
+
+// Takes the same time wherever the two differ.
+bool equal_secrets(std::string_view expected, std::string_view given) noexcept;
+
+}  // namespace atoll_v1::atoll::store

@@ -1,0 +1,329 @@
+#include "core/store_server.hpp"
+
+#include <fmt/format.h>
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <list>
+#include <optional>
+#include <utility>
+
+#include "core/log.hpp"
+#include "core/store_connection.hpp"
+#include "core/store_protocol.hpp"
+#include "core/store_table.hpp"
+
+namespace atoll_v1::atoll::store {
+namespace {
+
+using net::Clock;
+using std::chrono::milliseconds;
+
+// For the reason of a failure to reach everybody before the store ends.
+constexpr milliseconds failed_patience{1000};
+
+Waiter waiter_of(Connection& connection, std::uint64_t request, std::uint32_t timeout_ms) {
+  const milliseconds timeout(timeout_ms);
+  return {&connection, request, Clock::now() + timeout, timeout};
+}
+
+}  // namespace
+
+class Server::Service {
+ public:
+  explicit Service(ServerOptions options);
+  void run();
+  void finish(milliseconds patience) noexcept;
+
+ private:
+  bool done(Clock::time_point now) const;
+  Clock::time_point next_deadline() const;
+  Clock::time_point finish_deadline() const;
+  void expire(Clock::time_point now);
+  void turn(Clock::time_point until);
+  void accept_all(int listener);
+  void serve(Connection& connection, short events);
+  void close(Connection& connection);
+  void end();
+
+  void handle(Connection& connection, const Connection::Frame& frame);
+  void handle_hello(Connection& connection, const Connection::Frame& frame);
+  void handle_request(Connection& connection, Kind kind, const Connection::Frame& frame);
+  void depart(Connection& connection, std::uint64_t request);
+  void refuse(Connection& connection, const std::string& why);
+  static void reply(const Waiter& waiter, std::optional<ErrorCode> problem,
+                    const Table::Body& body);
+  void declare(ErrorCode code, const std::string& reason);
+  void notify(Connection& connection);
+
+  ServerOptions options_;
+  net::Fd wake_;
+  Clock::time_point rendezvous_deadline_;
+  std::atomic<Clock::rep> finish_deadline_{0};  // 0: not finishing
+  Roster roster_;
+  Table table_;
+  std::list<Connection> connections_;  // in the order of their arrival; addresses are stable
+  std::optional<Error> failure_;
+  Clock::time_point failed_at_;
+};
+
+Server::Service::Service(ServerOptions options)
+    : options_(std::move(options)),
+      wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
+      rendezvous_deadline_(Clock::now() + options_.rendezvous_timeout),
+      roster_(options_.size),
+      table_(roster_, &Service::reply) {
+  if (!wake_) throw Error(ErrorCode::io, "eventfd: no file descriptor for the store");
+}
+
+void Server::Service::run() {
+  for (;;) {
+    const Clock::time_point now = Clock::now();
+    expire(now);
+    if (done(now)) break;
+    turn(next_deadline());
+  }
+  end();
+}
+
+void Server::Service::finish(milliseconds patience) noexcept {
+  finish_deadline_ = (Clock::now() + patience).time_since_epoch().count();
+  const std::uint64_t one = 1;
+  [[maybe_unused]] const ssize_t written = ::write(wake_.get(), &one, sizeof one);
+}
+
+Clock::time_point Server::Service::finish_deadline() const {
+  const Clock::rep ticks = finish_deadline_;
+  if (ticks == 0) return Clock::time_point::max();
+  const Clock::time_point deadline{Clock::duration(ticks)};
+  return failure_ ? std::min(deadline, failed_at_ + failed_patience) : deadline;
+}
+
+bool Server::Service::done(Clock::time_point now) const {
+  if (finish_deadline_ == 0) return false;
+  if (now >= finish_deadline()) return true;
+  return failure_ ? connections_.empty()
+                  : !roster_.any(Peer::State::absent) && !roster_.any(Peer::State::present);
+}
+
+Clock::time_point Server::Service::next_deadline() const {
+  Clock::time_point result = Clock::now() + std::chrono::hours(1);
+  result = std::min(result, finish_deadline());
+  if (!failure_ && roster_.any(Peer::State::absent))
+    result = std::min(result, rendezvous_deadline_);
+  for (const Connection& connection : connections_) {
+    if (connection.rank() < 0) result = std::min(result, connection.opened() + handshake_timeout);
+  }
+  return table_.next_deadline(result);
+}
+
+void Server::Service::expire(Clock::time_point now) {
+  for (Connection& connection : connections_) {
+    if (connection.rank() < 0 && connection.opened() + handshake_timeout <= now) close(connection);
+  }
+  table_.expire(now);
+  if (!failure_ && now >= rendezvous_deadline_ && roster_.any(Peer::State::absent)) {
+    declare(ErrorCode::timeout,
+            fmt::format("{} did not come to the rendezvous within {} s",
+                        roster_.named(Peer::State::absent),
+                        std::chrono::duration<double>(options_.rendezvous_timeout).count()));
+  }
+  connections_.remove_if([](const Connection& connection) { return !connection.is_open(); });
+}
+
+void Server::Service::turn(Clock::time_point until) {
+  std::vector<pollfd> items{{wake_.get(), POLLIN, 0}};
+  for (const net::Fd& listener : options_.listeners) items.push_back({listener.get(), POLLIN, 0});
+  const std::size_t first = items.size();
+  for (const Connection& connection : connections_) {
+    const int events = connection.has_output() ? POLLIN | POLLOUT : POLLIN;
+    items.push_back({connection.socket(), static_cast<short>(events), 0});
+  }
+  const auto left = std::chrono::ceil<milliseconds>(until - Clock::now()).count();
+  const int ready = ::poll(items.data(), items.size(),
+                           static_cast<int>(std::clamp<std::int64_t>(left, 0, 3'600'000)));
+  if (ready <= 0) return;
+  std::uint64_t ignored = 0;
+  if (items[0].revents != 0) {
+    [[maybe_unused]] const ssize_t count = ::read(wake_.get(), &ignored, sizeof ignored);
+  }
+  auto connection = connections_.begin();
+  for (std::size_t i = first; i < items.size(); ++i, ++connection) {
+    if (items[i].revents != 0 && connection->is_open()) serve(*connection, items[i].revents);
+  }
+  for (std::size_t i = 1; i < first; ++i) {
+    if (items[i].revents != 0) accept_all(items[i].fd);
+  }
+  connections_.remove_if([](const Connection& item) { return !item.is_open(); });
+}
+
+void Server::Service::accept_all(int listener) {
+  const auto is_stranger = [](const Connection& c) { return c.is_open() && c.rank() < 0; };
+  while (net::Fd socket = net::accept_from(listener)) {
+    const auto strangers = std::ranges::count_if(connections_, is_stranger);
+    if (static_cast<std::size_t>(strangers) >= max_strangers) {
+      close(*std::ranges::find_if(connections_, is_stranger));
+    }
+    connections_.emplace_back(std::move(socket));
+  }
+}
+
+void Server::Service::serve(Connection& connection, short events) {
+  bool open = true;
+  try {
+    if ((events & POLLOUT) != 0) open = connection.send();
+    if (open && (events & ~POLLOUT) != 0) open = connection.receive();
+    Connection::Frame frame;
+    while (connection.is_open() && connection.next(frame)) handle(connection, frame);
+    if (open && connection.is_open()) open = connection.send();
+  } catch (const Error& error) {
+    if (connection.rank() >= 0)
+      log::error("{}: {}", roster_.named(connection.rank()), error.what());
+    open = false;
+  }
+  if (!open) close(connection);
+}
+
+void Server::Service::close(Connection& connection) {
+  if (!connection.is_open()) return;
+  connection.close();
+  table_.forget(connection);
+  if (connection.rank() < 0) return;
+  Peer& peer = roster_[connection.rank()];
+  if (peer.state != Peer::State::present) return;
+  peer.state = Peer::State::lost;
+  declare(ErrorCode::peer_lost, fmt::format("{} was lost", roster_.named(connection.rank())));
+}
+
+// Ranks that are still there would take the end of the store for a crash of rank 0.
+void Server::Service::end() {
+  if (roster_.any(Peer::State::present)) {
+    declare(ErrorCode::peer_lost, fmt::format("rank 0, which serves the store, ended before {}",
+                                              roster_.named(Peer::State::present)));
+  }
+  const Clock::time_point deadline = Clock::now() + failed_patience / 2;
+  while (Clock::now() < deadline &&
+         std::ranges::any_of(connections_, [](const Connection& c) { return c.has_output(); })) {
+    turn(deadline);
+  }
+}
+
+void Server::Service::handle(Connection& connection, const Connection::Frame& frame) {
+  const Kind kind{frame.kind};
+  switch (kind) {
+    case Kind::hello:
+      if (connection.rank() < 0) return handle_hello(connection, frame);
+      break;
+    case Kind::put:
+    case Kind::get:
+    case Kind::exchange:
+    case Kind::fail:
+    case Kind::farewell:
+      if (connection.rank() >= 0) return handle_request(connection, kind, frame);
+      break;
+    case Kind::welcome:
+    case Kind::answer:
+    case Kind::refusal:
+    case Kind::failure:
+      break;
+  }
+  throw Error(ErrorCode::bad_data,
+              fmt::format("store message of kind {} is out of place", frame.kind));
+}
+
+void Server::Service::handle_hello(Connection& connection, const Connection::Frame& frame) {
+  const Hello hello = decode_hello(frame.body);
+  if (!equal_secrets(options_.token, hello.token)) {
+    throw Error(ErrorCode::bad_data, "store message: wrong token");
+  }
+  if (hello.size != roster_.size() || hello.rank < 0 || hello.rank >= roster_.size()) {
+    return refuse(connection, fmt::format("rank {} of {} cannot join a job of {} ranks", hello.rank,
+                                          hello.size, roster_.size()));
+  }
+  Peer& peer = roster_[hello.rank];
+  if (peer.state != Peer::State::absent) {
+    return refuse(connection,
+                  fmt::format("{} has joined the job before", roster_.named(hello.rank)));
+  }
+  peer = {Peer::State::present, hello.host, hello.pid};
+  connection.authenticate(hello.rank);
+  connection.queue(Kind::welcome, frame.request, std::nullopt, std::make_shared<std::string>());
+  if (failure_) notify(connection);
+}
+
+void Server::Service::refuse(Connection& connection, const std::string& why) {
+  connection.queue(Kind::refusal, 0, ErrorCode::mismatch, std::make_shared<std::string>(why));
+  connection.send();
+  close(connection);
+}
+
+void Server::Service::handle_request(Connection& connection, Kind kind,
+                                     const Connection::Frame& frame) {
+  if (kind == Kind::farewell) return depart(connection, frame.request);
+  // Whoever asks after the failure has been told of it, or is being told.
+  if (failure_) return;
+  Unpacker in(frame.body);
+  if (kind == Kind::fail) {
+    return declare(ErrorCode::aborted, fmt::format("{}: {}", roster_.named(connection.rank()),
+                                                   in.text(max_request_bytes)));
+  }
+  const std::uint32_t timeout_ms = in.number();
+  const std::string key(in.text(max_key_bytes));
+  std::string value(in.text(max_value_bytes));
+  in.finish();
+  const Waiter waiter = waiter_of(connection, frame.request, timeout_ms);
+  if (kind == Kind::put) {
+    table_.put(key, std::move(value));
+    reply(waiter, std::nullopt, std::make_shared<std::string>());
+  } else if (kind == Kind::get) {
+    table_.get(waiter, key);
+  } else {
+    table_.exchange(waiter, connection.rank(), key, std::move(value));
+  }
+}
+
+void Server::Service::depart(Connection& connection, std::uint64_t request) {
+  roster_[connection.rank()].state = Peer::State::departed;
+  table_.depart(connection.rank());
+  reply({&connection, request, {}, {}}, std::nullopt, std::make_shared<std::string>());
+}
+
+// Output leaves at once as far as the socket takes it: a reply often goes to another connection
+// than the one being served.
+void Server::Service::reply(const Waiter& waiter, std::optional<ErrorCode> problem,
+                            const Table::Body& body) {
+  waiter.connection->queue(Kind::answer, waiter.request, problem, body);
+  waiter.connection->send();
+}
+
+void Server::Service::declare(ErrorCode code, const std::string& reason) {
+  if (failure_) return;
+  failure_.emplace(code, reason);
+  failed_at_ = Clock::now();
+  table_.forget_all();
+  for (Connection& connection : connections_) {
+    if (connection.is_open() && connection.rank() >= 0) notify(connection);
+  }
+}
+
+void Server::Service::notify(Connection& connection) {
+  connection.queue(Kind::failure, 0, failure_->code(),
+                   std::make_shared<std::string>(failure_->what()));
+  connection.send();
+}
+
+Server::Server(ServerOptions options)
+    : service_(std::make_unique<Service>(std::move(options))),
+      thread_([service = service_.get()] { service->run(); }) {}
+
+Server::~Server() { finish(failed_patience); }
+
+void Server::finish(milliseconds patience) {
+  if (!thread_.joinable()) return;
+  service_->finish(patience);
+  thread_.join();
+}
+
+}  // namespace atoll_v1::atoll::store

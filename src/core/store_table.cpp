@@ -1,0 +1,194 @@
+#include "core/store_table.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "core/store_protocol.hpp"
+
+namespace atoll_v1::atoll::store {
+namespace {
+
+std::string round_name(const std::string& key) {
+  return key.empty() ? "barrier" : fmt::format("exchange \"{}\"", key);
+}
+
+double seconds(std::chrono::milliseconds duration) {
+  return std::chrono::duration<double>(duration).count();
+}
+
+Table::Body shared(std::string text) {
+  return std::make_shared<const std::string>(std::move(text));
+}
+
+}  // namespace
+
+std::string list_of(const std::vector<std::string>& names) {
+  constexpr std::size_t most = 16;
+  std::string result;
+  for (std::size_t i = 0; i < std::min(most, names.size()); ++i) {
+    result += (i == 0 ? "" : ", ") + names[i];
+  }
+  return names.size() > most ? fmt::format("{} and {} more", result, names.size() - most) : result;
+}
+
+std::string Roster::named(int rank) const {
+  const Peer& peer = (*this)[rank];
+  return peer.state == Peer::State::absent
+             ? fmt::format("rank {}", rank)
+             : fmt::format("rank {} (host {}, pid {})", rank, peer.host, peer.pid);
+}
+
+std::string Roster::named(Peer::State state) const {
+  std::vector<std::string> names;
+  for (int rank = 0; rank < size(); ++rank) {
+    if ((*this)[rank].state == state) names.push_back(named(rank));
+  }
+  return list_of(names);
+}
+
+bool Roster::any(Peer::State state) const {
+  return std::ranges::any_of(peers_, [state](const Peer& peer) { return peer.state == state; });
+}
+
+void Table::put(const std::string& key, std::string value) {
+  const Body body = shared(std::move(value));
+  values_[key] = body;
+  const auto found = waiting_.find(key);
+  if (found == waiting_.end()) return;
+  for (const Waiter& waiter : std::exchange(found->second, {})) reply_(waiter, std::nullopt, body);
+  waiting_.erase(key);
+}
+
+void Table::get(const Waiter& waiter, const std::string& key) {
+  const auto found = values_.find(key);
+  if (found != values_.end()) {
+    reply_(waiter, std::nullopt, found->second);
+  } else {
+    waiting_[key].push_back(waiter);
+  }
+}
+
+void Table::exchange(const Waiter& waiter, int rank, const std::string& key, std::string value) {
+  Round& round = rounds_[key];
+  round.entries.resize(static_cast<std::size_t>(roster_.size()));
+  Round::Entry& entry = round.entries[static_cast<std::size_t>(rank)];
+  if (entry.value) {
+    reply_(waiter, ErrorCode::mismatch,
+           shared(fmt::format("{}: rank {} is in it already", round_name(key), rank)));
+    return;
+  }
+  round.bytes += value.size() + 4;
+  entry = {std::move(value), waiter};
+  const bool complete_now =
+      std::ranges::all_of(round.entries, [](const Round::Entry& e) { return e.value.has_value(); });
+  if (complete_now) {
+    complete(round);
+    rounds_.erase(key);
+    return;
+  }
+  for (int other = 0; other < roster_.size(); ++other) {
+    if (roster_[other].state == Peer::State::departed) depart(other);
+  }
+}
+
+void Table::complete(const Round& round) {
+  if (round.bytes + 4 > max_answer_bytes) {
+    for (const Round::Entry& entry : round.entries) {
+      reply_(entry.waiter, ErrorCode::invalid_argument,
+             shared(fmt::format("an exchange of {} bytes in all; {} are allowed", round.bytes,
+                                max_answer_bytes)));
+    }
+    return;
+  }
+  Packer packer;
+  for (const Round::Entry& entry : round.entries) packer.text(*entry.value);
+  const Body body = shared(packer.take());
+  for (const Round::Entry& entry : round.entries) reply_(entry.waiter, std::nullopt, body);
+}
+
+// Its value leaves with it, so that the others do not complete a round whose answer nobody reads.
+void Table::reject(Round& round, Round::Entry& entry, ErrorCode code, const std::string& why) {
+  reply_(entry.waiter, code, shared(why));
+  round.bytes -= entry.value->size() + 4;
+  entry.value.reset();
+}
+
+std::string Table::absent_from(const Round& round) const {
+  std::vector<std::string> names;
+  for (int rank = 0; rank < roster_.size(); ++rank) {
+    if (!round.entries[static_cast<std::size_t>(rank)].value) names.push_back(roster_.named(rank));
+  }
+  return list_of(names);
+}
+
+net::Clock::time_point Table::next_deadline(net::Clock::time_point latest) const {
+  for (const auto& [key, waiters] : waiting_) {
+    for (const Waiter& waiter : waiters) latest = std::min(latest, waiter.deadline);
+  }
+  for (const auto& [key, round] : rounds_) {
+    for (const Round::Entry& entry : round.entries) {
+      if (entry.value) latest = std::min(latest, entry.waiter.deadline);
+    }
+  }
+  return latest;
+}
+
+void Table::expire(net::Clock::time_point now) {
+  for (auto& [key, waiters] : waiting_) {
+    const auto late = std::ranges::partition(
+        waiters, [now](const Waiter& waiter) { return waiter.deadline > now; });
+    for (const Waiter& waiter : late) {
+      reply_(
+          waiter, ErrorCode::timeout,
+          shared(fmt::format("nobody put key \"{}\" within {} s", key, seconds(waiter.timeout))));
+    }
+    waiters.erase(late.begin(), late.end());
+  }
+  std::erase_if(waiting_, [](const auto& item) { return item.second.empty(); });
+  for (auto& [key, round] : rounds_) {
+    const std::string absent = absent_from(round);
+    for (Round::Entry& entry : round.entries) {
+      if (!entry.value || entry.waiter.deadline > now) continue;
+      reject(round, entry, ErrorCode::timeout,
+             fmt::format("{}: {} did not come within {} s", round_name(key), absent,
+                         seconds(entry.waiter.timeout)));
+    }
+  }
+  std::erase_if(rounds_, [](const auto& item) { return item.second.bytes == 0; });
+}
+
+void Table::depart(int rank) {
+  for (auto& [key, round] : rounds_) {
+    if (round.entries[static_cast<std::size_t>(rank)].value) continue;
+    for (Round::Entry& entry : round.entries) {
+      if (!entry.value) continue;
+      reject(round, entry, ErrorCode::peer_lost,
+             fmt::format("{}: {} has said farewell", round_name(key), roster_.named(rank)));
+    }
+  }
+  std::erase_if(rounds_, [](const auto& item) { return item.second.bytes == 0; });
+}
+
+void Table::forget(const Connection& connection) {
+  for (auto& [key, waiters] : waiting_) {
+    std::erase_if(waiters, [&](const Waiter& w) { return w.connection == &connection; });
+  }
+  for (auto& [key, round] : rounds_) {
+    for (Round::Entry& entry : round.entries) {
+      if (!entry.value || entry.waiter.connection != &connection) continue;
+      round.bytes -= entry.value->size() + 4;
+      entry.value.reset();
+    }
+  }
+  std::erase_if(waiting_, [](const auto& item) { return item.second.empty(); });
+  std::erase_if(rounds_, [](const auto& item) { return item.second.bytes == 0; });
+}
+
+void Table::forget_all() {
+  waiting_.clear();
+  rounds_.clear();
+}
+
+}  // namespace atoll_v1::atoll::store

@@ -1,0 +1,79 @@
+#include "atoll/view.hpp"
+
+#include <array>
+#include <bit>
+#include <cmath>
+#include <string>
+
+#include "atoll/error.hpp"
+
+namespace atoll_v1::atoll {
+namespace {
+
+constexpr std::array all_dtypes{DType::f32, DType::bf16, DType::f16, DType::f64,
+                                DType::i32, DType::i64,  DType::u8};
+
+constexpr std::uint32_t f32_infinity = 0x7f80'0000;
+constexpr std::uint32_t f32_magnitude = 0x7fff'ffff;
+// f16 keeps 10 of the 23 bits of mantissa, and its exponent has a bias of 15 instead of 127.
+constexpr int f16_shift = 13;
+constexpr std::uint32_t f16_rebias = (127 - 15) << 23;
+constexpr std::uint32_t f16_overflow = 0x477f'f000;  // 65520, halfway from the largest f16 to 2^16
+constexpr std::uint32_t f16_normal = 0x3880'0000;    // 2^-14, the smallest normal f16
+
+}  // namespace
+
+DType dtype_from_name(std::string_view name) {
+  for (const DType dtype : all_dtypes) {
+    if (atoll_v1::atoll::name(dtype) == name) return dtype;
+  }
+  throw Error(ErrorCode::invalid_argument,
+              "dtype \"" + std::string(name) + "\": expected f32, bf16, f16, f64, i32, i64 or u8");
+}
+
+float to_float(bfloat16 value) noexcept {
+  return std::bit_cast<float>(static_cast<std::uint32_t>(value.bits) << 16);
+}
+
+bfloat16 to_bfloat16(float value) noexcept {
+  const auto bits = std::bit_cast<std::uint32_t>(value);
+  // Rounding could carry a NaN into infinity, so it is cut instead and made quiet.
+  if ((bits & f32_magnitude) > f32_infinity) {
+    return {static_cast<std::uint16_t>((bits >> 16) | 0x40)};
+  }
+  const std::uint32_t ties_to_even = 0x7fff + ((bits >> 16) & 1);
+  return {static_cast<std::uint16_t>((bits + ties_to_even) >> 16)};
+}
+
+float to_float(float16 value) noexcept {
+  const std::uint32_t sign = (value.bits & 0x8000u) << 16;
+  const std::uint32_t exponent = (value.bits >> 10) & 0x1fu;
+  const std::uint32_t mantissa = value.bits & 0x3ffu;
+  if (exponent == 0) {
+    const float magnitude = static_cast<float>(mantissa) * 0x1p-24f;
+    return std::bit_cast<float>(std::bit_cast<std::uint32_t>(magnitude) | sign);
+  }
+  if (exponent == 0x1f) return std::bit_cast<float>(sign | f32_infinity | (mantissa << f16_shift));
+  return std::bit_cast<float>(sign | ((exponent << 23) + f16_rebias) | (mantissa << f16_shift));
+}
+
+float16 to_float16(float value) noexcept {
+  const auto bits = std::bit_cast<std::uint32_t>(value);
+  const std::uint32_t sign = (bits >> 16) & 0x8000u;
+  const std::uint32_t magnitude = bits & f32_magnitude;
+  const auto result = [sign](std::uint32_t rest) {
+    return float16{static_cast<std::uint16_t>(sign | rest)};
+  };
+  if (magnitude > f32_infinity) return result(0x7e00u | ((magnitude >> f16_shift) & 0x3ffu));
+  if (magnitude >= f16_overflow) return result(0x7c00u);
+  if (magnitude < f16_normal) {
+    // Adding 0.5 puts the units of subnormal f16 (2^-24) at the last bit of the f32 mantissa, and
+    // the addition rounds to nearest even.
+    const float shifted = std::bit_cast<float>(magnitude) + 0.5f;
+    return result(std::bit_cast<std::uint32_t>(shifted) - std::bit_cast<std::uint32_t>(0.5f));
+  }
+  const std::uint32_t ties_to_even = 0xfff + ((magnitude >> f16_shift) & 1);
+  return result((magnitude - f16_rebias + ties_to_even) >> f16_shift);
+}
+
+}  // namespace atoll_v1::atoll

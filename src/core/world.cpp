@@ -1,0 +1,337 @@
+#include "atoll/world.hpp"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <exception>
+#include <map>
+#include <mutex>
+#include <utility>
+
+#include "core/failure.hpp"
+#include "core/host.hpp"
+#include "core/launch.hpp"
+#include "core/log.hpp"
+#include "core/socket.hpp"
+#include "core/store.hpp"
+#include "core/store_client.hpp"
+#include "core/store_protocol.hpp"
+#include "core/store_server.hpp"
+
+namespace atoll_v1::atoll {
+namespace {
+
+using net::Clock;
+using std::chrono::milliseconds;
+
+constexpr milliseconds farewell_patience{10'000};
+// A rank that has reached the store exchanges its placement at once; the store itself names those
+// that do not reach it.
+constexpr milliseconds placement_grace{10'000};
+constexpr std::size_t token_bytes = 16;
+constexpr int port_attempts = 16;
+
+void check_key(std::string_view key) {
+  if (key.empty() || key.size() > store::max_key_bytes) {
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("a key of the store has 1 to {} bytes, not {}", store::max_key_bytes,
+                            key.size()));
+  }
+}
+
+void check_value(std::string_view key, std::string_view value) {
+  if (value.size() > store::max_value_bytes) {
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("key \"{}\": a value of {} bytes; {} are allowed", key, value.size(),
+                            store::max_value_bytes));
+  }
+}
+
+std::vector<net::Address> resolve_all(const std::vector<std::string>& hosts, int port) {
+  std::vector<net::Address> result;
+  for (const std::string& host : hosts) {
+    for (net::Address& address : net::resolve(host, port)) result.push_back(std::move(address));
+  }
+  return result;
+}
+
+// A name can stand for addresses of which some are not this host's.
+std::vector<net::Fd> listen_where_agreed(const launch::Endpoint& endpoint) {
+  std::vector<net::Fd> result;
+  std::optional<Error> problem;
+  for (const net::Address& address : resolve_all(endpoint.addresses, endpoint.port)) {
+    try {
+      result.push_back(net::listen_on(address));
+    } catch (const Error& error) {
+      problem = error;
+    }
+  }
+  if (result.empty()) {
+    throw Error(problem->code(), fmt::format("rank 0 is to serve the store: {}", problem->what()));
+  }
+  return result;
+}
+
+// One free port on the address for other hosts and on loopback, for those of this host.
+std::vector<net::Fd> listen_anywhere(launch::Endpoint& endpoint) {
+  const std::vector<net::Address> outside = resolve_all(endpoint.addresses, 0);
+  for (int attempt = 1;; ++attempt) {
+    std::vector<net::Fd> result;
+    result.push_back(net::listen_on(outside.front()));
+    endpoint.port = net::port_of(net::local_address(result.front().get()));
+    if (net::is_loopback(outside.front())) return result;
+    try {
+      result.push_back(net::listen_on(net::resolve("127.0.0.1", endpoint.port).front()));
+      return result;
+    } catch (const Error&) {
+      if (attempt == port_attempts) throw;
+    }
+  }
+}
+
+struct Placed {
+  HostInfo host;
+  int pid = 0;
+  std::string address;
+};
+
+std::string encode(const Placed& placed) {
+  return store::Packer()
+      .text(placed.host.name)
+      .text(placed.host.id)
+      .number(static_cast<std::uint32_t>(placed.pid))
+      .text(placed.address)
+      .take();
+}
+
+Placed decode_placed(std::string_view bytes) {
+  constexpr std::size_t most = 512;
+  store::Unpacker in(bytes);
+  Placed result;
+  result.host.name = in.text(most);
+  result.host.id = in.text(most);
+  result.pid = static_cast<int>(in.number());
+  result.address = in.text(most);
+  in.finish();
+  return result;
+}
+
+}  // namespace
+
+struct World::Impl {
+  Impl(Config config_, std::string launcher_, int rank_, int size_)
+      : config(std::move(config_)), launcher(std::move(launcher_)), rank(rank_), size(size_) {}
+
+  void leave() noexcept;
+  void stay_alone();
+  void join(launch::Job job);
+  launch::Endpoint serve(const launch::Job& job, Clock::time_point deadline);
+  void place(const std::vector<std::string>& encoded);
+
+  Config config;
+  std::string launcher;
+  int rank;
+  int size;
+  int exceptions = std::uncaught_exceptions();
+  std::vector<HostInfo> hosts;
+  std::vector<Placement> placements;
+  std::shared_ptr<Failure> failure = std::make_shared<Failure>();
+  std::unique_ptr<launch::Board> board;
+  std::unique_ptr<store::Server> server;  // rank 0
+  std::unique_ptr<store::Store> store;
+
+  std::mutex mutex;  // of what follows
+  std::map<std::string, std::uint64_t, std::less<>> tickets;
+  std::vector<std::function<void(bool)>> exit_callbacks;
+};
+
+// A World that an exception destroys leaves peers that wait for this rank: no farewell then.
+void World::Impl::leave() noexcept {
+  const bool unwinding = std::uncaught_exceptions() > exceptions;
+  if (unwinding) store->fail("ended by an exception");
+  for (auto callback = exit_callbacks.rbegin(); callback != exit_callbacks.rend(); ++callback) {
+    try {
+      (*callback)(failure->get().has_value());
+    } catch (const std::exception& problem) {
+      log::error("a callback at the end of World threw: {}", problem.what());
+    }
+  }
+  exit_callbacks.clear();
+  if (!unwinding) store->farewell();
+  store.reset();
+  if (server) server->finish(farewell_patience);
+}
+
+void World::Impl::stay_alone() {
+  store = std::make_unique<store::SoloStore>(failure);
+  place({encode({{net::host_name(), net::host_id(), {}},
+                 static_cast<int>(::getpid()),
+                 net::host_address(config.interface)})});
+}
+
+launch::Endpoint World::Impl::serve(const launch::Job& job, Clock::time_point deadline) {
+  launch::Endpoint endpoint;
+  store::ServerOptions options;
+  if (job.agreed) {
+    endpoint = *job.agreed;
+    options.listeners = listen_where_agreed(endpoint);
+  } else {
+    endpoint.host_id = net::host_id();
+    endpoint.addresses = {net::host_address(config.interface)};
+    endpoint.token = net::random_token(token_bytes);
+    options.listeners = listen_anywhere(endpoint);
+  }
+  options.token = endpoint.token;
+  options.size = size;
+  options.rendezvous_timeout = config.rendezvous_timeout;
+  server = std::make_unique<store::Server>(std::move(options));
+  if (board) board->publish(launch::to_text(endpoint), deadline);
+  return endpoint;
+}
+
+void World::Impl::join(launch::Job job) {
+  const Clock::time_point deadline = Clock::now() + config.rendezvous_timeout;
+  board = std::move(job.board);
+  launch::Endpoint endpoint;
+  if (rank == 0) {
+    endpoint = serve(job, deadline);
+  } else {
+    endpoint = job.agreed ? *job.agreed : launch::endpoint_from_text(board->look_up(deadline));
+  }
+  const std::string host_id = net::host_id();
+  if (endpoint.host_id == host_id)
+    endpoint.addresses.insert(endpoint.addresses.begin(), "127.0.0.1");
+
+  const int pid = static_cast<int>(::getpid());
+  net::Fd socket = store::connect(resolve_all(endpoint.addresses, endpoint.port),
+                                  {endpoint.token, rank, size, net::host_name(), pid}, deadline);
+  // The way to rank 0 is the best guess of the way to the others.
+  const net::Address local = net::local_address(socket.get());
+  const bool guess = config.interface.empty() && !net::is_loopback(local);
+  const Placed mine{{net::host_name(), host_id, {}},
+                    pid,
+                    guess ? net::numeric_host(local) : net::host_address(config.interface)};
+  store = std::make_unique<store::Client>(std::move(socket), rank, failure);
+  place(store->exchange("atoll/placement", encode(mine),
+                        config.rendezvous_timeout + placement_grace));
+}
+
+void World::Impl::place(const std::vector<std::string>& encoded) {
+  for (const std::string& bytes : encoded) {
+    Placed placed = decode_placed(bytes);
+    const int r = static_cast<int>(placements.size());
+    auto host = std::ranges::find(hosts, placed.host.id, &HostInfo::id);
+    if (host == hosts.end()) host = hosts.insert(hosts.end(), std::move(placed.host));
+    placements.push_back({r, static_cast<int>(host - hosts.begin()),
+                          static_cast<int>(host->ranks.size()), placed.pid,
+                          std::move(placed.address)});
+    host->ranks.push_back(r);
+  }
+}
+
+World::World(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+World::World(World&&) noexcept = default;
+World& World::operator=(World&& other) noexcept {
+  if (this != &other) {
+    if (impl_) impl_->leave();
+    impl_ = std::move(other.impl_);
+  }
+  return *this;
+}
+World::~World() {
+  if (impl_) impl_->leave();
+}
+
+World World::from_env(Config config) {
+  log::set_level(log::level_from_name(config.log));
+  launch::Job job = launch::find(config);
+  log::set_rank(job.rank);
+  auto impl = std::make_unique<Impl>(std::move(config), job.launcher, job.rank, job.size);
+  if (job.size == 1) {
+    impl->stay_alone();
+  } else {
+    impl->join(std::move(job));
+  }
+  log::debug("rank {} of {}, started by {}", impl->rank, impl->size, impl->launcher);
+  return World(std::move(impl));
+}
+
+World World::single(Config config) {
+  auto impl = std::make_unique<Impl>(std::move(config), "single", 0, 1);
+  impl->stay_alone();
+  return World(std::move(impl));
+}
+
+int World::rank() const noexcept { return impl_->rank; }
+int World::size() const noexcept { return impl_->size; }
+int World::local_rank() const noexcept {
+  if (impl_->config.local_rank >= 0) return impl_->config.local_rank;
+  return impl_->placements[static_cast<std::size_t>(impl_->rank)].local_rank;
+}
+int World::local_size() const noexcept {
+  const int host = impl_->placements[static_cast<std::size_t>(impl_->rank)].host;
+  return static_cast<int>(impl_->hosts[static_cast<std::size_t>(host)].ranks.size());
+}
+std::string_view World::launcher() const noexcept { return impl_->launcher; }
+const Config& World::config() const noexcept { return impl_->config; }
+const std::vector<HostInfo>& World::hosts() const noexcept { return impl_->hosts; }
+const std::vector<Placement>& World::placements() const noexcept { return impl_->placements; }
+
+void World::put(std::string_view key, std::string_view value) {
+  check_key(key);
+  check_value(key, value);
+  impl_->store->put(key, value);
+}
+
+std::string World::get(std::string_view key, milliseconds timeout) {
+  check_key(key);
+  return impl_->store->get(key, timeout);
+}
+
+std::vector<std::string> World::exchange(std::string_view key, std::string_view mine) {
+  check_key(key);
+  check_value(key, mine);
+  return impl_->store->exchange(key, mine, impl_->config.timeout);
+}
+
+void World::barrier() { impl_->store->exchange("", "", impl_->config.timeout); }
+
+std::uint64_t World::ticket(std::string_view key) {
+  const std::lock_guard lock(impl_->mutex);
+  return impl_->tickets.try_emplace(std::string(key)).first->second++;
+}
+
+void World::at_exit(std::function<void(bool failed)> callback) {
+  const std::lock_guard lock(impl_->mutex);
+  impl_->exit_callbacks.push_back(std::move(callback));
+}
+
+void World::fail(std::string_view reason) noexcept { impl_->store->fail(reason); }
+std::optional<Error> World::failure() const { return impl_->failure->get(); }
+void World::check() const { impl_->failure->check(); }
+
+struct World::Subscription::Impl {
+  Impl(std::shared_ptr<Failure> failure_, std::uint64_t id_)
+      : failure(std::move(failure_)), id(id_) {}
+  Impl(const Impl&) = delete;
+  Impl& operator=(const Impl&) = delete;
+  ~Impl() { failure->unsubscribe(id); }
+
+  std::shared_ptr<Failure> failure;
+  std::uint64_t id;
+};
+
+World::Subscription::Subscription() noexcept = default;
+World::Subscription::Subscription(Subscription&&) noexcept = default;
+World::Subscription& World::Subscription::operator=(Subscription&&) noexcept = default;
+World::Subscription::~Subscription() = default;
+
+World::Subscription World::on_failure(std::function<void(const Error&)> callback) {
+  Subscription result;
+  const std::uint64_t id = impl_->failure->subscribe(std::move(callback));
+  result.impl_ = std::make_unique<Subscription::Impl>(impl_->failure, id);
+  return result;
+}
+
+}  // namespace atoll_v1::atoll

@@ -1,0 +1,59 @@
+// The `host` device: CPU memory and worker threads.
+#include <atomic>
+#include <cstdlib>
+#include <string>
+
+#include "atoll/error.hpp"
+#include "device/backend.hpp"
+#include "device/host/ops.hpp"
+#include "device/host/stream.hpp"
+
+namespace atoll_v1::atoll {
+namespace host {
+namespace {
+
+constexpr std::size_t page = 4096;
+constexpr std::size_t round_up(std::size_t bytes) { return (bytes + page - 1) / page * page; }
+
+class HostDevice final : public DeviceBackend {
+ public:
+  DeviceKind kind() const noexcept override { return DeviceKind::host; }
+  std::string_view name() const noexcept override { return "host"; }
+
+  void* allocate(std::size_t bytes) override {
+    void* data = std::aligned_alloc(page, round_up(bytes));
+    if (!data) {
+      throw Error(ErrorCode::out_of_memory,
+                  "host memory: cannot allocate " + std::to_string(bytes) + " bytes");
+    }
+    const std::size_t now = allocated_ += bytes;
+    std::size_t peak = peak_.load();
+    while (now > peak && !peak_.compare_exchange_weak(peak, now)) {
+    }
+    return data;
+  }
+
+  void deallocate(void* data, std::size_t bytes) noexcept override {
+    std::free(data);
+    allocated_ -= bytes;
+  }
+
+  std::unique_ptr<StreamBackend> make_stream(const StreamOptions& options) override {
+    return std::make_unique<HostStream>(options);
+  }
+  DeviceOps& ops() noexcept override { return ops_; }
+  std::size_t allocated_bytes() const noexcept override { return allocated_; }
+  std::size_t peak_allocated_bytes() const noexcept override { return peak_; }
+
+ private:
+  HostOps ops_;
+  std::atomic<std::size_t> allocated_{0};
+  std::atomic<std::size_t> peak_{0};
+};
+
+}  // namespace
+}  // namespace host
+
+Device Device::host() { return Device(std::make_shared<host::HostDevice>()); }
+
+}  // namespace atoll_v1::atoll

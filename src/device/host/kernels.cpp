@@ -1,0 +1,285 @@
+// Compiled once for each instruction set that Highway knows (foreach_target includes this file again
+// and again); the best one for the processor is chosen at the first call.
+#include "device/host/kernels.hpp"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <numbers>
+#include <type_traits>
+
+#include "core/assert.hpp"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "device/host/kernels.cpp"
+#include <hwy/foreach_target.h>
+#include <hwy/highway.h>
+
+HWY_BEFORE_NAMESPACE();
+namespace atoll_v1::atoll::host {
+namespace HWY_NAMESPACE {
+
+// Elements of a block that stays in the first-level cache while its parts are combined.
+constexpr std::uint64_t block_elements = 1024;
+constexpr int max_tree_depth = 32;
+
+inline float widen(bfloat16 value) {
+  return std::bit_cast<float>(static_cast<std::uint32_t>(value.bits) << 16);
+}
+inline float widen(float16 value) { return to_float(value); }
+inline float widen(float value) { return value; }
+inline double widen(double value) { return value; }
+inline std::int32_t widen(std::int32_t value) { return value; }
+inline std::int64_t widen(std::int64_t value) { return value; }
+inline std::uint8_t widen(std::uint8_t value) { return value; }
+
+// Branchless, so that loops over it vectorise: round to nearest even, keep NaN quiet.
+inline bfloat16 narrow_bf16(float value) {
+  const auto bits = std::bit_cast<std::uint32_t>(value);
+  const std::uint32_t rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
+  const std::uint32_t nan = (bits >> 16) | 0x40u;
+  return {static_cast<std::uint16_t>((bits & 0x7fffffffu) > 0x7f800000u ? nan : rounded)};
+}
+
+template <class To, class From>
+To narrow(From value) {
+  if constexpr (std::is_same_v<To, bfloat16>) {
+    return narrow_bf16(static_cast<float>(value));
+  } else if constexpr (std::is_same_v<To, float16>) {
+    return to_float16(static_cast<float>(value));
+  } else {
+    return static_cast<To>(value);
+  }
+}
+
+template <class To, class From>
+void cast_loop(To* HWY_RESTRICT dst, const From* HWY_RESTRICT src, std::uint64_t count) {
+  for (std::uint64_t i = 0; i < count; ++i) dst[i] = narrow<To>(widen(src[i]));
+}
+
+template <class From>
+void cast_from(View dst, const From* src) {
+  switch (dst.dtype) {
+    case DType::f32: return cast_loop(dst.as<float>(), src, dst.count);
+    case DType::bf16: return cast_loop(dst.as<bfloat16>(), src, dst.count);
+    case DType::f16: return cast_loop(dst.as<float16>(), src, dst.count);
+    case DType::f64: return cast_loop(dst.as<double>(), src, dst.count);
+    case DType::i32:
+    case DType::i64:
+    case DType::u8: break;
+  }
+  ATOLL_ASSERT(false, "cast: floating point types only");
+}
+
+void cast_views(View dst, ConstView src) {
+  switch (src.dtype) {
+    case DType::f32: return cast_from(dst, src.as<float>());
+    case DType::bf16: return cast_from(dst, src.as<bfloat16>());
+    case DType::f16: return cast_from(dst, src.as<float16>());
+    case DType::f64: return cast_from(dst, src.as<double>());
+    case DType::i32:
+    case DType::i64:
+    case DType::u8: break;
+  }
+  ATOLL_ASSERT(false, "cast: floating point types only");
+}
+
+template <class A>
+void combine(A* HWY_RESTRICT acc, const A* HWY_RESTRICT right, std::uint64_t n, ReduceOp op) {
+  switch (op) {
+    case ReduceOp::sum:
+    case ReduceOp::avg:
+      for (std::uint64_t i = 0; i < n; ++i) acc[i] = static_cast<A>(acc[i] + right[i]);
+      return;
+    case ReduceOp::min:
+      for (std::uint64_t i = 0; i < n; ++i) acc[i] = right[i] < acc[i] ? right[i] : acc[i];
+      return;
+    case ReduceOp::max:
+      for (std::uint64_t i = 0; i < n; ++i) acc[i] = acc[i] < right[i] ? right[i] : acc[i];
+      return;
+  }
+}
+
+// Combines one block of the parts [lo, lo + n). The left half is the largest power of two below n,
+// which is the adjacent-pair tree with an odd last part carried up.
+template <class T, class A>
+struct BlockReducer {
+  std::span<const void* const> parts;
+  ReduceOp op;
+  A scratch[max_tree_depth][block_elements];
+
+  void load(A* dst, std::size_t part, std::uint64_t first, std::uint64_t n) const {
+    const T* src = static_cast<const T*>(parts[part]) + first;
+    for (std::uint64_t i = 0; i < n; ++i) dst[i] = widen(src[i]);
+  }
+
+  void run(A* dst, std::size_t lo, std::size_t n, std::uint64_t first, std::uint64_t elements,
+           int depth) {
+    if (n == 1) return load(dst, lo, first, elements);
+    const std::size_t left = std::bit_floor(n - 1);
+    run(dst, lo, left, first, elements, depth + 1);
+    A* right = scratch[depth];
+    run(right, lo + left, n - left, first, elements, depth + 1);
+    combine(dst, right, elements, op);
+  }
+};
+
+template <class T>
+void reduce_typed(View dst, std::span<const void* const> parts, ReduceOp op) {
+  using A = decltype(widen(T{}));
+  static thread_local BlockReducer<T, A> reducer;
+  static thread_local A sum[block_elements];
+  reducer.parts = parts;
+  reducer.op = op;
+  for (std::uint64_t first = 0; first < dst.count; first += block_elements) {
+    const std::uint64_t n = std::min(block_elements, dst.count - first);
+    reducer.run(sum, 0, parts.size(), first, n, 0);
+    if (op == ReduceOp::avg) {
+      const A ranks = static_cast<A>(parts.size());
+      for (std::uint64_t i = 0; i < n; ++i) sum[i] = static_cast<A>(sum[i] / ranks);
+    }
+    T* out = dst.as<T>() + first;
+    for (std::uint64_t i = 0; i < n; ++i) out[i] = narrow<T>(sum[i]);
+  }
+}
+
+void reduce_views(View dst, std::span<const void* const> parts, ReduceOp op) {
+  switch (dst.dtype) {
+    case DType::f32: return reduce_typed<float>(dst, parts, op);
+    case DType::bf16: return reduce_typed<bfloat16>(dst, parts, op);
+    case DType::f16: return reduce_typed<float16>(dst, parts, op);
+    case DType::f64: return reduce_typed<double>(dst, parts, op);
+    case DType::i32: return reduce_typed<std::int32_t>(dst, parts, op);
+    case DType::i64: return reduce_typed<std::int64_t>(dst, parts, op);
+    case DType::u8: return reduce_typed<std::uint8_t>(dst, parts, op);
+  }
+}
+
+// Eight lanes of partial sums, combined in a fixed order: the same bits on every instruction set.
+double block_sum_squares(const float* src, std::uint64_t n) {
+  constexpr std::uint64_t lanes = 8;
+  double partial[lanes] = {};
+  std::uint64_t i = 0;
+  for (; i + lanes <= n; i += lanes) {
+    for (std::uint64_t k = 0; k < lanes; ++k) {
+      const double value = static_cast<double>(src[i + k]);
+      partial[k] += value * value;
+    }
+  }
+  for (std::uint64_t k = 0; i + k < n; ++k) {
+    const double value = static_cast<double>(src[i + k]);
+    partial[k] += value * value;
+  }
+  return ((partial[0] + partial[1]) + (partial[2] + partial[3])) +
+         ((partial[4] + partial[5]) + (partial[6] + partial[7]));
+}
+
+void sum_squares_blocks(double* out, const float* src, std::uint64_t count) {
+  for (std::uint64_t first = 0; first < count; first += norm_block) {
+    *out++ = block_sum_squares(src + first, std::min(norm_block, count - first));
+  }
+}
+
+// Decoupled weight decay (Loshchilov and Hutter, arXiv 1711.05101); the weights shrink first.
+void adamw_loop(const AdamWStep& s) {
+  float* HWY_RESTRICT w = s.weights.as<float>();
+  const float* HWY_RESTRICT g = s.gradient.as<float>();
+  float* HWY_RESTRICT m = s.moment1.as<float>();
+  float* HWY_RESTRICT v = s.moment2.as<float>();
+  const float scale = s.scale ? *s.scale : 1.0f;
+  const float keep = 1.0f - s.learning_rate * s.weight_decay;
+  const float rate = s.learning_rate / s.correction1;
+  const float root = 1.0f / std::sqrt(s.correction2);
+  for (std::uint64_t i = 0; i < s.weights.count; ++i) {
+    const float gradient = g[i] * scale;
+    m[i] = s.beta1 * m[i] + (1.0f - s.beta1) * gradient;
+    v[i] = s.beta2 * v[i] + (1.0f - s.beta2) * gradient * gradient;
+    w[i] = w[i] * keep - rate * m[i] / (std::sqrt(v[i]) * root + s.epsilon);
+  }
+}
+
+void sgd_loop(const SgdStep& s) {
+  float* HWY_RESTRICT w = s.weights.as<float>();
+  const float* HWY_RESTRICT g = s.gradient.as<float>();
+  const float scale = s.scale ? *s.scale : 1.0f;
+  const float keep = 1.0f - s.learning_rate * s.weight_decay;
+  for (std::uint64_t i = 0; i < s.weights.count; ++i) {
+    w[i] = w[i] * keep - s.learning_rate * (g[i] * scale);
+  }
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace atoll_v1::atoll::host
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace atoll_v1::atoll::host {
+
+HWY_EXPORT(cast_views);
+HWY_EXPORT(reduce_views);
+HWY_EXPORT(sum_squares_blocks);
+HWY_EXPORT(adamw_loop);
+HWY_EXPORT(sgd_loop);
+
+void cast(View dst, ConstView src) {
+  if (dst.dtype == src.dtype) {
+    if (dst.data != src.data && dst.count) std::memcpy(dst.data, src.data, dst.bytes());
+    return;
+  }
+  HWY_DYNAMIC_DISPATCH(cast_views)(dst, src);
+}
+
+void add(View dst, ConstView src) {
+  const std::array<const void*, 2> parts = {dst.data, src.data};
+  HWY_DYNAMIC_DISPATCH(reduce_views)(dst, parts, ReduceOp::sum);
+}
+
+void reduce(View dst, std::span<const void* const> parts, ReduceOp op) {
+  ATOLL_ASSERT(!parts.empty(), "reduce: no parts");
+  HWY_DYNAMIC_DISPATCH(reduce_views)(dst, parts, op);
+}
+
+void sum_squares(double* out, const float* src, std::uint64_t count) {
+  HWY_DYNAMIC_DISPATCH(sum_squares_blocks)(out, src, count);
+}
+
+void adamw(const AdamWStep& step) {
+  if (step.scale && !std::isfinite(*step.scale)) return;  // a step without a norm changes nothing
+  HWY_DYNAMIC_DISPATCH(adamw_loop)(step);
+  if (step.weights_low.count) cast(step.weights_low, step.weights);
+}
+
+void sgd(const SgdStep& step) {
+  if (step.scale && !std::isfinite(*step.scale)) return;
+  HWY_DYNAMIC_DISPATCH(sgd_loop)(step);
+  if (step.weights_low.count) cast(step.weights_low, step.weights);
+}
+
+namespace {
+
+// The finaliser of SplitMix64 (Steele, Lea, Flood 2014): a bijection with good avalanche.
+std::uint64_t mix(std::uint64_t x) {
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
+  return x ^ (x >> 31);
+}
+
+}  // namespace
+
+void fill_normal(float* dst, std::uint64_t count, const NormalFill& fill) {
+  const std::uint64_t key = mix(mix(fill.seed + 0x9e3779b97f4a7c15u) ^ fill.stream);
+  for (std::uint64_t i = 0; i < count; ++i) {
+    const std::uint64_t random = mix(key + (fill.first + i + 1) * 0x9e3779b97f4a7c15u);
+    // Box-Muller on two uniforms in (0, 1].
+    const double u = (static_cast<double>(random >> 32) + 1.0) * 0x1p-32;
+    const double v = (static_cast<double>(random & 0xffffffffu) + 1.0) * 0x1p-32;
+    const double normal = std::sqrt(-2.0 * std::log(u)) * std::cos(2.0 * std::numbers::pi * v);
+    dst[i] = fill.mean + fill.deviation * static_cast<float>(normal);
+  }
+}
+
+}  // namespace atoll_v1::atoll::host
+#endif  // HWY_ONCE

@@ -1,0 +1,69 @@
+#include "device/host/ops.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "core/assert.hpp"
+#include "device/host/kernels.hpp"
+
+namespace atoll_v1::atoll::host {
+
+void HostOps::cast(Stream& stream, View dst, ConstView src) {
+  ATOLL_ASSERT(dst.count == src.count, "cast: counts differ");
+  stream.enqueue([=] { host::cast(dst, src); });
+}
+
+void HostOps::add(Stream& stream, View dst, ConstView src) {
+  ATOLL_ASSERT(dst.count == src.count && dst.dtype == src.dtype, "add: views differ");
+  stream.enqueue([=] { host::add(dst, src); });
+}
+
+void HostOps::reduce(Stream& stream, View dst, ConstView parts, ReduceOp op) {
+  ATOLL_ASSERT(dst.count == 0 || parts.count % dst.count == 0, "reduce: parts are not whole");
+  stream.enqueue([=] {
+    if (dst.count == 0) return;
+    std::vector<const void*> pointers;
+    for (std::uint64_t first = 0; first < parts.count; first += dst.count) {
+      pointers.push_back(parts.part(first, dst.count).data);
+    }
+    host::reduce(dst, pointers, op);
+  });
+}
+
+void HostOps::sum_squares(Stream& stream, View out, ConstView src) {
+  ATOLL_ASSERT(out.dtype == DType::f64 && src.dtype == DType::f32 &&
+                   out.count == (src.count + norm_block - 1) / norm_block,
+               "sum_squares: one f64 for each block of f32");
+  stream.enqueue([=] { host::sum_squares(out.as<double>(), src.as<float>(), src.count); });
+}
+
+void HostOps::clip_factor(Stream& stream, View result, ConstView blocks, float max_norm) {
+  ATOLL_ASSERT(result.count == 2 && result.dtype == DType::f32 && blocks.dtype == DType::f64,
+               "clip_factor: f64 blocks in, norm and factor (f32) out");
+  stream.enqueue([=] {
+    double sum = 0;
+    for (std::uint64_t b = 0; b < blocks.count; ++b) sum += blocks.as<double>()[b];
+    const double norm = std::sqrt(sum);
+    const double factor = !std::isfinite(norm) ? std::nan("")
+                          : max_norm > 0 && norm > max_norm ? static_cast<double>(max_norm) / norm
+                                                            : 1.0;
+    result.as<float>()[0] = static_cast<float>(norm);
+    result.as<float>()[1] = static_cast<float>(factor);
+  });
+}
+
+void HostOps::adamw(Stream& stream, const AdamWStep& step) {
+  stream.enqueue([=] { host::adamw(step); });
+}
+
+void HostOps::sgd(Stream& stream, const SgdStep& step) {
+  stream.enqueue([=] { host::sgd(step); });
+}
+
+void HostOps::fill_normal(Stream& stream, View dst, const NormalFill& fill) {
+  ATOLL_ASSERT(dst.dtype == DType::f32, "fill_normal: f32 only");
+  stream.enqueue([=] { host::fill_normal(dst.as<float>(), dst.count, fill); });
+}
+
+}  // namespace atoll_v1::atoll::host

@@ -1,0 +1,60 @@
+// The kernels that the library itself needs, one implementation per kind of device. All are enqueued
+// on the stream and return at once. Counts must agree unless said; views are of the stream's device.
+#pragma once
+
+#include <cstdint>
+
+#include "atoll/device.hpp"
+
+namespace atoll_v1::atoll {
+
+// Sums of squares are taken in f64 over fixed blocks of this many elements, so that a norm does not
+// depend on how the elements are sharded. Shard boundaries are multiples of it.
+inline constexpr std::uint64_t norm_block = 4096;
+
+struct AdamWStep {
+  View weights;        // f32 master shard
+  ConstView gradient;  // f32
+  View moment1, moment2;  // f32
+  View weights_low;    // optional bf16 copy of the weights; count 0: none
+  float learning_rate, beta1, beta2, epsilon, weight_decay;
+  float correction1, correction2;  // 1 - beta^t
+  const float* scale;  // device address of a factor of the gradient; nullptr: 1
+};
+
+struct SgdStep {
+  View weights;
+  ConstView gradient;
+  View weights_low;
+  float learning_rate, weight_decay;
+  const float* scale;
+};
+
+// Element i of the tensor gets mean + deviation * normal(seed, stream, first + i): a function of its
+// arguments alone, whatever the shard.
+struct NormalFill {
+  std::uint64_t seed;
+  std::uint64_t stream;  // hash of the parameter's name
+  std::uint64_t first;   // index in the tensor of dst[0]
+  float mean, deviation;
+};
+
+class DeviceOps {
+ public:
+  virtual ~DeviceOps() = default;
+  // Between f32, bf16, f16, f64; round to nearest even. src = dst is allowed when dtypes are equal.
+  virtual void cast(Stream& stream, View dst, ConstView src) = 0;
+  virtual void add(Stream& stream, View dst, ConstView src) = 0;  // dst += src; f32, f64
+  // dst[i] = op over p of parts[p * dst.count + i]; order and rounding as in atoll_host.reduce.
+  virtual void reduce(Stream& stream, View dst, ConstView parts, ReduceOp op) = 0;
+  // out[b] = sum of squares of block b of src (f32); out is f64, ceil(src.count / norm_block) long.
+  virtual void sum_squares(Stream& stream, View out, ConstView src) = 0;
+  // result (f32, 2 elements): the norm sqrt(sum of `blocks` in order, in f64), and the factor
+  // min(1, max_norm / norm) (1 when max_norm is 0; NaN when the norm is not finite).
+  virtual void clip_factor(Stream& stream, View result, ConstView blocks, float max_norm) = 0;
+  virtual void adamw(Stream& stream, const AdamWStep& step) = 0;
+  virtual void sgd(Stream& stream, const SgdStep& step) = 0;
+  virtual void fill_normal(Stream& stream, View dst, const NormalFill& fill) = 0;  // f32
+};
+
+}  // namespace atoll_v1::atoll

@@ -1,0 +1,260 @@
+#include "atoll/checkpoint.hpp"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <cstring>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <vector>
+
+#include "core/log.hpp"
+#include "fsdp/engine_impl.hpp"
+#include "fsdp/safetensors.hpp"
+#include "fsdp/safetensors_writer.hpp"
+
+namespace atoll_v1::atoll::fsdp {
+namespace {
+
+using nlohmann::json;
+namespace fs = std::filesystem;
+
+constexpr std::string_view format_name = "atoll-checkpoint";
+constexpr int format_version = 1;
+constexpr std::uintmax_t max_index_bytes = 256 << 20;
+
+fs::path shard_file(const fs::path& folder, std::uint64_t index, std::uint64_t shards) {
+  return folder / fmt::format("shard-{:05}-of-{:05}.safetensors", index, shards);
+}
+
+// Runs `body` and lets every rank know how it went: all return, or all throw the first error.
+template <class Body>
+void together(World& world, const Body& body) {
+  std::string problem;
+  ErrorCode code = ErrorCode::io;
+  try {
+    body();
+  } catch (const Error& error) {
+    problem = error.what();
+    code = error.code();
+  } catch (const std::exception& error) {
+    problem = error.what();
+  }
+  const std::string mine = problem.empty() ? "" : fmt::format("{} {}", static_cast<int>(code), problem);
+  const auto key = fmt::format("checkpoint/{}", world.ticket("checkpoint"));
+  for (const std::string& theirs : world.exchange(key, mine)) {
+    if (theirs.empty()) continue;
+    const std::size_t space = theirs.find(' ');
+    throw Error(static_cast<ErrorCode>(std::atoi(theirs.c_str())), theirs.substr(space + 1));
+  }
+}
+
+// The flat tensors of one unit, in the order of the file.
+struct UnitTensors {
+  const Unit* unit;
+  std::vector<std::pair<std::string, View>> tensors;
+};
+
+std::vector<UnitTensors> tensors_of(Engine& engine, const Optimizer& optimizer) {
+  std::vector<UnitTensors> all;
+  for (const auto& unit : engine.units()) {
+    const auto [first, second] = optimizer.moments(*unit);
+    UnitTensors one{unit.get(), {{unit->name() + "/weights", unit->state().master}}};
+    if (first.count) {
+      one.tensors.emplace_back(unit->name() + "/moment1", first);
+      one.tensors.emplace_back(unit->name() + "/moment2", second);
+    }
+    all.push_back(std::move(one));
+  }
+  return all;
+}
+
+void write_shard(const fs::path& file, Engine& engine, const std::vector<UnitTensors>& units) {
+  std::vector<SafetensorsDeclaration> declared;
+  for (const auto& unit : units) {
+    for (const auto& [name, view] : unit.tensors) declared.push_back({name, DType::f32, {view.count}});
+  }
+  SafetensorsWriter writer(file, declared);
+  Stream& stream = engine.scheduler().stream(Lane::gather);
+  std::vector<std::byte> bytes;
+  for (const auto& unit : units) {
+    for (const auto& [name, view] : unit.tensors) {
+      bytes.resize(view.bytes());
+      stream.copy(bytes.data(), view.data, view.bytes());
+      stream.synchronize();
+      writer.write(bytes);
+    }
+  }
+  writer.close();
+}
+
+json describe(Engine& engine, const Optimizer& optimizer,
+              const std::map<std::string, std::string>& extra) {
+  json units = json::array();
+  for (const auto& unit : engine.units()) {
+    json params = json::array();
+    for (std::size_t p = 0; p < unit->params().size(); ++p) {
+      params.push_back({{"name", unit->params()[p].name},
+                        {"shape", unit->params()[p].shape},
+                        {"offset", unit->state().layout.slots[p].offset}});
+    }
+    units.push_back({{"name", unit->name()},
+                     {"elements", unit->state().layout.elements},
+                     {"params", std::move(params)}});
+  }
+  const bool adamw = optimizer.options().kind == OptimizerOptions::Kind::adamw;
+  return {{"format", format_name},
+          {"version", format_version},
+          {"shards", engine.scheduler().shard_count()},
+          {"optimizer", adamw ? "adamw" : "sgd"},
+          {"steps", optimizer.steps()},
+          {"units", std::move(units)},
+          {"extra", extra}};
+}
+
+void write_text(const fs::path& file, const std::string& text) {
+  std::ofstream out(file, std::ios::binary | std::ios::trunc);
+  out << text;
+  out.close();
+  if (!out) throw Error(ErrorCode::io, file.string() + ": cannot write");
+  sync_to_disk(file);
+}
+
+// Puts `partial` in the place of `folder`; what was there is gone once the new one is complete.
+void publish(const fs::path& partial, const fs::path& folder) {
+  sync_to_disk(partial);
+  const fs::path old = folder.string() + ".old";
+  fs::remove_all(old);
+  if (fs::exists(folder)) fs::rename(folder, old);
+  fs::rename(partial, folder);
+  fs::remove_all(old);
+  const fs::path parent = folder.parent_path();
+  sync_to_disk(parent.empty() ? fs::path(".") : parent);
+}
+
+json read_index(const fs::path& file) {
+  std::error_code missing;
+  const std::uintmax_t size = fs::file_size(file, missing);
+  if (missing) {
+    throw Error(ErrorCode::io, fmt::format("{}: not a checkpoint: {}", file.parent_path().string(),
+                                           missing.message()));
+  }
+  if (size > max_index_bytes) throw Error(ErrorCode::bad_data, file.string() + ": too large");
+  std::ifstream in(file, std::ios::binary);
+  try {
+    return json::parse(in);
+  } catch (const json::parse_error& error) {
+    throw Error(ErrorCode::bad_data, fmt::format("{}: byte {}: not JSON", file.string(), error.byte));
+  }
+}
+
+// Compares the layout of a checkpoint with the engine's; the number of shards may differ.
+void check_layout(const json& index, const json& expected, const fs::path& file) {
+  const auto mismatch = [&](const std::string& what) {
+    throw Error(ErrorCode::mismatch, fmt::format("{}: {}", file.string(), what));
+  };
+  if (index.at("format") != format_name || index.at("version") != format_version) {
+    mismatch("not a checkpoint of this version");
+  }
+  const json &theirs = index.at("units"), &ours = expected.at("units");
+  if (theirs.size() != ours.size()) {
+    mismatch(fmt::format("{} units, the model has {}", theirs.size(), ours.size()));
+  }
+  for (std::size_t u = 0; u < ours.size(); ++u) {
+    if (theirs[u].at("name") != ours[u].at("name") ||
+        theirs[u].at("params") != ours[u].at("params")) {
+      mismatch(fmt::format("unit {} differs from the model's {}", theirs[u].at("name").dump(),
+                           ours[u].at("name").dump()));
+    }
+  }
+  if (expected.at("optimizer") == "adamw" && index.at("optimizer") != "adamw") {
+    mismatch("it has no moments for adamw");
+  }
+}
+
+// One flat tensor of one unit: the part [begin, begin + values.size()) of what all shards hold.
+void read_range(const std::vector<SafetensorsFile>& shards, const std::string& name,
+                std::uint64_t begin, std::span<float> values) {
+  std::fill(values.begin(), values.end(), 0.0f);  // what lies beyond is padding
+  std::uint64_t shard_begin = 0;
+  for (const SafetensorsFile& shard : shards) {
+    const ConstView data = shard.at(name).data;
+    if (data.dtype != DType::f32) throw Error(ErrorCode::mismatch, name + ": not f32");
+    const std::uint64_t first = std::max(begin, shard_begin);
+    const std::uint64_t last = std::min(begin + values.size(), shard_begin + data.count);
+    if (first < last) {
+      std::memcpy(values.data() + (first - begin), data.part(first - shard_begin, 0).data,
+                  (last - first) * sizeof(float));
+    }
+    shard_begin += data.count;
+  }
+}
+
+void read_shards(const fs::path& folder, const json& index, Engine& engine,
+                 const Optimizer& optimizer) {
+  const auto count = index.at("shards").get<std::uint64_t>();
+  if (count == 0 || count > 1'000'000) throw Error(ErrorCode::bad_data, "number of shards");
+  std::vector<SafetensorsFile> shards;
+  for (std::uint64_t s = 0; s < count; ++s) {
+    shards.push_back(SafetensorsFile::open(shard_file(folder, s, count)));
+  }
+  Stream& stream = engine.scheduler().stream(Lane::gather);
+  std::vector<float> values;
+  for (const auto& unit : tensors_of(engine, optimizer)) {
+    const std::uint64_t n = unit.unit->state().layout.shard_elements();
+    const std::uint64_t begin = n * static_cast<std::uint64_t>(engine.scheduler().shard_index());
+    values.resize(n);
+    for (const auto& [name, view] : unit.tensors) {
+      read_range(shards, name, begin, values);
+      stream.copy(view.data, values.data(), view.bytes());
+      stream.synchronize();
+    }
+  }
+}
+
+}  // namespace
+
+void save(const fs::path& folder, Engine& engine, const Optimizer& optimizer,
+          const std::map<std::string, std::string>& extra) {
+  World& world = engine.impl().world;
+  const fs::path partial = folder.string() + ".partial";
+  together(world, [&] {
+    if (world.rank() != 0) return;
+    fs::remove_all(partial);
+    fs::create_directories(partial);
+  });
+  together(world, [&] {
+    engine.scheduler().stream(Lane::gather).wait(engine.impl().parameters_ready);
+    const Scheduler& scheduler = engine.scheduler();
+    if (scheduler.replicate_index() != 0) return;
+    write_shard(shard_file(partial, static_cast<std::uint64_t>(scheduler.shard_index()),
+                           static_cast<std::uint64_t>(scheduler.shard_count())),
+                engine, tensors_of(engine, optimizer));
+  });
+  together(world, [&] {
+    if (world.rank() != 0) return;
+    write_text(partial / "index.json", describe(engine, optimizer, extra).dump(1));
+    publish(partial, folder);
+  });
+}
+
+std::map<std::string, std::string> load(const fs::path& folder, Engine& engine,
+                                        Optimizer& optimizer) {
+  std::map<std::string, std::string> extra;
+  together(engine.impl().world, [&] {
+    const fs::path file = folder / "index.json";
+    const json index = read_index(file);
+    try {
+      check_layout(index, describe(engine, optimizer, {}), file);
+      read_shards(folder, index, engine, optimizer);
+      optimizer.set_steps(index.at("steps").get<std::int64_t>());
+      extra = index.at("extra").get<std::map<std::string, std::string>>();
+    } catch (const json::exception& error) {
+      throw Error(ErrorCode::bad_data, fmt::format("{}: {}", file.string(), error.what()));
+    }
+  });
+  engine.refresh();
+  return extra;
+}
+
+}  // namespace atoll_v1::atoll::fsdp

@@ -1,0 +1,284 @@
+#include "fsdp/safetensors.hpp"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <utility>
+
+#include "atoll/error.hpp"
+
+namespace atoll_v1::atoll::fsdp {
+namespace {
+
+using Json = nlohmann::json;
+namespace fs = std::filesystem;
+
+constexpr std::uint64_t length_bytes = 8;
+constexpr std::uint64_t max_header_bytes = 100'000'000;  // the limit of the reference reader
+constexpr std::size_t max_dimensions = 32;
+constexpr int max_depth = 3;  // names, a tensor's object, its lists
+constexpr std::string_view metadata_key = "__metadata__";
+
+constexpr std::array<std::pair<std::string_view, DType>, 7> dtype_names{{{"F32", DType::f32},
+                                                                         {"BF16", DType::bf16},
+                                                                         {"F16", DType::f16},
+                                                                         {"F64", DType::f64},
+                                                                         {"I32", DType::i32},
+                                                                         {"I64", DType::i64},
+                                                                         {"U8", DType::u8}}};
+
+[[noreturn]] void fail_io(const fs::path& path, std::string_view what) {
+  throw Error(ErrorCode::io,
+              fmt::format("{}: cannot {}: {}", path.string(), what, std::strerror(errno)));
+}
+
+[[noreturn]] void bad(const fs::path& path, std::uint64_t offset, std::string_view what) {
+  throw Error(ErrorCode::bad_data, fmt::format("{}: byte {}: {}", path.string(), offset, what));
+}
+
+class Descriptor {
+ public:
+  explicit Descriptor(const fs::path& path) : value_(::open(path.c_str(), O_RDONLY | O_CLOEXEC)) {
+    if (value_ < 0) fail_io(path, "open");
+  }
+  ~Descriptor() { ::close(value_); }
+  Descriptor(const Descriptor&) = delete;
+  Descriptor& operator=(const Descriptor&) = delete;
+  int get() const noexcept { return value_; }
+
+ private:
+  int value_;
+};
+
+class Mapping {
+ public:
+  explicit Mapping(const fs::path& path) {
+    const Descriptor file(path);
+    struct stat status {};
+    if (::fstat(file.get(), &status) != 0) fail_io(path, "examine");
+    if (!S_ISREG(status.st_mode)) {
+      throw Error(ErrorCode::io, path.string() + ": not a regular file");
+    }
+    size_ = static_cast<std::uint64_t>(status.st_size);
+    if (size_ == 0) return;
+    void* mapped = ::mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, file.get(), 0);
+    if (mapped == MAP_FAILED) fail_io(path, "map");
+    data_ = mapped;
+  }
+  ~Mapping() {
+    if (data_ != nullptr) ::munmap(data_, size_);
+  }
+  Mapping(const Mapping&) = delete;
+  Mapping& operator=(const Mapping&) = delete;
+
+  const std::byte* data() const noexcept { return static_cast<const std::byte*>(data_); }
+  std::uint64_t size() const noexcept { return size_; }
+
+ private:
+  void* data_ = nullptr;
+  std::uint64_t size_ = 0;
+};
+
+}  // namespace
+
+struct SafetensorsFile::Impl {
+  explicit Impl(const fs::path& path_) : path(path_), mapping(path_) {}
+
+  fs::path path;
+  Mapping mapping;
+  std::string_view text;  // the header
+  std::uint64_t data_begin = 0;
+  std::vector<SafetensorsEntry> entries;
+  std::map<std::string_view, std::size_t, std::less<>> index;  // names live in `entries`
+  std::map<std::string, std::string, std::less<>> metadata;
+
+  void parse();
+  Json parse_header();
+  void parse_metadata(const Json& json);
+  void parse_entry(const std::string& name, const Json& json);
+  DType parse_dtype(const std::string& name, const Json& json) const;
+  const Json& list(const std::string& name, const Json& json, const char* key) const;
+  std::uint64_t number(const std::string& name, const Json& json) const;
+  void order_entries();
+
+  // Complaints about a tensor give the offset at which its name stands in the header.
+  std::uint64_t offset_of(std::string_view name) const {
+    const std::size_t at = text.find(fmt::format("\"{}\"", name));
+    return length_bytes + (at == std::string_view::npos ? 0 : at);
+  }
+  [[noreturn]] void fail(std::string_view name, std::string_view what) const {
+    bad(path, offset_of(name), fmt::format("tensor {}: {}", name, what));
+  }
+};
+
+Json SafetensorsFile::Impl::parse_header() {
+  if (mapping.size() < length_bytes) bad(path, mapping.size(), "ends inside the header's length");
+  std::uint64_t length = 0;
+  for (std::uint64_t i = length_bytes; i-- > 0;) {
+    length = length << 8 | std::to_integer<std::uint64_t>(mapping.data()[i]);
+  }
+  const std::uint64_t most = std::min(max_header_bytes, mapping.size() - length_bytes);
+  if (length > most) {
+    bad(path, 0, fmt::format("a header of {} bytes; at most {} are possible", length, most));
+  }
+  data_begin = length_bytes + length;
+  text = {reinterpret_cast<const char*>(mapping.data() + length_bytes),
+          static_cast<std::size_t>(length)};
+  std::set<std::string, std::less<>> names;
+  // Called while parsing, so that neither depth nor repetition is paid for first.
+  const auto examine = [&](int depth, Json::parse_event_t event, Json& value) {
+    if (depth > max_depth) bad(path, length_bytes, "the header is nested too deeply");
+    if (depth == 1 && event == Json::parse_event_t::key) {
+      const auto& name = value.get_ref<const std::string&>();
+      if (!names.insert(name).second) fail(name, "stands in the header twice");
+    }
+    return true;
+  };
+  try {
+    Json json = Json::parse(text.begin(), text.end(), examine);
+    if (json.is_object()) return json;
+  } catch (const Json::exception& error) {
+    const auto* at = dynamic_cast<const Json::parse_error*>(&error);
+    bad(path, length_bytes + (at != nullptr ? at->byte : 0), "the header is not JSON");
+  }
+  bad(path, length_bytes, "the header is not a JSON object");
+}
+
+void SafetensorsFile::Impl::parse() {
+  const Json json = parse_header();
+  for (const auto& [name, value] : json.items()) {
+    if (name == metadata_key) {
+      parse_metadata(value);
+    } else {
+      parse_entry(name, value);
+    }
+  }
+  order_entries();
+}
+
+void SafetensorsFile::Impl::parse_metadata(const Json& json) {
+  if (!json.is_object()) fail(metadata_key, "not an object");
+  for (const auto& [key, value] : json.items()) {
+    if (!value.is_string()) fail(metadata_key, "a value that is not a string");
+    metadata.emplace(key, value.get<std::string>());
+  }
+}
+
+DType SafetensorsFile::Impl::parse_dtype(const std::string& name, const Json& json) const {
+  const auto found = json.find("dtype");
+  if (found == json.end() || !found->is_string()) fail(name, "no dtype");
+  const auto& spelling = found->get_ref<const std::string&>();
+  for (const auto& [known, dtype] : dtype_names) {
+    if (known == spelling) return dtype;
+  }
+  throw Error(ErrorCode::unsupported,
+              fmt::format("{}: byte {}: tensor {}: dtype {} is not supported", path.string(),
+                          offset_of(name), name, spelling));
+}
+
+const Json& SafetensorsFile::Impl::list(const std::string& name, const Json& json,
+                                        const char* key) const {
+  const auto found = json.find(key);
+  if (found == json.end() || !found->is_array()) fail(name, fmt::format("no list {}", key));
+  return *found;
+}
+
+std::uint64_t SafetensorsFile::Impl::number(const std::string& name, const Json& json) const {
+  constexpr std::uint64_t most = std::numeric_limits<std::int64_t>::max();
+  if (!json.is_number_unsigned()) fail(name, "a number that is not an unsigned integer");
+  const auto value = json.get<std::uint64_t>();
+  if (value > most) fail(name, "a number above 2^63 - 1");
+  return value;
+}
+
+void SafetensorsFile::Impl::parse_entry(const std::string& name, const Json& json) {
+  if (!json.is_object()) fail(name, "not an object");
+  SafetensorsEntry entry;
+  entry.name = name;
+  entry.data.dtype = parse_dtype(name, json);
+  entry.data.count = 1;
+  const Json& shape = list(name, json, "shape");
+  if (shape.size() > max_dimensions) fail(name, "more than 32 dimensions");
+  for (const Json& extent : shape) {
+    entry.shape.push_back(number(name, extent));
+    if (__builtin_mul_overflow(entry.data.count, entry.shape.back(), &entry.data.count)) {
+      fail(name, "more than 2^64 elements");
+    }
+  }
+  const Json& offsets = list(name, json, "data_offsets");
+  if (offsets.size() != 2) fail(name, "data_offsets are not a pair");
+  const std::uint64_t begin = number(name, offsets[0]);
+  const std::uint64_t end = number(name, offsets[1]);
+  const std::uint64_t available = mapping.size() - data_begin;
+  if (begin > end || end > available) {
+    fail(name, fmt::format("data_offsets [{}, {}] in {} bytes of data", begin, end, available));
+  }
+  std::uint64_t bytes = 0;
+  if (__builtin_mul_overflow(entry.data.count, size_of(entry.data.dtype), &bytes) ||
+      bytes != end - begin) {
+    fail(name, fmt::format("{} bytes of data for {} elements of {}", end - begin, entry.data.count,
+                           atoll::name(entry.data.dtype)));
+  }
+  entry.data.data = mapping.data() + data_begin + begin;
+  entry.aligned = (data_begin + begin) % size_of(entry.data.dtype) == 0;
+  entries.push_back(std::move(entry));
+}
+
+void SafetensorsFile::Impl::order_entries() {
+  std::sort(entries.begin(), entries.end(), [](const auto& a, const auto& b) {
+    return std::pair(a.data.data, a.data.count) < std::pair(b.data.data, b.data.count);
+  });
+  const std::byte* end = mapping.data();
+  for (std::size_t i = 0; i < entries.size(); ++i) {
+    index.emplace(entries[i].name, i);
+    const auto* begin = static_cast<const std::byte*>(entries[i].data.data);
+    if (begin < end) {
+      fail(entries[i].name, fmt::format("its data overlap those of {}", entries[i - 1].name));
+    }
+    end = begin + entries[i].data.bytes();
+  }
+}
+
+SafetensorsFile SafetensorsFile::open(const fs::path& path) {
+  auto impl = std::make_unique<Impl>(path);
+  impl->parse();
+  return SafetensorsFile(std::move(impl));
+}
+
+SafetensorsFile::SafetensorsFile(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+SafetensorsFile::SafetensorsFile(SafetensorsFile&&) noexcept = default;
+SafetensorsFile& SafetensorsFile::operator=(SafetensorsFile&&) noexcept = default;
+SafetensorsFile::~SafetensorsFile() = default;
+
+std::span<const SafetensorsEntry> SafetensorsFile::tensors() const noexcept {
+  return impl_->entries;
+}
+
+const SafetensorsEntry* SafetensorsFile::find(std::string_view name) const noexcept {
+  const auto found = impl_->index.find(name);
+  return found == impl_->index.end() ? nullptr : &impl_->entries[found->second];
+}
+
+const SafetensorsEntry& SafetensorsFile::at(std::string_view name) const {
+  if (const SafetensorsEntry* entry = find(name)) return *entry;
+  throw Error(ErrorCode::not_found,
+              fmt::format("{}: no tensor \"{}\"", impl_->path.string(), name));
+}
+
+const std::map<std::string, std::string, std::less<>>& SafetensorsFile::metadata() const noexcept {
+  return impl_->metadata;
+}
+
+const fs::path& SafetensorsFile::path() const noexcept { return impl_->path; }
+
+}  // namespace atoll_v1::atoll::fsdp

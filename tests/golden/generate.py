@@ -1,0 +1,148 @@
+#!/usr/bin/env python3
+"""Writes the golden files of this folder from Hugging Face transformers and sentencepiece.
+
+One safetensors file per small Mistral model, in f32 on the CPU, and tokenizer.json. README.md
+describes the contents; what it says about conventions is asserted here.
+"""
+import argparse
+import hashlib
+import json
+import pathlib
+import platform
+
+import safetensors.torch
+import torch
+import transformers
+
+HERE = pathlib.Path(__file__).resolve().parent
+IGNORED = -100
+FIELDS = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads",
+          "head_dim", "vocab_size", "sliding_window", "rms_norm_eps", "rope_theta", "tie_word_embeddings",
+          "max_position_embeddings")
+
+# name -> (values of FIELDS, tokens per row T, one (prompt, length) per row). Labels before `prompt` and
+# from `length` on (right padding, id 0) are ignored, so (T, T) is a row without a valid label.
+MODELS = {
+    "gqa_untied": ((48, 80, 2, 4, 2, 16, 101, None, 1e-5, 1e4, False, 64), 24, [(5, 24), (9, 17), (0, 24)]),
+    "window_untied": ((40, 72, 2, 6, 2, 8, 97, 7, 1e-5, 1e4, False, 64), 24, [(0, 24), (11, 24), (3, 14)]),
+    "window_tied": ((64, 96, 2, 4, 1, 16, 89, 5, 1e-6, 1e6, True, 64), 19, [(4, 19), (2, 12), (19, 19)]),
+}
+
+TEXTS = [
+    "", " ", "  ", "   ", "\n", "\n\n", "\t", "\r\n", "a", " a", "a ", "  a", "Hello", " Hello", "Hello, world!",
+    "The quick brown fox jumps over the lazy dog.", "   three leading spaces", "two  inner   gaps", "trailing   ",
+    "line one\nline two\n", "\tif (x == 1) {\n\t\treturn x->y[0];\n\t}\r\n", "snake_case camelCase kebab-case",
+    "### Instruction:\nName three colors.\n\n### Response:\n1. Red\n2. Blue", "<s>[INST] hi [/INST]</s><unk>", "<0x41>",
+    "0", "1234567890", "3.14159 -2.5e-10 1,000,000", "it's don't we'll I'd", "https://example.org/a?b=c&d=%20#e",
+    "café naïve Über straße łódź", "cafe\u0301", "\ufb01 \uff21\uff22 ½", "你好\uff0c世界", "こんにちは 東京", "안녕하세요",
+    "Привет, мир", "مرحبا", "नमस्ते", "😀🚀", "👨\u200d👩\u200d👧 🇫🇷", "\U00013080\U00013081", "\u2581", "a\u2581b",
+    "a\u00a0b\u3000c\u200bd\ufeffe", "\x01\x7f\u0080", "x" * 150, "Pneumonoultramicroscopicsilicovolcanoconiosis" * 4,
+]
+
+
+def batch(tokens, rows, vocabulary, generator):
+    """input_ids, labels as a data loader makes them, and labels shifted: [b, t] is the target of position t."""
+    ids = torch.randint(1, vocabulary, (len(rows), tokens), generator=generator)
+    labels = ids.clone()
+    for row, (prompt, length) in enumerate(rows):
+        ids[row, length:] = 0
+        labels[row, :prompt] = labels[row, length:] = IGNORED
+    labels[0, tokens // 2 : tokens // 2 + 2] = IGNORED  # a hole between valid labels
+    return ids, labels, torch.cat([labels[:, 1:], torch.full((len(rows), 1), IGNORED)], dim=1)
+
+
+def build(shape, attention, generator=None, weights=None):
+    """The model with random weights, or with `weights`."""
+    rope = {"rope_type": "default", "rope_theta": shape["rope_theta"]}
+    config = transformers.MistralConfig(**{key: v for key, v in shape.items() if key != "rope_theta"}, rope_parameters=rope)
+    model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation=attention, dtype=torch.float32)
+    with torch.no_grad():
+        for name, p in model.named_parameters():  # a tied head is not listed
+            # 0.15: scores and logits of order one, so that no gradient is degenerate
+            p.copy_(weights[name] if weights else 0.15 * torch.randn(p.shape, generator=generator) + ("norm" in name))
+    return model
+
+
+def golden(seed, shape, tokens, rows):
+    """Tensors of one file."""
+    model = build(shape, "eager", generator := torch.Generator().manual_seed(seed))
+    weights = {name: p.detach().clone() for name, p in model.named_parameters()}
+    ids, labels, shifted = batch(tokens, rows, shape["vocab_size"], generator)
+    out = model(input_ids=ids, labels=labels, output_attentions=True, use_cache=False)
+    out.loss.backward()
+    gradients = {name: p.grad for name, p in model.named_parameters()}
+    assert all(g.norm() > 1e-3 for g in gradients.values())
+
+    # The loss is the mean over valid tokens, and `shifted` is what transformers makes of `labels`.
+    logp = out.logits.log_softmax(-1).gather(-1, shifted.clamp(min=0)[..., None])[..., 0]
+    torch.testing.assert_close(out.loss, -logp[shifted != IGNORED].mean())
+
+    # Query i sees exactly the keys j with i - window < j <= i, in every layer, row and head.
+    i, j = torch.arange(tokens)[:, None], torch.arange(tokens)[None, :]
+    seen = (j <= i) & (j > i - (shape["sliding_window"] or tokens))
+    assert len(out.attentions) == shape["num_hidden_layers"]
+    assert all(torch.equal(a > 0, seen.expand_as(a)) for a in out.attentions)
+
+    # The window matters, and no window is the same as one that holds the whole sequence.
+    full, long = (build({**shape, "sliding_window": window}, "eager", weights=weights)(input_ids=ids).logits
+                  for window in (None, tokens))
+    effect = (full - out.logits).abs().max().item()
+    assert torch.equal(full, long) and (effect > 0.1 if shape["sliding_window"] else effect == 0)
+
+    # The other implementation of attention agrees.
+    sdpa = build(shape, "sdpa", weights=weights)
+    check = sdpa(input_ids=ids, labels=labels, use_cache=False)
+    check.loss.backward()
+    off = (check.logits - out.logits).abs().max().item()
+    off_g = max(((p.grad - gradients[n]).norm() / gradients[n].norm()).item() for n, p in sdpa.named_parameters())
+    assert off < 2e-5 and off_g < 1e-5
+    print(f"loss {out.loss.item():.6f}, window moves logits by {effect:.3g}, sdpa by {off:.1e}, gradients {off_g:.1e}")
+    return {**weights, "input_ids": ids, "labels": shifted, "logits": out.logits.detach(),
+            "loss": out.loss.detach().reshape(1), **{"grad." + n: g for n, g in gradients.items()}}
+
+
+def serialize(tensors, metadata):
+    """A safetensors file with sorted metadata: the library writes them in a random order."""
+    data = safetensors.torch.save(tensors, metadata)
+    end = 8 + int.from_bytes(data[:8], "little")
+    header = json.loads(data[8:end]) | {"__metadata__": dict(sorted(metadata.items()))}
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text + data[end:]
+
+
+def tokenizer_cases(model):
+    """Ids without BOS and EOS, one case per line."""
+    import sentencepiece
+    data = model.read_bytes()
+    encode = sentencepiece.SentencePieceProcessor(model_proto=data).encode
+    cases = ",\n".join("  " + json.dumps({"text": text, "ids": encode(text)}) for text in TEXTS)
+    head = f' "sentencepiece": "{sentencepiece.__version__}",\n "model_sha256": "{hashlib.sha256(data).hexdigest()}",'
+    return f'{{\n{head}\n "cases": [\n{cases}\n ]\n}}\n'
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--out", type=pathlib.Path, default=HERE, help="folder to write to (default: this one)")
+    parser.add_argument("--tokenizer", type=pathlib.Path, help="sentencepiece model of Mistral 7B v0.1",
+                        default=HERE.parents[1] / "../shared/data/mistral-7b-v0.1.tokenizer.model")
+    arguments = parser.parse_args()
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    torch.set_num_threads(1)
+    torch.use_deterministic_algorithms(True)
+    versions = {"torch": torch.__version__, "transformers": transformers.__version__}
+    for seed, (name, (values, tokens, rows)) in enumerate(MODELS.items(), start=1):
+        print(f"{name}: ", end="")
+        shape = dict(zip(FIELDS, values, strict=True))
+        metadata = {key: str(int(v) if isinstance(v, bool) else v or 0) for key, v in shape.items()} | versions
+        (arguments.out / f"{name}.safetensors").write_bytes(serialize(golden(seed, shape, tokens, rows), metadata))
+    versions |= {"safetensors": safetensors.__version__, "python": platform.python_version()}
+    (arguments.out / "versions.json").write_text(json.dumps(versions, indent=1) + "\n")
+    try:
+        (arguments.out / "tokenizer.json").write_text(tokenizer_cases(arguments.tokenizer))
+    except (ImportError, OSError) as reason:
+        print(f"tokenizer.json: skipped: {reason}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,55 @@
+// A model of this folder, loaded onto the host, with everything that a forward and backward pass
+// needs: weights by unit, gradients, batch, expected values.
+#pragma once
+
+#include <filesystem>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "atoll/device.hpp"
+#include "fsdp/safetensors.hpp"
+#include "model/decoder.hpp"
+
+namespace train::golden {
+
+// |actual - expected| / |expected|, both as vectors; infinity when something is not finite.
+double relative_error(const std::vector<float>& actual, const std::vector<float>& expected);
+
+struct Results {
+  std::vector<float> logits;
+  double loss = 0;                                      // mean over valid labels
+  std::map<std::string, std::vector<float>> gradients;  // by Hugging Face name
+};
+
+class GoldenModel {
+ public:
+  explicit GoldenModel(const std::filesystem::path& file);
+
+  const ModelConfig& config() const noexcept { return config_; }
+  std::int64_t rows() const noexcept { return rows_; }
+  std::int64_t seq() const noexcept { return seq_; }
+  const Results& expected() const noexcept { return expected_; }
+
+  struct Options {
+    atoll::DType compute = atoll::DType::f32;
+    Recompute recompute = Recompute::none;
+    std::int64_t head_rows = 512;
+    // 2: every gradient is accumulated onto the first pass's, with half the scale.
+    int passes = 1;
+  };
+  // Forward, logits, backward.
+  Results run(Ops& ops, const Options& options) const;
+
+ private:
+  class Run;
+  ModelConfig config_;
+  std::int64_t rows_ = 0;
+  std::int64_t seq_ = 0;
+  std::vector<std::int32_t> tokens_, labels_;
+  std::map<std::string, std::vector<float>> weights_;  // by Hugging Face name
+  Results expected_;
+};
+
+}  // namespace train::golden

@@ -1,0 +1,114 @@
+// The hand-written forward and backward pass against Hugging Face's, on the files of this folder.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+
+#include "golden_model.hpp"
+#include "model/cpu/cpu_ops.hpp"
+
+namespace {
+
+using train::cpu::Bf16Arithmetic;
+using train::cpu::CpuOps;
+using train::golden::GoldenModel;
+using train::golden::relative_error;
+using train::golden::Results;
+
+const std::vector<std::string> models{"gqa_untied", "window_untied", "window_tied"};
+
+GoldenModel load(const std::string& name) {
+  return GoldenModel(std::filesystem::path(ATOLL_GOLDEN_DIR) / (name + ".safetensors"));
+}
+
+struct Tolerance {
+  double logits, loss, gradient;
+};
+
+void check_parity(const Results& actual, const Results& expected, const Tolerance& tolerance) {
+  const double logits = relative_error(actual.logits, expected.logits);
+  const double loss = std::abs(actual.loss - expected.loss) / expected.loss;
+  CHECK(logits <= tolerance.logits);
+  CHECK(loss <= tolerance.loss);
+  CHECK(actual.gradients.size() == expected.gradients.size());
+  double worst = 0;
+  for (const auto& [name, gradient] : expected.gradients) {
+    CAPTURE(name);
+    const double error = relative_error(actual.gradients.at(name), gradient);
+    worst = std::max(worst, error);
+    CHECK(error <= tolerance.gradient);
+  }
+  MESSAGE("relative errors: logits ", logits, ", loss ", loss, ", worst of ",
+          expected.gradients.size(), " gradients ", worst);
+}
+
+bool same_bits(const Results& a, const Results& b) {
+  return a.loss == b.loss && a.logits == b.logits && a.gradients == b.gradients;
+}
+
+// What f32 leaves: errors of 1e-6 are usual, a wrong term gives 1e-2 or more.
+constexpr Tolerance f32_tolerance{1e-5, 1e-6, 1e-5};
+// bf16 keeps 8 bits (a rounding is up to 2^-9 = 0.2 %) and rounds some 20 times on the way through
+// two layers; weights of these models are far larger than trained ones.
+constexpr Tolerance bf16_tolerance{0.03, 0.01, 0.06};
+
+}  // namespace
+
+TEST_CASE("f32 reproduces logits, loss and every gradient") {
+  for (const std::string& name : models) {
+    CAPTURE(name);
+    const GoldenModel model = load(name);
+    CpuOps ops({.threads = 1});
+    check_parity(model.run(ops, {}), model.expected(), f32_tolerance);
+  }
+}
+
+TEST_CASE("bf16 stays near f32") {
+  for (const std::string& name : models) {
+    CAPTURE(name);
+    const GoldenModel model = load(name);
+    CpuOps ops({.threads = 1});
+    check_parity(model.run(ops, {.compute = atoll::DType::bf16}), model.expected(), bf16_tolerance);
+  }
+}
+
+TEST_CASE("bf16 by conversion to f32 stays near f32 too") {
+  for (const std::string& name : models) {
+    CAPTURE(name);
+    const GoldenModel model = load(name);
+    CpuOps ops({.threads = 2, .bf16 = Bf16Arithmetic::convert});
+    check_parity(model.run(ops, {.compute = atoll::DType::bf16}), model.expected(), bf16_tolerance);
+  }
+}
+
+TEST_CASE("runs, thread counts and recomputation give the same bits") {
+  for (const std::string& name : models) {
+    for (const atoll::DType compute : {atoll::DType::f32, atoll::DType::bf16}) {
+      CAPTURE(name);
+      CAPTURE(atoll::name(compute));
+      const GoldenModel model = load(name);
+      CpuOps one({.threads = 1});
+      const Results first = model.run(one, {.compute = compute});
+      CHECK(same_bits(first, model.run(one, {.compute = compute})));
+      CHECK(same_bits(first,
+                      model.run(one, {.compute = compute, .recompute = train::Recompute::layers})));
+      for (const int threads : {2, 3}) {
+        CAPTURE(threads);
+        CpuOps several({.threads = threads});
+        CHECK(same_bits(first, model.run(several, {.compute = compute})));
+      }
+    }
+  }
+}
+
+TEST_CASE("the head in pieces, and gradients accumulated over two passes") {
+  for (const std::string& name : models) {
+    CAPTURE(name);
+    const GoldenModel model = load(name);
+    CpuOps ops({.threads = 1});
+    for (const std::int64_t rows : {1, 7, 24, 71}) {
+      CAPTURE(rows);
+      check_parity(model.run(ops, {.head_rows = rows}), model.expected(), f32_tolerance);
+    }
+    check_parity(model.run(ops, {.passes = 2}), model.expected(), f32_tolerance);
+  }
+}

@@ -1,0 +1,71 @@
+// Runs a function as several ranks, each a thread with a World of its own: what the thread sanitizer
+// can follow. Only processes can be killed; tests that need that use run_ranks.
+#pragma once
+
+#include <arpa/inet.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <exception>
+#include <functional>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "atoll/world.hpp"
+
+namespace atoll_test {
+
+// A port of loopback that was free a moment ago.
+inline int free_port() {
+  const int fd = ::socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t length = sizeof(address);
+  if (::bind(fd, reinterpret_cast<sockaddr*>(&address), length) != 0 ||
+      ::getsockname(fd, reinterpret_cast<sockaddr*>(&address), &length) != 0) {
+    ::close(fd);
+    throw std::runtime_error("no free port");
+  }
+  ::close(fd);
+  return ntohs(address.sin_port);
+}
+
+// `configure` may change the Config of every rank. Rethrows the first exception of the lowest rank
+// after all threads have ended; a rank that throws fails its World, so the others end as well.
+inline void run_thread_ranks(int ranks, const std::function<void(atoll::World&)>& body,
+                             const std::function<void(atoll::Config&)>& configure = {}) {
+  const std::string address = "127.0.0.1:" + std::to_string(free_port());
+  std::vector<std::exception_ptr> errors(static_cast<std::size_t>(ranks));
+  std::vector<std::jthread> threads;
+  for (int rank = 0; rank < ranks; ++rank) {
+    threads.emplace_back([&, rank] {
+      try {
+        atoll::Config config;
+        config.rank = rank;
+        config.size = ranks;
+        config.addr = address;
+        config.token = "threads of one test";
+        config.timeout = std::chrono::seconds(60);
+        if (configure) configure(config);
+        auto world = atoll::World::from_env(config);
+        try {
+          body(world);
+        } catch (const std::exception& error) {
+          world.fail(error.what());
+          throw;
+        }
+      } catch (...) {
+        errors[static_cast<std::size_t>(rank)] = std::current_exception();
+      }
+    });
+  }
+  threads.clear();
+  for (const auto& error : errors) {
+    if (error) std::rethrow_exception(error);
+  }
+}
+
+}  // namespace atoll_test

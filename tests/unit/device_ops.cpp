@@ -1,0 +1,182 @@
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <limits>
+#include <random>
+#include <vector>
+
+#include "atoll/device.hpp"
+#include "device/host/kernels.hpp"
+
+using atoll::bfloat16;
+using atoll::DType;
+using atoll::ReduceOp;
+using atoll::View;
+namespace host = atoll::host;
+
+namespace {
+
+std::vector<float> random_values(std::size_t n, unsigned seed) {
+  std::mt19937 generator(seed);
+  std::normal_distribution<float> normal;
+  std::vector<float> values(n);
+  for (float& value : values) value = normal(generator);
+  return values;
+}
+
+// The adjacent-pair tree, written the plain way.
+float tree_sum(std::vector<float> parts) {
+  while (parts.size() > 1) {
+    std::vector<float> next;
+    for (std::size_t i = 0; i + 1 < parts.size(); i += 2) next.push_back(parts[i] + parts[i + 1]);
+    if (parts.size() % 2) next.push_back(parts.back());
+    parts = next;
+  }
+  return parts[0];
+}
+
+}  // namespace
+
+TEST_CASE("reduce follows the adjacent-pair tree for any number of parts") {
+  for (std::size_t ranks = 1; ranks <= 9; ++ranks) {
+    const std::size_t n = 2500;  // more than two blocks of the kernel
+    std::vector<std::vector<float>> parts;
+    std::vector<const void*> pointers;
+    for (std::size_t r = 0; r < ranks; ++r) {
+      parts.push_back(random_values(n, static_cast<unsigned>(r + 1)));
+      pointers.push_back(parts.back().data());
+    }
+    std::vector<float> sum(n);
+    host::reduce(sum, pointers, ReduceOp::sum);
+    std::size_t wrong = 0;
+    for (std::size_t i = 0; i < n; ++i) {
+      std::vector<float> column;
+      for (const auto& part : parts) column.push_back(part[i]);
+      wrong += sum[i] != tree_sum(column);
+    }
+    CHECK_MESSAGE(wrong == 0, ranks, " ranks");
+  }
+}
+
+TEST_CASE("16-bit sums accumulate in f32 and round once") {
+  // 256 + 1 + 1: in bf16 each single addition of 1 is lost, their sum is not.
+  const std::vector<bfloat16> a{atoll::to_bfloat16(256.0f)}, one{atoll::to_bfloat16(1.0f)};
+  const std::vector<const void*> parts{a.data(), one.data(), one.data()};
+  std::vector<bfloat16> sum(1);
+  host::reduce(sum, parts, ReduceOp::sum);
+  CHECK(atoll::to_float(sum[0]) == 258.0f);
+}
+
+TEST_CASE("avg, min, max, and a destination that is one of the parts") {
+  std::vector<std::int32_t> a{1, -7, 9}, b{4, 2, 9};
+  const std::vector<const void*> parts{a.data(), b.data()};
+  std::vector<std::int32_t> out(3);
+  host::reduce(out, parts, ReduceOp::avg);
+  CHECK(out == std::vector<std::int32_t>{2, -2, 9});
+  host::reduce(out, parts, ReduceOp::min);
+  CHECK(out == std::vector<std::int32_t>{1, -7, 9});
+  host::reduce(a, parts, ReduceOp::max);
+  CHECK(a == std::vector<std::int32_t>{4, 2, 9});
+}
+
+TEST_CASE("casts round to nearest even and keep what is special") {
+  std::vector<float> values = random_values(5000, 7);
+  values.insert(values.end(), {0.0f, -0.0f, std::numeric_limits<float>::infinity(),
+                               -std::numeric_limits<float>::infinity(), 1e-40f, 3.4e38f});
+  std::vector<bfloat16> low(values.size());
+  host::cast(low, values);
+  std::size_t wrong = 0;
+  for (std::size_t i = 0; i < values.size(); ++i) wrong += low[i] != atoll::to_bfloat16(values[i]);
+  CHECK(wrong == 0);
+  const std::vector<float> nan{std::nanf("")};
+  std::vector<bfloat16> low_nan(1);
+  host::cast(low_nan, nan);
+  CHECK(std::isnan(atoll::to_float(low_nan[0])));
+  std::vector<double> wide(values.size());
+  host::cast(wide, values);
+  CHECK(wide[17] == static_cast<double>(values[17]));
+}
+
+TEST_CASE("sums of squares per block do not depend on where the blocks are summed") {
+  const auto values = random_values(3 * atoll::norm_block + 100, 3);
+  std::vector<double> whole(4), parts(4);
+  host::sum_squares(whole.data(), values.data(), values.size());
+  for (std::size_t block = 0; block < 4; ++block) {
+    const std::size_t n = block < 3 ? atoll::norm_block : 100;
+    host::sum_squares(&parts[block], values.data() + block * atoll::norm_block, n);
+  }
+  CHECK(whole == parts);
+  double reference = 0;
+  for (const float value : values) reference += static_cast<double>(value) * static_cast<double>(value);
+  CHECK(whole[0] + whole[1] + whole[2] + whole[3] == doctest::Approx(reference).epsilon(1e-12));
+}
+
+TEST_CASE("the clip factor") {
+  const auto device = atoll::Device::host();
+  auto stream = device.stream();
+  std::vector<double> blocks{9.0, 16.0};
+  std::vector<float> result(2);
+  const auto factor = [&](float max_norm) {
+    device.ops().clip_factor(stream, result, blocks, max_norm);
+    stream.synchronize();
+    return result[1];
+  };
+  CHECK(factor(1.0f) == doctest::Approx(0.2));
+  CHECK(result[0] == 5.0f);
+  CHECK(factor(10.0f) == 1.0f);
+  CHECK(factor(0.0f) == 1.0f);
+  blocks[0] = std::numeric_limits<double>::infinity();
+  CHECK(std::isnan(factor(1.0f)));
+}
+
+TEST_CASE("adamw and sgd against the formulas in f64") {
+  const std::size_t n = 777;
+  auto w = random_values(n, 1), g = random_values(n, 2);
+  std::vector<float> m(n, 0.1f), v(n, 0.2f), sgd_w = w;
+  const std::vector<float> w0 = w;
+  const float scale = 0.5f;
+  host::adamw({w, g, m, v, {}, 0.01f, 0.9f, 0.95f, 1e-8f, 0.1f, 0.19f, 0.0975f, &scale});
+  host::sgd({sgd_w, g, {}, 0.01f, 0.1f, &scale});
+  double worst = 0, worst_sgd = 0;
+  for (std::size_t i = 0; i < n; ++i) {
+    const double gradient = 0.5 * static_cast<double>(g[i]), start = static_cast<double>(w0[i]);
+    const double m1 = 0.9 * 0.1 + 0.1 * gradient, v1 = 0.95 * 0.2 + 0.05 * gradient * gradient;
+    const double expected = start * (1 - 0.01 * 0.1) -
+                            0.01 * (m1 / 0.19) / (std::sqrt(v1 / 0.0975) + 1e-8);
+    worst = std::max(worst, std::abs(expected - static_cast<double>(w[i])));
+    const double plain = start * (1 - 0.01 * 0.1) - 0.01 * gradient;
+    worst_sgd = std::max(worst_sgd, std::abs(plain - static_cast<double>(sgd_w[i])));
+  }
+  CHECK(worst < 1e-6);
+  CHECK(worst_sgd < 1e-6);
+}
+
+TEST_CASE("a step without a finite norm changes nothing") {
+  std::vector<float> w{1, 2}, g{3, 4}, m{0, 0}, v{0, 0};
+  const float nan = std::nanf("");
+  host::adamw({w, g, m, v, {}, 0.1f, 0.9f, 0.9f, 1e-8f, 0.0f, 0.1f, 0.1f, &nan});
+  host::sgd({w, g, {}, 0.1f, 0.0f, &nan});
+  CHECK(w == std::vector<float>{1, 2});
+  CHECK(m == std::vector<float>{0, 0});
+}
+
+TEST_CASE("initial values depend on seed, name and element only") {
+  std::vector<float> whole(1000), part(300);
+  host::fill_normal(whole.data(), whole.size(), {7, 99, 0, 0.0f, 1.0f});
+  host::fill_normal(part.data(), part.size(), {7, 99, 500, 0.0f, 1.0f});
+  CHECK(std::equal(part.begin(), part.end(), whole.begin() + 500));
+  std::vector<float> other(1000);
+  host::fill_normal(other.data(), other.size(), {7, 98, 0, 0.0f, 1.0f});
+  CHECK(other != whole);
+
+  std::vector<float> many(200'000);
+  host::fill_normal(many.data(), many.size(), {1, 2, 0, 3.0f, 2.0f});
+  double mean = 0, square = 0;
+  for (const float value : many) mean += static_cast<double>(value);
+  mean /= static_cast<double>(many.size());
+  for (const float value : many) {
+    square += (static_cast<double>(value) - mean) * (static_cast<double>(value) - mean);
+  }
+  CHECK(mean == doctest::Approx(3.0).epsilon(0.01));
+  CHECK(std::sqrt(square / static_cast<double>(many.size())) == doctest::Approx(2.0).epsilon(0.01));
+}

@@ -1,0 +1,134 @@
+#include <doctest/doctest.h>
+
+#include <atomic>
+#include <chrono>
+#include <stdexcept>
+#include <thread>
+#include <vector>
+
+#include "atoll/device.hpp"
+
+using namespace std::chrono_literals;
+
+TEST_CASE("a stream runs its work in order") {
+  const auto device = atoll::Device::host();
+  auto stream = device.stream();
+  std::vector<int> order;
+  for (int i = 0; i < 1000; ++i) stream.enqueue([&order, i] { order.push_back(i); });
+  stream.synchronize();
+  REQUIRE(order.size() == 1000);
+  for (int i = 0; i < 1000; ++i) CHECK(order[static_cast<std::size_t>(i)] == i);
+}
+
+TEST_CASE("an event orders two streams") {
+  const auto device = atoll::Device::host();
+  auto first = device.stream(), second = device.stream();
+  std::atomic<int> value{0};
+  first.enqueue([&] {
+    std::this_thread::sleep_for(20ms);
+    value = 1;
+  });
+  const auto event = first.record();
+  second.wait(event);
+  int seen = 0;
+  second.enqueue([&] { seen = value; });
+  second.synchronize();
+  CHECK(seen == 1);
+  CHECK(event.happened());
+  CHECK(atoll::Event().happened());
+}
+
+TEST_CASE("enqueue returns at once, and the destructor waits for the work") {
+  const auto device = atoll::Device::host();
+  std::atomic<bool> done{false};
+  {
+    auto stream = device.stream();
+    const auto start = std::chrono::steady_clock::now();
+    stream.enqueue([&] {
+      std::this_thread::sleep_for(100ms);
+      done = true;
+    });
+    CHECK(std::chrono::steady_clock::now() - start < 90ms);
+  }
+  CHECK(done);
+}
+
+TEST_CASE("after a failure nothing else runs, and whoever waits is told") {
+  const auto device = atoll::Device::host();
+  auto first = device.stream(), second = device.stream();
+  bool ran = false, ran_behind = false;
+  first.enqueue([] { throw std::runtime_error("planted"); });
+  first.enqueue([&] { ran = true; });
+  const auto event = first.record();
+  second.wait(event);
+  second.enqueue([&] { ran_behind = true; });
+  CHECK_THROWS_WITH(first.synchronize(), "planted");
+  CHECK_THROWS_WITH(second.synchronize(), "planted");
+  CHECK_THROWS_WITH(event.synchronize(), "planted");
+  CHECK_FALSE(ran);
+  CHECK_FALSE(ran_behind);
+}
+
+TEST_CASE("time spent waiting for communication is counted, other waits are not") {
+  const auto device = atoll::Device::host();
+  auto lane = device.stream(), compute = device.stream();
+  const auto slow = [&] {
+    lane.enqueue([] { std::this_thread::sleep_for(50ms); });
+    return lane.record();
+  };
+  compute.wait(slow(), atoll::WaitReason::order);
+  compute.synchronize();
+  CHECK(compute.exposed_communication() == 0ns);
+  compute.wait(slow(), atoll::WaitReason::communication);
+  compute.synchronize();
+  CHECK(compute.exposed_communication() > 40ms);
+}
+
+TEST_CASE("a wait that finds its event in the past exposes nothing") {
+  const auto device = atoll::Device::host();
+  auto lane = device.stream(), compute = device.stream();
+  lane.enqueue([] {});
+  const auto event = lane.record();
+  lane.synchronize();
+  compute.wait(event, atoll::WaitReason::communication);
+  compute.synchronize();
+  CHECK(compute.exposed_communication() == 0ns);
+}
+
+TEST_CASE("copy and zero") {
+  const auto device = atoll::Device::host();
+  auto stream = device.stream();
+  std::vector<float> source(1000, 2.5f), target(1000, 1.0f);
+  stream.copy(target.data(), source.data(), 500 * sizeof(float));
+  stream.zero(source.data(), source.size() * sizeof(float));
+  stream.synchronize();
+  CHECK(target[499] == 2.5f);
+  CHECK(target[500] == 1.0f);
+  CHECK(source[999] == 0.0f);
+}
+
+TEST_CASE("allocations are counted, and empty buffers are fine") {
+  const auto device = atoll::Device::host();
+  {
+    const auto a = device.allocate(10'000), b = device.allocate(0);
+    CHECK(device.allocated_bytes() == 10'000);
+    CHECK(b.data() == nullptr);
+    CHECK(reinterpret_cast<std::uintptr_t>(a.data()) % 4096 == 0);
+  }
+  CHECK(device.allocated_bytes() == 0);
+  CHECK(device.peak_allocated_bytes() == 10'000);
+}
+
+TEST_CASE("many threads may synchronize with one event") {
+  const auto device = atoll::Device::host();
+  auto stream = device.stream();
+  std::atomic<int> runs{0};
+  for (int round = 0; round < 200; ++round) {
+    stream.enqueue([&] { ++runs; });
+    const auto event = stream.record();
+    std::vector<std::jthread> waiters;
+    for (int t = 0; t < 3; ++t) waiters.emplace_back([&] { event.synchronize(); });
+  }
+  stream.synchronize();
+  CHECK(runs == 200);
+}

@@ -1,0 +1,260 @@
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <mutex>
+#include <vector>
+
+#include "fsdp_toy.hpp"
+#include "jitter_device.hpp"
+#include "thread_ranks.hpp"
+
+using namespace atoll_test;
+namespace fsdp = atoll::fsdp;
+using fsdp::Strategy;
+
+namespace {
+
+ToyRun toy_run(Strategy strategy = Strategy::hybrid_shard) {
+  ToyRun run;
+  run.units = toy_units();
+  run.order = toy_order();
+  run.engine.strategy = strategy;
+  return run;
+}
+
+// The run on `shape.replicate * shape.shard` ranks; every rank must come to the same weights.
+ToyResult run_on(atoll::MeshShape shape, const ToyRun& run, bool jitter = false) {
+  std::mutex mutex;
+  std::vector<ToyResult> results;
+  run_thread_ranks(shape.replicate * shape.shard, [&](atoll::World& world) {
+    const auto mesh = atoll::Mesh::make(world, shape);
+    const auto device =
+        jitter ? atoll::Device(std::make_shared<JitterDevice>(static_cast<unsigned>(world.rank() * 100)))
+               : atoll::Device::host();
+    auto result = run_toy(mesh, run, device);
+    const std::lock_guard lock(mutex);
+    results.push_back(std::move(result));
+  });
+  for (const auto& result : results) {
+    CHECK(result.weights == results[0].weights);  // bit for bit
+    CHECK(result.norms == results[0].norms);
+  }
+  return results[0];
+}
+
+double distance(const Weights& a, const Weights& b) {
+  double worst = 0;
+  for (const auto& [name, values] : a) {
+    double difference = 0, size = 0;
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      const double x = static_cast<double>(values[i]), y = static_cast<double>(b.at(name)[i]);
+      difference += (x - y) * (x - y);
+      size += y * y;
+    }
+    worst = std::max(worst, std::sqrt(difference / size));
+  }
+  return worst;
+}
+
+void check_same(const ToyResult& a, const ToyResult& b, double tolerance) {
+  CHECK(distance(a.weights, b.weights) <= tolerance);
+  REQUIRE(a.norms.size() == b.norms.size());
+  for (std::size_t i = 0; i < a.norms.size(); ++i) {
+    CHECK(a.norms[i] == doctest::Approx(b.norms[i]).epsilon(1e-5));
+  }
+}
+
+}  // namespace
+
+TEST_CASE("the toy moves towards the mean of its targets") {
+  ToyRun run = toy_run();
+  run.optimizer = {.kind = fsdp::OptimizerOptions::Kind::sgd, .max_norm = 0.0f};
+  run.steps = 60;
+  const auto result = run_on({1, 1}, run);
+  double mean = 0;
+  for (int s = 0; s < run.samples; ++s) mean += static_cast<double>(toy_target(s, 5)) / run.samples;
+  CHECK(result.weights.at("embed.p0")[5] == doctest::Approx(mean).epsilon(0.02));
+}
+
+TEST_CASE("every strategy and number of ranks gives the weights of one process") {
+  for (const auto kind : {fsdp::OptimizerOptions::Kind::adamw, fsdp::OptimizerOptions::Kind::sgd}) {
+    ToyRun run = toy_run();
+    run.optimizer.kind = kind;
+    run.optimizer.max_norm = kind == fsdp::OptimizerOptions::Kind::sgd ? 0.0f : 1.0f;
+    const auto reference = run_on({1, 1}, run);
+    for (const auto strategy : {Strategy::no_shard, Strategy::full_shard, Strategy::hybrid_shard}) {
+      for (const atoll::MeshShape shape : {atoll::MeshShape{1, 2}, {3, 1}, {2, 2}}) {
+        CAPTURE(fsdp::name(strategy));
+        CAPTURE(shape.replicate);
+        CAPTURE(shape.shard);
+        run.engine.strategy = strategy;
+        check_same(run_on(shape, run), reference, 1e-5);
+      }
+    }
+  }
+}
+
+TEST_CASE("strategies on one planned mesh agree bit for bit") {
+  ToyRun run = toy_run(Strategy::no_shard);
+  const auto replicated = run_on({2, 2}, run);
+  run.engine.strategy = Strategy::full_shard;
+  CHECK(run_on({2, 2}, run).weights == replicated.weights);
+  run.engine.strategy = Strategy::hybrid_shard;
+  CHECK(run_on({2, 2}, run).weights == replicated.weights);
+}
+
+TEST_CASE("accumulation over micro batches") {
+  for (const auto strategy : {Strategy::no_shard, Strategy::full_shard, Strategy::hybrid_shard}) {
+    ToyRun run = toy_run(strategy);
+    run.optimizer = {.kind = fsdp::OptimizerOptions::Kind::sgd, .max_norm = 0.0f};
+    const auto reference = run_on({1, 1}, run);
+    run.micro = 3;
+    CAPTURE(fsdp::name(strategy));
+    check_same(run_on({2, 2}, run), reference, 1e-5);
+    check_same(run_on({1, 1}, run), reference, 1e-5);
+  }
+}
+
+TEST_CASE("a unit used at both ends accumulates its gradient once reduced") {
+  for (const auto strategy : {Strategy::no_shard, Strategy::full_shard, Strategy::hybrid_shard}) {
+    ToyRun run = toy_run(strategy);
+    run.order = {"embed", "layers.0", "layers.1", "head", "embed"};
+    run.optimizer = {.kind = fsdp::OptimizerOptions::Kind::sgd, .max_norm = 0.0f};
+    const auto reference = run_on({1, 1}, run);
+    CAPTURE(fsdp::name(strategy));
+    check_same(run_on({2, 2}, run), reference, 1e-5);
+  }
+}
+
+TEST_CASE("any depth of prefetch gives the same bits") {
+  ToyRun run = toy_run(Strategy::full_shard);
+  const auto one = run_on({1, 2}, run);
+  for (const int prefetch : {0, 2, 5}) {
+    run.engine.prefetch = prefetch;
+    CHECK(run_on({1, 2}, run).weights == one.weights);
+  }
+}
+
+TEST_CASE("on a device that delays everything and hands out NaN, the same bits come out") {
+  for (const auto strategy : {Strategy::no_shard, Strategy::full_shard, Strategy::hybrid_shard}) {
+    ToyRun run = toy_run(strategy);
+    run.micro = 2;
+    CAPTURE(fsdp::name(strategy));
+    const auto calm = run_on({2, 2}, run);
+    CHECK(run_on({2, 2}, run, true).weights == calm.weights);
+  }
+}
+
+TEST_CASE("bf16 parameters stay near f32") {
+  for (const auto strategy : {Strategy::no_shard, Strategy::full_shard, Strategy::hybrid_shard}) {
+    ToyRun run = toy_run(strategy);
+    const auto reference = run_on({1, 1}, run);
+    run.engine.precision.param = atoll::DType::bf16;
+    CAPTURE(fsdp::name(strategy));
+    CHECK(distance(run_on({2, 2}, run).weights, reference.weights) < 2e-2);
+  }
+}
+
+TEST_CASE("state is a quarter on four ranks, plus the two largest units, byte for byte") {
+  constexpr std::uint64_t unit_bytes = 3 * 16'384 * 4, units = 12;
+  const auto plan = [&](Strategy strategy) {
+    fsdp::MemoryPlan memory;
+    run_thread_ranks(4, [&](atoll::World& world) {
+      fsdp::Engine engine(atoll::Mesh::make(world, {1, 4}), {.strategy = strategy});
+      std::vector<std::string> order;
+      for (std::uint64_t u = 0; u < units; ++u) {
+        order.push_back("unit." + std::to_string(u));
+        engine.add_unit(order.back(), {{"w", {3, 128, 128}, {}}});
+      }
+      engine.freeze(order);
+      const fsdp::Optimizer optimizer(engine);
+      const std::uint64_t allocated = engine.device().allocated_bytes();
+      if (world.rank() == 0) memory = engine.memory();
+      CHECK(allocated == engine.memory().total());  // the plan is what was allocated
+    });
+    return memory;
+  };
+  const auto whole = plan(Strategy::no_shard), quarter = plan(Strategy::full_shard);
+  CHECK(whole.parameters == units * unit_bytes);
+  CHECK(whole.gradients == units * unit_bytes);
+  CHECK(whole.optimizer == 2 * units * unit_bytes);
+  CHECK(whole.gathered == 0);
+  CHECK(whole.gradients_whole == 0);
+  CHECK(quarter.parameters == whole.parameters / 4);
+  CHECK(quarter.gradients == whole.gradients / 4);
+  CHECK(quarter.optimizer == whole.optimizer / 4);
+  CHECK(quarter.gathered == 2 * unit_bytes);
+  CHECK(quarter.gradients_whole == 2 * unit_bytes);
+}
+
+TEST_CASE("a departure from the declared order names what was expected") {
+  run_thread_ranks(1, [](atoll::World& world) {
+    fsdp::Engine engine(atoll::Mesh::make(world, {1, 1}));
+    auto& a = engine.add_unit("a", {{"w", {8}, {}}});
+    auto& b = engine.add_unit("b", {{"w", {8}, {}}});
+    CHECK_THROWS_AS(engine.add_unit("a", {}), atoll::Error);
+    CHECK_THROWS_AS(engine.freeze({"a"}), atoll::Error);
+    CHECK_THROWS_AS(engine.freeze({"a", "b", "c"}), atoll::Error);
+    engine.freeze({"a", "b"});
+    auto compute = engine.device().stream();
+    auto pass = engine.begin({}, compute);
+    CHECK_THROWS_WITH(pass.forward(b), "forward(b): the declared order has a here (use 1 of 4)");
+    { auto w = pass.forward(a); CHECK_THROWS_AS(w["nope"], atoll::Error); }
+    CHECK_THROWS_AS(pass.backward(b), atoll::Error);
+    { auto w = pass.forward(b); }
+    CHECK_THROWS_AS(engine.begin({}, compute), atoll::Error);
+    CHECK_THROWS_WITH(pass.backward(a), "backward(a): the declared order has b here (use 3 of 4)");
+  });
+}
+
+TEST_CASE("evaluation between training steps changes nothing") {
+  run_thread_ranks(2, [](atoll::World& world) {
+    fsdp::Engine engine(atoll::Mesh::make(world, {1, 2}), {.strategy = Strategy::full_shard});
+    std::vector<fsdp::Unit*> units;
+    for (const char* unit : {"a", "b", "c"}) units.push_back(&engine.add_unit(unit, {{"w", {50}, {}}}));
+    engine.freeze({"a", "b", "c"});
+    engine.initialize(1);
+    auto compute = engine.device().stream();
+    for (int round = 0; round < 3; ++round) {
+      auto pass = engine.begin({fsdp::PassOptions::Kind::eval, 0, 1}, compute);
+      for (auto* unit : units) {
+        auto w = pass.forward(*unit);
+        compute.enqueue([view = w["w"]] {
+          double sum = 0;
+          for (std::uint64_t i = 0; i < view.count; ++i) sum += static_cast<double>(view.as<float>()[i]);
+          REQUIRE(std::isfinite(sum));
+        });
+      }
+      CHECK_THROWS_AS(pass.backward(*units[2]), atoll::Error);
+    }
+    compute.synchronize();
+  });
+}
+
+TEST_CASE("a step whose gradients are not finite changes nothing") {
+  run_thread_ranks(2, [](atoll::World& world) {
+    fsdp::Engine engine(atoll::Mesh::make(world, {1, 2}), {.strategy = Strategy::full_shard});
+    auto& unit = engine.add_unit("a", {{"w", {50}, {}}});
+    engine.freeze({"a"});
+    engine.initialize(1);
+    fsdp::Optimizer optimizer(engine);
+    auto compute = engine.device().stream();
+    const auto weights = [&] {
+      std::vector<float> values;
+      engine.visit([&](const auto&, const auto&, std::span<const float> v) { values.assign(v.begin(), v.end()); });
+      return values;
+    };
+    const auto before = weights();
+    {
+      auto pass = engine.begin({}, compute);
+      { auto w = pass.forward(unit); }
+      auto w = pass.backward(unit);
+      compute.enqueue([g = w.grad("w").view] {
+        for (std::uint64_t i = 0; i < g.count; ++i) g.as<float>()[i] = i == 7 ? std::nanf("") : 1.0f;
+      });
+    }
+    optimizer.step(0.1f, compute);
+    CHECK_FALSE(std::isfinite(optimizer.grad_norm()));
+    CHECK(weights() == before);
+  });
+}

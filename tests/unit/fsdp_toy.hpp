@@ -1,0 +1,120 @@
+// A model small enough to be checked by hand: each sample pulls every weight towards a target of its
+// own, so the gradient of weight i is the sum over samples of (w[i] - target(sample, i)). What the
+// engine adds (gathering, sharding, reduction, accumulation, order) is all that can go wrong.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "atoll/fsdp.hpp"
+#include "atoll/optimizer.hpp"
+
+namespace atoll_test {
+
+struct ToyUnit {
+  std::string name;
+  std::vector<std::int64_t> sizes;  // one parameter each
+};
+
+struct ToyRun {
+  std::vector<ToyUnit> units;
+  std::vector<std::string> order;
+  int samples = 12;  // of one step, spread over ranks and micro batches
+  int micro = 1;
+  int steps = 4;
+  atoll::fsdp::Options engine;
+  atoll::fsdp::OptimizerOptions optimizer;
+};
+
+using Weights = std::map<std::string, std::vector<float>>;
+
+struct ToyResult {
+  Weights weights;
+  std::vector<float> norms;  // by step
+  std::vector<double> sums;  // by step: the sum of all weights that forward saw
+};
+
+inline float toy_target(int sample, std::uint64_t element) {
+  const std::uint64_t mixed = (static_cast<std::uint64_t>(sample) + 1) * 2654435761u + element * 40503u;
+  return static_cast<float>(mixed % 1000) / 500.0f - 1.0f;
+}
+
+inline std::vector<ToyUnit> toy_units() {
+  return {{"embed", {101}}, {"layers.0", {31, 64, 17}}, {"layers.1", {31, 64, 17}}, {"head", {4099, 3}}};
+}
+inline std::vector<std::string> toy_order() { return {"embed", "layers.0", "layers.1", "head"}; }
+
+// What a unit's parameter looks like to compute, as f32.
+inline float toy_weight(const atoll::View& view, std::uint64_t i) {
+  return view.dtype == atoll::DType::f32 ? view.as<float>()[i]
+                                         : atoll::to_float(view.as<atoll::bfloat16>()[i]);
+}
+
+inline void toy_micro_batch(atoll::fsdp::Engine& engine, const ToyRun& run, const std::vector<int>& samples,
+                            atoll::fsdp::PassOptions options, atoll::Stream& compute, double* sum) {
+  auto pass = engine.begin(options, compute);
+  for (const auto& name : run.order) {
+    auto& unit = engine.unit(name);
+    auto w = pass.forward(unit);
+    for (const auto& param : unit.params()) {
+      compute.enqueue([view = w[param.name], sum] {
+        for (std::uint64_t i = 0; i < view.count; ++i) *sum += static_cast<double>(toy_weight(view, i));
+      });
+    }
+  }
+  for (auto name = run.order.rbegin(); name != run.order.rend(); ++name) {
+    auto& unit = engine.unit(*name);
+    auto w = pass.backward(unit);
+    for (const auto& param : unit.params()) {
+      compute.enqueue([weights = w[param.name], gradient = w.grad(param.name), samples] {
+        float* out = gradient.view.as<float>();
+        for (std::uint64_t i = 0; i < weights.count; ++i) {
+          float g = 0;
+          for (const int sample : samples) g += toy_weight(weights, i) - toy_target(sample, i);
+          out[i] = gradient.mode == atoll::fsdp::WriteMode::overwrite ? g : out[i] + g;
+        }
+      });
+    }
+  }
+}
+
+inline ToyResult run_toy(const atoll::Mesh& mesh, const ToyRun& run,
+                         const atoll::Device& device = atoll::Device::host()) {
+  namespace fsdp = atoll::fsdp;
+  auto options = run.engine;
+  options.device = device;
+  fsdp::Engine engine(mesh, options);
+  for (const auto& unit : run.units) {
+    std::vector<fsdp::ParamSpec> params;
+    for (std::size_t p = 0; p < unit.sizes.size(); ++p) {
+      params.push_back({"p" + std::to_string(p), {unit.sizes[p]}, {0.0f, 1.0f}});
+    }
+    engine.add_unit(unit.name, std::move(params));
+  }
+  engine.freeze(run.order);
+  engine.initialize(42);
+  fsdp::Optimizer optimizer(engine, run.optimizer);
+  auto compute = device.stream({.name = "compute"});
+  ToyResult result;
+  const int ranks = mesh.world().size(), rank = mesh.world().rank();
+  for (int step = 0; step < run.steps; ++step) {
+    double sum = 0;
+    for (int micro = 0; micro < run.micro; ++micro) {
+      std::vector<int> mine;  // strided, so that some ranks get one sample more than others
+      for (int s = rank + ranks * micro; s < run.samples; s += ranks * run.micro) mine.push_back(s);
+      toy_micro_batch(engine, run, mine, {fsdp::PassOptions::Kind::train, micro, run.micro}, compute, &sum);
+    }
+    optimizer.step(0.01f, compute);
+    result.norms.push_back(optimizer.grad_norm());
+    compute.synchronize();
+    result.sums.push_back(sum);
+  }
+  engine.visit([&](const fsdp::Unit& unit, const fsdp::ParamSpec& param, std::span<const float> values) {
+    result.weights[unit.name() + "." + param.name].assign(values.begin(), values.end());
+  });
+  return result;
+}
+
+}  // namespace atoll_test

@@ -1,0 +1,110 @@
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <numeric>
+#include <set>
+#include <vector>
+
+#include "atoll/error.hpp"
+#include "atoll/schedule.hpp"
+#include "fsdp/plan.hpp"
+
+using atoll::fsdp::plan_pass;
+using atoll::fsdp::PassPlan;
+
+TEST_CASE("a bucket aligns tensors and divides evenly into shards of whole blocks") {
+  const std::vector<std::uint64_t> counts{10, 64, 5000, 1, 0};
+  for (const std::uint64_t shards : {1u, 2u, 3u, 4u, 7u}) {
+    const auto layout = atoll::plan_bucket(counts, shards);
+    CHECK(layout.elements % (shards * atoll::bucket_granularity) == 0);
+    CHECK(layout.shard_elements() * shards == layout.elements);
+    std::uint64_t end = 0;
+    for (std::size_t i = 0; i < counts.size(); ++i) {
+      CHECK(layout.slots[i].offset % atoll::bucket_alignment == 0);
+      CHECK(layout.slots[i].offset >= end);
+      CHECK(layout.slots[i].count == counts[i]);
+      end = layout.slots[i].offset + counts[i];
+    }
+    CHECK(end <= layout.elements);
+  }
+  CHECK_THROWS_AS(atoll::plan_bucket(counts, 0), atoll::Error);
+}
+
+TEST_CASE("offsets do not depend on the number of shards") {
+  const std::vector<std::uint64_t> counts{10, 65, 5000};
+  const auto one = atoll::plan_bucket(counts, 1), four = atoll::plan_bucket(counts, 4);
+  for (std::size_t i = 0; i < counts.size(); ++i) {
+    CHECK(one.slots[i].offset == four.slots[i].offset);
+  }
+}
+
+TEST_CASE("tensors and gaps tile the bucket") {
+  const std::vector<std::uint64_t> counts{10, 64, 5000, 1};
+  const auto layout = atoll::plan_bucket(counts, 3);
+  std::vector<int> covered(layout.elements, 0);
+  const auto mark = [&](const atoll::BucketSlot& slot) {
+    for (std::uint64_t i = 0; i < slot.count; ++i) ++covered[slot.offset + i];
+  };
+  for (const auto& slot : layout.slots) mark(slot);
+  for (const auto& gap : layout.gaps()) mark(gap);
+  CHECK(std::all_of(covered.begin(), covered.end(), [](int n) { return n == 1; }));
+}
+
+namespace {
+
+// Two residences that are alive at once, prefetch included, never share a slot.
+void check_slots(const PassPlan& plan, std::size_t prefetch) {
+  for (std::size_t k = 0; k < plan.residences.size(); ++k) {
+    for (std::size_t ahead = 1; ahead <= prefetch && k + ahead < plan.residences.size(); ++ahead) {
+      CHECK(plan.residences[k].slot != plan.residences[k + ahead].slot);
+    }
+  }
+}
+
+}  // namespace
+
+TEST_CASE("two slots hold a pass that prefetches one unit, the last kept at the turn") {
+  const std::vector<std::size_t> order{0, 1, 2, 3};
+  const std::vector<std::uint64_t> elements{100, 10, 10, 80};
+  const PassPlan plan = plan_pass(order, elements, 1);
+  CHECK(plan.sequence == std::vector<std::size_t>{0, 1, 2, 3, 3, 2, 1, 0});
+  CHECK(plan.residences.size() == 7);
+  CHECK(plan.residence_of[3] == plan.residence_of[4]);
+  CHECK(plan.gathered_slots.size() == 2);
+  check_slots(plan, 1);
+  // Never more than the two largest units together.
+  CHECK(plan.gathered_slots[0] + plan.gathered_slots[1] <= 180);
+}
+
+TEST_CASE("slots follow the depth of the prefetch") {
+  std::vector<std::size_t> order(9);
+  std::iota(order.begin(), order.end(), 0u);
+  const std::vector<std::uint64_t> elements(9, 64);
+  for (std::size_t prefetch = 0; prefetch < 4; ++prefetch) {
+    const PassPlan plan = plan_pass(order, elements, prefetch);
+    CHECK(plan.gathered_slots == std::vector<std::uint64_t>(prefetch + 1, 64));
+    check_slots(plan, prefetch);
+  }
+}
+
+TEST_CASE("whole gradients alternate between two slots") {
+  const std::vector<std::size_t> order{0, 1, 2, 3};
+  const std::vector<std::uint64_t> elements{4, 3, 2, 1};
+  const PassPlan plan = plan_pass(order, elements, 1);
+  CHECK(plan.gradient_slots.size() == 2);
+  for (std::size_t unit = 0; unit + 1 < 4; ++unit) {
+    CHECK(plan.gradients[unit].slot != plan.gradients[unit + 1].slot);
+  }
+}
+
+TEST_CASE("a unit used at both ends keeps its gradient from first to last use") {
+  const std::vector<std::size_t> order{0, 1, 2, 0};  // a tied embedding
+  const std::vector<std::uint64_t> elements{50, 10, 10};
+  const PassPlan plan = plan_pass(order, elements, 1);
+  CHECK(plan.gradients[0].first == 4);
+  CHECK(plan.gradients[0].last == 7);
+  for (const std::size_t inner : {1u, 2u}) {
+    CHECK(plan.gradients[inner].slot != plan.gradients[0].slot);
+  }
+  CHECK(plan.residence_of[3] == plan.residence_of[4]);
+}
