@@ -4,8 +4,10 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <string>
+#include <vector>
 
 #include "atoll/fsdp.hpp"
 #include "atoll/optimizer.hpp"
@@ -26,5 +28,20 @@ void save(const std::filesystem::path& folder, Engine& engine, const Optimizer& 
 // those of the engine: Error(mismatch) names the first difference. Returns `extra`.
 std::map<std::string, std::string> load(const std::filesystem::path& folder, Engine& engine,
                                         Optimizer& optimizer);
+
+// The name of a parameter in files of others, "model.layers.0.mlp.up_proj.weight".
+using ParamName = std::function<std::string(const Unit&, const ParamSpec&)>;
+
+// One safetensors file with every parameter whole, in `dtype` (f32, bf16 or f16). Collective; blocks.
+// Rank 0 writes it unit by unit, so that no rank ever holds more than one whole unit; the file
+// appears whole or not at all. Throws Error(io) on every rank.
+void export_weights(const std::filesystem::path& file, Engine& engine, DType dtype,
+                    const ParamName& name);
+
+// Fills the shards of every rank from safetensors files (f32, bf16 or f16) that together hold every
+// parameter under its name and shape. Collective; blocks; each rank reads its own parts only. Throws
+// Error(not_found, mismatch) that names file and tensor, on every rank.
+void import_weights(const std::vector<std::filesystem::path>& files, Engine& engine,
+                    const ParamName& name);
 
 }  // namespace atoll_v1::atoll::fsdp

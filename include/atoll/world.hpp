@@ -68,7 +68,7 @@ class World {
   // Waits until somebody has put `key`. Error(timeout) names key and rank; once the job has failed,
   // this and every other call that needs the store throws failure().
   std::string get(std::string_view key, std::chrono::milliseconds timeout);
-  // Collective. Each rank's `mine`, by rank. `key` must be new for every call.
+  // Collective. Each rank's `mine`, by rank. `key` must not be in use for anything else.
   std::vector<std::string> exchange(std::string_view key, std::string_view mine);
   // Collective. Returns when all ranks have called it; Error(timeout) names the absent ones.
   void barrier();

@@ -10,6 +10,7 @@
 
 #include "core/log.hpp"
 #include "fsdp/engine_impl.hpp"
+#include "fsdp/together.hpp"
 #include "fsdp/safetensors.hpp"
 #include "fsdp/safetensors_writer.hpp"
 
@@ -25,28 +26,6 @@ constexpr std::uintmax_t max_index_bytes = 256 << 20;
 
 fs::path shard_file(const fs::path& folder, std::uint64_t index, std::uint64_t shards) {
   return folder / fmt::format("shard-{:05}-of-{:05}.safetensors", index, shards);
-}
-
-// Runs `body` and lets every rank know how it went: all return, or all throw the first error.
-template <class Body>
-void together(World& world, const Body& body) {
-  std::string problem;
-  ErrorCode code = ErrorCode::io;
-  try {
-    body();
-  } catch (const Error& error) {
-    problem = error.what();
-    code = error.code();
-  } catch (const std::exception& error) {
-    problem = error.what();
-  }
-  const std::string mine = problem.empty() ? "" : fmt::format("{} {}", static_cast<int>(code), problem);
-  const auto key = fmt::format("checkpoint/{}", world.ticket("checkpoint"));
-  for (const std::string& theirs : world.exchange(key, mine)) {
-    if (theirs.empty()) continue;
-    const std::size_t space = theirs.find(' ');
-    throw Error(static_cast<ErrorCode>(std::atoi(theirs.c_str())), theirs.substr(space + 1));
-  }
 }
 
 // The flat tensors of one unit, in the order of the file.

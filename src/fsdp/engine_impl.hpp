@@ -81,6 +81,8 @@ struct Engine::Impl {
   Stream* compute = nullptr;
   std::size_t position = 0;       // of the next use
   std::size_t next_gather = 0;    // the first residence that has not been started
+  std::size_t wanted_gather = 0;  // the last residence that should be started
+  std::vector<bool> left;         // by residence: compute has left it
   std::vector<Work> gathers;      // by residence
 };
 

@@ -46,17 +46,22 @@ void Engine::Impl::begin(const PassOptions& pass_options, Stream& compute_stream
   pass = pass_options;
   compute = &compute_stream;
   position = 0;
-  next_gather = 0;
+  next_gather = wanted_gather = 0;
+  left.assign(plan.residences.size(), false);
   gathers.assign(plan.residences.size(), Work());
   if (!sharded()) return;
   scheduler.stream(Lane::gather).wait(parameters_ready);
   if (options.prefetch > 0) gather_ahead(static_cast<std::size_t>(options.prefetch) - 1);
 }
 
-// Starts every gather up to and including `residence`.
+// Starts every gather up to and including `residence` whose slot compute has left; leave() starts
+// those that had to wait, as happens when several units are open at once.
 void Engine::Impl::gather_ahead(std::size_t residence) {
-  while (next_gather <= residence && next_gather < plan.residences.size() &&
-         plan.residences[next_gather].first < pass_length()) {
+  wanted_gather = std::max(wanted_gather, residence);
+  const std::size_t slots = gathered_slots.size();
+  while (next_gather <= wanted_gather && next_gather < plan.residences.size() &&
+         plan.residences[next_gather].first < pass_length() &&
+         (next_gather < slots || left[next_gather - slots])) {
     gather(next_gather++);
   }
 }
@@ -96,6 +101,11 @@ std::size_t Engine::Impl::enter(Unit& unit, std::size_t lowest, std::size_t high
   if (sharded()) {
     const std::size_t residence = plan.residence_of[position];
     gather_ahead(residence + static_cast<std::size_t>(options.prefetch));
+    if (next_gather <= residence) {
+      throw Error(ErrorCode::invalid_argument,
+                  fmt::format("{}({}): {} units are open, which takes a prefetch of {} or more", what,
+                              unit.name(), gathered_slots.size() + 1, gathered_slots.size()));
+    }
     if (position == plan.residences[residence].first) gathers[residence].wait(*compute);
   }
   return position++;
@@ -106,6 +116,8 @@ void Engine::Impl::leave(std::size_t at) {
   const Residence& residence = plan.residences[plan.residence_of[at]];
   if (at == std::min(residence.last, pass_length() - 1)) {
     gathered_slots[residence.slot].free = compute->record();
+    left[plan.residence_of[at]] = true;
+    gather_ahead(wanted_gather);
   }
 }
 

@@ -1,0 +1,207 @@
+#include "host/opening.hpp"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <chrono>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "host/tcp_rendezvous.hpp"
+#include "sdk/guard.hpp"
+
+namespace atoll_sdk::host {
+namespace {
+
+using namespace std::chrono_literals;
+using atoll_sdk::Error;
+using Clock = std::chrono::steady_clock;
+
+constexpr std::size_t largest_value = 512;
+constexpr auto first_nap = 50us;
+constexpr auto longest_nap = 2ms;
+constexpr auto check_period = 250ms;
+constexpr auto no_limit = 10'000h;  // far from where a store's arithmetic overflows
+
+const atoll_placement& placement(const atoll_group& group, int rank) {
+  return *group.placements[rank];
+}
+
+std::string text_or_empty(const char* text) { return text == nullptr ? std::string() : text; }
+
+// What a rank publishes: "NAME:RING_BYTES PORT", "-" and 0 for what it does not need.
+struct Contact {
+  std::string inbox;
+  std::uint16_t port = 0;
+};
+
+std::string encode(const Contact& contact) {
+  return fmt::format("{} {}", contact.inbox.empty() ? "-" : contact.inbox, contact.port);
+}
+
+Contact decode(const std::string& text, const std::string& who) {
+  Contact contact;
+  const auto space = text.find(' ');
+  const auto* end = text.data() + text.size();
+  if (space == std::string::npos ||
+      std::from_chars(text.data() + space + 1, end, contact.port).ptr != end) {
+    throw Error(ATOLL_BAD_DATA, fmt::format("{} published '{}'", who, text));
+  }
+  contact.inbox = text.substr(0, space);
+  return contact;
+}
+
+// One opening on one rank.
+class Opening {
+ public:
+  Opening(const atoll_host& host, const atoll_group& group, const atoll_sdk::Team& team)
+      : host_(host), group_(group), team_(team), deadline_(Clock::time_point::max()) {
+    const auto timeout = std::chrono::nanoseconds(group.timeout_ns);
+    if (timeout > 0ns && timeout < deadline_ - Clock::now()) deadline_ = Clock::now() + timeout;
+    for (int rank = 0; rank < team.size(); ++rank) {
+      if (placement(group, rank).host == placement(group, team.rank).host) {
+        here_.push_back(rank);
+      } else {
+        elsewhere_.push_back(rank);
+      }
+    }
+  }
+
+  Links run() {
+    Links links;
+    std::optional<Rendezvous> rendezvous;
+    Contact mine;
+    if (here_.size() > 1) {
+      const auto bells = elsewhere_.empty() ? Bells::futex_only : Bells::futex_or_socket;
+      links.shm = std::make_unique<ShmTransport>(here_, team_.rank, bells);
+      mine.inbox = links.shm->published();
+    }
+    if (!elsewhere_.empty()) {
+      rendezvous.emplace(Identity{text_or_empty(group_.token), group_.id, team_.rank},
+                         text_or_empty(placement(group_, team_.rank).address));
+      mine.port = rendezvous->port();
+    }
+    publish(mine);
+    for (const int rank : here_) {
+      if (rank != team_.rank) links.shm->attach(rank, contact(rank).inbox);
+    }
+    if (rendezvous) links.tcp = std::make_unique<TcpTransport>(connect(*rendezvous));
+    if (links.shm) {
+      await_attached(*links.shm);
+      links.shm->conceal();
+    }
+    return links;
+  }
+
+ private:
+  std::string key(int rank) const { return fmt::format("{}/host/{}", group_.id, rank); }
+
+  std::string opening() const {
+    return fmt::format("opening communicator {} on {}", team_.name, team_.describe(team_.rank));
+  }
+
+  void publish(const Contact& contact) const {
+    const std::string value = encode(contact);
+    const auto status = host_.put(host_.ctx, key(team_.rank).c_str(), value.data(), value.size());
+    if (status != ATOLL_OK) throw Error(status, fmt::format("{}: cannot publish", opening()));
+  }
+
+  std::string get(int rank) const {
+    std::array<char, largest_value> value{};
+    std::size_t size = value.size();
+    // Never 0, which a store may take for "for ever".
+    std::int64_t left = std::chrono::nanoseconds(no_limit).count();
+    if (deadline_ != Clock::time_point::max()) {
+      left = std::max<std::int64_t>(1, std::chrono::nanoseconds(deadline_ - Clock::now()).count());
+    }
+    const auto status = host_.get(host_.ctx, key(rank).c_str(), value.data(), &size, left);
+    if (status != ATOLL_OK) {
+      throw Error(status, fmt::format("{}: no word from {}", opening(), team_.describe(rank)));
+    }
+    return {value.data(), size};
+  }
+
+  Contact contact(int rank) const { return decode(get(rank), team_.describe(rank)); }
+
+  // The store answers at once for a key that is there, and with a failure when the job has failed.
+  void check_job() const { get(team_.rank); }
+
+  std::map<int, atoll_sdk::Descriptor> connect(Rendezvous& rendezvous) const {
+    for (const int rank : elsewhere_) {
+      if (rank > team_.rank) {
+        rendezvous.expect(rank);
+      } else {
+        rendezvous.call(rank, text_or_empty(placement(group_, rank).address), contact(rank).port);
+      }
+    }
+    try {
+      return rendezvous.meet(
+          deadline_, [this] { check_job(); }, [this](int rank) { return team_.describe(rank); });
+    } catch (const Error& error) {
+      throw Error(error.status(), fmt::format("{}: {}", opening(), error.what()));
+    }
+  }
+
+  void await_attached(const ShmTransport& shm) const {
+    std::chrono::microseconds nap = first_nap;
+    auto next_check = Clock::now() + check_period;
+    for (auto absent = shm.absent(); !absent.empty(); absent = shm.absent()) {
+      if (Clock::now() >= deadline_) {
+        std::string names;
+        for (const int rank : absent) names += fmt::format(" {}", team_.describe(rank));
+        throw Error(ATOLL_TIMEOUT,
+                    fmt::format("{}: did not attach shared memory:{}", opening(), names));
+      }
+      if (Clock::now() >= next_check) {
+        check_job();
+        next_check = Clock::now() + check_period;
+      }
+      std::this_thread::sleep_for(nap);
+      nap = std::min<std::chrono::microseconds>(nap * 2, longest_nap);
+    }
+  }
+
+  const atoll_host& host_;
+  const atoll_group& group_;
+  const atoll_sdk::Team& team_;
+  Clock::time_point deadline_;
+  std::vector<int> here_;  // with this rank
+  std::vector<int> elsewhere_;
+};
+
+}  // namespace
+
+void describe_team(const atoll_group& group, atoll_sdk::Team& team) {
+  if (group.memory != ATOLL_MEMORY_HOST) {
+    throw Error(ATOLL_UNSUPPORTED, "the host backend takes host memory only");
+  }
+  if (group.nranks < 1 || group.rank < 0 || group.rank >= group.nranks || group.id == nullptr ||
+      group.placements == nullptr) {
+    throw Error(ATOLL_INVALID_ARGUMENT, "a group needs an id, ranks and their placements");
+  }
+  team.name = text_or_empty(group.name);
+  team.rank = group.rank;
+  int here = 0;
+  for (int rank = 0; rank < group.nranks; ++rank) {
+    team.world_ranks.push_back(placement(group, rank).world_rank);
+    here += placement(group, rank).host == placement(group, group.rank).host ? 1 : 0;
+  }
+  const auto size = static_cast<std::size_t>(group.nranks);
+  team.routes.assign(size, nullptr);
+  team.lanes.resize(size);
+  // Where the whole group is on one host, all of the job may be.
+  const int neighbours = here == group.nranks ? std::max(here, group.world_size) : here;
+  team.waiting = neighbours <= ::sysconf(_SC_NPROCESSORS_ONLN) ? atoll_sdk::Waiting::spin_then_sleep
+                                                               : atoll_sdk::Waiting::sleep;
+}
+
+Links open_links(const atoll_host& host, const atoll_group& group, const atoll_sdk::Team& team) {
+  return Opening(host, group, team).run();
+}
+
+}  // namespace atoll_sdk::host

@@ -1,0 +1,115 @@
+// How ranks of different hosts find each other: the lower rank of a pair listens, the higher one
+// connects, and both prove that they know the job's token before either trusts the other.
+//
+// Handshake, C connects to L:
+//   L -> C  challenge: 32 random bytes
+//   C -> L  hello: version, the two ranks, SHA-256 of the group's id, 32 random bytes of its own;
+//           HMAC(token, "connect", challenge, hello)
+//   L -> C  HMAC(token, "accept", challenge, hello)
+// A stranger gets random bytes and a closed connection. The listener serves many guests at once,
+// each for a bounded time, so that one that stays silent keeps nobody out.
+#pragma once
+
+#include <poll.h>
+
+#include <array>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <list>
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "sdk/auth.hpp"
+#include "sdk/descriptor.hpp"
+
+namespace atoll_sdk::host {
+
+struct Hello {
+  std::uint32_t magic;
+  std::uint32_t version;
+  std::int32_t from;
+  std::int32_t to;
+  atoll_sdk::Digest group;
+  atoll_sdk::Digest nonce;
+};
+static_assert(sizeof(Hello) == 80);
+
+// Who one is, for a handshake.
+struct Identity {
+  std::string token;
+  std::string group;  // id
+  int rank;
+};
+
+class Rendezvous {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  // Listens on `address` if it belongs to this host, else on every address.
+  Rendezvous(Identity identity, const std::string& address);
+
+  std::uint16_t port() const;
+  void expect(int rank);  // a higher one, which will connect
+  void call(int rank, const std::string& address, std::uint16_t port);
+
+  // Connects with everybody named before. `check` is called now and then and may throw. At the
+  // deadline: Error(ATOLL_TIMEOUT) that names the missing ones, as `describe` words them.
+  std::map<int, atoll_sdk::Descriptor> meet(Clock::time_point deadline,
+                                            const std::function<void()>& check,
+                                            const std::function<std::string(int)>& describe);
+
+ private:
+  struct Guest {  // connected to us, not known yet
+    atoll_sdk::Descriptor socket;
+    Clock::time_point deadline;
+    atoll_sdk::Digest challenge;
+    std::array<std::uint8_t, sizeof(Hello) + sizeof(atoll_sdk::Digest)> received{};
+    std::size_t have = 0;
+  };
+  enum class Step {
+    pause,
+    connecting,
+    challenged,
+    answered,
+  };
+  struct Call {  // our connection to a lower rank
+    int rank = -1;
+    std::string address;
+    std::uint16_t port = 0;
+    Step step = Step::pause;
+    Clock::time_point until{};  // end of the pause, or of the handshake
+    unsigned attempt = 0;
+    atoll_sdk::Descriptor socket;
+    atoll_sdk::Digest received{};
+    std::size_t have = 0;
+    Hello hello{};
+    atoll_sdk::Digest challenge{};
+    std::string failure = "no answer";
+  };
+
+  atoll_sdk::Digest proof(const char* role, const atoll_sdk::Digest& challenge,
+                          const Hello& hello) const;
+  void poll_once();
+  void admit();
+  bool serve(Guest& guest);  // false: done with it
+  bool welcome(Guest& guest);
+  void advance(Call& call);
+  void connect(Call& call);
+  void answer(Call& call);
+  void fail(Call& call, std::string why);
+  std::string missing(const std::function<std::string(int)>& describe) const;
+
+  Identity identity_;
+  atoll_sdk::Digest group_;
+  atoll_sdk::Descriptor listener_;
+  std::set<int> expected_;
+  std::list<Guest> guests_;
+  std::list<Call> calls_;
+  std::map<int, atoll_sdk::Descriptor> connected_;
+};
+
+}  // namespace atoll_sdk::host

@@ -1,0 +1,237 @@
+#include "comm.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <iterator>
+#include <span>
+#include <string_view>
+#include <utility>
+
+#include "collectives.hpp"
+#include "sdk/describe.hpp"
+#include "sdk/guard.hpp"
+
+namespace atoll_sdk::mpi {
+namespace {
+
+constexpr int meeting_tag = 1;
+constexpr std::uint64_t different_groups = 0;
+
+std::vector<int> world_ranks(const atoll_group& group) {
+  std::vector<int> ranks;
+  for (int i = 0; i < group.nranks; ++i) ranks.push_back(group.placements[i]->world_rank);
+  return ranks;
+}
+
+// FNV-1a (Fowler, Noll, Vo) over the name of the group and its ranks; never different_groups.
+std::uint64_t fingerprint(const atoll_group& group) {
+  std::uint64_t hash = 0xcbf29ce484222325u;
+  const auto add = [&hash](std::string_view text) {
+    for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3u;
+  };
+  add(group.id);
+  for (const int rank : world_ranks(group)) add("," + std::to_string(rank));
+  return hash == different_groups ? 1 : hash;
+}
+
+// One word from every rank to the first of the group, and its answer. MPI_Comm_create_group waits
+// for all members inside MPI: it must not be called before they are all about to call it, because
+// nothing could then name the absent one, and under MPI_THREAD_SERIALIZED it keeps every other
+// thread out of MPI while it waits.
+class Meeting {
+ public:
+  Meeting(Session& session, const atoll_group& group)
+      : session_(session), group_(group), words_(static_cast<std::size_t>(group.nranks)) {
+    words_[0] = fingerprint(group);
+  }
+
+  void hold() {
+    const std::atomic<bool> aborted{false};
+    Patience patience(aborted, group_.timeout_ns);
+    if (group_.rank == 0) {
+      lead(patience);
+    } else {
+      follow(patience);
+    }
+  }
+
+ private:
+  void lead(Patience& patience) {
+    const std::uint64_t own = words_[0];
+    Requests arrivals(session_);
+    for (int i = 1; i < group_.nranks; ++i) receive(arrivals, words_[index(i)], i);
+    arrivals.wait(patience);
+    const bool equal = std::ranges::count(words_, own) == std::ssize(words_);
+    words_[0] = equal ? own : different_groups;
+    Requests answers(session_);
+    for (int i = 1; i < group_.nranks; ++i) send(answers, i);
+    answers.wait(patience);
+    if (!equal) refuse();
+  }
+
+  void follow(Patience& patience) {
+    const std::uint64_t own = words_[0];
+    Requests exchange(session_);
+    send(exchange, 0);
+    receive(exchange, answer_, 0);
+    exchange.wait(patience);
+    if (answer_ != own) refuse();
+  }
+
+  void send(Requests& requests, int to) {
+    requests.post("MPI_Isend", [&](MPI_Request* request) {
+      return MPI_Isend(words_.data(), 1, MPI_UINT64_T, world_rank(to), meeting_tag,
+                       session_.world(), request);
+    });
+  }
+
+  void receive(Requests& requests, std::uint64_t& word, int from) {
+    requests.post("MPI_Irecv", [&](MPI_Request* request) {
+      return MPI_Irecv(&word, 1, MPI_UINT64_T, world_rank(from), meeting_tag, session_.world(),
+                       request);
+    });
+  }
+
+  [[noreturn]] static void refuse() {
+    throw Error(ATOLL_MISMATCH,
+                "ranks open different groups: communicators must open in one order on all ranks");
+  }
+
+  int world_rank(int i) const { return group_.placements[i]->world_rank; }
+  static std::size_t index(int i) { return static_cast<std::size_t>(i); }
+
+  Session& session_;
+  const atoll_group& group_;
+  std::vector<std::uint64_t> words_;  // by rank; [0] is this rank's own word, later the answer
+  std::uint64_t answer_ = different_groups;
+};
+
+MPI_Comm create_group(Session& session, const atoll_group& group) {
+  const std::vector<int> ranks = world_ranks(group);
+  constexpr std::uint64_t guaranteed_tags = 32768;  // MPI_TAG_UB is at least 32767
+  const int tag = static_cast<int>(fingerprint(group) % guaranteed_tags);
+  MPI_Group everyone = MPI_GROUP_NULL;
+  MPI_Group members = MPI_GROUP_NULL;
+  MPI_Comm comm = MPI_COMM_NULL;
+  const auto lock = session.lock();
+  check(MPI_Comm_group(session.world(), &everyone), "MPI_Comm_group");
+  check(MPI_Group_incl(everyone, group.nranks, ranks.data(), &members), "MPI_Group_incl");
+  check(MPI_Comm_create_group(session.world(), members, tag, &comm), "MPI_Comm_create_group");
+  check(MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
+  MPI_Group_free(&members);
+  MPI_Group_free(&everyone);
+  return comm;
+}
+
+}  // namespace
+
+std::int32_t capability(std::int32_t kind, std::int32_t dtype, std::int32_t op,
+                        std::int32_t memory) {
+  if (memory != ATOLL_MEMORY_HOST || kind < ATOLL_BARRIER || kind > ATOLL_RECV) return 0;
+  if (kind == ATOLL_BARRIER) return 1;
+  if (dtype < ATOLL_F32 || dtype > ATOLL_U8) return 0;
+  if (!reduces(kind)) return 1;
+  return dtype != ATOLL_BF16 && dtype != ATOLL_F16 && op >= ATOLL_SUM && op <= ATOLL_MAX;
+}
+
+std::unique_ptr<Comm> Comm::open(const atoll_host& host, const atoll_group& group) {
+  if (group.memory != ATOLL_MEMORY_HOST) {
+    throw Error(ATOLL_UNSUPPORTED, "the mpi backend takes host memory only");
+  }
+  Session& session = Session::get();
+  session.start(host, group);
+  Meeting(session, group).hold();
+  return std::unique_ptr<Comm>(new Comm(group, create_group(session, group)));
+}
+
+Comm::Comm(const atoll_group& group, MPI_Comm mpi)
+    : session_(Session::get()), mpi_(mpi), rank_(group.rank), size_(group.nranks) {}
+
+// MPI_Comm_free is collective on paper, local in MPI libraries ("it is anticipated that this
+// operation will normally be implemented to be local", MPI 3.1, 6.4.3): the other ranks may close
+// at other times. After a failure MPI is not entered again.
+Comm::~Comm() {
+  if (broken_ || aborted_) {
+    session_.bury(std::move(scratch_));
+  } else if (session_.alive()) {
+    const auto lock = session_.lock();
+    MPI_Comm_free(&mpi_);
+  }
+}
+
+std::byte* Comm::scratch(std::size_t bytes) {
+  if (scratch_.size() < bytes) scratch_.resize(bytes);
+  return scratch_.data();
+}
+
+void Comm::submit(atoll_operation* const* operations, int n) {
+  std::int64_t timeout_ns = 0;
+  std::vector<const atoll_operation*> messages;
+  for (const atoll_operation* operation : std::span(operations, static_cast<std::size_t>(n))) {
+    validate(*operation);
+    timeout_ns = std::max(timeout_ns, operation->timeout_ns);
+    if (is_message(operation->kind)) messages.push_back(operation);
+  }
+  const atoll_operation* current = messages.empty() ? operations[0] : messages.front();
+  try {
+    if (broken_) throw Error(ATOLL_ABORTED, "an earlier operation of this communicator failed");
+    patience_ = std::make_unique<Patience>(aborted_, timeout_ns);
+    if (!messages.empty()) send_recv(*this, messages);
+    for (int i = 0; i < n; ++i) {
+      if (is_message(operations[i]->kind)) continue;
+      current = operations[i];
+      perform(*current);
+    }
+  } catch (const Error& error) {
+    broken_ = true;
+    throw Error(error.status(), describe(*current) + ": " + error.what());
+  }
+}
+
+void Comm::perform(const atoll_operation& operation) {
+  if (operation.kind == ATOLL_BARRIER) return barrier(*this, operation);
+  if (operation.count == 0) return;
+  switch (operation.kind) {
+    case ATOLL_BROADCAST:
+      return broadcast(*this, operation);
+    case ATOLL_ALL_GATHER:
+      return all_gather(*this, operation);
+    case ATOLL_REDUCE_SCATTER:
+      return reduce_scatter(*this, operation);
+    case ATOLL_ALL_REDUCE:
+      return all_reduce(*this, operation);
+    case ATOLL_ALL_TO_ALL:
+      return all_to_all(*this, operation);
+  }
+}
+
+void Comm::validate(const atoll_operation& operation) const {
+  if (operation.size < sizeof(atoll_operation)) {
+    throw Error(ATOLL_INVALID_ARGUMENT, "an operation of an older ABI");
+  }
+  if (!capability(operation.kind, operation.dtype, operation.op, operation.memory)) {
+    throw Error(ATOLL_UNSUPPORTED, describe(operation) + ": not done by the mpi backend");
+  }
+  check_operation(operation, size_);
+}
+
+// Core adds the rank and the name of the communicator.
+std::string Comm::describe(const atoll_operation& operation) {
+  const std::string named = fmt::format("{} {}", kind_name(operation.kind), operation.sequence);
+  if (operation.kind == ATOLL_BARRIER) return named;
+  const std::string data =
+      fmt::format("{} x {}, {} bytes", operation.count, dtype_name(operation.dtype),
+                  operation.count * dtype_size(operation.dtype));
+  if (reduces(operation.kind))
+    return fmt::format("{} ({}, {})", named, data, op_name(operation.op));
+  if (operation.kind == ATOLL_BROADCAST) {
+    return fmt::format("{} ({}, root {})", named, data, operation.peer);
+  }
+  if (is_message(operation.kind))
+    return fmt::format("{} ({}, peer {})", named, data, operation.peer);
+  return fmt::format("{} ({})", named, data);
+}
+
+}  // namespace atoll_sdk::mpi

@@ -1,0 +1,49 @@
+#include <deque>
+
+#include "collectives.hpp"
+#include "sdk/describe.hpp"
+#include "sdk/guard.hpp"
+#include "types.hpp"
+
+namespace atoll_sdk::mpi {
+namespace {
+
+// Messages between two ranks match in the order of their calls, so one tag does.
+constexpr int tag = 0;
+
+void check_length(const atoll_operation& operation, std::uint64_t arrived) {
+  const std::uint64_t expected = operation.count * dtype_size(operation.dtype);
+  if (arrived == expected) return;
+  throw Error(ATOLL_MISMATCH, "rank " + std::to_string(operation.peer) + " sent " +
+                                  std::to_string(arrived) + " bytes, expected are " +
+                                  std::to_string(expected));
+}
+
+}  // namespace
+
+void send_recv(Comm& comm, const std::vector<const atoll_operation*>& operations) {
+  Requests requests(comm.session());
+  std::deque<Block> blocks;
+  for (const atoll_operation* operation : operations) {
+    const Block& block =
+        blocks.emplace_back(comm.session(), operation->count * dtype_size(operation->dtype));
+    if (operation->kind == ATOLL_SEND) {
+      requests.post("MPI_Isend", [&](MPI_Request* request) {
+        return MPI_Isend(operation->src, block.count(), block.type(), operation->peer, tag,
+                         comm.mpi(), request);
+      });
+    } else {
+      requests.post("MPI_Irecv", [&](MPI_Request* request) {
+        return MPI_Irecv(operation->dst, block.count(), block.type(), operation->peer, tag,
+                         comm.mpi(), request);
+      });
+    }
+  }
+  requests.wait(comm.patience());
+  for (std::size_t i = 0; i < operations.size(); ++i) {
+    if (operations[i]->kind != ATOLL_RECV) continue;
+    check_length(*operations[i], requests.received_bytes(i, blocks[i].type()));
+  }
+}
+
+}  // namespace atoll_sdk::mpi

@@ -1,0 +1,240 @@
+#include "session.hpp"
+
+#include <dlfcn.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstdint>
+#include <cstdlib>
+#include <string_view>
+#include <utility>
+
+#include "sdk/guard.hpp"
+
+namespace atoll_sdk::mpi {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr int preference_launched = 50;
+constexpr int preference_alone =
+    10;  // a world of one needs no launcher, and gains nothing from MPI
+constexpr std::size_t answer_bytes = 512;
+constexpr std::int64_t patience_for_answer_ns = 2'000'000'000;  // rank 0's own timeout comes first
+
+std::string library_version() {
+  std::array<char, MPI_MAX_LIBRARY_VERSION_STRING> text{};
+  int length = 0;
+  MPI_Get_library_version(text.data(), &length);
+  const std::string_view all(text.data(), static_cast<std::size_t>(length));
+  return std::string(all.substr(0, all.find_first_of(",\n")));
+}
+
+// The rank and size variables of the launchers that this MPI library understands.
+struct Launcher {
+  const char* rank;
+  const char* size;
+};
+std::vector<Launcher> known_launchers(std::string_view library) {
+  if (library.starts_with("Open MPI")) {
+    return {{"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"}, {"PMIX_RANK", nullptr}};
+  }
+  return {{"PMI_RANK", "PMI_SIZE"}, {"PMIX_RANK", nullptr}};
+}
+
+bool differs(const char* text, int expected) {
+  return text != nullptr && std::string_view(text) != std::to_string(expected);
+}
+
+bool mpi_initialized() {
+  int flag = 0;
+  MPI_Initialized(&flag);
+  return flag != 0;
+}
+
+bool mpi_finalized() {
+  int flag = 0;
+  MPI_Finalized(&flag);
+  return flag != 0;
+}
+
+// The plugin is loaded with RTLD_LOCAL and libmpi with it; components that libmpi loads in turn
+// look for its symbols in the global scope, and do not find them unless it is raised into it.
+void raise_library_scope() {
+  Dl_info info{};
+  if (dladdr(reinterpret_cast<const void*>(&MPI_Init_thread), &info) == 0) return;
+  // The handle is kept: it only counts a reference to a library that never leaves.
+  dlopen(info.dli_fname, RTLD_NOW | RTLD_GLOBAL | RTLD_NOLOAD);
+}
+
+extern "C" void add_u8(void* in, void* in_out, int* n, MPI_Datatype*) {
+  const auto* from = static_cast<const std::uint8_t*>(in);
+  auto* to = static_cast<std::uint8_t*>(in_out);
+  for (int i = 0; i < *n; ++i) to[i] = static_cast<std::uint8_t>(to[i] + from[i]);
+}
+
+std::string ready_key(int rank) { return "atoll/mpi/ready/" + std::to_string(rank); }
+
+}  // namespace
+
+void check(int code, const char* call) {
+  if (code == MPI_SUCCESS) return;
+  int error_class = MPI_ERR_OTHER;
+  MPI_Error_class(code, &error_class);
+  std::array<char, MPI_MAX_ERROR_STRING> text{};
+  int length = 0;
+  MPI_Error_string(code, text.data(), &length);
+  throw Error(error_class == MPI_ERR_TRUNCATE ? ATOLL_MISMATCH : ATOLL_BACKEND,
+              std::string(call) + ": " + text.data());
+}
+
+Session& Session::get() {
+  static Session session;
+  return session;
+}
+
+Session::Prospect Session::probe(const atoll_group& world) {
+  if (world.memory != ATOLL_MEMORY_HOST) return {0, "the mpi backend takes host memory only"};
+  if (mpi_finalized()) return {0, "MPI has been finalised in this process"};
+  if (mpi_initialized()) {
+    int rank = 0;
+    int size = 0;
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    MPI_Comm_size(MPI_COMM_WORLD, &size);
+    if (rank == world.world_rank && size == world.world_size) return {preference_launched, ""};
+    return {0, "MPI calls this process rank " + std::to_string(rank) + " of " +
+                   std::to_string(size) + ", the World calls it " +
+                   std::to_string(world.world_rank) + " of " + std::to_string(world.world_size)};
+  }
+  const std::string library = library_version();
+  std::string looked_for;
+  for (const Launcher& launcher : known_launchers(library)) {
+    const char* rank = std::getenv(launcher.rank);
+    const char* size = launcher.size ? std::getenv(launcher.size) : nullptr;
+    if (rank == nullptr) {
+      looked_for += (looked_for.empty() ? "" : " and ") + std::string(launcher.rank);
+    } else if (differs(rank, world.world_rank) || differs(size, world.world_size)) {
+      return {0, std::string(launcher.rank) + " says rank " + rank + (size ? " of " : "") +
+                     (size ? size : "") + ", the World says " + std::to_string(world.world_rank) +
+                     " of " + std::to_string(world.world_size)};
+    } else {
+      return {preference_launched, ""};
+    }
+  }
+  if (world.world_size == 1) return {preference_alone, ""};
+  return {0, "not started by a launcher of " + library + " (" + looked_for + " are not set)"};
+}
+
+void Session::start(const atoll_host& host, const atoll_group& group) {
+  const std::lock_guard guard(state_mutex_);
+  if (state_ == State::finished) {
+    throw Error(ATOLL_UNSUPPORTED, "MPI has ended in this process and cannot start again");
+  }
+  if (state_ == State::idle) {
+    meet(host, group);
+    initialise();
+    verify(group);
+    check(MPI_Comm_dup(MPI_COMM_WORLD, &world_), "MPI_Comm_dup");
+    check(MPI_Comm_set_errhandler(world_, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
+    check(MPI_Op_create(add_u8, 1, &sum_u8_), "MPI_Op_create");
+    state_ = State::running;
+  }
+  verify(group);
+}
+
+// Rank 0 counts the others in and gives the word, or says who is missing.
+void Session::meet(const atoll_host& host, const atoll_group& group) const {
+  constexpr const char* go_key = "atoll/mpi/go";
+  std::array<char, answer_bytes> text{};
+  std::size_t n = text.size();
+  if (group.world_size == 1) return;
+  if (group.world_rank != 0) {
+    const std::string key = ready_key(group.world_rank);
+    if (const auto status = host.put(host.ctx, key.c_str(), "", 0); status != ATOLL_OK) {
+      throw Error(status, "cannot announce this rank to rank 0 before MPI_Init");
+    }
+    if (const auto status =
+            host.get(host.ctx, go_key, text.data(), &n, group.timeout_ns + patience_for_answer_ns);
+        status != ATOLL_OK) {
+      throw Error(status, "rank 0 gave no word to start MPI");
+    }
+    if (n > 0) throw Error(ATOLL_TIMEOUT, std::string(text.data(), n));
+    return;
+  }
+  const auto deadline = Clock::now() + std::chrono::nanoseconds(group.timeout_ns);
+  for (int rank = 1; rank < group.world_size; ++rank) {
+    n = text.size();
+    const std::chrono::nanoseconds left = std::max(deadline - Clock::now(), Clock::duration(0));
+    const auto status = host.get(host.ctx, ready_key(rank).c_str(), text.data(), &n, left.count());
+    if (status == ATOLL_OK) continue;
+    const std::string reason = "rank " + std::to_string(rank) +
+                               " opened no communicator on mpi; the first one needs all ranks";
+    host.put(host.ctx, go_key, reason.data(), reason.size());
+    throw Error(status, reason);
+  }
+  if (const auto status = host.put(host.ctx, go_key, "", 0); status != ATOLL_OK) {
+    throw Error(status, "cannot tell the other ranks to start MPI");
+  }
+}
+
+void Session::initialise() {
+  raise_library_scope();
+  if (mpi_finalized()) {
+    throw Error(ATOLL_UNSUPPORTED, "MPI has been finalised and cannot start again");
+  }
+  if (mpi_initialized()) {
+    check(MPI_Query_thread(&thread_level_), "MPI_Query_thread");
+  } else {
+    check(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &thread_level_),
+          "MPI_Init_thread");
+    initialised_here_ = true;
+  }
+  if (thread_level_ < MPI_THREAD_SERIALIZED) {
+    throw Error(ATOLL_UNSUPPORTED,
+                "MPI was initialised without MPI_THREAD_SERIALIZED, and operations come from the "
+                "threads of streams: call MPI_Init_thread with it or with MPI_THREAD_MULTIPLE");
+  }
+}
+
+void Session::verify(const atoll_group& group) const {
+  int rank = 0;
+  int size = 0;
+  check(MPI_Comm_rank(MPI_COMM_WORLD, &rank), "MPI_Comm_rank");
+  check(MPI_Comm_size(MPI_COMM_WORLD, &size), "MPI_Comm_size");
+  if (rank == group.world_rank && size == group.world_size) return;
+  throw Error(ATOLL_MISMATCH, "MPI calls this process rank " + std::to_string(rank) + " of " +
+                                  std::to_string(size) + ", the World calls it " +
+                                  std::to_string(group.world_rank) + " of " +
+                                  std::to_string(group.world_size));
+}
+
+void Session::finish(Ending ending) {
+  const std::lock_guard guard(state_mutex_);
+  const State before = std::exchange(state_, State::finished);
+  if (before == State::finished || ending == Ending::failed || !alive()) return;
+  if (before == State::running) {
+    check(MPI_Op_free(&sum_u8_), "MPI_Op_free");
+    check(MPI_Comm_free(&world_), "MPI_Comm_free");
+  }
+  if (initialised_here_) {
+    check(MPI_Finalize(), "MPI_Finalize");
+  } else {
+    state_ = State::idle;  // the program's MPI lives on, and so may its next World
+  }
+}
+
+std::unique_lock<std::mutex> Session::lock() {
+  std::unique_lock lock(serial_, std::defer_lock);
+  if (thread_level_ < MPI_THREAD_MULTIPLE) lock.lock();
+  return lock;
+}
+
+bool Session::alive() const { return mpi_initialized() && !mpi_finalized(); }
+
+void Session::bury(std::vector<std::byte> memory) {
+  const std::lock_guard guard(buried_mutex_);
+  buried_.push_back(std::move(memory));
+}
+
+}  // namespace atoll_sdk::mpi

@@ -1,0 +1,104 @@
+#include "types.hpp"
+
+#include <array>
+#include <cstring>
+#include <limits>
+#include <string>
+
+#include "sdk/guard.hpp"
+
+namespace atoll_sdk::mpi {
+namespace {
+
+template <class T>
+void divide_typed(void* dst, std::uint64_t count, T n) {
+  T* values = static_cast<T*>(dst);
+  for (std::uint64_t i = 0; i < count; ++i) values[i] = static_cast<T>(values[i] / n);
+}
+
+[[noreturn]] void unknown(const char* what, std::int32_t value) {
+  throw Error(ATOLL_UNSUPPORTED,
+              std::string(what) + " " + std::to_string(value) + " is unknown to the mpi backend");
+}
+
+}  // namespace
+
+MPI_Datatype reduction_type(std::int32_t dtype) {
+  switch (dtype) {
+    case ATOLL_F32:
+      return MPI_FLOAT;
+    case ATOLL_F64:
+      return MPI_DOUBLE;
+    case ATOLL_I32:
+      return MPI_INT32_T;
+    case ATOLL_I64:
+      return MPI_INT64_T;
+    case ATOLL_U8:
+      return MPI_UINT8_T;
+  }
+  unknown("a reduction of element type", dtype);
+}
+
+MPI_Op reduction_op(const Session& session, std::int32_t dtype, std::int32_t op) {
+  switch (op) {
+    case ATOLL_SUM:
+    case ATOLL_AVG:
+      return dtype == ATOLL_U8 ? session.sum_u8() : MPI_SUM;
+    case ATOLL_MIN:
+      return MPI_MIN;
+    case ATOLL_MAX:
+      return MPI_MAX;
+  }
+  unknown("reduction", op);
+}
+
+void divide(void* dst, std::uint64_t count, std::int32_t dtype, std::int32_t n) {
+  switch (dtype) {
+    case ATOLL_F32:
+      return divide_typed(dst, count, static_cast<float>(n));
+    case ATOLL_F64:
+      return divide_typed(dst, count, static_cast<double>(n));
+    case ATOLL_I32:
+      return divide_typed<std::int32_t>(dst, count, n);
+    case ATOLL_I64:
+      return divide_typed<std::int64_t>(dst, count, n);
+    case ATOLL_U8:
+      // The divisor can be too large for a u8, and then every quotient is 0.
+      if (n > std::numeric_limits<std::uint8_t>::max()) {
+        std::memset(dst, 0, count);
+      } else {
+        divide_typed(dst, count, static_cast<std::uint8_t>(n));
+      }
+      return;
+  }
+  unknown("an average of element type", dtype);
+}
+
+Block::Block(Session& session, std::uint64_t bytes)
+    : session_(session), count_(static_cast<int>(bytes)) {
+  constexpr std::uint64_t most = std::numeric_limits<int>::max();
+  if (bytes <= most) return;
+  constexpr int row = 1 << 20;  // rows still fit an int at 2 PiB
+  count_ = 1;
+  const auto lock = session_.lock();
+  MPI_Datatype one_row = MPI_DATATYPE_NULL;
+  MPI_Datatype rows = MPI_DATATYPE_NULL;
+  check(MPI_Type_contiguous(row, MPI_BYTE, &one_row), "MPI_Type_contiguous");
+  check(MPI_Type_contiguous(static_cast<int>(bytes / row), one_row, &rows), "MPI_Type_contiguous");
+  const std::array<int, 2> lengths{1, static_cast<int>(bytes % row)};
+  const std::array<MPI_Aint, 2> starts{0, static_cast<MPI_Aint>(bytes - bytes % row)};
+  const std::array<MPI_Datatype, 2> types{rows, MPI_BYTE};
+  check(MPI_Type_create_struct(2, lengths.data(), starts.data(), types.data(), &type_),
+        "MPI_Type_create_struct");
+  check(MPI_Type_commit(&type_), "MPI_Type_commit");
+  MPI_Type_free(&rows);
+  MPI_Type_free(&one_row);
+}
+
+Block::~Block() {
+  if (type_ == MPI_BYTE) return;
+  const auto lock = session_.lock();
+  MPI_Type_free(&type_);  // operations under way keep it alive
+}
+
+}  // namespace atoll_sdk::mpi

@@ -1,0 +1,31 @@
+// Names and sizes of what an atoll_operation speaks of.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+
+#include "atoll/plugin.h"
+
+namespace atoll_sdk {
+
+// "all_gather", "f32", "sum"; "?" for a number that plugin.h does not define.
+std::string_view kind_name(std::int32_t kind) noexcept;
+std::string_view dtype_name(std::int32_t dtype) noexcept;
+std::string_view op_name(std::int32_t op) noexcept;
+
+std::size_t dtype_size(std::int32_t dtype) noexcept;  // bytes; 0: unknown dtype
+
+constexpr bool reduces(std::int32_t kind) noexcept {
+  return kind == ATOLL_REDUCE_SCATTER || kind == ATOLL_ALL_REDUCE;
+}
+constexpr bool is_message(std::int32_t kind) noexcept {
+  return kind == ATOLL_SEND || kind == ATOLL_RECV;
+}
+
+// Throws Error(ATOLL_INVALID_ARGUMENT), or ATOLL_UNSUPPORTED for memory other than the host's,
+// unless `operation` can be performed by a rank of a group of `nranks`: known kind, dtype and op, a
+// peer of the group, buffers where the count asks for them, sizes below 2^63 bytes.
+void check_operation(const atoll_operation& operation, int nranks);
+
+}  // namespace atoll_sdk

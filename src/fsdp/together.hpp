@@ -1,0 +1,35 @@
+// File work that all ranks finish together.
+#pragma once
+
+#include <fmt/core.h>
+
+#include <cstdlib>
+#include <string>
+
+#include "atoll/world.hpp"
+
+namespace atoll_v1::atoll::fsdp {
+
+// Runs `body` and lets every rank know how it went: all return, or all throw the first error.
+template <class Body>
+void together(World& world, const Body& body) {
+  std::string problem;
+  ErrorCode code = ErrorCode::io;
+  try {
+    body();
+  } catch (const Error& error) {
+    problem = error.what();
+    code = error.code();
+  } catch (const std::exception& error) {
+    problem = error.what();
+  }
+  const std::string mine = problem.empty() ? "" : fmt::format("{} {}", static_cast<int>(code), problem);
+  const auto key = fmt::format("checkpoint/{}", world.ticket("checkpoint"));
+  for (const std::string& theirs : world.exchange(key, mine)) {
+    if (theirs.empty()) continue;
+    const std::size_t space = theirs.find(' ');
+    throw Error(static_cast<ErrorCode>(std::atoi(theirs.c_str())), theirs.substr(space + 1));
+  }
+}
+
+}  // namespace atoll_v1::atoll::fsdp

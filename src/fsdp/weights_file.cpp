@@ -1,0 +1,105 @@
+// Whole weights in the files of others (Hugging Face's safetensors).
+#include <fmt/core.h>
+
+#include <cstring>
+#include <optional>
+#include <vector>
+
+#include "atoll/checkpoint.hpp"
+#include "device/host/kernels.hpp"
+#include "fsdp/engine_impl.hpp"
+#include "fsdp/safetensors.hpp"
+#include "fsdp/safetensors_writer.hpp"
+#include "fsdp/together.hpp"
+
+namespace atoll_v1::atoll::fsdp {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::vector<std::uint64_t> file_shape(const ParamSpec& param) {
+  return {param.shape.begin(), param.shape.end()};
+}
+
+bool is_float(DType dtype) {
+  return dtype == DType::f32 || dtype == DType::bf16 || dtype == DType::f16;
+}
+
+// The entry of a parameter in whichever file has it.
+const SafetensorsEntry& find_entry(const std::vector<SafetensorsFile>& files,
+                                   const std::string& tensor, const ParamSpec& param) {
+  for (const SafetensorsFile& file : files) {
+    const SafetensorsEntry* entry = file.find(tensor);
+    if (!entry) continue;
+    if (entry->shape != file_shape(param) || !is_float(entry->data.dtype)) {
+      throw Error(ErrorCode::mismatch,
+                  fmt::format("{}: tensor {} is {} with {} elements, the model needs {} of f32, bf16 "
+                              "or f16 in its own shape",
+                              file.path().string(), tensor, name(entry->data.dtype),
+                              entry->data.count, param.count()));
+    }
+    return *entry;
+  }
+  throw Error(ErrorCode::not_found, fmt::format("{}: no tensor {}",
+                                                files.empty() ? "no file" : files[0].path().string(),
+                                                tensor));
+}
+
+}  // namespace
+
+void export_weights(const fs::path& file, Engine& engine, DType dtype, const ParamName& param_name) {
+  if (!is_float(dtype)) {
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("export_weights: {}: use f32, bf16 or f16", name(dtype)));
+  }
+  World& world = engine.impl().world;
+  const fs::path partial = file.string() + ".partial";
+  std::optional<SafetensorsWriter> writer;
+  together(world, [&] {
+    if (world.rank() != 0) return;
+    std::vector<SafetensorsDeclaration> declared;
+    for (const auto& unit : engine.units()) {
+      for (const auto& param : unit->params()) {
+        declared.push_back({param_name(*unit, param), dtype, file_shape(param)});
+      }
+    }
+    if (file.has_parent_path()) fs::create_directories(file.parent_path());
+    writer.emplace(partial, declared, std::map<std::string, std::string>{{"format", "pt"}});
+  });
+  std::optional<Error> problem;  // the gathers go on, so that no rank waits for this one
+  std::vector<std::byte> bytes;
+  engine.visit([&](const Unit&, const ParamSpec&, std::span<const float> values) {
+    if (!writer || problem) return;
+    try {
+      bytes.resize(values.size() * size_of(dtype));
+      host::cast({bytes.data(), values.size(), dtype}, values);
+      writer->write(bytes);
+    } catch (const Error& error) {
+      problem = error;
+    }
+  });
+  together(world, [&] {
+    if (problem) throw *problem;
+    if (!writer) return;
+    writer->close();
+    fs::rename(partial, file);
+  });
+}
+
+void import_weights(const std::vector<fs::path>& paths, Engine& engine, const ParamName& param_name) {
+  together(engine.impl().world, [&] {
+    std::vector<SafetensorsFile> files;
+    for (const auto& path : paths) files.push_back(SafetensorsFile::open(path));
+    std::vector<std::byte> aligned;
+    engine.assign([&](const Segment& segment, std::span<float> out) {
+      const std::string tensor = param_name(*segment.unit, *segment.param);
+      const ConstView source =
+          find_entry(files, tensor, *segment.param).data.part(segment.first, out.size());
+      aligned.resize(source.bytes());  // a file does not promise alignment
+      std::memcpy(aligned.data(), source.data, source.bytes());
+      host::cast(out, ConstView(aligned.data(), source.count, source.dtype));
+    });
+  });
+}
+
+}  // namespace atoll_v1::atoll::fsdp

@@ -1,0 +1,72 @@
+/* A backend in C that does nothing, built once per way of being right or wrong: FAKE_NAME and,
+ * where they differ from those of plugin.h, FAKE_MAJOR, FAKE_SIZE and FAKE_PREFERENCE; FAKE_TABLE.
+ */
+#include <stddef.h>
+
+#include "atoll/plugin.h"
+
+#ifndef FAKE_MAJOR
+#define FAKE_MAJOR ATOLL_ABI_MAJOR
+#endif
+#ifndef FAKE_SIZE
+#define FAKE_SIZE sizeof(atoll_backend)
+#endif
+#ifndef FAKE_PREFERENCE
+#define FAKE_PREFERENCE 1
+#endif
+#ifndef FAKE_TABLE
+#define FAKE_TABLE &table.known
+#endif
+
+static int32_t probe(const atoll_host* host, const atoll_group* world) {
+  return host->size >= sizeof(atoll_host) && world->size >= sizeof(atoll_group) ? FAKE_PREFERENCE
+                                                                                : 0;
+}
+
+static int32_t capability(int32_t kind, int32_t dtype, int32_t op, int32_t memory) {
+  (void)kind;
+  (void)dtype;
+  (void)op;
+  return memory == ATOLL_MEMORY_HOST;
+}
+
+static atoll_status open_group(const atoll_host* host, const atoll_group* group, atoll_comm** out) {
+  (void)host;
+  (void)group;
+  (void)out;
+  return ATOLL_UNSUPPORTED;
+}
+
+static atoll_status submit(atoll_comm* comm, atoll_operation* const* operations, int32_t n) {
+  (void)comm;
+  (void)operations;
+  (void)n;
+  return ATOLL_UNSUPPORTED;
+}
+
+static void abort_group(atoll_comm* comm) { (void)comm; }
+static void close_group(atoll_comm* comm) { (void)comm; }
+
+static const char* last_error(const atoll_comm* comm) {
+  (void)comm;
+  return "the fake has no wires";
+}
+
+static void end(int32_t failed) { (void)failed; }
+
+/* Stands behind the shorter tables, where the loader must not look. */
+static atoll_status async_error(atoll_comm* comm) {
+  (void)comm;
+  return ATOLL_OK;
+}
+
+/* The table of a later minor version. */
+static const struct {
+  atoll_backend known;
+  void (*later[4])(void);
+} table = {
+    {FAKE_SIZE, FAKE_MAJOR, ATOLL_ABI_MINOR, FAKE_NAME, probe, capability, open_group, submit,
+     abort_group, close_group, last_error, end, async_error, NULL, NULL, NULL, NULL, NULL},
+    {NULL, NULL, NULL, NULL}};
+
+const atoll_backend* atoll_backend_entry_v1(void) { return FAKE_TABLE; }

@@ -1,0 +1,130 @@
+/* Where every field of plugin.h stands on a 64-bit machine. A backend that was built last year must
+ * find them there: a line here may be added, never changed. Included by a C and by a C++ file. */
+#include <stddef.h>
+
+#include "atoll/plugin.h"
+
+#ifndef __cplusplus
+#include <assert.h> /* static_assert */
+#endif
+
+#define AT(type, field, offset) \
+  static_assert(offsetof(type, field) == (offset), #type "." #field " has moved")
+#define SIZE(type, bytes) static_assert(sizeof(type) == (bytes), #type " has another size")
+#define VALUE(name, number) static_assert((int)(name) == (number), #name " has another value")
+
+static_assert(sizeof(void*) == 8, "these are the offsets of 64-bit machines");
+SIZE(atoll_status, 4);
+
+AT(atoll_host, size, 0);
+AT(atoll_host, ctx, 8);
+AT(atoll_host, log, 16);
+AT(atoll_host, put, 24);
+AT(atoll_host, get, 32);
+AT(atoll_host, reduce, 40);
+SIZE(atoll_host, 48);
+
+AT(atoll_placement, size, 0);
+AT(atoll_placement, world_rank, 8);
+AT(atoll_placement, host, 12);
+AT(atoll_placement, numa, 16);
+AT(atoll_placement, device, 20);
+AT(atoll_placement, rail, 24);
+AT(atoll_placement, address, 32);
+SIZE(atoll_placement, 40);
+
+AT(atoll_group, size, 0);
+AT(atoll_group, rank, 8);
+AT(atoll_group, nranks, 12);
+AT(atoll_group, world_rank, 16);
+AT(atoll_group, world_size, 20);
+AT(atoll_group, memory, 24);
+AT(atoll_group, id, 32);
+AT(atoll_group, name, 40);
+AT(atoll_group, placements, 48);
+AT(atoll_group, topology_json, 56);
+AT(atoll_group, token, 64);
+AT(atoll_group, timeout_ns, 72);
+SIZE(atoll_group, 80);
+
+AT(atoll_operation, size, 0);
+AT(atoll_operation, kind, 8);
+AT(atoll_operation, dtype, 12);
+AT(atoll_operation, op, 16);
+AT(atoll_operation, peer, 20);
+AT(atoll_operation, memory, 24);
+AT(atoll_operation, src, 32);
+AT(atoll_operation, dst, 40);
+AT(atoll_operation, count, 48);
+AT(atoll_operation, sequence, 56);
+AT(atoll_operation, stream, 64);
+AT(atoll_operation, timeout_ns, 72);
+AT(atoll_operation, start_ns, 80);
+AT(atoll_operation, end_ns, 88);
+SIZE(atoll_operation, 96);
+
+AT(atoll_backend, size, 0);
+AT(atoll_backend, abi_major, 8);
+AT(atoll_backend, abi_minor, 12);
+AT(atoll_backend, name, 16);
+AT(atoll_backend, probe, 24);
+AT(atoll_backend, capability, 32);
+AT(atoll_backend, open, 40);
+AT(atoll_backend, submit, 48);
+AT(atoll_backend, abort, 56);
+AT(atoll_backend, close, 64);
+AT(atoll_backend, last_error, 72);
+AT(atoll_backend, shutdown, 80);
+AT(atoll_backend, async_error, 88);
+AT(atoll_backend, split, 96);
+AT(atoll_backend, mem_alloc, 104);
+AT(atoll_backend, mem_free, 112);
+AT(atoll_backend, register_memory, 120);
+AT(atoll_backend, deregister_memory, 128);
+SIZE(atoll_backend, 136);
+
+VALUE(ATOLL_OK, 0);
+VALUE(ATOLL_INVALID_ARGUMENT, 1);
+VALUE(ATOLL_NOT_FOUND, 2);
+VALUE(ATOLL_UNSUPPORTED, 3);
+VALUE(ATOLL_TIMEOUT, 4);
+VALUE(ATOLL_PEER_LOST, 5);
+VALUE(ATOLL_ABORTED, 6);
+VALUE(ATOLL_MISMATCH, 7);
+VALUE(ATOLL_IO, 8);
+VALUE(ATOLL_OUT_OF_MEMORY, 9);
+VALUE(ATOLL_BAD_DATA, 10);
+VALUE(ATOLL_BACKEND, 11);
+VALUE(ATOLL_INTERNAL, 12);
+
+VALUE(ATOLL_F32, 0);
+VALUE(ATOLL_BF16, 1);
+VALUE(ATOLL_F16, 2);
+VALUE(ATOLL_F64, 3);
+VALUE(ATOLL_I32, 4);
+VALUE(ATOLL_I64, 5);
+VALUE(ATOLL_U8, 6);
+
+VALUE(ATOLL_SUM, 0);
+VALUE(ATOLL_AVG, 1);
+VALUE(ATOLL_MIN, 2);
+VALUE(ATOLL_MAX, 3);
+
+VALUE(ATOLL_MEMORY_HOST, 0);
+VALUE(ATOLL_MEMORY_CUDA, 1);
+VALUE(ATOLL_MEMORY_VIRTUAL, 2);
+
+VALUE(ATOLL_BARRIER, 0);
+VALUE(ATOLL_BROADCAST, 1);
+VALUE(ATOLL_ALL_GATHER, 2);
+VALUE(ATOLL_REDUCE_SCATTER, 3);
+VALUE(ATOLL_ALL_REDUCE, 4);
+VALUE(ATOLL_ALL_TO_ALL, 5);
+VALUE(ATOLL_SEND, 6);
+VALUE(ATOLL_RECV, 7);
+
+VALUE(ATOLL_LOG_TRACE, 0);
+VALUE(ATOLL_LOG_DEBUG, 1);
+VALUE(ATOLL_LOG_INFO, 2);
+VALUE(ATOLL_LOG_WARN, 3);
+VALUE(ATOLL_LOG_ERROR, 4);

@@ -1,0 +1,171 @@
+// What the loader takes and what it refuses.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <string>
+
+#include "atoll/communicator.hpp"
+#include "atoll/error.hpp"
+#include "comm/registry.hpp"
+
+namespace {
+
+using atoll::ErrorCode;
+
+const std::filesystem::path fakes = ATOLL_FAKES;  // folder, set by CMake
+const std::filesystem::path other_fakes = ATOLL_OTHER_FAKES;
+
+std::filesystem::path fake(const std::string& name) { return fakes / ("libatoll-" + name + ".so"); }
+
+// The error of loading `file`, which must be refused with `code` and a line that names the file.
+std::string refusal(const std::filesystem::path& file, ErrorCode code) {
+  try {
+    (void)atoll::load_plugin(file);
+  } catch (const atoll::Error& error) {
+    const std::string text = error.what();
+    CHECK(error.code() == code);
+    CHECK(text.find(file.filename().string()) != std::string::npos);
+    CHECK(text.find('\n') == std::string::npos);
+    return text;
+  }
+  FAIL("was accepted: " << file);
+  return {};
+}
+
+template <class Function>
+bool exists(Function* slot) {
+  return slot != nullptr;
+}
+
+bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+}  // namespace
+
+TEST_CASE("a table of this version is taken whole") {
+  const atoll::Plugin& plugin = atoll::load_plugin(fake("exact"));
+  CHECK(plugin.name == "exact");
+  CHECK(plugin.table.size == sizeof(atoll_backend));
+  CHECK(exists(plugin.table.async_error));
+  CHECK_FALSE(exists(plugin.table.split));
+  CHECK(atoll::last_error(plugin, nullptr) == "the fake has no wires");
+}
+
+TEST_CASE("a file is loaded once, whatever its spelling") {
+  const auto& first = atoll::load_plugin(fake("exact"));
+  const auto& second = atoll::load_plugin(fakes / "." / "libatoll-exact.so");
+  CHECK(&first == &second);
+}
+
+TEST_CASE("a shorter table has NULL in the slots that it does not reach") {
+  const auto& plugin = atoll::load_plugin(fake("shorter"));
+  CHECK(exists(plugin.table.shutdown));
+  CHECK_FALSE(exists(plugin.table.async_error));  // although memory behind the table holds one
+  CHECK_FALSE(exists(plugin.table.deregister_memory));
+}
+
+TEST_CASE("a larger table is taken as far as it is known") {
+  const auto& plugin = atoll::load_plugin(fake("larger"));
+  CHECK(plugin.name == "larger");
+  CHECK(exists(plugin.table.async_error));
+}
+
+TEST_CASE("another major version is refused, with both versions") {
+  const std::string text = refusal(fake("wrong_major"), ErrorCode::mismatch);
+  CHECK(contains(text, std::to_string(ATOLL_ABI_MAJOR + 1)));
+  CHECK(contains(text, std::to_string(ATOLL_ABI_MAJOR)));
+}
+
+TEST_CASE("a table without its required slots is refused") {
+  refusal(fake("too_short"), ErrorCode::mismatch);
+}
+
+TEST_CASE("a shared object that is no backend is refused") {
+  CHECK(contains(refusal(fake("no_entry"), ErrorCode::mismatch), "atoll_backend_entry_v1"));
+  refusal(fake("without_table"), ErrorCode::mismatch);
+}
+
+TEST_CASE("a missing file and a file that is no shared object are not found") {
+  refusal(fake("never_built"), ErrorCode::not_found);
+  const auto text = std::filesystem::path(ATOLL_SCRATCH) / "libatoll-text.so";
+  std::ofstream(text) << "not a shared object\n";
+  refusal(text, ErrorCode::not_found);
+  std::filesystem::remove(text);
+}
+
+TEST_CASE("a refused file is refused again") {
+  refusal(fake("wrong_major"), ErrorCode::mismatch);
+  refusal(fake("wrong_major"), ErrorCode::mismatch);
+}
+
+TEST_CASE("folders of the plugin path are searched in their order") {
+  atoll::Config config;
+  config.plugin_path = other_fakes.string() + "::" + fakes.string() + ":/nonexistent";
+  const auto files = atoll::find_plugins(config);
+  const auto count = [&](const std::filesystem::path& file) {
+    return std::count_if(files.begin(), files.end(), [&](const auto& found) {
+      return std::filesystem::equivalent(found, file);
+    });
+  };
+  CHECK(count(other_fakes / "libatoll-exact.so") == 1);
+  CHECK(count(fakes / "libatoll-exact.so") == 0);  // hidden by the one before
+  CHECK(count(fakes / "libatoll-shorter.so") == 1);
+  CHECK(std::all_of(files.begin(), files.end(), [](const auto& file) {
+    return file.filename().string().starts_with("libatoll-") && file.extension() == ".so";
+  }));
+}
+
+TEST_CASE("every backend of the path is listed, the unusable ones with their reason") {
+  atoll::Config config;
+  config.plugin_path = fakes.string();
+  auto world = atoll::World::single(config);
+  const auto found = atoll::available_backends(world);
+  const auto info = [&](const std::string& name) {
+    for (const auto& one : found) {
+      if (one.name == name || one.name == "libatoll-" + name + ".so") return one;
+    }
+    FAIL("not listed: " << name);
+    return atoll::BackendInfo{};
+  };
+  CHECK(info("exact").unusable.empty());
+  CHECK(info("exact").preference == 1);
+  CHECK(contains(info("exact").file, "libatoll-exact.so"));
+  CHECK(info("unwilling").unusable == "the fake has no wires");
+  CHECK(info("unwilling").preference == 0);
+  CHECK(contains(info("wrong_major").unusable, "ABI"));
+  CHECK_FALSE(info("too_short").unusable.empty());
+  CHECK_FALSE(info("no_entry").unusable.empty());
+}
+
+TEST_CASE("an unwilling backend that is asked for gives its reason") {
+  atoll::Config config;
+  config.plugin_path = fakes.string();
+  auto world = atoll::World::single(config);
+  const auto mesh = atoll::Mesh::make(world, {.replicate = 1, .shard = 1});
+  try {
+    (void)atoll::Communicator::open(mesh.axis("shard"), {.name = "", .backend = "unwilling"});
+    FAIL("was opened");
+  } catch (const atoll::Error& error) {
+    CHECK(error.code() == ErrorCode::unsupported);
+    CHECK(contains(error.what(), "the fake has no wires"));
+  }
+}
+
+TEST_CASE("what open() says reaches the caller") {
+  atoll::Config config;
+  config.plugin_path = fakes.string();
+  auto world = atoll::World::single(config);
+  const auto mesh = atoll::Mesh::make(world, {.replicate = 1, .shard = 1});
+  try {
+    (void)atoll::Communicator::open(mesh.axis("shard"), {.name = "", .backend = "exact"});
+    FAIL("was opened");
+  } catch (const atoll::Error& error) {
+    CHECK(error.code() == ErrorCode::unsupported);
+    CHECK(contains(error.what(), "exact"));
+    CHECK(contains(error.what(), "the fake has no wires"));
+  }
+}

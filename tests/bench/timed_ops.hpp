@@ -1,0 +1,97 @@
+// Ops that waits after every call and books the processor time of all threads under the name of the
+// operation: on a busy machine that says more than the time on the wall.
+#pragma once
+
+#include <ctime>
+#include <map>
+#include <string_view>
+
+#include "model/ops.hpp"
+
+namespace train::bench {
+
+// Of this process, all threads together.
+inline double processor_seconds() {
+  timespec now{};
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
+}
+
+class TimedOps final : public Ops {
+ public:
+  explicit TimedOps(Ops& ops) : ops_(ops) {}
+  // Seconds since reset().
+  const std::map<std::string_view, double>& times() const noexcept { return times_; }
+  void reset() { times_.clear(); }
+
+  void linear_forward(atoll::Stream& s, LinearShape shape, atoll::ConstView x, atoll::ConstView w,
+                      atoll::View y) override {
+    const auto name = shape.out >= head_columns ? "head linear_forward" : "linear_forward";
+    time(name, s, [&] { ops_.linear_forward(s, shape, x, w, y); });
+  }
+  void linear_dgrad(atoll::Stream& s, LinearShape shape, atoll::ConstView dy, atoll::ConstView w,
+                    atoll::View dx, WriteMode mode) override {
+    const auto name = shape.out >= head_columns ? "head linear_dgrad" : "linear_dgrad";
+    time(name, s, [&] { ops_.linear_dgrad(s, shape, dy, w, dx, mode); });
+  }
+  void linear_wgrad(atoll::Stream& s, LinearShape shape, atoll::ConstView dy, atoll::ConstView x,
+                    atoll::View dw, WriteMode mode) override {
+    const auto name = shape.out >= head_columns ? "head linear_wgrad" : "linear_wgrad";
+    time(name, s, [&] { ops_.linear_wgrad(s, shape, dy, x, dw, mode); });
+  }
+  void rms_norm_forward(atoll::Stream& s, const RmsNormForward& args) override {
+    time("rms_norm_forward", s, [&] { ops_.rms_norm_forward(s, args); });
+  }
+  void rms_norm_backward(atoll::Stream& s, const RmsNormBackward& args) override {
+    time("rms_norm_backward", s, [&] { ops_.rms_norm_backward(s, args); });
+  }
+  void rope_table(atoll::Stream& s, atoll::View table, std::int64_t head_dim,
+                  double theta) override {
+    time("rope_table", s, [&] { ops_.rope_table(s, table, head_dim, theta); });
+  }
+  void rope(atoll::Stream& s, const Rope& args) override {
+    time("rope", s, [&] { ops_.rope(s, args); });
+  }
+  void attention_forward(atoll::Stream& s, const AttentionForward& args) override {
+    time("attention_forward", s, [&] { ops_.attention_forward(s, args); });
+  }
+  void attention_backward(atoll::Stream& s, const AttentionBackward& args) override {
+    time("attention_backward", s, [&] { ops_.attention_backward(s, args); });
+  }
+  void swiglu_forward(atoll::Stream& s, atoll::ConstView gate, atoll::ConstView up,
+                      atoll::View out) override {
+    time("swiglu_forward", s, [&] { ops_.swiglu_forward(s, gate, up, out); });
+  }
+  void swiglu_backward(atoll::Stream& s, const SwigluBackward& args) override {
+    time("swiglu_backward", s, [&] { ops_.swiglu_backward(s, args); });
+  }
+  void add(atoll::Stream& s, atoll::ConstView a, atoll::ConstView b, atoll::View out) override {
+    time("add", s, [&] { ops_.add(s, a, b, out); });
+  }
+  void embedding_forward(atoll::Stream& s, atoll::ConstView tokens, atoll::ConstView table,
+                         atoll::View out, std::int64_t width) override {
+    time("embedding_forward", s, [&] { ops_.embedding_forward(s, tokens, table, out, width); });
+  }
+  void embedding_backward(atoll::Stream& s, const EmbeddingBackward& args) override {
+    time("embedding_backward", s, [&] { ops_.embedding_backward(s, args); });
+  }
+  void cross_entropy(atoll::Stream& s, const CrossEntropy& args) override {
+    time("cross_entropy", s, [&] { ops_.cross_entropy(s, args); });
+  }
+
+ private:
+  static constexpr std::int64_t head_columns = 16384;
+
+  template <class Call>
+  void time(std::string_view name, atoll::Stream& stream, const Call& call) {
+    const double start = processor_seconds();
+    call();
+    stream.synchronize();
+    times_[name] += processor_seconds() - start;
+  }
+
+  Ops& ops_;
+  std::map<std::string_view, double> times_;
+};
+
+}  // namespace train::bench

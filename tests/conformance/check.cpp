@@ -1,0 +1,191 @@
+#include "check.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <cstring>
+
+namespace conformance {
+namespace {
+
+constexpr std::size_t guard_bytes = 256;
+constexpr std::byte guard_value{0xa5};
+constexpr std::uint64_t printed_failures = 20;
+
+// Spreads indexes and ranks so that neighbours, and equal indexes of other ranks, differ.
+std::uint64_t spread(int rank, std::uint64_t i) {
+  return i * 7 + (i >> 5) * 3 + static_cast<std::uint64_t>(rank) * 31;
+}
+
+template <class T>
+double load(const std::byte* from) {
+  T value;
+  std::memcpy(&value, from, sizeof value);
+  return static_cast<double>(value);
+}
+
+template <class T>
+void store(std::byte* to, T value) {
+  std::memcpy(to, &value, sizeof value);
+}
+
+// `value` with `digits` binary digits; the range of exponents that the suite uses needs no more.
+double round_to_digits(double value, int digits) {
+  int exponent = 0;
+  const double fraction = std::frexp(value, &exponent);
+  return std::ldexp(std::nearbyint(std::ldexp(fraction, digits)), exponent - digits);
+}
+
+bool is_integer(DType dtype) {
+  return dtype == DType::i32 || dtype == DType::i64 || dtype == DType::u8;
+}
+
+}  // namespace
+
+void Report::expect(bool held, const std::string& what) {
+  ++checks_;
+  if (held) return;
+  if (++failures_ <= printed_failures) {
+    fmt::print(stderr, "rank {}: FAILED {}\n", rank_, what);
+    std::fflush(stderr);
+  }
+}
+
+Elements::Elements(DType dtype, std::uint64_t count)
+    : dtype_(dtype),
+      count_(count),
+      bytes_(count * atoll::size_of(dtype) + 2 * guard_bytes, guard_value) {}
+
+std::byte* Elements::data() { return bytes_.data() + guard_bytes; }
+const std::byte* Elements::data() const { return bytes_.data() + guard_bytes; }
+
+double Elements::get(std::uint64_t i) const {
+  const std::byte* at = data() + i * atoll::size_of(dtype_);
+  switch (dtype_) {
+    case DType::f32:
+      return load<float>(at);
+    case DType::f64:
+      return load<double>(at);
+    case DType::i32:
+      return load<std::int32_t>(at);
+    case DType::i64:
+      return load<std::int64_t>(at);
+    case DType::u8:
+      return load<std::uint8_t>(at);
+    case DType::bf16: {
+      atoll::bfloat16 value;
+      std::memcpy(&value, at, sizeof value);
+      return static_cast<double>(atoll::to_float(value));
+    }
+    case DType::f16: {
+      atoll::float16 value;
+      std::memcpy(&value, at, sizeof value);
+      return static_cast<double>(atoll::to_float(value));
+    }
+  }
+  return 0;
+}
+
+void Elements::set(std::uint64_t i, double value) {
+  std::byte* at = data() + i * atoll::size_of(dtype_);
+  switch (dtype_) {
+    case DType::f32:
+      return store(at, static_cast<float>(value));
+    case DType::f64:
+      return store(at, value);
+    case DType::i32:
+      return store(at, static_cast<std::int32_t>(value));
+    case DType::i64:
+      return store(at, static_cast<std::int64_t>(value));
+    case DType::u8:
+      return store(at, static_cast<std::uint8_t>(value));
+    case DType::bf16:
+      return store(at, atoll::to_bfloat16(static_cast<float>(value)));
+    case DType::f16:
+      return store(at, atoll::to_float16(static_cast<float>(value)));
+  }
+}
+
+bool Elements::guards_intact() const {
+  const auto intact = [](std::byte value) { return value == guard_value; };
+  return std::all_of(bytes_.begin(), bytes_.begin() + guard_bytes, intact) &&
+         std::all_of(bytes_.end() - guard_bytes, bytes_.end(), intact);
+}
+
+std::string Elements::describe(std::uint64_t i, double expected) const {
+  return fmt::format("element {} is {}, expected {}", i, get(i), expected);
+}
+
+double contribution(DType dtype, ReduceOp op, int rank, std::uint64_t i) {
+  const std::uint64_t value = spread(rank, i);
+  if (dtype == DType::u8) return static_cast<double>(value % (op == ReduceOp::avg ? 50 : 201));
+  return static_cast<double>(value % 511) - 255;  // eight binary digits: exact in bf16
+}
+
+double reduced(DType dtype, ReduceOp op, int ranks, std::uint64_t i) {
+  double result = contribution(dtype, op, 0, i);
+  for (int rank = 1; rank < ranks; ++rank) {
+    const double other = contribution(dtype, op, rank, i);
+    switch (op) {
+      case ReduceOp::sum:
+      case ReduceOp::avg:
+        result += other;
+        break;
+      case ReduceOp::min:
+        result = std::min(result, other);
+        break;
+      case ReduceOp::max:
+        result = std::max(result, other);
+        break;
+    }
+  }
+  if (op == ReduceOp::avg) {
+    if (is_integer(dtype)) return std::trunc(result / ranks);
+    if (dtype == DType::f64) return result / ranks;
+    result = static_cast<double>(static_cast<float>(result) / static_cast<float>(ranks));
+  }
+  return rounded(dtype, result);
+}
+
+double token(DType dtype, int rank, std::uint64_t i) {
+  return contribution(dtype, ReduceOp::max, rank, i);
+}
+
+double rounded(DType dtype, double value) {
+  switch (dtype) {
+    case DType::u8:
+      return static_cast<double>(static_cast<std::uint64_t>(value) % 256);
+    case DType::bf16:
+      return round_to_digits(value, 8);
+    case DType::f16:
+      return round_to_digits(value, 11);
+    case DType::f32:
+    case DType::f64:
+    case DType::i32:
+    case DType::i64:
+      return value;
+  }
+  return value;
+}
+
+std::vector<std::uint64_t> counts_around(int n) {
+  const auto ranks = static_cast<std::uint64_t>(n);
+  std::vector<std::uint64_t> counts = {0, 1, ranks - 1, ranks, ranks + 1, 7, 31, 127, 1009};
+  std::sort(counts.begin(), counts.end());
+  counts.erase(std::unique(counts.begin(), counts.end()), counts.end());
+  return counts;
+}
+
+std::string label(std::string_view operation, DType dtype, std::uint64_t count) {
+  return fmt::format("{} {} x {}", operation, atoll::name(dtype), count);
+}
+
+std::string label(std::string_view operation, ReduceOp op, DType dtype, std::uint64_t count,
+                  Place place) {
+  return fmt::format("{} {} {} x {}{}", operation, atoll::name(op), atoll::name(dtype), count,
+                     name(place));
+}
+
+}  // namespace conformance

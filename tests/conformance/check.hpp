@@ -1,0 +1,103 @@
+// What the checks of the suite share: a count of what held and what did not, buffers of any element
+// type with guards around them, and the values that ranks contribute.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "atoll/communicator.hpp"
+
+namespace conformance {
+
+using atoll::DType;
+using atoll::ReduceOp;
+
+inline constexpr DType all_dtypes[] = {DType::f32, DType::bf16, DType::f16, DType::f64,
+                                       DType::i32, DType::i64,  DType::u8};
+inline constexpr ReduceOp all_ops[] = {ReduceOp::sum, ReduceOp::avg, ReduceOp::min, ReduceOp::max};
+
+constexpr bool is_16_bit(DType dtype) { return dtype == DType::bf16 || dtype == DType::f16; }
+
+// Of one rank. Prints the first failures as they come.
+class Report {
+ public:
+  explicit Report(int rank) : rank_(rank) {}
+  void expect(bool held, const std::string& what);
+  std::uint64_t checks() const { return checks_; }
+  std::uint64_t failures() const { return failures_; }
+
+ private:
+  int rank_;
+  std::uint64_t checks_ = 0;
+  std::uint64_t failures_ = 0;
+};
+
+// `count` elements between two guards that nobody may write to. Values go in and out as double,
+// which holds everything the suite uses exactly.
+class Elements {
+ public:
+  Elements(DType dtype, std::uint64_t count);
+  DType dtype() const { return dtype_; }
+  std::uint64_t count() const { return count_; }
+  atoll::View view() { return {data(), count_, dtype_}; }
+  atoll::ConstView view() const { return {data(), count_, dtype_}; }
+  double get(std::uint64_t i) const;
+  void set(std::uint64_t i, double value);
+  bool guards_intact() const;
+
+  template <class Value>  // double value(std::uint64_t i)
+  Elements& fill(const Value& value) {
+    for (std::uint64_t i = 0; i < count_; ++i) set(i, value(i));
+    return *this;
+  }
+  // The first element that is not value(i), and what it is; "" when all are right.
+  template <class Value>
+  std::string difference(const Value& value) const {
+    for (std::uint64_t i = 0; i < count_; ++i) {
+      const double expected = value(i);
+      if (get(i) != expected) return describe(i, expected);
+    }
+    return guards_intact() ? "" : "wrote outside of the buffer";
+  }
+
+ private:
+  std::byte* data();
+  const std::byte* data() const;
+  std::string describe(std::uint64_t i, double expected) const;
+
+  DType dtype_;
+  std::uint64_t count_;
+  std::vector<std::byte> bytes_;
+};
+
+// What `rank` contributes at index i: small integers, so that sums are exact in every type but the
+// 16-bit ones, where they need one rounding and would show a second one. Sums of u8 wrap, except
+// those of averages, where the sum must fit.
+double contribution(DType dtype, ReduceOp op, int rank, std::uint64_t i);
+// What a reduction over `ranks` ranks must give at index i.
+double reduced(DType dtype, ReduceOp op, int ranks, std::uint64_t i);
+// Any element of the type, for operations that only move it.
+double token(DType dtype, int rank, std::uint64_t i);
+
+// `value` rounded once to the type, to nearest even; computed apart from the library's conversions.
+double rounded(DType dtype, double value);
+
+// 0, 1, n - 1, n, n + 1 and some primes: where an algorithm that cuts counts by n goes wrong.
+std::vector<std::uint64_t> counts_around(int n);
+inline constexpr std::uint64_t large_count = (1u << 20) + 7;
+
+// "all_reduce sum bf16 x 7 in place", for messages.
+enum class Place {
+  in,
+  out
+};
+constexpr std::string_view name(Place place) { return place == Place::in ? " in place" : ""; }
+std::string label(std::string_view operation, DType dtype, std::uint64_t count);
+std::string label(std::string_view operation, ReduceOp op, DType dtype, std::uint64_t count,
+                  Place place);
+
+}  // namespace conformance

@@ -1,0 +1,195 @@
+// conformance_failures CASE
+//
+// What the ranks of a job are told when one of them fails: one line that names it, on every rank,
+// in time. Each case is one start of the ranks by run_ranks; rank 1 is always the one that
+// misbehaves.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <csignal>
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <vector>
+
+#include "atoll/communicator.hpp"
+#include "atoll/error.hpp"
+
+namespace {
+
+using namespace std::chrono_literals;
+using Clock = std::chrono::steady_clock;
+
+constexpr int culprit = 1;
+constexpr auto soon = 15s;  // generous: ranks outnumber cores, and sanitizers are slow
+
+struct Job {
+  atoll::World& world;
+  atoll::Communicator& comm;
+  atoll::Stream& stream;
+};
+
+int complain(const Job& job, std::string_view what) {
+  fmt::print(stderr, "rank {}: FAILED: {}\n", job.world.rank(), what);
+  return 1;
+}
+
+// The error that `call` ends in.
+std::optional<atoll::Error> error_of(const std::function<void()>& call) {
+  try {
+    call();
+  } catch (const atoll::Error& error) {
+    return error;
+  }
+  return std::nullopt;
+}
+
+// One line, with one of `codes`, that has all of `words` in it.
+int expect_error(const Job& job, const std::optional<atoll::Error>& error,
+                 const std::vector<atoll::ErrorCode>& codes,
+                 const std::vector<std::string_view>& words) {
+  if (!error) return complain(job, "no error came");
+  const std::string_view text = error->what();
+  fmt::print("rank {}: {}: {}\n", job.world.rank(), atoll::name(error->code()), text);
+  if (std::find(codes.begin(), codes.end(), error->code()) == codes.end()) {
+    return complain(job, "an error of another kind was expected");
+  }
+  if (text.find('\n') != std::string_view::npos) return complain(job, "several lines");
+  for (const std::string_view word : words) {
+    if (text.find(word) == std::string_view::npos) {
+      return complain(job, fmt::format("the message lacks \"{}\"", word));
+    }
+  }
+  if (!job.world.failure()) return complain(job, "the World does not know of the failure");
+  if (!error_of([&] { job.comm.barrier(job.stream).synchronize(); })) {
+    return complain(job, "the communicator went on after the failure");
+  }
+  return 0;
+}
+
+// Rank 1 dies in the middle of a collective.
+int killed(const Job& job) {
+  std::vector<float> data(1u << 21, 1.0f);
+  std::jthread executioner;
+  if (job.world.rank() == culprit) {
+    executioner = std::jthread([] {
+      std::this_thread::sleep_for(300ms);
+      std::raise(SIGKILL);
+    });
+  }
+  auto last = Clock::now();
+  const auto end = last + soon;
+  const auto error = error_of([&] {
+    while (Clock::now() < end) {
+      job.comm.all_reduce(data, data, atoll::ReduceOp::max, job.stream).synchronize();
+      last = Clock::now();
+    }
+  });
+  if (Clock::now() - last > soon) return complain(job, "the error came late");
+  return expect_error(job, error, {atoll::ErrorCode::peer_lost, atoll::ErrorCode::aborted},
+                      {"rank 1"});
+}
+
+// Rank 1 does not call; ATOLL_TIMEOUT ends the others' wait, and then its own sleep.
+int absent(const Job& job) {
+  const auto start = Clock::now();
+  if (job.world.rank() == culprit) {
+    while (!job.world.failure() && Clock::now() - start < soon) std::this_thread::sleep_for(10ms);
+    return expect_error(job, error_of([&] { job.world.check(); }),
+                        {atoll::ErrorCode::timeout, atoll::ErrorCode::aborted}, {"rank 1"});
+  }
+  std::vector<float> data(100, 1.0f);
+  const auto error = error_of(
+      [&] { job.comm.all_reduce(data, data, atoll::ReduceOp::sum, job.stream).synchronize(); });
+  if (Clock::now() - start > soon) return complain(job, "the error came late");
+  return expect_error(job, error, {atoll::ErrorCode::timeout, atoll::ErrorCode::aborted},
+                      {"rank 1", "all_reduce"});
+}
+
+// Whoever notices says mismatch; who hears of it is stopped with that reason.
+int expect_mismatch(const Job& job, const std::optional<atoll::Error>& error) {
+  return expect_error(job, error, {atoll::ErrorCode::mismatch, atoll::ErrorCode::aborted},
+                      {"all_reduce", "rank"});
+}
+
+int other_count(const Job& job) {
+  std::vector<float> data(job.world.rank() == culprit ? 1001 : 1000, 1.0f);
+  return expect_mismatch(
+      job, error_of([&] {
+        job.comm.all_reduce(data, data, atoll::ReduceOp::sum, job.stream).synchronize();
+      }));
+}
+
+int other_dtype(const Job& job) {
+  std::vector<float> data(1000, 1.0f);
+  std::vector<double> doubles(1000, 1.0);
+  return expect_mismatch(
+      job, error_of([&] {
+        const atoll::View view =
+            job.world.rank() == culprit ? atoll::View(doubles) : atoll::View(data);
+        job.comm.all_reduce(view, view, atoll::ReduceOp::sum, job.stream).synchronize();
+      }));
+}
+
+int other_operation(const Job& job) {
+  std::vector<float> data(1000, 1.0f);
+  return expect_mismatch(
+      job, error_of([&] {
+        if (job.world.rank() == culprit) {
+          job.comm.broadcast(data, 0, job.stream).synchronize();
+        } else {
+          job.comm.all_reduce(data, data, atoll::ReduceOp::sum, job.stream).synchronize();
+        }
+      }));
+}
+
+// Rank 1 gives up: the others are stopped with its reason.
+int declared(const Job& job) {
+  if (job.world.rank() == culprit) {
+    job.world.fail("rank 1 ran out of patience");
+  }
+  std::vector<float> data(100, 1.0f);
+  const auto error = error_of([&] {
+    if (job.world.rank() == culprit) job.world.check();
+    job.comm.all_reduce(data, data, atoll::ReduceOp::sum, job.stream).synchronize();
+  });
+  return expect_error(job, error, {atoll::ErrorCode::aborted}, {"rank 1 ran out of patience"});
+}
+
+int run(const std::string& name) {
+  const std::map<std::string, int (*)(const Job&)> cases = {{"killed", killed},
+                                                            {"absent", absent},
+                                                            {"other_count", other_count},
+                                                            {"other_dtype", other_dtype},
+                                                            {"other_operation", other_operation},
+                                                            {"declared", declared}};
+  atoll::World world = atoll::World::from_env();
+  const auto mesh = atoll::Mesh::make(world, {.replicate = 1, .shard = world.size()});
+  auto comm = atoll::Communicator::open(mesh.axis("shard"), {.name = "", .backend = "host"});
+  atoll::Stream stream = comm.device().stream({.name = name});
+  std::vector<float> warm_up(10, 1.0f);
+  comm.all_reduce(warm_up, warm_up, atoll::ReduceOp::sum, stream).synchronize();
+  world.barrier();
+  // The others have left the barrier, and wait, when things go wrong.
+  if (world.rank() == culprit) std::this_thread::sleep_for(500ms);
+  return cases.at(name)({world, comm, stream});
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc != 2) {
+    fmt::print(stderr, "conformance_failures CASE\n");
+    return 2;
+  }
+  try {
+    return run(argv[1]);
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "FAILED: {}\n", error.what());
+    return 1;
+  }
+}

@@ -1,0 +1,135 @@
+// send, recv, groups of them, and barrier.
+#include <chrono>
+#include <thread>
+
+#include "checks.hpp"
+
+namespace conformance {
+namespace {
+
+using SendRecv = atoll::Communicator::SendRecv;
+
+void fill(Elements& data, int rank) {
+  data.fill([&](std::uint64_t i) { return token(data.dtype(), rank, i); });
+}
+
+std::string difference(const Elements& data, int rank) {
+  return data.difference([&](std::uint64_t i) { return token(data.dtype(), rank, i); });
+}
+
+// Rank 0 sends to 1, which sends what it got to 2, and so on: needs no group.
+void chain(Rank& self, DType dtype, std::uint64_t count) {
+  Elements data(dtype, count);
+  if (self.rank() == 0) {
+    fill(data, 0);
+  } else {
+    self.comm.recv(data.view(), self.rank() - 1, self.stream).synchronize();
+  }
+  if (self.rank() + 1 < self.size()) {
+    self.comm.send(data.view(), self.rank() + 1, self.stream).synchronize();
+  }
+  const std::string wrong = difference(data, 0);
+  self.report.expect(wrong.empty(), label("send recv", dtype, count) + ": " + wrong);
+}
+
+// Messages between two ranks keep their order.
+void sequence(Rank& self) {
+  constexpr int messages = 20;
+  if (self.rank() > 1) return;
+  for (int k = 0; k < messages; ++k) {
+    Elements data(DType::i32, static_cast<std::uint64_t>(k) * 50);
+    if (self.rank() == 0) {
+      fill(data, k);
+      self.comm.send(data.view(), 1, self.stream).synchronize();
+    } else {
+      self.comm.recv(data.view(), 0, self.stream).synchronize();
+      const std::string wrong = difference(data, k);
+      self.report.expect(wrong.empty(), "message " + std::to_string(k) + ": " + wrong);
+    }
+  }
+}
+
+// Everybody sends to the next rank and receives from the one before.
+void ring(Rank& self, DType dtype, std::uint64_t count) {
+  const int next = (self.rank() + 1) % self.size();
+  const int previous = (self.rank() + self.size() - 1) % self.size();
+  Elements out(dtype, count);
+  Elements in(dtype, count);
+  fill(out, self.rank());
+  const SendRecv operations[] = {{SendRecv::Kind::send, out.view(), next},
+                                 {SendRecv::Kind::recv, in.view(), previous}};
+  self.comm.group(operations, self.stream).synchronize();
+  const std::string wrong = difference(in, previous);
+  self.report.expect(wrong.empty(), label("group, ring", dtype, count) + ": " + wrong);
+  self.report.expect(difference(out, self.rank()).empty(),
+                     "group, ring: the sender's data changed");
+}
+
+// Everybody to everybody, itself included, each pair with a length of its own.
+void all_pairs(Rank& self, std::uint64_t unit) {
+  const auto length = [&](int from, int to) {
+    return unit * static_cast<std::uint64_t>(1 + from + 2 * to);
+  };
+  std::vector<Elements> out;
+  std::vector<Elements> in;
+  std::vector<SendRecv> operations;
+  for (int peer = 0; peer < self.size(); ++peer) {
+    fill(out.emplace_back(DType::f32, length(self.rank(), peer)), self.rank() + 10 * peer);
+    in.emplace_back(DType::f32, length(peer, self.rank()));
+  }
+  for (int peer = 0; peer < self.size(); ++peer) {
+    const auto i = static_cast<std::size_t>(peer);
+    operations.push_back({SendRecv::Kind::send, out[i].view(), peer});
+    operations.push_back({SendRecv::Kind::recv, in[i].view(), peer});
+  }
+  self.comm.group(operations, self.stream).synchronize();
+  for (int peer = 0; peer < self.size(); ++peer) {
+    const std::string wrong =
+        difference(in[static_cast<std::size_t>(peer)], peer + 10 * self.rank());
+    self.report.expect(wrong.empty(),
+                       "group, all pairs, from rank " + std::to_string(peer) + ": " + wrong);
+  }
+}
+
+std::int64_t now_ns() {
+  return std::chrono::steady_clock::now().time_since_epoch() / std::chrono::nanoseconds(1);
+}
+
+}  // namespace
+
+void check_send_recv(Rank& self) {
+  for (const DType dtype : all_dtypes) {
+    for (const std::uint64_t count : counts_around(self.size())) chain(self, dtype, count);
+  }
+  chain(self, DType::f32, large_count);
+  if (self.size() > 1) sequence(self);
+}
+
+void check_group(Rank& self) {
+  for (const DType dtype : all_dtypes) {
+    for (const std::uint64_t count : counts_around(self.size())) ring(self, dtype, count);
+  }
+  ring(self, DType::f32, large_count);
+  all_pairs(self, 1);
+  all_pairs(self, 30011);
+  self.comm.group({}, self.stream).synchronize();
+}
+
+// Nobody leaves before the last one has come; all ranks of the suite share a clock.
+void check_barrier(Rank& self) {
+  const auto ranks = static_cast<std::size_t>(self.size());
+  for (int late = 0; late < self.size(); ++late) {
+    if (self.rank() == late) std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    const std::vector<std::int64_t> came = {now_ns()};
+    self.comm.barrier(self.stream).synchronize();
+    const std::int64_t left = now_ns();
+    std::vector<std::int64_t> all(ranks);
+    self.comm.all_gather(came, all, self.stream).synchronize();
+    for (std::size_t r = 0; r < ranks; ++r) {
+      self.report.expect(all[r] <= left,
+                         "barrier: left before rank " + std::to_string(r) + " had come");
+    }
+  }
+}
+
+}  // namespace conformance

@@ -1,0 +1,77 @@
+// all_gather, broadcast and all_to_all: elements arrive as they left.
+#include "checks.hpp"
+
+namespace conformance {
+namespace {
+
+std::uint64_t unsigned_of(int value) { return static_cast<std::uint64_t>(value); }
+
+void all_gather(Rank& self, DType dtype, std::uint64_t count, Place place) {
+  const auto own = [&](std::uint64_t i) { return token(dtype, self.rank(), i); };
+  const std::uint64_t first = unsigned_of(self.rank()) * count;
+  Elements src(dtype, count);
+  Elements dst(dtype, count * unsigned_of(self.size()));
+  src.fill(own);
+  for (std::uint64_t i = 0; place == Place::in && i < count; ++i) dst.set(first + i, own(i));
+  const atoll::ConstView from = place == Place::in ? dst.view().part(first, count) : src.view();
+  self.comm.all_gather(from, dst.view(), self.stream).synchronize();
+  const std::string wrong = dst.difference(
+      [&](std::uint64_t i) { return token(dtype, static_cast<int>(i / count), i % count); });
+  const std::string what = label("all_gather", dtype, count) + std::string(name(place)) + ": ";
+  self.report.expect(wrong.empty(), what + wrong);
+  self.report.expect(src.difference(own).empty(), what + "src changed");
+}
+
+void broadcast(Rank& self, DType dtype, std::uint64_t count, int root) {
+  Elements data(dtype, count);
+  data.fill([&](std::uint64_t i) { return token(dtype, self.rank(), i); });
+  self.comm.broadcast(data.view(), root, self.stream).synchronize();
+  const std::string wrong = data.difference([&](std::uint64_t i) { return token(dtype, root, i); });
+  self.report.expect(wrong.empty(), label("broadcast", dtype, count) + " from rank " +
+                                        std::to_string(root) + ": " + wrong);
+}
+
+void all_to_all(Rank& self, DType dtype, std::uint64_t count) {
+  const auto own = [&](std::uint64_t i) { return token(dtype, self.rank(), i); };
+  Elements src(dtype, count * unsigned_of(self.size()));
+  Elements dst(dtype, src.count());
+  src.fill(own);
+  self.comm.all_to_all(src.view(), dst.view(), self.stream).synchronize();
+  const std::string wrong = dst.difference([&](std::uint64_t i) {
+    return token(dtype, static_cast<int>(i / count), unsigned_of(self.rank()) * count + i % count);
+  });
+  const std::string what = label("all_to_all", dtype, count) + ": ";
+  self.report.expect(wrong.empty(), what + wrong);
+  self.report.expect(src.difference(own).empty(), what + "src changed");
+}
+
+}  // namespace
+
+void check_all_gather(Rank& self) {
+  for (const DType dtype : all_dtypes) {
+    for (const std::uint64_t count : counts_around(self.size())) {
+      all_gather(self, dtype, count, Place::out);
+      all_gather(self, dtype, count, Place::in);
+    }
+  }
+  all_gather(self, DType::bf16, large_count, Place::out);
+  all_gather(self, DType::f32, large_count, Place::in);
+}
+
+void check_broadcast(Rank& self) {
+  for (const DType dtype : all_dtypes) {
+    for (const std::uint64_t count : counts_around(self.size())) {
+      for (int root = 0; root < self.size(); ++root) broadcast(self, dtype, count, root);
+    }
+  }
+  broadcast(self, DType::f32, large_count, self.size() - 1);
+}
+
+void check_all_to_all(Rank& self) {
+  for (const DType dtype : all_dtypes) {
+    for (const std::uint64_t count : counts_around(self.size())) all_to_all(self, dtype, count);
+  }
+  all_to_all(self, DType::f32, large_count / unsigned_of(self.size()));
+}
+
+}  // namespace conformance

@@ -1,0 +1,151 @@
+// reduce_scatter and all_reduce: values, rounding, and the order of floating point sums.
+#include <cmath>
+
+#include "checks.hpp"
+
+namespace conformance {
+namespace {
+
+std::uint64_t unsigned_of(int value) { return static_cast<std::uint64_t>(value); }
+
+void reduce_scatter(Rank& self, DType dtype, ReduceOp op, std::uint64_t count, Place place) {
+  const auto own = [&](std::uint64_t i) { return contribution(dtype, op, self.rank(), i); };
+  const std::uint64_t first = unsigned_of(self.rank()) * count;
+  const auto expected = [&](std::uint64_t i) { return reduced(dtype, op, self.size(), first + i); };
+  Elements src(dtype, count * unsigned_of(self.size()));
+  Elements dst(dtype, count);
+  src.fill(own);
+  const atoll::View to = place == Place::in ? src.view().part(first, count) : dst.view();
+  self.comm.reduce_scatter(src.view(), to, op, self.stream).synchronize();
+  for (std::uint64_t i = 0; place == Place::in && i < count; ++i) dst.set(i, src.get(first + i));
+  const std::string what = label("reduce_scatter", op, dtype, count, place) + ": ";
+  const std::string wrong = dst.difference(expected);
+  self.report.expect(wrong.empty(), what + wrong);
+  const std::string others = src.difference([&](std::uint64_t i) {
+    const bool result = place == Place::in && i >= first && i < first + count;
+    return result ? expected(i - first) : own(i);
+  });
+  self.report.expect(others.empty(), what + "src: " + others);
+}
+
+void all_reduce(Rank& self, DType dtype, ReduceOp op, std::uint64_t count, Place place) {
+  const auto own = [&](std::uint64_t i) { return contribution(dtype, op, self.rank(), i); };
+  Elements src(dtype, count);
+  Elements dst(dtype, count);
+  src.fill(own);
+  dst.fill(own);
+  const atoll::ConstView from = place == Place::in ? dst.view() : src.view();
+  self.comm.all_reduce(from, dst.view(), op, self.stream).synchronize();
+  const std::string wrong =
+      dst.difference([&](std::uint64_t i) { return reduced(dtype, op, self.size(), i); });
+  const std::string what = label("all_reduce", op, dtype, count, place) + ": ";
+  self.report.expect(wrong.empty(), what + wrong);
+  self.report.expect(src.difference(own).empty(), what + "src changed");
+}
+
+// Values of very different size, so that another order of summation gives another sum.
+double uneven(DType dtype, int rank, std::uint64_t i) {
+  std::uint64_t x = (i + 1) * 0x9e3779b97f4a7c15u + unsigned_of(rank) * 0xd1b54a32d192ed03u;
+  x ^= x >> 29;
+  x *= 0xbf58476d1ce4e5b9u;
+  x ^= x >> 32;
+  const double mantissa = static_cast<double>(x % 2001) / 1000 - 1;
+  const int exponent = static_cast<int>((x >> 20) % 24) - 12;
+  const double value = std::ldexp(mantissa, exponent);
+  if (dtype == DType::f64) return value;
+  // The numbers of f16 end at 2^-24; multiples of 2^-20 that have its digits are numbers of f16.
+  if (dtype == DType::f16) return std::nearbyint(rounded(dtype, value) * 0x1p20) * 0x1p-20;
+  return rounded(dtype, static_cast<double>(static_cast<float>(value)));
+}
+
+// ((0 + 1) + (2 + 3)) + ..., an odd last one carried up; T is the type that sums.
+template <class T>
+double tree_sum(DType dtype, int ranks, std::uint64_t i) {
+  std::vector<T> parts;
+  for (int rank = 0; rank < ranks; ++rank) {
+    parts.push_back(static_cast<T>(uneven(dtype, rank, i)));
+  }
+  while (parts.size() > 1) {
+    std::vector<T> next;
+    for (std::size_t p = 0; p < parts.size(); p += 2) {
+      next.push_back(p + 1 < parts.size() ? parts[p] + parts[p + 1] : parts[p]);
+    }
+    parts = std::move(next);
+  }
+  return static_cast<double>(parts.front());
+}
+
+double ordered_sum(DType dtype, int ranks, std::uint64_t i) {
+  if (dtype == DType::f64) return tree_sum<double>(dtype, ranks, i);
+  const double sum = tree_sum<float>(dtype, ranks, i);
+  if (dtype == DType::f32) return sum;
+  Elements one(dtype, 1);  // subnormal f16 sums: the library's rounding is as good as another
+  one.set(0, sum);
+  return one.get(0);
+}
+
+void ordered(Rank& self, DType dtype, std::uint64_t count) {
+  const auto own = [&](std::uint64_t i) { return uneven(dtype, self.rank(), i); };
+  const auto sum = [&](std::uint64_t i) { return ordered_sum(dtype, self.size(), i); };
+  Elements whole(dtype, count);
+  whole.fill(own);
+  self.comm.all_reduce(whole.view(), whole.view(), ReduceOp::sum, self.stream).synchronize();
+  const std::string wrong = whole.difference(sum);
+  self.report.expect(wrong.empty(),
+                     "order of sums: " + label("all_reduce", dtype, count) + ": " + wrong);
+
+  const std::uint64_t first = unsigned_of(self.rank()) * count;
+  Elements src(dtype, count * unsigned_of(self.size()));
+  Elements dst(dtype, count);
+  src.fill(own);
+  self.comm.reduce_scatter(src.view(), dst.view(), ReduceOp::sum, self.stream).synchronize();
+  const std::string scattered = dst.difference([&](std::uint64_t i) { return sum(first + i); });
+  self.report.expect(scattered.empty(),
+                     "order of sums: " + label("reduce_scatter", dtype, count) + ": " + scattered);
+}
+
+// `host` orders all of its sums; on a backend that cannot, core does so for the 16-bit types.
+bool promises_order(const Rank& self, DType dtype) {
+  return self.backend() == "host" || is_16_bit(dtype);
+}
+
+}  // namespace
+
+void check_reduce_scatter(Rank& self) {
+  for (const DType dtype : all_dtypes) {
+    for (const ReduceOp op : all_ops) {
+      for (const std::uint64_t count : counts_around(self.size())) {
+        reduce_scatter(self, dtype, op, count, Place::out);
+        reduce_scatter(self, dtype, op, count, Place::in);
+      }
+    }
+  }
+  const std::uint64_t share = large_count / unsigned_of(self.size());
+  reduce_scatter(self, DType::f32, ReduceOp::sum, share, Place::out);
+  reduce_scatter(self, DType::bf16, ReduceOp::sum, share, Place::in);
+}
+
+void check_all_reduce(Rank& self) {
+  for (const DType dtype : all_dtypes) {
+    for (const ReduceOp op : all_ops) {
+      for (const std::uint64_t count : counts_around(self.size())) {
+        all_reduce(self, dtype, op, count, Place::out);
+        all_reduce(self, dtype, op, count, Place::in);
+      }
+    }
+  }
+  all_reduce(self, DType::f32, ReduceOp::sum, large_count, Place::in);
+  all_reduce(self, DType::bf16, ReduceOp::avg, large_count, Place::out);
+}
+
+void check_order_of_summation(Rank& self) {
+  for (const DType dtype : {DType::f32, DType::f64, DType::bf16, DType::f16}) {
+    if (!promises_order(self, dtype)) continue;
+    for (const std::uint64_t count :
+         {std::uint64_t{1}, std::uint64_t{7}, std::uint64_t{5003}, std::uint64_t{70001}}) {
+      ordered(self, dtype, count);
+    }
+  }
+}
+
+}  // namespace conformance

@@ -1,0 +1,118 @@
+// conformance_suite BACKEND [--threads N]
+//
+// Every check, on every rank, over one communicator of BACKEND. Started once per rank by run_ranks
+// or by an MPI launcher. With --threads the ranks are threads of this process, each with a World of
+// its own, so that a thread sanitizer sees both sides of every exchange; it takes the address and
+// the token of the job from the environment, as a single rank of run_ranks has them.
+#include <fmt/format.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <string_view>
+#include <thread>
+
+#include "atoll/error.hpp"
+#include "checks.hpp"
+
+namespace conformance {
+namespace {
+
+constexpr int failed = 1;
+constexpr int skipped = 77;
+
+struct Check {
+  std::string_view name;
+  void (*run)(Rank&);
+};
+
+constexpr Check all_checks[] = {
+    {"all_gather", check_all_gather},
+    {"broadcast", check_broadcast},
+    {"all_to_all", check_all_to_all},
+    {"reduce_scatter", check_reduce_scatter},
+    {"all_reduce", check_all_reduce},
+    {"order of summation", check_order_of_summation},
+    {"send and recv", check_send_recv},
+    {"group", check_group},
+    {"barrier", check_barrier},
+    {"wait orders streams", check_wait_orders_streams},
+    {"calls return at once", check_calls_return_at_once},
+    {"order across streams", check_order_across_streams},
+    {"many in flight", check_many_in_flight},
+    {"two communicators", check_two_communicators},
+    {"mesh axes", check_mesh_axes},
+    {"invalid arguments", check_invalid_arguments},
+    {"unknown backend", check_unknown_backend},
+};
+
+// Why `backend` cannot be tested here; "" when it can.
+std::string missing(atoll::World& world, std::string_view backend) {
+  for (const auto& info : atoll::available_backends(world)) {
+    if (info.name == backend) return info.unusable;
+  }
+  return "not built";
+}
+
+int run_checks(atoll::World& world, const std::string& backend) {
+  const auto mesh = atoll::Mesh::make(world, {.replicate = 1, .shard = world.size()});
+  auto comm = atoll::Communicator::open(mesh.axis("shard"), {.name = "", .backend = backend});
+  atoll::Stream stream = comm.device().stream({.name = "conformance"});
+  Report report(world.rank());
+  report.expect(comm.backend() == backend, "opened the backend that was asked for");
+  report.expect(comm.rank() == world.rank() && comm.size() == world.size(), "place in the axis");
+  Rank self{world, comm, stream, report};
+  for (const Check& check : all_checks) {
+    const std::uint64_t before = report.checks();
+    check.run(self);
+    report.expect(report.checks() > before, fmt::format("{} checked nothing", check.name));
+  }
+  fmt::print("rank {} of {}: {} checks on {}, {} failed\n", world.rank(), world.size(),
+             report.checks(), backend, report.failures());
+  return report.failures() == 0 ? 0 : failed;
+}
+
+int run_rank(atoll::Config config, const std::string& backend) {
+  try {
+    atoll::World world = atoll::World::from_env(std::move(config));
+    const std::string reason = missing(world, backend);
+    if (!reason.empty()) {
+      fmt::print("rank {}: skipped, backend {}: {}\n", world.rank(), backend, reason);
+      return skipped;
+    }
+    return run_checks(world, backend);
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "FAILED: {}\n", error.what());
+    return failed;
+  }
+}
+
+int run_threads(const std::string& backend, int ranks) {
+  std::vector<int> results(static_cast<std::size_t>(ranks), failed);
+  {
+    std::vector<std::jthread> threads;
+    for (int rank = 0; rank < ranks; ++rank) {
+      threads.emplace_back([&results, &backend, rank, ranks] {
+        atoll::Config config = atoll::Config::from_env();
+        config.rank = rank;
+        config.size = ranks;
+        results[static_cast<std::size_t>(rank)] = run_rank(std::move(config), backend);
+      });
+    }
+  }
+  for (const int result : results) {
+    if (result != 0) return result;
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace conformance
+
+int main(int argc, char** argv) {
+  if (argc == 2) return conformance::run_rank(atoll::Config::from_env(), argv[1]);
+  if (argc == 4 && std::string_view(argv[2]) == "--threads") {
+    return conformance::run_threads(argv[1], std::atoi(argv[3]));
+  }
+  fmt::print(stderr, "conformance_suite BACKEND [--threads N]\n");
+  return 2;
+}

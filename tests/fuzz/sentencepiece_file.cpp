@@ -1,0 +1,14 @@
+// The outer layout of a tokenizer model, which stands between a file and the library's parser.
+#include "data/sentencepiece_file.hpp"
+
+#include <cstdint>
+
+#include "atoll/error.hpp"
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* bytes, std::size_t size) {
+  try {
+    train::check_sentencepiece_file({reinterpret_cast<const char*>(bytes), size}, "input");
+  } catch (const atoll::Error&) {
+  }
+  return 0;
+}

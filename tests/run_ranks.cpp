@@ -1,0 +1,265 @@
+// run_ranks -n N [--timeout SECONDS] [--killed RANK] [--] PROGRAM [ARGUMENTS...]
+//
+// Starts the ranks of a test on this machine: N processes that find each other through ATOLL_RANK,
+// ATOLL_SIZE, ATOLL_ADDR and ATOLL_TOKEN. Their output comes out line by line with the rank in
+// front. Collective bugs hang rather than fail, so after the timeout (default 100 s) it kills the
+// ranks that are left, names them, and exits with 124. Otherwise it exits with the worst status of
+// a rank: a failure, then 77 (skipped), then 0. --killed says that a rank is meant to die of
+// SIGKILL: then that is its success, and anything else a failure.
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <chrono>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <random>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr int skipped = 77;
+constexpr int timed_out = 124;
+constexpr int signalled = 128;  // plus the signal's number, as a shell reports it
+
+class Fd {
+ public:
+  Fd() = default;
+  explicit Fd(int fd) : fd_(fd) {}
+  Fd(Fd&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+  Fd& operator=(Fd&& other) noexcept {
+    std::swap(fd_, other.fd_);
+    return *this;
+  }
+  ~Fd() { reset(); }
+  int get() const { return fd_; }
+  void reset() {
+    if (fd_ >= 0) ::close(std::exchange(fd_, -1));
+  }
+
+ private:
+  int fd_ = -1;
+};
+
+struct Options {
+  int ranks = 0;
+  int killed = -1;
+  std::chrono::seconds timeout{100};
+  std::vector<char*> command;  // ends with a null pointer, for execvp
+};
+
+struct Rank {
+  pid_t pid = -1;
+  Fd output;
+  std::string line;  // what has come of the line under way
+  bool running = true;
+  int status = 0;
+};
+
+[[noreturn]] void fail(const std::string& what) {
+  throw std::system_error(errno, std::generic_category(), what);
+}
+
+Options parse(int argc, char** argv) {
+  Options options;
+  int i = 1;
+  const auto number = [&] { return i + 1 < argc ? std::stoi(argv[++i]) : 0; };
+  for (; i < argc && argv[i][0] == '-'; ++i) {
+    const std::string_view flag = argv[i];
+    if (flag == "-n") {
+      options.ranks = number();
+    } else if (flag == "--timeout") {
+      options.timeout = std::chrono::seconds(number());
+    } else if (flag == "--killed") {
+      options.killed = number();
+    } else if (flag == "--") {
+      ++i;
+      break;
+    } else {
+      throw std::invalid_argument("unknown option " + std::string(flag));
+    }
+  }
+  options.command.assign(argv + i, argv + argc);
+  if (options.ranks < 1 || options.command.empty()) {
+    throw std::invalid_argument("run_ranks -n N [--timeout SECONDS] [--killed RANK] PROGRAM ...");
+  }
+  options.command.push_back(nullptr);
+  return options;
+}
+
+// A free port of the loopback interface. The socket stays bound, but does not listen, until the job
+// ends: rank 0, which sets SO_REUSEADDR as this does, can listen there, and nobody else is given
+// it.
+struct Reservation {
+  Fd socket;
+  int port = 0;
+};
+
+Reservation reserve_port() {
+  Reservation result{Fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)), 0};
+  const int yes = 1;
+  ::setsockopt(result.socket.get(), SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t length = sizeof address;
+  auto* generic = reinterpret_cast<sockaddr*>(&address);
+  if (::bind(result.socket.get(), generic, length) != 0) fail("bind");
+  if (::getsockname(result.socket.get(), generic, &length) != 0) fail("getsockname");
+  result.port = ntohs(address.sin_port);
+  return result;
+}
+
+std::string random_token() {
+  std::random_device random;
+  std::string token;
+  for (int i = 0; i < 4; ++i) token += std::to_string(random());
+  return token;
+}
+
+// In the child: becomes the rank.
+[[noreturn]] void become(const Options& options, int rank, int output, const std::string& address,
+                         const std::string& token) {
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  ::dup2(output, STDOUT_FILENO);
+  ::dup2(output, STDERR_FILENO);
+  ::setenv("ATOLL_RANK", std::to_string(rank).c_str(), 1);
+  ::setenv("ATOLL_SIZE", std::to_string(options.ranks).c_str(), 1);
+  ::setenv("ATOLL_ADDR", address.c_str(), 1);
+  ::setenv("ATOLL_TOKEN", token.c_str(), 1);
+  ::execvp(options.command[0], options.command.data());
+  std::fprintf(stderr, "cannot start %s: %s\n", options.command[0], std::strerror(errno));
+  std::_Exit(1);
+}
+
+Rank start(const Options& options, int rank, const std::string& address, const std::string& token) {
+  std::array<int, 2> ends{};
+  if (::pipe2(ends.data(), O_CLOEXEC) != 0) fail("pipe");
+  Rank result;
+  result.output = Fd(ends[0]);
+  const Fd input(ends[1]);
+  result.pid = ::fork();
+  if (result.pid < 0) fail("fork");
+  if (result.pid == 0) become(options, rank, input.get(), address, token);
+  return result;
+}
+
+void print(int rank, std::string_view line) {
+  std::printf("[%d] %.*s\n", rank, static_cast<int>(line.size()), line.data());
+  std::fflush(stdout);
+}
+
+// Reads what there is; at the end of the output, waits for the rank, which has then as good as
+// ended.
+void drain(Rank& rank, int number) {
+  std::array<char, 4096> buffer{};
+  const ssize_t n = ::read(rank.output.get(), buffer.data(), buffer.size());
+  if (n < 0 && errno == EINTR) return;
+  if (n > 0) {
+    rank.line.append(buffer.data(), static_cast<std::size_t>(n));
+    for (std::size_t end; (end = rank.line.find('\n')) != std::string::npos;) {
+      print(number, std::string_view(rank.line).substr(0, end));
+      rank.line.erase(0, end + 1);
+    }
+    return;
+  }
+  if (!rank.line.empty()) print(number, rank.line);
+  rank.output.reset();
+  while (::waitpid(rank.pid, &rank.status, 0) < 0 && errno == EINTR) {
+  }
+  rank.running = false;
+}
+
+// False when the time is over while ranks are running.
+bool watch(std::vector<Rank>& ranks, Clock::time_point deadline) {
+  for (;;) {
+    std::vector<pollfd> descriptors;
+    std::vector<int> numbers;
+    for (std::size_t i = 0; i < ranks.size(); ++i) {
+      if (!ranks[i].running) continue;
+      descriptors.push_back({ranks[i].output.get(), POLLIN, 0});
+      numbers.push_back(static_cast<int>(i));
+    }
+    if (descriptors.empty()) return true;
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now());
+    if (left.count() <= 0) return false;
+    ::poll(descriptors.data(), descriptors.size(), static_cast<int>(left.count()));
+    for (std::size_t i = 0; i < descriptors.size(); ++i) {
+      if (descriptors[i].revents == 0) continue;
+      drain(ranks[static_cast<std::size_t>(numbers[i])], numbers[i]);
+    }
+  }
+}
+
+void kill_rest(std::vector<Rank>& ranks) {
+  for (std::size_t i = 0; i < ranks.size(); ++i) {
+    if (!ranks[i].running) continue;
+    std::printf("run_ranks: rank %zu (process %d) is still running, killed\n", i, ranks[i].pid);
+    ::kill(ranks[i].pid, SIGKILL);
+    ::waitpid(ranks[i].pid, &ranks[i].status, 0);
+    ranks[i].running = false;
+  }
+}
+
+int exit_code(const Rank& rank, int number, const Options& options) {
+  const int signal = WIFSIGNALED(rank.status) ? WTERMSIG(rank.status) : 0;
+  if (number == options.killed) {
+    if (signal == SIGKILL) return 0;
+    std::printf("run_ranks: rank %d should have died of SIGKILL and did not\n", number);
+    return 1;
+  }
+  if (signal == 0) return WEXITSTATUS(rank.status);
+  std::printf("run_ranks: rank %d died of signal %d (%s)\n", number, signal, ::strsignal(signal));
+  return signalled + signal;
+}
+
+int run(const Options& options) {
+  const Reservation reservation = reserve_port();
+  const std::string address = "127.0.0.1:" + std::to_string(reservation.port);
+  const std::string token = random_token();
+  const auto deadline = Clock::now() + options.timeout;
+  std::vector<Rank> ranks;
+  for (int i = 0; i < options.ranks; ++i) ranks.push_back(start(options, i, address, token));
+  if (!watch(ranks, deadline)) {
+    std::printf("run_ranks: not finished after %lld s\n",
+                static_cast<long long>(options.timeout.count()));
+    kill_rest(ranks);
+    return timed_out;
+  }
+  int worst = 0;
+  for (int i = 0; i < options.ranks; ++i) {
+    const int code = exit_code(ranks[static_cast<std::size_t>(i)], i, options);
+    const bool worse =
+        worst == 0 || (worst == skipped && code != 0) || (code != skipped && code > worst);
+    if (worse) worst = code;
+  }
+  return worst;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    return run(parse(argc, argv));
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "run_ranks: %s\n", error.what());
+    return 2;
+  }
+}

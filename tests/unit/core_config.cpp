@@ -1,0 +1,185 @@
+#include <doctest/doctest.h>
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cctype>
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <map>
+#include <sstream>
+#include <string>
+
+#include "atoll/config.hpp"
+#include "atoll/error.hpp"
+#include "core/log.hpp"
+
+namespace {
+
+// A file in the temporary folder that disappears with the object.
+class TemporaryFile {
+ public:
+  explicit TemporaryFile(const std::string& text) {
+    const int fd = ::mkstemp(path_.data());
+    REQUIRE(fd >= 0);
+    REQUIRE(::write(fd, text.data(), text.size()) == static_cast<ssize_t>(text.size()));
+    ::close(fd);
+  }
+  ~TemporaryFile() { ::unlink(path_.c_str()); }
+  TemporaryFile(const TemporaryFile&) = delete;
+  TemporaryFile& operator=(const TemporaryFile&) = delete;
+
+  const std::string& path() const { return path_; }
+  std::string text() const {
+    std::ostringstream all;
+    all << std::ifstream(path_).rdbuf();
+    return all.str();
+  }
+
+ private:
+  std::string path_ = "/tmp/atoll-config-XXXXXX";
+};
+
+using Values = std::map<std::string, std::string>;
+
+// Variables that are set for the life of the object.
+class Environment {
+ public:
+  explicit Environment(const Values& values) : values_(values) {
+    for (const auto& [name, value] : values_) ::setenv(name.c_str(), value.c_str(), 1);
+  }
+  ~Environment() {
+    for (const auto& [name, value] : values_) ::unsetenv(name.c_str());
+  }
+  Environment(const Environment&) = delete;
+  Environment& operator=(const Environment&) = delete;
+
+ private:
+  Values values_;
+};
+
+// What `action` writes to stderr.
+template <class Action>
+std::string logged(Action action) {
+  const TemporaryFile file("");
+  const int saved = ::dup(STDERR_FILENO);
+  const int fd = ::open(file.path().c_str(), O_WRONLY | O_APPEND);
+  ::dup2(fd, STDERR_FILENO);
+  action();
+  std::fflush(stderr);
+  ::dup2(saved, STDERR_FILENO);
+  ::close(fd);
+  ::close(saved);
+  return file.text();
+}
+
+std::string problem_of(const std::string& variable, const std::string& value) {
+  try {
+    atoll::Config().set(variable, value);
+  } catch (const atoll::Error& error) {
+    CHECK(error.code() == atoll::ErrorCode::invalid_argument);
+    return error.what();
+  }
+  return "";
+}
+
+}  // namespace
+
+TEST_CASE("the environment overrides the file, which overrides the defaults") {
+  const TemporaryFile file(
+      "# a comment\n"
+      "timeout = 7\n"
+      "\n"
+      "  backend=host  # and one at the end\n"
+      "ATOLL_ISLANDS = 2\n");
+  const Environment environment(Values{{"ATOLL_CONFIG", file.path()}, {"ATOLL_TIMEOUT", "9"}});
+  const atoll::Config config = atoll::Config::from_env();
+  CHECK(config.timeout.count() == 9);
+  CHECK(config.backend == "host");
+  CHECK(config.islands == 2);
+  CHECK(config.rendezvous_timeout.count() == 60);
+  CHECK(config.rank == -1);
+}
+
+TEST_CASE("every variable of the table can be set by both of its names") {
+  const std::map<std::string_view, std::string> values{{"ATOLL_LOG", "warn"}};
+  int settable = 0;
+  for (const atoll::ConfigEntry& entry : atoll::config_entries()) {
+    CHECK_FALSE(entry.meaning.empty());
+    if (entry.variable == "ATOLL_CONFIG") continue;
+    const std::string value = values.contains(entry.variable) ? values.at(entry.variable) : "3";
+    std::string name(entry.variable.substr(6));
+    for (char& c : name) c = static_cast<char>(std::tolower(c));
+    atoll::Config by_variable, by_name;
+    by_variable.set(entry.variable, value);
+    by_name.set(name, value);
+    CHECK(atoll::describe(by_variable) == atoll::describe(by_name));
+    CHECK(atoll::describe(by_variable) != atoll::describe(atoll::Config()));
+    ++settable;
+  }
+  CHECK(settable == 14);
+}
+
+TEST_CASE("a value that does not parse is an error with the name of the variable") {
+  CHECK(problem_of("ATOLL_RANK", "two") ==
+        "ATOLL_RANK=\"two\": expected a whole number from -1 to 1048576");
+  CHECK(problem_of("timeout", "10s").find("ATOLL_TIMEOUT=\"10s\"") == 0);
+  CHECK(problem_of("timeout", "0") != "");
+  CHECK(problem_of("timeout", "") != "");
+  CHECK(problem_of("port", "65536") != "");
+  CHECK(problem_of("threads", "99999999999999999999") != "");
+  CHECK(problem_of("log", "loud").find("ATOLL_LOG=\"loud\"") == 0);
+  CHECK(problem_of("tiemout", "1") == "unknown setting tiemout; did you mean ATOLL_TIMEOUT?");
+  CHECK(problem_of("ATOLL_CONFIG", "x") != "");
+}
+
+TEST_CASE("a bad line of the file is an error with its number") {
+  const TemporaryFile bad_value("rank = 0\n\nsize = many\n");
+  const TemporaryFile no_equals("rank 0\n");
+  for (const auto& [file, place] :
+       {std::pair{&bad_value, ":3: ATOLL_SIZE"}, {&no_equals, ":1: "}}) {
+    const Environment environment(Values{{"ATOLL_CONFIG", file->path()}});
+    std::string message;
+    try {
+      atoll::Config::from_env();
+    } catch (const atoll::Error& error) {
+      message = error.what();
+    }
+    CHECK(message.find(file->path() + place) == 0);
+  }
+  const Environment environment(Values{{"ATOLL_CONFIG", "/nonexistent/atoll.conf"}});
+  CHECK_THROWS_AS(atoll::Config::from_env(), atoll::Error);
+}
+
+TEST_CASE("an unknown name is warned about with the nearest known one") {
+  const TemporaryFile file("bakend = host\n");
+  const Environment environment(Values{{"ATOLL_CONFIG", file.path()}, {"ATOLL_TIMOUT", "1"}});
+  const std::string text = logged([] { atoll::Config::from_env(); });
+  CHECK(text.find("unknown variable ATOLL_TIMOUT; did you mean ATOLL_TIMEOUT?") !=
+        std::string::npos);
+  CHECK(text.find(file.path() + ":1: unknown name bakend; did you mean backend?") !=
+        std::string::npos);
+}
+
+TEST_CASE("the log has a level and the rank; off is silent") {
+  using atoll::log::Level;
+  atoll::log::set_level(Level::info);
+  atoll::log::set_rank(3);
+  const std::string text = logged([] {
+    atoll::log::debug("not {}", "this");
+    atoll::log::info("but {}", "that");
+  });
+  CHECK(text.find("atoll info rank 3: but that\n") != std::string::npos);
+  CHECK(text.find("not this") == std::string::npos);
+  atoll::log::set_level(Level::off);
+  CHECK(logged([] { atoll::log::error("nothing"); }).empty());
+  atoll::log::set_level(Level::info);
+  atoll::log::set_rank(-1);
+}
+
+TEST_CASE("the listing hides the token") {
+  atoll::Config config;
+  config.set("token", "hush-7");
+  CHECK(atoll::describe(config).find("hush-7") == std::string::npos);
+  CHECK(atoll::describe(config).find("(set)") != std::string::npos);
+}

@@ -1,0 +1,140 @@
+// Which launcher is found in which environment, and what is missing said plainly.
+#include <doctest/doctest.h>
+
+#include <cstdlib>
+#include <map>
+#include <string>
+
+#include "atoll/error.hpp"
+#include "core/host.hpp"
+#include "core/launch.hpp"
+
+namespace {
+
+using Values = std::map<std::string, std::string>;
+
+atoll::Config with_address() {
+  atoll::Config config;
+  config.addr = "10.0.0.1:4000";
+  config.token = "secret";
+  return config;
+}
+
+// "launcher rank/size address:port token", or the message of the error.
+std::string found(const Values& values, const atoll::Config& config = {}) {
+  for (const auto& [name, value] : values) ::setenv(name.c_str(), value.c_str(), 1);
+  std::string result;
+  try {
+    const atoll::launch::Job job = atoll::launch::find(config);
+    result = job.launcher + " " + std::to_string(job.rank) + "/" + std::to_string(job.size);
+    if (job.agreed) {
+      result += " " + job.agreed->addresses.front() + ":" + std::to_string(job.agreed->port) + " " +
+                job.agreed->token;
+    }
+  } catch (const atoll::Error& error) {
+    result = error.what();
+  }
+  for (const auto& [name, value] : values) ::unsetenv(name.c_str());
+  return result;
+}
+
+}  // namespace
+
+TEST_CASE("nothing set is a world of one") { CHECK(found({}) == "single 0/1"); }
+
+TEST_CASE("explicit") {
+  atoll::Config config = with_address();
+  config.rank = 1;
+  config.size = 2;
+  CHECK(found({{"RANK", "5"}, {"WORLD_SIZE", "6"}, {"MASTER_ADDR", "localhost"}}, config) ==
+        "explicit 1/2 10.0.0.1:4000 secret");
+  config.addr = "[fd00::2]:17";
+  CHECK(found({}, config) == "explicit 1/2 fd00::2:17 secret");
+  config.token.clear();
+  CHECK(found({}, config).find("set ATOLL_ADDR (host:port of rank 0) and ATOLL_TOKEN") !=
+        std::string::npos);
+  for (const char* bad : {"host", "host:", ":5", "host:0", "host:65536", "host:5x"}) {
+    config = with_address();
+    config.rank = 0;
+    config.size = 2;
+    config.addr = bad;
+    CHECK(found({}, config) == "ATOLL_ADDR=\"" + std::string(bad) + "\": expected host:port");
+  }
+  config.rank = 2;
+  CHECK(found({}, config) == "ATOLL_RANK=2 and ATOLL_SIZE=2: expected 0 <= rank < size");
+}
+
+TEST_CASE("Open MPI, with an address given or alone, needs no PMIx") {
+  const Values one{{"OMPI_COMM_WORLD_RANK", "0"}, {"OMPI_COMM_WORLD_SIZE", "1"}};
+  CHECK(found(one) == "openmpi 0/1");
+  const Values three{{"OMPI_COMM_WORLD_RANK", "2"}, {"OMPI_COMM_WORLD_SIZE", "3"}};
+  CHECK(found(three, with_address()) == "openmpi 2/3 10.0.0.1:4000 secret");
+}
+
+TEST_CASE("PMI comes before Slurm, and bad numbers are named") {
+  const Values pmi{{"PMI_FD", "77"},       {"PMI_RANK", "1"},     {"PMI_SIZE", "2"},
+                   {"SLURM_STEP_ID", "0"}, {"SLURM_PROCID", "1"}, {"SLURM_NTASKS", "2"}};
+  CHECK(found(pmi, with_address()) == "pmi 1/2 10.0.0.1:4000 secret");
+  CHECK(found({{"PMI_FD", "x"}}) == "PMI_FD=\"x\": expected a whole number from 0");
+}
+
+TEST_CASE("torchrun: the port after MASTER_PORT; a token unless all is on loopback") {
+  Values values{
+      {"RANK", "1"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "127.0.0.1"}, {"MASTER_PORT", "29500"}};
+  CHECK(found(values) == "torchrun 1/2 127.0.0.1:29501 ");
+  atoll::Config config;
+  config.port = 4444;
+  config.token = "t";
+  CHECK(found(values, config) == "torchrun 1/2 127.0.0.1:4444 t");
+  values["MASTER_ADDR"] = "192.0.2.1";
+  CHECK(found(values).find(
+            "MASTER_ADDR=192.0.2.1 can be reached from other hosts: set ATOLL_TOKEN") == 0);
+  config.port = 0;
+  CHECK(found(values, config) == "torchrun 1/2 192.0.2.1:29501 t");
+  values.erase("MASTER_PORT");
+  CHECK(found(values, config).find("no port for the store") == 0);
+  values["WORLD_SIZE"] = "1";
+  CHECK(found(values) == "RANK=1 and WORLD_SIZE=1: expected rank < size");
+}
+
+TEST_CASE("Slurm without PMI needs an address, and says how to get PMIx") {
+  Values step{{"SLURM_STEP_ID", "0"}, {"SLURM_PROCID", "1"}, {"SLURM_STEP_NUM_TASKS", "4"}};
+  CHECK(found(step, with_address()) == "slurm 1/4 10.0.0.1:4000 secret");
+  CHECK(found(step).find(
+            "rank 1 of 4 of a Slurm step without PMI: start it with `srun --mpi=pmix`") == 0);
+  step.erase("SLURM_STEP_ID");  // a batch script
+  CHECK(found(step) == "single 0/1");
+}
+
+TEST_CASE("an endpoint survives its way through a launcher; garbage does not") {
+  const atoll::launch::Endpoint endpoint{
+      atoll::net::host_id(), {"10.0.0.1", "fd00::2"}, 4000, "ab"};
+  const std::string text = atoll::launch::to_text(endpoint);
+  CHECK(text.find_first_of(" =\n") == std::string::npos);
+  const atoll::launch::Endpoint back = atoll::launch::endpoint_from_text(text);
+  CHECK(back.host_id == endpoint.host_id);
+  CHECK(back.addresses == endpoint.addresses);
+  CHECK(back.port == 4000);
+  CHECK(back.token == "ab");
+  for (const char* bad : {"", "|||", "h|a|1", "h|a|0|t", "h|a|70000|t", "h||1|t", "h|a|1|t|x"}) {
+    CHECK_THROWS_AS(atoll::launch::endpoint_from_text(bad), atoll::Error);
+  }
+}
+
+TEST_CASE("an interface that does not exist is named beside those that do") {
+  CHECK(atoll::net::host_address("lo") == "127.0.0.1");
+  try {
+    atoll::net::host_address("none0");
+    FAIL("no error");
+  } catch (const atoll::Error& error) {
+    const std::string message = error.what();
+    CHECK(message.find("ATOLL_INTERFACE=\"none0\"") == 0);
+    CHECK(message.find(" lo") != std::string::npos);
+  }
+}
+
+TEST_CASE("tokens are long and differ") {
+  const std::string token = atoll::net::random_token(16);
+  CHECK(token.size() == 32);
+  CHECK(token != atoll::net::random_token(16));
+}

@@ -1,0 +1,95 @@
+#include <doctest/doctest.h>
+
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+
+#include "atoll/error.hpp"
+#include "atoll/view.hpp"
+
+namespace {
+
+constexpr float infinity = std::numeric_limits<float>::infinity();
+
+template <class T>
+T from_bits(std::uint32_t bits) {
+  return T{static_cast<std::uint16_t>(bits)};
+}
+
+// Between two neighbours a < b of a format: below the middle gives a, above it b, and the middle
+// the one whose last bit is zero.
+template <class T, class Round>
+int count_misrounded(std::uint32_t first, std::uint32_t last, Round round) {
+  int wrong = 0;
+  for (std::uint32_t bits = first; bits < last; ++bits) {
+    const T a = from_bits<T>(bits);
+    const T b = from_bits<T>(bits + 1);
+    const float middle = atoll::to_float(a) / 2 + atoll::to_float(b) / 2;
+    const T even = (bits & 1) == 0 ? a : b;
+    wrong += round(middle) != even;
+    wrong += round(std::nextafter(middle, -infinity)) != a;
+    wrong += round(std::nextafter(middle, infinity)) != b;
+    const T negative = from_bits<T>(even.bits | 0x8000u);
+    wrong += round(-middle) != negative;
+  }
+  return wrong;
+}
+
+}  // namespace
+
+TEST_CASE("dtype names are read back and unknown ones are named") {
+  using atoll::DType;
+  for (const DType dtype :
+       {DType::f32, DType::bf16, DType::f16, DType::f64, DType::i32, DType::i64, DType::u8}) {
+    CHECK(atoll::dtype_from_name(atoll::name(dtype)) == dtype);
+  }
+  CHECK_THROWS_WITH_AS(atoll::dtype_from_name("f8"),
+                       "dtype \"f8\": expected f32, bf16, f16, f64, i32, i64 or u8", atoll::Error);
+}
+
+TEST_CASE("all 65,536 bf16 and f16 survive a round trip through float; NaN stays NaN") {
+  int wrong = 0;
+  for (std::uint32_t bits = 0; bits <= 0xffff; ++bits) {
+    const auto b = from_bits<atoll::bfloat16>(bits);
+    const auto h = from_bits<atoll::float16>(bits);
+    const auto b_back = atoll::to_bfloat16(atoll::to_float(b));
+    const auto h_back = atoll::to_float16(atoll::to_float(h));
+    const bool b_nan = (bits & 0x7fffu) > 0x7f80u;
+    const bool h_nan = (bits & 0x7fffu) > 0x7c00u;
+    wrong += std::isnan(atoll::to_float(b)) != b_nan;
+    wrong += std::isnan(atoll::to_float(h)) != h_nan;
+    wrong += b_nan ? !std::isnan(atoll::to_float(b_back)) : b_back != b;
+    wrong += h_nan ? !std::isnan(atoll::to_float(h_back)) : h_back != h;
+  }
+  CHECK(wrong == 0);
+}
+
+TEST_CASE("f16 values are right, subnormal ones too") {
+  for (std::uint32_t bits = 0; bits < 0x7c00u; ++bits) {
+    const int exponent = static_cast<int>(bits >> 10);
+    const auto mantissa = static_cast<float>(bits & 0x3ffu);
+    const float expected =
+        exponent == 0 ? std::ldexp(mantissa, -24) : std::ldexp(mantissa + 1024.0f, exponent - 25);
+    REQUIRE(atoll::to_float(from_bits<atoll::float16>(bits)) == expected);
+  }
+}
+
+TEST_CASE("conversion to 16 bits rounds to nearest even") {
+  const auto to_bf16 = [](float x) { return atoll::to_bfloat16(x); };
+  const auto to_f16 = [](float x) { return atoll::to_float16(x); };
+  CHECK(count_misrounded<atoll::bfloat16>(0, 0x7f7f, to_bf16) == 0);
+  CHECK(count_misrounded<atoll::float16>(0, 0x7bff, to_f16) == 0);
+}
+
+TEST_CASE("overflow gives infinity") {
+  CHECK(atoll::to_float16(65519.0f).bits == 0x7bff);
+  CHECK(atoll::to_float16(65520.0f).bits == 0x7c00);
+  CHECK(atoll::to_float16(-1e9f).bits == 0xfc00);
+  CHECK(atoll::to_float16(infinity).bits == 0x7c00);
+  CHECK(atoll::to_bfloat16(std::numeric_limits<float>::max()).bits == 0x7f80);
+  CHECK(atoll::to_bfloat16(-infinity).bits == 0xff80);
+  // A NaN whose payload lies in the bits that are cut off.
+  CHECK(std::isnan(atoll::to_float(atoll::to_bfloat16(std::bit_cast<float>(0x7f800001u)))));
+  CHECK(std::isnan(atoll::to_float(atoll::to_float16(std::bit_cast<float>(0x7f800001u)))));
+}

@@ -1,0 +1,305 @@
+// Worlds with threads as ranks, and with processes as ranks, of which some are killed.
+#include <doctest/doctest.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstdio>
+#include <cstdlib>
+#include <functional>
+#include <future>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "atoll/world.hpp"
+#include "core/host.hpp"
+#include "core/socket.hpp"
+
+using namespace std::chrono_literals;
+using Clock = std::chrono::steady_clock;
+
+namespace {
+
+int free_port() {
+  const auto fd = atoll::net::listen_on(atoll::net::resolve("127.0.0.1", 0).front());
+  return atoll::net::port_of(atoll::net::local_address(fd.get()));
+}
+
+atoll::Config explicit_config(int rank, int size, int port) {
+  atoll::Config config;
+  config.rank = rank;
+  config.size = size;
+  config.addr = "127.0.0.1:" + std::to_string(port);
+  config.token = "secret";
+  config.rendezvous_timeout = 20s;
+  config.timeout = 20s;
+  config.log = "error";
+  return config;
+}
+
+// What each rank's `body` returned, or what it threw, as text.
+std::vector<std::string> on_threads(int size, const std::function<std::string(atoll::World&)>& body,
+                                    int absent = -1, std::chrono::seconds rendezvous = 20s) {
+  const int port = free_port();
+  std::vector<std::string> results(static_cast<std::size_t>(size));
+  std::vector<std::jthread> threads;
+  for (int rank = 0; rank < size; ++rank) {
+    if (rank == absent) continue;
+    threads.emplace_back([&, rank] {
+      std::string& result = results[static_cast<std::size_t>(rank)];
+      try {
+        atoll::Config config = explicit_config(rank, size, port);
+        config.rendezvous_timeout = rendezvous;
+        atoll::World world = atoll::World::from_env(config);
+        result = body(world);
+      } catch (const atoll::Error& error) {
+        result = std::string(atoll::name(error.code())) + ": " + error.what();
+      }
+    });
+  }
+  threads.clear();
+  return results;
+}
+
+struct Process {
+  pid_t pid = 0;
+  FILE* output = nullptr;
+  std::string line() {
+    std::array<char, 1024> text{};
+    if (std::fgets(text.data(), static_cast<int>(text.size()), output) == nullptr) return "";
+    std::string result(text.data());
+    return result.substr(0, result.find('\n'));
+  }
+};
+
+// Forks a rank that joins by its environment, says "ready", and then waits for a key that never
+// comes; what it throws is its second line.
+Process start_rank(int rank, int size, int port) {
+  std::array<int, 2> ends{};
+  REQUIRE(::pipe(ends.data()) == 0);
+  const pid_t pid = ::fork();
+  REQUIRE(pid >= 0);
+  if (pid > 0) {
+    ::close(ends[1]);
+    return {pid, ::fdopen(ends[0], "r")};
+  }
+  ::close(ends[0]);
+  ::setenv("ATOLL_RANK", std::to_string(rank).c_str(), 1);
+  ::setenv("ATOLL_SIZE", std::to_string(size).c_str(), 1);
+  ::setenv("ATOLL_ADDR", ("127.0.0.1:" + std::to_string(port)).c_str(), 1);
+  ::setenv("ATOLL_TOKEN", "secret", 1);
+  ::setenv("ATOLL_LOG", "error", 1);
+  try {
+    atoll::World world = atoll::World::from_env();
+    world.barrier();
+    ::dprintf(ends[1], "ready\n");
+    world.get("never", 60s);
+  } catch (const atoll::Error& error) {
+    ::dprintf(ends[1], "%s\n", error.what());
+  }
+  ::_exit(0);
+}
+
+// Kills `victim` of three processes once all are ready; returns what the others report.
+std::vector<std::string> reports_after_kill(int victim, Clock::duration& slowest) {
+  const int port = free_port();
+  std::vector<Process> ranks;
+  for (int rank = 0; rank < 3; ++rank) ranks.push_back(start_rank(rank, 3, port));
+  for (Process& rank : ranks) CHECK(rank.line() == "ready");
+  const auto start = Clock::now();
+  ::kill(ranks[static_cast<std::size_t>(victim)].pid, SIGKILL);
+  std::vector<std::string> reports;
+  for (int rank = 0; rank < 3; ++rank) {
+    if (rank != victim) reports.push_back(ranks[static_cast<std::size_t>(rank)].line());
+  }
+  slowest = Clock::now() - start;
+  for (Process& rank : ranks) {
+    int status = 0;
+    ::waitpid(rank.pid, &status, 0);
+    std::fclose(rank.output);
+  }
+  return reports;
+}
+
+}  // namespace
+
+TEST_CASE("processes: the death of a rank is reported by name within 2 s") {
+  Clock::duration slowest{};
+  const std::string host = atoll::net::host_name();
+  for (const std::string& report : reports_after_kill(2, slowest)) {
+    CAPTURE(report);
+    CHECK(report.find("rank 2 (host " + host + ", pid ") == 0);
+    CHECK(report.find(") was lost") != std::string::npos);
+  }
+  CHECK(slowest < 2s);
+}
+
+TEST_CASE("processes: the death of rank 0 is reported within 2 s") {
+  Clock::duration slowest{};
+  for (const std::string& report : reports_after_kill(0, slowest)) {
+    CHECK(report == "rank 0 (which serves the store) was lost");
+  }
+  CHECK(slowest < 2s);
+}
+
+TEST_CASE("ranks see each other and exchange") {
+  const auto results = on_threads(3, [](atoll::World& world) -> std::string {
+    std::string all;
+    for (const std::string& part : world.exchange("k", std::to_string(world.rank()))) all += part;
+    if (world.rank() == 1) world.put("who", "one");
+    all += world.get("who", 10s);
+    world.barrier();
+    const atoll::Placement& place = world.placements()[static_cast<std::size_t>(world.rank())];
+    const bool here = world.hosts().size() == 1 && world.hosts()[0].id == atoll::net::host_id() &&
+                      world.hosts()[0].ranks == std::vector{0, 1, 2} && place.pid == ::getpid() &&
+                      place.local_rank == world.rank() && world.local_rank() == world.rank() &&
+                      world.local_size() == 3 && place.address == atoll::net::host_address("");
+    return all + (here ? " here " : " lost ") + std::string(world.launcher());
+  });
+  for (const std::string& result : results) CHECK(result == "012one here explicit");
+}
+
+TEST_CASE("a rank that does not come is named at the timeout, on every rank") {
+  const auto results = on_threads(
+      3, [](atoll::World&) { return "joined"; }, 1, 1s);
+  for (const int rank : {0, 2}) {
+    CHECK(results[static_cast<std::size_t>(rank)] ==
+          "timeout: rank 1 did not come to the rendezvous within 1 s");
+  }
+}
+
+TEST_CASE("without rank 0 the others say what they cannot reach") {
+  const auto results = on_threads(
+      2, [](atoll::World&) { return "joined"; }, 0, 1s);
+  CHECK(results[1].find("timeout: rank 1 (host ") == 0);
+  CHECK(results[1].find("cannot reach the store of rank 0: cannot connect to 127.0.0.1 port ") !=
+        std::string::npos);
+}
+
+TEST_CASE("a declared failure ends every wait with its reason and runs callbacks once") {
+  std::atomic<int> calls{0};
+  const auto results = on_threads(3, [&](atoll::World& world) -> std::string {
+    std::promise<void> called;  // a second call would throw
+    const auto subscription = world.on_failure([&](const atoll::Error&) {
+      ++calls;
+      called.set_value();
+    });
+    if (world.rank() == 1) {
+      world.fail("out of luck");
+      world.fail("again");
+    }
+    try {
+      world.barrier();
+      return "no error";
+    } catch (const atoll::Error& error) {
+      CHECK(error.code() == atoll::ErrorCode::aborted);
+      REQUIRE(world.failure());
+      CHECK(std::string(world.failure()->what()) == error.what());
+      CHECK_THROWS_AS(world.check(), atoll::Error);
+      std::atomic<bool> at_once{false};
+      const auto late = world.on_failure([&](const atoll::Error&) { at_once = true; });
+      CHECK(at_once);
+      called.get_future().wait();
+      return error.what();
+    }
+  });
+  for (const std::string& result : results) {
+    CHECK(result.find("rank 1 (host ") == 0);
+    CHECK(result.find("): out of luck") != std::string::npos);
+  }
+  CHECK(calls == 3);
+}
+
+TEST_CASE("a World that an exception destroys fails the job") {
+  const auto results = on_threads(2, [](atoll::World& world) -> std::string {
+    if (world.rank() == 1) throw atoll::Error(atoll::ErrorCode::io, "no disk");
+    world.barrier();
+    return "no error";
+  });
+  CHECK(results[1] == "input/output error: no disk");
+  CHECK(results[0].find("aborted: rank 1 (host ") == 0);
+  CHECK(results[0].find("ended by an exception") != std::string::npos);
+}
+
+TEST_CASE("rank 0 serves the store until the last rank has said farewell") {
+  const auto results = on_threads(2, [](atoll::World& world) -> std::string {
+    if (world.rank() == 0) return "gone";
+    std::this_thread::sleep_for(300ms);
+    world.put("still", "there");
+    return world.get("still", 1s);
+  });
+  CHECK(results[1] == "there");
+}
+
+TEST_CASE("tickets count per key, and callbacks of the end run in reverse") {
+  std::string order;
+  {
+    atoll::World world = atoll::World::single();
+    CHECK(world.ticket("a") == 0);
+    CHECK(world.ticket("a") == 1);
+    CHECK(world.ticket("b") == 0);
+    world.at_exit([&](bool failed) { order += failed ? "first failed" : "first"; });
+    world.at_exit([&](bool) { order += "second "; });
+    atoll::World moved = std::move(world);
+    CHECK(moved.size() == 1);
+    CHECK(order.empty());
+  }
+  CHECK(order == "second first");
+}
+
+TEST_CASE("a world of one") {
+  atoll::World world = atoll::World::single();
+  CHECK(world.launcher() == "single");
+  CHECK(world.local_size() == 1);
+  world.put("k", "v");
+  CHECK(world.get("k", 1ms) == "v");
+  CHECK_THROWS_AS(world.get("other", 1ms), atoll::Error);
+  CHECK(world.exchange("e", "mine") == std::vector<std::string>{"mine"});
+  world.barrier();
+  CHECK_FALSE(world.failure());
+  CHECK_THROWS_AS(world.put("", "v"), atoll::Error);
+  CHECK_THROWS_AS(world.put(std::string(257, 'k'), "v"), atoll::Error);
+  CHECK_THROWS_AS(world.put("k", std::string((16u << 20) + 1, 'v')), atoll::Error);
+
+  std::jthread waiter([&] { CHECK_THROWS_AS(world.get("never", 60s), atoll::Error); });
+  int calls = 0;
+  const auto subscription = world.on_failure([&](const atoll::Error& error) {
+    CHECK(std::string(error.what()) == "rank 0: enough");
+    ++calls;
+  });
+  auto cancelled = world.on_failure([&](const atoll::Error&) { calls += 100; });
+  cancelled = atoll::World::Subscription();
+  world.fail("enough");
+  CHECK(calls == 1);
+}
+
+TEST_CASE("a subscription waits for its callback, but not from inside it") {
+  atoll::World world = atoll::World::single();
+  std::promise<void> entered, leave;
+  std::atomic<bool> returned{false};
+  auto slow =
+      std::make_unique<atoll::World::Subscription>(world.on_failure([&](const atoll::Error&) {
+        entered.set_value();
+        leave.get_future().wait();
+        returned = true;
+      }));
+  std::unique_ptr<atoll::World::Subscription> own;
+  own = std::make_unique<atoll::World::Subscription>(
+      world.on_failure([&](const atoll::Error&) { own.reset(); }));
+  std::jthread failing([&] { world.fail("now"); });
+  entered.get_future().wait();
+  std::jthread releasing([&] {
+    std::this_thread::sleep_for(50ms);
+    leave.set_value();
+  });
+  slow.reset();
+  CHECK(returned);
+  failing.join();
+  CHECK(own == nullptr);
+}

@@ -1,0 +1,285 @@
+// Every collective of the host backend against closed forms, over shared memory, TCP and both.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "plugin_ranks.hpp"
+
+using namespace plugin_ranks;
+
+namespace {
+
+const atoll_backend& backend() {
+  static const atoll_backend& table = load(ATOLL_PLUGIN_HOST);
+  return table;
+}
+
+const std::vector<Layout> layouts = {{0},       {0, 0},    {0, 0, 0},    {0, 0, 0, 0, 0}, {0, 1},
+                                     {0, 1, 2}, {0, 0, 1}, {0, 1, 0, 1}, {0, 0, 1, 1, 2}};
+const std::vector<std::int32_t> dtypes = {ATOLL_F32, ATOLL_BF16, ATOLL_F16, ATOLL_F64,
+                                          ATOLL_I32, ATOLL_I64,  ATOLL_U8};
+const std::vector<std::int32_t> ops = {ATOLL_SUM, ATOLL_AVG, ATOLL_MIN, ATOLL_MAX};
+
+std::vector<std::uint64_t> counts(int ranks) {
+  const auto n = static_cast<std::uint64_t>(ranks);
+  return {0, 1, n - 1, n, n + 1, 61, 1031, 20'011};
+}
+
+// One assertion per operation: millions of CHECKs would take their time.
+void expect_ok(const Result& result) { CHECK_MESSAGE(result.status == ATOLL_OK, result.text); }
+
+std::vector<Bytes> inputs(const Rank& rank, std::int32_t dtype, std::uint64_t count) {
+  std::vector<Bytes> all;
+  for (int r = 0; r < rank.size(); ++r) all.push_back(input(dtype, r, count));
+  return all;
+}
+
+Bytes joined(const std::vector<Bytes>& parts) {
+  Bytes all;
+  for (const auto& part : parts) all.insert(all.end(), part.begin(), part.end());
+  return all;
+}
+
+Bytes block(const Bytes& all, int index, std::size_t size) {
+  const auto begin =
+      all.begin() + static_cast<std::ptrdiff_t>(static_cast<std::size_t>(index) * size);
+  return {begin, begin + static_cast<std::ptrdiff_t>(size)};
+}
+
+void check_all_gather(Rank& rank, std::int32_t dtype, std::uint64_t count) {
+  const auto all = inputs(rank, dtype, count);
+  const auto expected = joined(all);
+  const auto& mine = all[static_cast<std::size_t>(rank.rank())];
+  Bytes out(expected.size());
+  expect_ok(rank.submit(rank.operation(ATOLL_ALL_GATHER, dtype, mine.data(), out.data(), count)));
+  CHECK(out == expected);
+  Bytes in_place(expected.size());
+  auto* own = in_place.data() + static_cast<std::size_t>(rank.rank()) * mine.size();
+  if (!mine.empty()) std::memcpy(own, mine.data(), mine.size());
+  expect_ok(rank.submit(rank.operation(ATOLL_ALL_GATHER, dtype, own, in_place.data(), count)));
+  CHECK(in_place == expected);
+}
+
+void check_reduce_scatter(Rank& rank, std::int32_t dtype, std::int32_t op, std::uint64_t count) {
+  const auto all = inputs(rank, dtype, count * static_cast<std::uint64_t>(rank.size()));
+  const std::size_t size = count * size_of(dtype);
+  const auto expected = block(reference_reduce(all, dtype, op), rank.rank(), size);
+  Bytes mine = all[static_cast<std::size_t>(rank.rank())];
+  Bytes out(size);
+  auto o = rank.operation(ATOLL_REDUCE_SCATTER, dtype, mine.data(), out.data(), count);
+  o.op = op;
+  expect_ok(rank.submit(o));
+  CHECK(out == expected);
+  CHECK(mine == all[static_cast<std::size_t>(rank.rank())]);
+  o.dst = mine.data() + static_cast<std::size_t>(rank.rank()) * size;
+  expect_ok(rank.submit(o));
+  CHECK(block(mine, rank.rank(), size) == expected);
+}
+
+void check_all_reduce(Rank& rank, std::int32_t dtype, std::int32_t op, std::uint64_t count) {
+  const auto all = inputs(rank, dtype, count);
+  const auto expected = reference_reduce(all, dtype, op);
+  Bytes mine = all[static_cast<std::size_t>(rank.rank())];
+  Bytes out(mine.size());
+  auto o = rank.operation(ATOLL_ALL_REDUCE, dtype, mine.data(), out.data(), count);
+  o.op = op;
+  expect_ok(rank.submit(o));
+  CHECK(out == expected);
+  o.dst = mine.data();
+  expect_ok(rank.submit(o));
+  CHECK(mine == expected);
+}
+
+void check_broadcast(Rank& rank, std::int32_t dtype, std::uint64_t count) {
+  for (int root = 0; root < rank.size(); ++root) {
+    const auto expected = input(dtype, root, count, 1);
+    Bytes out(expected.size());
+    auto o = rank.operation(ATOLL_BROADCAST, dtype, expected.data(), out.data(), count);
+    o.peer = root;
+    if (rank.rank() != root) o.src = nullptr;
+    expect_ok(rank.submit(o));
+    CHECK(out == expected);
+    Bytes in_place = rank.rank() == root ? expected : Bytes(expected.size());
+    o.src = o.dst = in_place.data();
+    expect_ok(rank.submit(o));
+    CHECK(in_place == expected);
+  }
+}
+
+void check_all_to_all(Rank& rank, std::int32_t dtype, std::uint64_t count) {
+  const auto all = inputs(rank, dtype, count * static_cast<std::uint64_t>(rank.size()));
+  const std::size_t size = count * size_of(dtype);
+  Bytes expected;
+  for (const auto& part : all) {
+    const auto piece = block(part, rank.rank(), size);
+    expected.insert(expected.end(), piece.begin(), piece.end());
+  }
+  Bytes out(expected.size());
+  const auto& mine = all[static_cast<std::size_t>(rank.rank())];
+  expect_ok(rank.submit(rank.operation(ATOLL_ALL_TO_ALL, dtype, mine.data(), out.data(), count)));
+  CHECK(out == expected);
+}
+
+atoll_operation message(const Rank& rank, std::int32_t kind, int peer, Bytes& data) {
+  auto o = rank.operation(kind, ATOLL_U8, data.data(), data.data(), data.size());
+  o.peer = peer;
+  return o;
+}
+
+// Everybody, oneself included, exchanges two messages with everybody in one group.
+void check_messages(Rank& rank, std::uint64_t count) {
+  std::vector<Bytes> sent;
+  std::vector<Bytes> got;
+  for (int i = 0; i < 2 * rank.size(); ++i) {
+    sent.push_back(input(ATOLL_U8, rank.rank(), count, i));
+    got.emplace_back(count);
+  }
+  std::vector<atoll_operation> group;
+  for (int i = 0; i < 2 * rank.size(); ++i) {
+    group.push_back(message(rank, ATOLL_SEND, i / 2, sent[static_cast<std::size_t>(i)]));
+  }
+  for (int i = 0; i < 2 * rank.size(); ++i) {
+    group.push_back(message(rank, ATOLL_RECV, i / 2, got[static_cast<std::size_t>(i)]));
+  }
+  expect_ok(rank.submit(group));
+  for (int i = 0; i < 2 * rank.size(); ++i) {
+    const auto expected = input(ATOLL_U8, i / 2, count, 2 * rank.rank() + i % 2);
+    CHECK(got[static_cast<std::size_t>(i)] == expected);
+  }
+}
+
+}  // namespace
+
+TEST_CASE("the table is what plugin.h asks for") {
+  const auto& table = backend();
+  CHECK(table.size == sizeof(atoll_backend));
+  CHECK(table.abi_major == ATOLL_ABI_MAJOR);
+  CHECK(std::string(table.name) == "host");
+  CHECK(table.probe(nullptr, nullptr) == 100);
+  for (std::int32_t kind = ATOLL_BARRIER; kind <= ATOLL_RECV; ++kind) {
+    for (const auto dtype : dtypes) {
+      CHECK(table.capability(kind, dtype, ATOLL_SUM, ATOLL_MEMORY_HOST) == 1);
+      CHECK(table.capability(kind, dtype, ATOLL_SUM, ATOLL_MEMORY_CUDA) == 0);
+    }
+  }
+  CHECK(table.capability(ATOLL_ALL_REDUCE, ATOLL_F32, 17, ATOLL_MEMORY_HOST) == 0);
+  CHECK(table.capability(ATOLL_ALL_REDUCE, 17, ATOLL_SUM, ATOLL_MEMORY_HOST) == 0);
+  CHECK(table.capability(17, ATOLL_F32, ATOLL_SUM, ATOLL_MEMORY_HOST) == 0);
+  CHECK(table.last_error(nullptr) != nullptr);
+  table.abort(nullptr);
+  table.close(nullptr);
+  table.shutdown(0);
+}
+
+TEST_CASE("moving collectives") {
+  for (const auto& layout : layouts) {
+    CAPTURE(text(layout));
+    run_ranks(backend(), layout, [&](Rank& rank) {
+      for (const auto count : counts(rank.size())) {
+        check_all_gather(rank, ATOLL_F32, count);
+        check_all_to_all(rank, ATOLL_BF16, count);
+        check_broadcast(rank, ATOLL_I32, count);
+        check_messages(rank, count);
+        expect_ok(rank.submit(rank.operation(ATOLL_BARRIER, 0, nullptr, nullptr, 0)));
+      }
+      for (const auto dtype : dtypes) check_all_gather(rank, dtype, 1031);
+    });
+  }
+}
+
+TEST_CASE("reducing collectives") {
+  for (const auto& layout : layouts) {
+    CAPTURE(text(layout));
+    run_ranks(backend(), layout, [&](Rank& rank) {
+      for (const auto count : counts(rank.size())) {
+        check_reduce_scatter(rank, ATOLL_F32, ATOLL_SUM, count);
+        check_all_reduce(rank, ATOLL_F32, ATOLL_SUM, count);
+      }
+      for (const auto dtype : dtypes) {
+        for (const auto op : ops) {
+          // Below and above what all_reduce sends in one trip.
+          for (const std::uint64_t count : {67, 2503}) {
+            check_reduce_scatter(rank, dtype, op, count);
+            check_all_reduce(rank, dtype, op, count);
+          }
+        }
+      }
+    });
+  }
+}
+
+TEST_CASE("closed forms that no reference computes") {
+  run_ranks(backend(), {0, 0, 1}, [](Rank& rank) {
+    std::vector<std::int64_t> src(10'007, rank.rank() + 1);
+    std::vector<std::int64_t> dst(src.size());
+    auto o = rank.operation(ATOLL_ALL_REDUCE, ATOLL_I64, src.data(), dst.data(), src.size());
+    expect_ok(rank.submit(o));
+    CHECK(std::all_of(dst.begin(), dst.end(), [](auto v) { return v == 6; }));
+    o.op = ATOLL_AVG;
+    expect_ok(rank.submit(o));
+    CHECK(std::all_of(dst.begin(), dst.end(), [](auto v) { return v == 2; }));
+    o.op = ATOLL_MAX;
+    expect_ok(rank.submit(o));
+    CHECK(std::all_of(dst.begin(), dst.end(), [](auto v) { return v == 3; }));
+  });
+}
+
+TEST_CASE("sums have the same bits whatever count, chunk and transport") {
+  constexpr std::uint64_t count = 300'007;
+  std::vector<Bytes> all;
+  for (int r = 0; r < 3; ++r) all.push_back(noisy_input(r, count));
+  const auto expected = reference_reduce(all, ATOLL_F32, ATOLL_SUM);
+  for (const Layout& layout : {Layout{0, 0, 0}, Layout{0, 1, 0}, Layout{0, 1, 2}}) {
+    CAPTURE(text(layout));
+    run_ranks(backend(), layout, [&](Rank& rank) {
+      const auto& mine = all[static_cast<std::size_t>(rank.rank())];
+      for (const std::uint64_t n : {std::uint64_t{100}, std::uint64_t{5000}, count}) {
+        Bytes out(n * sizeof(float));
+        expect_ok(
+            rank.submit(rank.operation(ATOLL_ALL_REDUCE, ATOLL_F32, mine.data(), out.data(), n)));
+        CHECK(std::equal(out.begin(), out.end(), expected.begin()));
+      }
+    });
+  }
+}
+
+TEST_CASE("large") {
+  for (const Layout& layout : {Layout{0, 0}, Layout{0, 1}}) {
+    CAPTURE(text(layout));
+    run_ranks(backend(), layout, [](Rank& rank) {
+      check_all_gather(rank, ATOLL_F32, 1'000'003);
+      check_reduce_scatter(rank, ATOLL_F32, ATOLL_SUM, 200'003);
+    });
+  }
+}
+
+TEST_CASE("messages outside a group") {
+  for (const Layout& layout : {Layout{0, 0}, Layout{0, 1}}) {
+    run_ranks(backend(), layout, [](Rank& rank) {
+      for (const std::uint64_t count : {0, 1, 1'000'003}) {
+        Bytes data = rank.rank() == 0 ? input(ATOLL_U8, 0, count) : Bytes(count);
+        const auto kind = rank.rank() == 0 ? ATOLL_SEND : ATOLL_RECV;
+        expect_ok(rank.submit(message(rank, kind, 1 - rank.rank(), data)));
+        CHECK(data == input(ATOLL_U8, 0, count));
+      }
+      // Collectives and messages take turns on the same streams.
+      check_all_gather(rank, ATOLL_F32, 11);
+    });
+  }
+}
+
+TEST_CASE("two communicators at the same time") {
+  for (const Layout& layout : {Layout{0, 0}, Layout{0, 1}}) {
+    FakeCore core;
+    auto first = open_ranks(backend(), core, layout, {.id = "one"});
+    auto second = open_ranks(backend(), core, layout, {.id = "two"});
+    in_threads(4, [&](int i) {
+      auto& rank = (i < 2 ? first : second)[static_cast<std::size_t>(i % 2)];
+      for (int round = 0; round < 20; ++round) {
+        check_all_reduce(rank, ATOLL_F32, ATOLL_SUM, 4000);
+        check_all_gather(rank, ATOLL_F32, 4000);
+      }
+    });
+  }
+}

@@ -1,0 +1,305 @@
+// How the host backend fails: named, in time, and without leaving anything behind.
+#include <arpa/inet.h>
+#include <dirent.h>
+#include <doctest/doctest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <fstream>
+#include <string>
+#include <thread>
+
+#include "plugin_ranks.hpp"
+
+using namespace plugin_ranks;
+using namespace std::chrono_literals;
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr std::int64_t second = 1'000'000'000;
+const std::vector<Layout> pairs = {{0, 0}, {0, 1}};
+const std::vector<Layout> threes = {{0, 0, 0}, {0, 1, 2}, {0, 0, 1}, {0, 1, 0}};
+
+const atoll_backend& backend() {
+  static const atoll_backend& table = load(ATOLL_PLUGIN_HOST);
+  return table;
+}
+
+bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+int open_descriptors() {
+  int count = 0;
+  DIR* folder = ::opendir("/proc/self/fd");
+  while (::readdir(folder) != nullptr) ++count;
+  ::closedir(folder);
+  return count;
+}
+
+int mapped_inboxes() {
+  std::ifstream maps("/proc/self/maps");
+  int count = 0;
+  for (std::string line; std::getline(maps, line);) count += contains(line, "/atoll-") ? 1 : 0;
+  return count;
+}
+
+Result all_gather(Rank& rank, std::uint64_t count) {
+  Bytes src(count * 4);
+  Bytes dst(src.size() * static_cast<std::size_t>(rank.size()));
+  return rank.submit(rank.operation(ATOLL_ALL_GATHER, ATOLL_F32, src.data(), dst.data(), count));
+}
+
+Result reduce_scatter(Rank& rank, std::uint64_t count) {
+  Bytes dst(count * 4);
+  Bytes src(dst.size() * static_cast<std::size_t>(rank.size()));
+  return rank.submit(
+      rank.operation(ATOLL_REDUCE_SCATTER, ATOLL_F32, src.data(), dst.data(), count));
+}
+
+Result barrier(Rank& rank) {
+  return rank.submit(rank.operation(ATOLL_BARRIER, 0, nullptr, nullptr, 0));
+}
+
+// A connection to a port of this host. Returns a descriptor.
+int connect_to(int port) {
+  const int fd = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in to{};
+  to.sin_family = AF_INET;
+  to.sin_port = htons(static_cast<std::uint16_t>(port));
+  to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  REQUIRE(::connect(fd, reinterpret_cast<const sockaddr*>(&to), sizeof(to)) == 0);
+  return fd;
+}
+
+}  // namespace
+
+TEST_CASE("abort ends a wait at once") {
+  for (const auto& layout : threes) {
+    CAPTURE(text(layout));
+    FakeCore core;
+    auto ranks = open_ranks(backend(), core, layout);
+    Result result;
+    std::chrono::duration<double> late{};
+    {
+      std::jthread waiting([&] { result = all_gather(ranks[0], 500'000); });
+      std::this_thread::sleep_for(50ms);
+      const auto begin = Clock::now();
+      ranks[0].abort();
+      ranks[0].abort();
+      waiting.join();
+      late = Clock::now() - begin;
+    }
+    CHECK(result.status == ATOLL_ABORTED);
+    CHECK_MESSAGE(contains(result.text, "all_gather 0"), result.text);
+    CHECK(late.count() < 0.25);  // 5 ms, and what a crowded machine adds
+    CHECK(barrier(ranks[0]).status == ATOLL_ABORTED);
+  }
+}
+
+TEST_CASE("a deadline names who is absent, what, and how much") {
+  for (const auto& layout : threes) {
+    CAPTURE(text(layout));
+    FakeCore core;
+    auto ranks = open_ranks(backend(), core, layout);
+    in_threads(3, [&](int r) {
+      auto& rank = ranks[static_cast<std::size_t>(r)];
+      CHECK(barrier(rank).status == ATOLL_OK);
+      if (r == 2) return;
+      rank.timeout_ns = second / 4;
+      const auto begin = Clock::now();
+      const auto result = reduce_scatter(rank, 1000);
+      CHECK(result.status == ATOLL_TIMEOUT);
+      CHECK(Clock::now() - begin >= 250ms);
+      CHECK_MESSAGE(contains(result.text, "reduce_scatter 1 of communicator shard"), result.text);
+      CHECK_MESSAGE(contains(result.text, "waiting for rank 2 (world rank 5), 0 of 4000 bytes"),
+                    result.text);
+      CHECK_MESSAGE(!contains(result.text, "world rank " + std::to_string(2 * (1 - r) + 1)),
+                    result.text);
+    });
+  }
+}
+
+TEST_CASE("ranks that disagree are told who called what") {
+  const auto pair_fails = [](const auto& first, const auto& other, const std::string& words) {
+    for (const auto& layout : pairs) {
+      FakeCore core;
+      auto ranks = open_ranks(backend(), core, layout);
+      in_threads(2, [&](int r) {
+        auto& rank = ranks[static_cast<std::size_t>(r)];
+        rank.timeout_ns = 5 * second;
+        const Result result = r == 0 ? first(rank) : other(rank);
+        CHECK_MESSAGE(result.status == ATOLL_MISMATCH, result.text);
+        CHECK_MESSAGE(contains(result.text, words), result.text);
+        CHECK_MESSAGE(contains(result.text, "rank 0 (world rank 1)"), result.text);
+        CHECK_MESSAGE(contains(result.text, "rank 1 (world rank 3)"), result.text);
+        CHECK(barrier(rank).status == ATOLL_ABORTED);
+      });
+    }
+  };
+  Bytes buffer(4096);
+  Bytes other_buffer(4096);
+  const auto operation = [&](Rank& rank, std::int32_t kind, std::int32_t dtype, std::int32_t op) {
+    auto& own = rank.rank() == 0 ? buffer : other_buffer;
+    auto o = rank.operation(kind, dtype, own.data(), own.data(), 16);
+    o.op = op;
+    o.peer = rank.rank();
+    return rank.submit(o);
+  };
+  pair_fails([](Rank& r) { return all_gather(r, 5); }, [](Rank& r) { return all_gather(r, 7); },
+             "all_gather 0 (7 x f32)");
+  pair_fails([](Rank& r) { return all_gather(r, 0); },
+             [](Rank& r) { return all_gather(r, 300'000); }, "all_gather 0 (0 x f32)");
+  pair_fails([](Rank& r) { return all_gather(r, 5); }, [](Rank& r) { return barrier(r); },
+             "called barrier 0");
+  pair_fails([&](Rank& r) { return operation(r, ATOLL_ALL_REDUCE, ATOLL_F32, ATOLL_SUM); },
+             [&](Rank& r) { return operation(r, ATOLL_ALL_REDUCE, ATOLL_I32, ATOLL_SUM); },
+             "all_reduce 0 (16 x i32, sum)");
+  pair_fails([&](Rank& r) { return operation(r, ATOLL_ALL_REDUCE, ATOLL_F32, ATOLL_SUM); },
+             [&](Rank& r) { return operation(r, ATOLL_ALL_REDUCE, ATOLL_F32, ATOLL_MAX); },
+             "all_reduce 0 (16 x f32, max)");
+  const auto broadcast = [&](Rank& r) {
+    return operation(r, ATOLL_BROADCAST, ATOLL_F32, ATOLL_SUM);
+  };
+  pair_fails(broadcast, broadcast, "broadcast 0 (16 x f32, root 1)");
+}
+
+TEST_CASE("a message that does not fit its receive is a mismatch") {
+  for (const auto& layout : pairs) {
+    FakeCore core;
+    auto ranks = open_ranks(backend(), core, layout);
+    Bytes data(100);
+    auto send = ranks[0].operation(ATOLL_SEND, ATOLL_U8, data.data(), nullptr, 100);
+    send.peer = 1;
+    CHECK(ranks[0].submit(send).status == ATOLL_OK);
+    auto recv = ranks[1].operation(ATOLL_RECV, ATOLL_U8, nullptr, data.data(), 99);
+    const auto result = ranks[1].submit(recv);
+    CHECK(result.status == ATOLL_MISMATCH);
+    CHECK_MESSAGE(contains(result.text, "send 0 (100 x u8)"), result.text);
+  }
+}
+
+TEST_CASE("a peer that closes is lost, and named") {
+  for (const auto& layout : threes) {
+    CAPTURE(text(layout));
+    FakeCore core;
+    auto ranks = open_ranks(backend(), core, layout);
+    in_threads(3, [&](int r) {
+      auto& rank = ranks[static_cast<std::size_t>(r)];
+      if (r == 2) {
+        std::this_thread::sleep_for(30ms);
+        return rank.close();
+      }
+      const auto result = all_gather(rank, 1'000'000);
+      CHECK_MESSAGE(result.status == ATOLL_PEER_LOST, result.text);
+      CHECK_MESSAGE(contains(result.text, "rank 2 (world rank 5)"), result.text);
+      CHECK_MESSAGE(contains(result.text, "bytes"), result.text);
+    });
+  }
+}
+
+TEST_CASE("what was sent before an orderly close arrives") {
+  for (const auto& layout : pairs) {
+    CAPTURE(text(layout));
+    FakeCore core;
+    auto ranks = open_ranks(backend(), core, layout);
+    const Bytes data = input(ATOLL_U8, 0, 50'000);
+    auto send = ranks[0].operation(ATOLL_SEND, ATOLL_U8, data.data(), nullptr, data.size());
+    send.peer = 1;
+    CHECK(ranks[0].submit(send).status == ATOLL_OK);
+    ranks[0].close();
+    Bytes got(data.size());
+    const auto recv = ranks[1].operation(ATOLL_RECV, ATOLL_U8, nullptr, got.data(), got.size());
+    const auto result = ranks[1].submit(recv);
+    CHECK_MESSAGE(result.status == ATOLL_OK, result.text);
+    CHECK(got == data);
+    CHECK(ranks[1].submit(recv).status == ATOLL_PEER_LOST);
+  }
+}
+
+TEST_CASE("wrong arguments are refused and break nothing") {
+  FakeCore core;
+  auto ranks = open_ranks(backend(), core, {0, 0});
+  in_threads(2, [&](int r) {
+    auto& rank = ranks[static_cast<std::size_t>(r)];
+    auto o = rank.operation(ATOLL_ALL_REDUCE, ATOLL_F32, nullptr, nullptr, 5);
+    CHECK(rank.submit(o).status == ATOLL_INVALID_ARGUMENT);
+    o.memory = ATOLL_MEMORY_CUDA;
+    CHECK(rank.submit(o).status == ATOLL_UNSUPPORTED);
+    CHECK(all_gather(rank, 17).status == ATOLL_OK);
+  });
+}
+
+TEST_CASE("opening names the rank that does not come") {
+  for (const auto& layout : pairs) {
+    FakeCore core;
+    const Group group(layout, 0, {.id = "lonely", .timeout_ns = second / 5});
+    atoll_comm* comm = nullptr;
+    CHECK(backend().open(&core.host(), &group.get(), &comm) == ATOLL_TIMEOUT);
+    const std::string text = backend().last_error(nullptr);
+    CHECK_MESSAGE(contains(text, "rank 1 (world rank 3)"), text);
+    CHECK(comm == nullptr);
+  }
+}
+
+TEST_CASE("a rank with another token is not let in") {
+  FakeCore core;
+  in_threads(2, [&](int r) {
+    const Group group({0, 1}, r, {.token = r == 0 ? "secret" : "guess", .timeout_ns = second / 2});
+    atoll_comm* comm = nullptr;
+    CHECK(backend().open(&core.host(), &group.get(), &comm) == ATOLL_TIMEOUT);
+    const std::string text = backend().last_error(nullptr);
+    CHECK_MESSAGE(contains(text, "no connection with"), text);
+  });
+}
+
+TEST_CASE("strangers at the port get nothing and keep nobody out") {
+  FakeCore core;
+  const Layout layout = {0, 1};
+  std::vector<int> strangers;
+  in_threads(2, [&](int r) {
+    if (r == 1) {
+      const auto contact = core.get("group/host/0");
+      const int port = std::stoi(contact.substr(contact.find(' ') + 1));
+      for (int i = 0; i < 20; ++i) strangers.push_back(connect_to(port));
+      const std::string noise(500, 'x');
+      for (std::size_t i = 0; i < strangers.size(); i += 2) {
+        CHECK(::send(strangers[i], noise.data(), noise.size(), MSG_NOSIGNAL) > 0);
+      }
+    }
+    const Group group(layout, r);
+    atoll_comm* comm = nullptr;
+    const auto status = backend().open(&core.host(), &group.get(), &comm);
+    CHECK_MESSAGE(status == ATOLL_OK, backend().last_error(nullptr));
+    Rank rank(backend(), comm, layout, r);
+    CHECK(all_gather(rank, 100).status == ATOLL_OK);
+  });
+  for (const int fd : strangers) {
+    char buffer[256];
+    std::size_t got = 0;
+    for (ssize_t n = 1; n > 0; got += n > 0 ? static_cast<std::size_t>(n) : 0) {
+      n = ::recv(fd, buffer, sizeof(buffer), 0);
+    }
+    CHECK(got <= 32);  // the challenge
+    ::close(fd);
+  }
+}
+
+TEST_CASE("nothing is left behind") {
+  backend();
+  const int descriptors = open_descriptors();
+  CHECK(mapped_inboxes() == 0);
+  for (const auto& layout : threes) {
+    FakeCore core;
+    auto ranks = open_ranks(backend(), core, layout);
+    CHECK(open_descriptors() >= descriptors);
+    in_threads(
+        3, [&](int r) { CHECK(all_gather(ranks[static_cast<std::size_t>(r)], 9).status == 0); });
+  }
+  CHECK(open_descriptors() == descriptors);
+  CHECK(mapped_inboxes() == 0);
+}

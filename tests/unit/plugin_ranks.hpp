@@ -1,0 +1,113 @@
+// Drives a backend's table directly, with threads as ranks of an invented job: a store in memory, a
+// plain reference of core's reduction, and any layout of ranks over hosts.
+#pragma once
+
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "atoll/plugin.h"
+
+namespace plugin_ranks {
+
+using Bytes = std::vector<std::byte>;
+
+// The table of a shared object, which stays loaded. Throws std::runtime_error.
+const atoll_backend& load(const std::string& path);
+
+// What core lends to a plugin.
+class FakeCore {
+ public:
+  FakeCore();
+  const atoll_host& host() const { return host_; }
+  // Waits for a key, as a plugin would.
+  std::string get(const std::string& key);
+
+ private:
+  static atoll_status put(void* ctx, const char* key, const void* value, std::size_t n);
+  static atoll_status get(void* ctx, const char* key, void* value, std::size_t* n,
+                          std::int64_t timeout_ns);
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::map<std::string, std::string> store_;
+  atoll_host host_;
+};
+
+// By rank: the number of its host.
+using Layout = std::vector<int>;
+std::string text(const Layout& layout);
+
+struct GroupOptions {
+  std::string id = "group";
+  std::string token = "secret";
+  std::int64_t timeout_ns = 20'000'000'000;
+};
+// World ranks are 2 * rank + 1, so that messages which mix the two up are found.
+class Group {
+ public:
+  Group(const Layout& layout, int rank, const GroupOptions& options = {});
+  const atoll_group& get() const { return group_; }
+
+ private:
+  GroupOptions options_;
+  std::vector<atoll_placement> placements_;
+  std::vector<const atoll_placement*> pointers_;
+  atoll_group group_;
+};
+
+struct Result {
+  atoll_status status = ATOLL_OK;
+  std::string text;
+};
+
+// An open communicator on one rank; closes in its destructor. The sequence counts the submits.
+class Rank {
+ public:
+  Rank(const atoll_backend& backend, atoll_comm* comm, const Layout& layout, int rank);
+  Rank(Rank&& other) noexcept;
+  ~Rank();
+  int rank() const { return rank_; }
+  int size() const { return size_; }
+  void close();
+  void abort() { backend_.abort(comm_); }
+  std::int64_t timeout_ns = 20'000'000'000;
+
+  atoll_operation operation(std::int32_t kind, std::int32_t dtype, const void* src, void* dst,
+                            std::uint64_t count) const;
+  Result submit(std::vector<atoll_operation> operations);
+  Result submit(const atoll_operation& operation);
+
+ private:
+  const atoll_backend& backend_;
+  atoll_comm* comm_;
+  int rank_;
+  int size_;
+  std::uint64_t sequence_ = 0;
+};
+
+// Runs `body` on every rank of an opened group, in threads; throws what the first failed rank
+// threw.
+void run_ranks(const atoll_backend& backend, const Layout& layout,
+               const std::function<void(Rank&)>& body);
+// Only opens, and returns what each rank got; a negative host number in `absent` is not opened.
+std::vector<Rank> open_ranks(const atoll_backend& backend, FakeCore& core, const Layout& layout,
+                             const GroupOptions& options = {});
+// Runs `body(i)` for i in [0, n) in threads.
+void in_threads(int n, const std::function<void(int)>& body);
+
+// Small whole numbers, exact in every dtype, also when eight of them are added.
+Bytes input(std::int32_t dtype, int rank, std::uint64_t count, int salt = 0);
+// Fractions that make the order of additions visible; f32 only.
+Bytes noisy_input(int rank, std::uint64_t count);
+std::size_t size_of(std::int32_t dtype);
+// The reduction of plugin.h, element by element.
+Bytes reference_reduce(const std::vector<Bytes>& parts, std::int32_t dtype, std::int32_t op);
+
+}  // namespace plugin_ranks

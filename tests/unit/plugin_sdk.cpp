@@ -1,0 +1,92 @@
+// The sdk's own parts, apart from a backend.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <new>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "sdk/auth.hpp"
+#include "sdk/describe.hpp"
+#include "sdk/guard.hpp"
+
+namespace {
+
+std::string hex(const atoll_sdk::Digest& digest) {
+  static constexpr char digits[] = "0123456789abcdef";
+  std::string text;
+  for (const unsigned octet : digest) {
+    text += digits[octet >> 4U];
+    text += digits[octet & 15U];
+  }
+  return text;
+}
+
+std::vector<std::uint8_t> octets(const std::string& text) { return {text.begin(), text.end()}; }
+
+}  // namespace
+
+// FIPS 180-4 and RFC 4231 give these.
+TEST_CASE("SHA-256 and HMAC give the published results") {
+  CHECK(hex(atoll_sdk::sha256("abc")) ==
+        "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
+  CHECK(hex(atoll_sdk::sha256("")) ==
+        "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
+  CHECK(hex(atoll_sdk::sha256("abcdbcdecdefdefgefghfghighijhijkijkljklmklmnlmnomnopnopq")) ==
+        "248d6a61d20638b8e5c026930c3e6039a33ce45964ff2167f6ecedd419db06c1");
+  CHECK(hex(atoll_sdk::hmac("Jefe", octets("what do ya want for nothing?"))) ==
+        "5bdcc146bf60754e6a042426089575c75a003f089d2739839dec58b964ec3843");
+  CHECK(hex(atoll_sdk::hmac(std::string(131, '\xaa'),
+                            octets("Test Using Larger Than Block-Size Key - Hash Key First"))) ==
+        "60e431591ee0b67f0d8a26aacbf5b77f8e0bc6213728c5140546040f0ee37f54");
+}
+
+TEST_CASE("random digests differ") {
+  const auto a = atoll_sdk::random_digest();
+  CHECK(atoll_sdk::equal(a, a));
+  CHECK_FALSE(atoll_sdk::equal(a, atoll_sdk::random_digest()));
+}
+
+TEST_CASE("guard turns whatever is thrown into a status and a text") {
+  using atoll_sdk::guard;
+  CHECK(guard([] {}) == ATOLL_OK);
+  CHECK(guard([] { throw atoll_sdk::Error(ATOLL_PEER_LOST, "rank 3"); }) == ATOLL_PEER_LOST);
+  CHECK(std::string(atoll_sdk::last_error()) == "rank 3");
+  CHECK(guard([] { throw std::bad_alloc(); }) == ATOLL_OUT_OF_MEMORY);
+  CHECK(guard([] { throw std::runtime_error("odd"); }) == ATOLL_INTERNAL);
+  CHECK(std::string(atoll_sdk::last_error()) == "odd");
+  CHECK(guard([] { throw 7; }) == ATOLL_INTERNAL);
+  CHECK(guard([] { throw std::runtime_error(std::string(10'000, 'x')); }) == ATOLL_INTERNAL);
+  CHECK(std::string(atoll_sdk::last_error()).size() == 2047);
+}
+
+TEST_CASE("operations are checked before they start") {
+  float data[4] = {};
+  atoll_operation o{};
+  o.size = sizeof(o);
+  o.kind = ATOLL_ALL_REDUCE;
+  o.src = o.dst = data;
+  o.count = 4;
+  const auto status = [&] { return atoll_sdk::guard([&] { atoll_sdk::check_operation(o, 3); }); };
+  CHECK(status() == ATOLL_OK);
+  o.count = UINT64_MAX / 4;
+  CHECK(status() == ATOLL_INVALID_ARGUMENT);
+  o.count = 4;
+  o.op = 9;
+  CHECK(status() == ATOLL_INVALID_ARGUMENT);
+  o.op = ATOLL_SUM;
+  o.dtype = 9;
+  CHECK(status() == ATOLL_INVALID_ARGUMENT);
+  o.dtype = ATOLL_F32;
+  o.memory = ATOLL_MEMORY_CUDA;
+  CHECK(status() == ATOLL_UNSUPPORTED);
+  o.memory = ATOLL_MEMORY_HOST;
+  o.dst = nullptr;
+  CHECK(status() == ATOLL_INVALID_ARGUMENT);
+  o.count = 0;
+  CHECK(status() == ATOLL_OK);
+  o.kind = ATOLL_SEND;
+  o.peer = 3;
+  CHECK(status() == ATOLL_INVALID_ARGUMENT);
+}

@@ -1,0 +1,94 @@
+// Small machines made by hand, for tests.
+#pragma once
+
+#include <initializer_list>
+#include <string>
+#include <vector>
+
+#include "atoll/topology.hpp"
+
+namespace machines {
+
+using atoll::IslandState;
+using atoll::Topology;
+
+inline std::string gpu(const std::string& host, int number) {
+  return host + "/gpu" + std::to_string(number);
+}
+
+inline void add_host(Topology& topology, const std::string& host, int gpus = 0,
+                     IslandState gpu_links = IslandState::unknown) {
+  topology.hosts.push_back({.id = host,
+                            .name = host,
+                            .packages = 2,
+                            .numa_nodes = 2,
+                            .cores = 8,
+                            .threads = 16,
+                            .memory_bytes = 1ULL << 30,
+                            .host_cores = 8,
+                            .host_threads = 16,
+                            .gpu_links = gpu_links});
+  for (int i = 0; i < gpus; ++i)
+    topology.gpus.push_back({.id = gpu(host, i),
+                             .host = host,
+                             .busid = "00000000:" + std::to_string(10 + i) + ":00.0",
+                             .uuid = "",
+                             .model = "test",
+                             .index = i,
+                             .numa = i * 2 / gpus});
+}
+
+inline void link(Topology& topology, const std::string& a, const std::string& b, int count = 1,
+                 double gbyte_s = 25) {
+  topology.links.push_back(
+      {.a = a, .b = b, .type = "nvlink", .count = count, .gbyte_s = count * gbyte_s});
+}
+
+// Every GPU of the list with every other.
+inline void join_all(Topology& topology, const std::string& host, const std::vector<int>& gpus,
+                     int count = 4) {
+  for (std::size_t i = 0; i < gpus.size(); ++i)
+    for (std::size_t j = i + 1; j < gpus.size(); ++j)
+      link(topology, gpu(host, gpus[i]), gpu(host, gpus[j]), count);
+}
+
+inline void add_nic(Topology& topology, const std::string& host, double gbit_s) {
+  topology.nics.push_back({.id = host + "/mlx5_0",
+                           .host = host,
+                           .name = "mlx5_0",
+                           .busid = "",
+                           .adapter = "",
+                           .layer = "infiniband",
+                           .state = "active",
+                           .rate_gbit_s = gbit_s,
+                           .evidence = "test"});
+}
+
+// A host whose GPUs all hang on one switch, as on an HGX board.
+inline void add_switched(Topology& topology, const std::string& host, int gpus) {
+  add_host(topology, host, gpus, IslandState::known);
+  for (int i = 0; i < gpus; ++i) link(topology, gpu(host, i), host + "/nvswitch0", 18);
+}
+
+// Hosts named a, b, c, ... of 8 switched GPUs each.
+inline Topology hgx(int hosts) {
+  Topology topology;
+  for (int i = 0; i < hosts; ++i)
+    add_switched(topology, std::string(1, static_cast<char>('a' + i)), 8);
+  return topology;
+}
+
+// CPU hosts named a, b, c, ...
+inline Topology cpus(int hosts) {
+  Topology topology;
+  for (int i = 0; i < hosts; ++i) add_host(topology, std::string(1, static_cast<char>('a' + i)));
+  return topology;
+}
+
+inline bool mentions(const std::vector<std::string>& findings, const std::string& text) {
+  for (const std::string& finding : findings)
+    if (finding.find(text) != std::string::npos) return true;
+  return false;
+}
+
+}  // namespace machines

@@ -1,0 +1,126 @@
+// The half of the topology that knows a World: meshes and discovery.
+#include <doctest/doctest.h>
+
+#include <chrono>
+#include <functional>
+#include <thread>
+
+#include "atoll/mesh.hpp"
+#include "core/socket.hpp"
+#include "unit/topology_machines.hpp"
+
+using atoll::Error;
+using atoll::Mesh;
+using atoll::MeshShape;
+using atoll::parse_mesh;
+using atoll::Topology;
+using atoll::World;
+
+namespace {
+
+// Runs `body` on `size` ranks that are threads; what a rank throws is a failure of the test.
+void on_ranks(int size, int islands, const std::function<void(World&)>& body) {
+  int port = 0;
+  {
+    const auto probe = atoll::net::listen_on(atoll::net::resolve("127.0.0.1", 0).front());
+    port = atoll::net::port_of(atoll::net::local_address(probe.get()));
+  }
+  std::vector<std::string> failures(static_cast<std::size_t>(size));
+  {
+    std::vector<std::jthread> threads;
+    for (int rank = 0; rank < size; ++rank)
+      threads.emplace_back([&, rank] {
+        try {
+          atoll::Config config;
+          config.rank = rank;
+          config.size = size;
+          config.addr = "127.0.0.1:" + std::to_string(port);
+          config.token = "secret";
+          config.rendezvous_timeout = config.timeout = std::chrono::seconds(20);
+          config.islands = islands;
+          World world = World::from_env(config);
+          body(world);
+        } catch (const std::exception& error) {
+          failures[static_cast<std::size_t>(rank)] = error.what();
+        }
+      });
+  }
+  for (const std::string& failure : failures) CHECK(failure == "");
+}
+
+}  // namespace
+
+TEST_CASE("mesh: its text") {
+  CHECK(parse_mesh("2x4") == MeshShape{2, 4});
+  CHECK(parse_mesh("1x1") == MeshShape{1, 1});
+  for (const char* text : {"", "x", "2x", "x4", "2X4", "2x4x1", "0x4", "2x-4", " 2x4", "2x4 ",
+                           "2 x 4", "99999999999x1", "100000x100000", "two"}) {
+    CAPTURE(text);
+    CHECK_THROWS_AS(parse_mesh(text), Error);
+  }
+  CHECK_THROWS_WITH(parse_mesh("2by4"),
+                    "\"2by4\" is not a mesh: write replicate x shard, as in 2x4");
+}
+
+TEST_CASE("mesh: a world of one") {
+  World world = World::single();
+  const Topology topology = Topology::discover(world);
+  REQUIRE(topology.hosts.size() == 1);
+  CHECK(topology.hosts[0].id == world.hosts()[0].id);
+  CHECK(topology.hosts[0].name == world.hosts()[0].name);
+  CHECK(Topology::discover(world).hosts.size() == 1);
+
+  const Mesh mesh = Mesh::plan(topology, world);
+  CHECK(mesh.shape() == MeshShape{1, 1});
+  CHECK(mesh.to_string() == "1x1");
+  CHECK(mesh.reason() == "one rank: nothing to shard or replicate over");
+  for (const char* name : {"shard", "replicate", "world"}) {
+    const atoll::Axis& axis = mesh.axis(name);
+    CHECK(axis.world == &world);
+    CHECK(axis.name == name);
+    CHECK(axis.ranks == std::vector<int>{0});
+    CHECK(axis.index == 0);
+  }
+  CHECK_THROWS_AS(mesh.axis("pipeline"), Error);
+}
+
+TEST_CASE("mesh: four ranks find one host and lay two emulated islands on it") {
+  on_ranks(4, 2, [](World& world) {
+    const Topology topology = Topology::discover(world);
+    CHECK(topology.hosts.size() == 1);
+    CHECK(Topology::discover(world).to_json() == topology.to_json());
+    const int rank = world.rank();
+    const Mesh mesh = Mesh::plan(topology, world);
+    CHECK(mesh.to_string() == "2x2");
+    CHECK(mesh.findings().empty());
+    CHECK(mesh.axis("shard").ranks == std::vector<int>{rank / 2 * 2, rank / 2 * 2 + 1});
+    CHECK(mesh.axis("shard").index == rank % 2);
+    CHECK(mesh.axis("replicate").ranks == std::vector<int>{rank % 2, rank % 2 + 2});
+    CHECK(mesh.axis("replicate").index == rank / 2);
+    CHECK(mesh.axis("world").ranks == std::vector<int>{0, 1, 2, 3});
+    CHECK(mesh.axis("world").index == rank);
+    const Mesh crossing = Mesh::make(world, {1, 4}, topology);
+    CHECK(crossing.findings().size() == 1);
+    CHECK(crossing.axis("shard").size() == 4);
+  });
+}
+
+TEST_CASE("mesh: the ranks' GPUs are those of their host") {
+  on_ranks(3, 0, [](World& world) {
+    // Two GPUs with a link between them, for three ranks of this host.
+    Topology topology;
+    machines::add_host(topology, world.hosts()[0].id, 2, atoll::IslandState::known);
+    machines::join_all(topology, world.hosts()[0].id, {0, 1});
+    const Mesh mesh = Mesh::plan(topology, world);
+    CHECK(mesh.to_string() == "1x3");
+    CHECK(machines::mentions(mesh.findings(), "(2 ranks), host "));
+  });
+}
+
+TEST_CASE("mesh: by hand") {
+  World world = World::single();
+  CHECK(Mesh::make(world, {1, 1}).reason() == "1x1 was asked for");
+  CHECK(Mesh::make(world, {1, 1}, Topology{}).findings().empty());
+  CHECK_THROWS_WITH(Mesh::make(world, {1, 2}), "a mesh of 1x2 does not fit a world of 1 ranks");
+  CHECK_THROWS_AS(Mesh::make(world, {-1, -1}), Error);
+}

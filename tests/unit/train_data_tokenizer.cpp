@@ -1,0 +1,118 @@
+#include <doctest/doctest.h>
+
+#include <numeric>
+
+#include "data/file.hpp"
+#include "data/sentencepiece_file.hpp"
+#include "data/tokenizer.hpp"
+#include "train_data_temporary.hpp"
+
+namespace {
+
+using atoll::ErrorCode;
+using train_test::failure_of;
+using train_test::TemporaryFolder;
+
+// A length-delimited field of at most 127 bytes.
+std::string field(int number, const std::string& bytes) {
+  return std::string{static_cast<char>((number << 3) | 2), static_cast<char>(bytes.size())} + bytes;
+}
+
+}  // namespace
+
+TEST_CASE("bytes: every byte string comes back") {
+  const auto tokenizer = train::byte_tokenizer();
+  std::string text(256, '\0');
+  std::iota(text.begin(), text.end(), '\0');
+  const auto ids = tokenizer->encode(text);
+  REQUIRE(ids.size() == 256);
+  CHECK(ids[0] == 0);
+  CHECK(ids[200] == 200);
+  CHECK(tokenizer->decode(ids) == text);
+  CHECK(tokenizer->encode("").empty());
+}
+
+TEST_CASE("bytes: special ids are apart from bytes and have no text") {
+  const auto tokenizer = train::byte_tokenizer();
+  CHECK(tokenizer->vocab_size() == 259);
+  CHECK(tokenizer->bos() == 256);
+  CHECK(tokenizer->eos() == 257);
+  CHECK(tokenizer->pad() == 258);
+  CHECK(tokenizer->name() == "bytes");
+  const std::vector<std::int32_t> ids{256, 'h', 'i', 257, 258};
+  CHECK(tokenizer->decode(ids) == "hi");
+}
+
+TEST_CASE("bytes: an id outside the vocabulary is refused") {
+  const auto tokenizer = train::byte_tokenizer();
+  for (const std::int32_t id : {-1, 259}) {
+    const std::vector<std::int32_t> ids{id};
+    const auto failure = failure_of([&] { (void)tokenizer->decode(ids); });
+    CHECK(failure.code == ErrorCode::invalid_argument);
+    CHECK(failure.says(std::to_string(id)));
+  }
+}
+
+TEST_CASE("open_tokenizer: bytes by name, anything else is a file") {
+  CHECK(train::open_tokenizer("bytes")->name() == "bytes");
+  CHECK(failure_of([] { (void)train::open_tokenizer(""); }).code == ErrorCode::invalid_argument);
+  const auto missing = failure_of([] { (void)train::open_tokenizer("/no/such/tok.model"); });
+  CHECK((missing.code == ErrorCode::not_found || missing.code == ErrorCode::unsupported));
+  CHECK(missing.says("/no/such/tok.model"));
+}
+
+TEST_CASE("sentencepiece layout: whole, truncated anywhere, foreign") {
+  const std::string whole = field(1, "piece a") + field(1, "piece b") + field(2, "trainer") +
+                            field(3, "normalizer") + field(5, "");
+  train::check_sentencepiece_file(whole, "tok.model");
+  // The optional last field is 2 bytes; without it, or cut inside any other, the file is not whole
+  // except exactly there.
+  for (std::size_t size = 0; size < whole.size(); ++size) {
+    CAPTURE(size);
+    const auto failure = failure_of(
+        [&] { train::check_sentencepiece_file(std::string_view(whole).substr(0, size), "tok"); });
+    CHECK(failure.thrown == (size != whole.size() - 2));
+    if (failure.thrown) {
+      CHECK(failure.code == ErrorCode::bad_data);
+      CHECK(failure.message.starts_with("tok: byte "));
+    }
+  }
+  for (const std::string_view foreign :
+       {std::string_view("{\"json\": 1}"),
+        std::string_view("\x7f"
+                         "ELF\x02\x01"),
+        std::string_view("\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff"),
+        std::string_view("\0\0\0\0", 4)}) {
+    CHECK(failure_of([&] { train::check_sentencepiece_file(foreign, "x"); }).code ==
+          ErrorCode::bad_data);
+  }
+}
+
+TEST_CASE("sentencepiece layout: a length near 2^64 does not wrap around") {
+  const std::string bytes =
+      std::string("\x0a\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01", 11) + "rest";
+  const auto failure = failure_of([&] { train::check_sentencepiece_file(bytes, "x"); });
+  CHECK(failure.says("byte 0"));
+  CHECK(failure.says("4 are left"));
+}
+
+TEST_CASE("sentencepiece: files that pass the layout but are no model") {
+  const TemporaryFolder folder;
+  const auto file =
+      folder.write("odd.model", field(1, "\x01\x02\x03") + field(2, "\xff\xff") + field(3, "\x7f"));
+  const auto failure = failure_of([&] { (void)train::open_tokenizer(file.string()); });
+  CHECK((failure.code == ErrorCode::bad_data || failure.code == ErrorCode::unsupported));
+  CHECK(failure.says("odd.model"));
+}
+
+TEST_CASE("read_file: missing, empty, too large, not a file") {
+  const TemporaryFolder folder;
+  CHECK(failure_of([&] { (void)train::read_file(folder.path() / "none", 10); }).code ==
+        ErrorCode::not_found);
+  const auto empty = folder.write("empty", "");
+  CHECK(failure_of([&] { (void)train::read_file(empty, 10); }).says("empty file"));
+  const auto large = folder.write("large", "01234567890");
+  CHECK(failure_of([&] { (void)train::read_file(large, 10); }).says("11 bytes; at most 10"));
+  CHECK(train::read_file(large, 11) == "01234567890");
+  CHECK(failure_of([&] { (void)train::read_file(folder.path(), 10); }).code == ErrorCode::bad_data);
+}

@@ -1,0 +1,357 @@
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "report/files.hpp"
+#include "report/metrics.hpp"
+#include "report/metrics_json.hpp"
+#include "report/peak_memory.hpp"
+#include "report/progress.hpp"
+#include "report/step_log.hpp"
+#include "train_data_temporary.hpp"
+
+namespace {
+
+using atoll::ErrorCode;
+using doctest::Approx;
+using nlohmann::json;
+using train::Metrics;
+using train::SpeedBase;
+using train::StepRecord;
+using train_test::failure_of;
+using train_test::TemporaryFolder;
+
+// 2 s, 300 real and 100 padded positions, 200 of them valid, 6.4e12 FLOPs on 4 ranks.
+StepRecord record(std::int64_t step, double loss) {
+  return {.step = step,
+          .epoch = 0,
+          .seconds = 2,
+          .loss = loss,
+          .learning_rate = 1e-3,
+          .grad_norm = 0.5,
+          .samples = 8,
+          .valid = 200,
+          .real = 300,
+          .padded = 100,
+          .compute_seconds = 1.5,
+          .exposed_comm_seconds = 0.25,
+          .flops = 6.4e12};
+}
+
+const SpeedBase base{
+    .warmup_steps = 0, .parameters = 1'000'000'000, .peak_flops = 4e12, .world_size = 4};
+
+}  // namespace
+
+TEST_CASE("speed: hand-computed figures of one step") {
+  const auto speed = train::speed_of(record(1, 3), base);
+  CHECK(*speed.steps_per_s == Approx(0.5));
+  CHECK(*speed.samples_per_s == Approx(4));
+  CHECK(*speed.tokens_per_s == Approx(150));
+  CHECK(*speed.padded_tokens_per_s == Approx(50));
+  CHECK(*speed.valid_tokens_per_s == Approx(100));
+  CHECK(*speed.tflops == Approx(0.8));     // 6.4 / 2 s / 4 ranks
+  CHECK(*speed.mfu == Approx(0.2));        // 0.8 / 4
+  CHECK(*speed.tflops_6n == Approx(0.3));  // 6 x 1e9 x 400 = 2.4e12
+  CHECK(*speed.mfu_6n == Approx(0.075));
+  CHECK(*speed.mfu_real == Approx(0.15));
+  CHECK(*speed.exposed_comm_fraction == Approx(0.125));
+  CHECK(*speed.compute_fraction == Approx(0.75));
+  CHECK(*speed.padding_fraction == Approx(0.25));
+}
+
+TEST_CASE("speed: what is not known is absent, not zero") {
+  auto step = record(1, 3);
+  step.flops = 0;
+  const auto unknown = train::speed_of(step, {});
+  CHECK_FALSE(unknown.tflops);
+  CHECK_FALSE(unknown.mfu);
+  CHECK_FALSE(unknown.tflops_6n);
+  CHECK_FALSE(unknown.mfu_real);
+  CHECK(unknown.tokens_per_s);
+  step.seconds = 0;
+  CHECK_FALSE(train::speed_of(step, base).tokens_per_s);
+}
+
+TEST_CASE("summary: warm-up counts in totals and losses, not in rates") {
+  auto with_warmup = base;
+  with_warmup.warmup_steps = 2;
+  Metrics metrics(with_warmup);
+  for (int i = 1; i <= 5; ++i) {
+    auto step = record(i, 10 - i);
+    if (i <= 2) step.seconds = 100;
+    metrics.add(step);
+  }
+  const auto summary = metrics.summary();
+  CHECK(summary.steps == 5);
+  CHECK(summary.timed_steps == 3);
+  CHECK(summary.real == 1500);
+  CHECK(summary.padded == 500);
+  CHECK(summary.valid == 1000);
+  CHECK(summary.samples == 40);
+  CHECK(summary.step_seconds == Approx(206));
+  CHECK(summary.speed.seconds == Approx(6));
+  CHECK(*summary.speed.tokens_per_s == Approx(150));
+  CHECK(*summary.speed.steps_per_s == Approx(0.5));
+  CHECK(*summary.speed.mfu == Approx(0.2));
+  CHECK(*summary.loss_first == Approx(9));
+  CHECK(*summary.loss_last == Approx(7));  // mean of 9, 8, 7, 6, 5
+}
+
+TEST_CASE("summary: loss_last is the mean of the last 20") {
+  Metrics metrics(base);
+  for (int i = 1; i <= 50; ++i) metrics.add(record(i, i));
+  CHECK(*metrics.summary().loss_first == Approx(1));
+  CHECK(*metrics.summary().loss_last == Approx(40.5));  // mean of 31..50
+  CHECK(*metrics.summary().loss_min == Approx(1));
+}
+
+TEST_CASE("summary: no step, or no step after the warm-up") {
+  auto with_warmup = base;
+  with_warmup.warmup_steps = 3;
+  Metrics metrics(with_warmup);
+  CHECK_FALSE(metrics.summary().loss_first);
+  metrics.add(record(1, 2));
+  CHECK(metrics.summary().timed_steps == 0);
+  CHECK_FALSE(metrics.summary().speed.tokens_per_s);
+  CHECK(*metrics.summary().loss_last == Approx(2));
+}
+
+TEST_CASE("metrics.json: every name, and figures of a published kind of run") {
+  Metrics metrics(base);
+  for (int i = 1; i <= 10; ++i) metrics.add(record(i, 4 - 0.1 * i));
+  const train::RunInfo run{.run_name = "try",
+                           .model = "mistral-tiny",
+                           .dataset = "demo",
+                           .tokenizer = "bytes",
+                           .strategy = "hybrid_shard",
+                           .replicate = 2,
+                           .shard = 2,
+                           .dtype = "bf16",
+                           .gpu0 = std::nullopt,
+                           .peak_source = "measured",
+                           .peak_memory_bytes = 123,
+                           .wall_time_s = 25};
+  const json out = train::metrics_json(run, base, metrics.summary());
+  for (const char* name : {"wall_time_s",
+                           "approx_tokens_per_rank",
+                           "approx_tokens_per_s_per_rank",
+                           "world_size",
+                           "gpu0",
+                           "engine",
+                           "model",
+                           "dataset",
+                           "fsdp",
+                           "bf16",
+                           "tokens_per_s",
+                           "steps_per_s",
+                           "tflops",
+                           "mfu",
+                           "tflops_6n",
+                           "mfu_6n",
+                           "strategy",
+                           "mesh",
+                           "peak_memory_bytes",
+                           "loss_first",
+                           "loss_last",
+                           "exposed_comm_fraction",
+                           "peak_flops_per_rank"}) {
+    CAPTURE(name);
+    CHECK(out.contains(name));
+  }
+  CHECK(out["mesh"] == "2x2");
+  CHECK(out["engine"]["name"] == "atoll");
+  CHECK_FALSE(out["engine"]["version"].get<std::string>().empty());
+  CHECK_FALSE(out.contains("torch"));
+  CHECK(out["gpu0"].is_null());
+  CHECK(out["bf16"] == true);
+  CHECK(out["fsdp"] == "hybrid_shard");
+  CHECK(out["approx_tokens_per_rank"] == 1000);  // 10 x 400 / 4
+  CHECK(out["approx_tokens_per_s_per_rank"].get<double>() == Approx(40));
+  CHECK(out["tokens_per_s"].get<double>() == Approx(150));
+  CHECK(out["padded_tokens_per_s"].get<double>() == Approx(50));
+  CHECK(out["loss_first"].get<double>() == Approx(3.9));
+  CHECK(out["loss_last"].get<double>() == Approx(3.45));
+  CHECK(out["world_size"] == 4);
+  CHECK(out["steps"] == 10);
+}
+
+TEST_CASE("metrics.json: a run that diverged or never ran is still JSON") {
+  Metrics metrics({});
+  auto out = train::metrics_json({}, metrics.base(), metrics.summary());
+  CHECK(out["loss_first"].is_null());
+  CHECK(out["mfu"].is_null());
+  CHECK(out["approx_tokens_per_s_per_rank"].is_null());
+  metrics.add(record(1, std::numeric_limits<double>::quiet_NaN()));
+  out = train::metrics_json({}, metrics.base(), metrics.summary());
+  CHECK(out["loss_last"].is_null());
+  CHECK(json::parse(out.dump()) == out);
+}
+
+TEST_CASE("steps.jsonl: a line per step, there before the log closes") {
+  const TemporaryFolder folder;
+  const auto file = folder.path() / "steps.jsonl";
+  train::StepLog log(file, 1);
+  log.add(record(1, 3), base);
+  log.add(record(2, 2.5), base);
+  std::istringstream in(TemporaryFolder::read(file));
+  std::vector<json> lines;
+  for (std::string line; std::getline(in, line);) lines.push_back(json::parse(line));
+  REQUIRE(lines.size() == 2);
+  CHECK(lines[1]["step"] == 2);
+  CHECK(lines[1]["loss"] == 2.5);
+  CHECK(lines[1]["learning_rate"] == 1e-3);
+  CHECK(lines[1]["grad_norm"] == 0.5);
+  CHECK(lines[1]["tokens"] == 300);
+  CHECK(lines[1]["padded_tokens"] == 100);
+  CHECK(lines[1]["exposed_comm_seconds"] == 0.25);
+}
+
+TEST_CASE("steps.jsonl: a resumed run replaces what it computes again") {
+  const TemporaryFolder folder;
+  const auto file = folder.path() / "steps.jsonl";
+  {
+    train::StepLog log(file, 1);
+    for (int i = 1; i <= 5; ++i) log.add(record(i, i), base);
+  }
+  std::ofstream(file, std::ios::app) << "{\"step\": 6, \"lo";  // a crash in the middle of a line
+  {
+    train::StepLog log(file, 4);
+    log.add(record(4, 44), base);
+  }
+  std::istringstream in(TemporaryFolder::read(file));
+  std::vector<double> losses;
+  for (std::string line; std::getline(in, line);) losses.push_back(json::parse(line)["loss"]);
+  CHECK(losses == std::vector<double>{1, 2, 3, 44});
+  train::StepLog fresh(file, 1);
+  CHECK(TemporaryFolder::read(file).empty());
+}
+
+TEST_CASE("steps.jsonl: a folder that is not there") {
+  const TemporaryFolder folder;
+  CHECK(failure_of([&] { train::StepLog(folder.path() / "no" / "steps.jsonl", 1); }).code ==
+        ErrorCode::io);
+}
+
+TEST_CASE("files: atomic writes leave no draft and replace whole") {
+  const TemporaryFolder folder;
+  const auto file = folder.path() / "run_args.json";
+  train::write_json_atomic(file, {{"seed", 1}});
+  train::write_json_atomic(file, {{"seed", 2}, {"name", "bad \xff utf-8"}});
+  CHECK(json::parse(TemporaryFolder::read(file))["seed"] == 2);
+  std::size_t entries = 0;
+  for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator(folder.path()))
+    ++entries;
+  CHECK(entries == 1);
+  const auto failure =
+      failure_of([&] { train::write_file_atomic(folder.path() / "none" / "x", "y"); });
+  CHECK(failure.code == ErrorCode::io);
+  CHECK(failure.says("none"));
+}
+
+TEST_CASE("files: the old file stands when the new one cannot take its place") {
+  const TemporaryFolder folder;
+  std::filesystem::create_directories(folder.path() / "taken" / "inside");
+  CHECK(failure_of([&] { train::write_file_atomic(folder.path() / "taken", "y"); }).thrown);
+  std::size_t entries = 0;
+  for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator(folder.path()))
+    ++entries;
+  CHECK(entries == 1);
+}
+
+TEST_CASE("files: where a run's results go") {
+  CHECK(train::run_directory("", "try") == std::filesystem::path("results/training/try"));
+  CHECK(train::run_directory("/elsewhere", "a/b") == std::filesystem::path("/elsewhere"));
+  for (const std::string name : {"", ".", "..", "a/b", "../x"}) {
+    CHECK(failure_of([&] { (void)train::run_directory("", name); }).code ==
+          ErrorCode::invalid_argument);
+  }
+  const TemporaryFolder folder;
+  train::make_directory(folder.path() / "a" / "b");
+  CHECK(std::filesystem::is_directory(folder.path() / "a" / "b"));
+  const auto file = folder.write("file", "x");
+  CHECK(failure_of([&] { train::make_directory(file / "b"); }).code == ErrorCode::io);
+}
+
+TEST_CASE("progress: the line") {
+  auto step = record(120, 1.23456);
+  step.learning_rate = 2e-4;
+  train::Speed speed;
+  CHECK(train::progress_line(step, 0, speed) == "step 120  loss 1.2346  lr 2.00e-04");
+  speed.tokens_per_s = 12345;
+  speed.padded_tokens_per_s = 64123;
+  speed.mfu = 0.3123;
+  speed.exposed_comm_fraction = 0.041;
+  CHECK(train::progress_line(step, 400, speed) ==
+        "step 120/400  loss 1.2346  lr 2.00e-04  12.3k tok/s (+64.1k padded)  MFU 31.2 %  exposed "
+        "comm 4.1 %");
+  speed.padded_tokens_per_s = 0;
+  CHECK(train::progress_line(step, 400, speed).find("padded") == std::string::npos);
+}
+
+TEST_CASE("progress: a terminal is rewritten at most 5 times a second, and ends on the last step") {
+  using namespace std::chrono_literals;
+  train::ProgressPacer pacer(
+      {.surface = train::Surface::terminal, .total_steps = 0, .columns = 30});
+  const train::ProgressPacer::Clock::time_point start{};
+  int writes = 0;
+  for (int i = 0; i < 1000; ++i) {
+    const auto bytes = pacer.step(record(i + 1, 1), {}, start + i * 1ms);
+    if (!bytes) continue;
+    ++writes;
+    CHECK(bytes->starts_with("\r\x1b[K"));
+    CHECK(bytes->find('\n') == std::string::npos);
+    CHECK(bytes->size() <= 4 + 29);
+  }
+  CHECK(writes == 5);
+  const auto end = pacer.finish();
+  CHECK(end.find("step 1000") != std::string::npos);
+  CHECK(end.ends_with("\n"));
+  CHECK(pacer.finish().empty());
+}
+
+TEST_CASE("progress: a log has the first, every N-th and the last step") {
+  train::ProgressPacer pacer({.surface = train::Surface::log, .total_steps = 25, .every = 10});
+  std::string text;
+  for (int i = 1; i <= 25; ++i) {
+    if (const auto bytes = pacer.step(record(i, 1), {}, {})) text += *bytes;
+  }
+  text += pacer.finish();
+  CHECK(std::count(text.begin(), text.end(), '\n') == 4);
+  for (const char* step : {"step 1/25", "step 10/25", "step 20/25", "step 25/25"}) {
+    CHECK(text.find(step) != std::string::npos);
+  }
+  CHECK(text.find('\x1b') == std::string::npos);
+}
+
+TEST_CASE("progress: silent, and a stream that is no terminal") {
+  train::ProgressPacer pacer({.surface = train::Surface::silent});
+  CHECK_FALSE(pacer.step(record(1, 1), {}, {}));
+  CHECK(pacer.finish().empty());
+  const TemporaryFolder folder;
+  const auto file = folder.path() / "log";
+  std::FILE* stream = std::fopen(file.c_str(), "w");
+  REQUIRE(stream != nullptr);
+  const auto options = train::progress_options_for(stream);
+  CHECK(options.surface == train::Surface::log);
+  {
+    train::Progress progress(stream, options);
+    progress.step(record(1, 1), {});
+    progress.step(record(2, 1), {});
+  }
+  std::fclose(stream);
+  const auto text = TemporaryFolder::read(file);
+  CHECK(text.find("step 1 ") != std::string::npos);
+  CHECK(text.find("step 2 ") != std::string::npos);  // pending at the end
+}
+
+TEST_CASE("peak memory: more than nothing, and grows") {
+  const auto before = train::peak_resident_bytes();
+  CHECK(before > 1 << 20);
+  const std::vector<char> block(64U << 20U, 'x');
+  CHECK(block[1] == 'x');
+  CHECK(train::peak_resident_bytes() >= before);
+}

@@ -1,0 +1,96 @@
+// From alpaca records to rows. Prompt and output are tokenized together, since a tokenizer may join
+// or space pieces differently at the start of a text; the output begins where the joint ids leave
+// those of the prompt alone.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+
+#include "data/loaders.hpp"
+
+namespace train {
+namespace {
+
+// A row keeps seq + 1 tokens, so text far beyond what they can cover need not be encoded: with a
+// tokenizer that is not linear, one huge record would take minutes to give one row.
+std::string_view head(std::string_view text, std::size_t limit) {
+  return text.substr(0, std::min(text.size(), limit));
+}
+
+constexpr std::size_t longest_piece = 128;  // bytes of text that one token covers, generously
+
+}  // namespace
+
+std::string alpaca_prompt(const AlpacaRecord& record) {
+  if (record.input.empty()) {
+    return fmt::format("### Instruction:\n{}\n\n### Response:\n", record.instruction);
+  }
+  return fmt::format("### Instruction:\n{}\n\n### Input:\n{}\n\n### Response:\n",
+                     record.instruction, record.input);
+}
+
+bool AlpacaRows::add(const AlpacaRecord& record) {
+  const auto limit = static_cast<std::size_t>(spec_.seq) + 1;
+  const std::string prompt = alpaca_prompt(record);
+  const std::string whole = prompt + record.output;
+  const std::string_view used = head(whole, limit * longest_piece);
+
+  std::vector<std::int32_t> ids{tokenizer_.bos()};
+  const auto prompt_ids = tokenizer_.encode(head(prompt, limit * longest_piece));
+  const auto whole_ids = tokenizer_.encode(used);
+  const auto common =
+      std::mismatch(prompt_ids.begin(), prompt_ids.end(), whole_ids.begin(), whole_ids.end());
+  const std::size_t first_target = 1 + static_cast<std::size_t>(common.first - prompt_ids.begin());
+  ids.insert(ids.end(), whole_ids.begin(), whole_ids.end());
+  if (used.size() == whole.size()) ids.push_back(tokenizer_.eos());
+
+  if (ids.size() > limit) {
+    ids.resize(limit);
+    ++cut_;
+  }
+  if (first_target >= ids.size()) {
+    ++dropped_;
+    return true;
+  }
+  std::vector<std::int32_t> labels(ids.begin() + 1, ids.end());
+  std::fill_n(labels.begin(), first_target - 1, ignored_label);
+  dataset_.add(std::span(ids).first(labels.size()), labels);
+  return spec_.samples == 0 || dataset_.size() < spec_.samples;
+}
+
+void AlpacaRows::finish() {
+  if (dropped_ > 0) {
+    dataset_.warnings.push_back(
+        fmt::format("{}: {} samples dropped, since {} tokens end before their output begins",
+                    dataset_.name(), dropped_, spec_.seq));
+  }
+  if (cut_ > dropped_) {
+    dataset_.warnings.push_back(fmt::format("{}: {} samples cut to {} tokens", dataset_.name(),
+                                            cut_ - dropped_, spec_.seq));
+  }
+}
+
+namespace {
+
+using Reader = void (*)(const Source&, const RecordSink&);
+
+Dataset load(const Source& source, const DataSpec& spec, const Tokenizer& tokenizer,
+             Reader reader) {
+  Dataset dataset(std::filesystem::path(source.file).filename().string());
+  AlpacaRows rows(spec, tokenizer, dataset);
+  reader(source, [&rows](const AlpacaRecord& record) { return rows.add(record); });
+  rows.finish();
+  return dataset;
+}
+
+}  // namespace
+
+Dataset load_alpaca_json(const Source& source, const DataSpec& spec, const Tokenizer& tokenizer) {
+  return load(source, spec, tokenizer, read_alpaca_json);
+}
+
+Dataset load_alpaca_jsonl(const Source& source, const DataSpec& spec, const Tokenizer& tokenizer) {
+  return load(source, spec, tokenizer, read_alpaca_jsonl);
+}
+
+}  // namespace train

@@ -1,0 +1,216 @@
+// Alpaca records out of JSON, event by event: nothing but the record in hand is kept, nesting costs
+// one bit a level in the parser (which is a loop, not a recursion) and is bounded here.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <iterator>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "atoll/error.hpp"
+#include "data/loaders.hpp"
+
+namespace train {
+namespace {
+
+constexpr int deepest = 64;
+constexpr std::size_t longest_field = 4U << 20U;
+
+// Reads the text and tells how far it has come, which the parser reports only with its own errors.
+class Cursor {
+ public:
+  using iterator_category = std::input_iterator_tag;
+  using value_type = char;
+  using difference_type = std::ptrdiff_t;
+  using pointer = const char*;
+  using reference = const char&;
+
+  Cursor(const char* at, const char** reached) noexcept : at_(at), reached_(reached) {}
+  reference operator*() const noexcept { return *at_; }
+  Cursor& operator++() noexcept {
+    ++at_;
+    *reached_ = at_;
+    return *this;
+  }
+  bool operator==(const Cursor& other) const noexcept { return at_ == other.at_; }
+
+ private:
+  const char* at_;
+  const char** reached_;
+};
+
+enum class Layout {
+  list,   // records stand in a list
+  record  // the text is one record
+};
+
+// The part of the parser's message that says what is wrong, on one line of printable characters.
+std::string reason_of(std::string_view what) {
+  if (const auto at = what.find("syntax error"); at != std::string_view::npos) {
+    what.remove_prefix(at);
+  }
+  std::string reason;
+  for (const char c : what.substr(0, 160)) reason.push_back(c >= ' ' && c <= '~' ? c : '?');
+  return reason;
+}
+
+class AlpacaEvents {
+ public:
+  AlpacaEvents(Layout layout, const RecordSink& sink) noexcept
+      : outer_(layout == Layout::list ? 1 : 0), sink_(sink) {}
+
+  // Why the parse ended; empty when it did not fail.
+  const std::string& error() const noexcept { return error_; }
+  bool stopped() const noexcept { return stopped_; }
+  std::optional<std::size_t> syntax_error_at() const noexcept { return syntax_error_at_; }
+
+  // What nlohmann::json::sax_parse calls. False ends the parse.
+  bool null() { return depth_ == outer_ + 1 || other_value("null"); }
+  bool boolean(bool) { return other_value("a boolean"); }
+  bool number_integer(std::int64_t) { return other_value("a number"); }
+  bool number_unsigned(std::uint64_t) { return other_value("a number"); }
+  bool number_float(double, const std::string&) { return other_value("a number"); }
+  bool binary(std::vector<std::uint8_t>&) { return other_value("binary"); }
+
+  bool string(std::string& value) {
+    if (depth_ != outer_ + 1 || field_ == nullptr) return other_value("a string");
+    if (value.size() > longest_field) {
+      return fail(fmt::format("`{}` of {} bytes; at most {} are accepted", field_name_,
+                              value.size(), longest_field));
+    }
+    *field_ = std::move(value);
+    if (field_ == &record_.instruction) has_instruction_ = true;
+    if (field_ == &record_.output) has_output_ = true;
+    return true;
+  }
+
+  bool key(std::string& name) {
+    if (depth_ != outer_ + 1) return true;
+    field_ = nullptr;
+    if (name == "instruction") field_ = &record_.instruction;
+    if (name == "input") field_ = &record_.input;
+    if (name == "output") field_ = &record_.output;
+    if (field_ != nullptr) field_name_ = name;
+    return true;
+  }
+
+  bool start_object(std::size_t) {
+    if (depth_ < outer_) return fail("not a list of records, but an object");
+    if (depth_ > outer_ && !other_value("an object")) return false;
+    if (depth_ == outer_) {
+      record_ = {};
+      has_instruction_ = has_output_ = false;
+      field_ = nullptr;
+    }
+    return enter();
+  }
+
+  bool end_object() {
+    --depth_;
+    if (depth_ != outer_) return true;
+    if (!has_instruction_) return fail("no `instruction`");
+    if (!has_output_) return fail("no `output`");
+    ++records_;
+    stopped_ = !sink_(record_);
+    return !stopped_;
+  }
+
+  bool start_array(std::size_t) {
+    if (depth_ >= outer_ && !other_value("a list")) return false;
+    return enter();
+  }
+
+  bool end_array() {
+    --depth_;
+    return true;
+  }
+
+  // `read` counts the bytes taken, the one that does not fit among them.
+  bool parse_error(std::size_t read, const std::string&, const nlohmann::detail::exception& error) {
+    syntax_error_at_ = read > 0 ? read - 1 : 0;
+    return fail(reason_of(error.what()));
+  }
+
+ private:
+  bool enter() {
+    if (++depth_ > deepest) return fail(fmt::format("nested deeper than {} levels", deepest));
+    return true;
+  }
+
+  // Any value that no field takes: fine under keys that are skipped, wrong elsewhere.
+  bool other_value(std::string_view kind) {
+    if (depth_ < outer_) return fail(fmt::format("not a list of records, but {}", kind));
+    if (depth_ == outer_) return fail(fmt::format("not a record, but {}", kind));
+    if (depth_ == outer_ + 1 && field_ != nullptr) {
+      return fail(fmt::format("`{}` is not a string, but {}", field_name_, kind));
+    }
+    return true;
+  }
+
+  bool fail(const std::string& reason) {
+    error_ =
+        outer_ == 0 || depth_ == 0 ? reason : fmt::format("record {}: {}", records_ + 1, reason);
+    return false;
+  }
+
+  int outer_;
+  const RecordSink& sink_;
+  int depth_ = 0;  // open lists and objects
+  std::int64_t records_ = 0;
+  AlpacaRecord record_;
+  bool has_instruction_ = false;
+  bool has_output_ = false;
+  std::string* field_ = nullptr;  // of record_, that the next value fills
+  std::string field_name_;
+  std::string error_;
+  std::optional<std::size_t> syntax_error_at_;
+  bool stopped_ = false;
+};
+
+struct Outcome {
+  std::string error;     // empty: none
+  std::size_t byte = 0;  // that does not fit, or after the value that does not
+  bool stopped = false;
+};
+
+Outcome parse(std::string_view text, Layout layout, const RecordSink& sink) {
+  AlpacaEvents events(layout, sink);
+  const char* reached = text.data();
+  const Cursor first(text.data(), &reached);
+  const Cursor last(text.data() + text.size(), &reached);
+  nlohmann::json::sax_parse(first, last, &events);
+  const auto end = static_cast<std::size_t>(reached - text.data());
+  return {events.error(), std::min(events.syntax_error_at().value_or(end), text.size()),
+          events.stopped()};
+}
+
+}  // namespace
+
+void read_alpaca_json(const Source& source, const RecordSink& sink) {
+  const Outcome outcome = parse(source.text, Layout::list, sink);
+  if (!outcome.error.empty()) {
+    throw atoll::Error(atoll::ErrorCode::bad_data,
+                       fmt::format("{}: byte {}: {}", source.file, outcome.byte, outcome.error));
+  }
+}
+
+void read_alpaca_jsonl(const Source& source, const RecordSink& sink) {
+  std::size_t begin = 0;
+  for (std::int64_t number = 1; begin < source.text.size(); ++number) {
+    const std::size_t end = std::min(source.text.find('\n', begin), source.text.size());
+    const std::string_view line = source.text.substr(begin, end - begin);
+    if (line.find_first_not_of(" \t\r") != std::string_view::npos) {
+      const Outcome outcome = parse(line, Layout::record, sink);
+      if (!outcome.error.empty()) {
+        throw atoll::Error(atoll::ErrorCode::bad_data,
+                           fmt::format("{}: line {}, byte {}: {}", source.file, number,
+                                       begin + outcome.byte, outcome.error));
+      }
+      if (outcome.stopped) return;
+    }
+    begin = end + 1;
+  }
+}
+
+}  // namespace train

@@ -1,0 +1,164 @@
+#include "data/batches.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+#include <numeric>
+#include <span>
+
+#include "atoll/error.hpp"
+#include "data/random.hpp"
+
+namespace train {
+
+using atoll::Error;
+using atoll::ErrorCode;
+
+namespace {
+
+void require(bool holds, const std::string& message) {
+  if (!holds) throw Error(ErrorCode::invalid_argument, message);
+}
+
+// Where the part of rank `rank` of `total` samples begins; no product can overflow.
+std::int64_t part_begin(std::int64_t total, std::int64_t rank, std::int64_t ranks) noexcept {
+  return total / ranks * rank + std::min(rank, total % ranks);
+}
+
+template <typename T>
+std::span<T> rows_of(std::span<T> samples, std::int64_t micro_batch, std::int64_t index) noexcept {
+  const auto size = static_cast<std::int64_t>(samples.size());
+  const std::int64_t begin = std::min(index * micro_batch, size);
+  const std::int64_t end = std::min(begin + micro_batch, size);
+  return samples.subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(end - begin));
+}
+
+}  // namespace
+
+std::vector<std::uint32_t> epoch_order(std::int64_t size, std::uint64_t seed, std::int64_t epoch) {
+  std::vector<std::uint32_t> order(static_cast<std::size_t>(size));
+  std::iota(order.begin(), order.end(), 0U);
+  const CounterRandom random(
+      {.seed = seed, .stream = RandomStream::shuffle, .index = static_cast<std::uint64_t>(epoch)});
+  for (std::size_t left = order.size(); left > 1; --left) {
+    std::swap(order[left - 1], order[static_cast<std::size_t>(random.below(left, left))]);
+  }
+  return order;
+}
+
+Batches::Batches(const Dataset& dataset, const BatchOptions& options, Share share)
+    : dataset_(dataset), options_(options), share_(share) {
+  require(options.global_batch >= 1,
+          fmt::format("global batch {}: must be at least 1", options.global_batch));
+  require(options.micro_batch >= 1,
+          fmt::format("micro batch {}: must be at least 1", options.micro_batch));
+  require(options.seq >= 1, fmt::format("sequence length {}: must be at least 1", options.seq));
+  require(share.ranks >= 1 && share.rank >= 0 && share.rank < share.ranks,
+          fmt::format("rank {} of {}: no such rank", share.rank, share.ranks));
+  require(dataset.size() >= 1 && dataset.size() <= std::numeric_limits<std::uint32_t>::max(),
+          fmt::format("{}: {} samples", dataset.name(), dataset.size()));
+  require(dataset.longest() <= options.seq,
+          fmt::format("{}: a sample of {} tokens; rows have {}", dataset.name(), dataset.longest(),
+                      options.seq));
+  const std::int64_t row_tokens = std::int64_t{options.micro_batch} * options.seq;
+  require(row_tokens <= std::numeric_limits<std::int32_t>::max(),
+          fmt::format("micro batch {} of sequence length {}: more than 2^31 tokens",
+                      options.micro_batch, options.seq));
+}
+
+std::int64_t Batches::steps_per_epoch() const noexcept {
+  return (dataset_.size() - 1) / options_.global_batch + 1;
+}
+
+Position Batches::position(std::int64_t global_step) const noexcept {
+  return {global_step / steps_per_epoch(), global_step % steps_per_epoch()};
+}
+
+Position Batches::after(Position position) const noexcept {
+  if (position.step + 1 < steps_per_epoch()) return {position.epoch, position.step + 1};
+  return {position.epoch + 1, 0};
+}
+
+const std::vector<std::uint32_t>& Batches::order(std::int64_t epoch) {
+  if (order_epoch_ != epoch) {
+    order_ = epoch_order(dataset_.size(), options_.seed, epoch);
+    order_epoch_ = epoch;
+  }
+  return order_;
+}
+
+RowShape Batches::shape(const std::uint32_t* begin, const std::uint32_t* end) const noexcept {
+  RowShape shape{options_.micro_batch, options_.seq};
+  switch (options_.pad_to) {
+    case PadTo::seq:
+      return shape;
+    case PadTo::longest:
+      break;
+  }
+  std::int64_t longest = 1;
+  for (const auto* i = begin; i != end; ++i) longest = std::max(longest, dataset_.length(*i));
+  const std::int64_t rounded = (longest + row_multiple - 1) / row_multiple * row_multiple;
+  shape.seq = static_cast<std::int32_t>(std::min<std::int64_t>(rounded, options_.seq));
+  return shape;
+}
+
+StepPlan Batches::step(Position position) {
+  require(position.epoch >= 0 && position.step >= 0 && position.step < steps_per_epoch(),
+          fmt::format("epoch {}, step {}: an epoch has {} steps", position.epoch, position.step,
+                      steps_per_epoch()));
+  const std::span<const std::uint32_t> all = order(position.epoch);
+  const auto samples = rows_of(all, options_.global_batch, position.step);
+
+  StepPlan step;
+  step.position = position;
+  step.samples = static_cast<std::int64_t>(samples.size());
+  for (const std::uint32_t i : samples) {
+    step.valid += dataset_.valid(i);
+    step.real += dataset_.length(i);
+  }
+  const std::int64_t largest_part = (step.samples - 1) / share_.ranks + 1;
+  step.micro_batches = static_cast<int>((largest_part - 1) / options_.micro_batch + 1);
+  std::int64_t positions = 0;
+  for (int rank = 0; rank < share_.ranks; ++rank) {
+    const auto begin = part_begin(step.samples, rank, share_.ranks);
+    const auto end = part_begin(step.samples, rank + 1, share_.ranks);
+    const auto part =
+        samples.subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(end - begin));
+    if (rank == share_.rank) step.mine.assign(part.begin(), part.end());
+    for (int index = 0; index < step.micro_batches; ++index) {
+      const auto rows = rows_of(part, options_.micro_batch, index);
+      step.shapes.push_back(shape(rows.data(), rows.data() + rows.size()));
+      positions += std::int64_t{step.shapes.back().rows} * step.shapes.back().seq;
+    }
+  }
+  step.padded = positions - step.real;
+  return step;
+}
+
+MicroBatch Batches::micro_batch(const StepPlan& step, int index) const {
+  const auto samples =
+      rows_of(std::span<const std::uint32_t>(step.mine), options_.micro_batch, index);
+  const RowShape shape =
+      step.shapes[static_cast<std::size_t>(share_.rank * step.micro_batches + index)];
+  const auto seq = static_cast<std::size_t>(shape.seq);
+  const std::size_t positions = static_cast<std::size_t>(shape.rows) * seq;
+
+  MicroBatch batch;
+  batch.rows = shape.rows;
+  batch.seq = shape.seq;
+  batch.tokens.assign(positions, options_.pad_token);
+  batch.labels.assign(positions, ignored_label);
+  for (std::size_t row = 0; row < samples.size(); ++row) {
+    const Sample sample = dataset_.sample(samples[row]);
+    const auto at = static_cast<std::ptrdiff_t>(row * seq);
+    std::copy(sample.tokens.begin(), sample.tokens.end(), batch.tokens.begin() + at);
+    std::copy(sample.labels.begin(), sample.labels.end(), batch.labels.begin() + at);
+    batch.valid += sample.valid;
+    batch.real += static_cast<std::int64_t>(sample.tokens.size());
+  }
+  batch.padded = static_cast<std::int64_t>(positions) - batch.real;
+  return batch;
+}
+
+}  // namespace train

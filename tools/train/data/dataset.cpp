@@ -1,0 +1,155 @@
+#include "data/dataset.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <optional>
+
+#include "atoll/error.hpp"
+#include "data/file.hpp"
+#include "data/loaders.hpp"
+#include "data/random.hpp"
+
+namespace train {
+
+using atoll::Error;
+using atoll::ErrorCode;
+
+void Dataset::add(std::span<const std::int32_t> tokens, std::span<const std::int32_t> labels) {
+  const auto valid = static_cast<std::int64_t>(labels.size()) -
+                     std::count(labels.begin(), labels.end(), ignored_label);
+  tokens_.insert(tokens_.end(), tokens.begin(), tokens.end());
+  labels_.insert(labels_.end(), labels.begin(), labels.end());
+  begin_.push_back(tokens_.size());
+  valid_.push_back(valid);
+  total_valid_ += valid;
+  longest_ = std::max(longest_, static_cast<std::int64_t>(tokens.size()));
+}
+
+Sample Dataset::sample(std::int64_t index) const noexcept {
+  const auto i = static_cast<std::size_t>(index);
+  const std::size_t length = begin_[i + 1] - begin_[i];
+  return {std::span(tokens_).subspan(begin_[i], length),
+          std::span(labels_).subspan(begin_[i], length), valid_[i]};
+}
+
+std::int64_t Dataset::length(std::int64_t index) const noexcept {
+  const auto i = static_cast<std::size_t>(index);
+  return static_cast<std::int64_t>(begin_[i + 1] - begin_[i]);
+}
+
+std::int64_t Dataset::valid(std::int64_t index) const noexcept {
+  return valid_[static_cast<std::size_t>(index)];
+}
+
+std::uint64_t Dataset::fingerprint() const noexcept {
+  std::uint64_t hash = scramble(valid_.size());
+  const auto mix = [&hash](std::uint64_t value) { hash = scramble(hash ^ value) + value; };
+  for (const std::size_t begin : begin_) mix(begin);
+  for (std::size_t i = 0; i < tokens_.size(); ++i) {
+    mix((static_cast<std::uint64_t>(static_cast<std::uint32_t>(tokens_[i])) << 32U) |
+        static_cast<std::uint32_t>(labels_[i]));
+  }
+  return hash;
+}
+
+namespace {
+
+// alpaca has 23 MB; a corpus that does not fit in memory is not this loader's business.
+constexpr std::uintmax_t largest_file = 1U << 30U;
+
+enum class FileKind {
+  json,
+  jsonl,
+  text,
+};
+
+struct DataFile {
+  FileKind kind = FileKind::json;
+  std::filesystem::path path;
+};
+
+std::optional<FileKind> kind_of(std::string_view extension) {
+  if (extension == "json") return FileKind::json;
+  if (extension == "jsonl") return FileKind::jsonl;
+  if (extension == "txt" || extension == "md" || extension == "text") return FileKind::text;
+  return std::nullopt;
+}
+
+DataFile data_file(const std::string& data) {
+  const std::size_t colon = data.find(':');
+  if (colon != std::string::npos) {
+    if (const auto kind = kind_of(data.substr(0, colon))) return {*kind, data.substr(colon + 1)};
+  }
+  const std::filesystem::path path = data;
+  const std::string extension = path.extension().string();
+  const auto kind = kind_of(extension.empty() ? "" : extension.substr(1));
+  if (!kind) {
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("data {}: neither demo, synthetic, synthetic:copy nor a .json, .jsonl, "
+                            ".txt or .md file (json:FILE, jsonl:FILE and text:FILE take any name)",
+                            data));
+  }
+  return {*kind, path};
+}
+
+Dataset load(const DataFile& file, const DataSpec& spec, const Tokenizer& tokenizer) {
+  const std::string bytes = read_file(file.path, largest_file);
+  const std::string name = file.path.string();
+  const Source source{bytes, name};
+  switch (file.kind) {
+    case FileKind::json:
+      return load_alpaca_json(source, spec, tokenizer);
+    case FileKind::jsonl:
+      return load_alpaca_jsonl(source, spec, tokenizer);
+    case FileKind::text:
+      return load_text(source, spec, tokenizer);
+  }
+  throw Error(ErrorCode::internal, "a kind of file without a loader");
+}
+
+void check(const DataSpec& spec, const Tokenizer& tokenizer) {
+  const auto refuse = [](const std::string& message) {
+    throw Error(ErrorCode::invalid_argument, message);
+  };
+  if (spec.seq < 1) refuse(fmt::format("sequence length {}: must be at least 1", spec.seq));
+  if (spec.samples < 0) refuse(fmt::format("samples {}: must not be negative", spec.samples));
+  if (spec.model.positions > 0 && spec.seq > spec.model.positions) {
+    refuse(fmt::format("sequence length {}: the model allows at most {}", spec.seq,
+                       spec.model.positions));
+  }
+  const bool copies = spec.data == "synthetic:copy";
+  const bool random = spec.data == "synthetic";
+  const std::int32_t needed = copies ? copy_vocabulary : (random ? 1 : tokenizer.vocab_size());
+  if (spec.model.vocabulary > 0 && needed > spec.model.vocabulary) {
+    refuse(fmt::format("{} has {} tokens; the model's vocabulary has {}",
+                       copies ? spec.data : fmt::format("tokenizer {}", tokenizer.name()), needed,
+                       spec.model.vocabulary));
+  }
+}
+
+Dataset make(const DataSpec& spec, const Tokenizer& tokenizer) {
+  if (spec.data == "demo") return make_demo(spec, tokenizer);
+  if (spec.data == "synthetic") return make_random(spec, tokenizer);
+  if (spec.data == "synthetic:copy") return make_copy(spec);
+  return load(data_file(spec.data), spec, tokenizer);
+}
+
+}  // namespace
+
+Dataset open_dataset(const DataSpec& spec, const Tokenizer& tokenizer) {
+  check(spec, tokenizer);
+  Dataset dataset = make(spec, tokenizer);
+  if (dataset.size() == 0) {
+    const std::string why = dataset.warnings.empty() ? "" : "; " + dataset.warnings.front();
+    throw Error(ErrorCode::bad_data, fmt::format("{}: no sample to train on{}", spec.data, why));
+  }
+  if (spec.samples > dataset.size()) {
+    dataset.warnings.push_back(fmt::format("{}: {} samples wanted, {} there", dataset.name(),
+                                           spec.samples, dataset.size()));
+  }
+  return dataset;
+}
+
+}  // namespace train

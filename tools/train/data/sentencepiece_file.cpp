@@ -1,0 +1,66 @@
+#include "data/sentencepiece_file.hpp"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+
+#include "atoll/error.hpp"
+
+namespace train {
+namespace {
+
+constexpr std::uint64_t length_delimited = 2;
+constexpr std::uint64_t first_extension = 200;  // `extensions 200 to max` of ModelProto
+constexpr std::size_t known_fields = 6;
+
+[[noreturn]] void fail(std::string_view file, std::size_t offset, std::string_view reason) {
+  throw atoll::Error(
+      atoll::ErrorCode::bad_data,
+      fmt::format("{}: byte {}: not a whole SentencePiece model: {}", file, offset, reason));
+}
+
+// A base-128 number, low group first; nothing when the bytes end inside it or it exceeds 64 bits.
+std::optional<std::uint64_t> read_varint(std::string_view bytes, std::size_t& at) {
+  std::uint64_t value = 0;
+  for (unsigned shift = 0; shift < 64 && at < bytes.size(); shift += 7) {
+    const auto byte = static_cast<unsigned char>(bytes[at++]);
+    value |= static_cast<std::uint64_t>(byte & 0x7fU) << shift;
+    if ((byte & 0x80U) == 0) return value;
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+void check_sentencepiece_file(std::string_view bytes, std::string_view file) {
+  std::array<bool, known_fields> seen{};
+  std::size_t at = 0;
+  while (at < bytes.size()) {
+    const std::size_t start = at;
+    const auto tag = read_varint(bytes, at);
+    if (!tag) fail(file, start, "it ends inside a field");
+    const std::uint64_t field = *tag >> 3;
+    const bool known = field >= 1 && field < known_fields;
+    if ((*tag & 7) != length_delimited || (!known && field < first_extension)) {
+      fail(file, start, fmt::format("unknown field {}", field));
+    }
+    const auto length = read_varint(bytes, at);
+    if (!length) fail(file, start, "it ends inside a field");
+    if (*length > bytes.size() - at) {
+      fail(file, start,
+           fmt::format("field {} needs {} bytes and {} are left", field, *length,
+                       bytes.size() - at));
+    }
+    if (known) seen[field] = true;
+    at += static_cast<std::size_t>(*length);
+  }
+  constexpr std::array<std::string_view, 4> names{"", "pieces", "trainer_spec", "normalizer_spec"};
+  for (std::size_t field = 1; field < names.size(); ++field) {
+    if (!seen[field]) fail(file, bytes.size(), fmt::format("it has no {}", names[field]));
+  }
+}
+
+}  // namespace train

@@ -1,0 +1,82 @@
+#include <fmt/format.h>
+#include <sentencepiece_processor.h>
+
+#include "atoll/error.hpp"
+#include "data/file.hpp"
+#include "data/sentencepiece_file.hpp"
+#include "data/tokenizer.hpp"
+
+namespace train {
+namespace {
+
+using atoll::Error;
+using atoll::ErrorCode;
+
+// Mistral's model has 0.5 MB, the largest in use about 5 MB.
+constexpr std::uintmax_t largest_model = 64U << 20U;
+
+class SentencePieceTokenizer final : public Tokenizer {
+ public:
+  explicit SentencePieceTokenizer(const std::filesystem::path& file)
+      : name_(file.filename().string()) {
+    const std::string bytes = read_file(file, largest_model);
+    check_sentencepiece_file(bytes, file.string());
+    const auto status = processor_.LoadFromSerializedProto(bytes);
+    if (!status.ok()) {
+      throw Error(ErrorCode::bad_data, fmt::format("{}: not a SentencePiece model: {}",
+                                                   file.string(), status.error_message()));
+    }
+    // Every row begins with bos and every sample ends with eos: training needs both.
+    if (processor_.bos_id() < 0 || processor_.eos_id() < 0) {
+      throw Error(ErrorCode::bad_data,
+                  fmt::format("{}: the model has no bos or no eos piece", file.string()));
+    }
+  }
+
+  std::vector<std::int32_t> encode(std::string_view text) const override {
+    std::vector<int> ids;
+    const auto status = processor_.Encode({text.data(), text.size()}, &ids);
+    if (!status.ok()) {
+      throw Error(ErrorCode::internal, fmt::format("{}: {}", name_, status.error_message()));
+    }
+    return ids;
+  }
+
+  std::string decode(std::span<const std::int32_t> ids) const override {
+    std::vector<int> pieces;
+    pieces.reserve(ids.size());
+    for (const std::int32_t id : ids) {
+      if (id < 0 || id >= vocab_size()) {
+        throw Error(ErrorCode::invalid_argument,
+                    fmt::format("{}: token {} is not in [0, {})", name_, id, vocab_size()));
+      }
+      if (!processor_.IsControl(id)) pieces.push_back(id);
+    }
+    std::string text;
+    const auto status = processor_.Decode(pieces, &text);
+    if (!status.ok()) {
+      throw Error(ErrorCode::internal, fmt::format("{}: {}", name_, status.error_message()));
+    }
+    return text;
+  }
+
+  std::int32_t vocab_size() const noexcept override { return processor_.GetPieceSize(); }
+  std::int32_t bos() const noexcept override { return processor_.bos_id(); }
+  std::int32_t eos() const noexcept override { return processor_.eos_id(); }
+  std::int32_t pad() const noexcept override {
+    return processor_.pad_id() >= 0 ? processor_.pad_id() : processor_.eos_id();
+  }
+  std::string_view name() const noexcept override { return name_; }
+
+ private:
+  std::string name_;
+  sentencepiece::SentencePieceProcessor processor_;
+};
+
+}  // namespace
+
+std::unique_ptr<const Tokenizer> sentencepiece_tokenizer(const std::filesystem::path& file) {
+  return std::make_unique<SentencePieceTokenizer>(file);
+}
+
+}  // namespace train

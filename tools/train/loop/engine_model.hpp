@@ -1,0 +1,20 @@
+// The model on the engine: units added, and one micro batch taken through forward and backward with
+// weights and gradients that live in the engine's buckets.
+#pragma once
+
+#include <vector>
+
+#include "atoll/fsdp.hpp"
+#include "model/decoder.hpp"
+
+namespace train {
+
+// Adds the model's units and freezes the engine. With a tied head the embedding stands at both ends of
+// the order: its gradient is reduced after its last use.
+void add_units(atoll::fsdp::Engine& engine, const ModelConfig& model);
+
+// Forward and backward of one micro batch, enqueued on the step's stream.
+void train_micro_batch(atoll::fsdp::Engine& engine, const Decoder& decoder, const Step& step,
+                       const atoll::fsdp::PassOptions& pass);
+
+}  // namespace train

@@ -1,0 +1,123 @@
+#include "loop/options.hpp"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <initializer_list>
+#include <nlohmann/json.hpp>
+#include <numbers>
+
+#include "atoll/fsdp.hpp"
+#include "atoll/mesh.hpp"
+
+namespace train {
+namespace {
+
+void require(bool fine, std::string_view flag, std::string_view rule) {
+  if (!fine) {
+    throw atoll::Error(atoll::ErrorCode::invalid_argument, fmt::format("{}: {}", flag, rule));
+  }
+}
+
+void require_one_of(const std::string& value, std::string_view flag,
+                    std::initializer_list<std::string_view> known) {
+  std::string list;
+  for (const auto word : known) {
+    if (value == word) return;
+    list += (list.empty() ? "" : ", ") + std::string(word);
+  }
+  throw atoll::Error(atoll::ErrorCode::invalid_argument,
+                     fmt::format("{} {}: use one of {}", flag, value, list));
+}
+
+std::string_view name_of(PadTo pad_to) {
+  switch (pad_to) {
+    case PadTo::longest: return "longest";
+    case PadTo::seq: return "seq";
+  }
+  return "?";
+}
+
+}  // namespace
+
+void check(const RunOptions& options) {
+  require(options.seq >= 2, "--seq", "at least 2");
+  require(options.global_batch >= 1, "--global-batch", "at least 1");
+  require(options.micro_batch >= 1, "--micro-batch", "at least 1");
+  require(options.steps >= 1, "--steps", "at least 1");
+  require(options.warmup_steps >= 0, "--warmup-steps", "not negative");
+  require(options.lr_warmup >= 0, "--lr-warmup", "not negative");
+  require(std::isfinite(options.lr) && options.lr >= 0, "--lr", "a number that is not negative");
+  require(options.beta1 >= 0 && options.beta1 < 1, "--beta1", "in [0, 1)");
+  require(options.beta2 >= 0 && options.beta2 < 1, "--beta2", "in [0, 1)");
+  require(options.epsilon > 0, "--epsilon", "greater than 0");
+  require(options.weight_decay >= 0, "--weight-decay", "not negative");
+  require(options.clip >= 0, "--clip", "not negative");
+  require(options.prefetch >= 0, "--prefetch", "not negative");
+  require(options.threads >= 0, "--threads", "not negative");
+  require(options.samples >= 0, "--samples", "not negative");
+  require(options.checkpoint_every >= 0, "--checkpoint-every", "not negative");
+  require_one_of(options.optimizer, "--optimizer", {"adamw", "sgd"});
+  require_one_of(options.lr_schedule, "--lr-schedule", {"constant", "cosine"});
+  require_one_of(options.dtype, "--dtype", {"f32", "bf16"});
+  require_one_of(options.recompute, "--recompute", {"none", "layers"});
+  require_one_of(options.strategy, "--strategy", {"no_shard", "full_shard", "hybrid_shard"});
+  if (!options.mesh.empty()) atoll::parse_mesh(options.mesh);
+}
+
+nlohmann::json to_json(const RunOptions& o) {
+  return {{"model", o.model},
+          {"init", o.init},
+          {"tokenizer", o.tokenizer},
+          {"data", o.data},
+          {"samples", o.samples},
+          {"seq", o.seq},
+          {"global_batch", o.global_batch},
+          {"micro_batch", o.micro_batch},
+          {"pad_to", name_of(o.pad_to)},
+          {"optimizer", o.optimizer},
+          {"lr", o.lr},
+          {"lr_schedule", o.lr_schedule},
+          {"lr_warmup", o.lr_warmup},
+          {"beta1", o.beta1},
+          {"beta2", o.beta2},
+          {"epsilon", o.epsilon},
+          {"weight_decay", o.weight_decay},
+          {"clip", o.clip},
+          {"strategy", o.strategy},
+          {"mesh", o.mesh},
+          {"dtype", o.dtype},
+          {"recompute", o.recompute},
+          {"backend", o.backend},
+          {"prefetch", o.prefetch},
+          {"threads", o.threads},
+          {"steps", o.steps},
+          {"warmup_steps", o.warmup_steps},
+          {"seed", o.seed},
+          {"checkpoint_every", o.checkpoint_every},
+          {"resume", o.resume},
+          {"export", o.export_weights}};
+}
+
+double learning_rate(const RunOptions& options, std::int64_t step) {
+  if (step < options.lr_warmup) {
+    return options.lr * static_cast<double>(step + 1) / static_cast<double>(options.lr_warmup);
+  }
+  if (options.lr_schedule != "cosine") return options.lr;
+  const double span = static_cast<double>(std::max<std::int64_t>(options.steps - options.lr_warmup, 1));
+  const double done = std::min(static_cast<double>(step - options.lr_warmup) / span, 1.0);
+  const double lowest = 0.1 * options.lr;
+  return lowest + (options.lr - lowest) * 0.5 * (1.0 + std::cos(std::numbers::pi * done));
+}
+
+std::string run_name(const RunOptions& options) {
+  if (!options.run_name.empty()) return options.run_name;
+  std::string data = std::filesystem::path(options.data).stem().string();
+  std::replace(data.begin(), data.end(), ':', '-');
+  return fmt::format("{}-{}-{}", std::filesystem::path(options.model).stem().string(), data,
+                     options.strategy);
+}
+
+}  // namespace train

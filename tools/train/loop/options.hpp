@@ -1,0 +1,66 @@
+// What a run of the trainer is told.
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+
+#include "data/batches.hpp"
+
+namespace train {
+
+struct RunOptions {
+  std::string model = "mistral-tiny";
+  std::string init;                 // folder or file of HF safetensors; "": random from the seed
+  std::string tokenizer = "bytes";  // or a SentencePiece model
+  std::string data = "demo";
+  std::int64_t samples = 0;  // the first N; 0: all
+  std::int32_t seq = 512;
+  std::int64_t global_batch = 8;  // samples per step, over all ranks
+  std::int32_t micro_batch = 1;   // rows per forward and backward of a rank
+  PadTo pad_to = PadTo::longest;
+
+  std::string optimizer = "adamw";  // or sgd
+  double lr = 1e-3;
+  std::string lr_schedule = "constant";  // or cosine (to a tenth of lr at the last step)
+  std::int64_t lr_warmup = 0;            // steps of linear increase
+  double beta1 = 0.9;
+  double beta2 = 0.95;
+  double epsilon = 1e-8;
+  double weight_decay = 0;
+  double clip = 1.0;  // global norm; 0: off
+
+  std::string strategy = "hybrid_shard";
+  std::string mesh;           // "RxS"; "": planned from the topology
+  std::string dtype = "f32";  // of parameters and activations; f32 or bf16
+  std::string recompute = "none";  // or layers: activation checkpointing
+  std::string backend;
+  int prefetch = 1;
+  int threads = 0;  // compute threads of a rank; 0: cores / ranks on the host
+
+  std::int64_t steps = 100;
+  std::int64_t warmup_steps = 2;  // left out of the speed figures
+  std::uint64_t seed = 0;
+
+  std::string out;
+  std::string run_name;
+  std::int64_t checkpoint_every = 0;  // steps; 0: only at the end
+  bool save_checkpoint = true;
+  std::string resume;          // folder of a checkpoint
+  std::string export_weights;  // HF safetensors file to write at the end
+  bool quiet = false;          // no progress line
+};
+
+// Ranges and spellings that need neither files nor ranks. Throws Error(invalid_argument) that names
+// the flag.
+void check(const RunOptions& options);
+
+nlohmann::json to_json(const RunOptions& options);
+
+// The learning rate of step `step`, counted from 0.
+double learning_rate(const RunOptions& options, std::int64_t step);
+
+// Given, or MODEL-DATA-STRATEGY.
+std::string run_name(const RunOptions& options);
+
+}  // namespace train

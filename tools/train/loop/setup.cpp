@@ -1,0 +1,107 @@
+#include "loop/setup.hpp"
+
+#include <fmt/core.h>
+#include <sched.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "core/log.hpp"
+#include "data/loaders.hpp"
+#include "model/params.hpp"
+
+namespace train {
+namespace {
+
+namespace fs = std::filesystem;
+
+ModelConfig load_model(const RunOptions& options, const Tokenizer& tokenizer) {
+  if (!options.init.empty()) {
+    const fs::path folder = fs::is_directory(options.init) ? fs::path(options.init)
+                                                           : fs::path(options.init).parent_path();
+    return read_hf_config(folder / "config.json");
+  }
+  if (options.model.ends_with(".json")) return read_hf_config(options.model);
+  const bool copies = options.data == "synthetic:copy";
+  return preset(options.model, copies ? copy_vocabulary : tokenizer.vocab_size());
+}
+
+Dataset load_data(const RunOptions& options, const ModelConfig& model, const Tokenizer& tokenizer) {
+  DataSpec spec;
+  spec.data = options.data;
+  spec.samples = options.samples;
+  spec.seq = options.seq;
+  spec.seed = options.seed;
+  spec.model = {static_cast<std::int32_t>(model.vocab), static_cast<std::int32_t>(model.max_seq)};
+  return open_dataset(spec, tokenizer);
+}
+
+atoll::Mesh make_mesh(atoll::World& world, const RunOptions& options) {
+  const auto topology = atoll::Topology::discover(world);
+  if (options.mesh.empty()) return atoll::Mesh::plan(topology, world);
+  return atoll::Mesh::make(world, atoll::parse_mesh(options.mesh), topology);
+}
+
+int cores_allowed() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  if (sched_getaffinity(0, sizeof(set), &set) != 0) return 1;
+  return std::max(1, CPU_COUNT(&set));
+}
+
+int compute_threads(const atoll::World& world, const RunOptions& options) {
+  const int told = options.threads > 0 ? options.threads : world.config().threads;
+  const auto cores = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+  const int fair = std::max(1, static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN)) / world.local_size());
+  const int threads = told > 0 ? told : fair;
+  if (cores_allowed() < threads) {
+    atoll::log::warn(
+        "this rank computes with {} threads and is bound to {} of {} cores: start mpirun with "
+        "--bind-to none, or set --threads",
+        threads, cores_allowed(), cores);
+  }
+  return threads;
+}
+
+// Hosts with different copies of a file or flag would train apart and never notice.
+void compare_ranks(atoll::World& world, const RunOptions& options, const Dataset& dataset) {
+  auto told = to_json(options);
+  told.erase("threads");
+  const auto mine = fmt::format("{:016x} {}", dataset.fingerprint(), told.dump());
+  const auto all = world.exchange("train/setup", mine);
+  for (std::size_t rank = 1; rank < all.size(); ++rank) {
+    if (all[rank] == all[0]) continue;
+    const bool data = all[rank].substr(0, 16) != all[0].substr(0, 16);
+    throw atoll::Error(atoll::ErrorCode::mismatch,
+                       fmt::format("rank {} has other {} than rank 0", rank,
+                                   data ? "training data (another copy of the file?)" : "flags"));
+  }
+}
+
+}  // namespace
+
+Setup prepare(atoll::World& world, const RunOptions& options) {
+  check(options);
+  auto tokenizer = open_tokenizer(options.tokenizer);
+  auto model = load_model(options, *tokenizer);
+  auto dataset = load_data(options, model, *tokenizer);
+  compare_ranks(world, options, dataset);
+  auto mesh = make_mesh(world, options);
+  const int threads = compute_threads(world, options);
+  return {std::move(tokenizer), std::move(model), std::move(dataset), std::move(mesh), threads};
+}
+
+std::string hf_name(const ModelConfig& model, std::string_view unit, std::string_view param) {
+  for (std::size_t u = 0; u < unit_count(model); ++u) {
+    if (unit_name(model, u) != unit) continue;
+    for (const auto& spec : param_specs(model, u)) {
+      if (spec.name == param) return spec.hf_name;
+    }
+  }
+  throw atoll::Error(atoll::ErrorCode::not_found, fmt::format("the model has no {}.{}", unit, param));
+}
+
+}  // namespace train

@@ -1,0 +1,29 @@
+// What a run needs before its engine: tokenizer, data, model shape, mesh, threads. Everything that
+// can be wrong with the input is found here, on every rank alike.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "atoll/mesh.hpp"
+#include "data/dataset.hpp"
+#include "loop/options.hpp"
+#include "model/config.hpp"
+
+namespace train {
+
+struct Setup {
+  std::unique_ptr<const Tokenizer> tokenizer;
+  ModelConfig model;
+  Dataset dataset;
+  atoll::Mesh mesh;
+  int threads = 1;
+};
+
+// Collective. Throws Error(mismatch) that names the rank whose data or options differ from rank 0's.
+Setup prepare(atoll::World& world, const RunOptions& options);
+
+// The tensor of this parameter in Hugging Face's files.
+std::string hf_name(const ModelConfig& model, std::string_view unit, std::string_view param);
+
+}  // namespace train

@@ -1,0 +1,298 @@
+#include "loop/trainer.hpp"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <chrono>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "atoll/checkpoint.hpp"
+#include "core/log.hpp"
+#include "loop/engine_model.hpp"
+#include "loop/setup.hpp"
+#include "model/cpu/cpu_ops.hpp"
+#include "report/files.hpp"
+#include "report/metrics_json.hpp"
+#include "report/peak_memory.hpp"
+#include "report/progress.hpp"
+#include "report/step_log.hpp"
+
+namespace train {
+namespace {
+
+namespace fs = std::filesystem;
+namespace fsdp = atoll::fsdp;
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+fsdp::Options engine_options(const RunOptions& options, const atoll::Device& device) {
+  fsdp::Options engine;
+  engine.strategy = fsdp::strategy_from_name(options.strategy);
+  engine.precision.param = atoll::dtype_from_name(options.dtype);
+  engine.prefetch = options.prefetch;
+  engine.device = device;
+  engine.backend = options.backend;
+  return engine;
+}
+
+fsdp::OptimizerOptions optimizer_options(const RunOptions& options) {
+  fsdp::OptimizerOptions optimizer;
+  optimizer.kind = options.optimizer == "sgd" ? fsdp::OptimizerOptions::Kind::sgd
+                                              : fsdp::OptimizerOptions::Kind::adamw;
+  optimizer.beta1 = static_cast<float>(options.beta1);
+  optimizer.beta2 = static_cast<float>(options.beta2);
+  optimizer.epsilon = static_cast<float>(options.epsilon);
+  optimizer.weight_decay = static_cast<float>(options.weight_decay);
+  optimizer.max_norm = static_cast<float>(options.clip);
+  return optimizer;
+}
+
+// What rank 0 leaves behind and shows; the other ranks have none.
+struct Report {
+  Report(const fs::path& out, const RunOptions& options, std::int64_t first_step)
+      : folder(out), log(out / "steps.jsonl", first_step + 1), progress(stderr, [&] {
+          auto shown = progress_options_for(stderr);
+          shown.total_steps = options.steps;
+          if (options.quiet) shown.surface = Surface::silent;
+          return shown;
+        }()) {}
+  fs::path folder;
+  StepLog log;
+  Progress progress;
+};
+
+class Trainer {
+ public:
+  Trainer(atoll::World& world, const RunOptions& options);
+  RunResult run();
+
+ private:
+  void start_weights();
+  void announce();
+  StepRecord step(std::int64_t index);
+  void micro_batch(const StepPlan& plan, const MicroBatch& batch, int index);
+  double sum_of_losses();
+  void save(std::int64_t steps_done);
+  void finish(RunResult& result, double wall_seconds);
+
+  atoll::World& world_;
+  RunOptions options_;
+  Setup setup_;
+  atoll::Device device_ = atoll::Device::host();
+  fsdp::Engine engine_;
+  Batches batches_;
+  cpu::CpuOps ops_;
+  Decoder decoder_;
+  atoll::Stream compute_;
+  atoll::Communicator totals_;
+  std::optional<fsdp::Optimizer> optimizer_;
+  std::optional<Activations> activations_;
+  atoll::Buffer tokens_, labels_, total_;
+  std::int64_t first_step_ = 0;
+  std::optional<Metrics> metrics_;
+  fs::path out_;
+  std::optional<Report> report_;
+};
+
+BatchOptions batch_options(const RunOptions& options, const Tokenizer& tokenizer) {
+  return {options.global_batch, options.micro_batch, options.seq,
+          options.data == "synthetic:copy" ? 0 : tokenizer.pad(), options.seed, options.pad_to};
+}
+
+Trainer::Trainer(atoll::World& world, const RunOptions& options)
+    : world_(world),
+      options_(options),
+      setup_(prepare(world, options)),
+      engine_(setup_.mesh, engine_options(options, device_)),
+      batches_(setup_.dataset, batch_options(options, *setup_.tokenizer),
+               {world.rank(), world.size()}),
+      ops_({.threads = setup_.threads}),
+      decoder_(setup_.model, ops_),
+      compute_(device_.stream({.name = "compute"})),
+      totals_(atoll::Communicator::open(setup_.mesh.axis("world"),
+                                        {.name = "totals", .backend = options.backend, .device = device_})) {
+  add_units(engine_, setup_.model);
+  optimizer_.emplace(engine_, optimizer_options(options_));
+  ActivationPlan plan;
+  plan.max_tokens = std::int64_t{options_.micro_batch} * options_.seq;
+  plan.max_seq = options_.seq;
+  plan.compute = atoll::dtype_from_name(options_.dtype);
+  plan.recompute = options_.recompute == "layers" ? Recompute::layers : Recompute::none;
+  activations_.emplace(decoder_.make_activations(plan, device_, compute_));
+  const auto ids = static_cast<std::size_t>(plan.max_tokens) * sizeof(std::int32_t);
+  tokens_ = device_.allocate(ids);
+  labels_ = device_.allocate(ids);
+  total_ = device_.allocate(2 * sizeof(double));
+  start_weights();
+  out_ = run_directory(options_.out, run_name(options_));
+  const double peak = cpu::matrix_peak_flops(plan.compute, setup_.threads);
+  metrics_.emplace(SpeedBase{options_.warmup_steps, parameter_count(setup_.model), peak, world.size()});
+  if (world.rank() == 0) {
+    make_directory(out_);
+    report_.emplace(out_, options_, first_step_);
+    announce();
+  }
+}
+
+void Trainer::start_weights() {
+  if (!options_.resume.empty()) {
+    fsdp::load(options_.resume, engine_, *optimizer_);
+    first_step_ = optimizer_->steps();
+    return;
+  }
+  if (options_.init.empty()) return engine_.initialize(options_.seed);
+  std::vector<fs::path> files;
+  if (fs::is_directory(options_.init)) {
+    for (const auto& entry : fs::directory_iterator(options_.init)) {
+      if (entry.path().extension() == ".safetensors") files.push_back(entry.path());
+    }
+    std::sort(files.begin(), files.end());
+  } else {
+    files.emplace_back(options_.init);
+  }
+  fsdp::import_weights(files, engine_, [&](const fsdp::Unit& unit, const fsdp::ParamSpec& param) {
+    return hf_name(setup_.model, unit.name(), param.name);
+  });
+}
+
+void Trainer::announce() {
+  for (const auto& line : setup_.dataset.warnings) atoll::log::warn("{}", line);
+  for (const auto& line : setup_.mesh.findings()) atoll::log::warn("{}", line);
+  const auto shape = engine_.sharding();
+  atoll::log::info("{}: {:.2f} M parameters, {} on {}, {} over {} ranks as {}x{} (replicate x shard) on "
+                   "backend {}: {}",
+                   setup_.model.name, static_cast<double>(parameter_count(setup_.model)) / 1e6,
+                   options_.dtype, device_.name(), options_.strategy, world_.size(), shape.replicate,
+                   shape.shard, engine_.backend(), setup_.mesh.reason());
+  atoll::log::info("{} samples of {}, {} a step; results in {}", setup_.dataset.size(),
+                   setup_.dataset.name(), options_.global_batch, out_.string());
+  atoll::log::info("{}", engine_.memory().to_string());
+  auto args = to_json(options_);
+  args["mesh"] = setup_.mesh.to_string();
+  args["world_size"] = world_.size();
+  args["threads"] = setup_.threads;
+  args["mesh_reason"] = setup_.mesh.reason();
+  write_json_atomic(out_ / "run_args.json", args);
+}
+
+void Trainer::micro_batch(const StepPlan& plan, const MicroBatch& batch, int index) {
+  const std::size_t count = batch.tokens.size();
+  compute_.copy(tokens_.data(), batch.tokens.data(), count * sizeof(std::int32_t));
+  compute_.copy(labels_.data(), batch.labels.data(), count * sizeof(std::int32_t));
+  const Batch rows{batch.rows, batch.seq, tokens_.view(atoll::DType::i32).part(0, count),
+                   labels_.view(atoll::DType::i32).part(0, count)};
+  const Step step{compute_, rows, *activations_,
+                  1.0F / static_cast<float>(std::max<std::int64_t>(plan.valid, 1))};
+  if (index == 0) decoder_.begin(step);
+  train_micro_batch(engine_, decoder_, step,
+                    {fsdp::PassOptions::Kind::train, index, plan.micro_batches});
+}
+
+// Over all ranks; blocks until the step's compute is complete.
+double Trainer::sum_of_losses() {
+  const atoll::View total = total_.view(atoll::DType::f64);
+  totals_.all_reduce(activations_->total(), total, atoll::ReduceOp::sum, compute_).wait(compute_);
+  double sums[2] = {};
+  compute_.copy(sums, total.data, sizeof(sums));
+  compute_.synchronize();
+  return sums[0];
+}
+
+StepRecord Trainer::step(std::int64_t index) {
+  const auto start = Clock::now();
+  const auto exposed_before = compute_.exposed_communication();
+  const StepPlan plan = batches_.step(batches_.position(index));
+  StepRecord record;
+  record.step = index + 1;
+  record.epoch = plan.position.epoch;
+  record.learning_rate = learning_rate(options_, index);
+  std::vector<MicroBatch> held;  // host memory, read when the stream gets there
+  held.reserve(static_cast<std::size_t>(plan.micro_batches));
+  for (int m = 0; m < plan.micro_batches; ++m) {
+    held.push_back(batches_.micro_batch(plan, m));
+    micro_batch(plan, held.back(), m);
+  }
+  optimizer_->step(static_cast<float>(record.learning_rate), compute_);
+  record.loss = sum_of_losses() / static_cast<double>(std::max<std::int64_t>(plan.valid, 1));
+  record.grad_norm = static_cast<double>(optimizer_->grad_norm());
+  record.seconds = seconds_since(start);
+  record.exposed_comm_seconds =
+      std::chrono::duration<double>(compute_.exposed_communication() - exposed_before).count();
+  record.compute_seconds = std::max(0.0, record.seconds - record.exposed_comm_seconds);
+  record.samples = plan.samples;
+  record.valid = plan.valid;
+  record.real = plan.real;
+  record.padded = plan.padded;
+  for (const RowShape& shape : plan.shapes) {
+    const std::vector<std::int64_t> lengths(static_cast<std::size_t>(shape.rows), shape.seq);
+    record.flops += training_flops(setup_.model, lengths);
+  }
+  return record;
+}
+
+void Trainer::save(std::int64_t steps_done) {
+  fsdp::save(out_ / "checkpoint", engine_, *optimizer_, {{"step", std::to_string(steps_done)}});
+}
+
+RunResult Trainer::run() {
+  world_.barrier();
+  RunResult result;
+  const auto start = Clock::now();
+  for (std::int64_t index = first_step_; index < options_.steps; ++index) {
+    const StepRecord record = step(index);
+    metrics_->add(record);
+    result.steps.push_back(record);
+    if (report_) {
+      report_->log.add(record, metrics_->base());
+      report_->progress.step(record, metrics_->running());
+    }
+    const bool last = index + 1 == options_.steps;
+    const bool due = options_.checkpoint_every > 0 && (index + 1) % options_.checkpoint_every == 0;
+    if (options_.save_checkpoint && (last || due)) save(index + 1);
+  }
+  finish(result, seconds_since(start));
+  return result;
+}
+
+void Trainer::finish(RunResult& result, double wall_seconds) {
+  result.summary = metrics_->summary();
+  if (!options_.export_weights.empty()) {
+    fsdp::export_weights(options_.export_weights, engine_, atoll::DType::f32,
+                         [&](const fsdp::Unit& unit, const fsdp::ParamSpec& param) {
+                           return hf_name(setup_.model, unit.name(), param.name);
+                         });
+  }
+  std::int64_t peak = 0;
+  for (const auto& bytes : world_.exchange("train/peak_memory", std::to_string(peak_resident_bytes()))) {
+    peak = std::max<std::int64_t>(peak, std::stoll(bytes));
+  }
+  if (!report_) return;
+  report_->progress.finish();
+  const auto shape = engine_.sharding();
+  RunInfo info;
+  info.run_name = run_name(options_);
+  info.model = setup_.model.name;
+  info.dataset = options_.data;
+  info.tokenizer = setup_.tokenizer->name();
+  info.strategy = options_.strategy;
+  info.replicate = shape.replicate;
+  info.shard = shape.shard;
+  info.dtype = options_.dtype;
+  info.peak_source = fmt::format("oneDNN matrix products, {} threads, measured at the start", setup_.threads);
+  info.peak_memory_bytes = peak;
+  info.wall_time_s = wall_seconds;
+  write_json_atomic(out_ / "metrics.json", metrics_json(info, metrics_->base(), result.summary));
+}
+
+}  // namespace
+
+RunResult run(atoll::World& world, const RunOptions& options) {
+  return Trainer(world, options).run();
+}
+
+}  // namespace train

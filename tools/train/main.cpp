@@ -1,0 +1,128 @@
+// atoll-train: fine-tunes or trains a Mistral, sharded over the ranks of a job.
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <exception>
+#include <map>
+
+#include "atoll/world.hpp"
+#include "loop/trainer.hpp"
+#include "model/config.hpp"
+
+namespace {
+
+constexpr const char* examples =
+    "Examples:\n"
+    "  atoll-train --data demo\n"
+    "  mpirun -n 4 --bind-to none atoll-train --data alpaca.json --tokenizer tokenizer.model \\\n"
+    "      --strategy hybrid_shard --mesh 2x2 --steps 100 --out results/alpaca\n"
+    "Ranks are found from mpirun, srun --mpi=pmix, mpiexec, torchrun, or ATOLL_RANK, ATOLL_SIZE,\n"
+    "ATOLL_ADDR and ATOLL_TOKEN; `atoll-topo --env` lists every variable.";
+
+std::string preset_list() {
+  std::string list;
+  for (const auto name : train::preset_names()) list += (list.empty() ? "" : ", ") + std::string(name);
+  return list;
+}
+
+void add_data_flags(CLI::App& app, train::RunOptions& o) {
+  app.add_option("--data", o.data,
+                 "demo, synthetic, synthetic:copy, or a file: alpaca .json or .jsonl, text .txt")
+      ->group("Data");
+  app.add_option("--tokenizer", o.tokenizer, "bytes, or a SentencePiece model file")->group("Data");
+  app.add_option("--samples", o.samples, "use the first N samples; 0: all")->group("Data");
+  app.add_option("--seq", o.seq, "longest row, in tokens")->group("Data");
+  app.add_option("--global-batch", o.global_batch, "samples per step, over all ranks")->group("Data");
+  app.add_option("--micro-batch", o.micro_batch, "rows per forward and backward of a rank")
+      ->group("Data");
+  const std::map<std::string, train::PadTo> pads{{"longest", train::PadTo::longest},
+                                                 {"seq", train::PadTo::seq}};
+  app.add_option("--pad-to", o.pad_to, "length of rows: longest (of the micro batch) or seq")
+      ->transform(CLI::CheckedTransformer(pads))
+      ->group("Data");
+}
+
+void add_model_flags(CLI::App& app, train::RunOptions& o) {
+  app.add_option("--model", o.model, "a preset (" + preset_list() + ") or a Hugging Face config.json")
+      ->group("Model");
+  app.add_option("--init", o.init, "folder of Hugging Face safetensors with a config.json to start from")
+      ->group("Model");
+  app.add_option("--dtype", o.dtype, "of parameters and activations: f32 or bf16")->group("Model");
+  app.add_option("--recompute", o.recompute, "activation checkpointing: none or layers")->group("Model");
+  app.add_option("--seed", o.seed, "of weights, order of samples and generated data")->group("Model");
+}
+
+void add_optimizer_flags(CLI::App& app, train::RunOptions& o) {
+  app.add_option("--optimizer", o.optimizer, "adamw or sgd")->group("Optimizer");
+  app.add_option("--lr", o.lr, "learning rate")->group("Optimizer");
+  app.add_option("--lr-schedule", o.lr_schedule, "constant or cosine")->group("Optimizer");
+  app.add_option("--lr-warmup", o.lr_warmup, "steps of linear increase")->group("Optimizer");
+  app.add_option("--beta1", o.beta1, "of adamw")->group("Optimizer");
+  app.add_option("--beta2", o.beta2, "of adamw")->group("Optimizer");
+  app.add_option("--epsilon", o.epsilon, "of adamw")->group("Optimizer");
+  app.add_option("--weight-decay", o.weight_decay, "decoupled")->group("Optimizer");
+  app.add_option("--clip", o.clip, "global gradient norm; 0: off")->group("Optimizer");
+}
+
+void add_sharding_flags(CLI::App& app, train::RunOptions& o, int& islands) {
+  app.add_option("--strategy", o.strategy, "no_shard, full_shard or hybrid_shard")->group("Sharding");
+  app.add_option("--mesh", o.mesh, "replicate x shard, as in 2x4; default: planned from the topology")
+      ->group("Sharding");
+  app.add_option("--islands", islands, "treat the ranks as this many islands; 0: what is found")
+      ->group("Sharding");
+  app.add_option("--backend", o.backend, "of collectives: host, mpi, ...; default: the best that works")
+      ->group("Sharding");
+  app.add_option("--prefetch", o.prefetch, "units gathered ahead of compute")->group("Sharding");
+  app.add_option("--threads", o.threads, "compute threads of a rank; 0: cores / ranks on the host")
+      ->group("Sharding");
+}
+
+void add_run_flags(CLI::App& app, train::RunOptions& o) {
+  app.add_option("--steps", o.steps, "optimizer steps")->group("Run");
+  app.add_option("--warmup-steps", o.warmup_steps, "first steps left out of speed figures")->group("Run");
+  app.add_option("--out", o.out, "folder of results; default results/training/RUN-NAME")->group("Run");
+  app.add_option("--run-name", o.run_name, "default MODEL-DATA-STRATEGY")->group("Run");
+  app.add_option("--checkpoint-every", o.checkpoint_every, "steps; 0: only at the end")->group("Run");
+  app.add_flag("--no-checkpoint{false},--checkpoint", o.save_checkpoint, "whether to save any")
+      ->group("Run");
+  app.add_option("--resume", o.resume, "folder of a checkpoint to go on from, at any number of ranks")
+      ->group("Run");
+  app.add_option("--export", o.export_weights, "safetensors file with the final weights, HF names")
+      ->group("Run");
+  app.add_flag("--quiet", o.quiet, "no progress line")->group("Run");
+}
+
+int train_on(atoll::World& world, const train::RunOptions& options) {
+  try {
+    train::run(world, options);
+    return 0;
+  } catch (const std::exception& error) {
+    world.fail(error.what());
+    std::fprintf(stderr, "atoll-train: rank %d: %s\n", world.rank(), error.what());
+    return 1;
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  CLI::App app("Trains a Mistral, sharded over the ranks of a job.", "atoll-train");
+  app.footer(examples);
+  app.option_defaults()->always_capture_default();
+  train::RunOptions options;
+  int islands = 0;
+  add_data_flags(app, options);
+  add_model_flags(app, options);
+  add_optimizer_flags(app, options);
+  add_sharding_flags(app, options, islands);
+  add_run_flags(app, options);
+  CLI11_PARSE(app, argc, argv);
+  try {
+    auto config = atoll::Config::from_env();
+    if (islands > 0) config.islands = islands;
+    auto world = atoll::World::from_env(config);
+    return train_on(world, options);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "atoll-train: %s\n", error.what());
+    return 1;
+  }
+}

@@ -1,0 +1,88 @@
+// Everything that forward leaves for backward, planned up front: one allocation for the largest
+// batch, cut into views. Nothing is allocated during a step.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "atoll/device.hpp"
+#include "model/config.hpp"
+
+namespace train {
+
+// `rows` sequences of `seq` positions, right padded; positions count from 0 in each row. Both views
+// are i32 [rows * seq] on the device. labels[t] is the target of position t; negative: none.
+struct Batch {
+  std::int64_t rows = 0;
+  std::int64_t seq = 0;
+  atoll::ConstView tokens, labels;
+  std::int64_t size() const noexcept { return rows * seq; }
+};
+
+enum class Recompute {
+  none,   // every layer keeps its activations
+  layers  // only the inputs of layers are kept; backward runs the layer's forward pass again
+};
+
+struct ActivationPlan {
+  std::int64_t max_tokens = 0;  // rows * seq of the largest batch
+  std::int64_t max_seq = 0;     // longest sequence
+  atoll::DType compute = atoll::DType::f32;
+  Recompute recompute = Recompute::none;
+  std::int64_t head_rows = 512;  // tokens whose logits exist at a time
+};
+
+// What one layer keeps, cut to the tokens of the current batch. Backward overwrites gate, up and
+// hidden.
+struct LayerActivations {
+  atoll::View inverse1, normed1, q, k, v, attended, lse;
+  atoll::View middle;  // after attention, before the feed-forward half
+  atoll::View inverse2, normed2, gate, up, hidden;
+};
+
+// Of the backward pass of any layer.
+struct BackwardScratch {
+  atoll::View dattended, dq, dk, dv, dnormed;
+};
+
+struct HeadActivations {
+  atoll::View normed, inverse, dnormed;
+  atoll::View logits;   // f32 [head_rows, vocab]
+  atoll::View dlogits;  // compute; the same memory in f32
+};
+
+class Activations {
+ public:
+  // Throws Error(invalid_argument) for a plan that makes no sense. Decoder::make_activations also
+  // fills the rotary table.
+  Activations(const ModelConfig& config, const ActivationPlan& plan, const atoll::Device& device);
+
+  // Throws Error(invalid_argument) when the batch is larger than the plan.
+  void require_fits(const Batch& batch) const;
+
+  // Input of layer n; boundary(layers) is the output of the last. compute [tokens, hidden].
+  atoll::View boundary(std::int64_t n, const Batch& batch) const;
+  LayerActivations layer(std::int64_t n, const Batch& batch) const;
+  BackwardScratch backward(const Batch& batch) const;
+  HeadActivations head(const Batch& batch) const;
+  // Gradient of the boundary that backward has reached. compute [tokens, hidden].
+  atoll::View gradient(const Batch& batch) const;
+  atoll::View rope_table() const { return rope_table_; }
+  // f64 [2] on the device: sum of the losses and number of valid labels since Decoder::begin.
+  atoll::View total() const { return total_; }
+
+  const ActivationPlan& plan() const noexcept { return plan_; }
+  std::size_t bytes() const noexcept { return memory_.bytes(); }
+
+ private:
+  ModelConfig config_;
+  ActivationPlan plan_;
+  atoll::Buffer memory_;
+  std::vector<atoll::View> boundaries_;
+  std::vector<LayerActivations> layers_;  // one when layers are recomputed
+  BackwardScratch backward_;
+  HeadActivations head_;
+  atoll::View gradient_, rope_table_, total_;
+};
+
+}  // namespace train

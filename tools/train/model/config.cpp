@@ -1,0 +1,293 @@
+#include "model/config.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <fstream>
+#include <iterator>
+#include <nlohmann/json.hpp>
+
+#include "atoll/error.hpp"
+
+namespace train {
+namespace {
+
+using atoll::Error;
+using atoll::ErrorCode;
+using Json = nlohmann::json;
+
+constexpr std::size_t max_config_bytes = std::size_t{1} << 20;
+constexpr std::int64_t default_vocab = 32000;
+
+struct Preset {
+  std::string_view name;
+  std::int64_t layers, hidden, heads, kv_heads, head_dim, ffn, sliding_window, max_seq;
+};
+
+constexpr std::array presets{
+    Preset{"mistral-tiny", 6, 192, 6, 2, 32, 512, 0, 2048},
+    Preset{"mistral-mini", 8, 384, 6, 2, 64, 1024, 0, 2048},
+    Preset{"mistral-small", 12, 768, 12, 4, 64, 2048, 0, 4096},
+    Preset{"mistral-1b", 24, 2048, 16, 4, 128, 5632, 4096, 8192},
+    Preset{"mistral-7b", 32, 4096, 32, 8, 128, 14336, 4096, 32768},
+};
+
+struct Bound {
+  std::string_view field;
+  std::int64_t value, low, high;
+};
+
+// Reads keys of one JSON object; every complaint names the file and the key.
+class Reader {
+ public:
+  Reader(const Json& json, std::string file) : json_(json), file_(std::move(file)) {}
+
+  std::int64_t integer(const char* key) const {
+    const Json& value = at(key);
+    if (!value.is_number_integer()) fail(key, "is not an integer");
+    return value.get<std::int64_t>();
+  }
+  std::int64_t integer_or(const char* key, std::int64_t fallback) const {
+    return present(key) ? integer(key) : fallback;
+  }
+  double number_or(const char* key, double fallback) const {
+    if (!present(key)) return fallback;
+    const Json& value = at(key);
+    if (!value.is_number()) fail(key, "is not a number");
+    return value.get<double>();
+  }
+  bool boolean_or_false(const char* key) const {
+    if (!present(key)) return false;
+    const Json& value = at(key);
+    if (!value.is_boolean()) fail(key, "is not true or false");
+    return value.get<bool>();
+  }
+  std::string text_or(const char* key, const char* fallback) const {
+    if (!present(key)) return fallback;
+    const Json& value = at(key);
+    if (!value.is_string()) fail(key, "is not a string");
+    return value.get<std::string>();
+  }
+  // Hugging Face writes null for "none".
+  bool present(const char* key) const {
+    const auto found = json_.find(key);
+    return found != json_.end() && !found->is_null();
+  }
+
+ private:
+  const Json& at(const char* key) const {
+    if (!present(key)) fail(key, "is missing");
+    return *json_.find(key);
+  }
+  [[noreturn]] void fail(const char* key, const char* what) const {
+    throw Error(ErrorCode::bad_data, fmt::format("{}: \"{}\" {}", file_, key, what));
+  }
+
+  const Json& json_;
+  std::string file_;
+};
+
+Json parse_file(const std::filesystem::path& file) {
+  std::ifstream in(file, std::ios::binary);
+  if (!in) throw Error(ErrorCode::io, fmt::format("cannot open {}", file.string()));
+  std::string text(max_config_bytes + 1, '\0');
+  in.read(text.data(), static_cast<std::streamsize>(text.size()));
+  text.resize(static_cast<std::size_t>(in.gcount()));
+  if (in.bad()) throw Error(ErrorCode::io, fmt::format("cannot read {}", file.string()));
+  if (text.size() > max_config_bytes) {
+    throw Error(ErrorCode::bad_data, fmt::format("{}: larger than {} bytes, not a model's "
+                                                 "config.json",
+                                                 file.string(), max_config_bytes));
+  }
+  try {
+    Json json = Json::parse(text);
+    if (json.is_object()) return json;
+  } catch (const Json::parse_error& error) {
+    throw Error(ErrorCode::bad_data,
+                fmt::format("{}: not JSON at byte {}", file.string(), error.byte));
+  }
+  throw Error(ErrorCode::bad_data, fmt::format("{}: not a JSON object at byte 0", file.string()));
+}
+
+void require_mistral(const Reader& reader, const std::string& file) {
+  const std::string type = reader.text_or("model_type", "mistral");
+  if (type != "mistral") {
+    throw Error(ErrorCode::unsupported,
+                fmt::format("{}: model_type \"{}\"; only \"mistral\" is known", file, type));
+  }
+  const std::string activation = reader.text_or("hidden_act", "silu");
+  if (activation != "silu") {
+    throw Error(ErrorCode::unsupported,
+                fmt::format("{}: hidden_act \"{}\"; only \"silu\" is known", file, activation));
+  }
+  if (reader.present("rope_scaling")) {
+    throw Error(ErrorCode::unsupported, fmt::format("{}: rope_scaling is not supported", file));
+  }
+}
+
+// Newer versions of transformers nest theta in "rope_parameters".
+double rope_theta(const Json& json, const Reader& reader, const std::string& file) {
+  constexpr double fallback = 10000.0;
+  if (!reader.present("rope_parameters")) return reader.number_or("rope_theta", fallback);
+  const Json& nested = json["rope_parameters"];
+  if (!nested.is_object()) {
+    throw Error(ErrorCode::bad_data, fmt::format("{}: \"rope_parameters\" is not an object", file));
+  }
+  const Reader inner(nested, file);
+  if (inner.text_or("rope_type", "default") != "default") {
+    throw Error(ErrorCode::unsupported, fmt::format("{}: rope_type \"{}\" is not supported", file,
+                                                    inner.text_or("rope_type", "default")));
+  }
+  return inner.number_or("rope_theta", fallback);
+}
+
+double attended_pairs(double length, double window) {
+  if (window <= 0 || window >= length) return length * length / 2;
+  return window * length - window * window / 2;
+}
+
+}  // namespace
+
+std::vector<std::string_view> preset_names() {
+  std::vector<std::string_view> names;
+  for (const Preset& preset : presets) names.push_back(preset.name);
+  return names;
+}
+
+ModelConfig preset(std::string_view name, std::int64_t vocab) {
+  const auto* found = std::find_if(presets.begin(), presets.end(),
+                                   [&](const Preset& entry) { return entry.name == name; });
+  if (found == presets.end()) {
+    throw Error(ErrorCode::not_found, fmt::format("unknown model \"{}\"; known are {}", name,
+                                                  fmt::join(preset_names(), ", ")));
+  }
+  ModelConfig config;
+  config.name = found->name;
+  config.layers = found->layers;
+  config.hidden = found->hidden;
+  config.heads = found->heads;
+  config.kv_heads = found->kv_heads;
+  config.head_dim = found->head_dim;
+  config.ffn = found->ffn;
+  config.vocab = vocab > 0 ? vocab : default_vocab;
+  config.sliding_window = found->sliding_window;
+  config.max_seq = found->max_seq;
+  validate(config);
+  return config;
+}
+
+ModelConfig read_hf_config(const std::filesystem::path& file) {
+  const Json json = parse_file(file);
+  const Reader reader(json, file.string());
+  require_mistral(reader, file.string());
+  ModelConfig config;
+  config.name = file.string();
+  config.layers = reader.integer("num_hidden_layers");
+  config.hidden = reader.integer("hidden_size");
+  config.heads = reader.integer("num_attention_heads");
+  config.kv_heads = reader.integer_or("num_key_value_heads", config.heads);
+  const std::int64_t by_division = config.heads > 0 ? config.hidden / config.heads : 0;
+  config.head_dim = reader.integer_or("head_dim", by_division);
+  config.ffn = reader.integer("intermediate_size");
+  config.vocab = reader.integer("vocab_size");
+  config.rope_theta = rope_theta(json, reader, file.string());
+  config.rms_eps = reader.number_or("rms_norm_eps", 1e-6);
+  config.sliding_window = reader.integer_or("sliding_window", 0);
+  config.tied = reader.boolean_or_false("tie_word_embeddings");
+  config.max_seq = reader.integer_or("max_position_embeddings", 4096);
+  validate(config);
+  return config;
+}
+
+std::string hf_config_json(const ModelConfig& config, std::string_view torch_dtype) {
+  nlohmann::ordered_json json;
+  json["architectures"] = {"MistralForCausalLM"};
+  json["model_type"] = "mistral";
+  json["hidden_act"] = "silu";
+  json["hidden_size"] = config.hidden;
+  json["intermediate_size"] = config.ffn;
+  json["num_hidden_layers"] = config.layers;
+  json["num_attention_heads"] = config.heads;
+  json["num_key_value_heads"] = config.kv_heads;
+  json["head_dim"] = config.head_dim;
+  json["vocab_size"] = config.vocab;
+  json["rope_theta"] = config.rope_theta;
+  json["rms_norm_eps"] = config.rms_eps;
+  json["max_position_embeddings"] = config.max_seq;
+  json["tie_word_embeddings"] = config.tied;
+  json["torch_dtype"] = torch_dtype;
+  json["sliding_window"] = nullptr;
+  if (config.sliding_window > 0) json["sliding_window"] = config.sliding_window;
+  return json.dump(2) + "\n";
+}
+
+void validate(const ModelConfig& config) {
+  constexpr std::int64_t million = 1'000'000;
+  const std::array bounds{
+      Bound{"layers", config.layers, 1, 1000},
+      Bound{"hidden", config.hidden, 1, million},
+      Bound{"heads", config.heads, 1, 10'000},
+      Bound{"kv_heads", config.kv_heads, 1, config.heads},
+      Bound{"head_dim", config.head_dim, 2, 10'000},
+      Bound{"ffn", config.ffn, 1, million},
+      Bound{"vocab", config.vocab, 2, 16 * million},
+      Bound{"sliding_window", config.sliding_window, 0, 1000 * million},
+      Bound{"max_seq", config.max_seq, 1, 1000 * million},
+  };
+  const auto fail = [&](const std::string& what) {
+    throw Error(ErrorCode::invalid_argument, fmt::format("model {}: {}", config.name, what));
+  };
+  for (const Bound& bound : bounds) {
+    if (bound.value < bound.low || bound.value > bound.high) {
+      fail(fmt::format("{} = {} is not in [{}, {}]", bound.field, bound.value, bound.low,
+                       bound.high));
+    }
+  }
+  if (config.heads % config.kv_heads != 0) {
+    fail(fmt::format("heads = {} is not a multiple of kv_heads = {}", config.heads,
+                     config.kv_heads));
+  }
+  if (config.head_dim % 2 != 0) fail(fmt::format("head_dim = {} is odd", config.head_dim));
+  if (!(config.rope_theta > 0.0 && config.rope_theta < 1e12)) {
+    fail(fmt::format("rope_theta = {} is not in (0, 1e12)", config.rope_theta));
+  }
+  if (!(config.rms_eps >= 0.0 && config.rms_eps < 1.0)) {
+    fail(fmt::format("rms_eps = {} is not in [0, 1)", config.rms_eps));
+  }
+}
+
+std::int64_t parameter_count(const ModelConfig& config) {
+  const std::int64_t attention =
+      2 * config.hidden * config.query_width() + 2 * config.hidden * config.kv_width();
+  const std::int64_t layer = attention + 3 * config.hidden * config.ffn + 2 * config.hidden;
+  const std::int64_t tables = (config.tied ? 1 : 2) * config.vocab * config.hidden;
+  return config.layers * layer + tables + config.hidden;
+}
+
+double matmul_flops(const ModelConfig& config, std::span<const std::int64_t> lengths) {
+  const auto hidden = static_cast<double>(config.hidden);
+  const auto queries = static_cast<double>(config.query_width());
+  const auto layers = static_cast<double>(config.layers);
+  const double layer_weights = 2 * hidden * queries +
+                               2 * hidden * static_cast<double>(config.kv_width()) +
+                               3 * hidden * static_cast<double>(config.ffn);
+  const double weights = layers * layer_weights + hidden * static_cast<double>(config.vocab);
+  double flops = 0;
+  for (const std::int64_t length : lengths) {
+    const auto tokens = static_cast<double>(length);
+    const double pairs = attended_pairs(tokens, static_cast<double>(config.sliding_window));
+    flops += 2 * tokens * weights + 4 * layers * pairs * queries;
+  }
+  return flops;
+}
+
+double training_flops(const ModelConfig& config, std::span<const std::int64_t> lengths) {
+  return 3 * matmul_flops(config, lengths);
+}
+
+double six_n_flops(const ModelConfig& config, std::int64_t tokens) {
+  return 6.0 * static_cast<double>(parameter_count(config)) * static_cast<double>(tokens);
+}
+
+}  // namespace train

@@ -1,0 +1,350 @@
+// Causal attention of one sequence and one key-value head, in blocks of query rows.
+//
+// Keys and values are packed once as f32, transposed where a product wants it; each block of
+// queries then meets only the keys that its rows can see, so that the causal half (and what lies
+// outside the window) costs nothing. The scores of one block are all that exists at a time. The
+// backward pass computes them again from log-sum-exp:
+//   P = exp(S - lse)    dP = dO V^T    dS = P (dP - sum(dO O))
+//   dQ = scale dS K     dK += dS^T (scale Q)     dV += P^T dO
+// One thread does all query heads of a key-value head in order, which fixes the order of the sums.
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "model/cpu/kernels.hpp"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "model/cpu/attention.cpp"
+#include <hwy/foreach_target.h>
+#include <hwy/highway.h>
+
+#include "model/cpu/simd-inl.h"
+#include "model/cpu/tile-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace train::cpu {
+namespace HWY_NAMESPACE {
+
+using atoll::bfloat16;
+using atoll::DType;
+
+// Rows of a block: a block of scores (rows x keys) should stay in the second-level cache.
+std::size_t block_rows(std::size_t seq) {
+  constexpr std::size_t score_floats = 64 * 1024;
+  return std::clamp<std::size_t>(score_floats / padded(seq) / 8 * 8, 16, 64);
+}
+
+struct Sizes {
+  std::size_t seq, seq_pad, dim, dim_pad, group, heads, kv_heads, window, block;
+  explicit Sizes(const AttentionShape& shape)
+      : seq(to_size(shape.seq)),
+        seq_pad(padded(seq)),
+        dim(to_size(shape.head_dim)),
+        dim_pad(padded(dim)),
+        group(to_size(shape.heads / shape.kv_heads)),
+        heads(to_size(shape.heads)),
+        kv_heads(to_size(shape.kv_heads)),
+        window(shape.window > 0 ? to_size(std::min(shape.window, shape.seq)) : seq),
+        block(block_rows(seq)) {}
+  std::size_t first_key(std::size_t query) const {
+    return query + 1 > window ? query + 1 - window : 0;
+  }
+};
+
+// Query rows [first, first + rows) and the padded range of keys [low, low + span) that they see.
+struct Block {
+  std::size_t first, rows, low, span;
+};
+
+Block block_at(const Sizes& sizes, std::size_t first) {
+  const std::size_t rows = std::min(sizes.block, sizes.seq - first);
+  const std::size_t low = sizes.first_key(first) / tile_pad * tile_pad;
+  return {first, rows, low, padded(first + rows) - low};
+}
+
+// Cuts the scratch memory of a task; every piece is a multiple of 64 bytes.
+class Arena {
+ public:
+  explicit Arena(float* next) : next_(next) {}
+  float* take(std::size_t floats) {
+    float* taken = next_;
+    next_ += floats;
+    return taken;
+  }
+
+ private:
+  float* next_;
+};
+
+// A head's slice of an activation: `rows` rows of `dim` elements, `stride` apart.
+template <class T>
+struct Slice {
+  T* data;
+  std::size_t stride;
+};
+
+// to[row][dim_pad] = scale * from, padding zeroed.
+template <class T>
+void pack(const Slice<const T>& from, const Sizes& sizes, std::size_t rows, float scale,
+          float* to) {
+  for (std::size_t row = 0; row < rows; ++row) {
+    const T* source = from.data + row * from.stride;
+    float* target = to + row * sizes.dim_pad;
+    for_lanes(0, sizes.dim, [&](auto d, std::size_t i) HWY_ATTR {
+      store(d, hn::Mul(load(d, source + i), hn::Set(d, scale)), target + i);
+    });
+    std::fill(target + sizes.dim, target + sizes.dim_pad, 0.0F);
+  }
+}
+
+// to[dim][seq_pad] from the packed [seq_pad][dim_pad], in squares that stay in the first cache.
+void transpose(const float* from, const Sizes& sizes, float* to) {
+  for (std::size_t row = 0; row < sizes.seq_pad; row += tile_pad) {
+    for (std::size_t i = 0; i < sizes.dim; ++i) {
+      for (std::size_t r = 0; r < tile_pad; ++r) {
+        to[i * sizes.seq_pad + row + r] = from[(row + r) * sizes.dim_pad + i];
+      }
+    }
+  }
+}
+
+template <class T>
+void pack_keys(const Slice<const T>& from, const Sizes& sizes, float* rows, float* columns) {
+  pack(from, sizes, sizes.seq, 1.0F, rows);
+  std::fill(rows + sizes.seq * sizes.dim_pad, rows + sizes.seq_pad * sizes.dim_pad, 0.0F);
+  if (columns != nullptr) transpose(rows, sizes, columns);
+}
+
+// to = scale * from[row][dim_pad] without the padding.
+template <class T>
+void unpack(const float* from, const Sizes& sizes, std::size_t rows, float scale,
+            const Slice<T>& to) {
+  for (std::size_t row = 0; row < rows; ++row) {
+    const float* source = from + row * sizes.dim_pad;
+    T* target = to.data + row * to.stride;
+    for_lanes(0, sizes.dim, [&](auto d, std::size_t i) HWY_ATTR {
+      store(d, hn::Mul(load(d, source + i), hn::Set(d, scale)), target + i);
+    });
+  }
+}
+
+// The keys [low, high] that a query sees, as vectors of a row of scores that starts at key
+// `origin`. Positions fit f32 exactly (below 2^24).
+struct Visible {
+  std::size_t begin, end;  // columns of the row, whole vectors
+  float low, high;         // columns, inclusive
+  Visible(const Sizes& sizes, std::size_t query, std::size_t origin) {
+    const std::size_t lanes = hn::Lanes(Floats());
+    const std::size_t first = sizes.first_key(query) - origin;
+    const std::size_t last = query - origin;
+    begin = first / lanes * lanes;
+    end = (last / lanes + 1) * lanes;
+    low = static_cast<float>(first);
+    high = static_cast<float>(last);
+  }
+  HWY_INLINE auto mask(Floats d, std::size_t column) const {
+    const auto index = hn::Iota(d, static_cast<float>(column));
+    return hn::And(hn::Ge(index, hn::Set(d, low)), hn::Le(index, hn::Set(d, high)));
+  }
+};
+
+// Turns a row of scores into exp(score - maximum), 0 where the query does not see. Returns the sum.
+HWY_INLINE float softmax_row(float* row, std::size_t span, const Visible& visible, float* maximum) {
+  const Floats d;
+  const std::size_t lanes = hn::Lanes(d);
+  const auto lowest = hn::Set(d, -std::numeric_limits<float>::infinity());
+  auto best = lowest;
+  for (std::size_t c = visible.begin; c < visible.end; c += lanes) {
+    best = hn::Max(best, hn::IfThenElse(visible.mask(d, c), hn::LoadU(d, row + c), lowest));
+  }
+  *maximum = hn::GetLane(hn::MaxOfLanes(d, best));
+  const auto top = hn::Set(d, *maximum);
+  auto sum = hn::Zero(d);
+  for (std::size_t c = visible.begin; c < visible.end; c += lanes) {
+    const auto e = exponential(d, hn::Sub(hn::LoadU(d, row + c), top));
+    const auto kept = hn::IfThenElseZero(visible.mask(d, c), e);
+    hn::StoreU(kept, d, row + c);
+    sum = hn::Add(sum, kept);
+  }
+  std::fill(row, row + visible.begin, 0.0F);
+  std::fill(row + visible.end, row + span, 0.0F);
+  return hn::GetLane(hn::SumOfLanes(d, sum));
+}
+
+template <class T>
+void attention_forward_typed(const AttentionForward& args, const AttentionTask& task) {
+  const Sizes sizes(args.shape);
+  const std::size_t q_width = sizes.heads * sizes.dim;
+  const std::size_t kv_width = sizes.kv_heads * sizes.dim;
+  const float scale = 1.0F / std::sqrt(static_cast<float>(sizes.dim));
+  Arena arena(task.scratch);
+  float* values = arena.take(sizes.seq_pad * sizes.dim_pad);
+  float* keys = arena.take(sizes.seq_pad * sizes.dim_pad);
+  float* query = arena.take(sizes.block * sizes.dim_pad);
+  float* out = arena.take(sizes.block * sizes.dim_pad);
+  float* scores = arena.take(sizes.block * sizes.seq_pad);
+  const std::size_t kv_at = task.row * sizes.seq * kv_width + task.kv_head * sizes.dim;
+  // `values` holds the packed keys until they are transposed.
+  pack_keys<T>({args.k.as<T>() + kv_at, kv_width}, sizes, values, keys);
+  pack_keys<T>({args.v.as<T>() + kv_at, kv_width}, sizes, values, nullptr);
+  for (std::size_t g = 0; g < sizes.group; ++g) {
+    const std::size_t head = task.kv_head * sizes.group + g;
+    float* lse = args.lse.as<float>() + (task.row * sizes.heads + head) * sizes.seq;
+    for (std::size_t first = 0; first < sizes.seq; first += sizes.block) {
+      const Block block = block_at(sizes, first);
+      const std::size_t at = (task.row * sizes.seq + first) * q_width + head * sizes.dim;
+      pack<T>({args.q.as<T>() + at, q_width}, sizes, block.rows, scale, query);
+      tile_product<false>({query, sizes.dim_pad, 1, keys + block.low, sizes.seq_pad, scores,
+                           block.span, block.rows, block.span, sizes.dim});
+      float sums[64];
+      for (std::size_t r = 0; r < block.rows; ++r) {
+        float maximum = 0;
+        sums[r] = softmax_row(scores + r * block.span, block.span,
+                              Visible(sizes, first + r, block.low), &maximum);
+        lse[first + r] = maximum + std::log(sums[r]);
+      }
+      tile_product<false>({scores, block.span, 1, values + block.low * sizes.dim_pad, sizes.dim_pad,
+                           out, sizes.dim_pad, block.rows, sizes.dim_pad, block.span});
+      for (std::size_t r = 0; r < block.rows; ++r) {
+        unpack<T>(out + r * sizes.dim_pad, sizes, 1, 1.0F / sums[r],
+                  {args.out.as<T>() + at + r * q_width, q_width});
+      }
+    }
+  }
+}
+
+void attention_forward(const AttentionForward& args, const AttentionTask& task) {
+  if (args.q.dtype == DType::bf16) {
+    attention_forward_typed<bfloat16>(args, task);
+  } else {
+    attention_forward_typed<float>(args, task);
+  }
+}
+
+// scores becomes P, dprobs becomes dS.
+HWY_INLINE void softmax_backward_row(float* scores, float* dprobs, std::size_t span,
+                                     const Visible& visible, float lse, float delta) {
+  const Floats d;
+  const std::size_t lanes = hn::Lanes(d);
+  for (std::size_t c = visible.begin; c < visible.end; c += lanes) {
+    const auto e = exponential(d, hn::Sub(hn::LoadU(d, scores + c), hn::Set(d, lse)));
+    const auto p = hn::IfThenElseZero(visible.mask(d, c), e);
+    hn::StoreU(p, d, scores + c);
+    hn::StoreU(hn::Mul(p, hn::Sub(hn::LoadU(d, dprobs + c), hn::Set(d, delta))), d, dprobs + c);
+  }
+  std::fill(scores, scores + visible.begin, 0.0F);
+  std::fill(scores + visible.end, scores + span, 0.0F);
+  std::fill(dprobs, dprobs + visible.begin, 0.0F);
+  std::fill(dprobs + visible.end, dprobs + span, 0.0F);
+}
+
+// What one task of the backward pass keeps in its scratch memory.
+struct BackwardScratch {
+  float *keys, *keys_t, *values_t, *dkeys, *dvalues, *query, *dout, *dquery, *scores, *dprobs;
+  BackwardScratch(float* memory, const Sizes& sizes) {
+    Arena arena(memory);
+    for (float** piece : {&keys, &keys_t, &values_t, &dkeys, &dvalues}) {
+      *piece = arena.take(sizes.seq_pad * sizes.dim_pad);
+    }
+    for (float** piece : {&query, &dout, &dquery}) *piece = arena.take(sizes.block * sizes.dim_pad);
+    for (float** piece : {&scores, &dprobs}) *piece = arena.take(sizes.block * sizes.seq_pad);
+  }
+};
+
+template <class T>
+void backward_block(const AttentionBackward& args, const Sizes& sizes, const Block& block,
+                    std::size_t row, std::size_t head, const BackwardScratch& scratch) {
+  const std::size_t q_width = sizes.heads * sizes.dim;
+  const float scale = 1.0F / std::sqrt(static_cast<float>(sizes.dim));
+  const std::size_t at = (row * sizes.seq + block.first) * q_width + head * sizes.dim;
+  const float* lse = args.lse.as<float>() + (row * sizes.heads + head) * sizes.seq + block.first;
+  pack<T>({args.q.as<T>() + at, q_width}, sizes, block.rows, scale, scratch.query);
+  pack<T>({args.dout.as<T>() + at, q_width}, sizes, block.rows, 1.0F, scratch.dout);
+  const std::size_t pad = sizes.dim_pad;
+  tile_product<false>({scratch.query, pad, 1, scratch.keys_t + block.low, sizes.seq_pad,
+                       scratch.scores, block.span, block.rows, block.span, sizes.dim});
+  tile_product<false>({scratch.dout, pad, 1, scratch.values_t + block.low, sizes.seq_pad,
+                       scratch.dprobs, block.span, block.rows, block.span, sizes.dim});
+  for (std::size_t r = 0; r < block.rows; ++r) {
+    const T* out = args.out.as<T>() + at + r * q_width;
+    const float* dout = scratch.dout + r * pad;
+    const float delta = sum_lanes(sizes.dim, [&](auto d, std::size_t i) HWY_ATTR {
+      return hn::Mul(load(d, out + i), load(d, dout + i));
+    });
+    softmax_backward_row(scratch.scores + r * block.span, scratch.dprobs + r * block.span,
+                         block.span, Visible(sizes, block.first + r, block.low), lse[r], delta);
+  }
+  tile_product<false>({scratch.dprobs, block.span, 1, scratch.keys + block.low * pad, pad,
+                       scratch.dquery, pad, block.rows, pad, block.span});
+  tile_product<true>({scratch.dprobs, 1, block.span, scratch.query, pad,
+                      scratch.dkeys + block.low * pad, pad, block.span, pad, block.rows});
+  tile_product<true>({scratch.scores, 1, block.span, scratch.dout, pad,
+                      scratch.dvalues + block.low * pad, pad, block.span, pad, block.rows});
+  unpack<T>(scratch.dquery, sizes, block.rows, scale, {args.dq.as<T>() + at, q_width});
+}
+
+template <class T>
+void attention_backward_typed(const AttentionBackward& args, const AttentionTask& task) {
+  const Sizes sizes(args.shape);
+  const BackwardScratch scratch(task.scratch, sizes);
+  const std::size_t kv_width = sizes.kv_heads * sizes.dim;
+  const std::size_t kv_at = task.row * sizes.seq * kv_width + task.kv_head * sizes.dim;
+  pack_keys<T>({args.v.as<T>() + kv_at, kv_width}, sizes, scratch.keys, scratch.values_t);
+  pack_keys<T>({args.k.as<T>() + kv_at, kv_width}, sizes, scratch.keys, scratch.keys_t);
+  std::fill_n(scratch.dkeys, sizes.seq_pad * sizes.dim_pad, 0.0F);
+  std::fill_n(scratch.dvalues, sizes.seq_pad * sizes.dim_pad, 0.0F);
+  for (std::size_t g = 0; g < sizes.group; ++g) {
+    for (std::size_t first = 0; first < sizes.seq; first += sizes.block) {
+      backward_block<T>(args, sizes, block_at(sizes, first), task.row,
+                        task.kv_head * sizes.group + g, scratch);
+    }
+  }
+  unpack<T>(scratch.dkeys, sizes, sizes.seq, 1.0F, {args.dk.as<T>() + kv_at, kv_width});
+  unpack<T>(scratch.dvalues, sizes, sizes.seq, 1.0F, {args.dv.as<T>() + kv_at, kv_width});
+}
+
+void attention_backward(const AttentionBackward& args, const AttentionTask& task) {
+  if (args.q.dtype == DType::bf16) {
+    attention_backward_typed<bfloat16>(args, task);
+  } else {
+    attention_backward_typed<float>(args, task);
+  }
+}
+
+std::size_t forward_scratch(const AttentionShape& shape) {
+  const Sizes sizes(shape);
+  return 2 * sizes.seq_pad * sizes.dim_pad + sizes.block * (2 * sizes.dim_pad + sizes.seq_pad);
+}
+
+std::size_t backward_scratch(const AttentionShape& shape) {
+  const Sizes sizes(shape);
+  return 5 * sizes.seq_pad * sizes.dim_pad + sizes.block * (3 * sizes.dim_pad + 2 * sizes.seq_pad);
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace train::cpu
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace train::cpu {
+
+HWY_EXPORT(attention_forward);
+HWY_EXPORT(attention_backward);
+HWY_EXPORT(forward_scratch);
+HWY_EXPORT(backward_scratch);
+
+std::size_t attention_forward_scratch(const AttentionShape& shape) {
+  return HWY_DYNAMIC_DISPATCH(forward_scratch)(shape);
+}
+std::size_t attention_backward_scratch(const AttentionShape& shape) {
+  return HWY_DYNAMIC_DISPATCH(backward_scratch)(shape);
+}
+void attention_forward(const AttentionForward& args, const AttentionTask& task) {
+  HWY_DYNAMIC_DISPATCH(attention_forward)(args, task);
+}
+void attention_backward(const AttentionBackward& args, const AttentionTask& task) {
+  HWY_DYNAMIC_DISPATCH(attention_backward)(args, task);
+}
+
+}  // namespace train::cpu
+#endif

@@ -1,0 +1,286 @@
+#include "model/cpu/cpu_ops.hpp"
+
+#include <fmt/format.h>
+#include <hwy/aligned_allocator.h>
+#include <omp.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <vector>
+
+#include "atoll/error.hpp"
+#include "core/log.hpp"
+#include "model/cpu/kernels.hpp"
+#include "model/ops_check.hpp"
+
+namespace train::cpu {
+
+using atoll::ConstView;
+using atoll::DType;
+using atoll::Error;
+using atoll::ErrorCode;
+using atoll::Stream;
+using atoll::View;
+
+namespace {
+
+// Tokens whose gradients of a norm's weight are summed together, whatever the number of threads.
+constexpr std::size_t norm_rows = 64;
+// A thread gets columns in whole cache lines.
+constexpr std::size_t column_step = 64;
+
+void check_ids(const char* what, ConstView ids, std::int64_t vocab, std::int32_t lowest) {
+  const auto* values = ids.as<std::int32_t>();
+  for (std::uint64_t i = 0; i < ids.count; ++i) {
+    if (values[i] < lowest || values[i] >= vocab) {
+      throw Error(ErrorCode::invalid_argument,
+                  fmt::format("{} {} at position {} is not in the vocabulary of {}", what,
+                              values[i], i, vocab));
+    }
+  }
+}
+
+}  // namespace
+
+// Runs on the stream's worker, one call at a time.
+class CpuOps::Impl {
+ public:
+  explicit Impl(CpuOpsOptions options)
+      : threads_(std::max(1, options.threads)), matmul_(threads_, options.bf16) {
+    scratch_.resize(to_size(threads_));
+    scratch_floats_.resize(to_size(threads_), 0);
+  }
+
+  MatMul& matmul() { return matmul_; }
+  int threads() const { return threads_; }
+
+  // body(Range) over [0, count) in one piece per thread, cut at multiples of `step`.
+  template <class Body>
+  void split(std::size_t count, std::size_t step, const Body& body) const {
+    const std::size_t steps = (count + step - 1) / step;
+    const auto parts = static_cast<std::size_t>(threads_);
+#pragma omp parallel for num_threads(threads_) schedule(static)
+    for (std::size_t part = 0; part < parts; ++part) {
+      const std::size_t first = std::min(count, steps * part / parts * step);
+      const std::size_t last = std::min(count, steps * (part + 1) / parts * step);
+      if (first < last) body(Range{first, last});
+    }
+  }
+
+  // body(i) for i in [0, count), one at a time per thread.
+  template <class Body>
+  void each(std::size_t count, const Body& body) const {
+#pragma omp parallel for num_threads(threads_) schedule(dynamic, 1)
+    for (std::size_t i = 0; i < count; ++i) body(i);
+  }
+
+  // Scratch of at least `floats` for each thread; inside `each`, thread_scratch() is one's own.
+  void reserve_threads(std::size_t floats) {
+    for (std::size_t thread = 0; thread < scratch_.size(); ++thread) {
+      reserve(scratch_[thread], scratch_floats_[thread], floats);
+    }
+  }
+  float* thread_scratch() const { return scratch_[to_size(omp_get_thread_num())].get(); }
+
+  float* shared(std::size_t floats) {
+    reserve(shared_, shared_floats_, floats);
+    return shared_.get();
+  }
+  double* row_losses(std::size_t rows) {
+    if (row_losses_.size() < rows) row_losses_.resize(rows);
+    return row_losses_.data();
+  }
+
+ private:
+  using Floats = hwy::AlignedFreeUniquePtr<float[]>;
+  static void reserve(Floats& memory, std::size_t& size, std::size_t floats) {
+    if (floats <= size) return;
+    memory = hwy::AllocateAligned<float>(floats);
+    if (memory == nullptr) {
+      size = 0;
+      throw Error(ErrorCode::out_of_memory, fmt::format("{} floats of scratch memory", floats));
+    }
+    size = floats;
+  }
+
+  int threads_;
+  MatMul matmul_;
+  std::vector<Floats> scratch_;
+  std::vector<std::size_t> scratch_floats_;
+  Floats shared_;
+  std::size_t shared_floats_ = 0;
+  std::vector<double> row_losses_;
+};
+
+CpuOps::CpuOps(CpuOpsOptions options) : impl_(std::make_unique<Impl>(options)) {}
+CpuOps::~CpuOps() = default;
+
+void CpuOps::linear_forward(Stream& stream, LinearShape shape, ConstView x, ConstView weight,
+                            View y) {
+  check_linear_forward(shape, x, weight, y);
+  const Product product{shape.tokens,        shape.out, shape.in, Operand::plain,
+                        Operand::transposed, x.dtype,   y.dtype,  WriteMode::overwrite};
+  stream.enqueue([impl = impl_.get(), product, x, weight, y] {
+    impl->matmul().run(product, x.data, weight.data, y.data);
+  });
+}
+
+void CpuOps::linear_dgrad(Stream& stream, LinearShape shape, ConstView dy, ConstView weight,
+                          View dx, WriteMode mode) {
+  if (mode == WriteMode::none) return;
+  check_linear_dgrad(shape, dy, weight, dx);
+  const Product product{shape.tokens,   shape.in, shape.out, Operand::plain,
+                        Operand::plain, dy.dtype, dx.dtype,  mode};
+  stream.enqueue([impl = impl_.get(), product, dy, weight, dx] {
+    impl->matmul().run(product, dy.data, weight.data, dx.data);
+  });
+}
+
+void CpuOps::linear_wgrad(Stream& stream, LinearShape shape, ConstView dy, ConstView x,
+                          View dweight, WriteMode mode) {
+  if (mode == WriteMode::none) return;
+  check_linear_wgrad(shape, dy, x, dweight);
+  const Product product{shape.out,      shape.in, shape.tokens,  Operand::transposed,
+                        Operand::plain, dy.dtype, dweight.dtype, mode};
+  stream.enqueue([impl = impl_.get(), product, dy, x, dweight] {
+    impl->matmul().run(product, dy.data, x.data, dweight.data);
+  });
+}
+
+void CpuOps::rms_norm_forward(Stream& stream, const RmsNormForward& args) {
+  check(args);
+  stream.enqueue([impl = impl_.get(), args] {
+    impl->split(args.inverse.count, 1, [&](Range r) { cpu::rms_norm_forward(args, r); });
+  });
+}
+
+void CpuOps::rms_norm_backward(Stream& stream, const RmsNormBackward& args) {
+  check(args);
+  stream.enqueue([impl = impl_.get(), args] {
+    const std::size_t tokens = args.inverse.count;
+    const std::size_t width = to_size(args.width);
+    const std::size_t blocks = (tokens + norm_rows - 1) / norm_rows;
+    const bool wanted = args.dweight_mode != WriteMode::none;
+    float* partials = wanted ? impl->shared(blocks * width) : nullptr;
+    impl->each(blocks, [&](std::size_t block) {
+      const Range range{block * norm_rows, std::min(tokens, (block + 1) * norm_rows)};
+      cpu::rms_norm_backward(args, range, wanted ? partials + block * width : nullptr);
+    });
+    if (!wanted) return;
+    impl->split(width, column_step,
+                [&](Range columns) { rms_norm_weight(args, partials, blocks, columns); });
+  });
+}
+
+void CpuOps::rope_table(Stream& stream, View table, std::int64_t head_dim, double theta) {
+  check_rope_table(table, head_dim);
+  stream.enqueue([table, head_dim, theta] {
+    const std::int64_t half = head_dim / 2;
+    const auto positions = static_cast<std::int64_t>(table.count) / head_dim;
+    for (std::int64_t position = 0; position < positions; ++position) {
+      float* row = table.as<float>() + position * head_dim;
+      for (std::int64_t k = 0; k < half; ++k) {
+        const double exponent = -2.0 * static_cast<double>(k) / static_cast<double>(head_dim);
+        const double angle = static_cast<double>(position) * std::pow(theta, exponent);
+        row[k] = static_cast<float>(std::cos(angle));
+        row[half + k] = static_cast<float>(std::sin(angle));
+      }
+    }
+  });
+}
+
+void CpuOps::rope(Stream& stream, const Rope& args) {
+  check(args);
+  stream.enqueue([impl = impl_.get(), args] {
+    const std::size_t tokens = args.x.count / to_size(args.heads * args.head_dim);
+    impl->split(tokens, 1, [&](Range range) { cpu::rope(args, range); });
+  });
+}
+
+void CpuOps::attention_forward(Stream& stream, const AttentionForward& args) {
+  check(args);
+  stream.enqueue([impl = impl_.get(), args] {
+    const std::size_t kv_heads = to_size(args.shape.kv_heads);
+    impl->reserve_threads(attention_forward_scratch(args.shape));
+    impl->each(to_size(args.shape.rows) * kv_heads, [&](std::size_t i) {
+      cpu::attention_forward(args, {i / kv_heads, i % kv_heads, impl->thread_scratch()});
+    });
+  });
+}
+
+void CpuOps::attention_backward(Stream& stream, const AttentionBackward& args) {
+  check(args);
+  stream.enqueue([impl = impl_.get(), args] {
+    const std::size_t kv_heads = to_size(args.shape.kv_heads);
+    impl->reserve_threads(attention_backward_scratch(args.shape));
+    impl->each(to_size(args.shape.rows) * kv_heads, [&](std::size_t i) {
+      cpu::attention_backward(args, {i / kv_heads, i % kv_heads, impl->thread_scratch()});
+    });
+  });
+}
+
+void CpuOps::swiglu_forward(Stream& stream, ConstView gate, ConstView up, View out) {
+  check_swiglu_forward(gate, up, out);
+  stream.enqueue([impl = impl_.get(), gate, up, out] {
+    impl->split(gate.count, column_step, [&](Range r) { cpu::swiglu_forward(gate, up, out, r); });
+  });
+}
+
+void CpuOps::swiglu_backward(Stream& stream, const SwigluBackward& args) {
+  check(args);
+  stream.enqueue([impl = impl_.get(), args] {
+    impl->split(args.gate.count, column_step, [&](Range r) { cpu::swiglu_backward(args, r); });
+  });
+}
+
+void CpuOps::add(Stream& stream, ConstView a, ConstView b, View out) {
+  check_add(a, b, out);
+  stream.enqueue([impl = impl_.get(), a, b, out] {
+    impl->split(a.count, column_step, [&](Range r) { cpu::add(a, b, out, r); });
+  });
+}
+
+void CpuOps::embedding_forward(Stream& stream, ConstView tokens, ConstView table, View out,
+                               std::int64_t width) {
+  check_embedding_forward(tokens, table, out, width);
+  stream.enqueue([impl = impl_.get(), tokens, table, out, width] {
+    check_ids("token", tokens, static_cast<std::int64_t>(table.count) / width, 0);
+    const std::size_t bytes = to_size(width) * size_of(table.dtype);
+    const auto* from = static_cast<const std::byte*>(table.data);
+    auto* to = static_cast<std::byte*>(out.data);
+    impl->split(tokens.count, 1, [&](Range range) {
+      for (std::size_t i = range.first; i < range.last; ++i) {
+        const auto id = to_size(tokens.as<std::int32_t>()[i]);
+        std::memcpy(to + i * bytes, from + id * bytes, bytes);
+      }
+    });
+  });
+}
+
+void CpuOps::embedding_backward(Stream& stream, const EmbeddingBackward& args) {
+  if (args.mode == WriteMode::none) return;
+  check(args);
+  stream.enqueue([impl = impl_.get(), args] {
+    check_ids("token", args.tokens, args.vocab, 0);
+    impl->split(to_size(args.width), column_step,
+                [&](Range columns) { cpu::embedding_backward(args, columns); });
+  });
+}
+
+void CpuOps::cross_entropy(Stream& stream, const CrossEntropy& args) {
+  check(args);
+  stream.enqueue([impl = impl_.get(), args] {
+    const std::size_t tokens = args.labels.count;
+    check_ids("label", args.labels, args.vocab, std::numeric_limits<std::int32_t>::min());
+    double* losses = impl->row_losses(tokens);
+    impl->split(tokens, 1, [&](Range range) { cpu::cross_entropy(args, range, losses); });
+    auto* total = args.total.as<double>();
+    for (std::size_t i = 0; i < tokens; ++i) {
+      total[0] += losses[i];
+      total[1] += args.labels.as<std::int32_t>()[i] >= 0 ? 1.0 : 0.0;
+    }
+  });
+}
+
+}  // namespace train::cpu

@@ -1,0 +1,259 @@
+#include "model/cpu/matmul.hpp"
+
+#include <fmt/format.h>
+#include <hwy/aligned_allocator.h>
+#include <omp.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <map>
+#include <oneapi/dnnl/dnnl.hpp>
+
+#include "atoll/error.hpp"
+#include "core/log.hpp"
+#include "model/cpu/kernels.hpp"
+
+namespace train::cpu {
+namespace {
+
+using atoll::DType;
+using atoll::Error;
+using atoll::ErrorCode;
+
+// oneDNN asks OpenMP for the thread count of the calling thread, both when a primitive is made and
+// when it runs; the caller's own setting comes back afterwards.
+class ThreadCount {
+ public:
+  explicit ThreadCount(int threads) : before_(omp_get_max_threads()) {
+    if (threads != before_) omp_set_num_threads(threads);
+  }
+  ~ThreadCount() { omp_set_num_threads(before_); }
+  ThreadCount(const ThreadCount&) = delete;
+  ThreadCount& operator=(const ThreadCount&) = delete;
+
+ private:
+  int before_;
+};
+
+dnnl::memory::data_type to_dnnl(DType dtype) {
+  switch (dtype) {
+    case DType::f32:
+      return dnnl::memory::data_type::f32;
+    case DType::bf16:
+      return dnnl::memory::data_type::bf16;
+    case DType::f16:
+    case DType::f64:
+    case DType::i32:
+    case DType::i64:
+    case DType::u8:
+      break;
+  }
+  throw Error(ErrorCode::unsupported, fmt::format("matrix product in {}", atoll::name(dtype)));
+}
+
+dnnl::memory::desc matrix(std::int64_t rows, std::int64_t columns, Operand layout, DType dtype) {
+  const dnnl::memory::dims strides =
+      layout == Operand::plain ? dnnl::memory::dims{columns, 1} : dnnl::memory::dims{1, rows};
+  return {{rows, columns}, to_dnnl(dtype), strides};
+}
+
+// A primitive with its three operands, whose addresses are set at each call.
+struct Prepared {
+  dnnl::matmul primitive;
+  dnnl::memory a, b, c;
+};
+
+// f32 memory that grows to the largest request.
+class Scratch {
+ public:
+  float* reserve(std::size_t floats) {
+    if (floats > size_) {
+      memory_ = hwy::AllocateAligned<float>(floats);
+      if (memory_ == nullptr) {
+        throw Error(ErrorCode::out_of_memory, fmt::format("{} floats to convert bf16", floats));
+      }
+      size_ = floats;
+    }
+    return memory_.get();
+  }
+
+ private:
+  hwy::AlignedFreeUniquePtr<float[]> memory_;
+  std::size_t size_ = 0;
+};
+
+}  // namespace
+
+bool native_bf16() {
+  constexpr auto needed = static_cast<unsigned>(dnnl::cpu_isa::avx512_core_bf16);
+  return (static_cast<unsigned>(dnnl::get_effective_cpu_isa()) & needed) == needed;
+}
+
+struct MatMul::Impl {
+  int threads;
+  Bf16Arithmetic bf16;
+  bool native = native_bf16();
+  bool told = false;
+  dnnl::engine engine{dnnl::engine::kind::cpu, 0};
+  dnnl::stream stream{engine};
+  std::map<Product, Prepared> cache;
+  std::array<Scratch, 3> scratch;
+
+  Impl(int threads_, Bf16Arithmetic bf16_) : threads(threads_), bf16(bf16_) {}
+
+  bool converts(const Product& product) {
+    if (product.in != DType::bf16) return false;
+    if (bf16 == Bf16Arithmetic::convert) return true;
+    if (!native && !told) {
+      told = true;
+      atoll::log::warn("this processor has no AVX512-BF16: matrix products of bf16 run in f32");
+    }
+    return !native;
+  }
+
+  // Data sets of unequal batches make many shapes; this bounds what they hold.
+  static constexpr std::size_t most_shapes = 2048;
+
+  Prepared& prepared(const Product& product) {
+    if (const auto found = cache.find(product); found != cache.end()) return found->second;
+    if (cache.size() >= most_shapes) cache.clear();
+    const auto a = matrix(product.m, product.k, product.a, product.in);
+    const auto b = matrix(product.k, product.n, product.b, product.in);
+    const auto c = matrix(product.m, product.n, Operand::plain, product.out);
+    dnnl::primitive_attr attributes;
+    if (product.mode == WriteMode::accumulate) {
+      dnnl::post_ops sum;
+      sum.append_sum(1.0F);
+      attributes.set_post_ops(sum);
+    }
+    const dnnl::matmul::primitive_desc description(dnnl::matmul::desc(a, b, c), attributes, engine);
+    Prepared made{dnnl::matmul(description), dnnl::memory(a, engine, DNNL_MEMORY_NONE),
+                  dnnl::memory(b, engine, DNNL_MEMORY_NONE),
+                  dnnl::memory(c, engine, DNNL_MEMORY_NONE)};
+    return cache.emplace(product, std::move(made)).first->second;
+  }
+
+  void execute(const Product& product, const void* a, const void* b, void* c) {
+    Prepared& entry = prepared(product);
+    entry.a.set_data_handle(const_cast<void*>(a));
+    entry.b.set_data_handle(const_cast<void*>(b));
+    entry.c.set_data_handle(c);
+    // The C call takes an array where the C++ one builds a hash map.
+    const std::array<dnnl_exec_arg_t, 3> arguments{{{DNNL_ARG_SRC, entry.a.get()},
+                                                    {DNNL_ARG_WEIGHTS, entry.b.get()},
+                                                    {DNNL_ARG_DST, entry.c.get()}}};
+    const dnnl_status_t status = dnnl_primitive_execute(
+        entry.primitive.get(), stream.get(), static_cast<int>(arguments.size()), arguments.data());
+    if (status != dnnl_success) {
+      throw Error(ErrorCode::backend,
+                  fmt::format("oneDNN: matrix product {} x {} x {} failed with status {}",
+                              product.m, product.n, product.k, static_cast<int>(status)));
+    }
+  }
+
+  void cast(atoll::ConstView from, atoll::View to) const {
+    const auto parts = static_cast<std::int64_t>(threads);
+    const std::int64_t count = static_cast<std::int64_t>(from.count);
+#pragma omp parallel for num_threads(threads) schedule(static)
+    for (std::int64_t part = 0; part < parts; ++part) {
+      convert(from, to, {to_size(count * part / parts), to_size(count * (part + 1) / parts)});
+    }
+  }
+
+  // The same product in f32, on copies.
+  void execute_converted(const Product& product, const void* a, const void* b, void* c) {
+    const std::size_t a_count = to_size(product.m * product.k);
+    const std::size_t b_count = to_size(product.k * product.n);
+    const std::size_t c_count = to_size(product.m * product.n);
+    const atoll::View a32(scratch[0].reserve(a_count), a_count, DType::f32);
+    const atoll::View b32(scratch[1].reserve(b_count), b_count, DType::f32);
+    cast({a, a_count, DType::bf16}, a32);
+    cast({b, b_count, DType::bf16}, b32);
+    Product wide = product;
+    wide.in = wide.out = DType::f32;
+    if (product.out == DType::f32) return execute(wide, a32.data, b32.data, c);
+    const atoll::View low(c, c_count, DType::bf16);
+    const atoll::View c32(scratch[2].reserve(c_count), c_count, DType::f32);
+    if (product.mode == WriteMode::accumulate) cast(low, c32);
+    execute(wide, a32.data, b32.data, c32.data);
+    cast(c32, low);
+  }
+};
+
+MatMul::MatMul(int threads, Bf16Arithmetic bf16) : impl_(std::make_unique<Impl>(threads, bf16)) {}
+
+MatMul::~MatMul() = default;
+
+void MatMul::run(const Product& product, const void* a, const void* b, void* c) {
+  const ThreadCount count(impl_->threads);
+  try {
+    if (impl_->converts(product)) {
+      impl_->execute_converted(product, a, b, c);
+    } else {
+      impl_->execute(product, a, b, c);
+    }
+  } catch (const dnnl::error& error) {
+    throw Error(ErrorCode::backend, fmt::format("oneDNN: matrix product {} x {} x {}: {}",
+                                                product.m, product.n, product.k, error.what()));
+  }
+}
+
+namespace {
+
+// One size of product, its right side in the layout that oneDNN likes best.
+class PeakProduct {
+ public:
+  PeakProduct(DType dtype, std::int64_t m, std::int64_t n, std::int64_t k)
+      : operations_(2.0 * static_cast<double>(m) * static_cast<double>(n) *
+                    static_cast<double>(k)) {
+    const auto type = to_dnnl(dtype);
+    const dnnl::memory::desc a({m, k}, type, dnnl::memory::format_tag::ab);
+    const dnnl::memory::desc b({k, n}, type, dnnl::memory::format_tag::any);
+    const dnnl::memory::desc c({m, n}, type, dnnl::memory::format_tag::ab);
+    const dnnl::matmul::primitive_desc description(dnnl::matmul::desc(a, b, c), engine_);
+    primitive_ = dnnl::matmul(description);
+    const std::array descs{description.src_desc(), description.weights_desc(),
+                           description.dst_desc()};
+    for (std::size_t i = 0; i < descs.size(); ++i) {
+      memories_[i] = dnnl::memory(descs[i], engine_);
+      auto* bytes = static_cast<std::uint8_t*>(memories_[i].get_data_handle());
+      std::fill_n(bytes, descs[i].get_size(), std::uint8_t{0x3c});  // small finite numbers
+    }
+  }
+
+  double flops_per_second() {
+    const auto start = std::chrono::steady_clock::now();
+    primitive_.execute(stream_, {{DNNL_ARG_SRC, memories_[0]},
+                                 {DNNL_ARG_WEIGHTS, memories_[1]},
+                                 {DNNL_ARG_DST, memories_[2]}});
+    stream_.wait();
+    const std::chrono::duration<double> time = std::chrono::steady_clock::now() - start;
+    return operations_ / time.count();
+  }
+
+ private:
+  double operations_;
+  dnnl::engine engine_{dnnl::engine::kind::cpu, 0};
+  dnnl::stream stream_{engine_};
+  dnnl::matmul primitive_;
+  std::array<dnnl::memory, 3> memories_;
+};
+
+}  // namespace
+
+double matrix_peak_flops(DType dtype, int threads, double seconds) {
+  const ThreadCount count(threads);
+  const DType measured = dtype == DType::bf16 && !native_bf16() ? DType::f32 : dtype;
+  std::array<PeakProduct, 2> products{PeakProduct(measured, 512, 512, 512),
+                                      PeakProduct(measured, 1024, 1024, 1024)};
+  double best = 0;
+  const auto start = std::chrono::steady_clock::now();
+  const std::chrono::duration<double> limit(seconds);
+  while (std::chrono::steady_clock::now() - start < limit) {
+    for (PeakProduct& product : products) best = std::max(best, product.flops_per_second());
+  }
+  return best;
+}
+
+}  // namespace train::cpu

@@ -1,0 +1,147 @@
+// The arithmetic of the model, one implementation per kind of device.
+//
+// Contract of every function: it is enqueued on the stream and returns at once; views are memory of
+// the stream's device, valid until the work has run; structs and scalars are captured by value.
+// Nothing synchronises and nothing is allocated once each shape has been seen. Matrices are row
+// major, without gaps. Activations and weights have one dtype, f32 or bf16 ("compute"), the same in
+// all views of a call; arithmetic inside is f32. Gradients of weights are f32, so that they go
+// straight into a bucket. Views may not overlap unless said. Shapes and dtypes are checked at
+// enqueue: Error(invalid_argument). The order of every sum is fixed, so results have the same bits
+// in every run and for any number of threads. An object serves one stream at a time.
+#pragma once
+
+#include <cstdint>
+
+#include "atoll/device.hpp"
+
+namespace train {
+
+// What becomes of the values that a gradient's view holds before.
+enum class WriteMode {
+  overwrite,
+  accumulate,
+  none  // the gradient is not wanted; its view may be empty
+};
+
+// A linear layer: y [tokens, out] = x [tokens, in] W^T, with W [out, in] as Hugging Face stores it.
+struct LinearShape {
+  std::int64_t tokens, in, out;
+};
+
+struct RmsNormForward {
+  std::int64_t width;
+  float eps;
+  atoll::ConstView x, weight;  // [tokens, width], [width]
+  atoll::View y;
+  atoll::View inverse;  // f32 [tokens]: 1 / sqrt(mean(x^2) + eps), for the backward pass
+};
+
+struct RmsNormBackward {
+  std::int64_t width;
+  atoll::ConstView x, weight, inverse, dy;
+  atoll::View dx;
+  WriteMode dx_mode;    // accumulate: onto the gradient of the residual path
+  atoll::View dweight;  // f32 [width]
+  WriteMode dweight_mode;
+};
+
+enum class RopeDirection {
+  forward,
+  inverse
+};  // inverse is the backward pass
+
+// Rotates pairs (k, k + head_dim / 2) of each head in place; row r of x is at position r % seq.
+struct Rope {
+  std::int64_t seq, heads, head_dim;
+  atoll::View x;           // [rows * seq, heads * head_dim]
+  atoll::ConstView table;  // from rope_table, for at least seq positions
+  RopeDirection direction;
+};
+
+// `rows` sequences of `seq` positions. Query i of a sequence sees keys j with i - window < j <= i
+// (window 0: all j <= i): always itself. Right padding needs no mask.
+struct AttentionShape {
+  std::int64_t rows, seq, heads, kv_heads, head_dim, window;
+};
+
+struct AttentionForward {
+  AttentionShape shape;
+  atoll::ConstView q;     // [rows * seq, heads * head_dim], rotated
+  atoll::ConstView k, v;  // [rows * seq, kv_heads * head_dim]
+  atoll::View out;        // as q
+  atoll::View lse;        // f32 [rows, heads, seq]: log of the sum of exp(scores), for backward
+};
+
+struct AttentionBackward {
+  AttentionShape shape;
+  atoll::ConstView q, k, v, out, lse, dout;
+  atoll::View dq, dk, dv;  // overwritten
+};
+
+struct SwigluBackward {
+  atoll::ConstView gate, up, dout;
+  atoll::View dgate, dup;  // may be gate and up
+};
+
+struct EmbeddingBackward {
+  std::int64_t vocab, width;
+  atoll::ConstView tokens, dy;  // i32 [n], compute [n, width]
+  atoll::View dtable;           // f32 [vocab, width]
+  WriteMode mode;
+};
+
+// Negative log likelihood of `labels` under softmax(logits), summed over rows with a label >= 0
+// (-100 and other negative labels are ignored; so are all rows of a batch without one).
+struct CrossEntropy {
+  std::int64_t vocab;
+  atoll::ConstView labels;  // i32 [n]
+  atoll::View logits;       // f32 or bf16 [n, vocab]; holds nothing of use afterwards
+  atoll::View dlogits;      // scale * d(sum) / d(logits); may be `logits`; count 0: loss only
+  float scale;              // 1 / the global number of valid tokens
+  atoll::View total;        // f64 [2]: += sum of losses, += number of valid rows
+};
+
+class Ops {
+ public:
+  virtual ~Ops() = default;
+
+  virtual void linear_forward(atoll::Stream& stream, LinearShape shape, atoll::ConstView x,
+                              atoll::ConstView weight, atoll::View y) = 0;
+  // dx = dy W, or dx += dy W. y may also be f32 above and dy, dx, x compute here: logits.
+  virtual void linear_dgrad(atoll::Stream& stream, LinearShape shape, atoll::ConstView dy,
+                            atoll::ConstView weight, atoll::View dx, WriteMode mode) = 0;
+  // dweight (f32) = dy^T x, or += it.
+  virtual void linear_wgrad(atoll::Stream& stream, LinearShape shape, atoll::ConstView dy,
+                            atoll::ConstView x, atoll::View dweight, WriteMode mode) = 0;
+
+  virtual void rms_norm_forward(atoll::Stream& stream, const RmsNormForward& args) = 0;
+  virtual void rms_norm_backward(atoll::Stream& stream, const RmsNormBackward& args) = 0;
+
+  // table (f32 [positions, head_dim]): head_dim / 2 cosines, then sines, of position * theta^(-2k /
+  // head_dim).
+  virtual void rope_table(atoll::Stream& stream, atoll::View table, std::int64_t head_dim,
+                          double theta) = 0;
+  virtual void rope(atoll::Stream& stream, const Rope& args) = 0;
+
+  virtual void attention_forward(atoll::Stream& stream, const AttentionForward& args) = 0;
+  virtual void attention_backward(atoll::Stream& stream, const AttentionBackward& args) = 0;
+
+  // out = silu(gate) * up
+  virtual void swiglu_forward(atoll::Stream& stream, atoll::ConstView gate, atoll::ConstView up,
+                              atoll::View out) = 0;
+  virtual void swiglu_backward(atoll::Stream& stream, const SwigluBackward& args) = 0;
+
+  // out = a + b; out may be a or b.
+  virtual void add(atoll::Stream& stream, atoll::ConstView a, atoll::ConstView b,
+                   atoll::View out) = 0;
+
+  // out [n, width] = rows of table [vocab, width]. A token outside the vocabulary is an
+  // Error(invalid_argument) of the stream.
+  virtual void embedding_forward(atoll::Stream& stream, atoll::ConstView tokens,
+                                 atoll::ConstView table, atoll::View out, std::int64_t width) = 0;
+  virtual void embedding_backward(atoll::Stream& stream, const EmbeddingBackward& args) = 0;
+
+  virtual void cross_entropy(atoll::Stream& stream, const CrossEntropy& args) = 0;
+};
+
+}  // namespace train

@@ -1,0 +1,252 @@
+#include "model/ops_check.hpp"
+
+#include <fmt/format.h>
+
+#include <initializer_list>
+#include <string_view>
+
+#include "atoll/error.hpp"
+
+namespace train {
+namespace {
+
+using atoll::ConstView;
+using atoll::DType;
+
+class Checker {
+ public:
+  explicit Checker(std::string_view operation) : operation_(operation) {}
+
+  void positive(std::string_view what, std::int64_t value) const {
+    if (value <= 0) fail(fmt::format("{} = {} is not positive", what, value));
+  }
+  void count(std::string_view what, ConstView view, std::int64_t expected) const {
+    if (expected < 0 || view.count != static_cast<std::uint64_t>(expected)) {
+      fail(fmt::format("{} has {} elements, expected {}", what, view.count, expected));
+    }
+  }
+  void dtype(std::string_view what, ConstView view, DType expected) const {
+    if (view.dtype != expected) {
+      fail(fmt::format("{} is {}, expected {}", what, atoll::name(view.dtype),
+                       atoll::name(expected)));
+    }
+  }
+  void view(std::string_view what, ConstView view, std::int64_t expected, DType type) const {
+    count(what, view, expected);
+    dtype(what, view, type);
+  }
+  // f32 or bf16.
+  void compute(std::string_view what, ConstView view) const {
+    if (view.dtype != DType::f32 && view.dtype != DType::bf16) {
+      fail(fmt::format("{} is {}, expected f32 or bf16", what, atoll::name(view.dtype)));
+    }
+  }
+  void multiple(std::string_view what, ConstView view, std::int64_t of) const {
+    if (view.count % static_cast<std::uint64_t>(of) != 0) {
+      fail(fmt::format("{} has {} elements, not a multiple of {}", what, view.count, of));
+    }
+  }
+  [[noreturn]] void fail(const std::string& why) const {
+    throw atoll::Error(atoll::ErrorCode::invalid_argument, fmt::format("{}: {}", operation_, why));
+  }
+
+ private:
+  std::string_view operation_;
+};
+
+std::int64_t elements(ConstView view) { return static_cast<std::int64_t>(view.count); }
+
+void check_shape(const Checker& checker, LinearShape shape) {
+  checker.positive("tokens", shape.tokens);
+  checker.positive("in", shape.in);
+  checker.positive("out", shape.out);
+}
+
+struct AttentionCounts {
+  std::int64_t queries, keys, lse;
+};
+
+AttentionCounts check_shape(const Checker& checker, const AttentionShape& shape) {
+  checker.positive("rows", shape.rows);
+  checker.positive("seq", shape.seq);
+  checker.positive("heads", shape.heads);
+  checker.positive("kv_heads", shape.kv_heads);
+  checker.positive("head_dim", shape.head_dim);
+  if (shape.window < 0) checker.fail(fmt::format("window = {} is negative", shape.window));
+  if (shape.heads % shape.kv_heads != 0) {
+    checker.fail(
+        fmt::format("heads = {} is not a multiple of kv_heads = {}", shape.heads, shape.kv_heads));
+  }
+  if (shape.seq >= std::int64_t{1} << 24) {
+    checker.fail(fmt::format("seq = {} is longer than 2^24 - 1", shape.seq));
+  }
+  const std::int64_t tokens = shape.rows * shape.seq;
+  return {tokens * shape.heads * shape.head_dim, tokens * shape.kv_heads * shape.head_dim,
+          tokens * shape.heads};
+}
+
+}  // namespace
+
+void check_linear_forward(LinearShape shape, ConstView x, ConstView weight, ConstView y) {
+  const Checker checker("linear_forward");
+  check_shape(checker, shape);
+  checker.compute("x", x);
+  checker.count("x", x, shape.tokens * shape.in);
+  checker.view("weight", weight, shape.out * shape.in, x.dtype);
+  checker.count("y", y, shape.tokens * shape.out);
+  if (y.dtype != DType::f32) checker.dtype("y", y, x.dtype);
+}
+
+void check_linear_dgrad(LinearShape shape, ConstView dy, ConstView weight, ConstView dx) {
+  const Checker checker("linear_dgrad");
+  check_shape(checker, shape);
+  checker.compute("dy", dy);
+  checker.count("dy", dy, shape.tokens * shape.out);
+  checker.view("weight", weight, shape.out * shape.in, dy.dtype);
+  checker.view("dx", dx, shape.tokens * shape.in, dy.dtype);
+}
+
+void check_linear_wgrad(LinearShape shape, ConstView dy, ConstView x, ConstView dweight) {
+  const Checker checker("linear_wgrad");
+  check_shape(checker, shape);
+  checker.compute("dy", dy);
+  checker.count("dy", dy, shape.tokens * shape.out);
+  checker.view("x", x, shape.tokens * shape.in, dy.dtype);
+  checker.view("dweight", dweight, shape.out * shape.in, DType::f32);
+}
+
+void check(const RmsNormForward& args) {
+  const Checker checker("rms_norm_forward");
+  checker.positive("width", args.width);
+  checker.compute("x", args.x);
+  checker.multiple("x", args.x, args.width);
+  checker.view("weight", args.weight, args.width, args.x.dtype);
+  checker.view("y", args.y, elements(args.x), args.x.dtype);
+  checker.view("inverse", args.inverse, elements(args.x) / args.width, DType::f32);
+}
+
+void check(const RmsNormBackward& args) {
+  const Checker checker("rms_norm_backward");
+  checker.positive("width", args.width);
+  checker.compute("x", args.x);
+  checker.multiple("x", args.x, args.width);
+  checker.view("weight", args.weight, args.width, args.x.dtype);
+  checker.view("inverse", args.inverse, elements(args.x) / args.width, DType::f32);
+  checker.view("dy", args.dy, elements(args.x), args.x.dtype);
+  checker.view("dx", args.dx, elements(args.x), args.x.dtype);
+  if (args.dx_mode == WriteMode::none) checker.fail("dx_mode none is not supported");
+  if (args.dweight_mode != WriteMode::none) {
+    checker.view("dweight", args.dweight, args.width, DType::f32);
+  }
+}
+
+void check_rope_table(ConstView table, std::int64_t head_dim) {
+  const Checker checker("rope_table");
+  checker.positive("head_dim", head_dim);
+  if (head_dim % 2 != 0) checker.fail(fmt::format("head_dim = {} is odd", head_dim));
+  checker.dtype("table", table, DType::f32);
+  checker.multiple("table", table, head_dim);
+}
+
+void check(const Rope& args) {
+  const Checker checker("rope");
+  checker.positive("seq", args.seq);
+  checker.positive("heads", args.heads);
+  checker.positive("head_dim", args.head_dim);
+  if (args.head_dim % 2 != 0) checker.fail(fmt::format("head_dim = {} is odd", args.head_dim));
+  checker.compute("x", args.x);
+  checker.multiple("x", args.x, args.seq * args.heads * args.head_dim);
+  checker.dtype("table", args.table, DType::f32);
+  if (elements(args.table) < args.seq * args.head_dim) {
+    checker.fail(fmt::format("table has {} elements, expected at least {}", args.table.count,
+                             args.seq * args.head_dim));
+  }
+}
+
+void check(const AttentionForward& args) {
+  const Checker checker("attention_forward");
+  const AttentionCounts counts = check_shape(checker, args.shape);
+  checker.compute("q", args.q);
+  checker.view("q", args.q, counts.queries, args.q.dtype);
+  checker.view("k", args.k, counts.keys, args.q.dtype);
+  checker.view("v", args.v, counts.keys, args.q.dtype);
+  checker.view("out", args.out, counts.queries, args.q.dtype);
+  checker.view("lse", args.lse, counts.lse, DType::f32);
+}
+
+void check(const AttentionBackward& args) {
+  const Checker checker("attention_backward");
+  const AttentionCounts counts = check_shape(checker, args.shape);
+  checker.compute("q", args.q);
+  checker.view("q", args.q, counts.queries, args.q.dtype);
+  checker.view("k", args.k, counts.keys, args.q.dtype);
+  checker.view("v", args.v, counts.keys, args.q.dtype);
+  checker.view("out", args.out, counts.queries, args.q.dtype);
+  checker.view("lse", args.lse, counts.lse, DType::f32);
+  checker.view("dout", args.dout, counts.queries, args.q.dtype);
+  checker.view("dq", args.dq, counts.queries, args.q.dtype);
+  checker.view("dk", args.dk, counts.keys, args.q.dtype);
+  checker.view("dv", args.dv, counts.keys, args.q.dtype);
+}
+
+void check_swiglu_forward(ConstView gate, ConstView up, ConstView out) {
+  const Checker checker("swiglu_forward");
+  checker.compute("gate", gate);
+  checker.view("up", up, elements(gate), gate.dtype);
+  checker.view("out", out, elements(gate), gate.dtype);
+}
+
+void check(const SwigluBackward& args) {
+  const Checker checker("swiglu_backward");
+  checker.compute("gate", args.gate);
+  checker.view("up", args.up, elements(args.gate), args.gate.dtype);
+  checker.view("dout", args.dout, elements(args.gate), args.gate.dtype);
+  checker.view("dgate", args.dgate, elements(args.gate), args.gate.dtype);
+  checker.view("dup", args.dup, elements(args.gate), args.gate.dtype);
+}
+
+void check_add(ConstView a, ConstView b, ConstView out) {
+  const Checker checker("add");
+  checker.compute("a", a);
+  checker.view("b", b, elements(a), a.dtype);
+  checker.view("out", out, elements(a), a.dtype);
+}
+
+void check_embedding_forward(ConstView tokens, ConstView table, ConstView out, std::int64_t width) {
+  const Checker checker("embedding_forward");
+  checker.positive("width", width);
+  checker.dtype("tokens", tokens, DType::i32);
+  checker.compute("table", table);
+  checker.multiple("table", table, width);
+  checker.view("out", out, elements(tokens) * width, table.dtype);
+}
+
+void check(const EmbeddingBackward& args) {
+  const Checker checker("embedding_backward");
+  checker.positive("width", args.width);
+  checker.positive("vocab", args.vocab);
+  checker.dtype("tokens", args.tokens, DType::i32);
+  checker.compute("dy", args.dy);
+  checker.count("dy", args.dy, elements(args.tokens) * args.width);
+  if (args.mode != WriteMode::none) {
+    checker.view("dtable", args.dtable, args.vocab * args.width, DType::f32);
+  }
+}
+
+void check(const CrossEntropy& args) {
+  const Checker checker("cross_entropy");
+  checker.positive("vocab", args.vocab);
+  checker.dtype("labels", args.labels, DType::i32);
+  checker.compute("logits", args.logits);
+  checker.count("logits", args.logits, elements(args.labels) * args.vocab);
+  if (args.dlogits.count != 0) {
+    checker.compute("dlogits", args.dlogits);
+    checker.count("dlogits", args.dlogits, elements(args.labels) * args.vocab);
+  }
+  if (args.dlogits.data == args.logits.data) {
+    checker.dtype("dlogits in place", args.dlogits, args.logits.dtype);
+  }
+  checker.view("total", args.total, 2, DType::f64);
+}
+
+}  // namespace train

@@ -1,0 +1,87 @@
+#include "report/metrics.hpp"
+
+#include <algorithm>
+#include <numeric>
+
+namespace train {
+namespace {
+
+constexpr double tera = 1e12;
+
+std::optional<double> ratio(double numerator, double denominator) {
+  if (!(denominator > 0)) return std::nullopt;
+  return numerator / denominator;
+}
+
+Speed speed_of_sums(const StepRecord& sums, std::int64_t steps, const SpeedBase& base) {
+  const double seconds = sums.seconds;
+  const auto positions = static_cast<double>(sums.real + sums.padded);
+  const double rank_seconds = seconds * base.world_size;
+  const double flops_6n = 6.0 * static_cast<double>(base.parameters) * positions;
+
+  Speed speed;
+  speed.seconds = seconds;
+  speed.steps_per_s = ratio(static_cast<double>(steps), seconds);
+  speed.samples_per_s = ratio(static_cast<double>(sums.samples), seconds);
+  speed.tokens_per_s = ratio(static_cast<double>(sums.real), seconds);
+  speed.padded_tokens_per_s = ratio(static_cast<double>(sums.padded), seconds);
+  speed.valid_tokens_per_s = ratio(static_cast<double>(sums.valid), seconds);
+  speed.exposed_comm_fraction = ratio(sums.exposed_comm_seconds, seconds);
+  speed.compute_fraction = ratio(sums.compute_seconds, seconds);
+  speed.padding_fraction = ratio(static_cast<double>(sums.padded), positions);
+  if (sums.flops > 0) speed.tflops = ratio(sums.flops / tera, rank_seconds);
+  if (base.parameters > 0) speed.tflops_6n = ratio(flops_6n / tera, rank_seconds);
+  if (speed.tflops) speed.mfu = ratio(*speed.tflops * tera, base.peak_flops);
+  if (speed.tflops_6n) speed.mfu_6n = ratio(*speed.tflops_6n * tera, base.peak_flops);
+  if (speed.mfu && speed.padding_fraction) {
+    speed.mfu_real = *speed.mfu * (1 - *speed.padding_fraction);
+  }
+  return speed;
+}
+
+}  // namespace
+
+Speed speed_of(const StepRecord& step, const SpeedBase& base) {
+  return speed_of_sums(step, 1, base);
+}
+
+void Metrics::add(const StepRecord& step) {
+  if (!totals_.loss_first) totals_.loss_first = step.loss;
+  totals_.loss_min = std::min(totals_.loss_min.value_or(step.loss), step.loss);
+  if (totals_.steps < loss_window) {
+    last_losses_.push_back(step.loss);
+  } else {
+    last_losses_[static_cast<std::size_t>(totals_.steps % loss_window)] = step.loss;
+  }
+  ++totals_.steps;
+  totals_.samples += step.samples;
+  totals_.valid += step.valid;
+  totals_.real += step.real;
+  totals_.padded += step.padded;
+  totals_.step_seconds += step.seconds;
+  if (totals_.steps <= base_.warmup_steps) return;
+
+  ++totals_.timed_steps;
+  timed_.seconds += step.seconds;
+  timed_.samples += step.samples;
+  timed_.valid += step.valid;
+  timed_.real += step.real;
+  timed_.padded += step.padded;
+  timed_.compute_seconds += step.compute_seconds;
+  timed_.exposed_comm_seconds += step.exposed_comm_seconds;
+  timed_.flops += step.flops;
+}
+
+Summary Metrics::summary() const {
+  Summary summary = totals_;
+  if (!last_losses_.empty()) {
+    summary.loss_last = std::accumulate(last_losses_.begin(), last_losses_.end(), 0.0) /
+                        static_cast<double>(last_losses_.size());
+  }
+  summary.speed = running();
+  return summary;
+}
+
+Speed Metrics::running() const { return speed_of_sums(timed_, totals_.timed_steps, base_); }
+
+}  // namespace train

@@ -1,0 +1,36 @@
+// metrics.json: the summary of a run beside what ran, in names that other trainers use.
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <string>
+
+#include "report/metrics.hpp"
+
+namespace train {
+
+struct RunInfo {
+  std::string run_name;
+  std::string model;
+  std::string dataset;
+  std::string tokenizer;
+  std::string strategy;  // atoll::fsdp::name: no_shard, full_shard, hybrid_shard
+  int replicate = 1;
+  int shard = 1;
+  std::string dtype = "f32";           // of the parameters that compute reads: f32 or bf16
+  std::optional<std::string> gpu0;     // name of the first GPU; nothing on a CPU
+  std::string peak_source;             // how SpeedBase::peak_flops was found
+  std::int64_t peak_memory_bytes = 0;  // largest over the ranks
+  double wall_time_s = 0;              // of the training loop, warm-up and checkpoints included
+};
+
+// Numbers that are not known, or not finite, are null. `fsdp` is the strategy under the name that
+// others give it, which is atoll's too. `approx_tokens_per_rank` counts positions with padding, as
+// published figures of padded runs do; `tokens_per_s` is without.
+nlohmann::json metrics_json(const RunInfo& run, const SpeedBase& base, const Summary& summary);
+
+// One line of steps.jsonl: the record and its rates.
+nlohmann::json step_json(const StepRecord& step, const SpeedBase& base);
+
+}  // namespace train

@@ -1,0 +1,110 @@
+#include "report/progress.hpp"
+
+#include <fmt/format.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <string_view>
+#include <utility>
+
+namespace train {
+namespace {
+
+constexpr std::chrono::milliseconds terminal_interval{200};
+constexpr std::string_view erase_line = "\r\x1b[K";
+
+std::string count(double value) {
+  if (value >= 1e6) return fmt::format("{:.2f}M", value / 1e6);
+  if (value >= 1e4) return fmt::format("{:.1f}k", value / 1e3);
+  return fmt::format("{:.0f}", value);
+}
+
+}  // namespace
+
+std::string progress_line(const StepRecord& step, std::int64_t total_steps, const Speed& speed) {
+  std::string line = total_steps > 0 ? fmt::format("step {}/{}", step.step, total_steps)
+                                     : fmt::format("step {}", step.step);
+  line += fmt::format("  loss {:.4f}  lr {:.2e}", step.loss, step.learning_rate);
+  if (speed.tokens_per_s) line += fmt::format("  {} tok/s", count(*speed.tokens_per_s));
+  if (speed.padded_tokens_per_s && *speed.padded_tokens_per_s > 0) {
+    line += fmt::format(" (+{} padded)", count(*speed.padded_tokens_per_s));
+  }
+  if (speed.mfu) line += fmt::format("  MFU {:.1f} %", 100 * *speed.mfu);
+  if (speed.exposed_comm_fraction) {
+    line += fmt::format("  exposed comm {:.1f} %", 100 * *speed.exposed_comm_fraction);
+  }
+  return line;
+}
+
+ProgressOptions progress_options_for(std::FILE* stream) {
+  ProgressOptions options;
+  const int fd = ::fileno(stream);
+  if (fd < 0 || ::isatty(fd) == 0) return options;
+  options.surface = Surface::terminal;
+  winsize size{};
+  if (::ioctl(fd, TIOCGWINSZ, &size) == 0 && size.ws_col > 1) options.columns = size.ws_col;
+  return options;
+}
+
+std::string ProgressPacer::shown(const std::string& line) const {
+  switch (options_.surface) {
+    case Surface::terminal: {
+      const std::size_t width = options_.columns > 1 ? options_.columns - 1 : 1;
+      return std::string(erase_line) + line.substr(0, width);
+    }
+    case Surface::log:
+      return line + "\n";
+    case Surface::silent:
+      return {};
+  }
+  return {};
+}
+
+std::optional<std::string> ProgressPacer::step(const StepRecord& step, const Speed& speed,
+                                               Clock::time_point now) {
+  if (options_.surface == Surface::silent) return std::nullopt;
+  pending_ = progress_line(step, options_.total_steps, speed);
+  bool due = !started_ || (options_.total_steps > 0 && step.step >= options_.total_steps);
+  switch (options_.surface) {
+    case Surface::terminal:
+      due = due || !last_ || now - *last_ >= terminal_interval;
+      break;
+    case Surface::log:
+      due = due || options_.every <= 1 || step.step % options_.every == 0;
+      break;
+    case Surface::silent:
+      break;
+  }
+  started_ = true;
+  if (!due) return std::nullopt;
+  last_ = now;
+  line_open_ = options_.surface == Surface::terminal;
+  return shown(std::exchange(pending_, {}));
+}
+
+std::string ProgressPacer::finish() {
+  std::string bytes;
+  if (!pending_.empty()) {
+    bytes = shown(std::exchange(pending_, {}));
+    line_open_ = options_.surface == Surface::terminal;
+  }
+  if (std::exchange(line_open_, false)) bytes += "\n";
+  return bytes;
+}
+
+Progress::~Progress() { finish(); }
+
+void Progress::write(const std::string& bytes) {
+  if (bytes.empty()) return;
+  // A terminal that went away is no reason to stop a training run.
+  (void)std::fwrite(bytes.data(), 1, bytes.size(), stream_);
+  (void)std::fflush(stream_);
+}
+
+void Progress::step(const StepRecord& step, const Speed& speed) {
+  if (const auto bytes = pacer_.step(step, speed, ProgressPacer::Clock::now())) write(*bytes);
+}
+
+void Progress::finish() { write(pacer_.finish()); }
+
+}  // namespace train

@@ -1,0 +1,233 @@
+// Islands: GPUs joined by the fast fabric.
+//
+// Idea: the connected components of the graph whose edges are NVLink and xGMI links. Vocabulary: a
+// *node* is a GPU or a switch; a *switch* is any end of such a link that is no GPU. The switches of
+// one host are taken as one: the trunks between the two boards of a DGX-2 are in no matrix, but
+// they exist. A GPU without a link is alone when its host's links are known, and shares one island
+// of state "unknown" with the host's other GPUs when they are not.
+#include <algorithm>
+#include <limits>
+#include <map>
+#include <numeric>
+#include <set>
+
+#include "atoll/topology.hpp"
+
+namespace atoll_v1::atoll {
+namespace {
+
+bool is_fast(std::string_view type) { return type == "nvlink" || type == "xgmi"; }
+
+// Disjoint sets of nodes, with path halving.
+class Sets {
+ public:
+  int add() {
+    parents_.push_back(static_cast<int>(parents_.size()));
+    return parents_.back();
+  }
+  int find(int node) {
+    while (at(node) != node) node = at(node) = at(at(node));
+    return node;
+  }
+  void join(int a, int b) { at(find(b)) = find(a); }
+
+ private:
+  int& at(int node) { return parents_[static_cast<std::size_t>(node)]; }
+  std::vector<int> parents_;
+};
+
+// Bandwidth summed over links; unknown as soon as one of them is.
+struct Sum {
+  double gbyte_s = 0;
+  bool known = true;
+  void add(const TopologyLink& link) {
+    known = known && link.gbyte_s.has_value();
+    gbyte_s += link.gbyte_s.value_or(0);
+  }
+};
+
+std::optional<double> slowest(const std::vector<Sum>& sums) {
+  std::optional<double> least;
+  for (const Sum& sum : sums) {
+    if (!sum.known) return std::nullopt;
+    least = std::min(least.value_or(sum.gbyte_s), sum.gbyte_s);
+  }
+  return least;
+}
+
+bool all_alike(const std::vector<Sum>& sums) {
+  return std::ranges::all_of(sums, [&](const Sum& sum) {
+    return sum.known == sums.front().known && sum.gbyte_s == sums.front().gbyte_s;
+  });
+}
+
+class IslandFinder {
+ public:
+  explicit IslandFinder(const Topology& topology) : topology_(topology) {
+    for (std::size_t i = 0; i < topology.hosts.size(); ++i)
+      host_numbers_.try_emplace(topology.hosts[i].id, i);
+    for (std::size_t i = 0; i < topology.gpus.size(); ++i) {
+      gpu_numbers_.try_emplace(topology.gpus[i].id, i);
+      sets_.add();
+    }
+  }
+
+  std::vector<Island> find() {
+    join_links();
+    join_unknown();
+    std::map<int, std::vector<std::size_t>> members;  // set -> GPUs, ascending
+    for (std::size_t gpu = 0; gpu < topology_.gpus.size(); ++gpu)
+      members[sets_.find(static_cast<int>(gpu))].push_back(gpu);
+    sort_links();
+    for (const auto& [set, gpus] : members) found_.push_back({key(gpus), make_island(set, gpus)});
+    add_cpu_islands();
+    std::ranges::sort(found_, {}, &Found::key);
+    std::vector<Island> islands;
+    for (Found& one : found_) islands.push_back(std::move(one.island));
+    return islands;
+  }
+
+ private:
+  struct Found {
+    std::pair<std::size_t, std::size_t> key;  // number of the host, number of the first GPU
+    Island island;
+  };
+
+  static constexpr int no_gpu = -1;
+
+  int gpu_number(const std::string& id) const {
+    const auto found = gpu_numbers_.find(id);
+    return found == gpu_numbers_.end() ? no_gpu : static_cast<int>(found->second);
+  }
+
+  std::size_t host_number(const std::string& id) const {
+    const auto found = host_numbers_.find(id);
+    return found == host_numbers_.end() ? host_numbers_.size() : found->second;
+  }
+
+  // The switches of one host ("HOST/...") share a node; a switch of no host has its own.
+  int node(const std::string& id) {
+    if (const int gpu = gpu_number(id); gpu != no_gpu) return gpu;
+    const std::string host = id.substr(0, std::min(id.size(), id.rfind('/')));
+    const std::string& key = host_numbers_.contains(host) ? host : id;
+    const auto [at, is_new] = switches_.try_emplace(key, 0);
+    if (is_new) at->second = sets_.add();
+    return at->second;
+  }
+
+  void join_links() {
+    for (const TopologyLink& link : topology_.links) {
+      if (!is_fast(link.type) || link.a == link.b) continue;
+      sets_.join(node(link.a), node(link.b));
+      for (const std::string& end : {link.a, link.b})
+        if (const int gpu = gpu_number(end); gpu != no_gpu)
+          hosts_with_links_.insert(topology_.gpus[static_cast<std::size_t>(gpu)].host);
+    }
+  }
+
+  IslandState links_of(const std::string& host) const {
+    if (hosts_with_links_.contains(host)) return IslandState::known;
+    const std::size_t number = host_number(host);
+    return number < topology_.hosts.size() ? topology_.hosts[number].gpu_links
+                                           : IslandState::unknown;
+  }
+
+  void join_unknown() {
+    std::map<std::string, std::size_t> first;  // host -> its first GPU
+    for (std::size_t gpu = 0; gpu < topology_.gpus.size(); ++gpu) {
+      const std::string& host = topology_.gpus[gpu].host;
+      if (links_of(host) != IslandState::unknown) continue;
+      const auto [at, is_new] = first.try_emplace(host, gpu);
+      if (!is_new) sets_.join(static_cast<int>(at->second), static_cast<int>(gpu));
+    }
+  }
+
+  void sort_links() {
+    for (const TopologyLink& link : topology_.links)
+      if (is_fast(link.type) && link.a != link.b)
+        links_of_set_[sets_.find(node(link.a))].push_back(&link);
+  }
+
+  std::pair<std::size_t, std::size_t> key(const std::vector<std::size_t>& gpus) const {
+    return {host_number(topology_.gpus[gpus.front()].host), gpus.front()};
+  }
+
+  Island make_island(int set, const std::vector<std::size_t>& gpus) const {
+    Island island;
+    std::set<std::string> hosts;
+    for (const std::size_t gpu : gpus) {
+      island.gpus.push_back(topology_.gpus[gpu].id);
+      if (hosts.insert(topology_.gpus[gpu].host).second)
+        island.hosts.push_back(topology_.gpus[gpu].host);
+    }
+    const auto links = links_of_set_.find(set);
+    if (links == links_of_set_.end()) {
+      // links_of() says known when the GPU's neighbours are linked and it is not: it has none.
+      island.state = links_of(island.hosts.front()) == IslandState::unknown ? IslandState::unknown
+                                                                            : IslandState::none;
+      return island;
+    }
+    island.state = IslandState::known;
+    island.fabric = links->second.front()->type;
+    measure(links->second, gpus, island);
+    return island;
+  }
+
+  // A pair is joined directly, or through the switches that both hang on; when an island mixes the
+  // two, or a pair is joined by neither, no one number holds for a pair.
+  void measure(const std::vector<const TopologyLink*>& links, const std::vector<std::size_t>& gpus,
+               Island& island) const {
+    std::map<int, Sum> gpu_sums, switch_sums;
+    std::map<std::pair<int, int>, Sum> pair_sums;
+    for (const TopologyLink* link : links) {
+      const int a = gpu_number(link->a), b = gpu_number(link->b);
+      for (const int gpu : {a, b})
+        if (gpu != no_gpu) gpu_sums[gpu].add(*link);
+      if (a != no_gpu && b != no_gpu) pair_sums[std::minmax(a, b)].add(*link);
+      if ((a == no_gpu) != (b == no_gpu)) switch_sums[std::max(a, b)].add(*link);
+    }
+    const auto values = [](const auto& map) {
+      std::vector<Sum> sums;
+      for (const auto& [unused, sum] : map) sums.push_back(sum);
+      return sums;
+    };
+    const std::vector<Sum> totals = values(gpu_sums);
+    const bool all_pairs = pair_sums.size() == gpus.size() * (gpus.size() - 1) / 2;
+    const bool switched = switch_sums.size() == gpus.size();
+    std::vector<Sum> pairs;
+    if (switched && pair_sums.empty()) pairs = values(switch_sums);
+    if (switch_sums.empty() && all_pairs) pairs = values(pair_sums);
+    island.gpu_gbyte_s = slowest(totals);
+    if (gpus.size() > 1) {
+      island.pair_gbyte_s = slowest(pairs);
+      island.uniform = !pairs.empty() && all_alike(pairs) && all_alike(totals);
+    }
+  }
+
+  void add_cpu_islands() {
+    std::set<std::string> with_gpus;
+    for (const TopologyGpu& gpu : topology_.gpus) with_gpus.insert(gpu.host);
+    for (const TopologyHost& host : topology_.hosts) {
+      if (with_gpus.contains(host.id)) continue;
+      Island island;
+      island.hosts = {host.id};
+      island.fabric = "cpu";
+      island.state = IslandState::known;
+      found_.push_back({{host_number(host.id), 0}, std::move(island)});
+    }
+  }
+
+  const Topology& topology_;
+  std::map<std::string, std::size_t, std::less<>> host_numbers_, gpu_numbers_;
+  std::map<std::string, int> switches_;
+  std::set<std::string> hosts_with_links_;
+  std::map<int, std::vector<const TopologyLink*>> links_of_set_;
+  std::vector<Found> found_;
+  Sets sets_;
+};
+
+}  // namespace
+
+std::vector<Island> find_islands(const Topology& topology) { return IslandFinder(topology).find(); }
+
+}  // namespace atoll_v1::atoll

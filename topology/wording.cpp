@@ -1,0 +1,83 @@
+#include "wording.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <set>
+#include <vector>
+
+namespace atoll_v1::atoll {
+namespace {
+
+// "HOST/gpu12" -> {"HOST/gpu", 12}; a name without a number has -1.
+std::pair<std::string_view, int> split_number(std::string_view id) {
+  const auto stem = id.substr(0, id.find_last_not_of("0123456789") + 1);
+  int number = -1;
+  const auto digits = id.substr(stem.size());
+  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), number);
+  if (error != std::errc() || end != id.data() + id.size()) return {id, -1};
+  return {stem, number};
+}
+
+}  // namespace
+
+std::string plural(std::size_t count, std::string_view noun) {
+  return fmt::format("{} {}{}", count, noun, count == 1 ? "" : "s");
+}
+
+std::string number_ranges(std::span<const int> numbers) {
+  std::string text;
+  for (std::size_t begin = 0; begin < numbers.size();) {
+    std::size_t end = begin + 1;
+    while (end < numbers.size() && numbers[end] == numbers[end - 1] + 1) ++end;
+    text += fmt::format("{}{}", text.empty() ? "" : ", ", numbers[begin]);
+    if (end - begin > 1) text += fmt::format("-{}", numbers[end - 1]);
+    begin = end;
+  }
+  return text;
+}
+
+std::string_view fabric_name(std::string_view fabric) noexcept {
+  if (fabric == "nvlink") return "NVLink";
+  if (fabric == "xgmi") return "xGMI";
+  if (fabric == "cpu") return "CPU";
+  return fabric;
+}
+
+DisplayNames::DisplayNames(const Topology& topology) {
+  std::map<std::string, int> uses;
+  for (const TopologyHost& host : topology.hosts) ++uses[host.name];
+  for (const TopologyHost& host : topology.hosts)
+    hosts_[host.id] = uses[host.name] == 1 && !host.name.empty() ? host.name : host.id;
+}
+
+std::string DisplayNames::host(const std::string& id) const {
+  const auto found = hosts_.find(id);
+  return found == hosts_.end() ? id : found->second;
+}
+
+std::string DisplayNames::device(const std::string& id) const {
+  const auto slash = id.rfind('/');
+  if (slash == std::string::npos) return id;
+  return host(id.substr(0, slash)) + id.substr(slash);
+}
+
+std::string DisplayNames::gpus(std::span<const std::string> ids, std::size_t most) const {
+  std::vector<std::pair<std::string, std::vector<int>>> groups;
+  for (const std::string& id : ids) {
+    const std::string shown = device(id);
+    const auto [stem, number] = split_number(shown);
+    if (groups.empty() || groups.back().first != stem)
+      groups.push_back({std::string(stem), std::vector<int>()});
+    if (number >= 0) groups.back().second.push_back(number);
+  }
+  std::string text;
+  for (std::size_t i = 0; i < std::min(groups.size(), most); ++i)
+    text +=
+        fmt::format("{}{}{}", i == 0 ? "" : ", ", groups[i].first, number_ranges(groups[i].second));
+  if (groups.size() > most) text += fmt::format(" and {} more", groups.size() - most);
+  return text;
+}
+
+}  // namespace atoll_v1::atoll

@@ -1,0 +1,35 @@
+// How machines are named in text for people.
+#pragma once
+
+#include <map>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "atoll/topology.hpp"
+
+namespace atoll_v1::atoll {
+
+// "1 GPU", "8 GPUs"
+std::string plural(std::size_t count, std::string_view noun);
+
+// {0, 1, 2, 5} -> "0-2, 5"
+std::string number_ranges(std::span<const int> numbers);
+
+// "nvlink" -> "NVLink"
+std::string_view fabric_name(std::string_view fabric) noexcept;
+
+// A host's id is long and exact; people know its name. Where two hosts share a name, the id stands.
+class DisplayNames {
+ public:
+  explicit DisplayNames(const Topology& topology);
+  std::string host(const std::string& id) const;
+  // "node0/gpu0-7", "node0/gpu0-3 and node1/gpu0-3"; at most `most` hosts, then a count.
+  std::string gpus(std::span<const std::string> ids, std::size_t most = 4) const;
+  std::string device(const std::string& id) const;
+
+ private:
+  std::map<std::string, std::string, std::less<>> hosts_;
+};
+
+}  // namespace atoll_v1::atoll
