@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <thread>
 
 #include "atoll/checkpoint.hpp"
 #include "core/log.hpp"
@@ -74,6 +75,7 @@ class Trainer {
  private:
   void start_weights();
   void announce();
+  double peak_of_rank(atoll::DType dtype) const;
   StepRecord step(std::int64_t index);
   void micro_batch(const StepPlan& plan, const MicroBatch& batch, int index);
   double sum_of_losses();
@@ -130,7 +132,7 @@ Trainer::Trainer(atoll::World& world, const RunOptions& options)
   total_ = device_.allocate(2 * sizeof(double));
   start_weights();
   out_ = run_directory(options_.out, run_name(options_));
-  const double peak = cpu::matrix_peak_flops(plan.compute, setup_.threads);
+  const double peak = peak_of_rank(plan.compute);
   metrics_.emplace(SpeedBase{options_.warmup_steps, parameter_count(setup_.model), peak, world.size()});
   if (world.rank() == 0) {
     make_directory(out_);
@@ -158,6 +160,14 @@ void Trainer::start_weights() {
   fsdp::import_weights(files, engine_, [&](const fsdp::Unit& unit, const fsdp::ParamSpec& param) {
     return hf_name(setup_.model, unit.name(), param.name);
   });
+}
+
+// The matrix peak of this rank's share of the machine: with more threads than cores, the cores count.
+double Trainer::peak_of_rank(atoll::DType dtype) const {
+  const double threads = setup_.threads;
+  const double cores = static_cast<double>(std::max(1u, std::thread::hardware_concurrency()));
+  const double share = std::min(1.0, cores / (threads * world_.local_size()));
+  return share * cpu::matrix_peak_flops(dtype, setup_.threads);
 }
 
 void Trainer::announce() {
@@ -283,7 +293,7 @@ void Trainer::finish(RunResult& result, double wall_seconds) {
   info.replicate = shape.replicate;
   info.shard = shape.shard;
   info.dtype = options_.dtype;
-  info.peak_source = fmt::format("oneDNN matrix products, {} threads, measured at the start", setup_.threads);
+  info.peak_source = fmt::format("this rank's share of the machine: oneDNN matrix products, {} threads, measured at the start", setup_.threads);
   info.peak_memory_bytes = peak;
   info.wall_time_s = wall_seconds;
   write_json_atomic(out_ / "metrics.json", metrics_json(info, metrics_->base(), result.summary));

@@ -1,0 +1,32 @@
+// Planted delays in collectives, through the test backend `delay` (tests/plugins/delay.cpp).
+#pragma once
+
+#include <dlfcn.h>
+
+#include <cstdint>
+#include <stdexcept>
+#include <string>
+
+#include "atoll/config.hpp"
+#include "atoll/plugin.h"
+
+namespace atoll_test {
+
+// Makes the backend findable and chosen.
+inline void use_delay_backend(atoll::Config& config) {
+  config.plugin_path = ATOLL_TEST_PLUGINS;
+  config.backend = "delay";
+}
+
+// Operations of `kind` with sequence % every == which take `ms` longer, on every communicator of this
+// process; kind -1: none.
+inline void plant_delay(std::int32_t kind, std::uint64_t every, std::uint64_t which, std::int64_t ms) {
+  using Plant = void (*)(std::int32_t, std::uint64_t, std::uint64_t, std::int64_t);
+  const std::string file = std::string(ATOLL_TEST_PLUGINS) + "/libatoll-delay.so";
+  void* handle = dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
+  const auto plant = handle ? reinterpret_cast<Plant>(dlsym(handle, "atoll_test_plant")) : nullptr;
+  if (!plant) throw std::runtime_error("cannot load " + file);
+  plant(kind, every, which, ms);
+}
+
+}  // namespace atoll_test

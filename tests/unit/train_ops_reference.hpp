@@ -1,0 +1,75 @@
+// The operations of the model in f64, as plainly as they can be written, numerical gradients of
+// them, and tensors to feed the real ones.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "atoll/device.hpp"
+#include "model/cpu/cpu_ops.hpp"
+
+namespace train::reference {
+
+using Values = std::vector<double>;
+
+Values random_values(std::mt19937_64& random, std::int64_t count, double deviation = 1.0);
+// What remains of the values in this dtype.
+Values rounded(const Values& values, atoll::DType dtype);
+
+// |actual - expected| / |expected|; infinity when sizes differ or something is not finite.
+double relative_error(const Values& actual, const Values& expected);
+
+// How far an operation may be from f64 when inputs are exact and outputs have this dtype.
+constexpr double tolerance(atoll::DType dtype) noexcept {
+  return dtype == atoll::DType::bf16 ? 4e-3 : 3e-6;
+}
+
+// Central differences of loss(x) at every element of x.
+Values numerical_gradient(const std::function<double(const Values&)>& loss, const Values& x);
+double dot(const Values& a, const Values& b);
+
+// y [tokens, out] = x [tokens, in] w [out, in]^T
+Values linear(LinearShape shape, const Values& x, const Values& w);
+Values rms_norm(std::int64_t width, double eps, const Values& x, const Values& weight);
+// Row r of x is at position r % seq.
+Values rope(std::int64_t seq, std::int64_t heads, std::int64_t head_dim, double theta,
+            const Values& x);
+Values attention(const AttentionShape& shape, const Values& q, const Values& k, const Values& v);
+Values swiglu(const Values& gate, const Values& up);
+double cross_entropy(std::int64_t vocab, const std::vector<std::int32_t>& labels,
+                     const Values& logits);
+
+// Memory of the host device with some values in it.
+class Tensor {
+ public:
+  Tensor(const Values& values, atoll::DType dtype);
+  explicit Tensor(const std::vector<std::int32_t>& ids);
+  // Not a number everywhere, so that what is not written is noticed.
+  static Tensor unset(std::int64_t count, atoll::DType dtype);
+
+  atoll::View view() const { return buffer_.view(dtype_).part(0, count_); }
+  Values values() const;
+  bool same_bits(const Tensor& other) const;
+
+ private:
+  Tensor(std::uint64_t count, atoll::DType dtype);
+  std::uint64_t count_;
+  atoll::DType dtype_;
+  atoll::Buffer buffer_;
+};
+
+// Ops with a stream; done() waits and reports the stream's error.
+struct Bench {
+  explicit Bench(int threads = 1, cpu::Bf16Arithmetic bf16 = cpu::Bf16Arithmetic::automatic)
+      : ops({.threads = threads, .bf16 = bf16}), stream(atoll::Device::host().stream()) {}
+  void done() { stream.synchronize(); }
+  cpu::CpuOps ops;
+  atoll::Stream stream;
+};
+
+inline constexpr atoll::DType compute_dtypes[] = {atoll::DType::f32, atoll::DType::bf16};
+
+}  // namespace train::reference
