@@ -71,6 +71,7 @@ class Trainer {
  public:
   Trainer(atoll::World& world, const RunOptions& options);
   RunResult run();
+  fsdp::Engine& engine() noexcept { return engine_; }
 
  private:
   void start_weights();
@@ -301,8 +302,11 @@ void Trainer::finish(RunResult& result, double wall_seconds) {
 
 }  // namespace
 
-RunResult run(atoll::World& world, const RunOptions& options) {
-  return Trainer(world, options).run();
+RunResult run(atoll::World& world, const RunOptions& options, const Inspect& inspect) {
+  Trainer trainer(world, options);
+  RunResult result = trainer.run();
+  if (inspect) inspect(trainer.engine());
+  return result;
 }
 
 }  // namespace train

@@ -1,0 +1,128 @@
+#include "job.hpp"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <exception>
+
+#include "model/config.hpp"
+#include "thread_ranks.hpp"
+
+namespace train_test {
+namespace {
+
+namespace fsdp = atoll::fsdp;
+
+void quiet(atoll::Config& config) { config.log = "error"; }
+
+double relative(double a, double b) {
+  return std::abs(a - b) / std::max({std::abs(a), std::abs(b), 1e-300});
+}
+
+RankResult run_rank(atoll::World& world, const train::RunOptions& options) {
+  RankResult result;
+  result.run = train::run(world, options, [&](fsdp::Engine& engine) {
+    engine.visit([&](const fsdp::Unit& unit, const fsdp::ParamSpec& param, auto values) {
+      result.weights[unit.name() + "/" + param.name].assign(values.begin(), values.end());
+    });
+    for (const fsdp::Segment& segment : engine.segments()) {
+      const auto* values = segment.values.as<float>();
+      result.shards[segment.unit->name() + "/" + segment.param->name + "+" +
+                    std::to_string(segment.first)]
+          .assign(values, values + segment.values.count);
+    }
+    result.shard_index = engine.scheduler().shard_index();
+  });
+  return result;
+}
+
+}  // namespace
+
+std::vector<RankResult> run_job(int ranks, const train::RunOptions& options) {
+  std::vector<RankResult> results(static_cast<std::size_t>(ranks));
+  atoll_test::run_thread_ranks(
+      ranks,
+      [&](atoll::World& world) {
+        results[static_cast<std::size_t>(world.rank())] = run_rank(world, options);
+      },
+      quiet);
+  return results;
+}
+
+std::vector<std::string> failures_of_job(int ranks, const train::RunOptions& options) {
+  std::vector<std::string> failures(static_cast<std::size_t>(ranks));
+  const auto body = [&](atoll::World& world) {
+    try {
+      train::run(world, options);
+    } catch (const atoll::Error& error) {
+      failures[static_cast<std::size_t>(world.rank())] = error.what();
+      throw;
+    }
+  };
+  try {
+    atoll_test::run_thread_ranks(ranks, body, quiet);
+  } catch (const atoll::Error&) {  // kept above, for every rank
+  }
+  return failures;
+}
+
+double distance(const Weights& a, const Weights& b) {
+  REQUIRE(a.size() == b.size());
+  double worst = 0;
+  for (const auto& [name, values] : a) {
+    const auto& others = b.at(name);
+    REQUIRE(values.size() == others.size());
+    double difference = 0, size = 0;
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      const double x = static_cast<double>(values[i]), y = static_cast<double>(others[i]);
+      difference += (x - y) * (x - y);
+      size += y * y;
+    }
+    worst = std::max(worst, std::sqrt(difference / size));
+  }
+  return worst;
+}
+
+CurveDistance distance(const std::vector<train::StepRecord>& a,
+                       const std::vector<train::StepRecord>& b) {
+  REQUIRE(a.size() == b.size());
+  CurveDistance worst;
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    REQUIRE(a[i].step == b[i].step);
+    REQUIRE(std::isfinite(a[i].loss));
+    worst.loss = std::max(worst.loss, relative(a[i].loss, b[i].loss));
+    worst.grad_norm = std::max(worst.grad_norm, relative(a[i].grad_norm, b[i].grad_norm));
+  }
+  return worst;
+}
+
+void check_ranks_agree(const std::vector<RankResult>& ranks) {
+  for (const RankResult& rank : ranks) {
+    const CurveDistance apart = distance(rank.run.steps, ranks[0].run.steps);
+    CHECK(apart.loss == 0);
+    CHECK(apart.grad_norm == 0);
+    const bool same_weights = rank.weights == ranks[0].weights;  // CHECK would print them all
+    CHECK(same_weights);
+    for (const RankResult& other : ranks) {
+      const bool same_shards = other.shards == rank.shards;
+      CHECK((same_shards || other.shard_index != rank.shard_index));
+    }
+  }
+}
+
+std::string small_model_json(bool tied) {
+  train::ModelConfig model;
+  model.layers = 2;
+  model.hidden = 64;
+  model.heads = 4;
+  model.kv_heads = 2;
+  model.head_dim = 16;
+  model.ffn = 160;
+  model.vocab = 259;  // bytes, bos, eos, pad
+  model.max_seq = 256;
+  model.tied = tied;
+  return train::hf_config_json(model, "float32");
+}
+
+}  // namespace train_test
