@@ -26,7 +26,8 @@ struct OverlapFigures {
   double exposed_ms = 0;  // compute waiting for communication, of the same step
 };
 
-inline void overlap_step(atoll::fsdp::Engine& engine, const OverlapRun& run, atoll::Stream& compute) {
+inline void overlap_step(atoll::fsdp::Engine& engine, const OverlapRun& run,
+                         atoll::Stream& compute) {
   auto pass = engine.begin({}, compute);
   const auto work = [&] {
     compute.enqueue([time = run.compute] { std::this_thread::sleep_for(time); });
@@ -45,7 +46,9 @@ inline void overlap_step(atoll::fsdp::Engine& engine, const OverlapRun& run, ato
 
 inline OverlapFigures run_overlap(const OverlapRun& run) {
   using Clock = std::chrono::steady_clock;
-  const auto ms = [](auto duration) { return std::chrono::duration<double, std::milli>(duration).count(); };
+  const auto ms = [](auto duration) {
+    return std::chrono::duration<double, std::milli>(duration).count();
+  };
   // A step gathers every unit forward, and all but the last, which is kept at the turn, backward.
   const auto gathers = static_cast<std::uint64_t>(2 * run.units - 1);
   plant_delay(run.planted_ms > 0 ? ATOLL_ALL_GATHER : -1, gathers, 2, run.planted_ms);
@@ -74,7 +77,8 @@ inline OverlapFigures run_overlap(const OverlapRun& run) {
           engine.wait_gradients(compute);
           engine.parameters_changed(compute);
           compute.synchronize();
-          steps.emplace_back(ms(Clock::now() - start), ms(compute.exposed_communication() - exposed));
+          steps.emplace_back(ms(Clock::now() - start),
+                             ms(compute.exposed_communication() - exposed));
         }
         std::sort(steps.begin(), steps.end());
         const auto [step_ms, exposed_ms] = steps[steps.size() / 2];

@@ -18,9 +18,10 @@ inline void use_delay_backend(atoll::Config& config) {
   config.backend = "delay";
 }
 
-// Operations of `kind` with sequence % every == which take `ms` longer, on every communicator of this
-// process; kind -1: none.
-inline void plant_delay(std::int32_t kind, std::uint64_t every, std::uint64_t which, std::int64_t ms) {
+// Operations of `kind` with sequence % every == which take `ms` longer, on every communicator of
+// this process; kind -1: none.
+inline void plant_delay(std::int32_t kind, std::uint64_t every, std::uint64_t which,
+                        std::int64_t ms) {
   using Plant = void (*)(std::int32_t, std::uint64_t, std::uint64_t, std::int64_t);
   const std::string file = std::string(ATOLL_TEST_PLUGINS) + "/libatoll-delay.so";
   void* handle = dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);

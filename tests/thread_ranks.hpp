@@ -1,5 +1,5 @@
-// Runs a function as several ranks, each a thread with a World of its own: what the thread sanitizer
-// can follow. Only processes can be killed; tests that need that use run_ranks.
+// Runs a function as several ranks, each a thread with a World of its own: what the thread
+// sanitizer can follow. Only processes can be killed; tests that need that use run_ranks.
 #pragma once
 
 #include <arpa/inet.h>

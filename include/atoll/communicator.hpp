@@ -13,8 +13,8 @@
 
 namespace atoll_v1::atoll {
 
-// An operation under way. Its buffers must stay alive until it is complete. Dropping a Work does not
-// cancel it.
+// An operation under way. Its buffers must stay alive until it is complete. Dropping a Work does
+// not cancel it.
 class Work {
  public:
   Work() = default;  // complete
@@ -86,7 +86,10 @@ class Communicator {
 
   // Several sends and receives as one operation, which cannot deadlock among each other.
   struct SendRecv {
-    enum class Kind { send, recv } kind;
+    enum class Kind {
+      send,
+      recv
+    } kind;
     View data;  // read only for a send
     int peer;
   };

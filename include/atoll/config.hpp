@@ -17,23 +17,25 @@ struct Config {
   int rank = -1;
   int size = -1;
   int local_rank = -1;
-  std::string addr;      // "host:port" of rank 0's store
-  std::string token;     // shared secret of the job
-  int port = 0;          // port of the store under torchrun; 0: MASTER_PORT + 1
-  std::string interface; // network interface whose address rank 0 publishes; "": the default route's
+  std::string addr;   // "host:port" of rank 0's store
+  std::string token;  // shared secret of the job
+  int port = 0;       // port of the store under torchrun; 0: MASTER_PORT + 1
+  std::string
+      interface;  // network interface whose address rank 0 publishes; "": the default route's
 
   std::chrono::seconds rendezvous_timeout{60};  // for all ranks to appear
   std::chrono::seconds timeout{600};            // for one collective
 
-  std::string backend;      // "": the best that probes on every rank
-  std::string plugin_path;  // directories, colon separated, searched before the installed ones
-  int islands = 0;          // emulate this many islands over all ranks; 0: what topology says
-  int threads = 0;          // compute threads of this rank; 0: cores of the host / its ranks
-  std::string log = "info"; // trace, debug, info, warn, error, off
+  std::string backend;       // "": the best that probes on every rank
+  std::string plugin_path;   // directories, colon separated, searched before the installed ones
+  int islands = 0;           // emulate this many islands over all ranks; 0: what topology says
+  int threads = 0;           // compute threads of this rank; 0: cores of the host / its ranks
+  std::string log = "info";  // trace, debug, info, warn, error, off
 
   // Defaults, then the file named by ATOLL_CONFIG (lines `name = value`, `#` comments), then the
   // environment. An unknown ATOLL_* variable or name in the file is warned about with the nearest
-  // known one. Throws Error(invalid_argument) that names the variable for a value that does not parse.
+  // known one. Throws Error(invalid_argument) that names the variable for a value that does not
+  // parse.
   static Config from_env();
 
   // Sets one entry by its variable name ("ATOLL_TIMEOUT") or its name in a file ("timeout").

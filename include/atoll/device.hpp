@@ -1,5 +1,5 @@
-// Devices, memory, streams and events. On `host` a stream is a queue with a worker thread; on `cuda`
-// it is a CUDA stream; on `virtual` a clock. Nothing above this header knows the difference.
+// Devices, memory, streams and events. On `host` a stream is a queue with a worker thread; on
+// `cuda` it is a CUDA stream; on `virtual` a clock. Nothing above this header knows the difference.
 #pragma once
 
 #include <chrono>
@@ -19,7 +19,11 @@ class StreamBackend;
 class EventBackend;
 class DeviceOps;  // the kernels that the library itself needs: src/device/ops.hpp
 
-enum class DeviceKind : std::int32_t { host = 0, cuda = 1, virtual_time = 2 };
+enum class DeviceKind : std::int32_t {
+  host = 0,
+  cuda = 1,
+  virtual_time = 2
+};
 
 // A point in the work of a stream. Copies name the same point. A default event has happened.
 class Event {
@@ -34,8 +38,14 @@ class Event {
   std::shared_ptr<EventBackend> impl_;
 };
 
-enum class StreamPriority { normal, high };
-enum class WaitReason { order, communication };  // the second counts as exposed communication
+enum class StreamPriority {
+  normal,
+  high
+};
+enum class WaitReason {
+  order,
+  communication
+};  // the second counts as exposed communication
 
 struct StreamOptions {
   std::string name = "stream";  // thread name, trace row
@@ -57,7 +67,8 @@ class Stream {
   void copy(void* dst, const void* src, std::size_t bytes);  // addresses of this device or the host
   void zero(void* dst, std::size_t bytes);
   Event record();
-  // Work enqueued later waits for the event; on failure of the event's stream this stream fails too.
+  // Work enqueued later waits for the event; on failure of the event's stream this stream fails
+  // too.
   void wait(const Event& event, WaitReason reason = WaitReason::order);
   void synchronize();  // blocks the calling thread until the queue is empty; throws its error
   // Time that this stream has spent waiting for events with WaitReason::communication, while it had

@@ -28,18 +28,30 @@ enum class ErrorCode : int {
 
 constexpr std::string_view name(ErrorCode code) noexcept {
   switch (code) {
-    case ErrorCode::invalid_argument: return "invalid argument";
-    case ErrorCode::not_found: return "not found";
-    case ErrorCode::unsupported: return "unsupported";
-    case ErrorCode::timeout: return "timeout";
-    case ErrorCode::peer_lost: return "peer lost";
-    case ErrorCode::aborted: return "aborted";
-    case ErrorCode::mismatch: return "mismatch";
-    case ErrorCode::io: return "input/output error";
-    case ErrorCode::out_of_memory: return "out of memory";
-    case ErrorCode::bad_data: return "bad data";
-    case ErrorCode::backend: return "backend error";
-    case ErrorCode::internal: return "internal error";
+    case ErrorCode::invalid_argument:
+      return "invalid argument";
+    case ErrorCode::not_found:
+      return "not found";
+    case ErrorCode::unsupported:
+      return "unsupported";
+    case ErrorCode::timeout:
+      return "timeout";
+    case ErrorCode::peer_lost:
+      return "peer lost";
+    case ErrorCode::aborted:
+      return "aborted";
+    case ErrorCode::mismatch:
+      return "mismatch";
+    case ErrorCode::io:
+      return "input/output error";
+    case ErrorCode::out_of_memory:
+      return "out of memory";
+    case ErrorCode::bad_data:
+      return "bad data";
+    case ErrorCode::backend:
+      return "backend error";
+    case ErrorCode::internal:
+      return "internal error";
   }
   return "unknown error";
 }

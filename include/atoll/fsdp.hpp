@@ -47,17 +47,17 @@ struct Options {
   std::string backend{};  // "": config().backend, else the best common one
 };
 
-// How a parameter starts: normal(mean, deviation) from (seed, unit name, parameter name, element), so
-// that the values do not depend on mesh or ranks.
+// How a parameter starts: normal(mean, deviation) from (seed, unit name, parameter name, element),
+// so that the values do not depend on mesh or ranks.
 struct Init {
   float mean = 0;
   float deviation = 0.02f;
 };
 
 struct ParamSpec {
-  std::string name;                   // unique in its unit
-  std::vector<std::int64_t> shape;    // row-major
-  Init init;
+  std::string name{};                 // unique in its unit
+  std::vector<std::int64_t> shape{};  // row-major
+  Init init{};
   std::uint64_t count() const noexcept;
 };
 
@@ -91,13 +91,13 @@ class Unit {
 
 // Bytes of this rank by category; fixed by freeze() (optimizer: when an optimizer is made).
 struct MemoryPlan {
-  std::uint64_t parameters = 0;        // f32 master shards
-  std::uint64_t parameters_low = 0;    // resident copies in the compute dtype
-  std::uint64_t optimizer = 0;         // moments
-  std::uint64_t gradients = 0;         // f32 shards
-  std::uint64_t gathered = 0;          // whole units, as compute reads them
-  std::uint64_t gradients_whole = 0;   // whole units, as compute writes them
-  std::uint64_t staging = 0;           // partial sums of further micro batches, norms
+  std::uint64_t parameters = 0;       // f32 master shards
+  std::uint64_t parameters_low = 0;   // resident copies in the compute dtype
+  std::uint64_t optimizer = 0;        // moments
+  std::uint64_t gradients = 0;        // f32 shards
+  std::uint64_t gathered = 0;         // whole units, as compute reads them
+  std::uint64_t gradients_whole = 0;  // whole units, as compute writes them
+  std::uint64_t staging = 0;          // partial sums of further micro batches, norms
 
   std::uint64_t total() const noexcept;
   std::string to_string() const;  // a table for people
@@ -131,8 +131,8 @@ class ForwardScope {
   std::size_t position_;
 };
 
-// The same during its backward, with gradients; the destructor starts their reduction, once this was
-// the unit's last use in the pass.
+// The same during its backward, with gradients; the destructor starts their reduction, once this
+// was the unit's last use in the pass.
 class BackwardScope : public ForwardScope {
  public:
   using ForwardScope::ForwardScope;
@@ -142,7 +142,10 @@ class BackwardScope : public ForwardScope {
 };
 
 struct PassOptions {
-  enum class Kind { train, eval } kind = Kind::train;
+  enum class Kind {
+    train,
+    eval
+  } kind = Kind::train;
   int micro = 0;  // this micro batch ...
   int of = 1;     // ... of so many in the step; gradients are reduced across replicas with the last
 };
@@ -183,7 +186,8 @@ class Engine {
   void assign(const std::function<void(const Segment&, std::span<float>)>& fill);
   // Collective. Hands each parameter to `visit`, whole and in f32, one unit at a time, in the order
   // in which units were added; blocks.
-  void visit(const std::function<void(const Unit&, const ParamSpec&, std::span<const float>)>& visit);
+  void visit(
+      const std::function<void(const Unit&, const ParamSpec&, std::span<const float>)>& visit);
   // The master shards were written from outside: brings resident copies up to date; blocks.
   void refresh();
   std::vector<Segment> segments() const;  // in the order of units and parameters

@@ -33,12 +33,12 @@ MeshShape parse_mesh(std::string_view text);
 // all ranks must make the same one.
 class Mesh {
  public:
-  // Shards over the larger of island and host, replicates across: the mesh that keeps gathers on the
-  // fastest links. The planning is topology's plan_mesh().
+  // Shards over the larger of island and host, replicates across: the mesh that keeps gathers on
+  // the fastest links. The planning is topology's plan_mesh().
   static Mesh plan(const Topology& topology, World& world);
-  // A mesh made by hand, ranks in row-major order (shard is the inner axis). Error(invalid_argument)
-  // unless replicate * shard is the size of the world. With a topology, a mesh that crosses an island
-  // is accepted, with a finding in findings().
+  // A mesh made by hand, ranks in row-major order (shard is the inner axis).
+  // Error(invalid_argument) unless replicate * shard is the size of the world. With a topology, a
+  // mesh that crosses an island is accepted, with a finding in findings().
   static Mesh make(World& world, MeshShape shape);
   static Mesh make(World& world, MeshShape shape, const Topology& topology);
 

@@ -8,7 +8,10 @@
 namespace atoll_v1::atoll::fsdp {
 
 struct OptimizerOptions {
-  enum class Kind { adamw, sgd } kind = Kind::adamw;
+  enum class Kind {
+    adamw,
+    sgd
+  } kind = Kind::adamw;
   float beta1 = 0.9f;
   float beta2 = 0.95f;
   float epsilon = 1e-8f;
@@ -16,10 +19,10 @@ struct OptimizerOptions {
   float max_norm = 1.0f;      // gradients are scaled down to this global norm; 0: no clipping
 };
 
-// The moments are sharded as the parameters are: a rank holds and updates its own part only. The norm
-// is the same on every rank and for every mesh that gives the same gradients: f64 sums over blocks of
-// 4,096 elements, combined in the order of the blocks. A step whose norm is not finite changes
-// nothing; neither does one after a failure of the job.
+// The moments are sharded as the parameters are: a rank holds and updates its own part only. The
+// norm is the same on every rank and for every mesh that gives the same gradients: f64 sums over
+// blocks of 4,096 elements, combined in the order of the blocks. A step whose norm is not finite
+// changes nothing; neither does one after a failure of the job.
 class Optimizer {
  public:
   Optimizer(Engine& engine, OptimizerOptions options = {});

@@ -4,9 +4,9 @@
  * A backend is a shared object, libatoll-NAME.so, that exports one symbol, atoll_backend_entry_v1.
  * Core loads it once per process with dlopen(RTLD_NOW | RTLD_LOCAL) and never unloads it.
  *
- * Compatibility. Every struct begins with its `size`. Slots and fields are only appended. The reader
- * of a struct checks `size` before it touches an appended field; a NULL slot means unsupported. A
- * different ATOLL_ABI_MAJOR is refused.
+ * Compatibility. Every struct begins with its `size`. Slots and fields are only appended. The
+ * reader of a struct checks `size` before it touches an appended field; a NULL slot means
+ * unsupported. A different ATOLL_ABI_MAJOR is refused.
  *
  * Errors. Every function returns an atoll_status and never lets an exception out. After a failure
  * last_error() gives one line that names the peer, operation, sequence number and bytes.
@@ -111,27 +111,27 @@ typedef struct atoll_host {
 typedef struct atoll_placement {
   size_t size;
   int32_t world_rank;
-  int32_t host;   /* ranks with equal numbers share memory */
-  int32_t numa;   /* -1: unknown */
-  int32_t device; /* CUDA ordinal; -1 on host memory */
-  int32_t rail;   /* -1: unknown */
+  int32_t host;        /* ranks with equal numbers share memory */
+  int32_t numa;        /* -1: unknown */
+  int32_t device;      /* CUDA ordinal; -1 on host memory */
+  int32_t rail;        /* -1: unknown */
   const char* address; /* of the rank's host, for connections from other hosts */
 } atoll_placement;
 
 /* The ranks of a communicator that is about to open. Pointers are valid during the call. */
 typedef struct atoll_group {
   size_t size;
-  int32_t rank;   /* of the caller in this group */
+  int32_t rank; /* of the caller in this group */
   int32_t nranks;
   int32_t world_rank;
   int32_t world_size;
-  int32_t memory;              /* atoll_memory of the buffers to come */
-  const char* id;              /* unique in the job: prefix of the store keys of this group */
-  const char* name;            /* for messages: "shard", "replicate.reduce" */
+  int32_t memory;   /* atoll_memory of the buffers to come */
+  const char* id;   /* unique in the job: prefix of the store keys of this group */
+  const char* name; /* for messages: "shard", "replicate.reduce" */
   const atoll_placement* const* placements; /* nranks of them */
-  const char* topology_json;   /* "" when unknown */
-  const char* token;           /* the job's secret, for connections of the plugin's own */
-  int64_t timeout_ns;          /* to open */
+  const char* topology_json;                /* "" when unknown */
+  const char* token;  /* the job's secret, for connections of the plugin's own */
+  int64_t timeout_ns; /* to open */
 } atoll_group;
 
 /* One operation. Counts are elements: all_gather sends `count` and receives count * nranks;
@@ -149,11 +149,11 @@ typedef struct atoll_operation {
   const void* src;
   void* dst;
   uint64_t count;
-  uint64_t sequence;   /* number of this operation on this communicator, from 0 */
-  void* stream;        /* cudaStream_t; NULL on host memory */
-  int64_t timeout_ns;  /* from the call on */
-  int64_t start_ns;    /* virtual time: when the caller's stream arrives */
-  int64_t end_ns;      /* virtual time: written by the backend */
+  uint64_t sequence;  /* number of this operation on this communicator, from 0 */
+  void* stream;       /* cudaStream_t; NULL on host memory */
+  int64_t timeout_ns; /* from the call on */
+  int64_t start_ns;   /* virtual time: when the caller's stream arrives */
+  int64_t end_ns;     /* virtual time: written by the backend */
 } atoll_operation;
 
 typedef struct atoll_comm atoll_comm; /* owned by the plugin, opaque */
@@ -162,8 +162,8 @@ typedef struct atoll_backend {
   size_t size;
   uint32_t abi_major, abi_minor;
   const char* name;
-  /* 0: unusable here, with the reason in last_error(NULL); else a preference, the larger the better.
-   * Called once per World before the first open(); not collective. */
+  /* 0: unusable here, with the reason in last_error(NULL); else a preference, the larger the
+   * better. Called once per World before the first open(); not collective. */
   int32_t (*probe)(const atoll_host* host, const atoll_group* world);
   /* 1 when open() communicators take this operation, else 0. */
   int32_t (*capability)(int32_t kind, int32_t dtype, int32_t op, int32_t memory);

@@ -32,15 +32,20 @@ struct BucketLayout {
   std::vector<BucketSlot> gaps() const;
 };
 
-inline constexpr std::uint64_t bucket_alignment = 64;    // elements; 256 bytes of f32
-inline constexpr std::uint64_t bucket_granularity = 4096;  // elements; shard boundaries are multiples
+inline constexpr std::uint64_t bucket_alignment = 64;  // elements; 256 bytes of f32
+inline constexpr std::uint64_t bucket_granularity =
+    4096;  // elements; shard boundaries are multiples
 
 // Throws Error(invalid_argument) for zero shards.
 BucketLayout plan_bucket(std::span<const std::uint64_t> counts, std::uint64_t shards);
 
-// The three kinds of traffic of sharded training. Each has a stream and a communicator of its own, so
-// that a late reduction never holds up a gather.
-enum class Lane { gather, reduce, outer };
+// The three kinds of traffic of sharded training. Each has a stream and a communicator of its own,
+// so that a late reduction never holds up a gather.
+enum class Lane {
+  gather,
+  reduce,
+  outer
+};
 
 struct SchedulerOptions {
   Device device = Device::host();
@@ -75,7 +80,7 @@ class Scheduler {
   int shard_index() const noexcept;
   int replicate_index() const noexcept;
   std::string_view backend() const noexcept;  // of the first communicator that is open; "none"
-  void synchronize();  // all lanes; throws the first failure
+  void synchronize();                         // all lanes; throws the first failure
 
  private:
   struct Impl;

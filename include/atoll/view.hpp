@@ -13,17 +13,29 @@
 namespace atoll_v1::atoll {
 
 // Values are those of `atoll_dtype` in plugin.h and of files; they never change.
-enum class DType : std::int32_t { f32 = 0, bf16 = 1, f16 = 2, f64 = 3, i32 = 4, i64 = 5, u8 = 6 };
+enum class DType : std::int32_t {
+  f32 = 0,
+  bf16 = 1,
+  f16 = 2,
+  f64 = 3,
+  i32 = 4,
+  i64 = 5,
+  u8 = 6
+};
 
 constexpr std::size_t size_of(DType dtype) noexcept {
   switch (dtype) {
-    case DType::u8: return 1;
+    case DType::u8:
+      return 1;
     case DType::bf16:
-    case DType::f16: return 2;
+    case DType::f16:
+      return 2;
     case DType::f32:
-    case DType::i32: return 4;
+    case DType::i32:
+      return 4;
     case DType::f64:
-    case DType::i64: return 8;
+    case DType::i64:
+      return 8;
   }
   return 0;
 }
@@ -31,26 +43,42 @@ constexpr std::size_t size_of(DType dtype) noexcept {
 // "f32", "bf16", ...; the spelling of flags, files and logs.
 constexpr std::string_view name(DType dtype) noexcept {
   switch (dtype) {
-    case DType::f32: return "f32";
-    case DType::bf16: return "bf16";
-    case DType::f16: return "f16";
-    case DType::f64: return "f64";
-    case DType::i32: return "i32";
-    case DType::i64: return "i64";
-    case DType::u8: return "u8";
+    case DType::f32:
+      return "f32";
+    case DType::bf16:
+      return "bf16";
+    case DType::f16:
+      return "f16";
+    case DType::f64:
+      return "f64";
+    case DType::i32:
+      return "i32";
+    case DType::i64:
+      return "i64";
+    case DType::u8:
+      return "u8";
   }
   return "?";
 }
 
 // Reductions. Values are those of `atoll_reduce_op` in plugin.h.
-enum class ReduceOp : std::int32_t { sum = 0, avg = 1, min = 2, max = 3 };
+enum class ReduceOp : std::int32_t {
+  sum = 0,
+  avg = 1,
+  min = 2,
+  max = 3
+};
 
 constexpr std::string_view name(ReduceOp op) noexcept {
   switch (op) {
-    case ReduceOp::sum: return "sum";
-    case ReduceOp::avg: return "avg";
-    case ReduceOp::min: return "min";
-    case ReduceOp::max: return "max";
+    case ReduceOp::sum:
+      return "sum";
+    case ReduceOp::avg:
+      return "avg";
+    case ReduceOp::min:
+      return "min";
+    case ReduceOp::max:
+      return "max";
   }
   return "?";
 }
@@ -91,13 +119,15 @@ template <>
 struct dtype_of_type<std::uint8_t> : std::integral_constant<DType, DType::u8> {};
 
 template <class T>
-concept Element = requires { dtype_of_type<std::remove_cv_t<T>>::value; };
+concept Element = requires {
+  dtype_of_type<std::remove_cv_t<T>>::value;
+};
 template <class T>
 constexpr DType dtype_of = dtype_of_type<std::remove_cv_t<T>>::value;
 
 template <class R>
 concept ElementRange = std::ranges::contiguous_range<R> && std::ranges::sized_range<R> &&
-                       Element<std::ranges::range_value_t<R>>;
+    Element<std::ranges::range_value_t<R>>;
 
 // `count` elements of `dtype` at `data`, which is an address of the device that the operation runs
 // on. Views own nothing; the memory must live until the operation has completed on its stream.
@@ -110,7 +140,8 @@ struct ConstView {
   constexpr ConstView(const void* data_, std::uint64_t count_, DType dtype_)
       : data(data_), count(count_), dtype(dtype_) {}
   template <ElementRange R>
-  constexpr ConstView(const R& range)  // NOLINT(google-explicit-constructor): spans, vectors, arrays
+  constexpr ConstView(
+      const R& range)  // NOLINT(google-explicit-constructor): spans, vectors, arrays
       : ConstView(std::ranges::data(range), std::ranges::size(range),
                   dtype_of<std::ranges::range_value_t<R>>) {}
 
@@ -134,8 +165,8 @@ struct View {
   constexpr View(void* data_, std::uint64_t count_, DType dtype_)
       : data(data_), count(count_), dtype(dtype_) {}
   template <ElementRange R>
-    requires(!std::is_const_v<std::remove_reference_t<std::ranges::range_reference_t<R>>>)
-  constexpr View(R&& range)  // NOLINT(google-explicit-constructor,bugprone-forwarding-reference-overload)
+  requires(!std::is_const_v<std::remove_reference_t<std::ranges::range_reference_t<R>>>) constexpr View(
+      R&& range)  // NOLINT(google-explicit-constructor,bugprone-forwarding-reference-overload)
       : View(std::ranges::data(range), std::ranges::size(range),
              dtype_of<std::ranges::range_value_t<R>>) {}
   constexpr operator ConstView() const noexcept { return {data, count, dtype}; }  // NOLINT

@@ -30,17 +30,17 @@ struct HostInfo {
   std::vector<int> ranks;  // ascending
 };
 
-// All processes of a job. A World outlives everything made from it (meshes, communicators, engines).
-// Every rank keeps one connection to the store, which a thread of rank 0 serves over TCP; a process
-// that ends without a farewell is noticed there, and every rank is told its name at once.
+// All processes of a job. A World outlives everything made from it (meshes, communicators,
+// engines). Every rank keeps one connection to the store, which a thread of rank 0 serves over TCP;
+// a process that ends without a farewell is noticed there, and every rank is told its name at once.
 //
 // All functions may be called from any thread. Functions marked collective must be called by all
 // ranks, in the same order.
 class World {
  public:
   // Finds the launcher from the environment (explicit ATOLL_RANK, ATOLL_SIZE, ATOLL_ADDR and
-  // ATOLL_TOKEN; Open MPI; PMIx, also under Slurm; MPICH's Hydra and Slurm's PMI-1; torchrun), or is
-  // a world of one. Collective. Throws Error(timeout) that names the ranks that did not come.
+  // ATOLL_TOKEN; Open MPI; PMIx, also under Slurm; MPICH's Hydra and Slurm's PMI-1; torchrun), or
+  // is a world of one. Collective. Throws Error(timeout) that names the ranks that did not come.
   static World from_env(Config config = Config::from_env());
 
   // A job of one process: no store, no threads.
@@ -57,9 +57,9 @@ class World {
   int local_rank() const noexcept;  // among the ranks of this host
   int local_size() const noexcept;
   std::string_view launcher() const noexcept;  // "explicit", "openmpi", "pmix", "pmi", "torchrun",
-                                              // "slurm", "single"
+                                               // "slurm", "single"
   const Config& config() const noexcept;
-  const std::vector<HostInfo>& hosts() const noexcept;  // in order of their lowest rank
+  const std::vector<HostInfo>& hosts() const noexcept;        // in order of their lowest rank
   const std::vector<Placement>& placements() const noexcept;  // by rank
 
   // Keys are at most 256 bytes, values at most 16 MiB; larger ones are Error(invalid_argument).
@@ -73,8 +73,8 @@ class World {
   // Collective. Returns when all ranks have called it; Error(timeout) names the absent ones.
   void barrier();
 
-  // Numbers the calls with equal `key` on this rank: 0, 1, 2, ... Ranks that make the same calls get
-  // the same numbers, which makes store keys unique without asking anybody.
+  // Numbers the calls with equal `key` on this rank: 0, 1, 2, ... Ranks that make the same calls
+  // get the same numbers, which makes store keys unique without asking anybody.
   std::uint64_t ticket(std::string_view key);
 
   // Runs in ~World, before the farewell, last registered first; `failed` is failure().has_value().

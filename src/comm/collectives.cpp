@@ -10,8 +10,9 @@ namespace {
 void require(bool fine, const Communicator::Impl& impl, std::string_view operation,
              std::string_view rule) {
   if (fine) return;
-  throw Error(ErrorCode::invalid_argument, fmt::format("rank {}: {} on communicator {}: {}",
-                                                       impl.world.rank(), operation, impl.name, rule));
+  throw Error(ErrorCode::invalid_argument,
+              fmt::format("rank {}: {} on communicator {}: {}", impl.world.rank(), operation,
+                          impl.name, rule));
 }
 
 void require_same_dtype(ConstView src, View dst, const Communicator::Impl& impl,
@@ -76,8 +77,8 @@ Work Communicator::all_reduce(ConstView src, View dst, ReduceOp op, Stream& stre
 
 Work Communicator::broadcast(View data, int root, Stream& stream) {
   require_peer(root, *impl_, "broadcast");
-  return start(*impl_,
-               {ATOLL_BROADCAST, data, data, data.count, data.dtype, ReduceOp::sum, root}, stream);
+  return start(*impl_, {ATOLL_BROADCAST, data, data, data.count, data.dtype, ReduceOp::sum, root},
+               stream);
 }
 
 Work Communicator::all_to_all(ConstView src, View dst, Stream& stream) {
@@ -108,8 +109,8 @@ Work Communicator::group(std::span<const SendRecv> operations, Stream& stream) {
   for (const auto& [kind, data, peer] : operations) {
     require_peer(peer, *impl_, "group");
     const bool sends = kind == SendRecv::Kind::send;
-    requests.push_back({sends ? ATOLL_SEND : ATOLL_RECV, data, data, data.count, data.dtype,
-                        ReduceOp::sum, peer});
+    requests.push_back(
+        {sends ? ATOLL_SEND : ATOLL_RECV, data, data, data.count, data.dtype, ReduceOp::sum, peer});
   }
   auto state = impl_->begin(stream);
   if (!requests.empty()) impl_->submit(std::move(requests), state, stream);

@@ -37,8 +37,8 @@ struct GroupDescription {
       : id(std::move(id_)), name(std::move(name_)), token(world.config().token) {
     for (const int rank : axis.ranks) {
       const Placement& place = world.placements()[static_cast<std::size_t>(rank)];
-      placements.push_back({sizeof(atoll_placement), rank, place.host, -1, -1, -1,
-                            place.address.c_str()});
+      placements.push_back(
+          {sizeof(atoll_placement), rank, place.host, -1, -1, -1, place.address.c_str()});
     }
     for (const auto& placement : placements) pointers.push_back(&placement);
     group.size = sizeof(atoll_group);
@@ -77,8 +77,8 @@ std::map<std::string, int> probe_all(World& world, DeviceKind kind,
       info.name = plugin.name;
       info.preference = plugin.table.probe(&services, &group.group);
       if (info.preference <= 0) info.unusable = last_error(plugin, nullptr);
-      const bool moves = plugin.table.capability(ATOLL_ALL_TO_ALL, ATOLL_F32, ATOLL_SUM,
-                                                 memory_of(kind)) != 0;
+      const bool moves =
+          plugin.table.capability(ATOLL_ALL_TO_ALL, ATOLL_F32, ATOLL_SUM, memory_of(kind)) != 0;
       if (info.preference > 0 && !moves) info.unusable = "does not take this kind of memory";
     } catch (const Error& error) {
       info.unusable = error.what();
@@ -162,8 +162,8 @@ Work Work::local_copy(ConstView src, View dst, Stream& stream) {
 Communicator::Impl::Impl(const Axis& axis_, CommunicatorOptions options)
     : world(*axis_.world),
       axis(axis_),
-      name(options.name.empty() ? axis_.name : std::move(options.name)),
-      wanted_backend(options.backend.empty() ? world.config().backend : std::move(options.backend)),
+      name(options.name.empty() ? axis_.name : options.name),
+      wanted_backend(options.backend.empty() ? world.config().backend : options.backend),
       device(std::move(options.device)),
       services(host_services(world)) {}
 
@@ -197,15 +197,15 @@ const Plugin& Communicator::Impl::choose_backend(const std::string& id) {
   if (!wanted_backend.empty()) {
     std::erase_if(common, [&](const auto& entry) { return entry.first != wanted_backend; });
   }
-  const auto best = std::max_element(common.begin(), common.end(), [](const auto& a, const auto& b) {
-    return a.second < b.second;
-  });
+  const auto best =
+      std::max_element(common.begin(), common.end(),
+                       [](const auto& a, const auto& b) { return a.second < b.second; });
   if (best == common.end()) {
-    throw Error(ErrorCode::unsupported,
-                fmt::format("rank {}: communicator {}: no common backend{} on {} memory ({})",
-                            world.rank(), name,
-                            wanted_backend.empty() ? "" : " \"" + wanted_backend + "\"",
-                            device.name(), reasons(found)));
+    throw Error(
+        ErrorCode::unsupported,
+        fmt::format("rank {}: communicator {}: no common backend{} on {} memory ({})", world.rank(),
+                    name, wanted_backend.empty() ? "" : " \"" + wanted_backend + "\"",
+                    device.name(), reasons(found)));
   }
   const auto file = std::find_if(found.begin(), found.end(), [&](const BackendInfo& info) {
     return info.name == best->first && !info.file.empty() && info.unusable.empty();
@@ -272,14 +272,14 @@ void Communicator::Impl::run(std::span<const Request> requests, std::uint64_t fi
   std::vector<atoll_operation> operations;
   operations.reserve(requests.size());
   for (const Request& request : requests) {
-    operations.push_back({sizeof(atoll_operation), request.kind,
-                          static_cast<std::int32_t>(request.dtype),
-                          static_cast<std::int32_t>(request.op), request.peer,
-                          memory_of(device.kind()), request.src.data, request.dst.data,
-                          request.count, first_sequence++, stream,
-                          std::chrono::nanoseconds(world.config().timeout).count(), 0, 0});
+    operations.push_back(
+        {sizeof(atoll_operation), request.kind, static_cast<std::int32_t>(request.dtype),
+         static_cast<std::int32_t>(request.op), request.peer, memory_of(device.kind()),
+         request.src.data, request.dst.data, request.count, first_sequence++, stream,
+         std::chrono::nanoseconds(world.config().timeout).count(), 0, 0});
   }
   std::vector<atoll_operation*> pointers;
+  pointers.reserve(operations.size());
   for (auto& operation : operations) pointers.push_back(&operation);
   const atoll_status status =
       plugin->table.submit(comm, pointers.data(), static_cast<std::int32_t>(pointers.size()));
@@ -287,9 +287,9 @@ void Communicator::Impl::run(std::span<const Request> requests, std::uint64_t fi
 }
 
 void Communicator::Impl::report(atoll_status status, Work::State& state) {
-  const Error own(static_cast<ErrorCode>(status),
-                  fmt::format("rank {}: communicator {}: {}", world.rank(), name,
-                              last_error(*plugin, comm)));
+  const Error own(
+      static_cast<ErrorCode>(status),
+      fmt::format("rank {}: communicator {}: {}", world.rank(), name, last_error(*plugin, comm)));
   // An abort is the echo of a failure that the World knows already; say that one.
   if (status != ATOLL_ABORTED) world.fail(own.what());
   const auto first = world.failure();

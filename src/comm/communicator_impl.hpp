@@ -73,9 +73,9 @@ struct Communicator::Impl : std::enable_shared_from_this<Communicator::Impl> {
   World::Subscription subscription;
 };
 
-// Reductions for backends that cannot order or widen their sums: all_to_all, a local tree in f32 and,
-// for all_reduce, all_gather. Each rank sends (n - 1) / n of the data once (twice for all_reduce), as
-// a ring would.
+// Reductions for backends that cannot order or widen their sums: all_to_all, a local tree in f32
+// and, for all_reduce, all_gather. Each rank sends (n - 1) / n of the data once (twice for
+// all_reduce), as a ring would.
 void composed_reduce_scatter(Communicator::Impl& impl, const Request& request,
                              const std::shared_ptr<Work::State>& state, Stream& stream);
 void composed_all_reduce(Communicator::Impl& impl, const Request& request,

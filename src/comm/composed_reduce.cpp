@@ -2,9 +2,9 @@
 //
 // Vocabulary: n ranks; `count` is the length of one slice.
 // Steps of reduce_scatter: all_to_all brings the n contributions to this rank's slice together, in
-// rank order; one local pass sums them as an adjacent-pair tree. all_reduce first cuts the data into
-// n slices of equal length (the last ones padded), and gathers the sums afterwards.
-// Bytes sent by a rank: (n - 1) / n of the data; twice that for all_reduce.
+// rank order; one local pass sums them as an adjacent-pair tree. all_reduce first cuts the data
+// into n slices of equal length (the last ones padded), and gathers the sums afterwards. Bytes sent
+// by a rank: (n - 1) / n of the data; twice that for all_reduce.
 #include <cstring>
 
 #include "comm/communicator_impl.hpp"
@@ -26,7 +26,8 @@ void composed_reduce_scatter(Communicator::Impl& impl, const Request& request,
   const std::uint64_t total = request.count * ranks;
   Buffer scratch = impl.device.allocate(total * size_of(request.dtype));
   const View parts = scratch.view(request.dtype);
-  impl.submit({{ATOLL_ALL_TO_ALL, request.src, parts, request.count, request.dtype}}, state, stream);
+  impl.submit({{ATOLL_ALL_TO_ALL, request.src, parts, request.count, request.dtype}}, state,
+              stream);
   impl.device.ops().reduce(stream, request.dst, parts, request.op);
   release_after(stream, std::move(scratch));
 }

@@ -29,24 +29,28 @@ atoll_status guarded(const Body& body) noexcept {
 
 void log_line(void*, int32_t level, const char* message) {
   switch (level) {
-    case ATOLL_LOG_TRACE: return log::trace("{}", message);
-    case ATOLL_LOG_DEBUG: return log::debug("{}", message);
-    case ATOLL_LOG_INFO: return log::info("{}", message);
-    case ATOLL_LOG_WARN: return log::warn("{}", message);
-    default: return log::error("{}", message);
+    case ATOLL_LOG_TRACE:
+      return log::trace("{}", message);
+    case ATOLL_LOG_DEBUG:
+      return log::debug("{}", message);
+    case ATOLL_LOG_INFO:
+      return log::info("{}", message);
+    case ATOLL_LOG_WARN:
+      return log::warn("{}", message);
+    default:
+      return log::error("{}", message);
   }
 }
 
 atoll_status store_put(void* ctx, const char* key, const void* value, size_t n) {
-  return guarded([&] {
-    world_of(ctx).put(key, std::string_view(static_cast<const char*>(value), n));
-  });
+  return guarded(
+      [&] { world_of(ctx).put(key, std::string_view(static_cast<const char*>(value), n)); });
 }
 
 atoll_status store_get(void* ctx, const char* key, void* value, size_t* n, int64_t timeout_ns) {
   return guarded([&] {
-    const auto timeout = std::chrono::ceil<std::chrono::milliseconds>(
-        std::chrono::nanoseconds(timeout_ns));
+    const auto timeout =
+        std::chrono::ceil<std::chrono::milliseconds>(std::chrono::nanoseconds(timeout_ns));
     const std::string found = world_of(ctx).get(key, timeout);
     const size_t capacity = *n;
     *n = found.size();
@@ -63,8 +67,8 @@ atoll_status reduce_parts(void*, void* dst, const void* const* parts, int32_t np
     if (nparts < 1 || dtype < ATOLL_F32 || dtype > ATOLL_U8 || op < ATOLL_SUM || op > ATOLL_MAX) {
       throw Error(ErrorCode::invalid_argument, "reduce: arguments out of range");
     }
-    host::reduce({dst, count, static_cast<DType>(dtype)},
-                 {parts, static_cast<std::size_t>(nparts)}, static_cast<ReduceOp>(op));
+    host::reduce({dst, count, static_cast<DType>(dtype)}, {parts, static_cast<std::size_t>(nparts)},
+                 static_cast<ReduceOp>(op));
   });
 }
 

@@ -37,8 +37,8 @@ std::unique_ptr<Loaded> open_plugin(const std::filesystem::path& file) {
   void* handle = dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (!handle) {
     const char* reason = dlerror();
-    throw Error(ErrorCode::not_found,
-                "cannot load backend " + file.string() + ": " + (reason ? reason : "no reason given"));
+    throw Error(ErrorCode::not_found, "cannot load backend " + file.string() + ": " +
+                                          (reason ? reason : "no reason given"));
   }
   const auto entry =
       reinterpret_cast<atoll_backend_entry_fn>(dlsym(handle, "atoll_backend_entry_v1"));
@@ -78,7 +78,8 @@ std::vector<std::filesystem::path> plugin_folders(const Config& config) {
   std::vector<std::filesystem::path> folders;
   std::size_t begin = 0;
   while (begin < config.plugin_path.size()) {
-    const std::size_t end = std::min(config.plugin_path.find(':', begin), config.plugin_path.size());
+    const std::size_t end =
+        std::min(config.plugin_path.find(':', begin), config.plugin_path.size());
     if (end > begin) folders.emplace_back(config.plugin_path.substr(begin, end - begin));
     begin = end + 1;
   }

@@ -1,6 +1,6 @@
-// Finds and loads backends. The only mutable global of the library is the list behind load_plugin():
-// a shared object is opened once per process and never closed, because its threads and callbacks may
-// outlive everything else.
+// Finds and loads backends. The only mutable global of the library is the list behind
+// load_plugin(): a shared object is opened once per process and never closed, because its threads
+// and callbacks may outlive everything else.
 #pragma once
 
 #include <filesystem>
@@ -20,8 +20,8 @@ struct Plugin {
 };
 
 // Opens `file`, or returns it if it is open. Throws Error(not_found) when it cannot be opened, with
-// the loader's reason, and Error(mismatch) for a different major version or a table that ends before
-// `shutdown`. The reference stays valid for the life of the process.
+// the loader's reason, and Error(mismatch) for a different major version or a table that ends
+// before `shutdown`. The reference stays valid for the life of the process.
 const Plugin& load_plugin(const std::filesystem::path& file);
 
 // The libatoll-*.so of config.plugin_path, then of the `atoll` folder beside this library; of equal

@@ -15,7 +15,8 @@ class EventBackend {
  public:
   virtual ~EventBackend() = default;
   virtual bool happened() const = 0;
-  virtual void synchronize() = 0;  // throws the error of its stream, if that failed before the event
+  virtual void
+  synchronize() = 0;  // throws the error of its stream, if that failed before the event
 };
 
 class StreamBackend {

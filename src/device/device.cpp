@@ -30,7 +30,9 @@ std::chrono::nanoseconds Stream::exposed_communication() const {
 }
 
 Buffer::Buffer(std::shared_ptr<DeviceBackend> device, std::size_t bytes)
-    : device_(std::move(device)), data_(bytes ? device_->allocate(bytes) : nullptr), bytes_(bytes) {}
+    : device_(std::move(device)),
+      data_(bytes ? device_->allocate(bytes) : nullptr),
+      bytes_(bytes) {}
 
 Buffer::Buffer(Buffer&& other) noexcept
     : device_(std::move(other.device_)),

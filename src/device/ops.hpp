@@ -1,5 +1,6 @@
-// The kernels that the library itself needs, one implementation per kind of device. All are enqueued
-// on the stream and return at once. Counts must agree unless said; views are of the stream's device.
+// The kernels that the library itself needs, one implementation per kind of device. All are
+// enqueued on the stream and return at once. Counts must agree unless said; views are of the
+// stream's device.
 #pragma once
 
 #include <cstdint>
@@ -13,13 +14,13 @@ namespace atoll_v1::atoll {
 inline constexpr std::uint64_t norm_block = 4096;
 
 struct AdamWStep {
-  View weights;        // f32 master shard
-  ConstView gradient;  // f32
+  View weights;           // f32 master shard
+  ConstView gradient;     // f32
   View moment1, moment2;  // f32
-  View weights_low;    // optional bf16 copy of the weights; count 0: none
+  View weights_low;       // optional bf16 copy of the weights; count 0: none
   float learning_rate, beta1, beta2, epsilon, weight_decay;
   float correction1, correction2;  // 1 - beta^t
-  const float* scale;  // device address of a factor of the gradient; nullptr: 1
+  const float* scale;              // device address of a factor of the gradient; nullptr: 1
 };
 
 struct SgdStep {
@@ -30,8 +31,8 @@ struct SgdStep {
   const float* scale;
 };
 
-// Element i of the tensor gets mean + deviation * normal(seed, stream, first + i): a function of its
-// arguments alone, whatever the shard.
+// Element i of the tensor gets mean + deviation * normal(seed, stream, first + i): a function of
+// its arguments alone, whatever the shard.
 struct NormalFill {
   std::uint64_t seed;
   std::uint64_t stream;  // hash of the parameter's name

@@ -1,8 +1,10 @@
 #include "atoll/checkpoint.hpp"
 
+#include <fcntl.h>
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <cstdio>
 #include <cstring>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -99,16 +101,34 @@ void write_text(const fs::path& file, const std::string& text) {
   sync_to_disk(file);
 }
 
-// Puts `partial` in the place of `folder`; what was there is gone once the new one is complete.
+// Puts `partial` in the place of `folder`; what was there is gone once the new one is complete. On
+// file systems that cannot exchange two names in one step, `folder`.old is all there is for a moment:
+// there load() finds it.
 void publish(const fs::path& partial, const fs::path& folder) {
   sync_to_disk(partial);
+  const fs::path parent = folder.has_parent_path() ? folder.parent_path() : fs::path(".");
   const fs::path old = folder.string() + ".old";
+  const bool exchanged = ::renameat2(AT_FDCWD, partial.c_str(), AT_FDCWD, folder.c_str(),
+                                     RENAME_EXCHANGE) == 0;
+  if (!exchanged) {
+    if (fs::exists(folder)) {
+      fs::remove_all(old);
+      fs::rename(folder, old);
+    }
+    fs::rename(partial, folder);
+  }
+  sync_to_disk(parent);
+  fs::remove_all(partial);
   fs::remove_all(old);
-  if (fs::exists(folder)) fs::rename(folder, old);
-  fs::rename(partial, folder);
-  fs::remove_all(old);
-  const fs::path parent = folder.parent_path();
-  sync_to_disk(parent.empty() ? fs::path(".") : parent);
+}
+
+// The folder to read: `folder`, or what an interrupted save has left of it.
+fs::path readable(const fs::path& folder) {
+  const fs::path old = folder.string() + ".old";
+  if (fs::exists(folder) || !fs::exists(old / "index.json")) return folder;
+  log::warn("{} is not there: reading {}, which an interrupted save has left", folder.string(),
+            old.string());
+  return old;
 }
 
 json read_index(const fs::path& file) {
@@ -151,14 +171,20 @@ void check_layout(const json& index, const json& expected, const fs::path& file)
   }
 }
 
-// One flat tensor of one unit: the part [begin, begin + values.size()) of what all shards hold.
+// One flat tensor of one unit: the part [begin, begin + values.size()) of what all shards hold,
+// `elements` in all.
 void read_range(const std::vector<SafetensorsFile>& shards, const std::string& name,
-                std::uint64_t begin, std::span<float> values) {
+                std::uint64_t elements, std::uint64_t begin, std::span<float> values) {
   std::fill(values.begin(), values.end(), 0.0f);  // what lies beyond is padding
   std::uint64_t shard_begin = 0;
   for (const SafetensorsFile& shard : shards) {
     const ConstView data = shard.at(name).data;
-    if (data.dtype != DType::f32) throw Error(ErrorCode::mismatch, name + ": not f32");
+    if (data.dtype != DType::f32 || data.count != elements / shards.size()) {
+      throw Error(ErrorCode::mismatch,
+                  fmt::format("{}: tensor {} is {} with {} elements, the index says {} of f32",
+                              shard.path().string(), name, atoll::name(data.dtype), data.count,
+                              elements / shards.size()));
+    }
     const std::uint64_t first = std::max(begin, shard_begin);
     const std::uint64_t last = std::min(begin + values.size(), shard_begin + data.count);
     if (first < last) {
@@ -172,7 +198,10 @@ void read_range(const std::vector<SafetensorsFile>& shards, const std::string& n
 void read_shards(const fs::path& folder, const json& index, Engine& engine,
                  const Optimizer& optimizer) {
   const auto count = index.at("shards").get<std::uint64_t>();
-  if (count == 0 || count > 1'000'000) throw Error(ErrorCode::bad_data, "number of shards");
+  if (count == 0 || count > 1'000'000) {
+    throw Error(ErrorCode::bad_data,
+                fmt::format("{}: {} shards", (folder / "index.json").string(), count));
+  }
   std::vector<SafetensorsFile> shards;
   for (std::uint64_t s = 0; s < count; ++s) {
     shards.push_back(SafetensorsFile::open(shard_file(folder, s, count)));
@@ -182,9 +211,17 @@ void read_shards(const fs::path& folder, const json& index, Engine& engine,
   for (const auto& unit : tensors_of(engine, optimizer)) {
     const std::uint64_t n = unit.unit->state().layout.shard_elements();
     const std::uint64_t begin = n * static_cast<std::uint64_t>(engine.scheduler().shard_index());
+    const auto elements =
+        index.at("units").at(unit.unit->state().index).at("elements").get<std::uint64_t>();
+    const auto& slots = unit.unit->state().layout.slots;
+    if (!slots.empty() && elements < slots.back().offset + slots.back().count) {
+      throw Error(ErrorCode::bad_data, fmt::format("{}: unit {} with {} elements",
+                                                   (folder / "index.json").string(),
+                                                   unit.unit->name(), elements));
+    }
     values.resize(n);
     for (const auto& [name, view] : unit.tensors) {
-      read_range(shards, name, begin, values);
+      read_range(shards, name, elements, begin, values);
       stream.copy(view.data, values.data(), view.bytes());
       stream.synchronize();
     }
@@ -193,9 +230,10 @@ void read_shards(const fs::path& folder, const json& index, Engine& engine,
 
 }  // namespace
 
-void save(const fs::path& folder, Engine& engine, const Optimizer& optimizer,
+void save(const fs::path& wanted, Engine& engine, const Optimizer& optimizer,
           const std::map<std::string, std::string>& extra) {
   World& world = engine.impl().world;
+  const fs::path folder = wanted.has_filename() ? wanted : wanted.parent_path();  // "out/" is "out"
   const fs::path partial = folder.string() + ".partial";
   together(world, [&] {
     if (world.rank() != 0) return;
@@ -217,16 +255,19 @@ void save(const fs::path& folder, Engine& engine, const Optimizer& optimizer,
   });
 }
 
-std::map<std::string, std::string> load(const fs::path& folder, Engine& engine,
+std::map<std::string, std::string> load(const fs::path& wanted, Engine& engine,
                                         Optimizer& optimizer) {
   std::map<std::string, std::string> extra;
   together(engine.impl().world, [&] {
+    const fs::path folder = readable(wanted.has_filename() ? wanted : wanted.parent_path());
     const fs::path file = folder / "index.json";
     const json index = read_index(file);
     try {
       check_layout(index, describe(engine, optimizer, {}), file);
       read_shards(folder, index, engine, optimizer);
-      optimizer.set_steps(index.at("steps").get<std::int64_t>());
+      const auto steps = index.at("steps").get<std::int64_t>();
+      if (steps < 0) throw Error(ErrorCode::bad_data, fmt::format("{}: {} steps", file.string(), steps));
+      optimizer.set_steps(steps);
       extra = index.at("extra").get<std::map<std::string, std::string>>();
     } catch (const json::exception& error) {
       throw Error(ErrorCode::bad_data, fmt::format("{}: {}", file.string(), error.what()));

@@ -10,24 +10,28 @@
 namespace atoll_v1::atoll::fsdp {
 namespace {
 
-Axis alone(World& world, std::string name) {
-  return {&world, std::move(name), {world.rank()}, 0};
-}
+Axis alone(World& world, std::string name) { return {&world, std::move(name), {world.rank()}, 0}; }
 
 Axis shard_axis(const Mesh& mesh, Strategy strategy) {
   switch (strategy) {
-    case Strategy::no_shard: return alone(mesh.world(), "shard");
-    case Strategy::full_shard: return mesh.axis("world");
-    case Strategy::hybrid_shard: return mesh.axis("shard");
+    case Strategy::no_shard:
+      return alone(mesh.world(), "shard");
+    case Strategy::full_shard:
+      return mesh.axis("world");
+    case Strategy::hybrid_shard:
+      return mesh.axis("shard");
   }
   return {};
 }
 
 Axis replicate_axis(const Mesh& mesh, Strategy strategy) {
   switch (strategy) {
-    case Strategy::no_shard: return mesh.axis("world");
-    case Strategy::full_shard: return alone(mesh.world(), "replicate");
-    case Strategy::hybrid_shard: return mesh.axis("replicate");
+    case Strategy::no_shard:
+      return mesh.axis("world");
+    case Strategy::full_shard:
+      return alone(mesh.world(), "replicate");
+    case Strategy::hybrid_shard:
+      return mesh.axis("replicate");
   }
   return {};
 }
@@ -51,9 +55,12 @@ void check_options(const Options& options) {
 
 std::string_view name(Strategy strategy) noexcept {
   switch (strategy) {
-    case Strategy::no_shard: return "no_shard";
-    case Strategy::full_shard: return "full_shard";
-    case Strategy::hybrid_shard: return "hybrid_shard";
+    case Strategy::no_shard:
+      return "no_shard";
+    case Strategy::full_shard:
+      return "full_shard";
+    case Strategy::hybrid_shard:
+      return "hybrid_shard";
   }
   return "?";
 }
@@ -62,8 +69,9 @@ Strategy strategy_from_name(std::string_view text) {
   for (const auto strategy : {Strategy::no_shard, Strategy::full_shard, Strategy::hybrid_shard}) {
     if (name(strategy) == text) return strategy;
   }
-  throw Error(ErrorCode::invalid_argument,
-              fmt::format("unknown strategy \"{}\": use no_shard, full_shard or hybrid_shard", text));
+  throw Error(
+      ErrorCode::invalid_argument,
+      fmt::format("unknown strategy \"{}\": use no_shard, full_shard or hybrid_shard", text));
 }
 
 std::uint64_t ParamSpec::count() const noexcept {
@@ -110,7 +118,8 @@ void Engine::Impl::allocate_shards() {
   const Device& device = options.device;
   memory.parameters = owned * sizeof(float);
   memory.gradients = owned * sizeof(float);
-  memory.parameters_low = sharded() || !low_precision() ? 0 : owned * size_of(options.precision.param);
+  memory.parameters_low =
+      sharded() || !low_precision() ? 0 : owned * size_of(options.precision.param);
   memory.staging = sharded() ? largest * sizeof(float) : 0;
   masters = device.allocate(memory.parameters);
   gradients = device.allocate(memory.gradients);
@@ -168,8 +177,7 @@ Unit& Engine::add_unit(std::string_view unit_name, std::vector<ParamSpec> params
   state->index = impl_->units.size();
   std::vector<std::uint64_t> counts;
   for (const auto& param : params) counts.push_back(param.count());
-  state->layout =
-      plan_bucket(counts, static_cast<std::uint64_t>(impl_->scheduler.shard_count()));
+  state->layout = plan_bucket(counts, static_cast<std::uint64_t>(impl_->scheduler.shard_count()));
   state->params = std::move(params);
   impl_->by_name.emplace(unit_name, state->index);
   impl_->units.push_back(std::make_unique<Unit>(std::move(state)));

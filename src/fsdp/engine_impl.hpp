@@ -17,10 +17,10 @@ struct Unit::State {
   std::size_t index = 0;
   BucketLayout layout;
 
-  View master;          // f32 shard
-  View low;             // resident copy in the compute dtype; count 0: none
-  View gradient;        // f32 shard; the whole gradient where nothing is sharded
-  Event gradient_final; // of the last step: the shard is complete
+  View master;           // f32 shard
+  View low;              // resident copy in the compute dtype; count 0: none
+  View gradient;         // f32 shard; the whole gradient where nothing is sharded
+  Event gradient_final;  // of the last step: the shard is complete
 
   std::size_t find(std::string_view param) const;  // index in params; Error(not_found)
 };

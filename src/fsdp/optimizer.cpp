@@ -71,8 +71,8 @@ void Optimizer::Impl::allocate_norm() {
     gathered_blocks = device.allocate(blocks * shards * sizeof(double));
     ordered_blocks = device.allocate(blocks * shards * sizeof(double));
   }
-  engine.memory().staging += local_blocks.bytes() + gathered_blocks.bytes() +
-                             ordered_blocks.bytes() + result.bytes();
+  engine.memory().staging +=
+      local_blocks.bytes() + gathered_blocks.bytes() + ordered_blocks.bytes() + result.bytes();
 }
 
 void Optimizer::Impl::measure(Stream& compute) {
@@ -110,13 +110,14 @@ void Optimizer::Impl::update(const Unit::State& unit, float learning_rate, Strea
   DeviceOps& ops = engine.device().ops();
   const float* factor = result.view(DType::f32).part(1, 1).as<float>();
   if (options.kind == OptimizerOptions::Kind::sgd) {
-    ops.sgd(compute, {unit.master, unit.gradient, unit.low, learning_rate, options.weight_decay,
-                      factor});
+    ops.sgd(compute,
+            {unit.master, unit.gradient, unit.low, learning_rate, options.weight_decay, factor});
     return;
   }
   const auto [first, second] = moments[unit.index];
   const auto correction = [this](float beta) {
-    return static_cast<float>(1.0 - std::pow(static_cast<double>(beta), static_cast<double>(steps)));
+    return static_cast<float>(1.0 -
+                              std::pow(static_cast<double>(beta), static_cast<double>(steps)));
   };
   ops.adamw(compute, {unit.master, unit.gradient, first, second, unit.low, learning_rate,
                       options.beta1, options.beta2, options.epsilon, options.weight_decay,

@@ -2,8 +2,8 @@
 //
 // Event edges. A gather into a slot waits until compute has left the slot's previous residence, and
 // compute waits for the gather. A whole gradient is written after the reduction that last read its
-// slot; its reduction waits until compute has written it. The reduction across replicas waits for the
-// one inside the shard axis. Nothing else is ordered, so each lane runs as early as it can.
+// slot; its reduction waits until compute has written it. The reduction across replicas waits for
+// the one inside the shard axis. Nothing else is ordered, so each lane runs as early as it can.
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -30,8 +30,9 @@ View Engine::Impl::gathered(const Unit::State& unit, std::size_t at) const {
 
 View Engine::Impl::whole_gradient(const Unit::State& unit) const {
   if (!sharded()) return unit.gradient;
-  return gradient_slots[plan.gradients[unit.index].slot].memory.view(DType::f32).part(
-      0, unit.layout.elements);
+  return gradient_slots[plan.gradients[unit.index].slot]
+      .memory.view(DType::f32)
+      .part(0, unit.layout.elements);
 }
 
 void Engine::Impl::begin(const PassOptions& pass_options, Stream& compute_stream) {
@@ -75,9 +76,8 @@ void Engine::Impl::gather(std::size_t index) {
   if (low_precision()) {
     const std::uint64_t n = unit.layout.shard_elements();
     const View part = whole.part(n * static_cast<std::uint64_t>(scheduler.shard_index()), n);
-    scheduler.run(Lane::gather, slot.free, [&](Stream& stream) {
-      options.device.ops().cast(stream, part, unit.master);
-    });
+    scheduler.run(Lane::gather, slot.free,
+                  [&](Stream& stream) { options.device.ops().cast(stream, part, unit.master); });
     mine = part;
   }
   gathers[index] = scheduler.all_gather(mine, whole, slot.free);
@@ -103,8 +103,8 @@ std::size_t Engine::Impl::enter(Unit& unit, std::size_t lowest, std::size_t high
     gather_ahead(residence + static_cast<std::size_t>(options.prefetch));
     if (next_gather <= residence) {
       throw Error(ErrorCode::invalid_argument,
-                  fmt::format("{}({}): {} units are open, which takes a prefetch of {} or more", what,
-                              unit.name(), gathered_slots.size() + 1, gathered_slots.size()));
+                  fmt::format("{}({}): {} units are open, which takes a prefetch of {} or more",
+                              what, unit.name(), gathered_slots.size() + 1, gathered_slots.size()));
     }
     if (position == plan.residences[residence].first) gathers[residence].wait(*compute);
   }
@@ -144,13 +144,13 @@ void Engine::Impl::reduce(Unit::State& unit, const Event& written) {
   Event reduced = written;
   if (sharded()) {
     const View whole = whole_gradient(unit);
-    const View target = pass.micro == 0
-                            ? unit.gradient
-                            : staging.view(DType::f32).part(0, unit.gradient.count);
+    const View target =
+        pass.micro == 0 ? unit.gradient : staging.view(DType::f32).part(0, unit.gradient.count);
     scheduler.reduce_scatter(whole, target, written);
     gradient_slots[plan.gradients[unit.index].slot].free = scheduler.stream(Lane::reduce).record();
     traffic.shard_bytes += whole.bytes();
-    if (pass.micro > 0) options.device.ops().add(scheduler.stream(Lane::reduce), unit.gradient, target);
+    if (pass.micro > 0)
+      options.device.ops().add(scheduler.stream(Lane::reduce), unit.gradient, target);
     reduced = scheduler.stream(Lane::reduce).record();
   }
   if (pass.micro + 1 == pass.of && scheduler.replicate_count() > 1) {

@@ -1,10 +1,10 @@
 // Which buffer every unit uses at every point of a pass: fixed before training, from the declared
 // order alone. Pure.
 //
-// Vocabulary. A *position* is one use of a unit: the forward uses in declared order, then the backward
-// uses in reverse. A *residence* is a run of neighbouring positions of one unit, during which it stays
-// gathered (the last unit stays over the turn from forward to backward). A *slot* is a buffer that
-// residences, or whole gradients, share in turn.
+// Vocabulary. A *position* is one use of a unit: the forward uses in declared order, then the
+// backward uses in reverse. A *residence* is a run of neighbouring positions of one unit, during
+// which it stays gathered (the last unit stays over the turn from forward to backward). A *slot* is
+// a buffer that residences, or whole gradients, share in turn.
 #pragma once
 
 #include <cstddef>
@@ -27,19 +27,19 @@ struct GradientUse {
 };
 
 struct PassPlan {
-  std::vector<std::size_t> sequence;  // unit by position
-  std::size_t forward_length = 0;     // positions of the forward part
-  std::vector<Residence> residences;  // in order of first
-  std::vector<std::size_t> residence_of;       // by position
-  std::vector<std::uint64_t> gathered_slots;   // elements of each slot
-  std::vector<GradientUse> gradients;          // by unit
-  std::vector<std::uint64_t> gradient_slots;   // elements of each slot
+  std::vector<std::size_t> sequence;          // unit by position
+  std::size_t forward_length = 0;             // positions of the forward part
+  std::vector<Residence> residences;          // in order of first
+  std::vector<std::size_t> residence_of;      // by position
+  std::vector<std::uint64_t> gathered_slots;  // elements of each slot
+  std::vector<GradientUse> gradients;         // by unit
+  std::vector<std::uint64_t> gradient_slots;  // elements of each slot
 };
 
 // `elements` is the padded size of each unit; every unit occurs in `order`. With `prefetch` units
 // gathered ahead, prefetch + 1 slots are enough, and residence k uses slot k mod (prefetch + 1).
-// Gradients rotate over two slots, so that one is reduced while the next is written; more only where
-// a unit is used again later in backward.
+// Gradients rotate over two slots, so that one is reduced while the next is written; more only
+// where a unit is used again later in backward.
 PassPlan plan_pass(std::span<const std::size_t> order, std::span<const std::uint64_t> elements,
                    std::size_t prefetch);
 

@@ -17,13 +17,20 @@ using nlohmann::json;
 
 std::string_view dtype_tag(DType dtype) {
   switch (dtype) {
-    case DType::f32: return "F32";
-    case DType::bf16: return "BF16";
-    case DType::f16: return "F16";
-    case DType::f64: return "F64";
-    case DType::i32: return "I32";
-    case DType::i64: return "I64";
-    case DType::u8: return "U8";
+    case DType::f32:
+      return "F32";
+    case DType::bf16:
+      return "BF16";
+    case DType::f16:
+      return "F16";
+    case DType::f64:
+      return "F64";
+    case DType::i32:
+      return "I32";
+    case DType::i64:
+      return "I64";
+    case DType::u8:
+      return "U8";
   }
   return "";
 }
@@ -60,7 +67,8 @@ SafetensorsWriter::SafetensorsWriter(const std::filesystem::path& file,
 
 void SafetensorsWriter::write(std::span<const std::byte> data) {
   written_ += data.size();
-  file_.write(reinterpret_cast<const char*>(data.data()), static_cast<std::streamsize>(data.size()));
+  file_.write(reinterpret_cast<const char*>(data.data()),
+              static_cast<std::streamsize>(data.size()));
   if (!file_) fail("write");
 }
 

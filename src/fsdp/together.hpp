@@ -23,7 +23,8 @@ void together(World& world, const Body& body) {
   } catch (const std::exception& error) {
     problem = error.what();
   }
-  const std::string mine = problem.empty() ? "" : fmt::format("{} {}", static_cast<int>(code), problem);
+  const std::string mine =
+      problem.empty() ? "" : fmt::format("{} {}", static_cast<int>(code), problem);
   const auto key = fmt::format("checkpoint/{}", world.ticket("checkpoint"));
   for (const std::string& theirs : world.exchange(key, mine)) {
     if (theirs.empty()) continue;

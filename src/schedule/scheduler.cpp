@@ -63,8 +63,7 @@ Work Scheduler::all_reduce(View data, const Event& after) {
   return Work::local_copy(data, data, stream);
 }
 
-Event Scheduler::run(Lane lane, const Event& after,
-                     const std::function<void(Stream&)>& enqueue) {
+Event Scheduler::run(Lane lane, const Event& after, const std::function<void(Stream&)>& enqueue) {
   Stream& stream = impl_->stream(lane);
   stream.wait(after);
   enqueue(stream);

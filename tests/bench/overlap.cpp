@@ -1,5 +1,5 @@
-// What a planted delay of 50 ms in one gather costs a step, with prefetch and without: the delay lies
-// beside 60 ms of compute. Two ranks; the median of the steps, of the slower rank.
+// What a planted delay of 50 ms in one gather costs a step, with prefetch and without: the delay
+// lies beside 60 ms of compute. Two ranks; the median of the steps, of the slower rank.
 //   overlap [--json FILE]
 #include <fmt/core.h>
 
@@ -39,6 +39,7 @@ int main(int argc, char** argv) {
   }
   const double compute = 12 * 60.0;
   fmt::print("limit: {:.0f} ms of compute in a step\n", compute);
-  if (file) std::ofstream(file) << nlohmann::json{{"rows", rows}, {"compute_ms", compute}}.dump(1) << '\n';
+  if (file)
+    std::ofstream(file) << nlohmann::json{{"rows", rows}, {"compute_ms", compute}}.dump(1) << '\n';
   return 0;
 }

@@ -18,7 +18,8 @@ const atoll_backend* host_backend() {
   static const atoll_backend* const table = []() -> const atoll_backend* {
     void* handle = dlopen(ATOLL_PLUGIN_HOST, RTLD_NOW | RTLD_LOCAL);
     if (!handle) return nullptr;
-    const auto entry = reinterpret_cast<atoll_backend_entry_fn>(dlsym(handle, "atoll_backend_entry_v1"));
+    const auto entry =
+        reinterpret_cast<atoll_backend_entry_fn>(dlsym(handle, "atoll_backend_entry_v1"));
     return entry ? entry() : nullptr;
   }();
   return table;
@@ -40,19 +41,20 @@ std::int32_t probe(const atoll_host* host, const atoll_group* world) {
 
 }  // namespace
 
-// From now on an operation of `kind` whose sequence number is `which` modulo `every` sleeps for `ms`
-// before it starts, on the thread of its stream. kind -1: none.
+// From now on an operation of `kind` whose sequence number is `which` modulo `every` sleeps for
+// `ms` before it starts, on the thread of its stream. kind -1: none.
 extern "C" __attribute__((visibility("default"))) void atoll_test_plant(std::int32_t kind,
-                                                                       std::uint64_t every,
-                                                                       std::uint64_t which,
-                                                                       std::int64_t ms) {
+                                                                        std::uint64_t every,
+                                                                        std::uint64_t which,
+                                                                        std::int64_t ms) {
   planted_every = every;
   planted_which = which;
   planted_ms = ms;
   planted_kind = kind;
 }
 
-extern "C" __attribute__((visibility("default"))) const atoll_backend* atoll_backend_entry_v1(void) {
+extern "C" __attribute__((visibility("default"))) const atoll_backend* atoll_backend_entry_v1(
+    void) {
   if (!host_backend()) return nullptr;
   static const atoll_backend table = [] {
     atoll_backend wrapped = *host_backend();

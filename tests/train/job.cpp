@@ -20,7 +20,8 @@ double relative(double a, double b) {
   return std::abs(a - b) / std::max({std::abs(a), std::abs(b), 1e-300});
 }
 
-RankResult run_rank(atoll::World& world, const train::RunOptions& options) {
+RankResult run_rank(atoll::World& world, const train::RunOptions& options,
+                    const train::Inspect& inspect) {
   RankResult result;
   result.run = train::run(world, options, [&](fsdp::Engine& engine) {
     engine.visit([&](const fsdp::Unit& unit, const fsdp::ParamSpec& param, auto values) {
@@ -33,18 +34,20 @@ RankResult run_rank(atoll::World& world, const train::RunOptions& options) {
           .assign(values, values + segment.values.count);
     }
     result.shard_index = engine.scheduler().shard_index();
+    if (inspect) inspect(engine);
   });
   return result;
 }
 
 }  // namespace
 
-std::vector<RankResult> run_job(int ranks, const train::RunOptions& options) {
+std::vector<RankResult> run_job(int ranks, const train::RunOptions& options,
+                                const train::Inspect& inspect) {
   std::vector<RankResult> results(static_cast<std::size_t>(ranks));
   atoll_test::run_thread_ranks(
       ranks,
       [&](atoll::World& world) {
-        results[static_cast<std::size_t>(world.rank())] = run_rank(world, options);
+        results[static_cast<std::size_t>(world.rank())] = run_rank(world, options, inspect);
       },
       quiet);
   return results;

@@ -22,8 +22,9 @@ struct RankResult {
   int shard_index = 0;
 };
 
-// Exit by exception of the lowest rank that threw.
-std::vector<RankResult> run_job(int ranks, const train::RunOptions& options);
+// The results by rank; throws what the lowest rank threw. `inspect` looks at every rank's engine.
+std::vector<RankResult> run_job(int ranks, const train::RunOptions& options,
+                                const train::Inspect& inspect = {});
 
 // What every rank throws; "" for a rank that does not.
 std::vector<std::string> failures_of_job(int ranks, const train::RunOptions& options);

@@ -107,7 +107,8 @@ TEST_CASE("sums of squares per block do not depend on where the blocks are summe
   }
   CHECK(whole == parts);
   double reference = 0;
-  for (const float value : values) reference += static_cast<double>(value) * static_cast<double>(value);
+  for (const float value : values)
+    reference += static_cast<double>(value) * static_cast<double>(value);
   CHECK(whole[0] + whole[1] + whole[2] + whole[3] == doctest::Approx(reference).epsilon(1e-12));
 }
 
@@ -141,8 +142,8 @@ TEST_CASE("adamw and sgd against the formulas in f64") {
   for (std::size_t i = 0; i < n; ++i) {
     const double gradient = 0.5 * static_cast<double>(g[i]), start = static_cast<double>(w0[i]);
     const double m1 = 0.9 * 0.1 + 0.1 * gradient, v1 = 0.95 * 0.2 + 0.05 * gradient * gradient;
-    const double expected = start * (1 - 0.01 * 0.1) -
-                            0.01 * (m1 / 0.19) / (std::sqrt(v1 / 0.0975) + 1e-8);
+    const double expected =
+        start * (1 - 0.01 * 0.1) - 0.01 * (m1 / 0.19) / (std::sqrt(v1 / 0.0975) + 1e-8);
     worst = std::max(worst, std::abs(expected - static_cast<double>(w[i])));
     const double plain = start * (1 - 0.01 * 0.1) - 0.01 * gradient;
     worst_sgd = std::max(worst_sgd, std::abs(plain - static_cast<double>(sgd_w[i])));

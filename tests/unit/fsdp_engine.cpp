@@ -28,9 +28,9 @@ ToyResult run_on(atoll::MeshShape shape, const ToyRun& run, bool jitter = false)
   std::vector<ToyResult> results;
   run_thread_ranks(shape.replicate * shape.shard, [&](atoll::World& world) {
     const auto mesh = atoll::Mesh::make(world, shape);
-    const auto device =
-        jitter ? atoll::Device(std::make_shared<JitterDevice>(static_cast<unsigned>(world.rank() * 100)))
-               : atoll::Device::host();
+    const auto device = jitter ? atoll::Device(std::make_shared<JitterDevice>(
+                                     static_cast<unsigned>(world.rank() * 100)))
+                               : atoll::Device::host();
     auto result = run_toy(mesh, run, device);
     const std::lock_guard lock(mutex);
     results.push_back(std::move(result));
@@ -199,7 +199,10 @@ TEST_CASE("a departure from the declared order names what was expected") {
     auto compute = engine.device().stream();
     auto pass = engine.begin({}, compute);
     CHECK_THROWS_WITH(pass.forward(b), "forward(b): the declared order has a here (use 1 of 4)");
-    { auto w = pass.forward(a); CHECK_THROWS_AS(w["nope"], atoll::Error); }
+    {
+      auto w = pass.forward(a);
+      CHECK_THROWS_AS(w["nope"], atoll::Error);
+    }
     CHECK_THROWS_AS(pass.backward(b), atoll::Error);
     { auto w = pass.forward(b); }
     CHECK_THROWS_AS(engine.begin({}, compute), atoll::Error);
@@ -211,7 +214,8 @@ TEST_CASE("evaluation between training steps changes nothing") {
   run_thread_ranks(2, [](atoll::World& world) {
     fsdp::Engine engine(atoll::Mesh::make(world, {1, 2}), {.strategy = Strategy::full_shard});
     std::vector<fsdp::Unit*> units;
-    for (const char* unit : {"a", "b", "c"}) units.push_back(&engine.add_unit(unit, {{"w", {50}, {}}}));
+    for (const char* unit : {"a", "b", "c"})
+      units.push_back(&engine.add_unit(unit, {{"w", {50}, {}}}));
     engine.freeze({"a", "b", "c"});
     engine.initialize(1);
     auto compute = engine.device().stream();
@@ -221,7 +225,8 @@ TEST_CASE("evaluation between training steps changes nothing") {
         auto w = pass.forward(*unit);
         compute.enqueue([view = w["w"]] {
           double sum = 0;
-          for (std::uint64_t i = 0; i < view.count; ++i) sum += static_cast<double>(view.as<float>()[i]);
+          for (std::uint64_t i = 0; i < view.count; ++i)
+            sum += static_cast<double>(view.as<float>()[i]);
           REQUIRE(std::isfinite(sum));
         });
       }
@@ -241,7 +246,9 @@ TEST_CASE("a step whose gradients are not finite changes nothing") {
     auto compute = engine.device().stream();
     const auto weights = [&] {
       std::vector<float> values;
-      engine.visit([&](const auto&, const auto&, std::span<const float> v) { values.assign(v.begin(), v.end()); });
+      engine.visit([&](const auto&, const auto&, std::span<const float> v) {
+        values.assign(v.begin(), v.end());
+      });
       return values;
     };
     const auto before = weights();
@@ -250,7 +257,8 @@ TEST_CASE("a step whose gradients are not finite changes nothing") {
       { auto w = pass.forward(unit); }
       auto w = pass.backward(unit);
       compute.enqueue([g = w.grad("w").view] {
-        for (std::uint64_t i = 0; i < g.count; ++i) g.as<float>()[i] = i == 7 ? std::nanf("") : 1.0f;
+        for (std::uint64_t i = 0; i < g.count; ++i)
+          g.as<float>()[i] = i == 7 ? std::nanf("") : 1.0f;
       });
     }
     optimizer.step(0.1f, compute);

@@ -1,6 +1,6 @@
-// A model small enough to be checked by hand: each sample pulls every weight towards a target of its
-// own, so the gradient of weight i is the sum over samples of (w[i] - target(sample, i)). What the
-// engine adds (gathering, sharding, reduction, accumulation, order) is all that can go wrong.
+// A model small enough to be checked by hand: each sample pulls every weight towards a target of
+// its own, so the gradient of weight i is the sum over samples of (w[i] - target(sample, i)). What
+// the engine adds (gathering, sharding, reduction, accumulation, order) is all that can go wrong.
 #pragma once
 
 #include <cstdint>
@@ -37,12 +37,16 @@ struct ToyResult {
 };
 
 inline float toy_target(int sample, std::uint64_t element) {
-  const std::uint64_t mixed = (static_cast<std::uint64_t>(sample) + 1) * 2654435761u + element * 40503u;
+  const std::uint64_t mixed =
+      (static_cast<std::uint64_t>(sample) + 1) * 2654435761u + element * 40503u;
   return static_cast<float>(mixed % 1000) / 500.0f - 1.0f;
 }
 
 inline std::vector<ToyUnit> toy_units() {
-  return {{"embed", {101}}, {"layers.0", {31, 64, 17}}, {"layers.1", {31, 64, 17}}, {"head", {4099, 3}}};
+  return {{"embed", {101}},
+          {"layers.0", {31, 64, 17}},
+          {"layers.1", {31, 64, 17}},
+          {"head", {4099, 3}}};
 }
 inline std::vector<std::string> toy_order() { return {"embed", "layers.0", "layers.1", "head"}; }
 
@@ -52,15 +56,17 @@ inline float toy_weight(const atoll::View& view, std::uint64_t i) {
                                          : atoll::to_float(view.as<atoll::bfloat16>()[i]);
 }
 
-inline void toy_micro_batch(atoll::fsdp::Engine& engine, const ToyRun& run, const std::vector<int>& samples,
-                            atoll::fsdp::PassOptions options, atoll::Stream& compute, double* sum) {
+inline void toy_micro_batch(atoll::fsdp::Engine& engine, const ToyRun& run,
+                            const std::vector<int>& samples, atoll::fsdp::PassOptions options,
+                            atoll::Stream& compute, double* sum) {
   auto pass = engine.begin(options, compute);
   for (const auto& name : run.order) {
     auto& unit = engine.unit(name);
     auto w = pass.forward(unit);
     for (const auto& param : unit.params()) {
       compute.enqueue([view = w[param.name], sum] {
-        for (std::uint64_t i = 0; i < view.count; ++i) *sum += static_cast<double>(toy_weight(view, i));
+        for (std::uint64_t i = 0; i < view.count; ++i)
+          *sum += static_cast<double>(toy_weight(view, i));
       });
     }
   }
@@ -104,16 +110,18 @@ inline ToyResult run_toy(const atoll::Mesh& mesh, const ToyRun& run,
     for (int micro = 0; micro < run.micro; ++micro) {
       std::vector<int> mine;  // strided, so that some ranks get one sample more than others
       for (int s = rank + ranks * micro; s < run.samples; s += ranks * run.micro) mine.push_back(s);
-      toy_micro_batch(engine, run, mine, {fsdp::PassOptions::Kind::train, micro, run.micro}, compute, &sum);
+      toy_micro_batch(engine, run, mine, {fsdp::PassOptions::Kind::train, micro, run.micro},
+                      compute, &sum);
     }
     optimizer.step(0.01f, compute);
     result.norms.push_back(optimizer.grad_norm());
     compute.synchronize();
     result.sums.push_back(sum);
   }
-  engine.visit([&](const fsdp::Unit& unit, const fsdp::ParamSpec& param, std::span<const float> values) {
-    result.weights[unit.name() + "." + param.name].assign(values.begin(), values.end());
-  });
+  engine.visit(
+      [&](const fsdp::Unit& unit, const fsdp::ParamSpec& param, std::span<const float> values) {
+        result.weights[unit.name() + "." + param.name].assign(values.begin(), values.end());
+      });
   return result;
 }
 

@@ -1,6 +1,7 @@
 // A second device that proves the interface: CPU memory and worker threads again, but every task of
 // a stream first waits for a random while, and fresh memory is full of NaN. What an event edge does
-// not order comes out in the wrong order here sooner or later, and what nobody wrote poisons the sums.
+// not order comes out in the wrong order here sooner or later, and what nobody wrote poisons the
+// sums.
 #pragma once
 
 #include <atomic>

@@ -9,8 +9,8 @@
 #include "atoll/schedule.hpp"
 #include "fsdp/plan.hpp"
 
-using atoll::fsdp::plan_pass;
 using atoll::fsdp::PassPlan;
+using atoll::fsdp::plan_pass;
 
 TEST_CASE("a bucket aligns tensors and divides evenly into shards of whole blocks") {
   const std::vector<std::uint64_t> counts{10, 64, 5000, 1, 0};

@@ -1,5 +1,5 @@
-// Compiled once for each instruction set that Highway knows (foreach_target includes this file again
-// and again); the best one for the processor is chosen at the first call.
+// Compiled once for each instruction set that Highway knows (foreach_target includes this file
+// again and again); the best one for the processor is chosen at the first call.
 #include "device/host/kernels.hpp"
 
 #include <algorithm>
@@ -63,26 +63,36 @@ void cast_loop(To* HWY_RESTRICT dst, const From* HWY_RESTRICT src, std::uint64_t
 template <class From>
 void cast_from(View dst, const From* src) {
   switch (dst.dtype) {
-    case DType::f32: return cast_loop(dst.as<float>(), src, dst.count);
-    case DType::bf16: return cast_loop(dst.as<bfloat16>(), src, dst.count);
-    case DType::f16: return cast_loop(dst.as<float16>(), src, dst.count);
-    case DType::f64: return cast_loop(dst.as<double>(), src, dst.count);
+    case DType::f32:
+      return cast_loop(dst.as<float>(), src, dst.count);
+    case DType::bf16:
+      return cast_loop(dst.as<bfloat16>(), src, dst.count);
+    case DType::f16:
+      return cast_loop(dst.as<float16>(), src, dst.count);
+    case DType::f64:
+      return cast_loop(dst.as<double>(), src, dst.count);
     case DType::i32:
     case DType::i64:
-    case DType::u8: break;
+    case DType::u8:
+      break;
   }
   ATOLL_ASSERT(false, "cast: floating point types only");
 }
 
 void cast_views(View dst, ConstView src) {
   switch (src.dtype) {
-    case DType::f32: return cast_from(dst, src.as<float>());
-    case DType::bf16: return cast_from(dst, src.as<bfloat16>());
-    case DType::f16: return cast_from(dst, src.as<float16>());
-    case DType::f64: return cast_from(dst, src.as<double>());
+    case DType::f32:
+      return cast_from(dst, src.as<float>());
+    case DType::bf16:
+      return cast_from(dst, src.as<bfloat16>());
+    case DType::f16:
+      return cast_from(dst, src.as<float16>());
+    case DType::f64:
+      return cast_from(dst, src.as<double>());
     case DType::i32:
     case DType::i64:
-    case DType::u8: break;
+    case DType::u8:
+      break;
   }
   ATOLL_ASSERT(false, "cast: floating point types only");
 }
@@ -148,13 +158,20 @@ void reduce_typed(View dst, std::span<const void* const> parts, ReduceOp op) {
 
 void reduce_views(View dst, std::span<const void* const> parts, ReduceOp op) {
   switch (dst.dtype) {
-    case DType::f32: return reduce_typed<float>(dst, parts, op);
-    case DType::bf16: return reduce_typed<bfloat16>(dst, parts, op);
-    case DType::f16: return reduce_typed<float16>(dst, parts, op);
-    case DType::f64: return reduce_typed<double>(dst, parts, op);
-    case DType::i32: return reduce_typed<std::int32_t>(dst, parts, op);
-    case DType::i64: return reduce_typed<std::int64_t>(dst, parts, op);
-    case DType::u8: return reduce_typed<std::uint8_t>(dst, parts, op);
+    case DType::f32:
+      return reduce_typed<float>(dst, parts, op);
+    case DType::bf16:
+      return reduce_typed<bfloat16>(dst, parts, op);
+    case DType::f16:
+      return reduce_typed<float16>(dst, parts, op);
+    case DType::f64:
+      return reduce_typed<double>(dst, parts, op);
+    case DType::i32:
+      return reduce_typed<std::int32_t>(dst, parts, op);
+    case DType::i64:
+      return reduce_typed<std::int64_t>(dst, parts, op);
+    case DType::u8:
+      return reduce_typed<std::uint8_t>(dst, parts, op);
   }
 }
 

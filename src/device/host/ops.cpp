@@ -45,7 +45,7 @@ void HostOps::clip_factor(Stream& stream, View result, ConstView blocks, float m
     double sum = 0;
     for (std::uint64_t b = 0; b < blocks.count; ++b) sum += blocks.as<double>()[b];
     const double norm = std::sqrt(sum);
-    const double factor = !std::isfinite(norm) ? std::nan("")
+    const double factor = !std::isfinite(norm)              ? std::nan("")
                           : max_norm > 0 && norm > max_norm ? static_cast<double>(max_norm) / norm
                                                             : 1.0;
     result.as<float>()[0] = static_cast<float>(norm);

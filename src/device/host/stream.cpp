@@ -109,9 +109,8 @@ void HostStream::zero(void* dst, std::size_t bytes) {
 std::shared_ptr<EventBackend> HostStream::record() {
   auto event = std::make_shared<HostEvent>(queue_);
   // The queue outlives its tasks, so a plain pointer does not make it own itself.
-  queue_->push(Queue::Kind::always, [event, queue = queue_.get()] {
-    event->complete(queue->error());
-  });
+  queue_->push(Queue::Kind::always,
+               [event, queue = queue_.get()] { event->complete(queue->error()); });
   return event;
 }
 
@@ -120,7 +119,8 @@ void HostStream::wait(std::shared_ptr<EventBackend> event, WaitReason reason) {
     if (event->happened() || reason == WaitReason::order) return event->synchronize();
     const auto start = std::chrono::steady_clock::now();
     const auto account = [&] {
-      queue->exposed_ns += std::chrono::nanoseconds(std::chrono::steady_clock::now() - start).count();
+      queue->exposed_ns +=
+          std::chrono::nanoseconds(std::chrono::steady_clock::now() - start).count();
     };
     try {
       event->synchronize();

@@ -1,8 +1,9 @@
 // Streams of the `host` device: an ordered queue and a worker thread.
 //
-// One thread at a time holds the role of executor and keeps it until the queue is empty. That is the
-// worker, or a thread that synchronizes with an event and finds the role free: so a small operation
-// that is enqueued and waited for at once runs on the caller's thread, without a hand-over.
+// One thread at a time holds the role of executor and keeps it until the queue is empty. That is
+// the worker, or a thread that synchronizes with an event and finds the role free: so a small
+// operation that is enqueued and waited for at once runs on the caller's thread, without a
+// hand-over.
 #pragma once
 
 #include <atomic>
@@ -20,7 +21,10 @@ namespace atoll_v1::atoll::host {
 class Queue : public std::enable_shared_from_this<Queue> {
  public:
   // `always` tasks run even after a failure: they complete events.
-  enum class Kind { work, always };
+  enum class Kind {
+    work,
+    always
+  };
   void push(Kind kind, std::function<void()> run);
   // Takes the role of executor, if it is free, and runs tasks until `done` or the queue is empty.
   void help_until(const std::function<bool()>& done);

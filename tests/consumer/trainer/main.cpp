@@ -6,7 +6,7 @@ int main() {
   auto world = atoll::World::from_env();
   const auto mesh = atoll::Mesh::plan(atoll::Topology::discover(world), world);
   atoll::fsdp::Engine engine(mesh, {.strategy = atoll::fsdp::Strategy::full_shard});
-  auto& line = engine.add_unit("line", {{.name = "w", .shape = {2}, .init = {}}});
+  auto& line = engine.add_unit("line", {{.name = "w", .shape = {2}}});
   engine.freeze({"line"});
   engine.initialize(/*seed=*/1);
   atoll::fsdp::Optimizer optimizer(engine, {.weight_decay = 0});

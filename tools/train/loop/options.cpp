@@ -97,6 +97,7 @@ nlohmann::json to_json(const RunOptions& o) {
           {"warmup_steps", o.warmup_steps},
           {"seed", o.seed},
           {"checkpoint_every", o.checkpoint_every},
+          {"checkpoint", o.save_checkpoint},
           {"resume", o.resume},
           {"export", o.export_weights}};
 }

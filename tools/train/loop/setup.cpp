@@ -66,19 +66,39 @@ int compute_threads(const atoll::World& world, const RunOptions& options) {
   return threads;
 }
 
-// Hosts with different copies of a file or flag would train apart and never notice.
-void compare_ranks(atoll::World& world, const RunOptions& options, const Dataset& dataset) {
-  auto told = to_json(options);
-  told.erase("threads");
-  const auto mine = fmt::format("{:016x} {}", dataset.fingerprint(), told.dump());
-  const auto all = world.exchange("train/setup", mine);
+// Every rank's `mine`, compared with rank 0's; `tell` describes a difference.
+template <class Tell>
+void compare(atoll::World& world, std::string_view subject, const std::string& mine, const Tell& tell) {
+  const auto all = world.exchange(fmt::format("train/setup/{}", subject), mine);
   for (std::size_t rank = 1; rank < all.size(); ++rank) {
     if (all[rank] == all[0]) continue;
-    const bool data = all[rank].substr(0, 16) != all[0].substr(0, 16);
     throw atoll::Error(atoll::ErrorCode::mismatch,
-                       fmt::format("rank {} has other {} than rank 0", rank,
-                                   data ? "training data (another copy of the file?)" : "flags"));
+                       fmt::format("rank {} has {}", rank, tell(all[rank], all[0])));
   }
+}
+
+std::string flag_difference(const std::string& theirs, const std::string& first) {
+  const auto flags = nlohmann::json::parse(theirs), others = nlohmann::json::parse(first);
+  for (const auto& [flag, value] : flags.items()) {
+    if (value == others.at(flag)) continue;
+    return fmt::format("other flags than rank 0: {} {}, there {}", flag, value.dump(),
+                       others.at(flag).dump());
+  }
+  return "other flags than rank 0";
+}
+
+// Hosts with different copies of a file or flag would train apart and never notice.
+void compare_ranks(atoll::World& world, const RunOptions& options, const ModelConfig& model,
+                   const Dataset& dataset) {
+  auto flags = to_json(options);
+  flags.erase("threads");
+  compare(world, "flags", flags.dump(), flag_difference);
+  compare(world, "model", hf_config_json(model, options.dtype), [](auto&&...) {
+    return "another model than rank 0 (another copy of config.json?)";
+  });
+  compare(world, "data", fmt::format("{:016x}", dataset.fingerprint()), [](auto&&...) {
+    return "other training data than rank 0 (another copy of the file?)";
+  });
 }
 
 }  // namespace
@@ -88,7 +108,7 @@ Setup prepare(atoll::World& world, const RunOptions& options) {
   auto tokenizer = open_tokenizer(options.tokenizer);
   auto model = load_model(options, *tokenizer);
   auto dataset = load_data(options, model, *tokenizer);
-  compare_ranks(world, options, dataset);
+  compare_ranks(world, options, model, dataset);
   auto mesh = make_mesh(world, options);
   const int threads = compute_threads(world, options);
   return {std::move(tokenizer), std::move(model), std::move(dataset), std::move(mesh), threads};

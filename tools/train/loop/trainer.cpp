@@ -31,11 +31,13 @@ double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-fsdp::Options engine_options(const RunOptions& options, const atoll::Device& device) {
+fsdp::Options engine_options(const RunOptions& options, const ModelConfig& model,
+                             const atoll::Device& device) {
   fsdp::Options engine;
   engine.strategy = fsdp::strategy_from_name(options.strategy);
   engine.precision.param = atoll::dtype_from_name(options.dtype);
-  engine.prefetch = options.prefetch;
+  // A tied head computes with two units at a time, and there are prefetch + 1 places for them.
+  engine.prefetch = model.tied ? std::max(options.prefetch, 1) : options.prefetch;
   engine.device = device;
   engine.backend = options.backend;
   return engine;
@@ -70,6 +72,9 @@ struct Report {
 class Trainer {
  public:
   Trainer(atoll::World& world, const RunOptions& options);
+  Trainer(const Trainer&) = delete;
+  Trainer& operator=(const Trainer&) = delete;
+  ~Trainer();
   RunResult run();
   fsdp::Engine& engine() noexcept { return engine_; }
 
@@ -91,11 +96,13 @@ class Trainer {
   Batches batches_;
   cpu::CpuOps ops_;
   Decoder decoder_;
-  atoll::Stream compute_;
-  atoll::Communicator totals_;
   std::optional<fsdp::Optimizer> optimizer_;
   std::optional<Activations> activations_;
   atoll::Buffer tokens_, labels_, total_;
+  std::vector<MicroBatch> held_;  // of the step under way: host memory that the stream will read
+  // Ends before everything above, which its queue may still use.
+  atoll::Stream compute_;
+  atoll::Communicator totals_;
   std::int64_t first_step_ = 0;
   std::optional<Metrics> metrics_;
   fs::path out_;
@@ -111,7 +118,7 @@ Trainer::Trainer(atoll::World& world, const RunOptions& options)
     : world_(world),
       options_(options),
       setup_(prepare(world, options)),
-      engine_(setup_.mesh, engine_options(options, device_)),
+      engine_(setup_.mesh, engine_options(options, setup_.model, device_)),
       batches_(setup_.dataset, batch_options(options, *setup_.tokenizer),
                {world.rank(), world.size()}),
       ops_({.threads = setup_.threads}),
@@ -139,6 +146,21 @@ Trainer::Trainer(atoll::World& world, const RunOptions& options)
     make_directory(out_);
     report_.emplace(out_, options_, first_step_);
     announce();
+  }
+}
+
+// After a failure in the middle of a step, work is still queued that uses what is about to go.
+Trainer::~Trainer() {
+  const auto drain = [](atoll::Stream& stream) {
+    try {
+      stream.synchronize();
+    } catch (const std::exception& error) {
+      atoll::log::debug("at the end: {}", error.what());
+    }
+  };
+  drain(compute_);
+  for (const auto lane : {atoll::Lane::gather, atoll::Lane::reduce, atoll::Lane::outer}) {
+    drain(engine_.scheduler().stream(lane));
   }
 }
 
@@ -222,11 +244,11 @@ StepRecord Trainer::step(std::int64_t index) {
   record.step = index + 1;
   record.epoch = plan.position.epoch;
   record.learning_rate = learning_rate(options_, index);
-  std::vector<MicroBatch> held;  // host memory, read when the stream gets there
-  held.reserve(static_cast<std::size_t>(plan.micro_batches));
+  held_.clear();
+  held_.reserve(static_cast<std::size_t>(plan.micro_batches));
   for (int m = 0; m < plan.micro_batches; ++m) {
-    held.push_back(batches_.micro_batch(plan, m));
-    micro_batch(plan, held.back(), m);
+    held_.push_back(batches_.micro_batch(plan, m));
+    micro_batch(plan, held_.back(), m);
   }
   optimizer_->step(static_cast<float>(record.learning_rate), compute_);
   record.loss = sum_of_losses() / static_cast<double>(std::max<std::int64_t>(plan.valid, 1));
@@ -304,9 +326,14 @@ void Trainer::finish(RunResult& result, double wall_seconds) {
 
 RunResult run(atoll::World& world, const RunOptions& options, const Inspect& inspect) {
   Trainer trainer(world, options);
-  RunResult result = trainer.run();
-  if (inspect) inspect(trainer.engine());
-  return result;
+  try {
+    RunResult result = trainer.run();
+    if (inspect) inspect(trainer.engine());
+    return result;
+  } catch (const std::exception& error) {
+    world.fail(error.what());  // before the trainer goes, which waits for what the peers owe it
+    throw;
+  }
 }
 
 }  // namespace train

@@ -51,6 +51,7 @@ struct HeadActivations {
   atoll::View dlogits;  // compute; the same memory in f32
 };
 
+// Must outlive the work that was enqueued on it, also when an Error ends a step early.
 class Activations {
  public:
   // Throws Error(invalid_argument) for a plan that makes no sense. Decoder::make_activations also

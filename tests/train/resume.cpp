@@ -1,0 +1,314 @@
+// A checkpoint carries a run to any number of ranks; weights go to the files of others and back;
+// what is damaged is refused on every rank with one line that names it.
+#include <doctest/doctest.h>
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "../unit/train_data_temporary.hpp"
+#include "atoll/checkpoint.hpp"
+#include "job.hpp"
+#include "loop/setup.hpp"
+
+using namespace train_test;
+namespace fs = std::filesystem;
+namespace fsdp = atoll::fsdp;
+
+namespace {
+
+constexpr std::int64_t saved_at = 6, last_step = 12;
+
+train::RunOptions base(const TemporaryFolder& folder, bool tied = false) {
+  train::RunOptions options;
+  options.model = folder.write(tied ? "tied.json" : "small.json", small_model_json(tied)).string();
+  options.out = (folder.path() / "out").string();
+  options.samples = 40;  // an epoch ends inside the resumed part
+  options.seq = 128;
+  options.global_batch = 5;
+  options.lr = 3e-4;
+  options.steps = last_step;
+  options.threads = 1;
+  options.save_checkpoint = false;
+  options.quiet = true;
+  return options;
+}
+
+train::RunOptions shaped(train::RunOptions options, const std::string& strategy,
+                         const std::string& mesh) {
+  options.strategy = strategy;
+  options.mesh = mesh;
+  return options;
+}
+
+// Trains up to `saved_at` on 4 ranks, fully sharded; returns the folder of the checkpoint.
+fs::path save(train::RunOptions options) {
+  options = shaped(options, "full_shard", "2x2");
+  options.steps = saved_at;
+  options.save_checkpoint = true;
+  run_job(4, options);
+  return fs::path(options.out) / "checkpoint";
+}
+
+std::vector<train::StepRecord> tail(const RankResult& result) {
+  const auto& steps = result.run.steps;
+  return {steps.begin() + saved_at, steps.end()};
+}
+
+void check_resumes(const train::RunOptions& options) {
+  const auto whole = run_job(4, shaped(options, "full_shard", "2x2")).front();
+  auto resumed = options;
+  resumed.resume = save(options).string();
+  const auto check = [&](int ranks, const std::string& strategy, const std::string& mesh) {
+    const auto result = run_job(ranks, shaped(resumed, strategy, mesh)).front();
+    REQUIRE(result.run.steps.size() == last_step - saved_at);
+    REQUIRE(result.run.steps.front().step == saved_at + 1);
+    const auto curve = distance(result.run.steps, tail(whole));
+    const double weights = distance(result.weights, whole.weights);
+    MESSAGE(options.optimizer << ", resumed on " << ranks << " ranks, " << strategy << ": losses "
+                              << curve.loss << ", gradient norms " << curve.grad_norm << ", weights "
+                              << weights);
+    CHECK(curve.loss <= 1e-6);
+    CHECK(curve.grad_norm <= 1e-5);
+    CHECK(weights <= 1e-6);
+    return result.weights == whole.weights;
+  };
+  check(1, "no_shard", "1x1");
+  check(2, "no_shard", "2x1");
+  check(3, "full_shard", "1x3");  // shards whose borders are others
+  check(4, "hybrid_shard", "2x2");
+  const bool same_bits = check(4, "full_shard", "2x2");
+  CHECK(same_bits);
+}
+
+// Each rank of a job of two fails with one line that has all `words`.
+void check_refused(const train::RunOptions& options, const std::vector<std::string>& words) {
+  const auto failures = failures_of_job(2, options);
+  REQUIRE(failures.size() == 2);
+  for (const std::string& failure : failures) {
+    CAPTURE(failure);
+    CHECK(failure.find('\n') == std::string::npos);
+    for (const auto& word : words) {
+      CAPTURE(word);
+      CHECK(failure.find(word) != std::string::npos);
+    }
+  }
+}
+
+// Weights as the engine starts with them: a step of SGD with a learning rate of zero keeps them.
+train::RunOptions still(train::RunOptions options) {
+  options.optimizer = "sgd";
+  options.lr = 0;
+  options.clip = 0;
+  options.steps = 1;
+  return options;
+}
+
+// A folder as Hugging Face has it.
+fs::path weights_folder(const TemporaryFolder& folder, bool tied) {
+  fs::create_directories(folder.path() / "hf");
+  folder.write("hf/config.json", small_model_json(tied));
+  return folder.path() / "hf";
+}
+
+void export_from_four_ranks(const train::RunOptions& options, const fs::path& file,
+                            atoll::DType dtype) {
+  run_job(4, shaped(options, "hybrid_shard", "2x2"), [&](fsdp::Engine& engine) {
+    const auto model = train::read_hf_config(options.model);
+    fsdp::export_weights(file, engine, dtype,
+                         [&](const fsdp::Unit& unit, const fsdp::ParamSpec& param) {
+                           return train::hf_name(model, unit.name(), param.name);
+                         });
+  });
+}
+
+}  // namespace
+
+TEST_CASE("a run resumes on any number of ranks: AdamW") {
+  const TemporaryFolder folder;
+  check_resumes(base(folder));
+}
+
+TEST_CASE("a run resumes on any number of ranks: a tied head, SGD") {
+  const TemporaryFolder folder;
+  auto options = base(folder, true);
+  options.optimizer = "sgd";
+  check_resumes(options);
+}
+
+TEST_CASE("a bf16 run resumes with its f32 masters") {
+  const TemporaryFolder folder;
+  auto options = base(folder);
+  options.dtype = "bf16";
+  const auto whole = run_job(4, shaped(options, "full_shard", "2x2")).front();
+  auto resumed = shaped(options, "full_shard", "2x2");
+  resumed.resume = save(options).string();
+  const bool same = run_job(4, resumed).front().weights == whole.weights;
+  CHECK(same);
+}
+
+TEST_CASE("weights go to a file and come back the same, on any number of ranks") {
+  const TemporaryFolder folder;
+  for (const bool tied : {false, true}) {
+    CAPTURE(tied);
+    const fs::path hf = weights_folder(folder, tied);
+    auto options = shaped(base(folder, tied), "hybrid_shard", "2x2");
+    options.export_weights = (hf / "model.safetensors").string();
+    const auto trained = run_job(4, options).front().weights;
+    auto start = still(base(folder));
+    start.init = hf.string();
+    for (const int ranks : {1, 2}) {
+      CAPTURE(ranks);
+      start.strategy = "full_shard";
+      const bool same = run_job(ranks, start).front().weights == trained;
+      CHECK(same);
+    }
+    start.init = options.export_weights;  // a file, beside its config.json
+    const bool same = run_job(1, start).front().weights == trained;
+    CHECK(same);
+  }
+}
+
+TEST_CASE("weights in 16 bits come back rounded") {
+  const TemporaryFolder folder;
+  const fs::path hf = weights_folder(folder, false);
+  auto options = base(folder);
+  options.steps = 3;
+  const auto trained = run_job(4, shaped(options, "hybrid_shard", "2x2")).front().weights;
+  auto start = still(base(folder));
+  start.init = hf.string();
+  const auto error_in = [&](atoll::DType dtype) {
+    export_from_four_ranks(options, hf / "model.safetensors", dtype);
+    return distance(run_job(2, start).front().weights, trained);
+  };
+  const double bf16 = error_in(atoll::DType::bf16), f16 = error_in(atoll::DType::f16);
+  CHECK(bf16 > 1e-4);  // 8 bits of mantissa
+  CHECK(bf16 < 4e-3);
+  CHECK(f16 > 1e-5);  // 11 bits
+  CHECK(f16 < 5e-4);
+}
+
+TEST_CASE("damaged checkpoints are refused on every rank") {
+  const TemporaryFolder folder;
+  auto options = base(folder);
+  const fs::path checkpoint = save(options), damaged = folder.path() / "damaged";
+  options.resume = damaged.string();
+  const auto afresh = [&] {
+    fs::remove_all(damaged);
+    fs::copy(checkpoint, damaged);
+  };
+  const std::string shard = "shard-00002-of-00004.safetensors";
+
+  check_refused(options, {damaged.string(), "not a checkpoint"});  // no such folder
+  afresh();
+  fs::resize_file(damaged / shard, fs::file_size(damaged / shard) / 2);
+  check_refused(options, {shard, "byte"});
+  afresh();
+  fs::remove(damaged / shard);
+  check_refused(options, {shard, "open"});
+  afresh();
+  folder.write("damaged/" + shard, "");
+  check_refused(options, {shard, "byte 0"});
+  afresh();
+  folder.write("damaged/index.json", "{\"format\": ");
+  check_refused(options, {"index.json", "byte", "not JSON"});
+  for (const std::string other : {"[]", "{}", "7", R"({"format": "other", "version": 1})"}) {
+    CAPTURE(other);
+    folder.write("damaged/index.json", other);
+    check_refused(options, {"index.json"});
+  }
+}
+
+TEST_CASE("a checkpoint with figures that are not its own is refused") {
+  const TemporaryFolder folder;
+  auto options = base(folder);
+  const fs::path checkpoint = save(options);
+  options.resume = checkpoint.string();
+  const std::string index = TemporaryFolder::read(checkpoint / "index.json");
+  const auto with = [&](const std::string& from, const std::string& to) {
+    auto text = index;
+    REQUIRE(text.find(from) != std::string::npos);
+    folder.write("out/checkpoint/index.json", text.replace(text.find(from), from.size(), to));
+  };
+  with("\"shards\": 4", "\"shards\": 0");
+  check_refused(options, {"index.json", "0 shards"});
+  with("\"shards\": 4", "\"shards\": -1");
+  check_refused(options, {"index.json", "shards"});
+  with("\"shards\": 4", "\"shards\": 3");
+  check_refused(options, {"shard-00000-of-00003.safetensors"});
+  with("\"elements\": ", "\"elements\": 1");
+  check_refused(options, {"shard-00000-of-00004.safetensors", "elements"});
+  with("\"steps\": 6", "\"steps\": -6");
+  check_refused(options, {"index.json", "-6 steps"});
+  with("\"steps\": 6", "\"steps\": \"six\"");
+  check_refused(options, {"index.json", "steps"});
+}
+
+TEST_CASE("the checkpoint of another model or optimizer is refused") {
+  const TemporaryFolder folder;
+  auto options = base(folder);
+  options.optimizer = "sgd";
+  options.resume = save(options).string();
+  auto other = options;
+  other.model = base(folder, true).model;
+  check_refused(other, {"index.json", "unit", "head"});
+  other = options;
+  other.optimizer = "adamw";
+  check_refused(other, {"index.json", "no moments for adamw"});
+}
+
+TEST_CASE("an interrupted save does no harm") {
+  const TemporaryFolder folder;
+  auto options = base(folder);
+  const fs::path checkpoint = save(options);
+  const fs::path partial = checkpoint.string() + ".partial", old = checkpoint.string() + ".old";
+  fs::create_directories(partial);
+  folder.write("out/checkpoint.partial/shard-00000-of-00004.safetensors", "half of a");
+  fs::create_directories(old);
+  folder.write("out/checkpoint.old/rest", "of a folder under removal");
+
+  auto resumed = shaped(options, "hybrid_shard", "2x2");
+  resumed.resume = checkpoint.string() + "/";
+  resumed.save_checkpoint = true;
+  const auto first = run_job(4, resumed).front();
+  CHECK(first.run.steps.front().step == saved_at + 1);
+  CHECK(fs::exists(checkpoint / "index.json"));
+  CHECK(fs::exists(checkpoint / "shard-00001-of-00002.safetensors"));
+  CHECK_FALSE(fs::exists(checkpoint / "shard-00003-of-00004.safetensors"));
+  CHECK_FALSE(fs::exists(partial));
+  CHECK_FALSE(fs::exists(old));
+
+  // What a save leaves that died between its two renames.
+  fs::rename(checkpoint, old);
+  resumed.resume = checkpoint.string();
+  resumed.steps = last_step + 2;
+  const auto second = run_job(4, resumed).front();
+  CHECK(second.run.steps.front().step == last_step + 1);
+  CHECK(fs::exists(checkpoint / "index.json"));
+  CHECK_FALSE(fs::exists(old));
+}
+
+TEST_CASE("a checkpoint that cannot be written is an error on every rank") {
+  const TemporaryFolder folder;
+  auto options = shaped(base(folder), "full_shard", "1x2");
+  options.steps = 1;
+  options.save_checkpoint = true;
+  fs::create_directories(options.out);
+  folder.write("out/checkpoint.partial", "a file where the folder should go");
+  fs::create_directories(fs::path(options.out) / "checkpoint");
+  // As root every folder is writable; nothing can be made below a file.
+  options.export_weights = folder.write("file", "").string() + "/model.safetensors";
+  check_refused(options, {folder.path().string(), "file"});
+}
+
+TEST_CASE("weights that do not fit the model are refused on every rank") {
+  const TemporaryFolder folder;
+  const fs::path hf = weights_folder(folder, false);
+  auto start = still(base(folder));
+  start.init = hf.string();
+  check_refused(start, {hf.string()});  // no file at all
+  export_from_four_ranks(still(base(folder, true)), hf / "model.safetensors", atoll::DType::f32);
+  check_refused(start, {"model.safetensors", "lm_head.weight"});
+  fs::resize_file(hf / "model.safetensors", 1000);
+  check_refused(start, {"model.safetensors", "byte"});
+}
