@@ -189,6 +189,9 @@ void Session::initialise() {
     check(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &thread_level_),
           "MPI_Init_thread");
     initialised_here_ = true;
+    // Open MPI blames what fails inside a nonblocking collective on MPI_COMM_WORLD, whose handler
+    // would end the process.
+    check(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
   }
   if (thread_level_ < MPI_THREAD_SERIALIZED) {
     throw Error(ATOLL_UNSUPPORTED,

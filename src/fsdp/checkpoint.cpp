@@ -147,6 +147,15 @@ json read_index(const fs::path& file) {
   }
 }
 
+std::uint64_t number_at(const json& object, const char* key, const fs::path& file) {
+  const auto found = object.find(key);
+  if (found == object.end() || !found->is_number_unsigned()) {
+    throw Error(ErrorCode::bad_data, fmt::format("{}: \"{}\" is not a number that is not negative",
+                                                 file.string(), key));
+  }
+  return found->get<std::uint64_t>();
+}
+
 // Compares the layout of a checkpoint with the engine's; the number of shards may differ.
 void check_layout(const json& index, const json& expected, const fs::path& file) {
   const auto mismatch = [&](const std::string& what) {
@@ -197,10 +206,10 @@ void read_range(const std::vector<SafetensorsFile>& shards, const std::string& n
 
 void read_shards(const fs::path& folder, const json& index, Engine& engine,
                  const Optimizer& optimizer) {
-  const auto count = index.at("shards").get<std::uint64_t>();
+  const fs::path file = folder / "index.json";
+  const std::uint64_t count = number_at(index, "shards", file);
   if (count == 0 || count > 1'000'000) {
-    throw Error(ErrorCode::bad_data,
-                fmt::format("{}: {} shards", (folder / "index.json").string(), count));
+    throw Error(ErrorCode::bad_data, fmt::format("{}: {} shards", file.string(), count));
   }
   std::vector<SafetensorsFile> shards;
   for (std::uint64_t s = 0; s < count; ++s) {
@@ -211,12 +220,11 @@ void read_shards(const fs::path& folder, const json& index, Engine& engine,
   for (const auto& unit : tensors_of(engine, optimizer)) {
     const std::uint64_t n = unit.unit->state().layout.shard_elements();
     const std::uint64_t begin = n * static_cast<std::uint64_t>(engine.scheduler().shard_index());
-    const auto elements =
-        index.at("units").at(unit.unit->state().index).at("elements").get<std::uint64_t>();
+    const std::uint64_t elements =
+        number_at(index.at("units").at(unit.unit->state().index), "elements", file);
     const auto& slots = unit.unit->state().layout.slots;
     if (!slots.empty() && elements < slots.back().offset + slots.back().count) {
-      throw Error(ErrorCode::bad_data, fmt::format("{}: unit {} with {} elements",
-                                                   (folder / "index.json").string(),
+      throw Error(ErrorCode::bad_data, fmt::format("{}: unit {} with {} elements", file.string(),
                                                    unit.unit->name(), elements));
     }
     values.resize(n);
@@ -265,9 +273,7 @@ std::map<std::string, std::string> load(const fs::path& wanted, Engine& engine,
     try {
       check_layout(index, describe(engine, optimizer, {}), file);
       read_shards(folder, index, engine, optimizer);
-      const auto steps = index.at("steps").get<std::int64_t>();
-      if (steps < 0) throw Error(ErrorCode::bad_data, fmt::format("{}: {} steps", file.string(), steps));
-      optimizer.set_steps(steps);
+      optimizer.set_steps(static_cast<std::int64_t>(number_at(index, "steps", file)));
       extra = index.at("extra").get<std::map<std::string, std::string>>();
     } catch (const json::exception& error) {
       throw Error(ErrorCode::bad_data, fmt::format("{}: {}", file.string(), error.what()));

@@ -1,24 +1,15 @@
-// conformance_suite BACKEND [--threads N]
-//
-// Every check, on every rank, over one communicator of BACKEND. Started once per rank by run_ranks
-// or by an MPI launcher. With --threads the ranks are threads of this process, each with a World of
-// its own, so that a thread sanitizer sees both sides of every exchange; it takes the address and
-// the token of the job from the environment, as a single rank of run_ranks has them.
+#include "suite.hpp"
+
 #include <fmt/format.h>
 
 #include <cstdio>
-#include <cstdlib>
 #include <string_view>
-#include <thread>
 
 #include "atoll/error.hpp"
 #include "checks.hpp"
 
 namespace conformance {
 namespace {
-
-constexpr int failed = 1;
-constexpr int skipped = 77;
 
 struct Check {
   std::string_view name;
@@ -71,6 +62,8 @@ int run_checks(atoll::World& world, const std::string& backend) {
   return report.failures() == 0 ? 0 : failed;
 }
 
+}  // namespace
+
 int run_rank(atoll::Config config, const std::string& backend) {
   try {
     atoll::World world = atoll::World::from_env(std::move(config));
@@ -86,33 +79,4 @@ int run_rank(atoll::Config config, const std::string& backend) {
   }
 }
 
-int run_threads(const std::string& backend, int ranks) {
-  std::vector<int> results(static_cast<std::size_t>(ranks), failed);
-  {
-    std::vector<std::jthread> threads;
-    for (int rank = 0; rank < ranks; ++rank) {
-      threads.emplace_back([&results, &backend, rank, ranks] {
-        atoll::Config config = atoll::Config::from_env();
-        config.rank = rank;
-        config.size = ranks;
-        results[static_cast<std::size_t>(rank)] = run_rank(std::move(config), backend);
-      });
-    }
-  }
-  for (const int result : results) {
-    if (result != 0) return result;
-  }
-  return 0;
-}
-
-}  // namespace
 }  // namespace conformance
-
-int main(int argc, char** argv) {
-  if (argc == 2) return conformance::run_rank(atoll::Config::from_env(), argv[1]);
-  if (argc == 4 && std::string_view(argv[2]) == "--threads") {
-    return conformance::run_threads(argv[1], std::atoi(argv[3]));
-  }
-  fmt::print(stderr, "conformance_suite BACKEND [--threads N]\n");
-  return 2;
-}

@@ -177,6 +177,10 @@ void Trainer::start_weights() {
       if (entry.path().extension() == ".safetensors") files.push_back(entry.path());
     }
     std::sort(files.begin(), files.end());
+    if (files.empty()) {
+      throw atoll::Error(atoll::ErrorCode::not_found,
+                         fmt::format("{}: no .safetensors file in it", options_.init));
+    }
   } else {
     files.emplace_back(options_.init);
   }

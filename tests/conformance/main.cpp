@@ -1,0 +1,46 @@
+// conformance_suite BACKEND [--threads N]
+//
+// Every check, on every rank, over one communicator of BACKEND. Started once per rank by run_ranks
+// or by an MPI launcher. With --threads the ranks are threads of this process, each with a World of
+// its own, so that a thread sanitizer sees both sides of every exchange; it takes the address and
+// the token of the job from the environment, as a single rank of run_ranks has them.
+#include <cstdio>
+#include <cstdlib>
+#include <string_view>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "suite.hpp"
+
+namespace {
+
+int run_threads(const std::string& backend, int ranks) {
+  std::vector<int> results(static_cast<std::size_t>(ranks), conformance::failed);
+  {
+    std::vector<std::jthread> threads;
+    for (int rank = 0; rank < ranks; ++rank) {
+      threads.emplace_back([&results, &backend, rank, ranks] {
+        atoll::Config config = atoll::Config::from_env();
+        config.rank = rank;
+        config.size = ranks;
+        results[static_cast<std::size_t>(rank)] = conformance::run_rank(std::move(config), backend);
+      });
+    }
+  }
+  for (const int result : results) {
+    if (result != 0) return result;
+  }
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc == 2) return conformance::run_rank(atoll::Config::from_env(), argv[1]);
+  if (argc == 4 && std::string_view(argv[2]) == "--threads") {
+    return run_threads(argv[1], std::atoi(argv[3]));
+  }
+  std::fputs("conformance_suite BACKEND [--threads N]\n", stderr);
+  return 2;
+}

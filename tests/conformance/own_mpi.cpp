@@ -1,0 +1,26 @@
+// The suite in a program that brings its own MPI, and with the least thread support that the
+// backend takes: MPI calls of different threads must not overlap.
+#include <mpi.h>
+
+#include <cstdio>
+
+#include "suite.hpp"
+
+int main(int argc, char** argv) {
+  int level = MPI_THREAD_SINGLE;
+  MPI_Init_thread(&argc, &argv, MPI_THREAD_SERIALIZED, &level);
+  if (level < MPI_THREAD_SERIALIZED) {
+    std::puts("skipped: this MPI library has no MPI_THREAD_SERIALIZED");
+    MPI_Finalize();
+    return conformance::skipped;
+  }
+  const int status = conformance::run_rank(atoll::Config::from_env(), "mpi");
+  int finalized = 0;
+  MPI_Finalized(&finalized);
+  if (finalized != 0) {
+    std::puts("FAILED: the backend finalised an MPI that is not its own");
+    return conformance::failed;
+  }
+  if (status == 0) MPI_Finalize();  // after a failure it would wait for the other ranks
+  return status;
+}
