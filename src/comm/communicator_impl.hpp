@@ -54,7 +54,6 @@ struct Communicator::Impl : std::enable_shared_from_this<Communicator::Impl> {
   Work finish(std::shared_ptr<Work::State> state, Stream& stream);
 
   void open_backend();
-  const Plugin& choose_backend(const std::string& id);
   void run(std::span<const Request> requests, std::uint64_t first_sequence, void* stream,
            Work::State& state);
   [[noreturn]] void report(atoll_status status, Work::State& state);

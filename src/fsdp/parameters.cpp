@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "core/hash.hpp"
 #include "device/ops.hpp"
 #include "fsdp/engine_impl.hpp"
 
@@ -9,14 +10,7 @@ namespace atoll_v1::atoll::fsdp {
 namespace {
 
 std::uint64_t hash_name(std::string_view unit, std::string_view param) {
-  std::uint64_t hash = 0xcbf29ce484222325u;  // FNV-1a
-  const auto mix = [&](std::string_view text) {
-    for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3u;
-  };
-  mix(unit);
-  mix("/");
-  mix(param);
-  return hash;
+  return fnv1a(param, fnv1a("/", fnv1a(unit)));
 }
 
 }  // namespace

@@ -1,0 +1,52 @@
+// Which backend a communicator opens on: what every rank can use, the best of it.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "comm/communicator_impl.hpp"
+
+namespace atoll_v1::atoll {
+
+// As `atoll_memory` of plugin.h.
+constexpr std::int32_t memory_of(DeviceKind kind) { return static_cast<std::int32_t>(kind); }
+
+// A group as plugins see it; owns what the C structs point to.
+struct GroupDescription {
+  std::string id, name;
+  std::string token;
+  std::vector<atoll_placement> placements;
+  std::vector<const atoll_placement*> pointers;
+  atoll_group group{};
+
+  GroupDescription(const World& world, const Axis& axis, std::string id_, std::string name_,
+                   DeviceKind kind)
+      : id(std::move(id_)), name(std::move(name_)), token(world.config().token) {
+    for (const int rank : axis.ranks) {
+      const Placement& place = world.placements()[static_cast<std::size_t>(rank)];
+      placements.push_back(
+          {sizeof(atoll_placement), rank, place.host, -1, -1, -1, place.address.c_str()});
+    }
+    for (const auto& placement : placements) pointers.push_back(&placement);
+    group.size = sizeof(atoll_group);
+    group.rank = axis.index;
+    group.nranks = axis.size();
+    group.world_rank = world.rank();
+    group.world_size = world.size();
+    group.memory = memory_of(kind);
+    group.id = id.c_str();
+    group.name = name.c_str();
+    group.placements = pointers.data();
+    group.topology_json = "";
+    group.token = token.c_str();
+    group.timeout_ns = std::chrono::nanoseconds(world.config().rendezvous_timeout).count();
+  }
+  GroupDescription(const GroupDescription&) = delete;
+  GroupDescription& operator=(const GroupDescription&) = delete;
+};
+
+// Collective over the communicator's axis. `id` is unique to this communicator in the job. Throws
+// Error(unsupported) that says what each backend lacks.
+const Plugin& choose_backend(const Communicator::Impl& impl, const std::string& id);
+
+}  // namespace atoll_v1::atoll
