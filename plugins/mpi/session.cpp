@@ -68,10 +68,21 @@ void raise_library_scope() {
   dlopen(info.dli_fname, RTLD_NOW | RTLD_GLOBAL | RTLD_NOLOAD);
 }
 
-extern "C" void add_u8(void* in, void* in_out, int* n, MPI_Datatype*) {
+template <class Combine>
+void combine_u8(const void* in, void* in_out, int n, Combine combine) {
   const auto* from = static_cast<const std::uint8_t*>(in);
   auto* to = static_cast<std::uint8_t*>(in_out);
-  for (int i = 0; i < *n; ++i) to[i] = static_cast<std::uint8_t>(to[i] + from[i]);
+  for (int i = 0; i < n; ++i) to[i] = static_cast<std::uint8_t>(combine(to[i], from[i]));
+}
+
+extern "C" void sum_u8(void* in, void* in_out, int* n, MPI_Datatype*) {
+  combine_u8(in, in_out, *n, [](std::uint8_t a, std::uint8_t b) { return a + b; });
+}
+extern "C" void min_u8(void* in, void* in_out, int* n, MPI_Datatype*) {
+  combine_u8(in, in_out, *n, [](std::uint8_t a, std::uint8_t b) { return std::min(a, b); });
+}
+extern "C" void max_u8(void* in, void* in_out, int* n, MPI_Datatype*) {
+  combine_u8(in, in_out, *n, [](std::uint8_t a, std::uint8_t b) { return std::max(a, b); });
 }
 
 std::string ready_key(int rank) { return "atoll/mpi/ready/" + std::to_string(rank); }
@@ -137,7 +148,9 @@ void Session::start(const atoll_host& host, const atoll_group& group) {
     verify(group);
     check(MPI_Comm_dup(MPI_COMM_WORLD, &world_), "MPI_Comm_dup");
     check(MPI_Comm_set_errhandler(world_, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
-    check(MPI_Op_create(add_u8, 1, &sum_u8_), "MPI_Op_create");
+    check(MPI_Op_create(sum_u8, 1, &u8_.sum), "MPI_Op_create");
+    check(MPI_Op_create(min_u8, 1, &u8_.min), "MPI_Op_create");
+    check(MPI_Op_create(max_u8, 1, &u8_.max), "MPI_Op_create");
     state_ = State::running;
   }
   verify(group);
@@ -217,7 +230,7 @@ void Session::finish(Ending ending) {
   const State before = std::exchange(state_, State::finished);
   if (before == State::finished || ending == Ending::failed || !alive()) return;
   if (before == State::running) {
-    check(MPI_Op_free(&sum_u8_), "MPI_Op_free");
+    for (MPI_Op* op : {&u8_.sum, &u8_.min, &u8_.max}) check(MPI_Op_free(op), "MPI_Op_free");
     check(MPI_Comm_free(&world_), "MPI_Comm_free");
   }
   if (initialised_here_) {

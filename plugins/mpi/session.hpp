@@ -48,8 +48,14 @@ class Session {
 
   // A duplicate of MPI_COMM_WORLD, so that our messages never meet those of the program.
   MPI_Comm world() const noexcept { return world_; }
-  // The sum of u8 modulo 256. MPI_SUM will not do: Open MPI's AVX code saturates it at 255.
-  MPI_Op sum_u8() const noexcept { return sum_u8_; }
+  // Reductions of u8, where those of MPI libraries disagree with C: Open MPI 4.1 saturates MPI_SUM
+  // on processors with AVX, MPICH 4.0 compares as if bytes had a sign.
+  struct Operators {
+    MPI_Op sum = MPI_OP_NULL;  // modulo 256
+    MPI_Op min = MPI_OP_NULL;
+    MPI_Op max = MPI_OP_NULL;
+  };
+  const Operators& u8_operators() const noexcept { return u8_; }
   // False once MPI has been finalised, by us or by the program.
   bool alive() const;
 
@@ -71,7 +77,7 @@ class Session {
   bool initialised_here_ = false;
   int thread_level_ = MPI_THREAD_SINGLE;
   MPI_Comm world_ = MPI_COMM_NULL;
-  MPI_Op sum_u8_ = MPI_OP_NULL;
+  Operators u8_;
   std::mutex serial_;
   std::mutex buried_mutex_;
   std::vector<std::vector<std::byte>> buried_;

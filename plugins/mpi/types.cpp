@@ -40,14 +40,15 @@ MPI_Datatype reduction_type(std::int32_t dtype) {
 }
 
 MPI_Op reduction_op(const Session& session, std::int32_t dtype, std::int32_t op) {
+  const bool own = dtype == ATOLL_U8;
   switch (op) {
     case ATOLL_SUM:
     case ATOLL_AVG:
-      return dtype == ATOLL_U8 ? session.sum_u8() : MPI_SUM;
+      return own ? session.u8_operators().sum : MPI_SUM;
     case ATOLL_MIN:
-      return MPI_MIN;
+      return own ? session.u8_operators().min : MPI_MIN;
     case ATOLL_MAX:
-      return MPI_MAX;
+      return own ? session.u8_operators().max : MPI_MAX;
   }
   unknown("reduction", op);
 }

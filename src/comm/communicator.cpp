@@ -3,6 +3,8 @@
 #include <fmt/core.h>
 #include <fmt/ranges.h>
 
+#include <chrono>
+#include <thread>
 #include <utility>
 
 #include "comm/backend_choice.hpp"
@@ -142,10 +144,16 @@ void Communicator::Impl::report(atoll_status status, Work::State& state) {
   const Error own(
       static_cast<ErrorCode>(status),
       fmt::format("rank {}: communicator {}: {}", world.rank(), name, last_error(*plugin, comm)));
-  // An abort is the echo of a failure that the World knows already; say that one.
-  if (status != ATOLL_ABORTED) world.fail(own.what());
+  // An abort, and mostly a peer that closed as well, is the echo of a failure elsewhere: that one
+  // is worth reporting, once the store has brought it here.
+  const bool echo = status == ATOLL_ABORTED || status == ATOLL_PEER_LOST;
+  const auto patience = std::chrono::steady_clock::now() + std::chrono::seconds(1);
+  while (echo && !world.failure() && std::chrono::steady_clock::now() < patience) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  world.fail(own.what());  // the first reason stays
   const auto first = world.failure();
-  const Error error = status == ATOLL_ABORTED && first ? *first : own;
+  const Error error = echo && first ? *first : own;
   state.fail(error);
   throw error;
 }

@@ -58,6 +58,11 @@ std::unique_ptr<Loaded> open_plugin(const std::filesystem::path& file) {
                                          std::to_string(table->size) + " bytes, at least " +
                                          std::to_string(required_size) + " are needed");
   }
+  if (!table->name || !table->probe || !table->capability || !table->open || !table->submit ||
+      !table->abort || !table->close || !table->last_error || !table->shutdown) {
+    throw Error(ErrorCode::mismatch,
+                "backend " + file.string() + " leaves a required slot of its table empty");
+  }
   auto loaded = std::make_unique<Loaded>();
   std::memcpy(&loaded->plugin.table, table, std::min(table->size, sizeof(atoll_backend)));
   loaded->plugin.name = table->name;

@@ -298,9 +298,9 @@ TEST_CASE("what cannot be written is an error on every rank") {
     CHECK_THROWS_AS(fsdp::save(below, engine, optimizer), atoll::Error);
   });
   options.export_weights = below.string();
-  check_refused(options, {below.string()});
+  check_refused(options, {(folder.path() / "file").string()});
   options.out = below.string();
-  check_refused(options, {below.string()});
+  check_refused(options, {(folder.path() / "file").string()});
 }
 
 TEST_CASE("weights that do not fit the model are refused on every rank") {

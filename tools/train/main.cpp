@@ -97,7 +97,9 @@ int train_on(atoll::World& world, const train::RunOptions& options) {
     return 0;
   } catch (const std::exception& error) {
     world.fail(error.what());
-    std::fprintf(stderr, "atoll-train: rank %d: %s\n", world.rank(), error.what());
+    const std::string who = "rank " + std::to_string(world.rank()) + ": ";
+    const std::string what = error.what();  // of communicators, it carries the rank already
+    std::fprintf(stderr, "atoll-train: %s%s\n", what.starts_with(who) ? "" : who.c_str(), what.c_str());
     return 1;
   }
 }
@@ -115,6 +117,9 @@ int main(int argc, char** argv) {
   add_optimizer_flags(app, options);
   add_sharding_flags(app, options, islands);
   add_run_flags(app, options);
+  app.failure_message([](const CLI::App*, const CLI::Error& error) {
+    return std::string("atoll-train: ") + error.what() + " (--help lists the flags)\n";
+  });
   CLI11_PARSE(app, argc, argv);
   try {
     auto config = atoll::Config::from_env();
