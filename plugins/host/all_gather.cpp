@@ -2,14 +2,13 @@
 //
 // Idea. Direct exchange: every rank sends its block to every other one, all pairs at the same time.
 // Vocabulary. Block: the bytes of one rank's contribution, B.
-// Steps. 1. queue own block for, and the matching block of dst from, every peer, nearest higher
-// rank
-//           first, so that no rank is everybody's first target;
-//        2. copy the own block to its place, unless it is there already;
-//        3. run until all have arrived and all are sent.
+// Steps.
+// 1. Queue the own block for, and the matching block of dst from, every peer, nearest higher rank
+//    first, so that no rank is everybody's first target.
+// 2. Copy the own block to its place, unless it is there already.
+// 3. Run until all have arrived and all are sent.
 // Bytes on the wire. (N - 1) B out of and into each rank; between hosts of h ranks, h (N - h) B
-// each
-//   way per host, h times what two levels would send.
+// each way per host, h times what two levels would send.
 #include "host/collectives.hpp"
 
 namespace atoll_sdk::host {

@@ -1,20 +1,18 @@
 // all_reduce: dst[i] = op over ranks of src[i].
 //
 // Idea. Large: a reduce_scatter over N slices, then an all_gather of the reduced slices. Small:
-// every
-//   rank sends everything to every other one and reduces by itself, one trip instead of two. Both
-//   add in rank order, so the result has the same bits on every rank and for every count.
+// every rank sends everything to every other one and reduces by itself, one trip instead of two.
+// Both add in rank order, so the result has the same bits on every rank and for every count.
 // Vocabulary. Slice: the part of the data that one rank reduces; whole cache lines, the last ones
-// may
-//   be shorter or empty. B: bytes of the data.
-// Steps, large. 1. queue slice p of src for every peer p;
-//               2. receive and reduce the own slice into dst, chunk by chunk;
-//               3. queue the reduced slice for every peer, and slice p of dst from every peer p;
-//               run.
-//   In place this is safe: slice p of dst arrives after its owner has all contributions to it, so
-//   what src held there has left; and the own slice of src goes to nobody.
+// may be shorter or empty. B: bytes of the data.
+// Steps, large.
+// 1. Queue slice p of src for every peer p.
+// 2. Receive and reduce the own slice into dst, chunk by chunk.
+// 3. Queue the reduced slice for every peer, and slice p of dst from every peer p; run.
+// In place this is safe: slice p of dst arrives after its owner has all contributions to it, so
+// what src held there has left; and the own slice of src goes to nobody.
 // Bytes on the wire. Large: 2 (N - 1) / N B out of and into each rank, which is the least possible;
-//   small: (N - 1) B.
+// small: (N - 1) B.
 #include <algorithm>
 #include <vector>
 

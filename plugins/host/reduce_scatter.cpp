@@ -1,16 +1,16 @@
 // reduce_scatter: dst[i] = op over ranks of src[rank * n + i].
 //
 // Idea. Direct exchange: every rank gets all contributions to its slice from their owners and
-// reduces
-//   them itself, so that nothing is rounded on the way and the order of the sum is the rank order,
-//   whatever the count.
+// reduces them itself, so that nothing is rounded on the way and the order of the sum is the rank
+// order, whatever the count.
 // Vocabulary. Slice: the n elements of src that one rank reduces, B bytes. Chunk: what is received
-//   from every peer before it is reduced; bounds the scratch memory.
-// Steps. 1. queue slice p of src for every peer p;
-//        2. for each chunk of the own slice: receive it from all peers, reduce the N parts in rank
-//           order into dst; meanwhile the rings and sockets take in the next chunk, and the own
-//           sends go on whenever this rank waits;
-//        3. run until the own sends are done.
+// from every peer before it is reduced; bounds the scratch memory.
+// Steps.
+// 1. Queue slice p of src for every peer p.
+// 2. For each chunk of the own slice: receive it from all peers, reduce the N parts in rank order
+//    into dst; meanwhile the rings and sockets take in the next chunk, and the own sends go on
+//    whenever this rank waits.
+// 3. Run until the own sends are done.
 // Bytes on the wire. (N - 1) B out of and into each rank, which is the least possible.
 #include <algorithm>
 #include <vector>

@@ -1,12 +1,12 @@
 // send and recv: messages between two ranks, any number of them as one group.
 //
 // Idea. All messages of a group progress together, each pair's in the order of the calls, so that
-// no
-//   order of calls inside a group can block another. A message of a rank to itself needs both
-//   halves in one group, the sends and receives matched in order.
-// Steps. 1. check that messages to oneself match, and copy them;
-//        2. queue signature and data of every other message;
-//        3. run. A send is complete when ring or socket have taken its data.
+// no order of calls inside a group can block another. A message of a rank to itself needs both
+// halves in one group, the sends and receives matched in order.
+// Steps.
+// 1. Check that messages to oneself match, and copy them.
+// 2. Queue signature and data of every other message.
+// 3. Run. A send is complete when ring or socket have taken its data.
 // Bytes on the wire. The data and 48 per message.
 #include <fmt/format.h>
 
