@@ -25,6 +25,7 @@ struct OptimizerOptions {
 // changes nothing; neither does one after a failure of the job.
 class Optimizer {
  public:
+  // Error(invalid_argument) before Engine::freeze().
   Optimizer(Engine& engine, OptimizerOptions options = {});
   Optimizer(Optimizer&&) noexcept;
   ~Optimizer();
@@ -33,9 +34,10 @@ class Optimizer {
   void step(float learning_rate, Stream& compute);
   // Of the last step, before clipping. Blocks until that step is complete.
   float grad_norm();
-  // Steps that were taken; resumed runs set it.
-  std::int64_t steps() const noexcept;
-  void set_steps(std::int64_t steps) noexcept;
+  // Steps that changed something: those with a finite norm. Blocks as grad_norm() does. Resumed runs
+  // set it.
+  std::int64_t steps() const;
+  void set_steps(std::int64_t steps);
   const OptimizerOptions& options() const noexcept;
   // f32 shards beside Unit::State's master shard: for checkpoints. Empty for sgd.
   struct Moments {

@@ -163,7 +163,7 @@ typedef struct atoll_backend {
   uint32_t abi_major, abi_minor;
   const char* name;
   /* 0: unusable here, with the reason in last_error(NULL); else a preference, the larger the
-   * better. Called once per World before the first open(); not collective. */
+   * better. Cheap: called before every open(), and by tools; not collective. */
   int32_t (*probe)(const atoll_host* host, const atoll_group* world);
   /* 1 when open() communicators take this operation, else 0. */
   int32_t (*capability)(int32_t kind, int32_t dtype, int32_t op, int32_t memory);

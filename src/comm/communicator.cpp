@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <chrono>
 #include <thread>
 #include <utility>
@@ -119,6 +120,15 @@ void Communicator::Impl::submit(std::vector<Request> requests,
   } else {
     task();
   }
+}
+
+View Communicator::Impl::scratch(std::uint64_t count, DType dtype) {
+  const std::uint64_t bytes = count * size_of(dtype);
+  if (scratches.empty() || scratches.back().bytes() < bytes) {
+    const std::uint64_t before = scratches.empty() ? 0 : scratches.back().bytes();
+    scratches.push_back(device.allocate(std::max(bytes, 2 * before)));
+  }
+  return scratches.back().view(dtype).part(0, count);
 }
 
 void Communicator::Impl::run(std::span<const Request> requests, std::uint64_t first_sequence,

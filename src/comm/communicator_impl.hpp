@@ -53,6 +53,10 @@ struct Communicator::Impl : std::enable_shared_from_this<Communicator::Impl> {
   std::shared_ptr<Work::State> begin(Stream& stream);
   Work finish(std::shared_ptr<Work::State> state, Stream& stream);
 
+  // Scratch of the composed reductions: at least `bytes`, the same for all of them, since operations
+  // of a communicator run in order.
+  View scratch(std::uint64_t count, DType dtype);
+
   void open_backend();
   void run(std::span<const Request> requests, std::uint64_t first_sequence, void* stream,
            Work::State& state);
@@ -67,6 +71,7 @@ struct Communicator::Impl : std::enable_shared_from_this<Communicator::Impl> {
   atoll_host services{};
   atoll_comm* comm = nullptr;
   std::uint64_t sequence = 0;
+  std::vector<Buffer> scratches;  // the last is the largest; the others may still be in use
   const StreamBackend* last_stream = nullptr;
   Event last_event;
   World::Subscription subscription;

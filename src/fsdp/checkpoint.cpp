@@ -12,9 +12,9 @@
 
 #include "core/log.hpp"
 #include "fsdp/engine_impl.hpp"
-#include "fsdp/together.hpp"
 #include "fsdp/safetensors.hpp"
 #include "fsdp/safetensors_writer.hpp"
+#include "fsdp/together.hpp"
 
 namespace atoll_v1::atoll::fsdp {
 namespace {
@@ -53,7 +53,8 @@ std::vector<UnitTensors> tensors_of(Engine& engine, const Optimizer& optimizer) 
 void write_shard(const fs::path& file, Engine& engine, const std::vector<UnitTensors>& units) {
   std::vector<SafetensorsDeclaration> declared;
   for (const auto& unit : units) {
-    for (const auto& [name, view] : unit.tensors) declared.push_back({name, DType::f32, {view.count}});
+    for (const auto& [name, view] : unit.tensors)
+      declared.push_back({name, DType::f32, {view.count}});
   }
   SafetensorsWriter writer(file, declared);
   Stream& stream = engine.scheduler().stream(Lane::gather);
@@ -108,8 +109,8 @@ void publish(const fs::path& partial, const fs::path& folder) {
   sync_to_disk(partial);
   const fs::path parent = folder.has_parent_path() ? folder.parent_path() : fs::path(".");
   const fs::path old = folder.string() + ".old";
-  const bool exchanged = ::renameat2(AT_FDCWD, partial.c_str(), AT_FDCWD, folder.c_str(),
-                                     RENAME_EXCHANGE) == 0;
+  const bool exchanged =
+      ::renameat2(AT_FDCWD, partial.c_str(), AT_FDCWD, folder.c_str(), RENAME_EXCHANGE) == 0;
   if (!exchanged) {
     if (fs::exists(folder)) {
       fs::remove_all(old);
@@ -143,15 +144,16 @@ json read_index(const fs::path& file) {
   try {
     return json::parse(in);
   } catch (const json::parse_error& error) {
-    throw Error(ErrorCode::bad_data, fmt::format("{}: byte {}: not JSON", file.string(), error.byte));
+    throw Error(ErrorCode::bad_data,
+                fmt::format("{}: byte {}: not JSON", file.string(), error.byte));
   }
 }
 
 std::uint64_t number_at(const json& object, const char* key, const fs::path& file) {
   const auto found = object.find(key);
   if (found == object.end() || !found->is_number_unsigned()) {
-    throw Error(ErrorCode::bad_data, fmt::format("{}: \"{}\" is not a number that is not negative",
-                                                 file.string(), key));
+    throw Error(ErrorCode::bad_data,
+                fmt::format("{}: \"{}\" is not a number that is not negative", file.string(), key));
   }
   return found->get<std::uint64_t>();
 }

@@ -162,7 +162,14 @@ Engine::Engine(const Mesh& mesh, Options options) {
   impl_ = std::make_unique<Impl>(mesh, std::move(options));
 }
 
-Engine::~Engine() = default;
+Engine::~Engine() {
+  if (!impl_) return;
+  try {
+    impl_->scheduler.synchronize();  // lanes may still use the buffers
+  } catch (const std::exception&) {
+    // Whoever waited for the failed operation has been told.
+  }
+}
 
 Unit& Engine::add_unit(std::string_view unit_name, std::vector<ParamSpec> params) {
   if (impl_->frozen) {

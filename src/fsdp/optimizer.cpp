@@ -1,6 +1,6 @@
 #include "atoll/optimizer.hpp"
 
-#include <cmath>
+#include <array>
 #include <vector>
 
 #include "device/ops.hpp"
@@ -13,23 +13,22 @@ struct Optimizer::Impl {
 
   void allocate_moments();
   void allocate_norm();
+  void set_zero(const Buffer& buffer);
   // Leaves norm and clip factor in `result`.
   void measure(Stream& compute);
   void update(const Unit::State& unit, float learning_rate, Stream& compute);
 
   Engine& engine;
   OptimizerOptions options;
-  std::int64_t steps = 0;
-
   Buffer moment1, moment2;
   std::vector<Moments> moments;  // by unit
 
   // Norm blocks of this rank, all units in turn; the same of every shard, by rank; and in global
   // order: by unit, then by rank.
   Buffer local_blocks, gathered_blocks, ordered_blocks;
-  Buffer result;  // f32: norm, factor
-  float norm = 0;
-  Event norm_ready;
+  Buffer result;                      // f32: norm, factor, steps
+  std::array<float, 3> outcome = {};  // the same, on the host once `known` has happened
+  Event known;
 };
 
 Optimizer::Impl::Impl(Engine& engine_, OptimizerOptions options_)
@@ -55,9 +54,13 @@ void Optimizer::Impl::allocate_moments() {
                                     moment2.view(DType::f32).part(offset, n)};
     offset += n;
   }
+  set_zero(moment1);
+  set_zero(moment2);
+}
+
+void Optimizer::Impl::set_zero(const Buffer& buffer) {
   Stream& stream = engine.scheduler().stream(Lane::gather);
-  stream.zero(moment1.data(), bytes);
-  stream.zero(moment2.data(), bytes);
+  stream.zero(buffer.data(), buffer.bytes());
   stream.synchronize();
 }
 
@@ -66,7 +69,8 @@ void Optimizer::Impl::allocate_norm() {
   const std::uint64_t blocks = engine.memory().parameters / sizeof(float) / norm_block;
   const auto shards = static_cast<std::uint64_t>(engine.scheduler().shard_count());
   local_blocks = device.allocate(blocks * sizeof(double));
-  result = device.allocate(2 * sizeof(float));
+  result = device.allocate(outcome.size() * sizeof(float));
+  set_zero(result);
   if (shards > 1) {
     gathered_blocks = device.allocate(blocks * shards * sizeof(double));
     ordered_blocks = device.allocate(blocks * shards * sizeof(double));
@@ -102,38 +106,42 @@ void Optimizer::Impl::measure(Stream& compute) {
     }
   }
   ops.clip_factor(compute, result.view(DType::f32), ordered, options.max_norm);
-  compute.copy(&norm, result.data(), sizeof(float));
-  norm_ready = compute.record();
+  compute.copy(outcome.data(), result.data(), result.bytes());
+  known = compute.record();
 }
 
 void Optimizer::Impl::update(const Unit::State& unit, float learning_rate, Stream& compute) {
   DeviceOps& ops = engine.device().ops();
   const float* factor = result.view(DType::f32).part(1, 1).as<float>();
+  const float* steps = result.view(DType::f32).part(2, 1).as<float>();
   if (options.kind == OptimizerOptions::Kind::sgd) {
     ops.sgd(compute,
             {unit.master, unit.gradient, unit.low, learning_rate, options.weight_decay, factor});
     return;
   }
   const auto [first, second] = moments[unit.index];
-  const auto correction = [this](float beta) {
-    return static_cast<float>(1.0 -
-                              std::pow(static_cast<double>(beta), static_cast<double>(steps)));
-  };
-  ops.adamw(compute, {unit.master, unit.gradient, first, second, unit.low, learning_rate,
-                      options.beta1, options.beta2, options.epsilon, options.weight_decay,
-                      correction(options.beta1), correction(options.beta2), factor});
+  ops.adamw(compute,
+            {unit.master, unit.gradient, first, second, unit.low, learning_rate, options.beta1,
+             options.beta2, options.epsilon, options.weight_decay, steps, factor});
 }
 
 Optimizer::Optimizer(Engine& engine, OptimizerOptions options)
     : impl_(std::make_unique<Impl>(engine, options)) {}
 Optimizer::Optimizer(Optimizer&&) noexcept = default;
-Optimizer::~Optimizer() = default;
+
+Optimizer::~Optimizer() {
+  if (!impl_) return;
+  try {
+    impl_->known.synchronize();  // the last step writes into this object
+  } catch (const std::exception&) {
+    // Whoever waited for the step has been told.
+  }
+}
 
 void Optimizer::step(float learning_rate, Stream& compute) {
   // Every gradient first: a failed reduction stops the stream before anything is changed.
   impl_->engine.wait_gradients(compute);
   impl_->measure(compute);
-  ++impl_->steps;
   for (const auto& unit : impl_->engine.units()) {
     impl_->update(unit->state(), learning_rate, compute);
   }
@@ -141,12 +149,23 @@ void Optimizer::step(float learning_rate, Stream& compute) {
 }
 
 float Optimizer::grad_norm() {
-  impl_->norm_ready.synchronize();
-  return impl_->norm;
+  impl_->known.synchronize();
+  return impl_->outcome[0];
 }
 
-std::int64_t Optimizer::steps() const noexcept { return impl_->steps; }
-void Optimizer::set_steps(std::int64_t steps) noexcept { impl_->steps = steps; }
+std::int64_t Optimizer::steps() const {
+  impl_->known.synchronize();
+  return static_cast<std::int64_t>(impl_->outcome[2]);
+}
+
+void Optimizer::set_steps(std::int64_t steps) {
+  impl_->known.synchronize();
+  impl_->outcome[2] = static_cast<float>(steps);
+  Stream& stream = impl_->engine.scheduler().stream(Lane::gather);
+  stream.copy(impl_->result.data(), impl_->outcome.data(), impl_->result.bytes());
+  stream.synchronize();
+}
+
 const OptimizerOptions& Optimizer::options() const noexcept { return impl_->options; }
 Optimizer::Moments Optimizer::moments(const Unit& unit) const {
   return impl_->moments[unit.state().index];

@@ -116,7 +116,7 @@ TEST_CASE("the clip factor") {
   const auto device = atoll::Device::host();
   auto stream = device.stream();
   std::vector<double> blocks{9.0, 16.0};
-  std::vector<float> result(2);
+  std::vector<float> result(3);
   const auto factor = [&](float max_norm) {
     device.ops().clip_factor(stream, result, blocks, max_norm);
     stream.synchronize();
@@ -127,7 +127,9 @@ TEST_CASE("the clip factor") {
   CHECK(factor(10.0f) == 1.0f);
   CHECK(factor(0.0f) == 1.0f);
   blocks[0] = std::numeric_limits<double>::infinity();
+  CHECK(result[2] == 3.0f);  // finite norms so far
   CHECK(std::isnan(factor(1.0f)));
+  CHECK(result[2] == 3.0f);
 }
 
 TEST_CASE("adamw and sgd against the formulas in f64") {
@@ -135,8 +137,8 @@ TEST_CASE("adamw and sgd against the formulas in f64") {
   auto w = random_values(n, 1), g = random_values(n, 2);
   std::vector<float> m(n, 0.1f), v(n, 0.2f), sgd_w = w;
   const std::vector<float> w0 = w;
-  const float scale = 0.5f;
-  host::adamw({w, g, m, v, {}, 0.01f, 0.9f, 0.95f, 1e-8f, 0.1f, 0.19f, 0.0975f, &scale});
+  const float scale = 0.5f, steps = 2;
+  host::adamw({w, g, m, v, {}, 0.01f, 0.9f, 0.95f, 1e-8f, 0.1f, &steps, &scale});
   host::sgd({sgd_w, g, {}, 0.01f, 0.1f, &scale});
   double worst = 0, worst_sgd = 0;
   for (std::size_t i = 0; i < n; ++i) {
@@ -154,8 +156,8 @@ TEST_CASE("adamw and sgd against the formulas in f64") {
 
 TEST_CASE("a step without a finite norm changes nothing") {
   std::vector<float> w{1, 2}, g{3, 4}, m{0, 0}, v{0, 0};
-  const float nan = std::nanf("");
-  host::adamw({w, g, m, v, {}, 0.1f, 0.9f, 0.9f, 1e-8f, 0.0f, 0.1f, 0.1f, &nan});
+  const float nan = std::nanf(""), steps = 1;
+  host::adamw({w, g, m, v, {}, 0.1f, 0.9f, 0.9f, 1e-8f, 0.0f, &steps, &nan});
   host::sgd({w, g, {}, 0.1f, 0.0f, &nan});
   CHECK(w == std::vector<float>{1, 2});
   CHECK(m == std::vector<float>{0, 0});

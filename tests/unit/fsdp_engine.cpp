@@ -263,6 +263,7 @@ TEST_CASE("a step whose gradients are not finite changes nothing") {
     }
     optimizer.step(0.1f, compute);
     CHECK_FALSE(std::isfinite(optimizer.grad_norm()));
+    CHECK(optimizer.steps() == 0);
     CHECK(weights() == before);
   });
 }

@@ -208,8 +208,11 @@ void adamw_loop(const AdamWStep& s) {
   float* HWY_RESTRICT v = s.moment2.as<float>();
   const float scale = s.scale ? *s.scale : 1.0f;
   const float keep = 1.0f - s.learning_rate * s.weight_decay;
-  const float rate = s.learning_rate / s.correction1;
-  const float root = 1.0f / std::sqrt(s.correction2);
+  const auto correction = [&s](float beta) {
+    return 1.0 - std::pow(static_cast<double>(beta), static_cast<double>(*s.steps));
+  };
+  const auto rate = static_cast<float>(static_cast<double>(s.learning_rate) / correction(s.beta1));
+  const auto root = static_cast<float>(1.0 / std::sqrt(correction(s.beta2)));
   for (std::uint64_t i = 0; i < s.weights.count; ++i) {
     const float gradient = g[i] * scale;
     m[i] = s.beta1 * m[i] + (1.0f - s.beta1) * gradient;

@@ -39,8 +39,8 @@ void HostOps::sum_squares(Stream& stream, View out, ConstView src) {
 }
 
 void HostOps::clip_factor(Stream& stream, View result, ConstView blocks, float max_norm) {
-  ATOLL_ASSERT(result.count == 2 && result.dtype == DType::f32 && blocks.dtype == DType::f64,
-               "clip_factor: f64 blocks in, norm and factor (f32) out");
+  ATOLL_ASSERT(result.count == 3 && result.dtype == DType::f32 && blocks.dtype == DType::f64,
+               "clip_factor: f64 blocks in, norm, factor and steps (f32) out");
   stream.enqueue([=] {
     double sum = 0;
     for (std::uint64_t b = 0; b < blocks.count; ++b) sum += blocks.as<double>()[b];
@@ -50,6 +50,7 @@ void HostOps::clip_factor(Stream& stream, View result, ConstView blocks, float m
                                                             : 1.0;
     result.as<float>()[0] = static_cast<float>(norm);
     result.as<float>()[1] = static_cast<float>(factor);
+    if (std::isfinite(norm)) result.as<float>()[2] += 1.0f;
   });
 }
 
