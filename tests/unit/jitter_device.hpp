@@ -1,78 +1,153 @@
-// A second device that proves the interface: CPU memory and worker threads again, but every task of
-// a stream first waits for a random while, and fresh memory is full of NaN. What an event edge does
-// not order comes out in the wrong order here sooner or later, and what nobody wrote poisons the
-// sums.
+// A second device that proves the interface: streams and events of its own, in which every task
+// first waits for a random while, and fresh memory full of NaN. What an event edge does not order
+// comes out in the wrong order here sooner or later, and what nobody wrote poisons the sums.
 #pragma once
 
 #include <atomic>
 #include <chrono>
+#include <condition_variable>
 #include <cstring>
+#include <deque>
+#include <exception>
 #include <memory>
 #include <mutex>
+#include <new>
 #include <random>
 #include <thread>
 #include <utility>
 
 #include "device/backend.hpp"
 #include "device/host/ops.hpp"
-#include "device/host/stream.hpp"
 
 namespace atoll_test {
 
+class JitterEvent final : public atoll::EventBackend {
+ public:
+  bool happened() const override { return happened_; }
+  void synchronize() override {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [this] { return happened_.load(); });
+    if (error_) std::rethrow_exception(error_);
+  }
+  void complete(std::exception_ptr error) {
+    {
+      const std::lock_guard lock(mutex_);
+      error_ = std::move(error);
+      happened_ = true;
+    }
+    changed_.notify_all();
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::atomic<bool> happened_{false};
+  std::exception_ptr error_;
+};
+
 class JitterStream final : public atoll::StreamBackend {
  public:
-  JitterStream(const atoll::StreamOptions& options, unsigned seed)
-      : stream_(options), random_(seed) {}
-
-  void enqueue(std::function<void()> work) override {
-    // Mostly nothing, sometimes a few hundred microseconds.
-    const int dice = pick_(random_);
-    const auto delay = std::chrono::microseconds(dice < 8 ? 0 : (dice - 7) * 200);
-    stream_.enqueue([delay, work = std::move(work)] {
-      if (delay.count() > 0) std::this_thread::sleep_for(delay);
-      work();
-    });
+  explicit JitterStream(unsigned seed) : random_(seed), worker_([this] { work(); }) {}
+  ~JitterStream() override {
+    push({nullptr, nullptr});
+    worker_.join();
   }
+
+  void enqueue(std::function<void()> work) override { push({std::move(work), nullptr}); }
   void copy(void* dst, const void* src, std::size_t bytes) override {
     enqueue([=] { std::memmove(dst, src, bytes); });
   }
   void zero(void* dst, std::size_t bytes) override {
     enqueue([=] { std::memset(dst, 0, bytes); });
   }
-  std::shared_ptr<atoll::EventBackend> record() override { return stream_.record(); }
-  void wait(std::shared_ptr<atoll::EventBackend> event, atoll::WaitReason reason) override {
-    stream_.wait(std::move(event), reason);
+  std::shared_ptr<atoll::EventBackend> record() override {
+    auto event = std::make_shared<JitterEvent>();
+    push({nullptr, event});
+    return event;
   }
-  void synchronize() override { stream_.synchronize(); }
+  void wait(std::shared_ptr<atoll::EventBackend> event, atoll::WaitReason reason) override {
+    enqueue([this, event = std::move(event), reason] {
+      const auto start = std::chrono::steady_clock::now();
+      event->synchronize();
+      if (reason == atoll::WaitReason::order) return;
+      exposed_ns_ += (std::chrono::steady_clock::now() - start).count();
+    });
+  }
+  void synchronize() override { record()->synchronize(); }
   std::chrono::nanoseconds exposed_communication() const override {
-    return stream_.exposed_communication();
+    return std::chrono::nanoseconds(exposed_ns_.load());
   }
   void* native() noexcept override { return nullptr; }
 
  private:
-  atoll::host::HostStream stream_;
-  std::mt19937 random_;
-  std::uniform_int_distribution<int> pick_{0, 9};
+  struct Task {  // neither: the end
+    std::function<void()> work;
+    std::shared_ptr<JitterEvent> event;
+  };
+
+  void push(Task task) {
+    {
+      const std::lock_guard lock(mutex_);
+      tasks_.push_back(std::move(task));
+    }
+    ready_.notify_one();
+  }
+
+  Task pop() {
+    std::unique_lock lock(mutex_);
+    ready_.wait(lock, [this] { return !tasks_.empty(); });
+    Task task = std::move(tasks_.front());
+    tasks_.pop_front();
+    return task;
+  }
+
+  void work() {
+    std::uniform_int_distribution<int> dice(0, 9);
+    std::exception_ptr error;
+    for (Task task = pop(); task.work || task.event; task = pop()) {
+      // Mostly nothing, sometimes a few hundred microseconds.
+      const int eyes = dice(random_);
+      if (eyes >= 8) std::this_thread::sleep_for(std::chrono::microseconds((eyes - 7) * 200));
+      if (task.event) {
+        task.event->complete(error);
+      } else if (!error) {
+        try {
+          task.work();
+        } catch (...) {
+          error = std::current_exception();
+        }
+      }
+    }
+  }
+
+  std::mt19937 random_;  // the worker's
+  std::mutex mutex_;
+  std::condition_variable ready_;
+  std::deque<Task> tasks_;
+  std::atomic<std::int64_t> exposed_ns_{0};
+  std::thread worker_;
 };
 
 class JitterDevice final : public atoll::DeviceBackend {
  public:
   explicit JitterDevice(unsigned seed) : seed_(seed) {}
+  // Its memory is the host's, so that the host backend can move it.
   atoll::DeviceKind kind() const noexcept override { return atoll::DeviceKind::host; }
   std::string_view name() const noexcept override { return "jitter"; }
   void* allocate(std::size_t bytes) override {
-    auto* data = static_cast<std::byte*>(::operator new(bytes, std::align_val_t(4096)));
+    void* data = ::operator new(bytes, std::align_val_t(4096));
     std::memset(data, 0xff, bytes);  // NaN in every floating point type
     const std::size_t now = allocated_ += bytes;
     if (now > peak_) peak_ = now;
     return data;
   }
   void deallocate(void* data, std::size_t bytes) noexcept override {
+    std::memset(data, 0xff, bytes);  // what still reads it is found out
     ::operator delete(data, std::align_val_t(4096));
     allocated_ -= bytes;
   }
-  std::unique_ptr<atoll::StreamBackend> make_stream(const atoll::StreamOptions& options) override {
-    return std::make_unique<JitterStream>(options, seed_++);
+  std::unique_ptr<atoll::StreamBackend> make_stream(const atoll::StreamOptions&) override {
+    return std::make_unique<JitterStream>(seed_++);
   }
   atoll::DeviceOps& ops() noexcept override { return ops_; }
   std::size_t allocated_bytes() const noexcept override { return allocated_; }
