@@ -1,8 +1,6 @@
 // Tokens per second of one forward and backward pass on the CPU, beside the matrix peak of the same
-// machine and threads: bench_train_step [--model mistral-tiny] [--seq 512] [--rows 1]
-// [--head-rows 512] [--threads 1,2] [--seconds 3] [--recompute] [--ops]. `cpu` is the processor
-// time of all threads: on a busy machine compare p50 with it. --ops waits after every operation and
-// lists its processor time.
+// machine and threads; `train_step --help` lists the options. `cpu` is the processor time of all
+// threads: on a busy machine compare p50 with it.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -10,6 +8,8 @@
 #include <chrono>
 #include <cstring>
 #include <deque>
+#include <fstream>
+#include <nlohmann/json.hpp>
 #include <vector>
 
 #include "device/ops.hpp"
@@ -36,6 +36,7 @@ struct Arguments {
   double seconds = 3;
   bool recompute = false;
   bool ops = false;
+  std::string json;
 };
 
 // Weights and gradients of a model with arbitrary values, without an engine.
@@ -143,7 +144,7 @@ void print_operations(const train::bench::TimedOps& timed, double passes) {
   }
 }
 
-void measure(const Arguments& arguments, DType dtype, int threads) {
+nlohmann::json measure(const Arguments& arguments, DType dtype, int threads) {
   const train::ModelConfig config = train::preset(arguments.model);
   train::cpu::CpuOps ops({.threads = threads});
   train::bench::TimedOps timed(ops);
@@ -170,6 +171,11 @@ void measure(const Arguments& arguments, DType dtype, int threads) {
              atoll::name(dtype), threads, median * 1e3, slow * 1e3, used * 1e3, tokens / median,
              flops / 1e9, peak / 1e9, 100 * flops / peak, trial.loss());
   if (arguments.ops) print_operations(timed, static_cast<double>(times.size()));
+  return {{"dtype", atoll::name(dtype)},   {"threads", threads},
+          {"p50_ms", median * 1e3},        {"p99_ms", slow * 1e3},
+          {"cpu_ms", used * 1e3},          {"tokens_per_s", tokens / median},
+          {"gflop_per_s", flops / 1e9},    {"peak_gflop_per_s", peak / 1e9},
+          {"share_of_peak", flops / peak}, {"loss", trial.loss()}};
 }
 
 }  // namespace
@@ -177,20 +183,27 @@ void measure(const Arguments& arguments, DType dtype, int threads) {
 int main(int argc, char** argv) {
   Arguments arguments;
   CLI::App app("Speed of a forward and backward pass on the CPU");
-  app.add_option("--model", arguments.model);
-  app.add_option("--seq", arguments.seq);
-  app.add_option("--rows", arguments.rows);
-  app.add_option("--head-rows", arguments.head_rows);
-  app.add_option("--threads", arguments.threads)->delimiter(',');
-  app.add_option("--seconds", arguments.seconds);
-  app.add_flag("--recompute", arguments.recompute);
-  app.add_flag("--ops", arguments.ops);
+  app.option_defaults()->always_capture_default();
+  app.add_option("--model", arguments.model, "a preset");
+  app.add_option("--seq", arguments.seq, "positions of a row");
+  app.add_option("--rows", arguments.rows, "rows of the micro batch");
+  app.add_option("--head-rows", arguments.head_rows, "tokens whose logits exist at a time");
+  app.add_option("--threads", arguments.threads, "one run for each")->delimiter(',');
+  app.add_option("--seconds", arguments.seconds, "of each run");
+  app.add_flag("--recompute", arguments.recompute, "activation checkpointing");
+  app.add_flag("--ops", arguments.ops, "processor time of each operation; waits after every one");
+  app.add_option("--json", arguments.json, "file for the figures");
   CLI11_PARSE(app, argc, argv);
   fmt::print("{}, {} x {} tokens\n", arguments.model, arguments.rows, arguments.seq);
   fmt::print(
       "dtype threads    p50 ms    p99 ms    cpu ms   tokens/s   GFLOP/s      peak    share   "
       "loss\n");
+  auto rows = nlohmann::json::array();
   for (const DType dtype : {DType::f32, DType::bf16}) {
-    for (const int threads : arguments.threads) measure(arguments, dtype, threads);
+    for (const int threads : arguments.threads) rows.push_back(measure(arguments, dtype, threads));
   }
+  if (arguments.json.empty()) return 0;
+  std::ofstream file(arguments.json);
+  file << nlohmann::json{{"model", arguments.model}, {"rows", rows}}.dump(1) << '\n';
+  return file ? 0 : 1;
 }
