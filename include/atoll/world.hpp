@@ -31,8 +31,9 @@ struct HostInfo {
 };
 
 // All processes of a job. A World outlives everything made from it (meshes, communicators,
-// engines). Every rank keeps one connection to the store, which a thread of rank 0 serves over TCP;
-// a process that ends without a farewell is noticed there, and every rank is told its name at once.
+// engines), and stays where it is as long as they live: they keep its address. Every rank keeps one
+// connection to the store, which a thread of rank 0 serves over TCP; a process that ends without a
+// farewell is noticed there, and every rank is told its name at once.
 //
 // All functions may be called from any thread. Functions marked collective must be called by all
 // ranks, in the same order.

@@ -17,6 +17,18 @@
 
 namespace atoll_v1::atoll {
 
+namespace {
+
+// Gives the store a moment to bring the failure that may stand behind one seen here.
+void await_failure(const World& world) {
+  const auto patience = std::chrono::steady_clock::now() + std::chrono::seconds(1);
+  while (!world.failure() && std::chrono::steady_clock::now() < patience) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+}
+
+}  // namespace
+
 void Work::State::fail(const Error& reason) {
   const std::lock_guard lock(mutex);
   if (!error) error = reason;
@@ -80,6 +92,7 @@ void Communicator::Impl::open_backend() {
     const Error error(static_cast<ErrorCode>(status),
                       fmt::format("rank {}: cannot open communicator {} on backend {}: {}",
                                   world.rank(), name, plugin->name, last_error(*plugin, nullptr)));
+    await_failure(world);
     world.check();  // when another rank failed first, its reason is the one to report
     world.fail(error.what());
     throw error;
@@ -154,13 +167,10 @@ void Communicator::Impl::report(atoll_status status, Work::State& state) {
   const Error own(
       static_cast<ErrorCode>(status),
       fmt::format("rank {}: communicator {}: {}", world.rank(), name, last_error(*plugin, comm)));
-  // An abort, and mostly a peer that closed as well, is the echo of a failure elsewhere: that one
-  // is worth reporting, once the store has brought it here.
+  // An abort, and mostly a peer that closed as well, is the echo of a failure elsewhere: that one is
+  // worth reporting.
   const bool echo = status == ATOLL_ABORTED || status == ATOLL_PEER_LOST;
-  const auto patience = std::chrono::steady_clock::now() + std::chrono::seconds(1);
-  while (echo && !world.failure() && std::chrono::steady_clock::now() < patience) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(5));
-  }
+  if (echo) await_failure(world);
   world.fail(own.what());  // the first reason stays
   const auto first = world.failure();
   const Error error = echo && first ? *first : own;
@@ -170,13 +180,17 @@ void Communicator::Impl::report(atoll_status status, Work::State& state) {
 
 Communicator::Communicator(std::shared_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Communicator::Communicator(Communicator&&) noexcept = default;
-Communicator& Communicator::operator=(Communicator&&) noexcept = default;
+Communicator& Communicator::operator=(Communicator&& other) noexcept {
+  Communicator old(std::move(other));
+  std::swap(impl_, old.impl_);
+  return *this;  // `old` waits for its operations
+}
 
 Communicator::~Communicator() {
   if (!impl_) return;
   try {
     impl_->last_event.synchronize();
-  } catch (const std::exception&) {
+  } catch (...) {
     // Whoever waited for the operation has been told.
   }
 }

@@ -19,8 +19,8 @@ struct AdamWStep {
   View moment1, moment2;  // f32
   View weights_low;       // optional bf16 copy of the weights; count 0: none
   float learning_rate, beta1, beta2, epsilon, weight_decay;
-  const float* steps;  // device address of t, this step included, for the corrections 1 - beta^t
-  const float* scale;  // device address of a factor of the gradient; nullptr: 1; NaN: no step
+  const double* steps;  // device address of t, this step included, for the corrections 1 - beta^t
+  const double* scale;  // device address of a factor of the gradient; nullptr: 1; NaN: no step
 };
 
 struct SgdStep {
@@ -28,7 +28,7 @@ struct SgdStep {
   ConstView gradient;
   View weights_low;
   float learning_rate, weight_decay;
-  const float* scale;
+  const double* scale;
 };
 
 // Element i of the tensor gets mean + deviation * normal(seed, stream, first + i): a function of
@@ -50,7 +50,7 @@ class DeviceOps {
   virtual void reduce(Stream& stream, View dst, ConstView parts, ReduceOp op) = 0;
   // out[b] = sum of squares of block b of src (f32); out is f64, ceil(src.count / norm_block) long.
   virtual void sum_squares(Stream& stream, View out, ConstView src) = 0;
-  // result (f32, 3 elements): the norm sqrt(sum of `blocks` in order, in f64); the factor
+  // result (f64, 3 elements): the norm sqrt(sum of `blocks` in order, in f64); the factor
   // min(1, max_norm / norm) (1 when max_norm is 0; NaN when the norm is not finite); and the number
   // of steps, which grows by one when the norm is finite.
   virtual void clip_factor(Stream& stream, View result, ConstView blocks, float max_norm) = 0;

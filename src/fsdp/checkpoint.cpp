@@ -25,6 +25,8 @@ namespace fs = std::filesystem;
 constexpr std::string_view format_name = "atoll-checkpoint";
 constexpr int format_version = 1;
 constexpr std::uintmax_t max_index_bytes = 256 << 20;
+constexpr int max_index_depth = 8;
+constexpr std::uint64_t max_steps = std::uint64_t{1} << 53;  // what a double counts exactly
 
 fs::path shard_file(const fs::path& folder, std::uint64_t index, std::uint64_t shards) {
   return folder / fmt::format("shard-{:05}-of-{:05}.safetensors", index, shards);
@@ -141,8 +143,14 @@ json read_index(const fs::path& file) {
   }
   if (size > max_index_bytes) throw Error(ErrorCode::bad_data, file.string() + ": too large");
   std::ifstream in(file, std::ios::binary);
+  const auto shallow = [&](int depth, json::parse_event_t, json&) {
+    if (depth > max_index_depth) {
+      throw Error(ErrorCode::bad_data, file.string() + ": nested too deep for a checkpoint");
+    }
+    return true;
+  };
   try {
-    return json::parse(in);
+    return json::parse(in, shallow);
   } catch (const json::parse_error& error) {
     throw Error(ErrorCode::bad_data,
                 fmt::format("{}: byte {}: not JSON", file.string(), error.byte));
@@ -218,6 +226,7 @@ void read_shards(const fs::path& folder, const json& index, Engine& engine,
     shards.push_back(SafetensorsFile::open(shard_file(folder, s, count)));
   }
   Stream& stream = engine.scheduler().stream(Lane::gather);
+  engine.impl().wait_idle_parameters(stream);
   std::vector<float> values;
   for (const auto& unit : tensors_of(engine, optimizer)) {
     const std::uint64_t n = unit.unit->state().layout.shard_elements();
@@ -225,9 +234,11 @@ void read_shards(const fs::path& folder, const json& index, Engine& engine,
     const std::uint64_t elements =
         number_at(index.at("units").at(unit.unit->state().index), "elements", file);
     const auto& slots = unit.unit->state().layout.slots;
-    if (!slots.empty() && elements < slots.back().offset + slots.back().count) {
-      throw Error(ErrorCode::bad_data, fmt::format("{}: unit {} with {} elements", file.string(),
-                                                   unit.unit->name(), elements));
+    const bool short_of = !slots.empty() && elements < slots.back().offset + slots.back().count;
+    if (short_of || elements % count != 0) {
+      throw Error(ErrorCode::bad_data,
+                  fmt::format("{}: unit {} with {} elements in {} shards", file.string(),
+                              unit.unit->name(), elements, count));
     }
     values.resize(n);
     for (const auto& [name, view] : unit.tensors) {
@@ -275,7 +286,11 @@ std::map<std::string, std::string> load(const fs::path& wanted, Engine& engine,
     try {
       check_layout(index, describe(engine, optimizer, {}), file);
       read_shards(folder, index, engine, optimizer);
-      optimizer.set_steps(static_cast<std::int64_t>(number_at(index, "steps", file)));
+      const std::uint64_t steps = number_at(index, "steps", file);
+      if (steps > max_steps) {
+        throw Error(ErrorCode::bad_data, fmt::format("{}: {} steps", file.string(), steps));
+      }
+      optimizer.set_steps(static_cast<std::int64_t>(steps));
       extra = index.at("extra").get<std::map<std::string, std::string>>();
     } catch (const json::exception& error) {
       throw Error(ErrorCode::bad_data, fmt::format("{}: {}", file.string(), error.what()));

@@ -1,6 +1,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <set>
 #include <utility>
 
 #include "core/log.hpp"
@@ -48,6 +49,28 @@ void check_options(const Options& options) {
   }
   if (options.prefetch < 0) {
     throw Error(ErrorCode::invalid_argument, "Engine: prefetch must not be negative");
+  }
+}
+
+// Shapes that make sense, and names that are unique.
+void check_params(std::string_view unit, const std::vector<ParamSpec>& params) {
+  constexpr std::uint64_t largest_unit = std::uint64_t{1} << 48;  // elements
+  std::set<std::string_view> names;
+  std::uint64_t total = 0;
+  for (const auto& param : params) {
+    std::uint64_t count = 1;
+    for (const std::int64_t extent : param.shape) {
+      const bool fits = extent >= 0 &&
+                        (extent == 0 || count <= largest_unit / static_cast<std::uint64_t>(extent));
+      count = fits ? count * static_cast<std::uint64_t>(extent) : largest_unit + 1;
+      if (count > largest_unit) break;
+    }
+    total += count;
+    if (count > largest_unit || total > largest_unit || !names.insert(param.name).second) {
+      throw Error(ErrorCode::invalid_argument,
+                  fmt::format("add_unit({}): parameter {} has an impossible shape or a name in use",
+                              unit, param.name));
+    }
   }
 }
 
@@ -153,8 +176,27 @@ void Engine::Impl::allocate_slots() {
   for (const std::uint64_t elements : plan.gradient_slots) {
     const std::uint64_t bytes = elements * sizeof(float);
     memory.gradients_whole += bytes;
-    gradient_slots.push_back({options.device.allocate(bytes), {}});
+    gradient_slots.push_back({options.device.allocate(bytes), {}, {}});
   }
+}
+
+void Engine::Impl::wait_idle_parameters(Stream& stream) {
+  stream.wait(parameters_ready);
+  stream.wait(passed);
+}
+
+// Waits until nothing uses the buffers any more. Failures have been told to whoever waited for them.
+void Engine::Impl::settle() noexcept {
+  const auto wait = [](const auto& what) {
+    try {
+      what();
+    } catch (...) {
+      return;
+    }
+  };
+  wait([&] { scheduler.synchronize(); });
+  wait([&] { parameters_ready.synchronize(); });
+  wait([&] { passed.synchronize(); });
 }
 
 Engine::Engine(const Mesh& mesh, Options options) {
@@ -163,12 +205,7 @@ Engine::Engine(const Mesh& mesh, Options options) {
 }
 
 Engine::~Engine() {
-  if (!impl_) return;
-  try {
-    impl_->scheduler.synchronize();  // lanes may still use the buffers
-  } catch (const std::exception&) {
-    // Whoever waited for the failed operation has been told.
-  }
+  if (impl_) impl_->settle();
 }
 
 Unit& Engine::add_unit(std::string_view unit_name, std::vector<ParamSpec> params) {
@@ -179,6 +216,7 @@ Unit& Engine::add_unit(std::string_view unit_name, std::vector<ParamSpec> params
   if (impl_->by_name.contains(unit_name)) {
     throw Error(ErrorCode::invalid_argument, fmt::format("add_unit({}): name in use", unit_name));
   }
+  check_params(unit_name, params);
   auto state = std::make_unique<Unit::State>();
   state->name = unit_name;
   state->index = impl_->units.size();

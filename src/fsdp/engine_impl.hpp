@@ -35,7 +35,8 @@ struct Engine::Impl {
   };
   struct GradientSlot {
     Buffer memory;
-    Event free;  // the reduction has read it
+    Event free;                        // the reduction has read it
+    std::optional<std::size_t> owner;  // the unit whose backward is under way
   };
 
   bool sharded() const noexcept { return scheduler.shard_count() > 1; }
@@ -48,6 +49,10 @@ struct Engine::Impl {
   View gathered(const Unit::State& unit, std::size_t position) const;
   View whole_gradient(const Unit::State& unit) const;
 
+  // What writes masters from outside, on `stream`, must wait for both.
+  void wait_idle_parameters(Stream& stream);
+  void settle() noexcept;
+
   // The life of a pass.
   void begin(const PassOptions& pass_options, Stream& compute_stream);
   std::size_t enter(Unit& unit, std::size_t lowest, std::size_t highest, std::string_view what);
@@ -55,7 +60,8 @@ struct Engine::Impl {
   void gather(std::size_t residence);
   void leave(std::size_t position);
   void open_gradient(Unit::State& unit, std::size_t position);
-  void close_gradient(Unit::State& unit, std::size_t position);
+  void check_gradient(const Unit::State& unit) const;
+  void close_gradient(Unit::State& unit);
   void reduce(Unit::State& unit, const Event& written);
   void end() noexcept;
   std::size_t pass_length() const noexcept;
@@ -73,17 +79,20 @@ struct Engine::Impl {
   Buffer masters, lows, gradients, staging;
   std::vector<GatheredSlot> gathered_slots;
   std::vector<GradientSlot> gradient_slots;
-  Event parameters_ready;
+  Event parameters_ready;  // the optimizer has written the masters
+  Event passed;            // compute of the last pass, which may read them
 
   // The pass under way.
   bool active = false;
   PassOptions pass;
   Stream* compute = nullptr;
-  std::size_t position = 0;       // of the next use
-  std::size_t next_gather = 0;    // the first residence that has not been started
-  std::size_t wanted_gather = 0;  // the last residence that should be started
-  std::vector<bool> left;         // by residence: compute has left it
-  std::vector<Work> gathers;      // by residence
+  std::size_t position = 0;         // of the next use
+  std::size_t next_gather = 0;      // the first residence that has not been started
+  std::size_t wanted_gather = 0;    // the last residence that should be started
+  std::vector<bool> left;           // by residence: compute has left it
+  std::vector<int> open_scopes;     // by residence
+  std::vector<int> open_gradients;  // by unit: scopes of its backward
+  std::vector<Work> gathers;        // by residence
 };
 
 }  // namespace atoll_v1::atoll::fsdp

@@ -26,15 +26,19 @@ struct Optimizer::Impl {
   // Norm blocks of this rank, all units in turn; the same of every shard, by rank; and in global
   // order: by unit, then by rank.
   Buffer local_blocks, gathered_blocks, ordered_blocks;
-  Buffer result;                      // f32: norm, factor, steps
-  std::array<float, 3> outcome = {};  // the same, on the host once `known` has happened
+  Buffer result;                       // f64: norm, factor, steps
+  std::array<double, 3> outcome = {};  // the same, on the host once `known` has happened
   Event known;
+  Event done;  // the last step, updates and all
 };
 
 Optimizer::Impl::Impl(Engine& engine_, OptimizerOptions options_)
     : engine(engine_), options(options_) {
   if (!engine.impl().frozen) {
     throw Error(ErrorCode::invalid_argument, "Optimizer: call Engine::freeze() first");
+  }
+  if (!(options.epsilon > 0)) {
+    throw Error(ErrorCode::invalid_argument, "Optimizer: epsilon must be greater than 0");
   }
   allocate_moments();
   allocate_norm();
@@ -69,7 +73,7 @@ void Optimizer::Impl::allocate_norm() {
   const std::uint64_t blocks = engine.memory().parameters / sizeof(float) / norm_block;
   const auto shards = static_cast<std::uint64_t>(engine.scheduler().shard_count());
   local_blocks = device.allocate(blocks * sizeof(double));
-  result = device.allocate(outcome.size() * sizeof(float));
+  result = device.allocate(outcome.size() * sizeof(double));
   set_zero(result);
   if (shards > 1) {
     gathered_blocks = device.allocate(blocks * shards * sizeof(double));
@@ -105,15 +109,15 @@ void Optimizer::Impl::measure(Stream& compute) {
       unit_begin += n;
     }
   }
-  ops.clip_factor(compute, result.view(DType::f32), ordered, options.max_norm);
+  ops.clip_factor(compute, result.view(DType::f64), ordered, options.max_norm);
   compute.copy(outcome.data(), result.data(), result.bytes());
   known = compute.record();
 }
 
 void Optimizer::Impl::update(const Unit::State& unit, float learning_rate, Stream& compute) {
   DeviceOps& ops = engine.device().ops();
-  const float* factor = result.view(DType::f32).part(1, 1).as<float>();
-  const float* steps = result.view(DType::f32).part(2, 1).as<float>();
+  const double* factor = result.view(DType::f64).part(1, 1).as<double>();
+  const double* steps = result.view(DType::f64).part(2, 1).as<double>();
   if (options.kind == OptimizerOptions::Kind::sgd) {
     ops.sgd(compute,
             {unit.master, unit.gradient, unit.low, learning_rate, options.weight_decay, factor});
@@ -132,8 +136,8 @@ Optimizer::Optimizer(Optimizer&&) noexcept = default;
 Optimizer::~Optimizer() {
   if (!impl_) return;
   try {
-    impl_->known.synchronize();  // the last step writes into this object
-  } catch (const std::exception&) {
+    impl_->done.synchronize();  // the last step uses the moments and writes into this object
+  } catch (...) {
     // Whoever waited for the step has been told.
   }
 }
@@ -141,16 +145,22 @@ Optimizer::~Optimizer() {
 void Optimizer::step(float learning_rate, Stream& compute) {
   // Every gradient first: a failed reduction stops the stream before anything is changed.
   impl_->engine.wait_gradients(compute);
-  impl_->measure(compute);
+  try {
+    impl_->measure(compute);
+  } catch (...) {
+    impl_->done = compute.record();  // what was enqueued until now still uses this object
+    throw;
+  }
   for (const auto& unit : impl_->engine.units()) {
     impl_->update(unit->state(), learning_rate, compute);
   }
   impl_->engine.parameters_changed(compute);
+  impl_->done = compute.record();
 }
 
 float Optimizer::grad_norm() {
   impl_->known.synchronize();
-  return impl_->outcome[0];
+  return static_cast<float>(impl_->outcome[0]);
 }
 
 std::int64_t Optimizer::steps() const {
@@ -159,8 +169,8 @@ std::int64_t Optimizer::steps() const {
 }
 
 void Optimizer::set_steps(std::int64_t steps) {
-  impl_->known.synchronize();
-  impl_->outcome[2] = static_cast<float>(steps);
+  impl_->done.synchronize();
+  impl_->outcome[2] = static_cast<double>(steps);
   Stream& stream = impl_->engine.scheduler().stream(Lane::gather);
   stream.copy(impl_->result.data(), impl_->outcome.data(), impl_->result.bytes());
   stream.synchronize();

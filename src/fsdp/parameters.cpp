@@ -35,6 +35,7 @@ std::vector<Segment> Engine::segments() const {
 
 void Engine::initialize(std::uint64_t seed) {
   Stream& stream = impl_->scheduler.stream(Lane::gather);
+  impl_->wait_idle_parameters(stream);
   for (const Segment& segment : segments()) {
     const NormalFill fill{seed, hash_name(segment.unit->name(), segment.param->name), segment.first,
                           segment.param->init.mean, segment.param->init.deviation};
@@ -45,6 +46,7 @@ void Engine::initialize(std::uint64_t seed) {
 
 void Engine::assign(const std::function<void(const Segment&, std::span<float>)>& fill) {
   Stream& stream = impl_->scheduler.stream(Lane::gather);
+  impl_->wait_idle_parameters(stream);
   std::vector<float> values;
   for (const Segment& segment : segments()) {
     values.resize(segment.values.count);
@@ -57,6 +59,7 @@ void Engine::assign(const std::function<void(const Segment&, std::span<float>)>&
 
 void Engine::refresh() {
   Stream& stream = impl_->scheduler.stream(Lane::gather);
+  impl_->wait_idle_parameters(stream);
   for (const auto& unit : impl_->units) {
     const Unit::State& state = unit->state();
     if (state.low.count) impl_->options.device.ops().cast(stream, state.low, state.master);

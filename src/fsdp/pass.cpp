@@ -43,16 +43,20 @@ void Engine::Impl::begin(const PassOptions& pass_options, Stream& compute_stream
     throw Error(ErrorCode::invalid_argument, fmt::format("Engine::begin: micro batch {} of {}",
                                                          pass_options.micro, pass_options.of));
   }
-  active = true;
   pass = pass_options;
   compute = &compute_stream;
   position = 0;
   next_gather = wanted_gather = 0;
   left.assign(plan.residences.size(), false);
+  open_scopes.assign(plan.residences.size(), 0);
+  open_gradients.assign(units.size(), 0);
+  for (auto& slot : gradient_slots) slot.owner.reset();
   gathers.assign(plan.residences.size(), Work());
-  if (!sharded()) return;
-  scheduler.stream(Lane::gather).wait(parameters_ready);
-  if (options.prefetch > 0) gather_ahead(static_cast<std::size_t>(options.prefetch) - 1);
+  (sharded() ? scheduler.stream(Lane::gather) : compute_stream).wait(parameters_ready);
+  if (sharded() && options.prefetch > 0) {
+    gather_ahead(static_cast<std::size_t>(options.prefetch) - 1);
+  }
+  active = true;
 }
 
 // Starts every gather up to and including `residence` whose slot compute has left; leave() starts
@@ -107,23 +111,44 @@ std::size_t Engine::Impl::enter(Unit& unit, std::size_t lowest, std::size_t high
                               what, unit.name(), gathered_slots.size() + 1, gathered_slots.size()));
     }
     if (position == plan.residences[residence].first) gathers[residence].wait(*compute);
+    ++open_scopes[residence];
   }
   return position++;
 }
 
+// Scopes of one unit may be nested: the residence ends with the last of them.
 void Engine::Impl::leave(std::size_t at) {
   if (!sharded()) return;
-  const Residence& residence = plan.residences[plan.residence_of[at]];
-  if (at == std::min(residence.last, pass_length() - 1)) {
-    gathered_slots[residence.slot].free = compute->record();
-    left[plan.residence_of[at]] = true;
-    gather_ahead(wanted_gather);
+  const std::size_t index = plan.residence_of[at];
+  const Residence& residence = plan.residences[index];
+  const bool last_entered = position > std::min(residence.last, pass_length() - 1);
+  if (--open_scopes[index] > 0 || !last_entered) return;
+  gathered_slots[residence.slot].free = compute->record();
+  left[index] = true;
+  gather_ahead(wanted_gather);
+}
+
+// Before the position is taken: a third unit open at once would share a gradient buffer.
+void Engine::Impl::check_gradient(const Unit::State& unit) const {
+  if (!sharded() || position != plan.gradients[unit.index].first) return;
+  const auto& owner = gradient_slots[plan.gradients[unit.index].slot].owner;
+  if (owner) {
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("backward({}): {} units are open already, {} among them", unit.name,
+                            gradient_slots.size(), units[*owner]->name()));
   }
 }
 
 void Engine::Impl::open_gradient(Unit::State& unit, std::size_t at) {
+  ++open_gradients[unit.index];
   const GradientUse& use = plan.gradients[unit.index];
-  if (!sharded() || at != use.first) return;
+  if (at != use.first) return;
+  if (!sharded()) {
+    // A step that was skipped leaves the last reduction across replicas to wait for.
+    if (pass.micro == 0) compute->wait(unit.gradient_final, WaitReason::communication);
+    return;
+  }
+  gradient_slots[use.slot].owner = unit.index;
   compute->wait(gradient_slots[use.slot].free, WaitReason::communication);
   // Slots are shared by units of other layouts, whose values lie in the gaps of this one.
   const View whole = whole_gradient(unit);
@@ -133,10 +158,11 @@ void Engine::Impl::open_gradient(Unit::State& unit, std::size_t at) {
   }
 }
 
-void Engine::Impl::close_gradient(Unit::State& unit, std::size_t at) {
-  const bool last_use = at == plan.gradients[unit.index].last;
-  const bool last_micro = pass.micro + 1 == pass.of;
-  if (!last_use || (!sharded() && !last_micro)) return;
+void Engine::Impl::close_gradient(Unit::State& unit) {
+  const bool over = position > plan.gradients[unit.index].last;
+  if (--open_gradients[unit.index] > 0 || !over) return;
+  if (sharded()) gradient_slots[plan.gradients[unit.index].slot].owner.reset();
+  if (!sharded() && pass.micro + 1 < pass.of) return;
   reduce(unit, compute->record());
 }
 
@@ -146,6 +172,7 @@ void Engine::Impl::reduce(Unit::State& unit, const Event& written) {
     const View whole = whole_gradient(unit);
     const View target =
         pass.micro == 0 ? unit.gradient : staging.view(DType::f32).part(0, unit.gradient.count);
+    if (pass.micro == 0) scheduler.stream(Lane::reduce).wait(unit.gradient_final);
     scheduler.reduce_scatter(whole, target, written);
     gradient_slots[plan.gradients[unit.index].slot].free = scheduler.stream(Lane::reduce).record();
     traffic.shard_bytes += whole.bytes();
@@ -163,8 +190,9 @@ void Engine::Impl::reduce(Unit::State& unit, const Event& written) {
 
 void Engine::Impl::end() noexcept {
   active = false;
-  if (position == pass_length() || !sharded()) return;
   try {
+    passed = compute->record();
+    if (position == pass_length() || !sharded()) return;
     log::warn("a pass ended after {} of {} uses", position, pass_length());
     for (auto& slot : gathered_slots) slot.free = compute->record();
   } catch (const std::exception&) {
@@ -188,6 +216,7 @@ BackwardScope Pass::backward(Unit& unit) {
   if (impl.pass.kind != PassOptions::Kind::train) {
     throw Error(ErrorCode::invalid_argument, "backward: this pass is for evaluation");
   }
+  impl.check_gradient(unit.state());
   const std::size_t position =
       impl.enter(unit, impl.plan.forward_length, impl.plan.sequence.size(), "backward");
   impl.open_gradient(unit.state(), position);
@@ -206,7 +235,7 @@ ForwardScope::~ForwardScope() {
   if (!engine_) return;
   Engine::Impl& impl = engine_->impl();
   try {
-    if (position_ >= impl.plan.forward_length) impl.close_gradient(unit_->state(), position_);
+    if (position_ >= impl.plan.forward_length) impl.close_gradient(unit_->state());
     impl.leave(position_);
   } catch (const std::exception& error) {
     // Only a failed job gets here; whatever waits next reports it.

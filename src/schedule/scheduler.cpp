@@ -1,4 +1,5 @@
 #include <array>
+#include <exception>
 #include <optional>
 #include <utility>
 
@@ -84,7 +85,15 @@ std::string_view Scheduler::backend() const noexcept {
 }
 
 void Scheduler::synchronize() {
-  for (Stream& stream : impl_->streams) stream.synchronize();
+  std::exception_ptr first;
+  for (Stream& stream : impl_->streams) {
+    try {
+      stream.synchronize();
+    } catch (...) {
+      if (!first) first = std::current_exception();
+    }
+  }
+  if (first) std::rethrow_exception(first);
 }
 
 }  // namespace atoll_v1::atoll

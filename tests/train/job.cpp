@@ -29,8 +29,9 @@ RankResult run_rank(atoll::World& world, const train::RunOptions& options,
     });
     for (const fsdp::Segment& segment : engine.segments()) {
       const auto* values = segment.values.as<float>();
-      result.shards[segment.unit->name() + "/" + segment.param->name + "+" +
-                    std::to_string(segment.first)]
+      result
+          .shards[segment.unit->name() + "/" + segment.param->name + "+" +
+                  std::to_string(segment.first)]
           .assign(values, values + segment.values.count);
     }
     result.shard_index = engine.scheduler().shard_index();

@@ -27,6 +27,7 @@ train::RunOptions base(const TemporaryFolder& folder, bool tied = false) {
   options.seq = 128;
   options.global_batch = 5;
   options.lr = 3e-4;
+  options.lr_warmup = 8;  // it, too, goes on
   options.steps = last_step;
   options.threads = 1;
   options.save_checkpoint = false;
@@ -66,8 +67,8 @@ void check_resumes(const train::RunOptions& options) {
     const auto curve = distance(result.run.steps, tail(whole));
     const double weights = distance(result.weights, whole.weights);
     MESSAGE(options.optimizer << ", resumed on " << ranks << " ranks, " << strategy << ": losses "
-                              << curve.loss << ", gradient norms " << curve.grad_norm << ", weights "
-                              << weights);
+                              << curve.loss << ", gradient norms " << curve.grad_norm
+                              << ", weights " << weights);
     CHECK(curve.loss <= 1e-6);
     CHECK(curve.grad_norm <= 1e-5);
     CHECK(weights <= 1e-6);

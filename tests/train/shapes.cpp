@@ -26,6 +26,7 @@ train::RunOptions base(const TemporaryFolder& folder) {
   options.seq = 128;
   options.global_batch = 6;
   options.lr = 3e-4;
+  options.lr_warmup = 0;
   options.steps = 20;
   options.threads = 1;
   options.save_checkpoint = false;
@@ -61,8 +62,9 @@ void check_four_shapes(const train::RunOptions& options) {
     check_ranks_agree(ranks);
     const auto curve = distance(ranks[0].run.steps, reference.run.steps);
     const double weights = distance(ranks[0].weights, reference.weights);
-    MESSAGE(options.model << " " << options.optimizer << " " << strategy << ": losses " << curve.loss
-                          << ", gradient norms " << curve.grad_norm << ", weights " << weights);
+    MESSAGE(options.model << " " << options.optimizer << " " << strategy << ": losses "
+                          << curve.loss << ", gradient norms " << curve.grad_norm << ", weights "
+                          << weights);
     CHECK(curve.loss <= 1e-5);
     CHECK(curve.grad_norm <= 1e-5);
     CHECK(weights <= 1e-5);

@@ -79,6 +79,22 @@ TEST_CASE("avg, min, max, and a destination that is one of the parts") {
   CHECK(a == std::vector<std::int32_t>{4, 2, 9});
 }
 
+TEST_CASE("integers wrap in sums and divide by any number of ranks") {
+  const std::vector<std::uint8_t> part{200};
+  const std::vector<const void*> parts(256, part.data());
+  std::vector<std::uint8_t> out(1);
+  host::reduce(out, parts, ReduceOp::sum);
+  CHECK(out[0] == 0);  // 256 x 200 modulo 256
+  host::reduce(out, std::span(parts).first(2), ReduceOp::avg);
+  CHECK(out[0] == 72);  // (144 of the wrapped sum) / 2
+  host::reduce(out, parts, ReduceOp::avg);
+  CHECK(out[0] == 0);
+  const std::vector<std::int32_t> large{std::numeric_limits<std::int32_t>::max()};
+  std::vector<std::int32_t> wrapped(1);
+  host::reduce(wrapped, std::vector<const void*>{large.data(), large.data()}, ReduceOp::sum);
+  CHECK(wrapped[0] == -2);
+}
+
 TEST_CASE("casts round to nearest even and keep what is special") {
   std::vector<float> values = random_values(5000, 7);
   values.insert(values.end(), {0.0f, -0.0f, std::numeric_limits<float>::infinity(),
@@ -116,20 +132,20 @@ TEST_CASE("the clip factor") {
   const auto device = atoll::Device::host();
   auto stream = device.stream();
   std::vector<double> blocks{9.0, 16.0};
-  std::vector<float> result(3);
+  std::vector<double> result(3);
   const auto factor = [&](float max_norm) {
     device.ops().clip_factor(stream, result, blocks, max_norm);
     stream.synchronize();
-    return result[1];
+    return static_cast<float>(result[1]);
   };
   CHECK(factor(1.0f) == doctest::Approx(0.2));
-  CHECK(result[0] == 5.0f);
+  CHECK(result[0] == 5.0);
   CHECK(factor(10.0f) == 1.0f);
   CHECK(factor(0.0f) == 1.0f);
   blocks[0] = std::numeric_limits<double>::infinity();
-  CHECK(result[2] == 3.0f);  // finite norms so far
+  CHECK(result[2] == 3.0);  // finite norms so far
   CHECK(std::isnan(factor(1.0f)));
-  CHECK(result[2] == 3.0f);
+  CHECK(result[2] == 3.0);
 }
 
 TEST_CASE("adamw and sgd against the formulas in f64") {
@@ -137,7 +153,7 @@ TEST_CASE("adamw and sgd against the formulas in f64") {
   auto w = random_values(n, 1), g = random_values(n, 2);
   std::vector<float> m(n, 0.1f), v(n, 0.2f), sgd_w = w;
   const std::vector<float> w0 = w;
-  const float scale = 0.5f, steps = 2;
+  const double scale = 0.5, steps = 2;
   host::adamw({w, g, m, v, {}, 0.01f, 0.9f, 0.95f, 1e-8f, 0.1f, &steps, &scale});
   host::sgd({sgd_w, g, {}, 0.01f, 0.1f, &scale});
   double worst = 0, worst_sgd = 0;
@@ -156,7 +172,7 @@ TEST_CASE("adamw and sgd against the formulas in f64") {
 
 TEST_CASE("a step without a finite norm changes nothing") {
   std::vector<float> w{1, 2}, g{3, 4}, m{0, 0}, v{0, 0};
-  const float nan = std::nanf(""), steps = 1;
+  const double nan = std::nan(""), steps = 1;
   host::adamw({w, g, m, v, {}, 0.1f, 0.9f, 0.9f, 1e-8f, 0.0f, &steps, &nan});
   host::sgd({w, g, {}, 0.1f, 0.0f, &nan});
   CHECK(w == std::vector<float>{1, 2});

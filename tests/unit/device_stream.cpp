@@ -1,7 +1,10 @@
 #include <doctest/doctest.h>
 
+#include <pthread.h>
+
 #include <atomic>
 #include <chrono>
+#include <memory>
 #include <stdexcept>
 #include <thread>
 #include <vector>
@@ -131,4 +134,36 @@ TEST_CASE("many threads may synchronize with one event") {
   }
   stream.synchronize();
   CHECK(runs == 200);
+}
+
+TEST_CASE("what a skipped task holds is destroyed outside the queue's lock") {
+  const auto device = atoll::Device::host();
+  auto stream = device.stream();
+  stream.enqueue([] { throw std::runtime_error("planted"); });
+  bool touched = false;
+  // The last owner of this object is the task that never runs; its end uses the stream again.
+  struct Held {
+    atoll::Stream& stream;
+    bool& touched;
+    ~Held() {
+      stream.enqueue([] {});
+      touched = true;
+    }
+  };
+  stream.enqueue([held = std::make_shared<Held>(stream, touched)] {});
+  CHECK_THROWS_WITH(stream.synchronize(), "planted");
+  CHECK(touched);
+}
+
+TEST_CASE("the library leaves small threads their stack") {
+  // Static thread-local memory comes out of the stack of every thread of the process.
+  pthread_attr_t attributes;
+  pthread_attr_init(&attributes);
+  pthread_attr_setstacksize(&attributes, 256 * 1024);
+  pthread_t thread{};
+  const int status = pthread_create(
+      &thread, &attributes, [](void*) -> void* { return nullptr; }, nullptr);
+  pthread_attr_destroy(&attributes);
+  REQUIRE(status == 0);
+  pthread_join(thread, nullptr);
 }

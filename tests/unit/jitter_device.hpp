@@ -55,10 +55,14 @@ class JitterStream final : public atoll::StreamBackend {
 
   void enqueue(std::function<void()> work) override { push({std::move(work), nullptr}); }
   void copy(void* dst, const void* src, std::size_t bytes) override {
-    enqueue([=] { std::memmove(dst, src, bytes); });
+    enqueue([=] {
+      if (bytes > 0) std::memmove(dst, src, bytes);
+    });
   }
   void zero(void* dst, std::size_t bytes) override {
-    enqueue([=] { std::memset(dst, 0, bytes); });
+    enqueue([=] {
+      if (bytes > 0) std::memset(dst, 0, bytes);
+    });
   }
   std::shared_ptr<atoll::EventBackend> record() override {
     auto event = std::make_shared<JitterEvent>();

@@ -20,7 +20,8 @@ constexpr const char* examples =
 
 std::string preset_list() {
   std::string list;
-  for (const auto name : train::preset_names()) list += (list.empty() ? "" : ", ") + std::string(name);
+  for (const auto name : train::preset_names())
+    list += (list.empty() ? "" : ", ") + std::string(name);
   return list;
 }
 
@@ -30,8 +31,10 @@ void add_data_flags(CLI::App& app, train::RunOptions& o) {
       ->group("Data");
   app.add_option("--tokenizer", o.tokenizer, "bytes, or a SentencePiece model file")->group("Data");
   app.add_option("--samples", o.samples, "use the first N samples; 0: all")->group("Data");
-  app.add_option("--seq", o.seq, "longest row, in tokens")->group("Data");
-  app.add_option("--global-batch", o.global_batch, "samples per step, over all ranks")->group("Data");
+  app.add_option("--seq", o.seq, "longest row, in tokens; 0: 512, for synthetic:copy 64")
+      ->group("Data");
+  app.add_option("--global-batch", o.global_batch, "samples per step, over all ranks")
+      ->group("Data");
   app.add_option("--micro-batch", o.micro_batch, "rows per forward and backward of a rank")
       ->group("Data");
   const std::map<std::string, train::PadTo> pads{{"longest", train::PadTo::longest},
@@ -42,13 +45,17 @@ void add_data_flags(CLI::App& app, train::RunOptions& o) {
 }
 
 void add_model_flags(CLI::App& app, train::RunOptions& o) {
-  app.add_option("--model", o.model, "a preset (" + preset_list() + ") or a Hugging Face config.json")
+  app.add_option("--model", o.model,
+                 "a preset (" + preset_list() + ") or a Hugging Face config.json")
       ->group("Model");
-  app.add_option("--init", o.init, "folder of Hugging Face safetensors with a config.json to start from")
+  app.add_option("--init", o.init,
+                 "folder of Hugging Face safetensors with a config.json to start from")
       ->group("Model");
   app.add_option("--dtype", o.dtype, "of parameters and activations: f32 or bf16")->group("Model");
-  app.add_option("--recompute", o.recompute, "activation checkpointing: none or layers")->group("Model");
-  app.add_option("--seed", o.seed, "of weights, order of samples and generated data")->group("Model");
+  app.add_option("--recompute", o.recompute, "activation checkpointing: none or layers")
+      ->group("Model");
+  app.add_option("--seed", o.seed, "of weights, order of samples and generated data")
+      ->group("Model");
 }
 
 void add_optimizer_flags(CLI::App& app, train::RunOptions& o) {
@@ -64,12 +71,15 @@ void add_optimizer_flags(CLI::App& app, train::RunOptions& o) {
 }
 
 void add_sharding_flags(CLI::App& app, train::RunOptions& o, int& islands) {
-  app.add_option("--strategy", o.strategy, "no_shard, full_shard or hybrid_shard")->group("Sharding");
-  app.add_option("--mesh", o.mesh, "replicate x shard, as in 2x4; default: planned from the topology")
+  app.add_option("--strategy", o.strategy, "no_shard, full_shard or hybrid_shard")
+      ->group("Sharding");
+  app.add_option("--mesh", o.mesh,
+                 "replicate x shard, as in 2x4; default: planned from the topology")
       ->group("Sharding");
   app.add_option("--islands", islands, "treat the ranks as this many islands; 0: what is found")
       ->group("Sharding");
-  app.add_option("--backend", o.backend, "of collectives: host, mpi, ...; default: the best that works")
+  app.add_option("--backend", o.backend,
+                 "of collectives: host, mpi, ...; default: the best that works")
       ->group("Sharding");
   app.add_option("--prefetch", o.prefetch, "units gathered ahead of compute")->group("Sharding");
   app.add_option("--threads", o.threads, "compute threads of a rank; 0: cores / ranks on the host")
@@ -78,13 +88,17 @@ void add_sharding_flags(CLI::App& app, train::RunOptions& o, int& islands) {
 
 void add_run_flags(CLI::App& app, train::RunOptions& o) {
   app.add_option("--steps", o.steps, "optimizer steps")->group("Run");
-  app.add_option("--warmup-steps", o.warmup_steps, "first steps left out of speed figures")->group("Run");
-  app.add_option("--out", o.out, "folder of results; default results/training/RUN-NAME")->group("Run");
+  app.add_option("--warmup-steps", o.warmup_steps, "first steps left out of speed figures")
+      ->group("Run");
+  app.add_option("--out", o.out, "folder of results; default results/training/RUN-NAME")
+      ->group("Run");
   app.add_option("--run-name", o.run_name, "default MODEL-DATA-STRATEGY")->group("Run");
-  app.add_option("--checkpoint-every", o.checkpoint_every, "steps; 0: only at the end")->group("Run");
+  app.add_option("--checkpoint-every", o.checkpoint_every, "steps; 0: only at the end")
+      ->group("Run");
   app.add_flag("--no-checkpoint{false},--checkpoint", o.save_checkpoint, "whether to save any")
       ->group("Run");
-  app.add_option("--resume", o.resume, "folder of a checkpoint to go on from, at any number of ranks")
+  app.add_option("--resume", o.resume,
+                 "folder of a checkpoint to go on from, at any number of ranks")
       ->group("Run");
   app.add_option("--export", o.export_weights, "safetensors file with the final weights, HF names")
       ->group("Run");
@@ -99,7 +113,8 @@ int train_on(atoll::World& world, const train::RunOptions& options) {
     world.fail(error.what());
     const std::string who = "rank " + std::to_string(world.rank()) + ": ";
     const std::string what = error.what();  // of communicators, it carries the rank already
-    std::fprintf(stderr, "atoll-train: %s%s\n", what.starts_with(who) ? "" : who.c_str(), what.c_str());
+    std::fprintf(stderr, "atoll-train: %s%s\n", what.starts_with(who) ? "" : who.c_str(),
+                 what.c_str());
     return 1;
   }
 }

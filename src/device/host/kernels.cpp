@@ -8,6 +8,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <memory>
 #include <numbers>
 #include <type_traits>
 
@@ -24,7 +25,6 @@ namespace HWY_NAMESPACE {
 
 // Elements of a block that stays in the first-level cache while its parts are combined.
 constexpr std::uint64_t block_elements = 1024;
-constexpr int max_tree_depth = 32;
 
 inline float widen(bfloat16 value) {
   return std::bit_cast<float>(static_cast<std::uint32_t>(value.bits) << 16);
@@ -97,12 +97,23 @@ void cast_views(View dst, ConstView src) {
   ATOLL_ASSERT(false, "cast: floating point types only");
 }
 
+// Integers wrap.
+template <class A>
+A plus(A a, A b) {
+  if constexpr (std::is_integral_v<A>) {
+    using U = std::make_unsigned_t<A>;
+    return static_cast<A>(static_cast<U>(a) + static_cast<U>(b));
+  } else {
+    return a + b;
+  }
+}
+
 template <class A>
 void combine(A* HWY_RESTRICT acc, const A* HWY_RESTRICT right, std::uint64_t n, ReduceOp op) {
   switch (op) {
     case ReduceOp::sum:
     case ReduceOp::avg:
-      for (std::uint64_t i = 0; i < n; ++i) acc[i] = static_cast<A>(acc[i] + right[i]);
+      for (std::uint64_t i = 0; i < n; ++i) acc[i] = plus(acc[i], right[i]);
       return;
     case ReduceOp::min:
       for (std::uint64_t i = 0; i < n; ++i) acc[i] = right[i] < acc[i] ? right[i] : acc[i];
@@ -119,7 +130,7 @@ template <class T, class A>
 struct BlockReducer {
   std::span<const void* const> parts;
   ReduceOp op;
-  A scratch[max_tree_depth][block_elements];
+  A* scratch;  // a block for each level of the tree
 
   void load(A* dst, std::size_t part, std::uint64_t first, std::uint64_t n) const {
     const T* src = static_cast<const T*>(parts[part]) + first;
@@ -131,7 +142,7 @@ struct BlockReducer {
     if (n == 1) return load(dst, lo, first, elements);
     const std::size_t left = std::bit_floor(n - 1);
     run(dst, lo, left, first, elements, depth + 1);
-    A* right = scratch[depth];
+    A* right = scratch + static_cast<std::size_t>(depth) * block_elements;
     run(right, lo + left, n - left, first, elements, depth + 1);
     combine(dst, right, elements, op);
   }
@@ -140,16 +151,19 @@ struct BlockReducer {
 template <class T>
 void reduce_typed(View dst, std::span<const void* const> parts, ReduceOp op) {
   using A = decltype(widen(T{}));
-  static thread_local BlockReducer<T, A> reducer;
-  static thread_local A sum[block_elements];
-  reducer.parts = parts;
-  reducer.op = op;
+  const auto levels = static_cast<std::size_t>(std::bit_width(parts.size())) + 1;
+  const auto memory = std::make_unique_for_overwrite<A[]>(levels * block_elements);
+  A* sum = memory.get();
+  BlockReducer<T, A> reducer{parts, op, sum + block_elements};
   for (std::uint64_t first = 0; first < dst.count; first += block_elements) {
     const std::uint64_t n = std::min(block_elements, dst.count - first);
     reducer.run(sum, 0, parts.size(), first, n, 0);
     if (op == ReduceOp::avg) {
-      const A ranks = static_cast<A>(parts.size());
-      for (std::uint64_t i = 0; i < n; ++i) sum[i] = static_cast<A>(sum[i] / ranks);
+      using Divisor = std::conditional_t<std::is_integral_v<A>, std::int64_t, A>;
+      const auto ranks = static_cast<Divisor>(parts.size());
+      for (std::uint64_t i = 0; i < n; ++i) {
+        sum[i] = static_cast<A>(static_cast<Divisor>(sum[i]) / ranks);
+      }
     }
     T* out = dst.as<T>() + first;
     for (std::uint64_t i = 0; i < n; ++i) out[i] = narrow<T>(sum[i]);
@@ -206,10 +220,10 @@ void adamw_loop(const AdamWStep& s) {
   const float* HWY_RESTRICT g = s.gradient.as<float>();
   float* HWY_RESTRICT m = s.moment1.as<float>();
   float* HWY_RESTRICT v = s.moment2.as<float>();
-  const float scale = s.scale ? *s.scale : 1.0f;
+  const float scale = s.scale ? static_cast<float>(*s.scale) : 1.0f;
   const float keep = 1.0f - s.learning_rate * s.weight_decay;
   const auto correction = [&s](float beta) {
-    return 1.0 - std::pow(static_cast<double>(beta), static_cast<double>(*s.steps));
+    return 1.0 - std::pow(static_cast<double>(beta), *s.steps);
   };
   const auto rate = static_cast<float>(static_cast<double>(s.learning_rate) / correction(s.beta1));
   const auto root = static_cast<float>(1.0 / std::sqrt(correction(s.beta2)));
@@ -224,7 +238,7 @@ void adamw_loop(const AdamWStep& s) {
 void sgd_loop(const SgdStep& s) {
   float* HWY_RESTRICT w = s.weights.as<float>();
   const float* HWY_RESTRICT g = s.gradient.as<float>();
-  const float scale = s.scale ? *s.scale : 1.0f;
+  const float scale = s.scale ? static_cast<float>(*s.scale) : 1.0f;
   const float keep = 1.0f - s.learning_rate * s.weight_decay;
   for (std::uint64_t i = 0; i < s.weights.count; ++i) {
     w[i] = w[i] * keep - s.learning_rate * (g[i] * scale);

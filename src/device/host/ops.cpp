@@ -39,8 +39,8 @@ void HostOps::sum_squares(Stream& stream, View out, ConstView src) {
 }
 
 void HostOps::clip_factor(Stream& stream, View result, ConstView blocks, float max_norm) {
-  ATOLL_ASSERT(result.count == 3 && result.dtype == DType::f32 && blocks.dtype == DType::f64,
-               "clip_factor: f64 blocks in, norm, factor and steps (f32) out");
+  ATOLL_ASSERT(result.count == 3 && result.dtype == DType::f64 && blocks.dtype == DType::f64,
+               "clip_factor: f64 blocks in, norm, factor and steps (f64) out");
   stream.enqueue([=] {
     double sum = 0;
     for (std::uint64_t b = 0; b < blocks.count; ++b) sum += blocks.as<double>()[b];
@@ -48,9 +48,9 @@ void HostOps::clip_factor(Stream& stream, View result, ConstView blocks, float m
     const double factor = !std::isfinite(norm)              ? std::nan("")
                           : max_norm > 0 && norm > max_norm ? static_cast<double>(max_norm) / norm
                                                             : 1.0;
-    result.as<float>()[0] = static_cast<float>(norm);
-    result.as<float>()[1] = static_cast<float>(factor);
-    if (std::isfinite(norm)) result.as<float>()[2] += 1.0f;
+    result.as<double>()[0] = norm;
+    result.as<double>()[1] = factor;
+    if (std::isfinite(norm)) result.as<double>()[2] += 1.0;
   });
 }
 

@@ -17,13 +17,14 @@ void Queue::push(Kind kind, std::function<void()> run) {
 }
 
 void Queue::execute(Task& task) {
-  if (task.kind == Kind::work && error_) return;
-  try {
-    task.run();
-  } catch (...) {
-    fail(std::current_exception());
+  if (task.kind == Kind::always || !error_) {
+    try {
+      task.run();
+    } catch (...) {
+      fail(std::current_exception());
+    }
   }
-  task.run = nullptr;  // captured resources go before the next task starts
+  task.run = nullptr;  // captured resources go now, with no lock held
 }
 
 void Queue::help_until(const std::function<bool()>& done) {

@@ -12,8 +12,10 @@ constexpr std::string_view table_name = "embed_tokens.weight";
 
 WriteMode mode_of(fsdp::WriteMode mode) {
   switch (mode) {
-    case fsdp::WriteMode::overwrite: return WriteMode::overwrite;
-    case fsdp::WriteMode::accumulate: return WriteMode::accumulate;
+    case fsdp::WriteMode::overwrite:
+      return WriteMode::overwrite;
+    case fsdp::WriteMode::accumulate:
+      return WriteMode::accumulate;
   }
   return WriteMode::none;
 }

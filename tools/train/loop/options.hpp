@@ -14,8 +14,8 @@ struct RunOptions {
   std::string init;                 // folder or file of HF safetensors; "": random from the seed
   std::string tokenizer = "bytes";  // or a SentencePiece model
   std::string data = "demo";
-  std::int64_t samples = 0;  // the first N; 0: all
-  std::int32_t seq = 512;
+  std::int64_t samples = 0;       // the first N; 0: all
+  std::int32_t seq = 0;           // longest row; 0: 512, for synthetic:copy 64
   std::int64_t global_batch = 8;  // samples per step, over all ranks
   std::int32_t micro_batch = 1;   // rows per forward and backward of a rank
   PadTo pad_to = PadTo::longest;
@@ -23,7 +23,7 @@ struct RunOptions {
   std::string optimizer = "adamw";  // or sgd
   double lr = 1e-3;
   std::string lr_schedule = "constant";  // or cosine (to a tenth of lr at the last step)
-  std::int64_t lr_warmup = 0;            // steps of linear increase
+  std::int64_t lr_warmup = 20;           // steps of linear increase
   double beta1 = 0.9;
   double beta2 = 0.95;
   double epsilon = 1e-8;
@@ -31,8 +31,8 @@ struct RunOptions {
   double clip = 1.0;  // global norm; 0: off
 
   std::string strategy = "hybrid_shard";
-  std::string mesh;           // "RxS"; "": planned from the topology
-  std::string dtype = "f32";  // of parameters and activations; f32 or bf16
+  std::string mesh;                // "RxS"; "": planned from the topology
+  std::string dtype = "f32";       // of parameters and activations; f32 or bf16
   std::string recompute = "none";  // or layers: activation checkpointing
   std::string backend;
   int prefetch = 1;
@@ -51,7 +51,10 @@ struct RunOptions {
   bool quiet = false;          // no progress line
 };
 
-// Ranges and spellings that need neither files nor ranks. Throws Error(invalid_argument) that names
+// With figures in the place of those that say "what suits the data".
+RunOptions resolved(RunOptions options);
+
+// Ranges and spellings that need neither files nor ranks; of resolved options. Throws Error(invalid_argument) that names
 // the flag.
 void check(const RunOptions& options);
 

@@ -55,7 +55,8 @@ int cores_allowed() {
 int compute_threads(const atoll::World& world, const RunOptions& options) {
   const int told = options.threads > 0 ? options.threads : world.config().threads;
   const auto cores = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
-  const int fair = std::max(1, static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN)) / world.local_size());
+  const int fair =
+      std::max(1, static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN)) / world.local_size());
   const int threads = told > 0 ? told : fair;
   if (cores_allowed() < threads) {
     atoll::log::warn(
@@ -68,7 +69,8 @@ int compute_threads(const atoll::World& world, const RunOptions& options) {
 
 // Every rank's `mine`, compared with rank 0's; `tell` describes a difference.
 template <class Tell>
-void compare(atoll::World& world, std::string_view subject, const std::string& mine, const Tell& tell) {
+void compare(atoll::World& world, std::string_view subject, const std::string& mine,
+             const Tell& tell) {
   const auto all = world.exchange(fmt::format("train/setup/{}", subject), mine);
   for (std::size_t rank = 1; rank < all.size(); ++rank) {
     if (all[rank] == all[0]) continue;
@@ -93,12 +95,10 @@ void compare_ranks(atoll::World& world, const RunOptions& options, const ModelCo
   auto flags = to_json(options);
   flags.erase("threads");
   compare(world, "flags", flags.dump(), flag_difference);
-  compare(world, "model", hf_config_json(model, options.dtype), [](auto&&...) {
-    return "another model than rank 0 (another copy of config.json?)";
-  });
-  compare(world, "data", fmt::format("{:016x}", dataset.fingerprint()), [](auto&&...) {
-    return "other training data than rank 0 (another copy of the file?)";
-  });
+  compare(world, "model", hf_config_json(model, options.dtype),
+          [](auto&&...) { return "another model than rank 0 (another copy of config.json?)"; });
+  compare(world, "data", fmt::format("{:016x}", dataset.fingerprint()),
+          [](auto&&...) { return "other training data than rank 0 (another copy of the file?)"; });
 }
 
 }  // namespace
@@ -121,7 +121,8 @@ std::string hf_name(const ModelConfig& model, std::string_view unit, std::string
       if (spec.name == param) return spec.hf_name;
     }
   }
-  throw atoll::Error(atoll::ErrorCode::not_found, fmt::format("the model has no {}.{}", unit, param));
+  throw atoll::Error(atoll::ErrorCode::not_found,
+                     fmt::format("the model has no {}.{}", unit, param));
 }
 
 }  // namespace train

@@ -3,10 +3,13 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <charconv>
 #include <chrono>
 #include <filesystem>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <sstream>
 #include <thread>
 
 #include "atoll/checkpoint.hpp"
@@ -53,6 +56,23 @@ fsdp::OptimizerOptions optimizer_options(const RunOptions& options) {
   optimizer.weight_decay = static_cast<float>(options.weight_decay);
   optimizer.max_norm = static_cast<float>(options.clip);
   return optimizer;
+}
+
+// Of the run that saved the checkpoint; a step that changed nothing counts here too.
+std::int64_t steps_done(const std::map<std::string, std::string>& extra,
+                        const std::string& folder) {
+  const auto found = extra.find("step");
+  std::int64_t steps = -1;
+  if (found != extra.end()) {
+    const char* end = found->second.data() + found->second.size();
+    const auto parsed = std::from_chars(found->second.data(), end, steps);
+    if (parsed.ec != std::errc() || parsed.ptr != end) steps = -1;
+  }
+  if (steps < 0) {
+    throw atoll::Error(atoll::ErrorCode::bad_data,
+                       folder + ": the checkpoint does not say after which step it was saved");
+  }
+  return steps;
 }
 
 // What rank 0 leaves behind and shows; the other ranks have none.
@@ -110,8 +130,9 @@ class Trainer {
 };
 
 BatchOptions batch_options(const RunOptions& options, const Tokenizer& tokenizer) {
-  return {options.global_batch, options.micro_batch, options.seq,
-          options.data == "synthetic:copy" ? 0 : tokenizer.pad(), options.seed, options.pad_to};
+  return {options.global_batch, options.micro_batch,
+          options.seq,          options.data == "synthetic:copy" ? 0 : tokenizer.pad(),
+          options.seed,         options.pad_to};
 }
 
 Trainer::Trainer(atoll::World& world, const RunOptions& options)
@@ -124,8 +145,9 @@ Trainer::Trainer(atoll::World& world, const RunOptions& options)
       ops_({.threads = setup_.threads}),
       decoder_(setup_.model, ops_),
       compute_(device_.stream({.name = "compute"})),
-      totals_(atoll::Communicator::open(setup_.mesh.axis("world"),
-                                        {.name = "totals", .backend = options.backend, .device = device_})) {
+      totals_(atoll::Communicator::open(
+          setup_.mesh.axis("world"),
+          {.name = "totals", .backend = options.backend, .device = device_})) {
   add_units(engine_, setup_.model);
   optimizer_.emplace(engine_, optimizer_options(options_));
   ActivationPlan plan;
@@ -141,7 +163,8 @@ Trainer::Trainer(atoll::World& world, const RunOptions& options)
   start_weights();
   out_ = run_directory(options_.out, run_name(options_));
   const double peak = peak_of_rank(plan.compute);
-  metrics_.emplace(SpeedBase{options_.warmup_steps, parameter_count(setup_.model), peak, world.size()});
+  metrics_.emplace(
+      SpeedBase{options_.warmup_steps, parameter_count(setup_.model), peak, world.size()});
   if (world.rank() == 0) {
     make_directory(out_);
     report_.emplace(out_, options_, first_step_);
@@ -166,8 +189,7 @@ Trainer::~Trainer() {
 
 void Trainer::start_weights() {
   if (!options_.resume.empty()) {
-    fsdp::load(options_.resume, engine_, *optimizer_);
-    first_step_ = optimizer_->steps();
+    first_step_ = steps_done(fsdp::load(options_.resume, engine_, *optimizer_), options_.resume);
     return;
   }
   if (options_.init.empty()) return engine_.initialize(options_.seed);
@@ -201,14 +223,16 @@ void Trainer::announce() {
   for (const auto& line : setup_.dataset.warnings) atoll::log::warn("{}", line);
   for (const auto& line : setup_.mesh.findings()) atoll::log::warn("{}", line);
   const auto shape = engine_.sharding();
-  atoll::log::info("{}: {:.2f} M parameters, {} on {}, {} over {} ranks as {}x{} (replicate x shard) on "
-                   "backend {}: {}",
-                   setup_.model.name, static_cast<double>(parameter_count(setup_.model)) / 1e6,
-                   options_.dtype, device_.name(), options_.strategy, world_.size(), shape.replicate,
-                   shape.shard, engine_.backend(), setup_.mesh.reason());
+  atoll::log::info(
+      "{}: {:.2f} M parameters, {} on {}, {} over {} ranks as {}x{} (replicate x shard) on "
+      "backend {}: {}",
+      setup_.model.name, static_cast<double>(parameter_count(setup_.model)) / 1e6, options_.dtype,
+      device_.name(), options_.strategy, world_.size(), shape.replicate, shape.shard,
+      engine_.backend(), setup_.mesh.reason());
   atoll::log::info("{} samples of {}, {} a step; results in {}", setup_.dataset.size(),
                    setup_.dataset.name(), options_.global_batch, out_.string());
-  atoll::log::info("{}", engine_.memory().to_string());
+  std::istringstream table(engine_.memory().to_string());
+  for (std::string line; std::getline(table, line);) atoll::log::info("{}", line);
   auto args = to_json(options_);
   args["mesh"] = setup_.mesh.to_string();
   args["world_size"] = world_.size();
@@ -305,11 +329,15 @@ void Trainer::finish(RunResult& result, double wall_seconds) {
                          });
   }
   std::int64_t peak = 0;
-  for (const auto& bytes : world_.exchange("train/peak_memory", std::to_string(peak_resident_bytes()))) {
+  for (const auto& bytes :
+       world_.exchange("train/peak_memory", std::to_string(peak_resident_bytes()))) {
     peak = std::max<std::int64_t>(peak, std::stoll(bytes));
   }
   if (!report_) return;
   report_->progress.finish();
+  if (result.steps.empty()) {  // what the finished run left stays
+    return atoll::log::warn("the checkpoint has all of {} steps: nothing was done", options_.steps);
+  }
   const auto shape = engine_.sharding();
   RunInfo info;
   info.run_name = run_name(options_);
@@ -320,7 +348,9 @@ void Trainer::finish(RunResult& result, double wall_seconds) {
   info.replicate = shape.replicate;
   info.shard = shape.shard;
   info.dtype = options_.dtype;
-  info.peak_source = fmt::format("this rank's share of the machine: oneDNN matrix products, {} threads, measured at the start", setup_.threads);
+  info.peak_source = fmt::format(
+      "this rank's share of the machine: oneDNN matrix products, {} threads, measured at the start",
+      setup_.threads);
   info.peak_memory_bytes = peak;
   info.wall_time_s = wall_seconds;
   write_json_atomic(out_ / "metrics.json", metrics_json(info, metrics_->base(), result.summary));
@@ -329,7 +359,7 @@ void Trainer::finish(RunResult& result, double wall_seconds) {
 }  // namespace
 
 RunResult run(atoll::World& world, const RunOptions& options, const Inspect& inspect) {
-  Trainer trainer(world, options);
+  Trainer trainer(world, resolved(options));
   try {
     RunResult result = trainer.run();
     if (inspect) inspect(trainer.engine());

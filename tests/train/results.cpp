@@ -1,0 +1,176 @@
+// The files that a run leaves: metrics.json under the names that others use, run_args.json,
+// steps.jsonl and a checkpoint.
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "../unit/train_data_temporary.hpp"
+#include "job.hpp"
+
+using namespace train_test;
+using nlohmann::json;
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr int steps = 8;
+
+train::RunOptions base(const TemporaryFolder& folder) {
+  train::RunOptions options;
+  options.model = folder.write("small.json", small_model_json(false)).string();
+  options.out = (folder.path() / "results" / "run").string();
+  options.run_name = "a-run";
+  options.samples = 40;
+  options.seq = 128;
+  options.global_batch = 6;
+  options.steps = steps;
+  options.warmup_steps = 3;
+  options.mesh = "2x2";
+  options.threads = 1;
+  options.quiet = true;
+  return options;
+}
+
+json read_json(const fs::path& file) { return json::parse(TemporaryFolder::read(file)); }
+
+std::vector<json> read_lines(const fs::path& file) {
+  std::vector<json> lines;
+  std::istringstream in(TemporaryFolder::read(file));
+  for (std::string line; std::getline(in, line);) lines.push_back(json::parse(line));
+  return lines;
+}
+
+void check_positive(const json& object, const std::vector<std::string>& names) {
+  for (const auto& name : names) {
+    CAPTURE(name);
+    REQUIRE(object.contains(name));
+    REQUIRE(object[name].is_number());
+    CHECK(object[name].get<double>() > 0);
+  }
+}
+
+void check_fraction(const json& object, const std::string& name) {
+  CAPTURE(name);
+  REQUIRE(object.contains(name));
+  REQUIRE(object[name].is_number());
+  CHECK(object[name].get<double>() >= 0);
+  CHECK(object[name].get<double>() <= 1);
+}
+
+void check_metrics(const json& metrics, const train::RunResult& run) {
+  check_positive(metrics, {"wall_time_s", "approx_tokens_per_rank", "approx_tokens_per_s_per_rank",
+                           "tokens_per_s", "steps_per_s", "samples_per_s", "valid_tokens_per_s",
+                           "padded_tokens_per_s", "tflops", "tflops_6n", "mfu", "mfu_6n",
+                           "peak_flops_per_rank", "peak_memory_bytes", "parameters", "loss_first",
+                           "loss_last", "loss_min"});
+  for (const auto* name : {"exposed_comm_fraction", "compute_fraction", "padding_fraction"}) {
+    check_fraction(metrics, name);
+  }
+  CHECK(metrics["world_size"] == 4);
+  CHECK(metrics["gpu0"].is_null());
+  CHECK(metrics["bf16"] == false);
+  CHECK(metrics["engine"]["name"] == "atoll");  // in the place of `torch`
+  CHECK(metrics["engine"]["version"].is_string());
+  CHECK(metrics["dataset"] == "demo");
+  CHECK(metrics["tokenizer"] == "bytes");
+  CHECK(metrics["fsdp"] == metrics["strategy"]);
+  CHECK(metrics["run_name"] == "a-run");
+  CHECK(metrics["model"].get<std::string>().ends_with("small.json"));
+  CHECK(metrics["steps"] == steps);
+  CHECK(metrics["warmup_steps"] == 3);
+  CHECK(metrics["loss_first"].get<double>() == doctest::Approx(run.steps.front().loss));
+  double sum = 0;
+  for (const auto& step : run.steps) sum += step.loss;
+  CHECK(metrics["loss_last"].get<double>() == doctest::Approx(sum / steps));
+}
+
+}  // namespace
+
+TEST_CASE("a run leaves its figures") {
+  const TemporaryFolder folder;
+  auto options = base(folder);
+  const std::vector<std::pair<std::string, std::string>> meshes{
+      {"no_shard", "4x1"}, {"full_shard", "1x4"}, {"hybrid_shard", "2x2"}};
+  for (const auto& [strategy, mesh] : meshes) {
+    CAPTURE(strategy);
+    options.strategy = strategy;
+    const auto ranks = run_job(4, options);
+    const auto metrics = read_json(fs::path(options.out) / "metrics.json");
+    check_metrics(metrics, ranks[0].run);
+    CHECK(metrics["strategy"] == strategy);
+    CHECK(metrics["mesh"] == mesh);
+    CHECK(fs::exists(fs::path(options.out) / "checkpoint" / "index.json"));
+  }
+}
+
+TEST_CASE("a run leaves its arguments") {
+  const TemporaryFolder folder;
+  const auto options = base(folder);
+  run_job(4, options);
+  const auto args = read_json(fs::path(options.out) / "run_args.json");
+  const auto told = train::to_json(options);
+  for (const auto& [name, value] : told.items()) {
+    CAPTURE(name);
+    REQUIRE(args.contains(name));
+    CHECK(args[name] == value);
+  }
+  CHECK(args["mesh"] == "2x2");
+  CHECK(args["world_size"] == 4);
+  CHECK(args["threads"] == 1);
+}
+
+TEST_CASE("a run leaves its curve, and a resumed run goes on with it") {
+  const TemporaryFolder folder;
+  auto options = base(folder);
+  options.steps = 5;
+  auto first = run_job(4, options).front().run.steps;
+  options.steps = steps;
+  options.resume = (fs::path(options.out) / "checkpoint").string();
+  const auto second = run_job(2,
+                              [&] {
+                                auto fewer = options;
+                                fewer.mesh = "1x2";
+                                return fewer;
+                              }())
+                          .front()
+                          .run.steps;
+  first.insert(first.end(), second.begin(), second.end());
+  const auto lines = read_lines(fs::path(options.out) / "steps.jsonl");
+  REQUIRE(lines.size() == steps);
+  for (std::size_t i = 0; i < lines.size(); ++i) {
+    CAPTURE(i);
+    CHECK(lines[i]["step"] == i + 1);
+    CHECK(lines[i]["loss"].get<double>() == doctest::Approx(first[i].loss));
+    CHECK(lines[i]["samples"] == (i == 6 ? 4 : 6));  // 40 samples: the last step of an epoch has 4
+    check_positive(lines[i], {"loss", "learning_rate", "grad_norm", "seconds", "tokens",
+                              "valid_tokens", "tokens_per_s", "tflops", "mfu"});
+    check_fraction(lines[i], "exposed_comm_fraction");
+  }
+}
+
+TEST_CASE("a checkpoint that has all steps already leaves nothing to do") {
+  const TemporaryFolder folder;
+  auto options = base(folder);
+  const auto trained = run_job(4, options).front();
+  options.resume = (fs::path(options.out) / "checkpoint").string();
+  const auto again = run_job(4, options).front();
+  CHECK(again.run.steps.empty());
+  const bool same = again.weights == trained.weights;
+  CHECK(same);
+  CHECK(read_lines(fs::path(options.out) / "steps.jsonl").size() == steps);
+  CHECK(read_json(fs::path(options.out) / "metrics.json")["steps"] == steps);
+}
+
+TEST_CASE("the length of rows suits the data unless it is told") {
+  train::RunOptions options;
+  CHECK(train::resolved(options).seq == 512);
+  options.data = "synthetic:copy";
+  CHECK(train::resolved(options).seq == 64);
+  options.seq = 100;
+  CHECK(train::resolved(options).seq == 100);
+}

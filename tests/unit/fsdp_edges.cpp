@@ -1,0 +1,193 @@
+// The edges of the engine: calls in unusual order, several scopes at once, steps that are skipped,
+// objects that end while streams still work.
+#include <doctest/doctest.h>
+
+#include <chrono>
+#include <optional>
+#include <thread>
+
+#include "atoll/optimizer.hpp"
+#include "fsdp/engine_impl.hpp"
+#include "thread_ranks.hpp"
+
+using namespace atoll_test;
+using namespace std::chrono_literals;
+namespace fsdp = atoll::fsdp;
+using fsdp::Engine;
+using fsdp::Strategy;
+
+namespace {
+
+void fill(atoll::Stream& compute, const atoll::View& view, float value,
+          std::chrono::milliseconds delay = 0ms) {
+  compute.enqueue([=] {
+    std::this_thread::sleep_for(delay);
+    std::fill_n(view.as<float>(), view.count, value);
+  });
+}
+
+// A pass in which every gradient is `value` everywhere, written after `delay`.
+void train(Engine& engine, atoll::Stream& compute, float value,
+           std::chrono::milliseconds delay = 0ms) {
+  auto pass = engine.begin({}, compute);
+  for (const auto& unit : engine.units()) const auto w = pass.forward(*unit);
+  for (auto unit = engine.units().rbegin(); unit != engine.units().rend(); ++unit) {
+    const auto w = pass.backward(**unit);
+    fill(compute, w.grad("w").view, value, delay);
+  }
+}
+
+void add_units(Engine& engine, std::initializer_list<const char*> names, std::int64_t elements) {
+  for (const char* name : names) engine.add_unit(name, {{"w", {elements}}});
+  engine.freeze({names.begin(), names.end()});
+}
+
+void set_all(Engine& engine, float value) {
+  engine.assign(
+      [=](const auto&, std::span<float> out) { std::fill(out.begin(), out.end(), value); });
+}
+
+constexpr fsdp::OptimizerOptions plain_sgd{.kind = fsdp::OptimizerOptions::Kind::sgd,
+                                           .max_norm = 0};
+
+}  // namespace
+
+TEST_CASE("values assigned after a step stay, whatever compute was still doing") {
+  auto world = atoll::World::single();
+  Engine engine(atoll::Mesh::make(world, {1, 1}));
+  add_units(engine, {"a"}, 8);
+  fsdp::Optimizer optimizer(engine, plain_sgd);
+  auto compute = engine.device().stream();
+  train(engine, compute, 1.0f, 50ms);
+  optimizer.step(1.0f, compute);
+  set_all(engine, 7.0f);
+  compute.synchronize();
+  CHECK(engine.segments()[0].values.as<float>()[0] == 7.0f);
+}
+
+TEST_CASE("a pass on another stream sees the weights of the last step") {
+  auto world = atoll::World::single();
+  Engine engine(atoll::Mesh::make(world, {1, 1}));
+  add_units(engine, {"a"}, 8);
+  set_all(engine, 7.0f);
+  fsdp::Optimizer optimizer(engine, plain_sgd);
+  auto compute = engine.device().stream(), other = engine.device().stream();
+  train(engine, compute, 1.0f, 50ms);
+  optimizer.step(1.0f, compute);
+  float seen = 0;
+  {
+    auto pass = engine.begin({fsdp::PassOptions::Kind::eval, 0, 1}, other);
+    const auto w = pass.forward(engine.unit("a"));
+    other.enqueue([v = w["w"], &seen] { seen = v.as<float>()[0]; });
+  }
+  other.synchronize();
+  compute.synchronize();
+  CHECK(seen == 6.0f);
+}
+
+TEST_CASE("without an optimizer step in between, the next gradients wait for the last reduction") {
+  for (const auto strategy : {Strategy::no_shard, Strategy::hybrid_shard}) {
+    const int shards = strategy == Strategy::no_shard ? 1 : 2;
+    CAPTURE(fsdp::name(strategy));
+    run_thread_ranks(2 * shards, [&](atoll::World& world) {
+      Engine engine(atoll::Mesh::make(world, {2, shards}), {.strategy = strategy});
+      add_units(engine, {"a"}, 1 << 18);
+      engine.initialize(1);
+      auto compute = engine.device().stream();
+      train(engine, compute, 1.0f, world.rank() == 1 ? 100ms : 0ms);
+      train(engine, compute, 10.0f);
+      engine.wait_gradients(compute);
+      compute.synchronize();
+      const auto gradient = engine.unit("a").state().gradient;
+      const float expected = 10.0f * static_cast<float>(world.size());
+      std::size_t wrong = 0;
+      for (std::uint64_t i = 0; i < 1 << 16; ++i) wrong += gradient.as<float>()[i] != expected;
+      if (wrong != 0) throw std::runtime_error(std::to_string(wrong) + " gradients are wrong");
+      world.barrier();
+    });
+  }
+}
+
+TEST_CASE("two units may be open in backward, a third is refused") {
+  run_thread_ranks(2, [](atoll::World& world) {
+    Engine engine(atoll::Mesh::make(world, {1, 2}),
+                  {.strategy = Strategy::full_shard, .prefetch = 3});
+    add_units(engine, {"a", "b", "c"}, 8192);
+    engine.initialize(1);
+    auto compute = engine.device().stream();
+    {
+      auto pass = engine.begin({}, compute);
+      for (const auto& unit : engine.units()) const auto w = pass.forward(*unit);
+      {
+        const auto c = pass.backward(engine.unit("c"));
+        const auto b = pass.backward(engine.unit("b"));
+        fill(compute, c.grad("w").view, 3.0f);
+        fill(compute, b.grad("w").view, 2.0f);
+        CHECK_THROWS_AS(pass.backward(engine.unit("a")), atoll::Error);
+      }
+      const auto a = pass.backward(engine.unit("a"));
+      fill(compute, a.grad("w").view, 1.0f);
+    }
+    engine.wait_gradients(compute);
+    compute.synchronize();
+    for (const auto& [name, value] : {std::pair{"a", 2.0f}, {"b", 4.0f}, {"c", 6.0f}}) {
+      CHECK(engine.unit(name).state().gradient.as<float>()[0] == value);
+    }
+    world.barrier();
+  });
+}
+
+TEST_CASE("a unit stays gathered as long as any scope of it is open") {
+  run_thread_ranks(2, [](atoll::World& world) {
+    Engine engine(atoll::Mesh::make(world, {1, 2}), {.strategy = Strategy::full_shard});
+    add_units(engine, {"a", "b", "c"}, 8192);
+    engine.assign([](const fsdp::Segment& segment, std::span<float> out) {
+      std::fill(out.begin(), out.end(), static_cast<float>(segment.unit->name()[0] - 'a' + 1));
+    });
+    auto compute = engine.device().stream();
+    float seen = 0;
+    {
+      auto pass = engine.begin({}, compute);
+      for (const char* name : {"a", "b"}) const auto w = pass.forward(engine.unit(name));
+      std::optional<fsdp::ForwardScope> outer(pass.forward(engine.unit("c")));
+      { const auto w = pass.backward(engine.unit("c")); }
+      { const auto w = pass.backward(engine.unit("b")); }
+      compute.enqueue([v = (*outer)["w"], &seen] {
+        std::this_thread::sleep_for(50ms);
+        seen = v.as<float>()[0];
+      });
+      CHECK_THROWS_AS(pass.backward(engine.unit("a")), atoll::Error);  // c still has its slot
+      outer.reset();
+      const auto w = pass.backward(engine.unit("a"));
+    }
+    compute.synchronize();
+    CHECK(seen == 3.0f);
+    world.barrier();
+  });
+}
+
+TEST_CASE("objects that end while a step is under way wait for it") {
+  run_thread_ranks(2, [](atoll::World& world) {
+    auto compute = atoll::Device::host().stream();
+    {
+      Engine engine(atoll::Mesh::make(world, {1, 2}), {.strategy = Strategy::full_shard});
+      add_units(engine, {"a", "b"}, 1 << 18);
+      engine.initialize(1);
+      fsdp::Optimizer optimizer(engine);
+      train(engine, compute, 1.0f, 30ms);
+      optimizer.step(0.1f, compute);
+    }
+    compute.synchronize();
+    CHECK(compute.record().backend() != nullptr);
+  });
+}
+
+TEST_CASE("impossible parameters are refused") {
+  auto world = atoll::World::single();
+  Engine engine(atoll::Mesh::make(world, {1, 1}));
+  CHECK_THROWS_AS(engine.add_unit("a", {{"w", {-1}}, {"v", {1000}}}), atoll::Error);
+  CHECK_THROWS_AS(engine.add_unit("a", {{"w", {1}}, {"w", {1}}}), atoll::Error);
+  CHECK_THROWS_AS(engine.add_unit("a", {{"w", {std::int64_t{1} << 40, std::int64_t{1} << 40}}}),
+                  atoll::Error);
+  CHECK_NOTHROW(engine.add_unit("a", {{"w", {0}}, {"scalar", {}}}));
+}
