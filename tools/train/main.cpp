@@ -2,7 +2,6 @@
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <exception>
-#include <map>
 
 #include "atoll/world.hpp"
 #include "loop/trainer.hpp"
@@ -37,10 +36,7 @@ void add_data_flags(CLI::App& app, train::RunOptions& o) {
       ->group("Data");
   app.add_option("--micro-batch", o.micro_batch, "rows per forward and backward of a rank")
       ->group("Data");
-  const std::map<std::string, train::PadTo> pads{{"longest", train::PadTo::longest},
-                                                 {"seq", train::PadTo::seq}};
   app.add_option("--pad-to", o.pad_to, "length of rows: longest (of the micro batch) or seq")
-      ->transform(CLI::CheckedTransformer(pads))
       ->group("Data");
 }
 
@@ -49,12 +45,14 @@ void add_model_flags(CLI::App& app, train::RunOptions& o) {
                  "a preset (" + preset_list() + ") or a Hugging Face config.json")
       ->group("Model");
   app.add_option("--init", o.init,
-                 "folder of Hugging Face safetensors with a config.json to start from")
+                 "start from Hugging Face safetensors: a folder with a config.json, which replaces "
+                 "--model, or one file beside it")
       ->group("Model");
   app.add_option("--dtype", o.dtype, "of parameters and activations: f32 or bf16")->group("Model");
   app.add_option("--recompute", o.recompute, "activation checkpointing: none or layers")
       ->group("Model");
   app.add_option("--seed", o.seed, "of weights, order of samples and generated data")
+      ->check(CLI::NonNegativeNumber)
       ->group("Model");
 }
 
@@ -77,6 +75,7 @@ void add_sharding_flags(CLI::App& app, train::RunOptions& o, int& islands) {
                  "replicate x shard, as in 2x4; default: planned from the topology")
       ->group("Sharding");
   app.add_option("--islands", islands, "treat the ranks as this many islands; 0: what is found")
+      ->check(CLI::NonNegativeNumber)
       ->group("Sharding");
   app.add_option("--backend", o.backend,
                  "of collectives: host, mpi, ...; default: the best that works")
@@ -135,7 +134,11 @@ int main(int argc, char** argv) {
   app.failure_message([](const CLI::App*, const CLI::Error& error) {
     return std::string("atoll-train: ") + error.what() + " (--help lists the flags)\n";
   });
-  CLI11_PARSE(app, argc, argv);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : 2;
+  }
   try {
     auto config = atoll::Config::from_env();
     if (islands > 0) config.islands = islands;

@@ -32,16 +32,6 @@ void require_one_of(const std::string& value, std::string_view flag,
                      fmt::format("{} {}: use one of {}", flag, value, list));
 }
 
-std::string_view name_of(PadTo pad_to) {
-  switch (pad_to) {
-    case PadTo::longest:
-      return "longest";
-    case PadTo::seq:
-      return "seq";
-  }
-  return "?";
-}
-
 }  // namespace
 
 RunOptions resolved(RunOptions options) {
@@ -70,6 +60,7 @@ void check(const RunOptions& options) {
   require_one_of(options.optimizer, "--optimizer", {"adamw", "sgd"});
   require_one_of(options.lr_schedule, "--lr-schedule", {"constant", "cosine"});
   require_one_of(options.dtype, "--dtype", {"f32", "bf16"});
+  require_one_of(options.pad_to, "--pad-to", {"longest", "seq"});
   require_one_of(options.recompute, "--recompute", {"none", "layers"});
   require_one_of(options.strategy, "--strategy", {"no_shard", "full_shard", "hybrid_shard"});
   if (!options.mesh.empty()) atoll::parse_mesh(options.mesh);
@@ -84,7 +75,7 @@ nlohmann::json to_json(const RunOptions& o) {
           {"seq", o.seq},
           {"global_batch", o.global_batch},
           {"micro_batch", o.micro_batch},
-          {"pad_to", name_of(o.pad_to)},
+          {"pad_to", o.pad_to},
           {"optimizer", o.optimizer},
           {"lr", o.lr},
           {"lr_schedule", o.lr_schedule},

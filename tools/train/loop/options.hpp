@@ -5,8 +5,6 @@
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 
-#include "data/batches.hpp"
-
 namespace train {
 
 struct RunOptions {
@@ -14,11 +12,11 @@ struct RunOptions {
   std::string init;                 // folder or file of HF safetensors; "": random from the seed
   std::string tokenizer = "bytes";  // or a SentencePiece model
   std::string data = "demo";
-  std::int64_t samples = 0;       // the first N; 0: all
-  std::int32_t seq = 0;           // longest row; 0: 512, for synthetic:copy 64
-  std::int64_t global_batch = 8;  // samples per step, over all ranks
-  std::int32_t micro_batch = 1;   // rows per forward and backward of a rank
-  PadTo pad_to = PadTo::longest;
+  std::int64_t samples = 0;        // the first N; 0: all
+  std::int32_t seq = 0;            // longest row; 0: 512, for synthetic:copy 64
+  std::int64_t global_batch = 8;   // samples per step, over all ranks
+  std::int32_t micro_batch = 1;    // rows per forward and backward of a rank
+  std::string pad_to = "longest";  // or seq: length of rows
 
   std::string optimizer = "adamw";  // or sgd
   double lr = 1e-3;
@@ -51,11 +49,11 @@ struct RunOptions {
   bool quiet = false;          // no progress line
 };
 
-// With figures in the place of those that say "what suits the data".
+// With the defaults that depend on the data filled in.
 RunOptions resolved(RunOptions options);
 
-// Ranges and spellings that need neither files nor ranks; of resolved options. Throws Error(invalid_argument) that names
-// the flag.
+// Ranges and spellings that need neither files nor ranks; of resolved options. Throws
+// Error(invalid_argument) that names the flag.
 void check(const RunOptions& options);
 
 nlohmann::json to_json(const RunOptions& options);

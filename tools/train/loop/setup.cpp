@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <filesystem>
 #include <nlohmann/json.hpp>
-#include <thread>
 
 #include "core/log.hpp"
 #include "data/loaders.hpp"
@@ -20,6 +19,9 @@ namespace fs = std::filesystem;
 
 ModelConfig load_model(const RunOptions& options, const Tokenizer& tokenizer) {
   if (!options.init.empty()) {
+    if (!fs::exists(options.init)) {
+      throw atoll::Error(atoll::ErrorCode::not_found, "--init " + options.init + ": not there");
+    }
     const fs::path folder = fs::is_directory(options.init) ? fs::path(options.init)
                                                            : fs::path(options.init).parent_path();
     return read_hf_config(folder / "config.json");
@@ -54,9 +56,8 @@ int cores_allowed() {
 
 int compute_threads(const atoll::World& world, const RunOptions& options) {
   const int told = options.threads > 0 ? options.threads : world.config().threads;
-  const auto cores = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
-  const int fair =
-      std::max(1, static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN)) / world.local_size());
+  const auto cores = static_cast<int>(std::max(1L, ::sysconf(_SC_NPROCESSORS_ONLN)));
+  const int fair = std::max(1, cores / world.local_size());
   const int threads = told > 0 ? told : fair;
   if (cores_allowed() < threads) {
     atoll::log::warn(

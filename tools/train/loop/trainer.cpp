@@ -10,13 +10,13 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <sstream>
-#include <thread>
 
 #include "atoll/checkpoint.hpp"
 #include "core/log.hpp"
+#include "data/batches.hpp"
 #include "loop/engine_model.hpp"
+#include "loop/machine.hpp"
 #include "loop/setup.hpp"
-#include "model/cpu/cpu_ops.hpp"
 #include "report/files.hpp"
 #include "report/metrics_json.hpp"
 #include "report/peak_memory.hpp"
@@ -101,7 +101,6 @@ class Trainer {
  private:
   void start_weights();
   void announce();
-  double peak_of_rank(atoll::DType dtype) const;
   StepRecord step(std::int64_t index);
   void micro_batch(const StepPlan& plan, const MicroBatch& batch, int index);
   double sum_of_losses();
@@ -111,10 +110,9 @@ class Trainer {
   atoll::World& world_;
   RunOptions options_;
   Setup setup_;
-  atoll::Device device_ = atoll::Device::host();
+  Machine machine_;
   fsdp::Engine engine_;
   Batches batches_;
-  cpu::CpuOps ops_;
   Decoder decoder_;
   std::optional<fsdp::Optimizer> optimizer_;
   std::optional<Activations> activations_;
@@ -132,22 +130,22 @@ class Trainer {
 BatchOptions batch_options(const RunOptions& options, const Tokenizer& tokenizer) {
   return {options.global_batch, options.micro_batch,
           options.seq,          options.data == "synthetic:copy" ? 0 : tokenizer.pad(),
-          options.seed,         options.pad_to};
+          options.seed,         options.pad_to == "seq" ? PadTo::seq : PadTo::longest};
 }
 
 Trainer::Trainer(atoll::World& world, const RunOptions& options)
     : world_(world),
       options_(options),
       setup_(prepare(world, options)),
-      engine_(setup_.mesh, engine_options(options, setup_.model, device_)),
+      machine_(make_machine(setup_.threads, world.local_size())),
+      engine_(setup_.mesh, engine_options(options, setup_.model, machine_.device)),
       batches_(setup_.dataset, batch_options(options, *setup_.tokenizer),
                {world.rank(), world.size()}),
-      ops_({.threads = setup_.threads}),
-      decoder_(setup_.model, ops_),
-      compute_(device_.stream({.name = "compute"})),
+      decoder_(setup_.model, *machine_.ops),
+      compute_(machine_.device.stream({.name = "compute"})),
       totals_(atoll::Communicator::open(
           setup_.mesh.axis("world"),
-          {.name = "totals", .backend = options.backend, .device = device_})) {
+          {.name = "totals", .backend = options.backend, .device = machine_.device})) {
   add_units(engine_, setup_.model);
   optimizer_.emplace(engine_, optimizer_options(options_));
   ActivationPlan plan;
@@ -155,14 +153,14 @@ Trainer::Trainer(atoll::World& world, const RunOptions& options)
   plan.max_seq = options_.seq;
   plan.compute = atoll::dtype_from_name(options_.dtype);
   plan.recompute = options_.recompute == "layers" ? Recompute::layers : Recompute::none;
-  activations_.emplace(decoder_.make_activations(plan, device_, compute_));
+  activations_.emplace(decoder_.make_activations(plan, machine_.device, compute_));
   const auto ids = static_cast<std::size_t>(plan.max_tokens) * sizeof(std::int32_t);
-  tokens_ = device_.allocate(ids);
-  labels_ = device_.allocate(ids);
-  total_ = device_.allocate(2 * sizeof(double));
+  tokens_ = machine_.device.allocate(ids);
+  labels_ = machine_.device.allocate(ids);
+  total_ = machine_.device.allocate(2 * sizeof(double));
   start_weights();
   out_ = run_directory(options_.out, run_name(options_));
-  const double peak = peak_of_rank(plan.compute);
+  const double peak = machine_.matrix_peak(plan.compute);
   metrics_.emplace(
       SpeedBase{options_.warmup_steps, parameter_count(setup_.model), peak, world.size()});
   if (world.rank() == 0) {
@@ -211,24 +209,15 @@ void Trainer::start_weights() {
   });
 }
 
-// The matrix peak of this rank's share of the machine: with more threads than cores, the cores count.
-double Trainer::peak_of_rank(atoll::DType dtype) const {
-  const double threads = setup_.threads;
-  const double cores = static_cast<double>(std::max(1u, std::thread::hardware_concurrency()));
-  const double share = std::min(1.0, cores / (threads * world_.local_size()));
-  return share * cpu::matrix_peak_flops(dtype, setup_.threads);
-}
-
 void Trainer::announce() {
   for (const auto& line : setup_.dataset.warnings) atoll::log::warn("{}", line);
   for (const auto& line : setup_.mesh.findings()) atoll::log::warn("{}", line);
   const auto shape = engine_.sharding();
-  atoll::log::info(
-      "{}: {:.2f} M parameters, {} on {}, {} over {} ranks as {}x{} (replicate x shard) on "
-      "backend {}: {}",
-      setup_.model.name, static_cast<double>(parameter_count(setup_.model)) / 1e6, options_.dtype,
-      device_.name(), options_.strategy, world_.size(), shape.replicate, shape.shard,
-      engine_.backend(), setup_.mesh.reason());
+  atoll::log::info("{}: {:.2f} M parameters in {} on {} ranks, backend {}", setup_.model.name,
+                   static_cast<double>(parameter_count(setup_.model)) / 1e6, options_.dtype,
+                   world_.size(), engine_.backend());
+  atoll::log::info("mesh {} ({}); {}: {} replicas of {} shards", setup_.mesh.to_string(),
+                   setup_.mesh.reason(), options_.strategy, shape.replicate, shape.shard);
   atoll::log::info("{} samples of {}, {} a step; results in {}", setup_.dataset.size(),
                    setup_.dataset.name(), options_.global_batch, out_.string());
   std::istringstream table(engine_.memory().to_string());
@@ -348,9 +337,7 @@ void Trainer::finish(RunResult& result, double wall_seconds) {
   info.replicate = shape.replicate;
   info.shard = shape.shard;
   info.dtype = options_.dtype;
-  info.peak_source = fmt::format(
-      "this rank's share of the machine: oneDNN matrix products, {} threads, measured at the start",
-      setup_.threads);
+  info.peak_source = machine_.peak_source();
   info.peak_memory_bytes = peak;
   info.wall_time_s = wall_seconds;
   write_json_atomic(out_ / "metrics.json", metrics_json(info, metrics_->base(), result.summary));
