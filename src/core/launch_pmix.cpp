@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <thread>
 
 #include "atoll/error.hpp"
 #include "core/launch.hpp"
@@ -44,6 +45,7 @@ struct PmixInfo {
 static_assert(sizeof(PmixProcess) == 260 && sizeof(PmixValue) == 32 && sizeof(PmixInfo) == 552);
 
 constexpr int pmix_success = 0;
+constexpr int pmix_not_found = -46;
 constexpr std::uint16_t pmix_string = 3;
 constexpr std::uint16_t pmix_int = 6;
 constexpr std::uint16_t pmix_uint32 = 14;
@@ -131,7 +133,14 @@ class PmixBoard final : public Board {
     limit.value.data.integer =
         static_cast<int>(std::clamp<std::int64_t>(timeout.count(), 1, 1 << 20));
     PmixValue* value = nullptr;
-    const int status = get_(&whose, key, &limit, 1, &value);
+    // A question that reaches the server before rank 0's answer does is, once in a while, refused at
+    // once, whatever the timeout says (Open MPI 4.1 with PMIx 4.2: one start in 60).
+    const auto deadline = Clock::now() + timeout;
+    int status = get_(&whose, key, &limit, 1, &value);
+    while (status == pmix_not_found && Clock::now() < deadline) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+      status = get_(&whose, key, &limit, 1, &value);
+    }
     if (status != pmix_success || value == nullptr) {
       throw Error(
           ErrorCode::timeout,
