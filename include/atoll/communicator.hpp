@@ -79,9 +79,10 @@ class Communicator {
   // dst[r * n + i] = src of rank r [rank * n + i], n = count / size. No overlap.
   [[nodiscard]] Work all_to_all(ConstView src, View dst, Stream& stream);
   // One sided pairs: a send is complete when the data left src, or lies in a buffer of the backend.
-  // Two ranks that send to each other put send and recv into one Group.
+  // Two ranks that send to each other put both into one group().
   [[nodiscard]] Work send(ConstView src, int peer, Stream& stream);
   [[nodiscard]] Work recv(View dst, int peer, Stream& stream);
+  // Complete when every rank has got here, on its stream.
   [[nodiscard]] Work barrier(Stream& stream);
 
   // Several sends and receives as one operation, which cannot deadlock among each other.

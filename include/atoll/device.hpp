@@ -38,6 +38,7 @@ class Event {
   std::shared_ptr<EventBackend> impl_;
 };
 
+// A hint; `host` has no use for it.
 enum class StreamPriority {
   normal,
   high
@@ -105,6 +106,7 @@ class Buffer {
 // A device that this process computes on. A cheap handle; copies name the same device.
 class Device {
  public:
+  // A new handle to the CPU; allocations are counted per handle.
   static Device host();
   explicit Device(std::shared_ptr<DeviceBackend> impl);
 

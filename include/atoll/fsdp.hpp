@@ -175,9 +175,10 @@ class Engine {
   Engine& operator=(const Engine&) = delete;
 
   // Names and shapes only; nothing is allocated. The reference lives as long as the engine.
+  // Error(invalid_argument): after freeze(), a name in use, an impossible shape.
   Unit& add_unit(std::string_view name, std::vector<ParamSpec> params);
   // Declares the order of use (units may repeat; backward is its reverse), plans every buffer and
-  // allocates it. Units take no more parameters after this.
+  // allocates it; once. Error(not_found, invalid_argument) names a unit that is missing on either side.
   void freeze(const std::vector<std::string>& order);
 
   // Fills this rank's shards; never a whole parameter.
@@ -192,6 +193,8 @@ class Engine {
   void refresh();
   std::vector<Segment> segments() const;  // in the order of units and parameters
 
+  // Error(invalid_argument) before freeze() and while another pass is under way. The stream and the
+  // engine outlive the pass.
   [[nodiscard]] Pass begin(const PassOptions& options, Stream& compute);
   // `compute` waits until every gradient shard is final.
   void wait_gradients(Stream& compute);

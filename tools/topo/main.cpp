@@ -184,11 +184,13 @@ void declare(CLI::App& app, Options& options) {
                  "plan for N ranks, filled host by host (default: one a GPU; under a launcher: the "
                  "job's)")
       ->option_text("N")
-      ->check(CLI::Range(1, 1'000'000));
+      ->check(CLI::Range(1, 1'000'000))
+      ->needs("--mesh");
   app.add_option("--islands", options.islands,
                  "treat the ranks, in order, as N equal islands (default: ATOLL_ISLANDS)")
       ->option_text("N")
-      ->check(CLI::Range(1, 1'000'000));
+      ->check(CLI::Range(1, 1'000'000))
+      ->needs("--mesh");
   app.add_flag("--env", options.env, "list every ATOLL_* variable with its value and meaning");
   app.set_version_flag("--version", "atoll-topo " ATOLL_VERSION, "print the version");
   app.footer(
