@@ -16,7 +16,6 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -178,7 +177,8 @@ class Engine {
   // Error(invalid_argument): after freeze(), a name in use, an impossible shape.
   Unit& add_unit(std::string_view name, std::vector<ParamSpec> params);
   // Declares the order of use (units may repeat; backward is its reverse), plans every buffer and
-  // allocates it; once. Error(not_found, invalid_argument) names a unit that is missing on either side.
+  // allocates it; once. Error(not_found, invalid_argument) names a unit that is missing on either
+  // side.
   void freeze(const std::vector<std::string>& order);
 
   // Fills this rank's shards; never a whole parameter.

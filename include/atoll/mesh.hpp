@@ -43,8 +43,8 @@ class Mesh {
   static Mesh make(World& world, MeshShape shape, const Topology& topology);
 
   MeshShape shape() const noexcept { return shape_; }
-  // "shard", "replicate", or "world" (all ranks in mesh order, shard innermost); Error(invalid_argument) for
-  // another name.
+  // "shard", "replicate", or "world" (all ranks in mesh order, shard innermost).
+  // Error(invalid_argument) for another name.
   const Axis& axis(std::string_view name) const;
   World& world() const noexcept { return *world_; }
   // Why this mesh, in a sentence.

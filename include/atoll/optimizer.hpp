@@ -34,8 +34,8 @@ class Optimizer {
   void step(float learning_rate, Stream& compute);
   // Of the last step, before clipping. Blocks until that step is complete.
   float grad_norm();
-  // Steps that changed something: those with a finite norm. Blocks as grad_norm() does. Resumed runs
-  // set it.
+  // Steps that changed something: those with a finite norm. Blocks as grad_norm() does. Resumed
+  // runs set it.
   std::int64_t steps() const;
   void set_steps(std::int64_t steps);
   const OptimizerOptions& options() const noexcept;

@@ -55,8 +55,8 @@ struct SchedulerOptions {
 // Runs collectives beside compute: `gather` and `reduce` over the shard axis, `outer` over the
 // replicate axis. Every call is made by one thread, in one order on all ranks, and returns at once.
 // `after` is what must have happened before the operation may start; dtypes, shapes, aliasing and
-// errors are those of Communicator. A Work may be dropped: the lane's next event covers it. An axis of one rank costs
-// nothing: its collectives are copies, or nothing where src and dst are the same.
+// errors are those of Communicator. A Work may be dropped: the lane's next event covers it. An axis
+// of one rank costs nothing: its collectives are copies, or nothing where src and dst are the same.
 class Scheduler {
  public:
   // Opens the communicators; collective over all ranks of the mesh.

@@ -167,8 +167,8 @@ void Communicator::Impl::report(atoll_status status, Work::State& state) {
   const Error own(
       static_cast<ErrorCode>(status),
       fmt::format("rank {}: communicator {}: {}", world.rank(), name, last_error(*plugin, comm)));
-  // An abort, and mostly a peer that closed as well, is the echo of a failure elsewhere: that one is
-  // worth reporting.
+  // An abort, and mostly a peer that closed as well, is the echo of a failure elsewhere: that one
+  // is worth reporting.
   const bool echo = status == ATOLL_ABORTED || status == ATOLL_PEER_LOST;
   if (echo) await_failure(world);
   world.fail(own.what());  // the first reason stays

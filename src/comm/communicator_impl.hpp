@@ -53,8 +53,8 @@ struct Communicator::Impl : std::enable_shared_from_this<Communicator::Impl> {
   std::shared_ptr<Work::State> begin(Stream& stream);
   Work finish(std::shared_ptr<Work::State> state, Stream& stream);
 
-  // Scratch of the composed reductions: at least `bytes`, the same for all of them, since operations
-  // of a communicator run in order.
+  // Scratch of the composed reductions: at least `bytes`, the same for all of them, since
+  // operations of a communicator run in order.
   View scratch(std::uint64_t count, DType dtype);
 
   void open_backend();

@@ -133,8 +133,8 @@ class PmixBoard final : public Board {
     limit.value.data.integer =
         static_cast<int>(std::clamp<std::int64_t>(timeout.count(), 1, 1 << 20));
     PmixValue* value = nullptr;
-    // A question that reaches the server before rank 0's answer does is, once in a while, refused at
-    // once, whatever the timeout says (Open MPI 4.1 with PMIx 4.2: one start in 60).
+    // A question that reaches the server before rank 0's answer does is, once in a while, refused
+    // at once, whatever the timeout says (Open MPI 4.1 with PMIx 4.2: one start in 60).
     const auto deadline = Clock::now() + timeout;
     int status = get_(&whose, key, &limit, 1, &value);
     while (status == pmix_not_found && Clock::now() < deadline) {

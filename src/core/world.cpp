@@ -151,7 +151,8 @@ void World::Impl::leave() noexcept {
   const bool unwinding = std::uncaught_exceptions() > exceptions;
   if (unwinding) store->fail("ended by an exception");
   if (!exit_callbacks.empty() && !failure->get()) {
-    // Callbacks may end libraries that wait for all ranks without naming the one that does not come.
+    // Callbacks may end libraries that wait for all ranks without naming the one that does not
+    // come.
     try {
       store->exchange("", "", config.timeout);
     } catch (const std::exception& problem) {

@@ -105,8 +105,8 @@ void write_text(const fs::path& file, const std::string& text) {
 }
 
 // Puts `partial` in the place of `folder`; what was there is gone once the new one is complete. On
-// file systems that cannot exchange two names in one step, `folder`.old is all there is for a moment:
-// there load() finds it.
+// file systems that cannot exchange two names in one step, `folder`.old is all there is for a
+// moment: there load() finds it.
 void publish(const fs::path& partial, const fs::path& folder) {
   sync_to_disk(partial);
   const fs::path parent = folder.has_parent_path() ? folder.parent_path() : fs::path(".");

@@ -185,7 +185,8 @@ void Engine::Impl::wait_idle_parameters(Stream& stream) {
   stream.wait(passed);
 }
 
-// Waits until nothing uses the buffers any more. Failures have been told to whoever waited for them.
+// Waits until nothing uses the buffers any more. Failures have been told to whoever waited for
+// them.
 void Engine::Impl::settle() noexcept {
   const auto wait = [](const auto& what) {
     try {

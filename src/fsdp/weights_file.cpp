@@ -32,22 +32,24 @@ const SafetensorsEntry& find_entry(const std::vector<SafetensorsFile>& files,
     const SafetensorsEntry* entry = file.find(tensor);
     if (!entry) continue;
     if (entry->shape != file_shape(param) || !is_float(entry->data.dtype)) {
-      throw Error(ErrorCode::mismatch,
-                  fmt::format("{}: tensor {} is {} with {} elements, the model needs {} of f32, bf16 "
-                              "or f16 in its own shape",
-                              file.path().string(), tensor, name(entry->data.dtype),
-                              entry->data.count, param.count()));
+      throw Error(
+          ErrorCode::mismatch,
+          fmt::format("{}: tensor {} is {} with {} elements, the model needs {} of f32, bf16 "
+                      "or f16 in its own shape",
+                      file.path().string(), tensor, name(entry->data.dtype), entry->data.count,
+                      param.count()));
     }
     return *entry;
   }
-  throw Error(ErrorCode::not_found, fmt::format("{}: no tensor {}",
-                                                files.empty() ? "no file" : files[0].path().string(),
-                                                tensor));
+  throw Error(ErrorCode::not_found,
+              fmt::format("{}: no tensor {}", files.empty() ? "no file" : files[0].path().string(),
+                          tensor));
 }
 
 }  // namespace
 
-void export_weights(const fs::path& file, Engine& engine, DType dtype, const ParamName& param_name) {
+void export_weights(const fs::path& file, Engine& engine, DType dtype,
+                    const ParamName& param_name) {
   if (!is_float(dtype)) {
     throw Error(ErrorCode::invalid_argument,
                 fmt::format("export_weights: {}: use f32, bf16 or f16", name(dtype)));
@@ -86,7 +88,8 @@ void export_weights(const fs::path& file, Engine& engine, DType dtype, const Par
   });
 }
 
-void import_weights(const std::vector<fs::path>& paths, Engine& engine, const ParamName& param_name) {
+void import_weights(const std::vector<fs::path>& paths, Engine& engine,
+                    const ParamName& param_name) {
   together(engine.impl().world, [&] {
     std::vector<SafetensorsFile> files;
     for (const auto& path : paths) files.push_back(SafetensorsFile::open(path));

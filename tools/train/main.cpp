@@ -24,6 +24,11 @@ std::string preset_list() {
   return list;
 }
 
+// Of unsigned numbers, whose text may still have a sign.
+std::string not_negative(const std::string& text) {
+  return text.starts_with('-') ? "must not be negative" : "";
+}
+
 void add_data_flags(CLI::App& app, train::RunOptions& o) {
   app.add_option("--data", o.data,
                  "demo, synthetic, synthetic:copy, or a file: alpaca .json or .jsonl, text .txt")
@@ -52,7 +57,7 @@ void add_model_flags(CLI::App& app, train::RunOptions& o) {
   app.add_option("--recompute", o.recompute, "activation checkpointing: none or layers")
       ->group("Model");
   app.add_option("--seed", o.seed, "of weights, order of samples and generated data")
-      ->check(CLI::NonNegativeNumber)
+      ->check(not_negative)
       ->group("Model");
 }
 
@@ -75,7 +80,7 @@ void add_sharding_flags(CLI::App& app, train::RunOptions& o, int& islands) {
                  "replicate x shard, as in 2x4; default: planned from the topology")
       ->group("Sharding");
   app.add_option("--islands", islands, "treat the ranks as this many islands; 0: what is found")
-      ->check(CLI::NonNegativeNumber)
+      ->check(not_negative)
       ->group("Sharding");
   app.add_option("--backend", o.backend,
                  "of collectives: host, mpi, ...; default: the best that works")

@@ -9,8 +9,8 @@
 
 namespace train {
 
-// Adds the model's units and freezes the engine. With a tied head the embedding stands at both ends of
-// the order: its gradient is reduced after its last use.
+// Adds the model's units and freezes the engine. With a tied head the embedding stands at both ends
+// of the order: its gradient is reduced after its last use.
 void add_units(atoll::fsdp::Engine& engine, const ModelConfig& model);
 
 // Forward and backward of one micro batch, enqueued on the step's stream.

@@ -1,5 +1,5 @@
-// What a rank computes with: its device and the arithmetic for it. The one place in the trainer that
-// knows which kinds of device there are.
+// What a rank computes with: its device and the arithmetic for it. The one place in the trainer
+// that knows which kinds of device there are.
 #pragma once
 
 #include <memory>

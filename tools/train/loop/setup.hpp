@@ -20,7 +20,8 @@ struct Setup {
   int threads = 1;
 };
 
-// Collective. Throws Error(mismatch) that names the rank whose data or options differ from rank 0's.
+// Collective. Throws Error(mismatch) that names the rank whose data or options differ from rank
+// 0's.
 Setup prepare(atoll::World& world, const RunOptions& options);
 
 // The tensor of this parameter in Hugging Face's files.
