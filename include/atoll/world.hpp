@@ -78,7 +78,8 @@ class World {
   // get the same numbers, which makes store keys unique without asking anybody.
   std::uint64_t ticket(std::string_view key);
 
-  // Runs in ~World, before the farewell, last registered first; `failed` is failure().has_value().
+  // Runs in ~World, before the farewell, last registered first. Ranks that have registered any meet
+  // first; `failed` says that the job has failed, or that they did not all come.
   void at_exit(std::function<void(bool failed)> callback);
 
   // Declares the job failed: the reason reaches every rank through the store, their communicators

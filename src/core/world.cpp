@@ -150,18 +150,19 @@ struct World::Impl {
 void World::Impl::leave() noexcept {
   const bool unwinding = std::uncaught_exceptions() > exceptions;
   if (unwinding) store->fail("ended by an exception");
-  if (!exit_callbacks.empty() && !failure->get()) {
-    // Callbacks may end libraries that wait for all ranks without naming the one that does not
-    // come.
+  bool failed = failure->get().has_value();
+  if (!exit_callbacks.empty() && !failed) {
+    // Callbacks may end libraries that wait for all ranks without naming one that does not come.
     try {
       store->exchange("", "", config.timeout);
     } catch (const std::exception& problem) {
-      store->fail(problem.what());
+      log::warn("ranks end apart: {}", problem.what());
+      failed = true;
     }
   }
   for (auto callback = exit_callbacks.rbegin(); callback != exit_callbacks.rend(); ++callback) {
     try {
-      (*callback)(failure->get().has_value());
+      (*callback)(failed);
     } catch (const std::exception& problem) {
       log::error("a callback at the end of World threw: {}", problem.what());
     }
