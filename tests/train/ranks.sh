@@ -5,7 +5,6 @@
 readonly no_answer='^([0-9-]{10} [0-9:.]{12} atoll |step [0-9])'
 
 # Runs as a rank: says with which status the command ended, and hides it, since mpirun would end the
-# Runs as a rank: says with which status the command ended, and hides it, since mpirun would end the
 # other ranks before they have spoken. Nothing outlives the test. Where there is a folder for this rank,
 # it is the current one.
 readonly as_rank='cd "$0/rank${ATOLL_RANK:-$OMPI_COMM_WORLD_RANK}" 2>/dev/null || cd "$0"
