@@ -1,17 +1,25 @@
 // Islands: GPUs joined by the fast fabric.
 //
-// Idea: the connected components of the graph whose edges are NVLink and xGMI links. Vocabulary: a
-// *node* is a GPU or a switch; a *switch* is any end of such a link that is no GPU. The switches of
-// one host are taken as one: the trunks between the two boards of a DGX-2 are in no matrix, but
-// they exist. A GPU without a link is alone when its host's links are known, and shares one island
-// of state "unknown" with the host's other GPUs when they are not.
+// Idea: the connected components of a graph. Vocabulary: a *node* is a GPU or a switch; a *switch*
+// is any end of an NVLink or xGMI link that is no GPU. Edges:
+//   1. the links;
+//   2. the switches of one host are taken as one: the trunks between the two boards of a DGX-2 are
+//      in no matrix, but they exist;
+//   3. GPUs, on any hosts, whose NVLink fabric is completed under one cluster UUID and clique, and
+//      GPUs of one xGMI hive: what the driver says of a fabric that no single host can see.
+// A GPU without an edge is alone when its host's links are known or its model has no connector, and
+// shares one island of state "unknown" with the host's other GPUs when nothing is known.
 #include <algorithm>
 #include <limits>
 #include <map>
 #include <numeric>
 #include <set>
+#include <unordered_map>
+#include <unordered_set>
 
 #include "atoll/topology.hpp"
+#include "facts.hpp"
+#include "gpu_models.hpp"
 
 namespace atoll_v1::atoll {
 namespace {
@@ -61,6 +69,24 @@ bool all_alike(const std::vector<Sum>& sums) {
   });
 }
 
+// The name of the fabric that the driver of a GPU reports, across hosts; "" none.
+std::string reported_fabric(const TopologyGpu& gpu) {
+  const std::string_view hive = get_fact(gpu.facts, fact::xgmi_hive);
+  if (hive.find_first_not_of("0x") != std::string_view::npos) return "xgmi " + std::string(hive);
+  const std::string_view cluster = get_fact(gpu.facts, fact::fabric_cluster);
+  if (get_fact(gpu.facts, fact::fabric_state) != "completed" ||
+      cluster.find_first_not_of("0-") == std::string_view::npos)
+    return "";
+  return "nvlink " + std::string(cluster) + ' ' +
+         std::string(get_fact(gpu.facts, fact::fabric_clique));
+}
+
+bool cannot_have_links(const TopologyGpu& gpu) {
+  if (get_fact(gpu.facts, fact::xgmi_hive) == "0") return true;
+  const GpuModel* model = find_gpu_model(gpu);
+  return model != nullptr && model->kind == LinkKind::never;
+}
+
 class IslandFinder {
  public:
   explicit IslandFinder(const Topology& topology) : topology_(topology) {
@@ -74,8 +100,9 @@ class IslandFinder {
 
   std::vector<Island> find() {
     join_links();
+    join_reported();
     join_unknown();
-    std::map<int, std::vector<std::size_t>> members;  // set -> GPUs, ascending
+    std::unordered_map<int, std::vector<std::size_t>> members;  // set -> GPUs, ascending
     for (std::size_t gpu = 0; gpu < topology_.gpus.size(); ++gpu)
       members[sets_.find(static_cast<int>(gpu))].push_back(gpu);
     sort_links();
@@ -95,12 +122,16 @@ class IslandFinder {
 
   static constexpr int no_gpu = -1;
 
-  int gpu_number(const std::string& id) const {
+  const TopologyGpu& gpu_at(int number) const {
+    return topology_.gpus[static_cast<std::size_t>(number)];
+  }
+
+  int gpu_number(std::string_view id) const {
     const auto found = gpu_numbers_.find(id);
     return found == gpu_numbers_.end() ? no_gpu : static_cast<int>(found->second);
   }
 
-  std::size_t host_number(const std::string& id) const {
+  std::size_t host_number(std::string_view id) const {
     const auto found = host_numbers_.find(id);
     return found == host_numbers_.end() ? host_numbers_.size() : found->second;
   }
@@ -108,9 +139,9 @@ class IslandFinder {
   // The switches of one host ("HOST/...") share a node; a switch of no host has its own.
   int node(const std::string& id) {
     if (const int gpu = gpu_number(id); gpu != no_gpu) return gpu;
-    const std::string host = id.substr(0, std::min(id.size(), id.rfind('/')));
-    const std::string& key = host_numbers_.contains(host) ? host : id;
-    const auto [at, is_new] = switches_.try_emplace(key, 0);
+    const std::string_view whole = id;
+    const std::string_view host = whole.substr(0, std::min(whole.size(), whole.rfind('/')));
+    const auto [at, is_new] = switches_.try_emplace(host_numbers_.contains(host) ? host : whole, 0);
     if (is_new) at->second = sets_.add();
     return at->second;
   }
@@ -119,9 +150,20 @@ class IslandFinder {
     for (const TopologyLink& link : topology_.links) {
       if (!is_fast(link.type) || link.a == link.b) continue;
       sets_.join(node(link.a), node(link.b));
-      for (const std::string& end : {link.a, link.b})
-        if (const int gpu = gpu_number(end); gpu != no_gpu)
-          hosts_with_links_.insert(topology_.gpus[static_cast<std::size_t>(gpu)].host);
+      for (const std::string* end : {&link.a, &link.b})
+        if (const int gpu = gpu_number(*end); gpu != no_gpu)
+          hosts_with_links_.insert(gpu_at(gpu).host);
+    }
+  }
+
+  void join_reported() {
+    std::unordered_map<std::string, std::size_t> first;
+    reported_.resize(topology_.gpus.size());
+    for (std::size_t gpu = 0; gpu < topology_.gpus.size(); ++gpu) {
+      reported_[gpu] = reported_fabric(topology_.gpus[gpu]);
+      if (reported_[gpu].empty()) continue;
+      const auto [at, is_new] = first.try_emplace(reported_[gpu], gpu);
+      if (!is_new) sets_.join(static_cast<int>(at->second), static_cast<int>(gpu));
     }
   }
 
@@ -132,12 +174,16 @@ class IslandFinder {
                                            : IslandState::unknown;
   }
 
+  bool is_unknown(std::size_t gpu) const {
+    return reported_[gpu].empty() && links_of(topology_.gpus[gpu].host) == IslandState::unknown &&
+           !cannot_have_links(topology_.gpus[gpu]);
+  }
+
   void join_unknown() {
-    std::map<std::string, std::size_t> first;  // host -> its first GPU
+    std::unordered_map<std::string_view, std::size_t> first;  // host -> its first GPU
     for (std::size_t gpu = 0; gpu < topology_.gpus.size(); ++gpu) {
-      const std::string& host = topology_.gpus[gpu].host;
-      if (links_of(host) != IslandState::unknown) continue;
-      const auto [at, is_new] = first.try_emplace(host, gpu);
+      if (!is_unknown(gpu)) continue;
+      const auto [at, is_new] = first.try_emplace(topology_.gpus[gpu].host, gpu);
       if (!is_new) sets_.join(static_cast<int>(at->second), static_cast<int>(gpu));
     }
   }
@@ -154,22 +200,24 @@ class IslandFinder {
 
   Island make_island(int set, const std::vector<std::size_t>& gpus) const {
     Island island;
-    std::set<std::string> hosts;
+    std::set<std::string_view> hosts;
     for (const std::size_t gpu : gpus) {
       island.gpus.push_back(topology_.gpus[gpu].id);
       if (hosts.insert(topology_.gpus[gpu].host).second)
         island.hosts.push_back(topology_.gpus[gpu].host);
     }
     const auto links = links_of_set_.find(set);
-    if (links == links_of_set_.end()) {
-      // links_of() says known when the GPU's neighbours are linked and it is not: it has none.
-      island.state = links_of(island.hosts.front()) == IslandState::unknown ? IslandState::unknown
-                                                                            : IslandState::none;
-      return island;
+    const std::string& reported = reported_[gpus.front()];
+    if (links != links_of_set_.end()) {
+      island.state = IslandState::known;
+      island.fabric = links->second.front()->type;
+      measure(links->second, gpus, island);
+    } else if (!reported.empty()) {
+      island.state = IslandState::known;
+      island.fabric = reported.substr(0, reported.find(' '));
+    } else {
+      island.state = is_unknown(gpus.front()) ? IslandState::unknown : IslandState::none;
     }
-    island.state = IslandState::known;
-    island.fabric = links->second.front()->type;
-    measure(links->second, gpus, island);
     return island;
   }
 
@@ -205,7 +253,7 @@ class IslandFinder {
   }
 
   void add_cpu_islands() {
-    std::set<std::string> with_gpus;
+    std::unordered_set<std::string_view> with_gpus;
     for (const TopologyGpu& gpu : topology_.gpus) with_gpus.insert(gpu.host);
     for (const TopologyHost& host : topology_.hosts) {
       if (with_gpus.contains(host.id)) continue;
@@ -218,10 +266,12 @@ class IslandFinder {
   }
 
   const Topology& topology_;
-  std::map<std::string, std::size_t, std::less<>> host_numbers_, gpu_numbers_;
-  std::map<std::string, int> switches_;
-  std::set<std::string> hosts_with_links_;
-  std::map<int, std::vector<const TopologyLink*>> links_of_set_;
+  // The keys are texts of the topology.
+  std::unordered_map<std::string_view, std::size_t> host_numbers_, gpu_numbers_;
+  std::unordered_map<std::string_view, int> switches_;
+  std::unordered_set<std::string_view> hosts_with_links_;
+  std::vector<std::string> reported_;  // per GPU
+  std::unordered_map<int, std::vector<const TopologyLink*>> links_of_set_;
   std::vector<Found> found_;
   Sets sets_;
 };

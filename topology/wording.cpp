@@ -38,6 +38,40 @@ std::string number_ranges(std::span<const int> numbers) {
   return text;
 }
 
+bool natural_less(std::string_view a, std::string_view b) noexcept {
+  const auto is_digit = [](char c) { return c >= '0' && c <= '9'; };
+  std::size_t i = 0, j = 0;
+  while (i < a.size() && j < b.size()) {
+    if (!is_digit(a[i]) || !is_digit(b[j])) {
+      if (a[i] != b[j]) return a[i] < b[j];
+      ++i, ++j;
+      continue;
+    }
+    const auto number = [&](std::string_view text, std::size_t& at) {
+      while (at < text.size() && text[at] == '0') ++at;
+      const std::size_t begin = at;
+      while (at < text.size() && is_digit(text[at])) ++at;
+      return text.substr(begin, at - begin);
+    };
+    const std::string_view left = number(a, i), right = number(b, j);
+    if (left.size() != right.size()) return left.size() < right.size();
+    if (left != right) return left < right;
+  }
+  if (a.size() - i != b.size() - j) return a.size() - i < b.size() - j;
+  return a < b;  // 1 and 01
+}
+
+std::string enumerate(std::span<const std::string> words, std::size_t most) {
+  std::string text;
+  const std::size_t shown = std::min(words.size(), most);
+  for (std::size_t i = 0; i < shown; ++i) {
+    const bool last = i + 1 == words.size();
+    text += fmt::format("{}{}", i == 0 ? "" : last ? " and " : ", ", words[i]);
+  }
+  if (words.size() > shown) text += fmt::format(" and {} more", words.size() - shown);
+  return text;
+}
+
 std::string_view fabric_name(std::string_view fabric) noexcept {
   if (fabric == "nvlink") return "NVLink";
   if (fabric == "xgmi") return "xGMI";

@@ -16,6 +16,12 @@ std::string plural(std::size_t count, std::string_view noun);
 // {0, 1, 2, 5} -> "0-2, 5"
 std::string number_ranges(std::span<const int> numbers);
 
+// Orders names as people count: mlx5_2 before mlx5_10.
+bool natural_less(std::string_view a, std::string_view b) noexcept;
+
+// "a", "a and b", "a, b and c"; of more than `most` a count of the rest.
+std::string enumerate(std::span<const std::string> words, std::size_t most = 8);
+
 // "nvlink" -> "NVLink"
 std::string_view fabric_name(std::string_view fabric) noexcept;
 

@@ -5,7 +5,7 @@
 #include <string_view>
 #include <vector>
 
-#include "atoll/topology.hpp"
+#include "atoll/mesh_plan.hpp"
 #include "atoll/world.hpp"
 
 namespace atoll_v1::atoll {
@@ -29,16 +29,22 @@ struct MeshShape {
 // "2x4": replicate x shard. Throws Error(invalid_argument) that quotes the text.
 MeshShape parse_mesh(std::string_view text);
 
+// Where the ranks of the job run: each rank says which GPUs and cores its environment leaves it
+// (CUDA_VISIBLE_DEVICES, control groups, binding). Collective.
+std::vector<RankSite> locate_ranks(const Topology& topology, World& world);
+
 // A mesh refers to the World and must not outlive it. Making one is collective in this sense only:
 // all ranks must make the same one.
 class Mesh {
  public:
   // Shards over the larger of island and host, replicates across: the mesh that keeps gathers on
-  // the fastest links. The planning is topology's plan_mesh().
+  // the fastest links. The planning is topology's plan_mesh(). Collective.
   static Mesh plan(const Topology& topology, World& world);
+  // A plan that was made before. Error(unsupported) for one with an inner axis.
+  static Mesh from_plan(World& world, MeshPlan plan);
   // A mesh made by hand, ranks in row-major order (shard is the inner axis).
   // Error(invalid_argument) unless replicate * shard is the size of the world. With a topology, a
-  // mesh that crosses an island is accepted, with a finding in findings().
+  // mesh that crosses an island is accepted, with a finding in findings(); that form is collective.
   static Mesh make(World& world, MeshShape shape);
   static Mesh make(World& world, MeshShape shape, const Topology& topology);
 
@@ -49,7 +55,7 @@ class Mesh {
   World& world() const noexcept { return *world_; }
   // Why this mesh, in a sentence.
   const std::string& reason() const noexcept { return reason_; }
-  const std::vector<std::string>& findings() const noexcept { return findings_; }
+  const std::vector<Finding>& findings() const noexcept { return findings_; }
   // "2x4"
   std::string to_string() const;
 
@@ -60,7 +66,7 @@ class Mesh {
   MeshShape shape_;
   std::vector<Axis> axes_;
   std::string reason_;
-  std::vector<std::string> findings_;
+  std::vector<Finding> findings_;
 };
 
 }  // namespace atoll_v1::atoll

@@ -1,9 +1,12 @@
-// The machine as data: hosts, GPUs, NICs, links; islands (sets of GPUs joined by the fast fabric)
-// and the mesh that suits them. Pure: no communication, no state. Bandwidths are GB/s = 1e9 bytes
-// per second in one direction.
+// The machine as data: hosts, GPUs, NICs, links; islands (sets of GPUs joined by the fast fabric),
+// the NICs that a GPU should use, the rails that join the islands. Pure: no communication, no
+// state. Bandwidths are GB/s = 1e9 bytes per second in one direction, payload; NIC rates are
+// Gbit/s as their vendors print them.
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -20,6 +23,10 @@ enum class IslandState {
 };
 std::string_view name(IslandState state) noexcept;
 
+// What a source said about a host or device besides its place: settings, counters, states, as text
+// under the names of topology/facts.hpp. A fact that no source gave is absent.
+using Facts = std::map<std::string, std::string, std::less<>>;
+
 struct TopologyHost {
   std::string id;  // unique in the job (name, boot id, network namespace)
   std::string name;
@@ -33,29 +40,41 @@ struct TopologyHost {
   // What a source said about links between this host's GPUs. unknown: it could not see (an absent
   // matrix proves nothing); none: it looked and there are none; known: `links` is complete.
   IslandState gpu_links = IslandState::unknown;
+  Facts facts = {};
 };
 
 struct TopologyGpu {
   std::string id;     // "HOST/gpuN"
   std::string host;   // TopologyHost::id
-  std::string busid;  // "00000000:1b:00.0" in the form DDDD:BB:DD.F, lower case
+  std::string busid;  // "00000000:1b:00.0": eight digits of domain, lower case; "" unknown
   std::string uuid;
   std::string model;
-  int index = -1;  // the number that NVML gives it; -1: unknown
+  int index = -1;  // the number that the source gives it; -1: unknown
   int numa = -1;   // -1: unknown
+  int package = -1;
+  // The way to it as sysfs spells it: root complex, then the bridges above the device, each
+  // "DDDDDDDD:BB:DD.F": "pci0000:15/00000000:15:01.0/00000000:16:00.0". "" unknown.
+  std::string pci_path = {};
+  std::vector<std::string> partitions = {};  // UUIDs of its MIG or CPX instances
+  Facts facts = {};
 };
 
+// A port of a network adapter.
 struct TopologyNic {
-  std::string id;  // "HOST/mlx5_0"
+  std::string id;  // "HOST/mlx5_0"; a second port is "HOST/mlx5_0:2"
   std::string host;
   std::string name;
   std::string busid;
   std::string adapter;  // system image GUID: ports of one adapter share it
-  std::string layer;    // "infiniband", "ethernet", ""
-  std::string state;    // "active", "down", ...; "" unknown
+  std::string layer;    // "infiniband", "ethernet", "efa", "slingshot", "omni-path", ""
+  std::string state;    // "active", "down", "init", "armed"; "" unknown
   std::optional<double> rate_gbit_s;
-  std::string evidence;  // where the rate is from: "sysfs", ...; "" without a rate
+  std::string evidence;  // where the rate is from: "sysfs", "nccl xml", ...; "" without a rate
   int numa = -1;
+  int package = -1;
+  std::string pci_path = {};  // as of a GPU
+  bool is_virtual = false;    // a bridge, a veth, a tunnel: joins no hosts by itself
+  Facts facts = {};
 };
 
 // A link joins two GPUs, or a GPU and a switch. Types "nvlink" and "xgmi" make islands, and an end
@@ -66,6 +85,38 @@ struct TopologyLink {
   std::string type;
   int count = 1;                  // parallel links that make up this one
   std::optional<double> gbyte_s;  // of all `count` together
+};
+
+// How far apart two devices of a host are, nearest first, in the terms of `nvidia-smi topo -m`.
+enum class PathLevel {
+  pix,      // at most one PCIe bridge between them
+  pxb,      // several PCIe bridges
+  phb,      // the host bridge (root complex)
+  node,     // the NUMA node
+  package,  // the processor package
+  sys       // the links between packages
+};
+std::string_view name(PathLevel level) noexcept;  // "PIX", "PXB", "PHB", "NODE", "PKG", "SYS"
+
+// A distance that a source states without the way (topo -m).
+struct TopologyPath {
+  std::string a, b;  // ids of GPUs or NICs
+  PathLevel level = PathLevel::sys;
+};
+
+// Two sources of one host that contradict each other; the first one is believed.
+struct TopologyConflict {
+  std::string subject;                  // id of a host or device, or "ID - ID" of a link
+  std::string member;                   // "numa", "links", a fact's name, ...
+  std::string believed, contradiction;  // with their sources: "1 (a.xml)"
+};
+
+// A file as it was read, where an export must give back what the other members cannot hold.
+struct TopologyDocument {
+  std::string format;  // "nccl xml"
+  std::string origin;  // the file's name
+  std::vector<std::string> hosts;
+  std::string text;
 };
 
 // Every GPU is in exactly one island. A host without GPUs is one island of its CPUs, with no GPU.
@@ -81,6 +132,25 @@ struct Island {
   std::optional<double> gpu_gbyte_s;   // all links of a GPU together; the slowest GPU
 };
 
+// The NICs of one GPU. `nearest` goes by the way to them alone. `use` are those to send through:
+// active, of the fabric that joins the hosts, not virtual; GPUs that are equally near to the same
+// NICs are spread over them.
+struct Affinity {
+  std::string gpu;
+  std::vector<std::string> nearest;
+  std::vector<std::string> use;
+  std::optional<PathLevel> level;  // of `nearest`; empty: no source tells
+  std::string why;                 // a sentence for people
+};
+
+// The NICs, one or more a host, that hang on one leaf switch, and the GPUs that use them.
+struct Rail {
+  int index = 0;
+  std::vector<std::string> nics;
+  std::vector<std::string> gpus;
+  std::string evidence;  // "fabric": a file says which leaf; "assumed": equal positions in hosts
+};
+
 class World;
 
 struct Topology {
@@ -88,16 +158,21 @@ struct Topology {
   std::vector<TopologyGpu> gpus;
   std::vector<TopologyNic> nics;
   std::vector<TopologyLink> links;
+  std::vector<TopologyPath> paths = {};
+  std::vector<TopologyConflict> conflicts = {};
+  std::vector<TopologyDocument> documents = {};
 
-  // This host, live (hwloc). `host_id` names it; empty: its host name.
+  // This host, live (hwloc, NVML, sysfs). `host_id` names it; empty: its host name.
   static Topology discover_local(std::string_view host_id = {});
   // All hosts of the job, merged; the lowest rank of each host looks. Collective; every rank throws
   // when one of them fails. Defined in src/comm.
   static Topology discover(World& world);
 
-  // A machine from a file, in any form that a source in topology/sources/ recognises.
-  // Error(not_found | io | bad_data), which names the file.
-  static Topology load(const std::string& path);
+  // A machine from a file in any form that a source in topology/sources/ recognises, or from
+  // "NAME=FILE,FILE...": several sources of one host, which is called NAME. A name of the catalog,
+  // with or without a number of machines ("hgx-h100", "hgx-h100x16"), stands for a file where there
+  // is none of that name. Error(not_found | io | bad_data), which names the file and the byte.
+  static Topology load(const std::string& what);
 
   // The JSON form, documented in topology/README.md. from_json throws Error(bad_data) with the byte
   // offset; `source` names the text in messages.
@@ -105,61 +180,43 @@ struct Topology {
   static Topology from_json(std::string_view text, std::string_view source);
 };
 
-// For people: hosts with their NUMA nodes, GPUs and NICs, then the islands.
-std::string to_tree(const Topology& topology);
-// For people: GPUs x GPUs, how each pair is joined, with a legend.
-std::string to_matrix(const Topology& topology);
+// A machine of the catalog: "hgx-h100", or "hgx-h100x16" for a cluster of 16.
+// Error(not_found), which names the nearest entries.
+Topology catalog_cluster(std::string_view name);
 
-// Hosts, GPUs and NICs that occur in several parts (same id) are taken once, from the first.
+struct CatalogEntry {
+  std::string name;
+  std::string title;
+};
+std::vector<CatalogEntry> catalog();  // by name
+
+// Topologies of different hosts, or of a host again: hosts, GPUs and NICs that occur in several
+// parts (same id) are taken once, from the first.
 Topology merge(const std::vector<Topology>& parts);
+
+// Several views of one host, the most trusted first. Devices are matched by bus id, then by index
+// (GPUs) or name (NICs). What a view lacks is taken from the next one; what it contradicts is a
+// conflict. Error(bad_data) when a view describes several hosts, or GPUs cannot be matched.
+Topology merge_views(std::string_view host_name, const std::vector<Topology>& views,
+                     const std::vector<std::string>& origins);
+
+// Marks NICs with the leaf switch that a fabric file gives: atoll's JSON or `ibnetdiscover` output
+// (topology/README.md). Error(not_found | io | bad_data).
+void apply_fabric(const std::string& path, Topology& topology);
 
 // In order of the hosts, then of the GPUs.
 std::vector<Island> find_islands(const Topology& topology);
 
-// Where a rank runs, as the planner sees it.
-struct RankSite {
-  std::string host;  // TopologyHost::id
-  std::string gpu;   // TopologyGpu::id; empty for a rank without one
-};
+// One for each GPU, in their order.
+std::vector<Affinity> find_affinity(const Topology& topology);
 
-// The sites of ranks that run on `hosts`, one host id a rank: each gets the GPU of its host that
-// has the number of the rank among the host's ranks, where the host has that many.
-std::vector<RankSite> assign_gpus(const Topology& topology, const std::vector<std::string>& hosts);
+// What a NIC can carry, in GB/s: the least of its port, its PCIe link and its share of the adapter.
+// Empty when none of them is known.
+std::optional<double> usable_gbyte_s(const Topology& topology, const TopologyNic& nic);
+// Of every NIC, in their order: for more than a few NICs of a large cluster.
+std::vector<std::optional<double>> usable_gbyte_s(const Topology& topology);
 
-// The sites that a launcher would give to `count` ranks: host by host, one a GPU; on machines
-// without GPUs in equal blocks. 0: one rank a GPU. Error(invalid_argument) when there are more
-// ranks than GPUs, and for 0 without GPUs.
-std::vector<RankSite> fill_hosts(const Topology& topology, int count);
-
-struct MeshPlan {
-  int replicate = 1;
-  int shard = 1;
-  // Ranks in mesh order, shard innermost: the rank at (r, s) is order[r * shard + s].
-  std::vector<int> order;
-  std::string why;  // a sentence for people
-  std::vector<std::string> findings;
-};
-
-struct MeshPlanOptions {
-  int emulated_islands = 0;  // treat the ranks, in order, as this many equal islands; 0: off
-};
-
-// Shards over the larger of island and host, replicates across. A pure function of its arguments,
-// so every rank gets the same answer, whatever order the launcher numbered the ranks in. All ranks
-// are used: when islands hold unequal numbers of ranks the shard axis is their largest common
-// divisor, and a finding says so. A host that the topology does not list counts as a host without
-// GPUs. Error(invalid_argument) without ranks, for a GPU that the topology does not list, and when
-// the emulated islands do not divide the ranks.
-MeshPlan plan_mesh(const Topology& topology, const std::vector<RankSite>& ranks,
-                   const MeshPlanOptions& options = {});
-
-// Findings about a mesh that was made by hand: each shard group that crosses an island, with what
-// it joins and over what. Error(invalid_argument) unless `plan.order` holds every rank once and
-// fits the shape.
-std::vector<std::string> check_mesh(const Topology& topology, const std::vector<RankSite>& ranks,
-                                    const MeshPlan& plan, const MeshPlanOptions& options = {});
-
-// Topology::to_json with a member `mesh`, which from_json ignores.
-std::string to_json(const Topology& topology, const MeshPlan& plan);
+// In order of the first GPU that uses them.
+std::vector<Rail> find_rails(const Topology& topology, const std::vector<Affinity>& affinity);
 
 }  // namespace atoll_v1::atoll

@@ -6,17 +6,12 @@
 #include <charconv>
 #include <numeric>
 
+#include "comm/rank_environment.hpp"
+
 namespace atoll_v1::atoll {
 namespace {
 
 constexpr int most_ranks = 1'000'000;
-
-std::vector<RankSite> rank_sites(const Topology& topology, const World& world) {
-  std::vector<std::string> hosts;
-  for (const Placement& placement : world.placements())
-    hosts.push_back(world.hosts().at(static_cast<std::size_t>(placement.host)).id);
-  return assign_gpus(topology, hosts);
-}
 
 MeshPlan row_major(const World& world, MeshShape shape) {
   const auto count = std::int64_t{shape.replicate} * shape.shard;
@@ -37,6 +32,19 @@ MeshPlanOptions plan_options(const World& world) {
 }
 
 }  // namespace
+
+std::vector<RankSite> locate_ranks(const Topology& topology, World& world) {
+  const auto texts = world.exchange("atoll/ranks", to_text(look_around()));
+  std::vector<RankEnvironment> ranks;
+  for (const Placement& placement : world.placements()) {
+    RankEnvironment rank =
+        rank_environment_from(texts.at(static_cast<std::size_t>(placement.rank)));
+    rank.host = world.hosts().at(static_cast<std::size_t>(placement.host)).id;
+    rank.local_rank = placement.local_rank;
+    ranks.push_back(std::move(rank));
+  }
+  return resolve_ranks(topology, ranks);
+}
 
 MeshShape parse_mesh(std::string_view text) {
   const auto* const end = text.data() + text.size();
@@ -70,7 +78,14 @@ Mesh::Mesh(World& world, MeshShape shape, const std::vector<int>& order)
 }
 
 Mesh Mesh::plan(const Topology& topology, World& world) {
-  MeshPlan plan = plan_mesh(topology, rank_sites(topology, world), plan_options(world));
+  return from_plan(world, plan_mesh(topology, locate_ranks(topology, world), plan_options(world)));
+}
+
+Mesh Mesh::from_plan(World& world, MeshPlan plan) {
+  if (plan.inner != 1)
+    throw Error(ErrorCode::unsupported,
+                fmt::format("a mesh with an inner axis of {}: only replicate x shard can be run",
+                            plan.inner));
   Mesh mesh(world, {plan.replicate, plan.shard}, plan.order);
   mesh.reason_ = std::move(plan.why);
   mesh.findings_ = std::move(plan.findings);
@@ -85,7 +100,7 @@ Mesh Mesh::make(World& world, MeshShape shape) {
 
 Mesh Mesh::make(World& world, MeshShape shape, const Topology& topology) {
   Mesh mesh = make(world, shape);
-  mesh.findings_ = check_mesh(topology, rank_sites(topology, world), row_major(world, shape),
+  mesh.findings_ = check_mesh(topology, locate_ranks(topology, world), row_major(world, shape),
                               plan_options(world));
   return mesh;
 }

@@ -1,123 +1,44 @@
+// Machines as hwloc shows them. Every file is read twice, by libhwloc and without it, and both must
+// say the same.
 #include <doctest/doctest.h>
-#include <fmt/format.h>
 #include <sched.h>
-#include <unistd.h>
 
-#include <filesystem>
-#include <fstream>
-#include <numeric>
+#include <array>
+#include <cstdlib>
 
-#include "sources/hwloc_graph.hpp"
-#include "sources/nvlink_rate.hpp"
+#include "facts.hpp"
+#include "gpu_models.hpp"
 #include "sources/source.hpp"
+#include "unit/captured_tree.hpp"
+#include "unit/hwloc_machines.hpp"
 #include "unit/topology_machines.hpp"
 
+using atoll::get_fact;
 using atoll::Island;
 using atoll::IslandState;
 using atoll::Topology;
+using atoll::TopologyGpu;
+using atoll::TopologyNic;
+namespace fact = atoll::fact;
 namespace sources = atoll::topology_sources;
+using namespace hwloc_machines;
 
 namespace {
 
-// One package with 2 cores of one thread, under `devices` (PCI) and `distances`.
-struct XmlMachine {
-  std::string version = "2.12.0";
-  std::string devices = {};
-  std::string distances = {};
-
-  std::string text() const {
-    constexpr std::string_view sets =
-        R"(cpuset="0x00000003" complete_cpuset="0x00000003" nodeset="0x00000001" )"
-        R"(complete_nodeset="0x00000001")";
-    std::string cores;
-    for (int i = 0; i < 2; ++i) {
-      const auto own = fmt::format(
-          R"(os_index="{}" cpuset="0x{}" complete_cpuset="0x{}" nodeset="0x1" complete_nodeset="0x1")",
-          i, i + 1, i + 1);
-      cores += fmt::format(
-          R"(<object type="Core" {} gp_index="{}"><object type="PU" {} gp_index="{}"/></object>)",
-          own, 10 + i, own, 20 + i);
-    }
-    return fmt::format(
-        R"(<?xml version="1.0" encoding="UTF-8"?>
-<topology version="2.0">
-<object type="Machine" os_index="0" {0} allowed_cpuset="0x00000003" allowed_nodeset="0x00000001" gp_index="1">
-<info name="hwlocVersion" value="{1}"/>
-<object type="Package" os_index="0" {0} gp_index="2">
-<object type="NUMANode" os_index="0" {0} gp_index="3" local_memory="1073741824"/>
-{2}</object>
-<object type="Bridge" gp_index="5" bridge_type="0-1" depth="0" bridge_pci="0000:[00-ff]">
-{3}</object>
-</object>
-{4}</topology>
-)",
-        sets, version, cores, devices, distances);
-  }
-};
-
-std::string pci(int number, const std::string& type, const std::string& inner) {
-  return fmt::format(
-      R"(<object type="PCIDev" gp_index="{}" pci_busid="0000:{:02x}:00.0" pci_type="{}" pci_link_speed="0.0">{}</object>
-)",
-      100 + number, number, type, inner);
-}
-
-std::string gpu(int number, int index, const std::string& model) {
-  return pci(number, "0302 [10de:2330] [10de:16c1] a1",
-             fmt::format(R"(<object type="OSDev" gp_index="{}" name="nvml{}" subtype="NVML" )"
-                         R"(osdev_type="1"><info name="GPUModel" value="{}"/>)"
-                         R"(<info name="NVIDIAUUID" value="GPU-{}"/></object>)",
-                         200 + number, index, model, index));
-}
-
-std::string matrix(const std::vector<std::string>& objects, const std::vector<int>& values) {
-  const std::string indexes = fmt::format("{} ", fmt::join(objects, " "));
-  const std::string cells = fmt::format("{} ", fmt::join(values, " "));
-  const bool same_type = objects[0].find(':') == std::string::npos;
-  return fmt::format(
-      R"(<distances2{0} {1}nbobjs="{2}" kind="{3}" name="NVLinkBandwidth"{4}>
-<indexes length="{5}">{6}</indexes>
-<u64values length="{7}">{8}</u64values>
-</distances2{0}>
-)",
-      same_type ? "" : "hetero", same_type ? R"(type="OSDev" )" : "", objects.size(),
-      same_type ? 9 : 25, same_type ? R"( indexing="gp")" : "", indexes.size(), indexes,
-      cells.size(), cells);
-}
-
 Topology read(const XmlMachine& machine) {
   const std::string text = machine.text();
-  hwloc_topology_t raw = nullptr;
-  REQUIRE(hwloc_topology_init(&raw) == 0);
-  const sources::HwlocTopology hwloc(raw);
-  REQUIRE(hwloc_topology_set_io_types_filter(raw, HWLOC_TYPE_FILTER_KEEP_IMPORTANT) == 0);
-  REQUIRE(hwloc_topology_set_xmlbuffer(raw, text.c_str(), static_cast<int>(text.size() + 1)) == 0);
-  REQUIRE(hwloc_topology_load(raw) == 0);
-  Topology topology;
-  atoll::TopologyHost host;
-  host.id = host.name = "h";
-  sources::add_host(raw, host, hwloc_topology_get_allowed_cpuset(raw), topology);
+  Topology topology = read_with_libhwloc(text, "h");
+  CHECK(sources::hwloc_xml.read(text, "h.xml").to_json() == topology.to_json());
   return topology;
 }
 
-class Folder {
- public:
-  Folder()
-      : path_(std::filesystem::temp_directory_path() / fmt::format("atoll_sysfs_{}", getpid())) {
-    std::filesystem::create_directories(path_);
-  }
-  Folder(const Folder&) = delete;
-  Folder& operator=(const Folder&) = delete;
-  ~Folder() { std::filesystem::remove_all(path_); }
-  void write(const std::string& name, const std::string& text) const {
-    std::filesystem::create_directories((path_ / name).parent_path());
-    std::ofstream(path_ / name) << text;
-  }
-  std::string path() const { return path_.string(); }
+std::vector<std::string> ids(const Topology& topology) {
+  std::vector<std::string> ids;
+  for (const TopologyGpu& gpu : topology.gpus) ids.push_back(gpu.id);
+  return ids;
+}
 
- private:
-  std::filesystem::path path_;
-};
+using Ids = std::vector<std::string>;
 
 }  // namespace
 
@@ -132,7 +53,7 @@ TEST_CASE("hwloc: a synthetic machine, and a process bound to a part of it") {
   Topology topology;
   atoll::TopologyHost host;
   host.id = "h";
-  sources::add_host(raw, host, usable.get(), topology);
+  sources::add_host(sources::describe(raw, usable.get()), host, topology);
   REQUIRE(topology.hosts.size() == 1);
   host = topology.hosts[0];
   CHECK(host.packages == 2);
@@ -148,23 +69,120 @@ TEST_CASE("hwloc: a synthetic machine, and a process bound to a part of it") {
 TEST_CASE("hwloc: GPUs with and without NVML, and a graphics card that is no GPU of ours") {
   XmlMachine machine;
   machine.devices = gpu(0x1b, 0, "NVIDIA H100 80GB HBM3") +
-                    pci(0x2c, "0302 [10de:2330] [10de:16c1] a1",
-                        R"(<info name="PCIDevice" value="GH100 [H100 SXM5 80GB]"/>)") +
-                    pci(0x03, "0300 [1a03:2000] [1a03:2000] 41", "");
+                    pci(0x2c, h100, info("PCIDevice", "GH100 [H100 SXM5 80GB]")) +
+                    pci(0x2d, h100, "") + pci(0x03, "0300 [1a03:2000] [1a03:2000] 41", "");
   const Topology topology = read(machine);
-  REQUIRE(topology.gpus.size() == 2);
-  CHECK(topology.gpus[0].id == "h/gpu0");
-  CHECK(topology.gpus[0].busid == "00000000:1b:00.0");
-  CHECK(topology.gpus[0].model == "NVIDIA H100 80GB HBM3");
-  CHECK(topology.gpus[0].uuid == "GPU-0");
-  CHECK(topology.gpus[0].index == 0);
-  CHECK(topology.gpus[0].numa == 0);
+  REQUIRE(topology.gpus.size() == 3);
+  const TopologyGpu& first = topology.gpus[0];
+  CHECK(first.id == "h/gpu0");
+  CHECK(first.busid == "00000000:1b:00.0");
+  CHECK(first.model == "NVIDIA H100 80GB HBM3");
+  CHECK(first.uuid == "GPU-0a");
+  CHECK(first.index == 0);
+  CHECK(first.numa == 0);
+  CHECK(get_fact(first.facts, fact::pci_device) == "10de:2330");
+  CHECK(get_fact(first.facts, fact::pci_class) == "0302");
+  CHECK_FALSE(first.facts.contains(fact::pci_gbyte_s));
   CHECK(topology.gpus[1].model == "GH100 [H100 SXM5 80GB]");
   CHECK(topology.gpus[1].index == -1);
+  CHECK(topology.gpus[2].model == "NVIDIA H100 80GB HBM3");  // by device id
+  CHECK(get_fact(topology.hosts[0].facts, fact::hwloc_version) == "2.12.0");
   // No matrix: unknown, never none.
   const auto islands = find_islands(topology);
   REQUIRE(islands.size() == 1);
   CHECK(islands[0].state == IslandState::unknown);
+}
+
+TEST_CASE("hwloc: the way to a device, as sysfs spells it") {
+  XmlMachine machine;
+  const auto bridge = [](int id, const std::string& busid, const std::string& below,
+                         const std::string& inner) {
+    return fmt::format(
+        "<object type=\"Bridge\" gp_index=\"{}\" bridge_type=\"1-1\" depth=\"1\" "
+        "bridge_pci=\"0000:[{}]\" pci_busid=\"{}\" "
+        "pci_type=\"0604 [8086:352a] [8086:0000] 04\" pci_link_speed=\"0.0\">{}"
+        "</object>",
+        id, below, busid, inner);
+  };
+  machine.parts = fmt::format(
+      "<object type=\"Package\" os_index=\"0\" {} gp_index=\"2\">{}{}</object>"
+      "<object type=\"Bridge\" gp_index=\"5\" bridge_type=\"0-1\" depth=\"0\" "
+      "bridge_pci=\"0000:[15-18]\">{}{}</object>",
+      sets("3"), node(0, "3"), cores(0, 2),
+      bridge(
+          6, "0000:15:01.0", "16-18",
+          bridge(7, "0000:16:00.0", "17-17", pci(0x17, h100, "", "pci_link_speed=\"63.015385\""))),
+      pci(0x15, "0207 [15b3:1021] [15b3:0041] 00", os(600, "mlx5_0", 3)));
+  const Topology topology = read(machine);
+  REQUIRE(topology.gpus.size() == 1);
+  CHECK(topology.gpus[0].pci_path == "pci0000:15/00000000:15:01.0/00000000:16:00.0");
+  CHECK(get_fact(topology.gpus[0].facts, fact::pci_gbyte_s) == "63.0154");
+  REQUIRE(topology.nics.size() == 1);
+  CHECK(topology.nics[0].pci_path == "pci0000:15");
+}
+
+TEST_CASE("hwloc: what is near a device, and when nothing tells") {
+  const Topology topology = read(packages(
+      {pci(0x10, h100, ""), pci(0x11, h100, ""), pci(0x12, h100, ""), pci(0x13, h100, "")}));
+  const auto& host = topology.hosts[0];
+  CHECK(host.packages == 2);
+  CHECK(host.numa_nodes == 4);
+  CHECK(host.host_cores == 4);
+  REQUIRE(topology.gpus.size() == 4);
+  CHECK(topology.gpus[0].package == 0);
+  CHECK(topology.gpus[0].numa == -1);  // one of two
+  CHECK(topology.gpus[1].package == 0);
+  CHECK(topology.gpus[1].numa == 1);
+  CHECK(topology.gpus[2].package == 8);
+  CHECK(topology.gpus[2].numa == -1);
+  CHECK(topology.gpus[3].package == -1);
+  CHECK(topology.gpus[3].numa == -1);
+}
+
+TEST_CASE("hwloc: memory of a GPU is no node, memories of two kinds are one") {
+  XmlMachine machine;
+  machine.nodes = "7";
+  machine.parts =
+      fmt::format("<object type=\"Package\" os_index=\"0\" {} gp_index=\"2\">{}{}{}{}</object>",
+                  sets("3", "7"), node(0, "3"), node(1, "3", "subtype=\"HBM\""),
+                  node(2, "3", "subtype=\"GPUMemory\""), cores(0, 2, "7")) +
+      pci(0x10, h100, "");
+  const Topology topology = read(machine);
+  CHECK(topology.hosts[0].numa_nodes == 1);
+  CHECK(topology.hosts[0].memory_bytes == std::uint64_t{2} << 30);
+  CHECK(topology.gpus[0].numa == 0);
+}
+
+TEST_CASE("hwloc: GPUs are numbered as NVML does, not as CUDA shows them") {
+  const auto both = [](int bus, int nvml, int cuda) {
+    return pci(bus, h100,
+               os(400 + bus, fmt::format("cuda{}", cuda), 5) +
+                   (nvml < 0 ? "" : os(500 + bus, fmt::format("nvml{}", nvml), 1)));
+  };
+  XmlMachine machine;
+  machine.devices = both(0x10, 0, 1) + both(0x11, 1, 0);
+  CHECK(ids(read(machine)) == Ids{"h/gpu0", "h/gpu1"});
+  // NVML may number against the order of the buses.
+  machine.devices = both(0x10, 1, 0) + both(0x11, 0, 1);
+  CHECK(ids(read(machine)) == Ids{"h/gpu1", "h/gpu0"});
+  machine.devices = both(0x10, -1, 1) + both(0x11, -1, 0);
+  CHECK(ids(read(machine)) == Ids{"h/gpu1", "h/gpu0"});
+  // A GPU that only CUDA sees has no number of NVML's, so positions count.
+  machine.devices = both(0x10, 1, 0) + both(0x11, -1, 1);
+  const Topology topology = read(machine);
+  CHECK(ids(topology) == Ids{"h/gpu0", "h/gpu1"});
+  CHECK(topology.gpus[0].index == 1);
+  CHECK(topology.gpus[1].index == -1);
+}
+
+TEST_CASE("hwloc: GPUs whose PCI devices are hidden") {
+  XmlMachine machine;
+  machine.os_devices = os(401, "nvml1", 1, info("GPUModel", "NVIDIA H100")) + os(400, "nvml0", 1) +
+                       os(402, "cuda0", 5);
+  const Topology topology = read(machine);
+  CHECK(ids(topology) == Ids{"h/gpu0", "h/gpu1"});
+  CHECK(topology.gpus[1].model == "NVIDIA H100");
+  CHECK(topology.gpus[1].busid.empty());
 }
 
 TEST_CASE("hwloc: a matrix of pairs becomes links") {
@@ -172,7 +190,7 @@ TEST_CASE("hwloc: a matrix of pairs becomes links") {
   for (int i = 3; i >= 0; --i) machine.devices += gpu(0x10 + i, i, "NVIDIA H100");
   std::vector<int> values(16, 150'000);
   for (std::size_t i = 0; i < 4; ++i) values[5 * i] = 1'000'000;
-  machine.distances = matrix({"216", "217", "218", "219"}, values);
+  machine.distances = matrix({"416", "417", "418", "419"}, values);
   const Topology topology = read(machine);
   CHECK(topology.hosts[0].gpu_links == IslandState::known);
   REQUIRE(topology.gpus.size() == 4);
@@ -185,10 +203,22 @@ TEST_CASE("hwloc: a matrix of pairs becomes links") {
   CHECK(islands[0].gpu_gbyte_s == 450);
 }
 
+TEST_CASE("hwloc: a pair without a link beside one with a link") {
+  XmlMachine machine;
+  for (int i = 0; i < 3; ++i) machine.devices += gpu(0x10 + i, i, "NVIDIA A100-PCIE-40GB");
+  machine.distances = matrix({"416", "417", "418"}, {0, 0, 0, 300'000, 0, 0, 0, 0, 0});
+  const Topology topology = read(machine);
+  CHECK(topology.links.size() == 1);  // given in one direction only
+  const auto islands = find_islands(topology);
+  REQUIRE(islands.size() == 2);
+  CHECK(islands[0].gpus.size() == 2);
+  CHECK(islands[1].state == IslandState::none);
+}
+
 TEST_CASE("hwloc: up to 2.9.0 the matrix counts generations 3 and 4 twice") {
   const auto rate = [](const std::string& version, const std::string& model) {
     XmlMachine machine{.version = version, .devices = gpu(0x10, 0, model) + gpu(0x11, 1, model)};
-    machine.distances = matrix({"216", "217"}, {0, 600'000, 600'000, 0});
+    machine.distances = matrix({"416", "417"}, {0, 600'000, 600'000, 0});
     const Topology topology = read(machine);
     REQUIRE(topology.links.size() == 1);
     return topology.links[0];
@@ -197,96 +227,248 @@ TEST_CASE("hwloc: up to 2.9.0 the matrix counts generations 3 and 4 twice") {
   CHECK(rate("2.9.0", "NVIDIA A100").count == 12);
   CHECK(rate("2.9.1", "NVIDIA A100").gbyte_s == 600);
   CHECK(rate("2.9.0", "Tesla V100").gbyte_s == 600);
-  CHECK_FALSE(rate("2.9.0", "something new").gbyte_s);
-  CHECK(rate("2.12.0", "something new").gbyte_s == 600);
-  CHECK(rate("2.12.0", "something new").count == 1);
+  CHECK(rate("2.12.0", "NVIDIA B200").count == 12);
+}
+
+TEST_CASE("hwloc: a model that nobody knows, doubled or not") {
+  const auto rate = [](const std::string& version) {
+    const auto device = [](int number) {
+      return pci(number, "0302 [10de:ffff] [0000:0000] a1",
+                 os(400 + number, fmt::format("nvml{}", number - 0x10), 1));
+    };
+    XmlMachine machine{.version = version, .devices = device(0x10) + device(0x11)};
+    machine.distances = matrix({"416", "417"}, {0, 600'000, 600'000, 0});
+    return read(machine).links.at(0);
+  };
+  CHECK_FALSE(rate("2.9.0").gbyte_s);
+  CHECK(rate("2.12.0").gbyte_s == 600);
+  CHECK(rate("2.12.0").count == 1);
 }
 
 TEST_CASE("hwloc: switches join GPUs, processors do not") {
   XmlMachine machine;
   for (int i = 0; i < 2; ++i) machine.devices += gpu(0x10 + i, i, "NVIDIA H100");
   // A switch may show neither class nor vendor: its subtype tells.
-  machine.devices += R"(<object type="PCIDev" gp_index="150" subtype="NVSwitch" )"
-                     R"(pci_busid="0000:66:00.0" pci_type="0680 [0000:0000] [0000:0000] 00" )"
-                     R"(pci_link_speed="0.0"/>)";
-  machine.distances = matrix({"OSDev:216", "OSDev:217", "PCIDev:150"},
-                             {0, 0, 125'000, 0, 0, 125'000, 125'000, 125'000, 0});
+  machine.devices += pci(0x66, "0000 [0000:0000] [0000:0000] 00", "",
+                         "subtype=\"NVSwitch\" pci_link_speed=\"0.0\"") +
+                     pci(0x67, "0680 [10de:22a3] [10de:0000] a1", "",
+                         "subtype=\"NVSwitch\" pci_link_speed=\"0.0\"");
+  machine.distances = matrix({"OSDev:416", "OSDev:417", "PCIDev:202", "PCIDev:203"},
+                             {0, 0, 125'000, 100'000, 0, 0, 125'000, 100'000,  //
+                              125'000, 125'000, 0, 0, 100'000, 100'000, 0, 0});
   Topology topology = read(machine);
-  REQUIRE(topology.links.size() == 2);
+  REQUIRE(topology.links.size() == 4);
   CHECK(topology.links[0].b == "h/nvswitch0");
   CHECK(topology.links[0].count == 5);
+  CHECK(topology.links[1].b == "h/nvswitch1");
+  CHECK(topology.links[1].count == 4);
+  CHECK(topology.gpus.size() == 2);
   CHECK(find_islands(topology).size() == 1);
+  CHECK(find_islands(topology)[0].gpu_gbyte_s == 225);
 
-  machine.distances = matrix({"OSDev:216", "OSDev:217", "Package:2"},
+  machine.distances = matrix({"OSDev:416", "OSDev:417", "Package:2"},
                              {0, 0, 75'000, 0, 0, 75'000, 75'000, 75'000, 0});
   topology = read(machine);
   REQUIRE(topology.links.size() == 2);
   CHECK(topology.links[0].type == "nvlink_cpu");
-  CHECK(find_islands(topology).size() == 2);
+  CHECK(topology.links[0].b == "h/package0");
+  const auto islands = find_islands(topology);
+  REQUIRE(islands.size() == 2);
+  CHECK(islands[0].state == IslandState::none);
 }
 
-TEST_CASE("hwloc: a matrix of zeros proves nothing") {
+TEST_CASE("hwloc: pairs of zeros prove nothing, a matrix of zeros is how atoll writes none") {
   XmlMachine machine{.version = "2.9.2", .devices = gpu(0x10, 0, "x") + gpu(0x11, 1, "x")};
-  machine.distances = matrix({"216", "217"}, {1'000'000, 0, 0, 1'000'000});
-  const Topology topology = read(machine);
+  machine.distances = matrix({"416", "417"}, {1'000'000, 0, 0, 1'000'000});
+  Topology topology = read(machine);
   CHECK(topology.links.empty());
+  CHECK(topology.hosts[0].gpu_links == IslandState::unknown);
+  machine.distances = matrix({"416", "417"}, {0, 0, 0, 0});
+  topology = read(machine);
+  CHECK(topology.hosts[0].gpu_links == IslandState::none);
+  CHECK(find_islands(topology).size() == 2);
+  machine.devices += gpu(0x12, 2, "x");  // of which it says nothing
+  CHECK(read(machine).hosts[0].gpu_links == IslandState::unknown);
+}
+
+TEST_CASE("hwloc: models without a connector need no matrix") {
+  const auto links = [](const std::string& a, const std::string& b) {
+    XmlMachine machine;
+    machine.devices =
+        pci(0x10, "0302 [10de:ffff] [0000:0000] a1", os(400, "nvml0", 1, info("GPUModel", a))) +
+        pci(0x11, "0302 [10de:ffff] [0000:0000] a1", os(401, "nvml1", 1, info("GPUModel", b)));
+    return read(machine).hosts[0].gpu_links;
+  };
+  CHECK(links("Tesla T4", "Tesla T4") == IslandState::none);
+  CHECK(links("Tesla T4", "Tesla V100-SXM2-16GB") == IslandState::unknown);
+  CHECK(links("Tesla T4", "Tesla V100-PCIE-16GB") == IslandState::none);
+}
+
+TEST_CASE("hwloc: AMD's GPUs, with and without ROCm") {
+  XmlMachine machine;
+  machine.devices =
+      amd(0x10, 0, info("AMDUUID", "0a1b")) + amd(0x11, 1, info("AMDUUID", "0000000000000000")) +
+      pci(0x12, "0380 [1002:740c] [1002:0b0c] 01", "") +
+      pci(0x13, "0300 [1002:164e] [1002:0000] c1", os(413, "renderD128", 1));  // in a processor
+  const Topology topology = read(machine);
+  REQUIRE(topology.gpus.size() == 3);
+  CHECK(topology.gpus[0].model == "AMD Instinct MI300X");
+  CHECK(topology.gpus[0].uuid == "0a1b");
+  CHECK(topology.gpus[0].index == 0);
+  CHECK(topology.gpus[1].uuid.empty());
+  CHECK(topology.gpus[2].model == "AMD Instinct MI250X");
   CHECK(topology.hosts[0].gpu_links == IslandState::unknown);
 }
 
-TEST_CASE("hwloc and sysfs: NICs with state, layer and rate") {
-  const auto adapter = [](int number, const std::string& type, const std::string& name,
-                          const std::string& ports) {
-    return pci(number, type,
-               fmt::format(R"(<object type="OSDev" gp_index="{}" name="{}" osdev_type="3">)"
-                           R"(<info name="SysImageGUID" value="ab:{}"/>{}</object>)",
-                           300 + number, name, number, ports));
-  };
-  const auto port = [](int number, int state) {
-    return fmt::format(R"(<info name="Port{}State" value="{}"/>)", number, state);
-  };
+TEST_CASE("hwloc: xGMI links have no rate, for hwloc's is a constant") {
   XmlMachine machine;
+  for (int i = 0; i < 3; ++i) machine.devices += amd(0x10 + i, i, info("XGMIHiveID", "00ab3"));
+  machine.distances = matrix(
+      {"416", "417", "418"},
+      {1'000'000, 100'000, 100'000, 100'000, 1'000'000, 100'000, 100'000, 100'000, 1'000'000},
+      "XGMIBandwidth");
+  const Topology topology = read(machine);
+  REQUIRE(topology.links.size() == 3);
+  CHECK(topology.links[0].type == "xgmi");
+  CHECK_FALSE(topology.links[0].gbyte_s);
+  CHECK(get_fact(topology.gpus[0].facts, fact::xgmi_hive) == "ab3");
+  const auto islands = find_islands(topology);
+  REQUIRE(islands.size() == 1);
+  CHECK(islands[0].state == IslandState::known);
+  CHECK(islands[0].fabric == "xgmi");
+  CHECK_FALSE(islands[0].gpu_gbyte_s);
+}
+
+TEST_CASE("hwloc: hives and peers, where the matrix is missing") {
+  const auto links = [](const std::string& infos0, const std::string& infos1) {
+    XmlMachine machine;
+    machine.devices = amd(0x10, 0, infos0) + amd(0x11, 1, infos1);
+    return read(machine);
+  };
+  const std::string none = info("XGMIHiveID", "0");
+  CHECK(links(none, none).hosts[0].gpu_links == IslandState::none);
+  CHECK(links(none, "").hosts[0].gpu_links == IslandState::unknown);
+  const std::string hive = info("XGMIHiveID", "ab3");
+  CHECK(links(hive, hive).hosts[0].gpu_links == IslandState::unknown);
+  const Topology topology = links(hive + info("XGMIPeers", "rsmi1 "), hive);
+  CHECK(topology.hosts[0].gpu_links == IslandState::known);
+  CHECK(topology.links.size() == 1);
+}
+
+TEST_CASE("hwloc: partitions are one GPU") {
+  XmlMachine machine;
+  const auto partitioned = [](int bus, int first, const std::array<std::string, 2>& infos) {
+    return pci(bus, mi300,
+               os(400 + 2 * bus, fmt::format("rsmi{}", first), 1, infos[0]) +
+                   os(401 + 2 * bus, fmt::format("rsmi{}", first + 1), 1, infos[1]));
+  };
+  machine.devices = partitioned(0x10, 0, {info("AMDUUID", "a0"), info("AMDUUID", "a1")}) +
+                    partitioned(0x11, 2, {info("AMDUUID", "b"), info("AMDUUID", "b")});
+  machine.distances =
+      matrix({"432", "433", "434", "435"},
+             {1'000'000, 100'000, 100'000, 100'000, 100'000, 1'000'000, 100'000, 100'000, 100'000,
+              100'000, 1'000'000, 100'000, 100'000, 100'000, 100'000, 1'000'000},
+             "XGMIBandwidth");
+  const Topology topology = read(machine);
+  REQUIRE(ids(topology) == Ids{"h/gpu0", "h/gpu1"});
+  CHECK(topology.gpus[0].partitions == Ids{"a0", "a1"});
+  CHECK(topology.gpus[1].partitions == Ids{"rsmi2", "rsmi3"});  // one UUID for both tells nothing
+  CHECK(topology.gpus[1].index == -1);                          // rsmi2 is no number of a GPU
+  CHECK(topology.links.size() == 1);
+}
+
+TEST_CASE("hwloc: NICs with state, layer and adapter") {
+  XmlMachine machine;
+  const auto guid = [](int number) {
+    return info("NodeGUID", fmt::format("ab:{}f", number)) +
+           info("SysImageGUID", fmt::format("ab:{}", number));
+  };
   machine.devices =
-      adapter(0x40, "0207 [15b3:1021] [15b3:0023] 00", "mlx5_0", port(1, 4)) +
-      adapter(0x41, "0200 [15b3:1021] [15b3:0023] 00", "mlx5_1", port(1, 1)) +
-      adapter(0x42, "0207 [15b3:1003] [15b3:0023] 00", "mlx4_0", port(1, 4) + port(2, 2));
-  Topology topology = read(machine);
+      adapter(0x42, "0207 [15b3:1003] [15b3:0023] 00", "mlx4_0",
+              guid(42) + port(1, 4, "0x21") + port(2, 2, "0xffff")) +
+      adapter(0x40, "0207 [15b3:1021] [15b3:0023] 00", "mlx5_0", guid(40) + port(1, 4)) +
+      adapter(0x41, "0200 [15b3:1021] [15b3:0023] 00", "mlx5_1", guid(41) + port(1, 1));
+  const Topology topology = read(machine);
   REQUIRE(topology.nics.size() == 4);
   CHECK(topology.nics[0].id == "h/mlx5_0");
   CHECK(topology.nics[0].busid == "00000000:40:00.0");
   CHECK(topology.nics[0].layer == "infiniband");
   CHECK(topology.nics[0].state == "active");
+  CHECK(get_fact(topology.nics[0].facts, fact::node_guid) == "ab:40f");
+  CHECK(get_fact(topology.nics[0].facts, fact::pci_device) == "15b3:1021");
   CHECK_FALSE(topology.nics[0].rate_gbit_s);
   CHECK(topology.nics[1].layer == "ethernet");
   CHECK(topology.nics[1].state == "down");
+  CHECK(get_fact(topology.nics[2].facts, fact::lid) == "33");
   CHECK(topology.nics[3].name == "mlx4_0:2");
   CHECK(topology.nics[3].state == "init");
   CHECK(topology.nics[3].adapter == topology.nics[2].adapter);
+}
 
-  const Folder sysfs;
-  sysfs.write("class/infiniband/mlx5_0/ports/1/rate", "400 Gb/sec (4X NDR)\n");
-  sysfs.write("class/infiniband/mlx5_0/ports/1/link_layer", "InfiniBand\n");
-  sysfs.write("class/infiniband/mlx5_1/ports/1/rate", "10 Gb/sec (4X SDR)\n");
-  sysfs.write("class/infiniband/mlx5_1/ports/1/state", "1: DOWN\n");
-  sysfs.write("class/infiniband/mlx4_0/ports/1/rate", "many\n");
-  sysfs.write("class/infiniband/mlx4_0/ports/2/rate", "56 Gb/sec (4X FDR)\n");
-  sysfs.write("class/infiniband/mlx4_0/ports/2/state", "4: ACTIVE\n");
-  sysfs.write("class/infiniband/mlx4_0/ports/2/link_layer", "Ethernet\n");
-  sources::sysfs.look({.host_id = "h", .host_name = "h", .sysfs = sysfs.path()}, topology);
-  CHECK(topology.nics[0].rate_gbit_s == 400);
-  CHECK(topology.nics[0].evidence == "sysfs");
-  CHECK_FALSE(topology.nics[1].rate_gbit_s);
-  CHECK_FALSE(topology.nics[2].rate_gbit_s);
-  CHECK(topology.nics[3].rate_gbit_s == 56);
-  CHECK(topology.nics[3].layer == "ethernet");
-  CHECK(topology.nics[3].state == "active");
+TEST_CASE("hwloc: where the class does not tell InfiniBand from Ethernet, the LID may") {
+  const auto layer = [](int state, const std::string& lid) {
+    XmlMachine machine;
+    machine.devices =
+        adapter(0x42, "0280 [15b3:1003] [15b3:0059] 00", "mlx4_0", port(1, state, lid));
+    return read(machine).nics.at(0).layer;
+  };
+  CHECK(layer(4, "0x3a4") == "infiniband");
+  CHECK(layer(4, "0x0") == "ethernet");
+  CHECK(layer(1, "0xffff").empty());
+  CHECK(layer(1, "0x0").empty());  // InfiniBand too has no LID before there is a subnet manager
+  CHECK(layer(4, "").empty());
+}
+
+TEST_CASE("hwloc: adapters that are neither InfiniBand nor Ethernet") {
+  XmlMachine machine;
+  const std::string zero = "0000:0000:0000:0000";
+  machine.devices =
+      adapter(0x40, "0200 [1d0f:efa1] [1d0f:efa1] 00", "rdmap64s0",
+              info("NodeGUID", zero) + info("SysImageGUID", zero) + port(1, 4, "0x0")) +
+      adapter(0x41, "0208 [8086:24f0] [8086:24f0] 11", "hfi1_0", port(1, 4, "0x7ee")) +
+      // The vendor tells Slingshot from IP over InfiniBand.
+      pci(0x42, "0200 [17db:0501] [17db:0000] 02", os(442, "hsi0", 2)) +
+      pci(0x43, "0207 [15b3:101b] [15b3:0008] 00", os(443, "hsi1", 2)) +
+      pci(0x44, "0208 [8086:24f0] [8086:24f0] 11", os(444, "hsi2", 2)) +
+      pci(0x45, "0200 [17db:0501] [17db:0000] 02", os(445, "hsn3", 2) + os(446, "cxi3", 2)) +
+      pci(0x46, "0200 [8086:1521] [8086:0000] 01", os(447, "eth0", 2));
+  const Topology topology = read(machine);
+  std::vector<std::pair<std::string, std::string>> found;
+  for (const TopologyNic& nic : topology.nics) found.emplace_back(nic.name, nic.layer);
+  CHECK(found == std::vector<std::pair<std::string, std::string>>{{"rdmap64s0", "efa"},
+                                                                  {"hfi1_0", "omni-path"},
+                                                                  {"hsi0", "slingshot"},
+                                                                  {"cxi3", "slingshot"}});
+  CHECK(topology.nics[0].adapter.empty());
+  CHECK_FALSE(topology.nics[0].facts.contains(fact::node_guid));
+}
+
+TEST_CASE("hwloc: RDMA in software joins no hosts") {
+  XmlMachine machine;
+  machine.os_devices = os(440, "rxe0", 3, port(1, 4, "0x0"));
+  const Topology topology = read(machine);
+  REQUIRE(topology.nics.size() == 1);
+  CHECK(topology.nics[0].is_virtual);
+}
+
+TEST_CASE("hwloc: names that occur twice") {
+  XmlMachine machine;
+  const std::string mellanox = "0207 [15b3:1021] [15b3:0041] 00";
+  machine.devices = adapter(0x40, mellanox, "mlx5_0", "") + adapter(0x41, mellanox, "mlx5_0", "");
+  CHECK_THROWS_WITH_AS(sources::hwloc_xml.read(machine.text(), "h.xml"),
+                       doctest::Contains("two NICs are called mlx5_0"), atoll::Error);
+  machine.devices = pci(0x10, h100, "") + adapter(0x41, mellanox, "gpu0", "");
+  CHECK_THROWS_WITH_AS(sources::hwloc_xml.read(machine.text(), "h.xml"),
+                       doctest::Contains("a NIC and a GPU are called gpu0"), atoll::Error);
 }
 
 TEST_CASE("hwloc: rates of a link by model") {
-  CHECK(sources::nvlink_rate("NVIDIA GB200")->gbyte_s == 50);
-  CHECK(sources::nvlink_rate("NVIDIA H200")->generation == 4);
-  CHECK(sources::nvlink_rate("NVIDIA H20-3e")->gbyte_s == 25);
-  CHECK(sources::nvlink_rate("Tesla P100-SXM2-16GB")->gbyte_s == 20);
-  CHECK_FALSE(sources::nvlink_rate("Tesla T4"));
+  CHECK(atoll::find_gpu_model("NVIDIA GB200")->link_gbyte_s == 50);
+  CHECK(atoll::find_gpu_model("NVIDIA H200")->generation == 4);
+  CHECK(atoll::find_gpu_model("NVIDIA H20-3e")->link_gbyte_s == 25);
+  CHECK(atoll::find_gpu_model("Tesla P100-SXM2-16GB")->link_gbyte_s == 20);
+  CHECK(atoll::find_gpu_model("Tesla T4")->kind == atoll::LinkKind::never);
+  CHECK(atoll::find_gpu_model("some GPU") == nullptr);
 }
 
 TEST_CASE("live: this host") {
@@ -320,4 +502,20 @@ TEST_CASE("live: a bound process sees what it may use") {
   CHECK(topology.hosts[0].cores == 1);
   CHECK(topology.hosts[0].threads == 1);
   CHECK(topology.hosts[0].host_threads >= CPU_COUNT(&before));
+}
+
+TEST_CASE("live: HWLOC_XMLFILE puts another machine in place of this one") {
+  XmlMachine machine;
+  machine.devices = gpu(0x10, 0, "NVIDIA H100") + gpu(0x11, 1, "NVIDIA H100");
+  const machines::CapturedTree tree;
+  tree.write("machine.xml", machine.text());
+  REQUIRE(setenv("HWLOC_XMLFILE", tree.path("machine.xml").c_str(), 1) == 0);
+  Topology topology;
+  sources::hwloc_live.look({.host_id = "h", .host_name = "n"}, topology);
+  unsetenv("HWLOC_XMLFILE");
+  REQUIRE(topology.hosts.size() == 1);
+  CHECK(topology.hosts[0].id == "h");
+  CHECK(topology.hosts[0].name == "n");
+  CHECK(topology.hosts[0].threads == 2);  // though this process may be bound to fewer
+  CHECK(ids(topology) == Ids{"h/gpu0", "h/gpu1"});
 }

@@ -177,3 +177,77 @@ TEST_CASE("merge: what occurs twice is taken once") {
   CHECK(find_islands(all)[0].gpu_gbyte_s == 450);
   CHECK(atoll::merge({}).hosts.empty());
 }
+
+TEST_CASE("islands: a fabric that the driver completed joins hosts") {
+  Topology topology;
+  for (const std::string host : {"a", "b", "c"}) machines::add_switched(topology, host, 4);
+  for (auto& one : topology.gpus)
+    one.facts = {{"fabric.state", "completed"},
+                 {"fabric.cluster", "00000001-0000-0000-0000-000000000001"},
+                 {"fabric.clique", "2"}};
+  auto islands = find_islands(topology);
+  REQUIRE(sizes(islands) == Sizes{12});
+  CHECK(islands[0].hosts == std::vector<std::string>{"a", "b", "c"});
+  CHECK(islands[0].gpu_gbyte_s == 450);
+  CHECK(islands[0].uniform);
+
+  SUBCASE("a partition of its own is an island of its own") {
+    for (int i = 8; i < 12; ++i)
+      topology.gpus[static_cast<std::size_t>(i)].facts["fabric.clique"] = "3";
+    CHECK(sizes(find_islands(topology)) == Sizes{8, 4});
+  }
+  SUBCASE("a fabric that is not completed joins no hosts") {
+    for (auto& one : topology.gpus) one.facts["fabric.state"] = "in_progress";
+    CHECK(sizes(find_islands(topology)) == Sizes{4, 4, 4});
+  }
+  SUBCASE("a cluster of zeros is no cluster: a single HGX host reports it") {
+    for (auto& one : topology.gpus)
+      one.facts["fabric.cluster"] = "00000000-0000-0000-0000-000000000000";
+    CHECK(sizes(find_islands(topology)) == Sizes{4, 4, 4});
+  }
+}
+
+TEST_CASE("islands: a reported fabric is known without a link, and its bandwidth is not") {
+  Topology topology;
+  machines::add_host(topology, "a", 4);
+  for (auto& one : topology.gpus)
+    one.facts = {{"fabric.state", "completed"}, {"fabric.cluster", "7"}, {"fabric.clique", "0"}};
+  const auto islands = find_islands(topology);
+  REQUIRE(sizes(islands) == Sizes{4});
+  CHECK(islands[0].state == IslandState::known);
+  CHECK(islands[0].fabric == "nvlink");
+  CHECK_FALSE(islands[0].gpu_gbyte_s);
+}
+
+TEST_CASE("islands: xGMI hives; hive 0 is none") {
+  Topology topology;
+  machines::add_host(topology, "a", 4);
+  for (int i = 0; i < 3; ++i)
+    topology.gpus[static_cast<std::size_t>(i)].facts["xgmi.hive"] = "0x5a";
+  topology.gpus[3].facts["xgmi.hive"] = "0";
+  const auto islands = find_islands(topology);
+  REQUIRE(sizes(islands) == Sizes{3, 1});
+  CHECK(islands[0].fabric == "xgmi");
+  CHECK(islands[0].state == IslandState::known);
+  CHECK(islands[1].state == IslandState::none);
+}
+
+TEST_CASE("islands: a model proves absence, never presence") {
+  Topology topology;
+  machines::add_host(topology, "a", 4);
+  for (auto& one : topology.gpus) one.model = "NVIDIA H100 80GB HBM3";
+  auto islands = find_islands(topology);
+  REQUIRE(sizes(islands) == Sizes{4});
+  CHECK(islands[0].state == IslandState::unknown);
+  for (const char* model : {"Tesla T4", "NVIDIA L20", "Tesla P100-PCIE-16GB"}) {
+    topology.gpus[0].model = topology.gpus[2].model = model;
+    islands = find_islands(topology);
+    REQUIRE(sizes(islands) == Sizes{1, 2, 1});
+    CHECK(islands[0].state == IslandState::none);
+    CHECK(islands[1].state == IslandState::unknown);
+  }
+  // By PCI id, where a file has no names.
+  topology.gpus[1].model = topology.gpus[3].model = "";
+  topology.gpus[1].facts["pci.device"] = topology.gpus[3].facts["pci.device"] = "10de:1eb8";
+  CHECK(sizes(find_islands(topology)) == Sizes{1, 1, 1, 1});
+}

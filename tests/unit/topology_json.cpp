@@ -4,7 +4,7 @@
 #include <filesystem>
 #include <fstream>
 
-#include "json_document.hpp"
+#include "formats/json_document.hpp"
 #include "unit/topology_machines.hpp"
 
 using atoll::Error;
@@ -62,7 +62,7 @@ TEST_CASE("topology JSON: a round trip keeps everything") {
 
 TEST_CASE("topology JSON: the documented members are there, with a mesh too") {
   const Topology topology = full_machine();
-  const std::string text = to_json(topology, plan_mesh(topology, fill_hosts(topology, 0)));
+  const std::string text = to_json(atoll::inspect(topology, {}, plan_mesh(topology, fill_hosts(topology, 0))));
   for (const char* member :
        {"schema",  "hosts",  "gpus",    "nics",         "links",       "islands",  "busid",
         "uuid",    "index",  "adapter", "layer",        "rate_gbit_s", "evidence", "count",

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "atoll/topology.hpp"
+#include "atoll/inspection.hpp"
 
 namespace machines {
 
@@ -85,9 +85,9 @@ inline Topology cpus(int hosts) {
   return topology;
 }
 
-inline bool mentions(const std::vector<std::string>& findings, const std::string& text) {
-  for (const std::string& finding : findings)
-    if (finding.find(text) != std::string::npos) return true;
+inline bool mentions(const std::vector<atoll::Finding>& findings, const std::string& text) {
+  for (const atoll::Finding& finding : findings)
+    if (atoll::to_line(finding).find(text) != std::string::npos) return true;
   return false;
 }
 

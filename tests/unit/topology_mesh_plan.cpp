@@ -1,148 +1,194 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
-#include <numeric>
+#include <random>
 
-#include "unit/topology_machines.hpp"
+#include "unit/topology_mesh.hpp"
 
-using atoll::Error;
-using atoll::ErrorCode;
 using atoll::IslandState;
-using atoll::MeshPlan;
-using atoll::RankSite;
-using atoll::Topology;
 using machines::gpu;
-using machines::mentions;
+using namespace meshes;
 
 namespace {
 
-std::vector<int> counting(int size) {
-  std::vector<int> order(static_cast<std::size_t>(size));
-  std::iota(order.begin(), order.end(), 0);
-  return order;
-}
-
-MeshPlan by_hand(int replicate, int shard) {
-  MeshPlan plan;
-  plan.replicate = replicate;
-  plan.shard = shard;
-  plan.order = counting(replicate * shard);
-  return plan;
-}
-
-ErrorCode code_of(const auto& call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    return error.code();
+// Hosts a, b, ... of `pairs` bridged pairs.
+Topology pair_hosts(int hosts, int pairs) {
+  Topology topology;
+  for (int i = 0; i < hosts; ++i) {
+    const std::string host(1, static_cast<char>('a' + i));
+    machines::add_host(topology, host, 2 * pairs, IslandState::known);
+    for (int pair = 0; pair < pairs; ++pair)
+      machines::join_all(topology, host, {2 * pair, 2 * pair + 1});
   }
-  return ErrorCode::internal;
+  return topology;
+}
+
+// Trays of 4 on the switches of a rack.
+Topology rack(int trays) {
+  Topology topology;
+  for (int i = 0; i < trays; ++i) {
+    const std::string host = "tray" + std::to_string(i);
+    machines::add_host(topology, host, 4, IslandState::known);
+    for (int j = 0; j < 4; ++j) machines::link(topology, gpu(host, j), "rack:0", 18, 50);
+  }
+  return topology;
+}
+
+// A NIC beside each GPU, on leaf switch `leaves[i]`.
+void add_nics(Topology& topology, const std::string& host, const std::vector<int>& leaves) {
+  for (std::size_t i = 0; i < leaves.size(); ++i) {
+    const std::string number = std::to_string(i);
+    const std::string path = "pci0000:0" + number + "/00000000:0" + number + ":01.0";
+    topology.nics.push_back({.id = host + "/mlx5_" + number,
+                             .host = host,
+                             .name = "mlx5_" + number,
+                             .busid = "",
+                             .adapter = "",
+                             .layer = "infiniband",
+                             .state = "active",
+                             .rate_gbit_s = 400,
+                             .evidence = "test",
+                             .pci_path = path,
+                             .facts = {{"leaf", "leaf" + std::to_string(leaves[i])}}});
+    for (atoll::TopologyGpu& one : topology.gpus)
+      if (one.id == gpu(host, static_cast<int>(i))) one.pci_path = path;
+  }
+}
+
+std::vector<std::string> gpus_in_order(const MeshPlan& plan, const std::vector<RankSite>& ranks) {
+  std::vector<std::string> gpus;
+  for (const int rank : plan.order) gpus.push_back(ranks[static_cast<std::size_t>(rank)].gpu);
+  return gpus;
 }
 
 }  // namespace
 
 TEST_CASE("mesh plan: one host of eight") {
-  const Topology topology = machines::hgx(1);
-  const MeshPlan plan = plan_mesh(topology, fill_hosts(topology, 0));
-  CHECK(plan.replicate == 1);
-  CHECK(plan.shard == 8);
-  CHECK(plan.order == counting(8));
-  CHECK(plan.why == "shard over all 8 GPUs of an NVLink island, which holds every rank");
-  CHECK(plan.findings.empty());
+  const MeshPlan one = plan(machines::hgx(1));
+  CHECK(shape(one) == "1x8x1");
+  CHECK(one.order == counting(8));
+  CHECK(one.left_out.empty());
+  CHECK(one.why == "shard over all 8 GPUs of an NVLink island, which holds every rank");
+  CHECK(one.findings.empty());
 }
 
 TEST_CASE("mesh plan: three hosts of eight") {
-  const Topology topology = machines::hgx(3);
-  const MeshPlan plan = plan_mesh(topology, fill_hosts(topology, 24));
-  CHECK(plan.replicate == 3);
-  CHECK(plan.shard == 8);
-  CHECK(plan.order == counting(24));
-  CHECK(plan.why == "shard over 8 GPUs of an NVLink island, replicate over 3 NVLink islands");
-  CHECK(plan.findings.empty());
+  const MeshPlan three = plan(machines::hgx(3));
+  CHECK(shape(three) == "3x8x1");
+  CHECK(three.order == counting(24));
+  CHECK(three.why == "shard over 8 GPUs of an NVLink island, replicate over 3 NVLink islands");
+  CHECK(three.findings.empty());
 }
 
-TEST_CASE("mesh plan: an interleaved launch order") {
+TEST_CASE("mesh plan: the map follows the machine, not the launch order") {
   const Topology topology = machines::hgx(2);
   std::vector<RankSite> ranks;
   for (int i = 0; i < 8; ++i)
     for (const std::string host : {"b", "a"}) ranks.push_back({host, gpu(host, 7 - i)});
-  const MeshPlan plan = plan_mesh(topology, ranks);
-  CHECK(plan.replicate == 2);
-  CHECK(plan.shard == 8);
-  // Rank 0 runs on b, so b's row comes first; within a row the GPUs ascend.
-  CHECK(plan.order == std::vector<int>{14, 12, 10, 8, 6, 4, 2, 0, 15, 13, 11, 9, 7, 5, 3, 1});
-  for (std::size_t column = 0; column < 8; ++column)
-    CHECK(ranks[static_cast<std::size_t>(plan.order[column])].gpu.back() ==
-          ranks[static_cast<std::size_t>(plan.order[column + 8])].gpu.back());
-  CHECK(plan.findings.empty());
+  const MeshPlan interleaved = plan_mesh(topology, ranks);
+  CHECK(shape(interleaved) == "2x8x1");
+  // The topology lists a first; within a row the GPUs ascend.
+  CHECK(interleaved.order ==
+        std::vector<int>{15, 13, 11, 9, 7, 5, 3, 1, 14, 12, 10, 8, 6, 4, 2, 0});
+  CHECK(interleaved.findings.empty());
+
+  std::mt19937 random(7);
+  for (const Topology& machine : {machines::hgx(3), pair_hosts(3, 2), rack(4)}) {
+    std::vector<RankSite> sites = fill_hosts(machine, 0);
+    const auto expected = gpus_in_order(plan_mesh(machine, sites), sites);
+    for (int i = 0; i < 5; ++i) {
+      std::ranges::shuffle(sites, random);
+      CHECK(gpus_in_order(plan_mesh(machine, sites), sites) == expected);
+    }
+  }
+}
+
+TEST_CASE("mesh plan: columns follow the leaf switches that a fabric file names") {
+  Topology topology;
+  machines::add_switched(topology, "a", 4);
+  machines::add_switched(topology, "b", 4);
+  add_nics(topology, "a", {0, 1, 2, 3});
+  add_nics(topology, "b", {1, 0, 3, 2});  // cabled otherwise
+  const MeshPlan crossed = plan(topology);
+  CHECK(crossed.order == std::vector<int>{0, 1, 2, 3, 5, 4, 7, 6});
+
+  // Without leaves equal numbers are taken to share one.
+  for (atoll::TopologyNic& nic : topology.nics) nic.facts.clear();
+  CHECK(plan(topology).order == counting(8));
 }
 
 TEST_CASE("mesh plan: an island that spans hosts is wider than a host") {
-  Topology rack;
-  for (const std::string host : {"a", "b", "c", "d"}) {
-    machines::add_host(rack, host, 4, IslandState::known);
-    for (int i = 0; i < 4; ++i)
-      machines::link(rack, gpu(host, i), host < "c" ? "rack 0" : "rack 1", 18, 50);
+  Topology racks = rack(2);
+  for (const std::string host : {"x", "y"}) {
+    machines::add_host(racks, host, 4, IslandState::known);
+    for (int i = 0; i < 4; ++i) machines::link(racks, gpu(host, i), "rack:1", 18, 50);
   }
-  const MeshPlan plan = plan_mesh(rack, fill_hosts(rack, 0));
-  CHECK(plan.replicate == 2);
-  CHECK(plan.shard == 8);
-  CHECK(plan.why == "shard over 8 GPUs of an NVLink island, replicate over 2 NVLink islands");
+  const MeshPlan two = plan(racks);
+  CHECK(shape(two) == "2x8x1");
+  CHECK(two.why == "shard over 8 GPUs of an NVLink island, replicate over 2 NVLink islands");
+}
+
+TEST_CASE("mesh plan: 64 GPUs of an NVL72") {
+  const Topology topology = rack(18);
+  const auto ranks = fill_hosts(topology, 64);
+  const MeshPlan whole = plan_mesh(topology, ranks);
+  CHECK(shape(whole) == "1x64x1");
+  CHECK(whole.order == counting(64));
+  CHECK(whole.why == "shard over all 64 GPUs of an NVLink island, which holds every rank");
+  CHECK(whole.findings.empty());
+
+  // A host of the island is the smallest candidate.
+  const double memory = 192 * gib;
+  const MeshPlan small = plan_mesh(topology, ranks, {.params = 7e9, .gpu_memory_bytes = memory});
+  CHECK(shape(small) == "16x4x1");
+  CHECK(contains(small.why, "a host of 4 holds 614 GiB; shard over 4 GPUs of a host"));
+  CHECK(small.findings.empty());
+  const MeshPlan large = plan_mesh(topology, ranks, {.params = 70e9, .gpu_memory_bytes = memory});
+  CHECK(shape(large) == "1x64x1");
 }
 
 TEST_CASE("mesh plan: a host of bridged pairs is wider than its islands") {
-  Topology topology;
-  for (const std::string host : {"a", "b"}) {
-    machines::add_host(topology, host, 4, IslandState::known);
-    machines::join_all(topology, host, {0, 1});
-    machines::join_all(topology, host, {2, 3});
-  }
-  const MeshPlan plan = plan_mesh(topology, fill_hosts(topology, 0));
-  CHECK(plan.replicate == 2);
-  CHECK(plan.shard == 4);
-  CHECK(plan.why == "shard over 4 GPUs of a host, replicate over 2 hosts");
-  REQUIRE(plan.findings.size() == 2);
-  CHECK(plan.findings[0] ==
+  const MeshPlan pairs = plan(pair_hosts(2, 2));
+  CHECK(shape(pairs) == "2x4x1");
+  CHECK(pairs.order == counting(8));
+  CHECK(pairs.why == "shard over 4 GPUs of a host, replicate over 2 hosts");
+  REQUIRE(pairs.findings.size() == 2);
+  CHECK(pairs.findings[0].id == "mesh_crosses_islands");
+  CHECK(pairs.findings[0].subjects == std::vector<std::string>{"a"});
+  CHECK(pairs.findings[0].evidence ==
         "shard group 0 crosses islands: it joins NVLink island a/gpu0-1 (2 ranks), NVLink island "
-        "a/gpu2-3 (2 ranks), over the PCIe and socket links of the host, not at the 100 GB/s a GPU "
-        "of an island");
+        "a/gpu2-3 (2 ranks), over the PCIe links of the host, whose rate no source gives, instead "
+        "of 100 GB/s a GPU");
+  CHECK(pairs.findings[0].fix == "a shard axis of 2 stays inside the islands");
 }
 
-TEST_CASE("mesh plan: 8 + 7 + 1, where a GPU lost its links") {
-  Topology topology = machines::hgx(1);
-  machines::add_host(topology, "b", 8, IslandState::known);
-  machines::join_all(topology, "b", {0, 1, 2, 4, 5, 6, 7});
-  const MeshPlan plan = plan_mesh(topology, fill_hosts(topology, 0));
-  CHECK(plan.replicate == 2);
-  CHECK(plan.shard == 8);
-  CHECK(plan.order == counting(16));  // columns stay on their rails
-  REQUIRE(plan.findings.size() == 1);
-  CHECK(mentions(plan.findings,
-                 "shard group 1 crosses islands: it joins NVLink island b/gpu0-2, "
-                 "4-7 (7 ranks), host b (1 rank)"));
-}
-
-TEST_CASE("mesh plan: unequal islands take their common divisor") {
+TEST_CASE("mesh plan: boards of four GPUs") {
   Topology topology;
-  machines::add_switched(topology, "a", 8);
-  machines::add_switched(topology, "b", 6);
-  MeshPlan plan = plan_mesh(topology, fill_hosts(topology, 0));
-  CHECK(plan.replicate == 7);
-  CHECK(plan.shard == 2);
-  CHECK(plan.why ==
-        "shard over 2 GPUs, the largest number that divides the ranks of every NVLink island (1 of "
-        "8, 1 of 6); replicate over 7 groups");
-  CHECK(mentions(plan.findings, "unequal numbers of ranks (1 of 8, 1 of 6)"));
-  CHECK(mentions(plan.findings, "with 6 ranks on each it would be 6"));
+  for (const std::string host : {"a", "b", "c"}) {
+    machines::add_host(topology, host, 4, IslandState::known);
+    machines::join_all(topology, host, {0, 1, 2, 3}, 6);
+  }
+  const MeshPlan boards = plan(topology);
+  CHECK(shape(boards) == "3x4x1");
+  CHECK(boards.why == "shard over 4 GPUs of an NVLink island, replicate over 3 NVLink islands");
+  CHECK(boards.findings.empty());
 
-  Topology three;
-  machines::add_switched(three, "a", 8);
-  machines::add_switched(three, "b", 7);
-  machines::add_switched(three, "c", 1);
-  plan = plan_mesh(three, fill_hosts(three, 0));
-  CHECK(plan.shard == 1);
-  CHECK(plan.replicate == 16);
-  CHECK(mentions(plan.findings, "common divisor 1"));
+  // Two boards in one host: the host is the larger.
+  Topology twins;
+  machines::add_host(twins, "a", 8, IslandState::known);
+  machines::join_all(twins, "a", {0, 1, 2, 3}, 6);
+  machines::join_all(twins, "a", {4, 5, 6, 7}, 6);
+  CHECK(shape(plan(twins)) == "1x8x1");
+}
+
+TEST_CASE("mesh plan: PCIe-only boxes") {
+  Topology topology;
+  for (const std::string host : {"a", "b"})
+    machines::add_host(topology, host, 8, IslandState::none);
+  const MeshPlan boxes = plan(topology);
+  CHECK(shape(boxes) == "2x8x1");
+  CHECK(boxes.why == "shard over 8 GPUs of a host, replicate over 2 hosts");
+  CHECK(boxes.findings.empty());
 }
 
 TEST_CASE("mesh plan: rows of a divided host break where its islands do") {
@@ -150,125 +196,127 @@ TEST_CASE("mesh plan: rows of a divided host break where its islands do") {
   machines::add_host(topology, "a", 4, IslandState::known);
   machines::join_all(topology, "a", {0, 2});
   machines::join_all(topology, "a", {1, 3});
-  machines::add_host(topology, "b", 2, IslandState::known);
+  machines::add_host(topology, "b", 4, IslandState::known);
   machines::join_all(topology, "b", {0, 1});
-  const MeshPlan plan = plan_mesh(topology, fill_hosts(topology, 0));
-  CHECK(plan.shard == 2);
-  CHECK(plan.order == std::vector<int>{0, 2, 1, 3, 4, 5});
-  CHECK_FALSE(mentions(plan.findings, "crosses"));
+  machines::join_all(topology, "b", {2, 3});
+  // 200 of 256 GiB a pair.
+  const MeshPlan pairs = plan(topology, {.params = 200 * gib / 16, .gpu_memory_bytes = 160 * gib});
+  CHECK(shape(pairs) == "4x2x1");
+  CHECK(pairs.order == std::vector<int>{0, 2, 1, 3, 4, 5, 6, 7});
+  CHECK(pairs.findings.empty());
+  // Rows of whole hosts keep equal numbers in a column instead.
+  CHECK(plan(topology).order == counting(8));
 }
 
 TEST_CASE("mesh plan: CPU hosts") {
   const Topology topology = machines::cpus(2);
-  const MeshPlan plan = plan_mesh(topology, fill_hosts(topology, 8));
-  CHECK(plan.replicate == 2);
-  CHECK(plan.shard == 4);
-  CHECK(plan.why == "shard over 4 ranks of a host, replicate over 2 hosts");
+  const MeshPlan two = plan_mesh(topology, fill_hosts(topology, 8));
+  CHECK(shape(two) == "2x4x1");
+  CHECK(two.why == "shard over 4 ranks of a host, replicate over 2 hosts");
 
   const MeshPlan one_each = plan_mesh(topology, fill_hosts(topology, 2));
-  CHECK(one_each.shard == 1);
+  CHECK(shape(one_each) == "2x1x1");
   CHECK(one_each.why == "nothing to shard over: each host holds 1 rank; replicate over 2 hosts");
   CHECK(plan_mesh(topology, fill_hosts(topology, 1)).why ==
         "one rank: nothing to shard or replicate over");
   // Nothing is known of the hosts, but that there are two.
-  CHECK(plan_mesh(Topology{}, {{"x", ""}, {"y", ""}, {"x", ""}, {"y", ""}}).order ==
-        std::vector<int>{0, 2, 1, 3});
+  const MeshPlan unlisted = plan_mesh(Topology{}, {{"y", ""}, {"x", ""}, {"y", ""}, {"x", ""}});
+  CHECK(shape(unlisted) == "2x2x1");
+  CHECK(unlisted.order == std::vector<int>{1, 3, 0, 2});
 }
 
 TEST_CASE("mesh plan: emulated islands follow the ranks' order") {
   const Topology topology = machines::cpus(1);
-  const MeshPlan plan = plan_mesh(topology, fill_hosts(topology, 8), {.emulated_islands = 4});
-  CHECK(plan.replicate == 4);
-  CHECK(plan.shard == 2);
-  CHECK(plan.order == counting(8));
-  CHECK(plan.why == "shard over 2 ranks of an emulated island, replicate over 4 emulated islands");
-  CHECK(plan.findings.empty());
-  CHECK(code_of([&] { plan_mesh(topology, fill_hosts(topology, 8), {.emulated_islands = 3}); }) ==
-        ErrorCode::invalid_argument);
-  CHECK(mentions(
-      check_mesh(topology, fill_hosts(topology, 8), by_hand(2, 4), {.emulated_islands = 4}),
-      "joins emulated island 0 (2 ranks), emulated island 1 (2 ranks)"));
+  const auto ranks = fill_hosts(topology, 8);
+  const MeshPlan four = plan_mesh(topology, ranks, {.emulated_islands = 4});
+  CHECK(shape(four) == "4x2x1");
+  CHECK(four.order == counting(8));
+  CHECK(four.why == "shard over 2 ranks of an emulated island, replicate over 4 emulated islands");
+  CHECK(four.findings.empty());
+  CHECK(refusal([&] { plan_mesh(topology, ranks, {.emulated_islands = 3}); }) ==
+        "8 ranks cannot be 3 equal emulated islands");
+  CHECK(refusal([&] { plan_mesh(topology, ranks, {.emulated_islands = -1}); }) != "");
+
+  // They count as hosts: with a model, k of them.
+  const MeshPlan two = plan_mesh(
+      topology, ranks, {.emulated_islands = 4, .params = 3e9, .gpu_memory_bytes = 16 * gib});
+  CHECK(shape(two) == "2x4x1");
+  CHECK(contains(two.why,
+                 "2 emulated islands (51.2 GiB) are the first to hold it; shard over 4 "
+                 "ranks of 2 emulated islands, replicate over 2 such groups"));
+  // On GPUs they hide the machine's own islands.
+  CHECK(shape(plan(machines::hgx(1), {.emulated_islands = 4})) == "4x2x1");
 }
 
-TEST_CASE("mesh plan: unknown links and shared GPUs are findings") {
+TEST_CASE("mesh plan: unknown links are taken as one group") {
   Topology topology;
   machines::add_host(topology, "a", 4);
-  const MeshPlan plan = plan_mesh(topology, fill_hosts(topology, 0));
-  CHECK(plan.shard == 4);
-  CHECK(plan.why == "shard over all 4 GPUs of a host, which holds every rank");
-  CHECK(mentions(plan.findings, "no source says how the GPUs of a are joined"));
-  const MeshPlan shared = plan_mesh(topology, {{"a", "a/gpu0"}, {"a", "a/gpu0"}});
-  CHECK(mentions(shared.findings, "ranks 0-1 share GPU a/gpu0"));
+  machines::add_host(topology, "b", 4);
+  const MeshPlan unknown = plan(topology);
+  CHECK(shape(unknown) == "2x4x1");
+  CHECK(unknown.why == "shard over 4 GPUs of a host, replicate over 2 hosts");
+  REQUIRE(unknown.findings.size() == 1);
+  CHECK(unknown.findings[0].id == "links_unknown");
+  CHECK(unknown.findings[0].severity == atoll::Severity::info);
+  CHECK(unknown.findings[0].subjects == std::vector<std::string>{"a", "b"});
+  CHECK(unknown.findings[0].evidence ==
+        "no source says how the GPUs of a and 1 other host are joined");
 }
 
-TEST_CASE("mesh check: a mesh that crosses islands says what it joins") {
-  Topology topology = machines::hgx(2);
-  const auto ranks = fill_hosts(topology, 0);
-  CHECK(check_mesh(topology, ranks, by_hand(2, 8)).empty());
-  CHECK(check_mesh(topology, ranks, by_hand(4, 4)).empty());
-  CHECK(check_mesh(topology, ranks, by_hand(16, 1)).empty());
-  auto findings = check_mesh(topology, ranks, by_hand(1, 16));
-  REQUIRE(findings.size() == 1);
-  CHECK(findings[0] ==
-        "shard group 0 crosses islands: it joins NVLink island a/gpu0-7 (8 ranks), NVLink island "
-        "b/gpu0-7 (8 ranks), over the network, not at the 450 GB/s a GPU of an island");
-  machines::add_nic(topology, "a", 400);
-  machines::add_nic(topology, "b", 200);
-  findings = check_mesh(topology, ranks, by_hand(1, 16));
-  CHECK(mentions(findings, "over the network at 25 GB/s a host, not at the 450 GB/s a GPU"));
+TEST_CASE("mesh plan: inner ranks are GPUs of one island below the shard axis") {
+  const Topology topology = machines::hgx(3);
+  const MeshPlan two = plan(topology, {.inner = 2});
+  CHECK(shape(two) == "3x4x2");
+  CHECK(two.order == counting(24));
+  CHECK(two.why ==
+        "shard over 4 x 2 GPUs (2 below the shard axis) of an NVLink island, replicate "
+        "over 3 NVLink islands");
+  CHECK(two.findings.empty());
+  CHECK(shape(plan(topology, {.inner = 4})) == "3x2x4");
+  const MeshPlan eight = plan(topology, {.inner = 8});
+  CHECK(shape(eight) == "3x1x8");
+  CHECK(eight.why ==
+        "nothing to shard over: each NVLink island holds 8 GPUs, all below the shard "
+        "axis; replicate over 3 NVLink islands");
+
+  // Pairs whose numbers interleave: the inner ranks are those of a pair.
+  Topology pairs;
+  machines::add_host(pairs, "a", 4, IslandState::known);
+  machines::join_all(pairs, "a", {0, 2});
+  machines::join_all(pairs, "a", {1, 3});
+  const MeshPlan bridged = plan(pairs, {.inner = 2});
+  CHECK(shape(bridged) == "1x2x2");
+  CHECK(bridged.order == std::vector<int>{0, 2, 1, 3});
+  CHECK(find(bridged.findings, "mesh_crosses_islands").evidence.starts_with("shard group 0"));
+
+  // Islands of CPUs and emulated ones have ranks below the axis as well.
+  const Topology cpus = machines::cpus(2);
+  CHECK(shape(plan_mesh(cpus, fill_hosts(cpus, 8), {.inner = 2})) == "2x2x2");
+  CHECK(shape(plan_mesh(cpus, fill_hosts(cpus, 8), {.emulated_islands = 4, .inner = 2})) ==
+        "4x1x2");
 }
 
-TEST_CASE("mesh check: many rows are summed up") {
-  const Topology topology = machines::cpus(2);
-  MeshPlan plan = by_hand(20, 2);
-  for (int row = 0; row < 20; ++row) {
-    plan.order[static_cast<std::size_t>(2 * row)] = row;
-    plan.order[static_cast<std::size_t>(2 * row + 1)] = 20 + row;
-  }
-  const auto findings = check_mesh(topology, fill_hosts(topology, 40), plan);
-  REQUIRE(findings.size() == 9);
-  CHECK(findings.back() == "12 shard groups more cross islands too");
+TEST_CASE("mesh plan: inner ranks that do not fit an island are refused") {
+  CHECK(refusal([] { plan(machines::hgx(2), {.inner = 3}); }) ==
+        "3 inner ranks do not fit: NVLink island on a has 8 ranks, which 3 does not divide");
+  CHECK(contains(refusal([] { plan(machines::hgx(2), {.inner = 16}); }), "has 8 ranks"));
+  CHECK(contains(refusal([] { plan(pair_hosts(1, 2), {.inner = 4}); }), "has 2 ranks"));
+  CHECK(refusal([] { plan(machines::hgx(1), {.inner = 0}); }) != "");
+  Topology boxes;
+  machines::add_host(boxes, "a", 8, IslandState::none);
+  CHECK(contains(refusal([&] { plan(boxes, {.inner = 2}); }), "an island has 1 GPU"));
+  // A GPU that lost its links leaves 7 and 1.
+  Topology broken;
+  machines::add_host(broken, "a", 8, IslandState::known);
+  machines::join_all(broken, "a", {0, 1, 2, 4, 5, 6, 7});
+  CHECK(contains(refusal([&] { plan(broken, {.inner = 2}); }), "has 7 ranks"));
 }
 
-TEST_CASE("mesh check: what is no mesh is refused") {
+TEST_CASE("mesh plan: what is no job is refused") {
   const Topology topology = machines::cpus(1);
-  const auto ranks = fill_hosts(topology, 4);
-  for (const auto& [replicate, shard] :
-       std::vector<std::pair<int, int>>{{2, 3}, {0, 4}, {-1, -4}}) {
-    MeshPlan plan;
-    plan.replicate = replicate;
-    plan.shard = shard;
-    CHECK(code_of([&] { check_mesh(topology, ranks, plan); }) == ErrorCode::invalid_argument);
-  }
-  for (const std::vector<int>& order :
-       std::vector<std::vector<int>>{{}, {0, 1, 2}, {0, 1, 2, 2}, {0, 1, 2, 4}, {0, 1, 2, -1}}) {
-    MeshPlan plan = by_hand(2, 2);
-    plan.order = order;
-    CHECK(code_of([&] { check_mesh(topology, ranks, plan); }) == ErrorCode::invalid_argument);
-  }
-  CHECK(code_of([&] { plan_mesh(topology, {}); }) == ErrorCode::invalid_argument);
-  CHECK(code_of([&] { plan_mesh(topology, {{"a", "a/gpu9"}}); }) == ErrorCode::invalid_argument);
-}
-
-TEST_CASE("ranks on hosts: as a launcher fills them") {
-  Topology topology = machines::hgx(2);
-  machines::add_host(topology, "login");
-  const auto ranks = fill_hosts(topology, 10);
-  REQUIRE(ranks.size() == 10);
-  CHECK(ranks[7].gpu == "a/gpu7");
-  CHECK(ranks[9].gpu == "b/gpu1");
-  CHECK(fill_hosts(topology, 0).size() == 16);
-  CHECK(code_of([&] { fill_hosts(topology, 17); }) == ErrorCode::invalid_argument);
-  CHECK(code_of([&] { fill_hosts(machines::cpus(1), 0); }) == ErrorCode::invalid_argument);
-  CHECK(code_of([&] { fill_hosts(Topology{}, 2); }) == ErrorCode::invalid_argument);
-
-  const auto uneven = fill_hosts(machines::cpus(3), 8);
-  REQUIRE(uneven.size() == 8);
-  CHECK(std::ranges::count(uneven, "a", &RankSite::host) == 2);
-  CHECK(std::ranges::count(uneven, "c", &RankSite::host) == 3);
-
-  // More ranks than GPUs: the others compute on the host.
-  const auto mixed = assign_gpus(topology, std::vector<std::string>(9, "b"));
-  CHECK(mixed[7].gpu == "b/gpu7");
-  CHECK(mixed[8].gpu.empty());
+  CHECK(refusal([&] { plan_mesh(topology, {}); }) == "a mesh needs at least one rank");
+  CHECK(contains(refusal([&] {
+                   plan_mesh(topology, {{"a", "a/gpu9"}});
+                 }),
+                 "rank 0 is said to use GPU a/gpu9, which the topology does not list"));
 }

@@ -43,17 +43,17 @@ TEST_CASE("tree: hosts, devices by NUMA node, islands") {
   topology.hosts[0].cores = 2;
   topology.hosts[0].threads = 4;
   machines::add_host(topology, "b", 2);
-  const std::string tree = to_tree(topology);
+  const std::string tree = to_tree(atoll::inspect(topology));
   CHECK(contains(tree, "2 hosts, 10 GPUs, 1 NIC, 2 islands\n"));
   CHECK(contains(tree,
                  "host a\n  2 packages, 2 NUMA nodes, 8 cores (16 threads), of which 2 cores (4 "
                  "threads) may be used, 1.0 GiB\n"));
-  CHECK(contains(tree, "  NUMA node 0\n    gpu0  test  00000000:10:00.0\n"));
+  CHECK(contains(tree, "  NUMA node 0\n    gpu0  test  00000000:10:00.0  -> mlx5_0\n"));
   CHECK(contains(tree, "  NUMA node unknown\n    mlx5_0  infiniband  active  400 Gbit/s (test)\n"));
   CHECK(contains(tree, "  0: 8 GPUs  a/gpu0-7  NVLink  450 GB/s a GPU  450 GB/s a pair\n"));
   CHECK(contains(tree, "  1: 2 GPUs  b/gpu0-1  links unknown: no source could see them\n"));
-  CHECK(contains(to_tree(machines::cpus(1)), "  0: CPUs of a\n"));
-  CHECK(contains(to_tree(Topology{}), "0 hosts"));
+  CHECK(contains(to_tree(atoll::inspect(machines::cpus(1))), "  0: CPUs of a\n"));
+  CHECK(contains(to_tree(atoll::inspect(Topology{})), "0 hosts"));
 }
 
 TEST_CASE("matrix: how each pair is joined") {
@@ -61,16 +61,16 @@ TEST_CASE("matrix: how each pair is joined") {
   machines::add_host(topology, "a", 4, atoll::IslandState::known);
   machines::link(topology, gpu("a", 0), gpu("a", 1), 4);
   machines::link(topology, gpu("a", 1), gpu("a", 2), 2);
-  const std::string matrix = to_matrix(topology);
+  const std::string matrix = to_matrix(atoll::inspect(topology));
   CHECK(contains(matrix, "gpu0     X   NV4   NV*   SYS\n"));
   CHECK(contains(matrix, "gpu1   NV4     X   NV2   SYS\n"));
   CHECK(contains(matrix, "gpu2   NV*   NV2     X  NODE\n"));
   machines::add_host(topology, "b", 2);
-  CHECK(contains(to_matrix(topology), "  NET"));
-  CHECK(contains(to_matrix(topology), "     ?"));
-  CHECK(contains(to_matrix(machines::hgx(1)), "NV*"));
-  CHECK(to_matrix(machines::cpus(1)) == "no GPUs\n");
+  CHECK(contains(to_matrix(atoll::inspect(topology)), "  NET"));
+  CHECK(contains(to_matrix(atoll::inspect(topology)), " SYS?"));
+  CHECK(contains(to_matrix(atoll::inspect(machines::hgx(1))), "NV*"));
+  CHECK(to_matrix(atoll::inspect(machines::cpus(1))) == "no GPUs\n");
   Topology huge;
   machines::add_host(huge, "a", 2000);
-  CHECK_THROWS_AS(to_matrix(huge), atoll::Error);
+  CHECK_THROWS_AS(to_matrix(atoll::inspect(huge)), atoll::Error);
 }

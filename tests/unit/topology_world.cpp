@@ -1,11 +1,17 @@
 // The half of the topology that knows a World: meshes and discovery.
 #include <doctest/doctest.h>
 
+#include <unistd.h>
+
 #include <chrono>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
 #include <functional>
 #include <thread>
 
 #include "atoll/mesh.hpp"
+#include "comm/rank_environment.hpp"
 #include "core/socket.hpp"
 #include "unit/topology_machines.hpp"
 
@@ -123,4 +129,39 @@ TEST_CASE("mesh: by hand") {
   CHECK(Mesh::make(world, {1, 1}, Topology{}).findings().empty());
   CHECK_THROWS_WITH(Mesh::make(world, {1, 2}), "a mesh of 1x2 does not fit a world of 1 ranks");
   CHECK_THROWS_AS(Mesh::make(world, {-1, -1}), Error);
+}
+
+TEST_CASE("ranks: what a process may use, and the word of it on its way") {
+  namespace fs = std::filesystem;
+  const fs::path root = fs::temp_directory_path() / ("atoll-ranks-" + std::to_string(getpid()));
+  const auto put = [&](const std::string& path, const std::string& text) {
+    fs::create_directories((root / path).parent_path());
+    std::ofstream(root / path) << text;
+  };
+  put("proc/driver/nvidia/gpus/0000:1b:00.0/information", "Model: x\nDevice Minor: \t 0\n");
+  put("proc/driver/nvidia/gpus/0000:43:00.0/information", "Model: x\nDevice Minor: \t 1\n");
+  put("dev/nvidia1", "");
+  put("sys/devices/system/cpu/online", "0-63\n");
+  put("sys/devices/system/node/node0/cpulist", "\n");
+  put("sys/devices/system/node/node3/cpulist", "0-63\n");
+  const atoll::EnvironmentRoots roots{
+      .proc = root / "proc", .dev = root / "dev", .sys = root / "sys"};
+  setenv("CUDA_VISIBLE_DEVICES", "3,GPU-\"5\"", 1);
+  setenv("SLURM_JOB_ID", "1", 1);
+  const atoll::RankEnvironment seen = atoll::look_around(roots);
+  unsetenv("SLURM_JOB_ID");
+  unsetenv("CUDA_VISIBLE_DEVICES");
+  fs::remove_all(root);
+  CHECK(seen.has_visible);
+  CHECK(seen.visible == "3,GPU-\"5\"");
+  CHECK(seen.allowed_busids == std::vector<std::string>{"0000:43:00.0"});
+  CHECK(seen.numa == 3);
+  const atoll::RankEnvironment told = atoll::rank_environment_from(to_text(seen));
+  CHECK(told.visible == seen.visible);
+  CHECK(told.has_visible);
+  CHECK(told.allowed_busids == seen.allowed_busids);
+  CHECK(told.cpus == seen.cpus);
+  CHECK(told.numa == 3);
+  CHECK_THROWS_AS(atoll::rank_environment_from("{\"visible\": 7}"), Error);
+  CHECK_FALSE(atoll::look_around(roots).has_visible);
 }

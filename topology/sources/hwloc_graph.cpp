@@ -1,257 +1,450 @@
+// From hwloc's objects to hosts, GPUs and NICs. hwloc_links.cpp reads the matrices.
+//
+// A PCI device is a GPU by what hangs on it: an OS device of NVML, CUDA or ROCm SMI. Where hwloc
+// was built without those, class and vendor decide. NICs are OS devices of the kind OpenFabrics,
+// and the Slingshot adapters, which hwloc takes for Ethernet. What is near a device is told by the
+// threads of its nearest ancestor that has some.
 #include "sources/hwloc_graph.hpp"
 
 #include <fmt/format.h>
-#include <hwloc/distances.h>
 
 #include <algorithm>
-#include <array>
 #include <charconv>
-#include <cmath>
-#include <map>
+#include <numeric>
+#include <set>
 #include <tuple>
-#include <vector>
 
-#include "sources/nvlink_rate.hpp"
+#include "facts.hpp"
+#include "gpu_models.hpp"
 
 namespace atoll_v1::atoll::topology_sources {
 namespace {
 
 constexpr unsigned vendor_nvidia = 0x10de;
+constexpr unsigned vendor_amd = 0x1002;
+constexpr unsigned vendor_cray = 0x17db;
+constexpr unsigned vendor_amazon = 0x1d0f;
+constexpr unsigned vendor_intel = 0x8086;
+constexpr unsigned class_display = 0x03;  // the upper byte
+constexpr unsigned class_accelerator = 0x1200;
+constexpr unsigned class_display_other = 0x0380;
+constexpr unsigned class_ethernet = 0x0200;
+constexpr unsigned class_infiniband = 0x0207;
+constexpr unsigned class_omni_path = 0x0208;
+constexpr std::size_t most_partitions = 64;
+constexpr int most_ports = 16;
 
-std::string_view info(hwloc_obj_t object, const char* key) {
-  const char* value = hwloc_obj_get_info_by_name(object, key);
-  return value == nullptr ? std::string_view() : std::string_view(value);
-}
-
-bool is_os_device(hwloc_obj_t object, hwloc_obj_osdev_type_t type) {
-  return object->type == HWLOC_OBJ_OS_DEVICE && object->attr->osdev.type == type;
-}
-
-// The PCI device that an OS device hangs on; null for one without.
-hwloc_obj_t pci_of(hwloc_obj_t object) {
-  while (object != nullptr && object->type != HWLOC_OBJ_PCI_DEVICE) object = object->parent;
-  return object;
-}
-
-// DDDD:BB:DD.F with the eight digits of the domain that NVML prints.
-std::string busid(hwloc_obj_t pci) {
-  const auto& at = pci->attr->pcidev;
-  return fmt::format("{:08x}:{:02x}:{:02x}.{:x}", static_cast<unsigned>(at.domain), at.bus, at.dev,
-                     at.func);
-}
-
-bool has_cores(hwloc_obj_t numa_node) { return hwloc_bitmap_iszero(numa_node->cpuset) == 0; }
-
-// The NUMA node next to a device; -1 when the machine does not say which of several it is.
-int numa_of(hwloc_topology_t hwloc, hwloc_obj_t device) {
-  const hwloc_obj_t near = hwloc_get_non_io_ancestor_obj(hwloc, device);
-  int found = -1;
-  for (hwloc_obj_t node = nullptr;
-       near != nullptr && (node = hwloc_get_next_obj_by_type(hwloc, HWLOC_OBJ_NUMANODE, node));) {
-    if (!has_cores(node) || hwloc_bitmap_isset(near->nodeset, node->os_index) == 0) continue;
-    if (found >= 0) return -1;
-    found = static_cast<int>(node->os_index);
-  }
-  return found;
-}
-
-void count_cores(hwloc_topology_t hwloc, hwloc_const_bitmap_t usable, TopologyHost& host) {
-  host.packages = std::max(0, hwloc_get_nbobjs_by_type(hwloc, HWLOC_OBJ_PACKAGE));
-  for (hwloc_obj_t node = nullptr;
-       (node = hwloc_get_next_obj_by_type(hwloc, HWLOC_OBJ_NUMANODE, node));) {
-    if (!has_cores(node)) continue;  // memory of a GPU, or memory alone
-    ++host.numa_nodes;
-    host.memory_bytes += node->attr->numanode.local_memory;
-  }
-  for (hwloc_obj_t core = nullptr;
-       (core = hwloc_get_next_obj_by_type(hwloc, HWLOC_OBJ_CORE, core));) {
-    ++host.host_cores;
-    if (hwloc_bitmap_intersects(core->cpuset, usable) != 0) ++host.cores;
-  }
-  host.host_threads = std::max(0, hwloc_get_nbobjs_by_type(hwloc, HWLOC_OBJ_PU));
-  host.threads = std::max(0, hwloc_bitmap_weight(usable));
-  if (host.host_cores == 0) {  // some virtual machines show threads only
-    host.host_cores = host.host_threads;
-    host.cores = host.threads;
-  }
-}
-
-// Number behind a name like "nvml3"; -1 when the name is another one.
+// The number behind a name like "nvml3"; -1 when the name is another one.
 int number_after(std::string_view name, std::string_view prefix) {
   int number = -1;
-  if (name.starts_with(prefix))
-    std::from_chars(name.data() + prefix.size(), name.data() + name.size(), number);
-  return number;
+  if (!name.starts_with(prefix)) return -1;
+  const auto [end, error] =
+      std::from_chars(name.data() + prefix.size(), name.data() + name.size(), number);
+  return error == std::errc() && end == name.data() + name.size() ? number : -1;
 }
 
-// NVML and CUDA, where hwloc was built with them, know more than the PCI device.
-void ask_os_devices(hwloc_obj_t pci, TopologyGpu& gpu) {
-  for (hwloc_obj_t device = pci->io_first_child; device != nullptr; device = device->next_sibling) {
-    if (device->type != HWLOC_OBJ_OS_DEVICE || device->name == nullptr) continue;
-    if (const int number = number_after(device->name, "nvml"); number >= 0) gpu.index = number;
-    if (const auto uuid = info(device, "NVIDIAUUID"); !uuid.empty()) gpu.uuid = uuid;
-    if (const auto model = info(device, "GPUModel"); !model.empty()) gpu.model = model;
-  }
+// Scrubbed files have zeros where an identity stood: they identify nothing.
+bool is_zero(std::string_view id) {
+  if (id.starts_with("GPU-")) id.remove_prefix(4);
+  return id.find_first_not_of("0-:x") == std::string_view::npos;
 }
 
-using Names = std::map<hwloc_obj_t, std::string>;  // PCI device or package -> id
+std::string identity(std::string_view id) { return is_zero(id) ? std::string() : std::string(id); }
 
-// hwloc goes by locality; NVML and people number by bus id.
-std::vector<hwloc_obj_t> pci_devices(hwloc_topology_t hwloc) {
-  std::vector<hwloc_obj_t> devices;
-  for (hwloc_obj_t pci = nullptr; (pci = hwloc_get_next_pcidev(hwloc, pci));)
-    devices.push_back(pci);
-  std::ranges::sort(devices, {}, [](hwloc_obj_t pci) {
-    const auto& at = pci->attr->pcidev;
-    return std::tuple{at.domain, at.bus, at.dev, at.func};
-  });
-  return devices;
-}
+// Memory of a GPU is no node to run on, though hwloc puts it next to processors.
+bool has_cores(const HwlocNode& node) { return !node.cpus.empty() && node.subtype != "GPUMemory"; }
 
-Names add_gpus(hwloc_topology_t hwloc, const std::string& host, Topology& topology) {
-  Names names;
-  int gpus = 0, switches = 0;
-  for (const hwloc_obj_t pci : pci_devices(hwloc)) {
-    const auto& device = pci->attr->pcidev;
-    // A switch may show no vendor at all: the subtype is what counts.
-    if (pci->subtype != nullptr && std::string_view(pci->subtype) == "NVSwitch") {
-      names[pci] = fmt::format("{}/nvswitch{}", host, switches++);
-      continue;
-    }
-    if (device.vendor_id != vendor_nvidia || (device.class_id >> 8) != 0x03) continue;
-    TopologyGpu gpu;
-    gpu.id = fmt::format("{}/gpu{}", host, gpus++);
-    gpu.host = host;
-    gpu.busid = busid(pci);
-    gpu.model = info(pci, "PCIDevice");
-    gpu.numa = numa_of(hwloc, pci);
-    ask_os_devices(pci, gpu);
-    names[pci] = gpu.id;
-    topology.gpus.push_back(std::move(gpu));
-  }
-  for (hwloc_obj_t package = nullptr;
-       (package = hwloc_get_next_obj_by_type(hwloc, HWLOC_OBJ_PACKAGE, package));)
-    names[package] = fmt::format("{}/package{}", host, package->os_index);
-  return names;
-}
-
-std::string port_state(std::string_view number) {
-  if (number == "1") return "down";
-  if (number == "2") return "init";
-  if (number == "3") return "armed";
-  if (number == "4") return "active";
-  if (number == "5") return "deferred";
-  return "";
-}
-
-void add_nics(hwloc_topology_t hwloc, const std::string& host, Topology& topology) {
-  for (hwloc_obj_t device = nullptr; (device = hwloc_get_next_osdev(hwloc, device));) {
-    if (!is_os_device(device, HWLOC_OBJ_OSDEV_OPENFABRICS) || device->name == nullptr) continue;
-    TopologyNic nic;
-    nic.host = host;
-    nic.adapter = info(device, "SysImageGUID");
-    nic.numa = numa_of(hwloc, device);
-    if (const hwloc_obj_t pci = pci_of(device); pci != nullptr) {
-      nic.busid = busid(pci);
-      const unsigned pci_class = pci->attr->pcidev.class_id;
-      nic.layer = pci_class == 0x0207 ? "infiniband" : pci_class == 0x0200 ? "ethernet" : "";
-    }
-    for (int port = 1; port <= 16; ++port) {
-      const auto state = info(device, fmt::format("Port{}State", port).c_str());
-      if (port > 1 && state.empty()) break;
-      nic.name = port == 1 ? device->name : fmt::format("{}:{}", device->name, port);
-      nic.id = fmt::format("{}/{}", host, nic.name);
-      nic.state = port_state(state);
-      topology.nics.push_back(nic);
-    }
-  }
-}
-
-std::string_view hwloc_version(hwloc_topology_t hwloc) {
-  return info(hwloc_get_root_obj(hwloc), "hwlocVersion");
-}
-
-// Up to 2.9.0 hwloc takes 50 GB/s for a link of generations 3 and 4, which carries 25.
-bool doubles_nvlink(std::string_view version) {
-  int major = 0, minor = 0, patch = 0;
-  const auto* end = version.data() + version.size();
-  auto read = [&, at = version.data()](int& number) mutable {
-    const auto result = std::from_chars(at, end, number);
-    at = result.ptr == end ? end : result.ptr + 1;
-  };
-  read(major), read(minor), read(patch);
-  return !version.empty() && std::array{major, minor, patch} <= std::array{2, 9, 0};
-}
-
-struct Matrix {
-  hwloc_distances_s* distances;
-  hwloc_uint64_t at(unsigned row, unsigned column) const {
-    // A pair may be given in one direction only.
-    return std::max(distances->values[row * distances->nbobjs + column],
-                    distances->values[column * distances->nbobjs + row]);
-  }
+// A GPU before it has a number: what the libraries call it.
+struct Candidate {
+  TopologyGpu gpu;
+  std::vector<std::size_t> os;  // its OS devices
+  std::optional<std::size_t> pci;
+  int nvml = -1, cuda = -1, rsmi = -1, other = -1;
 };
 
-TopologyLink make_link(const std::string& a, const std::string& b, double mbyte_s,
-                       std::optional<NvlinkRate> rate, std::string_view version) {
-  TopologyLink link{.a = a, .b = b, .type = "nvlink", .count = 1, .gbyte_s = mbyte_s / 1000};
-  const bool generation_3_or_4 = rate && (rate->generation == 3 || rate->generation == 4);
-  if (doubles_nvlink(version)) {
-    if (generation_3_or_4) link.gbyte_s = *link.gbyte_s / 2;
-    if (!rate) link.gbyte_s = std::nullopt;  // right or twice the truth
-  }
-  if (rate && link.gbyte_s)
-    link.count = std::clamp(static_cast<int>(std::lround(*link.gbyte_s / rate->gbyte_s)), 1, 1024);
-  return link;
-}
+struct Locality {
+  int numa = -1, package = -1;
+};
 
-// True when the matrix shows any link of a GPU.
-bool add_links(hwloc_topology_t hwloc, const Matrix& matrix, const Names& names,
-               Topology& topology) {
-  const auto& distances = *matrix.distances;
-  std::vector<std::string> ids(distances.nbobjs);
-  std::vector<std::optional<NvlinkRate>> rates(distances.nbobjs);
-  for (unsigned i = 0; i < distances.nbobjs; ++i) {
-    const hwloc_obj_t object = distances.objs[i];
-    if (object == nullptr) continue;
-    const auto named = names.find(object->type == HWLOC_OBJ_PACKAGE ? object : pci_of(object));
-    if (named == names.end()) continue;
-    ids[i] = named->second;
-    const auto gpu = std::ranges::find(topology.gpus, ids[i], &TopologyGpu::id);
-    if (gpu != topology.gpus.end()) rates[i] = nvlink_rate(gpu->model);
+class HostReader {
+ public:
+  HostReader(const HwlocMachine& machine, TopologyHost host, Topology& topology)
+      : machine_(machine), host_(std::move(host)), topology_(topology) {}
+
+  void read() {
+    check_sizes();
+    count_cores();
+    for (const CpuSet& cpus : machine_.places) localities_.push_back(find_locality(cpus));
+    sort_devices();
+    add_gpus();
+    for (std::size_t i = 0; i < machine_.packages.size(); ++i)
+      names_.packages[i] = fmt::format("{}/package{}", host_.id, machine_.packages[i].number);
+    add_nics();
+    names_.host = host_.id;
+    host_.gpu_links = add_links(machine_, names_, topology_);
+    set_fact(host_.facts, fact::hwloc_version, machine_.version);
+    set_fact(host_.facts, fact::kernel_release, machine_.kernel);
+    topology_.hosts.push_back(std::move(host_));
   }
-  bool any = false;
-  for (unsigned i = 0; i < distances.nbobjs; ++i)
-    for (unsigned j = i + 1; j < distances.nbobjs; ++j) {
-      const auto mbyte_s = matrix.at(i, j);
-      if (mbyte_s == 0 || ids[i].empty() || ids[j].empty() || ids[i] == ids[j]) continue;
-      TopologyLink link = make_link(ids[i], ids[j], static_cast<double>(mbyte_s),
-                                    rates[i] ? rates[i] : rates[j], hwloc_version(hwloc));
-      // POWER joins GPUs and processors: that makes no island of two GPUs.
-      if (distances.objs[i]->type == HWLOC_OBJ_PACKAGE ||
-          distances.objs[j]->type == HWLOC_OBJ_PACKAGE)
-        link.type = "nvlink_cpu";
-      topology.links.push_back(std::move(link));
-      any = true;
+
+ private:
+  void check_sizes() const {
+    if (machine_.nodes.size() > most_hwloc_parts || machine_.packages.size() > most_hwloc_parts)
+      fail(machine_, -1, fmt::format("more than {} packages or NUMA nodes", most_hwloc_parts));
+  }
+
+  void count_cores() {
+    CpuSet usable = machine_.usable;
+    usable &= machine_.threads;
+    host_.packages = static_cast<int>(machine_.packages.size());
+    std::vector<const CpuSet*> seen;  // memories of two kinds can share their processors
+    for (const HwlocNode& node : machine_.nodes) {
+      if (!has_cores(node)) continue;
+      host_.memory_bytes += node.memory_bytes;
+      if (std::ranges::any_of(seen, [&](const CpuSet* cpus) { return *cpus == node.cpus; }))
+        continue;
+      seen.push_back(&node.cpus);
+      ++host_.numa_nodes;
     }
-  return any;
-}
+    host_.host_cores = static_cast<int>(machine_.cores.size());
+    host_.cores = static_cast<int>(std::ranges::count_if(
+        machine_.cores, [&](const CpuSet& core) { return core.intersects(usable); }));
+    host_.host_threads = machine_.thread_count;
+    host_.threads = usable.count();
+    if (host_.host_cores == 0) {  // some virtual machines show threads only
+      host_.host_cores = host_.host_threads;
+      host_.cores = host_.threads;
+    }
+  }
+
+  // Neither is known when the machine does not say which of several it is.
+  Locality find_locality(const CpuSet& cpus) const {
+    Locality found;
+    const CpuSet* near = nullptr;
+    for (const HwlocNode& node : machine_.nodes) {
+      if (!has_cores(node) || !node.cpus.intersects(cpus)) continue;
+      if (near != nullptr && *near != node.cpus) {
+        found.numa = -1;
+        break;
+      }
+      if (near == nullptr) found.numa = node.number;
+      near = &node.cpus;
+    }
+    int packages = 0;
+    for (const HwlocPackage& package : machine_.packages)
+      if (package.cpus.intersects(cpus)) found.package = ++packages == 1 ? package.number : -1;
+    return found;
+  }
+
+  template <class Device>
+  Locality locality(const Device& device) const {
+    return device.place ? localities_[*device.place] : Locality();
+  }
+
+  // hwloc goes by locality; people and drivers number by bus id.
+  void sort_devices() {
+    pci_order_.resize(machine_.pci.size());
+    std::iota(pci_order_.begin(), pci_order_.end(), std::size_t{0});
+    std::ranges::stable_sort(pci_order_, {}, [&](std::size_t i) {
+      const HwlocPciDevice& at = machine_.pci[i];
+      return std::tuple{at.domain, at.bus, at.slot, at.function};
+    });
+    children_.resize(machine_.pci.size());
+    for (std::size_t i = 0; i < machine_.os.size(); ++i)
+      if (const auto pci = machine_.os[i].pci) children_[*pci].push_back(i);
+  }
+
+  void add_gpus() {
+    int switches = 0;
+    for (const std::size_t pci : pci_order_) {
+      const HwlocPciDevice& device = machine_.pci[pci];
+      // A switch may show no vendor at all: the subtype is what counts.
+      if (device.subtype == "NVSwitch") {
+        names_.pci[pci] = fmt::format("{}/nvswitch{}", host_.id, switches++);
+        continue;
+      }
+      Candidate gpu;
+      gpu.pci = pci;
+      gpu.os = children_[pci];
+      number(gpu);
+      if (!is_gpu(device, gpu)) continue;
+      if (gpus_.size() == most_hwloc_gpus)
+        fail(machine_, device.offset, fmt::format("more than {} GPUs", most_hwloc_gpus));
+      describe(device, gpu);
+      gpus_.push_back(std::move(gpu));
+    }
+    add_gpus_without_pci();
+    number_gpus();
+  }
+
+  void number(Candidate& gpu) const {
+    for (const std::size_t i : gpu.os) {
+      const HwlocOsDevice& device = machine_.os[i];
+      if (device.kind != HwlocOsKind::other) continue;  // an interface may have any name
+      const auto lower = [&](int& least, std::string_view prefix) {
+        const int found = number_after(device.name, prefix);
+        if (found >= 0 && (least < 0 || found < least)) least = found;
+      };
+      lower(gpu.nvml, "nvml");
+      lower(gpu.cuda, "cuda");
+      lower(gpu.rsmi, "rsmi");
+      lower(gpu.other, "gpu");
+    }
+  }
+
+  // A graphics unit inside a processor of AMD's has the class of a graphics card: only ROCm tells.
+  static bool is_gpu(const HwlocPciDevice& device, const Candidate& gpu) {
+    if (std::max({gpu.nvml, gpu.cuda, gpu.rsmi, gpu.other}) >= 0) return true;
+    if (device.vendor == vendor_nvidia) return (device.pci_class >> 8) == class_display;
+    return device.vendor == vendor_amd &&
+           (device.pci_class == class_accelerator || device.pci_class == class_display_other);
+  }
+
+  void describe(const HwlocPciDevice& device, Candidate& candidate) const {
+    TopologyGpu& gpu = candidate.gpu;
+    gpu.busid = busid(device);
+    gpu.pci_path = device.path;
+    const Locality near = locality(device);
+    gpu.numa = near.numa;
+    gpu.package = near.package;
+    set_pci_facts(device, gpu.facts);
+    describe_os(candidate);
+    if (gpu.model.empty()) gpu.model = device.model;
+    if (gpu.model.empty()) gpu.model = model_of_pci_device(get_fact(gpu.facts, fact::pci_device));
+  }
+
+  static void set_pci_facts(const HwlocPciDevice& device, Facts& facts) {
+    if (device.vendor != 0)
+      set_fact(facts, fact::pci_device, fmt::format("{:04x}:{:04x}", device.vendor, device.device));
+    if (device.pci_class != 0)
+      set_fact(facts, fact::pci_class, fmt::format("{:04x}", device.pci_class));
+    if (device.link_gbyte_s > 0)
+      set_fact(facts, fact::pci_gbyte_s, fmt::format("{:.6g}", device.link_gbyte_s));
+  }
+
+  // NVML, CUDA and ROCm SMI, where hwloc was built with them, know more than the PCI device.
+  void describe_os(Candidate& candidate) const {
+    TopologyGpu& gpu = candidate.gpu;
+    std::vector<const HwlocOsDevice*> instances;
+    for (const std::size_t i : candidate.os) {
+      const HwlocOsDevice& device = machine_.os[i];
+      const bool driver = device.name.starts_with("nvml") || device.name.starts_with("rsmi");
+      if (const auto model = device.info("GPUModel"); driver || gpu.model.empty())
+        if (!model.empty()) gpu.model = model;
+      if (number_after(device.name, "rsmi") >= 0) instances.push_back(&device);
+      for (const char* key : {"NVIDIAUUID", "AMDUUID"})
+        if (gpu.uuid.empty()) gpu.uuid = identity(device.info(key));
+      set_fact(gpu.facts, fact::xgmi_hive, hive(device.info("XGMIHiveID")));
+    }
+    if (instances.size() < 2) return;
+    if (instances.size() > most_partitions)
+      fail(machine_, instances[0]->offset,
+           fmt::format("more than {} partitions of one GPU", most_partitions));
+    std::ranges::sort(instances, {},
+                      [](const HwlocOsDevice* os) { return number_after(os->name, "rsmi"); });
+    gpu.partitions = identities(instances);
+  }
+
+  // By UUID, else by serial number, else by name: whichever tells them apart.
+  static std::vector<std::string> identities(const std::vector<const HwlocOsDevice*>& instances) {
+    for (const char* key : {"AMDUUID", "AMDSerial"}) {
+      std::vector<std::string> ids;
+      std::set<std::string> different;
+      for (const HwlocOsDevice* device : instances) {
+        ids.push_back(identity(device->info(key)));
+        if (!ids.back().empty()) different.insert(ids.back());
+      }
+      if (different.size() == instances.size()) return ids;
+    }
+    std::vector<std::string> names;
+    for (const HwlocOsDevice* device : instances) names.push_back(device->name);
+    return names;
+  }
+
+  // Without leading zeros.
+  static std::string hive(std::string_view id) {
+    if (id.empty()) return {};
+    if (id.starts_with("0x")) id.remove_prefix(2);
+    const auto first = id.find_first_not_of('0');
+    return first == std::string_view::npos ? "0" : std::string(id.substr(first));
+  }
+
+  // In some virtual machines drivers see GPUs whose PCI devices hwloc does not.
+  void add_gpus_without_pci() {
+    const bool has_nvml = std::ranges::any_of(machine_.os, [](const HwlocOsDevice& device) {
+      return number_after(device.name, "nvml") >= 0;
+    });
+    std::vector<Candidate> found;
+    for (std::size_t i = 0; i < machine_.os.size(); ++i) {
+      const HwlocOsDevice& device = machine_.os[i];
+      if (device.pci) continue;
+      Candidate gpu;
+      gpu.os = {i};
+      number(gpu);
+      if (std::max({gpu.nvml, gpu.rsmi, gpu.other}) < 0 && (has_nvml || gpu.cuda < 0)) continue;
+      if (gpus_.size() + found.size() == most_hwloc_gpus)
+        fail(machine_, device.offset, fmt::format("more than {} GPUs", most_hwloc_gpus));
+      describe_os(gpu);
+      const Locality near = locality(device);
+      gpu.gpu.numa = near.numa;
+      gpu.gpu.package = near.package;
+      found.push_back(std::move(gpu));
+    }
+    std::ranges::stable_sort(found, {}, [](const Candidate& gpu) {
+      return std::max({gpu.nvml, gpu.cuda, gpu.rsmi, gpu.other});
+    });
+    std::ranges::move(found, std::back_inserter(gpus_));
+  }
+
+  // CUDA's numbers follow CUDA_VISIBLE_DEVICES, so NVML's count where there are any; ROCm counts
+  // partitions, so its numbers are the GPUs' only where no GPU is partitioned.
+  void number_gpus() {
+    const auto any = [&](auto&& holds) { return std::ranges::any_of(gpus_, holds); };
+    const bool has_nvml = any([](const Candidate& gpu) { return gpu.nvml >= 0; });
+    const bool partitioned = any([](const Candidate& gpu) { return !gpu.gpu.partitions.empty(); });
+    std::set<int> numbers;
+    for (Candidate& gpu : gpus_) {
+      int& index = gpu.gpu.index = gpu.nvml;
+      if (index < 0 && !has_nvml) index = gpu.cuda;
+      if (index < 0 && !partitioned) index = gpu.rsmi;
+      if (index < 0) index = gpu.other;
+      if (index >= 0) numbers.insert(index);
+    }
+    const bool numbered = numbers.size() == gpus_.size();
+    for (std::size_t i = 0; i < gpus_.size(); ++i) {
+      TopologyGpu& gpu = gpus_[i].gpu;
+      gpu.host = host_.id;
+      gpu.id = fmt::format("{}/gpu{}", host_.id, numbered ? gpu.index : static_cast<int>(i));
+      if (gpus_[i].pci) names_.pci[*gpus_[i].pci] = gpu.id;
+      for (const std::size_t os : gpus_[i].os) names_.os[os] = gpu.id;
+      topology_.gpus.push_back(std::move(gpu));
+    }
+  }
+
+  void add_nics() {
+    for (const std::size_t pci : pci_order_)
+      for (const std::size_t os : by_name(children_[pci]))
+        if (is_nic(machine_.os[os])) add_ports(machine_.os[os]);
+    std::vector<std::size_t> others;
+    for (std::size_t i = 0; i < machine_.os.size(); ++i)
+      if (!machine_.os[i].pci && is_nic(machine_.os[i])) others.push_back(i);
+    for (const std::size_t os : by_name(std::move(others))) add_ports(machine_.os[os]);
+  }
+
+  std::vector<std::size_t> by_name(std::vector<std::size_t> devices) const {
+    std::ranges::stable_sort(devices, {}, [&](std::size_t i) {
+      return std::pair(machine_.os[i].name.size(), machine_.os[i].name);
+    });
+    return devices;
+  }
+
+  // The vendor tells a Slingshot adapter: "hsi0" is also what sites call IP over InfiniBand. It
+  // has two names, cxi0 of the fabric and hsn0 of the interface: the first is the one libraries use.
+  bool is_nic(const HwlocOsDevice& device) const {
+    if (device.name.empty()) return false;
+    if (device.kind == HwlocOsKind::openfabrics) return true;
+    if (device.kind != HwlocOsKind::network) return false;
+    if (!device.pci) return device.subtype == "Slingshot";
+    if (machine_.pci[*device.pci].vendor != vendor_cray && device.subtype != "Slingshot")
+      return false;
+    return number_after(device.name, "cxi") >= 0 ||
+           std::ranges::none_of(children_[*device.pci], [&](std::size_t i) {
+             return number_after(machine_.os[i].name, "cxi") >= 0;
+           });
+  }
+
+  void add_ports(const HwlocOsDevice& device) {
+    TopologyNic nic;
+    nic.host = host_.id;
+    nic.adapter = identity(device.info("SysImageGUID"));
+    NicTraits traits{.name = device.name, .subtype = device.subtype};
+    if (device.pci) {
+      const HwlocPciDevice& pci = machine_.pci[*device.pci];
+      nic.busid = busid(pci);
+      nic.pci_path = pci.path;
+      traits.vendor = pci.vendor;
+      traits.pci_class = pci.pci_class;
+      set_pci_facts(pci, nic.facts);
+    } else {
+      nic.is_virtual = device.name.starts_with("rxe") || device.name.starts_with("siw");
+    }
+    const Locality near = device.pci ? locality(machine_.pci[*device.pci]) : locality(device);
+    nic.numa = near.numa;
+    nic.package = near.package;
+    set_fact(nic.facts, fact::node_guid, identity(device.info("NodeGUID")));
+    for (int port = 1; port <= most_ports; ++port) {
+      const auto state = device.info(fmt::format("Port{}State", port));
+      if (port > 1 && state.empty()) break;
+      add_port(device, port, nic, traits);
+    }
+  }
+
+  void add_port(const HwlocOsDevice& device, int port, TopologyNic nic, NicTraits traits) {
+    nic.name = port == 1 ? device.name : fmt::format("{}:{}", device.name, port);
+    nic.id = fmt::format("{}/{}", host_.id, nic.name);
+    nic.state = port_state(device.info(fmt::format("Port{}State", port)));
+    traits.lid = parse_lid(device.info(fmt::format("Port{}LID", port)));
+    traits.state = nic.state;
+    if (traits.lid) set_fact(nic.facts, fact::lid, fmt::format("{}", *traits.lid));
+    nic.layer = nic_layer(traits);
+    if (nics_.size() == most_hwloc_parts)
+      fail(machine_, device.offset, fmt::format("more than {} NICs", most_hwloc_parts));
+    if (!nics_.insert(nic.name).second)
+      fail(machine_, device.offset, fmt::format("two NICs are called {}", nic.name));
+    if (std::ranges::find(topology_.gpus, nic.id, &TopologyGpu::id) != topology_.gpus.end())
+      fail(machine_, device.offset, fmt::format("a NIC and a GPU are called {}", nic.name));
+    topology_.nics.push_back(std::move(nic));
+  }
+
+  static std::string port_state(std::string_view number) {
+    if (number == "1") return "down";
+    if (number == "2") return "init";
+    if (number == "3") return "armed";
+    if (number == "4") return "active";
+    if (number == "5") return "deferred";
+    return "";
+  }
+
+  // "0x3a4"
+  static std::optional<long long> parse_lid(std::string_view text) {
+    if (!text.starts_with("0x")) return std::nullopt;
+    text.remove_prefix(2);
+    unsigned lid = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), lid, 16);
+    if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
+    return lid;
+  }
+
+  const HwlocMachine& machine_;
+  TopologyHost host_;
+  Topology& topology_;
+  std::vector<Locality> localities_;                // of places
+  std::vector<std::size_t> pci_order_;              // by bus id
+  std::vector<std::vector<std::size_t>> children_;  // PCI device -> OS devices
+  std::vector<Candidate> gpus_;
+  std::set<std::string> nics_;
+  HwlocNames names_;
+};
 
 }  // namespace
 
-void add_host(hwloc_topology_t hwloc, TopologyHost host, hwloc_const_bitmap_t usable,
-              Topology& topology) {
-  count_cores(hwloc, usable, host);
-  const Names names = add_gpus(hwloc, host.id, topology);
-  add_nics(hwloc, host.id, topology);
-  unsigned found = 1;
-  Matrix matrix{nullptr};
-  if (hwloc_distances_get_by_name(hwloc, "NVLinkBandwidth", &found, &matrix.distances, 0) == 0 &&
-      found > 0 && matrix.distances != nullptr) {
-    if (add_links(hwloc, matrix, names, topology)) host.gpu_links = IslandState::known;
-    hwloc_distances_release(hwloc, matrix.distances);
-  }
-  topology.hosts.push_back(std::move(host));
+void add_host(const HwlocMachine& machine, TopologyHost host, Topology& topology) {
+  HostReader(machine, std::move(host), topology).read();
+}
+
+std::string_view nic_layer(const NicTraits& nic) {
+  constexpr long long no_lid = 0xffff;  // until a subnet manager gives one
+  if (nic.vendor == vendor_cray || nic.subtype == "Slingshot") return "slingshot";
+  if (nic.vendor == vendor_amazon) return "efa";
+  if (nic.name.starts_with("hfi1") ||
+      (nic.vendor == vendor_intel && nic.pci_class == class_omni_path))
+    return "omni-path";
+  if (nic.pci_class == class_infiniband) return "infiniband";
+  if (nic.pci_class == class_ethernet) return "ethernet";
+  if (!nic.lid) return "";
+  if (*nic.lid > 0 && *nic.lid < no_lid) return "infiniband";
+  // A port of InfiniBand gets its LID before it becomes active.
+  return nic.state == "active" ? "ethernet" : "";
 }
 
 }  // namespace atoll_v1::atoll::topology_sources

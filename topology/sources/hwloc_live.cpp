@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "sources/hwloc_graph.hpp"
+#include "sources/hwloc_loaded.hpp"
 #include "sources/source.hpp"
 
 // Present when the process runs under a leak checker.
@@ -44,8 +45,9 @@ HwlocTopology load() {
   require(hwloc_topology_set_io_types_filter(raw, HWLOC_TYPE_FILTER_KEEP_IMPORTANT), "filter");
   // Cores that a control group denies are counted too; who may run where is asked below.
   require(hwloc_topology_set_flags(raw, HWLOC_TOPOLOGY_FLAG_INCLUDE_DISALLOWED), "flags");
-  // OpenCL and X11 know nothing that is read here, and take seconds to start.
-  for (const char* component : {"opencl", "gl"})
+  // OpenCL, X11 and Level Zero know nothing that is read here, CUDA no more than NVML does, and all
+  // of them take up to seconds to start.
+  for (const char* component : {"opencl", "gl", "cuda", "levelzero"})
     hwloc_topology_set_components(raw, HWLOC_TOPOLOGY_COMPONENTS_FLAG_BLACKLIST, component);
   const LeakPardon pardon;
   require(hwloc_topology_load(raw), "load");
@@ -70,7 +72,7 @@ void look(const LiveRequest& request, Topology& topology) {
   TopologyHost host;
   host.id = request.host_id;
   host.name = request.host_name;
-  add_host(hwloc.get(), std::move(host), usable.get(), topology);
+  add_host(describe(hwloc.get(), usable.get()), std::move(host), topology);
 }
 
 }  // namespace

@@ -211,7 +211,8 @@ void Trainer::start_weights() {
 
 void Trainer::announce() {
   for (const auto& line : setup_.dataset.warnings) atoll::log::warn("{}", line);
-  for (const auto& line : setup_.mesh.findings()) atoll::log::warn("{}", line);
+  for (const auto& finding : setup_.mesh.findings())
+    atoll::log::warn("{}", atoll::to_line(finding));
   const auto shape = engine_.sharding();
   atoll::log::info("{}: {:.2f} M parameters in {} on {} ranks, backend {}", setup_.model.name,
                    static_cast<double>(parameter_count(setup_.model)) / 1e6, options_.dtype,

@@ -1,0 +1,57 @@
+// A fabric file, applied to a small machine. Files are given by path, so the input goes through
+// memory that has one.
+#include <fmt/format.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cstddef>
+#include <cstdlib>
+#include <string>
+
+#include "atoll/error.hpp"
+#include "atoll/topology.hpp"
+
+namespace {
+
+// The machine of the seeds: hosts node0 and node1, each with mlx5_0 and mlx5_1.
+atoll::Topology two_hosts() {
+  atoll::Topology topology;
+  for (int host = 0; host < 2; ++host) {
+    const std::string name = fmt::format("node{}", host);
+    topology.hosts.push_back({.id = name, .name = name});
+    for (int number = 0; number < 2; ++number) {
+      atoll::TopologyNic& nic = topology.nics.emplace_back();
+      nic.name = fmt::format("mlx5_{}", number);
+      nic.id = name + '/' + nic.name;
+      nic.host = name;
+      nic.facts.emplace("node_guid", fmt::format("0000:00aa:0000:00{}{}", host, number));
+    }
+  }
+  return topology;
+}
+
+int memory_file() {
+  const int file = memfd_create("fabric", 0);
+  if (file < 0) std::abort();
+  return file;
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const unsigned char* data, std::size_t size) {
+  static const int file = memory_file();
+  static const std::string path = fmt::format("/proc/self/fd/{}", file);
+  if (ftruncate(file, 0) != 0 || pwrite(file, data, size, 0) != static_cast<ssize_t>(size))
+    std::abort();
+  atoll::Topology topology = two_hosts();
+  const std::string before = topology.to_json();
+  bool is_refused = false;
+  try {
+    atoll::apply_fabric(path, topology);
+  } catch (const atoll::Error&) {
+    is_refused = true;
+  }
+  // A file is applied whole or not at all, and one that says nothing is refused.
+  if (is_refused != (topology.to_json() == before)) std::abort();
+  return 0;
+}

@@ -1,0 +1,36 @@
+// What a machine's file goes through after it was read: whatever a source lets pass, the rest of
+// topology/ must bear.
+#pragma once
+
+#include <cstddef>
+#include <cstdlib>
+#include <string>
+#include <string_view>
+
+#include "atoll/inspection.hpp"
+#include "sources/source.hpp"
+
+namespace atoll_fuzz {
+
+inline int read_topology(const atoll::topology_sources::TextSource& source,
+                         const unsigned char* data, std::size_t size) {
+  const std::string_view text(reinterpret_cast<const char*>(data), size);
+  source.recognises(text);
+  try {
+    const atoll::Topology topology = source.read(text, "fuzz");
+    const std::string json = topology.to_json();
+    if (atoll::Topology::from_json(json, "own").to_json() != json) std::abort();
+    const atoll::Inspection inspection = atoll::inspect(topology);
+    std::size_t gpus = 0;
+    for (const atoll::Island& island : inspection.islands) gpus += island.gpus.size();
+    if (gpus != topology.gpus.size()) std::abort();
+    to_tree(inspection);
+    to_dot(inspection);
+    to_nccl_xml(topology);
+    if (topology.hosts.size() == 1) to_hwloc_xml(topology);
+  } catch (const atoll::Error&) {
+  }
+  return 0;
+}
+
+}  // namespace atoll_fuzz

@@ -1,0 +1,66 @@
+// A folder in the place of /sys, /proc, /dev and /etc, for one test.
+#pragma once
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <string_view>
+
+#include "sources/source.hpp"
+
+namespace machines {
+
+class CapturedTree {
+ public:
+  CapturedTree()
+      : root_(std::filesystem::temp_directory_path() / fmt::format("atoll_tree_{}", getpid())) {
+    std::filesystem::remove_all(root_);
+    std::filesystem::create_directories(root_);
+  }
+  CapturedTree(const CapturedTree&) = delete;
+  CapturedTree& operator=(const CapturedTree&) = delete;
+  ~CapturedTree() { std::filesystem::remove_all(root_); }
+
+  // "sys/class/net/eth0/mtu"
+  void write(const std::string& name, std::string_view text) const {
+    std::filesystem::create_directories((root_ / name).parent_path());
+    std::ofstream(root_ / name, std::ios::binary) << text;
+  }
+  void make_folder(const std::string& name) const {
+    std::filesystem::create_directories(root_ / name);
+  }
+  void link(const std::string& name, const std::string& target) const {
+    std::filesystem::create_directories((root_ / name).parent_path());
+    std::filesystem::create_symlink(root_ / target, root_ / name);
+  }
+  void remove(const std::string& name) const { std::filesystem::remove_all(root_ / name); }
+
+  // A PCI device under its bridges, as sysfs has them: "pci0000:15/0000:15:01.0/0000:16:00.0".
+  std::string add_pci(const std::string& way) const {
+    const std::string folder = "sys/devices/" + way;
+    make_folder(folder);
+    const std::string busid = std::filesystem::path(way).filename().string();
+    link("sys/bus/pci/devices/" + busid, folder);
+    return folder + "/";
+  }
+
+  std::string path(const std::string& name) const { return (root_ / name).string(); }
+
+  atoll::topology_sources::LiveRequest request() const {
+    return {.host_id = "h",
+            .host_name = "h",
+            .sysfs = path("sys"),
+            .procfs = path("proc"),
+            .dev = path("dev"),
+            .etc = path("etc"),
+            .nvml = path("no such library")};
+  }
+
+ private:
+  std::filesystem::path root_;
+};
+
+}  // namespace machines

@@ -1,0 +1,265 @@
+#include <doctest/doctest.h>
+
+#include <algorithm>
+
+#include "facts.hpp"
+#include "path_level.hpp"
+#include "unit/topology_machines.hpp"
+
+using atoll::Affinity;
+using atoll::PathLevel;
+using atoll::Rail;
+using atoll::Topology;
+using atoll::TopologyNic;
+using machines::gpu;
+
+namespace {
+
+using Names = std::vector<std::string>;
+
+// A NIC of host "a" (or another), active, at a place.
+TopologyNic& add_nic(Topology& topology, const std::string& name, const std::string& pci_path,
+                     double gbit_s = 400, const std::string& host = "a") {
+  topology.nics.push_back({.id = host + '/' + name,
+                           .host = host,
+                           .name = name,
+                           .busid = "",
+                           .adapter = "",
+                           .layer = "infiniband",
+                           .state = "active",
+                           .rate_gbit_s = gbit_s,
+                           .evidence = "test"});
+  topology.nics.back().pci_path = pci_path;
+  return topology.nics.back();
+}
+
+std::optional<PathLevel> level(const std::string& a, const std::string& b) {
+  Topology topology;
+  machines::add_host(topology, "a", 1);
+  topology.gpus[0].pci_path = a;
+  topology.gpus[0].numa = -1;
+  const TopologyNic& nic = add_nic(topology, "mlx5_0", b);
+  return atoll::PathLevels(topology).between(place_of(topology.gpus[0]), place_of(nic));
+}
+
+}  // namespace
+
+TEST_CASE("paths: levels by the way through PCI") {
+  CHECK(level("pci0000:15/15:01.0/16:00.0", "pci0000:15/15:01.0/16:00.0") == PathLevel::pix);
+  // Two downstream ports of one switch.
+  CHECK(level("pci0000:15/15:01.0/16:00.0/17:00.0", "pci0000:15/15:01.0/16:00.0/17:01.0") ==
+        PathLevel::pix);
+  // A switch behind a switch.
+  CHECK(level("pci0000:15/15:01.0/16:00.0/17:00.0/18:00.0", "pci0000:15/15:01.0/16:00.0/17:01.0") ==
+        PathLevel::pxb);
+  CHECK(level("pci0000:15/15:01.0", "pci0000:15/15:02.0") == PathLevel::phb);
+  CHECK(level("pci0000:15", "pci0000:15") == PathLevel::phb);
+  CHECK_FALSE(level("pci0000:15/15:01.0", "pci0000:37/37:01.0"));
+  CHECK_FALSE(level("", "pci0000:37/37:01.0"));
+}
+
+TEST_CASE("paths: beyond the root complex, NUMA nodes and packages; what is stated goes first") {
+  Topology topology;
+  machines::add_host(topology, "a", 1);
+  machines::add_host(topology, "b");
+  atoll::TopologyGpu& card = topology.gpus[0];
+  TopologyNic& nic = add_nic(topology, "mlx5_0", "pci0000:37");
+  card.pci_path = "pci0000:15";
+  const auto now = [&] {
+    return atoll::PathLevels(topology).between(place_of(card), place_of(nic));
+  };
+  card.numa = nic.numa = 1;
+  CHECK(now() == PathLevel::node);
+  nic.numa = 2;
+  CHECK(now() == PathLevel::sys);
+  card.package = nic.package = 0;
+  CHECK(now() == PathLevel::package);
+  nic.package = 1;
+  CHECK(now() == PathLevel::sys);
+  topology.paths.push_back({.a = nic.id, .b = card.id, .level = PathLevel::pxb});
+  CHECK(now() == PathLevel::pxb);
+  nic.host = "b";
+  CHECK_FALSE(now());
+}
+
+TEST_CASE("affinity: the nearest NIC, and the one to use when that is down") {
+  Topology topology;
+  machines::add_host(topology, "a", 2);
+  topology.gpus[0].pci_path = "pci0000:15/15:01.0";
+  topology.gpus[1].pci_path = "pci0000:37/37:01.0";
+  topology.gpus[0].numa = topology.gpus[1].numa = 0;
+  add_nic(topology, "mlx5_0", "pci0000:15/15:01.0").numa = 0;
+  TopologyNic& down = add_nic(topology, "mlx5_1", "pci0000:37/37:01.0");
+  down.numa = 0;
+  down.state = "down";
+  const auto affinity = find_affinity(topology);
+  REQUIRE(affinity.size() == 2);
+  CHECK(affinity[0].nearest == Names{"a/mlx5_0"});
+  CHECK(affinity[0].use == Names{"a/mlx5_0"});
+  CHECK(affinity[0].level == PathLevel::pix);
+  CHECK(affinity[0].why == "mlx5_0 is nearest (PIX)");
+  CHECK(affinity[1].nearest == Names{"a/mlx5_1"});
+  CHECK(affinity[1].use == Names{"a/mlx5_0"});
+  CHECK(affinity[1].why == "mlx5_0 is nearest (NODE); mlx5_1 is as near or nearer, but down");
+}
+
+TEST_CASE("affinity: ties are spread, in the order in which people count") {
+  Topology topology;
+  machines::add_host(topology, "a", 2);
+  for (auto& card : topology.gpus) card.pci_path = "pci0000:15/15:01.0";
+  for (const char* name : {"mlx5_10", "mlx5_2", "mlx5_1"})
+    add_nic(topology, name, "pci0000:15/15:01.0");
+  auto affinity = find_affinity(topology);
+  CHECK(affinity[0].nearest == Names{"a/mlx5_1", "a/mlx5_2", "a/mlx5_10"});
+  CHECK(affinity[0].use == Names{"a/mlx5_1"});
+  CHECK(affinity[1].use == Names{"a/mlx5_2"});
+  CHECK(affinity[1].why ==
+        "mlx5_2 is nearest (PIX); 2 GPUs are equally near to mlx5_1, mlx5_2 and mlx5_10 and "
+        "spread over them, 1 NIC left over");
+
+  add_nic(topology, "mlx5_11", "pci0000:15/15:01.0");
+  affinity = find_affinity(topology);
+  CHECK(affinity[0].use == Names{"a/mlx5_1", "a/mlx5_2"});
+  CHECK(affinity[1].use == Names{"a/mlx5_10", "a/mlx5_11"});
+
+  Topology few;
+  machines::add_host(few, "a", 4);
+  for (auto& card : few.gpus) card.pci_path = "pci0000:15/15:01.0";
+  add_nic(few, "mlx5_0", "pci0000:15/15:01.0");
+  add_nic(few, "mlx5_1", "pci0000:15/15:01.0");
+  affinity = find_affinity(few);
+  CHECK(affinity[1].use == Names{"a/mlx5_0"});
+  CHECK(affinity[2].use == Names{"a/mlx5_1"});
+}
+
+TEST_CASE("affinity: virtual NICs and those of a lesser fabric are not used") {
+  Topology topology;
+  machines::add_host(topology, "a", 1);
+  topology.gpus[0].pci_path = "pci0000:15/15:01.0";
+  topology.gpus[0].numa = 0;
+  TopologyNic& socket = add_nic(topology, "eth0", "pci0000:15/15:01.0", 100);
+  socket.layer = "ethernet";
+  add_nic(topology, "veth1", "pci0000:15/15:01.0", 10).is_virtual = true;
+  add_nic(topology, "mlx5_0", "pci0000:37").numa = 0;
+  const auto affinity = find_affinity(topology);
+  CHECK(affinity[0].nearest == Names{"a/eth0"});
+  CHECK(affinity[0].use == Names{"a/mlx5_0"});
+  CHECK(affinity[0].why ==
+        "mlx5_0 is nearest (NODE); eth0 is as near or nearer, but slower or of another fabric");
+}
+
+TEST_CASE("affinity: where no source tells the way, nothing is nearest and all are used") {
+  Topology topology;
+  machines::add_host(topology, "a", 2);
+  for (auto& card : topology.gpus) card.numa = -1;
+  add_nic(topology, "mlx5_0", "");
+  add_nic(topology, "mlx5_1", "");
+  auto affinity = find_affinity(topology);
+  CHECK(affinity[0].nearest.empty());
+  CHECK_FALSE(affinity[0].level);
+  CHECK(affinity[0].use == Names{"a/mlx5_0"});
+  CHECK(affinity[1].use == Names{"a/mlx5_1"});
+  topology.nics.clear();
+  affinity = find_affinity(topology);
+  CHECK(affinity[0].use.empty());
+  CHECK(affinity[0].why == "no active NIC that joins hosts");
+}
+
+TEST_CASE("usable rate: the least of port, PCIe link and share of the adapter") {
+  Topology topology;
+  machines::add_host(topology, "a", 1);
+  add_nic(topology, "mlx5_0", "", 400);
+  CHECK(usable_gbyte_s(topology, topology.nics[0]) == 50);
+  // Gen4 x8: 16 * 8 * 128/130 / 8
+  topology.nics[0].facts = {{"pci.gt_s", "16"}, {"pci.width", "8"}};
+  CHECK(usable_gbyte_s(topology, topology.nics[0]).value() == doctest::Approx(15.754));
+  topology.nics[0].facts = {{"pci.gbyte_s", "31.5"}};
+  CHECK(usable_gbyte_s(topology, topology.nics[0]) == 31.5);
+  // Two ports of a ConnectX-6 share 200 Gbit/s, and one slot.
+  topology.nics[0].facts = {{"pci.device", "15b3:101b"}};
+  topology.nics[0].adapter = "0x1";
+  topology.nics.push_back(topology.nics[0]);
+  topology.nics[1].id = "a/mlx5_1";
+  CHECK(usable_gbyte_s(topology, topology.nics[1]) == 12.5);
+  CHECK(atoll::usable_gbyte_s(topology)[0] == 12.5);
+  topology.nics[1].state = "down";
+  CHECK(usable_gbyte_s(topology, topology.nics[0]) == 25);
+  // A virtual machine's emulated link proves nothing.
+  topology.nics[0].facts = {{"pci.gt_s", "2.5"}, {"pci.width", "1"}};
+  CHECK(usable_gbyte_s(topology, topology.nics[0]).value() == doctest::Approx(0.25));
+  topology.hosts[0].facts = {{"virtual_machine", "yes"}};
+  CHECK(usable_gbyte_s(topology, topology.nics[0]) == 50);
+  topology.nics[0].rate_gbit_s.reset();
+  CHECK_FALSE(usable_gbyte_s(topology, topology.nics[0]));
+}
+
+TEST_CASE("rails: equal positions of the hosts, until a fabric file names leaves") {
+  Topology topology;
+  for (const std::string host : {"a", "b"}) {
+    machines::add_host(topology, host, 2);
+    for (int i = 0; i < 2; ++i) {
+      const std::string path = "pci0000:" + std::to_string(10 + i);
+      topology.gpus[topology.gpus.size() - 2 + static_cast<std::size_t>(i)].pci_path = path;
+      add_nic(topology, "mlx5_" + std::to_string(i), path, 400, host);
+    }
+  }
+  auto rails = find_rails(topology, find_affinity(topology));
+  REQUIRE(rails.size() == 2);
+  CHECK(rails[1].index == 1);
+  CHECK(rails[1].nics == Names{"a/mlx5_1", "b/mlx5_1"});
+  CHECK(rails[1].gpus == Names{gpu("a", 1), gpu("b", 1)});
+  CHECK(rails[1].evidence == "assumed");
+
+  // The cables of b are crossed.
+  for (auto& nic : topology.nics)
+    nic.facts["leaf"] = (nic.id == "a/mlx5_0" || nic.id == "b/mlx5_1") ? "leaf-1" : "leaf-2";
+  rails = find_rails(topology, find_affinity(topology));
+  REQUIRE(rails.size() == 2);
+  CHECK(rails[0].nics == Names{"a/mlx5_0", "b/mlx5_1"});
+  CHECK(rails[0].gpus == Names{gpu("a", 0), gpu("b", 1)});
+  CHECK(rails[0].evidence == "fabric");
+}
+
+TEST_CASE("rails: GPUs that share a NIC share its rail; hosts without GPUs count NICs") {
+  Topology topology;
+  machines::add_host(topology, "a", 2);
+  for (auto& card : topology.gpus) card.pci_path = "pci0000:15";
+  add_nic(topology, "mlx5_0", "pci0000:15");
+  auto rails = find_rails(topology, find_affinity(topology));
+  REQUIRE(rails.size() == 1);
+  CHECK(rails[0].gpus.size() == 2);
+  CHECK(rails[0].nics == Names{"a/mlx5_0"});
+
+  Topology cpus = machines::cpus(2);
+  for (const std::string host : {"a", "b"})
+    for (const char* name : {"mlx5_1", "mlx5_0"}) add_nic(cpus, name, "", 100, host);
+  rails = find_rails(cpus, {});
+  REQUIRE(rails.size() == 2);
+  CHECK(rails[0].nics == Names{"a/mlx5_0", "b/mlx5_0"});
+}
+
+TEST_CASE("diff: what was added, lost and changed") {
+  const Topology before = machines::hgx(1);
+  CHECK(diff(before, before).empty());
+  Topology after = before;
+  after.gpus[2].facts["nvlink.active"] = "17";
+  after.gpus[2].facts["throttle"] = "thermal";  // changes by the minute
+  after.hosts[0].host_cores = 4;
+  add_nic(after, "mlx5_0", "");
+  after.links.pop_back();
+  auto lines = diff(before, after);
+  const auto has = [&](const std::string& line) {
+    return std::ranges::find(lines, line) != lines.end();
+  };
+  CHECK(has("+ a/mlx5_0"));
+  CHECK(has("- a/gpu7 - a/nvswitch0 (nvlink)"));
+  CHECK(has("~ a/gpu2: nvlink.active unknown -> 17"));
+  CHECK(has("~ a: cores 8 -> 4"));
+  CHECK(has("~ island of a/gpu0: GPUs 8 -> 7"));
+  CHECK(has("+ island of a/gpu7"));
+  CHECK(lines.size() == 6);
+  // Single hosts are matched whatever their names.
+  Topology renamed;
+  machines::add_switched(renamed, "other", 8);
+  CHECK(diff(before, renamed).empty());
+}

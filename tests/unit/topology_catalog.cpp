@@ -1,0 +1,325 @@
+// The catalog against what is published of its machines, and clusters made of them.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <chrono>
+#include <map>
+#include <set>
+
+#include "atoll/error.hpp"
+#include "atoll/topology.hpp"
+#include "facts.hpp"
+#include "gpu_models.hpp"
+
+using atoll::catalog_cluster;
+using atoll::Error;
+using atoll::ErrorCode;
+using atoll::Island;
+using atoll::IslandState;
+using atoll::Topology;
+
+namespace {
+
+// What data sheets and providers' pages say. NIC rates are Gbit/s of a host's NICs together.
+struct Published {
+  const char* name;
+  std::size_t hosts, gpus;
+  std::vector<std::size_t> islands;
+  double gpu_gbyte_s;   // of a GPU to its island; 0: none
+  double pair_gbyte_s;  // 0: pairs differ, or there are none
+  std::size_t nics;     // of one host
+  double nic_gbit_s;    // per GPU
+};
+
+const std::vector<Published> published{
+    {"a100-4", 1, 4, {4}, 300, 100, 4, 200},
+    {"aws-p4d", 1, 8, {8}, 300, 300, 4, 50},
+    {"aws-p5", 1, 8, {8}, 450, 450, 32, 400},
+    {"azure-nd-a100-v4", 1, 8, {8}, 300, 300, 8, 200},
+    {"azure-nd-h100-v5", 1, 8, {8}, 450, 450, 8, 400},
+    {"dgx-1v", 1, 8, {8}, 150, 0, 4, 50},
+    {"dgx-2", 1, 16, {16}, 150, 150, 8, 50},
+    {"gb200-nvl72", 18, 72, {72}, 900, 900, 4, 400},
+    {"gcp-a3-mega", 1, 8, {8}, 450, 450, 8, 200},
+    {"h100-4", 1, 4, {4}, 450, 150, 4, 400},
+    {"h100-pcie-pairs", 1, 8, {2, 2, 2, 2}, 300, 300, 4, 200},
+    {"hgx-a100", 1, 8, {8}, 300, 300, 8, 200},
+    {"hgx-b200", 1, 8, {8}, 900, 900, 8, 400},
+    {"hgx-h100", 1, 8, {8}, 450, 450, 8, 400},
+    {"hgx-h200", 1, 8, {8}, 450, 450, 8, 400},
+    {"oci-h100", 1, 8, {8}, 450, 450, 16, 400},
+    {"pcie-8", 1, 8, {1, 1, 1, 1, 1, 1, 1, 1}, 0, 0, 4, 200},
+};
+
+struct Failure {
+  ErrorCode code = ErrorCode::internal;
+  std::string message;
+};
+
+Failure failure(std::string_view name) {
+  try {
+    catalog_cluster(name);
+  } catch (const Error& error) {
+    return {error.code(), error.what()};
+  }
+  return {};
+}
+
+bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+std::vector<std::size_t> sizes(const std::vector<Island>& islands) {
+  std::vector<std::size_t> sizes;
+  for (const Island& island : islands) sizes.push_back(island.gpus.size());
+  return sizes;
+}
+
+// How many leading parts two PCI paths share.
+std::size_t shared_parts(const std::string& a, const std::string& b) {
+  const auto fork = std::mismatch(a.begin(), a.end(), b.begin(), b.end());
+  std::size_t parts = static_cast<std::size_t>(std::count(a.begin(), fork.first, '/'));
+  if (fork.first == a.end() && (fork.second == b.end() || *fork.second == '/')) ++parts;
+  if (fork.second == b.end() && fork.first != a.end() && *fork.first == '/') ++parts;
+  return parts;
+}
+
+// The names of the NICs that share most of a GPU's PCI path.
+std::set<std::string> nearest(const Topology& topology, const std::string& gpu_id) {
+  const auto gpu = std::ranges::find(topology.gpus, gpu_id, &atoll::TopologyGpu::id);
+  REQUIRE(gpu != topology.gpus.end());
+  std::size_t most = 1;
+  std::set<std::string> names;
+  for (const auto& nic : topology.nics) {
+    const std::size_t shared = shared_parts(gpu->pci_path, nic.pci_path);
+    if (nic.host != gpu->host || shared < most) continue;
+    if (shared > most) names.clear();
+    most = shared;
+    names.insert(nic.name);
+  }
+  return names;
+}
+
+}  // namespace
+
+TEST_CASE("catalog: every entry is listed with its title and checked here") {
+  const auto entries = atoll::catalog();
+  REQUIRE(entries.size() == published.size());
+  for (std::size_t i = 0; i < entries.size(); ++i) {
+    CHECK(entries[i].name == published[i].name);
+    CHECK(entries[i].title.size() > 20);
+    CHECK(entries[i].title.size() < 110);
+  }
+}
+
+TEST_CASE("catalog: hosts, GPUs, islands and network are as published") {
+  for (const Published& expected : published) {
+    CAPTURE(expected.name);
+    const Topology topology = catalog_cluster(expected.name);
+    CHECK(topology.hosts.size() == expected.hosts);
+    CHECK(topology.gpus.size() == expected.gpus);
+    const std::vector<Island> islands = find_islands(topology);
+    CHECK(sizes(islands) == expected.islands);
+    for (const Island& island : islands) {
+      if (expected.gpu_gbyte_s == 0) {
+        CHECK(island.state == IslandState::none);
+        continue;
+      }
+      CHECK(island.state == IslandState::known);
+      CHECK(island.gpu_gbyte_s == expected.gpu_gbyte_s);
+      CHECK(island.uniform == (expected.pair_gbyte_s > 0));
+      if (expected.pair_gbyte_s > 0) CHECK(island.pair_gbyte_s == expected.pair_gbyte_s);
+    }
+    CHECK(topology.nics.size() == expected.nics * expected.hosts);
+    double gbit_s = 0;
+    for (const auto& nic : topology.nics) gbit_s += nic.rate_gbit_s.value_or(0);
+    CHECK(gbit_s == expected.nic_gbit_s * static_cast<double>(expected.gpus));
+  }
+}
+
+TEST_CASE("catalog: every device has what planning, affinity and exports need") {
+  for (const Published& expected : published) {
+    CAPTURE(expected.name);
+    const Topology topology = catalog_cluster(expected.name);
+    std::map<std::string, std::set<std::string>> busids;
+    for (const auto& gpu : topology.gpus) {
+      CAPTURE(gpu.id);
+      CHECK(gpu.id == gpu.host + "/gpu" + std::to_string(gpu.index));
+      CHECK(gpu.numa >= 0);
+      CHECK(gpu.package >= 0);
+      CHECK(gpu.pci_path.starts_with("pci"));
+      CHECK(busids[gpu.host].insert(gpu.busid).second);
+      CHECK(atoll::number_fact(gpu.facts, atoll::fact::memory_bytes).value_or(0) > 3e10);
+      const auto* model = atoll::find_gpu_model(gpu.model);
+      REQUIRE(model != nullptr);
+      CHECK(atoll::number_fact(gpu.facts, atoll::fact::nvlink_total) == model->links);
+      CHECK(atoll::model_of_pci_device(atoll::get_fact(gpu.facts, atoll::fact::pci_device)) ==
+            gpu.model);
+    }
+    for (const auto& nic : topology.nics) {
+      CAPTURE(nic.id);
+      CHECK(nic.id == nic.host + "/" + nic.name);
+      CHECK(nic.state == "active");
+      CHECK(nic.evidence == "catalog");
+      CHECK_FALSE(nic.layer.empty());
+      CHECK(nic.numa >= 0);
+      CHECK(nic.pci_path.starts_with("pci"));
+      CHECK(busids[nic.host].insert(nic.busid).second);
+    }
+    for (const auto& host : topology.hosts) {
+      CHECK(host.id.starts_with(expected.name));
+      CHECK(host.packages == 2);
+      CHECK(host.cores == host.host_cores);
+      CHECK(host.gpu_links == (expected.gpu_gbyte_s > 0 ? IslandState::known : IslandState::none));
+      const std::string_view is_virtual = atoll::get_fact(host.facts, atoll::fact::virtual_machine);
+      const std::string name = expected.name;
+      CHECK((is_virtual == "yes") ==
+            (name.starts_with("azure") || name.starts_with("aws") || name.starts_with("gcp")));
+    }
+  }
+}
+
+TEST_CASE("catalog: no GPU has more links than its model") {
+  for (const Published& expected : published) {
+    const Topology topology = catalog_cluster(expected.name);
+    std::map<std::string, int> links;
+    for (const auto& link : topology.links) {
+      links[link.a] += link.count;
+      links[link.b] += link.count;
+      REQUIRE(link.gbyte_s);
+      CHECK(link.type == "nvlink");
+    }
+    for (const auto& gpu : topology.gpus) {
+      CAPTURE(gpu.id);
+      CHECK(links[gpu.id] == atoll::number_fact(gpu.facts, atoll::fact::nvlink_total));
+    }
+  }
+}
+
+TEST_CASE("catalog: the paths lead each GPU to its own NICs") {
+  const Topology hgx = catalog_cluster("hgx-h100");
+  CHECK(nearest(hgx, "hgx-h100/gpu0") == std::set<std::string>{"mlx5_0"});
+  CHECK(nearest(hgx, "hgx-h100/gpu7") == std::set<std::string>{"mlx5_11"});
+  const Topology p4d = catalog_cluster("aws-p4d");
+  CHECK(nearest(p4d, "aws-p4d/gpu4") == std::set<std::string>{"rdmap144s27"});
+  CHECK(nearest(p4d, "aws-p4d/gpu5") == std::set<std::string>{"rdmap144s27"});
+  const Topology p5 = catalog_cluster("aws-p5");
+  CHECK(nearest(p5, "aws-p5/gpu0") ==
+        std::set<std::string>{"rdmap79s0", "rdmap80s0", "rdmap81s0", "rdmap82s0"});
+  const Topology a100 = catalog_cluster("hgx-a100");
+  CHECK(nearest(a100, "hgx-a100/gpu2") == std::set<std::string>{"mlx5_2", "mlx5_3"});
+  const Topology dgx2 = catalog_cluster("dgx-2");
+  CHECK(nearest(dgx2, "dgx-2/gpu15") == std::set<std::string>{"mlx5_9"});
+  const Topology oci = catalog_cluster("oci-h100");
+  CHECK(nearest(oci, "oci-h100/gpu5") == std::set<std::string>{"mlx5_12", "mlx5_13"});
+  // No PCIe switch joins a Grace's GPUs to its adapters: the NUMA node tells.
+  CHECK(nearest(catalog_cluster("gb200-nvl72"), "gb200-nvl72-t00/gpu0").empty());
+}
+
+TEST_CASE("catalog: the cube mesh of the DGX-1 is that of its white paper") {
+  const Topology topology = catalog_cluster("dgx-1v");
+  std::map<std::set<std::string>, int> links;
+  for (const auto& link : topology.links)
+    links[{link.a.substr(link.a.size() - 1), link.b.substr(link.b.size() - 1)}] = link.count;
+  CHECK(links.size() == 16);
+  CHECK(links[{"0", "3"}] == 2);
+  CHECK(links[{"0", "4"}] == 2);
+  CHECK(links[{"2", "6"}] == 1);
+  CHECK_FALSE(links.contains({"0", "5"}));
+  CHECK_FALSE(links.contains({"3", "4"}));
+  // The four GPUs of a processor are joined all with all.
+  for (const char* first : {"0123", "4567"})
+    for (int a = 0; a < 4; ++a)
+      for (int b = a + 1; b < 4; ++b)
+        CHECK(links.contains({std::string(1, first[a]), std::string(1, first[b])}));
+}
+
+TEST_CASE("catalog: ports of one adapter share it, in every copy its own") {
+  const Topology topology = catalog_cluster("oci-h100x2");
+  std::map<std::string, int> ports;
+  for (const auto& nic : topology.nics) ++ports[nic.adapter];
+  CHECK(ports.size() == 16);
+  for (const auto& [adapter, count] : ports) CHECK(count == 2);
+}
+
+TEST_CASE("catalog: three Azure machines are a cluster of three") {
+  const Topology topology = catalog_cluster("azure-nd-h100-v5x3");
+  CHECK(topology.hosts.size() == 3);
+  CHECK(topology.hosts[2].id == "azure-nd-h100-v5-2");
+  CHECK(topology.hosts[2].name == "azure-nd-h100-v5-2");
+  CHECK(topology.gpus.size() == 24);
+  CHECK(topology.gpus[23].id == "azure-nd-h100-v5-2/gpu7");
+  CHECK(topology.nics[23].id == "azure-nd-h100-v5-2/mlx5_ib7");
+  CHECK(topology.links[23].b == "azure-nd-h100-v5-2/nvswitch0");
+  CHECK(sizes(find_islands(topology)) == std::vector<std::size_t>{8, 8, 8});
+}
+
+TEST_CASE("catalog: racks are fabrics of their own") {
+  const Topology topology = catalog_cluster("gb200-nvl72x2");
+  CHECK(topology.hosts.size() == 36);
+  CHECK(topology.hosts[5].id == "gb200-nvl72-0-t05");
+  CHECK(topology.hosts[35].id == "gb200-nvl72-1-t17");
+  CHECK(sizes(find_islands(topology)) == std::vector<std::size_t>{72, 72});
+  std::set<std::string> clusters, switches;
+  for (const auto& gpu : topology.gpus)
+    clusters.emplace(atoll::get_fact(gpu.facts, atoll::fact::fabric_cluster));
+  for (const auto& link : topology.links) switches.insert(link.b);
+  CHECK(clusters == std::set<std::string>{"a7011000-0000-4000-8000-000000000001",
+                                          "a7011000-0000-4000-8000-000000000002"});
+  CHECK(switches == std::set<std::string>{"rack:gb200-nvl72-0", "rack:gb200-nvl72-1"});
+}
+
+TEST_CASE("catalog: a JSON round trip keeps an entry") {
+  for (const Published& expected : published) {
+    CAPTURE(expected.name);
+    const std::string text = catalog_cluster(expected.name).to_json();
+    CHECK(Topology::from_json(text, expected.name).to_json() == text);
+  }
+}
+
+TEST_CASE("catalog: one copy is numbered, too") {
+  CHECK(catalog_cluster("hgx-h100").hosts[0].id == "hgx-h100");
+  CHECK(catalog_cluster("hgx-h100x1").hosts[0].id == "hgx-h100-0");
+  CHECK(Topology::load("hgx-h100x2").gpus.size() == 16);
+}
+
+TEST_CASE("catalog: unknown names name the nearest entries") {
+  const Failure near = failure("hgx-h10");
+  CHECK(near.code == ErrorCode::not_found);
+  CHECK(contains(near.message, "\"hgx-h10\""));
+  CHECK(contains(near.message, "hgx-h100"));
+  CHECK(contains(near.message, "hgx-h200"));
+  CHECK_FALSE(contains(near.message, "gcp-a3-mega"));
+  CHECK(contains(near.message, "atoll-topo --cluster list"));
+  CHECK(contains(failure("hgxh100x16").message, "the nearest: hgx-h100"));
+  const Failure far = failure("zzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzz");
+  CHECK(far.code == ErrorCode::not_found);
+  CHECK_FALSE(contains(far.message, "nearest"));
+  for (const char* odd : {"", "x", "x4", "hgx-h100x", "hgx-h100 x2", "hgx-h100x-1", "hgx-h100x2x2"})
+    CHECK(failure(odd).code == ErrorCode::not_found);
+  const Failure hostile = failure(std::string(1'000'000, '\x1b'));
+  CHECK(hostile.code == ErrorCode::not_found);
+  CHECK(hostile.message.size() < 200);
+  CHECK_FALSE(contains(hostile.message, "\x1b"));
+}
+
+TEST_CASE("catalog: a cluster has at least one and at most 65,536 hosts") {
+  for (const char* name : {"hgx-h100x0", "hgx-h100x65537", "gb200-nvl72x3641",
+                           "hgx-h100x99999999999999999999999999"}) {
+    const Failure found = failure(name);
+    CHECK(found.code == ErrorCode::invalid_argument);
+    CHECK(contains(found.message, name));
+  }
+  CHECK(contains(failure("gb200-nvl72x3641").message, "1 to 3640"));
+  CHECK(catalog_cluster("a100-4x4096").gpus.size() == 16384);
+}
+
+TEST_CASE("catalog: 2,048 machines are made in a moment") {
+  const auto start = std::chrono::steady_clock::now();
+  const Topology topology = catalog_cluster("hgx-h100x2048");
+  const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;
+  CHECK(topology.gpus.size() == 16384);
+  CHECK(topology.gpus.back().id == "hgx-h100-2047/gpu7");
+  MESSAGE("hgx-h100x2048 in " << elapsed.count() * 1e3 << " ms");
+  CHECK(elapsed.count() < 5);  // far above what a sanitizer needs; tests/bench measures
+}

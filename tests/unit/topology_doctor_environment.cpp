@@ -1,0 +1,263 @@
+// The doctor: virtual machines, containers, limits, versions, and NCCL's settings.
+#include "topology_doctor.hpp"
+
+namespace fact = atoll::fact;
+using atoll::diagnose;
+using machines::cluster;
+using machines::Finding;
+using machines::found_in;
+using machines::has;
+using machines::set;
+using machines::set_hosts;
+using machines::Severity;
+using machines::state_of;
+using machines::Strings;
+using machines::the_finding;
+using machines::Topology;
+
+namespace {
+
+Topology flat_vm() {
+  Topology topology = cluster(1);
+  set_hosts(topology, fact::virtual_machine, "yes");
+  for (auto& gpu : topology.gpus) gpu.pci_path = "", gpu.numa = gpu.package = -1;
+  for (auto& nic : topology.nics) nic.pci_path = "";
+  return topology;
+}
+
+// A machine of which somebody looked at the environment.
+Topology with_setting(const std::string& name, const std::string& value, int gpus = 4) {
+  Topology topology = cluster(1, gpus);
+  set_hosts(topology, fact::container, "no");
+  if (!name.empty()) set_hosts(topology, "env." + name, value);
+  return topology;
+}
+
+Strings evidence_of(const Topology& topology, std::string_view id) {
+  Strings evidence;
+  for (const Finding& finding : found_in(diagnose(topology), id))
+    evidence.push_back(finding.evidence);
+  return evidence;
+}
+
+}  // namespace
+
+TEST_CASE("vm_flattened: without a topology file") {
+  CHECK(state_of(cluster(1), "vm_flattened") == "no source gives virtual_machine");
+  Topology topology = flat_vm();
+  const Finding finding = the_finding(topology, "vm_flattened");
+  CHECK(finding.severity == Severity::warning);
+  CHECK(finding.subjects == Strings{"a"});
+  CHECK(has(finding.fix, "NCCL_TOPO_FILE=FILE"));
+  set_hosts(topology, "nccl.conf.NCCL_TOPO_FILE", "/opt/topo.xml");
+  CHECK(state_of(topology, "vm_flattened") == "ok");
+  Topology shaped = cluster(1);  // a virtual machine that shows where its devices are
+  set_hosts(shaped, fact::virtual_machine, "yes");
+  CHECK(state_of(shaped, "vm_flattened") == "ok");
+}
+
+TEST_CASE("vm_flattened: all NICs behind the host bridge") {
+  Topology topology = flat_vm();
+  for (auto& gpu : topology.gpus) gpu.numa = 0;
+  for (const auto& gpu : topology.gpus)
+    for (const auto& nic : topology.nics)
+      topology.paths.push_back({.a = gpu.id, .b = nic.id, .level = atoll::PathLevel::phb});
+  CHECK(the_finding(topology, "vm_flattened").subjects == Strings{"a"});
+  topology.paths[0].level = atoll::PathLevel::pix;
+  CHECK(state_of(topology, "vm_flattened") == "ok");
+}
+
+TEST_CASE("memlock: a limit matters where there are RDMA NICs") {
+  Topology topology = cluster(1);
+  CHECK(state_of(topology, "memlock") == "no source gives memlock_bytes");
+  set_hosts(topology, fact::memlock_bytes, "unlimited");
+  CHECK(state_of(topology, "memlock") == "ok");
+  set_hosts(topology, fact::memlock_bytes, "8388608");
+  const Finding finding = the_finding(topology, "memlock");
+  CHECK(finding.severity == Severity::warning);
+  CHECK(finding.evidence == "a process may lock 8 MiB of memory");
+  CHECK(has(finding.fix, "ulimit -l unlimited"));
+  topology.nics.clear();
+  CHECK(state_of(topology, "memlock") == "no RDMA NICs");
+}
+
+TEST_CASE("shm_small: containers have 64 MiB by default") {
+  Topology topology = cluster(1);
+  CHECK(state_of(topology, "shm_small") == "no source gives shm_bytes");
+  set_hosts(topology, fact::shm_bytes, "1073741824");
+  CHECK(state_of(topology, "shm_small") == "ok");
+  set_hosts(topology, fact::shm_bytes, "67108864");
+  const Finding finding = the_finding(topology, "shm_small");
+  CHECK(finding.severity == Severity::warning);
+  CHECK(finding.evidence == "/dev/shm holds 64 MiB");
+  CHECK(has(finding.fix, "--shm-size"));
+}
+
+TEST_CASE("hidden: what a container takes away") {
+  Topology topology = cluster(1);
+  CHECK(state_of(topology, "hidden") == "no source gives container");
+  set_hosts(topology, fact::container, "yes");
+  CHECK(state_of(topology, "hidden") == "ok");
+  set_hosts(topology, fact::hidden, "/sys /dev/infiniband");
+  const Finding finding = the_finding(topology, "hidden");
+  CHECK(finding.severity == Severity::warning);
+  CHECK(finding.evidence == "a container hides /sys, /dev/infiniband");
+  CHECK(finding.fix == "start the container with --device /dev/infiniband -v /sys:/sys:ro");
+}
+
+TEST_CASE("hwloc_version: versions that misread NVLink, where that concerns the GPUs") {
+  Topology topology = cluster(1);
+  CHECK(state_of(topology, "hwloc_version") == "no source gives hwloc.version");
+  set_hosts(topology, fact::hwloc_version, "2.12.0");
+  CHECK(state_of(topology, "hwloc_version") == "ok");
+  set_hosts(topology, fact::hwloc_version, "2.9.0");
+  Finding finding = the_finding(topology, "hwloc_version");
+  CHECK(finding.severity == Severity::info);
+  CHECK(finding.evidence == "hwloc 2.9.0 gives NVLink of generation 4 twice its rate");
+  set_hosts(topology, fact::hwloc_version, "2.10.0");
+  CHECK(the_finding(topology, "hwloc_version").severity == Severity::info);
+  topology.hosts[0].gpu_links = atoll::IslandState::unknown;
+  finding = the_finding(topology, "hwloc_version");
+  CHECK(finding.severity == Severity::warning);
+  CHECK(has(finding.evidence, "hwloc 2.10.0 does not show"));
+  for (auto& gpu : topology.gpus) gpu.model = "Tesla V100-SXM2-16GB";
+  CHECK(state_of(topology, "hwloc_version") == "ok");
+  topology.gpus.clear();
+  CHECK(has(state_of(topology, "hwloc_version"), "no GPUs"));
+}
+
+// --- NCCL_IB_HCA ---
+
+TEST_CASE("nccl_ib_hca: nobody looked, not set, or right") {
+  CHECK(state_of(cluster(1), "nccl_ib_hca") == "no source gives env.NCCL_IB_HCA");
+  CHECK(state_of(with_setting("", ""), "nccl_ib_hca") == "ok");
+  for (const char* list : {"mlx5", "=mlx5_0:1,mlx5_1:1,mlx5_2,mlx5_3", "^mlx4",
+                           "mlx5_0,mlx5_1,mlx5_2,mlx5_3", "=mlx5_0::0:0,mlx5_1,mlx5_2,mlx5_3"}) {
+    const Topology topology = with_setting("NCCL_IB_HCA", list);
+    if (std::string_view(list) == "^mlx4") continue;
+    CHECK_MESSAGE(state_of(topology, "nccl_ib_hca") == "ok", list);
+  }
+  Topology none = with_setting("NCCL_IB_HCA", "");
+  none.nics.clear();
+  none.hosts[0].facts.clear();
+  CHECK(state_of(none, "nccl_ib_hca") == "no RDMA NICs");
+}
+
+TEST_CASE("nccl_ib_hca: names and ports that are not there") {
+  CHECK(evidence_of(with_setting("NCCL_IB_HCA", "^mlx4"), "nccl_ib_hca") ==
+        Strings{"NCCL_IB_HCA=^mlx4 (environment) names mlx4, which this host does not have"});
+  const Topology topology = with_setting("NCCL_IB_HCA", "=mlx5_0,mlx5_1,mlx5_2:2,mlx5_3,mlx5_9");
+  const auto findings = found_in(diagnose(topology), "nccl_ib_hca");
+  REQUIRE(findings.size() == 3);
+  CHECK(has(findings[0].evidence, "names mlx5_2:2, which this host does not have"));
+  CHECK(has(findings[1].evidence, "names mlx5_9, which"));
+  CHECK(findings[0].severity == Severity::warning);
+  CHECK(findings[0].subjects == Strings{"a"});
+  CHECK(has(findings[2].evidence, "keeps 3 of the 4 NICs"));
+  CHECK(findings[2].consequence == "150 of 200 GB/s");
+}
+
+TEST_CASE("nccl_ib_hca: a prefix that means more than one NIC") {
+  Topology topology = with_setting("NCCL_IB_HCA", "mlx5_1", 2);
+  topology.nics[0].name = "mlx5_10";
+  const Strings evidence = evidence_of(topology, "nccl_ib_hca");
+  CHECK(evidence ==
+        Strings{"NCCL_IB_HCA=mlx5_1 (environment): mlx5_1 is a prefix and means mlx5_10 too"});
+  set_hosts(topology, "env.NCCL_IB_HCA", "=mlx5_1,mlx5_10");
+  CHECK(state_of(topology, "nccl_ib_hca") == "ok");
+}
+
+TEST_CASE("nccl_ib_hca: nothing left") {
+  for (const char* list : {"^mlx5", "=mlx5", "^", "mlx5_7"}) {
+    const auto findings = found_in(diagnose(with_setting("NCCL_IB_HCA", list)), "nccl_ib_hca");
+    REQUIRE_MESSAGE(!findings.empty(), list);
+    CHECK(findings[0].severity == Severity::error);
+    CHECK(has(findings[0].evidence, "leaves no active port"));
+  }
+}
+
+TEST_CASE("nccl_ib_hca: InfiniBand and RoCE together; nccl.conf counts, the environment wins") {
+  Topology topology = with_setting("", "");
+  machines::add_port(topology, "a", 9, "ethernet", 100);
+  set_hosts(topology, "nccl.conf.NCCL_IB_HCA", "mlx5");
+  Finding finding = the_finding(topology, "nccl_ib_hca");
+  CHECK(finding.severity == Severity::warning);
+  CHECK(finding.evidence ==
+        "NCCL_IB_HCA=mlx5 (nccl.conf) takes ports of several kinds: ethernet, infiniband");
+  set_hosts(topology, "env.NCCL_IB_HCA", "^=mlx5_9");
+  CHECK(state_of(topology, "nccl_ib_hca") == "ok");
+}
+
+// --- switches ---
+
+TEST_CASE("nccl_ib_disabled: with RDMA ports there") {
+  CHECK(state_of(cluster(1), "nccl_ib_disabled") == "no source gives env.NCCL_IB_DISABLE");
+  CHECK(state_of(with_setting("NCCL_IB_DISABLE", "0"), "nccl_ib_disabled") == "ok");
+  Topology topology = with_setting("NCCL_IB_DISABLE", "1");
+  const Finding finding = the_finding(topology, "nccl_ib_disabled");
+  CHECK(finding.severity == Severity::error);
+  CHECK(finding.evidence == "NCCL_IB_DISABLE=1 (environment), and 4 RDMA ports are active");
+  CHECK(has(finding.consequence, "200 GB/s are not used"));
+  for (auto& nic : topology.nics) nic.state = "down";
+  CHECK(state_of(topology, "nccl_ib_disabled") == "no active RDMA ports");
+}
+
+TEST_CASE("nccl_socket_ifname: prefixes, exact names, exclusions") {
+  Topology topology = with_setting("NCCL_SOCKET_IFNAME", "eth");
+  CHECK(state_of(topology, "nccl_socket_ifname") == "no source gives net.interfaces");
+  set_hosts(topology, fact::net_interfaces, "lo eth0 ib0");
+  for (const char* list : {"eth", "=eth0", "^docker", "^=eth", "eth,ib", "x"}) {
+    set_hosts(topology, "env.NCCL_SOCKET_IFNAME", list);
+    CHECK_MESSAGE(state_of(topology, "nccl_socket_ifname") == "ok", list);
+  }
+  for (const char* list : {"=eth", "bond0", "^eth,ib,lo"}) {
+    set_hosts(topology, "env.NCCL_SOCKET_IFNAME", list);
+    const Finding finding = the_finding(topology, "nccl_socket_ifname");
+    CHECK(finding.severity == Severity::error);
+    CHECK(has(finding.evidence, "leaves no interface; there are lo, eth0 and ib0"));
+  }
+  set_hosts(topology, "env.NCCL_SOCKET_IFNAME", "ib0,ib1");
+  const Finding finding = the_finding(topology, "nccl_socket_ifname");
+  CHECK(finding.severity == Severity::warning);
+  CHECK(has(finding.evidence, "names ib1, which this host does not have"));
+}
+
+TEST_CASE("nccl_p2p_disabled: an error where links join the GPUs") {
+  CHECK(state_of(cluster(1), "nccl_p2p_disabled") == "no source gives env.NCCL_P2P_DISABLE");
+  CHECK(state_of(with_setting("NCCL_P2P_LEVEL", "NVL"), "nccl_p2p_disabled") == "ok");
+  Topology topology = with_setting("NCCL_P2P_DISABLE", "1");
+  Finding finding = the_finding(topology, "nccl_p2p_disabled");
+  CHECK(finding.severity == Severity::error);
+  CHECK(finding.evidence == "NCCL_P2P_DISABLE=1 (environment)");
+  CHECK(has(finding.consequence, "not over their links of 450 GB/s a GPU"));
+  topology.links.clear();
+  topology.hosts[0].gpu_links = atoll::IslandState::none;
+  CHECK(the_finding(topology, "nccl_p2p_disabled").severity == Severity::warning);
+  finding = the_finding(with_setting("NCCL_P2P_LEVEL", "LOC"), "nccl_p2p_disabled");
+  CHECK(finding.evidence == "NCCL_P2P_LEVEL=LOC (environment)");
+  CHECK(state_of(with_setting("NCCL_P2P_DISABLE", "1", 1), "nccl_p2p_disabled") ==
+        "no host with several GPUs");
+}
+
+TEST_CASE("nccl_shm_disabled: data takes the network inside the host") {
+  CHECK(state_of(cluster(1), "nccl_shm_disabled") == "no source gives env.NCCL_SHM_DISABLE");
+  CHECK(state_of(with_setting("", ""), "nccl_shm_disabled") == "ok");
+  const Finding finding = the_finding(with_setting("NCCL_SHM_DISABLE", "1"), "nccl_shm_disabled");
+  CHECK(finding.severity == Severity::warning);
+  CHECK(finding.evidence == "NCCL_SHM_DISABLE=1 (environment)");
+}
+
+TEST_CASE("nccl_conf: settings that change transport") {
+  CHECK(state_of(cluster(1), "nccl_conf") == "no source gives nccl.conf.*");
+  Topology topology = with_setting("", "");
+  set_hosts(topology, "nccl.conf.NCCL_DEBUG", "WARN");
+  CHECK(state_of(topology, "nccl_conf") == "ok");
+  set_hosts(topology, "nccl.conf.NCCL_IB_TC", "106");
+  set_hosts(topology, "nccl.conf.NCCL_ALGO", "Ring");
+  set_hosts(topology, "env.NCCL_ALGO", "Tree");
+  const Finding finding = the_finding(topology, "nccl_conf");
+  CHECK(finding.severity == Severity::info);
+  CHECK(finding.subjects == Strings{"a"});
+  CHECK(finding.evidence ==
+        "nccl.conf sets NCCL_ALGO=Ring (the environment says Tree), NCCL_IB_TC=106");
+}

@@ -1,0 +1,68 @@
+// What the tests of meshes share.
+#pragma once
+
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "unit/topology_machines.hpp"
+
+namespace meshes {
+
+using atoll::Error;
+using atoll::ErrorCode;
+using atoll::Finding;
+using atoll::MeshPlan;
+using atoll::MeshPlanOptions;
+using atoll::RankSite;
+using atoll::Topology;
+
+inline constexpr double gib = 1024.0 * 1024 * 1024;
+
+inline std::vector<int> counting(int size) {
+  std::vector<int> order(static_cast<std::size_t>(size));
+  std::iota(order.begin(), order.end(), 0);
+  return order;
+}
+
+inline MeshPlan by_hand(int replicate, int shard, int inner = 1) {
+  MeshPlan plan;
+  plan.replicate = replicate;
+  plan.shard = shard;
+  plan.inner = inner;
+  plan.order = counting(replicate * shard * inner);
+  return plan;
+}
+
+// One rank a GPU.
+inline MeshPlan plan(const Topology& topology, const MeshPlanOptions& options = {}) {
+  return plan_mesh(topology, fill_hosts(topology, 0), options);
+}
+
+inline std::string shape(const MeshPlan& plan) {
+  return std::to_string(plan.replicate) + "x" + std::to_string(plan.shard) + "x" +
+         std::to_string(plan.inner);
+}
+
+inline bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+// The first finding of that id; an empty one when there is none.
+inline Finding find(const std::vector<Finding>& findings, const std::string& id) {
+  for (const Finding& finding : findings)
+    if (finding.id == id) return finding;
+  return {.id = "", .evidence = ""};
+}
+
+// What a call throws; "" when it does not throw invalid_argument.
+inline std::string refusal(const auto& call) {
+  try {
+    call();
+  } catch (const Error& error) {
+    if (error.code() == ErrorCode::invalid_argument) return error.what();
+  }
+  return "";
+}
+
+}  // namespace meshes

@@ -1,0 +1,188 @@
+#include "options.hpp"
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <array>
+#include <charconv>
+#include <cmath>
+#include <span>
+#include <string_view>
+
+#include "atoll/error.hpp"
+
+namespace topo {
+namespace {
+
+struct Unit {
+  std::string_view name;
+  double factor;
+};
+
+// A positive number with one of the units behind it.
+double parse_quantity(const std::string& text, std::span<const Unit> units, std::string_view what,
+                      std::string_view example) {
+  double value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  std::string_view unit(end, text.data() + text.size());
+  while (unit.starts_with(' ')) unit.remove_prefix(1);
+  if (error == std::errc() && std::isfinite(value) && value > 0)
+    for (const Unit& known : units)
+      if (unit == known.name && value * known.factor < 1e18) return value * known.factor;
+  throw atoll::Error(atoll::ErrorCode::invalid_argument,
+                     fmt::format("\"{}\" is not {}: write for example {}", text, what, example));
+}
+
+struct Texts {
+  std::string params, gpu_memory;
+};
+
+void declare_machine(CLI::App& app, Options& options) {
+  app.add_option("--from", options.from,
+                 "describe the machine in FILE (hwloc XML, NCCL XML, nvidia-smi topo -m or -q -x, "
+                 "atoll JSON, a name of the catalog) instead of this one; NAME=a.xml,b.txt merges "
+                 "several views of one host; again for more hosts")
+      ->option_text("FILE")
+      ->expected(1)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  app.add_option("--cluster", options.cluster,
+                 "describe N machines of the catalog; \"list\" prints the names")
+      ->option_text("NAME[xN]")
+      ->expected(1)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  app.add_option("--fabric", options.fabric,
+                 "which leaf switch each NIC hangs on: output of ibnetdiscover, or JSON")
+      ->option_text("FILE");
+  app.add_option("--host", options.host, "of the machine, this host only (name or id)")
+      ->option_text("NAME");
+}
+
+void declare_views(CLI::App& app, Options& options) {
+  app.add_option("--format", options.format,
+                 "tree and matrix for people; json (for --from); dot and svg draw it (svg needs "
+                 "Graphviz); hwloc-xml for lstopo -i; nccl-xml for NCCL_TOPO_FILE; env: the NCCL "
+                 "settings that this machine needs")
+      ->check(
+          CLI::IsMember({"tree", "matrix", "json", "dot", "svg", "hwloc-xml", "nccl-xml", "env"}))
+      ->option_text("tree|matrix|json|dot|svg|hwloc-xml|nccl-xml|env");
+  app.add_flag("--doctor", options.doctor,
+               "what is wrong, what it costs and how to mend it; exit status 1 for warnings, 2 for "
+               "errors, 3 when nothing could be examined");
+  app.add_option("--diff", options.diff, "how machine B differs from A (files or catalog names)")
+      ->option_text("A B")
+      ->expected(2);
+  app.add_option("-o,--output", options.output, "write to FILE instead of standard output")
+      ->option_text("FILE");
+  app.add_option("--color", options.colour, "auto (on a terminal), always or never")
+      ->check(CLI::IsMember({"auto", "always", "never"}))
+      ->option_text("WHEN");
+  app.add_flag("--env", options.env, "list every ATOLL_* variable with its value and meaning");
+}
+
+void declare_mesh(CLI::App& app, Options& options, Texts& texts) {
+  app.add_option("--mesh", options.mesh,
+                 "plan a mesh and say why; with RxS (replicate x shard) check that one")
+      ->option_text("[RxS]")
+      ->expected(0, 1);
+  app.add_option("--ranks", options.ranks,
+                 "plan for N ranks, filled host by host (default: one a GPU; under a launcher: the "
+                 "job's)")
+      ->option_text("N")
+      ->check(CLI::Range(1, 1'000'000))
+      ->needs("--mesh");
+  app.add_option("--islands", options.islands,
+                 "treat the ranks, in order, as N equal islands (default: ATOLL_ISLANDS)")
+      ->option_text("N")
+      ->check(CLI::Range(1, 1'000'000))
+      ->needs("--mesh");
+  app.add_option("--params", texts.params,
+                 "the model's parameters: shard over the least that holds them")
+      ->option_text("70e9|70B")
+      ->needs("--mesh");
+  app.add_option("--gpu-memory", texts.gpu_memory,
+                 "memory of one GPU (default: what the machine tells)")
+      ->option_text("80GiB")
+      ->needs("--params");
+  app.add_option("--state-bytes", options.state_bytes,
+                 "bytes a parameter takes: weights, gradients, optimizer (default: 16)")
+      ->option_text("B")
+      ->check(CLI::Range(0.01, 1000.0))
+      ->needs("--params");
+  app.add_option("--inner", options.inner,
+                 "keep K GPUs of an island below the shard axis, for tensor parallelism")
+      ->option_text("K")
+      ->check(CLI::Range(1, 1'000'000))
+      ->needs("--mesh");
+}
+
+void require(bool holds, const char* what) {
+  if (!holds) throw atoll::Error(atoll::ErrorCode::invalid_argument, what);
+}
+
+void check(const Options& options) {
+  require(options.from.empty() || options.cluster.empty(),
+          "--from and --cluster: give one of them");
+  require(options.diff.empty() || (options.from.empty() && options.cluster.empty()),
+          "--diff names its machines itself: leave --from and --cluster out");
+  require(!options.doctor || options.format == "tree" || options.format == "json",
+          "--doctor prints a report, or JSON with --format json");
+  require(!options.mesh || options.mesh->empty() || !options.params,
+          "--params plans a mesh: leave the RxS of --mesh out");
+  require(options.islands == 0 || options.inner == 1,
+          "--inner needs real islands: leave --islands out");
+}
+
+}  // namespace
+
+double parse_params(const std::string& text) {
+  static constexpr std::array units{Unit{"", 1},    Unit{"M", 1e6},  Unit{"m", 1e6}, Unit{"B", 1e9},
+                                    Unit{"b", 1e9}, Unit{"T", 1e12}, Unit{"t", 1e12}};
+  return parse_quantity(text, units, "a number of parameters", "70e9 or 70B");
+}
+
+double parse_bytes(const std::string& text) {
+  static constexpr std::array units{Unit{"", 1},         Unit{"B", 1},        Unit{"KiB", 0x1p10},
+                                    Unit{"MiB", 0x1p20}, Unit{"GiB", 0x1p30}, Unit{"TiB", 0x1p40},
+                                    Unit{"kB", 1e3},     Unit{"MB", 1e6},     Unit{"GB", 1e9},
+                                    Unit{"TB", 1e12}};
+  return parse_quantity(text, units, "a size", "80GiB or 141GB");
+}
+
+std::optional<Options> parse_options(int argc, char** argv) {
+  Options options;
+  Texts texts;
+  CLI::App app(
+      "What atoll sees of a machine: hosts, GPUs, NICs, islands, rails, what is wrong with them, "
+      "and the mesh that suits them.",
+      "atoll-topo");
+  declare_machine(app, options);
+  declare_views(app, options);
+  declare_mesh(app, options, texts);
+  app.set_version_flag("--version", "atoll-topo " ATOLL_VERSION, "print the version");
+  app.footer(
+      "Under a launcher all hosts of the job are described, and rank 0 prints.\n\n"
+      "Examples:\n"
+      "  atoll-topo                                    this machine\n"
+      "  atoll-topo --doctor                           what is wrong with it\n"
+      "  mpirun -n 16 atoll-topo --mesh                the job's machine, and its mesh\n"
+      "  atoll-topo --format json > node.json          keep it; --from node.json shows it\n"
+      "  atoll-topo --from n0=n0.xml,n0.txt --mesh     two views of one host\n"
+      "  atoll-topo --cluster hgx-h100x16 --mesh --params 70e9\n"
+      "                                                a cluster that does not exist yet\n"
+      "  atoll-topo --format svg -o node.svg           a picture\n\n"
+      "Exit status: 0; --doctor: 1 for warnings, 2 for errors, 3 for a failure; --diff: 1 when "
+      "they differ; otherwise 2 after one line on standard error.");
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::Success& request) {  // --help, --version
+    app.exit(request);
+    return std::nullopt;
+  }
+  if (!texts.params.empty()) options.params = parse_params(texts.params);
+  if (!texts.gpu_memory.empty()) options.gpu_memory_bytes = parse_bytes(texts.gpu_memory);
+  options.catalog = options.cluster == std::vector<std::string>{"list"};
+  check(options);
+  return options;
+}
+
+}  // namespace topo

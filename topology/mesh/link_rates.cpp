@@ -1,0 +1,113 @@
+#include "mesh/link_rates.hpp"
+
+#include <algorithm>
+#include <string_view>
+#include <unordered_map>
+#include <unordered_set>
+
+#include "facts.hpp"
+
+namespace atoll_v1::atoll {
+namespace {
+
+std::size_t at_index(int number) { return static_cast<std::size_t>(number); }
+
+}  // namespace
+
+LinkRates::LinkRates(const Topology& topology, const MeshSites& sites, const RankGroups& groups)
+    : topology_(topology), sites_(sites), groups_(groups) {}
+
+void LinkRates::collect_hosts() {
+  const std::size_t size = sites_.hosts.size();
+  rates_.resize(size);
+  hosts_.resize(size, nullptr);
+  gpus_.resize(size);
+  nics_.resize(size);
+  users_.resize(size, 0);
+  std::unordered_map<std::string_view, std::size_t> numbers;
+  for (std::size_t i = 0; i < size; ++i) numbers.try_emplace(sites_.hosts[i], i);
+  for (const TopologyHost& host : topology_.hosts)
+    if (const auto found = numbers.find(host.id); found != numbers.end())
+      hosts_[found->second] = &host;
+  for (std::size_t i = 0; i < topology_.nics.size(); ++i)
+    if (const auto host = numbers.find(topology_.nics[i].host); host != numbers.end())
+      nics_[host->second].push_back(i);
+  std::vector<bool> seen(topology_.gpus.size(), false);
+  for (const MeshSite& site : sites_.ranks) {
+    ++users_[at_index(site.host)];
+    if (site.gpu < 0 || seen[at_index(site.gpu)]) continue;
+    seen[at_index(site.gpu)] = true;
+    gpus_[at_index(site.host)].push_back(at_index(site.gpu));
+  }
+  affinity_ = find_affinity(topology_);
+  usable_ = usable_gbyte_s(topology_);
+}
+
+std::optional<double> LinkRates::inside(int near) {
+  const RankGroup& group = groups_.near[at_index(near)];
+  if (group.where.kind == Neighbourhood::Kind::island)
+    return sites_.islands[at_index(group.where.number)].gpu_gbyte_s;
+  const bool without_links =
+      std::ranges::all_of(group.ranks, [&](int rank) { return sites_.is_alone(rank); });
+  return without_links ? pcie(sites_.at(group.ranks.front()).host) : std::nullopt;
+}
+
+std::optional<double> LinkRates::pcie(int host) { return at(host).pcie; }
+
+std::optional<double> LinkRates::network(int host) { return at(host).network; }
+
+LinkRates::HostRates& LinkRates::at(int host) {
+  if (rates_.empty()) collect_hosts();
+  HostRates& rates = rates_[at_index(host)];
+  if (!rates.is_measured)
+    rates = {.is_measured = true, .pcie = measure_pcie(host), .network = measure_network(host)};
+  return rates;
+}
+
+std::optional<double> LinkRates::measure_pcie(int host) const {
+  const TopologyHost* known = hosts_[at_index(host)];
+  if (known != nullptr && get_fact(known->facts, fact::virtual_machine) == "yes")
+    return std::nullopt;
+  std::optional<double> slowest;
+  for (const std::size_t gpu : gpus_[at_index(host)]) {
+    const auto rate = full_pcie_gbyte_s(topology_.gpus[gpu].facts);
+    if (!rate) return std::nullopt;
+    slowest = std::min(slowest.value_or(*rate), *rate);
+  }
+  return slowest;
+}
+
+// The NICs are those that the affinity gives to the GPUs in use; without it, all that could be.
+std::optional<double> LinkRates::measure_network(int host) const {
+  const std::vector<std::size_t>& gpus = gpus_[at_index(host)];
+  std::unordered_set<std::string_view> in_use;
+  for (const std::size_t gpu : gpus)
+    for (const std::string& nic : affinity_[gpu].use) in_use.insert(nic);
+  double sum = 0;
+  for (const std::size_t number : nics_[at_index(host)]) {
+    const TopologyNic& nic = topology_.nics[number];
+    const bool may_be_active = !nic.is_virtual && (nic.state.empty() || nic.state == "active");
+    if (in_use.empty() ? !may_be_active : !in_use.contains(nic.id)) continue;
+    if (!usable_[number]) return std::nullopt;
+    sum += *usable_[number];
+  }
+  const double ranks = gpus.empty() ? users_[at_index(host)] : static_cast<double>(gpus.size());
+  return sum > 0 ? std::optional(sum / ranks) : std::nullopt;
+}
+
+// Payload is 8/10 of the bits up to 5 GT/s, 128/130 from 8 GT/s, 242/256 at 64 GT/s (PCI Express
+// base specification 6.0).
+std::optional<double> full_pcie_gbyte_s(const Facts& facts) {
+  constexpr double least = 7.5;  // a little below eight lanes at 8 GT/s
+  auto gt_s = number_fact(facts, fact::pci_gt_s_max);
+  if (!gt_s) gt_s = number_fact(facts, fact::pci_gt_s);
+  const auto width = number_fact(facts, fact::pci_width);
+  std::optional<double> rate = number_fact(facts, fact::pci_gbyte_s);
+  if (gt_s && width) {
+    const double payload = *gt_s <= 5 ? 0.8 : *gt_s < 64 ? 128.0 / 130 : 242.0 / 256;
+    rate = *gt_s * *width * payload / 8;
+  }
+  return rate && *rate >= least ? rate : std::nullopt;
+}
+
+}  // namespace atoll_v1::atoll

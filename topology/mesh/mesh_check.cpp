@@ -1,0 +1,232 @@
+// What a mesh costs that does not follow the islands.
+#include "mesh/mesh_check.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+#include <map>
+#include <numeric>
+#include <set>
+
+#include "wording.hpp"
+
+namespace atoll_v1::atoll {
+namespace {
+
+using Kind = Neighbourhood::Kind;
+
+// A large job would repeat itself for every row.
+constexpr std::size_t most_findings = 8;
+constexpr std::size_t most_parts = 4;
+
+std::size_t at_index(int number) { return static_cast<std::size_t>(number); }
+
+void check_order(const MeshPlan& plan, std::size_t size) {
+  const bool positive = plan.replicate >= 1 && plan.shard >= 1 && plan.inner >= 1;
+  const auto rows = static_cast<std::int64_t>(plan.replicate) * plan.shard;
+  const auto count = static_cast<std::int64_t>(size);
+  if (!positive || rows > count || rows * plan.inner != count)
+    throw Error(
+        ErrorCode::invalid_argument,
+        fmt::format("a mesh of {}x{}{} does not fit {}", plan.replicate, plan.shard,
+                    plan.inner == 1 ? "" : fmt::format("x{}", plan.inner), plural(size, "rank")));
+  std::vector<bool> seen(size, false);
+  for (const int rank : plan.order) {
+    const auto number = at_index(rank);
+    if (rank < 0 || number >= size || seen[number])
+      throw Error(ErrorCode::invalid_argument,
+                  fmt::format("the order of a mesh names rank {} wrongly or twice", rank));
+    seen[number] = true;
+  }
+  if (plan.order.size() != size)
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("the order of a mesh names {} of {} ranks", plan.order.size(), size));
+}
+
+// Ranks that communicate as one, by the near groups that they are in.
+struct Parts {
+  std::map<int, int> members;  // near group -> how many
+  std::set<int> hosts;
+};
+
+class Crossings {
+ public:
+  Crossings(const Topology& topology, const MeshSites& sites, const RankGroups& groups,
+            LinkRates& rates)
+      : topology_(topology), sites_(sites), groups_(groups), rates_(rates) {}
+
+  // Nothing is added for ranks of one near group.
+  void look(std::string_view noun, int number, const std::vector<int>& ranks, int inside) {
+    const auto near_of = [&](int rank) { return groups_.near_of[at_index(rank)]; };
+    if (std::ranges::all_of(ranks, [&](int rank) { return near_of(rank) == near_of(ranks[0]); }))
+      return;
+    if (found_.size() == most_findings) {
+      ++unsaid_;
+      return;
+    }
+    Parts parts;
+    for (const int rank : ranks) {
+      ++parts.members[near_of(rank)];
+      parts.hosts.insert(sites_.at(rank).host);
+    }
+    found_.push_back(describe(fmt::format("{} {}", noun, number), parts, inside));
+  }
+
+  std::vector<Finding> take(std::string_view noun) {
+    if (unsaid_ > 0)
+      found_.push_back({.id = "mesh_crosses_islands",
+                        .severity = Severity::warning,
+                        .subjects = {},
+                        .evidence = fmt::format("{} more cross{} islands too",
+                                                plural(unsaid_, noun), unsaid_ == 1 ? "es" : ""),
+                        .consequence = "",
+                        .fix = ""});
+    unsaid_ = 0;
+    return std::move(found_);
+  }
+
+ private:
+  Finding describe(const std::string& name, const Parts& parts, int inside) {
+    Finding finding{.id = "mesh_crosses_islands",
+                    .severity = Severity::warning,
+                    .subjects = {},
+                    .evidence = "",
+                    .consequence = "",
+                    .fix = ""};
+    std::string joined;
+    std::size_t shown = 0;
+    for (const auto& [near, members] : parts.members) {
+      if (++shown > most_parts) break;
+      joined += fmt::format("{}{} ({})", shown == 1 ? "" : ", ", label(near),
+                            plural(at_index(members), "rank"));
+    }
+    if (parts.members.size() > most_parts)
+      joined += fmt::format(" and {} more", parts.members.size() - most_parts);
+    finding.evidence = fmt::format("{} crosses islands: it joins {}", name, joined);
+    if (inside > 1)
+      finding.fix = fmt::format("a shard axis of {} stays inside the islands", inside);
+    if (groups_.near.front().where.kind == Kind::emulated) return finding;
+    finding.evidence += cost(parts);
+    finding.consequence = "every gather and reduction of the group waits for what crosses";
+    for (const int host : parts.hosts) finding.subjects.push_back(sites_.hosts[at_index(host)]);
+    return finding;
+  }
+
+  std::string label(int near) {
+    if (!names_) names_.emplace(topology_);
+    const RankGroup& group = groups_.near[at_index(near)];
+    const Neighbourhood& where = group.where;
+    switch (where.kind) {
+      case Kind::emulated:
+        return fmt::format("emulated island {}", where.number);
+      case Kind::island: {
+        const Island& island = sites_.islands[at_index(where.number)];
+        return fmt::format("{} island {}", fabric_name(island.fabric), names_->gpus(island.gpus));
+      }
+      case Kind::host:
+        if (group.size() == 1 && sites_.is_alone(group.ranks.front()))
+          return "unlinked " +
+                 names_->device(topology_.gpus[at_index(sites_.at(group.ranks.front()).gpu)].id);
+        return "host " + names_->host(sites_.hosts[at_index(where.number)]);
+    }
+    return "";
+  }
+
+  std::optional<double> slowest_across(const Parts& parts) {
+    double least = std::numeric_limits<double>::infinity();
+    for (const int host : parts.hosts) {
+      const auto rate = parts.hosts.size() > 1 ? rates_.network(host) : rates_.pcie(host);
+      if (!rate) return std::nullopt;
+      least = std::min(least, *rate);
+    }
+    return least;
+  }
+
+  // What lies between the parts, against what an island gives, in figures where they are known.
+  std::string cost(const Parts& parts) {
+    const std::optional<double> across = slowest_across(parts);
+    std::optional<double> inside;
+    for (const auto& [near, members] : parts.members)
+      if (groups_.near[at_index(near)].where.kind == Kind::island)
+        if (const auto rate = rates_.inside(near)) inside = std::max(inside.value_or(0), *rate);
+    const std::string_view user = all_have_gpus(sites_) ? "GPU" : "rank";
+    std::string text =
+        parts.hosts.size() > 1 ? ", over the network" : ", over the PCIe links of the host";
+    text += across ? fmt::format(" at {:.4g} GB/s a {}", *across, user)
+                   : ", whose rate no source gives,";
+    if (inside && across) text += fmt::format(" instead of {:.4g} GB/s", *inside);
+    if (inside && !across) text += fmt::format(" instead of {:.4g} GB/s a {}", *inside, user);
+    if (inside && across && *inside > *across)
+      text += fmt::format(", {:.3g} times less", *inside / *across);
+    if (text.ends_with(',')) text.pop_back();
+    return text;
+  }
+
+  const Topology& topology_;
+  const MeshSites& sites_;
+  const RankGroups& groups_;
+  LinkRates& rates_;
+  std::optional<DisplayNames> names_;  // made when there is something to say
+  std::vector<Finding> found_;
+  std::size_t unsaid_ = 0;
+};
+
+void append(std::vector<Finding>& all, std::vector<Finding> more) {
+  for (Finding& finding : more) all.push_back(std::move(finding));
+}
+
+}  // namespace
+
+int shard_inside(const RankGroups& groups, int inner) {
+  int inside = 0;
+  for (const RankGroup& group : groups.near) inside = std::gcd(inside, group.size());
+  return inside / inner;
+}
+
+std::vector<Finding> find_crossings(const Topology& topology, const MeshSites& sites,
+                                    const RankGroups& groups, LinkRates& rates,
+                                    const MeshPlan& plan) {
+  const auto rank_at = [&](int r, int s, int i) {
+    return plan.order[at_index((r * plan.shard + s) * plan.inner + i)];
+  };
+  const int inside = shard_inside(groups, plan.inner);
+  std::vector<Finding> findings;
+  std::vector<int> ranks;
+  Crossings shards(topology, sites, groups, rates);
+  for (int r = 0; r < plan.replicate; ++r) {
+    std::vector<int> first;  // the near groups of the row's first shard group
+    for (int i = 0; i < plan.inner; ++i) {
+      std::vector<int> near;
+      ranks.clear();
+      for (int s = 0; s < plan.shard; ++s) {
+        ranks.push_back(rank_at(r, s, i));
+        near.push_back(groups.near_of[at_index(ranks.back())]);
+      }
+      // One stands for those of its row that cross alike.
+      if (i > 0 && near == first) continue;
+      if (i == 0) first = near;
+      shards.look("shard group", r * plan.inner + i, ranks, inside);
+    }
+  }
+  append(findings, shards.take("shard group"));
+  Crossings inners(topology, sites, groups, rates);
+  for (int row = 0; row < plan.replicate * plan.shard && plan.inner > 1; ++row) {
+    const auto begin = plan.order.begin() + std::ptrdiff_t{row} * plan.inner;
+    ranks.assign(begin, begin + plan.inner);
+    inners.look("inner group", row, ranks, inside);
+  }
+  append(findings, inners.take("inner group"));
+  return findings;
+}
+
+std::vector<Finding> check_mesh(const Topology& topology, const std::vector<RankSite>& ranks,
+                                const MeshPlan& plan, const MeshPlanOptions& options) {
+  const MeshSites sites = locate(topology, ranks, options);
+  check_order(plan, ranks.size());
+  const RankGroups groups = group_ranks(sites);
+  LinkRates rates(topology, sites, groups);
+  return find_crossings(topology, sites, groups, rates, plan);
+}
+
+}  // namespace atoll_v1::atoll

@@ -1,0 +1,186 @@
+// Which mesh suits a machine.
+//
+// Idea: a sharded step gathers every parameter over the shard axis several times and crosses the
+// replicate axis once, so the shard axis belongs on the fastest links: as wide as they reach, or,
+// with a model to hold, as wide as its memory needs. Vocabulary: the *near* group of a rank is its
+// island, its *wide* group the larger of island and host (rank_groups.hpp). Steps:
+//   1. locate the ranks and group them;
+//   2. where all near groups are alike, and all wide ones, take a candidate (candidates.hpp): the
+//      wide group, or with a model the smallest that holds it. Elsewhere compare modelled times
+//      (uneven.cpp);
+//   3. order the ranks by host, rail and GPU, so that a column joins equal positions: on machines
+//      whose NICs form rails, equal positions share a rail.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <set>
+
+#include "mesh/candidates.hpp"
+#include "mesh/mesh_check.hpp"
+#include "mesh/uneven.hpp"
+#include "wording.hpp"
+
+namespace atoll_v1::atoll {
+namespace {
+
+std::size_t at_index(int number) { return static_cast<std::size_t>(number); }
+
+// Inner ranks stay inside an island.
+void check_inner(const Topology& topology, const MeshSites& sites, const RankGroups& groups,
+                 int inner) {
+  const auto refuse = [&](const std::string& why) {
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("{} inner ranks do not fit: {}", inner, why));
+  };
+  if (inner < 1) refuse("there must be at least 1");
+  if (inner == 1) return;
+  const DisplayNames names(topology);
+  for (const RankGroup& group : groups.near) {
+    const int first = group.ranks.front();
+    const std::string host = names.host(sites.hosts[at_index(sites.at(first).host)]);
+    for (const int rank : group.ranks)
+      if (group.where.kind == Neighbourhood::Kind::host && sites.is_alone(rank))
+        refuse(fmt::format("the GPUs of {} have no links, an island has 1 GPU", host));
+    if (group.size() % inner != 0)
+      refuse(fmt::format("{} on {} has {}, which {} does not divide", noun(sites, group), host,
+                         plural(at_index(group.size()), "rank"), inner));
+  }
+}
+
+// --- words ---
+
+std::string amount(const Candidate& one, const MemoryNeed& need) {
+  const std::string memory = gib_text(one.ranks() * need.gpu_gives);
+  if (one.count > 1)
+    return fmt::format("{} hold {}", plural(at_index(one.count), one.noun), memory);
+  return one.unit == 1 ? fmt::format("{} holds {}", with_article(one.noun), memory)
+                       : fmt::format("{} of {} holds {}", with_article(one.noun), one.unit, memory);
+}
+
+Candidate times(Candidate unit, int count) {
+  unit.count = count;
+  return unit;
+}
+
+// Why no smaller candidate does; `chosen` is the number of one of `all`.
+std::string memory_text(const std::vector<Candidate>& all, std::size_t chosen,
+                        const MemoryNeed& need) {
+  std::string text = fmt::format("{}, at {}: ", need.product, need.gives);
+  const Candidate& taken = all[chosen];
+  const std::string size = gib_text(taken.ranks() * need.gpu_gives);
+  if (chosen == 0) return text + amount(taken, need) + "; ";
+  if (taken.count == 1)
+    return text + fmt::format("{}; {} of {} ({}) is the first to hold it; ",
+                              amount(all[chosen - 1], need), with_article(taken.noun), taken.unit,
+                              size);
+  const int enough = static_cast<int>(need.gpus_needed() - 1) / taken.unit + 1;
+  text += amount(times(taken, 1), need);
+  if (enough > 2) text += ", " + amount(times(taken, enough - 1), need);
+  const std::string many = fmt::format("{} {}s ({})", taken.count, taken.noun, size);
+  if (enough == taken.count) return text + fmt::format("; {} are the first to hold it; ", many);
+  return text + fmt::format("; {} ({}) would, but {} does not divide {}, {} do; ",
+                            plural(at_index(enough), taken.noun),
+                            gib_text(enough * taken.unit * need.gpu_gives), enough, taken.units,
+                            many);
+}
+
+// "8 GPUs", "4 x 2 GPUs (2 below the shard axis)"
+std::string row_text(const MeshPlan& plan, std::string_view user) {
+  if (plan.inner == 1) return plural(at_index(plan.shard), user);
+  return fmt::format("{} x {} ({} below the shard axis)", plan.shard,
+                     plural(at_index(plan.inner), user), plan.inner);
+}
+
+std::string explain(const MeshSites& sites, const Candidate& taken, const MeshPlan& plan) {
+  const std::string_view user = all_have_gpus(sites) ? "GPU" : "rank";
+  const std::string what = row_text(plan, user);
+  const std::string across = plural(at_index(plan.replicate), taken.noun);
+  if (sites.ranks.size() == 1) return "one rank: nothing to shard or replicate over";
+  if (taken.noun == "GPU") {
+    if (plan.shard == 1) return fmt::format("nothing to shard over; replicate over {}", across);
+    return plan.replicate == 1
+               ? fmt::format("shard over all {}", what)
+               : fmt::format("shard over {}, replicate over {} such groups", what, plan.replicate);
+  }
+  if (plan.shard == 1)
+    return fmt::format("nothing to shard over: each {} holds {}{}; replicate over {}", taken.noun,
+                       plural(at_index(plan.inner), user),
+                       plan.inner == 1 ? "" : ", all below the shard axis", across);
+  if (taken.count > 1 && plan.replicate == 1)
+    return fmt::format("shard over all {} of {}", what, plural(at_index(taken.count), taken.noun));
+  if (taken.count > 1)
+    return fmt::format("shard over {} of {}, replicate over {} such groups", what,
+                       plural(at_index(taken.count), taken.noun), plan.replicate);
+  if (plan.replicate == 1)
+    return fmt::format("shard over all {} of {}, which holds every rank", what,
+                       with_article(taken.noun));
+  return fmt::format("shard over {} of {}, replicate over {}", what, with_article(taken.noun),
+                     across);
+}
+
+MeshPlan plan_even(const MeshRequest& request) {
+  const MeshSites& sites = request.sites;
+  const int inner = request.options.inner;
+  Candidate taken = widest_candidate(sites, request.groups);
+  std::string memory;
+  if (request.need) {
+    const std::vector<Candidate> all = candidates(sites, request.groups, inner);
+    const auto fits = std::ranges::find_if(
+        all, [&](const Candidate& one) { return request.need->fits(one.ranks()); });
+    taken = *fits;  // the last one is the whole job, which fits
+    memory = memory_text(all, at_index(static_cast<int>(fits - all.begin())), *request.need);
+  }
+  MeshLayout layout = arrange(request.groups, taken.ranks() / inner, inner);
+  MeshPlan plan;
+  plan.replicate = layout.replicate();
+  plan.shard = layout.shard;
+  plan.inner = inner;
+  plan.order = std::move(layout.order);
+  plan.why = memory + explain(sites, taken, plan);
+  return plan;
+}
+
+void find_unknown(const Topology& topology, const MeshSites& sites, MeshPlan& plan) {
+  std::set<int> unknown;
+  for (const MeshSite& site : sites.ranks)
+    if (site.island >= 0 && site.block < 0) {
+      const Island& island = sites.islands[at_index(site.island)];
+      if (island.state == IslandState::unknown && island.gpus.size() > 1) unknown.insert(site.host);
+    }
+  if (unknown.empty()) return;
+  Finding finding{
+      .id = "links_unknown", .severity = Severity::info, .subjects = {}, .evidence = ""};
+  for (const int host : unknown) finding.subjects.push_back(sites.hosts[at_index(host)]);
+  finding.evidence =
+      fmt::format("no source says how the GPUs of {}{} are joined",
+                  DisplayNames(topology).host(finding.subjects.front()),
+                  unknown.size() == 1 ? "" : " and " + plural(unknown.size() - 1, "other host"));
+  finding.consequence = "they are taken as one group; if they are not, shard groups cross islands";
+  finding.fix = "add a source that shows links: NVML, or `nvidia-smi topo -m`";
+  plan.findings.push_back(std::move(finding));
+}
+
+}  // namespace
+
+MeshPlan plan_mesh(const Topology& topology, const std::vector<RankSite>& ranks,
+                   const MeshPlanOptions& options) {
+  const MeshSites sites = locate(topology, ranks, options);
+  const RankGroups groups = group_ranks(sites);
+  check_inner(topology, sites, groups, options.inner);
+  const std::optional<MemoryNeed> need = memory_need(topology, ranks, sites, options);
+  if (need && !need->fits(static_cast<double>(ranks.size()))) refuse_model(*need, sites);
+  LinkRates rates(topology, sites, groups);
+  const MeshRequest request{topology, sites, groups, options, need, rates};
+  MeshPlan plan = is_even(groups) ? plan_even(request) : plan_uneven(request);
+  find_unknown(topology, sites, plan);
+  for (Finding& finding : find_crossings(topology, sites, groups, rates, plan)) {
+    if (need) {  // the model needs it
+      finding.severity = Severity::info;
+      finding.fix = "GPUs with more memory, or fewer bytes a parameter, hold the model in less";
+    }
+    plan.findings.push_back(std::move(finding));
+  }
+  return plan;
+}
+
+}  // namespace atoll_v1::atoll

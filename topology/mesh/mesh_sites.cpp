@@ -1,0 +1,158 @@
+#include "mesh/mesh_sites.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <set>
+#include <string_view>
+#include <unordered_map>
+
+#include "facts.hpp"
+
+namespace atoll_v1::atoll {
+namespace {
+
+using Numbers = std::unordered_map<std::string_view, int>;
+
+// The views last as long as the elements.
+template <class T>
+Numbers number_ids(const std::vector<T>& elements) {
+  Numbers numbers;
+  numbers.reserve(elements.size());
+  for (std::size_t i = 0; i < elements.size(); ++i)
+    numbers.try_emplace(elements[i].id, static_cast<int>(i));
+  return numbers;
+}
+
+void locate_hosts(const Topology& topology, const std::vector<RankSite>& ranks, MeshSites& sites) {
+  const Numbers listed = number_ids(topology.hosts);
+  std::vector<bool> used(topology.hosts.size(), false);
+  std::set<std::string_view> unlisted;
+  for (const RankSite& rank : ranks) {
+    const auto found = listed.find(rank.host);
+    if (found == listed.end())
+      unlisted.insert(rank.host);
+    else
+      used[static_cast<std::size_t>(found->second)] = true;
+  }
+  for (std::size_t i = 0; i < used.size(); ++i)
+    if (used[i]) sites.hosts.push_back(topology.hosts[i].id);
+  for (const std::string_view host : unlisted) sites.hosts.emplace_back(host);
+
+  Numbers numbers;
+  for (std::size_t i = 0; i < sites.hosts.size(); ++i)
+    numbers.try_emplace(sites.hosts[i], static_cast<int>(i));
+  for (std::size_t rank = 0; rank < ranks.size(); ++rank)
+    sites.ranks[rank].host = numbers.at(ranks[rank].host);
+}
+
+std::vector<int> islands_of_gpus(const std::vector<Island>& islands, const Numbers& gpus,
+                                 std::size_t count) {
+  std::vector<int> island_of(count, -1);
+  for (std::size_t i = 0; i < islands.size(); ++i)
+    for (const std::string& gpu : islands[i].gpus)
+      if (const auto found = gpus.find(gpu); found != gpus.end())
+        island_of[static_cast<std::size_t>(found->second)] = static_cast<int>(i);
+  return island_of;
+}
+
+void locate_gpus(const Topology& topology, const std::vector<RankSite>& ranks,
+                 const Numbers& numbers, MeshSites& sites) {
+  const std::vector<int> island_of = islands_of_gpus(sites.islands, numbers, topology.gpus.size());
+  for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
+    if (ranks[rank].gpu.empty()) continue;
+    const auto gpu = numbers.find(ranks[rank].gpu);
+    if (gpu == numbers.end())
+      throw Error(ErrorCode::invalid_argument,
+                  fmt::format("rank {} is said to use GPU {}, which the topology does not list",
+                              rank, ranks[rank].gpu));
+    const auto number = static_cast<std::size_t>(gpu->second);
+    MeshSite& site = sites.ranks[rank];
+    site.gpu = gpu->second;
+    site.number = topology.gpus[number].index;
+    site.island = island_of[number];
+  }
+}
+
+// Where no leaf is known, rails are assumed to follow the order of the GPUs, which is the order
+// without them too; and columns of a mesh reach other hosts only where there are some.
+bool has_rails(const Topology& topology, const MeshSites& sites) {
+  return sites.hosts.size() > 1 && std::ranges::any_of(topology.nics, [](const TopologyNic& nic) {
+           return !get_fact(nic.facts, fact::leaf).empty();
+         });
+}
+
+void locate_rails(const Topology& topology, const Numbers& numbers, MeshSites& sites) {
+  if (!has_rails(topology, sites)) return;
+  std::vector<int> rail_of(topology.gpus.size(), -1);
+  for (const Rail& rail : find_rails(topology, find_affinity(topology)))
+    for (const std::string& gpu : rail.gpus)
+      if (const auto found = numbers.find(gpu); found != numbers.end()) {
+        int& first = rail_of[static_cast<std::size_t>(found->second)];
+        first = first < 0 ? rail.index : std::min(first, rail.index);
+      }
+  for (MeshSite& site : sites.ranks)
+    if (site.gpu >= 0) site.rail = rail_of[static_cast<std::size_t>(site.gpu)];
+}
+
+}  // namespace
+
+Neighbourhood MeshSites::nearest(int rank) const {
+  const MeshSite& site = at(rank);
+  if (site.block >= 0) return {Neighbourhood::Kind::emulated, site.block};
+  if (site.island >= 0) {
+    const Island& island = islands[static_cast<std::size_t>(site.island)];
+    if (island.state == IslandState::known && island.gpus.size() > 1)
+      return {Neighbourhood::Kind::island, site.island};
+  }
+  return {Neighbourhood::Kind::host, site.host};
+}
+
+Neighbourhood MeshSites::widest(int rank) const {
+  const Neighbourhood near = nearest(rank);
+  if (near.kind == Neighbourhood::Kind::emulated) return near;
+  if (near.kind == Neighbourhood::Kind::island &&
+      islands[static_cast<std::size_t>(near.number)].hosts.size() > 1)
+    return near;
+  return {Neighbourhood::Kind::host, at(rank).host};
+}
+
+bool MeshSites::is_alone(int rank) const {
+  const MeshSite& site = at(rank);
+  if (site.block >= 0 || site.island < 0) return false;
+  const Island& island = islands[static_cast<std::size_t>(site.island)];
+  return island.state != IslandState::unknown && island.gpus.size() == 1;
+}
+
+std::tuple<int, int, unsigned, int, int, int> MeshSites::place(int rank) const {
+  const MeshSite& site = at(rank);
+  // Emulated islands follow the ranks' order. Ranks without a rail, then those without a GPU, come
+  // last.
+  if (site.block >= 0) return {site.block, 0, 0, 0, 0, rank};
+  return {site.host, site.gpu < 0 ? 1 : 0, static_cast<unsigned>(site.rail), site.number, site.gpu,
+          rank};
+}
+
+MeshSites locate(const Topology& topology, const std::vector<RankSite>& ranks,
+                 const MeshPlanOptions& options) {
+  if (ranks.empty()) throw Error(ErrorCode::invalid_argument, "a mesh needs at least one rank");
+  const int islands = options.emulated_islands;
+  const int size = static_cast<int>(ranks.size());
+  if (islands < 0 || (islands > 0 && size % islands != 0))
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("{} ranks cannot be {} equal emulated islands", size, islands));
+
+  MeshSites sites;
+  sites.ranks.resize(ranks.size());
+  sites.islands = find_islands(topology);
+  const Numbers gpus = number_ids(topology.gpus);
+  locate_hosts(topology, ranks, sites);
+  locate_gpus(topology, ranks, gpus, sites);
+  if (islands == 0) locate_rails(topology, gpus, sites);
+  if (islands > 0)
+    for (int rank = 0; rank < size; ++rank)
+      sites.ranks[static_cast<std::size_t>(rank)].block = rank / (size / islands);
+  return sites;
+}
+
+}  // namespace atoll_v1::atoll

@@ -1,0 +1,196 @@
+// Which GPU each rank uses, from what its process says of itself.
+//
+// Vocabulary: a *device* is what CUDA or HIP numbers: a GPU, or an instance of one. Steps, by host:
+//   1. the host's devices in order of bus id (CUDA_DEVICE_ORDER=PCI_BUS_ID; CUDA's default, fastest
+//      first, is the same where the GPUs are alike), without those that control groups hide: what
+//      is left is numbered from 0;
+//   2. CUDA_VISIBLE_DEVICES, after the CUDA programming guide: entries are numbers, "GPU-" with as
+//      much of a UUID as tells one GPU, or the UUID of a MIG instance; the first entry that is
+//      none of these, or names a device again, hides itself and what follows;
+//   3. ranks of a host that see the same devices take one each, by local rank. A device that is
+//      all a rank sees is its own, however many see it.
+// A UUID that several GPUs of a host share tells none of them: scrubbed files repeat one.
+#include <algorithm>
+#include <cctype>
+#include <charconv>
+#include <map>
+#include <optional>
+#include <set>
+#include <string_view>
+#include <tuple>
+#include <unordered_map>
+
+#include "atoll/mesh_plan.hpp"
+#include "facts.hpp"
+
+namespace atoll_v1::atoll {
+namespace {
+
+struct Device {
+  const TopologyGpu* gpu = nullptr;
+  std::string partition;
+  friend bool operator==(const Device&, const Device&) = default;
+  friend bool operator<(const Device& a, const Device& b) {
+    return std::tie(a.gpu, a.partition) < std::tie(b.gpu, b.partition);
+  }
+};
+using Devices = std::vector<Device>;
+
+std::string lower(std::string_view text) {
+  std::string result(text);
+  for (char& letter : result)
+    letter = static_cast<char>(std::tolower(static_cast<unsigned char>(letter)));
+  return result;
+}
+
+std::string_view trim(std::string_view text) {
+  const auto begin = text.find_first_not_of(" \t");
+  if (begin == std::string_view::npos) return {};
+  return text.substr(begin, text.find_last_not_of(" \t") - begin + 1);
+}
+
+// "0000:1B:00.0" and "1b:00.0" -> "00000000:1b:00.0"
+std::string whole_busid(std::string_view busid) {
+  constexpr std::size_t domain = 8, rest = sizeof(":1b:00.0") - 1;
+  std::string whole = lower(trim(busid));
+  if (whole.size() == rest - 1) whole.insert(0, ":");
+  return whole.size() < domain + rest ? std::string(domain + rest - whole.size(), '0') + whole
+                                      : whole;
+}
+
+// CUDA uses the first instance of a GPU that is divided by MIG; HIP numbers all of a divided one.
+void add_devices(const TopologyGpu& gpu, Devices& devices) {
+  if (gpu.partitions.empty()) {
+    devices.push_back({&gpu, ""});
+  } else if (gpu.partitions.front().starts_with("MIG-") ||
+             get_fact(gpu.facts, fact::mig) == "yes") {
+    devices.push_back({&gpu, gpu.partitions.front()});
+  } else {
+    for (const std::string& partition : gpu.partitions) devices.push_back({&gpu, partition});
+  }
+}
+
+// The GPUs of a host that control groups leave to a process.
+class HostDevices {
+ public:
+  HostDevices(const std::vector<const TopologyGpu*>& gpus,
+              const std::vector<std::string>& allowed_busids) {
+    std::set<std::string> allowed;
+    for (const std::string& busid : allowed_busids) allowed.insert(whole_busid(busid));
+    for (const TopologyGpu* gpu : gpus)
+      if (allowed.empty() || allowed.contains(whole_busid(gpu->busid))) gpus_.push_back(gpu);
+    std::ranges::stable_sort(gpus_, {}, [](const TopologyGpu* gpu) { return gpu->busid; });
+    for (const TopologyGpu* gpu : gpus_) add_devices(*gpu, all_);
+  }
+
+  const Devices& all() const { return all_; }
+
+  Devices visible(std::string_view list) const {
+    Devices devices;
+    while (true) {
+      const auto comma = list.find(',');
+      const auto device = find(trim(list.substr(0, comma)));
+      if (!device || std::ranges::find(devices, *device) != devices.end()) return devices;
+      devices.push_back(*device);
+      if (comma == std::string_view::npos) return devices;
+      list.remove_prefix(comma + 1);
+    }
+  }
+
+ private:
+  std::optional<Device> find(std::string_view entry) const {
+    if (entry.starts_with("MIG-")) return find_instance(entry);
+    if (entry.starts_with("GPU-")) {
+      const TopologyGpu* gpu = find_gpu(entry);
+      if (gpu == nullptr) return std::nullopt;
+      return *std::ranges::find(all_, gpu, &Device::gpu);
+    }
+    std::size_t number = 0;
+    const auto [end, error] = std::from_chars(entry.data(), entry.data() + entry.size(), number);
+    if (error != std::errc() || end != entry.data() + entry.size() || number >= all_.size())
+      return std::nullopt;
+    return all_[number];
+  }
+
+  // The only one whose UUID begins so.
+  const TopologyGpu* find_gpu(std::string_view prefix) const {
+    const std::string wanted = lower(prefix);
+    const TopologyGpu* found = nullptr;
+    for (const TopologyGpu* gpu : gpus_) {
+      if (!lower(gpu->uuid).starts_with(wanted)) continue;
+      if (found != nullptr) return nullptr;
+      found = gpu;
+    }
+    return found;
+  }
+
+  // "MIG-UUID", or "MIG-GPU-UUID/1/0" of drivers before 470, which names the GPU too.
+  std::optional<Device> find_instance(std::string_view entry) const {
+    std::optional<Device> found;
+    for (const TopologyGpu* gpu : gpus_)
+      for (const std::string& partition : gpu->partitions)
+        if (lower(partition) == lower(entry)) {
+          if (found) return std::nullopt;
+          found = Device{gpu, partition};
+        }
+    if (found || !entry.starts_with("MIG-GPU-")) return found;
+    const std::string_view uuid = entry.substr(4);
+    const TopologyGpu* gpu = find_gpu(uuid.substr(0, uuid.find('/')));
+    return gpu == nullptr ? std::nullopt : std::optional(Device{gpu, std::string(entry)});
+  }
+
+  std::vector<const TopologyGpu*> gpus_;
+  Devices all_;
+};
+
+// The ranks of one host.
+class HostRanks {
+ public:
+  explicit HostRanks(const std::vector<const TopologyGpu*>& gpus) : gpus_(gpus) {}
+
+  void add(std::size_t number, const RankEnvironment& rank) {
+    const auto [at, is_new] = hosts_.try_emplace(rank.allowed_busids, gpus_, rank.allowed_busids);
+    const HostDevices& host = at->second;
+    users_[rank.has_visible ? host.visible(rank.visible) : host.all()].push_back(
+        {rank.local_rank, number});
+  }
+
+  void resolve(std::vector<RankSite>& sites) {
+    for (auto& [devices, ranks] : users_) {
+      std::ranges::sort(ranks);
+      for (std::size_t place = 0; place < ranks.size(); ++place) {
+        const std::size_t at = devices.size() == 1 ? 0 : place;
+        if (at >= devices.size()) continue;
+        RankSite& site = sites[ranks[place].second];
+        site.gpu = devices[at].gpu->id;
+        site.partition = devices[at].partition;
+      }
+    }
+  }
+
+ private:
+  std::vector<const TopologyGpu*> gpus_;
+  std::map<std::vector<std::string>, HostDevices> hosts_;  // by allowed bus ids
+  // What they see -> local rank and number of the ranks that see it.
+  std::map<Devices, std::vector<std::pair<int, std::size_t>>> users_;
+};
+
+}  // namespace
+
+std::vector<RankSite> resolve_ranks(const Topology& topology,
+                                    const std::vector<RankEnvironment>& ranks) {
+  std::unordered_map<std::string_view, std::vector<const TopologyGpu*>> gpus;
+  for (const TopologyGpu& gpu : topology.gpus) gpus[gpu.host].push_back(&gpu);
+  std::unordered_map<std::string_view, HostRanks> hosts;
+  std::vector<RankSite> sites;
+  sites.reserve(ranks.size());
+  for (const RankEnvironment& rank : ranks) {
+    sites.push_back(
+        {.host = rank.host, .gpu = "", .partition = "", .cpus = rank.cpus, .numa = rank.numa});
+    hosts.try_emplace(rank.host, gpus[rank.host]).first->second.add(sites.size() - 1, rank);
+  }
+  for (auto& [host, members] : hosts) members.resolve(sites);
+  return sites;
+}
+
+}  // namespace atoll_v1::atoll

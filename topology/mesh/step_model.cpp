@@ -1,0 +1,148 @@
+#include "mesh/step_model.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <limits>
+
+namespace atoll_v1::atoll {
+namespace {
+
+constexpr double assumed_inside_gbyte_s = 250;
+constexpr double inside_to_across = 10;
+constexpr double efficiency_inside = 0.8;
+
+std::size_t at_index(int number) { return static_cast<std::size_t>(number); }
+
+// Measured all-gathers of 512 MB by number of hosts (1, 2, 4, ... 128), as parts of what the NICs
+// carry: the ratios that SimAI publishes (aliyun/SimAI, inputs/ratio), between its 256 MB and 1 GB.
+double efficiency_across(std::size_t parts) {
+  constexpr std::array measured{1.0, 0.89, 0.85, 0.80, 0.67, 0.56, 0.38, 0.21};
+  const double place = std::log2(static_cast<double>(parts));
+  const auto below = static_cast<std::size_t>(place);
+  if (below + 1 >= measured.size()) return measured.back();
+  return std::lerp(measured[below], measured[below + 1], place - static_cast<double>(below));
+}
+
+std::optional<double> least_of(const std::vector<std::optional<double>>& rates) {
+  std::optional<double> least;
+  for (const auto& rate : rates)
+    if (rate) least = std::min(least.value_or(*rate), *rate);
+  return least;
+}
+
+}  // namespace
+
+StepModel::StepModel(const MeshSites& sites, const RankGroups& groups, LinkRates& rates)
+    : sites_(sites), groups_(groups), parts_(groups.wide.size()) {
+  std::vector<std::optional<double>> inside, pcie, network;
+  for (int near = 0; near < static_cast<int>(groups.near.size()); ++near)
+    inside.push_back(rates.inside(near));
+  for (int host = 0; host < static_cast<int>(sites.hosts.size()); ++host) {
+    pcie.push_back(rates.pcie(host));
+    network.push_back(rates.network(host));
+  }
+  double reference = least_of(network).value_or(assumed_inside_gbyte_s / inside_to_across);
+  reference = least_of(inside).value_or(reference * inside_to_across);
+  std::vector<bool> has_pair;
+  for (const RankGroup& group : groups.near) has_pair.push_back(group.size() > 1);
+  inside_ = complete(inside, reference, has_pair);
+  pcie_ = complete(pcie, reference / inside_to_across);
+  network_ = complete(network, reference / inside_to_across);
+}
+
+StepModel::Rates StepModel::complete(const std::vector<std::optional<double>>& known,
+                                     double assumed, const std::vector<bool>& counts) {
+  Rates rates;
+  std::optional<double> slowest;
+  for (std::size_t i = 0; i < known.size(); ++i) {
+    const double rate = known[i].value_or(assumed);
+    rates.of.push_back(rate);
+    if (!counts.empty() && !counts[i]) continue;
+    rates.is_assumed = rates.is_assumed || !known[i];
+    slowest = std::min(slowest.value_or(rate), rate);
+  }
+  rates.slowest = slowest.value_or(assumed);
+  return rates;
+}
+
+double StepModel::seconds(const MeshLayout& layout, double gbytes) {
+  const int shard = layout.shard, inner = layout.inner, replicate = layout.replicate();
+  const auto rank_at = [&](int r, int s, int i) {
+    return layout.order[at_index((r * shard + s) * inner + i)];
+  };
+  double row = std::numeric_limits<double>::infinity(), column = row;
+  std::vector<int> members;
+  for (int i = 0; i < inner; ++i) {
+    for (int r = 0; r < replicate && shard > 1; ++r) {
+      members.clear();
+      for (int s = 0; s < shard; ++s) members.push_back(rank_at(r, s, i));
+      row = std::min(row, bandwidth(members));
+    }
+    for (int s = 0; s < shard && replicate > 1; ++s) {
+      members.clear();
+      for (int r = 0; r < replicate; ++r) members.push_back(rank_at(r, s, i));
+      column = std::min(column, bandwidth(members));
+    }
+  }
+  const double part = gbytes / inner;
+  return 3.0 * (shard - 1) / shard * part / row +
+         2.0 * (replicate - 1) / replicate * part / shard / column;
+}
+
+bool StepModel::crosses(const MeshLayout& layout) const {
+  const int row = layout.shard * layout.inner;
+  for (int first = 0; first < static_cast<int>(layout.order.size()); first += row)
+    for (int i = 1; i < row; ++i)
+      if (groups_.near_of[at_index(layout.order[at_index(first + i)])] !=
+          groups_.near_of[at_index(layout.order[at_index(first)])])
+        return true;
+  return false;
+}
+
+void StepModel::add(int rank, Part& part) const {
+  const int near = groups_.near_of[at_index(rank)], host = sites_.at(rank).host;
+  const double link = inside_.of[at_index(near)];
+  part.is_split = part.is_split || (part.members > 0 && part.near != near);
+  part.slowest = part.members == 0 ? link : std::min(part.slowest, link);
+  if (part.is_split) part.slowest = std::min(part.slowest, pcie_.of[at_index(host)]);
+  part.near = near;
+  part.network += network_.of[at_index(host)];
+  ++part.members;
+}
+
+double StepModel::bandwidth(const std::vector<int>& members) {
+  std::vector<std::size_t> touched;
+  for (const int rank : members) {
+    const auto wide = at_index(groups_.wide_of[at_index(rank)]);
+    if (parts_[wide].members == 0) touched.push_back(wide);
+    add(rank, parts_[wide]);
+  }
+  double least = std::numeric_limits<double>::infinity();
+  for (const std::size_t wide : touched) {
+    const Part& part = parts_[wide];
+    if (part.members > 1) least = std::min(least, part.slowest * efficiency_inside);
+    if (touched.size() > 1)
+      least = std::min(least, part.network * efficiency_across(touched.size()));
+    parts_[wide] = {};
+  }
+  return least;
+}
+
+std::string StepModel::Rates::text() const {
+  return fmt::format("{:.4g} GB/s{}", slowest, is_assumed ? " (assumed)" : "");
+}
+
+std::string StepModel::rates_text() const {
+  // One near group may fill its host, or be alone.
+  const bool splits_hosts = groups_.near.size() > groups_.wide.size();
+  std::string text = fmt::format("{} a {} inside an island", inside_.text(),
+                                 all_have_gpus(sites_) ? "GPU" : "rank");
+  if (splits_hosts) text += fmt::format(", {} over PCIe", pcie_.text());
+  if (groups_.wide.size() > 1) text += fmt::format(", {} over the network", network_.text());
+  return text;
+}
+
+}  // namespace atoll_v1::atoll

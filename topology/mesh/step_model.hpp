@@ -1,0 +1,70 @@
+// How long a sharded step communicates, so that unequal alternatives can be compared.
+//
+// Model: bandwidth alone, after the bytes that a ring sends (the algorithm bandwidth of nccl-tests'
+// PERFORMANCE.md). With P bytes of parameters over S x R ranks, each rank
+//   gathers the parameters twice and reduces the gradients once along the shard axis:
+//     3 (S - 1) / S * P / B(shard group)
+//   and sums its share over the replicate axis:
+//     2 (R - 1) / R * P / S / B(replicate group).
+// B of a group is the slowest part of its ring. Inside an island that is what a GPU gets. Across a
+// border of islands the bytes of the whole ring pass once, through all NICs that members of the
+// group bring along; groups that cross at once have their own. Efficiency: rings inside a machine
+// reach 80 % of their links (measured 360 of 450 GB/s); across hosts it falls as their number
+// grows.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "mesh/link_rates.hpp"
+
+namespace atoll_v1::atoll {
+
+// Ranks in mesh order; those that are not in `order` take no part.
+struct MeshLayout {
+  int shard = 1;
+  int inner = 1;
+  std::vector<int> order;
+  int replicate() const { return static_cast<int>(order.size()) / (shard * inner); }
+};
+
+class StepModel {
+ public:
+  StepModel(const MeshSites& sites, const RankGroups& groups, LinkRates& rates);
+
+  // Of one step, for `gbytes` of parameters as they travel.
+  double seconds(const MeshLayout& layout, double gbytes);
+  // Whether a shard group of the layout reaches beyond an island.
+  bool crosses(const MeshLayout& layout) const;
+  // "450 GB/s a GPU inside an island, 45 GB/s (assumed) over PCIe, 50 GB/s over the network"
+  std::string rates_text() const;
+
+ private:
+  // GB/s a rank, by near group or host; what no source gives is assumed.
+  struct Rates {
+    std::vector<double> of;
+    double slowest = 0;
+    bool is_assumed = false;
+    std::string text() const;
+  };
+  // What the members of a group have in one wide group.
+  struct Part {
+    int members = 0;
+    int near = -1;
+    bool is_split = false;  // over several near groups
+    double slowest = 0;     // link of a member
+    double network = 0;     // of all members together
+  };
+  // `counts`: an element whose rate no group depends on does not count as assumed.
+  static Rates complete(const std::vector<std::optional<double>>& known, double assumed,
+                        const std::vector<bool>& counts = {});
+  double bandwidth(const std::vector<int>& members);
+  void add(int rank, Part& part) const;
+
+  const MeshSites& sites_;
+  const RankGroups& groups_;
+  Rates inside_, pcie_, network_;
+  std::vector<Part> parts_;  // by wide group; all empty between two measurements
+};
+
+}  // namespace atoll_v1::atoll

@@ -1,0 +1,304 @@
+// The mesh of a job whose islands or hosts are unequal: one lost a GPU, or was given fewer ranks.
+//
+// Idea: with all ranks the shard axis is either a number that divides every island, often a small
+// one, or it crosses islands; without a few ranks the islands may be equal again. The modelled
+// communication of a step (step_model.hpp) says which is least. Steps:
+//   1. shard axes that use all ranks: the numbers that divide them. With a model to hold, those
+//      whose memory suffices. Without one nothing says what a GPU can hold, and the least
+//      communication would be no sharding at all: the axis may be half the largest neighbourhood,
+//      and reaches all of it before it crosses;
+//   2. of these the least modelled time, where a wider axis must be a tenth faster;
+//   3. meshes over equal parts of the islands, without at most a quarter of the ranks. They do less
+//      work, so that the time of computing counts too, which nobody knows here: one wins when the
+//      job is faster even if it computes for twice as long as it communicates with all ranks.
+#include "mesh/uneven.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <set>
+
+#include "mesh/mesh_check.hpp"
+#include "wording.hpp"
+
+namespace atoll_v1::atoll {
+namespace {
+
+constexpr double worth_widening = 0.9;  // of the time
+constexpr double most_left_out = 0.25;  // of the ranks
+constexpr double computing = 2;         // times the communication with all ranks
+constexpr double wire_bytes = 2;        // of a parameter: bf16
+
+std::size_t at_index(int number) { return static_cast<std::size_t>(number); }
+
+struct Alternative {
+  MeshLayout layout;
+  std::vector<int> left_out;
+  double seconds = 0;
+  bool crosses = false;
+};
+
+std::string shape_text(const MeshLayout& layout) {
+  const std::string shape = fmt::format("{}x{}", layout.replicate(), layout.shard);
+  return layout.inner == 1 ? shape : fmt::format("{}x{}", shape, layout.inner);
+}
+
+class UnevenPlanner {
+ public:
+  explicit UnevenPlanner(const MeshRequest& request)
+      : request_(request),
+        sites_(request.sites),
+        groups_(request.groups),
+        inner_(request.options.inner),
+        ranks_(static_cast<int>(sites_.ranks.size())),
+        places_(ranks_ / inner_),
+        gbytes_(request.options.params ? *request.options.params * wire_bytes / 1e9 : 1),
+        model_(sites_, groups_, request.rates),
+        names_(request.topology) {
+    for (const RankGroup& group : groups_.wide) widest_ = std::max(widest_, group.size() / inner_);
+    least_ = std::max(1, (widest_ + 1) / 2);
+    if (request.need) least_ = static_cast<int>(request.need->gpus_needed() - 1) / inner_ + 1;
+  }
+
+  MeshPlan plan() {
+    const Alternative all = with_all();
+    const double compute = computing * all.seconds;
+    const std::optional<Alternative> fewer = without_some(compute);
+    const bool wins = fewer && pace(*fewer, compute) < pace(all, compute);
+    MeshPlan plan;
+    plan.shard = all.layout.shard;
+    plan.inner = inner_;
+    plan.replicate = all.layout.replicate();
+    plan.order = all.layout.order;
+    if (wins) plan.left_out = fewer->left_out;
+    plan.why = explain(all, wins);
+    plan.findings.push_back(finding(all, fewer, wins));
+    return plan;
+  }
+
+ private:
+  double share_kept(const Alternative& one) const {
+    return static_cast<double>(one.layout.order.size()) / ranks_;
+  }
+
+  // Of a step that does the work of all ranks.
+  double pace(const Alternative& one, double compute) const {
+    return (compute + one.seconds) / share_kept(one);
+  }
+
+  Alternative measure(MeshLayout layout, std::vector<int> left_out = {}) {
+    Alternative one{.layout = std::move(layout), .left_out = std::move(left_out)};
+    one.seconds = model_.seconds(one.layout, gbytes_);
+    one.crosses = model_.crosses(one.layout);
+    return one;
+  }
+
+  bool may_shard(int shard) const {
+    if (places_ % shard != 0 || shard < least_) return false;
+    // Without a model, the widest axis inside the islands, and those that cross for more.
+    return request_.need || shard >= widest_ || shard == shard_inside(groups_, inner_);
+  }
+
+  Alternative with_all() {
+    std::optional<Alternative> best;
+    for (int shard = 1; shard <= places_; ++shard) {
+      if (!may_shard(shard)) continue;
+      Alternative one = measure(arrange(groups_, shard, inner_));
+      if (!best || one.seconds < worth_widening * best->seconds) best = std::move(one);
+    }
+    return std::move(*best);  // all ranks in one row are always among them
+  }
+
+  std::optional<Alternative> without_some(double compute) {
+    std::optional<Alternative> best;
+    const auto consider = [&](const std::vector<RankGroup>& units) {
+      std::set<int> sizes;
+      for (const RankGroup& unit : units) sizes.insert(unit.size());
+      for (const int size : sizes) {
+        if (size / inner_ < least_) continue;
+        auto [layout, left_out] = trim(units, size);
+        if (left_out.empty() || static_cast<double>(left_out.size()) > most_left_out * ranks_)
+          continue;
+        Alternative one = measure(std::move(layout), std::move(left_out));
+        if (!best || pace(one, compute) < pace(*best, compute)) best = std::move(one);
+      }
+    };
+    consider(groups_.near);
+    if (inner_ == 1 && groups_.wide.size() != groups_.near.size()) consider(groups_.wide);
+    return best;
+  }
+
+  std::pair<int, int> position(int rank) const {
+    return {sites_.at(rank).rail, sites_.at(rank).number};
+  }
+
+  // As many rows of `size` ranks as each unit has. What a larger unit leaves out are the positions
+  // that a unit of that size lacks, so that columns stay on their rails.
+  std::pair<MeshLayout, std::vector<int>> trim(const std::vector<RankGroup>& units,
+                                               int size) const {
+    MeshLayout layout{.shard = size / inner_, .inner = inner_, .order = {}};
+    std::vector<int> left_out;
+    std::set<std::pair<int, int>> positions;
+    const auto model = std::ranges::find(units, size, &RankGroup::size);
+    for (const int rank : model->ranks) positions.insert(position(rank));
+    for (const RankGroup& unit : units) {
+      std::vector<int> first, last;
+      for (const int rank : unit.ranks)
+        (positions.contains(position(rank)) ? first : last).push_back(rank);
+      first.insert(first.end(), last.begin(), last.end());
+      const auto kept = first.begin() + std::ptrdiff_t{unit.size() / size} * size;
+      left_out.insert(left_out.end(), kept, first.end());
+      std::sort(first.begin(), kept,
+                [&](int a, int b) { return sites_.place(a) < sites_.place(b); });
+      layout.order.insert(layout.order.end(), first.begin(), kept);
+    }
+    std::ranges::sort(left_out);
+    return {std::move(layout), std::move(left_out)};
+  }
+
+  // --- words ---
+
+  std::string name_of(int rank) const {
+    const int gpu = sites_.at(rank).gpu;
+    return gpu < 0 ? fmt::format("rank {}", rank)
+                   : names_.device(request_.topology.gpus[at_index(gpu)].id);
+  }
+
+  std::vector<int> by_place(std::vector<int> ranks) const {
+    std::ranges::sort(ranks, {}, [&](int rank) { return sites_.place(rank); });
+    return ranks;
+  }
+
+  std::string names_of(const std::vector<int>& ranks) const {
+    std::vector<std::string> names;
+    for (const int rank : by_place(ranks)) names.push_back(name_of(rank));
+    return enumerate(names);
+  }
+
+  std::string sizes() const {
+    return sizes_text(alike(groups_.near) ? groups_.wide : groups_.near);
+  }
+
+  std::string each() const { return request_.need ? "" : " for each GB of parameters"; }
+
+  // "shard over 4 GPUs"; places of several ranks are "4 x 2 GPUs".
+  std::string row_text(const MeshLayout& layout) const {
+    const std::string_view user = all_have_gpus(sites_) ? "GPU" : "rank";
+    if (inner_ == 1) return "shard over " + plural(at_index(layout.shard), user);
+    return fmt::format("shard over {} x {}", layout.shard, plural(at_index(inner_), user));
+  }
+
+  std::string explain(const Alternative& all, bool wins) const {
+    const std::string what = row_text(all.layout);
+    const int replicate = all.layout.replicate();
+    std::string text;
+    if (request_.need)
+      text = fmt::format("{}, at {}: {:.0f} hold it; ", request_.need->product,
+                         request_.need->gives, request_.need->gpus_needed());
+    if (!all.crosses && all.layout.shard == shard_inside(groups_, inner_))
+      text += fmt::format(
+          "{}, the largest number that divides the ranks of every {} ({}); replicate over {}", what,
+          shared_noun(sites_, groups_.near), sizes(), plural(at_index(replicate), "group"));
+    else
+      text += fmt::format(
+          "{}{}; islands or hosts are unequal ({}), and of the meshes that use all ranks and shard "
+          "over {} or more this one communicates least: {} a step{} (modelled: {})",
+          what,
+          replicate == 1 ? ""
+                         : fmt::format(", replicate over {}", plural(at_index(replicate), "group")),
+          sizes(), least_, time(all.seconds), each(), model_.rates_text());
+    if (wins) text += "; without some ranks it would be faster, as the finding mesh_uneven says";
+    return text;
+  }
+
+  static std::string time(double seconds) {
+    return seconds < 1 ? fmt::format("{:.3g} ms", seconds * 1e3) : fmt::format("{:.3g} s", seconds);
+  }
+
+  // The shard axis that stays inside the islands and was passed over since it is so small.
+  std::string passed_over() {
+    const int inside = shard_inside(groups_, inner_);
+    if (inside >= least_ || request_.need) return "";
+    const Alternative one = measure(arrange(groups_, inside, inner_));
+    return fmt::format("; {} as {}, at {:.3g} times the memory a GPU", time(one.seconds),
+                       shape_text(one.layout), static_cast<double>(widest_) / inside);
+  }
+
+  Finding finding(const Alternative& all, const std::optional<Alternative>& fewer, bool wins) {
+    Finding finding{.id = "mesh_uneven",
+                    .severity = Severity::warning,
+                    .subjects = {},
+                    .evidence = "",
+                    .consequence = "",
+                    .fix = ""};
+    finding.evidence = fmt::format("islands or hosts hold unequal numbers of ranks ({})", sizes());
+    finding.consequence =
+        fmt::format("a step communicates for {} as {}{}", time(all.seconds), shape_text(all.layout),
+                    all.crosses ? ", where a shard group crosses islands" : ", inside the islands");
+    if (fewer)
+      finding.consequence += fmt::format("; {} as {} without {}", time(fewer->seconds),
+                                         shape_text(fewer->layout), names_of(fewer->left_out));
+    finding.consequence += passed_over();
+    finding.consequence += fmt::format(" (modelled{}: {})", each(), model_.rates_text());
+    finding.fix = "give every island or host as many ranks, and mend what was lost";
+    if (wins) finding.fix = remedy(all, *fewer);
+    add_subjects(wins ? fewer->left_out : smaller(), finding);
+    return finding;
+  }
+
+  // (1 - f) / (compute + fewer) = 1 / (compute + all): with more compute than that, all ranks win.
+  std::string remedy(const Alternative& all, const Alternative& fewer) const {
+    const double lost = 1 - share_kept(fewer);
+    const double compute = ((1 - lost) * all.seconds - fewer.seconds) / lost;
+    return fmt::format(
+        "leave out {} ({} of {} ranks, {:.3g} % of them): faster while a step computes for less "
+        "than {}{}",
+        names_of(fewer.left_out), fewer.left_out.size(), ranks_, lost * 100, time(compute), each());
+  }
+
+  // The ranks of groups that are smaller than the largest.
+  std::vector<int> smaller() const {
+    const std::vector<RankGroup>& units = alike(groups_.near) ? groups_.wide : groups_.near;
+    const int largest = std::ranges::max(units, {}, &RankGroup::size).size();
+    std::vector<int> ranks;
+    for (const RankGroup& unit : units)
+      if (unit.size() < largest) ranks.insert(ranks.end(), unit.ranks.begin(), unit.ranks.end());
+    return ranks;
+  }
+
+  void add_subjects(const std::vector<int>& ranks, Finding& finding) const {
+    for (const int rank : by_place(ranks)) {
+      const int gpu = sites_.at(rank).gpu;
+      finding.subjects.push_back(gpu < 0 ? fmt::format("rank {}", rank)
+                                         : request_.topology.gpus[at_index(gpu)].id);
+    }
+  }
+
+  const MeshRequest& request_;
+  const MeshSites& sites_;
+  const RankGroups& groups_;
+  int inner_, ranks_, places_;  // places: of the mesh, `inner` ranks each
+  int widest_ = 1, least_ = 1;  // shard axes
+  double gbytes_;
+  StepModel model_;
+  DisplayNames names_;
+};
+
+}  // namespace
+
+MeshLayout arrange(const RankGroups& groups, int shard, int inner) {
+  MeshLayout layout{.shard = shard, .inner = inner, .order = {}};
+  const int ranks = static_cast<int>(groups.near_of.size());
+  // Rows of whole hosts: by place alone, so that equal positions of hosts share a rail. Rows that
+  // are parts of one: island by island, so that they break where the islands do.
+  const bool whole = alike(groups.wide) && shard % groups.wide.front().size() == 0;
+  const bool by_host = inner == 1 && (whole || shard == ranks);
+  layout.order.reserve(at_index(ranks));
+  for (const RankGroup& group : by_host ? groups.wide : groups.near)
+    layout.order.insert(layout.order.end(), group.ranks.begin(), group.ranks.end());
+  return layout;
+}
+
+MeshPlan plan_uneven(const MeshRequest& request) { return UnevenPlanner(request).plan(); }
+
+}  // namespace atoll_v1::atoll

@@ -1,0 +1,199 @@
+// The matrices in which hwloc shows links between GPUs.
+//
+// NVLinkBandwidth: MB/s in one direction, summed over the links of a pair; 0 where a pair has no
+// link of its own. The GPUs come first, then what else their links go to: packages on POWER,
+// NVSwitches. XGMIBandwidth: the value is a constant of hwloc's, so only its presence counts.
+// The diagonal says nothing. hwloc writes a matrix only where it found links, so one whose pairs
+// are all 0 comes from a transformation and proves nothing; atoll's own export writes zeros
+// everywhere, the diagonal included, for a host that is known to have no links.
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <cmath>
+#include <set>
+
+#include "facts.hpp"
+#include "gpu_models.hpp"
+#include "sources/hwloc_graph.hpp"
+
+namespace atoll_v1::atoll::topology_sources {
+namespace {
+
+// Up to 2.9.0 hwloc takes 50 GB/s for a link of generations 3 and 4, which carries 25.
+bool doubles_nvlink(std::string_view version) {
+  int major = 0, minor = 0, patch = 0;
+  const auto* end = version.data() + version.size();
+  auto read = [&, at = version.data()](int& number) mutable {
+    const auto result = std::from_chars(at, end, number);
+    at = result.ptr == end ? end : result.ptr + 1;
+  };
+  read(major), read(minor), read(patch);
+  return !version.empty() && std::array{major, minor, patch} <= std::array{2, 9, 0};
+}
+
+class LinkReader {
+ public:
+  LinkReader(const HwlocMachine& machine, const HwlocNames& names, Topology& topology)
+      : machine_(machine), names_(names), topology_(topology) {
+    for (const TopologyGpu& gpu : topology.gpus)
+      if (gpu.host == names.host) gpus_.try_emplace(gpu.id, &gpu);
+  }
+
+  IslandState read() {
+    const HwlocMatrix* nvlink = find(nvlink_matrix);
+    const HwlocMatrix* xgmi = find(xgmi_matrix);
+    const std::size_t before = topology_.links.size();
+    if (nvlink != nullptr) add_nvlinks(*nvlink);
+    if (xgmi != nullptr) add_xgmi(*xgmi);
+    if (xgmi == nullptr) add_xgmi_peers();
+    if (topology_.links.size() > before) return IslandState::known;
+    return shows_nothing(nvlink) || shows_nothing(xgmi) || no_hives() || no_connectors()
+               ? IslandState::none
+               : IslandState::unknown;
+  }
+
+ private:
+  const HwlocMatrix* find(std::string_view name) const {
+    const auto found = std::ranges::find(machine_.matrices, name, &HwlocMatrix::name);
+    return found == machine_.matrices.end() ? nullptr : &*found;
+  }
+
+  // The GPU, switch or package of a row; "" for what is none.
+  std::string id(const HwlocEnd& end) const {
+    const auto named = [&](const std::map<std::size_t, std::string>& names, std::size_t index) {
+      const auto found = names.find(index);
+      return found == names.end() ? std::string() : found->second;
+    };
+    switch (end.kind) {
+      case HwlocEndKind::pci:
+        return named(names_.pci, end.index);
+      case HwlocEndKind::os:
+        return named(names_.os, end.index);
+      case HwlocEndKind::package:
+        return named(names_.packages, end.index);
+      case HwlocEndKind::other:
+        break;
+    }
+    return {};
+  }
+
+  std::vector<std::string> ids(const HwlocMatrix& matrix) const {
+    std::vector<std::string> all;
+    for (const HwlocEnd& end : matrix.ends) all.push_back(id(end));
+    return all;
+  }
+
+  const GpuModel* model(const std::string& id) const {
+    const auto gpu = gpus_.find(id);
+    return gpu == gpus_.end() ? nullptr : find_gpu_model(*gpu->second);
+  }
+
+  // A pair may be given in one direction only.
+  static std::uint64_t between(const HwlocMatrix& matrix, std::size_t a, std::size_t b) {
+    return std::max(matrix.at(a, b), matrix.at(b, a));
+  }
+
+  void add_nvlinks(const HwlocMatrix& matrix) {
+    const std::vector<std::string> ends = ids(matrix);
+    for (std::size_t i = 0; i < ends.size(); ++i)
+      for (std::size_t j = i + 1; j < ends.size(); ++j) {
+        const std::uint64_t mbyte_s = between(matrix, i, j);
+        if (mbyte_s == 0 || ends[i].empty() || ends[j].empty() || ends[i] == ends[j]) continue;
+        if (!gpus_.contains(ends[i]) && !gpus_.contains(ends[j])) continue;
+        TopologyLink link{.a = ends[i], .b = ends[j], .type = "nvlink", .gbyte_s = {}};
+        // POWER joins GPUs and processors: that makes no island of two GPUs.
+        if (matrix.ends[i].kind == HwlocEndKind::package ||
+            matrix.ends[j].kind == HwlocEndKind::package)
+          link.type = "nvlink_cpu";
+        set_rate(static_cast<double>(mbyte_s), link);
+        topology_.links.push_back(std::move(link));
+      }
+  }
+
+  void set_rate(double mbyte_s, TopologyLink& link) const {
+    const GpuModel* rate = model(link.a) != nullptr ? model(link.a) : model(link.b);
+    link.gbyte_s = mbyte_s / 1000;
+    if (doubles_nvlink(machine_.version)) {
+      if (rate == nullptr) {  // right or twice the truth
+        link.gbyte_s.reset();
+        return;
+      }
+      if (rate->generation == 3 || rate->generation == 4) link.gbyte_s = *link.gbyte_s / 2;
+    }
+    if (rate == nullptr || rate->link_gbyte_s <= 0) return;
+    const double links = *link.gbyte_s / rate->link_gbyte_s;
+    link.count = static_cast<int>(std::lround(std::clamp(links, 1.0, 1024.0)));
+  }
+
+  // The partitions of one GPU are rows of their own, and give one link together.
+  void add_xgmi(const HwlocMatrix& matrix) {
+    const std::vector<std::string> ends = ids(matrix);
+    for (std::size_t i = 0; i < ends.size(); ++i)
+      for (std::size_t j = i + 1; j < ends.size(); ++j)
+        if (between(matrix, i, j) != 0) join(ends[i], ends[j]);
+  }
+
+  void join(const std::string& a, const std::string& b) {
+    if (a == b || !gpus_.contains(a) || !gpus_.contains(b)) return;
+    if (joined_.emplace(std::min(a, b), std::max(a, b)).second)
+      topology_.links.push_back({.a = a, .b = b, .type = "xgmi", .gbyte_s = {}});
+  }
+
+  // "rsmi1 rsmi2 ": a GPU lists the ones that it has links to.
+  void add_xgmi_peers() {
+    std::map<std::string_view, const std::string*> by_name;
+    for (const auto& [os, id] : names_.os) by_name.try_emplace(machine_.os[os].name, &id);
+    for (const auto& [os, id] : names_.os) {
+      std::string_view peers = machine_.os[os].info("XGMIPeers");
+      while (!peers.empty()) {
+        const std::string_view peer = peers.substr(0, peers.find(' '));
+        if (const auto found = by_name.find(peer); found != by_name.end()) join(id, *found->second);
+        peers.remove_prefix(std::min(peers.size(), peer.size() + 1));
+      }
+    }
+  }
+
+  bool shows_nothing(const HwlocMatrix* matrix) const {
+    if (matrix == nullptr || gpus_.empty()) return false;
+    std::set<std::string> listed;
+    for (const HwlocEnd& end : matrix->ends) {
+      std::string gpu = id(end);
+      if (!gpus_.contains(gpu)) return false;
+      listed.insert(std::move(gpu));
+    }
+    return listed.size() == gpus_.size() &&
+           std::ranges::all_of(matrix->values, [](std::uint64_t value) { return value == 0; });
+  }
+
+  bool all_gpus(bool (*holds)(const TopologyGpu&)) const {
+    return !gpus_.empty() &&
+           std::ranges::all_of(gpus_, [&](const auto& gpu) { return holds(*gpu.second); });
+  }
+
+  bool no_hives() const {
+    return all_gpus(
+        [](const TopologyGpu& gpu) { return get_fact(gpu.facts, fact::xgmi_hive) == "0"; });
+  }
+
+  // Of such a model nothing needs to be seen.
+  bool no_connectors() const {
+    return all_gpus([](const TopologyGpu& gpu) {
+      const GpuModel* model = find_gpu_model(gpu);
+      return model != nullptr && model->kind == LinkKind::never;
+    });
+  }
+
+  const HwlocMachine& machine_;
+  const HwlocNames& names_;
+  Topology& topology_;
+  std::map<std::string, const TopologyGpu*> gpus_;
+  std::set<std::pair<std::string, std::string>> joined_;
+};
+
+}  // namespace
+
+IslandState add_links(const HwlocMachine& machine, const HwlocNames& names, Topology& topology) {
+  return LinkReader(machine, names, topology).read();
+}
+
+}  // namespace atoll_v1::atoll::topology_sources

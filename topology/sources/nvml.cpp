@@ -1,0 +1,315 @@
+// NVIDIA's management library: the driver's own word on GPUs, NVLinks, fabric and health.
+//
+// NVML numbers the GPUs, so their ids follow it. It shows only GPUs that this process may use, and
+// names the peer of each link: a GPU, a switch, or a processor. What hwloc saw of links came from
+// NVML too, by way of a matrix that is missing or wrong on many machines; where the two differ NVML
+// is believed.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <map>
+#include <set>
+
+#include "facts.hpp"
+#include "gpu_models.hpp"
+#include "sources/nvml_reading.hpp"
+#include "sources/pci_address.hpp"
+#include "sources/small_file.hpp"
+#include "sources/source.hpp"
+#include "wording.hpp"
+
+namespace atoll_v1::atoll::topology_sources {
+namespace {
+
+// Without persistence mode the driver starts each GPU first, which takes seconds a piece.
+constexpr std::chrono::seconds patience{90};
+
+constexpr std::string_view fast_type = "nvlink";
+constexpr std::string_view processor_type = "nvlink_cpu";
+
+using Pair = std::pair<std::string, std::string>;  // ids; the second may be the switch
+
+struct ByNumber {
+  bool operator()(const Pair& a, const Pair& b) const noexcept {
+    if (a.first != b.first) return natural_less(a.first, b.first);
+    return natural_less(a.second, b.second);
+  }
+};
+using Counts = std::map<Pair, int, ByNumber>;
+
+Pair ordered(const std::string& a, const std::string& b) {
+  return natural_less(b, a) ? Pair(b, a) : Pair(a, b);
+}
+
+class NvmlView {
+ public:
+  NvmlView(const LiveRequest& request, NvmlReading reading, TopologyHost& host, Topology& topology)
+      : request_(request), reading_(std::move(reading)), host_(host), topology_(topology) {}
+
+  void apply() {
+    set_fact(host_.facts, fact::driver_version, reading_.driver_version);
+    if (!reading_.remark.empty())
+      set_fact(host_.facts, fmt::format("{}nvml", fact::source_prefix), "NVML: " + reading_.remark);
+    for (const NvmlGpu& gpu : reading_.gpus) describe(gpu);
+    hide_others();
+    number_gpus();
+    for (const NvmlGpu& gpu : reading_.gpus) count_links(gpu);
+    state_links();
+  }
+
+ private:
+  bool is_here(const TopologyGpu& gpu) const { return gpu.host == host_.id; }
+
+  TopologyGpu* find(const NvmlGpu& seen) {
+    for (TopologyGpu& gpu : topology_.gpus) {
+      if (!is_here(gpu)) continue;
+      if (seen.busid.empty() ? gpu.index == seen.index : gpu.busid == seen.busid) return &gpu;
+    }
+    return nullptr;
+  }
+
+  void describe(const NvmlGpu& seen) {
+    TopologyGpu* gpu = find(seen);
+    if (gpu == nullptr) {
+      TopologyGpu added;
+      added.host = host_.id;
+      added.busid = seen.busid;
+      added.id = free_id();
+      topology_.gpus.push_back(std::move(added));
+      gpu = &topology_.gpus.back();
+    }
+    gpu->index = seen.index;
+    if (!seen.uuid.empty()) gpu->uuid = seen.uuid;
+    if (!seen.model.empty()) gpu->model = seen.model;
+    if (!seen.partitions.empty()) gpu->partitions = seen.partitions;
+    for (const auto& [name, value] : seen.facts) gpu->facts.insert_or_assign(name, value);
+  }
+
+  std::string free_id() const {
+    for (std::size_t number = topology_.gpus.size();; ++number) {
+      std::string id = fmt::format("{}/gpu{}", host_.id, number);
+      if (std::ranges::find(topology_.gpus, id, &TopologyGpu::id) == topology_.gpus.end())
+        return id;
+    }
+  }
+
+  bool is_nvidia(const TopologyGpu& gpu) const {
+    if (const auto device = get_fact(gpu.facts, fact::pci_device); !device.empty())
+      return device.starts_with("10de:");
+    const auto folder = pci_folder(request_.sysfs, gpu.busid);
+    return !folder.empty() && read_number(folder / "vendor") == 0x10de;
+  }
+
+  // The PCI bus of a container is the host's, the GPUs that it may use are not. A GPU that did not
+  // answer must not look like one of those.
+  void hide_others() {
+    if (reading_.gpus.empty() || !reading_.all_gpus_answered) return;
+    std::set<std::string_view> shown;
+    for (const NvmlGpu& gpu : reading_.gpus) shown.insert(gpu.busid);
+    if (shown.contains("")) return;
+    std::string hidden;
+    std::erase_if(topology_.gpus, [&](const TopologyGpu& gpu) {
+      if (!is_here(gpu) || shown.contains(gpu.busid) || !is_nvidia(gpu)) return false;
+      hidden += (hidden.empty() ? "" : " ") + gpu.busid;
+      std::erase_if(topology_.links,
+                    [&](const TopologyLink& link) { return link.a == gpu.id || link.b == gpu.id; });
+      std::erase_if(topology_.paths,
+                    [&](const TopologyPath& path) { return path.a == gpu.id || path.b == gpu.id; });
+      return true;
+    });
+    set_fact(host_.facts, fact::hidden_gpus, hidden);
+  }
+
+  // Ids follow NVML's numbers where every GPU has one of its own.
+  void number_gpus() {
+    std::set<int> numbers;
+    std::size_t gpus = 0;
+    for (const TopologyGpu& gpu : topology_.gpus)
+      if (is_here(gpu)) {
+        ++gpus;
+        if (gpu.index >= 0) numbers.insert(gpu.index);
+      }
+    if (numbers.size() != gpus) return;
+    std::map<std::string, std::string> renamed;
+    for (TopologyGpu& gpu : topology_.gpus)
+      if (is_here(gpu)) {
+        std::string id = fmt::format("{}/gpu{}", host_.id, gpu.index);
+        renamed[gpu.id] = id;
+        gpu.id = std::move(id);
+      }
+    const auto rename = [&renamed](std::string& id) {
+      if (const auto found = renamed.find(id); found != renamed.end()) id = found->second;
+    };
+    for (TopologyLink& link : topology_.links) rename(link.a), rename(link.b);
+    for (TopologyPath& path : topology_.paths) rename(path.a), rename(path.b);
+    std::ranges::stable_sort(topology_.gpus, {}, [this](const TopologyGpu& gpu) {
+      return std::pair(!is_here(gpu), is_here(gpu) ? gpu.index : 0);
+    });
+  }
+
+  const TopologyGpu* by_busid(const std::string& busid) const {
+    const auto found = std::ranges::find_if(topology_.gpus, [&](const TopologyGpu& gpu) {
+      return is_here(gpu) && !busid.empty() && gpu.busid == busid;
+    });
+    return found == topology_.gpus.end() ? nullptr : &*found;
+  }
+
+  // Drivers before R470 do not say what the peer is; the PCI bus may.
+  NvmlLink::Peer guess_peer(const NvmlLink& link) const {
+    if (by_busid(link.busid) != nullptr) return NvmlLink::Peer::gpu;
+    const auto folder = pci_folder(request_.sysfs, link.busid);
+    const long long pci_class = read_number(folder / "class").value_or(0) >> 8;
+    if (pci_class == 0x0680) {
+      return read_number(folder / "vendor") == 0x1014 ? NvmlLink::Peer::processor
+                                                      : NvmlLink::Peer::network_switch;
+    }
+    return (pci_class >> 8) == 0x03 ? NvmlLink::Peer::gpu : NvmlLink::Peer::unknown;
+  }
+
+  void count_links(const NvmlGpu& seen) {
+    const TopologyGpu* gpu = find(seen);
+    if (gpu == nullptr) return;
+    if (!may_have_been_seen(seen, *gpu)) some_links_unseen_ = true;
+    for (const NvmlLink& link : seen.links) {
+      if (!link.is_active) continue;
+      switch (link.peer == NvmlLink::Peer::unknown ? guess_peer(link) : link.peer) {
+        case NvmlLink::Peer::gpu:
+          count_pair(*gpu, link.busid);
+          break;
+        case NvmlLink::Peer::network_switch:
+          ++fast_[{gpu->id, fmt::format("{}/nvswitch0", host_.id)}];
+          break;
+        case NvmlLink::Peer::processor:
+          ++processors_[{gpu->id,
+                         fmt::format("{}/package{}", host_.id, std::max(0, gpu->package))}];
+          break;
+        case NvmlLink::Peer::unknown:
+          some_links_unseen_ = true;
+          break;
+      }
+    }
+  }
+
+  // A model that has links by its data sheet, and of which NVML says that it knows no links, is a
+  // virtual GPU or an unknown case: that proves nothing.
+  static bool may_have_been_seen(const NvmlGpu& seen, const TopologyGpu& gpu) {
+    if (!seen.links_were_read) return false;
+    const GpuModel* model = find_gpu_model(std::string_view(gpu.model));
+    return !seen.links.empty() || model == nullptr || model->links == 0;
+  }
+
+  void count_pair(const TopologyGpu& gpu, const std::string& busid) {
+    const TopologyGpu* peer = by_busid(busid);
+    if (peer != nullptr && peer->id != gpu.id) {
+      ++sides_[{gpu.id, peer->id}];
+      int& count = fast_[ordered(gpu.id, peer->id)];
+      count = std::max(count, sides_[{gpu.id, peer->id}]);
+      return;
+    }
+    // A GPU that is on the bus and not among ours is kept from this process; any other peer says
+    // that bus ids do not mean here what they mean to the driver.
+    std::error_code error;
+    const auto folder = pci_folder(request_.sysfs, busid);
+    const bool is_hidden = !folder.empty() && std::filesystem::exists(folder, error);
+    if (peer != nullptr || !is_hidden) some_links_unseen_ = true;
+  }
+
+  bool is_own(const TopologyLink& link) const {
+    return std::ranges::any_of(topology_.gpus, [&](const TopologyGpu& gpu) {
+      return is_here(gpu) && (link.a == gpu.id || link.b == gpu.id);
+    });
+  }
+
+  // What is there already, in NVML's terms: all switches are one.
+  Counts stated_counts() const {
+    Counts counts;
+    for (const TopologyLink& link : topology_.links) {
+      if (link.type != fast_type || !is_own(link)) continue;
+      const bool a = is_gpu(link.a), b = is_gpu(link.b);
+      const std::string network = fmt::format("{}/nvswitch0", host_.id);
+      counts[a && b ? ordered(link.a, link.b) : Pair(a ? link.a : link.b, network)] += link.count;
+    }
+    return counts;
+  }
+
+  bool is_gpu(const std::string& id) const {
+    return std::ranges::find(topology_.gpus, id, &TopologyGpu::id) != topology_.gpus.end();
+  }
+
+  void state_links() {
+    if (fast_.empty() && (some_links_unseen_ || reading_.gpus.empty())) return;
+    const Counts stated = stated_counts();
+    const bool is_confirmed = host_.gpu_links == IslandState::known && stated == fast_;
+    if (!is_confirmed) {
+      if (host_.gpu_links == IslandState::known) report_conflicts(stated);
+      std::erase_if(topology_.links, [this](const TopologyLink& link) {
+        return link.type == fast_type && is_own(link);
+      });
+      add_links(fast_, fast_type);
+      host_.gpu_links = fast_.empty() ? IslandState::none : IslandState::known;
+    }
+    const bool has_processor_links = std::ranges::any_of(
+        topology_.links,
+        [this](const TopologyLink& link) { return link.type == processor_type && is_own(link); });
+    if (!has_processor_links) add_links(processors_, processor_type);
+  }
+
+  void add_links(const Counts& counts, std::string_view type) {
+    for (const auto& [pair, count] : counts)
+      topology_.links.push_back({.a = pair.first,
+                                 .b = pair.second,
+                                 .type = std::string(type),
+                                 .count = count,
+                                 .gbyte_s = std::nullopt});
+  }
+
+  // hwloc has bandwidths, not counts: they compare only where the rate of a link is known.
+  bool has_rate(const std::string& id) const {
+    const auto gpu = std::ranges::find(topology_.gpus, id, &TopologyGpu::id);
+    return gpu != topology_.gpus.end() && find_gpu_model(std::string_view(gpu->model)) != nullptr;
+  }
+
+  void report_conflicts(const Counts& stated) {
+    std::set<Pair, ByNumber> pairs;
+    for (const Counts* counts : {&stated, static_cast<const Counts*>(&fast_)})
+      for (const auto& [pair, count] : *counts) pairs.insert(pair);
+    const auto count_in = [](const Counts& counts, const Pair& pair) {
+      const auto found = counts.find(pair);
+      return found == counts.end() ? 0 : found->second;
+    };
+    for (const Pair& pair : pairs) {
+      const int believed = count_in(fast_, pair), other = count_in(stated, pair);
+      if (believed == other || !has_rate(pair.first)) continue;
+      topology_.conflicts.push_back({.subject = fmt::format("{} - {}", pair.first, pair.second),
+                                     .member = "links",
+                                     .believed = fmt::format("{} (NVML)", believed),
+                                     .contradiction = fmt::format("{} (hwloc)", other)});
+    }
+  }
+
+  const LiveRequest& request_;
+  NvmlReading reading_;
+  TopologyHost& host_;
+  Topology& topology_;
+  Counts fast_, processors_;
+  Counts sides_;  // a pair's links as its first GPU sees them
+  bool some_links_unseen_ = false;
+};
+
+void look(const LiveRequest& request, Topology& topology) {
+  const auto host = std::ranges::find(topology.hosts, request.host_id, &TopologyHost::id);
+  if (host == topology.hosts.end()) return;
+  NvmlReading reading = read_nvml(request.nvml, patience);
+  if (!reading.failure.empty()) {
+    set_fact(host->facts, fmt::format("{}nvml", fact::source_prefix), reading.failure);
+    return;
+  }
+  NvmlView(request, std::move(reading), *host, topology).apply();
+}
+
+}  // namespace
+
+const LiveSource nvml{"nvml", look};
+
+}  // namespace atoll_v1::atoll::topology_sources

@@ -1,0 +1,187 @@
+// The part of NVML's C interface that is used here, declared by ourselves so that no header of CUDA
+// is needed to build. From NVIDIA's published NVML API reference (docs.nvidia.com/deploy/nvml-api);
+// the layouts are those of the 64-bit Linux ABI, which NVML keeps and extends by new symbols.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace atoll_v1::atoll::nvml_api {
+
+using Result = int;
+inline constexpr Result success = 0;
+inline constexpr Result invalid_argument = 2;  // also: the GPU has no link of that number
+inline constexpr Result not_supported = 3;
+inline constexpr Result no_permission = 4;
+inline constexpr Result not_found = 6;
+inline constexpr Result driver_not_loaded = 9;
+inline constexpr Result function_not_found = 13;
+inline constexpr Result gpu_is_lost = 15;
+inline constexpr Result version_mismatch = 25;
+
+struct Device;  // opaque
+
+// Older symbols fill a shorter structure whose members up to pci_subsystem_id are the same.
+struct PciInfo {
+  char legacy_busid[16];
+  unsigned domain, bus, device;
+  unsigned pci_device_id;  // device in the upper half, vendor in the lower
+  unsigned pci_subsystem_id;
+  char busid[32];
+};
+static_assert(sizeof(PciInfo) == 68 && offsetof(PciInfo, domain) == 16 &&
+              offsetof(PciInfo, busid) == 36);
+
+struct Memory {
+  unsigned long long total, free, used;
+};
+static_assert(sizeof(Memory) == 24);
+
+inline constexpr std::size_t uuid_size = 96;
+inline constexpr std::size_t name_size = 96;
+inline constexpr std::size_t version_size = 80;
+
+enum FabricState : unsigned char {
+  fabric_not_supported = 0,
+  fabric_not_started = 1,
+  fabric_in_progress = 2,
+  fabric_completed = 3,
+};
+
+struct FabricInfo1 {
+  unsigned char cluster_uuid[16];
+  Result status;  // means something once the state is completed
+  unsigned clique_id;
+  unsigned char state;
+};
+static_assert(sizeof(FabricInfo1) == 28);
+
+// Version 3; version 2 ends before health_summary. Which one is meant, `version` says.
+struct FabricInfo {
+  unsigned version;
+  unsigned char cluster_uuid[16];
+  Result status;
+  unsigned clique_id;
+  unsigned char state;
+  unsigned health_mask;
+  unsigned char health_summary;
+};
+static_assert(sizeof(FabricInfo) == 40 && offsetof(FabricInfo, status) == 20 &&
+              offsetof(FabricInfo, health_mask) == 32 &&
+              offsetof(FabricInfo, health_summary) == 36);
+inline constexpr unsigned fabric_version_3 = 40U | (3U << 24);
+inline constexpr unsigned fabric_version_2 = 36U | (2U << 24);
+
+// Two bits each in the health mask: 0 not supported, 1 true, 2 false.
+inline constexpr unsigned health_degraded_bandwidth_shift = 0;
+inline constexpr unsigned health_route_recovery_shift = 2;
+inline constexpr unsigned health_route_unhealthy_shift = 4;
+inline constexpr unsigned health_access_timeout_recovery_shift = 6;
+// Four bits: 0 not supported, 1 none, above it what is incorrect.
+inline constexpr unsigned health_incorrect_configuration_shift = 8;
+
+inline constexpr unsigned char summary_healthy = 1;
+inline constexpr unsigned char summary_unhealthy = 2;
+inline constexpr unsigned char summary_limited_capacity = 3;
+
+inline constexpr unsigned most_links = 36;  // of any GPU so far
+
+enum RemoteType : unsigned {
+  remote_gpu = 0,
+  remote_processor = 1,  // IBM POWER
+  remote_switch = 2,
+  remote_unknown = 0xff,
+};
+
+enum LinkError : unsigned {
+  link_replay = 0,
+  link_recovery = 1,
+  link_crc_flit = 2,
+  link_crc_data = 3,
+};
+
+union Value {
+  double as_double;
+  int as_int;
+  unsigned as_unsigned;
+  unsigned long as_long;
+  unsigned long long as_long_long;
+  long long as_signed_long_long;
+  unsigned short as_short;
+};
+
+enum ValueType : unsigned {
+  value_double = 0,
+  value_unsigned = 1,
+  value_long = 2,
+  value_long_long = 3,
+  value_signed_long_long = 4,
+  value_int = 5,
+  value_short = 6,
+};
+
+struct FieldValue {
+  unsigned field;
+  unsigned scope;  // number of the link, for fields of a link
+  long long timestamp, latency;
+  unsigned type;  // ValueType
+  Result result;
+  Value value;
+};
+static_assert(sizeof(FieldValue) == 40 && offsetof(FieldValue, value) == 32);
+
+// Counters over all links of a GPU.
+inline constexpr unsigned field_crc_flit_total = 38;
+inline constexpr unsigned field_crc_data_total = 45;
+inline constexpr unsigned field_replay_total = 52;
+inline constexpr unsigned field_recovery_total = 59;
+// Counters of one link, from generation 5 on.
+inline constexpr unsigned field_receive_errors = 208;
+inline constexpr unsigned field_link_integrity_errors = 211;
+inline constexpr unsigned field_recovery_events = 215;
+
+// Why clocks are lower than they could be.
+inline constexpr unsigned long long clocks_power_cap = 0x4;
+inline constexpr unsigned long long clocks_hw_slowdown = 0x8;
+inline constexpr unsigned long long clocks_sw_thermal = 0x20;
+inline constexpr unsigned long long clocks_hw_thermal = 0x40;
+inline constexpr unsigned long long clocks_power_brake = 0x80;
+
+// A null pointer is a function that this NVML does not have.
+struct Functions {
+  Result (*init)() = nullptr;
+  Result (*shutdown)() = nullptr;
+  const char* (*error_string)(Result) = nullptr;
+  Result (*driver_version)(char* text, unsigned size) = nullptr;
+  Result (*count)(unsigned*) = nullptr;
+  Result (*by_index)(unsigned, Device**) = nullptr;
+  Result (*index)(Device*, unsigned*) = nullptr;
+  Result (*pci_info)(Device*, PciInfo*) = nullptr;
+  Result (*uuid)(Device*, char* text, unsigned size) = nullptr;
+  Result (*name)(Device*, char* text, unsigned size) = nullptr;
+  Result (*memory)(Device*, Memory*) = nullptr;
+  Result (*compute_capability)(Device*, int* major, int* minor) = nullptr;
+  Result (*pcie_generation)(Device*, unsigned*) = nullptr;
+  Result (*pcie_generation_max)(Device*, unsigned*) = nullptr;
+  Result (*pcie_width)(Device*, unsigned*) = nullptr;
+  Result (*pcie_width_max)(Device*, unsigned*) = nullptr;
+  Result (*pcie_replays)(Device*, unsigned*) = nullptr;
+  Result (*mig_mode)(Device*, unsigned* current, unsigned* pending) = nullptr;
+  Result (*mig_most)(Device*, unsigned*) = nullptr;
+  Result (*mig_by_index)(Device*, unsigned, Device**) = nullptr;
+  Result (*persistence)(Device*, unsigned*) = nullptr;
+  Result (*remapped_rows)(Device*, unsigned* correctable, unsigned* uncorrectable,
+                          unsigned* pending, unsigned* failed) = nullptr;
+  Result (*clocks_reasons)(Device*, unsigned long long*) = nullptr;
+  Result (*power_limit)(Device*, unsigned* milliwatts) = nullptr;
+  Result (*power_default)(Device*, unsigned* milliwatts) = nullptr;
+  Result (*fabric)(Device*, FabricInfo*) = nullptr;
+  Result (*fabric_1)(Device*, FabricInfo1*) = nullptr;
+  Result (*link_state)(Device*, unsigned link, unsigned* is_active) = nullptr;
+  Result (*link_remote_pci)(Device*, unsigned link, PciInfo*) = nullptr;
+  Result (*link_remote_type)(Device*, unsigned link, unsigned* type) = nullptr;
+  Result (*link_errors)(Device*, unsigned link, unsigned counter, unsigned long long*) = nullptr;
+  Result (*field_values)(Device*, int count, FieldValue*) = nullptr;
+};
+
+}  // namespace atoll_v1::atoll::nvml_api

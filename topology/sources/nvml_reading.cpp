@@ -1,0 +1,408 @@
+#include "sources/nvml_reading.hpp"
+
+#include <dlfcn.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <future>
+#include <initializer_list>
+#include <memory>
+#include <optional>
+#include <system_error>
+#include <thread>
+
+#include "facts.hpp"
+#include "sources/nvml_api.hpp"
+#include "sources/nvml_words.hpp"
+#include "sources/small_file.hpp"
+
+namespace atoll_v1::atoll::topology_sources {
+namespace {
+
+using nvml_api::Device;
+using nvml_api::Result;
+
+constexpr unsigned most_gpus = 1024;
+constexpr unsigned most_partitions = 64;
+
+template <class... Parameters, class... Arguments>
+Result call(Result (*function)(Parameters...), Arguments... arguments) {
+  return function == nullptr ? nvml_api::function_not_found : function(arguments...);
+}
+
+struct LibraryCloser {
+  void operator()(void* handle) const { dlclose(handle); }
+};
+using LibraryHandle = std::unique_ptr<void, LibraryCloser>;
+
+// Takes the first of several names, the newest one, that the library has.
+template <class Function>
+void find_symbol(void* library, Function& function, std::initializer_list<const char*> names) {
+  for (const char* name : names) {
+    function = reinterpret_cast<Function>(dlsym(library, name));
+    if (function != nullptr) return;
+  }
+}
+
+nvml_api::Functions find_functions(void* library) {
+  nvml_api::Functions f;
+  const auto find = [library](auto& function, std::initializer_list<const char*> names) {
+    find_symbol(library, function, names);
+  };
+  find(f.init, {"nvmlInit_v2", "nvmlInit"});
+  find(f.shutdown, {"nvmlShutdown"});
+  find(f.error_string, {"nvmlErrorString"});
+  find(f.driver_version, {"nvmlSystemGetDriverVersion"});
+  find(f.count, {"nvmlDeviceGetCount_v2", "nvmlDeviceGetCount"});
+  find(f.by_index, {"nvmlDeviceGetHandleByIndex_v2", "nvmlDeviceGetHandleByIndex"});
+  find(f.index, {"nvmlDeviceGetIndex"});
+  find(f.pci_info, {"nvmlDeviceGetPciInfo_v3", "nvmlDeviceGetPciInfo_v2", "nvmlDeviceGetPciInfo"});
+  find(f.uuid, {"nvmlDeviceGetUUID"});
+  find(f.name, {"nvmlDeviceGetName"});
+  find(f.memory, {"nvmlDeviceGetMemoryInfo"});
+  find(f.compute_capability, {"nvmlDeviceGetCudaComputeCapability"});
+  find(f.pcie_generation, {"nvmlDeviceGetCurrPcieLinkGeneration"});
+  find(f.pcie_generation_max, {"nvmlDeviceGetMaxPcieLinkGeneration"});
+  find(f.pcie_width, {"nvmlDeviceGetCurrPcieLinkWidth"});
+  find(f.pcie_width_max, {"nvmlDeviceGetMaxPcieLinkWidth"});
+  find(f.pcie_replays, {"nvmlDeviceGetPcieReplayCounter"});
+  find(f.mig_mode, {"nvmlDeviceGetMigMode"});
+  find(f.mig_most, {"nvmlDeviceGetMaxMigDeviceCount"});
+  find(f.mig_by_index, {"nvmlDeviceGetMigDeviceHandleByIndex"});
+  find(f.persistence, {"nvmlDeviceGetPersistenceMode"});
+  find(f.remapped_rows, {"nvmlDeviceGetRemappedRows"});
+  find(f.clocks_reasons,
+       {"nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons"});
+  find(f.power_limit, {"nvmlDeviceGetPowerManagementLimit"});
+  find(f.power_default, {"nvmlDeviceGetPowerManagementDefaultLimit"});
+  find(f.fabric, {"nvmlDeviceGetGpuFabricInfoV"});
+  find(f.fabric_1, {"nvmlDeviceGetGpuFabricInfo"});
+  find(f.link_state, {"nvmlDeviceGetNvLinkState"});
+  find(f.link_remote_pci,
+       {"nvmlDeviceGetNvLinkRemotePciInfo_v2", "nvmlDeviceGetNvLinkRemotePciInfo"});
+  find(f.link_remote_type, {"nvmlDeviceGetNvLinkRemoteDeviceType"});
+  find(f.link_errors, {"nvmlDeviceGetNvLinkErrorCounter"});
+  find(f.field_values, {"nvmlDeviceGetFieldValues"});
+  return f;
+}
+
+// "" for a device that is none: all ones stand for a switch that this machine cannot see.
+std::string busid(const nvml_api::PciInfo& at) {
+  if (at.bus > 0xfe || at.device > 0x1f) return "";
+  return fmt::format("{:08x}:{:02x}:{:02x}.0", at.domain, at.bus, at.device);
+}
+
+std::string_view yes_no(unsigned value) { return value != 0 ? "yes" : "no"; }
+
+std::optional<unsigned long long> count_of(const nvml_api::FieldValue& value) {
+  if (value.result != nvml_api::success) return std::nullopt;
+  switch (value.type) {
+    case nvml_api::value_unsigned:
+      return value.value.as_unsigned;
+    case nvml_api::value_long:
+      return value.value.as_long;
+    case nvml_api::value_long_long:
+      return value.value.as_long_long;
+    case nvml_api::value_signed_long_long:
+      return static_cast<unsigned long long>(std::max(0LL, value.value.as_signed_long_long));
+    case nvml_api::value_int:
+      return static_cast<unsigned long long>(std::max(0, value.value.as_int));
+    case nvml_api::value_short:
+      return value.value.as_short;
+  }
+  return std::nullopt;
+}
+
+class Reader {
+ public:
+  explicit Reader(void* library) : api_(find_functions(library)) {}
+
+  NvmlReading read() {
+    NvmlReading reading;
+    if (const Result result = call(api_.init); result != nvml_api::success) {
+      reading.failure = fmt::format("NVML: {}", explain(result));
+      return reading;
+    }
+    read_all(reading);
+    call(api_.shutdown);
+    return reading;
+  }
+
+ private:
+  // "driver not loaded (9)"
+  std::string explain(Result result) const {
+    const char* text = api_.error_string == nullptr ? nullptr : api_.error_string(result);
+    std::string words = text == nullptr ? "error" : printable(text, 200);
+    while (words.ends_with('.')) words.pop_back();
+    return fmt::format("{} ({})", without_capitals(words), result);
+  }
+
+  template <std::size_t size>
+  std::string text_of(Result (*function)(Device*, char*, unsigned), Device* device) const {
+    std::array<char, size> text{};
+    if (call(function, device, text.data(), unsigned{size - 1}) != nvml_api::success) return "";
+    return printable(std::string_view(text.data()), size);
+  }
+
+  std::optional<unsigned> number_of(Result (*function)(Device*, unsigned*), Device* device) const {
+    unsigned value = 0;
+    if (call(function, device, &value) != nvml_api::success) return std::nullopt;
+    return value;
+  }
+
+  void read_all(NvmlReading& reading) const {
+    std::array<char, nvml_api::version_size> version{};
+    if (call(api_.driver_version, version.data(), unsigned{version.size() - 1}) ==
+        nvml_api::success)
+      reading.driver_version = printable(std::string_view(version.data()), version.size());
+    unsigned count = 0;
+    if (const Result result = call(api_.count, &count); result != nvml_api::success) {
+      reading.failure = fmt::format("NVML counts no GPUs: {}", explain(result));
+      return;
+    }
+    count = std::min(count, most_gpus);
+    unsigned failures = 0;
+    Result last = nvml_api::success;
+    for (unsigned i = 0; i < count; ++i) {
+      Device* device = nullptr;
+      const Result result = call(api_.by_index, i, &device);
+      if (result == nvml_api::success) {
+        reading.gpus.push_back(read_gpu(device, i));
+      } else if (result != nvml_api::no_permission) {
+        ++failures;
+        last = result;
+      }
+    }
+    reading.all_gpus_answered = failures == 0;
+    if (failures > 0)
+      reading.remark =
+          fmt::format("{} of {} GPUs cannot be opened: {}", failures, count, explain(last));
+  }
+
+  NvmlGpu read_gpu(Device* device, unsigned number) const {
+    NvmlGpu gpu;
+    gpu.index = static_cast<int>(number_of(api_.index, device).value_or(number));
+    gpu.uuid = text_of<nvml_api::uuid_size>(api_.uuid, device);
+    gpu.model = text_of<nvml_api::name_size>(api_.name, device);
+    nvml_api::PciInfo pci{};
+    if (call(api_.pci_info, device, &pci) == nvml_api::success) {
+      gpu.busid = busid(pci);
+      set_fact(gpu.facts, fact::pci_device,
+               fmt::format("{:04x}:{:04x}", pci.pci_device_id & 0xffffU, pci.pci_device_id >> 16));
+    }
+    read_chip(device, gpu.facts);
+    read_health(device, gpu.facts);
+    read_partitions(device, gpu);
+    read_fabric(device, gpu.facts);
+    read_links(device, gpu);
+    return gpu;
+  }
+
+  void read_chip(Device* device, Facts& facts) const {
+    int major = 0, minor = 0;
+    if (call(api_.compute_capability, device, &major, &minor) == nvml_api::success)
+      set_fact(facts, fact::sm, fmt::format("{}{}", major, minor));
+    nvml_api::Memory memory{};
+    if (call(api_.memory, device, &memory) == nvml_api::success && memory.total > 0)
+      set_fact(facts, fact::memory_bytes, fmt::to_string(memory.total));
+    set_fact(facts, fact::pci_gt_s,
+             pcie_gigatransfers(number_of(api_.pcie_generation, device).value_or(0)));
+    set_fact(facts, fact::pci_gt_s_max,
+             pcie_gigatransfers(number_of(api_.pcie_generation_max, device).value_or(0)));
+    if (const auto width = number_of(api_.pcie_width, device); width.value_or(0) > 0)
+      set_fact(facts, fact::pci_width, fmt::to_string(*width));
+    if (const auto width = number_of(api_.pcie_width_max, device); width.value_or(0) > 0)
+      set_fact(facts, fact::pci_width_max, fmt::to_string(*width));
+    if (const auto replays = number_of(api_.pcie_replays, device))
+      set_fact(facts, fact::pci_replays, fmt::to_string(*replays));
+  }
+
+  void read_health(Device* device, Facts& facts) const {
+    if (const auto mode = number_of(api_.persistence, device))
+      set_fact(facts, fact::persistence, yes_no(*mode));
+    unsigned correctable = 0, uncorrectable = 0, pending = 0, failed = 0;
+    if (call(api_.remapped_rows, device, &correctable, &uncorrectable, &pending, &failed) ==
+        nvml_api::success) {
+      set_fact(facts, fact::ecc_remap_pending, yes_no(pending));
+      set_fact(facts, fact::ecc_remap_failed, yes_no(failed));
+    }
+    unsigned long long reasons = 0;
+    if (call(api_.clocks_reasons, device, &reasons) == nvml_api::success)
+      set_fact(facts, fact::throttle, throttle(reasons));
+    if (const auto milliwatts = number_of(api_.power_limit, device))
+      set_fact(facts, fact::power_limit_w, fmt::format("{:g}", *milliwatts / 1000.0));
+    if (const auto milliwatts = number_of(api_.power_default, device))
+      set_fact(facts, fact::power_default_w, fmt::format("{:g}", *milliwatts / 1000.0));
+  }
+
+  void read_partitions(Device* device, NvmlGpu& gpu) const {
+    unsigned current = 0, pending = 0;
+    if (call(api_.mig_mode, device, &current, &pending) != nvml_api::success) return;
+    set_fact(gpu.facts, fact::mig, yes_no(current));
+    if (current == 0) return;
+    const unsigned most = number_of(api_.mig_most, device).value_or(0);
+    for (unsigned i = 0; i < std::min(most, most_partitions); ++i) {
+      Device* partition = nullptr;
+      if (call(api_.mig_by_index, device, i, &partition) != nvml_api::success) continue;
+      std::string uuid = text_of<nvml_api::uuid_size>(api_.uuid, partition);
+      if (!uuid.empty()) gpu.partitions.push_back(std::move(uuid));
+    }
+  }
+
+  // Drivers refuse versions that are newer than they are.
+  std::optional<nvml_api::FabricInfo> fabric_of(Device* device) const {
+    for (const unsigned version : {nvml_api::fabric_version_3, nvml_api::fabric_version_2}) {
+      nvml_api::FabricInfo info{};
+      info.version = version;
+      if (call(api_.fabric, device, &info) == nvml_api::success) return info;
+    }
+    nvml_api::FabricInfo1 old{};
+    if (call(api_.fabric_1, device, &old) != nvml_api::success) return std::nullopt;
+    nvml_api::FabricInfo info{};
+    std::ranges::copy(old.cluster_uuid, info.cluster_uuid);
+    info.status = old.status;
+    info.clique_id = old.clique_id;
+    info.state = old.state;
+    return info;
+  }
+
+  void read_fabric(Device* device, Facts& facts) const {
+    const auto info = fabric_of(device);
+    if (!info) return;
+    set_fact(facts, fact::fabric_state, fabric_state(info->state));
+    if (info->state != nvml_api::fabric_completed) return;  // the rest has no meaning before
+    set_fact(facts, fact::fabric_status,
+             info->status == nvml_api::success ? "success" : explain(info->status));
+    set_fact(facts, fact::fabric_cluster, uuid_text(info->cluster_uuid));
+    set_fact(facts, fact::fabric_clique, fmt::to_string(info->clique_id));
+    set_fact(facts, fact::fabric_health, fabric_health(info->health_mask, info->health_summary));
+  }
+
+  void read_links(Device* device, NvmlGpu& gpu) const {
+    gpu.links_were_read = true;
+    std::vector<unsigned> active;
+    for (unsigned link = 0; link < nvml_api::most_links; ++link) {
+      unsigned state = 0;
+      const Result result = call(api_.link_state, device, link, &state);
+      // Numbers above those of the chip are "not supported" or "invalid", as the driver likes.
+      if (result == nvml_api::not_supported || result == nvml_api::invalid_argument) continue;
+      if (result != nvml_api::success) {
+        gpu.links.clear();
+        gpu.links_were_read = false;
+        return;
+      }
+      gpu.links.push_back({.is_active = state != 0});
+      if (state == 0) continue;
+      read_peer(device, link, gpu.links.back());
+      active.push_back(link);
+    }
+    if (gpu.links.empty()) return;
+    set_fact(gpu.facts, fact::nvlink_total, fmt::to_string(gpu.links.size()));
+    set_fact(gpu.facts, fact::nvlink_active, fmt::to_string(active.size()));
+    if (const auto errors = active.empty() ? std::nullopt : link_errors(device, active))
+      set_fact(gpu.facts, fact::nvlink_errors, fmt::to_string(*errors));
+  }
+
+  void read_peer(Device* device, unsigned number, NvmlLink& link) const {
+    nvml_api::PciInfo pci{};
+    if (call(api_.link_remote_pci, device, number, &pci) == nvml_api::success) {
+      link.busid = busid(pci);
+      // What is out of sight is a switch: GPUs have bus ids.
+      if (link.busid.empty()) link.peer = NvmlLink::Peer::network_switch;
+    }
+    unsigned type = nvml_api::remote_unknown;
+    if (call(api_.link_remote_type, device, number, &type) != nvml_api::success) return;
+    if (type == nvml_api::remote_gpu) link.peer = NvmlLink::Peer::gpu;
+    if (type == nvml_api::remote_switch) link.peer = NvmlLink::Peer::network_switch;
+    if (type == nvml_api::remote_processor) link.peer = NvmlLink::Peer::processor;
+  }
+
+  std::optional<unsigned long long> sum_fields(Device* device,
+                                               std::vector<nvml_api::FieldValue>& fields) const {
+    if (call(api_.field_values, device, static_cast<int>(fields.size()), fields.data()) !=
+        nvml_api::success)
+      return std::nullopt;
+    std::optional<unsigned long long> sum;
+    for (const nvml_api::FieldValue& field : fields)
+      if (const auto count = count_of(field)) sum = sum.value_or(0) + *count;
+    return sum;
+  }
+
+  static nvml_api::FieldValue field(unsigned id, unsigned scope) {
+    nvml_api::FieldValue value{};
+    value.field = id;
+    value.scope = scope;
+    value.result = nvml_api::function_not_found;
+    return value;
+  }
+
+  // One call where it can be: asking for each counter of each link takes long on eight GPUs.
+  std::optional<unsigned long long> link_errors(Device* device,
+                                                const std::vector<unsigned>& active) const {
+    std::vector<nvml_api::FieldValue> fields;
+    for (const unsigned id : {nvml_api::field_crc_flit_total, nvml_api::field_crc_data_total,
+                              nvml_api::field_replay_total, nvml_api::field_recovery_total})
+      fields.push_back(field(id, 0));
+    if (const auto sum = sum_fields(device, fields)) return sum;
+    fields.clear();
+    for (const unsigned link : active)
+      for (const unsigned id :
+           {nvml_api::field_receive_errors, nvml_api::field_link_integrity_errors,
+            nvml_api::field_recovery_events})
+        fields.push_back(field(id, link));
+    if (const auto sum = sum_fields(device, fields)) return sum;
+    std::optional<unsigned long long> sum;
+    for (const unsigned link : active)
+      for (const unsigned counter : {nvml_api::link_replay, nvml_api::link_recovery,
+                                     nvml_api::link_crc_flit, nvml_api::link_crc_data}) {
+        unsigned long long count = 0;
+        if (call(api_.link_errors, device, link, counter, &count) == nvml_api::success)
+          sum = sum.value_or(0) + count;
+      }
+    return sum;
+  }
+
+  nvml_api::Functions api_;
+};
+
+// "libnvidia-ml.so.1: cannot open shared object file: No such file or directory", without what
+// the reader knows already.
+std::string reason_of(const char* message, const std::string& library) {
+  std::string_view text = message == nullptr ? "unknown reason" : message;
+  for (const std::string_view prefix : {std::string_view(library), std::string_view(": "),
+                                        std::string_view("cannot open shared object file: ")})
+    if (text.starts_with(prefix)) text.remove_prefix(prefix.size());
+  return printable(text, 400);
+}
+
+NvmlReading read_library(const std::string& library) {
+  NvmlReading reading;
+  // It stays mapped: what it left in this thread is cleaned up when the thread ends.
+  const LibraryHandle handle(dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE));
+  if (!handle) {
+    reading.failure =
+        fmt::format("{} cannot be opened: {}", library, reason_of(dlerror(), library));
+    return reading;
+  }
+  return Reader(handle.get()).read();
+}
+
+}  // namespace
+
+NvmlReading read_nvml(const std::string& library, std::chrono::milliseconds patience) {
+  std::packaged_task<NvmlReading()> task([library] { return read_library(library); });
+  std::future<NvmlReading> answer = task.get_future();
+  try {
+    std::thread(std::move(task)).detach();
+  } catch (const std::system_error&) {  // no more threads: ask without a guard
+    return read_library(library);
+  }
+  if (answer.wait_for(patience) == std::future_status::ready) return answer.get();
+  NvmlReading reading;
+  reading.failure =
+      fmt::format("NVML: no answer within {} s", std::chrono::duration<double>(patience).count());
+  return reading;
+}
+
+}  // namespace atoll_v1::atoll::topology_sources

@@ -1,0 +1,143 @@
+// Layouts: PCI Local Bus Specification 3.0, chapter 6, for the first 256 bytes and their list of
+// capabilities; PCI Express Base Specification, chapter 7, for the extended list behind them and
+// the registers. Names and numbers are also in Linux' include/uapi/linux/pci_regs.h.
+#include "sources/pci_config.hpp"
+
+#include <array>
+#include <cstddef>
+
+namespace atoll_v1::atoll::topology_sources {
+namespace {
+
+constexpr std::size_t header_size = 64, conventional_size = 256, extended_size = 4096;
+
+constexpr std::size_t vendor_at = 0x00, status_at = 0x06, header_type_at = 0x0e, first_at = 0x34;
+constexpr unsigned status_has_capabilities = 0x10;
+constexpr unsigned capability_express = 0x10;
+constexpr unsigned capability_acs = 0x0d, capability_ats = 0x0f;  // extended
+
+constexpr std::size_t device_control_at = 8;  // in the PCI Express capability
+constexpr unsigned control_relaxed_ordering = 1U << 4;
+constexpr unsigned control_read_request_shift = 12;
+
+constexpr std::size_t acs_control_at = 6, ats_control_at = 6;
+// Request redirect, completion redirect, upstream forwarding.
+constexpr unsigned acs_redirecting = (1U << 2) | (1U << 3) | (1U << 4);
+constexpr unsigned ats_enabled = 1U << 15;
+
+unsigned little_endian(std::span<const char> bytes) {
+  unsigned value = 0;
+  for (std::size_t i = bytes.size(); i-- > 0;)
+    value = value << 8 | static_cast<unsigned char>(bytes[i]);
+  return value;
+}
+
+// The first 256 bytes at once, and what is behind them piece by piece.
+class Config {
+ public:
+  explicit Config(const ReadConfig& read) : read_(read), conventional_(read(0, start_)) {}
+
+  bool has_conventional() const { return conventional_ >= conventional_size; }
+  unsigned byte(std::size_t at) const { return little_endian(std::span(start_).subspan(at, 1)); }
+  unsigned word(std::size_t at) const { return little_endian(std::span(start_).subspan(at, 2)); }
+  // Empty where nothing can be read.
+  std::optional<unsigned> extended(std::size_t at, std::size_t bytes) const {
+    std::array<char, 4> buffer{};
+    const std::span<char> wanted = std::span(buffer).first(bytes);
+    if (at + bytes > extended_size || read_(at, wanted) < bytes) return std::nullopt;
+    return little_endian(wanted);
+  }
+
+ private:
+  const ReadConfig& read_;
+  std::array<char, conventional_size> start_{};
+  std::size_t conventional_;
+};
+
+struct Found {
+  enum class Kind {
+    found,
+    absent,
+    damaged
+  } kind;
+  std::size_t at = 0;
+};
+
+// Lists of damaged devices can point anywhere, and in circles: both walks are bounded.
+Found find_capability(const Config& config, unsigned id) {
+  constexpr int most = (conventional_size - header_size) / 4;
+  if ((config.word(status_at) & status_has_capabilities) == 0) return {Found::Kind::absent};
+  if ((config.byte(header_type_at) & 0x7fU) > 1) return {Found::Kind::absent};  // a CardBus bridge
+  std::size_t at = config.byte(first_at) & 0xfcU;
+  for (int i = 0; i < most; ++i) {
+    if (at == 0) return {Found::Kind::absent};
+    if (at < header_size) return {Found::Kind::damaged};
+    if (config.byte(at) == id) return {Found::Kind::found, at};
+    at = config.byte(at + 1) & 0xfcU;
+  }
+  return {Found::Kind::damaged};
+}
+
+Found find_extended(const Config& config, unsigned id) {
+  constexpr int most = (extended_size - conventional_size) / 4;
+  std::size_t at = conventional_size;
+  for (int i = 0; i < most; ++i) {
+    const auto header = config.extended(at, 4);
+    if (!header) return {Found::Kind::damaged};
+    if (i == 0 && (*header == 0 || *header == 0xffffffffU)) return {Found::Kind::absent};
+    if ((*header & 0xffffU) == id) return {Found::Kind::found, at};
+    at = (*header >> 20) & 0xffcU;
+    if (at == 0) return {Found::Kind::absent};
+    if (at < conventional_size) return {Found::Kind::damaged};
+  }
+  return {Found::Kind::damaged};
+}
+
+// Whether any of `bits` is set in the control word of an extended capability.
+std::optional<bool> extended_bits(const Config& config, unsigned id, std::size_t control,
+                                  unsigned bits) {
+  const Found found = find_extended(config, id);
+  switch (found.kind) {
+    case Found::Kind::found: {
+      const auto word = config.extended(found.at + control, 2);
+      return word ? std::optional<bool>((*word & bits) != 0) : std::nullopt;
+    }
+    case Found::Kind::absent:
+      return false;
+    case Found::Kind::damaged:
+      return std::nullopt;
+  }
+  return std::nullopt;
+}
+
+void read_device_control(const Config& config, PciSettings& settings) {
+  const Found express = find_capability(config, capability_express);
+  if (express.kind != Found::Kind::found || express.at + device_control_at + 2 > conventional_size)
+    return;
+  const unsigned control = config.word(express.at + device_control_at);
+  const unsigned read_request = (control >> control_read_request_shift) & 7U;
+  if (read_request <= 5) settings.max_read_request = 128U << read_request;
+  settings.relaxed_ordering = (control & control_relaxed_ordering) != 0;
+}
+
+}  // namespace
+
+PciSettings read_pci_settings(const ReadConfig& read, std::uintmax_t size) {
+  const Config config(read);
+  PciSettings settings;
+  const bool has_extended = size > conventional_size;
+  // Without rights the kernel shows the header alone.
+  settings.is_cut = !config.has_conventional() ||
+                    (has_extended && !config.extended(conventional_size, 4).has_value());
+  if (!config.has_conventional() || config.word(vendor_at) == 0xffffU) return settings;
+  read_device_control(config, settings);
+  if (settings.is_cut) return settings;
+  // A device of 256 bytes has no extended capabilities.
+  settings.acs_redirects =
+      has_extended ? extended_bits(config, capability_acs, acs_control_at, acs_redirecting) : false;
+  settings.ats =
+      has_extended ? extended_bits(config, capability_ats, ats_control_at, ats_enabled) : false;
+  return settings;
+}
+
+}  // namespace atoll_v1::atoll::topology_sources

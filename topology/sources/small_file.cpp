@@ -1,0 +1,122 @@
+#include "sources/small_file.hpp"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cctype>
+#include <cerrno>
+#include <charconv>
+
+#include "wording.hpp"
+
+namespace atoll_v1::atoll::topology_sources {
+namespace {
+
+constexpr std::size_t longest_line = 1024;
+constexpr std::size_t most_entries = 4096;
+
+}  // namespace
+
+// A pipe or a device in the place of a file must not be waited for.
+SmallFile::SmallFile(const std::filesystem::path& path)
+    : descriptor_(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY)) {
+  struct stat about {};
+  if (descriptor_ < 0) return;
+  if (fstat(descriptor_, &about) == 0 && S_ISREG(about.st_mode)) {
+    size_ = static_cast<std::uintmax_t>(about.st_size);
+    return;
+  }
+  close(descriptor_);
+  descriptor_ = -1;
+}
+
+SmallFile::~SmallFile() {
+  if (descriptor_ >= 0) close(descriptor_);
+}
+
+std::optional<std::size_t> SmallFile::read_at(std::size_t offset, std::span<char> bytes) const {
+  std::size_t done = 0;
+  while (is_open() && done < bytes.size()) {
+    const ssize_t got = pread(descriptor_, bytes.data() + done, bytes.size() - done,
+                              static_cast<off_t>(offset + done));
+    if (got < 0 && errno == EINTR) continue;
+    // Some drivers answer with an error, which does not undo what came before.
+    if (got < 0 && done == 0) return std::nullopt;
+    if (got <= 0) break;
+    done += static_cast<std::size_t>(got);
+  }
+  if (!is_open()) return std::nullopt;
+  return done;
+}
+
+std::optional<std::string> read_start(const std::filesystem::path& path, std::size_t limit) {
+  const SmallFile file(path);
+  std::string bytes;
+  while (bytes.size() < limit) {
+    const std::size_t before = bytes.size();
+    const std::size_t step = std::min<std::size_t>(limit - before, 4096);
+    bytes.resize(before + step);
+    const auto got = file.read_at(before, std::span(bytes).subspan(before));
+    if (!got && before == 0) return std::nullopt;
+    bytes.resize(before + got.value_or(0));
+    if (got.value_or(0) < step) break;
+  }
+  return bytes;
+}
+
+std::string first_line(const std::filesystem::path& path) {
+  const std::optional<std::string> start = read_start(path, longest_line);
+  if (!start) return "";
+  const std::string_view line = std::string_view(*start).substr(0, start->find('\n'));
+  return printable(trimmed(line), longest_line);
+}
+
+std::optional<long long> read_number(const std::filesystem::path& path) {
+  const std::string line = first_line(path);
+  std::string_view text = line;
+  int base = 10;
+  if (text.starts_with("0x") || text.starts_with("0X")) {
+    text.remove_prefix(2);
+    base = 16;
+  }
+  long long value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value, base);
+  if (text.empty() || error != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  return value;
+}
+
+std::vector<std::string> entries(const std::filesystem::path& folder) {
+  std::vector<std::string> names;
+  std::error_code error;
+  std::filesystem::directory_iterator at(folder, error);
+  for (; !error && at != std::filesystem::directory_iterator() && names.size() < most_entries;
+       at.increment(error))
+    names.push_back(at->path().filename().string());
+  std::ranges::sort(names, natural_less);
+  return names;
+}
+
+std::string printable(std::string_view text, std::size_t limit) {
+  std::string shown(text.substr(0, limit));
+  std::ranges::replace_if(
+      shown, [](unsigned char c) { return c < 0x20 || c > 0x7e; }, '?');
+  return shown;
+}
+
+std::string_view trimmed(std::string_view text) noexcept {
+  constexpr std::string_view blank = " \t\r\n";
+  const auto begin = text.find_first_not_of(blank);
+  if (begin == std::string_view::npos) return {};
+  return text.substr(begin, text.find_last_not_of(blank) - begin + 1);
+}
+
+std::string lower_case(std::string_view text) {
+  std::string lower(text);
+  std::ranges::transform(lower, lower.begin(),
+                         [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  return lower;
+}
+
+}  // namespace atoll_v1::atoll::topology_sources
