@@ -6,7 +6,9 @@
 //   1. nearest: the NICs at the least distance, whatever their state;
 //   2. candidates: the eligible NICs at their least distance, the fastest of them;
 //   3. GPUs of a host with the same candidates share them out: in blocks when there are at least as
-//      many NICs as GPUs, else several GPUs on one NIC.
+//      many NICs as GPUs, else several GPUs on one NIC;
+//   4. a GPU whose own NICs are down takes one of its candidates, the one with the fewest users, so
+//      that it disturbs its neighbours least.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -16,9 +18,11 @@
 #include <tuple>
 #include <unordered_map>
 
+#include "affinity.hpp"
 #include "atoll/topology.hpp"
 #include "facts.hpp"
 #include "path_level.hpp"
+#include "pcie_rate.hpp"
 #include "wording.hpp"
 
 namespace atoll_v1::atoll {
@@ -49,22 +53,41 @@ std::string names_of(const Nics& nics) {
   return enumerate(names);
 }
 
-// Rates count more than numbers; where no rate is known, numbers decide.
-Nics eligible_of(const Nics& nics) {
-  std::map<std::pair<bool, std::string>, std::tuple<double, std::size_t, Nics>> fabrics;
+int layer_rank(const TopologyNic& nic) {
+  if (!is_rdma(nic)) return 0;
+  return nic.layer == "ethernet" ? 1 : nic.layer.empty() ? 2 : 3;
+}
+
+}  // namespace
+
+// Where all rates are known they decide, so that a slow InfiniBand port for storage does not win
+// over eight of RoCE. Elsewhere InfiniBand and its like go before Ethernet, then numbers decide.
+std::vector<const TopologyNic*> eligible_nics(const std::vector<const TopologyNic*>& nics) {
+  struct Fabric {
+    int rank = 0;
+    double rate = 0;
+    Nics members = {};
+  };
+  std::map<std::pair<int, std::string>, Fabric> fabrics;
+  bool all_known = true;
   for (const TopologyNic* nic : nics) {
     if (!may_be_active(*nic)) continue;
-    auto& [rate, count, members] = fabrics[{is_rdma(*nic), nic->layer}];
-    rate += nic->rate_gbit_s.value_or(0);
-    ++count;
-    members.push_back(nic);
+    Fabric& fabric = fabrics[{layer_rank(*nic), nic->layer}];
+    fabric.rank = layer_rank(*nic);
+    fabric.rate += nic->rate_gbit_s.value_or(0);
+    fabric.members.push_back(nic);
+    all_known = all_known && nic->rate_gbit_s.has_value();
   }
-  const auto best = std::ranges::max_element(fabrics, {}, [](const auto& fabric) {
-    const auto& [rate, count, members] = fabric.second;
-    return std::tuple{fabric.first.first, rate, count};
+  const auto best = std::ranges::max_element(fabrics, {}, [&](const auto& entry) {
+    const Fabric& fabric = entry.second;
+    const bool is_rdma_fabric = fabric.rank > 0;
+    return std::tuple{is_rdma_fabric, all_known ? fabric.rate : 0, fabric.rank, fabric.rate,
+                      fabric.members.size()};
   });
-  return best == fabrics.end() ? Nics() : std::get<Nics>(best->second);
+  return best == fabrics.end() ? Nics() : best->second.members;
 }
+
+namespace {
 
 struct Nearest {
   Nics nics;
@@ -105,6 +128,13 @@ struct Choice {
   Nearest nearest;
   Nearest candidates;
 };
+
+// Its own NICs are down, and farther ones stand in.
+bool is_displaced(const Choice& choice) {
+  return choice.candidates.level != choice.nearest.level &&
+         std::ranges::any_of(choice.nearest.nics,
+                             [](const TopologyNic* nic) { return !may_be_active(*nic); });
+}
 
 std::string spread_text(const Choice& choice, const Nics& use, std::size_t users) {
   const Nics& all = choice.candidates.nics;
@@ -152,7 +182,7 @@ void choose(const PathLevels& levels, const Topology& topology,
     return natural_less(a->name, b->name);
   });
   std::erase_if(nics, [](const TopologyNic* nic) { return nic->is_virtual; });
-  const Nics eligible = eligible_of(nics);
+  const Nics eligible = eligible_nics(nics);
   std::vector<Choice> choices;
   std::map<Nics, std::size_t> users;
   for (const std::size_t gpu : gpus) {
@@ -160,30 +190,34 @@ void choose(const PathLevels& levels, const Topology& topology,
                   nearest_of(levels, topology.gpus[gpu], eligible)};
     if (!choice.candidates.level) choice.candidates.nics = eligible;
     choice.candidates.nics = fastest_of(choice.candidates.nics);
-    ++users[choice.candidates.nics];
+    if (!is_displaced(choice)) ++users[choice.candidates.nics];
     choices.push_back(std::move(choice));
   }
   std::map<Nics, std::size_t> placed;
-  for (const Choice& choice : choices) {
-    const Nics& candidates = choice.candidates.nics;
-    const std::size_t sharing = users[candidates];
-    const Nics use =
-        candidates.empty() ? Nics() : share_of(candidates, placed[candidates]++, sharing);
-    result[choice.gpu] = {.gpu = topology.gpus[choice.gpu].id,
-                          .nearest = ids_of(choice.nearest.nics),
-                          .use = ids_of(use),
-                          .level = choice.nearest.level,
-                          .why = explain(choice, use, sharing)};
-  }
+  std::map<const TopologyNic*, std::size_t> load;
+  for (const bool displaced : {false, true})
+    for (const Choice& choice : choices) {
+      if (is_displaced(choice) != displaced) continue;
+      const Nics& candidates = choice.candidates.nics;
+      Nics use;
+      if (displaced && !candidates.empty())
+        use = {*std::ranges::min_element(candidates, {}, [&](auto* nic) { return load[nic]; })};
+      else if (!candidates.empty())
+        use = share_of(candidates, placed[candidates]++, users[candidates]);
+      for (const TopologyNic* nic : use) ++load[nic];
+      result[choice.gpu] = {.gpu = topology.gpus[choice.gpu].id,
+                            .nearest = ids_of(choice.nearest.nics),
+                            .use = ids_of(use),
+                            .level = choice.nearest.level,
+                            .why = explain(choice, use, displaced ? 1 : users[candidates])};
+    }
 }
 
-// GB/s of one PCIe link: 8b/10b below 8 GT/s, 128b/130b up to 32, FLIT mode (about 94.6 %, the
-// PCI-SIG's figure for 64 GT/s: 121 GB/s at x16) beyond.
-std::optional<double> pcie_gbyte_s(const Facts& facts) {
+// NICs do not train down when they are idle, so that the present speed is the real one.
+std::optional<double> nic_pcie_gbyte_s(const Facts& facts) {
   const auto rate = number_fact(facts, fact::pci_gt_s), width = number_fact(facts, fact::pci_width);
   if (!rate || !width || *rate <= 0 || *width <= 0) return number_fact(facts, fact::pci_gbyte_s);
-  const double payload = *rate < 8 ? 0.8 : *rate < 64 ? 128.0 / 130 : 0.946;
-  return *rate * *width * payload / 8;
+  return pcie_gbyte_s(*rate, *width);
 }
 
 // What one adapter carries over all its ports, by PCI device: NVIDIA's data sheets.
@@ -241,7 +275,7 @@ std::vector<std::optional<double>> usable_gbyte_s(const Topology& topology) {
     if (const auto adapter = adapter_gbit_s(nic.facts))
       limit(*adapter / 8 / share(on_adapter, nic.adapter));
     // A virtual machine shows emulated links that say nothing of the real ones.
-    if (const auto pcie = pcie_gbyte_s(nic.facts); pcie && !emulated[nic.host])
+    if (const auto pcie = nic_pcie_gbyte_s(nic.facts); pcie && !emulated[nic.host])
       limit(*pcie / share(on_slot, slot_of(nic.busid)));
     usable.push_back(least);
   }

@@ -42,6 +42,7 @@ class Flattened {
     for (const TopologyGpu& gpu : topology.gpus) add_gpu(gpu);
     for (const TopologyNic& nic : topology.nics) add_nic(nic);
     for (const TopologyLink& link : topology.links) add_link(link);
+    for (const TopologyPath& path : topology.paths) add_path(path);
     const auto islands = find_islands(topology);
     for (const Island& island : islands) add_island(island);
   }
@@ -74,6 +75,7 @@ class Flattened {
     add(members, "UUID", gpu.uuid);
     add(members, "model", gpu.model);
     add(members, "NUMA node", gpu.numa);
+    add(members, "package", gpu.package);
     add(members, "PCI path", gpu.pci_path);
     members["partitions"] = std::to_string(gpu.partitions.size());
     add_facts(gpu.facts, members);
@@ -87,6 +89,8 @@ class Flattened {
     add(members, "state", nic.state);
     if (nic.rate_gbit_s) members["Gbit/s"] = fmt::format("{:g}", *nic.rate_gbit_s);
     add(members, "NUMA node", nic.numa);
+    add(members, "package", nic.package);
+    if (nic.is_virtual) members["virtual"] = "yes";
     add(members, "PCI path", nic.pci_path);
     add_facts(nic.facts, members);
   }
@@ -98,6 +102,13 @@ class Flattened {
     const auto counted = members.find("links");
     const int before = counted == members.end() ? 0 : std::stoi(counted->second);
     members["links"] = std::to_string(before + link.count);
+    if (link.gbyte_s) members["GB/s"] = fmt::format("{:.6g}", *link.gbyte_s);
+  }
+
+  void add_path(const TopologyPath& path) {
+    std::string a = shared(path.a), b = shared(path.b);
+    if (b < a) std::swap(a, b);
+    things_[fmt::format("{} - {} (path)", a, b)]["level"] = name(path.level);
   }
 
   void add_island(const Island& island) {
@@ -151,6 +162,7 @@ std::vector<std::string> diff(const Topology& a, const Topology& b) {
   }
   for (const auto& [thing, members] : flat_b.things())
     if (!flat_a.things().contains(thing)) lines.push_back("+ " + thing);
+  for (std::string& line : lines) line = printable(line);
   return lines;
 }
 

@@ -22,14 +22,14 @@ constexpr std::array models{
     GpuModel{"B200", possible, 5, 18, 50},
     GpuModel{"B100", possible, 5, 18, 50},
     GpuModel{"RTX PRO", never},
-    // Hopper: 18 links of 25 GB/s; PCIe cards reach 12 over bridges.
+    // Hopper: 18 links of 25 GB/s, 8 on the H800; PCIe cards reach 12 over bridges.
     GpuModel{"H100 PCIe", possible, 4, 12, 25},
     GpuModel{"H100 NVL", possible, 4, 12, 25},
     GpuModel{"H200 NVL", possible, 4, 18, 25},
     GpuModel{"GH200", possible, 4, 18, 25},
     GpuModel{"H100", possible, 4, 18, 25},
     GpuModel{"H200", possible, 4, 18, 25},
-    GpuModel{"H800", possible, 4, 16, 25},
+    GpuModel{"H800", possible, 4, 8, 25},
     GpuModel{"H20", possible, 4, 18, 25},
     // Ada: none has NVLink.
     GpuModel{"L40S", never},
@@ -38,7 +38,11 @@ constexpr std::array models{
     GpuModel{"NVIDIA L4", never},
     GpuModel{"NVIDIA L2", never},
     GpuModel{"Ada Generation", never},
-    GpuModel{"RTX 50", never},
+    GpuModel{"RTX 5090", never},
+    GpuModel{"RTX 5080", never},
+    GpuModel{"RTX 5070", never},
+    GpuModel{"RTX 5060", never},
+    GpuModel{"RTX 5050", never},
     GpuModel{"RTX 40", never},
     // Ampere: 12 links of 25 GB/s, 8 on the A800, 4 on A30 and the graphics cards.
     GpuModel{"A100", possible, 3, 12, 25},

@@ -18,8 +18,8 @@ enum class LinkKind {
 struct GpuModel {
   std::string_view word;  // occurs in the name that the driver gives
   LinkKind kind = LinkKind::possible;
-  int generation = 0;      // of NVLink; 0: none, or xGMI
-  int links = 0;           // per GPU
+  int generation = 0;       // of NVLink; 0: none, or xGMI
+  int links = 0;            // per GPU
   double link_gbyte_s = 0;  // payload of one link in one direction
 };
 
@@ -29,6 +29,11 @@ const GpuModel* find_gpu_model(std::string_view model) noexcept;
 const GpuModel* find_gpu_model(const TopologyGpu& gpu) noexcept;
 // "NVIDIA H100 SXM" for "10de:2330"; "" unknown.
 std::string_view model_of_pci_device(std::string_view device) noexcept;
+
+// `nvidia-smi topo -m` shows the links of a GPU to its switches as if they led to each peer. Where
+// the direct links of a GPU are more than its model has, those that hang together hang on a switch,
+// each with as many links as its best pair shows.
+void show_hidden_switches(Topology& topology);
 
 // Gives rates to links that have a count and no rate, where the model of an end is known.
 void fill_link_rates(Topology& topology);

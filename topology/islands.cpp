@@ -7,8 +7,8 @@
 //      in no matrix, but they exist;
 //   3. GPUs, on any hosts, whose NVLink fabric is completed under one cluster UUID and clique, and
 //      GPUs of one xGMI hive: what the driver says of a fabric that no single host can see.
-// A GPU without an edge is alone when its host's links are known or its model has no connector, and
-// shares one island of state "unknown" with the host's other GPUs when nothing is known.
+// A GPU without an edge is alone when all links of its host are known or its model has no connector,
+// and shares one island of state "unknown" with the host's other such GPUs when not.
 #include <algorithm>
 #include <limits>
 #include <map>
@@ -72,13 +72,17 @@ bool all_alike(const std::vector<Sum>& sums) {
 // The name of the fabric that the driver of a GPU reports, across hosts; "" none.
 std::string reported_fabric(const TopologyGpu& gpu) {
   const std::string_view hive = get_fact(gpu.facts, fact::xgmi_hive);
-  if (hive.find_first_not_of("0x") != std::string_view::npos) return "xgmi " + std::string(hive);
+  // A hive is a number of its host's driver.
+  if (hive.find_first_not_of("0x") != std::string_view::npos)
+    return "xgmi " + std::string(hive) + ' ' + gpu.host;
   const std::string_view cluster = get_fact(gpu.facts, fact::fabric_cluster);
-  if (get_fact(gpu.facts, fact::fabric_state) != "completed" ||
-      cluster.find_first_not_of("0-") == std::string_view::npos)
+  const std::string_view clique = get_fact(gpu.facts, fact::fabric_clique);
+  const std::string_view status = get_fact(gpu.facts, fact::fabric_status);
+  const bool completed = get_fact(gpu.facts, fact::fabric_state) == "completed" &&
+                         (status.empty() || status == "success" || status == "Success");
+  if (!completed || clique.empty() || cluster.find_first_not_of("0-") == std::string_view::npos)
     return "";
-  return "nvlink " + std::string(cluster) + ' ' +
-         std::string(get_fact(gpu.facts, fact::fabric_clique));
+  return "nvlink " + std::string(cluster) + ' ' + std::string(clique);
 }
 
 bool cannot_have_links(const TopologyGpu& gpu) {
@@ -99,6 +103,8 @@ class IslandFinder {
   }
 
   std::vector<Island> find() {
+    has_link_.resize(topology_.gpus.size());
+    has_unseen_.resize(topology_.gpus.size());
     join_links();
     join_reported();
     join_unknown();
@@ -148,11 +154,15 @@ class IslandFinder {
 
   void join_links() {
     for (const TopologyLink& link : topology_.links) {
+      if (link.type == "nvlink_unseen")
+        for (const std::string* end : {&link.a, &link.b})
+          if (const int gpu = gpu_number(*end); gpu != no_gpu)
+            has_unseen_[static_cast<std::size_t>(gpu)] = true;
       if (!is_fast(link.type) || link.a == link.b) continue;
       sets_.join(node(link.a), node(link.b));
       for (const std::string* end : {&link.a, &link.b})
         if (const int gpu = gpu_number(*end); gpu != no_gpu)
-          hosts_with_links_.insert(gpu_at(gpu).host);
+          has_link_[static_cast<std::size_t>(gpu)] = true;
     }
   }
 
@@ -167,16 +177,13 @@ class IslandFinder {
     }
   }
 
-  IslandState links_of(const std::string& host) const {
-    if (hosts_with_links_.contains(host)) return IslandState::known;
-    const std::size_t number = host_number(host);
-    return number < topology_.hosts.size() ? topology_.hosts[number].gpu_links
-                                           : IslandState::unknown;
-  }
-
+  // Without a link in sight, on a host of which no source says that it showed all of them.
   bool is_unknown(std::size_t gpu) const {
-    return reported_[gpu].empty() && links_of(topology_.gpus[gpu].host) == IslandState::unknown &&
-           !cannot_have_links(topology_.gpus[gpu]);
+    if (has_link_[gpu] || !reported_[gpu].empty() || cannot_have_links(topology_.gpus[gpu]))
+      return false;
+    const std::size_t number = host_number(topology_.gpus[gpu].host);
+    return has_unseen_[gpu] || number >= topology_.hosts.size() ||
+           topology_.hosts[number].gpu_links == IslandState::unknown;
   }
 
   void join_unknown() {
@@ -269,7 +276,8 @@ class IslandFinder {
   // The keys are texts of the topology.
   std::unordered_map<std::string_view, std::size_t> host_numbers_, gpu_numbers_;
   std::unordered_map<std::string_view, int> switches_;
-  std::unordered_set<std::string_view> hosts_with_links_;
+  // Per GPU: links to what the topology lists, links to GPUs that it does not.
+  std::vector<bool> has_link_, has_unseen_;
   std::vector<std::string> reported_;  // per GPU
   std::unordered_map<int, std::vector<const TopologyLink*>> links_of_set_;
   std::vector<Found> found_;

@@ -1,19 +1,36 @@
 // Rails: the NICs that hang on one leaf switch, and the GPUs that use them.
 //
 // Where a fabric file names the leaves, a rail is a leaf. Elsewhere the rule of rail-optimised
-// clusters is assumed: equal positions of all hosts share a leaf. A position is a distinct set of
-// NICs that some GPU uses, counted in the order of the GPUs; on machines without GPUs, a NIC.
+// clusters is assumed: equal positions of all hosts share a leaf. The *home* of a GPU are the NICs
+// that it would use if all ports were up; a *position* is a distinct home, counted in the order of
+// the GPUs; on machines without GPUs, a NIC. The host with the most positions gives its NICs' names
+// to them, and the NICs of other hosts go by these names where they share any, so that a port that is
+// down or a GPU that is lost moves no other port to another rail.
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <map>
 #include <set>
 #include <unordered_map>
 
+#include "affinity.hpp"
 #include "atoll/topology.hpp"
 #include "facts.hpp"
 #include "wording.hpp"
 
 namespace atoll_v1::atoll {
 namespace {
+
+// The homes of one host, and the position of each of its NICs by the NIC's name ("/mlx5_0").
+struct Names {
+  std::map<std::vector<std::string>, std::size_t> homes;
+  std::map<std::string, std::size_t, std::less<>> positions;
+
+  void add(const std::vector<std::string>& home, std::string_view host) {
+    const auto [at, is_new] = homes.try_emplace(home, homes.size());
+    for (const std::string& nic : home) positions.try_emplace(nic.substr(host.size()), at->second);
+  }
+};
 
 class RailFinder {
  public:
@@ -25,22 +42,27 @@ class RailFinder {
   }
 
   void add_gpus(const std::vector<Affinity>& affinity) {
-    for (std::size_t i = 0; i < affinity.size(); ++i) {
-      const Affinity& one = affinity[i];
-      if (one.use.empty()) continue;
-      add(topology_.gpus[i].host, one.use, &one.gpu);
-    }
+    place_homes(affinity);
+    for (std::size_t i = 0; i < affinity.size(); ++i)
+      for (const std::string& nic : affinity[i].use) {
+        Rail& rail = rail_of(topology_.gpus[i].host, nic);
+        if (placed_.insert(nic).second) rail.nics.push_back(nic);
+        if (rail.gpus.empty() || rail.gpus.back() != affinity[i].gpu)
+          rail.gpus.push_back(affinity[i].gpu);
+      }
   }
 
   // The NICs of a machine of CPUs.
   void add_nics() {
     std::map<std::string_view, std::vector<const TopologyNic*>> by_host;
-    for (const TopologyNic& nic : topology_.nics)
-      if (!nic.is_virtual && (nic.state.empty() || nic.state == "active"))
-        by_host[nic.host].push_back(&nic);
-    for (auto& [host, nics] : by_host) {
+    for (const TopologyNic& nic : topology_.nics) by_host[nic.host].push_back(&nic);
+    for (auto& [host, all] : by_host) {
+      std::vector<const TopologyNic*> nics = eligible_nics(all);
       std::ranges::sort(nics, natural_less, &TopologyNic::name);
-      for (const TopologyNic* nic : nics) add(nic->host, {nic->id}, nullptr);
+      for (std::size_t i = 0; i < nics.size(); ++i) {
+        positions_[nics[i]->id] = i;
+        rail_of(nics[i]->host, nics[i]->id).nics.push_back(nics[i]->id);
+      }
     }
   }
 
@@ -50,41 +72,66 @@ class RailFinder {
   }
 
  private:
-  void add(const std::string& host, const std::vector<std::string>& nics, const std::string* gpu) {
-    std::set<std::size_t> joined;
-    for (const std::string& nic : nics) joined.insert(rail_of(host, nics, nic));
-    for (const std::size_t rail : joined) {
-      for (const std::string& nic : nics)
-        if (rail_of(host, nics, nic) == rail && placed_.insert(nic).second)
-          rails_[rail].nics.push_back(nic);
-      if (gpu != nullptr) rails_[rail].gpus.push_back(*gpu);
+  void place_homes(const std::vector<Affinity>& affinity) {
+    const bool all_up = std::ranges::all_of(topology_.nics, [](const TopologyNic& nic) {
+      return nic.is_virtual || nic.state.empty() || nic.state == "active";
+    });
+    std::vector<Affinity> homes;
+    if (!all_up) {
+      Topology repaired;
+      repaired.gpus = topology_.gpus;
+      repaired.nics = topology_.nics;
+      repaired.paths = topology_.paths;
+      for (TopologyNic& nic : repaired.nics) nic.state = "active";
+      homes = find_affinity(repaired);
+    }
+    std::map<std::string_view, std::vector<std::size_t>> gpus;  // of hosts, in their own order
+    for (std::size_t i = 0; i < affinity.size(); ++i) gpus[topology_.gpus[i].host].push_back(i);
+    std::map<std::string_view, Names> of_hosts;
+    const Names* reference = nullptr;
+    for (auto& [host, members] : gpus) {
+      std::ranges::stable_sort(members, {}, [&](std::size_t i) { return topology_.gpus[i].index; });
+      Names& names = of_hosts[host];
+      for (const std::size_t i : members) names.add(all_up ? affinity[i].use : homes[i].use, host);
+      if (reference == nullptr || names.homes.size() > reference->homes.size()) reference = &names;
+    }
+    for (const auto& [host, names] : of_hosts) {
+      const bool shares = std::ranges::any_of(names.positions, [&](const auto& entry) {
+        return reference->positions.contains(entry.first);
+      });
+      for (const auto& [nic, position] : names.positions) {
+        const auto known = reference->positions.find(nic);
+        if (!shares)
+          positions_[fmt::format("{}{}", host, nic)] = position;
+        else if (known != reference->positions.end())
+          positions_[fmt::format("{}{}", host, nic)] = known->second;
+      }
     }
   }
 
-  // By leaf where it is known, else by the position of the set in the host.
-  std::size_t rail_of(const std::string& host, const std::vector<std::string>& nics,
-                      const std::string& nic) {
+  // By leaf where it is known, else by position. A NIC that is nobody's home has a rail of its own.
+  Rail& rail_of(const std::string& host, const std::string& nic) {
     const auto leaf = leaves_.find(nic);
+    const auto position = positions_.find(nic);
     std::string key;
-    if (leaf != leaves_.end()) {
+    if (leaf != leaves_.end())
       key = "leaf " + std::string(leaf->second);
-    } else {
-      auto& positions = positions_[host];
-      const auto [at, is_new] = positions.try_emplace(nics, positions.size());
-      key = "position " + std::to_string(at->second);
-    }
+    else if (position != positions_.end())
+      key = "position " + std::to_string(position->second);
+    else
+      key = "name " + nic.substr(std::min(nic.size(), host.size()));
     const auto [at, is_new] = numbers_.try_emplace(key, rails_.size());
     if (is_new)
       rails_.push_back({.index = 0,
                         .nics = {},
                         .gpus = {},
                         .evidence = leaf != leaves_.end() ? "fabric" : "assumed"});
-    return at->second;
+    return rails_[at->second];
   }
 
   const Topology& topology_;
   std::unordered_map<std::string_view, std::string_view> leaves_;
-  std::unordered_map<std::string_view, std::map<std::vector<std::string>, std::size_t>> positions_;
+  std::unordered_map<std::string, std::size_t> positions_;  // of NICs
   std::map<std::string, std::size_t> numbers_;
   std::set<std::string> placed_;
   std::vector<Rail> rails_;

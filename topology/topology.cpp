@@ -81,6 +81,7 @@ Topology read_text(std::string_view text, const std::string& origin) {
   for (const auto* source : text_sources)
     if (source->recognises(text)) {
       Topology topology = source->read(text, origin);
+      show_hidden_switches(topology);
       fill_link_rates(topology);
       return topology;
     }
@@ -96,9 +97,9 @@ Topology read_text(std::string_view text, const std::string& origin) {
 Topology load_one(const std::string& what) {
   if (!std::filesystem::exists(what) && what.find('/') == std::string::npos) try {
       return catalog_cluster(what);
-    } catch (const Error&) {
-      throw Error(ErrorCode::not_found,
-                  fmt::format("{}: neither a file nor a machine of the catalog", what));
+    } catch (const Error& error) {
+      throw Error(error.code(), fmt::format("{}: neither a file nor a machine of the catalog: {}",
+                                            what, error.what()));
     }
   return read_text(read_file(what), what);
 }
@@ -106,8 +107,8 @@ Topology load_one(const std::string& what) {
 // "NAME=FILE,FILE..."; a file whose own name has a '=' is taken as that.
 bool is_views(const std::string& what) {
   const auto equals = what.find('=');
-  return equals != std::string::npos && equals > 0 &&
-         what.find('/') > equals && !std::filesystem::exists(what);
+  return equals != std::string::npos && equals > 0 && what.find('/') > equals &&
+         !std::filesystem::exists(what);
 }
 
 Topology load_views(const std::string& what) {

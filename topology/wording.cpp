@@ -72,6 +72,13 @@ std::string enumerate(std::span<const std::string> words, std::size_t most) {
   return text;
 }
 
+std::string printable(std::string_view text) {
+  std::string shown(text);
+  std::ranges::replace_if(
+      shown, [](unsigned char c) { return c < 0x20 || c == 0x7f; }, '?');
+  return shown;
+}
+
 std::string_view fabric_name(std::string_view fabric) noexcept {
   if (fabric == "nvlink") return "NVLink";
   if (fabric == "xgmi") return "xGMI";
@@ -88,13 +95,13 @@ DisplayNames::DisplayNames(const Topology& topology) {
 
 std::string DisplayNames::host(const std::string& id) const {
   const auto found = hosts_.find(id);
-  return found == hosts_.end() ? id : found->second;
+  return printable(found == hosts_.end() ? id : found->second);
 }
 
 std::string DisplayNames::device(const std::string& id) const {
   const auto slash = id.rfind('/');
-  if (slash == std::string::npos) return id;
-  return host(id.substr(0, slash)) + id.substr(slash);
+  if (slash == std::string::npos) return printable(id);
+  return host(id.substr(0, slash)) + printable(id.substr(slash));
 }
 
 std::string DisplayNames::gpus(std::span<const std::string> ids, std::size_t most) const {
@@ -107,9 +114,16 @@ std::string DisplayNames::gpus(std::span<const std::string> ids, std::size_t mos
     if (number >= 0) groups.back().second.push_back(number);
   }
   std::string text;
-  for (std::size_t i = 0; i < std::min(groups.size(), most); ++i)
-    text +=
-        fmt::format("{}{}{}", i == 0 ? "" : ", ", groups[i].first, number_ranges(groups[i].second));
+  for (std::size_t i = 0; i < std::min(groups.size(), most); ++i) {
+    const auto& [stem, numbers] = groups[i];
+    // "node/gpu0-2, gpu5": a bare number behind a comma could be anything.
+    const std::string word = stem.substr(stem.rfind('/') + 1);
+    std::string ranges = number_ranges(numbers);
+    for (auto comma = ranges.find(", "); comma != std::string::npos;
+         comma = ranges.find(", ", comma + 2))
+      ranges.insert(comma + 2, word);
+    text += fmt::format("{}{}{}", i == 0 ? "" : ", ", stem, ranges);
+  }
   if (groups.size() > most) text += fmt::format(" and {} more", groups.size() - most);
   return text;
 }

@@ -22,6 +22,9 @@ bool natural_less(std::string_view a, std::string_view b) noexcept;
 // "a", "a and b", "a, b and c"; of more than `most` a count of the rest.
 std::string enumerate(std::span<const std::string> words, std::size_t most = 8);
 
+// For a terminal: bytes that could steer it are '?'. Names come from files and devices.
+std::string printable(std::string_view text);
+
 // "nvlink" -> "NVLink"
 std::string_view fabric_name(std::string_view fabric) noexcept;
 

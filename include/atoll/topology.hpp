@@ -190,9 +190,13 @@ struct CatalogEntry {
 };
 std::vector<CatalogEntry> catalog();  // by name
 
-// Topologies of different hosts, or of a host again: hosts, GPUs and NICs that occur in several
+// Topologies of one job, where a host may occur in several: hosts, GPUs and NICs that occur in several
 // parts (same id) are taken once, from the first.
 Topology merge(const std::vector<Topology>& parts);
+
+// Topologies of different hosts. A host whose id an earlier part has is another machine, and gets a
+// number behind its id and name: "node", "node-2".
+Topology join_hosts(std::vector<Topology> parts);
 
 // Several views of one host, the most trusted first. Devices are matched by bus id, then by index
 // (GPUs) or name (NICs). What a view lacks is taken from the next one; what it contradicts is a

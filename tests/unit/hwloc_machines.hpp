@@ -102,8 +102,8 @@ struct XmlMachine {
 inline std::string pci(int number, const std::string& type, const std::string& inner,
                        const std::string& attributes = R"(pci_link_speed="0.0")") {
   return fmt::format(
-      R"(<object type="PCIDev" gp_index="{}" pci_busid="0000:{:02x}:00.0" pci_type="{}" {}>{}</object>
-)",
+      "<object type=\"PCIDev\" gp_index=\"{}\" pci_busid=\"0000:{:02x}:00.0\" pci_type=\"{}\" {}>"
+      "{}</object>\n",
       100 + number, number, type, attributes, inner);
 }
 

@@ -148,6 +148,26 @@ TEST_CASE("affinity: virtual NICs and those of a lesser fabric are not used") {
         "mlx5_0 is nearest (NODE); eth0 is as near or nearer, but slower or of another fabric");
 }
 
+TEST_CASE("affinity: the fabric that joins hosts, with and without rates") {
+  Topology topology;
+  machines::add_host(topology, "a", 1);
+  add_nic(topology, "mlx5_an0", "").layer = "ethernet";
+  add_nic(topology, "mlx5_ib0", "");
+  for (auto& nic : topology.nics) nic.rate_gbit_s.reset();
+  CHECK(find_affinity(topology)[0].use == Names{"a/mlx5_ib0"});
+  CHECK(find_rails(topology, {}).empty());
+  // Eight RoCE ports go before one of InfiniBand for storage.
+  for (auto& nic : topology.nics) nic.rate_gbit_s = 100;
+  topology.nics[0].rate_gbit_s = 400;
+  CHECK(find_affinity(topology)[0].use == Names{"a/mlx5_an0"});
+  Topology cpus = topology;
+  cpus.gpus.clear();
+  for (auto& nic : cpus.nics) nic.rate_gbit_s.reset();
+  const auto rails = find_rails(cpus, {});
+  REQUIRE(rails.size() == 1);
+  CHECK(rails[0].nics == Names{"a/mlx5_ib0"});
+}
+
 TEST_CASE("affinity: where no source tells the way, nothing is nearest and all are used") {
   Topology topology;
   machines::add_host(topology, "a", 2);
@@ -258,8 +278,61 @@ TEST_CASE("diff: what was added, lost and changed") {
   CHECK(has("~ island of a/gpu0: GPUs 8 -> 7"));
   CHECK(has("+ island of a/gpu7"));
   CHECK(lines.size() == 6);
+  const auto p1 = [](PathLevel one) {
+    Topology wired = machines::hgx(1);
+    wired.paths.push_back({.a = gpu("a", 0), .b = gpu("a", 1), .level = one});
+    return wired;
+  };
+  CHECK(diff(p1(PathLevel::pix), p1(PathLevel::sys)) ==
+        Names{"~ a/gpu0 - a/gpu1 (path): level PIX -> SYS"});
   // Single hosts are matched whatever their names.
   Topology renamed;
   machines::add_switched(renamed, "other", 8);
   CHECK(diff(before, renamed).empty());
+}
+
+TEST_CASE("rails: a lost GPU and another order of the list move no NIC") {
+  Topology topology;
+  for (const std::string host : {"a", "b"}) {
+    machines::add_host(topology, host, 4);
+    for (int i = 0; i < 4; ++i) {
+      const std::string path = "pci0000:" + std::to_string(10 + i);
+      topology.gpus[topology.gpus.size() - 4 + static_cast<std::size_t>(i)].pci_path = path;
+      add_nic(topology, "mlx5_" + std::to_string(i), path, 400, host);
+    }
+  }
+  topology.gpus.erase(topology.gpus.begin() + 4);  // b/gpu0
+  std::swap(topology.gpus[1], topology.gpus[2]);
+  const auto rails = find_rails(topology, find_affinity(topology));
+  for (const auto& rail : rails)
+    for (const std::string& nic : rail.nics) CHECK(nic.substr(1) == rail.nics.front().substr(1));
+  CHECK(rails.size() == 4);
+}
+
+TEST_CASE("rails: a port that is down moves no other; its GPU borrows the least used NIC near it") {
+  Topology topology;
+  for (const std::string host : {"a", "b"}) {
+    machines::add_host(topology, host, 4);
+    for (int i = 0; i < 4; ++i) {
+      const std::string path = "pci0000:" + std::to_string(10 + i);
+      auto& card = topology.gpus[topology.gpus.size() - 4 + static_cast<std::size_t>(i)];
+      card.pci_path = path;
+      card.numa = 0;
+      add_nic(topology, "mlx5_" + std::to_string(i), path, 400, host).numa = 0;
+    }
+  }
+  topology.nics[1].state = "down";
+  const auto affinity = find_affinity(topology);
+  CHECK(affinity[0].use == Names{"a/mlx5_0"});
+  CHECK(affinity[1].nearest == Names{"a/mlx5_1"});
+  CHECK(affinity[1].use == Names{"a/mlx5_0"});
+  CHECK(affinity[2].use == Names{"a/mlx5_2"});
+  const auto rails = find_rails(topology, affinity);
+  REQUIRE(rails.size() == 4);
+  CHECK(rails[0].nics == Names{"a/mlx5_0", "b/mlx5_0"});
+  CHECK(rails[0].gpus == Names{gpu("a", 0), gpu("a", 1), gpu("b", 0)});
+  // In the order in which GPUs use them; b's second NIC is alone on its rail.
+  CHECK(rails[1].nics == Names{"a/mlx5_2", "b/mlx5_2"});
+  CHECK(rails[3].nics == Names{"b/mlx5_1"});
+  CHECK(rails[3].gpus == Names{gpu("b", 1)});
 }

@@ -70,8 +70,9 @@ bool contains(const std::string& text, const std::string& part) {
 }
 
 std::vector<std::size_t> sizes(const std::vector<Island>& islands) {
-  std::vector<std::size_t> sizes;
-  for (const Island& island : islands) sizes.push_back(island.gpus.size());
+  std::vector<std::size_t> sizes(islands.size());
+  std::ranges::transform(islands, sizes.begin(),
+                         [](const Island& island) { return island.gpus.size(); });
   return sizes;
 }
 

@@ -32,7 +32,7 @@ TEST_CASE(
       CHECK_FALSE(check.title.empty());
       CHECK((check.status == CheckStatus::not_checked) == !check.reason.empty());
     }
-    CHECK(ids.size() == 49);
+    CHECK(ids.size() == 50);
     for (const Finding& finding : diagnosis.findings) CHECK(ids.contains(finding.id));
   }
 }

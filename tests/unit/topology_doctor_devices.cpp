@@ -103,16 +103,44 @@ TEST_CASE("acs: bridges that redirect are named once") {
   CHECK(state_of(topology, "acs") == "needs root");
   set_gpus(topology, fact::pci_acs, "off");
   CHECK(state_of(topology, "acs") == "ok");
-  set(topology.gpus[0].facts, fact::pci_acs, "00000000:00:01.0");
-  set(topology.nics[0].facts, fact::pci_acs, "00000000:00:01.0 00000000:00:02.0");
+  // The port that both share redirects nothing between them: they turn round below it.
+  set(topology.gpus[0].facts, fact::pci_acs, "00000000:00:01.0 00000000:00:02.0");
+  set(topology.nics[0].facts, fact::pci_acs, "00000000:00:01.0 00000000:00:03.0");
   const Finding finding = the_finding(topology, "acs");
   CHECK(finding.severity == Severity::warning);
   CHECK(finding.subjects == Strings{"a/gpu0", "a/mlx5_0"});
   CHECK(finding.evidence ==
-        "ACS redirects their traffic at 2 PCIe bridges: 00000000:00:01.0 and 00000000:00:02.0");
+        "ACS redirects their traffic at 2 PCIe bridges: 00000000:00:02.0 and 00000000:00:03.0");
   CHECK(has(finding.fix, "ECAP_ACS+0x6.w=0000"));
   set_hosts(topology, fact::virtual_machine, "yes");
   CHECK(has(state_of(topology, "acs"), "a virtual machine needs ACS"));
+}
+
+TEST_CASE("acs: bridges that are not between a GPU and a NIC do no harm") {
+  Topology topology = machines::cluster(1, 2);
+  set_gpus(topology, fact::pci_acs, "off");
+  topology.nics[0].pci_path = "pci0000:00/00000000:00:09.0/00000000:00:0a.0";  // another root port
+  set(topology.nics[0].facts, fact::pci_acs, "00000000:00:09.0 00000000:00:0a.0");
+  set(topology.gpus[0].facts, fact::pci_acs, "00000000:00:01.0 00000000:00:02.0");
+  set(topology.nics[1].facts, fact::pci_acs, "00000000:01:01.0");  // above both
+  CHECK(state_of(topology, "acs") == "ok");
+  topology.gpus[0].pci_path = topology.nics[0].pci_path = "";
+  topology.gpus[1].pci_path = topology.nics[1].pci_path = "";
+  CHECK(state_of(topology, "acs") == "no source gives pci.acs");
+  topology.gpus.clear();
+  CHECK(state_of(topology, "acs") == "no host with GPUs and RDMA NICs");
+}
+
+TEST_CASE("iommu: matters between GPUs and NICs") {
+  for (const bool has_gpus : {false, true}) {
+    Topology topology = machines::cluster(1);
+    set_hosts(topology, fact::iommu, "translated");
+    if (has_gpus)
+      topology.nics.clear();
+    else
+      topology.gpus.clear();
+    CHECK(state_of(topology, "iommu") == "no host with GPUs and RDMA NICs");
+  }
 }
 
 TEST_CASE("iommu: translation is a warning, but not on Grace") {
@@ -139,6 +167,8 @@ TEST_CASE("ats: matters where addresses are translated, or in a virtual machine"
   CHECK(finding.severity == Severity::warning);
   CHECK(finding.subjects.size() == 4);
   CHECK(has(finding.fix, "mlxconfig -d 0000:a0:00.0 set ATS_ENABLED=true"));
+  for (auto& nic : topology.nics) nic.busid = "";
+  CHECK(has(the_finding(topology, "ats").fix, "mlxconfig set ATS_ENABLED=true"));
   set_nics(topology, fact::pci_ats, "yes");
   CHECK(state_of(topology, "ats") == "ok");
 }

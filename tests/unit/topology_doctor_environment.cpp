@@ -103,6 +103,29 @@ TEST_CASE("hidden: what a container takes away") {
   CHECK(finding.severity == Severity::warning);
   CHECK(finding.evidence == "a container hides /sys, /dev/infiniband");
   CHECK(finding.fix == "start the container with --device /dev/infiniband -v /sys:/sys:ro");
+  set_hosts(topology, fact::container, "no");  // a driver that is not loaded looks the same
+  const Finding bare = the_finding(topology, "hidden");
+  CHECK(bare.evidence == "this process does not see /sys, /dev/infiniband");
+  CHECK_FALSE(has(bare.fix, "container"));
+}
+
+TEST_CASE("gpus_hidden: GPUs of the bus that this process may not use") {
+  Topology topology = cluster(1);
+  CHECK(state_of(topology, "gpus_hidden") == "no source gives gpus.hidden");
+  set_hosts(topology, "source.nvml", "libnvidia-ml.so.1 cannot be opened");
+  CHECK(has(state_of(topology, "gpus_hidden"), "no NVML: libnvidia-ml.so.1"));
+  topology = with_setting("", "");
+  set_hosts(topology, fact::driver_version, "550.54");
+  CHECK(state_of(topology, "gpus_hidden") == "ok");
+  set_hosts(topology, fact::hidden_gpus, "00000000:1b:00.0 00000000:2c:00.0");
+  const Finding finding = the_finding(topology, "gpus_hidden");
+  CHECK(finding.severity == Severity::info);
+  CHECK(finding.subjects == Strings{"a"});
+  CHECK(finding.evidence ==
+        "the driver does not show 2 GPUs of the PCI bus: 00000000:1b:00.0 and 00000000:2c:00.0");
+  CHECK(finding.consequence == "this process cannot use them");
+  CHECK(has(finding.fix, "cgroup"));
+  CHECK(state_of(machines::cpus(1), "gpus_hidden") == "no GPUs");
 }
 
 TEST_CASE("hwloc_version: versions that misread NVLink, where that concerns the GPUs") {
@@ -164,6 +187,38 @@ TEST_CASE("nccl_ib_hca: a prefix that means more than one NIC") {
   CHECK(evidence ==
         Strings{"NCCL_IB_HCA=mlx5_1 (environment): mlx5_1 is a prefix and means mlx5_10 too"});
   set_hosts(topology, "env.NCCL_IB_HCA", "=mlx5_1,mlx5_10");
+  CHECK(state_of(topology, "nccl_ib_hca") == "ok");
+}
+
+TEST_CASE("nccl_ib_hca: a prefix that cuts a number, and is no name itself") {
+  Topology topology = with_setting("NCCL_IB_HCA", "mlx5_1", 2);
+  topology.nics[0].name = "mlx5_10";
+  topology.nics[1].name = "mlx5_11";
+  const Finding finding = the_finding(topology, "nccl_ib_hca");
+  CHECK(finding.severity == Severity::warning);
+  CHECK(finding.evidence ==
+        "NCCL_IB_HCA=mlx5_1 (environment): no adapter is called mlx5_1, as a prefix it means "
+        "mlx5_10 and mlx5_11");
+  set_hosts(topology, "env.NCCL_IB_HCA", "mlx5");  // "mlx5_10" goes on with no digit
+  CHECK(state_of(topology, "nccl_ib_hca") == "ok");
+}
+
+TEST_CASE("nccl_ib_hca: active ports that no GPU uses, if the list is given") {
+  Topology topology = with_setting("NCCL_IB_HCA", "mlx5", 2);
+  for (const int number : {2, 20}) {
+    machines::add_port(topology, "a", number % 9);
+    topology.nics.back().name = "mlx5_" + std::to_string(number);
+    topology.nics.back().id = "a/" + topology.nics.back().name;
+  }
+  const Finding finding = the_finding(topology, "nccl_ib_hca");
+  CHECK(finding.severity == Severity::warning);
+  CHECK(finding.evidence ==
+        "NCCL_IB_HCA=mlx5 (environment) takes mlx5_2 and mlx5_20, which no GPU should use");
+  topology.nics[3].state = "down";
+  CHECK(has(the_finding(topology, "nccl_ib_hca").evidence, "takes mlx5_2, which"));
+  set_hosts(topology, "env.NCCL_IB_HCA", "=mlx5_0,mlx5_1");
+  CHECK(state_of(topology, "nccl_ib_hca") == "ok");
+  topology.hosts[0].facts.erase("env.NCCL_IB_HCA");
   CHECK(state_of(topology, "nccl_ib_hca") == "ok");
 }
 

@@ -87,6 +87,17 @@ TEST_CASE("port_slow: slower or narrower than its peers") {
   CHECK(finding.consequence == "carries 50 % of what they do");
 }
 
+TEST_CASE("port_slow: a port that no GPU uses is information, and holds up no rails") {
+  Topology topology = cluster(1, 4);
+  topology.nics[3].rate_gbit_s = 200;
+  CHECK(the_finding(topology, "port_slow").severity == Severity::warning);
+  topology.gpus.pop_back();
+  const Finding finding = the_finding(topology, "port_slow");
+  CHECK(finding.severity == Severity::info);
+  CHECK(finding.subjects == Strings{"a/mlx5_3"});
+  CHECK(finding.consequence == "carries 25 of 50 GB/s, and no GPU sends through it");
+}
+
 TEST_CASE("port_slow: ports for storage are no peers of the fast ones") {
   Topology topology = cluster(2);
   for (const char* host : {"a", "b"}) machines::add_port(topology, host, 9, "infiniband", 100);
@@ -234,7 +245,7 @@ TEST_CASE("nic_shared: GPUs on one NIC, with the share of each") {
   const Finding finding = the_finding(lopsided(), "nic_shared");
   CHECK(finding.severity == Severity::info);
   CHECK(finding.subjects == Strings{"a/mlx5_0", "a/gpu0", "a/gpu1", "a/gpu2", "a/gpu3"});
-  CHECK(finding.evidence == "4 GPUs share one NIC");
+  CHECK(finding.evidence == "4 GPUs (gpu0, gpu1, gpu2 and gpu3) share one NIC (mlx5_0)");
   CHECK(finding.consequence == "each has 12.5 of 50 GB/s when all send at once");
   CHECK(state_of(cluster(1), "nic_shared") == "ok");
   Topology without = cluster(1);
@@ -247,7 +258,8 @@ TEST_CASE("nic_shared: ports of one adapter") {
   topology.nics[0].adapter = topology.nics[1].adapter = "0x1234";
   const Finding finding = the_finding(topology, "nic_shared");
   CHECK(finding.subjects == Strings{"a/mlx5_0", "a/mlx5_1", "a/gpu0", "a/gpu1"});
-  CHECK(finding.evidence == "2 GPUs share 2 ports of one adapter");
+  CHECK(finding.evidence ==
+        "2 GPUs (gpu0 and gpu1) share 2 ports of one adapter (mlx5_0 and mlx5_1)");
 }
 
 TEST_CASE("rails_assumed: until a file names the leaves") {

@@ -1,7 +1,6 @@
 // Machines as hwloc shows them. Every file is read twice, by libhwloc and without it, and both must
 // say the same.
 #include <doctest/doctest.h>
-#include <sched.h>
 
 #include <array>
 #include <cstdlib>
@@ -469,39 +468,6 @@ TEST_CASE("hwloc: rates of a link by model") {
   CHECK(atoll::find_gpu_model("Tesla P100-SXM2-16GB")->link_gbyte_s == 20);
   CHECK(atoll::find_gpu_model("Tesla T4")->kind == atoll::LinkKind::never);
   CHECK(atoll::find_gpu_model("some GPU") == nullptr);
-}
-
-TEST_CASE("live: this host") {
-  const Topology topology = Topology::discover_local();
-  REQUIRE(topology.hosts.size() == 1);
-  const auto& host = topology.hosts[0];
-  CHECK_FALSE(host.id.empty());
-  CHECK(host.id == host.name);
-  CHECK(host.cores >= 1);
-  CHECK(host.threads >= host.cores);
-  CHECK(host.host_cores >= host.cores);
-  CHECK(host.memory_bytes > 0);
-  CHECK(Topology::discover_local("some id").hosts[0].id == "some id");
-  CHECK(Topology::from_json(topology.to_json(), "live").to_json() == topology.to_json());
-  std::size_t gpus = 0;
-  for (const Island& island : find_islands(topology)) gpus += island.gpus.size();
-  CHECK(gpus == topology.gpus.size());
-}
-
-TEST_CASE("live: a bound process sees what it may use") {
-  cpu_set_t before;
-  REQUIRE(sched_getaffinity(0, sizeof before, &before) == 0);
-  int first = 0;
-  while (!CPU_ISSET(first, &before)) ++first;
-  cpu_set_t one;
-  CPU_ZERO(&one);
-  CPU_SET(first, &one);
-  REQUIRE(sched_setaffinity(0, sizeof one, &one) == 0);
-  const Topology topology = Topology::discover_local();
-  REQUIRE(sched_setaffinity(0, sizeof before, &before) == 0);
-  CHECK(topology.hosts[0].cores == 1);
-  CHECK(topology.hosts[0].threads == 1);
-  CHECK(topology.hosts[0].host_threads >= CPU_COUNT(&before));
 }
 
 TEST_CASE("live: HWLOC_XMLFILE puts another machine in place of this one") {

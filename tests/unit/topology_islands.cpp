@@ -1,5 +1,6 @@
 #include <doctest/doctest.h>
 
+#include "gpu_models.hpp"
 #include "unit/topology_machines.hpp"
 
 using atoll::Island;
@@ -132,6 +133,18 @@ TEST_CASE("islands: no links seen is unknown, not none") {
   for (const Island& island : islands) CHECK(island.state == IslandState::none);
 }
 
+TEST_CASE("islands: a silent GPU beside linked ones is unknown where the source did not show all") {
+  Topology topology;
+  machines::add_host(topology, "a", 4);
+  machines::link(topology, gpu("a", 0), gpu("a", 1));
+  const auto islands = find_islands(topology);
+  REQUIRE(sizes(islands) == Sizes{2, 2});
+  CHECK(islands[0].state == IslandState::known);
+  CHECK(islands[1].state == IslandState::unknown);
+  topology.hosts[0].gpu_links = IslandState::known;
+  CHECK(sizes(find_islands(topology)) == Sizes{2, 1, 1});
+}
+
 TEST_CASE("islands: links to processors, over PCI and to itself join nothing") {
   Topology topology;
   machines::add_host(topology, "a", 4, IslandState::known);
@@ -200,6 +213,13 @@ TEST_CASE("islands: a fabric that the driver completed joins hosts") {
     for (auto& one : topology.gpus) one.facts["fabric.state"] = "in_progress";
     CHECK(sizes(find_islands(topology)) == Sizes{4, 4, 4});
   }
+  SUBCASE("nor does one that failed, or names no clique") {
+    for (auto& one : topology.gpus) one.facts["fabric.status"] = "insufficient resources";
+    CHECK(sizes(find_islands(topology)) == Sizes{4, 4, 4});
+    for (auto& one : topology.gpus) one.facts.erase("fabric.status");
+    for (auto& one : topology.gpus) one.facts.erase("fabric.clique");
+    CHECK(sizes(find_islands(topology)) == Sizes{4, 4, 4});
+  }
   SUBCASE("a cluster of zeros is no cluster: a single HGX host reports it") {
     for (auto& one : topology.gpus)
       one.facts["fabric.cluster"] = "00000000-0000-0000-0000-000000000000";
@@ -232,6 +252,67 @@ TEST_CASE("islands: xGMI hives; hive 0 is none") {
   CHECK(islands[1].state == IslandState::none);
 }
 
+TEST_CASE("islands: a hive is a matter of one host") {
+  Topology topology;
+  for (const std::string host : {"a", "b"}) machines::add_host(topology, host, 2);
+  for (auto& one : topology.gpus) one.facts["xgmi.hive"] = "0x5a";
+  CHECK(sizes(find_islands(topology)) == Sizes{2, 2});
+}
+
+TEST_CASE("islands: links to GPUs that no source shows are never none") {
+  Topology topology;
+  machines::add_host(topology, "a", 2, IslandState::known);
+  for (int i = 0; i < 2; ++i)
+    topology.links.push_back({.a = gpu("a", i),
+                              .b = "a/unseen-00000000:99:00.0",
+                              .type = "nvlink_unseen",
+                              .count = 8,
+                              .gbyte_s = {}});
+  const auto islands = find_islands(topology);
+  REQUIRE(sizes(islands) == Sizes{2});
+  CHECK(islands[0].state == IslandState::unknown);
+}
+
+TEST_CASE("links: more than a model has hang on a switch") {
+  Topology topology;
+  machines::add_host(topology, "a", 4, IslandState::known);
+  machines::join_all(topology, "a", {0, 1, 2, 3}, 6);
+  for (auto& one : topology.gpus) one.model = "Tesla V100-SXM3-32GB";
+  for (auto& link : topology.links) link.gbyte_s.reset();
+  atoll::show_hidden_switches(topology);
+  atoll::fill_link_rates(topology);
+  REQUIRE(topology.links.size() == 4);
+  auto islands = find_islands(topology);
+  REQUIRE(sizes(islands) == Sizes{4});
+  CHECK(islands[0].gpu_gbyte_s == 150);
+
+  Topology board;  // 18 links each: what an H100 has
+  machines::add_host(board, "a", 4, IslandState::known);
+  machines::join_all(board, "a", {0, 1, 2, 3}, 6);
+  for (auto& one : board.gpus) one.model = "NVIDIA H100 80GB HBM3";
+  atoll::show_hidden_switches(board);
+  CHECK(board.links.size() == 6);
+}
+
+TEST_CASE("join: machines that were described apart are different machines") {
+  const Topology all = atoll::join_hosts({machines::hgx(2), machines::hgx(1), machines::hgx(1)});
+  REQUIRE(all.hosts.size() == 4);
+  CHECK(all.hosts[2].id == "a-2");
+  CHECK(all.hosts[2].name == "a-2");
+  CHECK(all.hosts[3].id == "a-3");
+  CHECK(all.gpus[16].id == "a-2/gpu0");
+  CHECK(all.links[16].b == "a-2/nvswitch0");
+  CHECK(sizes(find_islands(all)) == Sizes{8, 8, 8, 8});
+  const auto racks = [] {
+    Topology rack;
+    machines::add_host(rack, "t0", 4, IslandState::known);
+    for (int i = 0; i < 4; ++i) machines::link(rack, gpu("t0", i), "rack:7", 18, 50);
+    return rack;
+  };
+  CHECK(sizes(find_islands(atoll::join_hosts({racks(), racks()}))) == Sizes{4, 4});
+  CHECK(atoll::join_hosts({}).hosts.empty());
+}
+
 TEST_CASE("islands: a model proves absence, never presence") {
   Topology topology;
   machines::add_host(topology, "a", 4);
@@ -239,13 +320,19 @@ TEST_CASE("islands: a model proves absence, never presence") {
   auto islands = find_islands(topology);
   REQUIRE(sizes(islands) == Sizes{4});
   CHECK(islands[0].state == IslandState::unknown);
-  for (const char* model : {"Tesla T4", "NVIDIA L20", "Tesla P100-PCIE-16GB"}) {
+  for (const char* model :
+       {"Tesla T4", "NVIDIA L20", "Tesla P100-PCIE-16GB", "NVIDIA GeForce RTX 5090"}) {
     topology.gpus[0].model = topology.gpus[2].model = model;
     islands = find_islands(topology);
     REQUIRE(sizes(islands) == Sizes{1, 2, 1});
     CHECK(islands[0].state == IslandState::none);
     CHECK(islands[1].state == IslandState::unknown);
   }
+  for (const char* model : {"Quadro RTX 5000", "NVIDIA H800", "some card"}) {
+    topology.gpus[0].model = topology.gpus[2].model = model;
+    CHECK(sizes(find_islands(topology)) == Sizes{4});
+  }
+  topology.gpus[0].model = topology.gpus[2].model = "Tesla T4";
   // By PCI id, where a file has no names.
   topology.gpus[1].model = topology.gpus[3].model = "";
   topology.gpus[1].facts["pci.device"] = topology.gpus[3].facts["pci.device"] = "10de:1eb8";

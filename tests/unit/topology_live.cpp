@@ -1,6 +1,7 @@
 // What surrounds a process, on captured trees; and this host.
 #include <doctest/doctest.h>
 #include <fmt/format.h>
+#include <sched.h>
 #include <sys/stat.h>
 
 #include <chrono>
@@ -12,6 +13,7 @@
 #include "unit/topology_machines.hpp"
 
 using atoll::get_fact;
+using atoll::Island;
 using atoll::Topology;
 namespace fact = atoll::fact;
 namespace sources = atoll::topology_sources;
@@ -212,4 +214,37 @@ TEST_CASE("live: every source on this host") {
   CHECK_FALSE(
       (get_fact(facts, "source.nvml").empty() && get_fact(facts, fact::driver_version).empty()));
   CHECK(Topology::from_json(topology.to_json(), "live").to_json() == topology.to_json());
+}
+
+TEST_CASE("live: this host") {
+  const Topology topology = Topology::discover_local();
+  REQUIRE(topology.hosts.size() == 1);
+  const auto& host = topology.hosts[0];
+  CHECK_FALSE(host.id.empty());
+  CHECK(host.id == host.name);
+  CHECK(host.cores >= 1);
+  CHECK(host.threads >= host.cores);
+  CHECK(host.host_cores >= host.cores);
+  CHECK(host.memory_bytes > 0);
+  CHECK(Topology::discover_local("some id").hosts[0].id == "some id");
+  CHECK(Topology::from_json(topology.to_json(), "live").to_json() == topology.to_json());
+  std::size_t gpus = 0;
+  for (const Island& island : find_islands(topology)) gpus += island.gpus.size();
+  CHECK(gpus == topology.gpus.size());
+}
+
+TEST_CASE("live: a bound process sees what it may use") {
+  cpu_set_t before;
+  REQUIRE(sched_getaffinity(0, sizeof before, &before) == 0);
+  int first = 0;
+  while (!CPU_ISSET(first, &before)) ++first;
+  cpu_set_t one;
+  CPU_ZERO(&one);
+  CPU_SET(first, &one);
+  REQUIRE(sched_setaffinity(0, sizeof one, &one) == 0);
+  const Topology topology = Topology::discover_local();
+  REQUIRE(sched_setaffinity(0, sizeof before, &before) == 0);
+  CHECK(topology.hosts[0].cores == 1);
+  CHECK(topology.hosts[0].threads == 1);
+  CHECK(topology.hosts[0].host_threads >= CPU_COUNT(&before));
 }

@@ -1,6 +1,8 @@
 // NVML, played by fake_nvml.cpp.
 #include <doctest/doctest.h>
+
 #include <fmt/format.h>
+#include <algorithm>
 
 #include <chrono>
 #include <cstdlib>
@@ -222,7 +224,9 @@ TEST_CASE("nvml: never a false none") {
   // Links are up, to GPUs with bus ids of another world.
   const Topology topology = discover("renumbered");
   CHECK(topology.hosts[0].gpu_links == IslandState::unknown);
-  CHECK(topology.links.empty());
+  REQUIRE_FALSE(topology.links.empty());
+  for (const auto& link : topology.links) CHECK(link.type == "nvlink_unseen");
+  for (const auto& island : find_islands(topology)) CHECK(island.state == IslandState::unknown);
   CHECK(get_fact(topology.gpus[0].facts, fact::nvlink_active) == "12");
 }
 
@@ -284,7 +288,8 @@ TEST_CASE("nvml: GPUs of the bus that this process may not use are left out") {
   CHECK(topology.gpus[1].uuid == "GPU-0");
   REQUIRE(topology.paths.size() == 1);
   CHECK(topology.paths[0].level == atoll::PathLevel::pxb);
-  REQUIRE(topology.links.size() == 1);
+  CHECK(std::ranges::count(topology.links, "nvlink", &atoll::TopologyLink::type) == 1);
+  CHECK(std::ranges::count(topology.links, "nvlink_unseen", &atoll::TopologyLink::type) == 4);
   CHECK(links_between(topology, "h/gpu2", "h/gpu3") == 4);
   CHECK(topology.hosts[0].gpu_links == IslandState::known);
 }

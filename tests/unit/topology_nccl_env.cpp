@@ -91,6 +91,39 @@ TEST_CASE("nccl env: a setting that is wrong here is replaced") {
   CHECK(has(env, "\nNCCL_IB_PCI_RELAXED_ORDERING=2\n"));
 }
 
+TEST_CASE("nccl env: settings that should go are named, since a default fits") {
+  Topology topology = cluster(1, 2);
+  set_hosts(topology, "env.NCCL_P2P_LEVEL", "LOC");
+  set_hosts(topology, "nccl.conf.NCCL_NET_GDR_LEVEL", "LOC");
+  CHECK(env_of(topology) ==
+        "# unset NCCL_P2P_LEVEL: environment says LOC; GPUs reach each other directly\n"
+        "# unset NCCL_NET_GDR_LEVEL: nccl.conf says LOC; NICs then never reach GPU memory "
+        "directly\n");
+  set_hosts(topology, "env.NCCL_P2P_LEVEL", "NVL");
+  set_hosts(topology, "nccl.conf.NCCL_NET_GDR_LEVEL", "PHB");
+  CHECK(env_of(topology) == nothing);
+  set_hosts(topology, fact::net_interfaces, "lo eth0 eth1");
+  set_hosts(topology, "env.NCCL_SOCKET_IFNAME", "bond0");
+  CHECK(has(env_of(topology), "# unset NCCL_SOCKET_IFNAME: environment says bond0; "));
+}
+
+TEST_CASE("nccl env: a replaced NCCL_IB_HCA names each active port that it leaves out") {
+  Topology topology = cluster(1, 2);
+  set_hosts(topology, fact::container, "no");
+  set_hosts(topology, "env.NCCL_IB_HCA", "mlx5_7");
+  machines::add_port(topology, "a", 9, "infiniband", 100);
+  CHECK(env_of(topology) ==
+        "# names the GPUs' own ports, unlike the mlx5_7 here (environment); leaves out mlx5_9 "
+        "(100, not 400 Gbit/s)\nNCCL_IB_HCA==mlx5_0:1,mlx5_1:1\n");
+  Topology blind = cluster(1, 2);
+  machines::add_port(blind, "a", 7);
+  for (auto& gpu : blind.gpus) gpu.pci_path = "", gpu.numa = gpu.package = -1;
+  for (auto& nic : blind.nics) nic.pci_path = "";
+  set_hosts(blind, fact::container, "no");
+  set_hosts(blind, "env.NCCL_IB_HCA", "mlx4");
+  CHECK(has(env_of(blind), "(no source tells the way to it)\nNCCL_IB_HCA=="));
+}
+
 TEST_CASE("nccl env: the RoCE address, only where NCCL would take another one") {
   Topology topology = cluster(1, 2);
   for (auto& nic : topology.nics) nic.layer = "ethernet";

@@ -14,12 +14,15 @@ namespace {
 
 using Sites = std::vector<atoll::RankSite>;
 
-atoll::MeshPlan row_major(atoll::MeshShape shape) {
+constexpr int most_ranks = 1'000'000;
+
+atoll::MeshPlan row_major(atoll::MeshShape shape, int inner) {
   atoll::MeshPlan plan;
   plan.replicate = shape.replicate;
   plan.shard = shape.shard;
+  plan.inner = inner;
   plan.order.resize(static_cast<std::size_t>(shape.replicate) *
-                    static_cast<std::size_t>(shape.shard));
+                    static_cast<std::size_t>(shape.shard) * static_cast<std::size_t>(inner));
   std::iota(plan.order.begin(), plan.order.end(), 0);
   return plan;
 }
@@ -35,10 +38,11 @@ atoll::MeshPlan plan_for(const atoll::Topology& topology, const Sites& sites,
   plan_options.state_bytes = options.state_bytes;
   atoll::MeshPlan suggested = atoll::plan_mesh(topology, sites, plan_options);
   if (options.mesh->empty()) return suggested;
-  atoll::MeshPlan plan = row_major(atoll::parse_mesh(*options.mesh));
+  atoll::MeshPlan plan = row_major(atoll::parse_mesh(*options.mesh), options.inner);
   plan.findings = atoll::check_mesh(topology, sites, plan, plan_options);
-  plan.why = fmt::format("asked for; atoll would take {}x{}: {}", suggested.replicate,
-                         suggested.shard, suggested.why);
+  const std::string inner = options.inner == 1 ? "" : fmt::format("x{}", options.inner);
+  plan.why = fmt::format("asked for; atoll would take {}x{}{}: {}", suggested.replicate,
+                         suggested.shard, inner, suggested.why);
   return plan;
 }
 
@@ -47,7 +51,12 @@ Sites sites_on_paper(const atoll::Topology& topology, const Options& options) {
   int ranks = options.ranks;
   if (ranks == 0 && !options.mesh->empty()) {
     const atoll::MeshShape shape = atoll::parse_mesh(*options.mesh);
-    ranks = shape.replicate * shape.shard;
+    const auto asked = std::int64_t{shape.replicate} * shape.shard * options.inner;
+    if (asked > most_ranks)
+      throw atoll::Error(atoll::ErrorCode::invalid_argument,
+                         fmt::format("--mesh {} with --inner {}: more than {} ranks", *options.mesh,
+                                     options.inner, most_ranks));
+    ranks = static_cast<int>(asked);
   }
   if (ranks == 0 && topology.gpus.empty())
     throw atoll::Error(atoll::ErrorCode::invalid_argument,
@@ -90,12 +99,12 @@ atoll::Topology read(const Options& options) {
   std::vector<atoll::Topology> parts;
   for (const std::string& what : options.from) parts.push_back(atoll::Topology::load(what));
   for (const std::string& name : options.cluster) parts.push_back(atoll::catalog_cluster(name));
-  return parts.size() == 1 ? std::move(parts.front()) : atoll::merge(parts);
+  return atoll::join_hosts(std::move(parts));
 }
 
 }  // namespace
 
-std::optional<atoll::Inspection> examine(const Options& options, const atoll::Config& config) {
+std::optional<Examination> examine(const Options& options, const atoll::Config& config) {
   const bool on_paper = !options.from.empty() || !options.cluster.empty();
   atoll::World world = atoll::World::from_env(config);
   if (on_paper && world.rank() != 0) return std::nullopt;
@@ -115,7 +124,9 @@ std::optional<atoll::Inspection> examine(const Options& options, const atoll::Co
     if (!is_job) sites = sites_on_paper(topology, options);
     plan = plan_for(topology, sites, options, config);
   }
-  return atoll::inspect(std::move(topology), std::move(sites), std::move(plan));
+  return Examination{
+      .inspection = atoll::inspect(std::move(topology), std::move(sites), std::move(plan)),
+      .by_launcher = world.launcher() != "single"};
 }
 
 }  // namespace topo

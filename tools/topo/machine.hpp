@@ -9,7 +9,12 @@
 
 namespace topo {
 
+struct Examination {
+  atoll::Inspection inspection;
+  bool by_launcher = false;  // one started this process
+};
+
 // Empty on the ranks of a job that print nothing. Collective under a launcher.
-std::optional<atoll::Inspection> examine(const Options& options, const atoll::Config& config);
+std::optional<Examination> examine(const Options& options, const atoll::Config& config);
 
 }  // namespace topo

@@ -24,12 +24,13 @@ constexpr int exit_errors = 2;    // --doctor
 constexpr int exit_failure = 2;
 constexpr int exit_doctor_failure = 3;
 
-// Colours for a terminal, unless NO_COLOR (no-color.org) asks for none.
-atoll::Colour colour_of(const topo::Options& options) {
+// Colours for a terminal, unless NO_COLOR (no-color.org) asks for none. A launcher gives its ranks
+// a terminal even where its own output is a pipe.
+atoll::Colour colour_of(const topo::Options& options, bool by_launcher) {
   if (options.colour == "always") return atoll::Colour::on;
   const char* no_color = std::getenv("NO_COLOR");
   const bool unwanted = no_color != nullptr && *no_color != '\0';
-  const bool terminal = options.output.empty() && isatty(STDOUT_FILENO) == 1;
+  const bool terminal = options.output.empty() && !by_launcher && isatty(STDOUT_FILENO) == 1;
   return options.colour == "auto" && terminal && !unwanted ? atoll::Colour::on : atoll::Colour::off;
 }
 
@@ -52,17 +53,19 @@ std::string with_losses(const atoll::Export& exported) {
   return exported.text;
 }
 
-std::string render(const atoll::Inspection& inspection, const topo::Options& options) {
+std::string render(const topo::Examination& examination, const topo::Options& options) {
+  const atoll::Inspection& inspection = examination.inspection;
+  const atoll::Colour colour = colour_of(options, examination.by_launcher);
   const std::string& format = options.format;
   if (format == "json") return atoll::to_json(inspection);
-  if (options.doctor) return atoll::to_report(inspection.diagnosis, colour_of(options));
-  if (format == "matrix") return atoll::to_matrix(inspection, colour_of(options));
+  if (options.doctor) return atoll::to_report(inspection.diagnosis, colour);
+  if (format == "matrix") return atoll::to_matrix(inspection, colour);
   if (format == "dot") return atoll::to_dot(inspection);
   if (format == "svg") return atoll::to_svg(inspection);
   if (format == "hwloc-xml") return with_losses(atoll::to_hwloc_xml(inspection.topology));
   if (format == "nccl-xml") return with_losses(atoll::to_nccl_xml(inspection.topology));
   if (format == "env") return atoll::to_nccl_env(inspection);
-  return atoll::to_tree(inspection, colour_of(options));
+  return atoll::to_tree(inspection, colour);
 }
 
 int severity_status(const atoll::Diagnosis& diagnosis) {
@@ -102,10 +105,10 @@ int run(const topo::Options& options) {
     return exit_ok;
   }
   if (!options.diff.empty()) return compare(options);
-  const auto inspection = topo::examine(options, config);
-  if (!inspection) return exit_ok;
-  write(render(*inspection, options), options.output);
-  return options.doctor ? severity_status(inspection->diagnosis) : exit_ok;
+  const auto examination = topo::examine(options, config);
+  if (!examination) return exit_ok;
+  write(render(*examination, options), options.output);
+  return options.doctor ? severity_status(examination->inspection.diagnosis) : exit_ok;
 }
 
 }  // namespace

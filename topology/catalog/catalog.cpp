@@ -22,7 +22,7 @@ constexpr std::size_t longest_name = 64;  // that is looked at and printed
 constexpr std::string_view rack_prefix = "rack:";
 
 // As far as it can be shown.
-std::string printable(std::string_view name) {
+std::string shown_as(std::string_view name) {
   std::string text(name.substr(0, longest_name));
   std::ranges::replace_if(
       text, [](unsigned char c) { return c < 0x20 || c > 0x7e; }, '?');
@@ -104,7 +104,7 @@ Topology copies_of(const CatalogFile& file, std::string_view digits) {
   if (error != std::errc() || copies == 0 || copies > most)
     throw Error(ErrorCode::invalid_argument,
                 fmt::format("{}x{}: the number of copies is 1 to {}, for at most {} hosts",
-                            file.name, printable(digits), most, most_hosts));
+                            file.name, shown_as(digits), most, most_hosts));
   Topology cluster;
   cluster.hosts.reserve(machine.hosts.size() * copies);
   cluster.gpus.reserve(machine.gpus.size() * copies);
@@ -127,10 +127,10 @@ std::pair<std::string_view, std::string_view> split_count(std::string_view name)
 std::size_t edit_distance(std::string_view a, std::string_view b) {
   std::vector<std::size_t> row(b.size() + 1);
   std::iota(row.begin(), row.end(), std::size_t{0});
-  for (std::size_t i = 0; i < a.size(); ++i) {
+  for (const char letter : a) {
     std::size_t diagonal = row[0]++;
     for (std::size_t j = 0; j < b.size(); ++j) {
-      const std::size_t replaced = diagonal + (a[i] == b[j] ? 0 : 1);
+      const std::size_t replaced = diagonal + (letter == b[j] ? 0 : 1);
       diagonal = row[j + 1];
       row[j + 1] = std::min({row[j] + 1, row[j + 1] + 1, replaced});
     }
@@ -139,7 +139,7 @@ std::size_t edit_distance(std::string_view a, std::string_view b) {
 }
 
 [[noreturn]] void fail_unknown(std::string_view name) {
-  const std::string shown = printable(split_count(name).first);
+  const std::string shown = shown_as(split_count(name).first);
   std::vector<std::pair<std::size_t, std::string_view>> ranked;
   for (const CatalogFile& file : catalog_files())
     ranked.emplace_back(edit_distance(shown, file.name), file.name);
@@ -153,7 +153,7 @@ std::size_t edit_distance(std::string_view a, std::string_view b) {
   throw Error(
       ErrorCode::not_found,
       fmt::format("the catalog has no machine \"{}\"{}; atoll-topo --cluster list names all",
-                  printable(name), nearest));
+                  shown_as(name), nearest));
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include <cmath>
 
 #include "path_level.hpp"
+#include "pcie_rate.hpp"
 
 namespace atoll_v1::atoll::doctor {
 namespace {
@@ -66,7 +67,8 @@ bool is_one_of(std::string_view fact, std::initializer_list<std::string_view> pr
 // Which source gives a fact.
 std::string_view source_of(std::string_view fact) {
   if (is_one_of(fact, {"pci.", "iommu"})) return "sysfs_pci";
-  if (is_one_of(fact, {"nvlink.", "fabric.", "ecc.", "mig", "persist", "throttle", "power."}))
+  if (is_one_of(fact,
+                {"gpus.", "nvlink.", "fabric.", "ecc.", "mig", "persist", "throttle", "power."}))
     return "nvml";
   if (is_one_of(fact, {"link.", "mtu", "firmware", "gid.", "netdev"})) return "sysfs_ports";
   return "environment";
@@ -101,6 +103,8 @@ std::string with_names(std::string text, const Subject& subject) {
        {"INDEX", &subject.index},
        {"NAME", &subject.name},
        {"PORT", &subject.port}}};
+  if (subject.busid.empty())
+    if (const auto at = text.find(" -d BUSID"); at != std::string::npos) text.erase(at, 9);
   for (const auto& [word, name] : words) {
     if (!is_plain(*name)) continue;
     for (auto at = text.find(word); at != std::string::npos;
@@ -131,23 +135,31 @@ std::unordered_map<std::string_view, std::size_t> numbers_of(const Devices& devi
 
 }  // namespace
 
-std::span<const std::string_view> FactColumns::operator[](std::string_view fact) const {
+std::size_t FactColumns::number_of(std::string_view fact) {
   const auto name = std::ranges::lower_bound(fact_names, fact);
-  if (columns_.empty() || name == fact_names.end() || *name != fact) return absent_;
-  const auto& column = columns_[static_cast<std::size_t>(name - fact_names.begin())];
-  return column.empty() ? absent_ : column;
+  return name == fact_names.end() || *name != fact
+             ? nowhere
+             : static_cast<std::size_t>(name - fact_names.begin());
 }
 
+std::span<const std::string_view> FactColumns::operator[](std::string_view fact) const {
+  const std::size_t number = number_of(fact);
+  if (columns_.empty() || number == nowhere || columns_[number].empty()) return absent_;
+  return columns_[number];
+}
+
+// Neighbours mostly have the same facts, with the same values: what the last device had in the same
+// place is tried first, and equal values are kept once, so that they stay in the cache.
 void FactColumns::add(std::size_t device, const Facts& facts) {
   columns_.resize(fact_names.size());
-  auto name = fact_names.begin();
+  std::size_t place = 0;
   for (const auto& [fact, value] : facts) {
-    while (name != fact_names.end() && *name < fact) ++name;
-    if (name == fact_names.end()) return;
-    if (*name != fact) continue;
-    auto& column = columns_[static_cast<std::size_t>(name - fact_names.begin())];
+    if (place == places_.size()) places_.emplace_back();
+    auto& [name, number] = places_[place++];
+    if (name != fact) name = fact, number = number_of(fact);
+    if (number == nowhere) continue;
+    auto& column = columns_[number];
     if (column.empty()) column.resize(absent_.size());
-    // One copy of what neighbours share stays in the cache.
     const bool is_shared = device > 0 && column[device - 1] == value;
     column[device] = is_shared ? column[device - 1] : std::string_view(value);
   }
@@ -321,6 +333,10 @@ bool is_rdma(const TopologyNic& nic) {
                               [&](const char* prefix) { return nic.name.starts_with(prefix); });
 }
 
+bool has_rdma(const Machine& machine, const HostView& view) {
+  return std::ranges::any_of(view.nics, [&](std::size_t nic) { return machine.is_rdma[nic]; });
+}
+
 bool is_plain(std::string_view word) {
   return !word.empty() && word.find_first_not_of(
                               "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUV"
@@ -347,11 +363,9 @@ std::optional<double> number_of(std::string_view text) {
 }
 
 std::optional<double> lane_gbyte_s(double gt_s) {
-  // 8b/10b, 128b/130b, and FLIT mode: 121 GB/s for 16 lanes of 64 GT/s.
-  if (gt_s == 2.5 || gt_s == 5) return gt_s * 0.8 / 8;
-  if (gt_s == 8 || gt_s == 16 || gt_s == 32) return gt_s * 128 / 130 / 8;
-  if (gt_s == 64) return 121.0 / 16;
-  return std::nullopt;
+  constexpr std::array generations{2.5, 5.0, 8.0, 16.0, 32.0, 64.0};
+  if (std::ranges::find(generations, gt_s) == generations.end()) return std::nullopt;
+  return pcie_gbyte_s(gt_s, 1);
 }
 
 bool is_flattened(const Machine& machine, const HostView& view) {

@@ -36,8 +36,10 @@ class FactColumns {
   std::span<const std::string_view> operator[](std::string_view fact) const;
 
  private:
+  static std::size_t number_of(std::string_view fact);  // of its column; nowhere: none
   void add(std::size_t device, const Facts& facts);
 
+  std::vector<std::pair<std::string_view, std::size_t>> places_;  // of the last device's facts
   std::vector<std::string_view> absent_;
   std::vector<std::vector<std::string_view>> columns_;
 };
@@ -167,8 +169,9 @@ void hosts_differ(const Machine& machine, Verdict& verdict);  // one of rank_che
 // Carries verbs: everything but plain and made-up network interfaces.
 bool is_rdma(const TopologyNic& nic);
 bool may_be_active(const TopologyNic& nic);
-// A card whose links are made by bridges, which may be left out; a workstation's board that does not
-// use all links.
+bool has_rdma(const Machine& machine, const HostView& view);
+// A card whose links are made by bridges, which may be left out, or a workstation's board, which
+// does not use all links.
 bool is_card(const TopologyGpu& gpu);
 // Empty when it is no number, and nothing but one.
 std::optional<double> number_of(std::string_view text);

@@ -12,10 +12,6 @@ namespace {
 
 constexpr double mebibyte = 1024.0 * 1024;
 
-bool has_rdma(const Machine& machine, const HostView& view) {
-  return std::ranges::any_of(view.nics, [&](std::size_t nic) { return machine.is_rdma[nic]; });
-}
-
 void vm_flattened(const Machine& machine, Verdict& verdict) {
   each_host(machine, verdict, fact::virtual_machine, [&](const HostView& view, std::string_view) {
     if (!has_rdma(machine, view) || !is_flattened(machine, view)) return;
@@ -76,19 +72,56 @@ void shm_small(const Machine& machine, Verdict& verdict) {
 }
 
 void hidden(const Machine& machine, Verdict& verdict) {
-  each_host(machine, verdict, fact::container, [&](const HostView& view, std::string_view) {
+  each_host(machine, verdict, fact::container, [&](const HostView& view, std::string_view inside) {
     const std::string_view paths = get_fact(view.host->facts, fact::hidden);
     if (paths.empty() || paths == "none") return;
-    const bool devices = paths.find("/dev") != std::string_view::npos;
-    const bool sysfs = paths.find("/sys") != std::string_view::npos;
-    verdict.add(Subject(*view.host),
-                {.severity = Severity::warning,
-                 .evidence = fmt::format("a container hides {}", fmt::join(words_of(paths), ", ")),
-                 .consequence = "NICs cannot be used, or their places cannot be seen",
-                 .fix = fmt::format("start the container with{}{}",
-                                    devices ? " --device /dev/infiniband" : "",
-                                    sysfs ? " -v /sys:/sys:ro" : "")});
+    const bool is_container = inside == "yes";
+    std::vector<std::string> fixes;
+    if (paths.find("/dev") != std::string_view::npos)
+      fixes.emplace_back(is_container ? "--device /dev/infiniband" : "modprobe ib_uverbs");
+    if (paths.find("/sys") != std::string_view::npos)
+      fixes.emplace_back(is_container ? "-v /sys:/sys:ro" : "mount -t sysfs sysfs /sys");
+    verdict.add(
+        Subject(*view.host),
+        {.severity = Severity::warning,
+         .evidence =
+             fmt::format("{} {}", is_container ? "a container hides" : "this process does not see",
+                         fmt::join(words_of(paths), ", ")),
+         .consequence = "NICs cannot be used, or their places cannot be seen",
+         .fix = is_container ? fmt::format("start the container with {}", fmt::join(fixes, " "))
+                             : fmt::format("{}", fmt::join(fixes, "; "))});
   });
+}
+
+// NVML compares what the driver shows with the PCI bus; where it could look and the fact is absent,
+// nothing is hidden.
+void gpus_hidden(const Machine& machine, Verdict& verdict) {
+  if (machine.hosts.empty()) return verdict.not_checked("no hosts");
+  for (const HostView& view : machine.hosts) {
+    const Facts& facts = view.host->facts;
+    const std::string_view busids = get_fact(facts, fact::hidden_gpus);
+    if (busids.empty()) {
+      const bool nvml_looked = view.has_environment &&
+                               !get_fact(facts, fact::driver_version).empty() &&
+                               get_fact(facts, std::string(fact::source_prefix) + "nvml").empty();
+      if (view.gpus.empty())
+        verdict.not_checked("no GPUs");
+      else if (nvml_looked)
+        verdict.looked();
+      else
+        verdict.lacks(*view.host, fact::hidden_gpus);
+      continue;
+    }
+    const std::vector<std::string_view> words = words_of(busids, " ,");
+    const std::vector<std::string> names(words.begin(), words.end());
+    verdict.add(Subject(*view.host),
+                {.severity = Severity::info,
+                 .evidence = fmt::format("the driver does not show {} of the PCI bus: {}",
+                                         plural(names.size(), "GPU"), enumerate(names, 16)),
+                 .consequence = "this process cannot use them",
+                 .fix = "if it should: give the container or cgroup access to them (docker run "
+                        "--gpus all, the job's --gres, /dev/nvidia*)"});
+  }
 }
 
 using Version = std::array<int, 3>;
@@ -148,6 +181,7 @@ constexpr CheckRow rows[] = {
     {"memlock", "Memory may be locked", memlock},
     {"shm_small", "Shared memory is large enough", shm_small},
     {"hidden", "Containers hide nothing that is needed", hidden},
+    {"gpus_hidden", "The driver shows every GPU of the PCI bus", gpus_hidden},
     {"hwloc_version", "hwloc reads NVLink well", hwloc_version},
 };
 

@@ -115,6 +115,16 @@ void nic_far(const Machine& machine, Verdict& verdict) {
 
 // --- shares ---
 
+// "gpu0 and gpu2", without their host.
+std::string local_names(const std::vector<Subject>& subjects) {
+  std::vector<std::string> names;
+  names.reserve(subjects.size());
+  for (const Subject& subject : subjects)
+    names.push_back(subject.id.substr(subject.id.rfind('/') + 1));
+  std::ranges::sort(names, natural_less);
+  return enumerate(names);
+}
+
 struct Share {
   std::vector<std::size_t> nics, gpus;
   double gbyte_s = 0;
@@ -151,16 +161,17 @@ void nic_shared(const Machine& machine, Verdict& verdict) {
     if (share.known)
       cost = fmt::format("each has {:.3g} of {:.3g} GB/s when all send at once",
                          share.gbyte_s / static_cast<double>(share.gpus.size()), share.gbyte_s);
-    std::vector<Subject> subjects;
-    for (const std::size_t nic : share.nics) subjects.emplace_back(machine.nic(nic));
-    for (const std::size_t gpu : share.gpus) subjects.emplace_back(machine.gpu(gpu));
-    verdict.add(subjects, {.severity = Severity::info,
-                           .evidence = fmt::format(
-                               "{} share {}", plural(share.gpus.size(), "GPU"),
-                               share.nics.size() == 1
-                                   ? "one NIC"
-                                   : fmt::format("{} ports of one adapter", share.nics.size())),
-                           .consequence = cost});
+    std::vector<Subject> gpus, nics;
+    for (const std::size_t gpu : share.gpus) gpus.emplace_back(machine.gpu(gpu));
+    for (const std::size_t nic : share.nics) nics.emplace_back(machine.nic(nic));
+    // Who shares with whom: a list of subjects does not tell.
+    const std::string evidence = fmt::format(
+        "{} ({}) share {} ({})", plural(gpus.size(), "GPU"), local_names(gpus),
+        nics.size() == 1 ? "one NIC" : fmt::format("{} ports of one adapter", nics.size()),
+        local_names(nics));
+    std::vector<Subject> subjects = std::move(nics);
+    subjects.insert(subjects.end(), gpus.begin(), gpus.end());
+    verdict.add(subjects, {.severity = Severity::info, .evidence = evidence, .consequence = cost});
   }
   verdict.not_checked("no NIC that a GPU could use");
 }
@@ -174,15 +185,18 @@ void rails_assumed(const Machine& machine, Verdict& verdict) {
   std::vector<bool> seen(machine.topology.nics.size());
   std::size_t used = 0, assumed = 0, rails = 0;
   for (const HostView& view : machine.hosts) {
-    const std::size_t before = used;
-    for (const std::size_t gpu : view.gpus)
+    std::size_t rails_here = 0;  // GPUs that share a NIC share a rail
+    for (const std::size_t gpu : view.gpus) {
+      const std::size_t before = used;
       for (const std::size_t nic : machine.used[gpu]) {
         if (seen[nic]) continue;
         seen[nic] = true;
         ++used;
         assumed += leaves[nic].empty() ? 1 : 0;
       }
-    rails = std::max(rails, used - before);
+      rails_here += used > before ? 1 : 0;
+    }
+    rails = std::max(rails, rails_here);
   }
   if (used == 0) return verdict.not_checked("no NIC that a GPU could use");
   verdict.looked();

@@ -86,17 +86,24 @@ double gbyte_s(const Machine& machine, const std::vector<std::size_t>& nics) {
 constexpr auto exact_fix =
     "write whole names with ports, after an '=': atoll-topo --format env prints the line";
 
+// "mlx5_1" as the beginning of "mlx5_10", unlike "mlx5" as that of "mlx5_0": not meant so.
+bool cuts_a_number(std::string_view prefix, std::string_view name) {
+  const auto is_digit = [](char c) { return c >= '0' && c <= '9'; };
+  return prefix.size() < name.size() && is_digit(prefix.back()) && is_digit(name[prefix.size()]);
+}
+
 // Names that are on no adapter, and names that are the beginning of others.
 void judge_entries(const HostView& view, const Setting& setting, const NameList& list,
                    const std::vector<Port>& ports, Verdict& verdict) {
   for (const NameList::Entry& entry : list.entries) {
-    std::vector<std::string> also;
+    std::vector<std::string> also, longer;
     bool found = false, whole = false;
     for (const Port& port : ports) {
       if (!list.names(entry, port.name, port.port)) continue;
       found = true;
       if (port.name == entry.name) whole = true;
       if (port.name != entry.name) also.emplace_back(port.name);
+      if (cuts_a_number(entry.name, port.name)) longer.emplace_back(port.name);
     }
     if (!found)
       verdict.add(Subject(*view.host),
@@ -106,17 +113,46 @@ void judge_entries(const HostView& view, const Setting& setting, const NameList&
                    .consequence = list.exclude ? "nothing is left out for that name"
                                                : "NCCL uses fewer NICs than was meant",
                    .fix = exact_fix});
+    if (!whole) also = std::move(longer);
     also.erase(std::unique(also.begin(), also.end()), also.end());
-    if (whole && !also.empty())
+    if (!also.empty())
       verdict.add(
           Subject(*view.host),
           {.severity = Severity::warning,
-           .evidence = fmt::format("{}: {} is a prefix and means {} too",
-                                   quoted("NCCL_IB_HCA", setting), entry.name, enumerate(also, 4)),
+           .evidence = fmt::format(
+               "{}: {}{}{}", quoted("NCCL_IB_HCA", setting),
+               whole ? fmt::format("{} is a prefix and means ", entry.name)
+                     : fmt::format("no adapter is called {}, as a prefix it means ", entry.name),
+               enumerate(also, 4), whole ? " too" : ""),
            .consequence = list.exclude ? "NCCL leaves out more NICs than was meant"
                                        : "NCCL uses more NICs than was meant",
            .fix = exact_fix});
   }
+}
+
+// Selected ports that no GPU sends through. `useless` are numbers in the topology.
+void judge_excess(const Machine& machine, const HostView& view, const std::string& setting,
+                  const std::vector<std::size_t>& useless, Verdict& verdict) {
+  std::set<std::string_view> nearest;
+  for (const std::size_t gpu : view.gpus)
+    if (machine.affinity[gpu].level)
+      nearest.insert(machine.affinity[gpu].nearest.begin(), machine.affinity[gpu].nearest.end());
+  if (useless.empty() || nearest.empty()) return;  // where nobody knows the way, none is too far
+  std::vector<std::string> names;
+  bool far = false;
+  for (const std::size_t nic : useless) {
+    names.push_back(machine.nic(nic).name);
+    far = far || !nearest.contains(machine.nic(nic).id);
+  }
+  std::ranges::sort(names, natural_less);
+  verdict.add(Subject(*view.host),
+              {.severity = far ? Severity::warning : Severity::info,
+               .evidence = fmt::format("{} takes {}, which no GPU should use", setting,
+                                       enumerate(names, 4)),
+               .consequence = far ? "NCCL may send through ports that are farther or slower than "
+                                    "the GPUs' own"
+                                  : "GPUs may get unequal shares of the ports",
+               .fix = exact_fix});
 }
 
 // What the list leaves of the NICs that the GPUs should use.
@@ -125,7 +161,7 @@ void judge_choice(const Machine& machine, const HostView& view, const Setting& s
   std::set<std::size_t> wanted;
   for (const std::size_t gpu : view.gpus)
     wanted.insert(machine.used[gpu].begin(), machine.used[gpu].end());
-  std::vector<std::size_t> useful, kept;
+  std::vector<std::size_t> useful, kept, useless;
   std::set<std::string_view> layers;
   bool any = false;
   for (const Port& port : ports) {
@@ -133,6 +169,7 @@ void judge_choice(const Machine& machine, const HostView& view, const Setting& s
     const bool selected = list.selects(port.name, port.port);
     any = any || selected;
     if (selected) layers.insert(machine.nic(port.number).layer);
+    if (selected && !wanted.contains(port.number)) useless.push_back(port.number);
     if (!wanted.contains(port.number)) continue;
     useful.push_back(port.number);
     if (selected) kept.push_back(port.number);
@@ -161,6 +198,8 @@ void judge_choice(const Machine& machine, const HostView& view, const Setting& s
                                          fmt::join(layers, ", ")),
                  .consequence = "NCCL cannot connect a port of one kind with one of another",
                  .fix = exact_fix});
+  else
+    judge_excess(machine, view, text, useless, verdict);
 }
 
 void nccl_ib_hca(const Machine& machine, Verdict& verdict) {

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <set>
 
 #include "doctor/check.hpp"
 
@@ -167,7 +168,16 @@ std::string others(std::size_t count, double value, std::string_view unit) {
   return fmt::format("{} {} {:g}{}", count, count == 1 ? "peer has" : "peers have", value, unit);
 }
 
+// Ids of the NICs that GPUs send through.
+std::set<std::string_view> used_by_gpus(const Machine& machine) {
+  std::set<std::string_view> ids;
+  for (const auto& nics : machine.used)
+    for (const std::size_t nic : nics) ids.insert(machine.nic(nic).id);
+  return ids;
+}
+
 void port_slow(const Machine& machine, Verdict& verdict) {
+  const std::set<std::string_view> used = used_by_gpus(machine);
   Numbers widths(machine.nic_facts[fact::width]);
   constexpr auto fix =
       "look at cable, transceiver and the switch port's setting: mlxlink -d NAME -p "
@@ -176,25 +186,28 @@ void port_slow(const Machine& machine, Verdict& verdict) {
       machine, verdict, [&](std::size_t nic) { return machine.nic(nic).rate_gbit_s; },
       [&](const TopologyNic& nic, double rate, const auto& most) {
         if (rate > most.first) return;
+        const bool is_used = used.contains(nic.id);
         verdict.add(Subject(nic),
-                    {.severity = Severity::warning,
+                    {.severity = is_used ? Severity::warning : Severity::info,
                      .evidence = fmt::format("the port runs at {:g} Gbit/s, {}", rate,
                                              others(most.second, most.first, "")),
-                     .consequence = fmt::format("carries {:.4g} of {:.4g} GB/s, and what goes over "
-                                                "all rails waits for the slowest",
-                                                rate / 8, most.first / 8),
+                     .consequence = fmt::format(
+                         "carries {:.4g} of {:.4g} GB/s, and {}", rate / 8, most.first / 8,
+                         is_used ? "what goes over all rails waits for the slowest"
+                                 : "no GPU sends through it"),
                      .fix = fix});
       });
   compare(
       machine, verdict, [&](std::size_t nic) { return widths[nic]; },
       [&](const TopologyNic& nic, double lanes, const auto& most) {
         if (lanes > most.first) return;
-        verdict.add(Subject(nic), {.severity = Severity::warning,
-                                   .evidence = fmt::format("the port has {:g} lanes, {}", lanes,
-                                                           others(most.second, most.first, "")),
-                                   .consequence = fmt::format("carries {:.0f} % of what they do",
-                                                              100 * lanes / most.first),
-                                   .fix = fix});
+        verdict.add(Subject(nic),
+                    {.severity = used.contains(nic.id) ? Severity::warning : Severity::info,
+                     .evidence = fmt::format("the port has {:g} lanes, {}", lanes,
+                                             others(most.second, most.first, "")),
+                     .consequence =
+                         fmt::format("carries {:.0f} % of what they do", 100 * lanes / most.first),
+                     .fix = fix});
       });
   if (!machine.topology.nics.empty()) verdict.not_checked("no two like ports of known rate");
 }

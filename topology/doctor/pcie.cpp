@@ -1,6 +1,8 @@
 // The PCIe links of GPUs and NICs, and what lies on the way between them.
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <iterator>
 #include <set>
 
 #include "doctor/check.hpp"
@@ -185,18 +187,82 @@ void pcie_replays(const Machine& machine, Verdict& verdict) {
 
 // --- the way between devices ---
 
-void acs(const Machine& machine, Verdict& verdict) {
-  std::vector<Subject> subjects;
-  std::set<std::string, std::less<>> bridges;
-  each_device(machine, verdict, fact::pci_acs, [&](const Device& device, std::string_view value) {
-    if (host_of(machine, device).is_vm) return verdict.not_checked("a virtual machine needs ACS");
-    verdict.looked();
-    if (value == "off") return;
-    subjects.push_back(subject_of(machine, device));
-    for (const std::string_view bridge : words_of(value, " ,")) bridges.insert(std::string(bridge));
+// The bridges above one device that redirect and lie below the lowest bridge that it shares with the
+// other. None where the two meet in the root complex: their traffic goes up there in any case.
+std::vector<std::string_view> redirecting(std::string_view redirects, std::string_view path,
+                                          std::string_view other) {
+  std::vector<std::string_view> found;
+  if (redirects.empty() || redirects == "off") return found;
+  const std::vector<std::string_view> own = words_of(path, "/"), theirs = words_of(other, "/");
+  const auto fork = std::ranges::mismatch(own, theirs).in1;
+  if (fork - own.begin() < 2) return found;  // the root complex comes first, then its port
+  const std::vector<std::string_view> bridges = words_of(redirects, " ,");
+  std::copy_if(fork, own.end(), std::back_inserter(found), [&](std::string_view bridge) {
+    return std::ranges::find(bridges, bridge) != bridges.end();
   });
-  if (subjects.empty()) return;
-  const std::vector<std::string> names(bridges.begin(), bridges.end());
+  return found;
+}
+
+// What ACS does between the GPUs and the RDMA NICs of hosts.
+struct Redirected {
+  std::set<std::size_t> gpus, nics;
+  std::set<std::string, std::less<>> bridges;
+
+  void add_host(const Machine& machine, const HostView& view) {
+    const auto of_gpus = machine.gpu_facts[fact::pci_acs],
+               of_nics = machine.nic_facts[fact::pci_acs];
+    for (const std::size_t gpu : view.gpus)
+      for (const std::size_t nic : view.nics) {
+        if (!machine.is_rdma[nic]) continue;
+        const std::string_view a = machine.gpu(gpu).pci_path, b = machine.nic(nic).pci_path;
+        const auto above_gpu = redirecting(of_gpus[gpu], a, b);
+        const auto above_nic = redirecting(of_nics[nic], b, a);
+        if (above_gpu.empty() && above_nic.empty()) continue;
+        gpus.insert(gpu), nics.insert(nic);
+        bridges.insert(above_gpu.begin(), above_gpu.end());
+        bridges.insert(above_nic.begin(), above_nic.end());
+      }
+  }
+};
+
+// Whether any bridge above a GPU or RDMA NIC was looked at.
+bool knows_acs(const Machine& machine, const HostView& view) {
+  const auto of_gpus = machine.gpu_facts[fact::pci_acs], of_nics = machine.nic_facts[fact::pci_acs];
+  return std::ranges::any_of(view.gpus,
+                             [&](std::size_t gpu) {
+                               return !of_gpus[gpu].empty() && !machine.gpu(gpu).pci_path.empty();
+                             }) ||
+         std::ranges::any_of(view.nics, [&](std::size_t nic) {
+           return machine.is_rdma[nic] && !of_nics[nic].empty() &&
+                  !machine.nic(nic).pci_path.empty();
+         });
+}
+
+// Calls look(view) for each host on which GPUs and NICs could exchange data.
+template <class Look>
+void each_pairing_host(const Machine& machine, Verdict& verdict, Look look) {
+  bool any = false;
+  for (const HostView& view : machine.hosts) {
+    if (view.gpus.empty() || !has_rdma(machine, view)) continue;
+    any = true;
+    look(view);
+  }
+  if (!any) verdict.not_checked("no host with GPUs and RDMA NICs");
+}
+
+void acs(const Machine& machine, Verdict& verdict) {
+  Redirected redirected;
+  each_pairing_host(machine, verdict, [&](const HostView& view) {
+    if (!knows_acs(machine, view)) return verdict.lacks(*view.host, fact::pci_acs);
+    if (view.is_vm) return verdict.not_checked("a virtual machine needs ACS");
+    verdict.looked();
+    redirected.add_host(machine, view);
+  });
+  if (redirected.bridges.empty()) return;
+  std::vector<Subject> subjects;
+  for (const std::size_t gpu : redirected.gpus) subjects.emplace_back(machine.gpu(gpu));
+  for (const std::size_t nic : redirected.nics) subjects.emplace_back(machine.nic(nic));
+  const std::vector<std::string> names(redirected.bridges.begin(), redirected.bridges.end());
   verdict.add(subjects,
               {.severity = Severity::warning,
                .evidence = fmt::format("ACS redirects their traffic at {}: {}",
@@ -216,7 +282,10 @@ bool has_grace(const Machine& machine, const HostView& view) {
 }
 
 void iommu(const Machine& machine, Verdict& verdict) {
-  each_host(machine, verdict, fact::iommu, [&](const HostView& view, std::string_view value) {
+  each_pairing_host(machine, verdict, [&](const HostView& view) {
+    const std::string_view value = get_fact(view.host->facts, fact::iommu);
+    if (value.empty()) return verdict.lacks(*view.host, fact::iommu);
+    verdict.looked();
     if (value != "translated" || has_grace(machine, view)) return;
     verdict.add(Subject(*view.host),
                 {.severity = Severity::warning,

@@ -148,9 +148,9 @@ std::map<std::size_t, std::size_t> add_islands(const Parts& parts, const HostPar
 // --- NICs ---
 
 // Which GPUs of the host send through a NIC, and which would.
+using Gpus = std::vector<std::size_t>;
 struct Use {
-  std::vector<std::size_t> users, near;
-  auto operator<=>(const Use&) const = default;
+  Gpus users, near;
 };
 
 std::map<std::size_t, Use> uses_of(const Parts& parts, const HostBox& box) {
@@ -177,7 +177,7 @@ void shorten(NicStack& stack) {
 void add_stacks(const Parts& parts, const HostParts& host, HostBox& box) {
   const Topology& topology = parts.topology();
   const std::map<std::size_t, Use> uses = uses_of(parts, box);
-  std::map<Use, std::size_t> stack_of;
+  std::map<std::pair<Gpus, Gpus>, std::size_t> stack_of;  // users, near
   NicStack others;
   for (const std::size_t position : host.nics) {
     const TopologyNic& nic = topology.nics[position];
@@ -192,7 +192,7 @@ void add_stacks(const Parts& parts, const HostParts& host, HostBox& box) {
       others.nics.push_back(std::move(nic_box));
       continue;
     }
-    const auto [at, is_new] = stack_of.try_emplace(use, box.stacks.size());
+    const auto [at, is_new] = stack_of.try_emplace({use.users, use.near}, box.stacks.size());
     if (is_new || is_single) box.stacks.push_back({.users = use.users, .near = use.near});
     NicStack& stack = is_single ? box.stacks.back() : box.stacks[at->second];
     stack.nics.push_back(std::move(nic_box));

@@ -146,7 +146,7 @@ double add_islands(const HostBox& host, double y, HostPlan& plan) {
 }  // namespace
 
 std::string switch_title(const IslandBox& island, const std::vector<Stub>& stubs) {
-  const std::string name = island.fabric == "nvlink" ? "NVSwitch" : "switch";
+  std::string name = island.fabric == "nvlink" ? "NVSwitch" : "switch";
   for (const Stub& stub : stubs)
     if (stub.count != stubs.front().count) return name;
   return stubs.empty() || stubs.front().count == 1

@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <map>
 #include <numeric>
 #include <set>
@@ -204,10 +205,7 @@ Group make_group(const Parts& parts, const std::vector<Candidate>& hosts, const 
 
 // --- tracks ---
 
-struct StackPlace {
-  std::size_t group = 0, host = 0, stack = 0;
-  auto operator<=>(const StackPlace&) const = default;
-};
+using StackPlace = std::array<std::size_t, 3>;  // group, host, stack
 
 std::map<std::string, StackPlace, std::less<>> stack_places(const std::vector<Group>& groups) {
   std::map<std::string, StackPlace, std::less<>> places;  // NIC -> where it is drawn
@@ -258,7 +256,7 @@ void add_tracks(const Parts& parts, Scene& scene) {
     }
     std::ranges::sort(line.rails);
     for (const StackPlace& at : line.places)
-      scene.groups[at.group].hosts[at.host].stacks[at.stack].tracks.push_back(scene.tracks.size());
+      scene.groups[at[0]].hosts[at[1]].stacks[at[2]].tracks.push_back(scene.tracks.size());
     scene.tracks.push_back(
         {fmt::format("{} {}{}", line.rails.size() == 1 ? "rail" : "rails",
                      number_ranges(line.rails), line.is_assumed ? " (assumed)" : ""),

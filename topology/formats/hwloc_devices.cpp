@@ -10,6 +10,7 @@
 
 #include "facts.hpp"
 #include "gpu_models.hpp"
+#include "pcie_rate.hpp"
 #include "wording.hpp"
 
 namespace atoll_v1::atoll {
@@ -57,8 +58,7 @@ double link_gbyte_s(const Facts& facts) {
   const auto gt_s = number_fact(facts, fact::pci_gt_s);
   const auto width = number_fact(facts, fact::pci_width);
   if (!gt_s || !width) return 0;
-  const double encoding = *gt_s < 8 ? 8.0 / 10 : *gt_s < 64 ? 128.0 / 130 : 242.0 / 256;
-  return *gt_s * *width * encoding / 8;
+  return pcie_gbyte_s(*gt_s, *width);
 }
 
 void set_pci(const Facts& facts, HwlocPciDevice& pci) {
@@ -106,14 +106,10 @@ class Arranger {
     std::ranges::stable_sort(devices_.slots, {}, [](const std::unique_ptr<PciSlot>& slot) {
       return std::pair(!slot->has_address, address(slot->pci));
     });
-    place_roots();
     name_gpus();
     std::vector<std::string> moved;
-    for (const Wish& wish : wishes_) {
-      const PciSlot& slot = *wish.slot;
-      const std::size_t place = slot.root.empty() ? slot.place : devices_.roots.at(slot.root);
-      if (!layout_.is_true(place, wish.numa, wish.package)) moved.push_back(wish.id);
-    }
+    for (const Wish& wish : wishes_)
+      if (!layout_.is_true(wish.slot->place, wish.numa, wish.package)) moved.push_back(wish.id);
     say("NUMA node or package of", moved);
     say("the bus id of", without_address_);
     say("the PCI path of", without_path_);
@@ -155,15 +151,6 @@ class Arranger {
         return;
       }
     slot.adapters.push_back({nic.name, {&nic}});
-  }
-
-  // A root complex stands once, above all that is below it.
-  void place_roots() {
-    for (const auto& slot : devices_.slots) {
-      if (slot->root.empty()) continue;
-      const auto [at, is_new] = devices_.roots.try_emplace(slot->root, slot->place);
-      if (!is_new) at->second = layout_.common(at->second, slot->place);
-    }
   }
 
   void name_gpus() {
@@ -234,8 +221,9 @@ HwlocDevices arrange_devices(const Topology& topology, const HwlocLayout& layout
 bool is_openfabrics(const TopologyNic& nic) {
   if (nic.layer == "infiniband" || nic.layer == "omni-path" || nic.layer == "efa") return true;
   if (nic.layer == "slingshot") return false;
+  const std::string_view interface = get_fact(nic.facts, fact::netdev);
   if (!nic.adapter.empty() || nic.facts.contains(fact::node_guid) ||
-      nic.facts.contains(fact::lid) || nic.facts.contains(fact::netdev))
+      nic.facts.contains(fact::lid) || (!interface.empty() && interface != nic.name))
     return true;
   constexpr std::array drivers{"mlx", "bnxt_re", "irdma", "rdma", "roce", "hfi", "qib",
                                "efa", "erdma",   "rxe",   "siw",  "bxi",  "ibp", "mana_"};

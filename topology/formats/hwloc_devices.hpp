@@ -43,8 +43,7 @@ struct PciSlot {
 
 struct HwlocDevices {
   std::vector<std::unique_ptr<PciSlot>> slots;  // by bus id; those without come last
-  std::map<std::string, std::size_t> roots;  // "pci0000:17" -> where it hangs in HwlocLayout::parts
-  std::map<std::string, GpuName> gpus;       // by TopologyGpu::id
+  std::map<std::string, GpuName> gpus;          // by TopologyGpu::id
 };
 
 // What cannot be placed as it is known goes to `lost`.

@@ -29,13 +29,13 @@ bool fits(int number) { return number >= 0 && number < most_parts; }
 }  // namespace
 
 HwlocLayout::HwlocLayout(const TopologyHost& host, const Topology& devices) {
-  if (host.packages > most_parts || host.numa_nodes > most_parts ||
-      std::max(host.host_threads, host.host_cores) > most_threads)
+  const int threads = std::max({host.host_threads, host.threads, host.host_cores, host.cores});
+  if (host.packages > most_parts || host.numa_nodes > most_parts || threads > most_threads)
     throw Error(ErrorCode::unsupported,
                 fmt::format("hwloc XML is written for at most {} packages, {} NUMA nodes and {} "
                             "hardware threads; {} has {}, {} and {}",
                             most_parts, most_parts, most_threads, host.name, host.packages,
-                            host.numa_nodes, host.host_threads));
+                            host.numa_nodes, threads));
   if (devices.gpus.size() > most_gpus || devices.nics.size() > most_nics)
     throw Error(
         ErrorCode::unsupported,
@@ -46,7 +46,7 @@ HwlocLayout::HwlocLayout(const TopologyHost& host, const Topology& devices) {
   homes_ = packages_of_numas(devices);
   const int leaves = static_cast<int>(std::max(numas_.size(), packages_.size()));
   cores_ = std::max({host.host_cores, host.cores, leaves});
-  threads_ = std::max({host.host_threads, host.threads, cores_});
+  threads_ = std::max(threads, cores_);
   build();
   int leaf = 0;
   spread_cores(0, leaf, leaves);
@@ -165,15 +165,6 @@ std::size_t HwlocLayout::place(int numa, int package) const {
   if (by_numa && by_package)  // the smaller of the two
     return parts_[*by_numa].cores < parts_[*by_package].cores ? *by_numa : *by_package;
   return by_numa.value_or(by_package.value_or(0));
-}
-
-std::size_t HwlocLayout::common(std::size_t a, std::size_t b) const {
-  std::size_t smallest = 0;
-  for (std::size_t i = 0; i < parts_.size(); ++i)
-    if (parts_[i].holds(parts_[a]) && parts_[i].holds(parts_[b]) &&
-        parts_[i].cores < parts_[smallest].cores)
-      smallest = i;
-  return smallest;
 }
 
 bool HwlocLayout::is_true(std::size_t place, int numa, int package) const {

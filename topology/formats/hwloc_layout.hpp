@@ -45,8 +45,6 @@ class HwlocLayout {
 
   // The part for a device near a NUMA node and a package, where -1 is unknown.
   std::size_t place(int numa, int package) const;
-  // The smallest part that holds both.
-  std::size_t common(std::size_t a, std::size_t b) const;
   // Whether what hangs there is read as near them again.
   bool is_true(std::size_t place, int numa, int package) const;
 

@@ -8,7 +8,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <span>
 
 #include "atoll/inspection.hpp"
 #include "facts.hpp"
@@ -46,11 +45,7 @@ class Writer {
  public:
   Writer(const Topology& topology, const HwlocLayout& layout, const HwlocDevices& devices,
          HwlocMatrices& matrices)
-      : topology_(topology),
-        host_(topology.hosts.front()),
-        layout_(layout),
-        devices_(devices),
-        matrices_(matrices) {}
+      : host_(topology.hosts.front()), layout_(layout), devices_(devices), matrices_(matrices) {}
 
   std::string write() {
     text_ =
@@ -149,11 +144,12 @@ class Writer {
 
   using Slots = std::vector<const PciSlot*>;
 
+  // A root complex of which devices near several places hang, as in the files of some clouds,
+  // stands at each of them.
   void write_devices(std::size_t place) {
     std::map<std::string, Slots> below;  // root complex -> devices
     for (const auto& slot : devices_.slots)
-      if (!slot->root.empty() && devices_.roots.at(slot->root) == place)
-        below[slot->root].push_back(slot.get());
+      if (!slot->root.empty() && slot->place == place) below[slot->root].push_back(slot.get());
     for (const auto& [root, slots] : below) {
       const auto numbers = topology_sources::hex_numbers(root.substr(3), {":", ""});
       open(
@@ -267,7 +263,6 @@ class Writer {
                         pci_attributes(device.pci, 0x0680)));
   }
 
-  const Topology& topology_;
   const TopologyHost& host_;
   const HwlocLayout& layout_;
   const HwlocDevices& devices_;
@@ -286,7 +281,7 @@ Export to_hwloc_xml(const Topology& topology) {
                 names.empty()
                     ? std::string("hwloc XML describes one host, and there is none")
                     : fmt::format("hwloc XML describes one host, and there are {} ({}): export one "
-                                  "at a time",
+                                  "at a time (atoll-topo --host NAME)",
                                   names.size(), enumerate(names)));
   }
   Export result;

@@ -103,10 +103,8 @@ Json to_json_value(const Affinity& affinity) {
 }
 
 Json to_json_value(const Rail& rail) {
-  return {{"index", rail.index},
-          {"nics", rail.nics},
-          {"gpus", rail.gpus},
-          {"evidence", rail.evidence}};
+  return {
+      {"index", rail.index}, {"nics", rail.nics}, {"gpus", rail.gpus}, {"evidence", rail.evidence}};
 }
 
 Json to_json_value(const Finding& finding) {

@@ -119,7 +119,7 @@ std::string to_matrix(const Inspection& inspection, Colour colour) {
   Matrix matrix(inspection);
   const DisplayNames names(topology);
   const auto label = [&](const std::string& id) {
-    return topology.hosts.size() > 1 ? names.device(id) : id.substr(id.rfind('/') + 1);
+    return topology.hosts.size() > 1 ? names.device(id) : printable(id.substr(id.rfind('/') + 1));
   };
   // NICs of several hosts would mostly say NET.
   std::vector<const TopologyNic*> nics;

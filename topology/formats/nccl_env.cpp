@@ -10,9 +10,11 @@
 #include <algorithm>
 #include <array>
 #include <set>
+#include <tuple>
 
 #include "atoll/inspection.hpp"
 #include "doctor/check.hpp"
+#include "wording.hpp"
 
 namespace atoll_v1::atoll {
 namespace {
@@ -24,14 +26,10 @@ using doctor::Setting;
 // A line of the text. Without a value it is advice, and stands as a comment.
 struct Line {
   std::string name, value, reason;
-  auto operator<=>(const Line&) const = default;
+  bool operator<(const Line& other) const {
+    return std::tie(name, value, reason) < std::tie(other.name, other.value, other.reason);
+  }
 };
-
-std::string printable(std::string text) {
-  std::ranges::replace_if(
-      text, [](unsigned char c) { return c < 0x20 || c == 0x7f; }, ' ');
-  return text;
-}
 
 // --- NCCL_IB_HCA ---
 
@@ -67,6 +65,12 @@ Ports ports_of(const Machine& machine, const HostView& view) {
   return ports;
 }
 
+// A setting that should go: what is run by a shell undoes none in nccl.conf, so this is a comment.
+Line unset(std::string_view name, const Setting& setting, std::string_view reason) {
+  return {std::string(name), "",
+          fmt::format("unset {}: {} says {}; {}", name, setting.where, setting.value, reason)};
+}
+
 // Why a port must not be used; "" when nothing speaks against it.
 std::string why_spare(const TopologyNic& nic, const Ports& ports) {
   const TopologyNic& usual = *ports.used.front();
@@ -88,19 +92,28 @@ bool has_finding(const Inspection& inspection, std::string_view id, const std::s
 void add_hca(const Inspection& inspection, const Machine& machine, const HostView& view,
              std::vector<Line>& lines) {
   const Ports ports = ports_of(machine, view);
-  if (ports.used.empty()) return;
+  const Setting setting = doctor::setting_of(*view.host, "NCCL_IB_HCA");
+  const bool wrong = has_finding(inspection, "nccl_ib_hca", view.host->id);
+  if (ports.used.empty()) {
+    if (wrong) lines.push_back(unset("NCCL_IB_HCA", setting, "it does not fit this machine"));
+    return;
+  }
   std::vector<std::string> spare, used;
-  for (const TopologyNic* nic : ports.spare)
-    if (const std::string why = why_spare(*nic, ports); !why.empty())
-      spare.push_back(fmt::format("{} ({})", nic->name, why));
+  bool must = wrong;
+  for (const TopologyNic* nic : ports.spare) {
+    const std::string why = why_spare(*nic, ports);
+    must = must || !why.empty();
+    spare.push_back(
+        fmt::format("{} ({})", nic->name, why.empty() ? "no source tells the way to it" : why));
+  }
+  if (!must) return;
   std::string reason;
-  if (!spare.empty()) reason = "leaves out " + enumerate(spare);
-  if (has_finding(inspection, "nccl_ib_hca", view.host->id)) {
-    const Setting setting = doctor::setting_of(*view.host, "NCCL_IB_HCA");
+  if (wrong)
     reason = fmt::format("names the GPUs' own ports, unlike the {} here ({})", setting.value,
                          setting.where);
-  }
-  if (reason.empty()) return;
+  if (!spare.empty())
+    reason += (wrong ? "; leaves out " : "leaves out ") + enumerate(spare, spare.size());
+  used.reserve(ports.used.size());
   for (const TopologyNic* nic : ports.used) used.push_back(port_name(*nic));
   std::ranges::sort(used, natural_less);
   if (!std::ranges::all_of(used, doctor::is_plain)) {
@@ -116,9 +129,11 @@ void add_gid_index(const Machine& machine, const HostView& view, std::vector<Lin
   std::set<std::string_view> indices;
   for (const TopologyNic* nic : ports_of(machine, view).used)
     if (nic->layer == "ethernet") indices.insert(get_fact(nic->facts, fact::gid_roce_v2));
+  const Setting setting = doctor::setting_of(*view.host, "NCCL_IB_GID_INDEX");
+  if (indices.size() > 1 && !setting.value.empty() && setting.value != "-1")
+    lines.push_back(unset("NCCL_IB_GID_INDEX", setting, "no one index fits all NICs"));
   if (indices.size() != 1 || !doctor::number_of(*indices.begin())) return;
   const std::string index(*indices.begin());
-  const Setting setting = doctor::setting_of(*view.host, "NCCL_IB_GID_INDEX");
   if (!setting.value.empty() && setting.value != "-1" && setting.value != index)
     lines.push_back({"NCCL_IB_GID_INDEX", index,
                      fmt::format("the routable RoCE v2 address of all NICs; {} says {}",
@@ -167,7 +182,12 @@ void add_interface(const Inspection& inspection, const Machine& machine, const H
   const Setting setting = doctor::setting_of(*view.host, "NCCL_SOCKET_IFNAME");
   const bool wrong = has_finding(inspection, "nccl_socket_ifname", view.host->id);
   const bool confusing = !interfaces.made_up.empty() && !has_ib;
-  if (interfaces.physical.size() != 1 || !doctor::is_plain(interfaces.physical.front())) return;
+  if (interfaces.physical.size() != 1 || !doctor::is_plain(interfaces.physical.front())) {
+    if (wrong)
+      lines.push_back(
+          unset("NCCL_SOCKET_IFNAME", setting, "it names interfaces that this host does not have"));
+    return;
+  }
   if (wrong)
     lines.push_back({"NCCL_SOCKET_IFNAME", "=" + interfaces.physical.front(),
                      fmt::format("the one physical interface, unlike the {} here ({})",
@@ -196,6 +216,17 @@ void add_overrides(const Machine& machine, const HostView& view, std::vector<Lin
     undo("NCCL_P2P_DISABLE", "0", "GPUs reach each other directly");
   if (view.gpus.size() > 1 && is_set("NCCL_SHM_DISABLE"))
     undo("NCCL_SHM_DISABLE", "0", "without shared memory data takes the network inside the host");
+  const auto is_never = [&](std::string_view name) {
+    const std::string_view value = doctor::setting_of(*view.host, name).value;
+    return value == "LOC" || value == "0";
+  };
+  if (view.gpus.size() > 1 && is_never("NCCL_P2P_LEVEL"))
+    lines.push_back(unset("NCCL_P2P_LEVEL", doctor::setting_of(*view.host, "NCCL_P2P_LEVEL"),
+                          "GPUs reach each other directly"));
+  if (has_ports && is_never("NCCL_NET_GDR_LEVEL"))
+    lines.push_back(unset("NCCL_NET_GDR_LEVEL",
+                          doctor::setting_of(*view.host, "NCCL_NET_GDR_LEVEL"),
+                          "NICs then never reach GPU memory directly"));
   const Setting ordering = doctor::setting_of(*view.host, "NCCL_IB_PCI_RELAXED_ORDERING");
   if (has_ports && !ordering.value.empty() && !doctor::is_on(ordering.value))
     undo("NCCL_IB_PCI_RELAXED_ORDERING", "2", "uses relaxed ordering where it is available");
@@ -224,6 +255,7 @@ std::string shown(const Line& line) {
 std::string shown_for(const Machine& machine, const Line& line,
                       const std::vector<const TopologyHost*>& hosts) {
   std::vector<std::string> names;
+  names.reserve(hosts.size());
   for (const TopologyHost* host : hosts) names.push_back(machine.names.host(host->id));
   const std::string where = enumerate(names, 4);
   if (line.value.empty())

@@ -30,8 +30,8 @@ struct HostElements {
 // that was filled in by a live machine.
 std::vector<HostElements> hosts_of(pugi::xml_node system);
 
-// The <pci> elements of one host by bus id. Templates made by hand give one id to a bridge and a NIC:
-// the first counts, and a GPU before others.
+// The <pci> elements of one host by bus id. Templates made by hand give one id to a bridge and a
+// NIC: the first counts, and a GPU before others.
 using PciElements = std::map<std::string, pugi::xml_node, std::less<>>;
 // False when it would be the second GPU of that id.
 bool add_element(PciElements& elements, const std::string& busid, pugi::xml_node pci);
@@ -69,8 +69,8 @@ bool is_link(pugi::xml_node element);  // <nvlink> or <xgmi>
 std::string_view type_of_link(pugi::xml_node link);
 
 // The system image GUID as the kernel prints it, from NCCL's number, whose bytes stand the other
-// way round: "946d:ae03:0050:709a" for 0x9a70500003ae6d94. "" for what is no GUID: absent, scrubbed,
-// or one of the small numbers by which network plugins count their devices.
+// way round: "946d:ae03:0050:709a" for 0x9a70500003ae6d94. "" for what is no GUID: absent,
+// scrubbed, or one of the small numbers by which network plugins count their devices.
 std::string guid_of(std::string_view number);
 // Back again; "" for what guid_of() does not make.
 std::string number_of_guid(std::string_view guid);

@@ -41,11 +41,13 @@ std::string to_text(const MeshPlan& plan, Colour colour) {
   const std::size_t row =
       static_cast<std::size_t>(plan.shard) * static_cast<std::size_t>(plan.inner);
   const std::span<const int> order(plan.order);
+  // With inner ranks a row holds several shard groups.
+  const std::string_view group = has_inner ? "replica" : "shard group";
   for (int i = 0; i < std::min(plan.replicate, most_rows); ++i)
-    text += fmt::format("  shard group {}: ranks {}\n", i,
+    text += fmt::format("  {} {}: ranks {}\n", group, i,
                         ranks_text(order.subspan(static_cast<std::size_t>(i) * row, row)));
   if (plan.replicate > most_rows)
-    text += fmt::format("  and {} more shard groups\n", plan.replicate - most_rows);
+    text += fmt::format("  and {} more {}s\n", plan.replicate - most_rows, group);
   if (!plan.left_out.empty())
     text += fmt::format("  faster without ranks {}\n", ranks_text(plan.left_out));
   for (const Finding& finding : plan.findings)

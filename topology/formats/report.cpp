@@ -39,13 +39,6 @@ std::string_view colour_of(Severity severity) {
   return red;
 }
 
-// Names and values may come from a file that holds control characters.
-std::string printable(std::string text) {
-  std::ranges::replace_if(
-      text, [](unsigned char c) { return c < 0x20 || c == 0x7f; }, ' ');
-  return text;
-}
-
 bool is_number(std::string_view text) {
   return !text.empty() && text.find_first_not_of("0123456789") == std::string_view::npos;
 }
@@ -64,6 +57,7 @@ std::string short_id(const std::string& id) {
 // "node0/gpu0-3, node1/gpu2 and 6 more"
 std::string subjects_text(const std::vector<std::string>& subjects) {
   std::vector<std::string> ids;
+  ids.reserve(subjects.size());
   for (const std::string& subject : subjects) ids.push_back(printable(short_id(subject)));
   return DisplayNames(Topology{}).gpus(ids, 6);
 }

@@ -46,7 +46,7 @@ std::string host_line(const TopologyHost& host) {
   return fmt::format("{}", fmt::join(parts, ", "));
 }
 
-std::string last_part(const std::string& id) { return id.substr(id.rfind('/') + 1); }
+std::string last_part(const std::string& id) { return printable(id.substr(id.rfind('/') + 1)); }
 
 class Tree {
  public:
@@ -85,17 +85,18 @@ class Tree {
     }
     const std::string partitions =
         gpu.partitions.empty() ? "" : plural(gpu.partitions.size(), "partition");
-    return joined({last_part(gpu.id), gpu.model.empty() ? "GPU" : gpu.model, gpu.busid, partitions,
-                   paint(colour_, Ink::dim, use)});
+    return joined({last_part(gpu.id), gpu.model.empty() ? "GPU" : printable(gpu.model),
+                   printable(gpu.busid), partitions, paint(colour_, Ink::dim, use)});
   }
 
   std::string nic_line(const TopologyNic& nic) const {
     std::string rate;
-    if (nic.rate_gbit_s) rate = fmt::format("{:g} Gbit/s ({})", *nic.rate_gbit_s, nic.evidence);
-    const std::string state = nic.state.empty() ? "state unknown" : nic.state;
+    if (nic.rate_gbit_s)
+      rate = fmt::format("{:g} Gbit/s ({})", *nic.rate_gbit_s, printable(nic.evidence));
+    const std::string state = nic.state.empty() ? "state unknown" : printable(nic.state);
     const Ink ink = nic.state.empty() ? Ink::dim : nic.state == "active" ? Ink::green : Ink::red;
-    return joined({nic.name, nic.layer, nic.is_virtual ? "virtual" : "", paint(colour_, ink, state),
-                   rate, nic.busid});
+    return joined({printable(nic.name), printable(nic.layer), nic.is_virtual ? "virtual" : "",
+                   paint(colour_, ink, state), rate, nic.busid});
   }
 
   // What people see of a host; equal texts are shown once.
@@ -139,7 +140,7 @@ class Tree {
         fmt::format("{}  {}", plural(island.gpus.size(), "GPU"), names_.gpus(island.gpus));
     switch (island.state) {
       case IslandState::known:
-        text += fmt::format("  {}", fabric_name(island.fabric));
+        text += fmt::format("  {}", printable(fabric_name(island.fabric)));
         break;
       case IslandState::none:
         return text + "  no fast links";

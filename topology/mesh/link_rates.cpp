@@ -6,6 +6,7 @@
 #include <unordered_set>
 
 #include "facts.hpp"
+#include "pcie_rate.hpp"
 
 namespace atoll_v1::atoll {
 namespace {
@@ -103,10 +104,7 @@ std::optional<double> full_pcie_gbyte_s(const Facts& facts) {
   if (!gt_s) gt_s = number_fact(facts, fact::pci_gt_s);
   const auto width = number_fact(facts, fact::pci_width);
   std::optional<double> rate = number_fact(facts, fact::pci_gbyte_s);
-  if (gt_s && width) {
-    const double payload = *gt_s <= 5 ? 0.8 : *gt_s < 64 ? 128.0 / 130 : 242.0 / 256;
-    rate = *gt_s * *width * payload / 8;
-  }
+  if (gt_s && width) rate = pcie_gbyte_s(*gt_s, *width);
   return rate && *rate >= least ? rate : std::nullopt;
 }
 

@@ -11,7 +11,7 @@ namespace atoll_v1::atoll::topology_sources {
 
 class CpuSet {
  public:
-  static constexpr unsigned most = 65'536;  // numbers are below it
+  static constexpr unsigned most = 16'384;  // numbers are below it
 
   // "0x00000003,,0xffffffff": 32 bits a word, the highest first, an empty word is 0; a leading
   // "0xf...f" stands for all numbers above the words. Empty when it is no such text.

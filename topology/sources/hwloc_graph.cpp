@@ -72,9 +72,7 @@ class HostReader {
       : machine_(machine), host_(std::move(host)), topology_(topology) {}
 
   void read() {
-    check_sizes();
     count_cores();
-    for (const CpuSet& cpus : machine_.places) localities_.push_back(find_locality(cpus));
     sort_devices();
     add_gpus();
     for (std::size_t i = 0; i < machine_.packages.size(); ++i)
@@ -88,11 +86,6 @@ class HostReader {
   }
 
  private:
-  void check_sizes() const {
-    if (machine_.nodes.size() > most_hwloc_parts || machine_.packages.size() > most_hwloc_parts)
-      fail(machine_, -1, fmt::format("more than {} packages or NUMA nodes", most_hwloc_parts));
-  }
-
   void count_cores() {
     CpuSet usable = machine_.usable;
     usable &= machine_.threads;
@@ -137,8 +130,11 @@ class HostReader {
   }
 
   template <class Device>
-  Locality locality(const Device& device) const {
-    return device.place ? localities_[*device.place] : Locality();
+  Locality locality(const Device& device) {
+    if (!device.place) return {};
+    const auto [found, is_new] = localities_.try_emplace(*device.place);
+    if (is_new) found->second = find_locality(machine_.places[*device.place]);
+    return found->second;
   }
 
   // hwloc goes by locality; people and drivers number by bus id.
@@ -200,7 +196,7 @@ class HostReader {
            (device.pci_class == class_accelerator || device.pci_class == class_display_other);
   }
 
-  void describe(const HwlocPciDevice& device, Candidate& candidate) const {
+  void describe(const HwlocPciDevice& device, Candidate& candidate) {
     TopologyGpu& gpu = candidate.gpu;
     gpu.busid = busid(device);
     gpu.pci_path = device.path;
@@ -257,6 +253,7 @@ class HostReader {
       if (different.size() == instances.size()) return ids;
     }
     std::vector<std::string> names;
+    names.reserve(instances.size());
     for (const HwlocOsDevice* device : instances) names.push_back(device->name);
     return names;
   }
@@ -339,7 +336,7 @@ class HostReader {
   }
 
   // The vendor tells a Slingshot adapter: "hsi0" is also what sites call IP over InfiniBand. It
-  // has two names, cxi0 of the fabric and hsn0 of the interface: the first is the one libraries use.
+  // has two names, cxi0 of the fabric and hsn0 of the interface: libraries use the first.
   bool is_nic(const HwlocOsDevice& device) const {
     if (device.name.empty()) return false;
     if (device.kind == HwlocOsKind::openfabrics) return true;
@@ -418,7 +415,7 @@ class HostReader {
   const HwlocMachine& machine_;
   TopologyHost host_;
   Topology& topology_;
-  std::vector<Locality> localities_;                // of places
+  std::map<std::size_t, Locality> localities_;      // of places
   std::vector<std::size_t> pci_order_;              // by bus id
   std::vector<std::vector<std::size_t>> children_;  // PCI device -> OS devices
   std::vector<Candidate> gpus_;

@@ -91,7 +91,7 @@ class Loaded {
         return root_path(static_cast<unsigned>(attr.downstream.pci.domain),
                          attr.downstream.pci.secondary_bus) +
                path;
-      path = "/" + busid(pci_device(attr.upstream.pci)) + path;
+      path.insert(0, "/" + busid(pci_device(attr.upstream.pci)));
     }
     return {};
   }

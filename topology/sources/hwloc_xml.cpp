@@ -115,6 +115,8 @@ class XmlReader {
   }
 
   void read_part(pugi::xml_node object, std::string_view type, const CpuSet& cpus) {
+    if (machine_.nodes.size() > most_hwloc_parts || machine_.packages.size() > most_hwloc_parts)
+      document_.fail(object, fmt::format("more than {} packages or NUMA nodes", most_hwloc_parts));
     if (type == "PU") {
       ++machine_.thread_count;
       machine_.threads |= cpus;

@@ -1,8 +1,9 @@
 // NCCL's topology file (NCCL_TOPO_DUMP_FILE, NCCL_TOPO_FILE) and RCCL's dialect of it.
 //
 // Idea: a tree. <system> holds the NUMA nodes of one or more hosts as <cpu>; below them <pci>
-// bridges nest down to devices; a <pci> with <gpu> is a GPU, one with <nic> an adapter whose ports
-// are <net>. Below <gpu> stand the links: <nvlink> or <xgmi>, each with the bus id of the other end.
+// bridges nest down to devices; a <pci> with <gpu> is a GPU, one with <nic> an adapter whose
+// ports are <net>. Below <gpu> stand the links, <nvlink> or <xgmi>, with the bus id of the other
+// end.
 //
 // Traps: vendors' templates are completed by the live machine, so they may hold bus ids and classes
 // only: a GPU that is known by its class alone says nothing about links. The dumps hold what a job
@@ -295,8 +296,8 @@ class HostReader {
     gpus_[to].is_linked = true;
   }
 
-  // Each side states the pair's links; the smaller statement is believed. A side without <gpu> could
-  // not state anything.
+  // Each side states the pair's links; the smaller statement is believed. A side without <gpu>
+  // could not state anything.
   void join_pairs() {
     for (const auto& [ends, pair] : pairs_) {
       const Found &first = gpus_[ends.first], &second = gpus_[ends.second];

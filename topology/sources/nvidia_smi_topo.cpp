@@ -10,11 +10,11 @@
 //   NIC Legend:
 //     NIC0: mlx5_0
 //
-// Columns stand behind tabs, blanks or both; the header is underlined by terminal escapes, of which a
-// paste may keep a part; older drivers name the NICs in the header. A cell NVk is a bonded set of k
-// NVLinks. On a board without switches the set belongs to its pair. Under NVSwitch it is all links
-// of the GPU, shown again for every peer, so that a row holds more links than any GPU has: this
-// tells the two apart.
+// Columns are set apart by tabs, blanks or both; the header is underlined by terminal escapes, of
+// which a paste may keep a part; older drivers name the NICs in the header. A cell NVk is a bonded
+// set of k NVLinks. On a board without switches the set belongs to its pair. Under NVSwitch it is
+// all links of the GPU, shown again for every peer, so that a row holds more links than any GPU
+// has: this tells the two apart.
 //
 // Steps: blank out the escapes; find the header; read a row for each column; check that the matrix
 // is symmetric; read the legend; turn cells into links and paths.

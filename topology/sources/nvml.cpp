@@ -7,7 +7,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
+#include <cstdlib>
 #include <map>
 #include <set>
 
@@ -101,10 +103,16 @@ class NvmlView {
     return !folder.empty() && read_number(folder / "vendor") == 0x10de;
   }
 
+  // A scheduler shows each rank its own GPUs, and this process looks for all ranks of the host.
+  static bool are_shared_out() {
+    return std::ranges::any_of(std::array{"SLURM_JOB_ID", "FLUX_JOB_ID", "PBS_JOBID", "LSB_JOBID"},
+                               [](const char* name) { return std::getenv(name) != nullptr; });
+  }
+
   // The PCI bus of a container is the host's, the GPUs that it may use are not. A GPU that did not
   // answer must not look like one of those.
   void hide_others() {
-    if (reading_.gpus.empty() || !reading_.all_gpus_answered) return;
+    if (reading_.gpus.empty() || !reading_.all_gpus_answered || are_shared_out()) return;
     std::set<std::string_view> shown;
     for (const NvmlGpu& gpu : reading_.gpus) shown.insert(gpu.busid);
     if (shown.contains("")) return;
@@ -207,12 +215,9 @@ class NvmlView {
       count = std::max(count, sides_[{gpu.id, peer->id}]);
       return;
     }
-    // A GPU that is on the bus and not among ours is kept from this process; any other peer says
-    // that bus ids do not mean here what they mean to the driver.
-    std::error_code error;
-    const auto folder = pci_folder(request_.sysfs, busid);
-    const bool is_hidden = !folder.empty() && std::filesystem::exists(folder, error);
-    if (peer != nullptr || !is_hidden) some_links_unseen_ = true;
+    // The peer is kept from this process, or bus ids do not mean here what they mean to the driver.
+    some_links_unseen_ = true;
+    if (peer == nullptr) ++unseen_[{gpu.id, fmt::format("{}/unseen-{}", host_.id, busid)}];
   }
 
   bool is_own(const TopologyLink& link) const {
@@ -238,6 +243,12 @@ class NvmlView {
   }
 
   void state_links() {
+    for (const auto& [pair, count] : unseen_)
+      topology_.links.push_back({.a = pair.first,
+                                 .b = pair.second,
+                                 .type = "nvlink_unseen",
+                                 .count = count,
+                                 .gbyte_s = std::nullopt});
     if (fast_.empty() && (some_links_unseen_ || reading_.gpus.empty())) return;
     const Counts stated = stated_counts();
     const bool is_confirmed = host_.gpu_links == IslandState::known && stated == fast_;
@@ -292,7 +303,7 @@ class NvmlView {
   NvmlReading reading_;
   TopologyHost& host_;
   Topology& topology_;
-  Counts fast_, processors_;
+  Counts fast_, processors_, unseen_;
   Counts sides_;  // a pair's links as its first GPU sees them
   bool some_links_unseen_ = false;
 };

@@ -3,8 +3,8 @@
 // Vocabulary: a *view* is what one source says of the host, its *origin* the source's name; a
 // *group* is one device as the views show it, the most trusted view first. Steps:
 //   1. match the devices of the views (view_devices.cpp);
-//   2. settle each member of a group: the first view that has a value is believed, and another value
-//      of a later view is a conflict, unless it is a reading that changes by itself;
+//   2. settle each member of a group: the first view that has a value is believed, and another
+//      value of a later view is a conflict, unless it is a reading that changes by itself;
 //   3. settle the links between GPUs as a whole, since half a matrix says nothing;
 //   4. join the rest: other links, paths, documents, and the views' own conflicts, renamed.
 #include <fmt/format.h>
@@ -19,8 +19,8 @@
 #include "facts.hpp"
 #include "gpu_models.hpp"
 #include "sources/small_file.hpp"
-#include "view_devices.hpp"
-#include "view_links.hpp"
+#include "views/view_devices.hpp"
+#include "views/view_links.hpp"
 #include "wording.hpp"
 
 namespace atoll_v1::atoll {
@@ -79,11 +79,10 @@ bool same_model(std::string_view a, std::string_view b) {
 
 // Readings that change by themselves, and what is about the process that looked.
 bool is_passing(std::string_view name) {
-  constexpr std::array passing{fact::pci_gt_s,      fact::pci_gbyte_s, fact::pci_replays,
-                               fact::nvlink_errors, fact::errors,      fact::throttle,
-                               fact::hwloc_version, fact::host_hash,   fact::memlock_bytes,
-                               fact::hidden,        fact::container,   fact::net_interfaces};
-  return std::ranges::find(passing, name) != passing.end() || name.starts_with(fact::source_prefix);
+  constexpr std::array passing{fact::hwloc_version, fact::host_hash, fact::memlock_bytes,
+                               fact::hidden,        fact::container, fact::net_interfaces};
+  return is_momentary(name) || std::ranges::find(passing, name) != passing.end() ||
+         name.starts_with(fact::source_prefix);
 }
 
 bool same_fact(std::string_view name, std::string_view a, std::string_view b) {
@@ -127,6 +126,7 @@ class ViewMerger {
     join_other_links();
     join_paths();
     join_reports();
+    show_hidden_switches(merged_);
     fill_link_rates(merged_);
     return std::move(merged_);
   }

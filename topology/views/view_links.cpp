@@ -1,4 +1,4 @@
-#include "view_links.hpp"
+#include "views/view_links.hpp"
 
 #include <fmt/format.h>
 

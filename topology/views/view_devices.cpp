@@ -1,7 +1,7 @@
 // Idea: keys in order of what they prove. The devices of a view are compared with the groups so
 // far, key by key; a key counts only where one device on either side has it. What no key joins is a
 // device that earlier views did not see, if a key proves that as well.
-#include "view_devices.hpp"
+#include "views/view_devices.hpp"
 
 #include <fmt/format.h>
 

@@ -1,0 +1,13 @@
+// What decides about NICs, for those who decide without GPUs.
+#pragma once
+
+#include <vector>
+
+#include "atoll/topology.hpp"
+
+namespace atoll_v1::atoll {
+
+// Of the NICs of one host, those that may be active and belong to the fabric that joins hosts.
+std::vector<const TopologyNic*> eligible_nics(const std::vector<const TopologyNic*>& nics);
+
+}  // namespace atoll_v1::atoll
