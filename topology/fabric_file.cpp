@@ -78,7 +78,7 @@ std::string short_name(std::string_view host) { return lower_case(host.substr(0,
 // The NICs of a topology by what fabric files call them.
 class NicNames {
  public:
-  explicit NicNames(const Topology& topology) : topology_(topology) {
+  explicit NicNames(const Topology& topology) {
     for (const TopologyHost& host : topology.hosts) {
       add(hosts_, lower_case(host.id), host.id);
       if (host.name != host.id) add(hosts_, lower_case(host.name), host.id);
@@ -172,7 +172,6 @@ class NicNames {
     return port;
   }
 
-  const Topology& topology_;
   Names<std::string, std::string> hosts_, short_hosts_;
   Names<std::pair<std::string, std::string>, std::size_t> ports_, devices_;
   Names<std::pair<std::string, int>, std::size_t> guids_;

@@ -23,6 +23,8 @@ std::pair<std::string_view, int> split_number(std::string_view id) {
 }  // namespace
 
 std::string plural(std::size_t count, std::string_view noun) {
+  if (const auto either = noun.find(" or "); count != 1 && either != std::string_view::npos)
+    return fmt::format("{} {}s{}s", count, noun.substr(0, either), noun.substr(either));
   return fmt::format("{} {}{}", count, noun, count == 1 ? "" : "s");
 }
 

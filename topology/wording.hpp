@@ -10,7 +10,7 @@
 
 namespace atoll_v1::atoll {
 
-// "1 GPU", "8 GPUs"
+// "1 GPU", "8 GPUs", "2 islands or hosts"
 std::string plural(std::size_t count, std::string_view noun);
 
 // {0, 1, 2, 5} -> "0-2, 5"

@@ -78,8 +78,8 @@ struct TopologyNic {
 };
 
 // A link joins two GPUs, or a GPU and a switch. Types "nvlink" and "xgmi" make islands, and an end
-// of theirs that is no GPU is a switch. Other types ("nvlink_cpu", "pci") are carried and join
-// nothing.
+// of theirs that is no GPU is a switch. Other types ("nvlink_cpu", "pci", and "nvlink_unseen" to a
+// GPU that the source leaves out) are carried and join nothing.
 struct TopologyLink {
   std::string a, b;  // ids of the ends
   std::string type;

@@ -17,6 +17,12 @@ bool contains(const std::string& text, const std::string& part) {
 TEST_CASE("wording: numbers and names") {
   CHECK(atoll::plural(1, "GPU") == "1 GPU");
   CHECK(atoll::plural(0, "GPU") == "0 GPUs");
+  CHECK(atoll::plural(2, "island or host") == "2 islands or hosts");
+  CHECK(atoll::enumerate(std::vector<std::string>{"a", "b", "c"}) == "a, b and c");
+  CHECK(atoll::enumerate(std::vector<std::string>{"a", "b", "c"}, 2) == "a, b and 1 more");
+  CHECK(atoll::natural_less("mlx5_2", "mlx5_10"));
+  CHECK_FALSE(atoll::natural_less("mlx5_10", "mlx5_2"));
+  CHECK(atoll::printable("a\x1b[0m\n") == "a?[0m?");
   CHECK(atoll::number_ranges(std::vector<int>{0, 1, 2, 5}) == "0-2, 5");
   CHECK(atoll::number_ranges(std::vector<int>{3, 2, 1}) == "3, 2, 1");
   CHECK(atoll::number_ranges(std::vector<int>{}).empty());
