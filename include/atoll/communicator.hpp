@@ -2,7 +2,10 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <initializer_list>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -32,6 +35,17 @@ class Work {
   friend class Communicator;
   explicit Work(std::shared_ptr<State> state) : state_(std::move(state)) {}
   std::shared_ptr<State> state_;
+};
+
+// What a reducing collective computes: op over factor * src. Ranks may differ in `factor`, not in
+// `op`. A factor other than 1 is for sum and avg of floating point types; it is applied in the type
+// that sums (f32 for the 16-bit types), before the sum.
+struct Reduction {
+  ReduceOp op = ReduceOp::sum;
+  double factor = 1.0;
+
+  constexpr Reduction(ReduceOp op_, double factor_ = 1.0)  // NOLINT(google-explicit-constructor)
+      : op(op_), factor(factor_) {}
 };
 
 struct CommunicatorOptions {
@@ -71,13 +85,29 @@ class Communicator {
   // dst[r * n + i] = src of rank r [i], n = src.count. In place: src = dst + rank * n.
   [[nodiscard]] Work all_gather(ConstView src, View dst, Stream& stream);
   // dst[i] = op over ranks of src[rank * n + i], n = dst.count. In place: dst = src + rank * n.
-  [[nodiscard]] Work reduce_scatter(ConstView src, View dst, ReduceOp op, Stream& stream);
+  [[nodiscard]] Work reduce_scatter(ConstView src, View dst, Reduction reduction, Stream& stream);
   // dst[i] = op over ranks of src[i]. In place: src = dst.
-  [[nodiscard]] Work all_reduce(ConstView src, View dst, ReduceOp op, Stream& stream);
+  [[nodiscard]] Work all_reduce(ConstView src, View dst, Reduction reduction, Stream& stream);
+  // The same on `root`, whose dst alone is written; others may pass an empty one.
+  [[nodiscard]] Work reduce(ConstView src, View dst, Reduction reduction, int root, Stream& stream);
   // data of `root` on every rank.
   [[nodiscard]] Work broadcast(View data, int root, Stream& stream);
   // dst[r * n + i] = src of rank r [rank * n + i], n = count / size. No overlap.
   [[nodiscard]] Work all_to_all(ConstView src, View dst, Stream& stream);
+  // On `root`, whose dst alone is written: dst[r * n + i] = src of rank r [i], n = src.count. Others
+  // may pass an empty dst. In place on root: src = dst + rank * n.
+  [[nodiscard]] Work gather(ConstView src, View dst, int root, Stream& stream);
+  // dst[i] = src of `root` [rank * n + i], n = dst.count. Others may pass an empty src. In place on
+  // root: dst = src + rank * n.
+  [[nodiscard]] Work scatter(ConstView src, View dst, int root, Stream& stream);
+  // Uneven forms. counts[r] elements belong to rank r, the same counts on all ranks; they lie packed
+  // in rank order. all_gather_v: src.count = counts[rank], dst.count = their sum; reduce_scatter_v
+  // the other way round. In place as in the even forms.
+  [[nodiscard]] Work all_gather_v(ConstView src, View dst, std::span<const std::uint64_t> counts,
+                                  Stream& stream);
+  [[nodiscard]] Work reduce_scatter_v(ConstView src, View dst,
+                                      std::span<const std::uint64_t> counts, Reduction reduction,
+                                      Stream& stream);
   // One sided pairs: a send is complete when the data left src, or lies in a buffer of the backend.
   // Two ranks that send to each other put both into one group().
   [[nodiscard]] Work send(ConstView src, int peer, Stream& stream);
@@ -96,12 +126,31 @@ class Communicator {
   };
   [[nodiscard]] Work group(std::span<const SendRecv> operations, Stream& stream);
 
+  // Collective: ranks of one color form a new communicator, ordered by key, then by rank; a rank
+  // without a color gets none. Same backend and device; the default name is NAME.COLOR.
+  std::optional<Communicator> split(std::optional<int> color, int key = 0,
+                                    std::string name = {}) const;
+
   struct Impl;  // src/comm/communicator_impl.hpp
 
  private:
+  friend Buffer allocate(const Device& device, std::size_t bytes,
+                         std::span<const std::reference_wrapper<Communicator>> communicators);
   explicit Communicator(std::shared_ptr<Impl> impl);
   std::shared_ptr<Impl> impl_;  // shared with the operations under way
 };
+
+// Memory on the fast path of `communicators`: registered with each of them, on host memory mapped
+// by their ranks of this host. Collective over every one of the communicators: same order of calls
+// and same size on all ranks. Filled with zeros, aligned to 4,096 bytes; freed by the handle, on each
+// rank at its own time, when nothing uses it any more on any rank. A buffer may outlive the
+// communicators. Every collective takes memory from elsewhere as well, slower.
+Buffer allocate(const Device& device, std::size_t bytes,
+                std::span<const std::reference_wrapper<Communicator>> communicators);
+inline Buffer allocate(const Device& device, std::size_t bytes,
+                       std::initializer_list<std::reference_wrapper<Communicator>> communicators) {
+  return allocate(device, bytes, std::span(communicators.begin(), communicators.size()));
+}
 
 // What the loader found: name, file, and why a backend is unusable here (empty when it is usable).
 struct BackendInfo {

@@ -28,6 +28,10 @@ struct Config {
 
   std::string backend;       // "": the best that probes on every rank
   std::string plugin_path;   // directories, colon separated, searched before the installed ones
+  std::string algorithm;     // "all_reduce:two_level,all_gather:ring"; "": the backend chooses
+  std::string tuning;        // file of measured choices; `algorithm` goes before it
+  int deterministic = 0;     // 1: sums in one order whatever size and placement
+  std::string flight;        // prefix of the flight recorders' files, PREFIX.RANK.json; "": none
   int islands = 0;           // emulate this many islands over all ranks; 0: what topology says
   int threads = 0;           // compute threads of this rank; 0: cores of the host / its ranks
   std::string log = "info";  // trace, debug, info, warn, error, off

@@ -9,6 +9,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "atoll/view.hpp"
 
@@ -88,18 +89,23 @@ class Stream {
 class Buffer {
  public:
   Buffer() = default;
-  Buffer(std::shared_ptr<DeviceBackend> device, std::size_t bytes);
-  Buffer(Buffer&&) noexcept;
-  Buffer& operator=(Buffer&&) noexcept;
-  ~Buffer();
+  // What `memory` points to; its deleter frees it.
+  Buffer(std::shared_ptr<void> memory, std::size_t bytes) noexcept
+      : memory_(std::move(memory)), bytes_(bytes) {}
+  Buffer(Buffer&& other) noexcept
+      : memory_(std::move(other.memory_)), bytes_(std::exchange(other.bytes_, 0)) {}
+  Buffer& operator=(Buffer&& other) noexcept {
+    std::swap(memory_, other.memory_);
+    std::swap(bytes_, other.bytes_);
+    return *this;
+  }
 
-  void* data() const noexcept { return data_; }
+  void* data() const noexcept { return memory_.get(); }
   std::size_t bytes() const noexcept { return bytes_; }
-  View view(DType dtype) const noexcept { return {data_, bytes_ / size_of(dtype), dtype}; }
+  View view(DType dtype) const noexcept { return {data(), bytes_ / size_of(dtype), dtype}; }
 
  private:
-  std::shared_ptr<DeviceBackend> device_;
-  void* data_ = nullptr;
+  std::shared_ptr<void> memory_;  // never shared with another Buffer
   std::size_t bytes_ = 0;
 };
 

@@ -22,9 +22,9 @@ struct RankSite {
 
 // What a rank's process says of itself.
 struct RankEnvironment {
-  std::string host;         // TopologyHost::id
-  int local_rank = 0;       // among the ranks of its host
-  std::string visible;      // CUDA_VISIBLE_DEVICES (ROCR_/HIP_VISIBLE_DEVICES), as it stands
+  std::string host;          // TopologyHost::id
+  int local_rank = 0;        // among the ranks of its host
+  std::string visible;       // CUDA_VISIBLE_DEVICES (ROCR_/HIP_VISIBLE_DEVICES), as it stands
   bool has_visible = false;  // set at all; set and empty hides every GPU
   std::vector<std::string> allowed_busids = {};  // GPUs that control groups leave; empty: all
   std::vector<int> cpus = {};
@@ -65,8 +65,8 @@ struct MeshPlanOptions {
   // of a full shard is taken.
   std::optional<double> params = {};            // parameters of the model
   std::optional<double> gpu_memory_bytes = {};  // of one GPU
-  double state_bytes = 16;                 // per parameter: weights, gradients, optimizer
-  double reserve = 0.20;                   // of the memory, for activations and buffers
+  double state_bytes = 16;                      // per parameter: weights, gradients, optimizer
+  double reserve = 0.20;                        // of the memory, for activations and buffers
 };
 
 // Shards over the larger of island and host, replicates across; with `params`, over the smallest

@@ -1,4 +1,4 @@
-/* The C ABI of a communication backend, version 1.0. Self-contained: C11 and C++20, no other header
+/* The C ABI of a communication backend, version 1.1. Self-contained: C11 and C++20, no other header
  * of atoll.
  *
  * A backend is a shared object, libatoll-NAME.so, that exports one symbol, atoll_backend_entry_v1.
@@ -30,7 +30,7 @@ extern "C" {
 #endif
 
 #define ATOLL_ABI_MAJOR 1u /* layout broke: core refuses the plugin */
-#define ATOLL_ABI_MINOR 0u /* slots appended: `size` says which exist */
+#define ATOLL_ABI_MINOR 1u /* slots appended: `size` says which exist */
 
 typedef int32_t atoll_status; /* 0: success; else a value below, frozen */
 enum {
@@ -80,7 +80,13 @@ enum { /* atoll_collective_kind */
   ATOLL_ALL_REDUCE = 4,
   ATOLL_ALL_TO_ALL = 5,
   ATOLL_SEND = 6,
-  ATOLL_RECV = 7
+  ATOLL_RECV = 7,
+  /* since 1.1 */
+  ATOLL_REDUCE = 8,
+  ATOLL_GATHER = 9,
+  ATOLL_SCATTER = 10,
+  ATOLL_ALL_GATHER_V = 11,
+  ATOLL_REDUCE_SCATTER_V = 12
 };
 
 enum { /* level of atoll_host.log */
@@ -90,6 +96,24 @@ enum { /* level of atoll_host.log */
   ATOLL_LOG_WARN = 3,
   ATOLL_LOG_ERROR = 4
 };
+
+/* One pass over `nparts` arrays of `count` elements: for every d, dsts[d][i] = op over
+ * factors[p] * parts[p][i], in the order of an adjacent-pair tree: parts 0 and 1, 2 and 3, ..., then
+ * pairs of those; an odd last one is carried up. bf16 and f16 are scaled and summed in f32 and
+ * rounded once. A dst may equal a part. */
+typedef struct atoll_reduction {
+  size_t size;
+  void* const* dsts;
+  const void* const* parts;
+  const double* factors; /* by part; NULL: all 1. Of SUM and AVG on floating types only */
+  int32_t ndsts;
+  int32_t nparts;
+  uint64_t count;
+  int32_t dtype;
+  int32_t op;
+  int32_t divisor;   /* of AVG; 0: nparts */
+  int32_t streaming; /* not 0: nobody reads the dsts soon; stores may pass by the caches */
+} atoll_reduction;
 
 /* Services that core lends to a plugin; valid until shutdown() has returned. */
 typedef struct atoll_host {
@@ -105,6 +129,10 @@ typedef struct atoll_host {
    * and rounded once. AVG divides by nparts. dst may equal one of the parts. */
   atoll_status (*reduce)(void* ctx, void* dst, const void* const* parts, int32_t nparts,
                          uint64_t count, int32_t dtype, int32_t op);
+  /* since 1.1 */
+  atoll_status (*reduce_into)(void* ctx, const atoll_reduction* reduction);
+  /* memcpy; `streaming` as in atoll_reduction. */
+  void (*copy)(void* ctx, void* dst, const void* src, size_t bytes, int32_t streaming);
 } atoll_host;
 
 /* Where one rank of a communicator runs. */
@@ -132,19 +160,28 @@ typedef struct atoll_group {
   const char* topology_json;                /* "" when unknown */
   const char* token;  /* the job's secret, for connections of the plugin's own */
   int64_t timeout_ns; /* to open */
+  /* since 1.1 */
+  /* What the user asks of the algorithms: lines "COLLECTIVE MIN_BYTES ALGORITHM", the last one that
+   * fits wins; "": the backend chooses. Equal on all ranks. An algorithm that the backend does not
+   * have is ATOLL_INVALID_ARGUMENT, with the names of those that it has. */
+  const char* tuning;
+  int32_t deterministic; /* not 0: sums in the order of atoll_reduction over the ranks, always */
 } atoll_group;
 
 /* One operation. Counts are elements: all_gather sends `count` and receives count * nranks;
  * reduce_scatter sends count * nranks and receives `count`; all_to_all sends and receives `count`
- * to and from each rank; the others move `count`. In place: all_gather with src = dst + rank *
- * count, reduce_scatter with dst = src + rank * count, all_reduce and broadcast with src = dst. Any
- * other overlap of src and dst is an error of the caller. */
+ * to and from each rank; gather and scatter move `count` per rank; the _v forms move counts[r] for
+ * rank r, packed in rank order, and `count` is their sum; the others move `count`. Ranks that are
+ * not the root pass no dst to reduce and gather, no src to scatter. In place: all_gather (_v) and
+ * gather with src in its place in dst, reduce_scatter (_v) and scatter with dst in its place in src,
+ * all_reduce, reduce and broadcast with src = dst. Any other overlap of src and dst is an error of
+ * the caller. */
 typedef struct atoll_operation {
   size_t size;
   int32_t kind; /* atoll_collective_kind */
   int32_t dtype;
   int32_t op;   /* of the reductions */
-  int32_t peer; /* root of broadcast, peer of send and recv; a rank of the group */
+  int32_t peer; /* root, or peer of send and recv; a rank of the group */
   int32_t memory;
   const void* src;
   void* dst;
@@ -154,6 +191,10 @@ typedef struct atoll_operation {
   int64_t timeout_ns; /* from the call on */
   int64_t start_ns;   /* virtual time: when the caller's stream arrives */
   int64_t end_ns;     /* virtual time: written by the backend */
+  /* since 1.1 */
+  const uint64_t* counts; /* of the _v forms: nranks of them, equal on all ranks */
+  double factor; /* of this rank: src is multiplied with it before a SUM or AVG of a floating type;
+                    1 for everything else */
 } atoll_operation;
 
 typedef struct atoll_comm atoll_comm; /* owned by the plugin, opaque */
@@ -186,7 +227,7 @@ typedef struct atoll_backend {
   atoll_status (*async_error)(atoll_comm* comm);
   /* Subgroup of an open communicator; ranks that pass a NULL group take part and get no comm. */
   atoll_status (*split)(atoll_comm* comm, const atoll_group* group, atoll_comm** out);
-  /* Memory on the fast path of this backend; not collective. */
+  /* Memory on the fast path of this backend, filled with zeros; not collective. */
   atoll_status (*mem_alloc)(size_t bytes, int32_t memory, int32_t device, void** out);
   atoll_status (*mem_free)(void* memory);
   /* Collective, same order and size on all ranks; the range is part of one mem_alloc or any memory,

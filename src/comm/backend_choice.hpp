@@ -40,6 +40,8 @@ struct GroupDescription {
     group.topology_json = "";
     group.token = token.c_str();
     group.timeout_ns = std::chrono::nanoseconds(world.config().rendezvous_timeout).count();
+    group.tuning = "";
+    group.deterministic = world.config().deterministic;
   }
   GroupDescription(const GroupDescription&) = delete;
   GroupDescription& operator=(const GroupDescription&) = delete;

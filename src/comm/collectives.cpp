@@ -54,22 +54,22 @@ Work Communicator::all_gather(ConstView src, View dst, Stream& stream) {
   return start(*impl_, {ATOLL_ALL_GATHER, src, dst, src.count, src.dtype}, stream);
 }
 
-Work Communicator::reduce_scatter(ConstView src, View dst, ReduceOp op, Stream& stream) {
+Work Communicator::reduce_scatter(ConstView src, View dst, Reduction reduction, Stream& stream) {
   require_same_dtype(src, dst, *impl_, "reduce_scatter");
   require_multiple(src.count, dst.count, *impl_, "reduce_scatter");
-  const Request request{ATOLL_REDUCE_SCATTER, src, dst, dst.count, src.dtype, op};
-  if (impl_->reduces(request.kind, src.dtype, op)) return start(*impl_, request, stream);
+  const Request request{ATOLL_REDUCE_SCATTER, src, dst, dst.count, src.dtype, reduction};
+  if (impl_->reduces(request.kind, src.dtype, reduction.op)) return start(*impl_, request, stream);
   auto state = impl_->begin(stream);
   composed_reduce_scatter(*impl_, request, state, stream);
   return impl_->finish(std::move(state), stream);
 }
 
-Work Communicator::all_reduce(ConstView src, View dst, ReduceOp op, Stream& stream) {
+Work Communicator::all_reduce(ConstView src, View dst, Reduction reduction, Stream& stream) {
   require_same_dtype(src, dst, *impl_, "all_reduce");
   require(src.count == dst.count, *impl_, "all_reduce",
           fmt::format("src has {} elements and dst {}", src.count, dst.count));
-  const Request request{ATOLL_ALL_REDUCE, src, dst, src.count, src.dtype, op};
-  if (impl_->reduces(request.kind, src.dtype, op)) return start(*impl_, request, stream);
+  const Request request{ATOLL_ALL_REDUCE, src, dst, src.count, src.dtype, reduction};
+  if (impl_->reduces(request.kind, src.dtype, reduction.op)) return start(*impl_, request, stream);
   auto state = impl_->begin(stream);
   composed_all_reduce(*impl_, request, state, stream);
   return impl_->finish(std::move(state), stream);
@@ -115,6 +115,28 @@ Work Communicator::group(std::span<const SendRecv> operations, Stream& stream) {
   auto state = impl_->begin(stream);
   if (!requests.empty()) impl_->submit(std::move(requests), state, stream);
   return impl_->finish(std::move(state), stream);
+}
+
+namespace {
+
+[[noreturn]] void not_yet(std::string_view operation) {
+  throw Error(ErrorCode::unsupported, fmt::format("{} is not there yet", operation));
+}
+
+}  // namespace
+
+Work Communicator::reduce(ConstView, View, Reduction, int, Stream&) { not_yet("reduce"); }
+Work Communicator::gather(ConstView, View, int, Stream&) { not_yet("gather"); }
+Work Communicator::scatter(ConstView, View, int, Stream&) { not_yet("scatter"); }
+Work Communicator::all_gather_v(ConstView, View, std::span<const std::uint64_t>, Stream&) {
+  not_yet("all_gather_v");
+}
+Work Communicator::reduce_scatter_v(ConstView, View, std::span<const std::uint64_t>, Reduction,
+                                    Stream&) {
+  not_yet("reduce_scatter_v");
+}
+std::optional<Communicator> Communicator::split(std::optional<int>, int, std::string) const {
+  not_yet("split");
 }
 
 }  // namespace atoll_v1::atoll

@@ -151,9 +151,10 @@ void Communicator::Impl::run(std::span<const Request> requests, std::uint64_t fi
   for (const Request& request : requests) {
     operations.push_back(
         {sizeof(atoll_operation), request.kind, static_cast<std::int32_t>(request.dtype),
-         static_cast<std::int32_t>(request.op), request.peer, memory_of(device.kind()),
+         static_cast<std::int32_t>(request.reduction.op), request.peer, memory_of(device.kind()),
          request.src.data, request.dst.data, request.count, first_sequence++, stream,
-         std::chrono::nanoseconds(world.config().timeout).count(), 0, 0});
+         std::chrono::nanoseconds(world.config().timeout).count(), 0, 0,
+         request.counts.empty() ? nullptr : request.counts.data(), request.reduction.factor});
   }
   std::vector<atoll_operation*> pointers;
   pointers.reserve(operations.size());

@@ -33,8 +33,9 @@ struct Request {
   View dst;
   std::uint64_t count;  // as plugin.h counts for this kind
   DType dtype;
-  ReduceOp op = ReduceOp::sum;
+  Reduction reduction = ReduceOp::sum;
   int peer = 0;
+  std::vector<std::uint64_t> counts{};  // of the _v forms
 };
 
 struct Communicator::Impl : std::enable_shared_from_this<Communicator::Impl> {

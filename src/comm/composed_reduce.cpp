@@ -16,7 +16,7 @@ void composed_reduce_scatter(Communicator::Impl& impl, const Request& request,
   const View parts = impl.scratch(request.count * ranks, request.dtype);
   impl.submit({{ATOLL_ALL_TO_ALL, request.src, parts, request.count, request.dtype}}, state,
               stream);
-  impl.device.ops().reduce(stream, request.dst, parts, request.op);
+  impl.device.ops().reduce(stream, request.dst, parts, request.reduction.op);
 }
 
 void composed_all_reduce(Communicator::Impl& impl, const Request& request,
@@ -31,7 +31,7 @@ void composed_all_reduce(Communicator::Impl& impl, const Request& request,
   stream.zero(whole.part(request.count, 0).data, (padded - request.count) * element);
   impl.submit({{ATOLL_ALL_TO_ALL, whole, parts, slice, request.dtype}}, state, stream);
   const View mine = whole.part(slice * static_cast<std::uint64_t>(impl.axis.index), slice);
-  impl.device.ops().reduce(stream, mine, parts, request.op);
+  impl.device.ops().reduce(stream, mine, parts, request.reduction.op);
   impl.submit({{ATOLL_ALL_GATHER, mine, whole, slice, request.dtype}}, state, stream);
   stream.copy(request.dst.data, whole.data, request.count * element);
 }

@@ -72,10 +72,32 @@ atoll_status reduce_parts(void*, void* dst, const void* const* parts, int32_t np
   });
 }
 
+atoll_status reduce_into(void*, const atoll_reduction* r) {
+  return guarded([&] {
+    if (r->nparts < 1 || r->ndsts < 1 || r->dtype < ATOLL_F32 || r->dtype > ATOLL_U8 ||
+        r->op < ATOLL_SUM || r->op > ATOLL_MAX) {
+      throw Error(ErrorCode::invalid_argument, "reduce: arguments out of range");
+    }
+    host::reduce_into({{r->dsts, static_cast<std::size_t>(r->ndsts)},
+                       {r->parts, static_cast<std::size_t>(r->nparts)},
+                       r->factors,
+                       r->count,
+                       static_cast<DType>(r->dtype),
+                       static_cast<ReduceOp>(r->op),
+                       r->divisor > 0 ? r->divisor : r->nparts,
+                       r->streaming != 0 ? host::Stores::streaming : host::Stores::cached});
+  });
+}
+
+void copy_bytes(void*, void* dst, const void* src, size_t bytes, int32_t streaming) {
+  host::copy(dst, src, bytes, streaming != 0 ? host::Stores::streaming : host::Stores::cached);
+}
+
 }  // namespace
 
 atoll_host host_services(World& world) {
-  return {sizeof(atoll_host), &world, log_line, store_put, store_get, reduce_parts};
+  return {sizeof(atoll_host), &world,       log_line,    store_put,
+          store_get,          reduce_parts, reduce_into, copy_bytes};
 }
 
 }  // namespace atoll_v1::atoll

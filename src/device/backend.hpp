@@ -3,6 +3,7 @@
 #pragma once
 
 #include <chrono>
+#include <cstddef>
 #include <functional>
 #include <memory>
 #include <string_view>
@@ -39,6 +40,8 @@ class DeviceBackend {
   virtual std::string_view name() const noexcept = 0;
   virtual void* allocate(std::size_t bytes) = 0;  // throws Error(out_of_memory)
   virtual void deallocate(void* data, std::size_t bytes) noexcept = 0;
+  // Counts memory of this device that a communication backend handed out (or, below 0, took back).
+  virtual void account(std::ptrdiff_t bytes) noexcept = 0;
   virtual std::unique_ptr<StreamBackend> make_stream(const StreamOptions& options) = 0;
   virtual DeviceOps& ops() noexcept = 0;
   virtual std::size_t allocated_bytes() const noexcept = 0;

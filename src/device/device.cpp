@@ -1,7 +1,5 @@
 #include "atoll/device.hpp"
 
-#include <utility>
-
 #include "device/backend.hpp"
 
 namespace atoll_v1::atoll {
@@ -29,31 +27,14 @@ std::chrono::nanoseconds Stream::exposed_communication() const {
   return impl_->exposed_communication();
 }
 
-Buffer::Buffer(std::shared_ptr<DeviceBackend> device, std::size_t bytes)
-    : device_(std::move(device)),
-      data_(bytes ? device_->allocate(bytes) : nullptr),
-      bytes_(bytes) {}
-
-Buffer::Buffer(Buffer&& other) noexcept
-    : device_(std::move(other.device_)),
-      data_(std::exchange(other.data_, nullptr)),
-      bytes_(std::exchange(other.bytes_, 0)) {}
-
-Buffer& Buffer::operator=(Buffer&& other) noexcept {
-  std::swap(device_, other.device_);
-  std::swap(data_, other.data_);
-  std::swap(bytes_, other.bytes_);
-  return *this;
-}
-
-Buffer::~Buffer() {
-  if (data_) device_->deallocate(data_, bytes_);
-}
-
 Device::Device(std::shared_ptr<DeviceBackend> impl) : impl_(std::move(impl)) {}
 DeviceKind Device::kind() const noexcept { return impl_->kind(); }
 std::string_view Device::name() const noexcept { return impl_->name(); }
-Buffer Device::allocate(std::size_t bytes) const { return Buffer(impl_, bytes); }
+Buffer Device::allocate(std::size_t bytes) const {
+  if (bytes == 0) return {};
+  const auto free = [device = impl_, bytes](void* data) { device->deallocate(data, bytes); };
+  return Buffer(std::shared_ptr<void>(impl_->allocate(bytes), free), bytes);
+}
 Stream Device::stream(StreamOptions options) const { return Stream(impl_->make_stream(options)); }
 DeviceOps& Device::ops() const noexcept { return impl_->ops(); }
 std::size_t Device::allocated_bytes() const noexcept { return impl_->allocated_bytes(); }

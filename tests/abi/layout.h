@@ -22,7 +22,22 @@ AT(atoll_host, log, 16);
 AT(atoll_host, put, 24);
 AT(atoll_host, get, 32);
 AT(atoll_host, reduce, 40);
-SIZE(atoll_host, 48);
+AT(atoll_host, reduce_into, 48);
+AT(atoll_host, copy, 56);
+SIZE(atoll_host, 64);
+
+AT(atoll_reduction, size, 0);
+AT(atoll_reduction, dsts, 8);
+AT(atoll_reduction, parts, 16);
+AT(atoll_reduction, factors, 24);
+AT(atoll_reduction, ndsts, 32);
+AT(atoll_reduction, nparts, 36);
+AT(atoll_reduction, count, 40);
+AT(atoll_reduction, dtype, 48);
+AT(atoll_reduction, op, 52);
+AT(atoll_reduction, divisor, 56);
+AT(atoll_reduction, streaming, 60);
+SIZE(atoll_reduction, 64);
 
 AT(atoll_placement, size, 0);
 AT(atoll_placement, world_rank, 8);
@@ -45,7 +60,9 @@ AT(atoll_group, placements, 48);
 AT(atoll_group, topology_json, 56);
 AT(atoll_group, token, 64);
 AT(atoll_group, timeout_ns, 72);
-SIZE(atoll_group, 80);
+AT(atoll_group, tuning, 80);
+AT(atoll_group, deterministic, 88);
+SIZE(atoll_group, 96);
 
 AT(atoll_operation, size, 0);
 AT(atoll_operation, kind, 8);
@@ -61,7 +78,9 @@ AT(atoll_operation, stream, 64);
 AT(atoll_operation, timeout_ns, 72);
 AT(atoll_operation, start_ns, 80);
 AT(atoll_operation, end_ns, 88);
-SIZE(atoll_operation, 96);
+AT(atoll_operation, counts, 96);
+AT(atoll_operation, factor, 104);
+SIZE(atoll_operation, 112);
 
 AT(atoll_backend, size, 0);
 AT(atoll_backend, abi_major, 8);

@@ -141,14 +141,17 @@ class JitterDevice final : public atoll::DeviceBackend {
   void* allocate(std::size_t bytes) override {
     void* data = ::operator new(bytes, std::align_val_t(4096));
     std::memset(data, 0xff, bytes);  // NaN in every floating point type
-    const std::size_t now = allocated_ += bytes;
-    if (now > peak_) peak_ = now;
+    account(static_cast<std::ptrdiff_t>(bytes));
     return data;
   }
   void deallocate(void* data, std::size_t bytes) noexcept override {
     std::memset(data, 0xff, bytes);  // what still reads it is found out
     ::operator delete(data, std::align_val_t(4096));
-    allocated_ -= bytes;
+    account(-static_cast<std::ptrdiff_t>(bytes));
+  }
+  void account(std::ptrdiff_t bytes) noexcept override {
+    const std::size_t now = allocated_ += static_cast<std::size_t>(bytes);
+    if (bytes > 0 && now > peak_) peak_ = now;
   }
   std::unique_ptr<atoll::StreamBackend> make_stream(const atoll::StreamOptions&) override {
     return std::make_unique<JitterStream>(seed_++);

@@ -26,16 +26,20 @@ class HostDevice final : public DeviceBackend {
       throw Error(ErrorCode::out_of_memory,
                   "host memory: cannot allocate " + std::to_string(bytes) + " bytes");
     }
-    const std::size_t now = allocated_ += bytes;
-    std::size_t peak = peak_.load();
-    while (now > peak && !peak_.compare_exchange_weak(peak, now)) {
-    }
+    account(static_cast<std::ptrdiff_t>(bytes));
     return data;
   }
 
   void deallocate(void* data, std::size_t bytes) noexcept override {
     std::free(data);
-    allocated_ -= bytes;
+    account(-static_cast<std::ptrdiff_t>(bytes));
+  }
+
+  void account(std::ptrdiff_t bytes) noexcept override {
+    const std::size_t now = allocated_ += static_cast<std::size_t>(bytes);  // wraps, as it should
+    std::size_t peak = peak_.load();
+    while (bytes > 0 && now > peak && !peak_.compare_exchange_weak(peak, now)) {
+    }
   }
 
   std::unique_ptr<StreamBackend> make_stream(const StreamOptions& options) override {

@@ -23,9 +23,6 @@ HWY_BEFORE_NAMESPACE();
 namespace atoll_v1::atoll::host {
 namespace HWY_NAMESPACE {
 
-// Elements of a block that stays in the first-level cache while its parts are combined.
-constexpr std::uint64_t block_elements = 1024;
-
 inline float widen(bfloat16 value) {
   return std::bit_cast<float>(static_cast<std::uint32_t>(value.bits) << 16);
 }
@@ -97,98 +94,6 @@ void cast_views(View dst, ConstView src) {
   ATOLL_ASSERT(false, "cast: floating point types only");
 }
 
-// Integers wrap.
-template <class A>
-A plus(A a, A b) {
-  if constexpr (std::is_integral_v<A>) {
-    using U = std::make_unsigned_t<A>;
-    return static_cast<A>(static_cast<U>(a) + static_cast<U>(b));
-  } else {
-    return a + b;
-  }
-}
-
-template <class A>
-void combine(A* HWY_RESTRICT acc, const A* HWY_RESTRICT right, std::uint64_t n, ReduceOp op) {
-  switch (op) {
-    case ReduceOp::sum:
-    case ReduceOp::avg:
-      for (std::uint64_t i = 0; i < n; ++i) acc[i] = plus(acc[i], right[i]);
-      return;
-    case ReduceOp::min:
-      for (std::uint64_t i = 0; i < n; ++i) acc[i] = right[i] < acc[i] ? right[i] : acc[i];
-      return;
-    case ReduceOp::max:
-      for (std::uint64_t i = 0; i < n; ++i) acc[i] = acc[i] < right[i] ? right[i] : acc[i];
-      return;
-  }
-}
-
-// Combines one block of the parts [lo, lo + n). The left half is the largest power of two below n,
-// which is the adjacent-pair tree with an odd last part carried up.
-template <class T, class A>
-struct BlockReducer {
-  std::span<const void* const> parts;
-  ReduceOp op;
-  A* scratch;  // a block for each level of the tree
-
-  void load(A* dst, std::size_t part, std::uint64_t first, std::uint64_t n) const {
-    const T* src = static_cast<const T*>(parts[part]) + first;
-    for (std::uint64_t i = 0; i < n; ++i) dst[i] = widen(src[i]);
-  }
-
-  void run(A* dst, std::size_t lo, std::size_t n, std::uint64_t first, std::uint64_t elements,
-           int depth) {
-    if (n == 1) return load(dst, lo, first, elements);
-    const std::size_t left = std::bit_floor(n - 1);
-    run(dst, lo, left, first, elements, depth + 1);
-    A* right = scratch + static_cast<std::size_t>(depth) * block_elements;
-    run(right, lo + left, n - left, first, elements, depth + 1);
-    combine(dst, right, elements, op);
-  }
-};
-
-template <class T>
-void reduce_typed(View dst, std::span<const void* const> parts, ReduceOp op) {
-  using A = decltype(widen(T{}));
-  const auto levels = static_cast<std::size_t>(std::bit_width(parts.size())) + 1;
-  const auto memory = std::make_unique_for_overwrite<A[]>(levels * block_elements);
-  A* sum = memory.get();
-  BlockReducer<T, A> reducer{parts, op, sum + block_elements};
-  for (std::uint64_t first = 0; first < dst.count; first += block_elements) {
-    const std::uint64_t n = std::min(block_elements, dst.count - first);
-    reducer.run(sum, 0, parts.size(), first, n, 0);
-    if (op == ReduceOp::avg) {
-      using Divisor = std::conditional_t<std::is_integral_v<A>, std::int64_t, A>;
-      const auto ranks = static_cast<Divisor>(parts.size());
-      for (std::uint64_t i = 0; i < n; ++i) {
-        sum[i] = static_cast<A>(static_cast<Divisor>(sum[i]) / ranks);
-      }
-    }
-    T* out = dst.as<T>() + first;
-    for (std::uint64_t i = 0; i < n; ++i) out[i] = narrow<T>(sum[i]);
-  }
-}
-
-void reduce_views(View dst, std::span<const void* const> parts, ReduceOp op) {
-  switch (dst.dtype) {
-    case DType::f32:
-      return reduce_typed<float>(dst, parts, op);
-    case DType::bf16:
-      return reduce_typed<bfloat16>(dst, parts, op);
-    case DType::f16:
-      return reduce_typed<float16>(dst, parts, op);
-    case DType::f64:
-      return reduce_typed<double>(dst, parts, op);
-    case DType::i32:
-      return reduce_typed<std::int32_t>(dst, parts, op);
-    case DType::i64:
-      return reduce_typed<std::int64_t>(dst, parts, op);
-    case DType::u8:
-      return reduce_typed<std::uint8_t>(dst, parts, op);
-  }
-}
-
 // Eight lanes of partial sums, combined in a fixed order: the same bits on every instruction set.
 double block_sum_squares(const float* src, std::uint64_t n) {
   constexpr std::uint64_t lanes = 8;
@@ -253,7 +158,6 @@ HWY_AFTER_NAMESPACE();
 namespace atoll_v1::atoll::host {
 
 HWY_EXPORT(cast_views);
-HWY_EXPORT(reduce_views);
 HWY_EXPORT(sum_squares_blocks);
 HWY_EXPORT(adamw_loop);
 HWY_EXPORT(sgd_loop);
@@ -264,16 +168,6 @@ void cast(View dst, ConstView src) {
     return;
   }
   HWY_DYNAMIC_DISPATCH(cast_views)(dst, src);
-}
-
-void add(View dst, ConstView src) {
-  const std::array<const void*, 2> parts = {dst.data, src.data};
-  HWY_DYNAMIC_DISPATCH(reduce_views)(dst, parts, ReduceOp::sum);
-}
-
-void reduce(View dst, std::span<const void* const> parts, ReduceOp op) {
-  ATOLL_ASSERT(!parts.empty(), "reduce: no parts");
-  HWY_DYNAMIC_DISPATCH(reduce_views)(dst, parts, op);
 }
 
 void sum_squares(double* out, const float* src, std::uint64_t count) {

@@ -1,0 +1,444 @@
+// Reductions over several arrays in one pass, and copies past the caches. Compiled once for each
+// instruction set that Highway knows; the best one for the processor is chosen at the first call.
+//
+// Vocabulary. Part: one of the arrays that are combined. Accumulator: the type that sums, f32 for
+// the 16-bit types, else the element's own. Node: a subtree of the adjacent-pair tree over the
+// parts.
+// Steps. A node of 1 to 4 or of 8 parts is combined in registers, vector by vector; others combine
+// the results of two nodes, block by block, in scratch memory that stays in the first-level cache.
+// Every element is read once from each part and written once to each dst.
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "core/assert.hpp"
+#include "device/host/kernels.hpp"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "device/host/reduce.cpp"
+#include <hwy/cache_control.h>
+#include <hwy/foreach_target.h>
+#include <hwy/highway.h>
+
+HWY_BEFORE_NAMESPACE();
+namespace atoll_v1::atoll::host {
+namespace HWY_NAMESPACE {
+
+namespace hn = hwy::HWY_NAMESPACE;
+
+// Parts whose vectors are in registers at the same time.
+constexpr bool in_registers(std::size_t parts) { return parts <= 4 || parts == 8; }
+// Elements of a block: a few of them fit the first-level cache.
+constexpr std::size_t block_elements = 1024;
+constexpr std::size_t line = 64;
+
+// Streaming stores are not ordered with later ones: FlushStream() comes before anybody is told.
+void copy_raw(void* to, const void* from, std::size_t bytes, Stores stores) {
+  auto* out = static_cast<std::uint8_t*>(to);
+  const auto* in = static_cast<const std::uint8_t*>(from);
+  const hn::ScalableTag<std::uint8_t> tag;
+  const std::size_t lanes = hn::Lanes(tag);
+  const std::size_t head = (line - reinterpret_cast<std::uintptr_t>(out) % line) % line;
+  if (stores == Stores::cached || bytes < head + 4 * lanes) {
+    std::memcpy(out, in, bytes);
+    return;
+  }
+  std::memcpy(out, in, head);
+  std::size_t at = head;
+  for (; at + 4 * lanes <= bytes; at += 4 * lanes) {
+    const auto a = hn::LoadU(tag, in + at);
+    const auto b = hn::LoadU(tag, in + at + lanes);
+    const auto c = hn::LoadU(tag, in + at + 2 * lanes);
+    const auto d = hn::LoadU(tag, in + at + 3 * lanes);
+    hn::Stream(a, tag, out + at);
+    hn::Stream(b, tag, out + at + lanes);
+    hn::Stream(c, tag, out + at + 2 * lanes);
+    hn::Stream(d, tag, out + at + 3 * lanes);
+  }
+  std::memcpy(out + at, in + at, bytes - at);
+}
+
+void copy_bytes(void* to, const void* from, std::size_t bytes, Stores stores) {
+  copy_raw(to, from, bytes, stores);
+  if (stores == Stores::streaming) hwy::FlushStream();
+}
+
+// How elements of T become vectors of accumulators and back.
+template <class T>
+struct Lanes {
+  using Accumulator = T;
+  using Tag = hn::ScalableTag<T>;
+  using Vector = hn::Vec<Tag>;
+  static Vector load(const T* from) { return hn::LoadU(Tag(), from); }
+  static void store(Vector v, T* to) { hn::StoreU(v, Tag(), to); }
+  static void stream(Vector v, T* to) { hn::Stream(v, Tag(), to); }
+};
+
+template <>
+struct Lanes<bfloat16> {
+  using Accumulator = float;
+  using Tag = hn::ScalableTag<float>;
+  using Bits = hn::RebindToUnsigned<Tag>;
+  using Half = hn::Rebind<std::uint16_t, Tag>;
+  using Vector = hn::Vec<Tag>;
+  static Vector load(const bfloat16* from) {
+    const auto half = hn::LoadU(Half(), reinterpret_cast<const std::uint16_t*>(from));
+    return hn::BitCast(Tag(), hn::ShiftLeft<16>(hn::PromoteTo(Bits(), half)));
+  }
+  // Round to nearest even; NaN stays NaN.
+  static hn::Vec<Half> narrow(Vector v) {
+    const Bits bits;
+    const auto raw = hn::BitCast(bits, v);
+    const auto odd = hn::And(hn::ShiftRight<16>(raw), hn::Set(bits, 1));
+    const auto rounded = hn::ShiftRight<16>(hn::Add(hn::Add(raw, hn::Set(bits, 0x7fff)), odd));
+    const auto nan = hn::Or(hn::ShiftRight<16>(raw), hn::Set(bits, 0x40));
+    const auto is_nan = hn::RebindMask(bits, hn::Ne(v, v));
+    const auto chosen = hn::IfThenElse(is_nan, nan, rounded);
+    return hn::DemoteTo(Half(), hn::BitCast(hn::RebindToSigned<Tag>(), chosen));
+  }
+  static void store(Vector v, bfloat16* to) {
+    hn::StoreU(narrow(v), Half(), reinterpret_cast<std::uint16_t*>(to));
+  }
+  static void stream(Vector v, bfloat16* to) {
+    hn::Stream(narrow(v), Half(), reinterpret_cast<std::uint16_t*>(to));
+  }
+};
+
+template <>
+struct Lanes<float16> {
+  using Accumulator = float;
+  using Tag = hn::ScalableTag<float>;
+  using Half = hn::Rebind<hwy::float16_t, Tag>;
+  using Vector = hn::Vec<Tag>;
+  static Vector load(const float16* from) {
+    return hn::PromoteTo(Tag(), hn::LoadU(Half(), reinterpret_cast<const hwy::float16_t*>(from)));
+  }
+  static void store(Vector v, float16* to) {
+    hn::StoreU(hn::DemoteTo(Half(), v), Half(), reinterpret_cast<hwy::float16_t*>(to));
+  }
+  static void stream(Vector v, float16* to) { store(v, to); }
+};
+
+template <ReduceOp op, class Vector>
+Vector combine(Vector a, Vector b) {
+  if constexpr (op == ReduceOp::min) {
+    return hn::IfThenElse(hn::Lt(b, a), b, a);
+  } else if constexpr (op == ReduceOp::max) {
+    return hn::IfThenElse(hn::Lt(a, b), b, a);
+  } else {
+    return hn::Add(a, b);  // integers wrap
+  }
+}
+
+// What every part of one call has in common.
+template <class T>
+struct Inputs {
+  const T* const* parts;
+  const double* factors;
+  std::size_t first;  // element
+
+  template <bool scaled>
+  typename Lanes<T>::Vector load(std::size_t part, std::size_t at) const {
+    const auto v = Lanes<T>::load(parts[part] + first + at);
+    if constexpr (scaled) {
+      using A = typename Lanes<T>::Accumulator;
+      return hn::Mul(v, hn::Set(typename Lanes<T>::Tag(), static_cast<A>(factors[part])));
+    } else {
+      return v;
+    }
+  }
+};
+
+// The tree over parts [lo, lo + n) at one vector, unrolled.
+template <class T, ReduceOp op, bool scaled, std::size_t lo, std::size_t n>
+typename Lanes<T>::Vector node(const Inputs<T>& in, std::size_t base, std::size_t at) {
+  if constexpr (n == 1) {
+    return in.template load<scaled>(base + lo, at);
+  } else {
+    constexpr std::size_t left = std::bit_floor(n - 1);
+    return combine<op>(node<T, op, scaled, lo, left>(in, base, at),
+                       node<T, op, scaled, lo + left, n - left>(in, base, at));
+  }
+}
+
+// How a finished vector leaves: divided by the number of ranks, rounded, stored.
+template <class T>
+struct Output {
+  T* to;
+  Stores stores;
+  int divisor;  // 1: none
+
+  typename Lanes<T>::Vector divide(typename Lanes<T>::Vector v) const {
+    using A = typename Lanes<T>::Accumulator;
+    if constexpr (std::is_floating_point_v<A>) {
+      if (divisor != 1)
+        return hn::Div(v, hn::Set(typename Lanes<T>::Tag(), static_cast<A>(divisor)));
+    }
+    return v;
+  }
+  void put(typename Lanes<T>::Vector v, std::size_t at) const {
+    if (stores == Stores::streaming) {
+      Lanes<T>::stream(divide(v), to + at);
+    } else {
+      Lanes<T>::store(divide(v), to + at);
+    }
+  }
+};
+
+// Accumulators of an inner node; nothing is rounded.
+template <class A>
+struct Partial {
+  A* to;
+  template <class Vector>
+  void put(Vector v, std::size_t at) const {
+    hn::StoreU(v, hn::ScalableTag<A>(), to + at);
+  }
+};
+
+// `count` elements, a multiple of the vector's length.
+template <class T, ReduceOp op, bool scaled, std::size_t n, class Sink>
+void node_loop(const Inputs<T>& in, std::size_t base, std::size_t count, const Sink& sink) {
+  const std::size_t lanes = hn::Lanes(typename Lanes<T>::Tag());
+  for (std::size_t at = 0; at < count; at += lanes) {
+    sink.put(node<T, op, scaled, 0, n>(in, base, at), at);
+  }
+}
+
+// n parts that are in_registers().
+template <class T, ReduceOp op, bool scaled, class Sink>
+void small_node(const Inputs<T>& in, std::size_t base, std::size_t n, std::size_t count,
+                const Sink& sink) {
+  switch (n) {
+    case 1:
+      return node_loop<T, op, scaled, 1>(in, base, count, sink);
+    case 2:
+      return node_loop<T, op, scaled, 2>(in, base, count, sink);
+    case 3:
+      return node_loop<T, op, scaled, 3>(in, base, count, sink);
+    case 4:
+      return node_loop<T, op, scaled, 4>(in, base, count, sink);
+    default:
+      return node_loop<T, op, scaled, 8>(in, base, count, sink);
+  }
+}
+
+// One call: n parts, any number of elements.
+template <class T, ReduceOp op, bool scaled>
+class Reducer {
+  using A = typename Lanes<T>::Accumulator;
+
+ public:
+  explicit Reducer(const Reduction& r)
+      : reduction_(r), parts_(reinterpret_cast<const T* const*>(r.parts.data())) {
+    const auto levels = static_cast<std::size_t>(std::bit_width(r.parts.size()));
+    if (!in_registers(r.parts.size())) {
+      scratch_ = std::make_unique_for_overwrite<A[]>((levels + 1) * block_elements);
+    }
+  }
+
+  void run() {
+    const std::size_t lanes = hn::Lanes(typename Lanes<T>::Tag());
+    const std::size_t count = reduction_.count;
+    std::size_t at = 0;
+    if (reduction_.dsts.size() == 1) {
+      const std::size_t head = streaming_head();
+      if (head > 0) at = odd_piece(0, head);
+      const std::size_t whole = (count - at) / lanes * lanes;
+      T* to = static_cast<T*>(reduction_.dsts[0]);
+      combine_into({to + at, stores(head), divisor()}, at, whole);
+      at += whole;
+    } else {
+      alignas(line) std::array<T, block_elements> block;
+      while (count - at >= lanes) {
+        const std::size_t n = std::min(block_elements, (count - at) / lanes * lanes);
+        combine_into({block.data(), Stores::cached, divisor()}, at, n);
+        for (void* dst : reduction_.dsts) {
+          copy_out(static_cast<T*>(dst) + at, block.data(), n);
+        }
+        at += n;
+      }
+    }
+    while (at < count) at += odd_piece(at, std::min(lanes, count - at));
+    if (reduction_.stores == Stores::streaming) hwy::FlushStream();
+  }
+
+ private:
+  static constexpr std::size_t few = 8;  // parts that need no allocation
+
+  int divisor() const { return reduction_.op == ReduceOp::avg ? reduction_.divisor : 1; }
+
+  // Elements before the dst is aligned for streaming.
+  std::size_t streaming_head() const {
+    if (reduction_.stores == Stores::cached) return 0;
+    const auto address = reinterpret_cast<std::uintptr_t>(reduction_.dsts[0]);
+    const std::size_t bytes = (line - address % line) % line;
+    if (bytes % sizeof(T) != 0) return 0;
+    return std::min<std::size_t>(bytes / sizeof(T), reduction_.count);
+  }
+  Stores stores(std::size_t head) const {
+    const auto address = reinterpret_cast<std::uintptr_t>(reduction_.dsts[0]);
+    return (address + head * sizeof(T)) % line == 0 ? reduction_.stores : Stores::cached;
+  }
+
+  void copy_out(T* to, const T* from, std::size_t n) const {
+    copy_raw(to, from, n * sizeof(T), reduction_.stores);
+  }
+
+  // Whole vectors.
+  void combine_into(const Output<T>& out, std::size_t first, std::size_t count) {
+    const std::size_t n = reduction_.parts.size();
+    if (in_registers(n)) {
+      small_node<T, op, scaled>(Inputs<T>{parts_, reduction_.factors, first}, 0, n, count, out);
+    } else {
+      for (std::size_t at = 0; at < count; at += block_elements) {
+        const std::size_t piece = std::min(block_elements, count - at);
+        large_node(0, n, first + at, piece, 0);
+        const Output<T> rest{out.to + at, out.stores, out.divisor};
+        const std::size_t lanes = hn::Lanes(typename Lanes<T>::Tag());
+        for (std::size_t i = 0; i < piece; i += lanes) {
+          rest.put(hn::LoadU(typename Lanes<T>::Tag(), scratch_.get() + i), i);
+        }
+      }
+    }
+    divide_integers(out, count);
+  }
+
+  // Leaves the node's accumulators in the scratch block of `depth`.
+  void large_node(std::size_t lo, std::size_t n, std::size_t first, std::size_t count,
+                  std::size_t depth) {
+    A* mine = scratch_.get() + depth * block_elements;
+    if (in_registers(n)) {
+      const Inputs<T> in{parts_, reduction_.factors, first};
+      return small_node<T, op, scaled>(in, lo, n, count, Partial<A>{mine});
+    }
+    const std::size_t left = std::bit_floor(n - 1);
+    large_node(lo, left, first, count, depth);
+    large_node(lo + left, n - left, first, count, depth + 1);
+    const A* right = mine + block_elements;
+    const hn::ScalableTag<A> tag;
+    for (std::size_t i = 0; i < count; i += hn::Lanes(tag)) {
+      hn::StoreU(combine<op>(hn::LoadU(tag, mine + i), hn::LoadU(tag, right + i)), tag, mine + i);
+    }
+  }
+
+  // Integer averages truncate; there is no vector division of integers.
+  void divide_integers(const Output<T>& out, std::size_t count) const {
+    if constexpr (std::is_integral_v<T>) {
+      if (out.divisor == 1) return;
+      for (std::size_t i = 0; i < count; ++i) {
+        out.to[i] = static_cast<T>(static_cast<std::int64_t>(out.to[i]) / out.divisor);
+      }
+    }
+  }
+
+  // Fewer elements than a vector, through padded copies of the parts.
+  std::size_t odd_piece(std::size_t first, std::size_t count) {
+    constexpr std::size_t most = line / sizeof(T);
+    using Copy = std::array<T, most>;
+    const std::size_t n = reduction_.parts.size();
+    const std::size_t lanes = hn::Lanes(typename Lanes<T>::Tag());
+    const std::size_t padded = (count + lanes - 1) / lanes * lanes;
+    std::array<Copy, few> few_copies;
+    std::array<const T*, few> few_pointers;
+    std::vector<Copy> many_copies(n > few ? n : 0);
+    std::vector<const T*> many_pointers(n > few ? n : 0);
+    Copy* copies = n > few ? many_copies.data() : few_copies.data();
+    const T** pointers = n > few ? many_pointers.data() : few_pointers.data();
+    for (std::size_t p = 0; p < n; ++p) {
+      copies[p].fill(T{});
+      std::memcpy(copies[p].data(), parts_[p] + first, count * sizeof(T));
+      pointers[p] = copies[p].data();
+    }
+    Copy out{};
+    const T* const* whole = std::exchange(parts_, pointers);
+    combine_into({out.data(), Stores::cached, divisor()}, 0, padded);
+    parts_ = whole;
+    for (void* dst : reduction_.dsts) {
+      std::memcpy(static_cast<T*>(dst) + first, out.data(), count * sizeof(T));
+    }
+    return count;
+  }
+
+  const Reduction& reduction_;
+  const T* const* parts_;
+  std::unique_ptr<A[]> scratch_;  // a block for each level of the tree
+};
+
+template <class T>
+void reduce_typed(const Reduction& r) {
+  switch (r.op) {
+    case ReduceOp::min:
+      return Reducer<T, ReduceOp::min, false>(r).run();
+    case ReduceOp::max:
+      return Reducer<T, ReduceOp::max, false>(r).run();
+    case ReduceOp::sum:
+    case ReduceOp::avg:
+      if constexpr (!std::is_integral_v<T>) {
+        if (r.factors) return Reducer<T, ReduceOp::sum, true>(r).run();
+      }
+      return Reducer<T, ReduceOp::sum, false>(r).run();
+  }
+}
+
+void reduce_any(const Reduction& r) {
+  switch (r.dtype) {
+    case DType::f32:
+      return reduce_typed<float>(r);
+    case DType::bf16:
+      return reduce_typed<bfloat16>(r);
+    case DType::f16:
+      return reduce_typed<float16>(r);
+    case DType::f64:
+      return reduce_typed<double>(r);
+    case DType::i32:
+      return reduce_typed<std::int32_t>(r);
+    case DType::i64:
+      return reduce_typed<std::int64_t>(r);
+    case DType::u8:
+      return reduce_typed<std::uint8_t>(r);
+  }
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace atoll_v1::atoll::host
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace atoll_v1::atoll::host {
+
+HWY_EXPORT(reduce_any);
+HWY_EXPORT(copy_bytes);
+
+void reduce_into(const Reduction& reduction) {
+  ATOLL_ASSERT(!reduction.parts.empty() && !reduction.dsts.empty(), "reduce: no parts");
+  HWY_DYNAMIC_DISPATCH(reduce_any)(reduction);
+}
+
+void reduce(View dst, std::span<const void* const> parts, ReduceOp op) {
+  reduce_into({{&dst.data, 1},
+               parts,
+               nullptr,
+               dst.count,
+               dst.dtype,
+               op,
+               static_cast<int>(parts.size()),
+               Stores::cached});
+}
+
+void add(View dst, ConstView src) {
+  const std::array<const void*, 2> parts = {dst.data, src.data};
+  reduce(dst, parts, ReduceOp::sum);
+}
+
+void copy(void* dst, const void* src, std::size_t bytes, Stores stores) {
+  HWY_DYNAMIC_DISPATCH(copy_bytes)(dst, src, bytes, stores);
+}
+
+}  // namespace atoll_v1::atoll::host
+#endif  // HWY_ONCE
