@@ -1,54 +1,79 @@
 // all_reduce: dst[i] = op over ranks of src[i].
 //
-// Idea. Large: a reduce_scatter over N slices, then an all_gather of the reduced slices. Small:
-// every rank sends everything to every other one and reduces by itself, one trip instead of two.
-// Both add in rank order, so the result has the same bits on every rank and for every count.
 // Vocabulary. Slice: the part of the data that one rank reduces; whole cache lines, the last ones
-// may be shorter or empty. B: bytes of the data.
-// Steps, large.
-// 1. Queue slice p of src for every peer p.
-// 2. Receive and reduce the own slice into dst, chunk by chunk.
-// 3. Queue the reduced slice for every peer, and slice p of dst from every peer p; run.
-// In place this is safe: slice p of dst arrives after its owner has all contributions to it, so
-// what src held there has left; and the own slice of src goes to nobody.
-// Bytes on the wire. Large: 2 (N - 1) / N B out of and into each rank, which is the least possible;
-// small: (N - 1) B.
+// may be shorter or empty. S: bytes of the data.
+// Steps, one host. Small data: every rank reduces everything. Else every rank reads its slice of
+// every src and writes the sum to every dst in the same pass; where the dsts are out of reach, to its
+// own, and the slices are gathered (sdk/sum.cpp, sdk/move.cpp).
+// Steps, several hosts. A reduce_scatter over the slices into dst, then an all_gather of them, by
+// the algorithm that is chosen for them; small data flat: every rank sends everything to every other
+// one and reduces by itself, one trip instead of two.
+// In place this is safe: another rank's slice of dst arrives after its owner has all contributions
+// to it, so what src held there has been read; and the own slice of src goes to nobody.
+// Bytes between H hosts, each way per host. two_level: 2 (H - 1) / H S, the least possible.
+// Order of the sum: as in reduce_scatter.
 #include <algorithm>
-#include <vector>
 
 #include "host/collectives.hpp"
 
 namespace atoll_sdk::host {
 namespace {
 
-// Where one trip of everything beats two trips of parts.
-constexpr std::size_t small_bytes = 4 * 1024;
+// Where one meeting and everybody's sum of everything beats two meetings and slices.
+constexpr std::size_t small_bytes = 8 * 1024;
+// The same for trips between hosts.
+constexpr std::size_t small_flat_bytes = 4 * 1024;
 constexpr std::size_t small_total = 64 * 1024;
 
-class Slices {
- public:
-  Slices(std::size_t size, int ranks) : size_(size) {
+// Slices over all ranks, whole cache lines.
+struct Slices {
+  Slices(std::size_t size_, int ranks) : size(size_) {
     const auto n = static_cast<std::size_t>(ranks);
-    const std::size_t even = size / n + (size % n != 0 ? 1 : 0);
-    each_ = (even + cache_line - 1) / cache_line * cache_line;
+    const std::size_t line = atoll_sdk::cache_line;
+    each = ((size + n - 1) / n + line - 1) / line * line;
   }
-  std::size_t begin(int rank) const { return std::min(block(rank, each_), size_); }
+  std::size_t begin(int rank) const { return std::min(block(rank, each), size); }
   std::size_t length(int rank) const { return begin(rank + 1) - begin(rank); }
 
- private:
-  std::size_t size_;
-  std::size_t each_;
+  std::size_t size;
+  std::size_t each;
 };
 
-void all_reduce_small(Comm& comm, const atoll_operation& operation) {
+void one_host(Comm& comm, const atoll_operation& operation) {
+  auto& group = comm.group();
+  const std::size_t size = bytes(operation);
+  std::byte* dst = destination(operation);
+  const atoll_sdk::Extents extents{size, size};
+  if (size <= small_bytes || comm.size() == 1) {
+    group.slices.push_back({0, size, atoll_sdk::everybody, dst});
+    atoll_sdk::sum(group, operation, extents, {.op = operation.op});
+    return;
+  }
+  const Slices slices(size, comm.size());
+  for (int rank = 0; rank < comm.size(); ++rank) {
+    group.slices.push_back(
+        {slices.begin(rank), slices.length(rank), rank, dst + slices.begin(rank)});
+  }
+  const bool pushed = atoll_sdk::sum(group, operation, extents,
+                                     {.op = operation.op, .push = atoll_sdk::Sum::Push::all});
+  if (pushed) return;
+  for (int rank = 0; rank < comm.size(); ++rank) {
+    group.offers[static_cast<std::size_t>(rank)].push_back(
+        {atoll_sdk::Offer::From::dst, slices.begin(rank), slices.begin(rank), slices.length(rank),
+         atoll_sdk::everybody});
+  }
+  atoll_sdk::move(group, operation, extents);
+}
+
+void flat_small(Comm& comm, const atoll_operation& operation, atoll_sdk::Exchange& exchange) {
   const std::size_t size = bytes(operation);
   const std::byte* src = source(operation);
   const auto ranks = static_cast<std::size_t>(comm.size());
-  const std::size_t stride = (size + cache_line - 1) / cache_line * cache_line;
-  const auto scratch = comm.scratch(stride * ranks);
+  const std::size_t line = atoll_sdk::cache_line;
+  const std::size_t stride = (size + line - 1) / line * line;
+  const auto scratch = comm.group().scratch(stride * ranks);
   std::vector<const void*> parts(ranks, src);
-  atoll_sdk::Exchange exchange(comm.team(), operation);
-  exchange.greet_all();
+  std::vector<double> factors(ranks, atoll_sdk::factor_of(operation));
   for (int peer = 0; peer < comm.size(); ++peer) {
     if (peer == comm.rank()) continue;
     const auto part = scratch.subspan(block(peer, stride), size);
@@ -58,21 +83,22 @@ void all_reduce_small(Comm& comm, const atoll_operation& operation) {
   }
   // The sends, too: in place, reducing overwrites what they read.
   exchange.run();
-  comm.reduce(destination(operation), parts, operation.count, operation);
+  for (int peer = 0; peer < comm.size(); ++peer) {
+    if (peer != comm.rank()) factors[static_cast<std::size_t>(peer)] = exchange.factor(peer);
+  }
+  const bool scaled = std::ranges::any_of(factors, [](double f) { return f != 1.0; });
+  comm.reduce(destination(operation), parts, scaled ? factors.data() : nullptr, operation.count,
+              operation);
 }
 
-}  // namespace
-
-void all_reduce(Comm& comm, const atoll_operation& operation) {
+void flat(Comm& comm, const atoll_operation& operation, atoll_sdk::Exchange& exchange) {
   const std::size_t size = bytes(operation);
-  if (size <= small_bytes && size * static_cast<std::size_t>(comm.size()) <= small_total) {
-    return all_reduce_small(comm, operation);
+  if (size <= small_flat_bytes && size * static_cast<std::size_t>(comm.size()) <= small_total) {
+    return flat_small(comm, operation, exchange);
   }
   const std::byte* src = source(operation);
   std::byte* dst = destination(operation);
   const Slices slices(size, comm.size());
-  atoll_sdk::Exchange exchange(comm.team(), operation);
-  exchange.greet_all();
   for (int peer = 0; peer < comm.size(); ++peer) {
     if (peer != comm.rank()) exchange.send(peer, {src + slices.begin(peer), slices.length(peer)});
   }
@@ -83,6 +109,41 @@ void all_reduce(Comm& comm, const atoll_operation& operation) {
     if (peer == comm.rank()) continue;
     exchange.send(peer, {dst + mine, length});
     exchange.recv(peer, {dst + slices.begin(peer), slices.length(peer)});
+  }
+}
+
+}  // namespace
+
+void all_reduce(Comm& comm, const atoll_operation& operation) {
+  if (comm.group().one_host()) return one_host(comm, operation);
+  const std::size_t size = bytes(operation);
+  const Slices slices(size, comm.size());
+  std::vector<atoll_sdk::Block> blocks;
+  for (int rank = 0; rank < comm.size(); ++rank) {
+    blocks.push_back({slices.begin(rank), slices.length(rank)});
+  }
+  const auto& own = blocks[static_cast<std::size_t>(comm.rank())];
+  std::byte* dst = destination(operation);
+  atoll_sdk::Exchange exchange(comm.team(), operation);
+  switch (comm.tuning().choose(operation.kind, size)) {
+    case Algorithm::flat:
+      exchange.greet_all();
+      flat(comm, operation, exchange);
+      break;
+    case Algorithm::ring:
+      exchange.greet_all();
+      ring_reduce_scatter(comm, blocks, dst + own.offset, operation, exchange);
+      ring_all_gather(comm, blocks, dst, exchange);
+      break;
+    case Algorithm::two_level:
+      greet_twins(comm, exchange);
+      atoll_sdk::two_level_reduce_scatter(comm.group(), operation, {size, size}, blocks,
+                                          dst + own.offset, exchange);
+      atoll_sdk::two_level_all_gather(
+          comm.group(), operation, {size, size}, blocks,
+          {atoll_sdk::Offer::From::dst, own.offset, own.offset, own.bytes, atoll_sdk::everybody},
+          exchange);
+      break;
   }
   exchange.run();
 }

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <new>
 
 #include "host/collectives.hpp"
 #include "host/opening.hpp"
@@ -11,13 +10,7 @@
 #include "sdk/guard.hpp"
 
 namespace atoll_sdk::host {
-namespace {
-
-constexpr std::align_val_t scratch_alignment{cache_line};
-
-}  // namespace
-
-Comm::Comm(const atoll_host& host, const atoll_group& group) : host_(host) {
+Comm::Comm(const atoll_host& host, const atoll_group& group) : open_timeout_ns_(group.timeout_ns) {
   describe_team(group, team_);
   Links links = open_links(host, group, team_);
   shm_ = std::move(links.shm);
@@ -34,6 +27,8 @@ Comm::Comm(const atoll_host& host, const atoll_group& group) : host_(host) {
       route = tcp_.get();
     }
   }
+  group_ = std::make_unique<atoll_sdk::Group>(host, group, team_, shm_.get());
+  tuning_ = Tuning(group, group_->layout);
 }
 
 Comm::~Comm() {
@@ -41,21 +36,44 @@ Comm::~Comm() {
   for (auto* transport : team_.transports) transport->finish();
 }
 
-void Comm::submit(std::span<atoll_operation* const> operations) {
+// What fails is the last thing that the communicator does.
+template <class Body>
+void Comm::guarded(const Body& body) {
   if (!failure_.empty()) {
     throw atoll_sdk::Error(ATOLL_ABORTED,
                            fmt::format("communicator {} failed before: {}", team_.name, failure_));
   }
-  for (const auto* operation : operations) {
-    if (operation == nullptr) throw atoll_sdk::Error(ATOLL_INVALID_ARGUMENT, "operation is NULL");
-    atoll_sdk::check_operation(*operation, size());
-  }
   try {
-    submit_all(operations);
+    body();
   } catch (const std::exception& error) {
     failure_ = error.what();
     throw;
   }
+}
+
+void Comm::submit(std::span<atoll_operation* const> operations) {
+  for (const auto* operation : operations) {
+    if (operation == nullptr) throw atoll_sdk::Error(ATOLL_INVALID_ARGUMENT, "operation is NULL");
+    atoll_sdk::check_operation(*operation, size());
+  }
+  guarded([&] { submit_all(operations); });
+}
+
+void Comm::register_memory(void* memory, std::size_t bytes) {
+  guarded([&] { group_->windows.add(memory, bytes, open_timeout_ns_); });
+}
+
+std::vector<atoll_sdk::Block> blocks_of(const Comm& comm, const atoll_operation& operation) {
+  const std::size_t element = atoll_sdk::dtype_size(operation.dtype);
+  std::vector<atoll_sdk::Block> blocks;
+  std::size_t offset = 0;
+  for (int rank = 0; rank < comm.size(); ++rank) {
+    const bool uneven = atoll_sdk::is_uneven(operation.kind);
+    const std::size_t size = (uneven ? operation.counts[rank] : operation.count) * element;
+    blocks.push_back({offset, size});
+    offset += size;
+  }
+  return blocks;
 }
 
 // Messages that stand together are one exchange; collectives run in order, each by itself.
@@ -78,19 +96,38 @@ void Comm::submit_all(std::span<atoll_operation* const> operations) {
 void Comm::perform(const atoll_operation& operation) {
   switch (operation.kind) {
     case ATOLL_BARRIER:
-      return barrier(*this, operation);
+      barrier(*this, operation);
+      break;
     case ATOLL_BROADCAST:
-      return broadcast(*this, operation);
+      broadcast(*this, operation);
+      break;
     case ATOLL_ALL_GATHER:
-      return all_gather(*this, operation);
+    case ATOLL_ALL_GATHER_V:
+      all_gather(*this, operation);
+      break;
     case ATOLL_REDUCE_SCATTER:
-      return reduce_scatter(*this, operation);
+    case ATOLL_REDUCE_SCATTER_V:
+      reduce_scatter(*this, operation);
+      break;
     case ATOLL_ALL_REDUCE:
-      return all_reduce(*this, operation);
+      all_reduce(*this, operation);
+      break;
     case ATOLL_ALL_TO_ALL:
-      return all_to_all(*this, operation);
+      all_to_all(*this, operation);
+      break;
+    case ATOLL_REDUCE:
+      host::reduce(*this, operation);
+      break;
+    case ATOLL_GATHER:
+      gather(*this, operation);
+      break;
+    case ATOLL_SCATTER:
+      scatter(*this, operation);
+      break;
+    default:
+      throw atoll_sdk::Error(ATOLL_INTERNAL, "not a collective");
   }
-  throw atoll_sdk::Error(ATOLL_INTERNAL, "not a collective");
+  ++team_.collectives;
 }
 
 void Comm::abort() noexcept {
@@ -98,32 +135,12 @@ void Comm::abort() noexcept {
   for (auto* transport : team_.transports) transport->wake();
 }
 
-void Comm::reduce(std::byte* dst, std::span<const void* const> parts, std::uint64_t count,
-                  const atoll_operation& operation) const {
-  if (count == 0) return;
-  const auto status =
-      host_.reduce(host_.ctx, dst, parts.data(), static_cast<std::int32_t>(parts.size()), count,
-                   operation.dtype, operation.op);
-  if (status != ATOLL_OK) {
-    throw atoll_sdk::Error(
-        status, fmt::format("{} {}: core's reduction of {} {} elements failed",
-                            atoll_sdk::kind_name(operation.kind), operation.sequence, count,
-                            atoll_sdk::dtype_name(operation.dtype)));
-  }
-}
-
-std::span<std::byte> Comm::scratch(std::size_t bytes) {
-  if (bytes > scratch_bytes_) {
-    scratch_.reset();
-    scratch_bytes_ = 0;
-    scratch_.reset(static_cast<std::byte*>(::operator new(bytes, scratch_alignment)));
-    scratch_bytes_ = bytes;
-  }
-  return {scratch_.get(), bytes};
-}
-
-void Comm::Free::operator()(std::byte* memory) const noexcept {
-  ::operator delete(memory, scratch_alignment);
+void Comm::reduce(std::byte* dst, std::span<const void* const> parts, const double* factors,
+                  std::uint64_t count, const atoll_operation& operation) const {
+  void* to = dst;
+  group_->reduce({sizeof(atoll_reduction), &to, parts.data(), factors, 1,
+                  static_cast<std::int32_t>(parts.size()), count, operation.dtype, operation.op, 0,
+                  0});
 }
 
 }  // namespace atoll_sdk::host

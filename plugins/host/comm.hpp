@@ -1,4 +1,4 @@
-// An open communicator of the host backend: the channels to its ranks, a scratch buffer, and
+// An open communicator of the host backend: the channels to its ranks, the board of its host, and
 // whether it still works.
 #pragma once
 
@@ -9,9 +9,11 @@
 #include <string>
 
 #include "atoll/plugin.h"
-#include "host/shm_transport.hpp"
 #include "host/tcp_transport.hpp"
+#include "host/tuning.hpp"
 #include "sdk/exchange.hpp"
+#include "sdk/group.hpp"
+#include "sdk/shm_transport.hpp"
 
 namespace atoll_sdk::host {
 
@@ -26,31 +28,33 @@ class Comm {
 
   void submit(std::span<atoll_operation* const> operations);
   void abort() noexcept;  // any thread
+  // Collective.
+  void register_memory(void* memory, std::size_t bytes);
+  void deregister_memory(void* memory) { group_->windows.remove(memory); }
 
   // For the algorithms.
   atoll_sdk::Team& team() noexcept { return team_; }
+  atoll_sdk::Group& group() noexcept { return *group_; }
+  const Tuning& tuning() const noexcept { return tuning_; }
   int rank() const noexcept { return team_.rank; }
   int size() const noexcept { return team_.size(); }
   // dst = op over parts, which stand in rank order, `count` elements each. dst may be one of them.
-  void reduce(std::byte* dst, std::span<const void* const> parts, std::uint64_t count,
-              const atoll_operation& operation) const;
-  // At least `bytes`, aligned to a cache line; what it held is lost at the next call.
-  std::span<std::byte> scratch(std::size_t bytes);
+  // `factors`: by part; NULL: all 1.
+  void reduce(std::byte* dst, std::span<const void* const> parts, const double* factors,
+              std::uint64_t count, const atoll_operation& operation) const;
 
  private:
-  struct Free {
-    void operator()(std::byte* memory) const noexcept;
-  };
-
   void submit_all(std::span<atoll_operation* const> operations);
   void perform(const atoll_operation& operation);
+  template <class Body>
+  void guarded(const Body& body);
 
-  const atoll_host& host_;
+  std::int64_t open_timeout_ns_;
   atoll_sdk::Team team_;
-  std::unique_ptr<ShmTransport> shm_;
+  std::unique_ptr<atoll_sdk::ShmTransport> shm_;
   std::unique_ptr<TcpTransport> tcp_;
-  std::unique_ptr<std::byte, Free> scratch_;
-  std::size_t scratch_bytes_ = 0;
+  std::unique_ptr<atoll_sdk::Group> group_;
+  Tuning tuning_;
   std::string failure_;  // why it works no more
 };
 

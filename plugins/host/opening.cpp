@@ -77,8 +77,9 @@ class Opening {
     std::optional<Rendezvous> rendezvous;
     Contact mine;
     if (here_.size() > 1) {
-      const auto bells = elsewhere_.empty() ? Bells::futex_only : Bells::futex_or_socket;
-      links.shm = std::make_unique<ShmTransport>(here_, team_.rank, bells);
+      const auto bells =
+          elsewhere_.empty() ? atoll_sdk::Bells::futex_only : atoll_sdk::Bells::futex_or_socket;
+      links.shm = std::make_unique<atoll_sdk::ShmTransport>(here_, team_.rank, bells);
       mine.inbox = links.shm->published();
     }
     if (!elsewhere_.empty()) {
@@ -147,7 +148,7 @@ class Opening {
     }
   }
 
-  void await_attached(const ShmTransport& shm) const {
+  void await_attached(const atoll_sdk::ShmTransport& shm) const {
     std::chrono::microseconds nap = first_nap;
     auto next_check = Clock::now() + check_period;
     for (auto absent = shm.absent(); !absent.empty(); absent = shm.absent()) {

@@ -9,15 +9,15 @@
 #include <memory>
 
 #include "atoll/plugin.h"
-#include "host/shm_transport.hpp"
 #include "host/tcp_transport.hpp"
 #include "sdk/exchange.hpp"
+#include "sdk/shm_transport.hpp"
 
 namespace atoll_sdk::host {
 
 struct Links {
-  std::unique_ptr<ShmTransport> shm;  // NULL: alone on this host
-  std::unique_ptr<TcpTransport> tcp;  // NULL: nobody elsewhere
+  std::unique_ptr<atoll_sdk::ShmTransport> shm;  // NULL: alone on this host
+  std::unique_ptr<TcpTransport> tcp;             // NULL: nobody elsewhere
 };
 
 // Fills name, ranks and sizes of `team`, not its routes. Throws Error(ATOLL_INVALID_ARGUMENT).

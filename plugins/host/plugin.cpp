@@ -5,6 +5,7 @@
 #include "host/comm.hpp"
 #include "sdk/describe.hpp"
 #include "sdk/guard.hpp"
+#include "sdk/shared_memory.hpp"
 
 struct atoll_comm {
   atoll_comm(const atoll_host& host, const atoll_group& group) : comm(host, group) {}
@@ -21,7 +22,8 @@ std::int32_t probe(const atoll_host* /*host*/, const atoll_group* /*world*/) { r
 
 std::int32_t capability(std::int32_t kind, std::int32_t dtype, std::int32_t op,
                         std::int32_t memory) {
-  if (memory != ATOLL_MEMORY_HOST || kind < ATOLL_BARRIER || kind > ATOLL_RECV) return 0;
+  if (memory != ATOLL_MEMORY_HOST || kind < ATOLL_BARRIER || kind > ATOLL_REDUCE_SCATTER_V)
+    return 0;
   if (kind == ATOLL_BARRIER) return 1;
   if (atoll_sdk::dtype_size(dtype) == 0) return 0;
   return !atoll_sdk::reduces(kind) || (op >= ATOLL_SUM && op <= ATOLL_MAX) ? 1 : 0;
@@ -51,6 +53,28 @@ void abort_comm(atoll_comm* comm) {
 
 void close(atoll_comm* comm) { const std::unique_ptr<atoll_comm> owned(comm); }
 
+atoll_status mem_alloc(std::size_t bytes, std::int32_t memory, std::int32_t /*device*/,
+                       void** out) {
+  return guard([&] {
+    if (memory != ATOLL_MEMORY_HOST || bytes == 0 || out == nullptr) {
+      throw atoll_sdk::Error(ATOLL_INVALID_ARGUMENT, "mem_alloc: host memory of at least a byte");
+    }
+    *out = atoll_sdk::shared_memory::allocate(bytes);
+  });
+}
+
+atoll_status mem_free(void* memory) {
+  return guard([&] { atoll_sdk::shared_memory::free(memory); });
+}
+
+atoll_status register_memory(atoll_comm* comm, void* memory, std::size_t bytes) {
+  return guard([&] { comm->comm.register_memory(memory, bytes); });
+}
+
+atoll_status deregister_memory(atoll_comm* comm, void* memory) {
+  return guard([&] { comm->comm.deregister_memory(memory); });
+}
+
 const char* last_error(const atoll_comm* /*comm*/) { return atoll_sdk::last_error(); }
 
 void shutdown(std::int32_t /*failed*/) {}  // nothing outlives a communicator
@@ -70,10 +94,10 @@ constexpr atoll_backend table = {
     &shutdown,
     nullptr,  // async_error: submit() returns when all is done
     nullptr,  // split
-    nullptr,  // mem_alloc
-    nullptr,  // mem_free
-    nullptr,  // register_memory
-    nullptr,  // deregister_memory
+    &mem_alloc,
+    &mem_free,
+    &register_memory,
+    &deregister_memory,
 };
 
 }  // namespace

@@ -53,10 +53,12 @@ void send_recv(Comm& comm, std::span<atoll_operation* const> messages) {
     if (peer == comm.rank()) continue;
     auto& lane = comm.team().lanes[static_cast<std::size_t>(peer)];
     if (message->kind == ATOLL_SEND) {
-      exchange.announce(peer, atoll_sdk::make_signature(*message, lane.messages_sent++));
+      exchange.announce(peer,
+                        atoll_sdk::make_signature(*message, comm.size(), lane.messages_sent++));
       exchange.send(peer, {source(*message), bytes(*message)});
     } else {
-      exchange.expect(peer, atoll_sdk::make_signature(*message, lane.messages_received++));
+      exchange.expect(peer,
+                      atoll_sdk::make_signature(*message, comm.size(), lane.messages_received++));
       exchange.recv(peer, {destination(*message), bytes(*message)});
     }
   }

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <limits>
 
@@ -16,9 +17,11 @@ struct Dtype {
 };
 
 // By the numbers of plugin.h.
-constexpr std::array<std::string_view, 8> kinds = {"barrier",        "broadcast",  "all_gather",
-                                                   "reduce_scatter", "all_reduce", "all_to_all",
-                                                   "send",           "recv"};
+constexpr std::array<std::string_view, 13> kinds = {
+    "barrier",         "broadcast",  "all_gather", "reduce_scatter",
+    "all_reduce",      "all_to_all", "send",       "recv",
+    "reduce",          "gather",     "scatter",    "all_gather_v",
+    "reduce_scatter_v"};
 constexpr std::array<Dtype, 7> dtypes = {
     {{"f32", 4}, {"bf16", 2}, {"f16", 2}, {"f64", 8}, {"i32", 4}, {"i64", 8}, {"u8", 1}}};
 constexpr std::array<std::string_view, 4> ops = {"sum", "avg", "min", "max"};
@@ -39,17 +42,39 @@ void check_size(const atoll_operation& operation, int nranks) {
   if (operation.count > limit / unit) refuse(operation, "count too large");
 }
 
+void check_counts(const atoll_operation& operation, int nranks) {
+  if (operation.size < sizeof(atoll_operation) || operation.counts == nullptr) {
+    refuse(operation, "no counts");
+  }
+  std::uint64_t sum = 0;
+  for (int rank = 0; rank < nranks; ++rank) {
+    if (operation.counts[rank] > operation.count) refuse(operation, "counts exceed their sum");
+    sum += operation.counts[rank];
+  }
+  if (sum != operation.count) refuse(operation, "counts do not add up");
+}
+
+// Which of the two buffers a rank needs depends on whether it is the root, which is known to the
+// algorithm only: there one of them is enough.
 void check_buffers(const atoll_operation& operation) {
-  if (operation.count == 0 || operation.kind == ATOLL_BARRIER) return;
-  // The sender of a broadcast needs no dst, its receivers no src; which one this is, the algorithm
-  // knows.
-  const bool either = operation.kind == ATOLL_BROADCAST;
+  if (operation.count == 0 || operation.kind == ATOLL_BARRIER || is_uneven(operation.kind)) return;
+  const bool either = has_root(operation.kind);
   const bool reads = operation.kind != ATOLL_RECV;
   const bool writes = operation.kind != ATOLL_SEND;
   if (either && operation.src == nullptr && operation.dst == nullptr)
     refuse(operation, "no buffer");
   if (!either && reads && operation.src == nullptr) refuse(operation, "src is NULL");
   if (!either && writes && operation.dst == nullptr) refuse(operation, "dst is NULL");
+}
+
+void check_factor(const atoll_operation& operation) {
+  if (factor_of(operation) == 1.0) return;
+  const bool floating = operation.dtype == ATOLL_F32 || operation.dtype == ATOLL_BF16 ||
+                        operation.dtype == ATOLL_F16 || operation.dtype == ATOLL_F64;
+  const bool sums = operation.op == ATOLL_SUM || operation.op == ATOLL_AVG;
+  if (!reduces(operation.kind) || !floating || !sums) {
+    refuse(operation, "a factor goes with sums of floating types only");
+  }
 }
 
 }  // namespace
@@ -66,8 +91,17 @@ std::string_view op_name(std::int32_t op) noexcept {
   return within(ops, op) ? ops[static_cast<std::size_t>(op)] : "?";
 }
 
+std::int32_t kind_of(std::string_view name) noexcept {
+  const auto found = std::find(kinds.begin(), kinds.end(), name);
+  return found == kinds.end() ? -1 : static_cast<std::int32_t>(found - kinds.begin());
+}
+
 std::size_t dtype_size(std::int32_t dtype) noexcept {
   return within(dtypes, dtype) ? dtypes[static_cast<std::size_t>(dtype)].size : 0;
+}
+
+double factor_of(const atoll_operation& operation) noexcept {
+  return operation.size >= sizeof(atoll_operation) ? operation.factor : 1.0;
 }
 
 void check_operation(const atoll_operation& operation, int nranks) {
@@ -79,11 +113,13 @@ void check_operation(const atoll_operation& operation, int nranks) {
   if (operation.kind == ATOLL_BARRIER) return;
   if (!within(dtypes, operation.dtype)) refuse(operation, "unknown dtype");
   if (reduces(operation.kind) && !within(ops, operation.op)) refuse(operation, "unknown reduction");
-  const bool has_peer = operation.kind == ATOLL_BROADCAST || is_message(operation.kind);
+  const bool has_peer = has_root(operation.kind) || is_message(operation.kind);
   if (has_peer && (operation.peer < 0 || operation.peer >= nranks)) {
     refuse(operation, fmt::format("peer {} is not one of {} ranks", operation.peer, nranks));
   }
   check_size(operation, nranks);
+  if (is_uneven(operation.kind)) check_counts(operation, nranks);
+  check_factor(operation);
   check_buffers(operation);
 }
 

@@ -14,14 +14,29 @@ std::string_view kind_name(std::int32_t kind) noexcept;
 std::string_view dtype_name(std::int32_t dtype) noexcept;
 std::string_view op_name(std::int32_t op) noexcept;
 
+// The inverse of kind_name(); -1: no such kind.
+std::int32_t kind_of(std::string_view name) noexcept;
+
 std::size_t dtype_size(std::int32_t dtype) noexcept;  // bytes; 0: unknown dtype
 
 constexpr bool reduces(std::int32_t kind) noexcept {
-  return kind == ATOLL_REDUCE_SCATTER || kind == ATOLL_ALL_REDUCE;
+  return kind == ATOLL_REDUCE_SCATTER || kind == ATOLL_ALL_REDUCE || kind == ATOLL_REDUCE ||
+         kind == ATOLL_REDUCE_SCATTER_V;
+}
+constexpr bool has_root(std::int32_t kind) noexcept {
+  return kind == ATOLL_BROADCAST || kind == ATOLL_REDUCE || kind == ATOLL_GATHER ||
+         kind == ATOLL_SCATTER;
+}
+// Of one count per rank.
+constexpr bool is_uneven(std::int32_t kind) noexcept {
+  return kind == ATOLL_ALL_GATHER_V || kind == ATOLL_REDUCE_SCATTER_V;
 }
 constexpr bool is_message(std::int32_t kind) noexcept {
   return kind == ATOLL_SEND || kind == ATOLL_RECV;
 }
+
+// This rank's factor; 1 for an operation of an older core.
+double factor_of(const atoll_operation& operation) noexcept;
 
 // Throws Error(ATOLL_INVALID_ARGUMENT), or ATOLL_UNSUPPORTED for memory other than the host's,
 // unless `operation` can be performed by a rank of a group of `nranks`: known kind, dtype and op, a

@@ -8,13 +8,12 @@
 
 #include "sdk/describe.hpp"
 #include "sdk/guard.hpp"
+#include "sdk/relax.hpp"
 
 namespace atoll_sdk {
 namespace {
 
 using namespace std::chrono_literals;
-
-constexpr std::uint32_t magic = 0x4c4f5441;  // "ATOL"
 
 // Long enough to catch a peer that runs on another core, short against a time slice.
 constexpr auto spin_limit = 30us;
@@ -26,43 +25,7 @@ constexpr auto longest_sleep = 5ms;
 // How many peers a message names before it says "and so many more".
 constexpr int peers_named = 8;
 
-void relax() noexcept {
-#if defined(__x86_64__) || defined(__i386__)
-  __builtin_ia32_pause();
-#elif defined(__aarch64__)
-  asm volatile("yield");
-#endif
-}
-
-std::string describe(const Signature& s) {
-  std::string text = fmt::format("{} {}", kind_name(s.kind), s.sequence);
-  if (s.kind == ATOLL_BARRIER) return text;
-  text += fmt::format(" ({} x {}", s.count, dtype_name(s.dtype));
-  if (s.op >= 0) text += fmt::format(", {}", op_name(s.op));
-  if (s.root >= 0) text += fmt::format(", root {}", s.root);
-  return text + ")";
-}
-
-bool agree(const Signature& a, const Signature& b) {
-  return a.kind == b.kind && a.dtype == b.dtype && a.op == b.op && a.root == b.root &&
-         a.count == b.count && a.ordinal == b.ordinal;
-}
-
 }  // namespace
-
-Signature make_signature(const atoll_operation& operation, std::uint64_t ordinal) {
-  const bool barrier = operation.kind == ATOLL_BARRIER;
-  Signature s{};
-  s.magic = magic;
-  s.kind = operation.kind == ATOLL_RECV ? ATOLL_SEND : operation.kind;
-  s.dtype = barrier ? -1 : operation.dtype;
-  s.op = reduces(operation.kind) ? operation.op : -1;
-  s.root = operation.kind == ATOLL_BROADCAST ? operation.peer : -1;
-  s.count = barrier ? 0 : operation.count;
-  s.ordinal = ordinal;
-  s.sequence = operation.sequence;
-  return s;
-}
 
 std::string Team::describe(int member) const {
   return fmt::format("rank {} (world rank {})", member,
@@ -72,11 +35,10 @@ std::string Team::describe(int member) const {
 Exchange::Exchange(Team& team, const atoll_operation& operation)
     : team_(team),
       operation_(operation),
-      signature_(make_signature(operation, team.collectives)),
+      signature_(make_signature(operation, team.size(), team.collectives)),
       deadline_(Clock::time_point::max()),
       tickets_(team.transports.size()),
       needs_(team.transports.size()) {
-  if (!is_message(operation.kind)) ++team.collectives;
   const auto now = Clock::now();
   const auto timeout = std::chrono::nanoseconds(operation.timeout_ns);
   if (timeout > 0ns && timeout < deadline_ - now) deadline_ = now + timeout;
@@ -85,6 +47,7 @@ Exchange::Exchange(Team& team, const atoll_operation& operation)
     lane.recvs.clear();
     lane.next_send = lane.next_recv = 0;
     lane.sent = lane.to_send = lane.received = lane.to_receive = 0;
+    lane.sends_queued = lane.sends_done = lane.recvs_queued = lane.recvs_done = 0;
   }
   peers_.reserve(team.lanes.size());
   for (int step = 1; step < team.size(); ++step) peers_.push_back((team.rank + step) % team.size());
@@ -101,27 +64,31 @@ void Exchange::greet_all() {
 
 void Exchange::announce(int peer, const Signature& signature) {
   lane(peer).sends.push_back({Lane::Content::signature, nullptr, sizeof(Signature), 0, signature});
+  ++lane(peer).sends_queued;
   ++pending_sends_;
 }
 
 void Exchange::expect(int peer, const Signature& signature) {
   lane(peer).recvs.push_back(
       {Lane::Content::signature, nullptr, sizeof(Signature), 0, signature, {}});
+  ++lane(peer).recvs_queued;
   ++pending_recvs_;
 }
 
-void Exchange::send(int peer, std::span<const std::byte> data) {
-  if (data.empty()) return;
+std::uint64_t Exchange::send(int peer, std::span<const std::byte> data) {
+  if (data.empty()) return lane(peer).sends_queued;
   lane(peer).sends.push_back({Lane::Content::payload, data.data(), data.size(), 0, {}});
   lane(peer).to_send += data.size();
   ++pending_sends_;
+  return ++lane(peer).sends_queued;
 }
 
-void Exchange::recv(int peer, std::span<std::byte> data) {
-  if (data.empty()) return;
+std::uint64_t Exchange::recv(int peer, std::span<std::byte> data) {
+  if (data.empty()) return lane(peer).recvs_queued;
   lane(peer).recvs.push_back({Lane::Content::payload, data.data(), data.size(), 0, {}, {}});
   lane(peer).to_receive += data.size();
   ++pending_recvs_;
+  return ++lane(peer).recvs_queued;
 }
 
 void Exchange::start() {
@@ -129,16 +96,27 @@ void Exchange::start() {
   progress();
 }
 
-void Exchange::run_receives() { run_until_zero(pending_recvs_); }
-
-void Exchange::run() {
-  run_until_zero(pending_recvs_);
-  run_until_zero(pending_sends_);
+void Exchange::run_receives() {
+  run_until([this] { return pending_recvs_ == 0; });
 }
 
-void Exchange::run_until_zero(const std::size_t& pending) {
+void Exchange::run() {
+  run_receives();
+  run_until([this] { return pending_sends_ == 0; });
+}
+
+void Exchange::run_until_sent(int peer, std::uint64_t ticket) {
+  run_until([&] { return lane(peer).sends_done >= ticket; });
+}
+
+void Exchange::run_until_received(int peer, std::uint64_t ticket) {
+  run_until([&] { return lane(peer).recvs_done >= ticket; });
+}
+
+template <class Done>
+void Exchange::run_until(const Done& done) {
   std::chrono::nanoseconds sleep = first_sleep;
-  while (pending > 0) {
+  while (!done()) {
     check();
     take_tickets();
     if (progress()) {
@@ -179,6 +157,7 @@ bool Exchange::push(int peer) {
     moved |= n > 0;
     if (item.done < item.size) return moved;
     ++to.next_send;
+    ++to.sends_done;
     --pending_sends_;
     // One piece of payload per turn, so that every peer gets its share of this rank's time.
     if (payload) break;
@@ -209,8 +188,12 @@ bool Exchange::pull(int peer) {
     if (payload) from.received += n;
     moved |= n > 0;
     if (item.done < item.size) return moved;
-    if (!payload) finish_signature(peer, item);
+    if (!payload) {
+      finish_signature(peer, item);
+      from.factor = item.arrived.factor;
+    }
     ++from.next_recv;
+    ++from.recvs_done;
     --pending_recvs_;
     if (payload) break;
   }
@@ -222,19 +205,13 @@ bool Exchange::pull(int peer) {
 }
 
 void Exchange::finish_signature(int peer, const Lane::Incoming& item) const {
-  if (item.arrived.magic != magic) {
+  if (item.arrived.magic != signature_magic) {
     throw Error(ATOLL_INTERNAL, fmt::format("{}: the stream from {} is out of step", label(),
                                             team_.describe(peer)));
   }
   if (agree(item.arrived, item.expected)) return;
-  const auto ordinals = item.arrived.ordinal == item.expected.ordinal
-                            ? std::string()
-                            : fmt::format(" (numbers {} and {} of their kind)",
-                                          item.expected.ordinal, item.arrived.ordinal);
-  throw Error(ATOLL_MISMATCH,
-              fmt::format("communicator {}: {} called {} where {} called {}{}", team_.name,
-                          team_.describe(team_.rank), describe(item.expected), team_.describe(peer),
-                          describe(item.arrived), ordinals));
+  throw_mismatch(team_.name, team_.describe(team_.rank), item.expected, team_.describe(peer),
+                 item.arrived);
 }
 
 void Exchange::check() const {

@@ -17,25 +17,10 @@
 #include <vector>
 
 #include "atoll/plugin.h"
+#include "sdk/signature.hpp"
 #include "sdk/transport.hpp"
 
 namespace atoll_sdk {
-
-// On the wire in the byte order of the machine; ranks of one job run on one architecture.
-struct Signature {
-  std::uint32_t magic;
-  std::int32_t kind;   // a message is ATOLL_SEND on both sides
-  std::int32_t dtype;  // -1 where it means nothing, as in the next two
-  std::int32_t op;
-  std::int32_t root;
-  std::uint32_t reserved;
-  std::uint64_t count;
-  std::uint64_t ordinal;   // of the collective in the communicator, of the message between the two
-  std::uint64_t sequence;  // the caller's number, for people: messages make ranks count differently
-};
-static_assert(sizeof(Signature) == 48);
-
-Signature make_signature(const atoll_operation& operation, std::uint64_t ordinal);
 
 struct Lane {
   enum class Content {
@@ -61,6 +46,9 @@ struct Lane {
   std::vector<Incoming> recvs;
   std::size_t next_send = 0;
   std::size_t next_recv = 0;
+  // Items of the exchange so far, and those done.
+  std::uint64_t sends_queued = 0, sends_done = 0, recvs_queued = 0, recvs_done = 0;
+  double factor = 1.0;  // of the peer
   // Payload bytes of the operation under way, for messages.
   std::uint64_t sent = 0, to_send = 0, received = 0, to_receive = 0;
   // Messages so far: their ordinals.
@@ -80,8 +68,8 @@ struct Team {
   std::vector<Transport*> transports;  // each of them once
   Waiting waiting = Waiting::sleep;
   std::atomic<bool> aborted = false;
-  std::uint64_t collectives = 0;
-  std::vector<Lane> lanes;  // by rank; scratch of the exchange under way
+  std::uint64_t collectives = 0;  // number of the one under way
+  std::vector<Lane> lanes;        // by rank; scratch of the exchange under way
 
   int size() const noexcept { return static_cast<int>(world_ranks.size()); }
   // "rank 2 (world rank 5)"
@@ -103,13 +91,21 @@ class Exchange {
   void announce(int peer, const Signature& signature);
   void expect(int peer, const Signature& signature);
 
-  void send(int peer, std::span<const std::byte> data);
-  void recv(int peer, std::span<std::byte> data);
+  // Return a ticket: how many items of this lane and direction have been queued, this one included.
+  std::uint64_t send(int peer, std::span<const std::byte> data);
+  std::uint64_t recv(int peer, std::span<std::byte> data);
 
   // Moves what can be moved now, for an algorithm that has work of its own meanwhile.
   void start();
+  // Moves what can be moved now; false: nothing.
+  bool progress();
+  // Until the item of the ticket is done; everything else goes on meanwhile.
+  void run_until_sent(int peer, std::uint64_t ticket);
+  void run_until_received(int peer, std::uint64_t ticket);
   // Until everything asked for has arrived; sends go on meanwhile and may remain.
   void run_receives();
+  // Of a peer whose signature has arrived.
+  double factor(int peer) const { return lane(peer).factor; }
   // Until nothing is pending. Throws Error: ATOLL_ABORTED, ATOLL_TIMEOUT, ATOLL_PEER_LOST,
   // ATOLL_MISMATCH.
   void run();
@@ -117,8 +113,8 @@ class Exchange {
  private:
   using Clock = std::chrono::steady_clock;
 
-  void run_until_zero(const std::size_t& pending);
-  bool progress();
+  template <class Done>
+  void run_until(const Done& done);
   bool push(int peer);
   bool pull(int peer);
   void finish_signature(int peer, const Lane::Incoming& item) const;

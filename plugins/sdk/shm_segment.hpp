@@ -1,5 +1,6 @@
 // A rank's inbox in shared memory: one ring of bytes per other rank of the host, a bell that its
-// owner sleeps on, and a flag that the owner raises when it goes.
+// owner sleeps on, a flag that the owner raises when it goes, its seat on the board, and a stage
+// where it lays out data for the others to read.
 //
 // The owner creates the segment under a random name, the others attach, and the owner removes the
 // name when all have: from then on the memory lives as long as somebody maps it, and no killed
@@ -13,9 +14,12 @@
 #include <span>
 #include <string>
 
-namespace atoll_sdk::host {
+#include "sdk/seat.hpp"
 
-constexpr std::size_t cache_line = 64;
+namespace atoll_sdk {
+
+// A stage has two halves: one is filled while the other is read.
+constexpr std::size_t stage_bytes = 256 * 1024;  // of a half
 
 enum class Sleeper : std::uint32_t {
   awake = 0,
@@ -30,6 +34,7 @@ struct Inbox {
   alignas(cache_line) std::atomic<std::uint32_t> bell;  // counts changes that concern the owner
   std::atomic<std::uint32_t> sleeper;                   // a Sleeper
   alignas(cache_line) std::atomic<std::uint32_t> closed;
+  Seat seat;
 };
 
 // Positions count bytes since the beginning; modulo ring_bytes they are offsets.
@@ -39,7 +44,6 @@ struct Ring {
   alignas(cache_line) std::atomic<std::uint32_t> attached;  // its writer maps the segment
 };
 static_assert(std::atomic<std::uint32_t>::is_always_lock_free);
-static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
 static_assert(sizeof(std::atomic<std::uint32_t>) == 4, "the bell is a futex");
 
 class Segment {
@@ -63,6 +67,7 @@ class Segment {
   Inbox& inbox() const noexcept;
   Ring& ring(std::size_t index) const noexcept;
   std::span<std::byte> data(std::size_t index) const noexcept;
+  std::byte* stage(std::size_t half) const noexcept;
 
  private:
   enum class Named {
@@ -78,4 +83,4 @@ class Segment {
   std::span<std::byte> memory_;
 };
 
-}  // namespace atoll_sdk::host
+}  // namespace atoll_sdk

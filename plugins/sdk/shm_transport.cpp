@@ -1,4 +1,4 @@
-#include "host/shm_transport.hpp"
+#include "sdk/shm_transport.hpp"
 
 #include <fmt/format.h>
 #include <linux/futex.h>
@@ -17,10 +17,8 @@
 
 #include "sdk/guard.hpp"
 
-namespace atoll_sdk::host {
+namespace atoll_sdk {
 namespace {
-
-using atoll_sdk::Error;
 
 // A ring holds a few pieces, so that writer and reader work at the same time; all of them together
 // should stay in the caches.
@@ -94,12 +92,12 @@ std::size_t ShmTransport::local_index(int rank) const {
 }
 
 void ShmTransport::open_socket() {
-  socket_ = atoll_sdk::Descriptor(::socket(AF_UNIX, SOCK_DGRAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
-  if (!socket_) throw atoll_sdk::system_error("socket", errno);
+  socket_ = Descriptor(::socket(AF_UNIX, SOCK_DGRAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  if (!socket_) throw system_error("socket", errno);
   const auto address = bell_address(own_->name());
   if (::bind(socket_.get(), reinterpret_cast<const sockaddr*>(&address.socket), address.size) !=
       0) {
-    throw atoll_sdk::system_error("bind of a Unix socket", errno);
+    throw system_error("bind of a Unix socket", errno);
   }
 }
 
@@ -203,16 +201,37 @@ bool ShmTransport::changed(std::uint32_t ticket) const noexcept {
   return own_->inbox().bell.load(std::memory_order_acquire) != ticket;
 }
 
-void ShmTransport::wait(std::uint32_t ticket, std::span<const atoll_sdk::Need> /*needs*/,
+void ShmTransport::wait(std::uint32_t ticket, std::span<const Need> /*needs*/,
                         std::chrono::nanoseconds limit) {
-  Inbox& inbox = own_->inbox();
-  inbox.sleeper.store(number(Sleeper::futex), std::memory_order_seq_cst);
-  if (inbox.bell.load(std::memory_order_seq_cst) == ticket) futex_wait(inbox.bell, ticket, limit);
-  inbox.sleeper.store(number(Sleeper::awake), std::memory_order_relaxed);
+  announce_sleep();
+  sleep(ticket, limit);
+  announce_waking();
 }
 
-ShmTransport::Armed ShmTransport::arm(std::uint32_t ticket,
-                                      std::span<const atoll_sdk::Need> /*needs*/,
+void ShmTransport::announce_sleep() noexcept {
+  own_->inbox().sleeper.store(number(Sleeper::futex), std::memory_order_seq_cst);
+}
+
+void ShmTransport::sleep(std::uint32_t before, std::chrono::nanoseconds limit) noexcept {
+  auto& bell = own_->inbox().bell;
+  if (bell.load(std::memory_order_seq_cst) == before) futex_wait(bell, before, limit);
+}
+
+void ShmTransport::announce_waking() noexcept {
+  own_->inbox().sleeper.store(number(Sleeper::awake), std::memory_order_relaxed);
+}
+
+// The owner of a seat changes it before it looks for sleepers, and a sleeper announces itself
+// before it looks at the seats a last time; both in one total order.
+void ShmTransport::tell_all() const noexcept {
+  for (const auto& peer : peers_) {
+    if (!peer.inbox) continue;
+    const auto& sleeper = peer.inbox->inbox().sleeper;
+    if (sleeper.load(std::memory_order_seq_cst) != number(Sleeper::awake)) ring_bell(*peer.inbox);
+  }
+}
+
+ShmTransport::Armed ShmTransport::arm(std::uint32_t ticket, std::span<const Need> /*needs*/,
                                       std::vector<pollfd>& descriptors) {
   if (socket_) descriptors.push_back({socket_.get(), POLLIN, 0});
   Inbox& inbox = own_->inbox();
@@ -231,4 +250,4 @@ void ShmTransport::disarm() noexcept {
 
 void ShmTransport::wake() noexcept { ring_bell(*own_); }
 
-}  // namespace atoll_sdk::host
+}  // namespace atoll_sdk

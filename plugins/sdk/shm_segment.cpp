@@ -1,4 +1,4 @@
-#include "host/shm_segment.hpp"
+#include "sdk/shm_segment.hpp"
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -13,10 +13,10 @@
 #include "sdk/descriptor.hpp"
 #include "sdk/guard.hpp"
 
-namespace atoll_sdk::host {
+namespace atoll_sdk {
 namespace {
 
-constexpr std::uint64_t segment_magic = 0x31786f626e697461;  // "atinbox1"
+constexpr std::uint64_t segment_magic = 0x32786f626e697461;  // "atinbox2"
 constexpr std::size_t smallest_ring = 16 * 1024;
 constexpr std::size_t page = 4096;
 
@@ -26,11 +26,11 @@ constexpr std::size_t header_bytes(std::size_t rings) {
 }
 
 constexpr std::size_t segment_bytes(std::size_t rings, std::size_t ring_bytes) {
-  return header_bytes(rings) + rings * ring_bytes;
+  return header_bytes(rings) + 2 * stage_bytes + rings * ring_bytes;
 }
 
 std::string random_name() {
-  const auto digest = atoll_sdk::random_digest();
+  const auto digest = random_digest();
   std::string name = "/atoll-";
   for (std::size_t i = 0; i < 16; ++i) name += fmt::format("{:02x}", digest[i]);
   return name;
@@ -58,9 +58,9 @@ Segment::~Segment() {
 std::unique_ptr<Segment> Segment::create(std::size_t rings, std::size_t ring_bytes) {
   for (;; ring_bytes /= 2) {
     auto segment = std::make_unique<Segment>(random_name(), rings, ring_bytes);
-    const atoll_sdk::Descriptor fd(
+    const Descriptor fd(
         ::shm_open(segment->name_.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
-    if (!fd) throw atoll_sdk::system_error("shm_open " + segment->name_, errno);
+    if (!fd) throw system_error("shm_open " + segment->name_, errno);
     segment->named_ = Named::yes;
     const std::size_t bytes = segment_bytes(rings, ring_bytes);
     const int error = reserve(fd.get(), bytes);
@@ -73,7 +73,7 @@ std::unique_ptr<Segment> Segment::create(std::size_t rings, std::size_t ring_byt
     }
     const bool full = error == ENOSPC || error == ENOMEM;
     if (!full || ring_bytes / 2 < smallest_ring) {
-      throw atoll_sdk::system_error(fmt::format("reserving {} bytes of /dev/shm", bytes), error);
+      throw system_error(fmt::format("reserving {} bytes of /dev/shm", bytes), error);
     }
   }
 }
@@ -81,19 +81,18 @@ std::unique_ptr<Segment> Segment::create(std::size_t rings, std::size_t ring_byt
 std::unique_ptr<Segment> Segment::attach(const std::string& name, std::size_t rings,
                                          std::size_t ring_bytes) {
   auto segment = std::make_unique<Segment>(name, rings, ring_bytes);
-  const atoll_sdk::Descriptor fd(::shm_open(name.c_str(), O_RDWR | O_CLOEXEC, 0600));
-  if (!fd) throw atoll_sdk::system_error("shm_open " + name, errno);
+  const Descriptor fd(::shm_open(name.c_str(), O_RDWR | O_CLOEXEC, 0600));
+  if (!fd) throw system_error("shm_open " + name, errno);
   struct stat status {};
-  if (::fstat(fd.get(), &status) != 0) throw atoll_sdk::system_error("fstat " + name, errno);
+  if (::fstat(fd.get(), &status) != 0) throw system_error("fstat " + name, errno);
   if (static_cast<std::size_t>(status.st_size) != segment_bytes(rings, ring_bytes)) {
-    throw atoll_sdk::Error(ATOLL_MISMATCH,
-                           fmt::format("shared memory {} has {} bytes instead of {}", name,
-                                       status.st_size, segment_bytes(rings, ring_bytes)));
+    throw Error(ATOLL_MISMATCH, fmt::format("shared memory {} has {} bytes instead of {}", name,
+                                            status.st_size, segment_bytes(rings, ring_bytes)));
   }
   segment->map(fd.get());
   const Inbox& inbox = segment->inbox();
   if (inbox.magic != segment_magic || inbox.ring_bytes != ring_bytes || inbox.rings != rings) {
-    throw atoll_sdk::Error(ATOLL_MISMATCH, "shared memory " + name + " is of another version");
+    throw Error(ATOLL_MISMATCH, "shared memory " + name + " is of another version");
   }
   return segment;
 }
@@ -101,7 +100,7 @@ std::unique_ptr<Segment> Segment::attach(const std::string& name, std::size_t ri
 void Segment::map(int fd) {
   const std::size_t bytes = segment_bytes(rings_, ring_bytes_);
   void* address = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-  if (address == MAP_FAILED) throw atoll_sdk::system_error("mmap " + name_, errno);
+  if (address == MAP_FAILED) throw system_error("mmap " + name_, errno);
   memory_ = {static_cast<std::byte*>(address), bytes};
 }
 
@@ -116,7 +115,11 @@ Ring& Segment::ring(std::size_t index) const noexcept {
 }
 
 std::span<std::byte> Segment::data(std::size_t index) const noexcept {
-  return memory_.subspan(header_bytes(rings_) + index * ring_bytes_, ring_bytes_);
+  return memory_.subspan(header_bytes(rings_) + 2 * stage_bytes + index * ring_bytes_, ring_bytes_);
 }
 
-}  // namespace atoll_sdk::host
+std::byte* Segment::stage(std::size_t half) const noexcept {
+  return memory_.data() + header_bytes(rings_) + half * stage_bytes;
+}
+
+}  // namespace atoll_sdk

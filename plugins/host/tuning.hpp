@@ -1,0 +1,40 @@
+// Which algorithm an operation takes: the user's choice, else this backend's own.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+#include "atoll/plugin.h"
+#include "sdk/group.hpp"
+
+namespace atoll_sdk::host {
+
+enum class Algorithm : std::int32_t {
+  flat,       // every rank exchanges with every other one
+  ring,       // every rank passes data on to the next one
+  two_level,  // between hosts by twins, inside them through shared memory
+};
+
+class Tuning {
+ public:
+  Tuning() = default;
+  // `group.tuning` is checked here. Throws Error(ATOLL_INVALID_ARGUMENT).
+  Tuning(const atoll_group& group, const atoll_sdk::Layout& layout);
+
+  // For an operation over several hosts; `bytes` of the whole tensor.
+  Algorithm choose(std::int32_t kind, std::uint64_t bytes) const noexcept;
+
+ private:
+  struct Rule {
+    std::int32_t kind;
+    std::uint64_t min_bytes;
+    Algorithm algorithm;
+  };
+  void add(std::string_view line);
+
+  std::vector<Rule> rules_;
+  bool flat_sums_ = false;  // the order of two levels is not the one that was asked for
+};
+
+}  // namespace atoll_sdk::host

@@ -1,0 +1,169 @@
+#include "sdk/board.hpp"
+
+#include <fmt/format.h>
+#include <sched.h>
+
+#include <algorithm>
+
+#include "sdk/describe.hpp"
+#include "sdk/guard.hpp"
+#include "sdk/relax.hpp"
+
+namespace atoll_sdk {
+namespace {
+
+using namespace std::chrono_literals;
+
+// Phases of a step fit below the bit where its number begins.
+constexpr int phase_bits = 24;
+// Long enough to catch a peer that runs on another core, short against a time slice.
+constexpr auto spin_limit = 40us;
+// A yield lets a peer run that shares this core; it costs about a context switch.
+constexpr auto yield_limit = 200us;
+constexpr int looks_between_clocks = 64;
+// A sleeper is woken by what it waits for; the limit bounds how late abort and deadline are seen.
+constexpr auto longest_sleep = 5ms;
+// With sockets to drive as well, nobody wakes the sleeper for them.
+constexpr auto longest_nap = 200us;
+
+}  // namespace
+
+Board::Board(Team& team, ShmTransport* transport) : team_(team), transport_(transport) {
+  if (transport_ == nullptr) {
+    ranks_ = {team.rank};
+    seats_ = {&alone_};
+    return;
+  }
+  ranks_ = transport_->ranks();
+  self_ = static_cast<int>(transport_->self());
+  for (std::size_t i = 0; i < ranks_.size(); ++i) seats_.push_back(&transport_->seat(i));
+}
+
+void Board::begin(const atoll_operation& operation, Exchange* exchange) {
+  ++step_;
+  operation_ = &operation;
+  exchange_ = exchange;
+  deadline_ = Clock::time_point::max();
+}
+
+Post& Board::post() noexcept { return seats_[static_cast<std::size_t>(self_)]->posts[step_ & 1]; }
+
+const Post& Board::post_of(int local) const noexcept {
+  return seats_[static_cast<std::size_t>(local)]->posts[step_ & 1];
+}
+
+std::uint64_t Board::target(std::uint64_t phase) const noexcept {
+  return (step_ << phase_bits) | phase;
+}
+
+void Board::mark(std::uint64_t phase) {
+  seats_[static_cast<std::size_t>(self_)]->mark.store(target(phase), std::memory_order_seq_cst);
+  if (transport_ != nullptr) transport_->tell_all();
+}
+
+bool Board::reached(std::uint64_t mark) noexcept {
+  for (; seen_ < size(); ++seen_) {
+    const auto& seat = *seats_[static_cast<std::size_t>(seen_)];
+    if (seat.mark.load(std::memory_order_acquire) < mark) return false;
+  }
+  return true;
+}
+
+void Board::await(std::uint64_t phase) {
+  seen_ = 0;
+  const std::uint64_t mark = target(phase);
+  if (reached(mark)) return;
+  if (spin(mark)) return;
+  wait(mark);
+}
+
+// Only where every rank has a core; see yield in wait().
+bool Board::spin(std::uint64_t mark) {
+  if (team_.waiting != Waiting::spin_then_sleep || exchange_ != nullptr) return false;
+  const auto end = Clock::now() + spin_limit;
+  do {
+    for (int i = 0; i < looks_between_clocks; ++i) {
+      if (reached(mark)) return true;
+      relax();
+    }
+  } while (Clock::now() < end);
+  return false;
+}
+
+void Board::wait(std::uint64_t mark) {
+  const auto start = Clock::now();
+  const auto timeout = std::chrono::nanoseconds(operation_->timeout_ns);
+  if (deadline_ == Clock::time_point::max() && timeout > 0ns && timeout < deadline_ - start) {
+    deadline_ = start + timeout;
+  }
+  while (!reached(mark)) {
+    if (exchange_ != nullptr && exchange_->progress()) continue;
+    if (Clock::now() - start < yield_limit) {
+      ::sched_yield();
+      continue;
+    }
+    check(mark);
+    const auto limit = exchange_ != nullptr ? longest_nap : longest_sleep;
+    transport_->sleep_until([&] { return reached(mark) || team_.aborted.load(); }, limit);
+  }
+}
+
+void Board::check(std::uint64_t mark) const {
+  const auto label = [&] {
+    return fmt::format("{} {} of communicator {} on {}", kind_name(operation_->kind),
+                       operation_->sequence, team_.name, team_.describe(team_.rank));
+  };
+  if (team_.aborted.load(std::memory_order_acquire)) {
+    throw Error(ATOLL_ABORTED, fmt::format("{}: aborted; {}", label(), pending_text(mark)));
+  }
+  if (Clock::now() >= deadline_) {
+    throw Error(ATOLL_TIMEOUT, fmt::format("{}: timed out after {:.3f} s; {}", label(),
+                                           static_cast<double>(operation_->timeout_ns) * 1e-9,
+                                           pending_text(mark)));
+  }
+  for (std::size_t i = 0; i < seats_.size(); ++i) {
+    if (static_cast<int>(i) == self_ || seats_[i]->mark.load(std::memory_order_acquire) >= mark) {
+      continue;
+    }
+    if (transport_->closed(i)) {
+      throw Error(ATOLL_PEER_LOST,
+                  fmt::format("{}: lost {}: it has closed", label(), team_.describe(ranks_[i])));
+    }
+  }
+}
+
+std::string Board::pending_text(std::uint64_t mark) const {
+  constexpr int most_named = 8;
+  std::string text;
+  int more = 0;
+  int named = 0;
+  for (std::size_t i = 0; i < seats_.size(); ++i) {
+    const std::uint64_t theirs = seats_[i]->mark.load(std::memory_order_acquire);
+    if (theirs >= mark) continue;
+    if (++named > most_named) {
+      ++more;
+      continue;
+    }
+    text += fmt::format(
+        "{}{}, which {}", text.empty() ? "waiting for " : "; ", team_.describe(ranks_[i]),
+        theirs >> phase_bits == step_ ? "has come and not finished" : "has not come");
+  }
+  if (more > 0) text += fmt::format("; and {} more", more);
+  return text.empty() ? "nothing pending" : text;
+}
+
+void Board::check_posts() const {
+  const Post& mine = post_of(self_);
+  for (int local = 0; local < size(); ++local) {
+    const Post& theirs = post_of(local);
+    if (agree(mine.signature, theirs.signature)) continue;
+    throw_mismatch(team_.name, team_.describe(team_.rank), mine.signature,
+                   team_.describe(rank_of(local)), theirs.signature);
+  }
+}
+
+std::byte* Board::stage(int local) const noexcept {
+  return transport_->stage(static_cast<std::size_t>(local), round_ & 1);
+}
+
+}  // namespace atoll_sdk

@@ -1,0 +1,71 @@
+#include "sdk/group.hpp"
+
+#include <fmt/format.h>
+
+#include <bit>
+#include <map>
+#include <new>
+
+#include "sdk/describe.hpp"
+#include "sdk/guard.hpp"
+
+namespace atoll_sdk {
+namespace {
+
+constexpr std::align_val_t scratch_alignment{cache_line};
+// Data of this size and more is gone from the caches before anybody reads it.
+constexpr std::size_t streaming_bytes = 24 * 1024 * 1024;
+
+}  // namespace
+
+Layout::Layout(const atoll_group& group) {
+  std::map<int, int> number;  // of the host, by what the group calls it
+  for (int rank = 0; rank < group.nranks; ++rank) {
+    const auto [entry, added] =
+        number.emplace(group.placements[rank]->host, static_cast<int>(ranks_.size()));
+    if (added) ranks_.emplace_back();
+    auto& ranks = ranks_[static_cast<std::size_t>(entry->second)];
+    host_.push_back(entry->second);
+    local_.push_back(static_cast<int>(ranks.size()));
+    ranks.push_back(rank);
+  }
+  for (const auto& ranks : ranks_) {
+    const bool in_a_row = ranks.back() - ranks.front() + 1 == static_cast<int>(ranks.size());
+    if (!in_a_row || ranks.size() != ranks_.front().size() || !std::has_single_bit(ranks.size())) {
+      tree_of_hosts_ = false;
+    }
+  }
+  if (hosts() == 1) tree_of_hosts_ = true;
+}
+
+int Layout::twin(int rank, int host) const noexcept {
+  const auto& there = ranks_of(host);
+  return there[static_cast<std::size_t>(local_of(rank)) % there.size()];
+}
+
+void Group::reduce(const atoll_reduction& reduction) const {
+  if (reduction.count == 0) return;
+  const auto status = host.reduce_into(host.ctx, &reduction);
+  if (status != ATOLL_OK) {
+    throw Error(status, fmt::format("core's reduction of {} {} elements failed", reduction.count,
+                                    dtype_name(reduction.dtype)));
+  }
+}
+
+std::span<std::byte> Group::scratch(std::size_t bytes) {
+  if (bytes > scratch_bytes_) {
+    scratch_.reset();
+    scratch_bytes_ = 0;
+    scratch_.reset(static_cast<std::byte*>(::operator new(bytes, scratch_alignment)));
+    scratch_bytes_ = bytes;
+  }
+  return {scratch_.get(), bytes};
+}
+
+void Group::Free::operator()(std::byte* memory) const noexcept {
+  ::operator delete(memory, scratch_alignment);
+}
+
+int streaming(std::size_t bytes) noexcept { return bytes >= streaming_bytes ? 1 : 0; }
+
+}  // namespace atoll_sdk

@@ -1,0 +1,36 @@
+// A rank's place on the board of its host, in shared memory: what it is about to do, and how far it
+// is. The rank alone writes here; all ranks of the host read.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+#include "sdk/signature.hpp"
+
+namespace atoll_sdk {
+
+constexpr std::size_t cache_line = 64;
+
+// Where a buffer is, as other processes can find it.
+struct Place {
+  std::int64_t window = -1;  // number of the registration; -1: not in shared memory
+  std::uint64_t offset = 0;
+};
+
+struct Post {
+  Signature signature;
+  Place src;
+  Place dst;
+};
+
+struct Seat {
+  // Number of the step on the board, and how far in it: only ever grows.
+  alignas(cache_line) std::atomic<std::uint64_t> mark;
+  // Of even and odd steps: a rank that is one step ahead does not disturb those that still read.
+  alignas(cache_line) std::array<Post, 2> posts;
+};
+static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
+
+}  // namespace atoll_sdk

@@ -1,0 +1,112 @@
+#include "sdk/shared_memory.hpp"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <utility>
+
+#include "sdk/guard.hpp"
+
+namespace atoll_sdk {
+namespace {
+
+struct Allocation {
+  std::size_t bytes;
+  std::shared_ptr<const Descriptor> file;
+  Mapping mapping;
+};
+
+// The C table frees and registers by address, without a context that could carry this.
+struct Allocations {
+  std::mutex mutex;
+  std::map<std::uintptr_t, Allocation> by_address;
+};
+
+Allocations& allocations() {
+  static Allocations instance;
+  return instance;
+}
+
+std::uintptr_t address(const void* memory) { return reinterpret_cast<std::uintptr_t>(memory); }
+
+}  // namespace
+
+Mapping::Mapping(int fd, std::size_t offset, std::size_t bytes) {
+  static const auto page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+  const std::size_t start = offset / page * page;
+  const std::size_t length = bytes + (offset - start);
+  void* at = ::mmap(nullptr, length, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, fd,
+                    static_cast<off_t>(start));
+  if (at == MAP_FAILED) {
+    throw Error(errno == ENOMEM ? ATOLL_OUT_OF_MEMORY : ATOLL_IO,
+                fmt::format("cannot map {} bytes of shared memory", bytes));
+  }
+  page_ = at;
+  length_ = length;
+  data_ = static_cast<std::byte*>(at) + (offset - start);
+}
+
+Mapping::Mapping(Mapping&& other) noexcept
+    : page_(std::exchange(other.page_, nullptr)),
+      length_(std::exchange(other.length_, 0)),
+      data_(std::exchange(other.data_, nullptr)) {}
+
+Mapping& Mapping::operator=(Mapping&& other) noexcept {
+  std::swap(page_, other.page_);
+  std::swap(length_, other.length_);
+  std::swap(data_, other.data_);
+  return *this;
+}
+
+Mapping::~Mapping() {
+  if (page_ != nullptr) ::munmap(page_, length_);
+}
+
+namespace shared_memory {
+
+void* allocate(std::size_t bytes) {
+  auto file = std::make_shared<Descriptor>(::memfd_create("atoll", MFD_CLOEXEC));
+  if (!*file) throw system_error("memfd_create", errno);
+  int error = 0;
+  do {
+    error = ::posix_fallocate(file->get(), 0, static_cast<off_t>(bytes));
+  } while (error == EINTR);
+  if (error != 0) {
+    throw Error(ATOLL_OUT_OF_MEMORY,
+                fmt::format("cannot reserve {} bytes of shared memory", bytes));
+  }
+  Mapping mapping(file->get(), 0, bytes);
+  void* data = mapping.data();
+  auto& all = allocations();
+  const std::lock_guard lock(all.mutex);
+  all.by_address.emplace(address(data), Allocation{bytes, std::move(file), std::move(mapping)});
+  return data;
+}
+
+void free(void* memory) {
+  auto& all = allocations();
+  const std::lock_guard lock(all.mutex);
+  if (all.by_address.erase(address(memory)) == 0) {
+    throw Error(ATOLL_NOT_FOUND, "mem_free: not an address of mem_alloc");
+  }
+}
+
+std::optional<Range> find(const void* memory, std::size_t bytes) {
+  auto& all = allocations();
+  const std::lock_guard lock(all.mutex);
+  const auto after = all.by_address.upper_bound(address(memory));
+  if (after == all.by_address.begin()) return std::nullopt;
+  const auto& [begin, allocation] = *std::prev(after);
+  const std::size_t offset = address(memory) - begin;
+  if (offset > allocation.bytes || bytes > allocation.bytes - offset) return std::nullopt;
+  return Range{allocation.file, offset};
+}
+
+}  // namespace shared_memory
+}  // namespace atoll_sdk
