@@ -59,10 +59,14 @@ struct CommunicatorOptions {
 // ops. Operations of one communicator run in the order of their calls, whatever stream they are on.
 // Counts of 0 are fine.
 //
-// Sums: bf16 and f16 accumulate in f32 and round once. The order is an adjacent-pair tree over the
-// ranks ((0 + 1) + (2 + 3)) + ..., the same for every count and element, on every backend that can
-// order its sums; where one cannot (capability says so) core builds the sum from all_to_all, local
-// sums and all_gather for the 16-bit types, and leaves the order of the others to the backend.
+// Sums: bf16 and f16 accumulate in f32 and round once, or once per level where a backend sums inside
+// each host before it sends. The order is an adjacent-pair tree over the ranks
+// ((0 + 1) + (2 + 3)) + ..., the same for every count and element, on every backend that can order
+// its sums; with two levels a tree over the ranks of each host, then over the hosts, which is the same
+// one where hosts have equal powers of two of ranks in a row. Where a backend cannot order its sums
+// (capability says so) core builds the sum from all_to_all, local sums and all_gather for the 16-bit
+// types, and leaves the order of the others to the backend. Config::deterministic asks for the one
+// tree and one rounding everywhere, at the price of more bytes between hosts.
 //
 // Errors: wrong arguments throw Error(invalid_argument) here. A failure of the operation is kept in
 // its Work, and fails the World: every communicator of every rank aborts, every wait ends.

@@ -50,7 +50,7 @@ void all_gather(Comm& comm, const atoll_operation& operation) {
   const auto& own = blocks[static_cast<std::size_t>(comm.rank())];
   const std::size_t whole = blocks.back().offset + blocks.back().bytes;
   atoll_sdk::Exchange exchange(comm.team(), operation);
-  switch (comm.tuning().choose(operation.kind, whole)) {
+  switch (comm.tuning().choose(operation, whole)) {
     case Algorithm::flat:
       exchange.greet_all();
       flat(comm, operation, blocks, exchange);

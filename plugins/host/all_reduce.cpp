@@ -125,7 +125,7 @@ void all_reduce(Comm& comm, const atoll_operation& operation) {
   const auto& own = blocks[static_cast<std::size_t>(comm.rank())];
   std::byte* dst = destination(operation);
   atoll_sdk::Exchange exchange(comm.team(), operation);
-  switch (comm.tuning().choose(operation.kind, size)) {
+  switch (comm.tuning().choose(operation, size)) {
     case Algorithm::flat:
       exchange.greet_all();
       flat(comm, operation, exchange);

@@ -82,7 +82,7 @@ void reduce_scatter(Comm& comm, const atoll_operation& operation) {
   const auto& own = blocks[static_cast<std::size_t>(comm.rank())];
   const std::size_t whole = blocks.back().offset + blocks.back().bytes;
   atoll_sdk::Exchange exchange(comm.team(), operation);
-  switch (comm.tuning().choose(operation.kind, whole)) {
+  switch (comm.tuning().choose(operation, whole)) {
     case Algorithm::flat:
       exchange.greet_all();
       for (int peer = 0; peer < comm.size(); ++peer) {

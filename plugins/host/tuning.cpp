@@ -39,7 +39,8 @@ std::string_view next_word(std::string_view& line) {
 
 Tuning::Tuning(const atoll_group& group, const atoll_sdk::Layout& layout) {
   if (group.size < sizeof(atoll_group)) return;  // an older core asks for nothing
-  flat_sums_ = group.deterministic != 0 && !layout.tree_of_hosts();
+  deterministic_ = group.deterministic != 0;
+  tree_of_hosts_ = layout.tree_of_hosts();
   std::string_view text = group.tuning == nullptr ? "" : group.tuning;
   while (!text.empty()) {
     const auto end = std::min(text.find('\n'), text.size());
@@ -66,13 +67,18 @@ void Tuning::add(std::string_view line) {
   rules_.push_back({kind, bytes, *algorithm});
 }
 
-Algorithm Tuning::choose(std::int32_t kind, std::uint64_t bytes) const noexcept {
+Algorithm Tuning::choose(const atoll_operation& operation, std::uint64_t bytes) const noexcept {
+  const std::int32_t kind = operation.kind;
   auto choice = takes(kind, Algorithm::two_level) && bytes >= two_level_bytes ? Algorithm::two_level
                                                                               : Algorithm::flat;
   for (const auto& rule : rules_) {
     if (rule.kind == kind && bytes >= rule.min_bytes) choice = rule.algorithm;
   }
-  return reduces(kind) && flat_sums_ ? Algorithm::flat : choice;
+  if (!deterministic_ || !reduces(kind) || choice == Algorithm::flat) return choice;
+  // Two levels round the 16-bit types twice, and a ring adds in an order of its own.
+  const bool rounds_once = operation.dtype != ATOLL_BF16 && operation.dtype != ATOLL_F16;
+  const bool same = choice == Algorithm::two_level && tree_of_hosts_ && rounds_once;
+  return same ? choice : Algorithm::flat;
 }
 
 }  // namespace atoll_sdk::host

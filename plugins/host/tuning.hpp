@@ -23,7 +23,7 @@ class Tuning {
   Tuning(const atoll_group& group, const atoll_sdk::Layout& layout);
 
   // For an operation over several hosts; `bytes` of the whole tensor.
-  Algorithm choose(std::int32_t kind, std::uint64_t bytes) const noexcept;
+  Algorithm choose(const atoll_operation& operation, std::uint64_t bytes) const noexcept;
 
  private:
   struct Rule {
@@ -34,7 +34,8 @@ class Tuning {
   void add(std::string_view line);
 
   std::vector<Rule> rules_;
-  bool flat_sums_ = false;  // the order of two levels is not the one that was asked for
+  bool deterministic_ = false;
+  bool tree_of_hosts_ = true;  // two levels sum in the order of one
 };
 
 }  // namespace atoll_sdk::host

@@ -110,8 +110,9 @@ void Board::wait(std::uint64_t mark) {
 
 void Board::check(std::uint64_t mark) const {
   const auto label = [&] {
-    return fmt::format("{} {} of communicator {} on {}", kind_name(operation_->kind),
-                       operation_->sequence, team_.name, team_.describe(team_.rank));
+    return fmt::format("{} {} of communicator {} on {}, {} bytes", kind_name(operation_->kind),
+                       operation_->sequence, team_.name, team_.describe(team_.rank),
+                       operation_->count * dtype_size(operation_->dtype));
   };
   if (team_.aborted.load(std::memory_order_acquire)) {
     throw Error(ATOLL_ABORTED, fmt::format("{}: aborted; {}", label(), pending_text(mark)));

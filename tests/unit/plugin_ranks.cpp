@@ -63,24 +63,31 @@ T combine(T a, T b, std::int32_t op) {
 
 // Adjacent pairs, in place: the odd last one is carried up.
 template <typename T>
-T tree(std::vector<T>& values, std::int32_t op) {
+T tree(std::vector<T>& values, std::int32_t op, std::int32_t divisor) {
   for (std::size_t left = values.size(); left > 1; left = (left + 1) / 2) {
     for (std::size_t i = 0; 2 * i < left; ++i) {
       const bool pair = 2 * i + 1 < left;
       values[i] = pair ? combine(values[2 * i], values[2 * i + 1], op) : values[2 * i];
     }
   }
-  return op == ATOLL_AVG ? static_cast<T>(values[0] / static_cast<T>(values.size())) : values[0];
+  return op == ATOLL_AVG ? static_cast<T>(values[0] / static_cast<T>(divisor)) : values[0];
 }
 
 template <typename T, typename Load, typename Store>
-void reduce_as(std::byte* dst, const std::vector<const std::byte*>& parts, std::uint64_t count,
-               std::int32_t op, std::pair<Load, Store> codec) {
+void reduce_as(const atoll_reduction& r, std::pair<Load, Store> codec) {
   const std::size_t element = codec.second(nullptr, T{});
-  std::vector<T> values(parts.size());
-  for (std::uint64_t i = 0; i < count; ++i) {
-    for (std::size_t p = 0; p < parts.size(); ++p) values[p] = codec.first(parts[p] + i * element);
-    codec.second(dst + i * element, tree(values, op));
+  const auto parts = static_cast<std::size_t>(r.nparts);
+  std::vector<T> values(parts);
+  for (std::uint64_t i = 0; i < r.count; ++i) {
+    for (std::size_t p = 0; p < parts; ++p) {
+      values[p] = codec.first(static_cast<const std::byte*>(r.parts[p]) + i * element);
+      if (r.factors != nullptr)
+        values[p] = static_cast<T>(values[p] * static_cast<T>(r.factors[p]));
+    }
+    const T result = tree(values, r.op, r.divisor > 0 ? r.divisor : r.nparts);
+    for (std::int32_t d = 0; d < r.ndsts; ++d) {
+      codec.second(static_cast<std::byte*>(r.dsts[d]) + i * element, result);
+    }
   }
 }
 
@@ -127,14 +134,21 @@ void with_dtype(std::int32_t dtype, Use use) {
   }
 }
 
-atoll_status reduce(void* /*ctx*/, void* dst, const void* const* parts, std::int32_t nparts,
-                    std::uint64_t count, std::int32_t dtype, std::int32_t op) {
-  std::vector<const std::byte*> list;
-  for (std::int32_t p = 0; p < nparts; ++p) list.push_back(static_cast<const std::byte*>(parts[p]));
-  with_dtype(dtype, [&](auto value, auto codec) {
-    reduce_as<decltype(value)>(static_cast<std::byte*>(dst), list, count, op, codec);
-  });
+atoll_status reduce_into(void* /*ctx*/, const atoll_reduction* reduction) {
+  with_dtype(reduction->dtype,
+             [&](auto value, auto codec) { reduce_as<decltype(value)>(*reduction, codec); });
   return ATOLL_OK;
+}
+
+atoll_status reduce(void* ctx, void* dst, const void* const* parts, std::int32_t nparts,
+                    std::uint64_t count, std::int32_t dtype, std::int32_t op) {
+  const atoll_reduction reduction{
+      sizeof(atoll_reduction), &dst, parts, nullptr, 1, nparts, count, dtype, op, 0, 0};
+  return reduce_into(ctx, &reduction);
+}
+
+void copy(void* /*ctx*/, void* dst, const void* src, std::size_t bytes, std::int32_t) {
+  std::memcpy(dst, src, bytes);
 }
 
 }  // namespace
@@ -154,6 +168,8 @@ FakeCore::FakeCore() : host_{} {
   host_.put = &FakeCore::put;
   host_.get = &FakeCore::get;
   host_.reduce = &plugin_ranks::reduce;
+  host_.reduce_into = &plugin_ranks::reduce_into;
+  host_.copy = &plugin_ranks::copy;
 }
 
 std::string FakeCore::get(const std::string& key) {
@@ -212,6 +228,8 @@ Group::Group(const Layout& layout, int rank, const GroupOptions& options)
   group_.topology_json = "";
   group_.token = options_.token.c_str();
   group_.timeout_ns = options_.timeout_ns;
+  group_.tuning = options_.tuning.c_str();
+  group_.deterministic = options_.deterministic;
 }
 
 Rank::Rank(const atoll_backend& backend, atoll_comm* comm, const Layout& layout, int rank)
@@ -234,6 +252,7 @@ void Rank::close() {
 atoll_operation Rank::operation(std::int32_t kind, std::int32_t dtype, const void* src, void* dst,
                                 std::uint64_t count) const {
   atoll_operation o{};
+  o.factor = 1.0;
   o.size = sizeof(o);
   o.kind = kind;
   o.dtype = dtype;
@@ -300,9 +319,9 @@ std::vector<Rank> open_ranks(const atoll_backend& backend, FakeCore& core, const
 }
 
 void run_ranks(const atoll_backend& backend, const Layout& layout,
-               const std::function<void(Rank&)>& body) {
+               const std::function<void(Rank&)>& body, const GroupOptions& options) {
   FakeCore core;
-  auto ranks = open_ranks(backend, core, layout);
+  auto ranks = open_ranks(backend, core, layout, options);
   in_threads(static_cast<int>(layout.size()),
              [&](int rank) { body(ranks[static_cast<std::size_t>(rank)]); });
 }

@@ -47,6 +47,8 @@ std::string text(const Layout& layout);
 struct GroupOptions {
   std::string id = "group";
   std::string token = "secret";
+  std::string tuning{};
+  int deterministic = 0;
   std::int64_t timeout_ns = 20'000'000'000;
 };
 // World ranks are 2 * rank + 1, so that messages which mix the two up are found.
@@ -95,7 +97,7 @@ class Rank {
 // Runs `body` on every rank of an opened group, in threads; throws what the first failed rank
 // threw.
 void run_ranks(const atoll_backend& backend, const Layout& layout,
-               const std::function<void(Rank&)>& body);
+               const std::function<void(Rank&)>& body, const GroupOptions& options = {});
 // Only opens, and returns what each rank got; a negative host number in `absent` is not opened.
 std::vector<Rank> open_ranks(const atoll_backend& backend, FakeCore& core, const Layout& layout,
                              const GroupOptions& options = {});

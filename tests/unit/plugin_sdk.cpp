@@ -64,6 +64,7 @@ TEST_CASE("guard turns whatever is thrown into a status and a text") {
 TEST_CASE("operations are checked before they start") {
   float data[4] = {};
   atoll_operation o{};
+  o.factor = 1.0;
   o.size = sizeof(o);
   o.kind = ATOLL_ALL_REDUCE;
   o.src = o.dst = data;
