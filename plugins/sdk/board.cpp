@@ -17,10 +17,11 @@ using namespace std::chrono_literals;
 // Phases of a step fit below the bit where its number begins.
 constexpr int phase_bits = 24;
 // Long enough to catch a peer that runs on another core, short against a time slice.
-constexpr auto spin_limit = 40us;
+constexpr std::chrono::nanoseconds longest_spin = 20us;
+constexpr std::chrono::nanoseconds shortest_spin = 500ns;
 // A yield lets a peer run that shares this core; it costs about a context switch.
 constexpr auto yield_limit = 200us;
-constexpr int looks_between_clocks = 64;
+constexpr int looks_between_clocks = 16;
 // A sleeper is woken by what it waits for; the limit bounds how late abort and deadline are seen.
 constexpr auto longest_sleep = 5ms;
 // With sockets to drive as well, nobody wakes the sleeper for them.
@@ -28,7 +29,10 @@ constexpr auto longest_nap = 200us;
 
 }  // namespace
 
-Board::Board(Team& team, ShmTransport* transport) : team_(team), transport_(transport) {
+Board::Board(Team& team, ShmTransport* transport)
+    : team_(team),
+      transport_(transport),
+      patience_(team.waiting == Waiting::spin_then_sleep ? longest_spin : shortest_spin) {
   if (transport_ == nullptr) {
     ranks_ = {team.rank};
     seats_ = {&alone_};
@@ -77,16 +81,19 @@ void Board::await(std::uint64_t phase) {
   wait(mark);
 }
 
-// Only where every rank has a core; see yield in wait().
 bool Board::spin(std::uint64_t mark) {
-  if (team_.waiting != Waiting::spin_then_sleep || exchange_ != nullptr) return false;
-  const auto end = Clock::now() + spin_limit;
+  if (exchange_ != nullptr) return false;
+  const auto end = Clock::now() + patience_;
   do {
     for (int i = 0; i < looks_between_clocks; ++i) {
-      if (reached(mark)) return true;
+      if (reached(mark)) {
+        patience_ = std::min(patience_ * 2, longest_spin);
+        return true;
+      }
       relax();
     }
   } while (Clock::now() < end);
+  patience_ = std::max(patience_ / 4, shortest_spin);
   return false;
 }
 

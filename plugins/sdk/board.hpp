@@ -5,7 +5,8 @@
 // a step when it comes to it. Phase: how far a rank is in a step; 1 is "has posted". Half: of the
 // stage, where a rank lays out data that others cannot reach otherwise.
 //
-// Waiting is a short spin (or, when ranks outnumber cores, a few yields), then sleep.
+// Waiting is a short spin, a few yields, then sleep. The spin grows shorter while it does not help:
+// where ranks share a core, a spinning rank keeps the one it waits for from running.
 #pragma once
 
 #include <chrono>
@@ -66,7 +67,8 @@ class Board {
   Seat alone_{};
   const atoll_operation* operation_ = nullptr;
   Exchange* exchange_ = nullptr;
-  Clock::time_point deadline_{};  // set when the first wait of a step grows long
+  std::chrono::nanoseconds patience_;  // how long to spin
+  Clock::time_point deadline_{};       // set when the first wait of a step grows long
   std::uint64_t step_ = 0;
   std::uint64_t round_ = 0;
   int seen_ = 0;  // locals below have reached the mark waited for

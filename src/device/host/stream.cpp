@@ -6,14 +6,27 @@
 #include <utility>
 
 namespace atoll_v1::atoll::host {
+namespace {
+
+// How often a dozing worker looks: the most that work is late which nobody waits for.
+constexpr auto nap = std::chrono::microseconds(100);
+// Naps without work before it sleeps until it is woken.
+constexpr int naps_before_sleep = 100;
+
+}  // namespace
+
+void Queue::notify() {
+  if (!dozing_.load(std::memory_order_relaxed)) ready_.notify_one();
+}
 
 void Queue::push(Kind kind, std::function<void()> run) {
   {
     const std::lock_guard lock(mutex_);
     tasks_.push_back({kind, std::move(run)});
+    ++pushed_;
     if (executing_) return;  // the executor looks again before it leaves
   }
-  ready_.notify_one();
+  notify();
 }
 
 void Queue::execute(Task& task) {
@@ -41,13 +54,31 @@ void Queue::help_until(const std::function<bool()>& done) {
   executing_ = false;
   const bool more = !tasks_.empty();
   lock.unlock();
-  if (more) ready_.notify_one();
+  if (more) notify();
+}
+
+void Queue::await_ready(std::unique_lock<std::mutex>& lock, const std::stop_token& stop) {
+  int naps = dozing_ ? naps_before_sleep : 0;
+  while (!ready() && !stop.stop_requested()) {
+    if (naps > 0) {
+      const bool found = ready_.wait_for(lock, stop, nap, [this] { return ready(); });
+      if (!found && --naps == 0) dozing_ = false;
+    } else {
+      const auto before = pushed_;
+      ready_.wait(lock, stop, [&] { return ready() || pushed_ != before; });
+      if (!ready()) {  // woken in vain
+        dozing_ = true;
+        naps = naps_before_sleep;
+      }
+    }
+  }
 }
 
 void Queue::work(const std::stop_token& stop) {
   std::unique_lock lock(mutex_);
   while (true) {
-    ready_.wait(lock, stop, [this] { return !tasks_.empty() && !executing_; });
+    await_ready(lock, stop);
+    if (ready()) dozing_ = false;
     if (tasks_.empty()) {
       if (stop.stop_requested()) return;
       continue;

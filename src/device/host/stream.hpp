@@ -4,10 +4,15 @@
 // the worker, or a thread that synchronizes with an event and finds the role free: so a small
 // operation that is enqueued and waited for at once runs on the caller's thread, without a
 // hand-over.
+//
+// To wake the worker costs a system call, and a core that somebody else may be using. A worker that
+// was woken in vain, because a caller had run the work itself, dozes for a while: it looks at the
+// queue now and then, and nobody wakes it.
 #pragma once
 
 #include <atomic>
 #include <condition_variable>
+#include <cstdint>
 #include <deque>
 #include <exception>
 #include <memory>
@@ -30,6 +35,8 @@ class Queue : public std::enable_shared_from_this<Queue> {
   void help_until(const std::function<bool()>& done);
   void work(const std::stop_token& stop);  // the worker's life: until stopped and empty
   void wake() { ready_.notify_all(); }
+  // Wakes the worker, unless it dozes.
+  void notify();
 
   // Called by the executor only, from within a task.
   void fail(std::exception_ptr error) {
@@ -45,11 +52,16 @@ class Queue : public std::enable_shared_from_this<Queue> {
     std::function<void()> run;
   };
   void execute(Task& task);
+  bool ready() const { return !tasks_.empty() && !executing_; }
+  // Until ready() or stopped; the lock is held before and after.
+  void await_ready(std::unique_lock<std::mutex>& lock, const std::stop_token& stop);
 
   std::mutex mutex_;
   std::condition_variable_any ready_;
   std::deque<Task> tasks_;
-  bool executing_ = false;    // somebody holds the role
+  std::uint64_t pushed_ = 0;
+  bool executing_ = false;  // somebody holds the role
+  std::atomic<bool> dozing_{false};
   std::exception_ptr error_;  // the first failure; belongs to the executor
 };
 
