@@ -23,6 +23,7 @@ using atoll_sdk::Error;
 using Clock = std::chrono::steady_clock;
 
 constexpr std::size_t largest_value = 512;
+constexpr int connections_wanted = 4;  // between two hosts
 constexpr auto first_nap = 50us;
 constexpr auto longest_nap = 2ms;
 constexpr auto check_period = 250ms;
@@ -84,7 +85,7 @@ class Opening {
     }
     if (!elsewhere_.empty()) {
       rendezvous.emplace(Identity{text_or_empty(group_.token), group_.id, team_.rank},
-                         text_or_empty(placement(group_, team_.rank).address));
+                         text_or_empty(placement(group_, team_.rank).address), streams());
       mine.port = rendezvous->port();
     }
     publish(mine);
@@ -132,7 +133,16 @@ class Opening {
   // The store answers at once for a key that is there, and with a failure when the job has failed.
   void check_job() const { get(team_.rank); }
 
-  std::map<int, atoll_sdk::Descriptor> connect(Rendezvous& rendezvous) const {
+  // Per pair of ranks, so that two hosts have a few connections however few ranks they have.
+  int streams() const {
+    std::map<int, int> ranks_of_host;
+    for (int rank = 0; rank < team_.size(); ++rank) ++ranks_of_host[placement(group_, rank).host];
+    int fewest = team_.size();
+    for (const auto& [host, ranks] : ranks_of_host) fewest = std::min(fewest, ranks);
+    return std::max(1, connections_wanted / fewest);
+  }
+
+  std::map<int, Streams> connect(Rendezvous& rendezvous) const {
     for (const int rank : elsewhere_) {
       if (rank > team_.rank) {
         rendezvous.expect(rank);

@@ -23,7 +23,7 @@ using atoll_sdk::Digest;
 using atoll_sdk::Error;
 
 constexpr std::uint32_t hello_magic = 0x41544854;
-constexpr std::uint32_t hello_version = 1;
+constexpr std::uint32_t hello_version = 2;
 constexpr auto handshake_limit = 5s;
 constexpr auto retry_pause = 50ms;
 constexpr auto poll_limit = 50ms;
@@ -86,8 +86,10 @@ Fill fill(int socket, std::span<std::uint8_t> buffer, std::size_t& have) {
 
 }  // namespace
 
-Rendezvous::Rendezvous(Identity identity, const std::string& address)
-    : identity_(std::move(identity)), group_(atoll_sdk::sha256(identity_.group)) {
+Rendezvous::Rendezvous(Identity identity, const std::string& address, int streams)
+    : identity_(std::move(identity)),
+      group_(atoll_sdk::sha256(identity_.group)),
+      streams_(streams) {
   if (!address.empty()) listener_ = listen_on(resolve(address, "0", AI_PASSIVE).get());
   for (const char* any : {"::", "0.0.0.0"}) {
     if (!listener_) listener_ = listen_on(resolve(any, "0", AI_PASSIVE | AI_NUMERICHOST).get());
@@ -110,18 +112,22 @@ std::uint16_t Rendezvous::port() const {
   return ntohs(port);
 }
 
-void Rendezvous::expect(int rank) { expected_.insert(rank); }
-
-void Rendezvous::call(int rank, const std::string& address, std::uint16_t port) {
-  Call& call = calls_.emplace_back();
-  call.rank = rank;
-  call.address = address;
-  call.port = port;
+void Rendezvous::expect(int rank) {
+  for (int stream = 0; stream < streams_; ++stream) expected_.emplace(rank, stream);
 }
 
-std::map<int, Descriptor> Rendezvous::meet(Clock::time_point deadline,
-                                           const std::function<void()>& check,
-                                           const std::function<std::string(int)>& describe) {
+void Rendezvous::call(int rank, const std::string& address, std::uint16_t port) {
+  for (int stream = 0; stream < streams_; ++stream) {
+    Call& call = calls_.emplace_back();
+    call.link = {rank, stream};
+    call.address = address;
+    call.port = port;
+  }
+}
+
+std::map<int, Streams> Rendezvous::meet(Clock::time_point deadline,
+                                        const std::function<void()>& check,
+                                        const std::function<std::string(int)>& describe) {
   auto next_check = Clock::now() + check_period;
   while (!calls_.empty() || !expected_.empty()) {
     const auto now = Clock::now();
@@ -134,7 +140,9 @@ std::map<int, Descriptor> Rendezvous::meet(Clock::time_point deadline,
   }
   guests_.clear();
   listener_.reset();
-  return std::move(connected_);
+  std::map<int, Streams> result;
+  for (auto& [link, socket] : connected_) result[link.first].push_back(std::move(socket));
+  return result;
 }
 
 void Rendezvous::poll_once() {
@@ -152,7 +160,7 @@ void Rendezvous::poll_once() {
   admit();
   guests_.remove_if([this](Guest& guest) { return !serve(guest); });
   for (auto& call : calls_) advance(call);
-  calls_.remove_if([this](const Call& call) { return connected_.contains(call.rank); });
+  calls_.remove_if([this](const Call& call) { return connected_.contains(call.link); });
 }
 
 void Rendezvous::admit() {
@@ -190,13 +198,14 @@ bool Rendezvous::welcome(Guest& guest) {
   std::memcpy(given.data(), guest.received.data() + sizeof(hello), sizeof(given));
   if (!atoll_sdk::equal(given, proof("connect", guest.challenge, hello))) return false;
   if (hello.magic != hello_magic || hello.version != hello_version || hello.to != identity_.rank ||
-      hello.group != group_ || !expected_.contains(hello.from)) {
+      hello.group != group_ || !expected_.contains({hello.from, hello.stream})) {
     return false;
   }
   const Digest answer = proof("accept", guest.challenge, hello);
   if (!send_all(guest.socket.get(), answer.data(), answer.size())) return false;
-  connected_[hello.from] = std::move(guest.socket);
-  expected_.erase(hello.from);
+  const Link link{hello.from, hello.stream};
+  connected_[link] = std::move(guest.socket);
+  expected_.erase(link);
   return false;
 }
 
@@ -252,13 +261,15 @@ void Rendezvous::answer(Call& call) {
     if (!atoll_sdk::equal(call.received, proof("accept", call.challenge, call.hello))) {
       return fail(call, "it does not know the job's token");
     }
-    connected_[call.rank] = std::move(call.socket);
+    connected_[call.link] = std::move(call.socket);
     call.step = Step::pause;
     return;
   }
   call.challenge = call.received;
-  call.hello = {hello_magic, hello_version, identity_.rank,
-                call.rank,   group_,        atoll_sdk::random_digest()};
+  call.hello = {hello_magic,      hello_version,
+                identity_.rank,   call.link.first,
+                call.link.second, 0,
+                group_,           atoll_sdk::random_digest()};
   std::array<std::uint8_t, sizeof(Hello) + sizeof(Digest)> message{};
   const Digest mine = proof("connect", call.challenge, call.hello);
   std::memcpy(message.data(), &call.hello, sizeof(Hello));
@@ -289,11 +300,16 @@ Digest Rendezvous::proof(const char* role, const Digest& challenge, const Hello&
 
 std::string Rendezvous::missing(const std::function<std::string(int)>& describe) const {
   std::string text = "no connection with";
+  std::set<int> named;
   for (const auto& call : calls_) {
-    text += fmt::format(" {} at {} port {} ({});", describe(call.rank), call.address, call.port,
-                        call.failure);
+    if (!named.insert(call.link.first).second) continue;
+    text += fmt::format(" {} at {} port {} ({});", describe(call.link.first), call.address,
+                        call.port, call.failure);
   }
-  for (const int rank : expected_) text += fmt::format(" {} (it did not connect);", describe(rank));
+  for (const auto& [rank, stream] : expected_) {
+    if (!named.insert(rank).second) continue;
+    text += fmt::format(" {} (it did not connect);", describe(rank));
+  }
   text.pop_back();
   return text;
 }

@@ -3,7 +3,7 @@
 //
 // Handshake, C connects to L:
 //   L -> C  challenge: 32 random bytes
-//   C -> L  hello: version, the two ranks, SHA-256 of the group's id, 32 random bytes of its own;
+//   C -> L  hello: version, the two ranks, which of their streams, SHA-256 of the group's id, 32 random bytes of its own;
 //           HMAC(token, "connect", challenge, hello)
 //   L -> C  HMAC(token, "accept", challenge, hello)
 // A stranger gets random bytes and a closed connection. The listener serves many guests at once,
@@ -21,6 +21,7 @@
 #include <map>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "sdk/auth.hpp"
@@ -33,10 +34,12 @@ struct Hello {
   std::uint32_t version;
   std::int32_t from;
   std::int32_t to;
+  std::int32_t stream;
+  std::int32_t reserved;
   atoll_sdk::Digest group;
   atoll_sdk::Digest nonce;
 };
-static_assert(sizeof(Hello) == 80);
+static_assert(sizeof(Hello) == 88);
 
 // Who one is, for a handshake.
 struct Identity {
@@ -45,12 +48,16 @@ struct Identity {
   int rank;
 };
 
+// The connections with one rank, by stream.
+using Streams = std::vector<atoll_sdk::Descriptor>;
+
 class Rendezvous {
  public:
   using Clock = std::chrono::steady_clock;
 
-  // Listens on `address` if it belongs to this host, else on every address.
-  Rendezvous(Identity identity, const std::string& address);
+  // Listens on `address` if it belongs to this host, else on every address. `streams`: connections
+  // per pair of ranks.
+  Rendezvous(Identity identity, const std::string& address, int streams);
 
   std::uint16_t port() const;
   void expect(int rank);  // a higher one, which will connect
@@ -58,9 +65,8 @@ class Rendezvous {
 
   // Connects with everybody named before. `check` is called now and then and may throw. At the
   // deadline: Error(ATOLL_TIMEOUT) that names the missing ones, as `describe` words them.
-  std::map<int, atoll_sdk::Descriptor> meet(Clock::time_point deadline,
-                                            const std::function<void()>& check,
-                                            const std::function<std::string(int)>& describe);
+  std::map<int, Streams> meet(Clock::time_point deadline, const std::function<void()>& check,
+                              const std::function<std::string(int)>& describe);
 
  private:
   struct Guest {  // connected to us, not known yet
@@ -76,8 +82,9 @@ class Rendezvous {
     challenged,
     answered,
   };
-  struct Call {  // our connection to a lower rank
-    int rank = -1;
+  using Link = std::pair<int, int>;  // rank and stream
+  struct Call {                      // our connection to a lower rank
+    Link link{};
     std::string address;
     std::uint16_t port = 0;
     Step step = Step::pause;
@@ -105,11 +112,12 @@ class Rendezvous {
 
   Identity identity_;
   atoll_sdk::Digest group_;
+  int streams_;
   atoll_sdk::Descriptor listener_;
-  std::set<int> expected_;
+  std::set<Link> expected_;
   std::list<Guest> guests_;
   std::list<Call> calls_;
-  std::map<int, atoll_sdk::Descriptor> connected_;
+  std::map<Link, atoll_sdk::Descriptor> connected_;
 };
 
 }  // namespace atoll_sdk::host

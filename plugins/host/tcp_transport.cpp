@@ -16,7 +16,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr std::size_t piece_bytes = 256 * 1024;
+constexpr std::size_t stripe_bytes = 256 * 1024;
 constexpr auto farewell_limit = 2s;
 
 // The number of bytes moved, 0 for "not now".
@@ -29,19 +29,31 @@ std::size_t moved(ssize_t n) {
 
 }  // namespace
 
-TcpTransport::TcpTransport(std::map<int, atoll_sdk::Descriptor> connections)
-    : connections_(std::move(connections)) {}
+TcpTransport::TcpTransport(std::map<int, Streams> connections) {
+  for (auto& [rank, streams] : connections) peers_[rank].streams = std::move(streams);
+}
+
+int TcpTransport::next(const Peer& peer, std::uint64_t position) {
+  return peer.streams[position / stripe_bytes % peer.streams.size()].get();
+}
 
 std::size_t TcpTransport::send(int peer, std::span<const std::byte> data) {
-  const std::size_t n = std::min(data.size(), piece_bytes);
-  return moved(::send(socket(peer), data.data(), n, MSG_DONTWAIT | MSG_NOSIGNAL));
+  Peer& to = peers_.at(peer);
+  const std::size_t n = std::min(data.size(), stripe_bytes - to.sent % stripe_bytes);
+  const std::size_t done =
+      moved(::send(next(to, to.sent), data.data(), n, MSG_DONTWAIT | MSG_NOSIGNAL));
+  to.sent += done;
+  return done;
 }
 
 std::size_t TcpTransport::recv(int peer, std::span<std::byte> data) {
-  const std::size_t n = std::min(data.size(), piece_bytes);
-  const ssize_t got = ::recv(socket(peer), data.data(), n, MSG_DONTWAIT);
+  Peer& from = peers_.at(peer);
+  const std::size_t n = std::min(data.size(), stripe_bytes - from.received % stripe_bytes);
+  const ssize_t got = ::recv(next(from, from.received), data.data(), n, MSG_DONTWAIT);
   if (got == 0 && n > 0) throw atoll_sdk::Error(ATOLL_PEER_LOST, "it has closed the connection");
-  return moved(got);
+  const std::size_t done = moved(got);
+  from.received += done;
+  return done;
 }
 
 void TcpTransport::wait(std::uint32_t ticket, std::span<const atoll_sdk::Need> needs,
@@ -58,8 +70,12 @@ TcpTransport::Armed TcpTransport::arm(std::uint32_t /*ticket*/,
                                       std::span<const atoll_sdk::Need> needs,
                                       std::vector<pollfd>& descriptors) {
   for (const auto& need : needs) {
-    const short events = need.direction == atoll_sdk::Direction::send ? POLLOUT : POLLIN;
-    descriptors.push_back({socket(need.peer), events, 0});
+    const Peer& peer = peers_.at(need.peer);
+    if (need.direction == atoll_sdk::Direction::send) {
+      descriptors.push_back({next(peer, peer.sent), POLLOUT, 0});
+    } else {
+      descriptors.push_back({next(peer, peer.received), POLLIN, 0});
+    }
   }
   return Armed::sleep;
 }
@@ -67,13 +83,17 @@ TcpTransport::Armed TcpTransport::arm(std::uint32_t /*ticket*/,
 // The kernel goes on delivering after close(), but not after the end of a container's network, so
 // an orderly end waits until the peers' kernels have everything.
 void TcpTransport::finish() noexcept {
-  for (const auto& [peer, connection] : connections_) ::shutdown(connection.get(), SHUT_WR);
+  for (const auto& [rank, peer] : peers_) {
+    for (const auto& connection : peer.streams) ::shutdown(connection.get(), SHUT_WR);
+  }
   const auto end = std::chrono::steady_clock::now() + farewell_limit;
-  for (const auto& [peer, connection] : connections_) {
-    int queued = 0;
-    while (::ioctl(connection.get(), SIOCOUTQ, &queued) == 0 && queued > 0 &&
-           std::chrono::steady_clock::now() < end) {
-      std::this_thread::sleep_for(200us);
+  for (const auto& [rank, peer] : peers_) {
+    for (const auto& connection : peer.streams) {
+      int queued = 0;
+      while (::ioctl(connection.get(), SIOCOUTQ, &queued) == 0 && queued > 0 &&
+             std::chrono::steady_clock::now() < end) {
+        std::this_thread::sleep_for(200us);
+      }
     }
   }
 }

@@ -1,10 +1,12 @@
-// Channels between ranks of different hosts: one TCP connection per pair.
+// Channels between ranks of different hosts: one or several TCP connections per pair. With several,
+// the stream is cut into stripes that take turns on them, so that the network and the kernel work on
+// as many at the same time.
 #pragma once
 
 #include <map>
 #include <vector>
 
-#include "sdk/descriptor.hpp"
+#include "host/tcp_rendezvous.hpp"
 #include "sdk/transport.hpp"
 
 namespace atoll_sdk::host {
@@ -12,7 +14,7 @@ namespace atoll_sdk::host {
 class TcpTransport final : public atoll_sdk::Transport {
  public:
   // By rank of the group; connected, authenticated, non-blocking.
-  explicit TcpTransport(std::map<int, atoll_sdk::Descriptor> connections);
+  explicit TcpTransport(std::map<int, Streams> connections);
 
   std::size_t send(int peer, std::span<const std::byte> data) override;
   std::size_t recv(int peer, std::span<std::byte> data) override;
@@ -28,9 +30,15 @@ class TcpTransport final : public atoll_sdk::Transport {
   void finish() noexcept override;
 
  private:
-  int socket(int peer) const { return connections_.at(peer).get(); }
+  // Bytes so far say which connection is next, and how much of its stripe is left.
+  struct Peer {
+    Streams streams;
+    std::uint64_t sent = 0;
+    std::uint64_t received = 0;
+  };
+  static int next(const Peer& peer, std::uint64_t position);
 
-  std::map<int, atoll_sdk::Descriptor> connections_;
+  std::map<int, Peer> peers_;
   std::vector<pollfd> descriptors_;
 };
 
