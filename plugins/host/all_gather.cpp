@@ -61,6 +61,7 @@ void all_gather(Comm& comm, const atoll_operation& operation) {
       copy(destination(operation) + own.offset, source(operation), own.bytes);
       ring_all_gather(comm, blocks, destination(operation), exchange);
       break;
+    case Algorithm::doubling:  // of all_reduce only
     case Algorithm::two_level:
       greet_twins(comm, exchange);
       atoll_sdk::two_level_all_gather(

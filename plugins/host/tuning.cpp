@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <bit>
 #include <charconv>
 #include <optional>
 #include <string>
@@ -12,18 +13,22 @@
 namespace atoll_sdk::host {
 namespace {
 
-// Below, the one trip of a flat exchange beats the several meetings of two levels.
+// Below, the few trips of a flat exchange or of doubling beat the several meetings of two levels.
 constexpr std::uint64_t two_level_bytes = 32 * 1024;
 
 std::optional<Algorithm> algorithm_of(std::string_view name) {
   if (name == "flat") return Algorithm::flat;
   if (name == "ring") return Algorithm::ring;
+  if (name == "doubling") return Algorithm::doubling;
   if (name == "two_level") return Algorithm::two_level;
   return std::nullopt;
 }
 
+bool is_half(std::int32_t dtype) { return dtype == ATOLL_BF16 || dtype == ATOLL_F16; }
+
 bool takes(std::int32_t kind, Algorithm algorithm) {
   if (algorithm == Algorithm::flat) return true;
+  if (algorithm == Algorithm::doubling) return kind == ATOLL_ALL_REDUCE;
   return kind == ATOLL_ALL_GATHER || kind == ATOLL_REDUCE_SCATTER || kind == ATOLL_ALL_REDUCE ||
          kind == ATOLL_ALL_GATHER_V || kind == ATOLL_REDUCE_SCATTER_V;
 }
@@ -41,6 +46,7 @@ Tuning::Tuning(const atoll_group& group, const atoll_sdk::Layout& layout) {
   if (group.size < sizeof(atoll_group)) return;  // an older core asks for nothing
   deterministic_ = group.deterministic != 0;
   tree_of_hosts_ = layout.tree_of_hosts();
+  hosts_ = static_cast<unsigned>(layout.hosts());
   std::string_view text = group.tuning == nullptr ? "" : group.tuning;
   while (!text.empty()) {
     const auto end = std::min(text.find('\n'), text.size());
@@ -61,7 +67,7 @@ void Tuning::add(std::string_view line) {
     throw Error(ATOLL_INVALID_ARGUMENT,
                 fmt::format("algorithm \"{}\": the host backend has flat for every collective, and "
                             "ring and two_level for all_gather, reduce_scatter, their _v forms and "
-                            "all_reduce",
+                            "all_reduce, and doubling for all_reduce",
                             line));
   }
   rules_.push_back({kind, bytes, *algorithm});
@@ -69,15 +75,20 @@ void Tuning::add(std::string_view line) {
 
 Algorithm Tuning::choose(const atoll_operation& operation, std::uint64_t bytes) const noexcept {
   const std::int32_t kind = operation.kind;
-  auto choice = takes(kind, Algorithm::two_level) && bytes >= two_level_bytes ? Algorithm::two_level
-                                                                              : Algorithm::flat;
+  auto choice = Algorithm::flat;
+  if (takes(kind, Algorithm::two_level) && bytes >= two_level_bytes) {
+    choice = Algorithm::two_level;
+  } else if (kind == ATOLL_ALL_REDUCE && !is_half(operation.dtype)) {
+    choice = Algorithm::doubling;
+  }
   for (const auto& rule : rules_) {
     if (rule.kind == kind && bytes >= rule.min_bytes) choice = rule.algorithm;
   }
   if (!deterministic_ || !reduces(kind) || choice == Algorithm::flat) return choice;
   // Two levels round the 16-bit types twice, and a ring adds in an order of its own.
-  const bool rounds_once = operation.dtype != ATOLL_BF16 && operation.dtype != ATOLL_F16;
-  const bool same = choice == Algorithm::two_level && tree_of_hosts_ && rounds_once;
+  const bool levels = choice == Algorithm::two_level ||
+                      (choice == Algorithm::doubling && std::has_single_bit(hosts_));
+  const bool same = levels && tree_of_hosts_ && !is_half(operation.dtype);
   return same ? choice : Algorithm::flat;
 }
 

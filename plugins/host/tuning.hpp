@@ -13,6 +13,7 @@ namespace atoll_sdk::host {
 enum class Algorithm : std::int32_t {
   flat,       // every rank exchanges with every other one
   ring,       // every rank passes data on to the next one
+  doubling,   // one rank per host, with hosts at distance 1, 2, 4, ...
   two_level,  // between hosts by twins, inside them through shared memory
 };
 
@@ -35,6 +36,7 @@ class Tuning {
 
   std::vector<Rule> rules_;
   bool deterministic_ = false;
+  unsigned hosts_ = 1;
   bool tree_of_hosts_ = true;  // two levels sum in the order of one
 };
 

@@ -118,6 +118,25 @@ TEST_CASE("every algorithm, on odd placements") {
   }
 }
 
+TEST_CASE("doubling, with any number of hosts") {
+  for (const Layout& layout :
+       {Layout{0, 1}, Layout{0, 0, 1, 1}, Layout{0, 1, 2}, Layout{2, 0, 0, 1, 3, 3, 4},
+        Layout{0, 1, 2, 3, 4, 5}, Layout{0, 1, 0, 1, 2}}) {
+    CAPTURE(text(layout));
+    run_ranks(backend(), layout,
+              [](Rank& rank) {
+                for (const std::uint64_t count : {0, 1, 5, 3000, 100'003})
+                  check_all_reduce(rank, count);
+                std::int32_t mine = 6 * rank.size() * (rank.rank() + 1), all = 0;
+                auto o = rank.operation(ATOLL_ALL_REDUCE, ATOLL_I32, &mine, &all, 1);
+                o.op = ATOLL_AVG;
+                CHECK(rank.submit(o).status == ATOLL_OK);
+                CHECK(all == 3 * rank.size() * (rank.size() + 1));
+              },
+              {.tuning = "all_reduce 0 doubling\n"});
+  }
+}
+
 TEST_CASE("many pieces under way") {
   run_ranks(backend(), {0, 0, 1, 1}, [](Rank& rank) { check_all_reduce(rank, 6'000'001); },
             {.tuning = forced("two_level")});
