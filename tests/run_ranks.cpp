@@ -1,11 +1,12 @@
-// run_ranks -n N [--timeout SECONDS] [--killed RANK] [--] PROGRAM [ARGUMENTS...]
+// run_ranks -n N [--timeout SECONDS] [--killed RANK] [--stopped RANK] [--] PROGRAM [ARGUMENTS...]
 //
 // Starts the ranks of a test on this machine: N processes that find each other through ATOLL_RANK,
 // ATOLL_SIZE, ATOLL_ADDR and ATOLL_TOKEN. Their output comes out line by line with the rank in
 // front. Collective bugs hang rather than fail, so after the timeout (default 100 s) it kills the
 // ranks that are left, names them, and exits with 124. Otherwise it exits with the worst status of
 // a rank: a failure, then 77 (skipped), then 0. --killed says that a rank is meant to die of
-// SIGKILL: then that is its success, and anything else a failure.
+// SIGKILL: then that is its success, and anything else a failure. --stopped says that a rank is meant
+// to stop itself (SIGSTOP): it is killed when all others have ended, which is its success.
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <netinet/in.h>
@@ -61,6 +62,7 @@ class Fd {
 struct Options {
   int ranks = 0;
   int killed = -1;
+  int stopped = -1;
   std::chrono::seconds timeout{100};
   std::vector<char*> command;  // ends with a null pointer, for execvp
 };
@@ -89,6 +91,8 @@ Options parse(int argc, char** argv) {
       options.timeout = std::chrono::seconds(number());
     } else if (flag == "--killed") {
       options.killed = number();
+    } else if (flag == "--stopped") {
+      options.stopped = number();
     } else if (flag == "--") {
       ++i;
       break;
@@ -97,8 +101,9 @@ Options parse(int argc, char** argv) {
     }
   }
   options.command.assign(argv + i, argv + argc);
-  if (options.ranks < 1 || options.command.empty()) {
-    throw std::invalid_argument("run_ranks -n N [--timeout SECONDS] [--killed RANK] PROGRAM ...");
+  if (options.ranks < 1 || options.stopped >= options.ranks || options.command.empty()) {
+    throw std::invalid_argument(
+        "run_ranks -n N [--timeout SECONDS] [--killed RANK] [--stopped RANK] PROGRAM ...");
   }
   options.command.push_back(nullptr);
   return options;
@@ -187,8 +192,18 @@ void drain(Rank& rank, int number) {
   rank.running = false;
 }
 
-// False when the time is over while ranks are running.
-bool watch(std::vector<Rank>& ranks, Clock::time_point deadline) {
+// Whether `stopped` is the only one left, and has stopped.
+bool only_stopped_left(const std::vector<Rank>& ranks, int stopped) {
+  for (std::size_t i = 0; i < ranks.size(); ++i) {
+    if (ranks[i].running != (static_cast<int>(i) == stopped)) return false;
+  }
+  siginfo_t info{};
+  const auto pid = static_cast<id_t>(ranks[static_cast<std::size_t>(stopped)].pid);
+  return ::waitid(P_PID, pid, &info, WSTOPPED | WNOWAIT | WNOHANG) == 0 && info.si_pid != 0;
+}
+
+// False when the time is over while ranks are running. Kills `stopped` in its time.
+bool watch(std::vector<Rank>& ranks, int stopped, Clock::time_point deadline) {
   for (;;) {
     std::vector<pollfd> descriptors;
     std::vector<int> numbers;
@@ -198,9 +213,15 @@ bool watch(std::vector<Rank>& ranks, Clock::time_point deadline) {
       numbers.push_back(static_cast<int>(i));
     }
     if (descriptors.empty()) return true;
+    if (stopped >= 0 && only_stopped_left(ranks, stopped)) {
+      ::kill(ranks[static_cast<std::size_t>(stopped)].pid, SIGKILL);
+    }
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now());
     if (left.count() <= 0) return false;
-    ::poll(descriptors.data(), descriptors.size(), static_cast<int>(left.count()));
+    // Nothing wakes poll() when a rank stops.
+    const auto longest = stopped >= 0 ? std::chrono::milliseconds(100) : left;
+    ::poll(descriptors.data(), descriptors.size(),
+           static_cast<int>(std::min(left, longest).count()));
     for (std::size_t i = 0; i < descriptors.size(); ++i) {
       if (descriptors[i].revents == 0) continue;
       drain(ranks[static_cast<std::size_t>(numbers[i])], numbers[i]);
@@ -220,7 +241,7 @@ void kill_rest(std::vector<Rank>& ranks) {
 
 int exit_code(const Rank& rank, int number, const Options& options) {
   const int signal = WIFSIGNALED(rank.status) ? WTERMSIG(rank.status) : 0;
-  if (number == options.killed) {
+  if (number == options.killed || number == options.stopped) {
     if (signal == SIGKILL) return 0;
     std::printf("run_ranks: rank %d should have died of SIGKILL and did not\n", number);
     return 1;
@@ -237,7 +258,7 @@ int run(const Options& options) {
   const auto deadline = Clock::now() + options.timeout;
   std::vector<Rank> ranks;
   for (int i = 0; i < options.ranks; ++i) ranks.push_back(start(options, i, address, token));
-  if (!watch(ranks, deadline)) {
+  if (!watch(ranks, options.stopped, deadline)) {
     std::printf("run_ranks: not finished after %lld s\n",
                 static_cast<long long>(options.timeout.count()));
     kill_rest(ranks);

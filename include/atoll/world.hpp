@@ -107,6 +107,7 @@ class World {
   [[nodiscard]] Subscription on_failure(std::function<void(const Error&)> callback);
 
  private:
+  friend struct WorldInternals;  // src/core/world_internals.hpp, for the rooms above core
   struct Impl;
   explicit World(std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> impl_;

@@ -30,8 +30,7 @@ void Patience::pause() {
   const auto now = Clock::now();
   if (now >= deadline_) {
     const auto waited = std::chrono::duration_cast<std::chrono::milliseconds>(now - start_);
-    throw Error(ATOLL_TIMEOUT, "not complete after " + std::to_string(waited.count()) +
-                                   " ms; MPI does not say which rank is missing");
+    throw Error(ATOLL_TIMEOUT, "not complete after " + std::to_string(waited.count()) + " ms");
   }
   const auto idle = std::chrono::duration_cast<microseconds>(now - idle_since_);
   if (idle < yield_for) {

@@ -10,6 +10,8 @@
 
 #include "comm/backend_choice.hpp"
 #include "comm/communicator_impl.hpp"
+#include "comm/flight.hpp"
+#include "comm/flight_inquiry.hpp"
 #include "comm/host_services.hpp"
 #include "core/hash.hpp"
 #include "core/log.hpp"
@@ -77,6 +79,7 @@ Communicator::Impl::Impl(const Axis& axis_, CommunicatorOptions options)
 
 Communicator::Impl::~Impl() {
   subscription = {};
+  if (lane) lane->closed = true;
   if (comm) plugin->table.close(comm);
 }
 
@@ -84,6 +87,7 @@ void Communicator::Impl::open_backend() {
   const std::string base =
       fmt::format("comm/{}/{:016x}", name, fnv1a(fmt::format("{}", fmt::join(axis.ranks, ","))));
   const std::string id = fmt::format("{}/{}", base, world.ticket(base));
+  flight = Flight::of(world);
   plugin = &choose_backend(*this, id);
   const GroupDescription group(world, axis, id, name, device.kind());
   const atoll_status status = plugin->table.open(&services, &group.group, &comm);
@@ -99,6 +103,8 @@ void Communicator::Impl::open_backend() {
   }
   retain(*plugin);
   world.at_exit([plugin = plugin](bool failed) { release(*plugin, failed); });
+  lane = flight->recorder().open(
+      {.id = id, .name = name, .backend = plugin->name, .rank = axis.index, .ranks = axis.ranks});
   subscription = world.on_failure([this](const Error&) { plugin->table.abort(comm); });
   log::debug("opened communicator {} of {} ranks on backend {}", name, axis.size(), plugin->name);
 }
@@ -125,8 +131,11 @@ void Communicator::Impl::submit(std::vector<Request> requests,
                                 const std::shared_ptr<Work::State>& state, Stream& stream) {
   const std::uint64_t first = sequence;
   sequence += requests.size();
-  auto task = [self = shared_from_this(), requests = std::move(requests), first, state,
-               native = stream.backend().native()] { self->run(requests, first, native, *state); };
+  const std::uint64_t number = flight->recorder().enqueue(*lane, requests, first);
+  auto task = [self = shared_from_this(), requests = std::move(requests), first, number, state,
+               native = stream.backend().native()] {
+    self->run(requests, first, number, native, *state);
+  };
   // A host backend runs when the stream arrives; a CUDA backend launches now.
   if (device.kind() == DeviceKind::host) {
     stream.enqueue(std::move(task));
@@ -145,7 +154,7 @@ View Communicator::Impl::scratch(std::uint64_t count, DType dtype) {
 }
 
 void Communicator::Impl::run(std::span<const Request> requests, std::uint64_t first_sequence,
-                             void* stream, Work::State& state) {
+                             std::uint64_t number, void* stream, Work::State& state) {
   std::vector<atoll_operation> operations;
   operations.reserve(requests.size());
   for (const Request& request : requests) {
@@ -159,12 +168,15 @@ void Communicator::Impl::run(std::span<const Request> requests, std::uint64_t fi
   std::vector<atoll_operation*> pointers;
   pointers.reserve(operations.size());
   for (auto& operation : operations) pointers.push_back(&operation);
+  flight->recorder().started(number, requests.size());
   const atoll_status status =
       plugin->table.submit(comm, pointers.data(), static_cast<std::int32_t>(pointers.size()));
-  if (status != ATOLL_OK) report(status, state);
+  if (status != ATOLL_OK) report(status, requests, number, state);
+  flight->recorder().completed(*lane, number, requests);
 }
 
-void Communicator::Impl::report(atoll_status status, Work::State& state) {
+void Communicator::Impl::report(atoll_status status, std::span<const Request> requests,
+                                std::uint64_t number, Work::State& state) {
   const Error own(
       static_cast<ErrorCode>(status),
       fmt::format("rank {}: communicator {}: {}", world.rank(), name, last_error(*plugin, comm)));
@@ -172,9 +184,11 @@ void Communicator::Impl::report(atoll_status status, Work::State& state) {
   // is worth reporting.
   const bool echo = status == ATOLL_ABORTED || status == ATOLL_PEER_LOST;
   if (echo) await_failure(world);
-  world.fail(own.what());  // the first reason stays
-  const auto first = world.failure();
-  const Error error = echo && first ? *first : own;
+  const Explained explained = explain(*this, own, requests);
+  flight->recorder().failed(number, requests.size(), explained.error.what());
+  world.fail(explained.error.what());  // the first reason stays
+  flight->await_written();
+  const Error error = explained.among(world.failure(), echo);
   state.fail(error);
   throw error;
 }

@@ -38,6 +38,9 @@ struct Request {
   std::vector<std::uint64_t> counts{};  // of the _v forms
 };
 
+class Flight;       // flight.hpp
+struct FlightLane;  // flight_recorder.hpp
+
 struct Communicator::Impl : std::enable_shared_from_this<Communicator::Impl> {
   Impl(const Axis& axis, CommunicatorOptions options);
   ~Impl();
@@ -59,9 +62,11 @@ struct Communicator::Impl : std::enable_shared_from_this<Communicator::Impl> {
   View scratch(std::uint64_t count, DType dtype);
 
   void open_backend();
-  void run(std::span<const Request> requests, std::uint64_t first_sequence, void* stream,
-           Work::State& state);
-  [[noreturn]] void report(atoll_status status, Work::State& state);
+  // `number` is the flight recorder's.
+  void run(std::span<const Request> requests, std::uint64_t first_sequence, std::uint64_t number,
+           void* stream, Work::State& state);
+  [[noreturn]] void report(atoll_status status, std::span<const Request> requests,
+                           std::uint64_t number, Work::State& state);
 
   World& world;
   Axis axis;
@@ -76,6 +81,8 @@ struct Communicator::Impl : std::enable_shared_from_this<Communicator::Impl> {
   const StreamBackend* last_stream = nullptr;
   Event last_event;
   World::Subscription subscription;
+  std::shared_ptr<Flight> flight;
+  std::shared_ptr<FlightLane> lane;  // of flight
 };
 
 // Reductions for backends that cannot order or widen their sums: all_to_all, a local tree in f32

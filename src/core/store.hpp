@@ -5,6 +5,8 @@
 
 #include <chrono>
 #include <condition_variable>
+#include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -15,6 +17,19 @@
 #include "core/failure.hpp"
 
 namespace atoll_v1::atoll::store {
+
+// What came of asking one rank.
+struct Answered {
+  enum class How : std::uint32_t {
+    answered,
+    silent,    // it did not answer in time
+    departed,  // it has said farewell
+  };
+  How how = How::silent;
+  std::string text{};
+};
+
+using Answerer = std::function<std::string(std::string_view question)>;
 
 class Store {
  public:
@@ -28,6 +43,12 @@ class Store {
   // barrier's.
   virtual std::vector<std::string> exchange(std::string_view key, std::string_view mine,
                                             std::chrono::milliseconds timeout) = 0;
+  // Asks every rank, and waits for at most `timeout`: what its answerer says, by rank. A rank answers
+  // from the thread that reads its connection, "" while it has no answerer.
+  virtual std::vector<Answered> ask(std::string_view question,
+                                    std::chrono::milliseconds timeout) = 0;
+  // Must not block, nor call the store; an empty one ends it, after a call under way has returned.
+  virtual void answer_with(Answerer answerer) = 0;
   // Declares the job failed, for this reason, on every rank.
   virtual void fail(std::string_view reason) noexcept = 0;
   // This rank needs the others no more; their loss of it is not a failure.
@@ -43,6 +64,8 @@ class SoloStore final : public Store {
   std::string get(std::string_view key, std::chrono::milliseconds timeout) override;
   std::vector<std::string> exchange(std::string_view key, std::string_view mine,
                                     std::chrono::milliseconds timeout) override;
+  std::vector<Answered> ask(std::string_view question, std::chrono::milliseconds timeout) override;
+  void answer_with(Answerer answerer) override;
   void fail(std::string_view reason) noexcept override;
   void farewell() noexcept override {}
 
@@ -51,6 +74,7 @@ class SoloStore final : public Store {
   std::mutex mutex_;
   std::condition_variable changed_;
   std::map<std::string, std::string, std::less<>> values_;
+  Answerer answerer_;
 };
 
 }  // namespace atoll_v1::atoll::store

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "core/log.hpp"
+#include "core/store_poll.hpp"
 
 namespace atoll_v1::atoll::store {
 namespace {
@@ -18,6 +19,8 @@ using std::chrono::milliseconds;
 
 // Beyond the time that the store was given to answer.
 constexpr milliseconds grace{10'000};
+// For an answer that is due at once.
+constexpr milliseconds ask_grace{1'000};
 constexpr milliseconds fail_patience{2'000};
 constexpr milliseconds farewell_patience{2'000};
 
@@ -50,8 +53,11 @@ void shake_hands(int socket, const Hello& hello, Clock::time_point deadline) {
     case Kind::exchange:
     case Kind::fail:
     case Kind::farewell:
+    case Kind::ask:
+    case Kind::reply:
     case Kind::answer:
     case Kind::failure:
+    case Kind::question:
       break;
   }
   throw Error(ErrorCode::bad_data, "what answers there is not a store");
@@ -116,6 +122,33 @@ std::vector<std::string> Client::exchange(std::string_view key, std::string_view
     result.emplace_back(in.text(max_value_bytes));
   }
   return result;
+}
+
+std::vector<Answered> Client::ask(std::string_view question, milliseconds timeout) {
+  timeout = bounded(timeout);
+  const auto timeout_ms = static_cast<std::uint32_t>(timeout.count());
+  const std::string body = Packer().number(timeout_ms).text("").text(question).take();
+  return decode_answers(call(Kind::ask, body, timeout + ask_grace));
+}
+
+void Client::answer_with(Answerer answerer) {
+  const std::lock_guard lock(answering_);
+  answerer_ = std::move(answerer);
+}
+
+void Client::respond(std::uint64_t number, std::string_view question) noexcept {
+  try {
+    std::string text;
+    {
+      const std::lock_guard lock(answering_);
+      if (answerer_) text = answerer_(question);
+    }
+    const std::string body = Packer().number(0).text("").text(text).take();
+    const std::lock_guard sending(sending_);
+    net::send_all(socket_.get(), encode_frame(Kind::reply, number, body));
+  } catch (const std::exception& problem) {
+    log::error("cannot answer \"{}\": {}", question, problem.what());
+  }
 }
 
 std::string Client::request(Kind kind, std::string_view key, std::string_view value,
@@ -200,6 +233,10 @@ void Client::read() {
     const Answer answer = decode_answer(body);
     if (header.kind == static_cast<std::uint32_t>(Kind::failure)) {
       lose(Error(answer.problem.value_or(ErrorCode::internal), std::string(answer.payload)));
+      continue;
+    }
+    if (header.kind == static_cast<std::uint32_t>(Kind::question)) {
+      respond(header.request, answer.payload);
       continue;
     }
     const std::lock_guard lock(mutex_);

@@ -33,6 +33,8 @@ class Client final : public Store {
   std::string get(std::string_view key, std::chrono::milliseconds timeout) override;
   std::vector<std::string> exchange(std::string_view key, std::string_view mine,
                                     std::chrono::milliseconds timeout) override;
+  std::vector<Answered> ask(std::string_view question, std::chrono::milliseconds timeout) override;
+  void answer_with(Answerer answerer) override;
   void fail(std::string_view reason) noexcept override;
   void farewell() noexcept override;
 
@@ -48,6 +50,7 @@ class Client final : public Store {
   std::string call(Kind kind, std::string_view body, std::chrono::milliseconds patience);
   void read();
   bool read_frame(Header& header, std::string& body) noexcept;
+  void respond(std::uint64_t number, std::string_view question) noexcept;
   void lose(const Error& error);
 
   net::Fd socket_;
@@ -55,7 +58,9 @@ class Client final : public Store {
   std::shared_ptr<Failure> failure_;
 
   std::mutex sending_;
-  std::mutex mutex_;  // of what follows
+  std::mutex answering_;
+  Answerer answerer_;  // of answering_
+  std::mutex mutex_;   // of what follows
   std::condition_variable changed_;
   std::map<std::uint64_t, Call*> calls_;  // each on the stack of its caller
   std::uint64_t next_request_ = 1;

@@ -32,10 +32,13 @@ enum class Kind : std::uint32_t {
   exchange = 4,
   fail = 5,
   farewell = 6,
+  ask = 7,
+  reply = 8,
   welcome = 16,  // from the store
   answer = 17,
   refusal = 18,
   failure = 19,
+  question = 20,
 };
 
 struct Header {

@@ -12,6 +12,7 @@
 
 #include "core/log.hpp"
 #include "core/store_connection.hpp"
+#include "core/store_poll.hpp"
 #include "core/store_protocol.hpp"
 #include "core/store_table.hpp"
 
@@ -51,6 +52,7 @@ class Server::Service {
   void handle(Connection& connection, const Connection::Frame& frame);
   void handle_hello(Connection& connection, const Connection::Frame& frame);
   void handle_request(Connection& connection, Kind kind, const Connection::Frame& frame);
+  void ask_all(const Waiter& waiter, std::string question);
   void depart(Connection& connection, std::uint64_t request);
   void refuse(Connection& connection, const std::string& why);
   static void reply(const Waiter& waiter, std::optional<ErrorCode> problem,
@@ -64,6 +66,7 @@ class Server::Service {
   std::atomic<Clock::rep> finish_deadline_{0};  // 0: not finishing
   Roster roster_;
   Table table_;
+  Polls polls_;
   std::list<Connection> connections_;  // in the order of their arrival; addresses are stable
   std::optional<Error> failure_;
   Clock::time_point failed_at_;
@@ -74,7 +77,8 @@ Server::Service::Service(ServerOptions options)
       wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
       rendezvous_deadline_(Clock::now() + options_.rendezvous_timeout),
       roster_(options_.size),
-      table_(roster_, &Service::reply) {
+      table_(roster_, &Service::reply),
+      polls_(roster_, &Service::reply) {
   if (!wake_) throw Error(ErrorCode::io, "eventfd: no file descriptor for the store");
 }
 
@@ -116,7 +120,7 @@ Clock::time_point Server::Service::next_deadline() const {
   for (const Connection& connection : connections_) {
     if (connection.rank() < 0) result = std::min(result, connection.opened() + handshake_timeout);
   }
-  return table_.next_deadline(result);
+  return polls_.next_deadline(table_.next_deadline(result));
 }
 
 void Server::Service::expire(Clock::time_point now) {
@@ -124,6 +128,7 @@ void Server::Service::expire(Clock::time_point now) {
     if (connection.rank() < 0 && connection.opened() + handshake_timeout <= now) close(connection);
   }
   table_.expire(now);
+  polls_.expire(now);
   if (!failure_ && now >= rendezvous_deadline_ && roster_.any(Peer::State::absent)) {
     declare(ErrorCode::timeout,
             fmt::format("{} did not come to the rendezvous within {} s",
@@ -190,6 +195,7 @@ void Server::Service::close(Connection& connection) {
   if (!connection.is_open()) return;
   connection.close();
   table_.forget(connection);
+  polls_.forget(connection);
   if (connection.rank() < 0) return;
   Peer& peer = roster_[connection.rank()];
   if (peer.state != Peer::State::present) return;
@@ -221,12 +227,15 @@ void Server::Service::handle(Connection& connection, const Connection::Frame& fr
     case Kind::exchange:
     case Kind::fail:
     case Kind::farewell:
+    case Kind::ask:
+    case Kind::reply:
       if (connection.rank() >= 0) return handle_request(connection, kind, frame);
       break;
     case Kind::welcome:
     case Kind::answer:
     case Kind::refusal:
     case Kind::failure:
+    case Kind::question:
       break;
   }
   throw Error(ErrorCode::bad_data,
@@ -279,14 +288,29 @@ void Server::Service::handle_request(Connection& connection, Kind kind,
     reply(waiter, std::nullopt, std::make_shared<std::string>());
   } else if (kind == Kind::get) {
     table_.get(waiter, key);
+  } else if (kind == Kind::ask) {
+    ask_all(waiter, std::move(value));
+  } else if (kind == Kind::reply) {
+    polls_.answer(frame.request, connection.rank(), std::move(value));
   } else {
     table_.exchange(waiter, connection.rank(), key, std::move(value));
+  }
+}
+
+void Server::Service::ask_all(const Waiter& waiter, std::string question) {
+  const std::uint64_t number = polls_.open(waiter);
+  const auto body = std::make_shared<const std::string>(std::move(question));
+  for (Connection& connection : connections_) {
+    if (!connection.is_open() || connection.rank() < 0) continue;
+    connection.queue(Kind::question, number, std::nullopt, body);
+    connection.send();
   }
 }
 
 void Server::Service::depart(Connection& connection, std::uint64_t request) {
   roster_[connection.rank()].state = Peer::State::departed;
   table_.depart(connection.rank());
+  polls_.settle();
   reply({&connection, request, {}, {}}, std::nullopt, std::make_shared<std::string>());
 }
 
@@ -303,6 +327,7 @@ void Server::Service::declare(ErrorCode code, const std::string& reason) {
   failure_.emplace(code, reason);
   failed_at_ = Clock::now();
   table_.forget_all();
+  polls_.forget_all();
   for (Connection& connection : connections_) {
     if (connection.is_open() && connection.rank() >= 0) notify(connection);
   }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <exception>
+#include <utility>
 
 #include "core/log.hpp"
 #include "core/store.hpp"
@@ -35,6 +36,17 @@ std::vector<std::string> SoloStore::exchange(std::string_view, std::string_view 
                                              std::chrono::milliseconds) {
   failure_->check();
   return {std::string(mine)};
+}
+
+std::vector<Answered> SoloStore::ask(std::string_view question, std::chrono::milliseconds) {
+  failure_->check();
+  const std::lock_guard lock(mutex_);
+  return {{Answered::How::answered, answerer_ ? answerer_(question) : std::string()}};
+}
+
+void SoloStore::answer_with(Answerer answerer) {
+  const std::lock_guard lock(mutex_);
+  answerer_ = std::move(answerer);
 }
 
 void SoloStore::fail(std::string_view reason) noexcept {

@@ -18,6 +18,7 @@
 #include "core/store_client.hpp"
 #include "core/store_protocol.hpp"
 #include "core/store_server.hpp"
+#include "core/world_internals.hpp"
 
 namespace atoll_v1::atoll {
 namespace {
@@ -144,6 +145,7 @@ struct World::Impl {
   std::mutex mutex;  // of what follows
   std::map<std::string, std::uint64_t, std::less<>> tickets;
   std::vector<std::function<void(bool)>> exit_callbacks;
+  std::shared_ptr<void> companion;
 };
 
 // A World that an exception destroys leaves peers that wait for this rank: no farewell then.
@@ -168,6 +170,8 @@ void World::Impl::leave() noexcept {
     }
   }
   exit_callbacks.clear();
+  store->answer_with({});
+  companion.reset();
   if (!unwinding) store->farewell();
   store.reset();
   if (server) server->finish(farewell_patience);
@@ -320,6 +324,23 @@ void World::at_exit(std::function<void(bool failed)> callback) {
 void World::fail(std::string_view reason) noexcept { impl_->store->fail(reason); }
 std::optional<Error> World::failure() const { return impl_->failure->get(); }
 void World::check() const { impl_->failure->check(); }
+
+std::shared_ptr<void> WorldInternals::companion(
+    World& world, const std::function<std::shared_ptr<void>()>& make) {
+  const std::lock_guard lock(world.impl_->mutex);
+  if (!world.impl_->companion) world.impl_->companion = make();
+  return world.impl_->companion;
+}
+
+std::vector<store::Answered> WorldInternals::ask(World& world, std::string_view question,
+                                                 milliseconds patience) {
+  check_value("a question", question);
+  return world.impl_->store->ask(question, patience);
+}
+
+void WorldInternals::answer_with(World& world, store::Answerer answerer) {
+  world.impl_->store->answer_with(std::move(answerer));
+}
 
 struct World::Subscription::Impl {
   Impl(std::shared_ptr<Failure> failure_, std::uint64_t id_)

@@ -245,6 +245,44 @@ TEST_CASE("a connection that ends without farewell fails the job on every rank a
   CHECK(called == 1);
 }
 
+TEST_CASE("a question reaches every rank, whatever it is doing") {
+  using How = store::Answered::How;
+  Place place(4);
+  Rank zero(place, 0), one(place, 1);
+  const net::Fd stopped = place.hello(2);  // reads nothing
+  Rank three(place, 3);
+  one.client.answer_with([](std::string_view question) { return std::string(question) + " one"; });
+  three.client.farewell();
+  std::jthread waiter([&] { CHECK_THROWS_AS(one.client.get("never", 60s), atoll::Error); });
+  const auto start = Clock::now();
+  const auto answers = zero.client.ask("who?", 300ms);
+  CHECK(Clock::now() - start >= 300ms);
+  CHECK(Clock::now() - start < 5s);
+  REQUIRE(answers.size() == 4);
+  CHECK(answers[0].how == How::answered);
+  CHECK(answers[0].text.empty());  // it has no answerer
+  CHECK(answers[1].how == How::answered);
+  CHECK(answers[1].text == "who? one");
+  CHECK(answers[2].how == How::silent);
+  CHECK(answers[3].how == How::departed);
+  zero.client.fail("enough");
+  thrown(atoll::ErrorCode::aborted, [&] { zero.client.ask("who?", 60s); });
+}
+
+TEST_CASE("a question whose answers are all there waits for nothing") {
+  Place place(2);
+  run_ranks(place, [](Rank& self) {
+    self.client.answer_with([&](std::string_view) { return std::to_string(self.number); });
+    self.client.exchange("ready", "", 10s);
+    const auto start = Clock::now();
+    const auto answers = self.client.ask("who?", 60s);
+    CHECK(Clock::now() - start < 10s);
+    for (std::size_t i = 0; i < answers.size(); ++i) CHECK(answers[i].text == std::to_string(i));
+    self.client.exchange("done", "", 10s);
+    self.client.answer_with({});
+  });
+}
+
 TEST_CASE("the end of the store is the loss of rank 0") {
   Place place(2);
   Rank zero(place, 0), one(place, 1);
