@@ -147,7 +147,7 @@ void Client::respond(std::uint64_t number, std::string_view question) noexcept {
     const std::lock_guard sending(sending_);
     net::send_all(socket_.get(), encode_frame(Kind::reply, number, body));
   } catch (const std::exception& problem) {
-    log::error("cannot answer \"{}\": {}", question, problem.what());
+    log::debug("cannot answer \"{}\": {}", question, problem.what());
   }
 }
 

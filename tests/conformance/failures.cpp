@@ -11,6 +11,8 @@
 #include <csignal>
 #include <cstdint>
 #include <cstdio>
+#include <cstdlib>
+#include <filesystem>
 #include <functional>
 #include <map>
 #include <optional>
@@ -21,6 +23,7 @@
 
 #include "atoll/communicator.hpp"
 #include "atoll/error.hpp"
+#include "atoll/flight.hpp"
 
 namespace {
 
@@ -116,7 +119,10 @@ int absent(const Job& job) {
 
 // Rank 1 stops (SIGSTOP) and answers nothing; run_ranks kills it in the end.
 int stopped(const Job& job) {
-  if (job.world.rank() == culprit) std::raise(SIGSTOP);
+  if (job.world.rank() == culprit) {
+    std::raise(SIGSTOP);
+    std::_Exit(0);  // an MPI launcher continues a process in order to end it
+  }
   const auto start = Clock::now();
   std::vector<float> data(1000, 1.0f);
   const auto error = error_of(
@@ -204,13 +210,76 @@ int declared(const Job& job) {
   return expect_error(job, error, {atoll::ErrorCode::aborted}, {"rank 1 ran out of patience"});
 }
 
+std::vector<std::filesystem::path> flight_files(const Job& job) {
+  std::vector<std::filesystem::path> files;
+  for (int rank = 0; rank < job.world.size(); ++rank) {
+    files.emplace_back(fmt::format("{}.{}.json", job.world.config().flight, rank));
+  }
+  return files;
+}
+
+// "" once every rank's file is there for `reason`, written by this job.
+std::string await_files(const Job& job, std::string_view reason) {
+  std::string problem;
+  for (const auto& file : flight_files(job)) {
+    const auto end = Clock::now() + soon;
+    do {
+      std::this_thread::sleep_for(10ms);
+      problem.clear();
+      try {
+        const atoll::FlightLog log = atoll::read_flight(file);
+        const int pid = job.world.placements()[static_cast<std::size_t>(log.rank)].pid;
+        if (log.reason != reason || log.pid != pid) problem = "an older file: " + file.string();
+      } catch (const atoll::Error& error) {
+        problem = error.what();
+      }
+    } while (!problem.empty() && Clock::now() < end);
+    if (!problem.empty()) return problem;
+  }
+  return problem;
+}
+
+// The others hang. Rank 1 makes all write their flight files by SIGUSR1, reads there that it is
+// itself to blame, and gives up; then each rank's file tells of the failure.
+int flight(const Job& job) {
+  if (job.world.rank() != culprit) {
+    std::vector<float> data(100, 1.0f);
+    const auto error = error_of(
+        [&] { job.comm.all_reduce(data, data, atoll::ReduceOp::sum, job.stream).synchronize(); });
+    return expect_error(job, error, {atoll::ErrorCode::aborted}, {"rank 1 has read enough"});
+  }
+  for (const auto& placement : job.world.placements()) ::kill(placement.pid, SIGUSR1);
+  if (const auto problem = await_files(job, "signal"); !problem.empty()) {
+    return complain(job, problem);
+  }
+  const auto expect_told = [&](const std::vector<std::string>& words) {
+    const std::string told = atoll::tell_flight(flight_files(job));
+    fmt::print("{}", told);
+    return std::ranges::all_of(
+        words, [&](const std::string& word) { return told.find(word) != std::string::npos; });
+  };
+  if (!expect_told({"3 ranks; logs of all", "knew of no failure",
+                    "rank 1 never called all_reduce 1",
+                    "rank 0: in all_reduce 1 (100 x f32, sum) for "})) {
+    return complain(job, "the files do not tell who hangs");
+  }
+  job.world.fail("rank 1 has read enough");
+  if (const auto problem = await_files(job, "failure"); !problem.empty()) {
+    return complain(job, problem);
+  }
+  if (!expect_told({"failure, on ranks 0-2: rank 1", "rank 1 has read enough"})) {
+    return complain(job, "the files do not tell of the failure");
+  }
+  return 0;
+}
+
 int run(const std::string& name, const std::string& backend) {
   const std::map<std::string, int (*)(const Job&)> cases = {
       {"killed", killed},           {"absent", absent},
       {"stopped", stopped},         {"stopped_store", stopped},
       {"other_count", other_count}, {"other_dtype", other_dtype},
       {"other_op", other_op},       {"other_operation", other_operation},
-      {"declared", declared}};
+      {"declared", declared},       {"flight", flight}};
   if (name == "stopped_store") culprit = 0;
   atoll::World world = atoll::World::from_env();
   const auto mesh = atoll::Mesh::make(world, {.replicate = 1, .shard = world.size()});

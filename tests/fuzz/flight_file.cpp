@@ -1,0 +1,34 @@
+// A flight file, read, written, read again and told beside one of another rank.
+#include <cstddef>
+#include <cstdlib>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "atoll/error.hpp"
+#include "atoll/flight.hpp"
+
+namespace {
+
+atoll::FlightLog parse(std::string_view text) { return atoll::parse_flight(text, "input"); }
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const unsigned char* data, std::size_t size) {
+  atoll::FlightLog log;
+  try {
+    log = parse({reinterpret_cast<const char*>(data), size});
+  } catch (const atoll::Error&) {
+    return 0;
+  }
+  // What was accepted holds: it survives its own file, and something can be told from it.
+  const std::string text = atoll::to_json(log);
+  if (text.size() <= atoll::max_flight_bytes && atoll::to_json(parse(text)) != text) std::abort();
+  std::vector<atoll::FlightLog> logs = {log};
+  if (log.size > 1) {
+    logs.push_back(log);
+    logs.back().rank = log.rank == 0 ? 1 : 0;
+  }
+  if (atoll::tell_flight(logs).empty()) std::abort();
+  return 0;
+}

@@ -1,0 +1,298 @@
+// The flight recorder: the ring, the file, the signal.
+#include <doctest/doctest.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "atoll/communicator.hpp"
+#include "atoll/error.hpp"
+#include "atoll/flight.hpp"
+#include "comm/flight.hpp"
+#include "comm/flight_recorder.hpp"
+
+namespace {
+
+using namespace std::chrono_literals;
+using atoll::FlightState;
+
+atoll::Request all_reduce(std::uint64_t count) {
+  return {ATOLL_ALL_REDUCE, {}, {}, count, atoll::DType::bf16, atoll::ReduceOp::max, 5};
+}
+atoll::Request send_to(int peer) {
+  return {ATOLL_SEND, {}, {}, 7, atoll::DType::f32, atoll::ReduceOp::sum, peer};
+}
+
+atoll::FlightCommunicator shard() {
+  return {.id = "comm/shard/0", .name = "shard", .backend = "host", .rank = 0, .ranks = {0, 1}};
+}
+
+// A folder that goes when the test ends.
+struct Folder {
+  Folder()
+      : path(std::filesystem::temp_directory_path() /
+             ("atoll-flight-" + std::to_string(::getpid()))) {
+    std::filesystem::create_directories(path);
+  }
+  ~Folder() { std::filesystem::remove_all(path); }
+  std::filesystem::path path;
+};
+
+bool waits_for(const std::filesystem::path& file) {
+  for (int i = 0; i < 500 && !std::filesystem::exists(file); ++i) std::this_thread::sleep_for(10ms);
+  return std::filesystem::exists(file);
+}
+
+}  // namespace
+
+TEST_CASE("an operation is recorded from its call to its end") {
+  atoll::FlightRecorder recorder;
+  const auto lane = recorder.open(shard());
+  const std::vector<atoll::Request> both = {all_reduce(100), send_to(1)};
+  const auto first = recorder.enqueue(*lane, both, 40);
+  auto log = recorder.snapshot();
+  REQUIRE(log.operations.size() == 2);
+  CHECK(log.operations[0].kind == "all_reduce");
+  CHECK(log.operations[0].sequence == 40);
+  CHECK(log.operations[0].collective == 0);
+  CHECK(log.operations[0].dtype == "bf16");
+  CHECK(log.operations[0].op == "max");
+  CHECK(log.operations[0].count == 100);
+  CHECK(log.operations[0].bytes == 200);
+  CHECK(log.operations[0].peer == -1);
+  CHECK(log.operations[0].state == FlightState::enqueued);
+  CHECK(log.operations[0].enqueued_ns > 0);
+  CHECK(log.operations[0].started_ns == 0);
+  CHECK(log.operations[1].kind == "send");
+  CHECK(log.operations[1].sequence == 41);
+  CHECK(log.operations[1].collective == -1);
+  CHECK(log.operations[1].op.empty());
+  CHECK(log.operations[1].peer == 1);
+
+  recorder.started(first, 2);
+  CHECK(recorder.snapshot().operations[1].state == FlightState::started);
+  recorder.completed(*lane, first, both);
+  const auto failing = recorder.enqueue(*lane, std::vector{all_reduce(1)}, 42);
+  recorder.started(failing, 1);
+  recorder.failed(failing, 1, "disk on fire");
+  log = recorder.snapshot();
+  REQUIRE(log.operations.size() == 3);
+  CHECK(log.operations[0].state == FlightState::completed);
+  CHECK(log.operations[0].finished_ns >= log.operations[0].started_ns);
+  CHECK(log.operations[0].started_ns >= log.operations[0].enqueued_ns);
+  CHECK(log.operations[2].state == FlightState::failed);
+  CHECK(log.operations[2].error == "disk on fire");
+  CHECK(log.operations[2].collective == 1);
+  REQUIRE(log.communicators.size() == 1);
+  CHECK(log.communicators[0].enqueued == 43);
+  CHECK(log.communicators[0].completed == 2);
+  CHECK(log.communicators[0].collectives_enqueued == 2);
+  CHECK(log.communicators[0].collectives_completed == 1);
+}
+
+TEST_CASE("the ring keeps the last operations and nothing else") {
+  atoll::FlightRecorder recorder;
+  const auto lane = recorder.open(shard());
+  const std::vector<atoll::Request> one = {all_reduce(1)};
+  const std::uint64_t total = 3 * atoll::flight_capacity + 17;
+  for (std::uint64_t i = 0; i < total; ++i) {
+    const auto number = recorder.enqueue(*lane, one, i);
+    recorder.started(number, 1);
+    recorder.completed(*lane, number, one);
+  }
+  // An operation that has been overwritten stays so.
+  recorder.failed(0, 1, "late");
+  const auto log = recorder.snapshot();
+  REQUIRE(log.operations.size() == atoll::flight_capacity);
+  for (std::size_t i = 0; i < log.operations.size(); ++i) {
+    const auto& operation = log.operations[i];
+    CHECK(operation.number == total - atoll::flight_capacity + i);
+    CHECK(operation.sequence == operation.number);
+    CHECK(operation.state == FlightState::completed);
+  }
+}
+
+TEST_CASE("writers of several communicators and a reader do not disturb each other") {
+  constexpr int writers = 3;
+  constexpr std::uint64_t each = 20'000;
+  atoll::FlightRecorder recorder;
+  std::atomic<int> left{writers};
+  std::vector<std::jthread> threads;
+  for (int w = 0; w < writers; ++w) {
+    threads.emplace_back([&, w] {
+      auto description = shard();
+      description.name = std::to_string(w);
+      const auto lane = recorder.open(description);
+      for (std::uint64_t i = 0; i < each; ++i) {
+        // The count tells whose it is and which.
+        const std::vector one = {all_reduce(static_cast<std::uint64_t>(w) * each + i)};
+        const auto number = recorder.enqueue(*lane, one, i);
+        recorder.started(number, 1);
+        recorder.completed(*lane, number, one);
+      }
+      --left;
+    });
+  }
+  std::uint64_t seen = 0;
+  bool consistent = true;
+  const auto examine = [&](const atoll::FlightLog& log) {
+    for (const auto& operation : log.operations) {
+      const auto writer = std::stoull(log.communicators[operation.communicator].name);
+      consistent = consistent && operation.count == writer * each + operation.sequence &&
+                   operation.collective == static_cast<std::int64_t>(operation.sequence);
+      ++seen;
+    }
+  };
+  while (left > 0) examine(recorder.snapshot());
+  threads.clear();
+  examine(recorder.snapshot());
+  CHECK(consistent);
+  CHECK(seen > 0);
+  std::uint64_t completed = 0;
+  for (const auto& communicator : recorder.snapshot().communicators) {
+    completed += communicator.completed;
+  }
+  CHECK(completed == writers * each);
+}
+
+TEST_CASE("communicators that are gone make room, open ones stay") {
+  atoll::FlightRecorder recorder;
+  const auto lane = recorder.open(shard());
+  for (std::size_t i = 0; i < 2 * atoll::max_flight_communicators; ++i) {
+    recorder.open(shard())->closed = true;
+  }
+  const auto log = recorder.snapshot();
+  CHECK(log.communicators.size() == atoll::max_flight_communicators);
+  CHECK_FALSE(log.communicators[0].closed);
+}
+
+TEST_CASE("a log survives its file") {
+  atoll::FlightRecorder recorder;
+  const auto lane = recorder.open(shard());
+  const auto number = recorder.enqueue(*lane, std::vector{all_reduce(9)}, 0);
+  recorder.failed(number, 1, "a \"quoted\" \xff error");
+  auto log = recorder.snapshot();
+  log.size = 2;
+  log.host = "here";
+  log.pid = 3;
+  log.reason = "call";
+  const std::string text = atoll::to_json(log);
+  const auto back = atoll::parse_flight(text, "file");
+  CHECK(atoll::to_json(back) == text);
+  CHECK(back.operations[0].error == "a \"quoted\" \xef\xbf\xbd error");
+  CHECK(back.written_ns == log.written_ns);
+}
+
+TEST_CASE("a World writes its file when asked, at SIGUSR1 and at a failure") {
+  const Folder folder;
+  const auto file = folder.path / "run.0.json";
+  atoll::Config config;
+  config.flight = (folder.path / "run").string();
+  config.log = "error";
+  {
+    atoll::World world = atoll::World::single(config);
+    const auto flight = atoll::Flight::of(world);
+    const auto lane = flight->recorder().open(
+        {.id = "comm/shard/0", .name = "shard", .backend = "host", .rank = 0, .ranks = {0}});
+    flight->recorder().enqueue(*lane, std::vector{all_reduce(9)}, 0);
+    atoll::write_flight(world);
+    CHECK(atoll::read_flight(file).reason == "call");
+    CHECK(atoll::read_flight(file).operations.size() == 1);
+
+    std::filesystem::remove(file);
+    REQUIRE(::kill(::getpid(), SIGUSR1) == 0);
+    REQUIRE(waits_for(file));
+    CHECK(atoll::read_flight(file).reason == "signal");
+
+    std::filesystem::remove(file);
+    world.fail("disk on fire");
+    flight->await_written();
+    const auto log = atoll::read_flight(file);
+    CHECK(log.reason == "failure");
+    CHECK(log.failure == "rank 0: disk on fire");
+    CHECK(log.operations.size() == 1);
+  }
+  std::size_t files = 0;
+  for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator(folder.path)) {
+    ++files;
+  }
+  CHECK(files == 1);  // nothing temporary is left
+  struct sigaction action {};
+  REQUIRE(::sigaction(SIGUSR1, nullptr, &action) == 0);
+  const bool given_back = action.sa_handler == SIG_DFL;
+  CHECK(given_back);
+}
+
+namespace {
+std::atomic<int> own_signals{0};
+}  // namespace
+
+TEST_CASE("a program's own handler of SIGUSR1 stays") {
+  const Folder folder;
+  struct sigaction own {
+  }, before{};
+  own.sa_handler = [](int) { ++own_signals; };
+  REQUIRE(::sigaction(SIGUSR1, &own, &before) == 0);
+  atoll::Config config;
+  config.flight = (folder.path / "run").string();
+  config.log = "error";
+  {
+    atoll::World world = atoll::World::single(config);
+    const auto flight = atoll::Flight::of(world);
+    REQUIRE(::raise(SIGUSR1) == 0);
+    CHECK(own_signals == 1);
+  }
+  REQUIRE(::raise(SIGUSR1) == 0);
+  CHECK(own_signals == 2);
+  CHECK_FALSE(std::filesystem::exists(folder.path / "run.0.json"));
+  REQUIRE(::sigaction(SIGUSR1, &before, nullptr) == 0);
+}
+
+TEST_CASE("without a prefix nothing is written") {
+  atoll::World world = atoll::World::single();
+  CHECK(atoll::flight_log(world).operations.empty());
+  try {
+    atoll::write_flight(world);
+    FAIL("no error");
+  } catch (const atoll::Error& error) {
+    CHECK(error.code() == atoll::ErrorCode::invalid_argument);
+  }
+  atoll::Config config;
+  config.flight = "/nowhere/at/all";
+  config.log = "off";
+  atoll::World other = atoll::World::single(config);
+  try {
+    atoll::write_flight(other);
+    FAIL("no error");
+  } catch (const atoll::Error& error) {
+    CHECK(error.code() == atoll::ErrorCode::io);
+    CHECK(std::string(error.what()).find("/nowhere/at/all.0.json") != std::string::npos);
+  }
+}
+
+TEST_CASE("recording costs little") {
+  atoll::FlightRecorder recorder;
+  const auto lane = recorder.open(shard());
+  const std::vector<atoll::Request> one = {all_reduce(1)};
+  constexpr int operations = 100'000;
+  double best = 1e9;
+  for (int repeat = 0; repeat < 5; ++repeat) {
+    const auto start = std::chrono::steady_clock::now();
+    for (int i = 0; i < operations; ++i) {
+      const auto number = recorder.enqueue(*lane, one, static_cast<std::uint64_t>(i));
+      recorder.started(number, 1);
+      recorder.completed(*lane, number, one);
+    }
+    const std::chrono::duration<double, std::nano> spent = std::chrono::steady_clock::now() - start;
+    best = std::min(best, spent.count() / operations);
+  }
+  MESSAGE("one operation, all three steps: " << best << " ns");
+  CHECK(best < 20'000);  // a sanitizer, a busy machine; the figure is in the message
+}
