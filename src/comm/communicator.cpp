@@ -87,7 +87,7 @@ void Communicator::Impl::open_backend() {
   const std::string base =
       fmt::format("comm/{}/{:016x}", name, fnv1a(fmt::format("{}", fmt::join(axis.ranks, ","))));
   const std::string id = fmt::format("{}/{}", base, world.ticket(base));
-  flight = Flight::of(world);
+  flight = Flight::of(world);  // before anything can fail
   plugin = &choose_backend(*this, id);
   const GroupDescription group(world, axis, id, name, device.kind());
   const atoll_status status = plugin->table.open(&services, &group.group, &comm);
@@ -101,8 +101,13 @@ void Communicator::Impl::open_backend() {
     world.fail(error.what());
     throw error;
   }
+  opened(id);
+}
+
+void Communicator::Impl::opened(const std::string& id) {
   retain(*plugin);
   world.at_exit([plugin = plugin](bool failed) { release(*plugin, failed); });
+  if (!flight) flight = Flight::of(world);
   lane = flight->recorder().open(
       {.id = id, .name = name, .backend = plugin->name, .rank = axis.index, .ranks = axis.ranks});
   subscription = world.on_failure([this](const Error&) { plugin->table.abort(comm); });

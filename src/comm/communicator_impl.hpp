@@ -62,6 +62,8 @@ struct Communicator::Impl : std::enable_shared_from_this<Communicator::Impl> {
   View scratch(std::uint64_t count, DType dtype);
 
   void open_backend();
+  // Once `comm` is open on `plugin`, however: from here on it is used, recorded and aborted.
+  void opened(const std::string& id);
   // `number` is the flight recorder's.
   void run(std::span<const Request> requests, std::uint64_t first_sequence, std::uint64_t number,
            void* stream, Work::State& state);

@@ -25,10 +25,6 @@ constexpr std::uint64_t word_of(std::uint64_t number, FlightState state) {
   return word_of(number, static_cast<std::uint64_t>(state));
 }
 
-std::int64_t now_ns() noexcept {
-  return std::chrono::steady_clock::now().time_since_epoch() / std::chrono::nanoseconds(1);
-}
-
 // By the numbers of plugin.h.
 constexpr std::array<std::string_view, 13> kinds = {
     "barrier",         "broadcast",  "all_gather", "reduce_scatter",
@@ -83,7 +79,7 @@ bool FlightRecorder::claim(Slot& entry, std::uint64_t number) noexcept {
 
 std::uint64_t FlightRecorder::enqueue(Lane& lane, std::span<const Request> requests,
                                       std::uint64_t sequence) noexcept {
-  const std::int64_t now = now_ns();
+  const std::int64_t now = clock_.ticks();
   const std::uint64_t first = next_.fetch_add(requests.size(), memory_order_relaxed);
   std::uint64_t number = first;
   std::uint64_t collectives = lane.collectives_enqueued.load(memory_order_relaxed);
@@ -102,7 +98,7 @@ std::uint64_t FlightRecorder::enqueue(Lane& lane, std::span<const Request> reque
       entry.kind.store(request.kind, memory_order_release);
       entry.dtype.store(static_cast<std::int16_t>(request.dtype), memory_order_release);
       entry.op.store(static_cast<std::int16_t>(request.reduction.op), memory_order_release);
-      entry.enqueued_ns.store(now, memory_order_release);
+      entry.enqueued.store(now, memory_order_release);
       entry.word.store(word_of(number, FlightState::enqueued), memory_order_release);
     }
     ++number;
@@ -126,19 +122,19 @@ void FlightRecorder::advance(std::uint64_t number, std::atomic<std::int64_t> Slo
 }
 
 void FlightRecorder::started(std::uint64_t number, std::size_t n) noexcept {
-  const std::int64_t now = now_ns();
+  const std::int64_t now = clock_.ticks();
   for (std::size_t i = 0; i < n; ++i) {
-    advance(number + i, &Slot::started_ns, now, static_cast<std::uint64_t>(FlightState::started));
+    advance(number + i, &Slot::started, now, static_cast<std::uint64_t>(FlightState::started));
   }
 }
 
 void FlightRecorder::completed(Lane& lane, std::uint64_t number,
                                std::span<const Request> requests) noexcept {
-  const std::int64_t now = now_ns();
+  const std::int64_t now = clock_.ticks();
   std::uint64_t collectives = 0;
   for (const Request& request : requests) {
     if (!kind_is_message(request.kind)) ++collectives;
-    advance(number++, &Slot::finished_ns, now, static_cast<std::uint64_t>(FlightState::completed));
+    advance(number++, &Slot::finished, now, static_cast<std::uint64_t>(FlightState::completed));
   }
   // Operations of a communicator run one after the other: nobody else adds.
   lane.completed.store(lane.completed.load(memory_order_relaxed) + requests.size(),
@@ -155,14 +151,13 @@ void FlightRecorder::failed(std::uint64_t number, std::size_t n, std::string_vie
       errors_.emplace_back(number + i, error.substr(0, max_flight_text));
     }
   }
-  const std::int64_t now = now_ns();
+  const std::int64_t now = clock_.ticks();
   for (std::size_t i = 0; i < n; ++i) {
-    advance(number + i, &Slot::finished_ns, now, static_cast<std::uint64_t>(FlightState::failed));
+    advance(number + i, &Slot::finished, now, static_cast<std::uint64_t>(FlightState::failed));
   }
 }
 
-std::optional<std::pair<FlightOperation, std::uint32_t>> FlightRecorder::read(
-    const Slot& entry) const {
+std::optional<std::pair<FlightOperation, std::uint32_t>> FlightRecorder::read(const Slot& entry) {
   constexpr int attempts = 4;
   for (int attempt = 0; attempt < attempts; ++attempt) {
     const std::uint64_t word = entry.word.load(memory_order_acquire);
@@ -182,13 +177,13 @@ std::optional<std::pair<FlightOperation, std::uint32_t>> FlightRecorder::read(
     operation.count = entry.count.load(memory_order_acquire);
     operation.bytes = operation.count * size_of(dtype);
     operation.peer = entry.peer.load(memory_order_acquire);
-    operation.enqueued_ns = entry.enqueued_ns.load(memory_order_acquire);
+    operation.enqueued_ns = entry.enqueued.load(memory_order_acquire);
     if (operation.state != FlightState::enqueued) {
-      operation.started_ns = entry.started_ns.load(memory_order_acquire);
+      operation.started_ns = entry.started.load(memory_order_acquire);
     }
     const bool finished =
         operation.state == FlightState::completed || operation.state == FlightState::failed;
-    if (finished) operation.finished_ns = entry.finished_ns.load(memory_order_acquire);
+    if (finished) operation.finished_ns = entry.finished.load(memory_order_acquire);
     const std::uint32_t lane = entry.lane.load(memory_order_acquire);
     if (entry.word.load(memory_order_acquire) == word) return std::pair(operation, lane);
   }
@@ -203,7 +198,8 @@ FlightLog FlightRecorder::snapshot() const {
   std::ranges::sort(operations, {}, [](const auto& item) { return item.first.number; });
 
   FlightLog log;
-  log.monotonic_ns = now_ns();
+  const FlightClock::Scale scale = clock_.scale();
+  log.monotonic_ns = scale.now_ns();
   log.written_ns =
       std::chrono::system_clock::now().time_since_epoch() / std::chrono::nanoseconds(1);
   const std::lock_guard lock(mutex_);
@@ -220,6 +216,9 @@ FlightLog FlightRecorder::snapshot() const {
     const auto lane = std::ranges::find(lanes_, id, &Lane::id);
     if (lane == lanes_.end()) continue;
     operation.communicator = static_cast<std::size_t>(lane - lanes_.begin());
+    for (auto* time : {&operation.enqueued_ns, &operation.started_ns, &operation.finished_ns}) {
+      if (*time != 0) *time = scale.ns(*time);
+    }
     if (operation.state == FlightState::failed) {
       const auto error = std::ranges::find(errors_, operation.number,
                                            &std::pair<std::uint64_t, std::string>::first);

@@ -22,6 +22,7 @@
 
 #include "atoll/flight.hpp"
 #include "comm/communicator_impl.hpp"
+#include "comm/flight_clock.hpp"
 
 namespace atoll_v1::atoll {
 
@@ -71,17 +72,19 @@ class FlightRecorder {
     std::atomic<std::int32_t> kind{0};
     std::atomic<std::int16_t> dtype{0};
     std::atomic<std::int16_t> op{0};
-    std::atomic<std::int64_t> enqueued_ns{0};
-    std::atomic<std::int64_t> started_ns{0};
-    std::atomic<std::int64_t> finished_ns{0};
+    std::atomic<std::int64_t> enqueued{0};  // in ticks, as the next two
+    std::atomic<std::int64_t> started{0};
+    std::atomic<std::int64_t> finished{0};
   };
 
   Slot& slot(std::uint64_t number) noexcept { return slots_[number % flight_capacity]; }
   static bool claim(Slot& entry, std::uint64_t number) noexcept;
   void advance(std::uint64_t number, std::atomic<std::int64_t> Slot::*time, std::int64_t now,
                std::uint64_t state) noexcept;
-  std::optional<std::pair<FlightOperation, std::uint32_t>> read(const Slot& slot) const;
+  // Times are still ticks; the second is the lane's.
+  static std::optional<std::pair<FlightOperation, std::uint32_t>> read(const Slot& slot);
 
+  const FlightClock clock_;
   std::atomic<std::uint64_t> next_{0};
   std::array<Slot, flight_capacity> slots_;
   mutable std::mutex mutex_;  // of what follows

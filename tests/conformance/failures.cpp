@@ -137,7 +137,7 @@ using Calls = std::function<void()>;
 // Rank 1 makes its own call where the others make theirs. Whoever notices says mismatch; who hears
 // of it is stopped with that reason. MPI completes what moves no message of the wrong length: there
 // the ranks part at the next call.
-int differ(const Job& job, const Calls& culprits, const Calls& others) {
+int differ(const Job& job, std::string_view operation, const Calls& culprits, const Calls& others) {
   const bool differs = job.world.rank() == culprit;
   const auto start = Clock::now();
   const auto error = error_of([&] {
@@ -151,7 +151,7 @@ int differ(const Job& job, const Calls& culprits, const Calls& others) {
   });
   if (Clock::now() - start > soon) return complain(job, "the error came late");
   return expect_error(job, error, {atoll::ErrorCode::mismatch, atoll::ErrorCode::aborted},
-                      {"all_reduce", "rank 1", " called ", " where "});
+                      {std::string(operation), "rank 1", " called ", " where "});
 }
 
 void reduce_floats(const Job& job, std::size_t count, atoll::ReduceOp op) {
@@ -163,14 +163,24 @@ int other_count(const Job& job) {
   // Open MPI 4.1 can crash on a message of the wrong length; without any it only hangs.
   const std::size_t odd = job.on_mpi ? 0 : 1001;
   return differ(
-      job, [&] { reduce_floats(job, odd, atoll::ReduceOp::sum); },
+      job, "all_reduce", [&] { reduce_floats(job, odd, atoll::ReduceOp::sum); },
       [&] { reduce_floats(job, 1000, atoll::ReduceOp::sum); });
+}
+
+// A message of the wrong length, which MPI notices without a word about who sent what.
+int other_length(const Job& job) {
+  const auto cast = [&](std::size_t count) {
+    std::vector<float> data(count, 1.0f);
+    job.comm.broadcast(data, culprit, job.stream).synchronize();
+  };
+  return differ(
+      job, "broadcast", [&] { cast(2000); }, [&] { cast(1000); });
 }
 
 int other_dtype(const Job& job) {
   std::vector<std::int32_t> numbers(1000, 1);
   return differ(
-      job,
+      job, "all_reduce",
       [&] {
         job.comm.all_reduce(numbers, numbers, atoll::ReduceOp::sum, job.stream).synchronize();
       },
@@ -179,14 +189,14 @@ int other_dtype(const Job& job) {
 
 int other_op(const Job& job) {
   return differ(
-      job, [&] { reduce_floats(job, 1000, atoll::ReduceOp::max); },
+      job, "all_reduce", [&] { reduce_floats(job, 1000, atoll::ReduceOp::max); },
       [&] { reduce_floats(job, 1000, atoll::ReduceOp::sum); });
 }
 
 int other_operation(const Job& job) {
   std::vector<float> data(1000, 1.0f);
   return differ(
-      job,
+      job, "all_reduce",
       [&] {
         if (job.on_mpi) {
           job.comm.barrier(job.stream).synchronize();
@@ -274,12 +284,17 @@ int flight(const Job& job) {
 }
 
 int run(const std::string& name, const std::string& backend) {
-  const std::map<std::string, int (*)(const Job&)> cases = {
-      {"killed", killed},           {"absent", absent},
-      {"stopped", stopped},         {"stopped_store", stopped},
-      {"other_count", other_count}, {"other_dtype", other_dtype},
-      {"other_op", other_op},       {"other_operation", other_operation},
-      {"declared", declared},       {"flight", flight}};
+  const std::map<std::string, int (*)(const Job&)> cases = {{"killed", killed},
+                                                            {"absent", absent},
+                                                            {"stopped", stopped},
+                                                            {"stopped_store", stopped},
+                                                            {"other_count", other_count},
+                                                            {"other_dtype", other_dtype},
+                                                            {"other_op", other_op},
+                                                            {"other_length", other_length},
+                                                            {"other_operation", other_operation},
+                                                            {"declared", declared},
+                                                            {"flight", flight}};
   if (name == "stopped_store") culprit = 0;
   atoll::World world = atoll::World::from_env();
   const auto mesh = atoll::Mesh::make(world, {.replicate = 1, .shard = world.size()});

@@ -97,6 +97,28 @@ TEST_CASE("an operation is recorded from its call to its end") {
   CHECK(log.communicators[0].collectives_completed == 1);
 }
 
+TEST_CASE("times are those of the steady clock") {
+  const auto steady = [] {
+    return std::chrono::steady_clock::now().time_since_epoch() / std::chrono::nanoseconds(1);
+  };
+  atoll::FlightRecorder recorder;
+  const auto lane = recorder.open(shard());
+  std::this_thread::sleep_for(2ms);
+  const auto before = steady();
+  const auto number = recorder.enqueue(*lane, std::vector{all_reduce(1)}, 0);
+  const auto between = steady();
+  std::this_thread::sleep_for(20ms);
+  recorder.started(number, 1);
+  const auto after = steady();
+  const auto log = recorder.snapshot();
+  constexpr std::int64_t slack = 1'000'000;  // 1 ms: stamps are scaled between two looks
+  CHECK(log.operations[0].enqueued_ns >= before - slack);
+  CHECK(log.operations[0].enqueued_ns <= between + slack);
+  CHECK(log.operations[0].started_ns >= between + 20'000'000 - slack);
+  CHECK(log.operations[0].started_ns <= after + slack);
+  CHECK(log.monotonic_ns >= log.operations[0].started_ns);
+}
+
 TEST_CASE("the ring keeps the last operations and nothing else") {
   atoll::FlightRecorder recorder;
   const auto lane = recorder.open(shard());
