@@ -66,10 +66,13 @@ struct CommunicatorOptions {
 // one where hosts have equal powers of two of ranks in a row. Where a backend cannot order its sums
 // (capability says so) core builds the sum from all_to_all, local sums and all_gather for the 16-bit
 // types, and leaves the order of the others to the backend. Config::deterministic asks for the one
-// tree and one rounding everywhere, at the price of more bytes between hosts.
+// tree and one rounding of all floating point reductions everywhere, at the price of more bytes
+// between hosts.
 //
-// Errors: wrong arguments throw Error(invalid_argument) here. A failure of the operation is kept in
-// its Work, and fails the World: every communicator of every rank aborts, every wait ends.
+// Errors: wrong arguments throw Error(invalid_argument) here, before anything is sent: ranks and
+// counts that do not fit, unequal dtypes, NULL with elements, src and dst that overlap other than as
+// documented, a factor where none is allowed. A failure of the operation is kept in its Work, and
+// fails the World: every communicator of every rank aborts, every wait ends.
 class Communicator {
  public:
   // Collective over the axis; communicators that share a rank open in one order on all ranks. Ranks

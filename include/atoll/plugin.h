@@ -165,7 +165,10 @@ typedef struct atoll_group {
    * fits wins; "": the backend chooses. Equal on all ranks. An algorithm that the backend does not
    * have is ATOLL_INVALID_ARGUMENT, with the names of those that it has. */
   const char* tuning;
-  int32_t deterministic; /* not 0: sums in the order of atoll_reduction over the ranks, always */
+  /* not 0: sums in the order of atoll_reduction over the ranks, always. A backend that cannot order
+   * its sums returns ATOLL_UNSUPPORTED, on every rank and before it waits for any: core opens it
+   * again with 0, and builds the sums of floating types itself. */
+  int32_t deterministic;
 } atoll_group;
 
 /* One operation. Counts are elements: all_gather sends `count` and receives count * nranks;

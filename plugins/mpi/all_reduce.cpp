@@ -1,7 +1,9 @@
 // MPI chooses the algorithm and the order of the sums. Large counts go in pieces of piece_bytes.
+// What has to be multiplied first is put into dst.
 #include <algorithm>
 
 #include "collectives.hpp"
+#include "operation.hpp"
 #include "sdk/describe.hpp"
 #include "types.hpp"
 
@@ -16,7 +18,13 @@ void all_reduce(Comm& comm, const atoll_operation& operation) {
   auto* dst = static_cast<std::byte*>(operation.dst);
   for (std::uint64_t first = 0; first < operation.count; first += piece) {
     const int n = static_cast<int>(std::min(piece, operation.count - first));
-    const void* from = src == dst ? MPI_IN_PLACE : src + first * element;
+    const void* from = src + first * element;
+    if (scaled(operation)) {
+      multiply(dst + first * element, from, static_cast<std::uint64_t>(n), operation);
+      from = MPI_IN_PLACE;
+    } else if (src == dst) {
+      from = MPI_IN_PLACE;
+    }
     comm.run("MPI_Iallreduce", [&](MPI_Request* request) {
       return MPI_Iallreduce(from, dst + first * element, n, type, op, comm.mpi(), request);
     });

@@ -1,7 +1,5 @@
 #include "comm.hpp"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cstdint>
 #include <iterator>
@@ -10,6 +8,7 @@
 #include <utility>
 
 #include "collectives.hpp"
+#include "operation.hpp"
 #include "sdk/describe.hpp"
 #include "sdk/guard.hpp"
 
@@ -125,14 +124,28 @@ MPI_Comm create_group(Session& session, const atoll_group& group) {
   return comm;
 }
 
+// Nothing here chooses an algorithm or orders sums: MPI does.
+void refuse_wishes(const atoll_group& group) {
+  if (group.size < sizeof(atoll_group)) return;  // by a core that cannot ask
+  if (group.tuning != nullptr && *group.tuning != '\0') {
+    throw Error(ATOLL_INVALID_ARGUMENT,
+                "the mpi backend leaves algorithms to MPI: set OMPI_MCA_coll_tuned_... or "
+                "MPIR_CVAR_..._INTRA_ALGORITHM instead of ATOLL_ALGORITHM and ATOLL_TUNING");
+  }
+  if (group.deterministic != 0) {
+    throw Error(ATOLL_UNSUPPORTED, "the mpi backend leaves the order of sums to MPI");
+  }
+}
+
 }  // namespace
 
 std::int32_t capability(std::int32_t kind, std::int32_t dtype, std::int32_t op,
                         std::int32_t memory) {
-  if (memory != ATOLL_MEMORY_HOST || kind < ATOLL_BARRIER || kind > ATOLL_RECV) return 0;
+  if (memory != ATOLL_MEMORY_HOST || kind < ATOLL_BARRIER || kind > ATOLL_REDUCE_SCATTER_V)
+    return 0;
   if (kind == ATOLL_BARRIER) return 1;
   if (dtype < ATOLL_F32 || dtype > ATOLL_U8) return 0;
-  if (!reduces(kind)) return 1;
+  if (!sums(kind)) return 1;
   return dtype != ATOLL_BF16 && dtype != ATOLL_F16 && op >= ATOLL_SUM && op <= ATOLL_MAX;
 }
 
@@ -140,6 +153,7 @@ std::unique_ptr<Comm> Comm::open(const atoll_host& host, const atoll_group& grou
   if (group.memory != ATOLL_MEMORY_HOST) {
     throw Error(ATOLL_UNSUPPORTED, "the mpi backend takes host memory only");
   }
+  refuse_wishes(group);
   Session& session = Session::get();
   session.start(host, group);
   Meeting(session, group).hold();
@@ -170,7 +184,7 @@ void Comm::submit(atoll_operation* const* operations, int n) {
   std::int64_t timeout_ns = 0;
   std::vector<const atoll_operation*> messages;
   for (const atoll_operation* operation : std::span(operations, static_cast<std::size_t>(n))) {
-    validate(*operation);
+    validate(*operation, rank_, size_);
     timeout_ns = std::max(timeout_ns, operation->timeout_ns);
     if (is_message(operation->kind)) messages.push_back(operation);
   }
@@ -204,34 +218,17 @@ void Comm::perform(const atoll_operation& operation) {
       return all_reduce(*this, operation);
     case ATOLL_ALL_TO_ALL:
       return all_to_all(*this, operation);
+    case ATOLL_REDUCE:
+      return reduce(*this, operation);
+    case ATOLL_GATHER:
+      return gather(*this, operation);
+    case ATOLL_SCATTER:
+      return scatter(*this, operation);
+    case ATOLL_ALL_GATHER_V:
+      return all_gather_v(*this, operation);
+    case ATOLL_REDUCE_SCATTER_V:
+      return reduce_scatter_v(*this, operation);
   }
-}
-
-void Comm::validate(const atoll_operation& operation) const {
-  if (operation.size < sizeof(atoll_operation)) {
-    throw Error(ATOLL_INVALID_ARGUMENT, "an operation of an older ABI");
-  }
-  if (!capability(operation.kind, operation.dtype, operation.op, operation.memory)) {
-    throw Error(ATOLL_UNSUPPORTED, describe(operation) + ": not done by the mpi backend");
-  }
-  check_operation(operation, size_);
-}
-
-// Core adds the rank and the name of the communicator.
-std::string Comm::describe(const atoll_operation& operation) {
-  const std::string named = fmt::format("{} {}", kind_name(operation.kind), operation.sequence);
-  if (operation.kind == ATOLL_BARRIER) return named;
-  const std::string data =
-      fmt::format("{} x {}, {} bytes", operation.count, dtype_name(operation.dtype),
-                  operation.count * dtype_size(operation.dtype));
-  if (reduces(operation.kind))
-    return fmt::format("{} ({}, {})", named, data, op_name(operation.op));
-  if (operation.kind == ATOLL_BROADCAST) {
-    return fmt::format("{} ({}, root {})", named, data, operation.peer);
-  }
-  if (is_message(operation.kind))
-    return fmt::format("{} ({}, peer {})", named, data, operation.peer);
-  return fmt::format("{} ({})", named, data);
 }
 
 }  // namespace atoll_sdk::mpi

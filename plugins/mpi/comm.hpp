@@ -47,8 +47,6 @@ class Comm {
  private:
   Comm(const atoll_group& group, MPI_Comm mpi);
   void perform(const atoll_operation& operation);
-  void validate(const atoll_operation& operation) const;
-  static std::string describe(const atoll_operation& operation);
 
   Session& session_;
   MPI_Comm mpi_;

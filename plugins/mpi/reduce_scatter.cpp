@@ -1,29 +1,26 @@
 // MPI chooses the algorithm and the order of the sums.
 //
-// MPI wants the blocks of all ranks in a row. A whole operation has them so and passes straight;
-// when its bytes exceed piece_bytes, the same piece of every block is packed into scratch memory
-// first. MPI's own in-place form leaves the result at the start of the buffer and overwrites other
+// MPI wants the blocks of all ranks in a row. A whole operation has them so and passes straight,
+// unless it has to be multiplied first; when its bytes exceed piece_bytes, the same piece of every
+// block is packed into scratch memory first. MPI's own in-place form leaves the result at the start of the buffer and overwrites other
 // blocks; atoll's leaves it in this rank's block and the others alone, so it, too, goes through
 // scratch.
 #include <algorithm>
 #include <cstring>
 
 #include "collectives.hpp"
+#include "operation.hpp"
 #include "sdk/describe.hpp"
 #include "types.hpp"
 
 namespace atoll_sdk::mpi {
-namespace {
-
-constexpr std::uint64_t packed_bytes = std::uint64_t{1} << 26;  // of scratch memory, at most
-
-}  // namespace
 
 void reduce_scatter(Comm& comm, const atoll_operation& operation) {
   const auto ranks = static_cast<std::uint64_t>(comm.size());
   const std::size_t element = dtype_size(operation.dtype);
   const std::uint64_t block = operation.count * element;
   const bool whole = block * ranks <= piece_bytes;
+  const bool direct = whole && !scaled(operation);
   const std::uint64_t piece =
       whole ? operation.count : std::max<std::uint64_t>(packed_bytes / (element * ranks), 1);
   const auto* src = static_cast<const std::byte*>(operation.src);
@@ -35,15 +32,20 @@ void reduce_scatter(Comm& comm, const atoll_operation& operation) {
   for (std::uint64_t first = 0; first < operation.count; first += piece) {
     const std::uint64_t n = std::min(piece, operation.count - first);
     const std::size_t bytes = n * element;
-    const std::size_t packed = whole ? 0 : bytes * ranks;
+    const std::size_t packed = direct ? 0 : bytes * ranks;
     std::byte* scratch = comm.scratch(packed + (in_place ? bytes : 0));
-    for (std::uint64_t r = 0; r < ranks && !whole; ++r) {
-      std::memcpy(scratch + r * bytes, src + r * block + first * element, bytes);
+    for (std::uint64_t r = 0; r < ranks && !direct; ++r) {
+      const std::byte* from = src + r * block + first * element;
+      if (scaled(operation)) {
+        multiply(scratch + r * bytes, from, n, operation);
+      } else {
+        std::memcpy(scratch + r * bytes, from, bytes);
+      }
     }
     std::byte* result = in_place ? scratch + packed : dst + first * element;
     comm.run("MPI_Ireduce_scatter_block", [&](MPI_Request* request) {
-      return MPI_Ireduce_scatter_block(whole ? src : scratch, result, static_cast<int>(n), type, op,
-                                       comm.mpi(), request);
+      return MPI_Ireduce_scatter_block(direct ? src : scratch, result, static_cast<int>(n), type,
+                                       op, comm.mpi(), request);
     });
     if (in_place) std::memcpy(dst + first * element, result, bytes);
   }

@@ -16,6 +16,13 @@ void divide_typed(void* dst, std::uint64_t count, T n) {
   for (std::uint64_t i = 0; i < count; ++i) values[i] = static_cast<T>(values[i] / n);
 }
 
+template <class T>
+void multiply_typed(void* dst, const void* src, std::uint64_t count, T factor) {
+  const T* from = static_cast<const T*>(src);
+  T* to = static_cast<T*>(dst);
+  for (std::uint64_t i = 0; i < count; ++i) to[i] = factor * from[i];
+}
+
 [[noreturn]] void unknown(const char* what, std::int32_t value) {
   throw Error(ATOLL_UNSUPPORTED,
               std::string(what) + " " + std::to_string(value) + " is unknown to the mpi backend");
@@ -73,6 +80,14 @@ void divide(void* dst, std::uint64_t count, std::int32_t dtype, std::int32_t n) 
       return;
   }
   unknown("an average of element type", dtype);
+}
+
+void multiply(void* dst, const void* src, std::uint64_t count, const atoll_operation& operation) {
+  if (operation.dtype == ATOLL_F32) {
+    multiply_typed(dst, src, count, static_cast<float>(operation.factor));
+  } else {
+    multiply_typed(dst, src, count, operation.factor);
+  }
 }
 
 Block::Block(Session& session, std::uint64_t bytes)

@@ -17,6 +17,9 @@ MPI_Op reduction_op(const Session& session, std::int32_t dtype, std::int32_t op)
 // dst[i] /= n; integers truncate, as everywhere in atoll.
 void divide(void* dst, std::uint64_t count, std::int32_t dtype, std::int32_t n);
 
+// dst[i] = factor * src[i], rounded to the type; f32 and f64, as scaled() says. dst may be src.
+void multiply(void* dst, const void* src, std::uint64_t count, const atoll_operation& operation);
+
 // `bytes` bytes in a row, as the (count, type) pair of an MPI call. MPI counts are ints; what does
 // not fit one is a single element of a derived type that spans all of it.
 class Block {
@@ -38,5 +41,7 @@ class Block {
 // Reductions cannot use derived types: they go in pieces, so small that no byte count inside an MPI
 // library overflows an int.
 inline constexpr std::uint64_t piece_bytes = std::uint64_t{1} << 30;
+// Of scratch memory in which pieces of larger operations are packed, at most.
+inline constexpr std::uint64_t packed_bytes = std::uint64_t{1} << 26;
 
 }  // namespace atoll_sdk::mpi

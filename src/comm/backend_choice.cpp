@@ -7,6 +7,7 @@
 #include <map>
 
 #include "comm/host_services.hpp"
+#include "core/hash.hpp"
 
 namespace atoll_v1::atoll {
 namespace {
@@ -62,6 +63,11 @@ std::map<std::string, int> decode(std::string_view text) {
   return usable;
 }
 
+// What must be equal on all ranks, in one line of a fixed length.
+std::string describe_wishes(const Config& config, std::string_view tuning) {
+  return fmt::format("{:016x}\n", fnv1a(tuning) + static_cast<unsigned>(config.deterministic));
+}
+
 std::string reasons(const std::vector<BackendInfo>& found) {
   if (found.empty()) return "no backend was found (set ATOLL_PLUGIN_PATH to the folder of them)";
   std::string text;
@@ -74,15 +80,23 @@ std::string reasons(const std::vector<BackendInfo>& found) {
 
 // Drops from `usable` what some other rank of the axis cannot use; a preference becomes the least
 // of all ranks'.
-void keep_common(const Communicator::Impl& impl, const std::string& id,
+void keep_common(const Communicator::Impl& impl, std::string_view tuning,
                  std::map<std::string, int>& usable, std::vector<BackendInfo>& found) {
   if (impl.axis.size() == 1) return;
   World& world = impl.world;
-  const auto key = [&](int rank) { return fmt::format("{}/probe/{}", id, rank); };
-  world.put(key(world.rank()), encode(usable));
+  const auto key = [&](int rank) { return fmt::format("{}/probe/{}", impl.id, rank); };
+  const std::string wishes = describe_wishes(world.config(), tuning);
+  world.put(key(world.rank()), wishes + encode(usable));
   for (const int rank : impl.axis.ranks) {
     if (rank == world.rank()) continue;
-    const auto theirs = decode(world.get(key(rank), world.config().rendezvous_timeout));
+    const std::string text = world.get(key(rank), world.config().rendezvous_timeout);
+    if (!text.starts_with(wishes)) {
+      throw Error(ErrorCode::mismatch,
+                  fmt::format("rank {}: communicator {}: rank {} has other settings of "
+                              "ATOLL_ALGORITHM, ATOLL_TUNING or ATOLL_DETERMINISTIC",
+                              world.rank(), impl.name, rank));
+    }
+    const auto theirs = decode(std::string_view(text).substr(wishes.size()));
     for (auto entry = usable.begin(); entry != usable.end();) {
       const auto other = theirs.find(entry->first);
       if (other == theirs.end()) {
@@ -98,10 +112,10 @@ void keep_common(const Communicator::Impl& impl, const std::string& id,
 
 }  // namespace
 
-const Plugin& choose_backend(const Communicator::Impl& impl, const std::string& id) {
+const Plugin& choose_backend(const Communicator::Impl& impl, std::string_view tuning) {
   std::vector<BackendInfo> found;
   auto common = probe_all(impl.world, impl.device.kind(), found);
-  keep_common(impl, id, common, found);
+  keep_common(impl, tuning, common, found);
   if (!impl.wanted_backend.empty()) {
     std::erase_if(common, [&](const auto& entry) { return entry.first != impl.wanted_backend; });
   }

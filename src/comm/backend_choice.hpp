@@ -15,13 +15,17 @@ constexpr std::int32_t memory_of(DeviceKind kind) { return static_cast<std::int3
 struct GroupDescription {
   std::string id, name;
   std::string token;
+  std::string tuning;
   std::vector<atoll_placement> placements;
   std::vector<const atoll_placement*> pointers;
   atoll_group group{};
 
   GroupDescription(const World& world, const Axis& axis, std::string id_, std::string name_,
-                   DeviceKind kind)
-      : id(std::move(id_)), name(std::move(name_)), token(world.config().token) {
+                   DeviceKind kind, std::string tuning_ = {})
+      : id(std::move(id_)),
+        name(std::move(name_)),
+        token(world.config().token),
+        tuning(std::move(tuning_)) {
     for (const int rank : axis.ranks) {
       const Placement& place = world.placements()[static_cast<std::size_t>(rank)];
       placements.push_back(
@@ -40,15 +44,15 @@ struct GroupDescription {
     group.topology_json = "";
     group.token = token.c_str();
     group.timeout_ns = std::chrono::nanoseconds(world.config().rendezvous_timeout).count();
-    group.tuning = "";
+    group.tuning = tuning.c_str();
     group.deterministic = world.config().deterministic;
   }
   GroupDescription(const GroupDescription&) = delete;
   GroupDescription& operator=(const GroupDescription&) = delete;
 };
 
-// Collective over the communicator's axis. `id` is unique to this communicator in the job. Throws
-// Error(unsupported) that says what each backend lacks.
-const Plugin& choose_backend(const Communicator::Impl& impl, const std::string& id);
+// Collective over the communicator's axis. Throws Error(unsupported) that says what each backend
+// lacks, and Error(mismatch) when ranks ask for different algorithms or orders of sums.
+const Plugin& choose_backend(const Communicator::Impl& impl, std::string_view tuning);
 
 }  // namespace atoll_v1::atoll

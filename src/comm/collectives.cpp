@@ -1,43 +1,34 @@
-// The collectives of Communicator: arguments are checked here, before anything is sent.
-#include <fmt/core.h>
-
+// The collectives of Communicator: arguments are checked, and the backend takes the operation
+// itself or core builds it.
 #include "atoll/communicator.hpp"
-#include "comm/communicator_impl.hpp"
+#include "comm/arguments.hpp"
+#include "comm/composed.hpp"
 
 namespace atoll_v1::atoll {
 namespace {
 
-void require(bool fine, const Communicator::Impl& impl, std::string_view operation,
-             std::string_view rule) {
-  if (fine) return;
-  throw Error(ErrorCode::invalid_argument,
-              fmt::format("rank {}: {} on communicator {}: {}", impl.world.rank(), operation,
-                          impl.name, rule));
-}
+using Composition = void (*)(const Call&);
 
-void require_same_dtype(ConstView src, View dst, const Communicator::Impl& impl,
-                        std::string_view operation) {
-  require(src.dtype == dst.dtype, impl, operation,
-          fmt::format("src is {} and dst is {}", name(src.dtype), name(dst.dtype)));
-}
-
-void require_peer(int peer, const Communicator::Impl& impl, std::string_view operation) {
-  require(peer >= 0 && peer < impl.axis.size(), impl, operation,
-          fmt::format("no rank {} among {}", peer, impl.axis.size()));
-}
-
-// `whole` must be `ranks` times `part`.
-void require_multiple(std::uint64_t whole, std::uint64_t part, const Communicator::Impl& impl,
-                      std::string_view operation) {
-  const auto ranks = static_cast<std::uint64_t>(impl.axis.size());
-  require(whole == part * ranks, impl, operation,
-          fmt::format("{} elements are not {} ranks x {}", whole, ranks, part));
-}
-
-Work start(Communicator::Impl& impl, const Request& request, Stream& stream) {
+// `composition` serves backends that do not take the operation; without one, all of them do.
+Work start(Communicator::Impl& impl, const Request& request, Stream& stream,
+           Composition composition = nullptr) {
   auto state = impl.begin(stream);
-  impl.submit({request}, state, stream);
+  if (!composition || impl.takes(request.kind, request.dtype, request.reduction.op)) {
+    impl.submit({request}, state, stream);
+  } else {
+    composition({impl, request, state, stream});
+  }
   return impl.finish(std::move(state), stream);
+}
+
+// What belongs to `rank`, where the same number of elements does to each.
+template <class AnyView>
+const void* block(const AnyView& view, std::uint64_t count, int rank) {
+  return view.part(count * static_cast<std::uint64_t>(rank), count).data;
+}
+
+std::vector<std::uint64_t> owned(std::span<const std::uint64_t> counts) {
+  return {counts.begin(), counts.end()};
 }
 
 }  // namespace
@@ -49,54 +40,143 @@ std::string_view Communicator::backend() const noexcept { return impl_->plugin->
 const Device& Communicator::device() const noexcept { return impl_->device; }
 
 Work Communicator::all_gather(ConstView src, View dst, Stream& stream) {
-  require_same_dtype(src, dst, *impl_, "all_gather");
-  require_multiple(dst.count, src.count, *impl_, "all_gather");
+  const Arguments arguments(*impl_, "all_gather");
+  arguments.same_dtype(src, dst);
+  arguments.multiple(dst.count, src.count);
+  arguments.buffer(src, "src");
+  arguments.buffer(dst, "dst");
+  arguments.apart(src, dst, block(dst, src.count, rank()));
   return start(*impl_, {ATOLL_ALL_GATHER, src, dst, src.count, src.dtype}, stream);
 }
 
 Work Communicator::reduce_scatter(ConstView src, View dst, Reduction reduction, Stream& stream) {
-  require_same_dtype(src, dst, *impl_, "reduce_scatter");
-  require_multiple(src.count, dst.count, *impl_, "reduce_scatter");
-  const Request request{ATOLL_REDUCE_SCATTER, src, dst, dst.count, src.dtype, reduction};
-  if (impl_->reduces(request.kind, src.dtype, reduction.op)) return start(*impl_, request, stream);
-  auto state = impl_->begin(stream);
-  composed_reduce_scatter(*impl_, request, state, stream);
-  return impl_->finish(std::move(state), stream);
+  const Arguments arguments(*impl_, "reduce_scatter");
+  arguments.same_dtype(src, dst);
+  arguments.multiple(src.count, dst.count);
+  arguments.buffer(src, "src");
+  arguments.buffer(dst, "dst");
+  arguments.apart(dst, src, block(src, dst.count, rank()));
+  arguments.reduction(src.dtype, reduction);
+  return start(*impl_, {ATOLL_REDUCE_SCATTER, src, dst, dst.count, src.dtype, reduction}, stream,
+               composed_reduce_scatter);
 }
 
 Work Communicator::all_reduce(ConstView src, View dst, Reduction reduction, Stream& stream) {
-  require_same_dtype(src, dst, *impl_, "all_reduce");
-  require(src.count == dst.count, *impl_, "all_reduce",
-          fmt::format("src has {} elements and dst {}", src.count, dst.count));
-  const Request request{ATOLL_ALL_REDUCE, src, dst, src.count, src.dtype, reduction};
-  if (impl_->reduces(request.kind, src.dtype, reduction.op)) return start(*impl_, request, stream);
-  auto state = impl_->begin(stream);
-  composed_all_reduce(*impl_, request, state, stream);
-  return impl_->finish(std::move(state), stream);
+  const Arguments arguments(*impl_, "all_reduce");
+  arguments.same_dtype(src, dst);
+  arguments.same_count(src, dst);
+  arguments.buffer(src, "src");
+  arguments.buffer(dst, "dst");
+  arguments.apart(src, dst, dst.data);
+  arguments.reduction(src.dtype, reduction);
+  return start(*impl_, {ATOLL_ALL_REDUCE, src, dst, src.count, src.dtype, reduction}, stream,
+               composed_all_reduce);
+}
+
+Work Communicator::reduce(ConstView src, View dst, Reduction reduction, int root, Stream& stream) {
+  const Arguments arguments(*impl_, "reduce");
+  arguments.peer(root);
+  arguments.buffer(src, "src");
+  arguments.reduction(src.dtype, reduction);
+  if (rank() == root) {
+    arguments.same_dtype(src, dst);
+    arguments.same_count(src, dst);
+    arguments.buffer(dst, "dst");
+    arguments.apart(src, dst, dst.data);
+  }
+  const View result = rank() == root ? dst : View{nullptr, 0, src.dtype};
+  return start(*impl_, {ATOLL_REDUCE, src, result, src.count, src.dtype, reduction, root}, stream,
+               composed_reduce);
 }
 
 Work Communicator::broadcast(View data, int root, Stream& stream) {
-  require_peer(root, *impl_, "broadcast");
+  const Arguments arguments(*impl_, "broadcast");
+  arguments.peer(root);
+  arguments.buffer(data, "data");
   return start(*impl_, {ATOLL_BROADCAST, data, data, data.count, data.dtype, ReduceOp::sum, root},
                stream);
 }
 
 Work Communicator::all_to_all(ConstView src, View dst, Stream& stream) {
-  require_same_dtype(src, dst, *impl_, "all_to_all");
-  const auto ranks = static_cast<std::uint64_t>(size());
-  require(src.count == dst.count, *impl_, "all_to_all",
-          fmt::format("src has {} elements and dst {}", src.count, dst.count));
-  require_multiple(src.count, src.count / ranks, *impl_, "all_to_all");
-  return start(*impl_, {ATOLL_ALL_TO_ALL, src, dst, src.count / ranks, src.dtype}, stream);
+  const Arguments arguments(*impl_, "all_to_all");
+  const std::uint64_t count = src.count / static_cast<std::uint64_t>(size());
+  arguments.same_dtype(src, dst);
+  arguments.same_count(src, dst);
+  arguments.multiple(src.count, count);
+  arguments.buffer(src, "src");
+  arguments.buffer(dst, "dst");
+  arguments.apart(src, dst);
+  return start(*impl_, {ATOLL_ALL_TO_ALL, src, dst, count, src.dtype}, stream);
+}
+
+Work Communicator::gather(ConstView src, View dst, int root, Stream& stream) {
+  const Arguments arguments(*impl_, "gather");
+  arguments.peer(root);
+  arguments.buffer(src, "src");
+  if (rank() == root) {
+    arguments.same_dtype(src, dst);
+    arguments.multiple(dst.count, src.count);
+    arguments.buffer(dst, "dst");
+    arguments.apart(src, dst, block(dst, src.count, root));
+  }
+  const View result = rank() == root ? dst : View{nullptr, 0, src.dtype};
+  return start(*impl_, {ATOLL_GATHER, src, result, src.count, src.dtype, ReduceOp::sum, root},
+               stream, composed_gather);
+}
+
+Work Communicator::scatter(ConstView src, View dst, int root, Stream& stream) {
+  const Arguments arguments(*impl_, "scatter");
+  arguments.peer(root);
+  arguments.buffer(dst, "dst");
+  if (rank() == root) {
+    arguments.same_dtype(src, dst);
+    arguments.multiple(src.count, dst.count);
+    arguments.buffer(src, "src");
+    arguments.apart(dst, src, block(src, dst.count, root));
+  }
+  const ConstView source = rank() == root ? src : ConstView{nullptr, 0, dst.dtype};
+  return start(*impl_, {ATOLL_SCATTER, source, dst, dst.count, dst.dtype, ReduceOp::sum, root},
+               stream, composed_scatter);
+}
+
+Work Communicator::all_gather_v(ConstView src, View dst, std::span<const std::uint64_t> counts,
+                                Stream& stream) {
+  const Arguments arguments(*impl_, "all_gather_v");
+  arguments.same_dtype(src, dst);
+  const std::uint64_t first = arguments.counts(counts, dst.count, src.count);
+  arguments.buffer(src, "src");
+  arguments.buffer(dst, "dst");
+  arguments.apart(src, dst, dst.part(first, src.count).data);
+  return start(
+      *impl_, {ATOLL_ALL_GATHER_V, src, dst, dst.count, src.dtype, ReduceOp::sum, 0, owned(counts)},
+      stream, composed_all_gather_v);
+}
+
+Work Communicator::reduce_scatter_v(ConstView src, View dst, std::span<const std::uint64_t> counts,
+                                    Reduction reduction, Stream& stream) {
+  const Arguments arguments(*impl_, "reduce_scatter_v");
+  arguments.same_dtype(src, dst);
+  const std::uint64_t first = arguments.counts(counts, src.count, dst.count);
+  arguments.buffer(src, "src");
+  arguments.buffer(dst, "dst");
+  arguments.apart(dst, src, src.part(first, dst.count).data);
+  arguments.reduction(src.dtype, reduction);
+  return start(
+      *impl_, {ATOLL_REDUCE_SCATTER_V, src, dst, src.count, src.dtype, reduction, 0, owned(counts)},
+      stream, composed_reduce_scatter_v);
 }
 
 Work Communicator::send(ConstView src, int peer, Stream& stream) {
-  require_peer(peer, *impl_, "send");
+  const Arguments arguments(*impl_, "send");
+  arguments.peer(peer);
+  arguments.buffer(src, "src");
   return start(*impl_, {ATOLL_SEND, src, {}, src.count, src.dtype, ReduceOp::sum, peer}, stream);
 }
 
 Work Communicator::recv(View dst, int peer, Stream& stream) {
-  require_peer(peer, *impl_, "recv");
+  const Arguments arguments(*impl_, "recv");
+  arguments.peer(peer);
+  arguments.buffer(dst, "dst");
   return start(*impl_, {ATOLL_RECV, {}, dst, dst.count, dst.dtype, ReduceOp::sum, peer}, stream);
 }
 
@@ -105,9 +185,11 @@ Work Communicator::barrier(Stream& stream) {
 }
 
 Work Communicator::group(std::span<const SendRecv> operations, Stream& stream) {
+  const Arguments arguments(*impl_, "group");
   std::vector<Request> requests;
   for (const auto& [kind, data, peer] : operations) {
-    require_peer(peer, *impl_, "group");
+    arguments.peer(peer);
+    arguments.buffer(data, "data");
     const bool sends = kind == SendRecv::Kind::send;
     requests.push_back(
         {sends ? ATOLL_SEND : ATOLL_RECV, data, data, data.count, data.dtype, ReduceOp::sum, peer});
@@ -115,28 +197,6 @@ Work Communicator::group(std::span<const SendRecv> operations, Stream& stream) {
   auto state = impl_->begin(stream);
   if (!requests.empty()) impl_->submit(std::move(requests), state, stream);
   return impl_->finish(std::move(state), stream);
-}
-
-namespace {
-
-[[noreturn]] void not_yet(std::string_view operation) {
-  throw Error(ErrorCode::unsupported, fmt::format("{} is not there yet", operation));
-}
-
-}  // namespace
-
-Work Communicator::reduce(ConstView, View, Reduction, int, Stream&) { not_yet("reduce"); }
-Work Communicator::gather(ConstView, View, int, Stream&) { not_yet("gather"); }
-Work Communicator::scatter(ConstView, View, int, Stream&) { not_yet("scatter"); }
-Work Communicator::all_gather_v(ConstView, View, std::span<const std::uint64_t>, Stream&) {
-  not_yet("all_gather_v");
-}
-Work Communicator::reduce_scatter_v(ConstView, View, std::span<const std::uint64_t>, Reduction,
-                                    Stream&) {
-  not_yet("reduce_scatter_v");
-}
-std::optional<Communicator> Communicator::split(std::optional<int>, int, std::string) const {
-  not_yet("split");
 }
 
 }  // namespace atoll_v1::atoll

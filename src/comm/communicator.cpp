@@ -13,6 +13,7 @@
 #include "comm/flight.hpp"
 #include "comm/flight_inquiry.hpp"
 #include "comm/host_services.hpp"
+#include "comm/tuning.hpp"
 #include "core/hash.hpp"
 #include "core/log.hpp"
 #include "device/backend.hpp"
@@ -20,6 +21,10 @@
 namespace atoll_v1::atoll {
 
 namespace {
+
+bool is_floating(DType dtype) {
+  return dtype != DType::i32 && dtype != DType::i64 && dtype != DType::u8;
+}
 
 // Gives the store a moment to bring the failure that may stand behind one seen here.
 void await_failure(const World& world) {
@@ -86,11 +91,12 @@ Communicator::Impl::~Impl() {
 void Communicator::Impl::open_backend() {
   const std::string base =
       fmt::format("comm/{}/{:016x}", name, fnv1a(fmt::format("{}", fmt::join(axis.ranks, ","))));
-  const std::string id = fmt::format("{}/{}", base, world.ticket(base));
+  id = fmt::format("{}/{}", base, world.ticket(base));
   flight = Flight::of(world);  // before anything can fail
-  plugin = &choose_backend(*this, id);
-  const GroupDescription group(world, axis, id, name, device.kind());
-  const atoll_status status = plugin->table.open(&services, &group.group, &comm);
+  const std::string tuning = tuning_lines(world.config());
+  plugin = &choose_backend(*this, tuning);
+  GroupDescription group(world, axis, id, name, device.kind(), tuning);
+  const atoll_status status = open_group(group.group);
   if (status != ATOLL_OK) {
     comm = nullptr;
     const Error error(static_cast<ErrorCode>(status),
@@ -101,10 +107,10 @@ void Communicator::Impl::open_backend() {
     world.fail(error.what());
     throw error;
   }
-  opened(id);
+  opened();
 }
 
-void Communicator::Impl::opened(const std::string& id) {
+void Communicator::Impl::opened() {
   retain(*plugin);
   world.at_exit([plugin = plugin](bool failed) { release(*plugin, failed); });
   if (!flight) flight = Flight::of(world);
@@ -114,7 +120,18 @@ void Communicator::Impl::opened(const std::string& id) {
   log::debug("opened communicator {} of {} ranks on backend {}", name, axis.size(), plugin->name);
 }
 
-bool Communicator::Impl::reduces(std::int32_t kind, DType dtype, ReduceOp op) const {
+atoll_status Communicator::Impl::open_group(atoll_group& group) {
+  const atoll_status status = plugin->table.open(&services, &group, &comm);
+  if (status != ATOLL_UNSUPPORTED || group.deterministic == 0) return status;
+  group.deterministic = 0;
+  orders_sums = false;
+  return plugin->table.open(&services, &group, &comm);
+}
+
+bool Communicator::Impl::takes(std::int32_t kind, DType dtype, ReduceOp op) const {
+  const bool sums = kind == ATOLL_REDUCE_SCATTER || kind == ATOLL_ALL_REDUCE ||
+                    kind == ATOLL_REDUCE || kind == ATOLL_REDUCE_SCATTER_V;
+  if (sums && !orders_sums && is_floating(dtype)) return false;
   return plugin->table.capability(kind, static_cast<std::int32_t>(dtype),
                                   static_cast<std::int32_t>(op), memory_of(device.kind())) != 0;
 }

@@ -51,8 +51,8 @@ struct Communicator::Impl : std::enable_shared_from_this<Communicator::Impl> {
   // communicator. A failure is stored in `state`, fails the World and the stream.
   void submit(std::vector<Request> requests, const std::shared_ptr<Work::State>& state,
               Stream& stream);
-  // True when the backend takes this reduction itself.
-  bool reduces(std::int32_t kind, DType dtype, ReduceOp op) const;
+  // True when the backend does this itself, and in the order of sums that was asked for.
+  bool takes(std::int32_t kind, DType dtype, ReduceOp op) const;
   // Starts an operation on `stream`: argument and World are fine, order with other streams is made.
   std::shared_ptr<Work::State> begin(Stream& stream);
   Work finish(std::shared_ptr<Work::State> state, Stream& stream);
@@ -62,8 +62,9 @@ struct Communicator::Impl : std::enable_shared_from_this<Communicator::Impl> {
   View scratch(std::uint64_t count, DType dtype);
 
   void open_backend();
+  atoll_status open_group(atoll_group& group);
   // Once `comm` is open on `plugin`, however: from here on it is used, recorded and aborted.
-  void opened(const std::string& id);
+  void opened();
   // `number` is the flight recorder's.
   void run(std::span<const Request> requests, std::uint64_t first_sequence, std::uint64_t number,
            void* stream, Work::State& state);
@@ -73,11 +74,13 @@ struct Communicator::Impl : std::enable_shared_from_this<Communicator::Impl> {
   World& world;
   Axis axis;
   std::string name;
+  std::string id;  // unique to this communicator in the job, equal on its ranks
   std::string wanted_backend;
   Device device;
   const Plugin* plugin = nullptr;
   atoll_host services{};
   atoll_comm* comm = nullptr;
+  bool orders_sums = true;  // false: a deterministic order was asked for, and core has to make it
   std::uint64_t sequence = 0;
   std::vector<Buffer> scratches;  // the last is the largest; the others may still be in use
   const StreamBackend* last_stream = nullptr;
@@ -86,13 +89,5 @@ struct Communicator::Impl : std::enable_shared_from_this<Communicator::Impl> {
   std::shared_ptr<Flight> flight;
   std::shared_ptr<FlightLane> lane;  // of flight
 };
-
-// Reductions for backends that cannot order or widen their sums: all_to_all, a local tree in f32
-// and, for all_reduce, all_gather. Each rank sends (n - 1) / n of the data once (twice for
-// all_reduce), as a ring would.
-void composed_reduce_scatter(Communicator::Impl& impl, const Request& request,
-                             const std::shared_ptr<Work::State>& state, Stream& stream);
-void composed_all_reduce(Communicator::Impl& impl, const Request& request,
-                         const std::shared_ptr<Work::State>& state, Stream& stream);
 
 }  // namespace atoll_v1::atoll

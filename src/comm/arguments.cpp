@@ -1,0 +1,114 @@
+#include "comm/arguments.hpp"
+
+#include <fmt/core.h>
+
+#include <functional>
+#include <limits>
+
+namespace atoll_v1::atoll {
+namespace {
+
+constexpr std::uint64_t most_bytes = std::numeric_limits<std::int64_t>::max();
+
+bool is_integer(DType dtype) {
+  return dtype == DType::i32 || dtype == DType::i64 || dtype == DType::u8;
+}
+
+// Whether two ranges of memory meet; addresses of different arrays have an order for std::less
+// only.
+bool meet(ConstView a, ConstView b) {
+  const auto* const first = static_cast<const std::byte*>(a.data);
+  const auto* const second = static_cast<const std::byte*>(b.data);
+  const std::less<> before;
+  return a.count > 0 && b.count > 0 && before(first, second + b.bytes()) &&
+         before(second, first + a.bytes());
+}
+
+}  // namespace
+
+void Arguments::refuse(std::string_view rule, ErrorCode code) const {
+  throw Error(code, fmt::format("rank {}: {} on communicator {}: {}", impl_.world.rank(),
+                                operation_, impl_.name, rule));
+}
+
+void Arguments::buffer(ConstView view, std::string_view which) const {
+  if (view.count > most_bytes / size_of(view.dtype)) {
+    refuse(
+        fmt::format("{} elements of {} in {} are too many", view.count, name(view.dtype), which));
+  }
+  if (view.count > 0 && view.data == nullptr) {
+    refuse(fmt::format("{} is NULL and has {} elements", which, view.count));
+  }
+}
+
+void Arguments::same_dtype(ConstView src, ConstView dst) const {
+  if (src.dtype != dst.dtype) {
+    refuse(fmt::format("src is {} and dst is {}", name(src.dtype), name(dst.dtype)));
+  }
+}
+
+void Arguments::same_count(ConstView src, ConstView dst) const {
+  if (src.count != dst.count) {
+    refuse(fmt::format("src has {} elements and dst {}", src.count, dst.count));
+  }
+}
+
+void Arguments::multiple(std::uint64_t whole, std::uint64_t part) const {
+  const auto ranks = static_cast<std::uint64_t>(impl_.axis.size());
+  if (whole % ranks != 0 || whole / ranks != part) {
+    refuse(fmt::format("{} elements are not {} ranks x {}", whole, ranks, part));
+  }
+}
+
+void Arguments::peer(int rank) const {
+  if (rank < 0 || rank >= impl_.axis.size()) {
+    refuse(fmt::format("no rank {} among {}", rank, impl_.axis.size()));
+  }
+}
+
+std::uint64_t Arguments::counts(std::span<const std::uint64_t> counts, std::uint64_t whole,
+                                std::uint64_t part) const {
+  if (counts.size() != static_cast<std::size_t>(impl_.axis.size())) {
+    refuse(fmt::format("{} counts for {} ranks", counts.size(), impl_.axis.size()));
+  }
+  const auto own = static_cast<std::size_t>(impl_.axis.index);
+  std::uint64_t sum = 0, first = 0;
+  for (std::size_t r = 0; r < counts.size(); ++r) {
+    if (r == own) first = sum;
+    if (counts[r] > whole - sum) {
+      refuse(fmt::format("the counts of ranks 0 to {} exceed the {} elements of all", r, whole));
+    }
+    sum += counts[r];
+  }
+  if (sum != whole) {
+    refuse(fmt::format("the counts add up to {}, and there are {} elements", sum, whole));
+  }
+  if (counts[own] != part) {
+    refuse(fmt::format("rank {} has a count of {} and {} elements", own, counts[own], part));
+  }
+  return first;
+}
+
+void Arguments::apart(ConstView one, ConstView other, const void* place) const {
+  if (!meet(one, other) || (place != nullptr && one.data == place)) return;
+  refuse(place == nullptr ? "src and dst overlap"
+                          : "src and dst overlap, but not as in place: one where it lies in the "
+                            "other");
+}
+
+void Arguments::reduction(DType dtype, const Reduction& reduction) const {
+  if (reduction.factor == 1.0) return;
+  if (reduction.op == ReduceOp::min || reduction.op == ReduceOp::max) {
+    refuse(fmt::format("a factor of {} with {}", reduction.factor, name(reduction.op)));
+  }
+  if (is_integer(dtype)) {
+    refuse(fmt::format("a factor of {} with elements of {}", reduction.factor, name(dtype)));
+  }
+  constexpr std::uint32_t minor_with_factors = 1;
+  if (impl_.plugin->table.abi_minor < minor_with_factors) {
+    refuse(fmt::format("backend {} was built before there were factors", impl_.plugin->name),
+           ErrorCode::unsupported);
+  }
+}
+
+}  // namespace atoll_v1::atoll

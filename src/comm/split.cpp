@@ -1,0 +1,72 @@
+// New communicators out of one: ranks tell each other color and key through the store.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+
+#include "atoll/communicator.hpp"
+#include "comm/communicator_impl.hpp"
+
+namespace atoll_v1::atoll {
+namespace {
+
+// What one rank asks for.
+struct Wish {
+  std::optional<int> color;
+  int key = 0;
+};
+
+std::string to_text(const Wish& wish) {
+  return wish.color ? fmt::format("{} {}", *wish.color, wish.key) : "";
+}
+
+Wish wish_from(std::string_view text, int rank) {
+  if (text.empty()) return {};
+  int color = 0;
+  Wish wish;
+  const char* const end = text.data() + text.size();
+  const auto first = std::from_chars(text.data(), end, color);
+  const auto second = first.ptr == end ? first : std::from_chars(first.ptr + 1, end, wish.key);
+  if (first.ec != std::errc() || second.ec != std::errc() || second.ptr != end) {
+    throw Error(ErrorCode::bad_data, fmt::format("split: rank {} said \"{}\"", rank, text));
+  }
+  wish.color = color;
+  return wish;
+}
+
+}  // namespace
+
+std::optional<Communicator> Communicator::split(std::optional<int> color, int key,
+                                                std::string name) const {
+  World& world = impl_->world;
+  const std::string base = fmt::format("{}/split", impl_->id);
+  const std::string round = fmt::format("{}/{}", base, world.ticket(base));
+  const auto at = [&](int rank) { return fmt::format("{}/{}", round, rank); };
+  world.check();
+  if (size() > 1) world.put(at(world.rank()), to_text({color, key}));
+
+  struct Member {
+    int key;
+    int rank;
+  };
+  std::vector<Member> members;
+  // Ranks without a color listen as well: an absent rank is an error of all.
+  for (const int rank : impl_->axis.ranks) {
+    const Wish wish = rank == world.rank()
+                          ? Wish{color, key}
+                          : wish_from(world.get(at(rank), world.config().timeout), rank);
+    if (color && wish.color == color) members.push_back({wish.key, rank});
+  }
+  if (!color) return std::nullopt;
+  std::ranges::stable_sort(members, {}, &Member::key);
+
+  Axis axis{
+      &world, name.empty() ? fmt::format("{}.{}", impl_->name, *color) : std::move(name), {}, 0};
+  for (const Member& member : members) {
+    if (member.rank == world.rank()) axis.index = axis.size();
+    axis.ranks.push_back(member.rank);
+  }
+  return open(axis, {.name = "", .backend = std::string(backend()), .device = impl_->device});
+}
+
+}  // namespace atoll_v1::atoll

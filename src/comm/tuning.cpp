@@ -1,0 +1,124 @@
+#include "comm/tuning.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <charconv>
+#include <cstdint>
+#include <cstring>
+#include <fstream>
+#include <limits>
+#include <vector>
+
+#include "atoll/error.hpp"
+
+namespace atoll_v1::atoll {
+namespace {
+
+constexpr std::array<std::string_view, 11> collectives = {
+    "all_gather", "all_gather_v", "all_reduce",     "all_to_all",       "barrier", "broadcast",
+    "gather",     "reduce",       "reduce_scatter", "reduce_scatter_v", "scatter"};
+constexpr std::string_view blanks = " \t\r";
+
+[[noreturn]] void refuse(std::string_view where, std::string_view why) {
+  throw Error(ErrorCode::invalid_argument, fmt::format("{}: {}", where, why));
+}
+
+std::string_view trimmed(std::string_view text) {
+  const std::size_t first = text.find_first_not_of(blanks);
+  if (first == std::string_view::npos) return {};
+  return text.substr(first, text.find_last_not_of(blanks) - first + 1);
+}
+
+std::vector<std::string_view> words_of(std::string_view text) {
+  std::vector<std::string_view> words;
+  for (text = trimmed(text); !text.empty(); text = trimmed(text)) {
+    const std::size_t end = std::min(text.find_first_of(blanks), text.size());
+    words.push_back(text.substr(0, end));
+    text.remove_prefix(end);
+  }
+  return words;
+}
+
+// Pieces between `separator`s, the last one included.
+std::vector<std::string_view> split_at(std::string_view text, char separator) {
+  std::vector<std::string_view> pieces;
+  while (true) {
+    const std::size_t end = text.find(separator);
+    pieces.push_back(text.substr(0, end));
+    if (end == std::string_view::npos) return pieces;
+    text.remove_prefix(end + 1);
+  }
+}
+
+std::uint64_t bytes_from(std::string_view text, std::string_view where) {
+  std::uint64_t bytes = 0;
+  const char* const end = text.data() + text.size();
+  const auto [rest, problem] = std::from_chars(text.data(), end, bytes);
+  const std::string_view unit(rest, static_cast<std::size_t>(end - rest));
+  constexpr std::array<std::string_view, 4> units = {"", "K", "M", "G"};
+  const auto* const found = std::ranges::find(units, unit);
+  if (problem != std::errc() || found == units.end()) {
+    refuse(where, fmt::format("\"{}\" is not a size: bytes, or a number with K, M or G", text));
+  }
+  const auto shift = 10 * static_cast<unsigned>(found - units.begin());
+  if (bytes > std::numeric_limits<std::uint64_t>::max() >> shift) {
+    refuse(where, fmt::format("\"{}\" is too large a size", text));
+  }
+  return bytes << shift;
+}
+
+std::string line(std::string_view collective, std::uint64_t least, std::string_view algorithm,
+                 std::string_view where) {
+  if (std::ranges::find(collectives, collective) == collectives.end()) {
+    refuse(where,
+           fmt::format("no collective \"{}\": {}", collective, fmt::join(collectives, ", ")));
+  }
+  return fmt::format("{} {} {}\n", collective, least, algorithm);
+}
+
+std::string from_file(const std::string& path) {
+  std::ifstream file(path);
+  if (!file) {
+    throw Error(ErrorCode::io, fmt::format("cannot open the tuning file {} (ATOLL_TUNING): {}",
+                                           path, std::strerror(errno)));
+  }
+  std::string lines, text;
+  for (int number = 1; std::getline(file, text); ++number) {
+    const auto words = words_of(std::string_view(text).substr(0, text.find('#')));
+    if (words.empty()) continue;
+    const std::string where = fmt::format("{}:{}", path, number);
+    if (words.size() != 3) refuse(where, "expected COLLECTIVE MIN_BYTES ALGORITHM");
+    lines += line(words[0], bytes_from(words[1], where), words[2], where);
+  }
+  if (file.bad()) {
+    throw Error(ErrorCode::io, fmt::format("cannot read the tuning file {} (ATOLL_TUNING)", path));
+  }
+  return lines;
+}
+
+std::string from_variable(std::string_view text) {
+  if (trimmed(text).empty()) return {};
+  const std::string where = fmt::format("ATOLL_ALGORITHM=\"{}\"", text);
+  std::string lines;
+  for (const std::string_view choice : split_at(text, ',')) {
+    const auto halves = split_at(choice, ':');
+    const bool whole =
+        halves.size() == 2 && words_of(halves[0]).size() == 1 && words_of(halves[1]).size() == 1;
+    if (!whole) refuse(where, "expected COLLECTIVE:ALGORITHM, with commas between several");
+    lines += line(trimmed(halves[0]), 0, trimmed(halves[1]), where);
+  }
+  return lines;
+}
+
+}  // namespace
+
+std::string tuning_lines(const Config& config) {
+  return (config.tuning.empty() ? std::string() : from_file(config.tuning)) +
+         from_variable(config.algorithm);
+}
+
+}  // namespace atoll_v1::atoll
