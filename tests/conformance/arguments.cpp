@@ -7,6 +7,13 @@
 namespace conformance {
 namespace {
 
+// "rank 1: all_gather on communicator shard: ..."
+bool names_all(const Rank& self, std::string_view text) {
+  const std::string rank = "rank " + std::to_string(self.world.rank()) + ": ";
+  const std::string communicator = " on communicator " + std::string(self.comm.name()) + ": ";
+  return text.starts_with(rank) && text.find(communicator) != std::string_view::npos;
+}
+
 void expect_error(Rank& self, const std::string& what, atoll::ErrorCode code,
                   const std::function<void()>& call) {
   try {
@@ -14,9 +21,141 @@ void expect_error(Rank& self, const std::string& what, atoll::ErrorCode code,
     self.report.expect(false, what + " was accepted");
   } catch (const atoll::Error& error) {
     self.report.expect(error.code() == code, what + ": " + error.what());
-    self.report.expect(std::string_view(error.what()).find('\n') == std::string_view::npos,
+    const std::string_view text = error.what();
+    self.report.expect(text.find('\n') == std::string_view::npos,
                        what + ": the message has several lines");
+    self.report.expect(code != atoll::ErrorCode::invalid_argument || names_all(self, text),
+                       what + ": rank, operation or communicator is not named: " + error.what());
   }
+}
+
+using Refused = std::function<void(const std::string&, const std::function<void()>&)>;
+
+void misuse_rooted(Rank& self, const Refused& refused) {
+  auto& comm = self.comm;
+  auto& stream = self.stream;
+  const auto ranks = unsigned_of(self.size());
+  Elements small(DType::f32, 8);
+  Elements large(DType::f32, 8 * ranks);
+  Elements longer(DType::f32, 8 * ranks + 1);
+  Elements other(DType::i32, 8 * ranks);
+  const int me = self.rank();
+  refused("gather into too much",
+          [&] { (void)comm.gather(small.view(), longer.view(), me, stream); });
+  refused("gather into another type",
+          [&] { (void)comm.gather(small.view(), other.view(), me, stream); });
+  refused("gather into nothing", [&] { (void)comm.gather(small.view(), {}, me, stream); });
+  refused("scatter of too much",
+          [&] { (void)comm.scatter(longer.view(), small.view(), me, stream); });
+  refused("scatter of another type",
+          [&] { (void)comm.scatter(other.view(), small.view(), me, stream); });
+  refused("scatter of nothing", [&] { (void)comm.scatter({}, small.view(), me, stream); });
+  refused("reduce of unequal counts",
+          [&] { (void)comm.reduce(longer.view(), large.view(), ReduceOp::sum, me, stream); });
+  refused("reduce into another type",
+          [&] { (void)comm.reduce(large.view(), other.view(), ReduceOp::sum, me, stream); });
+  for (const int nobody : {-1, self.size()}) {
+    const std::string whom = " rank " + std::to_string(nobody);
+    refused("gather at" + whom,
+            [&] { (void)comm.gather(small.view(), large.view(), nobody, stream); });
+    refused("scatter from" + whom,
+            [&] { (void)comm.scatter(large.view(), small.view(), nobody, stream); });
+    refused("reduce at" + whom,
+            [&] { (void)comm.reduce(large.view(), large.view(), ReduceOp::sum, nobody, stream); });
+  }
+}
+
+void misuse_uneven(Rank& self, const Refused& refused) {
+  auto& comm = self.comm;
+  auto& stream = self.stream;
+  const auto ranks = unsigned_of(self.size());
+  Elements small(DType::f32, 8);
+  Elements large(DType::f32, 8 * ranks);
+  Elements longer(DType::f32, 8 * ranks + 1);
+  const std::vector<std::uint64_t> even(ranks, 8);
+  const std::vector<std::uint64_t> too_many(ranks + 1, 8);
+  std::vector<std::uint64_t> wrong_own = even;
+  wrong_own[unsigned_of(self.rank())] = 7;
+  // Wraps round to the right sum.
+  std::vector<std::uint64_t> huge = even;
+  huge[0] = ~std::uint64_t{0} - 100;
+  const auto refused_with = [&](const std::string& what, const std::vector<std::uint64_t>& counts,
+                                atoll::View whole) {
+    refused("all_gather_v with " + what,
+            [&] { (void)comm.all_gather_v(small.view(), whole, counts, stream); });
+    refused("reduce_scatter_v with " + what, [&] {
+      (void)comm.reduce_scatter_v(whole, small.view(), counts, ReduceOp::sum, stream);
+    });
+  };
+  refused_with("one count too many", too_many, large.view());
+  refused_with("no counts", {}, large.view());
+  refused_with("a count of its own that is not its", wrong_own, large.view());
+  refused_with("counts that are not all", even, longer.view());
+  refused_with("counts that overflow", huge, large.view());
+}
+
+void misuse_memory(Rank& self, const Refused& refused) {
+  auto& comm = self.comm;
+  auto& stream = self.stream;
+  const auto ranks = unsigned_of(self.size());
+  Elements small(DType::f32, 8);
+  Elements large(DType::f32, 8 * ranks + 8);
+  const atoll::View whole = large.view().part(0, 8 * ranks);
+  const atoll::View mine = whole.part(8 * unsigned_of(self.rank()), 8);
+  const atoll::View beside = large.view().part(8 * unsigned_of(self.rank()) + 1, 8);
+  const atoll::View shifted = large.view().part(1, 8 * ranks);
+  const atoll::View nowhere(nullptr, 8, DType::f32);
+  const atoll::View nowhere_whole(nullptr, 8 * ranks, DType::f32);
+  const std::vector<std::uint64_t> even(ranks, 8);
+  const int me = self.rank();
+  const auto sum = ReduceOp::sum;
+  refused("all_gather beside its place", [&] { (void)comm.all_gather(beside, whole, stream); });
+  refused("reduce_scatter beside its place",
+          [&] { (void)comm.reduce_scatter(whole, beside, sum, stream); });
+  refused("all_reduce beside its place",
+          [&] { (void)comm.all_reduce(whole, shifted, sum, stream); });
+  refused("reduce beside its place", [&] { (void)comm.reduce(whole, shifted, sum, me, stream); });
+  refused("gather beside its place", [&] { (void)comm.gather(beside, whole, me, stream); });
+  refused("scatter beside its place", [&] { (void)comm.scatter(whole, beside, me, stream); });
+  refused("all_to_all in place", [&] { (void)comm.all_to_all(whole, whole, stream); });
+  refused("all_gather_v beside its place",
+          [&] { (void)comm.all_gather_v(beside, whole, even, stream); });
+  refused("reduce_scatter_v beside its place",
+          [&] { (void)comm.reduce_scatter_v(whole, beside, even, sum, stream); });
+  refused("all_gather from NULL", [&] { (void)comm.all_gather(nowhere, whole, stream); });
+  refused("all_gather into NULL", [&] { (void)comm.all_gather(mine, nowhere_whole, stream); });
+  refused("all_reduce of NULL", [&] { (void)comm.all_reduce(nowhere, small.view(), sum, stream); });
+  refused("reduce_scatter into NULL",
+          [&] { (void)comm.reduce_scatter(whole, nowhere, sum, stream); });
+  refused("broadcast of NULL", [&] { (void)comm.broadcast(nowhere, me, stream); });
+  refused("send of NULL", [&] { (void)comm.send(nowhere, me, stream); });
+  refused("recv into NULL", [&] { (void)comm.recv(nowhere, me, stream); });
+  // Sizes that do not fit 64 bits, one of which wraps round to what is there.
+  const std::uint64_t most = ~std::uint64_t{0} / 2;
+  const atoll::View endless(small.view().data, most, DType::f32);
+  refused("a size beyond 64 bits", [&] { (void)comm.broadcast(endless, me, stream); });
+  refused("all_gather of a count that wraps", [&] {
+    const atoll::ConstView wraps(small.view().data, ~std::uint64_t{0} / ranks + 1, DType::u8);
+    (void)comm.all_gather(wraps, atoll::View(large.view().data, 0, DType::u8), stream);
+  });
+}
+
+void misuse_factors(Rank& self, const Refused& refused) {
+  auto& comm = self.comm;
+  auto& stream = self.stream;
+  Elements data(DType::f32, 8);
+  Elements whole(DType::i32, 8);
+  for (const ReduceOp op : {ReduceOp::min, ReduceOp::max}) {
+    refused("a factor with " + std::string(atoll::name(op)), [&] {
+      (void)comm.all_reduce(data.view(), data.view(), {op, 0.5}, stream);
+    });
+  }
+  refused("a factor of integers", [&] {
+    (void)comm.all_reduce(whole.view(), whole.view(), {ReduceOp::sum, 2.0}, stream);
+  });
+  refused("a factor of integers, reduce", [&] {
+    (void)comm.reduce(whole.view(), whole.view(), {ReduceOp::sum, 2.0}, self.rank(), stream);
+  });
 }
 
 void misuse(Rank& self) {
@@ -59,6 +198,10 @@ void misuse(Rank& self) {
         {atoll::Communicator::SendRecv::Kind::recv, small.view(), nobody}};
     refused("group with" + whom, [&] { (void)comm.group(operations, stream); });
   }
+  misuse_rooted(self, refused);
+  misuse_uneven(self, refused);
+  misuse_memory(self, refused);
+  misuse_factors(self, refused);
 }
 
 void expect_unharmed(Rank& self, const std::string& after) {

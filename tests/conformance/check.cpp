@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstdio>
 #include <cstring>
+#include <stdexcept>
 
 namespace conformance {
 namespace {
@@ -53,13 +54,31 @@ void Report::expect(bool held, const std::string& what) {
   }
 }
 
-Elements::Elements(DType dtype, std::uint64_t count)
-    : dtype_(dtype),
-      count_(count),
-      bytes_(count * atoll::size_of(dtype) + 2 * guard_bytes, guard_value) {}
+std::byte* Arena::take(std::size_t bytes, std::size_t alignment) {
+  const auto place = [&] {
+    const std::size_t multiple = (used_ + alignment - 1) / alignment;
+    return (multiple | 1u) * alignment;
+  };
+  if (place() + bytes > memory_.size()) used_ = 0;
+  const std::size_t first = place();
+  if (first + bytes > memory_.size()) throw std::length_error("the arena is too small");
+  used_ = first + bytes;
+  return memory_.data() + first;
+}
 
-std::byte* Elements::data() { return bytes_.data() + guard_bytes; }
-const std::byte* Elements::data() const { return bytes_.data() + guard_bytes; }
+Elements::Elements(DType dtype, std::uint64_t count, Arena* arena) : dtype_(dtype), count_(count) {
+  if (arena) {
+    piece_ = arena->take(bytes(), atoll::size_of(dtype));
+  } else {
+    own_.resize(bytes());
+  }
+  std::fill_n(data() - guard_bytes, bytes(), guard_value);
+}
+
+std::byte* Elements::data() { return (piece_ ? piece_ : own_.data()) + guard_bytes; }
+const std::byte* Elements::data() const { return (piece_ ? piece_ : own_.data()) + guard_bytes; }
+
+std::size_t Elements::bytes() const { return count_ * atoll::size_of(dtype_) + 2 * guard_bytes; }
 
 double Elements::get(std::uint64_t i) const {
   const std::byte* at = data() + i * atoll::size_of(dtype_);
@@ -110,8 +129,9 @@ void Elements::set(std::uint64_t i, double value) {
 
 bool Elements::guards_intact() const {
   const auto intact = [](std::byte value) { return value == guard_value; };
-  return std::all_of(bytes_.begin(), bytes_.begin() + guard_bytes, intact) &&
-         std::all_of(bytes_.end() - guard_bytes, bytes_.end(), intact);
+  const std::span all(data() - guard_bytes, bytes());
+  return std::ranges::all_of(all.first(guard_bytes), intact) &&
+         std::ranges::all_of(all.last(guard_bytes), intact);
 }
 
 std::string Elements::describe(std::uint64_t i, double expected) const {
@@ -123,6 +143,20 @@ double contribution(DType dtype, ReduceOp op, int rank, std::uint64_t i) {
   if (dtype == DType::u8) return static_cast<double>(value % (op == ReduceOp::avg ? 50 : 201));
   return static_cast<double>(value % 511) - 255;  // eight binary digits: exact in bf16
 }
+
+namespace {
+
+// The sum of `ranks` contributions, or its average.
+double finished(DType dtype, ReduceOp op, int ranks, double result) {
+  if (op == ReduceOp::avg) {
+    if (is_integer(dtype)) return std::trunc(result / ranks);
+    if (dtype == DType::f64) return result / ranks;
+    result = static_cast<double>(static_cast<float>(result) / static_cast<float>(ranks));
+  }
+  return rounded(dtype, result);
+}
+
+}  // namespace
 
 double reduced(DType dtype, ReduceOp op, int ranks, std::uint64_t i) {
   double result = contribution(dtype, op, 0, i);
@@ -141,12 +175,15 @@ double reduced(DType dtype, ReduceOp op, int ranks, std::uint64_t i) {
         break;
     }
   }
-  if (op == ReduceOp::avg) {
-    if (is_integer(dtype)) return std::trunc(result / ranks);
-    if (dtype == DType::f64) return result / ranks;
-    result = static_cast<double>(static_cast<float>(result) / static_cast<float>(ranks));
+  return finished(dtype, op, ranks, result);
+}
+
+double reduced(DType dtype, ReduceOp op, std::span<const double> factors, std::uint64_t i) {
+  double result = 0;
+  for (std::size_t rank = 0; rank < factors.size(); ++rank) {
+    result += factors[rank] * contribution(dtype, op, static_cast<int>(rank), i);
   }
-  return rounded(dtype, result);
+  return finished(dtype, op, static_cast<int>(factors.size()), result);
 }
 
 double token(DType dtype, int rank, std::uint64_t i) {

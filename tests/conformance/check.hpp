@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -36,11 +37,25 @@ class Report {
   std::uint64_t failures_ = 0;
 };
 
+// Memory that buffers of the suite are cut from, one after the other, each beginning at another
+// alignment; starts again at its end, so only the last few pieces are good at a time.
+class Arena {
+ public:
+  explicit Arena(std::span<std::byte> memory) : memory_(memory) {}
+  // `bytes` at a multiple of `alignment`, odd if it can be.
+  std::byte* take(std::size_t bytes, std::size_t alignment);
+
+ private:
+  std::span<std::byte> memory_;
+  std::size_t used_ = 0;
+};
+
 // `count` elements between two guards that nobody may write to. Values go in and out as double,
 // which holds everything the suite uses exactly.
 class Elements {
  public:
-  Elements(DType dtype, std::uint64_t count);
+  // In memory of its own, or in a piece of the arena, if there is one.
+  Elements(DType dtype, std::uint64_t count, Arena* arena = nullptr);
   DType dtype() const { return dtype_; }
   std::uint64_t count() const { return count_; }
   atoll::View view() { return {data(), count_, dtype_}; }
@@ -67,11 +82,13 @@ class Elements {
  private:
   std::byte* data();
   const std::byte* data() const;
+  std::size_t bytes() const;  // with the guards
   std::string describe(std::uint64_t i, double expected) const;
 
   DType dtype_;
   std::uint64_t count_;
-  std::vector<std::byte> bytes_;
+  std::vector<std::byte> own_;
+  std::byte* piece_ = nullptr;  // of the arena
 };
 
 // What `rank` contributes at index i: small integers, so that sums are exact in every type but the
@@ -80,6 +97,8 @@ class Elements {
 double contribution(DType dtype, ReduceOp op, int rank, std::uint64_t i);
 // What a reduction over `ranks` ranks must give at index i.
 double reduced(DType dtype, ReduceOp op, int ranks, std::uint64_t i);
+// The same of sum and avg with factors by rank, which must leave the sums exact.
+double reduced(DType dtype, ReduceOp op, std::span<const double> factors, std::uint64_t i);
 // Any element of the type, for operations that only move it.
 double token(DType dtype, int rank, std::uint64_t i);
 
@@ -89,6 +108,10 @@ double rounded(DType dtype, double value);
 // 0, 1, n - 1, n, n + 1 and some primes: where an algorithm that cuts counts by n goes wrong.
 std::vector<std::uint64_t> counts_around(int n);
 inline constexpr std::uint64_t large_count = (1u << 20) + 7;
+// A little more than 1 MiB.
+constexpr std::uint64_t mebibyte_of(DType dtype) { return (1u << 20) / atoll::size_of(dtype) + 5; }
+
+constexpr std::uint64_t unsigned_of(int value) { return static_cast<std::uint64_t>(value); }
 
 // "all_reduce sum bf16 x 7 in place", for messages.
 enum class Place {

@@ -4,13 +4,11 @@
 namespace conformance {
 namespace {
 
-std::uint64_t unsigned_of(int value) { return static_cast<std::uint64_t>(value); }
-
 void all_gather(Rank& self, DType dtype, std::uint64_t count, Place place) {
   const auto own = [&](std::uint64_t i) { return token(dtype, self.rank(), i); };
   const std::uint64_t first = unsigned_of(self.rank()) * count;
-  Elements src(dtype, count);
-  Elements dst(dtype, count * unsigned_of(self.size()));
+  Elements src(dtype, count, self.source);
+  Elements dst(dtype, count * unsigned_of(self.size()), self.target);
   src.fill(own);
   for (std::uint64_t i = 0; place == Place::in && i < count; ++i) dst.set(first + i, own(i));
   const atoll::ConstView from = place == Place::in ? dst.view().part(first, count) : src.view();
@@ -23,7 +21,7 @@ void all_gather(Rank& self, DType dtype, std::uint64_t count, Place place) {
 }
 
 void broadcast(Rank& self, DType dtype, std::uint64_t count, int root) {
-  Elements data(dtype, count);
+  Elements data(dtype, count, self.target);
   data.fill([&](std::uint64_t i) { return token(dtype, self.rank(), i); });
   self.comm.broadcast(data.view(), root, self.stream).synchronize();
   const std::string wrong = data.difference([&](std::uint64_t i) { return token(dtype, root, i); });
@@ -33,8 +31,8 @@ void broadcast(Rank& self, DType dtype, std::uint64_t count, int root) {
 
 void all_to_all(Rank& self, DType dtype, std::uint64_t count) {
   const auto own = [&](std::uint64_t i) { return token(dtype, self.rank(), i); };
-  Elements src(dtype, count * unsigned_of(self.size()));
-  Elements dst(dtype, src.count());
+  Elements src(dtype, count * unsigned_of(self.size()), self.source);
+  Elements dst(dtype, src.count(), self.target);
   src.fill(own);
   self.comm.all_to_all(src.view(), dst.view(), self.stream).synchronize();
   const std::string wrong = dst.difference([&](std::uint64_t i) {
@@ -47,6 +45,13 @@ void all_to_all(Rank& self, DType dtype, std::uint64_t count) {
 
 }  // namespace
 
+void move(Rank& self, DType dtype, std::uint64_t count) {
+  all_gather(self, dtype, count, Place::out);
+  all_gather(self, dtype, count, Place::in);
+  all_to_all(self, dtype, count);
+  for (const int root : {0, self.size() - 1}) broadcast(self, dtype, count, root);
+}
+
 void check_all_gather(Rank& self) {
   for (const DType dtype : all_dtypes) {
     for (const std::uint64_t count : counts_around(self.size())) {
@@ -56,6 +61,10 @@ void check_all_gather(Rank& self) {
   }
   all_gather(self, DType::bf16, large_count, Place::out);
   all_gather(self, DType::f32, large_count, Place::in);
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    all_gather(self, dtype, mebibyte_of(dtype), Place::out);
+    all_gather(self, dtype, mebibyte_of(dtype), Place::in);
+  }
 }
 
 void check_broadcast(Rank& self) {
@@ -65,6 +74,7 @@ void check_broadcast(Rank& self) {
     }
   }
   broadcast(self, DType::f32, large_count, self.size() - 1);
+  broadcast(self, DType::bf16, mebibyte_of(DType::bf16), 0);
 }
 
 void check_all_to_all(Rank& self) {

@@ -6,14 +6,12 @@
 namespace conformance {
 namespace {
 
-std::uint64_t unsigned_of(int value) { return static_cast<std::uint64_t>(value); }
-
 void reduce_scatter(Rank& self, DType dtype, ReduceOp op, std::uint64_t count, Place place) {
   const auto own = [&](std::uint64_t i) { return contribution(dtype, op, self.rank(), i); };
   const std::uint64_t first = unsigned_of(self.rank()) * count;
   const auto expected = [&](std::uint64_t i) { return reduced(dtype, op, self.size(), first + i); };
-  Elements src(dtype, count * unsigned_of(self.size()));
-  Elements dst(dtype, count);
+  Elements src(dtype, count * unsigned_of(self.size()), self.source);
+  Elements dst(dtype, count, self.target);
   src.fill(own);
   const atoll::View to = place == Place::in ? src.view().part(first, count) : dst.view();
   self.comm.reduce_scatter(src.view(), to, op, self.stream).synchronize();
@@ -30,8 +28,8 @@ void reduce_scatter(Rank& self, DType dtype, ReduceOp op, std::uint64_t count, P
 
 void all_reduce(Rank& self, DType dtype, ReduceOp op, std::uint64_t count, Place place) {
   const auto own = [&](std::uint64_t i) { return contribution(dtype, op, self.rank(), i); };
-  Elements src(dtype, count);
-  Elements dst(dtype, count);
+  Elements src(dtype, count, self.source);
+  Elements dst(dtype, count, self.target);
   src.fill(own);
   dst.fill(own);
   const atoll::ConstView from = place == Place::in ? dst.view() : src.view();
@@ -102,14 +100,38 @@ void ordered(Rank& self, DType dtype, std::uint64_t count) {
   const std::string scattered = dst.difference([&](std::uint64_t i) { return sum(first + i); });
   self.report.expect(scattered.empty(),
                      "order of sums: " + label("reduce_scatter", dtype, count) + ": " + scattered);
+
+  const std::vector<std::uint64_t> counts(unsigned_of(self.size()), count);
+  dst.fill([](std::uint64_t) { return 0; });
+  self.comm.reduce_scatter_v(src.view(), dst.view(), counts, ReduceOp::sum, self.stream)
+      .synchronize();
+  const std::string apart = dst.difference([&](std::uint64_t i) { return sum(first + i); });
+  self.report.expect(apart.empty(),
+                     "order of sums: " + label("reduce_scatter_v", dtype, count) + ": " + apart);
+
+  Elements rooted(dtype, count);
+  src.fill(own);
+  self.comm.reduce(src.view().part(0, count), rooted.view(), ReduceOp::sum, 0, self.stream)
+      .synchronize();
+  const std::string reduced = self.rank() == 0 ? rooted.difference(sum) : std::string();
+  self.report.expect(reduced.empty(),
+                     "order of sums: " + label("reduce", dtype, count) + ": " + reduced);
 }
 
-// `host` orders all of its sums; on a backend that cannot, core does so for the 16-bit types.
+// `host` orders all of its sums; on a backend that cannot, core does so for the 16-bit types, and
+// when it is told to.
 bool promises_order(const Rank& self, DType dtype) {
-  return self.backend() == "host" || is_16_bit(dtype);
+  return self.backend() == "host" || is_16_bit(dtype) || self.world.config().deterministic != 0;
 }
 
 }  // namespace
+
+void reduce(Rank& self, DType dtype, ReduceOp op, std::uint64_t count) {
+  for (const Place place : {Place::out, Place::in}) {
+    reduce_scatter(self, dtype, op, count, place);
+    all_reduce(self, dtype, op, count, place);
+  }
+}
 
 void check_reduce_scatter(Rank& self) {
   for (const DType dtype : all_dtypes) {
@@ -123,6 +145,11 @@ void check_reduce_scatter(Rank& self) {
   const std::uint64_t share = large_count / unsigned_of(self.size());
   reduce_scatter(self, DType::f32, ReduceOp::sum, share, Place::out);
   reduce_scatter(self, DType::bf16, ReduceOp::sum, share, Place::in);
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    const std::uint64_t each = mebibyte_of(dtype) / unsigned_of(self.size());
+    reduce_scatter(self, dtype, ReduceOp::sum, each, Place::in);
+    reduce_scatter(self, dtype, ReduceOp::max, each, Place::out);
+  }
 }
 
 void check_all_reduce(Rank& self) {
@@ -136,6 +163,10 @@ void check_all_reduce(Rank& self) {
   }
   all_reduce(self, DType::f32, ReduceOp::sum, large_count, Place::in);
   all_reduce(self, DType::bf16, ReduceOp::avg, large_count, Place::out);
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    all_reduce(self, dtype, ReduceOp::sum, mebibyte_of(dtype), Place::out);
+    all_reduce(self, dtype, ReduceOp::min, mebibyte_of(dtype), Place::in);
+  }
 }
 
 void check_order_of_summation(Rank& self) {

@@ -1,0 +1,179 @@
+// Memory of atoll::allocate: all operations give in it what they give in any memory, wherever in it
+// src and dst are, and whichever ranks have it.
+#include <algorithm>
+#include <cstdlib>
+#include <deque>
+
+#include "checks.hpp"
+
+namespace conformance {
+namespace {
+
+using atoll::Buffer;
+
+constexpr std::size_t page = 4096;
+
+std::span<std::byte> bytes_of(const Buffer& buffer) {
+  return {static_cast<std::byte*>(buffer.data()), buffer.bytes()};
+}
+
+Buffer allocate(Rank& self, std::size_t bytes) {
+  return atoll::allocate(self.comm.device(), bytes, {self.comm});
+}
+
+// For operations over `ranks` ranks of up to about 1 MiB a rank, src and dst.
+std::size_t arena_bytes(int ranks) { return (unsigned_of(ranks) + 1) * (9u << 18) + (1u << 16); }
+
+void exercise_small(Rank& self) {
+  for (const DType dtype : {DType::f32, DType::bf16, DType::u8}) {
+    for (const std::uint64_t count :
+         {std::uint64_t{0}, std::uint64_t{1}, unsigned_of(self.size()), std::uint64_t{1009}}) {
+      move(self, dtype, count);
+      move_rooted(self, dtype, count, self.size() - 1);
+      for (const auto& counts : uneven_counts(self.size(), count)) move_uneven(self, dtype, counts);
+      reduce(self, dtype, ReduceOp::sum, count);
+      reduce_rooted(self, dtype, ReduceOp::max, count, 0);
+      for (const auto& counts : uneven_counts(self.size(), count)) {
+        reduce_uneven(self, dtype, ReduceOp::avg, counts);
+      }
+    }
+  }
+}
+
+void exercise_large(Rank& self, DType dtype) {
+  const std::uint64_t count = mebibyte_of(dtype);
+  const std::uint64_t share = count / unsigned_of(self.size());
+  move(self, dtype, share);
+  reduce(self, dtype, ReduceOp::sum, share);
+  move_rooted(self, dtype, share, 0);
+  reduce_rooted(self, dtype, ReduceOp::sum, count, self.size() - 1);
+  const auto counts = uneven_counts(self.size(), share / 2)[1];
+  move_uneven(self, dtype, counts);
+  reduce_uneven(self, dtype, ReduceOp::sum, counts);
+}
+
+// A rank whose operations take src and dst from these, if any.
+Rank placed(const Rank& self, Arena* source, Arena* target) {
+  return {self.world, self.comm, self.stream, self.report, source, target};
+}
+
+void fresh(Rank& self, const Buffer& buffer, std::size_t bytes) {
+  self.report.expect(buffer.bytes() >= bytes, "allocate: size");
+  self.report.expect(reinterpret_cast<std::uintptr_t>(buffer.data()) % page == 0,
+                     "allocate: alignment");
+  const auto all = bytes_of(buffer);
+  self.report.expect(std::ranges::all_of(all, [](std::byte b) { return b == std::byte{0}; }),
+                     "allocate: not filled with zeros");
+}
+
+// Every rank's number at a place of the buffer that differs by rank.
+void use(Rank& self, const Buffer& buffer) {
+  const std::uint64_t count = buffer.bytes() / sizeof(float) / 2 - 8;
+  const std::uint64_t first = unsigned_of(self.rank() % 7);
+  const atoll::View data = buffer.view(DType::f32).part(first, count);
+  std::fill_n(data.as<float>(), count, static_cast<float>(self.rank() + 1));
+  self.comm.all_reduce(data, data, ReduceOp::sum, self.stream).synchronize();
+  const auto sum = static_cast<float>(self.size() * (self.size() + 1) / 2);
+  const float* values = data.as<float>();
+  self.report.expect(std::all_of(values, values + count, [&](float v) { return v == sum; }),
+                     "all_reduce in memory that was allocated again");
+}
+
+}  // namespace
+
+void check_registered_memory(Rank& self) {
+  const Buffer one = allocate(self, arena_bytes(self.size()));
+  const Buffer two = allocate(self, arena_bytes(self.size()));
+  fresh(self, one, arena_bytes(self.size()));
+  Arena first(bytes_of(one)), second(bytes_of(two));
+  Rank same = placed(self, &first, &first);
+  Rank apart = placed(self, &first, &second);
+  for (Rank* rank : {&same, &apart}) {
+    exercise_small(*rank);
+    exercise_large(*rank, DType::f32);
+    exercise_large(*rank, DType::bf16);
+  }
+}
+
+void check_mixed_memory(Rank& self) {
+  const Buffer one = allocate(self, arena_bytes(self.size()));
+  Arena arena(bytes_of(one));
+  const int last = self.size() - 1;
+  // Ranks with plain memory: none, but only src or only dst is registered; the first; all but the
+  // last.
+  Rank mixtures[] = {
+      placed(self, &arena, nullptr), placed(self, nullptr, &arena),
+      self.rank() == 0 ? self : placed(self, &arena, &arena),
+      self.rank() == last ? placed(self, &arena, &arena) : self,
+      self.rank() % 2 == 0 ? placed(self, &arena, nullptr) : placed(self, nullptr, &arena)};
+  for (Rank& mixture : mixtures) {
+    exercise_small(mixture);
+    exercise_large(mixture, DType::f32);
+  }
+}
+
+void check_allocation(Rank& self) {
+  self.report.expect(allocate(self, 0).data() == nullptr, "allocate: 0 bytes");
+  // Several at a time, freed in an order of each rank's own, and new ones in their place.
+  std::deque<Buffer> alive;
+  for (std::size_t round = 0; round < 40; ++round) {
+    const std::size_t bytes = 1000 + round % 5 * 70001;
+    alive.push_back(allocate(self, bytes));
+    fresh(self, alive.back(), bytes);
+    use(self, alive.back());
+    if (alive.size() < 4) continue;
+    const bool oldest = (round + unsigned_of(self.rank())) % 2 == 0;
+    if (round % 8 < 4 || oldest) {
+      alive.pop_front();
+    } else {
+      alive.pop_back();
+    }
+  }
+  // For two communicators at once, one of which ends before the memory does.
+  Buffer shared;
+  {
+    auto other = self.comm.split(0, 0);
+    shared = atoll::allocate(self.comm.device(), 300000, {self.comm, *other});
+    use(self, shared);
+    Rank member{self.world, *other, self.stream, self.report};
+    use(member, shared);
+  }
+  use(self, shared);
+  // And one that outlives its only communicator.
+  Buffer orphan;
+  {
+    auto other = self.comm.split(0, 0);
+    orphan = atoll::allocate(self.comm.device(), 300000, {*other});
+    Rank member{self.world, *other, self.stream, self.report};
+    use(member, orphan);
+  }
+  use(self, orphan);
+}
+
+void check_large_counts(Rank& self) {
+  self.report.expect(true, "");
+  if (std::getenv("ATOLL_TEST_LARGE") == nullptr) return;
+  const std::uint64_t ranks = unsigned_of(self.size());
+  const std::uint64_t count = (std::uint64_t{1} << 31) / ranks + 13;
+  const std::uint64_t first = count * unsigned_of(self.rank());
+  const auto value = [&](std::uint64_t i) { return static_cast<std::uint8_t>(i / 977 * 31 + 7); };
+  std::vector<std::uint8_t> data(count * ranks);
+  const std::vector<std::uint64_t> counts(ranks, count);
+  for (const bool uneven : {false, true}) {
+    std::ranges::fill(data, std::uint8_t{0});
+    for (std::uint64_t i = first; i < first + count; ++i) data[i] = value(i);
+    const atoll::View whole(data);
+    const atoll::View mine = whole.part(first, count);
+    if (uneven) {
+      self.comm.all_gather_v(mine, whole, counts, self.stream).synchronize();
+    } else {
+      self.comm.all_gather(mine, whole, self.stream).synchronize();
+    }
+    std::uint64_t wrong = 0;
+    for (std::uint64_t i = 0; i < data.size(); i += 101) wrong += data[i] != value(i);
+    self.report.expect(wrong == 0 && data.back() == value(data.size() - 1),
+                       "all_gather of more than 2^31 elements");
+  }
+}
+
+}  // namespace conformance

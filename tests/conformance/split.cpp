@@ -1,0 +1,92 @@
+// Communicators out of communicators.
+#include "atoll/error.hpp"
+#include "checks.hpp"
+
+namespace conformance {
+namespace {
+
+// What a group must be able to do, whoever is in it.
+void exercise(Rank& self, atoll::Communicator& comm) {
+  Rank member{self.world, comm, self.stream, self.report};
+  move(member, DType::bf16, 31);
+  reduce(member, DType::f32, ReduceOp::sum, 127);
+  move_rooted(member, DType::i32, 7, member.size() - 1);
+  reduce_uneven(member, DType::f32, ReduceOp::avg, uneven_counts(member.size(), 5)[2]);
+  comm.barrier(self.stream).synchronize();
+}
+
+// The ranks that a group should consist of, in order.
+void expect_members(Rank& self, atoll::Communicator& comm, const std::vector<std::int32_t>& ranks,
+                    const std::string& what) {
+  self.report.expect(comm.size() == static_cast<int>(ranks.size()), what + ": size");
+  self.report.expect(comm.backend() == self.backend(), what + ": another backend");
+  const std::vector<std::int32_t> mine = {self.rank()};
+  std::vector<std::int32_t> members(unsigned_of(comm.size()));
+  comm.all_gather(mine, members, self.stream).synchronize();
+  self.report.expect(members == ranks, what + ": other members, or in another order");
+  self.report.expect(ranks[unsigned_of(comm.rank())] == self.rank(), what + ": rank");
+}
+
+void even_and_odd(Rank& self) {
+  const int color = self.rank() % 2;
+  auto part = self.comm.split(color);
+  self.report.expect(part.has_value(), "split by parity gave nothing");
+  std::vector<std::int32_t> ranks;
+  for (int r = color; r < self.size(); r += 2) ranks.push_back(r);
+  expect_members(self, *part, ranks, "split by parity");
+  self.report.expect(part->name() == std::string(self.comm.name()) + "." + std::to_string(color),
+                     "the name of a part is " + std::string(part->name()));
+  exercise(self, *part);
+  // A part has parts, and its own ranks count in it.
+  auto again = part->split(0, -part->rank(), "reversed");
+  self.report.expect(again.has_value() && again->name() == "reversed", "the name that was given");
+  expect_members(self, *again, {ranks.rbegin(), ranks.rend()}, "a part in reverse");
+  exercise(self, *again);
+}
+
+// One rank has the color, or every rank but one; the others take part and get nothing.
+void with_and_without(Rank& self) {
+  const int chosen = self.size() / 2;
+  auto alone = self.comm.split(self.rank() == chosen ? std::optional(5) : std::nullopt);
+  self.report.expect(alone.has_value() == (self.rank() == chosen), "split of one rank");
+  if (alone) {
+    expect_members(self, *alone, {chosen}, "split of one rank");
+    exercise(self, *alone);
+  }
+  auto rest = self.comm.split(self.rank() == chosen ? std::nullopt : std::optional(-1));
+  self.report.expect(rest.has_value() == (self.rank() != chosen), "split of the rest");
+  std::vector<std::int32_t> others;
+  for (int r = 0; r < self.size(); ++r) {
+    if (r != chosen) others.push_back(r);
+  }
+  if (rest) expect_members(self, *rest, others, "split of the rest");
+  const auto none = self.comm.split(std::nullopt);
+  self.report.expect(!none.has_value(), "split without colors");
+}
+
+// Equal keys keep the order of ranks.
+void by_key(Rank& self) {
+  auto sorted = self.comm.split(7, self.rank() % 2 == 0 ? 1 : 0);
+  std::vector<std::int32_t> ranks;
+  for (const int parity : {1, 0}) {
+    for (int r = parity; r < self.size(); r += 2) ranks.push_back(r);
+  }
+  expect_members(self, *sorted, ranks, "split by key");
+}
+
+}  // namespace
+
+void check_split(Rank& self) {
+  even_and_odd(self);
+  with_and_without(self);
+  by_key(self);
+  for (int round = 0; round < 5; ++round) {
+    auto whole = self.comm.split(round, 0);
+    Rank member{self.world, *whole, self.stream, self.report};
+    reduce(member, DType::f32, ReduceOp::sum, 100);
+  }
+  // The old communicator is as good as before.
+  reduce(self, DType::f32, ReduceOp::max, 100);
+}
+
+}  // namespace conformance

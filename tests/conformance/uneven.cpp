@@ -1,0 +1,122 @@
+// all_gather_v and reduce_scatter_v: every rank has a count of its own, some have none.
+#include <numeric>
+
+#include "checks.hpp"
+
+namespace conformance {
+namespace {
+
+using Counts = std::span<const std::uint64_t>;
+
+std::uint64_t sum_of(Counts counts) {
+  return std::accumulate(counts.begin(), counts.end(), std::uint64_t{0});
+}
+
+std::string named(std::string_view operation, DType dtype, Counts counts, Place place) {
+  std::string text(operation);
+  text += " " + std::string(atoll::name(dtype)) + " x";
+  for (const std::uint64_t count : counts) text += " " + std::to_string(count);
+  return text + std::string(name(place)) + ": ";
+}
+
+void all_gather_v(Rank& self, DType dtype, Counts counts, Place place) {
+  const auto own = [&](std::uint64_t i) { return token(dtype, self.rank(), i); };
+  const std::uint64_t count = counts[unsigned_of(self.rank())];
+  const std::uint64_t first = sum_of(counts.first(unsigned_of(self.rank())));
+  Elements src(dtype, count, self.source);
+  Elements dst(dtype, sum_of(counts), self.target);
+  src.fill(own);
+  dst.fill([](std::uint64_t) { return 3; });
+  for (std::uint64_t i = 0; place == Place::in && i < count; ++i) dst.set(first + i, own(i));
+  const atoll::ConstView from = place == Place::in ? dst.view().part(first, count) : src.view();
+  self.comm.all_gather_v(from, dst.view(), counts, self.stream).synchronize();
+  std::size_t rank = 0;
+  std::uint64_t begin = 0;
+  const std::string wrong = dst.difference([&](std::uint64_t i) {
+    while (i >= begin + counts[rank]) begin += counts[rank++];
+    return token(dtype, static_cast<int>(rank), i - begin);
+  });
+  const std::string what = named("all_gather_v", dtype, counts, place);
+  self.report.expect(wrong.empty(), what + wrong);
+  self.report.expect(src.difference(own).empty(), what + "src changed");
+}
+
+void reduce_scatter_v(Rank& self, DType dtype, ReduceOp op, Counts counts, Place place) {
+  const auto own = [&](std::uint64_t i) { return contribution(dtype, op, self.rank(), i); };
+  const std::uint64_t count = counts[unsigned_of(self.rank())];
+  const std::uint64_t first = sum_of(counts.first(unsigned_of(self.rank())));
+  const auto expected = [&](std::uint64_t i) { return reduced(dtype, op, self.size(), first + i); };
+  Elements src(dtype, sum_of(counts), self.source);
+  Elements dst(dtype, count, self.target);
+  src.fill(own);
+  const atoll::View to = place == Place::in ? src.view().part(first, count) : dst.view();
+  self.comm.reduce_scatter_v(src.view(), to, counts, op, self.stream).synchronize();
+  for (std::uint64_t i = 0; place == Place::in && i < count; ++i) dst.set(i, src.get(first + i));
+  const std::string what =
+      named("reduce_scatter_v", dtype, counts, place) + std::string(atoll::name(op)) + ": ";
+  const std::string wrong = dst.difference(expected);
+  self.report.expect(wrong.empty(), what + wrong);
+  const std::string others = src.difference([&](std::uint64_t i) {
+    const bool result = place == Place::in && i >= first && i < first + count;
+    return result ? expected(i - first) : own(i);
+  });
+  self.report.expect(others.empty(), what + "src: " + others);
+}
+
+}  // namespace
+
+std::vector<std::vector<std::uint64_t>> uneven_counts(int ranks, std::uint64_t count) {
+  std::vector<std::vector<std::uint64_t>> ways(5, std::vector<std::uint64_t>(unsigned_of(ranks)));
+  for (std::size_t r = 0; r < ways[0].size(); ++r) {
+    ways[0][r] = count;
+    ways[1][r] = count + 3 * r;
+    ways[2][r] = r % 2 == 0 ? 0 : 2 * count + r;
+  }
+  ways[3].front() = count + 1;  // all of it on the first rank, or on the last
+  ways[4].back() = 3 * count;
+  return ways;
+}
+
+void move_uneven(Rank& self, DType dtype, Counts counts) {
+  all_gather_v(self, dtype, counts, Place::out);
+  all_gather_v(self, dtype, counts, Place::in);
+}
+
+void reduce_uneven(Rank& self, DType dtype, ReduceOp op, Counts counts) {
+  reduce_scatter_v(self, dtype, op, counts, Place::out);
+  reduce_scatter_v(self, dtype, op, counts, Place::in);
+}
+
+void check_all_gather_v(Rank& self) {
+  for (const DType dtype : all_dtypes) {
+    for (const std::uint64_t count : {0, 1, 7, 127}) {
+      for (const auto& counts : uneven_counts(self.size(), count)) move_uneven(self, dtype, counts);
+    }
+  }
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    const std::uint64_t share = mebibyte_of(dtype) / unsigned_of(self.size());
+    for (const auto& counts : uneven_counts(self.size(), share)) {
+      all_gather_v(self, dtype, counts, Place::out);
+    }
+  }
+}
+
+void check_reduce_scatter_v(Rank& self) {
+  for (const DType dtype : all_dtypes) {
+    for (const ReduceOp op : all_ops) {
+      for (const std::uint64_t count : {0, 1, 31}) {
+        for (const auto& counts : uneven_counts(self.size(), count)) {
+          reduce_uneven(self, dtype, op, counts);
+        }
+      }
+    }
+  }
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    const std::uint64_t share = mebibyte_of(dtype) / unsigned_of(self.size());
+    for (const auto& counts : uneven_counts(self.size(), share)) {
+      reduce_scatter_v(self, dtype, ReduceOp::sum, counts, Place::in);
+    }
+  }
+}
+
+}  // namespace conformance
