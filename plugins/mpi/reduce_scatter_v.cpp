@@ -25,8 +25,7 @@ Round lay_out(Comm& comm, std::size_t packed, std::size_t result) {
   const auto rounded = [](std::size_t bytes) { return (bytes + line - 1) / line * line; };
   const std::size_t counts_bytes = rounded(static_cast<std::size_t>(comm.size()) * sizeof(int));
   std::byte* all = comm.scratch(counts_bytes + rounded(packed) + result + line);
-  return {reinterpret_cast<int*>(all), all + counts_bytes,
-          all + counts_bytes + rounded(packed)};
+  return {reinterpret_cast<int*>(all), all + counts_bytes, all + counts_bytes + rounded(packed)};
 }
 
 // The elements [first, first + piece) of every block, one after the other.

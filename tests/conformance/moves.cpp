@@ -59,8 +59,9 @@ void check_all_gather(Rank& self) {
       all_gather(self, dtype, count, Place::in);
     }
   }
-  all_gather(self, DType::bf16, large_count, Place::out);
-  all_gather(self, DType::f32, large_count, Place::in);
+  const std::uint64_t share = 2 * large_count / unsigned_of(self.size());
+  all_gather(self, DType::bf16, share, Place::out);
+  all_gather(self, DType::f32, share, Place::in);
   for (const DType dtype : {DType::f32, DType::bf16}) {
     all_gather(self, dtype, mebibyte_of(dtype), Place::out);
     all_gather(self, dtype, mebibyte_of(dtype), Place::in);

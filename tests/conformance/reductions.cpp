@@ -82,40 +82,35 @@ double ordered_sum(DType dtype, int ranks, std::uint64_t i) {
   return one.get(0);
 }
 
+// all_reduce over `count` elements, the others over as many in all.
 void ordered(Rank& self, DType dtype, std::uint64_t count) {
   const auto own = [&](std::uint64_t i) { return uneven(dtype, self.rank(), i); };
   const auto sum = [&](std::uint64_t i) { return ordered_sum(dtype, self.size(), i); };
+  const auto expect = [&](std::string_view operation, const std::string& wrong) {
+    self.report.expect(wrong.empty(),
+                       "order of sums: " + label(operation, dtype, count) + ": " + wrong);
+  };
   Elements whole(dtype, count);
+  Elements rooted(dtype, count);
   whole.fill(own);
+  self.comm.reduce(whole.view(), rooted.view(), ReduceOp::sum, 0, self.stream).synchronize();
+  expect("reduce", self.rank() == 0 ? rooted.difference(sum) : std::string());
   self.comm.all_reduce(whole.view(), whole.view(), ReduceOp::sum, self.stream).synchronize();
-  const std::string wrong = whole.difference(sum);
-  self.report.expect(wrong.empty(),
-                     "order of sums: " + label("all_reduce", dtype, count) + ": " + wrong);
+  expect("all_reduce", whole.difference(sum));
 
-  const std::uint64_t first = unsigned_of(self.rank()) * count;
-  Elements src(dtype, count * unsigned_of(self.size()));
-  Elements dst(dtype, count);
+  const std::uint64_t share = count / unsigned_of(self.size()) + 1;
+  const std::uint64_t first = unsigned_of(self.rank()) * share;
+  const auto mine = [&](std::uint64_t i) { return sum(first + i); };
+  const std::vector<std::uint64_t> counts(unsigned_of(self.size()), share);
+  Elements src(dtype, share * unsigned_of(self.size()));
+  Elements dst(dtype, share);
+  Elements apart(dtype, share);
   src.fill(own);
   self.comm.reduce_scatter(src.view(), dst.view(), ReduceOp::sum, self.stream).synchronize();
-  const std::string scattered = dst.difference([&](std::uint64_t i) { return sum(first + i); });
-  self.report.expect(scattered.empty(),
-                     "order of sums: " + label("reduce_scatter", dtype, count) + ": " + scattered);
-
-  const std::vector<std::uint64_t> counts(unsigned_of(self.size()), count);
-  dst.fill([](std::uint64_t) { return 0; });
-  self.comm.reduce_scatter_v(src.view(), dst.view(), counts, ReduceOp::sum, self.stream)
+  expect("reduce_scatter", dst.difference(mine));
+  self.comm.reduce_scatter_v(src.view(), apart.view(), counts, ReduceOp::sum, self.stream)
       .synchronize();
-  const std::string apart = dst.difference([&](std::uint64_t i) { return sum(first + i); });
-  self.report.expect(apart.empty(),
-                     "order of sums: " + label("reduce_scatter_v", dtype, count) + ": " + apart);
-
-  Elements rooted(dtype, count);
-  src.fill(own);
-  self.comm.reduce(src.view().part(0, count), rooted.view(), ReduceOp::sum, 0, self.stream)
-      .synchronize();
-  const std::string reduced = self.rank() == 0 ? rooted.difference(sum) : std::string();
-  self.report.expect(reduced.empty(),
-                     "order of sums: " + label("reduce", dtype, count) + ": " + reduced);
+  expect("reduce_scatter_v", apart.difference(mine));
 }
 
 // `host` orders all of its sums; on a backend that cannot, core does so for the 16-bit types, and
