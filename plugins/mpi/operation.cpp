@@ -38,20 +38,32 @@ void check_counts(const atoll_operation& operation, int nranks) {
   if (left != 0) refuse(operation, "counts do not reach their sum");
 }
 
-// Of the kinds since 1.1. Of the _v forms one side is empty on ranks whose count is 0.
+// What a rank has to bring. Of the _v forms one side is empty on ranks whose count is 0.
+struct Sides {
+  bool src = true;
+  bool dst = true;
+};
+Sides sides_since_1_1(const atoll_operation& operation, int rank) {
+  const bool is_root = operation.peer == rank;
+  switch (operation.kind) {
+    case ATOLL_REDUCE:
+    case ATOLL_GATHER:
+      return {.dst = is_root};
+    case ATOLL_SCATTER:
+      return {.src = is_root};
+    case ATOLL_ALL_GATHER_V:
+      return {.src = operation.counts[rank] > 0};
+    case ATOLL_REDUCE_SCATTER_V:
+      return {.dst = operation.counts[rank] > 0};
+  }
+  return {};
+}
+
 void check_buffers(const atoll_operation& operation, int rank) {
   if (operation.count == 0) return;
-  const bool is_root = operation.peer == rank;
-  const bool own = !counted(operation.kind) || operation.counts[rank] > 0;
-  const bool reads = operation.kind == ATOLL_SCATTER        ? is_root
-                     : operation.kind == ATOLL_ALL_GATHER_V ? own
-                                                            : true;
-  const bool writes = operation.kind == ATOLL_SCATTER            ? true
-                      : operation.kind == ATOLL_REDUCE_SCATTER_V ? own
-                      : has_root(operation.kind)                 ? is_root
-                                                                 : true;
-  if (reads && operation.src == nullptr) refuse(operation, "src is NULL");
-  if (writes && operation.dst == nullptr) refuse(operation, "dst is NULL");
+  const Sides needed = sides_since_1_1(operation, rank);
+  if (needed.src && operation.src == nullptr) refuse(operation, "src is NULL");
+  if (needed.dst && operation.dst == nullptr) refuse(operation, "dst is NULL");
 }
 
 }  // namespace

@@ -120,7 +120,9 @@ void Communicator::Impl::opened() {
   log::debug("opened communicator {} of {} ranks on backend {}", name, axis.size(), plugin->name);
 }
 
+// A backend that cannot order its sums says so; one of ABI 1.0 has not heard of it.
 atoll_status Communicator::Impl::open_group(atoll_group& group) {
+  orders_sums = group.deterministic == 0 || plugin->table.abi_minor > 0;
   const atoll_status status = plugin->table.open(&services, &group, &comm);
   if (status != ATOLL_UNSUPPORTED || group.deterministic == 0) return status;
   group.deterministic = 0;

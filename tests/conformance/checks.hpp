@@ -68,7 +68,7 @@ void check_split(Rank& self);
 void check_registered_memory(Rank& self);
 void check_mixed_memory(Rank& self);
 void check_allocation(Rank& self);
-// Counts beyond 2^31, when ATOLL_TEST_LARGE is set: takes 2 GiB a rank.
+// Counts beyond 2^31, when ATOLL_TEST_LARGE is set: takes up to 4 GiB a rank.
 void check_large_counts(Rank& self);
 
 // Wrong arguments on one rank throw there, and the others do not notice.

@@ -1,7 +1,6 @@
 // Memory of atoll::allocate: all operations give in it what they give in any memory, wherever in it
 // src and dst are, and whichever ranks have it.
 #include <algorithm>
-#include <cstdlib>
 #include <deque>
 
 #include "checks.hpp"
@@ -145,32 +144,6 @@ void check_allocation(Rank& self) {
     use(member, orphan);
   }
   use(self, orphan);
-}
-
-void check_large_counts(Rank& self) {
-  self.report.expect(true, "");
-  if (std::getenv("ATOLL_TEST_LARGE") == nullptr) return;
-  const std::uint64_t ranks = unsigned_of(self.size());
-  const std::uint64_t count = (std::uint64_t{1} << 31) / ranks + 13;
-  const std::uint64_t first = count * unsigned_of(self.rank());
-  const auto value = [&](std::uint64_t i) { return static_cast<std::uint8_t>(i / 977 * 31 + 7); };
-  std::vector<std::uint8_t> data(count * ranks);
-  const std::vector<std::uint64_t> counts(ranks, count);
-  for (const bool uneven : {false, true}) {
-    std::ranges::fill(data, std::uint8_t{0});
-    for (std::uint64_t i = first; i < first + count; ++i) data[i] = value(i);
-    const atoll::View whole(data);
-    const atoll::View mine = whole.part(first, count);
-    if (uneven) {
-      self.comm.all_gather_v(mine, whole, counts, self.stream).synchronize();
-    } else {
-      self.comm.all_gather(mine, whole, self.stream).synchronize();
-    }
-    std::uint64_t wrong = 0;
-    for (std::uint64_t i = 0; i < data.size(); i += 101) wrong += data[i] != value(i);
-    self.report.expect(wrong == 0 && data.back() == value(data.size() - 1),
-                       "all_gather of more than 2^31 elements");
-  }
 }
 
 }  // namespace conformance
