@@ -56,7 +56,7 @@ struct CommunicatorOptions {
 
 // Every collective is enqueued on the stream given to it and returns at once; all ranks of the axis
 // call the same operations of one communicator in the same order with the same counts, dtypes and
-// ops. Operations of one communicator run in the order of their calls, whatever stream they are on.
+// ops. Where a form in place is documented, each rank is free to use it. Operations of one communicator run in the order of their calls, whatever stream they are on.
 // Counts of 0 are fine.
 //
 // Sums: bf16 and f16 accumulate in f32 and round once, or once per level where a backend sums inside

@@ -9,6 +9,8 @@
 // Factors: f32 and f64 are multiplied before they go out, which is the type that sums them. The
 // 16-bit types would be rounded there, so their factors travel beside them, 8 bytes a rank, and the
 // summing pass applies them; since factors may differ by rank, all ranks take part in that always.
+#include <fmt/core.h>
+
 #include <array>
 
 #include "comm/composed.hpp"
@@ -38,11 +40,20 @@ class Room {
 
 bool is_16_bit(DType dtype) { return dtype == DType::bf16 || dtype == DType::f16; }
 
-// Whether the factors of this reduction travel. The kernels that apply them are the host's.
+// Whether the factors of this reduction travel.
 bool factors_travel(const Call& call) {
   const ReduceOp op = call.request.reduction.op;
   return is_16_bit(call.request.dtype) && (op == ReduceOp::sum || op == ReduceOp::avg) &&
          call.impl.device.kind() == DeviceKind::host;
+}
+
+// What multiplies here are the kernels of the host.
+void require_scalable(const Call& call) {
+  if (call.request.reduction.factor == 1.0 || call.impl.device.kind() == DeviceKind::host) return;
+  throw Error(ErrorCode::unsupported,
+              fmt::format("rank {}: communicator {}: a factor needs a backend that takes this "
+                          "reduction itself on {} memory",
+                          call.impl.world.rank(), call.impl.name, call.impl.device.name()));
 }
 
 std::uint64_t factor_bytes(const Call& call) {
@@ -125,6 +136,7 @@ struct Slices {
   View mine;
 };
 Slices sum_slices(const Call& call) {
+  require_scalable(call);
   const DType dtype = call.request.dtype;
   const std::uint64_t slice = (call.request.count + call.ranks() - 1) / call.ranks();
   const std::uint64_t padded = slice * call.ranks();
@@ -159,6 +171,7 @@ Slices scatter_slices(const Call& call) {
 }  // namespace
 
 void composed_reduce_scatter(const Call& call) {
+  require_scalable(call);
   const Request& request = call.request;
   const std::uint64_t bytes = request.src.bytes();
   const Room room(call.impl, {factor_bytes(call), bytes, scales_here(call) ? bytes : 0});
@@ -171,6 +184,7 @@ void composed_reduce_scatter(const Call& call) {
 }
 
 void composed_reduce_scatter_v(const Call& call) {
+  require_scalable(call);
   const Request& request = call.request;
   const std::uint64_t count = request.dst.count * call.ranks();
   const Room room(call.impl, {factor_bytes(call), count * size_of(request.dtype),

@@ -34,6 +34,19 @@ Wish wish_from(std::string_view text, int rank) {
   return wish;
 }
 
+Wish wish_of(const Communicator::Impl& impl, int rank, std::string_view at) {
+  const auto timeout = impl.world.config().timeout;
+  try {
+    return wish_from(impl.world.get(at, timeout), rank);
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::timeout) throw;
+    throw Error(
+        ErrorCode::timeout,
+        fmt::format("rank {}: split of communicator {}: rank {} did not call it within {} s",
+                    impl.world.rank(), impl.name, rank, timeout.count()));
+  }
+}
+
 }  // namespace
 
 std::optional<Communicator> Communicator::split(std::optional<int> color, int key,
@@ -52,9 +65,7 @@ std::optional<Communicator> Communicator::split(std::optional<int> color, int ke
   std::vector<Member> members;
   // Ranks without a color listen as well: an absent rank is an error of all.
   for (const int rank : impl_->axis.ranks) {
-    const Wish wish = rank == world.rank()
-                          ? Wish{color, key}
-                          : wish_from(world.get(at(rank), world.config().timeout), rank);
+    const Wish wish = rank == world.rank() ? Wish{color, key} : wish_of(*impl_, rank, at(rank));
     if (color && wish.color == color) members.push_back({wish.key, rank});
   }
   if (!color) return std::nullopt;

@@ -118,6 +118,8 @@ enum class Place {
   in,
   out
 };
+// In place on some ranks: none of them knows where the others' data are.
+constexpr Place place_by_rank(int rank) { return rank % 2 == 0 ? Place::in : Place::out; }
 constexpr std::string_view name(Place place) { return place == Place::in ? " in place" : ""; }
 std::string label(std::string_view operation, DType dtype, std::uint64_t count);
 std::string label(std::string_view operation, ReduceOp op, DType dtype, std::uint64_t count,

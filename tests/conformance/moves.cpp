@@ -65,6 +65,8 @@ void check_all_gather(Rank& self) {
   for (const DType dtype : {DType::f32, DType::bf16}) {
     all_gather(self, dtype, mebibyte_of(dtype), Place::out);
     all_gather(self, dtype, mebibyte_of(dtype), Place::in);
+    all_gather(self, dtype, mebibyte_of(dtype), place_by_rank(self.rank()));
+    all_gather(self, dtype, 127, place_by_rank(self.rank()));
   }
 }
 

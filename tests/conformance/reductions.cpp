@@ -144,6 +144,7 @@ void check_reduce_scatter(Rank& self) {
     const std::uint64_t each = mebibyte_of(dtype) / unsigned_of(self.size());
     reduce_scatter(self, dtype, ReduceOp::sum, each, Place::in);
     reduce_scatter(self, dtype, ReduceOp::max, each, Place::out);
+    reduce_scatter(self, dtype, ReduceOp::sum, each, place_by_rank(self.rank()));
   }
 }
 
@@ -161,6 +162,8 @@ void check_all_reduce(Rank& self) {
   for (const DType dtype : {DType::f32, DType::bf16}) {
     all_reduce(self, dtype, ReduceOp::sum, mebibyte_of(dtype), Place::out);
     all_reduce(self, dtype, ReduceOp::min, mebibyte_of(dtype), Place::in);
+    all_reduce(self, dtype, ReduceOp::sum, mebibyte_of(dtype), place_by_rank(self.rank()));
+    all_reduce(self, dtype, ReduceOp::sum, 127, place_by_rank(self.rank()));
   }
 }
 

@@ -97,6 +97,7 @@ void check_all_gather_v(Rank& self) {
     const std::uint64_t share = mebibyte_of(dtype) / unsigned_of(self.size());
     for (const auto& counts : uneven_counts(self.size(), share)) {
       all_gather_v(self, dtype, counts, Place::out);
+      all_gather_v(self, dtype, counts, place_by_rank(self.rank()));
     }
   }
 }
@@ -115,6 +116,7 @@ void check_reduce_scatter_v(Rank& self) {
     const std::uint64_t share = mebibyte_of(dtype) / unsigned_of(self.size());
     for (const auto& counts : uneven_counts(self.size(), share)) {
       reduce_scatter_v(self, dtype, ReduceOp::sum, counts, Place::in);
+      reduce_scatter_v(self, dtype, ReduceOp::sum, counts, place_by_rank(self.rank()));
     }
   }
 }
