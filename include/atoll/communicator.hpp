@@ -56,8 +56,8 @@ struct CommunicatorOptions {
 
 // Every collective is enqueued on the stream given to it and returns at once; all ranks of the axis
 // call the same operations of one communicator in the same order with the same counts, dtypes and
-// ops. Where a form in place is documented, each rank is free to use it. Operations of one communicator run in the order of their calls, whatever stream they are on.
-// Counts of 0 are fine.
+// ops. Operations of one communicator run in the order of their calls, whatever stream they are on.
+// Counts of 0 are fine. Where a form in place is documented, each rank is free to use it or not.
 //
 // Sums: bf16 and f16 accumulate in f32 and round once, or once per level where a backend sums inside
 // each host before it sends. The order is an adjacent-pair tree over the ranks
