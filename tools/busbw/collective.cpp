@@ -1,0 +1,246 @@
+#include "collective.hpp"
+
+#include <algorithm>
+#include <limits>
+#include <numeric>
+
+namespace busbw {
+namespace {
+
+using atoll::DType;
+
+// Parts of ranks are multiples of this.
+constexpr std::uint64_t part_bytes = 16;
+
+std::uint64_t round_down(std::uint64_t elements, DType dtype) {
+  const std::uint64_t grain = part_bytes / size_of(dtype);
+  return elements / grain * grain;
+}
+
+std::uint64_t weight(int rank) { return static_cast<std::uint64_t>(rank % 4 + 1); }
+
+Shape uneven(std::uint64_t elements, DType dtype, int ranks) {
+  Shape shape;
+  std::uint64_t weights = 0;
+  for (int r = 0; r < ranks; ++r) weights += weight(r);
+  for (int r = 0; r < ranks; ++r)
+    shape.counts.push_back(round_down(elements / weights * weight(r), dtype));
+  shape.total = std::accumulate(shape.counts.begin(), shape.counts.end(), std::uint64_t{0});
+  shape.count = shape.total / static_cast<std::uint64_t>(ranks);
+  return shape;
+}
+
+}  // namespace
+
+std::string_view name(Collective collective) noexcept {
+  switch (collective) {
+    case Collective::all_reduce:
+      return "all_reduce";
+    case Collective::all_gather:
+      return "all_gather";
+    case Collective::reduce_scatter:
+      return "reduce_scatter";
+    case Collective::broadcast:
+      return "broadcast";
+    case Collective::reduce:
+      return "reduce";
+    case Collective::gather:
+      return "gather";
+    case Collective::scatter:
+      return "scatter";
+    case Collective::all_to_all:
+      return "all_to_all";
+    case Collective::all_gather_v:
+      return "all_gather_v";
+    case Collective::reduce_scatter_v:
+      return "reduce_scatter_v";
+    case Collective::send_recv:
+      return "send_recv";
+  }
+  return "?";
+}
+
+std::optional<Collective> collective_from_name(std::string_view text) noexcept {
+  const auto found =
+      std::ranges::find_if(all_collectives, [&](Collective one) { return name(one) == text; });
+  if (found == all_collectives.end()) return std::nullopt;
+  return *found;
+}
+
+std::string_view program_name(Collective collective) noexcept {
+  switch (collective) {
+    case Collective::all_reduce:
+      return "all_reduce_perf";
+    case Collective::all_gather:
+      return "all_gather_perf";
+    case Collective::reduce_scatter:
+      return "reduce_scatter_perf";
+    case Collective::broadcast:
+      return "broadcast_perf";
+    case Collective::reduce:
+      return "reduce_perf";
+    case Collective::gather:
+      return "gather_perf";
+    case Collective::scatter:
+      return "scatter_perf";
+    case Collective::all_to_all:
+      return "alltoall_perf";
+    case Collective::all_gather_v:
+      return "all_gather_v_perf";
+    case Collective::reduce_scatter_v:
+      return "reduce_scatter_v_perf";
+    case Collective::send_recv:
+      return "sendrecv_perf";
+  }
+  return "?";
+}
+
+bool has_reduction(Collective collective) noexcept {
+  return collective == Collective::all_reduce || collective == Collective::reduce_scatter ||
+         collective == Collective::reduce_scatter_v || collective == Collective::reduce;
+}
+
+bool has_root(Collective collective) noexcept {
+  return collective == Collective::broadcast || collective == Collective::reduce ||
+         collective == Collective::gather || collective == Collective::scatter;
+}
+
+bool has_in_place(Collective collective) noexcept {
+  return collective != Collective::all_to_all && collective != Collective::send_recv;
+}
+
+std::string_view name(Op op) noexcept {
+  switch (op) {
+    case Op::none:
+      return "none";
+    case Op::sum:
+      return "sum";
+    case Op::min:
+      return "min";
+    case Op::max:
+      return "max";
+    case Op::avg:
+      return "avg";
+    case Op::mulsum:
+      return "mulsum";
+  }
+  return "?";
+}
+
+std::optional<Op> op_from_name(std::string_view text) noexcept {
+  const auto found = std::ranges::find_if(all_ops, [&](Op one) { return name(one) == text; });
+  if (found == all_ops.end()) return std::nullopt;
+  return *found;
+}
+
+std::string_view column_name(DType dtype) noexcept {
+  switch (dtype) {
+    case DType::f32:
+      return "float";
+    case DType::bf16:
+      return "bfloat16";
+    case DType::f16:
+      return "half";
+    case DType::f64:
+      return "double";
+    case DType::i32:
+      return "int32";
+    case DType::i64:
+      return "int64";
+    case DType::u8:
+      return "uint8";
+  }
+  return "?";
+}
+
+std::optional<DType> dtype_from_name(std::string_view text) noexcept {
+  if (text == "int") return DType::i32;
+  const auto found = std::ranges::find_if(
+      all_dtypes, [&](DType one) { return column_name(one) == text || name(one) == text; });
+  if (found == all_dtypes.end()) return std::nullopt;
+  return *found;
+}
+
+Shape shape_of(Collective collective, std::uint64_t bytes, DType dtype, int ranks) {
+  const std::uint64_t elements = bytes / size_of(dtype);
+  const auto n = static_cast<std::uint64_t>(ranks);
+  switch (collective) {
+    case Collective::all_reduce:
+    case Collective::broadcast:
+    case Collective::reduce:
+    case Collective::send_recv:
+      return {.count = elements, .total = elements};
+    case Collective::all_gather:
+    case Collective::reduce_scatter:
+    case Collective::gather:
+    case Collective::scatter:
+    case Collective::all_to_all: {
+      const std::uint64_t part = round_down(elements / n, dtype);
+      return {.count = part, .total = part * n};
+    }
+    case Collective::all_gather_v:
+    case Collective::reduce_scatter_v:
+      return uneven(elements, dtype, ranks);
+  }
+  return {};
+}
+
+double bus_factor(Collective collective, int ranks) noexcept {
+  const double share = static_cast<double>(ranks - 1) / ranks;
+  switch (collective) {
+    case Collective::all_reduce:
+      return 2 * share;
+    case Collective::all_gather:
+    case Collective::reduce_scatter:
+    case Collective::gather:
+    case Collective::scatter:
+    case Collective::all_to_all:
+    case Collective::all_gather_v:
+    case Collective::reduce_scatter_v:
+      return share;
+    case Collective::broadcast:
+    case Collective::reduce:
+    case Collective::send_recv:
+      return 1;
+  }
+  return 1;
+}
+
+std::vector<std::uint64_t> sweep_sizes(std::uint64_t minimum, std::uint64_t maximum,
+                                       std::uint64_t step, std::uint64_t factor) {
+  std::vector<std::uint64_t> sizes;
+  std::uint64_t size = minimum;
+  while (size <= maximum) {
+    sizes.push_back(size);
+    const std::uint64_t most = std::numeric_limits<std::uint64_t>::max();
+    if (factor > 1 ? size > most / factor : size > most - step) break;
+    const std::uint64_t next = factor > 1 ? size * factor : size + step;
+    if (next <= size) break;  // 0 times anything, or a step of 0
+    size = next;
+  }
+  return sizes;
+}
+
+std::string_view name(AxisName axis) noexcept {
+  switch (axis) {
+    case AxisName::world:
+      return "world";
+    case AxisName::shard:
+      return "shard";
+    case AxisName::replicate:
+      return "replicate";
+  }
+  return "?";
+}
+
+std::vector<std::vector<int>> axis_groups(const std::vector<int>& order, int shard, AxisName axis) {
+  if (axis == AxisName::world) return {order};
+  const auto inner = static_cast<std::size_t>(shard);
+  const std::size_t outer = order.size() / inner;
+  std::vector<std::vector<int>> groups(axis == AxisName::shard ? outer : inner);
+  for (std::size_t i = 0; i < order.size(); ++i)
+    groups[axis == AxisName::shard ? i / inner : i % inner].push_back(order[i]);
+  return groups;
+}
+
+}  // namespace busbw

@@ -1,0 +1,235 @@
+#include "correctness.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <utility>
+
+namespace busbw {
+namespace {
+
+using atoll::DType;
+
+// A bijection that mixes its input well (constants: a known finaliser of 64-bit hashes).
+std::uint64_t mix(std::uint64_t x) noexcept {
+  x ^= x >> 33U;
+  x *= 0xff51afd7ed558ccdULL;
+  x ^= x >> 33U;
+  x *= 0xc4ceb9fe1a85ec53ULL;
+  return x ^ (x >> 33U);
+}
+
+// Which values the ranks contribute: each rank 0 .. most, but 0 unless its turn comes, one rank in
+// `stride`, so that sums stay exact however many ranks there are.
+struct Range {
+  std::uint64_t most = 1;
+  std::uint64_t stride = 1;
+  double unit = 1;  // every value is a multiple of it
+};
+
+Range range_of(DType dtype, Op op, int ranks) {
+  const auto n = static_cast<std::uint64_t>(ranks);
+  auto limit = static_cast<std::uint64_t>(std::min(exact_limit(dtype), 65'536.0));
+  const bool sums = op == Op::sum || op == Op::avg || op == Op::mulsum;
+  Range range;
+  if (!sums) return {.most = std::min<std::uint64_t>(limit, 250)};
+  if (op == Op::mulsum) limit /= 2;
+  if (op == Op::avg) {  // the sum of multiples of n is a multiple of n
+    range.unit = static_cast<double>(n);
+    limit = std::max<std::uint64_t>(1, limit / n);
+  }
+  range.most = std::clamp<std::uint64_t>(limit / n, 1, 250);
+  range.stride = (n + limit - 1) / limit;
+  return range;
+}
+
+double contribution(const Range& range, int rank, std::uint64_t index, std::uint64_t seed) {
+  const auto r = static_cast<std::uint64_t>(rank);
+  if ((r + index + seed) % range.stride != 0) return 0;
+  const std::uint64_t random = mix(index * 0x9e3779b97f4a7c15ULL + mix(r + 1) + mix(seed << 32U));
+  return range.unit * static_cast<double>(random % (range.most + 1));
+}
+
+// Where a type has no room for sums of multiples of n, the average is that of equal numbers.
+bool has_equal_inputs(DType dtype, Op op, int ranks) {
+  return op == Op::avg && exact_limit(dtype) < 1.0 * ranks * ranks;
+}
+
+std::vector<double> input_values(DType dtype, Op op, int rank, int ranks, std::uint64_t seed) {
+  const Range range = range_of(dtype, op, ranks);
+  const bool equal = has_equal_inputs(dtype, op, ranks);
+  const std::uint64_t most = exact_limit(dtype) < ranks ? 0 : 1;
+  std::vector<double> values(pattern_period);
+  for (std::uint64_t i = 0; i < pattern_period; ++i) {
+    values[i] = equal ? static_cast<double>(mix(i + seed) % (most + 1))
+                      : contribution(range, rank, i, seed);
+  }
+  return values;
+}
+
+double combine(Op op, double sum, double value, int rank) {
+  switch (op) {
+    case Op::none:
+    case Op::sum:
+    case Op::avg:
+      return sum + value;
+    case Op::mulsum:
+      return sum + mulsum_factor(rank) * value;
+    case Op::min:
+      return std::min(sum, value);
+    case Op::max:
+      return std::max(sum, value);
+  }
+  return sum;
+}
+
+template <class T>
+void store(std::byte* at, T value) {
+  std::memcpy(at, &value, sizeof value);
+}
+
+template <class T>
+T load(const std::byte* at) {
+  T value;
+  std::memcpy(&value, at, sizeof value);
+  return value;
+}
+
+void encode(DType dtype, double value, std::byte* at) {
+  switch (dtype) {
+    case DType::f32:
+      return store(at, static_cast<float>(value));
+    case DType::bf16:
+      return store(at, atoll::to_bfloat16(static_cast<float>(value)));
+    case DType::f16:
+      return store(at, atoll::to_float16(static_cast<float>(value)));
+    case DType::f64:
+      return store(at, value);
+    case DType::i32:
+      return store(at, static_cast<std::int32_t>(value));
+    case DType::i64:
+      return store(at, static_cast<std::int64_t>(value));
+    case DType::u8:
+      return store(at, static_cast<std::uint8_t>(value));
+  }
+}
+
+double decode(DType dtype, const std::byte* at) {
+  switch (dtype) {
+    case DType::f32:
+      return static_cast<double>(load<float>(at));
+    case DType::bf16:
+      return static_cast<double>(atoll::to_float(load<atoll::bfloat16>(at)));
+    case DType::f16:
+      return static_cast<double>(atoll::to_float(load<atoll::float16>(at)));
+    case DType::f64:
+      return load<double>(at);
+    case DType::i32:
+      return load<std::int32_t>(at);
+    case DType::i64:
+      return static_cast<double>(load<std::int64_t>(at));
+    case DType::u8:
+      return load<std::uint8_t>(at);
+  }
+  return std::nan("");
+}
+
+// Four units in the last place; integers are exact.
+double average_tolerance(DType dtype) {
+  switch (dtype) {
+    case DType::f32:
+      return 0x1p-21;
+    case DType::bf16:
+      return 0x1p-6;
+    case DType::f16:
+      return 0x1p-9;
+    case DType::f64:
+      return 0x1p-50;
+    case DType::i32:
+    case DType::i64:
+    case DType::u8:
+      return 0;
+  }
+  return 0;
+}
+
+}  // namespace
+
+double exact_limit(DType dtype) noexcept {
+  switch (dtype) {
+    case DType::u8:
+      return 0xFF;
+    case DType::bf16:
+      return 0x1p8;
+    case DType::f16:
+      return 0x1p11;
+    case DType::f32:
+      return 0x1p24;
+    case DType::i32:
+      return 0x1p31 - 1;
+    case DType::f64:
+    case DType::i64:
+      return 0x1p53;
+  }
+  return 0;
+}
+
+Pattern::Pattern(DType dtype, std::vector<double> values, double tolerance)
+    : dtype_(dtype),
+      values_(std::move(values)),
+      encoded_(2 * pattern_period * size_of(dtype)),
+      tolerance_(tolerance) {
+  const std::size_t half = encoded_.size() / 2;
+  for (std::size_t i = 0; i < values_.size(); ++i)
+    encode(dtype_, values_[i], encoded_.data() + i * size_of(dtype_));
+  std::memcpy(encoded_.data() + half, encoded_.data(), half);
+}
+
+Pattern Pattern::input(DType dtype, Op op, int rank, int ranks, std::uint64_t seed) {
+  return {dtype, input_values(dtype, op, rank, ranks, seed), 0};
+}
+
+Pattern Pattern::reduced(DType dtype, Op op, int ranks, std::uint64_t seed) {
+  std::vector<double> result = input_values(dtype, op, 0, ranks, seed);
+  for (int r = 1; r < ranks; ++r) {
+    const std::vector<double> values = input_values(dtype, op, r, ranks, seed);
+    for (std::size_t i = 0; i < result.size(); ++i)
+      result[i] = combine(op, result[i], values[i], r);
+  }
+  if (op == Op::avg)
+    for (double& value : result) value /= ranks;
+  return {dtype, std::move(result), op == Op::avg ? average_tolerance(dtype) : 0};
+}
+
+void Pattern::fill(atoll::View data, std::uint64_t first) const {
+  const std::size_t width = size_of(dtype_);
+  const std::size_t period = pattern_period * width;
+  auto* at = data.as<std::uint8_t>();
+  const std::byte* from = encoded_.data() + first % pattern_period * width;
+  for (std::size_t done = 0; done < data.bytes(); done += period)
+    std::memcpy(at + done, from, std::min<std::size_t>(period, data.bytes() - done));
+}
+
+bool Pattern::is_close(const std::byte* element, double wanted) const {
+  const double got = decode(dtype_, element);
+  return std::abs(got - wanted) <= tolerance_ * std::abs(wanted);
+}
+
+std::uint64_t Pattern::count_wrong(atoll::ConstView data, std::uint64_t first) const {
+  const std::size_t width = size_of(dtype_);
+  const std::size_t period = pattern_period * width;
+  const auto* at = static_cast<const std::byte*>(data.data);
+  const std::byte* wanted = encoded_.data() + first % pattern_period * width;
+  std::uint64_t wrong = 0;
+  for (std::size_t done = 0; done < data.bytes(); done += period) {
+    const std::size_t bytes = std::min<std::size_t>(period, data.bytes() - done);
+    if (std::memcmp(at + done, wanted, bytes) == 0) continue;
+    for (std::size_t i = 0; i < bytes; i += width) {
+      if (std::memcmp(at + done + i, wanted + i, width) == 0) continue;
+      if (tolerance_ == 0 || !is_close(at + done + i, value(first + i / width))) ++wrong;
+    }
+  }
+  return wrong;
+}
+
+}  // namespace busbw

@@ -1,0 +1,250 @@
+#include "documents.hpp"
+
+#include <fmt/chrono.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <ctime>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string_view>
+
+#include "atoll/error.hpp"
+
+namespace busbw {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+// nccl-tests' form of its file that this one extends.
+constexpr int nccl_tests_version = 3;
+constexpr int curve_version = 1;
+
+std::string local_time() {
+  const std::time_t now = std::time(nullptr);
+  std::tm local{};
+  localtime_r(&now, &local);
+  return fmt::format("{:%Y-%m-%d %H:%M:%S}", local);
+}
+
+// What steers the run; the token is a secret.
+Json environment() {
+  Json list = Json::array();
+  for (char** entry = environ; *entry != nullptr; ++entry) {
+    const std::string_view text = *entry;
+    const bool steers = text.starts_with("ATOLL_") || text.starts_with("NCCL_TESTS_");
+    if (steers && !text.starts_with("ATOLL_TOKEN=")) list.push_back(text);
+  }
+  return list;
+}
+
+// nccl-tests writes truth as text.
+std::string truth(bool value) { return value ? "true" : "false"; }
+
+Json config_json(const Job& job, const Options& o) {
+  Json config{{"nthreads", 1},
+              {"ngpus", 1},
+              {"minimum_bytes", o.min_bytes},
+              {"maximum_bytes", o.max_bytes}};
+  if (o.step_factor > 1)
+    config["step_factor"] = o.step_factor;
+  else
+    config["step_bytes"] = o.step_bytes;
+  config["warmup_iters"] = o.warmups;
+  config["iterations"] = o.iterations;
+  config["aggregated_iterations"] = o.batch;
+  config["validation"] = o.checks;
+  config["graph"] = 0;
+  config["blocking_collectives"] = truth(o.blocking != Blocking::none);
+  config["per_iter_timing"] = truth(o.layout.latency);
+  config["per_iter_skip"] = o.latency_skip;
+  config["parallel_init"] = truth(false);
+  Json devices = Json::array();
+  for (const atoll::Placement& one : job.world().placements()) {
+    devices.push_back({{"rank", one.rank},
+                       {"group", job.group_of(one.rank)},
+                       {"pid", one.pid},
+                       {"hostname", job.world().hosts()[static_cast<std::size_t>(one.host)].name},
+                       {"device", one.local_rank},
+                       {"device_hex", "0000:00:00"},
+                       {"device_info", "CPU"}});
+  }
+  config["devices"] = devices;
+  return config;
+}
+
+Json atoll_json(const Job& job, const Options& o) {
+  return {{"version", ATOLL_VERSION},
+          {"backend", job.communicator().backend()},
+          {"launcher", job.world().launcher()},
+          {"algorithm", o.algorithm},
+          {"axis", name(o.axis)},
+          {"mesh", job.mesh().to_string()},
+          {"groups", job.groups()},
+          {"memory", o.memory == MemoryKind::registered ? "registered" : "plain"}};
+}
+
+Json half_json(const Half& half, const Options& o) {
+  Json json{
+      {o.layout.cpu_time ? "cpu_time" : "time", o.layout.cpu_time ? half.cpu_us : half.time_us},
+      {"alg_bw", half.algbw},
+      {"bus_bw", half.busbw},
+      {"nwrong", half.wrong ? Json(*half.wrong) : Json()}};
+  const auto percent = half.percent();
+  json["limit_percent"] = percent ? Json(*percent) : Json();
+  json["limit_time"] = half.limit.seconds ? Json(*half.limit.seconds * 1e6) : Json();
+  json["limit_by"] = half.limit.by;
+  return json;
+}
+
+Json latency_json(const Half& half, const Options& o) {
+  const LatencySummary& times = *half.latency;
+  Json json{{"skipped_iterations", o.latency_skip},
+            {"min_us", times.min},
+            {"max_us", times.max},
+            {"avg_us", times.mean},
+            {"p50_us", times.p50},
+            {"p95_us", times.p95},
+            {"p99_us", times.p99},
+            {"stdev_us", times.deviation},
+            {"cv_pct", times.cv_percent()}};
+  Json slowest = Json::array();
+  for (std::size_t i = 0; !half.times_us.empty() && i < half.times_us.front().size(); ++i) {
+    double most = 0;
+    for (const auto& rank : half.times_us) most = std::max(most, rank[i]);
+    slowest.push_back(most);
+  }
+  json["times_us"] = slowest;
+  if (half.times_us.size() > 1) json["per_process_max_times_us"] = half.times_us;
+  return json;
+}
+
+Json row_json(const Row& row, const Options& o) {
+  Json json{{"size", row.bytes},
+            {"count", row.count},
+            {"type", column_name(row.dtype)},
+            {"redop", name(row.op)},
+            {"root", fmt::format("{:6}", row.root)},
+            {"collective", name(row.collective)},
+            {"ranks", row.ranks},
+            {"out_of_place", half_json(row.out, o)}};
+  if (row.out.latency) json["out_of_place_per_iter"] = latency_json(row.out, o);
+  json["in_place"] = half_json(row.in, o);
+  if (row.in.latency) json["in_place_per_iter"] = latency_json(row.in, o);
+  json["actual_iterations"] = o.iterations;
+  json["experiment_name"] = "";
+  return json;
+}
+
+Json head_json(const CommandLine& command, const Job& job, const Options& o) {
+  return {{"version", nccl_tests_version}, {"start_time", command.start_time},
+          {"args", command.arguments},     {"env", environment()},
+          {"atoll", atoll_json(job, o)},   {"config", config_json(job, o)}};
+}
+
+std::string text_of(const Json& json) { return json.dump(2) + '\n'; }
+
+}  // namespace
+
+std::string to_json(const CommandLine& command, const Job& job, const Options& options,
+                    std::span<const Table> tables) {
+  Json json = head_json(command, job, options);
+  Json rows = Json::array(), unsupported = Json::array();
+  int wrong = 0, below = 0;
+  std::vector<Row> all;
+  for (const Table& table : tables) {
+    for (const Row& row : table.rows) rows.push_back(row_json(row, options));
+    all.insert(all.end(), table.rows.begin(), table.rows.end());
+    for (const std::string& what : table.unsupported) unsupported.push_back(what);
+    wrong += table.verdict.wrong_rows;
+    if (table.expectation) below += table.expectation->below;
+  }
+  const Verdict verdict = judge(all, options.wanted_busbw);
+  json["results"] = rows;
+  json["unsupported"] = unsupported;
+  json["out_of_bounds"] = {{"count", wrong}, {"okay", truth(wrong == 0)}};
+  json["average_bus_bandwidth"] = {
+      {"bandwidth", verdict.average_busbw},
+      {"okay", options.wanted_busbw ? truth(verdict.is_bandwidth_fine()) : "unchecked"}};
+  if (options.expect) json["expect"] = {{"share", *options.expect}, {"below", below}};
+  json["errors"] = Json::array();
+  json["end_time"] = local_time();
+  return text_of(json);
+}
+
+std::string to_json(const CommandLine& command, const Job& job, const Options& options,
+                    const PairReport& report) {
+  Json json = head_json(command, job, options);
+  Json findings = Json::array();
+  for (const PairFinding& finding : report.verdict.findings)
+    findings.push_back({{"subject", finding.subject}, {"text", finding.text}});
+  json["pairs"] = {{"bytes", report.bytes},
+                   {"gbyte_s", report.gbyte_s},
+                   {"inside_gbyte_s", report.verdict.inside_gbyte_s},
+                   {"between_gbyte_s", report.verdict.between_gbyte_s},
+                   {"findings", findings}};
+  json["end_time"] = local_time();
+  return text_of(json);
+}
+
+std::string to_curve(const Job& job, const Options& options, std::span<const Table> tables) {
+  Json hosts = Json::array();
+  for (const atoll::HostInfo& host : job.world().hosts())
+    hosts.push_back({{"name", host.name}, {"ranks", host.ranks}});
+  Json json{{"schema", "atoll-curve-1"},
+            {"version", curve_version},
+            {"atoll", ATOLL_VERSION},
+            {"backend", job.communicator().backend()},
+            {"placement",
+             {{"ranks", job.world().size()},
+              {"hosts", hosts},
+              {"mesh", job.mesh().to_string()},
+              {"axis", name(options.axis)},
+              {"groups", job.groups()},
+              {"memory", options.memory == MemoryKind::registered ? "registered" : "plain"}}}};
+  Json rows = Json::array();
+  for (const Table& table : tables) {
+    for (const Row& row : table.rows) {
+      for (const Place place : both_places) {
+        const Half& half = row.half(place);
+        if (place == Place::in && !has_in_place(row.collective)) continue;
+        Json one{{"collective", name(row.collective)},
+                 {"dtype", name(row.dtype)},
+                 {"op", row.op == Op::none ? "" : name(row.op)},
+                 {"place", name(place)},
+                 {"bytes", row.bytes},
+                 {"ranks", row.ranks},
+                 {"hosts", job.hosts_of_group()},
+                 {"algorithm", options.algorithm},
+                 {"time_us", half.time_us}};
+        if (half.latency) one["p50_us"] = half.latency->p50, one["p99_us"] = half.latency->p99;
+        rows.push_back(std::move(one));
+      }
+    }
+  }
+  json["rows"] = rows;
+  return text_of(json);
+}
+
+void require_writable(const std::string& path) {
+  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(path.c_str(), "ab"),
+                                                             std::fclose);
+  if (!file)
+    throw atoll::Error(atoll::ErrorCode::io, fmt::format("{}: {}", path, std::strerror(errno)));
+}
+
+void write_file(const std::string& path, const std::string& text) {
+  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(path.c_str(), "wb"),
+                                                             std::fclose);
+  const bool is_written = file &&
+                          std::fwrite(text.data(), 1, text.size(), file.get()) == text.size() &&
+                          std::fflush(file.get()) == 0;
+  if (!is_written)
+    throw atoll::Error(atoll::ErrorCode::io, fmt::format("{}: {}", path, std::strerror(errno)));
+}
+
+}  // namespace busbw

@@ -1,0 +1,71 @@
+#include "job.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <set>
+
+namespace busbw {
+namespace {
+
+atoll::Config config_of(const Options& options) {
+  atoll::Config config = atoll::Config::from_env();
+  if (!options.algorithm.empty()) {
+    config.algorithm = options.algorithm;
+    if (options.algorithm.find(':') == std::string::npos) {
+      config.algorithm.clear();
+      for (const Collective collective : options.collectives) {
+        if (collective == Collective::send_recv) continue;  // has no algorithms
+        config.algorithm += (config.algorithm.empty() ? "" : ",") + std::string(name(collective)) +
+                            ":" + options.algorithm;
+      }
+    }
+  }
+  if (options.timeout_s > 0) config.timeout = std::chrono::seconds(options.timeout_s);
+  return config;
+}
+
+}  // namespace
+
+Job::Job(const Options& options)
+    : world_(atoll::World::from_env(config_of(options))),
+      topology_(atoll::Topology::discover(world_)) {
+  mesh_ = atoll::Mesh::plan(topology_, world_);
+  groups_ = axis_groups(mesh_->axis("world").ranks, mesh_->shape().shard, options.axis);
+  group_of_.resize(static_cast<std::size_t>(world_.size()));
+  for (std::size_t g = 0; g < groups_.size(); ++g)
+    for (const int rank : groups_[g])
+      group_of_[static_cast<std::size_t>(rank)] = static_cast<int>(g);
+  for (const atoll::Placement& placement : world_.placements()) host_of_.push_back(placement.host);
+  communicator_ = atoll::Communicator::open(mesh_->axis(name(options.axis)),
+                                            {.name = "busbw", .backend = options.backend});
+  stream_ = communicator_->device().stream({.name = "busbw"});
+}
+
+std::size_t Job::hosts_of_group() const {
+  std::size_t most = 0;
+  for (const std::vector<int>& group : groups_) {
+    std::set<int> hosts;
+    for (const int rank : group) hosts.insert(host_of_[static_cast<std::size_t>(rank)]);
+    most = std::max(most, hosts.size());
+  }
+  return most;
+}
+
+std::vector<std::vector<double>> Job::exchange(const std::vector<double>& mine) {
+  const std::string_view bytes(reinterpret_cast<const char*>(mine.data()),
+                               mine.size() * sizeof(double));
+  std::vector<std::vector<double>> all;
+  for (const std::string& text : world_.exchange("busbw", bytes)) {
+    auto& numbers = all.emplace_back(text.size() / sizeof(double));
+    std::memcpy(numbers.data(), text.data(), numbers.size() * sizeof(double));
+  }
+  return all;
+}
+
+void Job::meet() {
+  world_.barrier();
+  communicator_->barrier(*stream_).synchronize();
+}
+
+}  // namespace busbw

@@ -1,0 +1,59 @@
+// The job that measures: its World, the mesh that the topology suggests, and a communicator over the
+// axis that was asked for.
+#pragma once
+
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "atoll/communicator.hpp"
+#include "atoll/mesh.hpp"
+#include "atoll/topology.hpp"
+#include "atoll/world.hpp"
+#include "options.hpp"
+
+namespace busbw {
+
+class Job {
+ public:
+  // Collective.
+  explicit Job(const Options& options);
+  Job(const Job&) = delete;
+  Job& operator=(const Job&) = delete;
+
+  atoll::World& world() noexcept { return world_; }
+  const atoll::World& world() const noexcept { return world_; }
+  const atoll::Topology& topology() const noexcept { return topology_; }
+  const atoll::Mesh& mesh() const noexcept { return *mesh_; }
+  atoll::Communicator& communicator() noexcept { return *communicator_; }
+  const atoll::Communicator& communicator() const noexcept { return *communicator_; }
+  atoll::Stream& stream() noexcept { return *stream_; }
+
+  bool is_root() const noexcept { return world_.rank() == 0; }
+  int group_size() const noexcept { return communicator_->size(); }
+  // World ranks of every group of the axis, in the order of the axis.
+  const std::vector<std::vector<int>>& groups() const noexcept { return groups_; }
+  // By world rank.
+  int group_of(int rank) const noexcept { return group_of_[static_cast<std::size_t>(rank)]; }
+  const std::vector<int>& host_of() const noexcept { return host_of_; }
+  std::size_t hosts_of_group() const;
+
+  // Collective over the World: every rank's numbers, by rank. They may differ in length.
+  std::vector<std::vector<double>> exchange(const std::vector<double>& mine);
+  // Collective over the World; the ranks of a group leave it within the time of a barrier of the
+  // backend.
+  void meet();
+
+ private:
+  atoll::World world_;
+  atoll::Topology topology_;
+  std::optional<atoll::Mesh> mesh_;
+  std::vector<std::vector<int>> groups_;
+  std::vector<int> group_of_;
+  std::vector<int> host_of_;
+  std::optional<atoll::Communicator> communicator_;
+  std::optional<atoll::Stream> stream_;
+};
+
+}  // namespace busbw

@@ -1,0 +1,135 @@
+#include "limit.hpp"
+
+#include <algorithm>
+
+namespace busbw {
+namespace {
+
+std::map<int, int> ranks_by_host(std::span<const int> hosts) {
+  std::map<int, int> ranks;
+  for (const int host : hosts) ++ranks[host];
+  return ranks;
+}
+
+// Each host sends S to the next one of the ring for each edge that leaves it.
+std::map<int, double> ring_bytes(double total_bytes, std::span<const int> hosts) {
+  std::map<int, double> sent, received;
+  for (std::size_t i = 0; i < hosts.size(); ++i) {
+    const int from = hosts[i];
+    const int to = hosts[(i + 1) % hosts.size()];
+    if (from == to) continue;
+    sent[from] += total_bytes;
+    received[to] += total_bytes;
+  }
+  for (const auto& [host, bytes] : received) sent[host] = std::max(sent[host], bytes);
+  return sent;
+}
+
+}  // namespace
+
+double memory_bytes(Collective collective, double total_bytes, int ranks, Place place) noexcept {
+  const double n = ranks;
+  const double others = (n - 1) / n;
+  // Alone and in place, nothing moves.
+  if (ranks == 1 && place == Place::in && has_in_place(collective)) return 0;
+  switch (collective) {
+    case Collective::all_reduce:
+    case Collective::all_to_all:
+    case Collective::send_recv:
+      return 2 * total_bytes;
+    case Collective::all_gather:
+    case Collective::all_gather_v:
+      return 2 * total_bytes * (place == Place::in ? others : 1);
+    case Collective::reduce_scatter:
+    case Collective::reduce_scatter_v:
+    case Collective::reduce:
+      return total_bytes + total_bytes / n;
+    case Collective::broadcast:
+      return 2 * total_bytes * others;
+    case Collective::gather:
+    case Collective::scatter:
+      return 2 * total_bytes / n * (place == Place::in ? others : 1);
+  }
+  return 0;
+}
+
+std::map<int, double> wire_bytes(Collective collective, double total_bytes,
+                                 std::span<const int> hosts, int root) {
+  const std::map<int, int> ranks = ranks_by_host(hosts);
+  if (ranks.size() < 2) return {};
+  if (collective == Collective::send_recv) return ring_bytes(total_bytes, hosts);
+  const auto n = static_cast<double>(hosts.size());
+  const auto count = static_cast<double>(ranks.size());
+  const int root_host = hosts[static_cast<std::size_t>(root)];
+  std::map<int, double> bytes;
+  for (const auto& [host, here] : ranks) {
+    const double elsewhere = (n - here) / n;
+    switch (collective) {
+      case Collective::all_reduce:
+        bytes[host] = 2 * total_bytes * (count - 1) / count;
+        break;
+      case Collective::all_gather:
+      case Collective::all_gather_v:
+      case Collective::reduce_scatter:
+      case Collective::reduce_scatter_v:
+        bytes[host] = total_bytes * elsewhere;
+        break;
+      case Collective::broadcast:
+      case Collective::reduce:
+      case Collective::send_recv:
+        bytes[host] = total_bytes;
+        break;
+      case Collective::gather:
+      case Collective::scatter:
+        bytes[host] = total_bytes * (host == root_host ? elsewhere : 1 - elsewhere);
+        break;
+      case Collective::all_to_all:
+        bytes[host] = total_bytes * here * elsewhere;
+        break;
+    }
+  }
+  return bytes;
+}
+
+std::optional<double> host_gbyte_s(const atoll::Topology& topology, const std::string& host_id) {
+  std::optional<double> sum;
+  for (const atoll::TopologyNic& nic : topology.nics) {
+    if (nic.host != host_id || nic.is_virtual) continue;
+    if (!nic.state.empty() && nic.state != "active") continue;
+    if (const auto rate = atoll::usable_gbyte_s(topology, nic)) sum = sum.value_or(0) + *rate;
+  }
+  return sum;
+}
+
+Ceiling ceiling(Collective collective, double total_bytes, Place place, int root,
+                const std::vector<std::vector<int>>& groups, std::span<const int> host_of,
+                const Rates& rates) {
+  const int ranks = static_cast<int>(groups.front().size());
+  std::map<int, double> wire;
+  for (const std::vector<int>& group : groups) {
+    std::vector<int> hosts;
+    for (const int rank : group) hosts.push_back(host_of[static_cast<std::size_t>(rank)]);
+    for (const auto& [host, bytes] : wire_bytes(collective, total_bytes, hosts, root))
+      wire[host] += bytes;
+  }
+  double link_seconds = 0;
+  for (const auto& [host, bytes] : wire) {
+    const auto index = static_cast<std::size_t>(host);
+    const auto rate = index < rates.host_gbyte_s.size() ? rates.host_gbyte_s[index] : std::nullopt;
+    if (!rate) return {std::nullopt, "the rate of the links between hosts is not known"};
+    link_seconds = std::max(link_seconds, bytes / (*rate * 1e9));
+  }
+  const double moved = memory_bytes(collective, total_bytes, ranks, place);
+  const double memory_seconds = rates.memory_gbyte_s > 0 ? moved / (rates.memory_gbyte_s * 1e9) : 0;
+  const double seconds = std::max(memory_seconds, link_seconds);
+  if (seconds <= 0) return {std::nullopt, "nothing has to move"};
+  return {seconds, link_seconds > memory_seconds ? "links" : "memory"};
+}
+
+Ceiling ceiling_of_busbw(Collective collective, double total_bytes, int ranks, double gbyte_s) {
+  const double seconds = total_bytes * bus_factor(collective, ranks) / (gbyte_s * 1e9);
+  if (seconds <= 0) return {std::nullopt, "nothing has to move"};
+  return {seconds, "given"};
+}
+
+}  // namespace busbw

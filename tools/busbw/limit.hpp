@@ -1,0 +1,59 @@
+// The ceiling of a collective: the bytes that it has to move at least, at the rates of the memory
+// and of the links between the hosts. Pure; memory_rate.hpp measures. GB/s = 1e9 bytes per second.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "atoll/topology.hpp"
+#include "collective.hpp"
+
+namespace busbw {
+
+// Bytes that a rank reads and writes in memory, the work shared evenly by all ranks of the group, S
+// being the whole tensor and n the ranks. A reduction reads every input once and writes every
+// result once; nothing is staged.
+//   all_gather(_v)       2 S, in place 2 S (n - 1) / n
+//   reduce_scatter(_v)   S + S / n
+//   all_reduce           2 S
+//   reduce               S + S / n
+//   broadcast            2 S (n - 1) / n
+//   gather, scatter      2 S / n, in place 2 S (n - 1) / n / n
+//   all_to_all           2 S
+//   send_recv            2 S
+double memory_bytes(Collective collective, double total_bytes, int ranks, Place place) noexcept;
+
+// Bytes that each host sends or receives over its links, whichever is more, by host. `hosts` are
+// the hosts of the ranks of one group, in the order of the axis; `root` is an index into it. With
+// equal hosts, H of them: (H - 1) / H of S for the gathers and reduce_scatters, twice that for
+// all_reduce, S for broadcast and reduce, the root's host (H - 1) / H of S for gather and scatter, S
+// x ranks of the host x (H - 1) / H for all_to_all, S per edge of the ring that leaves the host for
+// send_recv. Empty for a group on one host.
+std::map<int, double> wire_bytes(Collective collective, double total_bytes,
+                                 std::span<const int> hosts, int root);
+
+// What all active NICs of a host that join it to others carry together; empty when no rate is known.
+std::optional<double> host_gbyte_s(const atoll::Topology& topology, const std::string& host_id);
+
+struct Rates {
+  double memory_gbyte_s = 0;  // read and written by one rank while all others do the same; 0: none
+  std::vector<std::optional<double>> host_gbyte_s = {};  // by host, one direction
+};
+
+struct Ceiling {
+  std::optional<double> seconds;  // the least time; empty when it is not known
+  std::string by;                 // "memory", "links", "given", or why there is none
+};
+
+// Of operations that all `groups` run at once; groups hold world ranks, `host_of` their hosts.
+Ceiling ceiling(Collective collective, double total_bytes, Place place, int root,
+                const std::vector<std::vector<int>>& groups, std::span<const int> host_of,
+                const Rates& rates);
+// From a bus bandwidth that was given.
+Ceiling ceiling_of_busbw(Collective collective, double total_bytes, int ranks, double gbyte_s);
+
+}  // namespace busbw

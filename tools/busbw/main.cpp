@@ -1,0 +1,192 @@
+// atoll-busbw: bus bandwidth of collectives, with the habits of nccl-tests.
+#include <fmt/chrono.h>
+#include <fmt/format.h>
+#include <sys/resource.h>
+
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <ctime>
+#include <exception>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "atoll/flight.hpp"
+#include "documents.hpp"
+#include "job.hpp"
+#include "options.hpp"
+#include "pairs.hpp"
+#include "plot.hpp"
+#include "sweep.hpp"
+
+namespace {
+
+using busbw::Job;
+using busbw::Options;
+using busbw::Table;
+
+// Those of nccl-tests.
+constexpr int exit_ok = 0;
+constexpr int exit_internal = 1;
+constexpr int exit_library = 3;
+constexpr int exit_timeout = 4;
+constexpr int exit_unsupported = 5;
+constexpr int exit_usage = 6;
+constexpr int exit_below = 7;  // wrong data, or not fast enough
+
+// Before there is a World: whether the launchers that this process may come from call it rank 0.
+busbw::Speaks speaks() {
+  for (const char* name :
+       {"ATOLL_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID", "RANK"}) {
+    if (const char* rank = std::getenv(name); rank != nullptr && *rank != '\0')
+      return std::string_view(rank) == "0" ? busbw::Speaks::yes : busbw::Speaks::no;
+  }
+  return busbw::Speaks::yes;
+}
+
+void complain(const std::string& what) { fmt::print(stderr, "atoll-busbw: {}\n", what); }
+
+std::string start_time() {
+  const std::time_t now = std::time(nullptr);
+  std::tm local{};
+  localtime_r(&now, &local);
+  return fmt::format("{:%Y-%m-%d %H:%M:%S}", local);
+}
+
+// Files that cannot be written and programs that are missing are found before anything is measured;
+// only rank 0 can tell, and all ranks must stop.
+void check_outputs(Job& job, const Options& options) {
+  std::string problem;
+  if (job.is_root()) {
+    try {
+      if (!options.plot.empty()) busbw::find_gnuplot();
+      for (const std::string* path : {&options.json, &options.save, &options.plot})
+        if (!path->empty()) busbw::require_writable(*path);
+    } catch (const std::exception& error) {
+      problem = error.what();
+    }
+  }
+  const auto all = job.world().exchange("busbw/outputs", problem);
+  if (!all.front().empty()) throw atoll::Error(atoll::ErrorCode::invalid_argument, all.front());
+}
+
+std::string memory_line(const busbw::Sweep& sweep) {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  return fmt::format("# {:<20} : buffers {} a rank | peak of rank 0 {}\n", "Memory usage",
+                     busbw::human_bytes(sweep.buffer_bytes()),
+                     busbw::human_bytes(static_cast<std::uint64_t>(usage.ru_maxrss) << 10U));
+}
+
+int measure(Job& job, const Options& options, const busbw::CommandLine& command) {
+  if (options.pairs > 0) {
+    const auto report = busbw::measure_pairs(job, options);
+    if (job.is_root() && !options.json.empty())
+      busbw::write_file(options.json, busbw::to_json(command, job, options, report));
+    return report.verdict.findings.empty() ? exit_ok : exit_below;
+  }
+  busbw::Sweep sweep(job, options);
+  std::vector<Table> tables;
+  std::size_t rows = 0;
+  std::size_t judged = 0;
+  bool is_good = true;
+  for (const busbw::Collective collective : options.collectives) {
+    const Table& table = tables.emplace_back(sweep.run(collective));
+    rows += table.rows.size();
+    if (table.rows.empty()) continue;
+    is_good = is_good && table.is_good();
+    judged += table.expectation ? static_cast<std::size_t>(table.expectation->judged) : 0;
+  }
+  if (job.is_root()) {
+    if (options.memory_report > 0) fmt::print("{}", memory_line(sweep));
+    if (!options.json.empty())
+      busbw::write_file(options.json, busbw::to_json(command, job, options, tables));
+    if (!options.save.empty())
+      busbw::write_file(options.save, busbw::to_curve(job, options, tables));
+    if (!options.plot.empty() && rows > 0)
+      busbw::run_gnuplot(busbw::plot_program(tables, options.plot));
+    if (options.expect && rows > 0 && judged == 0)
+      complain("--expect: no limit is known here; give one with --limit GB/s");
+  }
+  if (rows == 0) return exit_unsupported;
+  return is_good ? exit_ok : exit_below;
+}
+
+int status_of(const atoll::Error& error) {
+  switch (error.code()) {
+    case atoll::ErrorCode::invalid_argument:
+    case atoll::ErrorCode::not_found:
+      return exit_usage;
+    case atoll::ErrorCode::unsupported:
+      return exit_unsupported;
+    case atoll::ErrorCode::timeout:
+      return exit_timeout;
+    case atoll::ErrorCode::internal:
+    case atoll::ErrorCode::io:
+    case atoll::ErrorCode::bad_data:
+      return exit_internal;
+    case atoll::ErrorCode::peer_lost:
+    case atoll::ErrorCode::aborted:
+    case atoll::ErrorCode::mismatch:
+    case atoll::ErrorCode::out_of_memory:
+    case atoll::ErrorCode::backend:
+      return exit_library;
+  }
+  return exit_internal;
+}
+
+// What every rank finds alike, rank 0 says; what befalls one rank, that rank says, and fails the job.
+int run_job(const Options& options, const busbw::CommandLine& command) {
+  Job job(options);
+  std::string what;
+  int status = exit_internal;
+  try {
+    check_outputs(job, options);
+    return measure(job, options, command);
+  } catch (const atoll::Error& error) {
+    what = error.what();
+    status = status_of(error);
+  } catch (const std::exception& error) {
+    what = error.what();
+  }
+  if (status == exit_usage || status == exit_unsupported) {
+    if (job.is_root()) complain(what);
+    return status;
+  }
+  job.world().fail(what);
+  const std::string who = fmt::format("rank {}: ", job.world().rank());
+  complain(what.starts_with("rank ") ? what : who + what);
+  return status;
+}
+
+int run(int argc, char** argv, busbw::Speaks speaker) {
+  const auto options = busbw::parse_options(argc, argv, speaker);
+  if (!options) return exit_ok;
+  if (!options->flight.empty()) {
+    if (speaker == busbw::Speaks::yes) fmt::print("{}", atoll::tell_flight(options->flight));
+    return exit_ok;
+  }
+  return run_job(*options, {.arguments = {argv, argv + argc}, .start_time = start_time()});
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  // A program that was started and ended early is told by its status.
+  std::signal(SIGPIPE, SIG_IGN);
+  const busbw::Speaks speaker = speaks();
+  try {
+    return run(argc, argv, speaker);
+  } catch (const atoll::Error& error) {
+    // Before there is a job every rank fails alike, but for a rank that the others wait for.
+    const bool alike = error.code() == atoll::ErrorCode::invalid_argument ||
+                       error.code() == atoll::ErrorCode::not_found ||
+                       error.code() == atoll::ErrorCode::unsupported;
+    if (speaker == busbw::Speaks::yes || !alike) complain(error.what());
+    return status_of(error);
+  } catch (const std::exception& error) {  // of the command line
+    if (speaker == busbw::Speaks::yes) complain(std::string(error.what()) + " (see --help)");
+    return exit_usage;
+  }
+}

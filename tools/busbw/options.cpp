@@ -1,0 +1,354 @@
+#include "options.hpp"
+
+#include <CLI/CLI.hpp>
+#include <array>
+#include <charconv>
+#include <cmath>
+#include <cstdlib>
+#include <map>
+#include <utility>
+
+#include "atoll/error.hpp"
+
+namespace busbw {
+namespace {
+
+constexpr std::uint64_t most_bytes = std::uint64_t{1} << 50U;
+
+[[noreturn]] void refuse(const std::string& why) {
+  throw atoll::Error(atoll::ErrorCode::invalid_argument, why);
+}
+
+// As text until everything is known.
+struct Texts {
+  std::string collective = "all_reduce", axis = "world", limit = "machine", expect;
+  std::vector<std::string> memory;
+  std::string min = "32M", max = "32M", step = "1M", factor = "1";
+  std::string dtype = "float", op = "sum";
+  int time_of = 1, blocking = 0, threads = 1, gpus = 1, local_register = -1;
+  int latency = 0, cpu_time = 0, timestamps = 0;
+  // Options about GPUs: accepted for the sake of scripts.
+  int parallel_init = 0, stream_null = 0, graph = 0, cta_policy = -1, device = 0, device_ctas = 16;
+  std::vector<std::string> flight;
+};
+
+double parse_number(const std::string& text, const std::string& what) {
+  double value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc{} || end != text.data() + text.size() || !std::isfinite(value))
+    refuse(what + " " + text + ": not a number");
+  return value;
+}
+
+template <class Known, class Parse>
+std::vector<Known> parse_list(const std::string& text, const std::vector<Known>& all,
+                              const std::string& option, Parse parse) {
+  if (text == "all") return all;
+  std::vector<Known> list;
+  std::size_t begin = 0;
+  while (begin <= text.size()) {
+    const std::size_t comma = std::min(text.find(',', begin), text.size());
+    const std::string item = text.substr(begin, comma - begin);
+    begin = comma + 1;
+    if (const auto found = parse(item)) {
+      list.push_back(*found);
+      continue;
+    }
+    std::string names;
+    for (const Known& one : all) names += std::string(name(one)) + ", ";
+    refuse(option + " " + item + ": not one of " + names + "all");
+  }
+  return list;
+}
+
+void declare_what(CLI::App& app, Options& o, Texts& t) {
+  const auto* group = "What to run";
+  app.add_option("--collective", t.collective,
+                 "all_reduce, all_gather, reduce_scatter, broadcast, reduce, gather, scatter, "
+                 "all_to_all, all_gather_v, reduce_scatter_v, send_recv; several with commas; all")
+      ->group(group);
+  app.add_option("-d,--datatype", t.dtype,
+                 "float, half, bfloat16, double, int32, int64, uint8 (or f32, f16, bf16, f64, i32, "
+                 "i64, u8); several with commas; all")
+      ->group(group);
+  app.add_option("-o,--op", t.op,
+                 "sum, max, min, avg, mulsum (a sum of scaled inputs); several with commas; all")
+      ->group(group);
+  app.add_option("-r,--root", o.root, "rank in the axis; -1: every rank in turn")->group(group);
+  app.add_option("--axis", t.axis,
+                 "world, shard or replicate of the mesh that the topology suggests; all groups of "
+                 "the axis run at once and the slowest counts")
+      ->group(group);
+  app.add_option("--backend", o.backend, "host, mpi, ...; default: the best that works")
+      ->group(group);
+  app.add_option("--algorithm", o.algorithm,
+                 "NAME, or COLLECTIVE:NAME,...; default: the backend chooses (ATOLL_ALGORITHM)")
+      ->group(group);
+  app.add_option(
+         "-M,--memory", t.memory,
+         "of the buffers: registered (atoll::allocate) or plain; as in nccl-tests: 1 reports "
+         "how much memory is used, 0 does not; may be given twice")
+      ->take_all()
+      ->allow_extra_args(false)
+      ->group(group);
+  app.add_flag(
+         "--pairs", o.pairs,
+         "bandwidth from every rank to every other with messages of -e bytes, and which rank, "
+         "host or NIC is slow")
+      ->group(group);
+  app.add_option("--flight", t.flight,
+                 "flight recorder files (ATOLL_FLIGHT) of the ranks of a job: tells who did what")
+      ->take_all()
+      ->group(group);
+}
+
+void declare_sizes(CLI::App& app, Options& o, Texts& t) {
+  const auto* group = "Sizes in bytes; K, M, G are powers of 1,024";
+  app.add_option("-b,--minbytes", t.min, "smallest")->group(group);
+  app.add_option("-e,--maxbytes", t.max, "largest; default: 32M, or -b when that is larger")
+      ->group(group);
+  app.add_option("-i,--stepbytes", t.step, "increment")->group(group);
+  app.add_option("-f,--stepfactor", t.factor, "factor; 2 or more replaces the increment")
+      ->group(group);
+  app.add_option("-u,--unalign", o.unalign, "elements by which buffers are out of alignment")
+      ->group(group);
+}
+
+void declare_measuring(CLI::App& app, Options& o, Texts& t) {
+  const auto* group = "How to measure";
+  app.add_option("-n,--iters", o.iterations, "timed batches")->group(group);
+  app.add_option("-m,--agg_iters", o.batch, "operations in a batch")->group(group);
+  app.add_option("-w,--warmup_iters", o.warmups, "operations before the timed ones")->group(group);
+  app.add_option("-N,--run_cycles", o.cycles, "times the sizes are gone through; 0: for ever")
+      ->group(group);
+  app.add_option("-c,--check", o.checks, "operations whose results are checked; 0: none")
+      ->group(group);
+  app.add_option("-a,--average", t.time_of,
+                 "whose time counts: 0 rank 0, 1 the average, 2 the fastest, 3 the slowest")
+      ->group(group);
+  app.add_option("-z,--blocking", t.blocking,
+                 "wait for each operation: 1 and a barrier, 2 without; 3: wait and an untimed "
+                 "barrier after each batch")
+      ->group(group);
+  app.add_option("-T,--timeout", o.timeout_s, "seconds for one operation; 0: ATOLL_TIMEOUT")
+      ->group(group);
+  app.add_option("-R,--local_register", t.local_register,
+                 "1, 2: --memory registered; 0: --memory plain")
+      ->group(group);
+}
+
+void declare_saying(CLI::App& app, Options& o, Texts& t) {
+  const auto* group = "What to say";
+  app.add_option(
+         "-I,--per_iter_timing", t.latency,
+         "1: single operations are timed as well (us): i_min, i_max, i_p99, i_cv% as columns, "
+         "p50 and p99 below")
+      ->group(group);
+  app.add_flag("--latency", t.latency, "-I 1")->group(group);
+  app.add_option("-K,--per_iter_skip", o.latency_skip, "first samples left out of -I")
+      ->group(group);
+  app.add_option("-C,--report_cputime", t.cpu_time, "1: time to enqueue (us) instead")
+      ->group(group);
+  app.add_option("-S,--report_timestamps", t.timestamps, "1: when each row was measured")
+      ->group(group);
+  app.add_option("--limit", t.limit,
+                 "ceiling of `% of limit`: machine (links of the topology, memory measured now), a "
+                 "bus bandwidth in GB/s, or off")
+      ->group(group);
+  app.add_option("--expect", t.expect,
+                 "share of the limit that every row must reach, 0.85 for 85 %")
+      ->group(group);
+  app.add_option("-J,--output_file,--json", o.json, "file: everything, as JSON")->group(group);
+  app.add_option("--save", o.save, "file: the curve, for atoll's planner and tuner")->group(group);
+  app.add_option("--plot", o.plot, "file: bus bandwidth over size, SVG (gnuplot)")->group(group);
+}
+
+void declare_gpu_habits(CLI::App& app, Texts& t) {
+  const auto* group = "Of nccl-tests, without effect on host memory";
+  app.add_option("-t,--nthreads", t.threads, "1: a rank is a process")->group(group);
+  app.add_option("-g,--ngpus", t.gpus, "1: a rank is a process")->group(group);
+  app.add_option("-p,--parallel_init", t.parallel_init, "")->group(group);
+  app.add_option("-y,--stream_null", t.stream_null, "")->group(group);
+  app.add_option("-G,--cudagraph", t.graph, "")->group(group);
+  app.add_option("-x,--cta_policy", t.cta_policy, "")->group(group);
+  app.add_option("-D,--device_implementation", t.device, "0")->group(group);
+  app.add_option("-V,--device_cta_count", t.device_ctas, "")->group(group);
+}
+
+void take_gpu_habits(Options& o, const Texts& t) {
+  if (t.threads != 1 || t.gpus != 1)
+    refuse("-t and -g must be 1: a rank is a process here; start more (mpirun -n N)");
+  if (t.device != 0) refuse("-D: there are no device implementations on host memory");
+  const auto note = [&](bool given, const char* option) {
+    if (given) o.notes.push_back(std::string(option) + " has no effect on host memory");
+  };
+  note(t.parallel_init != 0, "-p");
+  note(t.stream_null != 0, "-y");
+  note(t.graph != 0, "-G");
+  note(t.cta_policy != -1, "-x");
+  note(t.device_ctas != 16, "-V");
+}
+
+void take_lists(Options& o, const Texts& t) {
+  o.collectives = parse_list(
+      t.collective, std::vector<Collective>(all_collectives.begin(), all_collectives.end()),
+      "--collective", collective_from_name);
+  o.dtypes = parse_list(t.dtype, std::vector<atoll::DType>(all_dtypes.begin(), all_dtypes.end()),
+                        "-d", dtype_from_name);
+  if (t.op == "prod") refuse("-o prod: atoll has no products");
+  o.ops = parse_list(t.op, std::vector<Op>(all_ops.begin(), all_ops.end()), "-o", op_from_name);
+  static const std::map<std::string, AxisName> axes{
+      {"world", AxisName::world}, {"shard", AxisName::shard}, {"replicate", AxisName::replicate}};
+  if (!axes.contains(t.axis)) refuse("--axis " + t.axis + ": not world, shard or replicate");
+  o.axis = axes.at(t.axis);
+}
+
+void take_memory(Options& o, const Texts& t) {
+  if (t.local_register == 0) o.memory = MemoryKind::plain;
+  for (const std::string& word : t.memory) {
+    if (word == "registered" || word == "plain")
+      o.memory = word == "plain" ? MemoryKind::plain : MemoryKind::registered;
+    else if (word == "0" || word == "1")
+      o.memory_report = word == "1";
+    else
+      refuse("--memory " + word + ": not registered or plain, and not 0 or 1");
+  }
+}
+
+void take_limit(Options& o, const Texts& t) {
+  if (t.limit == "off") {
+    o.limit_from = LimitFrom::nothing;
+  } else if (t.limit != "machine") {
+    o.limit_from = LimitFrom::given;
+    o.limit_busbw = parse_number(t.limit, "--limit");
+    if (o.limit_busbw <= 0) refuse("--limit " + t.limit + ": must be above 0 GB/s");
+  }
+  if (!t.expect.empty()) {
+    o.expect = parse_number(t.expect, "--expect");
+    if (*o.expect <= 0 || *o.expect > 1)
+      refuse("--expect " + t.expect + ": a share above 0 and up to 1, as in 0.85");
+    if (o.limit_from == LimitFrom::nothing) refuse("--expect needs a limit: leave --limit off out");
+  }
+  if (const char* wanted = std::getenv("NCCL_TESTS_MIN_BW"); wanted != nullptr && *wanted != '\0')
+    o.wanted_busbw = parse_number(wanted, "NCCL_TESTS_MIN_BW");
+}
+
+void take_sizes(Options& o, const Texts& t, const CLI::App& app) {
+  o.min_bytes = parse_size(t.min);
+  o.max_bytes = parse_size(t.max);
+  if (app.count("-e") == 0) o.max_bytes = std::max(o.max_bytes, o.min_bytes);
+  o.step_bytes = parse_size(t.step);
+  const double factor = parse_number(t.factor, "-f");
+  if (factor < 0 || factor > 1e6 || factor != std::floor(factor))
+    refuse("-f " + t.factor + ": a whole number; 2 doubles the size");
+  o.step_factor = static_cast<std::uint64_t>(factor);
+  if (o.min_bytes > o.max_bytes) refuse("-b " + t.min + " is more than -e " + t.max);
+  if (o.step_factor <= 1 && o.step_bytes == 0 && o.min_bytes < o.max_bytes)
+    refuse("-i 0: the sizes from -b to -e would never end");
+  if (o.step_factor > 1 && o.min_bytes == 0 && o.max_bytes > 0)
+    refuse("-f from -b 0: the sizes would never end");
+}
+
+template <class Enum>
+Enum take_choice(int value, int most, const char* option) {
+  if (value < 0 || value > most)
+    refuse(std::string(option) + " " + std::to_string(value) + ": 0 to " + std::to_string(most));
+  return static_cast<Enum>(value);
+}
+
+void take_counts(Options& o, const Texts& t) {
+  const auto at_least = [](int value, int least, const char* option) {
+    if (value < least)
+      refuse(std::string(option) + " " + std::to_string(value) + ": at least " +
+             std::to_string(least));
+  };
+  at_least(o.iterations, 1, "-n");
+  at_least(o.batch, 1, "-m");
+  at_least(o.warmups, 0, "-w");
+  at_least(o.cycles, 0, "-N");
+  at_least(o.checks, 0, "-c");
+  at_least(o.root, -1, "-r");
+  at_least(o.timeout_s, 0, "-T");
+  at_least(o.latency_skip, 0, "-K");
+  take_choice<int>(o.unalign, 1 << 20, "-u");
+  o.time_of = take_choice<TimeOf>(t.time_of, 3, "-a");
+  o.blocking = take_choice<Blocking>(t.blocking, 3, "-z");
+  o.layout.latency = take_choice<int>(t.latency, 1, "-I") == 1;
+  o.layout.cpu_time = take_choice<int>(t.cpu_time, 1, "-C") == 1;
+  o.layout.timestamps = take_choice<int>(t.timestamps, 1, "-S") == 1;
+  if (t.local_register < -1 || t.local_register > 2) refuse("-R: 0, 1 or 2");
+  if (o.latency_skip > 0 && !o.layout.latency) refuse("-K needs -I 1");
+  if (o.latency_skip >= o.iterations) refuse("-K must be less than -n");
+  if (o.pairs > 0 && o.expect) refuse("--pairs has a verdict of its own: leave --expect out");
+  if (o.pairs > 0 && (!o.plot.empty() || !o.save.empty()))
+    refuse("--pairs writes --json only, no --plot and no --save");
+}
+
+constexpr const char* footer =
+    "Ranks are found from mpirun, srun --mpi=pmix, mpiexec, torchrun, or ATOLL_RANK, ATOLL_SIZE,\n"
+    "ATOLL_ADDR and ATOLL_TOKEN; without any, one rank runs. GB/s = 1e9 bytes per second.\n\n"
+    "Examples:\n"
+    "  mpirun -n 4 atoll-busbw -b 1M -e 256M -f 2\n"
+    "  mpirun -n 4 atoll-busbw --collective all -b 64M -e 64M --expect 0.85\n"
+    "  mpirun -n 16 atoll-busbw --axis shard --collective all_gather -d bfloat16 -b 8 -e 1G -f 4\n"
+    "  mpirun -n 16 atoll-busbw --pairs -e 4M\n"
+    "  atoll-busbw --flight run.0.json run.1.json\n\n"
+    "Exit status: 0; 7 wrong data, a bus bandwidth below 0.9 x NCCL_TESTS_MIN_BW, or a row below\n"
+    "--expect; 6 usage; 5 not supported by the backend; 4 timeout; 3 another failure of the\n"
+    "library; 1 anything else.";
+
+}  // namespace
+
+std::uint64_t parse_size(const std::string& text) {
+  static constexpr std::array<std::pair<char, double>, 4> units{
+      std::pair{'K', 0x1p10}, {'M', 0x1p20}, {'G', 0x1p30}, {'T', 0x1p40}};
+  std::string digits = text;
+  double unit = 1;
+  if (!digits.empty()) {
+    for (const auto& [letter, factor] : units) {
+      if (std::toupper(static_cast<unsigned char>(digits.back())) != letter) continue;
+      unit = factor;
+      digits.pop_back();
+      break;
+    }
+  }
+  double value = 0;
+  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
+  const double bytes = value * unit;
+  if (digits.empty() || error != std::errc{} || end != digits.data() + digits.size() ||
+      !(bytes >= 0) || bytes > static_cast<double>(most_bytes))
+    refuse("\"" + text + "\" is not a size, as in 8, 64K, 32M or 1G");
+  return static_cast<std::uint64_t>(bytes);
+}
+
+std::optional<Options> parse_options(int argc, char** argv, Speaks speaks) {
+  Options options;
+  Texts texts;
+  CLI::App app("Bus bandwidth of collectives, with the habits of nccl-tests, on any backend.",
+               "atoll-busbw");
+  app.option_defaults()->always_capture_default()->multi_option_policy(
+      CLI::MultiOptionPolicy::TakeLast);  // as getopt does
+  declare_what(app, options, texts);
+  declare_sizes(app, options, texts);
+  declare_measuring(app, options, texts);
+  declare_saying(app, options, texts);
+  declare_gpu_habits(app, texts);
+  app.set_version_flag("--version", "atoll-busbw " ATOLL_VERSION, "print the version");
+  app.footer(footer);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::Success& request) {  // --help, --version
+    if (speaks == Speaks::yes) app.exit(request);
+    return std::nullopt;
+  }
+  for (const std::string& file : texts.flight) options.flight.emplace_back(file);
+  take_gpu_habits(options, texts);
+  take_lists(options, texts);
+  take_memory(options, texts);
+  take_limit(options, texts);
+  take_sizes(options, texts, app);
+  take_counts(options, texts);
+  return options;
+}
+
+}  // namespace busbw

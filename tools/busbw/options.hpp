@@ -1,0 +1,91 @@
+// What atoll-busbw was asked.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "collective.hpp"
+#include "report.hpp"
+
+namespace busbw {
+
+enum class MemoryKind {
+  registered,  // atoll::allocate
+  plain        // the device's own
+};
+enum class TimeOf {  // -a
+  rank_0 = 0,
+  average = 1,
+  fastest = 2,
+  slowest = 3
+};
+enum class Blocking {  // -z
+  none = 0,
+  barrier = 1,  // wait and barrier after every operation
+  wait = 2,     // wait after every operation
+  batch = 3     // wait and barrier after every -m operations; barriers are not timed
+};
+enum class LimitFrom {
+  machine,
+  given,
+  nothing
+};
+
+struct Options {
+  // What to run.
+  std::vector<Collective> collectives{Collective::all_reduce};
+  std::vector<atoll::DType> dtypes{atoll::DType::f32};
+  std::vector<Op> ops{Op::sum};
+  int root = 0;  // -1: every rank in turn
+  AxisName axis = AxisName::world;
+  std::string backend;
+  std::string algorithm;
+  MemoryKind memory = MemoryKind::registered;
+  // Sizes, in bytes.
+  std::uint64_t min_bytes = 32 << 20;
+  std::uint64_t max_bytes = 32 << 20;
+  std::uint64_t step_bytes = 1 << 20;
+  std::uint64_t step_factor = 1;
+  int unalign = 0;  // elements
+  // How to measure.
+  int iterations = 20;
+  int warmups = 1;
+  int batch = 1;
+  int cycles = 1;  // 0: for ever
+  int checks = 1;
+  TimeOf time_of = TimeOf::average;
+  Blocking blocking = Blocking::none;
+  int timeout_s = 0;  // 0: the library's
+  int latency_skip = 0;
+  // What to say.
+  Layout layout;
+  LimitFrom limit_from = LimitFrom::machine;
+  double limit_busbw = 0;
+  std::optional<double> expect;
+  std::optional<double> wanted_busbw;  // NCCL_TESTS_MIN_BW
+  int memory_report = 0;
+  std::vector<std::string> notes;  // options that were accepted and do nothing
+  // Other modes.
+  int pairs = 0;
+  std::vector<std::filesystem::path> flight;
+  // Files.
+  std::string json, save, plot;
+};
+
+// Whether this process of the job prints.
+enum class Speaks {
+  yes,
+  no
+};
+
+// "8", "64K", "1.5M", "1G" (powers of 1,024): bytes. Error(invalid_argument) that quotes the text.
+std::uint64_t parse_size(const std::string& text);
+
+// Empty when the command line asked for nothing but help or the version, which was printed. Throws
+// std::exception whose what() is one line.
+std::optional<Options> parse_options(int argc, char** argv, Speaks speaks);
+
+}  // namespace busbw

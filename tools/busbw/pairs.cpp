@@ -1,0 +1,143 @@
+#include "pairs.hpp"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+
+#include "atoll/error.hpp"
+#include "sweep.hpp"
+
+namespace busbw {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+struct Messages {
+  atoll::View data;
+  atoll::View answer;
+  int count = 1;
+};
+
+// One way; the sender learns from a short answer that all has arrived. Returns the sender's time.
+double send_all(Job& job, const Messages& messages, int peer) {
+  const auto begin = Clock::now();
+  for (int i = 0; i < messages.count; ++i)
+    static_cast<void>(job.communicator().send(messages.data, peer, job.stream()));
+  job.communicator().recv(messages.answer, peer, job.stream()).synchronize();
+  return std::chrono::duration<double>(Clock::now() - begin).count();
+}
+
+void receive_all(Job& job, const Messages& messages, int peer) {
+  for (int i = 0; i < messages.count; ++i)
+    static_cast<void>(job.communicator().recv(messages.data, peer, job.stream()));
+  job.communicator().send(messages.answer, peer, job.stream()).synchronize();
+}
+
+// The only NIC of a host that joins it to others; "" when there are several or none.
+std::string only_nic(const atoll::Topology& topology, const std::string& host_id) {
+  std::string only;
+  for (const atoll::TopologyNic& nic : topology.nics) {
+    if (nic.host != host_id || nic.is_virtual) continue;
+    if (!nic.state.empty() && nic.state != "active") continue;
+    if (!only.empty()) return "";
+    only = nic.id;
+  }
+  return only;
+}
+
+PairSites sites_of(const Job& job, const std::vector<int>& group) {
+  PairSites sites;
+  for (const atoll::HostInfo& host : job.world().hosts()) sites.host_names.push_back(host.name);
+  for (const int rank : group) {
+    const int host = job.host_of()[static_cast<std::size_t>(rank)];
+    sites.host.push_back(host);
+    sites.nic.push_back(
+        only_nic(job.topology(), job.world().hosts()[static_cast<std::size_t>(host)].id));
+  }
+  return sites;
+}
+
+std::string title(const Job& job, const std::vector<int>& group, std::uint64_t bytes, int count) {
+  std::string text = fmt::format(
+      "# atoll-busbw version {} backend {} launcher {}\n"
+      "# Bandwidth of pairs, GB/s from row to column, {} messages of {} one way, each pair alone "
+      "on "
+      "its hosts\n",
+      ATOLL_VERSION, job.communicator().backend(), job.world().launcher(), count,
+      human_bytes(bytes));
+  for (std::size_t r = 0; r < group.size(); ++r) {
+    const auto world_rank = static_cast<std::size_t>(group[r]);
+    const auto host = static_cast<std::size_t>(job.host_of()[world_rank]);
+    text += fmt::format("#  Rank {:2} is rank {:2} of the job, on {}\n", r, group[r],
+                        job.world().hosts()[host].name);
+  }
+  return text;
+}
+
+// Times of the pairs that this rank sent in, by receiver.
+std::vector<double> measure_rounds(Job& job, const Options& options,
+                                   const std::vector<std::vector<Pair>>& rounds,
+                                   const Messages& messages) {
+  const int me = job.communicator().rank();
+  std::vector<double> seconds(static_cast<std::size_t>(job.group_size()));
+  const Messages warmup{messages.data, messages.answer, std::max(1, options.warmups)};
+  const bool shows = job.is_root() && isatty(STDERR_FILENO) == 1;
+  for (std::size_t r = 0; r < rounds.size(); ++r) {
+    if (shows) fmt::print(stderr, "\r\x1b[Kround {}/{}", r + 1, rounds.size());
+    job.world().barrier();
+    for (const Pair& pair : rounds[r]) {
+      if (pair.from == me) {
+        send_all(job, warmup, pair.to);
+        seconds[static_cast<std::size_t>(pair.to)] = send_all(job, messages, pair.to);
+      } else if (pair.to == me) {
+        receive_all(job, warmup, pair.from);
+        receive_all(job, messages, pair.from);
+      }
+    }
+  }
+  if (shows) fmt::print(stderr, "\r\x1b[K");
+  return seconds;
+}
+
+}  // namespace
+
+PairReport measure_pairs(Job& job, const Options& options) {
+  const int ranks = job.group_size();
+  if (ranks < 2)
+    throw atoll::Error(atoll::ErrorCode::invalid_argument, "--pairs needs two ranks in the axis");
+  const std::vector<int>& group =
+      job.groups()[static_cast<std::size_t>(job.group_of(job.world().rank()))];
+  const PairSites sites = sites_of(job, group);
+  PairReport report{.bytes = std::max<std::uint64_t>(1, options.max_bytes)};
+  const atoll::Device& device = job.communicator().device();
+  const auto allocate = [&](std::uint64_t bytes) {
+    return options.memory == MemoryKind::registered
+               ? atoll::allocate(device, bytes, {job.communicator()})
+               : device.allocate(bytes);
+  };
+  const atoll::Buffer data = allocate(report.bytes), answer = allocate(1);
+  std::memset(data.data(), 1, data.bytes());
+  const Messages messages{atoll::View(data.data(), report.bytes, atoll::DType::u8),
+                          atoll::View(answer.data(), 1, atoll::DType::u8),
+                          options.iterations * options.batch};
+  if (job.is_root()) {
+    fmt::print("{}", title(job, group, report.bytes, messages.count));
+    std::fflush(stdout);
+  }
+  const auto seconds = measure_rounds(job, options, plan_rounds(sites.host), messages);
+  const auto all = job.exchange(seconds);
+  const double sent = static_cast<double>(report.bytes) * messages.count;
+  for (const int rank : group) {
+    auto& row = report.gbyte_s.emplace_back();
+    for (const double time : all[static_cast<std::size_t>(rank)])
+      row.push_back(time > 0 ? sent / time / 1e9 : 0);
+  }
+  report.verdict = judge_pairs(report.gbyte_s, sites);
+  if (job.is_root()) fmt::print("{}{}", matrix_text(report.gbyte_s), verdict_text(report.verdict));
+  return report;
+}
+
+}  // namespace busbw

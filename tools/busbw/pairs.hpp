@@ -1,0 +1,22 @@
+// Bandwidth from every rank to every other one.
+#pragma once
+
+#include "job.hpp"
+#include "options.hpp"
+#include "verdict.hpp"
+
+namespace busbw {
+
+struct PairReport {
+  std::uint64_t bytes = 0;  // of a message
+  Matrix gbyte_s = {};
+  PairVerdict verdict = {};
+};
+
+// Over the axis of the communicator, numbering its ranks; with several groups, those of the group of
+// rank 0 while the others do the same. Each ordered pair alone on its hosts: warm-ups, then
+// iterations x batch messages of -e bytes one way, timed until the receiver's answer is back.
+// Prints on rank 0. Collective.
+PairReport measure_pairs(Job& job, const Options& options);
+
+}  // namespace busbw

@@ -1,0 +1,157 @@
+#include "plot.hpp"
+
+#include <fmt/format.h>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "atoll/error.hpp"
+
+namespace busbw {
+namespace {
+
+struct Curve {
+  std::string title;
+  std::string points;  // "bytes GB/s\n"
+  std::string limit;
+};
+
+// Between single quotes, where a quote is two.
+std::string in_quotes(std::string_view text) {
+  std::string result = "'";
+  for (const char c : text) result += c == '\'' ? "''" : std::string(1, c == '\n' ? ' ' : c);
+  return result + "'";
+}
+
+std::vector<Curve> curves_of(std::span<const Table> tables) {
+  std::vector<Curve> curves;
+  std::map<std::string, std::size_t> known;
+  for (const Table& table : tables) {
+    for (const Row& row : table.rows) {
+      for (const Place place : both_places) {
+        if (row.bytes == 0 || (place == Place::in && !has_in_place(row.collective))) continue;
+        std::string title = fmt::format("{} {}", name(row.collective), column_name(row.dtype));
+        if (row.op != Op::none) title += fmt::format(" {}", name(row.op));
+        if (row.root > 0) title += fmt::format(" root {}", row.root);
+        title += fmt::format(", {}", place == Place::out ? "out of place" : "in place");
+        const auto [at, is_new] = known.try_emplace(title, curves.size());
+        if (is_new) curves.push_back({title, "", ""});
+        const Half& half = row.half(place);
+        Curve& curve = curves[at->second];
+        curve.points += fmt::format("{} {:.6g}\n", row.bytes, half.busbw);
+        if (const auto percent = half.percent(); percent && *percent > 0)
+          curve.limit += fmt::format("{} {:.6g}\n", row.bytes, half.busbw * 100 / *percent);
+      }
+    }
+  }
+  return curves;
+}
+
+[[noreturn]] void refuse_missing() {
+  throw atoll::Error(atoll::ErrorCode::not_found,
+                     "--plot: gnuplot is not in PATH: install the package gnuplot-nox");
+}
+
+class Pipe {
+ public:
+  Pipe() {
+    if (pipe(ends_.data()) != 0)
+      throw atoll::Error(atoll::ErrorCode::io, fmt::format("pipe: {}", std::strerror(errno)));
+  }
+  Pipe(const Pipe&) = delete;
+  Pipe& operator=(const Pipe&) = delete;
+  ~Pipe() {
+    close_end(0);
+    close_end(1);
+  }
+  int reader() const { return ends_[0]; }
+  int writer() const { return ends_[1]; }
+  void close_reader() { close_end(0); }
+  void close_writer() { close_end(1); }
+
+ private:
+  void close_end(std::size_t end) {
+    if (ends_[end] >= 0) close(std::exchange(ends_[end], -1));
+  }
+
+  std::array<int, 2> ends_{-1, -1};
+};
+
+}  // namespace
+
+std::string plot_program(std::span<const Table> tables, const std::string& path) {
+  const std::vector<Curve> curves = curves_of(tables);
+  std::string text = fmt::format(
+      "set terminal svg size 960,600 noenhanced background rgb 'white'\n"
+      "set output {}\n"
+      "set logscale x 2\nset format x '%b%BB'\nset grid\nset key outside right top\n"
+      "set xlabel 'bytes of the whole tensor'\nset ylabel 'bus bandwidth (GB/s)'\n"
+      "set yrange [0:*]\n",
+      in_quotes(path));
+  std::string plots;
+  for (std::size_t i = 0; i < curves.size(); ++i) {
+    text += fmt::format("$curve{} << EOD\n{}EOD\n", i, curves[i].points);
+    plots +=
+        fmt::format("{}$curve{} with linespoints linecolor {} title {}",
+                    plots.empty() ? "plot " : ", \\\n     ", i, i + 1, in_quotes(curves[i].title));
+    if (curves[i].limit.empty()) continue;
+    text += fmt::format("$limit{} << EOD\n{}EOD\n", i, curves[i].limit);
+    plots += fmt::format(", \\\n     $limit{} with lines dashtype 2 linecolor {} title {}", i,
+                         i + 1, in_quotes(curves[i].title + ", limit"));
+  }
+  return curves.empty() ? "" : text + plots + "\n";
+}
+
+void find_gnuplot() {
+  const char* path = std::getenv("PATH");
+  std::string_view folders = path == nullptr ? "" : path;
+  while (!folders.empty()) {
+    const std::size_t end = std::min(folders.find(':'), folders.size());
+    const std::string program = std::string(folders.substr(0, end)) + "/gnuplot";
+    if (access(program.c_str(), X_OK) == 0) return;
+    folders.remove_prefix(std::min(end + 1, folders.size()));
+  }
+  refuse_missing();
+}
+
+void run_gnuplot(const std::string& program) {
+  if (program.empty())
+    throw atoll::Error(atoll::ErrorCode::invalid_argument, "--plot: there is nothing to draw");
+  Pipe pipe;
+  posix_spawn_file_actions_t actions;
+  posix_spawn_file_actions_init(&actions);
+  posix_spawn_file_actions_adddup2(&actions, pipe.reader(), STDIN_FILENO);
+  posix_spawn_file_actions_addclose(&actions, pipe.writer());
+  std::array<char, 8> name{"gnuplot"};
+  std::array<char*, 2> arguments{name.data(), nullptr};
+  pid_t pid = 0;
+  const int error = posix_spawnp(&pid, name.data(), &actions, nullptr, arguments.data(), environ);
+  posix_spawn_file_actions_destroy(&actions);
+  if (error != 0) refuse_missing();
+  pipe.close_reader();
+  std::string_view rest = program;
+  while (!rest.empty()) {
+    const ssize_t sent = write(pipe.writer(), rest.data(), rest.size());
+    if (sent < 0 && errno == EINTR) continue;
+    if (sent <= 0) break;  // it ended; its status says why
+    rest.remove_prefix(static_cast<std::size_t>(sent));
+  }
+  pipe.close_writer();
+  int status = 0;
+  while (waitpid(pid, &status, 0) < 0 && errno == EINTR) {
+  }
+  if (status != 0)
+    throw atoll::Error(atoll::ErrorCode::io, "--plot: gnuplot failed; see its words above");
+}
+
+}  // namespace busbw

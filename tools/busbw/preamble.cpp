@@ -1,0 +1,55 @@
+// What runs where, in the words of nccl-tests.
+#include <fmt/format.h>
+
+#include "sweep.hpp"
+
+namespace busbw {
+namespace {
+
+std::string_view blocking_line(Blocking blocking) {
+  switch (blocking) {
+    case Blocking::none:
+      return "";
+    case Blocking::barrier:
+      return "# Blocking Enabled: wait and barrier after each operation\n";
+    case Blocking::wait:
+      return "# Blocking Enabled: wait after each operation, no barrier\n";
+    case Blocking::batch:
+      return "# Blocking Enabled: wait and barrier after each batch (-m); time excludes barrier\n";
+  }
+  return "";
+}
+
+std::string rank_line(const atoll::Placement& placement, const std::string& host, int group) {
+  return fmt::format("#  Rank {:2} Group {:2} Pid {:6} on {:>10} device {:2} [0000:00:00] CPU\n",
+                     placement.rank, group, placement.pid, host, placement.local_rank);
+}
+
+}  // namespace
+
+std::string preamble(const Job& job, const Options& o, Collective collective) {
+  const atoll::World& world = job.world();
+  const bool by_factor = o.step_factor > 1;
+  std::string text = fmt::format(
+      "# atoll-busbw version {} backend {} launcher {}\n"
+      "# Collective test starting: {}\n"
+      "# nThread 1 nGpus 1 minBytes {} maxBytes {} step: {}({}) warmup iters: {} iters: {} "
+      "agg iters: {} validation: {} graph: 0 unalign: {}\n{}",
+      ATOLL_VERSION, job.communicator().backend(), world.launcher(), program_name(collective),
+      o.min_bytes, o.max_bytes, by_factor ? o.step_factor : o.step_bytes,
+      by_factor ? "factor" : "bytes", o.warmups, o.iterations, o.batch, o.checks, o.unalign,
+      blocking_line(o.blocking));
+  for (const std::string& note : o.notes) text += fmt::format("# {}\n", note);
+  text += fmt::format(
+      "# Axis {}: {} group{} of {} rank{} at once, of mesh {} (replicate x shard); {} memory\n#\n"
+      "# Using devices\n",
+      name(o.axis), job.groups().size(), job.groups().size() == 1 ? "" : "s", job.group_size(),
+      job.group_size() == 1 ? "" : "s", job.mesh().to_string(),
+      o.memory == MemoryKind::registered ? "registered" : "plain");
+  for (const atoll::Placement& placement : world.placements())
+    text += rank_line(placement, world.hosts()[static_cast<std::size_t>(placement.host)].name,
+                      job.group_of(placement.rank));
+  return text;
+}
+
+}  // namespace busbw

@@ -1,0 +1,208 @@
+#include "report.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+namespace busbw {
+namespace {
+
+// nccl-tests passes a run that reaches this share of NCCL_TESTS_MIN_BW.
+constexpr double bandwidth_margin = 0.9;
+
+double percentile(const std::vector<double>& sorted, int percent) {
+  const auto n = static_cast<int>(sorted.size());
+  const int index = std::min(n - 1, (n * percent + 99) / 100 - 1);
+  return sorted[static_cast<std::size_t>(std::max(0, index))];
+}
+
+std::string half_text(const Half& half, const Layout& layout) {
+  const std::string wrong =
+      half.wrong ? fmt::format("{:6g}", static_cast<double>(*half.wrong)) : "   N/A";
+  std::string text = fmt::format("  {:>7}  {:>6}  {:>6}  {}",
+                                 short_number(layout.cpu_time ? half.cpu_us : half.time_us, 7),
+                                 short_number(half.algbw, 6), short_number(half.busbw, 6), wrong);
+  if (layout.latency && half.latency) {
+    const LatencySummary& times = *half.latency;
+    text += fmt::format("  {:>7}  {:>7}  {:>7}  {:>7}", short_number(times.min, 7),
+                        short_number(times.max, 7), short_number(times.p99, 7),
+                        short_number(times.cv_percent(), 7));
+  }
+  return text;
+}
+
+std::string column_line(std::string_view size, std::string_view count, std::string_view type,
+                        std::string_view op, std::string_view root) {
+  return fmt::format("# {:>10}  {:>12}  {:>8}  {:>6}  {:>6}", size, count, type, op, root);
+}
+
+std::string title_half(std::string_view time, std::string_view bandwidth_a,
+                       std::string_view bandwidth_b, std::string_view wrong) {
+  return fmt::format("  {:>7}  {:>6}  {:>6}  {:>6}", time, bandwidth_a, bandwidth_b, wrong);
+}
+
+std::string latency_titles(std::string_view a, std::string_view b, std::string_view c,
+                           std::string_view d) {
+  return fmt::format("  {:>7}  {:>7}  {:>7}  {:>7}", a, b, c, d);
+}
+
+std::string percent_text(const std::optional<double>& percent) {
+  return percent ? short_number(*percent, 7) : "N/A";
+}
+
+std::string limit_half(const Half& half, const Layout& layout) {
+  const auto percent = half.percent();
+  std::string text =
+      fmt::format("  {:>7}  {:>7}", percent_text(percent),
+                  percent && *percent > 0 ? short_number(half.busbw * 100 / *percent, 7) : "N/A");
+  if (layout.latency)
+    text += half.latency ? fmt::format("  {:>7}  {:>7}", short_number(half.latency->p50, 7),
+                                       short_number(half.latency->p99, 7))
+                         : fmt::format("  {:>7}  {:>7}", "N/A", "N/A");
+  return text;
+}
+
+}  // namespace
+
+LatencySummary summarize(std::vector<double> times) {
+  std::ranges::sort(times);
+  const auto n = static_cast<double>(times.size());
+  LatencySummary summary{.min = times.front(), .max = times.back()};
+  summary.mean = std::accumulate(times.begin(), times.end(), 0.0) / n;
+  summary.p50 = percentile(times, 50);
+  summary.p95 = percentile(times, 95);
+  summary.p99 = percentile(times, 99);
+  double variance = 0;
+  for (const double time : times) variance += (time - summary.mean) * (time - summary.mean) / n;
+  summary.deviation = std::sqrt(variance);
+  return summary;
+}
+
+std::optional<double> Half::percent() const noexcept {
+  if (!limit.seconds || time_us <= 0) return std::nullopt;
+  return *limit.seconds * 1e6 / time_us * 100;
+}
+
+std::string short_number(double value, int width) {
+  for (const int digits : {2, 1, 0}) {
+    std::string text = fmt::format("{:.{}f}", value, digits);
+    if (static_cast<int>(text.size()) <= width) return text;
+  }
+  return fmt::format("{:.{}e}", value, width >= 7 ? 1 : 0);
+}
+
+std::string human_bytes(std::uint64_t bytes) {
+  static constexpr std::array<std::string_view, 5> units{"B", "KiB", "MiB", "GiB", "TiB"};
+  auto value = static_cast<double>(bytes);
+  std::size_t unit = 0;
+  while (value >= 1024 && unit + 1 < units.size()) {
+    value /= 1024;
+    ++unit;
+  }
+  return fmt::format("{:g} {}", value, units[unit]);
+}
+
+std::string header_lines(const Layout& layout) {
+  const std::string_view time = layout.cpu_time ? "cputime" : "time";
+  const std::string blank = column_line("", "", "", "", "");
+  std::string titles = column_line("size", "count", "type", "redop", "root");
+  std::string units = column_line("(B)", "(elements)", "", "", "");
+  for ([[maybe_unused]] const Place place : both_places) {
+    titles += title_half(time, "algbw", "busbw", "#wrong");
+    units += title_half("(us)", "(GB/s)", "(GB/s)", "");
+    if (!layout.latency) continue;
+    titles += latency_titles("i_min", "i_max", "i_p99", "i_cv%");
+    units += latency_titles("(us)", "(us)", "(us)", "(%)");
+  }
+  titles += ' ';
+  units += ' ';
+  if (layout.timestamps) {
+    titles += fmt::format("{:>19}", "timestamp");
+    units += fmt::format("{:>19}", "(local)");
+  }
+  const std::string_view halves =
+      layout.latency
+          ? "              out-of-place (+ per-iteration)                                in-place "
+            "(+ per-iteration)"
+          : "           out-of-place                       in-place          ";
+  return fmt::format("#\n{}{}\n{}\n{}\n", blank, halves, titles, units);
+}
+
+std::string row_line(const Row& row, const Layout& layout) {
+  return fmt::format("{:12}  {:12}  {:>8}  {:>6}  {:>6}{}{}{}\n", row.bytes, row.count,
+                     column_name(row.dtype), name(row.op), row.root, half_text(row.out, layout),
+                     half_text(row.in, layout),
+                     layout.timestamps ? fmt::format("{:>21}", row.timestamp) : "");
+}
+
+bool Verdict::is_bandwidth_fine() const noexcept {
+  return !wanted_busbw || average_busbw >= bandwidth_margin * *wanted_busbw;
+}
+
+Verdict judge(std::span<const Row> rows, std::optional<double> wanted_busbw) {
+  Verdict verdict{.wanted_busbw = wanted_busbw};
+  for (const Row& row : rows) {
+    for (const Place place : both_places) {
+      const Half& half = row.half(place);
+      verdict.average_busbw += half.busbw / (2 * static_cast<double>(rows.size()));
+      if (half.wrong.value_or(0) > 0) ++verdict.wrong_rows;
+    }
+  }
+  return verdict;
+}
+
+std::string footer_lines(const Verdict& verdict) {
+  std::string_view bandwidth;
+  if (verdict.wanted_busbw) bandwidth = verdict.is_bandwidth_fine() ? "OK" : "FAILED";
+  return fmt::format("# {:<20} : {} {}\n# {:<20} : {:.6g} {}\n#\n", "Out of bounds values",
+                     verdict.wrong_rows, verdict.wrong_rows == 0 ? "OK" : "FAILED",
+                     "Avg bus bandwidth", verdict.average_busbw, bandwidth);
+}
+
+std::string limit_lines(std::span<const Row> rows, const Layout& layout) {
+  const auto has_limit = [](const Row& row) { return row.out.percent() || row.in.percent(); };
+  if (rows.empty() || (!layout.latency && std::ranges::none_of(rows, has_limit))) return "";
+  std::string titles =
+      fmt::format("# {:>10}  {:>8}  {:>6}  {:>6}", "size", "type", "redop", "root");
+  std::string units = fmt::format("# {:>10}  {:>8}  {:>6}  {:>6}", "(B)", "", "", "");
+  for (const Place place : both_places) {
+    titles += fmt::format("  {:>7}  {:>7}", fmt::format("%lim {}", name(place)), "limit");
+    units += fmt::format("  {:>7}  {:>7}", "(%)", "(GB/s)");
+    if (!layout.latency) continue;
+    titles += fmt::format("  {:>7}  {:>7}", "p50", "p99");
+    units += fmt::format("  {:>7}  {:>7}", "(us)", "(us)");
+  }
+  std::string text = fmt::format("# {}: % of limit, and the limit as bus bandwidth\n{}  by\n{}\n",
+                                 name(rows.front().collective), titles, units);
+  for (const Row& row : rows) {
+    text +=
+        fmt::format("# {:>10}  {:>8}  {:>6}  {:>6}{}{}  {}\n", row.bytes, column_name(row.dtype),
+                    name(row.op), row.root, limit_half(row.out, layout), limit_half(row.in, layout),
+                    row.out.limit.by.empty() ? row.in.limit.by : row.out.limit.by);
+  }
+  return text + "#\n";
+}
+
+Expectation expect(std::span<const Row> rows, double share) {
+  Expectation result;
+  for (const Row& row : rows) {
+    for (const Place place : both_places) {
+      const auto percent = row.half(place).percent();
+      if (!percent) continue;
+      ++result.judged;
+      if (*percent >= share * 100) continue;
+      ++result.below;
+      result.text += fmt::format("# below {:.4g} % of limit: {} {} {} {} B, {}: {:.1f} %\n",
+                                 share * 100, name(row.collective), column_name(row.dtype),
+                                 name(row.op), row.bytes, name(place), *percent);
+    }
+  }
+  result.text +=
+      fmt::format("# {:<20} : {} of {} below {:.4g} % {}\n", "Share of limit", result.below,
+                  result.judged, share * 100, result.below == 0 ? "OK" : "FAILED");
+  return result;
+}
+
+}  // namespace busbw

@@ -1,0 +1,375 @@
+#include "sweep.hpp"
+
+#include <fmt/chrono.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <ctime>
+
+#include "atoll/error.hpp"
+
+namespace busbw {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// Between operations that follow each other, so that vector accesses stay aligned.
+constexpr std::uint64_t stride_bytes = 64;
+constexpr std::uint64_t widest_element = 8;
+
+double seconds_since(Clock::time_point begin) {
+  return std::chrono::duration<double>(Clock::now() - begin).count();
+}
+
+std::string local_time() {
+  const std::time_t now = std::time(nullptr);
+  std::tm local{};
+  localtime_r(&now, &local);
+  return fmt::format("{:%Y-%m-%d %H:%M:%S}", local);
+}
+
+// Two buffers a rank must leave the host some memory; known before anything is allocated, and the
+// same on all ranks.
+void require_room(const Job& job, std::uint64_t bytes) {
+  for (const atoll::HostInfo& host : job.world().hosts()) {
+    const auto known = std::ranges::find(job.topology().hosts, host.id, &atoll::TopologyHost::id);
+    if (known == job.topology().hosts.end() || known->memory_bytes == 0) continue;
+    const double wanted = 2.0 * static_cast<double>(bytes) * static_cast<double>(host.ranks.size());
+    if (wanted <= 0.8 * static_cast<double>(known->memory_bytes)) continue;
+    throw atoll::Error(
+        atoll::ErrorCode::invalid_argument,
+        fmt::format("-e {}: two buffers for each of {} ranks are more than host {} has ({})",
+                    human_bytes(bytes), host.ranks.size(), host.name,
+                    human_bytes(known->memory_bytes)));
+  }
+}
+
+}  // namespace
+
+bool Table::is_good() const noexcept {
+  return verdict.wrong_rows == 0 && verdict.is_bandwidth_fine() &&
+         (!expectation || (expectation->below == 0 && expectation->judged > 0));
+}
+
+Sweep::Sweep(Job& job, const Options& options) : job_(job), options_(options), memory_rate_(job) {
+  if (options.root >= job.group_size())
+    throw atoll::Error(
+        atoll::ErrorCode::invalid_argument,
+        fmt::format("-r {}: the axis has ranks 0 to {}", options.root, job.group_size() - 1));
+  const std::uint64_t bytes = options.max_bytes + stride_bytes +
+                              widest_element * static_cast<std::uint64_t>(options.unalign);
+  require_room(job, bytes);
+  for (const atoll::HostInfo& host : job.world().hosts())
+    rates_.host_gbyte_s.push_back(host_gbyte_s(job.topology(), host.id));
+  for (atoll::Buffer* buffer : {&send_, &recv_}) {
+    *buffer = options.memory == MemoryKind::registered
+                  ? atoll::allocate(job.communicator().device(), bytes, {job.communicator()})
+                  : job.communicator().device().allocate(bytes);
+    // Pages that nobody has written may all be one page of zeros.
+    std::memset(buffer->data(), 1, buffer->bytes());
+  }
+  const auto sizes =
+      sweep_sizes(options.min_bytes, options.max_bytes, options.step_bytes, options.step_factor);
+  for (const Collective collective : options.collectives)
+    rows_planned_ += sizes.size() * kinds_of(collective).size() * roots_of(collective).size() *
+                     static_cast<std::size_t>(std::max(1, options.cycles));
+}
+
+std::vector<Sweep::Kind> Sweep::kinds_of(Collective collective) const {
+  std::vector<Kind> kinds;
+  for (const atoll::DType dtype : options_.dtypes) {
+    if (!has_reduction(collective)) kinds.push_back({dtype, Op::none});
+    for (const Op op : options_.ops)
+      if (has_reduction(collective)) kinds.push_back({dtype, op});
+  }
+  return kinds;
+}
+
+std::vector<int> Sweep::roots_of(Collective collective) const {
+  if (!has_root(collective)) return {0};
+  if (options_.root >= 0) return {options_.root};
+  std::vector<int> roots;
+  for (int r = 0; r < job_.group_size(); ++r) roots.push_back(r);
+  return roots;
+}
+
+// Tries the smallest operation. Every rank finds the same, because what a communicator supports does
+// not depend on the rank.
+std::optional<std::string> Sweep::why_unsupported(Collective collective, Kind kind) {
+  const std::uint64_t bytes = std::min<std::uint64_t>(
+      options_.max_bytes, 16 * static_cast<std::uint64_t>(job_.group_size()));
+  const Call call{.collective = collective,
+                  .dtype = kind.dtype,
+                  .op = kind.op,
+                  .shape = shape_of(collective, bytes, kind.dtype, job_.group_size())};
+  try {
+    start(call, memory_at(call, 0), job_.communicator(), job_.stream()).synchronize();
+  } catch (const atoll::Error& error) {
+    if (job_.world().failure()) throw;
+    const bool bad_factor =
+        kind.op == Op::mulsum && error.code() == atoll::ErrorCode::invalid_argument;
+    if (error.code() != atoll::ErrorCode::unsupported && !bad_factor) throw;
+    return error.what();
+  }
+  return std::nullopt;
+}
+
+Table Sweep::run(Collective collective) {
+  Table table{.collective = collective};
+  const auto sizes = sweep_sizes(options_.min_bytes, options_.max_bytes, options_.step_bytes,
+                                 options_.step_factor);
+  std::vector<Kind> kinds;
+  for (const Kind kind : kinds_of(collective)) {
+    const auto why = why_unsupported(collective, kind);
+    if (!why) {
+      kinds.push_back(kind);
+      continue;
+    }
+    const std::string what = kind.op == Op::none
+                                 ? std::string(column_name(kind.dtype))
+                                 : fmt::format("{} {}", column_name(kind.dtype), name(kind.op));
+    table.unsupported.push_back(fmt::format("{} {}: {}", name(collective), what, *why));
+    print(fmt::format("# {}: not supported by backend {}: {}: {}\n", name(collective),
+                      job_.communicator().backend(), what, *why));
+    rows_planned_ -= std::min(rows_planned_ - rows_done_, sizes.size());
+  }
+  if (kinds.empty()) return table;
+  print(preamble(job_, options_, collective) + header_lines(options_.layout));
+  for (int cycle = 0; options_.cycles == 0 || cycle < options_.cycles; ++cycle)
+    for (const Kind kind : kinds)
+      for (const int root : roots_of(collective)) measure_rows(kind, root, sizes, table);
+  table.verdict = judge(table.rows, options_.wanted_busbw);
+  print(footer_lines(table.verdict));
+  if (options_.limit_from != LimitFrom::nothing || options_.layout.latency)
+    print(limit_lines(table.rows, options_.layout));
+  if (options_.expect) {
+    table.expectation = expect(table.rows, *options_.expect);
+    print(table.expectation->text + "#\n");
+  }
+  print(fmt::format("# Collective test concluded: {}\n#\n", program_name(collective)));
+  return table;
+}
+
+void Sweep::measure_rows(Kind kind, int root, const std::vector<std::uint64_t>& sizes,
+                         Table& table) {
+  for (const std::uint64_t bytes : sizes) {
+    const Call call{.collective = table.collective,
+                    .dtype = kind.dtype,
+                    .op = kind.op,
+                    .root = root,
+                    .shape = shape_of(table.collective, bytes, kind.dtype, job_.group_size())};
+    show_progress(call);
+    table.rows.push_back(measure_row(call));
+    ++rows_done_;
+    print(row_line(table.rows.back(), options_.layout));
+    if (options_.cycles == 0) table.rows.back().out.times_us = table.rows.back().in.times_us = {};
+  }
+}
+
+Row Sweep::measure_row(const Call& call) {
+  Row row{.collective = call.collective,
+          .bytes = call.shape.total * size_of(call.dtype),
+          .count = call.shape.count,
+          .dtype = call.dtype,
+          .op = call.op,
+          .root = has_root(call.collective) ? call.root : -1,
+          .ranks = job_.group_size()};
+  Call half = call;
+  row.out = measure_half(half);
+  half.place = Place::in;
+  row.in = measure_half(half);
+  if (options_.layout.timestamps) row.timestamp = local_time();
+  return row;
+}
+
+// One exchange after all is measured, so that the store is silent meanwhile.
+Half Sweep::measure_half(const Call& call) {
+  const Ceiling limit = ceiling_of(call);
+  const Timing timing = time_batches(call);
+  std::vector<double> mine{timing.seconds, timing.cpu_seconds};
+  mine.push_back(static_cast<double>(check(call)));
+  if (options_.layout.latency) {
+    const std::vector<double> times = time_single(call);
+    mine.insert(mine.end(), times.begin(), times.end());
+  }
+  Half half = gather(call, mine);
+  half.limit = limit;
+  return half;
+}
+
+Half Sweep::gather(const Call& call, const std::vector<double>& mine) {
+  constexpr std::size_t first_sample = 3;
+  const auto all = job_.exchange(mine);
+  Half half;
+  const double seconds = by_time_of(all, 0);
+  half.time_us = seconds * 1e6;
+  half.cpu_us = by_time_of(all, 1) * 1e6;
+  const auto bytes = static_cast<double>(call.shape.total * size_of(call.dtype));
+  half.algbw = seconds > 0 ? bytes / seconds / 1e9 : 0;
+  half.busbw = half.algbw * bus_factor(call.collective, job_.group_size());
+  double wrong = 0;
+  for (const auto& numbers : all) wrong += numbers[2];
+  const bool is_checked =
+      options_.checks > 0 && (call.place == Place::out || has_in_place(call.collective));
+  if (is_checked) half.wrong = static_cast<std::uint64_t>(wrong);
+  if (!options_.layout.latency) return half;
+  std::vector<double> slowest(mine.size() - first_sample);
+  for (const auto& numbers : all) {
+    auto& times = half.times_us.emplace_back();
+    for (std::size_t i = 0; i < slowest.size(); ++i) {
+      times.push_back(numbers[first_sample + i] * 1e6);
+      slowest[i] = std::max(slowest[i], times.back());
+    }
+  }
+  slowest.erase(slowest.begin(), slowest.begin() + options_.latency_skip);
+  half.latency = summarize(std::move(slowest));
+  return half;
+}
+
+// Within each group as -a says; the slowest group counts.
+double Sweep::by_time_of(const std::vector<std::vector<double>>& all, std::size_t entry) const {
+  double result = 0;
+  for (const std::vector<int>& group : job_.groups()) {
+    std::vector<double> times;
+    double sum = 0;
+    for (const int rank : group) {
+      times.push_back(all[static_cast<std::size_t>(rank)][entry]);
+      sum += times.back();
+    }
+    double time = 0;
+    switch (options_.time_of) {
+      case TimeOf::rank_0:
+        time = times.front();
+        break;
+      case TimeOf::average:
+        time = sum / static_cast<double>(times.size());
+        break;
+      case TimeOf::fastest:
+        time = std::ranges::min(times);
+        break;
+      case TimeOf::slowest:
+        time = std::ranges::max(times);
+        break;
+    }
+    result = std::max(result, time);
+  }
+  return result;
+}
+
+std::uint64_t Sweep::stride_of(const Call& call) const {
+  const std::uint64_t bytes = call.shape.total * size_of(call.dtype);
+  return std::max(stride_bytes, (bytes + stride_bytes - 1) / stride_bytes * stride_bytes);
+}
+
+// As in nccl-tests, operations that follow each other use different parts of the buffers, so that
+// the caches do not serve all of them.
+Memory Sweep::memory_at(const Call& call, int iteration) const {
+  const std::uint64_t stride = stride_of(call);
+  const std::uint64_t places = std::max<std::uint64_t>(1, options_.max_bytes / stride);
+  const std::uint64_t offset = static_cast<std::uint64_t>(iteration) % places * stride +
+                               static_cast<std::uint64_t>(options_.unalign) * size_of(call.dtype);
+  return {static_cast<std::byte*>(send_.data()) + offset,
+          static_cast<std::byte*>(recv_.data()) + offset};
+}
+
+Sweep::Timing Sweep::time_batches(const Call& call) {
+  atoll::Communicator& communicator = job_.communicator();
+  atoll::Stream& stream = job_.stream();
+  atoll::Work last;
+  for (int i = 0; i <= options_.warmups; ++i)
+    last = start(call, memory_at(call, i), communicator, stream);
+  last.synchronize();
+  job_.meet();
+  double batches = 0;
+  const auto begin = Clock::now();
+  for (int iteration = 0; iteration < options_.iterations; ++iteration) {
+    const auto batch_begin = Clock::now();
+    for (int i = 0; i < options_.batch; ++i) {
+      last = start(call, memory_at(call, iteration * options_.batch + i), communicator, stream);
+      if (options_.blocking == Blocking::barrier || options_.blocking == Blocking::wait)
+        last.synchronize();
+      if (options_.blocking == Blocking::barrier) communicator.barrier(stream).synchronize();
+    }
+    if (options_.blocking != Blocking::batch) continue;
+    last.synchronize();
+    batches += seconds_since(batch_begin);
+    communicator.barrier(stream).synchronize();
+  }
+  const double enqueued = seconds_since(begin);
+  last.synchronize();
+  stream.synchronize();
+  const double operations = static_cast<double>(options_.iterations) * options_.batch;
+  const bool is_batched = options_.blocking == Blocking::batch;
+  return {(is_batched ? batches : seconds_since(begin)) / operations,
+          (is_batched ? batches : enqueued) / operations};
+}
+
+std::vector<double> Sweep::time_single(const Call& call) {
+  std::vector<double> times;
+  job_.meet();
+  for (int i = 0; i < options_.iterations; ++i) {
+    const auto begin = Clock::now();
+    start(call, memory_at(call, i), job_.communicator(), job_.stream()).synchronize();
+    times.push_back(seconds_since(begin));
+  }
+  return times;
+}
+
+// Does not stop at the first wrong result, for other ranks do not see it.
+std::uint64_t Sweep::check(const Call& call) {
+  std::uint64_t wrong = 0;
+  for (int i = 0; i < options_.checks; ++i) {
+    const Memory memory = memory_at(call, i);
+    ++seed_;
+    prepare(call, memory, job_.communicator(), seed_);
+    start(call, memory, job_.communicator(), job_.stream()).synchronize();
+    wrong += count_wrong(call, memory, job_.communicator(), seed_);
+  }
+  return wrong;
+}
+
+Ceiling Sweep::ceiling_of(const Call& call) {
+  const auto bytes = static_cast<double>(call.shape.total * size_of(call.dtype));
+  switch (options_.limit_from) {
+    case LimitFrom::nothing:
+      return {};
+    case LimitFrom::given:
+      return ceiling_of_busbw(call.collective, bytes, job_.group_size(), options_.limit_busbw);
+    case LimitFrom::machine:
+      break;
+  }
+  const std::uint64_t stride = stride_of(call);
+  const std::uint64_t places = std::max<std::uint64_t>(1, options_.max_bytes / stride);
+  const auto operations =
+      static_cast<std::uint64_t>(options_.iterations) * static_cast<std::uint64_t>(options_.batch);
+  const std::uint64_t touched = std::min(places, operations) * stride;
+  const bool in_one = call.place == Place::in && has_in_place(call.collective);
+  rates_.memory_gbyte_s = memory_rate_.gbyte_s(in_one ? touched : 2 * touched);
+  return ceiling(call.collective, bytes, call.place, call.root, job_.groups(), job_.host_of(),
+                 rates_);
+}
+
+void Sweep::show_progress(const Call& call) {
+  if (!job_.is_root() || isatty(STDERR_FILENO) != 1) return;
+  const double elapsed = seconds_since(begin_);
+  std::string left;
+  if (rows_done_ > 0 && rows_planned_ > rows_done_ && options_.cycles > 0 && elapsed > 2)
+    left =
+        fmt::format(", about {:.0f} s left", elapsed / static_cast<double>(rows_done_) *
+                                                 static_cast<double>(rows_planned_ - rows_done_));
+  fmt::print(stderr, "\r\x1b[K{}/{} {} {} {}{}", rows_done_ + 1, rows_planned_,
+             name(call.collective), column_name(call.dtype),
+             human_bytes(call.shape.total * size_of(call.dtype)), left);
+  std::fflush(stderr);
+}
+
+void Sweep::print(const std::string& text) const {
+  if (!job_.is_root()) return;
+  if (isatty(STDERR_FILENO) == 1) fmt::print(stderr, "\r\x1b[K");
+  fmt::print("{}", text);
+  std::fflush(stdout);
+}
+
+}  // namespace busbw

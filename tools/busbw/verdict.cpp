@@ -1,0 +1,241 @@
+#include "verdict.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <functional>
+#include <map>
+#include <optional>
+#include <set>
+
+namespace busbw {
+namespace {
+
+struct Entry {
+  int from = 0, to = 0;
+  bool between = false;  // hosts
+  double share = 1;      // of the measure of its class
+  bool explained = false;
+
+  bool is_slow() const noexcept { return share < slow_share; }
+};
+
+double median(std::vector<double> values) {
+  std::ranges::sort(values);
+  return values[(values.size() - 1) / 2];
+}
+
+// By nearest rank.
+double upper_quartile(std::vector<double> values) {
+  if (values.empty()) return 0;
+  std::ranges::sort(values);
+  return values[(values.size() * 3 + 3) / 4 - 1];
+}
+
+class Judge {
+ public:
+  Judge(const Matrix& matrix, const PairSites& sites) : sites_(sites) {
+    std::vector<double> inside, between;
+    for (int from = 0; from < static_cast<int>(matrix.size()); ++from) {
+      for (int to = 0; to < static_cast<int>(matrix.size()); ++to) {
+        if (from == to) continue;
+        const double value = matrix[index(from)][index(to)];
+        const bool crosses = host(from) != host(to);
+        (crosses ? between : inside).push_back(value);
+        entries_.push_back({.from = from, .to = to, .between = crosses, .share = value});
+      }
+    }
+    verdict_.inside_gbyte_s = upper_quartile(inside);
+    verdict_.between_gbyte_s = upper_quartile(between);
+    for (Entry& entry : entries_) {
+      const double measure = entry.between ? verdict_.between_gbyte_s : verdict_.inside_gbyte_s;
+      entry.share = measure > 0 ? entry.share / measure : 1;
+    }
+  }
+
+  PairVerdict run() {
+    // Whoever explains most first, until nobody explains anything any more.
+    while (take_worst(&Judge::host_candidates) || take_worst(&Judge::nic_candidates) ||
+           take_worst(&Judge::rank_candidates)) {
+    }
+    for (const Entry& entry : entries_) {
+      if (entry.explained || !entry.is_slow()) continue;
+      verdict_.findings.push_back(
+          {PairFinding::Kind::pair, fmt::format("{} -> {}", entry.from, entry.to),
+           fmt::format("slow: from rank {} to rank {}: {:.0f} % of what such pairs give",
+                       entry.from, entry.to, entry.share * 100)});
+    }
+    return verdict_;
+  }
+
+ private:
+  using Selects = std::function<bool(const Entry&)>;
+  struct Candidate {
+    PairFinding finding;
+    Selects sends, receives;  // entries of it in either direction
+    bool needs_both = false;  // is slow only when both directions are
+  };
+
+  static std::size_t index(int i) { return static_cast<std::size_t>(i); }
+  int host(int rank) const { return sites_.host[index(rank)]; }
+  const std::string& host_name(int h) const { return sites_.host_names[index(h)]; }
+
+  std::optional<double> share_of(const Selects& selects) const {
+    std::vector<double> shares;
+    for (const Entry& entry : entries_)
+      if (!entry.explained && selects(entry)) shares.push_back(entry.share);
+    if (shares.empty()) return std::nullopt;
+    return median(shares);
+  }
+
+  // Entries of the same class that the candidate has no part in; without any there is nothing to
+  // tell it from the others.
+  bool has_others(const Candidate& candidate, bool between_only) const {
+    return std::ranges::any_of(entries_, [&](const Entry& entry) {
+      return !candidate.sends(entry) && !candidate.receives(entry) && !entry.explained &&
+             (entry.between || !between_only);
+    });
+  }
+
+  std::vector<Candidate> host_candidates() const {
+    std::vector<Candidate> candidates;
+    const std::set<int> hosts(sites_.host.begin(), sites_.host.end());
+    if (hosts.size() < 3) return candidates;  // of two, either may be the cause
+    for (const int h : hosts) {
+      candidates.push_back({{PairFinding::Kind::host, "host " + host_name(h), ""},
+                            [this, h](const Entry& e) { return e.between && host(e.from) == h; },
+                            [this, h](const Entry& e) { return e.between && host(e.to) == h; }});
+      name_single_nic(h, candidates.back());
+    }
+    return candidates;
+  }
+
+  // All its ranks send through one NIC: that is worth a word.
+  void name_single_nic(int h, Candidate& candidate) const {
+    std::set<std::string> nics;
+    for (std::size_t r = 0; r < sites_.host.size(); ++r)
+      if (sites_.host[r] == h && r < sites_.nic.size()) nics.insert(sites_.nic[r]);
+    if (nics.size() == 1 && !nics.begin()->empty())
+      candidate.finding.text = fmt::format(" (its NIC is {})", *nics.begin());
+  }
+
+  std::vector<Candidate> nic_candidates() const {
+    std::map<std::string, std::set<int>> ranks_of;
+    for (std::size_t r = 0; r < sites_.nic.size(); ++r)
+      if (!sites_.nic[r].empty()) ranks_of[sites_.nic[r]].insert(static_cast<int>(r));
+    std::vector<Candidate> candidates;
+    for (const auto& [nic, ranks] : ranks_of) {
+      candidates.push_back(
+          {{PairFinding::Kind::nic, "NIC " + nic, ""},
+           [ranks = ranks](const Entry& e) { return e.between && ranks.contains(e.from); },
+           [ranks = ranks](const Entry& e) { return e.between && ranks.contains(e.to); }});
+    }
+    return candidates;
+  }
+
+  std::vector<Candidate> rank_candidates() const {
+    std::vector<Candidate> candidates;
+    if (sites_.host.size() < 3) return candidates;  // of two, either may be the cause
+    for (int r = 0; r < static_cast<int>(sites_.host.size()); ++r) {
+      candidates.push_back({{PairFinding::Kind::rank, fmt::format("rank {}", r), ""},
+                            [r](const Entry& e) { return e.from == r; },
+                            [r](const Entry& e) { return e.to == r; },
+                            true});
+    }
+    return candidates;
+  }
+
+  // Names the candidate whose entries are slowest in the median, when they are slow.
+  bool take_worst(std::vector<Candidate> (Judge::*candidates_of)() const) {
+    std::optional<Candidate> worst;
+    double worst_share = slow_share;
+    std::string direction;
+    for (const Candidate& candidate : (this->*candidates_of)()) {
+      const auto sends = share_of(candidate.sends);
+      const auto receives = share_of(candidate.receives);
+      if (!sends || !receives) continue;
+      if (!has_others(candidate, candidate.finding.kind != PairFinding::Kind::rank)) continue;
+      const bool slow_out = *sends < slow_share;
+      const bool slow_in = *receives < slow_share;
+      if (candidate.needs_both ? !(slow_out && slow_in) : !(slow_out || slow_in)) continue;
+      const double share =
+          slow_out && slow_in ? (*sends + *receives) / 2 : std::min(*sends, *receives);
+      if (share >= worst_share) continue;
+      worst_share = share;
+      worst = candidate;
+      direction = slow_out && slow_in ? "sends and receives" : slow_out ? "sends" : "receives";
+    }
+    if (!worst) return false;
+    for (Entry& entry : entries_) {
+      const bool mine = (direction != "receives" && worst->sends(entry)) ||
+                        (direction != "sends" && worst->receives(entry));
+      entry.explained = entry.explained || mine;
+    }
+    const std::string where =
+        worst->finding.kind == PairFinding::Kind::rank ? "" : " between hosts";
+    worst->finding.text =
+        fmt::format("slow: {}{} {} at {:.0f} % of what others give{}", worst->finding.subject,
+                    worst->finding.text, direction, worst_share * 100, where);
+    verdict_.findings.push_back(worst->finding);
+    return true;
+  }
+
+  const PairSites& sites_;
+  std::vector<Entry> entries_;
+  PairVerdict verdict_;
+};
+
+}  // namespace
+
+PairVerdict judge_pairs(const Matrix& matrix, const PairSites& sites) {
+  return Judge(matrix, sites).run();
+}
+
+std::vector<std::vector<Pair>> plan_rounds(const std::vector<int>& host) {
+  std::vector<Pair> left;
+  const int ranks = static_cast<int>(host.size());
+  for (int distance = 1; distance < ranks; ++distance)
+    for (int from = 0; from < ranks; ++from) left.push_back({from, (from + distance) % ranks});
+  std::vector<std::vector<Pair>> rounds;
+  while (!left.empty()) {
+    std::set<int> busy;
+    std::vector<Pair> round, later;
+    for (const Pair& pair : left) {
+      const int from = host[static_cast<std::size_t>(pair.from)];
+      const int to = host[static_cast<std::size_t>(pair.to)];
+      const bool fits = !busy.contains(from) && !busy.contains(to);
+      (fits ? round : later).push_back(pair);
+      if (fits) busy.insert({from, to});
+    }
+    rounds.push_back(std::move(round));
+    left = std::move(later);
+  }
+  return rounds;
+}
+
+std::string matrix_text(const Matrix& matrix) {
+  std::string text = "# from\\to";
+  for (std::size_t to = 0; to < matrix.size(); ++to) text += fmt::format(" {:>7}", to);
+  text += '\n';
+  for (std::size_t from = 0; from < matrix.size(); ++from) {
+    text += fmt::format("{:>9}", from);
+    for (std::size_t to = 0; to < matrix.size(); ++to)
+      text += from == to ? fmt::format(" {:>7}", "-") : fmt::format(" {:>7.3g}", matrix[from][to]);
+    text += '\n';
+  }
+  return text;
+}
+
+std::string verdict_text(const PairVerdict& verdict) {
+  std::string text;
+  if (verdict.inside_gbyte_s > 0)
+    text += fmt::format("# good pairs inside a host: {:.3g} GB/s\n", verdict.inside_gbyte_s);
+  if (verdict.between_gbyte_s > 0)
+    text += fmt::format("# good pairs between hosts: {:.3g} GB/s\n", verdict.between_gbyte_s);
+  for (const PairFinding& finding : verdict.findings) text += fmt::format("# {}\n", finding.text);
+  if (verdict.findings.empty())
+    text += fmt::format("# no pair is below {:.0f} % of these\n", slow_share * 100);
+  return text;
+}
+
+}  // namespace busbw
