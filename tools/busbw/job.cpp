@@ -6,7 +6,6 @@
 #include <set>
 
 namespace busbw {
-namespace {
 
 atoll::Config config_of(const Options& options) {
   atoll::Config config = atoll::Config::from_env();
@@ -25,11 +24,8 @@ atoll::Config config_of(const Options& options) {
   return config;
 }
 
-}  // namespace
-
-Job::Job(const Options& options)
-    : world_(atoll::World::from_env(config_of(options))),
-      topology_(atoll::Topology::discover(world_)) {
+Job::Job(atoll::World& world, const Options& options)
+    : world_(world), topology_(atoll::Topology::discover(world_)) {
   mesh_ = atoll::Mesh::plan(topology_, world_);
   groups_ = axis_groups(mesh_->axis("world").ranks, mesh_->shape().shard, options.axis);
   group_of_.resize(static_cast<std::size_t>(world_.size()));

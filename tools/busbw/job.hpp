@@ -1,4 +1,4 @@
-// The job that measures: its World, the mesh that the topology suggests, and a communicator over the
+// The job that measures: in a World, the mesh that the topology suggests, and a communicator over the
 // axis that was asked for.
 #pragma once
 
@@ -15,10 +15,13 @@
 
 namespace busbw {
 
+// The library's settings: the environment, then the options.
+atoll::Config config_of(const Options& options);
+
 class Job {
  public:
-  // Collective.
-  explicit Job(const Options& options);
+  // Collective. `world` outlives it.
+  Job(atoll::World& world, const Options& options);
   Job(const Job&) = delete;
   Job& operator=(const Job&) = delete;
 
@@ -46,7 +49,7 @@ class Job {
   void meet();
 
  private:
-  atoll::World world_;
+  atoll::World& world_;
   atoll::Topology topology_;
   std::optional<atoll::Mesh> mesh_;
   std::vector<std::vector<int>> groups_;

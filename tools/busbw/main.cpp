@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <sys/resource.h>
 
+#include <chrono>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
@@ -10,6 +11,7 @@
 #include <exception>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <vector>
 
 #include "atoll/flight.hpp"
@@ -52,6 +54,14 @@ std::string start_time() {
   std::tm local{};
   localtime_r(&now, &local);
   return fmt::format("{:%Y-%m-%d %H:%M:%S}", local);
+}
+
+// Launchers end a job when its first rank fails: rank 0 must have said all before any does.
+void await_speaker(atoll::World& world) {
+  try {
+    world.barrier();
+  } catch (const std::exception&) {  // it is gone
+  }
 }
 
 // Files that cannot be written and programs that are missing are found before anything is measured;
@@ -138,12 +148,16 @@ int status_of(const atoll::Error& error) {
 
 // What every rank finds alike, rank 0 says; what befalls one rank, that rank says, and fails the job.
 int run_job(const Options& options, const busbw::CommandLine& command) {
-  Job job(options);
+  // Stays whole while what fails unwinds, so that other ranks hear the reason.
+  atoll::World world = atoll::World::from_env(busbw::config_of(options));
   std::string what;
   int status = exit_internal;
   try {
+    Job job(world, options);
     check_outputs(job, options);
-    return measure(job, options, command);
+    status = measure(job, options, command);
+    await_speaker(world);
+    return status;
   } catch (const atoll::Error& error) {
     what = error.what();
     status = status_of(error);
@@ -151,11 +165,12 @@ int run_job(const Options& options, const busbw::CommandLine& command) {
     what = error.what();
   }
   if (status == exit_usage || status == exit_unsupported) {
-    if (job.is_root()) complain(what);
+    if (world.rank() == 0) complain(what);
+    await_speaker(world);
     return status;
   }
-  job.world().fail(what);
-  const std::string who = fmt::format("rank {}: ", job.world().rank());
+  world.fail(what);
+  const std::string who = fmt::format("rank {}: ", world.rank());
   complain(what.starts_with("rank ") ? what : who + what);
   return status;
 }
@@ -168,6 +183,16 @@ int run(int argc, char** argv, busbw::Speaks speaker) {
     return exit_ok;
   }
   return run_job(*options, {.arguments = {argv, argv + argc}, .start_time = start_time()});
+}
+
+// A rank that does not speak ends a little later than rank 0 does, which some launchers would kill.
+int fail_alike(busbw::Speaks speaker, const std::string& what, int status) {
+  constexpr auto patience = std::chrono::milliseconds(300);
+  if (speaker == busbw::Speaks::yes)
+    complain(what);
+  else
+    std::this_thread::sleep_for(patience);
+  return status;
 }
 
 }  // namespace
@@ -183,10 +208,8 @@ int main(int argc, char** argv) {
     const bool alike = error.code() == atoll::ErrorCode::invalid_argument ||
                        error.code() == atoll::ErrorCode::not_found ||
                        error.code() == atoll::ErrorCode::unsupported;
-    if (speaker == busbw::Speaks::yes || !alike) complain(error.what());
-    return status_of(error);
+    return fail_alike(alike ? speaker : busbw::Speaks::yes, error.what(), status_of(error));
   } catch (const std::exception& error) {  // of the command line
-    if (speaker == busbw::Speaks::yes) complain(std::string(error.what()) + " (see --help)");
-    return exit_usage;
+    return fail_alike(speaker, std::string(error.what()) + " (see --help)", exit_usage);
   }
 }

@@ -104,7 +104,8 @@ void declare_what(CLI::App& app, Options& o, Texts& t) {
 
 void declare_sizes(CLI::App& app, Options& o, Texts& t) {
   const auto* group = "Sizes in bytes; K, M, G are powers of 1,024";
-  app.add_option("-b,--minbytes", t.min, "smallest")->group(group);
+  app.add_option("-b,--minbytes", t.min, "smallest; default: 32M, or -e when that is smaller")
+      ->group(group);
   app.add_option("-e,--maxbytes", t.max, "largest; default: 32M, or -b when that is larger")
       ->group(group);
   app.add_option("-i,--stepbytes", t.step, "increment")->group(group);
@@ -237,6 +238,7 @@ void take_sizes(Options& o, const Texts& t, const CLI::App& app) {
   o.min_bytes = parse_size(t.min);
   o.max_bytes = parse_size(t.max);
   if (app.count("-e") == 0) o.max_bytes = std::max(o.max_bytes, o.min_bytes);
+  if (app.count("-b") == 0) o.min_bytes = std::min(o.max_bytes, o.min_bytes);
   o.step_bytes = parse_size(t.step);
   const double factor = parse_number(t.factor, "-f");
   if (factor < 0 || factor > 1e6 || factor != std::floor(factor))
@@ -293,9 +295,10 @@ constexpr const char* footer =
     "  mpirun -n 16 atoll-busbw --axis shard --collective all_gather -d bfloat16 -b 8 -e 1G -f 4\n"
     "  mpirun -n 16 atoll-busbw --pairs -e 4M\n"
     "  atoll-busbw --flight run.0.json run.1.json\n\n"
-    "Exit status: 0; 7 wrong data, a bus bandwidth below 0.9 x NCCL_TESTS_MIN_BW, or a row below\n"
-    "--expect; 6 usage; 5 not supported by the backend; 4 timeout; 3 another failure of the\n"
-    "library; 1 anything else.";
+    "Exit status: 0; 7 wrong data, a bus bandwidth below 0.9 x NCCL_TESTS_MIN_BW, a row below\n"
+    "--expect, or a finding of --pairs; 6 usage; 5 not supported, or no such backend; 4 timeout; "
+    "3\n"
+    "another failure of the library; 1 anything else.";
 
 }  // namespace
 

@@ -15,6 +15,9 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
+// The best of them counts: what disturbs one is no fault of the way.
+constexpr int trials = 3;
+
 struct Messages {
   atoll::View data;
   atoll::View answer;
@@ -63,10 +66,9 @@ PairSites sites_of(const Job& job, const std::vector<int>& group) {
 std::string title(const Job& job, const std::vector<int>& group, std::uint64_t bytes, int count) {
   std::string text = fmt::format(
       "# atoll-busbw version {} backend {} launcher {}\n"
-      "# Bandwidth of pairs, GB/s from row to column, {} messages of {} one way, each pair alone "
-      "on "
-      "its hosts\n",
-      ATOLL_VERSION, job.communicator().backend(), job.world().launcher(), count,
+      "# Bandwidth of pairs, GB/s from row to column, best of {} times {} messages of {} one way, "
+      "each pair alone on its hosts\n",
+      ATOLL_VERSION, job.communicator().backend(), job.world().launcher(), trials, count,
       human_bytes(bytes));
   for (std::size_t r = 0; r < group.size(); ++r) {
     const auto world_rank = static_cast<std::size_t>(group[r]);
@@ -91,10 +93,12 @@ std::vector<double> measure_rounds(Job& job, const Options& options,
     for (const Pair& pair : rounds[r]) {
       if (pair.from == me) {
         send_all(job, warmup, pair.to);
-        seconds[static_cast<std::size_t>(pair.to)] = send_all(job, messages, pair.to);
+        double best = send_all(job, messages, pair.to);
+        for (int i = 1; i < trials; ++i) best = std::min(best, send_all(job, messages, pair.to));
+        seconds[static_cast<std::size_t>(pair.to)] = best;
       } else if (pair.to == me) {
         receive_all(job, warmup, pair.from);
-        receive_all(job, messages, pair.from);
+        for (int i = 0; i < trials; ++i) receive_all(job, messages, pair.from);
       }
     }
   }

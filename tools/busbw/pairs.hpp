@@ -15,7 +15,8 @@ struct PairReport {
 
 // Over the axis of the communicator, numbering its ranks; with several groups, those of the group of
 // rank 0 while the others do the same. Each ordered pair alone on its hosts: warm-ups, then
-// iterations x batch messages of -e bytes one way, timed until the receiver's answer is back.
+// iterations x batch messages of -e bytes one way, timed until the receiver's answer is back, the
+// best of three times.
 // Prints on rank 0. Collective.
 PairReport measure_pairs(Job& job, const Options& options);
 

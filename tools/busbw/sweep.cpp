@@ -30,6 +30,21 @@ std::string local_time() {
   return fmt::format("{:%Y-%m-%d %H:%M:%S}", local);
 }
 
+bool is_floating(atoll::DType dtype) {
+  switch (dtype) {
+    case atoll::DType::f32:
+    case atoll::DType::bf16:
+    case atoll::DType::f16:
+    case atoll::DType::f64:
+      return true;
+    case atoll::DType::i32:
+    case atoll::DType::i64:
+    case atoll::DType::u8:
+      return false;
+  }
+  return false;
+}
+
 // Two buffers a rank must leave the host some memory; known before anything is allocated, and the
 // same on all ranks.
 void require_room(const Job& job, std::uint64_t bytes) {
@@ -98,6 +113,7 @@ std::vector<int> Sweep::roots_of(Collective collective) const {
 // Tries the smallest operation. Every rank finds the same, because what a communicator supports does
 // not depend on the rank.
 std::optional<std::string> Sweep::why_unsupported(Collective collective, Kind kind) {
+  if (kind.op == Op::mulsum && !is_floating(kind.dtype)) return "factors are for floating point";
   const std::uint64_t bytes = std::min<std::uint64_t>(
       options_.max_bytes, 16 * static_cast<std::uint64_t>(job_.group_size()));
   const Call call{.collective = collective,
@@ -107,10 +123,7 @@ std::optional<std::string> Sweep::why_unsupported(Collective collective, Kind ki
   try {
     start(call, memory_at(call, 0), job_.communicator(), job_.stream()).synchronize();
   } catch (const atoll::Error& error) {
-    if (job_.world().failure()) throw;
-    const bool bad_factor =
-        kind.op == Op::mulsum && error.code() == atoll::ErrorCode::invalid_argument;
-    if (error.code() != atoll::ErrorCode::unsupported && !bad_factor) throw;
+    if (error.code() != atoll::ErrorCode::unsupported || job_.world().failure()) throw;
     return error.what();
   }
   return std::nullopt;
@@ -154,12 +167,17 @@ Table Sweep::run(Collective collective) {
 
 void Sweep::measure_rows(Kind kind, int root, const std::vector<std::uint64_t>& sizes,
                          Table& table) {
+  const auto call_of = [&](std::uint64_t bytes) {
+    return Call{.collective = table.collective,
+                .dtype = kind.dtype,
+                .op = kind.op,
+                .root = root,
+                .shape = shape_of(table.collective, bytes, kind.dtype, job_.group_size())};
+  };
+  // As nccl-tests does: what the first operations set up is no row's.
+  for (const std::uint64_t bytes : sizes) warm_up(call_of(bytes));
   for (const std::uint64_t bytes : sizes) {
-    const Call call{.collective = table.collective,
-                    .dtype = kind.dtype,
-                    .op = kind.op,
-                    .root = root,
-                    .shape = shape_of(table.collective, bytes, kind.dtype, job_.group_size())};
+    const Call call = call_of(bytes);
     show_progress(call);
     table.rows.push_back(measure_row(call));
     ++rows_done_;
@@ -274,13 +292,18 @@ Memory Sweep::memory_at(const Call& call, int iteration) const {
           static_cast<std::byte*>(recv_.data()) + offset};
 }
 
+void Sweep::warm_up(const Call& call) {
+  atoll::Work last;
+  for (int i = 0; i < options_.warmups; ++i)
+    last = start(call, memory_at(call, i), job_.communicator(), job_.stream());
+  last.synchronize();
+}
+
 Sweep::Timing Sweep::time_batches(const Call& call) {
   atoll::Communicator& communicator = job_.communicator();
   atoll::Stream& stream = job_.stream();
+  warm_up(call);
   atoll::Work last;
-  for (int i = 0; i <= options_.warmups; ++i)
-    last = start(call, memory_at(call, i), communicator, stream);
-  last.synchronize();
   job_.meet();
   double batches = 0;
   const auto begin = Clock::now();

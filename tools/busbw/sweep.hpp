@@ -53,6 +53,7 @@ class Sweep {
   void measure_rows(Kind kind, int root, const std::vector<std::uint64_t>& sizes, Table& table);
   Row measure_row(const Call& call);
   Half measure_half(const Call& call);
+  void warm_up(const Call& call);
   Timing time_batches(const Call& call);
   std::vector<double> time_single(const Call& call);
   std::uint64_t check(const Call& call);
