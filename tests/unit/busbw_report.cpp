@@ -208,4 +208,5 @@ TEST_CASE("expectations name the rows below") {
   std::vector<Row> unknown = rows;
   unknown[0].out.limit = unknown[0].in.limit = {.seconds = std::nullopt, .by = "not known"};
   CHECK(expect(unknown, 0.5).judged == 0);
+  CHECK(limit_lines(unknown, {}) == "# all_reduce: no limit: not known\n#\n");
 }

@@ -163,7 +163,10 @@ std::string footer_lines(const Verdict& verdict) {
 
 std::string limit_lines(std::span<const Row> rows, const Layout& layout) {
   const auto has_limit = [](const Row& row) { return row.out.percent() || row.in.percent(); };
-  if (rows.empty() || (!layout.latency && std::ranges::none_of(rows, has_limit))) return "";
+  if (rows.empty()) return "";
+  if (!layout.latency && std::ranges::none_of(rows, has_limit))
+    return fmt::format("# {}: no limit: {}\n#\n", name(rows.front().collective),
+                       rows.front().out.limit.by);
   std::string titles =
       fmt::format("# {:>10}  {:>8}  {:>6}  {:>6}", "size", "type", "redop", "root");
   std::string units = fmt::format("# {:>10}  {:>8}  {:>6}  {:>6}", "(B)", "", "", "");
