@@ -52,7 +52,7 @@ TEST_CASE("sums are whole numbers within what the type holds exactly") {
 TEST_CASE("reduced patterns are what the inputs reduce to") {
   for (const Op op : all_ops)
     for (const int ranks : {1, 2, 5})
-      for (const std::uint64_t index : {0, 1, 250, 10'006, 10'007, 123'456})
+      for (const std::uint64_t index : {0U, 1U, 250U, 10'006U, 10'007U, 123'456U})
         CHECK(Pattern::reduced(DType::f32, op, ranks, 3).value(index) ==
               expected(op, ranks, DType::f32, 3, index));
 }
@@ -93,7 +93,7 @@ TEST_CASE("data of another rank, another offset or another operation is wrong") 
   const std::uint64_t much = count / 2;
   CHECK(Pattern::input(DType::f32, Op::none, 2, 4, 9).count_wrong(values) > much);
   CHECK(Pattern::input(DType::f32, Op::none, 1, 4, 10).count_wrong(values) > much);
-  for (const std::uint64_t offset : {1, 2, 4096, 8192, 1 << 20})
+  for (const std::uint64_t offset : {1U, 2U, 4096U, 8192U, 1U << 20U})
     CHECK(pattern.count_wrong(values, offset) > much);
 }
 

@@ -30,8 +30,9 @@ std::vector<std::string> words_of(const std::string& line) {
 }
 
 // Habit of SuperBench (microsoft/superbenchmark, cuda_nccl_bw_performance.py): the last line with
-// "out-of-place" and the last with "Out of bounds values" enclose the table; rows have more than ten
-// words and end at the first line that has not; the bus bandwidth is the sixth word from the end.
+// "out-of-place" and the last with "Out of bounds values" enclose the table; rows have more than
+// ten words and end at the first line that has not; the bus bandwidth is the sixth word from the
+// end.
 std::vector<double> read_from_the_end(const std::string& text) {
   const auto lines = lines_of(text);
   std::size_t begin = 0, end = 0;
@@ -54,8 +55,9 @@ struct ReadRow {
   std::string wrong;
 };
 
-// Habit of the converters to CSV (aws-samples' NCCL to CSV among them): one regular expression for a
-// whole row, types and operations by name, "N/A" where nothing was checked; another for the average.
+// Habit of the converters to CSV (aws-samples' NCCL to CSV among them): one regular expression for
+// a whole row, types and operations by name, "N/A" where nothing was checked; another for the
+// average.
 std::vector<ReadRow> read_by_expression(const std::string& text, double& average) {
   static const std::regex row(
       R"(^\s*(\d+)\s+(\d+)\s+(float|double|int|half)\s+(sum|prod|max|min|none)\s+(-?\d+))"

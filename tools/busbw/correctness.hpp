@@ -1,7 +1,7 @@
 // Inputs whose results are known without computing them twice: small whole numbers, periodic in
 // the index, such that every partial sum over the ranks is exact in the element type whatever the
-// order of summation. The period is a prime, so that a block that arrives at the wrong offset shows.
-// Pure.
+// order of summation. The period is a prime, so that a block that arrives at the wrong offset
+// shows. Pure.
 #pragma once
 
 #include <cstddef>

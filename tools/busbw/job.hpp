@@ -1,5 +1,5 @@
-// The job that measures: in a World, the mesh that the topology suggests, and a communicator over the
-// axis that was asked for.
+// The job that measures: in a World, the mesh that the topology suggests, and a communicator over
+// the axis that was asked for.
 #pragma once
 
 #include <optional>

@@ -30,13 +30,14 @@ double memory_bytes(Collective collective, double total_bytes, int ranks, Place 
 // Bytes that each host sends or receives over its links, whichever is more, by host. `hosts` are
 // the hosts of the ranks of one group, in the order of the axis; `root` is an index into it. With
 // equal hosts, H of them: (H - 1) / H of S for the gathers and reduce_scatters, twice that for
-// all_reduce, S for broadcast and reduce, the root's host (H - 1) / H of S for gather and scatter, S
-// x ranks of the host x (H - 1) / H for all_to_all, S per edge of the ring that leaves the host for
-// send_recv. Empty for a group on one host.
+// all_reduce, S for broadcast and reduce, the root's host (H - 1) / H of S for gather and scatter,
+// S x ranks of the host x (H - 1) / H for all_to_all, S per edge of the ring that leaves the host
+// for send_recv. Empty for a group on one host.
 std::map<int, double> wire_bytes(Collective collective, double total_bytes,
                                  std::span<const int> hosts, int root);
 
-// What all active NICs of a host that join it to others carry together; empty when no rate is known.
+// What all active NICs of a host that join it to others carry together; empty when no rate is
+// known.
 std::optional<double> host_gbyte_s(const atoll::Topology& topology, const std::string& host_id);
 
 struct Rates {

@@ -120,6 +120,7 @@ int measure(Job& job, const Options& options, const busbw::CommandLine& command)
       complain("--expect: no limit is known here; give one with --limit GB/s");
   }
   if (rows == 0) return exit_unsupported;
+  if (options.expect && judged == 0) return exit_below;
   return is_good ? exit_ok : exit_below;
 }
 
@@ -146,7 +147,8 @@ int status_of(const atoll::Error& error) {
   return exit_internal;
 }
 
-// What every rank finds alike, rank 0 says; what befalls one rank, that rank says, and fails the job.
+// What every rank finds alike, rank 0 says; what befalls one rank, that rank says, and fails the
+// job.
 int run_job(const Options& options, const busbw::CommandLine& command) {
   // Stays whole while what fails unwinds, so that other ranks hear the reason.
   atoll::World world = atoll::World::from_env(busbw::config_of(options));

@@ -13,8 +13,8 @@ class MemoryRate {
  public:
   explicit MemoryRate(Job& job) : job_(job) {}
   // GB/s that one rank reads and writes together, all ranks copying between two buffers of half
-  // `footprint` bytes each: the better of cached and non-temporal stores; the mean over the ranks of
-  // a host, the slowest host. Footprints are taken up to powers of 4, 16 KiB to 1 GiB.
+  // `footprint` bytes each: the better of cached and non-temporal stores; the mean over the ranks
+  // of a host, the slowest host. Footprints are taken up to powers of 4, 16 KiB to 1 GiB.
   double gbyte_s(std::uint64_t footprint);
 
  private:

@@ -90,6 +90,7 @@ void declare_what(CLI::App& app, Options& o, Texts& t) {
          "how much memory is used, 0 does not; may be given twice")
       ->take_all()
       ->allow_extra_args(false)
+      ->default_str("registered")
       ->group(group);
   app.add_flag(
          "--pairs", o.pairs,
@@ -99,6 +100,7 @@ void declare_what(CLI::App& app, Options& o, Texts& t) {
   app.add_option("--flight", t.flight,
                  "flight recorder files (ATOLL_FLIGHT) of the ranks of a job: tells who did what")
       ->take_all()
+      ->default_str("")
       ->group(group);
 }
 
@@ -166,14 +168,14 @@ void declare_saying(CLI::App& app, Options& o, Texts& t) {
 
 void declare_gpu_habits(CLI::App& app, Texts& t) {
   const auto* group = "Of nccl-tests, without effect on host memory";
-  app.add_option("-t,--nthreads", t.threads, "1: a rank is a process")->group(group);
-  app.add_option("-g,--ngpus", t.gpus, "1: a rank is a process")->group(group);
-  app.add_option("-p,--parallel_init", t.parallel_init, "")->group(group);
-  app.add_option("-y,--stream_null", t.stream_null, "")->group(group);
-  app.add_option("-G,--cudagraph", t.graph, "")->group(group);
-  app.add_option("-x,--cta_policy", t.cta_policy, "")->group(group);
-  app.add_option("-D,--device_implementation", t.device, "0")->group(group);
-  app.add_option("-V,--device_cta_count", t.device_ctas, "")->group(group);
+  app.add_option("-t,--nthreads", t.threads, "must be 1: a rank is a process")->group(group);
+  app.add_option("-g,--ngpus", t.gpus, "must be 1: a rank is a process")->group(group);
+  app.add_option("-p,--parallel_init", t.parallel_init, "ignored")->group(group);
+  app.add_option("-y,--stream_null", t.stream_null, "ignored")->group(group);
+  app.add_option("-G,--cudagraph", t.graph, "ignored")->group(group);
+  app.add_option("-x,--cta_policy", t.cta_policy, "ignored")->group(group);
+  app.add_option("-D,--device_implementation", t.device, "must be 0")->group(group);
+  app.add_option("-V,--device_cta_count", t.device_ctas, "ignored")->group(group);
 }
 
 void take_gpu_habits(Options& o, const Texts& t) {
@@ -281,6 +283,8 @@ void take_counts(Options& o, const Texts& t) {
   if (t.local_register < -1 || t.local_register > 2) refuse("-R: 0, 1 or 2");
   if (o.latency_skip > 0 && !o.layout.latency) refuse("-K needs -I 1");
   if (o.latency_skip >= o.iterations) refuse("-K must be less than -n");
+  if (o.pairs > 0 && o.axis != AxisName::world)
+    refuse("--pairs goes over all ranks: leave --axis out");
   if (o.pairs > 0 && o.expect) refuse("--pairs has a verdict of its own: leave --expect out");
   if (o.pairs > 0 && (!o.plot.empty() || !o.save.empty()))
     refuse("--pairs writes --json only, no --plot and no --save");

@@ -112,8 +112,7 @@ PairReport measure_pairs(Job& job, const Options& options) {
   const int ranks = job.group_size();
   if (ranks < 2)
     throw atoll::Error(atoll::ErrorCode::invalid_argument, "--pairs needs two ranks in the axis");
-  const std::vector<int>& group =
-      job.groups()[static_cast<std::size_t>(job.group_of(job.world().rank()))];
+  const std::vector<int>& group = job.groups().front();
   const PairSites sites = sites_of(job, group);
   PairReport report{.bytes = std::max<std::uint64_t>(1, options.max_bytes)};
   const atoll::Device& device = job.communicator().device();

@@ -13,11 +13,9 @@ struct PairReport {
   PairVerdict verdict = {};
 };
 
-// Over the axis of the communicator, numbering its ranks; with several groups, those of the group of
-// rank 0 while the others do the same. Each ordered pair alone on its hosts: warm-ups, then
+// Over all ranks, in the order of the mesh. Each ordered pair alone on its hosts: warm-ups, then
 // iterations x batch messages of -e bytes one way, timed until the receiver's answer is back, the
-// best of three times.
-// Prints on rank 0. Collective.
+// best of three times. Prints on rank 0. Collective; the result is the same on all ranks.
 PairReport measure_pairs(Job& job, const Options& options);
 
 }  // namespace busbw

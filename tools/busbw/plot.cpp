@@ -94,7 +94,7 @@ std::string plot_program(std::span<const Table> tables, const std::string& path)
   std::string text = fmt::format(
       "set terminal svg size 960,600 noenhanced background rgb 'white'\n"
       "set output {}\n"
-      "set logscale x 2\nset format x '%b%BB'\nset grid\nset key outside right top\n"
+      "set logscale x 2\nset format x '%.0b %BB'\nset grid\nset key outside right top\n"
       "set xlabel 'bytes of the whole tensor'\nset ylabel 'bus bandwidth (GB/s)'\n"
       "set yrange [0:*]\n",
       in_quotes(path));

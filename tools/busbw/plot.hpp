@@ -8,8 +8,8 @@
 
 namespace busbw {
 
-// The gnuplot program: a curve for each collective, type, reduction and place, with the limit beside
-// it where one is known. Pure.
+// The gnuplot program: a curve for each collective, type, reduction and place, with the limit
+// beside it where one is known. Pure.
 std::string plot_program(std::span<const Table> tables, const std::string& path);
 
 // Error(not_found) unless gnuplot is in PATH.

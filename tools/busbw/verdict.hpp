@@ -1,11 +1,12 @@
 // Who is slow, from the bandwidth between all pairs of ranks. Pure.
 //
-// An entry is compared with what good entries of its class give: one class inside hosts, one between
-// hosts, the measure of each being its upper quartile, which stays with the good ones as long as a
-// quarter of them is good (one slow host of three spoils two thirds). What explains most is named
-// first: a host whose entries to and from other hosts are slow in the median while the rest is not;
-// a NIC whose ranks are slow only between hosts; a rank whose row and column are slow; and single
-// entries that nothing of these explains. Each finding takes its entries out of the picture.
+// An entry is compared with what good entries of its class give: one class inside hosts, one
+// between hosts, the measure of each being its upper quartile, which stays with the good ones as
+// long as a quarter of them is good (one slow host of three spoils two thirds). What explains most
+// is named first: a host whose entries to and from other hosts are slow in the median while the
+// rest is not; a NIC whose ranks are slow only between hosts; a rank whose row and column are slow;
+// and single entries that nothing of these explains. Each finding takes its entries out of the
+// picture.
 #pragma once
 
 #include <string>
