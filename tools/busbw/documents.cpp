@@ -45,6 +45,19 @@ Json environment() {
 // nccl-tests writes truth as text.
 std::string truth(bool value) { return value ? "true" : "false"; }
 
+// Of "all_reduce:ring,all_gather:tree"; "" when the backend chooses.
+std::string algorithm_of(const Job& job, Collective collective) {
+  std::string_view rest = job.world().config().algorithm;
+  while (!rest.empty()) {
+    const std::string_view choice = rest.substr(0, rest.find(','));
+    const std::size_t colon = std::min(choice.find(':'), choice.size());
+    if (choice.substr(0, colon) == name(collective) && colon < choice.size())
+      return std::string(choice.substr(colon + 1));
+    rest.remove_prefix(std::min(choice.size() + 1, rest.size()));
+  }
+  return "";
+}
+
 Json config_json(const Job& job, const Options& o) {
   Json config{{"nthreads", 1},
               {"ngpus", 1},
@@ -81,7 +94,7 @@ Json atoll_json(const Job& job, const Options& o) {
   return {{"version", ATOLL_VERSION},
           {"backend", job.communicator().backend()},
           {"launcher", job.world().launcher()},
-          {"algorithm", o.algorithm},
+          {"algorithm", job.world().config().algorithm},
           {"axis", name(o.axis)},
           {"mesh", job.mesh().to_string()},
           {"groups", job.groups()},
@@ -219,7 +232,7 @@ std::string to_curve(const Job& job, const Options& options, std::span<const Tab
                  {"bytes", row.bytes},
                  {"ranks", row.ranks},
                  {"hosts", job.hosts_of_group()},
-                 {"algorithm", options.algorithm},
+                 {"algorithm", algorithm_of(job, row.collective)},
                  {"time_us", half.time_us}};
         if (half.latency) one["p50_us"] = half.latency->p50, one["p99_us"] = half.latency->p99;
         rows.push_back(std::move(one));

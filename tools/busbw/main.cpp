@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <ctime>
 #include <exception>
+#include <span>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -21,6 +22,7 @@
 #include "pairs.hpp"
 #include "plot.hpp"
 #include "sweep.hpp"
+#include "tune.hpp"
 
 namespace {
 
@@ -182,6 +184,12 @@ int run(int argc, char** argv, busbw::Speaks speaker) {
   if (!options) return exit_ok;
   if (!options->flight.empty()) {
     if (speaker == busbw::Speaks::yes) fmt::print("{}", atoll::tell_flight(options->flight));
+    return exit_ok;
+  }
+  if (!options->tune.empty()) {
+    const auto curves = std::span(options->tune).subspan(1);
+    if (speaker == busbw::Speaks::yes)
+      busbw::write_file(options->tune.front().string(), busbw::tune(curves));
     return exit_ok;
   }
   return run_job(*options, {.arguments = {argv, argv + argc}, .start_time = start_time()});

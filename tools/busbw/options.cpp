@@ -29,7 +29,7 @@ struct Texts {
   int latency = 0, cpu_time = 0, timestamps = 0;
   // Options about GPUs: accepted for the sake of scripts.
   int parallel_init = 0, stream_null = 0, graph = 0, cta_policy = -1, device = 0, device_ctas = 16;
-  std::vector<std::string> flight;
+  std::vector<std::string> flight, tune;
 };
 
 double parse_number(const std::string& text, const std::string& what) {
@@ -96,6 +96,13 @@ void declare_what(CLI::App& app, Options& o, Texts& t) {
          "--pairs", o.pairs,
          "bandwidth from every rank to every other with messages of -e bytes, and which rank, "
          "host or NIC is slow")
+      ->group(group);
+  app.add_option(
+         "--tune", t.tune,
+         "OUT CURVE...: writes a tuning file (ATOLL_TUNING) from curves that were saved with "
+         "different --algorithm")
+      ->take_all()
+      ->default_str("")
       ->group(group);
   app.add_option("--flight", t.flight,
                  "flight recorder files (ATOLL_FLIGHT) of the ranks of a job: tells who did what")
@@ -298,6 +305,7 @@ constexpr const char* footer =
     "  mpirun -n 4 atoll-busbw --collective all -b 64M -e 64M --expect 0.85\n"
     "  mpirun -n 16 atoll-busbw --axis shard --collective all_gather -d bfloat16 -b 8 -e 1G -f 4\n"
     "  mpirun -n 16 atoll-busbw --pairs -e 4M\n"
+    "  atoll-busbw --tune tuning.txt ring.json two_level.json\n"
     "  atoll-busbw --flight run.0.json run.1.json\n\n"
     "Exit status: 0; 7 wrong data, a bus bandwidth below 0.9 x NCCL_TESTS_MIN_BW, a row below\n"
     "--expect, or a finding of --pairs; 6 usage; 5 not supported, or no such backend; 4 timeout; "
@@ -349,6 +357,8 @@ std::optional<Options> parse_options(int argc, char** argv, Speaks speaks) {
     return std::nullopt;
   }
   for (const std::string& file : texts.flight) options.flight.emplace_back(file);
+  for (const std::string& file : texts.tune) options.tune.emplace_back(file);
+  if (options.tune.size() == 1) refuse("--tune OUT CURVE...: which curves?");
   take_gpu_habits(options, texts);
   take_lists(options, texts);
   take_memory(options, texts);

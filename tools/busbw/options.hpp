@@ -71,6 +71,7 @@ struct Options {
   // Other modes.
   int pairs = 0;
   std::vector<std::filesystem::path> flight;
+  std::vector<std::filesystem::path> tune;  // the file to write, then curves to read
   // Files.
   std::string json, save, plot;
 };

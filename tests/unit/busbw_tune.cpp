@@ -1,0 +1,83 @@
+// Tuning files from saved curves.
+#include <doctest/doctest.h>
+
+#include <string>
+
+#include "atoll/error.hpp"
+#include "tune.hpp"
+
+using namespace busbw;
+
+namespace {
+
+CurvePoint point(Collective collective, const char* algorithm, std::uint64_t bytes, double time,
+                 const char* setting = "f32 sum out 4 1") {
+  return {collective, algorithm, setting, bytes, time};
+}
+
+std::string lines(const std::vector<CurvePoint>& points) {
+  const std::string text = tuning_text(points);
+  return text.substr(text.find('\n') + 1);
+}
+
+constexpr const char* row =
+    R"({"collective": "all_reduce", "dtype": "f32", "op": "sum", "place": "out", "bytes": 8,
+        "ranks": 2, "hosts": 1, "algorithm": "ring", "time_us": 1.5})";
+
+std::string curve(const std::string& rows) {
+  return R"({"schema": "atoll-curve-1", "rows": [)" + rows + "]}";
+}
+
+}  // namespace
+
+TEST_CASE("the faster algorithm from each size on") {
+  using enum Collective;
+  CHECK(lines({point(all_reduce, "ring", 8, 9), point(all_reduce, "tree", 8, 5),
+               point(all_reduce, "ring", 64, 9), point(all_reduce, "tree", 64, 8),
+               point(all_reduce, "ring", 512, 10), point(all_reduce, "tree", 512, 20),
+               point(all_gather, "ring", 8, 1)}) ==
+        "all_reduce 0 tree\nall_reduce 512 ring\nall_gather 0 ring\n");
+}
+
+TEST_CASE("only settings that all algorithms have are compared; the best of several runs counts") {
+  using enum Collective;
+  CHECK(lines({point(all_reduce, "ring", 8, 5), point(all_reduce, "tree", 8, 6),
+               point(all_reduce, "tree", 8, 1, "bf16 sum out 4 1")}) == "all_reduce 0 ring\n");
+  CHECK(lines({point(all_reduce, "ring", 8, 5), point(all_reduce, "tree", 8, 6),
+               point(all_reduce, "tree", 8, 4)}) == "all_reduce 0 tree\n");
+  CHECK(lines({point(all_reduce, "ring", 8, 5), point(all_reduce, "tree", 8, 6, "x")}).empty());
+  CHECK(lines({point(all_reduce, "ring", 8, 5), point(all_reduce, "ring", 64, 5),
+               point(all_reduce, "tree", 64, 4)}) == "all_reduce 0 tree\n");
+  CHECK_THROWS_AS(static_cast<void>(tuning_text({})), atoll::Error);
+}
+
+TEST_CASE("a curve is read") {
+  const auto points = parse_curve(curve(row), "c.json");
+  REQUIRE(points.size() == 1);
+  CHECK(points[0].algorithm == "ring");
+  CHECK(points[0].bytes == 8);
+  CHECK(points[0].time_us == 1.5);
+  CHECK(points[0].setting == "f32 sum out 2 1");
+  CHECK(parse_curve(curve(""), "c.json").empty());
+}
+
+TEST_CASE("a bad curve is refused with its name") {
+  const auto broken = [](const char* from, const char* to) {
+    std::string text = row;
+    text.replace(text.find(from), std::string(from).size(), to);
+    return curve(text);
+  };
+  for (const std::string& text :
+       {std::string(), std::string("[]"), std::string("{\"schema\": 1}"), curve("1"), curve("{}"),
+        curve(row) + "x", broken("all_reduce", "nothing"), broken("\"ring\"", "7"),
+        broken("ring", "a b"), broken("8,", "-8,"), broken("1.5", "0"), broken("1.5", "1e999")}) {
+    CAPTURE(text);
+    try {
+      static_cast<void>(parse_curve(text, "c.json"));
+      FAIL("was taken");
+    } catch (const atoll::Error& error) {
+      CHECK(error.code() == atoll::ErrorCode::bad_data);
+      CHECK(std::string(error.what()).starts_with("c.json: "));
+    }
+  }
+}

@@ -1,0 +1,168 @@
+#include "tune.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cmath>
+#include <cstring>
+#include <fstream>
+#include <iterator>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "atoll/error.hpp"
+
+namespace busbw {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr std::size_t most_text = std::size_t{64} << 20U;
+constexpr std::size_t most_points = 1 << 20;
+constexpr std::size_t most_name = 256;
+
+[[noreturn]] void refuse(std::string_view source, std::string_view why) {
+  throw atoll::Error(atoll::ErrorCode::bad_data, fmt::format("{}: {}", source, why));
+}
+
+std::string text_member(const Json& row, const char* member, std::string_view source) {
+  const auto found = row.find(member);
+  if (found == row.end() || !found->is_string())
+    refuse(source, fmt::format("a row without the text \"{}\"", member));
+  const auto& text = found->get_ref<const std::string&>();
+  // Names go into lines of words.
+  if (text.size() > most_name || text.find_first_of(" \t\r\n#") != std::string::npos)
+    refuse(source, fmt::format("\"{}\" of a row is no name", member));
+  return text;
+}
+
+std::uint64_t count_member(const Json& row, const char* member, std::string_view source) {
+  const auto found = row.find(member);
+  if (found == row.end() || !found->is_number_unsigned())
+    refuse(source, fmt::format("a row without the number \"{}\"", member));
+  return found->get<std::uint64_t>();
+}
+
+double time_member(const Json& row, std::string_view source) {
+  const auto found = row.find("time_us");
+  const double time = found != row.end() && found->is_number() ? found->get<double>() : 0;
+  if (!std::isfinite(time) || time <= 0) refuse(source, "a row without a \"time_us\" above 0");
+  return time;
+}
+
+CurvePoint read_point(const Json& row, std::string_view source) {
+  if (!row.is_object()) refuse(source, "a row that is no object");
+  const auto collective = collective_from_name(text_member(row, "collective", source));
+  if (!collective) refuse(source, "a row of an unknown collective");
+  return {.collective = *collective,
+          .algorithm = text_member(row, "algorithm", source),
+          .setting =
+              fmt::format("{} {} {} {} {}", text_member(row, "dtype", source),
+                          text_member(row, "op", source), text_member(row, "place", source),
+                          count_member(row, "ranks", source), count_member(row, "hosts", source)),
+          .bytes = count_member(row, "bytes", source),
+          .time_us = time_member(row, source)};
+}
+
+// Best time by setting, by algorithm.
+using Contest = std::map<std::string, std::map<std::string, double>>;
+
+// Settings that every algorithm has.
+std::set<std::string> common_settings(const Contest& contest) {
+  std::set<std::string> common;
+  for (const auto& [setting, time] : contest.begin()->second) {
+    const bool everywhere = std::ranges::all_of(
+        contest, [&name = setting](const auto& one) { return one.second.contains(name); });
+    if (everywhere) common.insert(setting);
+  }
+  return common;
+}
+
+// "" when nothing can be compared.
+std::string winner(const Contest& contest) {
+  const std::set<std::string> common = common_settings(contest);
+  std::string best;
+  double best_score = 0;
+  for (const auto& [algorithm, times] : contest) {
+    double score = 0;  // the logarithm of the product of times
+    for (const std::string& setting : common) score += std::log(times.at(setting));
+    if (!common.empty() && (best.empty() || score < best_score)) {
+      best = algorithm;
+      best_score = score;
+    }
+  }
+  return best;
+}
+
+std::string lines_of(Collective collective, const std::map<std::uint64_t, Contest>& sizes) {
+  const bool is_contested =
+      std::ranges::any_of(sizes, [](const auto& one) { return one.second.size() > 1; });
+  std::string text, last;
+  for (const auto& [bytes, contest] : sizes) {
+    if (is_contested && contest.size() < 2) continue;
+    const std::string best = winner(contest);
+    if (best.empty() || best == last) continue;
+    text += fmt::format("{} {} {}\n", name(collective), last.empty() ? 0 : bytes, best);
+    last = best;
+  }
+  return text;
+}
+
+}  // namespace
+
+std::vector<CurvePoint> parse_curve(std::string_view text, std::string_view source) {
+  if (text.size() > most_text) refuse(source, "too large for a curve");
+  Json json;
+  try {
+    json = Json::parse(text);
+  } catch (const Json::parse_error& error) {
+    refuse(source, fmt::format("byte {}: not JSON", error.byte));
+  } catch (const Json::exception&) {
+    refuse(source, "a number that no double holds");
+  }
+  const auto schema = json.is_object() ? json.find("schema") : json.end();
+  if (!json.is_object() || schema == json.end() || *schema != "atoll-curve-1")
+    refuse(source, "not a curve that atoll-busbw --save wrote");
+  const auto rows = json.find("rows");
+  if (rows == json.end() || !rows->is_array() || rows->size() > most_points)
+    refuse(source, "no array \"rows\", or too long a one");
+  std::vector<CurvePoint> points;
+  for (const Json& row : *rows) {
+    CurvePoint point = read_point(row, source);
+    if (!point.algorithm.empty() && point.collective != Collective::send_recv)
+      points.push_back(std::move(point));
+  }
+  return points;
+}
+
+std::string tuning_text(std::span<const CurvePoint> points) {
+  if (points.empty())
+    refuse("--tune", "no row of the curves has an algorithm: save them with --algorithm NAME");
+  std::map<Collective, std::map<std::uint64_t, Contest>> contests;
+  for (const CurvePoint& point : points) {
+    auto& times = contests[point.collective][point.bytes][point.algorithm];
+    const auto [at, is_new] = times.try_emplace(point.setting, point.time_us);
+    if (!is_new) at->second = std::min(at->second, point.time_us);
+  }
+  std::string text = "# COLLECTIVE MIN_BYTES ALGORITHM, for ATOLL_TUNING; by atoll-busbw --tune\n";
+  for (const auto& [collective, sizes] : contests) text += lines_of(collective, sizes);
+  return text;
+}
+
+std::string tune(std::span<const std::filesystem::path> curves) {
+  std::vector<CurvePoint> points;
+  for (const std::filesystem::path& path : curves) {
+    std::ifstream file(path, std::ios::binary);
+    const std::string text{std::istreambuf_iterator<char>(file), {}};
+    if (!file.is_open() || file.bad())
+      throw atoll::Error(atoll::ErrorCode::io,
+                         fmt::format("{}: {}", path.string(), std::strerror(errno)));
+    const auto more = parse_curve(text, path.string());
+    points.insert(points.end(), more.begin(), more.end());
+  }
+  return tuning_text(points);
+}
+
+}  // namespace busbw
