@@ -121,13 +121,15 @@ class LocalSum {
     }
   }
 
-  // What is this rank's own to reduce it reads from src.
+  // What is this rank's own to reduce it reads from src, unless it turns out that the root must.
   void fill_stage(std::size_t round) const {
     std::byte* stage = board_.stage(self_);
     for (const auto& slice : group_.slices) {
       const std::size_t first = std::min(round * chunk_, slice.bytes);
       const std::size_t bytes = std::min(chunk_, slice.bytes - first);
-      if (slice.reducer != self_) group_.copy(stage, src() + slice.offset + first, bytes, 0);
+      const bool for_root = how_.push == Sum::Push::root && how_.root != self_;
+      if (slice.reducer != self_ || for_root)
+        group_.copy(stage, src() + slice.offset + first, bytes, 0);
       stage += chunk_;
     }
   }

@@ -70,7 +70,7 @@ void Windows::open_socket() {
   }
 }
 
-// False: the other's queue is full.
+// False: the other's queue is full, or it has not opened the communicator yet.
 bool Windows::offer(int local, const Offer& message, int fd) const {
   auto address = address_of(transport_->inbox_name(static_cast<std::size_t>(local)));
   iovec data{const_cast<Offer*>(&message), sizeof(message)};
@@ -91,6 +91,8 @@ bool Windows::offer(int local, const Offer& message, int fd) const {
   }
   if (::sendmsg(socket_.get(), &header, MSG_NOSIGNAL) >= 0) return true;
   if (errno == EAGAIN || errno == EINTR || errno == ENOBUFS) return false;
+  const bool closed = transport_->closed(static_cast<std::size_t>(local));
+  if (errno == ECONNREFUSED && !closed) return false;
   throw Error(ATOLL_PEER_LOST,
               fmt::format("cannot pass memory to {}: {}",
                           team_.describe(transport_->ranks()[static_cast<std::size_t>(local)]),

@@ -66,7 +66,7 @@ const std::array rows{
     Row{{"ATOLL_ALGORITHM", "",
          "COLLECTIVE:ALGORITHM,... in place of the backend's own choice (README of its folder)"},
         &Config::algorithm},
-    Row{{"ATOLL_TUNING", "path", "file of algorithms by collective and size, as atoll-busbw saves"},
+    Row{{"ATOLL_TUNING", "path", "file of algorithms by collective and size, as atoll-busbw --tune writes"},
         &Config::tuning},
     Row{{"ATOLL_DETERMINISTIC", "", "1: sums in one order, whatever the size and the placement"},
         &Config::deterministic,
