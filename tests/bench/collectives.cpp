@@ -1,0 +1,151 @@
+// Collectives of the host backend beside those of Open MPI and Gloo and the limit that the memory of
+// the same machine sets; `collectives --help` lists the options, README.md says what is fair.
+// Exits with 1 when a target is missed or an implementation gives wrong results.
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <fstream>
+#include <limits>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "peers/report.hpp"
+#include "peers/sweep.hpp"
+
+namespace {
+
+using namespace atoll_bench;  // NOLINT(google-build-using-namespace): a program of its own
+
+template <class Enum>
+std::map<std::string, Enum> names_of(std::initializer_list<Enum> values) {
+  std::map<std::string, Enum> names;
+  for (const Enum value : values) names.emplace(name(value), value);
+  return names;
+}
+
+// "512", "64K", "16M", "1G": bytes.
+std::uint64_t bytes_of(const std::string& text) {
+  std::size_t end = 0;
+  std::uint64_t value = 0;
+  try {
+    value = std::stoull(text, &end);
+  } catch (const std::exception&) {
+    throw CLI::ValidationError("--sizes", "not a size: " + text);
+  }
+  constexpr std::string_view units = "KMG";
+  if (end < text.size()) {
+    const std::size_t unit = units.find(text[end]);
+    if (unit == std::string_view::npos || end + 1 != text.size()) {
+      throw CLI::ValidationError("--sizes", "not a size: " + text);
+    }
+    value <<= 10 * (unit + 1);
+  }
+  return value;
+}
+
+// Of the usual sizes those from MIN to MAX; a size alone is taken as it is.
+std::vector<std::uint64_t> sizes_of(const std::string& text) {
+  const std::size_t colon = text.find(':');
+  if (colon == std::string::npos) return {bytes_of(text)};
+  const std::uint64_t least = bytes_of(text.substr(0, colon));
+  const std::uint64_t most = bytes_of(text.substr(colon + 1));
+  std::vector<std::uint64_t> sizes = usual_sizes();
+  std::erase_if(sizes, [&](std::uint64_t size) { return size < least || size > most; });
+  if (sizes.empty()) throw CLI::ValidationError("--sizes", "no usual size lies in " + text);
+  return sizes;
+}
+
+struct Arguments {
+  Sweep sweep;
+  std::string sizes;
+  std::string json;
+  bool quick = false;
+};
+
+void add_options(CLI::App& app, Arguments& arguments) {
+  Sweep& sweep = arguments.sweep;
+  app.add_option("--ranks", sweep.ranks, "numbers of ranks")
+      ->delimiter(',')
+      ->check(CLI::Range(2, most_ranks))
+      ->capture_default_str();
+  app.add_option("--sizes", arguments.sizes,
+                 "MIN:MAX of the whole tensor, in bytes or with K, M, G; or one size");
+  const auto collectives =
+      names_of({Collective::all_gather, Collective::reduce_scatter, Collective::all_reduce});
+  app.add_option("--collective", sweep.collectives, "some of the three")
+      ->delimiter(',')
+      ->transform(CLI::CheckedTransformer(collectives));
+  app.add_option("--dtype", sweep.elements, "f32, bf16")
+      ->delimiter(',')
+      ->transform(CLI::CheckedTransformer(names_of({Element::f32, Element::bf16})));
+  app.add_option("--impl", sweep.impls, "atoll, atoll_plain, openmpi, gloo, limit")
+      ->delimiter(',')
+      ->transform(CLI::CheckedTransformer(
+          names_of({Impl::atoll, Impl::atoll_plain, Impl::openmpi, Impl::gloo, Impl::limit})));
+  app.add_option("--rounds", sweep.rounds, "turns of each implementation at a row")
+      ->check(CLI::Range(1, 100))
+      ->capture_default_str();
+  app.add_flag("--quick", arguments.quick, "five sizes, one round");
+  app.add_option("--json", arguments.json, "file for the figures");
+}
+
+void complete(Arguments& arguments, const CLI::App& app) {
+  Sweep& sweep = arguments.sweep;
+  sweep.programs = BENCH_PROGRAMS;
+  sweep.run_ranks = BENCH_RUN_RANKS;
+  if (sweep.collectives.empty()) {
+    sweep.collectives = {Collective::all_gather, Collective::reduce_scatter,
+                         Collective::all_reduce};
+  }
+  if (sweep.elements.empty()) sweep.elements = {Element::f32, Element::bf16};
+  if (sweep.impls.empty()) sweep.impls.assign(std::begin(all_impls), std::end(all_impls));
+  if (arguments.quick && app.count("--rounds") == 0) sweep.rounds = 1;
+  if (!arguments.sizes.empty()) {
+    sweep.sizes = sizes_of(arguments.sizes);
+  } else {
+    sweep.sizes = arguments.quick ? quick_sizes() : usual_sizes();
+  }
+}
+
+void print_terms(const Sweep& sweep) {
+  fmt::print(
+      "{} round(s); a figure is the median of the batches of all rounds, a batch of some 20 ms "
+      "from "
+      "the last rank's start to the last rank's end.\n"
+      "atoll waits for each operation up to 1 KiB, as MPI does, and once for a batch above. limit: "
+      "the better of cached and streaming kernels\nwith the traffic of the collective; from 1 MiB "
+      "on the memory's, below the caches', without any waiting for other ranks.\n",
+      sweep.rounds);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  Arguments arguments;
+  CLI::App app("Collectives beside Open MPI, Gloo and the machine's limit");
+  add_options(app, arguments);
+  try {
+    app.parse(argc, argv);
+    complete(arguments, app);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error);
+  }
+  try {
+    print_terms(arguments.sweep);
+    const Result result = measure(arguments.sweep);
+    const std::vector<Target> all = targets(result);
+    print_tables(result);
+    print_targets(all);
+    for (const std::string& line : result.absent) fmt::print("absent: {}\n", line);
+    if (!arguments.json.empty()) {
+      std::ofstream file(arguments.json);
+      file << json(result, all).dump(1) << '\n';
+      if (!file) throw std::runtime_error("cannot write " + arguments.json);
+    }
+    return std::all_of(all.begin(), all.end(), [](const Target& t) { return t.met(); }) ? 0 : 1;
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "collectives: {}\n", error.what());
+    return 2;
+  }
+}

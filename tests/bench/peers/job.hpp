@@ -1,0 +1,41 @@
+// The driver's side: the ranks of one implementation as a job that serves requests.
+#pragma once
+
+#include <sys/types.h>
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "control.hpp"
+
+namespace atoll_bench {
+
+// A command and what it finds in its environment beside the caller's; the output goes to stderr.
+struct Launch {
+  std::vector<std::string> command;
+  std::vector<std::pair<std::string, std::string>> environment;
+};
+
+// Ranks sleep between requests, so that jobs can stand side by side and take turns.
+class Job {
+ public:
+  explicit Job(const Launch& launch);
+  Job(const Job&) = delete;
+  Job& operator=(const Job&) = delete;
+  ~Job();  // asks the ranks to end, then makes them
+
+  // Throws std::runtime_error when a rank fails, gives a wrong result or does not come back in
+  // time; the job is of no use then.
+  Answer measure(const Request& request);
+
+ private:
+  void send(const Request& request);
+  bool ended();  // has the process that started the ranks?
+
+  SharedControl control_ = SharedControl::make();
+  pid_t process_ = -1;
+  int status_ = 0;
+};
+
+}  // namespace atoll_bench

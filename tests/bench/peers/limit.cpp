@@ -1,0 +1,141 @@
+// The ranks of `limit`: processes that read and write what a collective must, all at the same time,
+// in memory that they share, and that wait for nobody inside a batch. The results are right,
+// because no rank writes what another one reads.
+//   bench_peer_limit RANKS BYTES     BYTES: of the largest row
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <csignal>
+#include <cstdio>
+#include <string>
+#include <system_error>
+#include <vector>
+
+#include "limit_kernels.hpp"
+#include "rank.hpp"
+
+namespace {
+
+using namespace atoll_bench;  // NOLINT(google-build-using-namespace): a program of its own
+
+// Two buffers for each rank, at the same addresses in all processes that are forked later.
+class Arena {
+ public:
+  Arena(int ranks, std::size_t bytes) : bytes_((bytes + page - 1) / page * page) {
+    const std::size_t all = 2 * bytes_ * static_cast<std::size_t>(ranks);
+    void* memory = ::mmap(nullptr, all, PROT_READ | PROT_WRITE,
+                          MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (memory == MAP_FAILED) throw std::system_error(errno, std::generic_category(), "mmap");
+    ::madvise(memory, all, MADV_HUGEPAGE);
+    data_ = static_cast<std::byte*>(memory);
+  }
+  std::byte* buffer(int rank, int which) const {
+    return data_ + static_cast<std::size_t>(2 * rank + which) * bytes_;
+  }
+  // The memory goes back to the system.
+  void drop(int rank) const { ::madvise(buffer(rank, 0), 2 * bytes_, MADV_REMOVE); }
+
+ private:
+  static constexpr std::size_t page = std::size_t{1} << 21;
+  std::size_t bytes_;
+  std::byte* data_ = nullptr;
+};
+
+class LimitPeer final : public Peer {
+ public:
+  LimitPeer(const Arena& arena, int rank, int ranks) : arena_(arena), rank_(rank), ranks_(ranks) {}
+  int rank() const override { return rank_; }
+  int ranks() const override { return ranks_; }
+
+  Buffers prepare(const Row& row, Variant variant) override {
+    row_ = row;
+    stores_ = variant == Variant::streaming ? Stores::streaming : Stores::cached;
+    plan();
+    return {input(rank_), output(rank_)};
+  }
+
+  void run(std::int64_t operations) override {
+    for (std::int64_t i = 0; i < operations; ++i) pass();
+  }
+
+  void release() override { arena_.drop(rank_); }
+
+ private:
+  std::size_t part(int rank) const {
+    return slice_bytes(row_, ranks_) * static_cast<std::size_t>(rank);
+  }
+  std::byte* input(int rank) const {
+    const bool inside = row_.place == Place::in && row_.collective == Collective::all_gather;
+    return arena_.buffer(rank, 0) + (inside ? part(rank) : 0);
+  }
+  std::byte* output(int rank) const {
+    if (row_.place == Place::out) return arena_.buffer(rank, 1);
+    const bool inside = row_.collective == Collective::reduce_scatter;
+    return arena_.buffer(rank, 0) + (inside ? part(rank) : 0);
+  }
+
+  // Where this rank reads and writes in sums.
+  void plan() {
+    from_.clear();
+    to_.clear();
+    for (int i = 0; i < ranks_; ++i) {
+      from_.push_back(input(i) + part(rank_));
+      to_.push_back(output(i) + part(rank_));
+    }
+    if (row_.collective == Collective::reduce_scatter) to_.assign(1, output(rank_));
+  }
+
+  void pass() const {
+    if (row_.collective != Collective::all_gather) {
+      return sum(to_, from_, slice(row_, ranks_), row_.element, stores_);
+    }
+    for (int step = 0; step < ranks_; ++step) {
+      const int source = (rank_ + step) % ranks_;
+      std::byte* to = output(rank_) + part(source);
+      if (to != input(source)) copy(to, input(source), slice_bytes(row_, ranks_), stores_);
+    }
+  }
+
+  const Arena& arena_;
+  int rank_, ranks_;
+  Stores stores_ = Stores::cached;
+  Row row_;
+  std::vector<const std::byte*> from_;
+  std::vector<std::byte*> to_;
+};
+
+int run_ranks(int ranks, std::size_t bytes) {
+  const Arena arena(ranks, bytes);
+  std::vector<pid_t> children;
+  for (int rank = 0; rank < ranks; ++rank) {
+    const pid_t child = ::fork();
+    if (child < 0) throw std::system_error(errno, std::generic_category(), "fork");
+    if (child == 0) {
+      LimitPeer peer(arena, rank, ranks);
+      std::_Exit(serve(peer));
+    }
+    children.push_back(child);
+  }
+  int worst = 0;
+  for (const pid_t child : children) {
+    int status = 0;
+    ::waitpid(child, &status, 0);
+    worst = std::max(worst, WIFEXITED(status) ? WEXITSTATUS(status) : 1);
+  }
+  return worst;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    if (argc != 3) throw std::runtime_error("started by tests/bench/collectives");
+    return run_ranks(std::stoi(argv[1]), std::stoull(argv[2]));
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "bench_peer_limit: %s\n", error.what());
+    return 1;
+  }
+}

@@ -1,0 +1,203 @@
+#include "rank.hpp"
+
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+
+#include <algorithm>
+#include <bit>
+#include <cerrno>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <new>
+#include <string>
+#include <utility>
+
+namespace atoll_bench {
+
+PlainMemory::PlainMemory(std::size_t bytes) : bytes_(std::max<std::size_t>(bytes, 4096)) {
+  void* memory =
+      ::mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED) throw std::bad_alloc();
+  ::madvise(memory, bytes_, MADV_HUGEPAGE);
+  data_ = static_cast<std::byte*>(memory);
+}
+PlainMemory::PlainMemory(PlainMemory&& other) noexcept
+    : data_(std::exchange(other.data_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}
+PlainMemory& PlainMemory::operator=(PlainMemory&& other) noexcept {
+  std::swap(data_, other.data_);
+  std::swap(bytes_, other.bytes_);
+  return *this;
+}
+PlainMemory::~PlainMemory() {
+  if (data_) ::munmap(data_, bytes_);
+}
+
+namespace {
+
+// Rank r contributes (r + 1) (i mod 8 + 1) as element i: sums over 8 ranks and more are exact in
+// bf16.
+double contribution(int rank, std::uint64_t i) {
+  return (rank + 1.0) * (static_cast<double>(i % 8) + 1.0);
+}
+
+void put(std::byte* data, Element element, std::uint64_t i, double value) {
+  const auto single = static_cast<float>(value);
+  switch (element) {
+    case Element::f32:
+      std::memcpy(data + 4 * i, &single, 4);
+      return;
+    case Element::bf16: {
+      const auto high = static_cast<std::uint16_t>(std::bit_cast<std::uint32_t>(single) >> 16);
+      std::memcpy(data + 2 * i, &high, 2);
+      return;
+    }
+  }
+}
+
+double get(const std::byte* data, Element element, std::uint64_t i) {
+  float single = 0;
+  switch (element) {
+    case Element::f32:
+      std::memcpy(&single, data + 4 * i, 4);
+      break;
+    case Element::bf16: {
+      std::uint16_t high = 0;
+      std::memcpy(&high, data + 2 * i, 2);
+      single = std::bit_cast<float>(static_cast<std::uint32_t>(high) << 16);
+      break;
+    }
+  }
+  return single;
+}
+
+class Server {
+ public:
+  Server(Peer& peer, Control& control) : peer_(peer), control_(control) {}
+
+  void measure(const Request& request) {
+    const Row& row = request.row;
+    const Buffers buffers = peer_.prepare(row, request.variant);
+    fill(row, buffers);
+    meet(control_, peer_.ranks());
+    peer_.run(1);
+    meet(control_, peer_.ranks());
+    check_result(row, buffers);
+    Answer answer;
+    answer.operations = request.operations > 0 ? request.operations : find_operations(request);
+    answer.batches = std::min(request.batches, most_batches);
+    if (answer.operations >= 4) batch(answer.operations / 4);
+    for (int i = 0; i < answer.batches; ++i) {
+      answer.seconds[static_cast<std::size_t>(i)] = batch(answer.operations);
+    }
+    peer_.release();
+    meet(control_, peer_.ranks());
+    if (peer_.rank() != 0) return;
+    control_.answer = answer;
+    control_.answers.fetch_add(1);
+    wake_all(control_.answers);
+  }
+
+ private:
+  void fill(const Row& row, const Buffers& buffers) const {
+    const std::uint64_t count = input_elements(row, peer_.ranks());
+    // The output first: in place it may lie inside the input, or around it.
+    std::memset(buffers.output, 0, output_elements(row, peer_.ranks()) * size_of(row.element));
+    for (std::uint64_t i = 0; i < count; ++i) {
+      put(buffers.input, row.element, i, contribution(peer_.rank(), i));
+    }
+  }
+
+  double expected(const Row& row, std::uint64_t i) const {
+    const std::uint64_t part = slice(row, peer_.ranks());
+    if (row.collective == Collective::all_gather) {
+      return contribution(static_cast<int>(i / part), i % part);
+    }
+    if (row.collective == Collective::reduce_scatter) {
+      i += part * static_cast<std::uint64_t>(peer_.rank());
+    }
+    double sum = 0;
+    for (int rank = 0; rank < peer_.ranks(); ++rank) sum += contribution(rank, i);
+    return sum;
+  }
+
+  // All of a small result; of a large one a sample, whose odd stride meets every residue.
+  void check_result(const Row& row, const Buffers& buffers) const {
+    const std::uint64_t count = output_elements(row, peer_.ranks());
+    const std::uint64_t stride = count / 65536 * 2 + 1;
+    for (std::uint64_t i = 0; i < count; i += stride) check_element(row, buffers, i);
+    check_element(row, buffers, count - 1);
+  }
+
+  void check_element(const Row& row, const Buffers& buffers, std::uint64_t i) const {
+    const double is = get(buffers.output, row.element, i);
+    const double should = expected(row, i);
+    if (is == should) return;
+    throw std::runtime_error("wrong result: " + std::string(name(row.collective)) + " " +
+                             std::string(name(row.element)) + " " + std::string(name(row.place)) +
+                             " of " + std::to_string(row.bytes) + " bytes: element " +
+                             std::to_string(i) + " on rank " + std::to_string(peer_.rank()) +
+                             " is " + std::to_string(is) + ", not " + std::to_string(should));
+  }
+
+  // Seconds from the moment at which the last rank is ready until the last rank has finished.
+  double batch(std::int64_t operations) {
+    const std::int64_t start = meet(control_, peer_.ranks());
+    peer_.run(operations);
+    control_.ended_ns[static_cast<std::size_t>(peer_.rank())].store(now_ns());
+    meet(control_, peer_.ranks());
+    std::int64_t end = start;
+    for (int rank = 0; rank < peer_.ranks(); ++rank) {
+      end = std::max(end, control_.ended_ns[static_cast<std::size_t>(rank)].load());
+    }
+    return static_cast<double>(end - start) * 1e-9;
+  }
+
+  // All ranks see the same times, so they find the same number.
+  std::int64_t find_operations(const Request& request) {
+    std::int64_t operations = 1;
+    for (;;) {
+      const double seconds = batch(operations);
+      const double wanted = static_cast<double>(operations) * request.batch_seconds / seconds;
+      if (seconds >= request.batch_seconds / 4) {
+        return std::max<std::int64_t>(1, std::llround(wanted));
+      }
+      operations = std::clamp(static_cast<std::int64_t>(wanted), 2 * operations, 16 * operations);
+    }
+  }
+
+  Peer& peer_;
+  Control& control_;
+};
+
+}  // namespace
+
+int serve(Peer& peer) {
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  const char* path = std::getenv("BENCH_CONTROL");
+  if (!path || peer.ranks() > most_ranks) {
+    std::fprintf(stderr, "started by tests/bench/collectives, with at most %d ranks\n", most_ranks);
+    return 2;
+  }
+  const SharedControl control = SharedControl::open(path);
+  try {
+    Server server(peer, *control);
+    for (std::uint32_t seen = 0;; ++seen) {
+      while (control->requests.load() == seen) {
+        check(*control);
+        wait_for_change(control->requests, seen, std::chrono::milliseconds(500));
+      }
+      const Request request = control->request;
+      if (request.order == Order::quit) return 0;
+      server.measure(request);
+    }
+  } catch (const std::exception& error) {
+    fail(*control, error.what());
+    std::fprintf(stderr, "rank %d: %s\n", peer.rank(), error.what());
+    return 1;
+  }
+}
+
+}  // namespace atoll_bench

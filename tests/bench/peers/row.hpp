@@ -1,0 +1,101 @@
+// What is measured: one collective at one size. Shared by the driver and by the programs that run as
+// ranks, some of which know nothing of atoll.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+
+namespace atoll_bench {
+
+enum class Collective : std::int32_t {
+  all_gather,
+  reduce_scatter,
+  all_reduce
+};
+
+enum class Element : std::int32_t {
+  f32,
+  bf16
+};
+
+enum class Place : std::int32_t {
+  out,
+  in
+};
+
+struct Row {
+  Collective collective = Collective::all_gather;
+  Element element = Element::f32;
+  Place place = Place::out;
+  std::int32_t unused = 0;
+  std::uint64_t bytes = 0;  // of the whole tensor: S; a slice is S / ranks
+};
+
+constexpr std::string_view name(Collective collective) {
+  switch (collective) {
+    case Collective::all_gather:
+      return "all_gather";
+    case Collective::reduce_scatter:
+      return "reduce_scatter";
+    case Collective::all_reduce:
+      return "all_reduce";
+  }
+  return "?";
+}
+
+constexpr std::string_view name(Element element) {
+  switch (element) {
+    case Element::f32:
+      return "f32";
+    case Element::bf16:
+      return "bf16";
+  }
+  return "?";
+}
+
+constexpr std::string_view name(Place place) {
+  switch (place) {
+    case Place::out:
+      return "out";
+    case Place::in:
+      return "in";
+  }
+  return "?";
+}
+
+constexpr std::size_t size_of(Element element) {
+  switch (element) {
+    case Element::f32:
+      return 4;
+    case Element::bf16:
+      return 2;
+  }
+  return 0;
+}
+
+// Elements of the whole tensor, and of a rank's slice of it.
+constexpr std::uint64_t elements(const Row& row) { return row.bytes / size_of(row.element); }
+constexpr std::uint64_t slice(const Row& row, int ranks) {
+  return elements(row) / static_cast<std::uint64_t>(ranks);
+}
+constexpr std::uint64_t slice_bytes(const Row& row, int ranks) {
+  return row.bytes / static_cast<std::uint64_t>(ranks);
+}
+
+// What a rank contributes: its slice to all_gather, else a whole tensor.
+constexpr std::uint64_t input_elements(const Row& row, int ranks) {
+  return row.collective == Collective::all_gather ? slice(row, ranks) : elements(row);
+}
+// What a rank gets: its slice of reduce_scatter, else a whole tensor.
+constexpr std::uint64_t output_elements(const Row& row, int ranks) {
+  return row.collective == Collective::reduce_scatter ? slice(row, ranks) : elements(row);
+}
+
+// Bus bandwidth is this times S / time: the convention of nccl-tests.
+constexpr double bus_factor(Collective collective, int ranks) {
+  const double n = ranks;
+  return (collective == Collective::all_reduce ? 2.0 : 1.0) * (n - 1) / n;
+}
+
+}  // namespace atoll_bench
