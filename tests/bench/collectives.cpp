@@ -109,14 +109,13 @@ void complete(Arguments& arguments, const CLI::App& app) {
 }
 
 void print_terms(const Sweep& sweep) {
+  fmt::print("{} round(s). A figure is that of the best round, where it is the median of batches\n",
+             sweep.rounds);
   fmt::print(
-      "{} round(s); a figure is the median of the batches of all rounds, a batch of some 20 ms "
-      "from "
-      "the last rank's start to the last rank's end.\n"
-      "atoll waits for each operation up to 1 KiB, as MPI does, and once for a batch above. limit: "
-      "the better of cached and streaming kernels\nwith the traffic of the collective; from 1 MiB "
-      "on the memory's, below the caches', without any waiting for other ranks.\n",
-      sweep.rounds);
+      "of 20 ms, from the last rank's start to the last rank's end. atoll waits for each\n"
+      "operation up to 1 KiB, as the calls of MPI do, and once for a batch above. limit: the\n"
+      "better of cached and streaming kernels with the traffic of the collective, no rank\n"
+      "waiting for another: the speed of the caches below 1 MiB, where it is no target.\n");
 }
 
 }  // namespace

@@ -95,7 +95,8 @@ void add_speedups(const Result& result, std::vector<Target>& all) {
     });
     if (ratios.rows() == 0) continue;
     const std::string place =
-        ask.place ? fmt::format(" ({} of place)", *ask.place == Place::in ? "in" : "out") : "";
+        ask.place ? fmt::format(" ({})", *ask.place == Place::in ? "in place" : "out of place")
+                  : "";
     all.push_back(
         {fmt::format("{}{}: as fast as {}, times", name(ask.collective), place, name(ask.peer)),
          ratios.mean(), ask.factor, true, "x", "", ratios.rows()});

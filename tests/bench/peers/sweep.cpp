@@ -51,10 +51,14 @@ bool takes_part(const Contender& contender, const Row& row) {
   return !peer || row.element == Element::f32 || row.collective == Collective::all_gather;
 }
 
-double median(std::vector<double> values) {
+// The median of the batches.
+double seconds_of_operation(const Answer& answer) {
+  std::vector<double> values(answer.seconds.begin(), answer.seconds.begin() + answer.batches);
   std::sort(values.begin(), values.end());
   const std::size_t middle = values.size() / 2;
-  return values.size() % 2 == 1 ? values[middle] : (values[middle - 1] + values[middle]) / 2;
+  const double median =
+      values.size() % 2 == 1 ? values[middle] : (values[middle - 1] + values[middle]) / 2;
+  return median / static_cast<double>(answer.operations);
 }
 
 // The jobs of one number of ranks. One that fails is left out from then on.
@@ -87,16 +91,13 @@ class Field {
             visit(contenders[i], row, {operations[i], plan.batches});
         if (!answer) continue;
         operations[i] = answer->operations;
-        for (int batch = 0; batch < answer->batches; ++batch) {
-          times[i].push_back(answer->seconds[static_cast<std::size_t>(batch)] /
-                             static_cast<double>(answer->operations));
-        }
+        times[i].push_back(seconds_of_operation(*answer));
       }
     }
     Times result;
     for (std::size_t i = 0; i < std::size(contenders); ++i) {
       if (times[i].empty()) continue;
-      const double seconds = median(times[i]);
+      const double seconds = *std::min_element(times[i].begin(), times[i].end());
       const auto [known, fresh] = result.emplace(contenders[i].impl, seconds);
       if (!fresh) known->second = std::min(known->second, seconds);
     }

@@ -47,8 +47,8 @@ struct Key {
 };
 bool operator<(const Key& a, const Key& b);
 
-// Seconds of one operation: the median over all batches of all rounds. For `limit` the smaller of
-// the medians of its two kernels.
+// Seconds of one operation: the median of the batches of a round, the smallest of all rounds, since
+// whatever else the machine does only adds to them. For `limit` the smaller of its two kernels.
 using Times = std::map<Impl, double>;
 struct Result {
   std::map<Key, Times> rows;

@@ -1,0 +1,377 @@
+// Collectives of the host backend between emulated hosts, beside raw TCP over the same links;
+// `collectives_two_hosts --help` lists the options. Started without a launcher it starts itself on
+// the hosts of tests/cluster/two_hosts; exits 77, with the reason, where there can be none, and with
+// 1 when a target is missed.
+#include <fmt/format.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <array>
+#include <atoll/communicator.hpp>
+#include <atoll/world.hpp>
+#include <cerrno>
+#include <chrono>
+#include <cmath>
+#include <csignal>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <span>
+#include <sstream>
+
+#include "peers/row.hpp"
+#include "two_hosts/raw_tcp.hpp"
+
+namespace {
+
+using atoll_bench::Collective;
+using Clock = std::chrono::steady_clock;
+
+constexpr std::uint64_t large = std::uint64_t{4} << 20;  // from here on there is a target
+constexpr double wanted_share = 0.92;
+constexpr double batch_seconds = 0.5;  // long beside what the links pass on as a burst
+constexpr int batches = 3;
+constexpr const char* verdict_variable = "BENCH_VERDICT";  // a file that is empty if all is met
+
+struct Arguments {
+  int hosts = 2;
+  int ranks_per_host = 2;
+  std::string rate = "1gbit";
+  std::string algorithm;
+  std::string json;
+  std::vector<Collective> collectives{Collective::all_gather, Collective::reduce_scatter,
+                                      Collective::all_reduce};
+  bool quick = false;
+};
+
+struct Figures {
+  Collective collective = Collective::all_gather;
+  std::uint64_t bytes = 0;
+  double seconds = 0;  // of one operation: the median of the batches, the slowest rank
+  double wire = 0;     // seconds that raw TCP takes for `ideal`
+  double sent = 0;     // by an operation, of the host that sends most, as its interfaces count
+  double ideal = 0;    // payload that has to leave a host
+};
+
+// What each host sends, and receives: with H hosts (H - 1) / H of the tensor, twice for all_reduce.
+double ideal_bytes(Collective collective, std::uint64_t bytes, int hosts) {
+  return atoll_bench::bus_factor(collective, hosts) * static_cast<double>(bytes);
+}
+
+// Bytes that have left this host; loopback does not count. This file shows the interfaces of the
+// process's own network, which /sys need not.
+double transmitted() {
+  std::ifstream file("/proc/self/net/dev");
+  double total = 0;
+  for (std::string line; std::getline(file, line);) {
+    const std::size_t colon = line.find(':');
+    if (colon == std::string::npos || line.find("lo:") != std::string::npos) continue;
+    std::istringstream fields(line.substr(colon + 1));
+    double value = 0;
+    for (int i = 0; i < 9 && fields >> value; ++i) {
+    }
+    total += value;
+  }
+  return total;
+}
+
+class Bench {
+ public:
+  explicit Bench(atoll::World& world) : world_(world) {}
+
+  atoll_bench::RawRates raw_rates() {
+    const int here = world_.hosts().at(0).ranks.at(0), there = world_.hosts().at(1).ranks.at(0);
+    atoll_bench::RawRates rates;
+    if (world_.rank() == there) {
+      const atoll_bench::RawListener listener;
+      world_.put("bench/raw", std::to_string(listener.port()));
+      rates = atoll_bench::measure_as_listener(listener);
+    } else if (world_.rank() == here) {
+      const int port = std::stoi(world_.get("bench/raw", std::chrono::seconds(20)));
+      rates = atoll_bench::measure_as_caller(
+          world_.placements().at(static_cast<std::size_t>(there)).address, port);
+    }
+    // Only two ranks know; the others have 0.
+    return {most(rates.one_way), most(rates.both_ways)};
+  }
+
+  Figures measure(Collective collective, std::uint64_t bytes) {
+    const atoll_bench::Row row{collective, {}, {}, 0, bytes};
+    const int ranks = communicator_.size();
+    input_ = allocate(atoll_bench::input_elements(row, ranks));
+    output_ = allocate(atoll_bench::output_elements(row, ranks));
+    fill();
+    batch(collective, 1);
+    check_result(collective);
+    const double once = batch(collective, 1);
+    const int operations = std::max(1, static_cast<int>(std::lround(batch_seconds / once)));
+    const double before = transmitted();
+    world_.barrier();
+    std::array<double, batches> seconds{};
+    for (double& time : seconds) time = batch(collective, operations) / operations;
+    world_.barrier();
+    const double sent = most(transmitted() - before) / (batches * operations);
+    std::sort(seconds.begin(), seconds.end());
+    Figures figures{collective, bytes};
+    figures.seconds = seconds[batches / 2];
+    figures.sent = sent;
+    figures.ideal = ideal_bytes(collective, bytes, static_cast<int>(world_.hosts().size()));
+    return figures;
+  }
+
+ private:
+  atoll::Buffer allocate(std::uint64_t elements) {
+    return atoll::allocate(communicator_.device(), elements * sizeof(float), {communicator_});
+  }
+
+  // The largest of the ranks' values.
+  double most(double mine) {
+    const std::string key = fmt::format("bench/most/{}", world_.ticket("bench/most"));
+    double result = 0;
+    for (const std::string& value : world_.exchange(key, fmt::format("{}", mine))) {
+      result = std::max(result, std::stod(value));
+    }
+    return result;
+  }
+
+  // Seconds of the slowest rank.
+  double batch(Collective collective, int operations) {
+    communicator_.barrier(stream_).synchronize();
+    const auto start = Clock::now();
+    atoll::Work last;
+    for (int i = 0; i < operations; ++i) last = enqueue(collective);
+    last.synchronize();
+    return most(std::chrono::duration<double>(Clock::now() - start).count());
+  }
+
+  atoll::Work enqueue(Collective collective) {
+    const atoll::ConstView src = input_.view(atoll::DType::f32);
+    const atoll::View dst = output_.view(atoll::DType::f32);
+    switch (collective) {
+      case Collective::all_gather:
+        return communicator_.all_gather(src, dst, stream_);
+      case Collective::reduce_scatter:
+        return communicator_.reduce_scatter(src, dst, atoll::ReduceOp::sum, stream_);
+      case Collective::all_reduce:
+        return communicator_.all_reduce(src, dst, atoll::ReduceOp::sum, stream_);
+    }
+    return {};
+  }
+
+  // All elements of rank r are r + 1.
+  void fill() {
+    const atoll::View view = input_.view(atoll::DType::f32);
+    std::fill_n(view.as<float>(), view.count, static_cast<float>(communicator_.rank() + 1));
+  }
+
+  void check_result(Collective collective) {
+    const atoll::View view = output_.view(atoll::DType::f32);
+    const auto ranks = static_cast<std::uint64_t>(communicator_.size());
+    const auto sum = static_cast<float>(ranks * (ranks + 1) / 2);
+    for (std::uint64_t i = 0; i < view.count; ++i) {
+      const bool gathers = collective == Collective::all_gather;
+      const float should = gathers ? static_cast<float>(i / (view.count / ranks) + 1) : sum;
+      if (view.as<float>()[i] == should) continue;
+      throw std::runtime_error(fmt::format("wrong result: {}, element {} is {}, not {}",
+                                           atoll_bench::name(collective), i, view.as<float>()[i],
+                                           should));
+    }
+  }
+
+  atoll::World& world_;
+  atoll::Mesh mesh_ = atoll::Mesh::make(world_, {1, world_.size()});
+  atoll::Communicator communicator_ =
+      atoll::Communicator::open(mesh_.axis("shard"), {.backend = "host"});
+  atoll::Stream stream_ = communicator_.device().stream();
+  atoll::Buffer input_, output_;
+};
+
+void print_head(const Arguments& arguments, const atoll::World& world,
+                const atoll_bench::RawRates& raw) {
+  fmt::print("{} hosts, {} ranks, links of {}, algorithm {}\n", world.hosts().size(), world.size(),
+             arguments.rate, arguments.algorithm.empty() ? "chosen" : arguments.algorithm);
+  fmt::print(
+      "raw TCP: {:.1f} MB/s one way, {:.1f} MB/s each way at once, which is the wire below\n",
+      raw.one_way * 1e-6, raw.both_ways * 1e-6);
+  fmt::print("{:<15} {:>10} {:>11} {:>11} {:>10} {:>12} {:>12} {:>7}\n", "collective (f32)",
+             "bytes", "time_us", "wire_us", "% of wire", "sent_bytes", "ideal_bytes", "ratio");
+}
+
+void print_row(const Figures& row) {
+  fmt::print("{:<16} {:>10} {:>11.1f} {:>11.1f} {:>10.1f} {:>12.0f} {:>12.0f} {:>7.3f}\n",
+             atoll_bench::name(row.collective), row.bytes, row.seconds * 1e6, row.wire * 1e6,
+             100 * row.wire / row.seconds, row.sent, row.ideal, row.sent / row.ideal);
+}
+
+// The smallest share of the wire from 4 MiB on, next to the target.
+struct Verdict {
+  Collective collective = Collective::all_gather;
+  double share = 0;
+  bool met() const { return share >= wanted_share; }
+};
+
+std::vector<Verdict> judge(const std::vector<Figures>& rows, const Arguments& arguments) {
+  std::vector<Verdict> all;
+  for (const Collective collective : arguments.collectives) {
+    Verdict verdict{collective, 1e30};
+    for (const Figures& row : rows) {
+      if (row.collective != collective || row.bytes < large) continue;
+      verdict.share = std::min(verdict.share, row.wire / row.seconds);
+    }
+    all.push_back(verdict);
+  }
+  return all;
+}
+
+void print_summary(const std::vector<Verdict>& verdicts) {
+  fmt::print(
+      "sent: by an operation, of the host that sends most, as its interface counts, where a large "
+      "segment has one header\n\n");
+  for (const Verdict& verdict : verdicts) {
+    fmt::print("{:<16} from 4 MiB on at least {:5.1f} % of the wire, should be {:.0f} %: {}\n",
+               atoll_bench::name(verdict.collective), 100 * verdict.share, 100 * wanted_share,
+               verdict.met() ? "met" : "NOT met");
+  }
+}
+
+void write_json(const std::string& path, const std::vector<Figures>& rows,
+                const std::vector<Verdict>& verdicts, const atoll_bench::RawRates& raw) {
+  auto list = nlohmann::json::array();
+  for (const Figures& row : rows) {
+    list.push_back({{"collective", atoll_bench::name(row.collective)},
+                    {"bytes", row.bytes},
+                    {"time_us", row.seconds * 1e6},
+                    {"wire_us", row.wire * 1e6},
+                    {"sent_bytes", row.sent},
+                    {"ideal_bytes", row.ideal}});
+  }
+  auto summary = nlohmann::json::array();
+  for (const Verdict& verdict : verdicts) {
+    summary.push_back({{"collective", atoll_bench::name(verdict.collective)},
+                       {"least_share_of_wire", verdict.share},
+                       {"bound", wanted_share},
+                       {"met", verdict.met()}});
+  }
+  std::ofstream file(path);
+  file << nlohmann::json{{"rows", list},
+                         {"summary", summary},
+                         {"raw_tcp_Bps", {{"one_way", raw.one_way}, {"both_ways", raw.both_ways}}}}
+              .dump(1)
+       << '\n';
+  if (!file) throw std::runtime_error("cannot write " + path);
+}
+
+void run(const Arguments& arguments) {
+  atoll::Config config = atoll::Config::from_env();
+  if (!arguments.algorithm.empty()) config.set("ATOLL_ALGORITHM", arguments.algorithm);
+  atoll::World world = atoll::World::from_env(config);
+  if (world.hosts().size() < 2) throw std::runtime_error("the ranks see one host only");
+  const bool speaks = world.rank() == 0;
+  Bench bench(world);
+  const atoll_bench::RawRates raw = bench.raw_rates();
+  if (speaks) print_head(arguments, world, raw);
+  std::vector<Figures> rows;
+  for (const Collective collective : arguments.collectives) {
+    for (std::uint64_t kib = 64; kib <= (arguments.quick ? 16U << 10 : 64U << 10); kib *= 4) {
+      Figures row = bench.measure(collective, kib << 10);
+      row.wire = row.ideal / raw.both_ways;
+      if (speaks) print_row(row);
+      std::fflush(stdout);
+      rows.push_back(row);
+    }
+  }
+  if (!speaks) return;
+  const std::vector<Verdict> verdicts = judge(rows, arguments);
+  print_summary(verdicts);
+  if (!arguments.json.empty()) write_json(arguments.json, rows, verdicts, raw);
+  const bool met = std::all_of(verdicts.begin(), verdicts.end(), [](auto& v) { return v.met(); });
+  const char* file = std::getenv(verdict_variable);
+  if (file && !met) std::ofstream(file) << "a target is missed\n";
+}
+
+// In the child: becomes the job. mpirun would comment on a rank that ends with 1, so the ranks leave
+// their verdict in a file.
+[[noreturn]] void become_hosts(const Arguments& arguments, std::span<char*> own) {
+  ::prctl(PR_SET_PDEATHSIG, SIGTERM);
+  std::string self = std::filesystem::read_symlink("/proc/self/exe");
+  std::vector<std::string> launch{BENCH_TWO_HOSTS,
+                                  "-n",
+                                  std::to_string(arguments.hosts),
+                                  "-p",
+                                  std::to_string(arguments.ranks_per_host),
+                                  "-r",
+                                  arguments.rate,
+                                  "--",
+                                  self};
+  std::vector<char*> words;
+  for (std::string& word : launch) words.push_back(word.data());
+  words.insert(words.end(), own.begin() + 1, own.end());
+  words.push_back(nullptr);
+  ::execv(words[0], words.data());
+  fmt::print(stderr, "cannot start {}: {}\n", words[0], std::strerror(errno));
+  std::_Exit(2);
+}
+
+int start_on_hosts(const Arguments& arguments, std::span<char*> own) {
+  std::string verdict = std::filesystem::temp_directory_path() / "bench_two_hosts_XXXXXX";
+  const int file = ::mkstemp(verdict.data());
+  if (file < 0) throw std::runtime_error("cannot make a temporary file");
+  ::setenv(verdict_variable, verdict.c_str(), 1);
+  const pid_t child = ::fork();
+  if (child == 0) become_hosts(arguments, own);
+  int status = 0;
+  while (child > 0 && ::waitpid(child, &status, 0) < 0 && errno == EINTR) {
+  }
+  char missed = 0;
+  const bool any = ::read(file, &missed, 1) == 1;
+  ::close(file);
+  ::unlink(verdict.c_str());
+  if (child < 0 || !WIFEXITED(status)) return 2;
+  return WEXITSTATUS(status) == 0 && any ? 1 : WEXITSTATUS(status);
+}
+
+void add_options(CLI::App& app, Arguments& arguments) {
+  app.option_defaults()->always_capture_default();
+  app.add_option("--hosts", arguments.hosts, "emulated hosts")->check(CLI::Range(2, 16));
+  app.add_option("--ranks-per-host", arguments.ranks_per_host)->check(CLI::Range(1, 16));
+  app.add_option("--rate", arguments.rate, "of each link and direction, as tc writes it");
+  app.add_option("--algorithm", arguments.algorithm,
+                 "as in ATOLL_ALGORITHM; empty: chosen by size");
+  const std::map<std::string, Collective> collectives{
+      {"all_gather", Collective::all_gather},
+      {"reduce_scatter", Collective::reduce_scatter},
+      {"all_reduce", Collective::all_reduce}};
+  app.add_option("--collective", "some of the three")
+      ->delimiter(',')
+      ->check(CLI::IsMember(collectives))
+      ->each([&arguments, collectives, first = true](const std::string& name) mutable {
+        if (std::exchange(first, false)) arguments.collectives.clear();
+        arguments.collectives.push_back(collectives.at(name));
+      });
+  app.add_flag("--quick", arguments.quick, "up to 16 MiB");
+  app.add_option("--json", arguments.json, "file for the figures");
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  Arguments arguments;
+  CLI::App app("Collectives between emulated hosts beside raw TCP");
+  add_options(app, arguments);
+  CLI11_PARSE(app, argc, argv);
+  try {
+    if (!std::getenv("OMPI_COMM_WORLD_SIZE")) {
+      return start_on_hosts(arguments, {argv, static_cast<std::size_t>(argc)});
+    }
+    run(arguments);
+    return 0;
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "collectives_two_hosts: {}\n", error.what());
+    return 2;
+  }
+}
