@@ -101,7 +101,7 @@ class Bench {
   }
 
   Figures measure(Collective collective, std::uint64_t bytes) {
-    const atoll_bench::Row row{collective, {}, {}, 0, bytes};
+    const atoll_bench::Row row{collective, {}, {}, bytes};
     const int ranks = communicator_.size();
     input_ = allocate(atoll_bench::input_elements(row, ranks));
     output_ = allocate(atoll_bench::output_elements(row, ranks));

@@ -22,6 +22,17 @@ namespace {
   throw std::system_error(errno, std::generic_category(), what);
 }
 
+// The first text stays. The flag is 2 while it is written, so that nobody reads half of it.
+void set_once(std::atomic<std::uint32_t>& flag, std::array<char, 1024>& text,
+              const std::string& value) {
+  std::uint32_t fresh = 0;
+  if (!flag.compare_exchange_strong(fresh, 2)) return;
+  const std::size_t length = std::min(value.size(), text.size() - 1);
+  std::memcpy(text.data(), value.data(), length);
+  text[length] = '\0';
+  flag.store(1);
+}
+
 }  // namespace
 
 void SharedControl::Unmap::operator()(Control* control) const {
@@ -60,15 +71,13 @@ void wake_all(std::atomic<std::uint32_t>& word) {
 }
 
 void fail(Control& control, const std::string& reason) {
-  std::uint32_t fresh = 0;
-  // 2 while the text is being written, so that nobody reads half of it.
-  if (!control.failed.compare_exchange_strong(fresh, 2)) return;
-  const std::size_t length = std::min(reason.size(), control.error.size() - 1);
-  std::memcpy(control.error.data(), reason.data(), length);
-  control.error[length] = '\0';
-  control.failed.store(1);
+  set_once(control.failed, control.error, reason);
   wake_all(control.answers);
   wake_all(control.released);
+}
+
+void report_wrong(Control& control, const std::string& difference) {
+  set_once(control.wrong, control.difference, difference);
 }
 
 std::int64_t now_ns() {

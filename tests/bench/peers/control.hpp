@@ -35,14 +35,12 @@ struct Request {
   Row row;
   std::int64_t operations = 0;  // of a batch; 0: as many as take `batch_seconds`
   std::int32_t batches = 1;
-  std::int32_t unused = 0;
   double batch_seconds = 0.02;
 };
 
 struct Answer {
   std::int64_t operations = 0;
   std::int32_t batches = 0;
-  std::int32_t unused = 0;
   std::array<double, most_batches> seconds{};  // of a batch, the slowest rank
 };
 
@@ -51,6 +49,7 @@ struct Control {
   std::atomic<std::uint32_t> requests;  // counts; ranks sleep on it
   std::atomic<std::uint32_t> answers;   // counts; the driver sleeps on it
   std::atomic<std::uint32_t> failed;    // 1: `error` says why; 2: it is being written
+  std::atomic<std::uint32_t> wrong;     // 1: `difference` says which result is; 2: as above
   std::atomic<std::uint32_t> arrived;   // at the barrier
   std::atomic<std::uint32_t> released;  // counts barriers
   std::atomic<std::int64_t> released_ns;
@@ -58,6 +57,7 @@ struct Control {
   Request request;
   Answer answer;
   std::array<char, 1024> error;
+  std::array<char, 1024> difference;
 };
 static_assert(std::atomic<std::int64_t>::is_always_lock_free);
 
@@ -87,6 +87,7 @@ void wait_for_change(const std::atomic<std::uint32_t>& word, std::uint32_t seen,
 void wake_all(std::atomic<std::uint32_t>& word);
 
 void fail(Control& control, const std::string& reason);
+void report_wrong(Control& control, const std::string& difference);
 inline void check(const Control& control) {
   if (control.failed.load() == 1) throw std::runtime_error(control.error.data());
 }

@@ -68,6 +68,10 @@ bool Job::ended() {
   return true;
 }
 
+std::string Job::difference() {
+  return control_->wrong.exchange(0) == 1 ? control_->difference.data() : "";
+}
+
 Answer Job::measure(const Request& request) {
   const std::uint32_t before = control_->answers.load();
   const auto deadline = Clock::now() + patience;

@@ -25,9 +25,11 @@ class Job {
   Job& operator=(const Job&) = delete;
   ~Job();  // asks the ranks to end, then makes them
 
-  // Throws std::runtime_error when a rank fails, gives a wrong result or does not come back in
-  // time; the job is of no use then.
+  // Throws std::runtime_error when a rank fails or does not come back in time; the job is of no use
+  // then.
   Answer measure(const Request& request);
+  // What was wrong with the results of the last row; "" if nothing was.
+  std::string difference();
 
  private:
   void send(const Request& request);

@@ -135,11 +135,11 @@ class Server {
     const double is = get(buffers.output, row.element, i);
     const double should = expected(row, i);
     if (is == should) return;
-    throw std::runtime_error("wrong result: " + std::string(name(row.collective)) + " " +
-                             std::string(name(row.element)) + " " + std::string(name(row.place)) +
-                             " of " + std::to_string(row.bytes) + " bytes: element " +
-                             std::to_string(i) + " on rank " + std::to_string(peer_.rank()) +
-                             " is " + std::to_string(is) + ", not " + std::to_string(should));
+    report_wrong(control_, "wrong result: " + std::string(name(row.collective)) + " " +
+                               std::string(name(row.element)) + " " + std::string(name(row.place)) +
+                               " of " + std::to_string(row.bytes) + " bytes: element " +
+                               std::to_string(i) + " on rank " + std::to_string(peer_.rank()) +
+                               " is " + std::to_string(is) + ", not " + std::to_string(should));
   }
 
   // Seconds from the moment at which the last rank is ready until the last rank has finished.

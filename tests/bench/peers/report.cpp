@@ -218,7 +218,7 @@ nlohmann::json json(const Result& result, const std::vector<Target>& targets) {
                        {"rows", target.rows},
                        {"worst_row", target.where}});
   }
-  return {{"rows", rows}, {"summary", summary}, {"absent", result.absent}};
+  return {{"rows", rows}, {"summary", summary}, {"absent", result.absent}, {"wrong", result.wrong}};
 }
 
 }  // namespace atoll_bench

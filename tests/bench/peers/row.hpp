@@ -28,7 +28,6 @@ struct Row {
   Collective collective = Collective::all_gather;
   Element element = Element::f32;
   Place place = Place::out;
-  std::int32_t unused = 0;
   std::uint64_t bytes = 0;  // of the whole tensor: S; a slice is S / ranks
 };
 

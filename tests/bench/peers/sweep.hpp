@@ -52,7 +52,9 @@ bool operator<(const Key& a, const Key& b);
 using Times = std::map<Impl, double>;
 struct Result {
   std::map<Key, Times> rows;
-  std::vector<std::string> absent;  // a line for each implementation that is not there
+  std::vector<std::string> absent;  // a line for each implementation that is not there, or failed
+  std::vector<std::string> wrong;   // a line for each wrong result of a peer, measured all the same
+  bool sound = true;                // atoll and the limit are there and their results are right
 };
 
 // Says on stderr how far it is.
