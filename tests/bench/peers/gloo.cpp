@@ -37,6 +37,7 @@ class GlooPeer final : public Peer {
     auto context = std::make_shared<gloo::rendezvous::Context>(rank_, ranks_);
     context->connectFullMesh(store, device);
     context_ = context;
+    warm_up();
   }
   int rank() const override { return rank_; }
   int ranks() const override { return ranks_; }
@@ -67,6 +68,15 @@ class GlooPeer final : public Peer {
   }
 
  private:
+  // The first large messages of a connection can take a second each, until TCP's windows have grown.
+  void warm_up() {
+    Row row;
+    row.bytes = std::uint64_t{16} << 20;
+    prepare(row, Variant::usual);
+    run(12);
+    release();
+  }
+
   // Its one form overwrites the input and leaves the slice at its start. Both places are measured
   // with it as it is: a copy that keeps the input would cost it more.
   Buffers prepare_reduce_scatter() {
