@@ -5,6 +5,7 @@
 #include <gloo/reduce_scatter.h>
 #include <gloo/rendezvous/context.h>
 #include <gloo/rendezvous/file_store.h>
+#include <gloo/rendezvous/prefix_store.h>
 #include <gloo/transport/tcp/device.h>
 
 #include <cstdio>
@@ -29,20 +30,13 @@ std::string required(const char* variable) {
 class GlooPeer final : public Peer {
  public:
   // run_ranks says who this is in the words of atoll.
-  GlooPeer() : rank_(std::stoi(required("ATOLL_RANK"))), ranks_(std::stoi(required("ATOLL_SIZE"))) {
-    gloo::transport::tcp::attr attributes;
-    attributes.iface = "lo";
-    auto device = gloo::transport::tcp::CreateDevice(attributes);
-    gloo::rendezvous::FileStore store(required("BENCH_STORE"));
-    auto context = std::make_shared<gloo::rendezvous::Context>(rank_, ranks_);
-    context->connectFullMesh(store, device);
-    context_ = context;
-    warm_up();
-  }
+  GlooPeer()
+      : rank_(std::stoi(required("ATOLL_RANK"))), ranks_(std::stoi(required("ATOLL_SIZE"))) {}
   int rank() const override { return rank_; }
   int ranks() const override { return ranks_; }
 
   Buffers prepare(const Row& row, Variant) override {
+    if (row.bytes != row_.bytes) connect();
     row_ = row;
     memory_[0] = PlainMemory(row.bytes);
     if (row.collective == Collective::reduce_scatter) return prepare_reduce_scatter();
@@ -68,13 +62,18 @@ class GlooPeer final : public Peer {
   }
 
  private:
-  // The first large messages of a connection can take a second each, until TCP's windows have grown.
-  void warm_up() {
-    Row row;
-    row.bytes = std::uint64_t{16} << 20;
-    prepare(row, Variant::usual);
-    run(12);
-    release();
+  // Large messages on connections that carried small ones can take a second each, so every size gets
+  // connections of its own.
+  void connect() {
+    context_.reset();
+    gloo::transport::tcp::attr attributes;
+    attributes.iface = "lo";
+    auto device = gloo::transport::tcp::CreateDevice(attributes);
+    gloo::rendezvous::FileStore files(required("BENCH_STORE"));
+    gloo::rendezvous::PrefixStore store(std::to_string(connections_++), files);
+    auto context = std::make_shared<gloo::rendezvous::Context>(rank_, ranks_);
+    context->connectFullMesh(store, device);
+    context_ = context;
   }
 
   // Its one form overwrites the input and leaves the slice at its start. Both places are measured
@@ -123,6 +122,7 @@ class GlooPeer final : public Peer {
   }
 
   int rank_ = 0, ranks_ = 0;
+  int connections_ = 0;
   std::shared_ptr<gloo::Context> context_;
   std::unique_ptr<gloo::ReduceScatterHalvingDoubling<float>> reduce_scatter_;
   PlainMemory memory_[2];
