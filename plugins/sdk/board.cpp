@@ -16,7 +16,7 @@ using namespace std::chrono_literals;
 
 // Phases of a step fit below the bit where its number begins.
 constexpr int phase_bits = 24;
-// Long enough to catch a peer that runs on another core, short against a time slice.
+// Where every rank has a core: long enough to catch a peer that runs on another one, short against a time slice.
 constexpr std::chrono::nanoseconds longest_spin = 20us;
 constexpr std::chrono::nanoseconds shortest_spin = 500ns;
 // A yield lets a peer run that shares this core; it costs about a context switch.
@@ -30,9 +30,7 @@ constexpr auto longest_nap = 200us;
 }  // namespace
 
 Board::Board(Team& team, ShmTransport* transport)
-    : team_(team),
-      transport_(transport),
-      patience_(team.waiting == Waiting::spin_then_sleep ? longest_spin : shortest_spin) {
+    : team_(team), transport_(transport), patience_(longest_spin) {
   if (transport_ == nullptr) {
     ranks_ = {team.rank};
     seats_ = {&alone_};
@@ -82,7 +80,7 @@ void Board::await(std::uint64_t phase) {
 }
 
 bool Board::spin(std::uint64_t mark) {
-  if (exchange_ != nullptr) return false;
+  if (exchange_ != nullptr || team_.waiting == Waiting::sleep) return false;
   const auto end = Clock::now() + patience_;
   do {
     for (int i = 0; i < looks_between_clocks; ++i) {

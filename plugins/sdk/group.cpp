@@ -2,7 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <bit>
+#include <fstream>
 #include <map>
 #include <new>
 
@@ -13,8 +15,22 @@ namespace atoll_sdk {
 namespace {
 
 constexpr std::align_val_t scratch_alignment{cache_line};
-// Data of this size and more is gone from the caches before anybody reads it.
-constexpr std::size_t streaming_bytes = 24 * 1024 * 1024;
+// Of the last-level cache of this host, where the kernel does not tell.
+constexpr std::size_t usual_cache_bytes = std::size_t{32} << 20;
+
+// "32768K": what the kernel says about the largest cache of the first processor.
+std::size_t read_cache_bytes() {
+  std::size_t largest = 0;
+  for (int index = 0; index < 8; ++index) {
+    std::ifstream file(fmt::format("/sys/devices/system/cpu/cpu0/cache/index{}/size", index));
+    std::size_t number = 0;
+    char unit = ' ';
+    if (file >> number >> unit && (unit == 'K' || unit == 'M')) {
+      largest = std::max(largest, number << (unit == 'K' ? 10 : 20));
+    }
+  }
+  return largest > 0 ? largest : usual_cache_bytes;
+}
 
 }  // namespace
 
@@ -66,6 +82,9 @@ void Group::Free::operator()(std::byte* memory) const noexcept {
   ::operator delete(memory, scratch_alignment);
 }
 
-int streaming(std::size_t bytes) noexcept { return bytes >= streaming_bytes ? 1 : 0; }
+int streaming(std::size_t bytes) {
+  static const std::size_t cache_bytes = read_cache_bytes();
+  return bytes > cache_bytes ? 1 : 0;
+}
 
 }  // namespace atoll_sdk

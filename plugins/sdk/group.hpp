@@ -101,8 +101,10 @@ struct Group {
   std::size_t scratch_bytes_ = 0;
 };
 
-// Whether stores of an operation whose ranks write `bytes` on this host should pass by the caches.
-int streaming(std::size_t bytes) noexcept;
+// Whether the stores of an operation should pass by the caches, where the ranks of this host read and
+// write `bytes` in all: not while they fit the last-level cache, where a store costs no more than the
+// line that it fills; beyond, a cached store first reads from memory what it overwrites.
+int streaming(std::size_t bytes);
 
 // Bytes of src and dst of this rank.
 struct Extents {

@@ -26,11 +26,16 @@ class Move {
         extents_(extents),
         exchange_(exchange),
         self_(board_.self()) {
+    // What is in place is not read from elsewhere.
     std::size_t taken = 0;
+    std::size_t read = 0;
     for (const auto& offers : group.offers) {
-      for (const auto& offer : offers) taken += takes(offer, self_) ? offer.bytes : 0;
+      for (const auto& offer : offers) {
+        if (takes(offer, self_)) taken += offer.bytes;
+        if (offer.from == Offer::From::src && !in_place(offer)) read += offer.bytes;
+      }
     }
-    streaming_ = streaming(taken * static_cast<std::size_t>(board_.size()));
+    streaming_ = streaming(taken * static_cast<std::size_t>(board_.size()) + read);
   }
 
   void run() {
@@ -63,6 +68,12 @@ class Move {
  private:
   bool takes(const Offer& offer, int local) const {
     return offer.taker == everybody || offer.taker == local;
+  }
+  // Of this rank's own offers; those of the others are taken to be alike.
+  bool in_place(const Offer& offer) const {
+    const auto& mine = offers(self_);
+    return !mine.empty() && mine.front().from == offer.from &&
+           own(offer.from) + mine.front().offset == dst() + mine.front().to;
   }
   const std::vector<Offer>& offers(int local) const {
     return group_.offers[static_cast<std::size_t>(local)];

@@ -35,6 +35,11 @@ class LocalSum {
       largest_ = std::max(largest_, slice.bytes);
       total_ += slice.bytes;
     }
+    const auto ranks = static_cast<std::size_t>(board_.size());
+    const bool in_place = operation.dst >= operation.src &&
+                          operation.dst < src() + std::max<std::size_t>(extents.src, 1);
+    const std::size_t written = how.push == Sum::Push::all ? ranks * total_ : total_;
+    streaming_ = streaming(ranks * total_ + (in_place ? 0 : written));
     const std::size_t slices = std::max<std::size_t>(group.slices.size(), 1);
     chunk_ = stage_bytes / slices / cache_line * cache_line;
     group.factors.resize(static_cast<std::size_t>(board_.size()));
@@ -166,11 +171,10 @@ class LocalSum {
                               first);
       }
     }
-    const std::size_t written = pushed ? total_ * group_.dsts.size() : total_;
     group_.reduce({sizeof(atoll_reduction), group_.dsts.data(), group_.parts.data(),
                    scaled_ ? group_.factors.data() : nullptr,
                    static_cast<std::int32_t>(group_.dsts.size()), board_.size(), bytes / element_,
-                   operation_.dtype, how_.op, how_.divisor, streaming(written)});
+                   operation_.dtype, how_.op, how_.divisor, streaming_});
   }
 
   Group& group_;
@@ -184,6 +188,7 @@ class LocalSum {
   std::size_t largest_ = 0;
   std::size_t total_ = 0;
   std::size_t chunk_ = 0;
+  int streaming_ = 0;
   bool scaled_ = false;
 };
 

@@ -10,8 +10,10 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <limits>
 #include <memory>
 #include <type_traits>
 #include <utility>
@@ -75,38 +77,69 @@ struct Lanes {
   using Accumulator = T;
   using Tag = hn::ScalableTag<T>;
   using Vector = hn::Vec<Tag>;
-  static Vector load(const T* from) { return hn::LoadU(Tag(), from); }
-  static void store(Vector v, T* to) { hn::StoreU(v, Tag(), to); }
-  static void stream(Vector v, T* to) { hn::Stream(v, Tag(), to); }
+  static std::size_t count() { return hn::Lanes(Tag()); }  // elements of a Vector
+  static HWY_INLINE Vector load(const T* from) { return hn::LoadU(Tag(), from); }
+  static HWY_INLINE Vector pack(Vector v) { return v; }  // as it is stored
+  static HWY_INLINE void store(Vector v, T* to) { hn::StoreU(v, Tag(), to); }
+  static HWY_INLINE void stream(Vector v, T* to) { hn::Stream(v, Tag(), to); }
+  template <class Function, class... Vectors>
+  static HWY_INLINE Vector apply(const Function& f, Vectors... v) {
+    return f(v...);
+  }
+  // Accumulators in scratch memory, in the order of the vector's registers.
+  static HWY_INLINE Vector load_sums(const T* from) { return load(from); }
+  static HWY_INLINE void store_sums(Vector v, T* to) { store(v, to); }
 };
 
+// Two neighbours in a word: the lower and the upper one are summed apart, without a shuffle.
 template <>
 struct Lanes<bfloat16> {
   using Accumulator = float;
   using Tag = hn::ScalableTag<float>;
-  using Bits = hn::RebindToUnsigned<Tag>;
-  using Half = hn::Rebind<std::uint16_t, Tag>;
-  using Vector = hn::Vec<Tag>;
-  static Vector load(const bfloat16* from) {
-    const auto half = hn::LoadU(Half(), reinterpret_cast<const std::uint16_t*>(from));
-    return hn::BitCast(Tag(), hn::ShiftLeft<16>(hn::PromoteTo(Bits(), half)));
+  using Words = hn::RebindToUnsigned<Tag>;
+  struct Vector {
+    hn::Vec<Tag> lower, upper;
+  };
+  static std::size_t count() { return 2 * hn::Lanes(Tag()); }
+  static HWY_INLINE Vector load(const bfloat16* from) {
+    const Words d;
+    const auto words = hn::LoadU(d, reinterpret_cast<const std::uint32_t*>(from));
+    return {hn::BitCast(Tag(), hn::ShiftLeft<16>(words)),
+            hn::BitCast(Tag(), hn::And(words, hn::Set(d, 0xffff0000u)))};
   }
-  // Round to nearest even; NaN stays NaN.
-  static hn::Vec<Half> narrow(Vector v) {
-    const Bits bits;
-    const auto raw = hn::BitCast(bits, v);
-    const auto odd = hn::And(hn::ShiftRight<16>(raw), hn::Set(bits, 1));
-    const auto rounded = hn::ShiftRight<16>(hn::Add(hn::Add(raw, hn::Set(bits, 0x7fff)), odd));
-    const auto nan = hn::Or(hn::ShiftRight<16>(raw), hn::Set(bits, 0x40));
-    const auto is_nan = hn::RebindMask(bits, hn::Ne(v, v));
-    const auto chosen = hn::IfThenElse(is_nan, nan, rounded);
-    return hn::DemoteTo(Half(), hn::BitCast(hn::RebindToSigned<Tag>(), chosen));
+  // Round to nearest even, in the upper half of each word. NaNs here stem from bf16 or from an
+  // operation: their lower half is zero, so rounding leaves them what they are.
+  static HWY_INLINE hn::Vec<Words> rounded(hn::Vec<Tag> v) {
+    const Words d;
+    const auto raw = hn::BitCast(d, v);
+    const auto odd = hn::And(hn::ShiftRight<16>(raw), hn::Set(d, 1));
+    return hn::Add(raw, hn::Add(odd, hn::Set(d, 0x7fff)));
   }
-  static void store(Vector v, bfloat16* to) {
-    hn::StoreU(narrow(v), Half(), reinterpret_cast<std::uint16_t*>(to));
+  static HWY_INLINE hn::Vec<Words> pack(Vector v) {
+    const Words d;
+    return hn::Or(hn::ShiftRight<16>(rounded(v.lower)),
+                  hn::And(rounded(v.upper), hn::Set(d, 0xffff0000u)));
   }
-  static void stream(Vector v, bfloat16* to) {
-    hn::Stream(narrow(v), Half(), reinterpret_cast<std::uint16_t*>(to));
+  static HWY_INLINE void store(hn::Vec<Words> packed, bfloat16* to) {
+    hn::StoreU(packed, Words(), reinterpret_cast<std::uint32_t*>(to));
+  }
+  static HWY_INLINE void stream(hn::Vec<Words> packed, bfloat16* to) {
+    hn::Stream(packed, Words(), reinterpret_cast<std::uint32_t*>(to));
+  }
+  template <class Function>
+  static HWY_INLINE Vector apply(const Function& f, Vector a) {
+    return {f(a.lower), f(a.upper)};
+  }
+  template <class Function>
+  static HWY_INLINE Vector apply(const Function& f, Vector a, Vector b) {
+    return {f(a.lower, b.lower), f(a.upper, b.upper)};
+  }
+  static HWY_INLINE Vector load_sums(const float* from) {
+    return {hn::LoadU(Tag(), from), hn::LoadU(Tag(), from + hn::Lanes(Tag()))};
+  }
+  static HWY_INLINE void store_sums(Vector v, float* to) {
+    hn::StoreU(v.lower, Tag(), to);
+    hn::StoreU(v.upper, Tag(), to + hn::Lanes(Tag()));
   }
 };
 
@@ -116,24 +149,37 @@ struct Lanes<float16> {
   using Tag = hn::ScalableTag<float>;
   using Half = hn::Rebind<hwy::float16_t, Tag>;
   using Vector = hn::Vec<Tag>;
-  static Vector load(const float16* from) {
+  static std::size_t count() { return hn::Lanes(Tag()); }
+  static HWY_INLINE Vector load(const float16* from) {
     return hn::PromoteTo(Tag(), hn::LoadU(Half(), reinterpret_cast<const hwy::float16_t*>(from)));
   }
-  static void store(Vector v, float16* to) {
-    hn::StoreU(hn::DemoteTo(Half(), v), Half(), reinterpret_cast<hwy::float16_t*>(to));
+  static HWY_INLINE hn::Vec<Half> pack(Vector v) { return hn::DemoteTo(Half(), v); }
+  static HWY_INLINE void store(hn::Vec<Half> packed, float16* to) {
+    hn::StoreU(packed, Half(), reinterpret_cast<hwy::float16_t*>(to));
   }
-  static void stream(Vector v, float16* to) { store(v, to); }
+  static HWY_INLINE void stream(hn::Vec<Half> packed, float16* to) { store(packed, to); }
+  template <class Function, class... Vectors>
+  static HWY_INLINE Vector apply(const Function& f, Vectors... v) {
+    return f(v...);
+  }
+  static HWY_INLINE Vector load_sums(const float* from) { return hn::LoadU(Tag(), from); }
+  static HWY_INLINE void store_sums(Vector v, float* to) { hn::StoreU(v, Tag(), to); }
 };
 
-template <ReduceOp op, class Vector>
-Vector combine(Vector a, Vector b) {
-  if constexpr (op == ReduceOp::min) {
-    return hn::IfThenElse(hn::Lt(b, a), b, a);
-  } else if constexpr (op == ReduceOp::max) {
-    return hn::IfThenElse(hn::Lt(a, b), b, a);
-  } else {
-    return hn::Add(a, b);  // integers wrap
-  }
+template <class T, ReduceOp op>
+HWY_INLINE typename Lanes<T>::Vector combine(typename Lanes<T>::Vector left,
+                                             typename Lanes<T>::Vector right) {
+  return Lanes<T>::apply(
+      [](auto a, auto b) HWY_ATTR {
+        if constexpr (op == ReduceOp::min) {
+          return hn::IfThenElse(hn::Lt(b, a), b, a);
+        } else if constexpr (op == ReduceOp::max) {
+          return hn::IfThenElse(hn::Lt(a, b), b, a);
+        } else {
+          return hn::Add(a, b);  // integers wrap
+        }
+      },
+      left, right);
 }
 
 // What every part of one call has in common.
@@ -144,11 +190,15 @@ struct Inputs {
   std::size_t first;  // element
 
   template <bool scaled>
-  typename Lanes<T>::Vector load(std::size_t part, std::size_t at) const {
+  HWY_INLINE typename Lanes<T>::Vector load(std::size_t part, std::size_t at) const {
     const auto v = Lanes<T>::load(parts[part] + first + at);
     if constexpr (scaled) {
       using A = typename Lanes<T>::Accumulator;
-      return hn::Mul(v, hn::Set(typename Lanes<T>::Tag(), static_cast<A>(factors[part])));
+      // One kind of NaN, whose lower half is zero.
+      const A factor = std::isnan(factors[part]) ? std::numeric_limits<A>::quiet_NaN()
+                                                 : static_cast<A>(factors[part]);
+      const auto scale = hn::Set(typename Lanes<T>::Tag(), factor);
+      return Lanes<T>::apply([scale](auto x) HWY_ATTR { return hn::Mul(x, scale); }, v);
     } else {
       return v;
     }
@@ -157,54 +207,60 @@ struct Inputs {
 
 // The tree over parts [lo, lo + n) at one vector, unrolled.
 template <class T, ReduceOp op, bool scaled, std::size_t lo, std::size_t n>
-typename Lanes<T>::Vector node(const Inputs<T>& in, std::size_t base, std::size_t at) {
+HWY_INLINE typename Lanes<T>::Vector node(const Inputs<T>& in, std::size_t base, std::size_t at) {
   if constexpr (n == 1) {
     return in.template load<scaled>(base + lo, at);
   } else {
     constexpr std::size_t left = std::bit_floor(n - 1);
-    return combine<op>(node<T, op, scaled, lo, left>(in, base, at),
-                       node<T, op, scaled, lo + left, n - left>(in, base, at));
+    return combine<T, op>(node<T, op, scaled, lo, left>(in, base, at),
+                          node<T, op, scaled, lo + left, n - left>(in, base, at));
   }
 }
 
-// How a finished vector leaves: divided by the number of ranks, rounded, stored.
-template <class T>
+// How finished vectors leave: divided by the number of ranks, rounded, stored to every dst.
+template <class T, Stores stores>
 struct Output {
-  T* to;
-  Stores stores;
-  int divisor;  // 1: none
+  void* const* dsts;
+  std::size_t count;  // of dsts
+  std::size_t first;  // element
+  int divisor;        // 1: none
 
-  typename Lanes<T>::Vector divide(typename Lanes<T>::Vector v) const {
+  HWY_INLINE typename Lanes<T>::Vector divide(typename Lanes<T>::Vector v) const {
     using A = typename Lanes<T>::Accumulator;
     if constexpr (std::is_floating_point_v<A>) {
-      if (divisor != 1)
-        return hn::Div(v, hn::Set(typename Lanes<T>::Tag(), static_cast<A>(divisor)));
+      if (divisor != 1) {
+        const auto by = hn::Set(typename Lanes<T>::Tag(), static_cast<A>(divisor));
+        return Lanes<T>::apply([by](auto x) HWY_ATTR { return hn::Div(x, by); }, v);
+      }
     }
     return v;
   }
-  void put(typename Lanes<T>::Vector v, std::size_t at) const {
-    if (stores == Stores::streaming) {
-      Lanes<T>::stream(divide(v), to + at);
-    } else {
-      Lanes<T>::store(divide(v), to + at);
+  HWY_INLINE void put(typename Lanes<T>::Vector v, std::size_t at) const {
+    const auto packed = Lanes<T>::pack(divide(v));
+    for (std::size_t d = 0; d < count; ++d) {
+      T* to = static_cast<T*>(dsts[d]) + first + at;
+      if constexpr (stores == Stores::streaming) {
+        Lanes<T>::stream(packed, to);
+      } else {
+        Lanes<T>::store(packed, to);
+      }
     }
   }
 };
 
 // Accumulators of an inner node; nothing is rounded.
-template <class A>
+template <class T>
 struct Partial {
-  A* to;
-  template <class Vector>
-  void put(Vector v, std::size_t at) const {
-    hn::StoreU(v, hn::ScalableTag<A>(), to + at);
+  typename Lanes<T>::Accumulator* to;
+  HWY_INLINE void put(typename Lanes<T>::Vector v, std::size_t at) const {
+    Lanes<T>::store_sums(v, to + at);
   }
 };
 
 // `count` elements, a multiple of the vector's length.
 template <class T, ReduceOp op, bool scaled, std::size_t n, class Sink>
 void node_loop(const Inputs<T>& in, std::size_t base, std::size_t count, const Sink& sink) {
-  const std::size_t lanes = hn::Lanes(typename Lanes<T>::Tag());
+  const std::size_t lanes = Lanes<T>::count();
   for (std::size_t at = 0; at < count; at += lanes) {
     sink.put(node<T, op, scaled, 0, n>(in, base, at), at);
   }
@@ -243,29 +299,22 @@ class Reducer {
   }
 
   void run() {
-    const std::size_t lanes = hn::Lanes(typename Lanes<T>::Tag());
+    const std::size_t lanes = Lanes<T>::count();
     const std::size_t count = reduction_.count;
     std::size_t at = 0;
-    if (reduction_.dsts.size() == 1) {
-      const std::size_t head = streaming_head();
-      if (head > 0) at = odd_piece(0, head);
-      const std::size_t whole = (count - at) / lanes * lanes;
-      T* to = static_cast<T*>(reduction_.dsts[0]);
-      combine_into({to + at, stores(head), divisor()}, at, whole);
-      at += whole;
+    const bool streaming = reduction_.stores == Stores::streaming && aligned_alike();
+    if (streaming && head() > 0) at = odd_piece(0, head());
+    const std::size_t whole = (count - at) / lanes * lanes;
+    const std::span dsts = reduction_.dsts;
+    if (streaming) {
+      combine_into(Output<T, Stores::streaming>{dsts.data(), dsts.size(), at, divisor()}, at,
+                   whole);
+      hwy::FlushStream();
     } else {
-      alignas(line) std::array<T, block_elements> block;
-      while (count - at >= lanes) {
-        const std::size_t n = std::min(block_elements, (count - at) / lanes * lanes);
-        combine_into({block.data(), Stores::cached, divisor()}, at, n);
-        for (void* dst : reduction_.dsts) {
-          copy_out(static_cast<T*>(dst) + at, block.data(), n);
-        }
-        at += n;
-      }
+      combine_into(Output<T, Stores::cached>{dsts.data(), dsts.size(), at, divisor()}, at, whole);
     }
+    at += whole;
     while (at < count) at += odd_piece(at, std::min(lanes, count - at));
-    if (reduction_.stores == Stores::streaming) hwy::FlushStream();
   }
 
  private:
@@ -273,25 +322,25 @@ class Reducer {
 
   int divisor() const { return reduction_.op == ReduceOp::avg ? reduction_.divisor : 1; }
 
-  // Elements before the dst is aligned for streaming.
-  std::size_t streaming_head() const {
-    if (reduction_.stores == Stores::cached) return 0;
-    const auto address = reinterpret_cast<std::uintptr_t>(reduction_.dsts[0]);
-    const std::size_t bytes = (line - address % line) % line;
-    if (bytes % sizeof(T) != 0) return 0;
+  static std::size_t misalignment(const void* dst) {
+    return reinterpret_cast<std::uintptr_t>(dst) % line;
+  }
+  // Whether there is one head after which all dsts are aligned for streaming.
+  bool aligned_alike() const {
+    const std::size_t first = misalignment(reduction_.dsts[0]);
+    return first % sizeof(T) == 0 && std::ranges::all_of(reduction_.dsts, [&](const void* dst) {
+             return misalignment(dst) == first;
+           });
+  }
+  // Elements before that.
+  std::size_t head() const {
+    const std::size_t bytes = (line - misalignment(reduction_.dsts[0])) % line;
     return std::min<std::size_t>(bytes / sizeof(T), reduction_.count);
   }
-  Stores stores(std::size_t head) const {
-    const auto address = reinterpret_cast<std::uintptr_t>(reduction_.dsts[0]);
-    return (address + head * sizeof(T)) % line == 0 ? reduction_.stores : Stores::cached;
-  }
 
-  void copy_out(T* to, const T* from, std::size_t n) const {
-    copy_raw(to, from, n * sizeof(T), reduction_.stores);
-  }
-
-  // Whole vectors.
-  void combine_into(const Output<T>& out, std::size_t first, std::size_t count) {
+  // Whole vectors of the parts, from element `first` on.
+  template <Stores stores>
+  void combine_into(const Output<T, stores>& out, std::size_t first, std::size_t count) {
     const std::size_t n = reduction_.parts.size();
     if (in_registers(n)) {
       small_node<T, op, scaled>(Inputs<T>{parts_, reduction_.factors, first}, 0, n, count, out);
@@ -299,10 +348,8 @@ class Reducer {
       for (std::size_t at = 0; at < count; at += block_elements) {
         const std::size_t piece = std::min(block_elements, count - at);
         large_node(0, n, first + at, piece, 0);
-        const Output<T> rest{out.to + at, out.stores, out.divisor};
-        const std::size_t lanes = hn::Lanes(typename Lanes<T>::Tag());
-        for (std::size_t i = 0; i < piece; i += lanes) {
-          rest.put(hn::LoadU(typename Lanes<T>::Tag(), scratch_.get() + i), i);
+        for (std::size_t i = 0; i < piece; i += Lanes<T>::count()) {
+          out.put(Lanes<T>::load_sums(scratch_.get() + i), at + i);
         }
       }
     }
@@ -315,24 +362,28 @@ class Reducer {
     A* mine = scratch_.get() + depth * block_elements;
     if (in_registers(n)) {
       const Inputs<T> in{parts_, reduction_.factors, first};
-      return small_node<T, op, scaled>(in, lo, n, count, Partial<A>{mine});
+      return small_node<T, op, scaled>(in, lo, n, count, Partial<T>{mine});
     }
     const std::size_t left = std::bit_floor(n - 1);
     large_node(lo, left, first, count, depth);
     large_node(lo + left, n - left, first, count, depth + 1);
     const A* right = mine + block_elements;
-    const hn::ScalableTag<A> tag;
-    for (std::size_t i = 0; i < count; i += hn::Lanes(tag)) {
-      hn::StoreU(combine<op>(hn::LoadU(tag, mine + i), hn::LoadU(tag, right + i)), tag, mine + i);
+    for (std::size_t i = 0; i < count; i += Lanes<T>::count()) {
+      Lanes<T>::store_sums(
+          combine<T, op>(Lanes<T>::load_sums(mine + i), Lanes<T>::load_sums(right + i)), mine + i);
     }
   }
 
   // Integer averages truncate; there is no vector division of integers.
-  void divide_integers(const Output<T>& out, std::size_t count) const {
+  template <Stores stores>
+  static void divide_integers(const Output<T, stores>& out, std::size_t count) {
     if constexpr (std::is_integral_v<T>) {
       if (out.divisor == 1) return;
-      for (std::size_t i = 0; i < count; ++i) {
-        out.to[i] = static_cast<T>(static_cast<std::int64_t>(out.to[i]) / out.divisor);
+      for (std::size_t d = 0; d < out.count; ++d) {
+        T* to = static_cast<T*>(out.dsts[d]) + out.first;
+        for (std::size_t i = 0; i < count; ++i) {
+          to[i] = static_cast<T>(static_cast<std::int64_t>(to[i]) / out.divisor);
+        }
       }
     }
   }
@@ -342,7 +393,7 @@ class Reducer {
     constexpr std::size_t most = line / sizeof(T);
     using Copy = std::array<T, most>;
     const std::size_t n = reduction_.parts.size();
-    const std::size_t lanes = hn::Lanes(typename Lanes<T>::Tag());
+    const std::size_t lanes = Lanes<T>::count();
     const std::size_t padded = (count + lanes - 1) / lanes * lanes;
     std::array<Copy, few> few_copies;
     std::array<const T*, few> few_pointers;
@@ -357,7 +408,8 @@ class Reducer {
     }
     Copy out{};
     const T* const* whole = std::exchange(parts_, pointers);
-    combine_into({out.data(), Stores::cached, divisor()}, 0, padded);
+    void* to = out.data();
+    combine_into(Output<T, Stores::cached>{&to, 1, 0, divisor()}, 0, padded);
     parts_ = whole;
     for (void* dst : reduction_.dsts) {
       std::memcpy(static_cast<T*>(dst) + first, out.data(), count * sizeof(T));

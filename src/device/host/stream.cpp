@@ -2,16 +2,20 @@
 
 #include <pthread.h>
 
+#include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <utility>
 
 namespace atoll_v1::atoll::host {
 namespace {
 
-// How often a dozing worker looks: the most that work is late which nobody waits for.
-constexpr auto nap = std::chrono::microseconds(100);
-// Naps without work before it sleeps until it is woken.
-constexpr int naps_before_sleep = 100;
+// How often a dozing worker looks, at first and in the end: the most that work is late which nobody
+// waits for. It looks less and less often while callers run all work themselves.
+constexpr auto first_nap = std::chrono::microseconds(50);
+constexpr auto longest_nap = std::chrono::microseconds(1600);
+// Naps without any work before it sleeps until it is woken.
+constexpr int naps_before_sleep = 10;
 
 }  // namespace
 
@@ -58,18 +62,20 @@ void Queue::help_until(const std::function<bool()>& done) {
 }
 
 void Queue::await_ready(std::unique_lock<std::mutex>& lock, const std::stop_token& stop) {
-  int naps = dozing_ ? naps_before_sleep : 0;
+  auto nap = first_nap;
+  int quiet = 0;
   while (!ready() && !stop.stop_requested()) {
-    if (naps > 0) {
-      const bool found = ready_.wait_for(lock, stop, nap, [this] { return ready(); });
-      if (!found && --naps == 0) dozing_ = false;
+    const auto before = pushed_;
+    if (dozing_) {
+      if (ready_.wait_for(lock, stop, nap, [this] { return ready(); })) return;
+      nap = std::min(2 * nap, longest_nap);
+      quiet = pushed_ == before ? quiet + 1 : 0;
+      if (quiet == naps_before_sleep) dozing_ = false;
     } else {
-      const auto before = pushed_;
       ready_.wait(lock, stop, [&] { return ready() || pushed_ != before; });
-      if (!ready()) {  // woken in vain
-        dozing_ = true;
-        naps = naps_before_sleep;
-      }
+      dozing_ = !ready() && !stop.stop_requested();  // woken in vain
+      nap = first_nap;
+      quiet = 0;
     }
   }
 }
