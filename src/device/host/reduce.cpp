@@ -1,4 +1,4 @@
-// Reductions over several arrays in one pass, and copies past the caches. Compiled once for each
+// Reductions over several arrays in one pass. Compiled once for each
 // instruction set that Highway knows; the best one for the processor is chosen at the first call.
 //
 // Vocabulary. Part: one of the arrays that are combined. Accumulator: the type that sums, f32 for
@@ -39,37 +39,6 @@ constexpr bool in_registers(std::size_t parts) { return parts <= 4 || parts == 8
 // Elements of a block: a few of them fit the first-level cache.
 constexpr std::size_t block_elements = 1024;
 constexpr std::size_t line = 64;
-
-// Streaming stores are not ordered with later ones: FlushStream() comes before anybody is told.
-void copy_raw(void* to, const void* from, std::size_t bytes, Stores stores) {
-  auto* out = static_cast<std::uint8_t*>(to);
-  const auto* in = static_cast<const std::uint8_t*>(from);
-  const hn::ScalableTag<std::uint8_t> tag;
-  const std::size_t lanes = hn::Lanes(tag);
-  const std::size_t head = (line - reinterpret_cast<std::uintptr_t>(out) % line) % line;
-  if (stores == Stores::cached || bytes < head + 4 * lanes) {
-    std::memcpy(out, in, bytes);
-    return;
-  }
-  std::memcpy(out, in, head);
-  std::size_t at = head;
-  for (; at + 4 * lanes <= bytes; at += 4 * lanes) {
-    const auto a = hn::LoadU(tag, in + at);
-    const auto b = hn::LoadU(tag, in + at + lanes);
-    const auto c = hn::LoadU(tag, in + at + 2 * lanes);
-    const auto d = hn::LoadU(tag, in + at + 3 * lanes);
-    hn::Stream(a, tag, out + at);
-    hn::Stream(b, tag, out + at + lanes);
-    hn::Stream(c, tag, out + at + 2 * lanes);
-    hn::Stream(d, tag, out + at + 3 * lanes);
-  }
-  std::memcpy(out + at, in + at, bytes - at);
-}
-
-void copy_bytes(void* to, const void* from, std::size_t bytes, Stores stores) {
-  copy_raw(to, from, bytes, stores);
-  if (stores == Stores::streaming) hwy::FlushStream();
-}
 
 // How elements of T become vectors of accumulators and back.
 template <class T>
@@ -182,71 +151,105 @@ HWY_INLINE typename Lanes<T>::Vector combine(typename Lanes<T>::Vector left,
       left, right);
 }
 
-// What every part of one call has in common.
-template <class T>
+// The parts of a node in registers: their elements from `first` on.
+template <class T, bool scaled, std::size_t n>
 struct Inputs {
-  const T* const* parts;
-  const double* factors;
-  std::size_t first;  // element
+  using A = typename Lanes<T>::Accumulator;
 
-  template <bool scaled>
+  Inputs(const T* const* parts, const double* factors, std::size_t first) {
+    for (std::size_t i = 0; i < n; ++i) {
+      from[i] = parts[i] + first;
+      if constexpr (scaled) {
+        // One kind of NaN, whose lower half is zero.
+        scale[i] = std::isnan(factors[i]) ? std::numeric_limits<A>::quiet_NaN()
+                                          : static_cast<A>(factors[i]);
+      }
+    }
+  }
   HWY_INLINE typename Lanes<T>::Vector load(std::size_t part, std::size_t at) const {
-    const auto v = Lanes<T>::load(parts[part] + first + at);
+    const auto v = Lanes<T>::load(from[part] + at);
     if constexpr (scaled) {
-      using A = typename Lanes<T>::Accumulator;
-      // One kind of NaN, whose lower half is zero.
-      const A factor = std::isnan(factors[part]) ? std::numeric_limits<A>::quiet_NaN()
-                                                 : static_cast<A>(factors[part]);
-      const auto scale = hn::Set(typename Lanes<T>::Tag(), factor);
-      return Lanes<T>::apply([scale](auto x) HWY_ATTR { return hn::Mul(x, scale); }, v);
+      const auto by = hn::Set(typename Lanes<T>::Tag(), scale[part]);
+      return Lanes<T>::apply([by](auto x) HWY_ATTR { return hn::Mul(x, by); }, v);
     } else {
       return v;
     }
   }
+
+  std::array<const T*, n> from;
+  std::array<A, scaled ? n : 0> scale;
 };
 
 // The tree over parts [lo, lo + n) at one vector, unrolled.
-template <class T, ReduceOp op, bool scaled, std::size_t lo, std::size_t n>
-HWY_INLINE typename Lanes<T>::Vector node(const Inputs<T>& in, std::size_t base, std::size_t at) {
+template <class T, ReduceOp op, std::size_t lo, std::size_t n, class In>
+HWY_INLINE typename Lanes<T>::Vector node(const In& in, std::size_t at) {
   if constexpr (n == 1) {
-    return in.template load<scaled>(base + lo, at);
+    return in.load(lo, at);
   } else {
     constexpr std::size_t left = std::bit_floor(n - 1);
-    return combine<T, op>(node<T, op, scaled, lo, left>(in, base, at),
-                          node<T, op, scaled, lo + left, n - left>(in, base, at));
+    return combine<T, op>(node<T, op, lo, left>(in, at), node<T, op, lo + left, n - left>(in, at));
   }
 }
 
 // How finished vectors leave: divided by the number of ranks, rounded, stored to every dst.
-template <class T, Stores stores>
+template <class T>
 struct Output {
   void* const* dsts;
   std::size_t count;  // of dsts
   std::size_t first;  // element
   int divisor;        // 1: none
+};
 
+// The same in a loop; `fixed` dsts, whose addresses stay in registers, or any number (0).
+template <class T, Stores stores, std::size_t fixed>
+struct Sink {
+  explicit Sink(const Output<T>& out_) : out(out_) {
+    for (std::size_t d = 0; d < fixed; ++d) to[d] = static_cast<T*>(out.dsts[d]) + out.first;
+  }
   HWY_INLINE typename Lanes<T>::Vector divide(typename Lanes<T>::Vector v) const {
     using A = typename Lanes<T>::Accumulator;
     if constexpr (std::is_floating_point_v<A>) {
-      if (divisor != 1) {
-        const auto by = hn::Set(typename Lanes<T>::Tag(), static_cast<A>(divisor));
+      if (out.divisor != 1) {
+        const auto by = hn::Set(typename Lanes<T>::Tag(), static_cast<A>(out.divisor));
         return Lanes<T>::apply([by](auto x) HWY_ATTR { return hn::Div(x, by); }, v);
       }
     }
     return v;
   }
+  template <class Packed>
+  static HWY_INLINE void store(Packed packed, T* where) {
+    if constexpr (stores == Stores::streaming) {
+      Lanes<T>::stream(packed, where);
+    } else {
+      Lanes<T>::store(packed, where);
+    }
+  }
   HWY_INLINE void put(typename Lanes<T>::Vector v, std::size_t at) const {
     const auto packed = Lanes<T>::pack(divide(v));
-    for (std::size_t d = 0; d < count; ++d) {
-      T* to = static_cast<T*>(dsts[d]) + first + at;
-      if constexpr (stores == Stores::streaming) {
-        Lanes<T>::stream(packed, to);
-      } else {
-        Lanes<T>::store(packed, to);
+    if constexpr (fixed > 0) {
+      for (std::size_t d = 0; d < fixed; ++d) store(packed, to[d] + at);
+    } else {
+      for (std::size_t d = 0; d < out.count; ++d) {
+        store(packed, static_cast<T*>(out.dsts[d]) + out.first + at);
       }
     }
   }
+
+  Output<T> out;
+  std::array<T*, fixed> to;
 };
+
+// Calls body(sink) with the sink for `out`: one of a fixed number of dsts for the sums that
+// gradients ask for.
+template <Stores stores, bool usual, class T, class Body>
+void with_sink(const Output<T>& out, const Body& body) {
+  if constexpr (usual) {
+    if (out.count == 1) return body(Sink<T, stores, 1>(out));
+    if (out.count == 2) return body(Sink<T, stores, 2>(out));
+    if (out.count == 4) return body(Sink<T, stores, 4>(out));
+  }
+  body(Sink<T, stores, 0>(out));
+}
 
 // Accumulators of an inner node; nothing is rounded.
 template <class T>
@@ -257,31 +260,13 @@ struct Partial {
   }
 };
 
-// `count` elements, a multiple of the vector's length.
-template <class T, ReduceOp op, bool scaled, std::size_t n, class Sink>
-void node_loop(const Inputs<T>& in, std::size_t base, std::size_t count, const Sink& sink) {
+// `count` elements of the parts, from `first` on; a multiple of the vector's length.
+template <class T, ReduceOp op, bool scaled, std::size_t n, class To>
+void node_loop(const T* const* parts, const double* factors, std::size_t first, std::size_t count,
+               const To& sink) {
+  const Inputs<T, scaled, n> in(parts, factors, first);
   const std::size_t lanes = Lanes<T>::count();
-  for (std::size_t at = 0; at < count; at += lanes) {
-    sink.put(node<T, op, scaled, 0, n>(in, base, at), at);
-  }
-}
-
-// n parts that are in_registers().
-template <class T, ReduceOp op, bool scaled, class Sink>
-void small_node(const Inputs<T>& in, std::size_t base, std::size_t n, std::size_t count,
-                const Sink& sink) {
-  switch (n) {
-    case 1:
-      return node_loop<T, op, scaled, 1>(in, base, count, sink);
-    case 2:
-      return node_loop<T, op, scaled, 2>(in, base, count, sink);
-    case 3:
-      return node_loop<T, op, scaled, 3>(in, base, count, sink);
-    case 4:
-      return node_loop<T, op, scaled, 4>(in, base, count, sink);
-    default:
-      return node_loop<T, op, scaled, 8>(in, base, count, sink);
-  }
+  for (std::size_t at = 0; at < count; at += lanes) sink.put(node<T, op, 0, n>(in, at), at);
 }
 
 // One call: n parts, any number of elements.
@@ -307,11 +292,10 @@ class Reducer {
     const std::size_t whole = (count - at) / lanes * lanes;
     const std::span dsts = reduction_.dsts;
     if (streaming) {
-      combine_into(Output<T, Stores::streaming>{dsts.data(), dsts.size(), at, divisor()}, at,
-                   whole);
+      combine_into<Stores::streaming>({dsts.data(), dsts.size(), at, divisor()}, at, whole);
       hwy::FlushStream();
     } else {
-      combine_into(Output<T, Stores::cached>{dsts.data(), dsts.size(), at, divisor()}, at, whole);
+      combine_into<Stores::cached>({dsts.data(), dsts.size(), at, divisor()}, at, whole);
     }
     at += whole;
     while (at < count) at += odd_piece(at, std::min(lanes, count - at));
@@ -338,18 +322,41 @@ class Reducer {
     return std::min<std::size_t>(bytes / sizeof(T), reduction_.count);
   }
 
+  // n parts from `lo` on, which are in_registers().
+  template <class To>
+  void small_node(std::size_t lo, std::size_t n, std::size_t first, std::size_t count,
+                  const To& sink) const {
+    const T* const* parts = parts_ + lo;
+    const double* factors = scaled ? reduction_.factors + lo : nullptr;
+    switch (n) {
+      case 1:
+        return node_loop<T, op, scaled, 1>(parts, factors, first, count, sink);
+      case 2:
+        return node_loop<T, op, scaled, 2>(parts, factors, first, count, sink);
+      case 3:
+        return node_loop<T, op, scaled, 3>(parts, factors, first, count, sink);
+      case 4:
+        return node_loop<T, op, scaled, 4>(parts, factors, first, count, sink);
+      default:
+        return node_loop<T, op, scaled, 8>(parts, factors, first, count, sink);
+    }
+  }
+
   // Whole vectors of the parts, from element `first` on.
   template <Stores stores>
-  void combine_into(const Output<T, stores>& out, std::size_t first, std::size_t count) {
+  void combine_into(const Output<T>& out, std::size_t first, std::size_t count) {
     const std::size_t n = reduction_.parts.size();
     if (in_registers(n)) {
-      small_node<T, op, scaled>(Inputs<T>{parts_, reduction_.factors, first}, 0, n, count, out);
+      constexpr bool usual = op == ReduceOp::sum && !scaled && std::is_same_v<A, float>;
+      with_sink<stores, usual>(out,
+                               [&](const auto& sink) { small_node(0, n, first, count, sink); });
     } else {
+      const Sink<T, stores, 0> sink(out);
       for (std::size_t at = 0; at < count; at += block_elements) {
         const std::size_t piece = std::min(block_elements, count - at);
         large_node(0, n, first + at, piece, 0);
         for (std::size_t i = 0; i < piece; i += Lanes<T>::count()) {
-          out.put(Lanes<T>::load_sums(scratch_.get() + i), at + i);
+          sink.put(Lanes<T>::load_sums(scratch_.get() + i), at + i);
         }
       }
     }
@@ -360,10 +367,7 @@ class Reducer {
   void large_node(std::size_t lo, std::size_t n, std::size_t first, std::size_t count,
                   std::size_t depth) {
     A* mine = scratch_.get() + depth * block_elements;
-    if (in_registers(n)) {
-      const Inputs<T> in{parts_, reduction_.factors, first};
-      return small_node<T, op, scaled>(in, lo, n, count, Partial<T>{mine});
-    }
+    if (in_registers(n)) return small_node(lo, n, first, count, Partial<T>{mine});
     const std::size_t left = std::bit_floor(n - 1);
     large_node(lo, left, first, count, depth);
     large_node(lo + left, n - left, first, count, depth + 1);
@@ -375,8 +379,7 @@ class Reducer {
   }
 
   // Integer averages truncate; there is no vector division of integers.
-  template <Stores stores>
-  static void divide_integers(const Output<T, stores>& out, std::size_t count) {
+  static void divide_integers(const Output<T>& out, std::size_t count) {
     if constexpr (std::is_integral_v<T>) {
       if (out.divisor == 1) return;
       for (std::size_t d = 0; d < out.count; ++d) {
@@ -409,7 +412,7 @@ class Reducer {
     Copy out{};
     const T* const* whole = std::exchange(parts_, pointers);
     void* to = out.data();
-    combine_into(Output<T, Stores::cached>{&to, 1, 0, divisor()}, 0, padded);
+    combine_into<Stores::cached>({&to, 1, 0, divisor()}, 0, padded);
     parts_ = whole;
     for (void* dst : reduction_.dsts) {
       std::memcpy(static_cast<T*>(dst) + first, out.data(), count * sizeof(T));
@@ -465,7 +468,6 @@ HWY_AFTER_NAMESPACE();
 namespace atoll_v1::atoll::host {
 
 HWY_EXPORT(reduce_any);
-HWY_EXPORT(copy_bytes);
 
 void reduce_into(const Reduction& reduction) {
   ATOLL_ASSERT(!reduction.parts.empty() && !reduction.dsts.empty(), "reduce: no parts");
@@ -486,10 +488,6 @@ void reduce(View dst, std::span<const void* const> parts, ReduceOp op) {
 void add(View dst, ConstView src) {
   const std::array<const void*, 2> parts = {dst.data, src.data};
   reduce(dst, parts, ReduceOp::sum);
-}
-
-void copy(void* dst, const void* src, std::size_t bytes, Stores stores) {
-  HWY_DYNAMIC_DISPATCH(copy_bytes)(dst, src, bytes, stores);
 }
 
 }  // namespace atoll_v1::atoll::host
