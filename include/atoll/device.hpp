@@ -69,6 +69,8 @@ class Stream {
   void copy(void* dst, const void* src, std::size_t bytes);  // addresses of this device or the host
   void zero(void* dst, std::size_t bytes);
   Event record();
+  // enqueue(), then record(), at the price of one of them.
+  Event enqueue_and_record(std::function<void()> work);
   // Work enqueued later waits for the event; on failure of the event's stream this stream fails
   // too.
   void wait(const Event& event, WaitReason reason = WaitReason::order);

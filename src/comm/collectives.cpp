@@ -10,14 +10,13 @@ namespace {
 using Composition = void (*)(const Call&);
 
 // `composition` serves backends that do not take the operation; without one, all of them do.
-Work start(Communicator::Impl& impl, const Request& request, Stream& stream,
+Work start(Communicator::Impl& impl, Request request, Stream& stream,
            Composition composition = nullptr) {
-  auto state = impl.begin(stream);
   if (!composition || impl.takes(request.kind, request.dtype, request.reduction.op)) {
-    impl.submit({request}, state, stream);
-  } else {
-    composition({impl, request, state, stream});
+    return impl.perform(std::move(request), stream);
   }
+  auto state = impl.begin(stream);
+  composition({impl, request, state, stream});
   return impl.finish(std::move(state), stream);
 }
 

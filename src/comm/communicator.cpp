@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <thread>
 #include <utility>
@@ -168,6 +169,25 @@ void Communicator::Impl::submit(std::vector<Request> requests,
   }
 }
 
+Work Communicator::Impl::perform(Request request, Stream& stream) {
+  auto state = begin(stream);
+  const std::uint64_t first = sequence++;
+  const std::uint64_t number = flight->recorder().enqueue(*lane, {&request, 1}, first);
+  auto task = [self = shared_from_this(), request = std::move(request), first, number, state,
+               native = stream.backend().native()] {
+    self->run({&request, 1}, first, number, native, *state);
+  };
+  if (device.kind() == DeviceKind::host) {
+    state->event = stream.enqueue_and_record(std::move(task));
+  } else {
+    task();
+    state->event = stream.record();
+  }
+  last_event = state->event;
+  last_stream = &stream.backend();
+  return Work(std::move(state));
+}
+
 View Communicator::Impl::scratch(std::uint64_t count, DType dtype) {
   const std::uint64_t bytes = count * size_of(dtype);
   if (scratches.empty() || scratches.back().bytes() < bytes) {
@@ -179,22 +199,36 @@ View Communicator::Impl::scratch(std::uint64_t count, DType dtype) {
 
 void Communicator::Impl::run(std::span<const Request> requests, std::uint64_t first_sequence,
                              std::uint64_t number, void* stream, Work::State& state) {
-  std::vector<atoll_operation> operations;
-  operations.reserve(requests.size());
-  for (const Request& request : requests) {
-    operations.push_back(
-        {sizeof(atoll_operation), request.kind, static_cast<std::int32_t>(request.dtype),
-         static_cast<std::int32_t>(request.reduction.op), request.peer, memory_of(device.kind()),
-         request.src.data, request.dst.data, request.count, first_sequence++, stream,
-         std::chrono::nanoseconds(world.config().timeout).count(), 0, 0,
-         request.counts.empty() ? nullptr : request.counts.data(), request.reduction.factor});
+  // One is the rule, and small ones should not pay for vectors.
+  std::array<atoll_operation, 1> one;
+  std::array<atoll_operation*, 1> one_pointer;
+  std::vector<atoll_operation> several(requests.size() > 1 ? requests.size() : 0);
+  std::vector<atoll_operation*> several_pointers(several.size());
+  auto* operations = several.empty() ? one.data() : several.data();
+  auto** pointers = several.empty() ? one_pointer.data() : several_pointers.data();
+  for (std::size_t i = 0; i < requests.size(); ++i) {
+    const Request& request = requests[i];
+    operations[i] = {sizeof(atoll_operation),
+                     request.kind,
+                     static_cast<std::int32_t>(request.dtype),
+                     static_cast<std::int32_t>(request.reduction.op),
+                     request.peer,
+                     memory_of(device.kind()),
+                     request.src.data,
+                     request.dst.data,
+                     request.count,
+                     first_sequence++,
+                     stream,
+                     std::chrono::nanoseconds(world.config().timeout).count(),
+                     0,
+                     0,
+                     request.counts.empty() ? nullptr : request.counts.data(),
+                     request.reduction.factor};
+    pointers[i] = &operations[i];
   }
-  std::vector<atoll_operation*> pointers;
-  pointers.reserve(operations.size());
-  for (auto& operation : operations) pointers.push_back(&operation);
   flight->recorder().started(number, requests.size());
   const atoll_status status =
-      plugin->table.submit(comm, pointers.data(), static_cast<std::int32_t>(pointers.size()));
+      plugin->table.submit(comm, pointers, static_cast<std::int32_t>(requests.size()));
   if (status != ATOLL_OK) report(status, requests, number, state);
   flight->recorder().completed(*lane, number, requests);
 }

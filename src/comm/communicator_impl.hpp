@@ -56,6 +56,8 @@ struct Communicator::Impl : std::enable_shared_from_this<Communicator::Impl> {
   // Starts an operation on `stream`: argument and World are fine, order with other streams is made.
   std::shared_ptr<Work::State> begin(Stream& stream);
   Work finish(std::shared_ptr<Work::State> state, Stream& stream);
+  // begin(), submit() of one request and finish().
+  Work perform(Request request, Stream& stream);
 
   // Scratch of the composed reductions: at least `bytes`, the same for all of them, since
   // operations of a communicator run in order.

@@ -7,6 +7,7 @@
 #include <functional>
 #include <memory>
 #include <string_view>
+#include <utility>
 
 #include "atoll/device.hpp"
 
@@ -27,6 +28,10 @@ class StreamBackend {
   virtual void copy(void* dst, const void* src, std::size_t bytes) = 0;
   virtual void zero(void* dst, std::size_t bytes) = 0;
   virtual std::shared_ptr<EventBackend> record() = 0;
+  virtual std::shared_ptr<EventBackend> enqueue_and_record(std::function<void()> work) {
+    enqueue(std::move(work));
+    return record();
+  }
   virtual void wait(std::shared_ptr<EventBackend> event, WaitReason reason) = 0;
   virtual void synchronize() = 0;
   virtual std::chrono::nanoseconds exposed_communication() const = 0;

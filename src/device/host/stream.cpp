@@ -33,14 +33,16 @@ void Queue::push(Kind kind, std::function<void()> run) {
   notify();
 }
 
-void Queue::execute(Task& task) {
-  if (task.kind == Kind::always || !error_) {
-    try {
-      task.run();
-    } catch (...) {
-      fail(std::current_exception());
-    }
+void Queue::run_guarded(const std::function<void()>& work) {
+  try {
+    work();
+  } catch (...) {
+    fail(std::current_exception());
   }
+}
+
+void Queue::execute(Task& task) {
+  if (task.kind == Kind::always || !error_) run_guarded(task.run);
   task.run = nullptr;  // captured resources go now, with no lock held
 }
 
@@ -100,20 +102,16 @@ void Queue::work(const std::stop_token& stop) {
 }
 
 void HostEvent::complete(std::exception_ptr error) {
-  {
-    const std::lock_guard lock(mutex_);
-    error_ = std::move(error);
-    happened_.store(true, std::memory_order_release);
-  }
-  changed_.notify_all();
+  error_ = std::move(error);
+  happened_.store(true, std::memory_order_release);
+  happened_.notify_all();
 }
 
 void HostEvent::synchronize() {
   if (!happened()) {
     if (const auto queue = queue_.lock()) queue->help_until([this] { return happened(); });
   }
-  std::unique_lock lock(mutex_);
-  changed_.wait(lock, [this] { return happened(); });
+  happened_.wait(false, std::memory_order_acquire);
   if (error_) std::rethrow_exception(error_);
 }
 
@@ -149,6 +147,17 @@ std::shared_ptr<EventBackend> HostStream::record() {
   // The queue outlives its tasks, so a plain pointer does not make it own itself.
   queue_->push(Queue::Kind::always,
                [event, queue = queue_.get()] { event->complete(queue->error()); });
+  return event;
+}
+
+std::shared_ptr<EventBackend> HostStream::enqueue_and_record(std::function<void()> work) {
+  auto event = std::make_shared<HostEvent>(queue_);
+  queue_->push(Queue::Kind::always,
+               [event, queue = queue_.get(), work = std::move(work)]() mutable {
+                 if (!queue->error()) queue->run_guarded(work);
+                 work = nullptr;  // what it captured goes before anybody is told
+                 event->complete(queue->error());
+               });
   return event;
 }
 

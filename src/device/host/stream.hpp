@@ -39,6 +39,7 @@ class Queue : public std::enable_shared_from_this<Queue> {
   void notify();
 
   // Called by the executor only, from within a task.
+  void run_guarded(const std::function<void()>& work);
   void fail(std::exception_ptr error) {
     if (!error_) error_ = std::move(error);
   }
@@ -76,8 +77,6 @@ class HostEvent final : public EventBackend {
   std::weak_ptr<Queue> queue_;
   std::atomic<bool> happened_{false};
   std::exception_ptr error_;  // written before happened_
-  std::mutex mutex_;
-  std::condition_variable changed_;
 };
 
 class HostStream final : public StreamBackend {
@@ -88,6 +87,7 @@ class HostStream final : public StreamBackend {
   void copy(void* dst, const void* src, std::size_t bytes) override;
   void zero(void* dst, std::size_t bytes) override;
   std::shared_ptr<EventBackend> record() override;
+  std::shared_ptr<EventBackend> enqueue_and_record(std::function<void()> work) override;
   void wait(std::shared_ptr<EventBackend> event, WaitReason reason) override;
   void synchronize() override;
   std::chrono::nanoseconds exposed_communication() const override;
