@@ -44,7 +44,8 @@ void one_host(Comm& comm, const atoll_operation& operation) {
     offset += size;
     if (rank == comm.rank()) own = size;
   }
-  atoll_sdk::sum(group, operation, {offset, own}, {.op = operation.op});
+  atoll_sdk::sum(group, operation, {offset, own},
+                 {.op = operation.op, .owners_write = atoll_sdk::Sum::Owners::in_dst});
 }
 
 }  // namespace

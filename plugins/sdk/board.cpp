@@ -71,12 +71,59 @@ bool Board::reached(std::uint64_t mark) noexcept {
   return true;
 }
 
+template <class Done>
+void Board::wait(const Done& done, std::uint64_t mark) {
+  const auto start = Clock::now();
+  const auto timeout = std::chrono::nanoseconds(operation_->timeout_ns);
+  if (deadline_ == Clock::time_point::max() && timeout > 0ns && timeout < deadline_ - start) {
+    deadline_ = start + timeout;
+  }
+  while (!done()) {
+    if (exchange_ != nullptr && exchange_->progress()) continue;
+    if (Clock::now() - start < yield_limit) {
+      ::sched_yield();
+      continue;
+    }
+    check(mark);
+    const auto limit = exchange_ != nullptr ? longest_nap : longest_sleep;
+    transport_->sleep_until([&] { return done() || team_.aborted.load(); }, limit);
+  }
+}
+
 void Board::await(std::uint64_t phase) {
   seen_ = 0;
   const std::uint64_t mark = target(phase);
   if (reached(mark)) return;
   if (spin(mark)) return;
-  wait(mark);
+  wait([&] { return reached(mark); }, mark);
+}
+
+// A rank that is late for a step whose jobs are all done may find the next one's numbers: they are
+// larger.
+std::int64_t Board::claim(std::uint64_t jobs) noexcept {
+  auto& claimed = work().claimed;
+  std::uint64_t seen = claimed.load(std::memory_order_acquire);
+  while (true) {
+    const std::uint64_t next = std::max(seen, target(0));
+    if (next >= target(jobs)) return -1;
+    if (claimed.compare_exchange_weak(seen, next + 1, std::memory_order_acq_rel)) {
+      return static_cast<std::int64_t>(next - target(0));
+    }
+  }
+}
+
+void Board::finish_job() noexcept {
+  auto& done = work().done;
+  std::uint64_t seen = done.load(std::memory_order_acquire);
+  while (
+      !done.compare_exchange_weak(seen, std::max(seen, target(0)) + 1, std::memory_order_acq_rel)) {
+  }
+}
+
+void Board::await_jobs(std::uint64_t jobs) {
+  const auto done = [&] { return work().done.load(std::memory_order_acquire) >= target(jobs); };
+  if (!done()) wait(done, target(1));
+  if (transport_ != nullptr) transport_->tell_all();
 }
 
 bool Board::spin(std::uint64_t mark) {
@@ -93,24 +140,6 @@ bool Board::spin(std::uint64_t mark) {
   } while (Clock::now() < end);
   patience_ = std::max(patience_ / 4, shortest_spin);
   return false;
-}
-
-void Board::wait(std::uint64_t mark) {
-  const auto start = Clock::now();
-  const auto timeout = std::chrono::nanoseconds(operation_->timeout_ns);
-  if (deadline_ == Clock::time_point::max() && timeout > 0ns && timeout < deadline_ - start) {
-    deadline_ = start + timeout;
-  }
-  while (!reached(mark)) {
-    if (exchange_ != nullptr && exchange_->progress()) continue;
-    if (Clock::now() - start < yield_limit) {
-      ::sched_yield();
-      continue;
-    }
-    check(mark);
-    const auto limit = exchange_ != nullptr ? longest_nap : longest_sleep;
-    transport_->sleep_until([&] { return reached(mark) || team_.aborted.load(); }, limit);
-  }
 }
 
 void Board::check(std::uint64_t mark) const {

@@ -44,6 +44,15 @@ class Board {
   // Throws Error(ATOLL_MISMATCH) unless all posts agree; after await(1).
   void check_posts() const;
 
+  // Whether ranks outnumber cores: then a step is done soonest when those that run do the work of
+  // those that do not.
+  bool crowded() const noexcept { return team_.waiting == Waiting::sleep; }
+  // Number of a job of this step that nobody has begun, below `jobs`; -1: none is left.
+  std::int64_t claim(std::uint64_t jobs) noexcept;
+  void finish_job() noexcept;
+  // Until all jobs of the step are done: nobody touches this rank's buffers any more.
+  void await_jobs(std::uint64_t jobs);
+
   // The half of the stage that belongs to the current round, of this rank to write and of others to
   // read. A round is one filling of the stage: every rank counts the same rounds.
   std::byte* stage(int local) const noexcept;
@@ -55,9 +64,11 @@ class Board {
   std::uint64_t target(std::uint64_t phase) const noexcept;
   bool reached(std::uint64_t mark) noexcept;
   bool spin(std::uint64_t mark);
-  void wait(std::uint64_t mark);
+  template <class Done>
+  void wait(const Done& done, std::uint64_t mark);
   void check(std::uint64_t mark) const;
   std::string pending_text(std::uint64_t mark) const;
+  SharedWork& work() noexcept { return seats_.front()->work; }
 
   Team& team_;
   ShmTransport* transport_;

@@ -82,6 +82,13 @@ void Group::Free::operator()(std::byte* memory) const noexcept {
   ::operator delete(memory, scratch_alignment);
 }
 
+std::size_t piece_of_work(std::size_t bytes) noexcept {
+  constexpr std::size_t jobs_wanted = 16;
+  constexpr std::size_t smallest = 32 * 1024;
+  constexpr std::size_t largest = 1024 * 1024;
+  return std::clamp(bytes / jobs_wanted / cache_line * cache_line, smallest, largest);
+}
+
 int streaming(std::size_t bytes) {
   static const std::size_t cache_bytes = read_cache_bytes();
   return bytes > cache_bytes ? 1 : 0;

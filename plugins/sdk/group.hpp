@@ -128,7 +128,14 @@ struct Sum {
     root,
   } push = Push::no;
   int root = 0;  // local
+  // Whether a slice's result belongs at the start of its reducer's dst, or elsewhere.
+  enum class Owners {
+    elsewhere,
+    in_dst,
+  } owners_write = Owners::elsewhere;
 };
+// Bytes of a job where ranks take what there is to do in turn.
+std::size_t piece_of_work(std::size_t bytes) noexcept;
 // One step on the board: every reducer combines its slices of all src, in rank order. With `push`
 // the result goes into dst of everybody, or of the root, at the slice's offset, if those are in
 // windows: then true; otherwise (false) into the slice's own dst.

@@ -57,6 +57,7 @@ class Move {
         direct = true;
       }
     }
+    if (rounds == 0 && share_work()) return;
     if (direct) take_direct();
     take_staged(rounds);
     if (direct) {
@@ -163,6 +164,51 @@ class Move {
                    });
       }
       board_.next_round();
+    }
+  }
+
+  // Calls body(local, offer, first, bytes) for every piece of what a rank has for `taker`.
+  template <class Body>
+  void each_job(const Body& body) const {
+    for (int local = 0; local < board_.size(); ++local) {
+      for (const auto& offer : offers(local)) {
+        const std::size_t piece = piece_of_work(offer.bytes);
+        for (std::size_t first = 0; first < offer.bytes; first += piece) {
+          body(local, offer, first, std::min(piece, offer.bytes - first));
+        }
+      }
+    }
+  }
+
+  // Pieces that whoever runs takes to all who want them, where every buffer is within everybody's
+  // reach.
+  bool share_work() {
+    if (!board_.crowded() || board_.size() == 1) return false;
+    for (int local = 0; local < board_.size(); ++local) {
+      if (board_.post_of(local).dst.window < 0) return false;
+    }
+    std::uint64_t jobs = 0;
+    each_job([&](int, const Offer&, std::size_t, std::size_t) { ++jobs; });
+    std::uint64_t number = 0;
+    std::int64_t mine = board_.claim(jobs);
+    each_job([&](int local, const Offer& offer, std::size_t first, std::size_t bytes) {
+      if (static_cast<std::int64_t>(number++) != mine) return;
+      bring(local, offer, first, bytes);
+      board_.finish_job();
+      mine = board_.claim(jobs);
+    });
+    board_.await_jobs(jobs);
+    return true;
+  }
+
+  void bring(int local, const Offer& offer, std::size_t first, std::size_t bytes) const {
+    const Post& from = board_.post_of(local);
+    const Place& place = offer.from == Offer::From::src ? from.src : from.dst;
+    const std::byte* source = group_.windows.at(local, place) + offer.offset + first;
+    for (int taker = 0; taker < board_.size(); ++taker) {
+      if (taker == local || !takes(offer, taker)) continue;  // own data has been taken
+      std::byte* to = group_.windows.at(taker, board_.post_of(taker).dst) + offer.to + first;
+      group_.copy(to, source, bytes, streaming_);
     }
   }
 

@@ -25,11 +25,19 @@ struct Post {
   Place dst;
 };
 
+// Work of one step that any rank of the host may do; on the seat of the first of them. Both count
+// jobs, below the number of their step.
+struct SharedWork {
+  alignas(cache_line) std::atomic<std::uint64_t> claimed;
+  alignas(cache_line) std::atomic<std::uint64_t> done;
+};
+
 struct Seat {
   // Number of the step on the board, and how far in it: only ever grows.
   alignas(cache_line) std::atomic<std::uint64_t> mark;
   // Of even and odd steps: a rank that is one step ahead does not disturb those that still read.
   alignas(cache_line) std::array<Post, 2> posts;
+  SharedWork work;
 };
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
 

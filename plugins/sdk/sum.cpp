@@ -55,6 +55,7 @@ class LocalSum {
     const bool pushed = can_push();
     if (how_.push == Sum::Push::root && !pushed) leave_to_root();
     read_factors();
+    if (share_work(pushed)) return pushed;
     bool any_staged = false;
     bool any_direct = pushed;
     for (int local = 0; local < board_.size() && board_.size() > 1; ++local) {
@@ -77,6 +78,29 @@ class LocalSum {
       board_.await(rounds + 1);
     }
     return pushed;
+  }
+
+  // Pieces that whoever runs takes, where every dst is within everybody's reach.
+  bool share_work(bool pushed) {
+    const bool in_dst = how_.owners_write == Sum::Owners::in_dst;
+    if (!board_.crowded() || board_.size() == 1 || !(pushed || in_dst)) return false;
+    for (int local = 0; local < board_.size(); ++local) {
+      if (staged(local) || (!pushed && board_.post_of(local).dst.window < 0)) return false;
+    }
+    const std::size_t piece = piece_of_work(total_);
+    const std::size_t pieces = std::max<std::size_t>((largest_ + piece - 1) / piece, 1);
+    const std::uint64_t jobs = pieces * group_.slices.size();
+    for (auto job = board_.claim(jobs); job >= 0; job = board_.claim(jobs)) {
+      const auto number = static_cast<std::size_t>(job);
+      auto slice = group_.slices[number / pieces];
+      if (!pushed) {
+        slice.dst = group_.windows.at(slice.reducer, board_.post_of(slice.reducer).dst);
+      }
+      reduce_part_of(slice, number % pieces, piece, 0, pushed);
+      board_.finish_job();
+    }
+    board_.await_jobs(jobs);
+    return true;
   }
 
  private:
@@ -144,14 +168,19 @@ class LocalSum {
     for (const auto& slice : group_.slices) {
       const std::size_t stage = std::exchange(at_stage, at_stage + chunk_);
       if (slice.reducer != self_ && slice.reducer != everybody) continue;
-      const std::size_t first = std::min(round * piece, slice.bytes);
-      const std::size_t bytes = std::min(piece, slice.bytes - first);
-      if (bytes == 0) continue;
-      for (int local = 0; local < board_.size(); ++local) {
-        group_.parts[static_cast<std::size_t>(local)] = part(local, slice.offset + first, stage);
-      }
-      reduce_piece(slice, first, bytes, pushed);
+      reduce_part_of(slice, round, piece, stage, pushed);
     }
+  }
+
+  void reduce_part_of(const Slice& slice, std::size_t number, std::size_t piece, std::size_t stage,
+                      bool pushed) {
+    const std::size_t first = std::min(number * piece, slice.bytes);
+    const std::size_t bytes = std::min(piece, slice.bytes - first);
+    if (bytes == 0) return;
+    for (int local = 0; local < board_.size(); ++local) {
+      group_.parts[static_cast<std::size_t>(local)] = part(local, slice.offset + first, stage);
+    }
+    reduce_piece(slice, first, bytes, pushed);
   }
 
   const std::byte* part(int local, std::size_t offset, std::size_t stage) const {
