@@ -3,6 +3,7 @@
 #pragma once
 
 #include <atomic>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -69,12 +70,14 @@ class Elements {
     for (std::uint64_t i = 0; i < count_; ++i) set(i, value(i));
     return *this;
   }
-  // The first element that is not value(i), and what it is; "" when all are right.
+  // The first element that is not value(i), or further from it than `slack`, and what it is; ""
+  // when all are right.
   template <class Value>
-  std::string difference(const Value& value) const {
+  std::string difference(const Value& value, double slack = 0) const {
     for (std::uint64_t i = 0; i < count_; ++i) {
       const double expected = value(i);
-      if (get(i) != expected) return describe(i, expected);
+      const double got = get(i);
+      if (got != expected && !(std::abs(got - expected) <= slack)) return describe(i, expected);
     }
     return guards_intact() ? "" : "wrote outside of the buffer";
   }

@@ -21,6 +21,10 @@ struct Rank {
   int rank() const { return comm.rank(); }
   int size() const { return comm.size(); }
   std::string backend() const { return std::string(comm.backend()); }
+  // Whether sums of 16-bit types are rounded on each host and again between them.
+  bool rounds_per_level(DType dtype) const;
+  // What that may cost a reduction of contributions.
+  double slack(DType dtype, ReduceOp op) const;
 };
 
 // Every operation of a kind, out of place and in place, for every root: what is true of one memory

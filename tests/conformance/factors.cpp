@@ -35,7 +35,8 @@ void all_reduce(Rank& self, const Case& c, Place place) {
   const atoll::ConstView from = place == Place::in ? dst.view() : src.view();
   self.comm.all_reduce(from, dst.view(), own_reduction(self, c), self.stream).synchronize();
   const std::string wrong =
-      dst.difference([&](std::uint64_t i) { return reduced(c.dtype, c.op, c.factors, i); });
+      dst.difference([&](std::uint64_t i) { return reduced(c.dtype, c.op, c.factors, i); },
+                     4 * self.slack(c.dtype, c.op));
   self.report.expect(wrong.empty(), named("all_reduce", c, place) + wrong);
   const std::string changed = src.difference([&](std::uint64_t i) { return own(self, c, i); });
   self.report.expect(changed.empty(), named("all_reduce", c, place) + "src: " + changed);
@@ -79,7 +80,8 @@ void scatter(Rank& self, const Case& c, Place place) {
     }
     for (std::uint64_t i = 0; place == Place::in && i < n; ++i) dst.set(i, src.get(first + i));
     const std::string wrong = dst.difference(
-        [&](std::uint64_t i) { return reduced(c.dtype, c.op, c.factors, first + i); });
+        [&](std::uint64_t i) { return reduced(c.dtype, c.op, c.factors, first + i); },
+        4 * self.slack(c.dtype, c.op));
     self.report.expect(wrong.empty(),
                        named(uneven ? "reduce_scatter_v" : "reduce_scatter", c, place) + wrong);
   }

@@ -54,12 +54,14 @@ void reduce_scatter_v(Rank& self, DType dtype, ReduceOp op, Counts counts, Place
   for (std::uint64_t i = 0; place == Place::in && i < count; ++i) dst.set(i, src.get(first + i));
   const std::string what =
       named("reduce_scatter_v", dtype, counts, place) + std::string(atoll::name(op)) + ": ";
-  const std::string wrong = dst.difference(expected);
+  const std::string wrong = dst.difference(expected, self.slack(dtype, op));
   self.report.expect(wrong.empty(), what + wrong);
-  const std::string others = src.difference([&](std::uint64_t i) {
-    const bool result = place == Place::in && i >= first && i < first + count;
-    return result ? expected(i - first) : own(i);
-  });
+  const std::string others = src.difference(
+      [&](std::uint64_t i) {
+        const bool result = place == Place::in && i >= first && i < first + count;
+        return result ? expected(i - first) : own(i);
+      },
+      self.slack(dtype, op));
   self.report.expect(others.empty(), what + "src: " + others);
 }
 
