@@ -115,7 +115,7 @@ void print_terms(const Sweep& sweep) {
              sweep.rounds);
   fmt::print(
       "of 20 ms, from the last rank's start to the last rank's end. atoll waits for each\n"
-      "operation up to 1 KiB, as the calls of MPI do, and once for a batch above. limit: the\n"
+      "operation up to 1 KiB, as the calls of MPI do, and for every 64th above. limit: the\n"
       "better of cached and streaming kernels with the traffic of the collective, no rank\n"
       "waiting for another: the speed of the caches below 1 MiB, where it is no target.\n");
 }

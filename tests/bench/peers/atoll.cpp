@@ -10,9 +10,10 @@ namespace {
 
 using namespace atoll_bench;  // NOLINT(google-build-using-namespace): a program of its own
 
-// Up to here every operation is waited for, as the calls of MPI do; above, a batch is enqueued on
-// one stream and waited for once.
+// Up to here every operation is waited for, as the calls of MPI do; above, up to `most_enqueued` are
+// enqueued on one stream before the last is waited for.
 constexpr std::uint64_t waited_bytes = 1024;
+constexpr std::int64_t most_enqueued = 64;
 
 class AtollPeer final : public Peer {
  public:
@@ -53,7 +54,10 @@ class AtollPeer final : public Peer {
       return;
     }
     atoll::Work last;
-    for (std::int64_t i = 0; i < operations; ++i) last = enqueue(src, dst);
+    for (std::int64_t i = 0; i < operations; ++i) {
+      last = enqueue(src, dst);
+      if (i % most_enqueued == most_enqueued - 1) last.synchronize();
+    }
     last.synchronize();
   }
 

@@ -1,0 +1,171 @@
+// conformance_failure_trials KIND COLLECTIVE SEED
+//
+// One trial: the ranks of a job call COLLECTIVE again and again, and at a moment that SEED decides
+// rank 1 is killed, stops, or calls with another count (KIND: killed, stopped, mismatched). Every
+// other rank must get an error that names rank 1. Started by failure_trials, once per trial, with
+// ATOLL_TIMEOUT as the time in which a stopped rank must be missed.
+#include <fmt/format.h>
+
+#include <array>
+#include <chrono>
+#include <csignal>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <functional>
+#include <map>
+#include <optional>
+#include <random>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <vector>
+
+#include "atoll/communicator.hpp"
+#include "atoll/error.hpp"
+
+namespace {
+
+using namespace std::chrono_literals;
+using Clock = std::chrono::steady_clock;
+
+constexpr int culprit = 1;
+constexpr auto patience = 20s;  // generous: many trials run at the same time
+
+struct Trial {
+  atoll::Communicator& comm;
+  atoll::Stream& stream;
+  atoll::View src, dst;
+  std::vector<std::uint64_t> counts;  // of the _v forms
+
+  atoll::View part(atoll::View whole, std::uint64_t count) const { return whole.part(0, count); }
+};
+
+// One call with `n` elements a rank.
+using Call = std::function<atoll::Work(Trial&, std::uint64_t n)>;
+
+std::uint64_t ranks(const Trial& t) { return static_cast<std::uint64_t>(t.comm.size()); }
+
+const std::map<std::string_view, Call>& calls() {
+  constexpr auto sum = atoll::ReduceOp::sum;
+  constexpr int root = 0;
+  static const std::map<std::string_view, Call> table = {
+      {"barrier", [](Trial& t, std::uint64_t) { return t.comm.barrier(t.stream); }},
+      {"broadcast",
+       [](Trial& t, std::uint64_t n) {
+         return t.comm.broadcast(t.part(t.dst, n), root, t.stream);
+       }},
+      {"all_gather",
+       [](Trial& t, std::uint64_t n) {
+         return t.comm.all_gather(t.part(t.src, n), t.part(t.dst, n * ranks(t)), t.stream);
+       }},
+      {"reduce_scatter",
+       [](Trial& t, std::uint64_t n) {
+         return t.comm.reduce_scatter(t.part(t.src, n * ranks(t)), t.part(t.dst, n), sum, t.stream);
+       }},
+      {"all_reduce",
+       [](Trial& t, std::uint64_t n) {
+         return t.comm.all_reduce(t.part(t.src, n), t.part(t.dst, n), sum, t.stream);
+       }},
+      {"reduce",
+       [](Trial& t, std::uint64_t n) {
+         return t.comm.reduce(t.part(t.src, n), t.part(t.dst, n), sum, root, t.stream);
+       }},
+      {"gather",
+       [](Trial& t, std::uint64_t n) {
+         return t.comm.gather(t.part(t.src, n), t.part(t.dst, n * ranks(t)), root, t.stream);
+       }},
+      {"scatter",
+       [](Trial& t, std::uint64_t n) {
+         return t.comm.scatter(t.part(t.src, n * ranks(t)), t.part(t.dst, n), root, t.stream);
+       }},
+      {"all_to_all",
+       [](Trial& t, std::uint64_t n) {
+         return t.comm.all_to_all(t.part(t.src, n * ranks(t)), t.part(t.dst, n * ranks(t)),
+                                  t.stream);
+       }},
+      {"all_gather_v",
+       [](Trial& t, std::uint64_t n) {
+         t.counts.assign(ranks(t), n);
+         return t.comm.all_gather_v(t.part(t.src, n), t.part(t.dst, n * ranks(t)), t.counts,
+                                    t.stream);
+       }},
+      {"reduce_scatter_v",
+       [](Trial& t, std::uint64_t n) {
+         t.counts.assign(ranks(t), n);
+         return t.comm.reduce_scatter_v(t.part(t.src, n * ranks(t)), t.part(t.dst, n), t.counts,
+                                        sum, t.stream);
+       }},
+  };
+  return table;
+}
+
+int judge(int rank, std::string_view kind, const std::optional<atoll::Error>& error) {
+  if (!error) {
+    fmt::print(stderr, "rank {}: FAILED: {}: no error came\n", rank, kind);
+    return 1;
+  }
+  if (std::string_view(error->what()).find("rank 1") != std::string_view::npos) return 0;
+  fmt::print(stderr, "rank {}: FAILED: {}: \"{}\" does not name rank 1\n", rank, kind,
+             error->what());
+  return 1;
+}
+
+int run(std::string_view kind, std::string_view collective, unsigned seed) {
+  std::mt19937 random(seed);  // the same on all ranks
+  const auto n = std::array<std::uint64_t, 3>{7, 1000, 200'000}[random() % 3];
+  const bool registered = random() % 2 == 0;
+  const auto delay = std::chrono::microseconds(random() % 30'000);
+  const int last_good = static_cast<int>(random() % 50);
+
+  atoll::World world = atoll::World::from_env();
+  const auto mesh = atoll::Mesh::make(world, {.replicate = 1, .shard = world.size()});
+  auto comm = atoll::Communicator::open(mesh.axis("shard"));
+  atoll::Stream stream = comm.device().stream({.name = "trial"});
+  const std::size_t bytes = (n + 1) * static_cast<std::uint64_t>(world.size()) * sizeof(float);
+  const auto make = [&] {
+    return registered ? atoll::allocate(comm.device(), bytes, {comm})
+                      : comm.device().allocate(bytes);
+  };
+  const atoll::Buffer src = make(), dst = make();
+  Trial trial{comm, stream, src.view(atoll::DType::f32), dst.view(atoll::DType::f32), {}};
+  const Call& call = calls().at(collective);
+  comm.barrier(stream).synchronize();
+
+  std::jthread executioner;
+  if (world.rank() == culprit && kind != "mismatched") {
+    executioner = std::jthread([delay, kind] {
+      std::this_thread::sleep_for(delay);
+      std::raise(kind == "killed" ? SIGKILL : SIGSTOP);
+    });
+  }
+  std::optional<atoll::Error> error;
+  const auto end = Clock::now() + patience;
+  try {
+    for (int i = 0; Clock::now() < end; ++i) {
+      const bool astray = kind == "mismatched" && world.rank() == culprit && i == last_good;
+      // A barrier has no count to differ in.
+      const bool other = astray && collective == "barrier";
+      (other ? calls().at("all_reduce") : call)(trial, astray ? n + 1 : n).synchronize();
+      world.check();
+    }
+  } catch (const atoll::Error& caught) {
+    error = caught;
+  }
+  return judge(world.rank(), kind, error);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc != 4) {
+    fmt::print(stderr, "conformance_failure_trials KIND COLLECTIVE SEED\n");
+    return 2;
+  }
+  try {
+    return run(argv[1], argv[2], static_cast<unsigned>(std::atoi(argv[3])));
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "FAILED: {}\n", error.what());
+    return 1;
+  }
+}
