@@ -169,6 +169,7 @@ typedef struct atoll_group {
    * its sums returns ATOLL_UNSUPPORTED, on every rank and before it waits for any: core opens it
    * again with 0, and builds the sums of floating types itself. */
   int32_t deterministic;
+  int32_t host_ranks; /* of the job, on the caller's host; 0: unknown */
 } atoll_group;
 
 /* One operation. Counts are elements: all_gather sends `count` and receives count * nranks;

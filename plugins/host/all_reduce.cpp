@@ -21,9 +21,7 @@
 namespace atoll_sdk::host {
 namespace {
 
-// Where one meeting and everybody's sum of everything beats two meetings and slices.
-constexpr std::size_t small_bytes = 8 * 1024;
-// The same for trips between hosts.
+// Where one trip of everything between hosts beats two trips of slices.
 constexpr std::size_t small_flat_bytes = 4 * 1024;
 constexpr std::size_t small_total = 64 * 1024;
 
@@ -46,7 +44,7 @@ void one_host(Comm& comm, const atoll_operation& operation) {
   const std::size_t size = bytes(operation);
   std::byte* dst = destination(operation);
   const atoll_sdk::Extents extents{size, size};
-  if (size <= small_bytes || comm.size() == 1) {
+  if (size <= atoll_sdk::small_bytes || comm.size() == 1) {
     group.slices.push_back({0, size, atoll_sdk::everybody, dst});
     atoll_sdk::sum(group, operation, extents, {.op = operation.op});
     return;

@@ -54,7 +54,7 @@ void Comm::guarded(const Body& body) {
 void Comm::submit(std::span<atoll_operation* const> operations) {
   for (const auto* operation : operations) {
     if (operation == nullptr) throw atoll_sdk::Error(ATOLL_INVALID_ARGUMENT, "operation is NULL");
-    atoll_sdk::check_operation(*operation, size());
+    atoll_sdk::check_operation(*operation, rank(), size());
   }
   guarded([&] { submit_all(operations); });
 }

@@ -205,8 +205,9 @@ void describe_team(const atoll_group& group, atoll_sdk::Team& team) {
   const auto size = static_cast<std::size_t>(group.nranks);
   team.routes.assign(size, nullptr);
   team.lanes.resize(size);
-  // Where the whole group is on one host, all of the job may be.
-  const int neighbours = here == group.nranks ? std::max(here, group.world_size) : here;
+  // An older core does not say how many ranks of the job are here.
+  const bool told = group.size >= sizeof(atoll_group) && group.host_ranks > 0;
+  const int neighbours = told ? std::max(here, group.host_ranks) : here;
   team.waiting = neighbours <= ::sysconf(_SC_NPROCESSORS_ONLN) ? atoll_sdk::Waiting::spin_then_sleep
                                                                : atoll_sdk::Waiting::sleep;
 }

@@ -12,8 +12,6 @@
 namespace atoll_sdk::host {
 namespace {
 
-constexpr std::size_t small_bytes = 8 * 1024;
-
 void one_host(Comm& comm, const atoll_operation& operation) {
   auto& group = comm.group();
   const std::size_t size = bytes(operation);
@@ -22,9 +20,9 @@ void one_host(Comm& comm, const atoll_operation& operation) {
   const auto ranks = static_cast<std::size_t>(comm.size());
   const std::size_t line = atoll_sdk::cache_line;
   const std::size_t even = (size + ranks - 1) / ranks;
-  const std::size_t each = size <= small_bytes ? size : (even + line - 1) / line * line;
+  const std::size_t each = size <= atoll_sdk::small_bytes ? size : (even + line - 1) / line * line;
   for (int rank = 0; rank < comm.size(); ++rank) {
-    const int reducer = size <= small_bytes ? operation.peer : rank;
+    const int reducer = size <= atoll_sdk::small_bytes ? operation.peer : rank;
     const std::size_t begin = std::min(block(rank, each), size);
     const std::size_t length = std::min(each, size - begin);
     group.slices.push_back({begin, length, reducer, root ? dst + begin : nullptr});

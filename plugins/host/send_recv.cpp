@@ -7,7 +7,7 @@
 // 1. Check that messages to oneself match, and copy them.
 // 2. Queue signature and data of every other message.
 // 3. Run. A send is complete when ring or socket have taken its data.
-// Bytes on the wire. The data and 48 per message.
+// Bytes on the wire. The data and 56 per message.
 #include <fmt/format.h>
 
 #include <vector>

@@ -145,7 +145,7 @@ std::int32_t capability(std::int32_t kind, std::int32_t dtype, std::int32_t op,
     return 0;
   if (kind == ATOLL_BARRIER) return 1;
   if (dtype < ATOLL_F32 || dtype > ATOLL_U8) return 0;
-  if (!sums(kind)) return 1;
+  if (!reduces(kind)) return 1;
   return dtype != ATOLL_BF16 && dtype != ATOLL_F16 && op >= ATOLL_SUM && op <= ATOLL_MAX;
 }
 

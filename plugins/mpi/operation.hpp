@@ -8,14 +8,6 @@
 
 namespace atoll_sdk::mpi {
 
-constexpr bool sums(std::int32_t kind) noexcept {
-  return kind == ATOLL_REDUCE_SCATTER || kind == ATOLL_ALL_REDUCE || kind == ATOLL_REDUCE ||
-         kind == ATOLL_REDUCE_SCATTER_V;
-}
-constexpr bool has_root(std::int32_t kind) noexcept {
-  return kind == ATOLL_BROADCAST || kind == ATOLL_REDUCE || kind == ATOLL_GATHER ||
-         kind == ATOLL_SCATTER;
-}
 // Whether src has to be multiplied with this rank's factor first.
 bool scaled(const atoll_operation& operation) noexcept;
 

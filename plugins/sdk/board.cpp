@@ -48,7 +48,18 @@ void Board::begin(const atoll_operation& operation, Exchange* exchange) {
   deadline_ = Clock::time_point::max();
 }
 
-Post& Board::post() noexcept { return seats_[static_cast<std::size_t>(self_)]->posts[step_ & 1]; }
+Post& Board::post() noexcept {
+  Post& post = seats_[static_cast<std::size_t>(self_)]->posts[step_ & 1];
+  post.crowded = team_.waiting == Waiting::sleep;
+  return post;
+}
+
+bool Board::crowded() const noexcept {
+  for (int local = 0; local < size(); ++local) {
+    if (!post_of(local).crowded) return false;
+  }
+  return true;
+}
 
 const Post& Board::post_of(int local) const noexcept {
   return seats_[static_cast<std::size_t>(local)]->posts[step_ & 1];
@@ -63,10 +74,11 @@ void Board::mark(std::uint64_t phase) {
   if (transport_ != nullptr) transport_->tell_all();
 }
 
+// In one total order with announcing a sleep: see ShmTransport::tell_all().
 bool Board::reached(std::uint64_t mark) noexcept {
   for (; seen_ < size(); ++seen_) {
     const auto& seat = *seats_[static_cast<std::size_t>(seen_)];
-    if (seat.mark.load(std::memory_order_acquire) < mark) return false;
+    if (seat.mark.load(std::memory_order_seq_cst) < mark) return false;
   }
   return true;
 }
@@ -121,7 +133,7 @@ void Board::finish_job() noexcept {
 }
 
 void Board::await_jobs(std::uint64_t jobs) {
-  const auto done = [&] { return work().done.load(std::memory_order_acquire) >= target(jobs); };
+  const auto done = [&] { return work().done.load(std::memory_order_seq_cst) >= target(jobs); };
   if (!done()) wait(done, target(1));
   if (transport_ != nullptr) transport_->tell_all();
 }
@@ -157,10 +169,10 @@ void Board::check(std::uint64_t mark) const {
                                            pending_text(mark)));
   }
   for (std::size_t i = 0; i < seats_.size(); ++i) {
-    if (static_cast<int>(i) == self_ || seats_[i]->mark.load(std::memory_order_acquire) >= mark) {
-      continue;
-    }
-    if (transport_->closed(i)) {
+    if (static_cast<int>(i) == self_) continue;
+    // Before the mark: a rank that is done here may close at once.
+    const bool closed = transport_->closed(i);
+    if (closed && seats_[i]->mark.load(std::memory_order_seq_cst) < mark) {
       throw Error(ATOLL_PEER_LOST,
                   fmt::format("{}: lost {}: it has closed", label(), team_.describe(ranks_[i])));
     }
@@ -184,7 +196,7 @@ std::string Board::pending_text(std::uint64_t mark) const {
         theirs >> phase_bits == step_ ? "has come and not finished" : "has not come");
   }
   if (more > 0) text += fmt::format("; and {} more", more);
-  return text.empty() ? "nothing pending" : text;
+  return text.empty() ? "all ranks have come, and one of them has not finished its share" : text;
 }
 
 void Board::check_posts() const {

@@ -44,9 +44,9 @@ class Board {
   // Throws Error(ATOLL_MISMATCH) unless all posts agree; after await(1).
   void check_posts() const;
 
-  // Whether ranks outnumber cores: then a step is done soonest when those that run do the work of
-  // those that do not.
-  bool crowded() const noexcept { return team_.waiting == Waiting::sleep; }
+  // Whether ranks outnumber cores, as all of them have posted: then a step is done soonest when those
+  // that run do the work of those that do not.
+  bool crowded() const noexcept;
   // Number of a job of this step that nobody has begun, below `jobs`; -1: none is left.
   std::int64_t claim(std::uint64_t jobs) noexcept;
   void finish_job() noexcept;

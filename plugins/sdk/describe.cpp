@@ -38,7 +38,8 @@ bool within(const Table& table, std::int32_t number) noexcept {
 
 void check_size(const atoll_operation& operation, int nranks) {
   constexpr auto limit = static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max());
-  const std::uint64_t unit = dtype_size(operation.dtype) * static_cast<std::uint64_t>(nranks);
+  const int blocks = is_uneven(operation.kind) ? 1 : nranks;
+  const std::uint64_t unit = dtype_size(operation.dtype) * static_cast<std::uint64_t>(blocks);
   if (operation.count > limit / unit) refuse(operation, "count too large");
 }
 
@@ -54,17 +55,41 @@ void check_counts(const atoll_operation& operation, int nranks) {
   if (sum != operation.count) refuse(operation, "counts do not add up");
 }
 
-// Which of the two buffers a rank needs depends on whether it is the root, which is known to the
-// algorithm only: there one of them is enough.
-void check_buffers(const atoll_operation& operation) {
-  if (operation.count == 0 || operation.kind == ATOLL_BARRIER || is_uneven(operation.kind)) return;
-  const bool either = has_root(operation.kind);
-  const bool reads = operation.kind != ATOLL_RECV;
-  const bool writes = operation.kind != ATOLL_SEND;
-  if (either && operation.src == nullptr && operation.dst == nullptr)
-    refuse(operation, "no buffer");
-  if (!either && reads && operation.src == nullptr) refuse(operation, "src is NULL");
-  if (!either && writes && operation.dst == nullptr) refuse(operation, "dst is NULL");
+// What a rank has to bring. The sender of a broadcast needs no dst and its receivers no src, but
+// either will do for both. Of the _v forms one side is empty on ranks whose count is 0.
+struct Sides {
+  bool src = true;
+  bool dst = true;
+};
+
+Sides sides_of(const atoll_operation& operation, int rank) {
+  const bool is_root = operation.peer == rank;
+  switch (operation.kind) {
+    case ATOLL_SEND:
+      return {.dst = false};
+    case ATOLL_RECV:
+      return {.src = false};
+    case ATOLL_BROADCAST:
+      return {.src = operation.dst == nullptr, .dst = operation.src == nullptr};
+    case ATOLL_REDUCE:
+    case ATOLL_GATHER:
+      return {.dst = is_root};
+    case ATOLL_SCATTER:
+      return {.src = is_root};
+    case ATOLL_ALL_GATHER_V:
+      return {.src = operation.counts[rank] > 0};
+    case ATOLL_REDUCE_SCATTER_V:
+      return {.dst = operation.counts[rank] > 0};
+    default:
+      return {};
+  }
+}
+
+void check_buffers(const atoll_operation& operation, int rank) {
+  if (operation.count == 0 || operation.kind == ATOLL_BARRIER) return;
+  const Sides needed = sides_of(operation, rank);
+  if (needed.src && operation.src == nullptr) refuse(operation, "src is NULL");
+  if (needed.dst && operation.dst == nullptr) refuse(operation, "dst is NULL");
 }
 
 void check_factor(const atoll_operation& operation) {
@@ -104,7 +129,7 @@ double factor_of(const atoll_operation& operation) noexcept {
   return operation.size >= sizeof(atoll_operation) ? operation.factor : 1.0;
 }
 
-void check_operation(const atoll_operation& operation, int nranks) {
+void check_operation(const atoll_operation& operation, int rank, int nranks) {
   if (!within(kinds, operation.kind)) refuse(operation, "unknown kind of operation");
   if (operation.memory != ATOLL_MEMORY_HOST) {
     throw Error(ATOLL_UNSUPPORTED, fmt::format("{} {}: this backend takes host memory only",
@@ -120,7 +145,7 @@ void check_operation(const atoll_operation& operation, int nranks) {
   check_size(operation, nranks);
   if (is_uneven(operation.kind)) check_counts(operation, nranks);
   check_factor(operation);
-  check_buffers(operation);
+  check_buffers(operation, rank);
 }
 
 }  // namespace atoll_sdk

@@ -39,8 +39,9 @@ constexpr bool is_message(std::int32_t kind) noexcept {
 double factor_of(const atoll_operation& operation) noexcept;
 
 // Throws Error(ATOLL_INVALID_ARGUMENT), or ATOLL_UNSUPPORTED for memory other than the host's,
-// unless `operation` can be performed by a rank of a group of `nranks`: known kind, dtype and op, a
-// peer of the group, buffers where the count asks for them, sizes below 2^63 bytes.
-void check_operation(const atoll_operation& operation, int nranks);
+// unless `operation` can be performed by rank `rank` of a group of `nranks`: known kind, dtype and
+// op, a peer of the group, counts that add up, buffers where they are needed, a factor where there
+// can be one, sizes below 2^63 bytes.
+void check_operation(const atoll_operation& operation, int rank, int nranks);
 
 }  // namespace atoll_sdk

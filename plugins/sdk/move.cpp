@@ -15,8 +15,6 @@
 namespace atoll_sdk {
 namespace {
 
-constexpr std::size_t small_bytes = 8 * 1024;
-
 class Move {
  public:
   Move(Group& group, const atoll_operation& operation, Extents extents, Exchange* exchange)

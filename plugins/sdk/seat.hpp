@@ -1,5 +1,5 @@
 // A rank's place on the board of its host, in shared memory: what it is about to do, and how far it
-// is. The rank alone writes here; all ranks of the host read.
+// is. The rank alone writes there, and all ranks of the host read; shared work is the exception.
 #pragma once
 
 #include <array>
@@ -23,10 +23,11 @@ struct Post {
   Signature signature;
   Place src;
   Place dst;
+  bool crowded;  // ranks outnumber cores, as this rank sees them
 };
 
-// Work of one step that any rank of the host may do; on the seat of the first of them. Both count
-// jobs, below the number of their step.
+// Work of one step that any rank of the host may do; on the seat of the first of them, written by
+// all. Both count jobs, below the number of their step.
 struct SharedWork {
   alignas(cache_line) std::atomic<std::uint64_t> claimed;
   alignas(cache_line) std::atomic<std::uint64_t> done;

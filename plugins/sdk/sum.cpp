@@ -9,15 +9,17 @@
 //    so that nobody overwrites what others still read.
 // Memory traffic of S bytes on n ranks, without the stage, per rank: reduce_scatter reads S and
 // writes S / n; all_reduce reads S and writes S.
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <utility>
 
 #include "sdk/describe.hpp"
 #include "sdk/group.hpp"
+#include "sdk/guard.hpp"
 
 namespace atoll_sdk {
 namespace {
-
-constexpr std::size_t small_bytes = 8 * 1024;
 
 class LocalSum {
  public:
@@ -42,6 +44,10 @@ class LocalSum {
     streaming_ = streaming(ranks * total_ + (in_place ? 0 : written));
     const std::size_t slices = std::max<std::size_t>(group.slices.size(), 1);
     chunk_ = stage_bytes / slices / cache_line * cache_line;
+    if (chunk_ == 0) {
+      throw Error(ATOLL_UNSUPPORTED,
+                  fmt::format("a reduction over more than {} ranks", stage_bytes / cache_line));
+    }
     group.factors.resize(static_cast<std::size_t>(board_.size()));
   }
 
@@ -176,7 +182,8 @@ class LocalSum {
                       bool pushed) {
     const std::size_t first = std::min(number * piece, slice.bytes);
     const std::size_t bytes = std::min(piece, slice.bytes - first);
-    if (bytes == 0) return;
+    const std::byte* own = src() + slice.offset + first;
+    if (bytes == 0 || (board_.size() == 1 && !scaled_ && slice.dst + first == own)) return;
     for (int local = 0; local < board_.size(); ++local) {
       group_.parts[static_cast<std::size_t>(local)] = part(local, slice.offset + first, stage);
     }

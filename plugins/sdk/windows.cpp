@@ -150,7 +150,9 @@ void Windows::exchange(const Offer& mine, int fd, std::int64_t timeout_ns) {
     if (team_.aborted.load(std::memory_order_acquire)) throw Error(ATOLL_ABORTED, "aborted");
     if (Clock::now() >= deadline) {
       std::string names;
-      for (const int local : to_hear) {
+      std::set<int> absent = to_hear;
+      absent.insert(to_tell.begin(), to_tell.end());
+      for (const int local : absent) {
         names += " " + team_.describe(transport_->ranks()[static_cast<std::size_t>(local)]);
       }
       throw Error(ATOLL_TIMEOUT,
@@ -219,10 +221,15 @@ Place Windows::find(const void* data, std::size_t bytes) const noexcept {
   return {static_cast<std::int64_t>(number), offset};
 }
 
-std::byte* Windows::at(int local, const Place& place) const noexcept {
+std::byte* Windows::at(int local, const Place& place) const {
   const auto& window = windows_[static_cast<std::size_t>(place.window)];
   const auto i = static_cast<std::size_t>(local);
   if (i == (transport_ == nullptr ? 0 : transport_->self())) return window.own + place.offset;
+  if (i >= window.parts.size()) {
+    throw Error(ATOLL_INVALID_ARGUMENT,
+                fmt::format("communicator {}: {} still uses memory that {} has freed", team_.name,
+                            team_.describe(transport_->ranks()[i]), team_.describe(team_.rank)));
+  }
   return window.parts[i].data() + place.offset;
 }
 

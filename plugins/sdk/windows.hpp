@@ -33,8 +33,9 @@ class Windows {
 
   // Where [data, data + bytes) is, as the others can find it.
   Place find(const void* data, std::size_t bytes) const noexcept;
-  // The same bytes of another rank, here. `place` is in a window.
-  std::byte* at(int local, const Place& place) const noexcept;
+  // The same bytes of another rank, here. `place` is in a window. Throws
+  // Error(ATOLL_INVALID_ARGUMENT) when this rank has removed its part of it.
+  std::byte* at(int local, const Place& place) const;
 
  private:
   struct Window {

@@ -1,6 +1,7 @@
 // Which backend a communicator opens on: what every rank can use, the best of it.
 #pragma once
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -46,6 +47,10 @@ struct GroupDescription {
     group.timeout_ns = std::chrono::nanoseconds(world.config().rendezvous_timeout).count();
     group.tuning = tuning.c_str();
     group.deterministic = world.config().deterministic;
+    const auto& places = world.placements();
+    const int here = places[static_cast<std::size_t>(world.rank())].host;
+    group.host_ranks = static_cast<std::int32_t>(
+        std::ranges::count(places, here, [](const Placement& place) { return place.host; }));
   }
   GroupDescription(const GroupDescription&) = delete;
   GroupDescription& operator=(const GroupDescription&) = delete;

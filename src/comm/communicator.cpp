@@ -197,6 +197,20 @@ View Communicator::Impl::scratch(std::uint64_t count, DType dtype) {
   return scratches.back().view(dtype).part(0, count);
 }
 
+void Communicator::Impl::retire(void* memory) {
+  const std::lock_guard lock(retired_mutex);
+  retired.push_back(memory);
+  any_retired = true;
+}
+
+void Communicator::Impl::deregister_retired() {
+  if (!any_retired.load(std::memory_order_acquire)) return;
+  const std::lock_guard lock(retired_mutex);
+  for (void* memory : retired) plugin->table.deregister_memory(comm, memory);
+  retired.clear();
+  any_retired = false;
+}
+
 void Communicator::Impl::run(std::span<const Request> requests, std::uint64_t first_sequence,
                              std::uint64_t number, void* stream, Work::State& state) {
   // One is the rule, and small ones should not pay for vectors.
@@ -227,6 +241,7 @@ void Communicator::Impl::run(std::span<const Request> requests, std::uint64_t fi
     pointers[i] = &operations[i];
   }
   flight->recorder().started(number, requests.size());
+  deregister_retired();
   const atoll_status status =
       plugin->table.submit(comm, pointers, static_cast<std::int32_t>(requests.size()));
   if (status != ATOLL_OK) report(status, requests, number, state);

@@ -63,6 +63,12 @@ struct Communicator::Impl : std::enable_shared_from_this<Communicator::Impl> {
   // operations of a communicator run in order.
   View scratch(std::uint64_t count, DType dtype);
 
+  // Registered memory that is gone: any thread, also one that executes a stream, may say so. The
+  // backend, which takes one caller at a time, hears of it before the next operation, and so before
+  // other memory can be met at the same address.
+  void retire(void* memory);
+  void deregister_retired();
+
   void open_backend();
   atoll_status open_group(atoll_group& group);
   // Once `comm` is open on `plugin`, however: from here on it is used, recorded and aborted.
@@ -86,6 +92,9 @@ struct Communicator::Impl : std::enable_shared_from_this<Communicator::Impl> {
   std::uint64_t sequence = 0;
   std::vector<Buffer> scratches;  // the last is the largest; the others may still be in use
   const StreamBackend* last_stream = nullptr;
+  std::mutex retired_mutex;
+  std::vector<void*> retired;
+  std::atomic<bool> any_retired{false};
   Event last_event;
   World::Subscription subscription;
   std::shared_ptr<Flight> flight;

@@ -17,7 +17,7 @@ class RegisteredMemory {
   RegisteredMemory& operator=(const RegisteredMemory&) = delete;
   ~RegisteredMemory() {
     for (const auto& entry : registered_) {
-      if (const auto impl = entry.lock()) deregister(*impl);
+      if (const auto impl = entry.lock()) impl->retire(data_);
     }
     if (!owner_ || !data_) return;
     owner_->table.mem_free(data_);
@@ -42,6 +42,7 @@ class RegisteredMemory {
 
   void register_with(const std::shared_ptr<Communicator::Impl>& impl) {
     if (!impl->plugin->table.register_memory) return;
+    impl->deregister_retired();
     check(*impl, impl->plugin->table.register_memory(impl->comm, data_, bytes_));
     registered_.push_back(impl);
   }
@@ -49,15 +50,6 @@ class RegisteredMemory {
   void* data() const noexcept { return data_; }
 
  private:
-  void deregister(Communicator::Impl& impl) const noexcept {
-    try {
-      impl.last_event.synchronize();  // one caller at a time per communicator
-    } catch (...) {
-      // Whoever waited for the operation has been told.
-    }
-    impl.plugin->table.deregister_memory(impl.comm, data_);
-  }
-
   void check(Communicator::Impl& impl, atoll_status status) const {
     if (status == ATOLL_OK) return;
     const Error error(

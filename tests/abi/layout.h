@@ -62,6 +62,7 @@ AT(atoll_group, token, 64);
 AT(atoll_group, timeout_ns, 72);
 AT(atoll_group, tuning, 80);
 AT(atoll_group, deterministic, 88);
+AT(atoll_group, host_ranks, 92);
 SIZE(atoll_group, 96);
 
 AT(atoll_operation, size, 0);

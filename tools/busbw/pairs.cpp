@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <thread>
 
 #include "atoll/error.hpp"
 #include "sweep.hpp"
@@ -106,6 +107,14 @@ std::vector<double> measure_rounds(Job& job, const Options& options,
   return seconds;
 }
 
+int most_ranks_of_a_host(const PairSites& sites) {
+  int most = 0;
+  for (const int host : sites.host) {
+    most = std::max(most, static_cast<int>(std::ranges::count(sites.host, host)));
+  }
+  return most;
+}
+
 }  // namespace
 
 PairReport measure_pairs(Job& job, const Options& options) {
@@ -139,7 +148,20 @@ PairReport measure_pairs(Job& job, const Options& options) {
       row.push_back(time > 0 ? sent / time / 1e9 : 0);
   }
   report.verdict = judge_pairs(report.gbyte_s, sites);
-  if (job.is_root()) fmt::print("{}{}", matrix_text(report.gbyte_s), verdict_text(report.verdict));
+  const int sharing = most_ranks_of_a_host(sites);
+  const auto cores = static_cast<int>(std::thread::hardware_concurrency());
+  const bool crowded = cores > 0 && sharing > cores;
+  if (crowded) report.verdict.findings.clear();
+  if (!job.is_root()) return report;
+  fmt::print("{}", matrix_text(report.gbyte_s));
+  if (crowded) {
+    fmt::print(
+        "# No verdict: {} ranks of a host share {} cores, and a pair is as fast as the "
+        "scheduler lets it be. Start as many ranks as there are cores.\n",
+        sharing, cores);
+  } else {
+    fmt::print("{}", verdict_text(report.verdict));
+  }
   return report;
 }
 

@@ -393,7 +393,7 @@ class Reducer {
 
   // Fewer elements than a vector, through padded copies of the parts.
   std::size_t odd_piece(std::size_t first, std::size_t count) {
-    constexpr std::size_t most = line / sizeof(T);
+    constexpr std::size_t most = std::max<std::size_t>(line, HWY_MAX_BYTES) / sizeof(T);
     using Copy = std::array<T, most>;
     const std::size_t n = reduction_.parts.size();
     const std::size_t lanes = Lanes<T>::count();

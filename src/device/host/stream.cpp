@@ -60,7 +60,7 @@ void Queue::help_until(const std::function<bool()>& done) {
   executing_ = false;
   const bool more = !tasks_.empty();
   lock.unlock();
-  if (more) notify();
+  if (more) ready_.notify_one();  // also a dozing worker: somebody may wait for what is left
 }
 
 void Queue::await_ready(std::unique_lock<std::mutex>& lock, const std::stop_token& stop) {
