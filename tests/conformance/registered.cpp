@@ -2,6 +2,7 @@
 // src and dst are, and whichever ranks have it.
 #include <algorithm>
 #include <deque>
+#include <memory>
 
 #include "checks.hpp"
 
@@ -134,6 +135,12 @@ void check_allocation(Rank& self) {
     Rank member{self.world, *other, self.stream, self.report};
     use(member, shared);
   }
+  use(self, shared);
+  // One whose last handle goes on the stream, before an operation of the communicator there.
+  auto kept = std::make_shared<Buffer>(allocate(self, 50000));
+  self.stream.enqueue([kept] {});
+  kept.reset();
+  self.comm.barrier(self.stream).synchronize();
   use(self, shared);
   // And one that outlives its only communicator.
   Buffer orphan;

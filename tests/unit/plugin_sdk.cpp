@@ -69,7 +69,9 @@ TEST_CASE("operations are checked before they start") {
   o.kind = ATOLL_ALL_REDUCE;
   o.src = o.dst = data;
   o.count = 4;
-  const auto status = [&] { return atoll_sdk::guard([&] { atoll_sdk::check_operation(o, 0, 3); }); };
+  const auto status = [&] {
+    return atoll_sdk::guard([&] { atoll_sdk::check_operation(o, 0, 3); });
+  };
   CHECK(status() == ATOLL_OK);
   o.count = UINT64_MAX / 4;
   CHECK(status() == ATOLL_INVALID_ARGUMENT);
