@@ -23,7 +23,7 @@ using atoll_sdk::Error;
 using Clock = std::chrono::steady_clock;
 
 constexpr std::size_t largest_value = 512;
-constexpr int connections_wanted = 4;  // between two hosts
+constexpr int connections_wanted = 2;  // between two hosts
 constexpr auto first_nap = 50us;
 constexpr auto longest_nap = 2ms;
 constexpr auto check_period = 250ms;
