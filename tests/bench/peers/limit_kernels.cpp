@@ -2,6 +2,7 @@
 // Everything is read once and written once, all streams in lockstep, and nothing is waited for.
 #include "limit_kernels.hpp"
 
+#include <array>
 #include <bit>
 #include <cstring>
 
@@ -89,14 +90,31 @@ struct Pair {
   }
 };
 
-// `fixed` is the number of arrays, so that the compiler unrolls over them; 0: any.
-template <class Format, Stores stores, std::size_t fixed>
+// `fixed` and `fixed_to` are the numbers of arrays, so that the compiler unrolls over them and keeps
+// their addresses in registers; 0: any.
+template <class Format, Stores stores, std::size_t fixed, std::size_t fixed_to>
 void sum_words(std::span<std::byte* const> to, std::span<const std::byte* const> from,
                std::uint64_t words) {
   const typename Format::Words d;
   const std::size_t lanes = hn::Lanes(d);
   const std::size_t arrays = fixed > 0 ? fixed : from.size();
   const auto in = [&](std::size_t i) { return reinterpret_cast<const std::uint32_t*>(from[i]); };
+  std::array<const std::uint32_t*, fixed> inputs;
+  for (std::size_t i = 0; i < fixed; ++i) inputs[i] = in(i);
+  std::array<std::uint32_t*, fixed_to> outputs;
+  for (std::size_t i = 0; i < fixed_to; ++i) {
+    outputs[i] = reinterpret_cast<std::uint32_t*>(to[i]);
+  }
+  if constexpr (fixed > 0 && fixed_to > 0) {
+    for (std::uint64_t at = 0; at + lanes <= words; at += lanes) {
+      auto total = Format::load(inputs[0] + at);
+      for (std::size_t i = 1; i < fixed; ++i) Format::add(total, Format::load(inputs[i] + at));
+      const auto result = Format::pack(total);
+      for (std::size_t i = 0; i < fixed_to; ++i) store<stores>(result, d, outputs[i] + at);
+    }
+    if constexpr (stores == Stores::streaming) hwy::FlushStream();
+    return;
+  }
   for (std::uint64_t at = 0; at + lanes <= words; at += lanes) {
     auto total = Format::load(in(0) + at);
     for (std::size_t i = 1; i < arrays; ++i) Format::add(total, Format::load(in(i) + at));
@@ -108,16 +126,31 @@ void sum_words(std::span<std::byte* const> to, std::span<const std::byte* const>
   if constexpr (stores == Stores::streaming) hwy::FlushStream();
 }
 
+template <class Format, Stores stores, std::size_t fixed>
+void sum_from(std::span<std::byte* const> to, std::span<const std::byte* const> from,
+              std::uint64_t words) {
+  switch (to.size()) {
+    case 1:
+      return sum_words<Format, stores, fixed, 1>(to, from, words);
+    case 2:
+      return sum_words<Format, stores, fixed, 2>(to, from, words);
+    case 4:
+      return sum_words<Format, stores, fixed, 4>(to, from, words);
+    default:
+      return sum_words<Format, stores, fixed, 0>(to, from, words);
+  }
+}
+
 template <class Format, Stores stores>
 void sum_with(std::span<std::byte* const> to, std::span<const std::byte* const> from,
               std::uint64_t words) {
   switch (from.size()) {
     case 2:
-      return sum_words<Format, stores, 2>(to, from, words);
+      return sum_from<Format, stores, 2>(to, from, words);
     case 4:
-      return sum_words<Format, stores, 4>(to, from, words);
+      return sum_from<Format, stores, 4>(to, from, words);
     default:
-      return sum_words<Format, stores, 0>(to, from, words);
+      return sum_words<Format, stores, 0, 0>(to, from, words);
   }
 }
 
