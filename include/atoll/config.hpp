@@ -20,8 +20,9 @@ struct Config {
   std::string addr;   // "host:port" of rank 0's store
   std::string token;  // shared secret of the job
   int port = 0;       // port of the store under torchrun; 0: MASTER_PORT + 1
-  std::string
-      interface;  // network interface whose address rank 0 publishes; "": the default route's
+  // Network interfaces of this rank, separated by commas, each of them a rail; "": the default
+  // route's. The first has the address for everything but the data of collectives.
+  std::string interface;
 
   std::chrono::seconds rendezvous_timeout{60};  // for all ranks to appear
   std::chrono::seconds timeout{600};            // for one collective
@@ -34,6 +35,7 @@ struct Config {
   std::string flight;        // prefix of the flight recorders' files, PREFIX.RANK.json; "": none
   int islands = 0;           // emulate this many islands over all ranks; 0: what topology says
   int threads = 0;           // compute threads of this rank; 0: cores of the host / its ranks
+  std::string check;         // "lifetimes": a use of memory that no event orders is an error
   std::string log = "info";  // trace, debug, info, warn, error, off
 
   // Defaults, then the file named by ATOLL_CONFIG (lines `name = value`, `#` comments), then the

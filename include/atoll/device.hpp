@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -18,6 +19,7 @@ namespace atoll_v1::atoll {
 class DeviceBackend;  // implemented once per kind of device: src/device/backend.hpp
 class StreamBackend;
 class EventBackend;
+class StampBackend;
 class DeviceOps;  // the kernels that the library itself needs: src/device/ops.hpp
 
 enum class DeviceKind : std::int32_t {
@@ -39,6 +41,20 @@ class Event {
   std::shared_ptr<EventBackend> impl_;
 };
 
+// The moment at which a stream gets to a point of its work. Copies name the same one.
+class Stamp {
+ public:
+  Stamp() = default;
+  explicit Stamp(std::shared_ptr<const StampBackend> impl) : impl_(std::move(impl)) {}
+  // ns of the steady clock; nothing until the stream has been there (never, perhaps, where it failed
+  // before), and of a default Stamp.
+  std::optional<std::int64_t> ns() const;
+  explicit operator bool() const noexcept { return impl_ != nullptr; }
+
+ private:
+  std::shared_ptr<const StampBackend> impl_;
+};
+
 // A hint; `host` has no use for it.
 enum class StreamPriority {
   normal,
@@ -49,14 +65,20 @@ enum class WaitReason {
   communication
 };  // the second counts as exposed communication
 
+enum class Access {
+  read,
+  write
+};
+
 struct StreamOptions {
   std::string name = "stream";  // thread name, trace row
   StreamPriority priority = StreamPriority::normal;
 };
 
-// An ordered queue of work. Functions of one Stream are called by one thread at a time; they return
-// at once. When work fails, what was enqueued behind it on this stream does not run, and
-// synchronize(), and waits on later events of this stream, throw the first error.
+// An ordered queue of work. Functions of one Stream are called by one thread at a time, a task that
+// calls its own stream included (synchronize() counts, too); they return at once. The last handle must
+// not end inside the stream's own work. When work fails, what was enqueued behind it on this stream
+// does not run, and synchronize(), and waits on later events of this stream, throw the first error.
 class Stream {
  public:
   Stream(Stream&&) noexcept;
@@ -71,20 +93,27 @@ class Stream {
   Event record();
   // enqueue(), then record(), at the price of one of them.
   Event enqueue_and_record(std::function<void()> work);
+  // When what was enqueued before is done, and what comes after may start.
+  Stamp stamp();
   // Work enqueued later waits for the event; on failure of the event's stream this stream fails
   // too.
   void wait(const Event& event, WaitReason reason = WaitReason::order);
   void synchronize();  // blocks the calling thread until the queue is empty; throws its error
+  // For the checker of ATOLL_CHECK=lifetimes: the work enqueued next, called `what`, uses this memory.
+  // It then throws Error(internal) if no event orders that with other uses. Without it, nothing.
+  void use(const ConstView& view, Access access, std::string_view what);
   // Time that this stream has spent waiting for events with WaitReason::communication, while it had
   // nothing else to do. Complete after synchronize().
   std::chrono::nanoseconds exposed_communication() const;
 
+  const std::string& name() const noexcept { return name_; }  // as StreamOptions has it
   StreamBackend& backend() const noexcept { return *impl_; }
 
  private:
   friend class Device;
-  explicit Stream(std::unique_ptr<StreamBackend> impl);
+  Stream(std::unique_ptr<StreamBackend> impl, std::string name);
   std::unique_ptr<StreamBackend> impl_;
+  std::string name_;
 };
 
 // Device memory, freed with the handle. The owner sees to it that no stream still uses it.

@@ -26,6 +26,8 @@
 //     number        of this process, over all communicators, from 0
 //     communicator  index into `communicators`
 //     kind          "all_reduce" ..., as in plugin.h
+//     part_of       the kind that was called, where the library builds that collective of several
+//                   operations because the backend lacks it; "" or absent: this one was called
 //     sequence      of all operations of the communicator, from 0: the number in messages of errors
 //     collective    of its collectives alone, from 0; -1 for send and recv. Ranks that agree have
 //                   the same collective at the same number
@@ -71,6 +73,7 @@ struct FlightOperation {
   std::uint64_t number = 0;
   std::size_t communicator = 0;
   std::string kind;
+  std::string part_of;
   std::uint64_t sequence = 0;
   std::int64_t collective = -1;
   std::string dtype;

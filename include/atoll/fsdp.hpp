@@ -16,6 +16,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -25,13 +26,28 @@
 
 namespace atoll_v1::atoll::fsdp {
 
+// Bytes of P parameters on a rank of n, r of them replicas and s shards (n = r x s), with bf16
+// compute, f32 masters and gradients and AdamW's two f32 moments; a unit or two come on top where
+// parameters or gradients are passing.
 enum class Strategy {
-  no_shard,      // every rank holds everything; gradients are all-reduced (DDP)
-  full_shard,    // sharded over all ranks (ZeRO-3)
-  hybrid_shard,  // sharded over the mesh's shard axis, replicated over the other
+  no_shard,           // everything whole, gradients all-reduced (DDP): 18 P
+  shard_optimizer,    // masters and moments over all ranks (ZeRO-1): 6 P + 12 P / n
+  shard_grad,         // gradients as well (ZeRO-2): 2 P + 16 P / n
+  full_shard,         // parameters as well (ZeRO-3): 16 P / n
+  hybrid_shard,       // full_shard over the mesh's shard axis, replicated over the other: 16 P / s
+  hybrid_shard_grad,  // shard_grad over the mesh's shard axis: 2 P + 16 P / s
 };
 std::string_view name(Strategy strategy) noexcept;
 Strategy strategy_from_name(std::string_view name);  // Error(invalid_argument) lists the names
+
+// What becomes of the gradients of a micro batch that is not the step's last.
+enum class Accumulation {
+  automatic,  // local for no_shard and shard_optimizer, shard for the others
+  shard,      // reduced inside the shard axis at once, across replicas with the last micro batch
+  local,      // kept whole in f32 (4 P more), and nothing is sent before the last micro batch
+};
+std::string_view name(Accumulation accumulation) noexcept;  // "auto", "shard", "local"
+Accumulation accumulation_from_name(std::string_view name);
 
 struct Precision {
   DType param = DType::f32;   // what compute reads and gathers carry: f32 or bf16
@@ -40,11 +56,54 @@ struct Precision {
 
 struct Options {
   Strategy strategy = Strategy::hybrid_shard;
+  Accumulation accumulation = Accumulation::automatic;
   Precision precision{};
-  int prefetch = 1;  // units gathered ahead of compute; 0: none
+  // Partial resharding: what forward has gathered stays sharded over groups of so many neighbouring
+  // ranks of the shard axis (1: whole), and backward gathers inside them. 0: not kept. It must
+  // divide the shard axis; without effect where parameters stay whole anyway.
+  int inner_shards = 0;
+  int prefetch = 1;        // units gathered ahead of compute; 0: none
+  int reduce_buffers = 2;  // whole gradients that are written or reduced at the same time
   Device device = Device::host();
   std::string backend{};  // "": config().backend, else the best common one
 };
+
+// What choose_strategy() goes by.
+struct StrategyQuestion {
+  MeshShape mesh{};
+  MeshRates rates{};  // of the mesh's axes; where one is unknown, all links count as 1 GB/s
+  // Precision, accumulation, prefetch and buffers; the strategy in it is not read.
+  Options options{};
+  std::uint64_t parameters = 0;
+  std::uint64_t largest_unit = 0;  // parameters of it; 0: unknown, and passing units not counted
+  int units = 1;
+  int micro_batches = 1;           // of a step
+  std::uint64_t moment_bytes = 8;  // of a parameter: 8 for AdamW, 0 for SGD
+  std::uint64_t activation_bytes = 0;
+  std::uint64_t memory_bytes = 0;  // of the device, for one rank; 0: unknown, everything fits
+  double reserve = 0.1;            // of the memory, for what no plan has
+};
+struct StrategyEstimate {
+  Strategy strategy{};
+  std::uint64_t bytes = 0;  // of a rank: state, passing units, activations
+  // Communication of a step, as if nothing overlapped: each collective in two levels, the bytes of a
+  // ring on each at the rate of its axis, and a latency for each unit. Resident parameters are
+  // gathered once a step, passing ones twice a micro batch.
+  double seconds = 0;
+  bool fits = true;
+};
+struct StrategyChoice {
+  Strategy strategy{};
+  std::string why;                          // a sentence with the figures
+  std::vector<StrategyEstimate> estimates;  // of all strategies, in their order
+};
+// The strategy that communicates least of those that fit; of those within 1 % of it the one with
+// the least memory. Where none fits the one with the least memory, and the sentence says so. A pure
+// function: equal questions on all ranks give equal answers. Error(invalid_argument): sizes or
+// counts below 1, a reserve outside of [0, 1).
+StrategyChoice choose_strategy(const StrategyQuestion& question);
+// Of a mesh's axes.
+MeshRates rates_of(const Mesh& mesh);
 
 // How a parameter starts: normal(mean, deviation) from (seed, unit name, parameter name, element),
 // so that the values do not depend on mesh or ranks.
@@ -57,12 +116,16 @@ struct ParamSpec {
   std::string name{};                 // unique in its unit
   std::vector<std::int64_t> shape{};  // row-major
   Init init{};
+  bool trainable = true;  // false: frozen, without gradient and moments, and no master but what
+                          // compute reads
+  std::optional<DType> dtype{};  // what compute reads, f32 or bf16; unset: Precision::param
   std::uint64_t count() const noexcept;
 };
 
 enum class WriteMode {
   overwrite,   // the view holds garbage: write every element
   accumulate,  // the view holds earlier contributions: add to them
+  none,        // a frozen parameter: there is no view
 };
 
 struct Gradient {
@@ -90,13 +153,15 @@ class Unit {
 
 // Bytes of this rank by category; fixed by freeze() (optimizer: when an optimizer is made).
 struct MemoryPlan {
-  std::uint64_t parameters = 0;       // f32 master shards
-  std::uint64_t parameters_low = 0;   // resident copies in the compute dtype
+  std::uint64_t parameters = 0;       // master shards
+  std::uint64_t resident = 0;         // whole parameters that stay, masters among them included
   std::uint64_t optimizer = 0;        // moments
   std::uint64_t gradients = 0;        // f32 shards
-  std::uint64_t gathered = 0;         // whole units, as compute reads them
-  std::uint64_t gradients_whole = 0;  // whole units, as compute writes them
+  std::uint64_t gathered = 0;         // whole units in passing, as compute reads them
+  std::uint64_t kept = 0;             // inner shards between forward and backward
+  std::uint64_t gradients_whole = 0;  // whole gradients, as compute writes them
   std::uint64_t staging = 0;          // partial sums of further micro batches, norms
+  std::uint64_t activations = 0;      // as the consumer says, who adds them
 
   std::uint64_t total() const noexcept;
   std::string to_string() const;  // a table for people
@@ -107,7 +172,7 @@ struct Segment {
   const Unit* unit;
   const ParamSpec* param;
   std::uint64_t first;
-  View values;  // f32 master
+  View values;  // master: f32, of a frozen parameter what compute reads
 };
 
 class Engine;
@@ -193,8 +258,8 @@ class Engine {
   void refresh();
   std::vector<Segment> segments() const;  // in the order of units and parameters
 
-  // Error(invalid_argument) before freeze() and while another pass is under way. The stream and the
-  // engine outlive the pass.
+  // Error(invalid_argument) before freeze() and while another pass is under way. The stream, one of
+  // device(), and the engine outlive the pass.
   [[nodiscard]] Pass begin(const PassOptions& options, Stream& compute);
   // `compute` waits until every gradient shard is final.
   void wait_gradients(Stream& compute);
@@ -205,6 +270,7 @@ class Engine {
   Unit& unit(std::string_view name);  // Error(not_found)
   const std::vector<std::unique_ptr<Unit>>& units() const noexcept;
   const Options& options() const noexcept;
+  // That of the options, or, where ATOLL_CHECK=lifetimes asks for it, the same under a checker.
   const Device& device() const noexcept;
   MeshShape sharding() const noexcept;  // replicas x shards of this strategy
   std::string_view backend() const noexcept;
@@ -213,6 +279,7 @@ class Engine {
   // Bytes that this rank has handed to collectives of the shard and of the replicate axis so far.
   struct Traffic {
     std::uint64_t shard_bytes = 0;
+    std::uint64_t inner_bytes = 0;  // of gathers inside inner groups
     std::uint64_t replicate_bytes = 0;
   };
   Traffic traffic() const noexcept;

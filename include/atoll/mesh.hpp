@@ -16,6 +16,7 @@ struct Axis {
   std::string name;        // "shard", "replicate", "world"
   std::vector<int> ranks;  // world ranks, in the order of the coordinate
   int index = 0;           // of this rank in `ranks`
+  GroupRate rate{};        // of the axis' slowest group; unknown without a topology
 
   int size() const noexcept { return static_cast<int>(ranks.size()); }
 };
@@ -61,6 +62,7 @@ class Mesh {
 
  private:
   Mesh(World& world, MeshShape shape, const std::vector<int>& order);
+  void set_rates(const MeshRates& rates);
 
   World* world_;
   MeshShape shape_;

@@ -86,4 +86,27 @@ MeshPlan plan_mesh(const Topology& topology, const std::vector<RankSite>& ranks,
 std::vector<Finding> check_mesh(const Topology& topology, const std::vector<RankSite>& ranks,
                                 const MeshPlan& plan, const MeshPlanOptions& options = {});
 
+// What a group of ranks that communicate carries, by a model over the topology: the slowest part of
+// a ring through the group, in the order given, and the latency of its hops.
+struct GroupRate {
+  // GB/s a rank, in one direction: n ranks gather B bytes in (n - 1) / n * B / gbyte_s. Bus bandwidth
+  // in the words of nccl-tests. 0: unknown. Infinite for a group of one rank.
+  double gbyte_s = 0;
+  double latency_us = 0;    // of the smallest collective
+  bool is_assumed = false;  // no source gives the rate of something that the group crosses
+  bool is_known() const noexcept { return gbyte_s > 0; }
+};
+// Error(invalid_argument) as plan_mesh(), and for a rank in `group` that is not one.
+GroupRate group_rate(const Topology& topology, const std::vector<RankSite>& ranks,
+                     const std::vector<int>& group, const MeshPlanOptions& options = {});
+
+// Of each axis the slowest of its groups, since all wait for that one; so the same on all ranks.
+// `world` is all ranks, in mesh order.
+struct MeshRates {
+  GroupRate shard{}, replicate{}, world{};
+};
+// Error(invalid_argument) as check_mesh().
+MeshRates mesh_rates(const Topology& topology, const std::vector<RankSite>& ranks,
+                     const MeshPlan& plan, const MeshPlanOptions& options = {});
+
 }  // namespace atoll_v1::atoll

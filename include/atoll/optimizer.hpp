@@ -17,12 +17,14 @@ struct OptimizerOptions {
   float epsilon = 1e-8f;
   float weight_decay = 0.0f;  // decoupled; on every parameter
   float max_norm = 1.0f;      // gradients are scaled down to this global norm; 0: no clipping
+  // false: a norm that is not finite is reported, and the step done all the same.
+  bool skip_nonfinite = true;
 };
 
 // The moments are sharded as the parameters are: a rank holds and updates its own part only. The
 // norm is the same on every rank and for every mesh that gives the same gradients: f64 sums over
 // blocks of 4,096 elements, combined in the order of the blocks. A step whose norm is not finite
-// changes nothing; neither does one after a failure of the job.
+// changes nothing, unless asked to; neither does one after a failure of the job.
 class Optimizer {
  public:
   // Error(invalid_argument) before Engine::freeze().
@@ -30,7 +32,14 @@ class Optimizer {
   Optimizer(Optimizer&&) noexcept;
   ~Optimizer();
 
-  // Enqueued on `compute`, behind the gradients. Collective over the shard axis.
+  // With neither clipping nor skip_nonfinite no update has to wait for the norm: after this call the
+  // next last micro batch updates each unit on a stream of its own, beside backward, as soon as its
+  // gradient is complete, and step() does what is left. Otherwise it does nothing; false then.
+  // Error(invalid_argument) when called again before step().
+  bool update_in_backward(float learning_rate);
+  // Enqueued on `compute`, behind the gradients, unit by unit in the order of use: the next pass
+  // gathers the first while the others are updated. Collective over the shard axis.
+  // Error(invalid_argument) for another learning rate than update_in_backward() was given.
   void step(float learning_rate, Stream& compute);
   // Of the last step, before clipping. Blocks until that step is complete.
   float grad_norm();
@@ -39,14 +48,11 @@ class Optimizer {
   std::int64_t steps() const;
   void set_steps(std::int64_t steps);
   const OptimizerOptions& options() const noexcept;
-  // f32 shards beside Unit::State's master shard: for checkpoints. Empty for sgd.
-  struct Moments {
-    View first, second;
-  };
-  Moments moments(const Unit& unit) const;
+
+  struct Impl;  // src/fsdp/optimizer_impl.hpp
+  Impl& impl() const noexcept { return *impl_; }
 
  private:
-  struct Impl;
   std::unique_ptr<Impl> impl_;
 };
 

@@ -142,8 +142,12 @@ typedef struct atoll_placement {
   int32_t host;        /* ranks with equal numbers share memory */
   int32_t numa;        /* -1: unknown */
   int32_t device;      /* CUDA ordinal; -1 on host memory */
-  int32_t rail;        /* -1: unknown */
+  int32_t rail;        /* nearest to the rank; -1: unknown */
   const char* address; /* of the rank's host, for connections from other hosts */
+  /* since 1.1 */
+  const char* rail_addresses; /* one per rail of the rank, separated by single spaces, in the order
+                                 in which rails of different ranks belong together; the first is
+                                 `address`. NULL or "": that one */
 } atoll_placement;
 
 /* The ranks of a communicator that is about to open. Pointers are valid during the call. */

@@ -9,6 +9,7 @@
 #include <type_traits>
 
 #include "atoll/namespace.hpp"
+#include "atoll/plugin_names.hpp"
 
 namespace atoll_v1::atoll {
 
@@ -24,41 +25,12 @@ enum class DType : std::int32_t {
 };
 
 constexpr std::size_t size_of(DType dtype) noexcept {
-  switch (dtype) {
-    case DType::u8:
-      return 1;
-    case DType::bf16:
-    case DType::f16:
-      return 2;
-    case DType::f32:
-    case DType::i32:
-      return 4;
-    case DType::f64:
-    case DType::i64:
-      return 8;
-  }
-  return 0;
+  return atoll_abi::dtype_size(static_cast<std::int32_t>(dtype));
 }
 
 // "f32", "bf16", ...; the spelling of flags, files and logs.
 constexpr std::string_view name(DType dtype) noexcept {
-  switch (dtype) {
-    case DType::f32:
-      return "f32";
-    case DType::bf16:
-      return "bf16";
-    case DType::f16:
-      return "f16";
-    case DType::f64:
-      return "f64";
-    case DType::i32:
-      return "i32";
-    case DType::i64:
-      return "i64";
-    case DType::u8:
-      return "u8";
-  }
-  return "?";
+  return atoll_abi::dtype_name(static_cast<std::int32_t>(dtype));
 }
 
 // Reductions. Values are those of `atoll_reduce_op` in plugin.h.
@@ -70,17 +42,7 @@ enum class ReduceOp : std::int32_t {
 };
 
 constexpr std::string_view name(ReduceOp op) noexcept {
-  switch (op) {
-    case ReduceOp::sum:
-      return "sum";
-    case ReduceOp::avg:
-      return "avg";
-    case ReduceOp::min:
-      return "min";
-    case ReduceOp::max:
-      return "max";
-  }
-  return "?";
+  return atoll_abi::op_name(static_cast<std::int32_t>(op));
 }
 
 // The inverse of name(DType); throws Error(invalid_argument) for an unknown spelling.

@@ -22,6 +22,8 @@ struct Placement {
   int local_rank = 0;  // index among the ranks of its host, in rank order
   int pid = 0;
   std::string address;  // an address at which other hosts reach this rank
+  std::vector<std::string>
+      rail_addresses;  // one per rail (Config::interface); the first is `address`
 };
 
 struct HostInfo {

@@ -1,6 +1,8 @@
 // Which backend a communicator opens on: what every rank can use, the best of it.
 #pragma once
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <string>
 #include <vector>
@@ -17,6 +19,7 @@ struct GroupDescription {
   std::string id, name;
   std::string token;
   std::string tuning;
+  std::vector<std::string> rails;  // by rank of the axis
   std::vector<atoll_placement> placements;
   std::vector<const atoll_placement*> pointers;
   atoll_group group{};
@@ -29,8 +32,12 @@ struct GroupDescription {
         tuning(std::move(tuning_)) {
     for (const int rank : axis.ranks) {
       const Placement& place = world.placements()[static_cast<std::size_t>(rank)];
-      placements.push_back(
-          {sizeof(atoll_placement), rank, place.host, -1, -1, -1, place.address.c_str()});
+      rails.push_back(fmt::format("{}", fmt::join(place.rail_addresses, " ")));
+    }
+    for (std::size_t i = 0; i < rails.size(); ++i) {
+      const Placement& place = world.placements()[static_cast<std::size_t>(axis.ranks[i])];
+      placements.push_back({sizeof(atoll_placement), place.rank, place.host, -1, -1, -1,
+                            place.address.c_str(), rails[i].c_str()});
     }
     for (const auto& placement : placements) pointers.push_back(&placement);
     group.size = sizeof(atoll_group);

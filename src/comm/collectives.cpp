@@ -16,6 +16,7 @@ Work start(Communicator::Impl& impl, Request request, Stream& stream,
     return impl.perform(std::move(request), stream);
   }
   auto state = impl.begin(stream);
+  impl.tell_use(request, stream);
   composition({impl, request, state, stream});
   return impl.finish(std::move(state), stream);
 }
@@ -194,6 +195,7 @@ Work Communicator::group(std::span<const SendRecv> operations, Stream& stream) {
         {sends ? ATOLL_SEND : ATOLL_RECV, data, data, data.count, data.dtype, ReduceOp::sum, peer});
   }
   auto state = impl_->begin(stream);
+  for (const Request& request : requests) impl_->tell_use(request, stream);
   if (!requests.empty()) impl_->submit(std::move(requests), state, stream);
   return impl_->finish(std::move(state), stream);
 }

@@ -145,6 +145,17 @@ std::shared_ptr<Work::State> Communicator::Impl::begin(Stream& stream) {
   return std::make_shared<Work::State>();
 }
 
+void Communicator::Impl::tell_use(const Request& request, Stream& stream) const {
+  const bool broadcast = request.kind == ATOLL_BROADCAST, root = request.peer == axis.index;
+  const std::string_view what = atoll_abi::kind_name(request.kind);
+  if (request.kind != ATOLL_RECV && !(broadcast && !root)) {
+    stream.use(request.src, Access::read, what);
+  }
+  if (request.kind != ATOLL_SEND && !(broadcast && root)) {
+    stream.use(request.dst, Access::write, what);
+  }
+}
+
 Work Communicator::Impl::finish(std::shared_ptr<Work::State> state, Stream& stream) {
   state->event = stream.record();
   last_event = state->event;
@@ -171,14 +182,16 @@ void Communicator::Impl::submit(std::vector<Request> requests,
 
 Work Communicator::Impl::perform(Request request, Stream& stream) {
   auto state = begin(stream);
+  tell_use(request, stream);
   const std::uint64_t first = sequence++;
   const std::uint64_t number = flight->recorder().enqueue(*lane, {&request, 1}, first);
-  auto task = [self = shared_from_this(), request = std::move(request), first, number, state,
-               native = stream.backend().native()] {
-    self->run({&request, 1}, first, number, native, *state);
+  state->request = std::move(request);
+  // The communicator waits for its last operation before it goes.
+  auto task = [this, state, first, number, native = stream.backend().native()] {
+    run({&*state->request, 1}, first, number, native, *state);
   };
   if (device.kind() == DeviceKind::host) {
-    state->event = stream.enqueue_and_record(std::move(task));
+    state->event = Event(stream.backend().enqueue_and_record(std::move(task)));
   } else {
     task();
     state->event = stream.record();

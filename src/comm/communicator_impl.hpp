@@ -15,17 +15,6 @@
 
 namespace atoll_v1::atoll {
 
-// Complete when `event` has happened; `error` is set before that, if at all.
-struct Work::State {
-  Event event;
-  std::atomic<bool> failed{false};
-  std::mutex mutex;
-  std::optional<Error> error;
-
-  void fail(const Error& reason);
-  void check();  // throws the error, if it is known
-};
-
 // One operation of the plugin table, in the terms of this side of it.
 struct Request {
   std::int32_t kind;
@@ -36,6 +25,20 @@ struct Request {
   Reduction reduction = ReduceOp::sum;
   int peer = 0;
   std::vector<std::uint64_t> counts{};  // of the _v forms
+  std::int32_t part_of =
+      -1;  // kind of the collective that was called, when core builds that of this
+};
+
+// Complete when `event` has happened; `error` is set before that, if at all.
+struct Work::State {
+  Event event;
+  std::optional<Request> request;  // where there is one, and until it has run
+  std::atomic<bool> failed{false};
+  std::mutex mutex;
+  std::optional<Error> error;
+
+  void fail(const Error& reason);
+  void check();  // throws the error, if it is known
 };
 
 class Flight;       // flight.hpp
@@ -55,6 +58,8 @@ struct Communicator::Impl : std::enable_shared_from_this<Communicator::Impl> {
   bool takes(std::int32_t kind, DType dtype, ReduceOp op) const;
   // Starts an operation on `stream`: argument and World are fine, order with other streams is made.
   std::shared_ptr<Work::State> begin(Stream& stream);
+  // Tells a checker what the request, which `stream` will run next, does to memory.
+  void tell_use(const Request& request, Stream& stream) const;
   Work finish(std::shared_ptr<Work::State> state, Stream& stream);
   // begin(), submit() of one request and finish().
   Work perform(Request request, Stream& stream);

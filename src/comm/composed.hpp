@@ -1,6 +1,9 @@
 // Collectives that core builds from others, for backends that lack them.
 #pragma once
 
+#include <utility>
+#include <vector>
+
 #include "comm/communicator_impl.hpp"
 
 namespace atoll_v1::atoll {
@@ -11,7 +14,13 @@ struct Call {
   const Request& request;
   const std::shared_ptr<Work::State>& state;
   Stream& stream;
+  std::int32_t called = request.kind;  // by the user
 
+  // Enqueues a group of its pieces.
+  void submit(std::vector<Request> pieces) const {
+    for (Request& piece : pieces) piece.part_of = called;
+    impl.submit(std::move(pieces), state, stream);
+  }
   std::uint64_t ranks() const { return static_cast<std::uint64_t>(impl.axis.size()); }
   std::uint64_t rank() const { return static_cast<std::uint64_t>(impl.axis.index); }
 };

@@ -18,7 +18,7 @@ Request receive(View data, std::uint64_t peer) {
 
 void submit(const Call& call, Messages messages) {
   std::erase_if(messages, [](const Request& message) { return message.count == 0; });
-  if (!messages.empty()) call.impl.submit(std::move(messages), call.state, call.stream);
+  if (!messages.empty()) call.submit(std::move(messages));
 }
 
 void copy(const Call& call, View dst, ConstView src) {
@@ -28,7 +28,7 @@ void copy(const Call& call, View dst, ConstView src) {
 }  // namespace
 
 void composed_gather(const Call& call) {
-  const auto& [kind, src, dst, count, dtype, reduction, root, counts] = call.request;
+  const auto& [kind, src, dst, count, dtype, reduction, root, counts, part_of] = call.request;
   if (call.impl.axis.index != root)
     return submit(call, {send(src, static_cast<std::uint64_t>(root))});
   Messages messages;
@@ -40,7 +40,7 @@ void composed_gather(const Call& call) {
 }
 
 void composed_scatter(const Call& call) {
-  const auto& [kind, src, dst, count, dtype, reduction, root, counts] = call.request;
+  const auto& [kind, src, dst, count, dtype, reduction, root, counts, part_of] = call.request;
   if (call.impl.axis.index != root)
     return submit(call, {receive(dst, static_cast<std::uint64_t>(root))});
   Messages messages;
@@ -52,7 +52,7 @@ void composed_scatter(const Call& call) {
 }
 
 void composed_all_gather_v(const Call& call) {
-  const auto& [kind, src, dst, count, dtype, reduction, root, counts] = call.request;
+  const auto& [kind, src, dst, count, dtype, reduction, root, counts, part_of] = call.request;
   Messages messages;
   std::uint64_t first = 0, own = 0;
   for (std::uint64_t r = 0; r < call.ranks(); ++r) {

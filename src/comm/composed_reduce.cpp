@@ -66,7 +66,7 @@ const double* exchange_factors(const Call& call, View room) {
   const View own = room.part(call.rank(), 1);
   call.stream.enqueue(
       [at = own.as<double>(), factor = call.request.reduction.factor] { *at = factor; });
-  call.impl.submit({{ATOLL_ALL_GATHER, own, room, 1, DType::f64}}, call.state, call.stream);
+  call.submit({{ATOLL_ALL_GATHER, own, room, 1, DType::f64}});
   return room.as<double>();
 }
 
@@ -145,7 +145,7 @@ Slices sum_slices(const Call& call) {
   const View whole = room.view(1, padded, dtype), parts = room.view(2, padded, dtype);
   const double* factors = exchange_factors(call, room.view(0, call.ranks(), DType::f64));
   cut(call, whole);
-  call.impl.submit({{ATOLL_ALL_TO_ALL, whole, parts, slice, dtype}}, call.state, call.stream);
+  call.submit({{ATOLL_ALL_TO_ALL, whole, parts, slice, dtype}});
   const View mine = whole.part(slice * call.rank(), slice);
   sum(call, mine, parts, factors);
   return {whole, mine};
@@ -163,8 +163,7 @@ Slices scatter_slices(const Call& call) {
     const View padding = whole.part(src.count, whole.count - src.count);
     call.stream.zero(padding.data, padding.bytes());
   }
-  call.impl.submit({{ATOLL_REDUCE_SCATTER, whole, mine, slice, dtype, call.request.reduction}},
-                   call.state, call.stream);
+  call.submit({{ATOLL_REDUCE_SCATTER, whole, mine, slice, dtype, call.request.reduction}});
   return {whole, mine};
 }
 
@@ -178,8 +177,7 @@ void composed_reduce_scatter(const Call& call) {
   const View parts = room.view(1, request.src.count, request.dtype);
   const double* factors = exchange_factors(call, room.view(0, call.ranks(), DType::f64));
   const ConstView src = outgoing(call, room.view(2, request.src.count, request.dtype));
-  call.impl.submit({{ATOLL_ALL_TO_ALL, src, parts, request.count, request.dtype}}, call.state,
-                   call.stream);
+  call.submit({{ATOLL_ALL_TO_ALL, src, parts, request.count, request.dtype}});
   sum(call, request.dst, parts, factors);
 }
 
@@ -197,8 +195,7 @@ void composed_reduce_scatter_v(const Call& call) {
 
 void composed_all_reduce(const Call& call) {
   const auto [whole, mine] = sum_slices(call);
-  call.impl.submit({{ATOLL_ALL_GATHER, mine, whole, mine.count, mine.dtype}}, call.state,
-                   call.stream);
+  call.submit({{ATOLL_ALL_GATHER, mine, whole, mine.count, mine.dtype}});
   if (call.request.count > 0) {
     call.stream.copy(call.request.dst.data, whole.data, call.request.src.bytes());
   }
@@ -213,9 +210,9 @@ void composed_reduce(const Call& call) {
                        mine.count,   mine.dtype, ReduceOp::sum,
                        request.peer};
   if (call.impl.takes(ATOLL_GATHER, mine.dtype, ReduceOp::sum)) {
-    call.impl.submit({gather}, call.state, call.stream);
+    call.submit({gather});
   } else {
-    composed_gather({call.impl, gather, call.state, call.stream});
+    composed_gather({call.impl, gather, call.state, call.stream, call.called});
   }
   if (is_root && request.count > 0) {
     call.stream.copy(request.dst.data, whole.data, request.src.bytes());

@@ -45,6 +45,7 @@ Ordered json_of(const FlightOperation& o) {
   return {{"number", o.number},
           {"communicator", o.communicator},
           {"kind", o.kind},
+          {"part_of", o.part_of},
           {"sequence", o.sequence},
           {"collective", o.collective},
           {"dtype", o.dtype},
@@ -216,6 +217,7 @@ void Reader::add_operation(const Json& entry) {
   o.number = natural(entry, "number");
   o.communicator = number<std::size_t>(entry, "communicator", 0, max_flight_communicators - 1);
   o.kind = text(entry, "kind");
+  if (entry.contains("part_of")) o.part_of = text(entry, "part_of");
   o.sequence = natural(entry, "sequence");
   o.collective =
       number<std::int64_t>(entry, "collective", -1, std::numeric_limits<std::int64_t>::max());

@@ -137,7 +137,7 @@ bool wants_inquiry(const Error& error) {
 Subject subject_of(const Communicator::Impl& impl, std::span<const Request> requests) {
   Subject subject;
   subject.communicator = impl.lane->description.id;
-  if (!requests.empty() && kind_is_message(requests.front().kind)) {
+  if (!requests.empty() && atoll_abi::is_message(requests.front().kind)) {
     for (const Request& request : requests) {
       subject.ranks.push_back(impl.axis.ranks[static_cast<std::size_t>(request.peer)]);
     }

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <chrono>
 
-#include "atoll/plugin.h"
+#include "atoll/plugin_names.hpp"
 
 namespace atoll_v1::atoll {
 namespace {
@@ -25,33 +25,7 @@ constexpr std::uint64_t word_of(std::uint64_t number, FlightState state) {
   return word_of(number, static_cast<std::uint64_t>(state));
 }
 
-// By the numbers of plugin.h.
-constexpr std::array<std::string_view, 13> kinds = {
-    "barrier",         "broadcast",  "all_gather", "reduce_scatter",
-    "all_reduce",      "all_to_all", "send",       "recv",
-    "reduce",          "gather",     "scatter",    "all_gather_v",
-    "reduce_scatter_v"};
-
 }  // namespace
-
-std::string_view kind_name(std::int32_t kind) noexcept {
-  const bool known = kind >= 0 && static_cast<std::size_t>(kind) < kinds.size();
-  return known ? kinds[static_cast<std::size_t>(kind)] : "?";
-}
-
-bool kind_is_message(std::int32_t kind) noexcept {
-  return kind == ATOLL_SEND || kind == ATOLL_RECV;
-}
-
-bool kind_reduces(std::int32_t kind) noexcept {
-  return kind == ATOLL_REDUCE_SCATTER || kind == ATOLL_ALL_REDUCE || kind == ATOLL_REDUCE ||
-         kind == ATOLL_REDUCE_SCATTER_V;
-}
-
-bool kind_has_root(std::int32_t kind) noexcept {
-  return kind == ATOLL_BROADCAST || kind == ATOLL_REDUCE || kind == ATOLL_GATHER ||
-         kind == ATOLL_SCATTER;
-}
 
 std::shared_ptr<FlightRecorder::Lane> FlightRecorder::open(FlightCommunicator description) {
   auto lane = std::make_shared<Lane>();
@@ -84,7 +58,7 @@ std::uint64_t FlightRecorder::enqueue(Lane& lane, std::span<const Request> reque
   std::uint64_t number = first;
   std::uint64_t collectives = lane.collectives_enqueued.load(memory_order_relaxed);
   for (const Request& request : requests) {
-    const bool message = kind_is_message(request.kind);
+    const bool message = atoll_abi::is_message(request.kind);
     const auto ordinal = message ? -1 : static_cast<std::int64_t>(collectives++);
     Slot& entry = slot(number);
     if (claim(entry, number)) {
@@ -93,9 +67,10 @@ std::uint64_t FlightRecorder::enqueue(Lane& lane, std::span<const Request> reque
       entry.collective.store(ordinal, memory_order_release);
       entry.count.store(request.count, memory_order_release);
       entry.lane.store(lane.id, memory_order_release);
-      entry.peer.store(message || kind_has_root(request.kind) ? request.peer : -1,
+      entry.peer.store(message || atoll_abi::has_root(request.kind) ? request.peer : -1,
                        memory_order_release);
-      entry.kind.store(request.kind, memory_order_release);
+      entry.kind.store(static_cast<std::int16_t>(request.kind), memory_order_release);
+      entry.part_of.store(static_cast<std::int16_t>(request.part_of), memory_order_release);
       entry.dtype.store(static_cast<std::int16_t>(request.dtype), memory_order_release);
       entry.op.store(static_cast<std::int16_t>(request.reduction.op), memory_order_release);
       entry.enqueued.store(now, memory_order_release);
@@ -133,7 +108,7 @@ void FlightRecorder::completed(Lane& lane, std::uint64_t number,
   const std::int64_t now = clock_.ticks();
   std::uint64_t collectives = 0;
   for (const Request& request : requests) {
-    if (!kind_is_message(request.kind)) ++collectives;
+    if (!atoll_abi::is_message(request.kind)) ++collectives;
     advance(number++, &Slot::finished, now, static_cast<std::uint64_t>(FlightState::completed));
   }
   // Operations of a communicator run one after the other: nobody else adds.
@@ -167,11 +142,13 @@ std::optional<std::pair<FlightOperation, std::uint32_t>> FlightRecorder::read(co
     operation.state = static_cast<FlightState>(word & state_mask);
     const std::int32_t kind = entry.kind.load(memory_order_acquire);
     const auto dtype = static_cast<DType>(entry.dtype.load(memory_order_acquire));
-    operation.kind = kind_name(kind);
+    operation.kind = atoll_abi::kind_name(kind);
+    const std::int32_t whole = entry.part_of.load(memory_order_acquire);
+    if (whole >= 0) operation.part_of = atoll_abi::kind_name(whole);
     operation.sequence = entry.sequence.load(memory_order_acquire);
     operation.collective = entry.collective.load(memory_order_acquire);
     operation.dtype = name(dtype);
-    if (kind_reduces(kind)) {
+    if (atoll_abi::reduces(kind)) {
       operation.op = name(static_cast<ReduceOp>(entry.op.load(memory_order_acquire)));
     }
     operation.count = entry.count.load(memory_order_acquire);

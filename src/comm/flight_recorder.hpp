@@ -26,12 +26,6 @@
 
 namespace atoll_v1::atoll {
 
-// The name of a kind of plugin.h, "?" of an unknown one.
-std::string_view kind_name(std::int32_t kind) noexcept;
-bool kind_is_message(std::int32_t kind) noexcept;
-bool kind_reduces(std::int32_t kind) noexcept;
-bool kind_has_root(std::int32_t kind) noexcept;
-
 // One communicator of this rank. enqueue() has one caller at a time, as submit() has.
 struct FlightLane {
   std::uint32_t id = 0;
@@ -69,7 +63,8 @@ class FlightRecorder {
     std::atomic<std::uint64_t> count{0};
     std::atomic<std::uint32_t> lane{0};
     std::atomic<std::int32_t> peer{-1};
-    std::atomic<std::int32_t> kind{0};
+    std::atomic<std::int16_t> kind{0};
+    std::atomic<std::int16_t> part_of{-1};
     std::atomic<std::int16_t> dtype{0};
     std::atomic<std::int16_t> op{0};
     std::atomic<std::int64_t> enqueued{0};  // in ticks, as the next two

@@ -111,8 +111,13 @@ std::vector<std::string> progress(const std::vector<FlightView>& views, std::int
 
 }  // namespace
 
+std::string name_text(const FlightOperation& o) {
+  const std::string own = fmt::format("{} {}", o.kind, o.sequence);
+  return o.part_of.empty() ? own : fmt::format("{} of {}", own, o.part_of);
+}
+
 std::string call_text(const FlightOperation& o) {
-  std::string text = fmt::format("{} {}", o.kind, o.sequence);
+  std::string text = name_text(o);
   if (o.kind == "barrier") return text;
   text += fmt::format(" ({} x {}", o.count, o.dtype);
   if (!o.op.empty()) text += fmt::format(", {}", o.op);
@@ -139,7 +144,7 @@ std::string seconds_text(std::int64_t ns) {
 }
 
 bool same_call(const FlightOperation& a, const FlightOperation& b) {
-  if (a.kind != b.kind) return false;
+  if (a.kind != b.kind || a.part_of != b.part_of) return false;
   if (a.kind == "barrier") return true;
   return a.dtype == b.dtype && a.count == b.count && a.op == b.op && a.peer == b.peer;
 }
@@ -169,8 +174,8 @@ std::string last_text(const FlightView& view) {
   } else if (c->enqueued == 0) {
     text = "it has called nothing on this communicator";
   } else if (view.last) {
-    text = fmt::format("its last operation on this communicator was {} {}, {}", view.last->kind,
-                       view.last->sequence, progress_text(view.last->state));
+    text = fmt::format("its last operation on this communicator was {}, {}", name_text(*view.last),
+                       progress_text(view.last->state));
   } else {
     text = fmt::format("its last operation on this communicator was number {}, {}", c->enqueued - 1,
                        c->completed >= c->enqueued ? "complete" : "not complete");
@@ -202,9 +207,7 @@ Story tell_collective(const std::vector<FlightView>& views, std::int64_t collect
   const std::vector<Call> calls = calls_at(views, collective);
   story.disagreed = calls.size() > 1;
   if (story.disagreed) story.sentences.push_back(disagreement(calls));
-  const std::string name =
-      calls.empty() ? "it"
-                    : fmt::format("{} {}", calls[0].operation->kind, calls[0].operation->sequence);
+  const std::string name = calls.empty() ? "it" : name_text(*calls[0].operation);
   std::vector<int> more;
   for (const FlightView& view : views) {
     if (has_called(view, collective)) continue;

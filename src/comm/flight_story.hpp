@@ -11,6 +11,8 @@
 
 namespace atoll_v1::atoll {
 
+// "all_reduce 42", "all_to_all 42 of all_reduce": a part of one that was called.
+std::string name_text(const FlightOperation& operation);
 // "all_reduce 42 (1024 x f32, sum)".
 std::string call_text(const FlightOperation& operation);
 // "rank 3", "ranks 0-2, 5"; `ranks` ascending, not empty.

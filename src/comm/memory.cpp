@@ -21,7 +21,7 @@ class RegisteredMemory {
     }
     if (!owner_ || !data_) return;
     owner_->table.mem_free(data_);
-    device_.backend()->account(-static_cast<std::ptrdiff_t>(bytes_));
+    device_.backend()->disown(data_, bytes_);
   }
 
   // By the first backend that has memory of its own, else by the device.
@@ -30,7 +30,7 @@ class RegisteredMemory {
       if (!impl->plugin->table.mem_alloc) continue;
       check(*impl, impl->plugin->table.mem_alloc(bytes_, memory_of(device_.kind()), -1, &data_));
       owner_ = impl->plugin;
-      device_.backend()->account(static_cast<std::ptrdiff_t>(bytes_));
+      device_.backend()->adopt(data_, bytes_);
       return;
     }
     buffer_ = device_.allocate(bytes_);

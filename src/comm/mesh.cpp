@@ -78,7 +78,11 @@ Mesh::Mesh(World& world, MeshShape shape, const std::vector<int>& order)
 }
 
 Mesh Mesh::plan(const Topology& topology, World& world) {
-  return from_plan(world, plan_mesh(topology, locate_ranks(topology, world), plan_options(world)));
+  const auto ranks = locate_ranks(topology, world);
+  const MeshPlan plan = plan_mesh(topology, ranks, plan_options(world));
+  Mesh mesh = from_plan(world, plan);
+  mesh.set_rates(mesh_rates(topology, ranks, plan, plan_options(world)));
+  return mesh;
 }
 
 Mesh Mesh::from_plan(World& world, MeshPlan plan) {
@@ -100,9 +104,17 @@ Mesh Mesh::make(World& world, MeshShape shape) {
 
 Mesh Mesh::make(World& world, MeshShape shape, const Topology& topology) {
   Mesh mesh = make(world, shape);
-  mesh.findings_ = check_mesh(topology, locate_ranks(topology, world), row_major(world, shape),
-                              plan_options(world));
+  const auto ranks = locate_ranks(topology, world);
+  const MeshPlan plan = row_major(world, shape);
+  mesh.findings_ = check_mesh(topology, ranks, plan, plan_options(world));
+  mesh.set_rates(mesh_rates(topology, ranks, plan, plan_options(world)));
   return mesh;
+}
+
+void Mesh::set_rates(const MeshRates& rates) {
+  axes_[0].rate = rates.shard;
+  axes_[1].rate = rates.replicate;
+  axes_[2].rate = rates.world;
 }
 
 const Axis& Mesh::axis(std::string_view name) const {

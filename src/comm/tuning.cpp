@@ -14,13 +14,11 @@
 #include <vector>
 
 #include "atoll/error.hpp"
+#include "atoll/plugin_names.hpp"
 
 namespace atoll_v1::atoll {
 namespace {
 
-constexpr std::array<std::string_view, 11> collectives = {
-    "all_gather", "all_gather_v", "all_reduce",     "all_to_all",       "barrier", "broadcast",
-    "gather",     "reduce",       "reduce_scatter", "reduce_scatter_v", "scatter"};
 constexpr std::string_view blanks = " \t\r";
 
 [[noreturn]] void refuse(std::string_view where, std::string_view why) {
@@ -71,11 +69,20 @@ std::uint64_t bytes_from(std::string_view text, std::string_view where) {
   return bytes << shift;
 }
 
+// In the order of the alphabet.
+std::vector<std::string_view> collectives() {
+  std::vector<std::string_view> names(atoll_abi::kinds.begin(), atoll_abi::kinds.end());
+  std::erase_if(names, [](auto name) { return atoll_abi::is_message(atoll_abi::kind_of(name)); });
+  std::ranges::sort(names);
+  return names;
+}
+
 std::string line(std::string_view collective, std::uint64_t least, std::string_view algorithm,
                  std::string_view where) {
-  if (std::ranges::find(collectives, collective) == collectives.end()) {
+  const std::int32_t kind = atoll_abi::kind_of(collective);
+  if (kind < 0 || atoll_abi::is_message(kind)) {
     refuse(where,
-           fmt::format("no collective \"{}\": {}", collective, fmt::join(collectives, ", ")));
+           fmt::format("no collective \"{}\": {}", collective, fmt::join(collectives(), ", ")));
   }
   return fmt::format("{} {} {}\n", collective, least, algorithm);
 }

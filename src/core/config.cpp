@@ -52,7 +52,7 @@ const std::array rows{
         0,
         65535},
     Row{{"ATOLL_INTERFACE", "",
-         "network interface that this rank publishes; empty: default route's"},
+         "network interfaces of this rank, comma separated, each a rail; empty: default route's"},
         &Config::interface},
     Row{{"ATOLL_RENDEZVOUS_TIMEOUT", "seconds", "for all ranks to appear"},
         &Config::rendezvous_timeout,
@@ -86,6 +86,9 @@ const std::array rows{
         &Config::threads,
         0,
         many},
+    Row{{"ATOLL_CHECK", "",
+         "\"lifetimes\": every use of device memory is checked for order, slower"},
+        &Config::check},
     Row{{"ATOLL_LOG", "", "trace, debug, info, warn, error or off"}, &Config::log},
 };
 
@@ -128,6 +131,9 @@ void set_row(Config& config, const Row& row, std::string_view value) {
     } catch (const Error&) {
       reject(row.entry.variable, value, row.entry.meaning);
     }
+  }
+  if (row.entry.variable == "ATOLL_CHECK" && !value.empty() && value != "lifetimes") {
+    reject(row.entry.variable, value, "\"lifetimes\", or nothing");
   }
   if (const auto* number = std::get_if<int Config::*>(&row.field)) {
     config.*(*number) = parse_number(row, value);

@@ -11,6 +11,7 @@ bool Failure::record(const Error& error) {
   const std::lock_guard lock(mutex_);
   if (error_) return false;
   error_ = error;
+  failed_ = true;
   return true;
 }
 
@@ -33,6 +34,7 @@ std::optional<Error> Failure::get() const {
 }
 
 void Failure::check() const {
+  if (!failed_.load(std::memory_order_acquire)) return;
   if (const std::optional<Error> error = get()) throw Error(*error);
 }
 

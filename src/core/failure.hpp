@@ -2,6 +2,7 @@
 // subscription. Any thread may call.
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <cstdint>
 #include <functional>
@@ -40,6 +41,7 @@ class Failure {
   };
   void call(std::unique_lock<std::mutex>& lock, Subscriber& subscriber, const Error& error);
 
+  std::atomic<bool> failed_{false};  // what check() looks at, before each operation
   mutable std::mutex mutex_;
   std::condition_variable returned_;
   std::optional<Error> error_;

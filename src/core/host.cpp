@@ -25,6 +25,8 @@
 namespace atoll_v1::atoll::net {
 namespace {
 
+constexpr std::size_t most_rails = 16;
+
 struct Interface {
   std::string name;
   std::string address;
@@ -40,7 +42,7 @@ bool is_link_local(const sockaddr* address) {
 
 // IPv4 before IPv6; link-local IPv6 is left out, because it needs a scope that a peer does not
 // know.
-std::vector<Interface> interfaces() {
+std::vector<Interface> list_interfaces() {
   ifaddrs* raw = nullptr;
   if (::getifaddrs(&raw) != 0) return {};
   const std::unique_ptr<ifaddrs, decltype(&::freeifaddrs)> list(raw, &::freeifaddrs);
@@ -93,6 +95,56 @@ std::optional<std::string> default_interface_v6() {
   return std::nullopt;
 }
 
+std::string_view trimmed(std::string_view text) {
+  const std::size_t first = text.find_first_not_of(' ');
+  if (first == std::string_view::npos) return {};
+  return text.substr(first, text.find_last_not_of(' ') - first + 1);
+}
+
+const Interface* find_interface(const std::vector<Interface>& all, std::string_view name) {
+  const auto found = std::ranges::find(all, name, &Interface::name);
+  return found == all.end() ? nullptr : &*found;
+}
+
+std::string default_address(const std::vector<Interface>& all) {
+  for (const auto& name : {default_interface(), default_interface_v6()}) {
+    if (!name) continue;
+    if (const Interface* item = find_interface(all, *name)) return item->address;
+  }
+  const auto up = std::ranges::find_if(all, [](const Interface& item) {
+    return (item.flags & IFF_UP) != 0 && (item.flags & IFF_LOOPBACK) == 0;
+  });
+  return up == all.end() ? "127.0.0.1" : up->address;
+}
+
+[[noreturn]] void reject_interfaces(std::string_view value, std::string_view why,
+                                    const std::vector<Interface>& all) {
+  std::vector<std::string_view> names;
+  for (const Interface& item : all) {
+    if (std::ranges::find(names, item.name) == names.end()) names.push_back(item.name);
+  }
+  throw Error(ErrorCode::invalid_argument,
+              fmt::format("ATOLL_INTERFACE=\"{}\": {}; interfaces with an address: {}", value, why,
+                          names.empty() ? "none" : fmt::format("{}", fmt::join(names, ", "))));
+}
+
+// `value` is the whole setting, for messages.
+std::string named_address(std::string_view name, std::string_view value,
+                          const std::vector<Interface>& all) {
+  if (const Interface* item = find_interface(all, name)) return item->address;
+  if (name.empty()) {
+    reject_interfaces(value, "a name is empty; names of interfaces stand between the commas", all);
+  }
+  if (::if_nametoindex(std::string(name).c_str()) == 0) {
+    reject_interfaces(value, fmt::format("there is no interface {}", name), all);
+  }
+  reject_interfaces(value,
+                    fmt::format("interface {0} has no address: give it one (`ip addr add "
+                                "ADDRESS/BITS dev {0}`) or leave it out",
+                                name),
+                    all);
+}
+
 }  // namespace
 
 std::string host_name() {
@@ -115,33 +167,29 @@ std::string host_id() {
   return fmt::format("{}/{}/{}", host_name(), boot.empty() ? "unknown" : boot, space.st_ino);
 }
 
-std::string host_address(std::string_view interface) {
-  const std::vector<Interface> all = interfaces();
-  const auto address_of = [&](std::string_view name) -> std::optional<std::string> {
-    const auto found = std::ranges::find(all, name, &Interface::name);
-    if (found == all.end()) return std::nullopt;
-    return found->address;
-  };
-  if (!interface.empty()) {
-    if (const auto address = address_of(interface)) return *address;
-    std::string names;
-    for (const Interface& item : all) {
-      if (names.find(item.name) == std::string::npos) names += " " + item.name;
+std::vector<std::string> rail_addresses(std::string_view interfaces) {
+  const std::vector<Interface> all = list_interfaces();
+  if (interfaces.empty()) return {default_address(all)};
+  std::vector<std::string_view> names;
+  std::vector<std::string> result;
+  for (std::string_view rest = interfaces;;) {
+    const auto comma = rest.find(',');
+    const std::string_view name = trimmed(rest.substr(0, comma));
+    if (std::ranges::find(names, name) != names.end()) {
+      reject_interfaces(interfaces, fmt::format("{} stands twice; name each rail once", name), all);
     }
-    throw Error(
-        ErrorCode::invalid_argument,
-        fmt::format("ATOLL_INTERFACE=\"{}\": no such interface with an address; there are{}",
-                    interface, names));
+    names.push_back(name);
+    result.push_back(named_address(name, interfaces, all));
+    if (comma == std::string_view::npos) break;
+    rest.remove_prefix(comma + 1);
   }
-  for (const auto& name : {default_interface(), default_interface_v6()}) {
-    if (!name) continue;
-    if (const auto address = address_of(*name)) return *address;
+  if (result.size() > most_rails) {
+    reject_interfaces(interfaces, fmt::format("at most {} rails", most_rails), all);
   }
-  const auto up = std::ranges::find_if(all, [](const Interface& item) {
-    return (item.flags & IFF_UP) != 0 && (item.flags & IFF_LOOPBACK) == 0;
-  });
-  return up == all.end() ? "127.0.0.1" : up->address;
+  return result;
 }
+
+std::string host_address(std::string_view interfaces) { return rail_addresses(interfaces).front(); }
 
 std::string random_token(std::size_t bytes) {
   std::vector<unsigned char> random(bytes);

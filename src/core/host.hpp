@@ -3,6 +3,7 @@
 
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "atoll/namespace.hpp"
 
@@ -17,10 +18,14 @@ std::string host_name();
 // ',' or white space in it.
 std::string host_id();
 
-// The numeric address of `interface`; for "" that of the default route's interface, else of the
-// first other one that is up, else loopback. IPv4 before IPv6. Error(invalid_argument) for an
-// interface that does not exist or has no address.
-std::string host_address(std::string_view interface);
+// The numeric addresses of the interfaces that the list names, in its order, one per rail;
+// separated by commas, without blanks. For "" one address: of the default route's interface, else of
+// the first other one that is up, else loopback. IPv4 before IPv6. Error(invalid_argument) for an
+// interface that does not exist, has no address or stands twice, and for more than 16.
+std::vector<std::string> rail_addresses(std::string_view interfaces);
+
+// The first of them.
+std::string host_address(std::string_view interfaces);
 
 // `bytes` random bytes of the kernel, as hexadecimal digits.
 std::string random_token(std::size_t bytes);

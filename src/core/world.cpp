@@ -5,8 +5,10 @@
 
 #include <algorithm>
 #include <exception>
+#include <iterator>
 #include <map>
 #include <mutex>
+#include <sstream>
 #include <utility>
 
 #include "core/failure.hpp"
@@ -94,7 +96,7 @@ std::vector<net::Fd> listen_anywhere(launch::Endpoint& endpoint) {
 struct Placed {
   HostInfo host;
   int pid = 0;
-  std::string address;
+  std::vector<std::string> addresses;  // one per rail
 };
 
 std::string encode(const Placed& placed) {
@@ -102,19 +104,28 @@ std::string encode(const Placed& placed) {
       .text(placed.host.name)
       .text(placed.host.id)
       .number(static_cast<std::uint32_t>(placed.pid))
-      .text(placed.address)
+      .text(fmt::format("{}", fmt::join(placed.addresses, " ")))
       .take();
+}
+
+std::vector<std::string> words_of(std::string_view text) {
+  std::istringstream in{std::string(text)};
+  return {std::istream_iterator<std::string>(in), {}};
 }
 
 Placed decode_placed(std::string_view bytes) {
   constexpr std::size_t most = 512;
+  constexpr std::size_t most_addresses = 1024;
   store::Unpacker in(bytes);
   Placed result;
   result.host.name = in.text(most);
   result.host.id = in.text(most);
   result.pid = static_cast<int>(in.number());
-  result.address = in.text(most);
+  result.addresses = words_of(in.text(most_addresses));
   in.finish();
+  if (result.addresses.empty()) {
+    throw Error(ErrorCode::bad_data, "a rank has published no address");
+  }
   return result;
 }
 
@@ -179,9 +190,11 @@ void World::Impl::leave() noexcept {
 
 void World::Impl::stay_alone() {
   store = std::make_unique<store::SoloStore>(failure);
+  // Before the struct is built: g++ 12 destroys the members of one twice whose last member throws.
+  std::vector<std::string> addresses = net::rail_addresses(config.interface);
   place({encode({{net::host_name(), net::host_id(), {}},
                  static_cast<int>(::getpid()),
-                 net::host_address(config.interface)})});
+                 std::move(addresses)})});
 }
 
 launch::Endpoint World::Impl::serve(const launch::Job& job, Clock::time_point deadline) {
@@ -223,9 +236,8 @@ void World::Impl::join(launch::Job job) {
   // The way to rank 0 is the best guess of the way to the others.
   const net::Address local = net::local_address(socket.get());
   const bool guess = config.interface.empty() && !net::is_loopback(local);
-  const Placed mine{{net::host_name(), host_id, {}},
-                    pid,
-                    guess ? net::numeric_host(local) : net::host_address(config.interface)};
+  Placed mine{{net::host_name(), host_id, {}}, pid, {net::numeric_host(local)}};
+  if (!guess) mine.addresses = net::rail_addresses(config.interface);
   store = std::make_unique<store::Client>(std::move(socket), rank, failure);
   place(store->exchange("atoll/placement", encode(mine),
                         config.rendezvous_timeout + placement_grace));
@@ -239,7 +251,7 @@ void World::Impl::place(const std::vector<std::string>& encoded) {
     if (host == hosts.end()) host = hosts.insert(hosts.end(), std::move(placed.host));
     placements.push_back({r, static_cast<int>(host - hosts.begin()),
                           static_cast<int>(host->ranks.size()), placed.pid,
-                          std::move(placed.address)});
+                          placed.addresses.front(), placed.addresses});
     host->ranks.push_back(r);
   }
 }

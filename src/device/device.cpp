@@ -1,8 +1,17 @@
 #include "atoll/device.hpp"
 
 #include "device/backend.hpp"
+#include "device/clock_stamp.hpp"
 
 namespace atoll_v1::atoll {
+
+std::shared_ptr<const StampBackend> StreamBackend::stamp() {
+  auto stamp = std::make_shared<ClockStamp>();
+  enqueue([stamp] { stamp->take(); });
+  return stamp;
+}
+
+std::optional<std::int64_t> Stamp::ns() const { return impl_ ? impl_->ns() : std::nullopt; }
 
 bool Event::happened() const { return !impl_ || impl_->happened(); }
 
@@ -10,7 +19,8 @@ void Event::synchronize() const {
   if (impl_) impl_->synchronize();
 }
 
-Stream::Stream(std::unique_ptr<StreamBackend> impl) : impl_(std::move(impl)) {}
+Stream::Stream(std::unique_ptr<StreamBackend> impl, std::string name)
+    : impl_(std::move(impl)), name_(std::move(name)) {}
 Stream::Stream(Stream&&) noexcept = default;
 Stream& Stream::operator=(Stream&&) noexcept = default;
 Stream::~Stream() = default;
@@ -22,10 +32,14 @@ Event Stream::record() { return Event(impl_->record()); }
 Event Stream::enqueue_and_record(std::function<void()> work) {
   return Event(impl_->enqueue_and_record(std::move(work)));
 }
+Stamp Stream::stamp() { return Stamp(impl_->stamp()); }
 void Stream::wait(const Event& event, WaitReason reason) {
   if (event.backend()) impl_->wait(event.backend(), reason);
 }
 void Stream::synchronize() { impl_->synchronize(); }
+void Stream::use(const ConstView& view, Access access, std::string_view what) {
+  impl_->use(view.data, view.bytes(), access, {what}, {});
+}
 std::chrono::nanoseconds Stream::exposed_communication() const {
   return impl_->exposed_communication();
 }
@@ -38,7 +52,10 @@ Buffer Device::allocate(std::size_t bytes) const {
   const auto free = [device = impl_, bytes](void* data) { device->deallocate(data, bytes); };
   return Buffer(std::shared_ptr<void>(impl_->allocate(bytes), free), bytes);
 }
-Stream Device::stream(StreamOptions options) const { return Stream(impl_->make_stream(options)); }
+Stream Device::stream(StreamOptions options) const {
+  auto stream = impl_->make_stream(options);
+  return {std::move(stream), std::move(options.name)};
+}
 DeviceOps& Device::ops() const noexcept { return impl_->ops(); }
 std::size_t Device::allocated_bytes() const noexcept { return impl_->allocated_bytes(); }
 std::size_t Device::peak_allocated_bytes() const noexcept { return impl_->peak_allocated_bytes(); }

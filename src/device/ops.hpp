@@ -40,6 +40,13 @@ struct NormalFill {
   float mean, deviation;
 };
 
+// The factor that a norm gives: min(1, max_norm / norm), 1 when max_norm is 0. When the norm is not
+// finite: NaN, or 1 unless such steps are skipped.
+struct ClipRule {
+  float max_norm = 0;
+  bool skip_nonfinite = true;
+};
+
 class DeviceOps {
  public:
   virtual ~DeviceOps() = default;
@@ -50,10 +57,9 @@ class DeviceOps {
   virtual void reduce(Stream& stream, View dst, ConstView parts, ReduceOp op) = 0;
   // out[b] = sum of squares of block b of src (f32); out is f64, ceil(src.count / norm_block) long.
   virtual void sum_squares(Stream& stream, View out, ConstView src) = 0;
-  // result (f64, 3 elements): the norm sqrt(sum of `blocks` in order, in f64); the factor
-  // min(1, max_norm / norm) (1 when max_norm is 0; NaN when the norm is not finite); and the number
-  // of steps, which grows by one when the norm is finite.
-  virtual void clip_factor(Stream& stream, View result, ConstView blocks, float max_norm) = 0;
+  // result (f64, 3 elements): the norm sqrt(sum of `blocks` in order, in f64); the factor; and the
+  // number of steps, which grows by one unless the factor is NaN.
+  virtual void clip_factor(Stream& stream, View result, ConstView blocks, ClipRule rule) = 0;
   virtual void adamw(Stream& stream, const AdamWStep& step) = 0;
   virtual void sgd(Stream& stream, const SgdStep& step) = 0;
   virtual void fill_normal(Stream& stream, View dst, const NormalFill& fill) = 0;  // f32

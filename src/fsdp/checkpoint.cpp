@@ -11,7 +11,9 @@
 #include <vector>
 
 #include "core/log.hpp"
+#include "device/host/kernels.hpp"
 #include "fsdp/engine_impl.hpp"
+#include "fsdp/optimizer_impl.hpp"
 #include "fsdp/safetensors.hpp"
 #include "fsdp/safetensors_writer.hpp"
 #include "fsdp/together.hpp"
@@ -23,7 +25,7 @@ using nlohmann::json;
 namespace fs = std::filesystem;
 
 constexpr std::string_view format_name = "atoll-checkpoint";
-constexpr int format_version = 1;
+constexpr int format_version = 2;
 constexpr std::uintmax_t max_index_bytes = 256 << 20;
 constexpr int max_index_depth = 8;
 constexpr std::uint64_t max_steps = std::uint64_t{1} << 53;  // what a double counts exactly
@@ -32,37 +34,47 @@ fs::path shard_file(const fs::path& folder, std::uint64_t index, std::uint64_t s
   return folder / fmt::format("shard-{:05}-of-{:05}.safetensors", index, shards);
 }
 
-// The flat tensors of one unit, in the order of the file.
-struct UnitTensors {
+// The flat tensors of one bucket, in the order of the file.
+struct BucketTensors {
   const Unit* unit;
+  std::size_t bucket;
   std::vector<std::pair<std::string, View>> tensors;
 };
 
-std::vector<UnitTensors> tensors_of(Engine& engine, const Optimizer& optimizer) {
-  std::vector<UnitTensors> all;
+std::string tensor_name(std::string_view unit, std::string_view bucket, std::string_view what) {
+  return fmt::format("{}/{}/{}", unit, bucket, what);
+}
+
+std::vector<BucketTensors> tensors_of(Engine& engine, const Optimizer& optimizer) {
+  std::vector<BucketTensors> all;
   for (const auto& unit : engine.units()) {
-    const auto [first, second] = optimizer.moments(*unit);
-    UnitTensors one{unit.get(), {{unit->name() + "/weights", unit->state().master}}};
-    if (first.count) {
-      one.tensors.emplace_back(unit->name() + "/moment1", first);
-      one.tensors.emplace_back(unit->name() + "/moment2", second);
+    const auto& buckets = unit->state().buckets;
+    for (std::size_t b = 0; b < buckets.size(); ++b) {
+      const std::string label = buckets[b].label();
+      BucketTensors one{unit.get(), b, {{"weights", buckets[b].master}}};
+      const auto [first, second] = optimizer.impl().moments[unit->state().index][b];
+      if (first.count) {
+        one.tensors.emplace_back("moment1", first);
+        one.tensors.emplace_back("moment2", second);
+      }
+      for (auto& [name, view] : one.tensors) name = tensor_name(unit->name(), label, name);
+      all.push_back(std::move(one));
     }
-    all.push_back(std::move(one));
   }
   return all;
 }
 
-void write_shard(const fs::path& file, Engine& engine, const std::vector<UnitTensors>& units) {
+void write_shard(const fs::path& file, Engine& engine, const std::vector<BucketTensors>& buckets) {
   std::vector<SafetensorsDeclaration> declared;
-  for (const auto& unit : units) {
-    for (const auto& [name, view] : unit.tensors)
-      declared.push_back({name, DType::f32, {view.count}});
+  for (const auto& bucket : buckets) {
+    for (const auto& [name, view] : bucket.tensors)
+      declared.push_back({name, view.dtype, {view.count}});
   }
   SafetensorsWriter writer(file, declared);
   Stream& stream = engine.scheduler().stream(Lane::gather);
   std::vector<std::byte> bytes;
-  for (const auto& unit : units) {
-    for (const auto& [name, view] : unit.tensors) {
+  for (const auto& bucket : buckets) {
+    for (const auto& [name, view] : bucket.tensors) {
       bytes.resize(view.bytes());
       stream.copy(bytes.data(), view.data, view.bytes());
       stream.synchronize();
@@ -76,15 +88,19 @@ json describe(Engine& engine, const Optimizer& optimizer,
               const std::map<std::string, std::string>& extra) {
   json units = json::array();
   for (const auto& unit : engine.units()) {
-    json params = json::array();
-    for (std::size_t p = 0; p < unit->params().size(); ++p) {
-      params.push_back({{"name", unit->params()[p].name},
-                        {"shape", unit->params()[p].shape},
-                        {"offset", unit->state().layout.slots[p].offset}});
+    const Unit::State& state = unit->state();
+    json params = json::array(), buckets = json::array();
+    for (std::size_t p = 0; p < state.params.size(); ++p) {
+      params.push_back({{"name", state.params[p].name},
+                        {"shape", state.params[p].shape},
+                        {"bucket", state.places[p].bucket},
+                        {"offset", state.places[p].slot.offset}});
     }
-    units.push_back({{"name", unit->name()},
-                     {"elements", unit->state().layout.elements},
-                     {"params", std::move(params)}});
+    for (const UnitBucket& bucket : state.buckets) {
+      buckets.push_back({{"name", bucket.label()}, {"elements", bucket.layout.elements}});
+    }
+    units.push_back(
+        {{"name", state.name}, {"buckets", std::move(buckets)}, {"params", std::move(params)}});
   }
   const bool adamw = optimizer.options().kind == OptimizerOptions::Kind::adamw;
   return {{"format", format_name},
@@ -166,7 +182,7 @@ std::uint64_t number_at(const json& object, const char* key, const fs::path& fil
   return found->get<std::uint64_t>();
 }
 
-// Compares the layout of a checkpoint with the engine's; the number of shards may differ.
+// Compares names and shapes; shards, and what is frozen or of which dtype, may differ.
 void check_layout(const json& index, const json& expected, const fs::path& file) {
   const auto mismatch = [&](const std::string& what) {
     throw Error(ErrorCode::mismatch, fmt::format("{}: {}", file.string(), what));
@@ -178,9 +194,14 @@ void check_layout(const json& index, const json& expected, const fs::path& file)
   if (theirs.size() != ours.size()) {
     mismatch(fmt::format("{} units, the model has {}", theirs.size(), ours.size()));
   }
+  const auto shapes = [](const json& unit) {
+    json list = json::array();
+    for (const json& param : unit.at("params"))
+      list.push_back({param.at("name"), param.at("shape")});
+    return list;
+  };
   for (std::size_t u = 0; u < ours.size(); ++u) {
-    if (theirs[u].at("name") != ours[u].at("name") ||
-        theirs[u].at("params") != ours[u].at("params")) {
+    if (theirs[u].at("name") != ours[u].at("name") || shapes(theirs[u]) != shapes(ours[u])) {
       mismatch(fmt::format("unit {} differs from the model's {}", theirs[u].at("name").dump(),
                            ours[u].at("name").dump()));
     }
@@ -190,32 +211,72 @@ void check_layout(const json& index, const json& expected, const fs::path& file)
   }
 }
 
-// One flat tensor of one unit: the part [begin, begin + values.size()) of what all shards hold,
-// `elements` in all.
-void read_range(const std::vector<SafetensorsFile>& shards, const std::string& name,
-                std::uint64_t elements, std::uint64_t begin, std::span<float> values) {
-  std::fill(values.begin(), values.end(), 0.0f);  // what lies beyond is padding
-  std::uint64_t shard_begin = 0;
-  for (const SafetensorsFile& shard : shards) {
-    const ConstView data = shard.at(name).data;
-    if (data.dtype != DType::f32 || data.count != elements / shards.size()) {
-      throw Error(ErrorCode::mismatch,
-                  fmt::format("{}: tensor {} is {} with {} elements, the index says {} of f32",
-                              shard.path().string(), name, atoll::name(data.dtype), data.count,
-                              elements / shards.size()));
+// A flat tensor of which each shard holds an equal part.
+class ShardedTensor {
+ public:
+  // `elements` in all, padding included.
+  ShardedTensor(const std::vector<SafetensorsFile>& shards, std::string name,
+                std::uint64_t elements)
+      : shards_(shards), name_(std::move(name)), each_(elements / shards.size()) {}
+
+  // The elements [first, first + values.size()).
+  void read(std::uint64_t first, std::span<float> values) const {
+    while (!values.empty()) {
+      const std::uint64_t shard = first / each_, begin = first % each_;
+      const std::uint64_t n = std::min<std::uint64_t>(values.size(), each_ - begin);
+      const ConstView part = data(shard).part(begin, n);
+      aligned_.resize(part.bytes());  // a file does not promise alignment
+      std::memcpy(aligned_.data(), part.data, part.bytes());
+      host::cast(values.first(n), ConstView(aligned_.data(), n, part.dtype));
+      first += n;
+      values = values.subspan(n);
     }
-    const std::uint64_t first = std::max(begin, shard_begin);
-    const std::uint64_t last = std::min(begin + values.size(), shard_begin + data.count);
-    if (first < last) {
-      std::memcpy(values.data() + (first - begin), data.part(first - shard_begin, 0).data,
-                  (last - first) * sizeof(float));
-    }
-    shard_begin += data.count;
   }
+
+ private:
+  ConstView data(std::uint64_t shard) const {
+    const ConstView data = shards_[shard].at(name_).data;
+    const bool fits = data.dtype == DType::f32 || data.dtype == DType::bf16;
+    if (!fits || data.count != each_) {
+      throw Error(ErrorCode::mismatch,
+                  fmt::format("{}: tensor {} is {} with {} elements, the index says {} of f32 or "
+                              "bf16",
+                              shards_[shard].path().string(), name_, atoll::name(data.dtype),
+                              data.count, each_));
+    }
+    return data;
+  }
+
+  const std::vector<SafetensorsFile>& shards_;
+  std::string name_;
+  std::uint64_t each_;
+  mutable std::vector<std::byte> aligned_;
+};
+
+// Where a checkpoint has a parameter.
+struct StoredParam {
+  std::string unit;
+  std::string bucket;
+  std::uint64_t offset;
+  std::uint64_t elements;  // of the bucket
+};
+
+StoredParam stored_param(const json& unit, std::size_t param, std::uint64_t count,
+                         std::uint64_t shards, const fs::path& file) {
+  const json& entry = unit.at("params").at(param);
+  const json& bucket = unit.at("buckets").at(number_at(entry, "bucket", file));
+  const StoredParam stored{unit.at("name").get<std::string>(), bucket.at("name").get<std::string>(),
+                           number_at(entry, "offset", file), number_at(bucket, "elements", file)};
+  const bool fits = stored.offset <= stored.elements && count <= stored.elements - stored.offset;
+  if (!fits || stored.elements % shards != 0) {
+    throw Error(ErrorCode::bad_data,
+                fmt::format("{}: unit {}: bucket {} with {} elements in {} shards", file.string(),
+                            stored.unit, stored.bucket, stored.elements, shards));
+  }
+  return stored;
 }
 
-void read_shards(const fs::path& folder, const json& index, Engine& engine,
-                 const Optimizer& optimizer) {
+std::vector<SafetensorsFile> open_shards(const fs::path& folder, const json& index) {
   const fs::path file = folder / "index.json";
   const std::uint64_t count = number_at(index, "shards", file);
   if (count == 0 || count > 1'000'000) {
@@ -225,27 +286,35 @@ void read_shards(const fs::path& folder, const json& index, Engine& engine,
   for (std::uint64_t s = 0; s < count; ++s) {
     shards.push_back(SafetensorsFile::open(shard_file(folder, s, count)));
   }
+  return shards;
+}
+
+void read_shards(const fs::path& folder, const json& index, Engine& engine,
+                 const Optimizer& optimizer) {
+  const fs::path file = folder / "index.json";
+  const auto shards = open_shards(folder, index);
   Stream& stream = engine.scheduler().stream(Lane::gather);
   engine.impl().wait_idle_parameters(stream);
   std::vector<float> values;
-  for (const auto& unit : tensors_of(engine, optimizer)) {
-    const std::uint64_t n = unit.unit->state().layout.shard_elements();
-    const std::uint64_t begin = n * static_cast<std::uint64_t>(engine.scheduler().shard_index());
-    const std::uint64_t elements =
-        number_at(index.at("units").at(unit.unit->state().index), "elements", file);
-    const auto& slots = unit.unit->state().layout.slots;
-    const bool short_of = !slots.empty() && elements < slots.back().offset + slots.back().count;
-    if (short_of || elements % count != 0) {
-      throw Error(ErrorCode::bad_data,
-                  fmt::format("{}: unit {} with {} elements in {} shards", file.string(),
-                              unit.unit->name(), elements, count));
-    }
-    values.resize(n);
-    for (const auto& [name, view] : unit.tensors) {
-      read_range(shards, name, elements, begin, values);
-      stream.copy(view.data, values.data(), view.bytes());
+  std::vector<std::byte> bytes;
+  for (const Segment& segment : engine.segments()) {
+    const Unit::State& unit = segment.unit->state();
+    const std::size_t param = unit.find(segment.param->name);
+    const StoredParam stored = stored_param(index.at("units").at(unit.index), param,
+                                            segment.param->count(), shards.size(), file);
+    const auto read = [&](std::string_view what, const View& into) {
+      const std::string name = tensor_name(stored.unit, stored.bucket, what);
+      values.resize(into.count);
+      ShardedTensor(shards, name, stored.elements).read(stored.offset + segment.first, values);
+      bytes.resize(into.bytes());
+      host::cast({bytes.data(), into.count, into.dtype}, values);
+      stream.copy(into.data, bytes.data(), bytes.size());
       stream.synchronize();
-    }
+    };
+    read("weights", segment.values);
+    const auto [first, second] = optimizer.impl().moments_of(segment);
+    if (first.count) read("moment1", first);
+    if (second.count) read("moment2", second);
   }
 }
 
@@ -262,7 +331,7 @@ void save(const fs::path& wanted, Engine& engine, const Optimizer& optimizer,
     fs::create_directories(partial);
   });
   together(world, [&] {
-    engine.scheduler().stream(Lane::gather).wait(engine.impl().parameters_ready);
+    engine.impl().wait_updated(engine.scheduler().stream(Lane::gather));
     const Scheduler& scheduler = engine.scheduler();
     if (scheduler.replicate_index() != 0) return;
     write_shard(shard_file(partial, static_cast<std::uint64_t>(scheduler.shard_index()),

@@ -11,35 +11,10 @@
 namespace atoll_v1::atoll::fsdp {
 namespace {
 
-Axis alone(World& world, std::string name) { return {&world, std::move(name), {world.rank()}, 0}; }
-
-Axis shard_axis(const Mesh& mesh, Strategy strategy) {
-  switch (strategy) {
-    case Strategy::no_shard:
-      return alone(mesh.world(), "shard");
-    case Strategy::full_shard:
-      return mesh.axis("world");
-    case Strategy::hybrid_shard:
-      return mesh.axis("shard");
-  }
-  return {};
-}
-
-Axis replicate_axis(const Mesh& mesh, Strategy strategy) {
-  switch (strategy) {
-    case Strategy::no_shard:
-      return mesh.axis("world");
-    case Strategy::full_shard:
-      return alone(mesh.world(), "replicate");
-    case Strategy::hybrid_shard:
-      return mesh.axis("replicate");
-  }
-  return {};
-}
+bool computes_in(DType dtype) { return dtype == DType::f32 || dtype == DType::bf16; }
 
 void check_options(const Options& options) {
-  const auto fine = [](DType dtype) { return dtype == DType::f32 || dtype == DType::bf16; };
-  if (!fine(options.precision.param)) {
+  if (!computes_in(options.precision.param)) {
     throw Error(ErrorCode::unsupported, fmt::format("Engine: parameters in {}: use f32 or bf16",
                                                     name(options.precision.param)));
   }
@@ -47,8 +22,12 @@ void check_options(const Options& options) {
     throw Error(ErrorCode::unsupported, fmt::format("Engine: gradients reduced in {}: use f32",
                                                     name(options.precision.reduce)));
   }
-  if (options.prefetch < 0) {
-    throw Error(ErrorCode::invalid_argument, "Engine: prefetch must not be negative");
+  if (options.prefetch < 0 || options.reduce_buffers < 1 || options.inner_shards < 0) {
+    throw Error(
+        ErrorCode::invalid_argument,
+        fmt::format("Engine: prefetch {}, {} reduce buffers, {} inner shards: use 0 or more, "
+                    "1 or more, 0 or more",
+                    options.prefetch, options.reduce_buffers, options.inner_shards));
   }
 }
 
@@ -66,6 +45,11 @@ void check_params(std::string_view unit, const std::vector<ParamSpec>& params) {
       if (count > largest_unit) break;
     }
     total += count;
+    if (param.dtype && !computes_in(*param.dtype)) {
+      throw Error(ErrorCode::unsupported,
+                  fmt::format("add_unit({}): parameter {} in {}: use f32 or bf16", unit, param.name,
+                              atoll::name(*param.dtype)));
+    }
     if (count > largest_unit || total > largest_unit || !names.insert(param.name).second) {
       throw Error(ErrorCode::invalid_argument,
                   fmt::format("add_unit({}): parameter {} has an impossible shape or a name in use",
@@ -74,28 +58,41 @@ void check_params(std::string_view unit, const std::vector<ParamSpec>& params) {
   }
 }
 
+// One bucket for each dtype of trainable and of frozen parameters, in the order of the first.
+void make_buckets(Unit::State& unit, DType usual, std::uint64_t shards) {
+  std::vector<std::vector<std::uint64_t>> counts;
+  std::vector<std::size_t> index_in_bucket;
+  for (const ParamSpec& param : unit.params) {
+    const DType dtype = param.dtype.value_or(usual);
+    const auto found = std::ranges::find_if(unit.buckets, [&](const UnitBucket& bucket) {
+      return bucket.dtype == dtype && bucket.trainable == param.trainable;
+    });
+    const auto index = static_cast<std::size_t>(found - unit.buckets.begin());
+    if (found == unit.buckets.end()) {
+      UnitBucket& bucket = unit.buckets.emplace_back();
+      bucket.dtype = dtype;
+      bucket.trainable = param.trainable;
+      counts.emplace_back();
+    }
+    unit.places.push_back({index, {}});
+    index_in_bucket.push_back(counts[index].size());
+    counts[index].push_back(param.count());
+  }
+  for (std::size_t b = 0; b < unit.buckets.size(); ++b) {
+    UnitBucket& bucket = unit.buckets[b];
+    bucket.layout = plan_bucket(counts[b], shards);
+    bucket.gathered_offset = unit.size.gathered;
+    bucket.gradient_offset = unit.size.gradient / sizeof(float);
+    unit.size.gathered += bucket.layout.elements * size_of(bucket.dtype);
+    if (bucket.trainable) unit.size.gradient += bucket.layout.elements * sizeof(float);
+  }
+  for (std::size_t p = 0; p < unit.places.size(); ++p) {
+    Unit::State::Place& place = unit.places[p];
+    place.slot = unit.buckets[place.bucket].layout.slots[index_in_bucket[p]];
+  }
+}
+
 }  // namespace
-
-std::string_view name(Strategy strategy) noexcept {
-  switch (strategy) {
-    case Strategy::no_shard:
-      return "no_shard";
-    case Strategy::full_shard:
-      return "full_shard";
-    case Strategy::hybrid_shard:
-      return "hybrid_shard";
-  }
-  return "?";
-}
-
-Strategy strategy_from_name(std::string_view text) {
-  for (const auto strategy : {Strategy::no_shard, Strategy::full_shard, Strategy::hybrid_shard}) {
-    if (name(strategy) == text) return strategy;
-  }
-  throw Error(
-      ErrorCode::invalid_argument,
-      fmt::format("unknown strategy \"{}\": use no_shard, full_shard or hybrid_shard", text));
-}
 
 std::uint64_t ParamSpec::count() const noexcept {
   std::uint64_t product = 1;
@@ -121,67 +118,29 @@ std::size_t Unit::State::find(std::string_view param) const {
   throw Error(ErrorCode::not_found, fmt::format("unit {} has no parameter \"{}\"", name, param));
 }
 
+std::string UnitBucket::label() const {
+  return fmt::format("{}{}", trainable ? "" : "frozen ", atoll::name(dtype));
+}
+
 Engine::Impl::Impl(const Mesh& mesh, Options options_)
     : options(std::move(options_)),
       world(mesh.world()),
-      scheduler(shard_axis(mesh, options.strategy), replicate_axis(mesh, options.strategy),
-                {.device = options.device, .backend = options.backend}) {}
-
-void Engine::Impl::allocate() {
-  allocate_shards();
-  allocate_slots();
+      sharding(sharding_of(mesh, options)),
+      scheduler(sharding.shard, sharding.replicate,
+                {.device = options.device, .inner = sharding.inner, .backend = options.backend}) {
+  options.device = scheduler.device();
+  if (!world.config().check.empty() && world.rank() == 0) {
+    log::info("ATOLL_CHECK={}: uses of device memory are checked; steps take longer",
+              world.config().check);
+  }
 }
 
-void Engine::Impl::allocate_shards() {
-  std::uint64_t owned = 0, largest = 0;
-  for (const auto& unit : units) {
-    owned += unit->state().layout.shard_elements();
-    largest = std::max(largest, unit->state().layout.shard_elements());
-  }
-  const Device& device = options.device;
-  memory.parameters = owned * sizeof(float);
-  memory.gradients = owned * sizeof(float);
-  memory.parameters_low =
-      sharded() || !low_precision() ? 0 : owned * size_of(options.precision.param);
-  memory.staging = sharded() ? largest * sizeof(float) : 0;
-  masters = device.allocate(memory.parameters);
-  gradients = device.allocate(memory.gradients);
-  lows = device.allocate(memory.parameters_low);
-  staging = device.allocate(memory.staging);
-
-  std::uint64_t offset = 0;
-  for (const auto& unit : units) {
-    Unit::State& state = unit->state();
-    const std::uint64_t n = state.layout.shard_elements();
-    state.master = masters.view(DType::f32).part(offset, n);
-    state.gradient = gradients.view(DType::f32).part(offset, n);
-    if (lows.bytes()) state.low = lows.view(options.precision.param).part(offset, n);
-    offset += n;
-  }
-  // Padding stays zero for ever: it adds nothing to a norm, and an optimizer does not move it.
-  Stream& stream = scheduler.stream(Lane::gather);
-  stream.zero(masters.data(), masters.bytes());
-  stream.zero(gradients.data(), gradients.bytes());
-  stream.zero(lows.data(), lows.bytes());
-  stream.synchronize();
-}
-
-void Engine::Impl::allocate_slots() {
-  if (!sharded()) return;
-  for (const std::uint64_t elements : plan.gathered_slots) {
-    const std::uint64_t bytes = elements * size_of(options.precision.param);
-    memory.gathered += bytes;
-    gathered_slots.push_back({options.device.allocate(bytes), {}});
-  }
-  for (const std::uint64_t elements : plan.gradient_slots) {
-    const std::uint64_t bytes = elements * sizeof(float);
-    memory.gradients_whole += bytes;
-    gradient_slots.push_back({options.device.allocate(bytes), {}, {}});
-  }
+void Engine::Impl::wait_updated(Stream& stream) {
+  for (const auto& unit : units) stream.wait(unit->state().updated);
 }
 
 void Engine::Impl::wait_idle_parameters(Stream& stream) {
-  stream.wait(parameters_ready);
+  wait_updated(stream);
   stream.wait(passed);
 }
 
@@ -196,7 +155,7 @@ void Engine::Impl::settle() noexcept {
     }
   };
   wait([&] { scheduler.synchronize(); });
-  wait([&] { parameters_ready.synchronize(); });
+  for (const auto& unit : units) wait([&] { unit->state().updated.synchronize(); });
   wait([&] { passed.synchronize(); });
 }
 
@@ -221,10 +180,9 @@ Unit& Engine::add_unit(std::string_view unit_name, std::vector<ParamSpec> params
   auto state = std::make_unique<Unit::State>();
   state->name = unit_name;
   state->index = impl_->units.size();
-  std::vector<std::uint64_t> counts;
-  for (const auto& param : params) counts.push_back(param.count());
-  state->layout = plan_bucket(counts, static_cast<std::uint64_t>(impl_->scheduler.shard_count()));
   state->params = std::move(params);
+  make_buckets(*state, impl_->options.precision.param,
+               static_cast<std::uint64_t>(impl_->scheduler.shard_count()));
   impl_->by_name.emplace(unit_name, state->index);
   impl_->units.push_back(std::make_unique<Unit>(std::move(state)));
   return *impl_->units.back();
@@ -238,15 +196,18 @@ void Engine::freeze(const std::vector<std::string>& order) {
     indices.push_back(unit(unit_name).state().index);
     used[indices.back()] = true;
   }
-  std::vector<std::uint64_t> elements;
+  std::vector<UnitSize> sizes;
   for (const auto& unit : impl_->units) {
     if (!used[unit->state().index]) {
       throw Error(ErrorCode::invalid_argument,
                   fmt::format("freeze: unit {} is not in the order", unit->name()));
     }
-    elements.push_back(unit->state().layout.elements);
+    sizes.push_back(unit->state().size);
   }
-  impl_->plan = plan_pass(indices, elements, static_cast<std::size_t>(impl_->options.prefetch));
+  const Options& wanted = impl_->options;
+  impl_->plan = plan_pass(indices, sizes,
+                          {.prefetch = static_cast<std::size_t>(wanted.prefetch),
+                           .reduce_buffers = static_cast<std::size_t>(wanted.reduce_buffers)});
   impl_->allocate();
   impl_->frozen = true;
 }

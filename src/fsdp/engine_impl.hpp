@@ -1,6 +1,8 @@
 // The inside of the engine: what stands behind Unit, Pass and Engine.
 #pragma once
 
+#include <algorithm>
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
@@ -8,19 +10,54 @@
 
 #include "atoll/fsdp.hpp"
 #include "fsdp/plan.hpp"
+#include "fsdp/strategy.hpp"
 
 namespace atoll_v1::atoll::fsdp {
 
+// Parameters of a unit that travel together: of one dtype, all trainable or all frozen.
+struct UnitBucket {
+  DType dtype = DType::f32;  // what compute reads
+  bool trainable = true;
+  BucketLayout layout;
+  std::uint64_t gathered_offset = 0;  // in the unit's gathered memory, bytes
+  std::uint64_t gradient_offset = 0;  // in the unit's whole gradient, elements
+
+  View master;          // this rank's shard: f32, of a frozen bucket in `dtype`
+  View low;             // the same in `dtype`, which the optimizer keeps up to date; count 0: none
+  View whole;           // where parameters are resident; count 0: they are gathered into a slot
+  View gradient;        // f32 shard
+  View whole_gradient;  // where it is kept over micro batches; count 0: in a slot
+
+  std::string label() const;  // "f32", "bf16", "frozen f32": unique in its unit
+};
+
+// Which masters have changed since the resident parameters were gathered.
+enum class Stale {
+  none,
+  trainable,
+  all
+};
+
 struct Unit::State {
+  struct Place {
+    std::size_t bucket = 0;
+    BucketSlot slot;
+  };
+
   std::string name;
   std::vector<ParamSpec> params;
   std::size_t index = 0;
-  BucketLayout layout;
+  std::vector<UnitBucket> buckets;
+  std::vector<Place> places;  // by parameter
+  UnitSize size;
 
-  View master;           // f32 shard
-  View low;              // resident copy in the compute dtype; count 0: none
-  View gradient;         // f32 shard; the whole gradient where nothing is sharded
-  Event gradient_final;  // of the last step: the shard is complete
+  Event updated;       // the masters are up to date
+  Event left;          // compute has read the resident parameters
+  LaneEvent gathered;  // the resident parameters are whole
+  Stale stale = Stale::all;
+  LaneEvent gradient_final;  // of the last step: the shard is complete
+  View kept;                 // the inner shard of what forward has gathered, u8; count 0: none
+  bool is_kept = false;      // in this pass
 
   std::size_t find(std::string_view param) const;  // index in params; Error(not_found)
 };
@@ -35,39 +72,62 @@ struct Engine::Impl {
   };
   struct GradientSlot {
     Buffer memory;
-    Event free;                        // the reduction has read it
+    LaneEvent free;                    // the reduction has read it
     std::optional<std::size_t> owner;  // the unit whose backward is under way
   };
 
   bool sharded() const noexcept { return scheduler.shard_count() > 1; }
-  bool low_precision() const noexcept { return options.precision.param != DType::f32; }
   void allocate();
-  void allocate_shards();
+  void place_parameters();
+  void place_gradients();
   void allocate_slots();
+  void set_zero(const Buffer& buffer);
 
-  // Where compute reads the unit at this position.
-  View gathered(const Unit::State& unit, std::size_t position) const;
-  View whole_gradient(const Unit::State& unit) const;
+  // Where compute reads the bucket at this position, and writes its gradient.
+  View gathered(const UnitBucket& bucket, std::size_t position) const;
+  View whole_gradient(const Unit::State& unit, const UnitBucket& bucket) const;
+
+  // For a checker: what stays where it is, what slots hold in the order of a stream, and what compute
+  // does in the scope at this position.
+  void tell_places();
+  static void hold_parameters(Stream& stream, const GatheredSlot& slot, const Unit::State& unit);
+  static void hold_gradient(Stream& stream, const GradientSlot& slot, const Unit::State& unit);
+  static void hold_nothing(Stream& stream, const Buffer& slot);
+  void tell_scope(const Unit::State& unit, std::size_t position) const;
 
   // What writes masters from outside, on `stream`, must wait for both.
   void wait_idle_parameters(Stream& stream);
+  void wait_updated(Stream& stream);
+  // The unit's masters are up to date once `event` has happened.
+  static void update(Unit::State& unit, const Event& event, Stale stale) {
+    unit.updated = event;
+    unit.stale = std::max(unit.stale, stale);
+  }
   void settle() noexcept;
 
   // The life of a pass.
   void begin(const PassOptions& pass_options, Stream& compute_stream);
   std::size_t enter(Unit& unit, std::size_t lowest, std::size_t highest, std::string_view what);
-  void gather_ahead(std::size_t residence);
-  void gather(std::size_t residence);
   void leave(std::size_t position);
   void open_gradient(Unit::State& unit, std::size_t position);
   void check_gradient(const Unit::State& unit) const;
   void close_gradient(Unit::State& unit);
-  void reduce(Unit::State& unit, const Event& written);
   void end() noexcept;
   std::size_t pass_length() const noexcept;
 
+  // On the lanes.
+  void gather_resident();
+  void gather_ahead(std::size_t residence);
+  void gather(std::size_t residence);
+  void keep_inner_shard(Unit::State& unit, std::size_t slot);
+  void gather_bucket(const Unit::State& unit, const UnitBucket& bucket, View whole,
+                     const Event& after);
+  void reduce(Unit::State& unit, const Event& written);
+  LaneEvent reduce_shards(Unit::State& unit, const Event& written);
+
   Options options;
   World& world;
+  Sharding sharding;
   Scheduler scheduler;
   std::vector<std::unique_ptr<Unit>> units;
   std::map<std::string, std::size_t, std::less<>> by_name;
@@ -76,11 +136,13 @@ struct Engine::Impl {
   MemoryPlan memory;
   Traffic traffic;
 
-  Buffer masters, lows, gradients, staging;
+  Buffer masters, residents, kept, gradients, whole_gradients, staging;
   std::vector<GatheredSlot> gathered_slots;
   std::vector<GradientSlot> gradient_slots;
-  Event parameters_ready;  // the optimizer has written the masters
-  Event passed;            // compute of the last pass, which may read them
+  Event passed;  // compute of the last pass, which may read masters and resident parameters
+  // Called when the last micro batch's gradient of a unit is complete, in the order of `stream`;
+  // what it enqueues there comes before anybody else sees the gradient.
+  std::function<void(Unit::State& unit, Stream& stream)> on_gradient;
 
   // The pass under way.
   bool active = false;
@@ -92,7 +154,8 @@ struct Engine::Impl {
   std::vector<bool> left;           // by residence: compute has left it
   std::vector<int> open_scopes;     // by residence
   std::vector<int> open_gradients;  // by unit: scopes of its backward
-  std::vector<Work> gathers;        // by residence
+  std::vector<LaneEvent> gathers;   // by residence
+  std::vector<Stamp> entered;       // by position, when work is recorded
 };
 
 }  // namespace atoll_v1::atoll::fsdp

@@ -5,7 +5,8 @@
 namespace atoll_v1::atoll::fsdp {
 
 std::uint64_t MemoryPlan::total() const noexcept {
-  return parameters + parameters_low + optimizer + gradients + gathered + gradients_whole + staging;
+  return parameters + resident + optimizer + gradients + gathered + kept + gradients_whole +
+         staging + activations;
 }
 
 std::string MemoryPlan::to_string() const {
@@ -13,13 +14,15 @@ std::string MemoryPlan::to_string() const {
   const auto row = [&](std::string_view what, std::uint64_t bytes) {
     text += fmt::format("  {:<32}{:>16}\n", what, bytes);
   };
-  row("parameters (f32 shards)", parameters);
-  row("parameters (resident, compute)", parameters_low);
+  row("parameters (master shards)", parameters);
+  row("parameters (whole, resident)", resident);
   row("optimizer", optimizer);
   row("gradients (f32 shards)", gradients);
-  row("gathered parameters", gathered);
+  row("parameters (gathered, passing)", gathered);
+  row("parameters (inner shards, kept)", kept);
   row("whole gradients", gradients_whole);
   row("staging", staging);
+  row("activations (the consumer's)", activations);
   row("total", total());
   return text;
 }

@@ -1,39 +1,21 @@
 #include "atoll/optimizer.hpp"
 
-#include <array>
-#include <vector>
-
 #include "device/ops.hpp"
-#include "fsdp/engine_impl.hpp"
+#include "fsdp/optimizer_impl.hpp"
 
 namespace atoll_v1::atoll::fsdp {
+namespace {
 
-struct Optimizer::Impl {
-  Impl(Engine& engine_, OptimizerOptions options_);
+std::uint64_t owned_elements(const Unit::State& unit) {
+  std::uint64_t sum = 0;
+  for (const UnitBucket& bucket : unit.buckets) sum += bucket.gradient.count;
+  return sum;
+}
 
-  void allocate_moments();
-  void allocate_norm();
-  void set_zero(const Buffer& buffer);
-  // Leaves norm and clip factor in `result`.
-  void measure(Stream& compute);
-  void update(const Unit::State& unit, float learning_rate, Stream& compute);
-
-  Engine& engine;
-  OptimizerOptions options;
-  Buffer moment1, moment2;
-  std::vector<Moments> moments;  // by unit
-
-  // Norm blocks of this rank, all units in turn; the same of every shard, by rank; and in global
-  // order: by unit, then by rank.
-  Buffer local_blocks, gathered_blocks, ordered_blocks;
-  Buffer result;                       // f64: norm, factor, steps
-  std::array<double, 3> outcome = {};  // the same, on the host once `known` has happened
-  Event known;
-  Event done;  // the last step, updates and all
-};
+}  // namespace
 
 Optimizer::Impl::Impl(Engine& engine_, OptimizerOptions options_)
-    : engine(engine_), options(options_) {
+    : engine(engine_), options(options_), updates(engine.device().stream({.name = "update"})) {
   if (!engine.impl().frozen) {
     throw Error(ErrorCode::invalid_argument, "Optimizer: call Engine::freeze() first");
   }
@@ -42,119 +24,225 @@ Optimizer::Impl::Impl(Engine& engine_, OptimizerOptions options_)
   }
   allocate_moments();
   allocate_norm();
+  squared.assign(engine.units().size(), false);
+  updated.assign(engine.units().size(), false);
+  engine.impl().on_gradient = [this](Unit::State& unit, Stream& stream) {
+    gradient_complete(unit, stream);
+  };
+}
+
+Optimizer::Impl::~Impl() {
+  engine.impl().on_gradient = nullptr;
+  const auto wait = [](auto&& what) {
+    try {
+      what.synchronize();  // the last step uses the moments and writes into this object
+    } catch (...) {
+      return;  // whoever waited for the step has been told
+    }
+  };
+  wait(engine.scheduler());  // sums of squares, also of a step that was given up halfway
+  wait(done);
 }
 
 void Optimizer::Impl::allocate_moments() {
+  std::uint64_t owned = 0;
+  for (const auto& unit : engine.units()) owned += owned_elements(unit->state());
   moments.resize(engine.units().size());
-  if (options.kind == OptimizerOptions::Kind::sgd) return;
-  const std::uint64_t bytes = engine.memory().parameters;
-  moment1 = engine.device().allocate(bytes);
-  moment2 = engine.device().allocate(bytes);
-  engine.memory().optimizer = 2 * bytes;
+  if (options.kind == OptimizerOptions::Kind::adamw) {
+    moment1 = engine.device().allocate(owned * sizeof(float));
+    moment2 = engine.device().allocate(owned * sizeof(float));
+    engine.memory().optimizer = moment1.bytes() + moment2.bytes();
+  }
   std::uint64_t offset = 0;
   for (const auto& unit : engine.units()) {
-    const std::uint64_t n = unit->state().layout.shard_elements();
-    moments[unit->state().index] = {moment1.view(DType::f32).part(offset, n),
-                                    moment2.view(DType::f32).part(offset, n)};
-    offset += n;
+    const Unit::State& state = unit->state();
+    moments[state.index].resize(state.buckets.size());
+    if (owned == 0 || moment1.bytes() == 0) continue;
+    for (std::size_t b = 0; b < state.buckets.size(); ++b) {
+      const std::uint64_t n = state.buckets[b].gradient.count;
+      moments[state.index][b] = {moment1.view(DType::f32).part(offset, n),
+                                 moment2.view(DType::f32).part(offset, n)};
+      offset += n;
+    }
   }
-  set_zero(moment1);
-  set_zero(moment2);
+  engine.impl().set_zero(moment1);
+  engine.impl().set_zero(moment2);
 }
 
-void Optimizer::Impl::set_zero(const Buffer& buffer) {
-  Stream& stream = engine.scheduler().stream(Lane::gather);
-  stream.zero(buffer.data(), buffer.bytes());
-  stream.synchronize();
+Optimizer::Impl::Moments Optimizer::Impl::moments_of(const Segment& segment) const {
+  const Unit::State& unit = segment.unit->state();
+  const std::size_t b = unit.places[unit.find(segment.param->name)].bucket;
+  const auto [first, second] = moments[unit.index][b];
+  if (first.count == 0) return {};
+  const auto begin =
+      static_cast<std::uint64_t>(segment.values.as<float>() - unit.buckets[b].master.as<float>());
+  return {first.part(begin, segment.values.count), second.part(begin, segment.values.count)};
 }
 
 void Optimizer::Impl::allocate_norm() {
   const Device& device = engine.device();
-  const std::uint64_t blocks = engine.memory().parameters / sizeof(float) / norm_block;
+  std::uint64_t blocks = 0;
+  for (const auto& unit : engine.units()) {
+    first_block.push_back(blocks);
+    blocks += owned_elements(unit->state()) / norm_block;
+  }
   const auto shards = static_cast<std::uint64_t>(engine.scheduler().shard_count());
   local_blocks = device.allocate(blocks * sizeof(double));
   result = device.allocate(outcome.size() * sizeof(double));
-  set_zero(result);
+  reported = device.allocate(outcome.size() * sizeof(double));
   if (shards > 1) {
     gathered_blocks = device.allocate(blocks * shards * sizeof(double));
     ordered_blocks = device.allocate(blocks * shards * sizeof(double));
   }
-  engine.memory().staging +=
-      local_blocks.bytes() + gathered_blocks.bytes() + ordered_blocks.bytes() + result.bytes();
+  for (const Buffer* buffer :
+       {&local_blocks, &result, &reported, &gathered_blocks, &ordered_blocks}) {
+    engine.impl().set_zero(*buffer);
+    engine.memory().staging += buffer->bytes();
+  }
+}
+
+void Optimizer::Impl::gradient_complete(Unit::State& unit, Stream& stream) {
+  stream.wait(known);  // the last step has read the blocks
+  sum_squares(unit, stream);
+  if (!in_backward) return;
+  updates.wait(stream.record());
+  update(unit, *in_backward, updates);
+  updated[unit.index] = true;
+}
+
+void Optimizer::Impl::sum_squares(const Unit::State& unit, Stream& stream) {
+  std::uint64_t offset = first_block[unit.index];
+  for (const UnitBucket& bucket : unit.buckets) {
+    const std::uint64_t n = bucket.gradient.count / norm_block;
+    if (n == 0) continue;
+    engine.device().ops().sum_squares(stream, local_blocks.view(DType::f64).part(offset, n),
+                                      bucket.gradient);
+    offset += n;
+  }
+  squared[unit.index] = true;
+}
+
+// The blocks of all shards in global order.
+View Optimizer::Impl::order_blocks(Stream& compute) {
+  const View local = local_blocks.view(DType::f64);
+  const auto shards = static_cast<std::uint64_t>(engine.scheduler().shard_count());
+  if (shards == 1 || local.count == 0) return local;
+  const View gathered = gathered_blocks.view(DType::f64);
+  const View ordered = ordered_blocks.view(DType::f64);
+  Scheduler& scheduler = engine.scheduler();
+  const Work work = scheduler.all_gather(local, gathered, compute.record(), "norm");
+  scheduler.wait(compute, scheduler.record(Lane::gather), "norm");
+  std::uint64_t to = 0, begin = 0;
+  for (const auto& unit : engine.units()) {
+    for (const UnitBucket& bucket : unit->state().buckets) {
+      const std::uint64_t n = bucket.gradient.count / norm_block;
+      for (std::uint64_t rank = 0; rank < shards && n > 0; ++rank, to += n) {
+        compute.copy(ordered.part(to, n).data, gathered.part(rank * local.count + begin, n).data,
+                     n * sizeof(double));
+      }
+      begin += n;
+    }
+  }
+  return ordered;
 }
 
 void Optimizer::Impl::measure(Stream& compute) {
   DeviceOps& ops = engine.device().ops();
-  const View local = local_blocks.view(DType::f64);
-  std::uint64_t offset = 0;
-  for (const auto& unit : engine.units()) {
-    const View gradient = unit->state().gradient;
-    const std::uint64_t n = gradient.count / norm_block;
-    ops.sum_squares(compute, local.part(offset, n), gradient);
-    offset += n;
+  const View blocks = order_blocks(compute);
+  const Stamp begin = engine.scheduler().begin_work(compute);
+  if (in_backward) {
+    ops.clip_factor(compute, reported.view(DType::f64), blocks, {});
+    compute.copy(&outcome[0], reported.data(), sizeof(double));
+    compute.wait(updates.record());
+    compute.copy(&outcome[1], result.view(DType::f64).part(1, 2).data, 2 * sizeof(double));
+  } else {
+    ops.clip_factor(compute, result.view(DType::f64), blocks,
+                    {options.max_norm, options.skip_nonfinite});
+    compute.copy(outcome.data(), result.data(), result.bytes());
   }
-  View ordered = local;
-  const auto shards = static_cast<std::uint64_t>(engine.scheduler().shard_count());
-  if (shards > 1) {
-    const View gathered = gathered_blocks.view(DType::f64);
-    ordered = ordered_blocks.view(DType::f64);
-    engine.scheduler().all_gather(local, gathered, compute.record()).wait(compute);
-    std::uint64_t to = 0, unit_begin = 0;
-    for (const auto& unit : engine.units()) {
-      const std::uint64_t n = unit->state().gradient.count / norm_block;
-      for (std::uint64_t rank = 0; rank < shards; ++rank, to += n) {
-        compute.copy(ordered.part(to, n).data,
-                     gathered.part(rank * local.count + unit_begin, n).data, n * sizeof(double));
-      }
-      unit_begin += n;
-    }
-  }
-  ops.clip_factor(compute, result.view(DType::f64), ordered, options.max_norm);
-  compute.copy(outcome.data(), result.data(), result.bytes());
+  engine.scheduler().end_work(compute, begin, "norm");
   known = compute.record();
 }
 
-void Optimizer::Impl::update(const Unit::State& unit, float learning_rate, Stream& compute) {
+void Optimizer::Impl::update(Unit::State& unit, float learning_rate, Stream& stream) {
   DeviceOps& ops = engine.device().ops();
   const double* factor = result.view(DType::f64).part(1, 1).as<double>();
+  const Stamp begin = engine.scheduler().begin_work(stream);
   const double* steps = result.view(DType::f64).part(2, 1).as<double>();
-  if (options.kind == OptimizerOptions::Kind::sgd) {
-    ops.sgd(compute,
-            {unit.master, unit.gradient, unit.low, learning_rate, options.weight_decay, factor});
-    return;
+  for (std::size_t b = 0; b < unit.buckets.size(); ++b) {
+    const UnitBucket& bucket = unit.buckets[b];
+    if (!bucket.trainable) continue;
+    if (options.kind == OptimizerOptions::Kind::sgd) {
+      ops.sgd(stream, {bucket.master, bucket.gradient, bucket.low, learning_rate,
+                       options.weight_decay, factor});
+    } else {
+      const auto [first, second] = moments[unit.index][b];
+      ops.adamw(stream, {bucket.master, bucket.gradient, first, second, bucket.low, learning_rate,
+                         options.beta1, options.beta2, options.epsilon, options.weight_decay, steps,
+                         factor});
+    }
   }
-  const auto [first, second] = moments[unit.index];
-  ops.adamw(compute,
-            {unit.master, unit.gradient, first, second, unit.low, learning_rate, options.beta1,
-             options.beta2, options.epsilon, options.weight_decay, steps, factor});
+  engine.scheduler().end_work(stream, begin, "update", unit.name);
+  Engine::Impl::update(unit, stream.record(), Stale::trainable);
+}
+
+void Optimizer::Impl::finish_squares(Stream& compute) {
+  for (const auto& unit : engine.units()) {
+    if (!squared[unit->state().index]) sum_squares(unit->state(), compute);
+  }
+  squared.assign(squared.size(), false);
+}
+
+// In the order of use, so that the next pass can begin soonest.
+void Optimizer::Impl::finish_updates(float learning_rate, Stream& compute) {
+  for (const std::size_t index : engine.impl().plan.sequence) {
+    Unit::State& unit = engine.units()[index]->state();
+    if (updated[index] || unit.size.gradient == 0) continue;
+    updated[index] = true;
+    update(unit, learning_rate, compute);
+  }
+  updated.assign(updated.size(), false);
+  in_backward.reset();
 }
 
 Optimizer::Optimizer(Engine& engine, OptimizerOptions options)
     : impl_(std::make_unique<Impl>(engine, options)) {}
 Optimizer::Optimizer(Optimizer&&) noexcept = default;
+Optimizer::~Optimizer() = default;
 
-Optimizer::~Optimizer() {
-  if (!impl_) return;
-  try {
-    impl_->done.synchronize();  // the last step uses the moments and writes into this object
-  } catch (...) {
-    // Whoever waited for the step has been told.
+bool Optimizer::update_in_backward(float learning_rate) {
+  if (impl_->options.max_norm > 0 || impl_->options.skip_nonfinite) return false;
+  impl_->start_update(learning_rate);
+  return true;
+}
+
+// Factor 1, and one step more.
+void Optimizer::Impl::start_update(float learning_rate) {
+  if (in_backward) {
+    throw Error(ErrorCode::invalid_argument,
+                "update_in_backward: step() has not been called since");
   }
+  updates.wait(done);
+  engine.device().ops().clip_factor(updates, result.view(DType::f64),
+                                    {result.data(), 0, DType::f64}, {});
+  in_backward = learning_rate;
 }
 
 void Optimizer::step(float learning_rate, Stream& compute) {
+  if (impl_->in_backward && *impl_->in_backward != learning_rate) {
+    throw Error(ErrorCode::invalid_argument,
+                "Optimizer::step: another learning rate than update_in_backward() was given");
+  }
   // Every gradient first: a failed reduction stops the stream before anything is changed.
   impl_->engine.wait_gradients(compute);
   try {
+    impl_->finish_squares(compute);
     impl_->measure(compute);
+    impl_->finish_updates(learning_rate, compute);
   } catch (...) {
     impl_->done = compute.record();  // what was enqueued until now still uses this object
     throw;
   }
-  for (const auto& unit : impl_->engine.units()) {
-    impl_->update(unit->state(), learning_rate, compute);
-  }
-  impl_->engine.parameters_changed(compute);
   impl_->done = compute.record();
 }
 
@@ -177,8 +265,5 @@ void Optimizer::set_steps(std::int64_t steps) {
 }
 
 const OptimizerOptions& Optimizer::options() const noexcept { return impl_->options; }
-Optimizer::Moments Optimizer::moments(const Unit& unit) const {
-  return impl_->moments[unit.state().index];
-}
 
 }  // namespace atoll_v1::atoll::fsdp

@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "core/hash.hpp"
+#include "device/host/kernels.hpp"
 #include "device/ops.hpp"
 #include "fsdp/engine_impl.hpp"
 
@@ -19,27 +20,36 @@ std::vector<Segment> Engine::segments() const {
   std::vector<Segment> found;
   for (const auto& unit : impl_->units) {
     const Unit::State& state = unit->state();
-    const std::uint64_t n = state.layout.shard_elements();
-    const std::uint64_t begin = n * static_cast<std::uint64_t>(impl_->scheduler.shard_index());
     for (std::size_t p = 0; p < state.params.size(); ++p) {
-      const BucketSlot& slot = state.layout.slots[p];
+      const auto& [index, slot] = state.places[p];
+      const UnitBucket& bucket = state.buckets[index];
+      const std::uint64_t n = bucket.layout.shard_elements();
+      const std::uint64_t begin = n * static_cast<std::uint64_t>(impl_->scheduler.shard_index());
       const std::uint64_t first = std::max(slot.offset, begin);
       const std::uint64_t last = std::min(slot.offset + slot.count, begin + n);
       if (first >= last) continue;
       found.push_back({unit.get(), &state.params[p], first - slot.offset,
-                       state.master.part(first - begin, last - first)});
+                       bucket.master.part(first - begin, last - first)});
     }
   }
   return found;
 }
 
 void Engine::initialize(std::uint64_t seed) {
+  const Device& device = impl_->options.device;
   Stream& stream = impl_->scheduler.stream(Lane::gather);
   impl_->wait_idle_parameters(stream);
   for (const Segment& segment : segments()) {
     const NormalFill fill{seed, hash_name(segment.unit->name(), segment.param->name), segment.first,
                           segment.param->init.mean, segment.param->init.deviation};
-    impl_->options.device.ops().fill_normal(stream, segment.values, fill);
+    if (segment.values.dtype == DType::f32) {
+      device.ops().fill_normal(stream, segment.values, fill);
+      continue;
+    }
+    const Buffer values = device.allocate(segment.values.count * sizeof(float));
+    device.ops().fill_normal(stream, values.view(DType::f32), fill);
+    device.ops().cast(stream, segment.values, values.view(DType::f32));
+    stream.synchronize();
   }
   refresh();
 }
@@ -48,11 +58,14 @@ void Engine::assign(const std::function<void(const Segment&, std::span<float>)>&
   Stream& stream = impl_->scheduler.stream(Lane::gather);
   impl_->wait_idle_parameters(stream);
   std::vector<float> values;
+  std::vector<std::byte> stored;
   for (const Segment& segment : segments()) {
     values.resize(segment.values.count);
     fill(segment, values);
-    stream.copy(segment.values.data, values.data(), segment.values.bytes());
-    stream.synchronize();  // `values` is used again
+    stored.resize(segment.values.bytes());
+    host::cast({stored.data(), values.size(), segment.values.dtype}, values);
+    stream.copy(segment.values.data, stored.data(), stored.size());
+    stream.synchronize();  // `stored` is used again
   }
   refresh();
 }
@@ -61,27 +74,37 @@ void Engine::refresh() {
   Stream& stream = impl_->scheduler.stream(Lane::gather);
   impl_->wait_idle_parameters(stream);
   for (const auto& unit : impl_->units) {
-    const Unit::State& state = unit->state();
-    if (state.low.count) impl_->options.device.ops().cast(stream, state.low, state.master);
+    for (const UnitBucket& bucket : unit->state().buckets) {
+      if (bucket.low.count) impl_->options.device.ops().cast(stream, bucket.low, bucket.master);
+    }
   }
+  parameters_changed(stream);
   stream.synchronize();
 }
 
 void Engine::visit(
     const std::function<void(const Unit&, const ParamSpec&, std::span<const float>)>& visit) {
   Stream& stream = impl_->scheduler.stream(Lane::gather);
-  stream.wait(impl_->parameters_ready);
-  std::vector<float> values;
+  impl_->wait_updated(stream);
+  std::vector<std::vector<float>> values;  // by bucket of a unit
   for (const auto& unit : impl_->units) {
     const Unit::State& state = unit->state();
-    const Buffer whole = impl_->options.device.allocate(state.layout.elements * sizeof(float));
-    impl_->scheduler.all_gather(state.master, whole.view(DType::f32), {}).synchronize();
-    values.resize(state.layout.elements);
-    stream.copy(values.data(), whole.data(), whole.bytes());
-    stream.synchronize();
+    values.resize(state.buckets.size());
+    for (std::size_t b = 0; b < state.buckets.size(); ++b) {
+      const UnitBucket& bucket = state.buckets[b];
+      const Buffer whole =
+          impl_->options.device.allocate(bucket.layout.elements * size_of(bucket.master.dtype));
+      const View view = whole.view(bucket.master.dtype);
+      impl_->scheduler.all_gather(bucket.master, view, {}).synchronize();
+      std::vector<std::byte> stored(whole.bytes());
+      stream.copy(stored.data(), whole.data(), whole.bytes());
+      stream.synchronize();
+      values[b].resize(view.count);
+      host::cast(values[b], ConstView(stored.data(), view.count, view.dtype));
+    }
     for (std::size_t p = 0; p < state.params.size(); ++p) {
-      const BucketSlot& slot = state.layout.slots[p];
-      visit(*unit, state.params[p], std::span(values).subspan(slot.offset, slot.count));
+      const auto& [bucket, slot] = state.places[p];
+      visit(*unit, state.params[p], std::span(values[bucket]).subspan(slot.offset, slot.count));
     }
   }
 }

@@ -6,24 +6,23 @@
 namespace atoll_v1::atoll::fsdp {
 namespace {
 
-void plan_residences(PassPlan& plan, std::span<const std::uint64_t> elements,
-                     std::size_t prefetch) {
+void plan_residences(PassPlan& plan, std::span<const UnitSize> sizes, std::size_t prefetch) {
   plan.gathered_slots.assign(prefetch + 1, 0);
   for (std::size_t position = 0; position < plan.sequence.size(); ++position) {
     const std::size_t unit = plan.sequence[position];
     if (plan.residences.empty() || plan.residences.back().unit != unit) {
       const std::size_t slot = plan.residences.size() % plan.gathered_slots.size();
       plan.residences.push_back({unit, position, position, slot});
-      plan.gathered_slots[slot] = std::max(plan.gathered_slots[slot], elements[unit]);
+      plan.gathered_slots[slot] = std::max(plan.gathered_slots[slot], sizes[unit].gathered);
     }
     plan.residences.back().last = position;
     plan.residence_of.push_back(plan.residences.size() - 1);
   }
 }
 
-void plan_gradients(PassPlan& plan, std::span<const std::uint64_t> elements) {
-  plan.gradients.resize(elements.size());
-  std::vector<bool> seen(elements.size(), false);
+void plan_gradients(PassPlan& plan, std::span<const UnitSize> sizes, std::size_t buffers) {
+  plan.gradients.resize(sizes.size());
+  std::vector<bool> seen(sizes.size(), false);
   for (std::size_t position = plan.forward_length; position < plan.sequence.size(); ++position) {
     GradientUse& use = plan.gradients[plan.sequence[position]];
     if (!seen[plan.sequence[position]]) use.first = position;
@@ -31,12 +30,12 @@ void plan_gradients(PassPlan& plan, std::span<const std::uint64_t> elements) {
     use.last = position;
   }
   // The slot that has been free for longest: its reduction is the most likely to be complete.
-  std::vector<std::optional<std::size_t>> busy_until(2);
-  plan.gradient_slots.assign(2, 0);
+  std::vector<std::optional<std::size_t>> busy_until(buffers);
+  plan.gradient_slots.assign(buffers, 0);
   for (std::size_t position = plan.forward_length; position < plan.sequence.size(); ++position) {
     const std::size_t unit = plan.sequence[position];
     GradientUse& use = plan.gradients[unit];
-    if (use.first != position) continue;
+    if (use.first != position || sizes[unit].gradient == 0) continue;
     auto best = std::min_element(busy_until.begin(), busy_until.end());
     if (best->has_value() && **best >= position) {
       busy_until.emplace_back();
@@ -45,20 +44,20 @@ void plan_gradients(PassPlan& plan, std::span<const std::uint64_t> elements) {
     }
     use.slot = static_cast<std::size_t>(best - busy_until.begin());
     *best = use.last;
-    plan.gradient_slots[use.slot] = std::max(plan.gradient_slots[use.slot], elements[unit]);
+    plan.gradient_slots[use.slot] = std::max(plan.gradient_slots[use.slot], sizes[unit].gradient);
   }
 }
 
 }  // namespace
 
-PassPlan plan_pass(std::span<const std::size_t> order, std::span<const std::uint64_t> elements,
-                   std::size_t prefetch) {
+PassPlan plan_pass(std::span<const std::size_t> order, std::span<const UnitSize> sizes,
+                   PlanOptions options) {
   PassPlan plan;
   plan.forward_length = order.size();
   plan.sequence.assign(order.begin(), order.end());
   plan.sequence.insert(plan.sequence.end(), order.rbegin(), order.rend());
-  plan_residences(plan, elements, prefetch);
-  plan_gradients(plan, elements);
+  plan_residences(plan, sizes, options.prefetch);
+  plan_gradients(plan, sizes, options.reduce_buffers);
   return plan;
 }
 

@@ -26,21 +26,31 @@ struct GradientUse {
   std::size_t slot = 0;
 };
 
+struct UnitSize {
+  std::uint64_t gathered = 0;  // bytes of the parameters as compute reads them
+  std::uint64_t gradient = 0;  // bytes of the whole gradient; 0: the unit is frozen
+};
+
 struct PassPlan {
   std::vector<std::size_t> sequence;          // unit by position
   std::size_t forward_length = 0;             // positions of the forward part
   std::vector<Residence> residences;          // in order of first
   std::vector<std::size_t> residence_of;      // by position
-  std::vector<std::uint64_t> gathered_slots;  // elements of each slot
+  std::vector<std::uint64_t> gathered_slots;  // bytes of each slot
   std::vector<GradientUse> gradients;         // by unit
-  std::vector<std::uint64_t> gradient_slots;  // elements of each slot
+  std::vector<std::uint64_t> gradient_slots;  // bytes of each slot
 };
 
-// `elements` is the padded size of each unit; every unit occurs in `order`. With `prefetch` units
-// gathered ahead, prefetch + 1 slots are enough, and residence k uses slot k mod (prefetch + 1).
-// Gradients rotate over two slots, so that one is reduced while the next is written; more only
+struct PlanOptions {
+  std::size_t prefetch = 1;
+  std::size_t reduce_buffers = 2;
+};
+
+// `sizes` by unit, padding included; every unit occurs in `order`. With `prefetch` units gathered
+// ahead, prefetch + 1 slots are enough, and residence k uses slot k mod (prefetch + 1). Gradients
+// rotate over `reduce_buffers` slots, so that one is reduced while the next is written; more only
 // where a unit is used again later in backward.
-PassPlan plan_pass(std::span<const std::size_t> order, std::span<const std::uint64_t> elements,
-                   std::size_t prefetch);
+PassPlan plan_pass(std::span<const std::size_t> order, std::span<const UnitSize> sizes,
+                   PlanOptions options);
 
 }  // namespace atoll_v1::atoll::fsdp

@@ -1,18 +1,37 @@
 #include <array>
 #include <exception>
+#include <functional>
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include "atoll/schedule.hpp"
 #include "core/assert.hpp"
+#include "device/checked/device.hpp"
+#include "schedule/activity_log.hpp"
+#include "schedule/in_flight.hpp"
 
 namespace atoll_v1::atoll {
+namespace {
+
+TraceRecord gather_record(std::string_view axis, std::uint64_t bytes, std::string_view label) {
+  return {.activity = Activity::all_gather,
+          .label = std::string(label),
+          .bytes = bytes,
+          .axis = std::string(axis)};
+}
+
+}  // namespace
 
 struct Scheduler::Impl {
   Impl(const Axis& shard_axis, const Axis& replicate_axis, SchedulerOptions options)
-      : device(std::move(options.device)),
+      : device(checked_device(options.device, shard_axis.world->config().check)),
         shard(shard_axis),
         replicate(replicate_axis),
+        inner(std::move(options.inner)),
+        in_flight{InFlight("gather", options.max_in_flight.gather),
+                  InFlight("reduce", options.max_in_flight.reduce),
+                  InFlight("outer", options.max_in_flight.outer)},
         streams{device.stream({.name = "gather", .priority = StreamPriority::high}),
                 device.stream({.name = "reduce", .priority = StreamPriority::high}),
                 device.stream({.name = "outer"})} {
@@ -26,15 +45,48 @@ struct Scheduler::Impl {
     gather = open(shard, "gather");
     reduce = open(shard, "reduce");
     outer = open(replicate, "outer");
+    if (!inner.ranks.empty()) gather_inner = open(inner, "gather");
   }
 
+  std::optional<Communicator>& communicator(Lane lane) {
+    switch (lane) {
+      case Lane::gather:
+        return gather;
+      case Lane::reduce:
+        return reduce;
+      case Lane::outer:
+        return outer;
+    }
+    return gather;
+  }
   Stream& stream(Lane lane) { return streams[static_cast<std::size_t>(lane)]; }
 
+  // What `record` says, between two stamps of the lane; `start` enqueues it.
+  template <class Start>
+  Work collective(Lane lane, const Communicator& communicator, TraceRecord record,
+                  const Start& start) {
+    Stream& on = stream(lane);
+    record.row = on.name();
+    record.ranks = communicator.size();
+    const Stamp begin = on.stamp();
+    Work work = start(on);
+    log.add({std::move(record), lane, ++collectives, begin, on.stamp()});
+    return work;
+  }
+
+  void admit(Lane lane, std::uint64_t bytes) {
+    in_flight[static_cast<std::size_t>(lane)].admit(bytes, stream(lane));
+  }
+
   Device device;
-  Axis shard, replicate;
+  Axis shard, replicate, inner;
+  std::array<InFlight, 3> in_flight;
+  ActivityLog log;
+  std::uint64_t collectives = 0;
+  Recording recording = Recording::collectives;
   // Communicators are closed before the streams that their operations ran on end.
   std::array<Stream, 3> streams;
-  std::optional<Communicator> gather, reduce, outer;
+  std::optional<Communicator> gather, reduce, outer, gather_inner;
 };
 
 Scheduler::Scheduler(const Axis& shard, const Axis& replicate, SchedulerOptions options)
@@ -43,32 +95,114 @@ Scheduler::Scheduler(Scheduler&&) noexcept = default;
 Scheduler& Scheduler::operator=(Scheduler&&) noexcept = default;
 Scheduler::~Scheduler() = default;
 
-Work Scheduler::all_gather(ConstView src, View dst, const Event& after) {
+Work Scheduler::all_gather(ConstView src, View dst, const Event& after, std::string_view label) {
+  impl_->admit(Lane::gather, dst.bytes());
   Stream& stream = impl_->stream(Lane::gather);
   stream.wait(after);
-  if (impl_->gather) return impl_->gather->all_gather(src, dst, stream);
-  return Work::local_copy(src, dst, stream);
+  if (!impl_->gather) return Work::local_copy(src, dst, stream);
+  const auto start = [&](Stream& lane) { return impl_->gather->all_gather(src, dst, lane); };
+  return impl_->collective(Lane::gather, *impl_->gather, gather_record("shard", dst.bytes(), label),
+                           start);
 }
 
-Work Scheduler::reduce_scatter(ConstView src, View dst, const Event& after) {
+Work Scheduler::all_gather_inner(ConstView src, View dst, const Event& after,
+                                 std::string_view label) {
+  impl_->admit(Lane::gather, dst.bytes());
+  Stream& stream = impl_->stream(Lane::gather);
+  stream.wait(after);
+  if (!impl_->gather_inner) return Work::local_copy(src, dst, stream);
+  const auto start = [&](Stream& lane) { return impl_->gather_inner->all_gather(src, dst, lane); };
+  return impl_->collective(Lane::gather, *impl_->gather_inner,
+                           gather_record("inner", dst.bytes(), label), start);
+}
+
+Work Scheduler::reduce_scatter(ConstView src, View dst, const Event& after,
+                               std::string_view label) {
+  impl_->admit(Lane::reduce, src.bytes());
   Stream& stream = impl_->stream(Lane::reduce);
   stream.wait(after);
-  if (impl_->reduce) return impl_->reduce->reduce_scatter(src, dst, ReduceOp::sum, stream);
-  return Work::local_copy(src, dst, stream);
+  if (!impl_->reduce) return Work::local_copy(src, dst, stream);
+  const auto start = [&](Stream& lane) {
+    return impl_->reduce->reduce_scatter(src, dst, ReduceOp::sum, lane);
+  };
+  return impl_->collective(Lane::reduce, *impl_->reduce,
+                           {.activity = Activity::reduce_scatter,
+                            .label = std::string(label),
+                            .bytes = src.bytes(),
+                            .axis = "shard"},
+                           start);
 }
 
-Work Scheduler::all_reduce(View data, const Event& after) {
+Work Scheduler::all_reduce(View data, const Event& after, std::string_view label) {
+  impl_->admit(Lane::outer, data.bytes());
   Stream& stream = impl_->stream(Lane::outer);
   stream.wait(after);
-  if (impl_->outer) return impl_->outer->all_reduce(data, data, ReduceOp::sum, stream);
-  return Work::local_copy(data, data, stream);
+  if (!impl_->outer) return Work::local_copy(data, data, stream);
+  const auto start = [&](Stream& lane) {
+    return impl_->outer->all_reduce(data, data, ReduceOp::sum, lane);
+  };
+  return impl_->collective(Lane::outer, *impl_->outer,
+                           {.activity = Activity::all_reduce,
+                            .label = std::string(label),
+                            .bytes = data.bytes(),
+                            .axis = "replicate"},
+                           start);
 }
 
-Event Scheduler::run(Lane lane, const Event& after, const std::function<void(Stream&)>& enqueue) {
+LaneEvent Scheduler::run(Lane lane, const Event& after, const std::function<void(Stream&)>& enqueue,
+                         std::string_view label) {
   Stream& stream = impl_->stream(lane);
   stream.wait(after);
+  const Stamp begin = begin_work(stream);
   enqueue(stream);
-  return stream.record();
+  end_work(stream, begin, label);
+  return record(lane);
+}
+
+LaneEvent Scheduler::record(Lane lane) {
+  return {impl_->stream(lane).record(), lane, impl_->collectives};
+}
+
+void Scheduler::wait(Stream& compute, const LaneEvent& event, std::string_view label) {
+  if (event.happened()) return compute.wait(event, WaitReason::communication);
+  const Stamp begin = compute.stamp();
+  compute.wait(event, WaitReason::communication);
+  TraceRecord record{.activity = Activity::wait, .row = compute.name()};
+  if (event.through() > 0) record.label = impl_->stream(event.lane()).name();
+  if (!label.empty()) record.label.append(record.label.empty() ? "" : " ").append(label);
+  impl_->log.add({std::move(record), event.lane(), event.through(), begin, compute.stamp()});
+}
+
+Stamp Scheduler::begin_work(Stream& stream) {
+  return impl_->recording == Recording::work ? stream.stamp() : Stamp();
+}
+
+void Scheduler::end_work(Stream& stream, const Stamp& begin, std::string_view what,
+                         std::string_view subject) {
+  if (!begin) return;
+  std::string label(what);
+  if (!subject.empty()) label.append(" ").append(subject);
+  impl_->log.add(
+      {{.row = stream.name(), .label = std::move(label)}, Lane::gather, 0, begin, stream.stamp()});
+}
+
+void Scheduler::set_recording(Recording recording) noexcept { impl_->recording = recording; }
+TraceLog Scheduler::take_records() { return impl_->log.take(); }
+
+void Scheduler::release(Lane lane, const Event& after) {
+  impl_->in_flight[static_cast<std::size_t>(lane)].release(after);
+}
+
+Buffer Scheduler::allocate(std::size_t bytes, std::initializer_list<Lane> lanes) {
+  std::vector<std::reference_wrapper<Communicator>> communicators;
+  for (const Lane lane : lanes) {
+    if (auto& communicator = impl_->communicator(lane)) communicators.emplace_back(*communicator);
+    if (lane == Lane::gather && impl_->gather_inner) {
+      communicators.emplace_back(*impl_->gather_inner);
+    }
+  }
+  if (communicators.empty()) return impl_->device.allocate(bytes);
+  return atoll::allocate(impl_->device, bytes, communicators);
 }
 
 Stream& Scheduler::stream(Lane lane) noexcept { return impl_->stream(lane); }

@@ -38,19 +38,19 @@ void HostOps::sum_squares(Stream& stream, View out, ConstView src) {
   stream.enqueue([=] { host::sum_squares(out.as<double>(), src.as<float>(), src.count); });
 }
 
-void HostOps::clip_factor(Stream& stream, View result, ConstView blocks, float max_norm) {
+void HostOps::clip_factor(Stream& stream, View result, ConstView blocks, ClipRule rule) {
   ATOLL_ASSERT(result.count == 3 && result.dtype == DType::f64 && blocks.dtype == DType::f64,
                "clip_factor: f64 blocks in, norm, factor and steps (f64) out");
   stream.enqueue([=] {
     double sum = 0;
     for (std::uint64_t b = 0; b < blocks.count; ++b) sum += blocks.as<double>()[b];
     const double norm = std::sqrt(sum);
-    const double factor = !std::isfinite(norm)              ? std::nan("")
-                          : max_norm > 0 && norm > max_norm ? static_cast<double>(max_norm) / norm
-                                                            : 1.0;
+    const auto limit = static_cast<double>(rule.max_norm);
+    double factor = limit > 0 && norm > limit ? limit / norm : 1.0;
+    if (!std::isfinite(norm)) factor = rule.skip_nonfinite ? std::nan("") : 1.0;
     result.as<double>()[0] = norm;
     result.as<double>()[1] = factor;
-    if (std::isfinite(norm)) result.as<double>()[2] += 1.0;
+    if (!std::isnan(factor)) result.as<double>()[2] += 1.0;
   });
 }
 

@@ -11,7 +11,7 @@ class HostOps final : public DeviceOps {
   void add(Stream& stream, View dst, ConstView src) override;
   void reduce(Stream& stream, View dst, ConstView parts, ReduceOp op) override;
   void sum_squares(Stream& stream, View out, ConstView src) override;
-  void clip_factor(Stream& stream, View result, ConstView blocks, float max_norm) override;
+  void clip_factor(Stream& stream, View result, ConstView blocks, ClipRule rule) override;
   void adamw(Stream& stream, const AdamWStep& step) override;
   void sgd(Stream& stream, const SgdStep& step) override;
   void fill_normal(Stream& stream, View dst, const NormalFill& fill) override;

@@ -7,6 +7,9 @@
 #include <cstring>
 #include <utility>
 
+#include "core/assert.hpp"
+#include "device/clock_stamp.hpp"
+
 namespace atoll_v1::atoll::host {
 namespace {
 
@@ -19,99 +22,102 @@ constexpr int naps_before_sleep = 10;
 
 }  // namespace
 
-void Queue::notify() {
-  if (!dozing_.load(std::memory_order_relaxed)) ready_.notify_one();
+Queue::Queue()
+    : last_(nullptr),
+      first_(std::make_shared<HostEvent>(HostEvent::Kind::always, Task(), std::weak_ptr<Queue>())) {
+  last_ = first_.get();
 }
 
-void Queue::push(Kind kind, std::function<void()> run) {
-  {
-    const std::lock_guard lock(mutex_);
-    tasks_.push_back({kind, std::move(run)});
-    ++pushed_;
-    if (executing_) return;  // the executor looks again before it leaves
+std::shared_ptr<HostEvent> Queue::push(HostEvent::Kind kind, Task&& task) {
+  ATOLL_ASSERT(!pushing_.exchange(true, std::memory_order_acquire),
+               "two threads call one stream at the same time");
+  auto event = std::make_shared<HostEvent>(kind, std::move(task), weak_from_this());
+  event->self_ = event;
+  last_->next_.store(event.get(), std::memory_order_release);
+  last_ = event.get();
+  pushing_.store(false, std::memory_order_release);
+  pushed_.store(pushed_.load(std::memory_order_relaxed) + 1);
+  // The executor looks again before and after it leaves.
+  if (!executing_.load() && rest_.load() == Rest::sleeping) wake();
+  return event;
+}
+
+void Queue::wake() {
+  { const std::lock_guard lock(mutex_); }  // it sleeps, or has not looked yet
+  ready_.notify_all();
+}
+
+void Queue::execute_next() {
+  HostEvent& event = *first_->next_.load(std::memory_order_acquire);
+  first_ = std::move(event.self_);
+  taken_.store(taken_.load(std::memory_order_relaxed) + 1, std::memory_order_release);
+  if (event.kind_ == HostEvent::Kind::always || !error_) {
+    try {
+      event.task_();
+    } catch (...) {
+      if (!error_) error_ = std::current_exception();
+    }
   }
-  notify();
+  event.task_.reset();  // what it captured goes before anybody is told
+  event.error_ = error_;
+  // In one total order with a waiter that counts itself in and looks a last time: the library's
+  // notify_all() begins with a load of that count, which a release store may follow.
+  event.happened_.store(1);
+  event.happened_.notify_all();
 }
 
-void Queue::run_guarded(const std::function<void()>& work) {
-  try {
-    work();
-  } catch (...) {
-    fail(std::current_exception());
+void Queue::help_until(const HostEvent* event) {
+  while (!empty() && take_role()) {
+    bool enough = false;
+    while (!empty() && !(enough = event != nullptr && event->happened())) execute_next();
+    executing_.store(false);
+    if (!enough) continue;  // a task may have come that nobody was told of
+    if (!empty()) wake();   // also a dozing worker: somebody may wait for what is left
+    return;
   }
-}
-
-void Queue::execute(Task& task) {
-  if (task.kind == Kind::always || !error_) run_guarded(task.run);
-  task.run = nullptr;  // captured resources go now, with no lock held
-}
-
-void Queue::help_until(const std::function<bool()>& done) {
-  std::unique_lock lock(mutex_);
-  if (executing_) return;
-  executing_ = true;
-  while (!tasks_.empty() && !done()) {
-    Task task = std::move(tasks_.front());
-    tasks_.pop_front();
-    lock.unlock();
-    execute(task);
-    lock.lock();
-  }
-  executing_ = false;
-  const bool more = !tasks_.empty();
-  lock.unlock();
-  if (more) ready_.notify_one();  // also a dozing worker: somebody may wait for what is left
 }
 
 void Queue::await_ready(std::unique_lock<std::mutex>& lock, const std::stop_token& stop) {
   auto nap = first_nap;
   int quiet = 0;
+  bool dozing = false;
   while (!ready() && !stop.stop_requested()) {
-    const auto before = pushed_;
-    if (dozing_) {
-      if (ready_.wait_for(lock, stop, nap, [this] { return ready(); })) return;
+    const auto before = pushed_.load();
+    if (dozing) {
+      rest_ = Rest::dozing;
+      if (ready_.wait_for(lock, stop, nap, [this] { return ready(); })) break;
       nap = std::min(2 * nap, longest_nap);
-      quiet = pushed_ == before ? quiet + 1 : 0;
-      if (quiet == naps_before_sleep) dozing_ = false;
+      quiet = pushed_.load() == before ? quiet + 1 : 0;
+      if (quiet == naps_before_sleep) dozing = false;
     } else {
-      ready_.wait(lock, stop, [&] { return ready() || pushed_ != before; });
-      dozing_ = !ready() && !stop.stop_requested();  // woken in vain
+      rest_ = Rest::sleeping;
+      ready_.wait(lock, stop, [&] { return ready() || pushed_.load() != before; });
+      dozing = !ready() && !stop.stop_requested();  // woken in vain
       nap = first_nap;
       quiet = 0;
     }
   }
+  rest_ = Rest::none;
 }
 
 void Queue::work(const std::stop_token& stop) {
-  std::unique_lock lock(mutex_);
   while (true) {
-    await_ready(lock, stop);
-    if (ready()) dozing_ = false;
-    if (tasks_.empty()) {
-      if (stop.stop_requested()) return;
-      continue;
+    {
+      std::unique_lock lock(mutex_);
+      await_ready(lock, stop);
     }
-    if (executing_) {  // stopping, while another thread finishes the queue
-      ready_.wait_for(lock, std::chrono::milliseconds(1));
-      continue;
-    }
-    lock.unlock();
-    help_until([] { return false; });
-    lock.lock();
+    help_until(nullptr);
+    if (!stop.stop_requested()) continue;
+    if (!executing_.load() && empty()) return;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));  // another thread finishes the queue
   }
-}
-
-void HostEvent::complete(std::exception_ptr error) {
-  error_ = std::move(error);
-  happened_.store(true, std::memory_order_release);
-  happened_.notify_all();
 }
 
 void HostEvent::synchronize() {
   if (!happened()) {
-    if (const auto queue = queue_.lock()) queue->help_until([this] { return happened(); });
+    if (const auto queue = queue_.lock()) queue->help_until(this);
   }
-  happened_.wait(false, std::memory_order_acquire);
+  happened_.wait(0, std::memory_order_acquire);
   if (error_) std::rethrow_exception(error_);
 }
 
@@ -129,40 +135,36 @@ HostStream::~HostStream() {
 }
 
 void HostStream::enqueue(std::function<void()> work) {
-  queue_->push(Queue::Kind::work, std::move(work));
+  queue_->push(HostEvent::Kind::work, std::move(work));
 }
 
 void HostStream::copy(void* dst, const void* src, std::size_t bytes) {
   if (bytes == 0) return;
-  enqueue([=] { std::memcpy(dst, src, bytes); });
+  queue_->push(HostEvent::Kind::work, [=] { std::memcpy(dst, src, bytes); });
 }
 
 void HostStream::zero(void* dst, std::size_t bytes) {
   if (bytes == 0) return;
-  enqueue([=] { std::memset(dst, 0, bytes); });
+  queue_->push(HostEvent::Kind::work, [=] { std::memset(dst, 0, bytes); });
 }
 
 std::shared_ptr<EventBackend> HostStream::record() {
-  auto event = std::make_shared<HostEvent>(queue_);
-  // The queue outlives its tasks, so a plain pointer does not make it own itself.
-  queue_->push(Queue::Kind::always,
-               [event, queue = queue_.get()] { event->complete(queue->error()); });
-  return event;
+  return queue_->push(HostEvent::Kind::always, [] {});
 }
 
-std::shared_ptr<EventBackend> HostStream::enqueue_and_record(std::function<void()> work) {
-  auto event = std::make_shared<HostEvent>(queue_);
-  queue_->push(Queue::Kind::always,
-               [event, queue = queue_.get(), work = std::move(work)]() mutable {
-                 if (!queue->error()) queue->run_guarded(work);
-                 work = nullptr;  // what it captured goes before anybody is told
-                 event->complete(queue->error());
-               });
-  return event;
+std::shared_ptr<EventBackend> HostStream::enqueue_and_record(Task work) {
+  return queue_->push(HostEvent::Kind::work, std::move(work));
+}
+
+std::shared_ptr<const StampBackend> HostStream::stamp() {
+  auto stamp = std::make_shared<ClockStamp>();
+  queue_->push(HostEvent::Kind::always, [stamp] { stamp->take(); });
+  return stamp;
 }
 
 void HostStream::wait(std::shared_ptr<EventBackend> event, WaitReason reason) {
-  enqueue([event = std::move(event), reason, queue = queue_.get()] {
+  // The queue outlives its tasks, so a plain pointer does not make it own itself.
+  queue_->push(HostEvent::Kind::work, [event = std::move(event), reason, queue = queue_.get()] {
     if (event->happened() || reason == WaitReason::order) return event->synchronize();
     const auto start = std::chrono::steady_clock::now();
     const auto account = [&] {

@@ -1,0 +1,79 @@
+// The names of the numbers in plugin.h, and what kinds of operations have in common: the one
+// spelling of the API, the plugins, tuning files, logs and messages. Of plugin.h alone, so that a
+// backend can use it without the library.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+
+#include "atoll/plugin.h"
+
+namespace atoll_abi {
+
+// By their numbers. An entry is appended together with its enumerator.
+inline constexpr std::array<std::string_view, 13> kinds = {
+    "barrier",         "broadcast",  "all_gather", "reduce_scatter",
+    "all_reduce",      "all_to_all", "send",       "recv",
+    "reduce",          "gather",     "scatter",    "all_gather_v",
+    "reduce_scatter_v"};
+static_assert(kinds[ATOLL_REDUCE_SCATTER_V] == kinds.back());
+
+struct Dtype {
+  std::string_view name;
+  std::size_t size;  // bytes of an element
+};
+inline constexpr std::array<Dtype, 7> dtypes = {
+    {{"f32", 4}, {"bf16", 2}, {"f16", 2}, {"f64", 8}, {"i32", 4}, {"i64", 8}, {"u8", 1}}};
+static_assert(dtypes[ATOLL_U8].name == dtypes.back().name);
+
+inline constexpr std::array<std::string_view, 4> ops = {"sum", "avg", "min", "max"};
+static_assert(ops[ATOLL_MAX] == ops.back());
+
+template <typename Table>
+constexpr bool within(const Table& table, std::int32_t number) noexcept {
+  return number >= 0 && static_cast<std::size_t>(number) < table.size();
+}
+
+// "all_gather", "f32", "sum"; "?" for a number that plugin.h does not define.
+constexpr std::string_view kind_name(std::int32_t kind) noexcept {
+  return within(kinds, kind) ? kinds[static_cast<std::size_t>(kind)] : "?";
+}
+constexpr std::string_view dtype_name(std::int32_t dtype) noexcept {
+  return within(dtypes, dtype) ? dtypes[static_cast<std::size_t>(dtype)].name : "?";
+}
+constexpr std::string_view op_name(std::int32_t op) noexcept {
+  return within(ops, op) ? ops[static_cast<std::size_t>(op)] : "?";
+}
+
+// Bytes of an element; 0: unknown dtype.
+constexpr std::size_t dtype_size(std::int32_t dtype) noexcept {
+  return within(dtypes, dtype) ? dtypes[static_cast<std::size_t>(dtype)].size : 0;
+}
+
+// The inverse of kind_name(); -1: no such kind.
+constexpr std::int32_t kind_of(std::string_view name) noexcept {
+  for (std::size_t kind = 0; kind < kinds.size(); ++kind) {
+    if (kinds[kind] == name) return static_cast<std::int32_t>(kind);
+  }
+  return -1;
+}
+
+constexpr bool reduces(std::int32_t kind) noexcept {
+  return kind == ATOLL_REDUCE_SCATTER || kind == ATOLL_ALL_REDUCE || kind == ATOLL_REDUCE ||
+         kind == ATOLL_REDUCE_SCATTER_V;
+}
+constexpr bool has_root(std::int32_t kind) noexcept {
+  return kind == ATOLL_BROADCAST || kind == ATOLL_REDUCE || kind == ATOLL_GATHER ||
+         kind == ATOLL_SCATTER;
+}
+// Of one count per rank.
+constexpr bool is_uneven(std::int32_t kind) noexcept {
+  return kind == ATOLL_ALL_GATHER_V || kind == ATOLL_REDUCE_SCATTER_V;
+}
+constexpr bool is_message(std::int32_t kind) noexcept {
+  return kind == ATOLL_SEND || kind == ATOLL_RECV;
+}
+
+}  // namespace atoll_abi

@@ -1,0 +1,214 @@
+#include "device/checked/device.hpp"
+
+#include <utility>
+
+#include "device/backend.hpp"
+#include "device/checked/lifetimes.hpp"
+#include "device/checked/ops.hpp"
+
+namespace atoll_v1::atoll {
+namespace checked {
+namespace {
+
+// True on a thread while it runs a task of a checked stream: what the task does has no place in the
+// order of the host.
+thread_local bool in_task = false;
+
+class TaskMark {
+ public:
+  TaskMark() : before_(std::exchange(in_task, true)) {}
+  TaskMark(const TaskMark&) = delete;
+  TaskMark& operator=(const TaskMark&) = delete;
+  ~TaskMark() { in_task = before_; }
+
+ private:
+  bool before_;
+};
+
+class CheckedEvent final : public EventBackend {
+ public:
+  CheckedEvent(std::shared_ptr<EventBackend> inner, std::shared_ptr<Lifetimes> lifetimes,
+               Clock clock)
+      : inner_(std::move(inner)), lifetimes_(std::move(lifetimes)), clock_(std::move(clock)) {}
+  bool happened() const override {
+    if (!inner_->happened()) return false;
+    if (!in_task) lifetimes_->synchronized(clock_);
+    return true;
+  }
+  // Whatever becomes of the stream, nothing in front of the event runs any more.
+  void synchronize() override {
+    if (in_task) return inner_->synchronize();
+    try {
+      inner_->synchronize();
+    } catch (...) {
+      lifetimes_->synchronized(clock_);
+      throw;
+    }
+    lifetimes_->synchronized(clock_);
+    lifetimes_->check();
+  }
+  const std::shared_ptr<EventBackend>& inner() const noexcept { return inner_; }
+  const Clock& clock() const noexcept { return clock_; }
+  bool is_of(const std::shared_ptr<Lifetimes>& lifetimes) const { return lifetimes_ == lifetimes; }
+
+ private:
+  std::shared_ptr<EventBackend> inner_;
+  std::shared_ptr<Lifetimes> lifetimes_;
+  Clock clock_;
+};
+
+class CheckedStream final : public StreamBackend {
+ public:
+  CheckedStream(std::unique_ptr<StreamBackend> inner, std::shared_ptr<Lifetimes> lifetimes,
+                const std::string& name)
+      : inner_(std::move(inner)),
+        lifetimes_(std::move(lifetimes)),
+        party_(lifetimes_->add_stream(name)) {}
+  ~CheckedStream() override {
+    inner_.reset();
+    lifetimes_->drained(party_);
+  }
+
+  void enqueue(std::function<void()> work) override {
+    lifetimes_->check();
+    inner_->enqueue([work = std::move(work)] {
+      const TaskMark mark;
+      work();
+    });
+  }
+  void copy(void* dst, const void* src, std::size_t bytes) override {
+    use(src, bytes, Access::read, {"copy"}, {});
+    use(dst, bytes, Access::write, {"copy"}, {});
+    inner_->copy(dst, src, bytes);
+  }
+  void zero(void* dst, std::size_t bytes) override {
+    use(dst, bytes, Access::write, {"zero"}, {});
+    inner_->zero(dst, bytes);
+  }
+  void fill(void* dst, std::byte value, std::size_t bytes) override {
+    use(dst, bytes, Access::write, {"fill"}, {});
+    inner_->fill(dst, value, bytes);
+  }
+  std::shared_ptr<EventBackend> record() override { return event(inner_->record()); }
+  std::shared_ptr<EventBackend> enqueue_and_record(Task work) override {
+    lifetimes_->check();
+    return event(inner_->enqueue_and_record([work = std::move(work)]() mutable {
+      const TaskMark mark;
+      work();
+    }));
+  }
+  void wait(std::shared_ptr<EventBackend> event, WaitReason reason) override {
+    const auto* known = dynamic_cast<const CheckedEvent*>(event.get());
+    if (!known || !known->is_of(lifetimes_)) {
+      lifetimes_->report(
+          "a stream waits for an event of another device: take all streams from Engine::device() "
+          "or "
+          "Scheduler::device()");
+    }
+    inner_->wait(known->inner(), reason);
+    lifetimes_->wait(party_, known->clock());
+  }
+  void synchronize() override {
+    const Clock end = lifetimes_->record(party_);
+    try {
+      inner_->synchronize();
+    } catch (...) {
+      lifetimes_->synchronized(end);
+      throw;
+    }
+    lifetimes_->synchronized(end);
+    lifetimes_->check();
+  }
+  std::chrono::nanoseconds exposed_communication() const override {
+    return inner_->exposed_communication();
+  }
+  void* native() noexcept override { return inner_->native(); }
+  void use(const void* data, std::size_t bytes, Access access, Label by, Label content) override {
+    lifetimes_->use(party_, {data, bytes}, access, by, content);
+  }
+  bool is_behind(const Clock& event) const { return lifetimes_->is_behind(party_, event); }
+  void hold(void* data, std::size_t bytes, Label content) override {
+    lifetimes_->hold(party_, {data, bytes}, content);
+    if (content.what.empty() && bytes > 0) inner_->fill(data, std::byte{0xff}, bytes);
+  }
+
+ private:
+  std::shared_ptr<EventBackend> event(std::shared_ptr<EventBackend> inner) {
+    return std::make_shared<CheckedEvent>(std::move(inner), lifetimes_, lifetimes_->record(party_));
+  }
+
+  std::unique_ptr<StreamBackend> inner_;
+  std::shared_ptr<Lifetimes> lifetimes_;
+  Party party_;
+};
+
+class CheckedDevice final : public DeviceBackend {
+ public:
+  explicit CheckedDevice(std::shared_ptr<DeviceBackend> inner)
+      : inner_(std::move(inner)), ops_(inner_->ops()) {}
+
+  DeviceKind kind() const noexcept override { return inner_->kind(); }
+  std::string_view name() const noexcept override { return inner_->name(); }
+  void* allocate(std::size_t bytes) override {
+    void* data = inner_->allocate(bytes);
+    const auto stream = inner_->make_stream({.name = "fill"});
+    stream->fill(data, std::byte{0xff}, bytes);  // NaN in every floating point type
+    stream->synchronize();
+    lifetimes_->allocated({data, bytes});
+    return data;
+  }
+  void deallocate(void* data, std::size_t bytes) noexcept override {
+    forget(data);
+    inner_->deallocate(data, bytes);
+  }
+  void account(std::ptrdiff_t bytes) noexcept override { inner_->account(bytes); }
+  void adopt(void* data, std::size_t bytes) override {
+    inner_->adopt(data, bytes);
+    lifetimes_->allocated({data, bytes});
+  }
+  void disown(void* data, std::size_t bytes) noexcept override {
+    forget(data);
+    inner_->disown(data, bytes);
+  }
+  std::unique_ptr<StreamBackend> make_stream(const StreamOptions& options) override {
+    return std::make_unique<CheckedStream>(inner_->make_stream(options), lifetimes_, options.name);
+  }
+  DeviceOps& ops() noexcept override { return ops_; }
+  std::size_t allocated_bytes() const noexcept override { return inner_->allocated_bytes(); }
+  std::size_t peak_allocated_bytes() const noexcept override {
+    return inner_->peak_allocated_bytes();
+  }
+
+ private:
+  void forget(const void* data) noexcept {
+    lifetimes_->freed(data, in_task ? Lifetimes::By::task : Lifetimes::By::host);
+  }
+
+  std::shared_ptr<DeviceBackend> inner_;
+  std::shared_ptr<Lifetimes> lifetimes_ = std::make_shared<Lifetimes>();
+  CheckedOps ops_;
+};
+
+}  // namespace
+}  // namespace checked
+
+Device checked_device(const Device& device) {
+  if (dynamic_cast<const checked::CheckedDevice*>(device.backend().get())) return device;
+  return Device(std::make_shared<checked::CheckedDevice>(device.backend()));
+}
+
+bool is_behind(const StreamBackend& stream, const EventBackend& event) {
+  return dynamic_cast<const checked::CheckedStream&>(stream).is_behind(
+      dynamic_cast<const checked::CheckedEvent&>(event).clock());
+}
+
+bool is_behind(const EventBackend& later, const EventBackend& event) {
+  return dynamic_cast<const checked::CheckedEvent&>(later).clock().includes(
+      dynamic_cast<const checked::CheckedEvent&>(event).clock());
+}
+
+Device checked_device(const Device& device, std::string_view check) {
+  return check == "lifetimes" ? checked_device(device) : device;
+}
+
+}  // namespace atoll_v1::atoll

@@ -1,0 +1,229 @@
+#include "device/checked/lifetimes.hpp"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <utility>
+
+namespace atoll_v1::atoll::checked {
+namespace {
+
+std::uintptr_t address_of(const void* data) { return reinterpret_cast<std::uintptr_t>(data); }
+
+std::string text_of(Label label) {
+  return label.of.empty() ? std::string(label.what) : fmt::format("{} {}", label.what, label.of);
+}
+
+std::string_view verb(Access access) { return access == Access::read ? "reads" : "writes"; }
+
+// Which bytes, and of what.
+std::string place_of(std::uintptr_t begin, std::uintptr_t end, std::uintptr_t first,
+                     std::uintptr_t bytes, const std::string* content) {
+  const std::string memory = fmt::format("bytes {} to {} of the {} allocated at {:#x}",
+                                         first - begin, first - begin + bytes, end - begin, begin);
+  return content ? fmt::format("\"{}\" ({})", *content, memory) : memory;
+}
+
+}  // namespace
+
+Lifetimes::Lifetimes() : clocks_(1), names_{"the host"} {}
+
+Party Lifetimes::add_stream(std::string name) {
+  const std::lock_guard lock(mutex_);
+  clocks_.push_back(clocks_[host_party]);
+  names_.push_back(fmt::format("stream {}", name));
+  return clocks_.size() - 1;
+}
+
+Clock Lifetimes::record(Party party) {
+  const std::lock_guard lock(mutex_);
+  clocks_[party].join(clocks_[host_party]);
+  return clocks_[party];
+}
+
+bool Lifetimes::is_behind(Party party, const Clock& event) { return record(party).includes(event); }
+
+void Lifetimes::wait(Party party, const Clock& event) {
+  const std::lock_guard lock(mutex_);
+  clocks_[party].join(event);
+  check_found();
+}
+
+void Lifetimes::synchronized(const Clock& event) {
+  const std::lock_guard lock(mutex_);
+  clocks_[host_party].join(event);
+}
+
+void Lifetimes::drained(Party party) {
+  const std::lock_guard lock(mutex_);
+  const Clock drained = clocks_[party];
+  clocks_[host_party].join(drained);
+}
+
+void Lifetimes::allocated(Range range) {
+  const std::lock_guard lock(mutex_);
+  const std::uintptr_t begin = address_of(range.data);
+  Region region{begin + range.bytes, {}};
+  region.cells.emplace(begin, Cell());
+  regions_.insert_or_assign(begin, std::move(region));
+}
+
+void Lifetimes::freed(const void* data, By by) noexcept {
+  const std::lock_guard lock(mutex_);
+  const auto found = regions_.find(address_of(data));
+  if (found == regions_.end()) return;
+  const auto& [begin, region] = *found;
+  for (auto next = region.cells.begin(); next != region.cells.end() && by == By::host && !found_;) {
+    const auto& [first, cell] = *next++;
+    const std::uintptr_t last = next == region.cells.end() ? region.end : next->first;
+    std::vector<SharedUse> uses = cell.reads;
+    uses.push_back(cell.write);
+    for (const SharedUse& use : uses) {
+      if (knows(clocks_[host_party], use)) continue;
+      // Whoever frees memory cannot be thrown at; the next call on this device is.
+      found_ = Error(
+          ErrorCode::internal,
+          fmt::format("ATOLL_CHECK=lifetimes: {} is freed while {} may still be using it: the host "
+                      "has not synchronized with that use",
+                      place_of(begin, region.end, first, last - first, cell.content.get()),
+                      told(*use)));
+      break;
+    }
+  }
+  regions_.erase(found);
+}
+
+void Lifetimes::use(Party party, Range range, Access access, Label by, Label content) {
+  const std::lock_guard lock(mutex_);
+  check_found();
+  const Span span{address_of(range.data), address_of(range.data) + range.bytes};
+  const auto found = range.bytes == 0 ? regions_.end() : region_of(span.begin);
+  if (found == regions_.end()) return;
+  auto& [begin, region] = *found;
+  const SharedUse use = start(party, access, text_of(by));
+  check_end(region, span, *use);
+  const std::string expected = text_of(content);
+  visit(region, span, [&, start_of_region = begin](Cell& cell) {
+    const std::string* holds = cell.content.get();
+    const auto place = [&] {
+      return place_of(start_of_region, region.end, span.begin, range.bytes, holds);
+    };
+    if (!cell.alive) {
+      find(fmt::format("{} {} {} outside its lifetime, which ended on {}", told(*use), verb(access),
+                       place(), names_[cell.write->party]));
+    }
+    if (!expected.empty() && (!holds || *holds != expected)) {
+      find(fmt::format("{} {} \"{}\", but what is there is {}", told(*use), verb(access), expected,
+                       place()));
+    }
+    check_order(cell, *use, place());
+    if (access == Access::write) {
+      cell.write = use;
+      cell.reads.clear();
+    } else {
+      std::erase_if(cell.reads, [&](const SharedUse& read) { return read->party == party; });
+      cell.reads.push_back(use);
+    }
+  });
+}
+
+void Lifetimes::hold(Party party, Range range, Label content) {
+  const std::lock_guard lock(mutex_);
+  check_found();
+  const Span span{address_of(range.data), address_of(range.data) + range.bytes};
+  const auto found = range.bytes == 0 ? regions_.end() : region_of(span.begin);
+  if (found == regions_.end()) return;
+  auto& [begin, region] = *found;
+  const bool begins = !content.what.empty();
+  const auto text = std::make_shared<const std::string>(text_of(content));
+  const SharedUse use = start(
+      party, Access::write,
+      begins ? fmt::format("the begin of \"{}\"", *text) : std::string("the end of its lifetime"));
+  check_end(region, span, *use);
+  visit(region, span, [&, start_of_region = begin](Cell& cell) {
+    const std::string* holds = cell.content.get();
+    const std::string place = place_of(start_of_region, region.end, span.begin, range.bytes, holds);
+    if (begins && holds && cell.alive && *holds != *text) {
+      find(fmt::format("{} in {}, which is still alive", told(*use), place));
+    }
+    check_order(cell, *use, place);
+    cell.write = use;
+    cell.reads.clear();
+    cell.alive = begins;
+    if (begins) cell.content = text;
+  });
+}
+
+void Lifetimes::report(const std::string& text) {
+  const std::lock_guard lock(mutex_);
+  find(text);
+}
+
+void Lifetimes::check() const {
+  const std::lock_guard lock(mutex_);
+  check_found();
+}
+
+std::map<std::uintptr_t, Lifetimes::Region>::iterator Lifetimes::region_of(std::uintptr_t address) {
+  auto found = regions_.upper_bound(address);
+  if (found == regions_.begin()) return regions_.end();
+  --found;
+  return address < found->second.end ? found : regions_.end();
+}
+
+void Lifetimes::visit(Region& region, Span span, const std::function<void(Cell&)>& visit) {
+  const std::uintptr_t end = std::min(span.end, region.end);
+  const auto split = [&](std::uintptr_t at) {
+    if (at == region.end) return region.cells.end();
+    const auto after = region.cells.upper_bound(at);
+    const auto cell = std::prev(after);
+    return cell->first == at ? cell : region.cells.emplace_hint(after, at, cell->second);
+  };
+  const auto last = split(end);
+  for (auto cell = split(span.begin); cell != last; ++cell) visit(cell->second);
+}
+
+Lifetimes::SharedUse Lifetimes::start(Party party, Access access, std::string by) {
+  Clock& clock = clocks_[party];
+  clock.join(clocks_[host_party]);
+  return std::make_shared<const Use>(Use{party, clock.tick(party), access, std::move(by)});
+}
+
+bool Lifetimes::knows(const Clock& clock, const SharedUse& use) const {
+  return !use || clock.of(use->party) >= use->moment;
+}
+
+void Lifetimes::check_order(const Cell& cell, const Use& use, const std::string& place) {
+  const Clock& clock = clocks_[use.party];
+  SharedUse rival = knows(clock, cell.write) ? nullptr : cell.write;
+  for (const SharedUse& read : cell.reads) {
+    if (use.access == Access::write && !rival && !knows(clock, read)) rival = read;
+  }
+  if (!rival) return;
+  find(
+      fmt::format("{} {} {}, and {} {} it, in no order: {} waits for no event that {} records "
+                  "behind that use",
+                  told(use), verb(use.access), place, told(*rival), verb(rival->access),
+                  names_[use.party], names_[rival->party]));
+}
+
+void Lifetimes::check_end(const Region& region, Span span, const Use& use) {
+  if (span.end <= region.end) return;
+  find(fmt::format("{} {} {} bytes at {:#x}, {} of them past the end of the allocation", told(use),
+                   verb(use.access), span.end - span.begin, span.begin, span.end - region.end));
+}
+
+std::string Lifetimes::told(const Use& use) const {
+  return fmt::format("{} on {}", use.by, names_[use.party]);
+}
+
+void Lifetimes::check_found() const {
+  if (found_) throw *found_;
+}
+
+void Lifetimes::find(const std::string& text) {
+  if (!found_) found_ = Error(ErrorCode::internal, "ATOLL_CHECK=lifetimes: " + text);
+  throw *found_;
+}
+
+}  // namespace atoll_v1::atoll::checked

@@ -1,0 +1,82 @@
+// Work that is run once: what std::function is, for callables that need not be copied, and without
+// an allocation for those of up to 64 bytes.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <new>
+#include <type_traits>
+#include <utility>
+
+namespace atoll_v1::atoll {
+
+class Task {
+ public:
+  Task() noexcept = default;
+  template <class Callable>
+  requires(!std::is_same_v<std::remove_cvref_t<Callable>, Task>)
+      Task(Callable&& callable) {  // NOLINT(google-explicit-constructor): any callable is a task
+    using Stored = std::remove_cvref_t<Callable>;
+    if constexpr (fits<Stored>) {
+      new (storage_) Stored(std::forward<Callable>(callable));
+      act_ = &act<Stored>;
+    } else {
+      auto boxed = [box = std::make_unique<Stored>(std::forward<Callable>(callable))] { (*box)(); };
+      new (storage_) decltype(boxed)(std::move(boxed));
+      act_ = &act<decltype(boxed)>;
+    }
+  }
+  Task(Task&& other) noexcept : act_(std::exchange(other.act_, nullptr)) {
+    if (act_ != nullptr) act_(Action::move, other.storage_, storage_);
+  }
+  Task& operator=(Task&& other) noexcept {
+    if (this != &other) {
+      reset();
+      act_ = std::exchange(other.act_, nullptr);
+      if (act_ != nullptr) act_(Action::move, other.storage_, storage_);
+    }
+    return *this;
+  }
+  ~Task() { reset(); }
+
+  void operator()() { act_(Action::run, storage_, nullptr); }
+  // What the callable holds goes now.
+  void reset() noexcept {
+    if (act_ != nullptr) std::exchange(act_, nullptr)(Action::destroy, storage_, nullptr);
+  }
+
+ private:
+  enum class Action {
+    run,
+    move,
+    destroy
+  };
+  static constexpr std::size_t capacity = 64;
+
+  template <class Stored>
+  static constexpr bool fits =
+      sizeof(Stored) <= capacity &&
+      alignof(Stored) <= alignof(std::max_align_t) && std::is_nothrow_move_constructible_v<Stored>;
+
+  template <class Stored>
+  static void act(Action action, std::byte* from, std::byte* to) {
+    auto* stored = std::launder(reinterpret_cast<Stored*>(from));
+    switch (action) {
+      case Action::run:
+        (*stored)();
+        break;
+      case Action::move:
+        new (to) Stored(std::move(*stored));
+        std::destroy_at(stored);
+        break;
+      case Action::destroy:
+        std::destroy_at(stored);
+        break;
+    }
+  }
+
+  void (*act_)(Action, std::byte*, std::byte*) = nullptr;
+  alignas(std::max_align_t) std::byte storage_[capacity];
+};
+
+}  // namespace atoll_v1::atoll

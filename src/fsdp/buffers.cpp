@@ -1,0 +1,204 @@
+// The memory of an engine: one allocation per category, and which part of it each bucket has.
+#include <algorithm>
+
+#include "device/backend.hpp"
+#include "fsdp/engine_impl.hpp"
+
+namespace atoll_v1::atoll::fsdp {
+namespace {
+
+// Hands out parts of an allocation in turn.
+class Parts {
+ public:
+  explicit Parts(const Buffer& buffer) : buffer_(buffer) {}
+  View next(std::uint64_t count, DType dtype) {
+    View part(static_cast<std::byte*>(buffer_.data()) + offset_, count, dtype);
+    offset_ += part.bytes();
+    return part;
+  }
+
+ private:
+  const Buffer& buffer_;
+  std::uint64_t offset_ = 0;
+};
+
+constexpr std::string_view parameters_of = "parameters of", gradient_of = "gradient of";
+
+void hold(Stream& stream, View memory, std::string_view what, const Unit::State& unit) {
+  stream.backend().hold(memory.data, memory.bytes(), {what, unit.name});
+}
+
+DType master_dtype(const UnitBucket& bucket) {
+  return bucket.trainable ? DType::f32 : bucket.dtype;
+}
+
+}  // namespace
+
+void Engine::Impl::set_zero(const Buffer& buffer) {
+  Stream& stream = scheduler.stream(Lane::gather);
+  stream.zero(buffer.data(), buffer.bytes());
+  stream.synchronize();
+}
+
+void Engine::Impl::allocate() {
+  place_parameters();
+  place_gradients();
+  allocate_slots();
+  tell_places();
+}
+
+// Resident parameters hold their own shard's master, or its copy in the compute dtype, where a gather
+// starts from: in place.
+void Engine::Impl::place_parameters() {
+  const auto apart = [&](const UnitBucket& bucket) {  // a master that is not among the resident
+    return !sharding.resident || master_dtype(bucket) != bucket.dtype;
+  };
+  for (const auto& unit : units) {
+    if (sharding.resident) memory.resident += unit->state().size.gathered;
+    for (const UnitBucket& bucket : unit->state().buckets) {
+      if (apart(bucket)) {
+        memory.parameters += bucket.layout.shard_elements() * size_of(master_dtype(bucket));
+      }
+    }
+  }
+  masters = scheduler.allocate(memory.parameters, {Lane::gather});
+  residents = scheduler.allocate(memory.resident, {Lane::gather});
+  Parts of_masters(masters), of_residents(residents);
+  const auto index = static_cast<std::uint64_t>(scheduler.shard_index());
+  for (const auto& unit : units) {
+    for (UnitBucket& bucket : unit->state().buckets) {
+      const std::uint64_t n = bucket.layout.shard_elements();
+      if (apart(bucket)) bucket.master = of_masters.next(n, master_dtype(bucket));
+      if (!sharding.resident) continue;
+      bucket.whole = of_residents.next(bucket.layout.elements, bucket.dtype);
+      (apart(bucket) ? bucket.low : bucket.master) = bucket.whole.part(n * index, n);
+    }
+  }
+  // Padding stays zero for ever: it adds nothing to a norm, and an optimizer does not move it.
+  set_zero(masters);
+  set_zero(residents);
+}
+
+// A whole gradient that is kept holds this rank's shard, into which it is reduced: in place.
+void Engine::Impl::place_gradients() {
+  const std::uint64_t shards = static_cast<std::uint64_t>(scheduler.shard_count());
+  std::uint64_t whole = 0, largest = 0;
+  for (const auto& unit : units) {
+    whole += unit->state().size.gradient;
+    for (const UnitBucket& bucket : unit->state().buckets) {
+      if (bucket.trainable) largest = std::max(largest, bucket.layout.shard_elements());
+    }
+  }
+  if (sharding.kept_gradients) {
+    memory.gradients = whole / shards;
+    memory.gradients_whole = whole - memory.gradients;
+    whole_gradients = scheduler.allocate(whole, {Lane::reduce, Lane::outer});
+  } else {
+    memory.gradients = whole / shards;
+    memory.staging = largest * sizeof(float);
+    gradients = scheduler.allocate(memory.gradients, {Lane::reduce, Lane::outer});
+    staging = scheduler.allocate(memory.staging, {Lane::reduce});
+  }
+  Parts of_shards(gradients), of_wholes(whole_gradients);
+  for (const auto& unit : units) {
+    for (UnitBucket& bucket : unit->state().buckets) {
+      if (!bucket.trainable) continue;
+      const std::uint64_t n = bucket.layout.shard_elements();
+      if (sharding.kept_gradients) {
+        bucket.whole_gradient = of_wholes.next(bucket.layout.elements, DType::f32);
+        bucket.gradient =
+            bucket.whole_gradient.part(n * static_cast<std::uint64_t>(scheduler.shard_index()), n);
+      } else {
+        bucket.gradient = of_shards.next(n, DType::f32);
+      }
+    }
+  }
+  set_zero(gradients);
+  set_zero(whole_gradients);
+}
+
+void Engine::Impl::allocate_slots() {
+  if (!sharding.inner.ranks.empty()) {
+    const auto shards = static_cast<std::uint64_t>(sharding.inner.size());
+    for (const auto& unit : units) memory.kept += unit->state().size.gathered / shards;
+    kept = scheduler.allocate(memory.kept, {Lane::gather});
+    Parts of_kept(kept);
+    for (const auto& unit : units) {
+      unit->state().kept = of_kept.next(unit->state().size.gathered / shards, DType::u8);
+    }
+  }
+  if (!sharding.resident) {
+    for (const std::uint64_t bytes : plan.gathered_slots) {
+      memory.gathered += bytes;
+      gathered_slots.push_back({scheduler.allocate(bytes, {Lane::gather}), {}});
+    }
+  }
+  if (!sharding.kept_gradients) {
+    for (const std::uint64_t bytes : plan.gradient_slots) {
+      memory.gradients_whole += bytes;
+      gradient_slots.push_back({scheduler.allocate(bytes, {Lane::reduce}), {}, {}});
+    }
+  }
+}
+
+void Engine::Impl::tell_scope(const Unit::State& unit, std::size_t at) const {
+  StreamBackend& stream = compute->backend();
+  const bool backward = at >= plan.forward_length;
+  const Label by{backward ? "backward" : "forward", unit.name};
+  for (const UnitBucket& bucket : unit.buckets) {
+    const View whole = gathered(bucket, at);
+    stream.use(whole.data, whole.bytes(), Access::read, by, {parameters_of, unit.name});
+    if (!backward || !bucket.trainable) continue;
+    const View gradient = whole_gradient(unit, bucket);
+    stream.use(gradient.data, gradient.bytes(), Access::write, by, {gradient_of, unit.name});
+  }
+}
+
+void Engine::Impl::hold_parameters(Stream& stream, const GatheredSlot& slot,
+                                   const Unit::State& unit) {
+  hold(stream, slot.memory.view(DType::u8), parameters_of, unit);
+}
+
+void Engine::Impl::hold_gradient(Stream& stream, const GradientSlot& slot,
+                                 const Unit::State& unit) {
+  hold(stream, slot.memory.view(DType::u8), gradient_of, unit);
+}
+
+void Engine::Impl::hold_nothing(Stream& stream, const Buffer& slot) {
+  stream.backend().hold(slot.data(), slot.bytes(), {});
+}
+
+void Engine::Impl::tell_places() {
+  Stream& stream = scheduler.stream(Lane::gather);
+  for (const auto& entry : units) {
+    const Unit::State& unit = entry->state();
+    hold(stream, unit.kept, "inner shard of", unit);
+    for (const UnitBucket& bucket : unit.buckets) {
+      hold(stream, bucket.whole, parameters_of, unit);
+      const bool among_whole = sharding.resident && bucket.low.count == 0;
+      if (!among_whole) hold(stream, bucket.master, "masters of", unit);
+      hold(stream, bucket.whole_gradient, gradient_of, unit);
+      if (!sharding.kept_gradients) hold(stream, bucket.gradient, "gradient shard of", unit);
+    }
+  }
+  stream.backend().hold(staging.data(), staging.bytes(), {"staging of further micro batches"});
+  for (const GatheredSlot& slot : gathered_slots) hold_nothing(stream, slot.memory);
+  for (const GradientSlot& slot : gradient_slots) hold_nothing(stream, slot.memory);
+  stream.synchronize();
+}
+
+View Engine::Impl::gathered(const UnitBucket& bucket, std::size_t at) const {
+  if (sharding.resident) return bucket.whole;
+  const Residence& residence = plan.residences[plan.residence_of[at]];
+  auto* memory_of_unit = static_cast<std::byte*>(gathered_slots[residence.slot].memory.data());
+  return {memory_of_unit + bucket.gathered_offset, bucket.layout.elements, bucket.dtype};
+}
+
+View Engine::Impl::whole_gradient(const Unit::State& unit, const UnitBucket& bucket) const {
+  if (sharding.kept_gradients) return bucket.whole_gradient;
+  return gradient_slots[plan.gradients[unit.index].slot]
+      .memory.view(DType::f32)
+      .part(bucket.gradient_offset, bucket.layout.elements);
+}
+
+}  // namespace atoll_v1::atoll::fsdp

@@ -1,0 +1,203 @@
+// Which strategy suits a mesh, a model and a memory.
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+#include "fsdp/strategy.hpp"
+
+namespace atoll_v1::atoll::fsdp {
+namespace {
+
+constexpr std::array all_strategies = {Strategy::no_shard,     Strategy::shard_optimizer,
+                                       Strategy::shard_grad,   Strategy::full_shard,
+                                       Strategy::hybrid_shard, Strategy::hybrid_shard_grad};
+constexpr std::uint64_t master_size = 4, gradient_size = 4;
+constexpr double tie = 0.01;
+
+void check(const StrategyQuestion& q) {
+  const auto require = [](bool fine, const char* what) {
+    if (!fine) throw Error(ErrorCode::invalid_argument, fmt::format("choose_strategy: {}", what));
+  };
+  require(q.mesh.replicate >= 1 && q.mesh.shard >= 1, "a mesh of no ranks");
+  require(q.parameters >= 1, "a model without parameters");
+  require(q.units >= 1 && q.micro_batches >= 1, "no units or no micro batches");
+  require(q.reserve >= 0 && q.reserve < 1, "a reserve outside of [0, 1)");
+}
+
+class Estimator {
+ public:
+  explicit Estimator(const StrategyQuestion& question)
+      : q_(question), shard_(question.rates.shard), replicate_(question.rates.replicate) {
+    const bool known = (q_.mesh.shard == 1 || shard_.is_known()) &&
+                       (q_.mesh.replicate == 1 || replicate_.is_known());
+    if (!known) shard_ = replicate_ = {.gbyte_s = 1};
+  }
+
+  StrategyEstimate of(Strategy strategy) const {
+    StrategyRule rule = rule_of(strategy, q_.options.accumulation);
+    const int shards = shards_of(rule.over);
+    if (shards == 1) rule.resident = rule.kept_gradients = true;
+    StrategyEstimate estimate{.strategy = strategy,
+                              .bytes = bytes(rule, static_cast<std::uint64_t>(shards)),
+                              .seconds = seconds(rule, shards)};
+    estimate.fits = q_.memory_bytes == 0 || static_cast<double>(estimate.bytes) <= available();
+    return estimate;
+  }
+  double available() const { return static_cast<double>(q_.memory_bytes) * (1 - q_.reserve); }
+
+ private:
+  int shards_of(ShardedOver over) const {
+    switch (over) {
+      case ShardedOver::nothing:
+        return 1;
+      case ShardedOver::world:
+        return q_.mesh.shard * q_.mesh.replicate;
+      case ShardedOver::shard_axis:
+        return q_.mesh.shard;
+    }
+    return 1;
+  }
+
+  // The categories of MemoryPlan, without padding.
+  std::uint64_t bytes(const StrategyRule& rule, std::uint64_t shards) const {
+    const Options& options = q_.options;
+    const std::uint64_t low = size_of(options.precision.param);
+    const std::uint64_t shard = (q_.parameters + shards - 1) / shards;
+    std::uint64_t sum = q_.activation_bytes + shard * q_.moment_bytes;
+    // Masters lie among resident parameters of their own type.
+    if (!rule.resident || options.precision.param != DType::f32) sum += shard * master_size;
+    if (rule.resident) {
+      sum += q_.parameters * low;
+    } else {
+      sum += static_cast<std::uint64_t>(options.prefetch + 1) * q_.largest_unit * low;
+      if (options.inner_shards > 0) {
+        sum += q_.parameters * low / static_cast<std::uint64_t>(options.inner_shards);
+      }
+    }
+    if (rule.kept_gradients) return sum + q_.parameters * gradient_size;
+    return sum + (shard + q_.largest_unit / shards) * gradient_size +
+           static_cast<std::uint64_t>(options.reduce_buffers) * q_.largest_unit * gradient_size;
+  }
+
+  double seconds(const StrategyRule& rule, int shards) const {
+    const auto parameters = static_cast<double>(q_.parameters);
+    const double gathered = parameters * static_cast<double>(size_of(q_.options.precision.param));
+    const double reduced = parameters * static_cast<double>(size_of(q_.options.precision.reduce));
+    const double gathers = rule.resident ? 1 : 2 * q_.micro_batches;
+    const double reductions = rule.kept_gradients ? 1 : q_.micro_batches;
+    switch (rule.over) {
+      case ShardedOver::nothing:
+        return 2 * world_leg(reduced);
+      case ShardedOver::world:
+        return gathers * world_leg(gathered) + reductions * world_leg(reduced);
+      case ShardedOver::shard_axis:
+        return gathers * leg(gathered, shards, shard_) + reductions * leg(reduced, shards, shard_) +
+               2 * leg(reduced / shards, q_.mesh.replicate, replicate_);
+    }
+    return 0;
+  }
+
+  // All units gathered, or reduced, over all ranks: inside the shard groups, and each share across.
+  double world_leg(double bytes) const {
+    return leg(bytes, q_.mesh.shard, shard_) +
+           leg(bytes / q_.mesh.shard, q_.mesh.replicate, replicate_);
+  }
+  double leg(double bytes, int ranks, const GroupRate& rate) const {
+    if (ranks == 1) return 0;
+    return (ranks - 1) * bytes / ranks / (rate.gbyte_s * 1e9) + q_.units * rate.latency_us * 1e-6;
+  }
+
+  const StrategyQuestion& q_;
+  GroupRate shard_, replicate_;
+};
+
+const StrategyEstimate* fastest(const std::vector<StrategyEstimate>& all, Strategy without) {
+  const StrategyEstimate* best = nullptr;
+  for (const StrategyEstimate& one : all) {
+    if (!one.fits || one.strategy == without) continue;
+    if (!best || one.seconds < best->seconds) best = &one;
+  }
+  return best;
+}
+
+const StrategyEstimate& decide(const std::vector<StrategyEstimate>& all) {
+  const auto smaller = [](const auto& a, const auto& b) { return a.bytes < b.bytes; };
+  const StrategyEstimate* best = nullptr;
+  for (const StrategyEstimate& one : all) {
+    if (one.fits && (!best || one.seconds < best->seconds)) best = &one;
+  }
+  if (!best) return *std::ranges::min_element(all, smaller);
+  const double most = best->seconds * (1 + tie);
+  for (const StrategyEstimate& one : all) {
+    if (one.fits && one.seconds <= most && smaller(one, *best)) best = &one;
+  }
+  return *best;
+}
+
+std::string size_text(double bytes) {
+  return bytes < 1e9 ? fmt::format("{:.3g} MB", bytes * 1e-6)
+                     : fmt::format("{:.3g} GB", bytes * 1e-9);
+}
+std::string size_text(std::uint64_t bytes) { return size_text(static_cast<double>(bytes)); }
+std::string time_of(const StrategyEstimate& one) {
+  return one.seconds < 1 ? fmt::format("{:.3g} ms", one.seconds * 1e3)
+                         : fmt::format("{:.3g} s", one.seconds);
+}
+
+std::string explain(const StrategyQuestion& q, const std::vector<StrategyEstimate>& all,
+                    const StrategyEstimate& taken, double available) {
+  if (q.mesh.replicate * q.mesh.shard == 1) {
+    return fmt::format("{}: one rank has nothing to shard over, and needs {}", name(taken.strategy),
+                       size_text(taken.bytes));
+  }
+  const std::string room = fmt::format("{} ({} less {:.0f} %)", size_text(available),
+                                       size_text(q.memory_bytes), q.reserve * 100);
+  if (!taken.fits) {
+    return fmt::format("{}: no strategy fits {}, and this one needs the least, {} a rank",
+                       name(taken.strategy), room, size_text(taken.bytes));
+  }
+  std::string text = fmt::format("{}: {} of communication a step and {} a rank{}",
+                                 name(taken.strategy), time_of(taken), size_text(taken.bytes),
+                                 q.memory_bytes > 0 ? " of " + room : ", with the memory unknown");
+  if (const auto* next = fastest(all, taken.strategy)) {
+    const bool tied = next->seconds <= taken.seconds * (1 + tie);
+    text += fmt::format("; {} {} with {} and {}", tied ? "no slower, and smaller than," : "next is",
+                        name(next->strategy), time_of(*next), size_text(next->bytes));
+  }
+  const auto fastest_of_all = std::ranges::min_element(all, {}, &StrategyEstimate::seconds);
+  if (!fastest_of_all->fits) {
+    text += fmt::format("; {} would take {} and needs {}", name(fastest_of_all->strategy),
+                        time_of(*fastest_of_all), size_text(fastest_of_all->bytes));
+  }
+  const GroupRate& shard = q.rates.shard;
+  const GroupRate& replicate = q.rates.replicate;
+  const bool unknown =
+      (q.mesh.shard > 1 && !shard.is_known()) || (q.mesh.replicate > 1 && !replicate.is_known());
+  if (unknown) return text + "; rates unknown, 1 GB/s everywhere";
+  return shard.is_assumed || replicate.is_assumed ? text + "; rates assumed" : text;
+}
+
+}  // namespace
+
+StrategyChoice choose_strategy(const StrategyQuestion& question) {
+  check(question);
+  const Estimator estimator(question);
+  StrategyChoice choice;
+  for (const Strategy strategy : all_strategies) {
+    choice.estimates.push_back(estimator.of(strategy));
+  }
+  const StrategyEstimate& taken = decide(choice.estimates);
+  choice.strategy = taken.strategy;
+  choice.why = explain(question, choice.estimates, taken, estimator.available());
+  return choice;
+}
+
+MeshRates rates_of(const Mesh& mesh) {
+  return {.shard = mesh.axis("shard").rate,
+          .replicate = mesh.axis("replicate").rate,
+          .world = mesh.axis("world").rate};
+}
+
+}  // namespace atoll_v1::atoll::fsdp

@@ -1,0 +1,138 @@
+// What the engine puts on the lanes: gathers ahead of compute, reductions behind it.
+//
+// Event edges. A gather into a slot waits until compute has left the slot's previous residence, and
+// for the unit's last update; compute waits for the gather. A reduction waits until compute has
+// written the whole gradient; the reduction across replicas waits for the one inside the shard axis.
+// Nothing else is ordered, so each lane runs as early as it can.
+#include <algorithm>
+#include <utility>
+
+#include "device/ops.hpp"
+#include "fsdp/engine_impl.hpp"
+
+namespace atoll_v1::atoll::fsdp {
+
+// `whole` is the bucket's; its own part of it is where the gather starts, unless the master is.
+void Engine::Impl::gather_bucket(const Unit::State& unit, const UnitBucket& bucket, View whole,
+                                 const Event& after) {
+  ConstView mine = bucket.low.count > 0 ? bucket.low : bucket.master;
+  if (mine.dtype != bucket.dtype) {
+    const std::uint64_t n = bucket.layout.shard_elements();
+    const View part = whole.part(n * static_cast<std::uint64_t>(scheduler.shard_index()), n);
+    scheduler.run(
+        Lane::gather, after,
+        [&](Stream& stream) { options.device.ops().cast(stream, part, bucket.master); }, "cast");
+    mine = part;
+  }
+  const Work work = scheduler.all_gather(mine, whole, after, unit.name);
+  traffic.shard_bytes += whole.bytes();
+}
+
+// In the order of use, so that the first is there soonest.
+void Engine::Impl::gather_resident() {
+  for (const std::size_t index : plan.sequence) {
+    Unit::State& unit = units[index]->state();
+    const Stale stale = std::exchange(unit.stale, Stale::none);
+    if (stale == Stale::none || !sharded()) continue;
+    Stream& stream = scheduler.stream(Lane::gather);
+    stream.wait(unit.updated);
+    for (const UnitBucket& bucket : unit.buckets) {
+      if (!bucket.trainable && stale != Stale::all) continue;
+      gather_bucket(unit, bucket, bucket.whole, unit.left);
+    }
+    unit.gathered = scheduler.record(Lane::gather);
+  }
+}
+
+// Starts every gather up to and including `residence` whose slot compute has left; leave() starts
+// those that had to wait, as happens when several units are open at once.
+void Engine::Impl::gather_ahead(std::size_t residence) {
+  wanted_gather = std::max(wanted_gather, residence);
+  const std::size_t slots = gathered_slots.size();
+  while (next_gather <= wanted_gather && next_gather < plan.residences.size() &&
+         plan.residences[next_gather].first < pass_length() &&
+         (next_gather < slots || left[next_gather - slots])) {
+    gather(next_gather++);
+  }
+}
+
+// Before the slot is used again.
+void Engine::Impl::keep_inner_shard(Unit::State& unit, std::size_t slot) {
+  GatheredSlot& from = gathered_slots[slot];
+  const auto* whole = static_cast<const std::byte*>(from.memory.data());
+  const auto index = static_cast<std::uint64_t>(sharding.inner.index);
+  unit.is_kept = true;
+  from.free = scheduler.run(
+      Lane::gather, from.free,
+      [&](Stream& stream) {
+        stream.copy(unit.kept.data, whole + index * unit.kept.count, unit.kept.count);
+        hold_nothing(stream, from.memory);
+      },
+      "keep");
+}
+
+void Engine::Impl::gather(std::size_t index) {
+  const Residence& residence = plan.residences[index];
+  const Unit::State& unit = units[residence.unit]->state();
+  Stream& stream = scheduler.stream(Lane::gather);
+  const GatheredSlot& slot = gathered_slots[residence.slot];
+  stream.wait(slot.free);
+  hold_parameters(stream, slot, unit);
+  if (unit.is_kept) {
+    const View whole = slot.memory.view(DType::u8).part(0, unit.size.gathered);
+    const Work work = scheduler.all_gather_inner(unit.kept, whole, {}, unit.name);
+    traffic.inner_bytes += whole.bytes();
+    gathers[index] = scheduler.record(Lane::gather);
+    return;
+  }
+  stream.wait(unit.updated);
+  for (const UnitBucket& bucket : unit.buckets) {
+    gather_bucket(unit, bucket, gathered(bucket, residence.first), {});
+  }
+  gathers[index] = scheduler.record(Lane::gather);
+}
+
+// Sums over the shard axis into the gradient shards; the event is their completion.
+LaneEvent Engine::Impl::reduce_shards(Unit::State& unit, const Event& written) {
+  Stream& stream = scheduler.stream(Lane::reduce);
+  const bool adds = !sharding.kept_gradients && pass.micro > 0;
+  if (!sharding.kept_gradients && pass.micro == 0) stream.wait(unit.gradient_final);
+  for (const UnitBucket& bucket : unit.buckets) {
+    if (!bucket.trainable) continue;
+    const View whole = whole_gradient(unit, bucket);
+    const View target =
+        adds ? staging.view(DType::f32).part(0, bucket.gradient.count) : bucket.gradient;
+    const Work work = scheduler.reduce_scatter(whole, target, written, unit.name);
+    traffic.shard_bytes += whole.bytes();
+    if (adds) options.device.ops().add(stream, bucket.gradient, target);
+  }
+  if (sharding.kept_gradients) return scheduler.record(Lane::reduce);
+  GradientSlot& slot = gradient_slots[plan.gradients[unit.index].slot];
+  hold_nothing(stream, slot.memory);
+  slot.free = scheduler.record(Lane::reduce);
+  return slot.free;
+}
+
+void Engine::Impl::reduce(Unit::State& unit, const Event& written) {
+  LaneEvent reduced = sharded() ? reduce_shards(unit, written) : written;
+  const bool last = pass.micro + 1 == pass.of;
+  const bool outer = last && scheduler.replicate_count() > 1;
+  if (outer) {
+    for (const UnitBucket& bucket : unit.buckets) {
+      if (!bucket.trainable) continue;
+      const Work work = scheduler.all_reduce(bucket.gradient, reduced, unit.name);
+      traffic.replicate_bytes += bucket.gradient.bytes();
+    }
+    reduced = scheduler.record(Lane::outer);
+  }
+  if (last && on_gradient) {
+    const Lane lane = outer ? Lane::outer : Lane::reduce;
+    Stream& stream = scheduler.stream(lane);
+    stream.wait(reduced);
+    on_gradient(unit, stream);
+    reduced = scheduler.record(lane);
+  }
+  unit.gradient_final = reduced;
+}
+
+}  // namespace atoll_v1::atoll::fsdp

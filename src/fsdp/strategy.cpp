@@ -1,0 +1,127 @@
+#include "fsdp/strategy.hpp"
+
+#include <fmt/core.h>
+#include <fmt/ranges.h>
+
+#include <array>
+#include <utility>
+
+namespace atoll_v1::atoll::fsdp {
+namespace {
+
+constexpr std::array strategies = {
+    std::pair{Strategy::no_shard, std::string_view("no_shard")},
+    std::pair{Strategy::shard_optimizer, std::string_view("shard_optimizer")},
+    std::pair{Strategy::shard_grad, std::string_view("shard_grad")},
+    std::pair{Strategy::full_shard, std::string_view("full_shard")},
+    std::pair{Strategy::hybrid_shard, std::string_view("hybrid_shard")},
+    std::pair{Strategy::hybrid_shard_grad, std::string_view("hybrid_shard_grad")},
+};
+constexpr std::array accumulations = {
+    std::pair{Accumulation::automatic, std::string_view("auto")},
+    std::pair{Accumulation::shard, std::string_view("shard")},
+    std::pair{Accumulation::local, std::string_view("local")},
+};
+
+template <class Table, class Value>
+std::string_view find_name(const Table& table, Value value) noexcept {
+  for (const auto& [entry, text] : table) {
+    if (entry == value) return text;
+  }
+  return "?";
+}
+
+template <class Table>
+auto find_value(const Table& table, std::string_view what, std::string_view text) {
+  std::vector<std::string_view> known;
+  for (const auto& [entry, name] : table) {
+    if (name == text) return entry;
+    known.push_back(name);
+  }
+  throw Error(ErrorCode::invalid_argument,
+              fmt::format("unknown {} \"{}\": use one of {}", what, text, fmt::join(known, ", ")));
+}
+
+Axis alone(World& world, std::string name) {
+  return {.world = &world, .name = std::move(name), .ranks = {world.rank()}, .index = 0};
+}
+
+// The block of `ranks` neighbours that this rank is in.
+Axis inner_axis(const Axis& shard, int ranks) {
+  if (shard.size() % ranks != 0) {
+    throw Error(
+        ErrorCode::invalid_argument,
+        fmt::format("Engine: {} inner shards do not divide {} shards", ranks, shard.size()));
+  }
+  const auto first = shard.ranks.begin() + shard.index / ranks * ranks;
+  return {shard.world, "inner", {first, first + ranks}, shard.index % ranks};
+}
+
+}  // namespace
+
+std::string_view name(Strategy strategy) noexcept { return find_name(strategies, strategy); }
+std::string_view name(Accumulation accumulation) noexcept {
+  return find_name(accumulations, accumulation);
+}
+Strategy strategy_from_name(std::string_view text) {
+  return find_value(strategies, "strategy", text);
+}
+Accumulation accumulation_from_name(std::string_view text) {
+  return find_value(accumulations, "accumulation", text);
+}
+
+StrategyRule rule_of(Strategy strategy, Accumulation accumulation) noexcept {
+  StrategyRule rule;
+  switch (strategy) {
+    case Strategy::no_shard:
+      rule = {ShardedOver::nothing, true, true};
+      break;
+    case Strategy::shard_optimizer:
+      rule = {ShardedOver::world, true, true};
+      break;
+    case Strategy::shard_grad:
+      rule = {ShardedOver::world, true, false};
+      break;
+    case Strategy::full_shard:
+      rule = {ShardedOver::world, false, false};
+      break;
+    case Strategy::hybrid_shard:
+      rule = {ShardedOver::shard_axis, false, false};
+      break;
+    case Strategy::hybrid_shard_grad:
+      rule = {ShardedOver::shard_axis, true, false};
+      break;
+  }
+  if (accumulation != Accumulation::automatic) {
+    rule.kept_gradients = accumulation == Accumulation::local;
+  }
+  return rule;
+}
+
+Sharding sharding_of(const Mesh& mesh, const Options& options) {
+  World& world = mesh.world();
+  const StrategyRule rule = rule_of(options.strategy, options.accumulation);
+  Sharding sharding{{}, {}, {}, rule.resident, rule.kept_gradients};
+  switch (rule.over) {
+    case ShardedOver::nothing:
+      sharding.shard = alone(world, "shard");
+      sharding.replicate = mesh.axis("world");
+      break;
+    case ShardedOver::world:
+      sharding.shard = mesh.axis("world");
+      sharding.replicate = alone(world, "replicate");
+      break;
+    case ShardedOver::shard_axis:
+      sharding.shard = mesh.axis("shard");
+      sharding.replicate = mesh.axis("replicate");
+      break;
+  }
+  const bool sharded = sharding.shard.size() > 1;
+  if (!sharded) sharding.resident = sharding.kept_gradients = true;
+  if (!sharding.resident && options.inner_shards > 0) {
+    sharding.inner = inner_axis(sharding.shard, options.inner_shards);
+  }
+  return sharding;
+}
+
+}  // namespace atoll_v1::atoll::fsdp

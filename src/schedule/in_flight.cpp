@@ -1,0 +1,36 @@
+#include "schedule/in_flight.hpp"
+
+#include <fmt/core.h>
+
+#include "atoll/error.hpp"
+
+namespace atoll_v1::atoll {
+
+void InFlight::admit(std::uint64_t bytes, Stream& stream) {
+  if (limit_ == 0) return;
+  while (!held_.empty() && (bytes > limit_ || bytes_ > limit_ - bytes)) {
+    if (released_ == 0) {
+      throw Error(ErrorCode::invalid_argument,
+                  fmt::format("Scheduler: {} bytes more on the lane {}, where {} of at most {} are "
+                              "in flight and nothing says when they end: call release() first",
+                              bytes, lane_, bytes_, limit_));
+    }
+    stream.wait(*held_.front().free);
+    bytes_ -= held_.front().bytes;
+    held_.pop_front();
+    --released_;
+  }
+  held_.push_back({.bytes = bytes});
+  bytes_ += bytes;
+}
+
+void InFlight::release(const Event& after) {
+  if (limit_ == 0) return;
+  if (released_ == held_.size()) {
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("Scheduler: nothing to release on the lane {}", lane_));
+  }
+  held_[released_++].free = after;
+}
+
+}  // namespace atoll_v1::atoll
