@@ -61,7 +61,9 @@ void all_gather(Comm& comm, const atoll_operation& operation) {
       copy(destination(operation) + own.offset, source(operation), own.bytes);
       ring_all_gather(comm, blocks, destination(operation), exchange);
       break;
-    case Algorithm::doubling:  // of all_reduce only
+    case Algorithm::doubling:  // of all_reduce only, as the next one; the third of broadcast
+    case Algorithm::halving:
+    case Algorithm::chain:
     case Algorithm::two_level:
       greet_twins(comm, exchange);
       atoll_sdk::two_level_all_gather(

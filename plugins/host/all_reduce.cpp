@@ -5,18 +5,20 @@
 // Steps, one host. Small data: every rank reduces everything. Else every rank reads its slice of
 // every src and writes the sum to every dst in the same pass; where the dsts are out of reach, to its
 // own, and the slices are gathered (sdk/sum.cpp, sdk/move.cpp).
-// Steps, several hosts. A reduce_scatter over the slices into dst, then an all_gather of them, by
-// the algorithm that is chosen for them. Small data: doubling between one rank of each host
-// (sdk/doubling.cpp), or, of 16-bit types, flat: every rank sends everything to every other one and
-// reduces by itself, one trip instead of two.
+// Steps, several hosts. two_level, ring: a reduce_scatter over the slices into dst, then an
+// all_gather of them. Medium data on many hosts: halving between the ranks of one place on each host
+// (sdk/halving.cpp). Small data: doubling (sdk/doubling.cpp), or, of 16-bit types, flat: every rank
+// sends everything to every other one and reduces by itself, one trip instead of two.
 // In place this is safe: another rank's slice of dst arrives after its owner has all contributions
 // to it, so what src held there has been read; and the own slice of src goes to nobody.
-// Bytes between H hosts, each way per host. two_level: 2 (H - 1) / H S, the least possible.
-// Order of the sum: as in reduce_scatter.
+// Bytes between H hosts, each way per host. two_level, halving on a power of two of hosts, and ring
+// with one rank per host: 2 (H - 1) / H S, the least possible.
+// Order of the sum: as in reduce_scatter; doubling and halving say theirs.
 #include <algorithm>
 
 #include "host/collectives.hpp"
 #include "sdk/doubling.hpp"
+#include "sdk/halving.hpp"
 
 namespace atoll_sdk::host {
 namespace {
@@ -112,17 +114,6 @@ void flat(Comm& comm, const atoll_operation& operation, atoll_sdk::Exchange& exc
   }
 }
 
-// Twins greet each other in every algorithm but flat; speakers who are no twins as well.
-void greet_speakers(Comm& comm, atoll_sdk::Exchange& exchange) {
-  const auto& layout = comm.group().layout;
-  const auto known = atoll_sdk::twins(layout, comm.rank());
-  const auto all = atoll_sdk::speakers(layout);
-  if (std::ranges::find(all, comm.rank()) == all.end()) return;
-  for (const int rank : all) {
-    if (rank != comm.rank() && std::ranges::find(known, rank) == known.end()) exchange.greet(rank);
-  }
-}
-
 }  // namespace
 
 void all_reduce(Comm& comm, const atoll_operation& operation) {
@@ -148,9 +139,13 @@ void all_reduce(Comm& comm, const atoll_operation& operation) {
       break;
     case Algorithm::doubling:
       greet_twins(comm, exchange);
-      greet_speakers(comm, exchange);
       atoll_sdk::doubling_all_reduce(comm.group(), operation, exchange);
       break;
+    case Algorithm::halving:
+      greet_twins(comm, exchange);
+      atoll_sdk::halving_all_reduce(comm.group(), operation, exchange);
+      break;
+    case Algorithm::chain:  // of broadcast only
     case Algorithm::two_level:
       greet_twins(comm, exchange);
       atoll_sdk::two_level_reduce_scatter(comm.group(), operation, {size, size}, blocks,

@@ -20,15 +20,14 @@ void gather(Comm& comm, const atoll_operation& operation) {
     return atoll_sdk::move(comm.group(), operation, {size, whole});
   }
   atoll_sdk::Exchange exchange(comm.team(), operation);
+  exchange.greet_all();  // ranks that take another one for the root find out, instead of waiting
   if (is_root) {
-    exchange.greet_all();
     for (int peer = 0; peer < comm.size(); ++peer) {
       if (peer != root) exchange.recv(peer, {destination(operation) + block(peer, size), size});
     }
     exchange.start();
     copy(destination(operation) + block(root, size), source(operation), size);
   } else {
-    exchange.greet(root);
     exchange.send(root, {source(operation), size});
   }
   exchange.run();

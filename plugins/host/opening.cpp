@@ -5,9 +5,11 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <chrono>
+#include <cstddef>
+#include <iterator>
 #include <optional>
+#include <sstream>
 #include <string>
 #include <thread>
 #include <vector>
@@ -22,8 +24,9 @@ using namespace std::chrono_literals;
 using atoll_sdk::Error;
 using Clock = std::chrono::steady_clock;
 
-constexpr std::size_t largest_value = 512;
-constexpr int connections_wanted = 2;  // between two hosts
+constexpr std::size_t largest_value = 1024;
+constexpr int connections_wanted = 2;  // between two hosts, on each rail
+constexpr std::size_t most_rails = 64;
 constexpr auto first_nap = 50us;
 constexpr auto longest_nap = 2ms;
 constexpr auto check_period = 250ms;
@@ -35,25 +38,39 @@ const atoll_placement& placement(const atoll_group& group, int rank) {
 
 std::string text_or_empty(const char* text) { return text == nullptr ? std::string() : text; }
 
-// What a rank publishes: "NAME:RING_BYTES PORT", "-" and 0 for what it does not need.
+// By rail. An older core knows one address.
+std::vector<std::string> rails_of(const atoll_placement& place) {
+  constexpr std::size_t told = offsetof(atoll_placement, rail_addresses) + sizeof(const char*);
+  std::istringstream in(place.size >= told ? text_or_empty(place.rail_addresses) : std::string());
+  std::vector<std::string> result{std::istream_iterator<std::string>(in), {}};
+  if (result.empty()) result.push_back(text_or_empty(place.address));
+  if (result.size() > most_rails) {
+    throw Error(ATOLL_INVALID_ARGUMENT, fmt::format("world rank {} has {} rails; at most {}",
+                                                    place.world_rank, result.size(), most_rails));
+  }
+  return result;
+}
+
+// What a rank publishes: "NAME:RING_BYTES PORT...", a port per rail; "-" and none for what it does
+// not need.
 struct Contact {
   std::string inbox;
-  std::uint16_t port = 0;
+  std::vector<std::uint16_t> ports;
 };
 
 std::string encode(const Contact& contact) {
-  return fmt::format("{} {}", contact.inbox.empty() ? "-" : contact.inbox, contact.port);
+  return fmt::format("{} {}", contact.inbox.empty() ? "-" : contact.inbox,
+                     fmt::join(contact.ports, " "));
 }
 
 Contact decode(const std::string& text, const std::string& who) {
+  std::istringstream in(text);
   Contact contact;
-  const auto space = text.find(' ');
-  const auto* end = text.data() + text.size();
-  if (space == std::string::npos ||
-      std::from_chars(text.data() + space + 1, end, contact.port).ptr != end) {
+  in >> contact.inbox;
+  contact.ports.assign(std::istream_iterator<std::uint16_t>(in), {});
+  if (contact.inbox.empty() || !in.eof()) {
     throw Error(ATOLL_BAD_DATA, fmt::format("{} published '{}'", who, text));
   }
-  contact.inbox = text.substr(0, space);
   return contact;
 }
 
@@ -85,8 +102,8 @@ class Opening {
     }
     if (!elsewhere_.empty()) {
       rendezvous.emplace(Identity{text_or_empty(group_.token), group_.id, team_.rank},
-                         text_or_empty(placement(group_, team_.rank).address), streams());
-      mine.port = rendezvous->port();
+                         rails_of(placement(group_, team_.rank)));
+      mine.ports = rendezvous->ports();
     }
     publish(mine);
     for (const int rank : here_) {
@@ -133,8 +150,9 @@ class Opening {
   // The store answers at once for a key that is there, and with a failure when the job has failed.
   void check_job() const { get(team_.rank); }
 
-  // Per pair of ranks, so that two hosts have a few connections however few ranks they have.
-  int streams() const {
+  // Per pair of ranks and rail, so that two hosts have a few connections however few ranks they
+  // have.
+  int streams_per_rail() const {
     std::map<int, int> ranks_of_host;
     for (int rank = 0; rank < team_.size(); ++rank) ++ranks_of_host[placement(group_, rank).host];
     int fewest = team_.size();
@@ -142,14 +160,47 @@ class Opening {
     return std::max(1, connections_wanted / fewest);
   }
 
-  std::map<int, Streams> connect(Rendezvous& rendezvous) const {
-    for (const int rank : elsewhere_) {
-      if (rank > team_.rank) {
-        rendezvous.expect(rank);
-      } else {
-        rendezvous.call(rank, text_or_empty(placement(group_, rank).address), contact(rank).port);
+  // Of a rank among those of its host.
+  int local_index(int rank) const {
+    int index = 0;
+    for (int other = 0; other < rank; ++other) {
+      index += placement(group_, other).host == placement(group_, rank).host ? 1 : 0;
+    }
+    return index;
+  }
+
+  // The connections with `rank`, equal on both sides: over the rails in turn, as many as both have.
+  // Ranks of a host begin with different rails, so that they do not crowd on one.
+  void arrange(Rendezvous& rendezvous, int rank, int per_rail) const {
+    const auto mine = rails_of(placement(group_, team_.rank));
+    const auto theirs = rails_of(placement(group_, rank));
+    const std::size_t rails = std::min(mine.size(), theirs.size());
+    const int streams = per_rail * static_cast<int>(rails);
+    const int first = local_index(std::min(rank, team_.rank));
+    Contact listener;
+    if (rank < team_.rank) {
+      listener = contact(rank);
+      if (listener.ports.size() < rails) {
+        throw Error(ATOLL_BAD_DATA,
+                    fmt::format("{} published {} ports for {} rails", team_.describe(rank),
+                                listener.ports.size(), rails));
       }
     }
+    for (int stream = 0; stream < streams; ++stream) {
+      const std::size_t rail = static_cast<std::size_t>(first + stream) % rails;
+      if (rank > team_.rank) {
+        rendezvous.expect({rank, stream}, rail);
+      } else {
+        // With one rail the kernel knows the way, also where addresses are translated.
+        rendezvous.call({rank, stream},
+                        {rails > 1 ? mine[rail] : "", theirs[rail], listener.ports[rail]});
+      }
+    }
+  }
+
+  std::map<int, Streams> connect(Rendezvous& rendezvous) const {
+    const int per_rail = streams_per_rail();
+    for (const int rank : elsewhere_) arrange(rendezvous, rank, per_rail);
     try {
       return rendezvous.meet(
           deadline_, [this] { check_job(); }, [this](int rank) { return team_.describe(rank); });

@@ -2,9 +2,10 @@
 //
 // Steps, one host. Every rank sums a slice and writes it into the root's dst; where that is out of
 // reach, or the data is small, the root sums all (sdk/sum.cpp).
-// Steps, several hosts. Every rank sends everything to the root, which reduces chunk by chunk.
-// Bytes on the wire. (N - 1) S into the root.
-// Order of the sum: adjacent-pair tree over the ranks.
+// Steps, several hosts. flat: every rank sends everything to the root, which reduces chunk by chunk.
+// two_level: a reduce_scatter whose owners pass what is done on to the root (sdk/two_level.cpp).
+// Bytes on the wire. flat: (N - h) S into the root's host of h ranks. two_level: S.
+// Order of the sum. flat: adjacent-pair tree over the ranks. two_level: as in reduce_scatter.
 #include <algorithm>
 
 #include "host/collectives.hpp"
@@ -31,21 +32,36 @@ void one_host(Comm& comm, const atoll_operation& operation) {
                  {.op = operation.op, .push = atoll_sdk::Sum::Push::root, .root = operation.peer});
 }
 
-}  // namespace
-
-void reduce(Comm& comm, const atoll_operation& operation) {
-  if (comm.group().one_host()) return one_host(comm, operation);
+void flat(Comm& comm, const atoll_operation& operation, atoll_sdk::Exchange& exchange) {
   const std::size_t size = bytes(operation);
-  const int root = operation.peer;
-  atoll_sdk::Exchange exchange(comm.team(), operation);
-  if (comm.rank() == root) {
-    exchange.greet_all();
+  if (comm.rank() == operation.peer) {
     exchange.start();
     receive_and_reduce(comm, exchange, {source(operation), size}, destination(operation),
                        operation);
   } else {
-    exchange.greet(root);
-    exchange.send(root, {source(operation), size});
+    exchange.send(operation.peer, {source(operation), size});
+  }
+}
+
+// The same in every algorithm, so that ranks which disagree about root or count find out.
+void greet_root_and_twins(Comm& comm, int root, atoll_sdk::Exchange& exchange) {
+  if (comm.rank() == root) return exchange.greet_all();
+  const auto known = atoll_sdk::twins(comm.group().layout, comm.rank());
+  for (const int rank : known) exchange.greet(rank);
+  if (std::ranges::find(known, root) == known.end()) exchange.greet(root);
+}
+
+}  // namespace
+
+void reduce(Comm& comm, const atoll_operation& operation) {
+  if (comm.group().one_host()) return one_host(comm, operation);
+  atoll_sdk::Exchange exchange(comm.team(), operation);
+  if (comm.tuning().choose(operation, bytes(operation)) == Algorithm::two_level) {
+    greet_root_and_twins(comm, operation.peer, exchange);
+    atoll_sdk::two_level_reduce(comm.group(), operation, exchange);
+  } else {
+    exchange.greet_all();
+    flat(comm, operation, exchange);
   }
   exchange.run();
 }

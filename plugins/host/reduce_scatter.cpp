@@ -98,7 +98,9 @@ void reduce_scatter(Comm& comm, const atoll_operation& operation) {
       exchange.greet_all();
       ring_reduce_scatter(comm, blocks, destination(operation), operation, exchange);
       break;
-    case Algorithm::doubling:  // of all_reduce only
+    case Algorithm::doubling:  // of all_reduce only, as the next one; the third of broadcast
+    case Algorithm::halving:
+    case Algorithm::chain:
     case Algorithm::two_level:
       greet_twins(comm, exchange);
       atoll_sdk::two_level_reduce_scatter(comm.group(), operation, {whole, own.bytes}, blocks,

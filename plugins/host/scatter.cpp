@@ -20,15 +20,14 @@ void scatter(Comm& comm, const atoll_operation& operation) {
     return atoll_sdk::move(comm.group(), operation, {whole, size});
   }
   atoll_sdk::Exchange exchange(comm.team(), operation);
+  exchange.greet_all();  // ranks that take another one for the root find out, instead of waiting
   if (is_root) {
-    exchange.greet_all();
     for (int peer = 0; peer < comm.size(); ++peer) {
       if (peer != root) exchange.send(peer, {source(operation) + block(peer, size), size});
     }
     exchange.start();
     copy(destination(operation), source(operation) + block(root, size), size);
   } else {
-    exchange.greet(root);
     exchange.recv(root, {destination(operation), size});
   }
   exchange.run();

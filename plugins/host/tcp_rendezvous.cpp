@@ -10,6 +10,7 @@
 #include <cerrno>
 #include <cstring>
 #include <memory>
+#include <set>
 #include <system_error>
 
 #include "sdk/guard.hpp"
@@ -23,7 +24,7 @@ using atoll_sdk::Digest;
 using atoll_sdk::Error;
 
 constexpr std::uint32_t hello_magic = 0x41544854;
-constexpr std::uint32_t hello_version = 2;
+constexpr std::uint32_t hello_version = 3;
 constexpr auto handshake_limit = 5s;
 constexpr auto retry_pause = 50ms;
 constexpr auto poll_limit = 50ms;
@@ -58,6 +59,31 @@ Descriptor listen_on(const addrinfo* first) {
   return {};
 }
 
+std::uint16_t port_of(int socket) {
+  sockaddr_storage address{};
+  socklen_t size = sizeof(address);
+  if (::getsockname(socket, reinterpret_cast<sockaddr*>(&address), &size) != 0) {
+    throw atoll_sdk::system_error("getsockname", errno);
+  }
+  in_port_t port = 0;
+  if (address.ss_family == AF_INET6) {
+    port = reinterpret_cast<const sockaddr_in6*>(&address)->sin6_port;
+  } else {
+    port = reinterpret_cast<const sockaddr_in*>(&address)->sin_port;
+  }
+  return ntohs(port);
+}
+
+// What the socket sends leaves with this source address. The port is left to connect(), which needs
+// it unique per peer only.
+bool bind_source(int socket, const std::string& address) {
+  const int on = 1;
+  ::setsockopt(socket, IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, &on, sizeof(on));
+  const auto source = resolve(address, "0", AI_NUMERICHOST);
+  if (!source) errno = EADDRNOTAVAIL;
+  return source && ::bind(socket, source->ai_addr, source->ai_addrlen) == 0;
+}
+
 void tune(int socket) {
   const int on = 1;
   ::setsockopt(socket, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
@@ -86,43 +112,36 @@ Fill fill(int socket, std::span<std::uint8_t> buffer, std::size_t& have) {
 
 }  // namespace
 
-Rendezvous::Rendezvous(Identity identity, const std::string& address, int streams)
+Rendezvous::Rendezvous(Identity identity, std::vector<std::string> addresses)
     : identity_(std::move(identity)),
       group_(atoll_sdk::sha256(identity_.group)),
-      streams_(streams) {
-  if (!address.empty()) listener_ = listen_on(resolve(address, "0", AI_PASSIVE).get());
-  for (const char* any : {"::", "0.0.0.0"}) {
-    if (!listener_) listener_ = listen_on(resolve(any, "0", AI_PASSIVE | AI_NUMERICHOST).get());
+      addresses_(std::move(addresses)) {
+  for (const auto& address : addresses_) {
+    Descriptor listener;
+    if (!address.empty()) listener = listen_on(resolve(address, "0", AI_PASSIVE).get());
+    for (const char* any : {"::", "0.0.0.0"}) {
+      if (!listener) listener = listen_on(resolve(any, "0", AI_PASSIVE | AI_NUMERICHOST).get());
+    }
+    if (!listener) {
+      throw atoll_sdk::system_error(
+          fmt::format("listening for ranks of other hosts at {}", address), errno);
+    }
+    listeners_.push_back(std::move(listener));
   }
-  if (!listener_) throw atoll_sdk::system_error("listening for ranks of other hosts", errno);
 }
 
-std::uint16_t Rendezvous::port() const {
-  sockaddr_storage address{};
-  socklen_t size = sizeof(address);
-  if (::getsockname(listener_.get(), reinterpret_cast<sockaddr*>(&address), &size) != 0) {
-    throw atoll_sdk::system_error("getsockname", errno);
-  }
-  in_port_t port = 0;
-  if (address.ss_family == AF_INET6) {
-    port = reinterpret_cast<const sockaddr_in6*>(&address)->sin6_port;
-  } else {
-    port = reinterpret_cast<const sockaddr_in*>(&address)->sin_port;
-  }
-  return ntohs(port);
+std::vector<std::uint16_t> Rendezvous::ports() const {
+  std::vector<std::uint16_t> result;
+  for (const auto& listener : listeners_) result.push_back(port_of(listener.get()));
+  return result;
 }
 
-void Rendezvous::expect(int rank) {
-  for (int stream = 0; stream < streams_; ++stream) expected_.emplace(rank, stream);
-}
+void Rendezvous::expect(Link link, std::size_t rail) { expected_.emplace(link, rail); }
 
-void Rendezvous::call(int rank, const std::string& address, std::uint16_t port) {
-  for (int stream = 0; stream < streams_; ++stream) {
-    Call& call = calls_.emplace_back();
-    call.link = {rank, stream};
-    call.address = address;
-    call.port = port;
-  }
+void Rendezvous::call(Link link, Way way) {
+  Call& call = calls_.emplace_back();
+  call.link = link;
+  call.way = std::move(way);
 }
 
 std::map<int, Streams> Rendezvous::meet(Clock::time_point deadline,
@@ -139,14 +158,15 @@ std::map<int, Streams> Rendezvous::meet(Clock::time_point deadline,
     poll_once();
   }
   guests_.clear();
-  listener_.reset();
+  listeners_.clear();
   std::map<int, Streams> result;
   for (auto& [link, socket] : connected_) result[link.first].push_back(std::move(socket));
   return result;
 }
 
 void Rendezvous::poll_once() {
-  std::vector<pollfd> descriptors = {{listener_.get(), POLLIN, 0}};
+  std::vector<pollfd> descriptors;
+  for (const auto& listener : listeners_) descriptors.push_back({listener.get(), POLLIN, 0});
   for (const auto& guest : guests_) descriptors.push_back({guest.socket.get(), POLLIN, 0});
   bool paused = false;
   for (const auto& call : calls_) {
@@ -157,15 +177,15 @@ void Rendezvous::poll_once() {
   }
   const auto limit = paused ? 0ms : poll_limit;
   ::poll(descriptors.data(), descriptors.size(), static_cast<int>(limit.count()));
-  admit();
+  for (const auto& listener : listeners_) admit(listener.get());
   guests_.remove_if([this](Guest& guest) { return !serve(guest); });
   for (auto& call : calls_) advance(call);
   calls_.remove_if([this](const Call& call) { return connected_.contains(call.link); });
 }
 
-void Rendezvous::admit() {
+void Rendezvous::admit(int listener) {
   for (;;) {
-    Descriptor socket(::accept4(listener_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+    Descriptor socket(::accept4(listener, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
     if (!socket) return;
     // The oldest gives way: a flood of silent strangers must not lock the ranks out.
     if (guests_.size() >= most_guests) guests_.pop_front();
@@ -239,13 +259,16 @@ void Rendezvous::advance(Call& call) {
 }
 
 void Rendezvous::connect(Call& call) {
-  const auto addresses = resolve(call.address, fmt::format("{}", call.port), 0);
+  const auto addresses = resolve(call.way.address, fmt::format("{}", call.way.port), 0);
   if (!addresses) return fail(call, "its address does not resolve");
   std::vector<const addrinfo*> all;
   for (const auto* a = addresses.get(); a != nullptr; a = a->ai_next) all.push_back(a);
   const addrinfo& to = *all[call.attempt % all.size()];
   call.socket = stream_socket(to.ai_family);
   if (!call.socket) return fail(call, std::generic_category().message(errno));
+  if (!call.way.from.empty() && !bind_source(call.socket.get(), call.way.from)) {
+    return fail(call, std::generic_category().message(errno));
+  }
   tune(call.socket.get());
   ++call.attempt;
   call.have = 0;
@@ -300,15 +323,16 @@ Digest Rendezvous::proof(const char* role, const Digest& challenge, const Hello&
 
 std::string Rendezvous::missing(const std::function<std::string(int)>& describe) const {
   std::string text = "no connection with";
-  std::set<int> named;
+  std::set<std::pair<int, std::string>> named;  // a line per rank and rail, not per stream
   for (const auto& call : calls_) {
-    if (!named.insert(call.link.first).second) continue;
-    text += fmt::format(" {} at {} port {} ({});", describe(call.link.first), call.address,
-                        call.port, call.failure);
+    if (!named.emplace(call.link.first, call.way.address).second) continue;
+    text += fmt::format(" {} at {} port {}{}{} ({});", describe(call.link.first), call.way.address,
+                        call.way.port, call.way.from.empty() ? "" : " from ", call.way.from,
+                        call.failure);
   }
-  for (const auto& [rank, stream] : expected_) {
-    if (!named.insert(rank).second) continue;
-    text += fmt::format(" {} (it did not connect);", describe(rank));
+  for (const auto& [link, rail] : expected_) {
+    if (!named.emplace(link.first, addresses_[rail]).second) continue;
+    text += fmt::format(" {} (it did not connect to {});", describe(link.first), addresses_[rail]);
   }
   text.pop_back();
   return text;

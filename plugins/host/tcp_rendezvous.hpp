@@ -3,11 +3,14 @@
 //
 // Handshake, C connects to L:
 //   L -> C  challenge: 32 random bytes
-//   C -> L  hello: version, the two ranks, which of their streams, SHA-256 of the group's id, 32 random bytes of its own;
-//           HMAC(token, "connect", challenge, hello)
+//   C -> L  hello: version, the two ranks, which of their streams, SHA-256 of the group's id, 32
+//           random bytes of its own; HMAC(token, "connect", challenge, hello)
 //   L -> C  HMAC(token, "accept", challenge, hello)
 // A stranger gets random bytes and a closed connection. The listener serves many guests at once,
 // each for a bounded time, so that one that stays silent keeps nobody out.
+//
+// Rail: one of a host's networks. A rank listens once per rail, and each stream of a pair has its
+// rail; one that cannot be reached is an error, also when others can.
 #pragma once
 
 #include <poll.h>
@@ -19,7 +22,6 @@
 #include <functional>
 #include <list>
 #include <map>
-#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -51,19 +53,28 @@ struct Identity {
 // The connections with one rank, by stream.
 using Streams = std::vector<atoll_sdk::Descriptor>;
 
+// Which connection: rank and stream.
+using Link = std::pair<int, int>;
+
+// The way to a listening rank.
+struct Way {
+  std::string from;  // own address on the rail; "": the kernel chooses
+  std::string address;
+  std::uint16_t port = 0;
+};
+
 class Rendezvous {
  public:
   using Clock = std::chrono::steady_clock;
 
-  // Listens on `address` if it belongs to this host, else on every address. `streams`: connections
-  // per pair of ranks.
-  Rendezvous(Identity identity, const std::string& address, int streams);
+  // Listens on each of `addresses`, one per rail, if it belongs to this host, else on all.
+  Rendezvous(Identity identity, std::vector<std::string> addresses);
 
-  std::uint16_t port() const;
-  void expect(int rank);  // a higher one, which will connect
-  void call(int rank, const std::string& address, std::uint16_t port);
+  std::vector<std::uint16_t> ports() const;  // by rail
+  void expect(Link link, std::size_t rail);  // of a higher rank, which will connect
+  void call(Link link, Way way);             // of a lower one
 
-  // Connects with everybody named before. `check` is called now and then and may throw. At the
+  // Opens every link named before. `check` is called now and then and may throw. At the
   // deadline: Error(ATOLL_TIMEOUT) that names the missing ones, as `describe` words them.
   std::map<int, Streams> meet(Clock::time_point deadline, const std::function<void()>& check,
                               const std::function<std::string(int)>& describe);
@@ -82,11 +93,9 @@ class Rendezvous {
     challenged,
     answered,
   };
-  using Link = std::pair<int, int>;  // rank and stream
-  struct Call {                      // our connection to a lower rank
+  struct Call {  // our connection to a lower rank
     Link link{};
-    std::string address;
-    std::uint16_t port = 0;
+    Way way;
     Step step = Step::pause;
     Clock::time_point until{};  // end of the pause, or of the handshake
     unsigned attempt = 0;
@@ -101,7 +110,7 @@ class Rendezvous {
   atoll_sdk::Digest proof(const char* role, const atoll_sdk::Digest& challenge,
                           const Hello& hello) const;
   void poll_once();
-  void admit();
+  void admit(int listener);
   bool serve(Guest& guest);  // false: done with it
   bool welcome(Guest& guest);
   void advance(Call& call);
@@ -112,9 +121,9 @@ class Rendezvous {
 
   Identity identity_;
   atoll_sdk::Digest group_;
-  int streams_;
-  atoll_sdk::Descriptor listener_;
-  std::set<Link> expected_;
+  std::vector<std::string> addresses_;            // by rail
+  std::vector<atoll_sdk::Descriptor> listeners_;  // by rail
+  std::map<Link, std::size_t> expected_;          // the rail of each
   std::list<Guest> guests_;
   std::list<Call> calls_;
   std::map<Link, atoll_sdk::Descriptor> connected_;

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <limits>
 #include <system_error>
 #include <thread>
 
@@ -16,7 +17,8 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr std::size_t stripe_bytes = 256 * 1024;
+constexpr std::size_t stripe_bytes = 64 * 1024;
+constexpr std::size_t lead = 4 * stripe_bytes;  // less to deliver than the next in turn
 constexpr auto farewell_limit = 2s;
 
 // The number of bytes moved, 0 for "not now".
@@ -27,33 +29,79 @@ std::size_t moved(ssize_t n) {
   throw atoll_sdk::Error(ATOLL_PEER_LOST, std::generic_category().message(error));
 }
 
+// Bytes that the peer's kernel does not have yet.
+std::size_t unsent(int socket) {
+  int bytes = 0;
+  return ::ioctl(socket, SIOCOUTQ, &bytes) == 0 ? static_cast<std::size_t>(bytes) : 0;
+}
+
 }  // namespace
 
 TcpTransport::TcpTransport(std::map<int, Streams> connections) {
-  for (auto& [rank, streams] : connections) peers_[rank].streams = std::move(streams);
+  for (auto& [rank, streams] : connections) {
+    peers_.emplace(rank, Peer{std::move(streams), {0, stripe_bytes}, {0, stripe_bytes}});
+  }
 }
 
-int TcpTransport::next(const Peer& peer, std::uint64_t position) {
-  return peer.streams[position / stripe_bytes % peer.streams.size()].get();
+// The next in turn, unless another one is clearly ahead of it: on rails of equal speed turns even out
+// by themselves, and following every small difference costs more than it gains.
+std::uint8_t TcpTransport::choose(const Peer& peer) {
+  const std::size_t count = peer.streams.size();
+  std::size_t best = 0;
+  std::size_t least = std::numeric_limits<std::size_t>::max();
+  for (std::size_t step = 1; step <= count; ++step) {
+    const std::size_t stream = (peer.out.stream + step) % count;
+    const std::size_t queued = unsent(peer.streams[stream].get()) + (step == 1 ? 0 : lead);
+    if (queued >= least) continue;
+    least = queued;
+    best = stream;
+  }
+  return static_cast<std::uint8_t>(best);
 }
 
 std::size_t TcpTransport::send(int peer, std::span<const std::byte> data) {
   Peer& to = peers_.at(peer);
-  const std::size_t n = std::min(data.size(), stripe_bytes - to.sent % stripe_bytes);
-  const std::size_t done =
-      moved(::send(next(to, to.sent), data.data(), n, MSG_DONTWAIT | MSG_NOSIGNAL));
-  to.sent += done;
-  return done;
+  const bool several = to.streams.size() > 1;
+  for (;;) {
+    const std::size_t n = std::min(data.size(), to.out.left);
+    const bool ends = several && n == to.out.left;
+    std::uint8_t next = ends ? choose(to) : 0;
+    // sendmsg() does not write to what it sends.
+    iovec parts[2] = {{const_cast<std::byte*>(data.data()), n}, {&next, sizeof(next)}};
+    msghdr message{};
+    message.msg_iov = parts;
+    message.msg_iovlen = ends ? 2 : 1;
+    const std::size_t done =
+        moved(::sendmsg(to.streams[to.out.stream].get(), &message, MSG_DONTWAIT | MSG_NOSIGNAL));
+    if (several)
+      to.out = done > n ? Turn{next, stripe_bytes} : Turn{to.out.stream, to.out.left - done};
+    if (n > 0 || done == 0) return std::min(done, n);
+  }
 }
 
 std::size_t TcpTransport::recv(int peer, std::span<std::byte> data) {
   Peer& from = peers_.at(peer);
-  const std::size_t n = std::min(data.size(), stripe_bytes - from.received % stripe_bytes);
-  const ssize_t got = ::recv(next(from, from.received), data.data(), n, MSG_DONTWAIT);
-  if (got == 0 && n > 0) throw atoll_sdk::Error(ATOLL_PEER_LOST, "it has closed the connection");
-  const std::size_t done = moved(got);
-  from.received += done;
-  return done;
+  const bool several = from.streams.size() > 1;
+  for (;;) {
+    const std::size_t n = std::min(data.size(), from.in.left);
+    const bool ends = several && n == from.in.left;
+    std::uint8_t next = 0;
+    iovec parts[2] = {{data.data(), n}, {&next, sizeof(next)}};
+    msghdr message{};
+    message.msg_iov = parts;
+    message.msg_iovlen = ends ? 2 : 1;
+    const ssize_t got = ::recvmsg(from.streams[from.in.stream].get(), &message, MSG_DONTWAIT);
+    if (got == 0 && (n > 0 || ends)) {
+      throw atoll_sdk::Error(ATOLL_PEER_LOST, "it has closed the connection");
+    }
+    const std::size_t done = moved(got);
+    if (done > n && next >= from.streams.size()) {
+      throw atoll_sdk::Error(ATOLL_INTERNAL, "its stripes are out of step");
+    }
+    if (several)
+      from.in = done > n ? Turn{next, stripe_bytes} : Turn{from.in.stream, from.in.left - done};
+    if (n > 0 || done == 0) return std::min(done, n);
+  }
 }
 
 void TcpTransport::wait(std::uint32_t ticket, std::span<const atoll_sdk::Need> needs,
@@ -72,9 +120,9 @@ TcpTransport::Armed TcpTransport::arm(std::uint32_t /*ticket*/,
   for (const auto& need : needs) {
     const Peer& peer = peers_.at(need.peer);
     if (need.direction == atoll_sdk::Direction::send) {
-      descriptors.push_back({next(peer, peer.sent), POLLOUT, 0});
+      descriptors.push_back({peer.streams[peer.out.stream].get(), POLLOUT, 0});
     } else {
-      descriptors.push_back({next(peer, peer.received), POLLIN, 0});
+      descriptors.push_back({peer.streams[peer.in.stream].get(), POLLIN, 0});
     }
   }
   return Armed::sleep;
@@ -89,9 +137,7 @@ void TcpTransport::finish() noexcept {
   const auto end = std::chrono::steady_clock::now() + farewell_limit;
   for (const auto& [rank, peer] : peers_) {
     for (const auto& connection : peer.streams) {
-      int queued = 0;
-      while (::ioctl(connection.get(), SIOCOUTQ, &queued) == 0 && queued > 0 &&
-             std::chrono::steady_clock::now() < end) {
+      while (unsent(connection.get()) > 0 && std::chrono::steady_clock::now() < end) {
         std::this_thread::sleep_for(200us);
       }
     }

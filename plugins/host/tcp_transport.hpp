@@ -1,8 +1,14 @@
-// Channels between ranks of different hosts: one or several TCP connections per pair. With several,
-// the stream is cut into stripes that take turns on them, so that the network and the kernel work on
-// as many at the same time.
+// Channels between ranks of different hosts: one or several TCP connections per pair, over one or
+// several rails.
+//
+// With several, what a rank sends is cut into stripes. After each stripe one byte names the
+// connection that carries the next: they take turns, but one that has much more left to deliver than
+// another is passed over, so that a fast rail, or one that nobody else uses, carries more. The
+// receiver follows, and always knows the one connection that its next byte comes by.
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
 #include <map>
 #include <vector>
 
@@ -13,7 +19,7 @@ namespace atoll_sdk::host {
 
 class TcpTransport final : public atoll_sdk::Transport {
  public:
-  // By rank of the group; connected, authenticated, non-blocking.
+  // By rank of the group; connected, authenticated, non-blocking. At most 255 per rank.
   explicit TcpTransport(std::map<int, Streams> connections);
 
   std::size_t send(int peer, std::span<const std::byte> data) override;
@@ -30,13 +36,18 @@ class TcpTransport final : public atoll_sdk::Transport {
   void finish() noexcept override;
 
  private:
-  // Bytes so far say which connection is next, and how much of its stripe is left.
+  // Of one direction: the connection in use, and the bytes up to the end of its stripe; 0: the byte
+  // that names the next connection.
+  struct Turn {
+    std::size_t stream = 0;
+    std::size_t left = 0;
+  };
   struct Peer {
     Streams streams;
-    std::uint64_t sent = 0;
-    std::uint64_t received = 0;
+    Turn out;
+    Turn in;
   };
-  static int next(const Peer& peer, std::uint64_t position);
+  static std::uint8_t choose(const Peer& peer);
 
   std::map<int, Peer> peers_;
   std::vector<pollfd> descriptors_;

@@ -13,8 +13,16 @@ namespace atoll_sdk::host {
 enum class Algorithm : std::int32_t {
   flat,       // every rank exchanges with every other one
   ring,       // every rank passes data on to the next one
+  chain,      // every host passes data on to the next one
   doubling,   // one rank per host, with hosts at distance 1, 2, 4, ...
+  halving,    // the same by halves, quarters, ..., and all ranks of a host
   two_level,  // between hosts by twins, inside them through shared memory
+};
+
+// What of a communicator decides.
+struct Shape {
+  int hosts = 1;
+  int ranks_per_host = 1;  // of the host that has most
 };
 
 class Tuning {
@@ -23,7 +31,10 @@ class Tuning {
   // `group.tuning` is checked here. Throws Error(ATOLL_INVALID_ARGUMENT).
   Tuning(const atoll_group& group, const atoll_sdk::Layout& layout);
 
-  // For an operation over several hosts; `bytes` of the whole tensor.
+  // For an operation over several hosts; `bytes` of the whole tensor. The last rule that fits counts:
+  // of the backend's own, then of the user's. Where sums have to be deterministic, rules of the
+  // backend whose order of the sum or whose roundings differ from those of flat do not fit, and the
+  // user's choice of such an algorithm becomes flat.
   Algorithm choose(const atoll_operation& operation, std::uint64_t bytes) const noexcept;
 
  private:
@@ -33,10 +44,11 @@ class Tuning {
     Algorithm algorithm;
   };
   void add(std::string_view line);
+  bool ordered(Algorithm choice, std::int32_t dtype) const noexcept;
 
   std::vector<Rule> rules_;
   bool deterministic_ = false;
-  unsigned hosts_ = 1;
+  Shape shape_;
   bool tree_of_hosts_ = true;  // two levels sum in the order of one
 };
 

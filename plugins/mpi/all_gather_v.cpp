@@ -1,15 +1,17 @@
 // MPI's own form counts in ints, and so do its displacements: what does not fit them goes as
-// messages between all pairs.
+// messages between all pairs. MPI_IN_PLACE as in all_gather.cpp.
+#include <cstring>
 #include <limits>
+#include <numeric>
 
 #include "collectives.hpp"
+#include "in_place.hpp"
 #include "sdk/describe.hpp"
 #include "types.hpp"
 
 namespace atoll_sdk::mpi {
-namespace {
 
-void as_messages(Comm& comm, const atoll_operation& operation) {
+void all_gather_messages(Comm& comm, const atoll_operation& operation) {
   const std::size_t element = dtype_size(operation.dtype);
   std::vector<atoll_operation> messages;
   auto* block = static_cast<std::byte*>(operation.dst);
@@ -29,32 +31,41 @@ void as_messages(Comm& comm, const atoll_operation& operation) {
   }
   std::vector<const atoll_operation*> pointers;
   for (const atoll_operation& message : messages) pointers.push_back(&message);
-  send_recv(comm, pointers);
+  send_recv(comm, pointers, Messages::of_collective);
 }
-
-}  // namespace
 
 void all_gather_v(Comm& comm, const atoll_operation& operation) {
   const std::size_t element = dtype_size(operation.dtype);
-  if (operation.count * element > std::numeric_limits<int>::max()) {
-    return as_messages(comm, operation);
+  const std::uint64_t total = operation.count * element;
+  if (total > std::numeric_limits<int>::max()) return all_gather_messages(comm, operation);
+  const auto ranks = static_cast<std::size_t>(comm.size());
+  const auto me = static_cast<std::size_t>(comm.rank());
+  const std::uint64_t before = std::accumulate(operation.counts, operation.counts + me, 0ULL);
+  const std::uint64_t own = operation.counts[me] * element;
+  const std::byte* place = static_cast<std::byte*>(operation.dst) + before * element;
+  const bool in_place = own > 0 && operation.src == place;
+  const void* src = operation.src;
+  const bool bounces = total <= bounce_bytes;
+  if (!bounces) {
+    const Sources wish = in_place ? Sources::in_place : Sources::elsewhere;
+    const Sources all = agree(comm, own > 0 ? wish : Sources::mixed);
+    if (all == Sources::mixed) return all_gather_messages(comm, operation);
+    if (all == Sources::in_place) src = MPI_IN_PLACE;
   }
   // In scratch memory, because MPI may read them as long as the operation is under way.
-  const auto ranks = static_cast<std::size_t>(comm.size());
-  int* bytes = reinterpret_cast<int*>(comm.scratch(2 * ranks * sizeof(int)));
+  const bool copies = bounces && in_place;
+  int* bytes = reinterpret_cast<int*>(comm.scratch(2 * ranks * sizeof(int) + (copies ? own : 0)));
   int* starts = bytes + ranks;
+  if (copies) src = std::memcpy(starts + ranks, src, own);
   int start = 0;
   for (std::size_t r = 0; r < ranks; ++r) {
     bytes[r] = static_cast<int>(operation.counts[r] * element);
     starts[r] = start;
     start += bytes[r];
   }
-  const int own = bytes[comm.rank()];
-  const std::byte* place = static_cast<std::byte*>(operation.dst) + starts[comm.rank()];
-  const void* src = own > 0 && operation.src == place ? MPI_IN_PLACE : operation.src;
   comm.run("MPI_Iallgatherv", [&](MPI_Request* request) {
-    return MPI_Iallgatherv(src, own, MPI_BYTE, operation.dst, bytes, starts, MPI_BYTE, comm.mpi(),
-                           request);
+    return MPI_Iallgatherv(src, static_cast<int>(own), MPI_BYTE, operation.dst, bytes, starts,
+                           MPI_BYTE, comm.mpi(), request);
   });
 }
 

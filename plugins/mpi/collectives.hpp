@@ -17,7 +17,16 @@ void scatter(Comm& comm, const atoll_operation& operation);
 void all_gather_v(Comm& comm, const atoll_operation& operation);
 void reduce_scatter_v(Comm& comm, const atoll_operation& operation);
 
+// all_gather_v as messages between all pairs, however large and wherever src is on each rank.
+void all_gather_messages(Comm& comm, const atoll_operation& operation);
+
 // The sends and receives of a group, under way at the same time.
-void send_recv(Comm& comm, const std::vector<const atoll_operation*>& operations);
+// Whose messages they are: the user's, or those of which a collective consists.
+enum class Messages {
+  own,
+  of_collective
+};
+void send_recv(Comm& comm, const std::vector<const atoll_operation*>& operations,
+               Messages whose = Messages::own);
 
 }  // namespace atoll_sdk::mpi

@@ -1,7 +1,9 @@
 // MPI chooses the algorithm and the order of the sums. Large counts go in pieces of piece_bytes.
 // What has to be multiplied first is put where the result will be, or into scratch memory of a
-// piece on ranks that get none.
+// piece on ranks that get none. Large data is reduced on all ranks, into scratch memory where it is
+// not wanted: Open MPI's MPI_Ireduce of 1 MiB and more takes many times as long as MPI_Iallreduce.
 #include <algorithm>
+#include <cstring>
 
 #include "collectives.hpp"
 #include "operation.hpp"
@@ -10,9 +12,17 @@
 
 namespace atoll_sdk::mpi {
 
+namespace {
+
+constexpr std::uint64_t most_for_reduce = 256 * 1024;   // bytes
+constexpr std::uint64_t large_piece = 8 * 1024 * 1024;  // bytes of scratch, for the product too
+
+}  // namespace
+
 void reduce(Comm& comm, const atoll_operation& operation) {
   const std::size_t element = dtype_size(operation.dtype);
-  const std::uint64_t piece = piece_bytes / element;
+  const bool on_all = operation.count * element > most_for_reduce;
+  const std::uint64_t piece = (on_all ? large_piece : piece_bytes) / element;
   const auto* src = static_cast<const std::byte*>(operation.src);
   const MPI_Datatype type = reduction_type(operation.dtype);
   const MPI_Op op = reduction_op(comm.session(), operation.dtype, operation.op);
@@ -22,15 +32,23 @@ void reduce(Comm& comm, const atoll_operation& operation) {
     const std::uint64_t n = std::min(piece, operation.count - first);
     std::byte* to = is_root ? dst + first * element : nullptr;
     const void* from = src + first * element;
+    if (!is_root && (scaled(operation) || on_all)) to = comm.scratch(n * element);
     if (scaled(operation)) {
-      std::byte* product = is_root ? to : comm.scratch(n * element);
-      multiply(product, from, n, operation);
-      from = product;
+      multiply(to, from, n, operation);
+      from = to;
     }
-    if (from == to) from = MPI_IN_PLACE;
+    if (on_all) {
+      // In place on all ranks or on none, as MPI asks.
+      if (from != to) std::memcpy(to, from, n * element);
+      comm.run("MPI_Iallreduce", [&](MPI_Request* request) {
+        return MPI_Iallreduce(MPI_IN_PLACE, to, static_cast<int>(n), type, op, comm.mpi(), request);
+      });
+      continue;
+    }
+    if (is_root && from == to) from = MPI_IN_PLACE;
     comm.run("MPI_Ireduce", [&](MPI_Request* request) {
-      return MPI_Ireduce(from, to, static_cast<int>(n), type, op, operation.peer, comm.mpi(),
-                         request);
+      return MPI_Ireduce(from, is_root ? to : nullptr, static_cast<int>(n), type, op,
+                         operation.peer, comm.mpi(), request);
     });
   }
   if (is_root && operation.op == ATOLL_AVG) {

@@ -8,8 +8,10 @@
 namespace atoll_sdk::mpi {
 namespace {
 
-// Messages between two ranks match in the order of their calls, so one tag does.
-constexpr int tag = 0;
+// Messages between two ranks match in the order of their calls, so one tag does; those of which a
+// collective consists have another one, since ranks may call it and a message in either order.
+constexpr int tag_of_messages = 0;
+constexpr int tag_of_pieces = 1;
 
 void check_length(const atoll_operation& operation, std::uint64_t arrived) {
   const std::uint64_t expected = operation.count * dtype_size(operation.dtype);
@@ -21,7 +23,8 @@ void check_length(const atoll_operation& operation, std::uint64_t arrived) {
 
 }  // namespace
 
-void send_recv(Comm& comm, const std::vector<const atoll_operation*>& operations) {
+void send_recv(Comm& comm, const std::vector<const atoll_operation*>& operations, Messages whose) {
+  const int tag = whose == Messages::own ? tag_of_messages : tag_of_pieces;
   Requests requests(comm.session());
   std::deque<Block> blocks;
   for (const atoll_operation* operation : operations) {

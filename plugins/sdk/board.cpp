@@ -140,8 +140,8 @@ void Board::await_jobs(std::uint64_t jobs) {
 
 bool Board::spin(std::uint64_t mark) {
   if (exchange_ != nullptr || team_.waiting == Waiting::sleep) return false;
-  const auto end = Clock::now() + patience_;
-  do {
+  auto end = Clock::time_point::max();
+  while (true) {
     for (int i = 0; i < looks_between_clocks; ++i) {
       if (reached(mark)) {
         patience_ = std::min(patience_ * 2, longest_spin);
@@ -149,7 +149,10 @@ bool Board::spin(std::uint64_t mark) {
       }
       relax();
     }
-  } while (Clock::now() < end);
+    const auto now = Clock::now();
+    if (end == Clock::time_point::max()) end = now + patience_;
+    if (now >= end) break;
+  }
   patience_ = std::max(patience_ / 4, shortest_spin);
   return false;
 }

@@ -2,8 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <array>
 #include <limits>
 
 #include "sdk/guard.hpp"
@@ -11,25 +9,7 @@
 namespace atoll_sdk {
 namespace {
 
-struct Dtype {
-  std::string_view name;
-  std::size_t size;
-};
-
-// By the numbers of plugin.h.
-constexpr std::array<std::string_view, 13> kinds = {
-    "barrier",         "broadcast",  "all_gather", "reduce_scatter",
-    "all_reduce",      "all_to_all", "send",       "recv",
-    "reduce",          "gather",     "scatter",    "all_gather_v",
-    "reduce_scatter_v"};
-constexpr std::array<Dtype, 7> dtypes = {
-    {{"f32", 4}, {"bf16", 2}, {"f16", 2}, {"f64", 8}, {"i32", 4}, {"i64", 8}, {"u8", 1}}};
-constexpr std::array<std::string_view, 4> ops = {"sum", "avg", "min", "max"};
-
-template <typename Table>
-bool within(const Table& table, std::int32_t number) noexcept {
-  return number >= 0 && static_cast<std::size_t>(number) < table.size();
-}
+using atoll_abi::within;
 
 [[noreturn]] void refuse(const atoll_operation& operation, std::string_view why) {
   throw Error(ATOLL_INVALID_ARGUMENT,
@@ -104,40 +84,20 @@ void check_factor(const atoll_operation& operation) {
 
 }  // namespace
 
-std::string_view kind_name(std::int32_t kind) noexcept {
-  return within(kinds, kind) ? kinds[static_cast<std::size_t>(kind)] : "?";
-}
-
-std::string_view dtype_name(std::int32_t dtype) noexcept {
-  return within(dtypes, dtype) ? dtypes[static_cast<std::size_t>(dtype)].name : "?";
-}
-
-std::string_view op_name(std::int32_t op) noexcept {
-  return within(ops, op) ? ops[static_cast<std::size_t>(op)] : "?";
-}
-
-std::int32_t kind_of(std::string_view name) noexcept {
-  const auto found = std::find(kinds.begin(), kinds.end(), name);
-  return found == kinds.end() ? -1 : static_cast<std::int32_t>(found - kinds.begin());
-}
-
-std::size_t dtype_size(std::int32_t dtype) noexcept {
-  return within(dtypes, dtype) ? dtypes[static_cast<std::size_t>(dtype)].size : 0;
-}
-
 double factor_of(const atoll_operation& operation) noexcept {
   return operation.size >= sizeof(atoll_operation) ? operation.factor : 1.0;
 }
 
 void check_operation(const atoll_operation& operation, int rank, int nranks) {
-  if (!within(kinds, operation.kind)) refuse(operation, "unknown kind of operation");
+  if (!within(atoll_abi::kinds, operation.kind)) refuse(operation, "unknown kind of operation");
   if (operation.memory != ATOLL_MEMORY_HOST) {
     throw Error(ATOLL_UNSUPPORTED, fmt::format("{} {}: this backend takes host memory only",
                                                kind_name(operation.kind), operation.sequence));
   }
   if (operation.kind == ATOLL_BARRIER) return;
-  if (!within(dtypes, operation.dtype)) refuse(operation, "unknown dtype");
-  if (reduces(operation.kind) && !within(ops, operation.op)) refuse(operation, "unknown reduction");
+  if (!within(atoll_abi::dtypes, operation.dtype)) refuse(operation, "unknown dtype");
+  if (reduces(operation.kind) && !within(atoll_abi::ops, operation.op))
+    refuse(operation, "unknown reduction");
   const bool has_peer = has_root(operation.kind) || is_message(operation.kind);
   if (has_peer && (operation.peer < 0 || operation.peer >= nranks)) {
     refuse(operation, fmt::format("peer {} is not one of {} ranks", operation.peer, nranks));

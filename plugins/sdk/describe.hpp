@@ -1,4 +1,5 @@
-// Names and sizes of what an atoll_operation speaks of.
+// What an atoll_operation says: the names and sizes of atoll/plugin_names.hpp, and its arguments
+// checked.
 #pragma once
 
 #include <cstddef>
@@ -6,34 +7,19 @@
 #include <string_view>
 
 #include "atoll/plugin.h"
+#include "atoll/plugin_names.hpp"
 
 namespace atoll_sdk {
 
-// "all_gather", "f32", "sum"; "?" for a number that plugin.h does not define.
-std::string_view kind_name(std::int32_t kind) noexcept;
-std::string_view dtype_name(std::int32_t dtype) noexcept;
-std::string_view op_name(std::int32_t op) noexcept;
-
-// The inverse of kind_name(); -1: no such kind.
-std::int32_t kind_of(std::string_view name) noexcept;
-
-std::size_t dtype_size(std::int32_t dtype) noexcept;  // bytes; 0: unknown dtype
-
-constexpr bool reduces(std::int32_t kind) noexcept {
-  return kind == ATOLL_REDUCE_SCATTER || kind == ATOLL_ALL_REDUCE || kind == ATOLL_REDUCE ||
-         kind == ATOLL_REDUCE_SCATTER_V;
-}
-constexpr bool has_root(std::int32_t kind) noexcept {
-  return kind == ATOLL_BROADCAST || kind == ATOLL_REDUCE || kind == ATOLL_GATHER ||
-         kind == ATOLL_SCATTER;
-}
-// Of one count per rank.
-constexpr bool is_uneven(std::int32_t kind) noexcept {
-  return kind == ATOLL_ALL_GATHER_V || kind == ATOLL_REDUCE_SCATTER_V;
-}
-constexpr bool is_message(std::int32_t kind) noexcept {
-  return kind == ATOLL_SEND || kind == ATOLL_RECV;
-}
+using atoll_abi::dtype_name;
+using atoll_abi::dtype_size;
+using atoll_abi::has_root;
+using atoll_abi::is_message;
+using atoll_abi::is_uneven;
+using atoll_abi::kind_name;
+using atoll_abi::kind_of;
+using atoll_abi::op_name;
+using atoll_abi::reduces;
 
 // This rank's factor; 1 for an operation of an older core.
 double factor_of(const atoll_operation& operation) noexcept;

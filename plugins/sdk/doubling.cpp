@@ -7,8 +7,8 @@
 namespace atoll_sdk {
 namespace {
 
-// The exchange between speakers. Vocabulary. Place: number of a speaker among those that exchange,
-// which is a power of two of them.
+// The exchange between the speakers of one place. Vocabulary. Place: number of a host among those
+// that exchange, which is a power of two of them.
 class Speaker {
  public:
   Speaker(Group& group, const atoll_operation& operation, std::size_t bytes, Exchange& exchange)
@@ -55,7 +55,7 @@ class Speaker {
   bool hands_over() const { return host_ < 2 * paired_ && host_ % 2 == 1; }
   unsigned host_at(unsigned place) const { return place < paired_ ? 2 * place : place + paired_; }
   int rank_of(unsigned host) const {
-    return group_.layout.ranks_of(static_cast<int>(host)).front();
+    return group_.layout.twin(group_.rank(), static_cast<int>(host));
   }
   std::int32_t partial_op() const { return operation_.op == ATOLL_AVG ? ATOLL_SUM : operation_.op; }
 
@@ -85,21 +85,18 @@ class Speaker {
 
 }  // namespace
 
-std::vector<int> speakers(const Layout& layout) {
-  std::vector<int> result;
-  for (int host = 0; host < layout.hosts(); ++host) result.push_back(layout.ranks_of(host).front());
-  return result;
-}
-
 void doubling_all_reduce(Group& group, const atoll_operation& operation, Exchange& exchange) {
   const std::size_t bytes = operation.count * dtype_size(operation.dtype);
   const Extents extents{bytes, bytes};
-  constexpr int speaker = 0;  // local
-  group.slices.push_back({0, bytes, speaker, static_cast<std::byte*>(operation.dst)});
+  constexpr int first = 0;  // local
+  const int speakers = bytes <= small_bytes ? group.layout.fewest_ranks() : 1;
+  group.slices.push_back(
+      {0, bytes, speakers > 1 ? everybody : first, static_cast<std::byte*>(operation.dst)});
   sum(group, operation, extents, {.op = operation.op == ATOLL_AVG ? ATOLL_SUM : operation.op},
       &exchange);
-  if (group.board.self() == speaker) Speaker(group, operation, bytes, exchange).run();
-  group.offers[speaker].push_back({Offer::From::dst, 0, 0, bytes, everybody});
+  if (group.board.self() < speakers) Speaker(group, operation, bytes, exchange).run();
+  if (group.board.size() == speakers) return;
+  group.offers[first].push_back({Offer::From::dst, 0, 0, bytes, everybody});
   move(group, operation, extents, &exchange);
 }
 

@@ -59,6 +59,12 @@ int Layout::twin(int rank, int host) const noexcept {
   return there[static_cast<std::size_t>(local_of(rank)) % there.size()];
 }
 
+int Layout::fewest_ranks() const noexcept {
+  std::size_t fewest = ranks_.front().size();
+  for (const auto& ranks : ranks_) fewest = std::min(fewest, ranks.size());
+  return static_cast<int>(fewest);
+}
+
 void Group::reduce(const atoll_reduction& reduction) const {
   if (reduction.count == 0) return;
   const auto status = host.reduce_into(host.ctx, &reduction);

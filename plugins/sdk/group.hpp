@@ -32,6 +32,8 @@ class Layout {
   // The rank of `host` that deals with `rank` of another host: the one of the same place, counted
   // round where that host has fewer ranks.
   int twin(int rank, int host) const noexcept;
+  // Of the host that has fewest.
+  int fewest_ranks() const noexcept;
   // Whether a tree over the ranks of each host and then over the hosts is the adjacent-pair tree
   // over all ranks: hosts of one size, a power of two, each with ranks in a row.
   bool tree_of_hosts() const noexcept { return tree_of_hosts_; }

@@ -91,6 +91,13 @@ class Move {
     return bytes;
   }
 
+  bool any_large() const {
+    for (int local = 0; local < board_.size(); ++local) {
+      if (offered(local) > small_bytes) return true;
+    }
+    return false;
+  }
+
   // The same answer on every rank, from the posts.
   bool staged(int local) const {
     const std::size_t bytes = offered(local);
@@ -107,9 +114,11 @@ class Move {
     Post& post = board_.post();
     post.signature = make_signature(operation_, group_.size(), group_.team.collectives);
     post.src = post.dst = {};
-    if (offered(self_) <= small_bytes) return;
-    post.src = group_.windows.find(operation_.src, extents_.src);
-    post.dst = group_.windows.find(operation_.dst, extents_.dst);
+    if (offered(self_) > small_bytes) {
+      post.src = group_.windows.find(operation_.src, extents_.src);
+    }
+    // Also of a rank that only takes: others may do its share of the work.
+    if (any_large()) post.dst = group_.windows.find(operation_.dst, extents_.dst);
   }
 
   void take_own() const {

@@ -19,11 +19,12 @@ struct Place {
   std::uint64_t offset = 0;
 };
 
-struct Post {
+// What small messages need is in the first line of it.
+struct alignas(cache_line) Post {
   Signature signature;
+  bool crowded;  // ranks outnumber cores, as this rank sees them
   Place src;
   Place dst;
-  bool crowded;  // ranks outnumber cores, as this rank sees them
 };
 
 // Work of one step that any rank of the host may do; on the seat of the first of them, written by
@@ -37,7 +38,7 @@ struct Seat {
   // Number of the step on the board, and how far in it: only ever grows.
   alignas(cache_line) std::atomic<std::uint64_t> mark;
   // Of even and odd steps: a rank that is one step ahead does not disturb those that still read.
-  alignas(cache_line) std::array<Post, 2> posts;
+  std::array<Post, 2> posts;
   SharedWork work;
 };
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free);

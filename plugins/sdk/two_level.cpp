@@ -38,8 +38,11 @@ Block piece_of(const Block& block, std::size_t k, std::size_t piece) {
 
 std::byte* at(void* buffer, std::size_t offset) { return static_cast<std::byte*>(buffer) + offset; }
 
+// The ranks' blocks, reduced piece by piece: for each piece start() and, while others are under way,
+// finish().
 class ReduceScatter {
  public:
+  // `out` NULL: pieces of the own block lie in scratch memory, until `depth` more have been started.
   ReduceScatter(Group& group, const atoll_operation& operation, Extents extents,
                 const std::vector<Block>& blocks, std::byte* out, Exchange& exchange)
       : group_(group),
@@ -50,38 +53,29 @@ class ReduceScatter {
         exchange_(exchange),
         host_(group.layout.host_of(group.rank())) {
     for (int rank = 0; rank < group.size(); ++rank) {
-      if (reducer(rank) == group.rank() && rank != group.rank()) sends_to_.push_back(rank);
+      if (block(rank).bytes == 0 || rank == group.rank()) continue;
+      if (reducer(rank) == group.rank()) sends_to_.push_back(rank);
     }
     for (int host = 0; host < group.layout.hosts(); ++host) {
       if (host != host_) receives_from_.push_back(group.layout.twin(group.rank(), host));
     }
     // By the most that any rank needs, so that all take the same pieces.
     const auto most =
-        static_cast<std::size_t>(group.size()) + static_cast<std::size_t>(group.layout.hosts());
+        static_cast<std::size_t>(group.size()) + static_cast<std::size_t>(group.layout.hosts()) + 1;
     const std::size_t largest = largest_block(blocks);
     piece_ = piece_for(largest, scratch_budget / depth / most);
-    pieces_ = (largest + piece_ - 1) / piece_;
+    pieces_ = std::max<std::size_t>((largest + piece_ - 1) / piece_, 1);
     const std::size_t slots = sends_to_.size() + receives_from_.size();
-    scratch_ = group.scratch(depth * slots * piece_);
+    scratch_ = group.scratch(depth * (slots + (out == nullptr ? 1 : 0)) * piece_);
+    if (out == nullptr) kept_ = scratch_.data() + depth * slots * piece_;
   }
 
-  void run() {
-    for (std::size_t k = 0; k < pieces_ + depth - 1; ++k) {
-      if (k < pieces_) start(k);
-      if (k + 1 >= depth) finish(k + 1 - depth);
-    }
+  std::size_t pieces() const { return pieces_; }
+  std::size_t piece_bytes() const { return piece_; }
+  // Where piece k of the own block is.
+  std::byte* own(std::size_t k) const {
+    return kept_ == nullptr ? out_ + k * piece_ : kept_ + k % depth * piece_;
   }
-
- private:
-  // Who sums a rank's block on this host.
-  int reducer(int rank) const {
-    return group_.layout.host_of(rank) == host_ ? rank : group_.layout.twin(rank, host_);
-  }
-  std::byte* slot(std::size_t k, std::size_t index) const {
-    const std::size_t slots = sends_to_.size() + receives_from_.size();
-    return scratch_.data() + ((k % depth) * slots + index) * piece_;
-  }
-  const Block& block(int rank) const { return blocks_[static_cast<std::size_t>(rank)]; }
 
   // Sums the host's part of piece k of all blocks, sends what belongs elsewhere, expects the rest.
   void start(std::size_t k) {
@@ -89,11 +83,12 @@ class ReduceScatter {
     for (std::size_t i = 0; i < sent.size(); ++i) exchange_.run_until_sent(sends_to_[i], sent[i]);
     std::size_t next_slot = 0;
     for (int rank = 0; rank < group_.size(); ++rank) {
+      if (block(rank).bytes == 0) continue;
       const Block piece = piece_of(block(rank), k, piece_);
       const int who = reducer(rank);
       std::byte* dst = nullptr;
       if (rank == group_.rank()) {
-        dst = out_ + k * piece_;
+        dst = own(k);
       } else if (who == group_.rank()) {
         dst = slot(k, next_slot++);
       }
@@ -117,12 +112,13 @@ class ReduceScatter {
 
   // Combines the sums of all hosts.
   void finish(std::size_t k) {
+    const std::size_t bytes = piece_of(block(group_.rank()), k, piece_).bytes;
+    if (bytes == 0) return;
     const auto& expected = expected_[k % depth];
     for (std::size_t i = 0; i < expected.size(); ++i) {
       exchange_.run_until_received(receives_from_[i], expected[i]);
     }
-    const std::size_t bytes = piece_of(block(group_.rank()), k, piece_).bytes;
-    void* dst = out_ + k * piece_;
+    void* dst = own(k);
     std::size_t other = 0;
     for (int host = 0; host < group_.layout.hosts(); ++host) {
       group_.parts[static_cast<std::size_t>(host)] =
@@ -132,6 +128,17 @@ class ReduceScatter {
                    group_.layout.hosts(), bytes / dtype_size(operation_.dtype), operation_.dtype,
                    operation_.op, group_.size(), 0});
   }
+
+ private:
+  // Who sums a rank's block on this host.
+  int reducer(int rank) const {
+    return group_.layout.host_of(rank) == host_ ? rank : group_.layout.twin(rank, host_);
+  }
+  std::byte* slot(std::size_t k, std::size_t index) const {
+    const std::size_t slots = sends_to_.size() + receives_from_.size();
+    return scratch_.data() + ((k % depth) * slots + index) * piece_;
+  }
+  const Block& block(int rank) const { return blocks_[static_cast<std::size_t>(rank)]; }
 
   Group& group_;
   const atoll_operation& operation_;
@@ -145,9 +152,111 @@ class ReduceScatter {
   std::size_t piece_ = 0;
   std::size_t pieces_ = 0;
   std::span<std::byte> scratch_;
+  std::byte* kept_ = nullptr;  // pieces of the own block, where there is no place for the whole
   std::array<std::vector<std::uint64_t>, depth> sent_;
   std::array<std::vector<std::uint64_t>, depth> expected_;
 };
+
+// A reduce_scatter over blocks whose owners pass each piece on to the root as it is done.
+class Reduce {
+ public:
+  Reduce(Group& group, const atoll_operation& operation, const std::vector<Block>& blocks,
+         Exchange& exchange)
+      : group_(group),
+        operation_(operation),
+        bytes_(blocks.back().offset + blocks.back().bytes),
+        blocks_(blocks),
+        exchange_(exchange),
+        root_(operation.peer),
+        host_of_root_(group.layout.host_of(root_)),
+        at_root_(group.rank() == root_),
+        reduce_scatter_(group, operation, {bytes_, at_root_ ? bytes_ : 0}, blocks,
+                        at_root_ ? at(operation.dst, block(root_).offset) : nullptr, exchange),
+        local_(operation) {
+    if (!at_root_) local_.dst = reduce_scatter_.own(0);
+    for (const int rank : group.layout.ranks_of(host_of_root_)) {
+      through_board_ |= rank != root_ && block(rank).bytes > 0;
+    }
+    through_board_ &= group.layout.host_of(group.rank()) == host_of_root_;
+  }
+
+  void run() {
+    const std::size_t pieces = reduce_scatter_.pieces();
+    for (std::size_t k = 0; k < pieces + depth - 1; ++k) {
+      if (k < pieces) {
+        exchange_.run_until_sent(root_, sent_[k % depth]);
+        reduce_scatter_.start(k);
+      }
+      if (k + 1 < depth) continue;
+      reduce_scatter_.finish(k + 1 - depth);
+      deliver(k + 1 - depth);
+    }
+  }
+
+ private:
+  const Block& block(int rank) const { return blocks_[static_cast<std::size_t>(rank)]; }
+  Block piece(int rank, std::size_t k) const {
+    return piece_of(block(rank), k, reduce_scatter_.piece_bytes());
+  }
+
+  void deliver(std::size_t k) {
+    for (int rank = 0; rank < group_.size(); ++rank) {
+      const Block part = piece(rank, k);
+      if (group_.layout.host_of(rank) == host_of_root_) continue;
+      if (at_root_) exchange_.recv(rank, {at(operation_.dst, part.offset), part.bytes});
+      if (rank != group_.rank()) continue;
+      sent_[k % depth] = exchange_.send(root_, {reduce_scatter_.own(k), part.bytes});
+    }
+    exchange_.start();
+    if (through_board_) deliver_on_host(k);
+  }
+
+  void deliver_on_host(std::size_t k) {
+    const std::size_t slot = k % depth * reduce_scatter_.piece_bytes();
+    for (const int rank : group_.layout.ranks_of(host_of_root_)) {
+      if (rank == root_) continue;
+      const Block part = piece(rank, k);
+      auto& offers = group_.offers[static_cast<std::size_t>(group_.layout.local_of(rank))];
+      offers.push_back(
+          {Offer::From::dst, slot, part.offset, part.bytes, group_.layout.local_of(root_)});
+    }
+    move(group_, local_, {0, bytes_}, &exchange_);
+  }
+
+  Group& group_;
+  const atoll_operation& operation_;
+  std::size_t bytes_;
+  const std::vector<Block>& blocks_;
+  Exchange& exchange_;
+  int root_;
+  int host_of_root_;
+  bool at_root_;
+  ReduceScatter reduce_scatter_;
+  atoll_operation local_;       // whose dst is where this rank's pieces are
+  bool through_board_ = false;  // ranks of the root's host have pieces for it
+  std::array<std::uint64_t, depth> sent_{};
+};
+
+// Whose blocks a reduce consists of.
+std::vector<Block> owned_blocks(const Layout& layout, int root, std::size_t bytes,
+                                std::size_t ranks) {
+  const int host = layout.host_of(root);
+  const auto owns = [&](int rank) {
+    return (layout.host_of(rank) == host) == (layout.hosts() == 2);
+  };
+  std::size_t owners = 0;
+  for (std::size_t rank = 0; rank < ranks; ++rank) owners += owns(static_cast<int>(rank)) ? 1 : 0;
+  const std::size_t even = (bytes + owners - 1) / owners;
+  const std::size_t each = (even + cache_line - 1) / cache_line * cache_line;
+  std::vector<Block> blocks;
+  std::size_t offset = 0;
+  for (std::size_t rank = 0; rank < ranks; ++rank) {
+    const std::size_t size = owns(static_cast<int>(rank)) ? std::min(each, bytes - offset) : 0;
+    blocks.push_back({offset, size});
+    offset += size;
+  }
+  return blocks;
+}
 
 }  // namespace
 
@@ -217,7 +326,18 @@ void two_level_all_gather(Group& group, const atoll_operation& operation, Extent
 void two_level_reduce_scatter(Group& group, const atoll_operation& operation, Extents extents,
                               const std::vector<Block>& blocks, std::byte* out,
                               Exchange& exchange) {
-  ReduceScatter(group, operation, extents, blocks, out, exchange).run();
+  ReduceScatter reduction(group, operation, extents, blocks, out, exchange);
+  for (std::size_t k = 0; k < reduction.pieces() + depth - 1; ++k) {
+    if (k < reduction.pieces()) reduction.start(k);
+    if (k + 1 >= depth) reduction.finish(k + 1 - depth);
+  }
+}
+
+void two_level_reduce(Group& group, const atoll_operation& operation, Exchange& exchange) {
+  const std::size_t bytes = operation.count * dtype_size(operation.dtype);
+  const auto blocks =
+      owned_blocks(group.layout, operation.peer, bytes, static_cast<std::size_t>(group.size()));
+  Reduce(group, operation, blocks, exchange).run();
 }
 
 }  // namespace atoll_sdk
