@@ -17,6 +17,21 @@ std::uint64_t round_down(std::uint64_t elements, DType dtype) {
   return elements / grain * grain;
 }
 
+bool is_floating(DType dtype) {
+  switch (dtype) {
+    case DType::f32:
+    case DType::bf16:
+    case DType::f16:
+    case DType::f64:
+      return true;
+    case DType::i32:
+    case DType::i64:
+    case DType::u8:
+      return false;
+  }
+  return false;
+}
+
 std::uint64_t weight(int rank) { return static_cast<std::uint64_t>(rank % 4 + 1); }
 
 Shape uneven(std::uint64_t elements, DType dtype, int ranks) {
@@ -159,6 +174,18 @@ std::optional<DType> dtype_from_name(std::string_view text) noexcept {
       all_dtypes, [&](DType one) { return column_name(one) == text || name(one) == text; });
   if (found == all_dtypes.end()) return std::nullopt;
   return *found;
+}
+
+std::optional<std::string> why_undefined(Op op, DType dtype) {
+  if (op != Op::mulsum || is_floating(dtype)) return std::nullopt;
+  std::string floating;
+  for (const DType one : all_dtypes) {
+    if (!is_floating(one)) continue;
+    if (!floating.empty()) floating += one == all_dtypes.back() ? " or " : ", ";
+    floating += column_name(one);
+  }
+  return "mulsum multiplies floating point only: take sum for " + std::string(column_name(dtype)) +
+         ", or mulsum for " + floating;
 }
 
 Shape shape_of(Collective collective, std::uint64_t bytes, DType dtype, int ranks) {

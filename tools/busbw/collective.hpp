@@ -5,6 +5,7 @@
 #include <array>
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -64,6 +65,10 @@ inline constexpr std::array all_dtypes{atoll::DType::u8,  atoll::DType::i32, ato
 std::string_view column_name(atoll::DType dtype) noexcept;
 // That spelling, or atoll's own ("f32", "bf16").
 std::optional<atoll::DType> dtype_from_name(std::string_view name) noexcept;
+
+// Why no backend does this, and what there is instead; nothing where some do: "mulsum multiplies
+// floating point only: take sum for int32, or mulsum for half, float, double or bfloat16".
+std::optional<std::string> why_undefined(Op op, atoll::DType dtype);
 
 // The two halves of a row.
 enum class Place {

@@ -27,30 +27,32 @@ std::map<int, double> ring_bytes(double total_bytes, std::span<const int> hosts)
 
 }  // namespace
 
-double memory_bytes(Collective collective, double total_bytes, int ranks, Place place) noexcept {
-  const double n = ranks;
-  const double others = (n - 1) / n;
+Traffic traffic_of(Collective collective, double total_bytes, int ranks, Place place) noexcept {
+  using Pass = Traffic::Pass;
+  const double slice = total_bytes / ranks;
+  const bool in = place == Place::in;
   // Alone and in place, nothing moves.
-  if (ranks == 1 && place == Place::in && has_in_place(collective)) return 0;
+  if (ranks == 1 && in && has_in_place(collective)) return {};
   switch (collective) {
     case Collective::all_reduce:
-    case Collective::all_to_all:
-    case Collective::send_recv:
-      return 2 * total_bytes;
-    case Collective::all_gather:
-    case Collective::all_gather_v:
-      return 2 * total_bytes * (place == Place::in ? others : 1);
+      return {Pass::sum, ranks, ranks, slice, place};
     case Collective::reduce_scatter:
     case Collective::reduce_scatter_v:
     case Collective::reduce:
-      return total_bytes + total_bytes / n;
+      return {Pass::sum, ranks, 1, slice, place};
+    case Collective::all_gather:
+    case Collective::all_gather_v:
+      return {Pass::copies, 1, in ? ranks - 1 : ranks, slice, place};
     case Collective::broadcast:
-      return 2 * total_bytes * others;
+      return {Pass::copies, 1, ranks - 1, slice, Place::in};
     case Collective::gather:
     case Collective::scatter:
-      return 2 * total_bytes / n * (place == Place::in ? others : 1);
+      return {Pass::copies, 1, 1, in ? slice * (ranks - 1) / ranks : slice, place};
+    case Collective::all_to_all:
+    case Collective::send_recv:
+      return {Pass::copies, ranks, ranks, slice, Place::out};
   }
-  return 0;
+  return {};
 }
 
 std::map<int, double> wire_bytes(Collective collective, double total_bytes,
@@ -119,7 +121,7 @@ Ceiling ceiling(Collective collective, double total_bytes, Place place, int root
     if (!rate) return {std::nullopt, "the rate of the links between hosts is not known"};
     link_seconds = std::max(link_seconds, bytes / (*rate * 1e9));
   }
-  const double moved = memory_bytes(collective, total_bytes, ranks, place);
+  const double moved = traffic_of(collective, total_bytes, ranks, place).bytes();
   const double memory_seconds = rates.memory_gbyte_s > 0 ? moved / (rates.memory_gbyte_s * 1e9) : 0;
   const double seconds = std::max(memory_seconds, link_seconds);
   if (seconds <= 0) return {std::nullopt, "nothing has to move"};

@@ -14,9 +14,27 @@
 
 namespace busbw {
 
-// Bytes that a rank reads and writes in memory, the work shared evenly by all ranks of the group, S
-// being the whole tensor and n the ranks. A reduction reads every input once and writes every
-// result once; nothing is staged.
+// What a rank has to do to memory, the work shared evenly by all ranks of the group: arrays of equal
+// length are read and written once, nothing is staged.
+struct Traffic {
+  enum class Pass {
+    copies,  // output i is input i; a single input goes to all outputs
+    sum      // every output is the sum of all inputs
+  };
+  Pass pass = Pass::copies;
+  int inputs = 0;
+  int outputs = 0;
+  double array_bytes = 0;
+  Place place = Place::out;  // in: inputs and outputs are parts of one tensor
+
+  // Read and written together.
+  double bytes() const noexcept {
+    return array_bytes * (outputs + (pass == Pass::sum ? inputs : outputs));
+  }
+  friend bool operator==(const Traffic&, const Traffic&) = default;
+};
+
+// S being the whole tensor and n the ranks, bytes() is
 //   all_gather(_v)       2 S, in place 2 S (n - 1) / n
 //   reduce_scatter(_v)   S + S / n
 //   all_reduce           2 S
@@ -25,7 +43,9 @@ namespace busbw {
 //   gather, scatter      2 S / n, in place 2 S (n - 1) / n / n
 //   all_to_all           2 S
 //   send_recv            2 S
-double memory_bytes(Collective collective, double total_bytes, int ranks, Place place) noexcept;
+// and 0 for one rank in place. A slice that is sent to several ranks is one input: the ranks together
+// read S, as much memory as the collective does, and some of it from the cache, as it may.
+Traffic traffic_of(Collective collective, double total_bytes, int ranks, Place place) noexcept;
 
 // Bytes that each host sends or receives over its links, whichever is more, by host. `hosts` are
 // the hosts of the ranks of one group, in the order of the axis; `root` is an index into it. With
@@ -41,7 +61,7 @@ std::map<int, double> wire_bytes(Collective collective, double total_bytes,
 std::optional<double> host_gbyte_s(const atoll::Topology& topology, const std::string& host_id);
 
 struct Rates {
-  double memory_gbyte_s = 0;  // read and written by one rank while all others do the same; 0: none
+  double memory_gbyte_s = 0;  // of traffic_of(), by one rank while all others do the same; 0: none
   std::vector<std::optional<double>> host_gbyte_s = {};  // by host, one direction
 };
 

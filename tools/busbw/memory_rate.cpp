@@ -1,107 +1,171 @@
 #include "memory_rate.hpp"
 
-#include <hwy/cache_control.h>
-#include <hwy/highway.h>
-
 #include <algorithm>
 #include <chrono>
-#include <cstring>
-#include <functional>
-#include <memory>
-#include <vector>
+#include <cstdint>
+#include <limits>
 
 namespace busbw {
 namespace {
 
 using Clock = std::chrono::steady_clock;
+using Seconds = std::chrono::duration<double>;
+using traffic::Stores;
 
-constexpr std::uint64_t least_footprint = 16 << 10;
-constexpr std::uint64_t most_footprint = 1 << 30;
-constexpr std::size_t alignment = 4096;
-constexpr int trials = 3;
 // Long enough for a rank that starts late to matter little, short enough for a tool.
-constexpr auto trial_time = std::chrono::milliseconds(15);
+constexpr double batch_seconds = 0.02;
+constexpr double warm_seconds = 2e-4;
+constexpr int most_batches = 3;
+constexpr double most_passes = 1e6;
+constexpr std::uint64_t line = 64;
+constexpr std::uint64_t word = 4;
+// Below it everything stays in the caches, and stores past them cannot win.
+constexpr double streaming_from = 1 << 20;
 
-struct Unaligned {
-  void operator()(std::byte* memory) const {
-    ::operator delete(memory, std::align_val_t(alignment));
+double now() { return Seconds(Clock::now().time_since_epoch()).count(); }
+
+// Whole lines where they fit, for stores that need them.
+std::uint64_t measured_bytes(const Traffic& traffic) {
+  if (traffic.bytes() <= 0) return 0;
+  const auto bytes = static_cast<std::uint64_t>(traffic.array_bytes);
+  return std::max(bytes >= line ? bytes / line * line : bytes / word * word, word);
+}
+
+template <class Pass>
+void go_over(const Pass& pass, Traffic::Pass kind, std::uint64_t bytes, traffic::Element element,
+             Stores stores) {
+  if (kind == Traffic::Pass::sum) {
+    const std::uint64_t size = element == traffic::Element::f32 ? 4 : 2;
+    return traffic::sum(pass.to, pass.from, bytes / size, element, stores);
   }
-};
-using Memory = std::unique_ptr<std::byte, Unaligned>;
-
-Memory touched(std::size_t bytes, int value) {
-  Memory memory(static_cast<std::byte*>(::operator new(bytes, std::align_val_t(alignment))));
-  std::memset(memory.get(), value, bytes);
-  return memory;
+  for (std::size_t i = 0; i < pass.to.size(); ++i)
+    traffic::copy(pass.to[i], pass.from[pass.from.size() > 1 ? i : 0], bytes, stores);
 }
 
-// Past the caches. `bytes` is a multiple of the vector.
-void stream_copy(std::byte* to, const std::byte* from, std::size_t bytes) {
-  namespace hn = hwy::HWY_NAMESPACE;
-  const hn::ScalableTag<std::uint8_t> lanes;
-  auto* dst = reinterpret_cast<std::uint8_t*>(to);
-  const auto* src = reinterpret_cast<const std::uint8_t*>(from);
-  for (std::size_t i = 0; i < bytes; i += hn::Lanes(lanes))
-    hn::Stream(hn::Load(lanes, src + i), lanes, dst + i);
-  hwy::FlushStream();
+double single_pass(const std::function<void(std::size_t, Stores)>& go, Stores stores) {
+  double once = std::numeric_limits<double>::max();
+  const double begin = now();
+  for (double then = begin; then - begin < warm_seconds;) {
+    go(0, stores);
+    const double end = now();
+    once = std::min(once, end - then);
+    then = end;
+  }
+  return once;
 }
 
-// In pieces that are too small for the C library to go past the caches by itself.
-void cached_copy(std::byte* to, const std::byte* from, std::size_t bytes) {
-  constexpr std::size_t piece = 64 << 10;
-  for (std::size_t i = 0; i < bytes; i += piece)
-    std::memcpy(to + i, from + i, std::min(piece, bytes - i));
-}
-
-using Copy = void (*)(std::byte*, const std::byte*, std::size_t);
-
-// Bytes read and written per second.
-double rate_of(Copy copy, std::byte* to, const std::byte* from, std::size_t bytes) {
-  const auto begin = Clock::now();
-  std::uint64_t moved = 0;
-  auto now = begin;
-  do {
-    copy(to, from, bytes);
-    moved += 2 * bytes;
-    now = Clock::now();
-  } while (now - begin < trial_time);
-  return static_cast<double>(moved) / std::chrono::duration<double>(now - begin).count();
+bool on_line(const std::byte* address) {
+  return reinterpret_cast<std::uintptr_t>(address) % line == 0;
 }
 
 }  // namespace
 
-double MemoryRate::gbyte_s(std::uint64_t footprint) {
-  std::uint64_t rounded = least_footprint;
-  while (rounded < footprint && rounded < most_footprint) rounded *= 4;
-  if (const auto found = known_.find(rounded); found != known_.end()) return found->second;
-  return known_[rounded] = measure(rounded);
+double MemoryRate::gbyte_s(const Traffic& traffic, traffic::Element element,
+                           std::span<const Memory> places) {
+  const Question question{traffic, element, places.size()};
+  const auto found = std::ranges::find(known_, question, &std::pair<Question, double>::first);
+  if (found != known_.end()) return found->second;
+  return known_.emplace_back(question, measure(question, places)).second;
 }
 
-double MemoryRate::measure(std::uint64_t bytes) {
-  const std::size_t half = bytes / 2;
-  const Memory from = touched(half, 1), to = touched(half, 2);
-  std::vector<double> best;
-  for (const Copy copy : {&stream_copy, &cached_copy}) {
-    copy(to.get(), from.get(), half);
-    double rate = 0;
-    for (int trial = 0; trial < trials; ++trial) {
-      job_.world().barrier();
-      rate = std::max(rate, rate_of(copy, to.get(), from.get(), half));
+void MemoryRate::improve(const Traffic& traffic, traffic::Element element,
+                         std::span<const Memory> places) {
+  const Question question{traffic, element, places.size()};
+  const auto found = std::ranges::find(known_, question, &std::pair<Question, double>::first);
+  if (found != known_.end()) found->second = std::max(found->second, measure(question, places));
+}
+
+double MemoryRate::measure(const Question& question, std::span<const Memory> places) {
+  Traffic measured = question.traffic;
+  const std::uint64_t bytes = measured_bytes(measured);
+  if (bytes == 0 || places.empty()) return 0;
+  std::vector<Pass> passes;
+  for (const Memory& memory : places) passes.push_back(pass_at(measured, bytes, memory));
+  measured.array_bytes = static_cast<double>(bytes);
+  return measured.bytes() / seconds_of(question, bytes, passes) / 1e9;
+}
+
+MemoryRate::Pass MemoryRate::pass_at(const Traffic& traffic, std::uint64_t bytes,
+                                     Memory memory) const {
+  const auto ranks = static_cast<std::uint64_t>(job_.group_size());
+  const auto rank = static_cast<std::uint64_t>(job_.communicator().rank());
+  const bool in = traffic.place == Place::in;
+  const std::byte* inputs = in ? memory.recv : memory.send;
+  Pass pass;
+  if (traffic.pass == Traffic::Pass::sum) {
+    for (std::uint64_t i = 0; i < ranks; ++i) pass.from.push_back(inputs + i * bytes);
+    for (int i = 0; i < traffic.outputs; ++i) {
+      const std::uint64_t part = traffic.outputs > 1 ? static_cast<std::uint64_t>(i) : rank;
+      pass.to.push_back(memory.recv + part * bytes);
     }
-    best.push_back(rate);
+    return pass;
   }
-  const auto all = job_.exchange(best);
-  double slowest = 0;
-  for (const atoll::HostInfo& host : job_.world().hosts()) {
-    double fastest = 0;
-    for (std::size_t kernel = 0; kernel < best.size(); ++kernel) {
-      double sum = 0;
-      for (const int rank : host.ranks) sum += all[static_cast<std::size_t>(rank)][kernel];
-      fastest = std::max(fastest, sum / static_cast<double>(host.ranks.size()));
+  // Arrays that a single input goes to begin behind its own place.
+  for (int i = 0; i < traffic.outputs; ++i) {
+    const std::uint64_t part = (rank + static_cast<std::uint64_t>(i) + (in ? 1 : 0)) % ranks;
+    pass.to.push_back(memory.recv + part * bytes);
+    if (traffic.inputs > 1) pass.from.push_back(inputs + part * bytes);
+  }
+  if (traffic.inputs == 1) pass.from.push_back(inputs + rank * bytes);
+  return pass;
+}
+
+double MemoryRate::seconds_of(const Question& question, std::uint64_t bytes,
+                              const std::vector<Pass>& passes) {
+  const Go go = [&](std::size_t i, Stores stores) {
+    go_over(passes[i % passes.size()], question.traffic.pass, bytes, question.element, stores);
+  };
+  const bool fits =
+      bytes % line == 0 && question.traffic.bytes() >= streaming_from &&
+      std::ranges::all_of(passes, [](const Pass& pass) {
+        return std::ranges::all_of(pass.to, on_line) && std::ranges::all_of(pass.from, on_line);
+      });
+  std::vector<double> mine{single_pass(go, Stores::cached)};
+  if (fits) mine.push_back(single_pass(go, Stores::streaming));
+  const auto all = job_.exchange(mine);
+  double best = std::numeric_limits<double>::max();
+  for (const Stores stores : {Stores::cached, Stores::streaming}) {
+    const auto kernel = static_cast<std::size_t>(stores == Stores::streaming);
+    double once = 0;
+    for (const auto& rank : all) {
+      if (rank.size() <= kernel) return best;  // addresses do not fit there
+      once = std::max(once, rank[kernel]);
     }
-    slowest = slowest == 0 ? fastest : std::min(slowest, fastest);
+    best = std::min(best, best_batch(go, stores, once));
   }
-  return slowest / 1e9;
+  return best;
+}
+
+double MemoryRate::best_batch(const Go& go, Stores stores, double once) {
+  const auto passes =
+      static_cast<std::size_t>(std::clamp(batch_seconds / std::max(once, 1e-9), 1.0, most_passes));
+  const int batches = once < batch_seconds ? most_batches : most_batches - 1;
+  std::vector<double> times;
+  for (int batch = 0; batch < batches; ++batch) {
+    job_.meet();
+    times.push_back(now());
+    for (std::size_t i = 0; i < passes; ++i) go(i, stores);
+    times.push_back(now());
+  }
+  return best_span(job_.exchange(times)) / static_cast<double>(passes);
+}
+
+double MemoryRate::best_span(const std::vector<std::vector<double>>& begins_and_ends) const {
+  double best = std::numeric_limits<double>::max();
+  for (std::size_t i = 0; i < begins_and_ends.front().size(); i += 2) {
+    double slowest = 0;
+    for (const atoll::HostInfo& host : job_.world().hosts()) {
+      double begin = std::numeric_limits<double>::max(), end = 0;
+      for (const int rank : host.ranks) {
+        const auto& times = begins_and_ends[static_cast<std::size_t>(rank)];
+        begin = std::min(begin, times[i]);
+        end = std::max(end, times[i + 1]);
+      }
+      slowest = std::max(slowest, end - begin);
+    }
+    best = std::min(best, slowest);
+  }
+  return best;
 }
 
 }  // namespace busbw

@@ -1,10 +1,16 @@
-// What the memory of a host gives: a streaming copy by all ranks at the same time.
+// What the memory of the hosts gives for the traffic of a collective, by all ranks at the same time.
 #pragma once
 
 #include <cstdint>
-#include <map>
+#include <functional>
+#include <span>
+#include <utility>
+#include <vector>
 
 #include "job.hpp"
+#include "limit.hpp"
+#include "operation.hpp"
+#include "traffic/kernels.hpp"
 
 namespace busbw {
 
@@ -12,16 +18,38 @@ namespace busbw {
 class MemoryRate {
  public:
   explicit MemoryRate(Job& job) : job_(job) {}
-  // GB/s that one rank reads and writes together, all ranks copying between two buffers of half
-  // `footprint` bytes each: the better of cached and non-temporal stores; the mean over the ranks
-  // of a host, the slowest host. Footprints are taken up to powers of 4, 16 KiB to 1 GiB.
-  double gbyte_s(std::uint64_t footprint);
+  // GB/s that one rank reads and writes together. All ranks go over `places` in turn, which are the
+  // buffers of the collective itself (and are overwritten), so that the footprint and the pages are
+  // those that it has. The better of cached and streaming stores, the best of a few batches of
+  // 20 ms, from the first rank's start to the last rank's end on each host; the slowest host. 0 for
+  // traffic without bytes.
+  double gbyte_s(const Traffic& traffic, traffic::Element element, std::span<const Memory> places);
+  // Measures again and remembers the better: for a rate that a collective has surpassed, because
+  // something else used the memory when it was measured.
+  void improve(const Traffic& traffic, traffic::Element element, std::span<const Memory> places);
 
  private:
-  double measure(std::uint64_t bytes);
+  struct Pass {
+    std::vector<const std::byte*> from;
+    std::vector<std::byte*> to;
+  };
+  struct Question {
+    Traffic traffic;
+    traffic::Element element = traffic::Element::f32;
+    std::size_t places = 0;
+    friend bool operator==(const Question&, const Question&) = default;
+  };
+
+  double measure(const Question& question, std::span<const Memory> places);
+  Pass pass_at(const Traffic& traffic, std::uint64_t bytes, Memory memory) const;
+  using Go = std::function<void(std::size_t pass, traffic::Stores)>;
+  double seconds_of(const Question& question, std::uint64_t bytes, const std::vector<Pass>& passes);
+  double best_batch(const Go& go, traffic::Stores stores, double once);
+  // Of the best batch; `begins_and_ends` by rank, a pair for each batch.
+  double best_span(const std::vector<std::vector<double>>& begins_and_ends) const;
 
   Job& job_;
-  std::map<std::uint64_t, double> known_;  // by footprint
+  std::vector<std::pair<Question, double>> known_;
 };
 
 }  // namespace busbw

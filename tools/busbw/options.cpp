@@ -308,7 +308,8 @@ constexpr const char* footer =
     "  atoll-busbw --tune tuning.txt ring.json two_level.json\n"
     "  atoll-busbw --flight run.0.json run.1.json\n\n"
     "Exit status: 0; 7 wrong data, a bus bandwidth below 0.9 x NCCL_TESTS_MIN_BW, a row below\n"
-    "--expect, or a finding of --pairs; 6 usage; 5 not supported, or no such backend; 4 timeout; "
+    "--expect, or a finding of --pairs; 6 usage; 5 not supported, no such backend, or no verdict "
+    "of --pairs; 4 timeout; "
     "3\n"
     "another failure of the library; 1 anything else.";
 

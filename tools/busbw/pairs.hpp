@@ -11,6 +11,7 @@ struct PairReport {
   std::uint64_t bytes = 0;  // of a message
   Matrix gbyte_s = {};
   PairVerdict verdict = {};
+  bool is_judged = true;  // false: ranks of a host outnumber its cores
 };
 
 // Over all ranks, in the order of the mesh. Each ordered pair alone on its hosts: warm-ups, then

@@ -80,12 +80,28 @@ std::set<std::string> common_settings(const Contest& contest) {
   return common;
 }
 
+bool sums(Collective collective) {
+  return collective == Collective::all_reduce || collective == Collective::reduce_scatter ||
+         collective == Collective::reduce;
+}
+
+// Whether an algorithm may be chosen for all dtypes from these settings.
+bool is_safe(std::string_view algorithm, Collective collective,
+             const std::set<std::string>& settings) {
+  const bool rounds = algorithm == "ring" || algorithm == "doubling" || algorithm == "halving";
+  if (!rounds || !sums(collective)) return true;
+  return std::ranges::any_of(settings, [](const std::string& setting) {
+    return setting.starts_with("f16 ") || setting.starts_with("bf16 ");
+  });
+}
+
 // "" when nothing can be compared.
-std::string winner(const Contest& contest) {
+std::string winner(Collective collective, const Contest& contest) {
   const std::set<std::string> common = common_settings(contest);
   std::string best;
   double best_score = 0;
   for (const auto& [algorithm, times] : contest) {
+    if (!is_safe(algorithm, collective, common)) continue;
     double score = 0;  // the logarithm of the product of times
     for (const std::string& setting : common) score += std::log(times.at(setting));
     if (!common.empty() && (best.empty() || score < best_score)) {
@@ -102,7 +118,7 @@ std::string lines_of(Collective collective, const std::map<std::uint64_t, Contes
   std::string text, last;
   for (const auto& [bytes, contest] : sizes) {
     if (is_contested && contest.size() < 2) continue;
-    const std::string best = winner(contest);
+    const std::string best = winner(collective, contest);
     if (best.empty() || best == last) continue;
     text += fmt::format("{} {} {}\n", name(collective), last.empty() ? 0 : bytes, best);
     last = best;
@@ -131,15 +147,18 @@ std::vector<CurvePoint> parse_curve(std::string_view text, std::string_view sour
   std::vector<CurvePoint> points;
   for (const Json& row : *rows) {
     CurvePoint point = read_point(row, source);
-    if (!point.algorithm.empty() && point.collective != Collective::send_recv)
-      points.push_back(std::move(point));
+    const bool has_choice =
+        point.collective != Collective::send_recv && count_member(row, "hosts", source) > 1;
+    if (has_choice && !point.algorithm.empty()) points.push_back(std::move(point));
   }
   return points;
 }
 
 std::string tuning_text(std::span<const CurvePoint> points) {
   if (points.empty())
-    refuse("--tune", "no row of the curves has an algorithm: save them with --algorithm NAME");
+    refuse("--tune",
+           "no row of the curves has an algorithm between hosts: save them on several hosts, with "
+           "--algorithm NAME");
   std::map<Collective, std::map<std::uint64_t, Contest>> contests;
   for (const CurvePoint& point : points) {
     auto& times = contests[point.collective][point.bytes][point.algorithm];

@@ -54,7 +54,8 @@ void add_model_flags(CLI::App& app, train::RunOptions& o) {
                  "--model, or one file beside it")
       ->group("Model");
   app.add_option("--dtype", o.dtype, "of parameters and activations: f32 or bf16")->group("Model");
-  app.add_option("--recompute", o.recompute, "activation checkpointing: none or layers")
+  app.add_option("--recompute", o.recompute,
+                 "activation checkpointing: none, selective (norms and SwiGLU) or full (layers)")
       ->group("Model");
   app.add_option("--seed", o.seed, "of weights, order of samples and generated data")
       ->check(not_negative)
@@ -71,10 +72,27 @@ void add_optimizer_flags(CLI::App& app, train::RunOptions& o) {
   app.add_option("--epsilon", o.epsilon, "of adamw")->group("Optimizer");
   app.add_option("--weight-decay", o.weight_decay, "decoupled")->group("Optimizer");
   app.add_option("--clip", o.clip, "global gradient norm; 0: off")->group("Optimizer");
+  app.add_flag("--skip-nonfinite,!--no-skip-nonfinite", o.skip_nonfinite,
+               "leave out steps whose gradient norm is not finite (default); without it, and "
+               "without --clip, weights are updated beside backward")
+      ->group("Optimizer");
 }
 
 void add_sharding_flags(CLI::App& app, train::RunOptions& o, int& islands) {
-  app.add_option("--strategy", o.strategy, "no_shard, full_shard or hybrid_shard")
+  app.add_option("--strategy", o.strategy,
+                 "no_shard (DDP), shard_optimizer (ZeRO-1), shard_grad (ZeRO-2), full_shard "
+                 "(ZeRO-3), hybrid_shard or hybrid_shard_grad (the same within the shard axis), or "
+                 "auto: the fastest that fits")
+      ->group("Sharding");
+  app.add_option("--memory-limit", o.memory_limit,
+                 "bytes of a rank, as in 16G (powers of 1024), that auto keeps to; 0: the host's "
+                 "memory, shared out")
+      ->transform(CLI::AsSizeValue(false))
+      ->group("Sharding");
+  app.add_option(
+         "--accumulate", o.accumulate,
+         "gradients of a micro batch that is not the last: shard (reduced at once) or local "
+         "(kept whole); default: by the strategy")
       ->group("Sharding");
   app.add_option("--mesh", o.mesh,
                  "replicate x shard, as in 2x4; default: planned from the topology")
@@ -86,6 +104,9 @@ void add_sharding_flags(CLI::App& app, train::RunOptions& o, int& islands) {
                  "of collectives: host, mpi, ...; default: the best that works")
       ->group("Sharding");
   app.add_option("--prefetch", o.prefetch, "units gathered ahead of compute")->group("Sharding");
+  app.add_option("--reduce-buffers", o.reduce_buffers,
+                 "whole gradients that are written or reduced at the same time")
+      ->group("Sharding");
   app.add_option("--threads", o.threads, "compute threads of a rank; 0: cores / ranks on the host")
       ->group("Sharding");
 }
@@ -105,6 +126,14 @@ void add_run_flags(CLI::App& app, train::RunOptions& o) {
                  "folder of a checkpoint to go on from, at any number of ranks")
       ->group("Run");
   app.add_option("--export", o.export_weights, "safetensors file with the final weights, HF names")
+      ->group("Run");
+  app.add_option(
+         "--trace", o.trace,
+         "Chrome trace of all ranks to write, for https://ui.perfetto.dev: what each stream "
+         "did, each collective with its bandwidth and whether compute waited for it")
+      ->group("Run");
+  app.add_option("--trace-steps", o.trace_steps,
+                 "FIRST:LAST, counted from 1, as in 3:7; default: 5 steps after --warmup-steps")
       ->group("Run");
   app.add_flag("--quiet", o.quiet, "no progress line")->group("Run");
 }

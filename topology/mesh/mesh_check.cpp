@@ -22,28 +22,6 @@ constexpr std::size_t most_parts = 4;
 
 std::size_t at_index(int number) { return static_cast<std::size_t>(number); }
 
-void check_order(const MeshPlan& plan, std::size_t size) {
-  const bool positive = plan.replicate >= 1 && plan.shard >= 1 && plan.inner >= 1;
-  const auto rows = static_cast<std::int64_t>(plan.replicate) * plan.shard;
-  const auto count = static_cast<std::int64_t>(size);
-  if (!positive || rows > count || rows * plan.inner != count)
-    throw Error(
-        ErrorCode::invalid_argument,
-        fmt::format("a mesh of {}x{}{} does not fit {}", plan.replicate, plan.shard,
-                    plan.inner == 1 ? "" : fmt::format("x{}", plan.inner), plural(size, "rank")));
-  std::vector<bool> seen(size, false);
-  for (const int rank : plan.order) {
-    const auto number = at_index(rank);
-    if (rank < 0 || number >= size || seen[number])
-      throw Error(ErrorCode::invalid_argument,
-                  fmt::format("the order of a mesh names rank {} wrongly or twice", rank));
-    seen[number] = true;
-  }
-  if (plan.order.size() != size)
-    throw Error(ErrorCode::invalid_argument,
-                fmt::format("the order of a mesh names {} of {} ranks", plan.order.size(), size));
-}
-
 // Ranks that communicate as one, by the near groups that they are in.
 struct Parts {
   std::map<int, int> members;  // near group -> how many
@@ -177,6 +155,28 @@ void append(std::vector<Finding>& all, std::vector<Finding> more) {
 }
 
 }  // namespace
+
+void check_order(const MeshPlan& plan, std::size_t size) {
+  const bool positive = plan.replicate >= 1 && plan.shard >= 1 && plan.inner >= 1;
+  const auto rows = static_cast<std::int64_t>(plan.replicate) * plan.shard;
+  const auto count = static_cast<std::int64_t>(size);
+  if (!positive || rows > count || rows * plan.inner != count)
+    throw Error(
+        ErrorCode::invalid_argument,
+        fmt::format("a mesh of {}x{}{} does not fit {}", plan.replicate, plan.shard,
+                    plan.inner == 1 ? "" : fmt::format("x{}", plan.inner), plural(size, "rank")));
+  std::vector<bool> seen(size, false);
+  for (const int rank : plan.order) {
+    const auto number = at_index(rank);
+    if (rank < 0 || number >= size || seen[number])
+      throw Error(ErrorCode::invalid_argument,
+                  fmt::format("the order of a mesh names rank {} wrongly or twice", rank));
+    seen[number] = true;
+  }
+  if (plan.order.size() != size)
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("the order of a mesh names {} of {} ranks", plan.order.size(), size));
+}
 
 int shard_inside(const RankGroups& groups, int inner) {
   int inside = 0;

@@ -12,6 +12,9 @@ std::vector<Finding> find_crossings(const Topology& topology, const MeshSites& s
                                     const RankGroups& groups, LinkRates& rates,
                                     const MeshPlan& plan);
 
+// Error(invalid_argument) unless the plan's order holds every rank once and fits its shape.
+void check_order(const MeshPlan& plan, std::size_t size);
+
 // Largest shard axis that stays inside the near groups.
 int shard_inside(const RankGroups& groups, int inner);
 

@@ -11,8 +11,17 @@ namespace atoll_v1::atoll {
 namespace {
 
 constexpr double assumed_inside_gbyte_s = 250;
+constexpr double assumed_memory_gbyte_s = 10;  // of ranks without GPUs: what a core copies
 constexpr double inside_to_across = 10;
 constexpr double efficiency_inside = 0.8;
+
+// us. GPUs: NCCL's own figures. Ranks without: atoll's host backend, 8 bytes between four ranks of
+// a host (4 us) and between hosts over TCP (80 us); plugins/host/README.md.
+struct Latencies {
+  double base, inside, pcie, network;
+};
+constexpr Latencies latencies_of_gpus{8.4, 3.4, 5.7, 14};
+constexpr Latencies latencies_of_cpus{1, 1, 1, 80};
 
 std::size_t at_index(int number) { return static_cast<std::size_t>(number); }
 
@@ -44,7 +53,8 @@ StepModel::StepModel(const MeshSites& sites, const RankGroups& groups, LinkRates
     pcie.push_back(rates.pcie(host));
     network.push_back(rates.network(host));
   }
-  double reference = least_of(network).value_or(assumed_inside_gbyte_s / inside_to_across);
+  const double assumed = all_have_gpus(sites) ? assumed_inside_gbyte_s : assumed_memory_gbyte_s;
+  double reference = least_of(network).value_or(assumed / inside_to_across);
   reference = least_of(inside).value_or(reference * inside_to_across);
   std::vector<bool> has_pair;
   for (const RankGroup& group : groups.near) has_pair.push_back(group.size() > 1);
@@ -60,6 +70,7 @@ StepModel::Rates StepModel::complete(const std::vector<std::optional<double>>& k
   for (std::size_t i = 0; i < known.size(); ++i) {
     const double rate = known[i].value_or(assumed);
     rates.of.push_back(rate);
+    rates.assumed.push_back(!known[i]);
     if (!counts.empty() && !counts[i]) continue;
     rates.is_assumed = rates.is_assumed || !known[i];
     slowest = std::min(slowest.value_or(rate), rate);
@@ -79,12 +90,12 @@ double StepModel::seconds(const MeshLayout& layout, double gbytes) {
     for (int r = 0; r < replicate && shard > 1; ++r) {
       members.clear();
       for (int s = 0; s < shard; ++s) members.push_back(rank_at(r, s, i));
-      row = std::min(row, bandwidth(members));
+      row = std::min(row, rate(members).gbyte_s);
     }
     for (int s = 0; s < shard && replicate > 1; ++s) {
       members.clear();
       for (int r = 0; r < replicate; ++r) members.push_back(rank_at(r, s, i));
-      column = std::min(column, bandwidth(members));
+      column = std::min(column, rate(members).gbyte_s);
     }
   }
   const double part = gbytes / inner;
@@ -102,33 +113,59 @@ bool StepModel::crosses(const MeshLayout& layout) const {
   return false;
 }
 
+double StepModel::hop_us(int rank, bool leaves_near) const {
+  if (sites_.at(rank).gpu < 0) return latencies_of_cpus.inside;
+  const Neighbourhood& near = groups_.near[at_index(groups_.near_of[at_index(rank)])].where;
+  const bool is_linked = near.kind != Neighbourhood::Kind::host && !leaves_near;
+  return is_linked ? latencies_of_gpus.inside : latencies_of_gpus.pcie;
+}
+
 void StepModel::add(int rank, Part& part) const {
   const int near = groups_.near_of[at_index(rank)], host = sites_.at(rank).host;
   const double link = inside_.of[at_index(near)];
-  part.is_split = part.is_split || (part.members > 0 && part.near != near);
+  const bool leaves_near = part.members > 0 && part.near != near;
+  if (part.members > 0) part.latency_us += hop_us(rank, leaves_near);
+  part.is_split = part.is_split || leaves_near;
   part.slowest = part.members == 0 ? link : std::min(part.slowest, link);
   if (part.is_split) part.slowest = std::min(part.slowest, pcie_.of[at_index(host)]);
   part.near = near;
   part.network += network_.of[at_index(host)];
+  part.assumed_inside = part.assumed_inside || inside_.assumed[at_index(near)] ||
+                        (part.is_split && pcie_.assumed[at_index(host)]);
+  part.assumed_network = part.assumed_network || network_.assumed[at_index(host)];
   ++part.members;
 }
 
-double StepModel::bandwidth(const std::vector<int>& members) {
+GroupRate StepModel::rate(const std::vector<int>& members) {
   std::vector<std::size_t> touched;
+  bool has_gpu = false;
   for (const int rank : members) {
     const auto wide = at_index(groups_.wide_of[at_index(rank)]);
     if (parts_[wide].members == 0) touched.push_back(wide);
     add(rank, parts_[wide]);
+    has_gpu = has_gpu || sites_.at(rank).gpu >= 0;
   }
-  double least = std::numeric_limits<double>::infinity();
+  if (members.size() < 2) {
+    for (const std::size_t wide : touched) parts_[wide] = {};
+    return {.gbyte_s = std::numeric_limits<double>::infinity()};
+  }
+  const Latencies& latencies = has_gpu ? latencies_of_gpus : latencies_of_cpus;
+  GroupRate group{.gbyte_s = std::numeric_limits<double>::infinity(), .latency_us = latencies.base};
+  group.latency_us += static_cast<double>(touched.size() - 1) * latencies.network;
   for (const std::size_t wide : touched) {
     const Part& part = parts_[wide];
-    if (part.members > 1) least = std::min(least, part.slowest * efficiency_inside);
-    if (touched.size() > 1)
-      least = std::min(least, part.network * efficiency_across(touched.size()));
+    group.latency_us += part.latency_us;
+    if (part.members > 1) {
+      group.gbyte_s = std::min(group.gbyte_s, part.slowest * efficiency_inside);
+      group.is_assumed = group.is_assumed || part.assumed_inside;
+    }
+    if (touched.size() > 1) {
+      group.gbyte_s = std::min(group.gbyte_s, part.network * efficiency_across(touched.size()));
+      group.is_assumed = group.is_assumed || part.assumed_network;
+    }
     parts_[wide] = {};
   }
-  return least;
+  return group;
 }
 
 std::string StepModel::Rates::text() const {

@@ -44,9 +44,9 @@ extern const LiveSource sysfs_ports;  // state, layer, rate, counters of the NIC
 extern const LiveSource sysfs_pci;    // PCIe links, ACS, read requests of GPUs and NICs
 extern const LiveSource environment;  // NCCL settings, limits, container, modules
 
-extern const TextSource json;        // atoll's own form
-extern const TextSource hwloc_xml;   // hwloc 1 and 2
-extern const TextSource nccl_xml;    // NCCL's and RCCL's topology files
+extern const TextSource json;             // atoll's own form
+extern const TextSource hwloc_xml;        // hwloc 1 and 2
+extern const TextSource nccl_xml;         // NCCL's and RCCL's topology files
 extern const TextSource nvidia_smi_xml;   // nvidia-smi -q -x
 extern const TextSource nvidia_smi_topo;  // nvidia-smi topo -m
 

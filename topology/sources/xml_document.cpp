@@ -25,15 +25,14 @@ XmlDocument::XmlDocument(std::string_view text, std::string_view origin, XmlLimi
     : origin_(origin) {
   if (const auto zero = text.find('\0'); zero != std::string_view::npos)
     bad(origin_, static_cast<std::ptrdiff_t>(zero), "a zero byte: this is no XML text");
-  const auto result = document_.load_buffer(text.data(), text.size(),
-                                            pugi::parse_default, pugi::encoding_utf8);
+  const auto result =
+      document_.load_buffer(text.data(), text.size(), pugi::parse_default, pugi::encoding_utf8);
   if (!result) bad(origin_, result.offset, fmt::format("XML: {}", result.description()));
   // Walked without recursion: what reads the document may then recurse.
   std::size_t nodes = 0, depth = 0;
   pugi::xml_node node = document_.first_child();
   while (node) {
-    if (++nodes > limits.nodes)
-      fail(node, fmt::format("XML: more than {} elements", limits.nodes));
+    if (++nodes > limits.nodes) fail(node, fmt::format("XML: more than {} elements", limits.nodes));
     if (node.first_child()) {
       if (++depth > limits.depth)
         fail(node, fmt::format("XML: elements nest deeper than {}", limits.depth));
@@ -67,8 +66,7 @@ std::optional<long long> XmlDocument::integer(pugi::xml_node node, const char* a
   }
   long long value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value, base);
-  if (text.empty() || error != std::errc() || end != text.data() + text.size())
-    return std::nullopt;
+  if (text.empty() || error != std::errc() || end != text.data() + text.size()) return std::nullopt;
   return value;
 }
 

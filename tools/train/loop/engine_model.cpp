@@ -16,6 +16,8 @@ WriteMode mode_of(fsdp::WriteMode mode) {
       return WriteMode::overwrite;
     case fsdp::WriteMode::accumulate:
       return WriteMode::accumulate;
+    case fsdp::WriteMode::none:
+      break;
   }
   return WriteMode::none;
 }

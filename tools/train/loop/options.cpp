@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 #include <filesystem>
 #include <initializer_list>
@@ -32,6 +33,27 @@ void require_one_of(const std::string& value, std::string_view flag,
                      fmt::format("{} {}: use one of {}", flag, value, list));
 }
 
+StepRange parse_range(const std::string& text) {
+  StepRange range;
+  const char* end = text.data() + text.size();
+  const auto first = std::from_chars(text.data(), end, range.first);
+  const bool colon = first.ec == std::errc() && first.ptr != end && *first.ptr == ':';
+  require(colon, "--trace-steps " + text, "FIRST:LAST, as in 3:7");
+  const auto last = std::from_chars(first.ptr + 1, end, range.last);
+  require(last.ec == std::errc() && last.ptr == end, "--trace-steps " + text,
+          "FIRST:LAST, as in 3:7");
+  return range;
+}
+
+void check_trace(const RunOptions& options) {
+  if (options.trace_steps.empty()) return;
+  require(!options.trace.empty(), "--trace-steps", "only with --trace");
+  const StepRange range = parse_range(options.trace_steps);
+  require(1 <= range.first && range.first <= range.last && range.last <= options.steps,
+          "--trace-steps " + options.trace_steps,
+          fmt::format("within steps 1:{} of the run, the first one first", options.steps));
+}
+
 }  // namespace
 
 RunOptions resolved(RunOptions options) {
@@ -54,6 +76,7 @@ void check(const RunOptions& options) {
   require(options.weight_decay >= 0, "--weight-decay", "not negative");
   require(options.clip >= 0, "--clip", "not negative");
   require(options.prefetch >= 0, "--prefetch", "not negative");
+  require(options.reduce_buffers >= 1, "--reduce-buffers", "at least 1");
   require(options.threads >= 0, "--threads", "not negative");
   require(options.samples >= 0, "--samples", "not negative");
   require(options.checkpoint_every >= 0, "--checkpoint-every", "not negative");
@@ -61,9 +84,21 @@ void check(const RunOptions& options) {
   require_one_of(options.lr_schedule, "--lr-schedule", {"constant", "cosine"});
   require_one_of(options.dtype, "--dtype", {"f32", "bf16"});
   require_one_of(options.pad_to, "--pad-to", {"longest", "seq"});
-  require_one_of(options.recompute, "--recompute", {"none", "layers"});
-  require_one_of(options.strategy, "--strategy", {"no_shard", "full_shard", "hybrid_shard"});
+  require_one_of(options.recompute, "--recompute", {"none", "selective", "full"});
+  require_one_of(options.strategy, "--strategy",
+                 {"no_shard", "shard_optimizer", "shard_grad", "full_shard", "hybrid_shard",
+                  "hybrid_shard_grad", "auto"});
+  require_one_of(options.accumulate, "--accumulate", {"auto", "shard", "local"});
   if (!options.mesh.empty()) atoll::parse_mesh(options.mesh);
+  check_trace(options);
+}
+
+StepRange traced_steps(const RunOptions& options, std::int64_t done) {
+  constexpr std::int64_t usual = 5;
+  if (options.trace.empty()) return {};
+  if (!options.trace_steps.empty()) return parse_range(options.trace_steps);
+  const std::int64_t first = std::min(done + options.warmup_steps + 1, options.steps);
+  return {first, std::min(first + usual - 1, options.steps)};
 }
 
 nlohmann::json to_json(const RunOptions& o) {
@@ -86,11 +121,15 @@ nlohmann::json to_json(const RunOptions& o) {
           {"weight_decay", o.weight_decay},
           {"clip", o.clip},
           {"strategy", o.strategy},
+          {"memory_limit", o.memory_limit},
+          {"accumulate", o.accumulate},
           {"mesh", o.mesh},
           {"dtype", o.dtype},
           {"recompute", o.recompute},
           {"backend", o.backend},
           {"prefetch", o.prefetch},
+          {"reduce_buffers", o.reduce_buffers},
+          {"skip_nonfinite", o.skip_nonfinite},
           {"threads", o.threads},
           {"steps", o.steps},
           {"warmup_steps", o.warmup_steps},
@@ -98,7 +137,9 @@ nlohmann::json to_json(const RunOptions& o) {
           {"checkpoint_every", o.checkpoint_every},
           {"checkpoint", o.save_checkpoint},
           {"resume", o.resume},
-          {"export", o.export_weights}};
+          {"export", o.export_weights},
+          {"trace", o.trace},
+          {"trace_steps", o.trace_steps}};
 }
 
 double learning_rate(const RunOptions& options, std::int64_t step) {

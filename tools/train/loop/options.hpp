@@ -28,12 +28,16 @@ struct RunOptions {
   double weight_decay = 0;
   double clip = 1.0;  // global norm; 0: off
 
-  std::string strategy = "hybrid_shard";
-  std::string mesh;                // "RxS"; "": planned from the topology
-  std::string dtype = "f32";       // of parameters and activations; f32 or bf16
-  std::string recompute = "none";  // or layers: activation checkpointing
+  std::string strategy = "hybrid_shard";  // or auto: fsdp::choose_strategy
+  std::uint64_t memory_limit = 0;   // bytes of a rank, for auto; 0: the host's memory, shared out
+  std::string accumulate = "auto";  // shard or local: atoll::fsdp::Accumulation
+  std::string mesh;                 // "RxS"; "": planned from the topology
+  std::string dtype = "f32";        // of parameters and activations; f32 or bf16
+  std::string recompute = "none";   // selective or full: activation checkpointing
   std::string backend;
   int prefetch = 1;
+  int reduce_buffers = 2;
+  bool skip_nonfinite = true;
   int threads = 0;  // compute threads of a rank; 0: cores / ranks on the host
 
   std::int64_t steps = 100;
@@ -47,6 +51,8 @@ struct RunOptions {
   std::string resume;          // folder of a checkpoint
   std::string export_weights;  // HF safetensors file to write at the end
   bool quiet = false;          // no progress line
+  std::string trace;           // Chrome trace to write at the end
+  std::string trace_steps;     // "FIRST:LAST", counted from 1; "": 5 steps after the warm-up
 };
 
 // With the defaults that depend on the data filled in.
@@ -55,6 +61,13 @@ RunOptions resolved(RunOptions options);
 // Ranges and spellings that need neither files nor ranks; of resolved options. Throws
 // Error(invalid_argument) that names the flag.
 void check(const RunOptions& options);
+
+// The steps that --trace covers, counted from 1, of a run that goes on after `done` steps.
+struct StepRange {
+  std::int64_t first = 1;
+  std::int64_t last = 0;  // before first: none
+};
+StepRange traced_steps(const RunOptions& options, std::int64_t done);
 
 nlohmann::json to_json(const RunOptions& options);
 

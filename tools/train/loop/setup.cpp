@@ -11,6 +11,7 @@
 #include "core/log.hpp"
 #include "data/loaders.hpp"
 #include "model/params.hpp"
+#include "report/files.hpp"
 
 namespace train {
 namespace {
@@ -41,8 +42,8 @@ Dataset load_data(const RunOptions& options, const ModelConfig& model, const Tok
   return open_dataset(spec, tokenizer);
 }
 
-atoll::Mesh make_mesh(atoll::World& world, const RunOptions& options) {
-  const auto topology = atoll::Topology::discover(world);
+atoll::Mesh make_mesh(atoll::World& world, const RunOptions& options,
+                      const atoll::Topology& topology) {
   if (options.mesh.empty()) return atoll::Mesh::plan(topology, world);
   return atoll::Mesh::make(world, atoll::parse_mesh(options.mesh), topology);
 }
@@ -102,17 +103,30 @@ void compare_ranks(atoll::World& world, const RunOptions& options, const ModelCo
           [](auto&&...) { return "other training data than rank 0 (another copy of the file?)"; });
 }
 
+// Rank 0 writes it, at the end: a long time to be told that it cannot.
+void check_trace_file(const std::string& file) {
+  try {
+    check_writable(file);
+  } catch (const atoll::Error& error) {
+    throw atoll::Error(error.code(), std::string("--trace: ") + error.what());
+  }
+}
+
 }  // namespace
 
 Setup prepare(atoll::World& world, const RunOptions& options) {
   check(options);
+  if (!options.trace.empty() && world.rank() == 0) check_trace_file(options.trace);
   auto tokenizer = open_tokenizer(options.tokenizer);
   auto model = load_model(options, *tokenizer);
   auto dataset = load_data(options, model, *tokenizer);
   compare_ranks(world, options, model, dataset);
-  auto mesh = make_mesh(world, options);
+  const auto topology = atoll::Topology::discover(world);
+  auto mesh = make_mesh(world, options, topology);
+  auto strategy = choose_strategy(options, model, mesh, topology);
   const int threads = compute_threads(world, options);
-  return {std::move(tokenizer), std::move(model), std::move(dataset), std::move(mesh), threads};
+  return {std::move(tokenizer), std::move(model),    std::move(dataset),
+          std::move(mesh),      std::move(strategy), threads};
 }
 
 std::string hf_name(const ModelConfig& model, std::string_view unit, std::string_view param) {

@@ -8,6 +8,7 @@
 #include "atoll/mesh.hpp"
 #include "data/dataset.hpp"
 #include "loop/options.hpp"
+#include "loop/strategy.hpp"
 #include "model/config.hpp"
 
 namespace train {
@@ -17,6 +18,7 @@ struct Setup {
   ModelConfig model;
   Dataset dataset;
   atoll::Mesh mesh;
+  Strategy strategy;
   int threads = 1;
 };
 

@@ -17,6 +17,7 @@
 #include "loop/engine_model.hpp"
 #include "loop/machine.hpp"
 #include "loop/setup.hpp"
+#include "loop/tracing.hpp"
 #include "report/files.hpp"
 #include "report/metrics_json.hpp"
 #include "report/peak_memory.hpp"
@@ -34,13 +35,15 @@ double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-fsdp::Options engine_options(const RunOptions& options, const ModelConfig& model,
+fsdp::Options engine_options(const RunOptions& options, const Setup& setup,
                              const atoll::Device& device) {
   fsdp::Options engine;
-  engine.strategy = fsdp::strategy_from_name(options.strategy);
+  engine.strategy = setup.strategy.kind;
+  engine.accumulation = fsdp::accumulation_from_name(options.accumulate);
   engine.precision.param = atoll::dtype_from_name(options.dtype);
   // A tied head computes with two units at a time, and there are prefetch + 1 places for them.
-  engine.prefetch = model.tied ? std::max(options.prefetch, 1) : options.prefetch;
+  engine.prefetch = setup.model.tied ? std::max(options.prefetch, 1) : options.prefetch;
+  engine.reduce_buffers = options.reduce_buffers;
   engine.device = device;
   engine.backend = options.backend;
   return engine;
@@ -55,6 +58,7 @@ fsdp::OptimizerOptions optimizer_options(const RunOptions& options) {
   optimizer.epsilon = static_cast<float>(options.epsilon);
   optimizer.weight_decay = static_cast<float>(options.weight_decay);
   optimizer.max_norm = static_cast<float>(options.clip);
+  optimizer.skip_nonfinite = options.skip_nonfinite;
   return optimizer;
 }
 
@@ -89,6 +93,20 @@ struct Report {
   Progress progress;
 };
 
+// What a rank tells the others of a step: f64 on the wire.
+struct RankFigures {
+  double loss = 0;  // sum over its tokens
+  double compute_seconds = 0;
+  double communication_seconds = 0;
+  double exposed_seconds = 0;
+};
+
+struct StepStart {
+  Clock::time_point time;
+  std::chrono::nanoseconds exposed;  // what has come to pass until then
+  fsdp::Engine::Traffic traffic;
+};
+
 class Trainer {
  public:
   Trainer(atoll::World& world, const RunOptions& options);
@@ -103,7 +121,11 @@ class Trainer {
   void announce();
   StepRecord step(std::int64_t index);
   void micro_batch(const StepPlan& plan, const MicroBatch& batch, int index);
-  double sum_of_losses();
+  double finish_compute();
+  void exchange(const RankFigures& mine);
+  void measure(StepRecord& record, const StepStart& start, std::int64_t valid_tokens);
+  void count_bytes(StepRecord& record, const fsdp::Engine::Traffic& before) const;
+  void write_trace();
   void save(std::int64_t steps_done);
   void finish(RunResult& result, double wall_seconds);
 
@@ -116,12 +138,14 @@ class Trainer {
   Decoder decoder_;
   std::optional<fsdp::Optimizer> optimizer_;
   std::optional<Activations> activations_;
-  atoll::Buffer tokens_, labels_, total_;
+  atoll::Buffer tokens_, labels_, figures_;
+  std::vector<RankFigures> figures_of_ranks_;  // host memory for the same
   std::vector<MicroBatch> held_;  // of the step under way: host memory that the stream will read
   // Ends before everything above, which its queue may still use.
   atoll::Stream compute_;
   atoll::Communicator totals_;
   std::int64_t first_step_ = 0;
+  std::optional<Tracing> tracing_;
   std::optional<Metrics> metrics_;
   fs::path out_;
   std::optional<Report> report_;
@@ -138,27 +162,28 @@ Trainer::Trainer(atoll::World& world, const RunOptions& options)
       options_(options),
       setup_(prepare(world, options)),
       machine_(make_machine(setup_.threads, world.local_size())),
-      engine_(setup_.mesh, engine_options(options, setup_.model, machine_.device)),
+      engine_(setup_.mesh, engine_options(options, setup_, machine_.device)),
       batches_(setup_.dataset, batch_options(options, *setup_.tokenizer),
                {world.rank(), world.size()}),
       decoder_(setup_.model, *machine_.ops),
-      compute_(machine_.device.stream({.name = "compute"})),
+      compute_(engine_.device().stream({.name = "compute"})),
       totals_(atoll::Communicator::open(
           setup_.mesh.axis("world"),
-          {.name = "totals", .backend = options.backend, .device = machine_.device})) {
+          {.name = "totals", .backend = options.backend, .device = engine_.device()})) {
   add_units(engine_, setup_.model);
   optimizer_.emplace(engine_, optimizer_options(options_));
-  ActivationPlan plan;
-  plan.max_tokens = std::int64_t{options_.micro_batch} * options_.seq;
-  plan.max_seq = options_.seq;
-  plan.compute = atoll::dtype_from_name(options_.dtype);
-  plan.recompute = options_.recompute == "layers" ? Recompute::layers : Recompute::none;
-  activations_.emplace(decoder_.make_activations(plan, machine_.device, compute_));
+  const ActivationPlan plan = activation_plan(options_);
+  activations_.emplace(decoder_.make_activations(plan, engine_.device(), compute_));
   const auto ids = static_cast<std::size_t>(plan.max_tokens) * sizeof(std::int32_t);
-  tokens_ = machine_.device.allocate(ids);
-  labels_ = machine_.device.allocate(ids);
-  total_ = machine_.device.allocate(2 * sizeof(double));
+  tokens_ = engine_.device().allocate(ids);
+  labels_ = engine_.device().allocate(ids);
+  figures_of_ranks_.resize(static_cast<std::size_t>(world.size()));
+  figures_ =
+      engine_.device().allocate(static_cast<std::size_t>(world.size()) * sizeof(RankFigures));
+  engine_.memory().activations =
+      activations_->bytes() + tokens_.bytes() + labels_.bytes() + figures_.bytes();
   start_weights();
+  tracing_.emplace(traced_steps(options_, first_step_));
   out_ = run_directory(options_.out, run_name(options_));
   const double peak = machine_.matrix_peak(plan.compute);
   metrics_.emplace(
@@ -218,7 +243,8 @@ void Trainer::announce() {
                    static_cast<double>(parameter_count(setup_.model)) / 1e6, options_.dtype,
                    world_.size(), engine_.backend());
   atoll::log::info("mesh {} ({}); {}: {} replicas of {} shards", setup_.mesh.to_string(),
-                   setup_.mesh.reason(), options_.strategy, shape.replicate, shape.shard);
+                   setup_.mesh.reason(), name(setup_.strategy.kind), shape.replicate, shape.shard);
+  if (!setup_.strategy.why.empty()) atoll::log::info("{}", setup_.strategy.why);
   atoll::log::info("{} samples of {}, {} a step; results in {}", setup_.dataset.size(),
                    setup_.dataset.name(), options_.global_batch, out_.string());
   std::istringstream table(engine_.memory().to_string());
@@ -228,6 +254,8 @@ void Trainer::announce() {
   args["world_size"] = world_.size();
   args["threads"] = setup_.threads;
   args["mesh_reason"] = setup_.mesh.reason();
+  args["strategy"] = name(setup_.strategy.kind);
+  args["strategy_reason"] = setup_.strategy.why;
   write_json_atomic(out_ / "run_args.json", args);
 }
 
@@ -244,19 +272,73 @@ void Trainer::micro_batch(const StepPlan& plan, const MicroBatch& batch, int ind
                     {fsdp::PassOptions::Kind::train, index, plan.micro_batches});
 }
 
-// Over all ranks; blocks until the step's compute is complete.
-double Trainer::sum_of_losses() {
-  const atoll::View total = total_.view(atoll::DType::f64);
-  totals_.all_reduce(activations_->total(), total, atoll::ReduceOp::sum, compute_).wait(compute_);
+// The sum of this rank's losses; blocks until the step's compute is complete.
+double Trainer::finish_compute() {
   double sums[2] = {};
-  compute_.copy(sums, total.data, sizeof(sums));
+  compute_.copy(sums, activations_->total().data, sizeof(sums));
   compute_.synchronize();
   return sums[0];
 }
 
+// Fills figures_of_ranks_, in the same order on all ranks; blocks.
+void Trainer::exchange(const RankFigures& mine) {
+  constexpr std::uint64_t each = sizeof(RankFigures) / sizeof(double);
+  const auto rank = static_cast<std::size_t>(totals_.rank());
+  const atoll::View whole = figures_.view(atoll::DType::f64);
+  const atoll::View part = whole.part(each * rank, each);
+  figures_of_ranks_[rank] = mine;
+  compute_.copy(part.data, &figures_of_ranks_[rank], sizeof(mine));
+  totals_.all_gather(part, whole, compute_).wait(compute_);
+  compute_.copy(figures_of_ranks_.data(), whole.data, whole.bytes());
+  compute_.synchronize();
+}
+
+void Trainer::count_bytes(StepRecord& record, const fsdp::Engine::Traffic& before) const {
+  const auto now = engine_.traffic();
+  const auto count = [&](const char* axis, std::uint64_t bytes) {
+    if (bytes > 0) record.axis_bytes[axis] = static_cast<std::int64_t>(bytes);
+  };
+  count("shard", now.shard_bytes - before.shard_bytes);
+  count("inner", now.inner_bytes - before.inner_bytes);
+  count("replicate", now.replicate_bytes - before.replicate_bytes);
+}
+
+// The end of a step, on every rank; blocks until all have got there.
+void Trainer::measure(StepRecord& record, const StepStart& start, std::int64_t valid_tokens) {
+  RankFigures mine;
+  mine.loss = finish_compute();
+  mine.exposed_seconds =
+      std::chrono::duration<double>(compute_.exposed_communication() - start.exposed).count();
+  mine.compute_seconds = std::max(0.0, seconds_since(start.time) - mine.exposed_seconds);
+  atoll::TraceLog log = engine_.scheduler().take_records();
+  mine.communication_seconds = static_cast<double>(atoll::communication_ns(log.records)) / 1e9;
+  double loss = 0;
+  const auto ranks = static_cast<double>(world_.size());
+  exchange(mine);
+  record.seconds = seconds_since(start.time);
+  for (const RankFigures& rank : figures_of_ranks_) {
+    loss += rank.loss;
+    record.compute_seconds += rank.compute_seconds / ranks;
+    record.communication_seconds += rank.communication_seconds / ranks;
+    record.exposed_comm_seconds += rank.exposed_seconds / ranks;
+    record.exposed_worst_seconds = std::max(record.exposed_worst_seconds, rank.exposed_seconds);
+    // A rank that was late to begin has a shorter step than those that waited for it.
+    record.seconds = std::max(record.seconds, rank.compute_seconds + rank.exposed_seconds);
+  }
+  record.loss = loss / static_cast<double>(std::max<std::int64_t>(valid_tokens, 1));
+  record.grad_norm = static_cast<double>(optimizer_->grad_norm());
+  count_bytes(record, start.traffic);
+  if (tracing_->covers(record.step)) {
+    tracing_->add(record.step, std::move(log), start.time, Clock::now());
+  }
+}
+
 StepRecord Trainer::step(std::int64_t index) {
-  const auto start = Clock::now();
-  const auto exposed_before = compute_.exposed_communication();
+  atoll::Scheduler& scheduler = engine_.scheduler();
+  scheduler.set_recording(tracing_->covers(index + 1) ? atoll::Recording::work
+                                                      : atoll::Recording::collectives);
+  scheduler.take_records();  // of what came between the steps
+  const StepStart start{Clock::now(), compute_.exposed_communication(), engine_.traffic()};
   const StepPlan plan = batches_.step(batches_.position(index));
   StepRecord record;
   record.step = index + 1;
@@ -266,15 +348,13 @@ StepRecord Trainer::step(std::int64_t index) {
   held_.reserve(static_cast<std::size_t>(plan.micro_batches));
   for (int m = 0; m < plan.micro_batches; ++m) {
     held_.push_back(batches_.micro_batch(plan, m));
+    if (m + 1 == plan.micro_batches) {
+      optimizer_->update_in_backward(static_cast<float>(record.learning_rate));
+    }
     micro_batch(plan, held_.back(), m);
   }
   optimizer_->step(static_cast<float>(record.learning_rate), compute_);
-  record.loss = sum_of_losses() / static_cast<double>(std::max<std::int64_t>(plan.valid, 1));
-  record.grad_norm = static_cast<double>(optimizer_->grad_norm());
-  record.seconds = seconds_since(start);
-  record.exposed_comm_seconds =
-      std::chrono::duration<double>(compute_.exposed_communication() - exposed_before).count();
-  record.compute_seconds = std::max(0.0, record.seconds - record.exposed_comm_seconds);
+  measure(record, start, plan.valid);
   record.samples = plan.samples;
   record.valid = plan.valid;
   record.real = plan.real;
@@ -307,7 +387,15 @@ RunResult Trainer::run() {
     if (options_.save_checkpoint && (last || due)) save(index + 1);
   }
   finish(result, seconds_since(start));
+  write_trace();
   return result;
+}
+
+void Trainer::write_trace() {
+  if (options_.trace.empty()) return;
+  const auto& ranks = setup_.mesh.axis("world").ranks;
+  const auto root = std::ranges::find(ranks, 0) - ranks.begin();
+  tracing_->write(world_, totals_, static_cast<int>(root), options_.trace);
 }
 
 void Trainer::finish(RunResult& result, double wall_seconds) {
@@ -318,15 +406,25 @@ void Trainer::finish(RunResult& result, double wall_seconds) {
                            return hf_name(setup_.model, unit.name(), param.name);
                          });
   }
-  std::int64_t peak = 0;
-  for (const auto& bytes :
-       world_.exchange("train/peak_memory", std::to_string(peak_resident_bytes()))) {
-    peak = std::max<std::int64_t>(peak, std::stoll(bytes));
-  }
+  const auto most = [&](const char* what, std::int64_t mine) {
+    std::int64_t bytes = 0;
+    for (const auto& text : world_.exchange(what, std::to_string(mine))) {
+      bytes = std::max<std::int64_t>(bytes, std::stoll(text));
+    }
+    return bytes;
+  };
+  const std::int64_t peak = most("train/peak_memory", peak_resident_bytes());
+  const std::int64_t own = most("train/own_memory", proportional_bytes());
+  const auto planned = static_cast<std::int64_t>(engine_.memory().total());
+  const std::int64_t measured = most(
+      "train/device_memory", static_cast<std::int64_t>(engine_.device().peak_allocated_bytes()));
   if (!report_) return;
   report_->progress.finish();
   if (result.steps.empty()) {  // what the finished run left stays
     return atoll::log::warn("the checkpoint has all of {} steps: nothing was done", options_.steps);
+  }
+  if (result.summary.timed_steps > 0) {
+    atoll::log::info("{}", summary_line(result.summary.speed));
   }
   const auto shape = engine_.sharding();
   RunInfo info;
@@ -334,13 +432,19 @@ void Trainer::finish(RunResult& result, double wall_seconds) {
   info.model = setup_.model.name;
   info.dataset = options_.data;
   info.tokenizer = setup_.tokenizer->name();
-  info.strategy = options_.strategy;
+  info.strategy = name(setup_.strategy.kind);
   info.replicate = shape.replicate;
   info.shard = shape.shard;
   info.dtype = options_.dtype;
   info.peak_source = machine_.peak_source();
   info.peak_memory_bytes = peak;
+  info.proportional_memory_bytes = own;
+  info.planned_memory_bytes = planned;
+  info.device_memory_bytes = measured;
   info.wall_time_s = wall_seconds;
+  atoll::log::info("memory of a rank: {:.1f} MB planned, {:.1f} MB allocated at most ({:+.1f} %)",
+                   static_cast<double>(planned) * 1e-6, static_cast<double>(measured) * 1e-6,
+                   100 * (static_cast<double>(measured) / static_cast<double>(planned) - 1));
   write_json_atomic(out_ / "metrics.json", metrics_json(info, metrics_->base(), result.summary));
 }
 

@@ -14,18 +14,6 @@ using atoll::View;
 
 constexpr std::size_t alignment = 256;
 
-// One view of the plan and what it needs.
-struct Piece {
-  View* view;
-  std::int64_t count;
-  DType dtype;
-};
-
-std::size_t aligned_bytes(const Piece& piece) {
-  const std::size_t bytes = static_cast<std::size_t>(piece.count) * size_of(piece.dtype);
-  return (bytes + alignment - 1) / alignment * alignment;
-}
-
 [[noreturn]] void fail(const std::string& what) {
   throw atoll::Error(atoll::ErrorCode::invalid_argument, what);
 }
@@ -47,10 +35,21 @@ View first(View view, std::int64_t count) {
 
 }  // namespace
 
-Activations::Activations(const ModelConfig& config, const ActivationPlan& plan,
-                         const atoll::Device& device)
+std::size_t Activations::Piece::aligned_bytes() const {
+  const std::size_t bytes = static_cast<std::size_t>(count) * size_of(dtype);
+  return (bytes + alignment - 1) / alignment * alignment;
+}
+
+Activations::Activations(const ModelConfig& config, const ActivationPlan& plan)
     : config_(config), plan_(plan) {
   validate(plan);
+  boundaries_.resize(static_cast<std::size_t>(config.layers) + 1);
+  layers_.resize(plan.recompute == Recompute::full ? 1 : static_cast<std::size_t>(config.layers));
+}
+
+std::vector<Activations::Piece> Activations::pieces() {
+  const ModelConfig& config = config_;
+  const ActivationPlan& plan = plan_;
   const std::int64_t tokens = plan.max_tokens;
   const std::int64_t hidden = tokens * config.hidden;
   const std::int64_t queries = tokens * config.query_width();
@@ -58,13 +57,17 @@ Activations::Activations(const ModelConfig& config, const ActivationPlan& plan,
   const std::int64_t ffn = tokens * config.ffn;
   const std::int64_t head_rows = std::min(plan.head_rows, tokens);
   const DType low = plan.compute;
-  boundaries_.resize(static_cast<std::size_t>(config.layers) + 1);
-  layers_.resize(plan.recompute == Recompute::layers ? 1 : static_cast<std::size_t>(config.layers));
   std::vector<Piece> pieces;
   for (View& boundary : boundaries_) pieces.push_back({&boundary, hidden, low});
   for (LayerActivations& layer : layers_) {
+    const bool own = plan.recompute != Recompute::selective;
+    LayerActivations& cheap = own ? layer : shared_;
+    if (own || &layer == layers_.data()) {
+      pieces.insert(pieces.end(), {{&cheap.normed1, hidden, low},
+                                   {&cheap.normed2, hidden, low},
+                                   {&cheap.hidden, ffn, low}});
+    }
     pieces.insert(pieces.end(), {{&layer.inverse1, tokens, DType::f32},
-                                 {&layer.normed1, hidden, low},
                                  {&layer.q, queries, low},
                                  {&layer.k, keys, low},
                                  {&layer.v, keys, low},
@@ -72,10 +75,8 @@ Activations::Activations(const ModelConfig& config, const ActivationPlan& plan,
                                  {&layer.lse, tokens * config.heads, DType::f32},
                                  {&layer.middle, hidden, low},
                                  {&layer.inverse2, tokens, DType::f32},
-                                 {&layer.normed2, hidden, low},
                                  {&layer.gate, ffn, low},
-                                 {&layer.up, ffn, low},
-                                 {&layer.hidden, ffn, low}});
+                                 {&layer.up, ffn, low}});
   }
   pieces.insert(pieces.end(), {{&backward_.dattended, queries, low},
                                {&backward_.dq, queries, low},
@@ -90,15 +91,32 @@ Activations::Activations(const ModelConfig& config, const ActivationPlan& plan,
                                {&total_, 2, DType::f64}});
   // In f32 the gradient of the logits takes their place.
   if (low != DType::f32) pieces.push_back({&head_.dlogits, head_rows * config.vocab, low});
+  return pieces;
+}
+
+std::size_t Activations::bytes_for(const ModelConfig& config, const ActivationPlan& plan) {
   std::size_t bytes = 0;
-  for (const Piece& piece : pieces) bytes += aligned_bytes(piece);
-  memory_ = device.allocate(bytes);
+  for (const Piece& piece : Activations(config, plan).pieces()) bytes += piece.aligned_bytes();
+  return bytes;
+}
+
+Activations::Activations(const ModelConfig& config, const ActivationPlan& plan,
+                         const atoll::Device& device)
+    : Activations(config, plan) {
+  memory_ = device.allocate(bytes_for(config, plan));
   auto* next = static_cast<std::byte*>(memory_.data());
-  for (const Piece& piece : pieces) {
+  for (const Piece& piece : pieces()) {
     *piece.view = View(next, static_cast<std::uint64_t>(piece.count), piece.dtype);
-    next += aligned_bytes(piece);
+    next += piece.aligned_bytes();
   }
-  if (low == DType::f32) head_.dlogits = head_.logits;
+  if (plan.recompute == Recompute::selective) {
+    for (LayerActivations& layer : layers_) {
+      layer.normed1 = shared_.normed1;
+      layer.normed2 = shared_.normed2;
+      layer.hidden = shared_.hidden;
+    }
+  }
+  if (plan.compute == DType::f32) head_.dlogits = head_.logits;
   head_.dnormed = backward_.dnormed;  // the head is done before a layer's backward begins
 }
 
@@ -120,7 +138,7 @@ View Activations::boundary(std::int64_t n, const Batch& batch) const {
 
 LayerActivations Activations::layer(std::int64_t n, const Batch& batch) const {
   const LayerActivations& all =
-      layers_.at(plan_.recompute == Recompute::layers ? 0 : static_cast<std::size_t>(n));
+      layers_.at(plan_.recompute == Recompute::full ? 0 : static_cast<std::size_t>(n));
   const std::int64_t tokens = batch.size();
   const std::int64_t hidden = tokens * config_.hidden;
   const std::int64_t queries = tokens * config_.query_width();

@@ -19,9 +19,13 @@ struct Batch {
   std::int64_t size() const noexcept { return rows * seq; }
 };
 
+// Activation checkpointing. Per token of a layer, with queries as wide as `hidden`: none keeps
+// 5 hidden + 3 ffn + keys and values, selective 3 hidden + 2 ffn + keys and values, full nothing but
+// the layer's input.
 enum class Recompute {
-  none,   // every layer keeps its activations
-  layers  // only the inputs of layers are kept; backward runs the layer's forward pass again
+  none,       // every layer keeps its activations
+  selective,  // but what follows from the rest without a matrix product: both norms and SwiGLU
+  full        // only the inputs of layers are kept; backward runs the layer's forward pass again
 };
 
 struct ActivationPlan {
@@ -58,6 +62,9 @@ class Activations {
   // fills the rotary table.
   Activations(const ModelConfig& config, const ActivationPlan& plan, const atoll::Device& device);
 
+  // What the constructor would allocate.
+  static std::size_t bytes_for(const ModelConfig& config, const ActivationPlan& plan);
+
   // Throws Error(invalid_argument) when the batch is larger than the plan.
   void require_fits(const Batch& batch) const;
 
@@ -76,11 +83,22 @@ class Activations {
   std::size_t bytes() const noexcept { return memory_.bytes(); }
 
  private:
+  // One view of the plan and what it needs.
+  struct Piece {
+    atoll::View* view;
+    std::int64_t count;
+    atoll::DType dtype;
+    std::size_t aligned_bytes() const;
+  };
+  Activations(const ModelConfig& config, const ActivationPlan& plan);
+  std::vector<Piece> pieces();
+
   ModelConfig config_;
   ActivationPlan plan_;
+  LayerActivations shared_;  // what selective recomputation has once for all layers
   atoll::Buffer memory_;
   std::vector<atoll::View> boundaries_;
-  std::vector<LayerActivations> layers_;  // one when layers are recomputed
+  std::vector<LayerActivations> layers_;  // one where all of it is recomputed
   BackwardScratch backward_;
   HeadActivations head_;
   atoll::View gradient_, rope_table_, total_;

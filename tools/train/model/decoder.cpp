@@ -51,7 +51,7 @@ void Decoder::backward(const Step& step, std::size_t unit, const WeightLookup& w
   if (unit == 0) return backward_embed(step, gradients);
   if (unit + 1 == units()) return backward_head(step, weights, gradients);
   const Layer layer(config_, ops_, step, static_cast<std::int64_t>(unit) - 1);
-  if (step.activations.plan().recompute == Recompute::layers) layer.forward(weights);
+  if (step.activations.plan().recompute == Recompute::full) layer.forward(weights);
   layer.backward(weights, gradients);
 }
 

@@ -36,13 +36,29 @@ void Layer::forward(const WeightLookup& weights) const {
 }
 
 void Layer::backward(const WeightLookup& weights, const GradientLookup& gradients) const {
+  const bool again = step_.activations.plan().recompute == Recompute::selective;
+  if (again) {
+    normalize_middle(weights);
+    ops_.swiglu_forward(step_.stream, kept_.gate, kept_.up, kept_.hidden);
+  }
   backward_feed_forward(weights, gradients);
+  if (again) normalize_input(weights);
   backward_attention(weights, gradients);
 }
 
-void Layer::forward_attention(const WeightLookup& weights) const {
+void Layer::normalize_input(const WeightLookup& weights) const {
   ops_.rms_norm_forward(step_.stream, {config_.hidden, static_cast<float>(config_.rms_eps), input_,
                                        weights(norm1), kept_.normed1, kept_.inverse1});
+}
+
+void Layer::normalize_middle(const WeightLookup& weights) const {
+  ops_.rms_norm_forward(step_.stream,
+                        {config_.hidden, static_cast<float>(config_.rms_eps), kept_.middle,
+                         weights(norm2), kept_.normed2, kept_.inverse2});
+}
+
+void Layer::forward_attention(const WeightLookup& weights) const {
+  normalize_input(weights);
   linear(weights, q_, kept_.normed1, kept_.q);
   linear(weights, k_, kept_.normed1, kept_.k);
   linear(weights, v_, kept_.normed1, kept_.v);
@@ -55,9 +71,7 @@ void Layer::forward_attention(const WeightLookup& weights) const {
 }
 
 void Layer::forward_feed_forward(const WeightLookup& weights) const {
-  ops_.rms_norm_forward(step_.stream,
-                        {config_.hidden, static_cast<float>(config_.rms_eps), kept_.middle,
-                         weights(norm2), kept_.normed2, kept_.inverse2});
+  normalize_middle(weights);
   linear(weights, gate_, kept_.normed2, kept_.gate);
   linear(weights, up_, kept_.normed2, kept_.up);
   ops_.swiglu_forward(step_.stream, kept_.gate, kept_.up, kept_.hidden);

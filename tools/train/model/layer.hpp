@@ -20,6 +20,8 @@ class Layer {
   void backward(const WeightLookup& weights, const GradientLookup& gradients) const;
 
  private:
+  void normalize_input(const WeightLookup& weights) const;
+  void normalize_middle(const WeightLookup& weights) const;
   void forward_attention(const WeightLookup& weights) const;
   void forward_feed_forward(const WeightLookup& weights) const;
   void backward_feed_forward(const WeightLookup& weights, const GradientLookup& gradients) const;

@@ -74,9 +74,27 @@ void make_directory(const std::filesystem::path& directory) {
   }
 }
 
+namespace {
+
+// The process id keeps two runs into one directory from writing into each other's draft.
+std::filesystem::path draft_of(const std::filesystem::path& file) {
+  return fmt::format("{}.{}.tmp", file.string(), ::getpid());
+}
+
+}  // namespace
+
+void check_writable(const std::filesystem::path& file) {
+  std::error_code error;
+  if (std::filesystem::is_directory(file, error)) fail(file, EISDIR);
+  const auto draft = draft_of(file);
+  const int fd = ::open(draft.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+  if (fd < 0) fail(file, errno);
+  ::close(fd);
+  ::unlink(draft.c_str());
+}
+
 void write_file_atomic(const std::filesystem::path& file, std::string_view bytes) {
-  // The process id keeps two runs into one directory from writing into each other's draft.
-  const std::filesystem::path draft = fmt::format("{}.{}.tmp", file.string(), ::getpid());
+  const std::filesystem::path draft = draft_of(file);
   try {
     Descriptor out(draft, O_WRONLY | O_CREAT | O_TRUNC);
     out.write(bytes);

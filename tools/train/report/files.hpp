@@ -19,6 +19,9 @@ void make_directory(const std::filesystem::path& directory);
 // beside it, flushed to the disk, renamed. Throws Error(io); then the old file stands.
 void write_file_atomic(const std::filesystem::path& file, std::string_view bytes);
 
+// Whether write_file_atomic() has what it needs; leaves nothing behind. Throws Error(io).
+void check_writable(const std::filesystem::path& file);
+
 // write_file_atomic of the indented text. Bytes that are not UTF-8 are replaced.
 void write_json_atomic(const std::filesystem::path& file, const nlohmann::json& value);
 

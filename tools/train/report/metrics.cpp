@@ -26,6 +26,14 @@ Speed speed_of_sums(const StepRecord& sums, std::int64_t steps, const SpeedBase&
   speed.tokens_per_s = ratio(static_cast<double>(sums.real), seconds);
   speed.padded_tokens_per_s = ratio(static_cast<double>(sums.padded), seconds);
   speed.valid_tokens_per_s = ratio(static_cast<double>(sums.valid), seconds);
+  const auto count = static_cast<double>(steps);
+  speed.compute_s = ratio(sums.compute_seconds, count);
+  speed.communication_s = ratio(sums.communication_seconds, count);
+  speed.exposed_s = ratio(sums.exposed_comm_seconds, count);
+  speed.exposed_worst_s = ratio(sums.exposed_worst_seconds, count);
+  for (const auto& [axis, bytes] : sums.axis_bytes) {
+    if (steps > 0) speed.axis_bytes[axis] = static_cast<double>(bytes) / count;
+  }
   speed.exposed_comm_fraction = ratio(sums.exposed_comm_seconds, seconds);
   speed.compute_fraction = ratio(sums.compute_seconds, seconds);
   speed.padding_fraction = ratio(static_cast<double>(sums.padded), positions);
@@ -68,7 +76,10 @@ void Metrics::add(const StepRecord& step) {
   timed_.real += step.real;
   timed_.padded += step.padded;
   timed_.compute_seconds += step.compute_seconds;
+  timed_.communication_seconds += step.communication_seconds;
   timed_.exposed_comm_seconds += step.exposed_comm_seconds;
+  timed_.exposed_worst_seconds += step.exposed_worst_seconds;
+  for (const auto& [axis, bytes] : step.axis_bytes) timed_.axis_bytes[axis] += bytes;
   timed_.flops += step.flops;
 }
 

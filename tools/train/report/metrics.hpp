@@ -6,7 +6,9 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
+#include <string>
 #include <vector>
 
 namespace train {
@@ -14,16 +16,21 @@ namespace train {
 struct StepRecord {
   std::int64_t step = 0;   // of the run, counted from 1; a resumed run goes on counting
   std::int64_t epoch = 0;  // counted from 0
-  double seconds = 0;
-  double loss = 0;  // mean over valid tokens
+  double seconds = 0;      // of the rank that took longest
+  double loss = 0;         // mean over valid tokens
   double learning_rate = 0;
   double grad_norm = 0;
   std::int64_t samples = 0;
   std::int64_t valid = 0;
   std::int64_t real = 0;
   std::int64_t padded = 0;
-  double compute_seconds = 0;       // busy with compute, of the rank that reports
-  double exposed_comm_seconds = 0;  // compute waiting for communication, of the same rank
+  // Means over ranks, and the worst of them.
+  double compute_seconds = 0;        // busy with compute
+  double communication_seconds = 0;  // at least one collective ran
+  double exposed_comm_seconds = 0;   // compute waited for communication
+  double exposed_worst_seconds = 0;
+  // Bytes that a rank has handed to collectives, by the axis that they ran over.
+  std::map<std::string, std::int64_t> axis_bytes{};
   double flops =
       0;  // of the model on all positions computed, over all ranks; recomputation excluded
 };
@@ -49,6 +56,12 @@ struct Speed {
   std::optional<double> tflops_6n;  // 6 x parameters x positions instead of the counted FLOPs
   std::optional<double> mfu_6n;
   std::optional<double> mfu_real;  // mfu x real / (real + padded): padding counts as lost
+  // Of a step, in s and bytes.
+  std::optional<double> compute_s;
+  std::optional<double> communication_s;
+  std::optional<double> exposed_s;
+  std::optional<double> exposed_worst_s;
+  std::map<std::string, double> axis_bytes;
   std::optional<double> exposed_comm_fraction;
   std::optional<double> compute_fraction;
   std::optional<double> padding_fraction;

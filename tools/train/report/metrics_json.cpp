@@ -21,6 +21,12 @@ void put_speed(json& out, const Speed& speed) {
   out["tflops"] = number(speed.tflops);
   out["mfu"] = number(speed.mfu);
   out["exposed_comm_fraction"] = number(speed.exposed_comm_fraction);
+  out["compute_s"] = number(speed.compute_s);
+  out["communication_s"] = number(speed.communication_s);
+  out["exposed_s"] = number(speed.exposed_s);
+  out["exposed_worst_s"] = number(speed.exposed_worst_s);
+  out["axis_bytes"] = json::object();
+  for (const auto& [axis, bytes] : speed.axis_bytes) out["axis_bytes"][axis] = std::llround(bytes);
 }
 
 }  // namespace
@@ -70,6 +76,9 @@ json metrics_json(const RunInfo& run, const SpeedBase& base, const Summary& summ
   out["peak_flops_per_rank"] = base.peak_flops > 0 ? number(base.peak_flops) : json(nullptr);
   out["peak_source"] = run.peak_source;
   out["peak_memory_bytes"] = run.peak_memory_bytes;
+  out["planned_memory_bytes"] = run.planned_memory_bytes;
+  out["device_memory_bytes"] = run.device_memory_bytes;
+  out["proportional_memory_bytes"] = run.proportional_memory_bytes;
   return out;
 }
 
@@ -81,8 +90,6 @@ json step_json(const StepRecord& step, const SpeedBase& base) {
   out["learning_rate"] = number(step.learning_rate);
   out["grad_norm"] = number(step.grad_norm);
   out["seconds"] = number(step.seconds);
-  out["compute_seconds"] = number(step.compute_seconds);
-  out["exposed_comm_seconds"] = number(step.exposed_comm_seconds);
   out["samples"] = step.samples;
   out["tokens"] = step.real;
   out["padded_tokens"] = step.padded;

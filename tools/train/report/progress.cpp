@@ -19,6 +19,12 @@ std::string count(double value) {
   return fmt::format("{:.0f}", value);
 }
 
+std::string duration(double seconds) {
+  if (seconds >= 10) return fmt::format("{:.1f} s", seconds);
+  return seconds >= 0.01 ? fmt::format("{:.1f} ms", 1e3 * seconds)
+                         : fmt::format("{:.3f} ms", 1e3 * seconds);
+}
+
 }  // namespace
 
 std::string progress_line(const StepRecord& step, std::int64_t total_steps, const Speed& speed) {
@@ -30,8 +36,23 @@ std::string progress_line(const StepRecord& step, std::int64_t total_steps, cons
     line += fmt::format(" (+{} padded)", count(*speed.padded_tokens_per_s));
   }
   if (speed.mfu) line += fmt::format("  MFU {:.1f} %", 100 * *speed.mfu);
-  if (speed.exposed_comm_fraction) {
-    line += fmt::format("  exposed comm {:.1f} %", 100 * *speed.exposed_comm_fraction);
+  if (speed.communication_s) line += fmt::format("  comm {}", duration(*speed.communication_s));
+  if (speed.exposed_s && speed.exposed_comm_fraction) {
+    line += fmt::format("  exposed {} ({:.1f} %)", duration(*speed.exposed_s),
+                        100 * *speed.exposed_comm_fraction);
+  }
+  return line;
+}
+
+std::string summary_line(const Speed& speed) {
+  const auto time = [](std::optional<double> seconds) {
+    return seconds ? duration(*seconds) : std::string("-");
+  };
+  std::string line = fmt::format("a step: compute {}, communication {}, exposed {} (worst rank {})",
+                                 time(speed.compute_s), time(speed.communication_s),
+                                 time(speed.exposed_s), time(speed.exposed_worst_s));
+  for (const auto& [axis, bytes] : speed.axis_bytes) {
+    line += fmt::format(", {:.3f} MB over {}", bytes / 1e6, axis);
   }
   return line;
 }

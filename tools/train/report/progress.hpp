@@ -12,9 +12,14 @@
 
 namespace train {
 
-// step 120/400  loss 1.2345  lr 2.00e-04  12.3k tok/s (+64.1k padded)  MFU 31.2 %  exposed comm 4.1
-// % `total_steps` 0 leaves the total out; figures that are not known are left out.
+// step 120/400  loss 1.2345  lr 2.00e-04  12.3k tok/s (+64.1k padded)  MFU 31.2 %  comm 30.1 ms
+// exposed 4.200 ms (3.1 %)
+// `total_steps` 0 leaves the total out; figures that are not known are left out.
 std::string progress_line(const StepRecord& step, std::int64_t total_steps, const Speed& speed);
+
+// a step: compute 120.0 ms, communication 30.1 ms, exposed 4.200 ms (worst rank 5.100 ms), 1.310 MB
+// over replicate, 12.300 MB over shard
+std::string summary_line(const Speed& speed);
 
 enum class Surface {
   terminal,  // one line, at most 5 times a second

@@ -1,0 +1,78 @@
+#include "loop/strategy.hpp"
+
+#include <algorithm>
+
+#include "model/params.hpp"
+
+namespace train {
+namespace {
+
+namespace fsdp = atoll::fsdp;
+
+Recompute recompute_of(const RunOptions& options) {
+  if (options.recompute == "full") return Recompute::full;
+  return options.recompute == "selective" ? Recompute::selective : Recompute::none;
+}
+
+std::uint64_t shared_memory(const atoll::World& world, const atoll::Topology& topology) {
+  std::uint64_t least = 0;
+  for (const atoll::HostInfo& info : world.hosts()) {
+    for (const atoll::TopologyHost& host : topology.hosts) {
+      if (host.id != info.id || host.memory_bytes == 0) continue;
+      const std::uint64_t share = host.memory_bytes / info.ranks.size();
+      least = least == 0 ? share : std::min(least, share);
+    }
+  }
+  return least;
+}
+
+std::uint64_t largest_unit(const ModelConfig& model) {
+  std::int64_t largest = 0;
+  for (std::size_t u = 0; u < unit_count(model); ++u) {
+    std::int64_t count = 0;
+    for (const ParamSpec& spec : param_specs(model, u)) count += spec.count();
+    largest = std::max(largest, count);
+  }
+  return static_cast<std::uint64_t>(largest);
+}
+
+int micro_batches(const RunOptions& options, int ranks) {
+  const std::int64_t at_once = std::int64_t{options.micro_batch} * ranks;
+  return static_cast<int>((options.global_batch + at_once - 1) / at_once);
+}
+
+}  // namespace
+
+ActivationPlan activation_plan(const RunOptions& options) {
+  ActivationPlan plan;
+  plan.max_tokens = std::int64_t{options.micro_batch} * options.seq;
+  plan.max_seq = options.seq;
+  plan.compute = atoll::dtype_from_name(options.dtype);
+  plan.recompute = recompute_of(options);
+  return plan;
+}
+
+Strategy choose_strategy(const RunOptions& options, const ModelConfig& model,
+                         const atoll::Mesh& mesh, const atoll::Topology& topology) {
+  if (options.strategy != "auto") return {fsdp::strategy_from_name(options.strategy), ""};
+  const atoll::World& world = mesh.world();
+  fsdp::StrategyQuestion question{
+      .mesh = mesh.shape(),
+      .rates = fsdp::rates_of(mesh),
+      .parameters = static_cast<std::uint64_t>(parameter_count(model)),
+      .largest_unit = largest_unit(model),
+      .units = static_cast<int>(unit_count(model)),
+      .micro_batches = micro_batches(options, world.size()),
+      .moment_bytes = options.optimizer == "sgd" ? 0u : 8u,
+      .activation_bytes = Activations::bytes_for(model, activation_plan(options)),
+      .memory_bytes =
+          options.memory_limit > 0 ? options.memory_limit : shared_memory(world, topology)};
+  question.options.precision.param = atoll::dtype_from_name(options.dtype);
+  question.options.accumulation = fsdp::accumulation_from_name(options.accumulate);
+  question.options.prefetch = options.prefetch;
+  question.options.reduce_buffers = options.reduce_buffers;
+  fsdp::StrategyChoice choice = fsdp::choose_strategy(question);
+  return {choice.strategy, std::move(choice.why)};
+}
+
+}  // namespace train

@@ -1,0 +1,24 @@
+// How the model is sharded: as the options say, or as the library chooses.
+#pragma once
+
+#include <string>
+
+#include "atoll/fsdp.hpp"
+#include "loop/options.hpp"
+#include "model/activations.hpp"
+
+namespace train {
+
+struct Strategy {
+  atoll::fsdp::Strategy kind{};
+  std::string why;  // a sentence; "": it was asked for
+};
+
+// Without a limit in the options, a rank has the memory of its host, divided by the ranks there; of
+// all hosts the least counts, so that all ranks choose alike.
+Strategy choose_strategy(const RunOptions& options, const ModelConfig& model,
+                         const atoll::Mesh& mesh, const atoll::Topology& topology);
+
+ActivationPlan activation_plan(const RunOptions& options);
+
+}  // namespace train

@@ -1,0 +1,111 @@
+#include "loop/tracing.hpp"
+
+#include <algorithm>
+#include <iterator>
+#include <limits>
+#include <string>
+#include <utility>
+
+#include "core/log.hpp"
+#include "report/files.hpp"
+
+namespace train {
+namespace {
+
+// Of a rank; some 250 bytes of text each.
+constexpr std::size_t most_records = 100'000;
+
+template <class Clock>
+std::int64_t ns_of(typename Clock::time_point when) {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(when.time_since_epoch()).count();
+}
+
+// What to add to a time of the steady clock to have that of the system's.
+std::int64_t system_minus_steady() {
+  const auto steady = ns_of<std::chrono::steady_clock>(std::chrono::steady_clock::now());
+  return ns_of<std::chrono::system_clock>(std::chrono::system_clock::now()) - steady;
+}
+
+// The beginning of the first record of all ranks, on this rank's steady clock.
+std::int64_t common_zero(atoll::World& world, const std::vector<atoll::TraceRecord>& records) {
+  const std::int64_t offset = system_minus_steady();
+  std::int64_t first = std::numeric_limits<std::int64_t>::max() - std::max<std::int64_t>(offset, 0);
+  for (const auto& record : records) first = std::min(first, record.begin_ns);
+  std::int64_t earliest = std::numeric_limits<std::int64_t>::max();
+  for (const auto& text : world.exchange("train/trace/begin", std::to_string(first + offset))) {
+    earliest = std::min<std::int64_t>(earliest, std::stoll(text));
+  }
+  return earliest - offset;
+}
+
+// Every rank's text, on the root, by rank of the communicator; one rank's at a time on the way.
+std::vector<std::string> gather(atoll::World& world, atoll::Communicator& ranks, int root,
+                                const std::string& mine) {
+  const auto bytes = world.exchange(
+      "train/trace/bytes", std::to_string(ranks.rank()) + " " + std::to_string(mine.size()));
+  std::vector<std::size_t> sizes(static_cast<std::size_t>(ranks.size()));
+  for (const std::string& text : bytes) {
+    const auto space = text.find(' ');
+    sizes[std::stoul(text.substr(0, space))] = std::stoul(text.substr(space + 1));
+  }
+  auto stream = ranks.device().stream({.name = "trace"});
+  const atoll::Buffer buffer = ranks.device().allocate(
+      ranks.rank() == root ? *std::ranges::max_element(sizes) : mine.size());
+  const auto part = [&](std::size_t size) { return buffer.view(atoll::DType::u8).part(0, size); };
+  if (ranks.rank() != root) {
+    stream.copy(buffer.data(), mine.data(), mine.size());
+    ranks.send(part(mine.size()), root, stream).synchronize();
+    return {};
+  }
+  std::vector<std::string> all;
+  for (int rank = 0; rank < ranks.size(); ++rank) {
+    if (rank == root) {
+      all.push_back(mine);
+      continue;
+    }
+    std::string& text = all.emplace_back(sizes[static_cast<std::size_t>(rank)], '\0');
+    const auto work = ranks.recv(part(text.size()), rank, stream);
+    work.wait(stream);
+    stream.copy(text.data(), buffer.data(), text.size());
+    stream.synchronize();
+  }
+  return all;
+}
+
+}  // namespace
+
+void Tracing::add(std::int64_t step, atoll::TraceLog log, Clock::time_point begin,
+                  Clock::time_point end) {
+  left_out_ += log.left_out;
+  log.records.push_back({.row = "step",
+                         .label = "step " + std::to_string(step),
+                         .begin_ns = ns_of<Clock>(begin),
+                         .end_ns = ns_of<Clock>(end)});
+  const std::size_t room = most_records - std::min(most_records, records_.size());
+  const std::size_t kept = std::min(room, log.records.size());
+  left_out_ += log.records.size() - kept;
+  std::move(log.records.begin(), log.records.begin() + static_cast<std::ptrdiff_t>(kept),
+            std::back_inserter(records_));
+}
+
+void Tracing::write(atoll::World& world, atoll::Communicator& ranks, int root,
+                    const std::filesystem::path& file) const {
+  const auto host =
+      static_cast<std::size_t>(world.placements()[static_cast<std::size_t>(world.rank())].host);
+  atoll::TraceProcess process;
+  process.rank = world.rank();
+  process.host = world.hosts()[host].name;
+  process.zero_ns = common_zero(world, records_);
+  process.left_out = left_out_;
+  process.most_records = most_records;
+  const auto all = gather(world, ranks, root, atoll::chrome_events(process, records_));
+  if (ranks.rank() != root) return;
+  write_file_atomic(file, atoll::chrome_trace(all));
+  if (records_.empty()) {
+    return atoll::log::warn("{}: no step of this run was to be traced", file.string());
+  }
+  atoll::log::info("trace of steps {} to {} in {}: open it in https://ui.perfetto.dev",
+                   steps_.first, steps_.last, file.string());
+}
+
+}  // namespace train
