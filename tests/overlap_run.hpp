@@ -1,5 +1,6 @@
-// A training step whose compute takes a known time, to see what of communication it hides. Compute
-// sleeps, so that the figures do not depend on how many cores the machine has to spare.
+// A training step whose compute and communication take a known time, to see what of the one hides the
+// other. Compute sleeps, and so do planted delays, so that the figures do not depend on how many cores
+// the machine has to spare.
 #pragma once
 
 #include <algorithm>
@@ -8,17 +9,30 @@
 #include <vector>
 
 #include "atoll/fsdp.hpp"
+#include "atoll/optimizer.hpp"
 #include "planted_delay.hpp"
 #include "thread_ranks.hpp"
 
 namespace atoll_test {
 
 struct OverlapRun {
+  enum class Update {
+    none,
+    after_all,    // the next gathers wait until every unit is updated
+    unit_by_unit  // ... until their own is
+  };
   int units = 6;
   int prefetch = 1;
+  int reduce_buffers = 2;
   int steps = 5;
   std::chrono::milliseconds compute{60};  // of one unit, forward or backward
+  std::int64_t gather_ms = 0;             // of every gather
+  std::int64_t reduce_ms = 0;             // of every reduction
   std::int64_t planted_ms = 0;            // in the gather of the third unit in forward
+  std::int64_t elements = 20'000;         // of a unit
+  bool last_is_empty = false;  // a unit without compute at the end: what is before it is not kept
+  Update update = Update::none;
+  bool in_backward = false;
 };
 
 struct OverlapFigures {
@@ -29,61 +43,97 @@ struct OverlapFigures {
 inline void overlap_step(atoll::fsdp::Engine& engine, const OverlapRun& run,
                          atoll::Stream& compute) {
   auto pass = engine.begin({}, compute);
-  const auto work = [&] {
+  const auto work = [&](const atoll::fsdp::Unit& unit) {
+    if (unit.name() == "end") return;
     compute.enqueue([time = run.compute] { std::this_thread::sleep_for(time); });
   };
   for (const auto& unit : engine.units()) {
     const auto w = pass.forward(*unit);
-    work();
+    work(*unit);
   }
   for (auto unit = engine.units().rbegin(); unit != engine.units().rend(); ++unit) {
     const auto w = pass.backward(**unit);
     const auto gradient = w.grad("w").view;
     compute.zero(gradient.data, gradient.bytes());
-    work();
+    work(**unit);
   }
 }
 
-inline OverlapFigures run_overlap(const OverlapRun& run) {
+inline void plant_all(const OverlapRun& run) {
+  plant_delay(-1, 1, 0, 0);
+  // A step gathers every unit forward, and all but the last, which is kept at the turn, backward.
+  const auto gathers = static_cast<std::uint64_t>(2 * run.units - 1);
+  if (run.planted_ms > 0) plant_delay(ATOLL_ALL_GATHER, gathers, 2, run.planted_ms);
+  if (run.gather_ms > 0) plant_delay(ATOLL_ALL_GATHER, 1, 0, run.gather_ms);
+  if (run.reduce_ms > 0) plant_delay(ATOLL_REDUCE_SCATTER, 1, 0, run.reduce_ms);
+}
+
+inline OverlapFigures overlap_rank(atoll::World& world, const OverlapRun& run) {
   using Clock = std::chrono::steady_clock;
+  using Update = OverlapRun::Update;
   const auto ms = [](auto duration) {
     return std::chrono::duration<double, std::milli>(duration).count();
   };
-  // A step gathers every unit forward, and all but the last, which is kept at the turn, backward.
-  const auto gathers = static_cast<std::uint64_t>(2 * run.units - 1);
-  plant_delay(run.planted_ms > 0 ? ATOLL_ALL_GATHER : -1, gathers, 2, run.planted_ms);
+  atoll::fsdp::Options options;
+  options.strategy = atoll::fsdp::Strategy::full_shard;
+  options.prefetch = run.prefetch;
+  options.reduce_buffers = run.reduce_buffers;
+  atoll::fsdp::Engine engine(atoll::Mesh::make(world, {1, 2}), options);
+  std::vector<std::string> order;
+  for (int u = 0; u < run.units; ++u) {
+    order.push_back("unit." + std::to_string(u));
+    engine.add_unit(order.back(), {{"w", {run.elements}, {}}});
+  }
+  if (run.last_is_empty) engine.add_unit(order.emplace_back("end"), {{"w", {1}, {}}});
+  engine.freeze(order);
+  std::optional<atoll::fsdp::Optimizer> optimizer;
+  if (run.update != Update::none) {
+    optimizer.emplace(engine,
+                      atoll::fsdp::OptimizerOptions{.max_norm = 0, .skip_nonfinite = false});
+  }
+  auto compute = engine.device().stream({.name = "compute"});
+  // Steps follow each other without a pause, as in training: what one leaves to the next counts.
+  const auto begin = [&] {
+    world.barrier();
+    return std::pair(Clock::now(), compute.exposed_communication());
+  };
+  std::vector<std::pair<double, double>> steps;
+  auto [start, exposed] = begin();
+  for (int step = 0; step <= run.steps; ++step) {
+    if (run.in_backward) optimizer->update_in_backward(0.1f);
+    overlap_step(engine, run, compute);
+    if (optimizer) {
+      optimizer->step(0.1f, compute);
+      if (run.update == Update::after_all) engine.parameters_changed(compute);
+    } else {
+      engine.wait_gradients(compute);
+      engine.parameters_changed(compute);
+    }
+    if (run.update == Update::none || step == 0 || step == run.steps) compute.synchronize();
+    if (run.update != Update::none && step > 0 && step < run.steps) continue;
+    if (run.update == Update::none) {
+      steps.emplace_back(ms(Clock::now() - start), ms(compute.exposed_communication() - exposed));
+    } else if (step == run.steps) {
+      steps.emplace_back(ms(Clock::now() - start) / run.steps,
+                         ms(compute.exposed_communication() - exposed) / run.steps);
+    }
+    std::tie(start, exposed) = begin();
+  }
+  std::sort(steps.begin(), steps.end());
+  const auto [step_ms, exposed_ms] = steps[steps.size() / 2];
+  return {step_ms, exposed_ms};
+}
+
+inline OverlapFigures run_overlap(const OverlapRun& run) {
+  plant_all(run);
   std::mutex mutex;
   OverlapFigures slowest;
   run_thread_ranks(
       2,
       [&](atoll::World& world) {
-        atoll::fsdp::Options options;
-        options.strategy = atoll::fsdp::Strategy::full_shard;
-        options.prefetch = run.prefetch;
-        atoll::fsdp::Engine engine(atoll::Mesh::make(world, {1, 2}), options);
-        std::vector<std::string> order;
-        for (int u = 0; u < run.units; ++u) {
-          order.push_back("unit." + std::to_string(u));
-          engine.add_unit(order.back(), {{"w", {20'000}, {}}});
-        }
-        engine.freeze(order);
-        auto compute = engine.device().stream({.name = "compute"});
-        std::vector<std::pair<double, double>> steps;
-        for (int step = 0; step < run.steps; ++step) {
-          world.barrier();
-          const auto start = Clock::now();
-          const auto exposed = compute.exposed_communication();
-          overlap_step(engine, run, compute);
-          engine.wait_gradients(compute);
-          engine.parameters_changed(compute);
-          compute.synchronize();
-          steps.emplace_back(ms(Clock::now() - start),
-                             ms(compute.exposed_communication() - exposed));
-        }
-        std::sort(steps.begin(), steps.end());
-        const auto [step_ms, exposed_ms] = steps[steps.size() / 2];
+        const OverlapFigures figures = overlap_rank(world, run);
         const std::lock_guard lock(mutex);
-        if (step_ms > slowest.step_ms) slowest = {step_ms, exposed_ms};
+        if (figures.step_ms > slowest.step_ms) slowest = figures;
       },
       use_delay_backend);
   plant_delay(-1, 1, 0, 0);

@@ -19,7 +19,7 @@ inline void use_delay_backend(atoll::Config& config) {
 }
 
 // Operations of `kind` with sequence % every == which take `ms` longer, on every communicator of
-// this process; kind -1: none.
+// this process; kind -1: no delay of any kind any more.
 inline void plant_delay(std::int32_t kind, std::uint64_t every, std::uint64_t which,
                         std::int64_t ms) {
   using Plant = void (*)(std::int32_t, std::uint64_t, std::uint64_t, std::int64_t);

@@ -6,6 +6,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <cstdlib>
 #include <exception>
 #include <functional>
 #include <mutex>
@@ -33,6 +34,17 @@ inline int free_port() {
   return ntohs(address.sin_port);
 }
 
+// Tests can be run under a checker: ATOLL_CHECK, alone of all variables, counts.
+inline void check_as_asked(atoll::Config& config) {
+  if (const char* check = std::getenv("ATOLL_CHECK")) config.set("check", check);
+}
+
+inline atoll::World single_rank() {
+  atoll::Config config;
+  check_as_asked(config);
+  return atoll::World::single(config);
+}
+
 // `configure` may change the Config of every rank. Rethrows the first exception of the lowest rank
 // after all threads have ended; a rank that throws fails its World, so the others end as well.
 inline void run_thread_ranks(int ranks, const std::function<void(atoll::World&)>& body,
@@ -49,6 +61,7 @@ inline void run_thread_ranks(int ranks, const std::function<void(atoll::World&)>
         config.addr = address;
         config.token = "threads of one test";
         config.timeout = std::chrono::seconds(60);
+        check_as_asked(config);
         if (configure) configure(config);
         auto world = atoll::World::from_env(config);
         try {

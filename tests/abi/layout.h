@@ -46,7 +46,8 @@ AT(atoll_placement, numa, 16);
 AT(atoll_placement, device, 20);
 AT(atoll_placement, rail, 24);
 AT(atoll_placement, address, 32);
-SIZE(atoll_placement, 40);
+AT(atoll_placement, rail_addresses, 40);
+SIZE(atoll_placement, 48);
 
 AT(atoll_group, size, 0);
 AT(atoll_group, rank, 8);

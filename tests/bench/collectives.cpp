@@ -81,10 +81,11 @@ void add_options(CLI::App& app, Arguments& arguments) {
   app.add_option("--dtype", sweep.elements, "f32, bf16")
       ->delimiter(',')
       ->transform(CLI::CheckedTransformer(names_of({Element::f32, Element::bf16})));
-  app.add_option("--impl", sweep.impls, "atoll, atoll_plain, openmpi, gloo, limit")
+  app.add_option("--impl", sweep.impls, "atoll, atoll_plain, openmpi, gloo, limit, limit_in_turns")
       ->delimiter(',')
-      ->transform(CLI::CheckedTransformer(
-          names_of({Impl::atoll, Impl::atoll_plain, Impl::openmpi, Impl::gloo, Impl::limit})));
+      ->transform(
+          CLI::CheckedTransformer(names_of({Impl::atoll, Impl::atoll_plain, Impl::openmpi,
+                                            Impl::gloo, Impl::limit, Impl::limit_in_turns})));
   app.add_option("--rounds", sweep.rounds, "turns of each implementation at a row")
       ->check(CLI::Range(1, 100))
       ->capture_default_str();
@@ -117,7 +118,9 @@ void print_terms(const Sweep& sweep) {
       "of 20 ms, from the last rank's start to the last rank's end. atoll waits for each\n"
       "operation up to 1 KiB, as the calls of MPI do, and for every 64th above. limit: the\n"
       "better of cached and streaming kernels with the traffic of the collective, no rank\n"
-      "waiting for another: the speed of the caches below 1 MiB, where it is no target.\n");
+      "waiting for another: the speed of the caches below 1 MiB, where it is no target.\n"
+      "limit_in_turns, where ranks outnumber cores: the same, and each rank leaves its core to\n"
+      "another after every pass, as in a collective it must.\n");
 }
 
 // Other work takes cores away from ranks that wait in a spin, and memory from all.

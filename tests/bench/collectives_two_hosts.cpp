@@ -3,29 +3,20 @@
 // the hosts of tests/cluster/two_hosts; exits 77, with the reason, where there can be none, and with
 // 1 when a target is missed.
 #include <fmt/format.h>
-#include <sys/prctl.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <array>
 #include <atoll/communicator.hpp>
 #include <atoll/world.hpp>
-#include <cerrno>
 #include <chrono>
 #include <cmath>
-#include <csignal>
-#include <cstdlib>
-#include <cstring>
-#include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <span>
-#include <sstream>
 
 #include "peers/row.hpp"
-#include "two_hosts/raw_tcp.hpp"
+#include "two_hosts/hosts.hpp"
 
 namespace {
 
@@ -36,12 +27,9 @@ constexpr std::uint64_t large = std::uint64_t{4} << 20;  // from here on there i
 constexpr double wanted_share = 0.92;
 constexpr double batch_seconds = 0.5;  // long beside what the links pass on as a burst
 constexpr int batches = 3;
-constexpr const char* verdict_variable = "BENCH_VERDICT";  // a file that is empty if all is met
 
 struct Arguments {
-  int hosts = 2;
-  int ranks_per_host = 2;
-  std::string rate = "1gbit";
+  atoll_bench::Hosts hosts;
   std::string algorithm;
   std::string json;
   std::vector<Collective> collectives{Collective::all_gather, Collective::reduce_scatter,
@@ -63,42 +51,9 @@ double ideal_bytes(Collective collective, std::uint64_t bytes, int hosts) {
   return atoll_bench::bus_factor(collective, hosts) * static_cast<double>(bytes);
 }
 
-// Bytes that have left this host; loopback does not count. This file shows the interfaces of the
-// process's own network, which /sys need not.
-double transmitted() {
-  std::ifstream file("/proc/self/net/dev");
-  double total = 0;
-  for (std::string line; std::getline(file, line);) {
-    const std::size_t colon = line.find(':');
-    if (colon == std::string::npos || line.find("lo:") != std::string::npos) continue;
-    std::istringstream fields(line.substr(colon + 1));
-    double value = 0;
-    for (int i = 0; i < 9 && fields >> value; ++i) {
-    }
-    total += value;
-  }
-  return total;
-}
-
 class Bench {
  public:
   explicit Bench(atoll::World& world) : world_(world) {}
-
-  atoll_bench::RawRates raw_rates() {
-    const int here = world_.hosts().at(0).ranks.at(0), there = world_.hosts().at(1).ranks.at(0);
-    atoll_bench::RawRates rates;
-    if (world_.rank() == there) {
-      const atoll_bench::RawListener listener;
-      world_.put("bench/raw", std::to_string(listener.port()));
-      rates = atoll_bench::measure_as_listener(listener);
-    } else if (world_.rank() == here) {
-      const int port = std::stoi(world_.get("bench/raw", std::chrono::seconds(20)));
-      rates = atoll_bench::measure_as_caller(
-          world_.placements().at(static_cast<std::size_t>(there)).address, port);
-    }
-    // Only two ranks know; the others have 0.
-    return {most(rates.one_way), most(rates.both_ways)};
-  }
 
   Figures measure(Collective collective, std::uint64_t bytes) {
     const atoll_bench::Row row{collective, {}, {}, bytes};
@@ -110,12 +65,12 @@ class Bench {
     check_result(collective);
     const double once = batch(collective, 1);
     const int operations = std::max(1, static_cast<int>(std::lround(batch_seconds / once)));
-    const double before = transmitted();
+    const double before = atoll_bench::transmitted_bytes();
     world_.barrier();
     std::array<double, batches> seconds{};
     for (double& time : seconds) time = batch(collective, operations) / operations;
     world_.barrier();
-    const double sent = most(transmitted() - before) / (batches * operations);
+    const double sent = most(atoll_bench::transmitted_bytes() - before) / (batches * operations);
     std::sort(seconds.begin(), seconds.end());
     Figures figures{collective, bytes};
     figures.seconds = seconds[batches / 2];
@@ -129,15 +84,7 @@ class Bench {
     return atoll::allocate(communicator_.device(), elements * sizeof(float), {communicator_});
   }
 
-  // The largest of the ranks' values.
-  double most(double mine) {
-    const std::string key = fmt::format("bench/most/{}", world_.ticket("bench/most"));
-    double result = 0;
-    for (const std::string& value : world_.exchange(key, fmt::format("{}", mine))) {
-      result = std::max(result, std::stod(value));
-    }
-    return result;
-  }
+  double most(double mine) { return atoll_bench::most(world_, mine); }
 
   // Seconds of the slowest rank.
   double batch(Collective collective, int operations) {
@@ -193,8 +140,9 @@ class Bench {
 
 void print_head(const Arguments& arguments, const atoll::World& world,
                 const atoll_bench::RawRates& raw) {
-  fmt::print("{} hosts, {} ranks, links of {}, algorithm {}\n", world.hosts().size(), world.size(),
-             arguments.rate, arguments.algorithm.empty() ? "chosen" : arguments.algorithm);
+  fmt::print("{} hosts, {} ranks, {} rail{} of {}, algorithm {}\n", world.hosts().size(),
+             world.size(), raw.links, raw.links == 1 ? "" : "s", arguments.hosts.rate,
+             arguments.algorithm.empty() ? "chosen" : arguments.algorithm);
   fmt::print(
       "raw TCP: {:.1f} MB/s one way, {:.1f} MB/s each way at once, which is the wire below\n",
       raw.one_way * 1e-6, raw.both_ways * 1e-6);
@@ -230,7 +178,7 @@ std::vector<Verdict> judge(const std::vector<Figures>& rows, const Arguments& ar
 
 void print_summary(const std::vector<Verdict>& verdicts) {
   fmt::print(
-      "sent: by an operation, of the host that sends most, as its interface counts, where a large "
+      "sent: by an operation, of the host that sends most, as its interfaces count, where a large "
       "segment has one header\n\n");
   for (const Verdict& verdict : verdicts) {
     fmt::print("{:<16} from 4 MiB on at least {:5.1f} % of the wire, should be {:.0f} %: {}\n",
@@ -260,6 +208,7 @@ void write_json(const std::string& path, const std::vector<Figures>& rows,
   std::ofstream file(path);
   file << nlohmann::json{{"rows", list},
                          {"summary", summary},
+                         {"rails", raw.links},
                          {"raw_tcp_Bps", {{"one_way", raw.one_way}, {"both_ways", raw.both_ways}}}}
               .dump(1)
        << '\n';
@@ -273,7 +222,7 @@ void run(const Arguments& arguments) {
   if (world.hosts().size() < 2) throw std::runtime_error("the ranks see one host only");
   const bool speaks = world.rank() == 0;
   Bench bench(world);
-  const atoll_bench::RawRates raw = bench.raw_rates();
+  const atoll_bench::RawRates raw = atoll_bench::raw_rates(world);
   if (speaks) print_head(arguments, world, raw);
   std::vector<Figures> rows;
   for (const Collective collective : arguments.collectives) {
@@ -290,56 +239,12 @@ void run(const Arguments& arguments) {
   print_summary(verdicts);
   if (!arguments.json.empty()) write_json(arguments.json, rows, verdicts, raw);
   const bool met = std::all_of(verdicts.begin(), verdicts.end(), [](auto& v) { return v.met(); });
-  const char* file = std::getenv(verdict_variable);
-  if (file && !met) std::ofstream(file) << "a target is missed\n";
-}
-
-// In the child: becomes the job. mpirun would comment on a rank that ends with 1, so the ranks leave
-// their verdict in a file.
-[[noreturn]] void become_hosts(const Arguments& arguments, std::span<char*> own) {
-  ::prctl(PR_SET_PDEATHSIG, SIGTERM);
-  std::string self = std::filesystem::read_symlink("/proc/self/exe");
-  std::vector<std::string> launch{BENCH_TWO_HOSTS,
-                                  "-n",
-                                  std::to_string(arguments.hosts),
-                                  "-p",
-                                  std::to_string(arguments.ranks_per_host),
-                                  "-r",
-                                  arguments.rate,
-                                  "--",
-                                  self};
-  std::vector<char*> words;
-  for (std::string& word : launch) words.push_back(word.data());
-  words.insert(words.end(), own.begin() + 1, own.end());
-  words.push_back(nullptr);
-  ::execv(words[0], words.data());
-  fmt::print(stderr, "cannot start {}: {}\n", words[0], std::strerror(errno));
-  std::_Exit(2);
-}
-
-int start_on_hosts(const Arguments& arguments, std::span<char*> own) {
-  std::string verdict = std::filesystem::temp_directory_path() / "bench_two_hosts_XXXXXX";
-  const int file = ::mkstemp(verdict.data());
-  if (file < 0) throw std::runtime_error("cannot make a temporary file");
-  ::setenv(verdict_variable, verdict.c_str(), 1);
-  const pid_t child = ::fork();
-  if (child == 0) become_hosts(arguments, own);
-  int status = 0;
-  while (child > 0 && ::waitpid(child, &status, 0) < 0 && errno == EINTR) {
-  }
-  char missed = 0;
-  const bool any = ::read(file, &missed, 1) == 1;
-  ::close(file);
-  ::unlink(verdict.c_str());
-  if (child < 0 || !WIFEXITED(status)) return 2;
-  return WEXITSTATUS(status) == 0 && any ? 1 : WEXITSTATUS(status);
+  if (!met) atoll_bench::tell_missed();
 }
 
 void add_options(CLI::App& app, Arguments& arguments) {
   app.option_defaults()->always_capture_default();
-  app.add_option("--hosts", arguments.hosts, "emulated hosts")->check(CLI::Range(2, 16));
-  app.add_option("--ranks-per-host", arguments.ranks_per_host)->check(CLI::Range(1, 16));
-  app.add_option("--rate", arguments.rate, "of each link and direction, as tc writes it");
+  atoll_bench::add_host_options(app, arguments.hosts);
   app.add_option("--algorithm", arguments.algorithm,
                  "as in ATOLL_ALGORITHM; empty: chosen by size");
   const std::map<std::string, Collective> collectives{
@@ -365,8 +270,8 @@ int main(int argc, char** argv) {
   add_options(app, arguments);
   CLI11_PARSE(app, argc, argv);
   try {
-    if (!std::getenv("OMPI_COMM_WORLD_SIZE")) {
-      return start_on_hosts(arguments, {argv, static_cast<std::size_t>(argc)});
+    if (!atoll_bench::on_hosts()) {
+      return atoll_bench::start_on_hosts(arguments.hosts, {argv, static_cast<std::size_t>(argc)});
     }
     run(arguments);
     return 0;

@@ -86,7 +86,7 @@ class Trial {
 
   static train::ActivationPlan plan(const Arguments& arguments, DType dtype) {
     return {arguments.rows * arguments.seq, arguments.seq, dtype,
-            arguments.recompute ? train::Recompute::layers : train::Recompute::none,
+            arguments.recompute ? train::Recompute::full : train::Recompute::none,
             arguments.head_rows};
   }
 

@@ -46,6 +46,8 @@ void check_reduce_scatter(Rank& self);
 void check_all_reduce(Rank& self);
 // Floating point sums in the order of an adjacent-pair tree, where the backend promises it.
 void check_order_of_summation(Rank& self);
+// Whether sums have one order in this layout.
+bool has_order_of_summation(const Rank& self);
 
 void check_gather(Rank& self);
 void check_scatter(Rank& self);
@@ -65,6 +67,8 @@ void check_order_across_streams(Rank& self);
 void check_many_in_flight(Rank& self);
 void check_two_communicators(Rank& self);
 void check_mesh_axes(Rank& self);
+// What was enqueued is complete before a computation of known length, which calls nothing, ends.
+void check_progress_beside_compute(Rank& self);
 
 void check_split(Rank& self);
 

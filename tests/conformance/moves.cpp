@@ -65,8 +65,11 @@ void check_all_gather(Rank& self) {
   for (const DType dtype : {DType::f32, DType::bf16}) {
     all_gather(self, dtype, mebibyte_of(dtype), Place::out);
     all_gather(self, dtype, mebibyte_of(dtype), Place::in);
-    all_gather(self, dtype, mebibyte_of(dtype), place_by_rank(self.rank()));
-    all_gather(self, dtype, 127, place_by_rank(self.rank()));
+    for (const std::uint64_t count : {std::uint64_t{127}, mebibyte_of(dtype)}) {
+      all_gather(self, dtype, count, place_by_rank(self.rank()));
+      all_gather(self, dtype, count, place_by_rank(self.rank() + 1));
+      all_gather(self, dtype, count, self.rank() == 0 ? Place::out : Place::in);
+    }
   }
 }
 

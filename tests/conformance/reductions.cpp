@@ -1,4 +1,5 @@
 // reduce_scatter and all_reduce: values, rounding, and the order of floating point sums.
+#include <bit>
 #include <cmath>
 
 #include "checks.hpp"
@@ -168,6 +169,17 @@ void check_all_reduce(Rank& self) {
     all_reduce(self, dtype, ReduceOp::sum, mebibyte_of(dtype), place_by_rank(self.rank()));
     all_reduce(self, dtype, ReduceOp::sum, 127, place_by_rank(self.rank()));
   }
+}
+
+// Between hosts by default only where a tree over hosts of trees over their ranks is the tree over
+// all ranks.
+bool has_order_of_summation(const Rank& self) {
+  const auto hosts = self.world.hosts().size();
+  const auto ranks = unsigned_of(self.size());
+  if (hosts == 1 || self.world.config().deterministic != 0) return true;
+  const bool alone = ranks == hosts;
+  return (std::has_single_bit(hosts) && std::has_single_bit(ranks / hosts)) ||
+         (alone && hosts == 3);  // (0 + 1) + 2 in either way
 }
 
 void check_order_of_summation(Rank& self) {

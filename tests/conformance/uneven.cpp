@@ -97,9 +97,13 @@ void check_all_gather_v(Rank& self) {
   }
   for (const DType dtype : {DType::f32, DType::bf16}) {
     const std::uint64_t share = mebibyte_of(dtype) / unsigned_of(self.size());
-    for (const auto& counts : uneven_counts(self.size(), share)) {
-      all_gather_v(self, dtype, counts, Place::out);
-      all_gather_v(self, dtype, counts, place_by_rank(self.rank()));
+    for (const std::uint64_t count : {std::uint64_t{127}, share}) {
+      for (const auto& counts : uneven_counts(self.size(), count)) {
+        move_uneven(self, dtype, counts);
+        all_gather_v(self, dtype, counts, place_by_rank(self.rank()));
+        all_gather_v(self, dtype, counts, place_by_rank(self.rank() + 1));
+        all_gather_v(self, dtype, counts, self.rank() == 0 ? Place::out : Place::in);
+      }
     }
   }
 }

@@ -71,6 +71,11 @@ void check_metrics(const json& metrics, const train::RunResult& run) {
   for (const auto* name : {"exposed_comm_fraction", "compute_fraction", "padding_fraction"}) {
     check_fraction(metrics, name);
   }
+  check_positive(metrics, {"planned_memory_bytes", "proportional_memory_bytes"});
+  const auto planned = metrics["planned_memory_bytes"].get<double>();
+  CHECK(metrics["device_memory_bytes"].get<double>() == doctest::Approx(planned).epsilon(0.05));
+  check_positive(metrics, {"compute_s", "communication_s", "exposed_s", "exposed_worst_s"});
+  CHECK(metrics["exposed_worst_s"] >= metrics["exposed_s"]);
   CHECK(metrics["world_size"] == 4);
   CHECK(metrics["gpu0"].is_null());
   CHECK(metrics["bf16"] == false);
@@ -95,7 +100,8 @@ TEST_CASE("a run leaves its figures") {
   const TemporaryFolder folder;
   auto options = base(folder);
   const std::vector<std::pair<std::string, std::string>> meshes{
-      {"no_shard", "4x1"}, {"full_shard", "1x4"}, {"hybrid_shard", "2x2"}};
+      {"no_shard", "4x1"},   {"shard_optimizer", "1x4"}, {"shard_grad", "1x4"},
+      {"full_shard", "1x4"}, {"hybrid_shard", "2x2"},    {"hybrid_shard_grad", "2x2"}};
   for (const auto& [strategy, mesh] : meshes) {
     CAPTURE(strategy);
     options.strategy = strategy;
@@ -105,6 +111,27 @@ TEST_CASE("a run leaves its figures") {
     CHECK(metrics["strategy"] == strategy);
     CHECK(metrics["mesh"] == mesh);
     CHECK(fs::exists(fs::path(options.out) / "checkpoint" / "index.json"));
+  }
+}
+
+TEST_CASE("a strategy that is chosen is told with its reason, and follows the memory") {
+  const TemporaryFolder folder;
+  auto options = base(folder);
+  options.strategy = "auto";
+  for (const auto& [limit, reason] :
+       {std::pair{std::uint64_t{1} << 34, std::string(" of communication a step and ")},
+        std::pair{std::uint64_t{1} << 10, std::string("no strategy fits 0.000922 MB")}}) {
+    CAPTURE(reason);
+    options.memory_limit = limit;
+    run_job(4, options);
+    const auto args = read_json(fs::path(options.out) / "run_args.json");
+    const auto strategy = args["strategy"].get<std::string>();
+    CHECK(strategy != "auto");
+    CHECK(read_json(fs::path(options.out) / "metrics.json")["strategy"] == strategy);
+    CHECK(args["memory_limit"] == limit);
+    const auto why = args["strategy_reason"].get<std::string>();
+    CHECK(why.starts_with(strategy + ": "));
+    CHECK(why.find(reason) != std::string::npos);
   }
 }
 

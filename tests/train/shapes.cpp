@@ -16,7 +16,8 @@ using namespace train_test;
 
 namespace {
 
-const std::vector<std::string> strategies{"no_shard", "full_shard", "hybrid_shard"};
+const std::vector<std::string> strategies{"no_shard",   "shard_optimizer", "shard_grad",
+                                          "full_shard", "hybrid_shard",    "hybrid_shard_grad"};
 
 train::RunOptions base(const TemporaryFolder& folder) {
   train::RunOptions options;
@@ -109,7 +110,7 @@ TEST_CASE("strategies on one planned mesh agree bit for bit") {
     auto options = small(folder, tied);
     options.global_batch = 3;  // one micro batch, of which one rank has no sample
     const auto replicated = run_job(4, sharded(options, "no_shard"));
-    for (const std::string strategy : {"full_shard", "hybrid_shard"}) {
+    for (const auto& strategy : strategies) {
       CAPTURE(strategy);
       const auto ranks = run_job(4, sharded(options, strategy));
       const auto curve = distance(ranks[0].run.steps, replicated[0].run.steps);
@@ -126,9 +127,35 @@ TEST_CASE("recomputing the layers changes no bit") {
   for (const bool tied : {false, true}) {
     CAPTURE(tied);
     const auto options = sharded(small(folder, tied), "hybrid_shard");
-    auto again = options;
-    again.recompute = "layers";
-    check_same_bits(options, again);
+    for (const char* recompute : {"selective", "full"}) {
+      auto again = options;
+      again.recompute = recompute;
+      check_same_bits(options, again);
+    }
+  }
+}
+
+TEST_CASE("updates beside backward change no bit") {
+  const TemporaryFolder folder;
+  for (const std::string strategy : {"shard_grad", "hybrid_shard"}) {
+    auto options = sharded(small(folder), strategy);
+    options.clip = 0;
+    auto beside = options;
+    beside.skip_nonfinite = false;
+    check_same_bits(options, beside);
+  }
+}
+
+TEST_CASE("gradients accumulated whole train alike") {
+  const TemporaryFolder folder;
+  auto options = small(folder);
+  options.global_batch = 12;  // three micro batches
+  const auto reference = run_job(1, options).front();
+  options.accumulate = "local";
+  for (const std::string strategy : {"full_shard", "hybrid_shard"}) {
+    const auto ranks = run_job(4, sharded(options, strategy));
+    CHECK(distance(ranks[0].run.steps, reference.run.steps).loss <= 1e-5);
+    CHECK(distance(ranks[0].weights, reference.weights) <= 1e-5);
   }
 }
 

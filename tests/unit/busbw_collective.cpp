@@ -22,6 +22,18 @@ TEST_CASE("names go both ways") {
   CHECK(!busbw::dtype_from_name("f8e4m3"));
 }
 
+TEST_CASE("what no backend does is said with what there is instead") {
+  for (const DType dtype : all_dtypes) {
+    for (const Op op : {Op::none, Op::sum, Op::min, Op::max, Op::avg}) {
+      CHECK(!why_undefined(op, dtype));
+    }
+  }
+  CHECK(!why_undefined(Op::mulsum, DType::bf16));
+  CHECK(why_undefined(Op::mulsum, DType::i32).value_or("") ==
+        "mulsum multiplies floating point only: take sum for int32, or mulsum for half, float, "
+        "double or bfloat16");
+}
+
 TEST_CASE("sizes of a sweep") {
   using Sizes = std::vector<std::uint64_t>;
   CHECK(sweep_sizes(8, 64, 1, 2) == Sizes{8, 16, 32, 64});

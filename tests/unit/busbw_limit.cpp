@@ -8,7 +8,11 @@ using doctest::Approx;
 
 namespace {
 const std::vector<int> two_by_two{0, 0, 1, 1};
+
+double memory_bytes(Collective collective, double total, int ranks, Place place) {
+  return traffic_of(collective, total, ranks, place).bytes();
 }
+}  // namespace
 
 TEST_CASE("bytes in memory") {
   CHECK(memory_bytes(Collective::all_gather, 1000, 4, Place::out) == 2000);
@@ -22,6 +26,24 @@ TEST_CASE("bytes in memory") {
   CHECK(memory_bytes(Collective::all_gather, 1000, 1, Place::out) == 2000);
   for (const Collective one : all_collectives)
     if (has_in_place(one)) CHECK(memory_bytes(one, 1000, 1, Place::in) == 0);
+}
+
+TEST_CASE("the arrays that are measured lie inside the tensors") {
+  for (const Collective one : all_collectives) {
+    for (const Place place : both_places) {
+      for (const int ranks : {1, 2, 3, 5, 8}) {
+        const Traffic traffic = traffic_of(one, 960, ranks, place);
+        CAPTURE(name(one));
+        CHECK(traffic.inputs <= ranks);
+        CHECK(traffic.outputs <= ranks);
+        CHECK(traffic.array_bytes * ranks <= 960);
+        CHECK((traffic.pass == Traffic::Pass::sum) == (has_reduction(one) && traffic.inputs > 0));
+        // A copy onto itself would be no traffic.
+        if (traffic.pass == Traffic::Pass::copies && traffic.place == Place::in)
+          CHECK(traffic.outputs < ranks);
+      }
+    }
+  }
 }
 
 TEST_CASE("bytes on the links of two equal hosts") {

@@ -22,7 +22,7 @@ std::string lines(const std::vector<CurvePoint>& points) {
 
 constexpr const char* row =
     R"({"collective": "all_reduce", "dtype": "f32", "op": "sum", "place": "out", "bytes": 8,
-        "ranks": 2, "hosts": 1, "algorithm": "ring", "time_us": 1.5})";
+        "ranks": 2, "hosts": 2, "algorithm": "ring", "time_us": 1.5})";
 
 std::string curve(const std::string& rows) {
   return R"({"schema": "atoll-curve-1", "rows": [)" + rows + "]}";
@@ -32,23 +32,41 @@ std::string curve(const std::string& rows) {
 
 TEST_CASE("the faster algorithm from each size on") {
   using enum Collective;
-  CHECK(lines({point(all_reduce, "ring", 8, 9), point(all_reduce, "tree", 8, 5),
-               point(all_reduce, "ring", 64, 9), point(all_reduce, "tree", 64, 8),
-               point(all_reduce, "ring", 512, 10), point(all_reduce, "tree", 512, 20),
-               point(all_gather, "ring", 8, 1)}) ==
-        "all_reduce 0 tree\nall_reduce 512 ring\nall_gather 0 ring\n");
+  CHECK(lines({point(all_reduce, "flat", 8, 9), point(all_reduce, "tree", 8, 5),
+               point(all_reduce, "flat", 64, 9), point(all_reduce, "tree", 64, 8),
+               point(all_reduce, "flat", 512, 10), point(all_reduce, "tree", 512, 20),
+               point(all_gather, "flat", 8, 1)}) ==
+        "all_reduce 0 tree\nall_reduce 512 flat\nall_gather 0 flat\n");
 }
 
 TEST_CASE("only settings that all algorithms have are compared; the best of several runs counts") {
   using enum Collective;
-  CHECK(lines({point(all_reduce, "ring", 8, 5), point(all_reduce, "tree", 8, 6),
-               point(all_reduce, "tree", 8, 1, "bf16 sum out 4 1")}) == "all_reduce 0 ring\n");
-  CHECK(lines({point(all_reduce, "ring", 8, 5), point(all_reduce, "tree", 8, 6),
+  CHECK(lines({point(all_reduce, "flat", 8, 5), point(all_reduce, "tree", 8, 6),
+               point(all_reduce, "tree", 8, 1, "bf16 sum out 4 1")}) == "all_reduce 0 flat\n");
+  CHECK(lines({point(all_reduce, "flat", 8, 5), point(all_reduce, "tree", 8, 6),
                point(all_reduce, "tree", 8, 4)}) == "all_reduce 0 tree\n");
-  CHECK(lines({point(all_reduce, "ring", 8, 5), point(all_reduce, "tree", 8, 6, "x")}).empty());
-  CHECK(lines({point(all_reduce, "ring", 8, 5), point(all_reduce, "ring", 64, 5),
+  CHECK(lines({point(all_reduce, "flat", 8, 5), point(all_reduce, "tree", 8, 6, "x")}).empty());
+  CHECK(lines({point(all_reduce, "flat", 8, 5), point(all_reduce, "flat", 64, 5),
                point(all_reduce, "tree", 64, 4)}) == "all_reduce 0 tree\n");
   CHECK_THROWS_AS(static_cast<void>(tuning_text({})), atoll::Error);
+}
+
+TEST_CASE("sums that round 16-bit types at each step win only where such a type was compared") {
+  using enum Collective;
+  const std::vector<CurvePoint> wide{point(all_reduce, "ring", 8, 5),
+                                     point(all_reduce, "flat", 8, 6)};
+  CHECK(lines(wide) == "all_reduce 0 flat\n");
+  const char* bf16 = "bf16 sum out 4 2";
+  CHECK(lines({point(all_reduce, "ring", 8, 5, bf16), point(all_reduce, "flat", 8, 6, bf16)}) ==
+        "all_reduce 0 ring\n");
+  CHECK(lines({point(all_gather, "ring", 8, 5), point(all_gather, "flat", 8, 6)}) ==
+        "all_gather 0 ring\n");
+}
+
+TEST_CASE("curves of one host decide nothing") {
+  std::string text = row;
+  text.replace(text.find("\"hosts\": 2"), 10, "\"hosts\": 1");
+  CHECK(parse_curve(curve(text), "c.json").empty());
 }
 
 TEST_CASE("a curve is read") {
@@ -57,7 +75,7 @@ TEST_CASE("a curve is read") {
   CHECK(points[0].algorithm == "ring");
   CHECK(points[0].bytes == 8);
   CHECK(points[0].time_us == 1.5);
-  CHECK(points[0].setting == "f32 sum out 2 1");
+  CHECK(points[0].setting == "f32 sum out 2 2");
   CHECK(parse_curve(curve(""), "c.json").empty());
 }
 

@@ -34,6 +34,19 @@ atoll::FlightCommunicator shard() {
   return {.id = "comm/shard/0", .name = "shard", .backend = "host", .rank = 0, .ranks = {0, 1}};
 }
 
+// A flight file, and the same as a version wrote it that lacked a field.
+struct FlightLogText {
+  std::string text;
+
+  atoll::FlightLog read() const { return atoll::parse_flight(text, "text"); }
+  atoll::FlightLog without(std::string_view field) const {
+    std::string older = text;
+    const std::size_t at = older.find(field);
+    REQUIRE(at != std::string::npos);
+    return atoll::parse_flight(older.erase(at, field.size()), "text");
+  }
+};
+
 // A folder that goes when the test ends.
 struct Folder {
   Folder()
@@ -51,6 +64,26 @@ bool waits_for(const std::filesystem::path& file) {
 }
 
 }  // namespace
+
+TEST_CASE("a part of a collective is recorded with what was called") {
+  atoll::FlightRecorder recorder;
+  const auto lane = recorder.open(shard());
+  atoll::Request part = all_reduce(100);
+  part.kind = ATOLL_ALL_TO_ALL;
+  part.part_of = ATOLL_REDUCE_SCATTER;
+  const std::vector<atoll::Request> both = {part, all_reduce(8)};
+  recorder.enqueue(*lane, both, 0);
+  atoll::FlightLog log = recorder.snapshot();
+  REQUIRE(log.operations.size() == 2);
+  CHECK(log.operations[0].kind == "all_to_all");
+  CHECK(log.operations[0].part_of == "reduce_scatter");
+  CHECK(log.operations[1].part_of.empty());
+  log.rank = 0;
+  log.size = 2;
+  const FlightLogText text{atoll::to_json(log)};
+  CHECK(text.read().operations[0].part_of == "reduce_scatter");
+  CHECK(text.without("\"part_of\":\"reduce_scatter\",").operations[0].part_of.empty());
+}
 
 TEST_CASE("an operation is recorded from its call to its end") {
   atoll::FlightRecorder recorder;

@@ -147,6 +147,24 @@ TEST_CASE("calls that differed earlier, unseen by the backend, are told first") 
   CHECK(differ < never);
 }
 
+TEST_CASE("parts of a collective that the library builds are told with its name") {
+  const auto log = [](int rank, std::string_view called) {
+    FlightLog one = log_of(rank, 2);
+    add(one, "all_to_all", FlightState::started, 512);
+    one.operations.back().part_of = called;
+    return one;
+  };
+  const std::string same =
+      atoll::tell_flight(std::vector{log(0, "all_reduce"), log(1, "all_reduce")});
+  CHECK(same.find("ranks 0, 1 are in all_to_all 0 of all_reduce\n") != std::string::npos);
+  CHECK(same.find("in all_to_all 0 of all_reduce (512 x f32) for 60 s") != std::string::npos);
+  // Equal parts of different collectives are a disagreement already.
+  const std::string other =
+      atoll::tell_flight(std::vector{log(0, "all_reduce"), log(1, "reduce_scatter")});
+  CHECK(other.find("calls differ at collective 0") != std::string::npos);
+  CHECK(other.find("called all_to_all 0 of reduce_scatter (512 x f32)") != std::string::npos);
+}
+
 TEST_CASE("a rank that is held up on another communicator says so") {
   FlightLog busy = log_of(1, 2), waiting = in_all_reduce(0, 2);
   add(busy, "all_gather", FlightState::completed);

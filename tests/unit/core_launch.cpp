@@ -121,15 +121,27 @@ TEST_CASE("an endpoint survives its way through a launcher; garbage does not") {
   }
 }
 
-TEST_CASE("an interface that does not exist is named beside those that do") {
+TEST_CASE("interfaces that cannot be rails are named, with what is wrong and what there is") {
   CHECK(atoll::net::host_address("lo") == "127.0.0.1");
-  try {
-    atoll::net::host_address("none0");
-    FAIL("no error");
-  } catch (const atoll::Error& error) {
-    const std::string message = error.what();
-    CHECK(message.find("ATOLL_INTERFACE=\"none0\"") == 0);
-    CHECK(message.find(" lo") != std::string::npos);
+  CHECK(atoll::net::rail_addresses("lo") == std::vector<std::string>{"127.0.0.1"});
+  CHECK(atoll::net::rail_addresses("") == std::vector{atoll::net::host_address("")});
+  const std::vector<std::pair<std::string, std::string>> cases = {
+      {"none0", "there is no interface none0"},
+      {"lo,none0", "there is no interface none0"},
+      {"lo,", "a name is empty"},
+      {",lo", "a name is empty"},
+      {"lo,lo", "lo stands twice"},
+  };
+  for (const auto& [value, words] : cases) {
+    try {
+      atoll::net::rail_addresses(value);
+      FAIL_CHECK("no error for " << value);
+    } catch (const atoll::Error& error) {
+      const std::string message = error.what();
+      CHECK(error.code() == atoll::ErrorCode::invalid_argument);
+      CHECK_MESSAGE(message.find("ATOLL_INTERFACE=\"" + value + "\": " + words) == 0, message);
+      CHECK_MESSAGE(message.find(" lo") != std::string::npos, message);
+    }
   }
 }
 

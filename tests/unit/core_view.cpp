@@ -48,6 +48,33 @@ TEST_CASE("dtype names are read back and unknown ones are named") {
                        "dtype \"f8\": expected f32, bf16, f16, f64, i32, i64 or u8", atoll::Error);
 }
 
+TEST_CASE("names and sizes are those of the plugin's numbers") {
+  using atoll::DType;
+  struct Known {
+    DType dtype;
+    std::string_view name;
+    std::size_t bytes;
+  };
+  for (const Known& known :
+       {Known{DType::f32, "f32", 4}, Known{DType::bf16, "bf16", 2}, Known{DType::f16, "f16", 2},
+        Known{DType::f64, "f64", 8}, Known{DType::i32, "i32", 4}, Known{DType::i64, "i64", 8},
+        Known{DType::u8, "u8", 1}}) {
+    CHECK(atoll::name(known.dtype) == known.name);
+    CHECK(atoll::size_of(known.dtype) == known.bytes);
+  }
+  CHECK(atoll::name(atoll::ReduceOp::sum) == "sum");
+  CHECK(atoll::name(atoll::ReduceOp::avg) == "avg");
+  CHECK(atoll::name(atoll::ReduceOp::min) == "min");
+  CHECK(atoll::name(atoll::ReduceOp::max) == "max");
+  CHECK(atoll_abi::kind_name(ATOLL_ALL_REDUCE) == "all_reduce");
+  CHECK(atoll_abi::kind_name(ATOLL_SCATTER) == "scatter");
+  CHECK(atoll_abi::kind_name(-1) == "?");
+  CHECK(atoll_abi::kind_name(13) == "?");
+  CHECK(atoll_abi::dtype_size(7) == 0);
+  CHECK(atoll_abi::kind_of("reduce_scatter") == ATOLL_REDUCE_SCATTER);
+  CHECK(atoll_abi::kind_of("allreduce") == -1);
+}
+
 TEST_CASE("all 65,536 bf16 and f16 survive a round trip through float; NaN stays NaN") {
   int wrong = 0;
   for (std::uint32_t bits = 0; bits <= 0xffff; ++bits) {

@@ -134,7 +134,7 @@ TEST_CASE("the clip factor") {
   std::vector<double> blocks{9.0, 16.0};
   std::vector<double> result(3);
   const auto factor = [&](float max_norm) {
-    device.ops().clip_factor(stream, result, blocks, max_norm);
+    device.ops().clip_factor(stream, result, blocks, {max_norm});
     stream.synchronize();
     return static_cast<float>(result[1]);
   };

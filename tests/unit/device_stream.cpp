@@ -5,11 +5,13 @@
 #include <atomic>
 #include <chrono>
 #include <memory>
+#include <mutex>
 #include <stdexcept>
 #include <thread>
 #include <vector>
 
 #include "atoll/device.hpp"
+#include "jitter_device.hpp"
 
 using namespace std::chrono_literals;
 
@@ -96,6 +98,44 @@ TEST_CASE("a wait that finds its event in the past exposes nothing") {
   compute.wait(event, atoll::WaitReason::communication);
   compute.synchronize();
   CHECK(compute.exposed_communication() == 0ns);
+}
+
+TEST_CASE("a stamp is the time at which the stream gets to it") {
+  const auto now = [] {
+    return std::chrono::steady_clock::now().time_since_epoch() / std::chrono::nanoseconds(1);
+  };
+  CHECK_FALSE(atoll::Stamp().ns());
+  // The host's own stamps, and those that any device has.
+  const atoll::Device devices[] = {atoll::Device::host(),
+                                   atoll::Device(std::make_shared<atoll_test::JitterDevice>(1))};
+  for (const auto& device : devices) {
+    auto stream = device.stream({.name = "of a name"});
+    CHECK(stream.name() == "of a name");
+    std::mutex gate;
+    gate.lock();
+    const auto start = now();
+    const auto before = stream.stamp();
+    stream.enqueue([&] { const std::lock_guard lock(gate); });
+    const auto after = stream.stamp();
+    const auto copy = after;
+    std::this_thread::sleep_for(20ms);
+    CHECK_FALSE(after.ns());
+    gate.unlock();
+    stream.synchronize();
+    REQUIRE(before.ns());
+    REQUIRE(copy.ns());
+    CHECK(*before.ns() >= start);
+    CHECK(*copy.ns() - start >= 20'000'000);
+    CHECK(*copy.ns() <= now());
+  }
+}
+
+TEST_CASE("a stamp of a host stream is known also where the stream has failed") {
+  auto stream = atoll::Device::host().stream();
+  stream.enqueue([] { throw std::runtime_error("planted"); });
+  const auto stamp = stream.stamp();
+  CHECK_THROWS(stream.synchronize());
+  CHECK(stamp.ns());
 }
 
 TEST_CASE("copy and zero") {

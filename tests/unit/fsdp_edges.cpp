@@ -53,7 +53,7 @@ constexpr fsdp::OptimizerOptions plain_sgd{.kind = fsdp::OptimizerOptions::Kind:
 }  // namespace
 
 TEST_CASE("values assigned after a step stay, whatever compute was still doing") {
-  auto world = atoll::World::single();
+  auto world = single_rank();
   Engine engine(atoll::Mesh::make(world, {1, 1}));
   add_units(engine, {"a"}, 8);
   fsdp::Optimizer optimizer(engine, plain_sgd);
@@ -66,7 +66,7 @@ TEST_CASE("values assigned after a step stay, whatever compute was still doing")
 }
 
 TEST_CASE("a pass on another stream sees the weights of the last step") {
-  auto world = atoll::World::single();
+  auto world = single_rank();
   Engine engine(atoll::Mesh::make(world, {1, 1}));
   add_units(engine, {"a"}, 8);
   set_all(engine, 7.0f);
@@ -98,7 +98,7 @@ TEST_CASE("without an optimizer step in between, the next gradients wait for the
       train(engine, compute, 10.0f);
       engine.wait_gradients(compute);
       compute.synchronize();
-      const auto gradient = engine.unit("a").state().gradient;
+      const auto gradient = engine.unit("a").state().buckets[0].gradient;
       const float expected = 10.0f * static_cast<float>(world.size());
       std::size_t wrong = 0;
       for (std::uint64_t i = 0; i < 1 << 16; ++i) wrong += gradient.as<float>()[i] != expected;
@@ -131,7 +131,7 @@ TEST_CASE("two units may be open in backward, a third is refused") {
     engine.wait_gradients(compute);
     compute.synchronize();
     for (const auto& [name, value] : {std::pair{"a", 2.0f}, {"b", 4.0f}, {"c", 6.0f}}) {
-      CHECK(engine.unit(name).state().gradient.as<float>()[0] == value);
+      CHECK(engine.unit(name).state().buckets[0].gradient.as<float>()[0] == value);
     }
     world.barrier();
   });
@@ -168,22 +168,23 @@ TEST_CASE("a unit stays gathered as long as any scope of it is open") {
 
 TEST_CASE("objects that end while a step is under way wait for it") {
   run_thread_ranks(2, [](atoll::World& world) {
-    auto compute = atoll::Device::host().stream();
+    std::optional<atoll::Stream> compute;
     {
       Engine engine(atoll::Mesh::make(world, {1, 2}), {.strategy = Strategy::full_shard});
+      compute.emplace(engine.device().stream());
       add_units(engine, {"a", "b"}, 1 << 18);
       engine.initialize(1);
       fsdp::Optimizer optimizer(engine);
-      train(engine, compute, 1.0f, 30ms);
-      optimizer.step(0.1f, compute);
+      train(engine, *compute, 1.0f, 30ms);
+      optimizer.step(0.1f, *compute);
     }
-    compute.synchronize();
-    CHECK(compute.record().backend() != nullptr);
+    compute->synchronize();
+    CHECK(compute->record().backend() != nullptr);
   });
 }
 
 TEST_CASE("impossible parameters are refused") {
-  auto world = atoll::World::single();
+  auto world = single_rank();
   Engine engine(atoll::Mesh::make(world, {1, 1}));
   CHECK_THROWS_AS(engine.add_unit("a", {{"w", {-1}}, {"v", {1000}}}), atoll::Error);
   CHECK_THROWS_AS(engine.add_unit("a", {{"w", {1}}, {"w", {1}}}), atoll::Error);

@@ -1,5 +1,6 @@
 #include <doctest/doctest.h>
 
+#include <array>
 #include <cmath>
 #include <mutex>
 #include <vector>
@@ -13,6 +14,10 @@ namespace fsdp = atoll::fsdp;
 using fsdp::Strategy;
 
 namespace {
+
+constexpr std::array every_strategy = {Strategy::no_shard,     Strategy::shard_optimizer,
+                                       Strategy::shard_grad,   Strategy::full_shard,
+                                       Strategy::hybrid_shard, Strategy::hybrid_shard_grad};
 
 ToyRun toy_run(Strategy strategy = Strategy::hybrid_shard) {
   ToyRun run;
@@ -82,7 +87,7 @@ TEST_CASE("every strategy and number of ranks gives the weights of one process")
     run.optimizer.kind = kind;
     run.optimizer.max_norm = kind == fsdp::OptimizerOptions::Kind::sgd ? 0.0f : 1.0f;
     const auto reference = run_on({1, 1}, run);
-    for (const auto strategy : {Strategy::no_shard, Strategy::full_shard, Strategy::hybrid_shard}) {
+    for (const auto strategy : every_strategy) {
       for (const atoll::MeshShape shape : {atoll::MeshShape{1, 2}, {3, 1}, {2, 2}}) {
         CAPTURE(fsdp::name(strategy));
         CAPTURE(shape.replicate);
@@ -97,26 +102,31 @@ TEST_CASE("every strategy and number of ranks gives the weights of one process")
 TEST_CASE("strategies on one planned mesh agree bit for bit") {
   ToyRun run = toy_run(Strategy::no_shard);
   const auto replicated = run_on({2, 2}, run);
-  run.engine.strategy = Strategy::full_shard;
-  CHECK(run_on({2, 2}, run).weights == replicated.weights);
-  run.engine.strategy = Strategy::hybrid_shard;
-  CHECK(run_on({2, 2}, run).weights == replicated.weights);
+  for (const auto strategy : every_strategy) {
+    CAPTURE(fsdp::name(strategy));
+    run.engine.strategy = strategy;
+    CHECK(run_on({2, 2}, run).weights == replicated.weights);
+  }
 }
 
 TEST_CASE("accumulation over micro batches") {
-  for (const auto strategy : {Strategy::no_shard, Strategy::full_shard, Strategy::hybrid_shard}) {
+  for (const auto strategy : every_strategy) {
     ToyRun run = toy_run(strategy);
     run.optimizer = {.kind = fsdp::OptimizerOptions::Kind::sgd, .max_norm = 0.0f};
     const auto reference = run_on({1, 1}, run);
     run.micro = 3;
     CAPTURE(fsdp::name(strategy));
-    check_same(run_on({2, 2}, run), reference, 1e-5);
+    for (const auto accumulation : {fsdp::Accumulation::shard, fsdp::Accumulation::local}) {
+      CAPTURE(fsdp::name(accumulation));
+      run.engine.accumulation = accumulation;
+      check_same(run_on({2, 2}, run), reference, 1e-5);
+    }
     check_same(run_on({1, 1}, run), reference, 1e-5);
   }
 }
 
 TEST_CASE("a unit used at both ends accumulates its gradient once reduced") {
-  for (const auto strategy : {Strategy::no_shard, Strategy::full_shard, Strategy::hybrid_shard}) {
+  for (const auto strategy : every_strategy) {
     ToyRun run = toy_run(strategy);
     run.order = {"embed", "layers.0", "layers.1", "head", "embed"};
     run.optimizer = {.kind = fsdp::OptimizerOptions::Kind::sgd, .max_norm = 0.0f};
@@ -136,7 +146,7 @@ TEST_CASE("any depth of prefetch gives the same bits") {
 }
 
 TEST_CASE("on a device that delays everything and hands out NaN, the same bits come out") {
-  for (const auto strategy : {Strategy::no_shard, Strategy::full_shard, Strategy::hybrid_shard}) {
+  for (const auto strategy : every_strategy) {
     ToyRun run = toy_run(strategy);
     run.micro = 2;
     CAPTURE(fsdp::name(strategy));
@@ -145,8 +155,73 @@ TEST_CASE("on a device that delays everything and hands out NaN, the same bits c
   }
 }
 
+TEST_CASE("frozen parameters stay, and those of two dtypes train side by side") {
+  ToyRun run = toy_run(Strategy::no_shard);
+  run.units = toy_mixed_units();
+  ToyRun still = run;
+  still.steps = 0;
+  const auto start = run_on({1, 1}, still);
+  const auto reference = run_on({1, 1}, run);
+  for (const char* frozen : {"embed.p0", "layers.0.p1", "layers.1.p1", "head.p1"}) {
+    CHECK(reference.weights.at(frozen) == start.weights.at(frozen));
+  }
+  CHECK(reference.weights.at("layers.0.p2") != start.weights.at("layers.0.p2"));
+  const auto replicated = run_on({2, 2}, run);
+  check_same(replicated, reference, 1e-4);
+  for (const auto strategy : every_strategy) {
+    CAPTURE(fsdp::name(strategy));
+    run.engine.strategy = strategy;
+    CHECK(run_on({2, 2}, run).weights == replicated.weights);
+    check_same(run_on({1, 3}, run), reference, 1e-4);
+  }
+}
+
+TEST_CASE("updates in backward give the bits of updates after it") {
+  for (const auto kind : {fsdp::OptimizerOptions::Kind::adamw, fsdp::OptimizerOptions::Kind::sgd}) {
+    for (const auto strategy : every_strategy) {
+      ToyRun run = toy_run(strategy);
+      run.optimizer = {.kind = kind, .max_norm = 0, .skip_nonfinite = false};
+      run.micro = 2;
+      CAPTURE(fsdp::name(strategy));
+      const auto after = run_on({2, 2}, run);
+      run.in_backward = true;
+      const auto beside = run_on({2, 2}, run, true);
+      CHECK(beside.weights == after.weights);
+      CHECK(beside.norms == after.norms);
+    }
+  }
+}
+
+TEST_CASE("inner shards kept between forward and backward give the same bits") {
+  for (const bool mixed : {false, true}) {
+    ToyRun run = toy_run(Strategy::full_shard);
+    if (mixed) run.units = toy_mixed_units();
+    run.micro = 2;
+    const auto reference = run_on({1, 4}, run);
+    for (const int inner : {1, 2, 4}) {
+      CAPTURE(inner);
+      run.engine.inner_shards = inner;
+      CHECK(run_on({1, 4}, run, true).weights == reference.weights);
+    }
+  }
+  ToyRun run = toy_run(Strategy::full_shard);
+  for (const int wrong : {3, -1}) {
+    run.engine.inner_shards = wrong;
+    CHECK_THROWS_AS(run_on({1, 4}, run), std::exception);
+  }
+}
+
+TEST_CASE("any number of reduce buffers gives the same bits") {
+  ToyRun run = toy_run(Strategy::full_shard);
+  const auto two = run_on({1, 2}, run);
+  for (const int buffers : {1, 3, 9}) {
+    run.engine.reduce_buffers = buffers;
+    CHECK(run_on({1, 2}, run, true).weights == two.weights);
+  }
+}
+
 TEST_CASE("bf16 parameters stay near f32") {
-  for (const auto strategy : {Strategy::no_shard, Strategy::full_shard, Strategy::hybrid_shard}) {
+  for (const auto strategy : every_strategy) {
     ToyRun run = toy_run(strategy);
     const auto reference = run_on({1, 1}, run);
     run.engine.precision.param = atoll::DType::bf16;
@@ -175,12 +250,14 @@ TEST_CASE("state is a quarter on four ranks, plus the two largest units, byte fo
     return memory;
   };
   const auto whole = plan(Strategy::no_shard), quarter = plan(Strategy::full_shard);
-  CHECK(whole.parameters == units * unit_bytes);
+  CHECK(whole.parameters == 0);  // the master is what compute reads
+  CHECK(whole.resident == units * unit_bytes);
   CHECK(whole.gradients == units * unit_bytes);
   CHECK(whole.optimizer == 2 * units * unit_bytes);
   CHECK(whole.gathered == 0);
   CHECK(whole.gradients_whole == 0);
-  CHECK(quarter.parameters == whole.parameters / 4);
+  CHECK(quarter.parameters == whole.resident / 4);
+  CHECK(quarter.resident == 0);
   CHECK(quarter.gradients == whole.gradients / 4);
   CHECK(quarter.optimizer == whole.optimizer / 4);
   CHECK(quarter.gathered == 2 * unit_bytes);

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -13,9 +14,15 @@
 
 namespace atoll_test {
 
+struct ToyParam {
+  std::int64_t size;
+  bool trainable = true;
+  std::optional<atoll::DType> dtype{};
+};
+
 struct ToyUnit {
   std::string name;
-  std::vector<std::int64_t> sizes;  // one parameter each
+  std::vector<ToyParam> params;
 };
 
 struct ToyRun {
@@ -24,6 +31,9 @@ struct ToyRun {
   int samples = 12;  // of one step, spread over ranks and micro batches
   int micro = 1;
   int steps = 4;
+  bool figures = true;       // of each step, for which the host waits; else it runs ahead
+  bool updates = true;       // else the weights stay
+  bool in_backward = false;  // updates, where the optimizer's options allow it
   atoll::fsdp::Options engine;
   atoll::fsdp::OptimizerOptions optimizer;
 };
@@ -43,10 +53,18 @@ inline float toy_target(int sample, std::uint64_t element) {
 }
 
 inline std::vector<ToyUnit> toy_units() {
-  return {{"embed", {101}},
-          {"layers.0", {31, 64, 17}},
-          {"layers.1", {31, 64, 17}},
-          {"head", {4099, 3}}};
+  return {{"embed", {{101}}},
+          {"layers.0", {{31}, {64}, {17}}},
+          {"layers.1", {{31}, {64}, {17}}},
+          {"head", {{4099}, {3}}}};
+}
+// Frozen parameters, a frozen unit, and two dtypes in one unit.
+inline std::vector<ToyUnit> toy_mixed_units() {
+  constexpr auto f32 = atoll::DType::f32, bf16 = atoll::DType::bf16;
+  return {{"embed", {{101, false}}},
+          {"layers.0", {{31}, {67, false, bf16}, {17, true, bf16}, {4099, true, f32}}},
+          {"layers.1", {{31, true, f32}, {61, false, f32}, {17}}},
+          {"head", {{4099}, {3, false}}}};
 }
 inline std::vector<std::string> toy_order() { return {"embed", "layers.0", "layers.1", "head"}; }
 
@@ -74,6 +92,7 @@ inline void toy_micro_batch(atoll::fsdp::Engine& engine, const ToyRun& run,
     auto& unit = engine.unit(*name);
     auto w = pass.backward(unit);
     for (const auto& param : unit.params()) {
+      if (w.grad(param.name).mode == atoll::fsdp::WriteMode::none) continue;
       compute.enqueue([weights = w[param.name], gradient = w.grad(param.name), samples] {
         float* out = gradient.view.as<float>();
         for (std::uint64_t i = 0; i < weights.count; ++i) {
@@ -94,30 +113,35 @@ inline ToyResult run_toy(const atoll::Mesh& mesh, const ToyRun& run,
   fsdp::Engine engine(mesh, options);
   for (const auto& unit : run.units) {
     std::vector<fsdp::ParamSpec> params;
-    for (std::size_t p = 0; p < unit.sizes.size(); ++p) {
-      params.push_back({"p" + std::to_string(p), {unit.sizes[p]}, {0.0f, 1.0f}});
+    for (std::size_t p = 0; p < unit.params.size(); ++p) {
+      const auto& [size, trainable, dtype] = unit.params[p];
+      params.push_back({"p" + std::to_string(p), {size}, {0.0f, 1.0f}, trainable, dtype});
     }
     engine.add_unit(unit.name, std::move(params));
   }
   engine.freeze(run.order);
   engine.initialize(42);
   fsdp::Optimizer optimizer(engine, run.optimizer);
-  auto compute = device.stream({.name = "compute"});
+  double sum = 0;  // what is queued on `compute` uses it
+  auto compute = engine.device().stream({.name = "compute"});
   ToyResult result;
   const int ranks = mesh.world().size(), rank = mesh.world().rank();
   for (int step = 0; step < run.steps; ++step) {
-    double sum = 0;
+    if (run.figures) sum = 0;  // else compute may still be using it
     for (int micro = 0; micro < run.micro; ++micro) {
       std::vector<int> mine;  // strided, so that some ranks get one sample more than others
       for (int s = rank + ranks * micro; s < run.samples; s += ranks * run.micro) mine.push_back(s);
+      if (run.in_backward && micro + 1 == run.micro) optimizer.update_in_backward(0.01f);
       toy_micro_batch(engine, run, mine, {fsdp::PassOptions::Kind::train, micro, run.micro},
                       compute, &sum);
     }
-    optimizer.step(0.01f, compute);
+    if (run.updates) optimizer.step(0.01f, compute);
+    if (!run.figures) continue;
     result.norms.push_back(optimizer.grad_norm());
     compute.synchronize();
     result.sums.push_back(sum);
   }
+  compute.synchronize();
   engine.visit(
       [&](const fsdp::Unit& unit, const fsdp::ParamSpec& param, std::span<const float> values) {
         result.weights[unit.name() + "." + param.name].assign(values.begin(), values.end());

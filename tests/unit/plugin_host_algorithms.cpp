@@ -84,6 +84,48 @@ void check_blocks(Rank& rank, const std::vector<std::uint64_t>& counts) {
   CHECK(wrong_sums(all, rank.size(), 0) == 0);
 }
 
+void check_op(Rank& rank, std::int32_t dtype, std::int32_t op, std::uint64_t count) {
+  std::vector<Bytes> all;
+  for (int r = 0; r < rank.size(); ++r) all.push_back(input(dtype, r, count));
+  // Small whole numbers: roundings on the way change nothing, in the 16-bit types either.
+  const auto expected = reference_reduce(all, dtype, op);
+  Bytes mine = all[static_cast<std::size_t>(rank.rank())];
+  Bytes out(mine.size());
+  auto o = rank.operation(ATOLL_ALL_REDUCE, dtype, mine.data(), out.data(), count);
+  o.op = op;
+  CHECK(rank.submit(o).status == ATOLL_OK);
+  CHECK(out == expected);
+  o.dst = mine.data();
+  CHECK(rank.submit(o).status == ATOLL_OK);
+  CHECK(mine == expected);
+}
+
+// What every rank gets when fractions are added, factors among them: the same on all of them.
+Bytes noisy_sums(const Layout& layout, const GroupOptions& options) {
+  std::vector<Bytes> results(layout.size());
+  run_ranks(
+      backend(), layout,
+      [&](Rank& rank) {
+        for (const std::uint64_t count : {1, 33, 270'001}) {
+          const Bytes mine = noisy_input(rank.rank(), count);
+          Bytes out(mine.size());
+          auto o = rank.operation(ATOLL_ALL_REDUCE, ATOLL_F32, mine.data(), out.data(), count);
+          o.op = ATOLL_AVG;
+          o.factor = 0.75 + rank.rank();
+          CHECK(rank.submit(o).status == ATOLL_OK);
+          auto& result = results[static_cast<std::size_t>(rank.rank())];
+          result.insert(result.end(), out.begin(), out.end());
+        }
+      },
+      options);
+  for (const auto& result : results) CHECK(result == results.front());
+  return results.front();
+}
+
+std::string forced(const std::string& kind, const std::string& algorithm) {
+  return kind + " 0 " + algorithm + "\n";
+}
+
 std::string forced(const std::string& algorithm) {
   std::string text;
   for (const auto* kind :
@@ -118,22 +160,90 @@ TEST_CASE("every algorithm, on odd placements") {
   }
 }
 
-TEST_CASE("doubling, with any number of hosts") {
+TEST_CASE("doubling and halving, with any number of hosts") {
+  for (const auto* algorithm : {"doubling", "halving"}) {
+    for (const Layout& layout :
+         {Layout{0, 1}, Layout{0, 0, 1, 1}, Layout{0, 1, 2}, Layout{2, 0, 0, 1, 3, 3, 4},
+          Layout{0, 1, 2, 3, 4, 5}, Layout{0, 1, 0, 1, 2}, Layout{0, 0, 0, 1, 1, 2, 2, 3, 3}}) {
+      CAPTURE(algorithm);
+      CAPTURE(text(layout));
+      run_ranks(backend(), layout,
+                [](Rank& rank) {
+                  for (const std::uint64_t count : {0, 1, 5, 17, 3000, 100'003})
+                    check_all_reduce(rank, count);
+                  std::int32_t mine = 6 * rank.size() * (rank.rank() + 1), all = 0;
+                  auto o = rank.operation(ATOLL_ALL_REDUCE, ATOLL_I32, &mine, &all, 1);
+                  o.op = ATOLL_AVG;
+                  CHECK(rank.submit(o).status == ATOLL_OK);
+                  CHECK(all == 3 * rank.size() * (rank.size() + 1));
+                },
+                {.tuning = forced("all_reduce", algorithm)});
+    }
+  }
+}
+
+TEST_CASE("every dtype and op in every algorithm of all_reduce") {
+  for (const auto* algorithm : {"flat", "ring", "doubling", "halving", "two_level"}) {
+    for (const Layout& layout : {Layout{0, 0, 1, 1}, Layout{0, 1, 1, 2, 2, 2}}) {
+      CAPTURE(algorithm);
+      CAPTURE(text(layout));
+      run_ranks(backend(), layout,
+                [](Rank& rank) {
+                  for (const auto dtype : {ATOLL_F32, ATOLL_BF16, ATOLL_F16, ATOLL_F64, ATOLL_I32,
+                                           ATOLL_I64, ATOLL_U8}) {
+                    for (const auto op : {ATOLL_SUM, ATOLL_AVG, ATOLL_MIN, ATOLL_MAX})
+                      check_op(rank, dtype, op, 1031);
+                  }
+                },
+                {.tuning = forced("all_reduce", algorithm)});
+    }
+  }
+}
+
+// Hosts of equal powers of two of ranks in a row, a power of two of them: one tree.
+TEST_CASE("where the orders of the sum agree, the bits do") {
   for (const Layout& layout :
-       {Layout{0, 1}, Layout{0, 0, 1, 1}, Layout{0, 1, 2}, Layout{2, 0, 0, 1, 3, 3, 4},
-        Layout{0, 1, 2, 3, 4, 5}, Layout{0, 1, 0, 1, 2}}) {
+       {Layout{0, 1}, Layout{0, 0, 1, 1}, Layout{0, 1, 2, 3}, Layout{0, 0, 1, 1, 2, 2, 3, 3}}) {
     CAPTURE(text(layout));
-    run_ranks(backend(), layout,
-              [](Rank& rank) {
-                for (const std::uint64_t count : {0, 1, 5, 3000, 100'003})
-                  check_all_reduce(rank, count);
-                std::int32_t mine = 6 * rank.size() * (rank.rank() + 1), all = 0;
-                auto o = rank.operation(ATOLL_ALL_REDUCE, ATOLL_I32, &mine, &all, 1);
-                o.op = ATOLL_AVG;
-                CHECK(rank.submit(o).status == ATOLL_OK);
-                CHECK(all == 3 * rank.size() * (rank.size() + 1));
-              },
-              {.tuning = "all_reduce 0 doubling\n"});
+    const auto flat = noisy_sums(layout, {.tuning = forced("all_reduce", "flat")});
+    for (const auto* algorithm : {"two_level", "doubling", "halving"}) {
+      CAPTURE(algorithm);
+      CHECK(noisy_sums(layout, {.tuning = forced("all_reduce", algorithm)}) == flat);
+      CHECK(noisy_sums(layout, {.tuning = forced("all_reduce", algorithm), .deterministic = 1}) ==
+            flat);
+    }
+  }
+}
+
+TEST_CASE("deterministic sums have the order of flat on any hosts") {
+  for (const Layout& layout : {Layout{0, 1, 2}, Layout{0, 1, 2, 3, 4}, Layout{0, 1, 0, 1, 2}}) {
+    CAPTURE(text(layout));
+    const auto flat = noisy_sums(layout, {.tuning = forced("all_reduce", "flat")});
+    for (const auto* algorithm : {"ring", "two_level", "doubling", "halving"}) {
+      CAPTURE(algorithm);
+      CHECK(noisy_sums(layout, {.tuning = forced("all_reduce", algorithm), .deterministic = 1}) ==
+            flat);
+    }
+  }
+}
+
+// Below and above where the backend's own choice changes: 4 hosts of one rank, and of two.
+TEST_CASE("what the backend chooses, by size") {
+  for (const Layout& layout : {Layout{0, 1, 2, 3}, Layout{0, 0, 1, 1, 2, 2, 3, 3}, Layout{0, 1}}) {
+    CAPTURE(text(layout));
+    run_ranks(backend(), layout, [](Rank& rank) {
+      const auto ranks = static_cast<std::uint64_t>(rank.size());
+      for (const std::uint64_t kib : {4, 16, 48, 96, 600, 1500, 3000}) {
+        const std::uint64_t count = kib * 1024 / sizeof(float);
+        check_all_reduce(rank, count);
+        check_blocks(rank, std::vector<std::uint64_t>(ranks, count / ranks));
+      }
+      for (const auto dtype : {ATOLL_BF16, ATOLL_F32, ATOLL_I32})
+        check_op(rank, dtype, ATOLL_SUM, 300'000);
+    });
+    const auto flat =
+        noisy_sums(layout, {.tuning = forced("all_reduce", "flat"), .deterministic = 1});
+    CHECK(noisy_sums(layout, {.deterministic = 1}) == flat);
   }
 }
 
@@ -144,6 +254,7 @@ TEST_CASE("many pieces under way") {
 
 TEST_CASE("algorithms that the backend does not have are refused") {
   for (const auto* tuning : {"all_reduce 0 tree\n", "barrier 0 two_level\n", "all_reduce x flat\n",
+                             "all_gather 0 halving\n", "broadcast 0 ring\n", "reduce 0 doubling\n",
                              "nothing 0 flat\n", "all_reduce\n"}) {
     CAPTURE(tuning);
     FakeCore core;

@@ -212,8 +212,9 @@ std::string text(const Layout& layout) {
 Group::Group(const Layout& layout, int rank, const GroupOptions& options)
     : options_(options), group_{} {
   for (std::size_t r = 0; r < layout.size(); ++r) {
-    placements_.push_back(
-        {sizeof(atoll_placement), 2 * static_cast<int>(r) + 1, layout[r], -1, -1, -1, "127.0.0.1"});
+    const char* rails = options_.rails.empty() ? nullptr : options_.rails[r].c_str();
+    placements_.push_back({sizeof(atoll_placement), 2 * static_cast<int>(r) + 1, layout[r], -1, -1,
+                           -1, "127.0.0.1", rails});
   }
   for (const auto& placement : placements_) pointers_.push_back(&placement);
   group_.size = sizeof(group_);

@@ -50,6 +50,7 @@ struct GroupOptions {
   std::string tuning{};
   int deterministic = 0;
   std::int64_t timeout_ns = 20'000'000'000;
+  std::vector<std::string> rails{};  // by rank, as in its placement; none: one rail for all
 };
 // World ranks are 2 * rank + 1, so that messages which mix the two up are found.
 class Group {

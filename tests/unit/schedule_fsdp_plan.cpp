@@ -52,6 +52,14 @@ TEST_CASE("tensors and gaps tile the bucket") {
 
 namespace {
 
+using atoll::fsdp::UnitSize;
+
+std::vector<UnitSize> sizes_of(std::initializer_list<std::uint64_t> bytes) {
+  std::vector<UnitSize> sizes;
+  for (const std::uint64_t n : bytes) sizes.push_back({n, n});
+  return sizes;
+}
+
 // Two residences that are alive at once, prefetch included, never share a slot.
 void check_slots(const PassPlan& plan, std::size_t prefetch) {
   for (std::size_t k = 0; k < plan.residences.size(); ++k) {
@@ -65,8 +73,8 @@ void check_slots(const PassPlan& plan, std::size_t prefetch) {
 
 TEST_CASE("two slots hold a pass that prefetches one unit, the last kept at the turn") {
   const std::vector<std::size_t> order{0, 1, 2, 3};
-  const std::vector<std::uint64_t> elements{100, 10, 10, 80};
-  const PassPlan plan = plan_pass(order, elements, 1);
+  const auto sizes = sizes_of({100, 10, 10, 80});
+  const PassPlan plan = plan_pass(order, sizes, {});
   CHECK(plan.sequence == std::vector<std::size_t>{0, 1, 2, 3, 3, 2, 1, 0});
   CHECK(plan.residences.size() == 7);
   CHECK(plan.residence_of[3] == plan.residence_of[4]);
@@ -79,9 +87,9 @@ TEST_CASE("two slots hold a pass that prefetches one unit, the last kept at the 
 TEST_CASE("slots follow the depth of the prefetch") {
   std::vector<std::size_t> order(9);
   std::iota(order.begin(), order.end(), 0u);
-  const std::vector<std::uint64_t> elements(9, 64);
+  const std::vector<UnitSize> sizes(9, {64, 64});
   for (std::size_t prefetch = 0; prefetch < 4; ++prefetch) {
-    const PassPlan plan = plan_pass(order, elements, prefetch);
+    const PassPlan plan = plan_pass(order, sizes, {.prefetch = prefetch});
     CHECK(plan.gathered_slots == std::vector<std::uint64_t>(prefetch + 1, 64));
     check_slots(plan, prefetch);
   }
@@ -89,8 +97,8 @@ TEST_CASE("slots follow the depth of the prefetch") {
 
 TEST_CASE("whole gradients alternate between two slots") {
   const std::vector<std::size_t> order{0, 1, 2, 3};
-  const std::vector<std::uint64_t> elements{4, 3, 2, 1};
-  const PassPlan plan = plan_pass(order, elements, 1);
+  const auto sizes = sizes_of({4, 3, 2, 1});
+  const PassPlan plan = plan_pass(order, sizes, {});
   CHECK(plan.gradient_slots.size() == 2);
   for (std::size_t unit = 0; unit + 1 < 4; ++unit) {
     CHECK(plan.gradients[unit].slot != plan.gradients[unit + 1].slot);
@@ -99,12 +107,21 @@ TEST_CASE("whole gradients alternate between two slots") {
 
 TEST_CASE("a unit used at both ends keeps its gradient from first to last use") {
   const std::vector<std::size_t> order{0, 1, 2, 0};  // a tied embedding
-  const std::vector<std::uint64_t> elements{50, 10, 10};
-  const PassPlan plan = plan_pass(order, elements, 1);
+  const auto sizes = sizes_of({50, 10, 10});
+  const PassPlan plan = plan_pass(order, sizes, {});
   CHECK(plan.gradients[0].first == 4);
   CHECK(plan.gradients[0].last == 7);
   for (const std::size_t inner : {1u, 2u}) {
     CHECK(plan.gradients[inner].slot != plan.gradients[0].slot);
   }
   CHECK(plan.residence_of[3] == plan.residence_of[4]);
+}
+
+TEST_CASE("whole gradients rotate over as many slots as were asked for; frozen units have none") {
+  const std::vector<std::size_t> order{0, 1, 2, 3};
+  const std::vector<UnitSize> sizes{{8, 80}, {8, 0}, {8, 40}, {8, 20}};
+  const PassPlan three = plan_pass(order, sizes, {.reduce_buffers = 3});
+  CHECK(three.gradient_slots == std::vector<std::uint64_t>{20, 40, 80});
+  const PassPlan one = plan_pass(order, sizes, {.reduce_buffers = 1});
+  CHECK(one.gradient_slots == std::vector<std::uint64_t>{80});
 }

@@ -62,7 +62,8 @@ TEST_CASE("topology JSON: a round trip keeps everything") {
 
 TEST_CASE("topology JSON: the documented members are there, with a mesh too") {
   const Topology topology = full_machine();
-  const std::string text = to_json(atoll::inspect(topology, {}, plan_mesh(topology, fill_hosts(topology, 0))));
+  const std::string text =
+      to_json(atoll::inspect(topology, {}, plan_mesh(topology, fill_hosts(topology, 0))));
   for (const char* member :
        {"schema",  "hosts",  "gpus",    "nics",         "links",       "islands",  "busid",
         "uuid",    "index",  "adapter", "layer",        "rate_gbit_s", "evidence", "count",

@@ -65,10 +65,11 @@ TEST_CASE("mesh uneven: 8 + 7 + 1, where a GPU lost its links") {
         "leave out a/gpu3 and b/gpu3 (2 of 16 ranks, 12.5 % of them): faster while a step computes "
         "for less than 301 ms for each GB of parameters");
   const Finding crossing = find(lost.findings, "mesh_crosses_islands");
-  CHECK(crossing.evidence ==
-        "shard group 1 crosses islands: it joins NVLink island b/gpu0-2, gpu4-7 (7 ranks), unlinked "
-        "b/gpu3 (1 rank), over the PCIe links of the host at 63.02 GB/s a GPU instead of 450 GB/s, "
-        "7.14 times less");
+  CHECK(
+      crossing.evidence ==
+      "shard group 1 crosses islands: it joins NVLink island b/gpu0-2, gpu4-7 (7 ranks), unlinked "
+      "b/gpu3 (1 rank), over the PCIe links of the host at 63.02 GB/s a GPU instead of 450 GB/s, "
+      "7.14 times less");
 }
 
 TEST_CASE("mesh uneven: unknown rates are assumed and said to be") {

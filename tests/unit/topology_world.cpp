@@ -105,9 +105,13 @@ TEST_CASE("mesh: four ranks find one host and lay two emulated islands on it") {
     CHECK(mesh.axis("replicate").index == rank / 2);
     CHECK(mesh.axis("world").ranks == std::vector<int>{0, 1, 2, 3});
     CHECK(mesh.axis("world").index == rank);
+    CHECK(mesh.axis("shard").rate.is_known());
+    CHECK(mesh.axis("replicate").rate.latency_us > mesh.axis("shard").rate.latency_us);
     const Mesh crossing = Mesh::make(world, {1, 4}, topology);
     CHECK(crossing.findings().size() == 1);
     CHECK(crossing.axis("shard").size() == 4);
+    CHECK(crossing.axis("shard").rate.gbyte_s == mesh.axis("world").rate.gbyte_s);
+    CHECK_FALSE(Mesh::make(world, {1, 4}).axis("shard").rate.is_known());
   });
 }
 

@@ -37,7 +37,10 @@ StepRecord record(std::int64_t step, double loss) {
           .real = 300,
           .padded = 100,
           .compute_seconds = 1.5,
+          .communication_seconds = 0.5,
           .exposed_comm_seconds = 0.25,
+          .exposed_worst_seconds = 0.375,
+          .axis_bytes = {{"shard", 1'500'000}},
           .flops = 6.4e12};
 }
 
@@ -60,6 +63,11 @@ TEST_CASE("speed: hand-computed figures of one step") {
   CHECK(*speed.mfu_real == Approx(0.15));
   CHECK(*speed.exposed_comm_fraction == Approx(0.125));
   CHECK(*speed.compute_fraction == Approx(0.75));
+  CHECK(*speed.compute_s == Approx(1.5));
+  CHECK(*speed.communication_s == Approx(0.5));
+  CHECK(*speed.exposed_s == Approx(0.25));
+  CHECK(*speed.exposed_worst_s == Approx(0.375));
+  CHECK(speed.axis_bytes == std::map<std::string, double>{{"shard", 1.5e6}});
   CHECK(*speed.padding_fraction == Approx(0.25));
 }
 
@@ -134,6 +142,9 @@ TEST_CASE("metrics.json: every name, and figures of a published kind of run") {
                            .gpu0 = std::nullopt,
                            .peak_source = "measured",
                            .peak_memory_bytes = 123,
+                           .planned_memory_bytes = 100,
+                           .device_memory_bytes = 101,
+                           .proportional_memory_bytes = 110,
                            .wall_time_s = 25};
   const json out = train::metrics_json(run, base, metrics.summary());
   for (const char* name : {"wall_time_s",
@@ -155,9 +166,14 @@ TEST_CASE("metrics.json: every name, and figures of a published kind of run") {
                            "strategy",
                            "mesh",
                            "peak_memory_bytes",
+                           "planned_memory_bytes",
+                           "device_memory_bytes",
+                           "proportional_memory_bytes",
                            "loss_first",
                            "loss_last",
                            "exposed_comm_fraction",
+                           "exposed_worst_s",
+                           "communication_s",
                            "peak_flops_per_rank"}) {
     CAPTURE(name);
     CHECK(out.contains(name));
@@ -173,6 +189,9 @@ TEST_CASE("metrics.json: every name, and figures of a published kind of run") {
   CHECK(out["approx_tokens_per_s_per_rank"].get<double>() == Approx(40));
   CHECK(out["tokens_per_s"].get<double>() == Approx(150));
   CHECK(out["padded_tokens_per_s"].get<double>() == Approx(50));
+  CHECK(out["compute_s"].get<double>() == Approx(1.5));  // of a step
+  CHECK(out["exposed_s"].get<double>() == Approx(0.25));
+  CHECK(out["axis_bytes"] == json{{"shard", 1'500'000}});
   CHECK(out["loss_first"].get<double>() == Approx(3.9));
   CHECK(out["loss_last"].get<double>() == Approx(3.45));
   CHECK(out["world_size"] == 4);
@@ -207,7 +226,11 @@ TEST_CASE("steps.jsonl: a line per step, there before the log closes") {
   CHECK(lines[1]["grad_norm"] == 0.5);
   CHECK(lines[1]["tokens"] == 300);
   CHECK(lines[1]["padded_tokens"] == 100);
-  CHECK(lines[1]["exposed_comm_seconds"] == 0.25);
+  CHECK(lines[1]["compute_s"] == 1.5);
+  CHECK(lines[1]["communication_s"] == 0.5);
+  CHECK(lines[1]["exposed_s"] == 0.25);
+  CHECK(lines[1]["exposed_worst_s"] == 0.375);
+  CHECK(lines[1]["axis_bytes"] == json{{"shard", 1'500'000}});
 }
 
 TEST_CASE("steps.jsonl: a resumed run replaces what it computes again") {
@@ -252,6 +275,20 @@ TEST_CASE("files: atomic writes leave no draft and replace whole") {
   CHECK(failure.says("none"));
 }
 
+TEST_CASE("files: whether one can be written is known before") {
+  const TemporaryFolder folder;
+  const auto file = folder.path() / "trace.json";
+  train::check_writable(file);
+  CHECK(std::filesystem::is_empty(folder.path()));
+  train::write_file_atomic(file, "x");
+  train::check_writable(file);
+  CHECK(TemporaryFolder::read(file) == "x");
+  CHECK(failure_of([&] { train::check_writable(folder.path()); }).code == ErrorCode::io);
+  const auto failure = failure_of([&] { train::check_writable(folder.path() / "no" / "x"); });
+  CHECK(failure.code == ErrorCode::io);
+  CHECK(failure.says("No such file"));
+}
+
 TEST_CASE("files: the old file stands when the new one cannot take its place") {
   const TemporaryFolder folder;
   std::filesystem::create_directories(folder.path() / "taken" / "inside");
@@ -284,12 +321,28 @@ TEST_CASE("progress: the line") {
   speed.tokens_per_s = 12345;
   speed.padded_tokens_per_s = 64123;
   speed.mfu = 0.3123;
+  speed.communication_s = 0.0301;
+  speed.exposed_s = 0.0041;
   speed.exposed_comm_fraction = 0.041;
   CHECK(train::progress_line(step, 400, speed) ==
-        "step 120/400  loss 1.2346  lr 2.00e-04  12.3k tok/s (+64.1k padded)  MFU 31.2 %  exposed "
-        "comm 4.1 %");
+        "step 120/400  loss 1.2346  lr 2.00e-04  12.3k tok/s (+64.1k padded)  MFU 31.2 %  comm "
+        "30.1 ms  exposed 4.100 ms (4.1 %)");
   speed.padded_tokens_per_s = 0;
   CHECK(train::progress_line(step, 400, speed).find("padded") == std::string::npos);
+}
+
+TEST_CASE("progress: the last word on a step") {
+  train::Speed speed;
+  CHECK(train::summary_line(speed) ==
+        "a step: compute -, communication -, exposed - (worst rank -)");
+  speed.compute_s = 12.34;
+  speed.communication_s = 0.0301;
+  speed.exposed_s = 0.0002;
+  speed.exposed_worst_s = 0.0003;
+  speed.axis_bytes = {{"shard", 12.3e6}, {"replicate", 2e3}};
+  CHECK(train::summary_line(speed) ==
+        "a step: compute 12.3 s, communication 30.1 ms, exposed 0.200 ms (worst rank 0.300 ms), "
+        "0.002 MB over replicate, 12.300 MB over shard");
 }
 
 TEST_CASE("progress: a terminal is rewritten at most 5 times a second, and ends on the last step") {

@@ -21,7 +21,9 @@ constexpr int most_batches = 16;
 enum class Variant : std::int32_t {
   usual,
   plain_memory,  // atoll: buffers that are not from atoll::allocate
-  streaming      // limit: stores past the caches
+  streaming,     // limit: stores past the caches
+  in_turns,      // limit: after each pass a rank leaves its core to another
+  streaming_in_turns,
 };
 
 enum class Order : std::int32_t {

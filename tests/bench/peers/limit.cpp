@@ -1,7 +1,10 @@
 // The ranks of `limit`: processes that read and write what a collective must, all at the same time,
 // in memory that they share, and that wait for nobody inside a batch. The results are right,
-// because no rank writes what another one reads.
+// because no rank writes what another one reads. In turns, a rank leaves its core to another one after
+// each pass, as ranks that outnumber cores must in a collective; else each finds its own part of the
+// data in its core's caches for a whole time slice.
 //   bench_peer_limit RANKS BYTES     BYTES: of the largest row
+#include <sched.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -14,12 +17,23 @@
 #include <system_error>
 #include <vector>
 
-#include "limit_kernels.hpp"
 #include "rank.hpp"
+#include "traffic/kernels.hpp"
 
 namespace {
 
 using namespace atoll_bench;  // NOLINT(google-build-using-namespace): a program of its own
+using traffic::Stores;
+
+traffic::Element element_of(const Row& row) {
+  switch (row.element) {
+    case Element::f32:
+      return traffic::Element::f32;
+    case Element::bf16:
+      return traffic::Element::bf16;
+  }
+  return traffic::Element::f32;
+}
 
 // Two buffers for each rank, at the same addresses in all processes that are forked later.
 class Arena {
@@ -52,13 +66,18 @@ class LimitPeer final : public Peer {
 
   Buffers prepare(const Row& row, Variant variant) override {
     row_ = row;
-    stores_ = variant == Variant::streaming ? Stores::streaming : Stores::cached;
+    const bool streams = variant == Variant::streaming || variant == Variant::streaming_in_turns;
+    stores_ = streams ? Stores::streaming : Stores::cached;
+    in_turns_ = variant == Variant::in_turns || variant == Variant::streaming_in_turns;
     plan();
     return {input(rank_), output(rank_)};
   }
 
   void run(std::int64_t operations) override {
-    for (std::int64_t i = 0; i < operations; ++i) pass();
+    for (std::int64_t i = 0; i < operations; ++i) {
+      pass();
+      if (in_turns_) ::sched_yield();
+    }
   }
 
   void release() override { arena_.drop(rank_); }
@@ -90,18 +109,20 @@ class LimitPeer final : public Peer {
 
   void pass() const {
     if (row_.collective != Collective::all_gather) {
-      return sum(to_, from_, slice(row_, ranks_), row_.element, stores_);
+      return traffic::sum(to_, from_, slice(row_, ranks_), element_of(row_), stores_);
     }
     for (int step = 0; step < ranks_; ++step) {
       const int source = (rank_ + step) % ranks_;
       std::byte* to = output(rank_) + part(source);
-      if (to != input(source)) copy(to, input(source), slice_bytes(row_, ranks_), stores_);
+      if (to == input(source)) continue;
+      traffic::copy(to, input(source), slice_bytes(row_, ranks_), stores_);
     }
   }
 
   const Arena& arena_;
   int rank_, ranks_;
   Stores stores_ = Stores::cached;
+  bool in_turns_ = false;
   Row row_;
   std::vector<const std::byte*> from_;
   std::vector<std::byte*> to_;

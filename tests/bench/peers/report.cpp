@@ -72,6 +72,20 @@ void add_shares(const Result& result, std::vector<Target>& all) {
   }
 }
 
+// Of the rows in which ranks outnumber cores.
+void add_shares_in_turns(const Result& result, std::vector<Target>& all) {
+  for (const Collective c :
+       {Collective::all_gather, Collective::reduce_scatter, Collective::all_reduce}) {
+    const Ratios ratios(result, Impl::atoll, Impl::limit_in_turns,
+                        [&](const Key& key) { return key.row.collective == c; });
+    if (ratios.rows() == 0) continue;
+    all.push_back({fmt::format("{}: share of the limit in turns, geometric mean", name(c)),
+                   100 * ratios.mean(), 85, true, "%", "", ratios.rows()});
+    all.push_back({fmt::format("{}: share of the limit in turns, worst row", name(c)),
+                   100 * ratios.worst(), 70, true, "%", ratios.worst_row(), ratios.rows()});
+  }
+}
+
 struct Ask {
   Impl peer;
   Collective collective;
@@ -132,12 +146,12 @@ void print_head(const Key& key) {
              name(key.row.collective), name(key.row.element),
              key.row.place == Place::in ? "in place" : "out of place", key.ranks);
   fmt::print("{:>9}", "bytes");
-  for (const Impl impl : all_impls) fmt::print(" {:>11}", name(impl));
-  fmt::print(" {:>11} {:>11}\n", "% of limit", "plain %");
+  for (const Impl impl : all_impls) fmt::print(" {:>14}", name(impl));
+  fmt::print(" {:>11} {:>11} {:>11}\n", "% of limit", "in turns %", "plain %");
 }
 
-std::string share(const Times& times, Impl impl) {
-  const auto pair = pair_of(times, impl, Impl::limit);
+std::string share(const Times& times, Impl impl, Impl limit) {
+  const auto pair = pair_of(times, impl, limit);
   return pair ? fmt::format("{:.1f}", 100 * pair->theirs / pair->ours) : "-";
 }
 
@@ -146,14 +160,16 @@ void print_row(const Key& key, const Times& times) {
   for (const Impl impl : all_impls) {
     const auto time = times.find(impl);
     if (time == times.end()) {
-      fmt::print(" {:>11}", "-");
+      fmt::print(" {:>14}", "-");
     } else if (key.row.bytes < large) {
-      fmt::print(" {:>11.2f}", time->second * 1e6);
+      fmt::print(" {:>14.2f}", time->second * 1e6);
     } else {
-      fmt::print(" {:>11.3f}", bus_bandwidth(key, time->second));
+      fmt::print(" {:>14.3f}", bus_bandwidth(key, time->second));
     }
   }
-  fmt::print(" {:>11} {:>11}\n", share(times, Impl::atoll), share(times, Impl::atoll_plain));
+  fmt::print(" {:>11} {:>11} {:>11}\n", share(times, Impl::atoll, Impl::limit),
+             share(times, Impl::atoll, Impl::limit_in_turns),
+             share(times, Impl::atoll_plain, Impl::limit));
 }
 
 }  // namespace
@@ -166,6 +182,7 @@ double bus_bandwidth(const Key& key, double seconds) {
 std::vector<Target> targets(const Result& result) {
   std::vector<Target> all;
   add_shares(result, all);
+  add_shares_in_turns(result, all);
   add_speedups(result, all);
   add_latencies(result, all);
   return all;

@@ -10,6 +10,7 @@
 #include <memory>
 #include <optional>
 #include <stdexcept>
+#include <thread>
 #include <tuple>
 
 #include "job.hpp"
@@ -26,10 +27,14 @@ struct Contender {
   Variant variant;
 };
 
-constexpr Contender contenders[] = {
-    {Impl::atoll, Variant::usual},   {Impl::atoll_plain, Variant::plain_memory},
-    {Impl::openmpi, Variant::usual}, {Impl::gloo, Variant::usual},
-    {Impl::limit, Variant::usual},   {Impl::limit, Variant::streaming}};
+constexpr Contender contenders[] = {{Impl::atoll, Variant::usual},
+                                    {Impl::atoll_plain, Variant::plain_memory},
+                                    {Impl::openmpi, Variant::usual},
+                                    {Impl::gloo, Variant::usual},
+                                    {Impl::limit, Variant::usual},
+                                    {Impl::limit, Variant::streaming},
+                                    {Impl::limit_in_turns, Variant::in_turns},
+                                    {Impl::limit_in_turns, Variant::streaming_in_turns}};
 
 // Batches of a large row are long and its buffers costly to make, so there are fewer of them.
 struct Effort {
@@ -49,8 +54,11 @@ bool is_peer(Impl impl) { return impl == Impl::openmpi || impl == Impl::gloo; }
 
 // MPI has no sums of bf16, nor has Gloo. A slice has at least one element. Streaming stores cannot
 // win where everything stays in the caches.
-bool takes_part(const Contender& contender, const Row& row) {
+bool takes_part(const Contender& contender, const Row& row, int ranks) {
   if (contender.variant == Variant::streaming && row.bytes < large) return false;
+  if (contender.impl == Impl::limit_in_turns) {
+    return row.bytes >= large && ranks > static_cast<int>(std::thread::hardware_concurrency());
+  }
   return !is_peer(contender.impl) || row.element == Element::f32 ||
          row.collective == Collective::all_gather;
 }
@@ -121,8 +129,11 @@ class Field {
     fmt::print(stderr, "{}\n", line);
   }
 
-  // atoll and atoll_plain are one job.
-  static Impl job_of(Impl impl) { return impl == Impl::atoll_plain ? Impl::atoll : impl; }
+  // atoll and atoll_plain are one job, and so are both limits.
+  static Impl job_of(Impl impl) {
+    if (impl == Impl::atoll_plain) return Impl::atoll;
+    return impl == Impl::limit_in_turns ? Impl::limit : impl;
+  }
 
   void start(Impl impl) {
     const Impl job = job_of(impl);
@@ -140,7 +151,8 @@ class Field {
       case Impl::openmpi:
         return {{"mpirun.openmpi", "-n", ranks, "--oversubscribe", "--bind-to", "none", program},
                 {{"OMPI_ALLOW_RUN_AS_ROOT", "1"}, {"OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"}}};
-      case Impl::limit: {
+      case Impl::limit:
+      case Impl::limit_in_turns: {
         const auto most = std::max_element(sweep_.sizes.begin(), sweep_.sizes.end());
         return {{program, ranks, std::to_string(*most)}, {}};
       }
@@ -157,7 +169,9 @@ class Field {
     const bool wanted =
         std::find(sweep_.impls.begin(), sweep_.impls.end(), contender.impl) != sweep_.impls.end();
     const auto job = jobs_.find(job_of(contender.impl));
-    if (!wanted || job == jobs_.end() || !takes_part(contender, row)) return {};
+    if (!wanted || job == jobs_.end() || !takes_part(contender, row, ranks_)) {
+      return {};
+    }
     Request request;
     request.order = Order::measure;
     request.variant = contender.variant;
@@ -216,6 +230,8 @@ std::string_view name(Impl impl) {
       return "gloo";
     case Impl::limit:
       return "limit";
+    case Impl::limit_in_turns:
+      return "limit_in_turns";
   }
   return "?";
 }

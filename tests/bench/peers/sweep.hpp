@@ -16,10 +16,11 @@ enum class Impl {
   atoll_plain,
   openmpi,
   gloo,
-  limit
+  limit,
+  limit_in_turns  // where ranks outnumber cores: each leaves its core to the next after every pass
 };
-inline constexpr Impl all_impls[] = {Impl::atoll, Impl::atoll_plain, Impl::openmpi, Impl::gloo,
-                                     Impl::limit};
+inline constexpr Impl all_impls[] = {Impl::atoll, Impl::atoll_plain, Impl::openmpi,
+                                     Impl::gloo,  Impl::limit,       Impl::limit_in_turns};
 std::string_view name(Impl impl);
 
 struct Sweep {

@@ -1,7 +1,6 @@
 #include "raw_tcp.hpp"
 
 #include <arpa/inet.h>
-#include <netdb.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -9,8 +8,9 @@
 #include <cerrno>
 #include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <functional>
-#include <memory>
+#include <future>
 #include <stdexcept>
 #include <system_error>
 #include <thread>
@@ -112,34 +112,53 @@ double agree(int fd, double mine) {
   return std::min(mine, theirs);
 }
 
-double one_way(const Connect& connect, const Socket& control, End end) {
-  const Socket data = connect();
-  greet(control.get());
+// One link: how to connect over it, and the connection by which its ends agree.
+struct Link {
+  explicit Link(Connect connect_) : connect(std::move(connect_)), control(connect()) {}
+  Connect connect;
+  Socket control;
+};
+
+double one_way(const Link& link, End end) {
+  const Socket data = link.connect();
+  greet(link.control.get());
   constexpr double unknown = 1e30;
-  if (end == End::listener) return agree(control.get(), drain(data.get()));
+  if (end == End::listener) return agree(link.control.get(), drain(data.get()));
   pour(data.get());
-  return agree(control.get(), unknown);
+  return agree(link.control.get(), unknown);
 }
 
-double both_ways(const Connect& connect, const Socket& control, End end) {
-  const Socket first = connect(), second = connect();
+double both_ways(const Link& link, End end) {
+  const Socket first = link.connect(), second = link.connect();
   const int out = end == End::listener ? first.get() : second.get();
   const int in = end == End::listener ? second.get() : first.get();
-  greet(control.get());
+  greet(link.control.get());
   double rate = 0;
   {
     std::jthread receiver([&] { rate = drain(in); });
     pour(out);
   }
-  return agree(control.get(), rate);
+  return agree(link.control.get(), rate);
 }
 
-RawRates measure(const Connect& connect, End end) {
-  const Socket control = connect();
-  RawRates best;
+// All links at the same time.
+double total(const std::vector<Link>& links, End end, double (*rate_of)(const Link&, End)) {
+  std::vector<std::future<double>> rates;
+  for (const Link& link : links) {
+    rates.push_back(std::async(std::launch::async, rate_of, std::cref(link), end));
+  }
+  double sum = 0;
+  for (auto& rate : rates) sum += rate.get();
+  return sum;
+}
+
+RawRates measure(const std::vector<Connect>& connects, End end) {
+  std::vector<Link> links;
+  for (const Connect& connect : connects) links.emplace_back(connect);
+  RawRates best{links.size()};
   for (int i = 0; i < runs; ++i) {
-    best.one_way = std::max(best.one_way, one_way(connect, control, end));
-    best.both_ways = std::max(best.both_ways, both_ways(connect, control, end));
+    best.one_way = std::max(best.one_way, total(links, end, one_way));
+    best.both_ways = std::max(best.both_ways, total(links, end, both_ways));
   }
   return best;
 }
@@ -160,29 +179,39 @@ RawListener::RawListener() : fd_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0
   port_ = ntohs(address.sin_port);
 }
 
+RawListener::RawListener(RawListener&& other) noexcept
+    : fd_(std::exchange(other.fd_, -1)), port_(other.port_) {}
+
 RawListener::~RawListener() {
   if (fd_ >= 0) ::close(fd_);
 }
 
-RawRates measure_as_listener(const RawListener& listener) {
-  return measure([&] { return Socket(::accept(listener.get(), nullptr, nullptr)); }, End::listener);
+RawRates measure_as_listener(const std::vector<RawListener>& listeners) {
+  std::vector<Connect> connects;
+  for (const RawListener& listener : listeners) {
+    connects.emplace_back([&] { return Socket(::accept(listener.get(), nullptr, nullptr)); });
+  }
+  return measure(connects, End::listener);
 }
 
-RawRates measure_as_caller(const std::string& address, int port) {
-  addrinfo hints{};
-  hints.ai_family = AF_INET;
-  hints.ai_socktype = SOCK_STREAM;
-  addrinfo* found = nullptr;
-  if (::getaddrinfo(address.c_str(), std::to_string(port).c_str(), &hints, &found) != 0) {
-    throw std::runtime_error("no such address: " + address);
+RawRates measure_as_caller(const std::vector<RawTarget>& targets) {
+  std::vector<Connect> connects;
+  for (const RawTarget& target : targets) {
+    sockaddr_in to{};
+    to.sin_family = AF_INET;
+    to.sin_port = htons(static_cast<std::uint16_t>(target.port));
+    if (::inet_pton(AF_INET, target.address.c_str(), &to.sin_addr) != 1) {
+      throw std::runtime_error("not an IPv4 address: " + target.address);
+    }
+    connects.emplace_back([to] {
+      Socket socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+      if (::connect(socket.get(), reinterpret_cast<const sockaddr*>(&to), sizeof to) != 0) {
+        fail_call("connect");
+      }
+      return socket;
+    });
   }
-  const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> target(found, ::freeaddrinfo);
-  const auto call = [&] {
-    Socket socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-    if (::connect(socket.get(), target->ai_addr, target->ai_addrlen) != 0) fail_call("connect");
-    return socket;
-  };
-  return measure(call, End::caller);
+  return measure(connects, End::caller);
 }
 
 }  // namespace atoll_bench

@@ -1,0 +1,103 @@
+#include "two_hosts/step_bound.hpp"
+
+#include <algorithm>
+#include <cstddef>
+#include <utility>
+
+namespace atoll_bench {
+namespace {
+
+// One use of a unit's gathered parameters: a run of forward and backward of one unit.
+struct Residence {
+  std::size_t unit = 0;
+  bool forward = false, backward = false;
+};
+
+std::vector<Residence> residences_of(std::size_t units) {
+  std::vector<Residence> all;
+  for (std::size_t u = 0; u < units; ++u) all.push_back({u, true, false});
+  all.back().backward = true;  // kept at the turn
+  for (std::size_t u = units - 1; u-- > 0;) all.push_back({u, false, true});
+  return all;
+}
+
+class Simulation {
+ public:
+  explicit Simulation(const StepShape& shape)
+      : shape_(shape), residences_(residences_of(shape.units.size())) {}
+
+  StepBound run() {
+    for (int micro = 0; micro < shape_.micro_batches; ++micro) pass(micro);
+    bound_.seconds = std::max(compute_, reduced_) + shape_.update_s;
+    bound_.wire_seconds = bound_.wire_bytes / shape_.link_Bps;
+    return bound_;
+  }
+
+ private:
+  // Transfers share the link in the order in which the lanes offer them: gathers run ahead, and what
+  // a reduction sends goes out while compute has not asked for the next gather.
+  double transfer(double ready, double bytes) {
+    if (bytes <= 0) return ready;
+    bound_.wire_bytes += bytes;
+    const double seconds = bytes / shape_.link_Bps;
+    // The earliest gap of the link that holds it.
+    double start = ready;
+    std::size_t place = 0;
+    for (; place < busy_.size(); ++place) {
+      if (start + seconds <= busy_[place].first) break;
+      start = std::max(start, busy_[place].second);
+    }
+    busy_.insert(busy_.begin() + static_cast<std::ptrdiff_t>(place), {start, start + seconds});
+    return start + seconds;
+  }
+
+  void pass(int micro) {
+    const auto slots = static_cast<std::size_t>(shape_.prefetch) + 1;
+    std::vector<double> left(residences_.size(), 0), gathered(residences_.size(), 0);
+    const double begin = compute_;
+    std::size_t next = 0;
+    const auto gather_to = [&](std::size_t last) {
+      // A slot is free when its last but `slots` residence is left: known up to here.
+      for (; next <= last && next < residences_.size(); ++next) {
+        const double free = next < slots ? begin : left[next - slots];
+        lane_ = transfer(std::max(free, lane_), shape_.units[residences_[next].unit].gather_bytes);
+        gathered[next] = lane_;
+      }
+    };
+    for (std::size_t r = 0; r < residences_.size(); ++r) {
+      gather_to(r + static_cast<std::size_t>(shape_.prefetch));
+      const StepUnit& unit = shape_.units[residences_[r].unit];
+      compute_ = std::max(compute_, gathered[r]);
+      if (residences_[r].forward) compute_ += unit.forward_s;
+      if (residences_[r].backward) backward(unit, micro);
+      left[r] = compute_;
+    }
+  }
+
+  void backward(const StepUnit& unit, int micro) {
+    const auto buffers = static_cast<std::size_t>(shape_.reduce_buffers);
+    if (reductions_.size() >= buffers) {
+      compute_ = std::max(compute_, reductions_[reductions_.size() - buffers]);
+    }
+    compute_ += unit.backward_s;
+    const bool last = micro + 1 == shape_.micro_batches;
+    reduced_ =
+        transfer(std::max(compute_, reduced_), last ? unit.last_reduce_bytes : unit.reduce_bytes);
+    reductions_.push_back(reduced_);
+  }
+
+  const StepShape& shape_;
+  std::vector<Residence> residences_;
+  StepBound bound_;
+  double compute_ = 0;  // until when compute is busy
+  double lane_ = 0;     // the gather lane
+  double reduced_ = 0;  // the reduce lanes
+  std::vector<double> reductions_;
+  std::vector<std::pair<double, double>> busy_;  // of the link, ascending
+};
+
+}  // namespace
+
+StepBound step_bound(const StepShape& shape) { return Simulation(shape).run(); }
+
+}  // namespace atoll_bench

@@ -1,0 +1,340 @@
+// Training steps between emulated hosts: each strategy beside its compute alone, the bytes that have
+// to cross, and the least time that its schedule allows. `two_hosts_training --help` lists the
+// options. Exits 77, with the reason, where there can be no hosts, and with 1 when a target is missed.
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <chrono>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <span>
+#include <vector>
+
+#include "loop/trainer.hpp"
+#include "model/config.hpp"
+#include "model/params.hpp"
+#include "two_hosts/hosts.hpp"
+#include "two_hosts/step_bound.hpp"
+
+namespace {
+
+using Json = nlohmann::json;
+namespace fs = std::filesystem;
+
+constexpr double most_over_bound = 1.10;
+constexpr double least_gain = 2.0;  // of hybrid over full sharding, four micro batches
+constexpr const char* algorithm_variable = "BENCH_ALGORITHM";
+constexpr const char* rows_variable = "BENCH_ROWS";  // a file of the rows so far
+
+struct Arguments {
+  atoll_bench::Hosts hosts{.rate = "300mbit"};  // slow enough that communication matters
+  std::int64_t layers = 6, hidden = 512, ffn = 1408;
+  std::int32_t seq = 256;
+  std::int64_t steps = 6;
+  std::string json;
+  bool quick = false;
+};
+
+struct Row {
+  std::string strategy;
+  int accumulation = 1;
+  std::string accumulate;
+};
+
+train::ModelConfig model_of(const Arguments& arguments) {
+  train::ModelConfig model;
+  model.layers = arguments.layers;
+  model.hidden = arguments.hidden;
+  model.heads = 8;
+  model.kv_heads = 2;
+  model.head_dim = arguments.hidden / model.heads;
+  model.ffn = arguments.ffn;
+  model.vocab = 259;  // bytes, bos, eos, pad
+  model.max_seq = arguments.seq;
+  return model;
+}
+
+class Bench {
+ public:
+  Bench(atoll::World& world, const Arguments& arguments)
+      : world_(world),
+        arguments_(arguments),
+        model_(model_of(arguments)),
+        raw_(atoll_bench::raw_rates(world)) {
+    if (world.rank() == 0) {
+      std::string pattern = fs::temp_directory_path() / "bench_training_XXXXXX";
+      if (!::mkdtemp(pattern.data())) throw std::runtime_error("cannot make a temporary folder");
+      std::ofstream(pattern + "/config.json") << train::hf_config_json(model_, "bfloat16");
+      world.put("bench/folder", pattern);
+    }
+    folder_ = world.get("bench/folder", std::chrono::seconds(20));
+  }
+  ~Bench() {
+    std::error_code ignored;
+    if (world_.rank() == 0) fs::remove_all(folder_, ignored);
+  }
+  Bench(const Bench&) = delete;
+  Bench& operator=(const Bench&) = delete;
+
+  const atoll_bench::RawRates& raw() const { return raw_; }
+
+  Json measure(const Row& row, const std::string& algorithm) {
+    const Times alone = run(row, "nothing");
+    const Times real = run(row, "host");
+    const atoll_bench::StepBound bound = atoll_bench::step_bound(shape(row, alone.step));
+    const double positions = static_cast<double>(samples(row)) * arguments_.seq;
+    return {{"strategy", row.strategy},
+            {"accumulation", row.accumulation},
+            {"accumulate", row.accumulate},
+            {"algorithm", algorithm},
+            {"tokens_per_s", positions / real.step},
+            {"step_s", real.step},
+            {"compute_s", alone.step},
+            {"exposed_s", real.exposed},
+            {"wire_bytes", real.sent},
+            {"ideal_bytes", bound.wire_bytes},
+            {"wire_bound_s", bound.wire_seconds},
+            {"bound_s", bound.seconds}};
+  }
+
+ private:
+  struct Times {
+    double step = 0;     // the median of the timed steps
+    double exposed = 0;  // of the same steps
+    double sent = 0;     // bytes of a step, of the host that sends most
+  };
+
+  std::int64_t samples(const Row& row) const {
+    return std::int64_t{world_.size()} * row.accumulation;
+  }
+
+  Times run(const Row& row, const std::string& backend) {
+    train::RunOptions options;
+    options.model = (fs::path(folder_) / "config.json").string();
+    options.data = "demo";
+    options.pad_to = "seq";
+    options.seq = arguments_.seq;
+    options.global_batch = samples(row);
+    options.dtype = "bf16";
+    options.strategy = row.strategy;
+    options.accumulate = row.accumulate;
+    options.mesh = fmt::format("{}x{}", world_.hosts().size(), world_.hosts()[0].ranks.size());
+    options.backend = backend;
+    options.threads = 1;
+    options.lr_warmup = 0;
+    options.warmup_steps = 2;
+    options.steps = options.warmup_steps + arguments_.steps;
+    options.out = (fs::path(folder_) / "out").string();
+    options.save_checkpoint = false;
+    options.quiet = true;
+    world_.barrier();
+    const double before = atoll_bench::transmitted_bytes();
+    const train::RunResult result = train::run(world_, options);
+    world_.barrier();
+    const double sent = atoll_bench::most(world_, atoll_bench::transmitted_bytes() - before);
+    std::vector<double> seconds, exposed;
+    for (std::size_t s = 2; s < result.steps.size(); ++s) {
+      seconds.push_back(result.steps[s].seconds);
+      exposed.push_back(result.steps[s].exposed_comm_seconds);
+    }
+    std::sort(seconds.begin(), seconds.end());
+    std::sort(exposed.begin(), exposed.end());
+    const std::size_t middle = seconds.size() / 2;
+    return {atoll_bench::most(world_, seconds[middle]), atoll_bench::most(world_, exposed[middle]),
+            sent / static_cast<double>(result.steps.size())};
+  }
+
+  // Bytes by the formulas of two levels: H hosts, P parameters in bf16, gradients in f32. The time of
+  // compute is spread over units by their matrix elements, a third of it forward.
+  atoll_bench::StepShape shape(const Row& row, double compute) const {
+    const auto hosts = static_cast<double>(world_.hosts().size());
+    const double crosses = (hosts - 1) / hosts;
+    atoll_bench::StepShape shape;
+    shape.micro_batches = row.accumulation;
+    shape.link_Bps = raw_.both_ways;
+    const bool full = row.strategy == "full_shard", none = row.strategy == "no_shard";
+    const bool local = none || row.accumulate == "local";
+    double all = 0;
+    std::vector<double> products;
+    for (std::size_t u = 0; u < train::unit_count(model_); ++u) {
+      double count = 0, matrices = 0;
+      for (const auto& spec : train::param_specs(model_, u)) {
+        count += static_cast<double>(spec.count());
+        if (u > 0 && spec.shape.size() == 2) matrices += static_cast<double>(spec.count());
+      }
+      atoll_bench::StepUnit unit;
+      unit.gather_bytes = full ? crosses * 2 * count : 0;
+      unit.reduce_bytes = full && !local ? crosses * 4 * count : 0;
+      unit.last_reduce_bytes = (full ? 1 : 2) * crosses * 4 * count;
+      shape.units.push_back(unit);
+      products.push_back(matrices);
+      all += matrices;
+    }
+    for (std::size_t u = 0; u < shape.units.size(); ++u) {
+      const double mine = compute / row.accumulation * products[u] / all;
+      shape.units[u].forward_s = mine / 3;
+      shape.units[u].backward_s = mine * 2 / 3;
+    }
+    return shape;
+  }
+
+  atoll::World& world_;
+  Arguments arguments_;
+  train::ModelConfig model_;
+  atoll_bench::RawRates raw_;
+  std::string folder_;
+};
+
+std::vector<Row> rows_of(const Arguments& arguments, bool ring) {
+  std::vector<Row> rows;
+  for (const int accumulation : {1, 4}) {
+    if (arguments.quick && accumulation > 1) continue;
+    for (const char* strategy : {"no_shard", "full_shard", "hybrid_shard"}) {
+      const bool full = std::string_view(strategy) == "full_shard";
+      if (ring && !full) continue;
+      if (std::string_view(strategy) == "no_shard") {
+        rows.push_back({strategy, accumulation, "local"});
+        continue;
+      }
+      rows.push_back({strategy, accumulation, "shard"});
+      if (accumulation > 1 && !ring) rows.push_back({strategy, accumulation, "local"});
+    }
+  }
+  return rows;
+}
+
+void print_row(const Json& row) {
+  const auto number = [&](const char* key) { return row.at(key).get<double>(); };
+  fmt::print(
+      "{:<13} {:>2} {:<6} {:<9} {:>9.0f} {:>7.3f} {:>9.3f} {:>9.3f} {:>8.1f} {:>8.1f} {:>7.3f} "
+      "{:>7.3f} {:>7.2f}\n",
+      row.at("strategy").get<std::string>(), row.at("accumulation").get<int>(),
+      row.at("accumulate").get<std::string>(), row.at("algorithm").get<std::string>(),
+      number("tokens_per_s"), number("step_s"), number("compute_s"), number("exposed_s"),
+      number("wire_bytes") * 1e-6, number("ideal_bytes") * 1e-6, number("wire_bound_s"),
+      number("bound_s"), number("step_s") / number("bound_s"));
+  std::fflush(stdout);
+}
+
+void print_head(const Arguments& arguments, const atoll::World& world,
+                const atoll_bench::RawRates& raw, bool ring) {
+  if (ring) return;
+  fmt::print("{} hosts, {} ranks, links of {}; raw TCP {:.1f} MB/s each way at once\n",
+             world.hosts().size(), world.size(), arguments.hosts.rate, raw.both_ways * 1e-6);
+  fmt::print("{:<13} {:>2} {:<6} {:<9} {:>9} {:>7} {:>9} {:>9} {:>8} {:>8} {:>7} {:>7} {:>7}\n",
+             "strategy", "k", "accum", "algorithm", "tokens/s", "step_s", "compute_s", "exposed_s",
+             "sent_MB", "ideal_MB", "wire_s", "bound_s", "/ bound");
+}
+
+void run(const Arguments& arguments) {
+  const char* told = std::getenv(algorithm_variable);
+  const bool ring = told != nullptr && std::string_view(told) == "ring";
+  atoll::Config config = atoll::Config::from_env();
+  config.plugin_path = ATOLL_TEST_PLUGINS;
+  if (ring) {
+    config.set("ATOLL_ALGORITHM", "all_gather:ring,reduce_scatter:ring,all_reduce:ring");
+  }
+  atoll::World world = atoll::World::from_env(config);
+  Bench bench(world, arguments);
+  const bool speaks = world.rank() == 0;
+  if (speaks) print_head(arguments, world, bench.raw(), ring);
+  Json rows = Json::array();
+  for (const Row& row : rows_of(arguments, ring)) {
+    rows.push_back(bench.measure(row, ring ? "flat_ring" : "two_level"));
+    if (speaks) print_row(rows.back());
+  }
+  if (!speaks) return;
+  const char* file = std::getenv(rows_variable);
+  Json all = Json::array();
+  if (ring) std::ifstream(file) >> all;
+  all.insert(all.end(), rows.begin(), rows.end());
+  std::ofstream(file) << all;
+}
+
+double speed_of(const Json& rows, const std::string& strategy) {
+  double best = 0;
+  for (const Json& row : rows) {
+    if (row.at("strategy") != strategy || row.at("accumulation") != 4) continue;
+    if (row.at("algorithm") == "two_level") {
+      best = std::max(best, row.at("tokens_per_s").get<double>());
+    }
+  }
+  return best;
+}
+
+// Prints what the issue asks for; false: something is missed.
+bool judge(const Json& rows) {
+  bool met = true;
+  double worst = 0;
+  for (const Json& row : rows) {
+    if (row.at("algorithm") != "two_level") continue;
+    worst = std::max(worst, row.at("step_s").get<double>() / row.at("bound_s").get<double>());
+  }
+  met = worst <= most_over_bound;
+  fmt::print("\nsent: bytes that leave a host in a step; ideal: by the formulas of two levels\n");
+  fmt::print("two-level steps take at most {:.2f} x their bound, should be {:.2f}: {}\n", worst,
+             most_over_bound, met ? "met" : "NOT met");
+  const double full = speed_of(rows, "full_shard"), hybrid = speed_of(rows, "hybrid_shard");
+  if (full == 0) return met;
+  const bool gains = hybrid >= least_gain * full;
+  fmt::print("4 micro batches: hybrid_shard is {:.2f} x full_shard, should be {:.1f}: {}\n",
+             hybrid / full, least_gain, gains ? "met" : "NOT met");
+  return met && gains;
+}
+
+// First with two levels, then with flat rings: a World has one setting of algorithms.
+int drive(const Arguments& arguments, std::span<char*> own) {
+  std::string rows = fs::temp_directory_path() / "bench_rows_XXXXXX";
+  const int file = ::mkstemp(rows.data());
+  if (file < 0) throw std::runtime_error("cannot make a temporary file");
+  ::close(file);
+  ::setenv(rows_variable, rows.c_str(), 1);
+  ::setenv("ATOLL_LOG", "error", 0);
+  int status = 0;
+  for (const char* algorithm : {"two_level", "ring"}) {
+    ::setenv(algorithm_variable, algorithm, 1);
+    status = atoll_bench::start_on_hosts(arguments.hosts, own);
+    if (status != 0) break;
+  }
+  Json all;
+  if (status == 0) std::ifstream(rows) >> all;
+  fs::remove(rows);
+  if (status != 0) return status;
+  const bool met = judge(all);
+  if (!arguments.json.empty()) {
+    std::ofstream out(arguments.json);
+    out << Json{{"rows", all}, {"met", met}}.dump(1) << '\n';
+    if (!out) throw std::runtime_error("cannot write " + arguments.json);
+  }
+  return met ? 0 : 1;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  Arguments arguments;
+  CLI::App app("Training steps between emulated hosts, strategy by strategy");
+  app.option_defaults()->always_capture_default();
+  atoll_bench::add_host_options(app, arguments.hosts);
+  app.add_option("--layers", arguments.layers)->check(CLI::PositiveNumber);
+  app.add_option("--hidden", arguments.hidden)->check(CLI::PositiveNumber);
+  app.add_option("--ffn", arguments.ffn)->check(CLI::PositiveNumber);
+  app.add_option("--seq", arguments.seq, "positions of a sample")->check(CLI::PositiveNumber);
+  app.add_option("--steps", arguments.steps, "timed steps of a row")->check(CLI::PositiveNumber);
+  app.add_flag("--quick", arguments.quick, "one micro batch only");
+  app.add_option("--json", arguments.json, "file for the figures");
+  CLI11_PARSE(app, argc, argv);
+  try {
+    if (!atoll_bench::on_hosts()) {
+      return drive(arguments, {argv, static_cast<std::size_t>(argc)});
+    }
+    run(arguments);
+    return 0;
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "two_hosts_training: {}\n", error.what());
+    return 2;
+  }
+}

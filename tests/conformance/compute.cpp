@@ -1,0 +1,81 @@
+// Progress beside compute: operations that were enqueued go on while the thread that enqueued them
+// computes and calls nothing, also when computing ranks occupy every core.
+#include <vector>
+
+#include "checks.hpp"
+
+namespace conformance {
+namespace {
+
+// Some milliseconds that depend on each other, so that no compiler leaves them out.
+std::uint64_t compute(std::uint64_t value) {
+  constexpr int rounds = 1 << 20;
+  for (int i = 0; i < rounds; ++i) value = value * 6364136223846793005u + 1442695040888963407u;
+  return value;
+}
+
+// The work is known: everybody does the least of it, so that no rank is served by the idle core of
+// another, and who is not through with the operations then goes on up to the most, which is seconds.
+constexpr int least_steps = 100;
+constexpr int most_steps = 5000;
+
+struct Enqueued {
+  Elements src, gathered, scattered, reduced_data;
+  std::vector<atoll::Work> works{};
+};
+
+Enqueued enqueue(Rank& self, std::uint64_t slice) {
+  const std::uint64_t whole = slice * unsigned_of(self.size());
+  Enqueued all{Elements(DType::f32, whole), Elements(DType::f32, whole),
+               Elements(DType::f32, slice), Elements(DType::f32, whole)};
+  all.src.fill(
+      [&](std::uint64_t i) { return contribution(DType::f32, ReduceOp::sum, self.rank(), i); });
+  const atoll::ConstView src = all.src.view();
+  constexpr int rounds = 4;
+  for (int round = 0; round < rounds; ++round) {
+    all.works.push_back(self.comm.all_gather(src.part(0, slice), all.gathered.view(), self.stream));
+    all.works.push_back(
+        self.comm.reduce_scatter(src, all.scattered.view(), ReduceOp::sum, self.stream));
+    all.works.push_back(
+        self.comm.all_reduce(src, all.reduced_data.view(), ReduceOp::sum, self.stream));
+  }
+  return all;
+}
+
+void check_results(Rank& self, const Enqueued& all, std::uint64_t slice) {
+  const auto sum = [&](std::uint64_t i) {
+    return reduced(DType::f32, ReduceOp::sum, self.size(), i);
+  };
+  const std::uint64_t first = slice * unsigned_of(self.rank());
+  const std::string wrong = all.gathered.difference([&](std::uint64_t i) {
+    return contribution(DType::f32, ReduceOp::sum, static_cast<int>(i / slice), i % slice);
+  }) + all.scattered.difference([&](std::uint64_t i) { return sum(first + i); }) +
+                            all.reduced_data.difference(sum);
+  self.report.expect(wrong.empty(), "beside compute: " + wrong);
+}
+
+void go_on_beside_compute(Rank& self, std::uint64_t slice) {
+  const Enqueued all = enqueue(self, slice);
+  std::uint64_t value = unsigned_of(self.rank());
+  int steps = 0;
+  const auto done = [&] { return all.works.back().done(); };
+  while (steps < least_steps || (steps < most_steps && !done())) {
+    value = compute(value);
+    ++steps;
+  }
+  self.report.expect(value != 0 && done(),
+                     "not complete after " + std::to_string(steps) +
+                         " steps of compute: nothing went on beside it, slices of " +
+                         std::to_string(slice) + " x f32");
+  for (const auto& work : all.works) work.synchronize();
+  check_results(self, all, slice);
+}
+
+}  // namespace
+
+void check_progress_beside_compute(Rank& self) {
+  go_on_beside_compute(self, 3);
+  go_on_beside_compute(self, mebibyte_of(DType::f32));
+}
+
+}  // namespace conformance

@@ -1,0 +1,28 @@
+// The host backend, which the backends for tests wrap.
+#pragma once
+
+#include <dlfcn.h>
+
+#include <cstdint>
+
+#include "atoll/plugin.h"
+
+namespace atoll_test {
+
+// NULL: it cannot be loaded.
+inline const atoll_backend* host_backend() {
+  static const atoll_backend* const table = []() -> const atoll_backend* {
+    void* handle = dlopen(ATOLL_PLUGIN_HOST, RTLD_NOW | RTLD_LOCAL);
+    if (!handle) return nullptr;
+    const auto entry =
+        reinterpret_cast<atoll_backend_entry_fn>(dlsym(handle, "atoll_backend_entry_v1"));
+    return entry ? entry() : nullptr;
+  }();
+  return table;
+}
+
+inline std::int32_t probe_wrapped(const atoll_host* host, const atoll_group* world) {
+  return host_backend()->probe(host, world) > 0 ? 1 : 0;  // never chosen unless asked for
+}
+
+}  // namespace atoll_test

@@ -1,0 +1,98 @@
+// A device that plants faults: a checker below it is not told of one wait of its streams, the n-th of
+// all. The wait is done all the same, as a task like any other, so that nothing breaks but the proof.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "device/backend.hpp"
+#include "device/checked/device.hpp"
+
+namespace atoll_test {
+
+struct Waits {
+  int deaf_to = -1;  // which wait is not told; -1: none
+  // By wait: the name of the stream that waits, and whether that orders anything: not where the
+  // stream is behind that event already, or waits for one that is before it does anything else.
+  std::vector<std::string> streams;
+  std::vector<bool> adds;
+};
+
+class DeafStream final : public atoll::StreamBackend {
+ public:
+  DeafStream(std::unique_ptr<atoll::StreamBackend> inner, std::string name, Waits& waits)
+      : inner_(std::move(inner)), name_(std::move(name)), waits_(waits) {}
+  void enqueue(std::function<void()> work) override { after_waits().enqueue(std::move(work)); }
+  void copy(void* dst, const void* src, std::size_t bytes) override {
+    after_waits().copy(dst, src, bytes);
+  }
+  void zero(void* dst, std::size_t bytes) override { after_waits().zero(dst, bytes); }
+  void fill(void* dst, std::byte value, std::size_t bytes) override {
+    after_waits().fill(dst, value, bytes);
+  }
+  std::shared_ptr<atoll::EventBackend> record() override { return after_waits().record(); }
+  void wait(std::shared_ptr<atoll::EventBackend> event, atoll::WaitReason reason) override {
+    if (last_ && atoll::is_behind(*event, *last_)) waits_.adds[last_wait_] = false;
+    last_ = event;
+    last_wait_ = waits_.streams.size();
+    waits_.streams.push_back(name_);
+    waits_.adds.push_back(!atoll::is_behind(*inner_, *event));
+    if (static_cast<int>(last_wait_) != waits_.deaf_to) return inner_->wait(event, reason);
+    inner_->enqueue([event = std::move(event)] { event->synchronize(); });
+  }
+  void synchronize() override { inner_->synchronize(); }
+  std::chrono::nanoseconds exposed_communication() const override {
+    return inner_->exposed_communication();
+  }
+  void* native() noexcept override { return inner_->native(); }
+  void use(const void* data, std::size_t bytes, atoll::Access access, atoll::Label by,
+           atoll::Label content) override {
+    after_waits().use(data, bytes, access, by, content);
+  }
+  void hold(void* data, std::size_t bytes, atoll::Label content) override {
+    after_waits().hold(data, bytes, content);
+  }
+
+ private:
+  atoll::StreamBackend& after_waits() {
+    last_.reset();
+    return *inner_;
+  }
+
+  std::unique_ptr<atoll::StreamBackend> inner_;
+  std::shared_ptr<atoll::EventBackend> last_;  // waited for, with nothing enqueued since
+  std::size_t last_wait_ = 0;
+  std::string name_;
+  Waits& waits_;
+};
+
+class DeafDevice final : public atoll::DeviceBackend {
+ public:
+  // `waits` outlives the device.
+  DeafDevice(const atoll::Device& inner, Waits& waits) : inner_(inner.backend()), waits_(waits) {}
+  atoll::DeviceKind kind() const noexcept override { return inner_->kind(); }
+  std::string_view name() const noexcept override { return inner_->name(); }
+  void* allocate(std::size_t bytes) override { return inner_->allocate(bytes); }
+  void deallocate(void* data, std::size_t bytes) noexcept override {
+    inner_->deallocate(data, bytes);
+  }
+  void account(std::ptrdiff_t bytes) noexcept override { inner_->account(bytes); }
+  void adopt(void* data, std::size_t bytes) override { inner_->adopt(data, bytes); }
+  void disown(void* data, std::size_t bytes) noexcept override { inner_->disown(data, bytes); }
+  std::unique_ptr<atoll::StreamBackend> make_stream(const atoll::StreamOptions& options) override {
+    return std::make_unique<DeafStream>(inner_->make_stream(options), options.name, waits_);
+  }
+  atoll::DeviceOps& ops() noexcept override { return inner_->ops(); }
+  std::size_t allocated_bytes() const noexcept override { return inner_->allocated_bytes(); }
+  std::size_t peak_allocated_bytes() const noexcept override {
+    return inner_->peak_allocated_bytes();
+  }
+
+ private:
+  std::shared_ptr<atoll::DeviceBackend> inner_;
+  Waits& waits_;
+};
+
+}  // namespace atoll_test

@@ -1,0 +1,183 @@
+// Which strategy is chosen, and whether the engine agrees with what was estimated for it.
+#include <doctest/doctest.h>
+
+#include <mutex>
+
+#include "atoll/optimizer.hpp"
+#include "thread_ranks.hpp"
+#include "unit/topology_machines.hpp"
+
+using atoll::DType;
+using atoll::Topology;
+using namespace atoll::fsdp;
+
+namespace {
+
+constexpr std::uint64_t gb = 1'000'000'000;
+
+// A model in bf16 on machines of 80 GB a GPU, in the mesh that is planned for them.
+StrategyQuestion question(const Topology& topology, std::uint64_t parameters) {
+  const auto ranks = fill_hosts(topology, 0);
+  const auto plan = plan_mesh(topology, ranks);
+  StrategyQuestion asked{.mesh = {plan.replicate, plan.shard},
+                         .rates = mesh_rates(topology, ranks, plan),
+                         .parameters = parameters,
+                         .largest_unit = parameters / 64,
+                         .units = 34,
+                         .memory_bytes = 80 * gb};
+  asked.options.precision.param = DType::bf16;
+  return asked;
+}
+
+Topology three_hosts(double nic_gbit_s) {
+  Topology topology = Topology::load("azure-nd-h100-v5x3");
+  for (auto& nic : topology.nics) {
+    if (nic.layer == "infiniband") nic.rate_gbit_s = nic_gbit_s;
+  }
+  return topology;
+}
+
+const StrategyEstimate& estimate(const StrategyChoice& choice, Strategy strategy) {
+  return choice.estimates.at(static_cast<std::size_t>(strategy));
+}
+
+bool says(const StrategyChoice& choice, const std::string& part) {
+  return choice.why.find(part) != std::string::npos;
+}
+
+}  // namespace
+
+TEST_CASE("choice: bytes are those of the strategies' definition") {
+  auto asked = question(Topology::load("azure-nd-h100-v5x3"), 1200 * gb / 100);
+  asked.largest_unit = 0;
+  REQUIRE(asked.mesh == atoll::MeshShape{3, 8});
+  const auto choice = choose_strategy(asked);
+  const std::uint64_t p = asked.parameters;
+  CHECK(estimate(choice, Strategy::no_shard).bytes == 18 * p);
+  CHECK(estimate(choice, Strategy::shard_optimizer).bytes == 6 * p + 12 * p / 24);
+  CHECK(estimate(choice, Strategy::shard_grad).bytes == 2 * p + 16 * p / 24);
+  CHECK(estimate(choice, Strategy::full_shard).bytes == 16 * p / 24);
+  CHECK(estimate(choice, Strategy::hybrid_shard).bytes == 16 * p / 8);
+  CHECK(estimate(choice, Strategy::hybrid_shard_grad).bytes == 2 * p + 16 * p / 8);
+}
+
+TEST_CASE("choice: times are those of the bytes that cross between hosts") {
+  auto asked = question(three_hosts(400), 8 * gb);
+  // Inside a host nothing takes time: what is left are the (H - 1) / H bytes of each host's NICs.
+  asked.rates.shard = {.gbyte_s = 1e12};
+  asked.rates.replicate = {.gbyte_s = 1};
+  const double p = 8 * 2.0 / 3 / 8;  // seconds for a byte a parameter: 8 G, 2 of 3 parts, 8 NICs
+  for (const int micro : {1, 4}) {
+    asked.micro_batches = micro;
+    auto choice = choose_strategy(asked);
+    const auto seconds = [&](Strategy strategy) { return estimate(choice, strategy).seconds; };
+    CHECK(seconds(Strategy::no_shard) == doctest::Approx(2 * 4 * p));
+    CHECK(seconds(Strategy::shard_optimizer) == doctest::Approx((2 + 4) * p));
+    CHECK(seconds(Strategy::shard_grad) == doctest::Approx((2 + micro * 4) * p));
+    CHECK(seconds(Strategy::full_shard) == doctest::Approx(micro * (2 + 2 + 4) * p));
+    CHECK(seconds(Strategy::hybrid_shard) == doctest::Approx(2 * 4 * p));
+    asked.options.accumulation = Accumulation::local;
+    choice = choose_strategy(asked);
+    CHECK(seconds(Strategy::full_shard) == doctest::Approx((micro * (2 + 2) + 4) * p));
+    asked.options.accumulation = Accumulation::automatic;
+  }
+}
+
+TEST_CASE("choice: one host, where ties go to the smaller") {
+  auto asked = question(Topology::load("azure-nd-h100-v5"), 7 * gb);
+  const auto one = choose_strategy(asked);
+  CHECK(one.strategy == Strategy::shard_grad);
+  MESSAGE(one.why);
+  CHECK(says(one, "GB a rank of 72 GB (80 GB less 10 %)"));
+  CHECK(says(one, "no slower, and smaller than, shard_optimizer"));
+  // With more micro batches whole gradients are worth their memory ...
+  asked.micro_batches = 4;
+  CHECK(choose_strategy(asked).strategy == Strategy::shard_optimizer);
+  // ... while there is some.
+  asked.activation_bytes = 30 * gb;
+  const auto tight = choose_strategy(asked);
+  CHECK(tight.strategy == Strategy::shard_grad);
+  CHECK(says(tight, "shard_optimizer would take "));
+}
+
+TEST_CASE("choice: three hosts, over fast and over slow rails") {
+  auto fast = question(three_hosts(400), 20 * gb);
+  fast.micro_batches = 4;
+  const auto on_fast = choose_strategy(fast);
+  MESSAGE(on_fast.why);
+  CHECK(on_fast.strategy == Strategy::shard_grad);
+  auto slow = question(three_hosts(25), 20 * gb);
+  slow.micro_batches = 4;
+  const auto on_slow = choose_strategy(slow);
+  MESSAGE(on_slow.why);
+  CHECK(on_slow.strategy == Strategy::hybrid_shard);
+  CHECK(estimate(on_slow, Strategy::full_shard).seconds >
+        2 * estimate(on_slow, Strategy::hybrid_shard).seconds);
+}
+
+TEST_CASE("choice: a model that fits nowhere but fully sharded, and one that fits nowhere") {
+  const Topology topology = Topology::load("azure-nd-h100-v5x3");
+  auto asked = question(topology, 70 * gb);
+  CHECK(choose_strategy(asked).strategy == Strategy::full_shard);
+  asked.parameters = 400 * gb;
+  const auto none = choose_strategy(asked);
+  CHECK(none.strategy == Strategy::full_shard);
+  CHECK_FALSE(estimate(none, none.strategy).fits);
+  CHECK(says(none, "no strategy fits 72 GB"));
+  // Without a figure of the memory, nothing speaks against the fastest.
+  asked.memory_bytes = 0;
+  asked.micro_batches = 8;
+  const auto unknown = choose_strategy(asked);
+  CHECK(unknown.strategy == Strategy::shard_optimizer);
+  CHECK(says(unknown, "with the memory unknown"));
+}
+
+TEST_CASE("choice: one rank, unknown rates, refusals") {
+  StrategyQuestion asked{.parameters = 1000};
+  const auto one = choose_strategy(asked);
+  CHECK(one.strategy == Strategy::no_shard);
+  CHECK(says(one, "one rank"));
+  asked.mesh = {2, 2};
+  CHECK(says(choose_strategy(asked), "rates unknown, 1 GB/s everywhere"));
+  asked.rates = {.shard = {.gbyte_s = 1, .is_assumed = true}, .replicate = {.gbyte_s = 1}};
+  CHECK(says(choose_strategy(asked), "rates assumed"));
+  for (const auto spoil : {+[](StrategyQuestion& q) { q.parameters = 0; },
+                           +[](StrategyQuestion& q) { q.mesh.shard = 0; },
+                           +[](StrategyQuestion& q) { q.micro_batches = 0; },
+                           +[](StrategyQuestion& q) { q.reserve = 1; }}) {
+    auto wrong = asked;
+    spoil(wrong);
+    CHECK_THROWS_AS(choose_strategy(wrong), atoll::Error);
+  }
+}
+
+TEST_CASE("choice: the engine allocates what was estimated") {
+  constexpr std::int64_t unit = 4096 * 12;
+  std::mutex mutex;
+  atoll_test::run_thread_ranks(4, [&](atoll::World& world) {
+    const auto mesh = atoll::Mesh::make(world, {2, 2});
+    for (const DType param : {DType::f32, DType::bf16}) {
+      for (const auto accumulation : {Accumulation::automatic, Accumulation::local}) {
+        StrategyQuestion asked{.mesh = mesh.shape(), .parameters = 6 * unit, .largest_unit = unit};
+        asked.options.precision.param = param;
+        asked.options.accumulation = accumulation;
+        for (const auto& guess : choose_strategy(asked).estimates) {
+          asked.options.strategy = guess.strategy;
+          Engine engine(mesh, asked.options);
+          std::vector<std::string> order;
+          for (int u = 0; u < 6; ++u) {
+            order.push_back("unit." + std::to_string(u));
+            engine.add_unit(order.back(), {{"w", {unit}, {}}});
+          }
+          engine.freeze(order);
+          const Optimizer optimizer(engine);
+          const auto planned = static_cast<double>(engine.memory().total());
+          const std::lock_guard lock(mutex);
+          CAPTURE(name(guess.strategy));
+          CAPTURE(name(param));
+          CHECK(static_cast<double>(guess.bytes) == doctest::Approx(planned).epsilon(0.01));
+        }
+      }
+    }
+  });
+}

@@ -1,0 +1,266 @@
+// Faults planted in the engine's order, and in the use of it, are found by ATOLL_CHECK=lifetimes. That
+// the engine is clean under it is shown by the tests of the engine, which run with it as well.
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "deaf_device.hpp"
+#include "fsdp/engine_impl.hpp"
+#include "fsdp_toy.hpp"
+#include "thread_ranks.hpp"
+
+using namespace atoll_test;
+namespace fsdp = atoll::fsdp;
+using fsdp::Strategy;
+
+namespace {
+
+struct Outcome {
+  std::string finding;  // of rank 0
+  Waits waits;          // the same
+};
+
+// Rank 0 leaves out its wait number `deaf_to`.
+Outcome run_deaf(atoll::MeshShape shape, const ToyRun& run, int deaf_to) {
+  Outcome outcome;
+  const auto body = [&](atoll::World& world) {
+    Waits waits;
+    if (world.rank() == 0) waits.deaf_to = deaf_to;
+    const auto checked = atoll::checked_device(atoll::Device::host());
+    const atoll::Device device(std::make_shared<DeafDevice>(checked, waits));
+    const auto keep = [&](std::string_view what) {
+      if (world.rank() == 0) outcome = {std::string(what), waits};
+    };
+    try {
+      run_toy(atoll::Mesh::make(world, shape), run, device);
+    } catch (const atoll::Error& error) {
+      keep(error.what());
+      throw;
+    }
+    keep("");
+  };
+  try {
+    run_thread_ranks(shape.replicate * shape.shard, body);
+  } catch (const atoll::Error&) {
+    CHECK(outcome.finding != "");
+  }
+  return outcome;
+}
+
+// Every wait that orders something is missed when it is left out. The others wait for what their
+// stream is behind already, by the very rule that finds a missing edge, or stand in front of a wait
+// that includes them: a reduction waits for the last step's and then for compute, which has waited
+// for that one itself, unless the step was skipped.
+void check_every_edge(atoll::MeshShape shape, const ToyRun& run) {
+  const Outcome clean = run_deaf(shape, run, -1);
+  REQUIRE(clean.finding == "");
+  std::map<std::string, int> found;  // by stream
+  for (std::size_t n = 0; n < clean.waits.streams.size(); ++n) {
+    if (!clean.waits.adds[n]) continue;
+    CAPTURE(n);
+    CAPTURE(clean.waits.streams[n]);
+    const std::string finding = run_deaf(shape, run, static_cast<int>(n)).finding;
+    CHECK(finding.starts_with("ATOLL_CHECK=lifetimes: "));
+    if (finding.find(", in no order: ") != std::string::npos) ++found[clean.waits.streams[n]];
+  }
+  MESSAGE(fsdp::name(run.engine.strategy), ": of ", clean.waits.streams.size(), " waits, ",
+          found["compute"], " by compute, ", found["gather"], " by gather, ", found["reduce"],
+          " by reduce, ", found["outer"], " by outer and ", found["update"],
+          " by update are missed when left out");
+  int sum = 0;
+  for (const auto& [stream, count] : found) sum += count;
+  CHECK(sum > 0);
+}
+
+ToyRun toy_run(Strategy strategy) {
+  ToyRun run;
+  run.units = toy_units();
+  run.order = toy_order();
+  run.steps = run.micro = 2;
+  run.figures = false;  // what the host waits for needs no edges
+  run.engine.strategy = strategy;
+  return run;
+}
+
+// What compute is told on one rank of two that share a unit "a" and "b".
+std::string finding_of(const std::function<void(fsdp::Engine&, atoll::Stream&)>& misuse,
+                       Strategy strategy = Strategy::full_shard) {
+  std::string finding;
+  const auto body = [&](atoll::World& world) {
+    fsdp::Engine engine(atoll::Mesh::make(world, {1, 2}),
+                        {.strategy = strategy, .prefetch = 0, .reduce_buffers = 1});
+    for (const char* name : {"a", "b"}) engine.add_unit(name, {{"w", {8192}}});
+    engine.freeze({"a", "b"});
+    engine.initialize(1);
+    auto compute = engine.device().stream({.name = "compute"});
+    try {
+      misuse(engine, compute);
+    } catch (const atoll::Error& error) {
+      if (world.rank() == 0) finding = error.what();
+      throw;
+    }
+  };
+  try {
+    run_thread_ranks(2, body, [](atoll::Config& config) { config.check = "lifetimes"; });
+  } catch (const atoll::Error&) {
+    CHECK(finding != "");
+  }
+  return finding;
+}
+
+bool has(const std::string& text, std::string_view part) {
+  const bool found = text.find(part) != std::string::npos;
+  if (!found) MESSAGE(text);
+  return found;
+}
+
+}  // namespace
+
+TEST_CASE("every event edge of a step is missed when it is left out") {
+  for (const auto strategy :
+       {Strategy::no_shard, Strategy::shard_optimizer, Strategy::shard_grad, Strategy::full_shard,
+        Strategy::hybrid_shard, Strategy::hybrid_shard_grad}) {
+    check_every_edge({2, 2}, toy_run(strategy));
+  }
+}
+
+TEST_CASE("every event edge is missed: updates in backward") {
+  for (const auto strategy : {Strategy::no_shard, Strategy::hybrid_shard}) {
+    ToyRun run = toy_run(strategy);
+    run.optimizer = {.max_norm = 0, .skip_nonfinite = false};
+    run.in_backward = true;
+    check_every_edge({2, 2}, run);
+  }
+}
+
+TEST_CASE("every event edge is missed: steps that are skipped") {
+  for (const auto strategy : {Strategy::no_shard, Strategy::hybrid_shard}) {
+    ToyRun run = toy_run(strategy);
+    run.updates = false;
+    check_every_edge({2, 2}, run);
+  }
+}
+
+TEST_CASE("every event edge is missed: inner shards, two dtypes, frozen units, deep prefetch") {
+  ToyRun run = toy_run(Strategy::full_shard);
+  run.units = toy_mixed_units();
+  run.engine.inner_shards = 2;
+  run.engine.prefetch = 2;
+  run.engine.precision.param = atoll::DType::bf16;
+  check_every_edge({1, 4}, run);
+}
+
+TEST_CASE("a unit used after its scope") {
+  const std::string text = finding_of([](fsdp::Engine& engine, atoll::Stream& compute) {
+    auto pass = engine.begin({fsdp::PassOptions::Kind::eval, 0, 1}, compute);
+    atoll::View late;
+    {
+      const auto w = pass.forward(engine.unit("a"));
+      late = w["w"];
+      compute.use(late, atoll::Access::read, "matmul");
+    }
+    compute.use(late, atoll::Access::read, "matmul");
+  });
+  CHECK(has(text, "matmul on stream compute reads \"parameters of a\" (bytes 0 to 32768 of the "));
+  CHECK(has(text, "outside its lifetime, which ended on stream compute"));
+}
+
+TEST_CASE("a unit used when another is in its place") {
+  const std::string text = finding_of([](fsdp::Engine& engine, atoll::Stream& compute) {
+    auto pass = engine.begin({fsdp::PassOptions::Kind::eval, 0, 1}, compute);
+    atoll::View late;
+    {
+      const auto w = pass.forward(engine.unit("a"));
+      late = w["w"];
+    }
+    const auto w = pass.forward(engine.unit("b"));
+    CHECK(w["w"].data == late.data);
+    compute.backend().use(late.data, late.bytes(), atoll::Access::read, {"matmul"},
+                          {"parameters of", "a"});
+  });
+  CHECK(has(text, "reads \"parameters of a\", but what is there is \"parameters of b\""));
+}
+
+TEST_CASE("a gradient written after its reduction has started") {
+  for (const bool tells : {true, false}) {
+    CAPTURE(tells);
+    bool poisoned = false;
+    const std::string text = finding_of([&](fsdp::Engine& engine, atoll::Stream& compute) {
+      atoll::View late;
+      {
+        auto pass = engine.begin({}, compute);
+        for (const auto& unit : engine.units()) const auto w = pass.forward(*unit);
+        const auto w = pass.backward(engine.unit("b"));
+        late = w.grad("w").view;
+        compute.zero(late.data, late.bytes());
+      }
+      if (tells) compute.use(late, atoll::Access::write, "matmul");
+      // A kernel that tells nobody meets NaN.
+      engine.scheduler().synchronize();
+      static std::mutex mutex;
+      const std::lock_guard lock(mutex);
+      poisoned = std::isnan(late.as<float>()[0]);
+    });
+    if (tells) {
+      CHECK(has(text, "matmul on stream compute writes \"gradient of b\""));
+      CHECK(has(text, "outside its lifetime, which ended on stream reduce"));
+    } else {
+      CHECK(text == "");
+      CHECK(poisoned);
+    }
+  }
+}
+
+TEST_CASE("gradient shards read before the reduction is waited for") {
+  const auto read_shard = [](fsdp::Engine& engine, atoll::Stream& compute, bool waits) {
+    {
+      auto pass = engine.begin({}, compute);
+      for (const auto& unit : engine.units()) const auto w = pass.forward(*unit);
+      for (const char* name : {"b", "a"}) {
+        const auto w = pass.backward(engine.unit(name));
+        const atoll::View gradient = w.grad("w").view;
+        compute.zero(gradient.data, gradient.bytes());
+      }
+    }
+    if (waits) engine.wait_gradients(compute);
+    const auto shard = engine.unit("a").state().buckets[0].gradient;
+    compute.use(shard, atoll::Access::read, "norm");
+  };
+  using namespace std::placeholders;
+  CHECK(finding_of(std::bind(read_shard, _1, _2, true)) == "");
+  const std::string text = finding_of(std::bind(read_shard, _1, _2, false));
+  CHECK(has(text, "norm on stream compute reads \"gradient shard of a\""));
+  CHECK(has(text, "reduce_scatter on stream reduce writes it, in no order"));
+}
+
+TEST_CASE(
+    "a pass on another stream than the last is in order, one on a stream of another device not") {
+  const auto passes = [](fsdp::Engine& engine, atoll::Stream& compute, atoll::Stream& other) {
+    for (int micro = 0; micro < 4; ++micro) {
+      atoll::Stream& stream = micro % 2 == 0 ? compute : other;
+      auto pass = engine.begin({fsdp::PassOptions::Kind::train, micro, 4}, stream);
+      for (const auto& unit : engine.units()) const auto w = pass.forward(*unit);
+      const auto w = pass.backward(engine.unit("b"));
+      const atoll::View gradient = w.grad("w").view;
+      stream.zero(gradient.data, gradient.bytes());
+    }  // and the pass is given up
+  };
+  const auto on_two = [&](fsdp::Engine& engine, atoll::Stream& compute) {
+    auto other = engine.device().stream({.name = "other"});
+    passes(engine, compute, other);
+  };
+  for (const auto strategy : {Strategy::full_shard, Strategy::shard_grad, Strategy::no_shard}) {
+    CAPTURE(fsdp::name(strategy));
+    CHECK(finding_of(on_two, strategy) == "");
+  }
+  CHECK(has(finding_of([&](fsdp::Engine& engine, atoll::Stream& compute) {
+              auto stranger = atoll::Device::host().stream();
+              passes(engine, compute, stranger);
+            }),
+            "an event of another device: take all streams from Engine::device()"));
+}

@@ -1,0 +1,185 @@
+// Several rails per rank: which connections there are, that bytes stay in order over them, and what a
+// rail that does not lead anywhere is called. Addresses of loopback stand for rails.
+#include <arpa/inet.h>
+#include <dirent.h>
+#include <doctest/doctest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+#include <array>
+#include <cstdlib>
+#include <map>
+#include <string>
+#include <utility>
+
+#include "plugin_ranks.hpp"
+
+using namespace plugin_ranks;
+
+namespace {
+
+const atoll_backend& backend() {
+  static const atoll_backend& table = load(ATOLL_PLUGIN_HOST);
+  return table;
+}
+
+std::string text(const sockaddr_in& address) {
+  std::array<char, INET_ADDRSTRLEN> result{};
+  ::inet_ntop(AF_INET, &address.sin_addr, result.data(), result.size());
+  return result.data();
+}
+
+// How many connections this process has, by own and other address; IPv4.
+using Connections = std::map<std::pair<std::string, std::string>, int>;
+
+Connections connections() {
+  Connections result;
+  DIR* folder = ::opendir("/proc/self/fd");
+  while (const dirent* entry = ::readdir(folder)) {
+    const int fd = std::atoi(entry->d_name);
+    sockaddr_in own{};
+    sockaddr_in other{};
+    socklen_t own_size = sizeof(own);
+    socklen_t other_size = sizeof(other);
+    if (::getsockname(fd, reinterpret_cast<sockaddr*>(&own), &own_size) == 0 &&
+        own.sin_family == AF_INET &&
+        ::getpeername(fd, reinterpret_cast<sockaddr*>(&other), &other_size) == 0) {
+      ++result[{text(own), text(other)}];
+    }
+  }
+  ::closedir(folder);
+  return result;
+}
+
+// Rank `r` has the addresses 127.0.R.1, 127.0.R.2, ... with R = r + 1.
+GroupOptions with_rails(const std::vector<int>& counts) {
+  GroupOptions options;
+  for (std::size_t r = 0; r < counts.size(); ++r) {
+    std::string& list = options.rails.emplace_back();
+    for (int rail = 1; rail <= counts[r]; ++rail) {
+      list += (list.empty() ? "127.0." : " 127.0.") + std::to_string(r + 1) + "." +
+              std::to_string(rail);
+    }
+  }
+  return options;
+}
+
+void gather_and_reduce(Rank& rank, std::uint64_t count) {
+  const auto n = static_cast<std::size_t>(rank.size());
+  const Bytes mine = input(ATOLL_I32, rank.rank(), count);
+  Bytes all(mine.size() * n);
+  auto gather =
+      rank.submit(rank.operation(ATOLL_ALL_GATHER, ATOLL_I32, mine.data(), all.data(), count));
+  CHECK_MESSAGE(gather.status == ATOLL_OK, gather.text);
+  Bytes expected;
+  for (int r = 0; r < rank.size(); ++r) {
+    const Bytes part = input(ATOLL_I32, r, count);
+    expected.insert(expected.end(), part.begin(), part.end());
+  }
+  CHECK(all == expected);
+
+  Bytes sum(mine.size());
+  const auto reduce =
+      rank.submit(rank.operation(ATOLL_ALL_REDUCE, ATOLL_I32, mine.data(), sum.data(), count));
+  CHECK_MESSAGE(reduce.status == ATOLL_OK, reduce.text);
+  const auto* parts = reinterpret_cast<const std::int32_t*>(all.data());
+  const auto* sums = reinterpret_cast<const std::int32_t*>(sum.data());
+  std::uint64_t wrong = 0;
+  for (std::uint64_t i = 0; i < count; ++i) {
+    std::int32_t should = 0;
+    for (std::size_t r = 0; r < n; ++r) should += parts[r * count + i];
+    wrong += sums[i] == should ? 0 : 1;
+  }
+  CHECK(wrong == 0);
+}
+
+}  // namespace
+
+TEST_CASE("a pair of ranks connects over every rail that both have, from its own address there") {
+  FakeCore core;
+  auto ranks = open_ranks(backend(), core, {0, 1}, with_rails({2, 3}));
+  // Two per rail: these hosts have one rank each. Both ends are in this process.
+  const Connections expected = {{{"127.0.1.1", "127.0.2.1"}, 2},
+                                {{"127.0.2.1", "127.0.1.1"}, 2},
+                                {{"127.0.1.2", "127.0.2.2"}, 2},
+                                {{"127.0.2.2", "127.0.1.2"}, 2}};
+  CHECK(connections() == expected);
+}
+
+TEST_CASE("hosts of two ranks have one connection per pair and rail") {
+  FakeCore core;
+  auto ranks = open_ranks(backend(), core, {0, 0, 1, 1}, with_rails({2, 2, 2, 2}));
+  Connections expected;
+  for (const int low : {1, 2}) {
+    for (const int high : {3, 4}) {
+      for (const int rail : {1, 2}) {
+        const auto address = [&](int rank) {
+          return "127.0." + std::to_string(rank) + "." + std::to_string(rail);
+        };
+        expected[{address(low), address(high)}] = 1;
+        expected[{address(high), address(low)}] = 1;
+      }
+    }
+  }
+  CHECK(connections() == expected);
+}
+
+TEST_CASE("with one rail on either side the kernel chooses the source") {
+  FakeCore core;
+  auto ranks = open_ranks(backend(), core, {0, 1}, with_rails({1, 3}));
+  int to_listener = 0;
+  for (const auto& [ends, count] : connections()) {
+    if (ends.second == "127.0.1.1") to_listener += count;
+  }
+  CHECK(to_listener == 2);
+}
+
+TEST_CASE("bytes stay in order over several rails") {
+  const std::vector<std::pair<Layout, std::vector<int>>> cases = {{{0, 1}, {2, 2}},
+                                                                  {{0, 0, 1, 1}, {2, 2, 2, 2}},
+                                                                  {{0, 1, 2}, {3, 1, 2}},
+                                                                  {{0, 0, 1}, {4, 4, 4}}};
+  for (const auto& [layout, rails] : cases) {
+    run_ranks(
+        backend(), layout,
+        [](Rank& rank) {
+          // Ends of messages around those of stripes, which drift with the signatures.
+          for (const std::uint64_t count :
+               {1U, 1031U, 16'384U - 20U, 16'384U, 16'384U + 1U, 100'003U, 700'001U}) {
+            gather_and_reduce(rank, count);
+          }
+        },
+        with_rails(rails));
+  }
+}
+
+TEST_CASE("a rail that leads nowhere is an error that names it, although others work") {
+  GroupOptions options = with_rails({2, 2});
+  options.rails[0] = "127.0.1.1 192.0.2.7";  // TEST-NET-1, not of this host
+  options.timeout_ns = 500'000'000;
+  FakeCore core;
+  std::array<std::string, 2> texts;
+  in_threads(2, [&](int r) {
+    const Group group({0, 1}, r, options);
+    atoll_comm* comm = nullptr;
+    CHECK(backend().open(&core.host(), &group.get(), &comm) == ATOLL_TIMEOUT);
+    texts[static_cast<std::size_t>(r)] = backend().last_error(nullptr);
+  });
+  CHECK_MESSAGE(
+      texts[0].find("rank 1 (world rank 3) (it did not connect to 192.0.2.7)") != std::string::npos,
+      texts[0]);
+  CHECK_MESSAGE(texts[1].find("rank 0 (world rank 1) at 192.0.2.7 port ") != std::string::npos,
+                texts[1]);
+  CHECK_MESSAGE(texts[1].find(" from 127.0.2.2 (") != std::string::npos, texts[1]);
+  for (const auto& text : texts) CHECK_MESSAGE(text.find("127.0.1.1") == std::string::npos, text);
+}
+
+TEST_CASE("more rails than there can be are refused") {
+  GroupOptions options = with_rails({65, 1});
+  FakeCore core;
+  const Group group({0, 1}, 0, options);
+  atoll_comm* comm = nullptr;
+  CHECK(backend().open(&core.host(), &group.get(), &comm) == ATOLL_INVALID_ARGUMENT);
+  const std::string text = backend().last_error(nullptr);
+  CHECK_MESSAGE(text.find("world rank 1 has 65 rails; at most 64") != std::string::npos, text);
+}

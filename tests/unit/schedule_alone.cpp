@@ -1,0 +1,223 @@
+// A Scheduler that is used by itself: overlap, and bytes in flight.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <future>
+#include <mutex>
+#include <vector>
+
+#include "atoll/schedule.hpp"
+#include "thread_ranks.hpp"
+
+using atoll::DType;
+using atoll::Event;
+using atoll::Lane;
+using atoll::Mesh;
+using atoll::Scheduler;
+using atoll::View;
+
+namespace {
+
+// A scheduler of one rank, whose collectives are copies, and a compute stream.
+struct Alone {
+  explicit Alone(atoll::LaneBytes limits)
+      : mesh(Mesh::make(world, {1, 1})),
+        scheduler(mesh.axis("shard"), mesh.axis("replicate"), {.max_in_flight = limits}),
+        compute(scheduler.device().stream({.name = "compute"})) {}
+
+  atoll::Work gather(View dst) { return scheduler.all_gather(dst.part(0, 0), dst.part(0, 0), {}); }
+  // Of the size of `data`.
+  atoll::Work reduce(View data) { return scheduler.all_reduce(data, {}); }
+
+  atoll::World world = atoll::World::single();
+  Mesh mesh;
+  Scheduler scheduler;
+  atoll::Stream compute;
+  std::vector<float> memory = std::vector<float>(1000);
+  View bytes(std::uint64_t n) { return View(memory.data(), n, DType::u8); }
+};
+
+}  // namespace
+
+TEST_CASE("a bucket is summed over ranks while compute is in the rest of backward") {
+  atoll_test::run_thread_ranks(2, [](atoll::World& world) {
+    const Mesh mesh = Mesh::make(world, {2, 1});
+    Scheduler scheduler(mesh.axis("shard"), mesh.axis("replicate"));
+    const std::vector<std::uint64_t> counts{3000, 3000};
+    const auto plan = atoll::plan_buckets(counts, DType::f32, 16384);
+    REQUIRE(plan.buckets.size() == 2);
+    std::vector<atoll::Buffer> memory;
+    for (const auto& bucket : plan.buckets) {
+      memory.push_back(scheduler.allocate(bucket.elements * sizeof(float), {Lane::outer}));
+    }
+    std::promise<void> gate;
+    auto compute = scheduler.device().stream({.name = "compute"});
+    const auto write = [&](std::size_t bucket) {
+      auto* const first = memory[bucket].view(DType::f32).as<float>();
+      compute.enqueue([first, value = static_cast<float>(world.rank() + 1)] {
+        std::fill(first, first + 3000, value);
+      });
+      return compute.record();
+    };
+    const auto first = scheduler.all_reduce(memory[0].view(DType::f32), write(0));
+    compute.enqueue([open = gate.get_future().share()] { open.wait(); });
+    const auto second = scheduler.all_reduce(memory[1].view(DType::f32), write(1));
+    first.synchronize();
+    CHECK_FALSE(second.done());
+    gate.set_value();
+    second.wait(compute);
+    compute.synchronize();
+    for (const auto& bucket : memory) {
+      const auto* const sums = bucket.view(DType::f32).as<float>();
+      CHECK(std::all_of(sums, sums + 3000, [](float v) { return v == 3.0f; }));
+    }
+  });
+}
+
+TEST_CASE(
+    "in flight: an operation waits for the oldest release that makes room, the host does not") {
+  Alone one({.outer = 200});
+  std::promise<void> gate;
+  const Event before = one.compute.enqueue_and_record([] {});
+  one.compute.enqueue([open = gate.get_future().share()] { open.wait(); });
+  const Event behind = one.compute.record();
+
+  const auto first = one.reduce(one.bytes(100));
+  one.scheduler.release(Lane::outer, before);
+  const auto second = one.reduce(one.bytes(100));
+  one.scheduler.release(Lane::outer, behind);
+  const auto third = one.reduce(one.bytes(100));  // in the room of the first
+  third.synchronize();
+  one.scheduler.release(Lane::outer, {});
+  const auto fourth = one.reduce(one.bytes(100));  // in the room of the second
+  CHECK(first.done());
+  CHECK(second.done());
+  CHECK_FALSE(fourth.done());
+  // The other lanes go on, and no limit holds for them.
+  one.scheduler.all_gather(one.bytes(4000), one.bytes(4000), {}).synchronize();
+  gate.set_value();
+  fourth.synchronize();
+  one.scheduler.synchronize();
+}
+
+TEST_CASE("in flight: one beyond the limit runs alone, nothing waits without a limit") {
+  Alone one({.outer = 200});
+  one.reduce(one.bytes(150));
+  one.scheduler.release(Lane::outer, {});
+  one.reduce(one.bytes(1000)).synchronize();
+  one.scheduler.release(Lane::outer, {});
+  one.reduce(one.bytes(200)).synchronize();
+  one.reduce(one.bytes(0)).synchronize();
+
+  Alone free({});
+  for (int i = 0; i < 100; ++i) free.reduce(free.bytes(4000));
+  free.scheduler.release(Lane::outer, {});  // of no effect
+  free.scheduler.synchronize();
+}
+
+TEST_CASE("in flight: what can never start is refused when it is called") {
+  Alone one({.gather = 100, .outer = 200});
+  one.reduce(one.bytes(150));
+  CHECK_THROWS_WITH_AS(one.reduce(one.bytes(100)),
+                       "Scheduler: 100 bytes more on the lane outer, where 150 of at most 200 are "
+                       "in flight and nothing says when they end: call release() first",
+                       atoll::Error);
+  one.scheduler.release(Lane::outer, {});
+  CHECK_THROWS_WITH_AS(one.scheduler.release(Lane::outer, {}),
+                       "Scheduler: nothing to release on the lane outer", atoll::Error);
+  CHECK_THROWS_AS(one.scheduler.release(Lane::gather, {}), atoll::Error);
+  one.reduce(one.bytes(100)).synchronize();
+  one.gather(one.bytes(4)).synchronize();
+  one.scheduler.synchronize();
+}
+
+TEST_CASE("in flight: gathers never hold more than the limit ahead of compute") {
+  constexpr std::uint64_t n = 5000, unit = 2 * n * sizeof(float);
+  std::atomic<std::uint64_t> most{0}, most_free{0};
+  for (const bool limited : {true, false}) {
+    atoll_test::run_thread_ranks(2, [&](atoll::World& world) {
+      std::atomic<std::uint64_t> live{0}, highest{0};
+      std::vector<float> shard(n, static_cast<float>(world.rank() + 1)), sum(n);
+      std::vector<std::vector<float>> whole(40, std::vector<float>(2 * n));
+      const Mesh mesh = Mesh::make(world, {1, 2});
+      Scheduler scheduler(
+          mesh.axis("shard"), mesh.axis("replicate"),
+          {.max_in_flight = {.gather = limited ? 2 * unit : 0, .reduce = limited ? unit : 0}});
+      auto compute = scheduler.device().stream({.name = "compute"});
+      const auto view = [](std::vector<float>& of) {
+        return View(of.data(), of.size(), DType::f32);
+      };
+      for (std::vector<float>& unit_memory : whole) {
+        scheduler.all_gather(view(shard), view(unit_memory), {});
+        const Event gathered = scheduler.run(Lane::gather, {}, [&](atoll::Stream& stream) {
+          stream.enqueue([&] { highest = std::max(highest.load(), live += unit); });
+        });
+        compute.wait(gathered);
+        compute.enqueue([] { std::this_thread::sleep_for(std::chrono::milliseconds(1)); });
+        scheduler.reduce_scatter(view(unit_memory), view(sum), compute.record());
+        const Event summed = scheduler.run(Lane::reduce, {}, [](atoll::Stream&) {});
+        scheduler.release(Lane::reduce, summed);
+        compute.wait(summed);
+        scheduler.release(Lane::gather, compute.enqueue_and_record([&] { live -= unit; }));
+      }
+      scheduler.synchronize();
+      compute.synchronize();
+      CHECK(std::all_of(sum.begin(), sum.end(),
+                        [&](float v) { return v == 2.0f * static_cast<float>(world.rank() + 1); }));
+      auto& all = limited ? most : most_free;
+      if (world.rank() == 0) all = highest.load();
+    });
+  }
+  CHECK(most <= 2 * unit);
+  // What the limit prevents.
+  CHECK(most_free > 2 * unit);
+}
+
+TEST_CASE("buffers take turns, and none is written before its reduction is over") {
+  static constexpr std::size_t n = 5000;
+  for (const std::size_t buffers : {1u, 2u, 3u}) {
+    atoll_test::run_thread_ranks(2, [&](atoll::World& world) {
+      std::vector<std::vector<float>> sums(30, std::vector<float>(n));
+      const Mesh mesh = Mesh::make(world, {1, 2});
+      Scheduler scheduler(mesh.axis("shard"), mesh.axis("replicate"));
+      std::vector<atoll::Buffer> memory;
+      for (std::size_t k = 0; k < buffers; ++k) {
+        memory.push_back(scheduler.allocate(2 * n * sizeof(float), {Lane::reduce}));
+      }
+      atoll::Rotation rotation(std::move(memory));
+      auto compute = scheduler.device().stream({.name = "compute"});
+      for (std::size_t i = 0; i < sums.size(); ++i) {
+        const View gradient = rotation.next(compute).view(DType::f32);
+        compute.enqueue([values = gradient.as<float>(), i] {
+          std::fill(values, values + 2 * n, static_cast<float>(i));
+        });
+        scheduler.reduce_scatter(gradient, View(sums[i].data(), n, DType::f32), compute.record());
+        rotation.release(scheduler.run(Lane::reduce, {}, [](atoll::Stream&) {}));
+      }
+      scheduler.synchronize();
+      for (std::size_t i = 0; i < sums.size(); ++i) {
+        CHECK(std::all_of(sums[i].begin(), sums[i].end(),
+                          [&](float v) { return v == 2.0f * static_cast<float>(i); }));
+      }
+    });
+  }
+}
+
+TEST_CASE("a rotation refuses what could never end") {
+  CHECK_THROWS_AS(atoll::Rotation({}), atoll::Error);
+  const auto device = atoll::Device::host();
+  auto stream = device.stream();
+  std::vector<atoll::Buffer> memory;
+  memory.push_back(device.allocate(16));
+  memory.push_back(device.allocate(16));
+  atoll::Rotation rotation(std::move(memory));
+  CHECK_THROWS_AS(rotation.release({}), atoll::Error);
+  const void* const first = rotation.next(stream).data();
+  CHECK(rotation.next(stream).data() != first);
+  CHECK_THROWS_WITH_AS(rotation.next(stream),
+                       "Rotation: all of 2 buffers are handed out: call release() first",
+                       atoll::Error);
+  rotation.release({});
+  CHECK(rotation.next(stream).data() == first);
+}

@@ -1,0 +1,121 @@
+// Plans of several buckets, and how large they are.
+#include <doctest/doctest.h>
+
+#include <limits>
+#include <numeric>
+#include <vector>
+
+#include "atoll/schedule.hpp"
+
+using atoll::Axis;
+using atoll::bucket_bytes;
+using atoll::BucketPlan;
+using atoll::DType;
+using atoll::plan_buckets;
+
+namespace {
+
+using Counts = std::vector<std::uint64_t>;
+constexpr std::uint64_t mib = 1 << 20;
+
+// Every tensor is where its place says, in order, and no bucket is larger than it must be.
+void check_plan(const BucketPlan& plan, const Counts& counts, DType dtype, std::uint64_t max_bytes,
+                std::uint64_t shards) {
+  REQUIRE(plan.places.size() == counts.size());
+  std::size_t tensor = 0;
+  for (std::size_t b = 0; b < plan.buckets.size(); ++b) {
+    const auto& bucket = plan.buckets[b];
+    CHECK(bucket.shards == shards);
+    CHECK(bucket.elements % (shards * atoll::bucket_granularity) == 0);
+    REQUIRE_FALSE(bucket.slots.empty());
+    std::size_t real = 0;
+    for (const auto& slot : bucket.slots) {
+      CHECK(plan.places[tensor].bucket == b);
+      CHECK(plan.places[tensor].slot.offset == slot.offset);
+      CHECK(slot.count == counts[tensor]);
+      CHECK(slot.offset + slot.count <= bucket.elements);
+      real += slot.count > 0 ? 1 : 0;
+      ++tensor;
+    }
+    if (real > 1) CHECK(bucket.elements * size_of(dtype) <= max_bytes);
+  }
+  CHECK(tensor == counts.size());
+}
+
+Axis axis_of(int ranks, double gbyte_s, double latency_us) {
+  Axis axis;
+  axis.ranks.resize(static_cast<std::size_t>(ranks));
+  std::iota(axis.ranks.begin(), axis.ranks.end(), 0);
+  axis.rate = {.gbyte_s = gbyte_s, .latency_us = latency_us};
+  return axis;
+}
+
+}  // namespace
+
+TEST_CASE("tensors are packed in order, none is split") {
+  const Counts counts{7, 104'729, 1, 0, 1'299'709, 65'537, 2, 0, 524'287, 524'287};
+  for (const std::uint64_t shards : {1u, 2u, 3u, 7u}) {
+    for (const std::uint64_t max_bytes : {std::uint64_t{0}, mib / 2, mib, 4 * mib, 1000 * mib}) {
+      for (const DType dtype : {DType::f32, DType::bf16}) {
+        const BucketPlan plan = plan_buckets(counts, dtype, max_bytes, shards);
+        check_plan(plan, counts, dtype, max_bytes, shards);
+        if (max_bytes == 1000 * mib) CHECK(plan.buckets.size() == 1);
+      }
+    }
+  }
+}
+
+TEST_CASE("a bucket is closed only when the next tensor does not fit") {
+  const std::uint64_t quarter = mib / 4 / sizeof(float);
+  const BucketPlan plan = plan_buckets(Counts(9, quarter), DType::f32, mib);
+  REQUIRE(plan.buckets.size() == 3);
+  CHECK(plan.buckets[0].slots.size() == 4);
+  CHECK(plan.buckets[0].elements * sizeof(float) == mib);
+  CHECK(plan.buckets[2].slots.size() == 1);
+  // The same elements in 16 bits need half of them.
+  CHECK(plan_buckets(Counts(9, quarter), DType::bf16, mib).buckets.size() == 2);
+}
+
+TEST_CASE("a tensor beyond the limit has a bucket to itself") {
+  const BucketPlan plan = plan_buckets(Counts{10, 3 * mib, 10, 10}, DType::f32, mib);
+  REQUIRE(plan.buckets.size() == 3);
+  CHECK(plan.buckets[1].slots.size() == 1);
+  CHECK(plan.buckets[2].slots.size() == 2);
+}
+
+TEST_CASE("nothing, and too much") {
+  CHECK(plan_buckets({}, DType::f32, mib).buckets.empty());
+  const BucketPlan empty = plan_buckets(Counts{0, 0}, DType::f32, mib, 3);
+  REQUIRE(empty.buckets.size() == 1);
+  CHECK(empty.buckets[0].elements == 0);
+  CHECK(empty.places.size() == 2);
+  constexpr std::uint64_t most = std::numeric_limits<std::uint64_t>::max();
+  CHECK_THROWS_AS(plan_buckets(Counts{1}, DType::f32, mib, 0), atoll::Error);
+  CHECK_THROWS_AS(plan_buckets(Counts{1, most}, DType::f32, most), atoll::Error);
+  CHECK_THROWS_AS(plan_buckets(Counts{1}, DType::f32, most, most), atoll::Error);
+  CHECK_THROWS_AS(atoll::plan_bucket(Counts{most / 2, most / 2, 9}, 1), atoll::Error);
+  const std::uint64_t large = std::uint64_t{1} << 40;  // 4 TiB
+  CHECK(plan_buckets(Counts{large, large}, DType::f32, most).buckets.size() == 1);
+}
+
+TEST_CASE("the size of a bucket keeps latency a small share of its time") {
+  // 1 GB/s and 1 ms: 1 MB takes as long as the latency.
+  const Axis slow = axis_of(4, 1, 1000);
+  const std::uint64_t bytes = bucket_bytes(slow);
+  CHECK(bytes >= 19'000'000);
+  CHECK(bytes < 19'000'000 + mib);
+  CHECK(bytes % mib == 0);
+  CHECK(bucket_bytes(slow, 0.5) == mib);
+  CHECK(bucket_bytes(slow, 0.01) >= 99'000'000);
+}
+
+TEST_CASE("bounds and the default") {
+  CHECK(bucket_bytes(axis_of(2, 0.1, 1)) == atoll::least_bucket_bytes);
+  CHECK(bucket_bytes(axis_of(8, 360, 100)) == atoll::most_bucket_bytes);
+  CHECK(bucket_bytes(axis_of(8, 0, 0)) == atoll::default_bucket_bytes);
+  CHECK(bucket_bytes(axis_of(1, std::numeric_limits<double>::infinity(), 0)) ==
+        atoll::default_bucket_bytes);
+  for (const double share : {0.0, 1.0, -0.1, std::numeric_limits<double>::quiet_NaN()}) {
+    CHECK_THROWS_AS(bucket_bytes(axis_of(2, 1, 1), share), atoll::Error);
+  }
+}
