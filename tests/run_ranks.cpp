@@ -7,12 +7,9 @@
 // a rank: a failure, then 77 (skipped), then 0. --killed says that a rank is meant to die of
 // SIGKILL: then that is its success, and anything else a failure. --stopped says that a rank is meant
 // to stop itself (SIGSTOP): it is killed when all others have ended, which is its success.
-#include <arpa/inet.h>
 #include <fcntl.h>
-#include <netinet/in.h>
 #include <poll.h>
 #include <sys/prctl.h>
-#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -31,6 +28,8 @@
 #include <system_error>
 #include <utility>
 #include <vector>
+
+#include "reserved_port.hpp"
 
 namespace {
 
@@ -107,29 +106,6 @@ Options parse(int argc, char** argv) {
   }
   options.command.push_back(nullptr);
   return options;
-}
-
-// A free port of the loopback interface. The socket stays bound, but does not listen, until the job
-// ends: rank 0, which sets SO_REUSEADDR as this does, can listen there, and nobody else is given
-// it.
-struct Reservation {
-  Fd socket;
-  int port = 0;
-};
-
-Reservation reserve_port() {
-  Reservation result{Fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)), 0};
-  const int yes = 1;
-  ::setsockopt(result.socket.get(), SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t length = sizeof address;
-  auto* generic = reinterpret_cast<sockaddr*>(&address);
-  if (::bind(result.socket.get(), generic, length) != 0) fail("bind");
-  if (::getsockname(result.socket.get(), generic, &length) != 0) fail("getsockname");
-  result.port = ntohs(address.sin_port);
-  return result;
 }
 
 std::string random_token() {
@@ -252,12 +228,11 @@ int exit_code(const Rank& rank, int number, const Options& options) {
 }
 
 int run(const Options& options) {
-  const Reservation reservation = reserve_port();
-  const std::string address = "127.0.0.1:" + std::to_string(reservation.port);
+  const atoll_test::ReservedPort port;
   const std::string token = random_token();
   const auto deadline = Clock::now() + options.timeout;
   std::vector<Rank> ranks;
-  for (int i = 0; i < options.ranks; ++i) ranks.push_back(start(options, i, address, token));
+  for (int i = 0; i < options.ranks; ++i) ranks.push_back(start(options, i, port.address(), token));
   if (!watch(ranks, options.stopped, deadline)) {
     std::printf("run_ranks: not finished after %lld s\n",
                 static_cast<long long>(options.timeout.count()));

@@ -2,10 +2,6 @@
 // sanitizer can follow. Only processes can be killed; tests that need that use run_ranks.
 #pragma once
 
-#include <arpa/inet.h>
-#include <sys/socket.h>
-#include <unistd.h>
-
 #include <cstdlib>
 #include <exception>
 #include <functional>
@@ -15,24 +11,9 @@
 #include <vector>
 
 #include "atoll/world.hpp"
+#include "reserved_port.hpp"
 
 namespace atoll_test {
-
-// A port of loopback that was free a moment ago.
-inline int free_port() {
-  const int fd = ::socket(AF_INET, SOCK_STREAM, 0);
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t length = sizeof(address);
-  if (::bind(fd, reinterpret_cast<sockaddr*>(&address), length) != 0 ||
-      ::getsockname(fd, reinterpret_cast<sockaddr*>(&address), &length) != 0) {
-    ::close(fd);
-    throw std::runtime_error("no free port");
-  }
-  ::close(fd);
-  return ntohs(address.sin_port);
-}
 
 // Tests can be run under a checker: ATOLL_CHECK, alone of all variables, counts.
 inline void check_as_asked(atoll::Config& config) {
@@ -49,7 +30,7 @@ inline atoll::World single_rank() {
 // after all threads have ended; a rank that throws fails its World, so the others end as well.
 inline void run_thread_ranks(int ranks, const std::function<void(atoll::World&)>& body,
                              const std::function<void(atoll::Config&)>& configure = {}) {
-  const std::string address = "127.0.0.1:" + std::to_string(free_port());
+  const ReservedPort port;
   std::vector<std::exception_ptr> errors(static_cast<std::size_t>(ranks));
   std::vector<std::jthread> threads;
   for (int rank = 0; rank < ranks; ++rank) {
@@ -58,7 +39,7 @@ inline void run_thread_ranks(int ranks, const std::function<void(atoll::World&)>
         atoll::Config config;
         config.rank = rank;
         config.size = ranks;
-        config.addr = address;
+        config.addr = port.address();
         config.token = "threads of one test";
         config.timeout = std::chrono::seconds(60);
         check_as_asked(config);

@@ -161,6 +161,9 @@ Fd connect_to(const Address& address, Clock::time_point deadline) {
     ::getsockopt(result.get(), SOL_SOCKET, SO_ERROR, &problem, &length);
     if (problem != 0) fail("connect to", address, problem);
   }
+  // Where nobody listens at a port that the system also gives to outgoing connections, a socket may
+  // be given that port and meets itself.
+  if (local_address(result.get()).bytes == address.bytes) fail("connect to", address, ECONNREFUSED);
   ::fcntl(result.get(), F_SETFL, ::fcntl(result.get(), F_GETFL) & ~O_NONBLOCK);
   configure_stream(result.get());
   return result;

@@ -7,6 +7,7 @@
 
 #include "atoll/schedule.hpp"
 #include "core/assert.hpp"
+#include "device/backend.hpp"
 #include "device/checked/device.hpp"
 #include "schedule/activity_log.hpp"
 #include "schedule/in_flight.hpp"
@@ -164,7 +165,9 @@ LaneEvent Scheduler::record(Lane lane) {
 }
 
 void Scheduler::wait(Stream& compute, const LaneEvent& event, std::string_view label) {
-  if (event.happened()) return compute.wait(event, WaitReason::communication);
+  if (!event.backend() || event.backend()->peek()) {
+    return compute.wait(event, WaitReason::communication);
+  }
   const Stamp begin = compute.stamp();
   compute.wait(event, WaitReason::communication);
   TraceRecord record{.activity = Activity::wait, .row = compute.name()};

@@ -54,6 +54,25 @@ std::vector<RankResult> run_job(int ranks, const train::RunOptions& options,
   return results;
 }
 
+std::vector<std::vector<RankResult>> run_jobs(int ranks, const std::vector<train::RunOptions>& jobs,
+                                              Order order) {
+  std::vector<std::vector<RankResult>> results(jobs.size());
+  for (auto& of_ranks : results) of_ranks.resize(static_cast<std::size_t>(ranks));
+  atoll_test::run_thread_ranks(
+      ranks,
+      [&](atoll::World& world) {
+        const auto rank = static_cast<std::size_t>(world.rank());
+        for (std::size_t j = 0; j < jobs.size(); ++j) {
+          results[j][rank] = run_rank(world, jobs[j], {});
+        }
+      },
+      [&](atoll::Config& config) {
+        quiet(config);
+        config.deterministic = order == Order::deterministic ? 1 : 0;
+      });
+  return results;
+}
+
 std::vector<std::string> failures_of_job(int ranks, const train::RunOptions& options) {
   std::vector<std::string> failures(static_cast<std::size_t>(ranks));
   const auto body = [&](atoll::World& world) {
@@ -126,6 +145,20 @@ std::string small_model_json(bool tied) {
   model.vocab = 259;  // bytes, bos, eos, pad
   model.max_seq = 256;
   model.tied = tied;
+  return train::hf_config_json(model, "float32");
+}
+
+std::string prime_model_json() {
+  train::ModelConfig model;
+  model.layers = 2;
+  model.hidden = 23;
+  model.heads = 3;
+  model.kv_heads = 1;
+  model.head_dim = 6;
+  model.ffn = 37;
+  model.vocab = 263;  // bytes, bos, eos, pad, and some to be prime
+  model.max_seq = 256;
+  model.tied = true;
   return train::hf_config_json(model, "float32");
 }
 

@@ -26,6 +26,17 @@ struct RankResult {
 std::vector<RankResult> run_job(int ranks, const train::RunOptions& options,
                                 const train::Inspect& inspect = {});
 
+// How sums are ordered: as fast as it goes, or the same whatever the size and placement
+// (Config::deterministic).
+enum class Order {
+  fast,
+  deterministic
+};
+
+// The results of several jobs, one after the other on the same ranks, by job and rank.
+std::vector<std::vector<RankResult>> run_jobs(int ranks, const std::vector<train::RunOptions>& jobs,
+                                              Order order);
+
 // What every rank throws; "" for a rank that does not.
 std::vector<std::string> failures_of_job(int ranks, const train::RunOptions& options);
 
@@ -46,5 +57,8 @@ void check_ranks_agree(const std::vector<RankResult>& ranks);
 
 // A config.json of a model that takes no time: 2 layers, 64 wide, for the bytes tokenizer.
 std::string small_model_json(bool tied);
+
+// A smaller one whose every extent that can be is prime, with a tied head.
+std::string prime_model_json();
 
 }  // namespace train_test

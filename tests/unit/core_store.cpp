@@ -431,3 +431,22 @@ TEST_CASE("secrets are equal only when they are") {
   CHECK_FALSE(store::equal_secrets("", "a"));
   CHECK_FALSE(store::equal_secrets("aa", "a"));
 }
+
+// Linux gives even ports to outgoing connections, one after the other, and odd ones to listeners that
+// take any: one of so many connections would have found itself.
+TEST_CASE("where nobody listens nobody answers, not even the caller") {
+  const int odd = [] {
+    const net::Fd listener = net::listen_on(net::resolve("127.0.0.1", 0).front());
+    return net::port_of(net::local_address(listener.get()));
+  }();
+  const net::Address nobody = net::resolve("127.0.0.1", odd & ~1).front();
+  int answers = 0;
+  for (int i = 0; i < 20'000; ++i) {
+    try {
+      net::connect_to(nobody, Clock::now() + 5s);
+      ++answers;
+    } catch (const atoll::Error&) {
+    }
+  }
+  CHECK(answers == 0);
+}

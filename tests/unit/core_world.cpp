@@ -20,22 +20,19 @@
 #include "atoll/world.hpp"
 #include "core/host.hpp"
 #include "core/socket.hpp"
+#include "reserved_port.hpp"
 
 using namespace std::chrono_literals;
 using Clock = std::chrono::steady_clock;
+using atoll_test::ReservedPort;
 
 namespace {
 
-int free_port() {
-  const auto fd = atoll::net::listen_on(atoll::net::resolve("127.0.0.1", 0).front());
-  return atoll::net::port_of(atoll::net::local_address(fd.get()));
-}
-
-atoll::Config explicit_config(int rank, int size, int port) {
+atoll::Config explicit_config(int rank, int size, const ReservedPort& port) {
   atoll::Config config;
   config.rank = rank;
   config.size = size;
-  config.addr = "127.0.0.1:" + std::to_string(port);
+  config.addr = port.address();
   config.token = "secret";
   config.rendezvous_timeout = 20s;
   config.timeout = 20s;
@@ -46,7 +43,7 @@ atoll::Config explicit_config(int rank, int size, int port) {
 // What each rank's `body` returned, or what it threw, as text.
 std::vector<std::string> on_threads(int size, const std::function<std::string(atoll::World&)>& body,
                                     int absent = -1, std::chrono::seconds rendezvous = 20s) {
-  const int port = free_port();
+  const ReservedPort port;
   std::vector<std::string> results(static_cast<std::size_t>(size));
   std::vector<std::jthread> threads;
   for (int rank = 0; rank < size; ++rank) {
@@ -80,7 +77,7 @@ struct Process {
 
 // Forks a rank that joins by its environment, says "ready", and then waits for a key that never
 // comes; what it throws is its second line.
-Process start_rank(int rank, int size, int port) {
+Process start_rank(int rank, int size, const ReservedPort& port) {
   std::array<int, 2> ends{};
   REQUIRE(::pipe(ends.data()) == 0);
   const pid_t pid = ::fork();
@@ -92,7 +89,7 @@ Process start_rank(int rank, int size, int port) {
   ::close(ends[0]);
   ::setenv("ATOLL_RANK", std::to_string(rank).c_str(), 1);
   ::setenv("ATOLL_SIZE", std::to_string(size).c_str(), 1);
-  ::setenv("ATOLL_ADDR", ("127.0.0.1:" + std::to_string(port)).c_str(), 1);
+  ::setenv("ATOLL_ADDR", port.address().c_str(), 1);
   ::setenv("ATOLL_TOKEN", "secret", 1);
   ::setenv("ATOLL_LOG", "error", 1);
   try {
@@ -108,7 +105,7 @@ Process start_rank(int rank, int size, int port) {
 
 // Kills `victim` of three processes once all are ready; returns what the others report.
 std::vector<std::string> reports_after_kill(int victim, Clock::duration& slowest) {
-  const int port = free_port();
+  const ReservedPort port;
   std::vector<Process> ranks;
   for (int rank = 0; rank < 3; ++rank) ranks.push_back(start_rank(rank, 3, port));
   for (Process& rank : ranks) CHECK(rank.line() == "ready");

@@ -4,6 +4,7 @@
 
 #include <memory>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -13,11 +14,12 @@
 namespace atoll_test {
 
 struct Waits {
-  int deaf_to = -1;  // which wait is not told; -1: none
+  int deaf_to = -1;   // which wait is not told; -1: none
+  bool slow = false;  // the host goes on from a record only when the stream has got there
   // By wait: the name of the stream that waits, and whether that orders anything: not where the
   // stream is behind that event already, or waits for one that is before it does anything else.
-  std::vector<std::string> streams;
-  std::vector<bool> adds;
+  std::vector<std::string> streams{};
+  std::vector<bool> adds{};
 };
 
 class DeafStream final : public atoll::StreamBackend {
@@ -32,7 +34,11 @@ class DeafStream final : public atoll::StreamBackend {
   void fill(void* dst, std::byte value, std::size_t bytes) override {
     after_waits().fill(dst, value, bytes);
   }
-  std::shared_ptr<atoll::EventBackend> record() override { return after_waits().record(); }
+  std::shared_ptr<atoll::EventBackend> record() override {
+    auto event = after_waits().record();
+    while (waits_.slow && !event->peek()) std::this_thread::yield();
+    return event;
+  }
   void wait(std::shared_ptr<atoll::EventBackend> event, atoll::WaitReason reason) override {
     if (last_ && atoll::is_behind(*event, *last_)) waits_.adds[last_wait_] = false;
     last_ = event;

@@ -12,7 +12,7 @@
 
 #include "atoll/mesh.hpp"
 #include "comm/rank_environment.hpp"
-#include "core/socket.hpp"
+#include "reserved_port.hpp"
 #include "unit/topology_machines.hpp"
 
 using atoll::Error;
@@ -26,11 +26,7 @@ namespace {
 
 // Runs `body` on `size` ranks that are threads; what a rank throws is a failure of the test.
 void on_ranks(int size, int islands, const std::function<void(World&)>& body) {
-  int port = 0;
-  {
-    const auto probe = atoll::net::listen_on(atoll::net::resolve("127.0.0.1", 0).front());
-    port = atoll::net::port_of(atoll::net::local_address(probe.get()));
-  }
+  const atoll_test::ReservedPort port;
   std::vector<std::string> failures(static_cast<std::size_t>(size));
   {
     std::vector<std::jthread> threads;
@@ -40,7 +36,7 @@ void on_ranks(int size, int islands, const std::function<void(World&)>& body) {
           atoll::Config config;
           config.rank = rank;
           config.size = size;
-          config.addr = "127.0.0.1:" + std::to_string(port);
+          config.addr = port.address();
           config.token = "secret";
           config.rendezvous_timeout = config.timeout = std::chrono::seconds(20);
           config.islands = islands;

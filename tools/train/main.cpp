@@ -53,6 +53,12 @@ void add_model_flags(CLI::App& app, train::RunOptions& o) {
                  "start from Hugging Face safetensors: a folder with a config.json, which replaces "
                  "--model, or one file beside it")
       ->group("Model");
+  app.add_option("--freeze", o.freeze,
+                 "parameters that are not trained: patterns of Hugging Face names, as in "
+                 "'model.embed_tokens.*,*norm.weight'")
+      ->delimiter(',')
+      ->allow_extra_args(false)
+      ->group("Model");
   app.add_option("--dtype", o.dtype, "of parameters and activations: f32 or bf16")->group("Model");
   app.add_option("--recompute", o.recompute,
                  "activation checkpointing: none, selective (norms and SwiGLU) or full (layers)")
@@ -102,6 +108,10 @@ void add_sharding_flags(CLI::App& app, train::RunOptions& o, int& islands) {
       ->group("Sharding");
   app.add_option("--backend", o.backend,
                  "of collectives: host, mpi, ...; default: the best that works")
+      ->group("Sharding");
+  app.add_option("--inner-shards", o.inner_shards,
+                 "neighbouring ranks that keep between them what forward gathered, for backward to "
+                 "gather there (partial resharding); 0: not kept")
       ->group("Sharding");
   app.add_option("--prefetch", o.prefetch, "units gathered ahead of compute")->group("Sharding");
   app.add_option("--reduce-buffers", o.reduce_buffers,

@@ -35,6 +35,7 @@ class CheckedEvent final : public EventBackend {
     if (!in_task) lifetimes_->synchronized(clock_);
     return true;
   }
+  bool peek() const override { return inner_->peek(); }
   // Whatever becomes of the stream, nothing in front of the event runs any more.
   void synchronize() override {
     if (in_task) return inner_->synchronize();

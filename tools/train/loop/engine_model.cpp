@@ -1,5 +1,8 @@
 #include "loop/engine_model.hpp"
 
+#include <fmt/core.h>
+#include <fnmatch.h>
+
 #include <optional>
 #include <string>
 
@@ -55,18 +58,59 @@ void backward(fsdp::Engine& engine, fsdp::Pass& pass, const Decoder& decoder, co
   }
 }
 
+// Which parameters are not trained, and whether the patterns that say so make sense.
+class Frozen {
+ public:
+  explicit Frozen(const std::vector<std::string>& patterns) {
+    for (const std::string& pattern : patterns) patterns_.push_back({pattern});
+  }
+  bool has(const std::string& hf_name) {
+    bool frozen = false;
+    for (Pattern& pattern : patterns_) {
+      if (::fnmatch(pattern.text.c_str(), hf_name.c_str(), 0) != 0) continue;
+      frozen = pattern.used = true;
+    }
+    trained_ += frozen ? 0 : 1;
+    return frozen;
+  }
+  void check(const ModelConfig& model) const {
+    const auto refuse = [](const std::string& why) {
+      throw atoll::Error(atoll::ErrorCode::invalid_argument, "--freeze" + why);
+    };
+    for (const Pattern& pattern : patterns_) {
+      if (!pattern.used) {
+        refuse(fmt::format(" {}: no parameter of {} has such a name, as {} is one", pattern.text,
+                           model.name, param_specs(model, 0).front().hf_name));
+      }
+    }
+    if (trained_ == 0) refuse(": leaves no parameter to train");
+  }
+
+ private:
+  struct Pattern {
+    std::string text;
+    bool used = false;
+  };
+  std::vector<Pattern> patterns_;
+  int trained_ = 0;
+};
+
 }  // namespace
 
-void add_units(fsdp::Engine& engine, const ModelConfig& model) {
+void add_units(fsdp::Engine& engine, const ModelConfig& model,
+               const std::vector<std::string>& patterns) {
+  Frozen frozen(patterns);
   std::vector<std::string> order;
   for (std::size_t u = 0; u < unit_count(model); ++u) {
     std::vector<fsdp::ParamSpec> params;
     for (const auto& spec : param_specs(model, u)) {
-      params.push_back({spec.name, spec.shape, {spec.mean, spec.deviation}});
+      params.push_back(
+          {spec.name, spec.shape, {spec.mean, spec.deviation}, !frozen.has(spec.hf_name)});
     }
     order.push_back(unit_name(model, u));
     engine.add_unit(order.back(), std::move(params));
   }
+  frozen.check(model);
   if (model.tied) order.push_back(unit_name(model, 0));
   engine.freeze(order);
 }

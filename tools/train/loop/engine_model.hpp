@@ -2,6 +2,7 @@
 // weights and gradients that live in the engine's buckets.
 #pragma once
 
+#include <string>
 #include <vector>
 
 #include "atoll/fsdp.hpp"
@@ -10,8 +11,11 @@
 namespace train {
 
 // Adds the model's units and freezes the engine. With a tied head the embedding stands at both ends
-// of the order: its gradient is reduced after its last use.
-void add_units(atoll::fsdp::Engine& engine, const ModelConfig& model);
+// of the order: its gradient is reduced after its last use. Parameters whose HF name is like one of the
+// patterns (of a shell, with * ? [...]) `frozen` are not trained. Error(invalid_argument): a pattern
+// that is like none, and patterns that leave nothing to train.
+void add_units(atoll::fsdp::Engine& engine, const ModelConfig& model,
+               const std::vector<std::string>& frozen = {});
 
 // Forward and backward of one micro batch, enqueued on the step's stream.
 void train_micro_batch(atoll::fsdp::Engine& engine, const Decoder& decoder, const Step& step,

@@ -75,6 +75,7 @@ void check(const RunOptions& options) {
   require(options.epsilon > 0, "--epsilon", "greater than 0");
   require(options.weight_decay >= 0, "--weight-decay", "not negative");
   require(options.clip >= 0, "--clip", "not negative");
+  require(options.inner_shards >= 0, "--inner-shards", "not negative");
   require(options.prefetch >= 0, "--prefetch", "not negative");
   require(options.reduce_buffers >= 1, "--reduce-buffers", "at least 1");
   require(options.threads >= 0, "--threads", "not negative");
@@ -104,6 +105,7 @@ StepRange traced_steps(const RunOptions& options, std::int64_t done) {
 nlohmann::json to_json(const RunOptions& o) {
   return {{"model", o.model},
           {"init", o.init},
+          {"freeze", o.freeze},
           {"tokenizer", o.tokenizer},
           {"data", o.data},
           {"samples", o.samples},
@@ -127,6 +129,7 @@ nlohmann::json to_json(const RunOptions& o) {
           {"dtype", o.dtype},
           {"recompute", o.recompute},
           {"backend", o.backend},
+          {"inner_shards", o.inner_shards},
           {"prefetch", o.prefetch},
           {"reduce_buffers", o.reduce_buffers},
           {"skip_nonfinite", o.skip_nonfinite},

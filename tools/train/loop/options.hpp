@@ -4,12 +4,14 @@
 #include <cstdint>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
+#include <vector>
 
 namespace train {
 
 struct RunOptions {
   std::string model = "mistral-tiny";
   std::string init;                 // folder or file of HF safetensors; "": random from the seed
+  std::vector<std::string> freeze;  // patterns of HF names, as a shell has them: not trained
   std::string tokenizer = "bytes";  // or a SentencePiece model
   std::string data = "demo";
   std::int64_t samples = 0;        // the first N; 0: all
@@ -35,6 +37,7 @@ struct RunOptions {
   std::string dtype = "f32";        // of parameters and activations; f32 or bf16
   std::string recompute = "none";   // selective or full: activation checkpointing
   std::string backend;
+  int inner_shards = 0;  // ranks that keep between them what forward gathered
   int prefetch = 1;
   int reduce_buffers = 2;
   bool skip_nonfinite = true;

@@ -69,6 +69,7 @@ Strategy choose_strategy(const RunOptions& options, const ModelConfig& model,
           options.memory_limit > 0 ? options.memory_limit : shared_memory(world, topology)};
   question.options.precision.param = atoll::dtype_from_name(options.dtype);
   question.options.accumulation = fsdp::accumulation_from_name(options.accumulate);
+  question.options.inner_shards = options.inner_shards;
   question.options.prefetch = options.prefetch;
   question.options.reduce_buffers = options.reduce_buffers;
   fsdp::StrategyChoice choice = fsdp::choose_strategy(question);

@@ -39,6 +39,7 @@ fsdp::Options engine_options(const RunOptions& options, const Setup& setup,
                              const atoll::Device& device) {
   fsdp::Options engine;
   engine.strategy = setup.strategy.kind;
+  engine.inner_shards = options.inner_shards;
   engine.accumulation = fsdp::accumulation_from_name(options.accumulate);
   engine.precision.param = atoll::dtype_from_name(options.dtype);
   // A tied head computes with two units at a time, and there are prefetch + 1 places for them.
@@ -170,7 +171,7 @@ Trainer::Trainer(atoll::World& world, const RunOptions& options)
       totals_(atoll::Communicator::open(
           setup_.mesh.axis("world"),
           {.name = "totals", .backend = options.backend, .device = engine_.device()})) {
-  add_units(engine_, setup_.model);
+  add_units(engine_, setup_.model, options_.freeze);
   optimizer_.emplace(engine_, optimizer_options(options_));
   const ActivationPlan plan = activation_plan(options_);
   activations_.emplace(decoder_.make_activations(plan, engine_.device(), compute_));

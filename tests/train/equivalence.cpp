@@ -1,0 +1,195 @@
+// What one process trains, any number of ranks trains, however a step is cut: every strategy, 1 to 6
+// ranks, 1 to 3 micro batches, recomputation, both dtypes, both optimizers, of a model whose sizes
+// are prime, whose head is tied and of which a part is frozen. SGD runs without clipping: a wrong
+// divisor scales its steps, where AdamW hides it.
+//
+// ATOLL_TEST_LONG=1 runs the whole product; otherwise every value meets every value of each other
+// factor somewhere.
+#include <doctest/doctest.h>
+
+#include <cstdlib>
+#include <map>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "../unit/train_data_temporary.hpp"
+#include "job.hpp"
+
+using namespace train_test;
+
+namespace {
+
+struct Shape {
+  std::string strategy;
+  int inner_shards = 0;
+};
+
+const std::vector<Shape> shapes{{"no_shard"},     {"shard_optimizer"}, {"shard_grad"},
+                                {"full_shard"},   {"hybrid_shard"},    {"hybrid_shard_grad"},
+                                {"full_shard", 1}};
+const std::vector<std::string> recomputes{"none", "selective", "full"};
+
+struct Size {
+  int ranks;
+  std::string mesh;  // planned, of all strategies
+};
+const std::vector<Size> sizes{{1, "1x1"}, {2, "1x2"}, {3, "1x3"},
+                              {4, "2x2"}, {5, "1x5"}, {6, "2x3"}};
+
+bool whole_product() { return std::getenv("ATOLL_TEST_LONG") != nullptr; }
+
+train::RunOptions base(const TemporaryFolder& folder) {
+  train::RunOptions options;
+  options.out = (folder.path() / "out").string();
+  options.model = folder.write("prime.json", prime_model_json()).string();
+  options.freeze = {"model.layers.0.mlp.up_proj.weight", "*post_attention_layernorm.weight"};
+  options.data = "demo";
+  options.samples = 60;
+  options.seq = 128;
+  options.lr = 3e-4;
+  options.lr_warmup = 0;
+  options.steps = 3;
+  options.threads = 1;
+  options.save_checkpoint = false;
+  options.quiet = true;
+  return options;
+}
+
+// One of the factors that do not depend on the shape; a step has `micro` micro batches on each rank,
+// the last of which some ranks have no sample for.
+struct Cut {
+  int micro = 1;
+  std::string recompute;
+  std::string dtype;
+  std::string optimizer;
+};
+
+train::RunOptions with(train::RunOptions options, const Cut& cut, int ranks) {
+  options.global_batch = cut.micro * ranks - (ranks > 1 ? 1 : 0);
+  options.recompute = cut.recompute;
+  options.dtype = cut.dtype;
+  options.optimizer = cut.optimizer;
+  if (cut.optimizer == "sgd") options.clip = 0;
+  return options;
+}
+
+// All of them, or a third, so that each shape and size meets each value of each factor.
+std::vector<Cut> cuts(std::size_t turn) {
+  std::vector<Cut> all, some;
+  for (int micro = 1; micro <= 3; ++micro) {
+    for (const char* dtype : {"f32", "bf16"}) {
+      for (const char* optimizer : {"adamw", "sgd"}) {
+        for (const auto& recompute : recomputes)
+          all.push_back({micro, recompute, dtype, optimizer});
+      }
+    }
+  }
+  if (whole_product()) return all;
+  // Of each combination of micro, dtype and optimizer one recomputation, another one each turn.
+  for (std::size_t i = 0; i < all.size(); i += recomputes.size()) {
+    const std::size_t group = i / recomputes.size();
+    if (group % 4 == turn % 4) some.push_back(all[i + (turn + group) % recomputes.size()]);
+  }
+  return some;
+}
+
+// One process with the same samples in each step, which depends on the number of ranks and of micro
+// batches alone.
+class References {
+ public:
+  const RankResult& of(const train::RunOptions& options) {
+    const auto key = std::tuple(options.global_batch, options.dtype, options.optimizer);
+    const auto found = known_.find(key);
+    if (found != known_.end()) return found->second;
+    auto alone = options;
+    alone.strategy = "no_shard";
+    alone.recompute = "none";
+    alone.inner_shards = 0;
+    alone.mesh.clear();
+    return known_.emplace(key, run_job(1, alone).front()).first->second;
+  }
+
+ private:
+  std::map<std::tuple<std::int64_t, std::string, std::string>, RankResult> known_;
+};
+
+struct Tolerance {
+  double loss, grad_norm, weights;
+};
+
+// Masters are f32 in both; a bf16 copy may round to the other side, a 256th away.
+Tolerance tolerance(const std::string& dtype) {
+  return dtype == "bf16" ? Tolerance{1e-3, 1e-2, 1e-3} : Tolerance{1e-5, 1e-5, 1e-5};
+}
+
+void check_near(const RankResult& result, const RankResult& reference, const Tolerance& tolerance) {
+  const auto curve = distance(result.run.steps, reference.run.steps);
+  CHECK(curve.loss <= tolerance.loss);
+  CHECK(curve.grad_norm <= tolerance.grad_norm);
+  CHECK(distance(result.weights, reference.weights) <= tolerance.weights);
+}
+
+void check_same(const RankResult& result, const RankResult& other) {
+  const auto curve = distance(result.run.steps, other.run.steps);
+  CHECK(curve.loss == 0);
+  CHECK(curve.grad_norm == 0);
+  const bool same = result.weights == other.weights;  // CHECK would print them all
+  CHECK(same);
+}
+
+// Every shape with one cut; how gradients accumulate decides in which order micro batches are
+// added, so it is the same for all.
+std::vector<train::RunOptions> jobs_of(const train::RunOptions& options, const Cut& cut,
+                                       const Size& size) {
+  std::vector<train::RunOptions> jobs;
+  for (const Shape& shape : shapes) {
+    auto job = with(options, cut, size.ranks);
+    job.strategy = shape.strategy;
+    job.inner_shards = shape.inner_shards;
+    job.accumulate = cut.micro == 2 ? "local" : "shard";
+    job.mesh = size.mesh;
+    jobs.push_back(job);
+  }
+  return jobs;
+}
+
+void check_size(const Size& size, std::size_t turn, Order order, References& references) {
+  const TemporaryFolder folder;
+  const auto options = base(folder);
+  std::vector<train::RunOptions> jobs;
+  for (const Cut& cut : cuts(turn)) {
+    for (const auto& job : jobs_of(options, cut, size)) jobs.push_back(job);
+  }
+  const auto results = run_jobs(size.ranks, jobs, order);
+  for (std::size_t j = 0; j < jobs.size(); ++j) {
+    const auto& job = jobs[j];
+    CAPTURE(size.mesh);
+    CAPTURE(job.strategy);
+    CAPTURE(job.inner_shards);
+    CAPTURE(job.global_batch);
+    CAPTURE(job.recompute);
+    CAPTURE(job.dtype);
+    CAPTURE(job.optimizer);
+    check_ranks_agree(results[j]);
+    check_near(results[j][0], references.of(job), tolerance(job.dtype));
+    if (order == Order::deterministic) {
+      check_same(results[j][0], results[j - j % shapes.size()][0]);
+    }
+  }
+}
+
+}  // namespace
+
+TEST_CASE("one planned mesh: equal to one process, and all strategies bit for bit") {
+  References references;
+  for (std::size_t turn = 0; turn < sizes.size(); ++turn) {
+    check_size(sizes[turn], turn, Order::deterministic, references);
+  }
+}
+
+TEST_CASE("in the order that is fastest: equal to one process") {
+  References references;
+  for (const std::size_t turn : {2, 3, 5})
+    check_size(sizes[turn], turn + 1, Order::fast, references);
+}
