@@ -25,12 +25,14 @@ struct OverlapRun {
   int prefetch = 1;
   int reduce_buffers = 2;
   int steps = 5;
+  int micro = 1;  // batches of a step
+  atoll::fsdp::Accumulation accumulation = atoll::fsdp::Accumulation::automatic;
   std::chrono::milliseconds compute{60};  // of one unit, forward or backward
   std::int64_t gather_ms = 0;             // of every gather
   std::int64_t reduce_ms = 0;             // of every reduction
   std::int64_t planted_ms = 0;            // in the gather of the third unit in forward
   std::int64_t elements = 20'000;         // of a unit
-  bool last_is_empty = false;  // a unit without compute at the end: what is before it is not kept
+  bool last_is_empty = false;  // a unit of nothing at the end: what is before it is not kept
   Update update = Update::none;
   bool in_backward = false;
 };
@@ -40,9 +42,9 @@ struct OverlapFigures {
   double exposed_ms = 0;  // compute waiting for communication, of the same step
 };
 
-inline void overlap_step(atoll::fsdp::Engine& engine, const OverlapRun& run,
-                         atoll::Stream& compute) {
-  auto pass = engine.begin({}, compute);
+inline void overlap_micro_batch(atoll::fsdp::Engine& engine, const OverlapRun& run, int micro,
+                                atoll::Stream& compute) {
+  auto pass = engine.begin({atoll::fsdp::PassOptions::Kind::train, micro, run.micro}, compute);
   const auto work = [&](const atoll::fsdp::Unit& unit) {
     if (unit.name() == "end") return;
     compute.enqueue([time = run.compute] { std::this_thread::sleep_for(time); });
@@ -53,6 +55,7 @@ inline void overlap_step(atoll::fsdp::Engine& engine, const OverlapRun& run,
   }
   for (auto unit = engine.units().rbegin(); unit != engine.units().rend(); ++unit) {
     const auto w = pass.backward(**unit);
+    if ((*unit)->params().empty()) continue;
     const auto gradient = w.grad("w").view;
     compute.zero(gradient.data, gradient.bytes());
     work(**unit);
@@ -78,13 +81,14 @@ inline OverlapFigures overlap_rank(atoll::World& world, const OverlapRun& run) {
   options.strategy = atoll::fsdp::Strategy::full_shard;
   options.prefetch = run.prefetch;
   options.reduce_buffers = run.reduce_buffers;
+  options.accumulation = run.accumulation;
   atoll::fsdp::Engine engine(atoll::Mesh::make(world, {1, 2}), options);
   std::vector<std::string> order;
   for (int u = 0; u < run.units; ++u) {
     order.push_back("unit." + std::to_string(u));
     engine.add_unit(order.back(), {{"w", {run.elements}, {}}});
   }
-  if (run.last_is_empty) engine.add_unit(order.emplace_back("end"), {{"w", {1}, {}}});
+  if (run.last_is_empty) engine.add_unit(order.emplace_back("end"), {});
   engine.freeze(order);
   std::optional<atoll::fsdp::Optimizer> optimizer;
   if (run.update != Update::none) {
@@ -101,7 +105,9 @@ inline OverlapFigures overlap_rank(atoll::World& world, const OverlapRun& run) {
   auto [start, exposed] = begin();
   for (int step = 0; step <= run.steps; ++step) {
     if (run.in_backward) optimizer->update_in_backward(0.1f);
-    overlap_step(engine, run, compute);
+    for (int micro = 0; micro < run.micro; ++micro) {
+      overlap_micro_batch(engine, run, micro, compute);
+    }
     if (optimizer) {
       optimizer->step(0.1f, compute);
       if (run.update == Update::after_all) engine.parameters_changed(compute);

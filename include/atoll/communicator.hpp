@@ -67,7 +67,8 @@ struct CommunicatorOptions {
 // (capability says so) core builds the sum from all_to_all, local sums and all_gather for the 16-bit
 // types, and leaves the order of the others to the backend. Config::deterministic asks for the one
 // tree and one rounding of all floating point reductions everywhere, at the price of more bytes
-// between hosts.
+// between hosts; over an axis with blocks (Axis::block) a tree over the ranks of each block, then one
+// over the blocks.
 //
 // Errors: wrong arguments throw Error(invalid_argument) here, before anything is sent: ranks and
 // counts that do not fit, unequal dtypes, NULL with elements, src and dst that overlap other than as

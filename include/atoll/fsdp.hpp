@@ -39,6 +39,7 @@ enum class Strategy {
 };
 std::string_view name(Strategy strategy) noexcept;
 Strategy strategy_from_name(std::string_view name);  // Error(invalid_argument) lists the names
+std::vector<Strategy> every_strategy();              // in the order above
 
 // What becomes of the gradients of a micro batch that is not the step's last.
 enum class Accumulation {
@@ -64,6 +65,8 @@ struct Options {
   int inner_shards = 0;
   int prefetch = 1;        // units gathered ahead of compute; 0: none
   int reduce_buffers = 2;  // whole gradients that are written or reduced at the same time
+  // Bytes of the device that the plan of freeze() may take, before optimizer and activations; 0: any.
+  std::uint64_t memory_bytes = 0;
   Device device = Device::host();
   std::string backend{};  // "": config().backend, else the best common one
 };
@@ -72,9 +75,10 @@ struct Options {
 struct StrategyQuestion {
   MeshShape mesh{};
   MeshRates rates{};  // of the mesh's axes; where one is unknown, all links count as 1 GB/s
-  // Precision, accumulation, prefetch and buffers; the strategy in it is not read.
+  // Precision, accumulation, inner shards, prefetch and buffers; the strategy in it is not read.
   Options options{};
   std::uint64_t parameters = 0;
+  std::uint64_t frozen = 0;        // of these: no gradients, no moments
   std::uint64_t largest_unit = 0;  // parameters of it; 0: unknown, and passing units not counted
   int units = 1;
   int micro_batches = 1;           // of a step
@@ -100,7 +104,7 @@ struct StrategyChoice {
 // The strategy that communicates least of those that fit; of those within 1 % of it the one with
 // the least memory. Where none fits the one with the least memory, and the sentence says so. A pure
 // function: equal questions on all ranks give equal answers. Error(invalid_argument): sizes or
-// counts below 1, a reserve outside of [0, 1).
+// counts below 1, options that no engine takes, a reserve outside of [0, 1).
 StrategyChoice choose_strategy(const StrategyQuestion& question);
 // Of a mesh's axes.
 MeshRates rates_of(const Mesh& mesh);
@@ -159,7 +163,7 @@ struct MemoryPlan {
   std::uint64_t gradients = 0;        // f32 shards
   std::uint64_t gathered = 0;         // whole units in passing, as compute reads them
   std::uint64_t kept = 0;             // inner shards between forward and backward
-  std::uint64_t gradients_whole = 0;  // whole gradients, as compute writes them
+  std::uint64_t whole_gradients = 0;  // as compute writes them
   std::uint64_t staging = 0;          // partial sums of further micro batches, norms
   std::uint64_t activations = 0;      // as the consumer says, who adds them
 
@@ -210,8 +214,10 @@ struct PassOptions {
     train,
     eval
   } kind = Kind::train;
-  int micro = 0;  // this micro batch ...
-  int of = 1;     // ... of so many in the step; gradients are reduced across replicas with the last
+  // This micro batch of so many in the step; gradients are reduced across replicas with the last.
+  // They come in turn: Error(invalid_argument) for one that does not follow the last complete one.
+  int micro = 0;
+  int of = 1;
 };
 
 // One forward, and for training one backward, through the declared order. A departure from it is
@@ -243,7 +249,8 @@ class Engine {
   Unit& add_unit(std::string_view name, std::vector<ParamSpec> params);
   // Declares the order of use (units may repeat; backward is its reverse), plans every buffer and
   // allocates it; once. Error(not_found, invalid_argument) names a unit that is missing on either
-  // side.
+  // side; Error(invalid_argument) shows a plan that is larger than Options::memory_bytes, before
+  // anything is allocated.
   void freeze(const std::vector<std::string>& order);
 
   // Fills this rank's shards; never a whole parameter.
@@ -276,7 +283,7 @@ class Engine {
   std::string_view backend() const noexcept;
   MemoryPlan& memory() noexcept;
   Scheduler& scheduler() noexcept;
-  // Bytes that this rank has handed to collectives of the shard and of the replicate axis so far.
+  // Bytes of parameters and gradients that this rank has handed to the collectives of passes so far.
   struct Traffic {
     std::uint64_t shard_bytes = 0;
     std::uint64_t inner_bytes = 0;  // of gathers inside inner groups

@@ -27,7 +27,8 @@ struct OptimizerOptions {
 // changes nothing, unless asked to; neither does one after a failure of the job.
 class Optimizer {
  public:
-  // Error(invalid_argument) before Engine::freeze().
+  // The engine outlives it. Error(invalid_argument) before Engine::freeze(), and while the engine has
+  // another optimizer.
   Optimizer(Engine& engine, OptimizerOptions options = {});
   Optimizer(Optimizer&&) noexcept;
   ~Optimizer();

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <chrono>
 #include <thread>
 #include <utility>
@@ -69,6 +70,17 @@ void Work::synchronize() const {
 bool Work::done() const { return !state_ || state_->event.happened(); }
 
 Work Work::local_copy(ConstView src, View dst, Stream& stream) {
+  if (src.dtype != dst.dtype || src.count != dst.count) {
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("a collective of one rank: {} elements of {} into {} of {}", src.count,
+                            atoll::name(src.dtype), dst.count, atoll::name(dst.dtype)));
+  }
+  const auto from = reinterpret_cast<std::uintptr_t>(src.data),
+             to = reinterpret_cast<std::uintptr_t>(dst.data);
+  if (from != to && from < to + dst.bytes() && to < from + src.bytes()) {
+    throw Error(ErrorCode::invalid_argument,
+                "a collective of one rank: src and dst overlap in part");
+  }
   if (src.data != dst.data) stream.copy(dst.data, src.data, dst.bytes());
   auto state = std::make_shared<State>();
   state->event = stream.record();
@@ -124,6 +136,15 @@ void Communicator::Impl::opened() {
 // A backend that cannot order its sums says so; one of ABI 1.0 has not heard of it.
 atoll_status Communicator::Impl::open_group(atoll_group& group) {
   orders_sums = group.deterministic == 0 || plugin->table.abi_minor > 0;
+  // Backends know nothing of meshes. A tree over blocks of a power of two is part of the one over
+  // all.
+  const bool in_blocks = axis.block > 0 && axis.block < axis.size() &&
+                         !std::has_single_bit(static_cast<unsigned>(axis.block));
+  if (group.deterministic != 0 && in_blocks) {
+    block = axis.block;
+    orders_sums = false;
+    group.deterministic = 0;
+  }
   const atoll_status status = plugin->table.open(&services, &group, &comm);
   if (status != ATOLL_UNSUPPORTED || group.deterministic == 0) return status;
   group.deterministic = 0;

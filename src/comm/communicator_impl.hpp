@@ -94,6 +94,7 @@ struct Communicator::Impl : std::enable_shared_from_this<Communicator::Impl> {
   atoll_host services{};
   atoll_comm* comm = nullptr;
   bool orders_sums = true;  // false: a deterministic order was asked for, and core has to make it
+  int block = 0;            // of that order: Axis::block where it is another tree than without
   std::uint64_t sequence = 0;
   std::vector<Buffer> scratches;  // the last is the largest; the others may still be in use
   const StreamBackend* last_stream = nullptr;

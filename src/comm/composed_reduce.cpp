@@ -100,7 +100,8 @@ ConstView outgoing(const Call& call, View room) {
 void sum(const Call& call, View dst, View parts, const double* factors) {
   if (dst.count == 0) return;
   const ReduceOp op = call.request.reduction.op;
-  if (!factors) return call.impl.device.ops().reduce(call.stream, dst, parts, op);
+  const int block = call.impl.block;
+  if (!factors) return call.impl.device.ops().reduce(call.stream, dst, parts, op, block);
   call.stream.enqueue([=, ranks = call.ranks()] {
     std::vector<const void*> from;
     for (std::uint64_t r = 0; r < ranks; ++r)
@@ -113,7 +114,8 @@ void sum(const Call& call, View dst, View parts, const double* factors) {
                        dst.dtype,
                        op,
                        static_cast<int>(ranks),
-                       host::Stores::cached});
+                       host::Stores::cached,
+                       static_cast<std::size_t>(block)});
   });
 }
 

@@ -73,8 +73,9 @@ Mesh::Mesh(World& world, MeshShape shape, const std::vector<int>& order)
   for (int s = 0; s < shape.shard; ++s) shard.ranks.push_back(rank_at(row, s));
   Axis replicate{.world = world_, .name = "replicate", .ranks = {}, .index = row};
   for (int r = 0; r < shape.replicate; ++r) replicate.ranks.push_back(rank_at(r, column));
-  axes_ = {std::move(shard), std::move(replicate),
-           Axis{.world = world_, .name = "world", .ranks = order, .index = mine}};
+  axes_ = {
+      std::move(shard), std::move(replicate),
+      Axis{.world = world_, .name = "world", .ranks = order, .index = mine, .block = shape_.shard}};
 }
 
 Mesh Mesh::plan(const Topology& topology, World& world) {

@@ -53,8 +53,9 @@ class DeviceOps {
   // Between f32, bf16, f16, f64; round to nearest even. src = dst is allowed when dtypes are equal.
   virtual void cast(Stream& stream, View dst, ConstView src) = 0;
   virtual void add(Stream& stream, View dst, ConstView src) = 0;  // dst += src; f32, f64
-  // dst[i] = op over p of parts[p * dst.count + i]; order and rounding as in atoll_host.reduce.
-  virtual void reduce(Stream& stream, View dst, ConstView parts, ReduceOp op) = 0;
+  // dst[i] = op over p of parts[p * dst.count + i]; order and rounding as in atoll_host.reduce. With a
+  // block a tree over each `block` neighbouring parts, then one over those.
+  virtual void reduce(Stream& stream, View dst, ConstView parts, ReduceOp op, int block) = 0;
   // out[b] = sum of squares of block b of src (f32); out is f64, ceil(src.count / norm_block) long.
   virtual void sum_squares(Stream& stream, View out, ConstView src) = 0;
   // result (f64, 3 elements): the norm sqrt(sum of `blocks` in order, in f64); the factor; and the

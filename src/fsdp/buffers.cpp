@@ -1,4 +1,6 @@
 // The memory of an engine: one allocation per category, and which part of it each bucket has.
+#include <fmt/core.h>
+
 #include <algorithm>
 
 #include "device/backend.hpp"
@@ -40,27 +42,58 @@ void Engine::Impl::set_zero(const Buffer& buffer) {
   stream.synchronize();
 }
 
+// Sizes alone, so that a plan that is too large is refused before anything is allocated.
+void Engine::Impl::plan_memory() {
+  const auto shards = static_cast<std::uint64_t>(scheduler.shard_count());
+  std::uint64_t whole = 0, largest = 0;
+  for (const auto& unit : units) {
+    const Unit::State& state = unit->state();
+    if (sharding.resident) memory.resident += state.size.gathered;
+    if (!sharding.inner.ranks.empty()) {
+      memory.kept += state.size.gathered / static_cast<std::uint64_t>(sharding.inner.size());
+    }
+    whole += state.size.gradient;
+    for (const UnitBucket& bucket : state.buckets) {
+      const std::uint64_t n = bucket.layout.shard_elements();
+      if (has_master_apart(bucket)) memory.parameters += n * size_of(master_dtype(bucket));
+      if (bucket.trainable) largest = std::max(largest, n);
+    }
+  }
+  memory.gradients = whole / shards;
+  if (!sharding.resident) {
+    for (const std::uint64_t bytes : plan.gathered_slots) memory.gathered += bytes;
+  }
+  if (sharding.kept_gradients) {
+    memory.whole_gradients = whole - memory.gradients;
+  } else {
+    memory.staging = largest * sizeof(float);
+    for (const std::uint64_t bytes : plan.gradient_slots) memory.whole_gradients += bytes;
+  }
+  if (options.memory_bytes == 0 || memory.total() <= options.memory_bytes) return;
+  throw Error(ErrorCode::invalid_argument,
+              fmt::format("freeze: the plan is over {} bytes{}\n{}", options.memory_bytes,
+                          sharding.kept_gradients && sharded()
+                              ? ": with accumulation shard it keeps no whole gradients"
+                              : "",
+                          memory.to_string()));
+}
+
 void Engine::Impl::allocate() {
+  plan_memory();
   place_parameters();
   place_gradients();
   allocate_slots();
   tell_places();
 }
 
+// A master that is not among the resident parameters.
+bool Engine::Impl::has_master_apart(const UnitBucket& bucket) const {
+  return !sharding.resident || master_dtype(bucket) != bucket.dtype;
+}
+
 // Resident parameters hold their own shard's master, or its copy in the compute dtype, where a gather
 // starts from: in place.
 void Engine::Impl::place_parameters() {
-  const auto apart = [&](const UnitBucket& bucket) {  // a master that is not among the resident
-    return !sharding.resident || master_dtype(bucket) != bucket.dtype;
-  };
-  for (const auto& unit : units) {
-    if (sharding.resident) memory.resident += unit->state().size.gathered;
-    for (const UnitBucket& bucket : unit->state().buckets) {
-      if (apart(bucket)) {
-        memory.parameters += bucket.layout.shard_elements() * size_of(master_dtype(bucket));
-      }
-    }
-  }
   masters = scheduler.allocate(memory.parameters, {Lane::gather});
   residents = scheduler.allocate(memory.resident, {Lane::gather});
   Parts of_masters(masters), of_residents(residents);
@@ -68,10 +101,11 @@ void Engine::Impl::place_parameters() {
   for (const auto& unit : units) {
     for (UnitBucket& bucket : unit->state().buckets) {
       const std::uint64_t n = bucket.layout.shard_elements();
-      if (apart(bucket)) bucket.master = of_masters.next(n, master_dtype(bucket));
+      const bool apart = has_master_apart(bucket);
+      if (apart) bucket.master = of_masters.next(n, master_dtype(bucket));
       if (!sharding.resident) continue;
       bucket.whole = of_residents.next(bucket.layout.elements, bucket.dtype);
-      (apart(bucket) ? bucket.low : bucket.master) = bucket.whole.part(n * index, n);
+      (apart ? bucket.low : bucket.master) = bucket.whole.part(n * index, n);
     }
   }
   // Padding stays zero for ever: it adds nothing to a norm, and an optimizer does not move it.
@@ -81,25 +115,14 @@ void Engine::Impl::place_parameters() {
 
 // A whole gradient that is kept holds this rank's shard, into which it is reduced: in place.
 void Engine::Impl::place_gradients() {
-  const std::uint64_t shards = static_cast<std::uint64_t>(scheduler.shard_count());
-  std::uint64_t whole = 0, largest = 0;
-  for (const auto& unit : units) {
-    whole += unit->state().size.gradient;
-    for (const UnitBucket& bucket : unit->state().buckets) {
-      if (bucket.trainable) largest = std::max(largest, bucket.layout.shard_elements());
-    }
-  }
   if (sharding.kept_gradients) {
-    memory.gradients = whole / shards;
-    memory.gradients_whole = whole - memory.gradients;
-    whole_gradients = scheduler.allocate(whole, {Lane::reduce, Lane::outer});
+    kept_gradients =
+        scheduler.allocate(memory.gradients + memory.whole_gradients, {Lane::reduce, Lane::outer});
   } else {
-    memory.gradients = whole / shards;
-    memory.staging = largest * sizeof(float);
     gradients = scheduler.allocate(memory.gradients, {Lane::reduce, Lane::outer});
     staging = scheduler.allocate(memory.staging, {Lane::reduce});
   }
-  Parts of_shards(gradients), of_wholes(whole_gradients);
+  Parts of_shards(gradients), of_wholes(kept_gradients);
   for (const auto& unit : units) {
     for (UnitBucket& bucket : unit->state().buckets) {
       if (!bucket.trainable) continue;
@@ -114,13 +137,12 @@ void Engine::Impl::place_gradients() {
     }
   }
   set_zero(gradients);
-  set_zero(whole_gradients);
+  set_zero(kept_gradients);
 }
 
 void Engine::Impl::allocate_slots() {
   if (!sharding.inner.ranks.empty()) {
     const auto shards = static_cast<std::uint64_t>(sharding.inner.size());
-    for (const auto& unit : units) memory.kept += unit->state().size.gathered / shards;
     kept = scheduler.allocate(memory.kept, {Lane::gather});
     Parts of_kept(kept);
     for (const auto& unit : units) {
@@ -129,13 +151,11 @@ void Engine::Impl::allocate_slots() {
   }
   if (!sharding.resident) {
     for (const std::uint64_t bytes : plan.gathered_slots) {
-      memory.gathered += bytes;
       gathered_slots.push_back({scheduler.allocate(bytes, {Lane::gather}), {}});
     }
   }
   if (!sharding.kept_gradients) {
     for (const std::uint64_t bytes : plan.gradient_slots) {
-      memory.gradients_whole += bytes;
       gradient_slots.push_back({scheduler.allocate(bytes, {Lane::reduce}), {}, {}});
     }
   }

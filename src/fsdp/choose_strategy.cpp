@@ -2,17 +2,14 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <array>
 #include <cmath>
+#include <optional>
 
 #include "fsdp/strategy.hpp"
 
 namespace atoll_v1::atoll::fsdp {
 namespace {
 
-constexpr std::array all_strategies = {Strategy::no_shard,     Strategy::shard_optimizer,
-                                       Strategy::shard_grad,   Strategy::full_shard,
-                                       Strategy::hybrid_shard, Strategy::hybrid_shard_grad};
 constexpr std::uint64_t master_size = 4, gradient_size = 4;
 constexpr double tie = 0.01;
 
@@ -22,6 +19,8 @@ void check(const StrategyQuestion& q) {
   };
   require(q.mesh.replicate >= 1 && q.mesh.shard >= 1, "a mesh of no ranks");
   require(q.parameters >= 1, "a model without parameters");
+  require(q.frozen <= q.parameters, "more frozen parameters than there are");
+  check_options(q.options);
   require(q.units >= 1 && q.micro_batches >= 1, "no units or no micro batches");
   require(q.reserve >= 0 && q.reserve < 1, "a reserve outside of [0, 1)");
 }
@@ -64,10 +63,11 @@ class Estimator {
   std::uint64_t bytes(const StrategyRule& rule, std::uint64_t shards) const {
     const Options& options = q_.options;
     const std::uint64_t low = size_of(options.precision.param);
-    const std::uint64_t shard = (q_.parameters + shards - 1) / shards;
+    const std::uint64_t shard = (trained() + shards - 1) / shards;
     std::uint64_t sum = q_.activation_bytes + shard * q_.moment_bytes;
-    // Masters lie among resident parameters of their own type.
+    // Masters lie among resident parameters of their own type, which frozen ones always have.
     if (!rule.resident || options.precision.param != DType::f32) sum += shard * master_size;
+    if (!rule.resident) sum += q_.frozen * low / shards;
     if (rule.resident) {
       sum += q_.parameters * low;
     } else {
@@ -76,24 +76,29 @@ class Estimator {
         sum += q_.parameters * low / static_cast<std::uint64_t>(options.inner_shards);
       }
     }
-    if (rule.kept_gradients) return sum + q_.parameters * gradient_size;
+    if (rule.kept_gradients) return sum + trained() * gradient_size;
     return sum + (shard + q_.largest_unit / shards) * gradient_size +
            static_cast<std::uint64_t>(options.reduce_buffers) * q_.largest_unit * gradient_size;
   }
 
   double seconds(const StrategyRule& rule, int shards) const {
-    const auto parameters = static_cast<double>(q_.parameters);
-    const double gathered = parameters * static_cast<double>(size_of(q_.options.precision.param));
-    const double reduced = parameters * static_cast<double>(size_of(q_.options.precision.reduce));
-    const double gathers = rule.resident ? 1 : 2 * q_.micro_batches;
+    const auto low = static_cast<double>(size_of(q_.options.precision.param));
+    // Frozen parameters that stay are gathered once for ever.
+    const double gathered = static_cast<double>(rule.resident ? trained() : q_.parameters) * low;
+    const double reduced =
+        static_cast<double>(trained()) * static_cast<double>(size_of(q_.options.precision.reduce));
+    const bool inner = !rule.resident && q_.options.inner_shards > 0;
+    const double gathers = rule.resident ? 1 : (inner ? 1 : 2) * q_.micro_batches;
+    const double inside = inner ? q_.micro_batches * inner_leg(gathered) : 0;
     const double reductions = rule.kept_gradients ? 1 : q_.micro_batches;
     switch (rule.over) {
       case ShardedOver::nothing:
         return 2 * world_leg(reduced);
       case ShardedOver::world:
-        return gathers * world_leg(gathered) + reductions * world_leg(reduced);
+        return inside + gathers * world_leg(gathered) + reductions * world_leg(reduced);
       case ShardedOver::shard_axis:
-        return gathers * leg(gathered, shards, shard_) + reductions * leg(reduced, shards, shard_) +
+        return inside + gathers * leg(gathered, shards, shard_) +
+               reductions * leg(reduced, shards, shard_) +
                2 * leg(reduced / shards, q_.mesh.replicate, replicate_);
     }
     return 0;
@@ -104,6 +109,13 @@ class Estimator {
     return leg(bytes, q_.mesh.shard, shard_) +
            leg(bytes / q_.mesh.shard, q_.mesh.replicate, replicate_);
   }
+  // Over groups of neighbours: within a shard group, or whole ones.
+  double inner_leg(double bytes) const {
+    const int ranks = q_.options.inner_shards, shard = q_.mesh.shard;
+    if (ranks <= shard) return leg(bytes, ranks, shard_);
+    return leg(bytes, shard, shard_) + leg(bytes / shard, ranks / shard, replicate_);
+  }
+  std::uint64_t trained() const { return q_.parameters - q_.frozen; }
   double leg(double bytes, int ranks, const GroupRate& rate) const {
     if (ranks == 1) return 0;
     return (ranks - 1) * bytes / ranks / (rate.gbyte_s * 1e9) + q_.units * rate.latency_us * 1e-6;
@@ -113,7 +125,9 @@ class Estimator {
   GroupRate shard_, replicate_;
 };
 
-const StrategyEstimate* fastest(const std::vector<StrategyEstimate>& all, Strategy without) {
+// Of those that fit; NULL: none.
+const StrategyEstimate* fastest(const std::vector<StrategyEstimate>& all,
+                                std::optional<Strategy> without = {}) {
   const StrategyEstimate* best = nullptr;
   for (const StrategyEstimate& one : all) {
     if (!one.fits || one.strategy == without) continue;
@@ -124,10 +138,7 @@ const StrategyEstimate* fastest(const std::vector<StrategyEstimate>& all, Strate
 
 const StrategyEstimate& decide(const std::vector<StrategyEstimate>& all) {
   const auto smaller = [](const auto& a, const auto& b) { return a.bytes < b.bytes; };
-  const StrategyEstimate* best = nullptr;
-  for (const StrategyEstimate& one : all) {
-    if (one.fits && (!best || one.seconds < best->seconds)) best = &one;
-  }
+  const StrategyEstimate* best = fastest(all);
   if (!best) return *std::ranges::min_element(all, smaller);
   const double most = best->seconds * (1 + tie);
   for (const StrategyEstimate& one : all) {
@@ -163,8 +174,11 @@ std::string explain(const StrategyQuestion& q, const std::vector<StrategyEstimat
                                  q.memory_bytes > 0 ? " of " + room : ", with the memory unknown");
   if (const auto* next = fastest(all, taken.strategy)) {
     const bool tied = next->seconds <= taken.seconds * (1 + tie);
-    text += fmt::format("; {} {} with {} and {}", tied ? "no slower, and smaller than," : "next is",
-                        name(next->strategy), time_of(*next), size_text(next->bytes));
+    const char* relation = !tied                       ? "next is"
+                           : next->bytes > taken.bytes ? "as fast within 1 %, and smaller than,"
+                                                       : "not worse than";
+    text += fmt::format("; {} {} with {} and {}", relation, name(next->strategy), time_of(*next),
+                        size_text(next->bytes));
   }
   const auto fastest_of_all = std::ranges::min_element(all, {}, &StrategyEstimate::seconds);
   if (!fastest_of_all->fits) {
@@ -185,7 +199,7 @@ StrategyChoice choose_strategy(const StrategyQuestion& question) {
   check(question);
   const Estimator estimator(question);
   StrategyChoice choice;
-  for (const Strategy strategy : all_strategies) {
+  for (const Strategy strategy : every_strategy()) {
     choice.estimates.push_back(estimator.of(strategy));
   }
   const StrategyEstimate& taken = decide(choice.estimates);

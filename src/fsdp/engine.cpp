@@ -11,26 +11,6 @@
 namespace atoll_v1::atoll::fsdp {
 namespace {
 
-bool computes_in(DType dtype) { return dtype == DType::f32 || dtype == DType::bf16; }
-
-void check_options(const Options& options) {
-  if (!computes_in(options.precision.param)) {
-    throw Error(ErrorCode::unsupported, fmt::format("Engine: parameters in {}: use f32 or bf16",
-                                                    name(options.precision.param)));
-  }
-  if (options.precision.reduce != DType::f32) {
-    throw Error(ErrorCode::unsupported, fmt::format("Engine: gradients reduced in {}: use f32",
-                                                    name(options.precision.reduce)));
-  }
-  if (options.prefetch < 0 || options.reduce_buffers < 1 || options.inner_shards < 0) {
-    throw Error(
-        ErrorCode::invalid_argument,
-        fmt::format("Engine: prefetch {}, {} reduce buffers, {} inner shards: use 0 or more, "
-                    "1 or more, 0 or more",
-                    options.prefetch, options.reduce_buffers, options.inner_shards));
-  }
-}
-
 // Shapes that make sense, and names that are unique.
 void check_params(std::string_view unit, const std::vector<ParamSpec>& params) {
   constexpr std::uint64_t largest_unit = std::uint64_t{1} << 48;  // elements

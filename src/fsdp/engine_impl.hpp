@@ -77,7 +77,9 @@ struct Engine::Impl {
   };
 
   bool sharded() const noexcept { return scheduler.shard_count() > 1; }
+  void plan_memory();
   void allocate();
+  bool has_master_apart(const UnitBucket& bucket) const;
   void place_parameters();
   void place_gradients();
   void allocate_slots();
@@ -106,6 +108,7 @@ struct Engine::Impl {
   void settle() noexcept;
 
   // The life of a pass.
+  void check_micro(const PassOptions& next) const;
   void begin(const PassOptions& pass_options, Stream& compute_stream);
   std::size_t enter(Unit& unit, std::size_t lowest, std::size_t highest, std::string_view what);
   void leave(std::size_t position);
@@ -117,6 +120,7 @@ struct Engine::Impl {
 
   // On the lanes.
   void gather_resident();
+  bool may_gather(std::size_t residence) const;
   void gather_ahead(std::size_t residence);
   void gather(std::size_t residence);
   void keep_inner_shard(Unit::State& unit, std::size_t slot);
@@ -136,7 +140,7 @@ struct Engine::Impl {
   MemoryPlan memory;
   Traffic traffic;
 
-  Buffer masters, residents, kept, gradients, whole_gradients, staging;
+  Buffer masters, residents, kept, gradients, kept_gradients, staging;
   std::vector<GatheredSlot> gathered_slots;
   std::vector<GradientSlot> gradient_slots;
   Event passed;  // compute of the last pass, which may read masters and resident parameters
@@ -147,6 +151,8 @@ struct Engine::Impl {
   // The pass under way.
   bool active = false;
   PassOptions pass;
+  int next_micro = 0;   // what goes on with the step that has begun; 0: none has
+  int step_micros = 1;  // of that step
   Stream* compute = nullptr;
   std::size_t position = 0;         // of the next use
   std::size_t next_gather = 0;      // the first residence that has not been started

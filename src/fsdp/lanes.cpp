@@ -44,14 +44,24 @@ void Engine::Impl::gather_resident() {
   }
 }
 
-// Starts every gather up to and including `residence` whose slot compute has left; leave() starts
-// those that had to wait, as happens when several units are open at once.
+// Whether compute has left the slot, and, where the unit's inner shard is to be kept from forward,
+// forward: a unit that is gathered far ahead of backward may still be open there.
+bool Engine::Impl::may_gather(std::size_t index) const {
+  const Residence& residence = plan.residences[index];
+  const std::size_t slots = gathered_slots.size();
+  if (index >= slots && !left[index - slots]) return false;
+  if (residence.first < plan.forward_length || units[residence.unit]->state().kept.count == 0) {
+    return true;
+  }
+  return left[plan.residence_of[plan.sequence.size() - 1 - residence.first]];
+}
+
+// Starts every gather up to and including `residence` that may start; leave() starts those that had
+// to wait, as happens when several units are open at once.
 void Engine::Impl::gather_ahead(std::size_t residence) {
   wanted_gather = std::max(wanted_gather, residence);
-  const std::size_t slots = gathered_slots.size();
   while (next_gather <= wanted_gather && next_gather < plan.residences.size() &&
-         plan.residences[next_gather].first < pass_length() &&
-         (next_gather < slots || left[next_gather - slots])) {
+         plan.residences[next_gather].first < pass_length() && may_gather(next_gather)) {
     gather(next_gather++);
   }
 }
@@ -81,7 +91,7 @@ void Engine::Impl::gather(std::size_t index) {
   if (unit.is_kept) {
     const View whole = slot.memory.view(DType::u8).part(0, unit.size.gathered);
     const Work work = scheduler.all_gather_inner(unit.kept, whole, {}, unit.name);
-    traffic.inner_bytes += whole.bytes();
+    if (sharding.inner.size() > 1) traffic.inner_bytes += whole.bytes();
     gathers[index] = scheduler.record(Lane::gather);
     return;
   }

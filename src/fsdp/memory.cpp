@@ -5,7 +5,7 @@
 namespace atoll_v1::atoll::fsdp {
 
 std::uint64_t MemoryPlan::total() const noexcept {
-  return parameters + resident + optimizer + gradients + gathered + kept + gradients_whole +
+  return parameters + resident + optimizer + gradients + gathered + kept + whole_gradients +
          staging + activations;
 }
 
@@ -20,7 +20,7 @@ std::string MemoryPlan::to_string() const {
   row("gradients (f32 shards)", gradients);
   row("parameters (gathered, passing)", gathered);
   row("parameters (inner shards, kept)", kept);
-  row("whole gradients", gradients_whole);
+  row("whole gradients", whole_gradients);
   row("staging", staging);
   row("activations (the consumer's)", activations);
   row("total", total());

@@ -19,6 +19,9 @@ Optimizer::Impl::Impl(Engine& engine_, OptimizerOptions options_)
   if (!engine.impl().frozen) {
     throw Error(ErrorCode::invalid_argument, "Optimizer: call Engine::freeze() first");
   }
+  if (engine.impl().on_gradient) {
+    throw Error(ErrorCode::invalid_argument, "Optimizer: the engine has one already");
+  }
   if (!(options.epsilon > 0)) {
     throw Error(ErrorCode::invalid_argument, "Optimizer: epsilon must be greater than 0");
   }
@@ -42,6 +45,8 @@ Optimizer::Impl::~Impl() {
   };
   wait(engine.scheduler());  // sums of squares, also of a step that was given up halfway
   wait(done);
+  engine.memory().optimizer = 0;
+  engine.memory().staging -= norm_bytes();
 }
 
 void Optimizer::Impl::allocate_moments() {
@@ -94,11 +99,18 @@ void Optimizer::Impl::allocate_norm() {
     gathered_blocks = device.allocate(blocks * shards * sizeof(double));
     ordered_blocks = device.allocate(blocks * shards * sizeof(double));
   }
-  for (const Buffer* buffer :
-       {&local_blocks, &result, &reported, &gathered_blocks, &ordered_blocks}) {
-    engine.impl().set_zero(*buffer);
-    engine.memory().staging += buffer->bytes();
-  }
+  for (const Buffer* buffer : norm_buffers()) engine.impl().set_zero(*buffer);
+  engine.memory().staging += norm_bytes();
+}
+
+std::array<const Buffer*, 5> Optimizer::Impl::norm_buffers() const {
+  return {&local_blocks, &result, &reported, &gathered_blocks, &ordered_blocks};
+}
+
+std::uint64_t Optimizer::Impl::norm_bytes() const {
+  std::uint64_t sum = 0;
+  for (const Buffer* buffer : norm_buffers()) sum += buffer->bytes();
+  return sum;
 }
 
 void Optimizer::Impl::gradient_complete(Unit::State& unit, Stream& stream) {

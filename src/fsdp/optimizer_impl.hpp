@@ -30,6 +30,8 @@ struct Optimizer::Impl {
 
   void allocate_moments();
   void allocate_norm();
+  std::array<const Buffer*, 5> norm_buffers() const;
+  std::uint64_t norm_bytes() const;
   void start_update(float learning_rate);
   void gradient_complete(Unit::State& unit, Stream& stream);
   void sum_squares(const Unit::State& unit, Stream& stream);

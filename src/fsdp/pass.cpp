@@ -15,6 +15,18 @@ std::size_t Engine::Impl::pass_length() const noexcept {
   return pass.kind == PassOptions::Kind::train ? plan.sequence.size() : plan.forward_length;
 }
 
+// A micro batch that came twice would be added twice, one that is left out would be missing.
+void Engine::Impl::check_micro(const PassOptions& next) const {
+  if (next.kind != PassOptions::Kind::train || next.micro == 0) return;
+  if (next.micro == next_micro && next.of == step_micros) return;
+  throw Error(ErrorCode::invalid_argument,
+              fmt::format("Engine::begin: micro batch {} of {}, where {}", next.micro, next.of,
+                          next_micro == 0 ? std::string("a step begins with 0")
+                                          : fmt::format("the step goes on with {} of {}, or begins "
+                                                        "again with 0",
+                                                        next_micro, step_micros)));
+}
+
 void Engine::Impl::begin(const PassOptions& pass_options, Stream& compute_stream) {
   world.check();
   if (!frozen) throw Error(ErrorCode::invalid_argument, "Engine::begin: call freeze() first");
@@ -23,7 +35,12 @@ void Engine::Impl::begin(const PassOptions& pass_options, Stream& compute_stream
     throw Error(ErrorCode::invalid_argument, fmt::format("Engine::begin: micro batch {} of {}",
                                                          pass_options.micro, pass_options.of));
   }
+  check_micro(pass_options);
   pass = pass_options;
+  if (pass.kind == PassOptions::Kind::train) {
+    next_micro = 0;  // until the pass is complete
+    step_micros = pass.of;
+  }
   compute = &compute_stream;
   compute->wait(passed);  // which may have been on another stream
   position = 0;
@@ -142,8 +159,12 @@ void Engine::Impl::close_gradient(Unit::State& unit) {
 void Engine::Impl::end() noexcept {
   active = false;
   try {
+    world.check();
     passed = compute->record();
-    if (position == pass_length()) return;
+    if (position == pass_length()) {
+      if (pass.kind == PassOptions::Kind::train) next_micro = (pass.micro + 1) % pass.of;
+      return;
+    }
     log::warn("a pass ended after {} of {} uses", position, pass_length());
     // Gathers that nobody came to wait for still read the masters.
     for (std::size_t index = 0; index < next_gather; ++index) compute->wait(gathers[index]);
@@ -155,8 +176,10 @@ void Engine::Impl::end() noexcept {
     passed = compute->record();
     for (auto& slot : gathered_slots) slot.free = passed;
     for (const auto& unit : units) unit->state().left = passed;
-  } catch (const std::exception&) {
+  } catch (const Error&) {
     // The job has failed; there is nothing left to order.
+  } catch (const std::exception& error) {
+    world.fail(error.what());
   }
 }
 
@@ -206,9 +229,12 @@ ForwardScope::~ForwardScope() {
                             backward ? "backward" : "forward", unit_->name());
     if (backward) impl.close_gradient(unit_->state());
     impl.leave(position_);
-  } catch (const std::exception& error) {
-    // Only a failed job gets here; whatever waits next reports it.
+  } catch (const Error& error) {
+    // Of a failed job or a checker's finding, which whatever comes next reports.
     log::debug("end of unit {}: {}", unit_->name(), error.what());
+  } catch (const std::exception& error) {
+    // The peers would wait for what was not enqueued.
+    impl.world.fail(fmt::format("end of unit {}: {}", unit_->name(), error.what()));
   }
 }
 

@@ -70,6 +70,14 @@ Accumulation accumulation_from_name(std::string_view text) {
   return find_value(accumulations, "accumulation", text);
 }
 
+std::vector<Strategy> every_strategy() {
+  std::vector<Strategy> all;
+  for (const auto& [strategy, text] : strategies) all.push_back(strategy);
+  return all;
+}
+
+bool computes_in(DType dtype) noexcept { return dtype == DType::f32 || dtype == DType::bf16; }
+
 StrategyRule rule_of(Strategy strategy, Accumulation accumulation) noexcept {
   StrategyRule rule;
   switch (strategy) {
@@ -96,6 +104,24 @@ StrategyRule rule_of(Strategy strategy, Accumulation accumulation) noexcept {
     rule.kept_gradients = accumulation == Accumulation::local;
   }
   return rule;
+}
+
+void check_options(const Options& options) {
+  if (!computes_in(options.precision.param)) {
+    throw Error(ErrorCode::unsupported, fmt::format("Engine: parameters in {}: use f32 or bf16",
+                                                    name(options.precision.param)));
+  }
+  if (options.precision.reduce != DType::f32) {
+    throw Error(ErrorCode::unsupported, fmt::format("Engine: gradients reduced in {}: use f32",
+                                                    name(options.precision.reduce)));
+  }
+  if (options.prefetch < 0 || options.reduce_buffers < 1 || options.inner_shards < 0) {
+    throw Error(
+        ErrorCode::invalid_argument,
+        fmt::format("Engine: prefetch {}, {} reduce buffers, {} inner shards: use 0 or more, "
+                    "1 or more, 0 or more",
+                    options.prefetch, options.reduce_buffers, options.inner_shards));
+  }
 }
 
 Sharding sharding_of(const Mesh& mesh, const Options& options) {

@@ -30,6 +30,10 @@ struct Sharding {
   bool kept_gradients = false;
 };
 
+bool computes_in(DType dtype) noexcept;
+// Throws an Error that says what an engine does not take.
+void check_options(const Options& options);
+
 // Error(invalid_argument): inner shards that do not divide the shard axis.
 Sharding sharding_of(const Mesh& mesh, const Options& options);
 

@@ -24,6 +24,12 @@ void InFlight::admit(std::uint64_t bytes, Stream& stream) {
   bytes_ += bytes;
 }
 
+void InFlight::withdraw() noexcept {
+  if (limit_ == 0) return;
+  bytes_ -= held_.back().bytes;
+  held_.pop_back();
+}
+
 void InFlight::release(const Event& after) {
   if (limit_ == 0) return;
   if (released_ == held_.size()) {

@@ -17,6 +17,8 @@ class InFlight {
 
   // Before an operation of `bytes` is put on the stream, which is made to wait until they fit.
   void admit(std::uint64_t bytes, Stream& stream);
+  // Of the operation that was admitted last and came to nothing.
+  void withdraw() noexcept;
   // See Scheduler::release().
   void release(const Event& after);
 

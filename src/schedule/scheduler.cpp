@@ -75,8 +75,18 @@ struct Scheduler::Impl {
     return work;
   }
 
-  void admit(Lane lane, std::uint64_t bytes) {
-    in_flight[static_cast<std::size_t>(lane)].admit(bytes, stream(lane));
+  // Puts an operation of `bytes` on its lane, behind `after`; one that is refused holds nothing.
+  template <class Start>
+  Work admit(Lane lane, std::uint64_t bytes, const Event& after, const Start& start) {
+    InFlight& held = in_flight[static_cast<std::size_t>(lane)];
+    held.admit(bytes, stream(lane));
+    try {
+      stream(lane).wait(after);
+      return start(stream(lane));
+    } catch (...) {
+      held.withdraw();
+      throw;
+    }
   }
 
   Device device;
@@ -97,57 +107,55 @@ Scheduler& Scheduler::operator=(Scheduler&&) noexcept = default;
 Scheduler::~Scheduler() = default;
 
 Work Scheduler::all_gather(ConstView src, View dst, const Event& after, std::string_view label) {
-  impl_->admit(Lane::gather, dst.bytes());
-  Stream& stream = impl_->stream(Lane::gather);
-  stream.wait(after);
-  if (!impl_->gather) return Work::local_copy(src, dst, stream);
-  const auto start = [&](Stream& lane) { return impl_->gather->all_gather(src, dst, lane); };
-  return impl_->collective(Lane::gather, *impl_->gather, gather_record("shard", dst.bytes(), label),
-                           start);
+  return impl_->admit(Lane::gather, dst.bytes(), after, [&](Stream& stream) {
+    if (!impl_->gather) return Work::local_copy(src, dst, stream);
+    const auto start = [&](Stream& lane) { return impl_->gather->all_gather(src, dst, lane); };
+    return impl_->collective(Lane::gather, *impl_->gather,
+                             gather_record("shard", dst.bytes(), label), start);
+  });
 }
 
 Work Scheduler::all_gather_inner(ConstView src, View dst, const Event& after,
                                  std::string_view label) {
-  impl_->admit(Lane::gather, dst.bytes());
-  Stream& stream = impl_->stream(Lane::gather);
-  stream.wait(after);
-  if (!impl_->gather_inner) return Work::local_copy(src, dst, stream);
-  const auto start = [&](Stream& lane) { return impl_->gather_inner->all_gather(src, dst, lane); };
-  return impl_->collective(Lane::gather, *impl_->gather_inner,
-                           gather_record("inner", dst.bytes(), label), start);
+  return impl_->admit(Lane::gather, dst.bytes(), after, [&](Stream& stream) {
+    if (!impl_->gather_inner) return Work::local_copy(src, dst, stream);
+    const auto start = [&](Stream& lane) {
+      return impl_->gather_inner->all_gather(src, dst, lane);
+    };
+    return impl_->collective(Lane::gather, *impl_->gather_inner,
+                             gather_record("inner", dst.bytes(), label), start);
+  });
 }
 
 Work Scheduler::reduce_scatter(ConstView src, View dst, const Event& after,
                                std::string_view label) {
-  impl_->admit(Lane::reduce, src.bytes());
-  Stream& stream = impl_->stream(Lane::reduce);
-  stream.wait(after);
-  if (!impl_->reduce) return Work::local_copy(src, dst, stream);
-  const auto start = [&](Stream& lane) {
-    return impl_->reduce->reduce_scatter(src, dst, ReduceOp::sum, lane);
-  };
-  return impl_->collective(Lane::reduce, *impl_->reduce,
-                           {.activity = Activity::reduce_scatter,
-                            .label = std::string(label),
-                            .bytes = src.bytes(),
-                            .axis = "shard"},
-                           start);
+  return impl_->admit(Lane::reduce, src.bytes(), after, [&](Stream& stream) {
+    if (!impl_->reduce) return Work::local_copy(src, dst, stream);
+    const auto start = [&](Stream& lane) {
+      return impl_->reduce->reduce_scatter(src, dst, ReduceOp::sum, lane);
+    };
+    return impl_->collective(Lane::reduce, *impl_->reduce,
+                             {.activity = Activity::reduce_scatter,
+                              .label = std::string(label),
+                              .bytes = src.bytes(),
+                              .axis = "shard"},
+                             start);
+  });
 }
 
 Work Scheduler::all_reduce(View data, const Event& after, std::string_view label) {
-  impl_->admit(Lane::outer, data.bytes());
-  Stream& stream = impl_->stream(Lane::outer);
-  stream.wait(after);
-  if (!impl_->outer) return Work::local_copy(data, data, stream);
-  const auto start = [&](Stream& lane) {
-    return impl_->outer->all_reduce(data, data, ReduceOp::sum, lane);
-  };
-  return impl_->collective(Lane::outer, *impl_->outer,
-                           {.activity = Activity::all_reduce,
-                            .label = std::string(label),
-                            .bytes = data.bytes(),
-                            .axis = "replicate"},
-                           start);
+  return impl_->admit(Lane::outer, data.bytes(), after, [&](Stream& stream) {
+    if (!impl_->outer) return Work::local_copy(data, data, stream);
+    const auto start = [&](Stream& lane) {
+      return impl_->outer->all_reduce(data, data, ReduceOp::sum, lane);
+    };
+    return impl_->collective(Lane::outer, *impl_->outer,
+                             {.activity = Activity::all_reduce,
+                              .label = std::string(label),
+                              .bytes = data.bytes(),
+                              .axis = "replicate"},
+                             start);
+  });
 }
 
 LaneEvent Scheduler::run(Lane lane, const Event& after, const std::function<void(Stream&)>& enqueue,

@@ -14,6 +14,8 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
+#include "atoll/fsdp.hpp"
+
 namespace {
 
 namespace fs = std::filesystem;
@@ -51,7 +53,7 @@ json measure(const Arguments& arguments, const Row& row, const fs::path& out) {
 }
 
 json figures(const Row& row, const json& metrics, double alone) {
-  const double positions =
+  const double positions =  // the work that is done, padding and all
       metrics.at("tokens_per_s").get<double>() + metrics.at("padded_tokens_per_s").get<double>();
   const auto planned = metrics.at("planned_memory_bytes").get<double>();
   const auto measured = metrics.at("device_memory_bytes").get<double>();
@@ -103,9 +105,8 @@ int run(const Arguments& arguments) {
     add({1, "no_shard", threads});
   }
   for (const int ranks : {2, 4}) {
-    for (const char* strategy : {"no_shard", "shard_optimizer", "shard_grad", "full_shard",
-                                 "hybrid_shard", "hybrid_shard_grad"}) {
-      add({ranks, strategy, std::max(1, cores / ranks)});
+    for (const auto strategy : atoll::fsdp::every_strategy()) {
+      add({ranks, std::string(atoll::fsdp::name(strategy)), std::max(1, cores / ranks)});
     }
   }
   fs::remove_all(pattern);

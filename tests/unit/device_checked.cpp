@@ -146,7 +146,7 @@ TEST_CASE("copies, zeros and kernels say what they use") {
                  atoll::View out) { bench.device.ops().add(stream, out, bench.all()); }},
       {"reduce",
        [](const Bench& bench, atoll::Stream& stream, atoll::View out) {
-         bench.device.ops().reduce(stream, out.part(0, 512), bench.all(), atoll::ReduceOp::sum);
+         bench.device.ops().reduce(stream, out.part(0, 512), bench.all(), atoll::ReduceOp::sum, 0);
        }},
       {"sum_squares",
        [](const Bench& bench, atoll::Stream& stream, atoll::View out) {

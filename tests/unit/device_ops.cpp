@@ -58,6 +58,42 @@ TEST_CASE("reduce follows the adjacent-pair tree for any number of parts") {
   }
 }
 
+TEST_CASE("reduce in blocks: a tree over each, then one over the blocks") {
+  const std::size_t n = 1500;
+  for (const std::size_t block : {1u, 2u, 3u, 5u, 6u}) {
+    for (std::size_t blocks = 1; blocks <= 4; ++blocks) {
+      std::vector<std::vector<float>> parts;
+      std::vector<const void*> pointers;
+      for (std::size_t r = 0; r < block * blocks; ++r) {
+        parts.push_back(random_values(n, static_cast<unsigned>(r + 1)));
+        pointers.push_back(parts.back().data());
+      }
+      std::vector<float> sum(n);
+      void* const to = sum.data();
+      host::reduce_into({{&to, 1},
+                         pointers,
+                         nullptr,
+                         n,
+                         atoll::DType::f32,
+                         ReduceOp::sum,
+                         static_cast<int>(parts.size()),
+                         host::Stores::cached,
+                         block});
+      std::size_t wrong = 0;
+      for (std::size_t i = 0; i < n; ++i) {
+        std::vector<float> sums;
+        for (std::size_t b = 0; b < blocks; ++b) {
+          std::vector<float> column;
+          for (std::size_t r = 0; r < block; ++r) column.push_back(parts[b * block + r][i]);
+          sums.push_back(tree_sum(column));
+        }
+        wrong += sum[i] != tree_sum(sums);
+      }
+      CHECK_MESSAGE(wrong == 0, blocks, " blocks of ", block);
+    }
+  }
+}
+
 TEST_CASE("16-bit sums accumulate in f32 and round once") {
   // 256 + 1 + 1: in bf16 each single addition of 1 is lost, their sum is not.
   const std::vector<bfloat16> a{atoll::to_bfloat16(256.0f)}, one{atoll::to_bfloat16(1.0f)};

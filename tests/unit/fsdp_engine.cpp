@@ -1,6 +1,5 @@
 #include <doctest/doctest.h>
 
-#include <array>
 #include <cmath>
 #include <mutex>
 #include <vector>
@@ -14,10 +13,6 @@ namespace fsdp = atoll::fsdp;
 using fsdp::Strategy;
 
 namespace {
-
-constexpr std::array every_strategy = {Strategy::no_shard,     Strategy::shard_optimizer,
-                                       Strategy::shard_grad,   Strategy::full_shard,
-                                       Strategy::hybrid_shard, Strategy::hybrid_shard_grad};
 
 ToyRun toy_run(Strategy strategy = Strategy::hybrid_shard) {
   ToyRun run;
@@ -87,7 +82,7 @@ TEST_CASE("every strategy and number of ranks gives the weights of one process")
     run.optimizer.kind = kind;
     run.optimizer.max_norm = kind == fsdp::OptimizerOptions::Kind::sgd ? 0.0f : 1.0f;
     const auto reference = run_on({1, 1}, run);
-    for (const auto strategy : every_strategy) {
+    for (const auto strategy : fsdp::every_strategy()) {
       for (const atoll::MeshShape shape : {atoll::MeshShape{1, 2}, {3, 1}, {2, 2}}) {
         CAPTURE(fsdp::name(strategy));
         CAPTURE(shape.replicate);
@@ -102,7 +97,7 @@ TEST_CASE("every strategy and number of ranks gives the weights of one process")
 TEST_CASE("strategies on one planned mesh agree bit for bit") {
   ToyRun run = toy_run(Strategy::no_shard);
   const auto replicated = run_on({2, 2}, run);
-  for (const auto strategy : every_strategy) {
+  for (const auto strategy : fsdp::every_strategy()) {
     CAPTURE(fsdp::name(strategy));
     run.engine.strategy = strategy;
     CHECK(run_on({2, 2}, run).weights == replicated.weights);
@@ -110,7 +105,7 @@ TEST_CASE("strategies on one planned mesh agree bit for bit") {
 }
 
 TEST_CASE("accumulation over micro batches") {
-  for (const auto strategy : every_strategy) {
+  for (const auto strategy : fsdp::every_strategy()) {
     ToyRun run = toy_run(strategy);
     run.optimizer = {.kind = fsdp::OptimizerOptions::Kind::sgd, .max_norm = 0.0f};
     const auto reference = run_on({1, 1}, run);
@@ -126,7 +121,7 @@ TEST_CASE("accumulation over micro batches") {
 }
 
 TEST_CASE("a unit used at both ends accumulates its gradient once reduced") {
-  for (const auto strategy : every_strategy) {
+  for (const auto strategy : fsdp::every_strategy()) {
     ToyRun run = toy_run(strategy);
     run.order = {"embed", "layers.0", "layers.1", "head", "embed"};
     run.optimizer = {.kind = fsdp::OptimizerOptions::Kind::sgd, .max_norm = 0.0f};
@@ -146,7 +141,7 @@ TEST_CASE("any depth of prefetch gives the same bits") {
 }
 
 TEST_CASE("on a device that delays everything and hands out NaN, the same bits come out") {
-  for (const auto strategy : every_strategy) {
+  for (const auto strategy : fsdp::every_strategy()) {
     ToyRun run = toy_run(strategy);
     run.micro = 2;
     CAPTURE(fsdp::name(strategy));
@@ -168,7 +163,7 @@ TEST_CASE("frozen parameters stay, and those of two dtypes train side by side") 
   CHECK(reference.weights.at("layers.0.p2") != start.weights.at("layers.0.p2"));
   const auto replicated = run_on({2, 2}, run);
   check_same(replicated, reference, 1e-4);
-  for (const auto strategy : every_strategy) {
+  for (const auto strategy : fsdp::every_strategy()) {
     CAPTURE(fsdp::name(strategy));
     run.engine.strategy = strategy;
     CHECK(run_on({2, 2}, run).weights == replicated.weights);
@@ -178,7 +173,7 @@ TEST_CASE("frozen parameters stay, and those of two dtypes train side by side") 
 
 TEST_CASE("updates in backward give the bits of updates after it") {
   for (const auto kind : {fsdp::OptimizerOptions::Kind::adamw, fsdp::OptimizerOptions::Kind::sgd}) {
-    for (const auto strategy : every_strategy) {
+    for (const auto strategy : fsdp::every_strategy()) {
       ToyRun run = toy_run(strategy);
       run.optimizer = {.kind = kind, .max_norm = 0, .skip_nonfinite = false};
       run.micro = 2;
@@ -221,7 +216,7 @@ TEST_CASE("any number of reduce buffers gives the same bits") {
 }
 
 TEST_CASE("bf16 parameters stay near f32") {
-  for (const auto strategy : every_strategy) {
+  for (const auto strategy : fsdp::every_strategy()) {
     ToyRun run = toy_run(strategy);
     const auto reference = run_on({1, 1}, run);
     run.engine.precision.param = atoll::DType::bf16;
@@ -255,13 +250,13 @@ TEST_CASE("state is a quarter on four ranks, plus the two largest units, byte fo
   CHECK(whole.gradients == units * unit_bytes);
   CHECK(whole.optimizer == 2 * units * unit_bytes);
   CHECK(whole.gathered == 0);
-  CHECK(whole.gradients_whole == 0);
+  CHECK(whole.whole_gradients == 0);
   CHECK(quarter.parameters == whole.resident / 4);
   CHECK(quarter.resident == 0);
   CHECK(quarter.gradients == whole.gradients / 4);
   CHECK(quarter.optimizer == whole.optimizer / 4);
   CHECK(quarter.gathered == 2 * unit_bytes);
-  CHECK(quarter.gradients_whole == 2 * unit_bytes);
+  CHECK(quarter.whole_gradients == 2 * unit_bytes);
 }
 
 TEST_CASE("a departure from the declared order names what was expected") {

@@ -51,7 +51,7 @@ Reported report_of_uncovered_gather(std::int64_t planted_ms) {
         for (int step = 0; step < 12; ++step) {
           world.barrier();
           const auto before = compute.exposed_communication();
-          overlap_step(engine, run, compute);
+          overlap_micro_batch(engine, run, 0, compute);
           engine.wait_gradients(compute);
           engine.parameters_changed(compute);
           compute.synchronize();

@@ -44,7 +44,7 @@ class Lifetimes {
   void drained(Party party);                   // by the host
 
   void allocated(Range range);
-  // The host, or where `in_stream` a task of a stream, which nothing is known of, frees it.
+  // The host frees it, or a task of a stream, of which nothing is known.
   enum class By {
     host,
     task

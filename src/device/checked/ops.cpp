@@ -26,9 +26,9 @@ void CheckedOps::add(Stream& stream, View dst, ConstView src) {
   inner_.add(stream, dst, src);
 }
 
-void CheckedOps::reduce(Stream& stream, View dst, ConstView parts, ReduceOp op) {
+void CheckedOps::reduce(Stream& stream, View dst, ConstView parts, ReduceOp op, int block) {
   tell(stream, "reduce", {parts}, {dst});
-  inner_.reduce(stream, dst, parts, op);
+  inner_.reduce(stream, dst, parts, op, block);
 }
 
 void CheckedOps::sum_squares(Stream& stream, View out, ConstView src) {

@@ -31,6 +31,7 @@ struct Reduction {
   ReduceOp op;
   int divisor;  // of avg
   Stores stores;
+  std::size_t block = 0;  // parts of an inner tree, in a row; 0: one tree over all
 };
 void reduce_into(const Reduction& reduction);
 void copy(void* dst, const void* src, std::size_t bytes, Stores stores);

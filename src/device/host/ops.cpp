@@ -19,7 +19,7 @@ void HostOps::add(Stream& stream, View dst, ConstView src) {
   stream.enqueue([=] { host::add(dst, src); });
 }
 
-void HostOps::reduce(Stream& stream, View dst, ConstView parts, ReduceOp op) {
+void HostOps::reduce(Stream& stream, View dst, ConstView parts, ReduceOp op, int block) {
   ATOLL_ASSERT(dst.count == 0 || parts.count % dst.count == 0, "reduce: parts are not whole");
   stream.enqueue([=] {
     if (dst.count == 0) return;
@@ -27,7 +27,16 @@ void HostOps::reduce(Stream& stream, View dst, ConstView parts, ReduceOp op) {
     for (std::uint64_t first = 0; first < parts.count; first += dst.count) {
       pointers.push_back(parts.part(first, dst.count).data);
     }
-    host::reduce(dst, pointers, op);
+    void* const to = dst.data;
+    host::reduce_into({{&to, 1},
+                       pointers,
+                       nullptr,
+                       dst.count,
+                       dst.dtype,
+                       op,
+                       static_cast<int>(pointers.size()),
+                       host::Stores::cached,
+                       static_cast<std::size_t>(block)});
   });
 }
 

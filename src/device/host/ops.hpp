@@ -9,7 +9,7 @@ class HostOps final : public DeviceOps {
  public:
   void cast(Stream& stream, View dst, ConstView src) override;
   void add(Stream& stream, View dst, ConstView src) override;
-  void reduce(Stream& stream, View dst, ConstView parts, ReduceOp op) override;
+  void reduce(Stream& stream, View dst, ConstView parts, ReduceOp op, int block) override;
   void sum_squares(Stream& stream, View out, ConstView src) override;
   void clip_factor(Stream& stream, View result, ConstView blocks, ClipRule rule) override;
   void adamw(Stream& stream, const AdamWStep& step) override;

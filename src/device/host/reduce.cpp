@@ -6,7 +6,8 @@
 // parts.
 // Steps. A node of 1 to 4 or of 8 parts is combined in registers, vector by vector; others combine
 // the results of two nodes, block by block, in scratch memory that stays in the first-level cache.
-// Every element is read once from each part and written once to each dst.
+// Every element is read once from each part and written once to each dst. With blocks of parts the
+// tree is one over the blocks, whose leaves are trees over the parts of a block.
 #include <algorithm>
 #include <array>
 #include <bit>
@@ -277,8 +278,9 @@ class Reducer {
  public:
   explicit Reducer(const Reduction& r)
       : reduction_(r), parts_(reinterpret_cast<const T* const*>(r.parts.data())) {
-    const auto levels = static_cast<std::size_t>(std::bit_width(r.parts.size()));
-    if (!in_registers(r.parts.size())) {
+    // With blocks there may be one level more than one tree has.
+    const auto levels = static_cast<std::size_t>(std::bit_width(r.parts.size())) + 1;
+    if (!is_small(r.parts.size())) {
       scratch_ = std::make_unique_for_overwrite<A[]>((levels + 1) * block_elements);
     }
   }
@@ -322,6 +324,16 @@ class Reducer {
     return std::min<std::size_t>(bytes / sizeof(T), reduction_.count);
   }
 
+  // One tree, in registers.
+  bool is_small(std::size_t n) const {
+    return in_registers(n) && (reduction_.block == 0 || n <= reduction_.block);
+  }
+  // Of n parts, how many are in the left half of the tree.
+  std::size_t left_of(std::size_t n) const {
+    const std::size_t block = reduction_.block;
+    return block == 0 || n <= block ? std::bit_floor(n - 1) : std::bit_floor(n / block - 1) * block;
+  }
+
   // n parts from `lo` on, which are in_registers().
   template <class To>
   void small_node(std::size_t lo, std::size_t n, std::size_t first, std::size_t count,
@@ -346,7 +358,7 @@ class Reducer {
   template <Stores stores>
   void combine_into(const Output<T>& out, std::size_t first, std::size_t count) {
     const std::size_t n = reduction_.parts.size();
-    if (in_registers(n)) {
+    if (is_small(n)) {
       constexpr bool usual = op == ReduceOp::sum && !scaled && std::is_same_v<A, float>;
       with_sink<stores, usual>(out,
                                [&](const auto& sink) { small_node(0, n, first, count, sink); });
@@ -367,8 +379,8 @@ class Reducer {
   void large_node(std::size_t lo, std::size_t n, std::size_t first, std::size_t count,
                   std::size_t depth) {
     A* mine = scratch_.get() + depth * block_elements;
-    if (in_registers(n)) return small_node(lo, n, first, count, Partial<T>{mine});
-    const std::size_t left = std::bit_floor(n - 1);
+    if (is_small(n)) return small_node(lo, n, first, count, Partial<T>{mine});
+    const std::size_t left = left_of(n);
     large_node(lo, left, first, count, depth);
     large_node(lo + left, n - left, first, count, depth + 1);
     const A* right = mine + block_elements;
@@ -471,6 +483,8 @@ HWY_EXPORT(reduce_any);
 
 void reduce_into(const Reduction& reduction) {
   ATOLL_ASSERT(!reduction.parts.empty() && !reduction.dsts.empty(), "reduce: no parts");
+  ATOLL_ASSERT(reduction.block == 0 || reduction.parts.size() % reduction.block == 0,
+               "reduce: blocks are not whole");
   HWY_DYNAMIC_DISPATCH(reduce_any)(reduction);
 }
 

@@ -115,9 +115,8 @@ void add_units(fsdp::Engine& engine, const ModelConfig& model,
   engine.freeze(order);
 }
 
-void train_micro_batch(fsdp::Engine& engine, const Decoder& decoder, const Step& step,
-                       const fsdp::PassOptions& options) {
-  auto pass = engine.begin(options, step.stream);
+void train_micro_batch(fsdp::Engine& engine, fsdp::Pass pass, const Decoder& decoder,
+                       const Step& step) {
   forward(engine, pass, decoder, step);
   backward(engine, pass, decoder, step);
 }

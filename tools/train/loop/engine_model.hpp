@@ -18,7 +18,7 @@ void add_units(atoll::fsdp::Engine& engine, const ModelConfig& model,
                const std::vector<std::string>& frozen = {});
 
 // Forward and backward of one micro batch, enqueued on the step's stream.
-void train_micro_batch(atoll::fsdp::Engine& engine, const Decoder& decoder, const Step& step,
-                       const atoll::fsdp::PassOptions& pass);
+void train_micro_batch(atoll::fsdp::Engine& engine, atoll::fsdp::Pass pass, const Decoder& decoder,
+                       const Step& step);
 
 }  // namespace train

@@ -6,9 +6,10 @@
 #include <charconv>
 #include <cmath>
 #include <filesystem>
-#include <initializer_list>
 #include <nlohmann/json.hpp>
 #include <numbers>
+#include <string_view>
+#include <vector>
 
 #include "atoll/fsdp.hpp"
 #include "atoll/mesh.hpp"
@@ -23,7 +24,7 @@ void require(bool fine, std::string_view flag, std::string_view rule) {
 }
 
 void require_one_of(const std::string& value, std::string_view flag,
-                    std::initializer_list<std::string_view> known) {
+                    const std::vector<std::string_view>& known) {
   std::string list;
   for (const auto word : known) {
     if (value == word) return;
@@ -86,9 +87,11 @@ void check(const RunOptions& options) {
   require_one_of(options.dtype, "--dtype", {"f32", "bf16"});
   require_one_of(options.pad_to, "--pad-to", {"longest", "seq"});
   require_one_of(options.recompute, "--recompute", {"none", "selective", "full"});
-  require_one_of(options.strategy, "--strategy",
-                 {"no_shard", "shard_optimizer", "shard_grad", "full_shard", "hybrid_shard",
-                  "hybrid_shard_grad", "auto"});
+  std::vector<std::string_view> strategies{"auto"};
+  for (const auto strategy : atoll::fsdp::every_strategy()) {
+    strategies.push_back(atoll::fsdp::name(strategy));
+  }
+  require_one_of(options.strategy, "--strategy", strategies);
   require_one_of(options.accumulate, "--accumulate", {"auto", "shard", "local"});
   if (!options.mesh.empty()) atoll::parse_mesh(options.mesh);
   check_trace(options);

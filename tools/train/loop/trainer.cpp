@@ -45,6 +45,11 @@ fsdp::Options engine_options(const RunOptions& options, const Setup& setup,
   // A tied head computes with two units at a time, and there are prefetch + 1 places for them.
   engine.prefetch = setup.model.tied ? std::max(options.prefetch, 1) : options.prefetch;
   engine.reduce_buffers = options.reduce_buffers;
+  // What --memory-limit leaves beside activations; the moments are added when they are known.
+  const std::uint64_t activations = Activations::bytes_for(setup.model, activation_plan(options));
+  if (options.memory_limit > 0) {
+    engine.memory_bytes = options.memory_limit - std::min(options.memory_limit - 1, activations);
+  }
   engine.device = device;
   engine.backend = options.backend;
   return engine;
@@ -105,7 +110,6 @@ struct RankFigures {
 struct StepStart {
   Clock::time_point time;
   std::chrono::nanoseconds exposed;  // what has come to pass until then
-  fsdp::Engine::Traffic traffic;
 };
 
 class Trainer {
@@ -118,16 +122,19 @@ class Trainer {
   fsdp::Engine& engine() noexcept { return engine_; }
 
  private:
+  void check_memory();
   void start_weights();
   void announce();
   StepRecord step(std::int64_t index);
   void micro_batch(const StepPlan& plan, const MicroBatch& batch, int index);
+  void open_pass(const StepPlan& plan, int index);
   double finish_compute();
   void exchange(const RankFigures& mine);
   void measure(StepRecord& record, const StepStart& start, std::int64_t valid_tokens);
-  void count_bytes(StepRecord& record, const fsdp::Engine::Traffic& before) const;
+  void count_bytes(StepRecord& record);
   void write_trace();
   void save(std::int64_t steps_done);
+  void note_memory();
   void finish(RunResult& result, double wall_seconds);
 
   atoll::World& world_;
@@ -145,6 +152,10 @@ class Trainer {
   // Ends before everything above, which its queue may still use.
   atoll::Stream compute_;
   atoll::Communicator totals_;
+  StepPlan next_plan_;
+  std::optional<fsdp::Pass> next_pass_;  // opened ahead
+  fsdp::Engine::Traffic counted_;        // by steps so far
+  std::int64_t own_memory_ = 0;
   std::int64_t first_step_ = 0;
   std::optional<Tracing> tracing_;
   std::optional<Metrics> metrics_;
@@ -183,6 +194,7 @@ Trainer::Trainer(atoll::World& world, const RunOptions& options)
       engine_.device().allocate(static_cast<std::size_t>(world.size()) * sizeof(RankFigures));
   engine_.memory().activations =
       activations_->bytes() + tokens_.bytes() + labels_.bytes() + figures_.bytes();
+  check_memory();
   start_weights();
   tracing_.emplace(traced_steps(options_, first_step_));
   out_ = run_directory(options_.out, run_name(options_));
@@ -209,6 +221,16 @@ Trainer::~Trainer() {
   for (const auto lane : {atoll::Lane::gather, atoll::Lane::reduce, atoll::Lane::outer}) {
     drain(engine_.scheduler().stream(lane));
   }
+}
+
+void Trainer::check_memory() {
+  const std::uint64_t planned = engine_.memory().total();
+  if (options_.memory_limit == 0 || planned <= options_.memory_limit) return;
+  throw atoll::Error(
+      atoll::ErrorCode::invalid_argument,
+      fmt::format("--memory-limit: the plan of {} is over {} bytes: --strategy auto finds what "
+                  "fits; --recompute full and a smaller --micro-batch need less\n{}",
+                  name(setup_.strategy.kind), options_.memory_limit, engine_.memory().to_string()));
 }
 
 void Trainer::start_weights() {
@@ -269,8 +291,15 @@ void Trainer::micro_batch(const StepPlan& plan, const MicroBatch& batch, int ind
   const Step step{compute_, rows, *activations_,
                   1.0F / static_cast<float>(std::max<std::int64_t>(plan.valid, 1))};
   if (index == 0) decoder_.begin(step);
-  train_micro_batch(engine_, decoder_, step,
-                    {fsdp::PassOptions::Kind::train, index, plan.micro_batches});
+  if (!next_pass_) open_pass(plan, index);
+  train_micro_batch(engine_, std::move(*next_pass_), decoder_, step);
+  next_pass_.reset();
+}
+
+// Starts the first gathers.
+void Trainer::open_pass(const StepPlan& plan, int index) {
+  next_pass_.emplace(
+      engine_.begin({fsdp::PassOptions::Kind::train, index, plan.micro_batches}, compute_));
 }
 
 // The sum of this rank's losses; blocks until the step's compute is complete.
@@ -294,8 +323,10 @@ void Trainer::exchange(const RankFigures& mine) {
   compute_.synchronize();
 }
 
-void Trainer::count_bytes(StepRecord& record, const fsdp::Engine::Traffic& before) const {
+// Since the last call.
+void Trainer::count_bytes(StepRecord& record) {
   const auto now = engine_.traffic();
+  const auto before = std::exchange(counted_, now);
   const auto count = [&](const char* axis, std::uint64_t bytes) {
     if (bytes > 0) record.axis_bytes[axis] = static_cast<std::int64_t>(bytes);
   };
@@ -328,7 +359,6 @@ void Trainer::measure(StepRecord& record, const StepStart& start, std::int64_t v
   }
   record.loss = loss / static_cast<double>(std::max<std::int64_t>(valid_tokens, 1));
   record.grad_norm = static_cast<double>(optimizer_->grad_norm());
-  count_bytes(record, start.traffic);
   if (tracing_->covers(record.step)) {
     tracing_->add(record.step, std::move(log), start.time, Clock::now());
   }
@@ -338,9 +368,8 @@ StepRecord Trainer::step(std::int64_t index) {
   atoll::Scheduler& scheduler = engine_.scheduler();
   scheduler.set_recording(tracing_->covers(index + 1) ? atoll::Recording::work
                                                       : atoll::Recording::collectives);
-  scheduler.take_records();  // of what came between the steps
-  const StepStart start{Clock::now(), compute_.exposed_communication(), engine_.traffic()};
-  const StepPlan plan = batches_.step(batches_.position(index));
+  const StepStart start{Clock::now(), compute_.exposed_communication()};
+  const StepPlan plan = std::move(next_plan_);
   StepRecord record;
   record.step = index + 1;
   record.epoch = plan.position.epoch;
@@ -355,6 +384,12 @@ StepRecord Trainer::step(std::int64_t index) {
     micro_batch(plan, held_.back(), m);
   }
   optimizer_->step(static_cast<float>(record.learning_rate), compute_);
+  count_bytes(record);
+  // The next gathers run beside the updates, and while the figures of this step are waited for.
+  if (index + 1 < options_.steps) {
+    next_plan_ = batches_.step(batches_.position(index + 1));
+    open_pass(next_plan_, 0);
+  }
   measure(record, start, plan.valid);
   record.samples = plan.samples;
   record.valid = plan.valid;
@@ -367,16 +402,23 @@ StepRecord Trainer::step(std::int64_t index) {
   return record;
 }
 
+// Of the process, when every buffer has been used.
+void Trainer::note_memory() { own_memory_ = std::max(own_memory_, proportional_bytes()); }
+
 void Trainer::save(std::int64_t steps_done) {
   fsdp::save(out_ / "checkpoint", engine_, *optimizer_, {{"step", std::to_string(steps_done)}});
 }
 
 RunResult Trainer::run() {
   world_.barrier();
+  engine_.scheduler().take_records();  // of what came before
+  counted_ = engine_.traffic();
+  next_plan_ = batches_.step(batches_.position(first_step_));
   RunResult result;
   const auto start = Clock::now();
   for (std::int64_t index = first_step_; index < options_.steps; ++index) {
     const StepRecord record = step(index);
+    if (index == first_step_) note_memory();
     metrics_->add(record);
     result.steps.push_back(record);
     if (report_) {
@@ -401,12 +443,7 @@ void Trainer::write_trace() {
 
 void Trainer::finish(RunResult& result, double wall_seconds) {
   result.summary = metrics_->summary();
-  if (!options_.export_weights.empty()) {
-    fsdp::export_weights(options_.export_weights, engine_, atoll::DType::f32,
-                         [&](const fsdp::Unit& unit, const fsdp::ParamSpec& param) {
-                           return hf_name(setup_.model, unit.name(), param.name);
-                         });
-  }
+  note_memory();
   const auto most = [&](const char* what, std::int64_t mine) {
     std::int64_t bytes = 0;
     for (const auto& text : world_.exchange(what, std::to_string(mine))) {
@@ -415,10 +452,16 @@ void Trainer::finish(RunResult& result, double wall_seconds) {
     return bytes;
   };
   const std::int64_t peak = most("train/peak_memory", peak_resident_bytes());
-  const std::int64_t own = most("train/own_memory", proportional_bytes());
+  const std::int64_t own = most("train/own_memory", own_memory_);
   const auto planned = static_cast<std::int64_t>(engine_.memory().total());
   const std::int64_t measured = most(
       "train/device_memory", static_cast<std::int64_t>(engine_.device().peak_allocated_bytes()));
+  if (!options_.export_weights.empty()) {  // whole parameters pass through memory of no plan
+    fsdp::export_weights(options_.export_weights, engine_, atoll::DType::f32,
+                         [&](const fsdp::Unit& unit, const fsdp::ParamSpec& param) {
+                           return hf_name(setup_.model, unit.name(), param.name);
+                         });
+  }
   if (!report_) return;
   report_->progress.finish();
   if (result.steps.empty()) {  // what the finished run left stays
@@ -443,9 +486,12 @@ void Trainer::finish(RunResult& result, double wall_seconds) {
   info.planned_memory_bytes = planned;
   info.device_memory_bytes = measured;
   info.wall_time_s = wall_seconds;
-  atoll::log::info("memory of a rank: {:.1f} MB planned, {:.1f} MB allocated at most ({:+.1f} %)",
-                   static_cast<double>(planned) * 1e-6, static_cast<double>(measured) * 1e-6,
-                   100 * (static_cast<double>(measured) / static_cast<double>(planned) - 1));
+  atoll::log::info(
+      "memory of a rank: {:.1f} MB planned, {:.1f} MB allocated at most ({:+.1f} %); the process "
+      "{:.1f} MB, its share of what ranks map together",
+      static_cast<double>(planned) * 1e-6, static_cast<double>(measured) * 1e-6,
+      100 * (static_cast<double>(measured) / static_cast<double>(planned) - 1),
+      static_cast<double>(own) * 1e-6);
   write_json_atomic(out_ / "metrics.json", metrics_json(info, metrics_->base(), result.summary));
 }
 
