@@ -10,6 +10,7 @@
 #include "atoll/checkpoint.hpp"
 #include "job.hpp"
 #include "loop/setup.hpp"
+#include "thread_ranks.hpp"
 
 using namespace train_test;
 namespace fs = std::filesystem;
@@ -294,7 +295,11 @@ TEST_CASE("what cannot be written is an error on every rank") {
   auto options = still(shaped(base(folder), "full_shard", "1x2"));
   // As root every folder is writable; nothing can be made below a file.
   const fs::path below = folder.write("file", "") / "checkpoint";
-  run_job(2, options, [&](fsdp::Engine& engine) {
+  atoll_test::run_thread_ranks(2, [&](atoll::World& world) {
+    fsdp::Engine engine(atoll::Mesh::make(world, {1, 2}), {.strategy = fsdp::Strategy::full_shard});
+    engine.add_unit("a", {{"w", {64}}});
+    engine.freeze({"a"});
+    engine.initialize(1);
     const fsdp::Optimizer optimizer(engine);
     CHECK_THROWS_AS(fsdp::save(below, engine, optimizer), atoll::Error);
   });
