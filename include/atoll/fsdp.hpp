@@ -51,8 +51,10 @@ std::string_view name(Accumulation accumulation) noexcept;  // "auto", "shard", 
 Accumulation accumulation_from_name(std::string_view name);
 
 struct Precision {
-  DType param = DType::f32;   // what compute reads and gathers carry: f32 or bf16
-  DType reduce = DType::f32;  // what gradients are summed in
+  DType param = DType::f32;  // what compute reads and gathers carry: f32 or bf16
+  // What gradients travel as: f32, or bf16, where each level of sums is f32 and rounds once. Compute
+  // writes them, and optimizers read them, in f32.
+  DType reduce = DType::f32;
 };
 
 struct Options {

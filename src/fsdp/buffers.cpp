@@ -66,9 +66,10 @@ void Engine::Impl::plan_memory() {
   if (sharding.kept_gradients) {
     memory.whole_gradients = whole - memory.gradients;
   } else {
-    memory.staging = largest * sizeof(float);
+    memory.staging = staging_bytes = largest * sizeof(float);
     for (const std::uint64_t bytes : plan.gradient_slots) memory.whole_gradients += bytes;
   }
+  if (casts_gradients()) memory.staging += plan_casts(largest);
   if (options.memory_bytes == 0 || memory.total() <= options.memory_bytes) return;
   throw Error(ErrorCode::invalid_argument,
               fmt::format("freeze: the plan is over {} bytes{}\n{}", options.memory_bytes,
@@ -76,6 +77,14 @@ void Engine::Impl::plan_memory() {
                               ? ": with accumulation shard it keeps no whole gradients"
                               : "",
                           memory.to_string()));
+}
+
+// Of the largest bucket, whose shard has so many elements.
+std::uint64_t Engine::Impl::plan_casts(std::uint64_t shard_elements) {
+  const std::uint64_t shard = shard_elements * size_of(options.precision.reduce);
+  const auto shards = static_cast<std::uint64_t>(scheduler.shard_count());
+  cast_bytes = {sharded() ? shard * shards : 0, sharded() ? shard : 0, replicated() ? shard : 0};
+  return cast_bytes[0] + cast_bytes[1] + cast_bytes[2];
 }
 
 void Engine::Impl::allocate() {
@@ -120,8 +129,11 @@ void Engine::Impl::place_gradients() {
         scheduler.allocate(memory.gradients + memory.whole_gradients, {Lane::reduce, Lane::outer});
   } else {
     gradients = scheduler.allocate(memory.gradients, {Lane::reduce, Lane::outer});
-    staging = scheduler.allocate(memory.staging, {Lane::reduce});
+    staging = scheduler.allocate(staging_bytes, {Lane::reduce});
   }
+  cast_whole = scheduler.allocate(cast_bytes[0], {Lane::reduce});
+  cast_shard = scheduler.allocate(cast_bytes[1], {Lane::reduce});
+  cast_outer = scheduler.allocate(cast_bytes[2], {Lane::outer});
   Parts of_shards(gradients), of_wholes(kept_gradients);
   for (const auto& unit : units) {
     for (UnitBucket& bucket : unit->state().buckets) {
@@ -202,6 +214,9 @@ void Engine::Impl::tell_places() {
     }
   }
   stream.backend().hold(staging.data(), staging.bytes(), {"staging of further micro batches"});
+  for (const Buffer* casts : {&cast_whole, &cast_shard, &cast_outer}) {
+    stream.backend().hold(casts->data(), casts->bytes(), {"gradients as they travel"});
+  }
   for (const GatheredSlot& slot : gathered_slots) hold_nothing(stream, slot.memory);
   for (const GradientSlot& slot : gradient_slots) hold_nothing(stream, slot.memory);
   stream.synchronize();

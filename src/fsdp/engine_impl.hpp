@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <functional>
 #include <map>
 #include <optional>
@@ -77,7 +78,11 @@ struct Engine::Impl {
   };
 
   bool sharded() const noexcept { return scheduler.shard_count() > 1; }
+  bool replicated() const noexcept { return scheduler.replicate_count() > 1; }
+  // Gradients travel as copies in another type.
+  bool casts_gradients() const noexcept { return options.precision.reduce != DType::f32; }
   void plan_memory();
+  std::uint64_t plan_casts(std::uint64_t shard_elements);
   void allocate();
   bool has_master_apart(const UnitBucket& bucket) const;
   void place_parameters();
@@ -128,6 +133,8 @@ struct Engine::Impl {
                      const Event& after);
   void reduce(Unit::State& unit, const Event& written);
   LaneEvent reduce_shards(Unit::State& unit, const Event& written);
+  void reduce_shard(const Unit::State& unit, View whole, View target, const Event& written);
+  void reduce_across(const Unit::State& unit, View gradient, const Event& reduced);
 
   Options options;
   World& world;
@@ -141,6 +148,10 @@ struct Engine::Impl {
   Traffic traffic;
 
   Buffer masters, residents, kept, gradients, kept_gradients, staging;
+  // What a lane sends of a gradient, where that is a cast copy: whole, its shard, and across replicas.
+  Buffer cast_whole, cast_shard, cast_outer;
+  std::array<std::uint64_t, 3> cast_bytes{};  // of these
+  std::uint64_t staging_bytes = 0;            // of `staging`
   std::vector<GatheredSlot> gathered_slots;
   std::vector<GradientSlot> gradient_slots;
   Event passed;  // compute of the last pass, which may read masters and resident parameters

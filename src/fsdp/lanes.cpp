@@ -102,6 +102,40 @@ void Engine::Impl::gather(std::size_t index) {
   gathers[index] = scheduler.record(Lane::gather);
 }
 
+// One bucket's whole gradient, summed over the shard axis into `target`.
+void Engine::Impl::reduce_shard(const Unit::State& unit, View whole, View target,
+                                const Event& written) {
+  if (!casts_gradients()) {
+    const Work work = scheduler.reduce_scatter(whole, target, written, unit.name);
+    traffic.shard_bytes += whole.bytes();
+    return;
+  }
+  DeviceOps& ops = options.device.ops();
+  const View from = cast_whole.view(options.precision.reduce).part(0, whole.count);
+  const View to = cast_shard.view(options.precision.reduce).part(0, target.count);
+  scheduler.run(
+      Lane::reduce, written, [&](Stream& stream) { ops.cast(stream, from, whole); }, "cast");
+  const Work work = scheduler.reduce_scatter(from, to, {}, unit.name);
+  traffic.shard_bytes += from.bytes();
+  ops.cast(scheduler.stream(Lane::reduce), target, to);
+}
+
+// The same across replicas, in place.
+void Engine::Impl::reduce_across(const Unit::State& unit, View gradient, const Event& reduced) {
+  View sent = gradient;
+  if (casts_gradients()) {
+    sent = cast_outer.view(options.precision.reduce).part(0, gradient.count);
+    scheduler.run(
+        Lane::outer, reduced,
+        [&](Stream& stream) { options.device.ops().cast(stream, sent, gradient); }, "cast");
+  }
+  const Work work = scheduler.all_reduce(sent, reduced, unit.name);
+  traffic.replicate_bytes += sent.bytes();
+  if (casts_gradients()) {
+    options.device.ops().cast(scheduler.stream(Lane::outer), gradient, sent);
+  }
+}
+
 // Sums over the shard axis into the gradient shards; the event is their completion.
 LaneEvent Engine::Impl::reduce_shards(Unit::State& unit, const Event& written) {
   Stream& stream = scheduler.stream(Lane::reduce);
@@ -112,8 +146,7 @@ LaneEvent Engine::Impl::reduce_shards(Unit::State& unit, const Event& written) {
     const View whole = whole_gradient(unit, bucket);
     const View target =
         adds ? staging.view(DType::f32).part(0, bucket.gradient.count) : bucket.gradient;
-    const Work work = scheduler.reduce_scatter(whole, target, written, unit.name);
-    traffic.shard_bytes += whole.bytes();
+    reduce_shard(unit, whole, target, written);
     if (adds) options.device.ops().add(stream, bucket.gradient, target);
   }
   if (sharding.kept_gradients) return scheduler.record(Lane::reduce);
@@ -126,12 +159,11 @@ LaneEvent Engine::Impl::reduce_shards(Unit::State& unit, const Event& written) {
 void Engine::Impl::reduce(Unit::State& unit, const Event& written) {
   LaneEvent reduced = sharded() ? reduce_shards(unit, written) : written;
   const bool last = pass.micro + 1 == pass.of;
-  const bool outer = last && scheduler.replicate_count() > 1;
+  const bool outer = last && replicated();
   if (outer) {
     for (const UnitBucket& bucket : unit.buckets) {
       if (!bucket.trainable) continue;
-      const Work work = scheduler.all_reduce(bucket.gradient, reduced, unit.name);
-      traffic.replicate_bytes += bucket.gradient.bytes();
+      reduce_across(unit, bucket.gradient, reduced);
     }
     reduced = scheduler.record(Lane::outer);
   }

@@ -111,9 +111,10 @@ void check_options(const Options& options) {
     throw Error(ErrorCode::unsupported, fmt::format("Engine: parameters in {}: use f32 or bf16",
                                                     name(options.precision.param)));
   }
-  if (options.precision.reduce != DType::f32) {
-    throw Error(ErrorCode::unsupported, fmt::format("Engine: gradients reduced in {}: use f32",
-                                                    name(options.precision.reduce)));
+  if (!computes_in(options.precision.reduce)) {
+    throw Error(ErrorCode::unsupported,
+                fmt::format("Engine: gradients reduced in {}: use f32 or bf16",
+                            name(options.precision.reduce)));
   }
   if (options.prefetch < 0 || options.reduce_buffers < 1 || options.inner_shards < 0) {
     throw Error(

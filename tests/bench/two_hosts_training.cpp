@@ -30,7 +30,7 @@ constexpr const char* algorithm_variable = "BENCH_ALGORITHM";
 constexpr const char* rows_variable = "BENCH_ROWS";  // a file of the rows so far
 
 struct Arguments {
-  atoll_bench::Hosts hosts{.rate = "300mbit"};  // slow enough that communication matters
+  atoll_bench::Hosts hosts{.rate = "200mbit"};  // slow enough that communication matters
   std::int64_t layers = 6, hidden = 512, ffn = 1408;
   std::int32_t seq = 256;
   std::int64_t steps = 6;
@@ -85,6 +85,7 @@ class Bench {
     const Times alone = run(row, "nothing");
     const Times real = run(row, "host");
     const atoll_bench::StepBound bound = atoll_bench::step_bound(shape(row, alone.step));
+    // The work that is done, padding and all.
     const double positions = static_cast<double>(samples(row)) * arguments_.seq;
     return {{"strategy", row.strategy},
             {"accumulation", row.accumulation},
@@ -157,6 +158,7 @@ class Bench {
     shape.link_Bps = raw_.both_ways;
     const bool full = row.strategy == "full_shard", none = row.strategy == "no_shard";
     const bool local = none || row.accumulate == "local";
+    if (!full || local) shape.reduce_buffers = 0;
     double all = 0;
     std::vector<double> products;
     for (std::size_t u = 0; u < train::unit_count(model_); ++u) {

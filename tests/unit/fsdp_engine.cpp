@@ -225,6 +225,57 @@ TEST_CASE("bf16 parameters stay near f32") {
   }
 }
 
+TEST_CASE("gradients that travel as bf16 stay near f32, at half the bytes") {
+  for (const auto strategy : fsdp::every_strategy()) {
+    ToyRun run = toy_run(strategy);
+    run.micro = 2;
+    const auto reference = run_on({2, 2}, run);
+    run.engine.precision.reduce = atoll::DType::bf16;
+    CAPTURE(fsdp::name(strategy));
+    const auto low = run_on({2, 2}, run);
+    CHECK(distance(low.weights, reference.weights) < 2e-2);
+    CHECK(low.weights != reference.weights);
+    CHECK(run_on({2, 2}, run, true).weights == low.weights);
+    // One rank sends nothing.
+    CHECK(run_on({1, 1}, run).weights != low.weights);
+  }
+  for (const auto strategy : fsdp::every_strategy()) {
+    CAPTURE(fsdp::name(strategy));
+    run_thread_ranks(4, [&](atoll::World& world) {
+      std::vector<std::uint64_t> bytes;  // of gradients, by dtype
+      for (const auto dtype : {atoll::DType::f32, atoll::DType::bf16}) {
+        fsdp::Engine engine(atoll::Mesh::make(world, {2, 2}),
+                            {.strategy = strategy, .precision = {.reduce = dtype}});
+        engine.add_unit("a", {{"w", {5, 4099}}});
+        engine.add_unit("b", {{"w", {3, 4099}}});
+        engine.freeze({"a", "b"});
+        CHECK(engine.device().allocated_bytes() == engine.memory().total());
+        engine.initialize(1);
+        auto compute = engine.device().stream();
+        auto pass = engine.begin({}, compute);
+        for (const auto& unit : engine.units()) const auto w = pass.forward(*unit);
+        const auto gathered = engine.traffic();
+        const auto sent = [&] {
+          const auto now = engine.traffic();
+          return now.shard_bytes - gathered.shard_bytes + now.replicate_bytes;
+        };
+        std::uint64_t again = 0;  // what backward gathers
+        for (const char* name : {"b", "a"}) {
+          const auto before = engine.traffic().shard_bytes;
+          const auto w = pass.backward(engine.unit(name));
+          again += engine.traffic().shard_bytes - before;
+          const auto gradient = w.grad("w").view;
+          compute.zero(gradient.data, gradient.bytes());
+        }
+        bytes.push_back(sent() - again);
+        compute.synchronize();
+      }
+      CHECK(bytes[0] == 2 * bytes[1]);
+      CHECK(bytes[1] > 0);
+    });
+  }
+}
+
 TEST_CASE("state is a quarter on four ranks, plus the two largest units, byte for byte") {
   constexpr std::uint64_t unit_bytes = 3 * 16'384 * 4, units = 12;
   const auto plan = [&](Strategy strategy) {

@@ -109,6 +109,10 @@ void add_sharding_flags(CLI::App& app, train::RunOptions& o, int& islands) {
   app.add_option("--backend", o.backend,
                  "of collectives: host, mpi, ...; default: the best that works")
       ->group("Sharding");
+  app.add_option("--reduce-dtype", o.reduce_dtype,
+                 "what gradients travel as: f32, or bf16, which halves their bytes and rounds the "
+                 "sum of each level")
+      ->group("Sharding");
   app.add_option("--inner-shards", o.inner_shards,
                  "neighbouring ranks that keep between them what forward gathered, for backward to "
                  "gather there (partial resharding); 0: not kept")

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <optional>
 #include <utility>
 
 namespace atoll_bench {
@@ -28,14 +29,13 @@ class Simulation {
 
   StepBound run() {
     for (int micro = 0; micro < shape_.micro_batches; ++micro) pass(micro);
-    bound_.seconds = std::max(compute_, reduced_) + shape_.update_s;
+    reduce();
+    bound_.seconds = std::max(compute_, reduced_);
     bound_.wire_seconds = bound_.wire_bytes / shape_.link_Bps;
     return bound_;
   }
 
  private:
-  // Transfers share the link in the order in which the lanes offer them: gathers run ahead, and what
-  // a reduction sends goes out while compute has not asked for the next gather.
   double transfer(double ready, double bytes) {
     if (bytes <= 0) return ready;
     bound_.wire_bytes += bytes;
@@ -66,6 +66,7 @@ class Simulation {
     };
     for (std::size_t r = 0; r < residences_.size(); ++r) {
       gather_to(r + static_cast<std::size_t>(shape_.prefetch));
+      reduce();
       const StepUnit& unit = shape_.units[residences_[r].unit];
       compute_ = std::max(compute_, gathered[r]);
       if (residences_[r].forward) compute_ += unit.forward_s;
@@ -76,14 +77,20 @@ class Simulation {
 
   void backward(const StepUnit& unit, int micro) {
     const auto buffers = static_cast<std::size_t>(shape_.reduce_buffers);
-    if (reductions_.size() >= buffers) {
+    if (buffers > 0 && reductions_.size() >= buffers) {
       compute_ = std::max(compute_, reductions_[reductions_.size() - buffers]);
     }
     compute_ += unit.backward_s;
     const bool last = micro + 1 == shape_.micro_batches;
-    reduced_ =
-        transfer(std::max(compute_, reduced_), last ? unit.last_reduce_bytes : unit.reduce_bytes);
+    waiting_ = {compute_, last ? unit.last_reduce_bytes : unit.reduce_bytes};
+  }
+
+  // What backward has left, if anything.
+  void reduce() {
+    if (!waiting_) return;
+    reduced_ = transfer(std::max(waiting_->first, reduced_), waiting_->second);
     reductions_.push_back(reduced_);
+    waiting_.reset();
   }
 
   const StepShape& shape_;
@@ -93,7 +100,8 @@ class Simulation {
   double lane_ = 0;     // the gather lane
   double reduced_ = 0;  // the reduce lanes
   std::vector<double> reductions_;
-  std::vector<std::pair<double, double>> busy_;  // of the link, ascending
+  std::optional<std::pair<double, double>> waiting_;  // since when, and bytes
+  std::vector<std::pair<double, double>> busy_;       // of the link, ascending
 };
 
 }  // namespace

@@ -85,6 +85,7 @@ void check(const RunOptions& options) {
   require_one_of(options.optimizer, "--optimizer", {"adamw", "sgd"});
   require_one_of(options.lr_schedule, "--lr-schedule", {"constant", "cosine"});
   require_one_of(options.dtype, "--dtype", {"f32", "bf16"});
+  require_one_of(options.reduce_dtype, "--reduce-dtype", {"f32", "bf16"});
   require_one_of(options.pad_to, "--pad-to", {"longest", "seq"});
   require_one_of(options.recompute, "--recompute", {"none", "selective", "full"});
   std::vector<std::string_view> strategies{"auto"};
@@ -130,6 +131,7 @@ nlohmann::json to_json(const RunOptions& o) {
           {"accumulate", o.accumulate},
           {"mesh", o.mesh},
           {"dtype", o.dtype},
+          {"reduce_dtype", o.reduce_dtype},
           {"recompute", o.recompute},
           {"backend", o.backend},
           {"inner_shards", o.inner_shards},

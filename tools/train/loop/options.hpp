@@ -35,6 +35,7 @@ struct RunOptions {
   std::string accumulate = "auto";  // shard or local: atoll::fsdp::Accumulation
   std::string mesh;                 // "RxS"; "": planned from the topology
   std::string dtype = "f32";        // of parameters and activations; f32 or bf16
+  std::string reduce_dtype = "f32";      // what gradients travel as; f32 or bf16
   std::string recompute = "none";   // selective or full: activation checkpointing
   std::string backend;
   int inner_shards = 0;  // ranks that keep between them what forward gathered

@@ -67,7 +67,8 @@ Strategy choose_strategy(const RunOptions& options, const ModelConfig& model,
       .activation_bytes = Activations::bytes_for(model, activation_plan(options)),
       .memory_bytes =
           options.memory_limit > 0 ? options.memory_limit : shared_memory(world, topology)};
-  question.options.precision.param = atoll::dtype_from_name(options.dtype);
+  question.options.precision = {.param = atoll::dtype_from_name(options.dtype),
+                                .reduce = atoll::dtype_from_name(options.reduce_dtype)};
   question.options.accumulation = fsdp::accumulation_from_name(options.accumulate);
   question.options.inner_shards = options.inner_shards;
   question.options.prefetch = options.prefetch;

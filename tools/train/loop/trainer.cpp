@@ -41,7 +41,8 @@ fsdp::Options engine_options(const RunOptions& options, const Setup& setup,
   engine.strategy = setup.strategy.kind;
   engine.inner_shards = options.inner_shards;
   engine.accumulation = fsdp::accumulation_from_name(options.accumulate);
-  engine.precision.param = atoll::dtype_from_name(options.dtype);
+  engine.precision = {.param = atoll::dtype_from_name(options.dtype),
+                      .reduce = atoll::dtype_from_name(options.reduce_dtype)};
   // A tied head computes with two units at a time, and there are prefetch + 1 places for them.
   engine.prefetch = setup.model.tied ? std::max(options.prefetch, 1) : options.prefetch;
   engine.reduce_buffers = options.reduce_buffers;
