@@ -61,9 +61,37 @@ void large_sums(Rank& self) {
   self.report.expect(wrong == 0, label("all_reduce", DType::f32, total));
 }
 
+// More than 2^31 elements of registered memory, in one count.
+void large_registered(Rank& self) {
+  const std::uint64_t count = (std::uint64_t{1} << 31) + 77;
+  const auto value = [&](std::uint64_t i) {
+    return static_cast<std::uint8_t>((i / 977 * 31 + 7) % 64 + unsigned_of(self.rank()));
+  };
+  const atoll::Buffer memory = atoll::allocate(self.comm.device(), count, {self.comm});
+  const atoll::View data = memory.view(DType::u8);
+  auto* elements = data.as<std::uint8_t>();
+  const auto check = [&](const char* operation, const auto& expected) {
+    std::uint64_t wrong = 0;
+    for (std::uint64_t i = 0; i < count; i += 101) wrong += elements[i] != expected(i) ? 1 : 0;
+    wrong += elements[count - 1] != expected(count - 1) ? 1 : 0;
+    self.report.expect(wrong == 0, label(operation, DType::u8, count));
+  };
+  const auto fill = [&] {
+    for (std::uint64_t i = 0; i < count; ++i) elements[i] = value(i);
+  };
+  fill();
+  self.comm.all_reduce(data, data, ReduceOp::max, self.stream).synchronize();
+  const std::uint64_t last = unsigned_of(self.size()) - 1, mine = unsigned_of(self.rank());
+  check("all_reduce", [&](std::uint64_t i) { return value(i) - mine + last; });
+  fill();
+  self.comm.broadcast(data, self.size() - 1, self.stream).synchronize();
+  check("broadcast", [&](std::uint64_t i) { return value(i) - mine + last; });
+}
+
 }  // namespace
 
 void check_large_counts(Rank& self) {
+  large_registered(self);
   large_moves(self);
   large_sums(self);
 }

@@ -61,10 +61,18 @@ TEST_CASE("bytes on the links of two equal hosts") {
   CHECK(wire_bytes(Collective::all_gather, 1000, std::vector<int>{0, 0, 0}, 0).empty());
 }
 
-TEST_CASE("a host with fewer ranks receives more of a gather") {
-  const auto bytes = wire_bytes(Collective::all_gather, 900, std::vector<int>{0, 0, 1}, 0);
-  CHECK(bytes.at(0) == Approx(300));
-  CHECK(bytes.at(1) == Approx(600));
+TEST_CASE("a host sends its part of a gather, or receives the rest, whichever is more") {
+  for (const auto one : {Collective::all_gather, Collective::reduce_scatter}) {
+    const auto bytes = wire_bytes(one, 900, std::vector<int>{0, 0, 1}, 0);
+    CHECK(bytes.at(0) == Approx(600));
+    CHECK(bytes.at(1) == Approx(600));
+  }
+  // Parts of 1, 2, 3 and 4 tenths.
+  for (const auto one : {Collective::all_gather_v, Collective::reduce_scatter_v}) {
+    const auto bytes = wire_bytes(one, 1000, two_by_two, 0);
+    CHECK(bytes.at(0) == Approx(700));
+    CHECK(bytes.at(1) == Approx(700));
+  }
 }
 
 TEST_CASE("on one host memory is the ceiling") {

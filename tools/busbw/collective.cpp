@@ -47,6 +47,15 @@ Shape uneven(std::uint64_t elements, DType dtype, int ranks) {
 
 }  // namespace
 
+double share_of(Collective collective, int rank, int ranks) noexcept {
+  if (collective != Collective::all_gather_v && collective != Collective::reduce_scatter_v) {
+    return 1.0 / ranks;
+  }
+  std::uint64_t weights = 0;
+  for (int r = 0; r < ranks; ++r) weights += weight(r);
+  return static_cast<double>(weight(rank)) / static_cast<double>(weights);
+}
+
 std::string_view name(Collective collective) noexcept {
   switch (collective) {
     case Collective::all_reduce:

@@ -66,6 +66,11 @@ std::map<int, double> wire_bytes(Collective collective, double total_bytes,
   std::map<int, double> bytes;
   for (const auto& [host, here] : ranks) {
     const double elsewhere = (n - here) / n;
+    double own = 0;  // of the tensor, cut by rank
+    for (std::size_t r = 0; r < hosts.size(); ++r) {
+      if (hosts[r] != host) continue;
+      own += share_of(collective, static_cast<int>(r), static_cast<int>(hosts.size()));
+    }
     switch (collective) {
       case Collective::all_reduce:
         bytes[host] = 2 * total_bytes * (count - 1) / count;
@@ -74,7 +79,7 @@ std::map<int, double> wire_bytes(Collective collective, double total_bytes,
       case Collective::all_gather_v:
       case Collective::reduce_scatter:
       case Collective::reduce_scatter_v:
-        bytes[host] = total_bytes * elsewhere;
+        bytes[host] = total_bytes * std::max(own, 1 - own);
         break;
       case Collective::broadcast:
       case Collective::reduce:

@@ -49,7 +49,8 @@ Traffic traffic_of(Collective collective, double total_bytes, int ranks, Place p
 
 // Bytes that each host sends or receives over its links, whichever is more, by host. `hosts` are
 // the hosts of the ranks of one group, in the order of the axis; `root` is an index into it. With
-// equal hosts, H of them: (H - 1) / H of S for the gathers and reduce_scatters, twice that for
+// equal hosts, H of them: (H - 1) / H of S for the gathers and reduce_scatters (which send what is
+// theirs once, or get the rest; the _v forms by the parts of share_of()), twice that for
 // all_reduce, S for broadcast and reduce, the root's host (H - 1) / H of S for gather and scatter,
 // S x ranks of the host x (H - 1) / H for all_to_all, S per edge of the ring that leaves the host
 // for send_recv. Empty for a group on one host.

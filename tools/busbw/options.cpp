@@ -239,6 +239,11 @@ void take_limit(Options& o, const Texts& t) {
       refuse("--expect " + t.expect + ": a share above 0 and up to 1, as in 0.85");
     if (o.limit_from == LimitFrom::nothing) refuse("--expect needs a limit: leave --limit off out");
   }
+  for (const char* name : {"NCCL_TESTS_SPLIT", "NCCL_TESTS_SPLIT_MASK"}) {
+    const char* split = std::getenv(name);
+    if (split != nullptr && *split != '\0')
+      refuse(std::string(name) + " is not supported: --axis shard and --axis replicate run groups");
+  }
   if (const char* wanted = std::getenv("NCCL_TESTS_MIN_BW"); wanted != nullptr && *wanted != '\0')
     o.wanted_busbw = parse_number(wanted, "NCCL_TESTS_MIN_BW");
 }
