@@ -72,6 +72,7 @@ void check_four_shapes(const train::RunOptions& options) {
   }
 }
 
+// Also of what went over the axes.
 void check_same_bits(const train::RunOptions& a, const train::RunOptions& b) {
   const auto left = run_job(4, a), right = run_job(4, b);
   const auto curve = distance(left[0].run.steps, right[0].run.steps);
@@ -79,6 +80,9 @@ void check_same_bits(const train::RunOptions& a, const train::RunOptions& b) {
   CHECK(curve.grad_norm == 0);
   const bool same = left[0].weights == right[0].weights;
   CHECK(same);
+  for (std::size_t s = 0; s < left[0].run.steps.size(); ++s) {
+    CHECK(left[0].run.steps[s].axis_bytes == right[0].run.steps[s].axis_bytes);
+  }
 }
 
 }  // namespace
@@ -122,7 +126,7 @@ TEST_CASE("strategies on one planned mesh agree bit for bit") {
   }
 }
 
-TEST_CASE("recomputing the layers changes no bit") {
+TEST_CASE("recomputing the layers changes no bit, and gathers nothing again") {
   const TemporaryFolder folder;
   for (const bool tied : {false, true}) {
     CAPTURE(tied);
