@@ -28,7 +28,8 @@ struct Names {
 
   void add(const std::vector<std::string>& home, std::string_view host) {
     const auto [at, is_new] = homes.try_emplace(home, homes.size());
-    for (const std::string& nic : home) positions.try_emplace(nic.substr(host.size()), at->second);
+    for (const std::string& nic : home)
+      positions.try_emplace(nic.substr(std::min(nic.size(), host.size())), at->second);
   }
 };
 
