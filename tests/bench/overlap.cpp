@@ -78,15 +78,15 @@ std::vector<Feature> features() {
   add(
       "accumulation local", 200,
       [](OverlapRun& run) { run.accumulation = atoll::fsdp::Accumulation::shard; }, batches, false);
-  OverlapRun large{.steps = 6, .compute = 20ms, .gather_ms = 10, .elements = 4'000'000};
+  OverlapRun large{.steps = 6, .compute = 30ms, .gather_ms = 20, .elements = 8'000'000};
   large.update = Update::unit_by_unit;
   // The step's first gather, behind the first update instead of the last.
   add(
-      "gathers beside updates", 10, [](OverlapRun& run) { run.update = Update::after_all; }, large,
+      "gathers beside updates", 20, [](OverlapRun& run) { run.update = Update::after_all; }, large,
       false);
   large.in_backward = true;  // what an update takes is the machine's affair
   add(
-      "updates beside backward", 12, [](OverlapRun& run) { run.in_backward = false; }, large,
+      "updates beside backward", 20, [](OverlapRun& run) { run.in_backward = false; }, large,
       false);
   return all;
 }
