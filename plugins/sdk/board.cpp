@@ -48,9 +48,10 @@ void Board::begin(const atoll_operation& operation, Exchange* exchange) {
   deadline_ = Clock::time_point::max();
 }
 
-Post& Board::post() noexcept {
+Post& Board::announce(const Signature& signature) noexcept {
   Post& post = seats_[static_cast<std::size_t>(self_)]->posts[step_ & 1];
-  post.crowded = team_.waiting == Waiting::sleep;
+  const bool crowded = team_.waiting == Waiting::sleep;
+  post = {digest(signature), signature.factor, crowded, {}, {}, signature};
   return post;
 }
 
@@ -203,12 +204,11 @@ std::string Board::pending_text(std::uint64_t mark) const {
 }
 
 void Board::check_posts() const {
-  const Post& mine = post_of(self_);
+  const std::uint64_t mine = post_of(self_).call;
   for (int local = 0; local < size(); ++local) {
-    const Post& theirs = post_of(local);
-    if (agree(mine.signature, theirs.signature)) continue;
-    throw_mismatch(team_.name, team_.describe(team_.rank), mine.signature,
-                   team_.describe(rank_of(local)), theirs.signature);
+    if (post_of(local).call == mine) continue;
+    throw_mismatch(team_.name, team_.describe(team_.rank), post_of(self_).signature,
+                   team_.describe(rank_of(local)), post_of(local).signature);
   }
 }
 

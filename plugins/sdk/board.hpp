@@ -34,7 +34,8 @@ class Board {
   // A step begins: nobody reads its post before the first mark(). An exchange that is given is
   // driven while this rank waits.
   void begin(const atoll_operation& operation, Exchange* exchange = nullptr);
-  Post& post() noexcept;
+  // This rank's post of the step, for its places; everything else of it is filled in.
+  Post& announce(const Signature& signature) noexcept;
   // Says that this rank has reached `phase`; what it wrote before can be read by who has seen it.
   void mark(std::uint64_t phase);
   // Until all ranks of the host have reached `phase`. Throws Error: ATOLL_ABORTED, ATOLL_TIMEOUT.

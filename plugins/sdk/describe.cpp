@@ -35,8 +35,7 @@ void check_counts(const atoll_operation& operation, int nranks) {
   if (sum != operation.count) refuse(operation, "counts do not add up");
 }
 
-// What a rank has to bring. The sender of a broadcast needs no dst and its receivers no src, but
-// either will do for both. Of the _v forms one side is empty on ranks whose count is 0.
+// What a rank has to bring. Of the sender of a broadcast either will do, its receivers need no src. Of the _v forms one side is empty on ranks whose count is 0.
 struct Sides {
   bool src = true;
   bool dst = true;
@@ -50,7 +49,8 @@ Sides sides_of(const atoll_operation& operation, int rank) {
     case ATOLL_RECV:
       return {.src = false};
     case ATOLL_BROADCAST:
-      return {.src = operation.dst == nullptr, .dst = operation.src == nullptr};
+      return {.src = is_root && operation.dst == nullptr,
+              .dst = !is_root || operation.src == nullptr};
     case ATOLL_REDUCE:
     case ATOLL_GATHER:
       return {.dst = is_root};

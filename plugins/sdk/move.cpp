@@ -111,9 +111,8 @@ class Move {
   }
 
   void write_post() {
-    Post& post = board_.post();
-    post.signature = make_signature(operation_, group_.size(), group_.team.collectives);
-    post.src = post.dst = {};
+    Post& post =
+        board_.announce(make_signature(operation_, group_.size(), group_.team.collectives));
     if (offered(self_) > small_bytes) {
       post.src = group_.windows.find(operation_.src, extents_.src);
     }

@@ -19,12 +19,15 @@ struct Place {
   std::uint64_t offset = 0;
 };
 
-// What small messages need is in the first line of it.
+// What other ranks read in every step is in the first line of it. (On the line of the mark it would
+// cost more: those who poll that line would take it away between two stores.)
 struct alignas(cache_line) Post {
-  Signature signature;
-  bool crowded;  // ranks outnumber cores, as this rank sees them
+  std::uint64_t call;  // digest of the signature
+  double factor;       // of a sum
+  bool crowded;        // ranks outnumber cores, as this rank sees them
   Place src;
   Place dst;
+  alignas(cache_line) Signature signature;  // read to tell of a disagreement only
 };
 
 // Work of one step that any rank of the host may do; on the seat of the first of them, written by

@@ -38,6 +38,20 @@ bool agree(const Signature& a, const Signature& b) noexcept {
          a.layout == b.layout && a.count == b.count && a.ordinal == b.ordinal;
 }
 
+// Odd multipliers: the change of one field alone never vanishes. These are the golden ratio's, as
+// Knuth's multiplicative hashing has it, and the two of MurmurHash3's and of SplitMix64's finalizers.
+std::uint64_t digest(const Signature& s) noexcept {
+  // Both in the lower half, too: a product's lower half knows nothing of a factor's upper one.
+  const auto both = [](std::uint32_t high, std::uint32_t low) {
+    return std::uint64_t{high} << 32 | (high * 0x9e3779b1U ^ low);
+  };
+  const auto word = [](std::int32_t value) { return static_cast<std::uint32_t>(value); };
+  return both(word(s.kind), word(s.dtype)) * 0x9e3779b97f4a7c15U +
+         both(word(s.op), word(s.root)) * 0xff51afd7ed558ccdU +
+         std::uint64_t{s.layout} * 0xc4ceb9fe1a85ec53U + s.count * 0xbf58476d1ce4e5b9U +
+         s.ordinal * 0x94d049bb133111ebU;
+}
+
 std::string describe(const Signature& s) {
   std::string text = fmt::format("{} {}", kind_name(s.kind), s.sequence);
   if (s.kind == ATOLL_BARRIER) return text;

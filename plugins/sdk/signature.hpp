@@ -29,6 +29,9 @@ constexpr std::uint32_t signature_magic = 0x4c4f5441;  // "ATOL"
 
 Signature make_signature(const atoll_operation& operation, int nranks, std::uint64_t ordinal);
 bool agree(const Signature& a, const Signature& b) noexcept;
+// Equal for calls that agree. Signatures that differ in one field differ in it; two that differ in
+// more share it by a chance of some 2^-64.
+std::uint64_t digest(const Signature& signature) noexcept;
 // "all_reduce 42 (1024 x f32, sum)"
 std::string describe(const Signature& signature);
 // ATOLL_MISMATCH: both calls in words. `mine` and `theirs` name the ranks.

@@ -118,9 +118,8 @@ class LocalSum {
   }
 
   void write_post() {
-    Post& post = board_.post();
-    post.signature = make_signature(operation_, group_.size(), group_.team.collectives);
-    post.src = post.dst = {};
+    Post& post =
+        board_.announce(make_signature(operation_, group_.size(), group_.team.collectives));
     if (total_ <= small_bytes || board_.size() == 1) return;
     post.src = group_.windows.find(operation_.src, extents_.src);
     post.dst = group_.windows.find(operation_.dst, extents_.dst);
@@ -150,7 +149,7 @@ class LocalSum {
   void read_factors() {
     scaled_ = false;
     for (int local = 0; local < board_.size(); ++local) {
-      const double factor = board_.post_of(local).signature.factor;
+      const double factor = board_.post_of(local).factor;
       group_.factors[static_cast<std::size_t>(local)] = factor;
       scaled_ |= factor != 1.0;
     }

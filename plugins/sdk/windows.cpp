@@ -90,7 +90,8 @@ bool Windows::offer(int local, const Offer& message, int fd) const {
     std::memcpy(CMSG_DATA(rights), &fd, sizeof(fd));
   }
   if (::sendmsg(socket_.get(), &header, MSG_NOSIGNAL) >= 0) return true;
-  if (errno == EAGAIN || errno == EINTR || errno == ENOBUFS) return false;
+  // ETOOMANYREFS: as many descriptors of this user are on their way as a process may have open.
+  if (errno == EAGAIN || errno == EINTR || errno == ENOBUFS || errno == ETOOMANYREFS) return false;
   const bool closed = transport_->closed(static_cast<std::size_t>(local));
   if (errno == ECONNREFUSED && !closed) return false;
   throw Error(ATOLL_PEER_LOST,
@@ -127,6 +128,14 @@ bool Windows::receive_one() {
   const bool ours = n == sizeof(message) && message.magic == offer_magic &&
                     sender.uid == ::geteuid() && message.local >= 0 &&
                     static_cast<std::size_t>(message.local) < transport_->ranks().size();
+  if (ours && message.with_file != 0 && !file) {
+    throw Error(
+        ATOLL_IO,
+        fmt::format("registering memory with communicator {}: {} has no file "
+                    "descriptor left for the memory of {}; raise `ulimit -n`",
+                    team_.name, team_.describe(team_.rank),
+                    team_.describe(transport_->ranks()[static_cast<std::size_t>(message.local)])));
+  }
   if (ours) {
     arrived_[{message.number, message.local}] = {message.offset, message.bytes, std::move(file)};
   }
