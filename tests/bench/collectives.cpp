@@ -117,8 +117,8 @@ void print_terms(const Sweep& sweep) {
   fmt::print(
       "of 20 ms, from the last rank's start to the last rank's end. atoll waits for each\n"
       "operation up to 1 KiB, as the calls of MPI do, and for every 64th above. limit: the\n"
-      "better of cached and streaming kernels with the traffic of the collective, no rank\n"
-      "waiting for another: the speed of the caches below 1 MiB, where it is no target.\n"
+      "best of cached and streaming kernels and memcpy with the traffic of the collective, no\n"
+      "rank waiting for another: the speed of the caches below 1 MiB, where it is no target.\n"
       "limit_in_turns, where ranks outnumber cores: the same, and each rank leaves its core to\n"
       "another after every pass, as in a collective it must.\n");
 }

@@ -73,7 +73,7 @@ int wrong_sums(std::size_t inputs, std::size_t outputs, std::size_t count, Eleme
 
 TEST_CASE("sums of the limit are sums, into every output") {
   for (const Element element : {Element::f32, Element::bf16}) {
-    for (const Stores stores : {Stores::cached, Stores::streaming}) {
+    for (const Stores stores : {Stores::cached, Stores::streaming, Stores::library}) {
       for (const std::size_t inputs : {1U, 2U, 3U, 4U}) {
         for (const std::size_t count : {0U, 1U, 5U, 64U, 1000U}) {
           CHECK(wrong_sums(inputs, 1, count, element, stores) == 0);
@@ -85,7 +85,7 @@ TEST_CASE("sums of the limit are sums, into every output") {
 }
 
 TEST_CASE("copies of the limit are copies") {
-  for (const Stores stores : {Stores::cached, Stores::streaming}) {
+  for (const Stores stores : {Stores::cached, Stores::streaming, Stores::library}) {
     for (const std::size_t bytes : {0U, 1U, 63U, 64U, 1000U, 4096U}) {
       Rows rows(2, bytes);
       for (std::size_t i = 0; i < bytes; ++i) rows.row(0)[i] = static_cast<std::byte>(i % 251);

@@ -120,18 +120,21 @@ double MemoryRate::seconds_of(const Question& question, std::uint64_t bytes,
       std::ranges::all_of(passes, [](const Pass& pass) {
         return std::ranges::all_of(pass.to, on_line) && std::ranges::all_of(pass.from, on_line);
       });
-  std::vector<double> mine{single_pass(go, Stores::cached)};
-  if (fits) mine.push_back(single_pass(go, Stores::streaming));
+  std::vector<Stores> kernels{Stores::cached};
+  if (question.traffic.pass == Traffic::Pass::copies) kernels.push_back(Stores::library);
+  // Last: a rank whose addresses do not fit has not got it.
+  if (fits) kernels.push_back(Stores::streaming);
+  std::vector<double> mine;
+  for (const Stores stores : kernels) mine.push_back(single_pass(go, stores));
   const auto all = job_.exchange(mine);
   double best = std::numeric_limits<double>::max();
-  for (const Stores stores : {Stores::cached, Stores::streaming}) {
-    const auto kernel = static_cast<std::size_t>(stores == Stores::streaming);
+  for (std::size_t kernel = 0; kernel < kernels.size(); ++kernel) {
     double once = 0;
     for (const auto& rank : all) {
-      if (rank.size() <= kernel) return best;  // addresses do not fit there
+      if (rank.size() <= kernel) return best;
       once = std::max(once, rank[kernel]);
     }
-    best = std::min(best, best_batch(go, stores, once));
+    best = std::min(best, best_batch(go, kernels[kernel], once));
   }
   return best;
 }

@@ -20,7 +20,7 @@ class MemoryRate {
   explicit MemoryRate(Job& job) : job_(job) {}
   // GB/s that one rank reads and writes together. All ranks go over `places` in turn, which are the
   // buffers of the collective itself (and are overwritten), so that the footprint and the pages are
-  // those that it has. The better of cached and streaming stores, the best of a few batches of
+  // those that it has. The best of cached and streaming stores and memcpy, the best of a few batches of
   // 20 ms, from the first rank's start to the last rank's end on each host; the slowest host. 0 for
   // traffic without bytes.
   double gbyte_s(const Traffic& traffic, traffic::Element element, std::span<const Memory> places);

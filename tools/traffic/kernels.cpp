@@ -213,6 +213,10 @@ void store_one(std::byte* to, float value, Element element) {
 }  // namespace
 
 void copy(std::byte* to, const std::byte* from, std::size_t bytes, Stores stores) {
+  if (stores == Stores::library) {
+    if (bytes > 0) std::memcpy(to, from, bytes);
+    return;
+  }
   HWY_DYNAMIC_DISPATCH(copy_either)(to, from, bytes, stores);
 }
 

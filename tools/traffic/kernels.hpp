@@ -10,7 +10,8 @@ namespace traffic {
 
 enum class Stores {
   cached,
-  streaming  // past the caches; addresses are multiples of 64
+  streaming,  // past the caches; addresses are multiples of 64
+  library     // copies: what memcpy takes for the size; sums: cached
 };
 
 enum class Element {

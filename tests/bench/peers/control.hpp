@@ -24,6 +24,8 @@ enum class Variant : std::int32_t {
   streaming,     // limit: stores past the caches
   in_turns,      // limit: after each pass a rank leaves its core to another
   streaming_in_turns,
+  library,  // limit: copies by memcpy
+  library_in_turns,
 };
 
 enum class Order : std::int32_t {

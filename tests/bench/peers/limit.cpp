@@ -35,6 +35,22 @@ traffic::Element element_of(const Row& row) {
   return traffic::Element::f32;
 }
 
+Stores stores_of(Variant variant) {
+  switch (variant) {
+    case Variant::streaming:
+    case Variant::streaming_in_turns:
+      return Stores::streaming;
+    case Variant::library:
+    case Variant::library_in_turns:
+      return Stores::library;
+    case Variant::usual:
+    case Variant::plain_memory:
+    case Variant::in_turns:
+      return Stores::cached;
+  }
+  return Stores::cached;
+}
+
 // Two buffers for each rank, at the same addresses in all processes that are forked later.
 class Arena {
  public:
@@ -66,9 +82,9 @@ class LimitPeer final : public Peer {
 
   Buffers prepare(const Row& row, Variant variant) override {
     row_ = row;
-    const bool streams = variant == Variant::streaming || variant == Variant::streaming_in_turns;
-    stores_ = streams ? Stores::streaming : Stores::cached;
-    in_turns_ = variant == Variant::in_turns || variant == Variant::streaming_in_turns;
+    stores_ = stores_of(variant);
+    in_turns_ = variant == Variant::in_turns || variant == Variant::streaming_in_turns ||
+                variant == Variant::library_in_turns;
     plan();
     return {input(rank_), output(rank_)};
   }

@@ -21,7 +21,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// One that times itself: an implementation, or one of the two kernels of `limit`.
+// One that times itself: an implementation, or one of the kernels of `limit`.
 struct Contender {
   Impl impl;
   Variant variant;
@@ -34,7 +34,14 @@ constexpr Contender contenders[] = {{Impl::atoll, Variant::usual},
                                     {Impl::limit, Variant::usual},
                                     {Impl::limit, Variant::streaming},
                                     {Impl::limit_in_turns, Variant::in_turns},
-                                    {Impl::limit_in_turns, Variant::streaming_in_turns}};
+                                    {Impl::limit_in_turns, Variant::streaming_in_turns},
+                                    {Impl::limit, Variant::library},
+                                    {Impl::limit_in_turns, Variant::library_in_turns}};
+
+// Sums have no function of the library.
+bool only_copies(Variant variant) {
+  return variant == Variant::library || variant == Variant::library_in_turns;
+}
 
 // Batches of a large row are long and its buffers costly to make, so there are fewer of them.
 struct Effort {
@@ -56,6 +63,7 @@ bool is_peer(Impl impl) { return impl == Impl::openmpi || impl == Impl::gloo; }
 // win where everything stays in the caches.
 bool takes_part(const Contender& contender, const Row& row, int ranks) {
   if (contender.variant == Variant::streaming && row.bytes < large) return false;
+  if (only_copies(contender.variant) && row.collective != Collective::all_gather) return false;
   if (contender.impl == Impl::limit_in_turns) {
     return row.bytes >= large && ranks > static_cast<int>(std::thread::hardware_concurrency());
   }
