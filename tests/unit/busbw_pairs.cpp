@@ -91,6 +91,13 @@ TEST_CASE("a slow host, also with its NIC's name") {
     cluster.slow_down([](int from, int to) { return (from / 2 == 1) != (to / 2 == 1); });
     CHECK(cluster.subjects() == Names{"host n1"});
   }
+  for (const int hosts : {3, 4, 6}) {
+    for (int slow = 0; slow < hosts; ++slow) {
+      Cluster cluster(hosts, 1);
+      cluster.slow_down([&](int from, int to) { return from == slow || to == slow; });
+      CHECK(cluster.subjects() == Names{"host n" + std::to_string(slow)});
+    }
+  }
   Cluster cluster(4, 2);
   cluster.sites.nic[2] = cluster.sites.nic[3] = "n1/mlx5_0";
   cluster.slow_down([](int from, int to) { return (from / 2 == 1) != (to / 2 == 1); });

@@ -61,6 +61,9 @@ TEST_CASE("sums that round 16-bit types at each step win only where such a type 
         "all_reduce 0 ring\n");
   CHECK(lines({point(all_gather, "ring", 8, 5), point(all_gather, "flat", 8, 6)}) ==
         "all_gather 0 ring\n");
+  const auto uneven = Collective::reduce_scatter_v;
+  CHECK(lines({point(uneven, "ring", 8, 5), point(uneven, "flat", 8, 6)}) ==
+        "reduce_scatter_v 0 flat\n");
 }
 
 TEST_CASE("curves of one host decide nothing") {

@@ -183,14 +183,14 @@ int run_job(const Options& options, const busbw::CommandLine& command) {
 int run(int argc, char** argv, busbw::Speaks speaker) {
   const auto options = busbw::parse_options(argc, argv, speaker);
   if (!options) return exit_ok;
+  // These two read files and start no job, so they answer in whatever environment they are asked.
   if (!options->flight.empty()) {
-    if (speaker == busbw::Speaks::yes) fmt::print("{}", atoll::tell_flight(options->flight));
+    fmt::print("{}", atoll::tell_flight(options->flight));
     return exit_ok;
   }
   if (!options->tune.empty()) {
     const auto curves = std::span(options->tune).subspan(1);
-    if (speaker == busbw::Speaks::yes)
-      busbw::write_file(options->tune.front().string(), busbw::tune(curves));
+    busbw::write_file(options->tune.front().string(), busbw::tune(curves));
     return exit_ok;
   }
   return run_job(*options, {.arguments = {argv, argv + argc}, .start_time = start_time()});

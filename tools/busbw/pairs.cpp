@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdio>
 #include <cstring>
 #include <thread>
 
@@ -162,6 +163,7 @@ PairReport measure_pairs(Job& job, const Options& options) {
         sharing, cores);
   } else {
     fmt::print("{}", verdict_text(report.verdict));
+    std::fflush(stdout);  // before ranks that leave have a launcher end this one
   }
   return report;
 }

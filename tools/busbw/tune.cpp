@@ -80,16 +80,11 @@ std::set<std::string> common_settings(const Contest& contest) {
   return common;
 }
 
-bool sums(Collective collective) {
-  return collective == Collective::all_reduce || collective == Collective::reduce_scatter ||
-         collective == Collective::reduce;
-}
-
 // Whether an algorithm may be chosen for all dtypes from these settings.
 bool is_safe(std::string_view algorithm, Collective collective,
              const std::set<std::string>& settings) {
   const bool rounds = algorithm == "ring" || algorithm == "doubling" || algorithm == "halving";
-  if (!rounds || !sums(collective)) return true;
+  if (!rounds || !has_reduction(collective)) return true;
   return std::ranges::any_of(settings, [](const std::string& setting) {
     return setting.starts_with("f16 ") || setting.starts_with("bf16 ");
   });

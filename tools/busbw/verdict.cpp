@@ -22,7 +22,7 @@ struct Entry {
 
 double median(std::vector<double> values) {
   std::ranges::sort(values);
-  return values[(values.size() - 1) / 2];
+  return values[values.size() / 2];
 }
 
 // By nearest rank.
