@@ -162,7 +162,11 @@ bool Communicator::Impl::takes(std::int32_t kind, DType dtype, ReduceOp op) cons
 
 std::shared_ptr<Work::State> Communicator::Impl::begin(Stream& stream) {
   world.check();
-  if (last_stream && last_stream != &stream.backend()) stream.wait(last_event);
+  if (last_stream && last_stream != &stream.backend()) {
+    std::erase_if(earlier, [](const Event& event) { return event.happened(); });
+    earlier.push_back(last_event);
+    stream.wait(last_event);
+  }
   return std::make_shared<Work::State>();
 }
 
@@ -189,9 +193,10 @@ void Communicator::Impl::submit(std::vector<Request> requests,
   const std::uint64_t first = sequence;
   sequence += requests.size();
   const std::uint64_t number = flight->recorder().enqueue(*lane, requests, first);
-  auto task = [self = shared_from_this(), requests = std::move(requests), first, number, state,
-               native = stream.backend().native()] {
-    self->run(requests, first, number, native, *state);
+  auto turn = std::make_shared<Turn>(*this);
+  auto task = [self = shared_from_this(), turn = std::move(turn), requests = std::move(requests),
+               first, number, state, native = stream.backend().native()] {
+    turn->take().run(requests, first, number, native, *state);
   };
   // A host backend runs when the stream arrives; a CUDA backend launches now.
   if (device.kind() == DeviceKind::host) {
@@ -207,9 +212,10 @@ Work Communicator::Impl::perform(Request request, Stream& stream) {
   const std::uint64_t first = sequence++;
   const std::uint64_t number = flight->recorder().enqueue(*lane, {&request, 1}, first);
   state->request = std::move(request);
-  // The communicator waits for its last operation before it goes.
-  auto task = [this, state, first, number, native = stream.backend().native()] {
-    run({&*state->request, 1}, first, number, native, *state);
+  // The communicator waits for its operations before it goes.
+  auto task = [turn = Turn(*this), state, first, number,
+               native = stream.backend().native()]() mutable {
+    turn.take().run({&*state->request, 1}, first, number, native, *state);
   };
   if (device.kind() == DeviceKind::host) {
     state->event = Event(stream.backend().enqueue_and_record(std::move(task)));
@@ -282,6 +288,17 @@ void Communicator::Impl::run(std::span<const Request> requests, std::uint64_t fi
   flight->recorder().completed(*lane, number, requests);
 }
 
+void Communicator::Impl::passed_over() noexcept {
+  try {
+    world.fail(
+        fmt::format("rank {}: communicator {}: an operation was passed over, because its stream "
+                    "had failed before",
+                    world.rank(), name));
+  } catch (const std::exception& error) {
+    log::error("communicator {}: {}", name, error.what());
+  }
+}
+
 void Communicator::Impl::report(atoll_status status, std::span<const Request> requests,
                                 std::uint64_t number, Work::State& state) {
   const Error own(
@@ -310,10 +327,13 @@ Communicator& Communicator::operator=(Communicator&& other) noexcept {
 
 Communicator::~Communicator() {
   if (!impl_) return;
-  try {
-    impl_->last_event.synchronize();
-  } catch (...) {
-    // Whoever waited for the operation has been told.
+  impl_->earlier.push_back(impl_->last_event);
+  for (Event& event : impl_->earlier) {
+    try {
+      event.synchronize();
+    } catch (...) {
+      // Whoever waited for the operation has been told.
+    }
   }
 }
 

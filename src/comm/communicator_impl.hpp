@@ -7,6 +7,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "atoll/communicator.hpp"
@@ -81,6 +82,22 @@ struct Communicator::Impl : std::enable_shared_from_this<Communicator::Impl> {
   // `number` is the flight recorder's.
   void run(std::span<const Request> requests, std::uint64_t first_sequence, std::uint64_t number,
            void* stream, Work::State& state);
+  // Operations that a stream passes over, because it has failed: the other ranks would wait for them.
+  void passed_over() noexcept;
+  // Of an operation that is enqueued; one that goes without having been taken was passed over.
+  class Turn {
+   public:
+    explicit Turn(Impl& impl) noexcept : impl_(&impl) {}
+    Turn(Turn&& other) noexcept : impl_(std::exchange(other.impl_, nullptr)) {}
+    Turn& operator=(Turn&&) = delete;
+    ~Turn() {
+      if (impl_) impl_->passed_over();
+    }
+    Impl& take() noexcept { return *std::exchange(impl_, nullptr); }
+
+   private:
+    Impl* impl_;
+  };
   [[noreturn]] void report(atoll_status status, std::span<const Request> requests,
                            std::uint64_t number, Work::State& state);
 
@@ -98,6 +115,7 @@ struct Communicator::Impl : std::enable_shared_from_this<Communicator::Impl> {
   std::uint64_t sequence = 0;
   std::vector<Buffer> scratches;  // the last is the largest; the others may still be in use
   const StreamBackend* last_stream = nullptr;
+  std::vector<Event> earlier;  // of other streams than the last: a failed stream waits for nobody
   std::mutex retired_mutex;
   std::vector<void*> retired;
   std::atomic<bool> any_retired{false};
