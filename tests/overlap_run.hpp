@@ -5,9 +5,11 @@
 
 #include <algorithm>
 #include <chrono>
+#include <optional>
 #include <thread>
 #include <vector>
 
+#include "atoll/communicator.hpp"
 #include "atoll/fsdp.hpp"
 #include "atoll/optimizer.hpp"
 #include "planted_delay.hpp"
@@ -35,6 +37,13 @@ struct OverlapRun {
   bool last_is_empty = false;  // a unit of nothing at the end: what is before it is not kept
   Update update = Update::none;
   bool in_backward = false;
+  // Backward of a unit begins with its forward: from what was gathered for both, or from a gather of
+  // its own, as where parameters are given back in between.
+  enum class Recompute {
+    none,
+    from_backward,
+    gathers_again
+  } recompute = Recompute::none;
 };
 
 struct OverlapFigures {
@@ -42,8 +51,23 @@ struct OverlapFigures {
   double exposed_ms = 0;  // compute waiting for communication, of the same step
 };
 
+// A gather of one unit beside the engine's.
+class SecondGather {
+ public:
+  SecondGather(const atoll::Mesh& mesh, std::int64_t elements)
+      : comm_(atoll::Communicator::open(mesh.axis("shard"), {.name = "again"})),
+        shard_(static_cast<std::size_t>(elements)),
+        whole_(shard_.size() * static_cast<std::size_t>(mesh.shape().shard)) {}
+  // `compute` waits for it.
+  void run(atoll::Stream& compute) { comm_.all_gather(shard_, whole_, compute).wait(compute); }
+
+ private:
+  atoll::Communicator comm_;
+  std::vector<float> shard_, whole_;
+};
+
 inline void overlap_micro_batch(atoll::fsdp::Engine& engine, const OverlapRun& run, int micro,
-                                atoll::Stream& compute) {
+                                atoll::Stream& compute, SecondGather* again = nullptr) {
   auto pass = engine.begin({atoll::fsdp::PassOptions::Kind::train, micro, run.micro}, compute);
   const auto work = [&](const atoll::fsdp::Unit& unit) {
     if (unit.name() == "end") return;
@@ -54,8 +78,10 @@ inline void overlap_micro_batch(atoll::fsdp::Engine& engine, const OverlapRun& r
     work(*unit);
   }
   for (auto unit = engine.units().rbegin(); unit != engine.units().rend(); ++unit) {
+    if (again != nullptr) again->run(compute);
     const auto w = pass.backward(**unit);
     if ((*unit)->params().empty()) continue;
+    if (run.recompute != OverlapRun::Recompute::none) work(**unit);
     const auto gradient = w.grad("w").view;
     compute.zero(gradient.data, gradient.bytes());
     work(**unit);
@@ -82,7 +108,12 @@ inline OverlapFigures overlap_rank(atoll::World& world, const OverlapRun& run) {
   options.prefetch = run.prefetch;
   options.reduce_buffers = run.reduce_buffers;
   options.accumulation = run.accumulation;
-  atoll::fsdp::Engine engine(atoll::Mesh::make(world, {1, 2}), options);
+  const auto mesh = atoll::Mesh::make(world, {1, 2});
+  atoll::fsdp::Engine engine(mesh, options);
+  std::optional<SecondGather> again;
+  if (run.recompute == OverlapRun::Recompute::gathers_again) {
+    again.emplace(mesh, (run.elements + 1) / 2);
+  }
   std::vector<std::string> order;
   for (int u = 0; u < run.units; ++u) {
     order.push_back("unit." + std::to_string(u));
@@ -106,7 +137,7 @@ inline OverlapFigures overlap_rank(atoll::World& world, const OverlapRun& run) {
   for (int step = 0; step <= run.steps; ++step) {
     if (run.in_backward) optimizer->update_in_backward(0.1f);
     for (int micro = 0; micro < run.micro; ++micro) {
-      overlap_micro_batch(engine, run, micro, compute);
+      overlap_micro_batch(engine, run, micro, compute, again ? &*again : nullptr);
     }
     if (optimizer) {
       optimizer->step(0.1f, compute);

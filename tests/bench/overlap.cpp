@@ -33,7 +33,8 @@ struct Feature {
 
 // Compute, the first gather and the last reduction.
 double bound_ms(const OverlapRun& run) {
-  const auto compute = static_cast<double>(2 * run.units * run.compute.count());
+  const int passes = run.recompute == OverlapRun::Recompute::none ? 2 : 3;
+  const auto compute = static_cast<double>(passes * run.units * run.compute.count());
   return compute + static_cast<double>(run.gather_ms + run.reduce_ms);
 }
 
@@ -70,6 +71,11 @@ std::vector<Feature> features() {
   add(
       "the last unit kept at the turn", 40, [](OverlapRun& run) { run.last_is_empty = true; }, slow,
       false);
+  OverlapRun recompute = usual;
+  recompute.recompute = OverlapRun::Recompute::from_backward;
+  add(
+      "recomputation gathers nothing", 120,
+      [](OverlapRun& run) { run.recompute = OverlapRun::Recompute::gathers_again; }, recompute);
   // Reductions twice as long as backward: under `shard` those of two micro batches hold it up.
   OverlapRun batches = no_gathers;
   batches.reduce_ms = 60;
