@@ -101,7 +101,7 @@ struct StrategyEstimate {
 struct StrategyChoice {
   Strategy strategy{};
   std::string why;                          // a sentence with the figures
-  std::vector<StrategyEstimate> estimates;  // of all strategies, in their order
+  std::vector<StrategyEstimate> estimates;  // of all strategies that an engine has with the options
 };
 // The strategy that communicates least of those that fit; of those within 1 % of it the one with
 // the least memory. Where none fits the one with the least memory, and the sentence says so. A pure

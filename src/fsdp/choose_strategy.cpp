@@ -44,6 +44,12 @@ class Estimator {
     estimate.fits = q_.memory_bytes == 0 || static_cast<double>(estimate.bytes) <= available();
     return estimate;
   }
+  // Whether an engine has it with these options.
+  bool is_possible(Strategy strategy) const {
+    const StrategyRule rule = rule_of(strategy, q_.options.accumulation);
+    const int shards = shards_of(rule.over), inner = q_.options.inner_shards;
+    return inner == 0 || rule.resident || shards == 1 || shards % inner == 0;
+  }
   double available() const { return static_cast<double>(q_.memory_bytes) * (1 - q_.reserve); }
 
  private:
@@ -75,6 +81,11 @@ class Estimator {
       if (options.inner_shards > 0) {
         sum += q_.parameters * low / static_cast<std::uint64_t>(options.inner_shards);
       }
+    }
+    if (const std::uint64_t narrow = size_of(options.precision.reduce); narrow < gradient_size) {
+      const std::uint64_t share = (q_.largest_unit + shards - 1) / shards * narrow;
+      sum += shards > 1 ? q_.largest_unit * narrow + share : 0;
+      sum += rule.over != ShardedOver::world && replicas(shards) > 1 ? share : 0;
     }
     if (rule.kept_gradients) return sum + trained() * gradient_size;
     return sum + (shard + q_.largest_unit / shards) * gradient_size +
@@ -114,6 +125,10 @@ class Estimator {
     const int ranks = q_.options.inner_shards, shard = q_.mesh.shard;
     if (ranks <= shard) return leg(bytes, ranks, shard_);
     return leg(bytes, shard, shard_) + leg(bytes / shard, ranks / shard, replicate_);
+  }
+  std::uint64_t replicas(std::uint64_t shards) const {
+    return static_cast<std::uint64_t>(q_.mesh.replicate) *
+           static_cast<std::uint64_t>(q_.mesh.shard) / shards;
   }
   std::uint64_t trained() const { return q_.parameters - q_.frozen; }
   double leg(double bytes, int ranks, const GroupRate& rate) const {
@@ -200,6 +215,7 @@ StrategyChoice choose_strategy(const StrategyQuestion& question) {
   const Estimator estimator(question);
   StrategyChoice choice;
   for (const Strategy strategy : every_strategy()) {
+    if (!estimator.is_possible(strategy)) continue;
     choice.estimates.push_back(estimator.of(strategy));
   }
   const StrategyEstimate& taken = decide(choice.estimates);

@@ -56,9 +56,11 @@ struct Unit::State {
   Event left;          // compute has read the resident parameters
   LaneEvent gathered;  // the resident parameters are whole
   Stale stale = Stale::all;
-  LaneEvent gradient_final;  // of the last step: the shard is complete
-  View kept;                 // the inner shard of what forward has gathered, u8; count 0: none
-  bool is_kept = false;      // in this pass
+  LaneEvent reduced;  // the last reduction of the gradient shard
+  LaneEvent
+      gradient_final;    // of the last step: that, and whatever an optimizer does with it at once
+  View kept;             // the inner shard of what forward has gathered, u8; count 0: none
+  bool is_kept = false;  // in this pass
 
   std::size_t find(std::string_view param) const;  // index in params; Error(not_found)
 };
@@ -162,8 +164,9 @@ struct Engine::Impl {
   // The pass under way.
   bool active = false;
   PassOptions pass;
-  int next_micro = 0;   // what goes on with the step that has begun; 0: none has
-  int step_micros = 1;  // of that step
+  int next_micro = 0;            // what goes on with the step that has begun; 0: none has
+  int step_micros = 1;           // of that step
+  bool gradients_whole = false;  // all micro batches of the last step have come
   Stream* compute = nullptr;
   std::size_t position = 0;         // of the next use
   std::size_t next_gather = 0;      // the first residence that has not been started

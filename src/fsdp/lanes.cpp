@@ -167,6 +167,7 @@ void Engine::Impl::reduce(Unit::State& unit, const Event& written) {
     }
     reduced = scheduler.record(Lane::outer);
   }
+  unit.reduced = reduced;
   if (last && on_gradient) {
     const Lane lane = outer ? Lane::outer : Lane::reduce;
     Stream& stream = scheduler.stream(lane);

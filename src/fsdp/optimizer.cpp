@@ -1,5 +1,7 @@
 #include "atoll/optimizer.hpp"
 
+#include <fmt/core.h>
+
 #include "device/ops.hpp"
 #include "fsdp/optimizer_impl.hpp"
 
@@ -117,6 +119,12 @@ void Optimizer::Impl::gradient_complete(Unit::State& unit, Stream& stream) {
   stream.wait(known);  // the last step has read the blocks
   sum_squares(unit, stream);
   if (!in_backward) return;
+  if (updated[unit.index]) {
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("unit {}: a pass that was given up has updated it already; with "
+                            "update_in_backward() a step cannot begin again",
+                            unit.name));
+  }
   updates.wait(stream.record());
   update(unit, *in_backward, updates);
   updated[unit.index] = true;
@@ -244,6 +252,11 @@ void Optimizer::step(float learning_rate, Stream& compute) {
   if (impl_->in_backward && *impl_->in_backward != learning_rate) {
     throw Error(ErrorCode::invalid_argument,
                 "Optimizer::step: another learning rate than update_in_backward() was given");
+  }
+  if (!impl_->engine.impl().gradients_whole || impl_->engine.impl().active) {
+    throw Error(ErrorCode::invalid_argument,
+                "Optimizer::step: before all micro batches of the step are complete, gradients are "
+                "not those of all ranks");
   }
   // Every gradient first: a failed reduction stops the stream before anything is changed.
   impl_->engine.wait_gradients(compute);

@@ -14,6 +14,19 @@ std::uint64_t hash_name(std::string_view unit, std::string_view param) {
   return fnv1a(param, fnv1a("/", fnv1a(unit)));
 }
 
+// Of another type than f32, in pieces, so that no whole tensor is needed beside it.
+void fill_narrow(const Device& device, Stream& stream, View values, NormalFill fill) {
+  constexpr std::uint64_t most = 1 << 16;
+  const Buffer wide = device.allocate(std::min(most, values.count) * sizeof(float));
+  for (std::uint64_t at = 0; at < values.count; at += most) {
+    const std::uint64_t n = std::min(most, values.count - at);
+    device.ops().fill_normal(stream, wide.view(DType::f32).part(0, n), fill);
+    device.ops().cast(stream, values.part(at, n), wide.view(DType::f32).part(0, n));
+    fill.first += n;
+  }
+  stream.synchronize();
+}
+
 }  // namespace
 
 std::vector<Segment> Engine::segments() const {
@@ -46,10 +59,7 @@ void Engine::initialize(std::uint64_t seed) {
       device.ops().fill_normal(stream, segment.values, fill);
       continue;
     }
-    const Buffer values = device.allocate(segment.values.count * sizeof(float));
-    device.ops().fill_normal(stream, values.view(DType::f32), fill);
-    device.ops().cast(stream, segment.values, values.view(DType::f32));
-    stream.synchronize();
+    fill_narrow(device, stream, segment.values, fill);
   }
   refresh();
 }
@@ -73,11 +83,6 @@ void Engine::assign(const std::function<void(const Segment&, std::span<float>)>&
 void Engine::refresh() {
   Stream& stream = impl_->scheduler.stream(Lane::gather);
   impl_->wait_idle_parameters(stream);
-  for (const auto& unit : impl_->units) {
-    for (const UnitBucket& bucket : unit->state().buckets) {
-      if (bucket.low.count) impl_->options.device.ops().cast(stream, bucket.low, bucket.master);
-    }
-  }
   parameters_changed(stream);
   stream.synchronize();
 }

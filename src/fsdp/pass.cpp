@@ -39,6 +39,7 @@ void Engine::Impl::begin(const PassOptions& pass_options, Stream& compute_stream
   pass = pass_options;
   if (pass.kind == PassOptions::Kind::train) {
     next_micro = 0;  // until the pass is complete
+    gradients_whole = false;
     step_micros = pass.of;
   }
   compute = &compute_stream;
@@ -162,7 +163,10 @@ void Engine::Impl::end() noexcept {
     world.check();
     passed = compute->record();
     if (position == pass_length()) {
-      if (pass.kind == PassOptions::Kind::train) next_micro = (pass.micro + 1) % pass.of;
+      if (pass.kind == PassOptions::Kind::train) {
+        next_micro = (pass.micro + 1) % pass.of;
+        gradients_whole = next_micro == 0;
+      }
       return;
     }
     log::warn("a pass ended after {} of {} uses", position, pass_length());
@@ -230,10 +234,14 @@ ForwardScope::~ForwardScope() {
     if (backward) impl.close_gradient(unit_->state());
     impl.leave(position_);
   } catch (const Error& error) {
-    // Of a failed job or a checker's finding, which whatever comes next reports.
-    log::debug("end of unit {}: {}", unit_->name(), error.what());
+    // A checker's finding, which whatever comes next reports as it is; or the peers would wait for
+    // what was not enqueued.
+    if (error.code() == ErrorCode::internal) {
+      log::debug("end of unit {}: {}", unit_->name(), error.what());
+    } else {
+      impl.world.fail(fmt::format("end of unit {}: {}", unit_->name(), error.what()));
+    }
   } catch (const std::exception& error) {
-    // The peers would wait for what was not enqueued.
     impl.world.fail(fmt::format("end of unit {}: {}", unit_->name(), error.what()));
   }
 }
@@ -264,11 +272,18 @@ Pass Engine::begin(const PassOptions& options, Stream& compute) {
 void Engine::wait_gradients(Stream& compute) {
   impl_->world.check();
   for (const auto& unit : impl_->units) {
-    impl_->scheduler.wait(compute, unit->state().gradient_final, unit->name());
+    const Unit::State& state = unit->state();
+    impl_->scheduler.wait(compute, state.reduced, unit->name());
+    compute.wait(state.gradient_final);  // sums of squares are compute, whatever lane they run on
   }
 }
 
 void Engine::parameters_changed(Stream& compute) {
+  for (const auto& unit : impl_->units) {
+    for (const UnitBucket& bucket : unit->state().buckets) {
+      if (bucket.low.count) impl_->options.device.ops().cast(compute, bucket.low, bucket.master);
+    }
+  }
   const Event updated = compute.record();
   for (const auto& unit : impl_->units) Impl::update(unit->state(), updated, Stale::all);
 }

@@ -29,15 +29,20 @@ void plan_gradients(PassPlan& plan, std::span<const UnitSize> sizes, std::size_t
     seen[plan.sequence[position]] = true;
     use.last = position;
   }
-  // The slot that has been free for longest: its reduction is the most likely to be complete.
+  // A unit that waits while others have their turn takes no part in the rotation: slots behind it.
   std::vector<std::optional<std::size_t>> busy_until(buffers);
   plan.gradient_slots.assign(buffers, 0);
+  const auto rotation = static_cast<std::ptrdiff_t>(buffers);
   for (std::size_t position = plan.forward_length; position < plan.sequence.size(); ++position) {
     const std::size_t unit = plan.sequence[position];
     GradientUse& use = plan.gradients[unit];
     if (use.first != position || sizes[unit].gradient == 0) continue;
-    auto best = std::min_element(busy_until.begin(), busy_until.end());
-    if (best->has_value() && **best >= position) {
+    const bool waits = use.last > plan.residences[plan.residence_of[position]].last;
+    const auto begin = waits ? busy_until.begin() + rotation : busy_until.begin();
+    const auto end = waits ? busy_until.end() : busy_until.begin() + rotation;
+    // The slot that has been free for longest: its reduction is the most likely to be complete.
+    auto best = std::min_element(begin, end);
+    if (best == end || (best->has_value() && **best >= position)) {
       busy_until.emplace_back();
       plan.gradient_slots.push_back(0);
       best = busy_until.end() - 1;

@@ -48,8 +48,8 @@ struct PlanOptions {
 
 // `sizes` by unit, padding included; every unit occurs in `order`. With `prefetch` units gathered
 // ahead, prefetch + 1 slots are enough, and residence k uses slot k mod (prefetch + 1). Gradients
-// rotate over `reduce_buffers` slots, so that one is reduced while the next is written; more only
-// where a unit is used again later in backward.
+// rotate over `reduce_buffers` slots, so that one is reduced while the next is written; a unit that is
+// used again after others in backward has a slot of its own beside them until then.
 PassPlan plan_pass(std::span<const std::size_t> order, std::span<const UnitSize> sizes,
                    PlanOptions options);
 

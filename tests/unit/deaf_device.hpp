@@ -48,6 +48,8 @@ class DeafStream final : public atoll::StreamBackend {
     if (static_cast<int>(last_wait_) != waits_.deaf_to) return inner_->wait(event, reason);
     inner_->enqueue([event = std::move(event)] { event->synchronize(); });
   }
+  // Touches no memory: nothing that a wait could order.
+  std::shared_ptr<const atoll::StampBackend> stamp() override { return inner_->stamp(); }
   void synchronize() override { inner_->synchronize(); }
   std::chrono::nanoseconds exposed_communication() const override {
     return inner_->exposed_communication();

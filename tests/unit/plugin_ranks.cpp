@@ -231,6 +231,7 @@ Group::Group(const Layout& layout, int rank, const GroupOptions& options)
   group_.timeout_ns = options_.timeout_ns;
   group_.tuning = options_.tuning.c_str();
   group_.deterministic = options_.deterministic;
+  group_.host_ranks = options_.host_ranks;
 }
 
 Rank::Rank(const atoll_backend& backend, atoll_comm* comm, const Layout& layout, int rank)
@@ -271,15 +272,26 @@ Result Rank::submit(std::vector<atoll_operation> operations) {
     operation.sequence = sequence_++;
     pointers.push_back(&operation);
   }
-  Result result;
-  result.status =
-      backend_.submit(comm_, pointers.data(), static_cast<std::int32_t>(pointers.size()));
-  if (result.status != ATOLL_OK) result.text = backend_.last_error(comm_);
-  return result;
+  return told(backend_.submit(comm_, pointers.data(), static_cast<std::int32_t>(pointers.size())));
 }
 
 Result Rank::submit(const atoll_operation& operation) {
   return submit(std::vector<atoll_operation>{operation});
+}
+
+Result Rank::register_memory(void* memory, std::size_t bytes) {
+  return told(backend_.register_memory(comm_, memory, bytes));
+}
+
+Result Rank::deregister_memory(void* memory) {
+  return told(backend_.deregister_memory(comm_, memory));
+}
+
+Result Rank::told(atoll_status status) const {
+  Result result;
+  result.status = status;
+  if (status != ATOLL_OK) result.text = backend_.last_error(comm_);
+  return result;
 }
 
 void in_threads(int n, const std::function<void(int)>& body) {

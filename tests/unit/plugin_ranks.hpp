@@ -26,6 +26,7 @@ class FakeCore {
  public:
   FakeCore();
   const atoll_host& host() const { return host_; }
+  atoll_host& host() { return host_; }  // for a core that fails
   // Waits for a key, as a plugin would.
   std::string get(const std::string& key);
 
@@ -51,6 +52,7 @@ struct GroupOptions {
   int deterministic = 0;
   std::int64_t timeout_ns = 20'000'000'000;
   std::vector<std::string> rails{};  // by rank, as in its placement; none: one rail for all
+  int host_ranks = 0;                // of the job, on each host; 0: unknown
 };
 // World ranks are 2 * rank + 1, so that messages which mix the two up are found.
 class Group {
@@ -86,8 +88,12 @@ class Rank {
                             std::uint64_t count) const;
   Result submit(std::vector<atoll_operation> operations);
   Result submit(const atoll_operation& operation);
+  Result register_memory(void* memory, std::size_t bytes);
+  Result deregister_memory(void* memory);
 
  private:
+  Result told(atoll_status status) const;
+
   const atoll_backend& backend_;
   atoll_comm* comm_;
   int rank_;

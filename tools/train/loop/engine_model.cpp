@@ -115,6 +115,18 @@ void add_units(fsdp::Engine& engine, const ModelConfig& model,
   engine.freeze(order);
 }
 
+std::uint64_t frozen_count(const ModelConfig& model, const std::vector<std::string>& patterns) {
+  Frozen frozen(patterns);
+  std::uint64_t count = 0;
+  for (std::size_t u = 0; u < unit_count(model); ++u) {
+    for (const auto& spec : param_specs(model, u)) {
+      if (frozen.has(spec.hf_name)) count += static_cast<std::uint64_t>(spec.count());
+    }
+  }
+  frozen.check(model);
+  return count;
+}
+
 void train_micro_batch(fsdp::Engine& engine, fsdp::Pass pass, const Decoder& decoder,
                        const Step& step) {
   forward(engine, pass, decoder, step);

@@ -17,6 +17,9 @@ namespace train {
 void add_units(atoll::fsdp::Engine& engine, const ModelConfig& model,
                const std::vector<std::string>& frozen = {});
 
+// Parameters that these patterns freeze. The same errors.
+std::uint64_t frozen_count(const ModelConfig& model, const std::vector<std::string>& patterns);
+
 // Forward and backward of one micro batch, enqueued on the step's stream.
 void train_micro_batch(atoll::fsdp::Engine& engine, atoll::fsdp::Pass pass, const Decoder& decoder,
                        const Step& step);

@@ -31,12 +31,12 @@ struct RunOptions {
   double clip = 1.0;  // global norm; 0: off
 
   std::string strategy = "hybrid_shard";  // or auto: fsdp::choose_strategy
-  std::uint64_t memory_limit = 0;   // bytes of a rank, for auto; 0: the host's memory, shared out
-  std::string accumulate = "auto";  // shard or local: atoll::fsdp::Accumulation
-  std::string mesh;                 // "RxS"; "": planned from the topology
-  std::string dtype = "f32";        // of parameters and activations; f32 or bf16
-  std::string reduce_dtype = "f32";      // what gradients travel as; f32 or bf16
-  std::string recompute = "none";   // selective or full: activation checkpointing
+  std::uint64_t memory_limit = 0;    // bytes of a rank, for auto; 0: the host's memory, shared out
+  std::string accumulate = "auto";   // shard or local: atoll::fsdp::Accumulation
+  std::string mesh;                  // "RxS"; "": planned from the topology
+  std::string dtype = "f32";         // of parameters and activations; f32 or bf16
+  std::string reduce_dtype = "f32";  // what gradients travel as; f32 or bf16
+  std::string recompute = "none";    // selective or full: activation checkpointing
   std::string backend;
   int inner_shards = 0;  // ranks that keep between them what forward gathered
   int prefetch = 1;

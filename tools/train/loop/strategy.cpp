@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "loop/engine_model.hpp"
 #include "model/params.hpp"
 
 namespace train {
@@ -52,6 +53,10 @@ ActivationPlan activation_plan(const RunOptions& options) {
   return plan;
 }
 
+int engine_prefetch(const RunOptions& options, const ModelConfig& model) {
+  return options.prefetch + (model.tied ? 1 : 0);
+}
+
 Strategy choose_strategy(const RunOptions& options, const ModelConfig& model,
                          const atoll::Mesh& mesh, const atoll::Topology& topology) {
   if (options.strategy != "auto") return {fsdp::strategy_from_name(options.strategy), ""};
@@ -71,7 +76,8 @@ Strategy choose_strategy(const RunOptions& options, const ModelConfig& model,
                                 .reduce = atoll::dtype_from_name(options.reduce_dtype)};
   question.options.accumulation = fsdp::accumulation_from_name(options.accumulate);
   question.options.inner_shards = options.inner_shards;
-  question.options.prefetch = options.prefetch;
+  question.frozen = frozen_count(model, options.freeze);
+  question.options.prefetch = engine_prefetch(options, model);
   question.options.reduce_buffers = options.reduce_buffers;
   fsdp::StrategyChoice choice = fsdp::choose_strategy(question);
   return {choice.strategy, std::move(choice.why)};

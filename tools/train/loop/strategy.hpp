@@ -19,6 +19,10 @@ struct Strategy {
 Strategy choose_strategy(const RunOptions& options, const ModelConfig& model,
                          const atoll::Mesh& mesh, const atoll::Topology& topology);
 
+// Units that the engine gathers ahead: those of the options, and, with a tied head, which computes
+// with two units at a time, one more.
+int engine_prefetch(const RunOptions& options, const ModelConfig& model);
+
 ActivationPlan activation_plan(const RunOptions& options);
 
 }  // namespace train

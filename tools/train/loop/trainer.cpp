@@ -43,8 +43,7 @@ fsdp::Options engine_options(const RunOptions& options, const Setup& setup,
   engine.accumulation = fsdp::accumulation_from_name(options.accumulate);
   engine.precision = {.param = atoll::dtype_from_name(options.dtype),
                       .reduce = atoll::dtype_from_name(options.reduce_dtype)};
-  // A tied head computes with two units at a time, and there are prefetch + 1 places for them.
-  engine.prefetch = setup.model.tied ? std::max(options.prefetch, 1) : options.prefetch;
+  engine.prefetch = engine_prefetch(options, setup.model);
   engine.reduce_buffers = options.reduce_buffers;
   // What --memory-limit leaves beside activations; the moments are added when they are known.
   const std::uint64_t activations = Activations::bytes_for(setup.model, activation_plan(options));
