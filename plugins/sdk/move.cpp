@@ -33,7 +33,7 @@ class Move {
         if (offer.from == Offer::From::src && !in_place(offer)) read += offer.bytes;
       }
     }
-    streaming_ = streaming(taken * static_cast<std::size_t>(board_.size()) + read);
+    streaming_ = streaming(taken * static_cast<std::size_t>(board_.size()) + read, board_.size());
   }
 
   void run() {

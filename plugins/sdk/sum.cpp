@@ -41,7 +41,8 @@ class LocalSum {
     const bool in_place = operation.dst >= operation.src &&
                           operation.dst < src() + std::max<std::size_t>(extents.src, 1);
     const std::size_t written = how.push == Sum::Push::all ? ranks * total_ : total_;
-    streaming_ = streaming(ranks * total_ + (in_place ? 0 : written));
+    // In place the lines that are written have just been read.
+    streaming_ = in_place ? 0 : streaming(ranks * total_ + written, board_.size());
     const std::size_t slices = std::max<std::size_t>(group.slices.size(), 1);
     chunk_ = stage_bytes / slices / cache_line * cache_line;
     if (chunk_ == 0) {
