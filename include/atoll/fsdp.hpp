@@ -272,8 +272,8 @@ class Engine {
   [[nodiscard]] Pass begin(const PassOptions& options, Stream& compute);
   // `compute` waits until every gradient shard is final.
   void wait_gradients(Stream& compute);
-  // After the last micro batch: `compute` is to have updated the master shards up to here; the next
-  // gathers wait for it.
+  // After the last micro batch: `compute` is to have updated the master shards up to here. Copies in
+  // the compute dtype are made from them on `compute`; the next gathers wait for it.
   void parameters_changed(Stream& compute);
 
   Unit& unit(std::string_view name);  // Error(not_found)

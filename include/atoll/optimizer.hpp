@@ -40,7 +40,9 @@ class Optimizer {
   bool update_in_backward(float learning_rate);
   // Enqueued on `compute`, behind the gradients, unit by unit in the order of use: the next pass
   // gathers the first while the others are updated. Collective over the shard axis.
-  // Error(invalid_argument) for another learning rate than update_in_backward() was given.
+  // Error(invalid_argument) for another learning rate than update_in_backward() was given, while a
+  // pass is under way, and before all micro batches of a step have been complete: what gradients hold
+  // then is not the sum over all ranks.
   void step(float learning_rate, Stream& compute);
   // Of the last step, before clipping. Blocks until that step is complete.
   float grad_norm();

@@ -16,7 +16,7 @@ namespace atoll_sdk {
 
 // Data of up to this size goes through the stage whatever memory it is in: a copy of it costs less
 // than a second meeting of the ranks.
-constexpr std::size_t small_bytes = 8 * 1024;
+constexpr std::size_t small_bytes = 2 * 1024;
 
 // Which ranks share a host. Hosts are numbered by their lowest rank.
 class Layout {

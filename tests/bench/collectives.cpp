@@ -81,11 +81,15 @@ void add_options(CLI::App& app, Arguments& arguments) {
   app.add_option("--dtype", sweep.elements, "f32, bf16")
       ->delimiter(',')
       ->transform(CLI::CheckedTransformer(names_of({Element::f32, Element::bf16})));
-  app.add_option("--impl", sweep.impls, "atoll, atoll_plain, openmpi, gloo, limit, limit_in_turns")
+  std::map<std::string, Impl> impls;
+  std::string known;
+  for (const Impl impl : all_impls) {
+    impls.emplace(name(impl), impl);
+    known.append(known.empty() ? "" : ", ").append(name(impl));
+  }
+  app.add_option("--impl", sweep.impls, known)
       ->delimiter(',')
-      ->transform(
-          CLI::CheckedTransformer(names_of({Impl::atoll, Impl::atoll_plain, Impl::openmpi,
-                                            Impl::gloo, Impl::limit, Impl::limit_in_turns})));
+      ->transform(CLI::CheckedTransformer(impls));
   app.add_option("--rounds", sweep.rounds, "turns of each implementation at a row")
       ->check(CLI::Range(1, 100))
       ->capture_default_str();

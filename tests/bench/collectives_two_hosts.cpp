@@ -111,18 +111,37 @@ class Bench {
   }
 
   // All elements of rank r are r + 1.
+  // Rank r's element i is (r + 1) times this: where data belongs shows, and sums are exact.
+  static float factor(std::uint64_t i) {
+    constexpr std::uint64_t period = 1021;  // a prime
+    return static_cast<float>(i % period + 1);
+  }
+
   void fill() {
     const atoll::View view = input_.view(atoll::DType::f32);
-    std::fill_n(view.as<float>(), view.count, static_cast<float>(communicator_.rank() + 1));
+    const auto own = static_cast<float>(communicator_.rank() + 1);
+    for (std::uint64_t i = 0; i < view.count; ++i) view.as<float>()[i] = own * factor(i);
+  }
+
+  float wanted(Collective collective, std::uint64_t i, std::uint64_t count) const {
+    const auto ranks = static_cast<std::uint64_t>(communicator_.size());
+    const auto rank = static_cast<std::uint64_t>(communicator_.rank());
+    const auto sum = static_cast<float>(ranks * (ranks + 1) / 2);
+    switch (collective) {
+      case Collective::all_gather:
+        return static_cast<float>(i / (count / ranks) + 1) * factor(i % (count / ranks));
+      case Collective::reduce_scatter:
+        return sum * factor(rank * count + i);
+      case Collective::all_reduce:
+        break;
+    }
+    return sum * factor(i);
   }
 
   void check_result(Collective collective) {
     const atoll::View view = output_.view(atoll::DType::f32);
-    const auto ranks = static_cast<std::uint64_t>(communicator_.size());
-    const auto sum = static_cast<float>(ranks * (ranks + 1) / 2);
     for (std::uint64_t i = 0; i < view.count; ++i) {
-      const bool gathers = collective == Collective::all_gather;
-      const float should = gathers ? static_cast<float>(i / (view.count / ranks) + 1) : sum;
+      const float should = wanted(collective, i, view.count);
       if (view.as<float>()[i] == should) continue;
       throw std::runtime_error(fmt::format("wrong result: {}, element {} is {}, not {}",
                                            atoll_bench::name(collective), i, view.as<float>()[i],

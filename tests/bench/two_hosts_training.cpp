@@ -6,11 +6,13 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "loop/trainer.hpp"
@@ -25,6 +27,7 @@ using Json = nlohmann::json;
 namespace fs = std::filesystem;
 
 constexpr double most_over_bound = 1.10;
+constexpr double most_over_bytes = 1.05;
 constexpr double least_gain = 2.0;  // of hybrid over full sharding, four micro batches
 constexpr const char* algorithm_variable = "BENCH_ALGORITHM";
 constexpr const char* rows_variable = "BENCH_ROWS";  // a file of the rows so far
@@ -267,6 +270,41 @@ double speed_of(const Json& rows, const std::string& strategy) {
   return best;
 }
 
+// Bytes of a step that leave a host; 0: no such row.
+double sent_of(const Json& rows, const std::string& strategy, const std::string& accumulate) {
+  for (const Json& row : rows) {
+    if (row.at("strategy") == strategy && row.at("accumulation") == 4 &&
+        row.at("accumulate") == accumulate && row.at("algorithm") == "two_level") {
+      return row.at("wire_bytes").get<double>();
+    }
+  }
+  return 0;
+}
+
+// Whether the bytes that were seen on the links are those of the formulas, and of what was promised.
+bool judge_bytes(const Json& rows) {
+  double most = 0;
+  for (const Json& row : rows) {
+    if (row.at("algorithm") != "two_level") continue;
+    most = std::max(most, row.at("wire_bytes").get<double>() / row.at("ideal_bytes").get<double>());
+  }
+  bool met = most <= most_over_bytes;
+  fmt::print(
+      "two-level steps send at most {:.3f} x the bytes of the formulas, should be {:.2f}: {}\n",
+      most, most_over_bytes, met ? "met" : "NOT met");
+  const double hybrid = sent_of(rows, "hybrid_shard", "shard");
+  for (const auto& [accumulate, wanted] : {std::pair("shard", 4.0), std::pair("local", 2.5)}) {
+    const double full = sent_of(rows, "full_shard", accumulate);
+    if (full == 0 || hybrid == 0) continue;
+    const bool fine = std::abs(full / hybrid / wanted - 1) <= most_over_bytes - 1;
+    met = met && fine;
+    fmt::print(
+        "4 micro batches, {}: full_shard sends {:.2f} x hybrid_shard, should be {:.1f}: {}\n",
+        accumulate, full / hybrid, wanted, fine ? "met" : "NOT met");
+  }
+  return met;
+}
+
 // Prints what the issue asks for; false: something is missed.
 bool judge(const Json& rows) {
   bool met = true;
@@ -279,6 +317,7 @@ bool judge(const Json& rows) {
   fmt::print("\nsent: bytes that leave a host in a step; ideal: by the formulas of two levels\n");
   fmt::print("two-level steps take at most {:.2f} x their bound, should be {:.2f}: {}\n", worst,
              most_over_bound, met ? "met" : "NOT met");
+  met = judge_bytes(rows) && met;
   const double full = speed_of(rows, "full_shard"), hybrid = speed_of(rows, "hybrid_shard");
   if (full == 0) return met;
   const bool gains = hybrid >= least_gain * full;

@@ -16,6 +16,7 @@
 #include <functional>
 #include <map>
 #include <optional>
+#include <stdexcept>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -207,6 +208,27 @@ int other_operation(const Job& job) {
       [&] { reduce_floats(job, 1000, atoll::ReduceOp::sum); });
 }
 
+// Work of rank 1's own fails on its stream, and a collective behind it is passed over: the others
+// need not wait for it.
+int passed_over(const Job& job) {
+  std::vector<float> data(100, 1.0f);
+  const bool breaks = job.world.rank() == culprit;
+  const auto error = error_of([&] {
+    if (!breaks) {
+      return job.comm.all_reduce(data, data, atoll::ReduceOp::sum, job.stream).synchronize();
+    }
+    auto broken = job.comm.device().stream();
+    broken.enqueue([] { throw std::runtime_error("work of one's own"); });
+    const auto work = job.comm.all_reduce(data, data, atoll::ReduceOp::sum, broken);
+    try {
+      broken.synchronize();
+    } catch (const std::runtime_error&) {
+      job.world.check();
+    }
+  });
+  return expect_error(job, error, {atoll::ErrorCode::aborted}, {"rank 1", "was passed over"});
+}
+
 // Rank 1 gives up: the others are stopped with its reason.
 int declared(const Job& job) {
   if (job.world.rank() == culprit) {
@@ -301,6 +323,7 @@ int run(const std::string& name, const std::string& backend) {
                                                             {"other_length", other_length},
                                                             {"other_operation", other_operation},
                                                             {"declared", declared},
+                                                            {"passed_over", passed_over},
                                                             {"flight", flight},
                                                             {"flight_composed", flight_composed}};
   if (name == "stopped_store") culprit = 0;

@@ -140,6 +140,10 @@ TEST_CASE("a strategy that is chosen is told with its reason, and follows the me
   const auto [tight, fewer] = chosen(bytes * 3 / 4);
   CHECK(roomy != tight);
   CHECK(fewer < bytes);
+  // What is frozen needs neither moments nor gradients: there is room again.
+  options.freeze = {"*mlp*", "*embed*", "*lm_head*"};
+  CHECK(chosen(bytes * 3 / 4).first == roomy);
+  options.freeze.clear();
   options.memory_limit = 1 << 16;
   for (const std::string& failure : failures_of_job(4, options)) {
     CHECK(failure.find("the plan is over ") != std::string::npos);

@@ -151,6 +151,14 @@ TEST_CASE("choice: one rank, unknown rates, refusals") {
   }
 }
 
+TEST_CASE("choice: strategies that the options rule out are not considered") {
+  auto asked = question(Topology::load("azure-nd-h100-v5x3"), 100 * gb);
+  asked.options.inner_shards = 3;  // divides 24 shards, not 8
+  const auto choice = choose_strategy(asked);
+  CHECK(choice.strategy == Strategy::full_shard);
+  for (const auto& one : choice.estimates) CHECK(one.strategy != Strategy::hybrid_shard);
+}
+
 TEST_CASE("choice: the engine allocates what was estimated") {
   constexpr std::int64_t unit = 4096 * 12;
   std::mutex mutex;

@@ -28,8 +28,8 @@ void fill(atoll::Stream& compute, const atoll::View& view, float value,
 
 // A pass in which every gradient is `value` everywhere, written after `delay`.
 void train(Engine& engine, atoll::Stream& compute, float value,
-           std::chrono::milliseconds delay = 0ms) {
-  auto pass = engine.begin({}, compute);
+           std::chrono::milliseconds delay = 0ms, fsdp::PassOptions options = {}) {
+  auto pass = engine.begin(options, compute);
   for (const auto& unit : engine.units()) const auto w = pass.forward(*unit);
   for (auto unit = engine.units().rbegin(); unit != engine.units().rend(); ++unit) {
     const auto w = pass.backward(**unit);
@@ -191,4 +191,84 @@ TEST_CASE("impossible parameters are refused") {
   CHECK_THROWS_AS(engine.add_unit("a", {{"w", {std::int64_t{1} << 40, std::int64_t{1} << 40}}}),
                   atoll::Error);
   CHECK_NOTHROW(engine.add_unit("a", {{"w", {0}}, {"scalar", {}}}));
+}
+
+TEST_CASE("an optimizer steps only when all micro batches of the step are complete") {
+  using Kind = fsdp::PassOptions::Kind;
+  auto world = single_rank();
+  Engine engine(atoll::Mesh::make(world, {1, 1}));
+  add_units(engine, {"a"}, 8);
+  set_all(engine, 7.0f);
+  fsdp::Optimizer optimizer(engine, plain_sgd);
+  auto compute = engine.device().stream();
+  const auto refused = [&] {
+    CHECK_THROWS_WITH_AS(optimizer.step(1.0f, compute),
+                         doctest::Contains("before all micro batches of the step are complete"),
+                         atoll::Error);
+  };
+  refused();
+  train(engine, compute, 1.0f, 0ms, {Kind::train, 0, 2});
+  refused();
+  train(engine, compute, 1.0f, 0ms, {Kind::train, 1, 2});
+  optimizer.step(1.0f, compute);
+  {
+    const auto given_up = engine.begin({}, compute);
+    refused();
+  }
+  refused();
+  compute.synchronize();
+  CHECK(engine.segments()[0].values.as<float>()[0] < 7.0f);
+}
+
+TEST_CASE("masters written from outside reach compute, in every strategy and dtype") {
+  for (const auto strategy : fsdp::every_strategy()) {
+    for (const auto dtype : {atoll::DType::f32, atoll::DType::bf16}) {
+      CAPTURE(fsdp::name(strategy));
+      CAPTURE(atoll::name(dtype));
+      run_thread_ranks(4, [&](atoll::World& world) {
+        Engine engine(atoll::Mesh::make(world, {2, 2}),
+                      {.strategy = strategy, .precision = {.param = dtype}});
+        add_units(engine, {"a", "b"}, 1001);
+        set_all(engine, 1.0f);
+        auto compute = engine.device().stream();
+        train(engine, compute, 0.0f);
+        for (const auto& segment : engine.segments()) fill(compute, segment.values, 3.0f, 5ms);
+        engine.parameters_changed(compute);
+        int wrong = 0;
+        {
+          auto pass = engine.begin({fsdp::PassOptions::Kind::eval, 0, 1}, compute);
+          for (const auto& unit : engine.units()) {
+            const auto w = pass.forward(*unit);
+            compute.enqueue([v = w["w"], &wrong] {
+              for (std::uint64_t i = 0; i < v.count; ++i) {
+                const float value = v.dtype == atoll::DType::f32
+                                        ? v.as<float>()[i]
+                                        : atoll::to_float(v.as<atoll::bfloat16>()[i]);
+                wrong += value != 3.0f ? 1 : 0;
+              }
+            });
+          }
+        }
+        compute.synchronize();
+        if (wrong != 0) throw std::runtime_error(std::to_string(wrong) + " weights are old");
+        world.barrier();
+      });
+    }
+  }
+}
+
+TEST_CASE("a rank alone exposes no communication, however long its norms take") {
+  auto world = single_rank();
+  Engine engine(atoll::Mesh::make(world, {1, 1}));
+  add_units(engine, {"a", "b"}, 4'000'000);
+  engine.initialize(1);
+  fsdp::Optimizer optimizer(engine, {});
+  auto compute = engine.device().stream();
+  for (int step = 0; step < 3; ++step) {
+    train(engine, compute, 1.0f);
+    optimizer.step(0.1f, compute);
+  }
+  compute.synchronize();
+  // Stamps around events that have happened, or are about to.
+  CHECK(compute.exposed_communication() < 1ms);
 }

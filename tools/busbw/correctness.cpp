@@ -19,6 +19,10 @@ std::uint64_t mix(std::uint64_t x) noexcept {
   return x ^ (x >> 33U);
 }
 
+// Below the octet that stands in results before an operation, so that what was not written shows in u8,
+// too.
+constexpr std::uint64_t largest = poison - 1;
+
 // Which values the ranks contribute: each rank 0 .. most, but 0 unless its turn comes, one rank in
 // `stride`, so that sums stay exact however many ranks there are.
 struct Range {
@@ -32,13 +36,13 @@ Range range_of(DType dtype, Op op, int ranks) {
   auto limit = static_cast<std::uint64_t>(std::min(exact_limit(dtype), 65'536.0));
   const bool sums = op == Op::sum || op == Op::avg || op == Op::mulsum;
   Range range;
-  if (!sums) return {.most = std::min<std::uint64_t>(limit, 250)};
+  if (!sums) return {.most = std::min<std::uint64_t>(limit, largest)};
   if (op == Op::mulsum) limit /= 2;
   if (op == Op::avg) {  // the sum of multiples of n is a multiple of n
     range.unit = static_cast<double>(n);
     limit = std::max<std::uint64_t>(1, limit / n);
   }
-  range.most = std::clamp<std::uint64_t>(limit / n, 1, 250);
+  range.most = std::clamp<std::uint64_t>(limit / n, 1, largest);
   range.stride = (n + limit - 1) / limit;
   return range;
 }

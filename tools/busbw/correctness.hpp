@@ -44,7 +44,7 @@ class Pattern {
 // The largest number up to which all whole numbers are exact.
 double exact_limit(atoll::DType dtype) noexcept;
 
-// The value that stands in results before an operation: no pattern has it.
+// The octet that stands in results before an operation: no contribution is it.
 inline constexpr int poison = 0xEE;
 
 }  // namespace busbw

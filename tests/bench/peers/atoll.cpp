@@ -1,4 +1,4 @@
-// The ranks of `atoll` and `atoll_plain`: one communicator over all of them, of the host backend.
+// The ranks of all that are atoll's: one communicator over all of them, of the host backend.
 #include <atoll/communicator.hpp>
 #include <atoll/world.hpp>
 #include <cstdio>
@@ -10,9 +10,7 @@ namespace {
 
 using namespace atoll_bench;  // NOLINT(google-build-using-namespace): a program of its own
 
-// Up to here every operation is waited for, as the calls of MPI do; above, up to `most_enqueued` are
-// enqueued on one stream before the last is waited for.
-constexpr std::uint64_t waited_bytes = 1024;
+// Where not every operation is waited for, so many are enqueued on one stream before the last is.
 constexpr std::int64_t most_enqueued = 64;
 
 class AtollPeer final : public Peer {
@@ -22,6 +20,7 @@ class AtollPeer final : public Peer {
 
   Buffers prepare(const Row& row, Variant variant) override {
     row_ = row;
+    waits_ = variant == Variant::waited || row.bytes <= waited_bytes;
     const std::size_t output = output_elements(row, ranks()) * size_of(row.element);
     const std::size_t input = input_elements(row, ranks()) * size_of(row.element);
     const std::size_t own = slice_bytes(row, ranks()) * static_cast<std::size_t>(rank());
@@ -49,7 +48,7 @@ class AtollPeer final : public Peer {
         row_.element == Element::f32 ? atoll::DType::f32 : atoll::DType::bf16;
     const atoll::ConstView src{buffers_.input, input_elements(row_, ranks()), dtype};
     const atoll::View dst{buffers_.output, output_elements(row_, ranks()), dtype};
-    if (row_.bytes <= waited_bytes) {
+    if (waits_) {
       for (std::int64_t i = 0; i < operations; ++i) enqueue(src, dst).synchronize();
       return;
     }
@@ -98,6 +97,7 @@ class AtollPeer final : public Peer {
   atoll::Buffer allocated_[2];
   PlainMemory plain_[2];
   Row row_;
+  bool waits_ = false;  // for every operation
   Buffers buffers_;
 };
 

@@ -21,6 +21,7 @@ constexpr int most_batches = 16;
 enum class Variant : std::int32_t {
   usual,
   plain_memory,  // atoll: buffers that are not from atoll::allocate
+  waited,        // atoll: every operation is waited for
   streaming,     // limit: stores past the caches
   in_turns,      // limit: after each pass a rank leaves its core to another
   streaming_in_turns,

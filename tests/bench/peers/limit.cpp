@@ -45,6 +45,7 @@ Stores stores_of(Variant variant) {
       return Stores::library;
     case Variant::usual:
     case Variant::plain_memory:
+    case Variant::waited:
     case Variant::in_turns:
       return Stores::cached;
   }

@@ -6,6 +6,7 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <set>
 
 namespace atoll_bench {
 
@@ -101,38 +102,55 @@ constexpr Ask asks[] = {{Impl::openmpi, Collective::all_gather, Place::out, 1.2}
                         {Impl::gloo, Collective::reduce_scatter, {}, 5},
                         {Impl::gloo, Collective::all_reduce, {}, 12}};
 
+void add_speedup(const Result& result, const Ask& ask, std::optional<int> ranks,
+                 std::vector<Target>& all) {
+  const Ratios ratios(result, Impl::atoll, ask.peer, [&](const Key& key) {
+    return key.row.bytes >= large && key.row.element == Element::f32 &&
+           key.row.collective == ask.collective && (!ask.place || key.row.place == *ask.place) &&
+           (!ranks || key.ranks == *ranks);
+  });
+  if (ratios.rows() == 0) return;
+  const std::string place =
+      ask.place ? fmt::format(" ({})", *ask.place == Place::in ? "in place" : "out of place") : "";
+  const std::string of = ranks ? fmt::format(", {} ranks", *ranks) : "";
+  all.push_back(
+      {fmt::format("{}{}{}: as fast as {}, times", name(ask.collective), place, of, name(ask.peer)),
+       ratios.mean(), ranks ? 1 : ask.factor, true, "x", "", ratios.rows()});
+}
+
+// Over all rows, and apart by the number of ranks: peers that poll suffer where these outnumber the
+// cores.
 void add_speedups(const Result& result, std::vector<Target>& all) {
+  std::set<int> sizes;
+  for (const auto& [key, times] : result.rows) sizes.insert(key.ranks);
   for (const Ask& ask : asks) {
-    const Ratios ratios(result, Impl::atoll, ask.peer, [&](const Key& key) {
-      return key.row.bytes >= large && key.row.element == Element::f32 &&
-             key.row.collective == ask.collective && (!ask.place || key.row.place == *ask.place);
-    });
-    if (ratios.rows() == 0) continue;
-    const std::string place =
-        ask.place ? fmt::format(" ({})", *ask.place == Place::in ? "in place" : "out of place")
-                  : "";
-    all.push_back(
-        {fmt::format("{}{}: as fast as {}, times", name(ask.collective), place, name(ask.peer)),
-         ratios.mean(), ask.factor, true, "x", "", ratios.rows()});
+    add_speedup(result, ask, {}, all);
+    if (sizes.size() < 2) continue;
+    for (const int ranks : sizes) add_speedup(result, ask, ranks, all);
   }
+}
+
+void add_middle(const Result& result, Impl ours, std::string_view how, std::vector<Target>& all) {
+  const Ratios middle(result, ours, Impl::openmpi, [](const Key& key) {
+    return key.row.bytes > waited_bytes && key.row.bytes < large && key.row.element == Element::f32;
+  });
+  if (middle.rows() == 0) return;
+  const std::string name = fmt::format("8 KiB to 512 KiB{}: time against openmpi", how);
+  all.push_back(
+      {name + ", worst row", 1 / middle.worst(), 1, false, "x", middle.worst_row(), middle.rows()});
+  all.push_back({name + ", geometric mean", 1 / middle.mean(), 1, false, "x", "", middle.rows()});
 }
 
 void add_latencies(const Result& result, std::vector<Target>& all) {
   const Ratios small(result, Impl::atoll, Impl::openmpi, [](const Key& key) {
-    return key.row.bytes <= 1024 && key.row.element == Element::f32;
+    return key.row.bytes <= waited_bytes && key.row.element == Element::f32;
   });
   if (small.rows() > 0) {
     all.push_back({"8 B to 1 KiB: time against openmpi, worst row", 1 / small.worst(), 3, false,
                    "x", small.worst_row(), small.rows()});
   }
-  const Ratios middle(result, Impl::atoll, Impl::openmpi, [](const Key& key) {
-    return key.row.bytes > 1024 && key.row.bytes < large && key.row.element == Element::f32;
-  });
-  if (middle.rows() == 0) return;
-  all.push_back({"8 KiB to 512 KiB: time against openmpi, worst row", 1 / middle.worst(), 1, false,
-                 "x", middle.worst_row(), middle.rows()});
-  all.push_back({"8 KiB to 512 KiB: time against openmpi, geometric mean", 1 / middle.mean(), 1,
-                 false, "x", "", middle.rows()});
+  add_middle(result, Impl::atoll, "", all);
+  add_middle(result, Impl::atoll_waited, ", each waited for", all);
 }
 
 std::string size_text(std::uint64_t bytes) {

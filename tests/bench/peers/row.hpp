@@ -24,6 +24,9 @@ enum class Place : std::int32_t {
   in
 };
 
+// Up to here atoll waits for every operation, as the calls of MPI do; above for every 64th.
+constexpr std::uint64_t waited_bytes = 1024;
+
 struct Row {
   Collective collective = Collective::all_gather;
   Element element = Element::f32;

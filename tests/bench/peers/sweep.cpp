@@ -29,6 +29,7 @@ struct Contender {
 
 constexpr Contender contenders[] = {{Impl::atoll, Variant::usual},
                                     {Impl::atoll_plain, Variant::plain_memory},
+                                    {Impl::atoll_waited, Variant::waited},
                                     {Impl::openmpi, Variant::usual},
                                     {Impl::gloo, Variant::usual},
                                     {Impl::limit, Variant::usual},
@@ -64,6 +65,7 @@ bool is_peer(Impl impl) { return impl == Impl::openmpi || impl == Impl::gloo; }
 bool takes_part(const Contender& contender, const Row& row, int ranks) {
   if (contender.variant == Variant::streaming && row.bytes < large) return false;
   if (only_copies(contender.variant) && row.collective != Collective::all_gather) return false;
+  if (contender.impl == Impl::atoll_waited) return row.bytes > waited_bytes && row.bytes < large;
   if (contender.impl == Impl::limit_in_turns) {
     return row.bytes >= large && ranks > static_cast<int>(std::thread::hardware_concurrency());
   }
@@ -137,9 +139,9 @@ class Field {
     fmt::print(stderr, "{}\n", line);
   }
 
-  // atoll and atoll_plain are one job, and so are both limits.
+  // All of atoll are one job, and so are both limits.
   static Impl job_of(Impl impl) {
-    if (impl == Impl::atoll_plain) return Impl::atoll;
+    if (impl == Impl::atoll_plain || impl == Impl::atoll_waited) return Impl::atoll;
     return impl == Impl::limit_in_turns ? Impl::limit : impl;
   }
 
@@ -166,6 +168,7 @@ class Field {
       }
       case Impl::atoll:
       case Impl::atoll_plain:
+      case Impl::atoll_waited:
       case Impl::gloo:
         break;
     }
@@ -232,6 +235,8 @@ std::string_view name(Impl impl) {
       return "atoll";
     case Impl::atoll_plain:
       return "atoll_plain";
+    case Impl::atoll_waited:
+      return "atoll_waited";
     case Impl::openmpi:
       return "openmpi";
     case Impl::gloo:

@@ -14,13 +14,15 @@ namespace atoll_bench {
 enum class Impl {
   atoll,
   atoll_plain,
+  atoll_waited,  // from 8 to 512 KiB: every operation is waited for, as the calls of MPI do
   openmpi,
   gloo,
   limit,
   limit_in_turns  // where ranks outnumber cores: each leaves its core to the next after every pass
 };
-inline constexpr Impl all_impls[] = {Impl::atoll, Impl::atoll_plain, Impl::openmpi,
-                                     Impl::gloo,  Impl::limit,       Impl::limit_in_turns};
+inline constexpr Impl all_impls[] = {Impl::atoll,         Impl::atoll_plain, Impl::atoll_waited,
+                                     Impl::openmpi,       Impl::gloo,        Impl::limit,
+                                     Impl::limit_in_turns};
 std::string_view name(Impl impl);
 
 struct Sweep {

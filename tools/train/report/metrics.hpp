@@ -25,7 +25,7 @@ struct StepRecord {
   std::int64_t real = 0;
   std::int64_t padded = 0;
   // Means over ranks, and the worst of them.
-  double compute_seconds = 0;        // busy with compute
+  double compute_seconds = 0;        // the rest of the step: compute, and what holds it up
   double communication_seconds = 0;  // at least one collective ran
   double exposed_comm_seconds = 0;   // compute waited for communication
   double exposed_worst_seconds = 0;
