@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
+#include <cstdlib>
 #include <map>
 #include <oneapi/dnnl/dnnl.hpp>
 
@@ -35,6 +36,16 @@ class ThreadCount {
  private:
   int before_;
 };
+
+// Products by AMX differ with the number of threads. Whoever wants their speed says so to oneDNN. To be
+// called before anything is asked of the library: the first answer is final.
+void leave_out_amx() {
+  static const bool once = [] {
+    const bool asked = std::getenv("ONEDNN_MAX_CPU_ISA") || std::getenv("DNNL_MAX_CPU_ISA");
+    return asked || dnnl::set_max_cpu_isa(dnnl::cpu_isa::avx512_core_bf16) == dnnl::status::success;
+  }();
+  if (!once) atoll::log::debug("oneDNN was in use before: it chooses its instructions by itself");
+}
 
 dnnl::memory::data_type to_dnnl(DType dtype) {
   switch (dtype) {
@@ -86,6 +97,7 @@ class Scratch {
 }  // namespace
 
 bool native_bf16() {
+  leave_out_amx();
   constexpr auto needed = static_cast<unsigned>(dnnl::cpu_isa::avx512_core_bf16);
   return (static_cast<unsigned>(dnnl::get_effective_cpu_isa()) & needed) == needed;
 }
@@ -243,6 +255,7 @@ class PeakProduct {
 }  // namespace
 
 double matrix_peak_flops(DType dtype, int threads, double seconds) {
+  leave_out_amx();
   const ThreadCount count(threads);
   const DType measured = dtype == DType::bf16 && !native_bf16() ? DType::f32 : dtype;
   std::array<PeakProduct, 2> products{PeakProduct(measured, 512, 512, 512),
