@@ -42,17 +42,27 @@ std::uint64_t fingerprint(const atoll_group& group) {
 class Meeting {
  public:
   Meeting(Session& session, const atoll_group& group)
-      : session_(session), group_(group), words_(static_cast<std::size_t>(group.nranks)) {
+      : session_(session),
+        group_(group),
+        memory_((index(group.nranks) + 1) * sizeof(std::uint64_t)),
+        words_(reinterpret_cast<std::uint64_t*>(memory_.data()), index(group.nranks)),
+        answer_(*(words_.data() + words_.size())) {
     words_[0] = fingerprint(group);
+    answer_ = different_groups;
   }
 
   void hold() {
     const std::atomic<bool> aborted{false};
     Patience patience(aborted, group_.timeout_ns);
-    if (group_.rank == 0) {
-      lead(patience);
-    } else {
-      follow(patience);
+    try {
+      if (group_.rank == 0) {
+        lead(patience);
+      } else {
+        follow(patience);
+      }
+    } catch (...) {
+      session_.bury(std::move(memory_));  // who comes too late still writes there
+      throw;
     }
   }
 
@@ -62,7 +72,7 @@ class Meeting {
     Requests arrivals(session_);
     for (int i = 1; i < group_.nranks; ++i) receive(arrivals, words_[index(i)], i);
     arrivals.wait(patience);
-    const bool equal = std::ranges::count(words_, own) == std::ssize(words_);
+    const bool equal = std::ranges::count(words_, own) == group_.nranks;
     words_[0] = equal ? own : different_groups;
     Requests answers(session_);
     for (int i = 1; i < group_.nranks; ++i) send(answers, i);
@@ -103,8 +113,11 @@ class Meeting {
 
   Session& session_;
   const atoll_group& group_;
-  std::vector<std::uint64_t> words_;  // by rank; [0] is this rank's own word, later the answer
-  std::uint64_t answer_ = different_groups;
+  std::vector<std::byte> memory_;
+  // In it: by rank, [0] is this rank's own word, later the answer to the others; and the answer to
+  // this one.
+  std::span<std::uint64_t> words_;
+  std::uint64_t& answer_;
 };
 
 MPI_Comm create_group(Session& session, const atoll_group& group) {
