@@ -166,8 +166,9 @@ typedef struct atoll_group {
   int64_t timeout_ns; /* to open */
   /* since 1.1 */
   /* What the user asks of the algorithms: lines "COLLECTIVE MIN_BYTES ALGORITHM", the last one that
-   * fits wins; "": the backend chooses. Equal on all ranks. An algorithm that the backend does not
-   * have is ATOLL_INVALID_ARGUMENT, with the names of those that it has. */
+   * fits wins, and "connections N", streams between two ranks on each rail; "": the backend chooses.
+   * Equal on all ranks. An algorithm that the backend does not have is ATOLL_INVALID_ARGUMENT, with
+   * the names of those that it has. */
   const char* tuning;
   /* not 0: sums in the order of atoll_reduction over the ranks, always. A backend that cannot order
    * its sums returns ATOLL_UNSUPPORTED, on every rank and before it waits for any: core opens it

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "host/tcp_rendezvous.hpp"
+#include "host/tuning.hpp"
 #include "sdk/guard.hpp"
 
 namespace atoll_sdk::host {
@@ -153,6 +154,7 @@ class Opening {
   // Per pair of ranks and rail, so that two hosts have a few connections however few ranks they
   // have.
   int streams_per_rail() const {
+    if (const int asked = connections_of(group_); asked > 0) return asked;
     std::map<int, int> ranks_of_host;
     for (int rank = 0; rank < team_.size(); ++rank) ++ranks_of_host[placement(group_, rank).host];
     int fewest = team_.size();

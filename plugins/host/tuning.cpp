@@ -134,6 +134,22 @@ bool takes(std::int32_t kind, Algorithm algorithm) {
   return false;
 }
 
+constexpr std::string_view connections = "connections";
+
+std::string_view text_of(const atoll_group& group) {
+  const bool older = group.size < sizeof(atoll_group);  // a core that asks for nothing
+  return older || group.tuning == nullptr ? "" : group.tuning;
+}
+
+template <class Line>
+void for_each_line(std::string_view text, const Line& line) {
+  while (!text.empty()) {
+    const auto end = std::min(text.find('\n'), text.size());
+    if (end > 0) line(text.substr(0, end));
+    text.remove_prefix(std::min(end + 1, text.size()));
+  }
+}
+
 std::string_view next_word(std::string_view& line) {
   const auto end = std::min(line.find(' '), line.size());
   const auto word = line.substr(0, end);
@@ -149,15 +165,21 @@ Tuning::Tuning(const atoll_group& group, const atoll_sdk::Layout& layout) {
     const auto ranks = static_cast<int>(layout.ranks_of(host).size());
     shape_.ranks_per_host = std::max(shape_.ranks_per_host, ranks);
   }
-  if (group.size < sizeof(atoll_group)) return;  // an older core asks for nothing
+  if (group.size < sizeof(atoll_group)) return;
   deterministic_ = group.deterministic != 0;
   tree_of_hosts_ = layout.tree_of_hosts();
-  std::string_view text = group.tuning == nullptr ? "" : group.tuning;
-  while (!text.empty()) {
-    const auto end = std::min(text.find('\n'), text.size());
-    if (end > 0) add(text.substr(0, end));
-    text.remove_prefix(std::min(end + 1, text.size()));
-  }
+  for_each_line(text_of(group), [&](std::string_view line) {
+    if (!line.starts_with(connections)) add(line);
+  });
+}
+
+int connections_of(const atoll_group& group) {
+  int number = 0;
+  for_each_line(text_of(group), [&](std::string_view line) {
+    if (next_word(line) == connections)
+      std::from_chars(line.data(), line.data() + line.size(), number);
+  });
+  return number;
 }
 
 void Tuning::add(std::string_view line) {

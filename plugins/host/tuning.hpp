@@ -25,6 +25,9 @@ struct Shape {
   int ranks_per_host = 1;  // of the host that has most
 };
 
+// "connections N" of `group.tuning`: streams between two ranks on each rail; 0: the backend chooses.
+int connections_of(const atoll_group& group);
+
 class Tuning {
  public:
   Tuning() = default;

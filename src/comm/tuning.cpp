@@ -69,6 +69,17 @@ std::uint64_t bytes_from(std::string_view text, std::string_view where) {
   return bytes << shift;
 }
 
+int connections_from(std::string_view text, std::string_view where) {
+  constexpr int most = 16;
+  int number = 0;
+  const char* const end = text.data() + text.size();
+  const auto [rest, problem] = std::from_chars(text.data(), end, number);
+  if (problem != std::errc() || rest != end || number < 1 || number > most) {
+    refuse(where, fmt::format("\"{}\" is not a number of connections, 1 to {}", text, most));
+  }
+  return number;
+}
+
 // In the order of the alphabet.
 std::vector<std::string_view> collectives() {
   std::vector<std::string_view> names(atoll_abi::kinds.begin(), atoll_abi::kinds.end());
@@ -98,7 +109,13 @@ std::string from_file(const std::string& path) {
     const auto words = words_of(std::string_view(text).substr(0, text.find('#')));
     if (words.empty()) continue;
     const std::string where = fmt::format("{}:{}", path, number);
-    if (words.size() != 3) refuse(where, "expected COLLECTIVE MIN_BYTES ALGORITHM");
+    if (words.size() == 2 && words[0] == "connections") {
+      lines += fmt::format("connections {}\n", connections_from(words[1], where));
+      continue;
+    }
+    if (words.size() != 3) {
+      refuse(where, "expected COLLECTIVE MIN_BYTES ALGORITHM, or connections N");
+    }
     lines += line(words[0], bytes_from(words[1], where), words[2], where);
   }
   if (file.bad()) {

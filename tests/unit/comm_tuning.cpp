@@ -73,11 +73,13 @@ TEST_CASE("the file comes first, so that the setting goes before it") {
       "\tall_reduce  64K   ring  # from here on\r\n"
       "\n"
       "all_gather 1M direct\n"
+      "connections 4\n"
       "barrier 2G tree");
   CHECK(lines_of(file.path(), "all_reduce:two_level") ==
         "all_reduce 0 latency\n"
         "all_reduce 65536 ring\n"
         "all_gather 1048576 direct\n"
+        "connections 4\n"
         "barrier 2147483648 tree\n"
         "all_reduce 0 two_level\n");
 }
@@ -97,9 +99,15 @@ TEST_CASE("an error in the setting quotes it") {
 }
 
 TEST_CASE("an error in the file names file and line") {
-  CHECK(problem_in_file("all_reduce ring\n") == "1: expected COLLECTIVE MIN_BYTES ALGORITHM");
+  CHECK(problem_in_file("all_reduce ring\n") ==
+        "1: expected COLLECTIVE MIN_BYTES ALGORITHM, or connections N");
+  for (const char* number : {"0", "17", "-1", "4x", "many"}) {
+    CAPTURE(number);
+    CHECK(problem_in_file(std::string("connections ") + number + "\n") ==
+          std::string("1: \"") + number + "\" is not a number of connections, 1 to 16");
+  }
   CHECK(problem_in_file("# one\nall_reduce 0 ring twice\n") ==
-        "2: expected COLLECTIVE MIN_BYTES ALGORITHM");
+        "2: expected COLLECTIVE MIN_BYTES ALGORITHM, or connections N");
   CHECK(problem_in_file("\nall_reduce 1T ring\n") ==
         "2: \"1T\" is not a size: bytes, or a number with K, M or G");
   for (const char* size : {"-1", "K", "1KB", "1.5M", "0x10"}) {

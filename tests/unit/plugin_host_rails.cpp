@@ -124,6 +124,23 @@ TEST_CASE("hosts of two ranks have one connection per pair and rail") {
   CHECK(connections() == expected);
 }
 
+TEST_CASE("a pair of ranks has as many connections on each rail as the tuning file asks for") {
+  auto options = with_rails({2, 2, 2, 2});
+  options.tuning = "all_reduce 0 two_level\nconnections 3\n";
+  {
+    FakeCore core;
+    auto ranks = open_ranks(backend(), core, {0, 0, 1, 1}, options);
+    int all = 0;
+    for (const auto& [ends, count] : connections()) {
+      CHECK(count == 3);
+      all += count;
+    }
+    CHECK(all == 2 * 4 * 2 * 3);  // ends, pairs, rails
+  }
+  run_ranks(
+      backend(), {0, 0, 1, 1}, [](Rank& rank) { gather_and_reduce(rank, 300'007); }, options);
+}
+
 TEST_CASE("with one rail on either side the kernel chooses the source") {
   FakeCore core;
   auto ranks = open_ranks(backend(), core, {0, 1}, with_rails({1, 3}));
