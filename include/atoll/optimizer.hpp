@@ -36,13 +36,12 @@ class Optimizer {
   // With neither clipping nor skip_nonfinite no update has to wait for the norm: after this call the
   // next last micro batch updates each unit on a stream of its own, beside backward, as soon as its
   // gradient is complete, and step() does what is left. Otherwise it does nothing; false then.
-  // Error(invalid_argument) when called again before step().
+  // Error(invalid_argument) when called again before step(), once a unit has been updated.
   bool update_in_backward(float learning_rate);
   // Enqueued on `compute`, behind the gradients, unit by unit in the order of use: the next pass
   // gathers the first while the others are updated. Collective over the shard axis.
-  // Error(invalid_argument) for another learning rate than update_in_backward() was given, while a
-  // pass is under way, and before all micro batches of a step have been complete: what gradients hold
-  // then is not the sum over all ranks.
+  // Error(invalid_argument) for another learning rate than update_in_backward() was given, and before
+  // all micro batches of a step are complete: what gradients hold then is not the sum over all ranks.
   void step(float learning_rate, Stream& compute);
   // Of the last step, before clipping. Blocks until that step is complete.
   float grad_norm();

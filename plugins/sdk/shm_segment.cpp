@@ -16,7 +16,7 @@
 namespace atoll_sdk {
 namespace {
 
-constexpr std::uint64_t segment_magic = 0x32786f626e697461;  // "atinbox3"
+constexpr std::uint64_t segment_magic = 0x33786f626e697461;  // "atinbox3"
 constexpr std::size_t smallest_ring = 16 * 1024;
 constexpr std::size_t page = 4096;
 

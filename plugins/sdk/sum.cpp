@@ -60,6 +60,7 @@ class LocalSum {
     board_.await(1);
     board_.check_posts();
     const bool pushed = can_push();
+    if (pushed && writes_where_it_reads()) streaming_ = 0;
     if (how_.push == Sum::Push::root && !pushed) leave_to_root();
     read_factors();
     if (share_work(pushed)) return pushed;
@@ -138,6 +139,19 @@ class LocalSum {
           if (board_.post_of(local).dst.window < 0) return false;
         }
         return true;
+    }
+    return false;
+  }
+
+  // Whether results go over what has just been read, of any rank that gets them.
+  bool writes_where_it_reads() const {
+    for (int local = 0; local < board_.size(); ++local) {
+      if (how_.push == Sum::Push::root && local != how_.root) continue;
+      const Post& post = board_.post_of(local);
+      if (post.src.window >= 0 && post.src.window == post.dst.window &&
+          post.src.offset == post.dst.offset) {
+        return true;
+      }
     }
     return false;
   }

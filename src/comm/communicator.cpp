@@ -163,7 +163,8 @@ bool Communicator::Impl::takes(std::int32_t kind, DType dtype, ReduceOp op) cons
 std::shared_ptr<Work::State> Communicator::Impl::begin(Stream& stream) {
   world.check();
   if (last_stream && last_stream != &stream.backend()) {
-    std::erase_if(earlier, [](const Event& event) { return event.happened(); });
+    std::erase_if(earlier,
+                  [](const Event& event) { return !event.backend() || event.backend()->peek(); });
     earlier.push_back(last_event);
     stream.wait(last_event);
   }

@@ -2,6 +2,8 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
+
 #include "device/ops.hpp"
 #include "fsdp/optimizer_impl.hpp"
 
@@ -239,8 +241,13 @@ bool Optimizer::update_in_backward(float learning_rate) {
 // Factor 1, and one step more.
 void Optimizer::Impl::start_update(float learning_rate) {
   if (in_backward) {
-    throw Error(ErrorCode::invalid_argument,
-                "update_in_backward: step() has not been called since");
+    if (std::ranges::count(updated, true) > 0) {
+      throw Error(ErrorCode::invalid_argument,
+                  "update_in_backward: step() has not been called since, and units have been "
+                  "updated: a step that was given up so late cannot begin again");
+    }
+    in_backward = learning_rate;  // of a step that begins again
+    return;
   }
   updates.wait(done);
   engine.device().ops().clip_factor(updates, result.view(DType::f64),
@@ -253,13 +260,14 @@ void Optimizer::step(float learning_rate, Stream& compute) {
     throw Error(ErrorCode::invalid_argument,
                 "Optimizer::step: another learning rate than update_in_backward() was given");
   }
-  if (!impl_->engine.impl().gradients_whole || impl_->engine.impl().active) {
+  // Every gradient first: a failed reduction stops the stream before anything is changed, and what
+  // kept a pass from its end is told instead of that.
+  impl_->engine.wait_gradients(compute);
+  if (!impl_->engine.impl().gradients_whole) {
     throw Error(ErrorCode::invalid_argument,
                 "Optimizer::step: before all micro batches of the step are complete, gradients are "
                 "not those of all ranks");
   }
-  // Every gradient first: a failed reduction stops the stream before anything is changed.
-  impl_->engine.wait_gradients(compute);
   try {
     impl_->finish_squares(compute);
     impl_->measure(compute);

@@ -101,6 +101,9 @@ void Engine::Impl::leave(std::size_t at) {
   const bool last_entered = position > std::min(residence.last, pass_length() - 1);
   if (--open_scopes[index] > 0 || !last_entered) return;
   left[index] = true;
+  // The last use is over, whoever still holds the pass.
+  gradients_whole = pass.kind == PassOptions::Kind::train && pass.micro + 1 == pass.of &&
+                    position == pass_length() && std::ranges::count(left, false) == 0;
   if (sharding.resident) {
     units[residence.unit]->state().left = compute->record();
   } else {
@@ -163,10 +166,7 @@ void Engine::Impl::end() noexcept {
     world.check();
     passed = compute->record();
     if (position == pass_length()) {
-      if (pass.kind == PassOptions::Kind::train) {
-        next_micro = (pass.micro + 1) % pass.of;
-        gradients_whole = next_micro == 0;
-      }
+      if (pass.kind == PassOptions::Kind::train) next_micro = (pass.micro + 1) % pass.of;
       return;
     }
     log::warn("a pass ended after {} of {} uses", position, pass_length());

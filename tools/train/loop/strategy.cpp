@@ -78,7 +78,8 @@ Strategy choose_strategy(const RunOptions& options, const ModelConfig& model,
   question.options.inner_shards = options.inner_shards;
   question.frozen = frozen_count(model, options.freeze);
   question.options.prefetch = engine_prefetch(options, model);
-  question.options.reduce_buffers = options.reduce_buffers;
+  // A tied table has a buffer of its own beside the others'.
+  question.options.reduce_buffers = options.reduce_buffers + (model.tied ? 1 : 0);
   fsdp::StrategyChoice choice = fsdp::choose_strategy(question);
   return {choice.strategy, std::move(choice.why)};
 }
