@@ -35,7 +35,8 @@ void check_counts(const atoll_operation& operation, int nranks) {
   if (sum != operation.count) refuse(operation, "counts do not add up");
 }
 
-// What a rank has to bring. Of the sender of a broadcast either will do, its receivers need no src. Of the _v forms one side is empty on ranks whose count is 0.
+// What a rank has to bring. Of the sender of a broadcast either will do, its receivers need no src.
+// Of the _v forms one side is empty on ranks whose count is 0.
 struct Sides {
   bool src = true;
   bool dst = true;

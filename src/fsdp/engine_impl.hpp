@@ -57,8 +57,8 @@ struct Unit::State {
   LaneEvent gathered;  // the resident parameters are whole
   Stale stale = Stale::all;
   LaneEvent reduced;  // the last reduction of the gradient shard
-  LaneEvent
-      gradient_final;    // of the last step: that, and whatever an optimizer does with it at once
+  // Of the last step: that, and whatever an optimizer does with it at once.
+  LaneEvent gradient_final;
   View kept;             // the inner shard of what forward has gathered, u8; count 0: none
   bool is_kept = false;  // in this pass
 
