@@ -72,25 +72,6 @@ Bytes noisy_reduce(const Layout& layout, std::int32_t kind, const GroupOptions& 
   return results.front();
 }
 
-constexpr int nobody = -1;
-
-// Runs body(rank) on every rank but `gone`, which closes; as core does, a rank that fails ends it for
-// the others.
-std::vector<Result> until_one_fails(std::vector<Rank>& ranks, int gone,
-                                    const std::function<Result(Rank&)>& body) {
-  std::vector<Result> results(ranks.size());
-  in_threads(static_cast<int>(ranks.size()), [&](int r) {
-    if (r == gone) return ranks[static_cast<std::size_t>(r)].close();
-    auto& result = results[static_cast<std::size_t>(r)];
-    result = body(ranks[static_cast<std::size_t>(r)]);
-    if (result.status == ATOLL_OK) return;
-    for (auto& other : ranks) {
-      if (other.rank() != gone) other.abort();
-    }
-  });
-  return results;
-}
-
 // Calls body(kind, tuning, layout, rank) for both collectives, their algorithms and every rank.
 template <class Body>
 void for_each_rank_of(const Body& body) {
@@ -181,7 +162,7 @@ TEST_CASE("ranks that disagree about the root are told, in every algorithm") {
   for_each_rank_of([](std::int32_t kind, const char* tuning, const Layout& layout, int wrong) {
     FakeCore core;
     auto ranks = open_ranks(backend(), core, layout, {.tuning = tuning});
-    const auto results = until_one_fails(ranks, nobody, [&](Rank& rank) {
+    const auto results = until_one_fails(ranks, [&](Rank& rank) {
       Bytes data(400'000);
       auto o = rank.operation(kind, ATOLL_F32, data.data(), data.data(), 100'000);
       o.peer = rank.rank() == wrong ? (wrong + 1) % rank.size() : wrong;
@@ -211,7 +192,7 @@ TEST_CASE("whoever takes whom for the root, somebody is told, and nobody waits")
         CAPTURE(count);
         FakeCore core;
         auto ranks = open_ranks(backend(), core, layout, {});
-        const auto results = until_one_fails(ranks, nobody, [&](Rank& rank) {
+        const auto results = until_one_fails(ranks, [&](Rank& rank) {
           Bytes src(4 * count * 4), dst(4 * count * 4);
           auto o = rank.operation(kind, ATOLL_F32, src.data(), dst.data(), count);
           o.peer = roots[static_cast<std::size_t>(rank.rank())];
@@ -232,12 +213,17 @@ TEST_CASE("a rank that goes is named, in every algorithm, and nobody waits for i
   for_each_rank_of([](std::int32_t kind, const char* tuning, const Layout& layout, int gone) {
     FakeCore core;
     auto ranks = open_ranks(backend(), core, layout, {.tuning = tuning});
-    const auto results = until_one_fails(ranks, gone, [&](Rank& rank) {
+    const auto survive = [&](Rank& rank) {
+      if (rank.rank() == gone) {
+        rank.close();
+        return Result{};
+      }
       Bytes data(4'000'000);
       auto o = rank.operation(kind, ATOLL_F32, data.data(), data.data(), 1'000'000);
       o.peer = (gone + 1) % rank.size();
       return rank.submit(o);
-    });
+    };
+    const auto results = until_one_fails(ranks, survive, gone);
     int told = 0;
     for (const auto& result : results) {
       CHECK_MESSAGE(result.status != ATOLL_TIMEOUT, result.text);

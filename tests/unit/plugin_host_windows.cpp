@@ -325,22 +325,6 @@ void with_buffers(const Layout& layout, Windows last, const std::function<void(B
   }
 }
 
-// Runs body(rank) on all ranks; as core does, a rank that fails ends it for the others, but for
-// `gone`, which may have closed.
-std::vector<Result> until_one_fails(std::vector<Rank>& ranks,
-                                    const std::function<Result(Rank&)>& body, int gone = -1) {
-  std::vector<Result> results(ranks.size());
-  in_threads(static_cast<int>(ranks.size()), [&](int r) {
-    auto& result = results[static_cast<std::size_t>(r)];
-    result = body(ranks[static_cast<std::size_t>(r)]);
-    if (result.status == ATOLL_OK) return;
-    for (auto& other : ranks) {
-      if (other.rank() != gone) other.abort();
-    }
-  });
-  return results;
-}
-
 std::atomic<bool> next_sum_fails = false;
 
 atoll_status reduce_or_fail(void* ctx, const atoll_reduction* reduction) {

@@ -313,6 +313,20 @@ void in_threads(int n, const std::function<void(int)>& body) {
   }
 }
 
+std::vector<Result> until_one_fails(std::vector<Rank>& ranks,
+                                    const std::function<Result(Rank&)>& body, int gone) {
+  std::vector<Result> results(ranks.size());
+  in_threads(static_cast<int>(ranks.size()), [&](int r) {
+    auto& result = results[static_cast<std::size_t>(r)];
+    result = body(ranks[static_cast<std::size_t>(r)]);
+    if (result.status == ATOLL_OK) return;
+    for (auto& other : ranks) {
+      if (other.rank() != gone) other.abort();
+    }
+  });
+  return results;
+}
+
 std::vector<Rank> open_ranks(const atoll_backend& backend, FakeCore& core, const Layout& layout,
                              const GroupOptions& options) {
   std::vector<atoll_comm*> comms(layout.size(), nullptr);

@@ -111,6 +111,11 @@ std::vector<Rank> open_ranks(const atoll_backend& backend, FakeCore& core, const
 // Runs `body(i)` for i in [0, n) in threads.
 void in_threads(int n, const std::function<void(int)>& body);
 
+// Runs body(rank) on all ranks; as core does, a rank that fails ends it for the others, but for
+// `gone`, which may have closed.
+std::vector<Result> until_one_fails(std::vector<Rank>& ranks,
+                                    const std::function<Result(Rank&)>& body, int gone = -1);
+
 // Small whole numbers, exact in every dtype, also when eight of them are added.
 Bytes input(std::int32_t dtype, int rank, std::uint64_t count, int salt = 0);
 // Fractions that make the order of additions visible; f32 only.
