@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <bit>
 #include <chrono>
 #include <functional>
 #include <numeric>
@@ -334,6 +335,21 @@ atoll_status reduce_or_fail(void* ctx, const atoll_reduction* reduction) {
 }
 
 }  // namespace
+
+// Else kernels that read several in step miss in caches that tell lines by few bits of an address.
+TEST_CASE("large allocations are not a power of two apart") {
+  constexpr std::size_t bytes = std::size_t{1} << 23;
+  void *one = nullptr, *other = nullptr;
+  REQUIRE(backend().mem_alloc(bytes, ATOLL_MEMORY_HOST, -1, &one) == ATOLL_OK);
+  REQUIRE(backend().mem_alloc(bytes, ATOLL_MEMORY_HOST, -1, &other) == ATOLL_OK);
+  const auto a = reinterpret_cast<std::uintptr_t>(one);
+  const auto b = reinterpret_cast<std::uintptr_t>(other);
+  const std::uintptr_t distance = a > b ? a - b : b - a;
+  CHECK(distance > bytes);
+  CHECK(!std::has_single_bit(distance));
+  backend().mem_free(one);
+  backend().mem_free(other);
+}
 
 TEST_CASE("windows on all ranks") {
   for (const auto& layout : layouts) {
