@@ -34,7 +34,13 @@ struct OverlapRun {
   std::int64_t reduce_ms = 0;             // of every reduction
   std::int64_t planted_ms = 0;            // in the gather of the third unit in forward
   std::int64_t elements = 20'000;         // of a unit
-  bool last_is_empty = false;  // a unit of nothing at the end: what is before it is not kept
+  int empty_at_end = 0;      // units of nothing: what is before them is not in a slot at the turn
+  bool forgets = false;      // what a micro batch leaves in the slots counts as changed
+  bool whole_steps = false;  // each micro batch is one
+  int replicas = 1;
+  int shards = 2;
+  int inner_shards = 0;
+  std::int64_t outer_ms = 0;  // of every reduction across replicas
   Update update = Update::none;
   bool in_backward = false;
   // Backward of a unit begins with its forward: from what was gathered for both, or from a gather of
@@ -68,9 +74,11 @@ class SecondGather {
 
 inline void overlap_micro_batch(atoll::fsdp::Engine& engine, const OverlapRun& run, int micro,
                                 atoll::Stream& compute, SecondGather* again = nullptr) {
-  auto pass = engine.begin({atoll::fsdp::PassOptions::Kind::train, micro, run.micro}, compute);
+  const auto kind = atoll::fsdp::PassOptions::Kind::train;
+  auto pass = run.whole_steps ? engine.begin({kind, 0, 1}, compute)
+                              : engine.begin({kind, micro, run.micro}, compute);
   const auto work = [&](const atoll::fsdp::Unit& unit) {
-    if (unit.name() == "end") return;
+    if (unit.params().empty()) return;
     compute.enqueue([time = run.compute] { std::this_thread::sleep_for(time); });
   };
   for (const auto& unit : engine.units()) {
@@ -90,11 +98,12 @@ inline void overlap_micro_batch(atoll::fsdp::Engine& engine, const OverlapRun& r
 
 inline void plant_all(const OverlapRun& run) {
   plant_delay(-1, 1, 0, 0);
-  // A step gathers every unit forward, and all but the last, which is kept at the turn, backward.
-  const auto gathers = static_cast<std::uint64_t>(2 * run.units - 1);
+  // A step gathers every unit forward, and backward all but those that are in a slot at the turn.
+  const auto gathers = static_cast<std::uint64_t>(2 * run.units - 1 - run.prefetch);
   if (run.planted_ms > 0) plant_delay(ATOLL_ALL_GATHER, gathers, 2, run.planted_ms);
   if (run.gather_ms > 0) plant_delay(ATOLL_ALL_GATHER, 1, 0, run.gather_ms);
   if (run.reduce_ms > 0) plant_delay(ATOLL_REDUCE_SCATTER, 1, 0, run.reduce_ms);
+  if (run.outer_ms > 0) plant_delay(ATOLL_ALL_REDUCE, 1, 0, run.outer_ms);
 }
 
 inline OverlapFigures overlap_rank(atoll::World& world, const OverlapRun& run) {
@@ -104,11 +113,13 @@ inline OverlapFigures overlap_rank(atoll::World& world, const OverlapRun& run) {
     return std::chrono::duration<double, std::milli>(duration).count();
   };
   atoll::fsdp::Options options;
-  options.strategy = atoll::fsdp::Strategy::full_shard;
+  options.strategy =
+      run.replicas > 1 ? atoll::fsdp::Strategy::hybrid_shard : atoll::fsdp::Strategy::full_shard;
+  options.inner_shards = run.inner_shards;
   options.prefetch = run.prefetch;
   options.reduce_buffers = run.reduce_buffers;
   options.accumulation = run.accumulation;
-  const auto mesh = atoll::Mesh::make(world, {1, 2});
+  const auto mesh = atoll::Mesh::make(world, {run.replicas, run.shards});
   atoll::fsdp::Engine engine(mesh, options);
   std::optional<SecondGather> again;
   if (run.recompute == OverlapRun::Recompute::gathers_again) {
@@ -119,7 +130,9 @@ inline OverlapFigures overlap_rank(atoll::World& world, const OverlapRun& run) {
     order.push_back("unit." + std::to_string(u));
     engine.add_unit(order.back(), {{"w", {run.elements}, {}}});
   }
-  if (run.last_is_empty) engine.add_unit(order.emplace_back("end"), {});
+  for (int u = 0; u < run.empty_at_end; ++u) {
+    engine.add_unit(order.emplace_back("empty." + std::to_string(u)), {});
+  }
   engine.freeze(order);
   std::optional<atoll::fsdp::Optimizer> optimizer;
   if (run.update != Update::none) {
@@ -137,6 +150,7 @@ inline OverlapFigures overlap_rank(atoll::World& world, const OverlapRun& run) {
   for (int step = 0; step <= run.steps; ++step) {
     if (run.in_backward) optimizer->update_in_backward(0.1f);
     for (int micro = 0; micro < run.micro; ++micro) {
+      if (run.forgets && micro > 0) engine.parameters_changed(compute);
       overlap_micro_batch(engine, run, micro, compute, again ? &*again : nullptr);
     }
     if (optimizer) {
@@ -166,7 +180,7 @@ inline OverlapFigures run_overlap(const OverlapRun& run) {
   std::mutex mutex;
   OverlapFigures slowest;
   run_thread_ranks(
-      2,
+      run.replicas * run.shards,
       [&](atoll::World& world) {
         const OverlapFigures figures = overlap_rank(world, run);
         const std::lock_guard lock(mutex);

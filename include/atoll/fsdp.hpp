@@ -184,7 +184,8 @@ struct Segment {
 class Engine;
 
 // The parameters of one unit during its forward; lives no longer than its Pass. The destructor ends
-// the use on the compute stream.
+// the use on the compute stream. An exception that leaves the scope gives the pass up: nothing more is
+// reduced, and further scopes are Error(invalid_argument).
 class ForwardScope {
  public:
   ForwardScope(ForwardScope&&) noexcept;
@@ -199,6 +200,7 @@ class ForwardScope {
   Engine* engine_;
   Unit* unit_;
   std::size_t position_;
+  int exceptions_;  // under way when the scope began
 };
 
 // The same during its backward, with gradients; the destructor starts their reduction, once this

@@ -163,7 +163,7 @@ void Engine::Impl::allocate_slots() {
   }
   if (!sharding.resident) {
     for (const std::uint64_t bytes : plan.gathered_slots) {
-      gathered_slots.push_back({scheduler.allocate(bytes, {Lane::gather}), {}});
+      gathered_slots.push_back({scheduler.allocate(bytes, {Lane::gather}), {}, {}});
     }
   }
   if (!sharding.kept_gradients) {

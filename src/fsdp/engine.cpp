@@ -115,6 +115,14 @@ Engine::Impl::Impl(const Mesh& mesh, Options options_)
   }
 }
 
+void Engine::Impl::update(Unit::State& unit, const Event& event, Stale stale) {
+  unit.updated = event;
+  unit.stale = std::max(unit.stale, stale);
+  for (GatheredSlot& slot : gathered_slots) {
+    if (slot.holds == unit.index) slot.stale = true;
+  }
+}
+
 void Engine::Impl::wait_updated(Stream& stream) {
   for (const auto& unit : units) stream.wait(unit->state().updated);
 }

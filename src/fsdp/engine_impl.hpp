@@ -71,7 +71,9 @@ struct Engine::Impl {
   // Buffers. One allocation per category, laid out by freeze().
   struct GatheredSlot {
     Buffer memory;
-    Event free;  // compute has left it
+    Event free;                        // compute has left it
+    std::optional<std::size_t> holds;  // a unit that has been gathered, until it is given up
+    bool stale = false;                // its masters have changed since
   };
   struct GradientSlot {
     Buffer memory;
@@ -108,16 +110,14 @@ struct Engine::Impl {
   void wait_idle_parameters(Stream& stream);
   void wait_updated(Stream& stream);
   // The unit's masters are up to date once `event` has happened.
-  static void update(Unit::State& unit, const Event& event, Stale stale) {
-    unit.updated = event;
-    unit.stale = std::max(unit.stale, stale);
-  }
+  void update(Unit::State& unit, const Event& event, Stale stale);
   void settle() noexcept;
 
   // The life of a pass.
   void check_micro(const PassOptions& next) const;
   void begin(const PassOptions& pass_options, Stream& compute_stream);
   std::size_t enter(Unit& unit, std::size_t lowest, std::size_t highest, std::string_view what);
+  bool finds_again(std::size_t residence) const;
   void leave(std::size_t position);
   void open_gradient(Unit::State& unit, std::size_t position);
   void check_gradient(const Unit::State& unit) const;
@@ -127,7 +127,9 @@ struct Engine::Impl {
 
   // On the lanes.
   void gather_resident();
+  bool is_there(std::size_t residence) const;
   bool may_gather(std::size_t residence) const;
+  void give_up(Stream& stream, GatheredSlot& slot);
   void gather_ahead(std::size_t residence);
   void gather(std::size_t residence);
   void keep_inner_shard(Unit::State& unit, std::size_t slot);
@@ -163,6 +165,7 @@ struct Engine::Impl {
 
   // The pass under way.
   bool active = false;
+  bool given_up = false;  // by an exception
   PassOptions pass;
   int next_micro = 0;            // what goes on with the step that has begun; 0: none has
   int step_micros = 1;           // of that step

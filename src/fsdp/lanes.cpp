@@ -1,5 +1,7 @@
 // What the engine puts on the lanes: gathers ahead of compute, reductions behind it.
 //
+// A unit that is still whole in its slot is not gathered again.
+//
 // Event edges. A gather into a slot waits until compute has left the slot's previous residence, and
 // for the unit's last update; compute waits for the gather. A reduction waits until compute has
 // written the whole gradient; the reduction across replicas waits for the one inside the shard axis.
@@ -44,16 +46,27 @@ void Engine::Impl::gather_resident() {
   }
 }
 
+// Whether nothing has taken the slot since the unit was whole in it.
+bool Engine::Impl::is_there(std::size_t index) const {
+  const Residence& residence = plan.residences[index];
+  const GatheredSlot& slot = gathered_slots[residence.slot];
+  return slot.holds == residence.unit && !slot.stale;
+}
+
+void Engine::Impl::give_up(Stream& stream, GatheredSlot& slot) {
+  if (slot.holds) hold_nothing(stream, slot.memory);
+  slot.holds.reset();
+}
+
 // Whether compute has left the slot, and, where the unit's inner shard is to be kept from forward,
 // forward: a unit that is gathered far ahead of backward may still be open there.
 bool Engine::Impl::may_gather(std::size_t index) const {
   const Residence& residence = plan.residences[index];
-  const std::size_t slots = gathered_slots.size();
+  const std::size_t slots = gathered_slots.size(), mirror = plan.mirror_of(index);
+  const bool backward = residence.first >= plan.forward_length;
+  if (backward && plan.residences[mirror].stays) return left[mirror];
   if (index >= slots && !left[index - slots]) return false;
-  if (residence.first < plan.forward_length || units[residence.unit]->state().kept.count == 0) {
-    return true;
-  }
-  return left[plan.residence_of[plan.sequence.size() - 1 - residence.first]];
+  return !backward || units[residence.unit]->state().kept.count == 0 || left[mirror];
 }
 
 // Starts every gather up to and including `residence` that may start; leave() starts those that had
@@ -76,18 +89,22 @@ void Engine::Impl::keep_inner_shard(Unit::State& unit, std::size_t slot) {
       Lane::gather, from.free,
       [&](Stream& stream) {
         stream.copy(unit.kept.data, whole + index * unit.kept.count, unit.kept.count);
-        hold_nothing(stream, from.memory);
+        give_up(stream, from);
       },
       "keep");
 }
 
 void Engine::Impl::gather(std::size_t index) {
+  if (is_there(index)) return;  // and compute is behind its gather since the last use
   const Residence& residence = plan.residences[index];
   const Unit::State& unit = units[residence.unit]->state();
   Stream& stream = scheduler.stream(Lane::gather);
-  const GatheredSlot& slot = gathered_slots[residence.slot];
+  GatheredSlot& slot = gathered_slots[residence.slot];
   stream.wait(slot.free);
+  give_up(stream, slot);
   hold_parameters(stream, slot, unit);
+  slot.holds = residence.unit;
+  slot.stale = false;
   if (unit.is_kept) {
     const View whole = slot.memory.view(DType::u8).part(0, unit.size.gathered);
     const Work work = scheduler.all_gather_inner(unit.kept, whole, {}, unit.name);

@@ -205,7 +205,7 @@ void Optimizer::Impl::update(Unit::State& unit, float learning_rate, Stream& str
     }
   }
   engine.scheduler().end_work(stream, begin, "update", unit.name);
-  Engine::Impl::update(unit, stream.record(), Stale::trainable);
+  engine.impl().update(unit, stream.record(), Stale::trainable);
 }
 
 void Optimizer::Impl::finish_squares(Stream& compute) {

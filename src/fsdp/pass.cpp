@@ -2,6 +2,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <exception>
 #include <utility>
 
 #include "core/assert.hpp"
@@ -58,12 +59,18 @@ void Engine::Impl::begin(const PassOptions& pass_options, Stream& compute_stream
   } else if (options.prefetch > 0) {
     gather_ahead(static_cast<std::size_t>(options.prefetch) - 1);
   }
+  given_up = false;
   active = true;
 }
 
 std::size_t Engine::Impl::enter(Unit& unit, std::size_t lowest, std::size_t highest,
                                 std::string_view what) {
   ATOLL_ASSERT(active, "a scope needs a pass");
+  if (given_up) {
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("{}({}): an exception has left a scope of this pass, which gave it up",
+                            what, unit.name()));
+  }
   if (position < lowest || position >= highest) {
     throw Error(ErrorCode::invalid_argument,
                 fmt::format("{}({}): out of order: {} of the {} uses of this pass are over", what,
@@ -94,6 +101,14 @@ std::size_t Engine::Impl::enter(Unit& unit, std::size_t lowest, std::size_t high
   return position++;
 }
 
+// Whether the unit is used again before another one takes its slot: after the turn, or in the next
+// micro batch, which begins where this one ends.
+bool Engine::Impl::finds_again(std::size_t index) const {
+  if (pass.kind != PassOptions::Kind::train) return false;
+  const bool at_end = plan.mirror_of(index) < gathered_slots.size();
+  return plan.residences[index].stays || (at_end && pass.micro + 1 < pass.of);
+}
+
 // Scopes of one unit may be nested: the residence ends with the last of them.
 void Engine::Impl::leave(std::size_t at) {
   const std::size_t index = plan.residence_of[at];
@@ -109,9 +124,9 @@ void Engine::Impl::leave(std::size_t at) {
   } else {
     Unit::State& unit = units[residence.unit]->state();
     const bool again = pass.kind == PassOptions::Kind::train && at < plan.forward_length;
-    const bool keeps = again && unit.kept.count > 0 && !unit.is_kept;
+    const bool keeps = again && unit.kept.count > 0 && !unit.is_kept && !residence.stays;
     GatheredSlot& slot = gathered_slots[residence.slot];
-    if (!keeps) hold_nothing(*compute, slot.memory);
+    if (!keeps && !finds_again(index)) give_up(*compute, slot);
     slot.free = compute->record();
     if (keeps) keep_inner_shard(unit, residence.slot);
     gather_ahead(wanted_gather);
@@ -165,7 +180,7 @@ void Engine::Impl::end() noexcept {
   try {
     world.check();
     passed = compute->record();
-    if (position == pass_length()) {
+    if (position == pass_length() && !given_up) {
       if (pass.kind == PassOptions::Kind::train) next_micro = (pass.micro + 1) % pass.of;
       return;
     }
@@ -173,7 +188,7 @@ void Engine::Impl::end() noexcept {
     // Gathers that nobody came to wait for still read the masters.
     for (std::size_t index = 0; index < next_gather; ++index) compute->wait(gathers[index]);
     for (const auto& unit : units) compute->wait(unit->state().gathered);
-    for (const auto& slot : gathered_slots) hold_nothing(*compute, slot.memory);
+    for (auto& slot : gathered_slots) give_up(*compute, slot);
     for (const auto& slot : gradient_slots) {
       if (slot.owner) hold_nothing(*compute, slot.memory);  // its reduction will not come
     }
@@ -216,16 +231,24 @@ BackwardScope Pass::backward(Unit& unit) {
 }
 
 ForwardScope::ForwardScope(Engine& engine, Unit& unit, std::size_t position)
-    : engine_(&engine), unit_(&unit), position_(position) {}
+    : engine_(&engine),
+      unit_(&unit),
+      position_(position),
+      exceptions_(std::uncaught_exceptions()) {}
 
 ForwardScope::ForwardScope(ForwardScope&& other) noexcept
     : engine_(std::exchange(other.engine_, nullptr)),
       unit_(other.unit_),
-      position_(other.position_) {}
+      position_(other.position_),
+      exceptions_(other.exceptions_) {}
 
 ForwardScope::~ForwardScope() {
   if (!engine_) return;
   Engine::Impl& impl = engine_->impl();
+  if (std::uncaught_exceptions() > exceptions_) {
+    impl.given_up = true;  // what backward has written is not all of a gradient
+    return;
+  }
   try {
     impl.tell_scope(unit_->state(), position_);
     const bool backward = position_ >= impl.plan.forward_length;
@@ -285,7 +308,7 @@ void Engine::parameters_changed(Stream& compute) {
     }
   }
   const Event updated = compute.record();
-  for (const auto& unit : impl_->units) Impl::update(unit->state(), updated, Stale::all);
+  for (const auto& unit : impl_->units) impl_->update(unit->state(), updated, Stale::all);
 }
 
 }  // namespace atoll_v1::atoll::fsdp

@@ -7,16 +7,23 @@ namespace atoll_v1::atoll::fsdp {
 namespace {
 
 void plan_residences(PassPlan& plan, std::span<const UnitSize> sizes, std::size_t prefetch) {
-  plan.gathered_slots.assign(prefetch + 1, 0);
+  const std::size_t slots = prefetch + 1;
   for (std::size_t position = 0; position < plan.sequence.size(); ++position) {
     const std::size_t unit = plan.sequence[position];
     if (plan.residences.empty() || plan.residences.back().unit != unit) {
-      const std::size_t slot = plan.residences.size() % plan.gathered_slots.size();
-      plan.residences.push_back({unit, position, position, slot});
-      plan.gathered_slots[slot] = std::max(plan.gathered_slots[slot], sizes[unit].gathered);
+      plan.residences.push_back({.unit = unit, .first = position});
     }
     plan.residences.back().last = position;
     plan.residence_of.push_back(plan.residences.size() - 1);
+  }
+  plan.gathered_slots.assign(slots, 0);
+  const std::size_t turn = plan.residences.size() / 2;
+  for (std::size_t index = 0; index <= turn; ++index) {
+    Residence& residence = plan.residences[index];
+    residence.slot = plan.residences[plan.mirror_of(index)].slot = index % slots;
+    residence.stays = index < turn && index + slots > turn;
+    std::uint64_t& bytes = plan.gathered_slots[residence.slot];
+    bytes = std::max(bytes, sizes[residence.unit].gathered);
   }
 }
 

@@ -18,6 +18,7 @@ struct Residence {
   std::size_t unit = 0;
   std::size_t first = 0, last = 0;  // positions
   std::size_t slot = 0;
+  bool stays = false;  // of forward: backward finds it in its slot
 };
 
 // A unit's whole gradient, from its first use in backward to its last.
@@ -39,6 +40,11 @@ struct PassPlan {
   std::vector<std::uint64_t> gathered_slots;  // bytes of each slot
   std::vector<GradientUse> gradients;         // by unit
   std::vector<std::uint64_t> gradient_slots;  // bytes of each slot
+
+  // The residence of the same unit on the other side of the turn.
+  std::size_t mirror_of(std::size_t residence) const noexcept {
+    return residences.size() - 1 - residence;
+  }
 };
 
 struct PlanOptions {
@@ -47,7 +53,9 @@ struct PlanOptions {
 };
 
 // `sizes` by unit, padding included; every unit occurs in `order`. With `prefetch` units gathered
-// ahead, prefetch + 1 slots are enough, and residence k uses slot k mod (prefetch + 1). Gradients
+// ahead, prefetch + 1 slots are enough: they rotate in forward, and backward has each unit where
+// forward had it. So whatever is in the slots at the turn backward finds there, and what is there at
+// the end the next forward. Gradients
 // rotate over `reduce_buffers` slots, so that one is reduced while the next is written; a unit that is
 // used again after others in backward has a slot of its own beside them until then.
 PassPlan plan_pass(std::span<const std::size_t> order, std::span<const UnitSize> sizes,

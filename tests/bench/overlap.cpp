@@ -34,7 +34,7 @@ struct Feature {
 // Compute, the first gather and the last reduction.
 double bound_ms(const OverlapRun& run) {
   const int passes = run.recompute == OverlapRun::Recompute::none ? 2 : 3;
-  const auto compute = static_cast<double>(passes * run.units * run.compute.count());
+  const auto compute = static_cast<double>(run.micro * passes * run.units * run.compute.count());
   return compute + static_cast<double>(run.gather_ms + run.reduce_ms);
 }
 
@@ -68,8 +68,21 @@ std::vector<Feature> features() {
   OverlapRun slow = usual;  // every gather counts
   slow.gather_ms = 40;
   slow.reduce_ms = 0;
+  // Two slots, both for units that are not there when backward comes.
   add(
-      "the last unit kept at the turn", 40, [](OverlapRun& run) { run.last_is_empty = true; }, slow,
+      "the last units kept at the turn", 80, [](OverlapRun& run) { run.empty_at_end = 2; }, slow,
+      false);
+  OverlapRun gathers = usual;
+  gathers.micro = 3;
+  // The first unit's gather has nothing to hide behind.
+  add(
+      "... between micro batches", 40, [](OverlapRun& run) { run.forgets = true; }, gathers);
+  OverlapRun inner = slow;
+  inner.gather_ms = 80;
+  inner.inner_shards = 1;
+  // Backward's four gathers, each longer than the compute of a unit by 50 ms.
+  add(
+      "forward's gathers kept whole", 200, [](OverlapRun& run) { run.inner_shards = 0; }, inner,
       false);
   OverlapRun recompute = usual;
   recompute.recompute = OverlapRun::Recompute::from_backward;
@@ -84,6 +97,16 @@ std::vector<Feature> features() {
   add(
       "accumulation local", 200,
       [](OverlapRun& run) { run.accumulation = atoll::fsdp::Accumulation::shard; }, batches, false);
+  // Six reductions across replicas take longer than a micro batch: of 18 the lane has 1800 ms of work,
+  // from the first backward on; of six 600 ms, from the last on.
+  OverlapRun outer = batches;
+  outer.reduce_ms = 0;
+  outer.accumulation = atoll::fsdp::Accumulation::automatic;
+  outer.outer_ms = 100;
+  outer.replicas = 2;
+  add(
+      "one outer reduction a step", 480, [](OverlapRun& run) { run.whole_steps = true; }, outer,
+      false);
   OverlapRun large{.steps = 6, .compute = 30ms, .gather_ms = 20, .elements = 8'000'000};
   large.update = Update::unit_by_unit;
   // The step's first gather, behind the first update instead of the last.

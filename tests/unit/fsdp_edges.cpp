@@ -137,6 +137,93 @@ TEST_CASE("two units may be open in backward, a third is refused") {
   });
 }
 
+TEST_CASE("a unit that is still whole in its slot is not gathered again") {
+  for (const int prefetch : {0, 1, 2, 7}) {
+    for (const int inner : {0, 1}) {
+      CAPTURE(prefetch);
+      CAPTURE(inner);
+      run_thread_ranks(2, [&](atoll::World& world) {
+        Engine engine(
+            atoll::Mesh::make(world, {1, 2}),
+            {.strategy = Strategy::full_shard, .inner_shards = inner, .prefetch = prefetch});
+        constexpr std::uint64_t units = 5, elements = 8192;
+        add_units(engine, {"a", "b", "c", "d", "e"}, elements);
+        engine.initialize(1);
+        auto compute = engine.device().stream();
+        const auto gathers_of = [&](const auto& pass) {
+          const auto before = engine.scheduler().take_records();
+          pass();
+          compute.synchronize();
+          std::uint64_t gathers = 0;
+          for (const auto& record : engine.scheduler().take_records().records) {
+            gathers += record.activity == atoll::Activity::all_gather && record.axis == "shard";
+          }
+          return gathers;
+        };
+        const auto micro_batch = [&](int micro) {
+          return gathers_of([&] {
+            train(engine, compute, 1.0f, 0ms, {fsdp::PassOptions::Kind::train, micro, 3});
+            engine.wait_gradients(compute);
+          });
+        };
+        const std::uint64_t slots = std::min<std::uint64_t>(units, std::uint64_t(prefetch) + 1);
+        const std::uint64_t backward = inner > 0 ? 0 : units - slots;
+        CHECK(micro_batch(0) == units + backward);
+        CHECK(micro_batch(1) == units - slots + backward);
+        // Forward only: what is in the slots is used, and given up.
+        const auto eval = [&] {
+          auto pass = engine.begin({fsdp::PassOptions::Kind::eval, 0, 1}, compute);
+          for (const auto& unit : engine.units()) const auto w = pass.forward(*unit);
+        };
+        CHECK(gathers_of(eval) == units - slots);
+        CHECK(gathers_of(eval) == units);
+        CHECK(micro_batch(2) == units + backward);
+        // Compute reads what has been changed, wherever that was kept.
+        CHECK(micro_batch(0) == units + backward);
+        set_all(engine, 7.0f);
+        CHECK(micro_batch(1) == units + backward);
+        train(engine, compute, 1.0f, 0ms, {fsdp::PassOptions::Kind::train, 2, 3});
+        compute.synchronize();
+        world.barrier();
+      });
+    }
+  }
+}
+
+TEST_CASE("an exception that leaves a scope gives the pass up, and nothing is reduced") {
+  run_thread_ranks(2, [](atoll::World& world) {
+    Engine engine(atoll::Mesh::make(world, {1, 2}), {.strategy = Strategy::full_shard});
+    add_units(engine, {"a", "b"}, 8192);
+    engine.initialize(1);
+    fsdp::Optimizer optimizer(engine, plain_sgd);
+    auto compute = engine.device().stream();
+    for (const bool in_last : {false, true}) {
+      auto pass = engine.begin({}, compute);
+      for (const auto& unit : engine.units()) const auto w = pass.forward(*unit);
+      if (in_last) {
+        const auto w = pass.backward(engine.unit("b"));
+        fill(compute, w.grad("w").view, 1.0f);
+      }
+      const char* name = in_last ? "a" : "b";
+      const auto write_half = [&] {
+        const auto w = pass.backward(engine.unit(name));
+        throw std::runtime_error("out of patience");
+      };
+      CHECK_THROWS_AS(write_half(), std::runtime_error);
+      CHECK_THROWS_WITH_AS(pass.backward(engine.unit("a")), doctest::Contains("gave it up"),
+                           atoll::Error);
+      CHECK_THROWS_AS(optimizer.step(1.0f, compute), atoll::Error);
+    }
+    train(engine, compute, 1.0f);
+    optimizer.step(1.0f, compute);
+    compute.synchronize();
+    for (const char* name : {"a", "b"}) {
+      CHECK(engine.unit(name).state().buckets[0].gradient.as<float>()[0] == 2.0f);
+    }
+    world.barrier();
+  });
+}
+
 TEST_CASE("a unit stays gathered as long as any scope of it is open") {
   run_thread_ranks(2, [](atoll::World& world) {
     Engine engine(atoll::Mesh::make(world, {1, 2}), {.strategy = Strategy::full_shard});

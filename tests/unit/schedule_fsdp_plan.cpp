@@ -60,11 +60,12 @@ std::vector<UnitSize> sizes_of(std::initializer_list<std::uint64_t> bytes) {
   return sizes;
 }
 
-// Two residences that are alive at once, prefetch included, never share a slot.
+// Two residences that are alive at once, prefetch included, share a slot only if they are of one unit.
 void check_slots(const PassPlan& plan, std::size_t prefetch) {
   for (std::size_t k = 0; k < plan.residences.size(); ++k) {
     for (std::size_t ahead = 1; ahead <= prefetch && k + ahead < plan.residences.size(); ++ahead) {
-      CHECK(plan.residences[k].slot != plan.residences[k + ahead].slot);
+      const auto &one = plan.residences[k], &other = plan.residences[k + ahead];
+      CHECK((one.slot == other.slot) == (one.unit == other.unit));
     }
   }
 }
@@ -80,8 +81,44 @@ TEST_CASE("two slots hold a pass that prefetches one unit, the last kept at the 
   CHECK(plan.residence_of[3] == plan.residence_of[4]);
   CHECK(plan.gathered_slots.size() == 2);
   check_slots(plan, 1);
+  std::vector<std::size_t> slots, stay;
+  for (std::size_t k = 0; k < plan.residences.size(); ++k) {
+    slots.push_back(plan.residences[k].slot);
+    if (plan.residences[k].stays) stay.push_back(k);
+  }
+  CHECK(slots == std::vector<std::size_t>{0, 1, 0, 1, 0, 1, 0});
+  CHECK(stay == std::vector<std::size_t>{2});
   // Never more than the two largest units together.
   CHECK(plan.gathered_slots[0] + plan.gathered_slots[1] <= 180);
+}
+
+TEST_CASE("backward finds in the slots what forward left there") {
+  for (std::size_t prefetch = 0; prefetch < 6; ++prefetch) {
+    for (std::size_t units = 1; units < 8; ++units) {
+      CAPTURE(prefetch);
+      CAPTURE(units);
+      std::vector<std::size_t> order(units);
+      std::iota(order.begin(), order.end(), 0u);
+      const std::vector<UnitSize> sizes(units, {64, 64});
+      const PassPlan plan = plan_pass(order, sizes, {.prefetch = prefetch});
+      check_slots(plan, std::min(prefetch, units - 1));
+      std::vector<std::size_t> holds(prefetch + 1, units);  // nothing
+      std::size_t found = 0;
+      for (std::size_t k = 0; k < plan.residences.size(); ++k) {
+        const auto& [unit, first, last, slot, stays] = plan.residences[k];
+        const bool again = holds[slot] == unit;
+        if (k >= units) CHECK(again == plan.residences[plan.mirror_of(k)].stays);
+        if (k < units) CHECK(!again);
+        found += again;
+        holds[slot] = unit;
+      }
+      CHECK(found == std::min(prefetch, units - 1));
+      // The next forward begins with the first ones in their slots.
+      for (std::size_t unit = 0; unit < std::min(prefetch + 1, units); ++unit) {
+        CHECK(holds[plan.residences[unit].slot] == unit);
+      }
+    }
+  }
 }
 
 TEST_CASE("slots follow the depth of the prefetch") {

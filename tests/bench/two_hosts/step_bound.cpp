@@ -51,6 +51,14 @@ class Simulation {
     return start + seconds;
   }
 
+  // Whether the unit is in one of the slots: from the last uses before the turn, or before this pass.
+  bool is_there(std::size_t residence, int micro) const {
+    const std::size_t slots = static_cast<std::size_t>(shape_.prefetch) + 1;
+    const std::size_t turn = residences_.size() / 2;
+    if (residence > turn) return residence < turn + slots;
+    return micro > 0 && residence < slots;
+  }
+
   void pass(int micro) {
     const auto slots = static_cast<std::size_t>(shape_.prefetch) + 1;
     std::vector<double> left(residences_.size(), 0), gathered(residences_.size(), 0);
@@ -59,6 +67,7 @@ class Simulation {
     const auto gather_to = [&](std::size_t last) {
       // A slot is free when its last but `slots` residence is left: known up to here.
       for (; next <= last && next < residences_.size(); ++next) {
+        if (is_there(next, micro)) continue;
         const double free = next < slots ? begin : left[next - slots];
         lane_ = transfer(std::max(free, lane_), shape_.units[residences_[next].unit].gather_bytes);
         gathered[next] = lane_;
