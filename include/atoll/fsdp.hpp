@@ -62,7 +62,8 @@ struct Options {
   Accumulation accumulation = Accumulation::automatic;
   Precision precision{};
   // Partial resharding: what forward has gathered stays sharded over groups of so many neighbouring
-  // ranks of the shard axis (1: whole), and backward gathers inside them. 0: not kept. It must
+  // ranks of the shard axis (1: whole), and backward gathers inside them what is not in a slot at the
+  // turn. 0: not kept. It must
   // divide the shard axis; without effect where parameters stay whole anyway.
   int inner_shards = 0;
   int prefetch = 1;        // units gathered ahead of compute; 0: none
@@ -94,7 +95,7 @@ struct StrategyEstimate {
   std::uint64_t bytes = 0;  // of a rank: state, passing units, activations
   // Communication of a step, as if nothing overlapped: each collective in two levels, the bytes of a
   // ring on each at the rate of its axis, and a latency for each unit. Resident parameters are
-  // gathered once a step, passing ones twice a micro batch.
+  // gathered once a step, passing ones twice a micro batch, as if no slot held them in between.
   double seconds = 0;
   bool fits = true;
 };

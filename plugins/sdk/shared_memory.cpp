@@ -37,14 +37,23 @@ std::uintptr_t address(const void* memory) { return reinterpret_cast<std::uintpt
 
 constexpr std::size_t huge_page = std::size_t{1} << 21;
 
-// Addresses between one large mapping and the next. The system places mappings side by side, so that
-// without it those of 256 MiB would be a power of two apart, and a kernel that reads them in step
-// would miss in the first level's cache of an EPYC, which tells lines by a hash of address bits 12 to
-// 27: sums of 256 MiB took up to 1.7 times as long. An odd number of huge pages, in more than one
-// bit of that hash, whatever the sizes.
-constexpr std::size_t apart = 5 * huge_page;
+// Addresses for a mapping, some behind it included. The system places mappings side by side, so that
+// those of 256 MiB would be a power of two apart, and a kernel that reads them in step would miss in
+// the first level's cache of an EPYC, which tells lines by a hash of address bits 12 to 27: sums of
+// 256 MiB took 1.7 times as long. Odd multiples of a huge page differ in one bit at least, as do the sums
+// of a few of them.
+std::size_t reserved_for(std::size_t length) {
+  if (length < huge_page) return length;
+  constexpr std::size_t spare = 2;  // to begin on a huge page, at an offset into it
+  return (((length + huge_page - 1) / huge_page + spare) | 1) * huge_page;
+}
 
-std::size_t apart_from_next(std::size_t length) { return length < huge_page ? 0 : apart; }
+// Where a mapping from `start` of its file on can have huge pages.
+std::byte* first_address(void* reserved, std::size_t start, std::size_t length) {
+  auto* first = static_cast<std::byte*>(reserved);
+  if (length < huge_page) return first;
+  return first + (huge_page - address(first) % huge_page + start) % huge_page;
+}
 
 }  // namespace
 
@@ -52,14 +61,14 @@ Mapping::Mapping(int fd, std::size_t offset, std::size_t bytes) {
   static const auto page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
   const std::size_t start = offset / page * page;
   const std::size_t length = bytes + (offset - start);
-  const std::size_t reserved = length + apart_from_next(length);
+  const std::size_t reserved = reserved_for(length);
   void* at =
       ::mmap(nullptr, reserved, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (at != MAP_FAILED) {
     reserved_ = at;
     length_ = reserved;
-    at = ::mmap(at, length, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE | MAP_FIXED, fd,
-                static_cast<off_t>(start));
+    at = ::mmap(first_address(at, start, length), length, PROT_READ | PROT_WRITE,
+                MAP_SHARED | MAP_POPULATE | MAP_FIXED, fd, static_cast<off_t>(start));
   }
   if (at == MAP_FAILED) {
     const int error = errno;

@@ -348,7 +348,7 @@ void save(const fs::path& wanted, Engine& engine, const Optimizer& optimizer,
 std::map<std::string, std::string> load(const fs::path& wanted, Engine& engine,
                                         Optimizer& optimizer) {
   std::map<std::string, std::string> extra;
-  together(engine.impl().world, [&] {
+  const auto read = [&] {
     const fs::path folder = readable(wanted.has_filename() ? wanted : wanted.parent_path());
     const fs::path file = folder / "index.json";
     const json index = read_index(file);
@@ -364,7 +364,13 @@ std::map<std::string, std::string> load(const fs::path& wanted, Engine& engine,
     } catch (const json::exception& error) {
       throw Error(ErrorCode::bad_data, fmt::format("{}: {}", file.string(), error.what()));
     }
-  });
+  };
+  try {
+    together(engine.impl().world, read);
+  } catch (...) {
+    engine.refresh();  // some masters are written
+    throw;
+  }
   engine.refresh();
   return extra;
 }

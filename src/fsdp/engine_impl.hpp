@@ -116,6 +116,8 @@ struct Engine::Impl {
   // The life of a pass.
   void check_micro(const PassOptions& next) const;
   void begin(const PassOptions& pass_options, Stream& compute_stream);
+  void check_going_on(const Unit& unit, std::string_view what) const;
+  Error no_slot(const Unit& unit, std::size_t residence, std::string_view what) const;
   std::size_t enter(Unit& unit, std::size_t lowest, std::size_t highest, std::string_view what);
   bool finds_again(std::size_t residence) const;
   void leave(std::size_t position);

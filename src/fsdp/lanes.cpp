@@ -103,20 +103,19 @@ void Engine::Impl::gather(std::size_t index) {
   stream.wait(slot.free);
   give_up(stream, slot);
   hold_parameters(stream, slot, unit);
-  slot.holds = residence.unit;
-  slot.stale = false;
   if (unit.is_kept) {
     const View whole = slot.memory.view(DType::u8).part(0, unit.size.gathered);
     const Work work = scheduler.all_gather_inner(unit.kept, whole, {}, unit.name);
     if (sharding.inner.size() > 1) traffic.inner_bytes += whole.bytes();
-    gathers[index] = scheduler.record(Lane::gather);
-    return;
-  }
-  stream.wait(unit.updated);
-  for (const UnitBucket& bucket : unit.buckets) {
-    gather_bucket(unit, bucket, gathered(bucket, residence.first), {});
+  } else {
+    stream.wait(unit.updated);
+    for (const UnitBucket& bucket : unit.buckets) {
+      gather_bucket(unit, bucket, gathered(bucket, residence.first), {});
+    }
   }
   gathers[index] = scheduler.record(Lane::gather);
+  slot.holds = residence.unit;
+  slot.stale = false;
 }
 
 // One bucket's whole gradient, summed over the shard axis into `target`.

@@ -69,13 +69,18 @@ void Engine::assign(const std::function<void(const Segment&, std::span<float>)>&
   impl_->wait_idle_parameters(stream);
   std::vector<float> values;
   std::vector<std::byte> stored;
-  for (const Segment& segment : segments()) {
-    values.resize(segment.values.count);
-    fill(segment, values);
-    stored.resize(segment.values.bytes());
-    host::cast({stored.data(), values.size(), segment.values.dtype}, values);
-    stream.copy(segment.values.data, stored.data(), stored.size());
-    stream.synchronize();  // `stored` is used again
+  try {
+    for (const Segment& segment : segments()) {
+      values.resize(segment.values.count);
+      fill(segment, values);
+      stored.resize(segment.values.bytes());
+      host::cast({stored.data(), values.size(), segment.values.dtype}, values);
+      stream.copy(segment.values.data, stored.data(), stored.size());
+      stream.synchronize();  // `stored` is used again
+    }
+  } catch (...) {
+    refresh();  // some are written
+    throw;
   }
   refresh();
 }

@@ -63,14 +63,29 @@ void Engine::Impl::begin(const PassOptions& pass_options, Stream& compute_stream
   active = true;
 }
 
+void Engine::Impl::check_going_on(const Unit& unit, std::string_view what) const {
+  if (!given_up) return;
+  throw Error(ErrorCode::invalid_argument,
+              fmt::format("{}({}): an exception has left a scope of this pass, which gave it up",
+                          what, unit.name()));
+}
+
+// Why the unit of this residence could not be gathered.
+Error Engine::Impl::no_slot(const Unit& unit, std::size_t residence, std::string_view what) const {
+  const std::size_t mirror = plan.mirror_of(residence);
+  if (mirror < residence && !left[mirror]) {
+    return {ErrorCode::invalid_argument,
+            fmt::format("{}({}): its scope of forward is still open", what, unit.name())};
+  }
+  const std::size_t slots = gathered_slots.size();
+  return {ErrorCode::invalid_argument,
+          fmt::format("{}({}): {} units are open, which takes a prefetch of {} or more", what,
+                      unit.name(), slots + 1, slots)};
+}
+
 std::size_t Engine::Impl::enter(Unit& unit, std::size_t lowest, std::size_t highest,
                                 std::string_view what) {
   ATOLL_ASSERT(active, "a scope needs a pass");
-  if (given_up) {
-    throw Error(ErrorCode::invalid_argument,
-                fmt::format("{}({}): an exception has left a scope of this pass, which gave it up",
-                            what, unit.name()));
-  }
   if (position < lowest || position >= highest) {
     throw Error(ErrorCode::invalid_argument,
                 fmt::format("{}({}): out of order: {} of the {} uses of this pass are over", what,
@@ -90,11 +105,7 @@ std::size_t Engine::Impl::enter(Unit& unit, std::size_t lowest, std::size_t high
     if (first && !sharded()) compute->wait(state.updated);
   } else {
     gather_ahead(residence + static_cast<std::size_t>(options.prefetch));
-    if (next_gather <= residence) {
-      throw Error(ErrorCode::invalid_argument,
-                  fmt::format("{}({}): {} units are open, which takes a prefetch of {} or more",
-                              what, unit.name(), gathered_slots.size() + 1, gathered_slots.size()));
-    }
+    if (next_gather <= residence) throw no_slot(unit, residence, what);
     if (first) scheduler.wait(*compute, gathers[residence], unit.name());
   }
   ++open_scopes[residence];
@@ -184,7 +195,8 @@ void Engine::Impl::end() noexcept {
       if (pass.kind == PassOptions::Kind::train) next_micro = (pass.micro + 1) % pass.of;
       return;
     }
-    log::warn("a pass ended after {} of {} uses", position, pass_length());
+    log::warn("a pass {} after {} of {} uses", given_up ? "was given up" : "ended", position,
+              pass_length());
     // Gathers that nobody came to wait for still read the masters.
     for (std::size_t index = 0; index < next_gather; ++index) compute->wait(gathers[index]);
     for (const auto& unit : units) compute->wait(unit->state().gathered);
@@ -210,6 +222,7 @@ Pass::~Pass() {
 
 ForwardScope Pass::forward(Unit& unit) {
   Engine::Impl& impl = engine_->impl();
+  impl.check_going_on(unit, "forward");
   const std::size_t position = impl.enter(unit, 0, impl.plan.forward_length, "forward");
   impl.entered[position] = impl.scheduler.begin_work(*impl.compute);
   impl.tell_scope(unit.state(), position);
@@ -221,6 +234,7 @@ BackwardScope Pass::backward(Unit& unit) {
   if (impl.pass.kind != PassOptions::Kind::train) {
     throw Error(ErrorCode::invalid_argument, "backward: this pass is for evaluation");
   }
+  impl.check_going_on(unit, "backward");
   impl.check_gradient(unit.state());
   const std::size_t position =
       impl.enter(unit, impl.plan.forward_length, impl.plan.sequence.size(), "backward");
@@ -245,10 +259,8 @@ ForwardScope::ForwardScope(ForwardScope&& other) noexcept
 ForwardScope::~ForwardScope() {
   if (!engine_) return;
   Engine::Impl& impl = engine_->impl();
-  if (std::uncaught_exceptions() > exceptions_) {
-    impl.given_up = true;  // what backward has written is not all of a gradient
-    return;
-  }
+  if (std::uncaught_exceptions() > exceptions_) impl.given_up = true;
+  if (impl.given_up) return;  // what backward has written may be a part of a gradient
   try {
     impl.tell_scope(unit_->state(), position_);
     const bool backward = position_ >= impl.plan.forward_length;

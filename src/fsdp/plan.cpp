@@ -17,6 +17,7 @@ void plan_residences(PassPlan& plan, std::span<const UnitSize> sizes, std::size_
     plan.residence_of.push_back(plan.residences.size() - 1);
   }
   plan.gathered_slots.assign(slots, 0);
+  if (plan.residences.empty()) return;
   const std::size_t turn = plan.residences.size() / 2;
   for (std::size_t index = 0; index <= turn; ++index) {
     Residence& residence = plan.residences[index];

@@ -24,7 +24,8 @@ struct Sharding {
   Axis shard;
   Axis replicate;
   Axis inner{};  // of partial resharding; empty: none
-  // Parameters are gathered once after each update and stay whole; else before each use.
+  // Parameters are gathered once after each update and stay whole; else before each use
+  // that does not find them in a slot.
   bool resident = false;
   // Whole gradients are kept over the micro batches of a step, and sent with the last.
   bool kept_gradients = false;

@@ -90,7 +90,7 @@ void export_weights(const fs::path& file, Engine& engine, DType dtype,
 
 void import_weights(const std::vector<fs::path>& paths, Engine& engine,
                     const ParamName& param_name) {
-  together(engine.impl().world, [&] {
+  const auto fill = [&] {
     std::vector<SafetensorsFile> files;
     for (const auto& path : paths) files.push_back(SafetensorsFile::open(path));
     std::vector<std::byte> aligned;
@@ -102,7 +102,13 @@ void import_weights(const std::vector<fs::path>& paths, Engine& engine,
       std::memcpy(aligned.data(), source.data, source.bytes());
       host::cast(out, ConstView(aligned.data(), source.count, source.dtype));
     });
-  });
+  };
+  try {
+    together(engine.impl().world, fill);
+  } catch (...) {
+    engine.refresh();  // on every rank, whoever of them has failed
+    throw;
+  }
 }
 
 }  // namespace atoll_v1::atoll::fsdp

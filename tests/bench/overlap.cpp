@@ -1,5 +1,5 @@
 // What of communication a step hides, and what each feature of the schedule is worth: compute, gathers
-// and reductions take a planted time, on two ranks. The median of the steps, of the slower rank.
+// and reductions take a planted time, on two ranks or four. The median of the steps, of the slower rank.
 //   overlap [--json FILE]
 // Exits with 1 when a step takes more than 1.05 x its bound, when a feature gains nothing, or when a
 // planted delay is not hidden with prefetch, or not reported within 10 % without.

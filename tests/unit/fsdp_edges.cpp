@@ -190,7 +190,30 @@ TEST_CASE("a unit that is still whole in its slot is not gathered again") {
   }
 }
 
-TEST_CASE("an exception that leaves a scope gives the pass up, and nothing is reduced") {
+TEST_CASE("a unit cannot begin backward while its forward is open") {
+  auto world = single_rank();
+  Engine engine(atoll::Mesh::make(world, {1, 1}), {.strategy = Strategy::full_shard});
+  CHECK_NOTHROW(engine.freeze({}));
+  run_thread_ranks(2, [](atoll::World& ranks) {
+    Engine two(atoll::Mesh::make(ranks, {1, 2}), {.strategy = Strategy::full_shard, .prefetch = 3});
+    add_units(two, {"a", "b", "c"}, 8192);
+    two.initialize(1);
+    auto compute = two.device().stream();
+    {
+      auto pass = two.begin({}, compute);
+      { const auto a = pass.forward(two.unit("a")); }
+      const auto b = pass.forward(two.unit("b"));
+      { const auto c = pass.forward(two.unit("c")); }
+      { const auto c = pass.backward(two.unit("c")); }
+      CHECK_THROWS_WITH_AS(pass.backward(two.unit("b")), doctest::Contains("still open"),
+                           atoll::Error);
+    }
+    compute.synchronize();
+    ranks.barrier();
+  });
+}
+
+TEST_CASE("an exception that leaves a scope gives the pass up, and nothing more is reduced") {
   run_thread_ranks(2, [](atoll::World& world) {
     Engine engine(atoll::Mesh::make(world, {1, 2}), {.strategy = Strategy::full_shard});
     add_units(engine, {"a", "b"}, 8192);
@@ -213,6 +236,23 @@ TEST_CASE("an exception that leaves a scope gives the pass up, and nothing is re
       CHECK_THROWS_WITH_AS(pass.backward(engine.unit("a")), doctest::Contains("gave it up"),
                            atoll::Error);
       CHECK_THROWS_AS(optimizer.step(1.0f, compute), atoll::Error);
+    }
+    compute.synchronize();
+    engine.scheduler().take_records();
+    {
+      // Caught inside a scope of an outer unit, whose gradient is not all there either.
+      auto pass = engine.begin({}, compute);
+      for (const auto& unit : engine.units()) const auto w = pass.forward(*unit);
+      const auto outer = pass.backward(engine.unit("b"));
+      const auto write_half = [&] {
+        const auto w = pass.backward(engine.unit("a"));
+        throw std::runtime_error("out of patience");
+      };
+      CHECK_THROWS_AS(write_half(), std::runtime_error);
+    }
+    compute.synchronize();
+    for (const auto& record : engine.scheduler().take_records().records) {
+      CHECK(record.activity != atoll::Activity::reduce_scatter);
     }
     train(engine, compute, 1.0f);
     optimizer.step(1.0f, compute);

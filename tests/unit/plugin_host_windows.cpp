@@ -6,6 +6,7 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <bit>
 #include <chrono>
@@ -338,17 +339,22 @@ atoll_status reduce_or_fail(void* ctx, const atoll_reduction* reduction) {
 
 // Else kernels that read several in step miss in caches that tell lines by few bits of an address.
 TEST_CASE("large allocations are not a power of two apart") {
-  constexpr std::size_t bytes = std::size_t{1} << 23;
-  void *one = nullptr, *other = nullptr;
-  REQUIRE(backend().mem_alloc(bytes, ATOLL_MEMORY_HOST, -1, &one) == ATOLL_OK);
-  REQUIRE(backend().mem_alloc(bytes, ATOLL_MEMORY_HOST, -1, &other) == ATOLL_OK);
-  const auto a = reinterpret_cast<std::uintptr_t>(one);
-  const auto b = reinterpret_cast<std::uintptr_t>(other);
-  const std::uintptr_t distance = a > b ? a - b : b - a;
-  CHECK(distance > bytes);
-  CHECK(!std::has_single_bit(distance));
-  backend().mem_free(one);
-  backend().mem_free(other);
+  for (const std::size_t mib : {2, 6, 8, 22, 64}) {
+    CAPTURE(mib);
+    const std::size_t bytes = mib << 20;
+    std::array<void*, 3> memory{};
+    for (void*& at : memory) {
+      REQUIRE(backend().mem_alloc(bytes, ATOLL_MEMORY_HOST, -1, &at) == ATOLL_OK);
+    }
+    for (const auto& [i, j] : {std::pair(0, 1), std::pair(0, 2), std::pair(1, 2)}) {
+      const auto a = reinterpret_cast<std::uintptr_t>(memory.at(static_cast<std::size_t>(i)));
+      const auto b = reinterpret_cast<std::uintptr_t>(memory.at(static_cast<std::size_t>(j)));
+      const std::uintptr_t distance = a > b ? a - b : b - a;
+      CHECK(distance > bytes);
+      CHECK(!std::has_single_bit(distance));
+    }
+    for (void* at : memory) backend().mem_free(at);
+  }
 }
 
 TEST_CASE("windows on all ranks") {
