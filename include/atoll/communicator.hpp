@@ -60,10 +60,12 @@ struct CommunicatorOptions {
 // Counts of 0 are fine. Where a form in place is documented, each rank is free to use it or not.
 //
 // Sums: bf16 and f16 accumulate in f32 and round once, or once per level where a backend sums inside
-// each host before it sends. The order is an adjacent-pair tree over the ranks
-// ((0 + 1) + (2 + 3)) + ..., the same for every count and element, on every backend that can order
-// its sums; with two levels a tree over the ranks of each host, then over the hosts, which is the same
-// one where hosts have equal powers of two of ranks in a row. Where a backend cannot order its sums
+// each host before it sends. On a backend that can order its sums the order is that of the algorithm,
+// which is taken by size and shape, and the same for every element: an adjacent-pair tree over the ranks
+// ((0 + 1) + (2 + 3)) + ... inside a host and wherever all ranks exchange at once; with two levels a
+// tree over the ranks of each host, then over the hosts, which is the same one where hosts have equal
+// powers of two of ranks in a row; another order by what large sums between many hosts take
+// (plugins/host/README.md). Where a backend cannot order its sums
 // (capability says so) core builds the sum from all_to_all, local sums and all_gather for the 16-bit
 // types, and leaves the order of the others to the backend. Config::deterministic asks for the one
 // tree and one rounding of all floating point reductions everywhere, at the price of more bytes

@@ -110,7 +110,6 @@ class Bench {
     return {};
   }
 
-  // All elements of rank r are r + 1.
   // Rank r's element i is (r + 1) times this: where data belongs shows, and sums are exact.
   static float factor(std::uint64_t i) {
     constexpr std::uint64_t period = 1021;  // a prime

@@ -9,12 +9,16 @@
 
 #include <cstdlib>
 #include <map>
+#include <set>
 #include <string>
 #include <tuple>
 #include <vector>
 
 #include "../unit/train_data_temporary.hpp"
+#include "atoll/schedule.hpp"
 #include "job.hpp"
+#include "model/config.hpp"
+#include "model/params.hpp"
 
 using namespace train_test;
 
@@ -198,6 +202,31 @@ void check_size(const Size& size, std::size_t turn, Order order, References& ref
 }
 
 }  // namespace
+
+// Shards are whole blocks of 4,096 elements, of which a small model has fewer than ranks.
+TEST_CASE("every shard has parameters of its own, on any number of ranks") {
+  const TemporaryFolder folder;
+  const auto options = base(folder);
+  const auto model = train::read_hf_config(options.model);
+  for (const Size& size : sizes) {
+    std::set<std::uint64_t> owners;
+    for (std::size_t unit = 0; unit < train::unit_count(model); ++unit) {
+      std::vector<std::uint64_t> counts;
+      for (const auto& spec : train::param_specs(model, unit)) {
+        const bool frozen =
+            spec.hf_name == options.freeze[0] || spec.name.starts_with("post_attention_layernorm");
+        if (!frozen) counts.push_back(static_cast<std::uint64_t>(spec.count()));
+      }
+      const auto layout = atoll::plan_bucket(counts, static_cast<std::uint64_t>(size.ranks));
+      for (const auto& slot : layout.slots) {
+        const std::uint64_t last = slot.offset + slot.count - 1;
+        for (auto at = slot.offset / layout.shard_elements(); at <= last / layout.shard_elements();)
+          owners.insert(at++);
+      }
+    }
+    CHECK(owners.size() == static_cast<std::size_t>(size.ranks));
+  }
+}
 
 TEST_CASE("one planned mesh: equal to one process, and all strategies bit for bit") {
   References references;

@@ -151,11 +151,11 @@ std::string small_model_json(bool tied) {
 std::string prime_model_json() {
   train::ModelConfig model;
   model.layers = 2;
-  model.hidden = 23;
+  model.hidden = 67;
   model.heads = 3;
   model.kv_heads = 1;
-  model.head_dim = 6;
-  model.ffn = 37;
+  model.head_dim = 24;
+  model.ffn = 157;
   model.vocab = 263;  // bytes, bos, eos, pad, and some to be prime
   model.max_seq = 256;
   model.tied = true;

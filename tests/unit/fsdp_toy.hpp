@@ -56,7 +56,7 @@ inline std::vector<ToyUnit> toy_units() {
   return {{"embed", {{101}}},
           {"layers.0", {{31}, {64}, {17}}},
           {"layers.1", {{31}, {64}, {17}}},
-          {"head", {{4099}, {3}}}};
+          {"head", {{20'011}, {3}}}};  // which four ranks share
 }
 // Frozen parameters, a frozen unit, and two dtypes in one unit.
 inline std::vector<ToyUnit> toy_mixed_units() {
@@ -64,7 +64,7 @@ inline std::vector<ToyUnit> toy_mixed_units() {
   return {{"embed", {{101, false}}},
           {"layers.0", {{31}, {67, false, bf16}, {17, true, bf16}, {4099, true, f32}}},
           {"layers.1", {{31, true, f32}, {61, false, f32}, {17}}},
-          {"head", {{4099}, {3, false}}}};
+          {"head", {{20'011}, {3, false}}}};
 }
 inline std::vector<std::string> toy_order() { return {"embed", "layers.0", "layers.1", "head"}; }
 

@@ -19,6 +19,7 @@ using Clock = std::chrono::steady_clock;
 
 // The best of them counts: what disturbs one is no fault of the way.
 constexpr int trials = 3;
+constexpr auto tell_period = std::chrono::seconds(10);
 
 struct Messages {
   atoll::View data;
@@ -89,8 +90,14 @@ std::vector<double> measure_rounds(Job& job, const Options& options,
   std::vector<double> seconds(static_cast<std::size_t>(job.group_size()));
   const Messages warmup{messages.data, messages.answer, std::max(1, options.warmups)};
   const bool shows = job.is_root() && isatty(STDERR_FILENO) == 1;
+  auto told = Clock::now();
   for (std::size_t r = 0; r < rounds.size(); ++r) {
-    if (shows) fmt::print(stderr, "\r\x1b[Kround {}/{}", r + 1, rounds.size());
+    if (shows) {
+      fmt::print(stderr, "\r\x1b[Kround {}/{}", r + 1, rounds.size());
+    } else if (job.is_root() && Clock::now() - told >= tell_period) {
+      fmt::print(stderr, "round {}/{}\n", r + 1, rounds.size());
+      told = Clock::now();
+    }
     job.world().barrier();
     for (const Pair& pair : rounds[r]) {
       if (pair.from == me) {
