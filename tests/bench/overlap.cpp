@@ -178,9 +178,12 @@ bool measure_planted(json& rows) {
 
 int main(int argc, char** argv) {
   const char* file = argc == 3 && std::strcmp(argv[1], "--json") == 0 ? argv[2] : nullptr;
+  const bool asks = argc == 2 && std::strcmp(argv[1], "--help") == 0;
   if (argc != 1 && !file) {
-    fmt::print(stderr, "usage: overlap [--json FILE]\n");
-    return 2;
+    fmt::print(asks ? stdout : stderr,
+               "usage: overlap [--json FILE]\nWhat of communication a step hides, and what each "
+               "feature of the schedule is worth; three minutes.\n");
+    return asks ? 0 : 2;
   }
   auto rows = json::array();
   const bool features_fine = measure_features(rows);

@@ -90,9 +90,10 @@ void add_sharding_flags(CLI::App& app, train::RunOptions& o, int& islands) {
                  "(ZeRO-3), hybrid_shard or hybrid_shard_grad (the same within the shard axis), or "
                  "auto: the fastest that fits")
       ->group("Sharding");
-  app.add_option("--memory-limit", o.memory_limit,
-                 "bytes of a rank, as in 16G (powers of 1024), that auto keeps to; 0: the host's "
-                 "memory, shared out")
+  app.add_option(
+         "--memory-limit", o.memory_limit,
+         "bytes of a rank, as in 16G (powers of 1024): auto looks for what fits, and a plan that "
+         "is larger is refused; 0: the host's memory, shared out, for auto alone")
       ->transform(CLI::AsSizeValue(false))
       ->group("Sharding");
   app.add_option(
@@ -113,11 +114,14 @@ void add_sharding_flags(CLI::App& app, train::RunOptions& o, int& islands) {
                  "what gradients travel as: f32, or bf16, which halves their bytes and rounds the "
                  "sum of each level")
       ->group("Sharding");
-  app.add_option("--inner-shards", o.inner_shards,
-                 "neighbouring ranks that keep between them what forward gathered, for backward to "
-                 "gather there (partial resharding); 0: not kept")
+  app.add_option(
+         "--inner-shards", o.inner_shards,
+         "neighbouring ranks that keep between them what forward gathered, for backward to "
+         "gather there (partial resharding); 0: not kept. No effect where parameters stay whole")
       ->group("Sharding");
-  app.add_option("--prefetch", o.prefetch, "units gathered ahead of compute")->group("Sharding");
+  app.add_option("--prefetch", o.prefetch,
+                 "units gathered ahead of compute; 0: none. A tied model takes one more")
+      ->group("Sharding");
   app.add_option("--reduce-buffers", o.reduce_buffers,
                  "whole gradients that are written or reduced at the same time")
       ->group("Sharding");
