@@ -310,6 +310,40 @@ TEST_CASE("state is a quarter on four ranks, plus the two largest units, byte fo
   CHECK(quarter.whole_gradients == 2 * unit_bytes);
 }
 
+TEST_CASE("whatever is chosen, the plan is what is allocated") {
+  const auto check = [](const atoll::Mesh& mesh, const fsdp::Options& options) {
+    fsdp::Engine engine(mesh, options);
+    for (const auto& unit : toy_mixed_units()) {
+      std::vector<fsdp::ParamSpec> params;
+      for (const auto& [size, trainable, dtype] : unit.params)
+        params.push_back({std::to_string(params.size()), {size}, {}, trainable, dtype});
+      engine.add_unit(unit.name, std::move(params));
+    }
+    engine.freeze(toy_order());
+    CHECK(engine.device().allocated_bytes() == engine.memory().total());
+    const fsdp::Optimizer optimizer(engine);
+    CHECK(engine.device().allocated_bytes() == engine.memory().total());
+  };
+  for (const auto shape : {atoll::MeshShape{1, 4}, atoll::MeshShape{2, 2}}) {
+    run_thread_ranks(4, [&](atoll::World& world) {
+      const auto mesh = atoll::Mesh::make(world, shape);
+      for (const auto strategy : fsdp::every_strategy()) {
+        for (const auto accumulation : {fsdp::Accumulation::shard, fsdp::Accumulation::local}) {
+          for (const int inner : {0, 2}) {
+            for (const auto dtype : {atoll::DType::f32, atoll::DType::bf16}) {
+              check(mesh, {.strategy = strategy,
+                           .accumulation = accumulation,
+                           .precision = {.param = dtype},
+                           .inner_shards = inner,
+                           .prefetch = inner});
+            }
+          }
+        }
+      }
+    });
+  }
+}
+
 TEST_CASE("a departure from the declared order names what was expected") {
   run_thread_ranks(1, [](atoll::World& world) {
     fsdp::Engine engine(atoll::Mesh::make(world, {1, 1}));

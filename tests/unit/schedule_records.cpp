@@ -69,6 +69,31 @@ std::vector<TraceRecord> of(const std::vector<TraceRecord>& records, Activity ac
 
 }  // namespace
 
+TEST_CASE("a late reduction holds up no gather") {
+  atoll_test::plant_delay(ATOLL_REDUCE_SCATTER, 1, 0, 300);
+  run_thread_ranks(
+      2,
+      [](atoll::World& world) {
+        Step step(atoll::Mesh::make(world, {1, 2}));
+        const auto other = step.scheduler.device().allocate(count * sizeof(float));
+        step.compute.zero(other.data(), other.bytes());
+        const auto whole = other.view(atoll::DType::f32);
+        const std::uint64_t n = count / 2;
+        step.reduce("late");
+        const auto work = step.scheduler.all_gather(
+            whole.part(n * static_cast<std::uint64_t>(step.scheduler.shard_index()), n), whole,
+            step.compute.record(), "next");
+        const auto records = step.take();
+        const auto gathers = of(records, Activity::all_gather);
+        const auto reductions = of(records, Activity::reduce_scatter);
+        REQUIRE(gathers.size() == 1);
+        REQUIRE(reductions.size() == 1);
+        CHECK(gathers[0].end_ns < reductions[0].end_ns);
+      },
+      atoll_test::use_delay_backend);
+  atoll_test::plant_delay(-1, 1, 0, 0);
+}
+
 TEST_CASE("every collective of a lane is written down with its bytes, axis and times") {
   std::mutex mutex;
   run_thread_ranks(4, [&](atoll::World& world) {
