@@ -37,6 +37,7 @@ struct OverlapRun {
   int empty_at_end = 0;      // units of nothing: what is before them is not in a slot at the turn
   bool forgets = false;      // what a micro batch leaves in the slots counts as changed
   bool whole_steps = false;  // each micro batch is one
+  atoll::fsdp::Strategy strategy = atoll::fsdp::Strategy::full_shard;
   int replicas = 1;
   int shards = 2;
   int inner_shards = 0;
@@ -113,8 +114,7 @@ inline OverlapFigures overlap_rank(atoll::World& world, const OverlapRun& run) {
     return std::chrono::duration<double, std::milli>(duration).count();
   };
   atoll::fsdp::Options options;
-  options.strategy =
-      run.replicas > 1 ? atoll::fsdp::Strategy::hybrid_shard : atoll::fsdp::Strategy::full_shard;
+  options.strategy = run.strategy;
   options.inner_shards = run.inner_shards;
   options.prefetch = run.prefetch;
   options.reduce_buffers = run.reduce_buffers;
