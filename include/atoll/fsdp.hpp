@@ -63,8 +63,7 @@ struct Options {
   Precision precision{};
   // Partial resharding: what forward has gathered stays sharded over groups of so many neighbouring
   // ranks of the shard axis (1: whole), and backward gathers inside them what is not in a slot at the
-  // turn. 0: not kept. It must
-  // divide the shard axis; without effect where parameters stay whole anyway.
+  // turn. 0: not kept. It must divide the shard axis; without effect where parameters stay whole.
   int inner_shards = 0;
   int prefetch = 1;        // units gathered ahead of compute; 0: none
   int reduce_buffers = 2;  // whole gradients that are written or reduced at the same time

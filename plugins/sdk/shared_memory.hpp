@@ -23,7 +23,7 @@ class Mapping {
   std::byte* data() const noexcept { return data_; }
 
  private:
-  void* reserved_ = nullptr;  // the pages, and addresses behind them that nobody uses
+  void* reserved_ = nullptr;  // the pages, among addresses that nobody uses
   std::size_t length_ = 0;
   std::byte* data_ = nullptr;
 };

@@ -6,12 +6,10 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
-#include <array>
 #include <atomic>
 #include <chrono>
 #include <functional>
 #include <numeric>
-#include <set>
 #include <string>
 #include <thread>
 
@@ -336,23 +334,6 @@ atoll_status reduce_or_fail(void* ctx, const atoll_reduction* reduction) {
 }
 
 }  // namespace
-
-// Else kernels that read several in step miss in caches that tell lines by few bits of an address.
-TEST_CASE("large allocations differ in low bits of their addresses, wherever they are") {
-  for (const std::size_t mib : {2, 6, 8, 22}) {
-    CAPTURE(mib);
-    std::array<void*, 16> memory{};
-    std::set<std::uintptr_t> colours;
-    for (void*& at : memory) {
-      REQUIRE(backend().mem_alloc(mib << 20, ATOLL_MEMORY_HOST, -1, &at) == ATOLL_OK);
-      const auto number = reinterpret_cast<std::uintptr_t>(at);
-      CHECK(number % (1 << 21) == 0);
-      colours.insert(number >> 21 & 15U);
-    }
-    CHECK(colours.size() == memory.size());
-    for (void* at : memory) backend().mem_free(at);
-  }
-}
 
 TEST_CASE("windows on all ranks") {
   for (const auto& layout : layouts) {

@@ -5,6 +5,7 @@
 #include <array>
 #include <cstdint>
 #include <new>
+#include <set>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -12,6 +13,7 @@
 #include "sdk/auth.hpp"
 #include "sdk/describe.hpp"
 #include "sdk/guard.hpp"
+#include "sdk/shared_memory.hpp"
 #include "sdk/signature.hpp"
 
 namespace {
@@ -127,4 +129,21 @@ TEST_CASE("digests of calls are equal exactly where the calls agree") {
   auto longer = calls.front();
   longer.factor = 0.5;  // ranks may differ in it
   CHECK(digest(longer) == digest(calls.front()));
+}
+
+// Else kernels that read several in step miss in caches that tell lines by few bits of an address.
+TEST_CASE("large allocations differ in low bits of their addresses, wherever they are") {
+  for (const std::size_t mib : {2, 6, 8, 22}) {
+    CAPTURE(mib);
+    std::array<void*, 16> memory{};
+    std::set<std::uintptr_t> colours;
+    for (void*& at : memory) {
+      at = atoll_sdk::shared_memory::allocate(mib << 20);
+      const auto number = reinterpret_cast<std::uintptr_t>(at);
+      CHECK(number % (1 << 21) == 0);
+      colours.insert(number >> 21 & 15U);
+    }
+    CHECK(colours.size() == memory.size());
+    for (void* at : memory) atoll_sdk::shared_memory::free(at);
+  }
 }
