@@ -12,6 +12,7 @@
 
 #include "comm/backend_choice.hpp"
 #include "comm/communicator_impl.hpp"
+#include "comm/composed.hpp"
 #include "comm/flight.hpp"
 #include "comm/flight_inquiry.hpp"
 #include "comm/host_services.hpp"
@@ -129,6 +130,11 @@ void Communicator::Impl::opened() {
   if (!flight) flight = Flight::of(world);
   lane = flight->recorder().open(
       {.id = id, .name = name, .backend = plugin->name, .rank = axis.index, .ranks = axis.ranks});
+  std::vector<int> hosts;
+  for (const int rank : axis.ranks) {
+    hosts.push_back(world.placements()[static_cast<std::size_t>(rank)].host);
+  }
+  levels = levels_of(hosts, block);
   subscription = world.on_failure([this](const Error&) { plugin->table.abort(comm); });
   log::debug("opened communicator {} of {} ranks on backend {}", name, axis.size(), plugin->name);
 }

@@ -42,6 +42,14 @@ struct Work::State {
   void check();  // throws the error, if it is known
 };
 
+// Sums of an axis in two levels, inside each host and then across them, that are the same tree as
+// in one.
+struct Levels {
+  int inner;        // ranks of a host, neighbours on the axis
+  int inner_block;  // block of the tree inside the host, and of the one across; 0: none
+  int outer_block;
+};
+
 class Flight;       // flight.hpp
 struct FlightLane;  // flight_recorder.hpp
 
@@ -112,6 +120,7 @@ struct Communicator::Impl : std::enable_shared_from_this<Communicator::Impl> {
   atoll_comm* comm = nullptr;
   bool orders_sums = true;  // false: a deterministic order was asked for, and core has to make it
   int block = 0;            // of that order: Axis::block where it is another tree than without
+  std::optional<Levels> levels;  // of composed sums
   std::uint64_t sequence = 0;
   std::vector<Buffer> scratches;  // the last is the largest; the others may still be in use
   const StreamBackend* last_stream = nullptr;

@@ -4,7 +4,8 @@
 // order; `whole` is the data cut into n slices of equal length, the last ones padded.
 // Steps of reduce_scatter: all_to_all (messages, where counts differ) brings the parts of this
 // rank's slice together; one local pass sums them as an adjacent-pair tree. all_reduce gathers the
-// sums afterwards on all ranks, reduce on the root.
+// sums afterwards on all ranks, reduce on the root. Where the axis has several ranks on each of
+// several hosts, the parts are summed level by level instead (composed_levels.cpp).
 // Bytes sent by a rank: (n - 1) / n of the data; twice that for all_reduce.
 // Factors: f32 and f64 are multiplied before they go out, which is the type that sums them. The
 // 16-bit types would be rounded there, so their factors travel beside them, 8 bytes a rank, and the
@@ -12,6 +13,7 @@
 #include <fmt/core.h>
 
 #include <array>
+#include <numeric>
 
 #include "comm/composed.hpp"
 #include "device/host/kernels.hpp"
@@ -20,14 +22,16 @@
 namespace atoll_v1::atoll {
 namespace {
 
-// Up to three pieces of the communicator's scratch memory, each aligned for anything.
+using Counts = std::vector<std::uint64_t>;
+
+// Pieces of the communicator's scratch memory, each aligned for anything.
 class Room {
  public:
-  Room(Communicator::Impl& impl, std::array<std::uint64_t, 3> bytes) {
+  Room(Communicator::Impl& impl, std::array<std::uint64_t, 4> bytes) {
     constexpr std::uint64_t line = 64;
-    for (std::uint64_t& piece : bytes) piece = (piece + line - 1) / line * line;
-    const View all = impl.scratch(bytes[0] + bytes[1] + bytes[2] + line, DType::u8);
-    auto* next = static_cast<std::byte*>(all.data);
+    std::uint64_t all = line;
+    for (std::uint64_t& piece : bytes) all += piece = (piece + line - 1) / line * line;
+    auto* next = static_cast<std::byte*>(impl.scratch(all, DType::u8).data);
     for (std::size_t i = 0; i < bytes.size(); next += bytes[i++]) pieces_[i] = next;
   }
   View view(std::size_t piece, std::uint64_t count, DType dtype) const {
@@ -35,7 +39,7 @@ class Room {
   }
 
  private:
-  std::array<std::byte*, 3> pieces_{};
+  std::array<std::byte*, 4> pieces_{};
 };
 
 bool is_16_bit(DType dtype) { return dtype == DType::bf16 || dtype == DType::f16; }
@@ -74,6 +78,82 @@ bool scales_here(const Call& call) {
   return call.request.reduction.factor != 1.0 && !is_16_bit(call.request.dtype);
 }
 
+// The scratch of sum_slices(), behind `first` bytes for its caller.
+Room room_for(const Call& call, const Counts& counts, std::uint64_t first = 0) {
+  if (sums_by_levels(call)) {
+    return Room(call.impl, {first, scratch_of_levels(call, counts), 0, 0});
+  }
+  const std::uint64_t element = size_of(call.request.dtype);
+  const std::uint64_t all = std::accumulate(counts.begin(), counts.end(), std::uint64_t{0});
+  return Room(call.impl, {first, factor_bytes(call), counts[call.rank()] * call.ranks() * element,
+                          scales_here(call) ? all * element : 0});
+}
+
+// The sum over all ranks of slices of src, slice r as long as counts[r]: this rank's, to dst.
+void sum_slices(const Call& call, ConstView src, const Counts& counts, View dst, const Room& room) {
+  require_scalable(call);
+  if (sums_by_levels(call)) {
+    const View scratch = room.view(1, scratch_of_levels(call, counts), DType::u8);
+    return sum_by_levels(call, src, counts, dst, scratch);
+  }
+  const double* factors = exchange_factors(call, room.view(1, call.ranks(), DType::f64));
+  const View parts = room.view(2, dst.count * call.ranks(), dst.dtype);
+  if (scales_here(call) && src.count > 0) {
+    const View scaled = room.view(3, src.count, src.dtype);
+    scale(call, scaled, src);
+    src = scaled;
+  }
+  if (call.request.counts.empty()) {
+    call.submit({{ATOLL_ALL_TO_ALL, src, parts, dst.count, dst.dtype}});
+  } else {
+    exchange_v(call, src, parts);
+  }
+  sum(call, {dst, parts, call.ranks(), call.request.reduction.op, call.impl.block, factors});
+}
+
+// src in n equal slices, padded with zeros.
+void cut(const Call& call, View whole) {
+  const ConstView src = call.request.src;
+  if (src.count == 0) return;
+  call.stream.copy(whole.data, src.data, src.bytes());
+  const View padding = whole.part(src.count, whole.count - src.count);
+  call.stream.zero(padding.data, padding.bytes());
+}
+
+std::uint64_t slice_of(const Call& call) {
+  return (call.request.count + call.ranks() - 1) / call.ranks();
+}
+
+// The sum of this rank's slice of src, at its place in the slices of all.
+struct Slices {
+  View whole;
+  View mine;
+};
+Slices sum_cut(const Call& call) {
+  const DType dtype = call.request.dtype;
+  const Counts counts(call.ranks(), slice_of(call));
+  const std::uint64_t padded = slice_of(call) * call.ranks();
+  const Room room = room_for(call, counts, padded * size_of(dtype));
+  const View whole = room.view(0, padded, dtype);
+  const View mine = whole.part(slice_of(call) * call.rank(), slice_of(call));
+  cut(call, whole);
+  sum_slices(call, whole, counts, mine, room);
+  return {whole, mine};
+}
+
+// The same by a backend that sums itself.
+Slices scatter_cut(const Call& call) {
+  const DType dtype = call.request.dtype;
+  const std::uint64_t slice = slice_of(call);
+  const View whole = call.impl.scratch(slice * call.ranks(), dtype);
+  const View mine = whole.part(slice * call.rank(), slice);
+  cut(call, whole);
+  call.submit({{ATOLL_REDUCE_SCATTER, whole, mine, slice, dtype, call.request.reduction}});
+  return {whole, mine};
+}
+
+}  // namespace
+
 void scale(const Call& call, View dst, ConstView src) {
   call.stream.enqueue([dst, src, factor = call.request.reduction.factor] {
     void* const to = dst.data;
@@ -89,114 +169,43 @@ void scale(const Call& call, View dst, ConstView src) {
   });
 }
 
-// src as it goes out, for the reductions that send it from where it is.
-ConstView outgoing(const Call& call, View room) {
-  const ConstView src = call.request.src;
-  if (!scales_here(call) || src.count == 0) return src;
-  scale(call, room, src);
-  return room;
-}
-
-void sum(const Call& call, View dst, View parts, const double* factors) {
-  if (dst.count == 0) return;
-  const ReduceOp op = call.request.reduction.op;
-  const int block = call.impl.block;
-  if (!factors) return call.impl.device.ops().reduce(call.stream, dst, parts, op, block);
-  call.stream.enqueue([=, ranks = call.ranks()] {
+void sum(const Call& call, const LocalSum& what) {
+  if (what.dst.count == 0) return;
+  if (!what.factors && what.divisor == 0) {
+    return call.impl.device.ops().reduce(call.stream, what.dst, what.parts, what.op, what.block);
+  }
+  call.stream.enqueue([what] {
+    const std::uint64_t count = what.dst.count;
     std::vector<const void*> from;
-    for (std::uint64_t r = 0; r < ranks; ++r)
-      from.push_back(parts.part(r * dst.count, dst.count).data);
-    void* const to = dst.data;
+    for (std::uint64_t r = 0; r < what.ranks; ++r) {
+      from.push_back(what.parts.part(r * count, count).data);
+    }
+    void* const to = what.dst.data;
     host::reduce_into({{&to, 1},
                        from,
-                       factors,
-                       dst.count,
-                       dst.dtype,
-                       op,
-                       static_cast<int>(ranks),
+                       what.factors,
+                       count,
+                       what.dst.dtype,
+                       what.op,
+                       static_cast<int>(what.divisor > 0 ? what.divisor : what.ranks),
                        host::Stores::cached,
-                       static_cast<std::size_t>(block)});
+                       static_cast<std::size_t>(what.block)});
   });
 }
 
-// src in n equal slices, padded with zeros, as it goes out.
-void cut(const Call& call, View whole) {
-  const ConstView src = call.request.src;
-  if (src.count == 0) return;
-  if (scales_here(call)) {
-    scale(call, whole.part(0, src.count), src);
-  } else {
-    call.stream.copy(whole.data, src.data, src.bytes());
-  }
-  const View padding = whole.part(src.count, whole.count - src.count);
-  call.stream.zero(padding.data, padding.bytes());
-}
-
-// The sum of this rank's slice of src, at its place in the slices of all.
-struct Slices {
-  View whole;
-  View mine;
-};
-Slices sum_slices(const Call& call) {
-  require_scalable(call);
-  const DType dtype = call.request.dtype;
-  const std::uint64_t slice = (call.request.count + call.ranks() - 1) / call.ranks();
-  const std::uint64_t padded = slice * call.ranks();
-  const Room room(call.impl,
-                  {factor_bytes(call), padded * size_of(dtype), padded * size_of(dtype)});
-  const View whole = room.view(1, padded, dtype), parts = room.view(2, padded, dtype);
-  const double* factors = exchange_factors(call, room.view(0, call.ranks(), DType::f64));
-  cut(call, whole);
-  call.submit({{ATOLL_ALL_TO_ALL, whole, parts, slice, dtype}});
-  const View mine = whole.part(slice * call.rank(), slice);
-  sum(call, mine, parts, factors);
-  return {whole, mine};
-}
-
-// The same by a backend that sums itself.
-Slices scatter_slices(const Call& call) {
-  const DType dtype = call.request.dtype;
-  const std::uint64_t slice = (call.request.count + call.ranks() - 1) / call.ranks();
-  const View whole = call.impl.scratch(slice * call.ranks(), dtype);
-  const View mine = whole.part(slice * call.rank(), slice);
-  if (call.request.count > 0) {
-    const ConstView src = call.request.src;
-    call.stream.copy(whole.data, src.data, src.bytes());
-    const View padding = whole.part(src.count, whole.count - src.count);
-    call.stream.zero(padding.data, padding.bytes());
-  }
-  call.submit({{ATOLL_REDUCE_SCATTER, whole, mine, slice, dtype, call.request.reduction}});
-  return {whole, mine};
-}
-
-}  // namespace
-
 void composed_reduce_scatter(const Call& call) {
-  require_scalable(call);
   const Request& request = call.request;
-  const std::uint64_t bytes = request.src.bytes();
-  const Room room(call.impl, {factor_bytes(call), bytes, scales_here(call) ? bytes : 0});
-  const View parts = room.view(1, request.src.count, request.dtype);
-  const double* factors = exchange_factors(call, room.view(0, call.ranks(), DType::f64));
-  const ConstView src = outgoing(call, room.view(2, request.src.count, request.dtype));
-  call.submit({{ATOLL_ALL_TO_ALL, src, parts, request.count, request.dtype}});
-  sum(call, request.dst, parts, factors);
+  const Counts counts(call.ranks(), request.count);
+  sum_slices(call, request.src, counts, request.dst, room_for(call, counts));
 }
 
 void composed_reduce_scatter_v(const Call& call) {
-  require_scalable(call);
   const Request& request = call.request;
-  const std::uint64_t count = request.dst.count * call.ranks();
-  const Room room(call.impl, {factor_bytes(call), count * size_of(request.dtype),
-                              scales_here(call) ? request.src.bytes() : 0});
-  const View parts = room.view(1, count, request.dtype);
-  const double* factors = exchange_factors(call, room.view(0, call.ranks(), DType::f64));
-  exchange_v(call, outgoing(call, room.view(2, request.src.count, request.dtype)), parts);
-  sum(call, request.dst, parts, factors);
+  sum_slices(call, request.src, request.counts, request.dst, room_for(call, request.counts));
 }
 
 void composed_all_reduce(const Call& call) {
-  const auto [whole, mine] = sum_slices(call);
+  const auto [whole, mine] = sum_cut(call);
   call.submit({{ATOLL_ALL_GATHER, mine, whole, mine.count, mine.dtype}});
   if (call.request.count > 0) {
     call.stream.copy(call.request.dst.data, whole.data, call.request.src.bytes());
@@ -206,7 +215,7 @@ void composed_all_reduce(const Call& call) {
 void composed_reduce(const Call& call) {
   const Request& request = call.request;
   const bool scatters = call.impl.takes(ATOLL_REDUCE_SCATTER, request.dtype, request.reduction.op);
-  const auto [whole, mine] = scatters ? scatter_slices(call) : sum_slices(call);
+  const auto [whole, mine] = scatters ? scatter_cut(call) : sum_cut(call);
   const bool is_root = call.impl.axis.index == request.peer;
   const Request gather{ATOLL_GATHER, mine,       is_root ? whole : View{nullptr, 0, mine.dtype},
                        mine.count,   mine.dtype, ReduceOp::sum,

@@ -17,9 +17,11 @@ struct Rank {
   Report& report;
   Arena* source = nullptr;  // where src and dst of the operations are; none: memory of their own
   Arena* target = nullptr;
+  int axis_block = 0;  // of the order of sums, as in Axis; 0: one tree over all ranks
 
   int rank() const { return comm.rank(); }
   int size() const { return comm.size(); }
+  int block() const { return axis_block > 0 ? axis_block : size(); }
   std::string backend() const { return std::string(comm.backend()); }
   // Whether sums of 16-bit types are rounded on each host and again between them.
   bool rounds_per_level(DType dtype) const;
@@ -48,6 +50,9 @@ void check_all_reduce(Rank& self);
 void check_order_of_summation(Rank& self);
 // Whether sums have one order in this layout.
 bool has_order_of_summation(const Rank& self);
+// All reductions over an axis whose planned shards are no power of two, which the library builds.
+void check_sums_in_blocks(Rank& self);
+bool has_sums_in_blocks(const Rank& self);
 
 void check_gather(Rank& self);
 void check_scatter(Rank& self);

@@ -1,4 +1,5 @@
 // reduce_scatter and all_reduce: values, rounding, and the order of floating point sums.
+#include <algorithm>
 #include <bit>
 #include <cmath>
 
@@ -61,11 +62,7 @@ double uneven(DType dtype, int rank, std::uint64_t i) {
 
 // ((0 + 1) + (2 + 3)) + ..., an odd last one carried up; T is the type that sums.
 template <class T>
-double tree_sum(DType dtype, int ranks, std::uint64_t i) {
-  std::vector<T> parts;
-  for (int rank = 0; rank < ranks; ++rank) {
-    parts.push_back(static_cast<T>(uneven(dtype, rank, i)));
-  }
+T tree_sum(std::vector<T> parts) {
   while (parts.size() > 1) {
     std::vector<T> next;
     for (std::size_t p = 0; p < parts.size(); p += 2) {
@@ -73,12 +70,26 @@ double tree_sum(DType dtype, int ranks, std::uint64_t i) {
     }
     parts = std::move(next);
   }
-  return static_cast<double>(parts.front());
+  return parts.front();
 }
 
-double ordered_sum(DType dtype, int ranks, std::uint64_t i) {
-  if (dtype == DType::f64) return tree_sum<double>(dtype, ranks, i);
-  const double sum = tree_sum<float>(dtype, ranks, i);
+// A tree over each block of neighbouring ranks, then one over their sums.
+template <class T>
+double tree_of_blocks(DType dtype, const Rank& self, std::uint64_t i) {
+  std::vector<T> sums;
+  for (int first = 0; first < self.size(); first += self.block()) {
+    std::vector<T> parts;
+    for (int rank = first; rank < std::min(first + self.block(), self.size()); ++rank) {
+      parts.push_back(static_cast<T>(uneven(dtype, rank, i)));
+    }
+    sums.push_back(tree_sum(std::move(parts)));
+  }
+  return static_cast<double>(tree_sum(std::move(sums)));
+}
+
+double ordered_sum(DType dtype, const Rank& self, std::uint64_t i) {
+  if (dtype == DType::f64) return tree_of_blocks<double>(dtype, self, i);
+  const double sum = tree_of_blocks<float>(dtype, self, i);
   if (dtype == DType::f32) return sum;
   Elements one(dtype, 1);  // subnormal f16 sums: the library's rounding is as good as another
   one.set(0, sum);
@@ -88,7 +99,7 @@ double ordered_sum(DType dtype, int ranks, std::uint64_t i) {
 // all_reduce over `count` elements, the others over as many in all.
 void ordered(Rank& self, DType dtype, std::uint64_t count) {
   const auto own = [&](std::uint64_t i) { return uneven(dtype, self.rank(), i); };
-  const auto sum = [&](std::uint64_t i) { return ordered_sum(dtype, self.size(), i); };
+  const auto sum = [&](std::uint64_t i) { return ordered_sum(dtype, self, i); };
   const auto expect = [&](std::string_view operation, const std::string& wrong) {
     self.report.expect(wrong.empty(),
                        "order of sums: " + label(operation, dtype, count) + ": " + wrong);
@@ -190,6 +201,31 @@ void check_order_of_summation(Rank& self) {
       ordered(self, dtype, count);
     }
   }
+}
+
+bool has_sums_in_blocks(const Rank& self) {
+  return self.world.config().deterministic != 0 && self.size() > 3 && self.size() % 3 == 0;
+}
+
+// Blocks of three, whose tree is another than that over all ranks, so that no backend knows it.
+void check_sums_in_blocks(Rank& self) {
+  const auto mesh = atoll::Mesh::make(self.world, {.replicate = self.size() / 3, .shard = 3});
+  const atoll::Axis& axis = mesh.axis("world");
+  auto comm = atoll::Communicator::open(axis, {.name = "", .backend = self.backend()});
+  Rank blocks{self.world, comm, self.stream, self.report};
+  blocks.axis_block = axis.block;
+  check_order_of_summation(blocks);
+  const std::uint64_t count = 37;
+  for (const DType dtype : all_dtypes) {
+    for (const ReduceOp op : all_ops) {
+      reduce(blocks, dtype, op, count);
+      reduce_rooted(blocks, dtype, op, count, blocks.size() - 1);
+      for (const auto& counts : uneven_counts(blocks.size(), count)) {
+        reduce_uneven(blocks, dtype, op, counts);
+      }
+    }
+  }
+  check_factors(blocks);
 }
 
 }  // namespace conformance

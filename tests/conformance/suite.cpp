@@ -33,6 +33,7 @@ constexpr Check all_checks[] = {
     {"reduce_scatter_v", check_reduce_scatter_v},
     {"factors", check_factors},
     {"order of summation", check_order_of_summation},
+    {"sums in blocks", check_sums_in_blocks},
     {"send and recv", check_send_recv},
     {"group", check_group},
     {"barrier", check_barrier},
@@ -76,6 +77,9 @@ int run_checks(atoll::World& world, const std::string& backend) {
   if (!has_order_of_summation(self)) {
     std::erase_if(checks, [](const Check& check) { return check.run == check_order_of_summation; });
     if (world.rank() == 0) fmt::print("left out: order of summation (none is promised here)\n");
+  }
+  if (!has_sums_in_blocks(self)) {
+    std::erase_if(checks, [](const Check& check) { return check.run == check_sums_in_blocks; });
   }
   for (const Check& check : checks) {
     const std::uint64_t before = report.checks();

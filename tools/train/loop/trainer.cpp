@@ -182,8 +182,11 @@ Trainer::Trainer(atoll::World& world, const RunOptions& options)
       totals_(atoll::Communicator::open(
           setup_.mesh.axis("world"),
           {.name = "totals", .backend = options.backend, .device = engine_.device()})) {
+  // What is over the limit already is refused before more is allocated.
   add_units(engine_, setup_.model, options_.freeze);
+  check_memory();
   optimizer_.emplace(engine_, optimizer_options(options_));
+  check_memory();
   const ActivationPlan plan = activation_plan(options_);
   activations_.emplace(decoder_.make_activations(plan, engine_.device(), compute_));
   const auto ids = static_cast<std::size_t>(plan.max_tokens) * sizeof(std::int32_t);

@@ -1,0 +1,58 @@
+// Where composed sums go level by level: hosts of equal size whose ranks are a subtree of the sum.
+#include <doctest/doctest.h>
+
+#include <vector>
+
+#include "comm/composed.hpp"
+
+namespace {
+
+// "inner/inner_block/outer_block", or "one".
+std::string levels(const std::vector<int>& hosts, int block = 0) {
+  const auto found = atoll::levels_of(hosts, block);
+  if (!found) return "one";
+  return std::to_string(found->inner) + "/" + std::to_string(found->inner_block) + "/" +
+         std::to_string(found->outer_block);
+}
+
+std::vector<int> in_a_row(int hosts, int ranks) {
+  std::vector<int> result;
+  for (int i = 0; i < hosts * ranks; ++i) result.push_back(i / ranks);
+  return result;
+}
+
+}  // namespace
+
+TEST_CASE("one host, or one rank a host, is one level") {
+  CHECK(levels({}) == "one");
+  CHECK(levels({0}) == "one");
+  CHECK(levels({0, 0, 0, 0}) == "one");
+  CHECK(levels({0, 1, 2}) == "one");
+}
+
+TEST_CASE(
+    "hosts of a power of two are subtrees of the tree over all ranks, however many they are") {
+  CHECK(levels(in_a_row(2, 2)) == "2/0/0");
+  CHECK(levels(in_a_row(3, 8)) == "8/0/0");
+  CHECK(levels(in_a_row(2, 3)) == "one");
+  CHECK(levels(in_a_row(2, 6)) == "one");
+}
+
+TEST_CASE("ranks of a host must be neighbours, and hosts of one size") {
+  CHECK(levels({0, 1, 0, 1}) == "one");
+  CHECK(levels({0, 0, 1, 1, 1}) == "one");
+  CHECK(levels({0, 0, 1, 1, 2}) == "one");
+  CHECK(levels({0, 0, 1, 2}) == "one");
+  CHECK(levels({0, 0, 0, 0, 1, 1}) == "one");
+  CHECK(levels({3, 3, 1, 1}) == "2/0/0");
+}
+
+TEST_CASE("with blocks, a host is a block, a subtree of one, or a subtree of blocks") {
+  CHECK(levels(in_a_row(2, 3), 3) == "3/0/0");
+  CHECK(levels(in_a_row(3, 2), 6) == "2/0/3");
+  CHECK(levels(in_a_row(6, 2), 6) == "2/0/3");
+  CHECK(levels(in_a_row(2, 6), 3) == "6/3/0");
+  CHECK(levels(in_a_row(3, 2), 3) == "one");
+  CHECK(levels(in_a_row(4, 3), 6) == "one");
+  CHECK(levels(in_a_row(2, 9), 3) == "one");
+}
