@@ -65,9 +65,9 @@ struct CommunicatorOptions {
 // ((0 + 1) + (2 + 3)) + ... inside a host and wherever all ranks exchange at once; with two levels a
 // tree over the ranks of each host, then over the hosts, which is the same one where hosts have equal
 // powers of two of ranks in a row; another order by what large sums between many hosts take
-// (plugins/host/README.md). Where a backend cannot order its sums
-// (capability says so) core builds the sum from all_to_all, local sums and all_gather for the 16-bit
-// types, and leaves the order of the others to the backend. Config::deterministic asks for the one
+// (plugins/host/README.md). Where a backend cannot order its sums (capability says so) core builds
+// the sum from all_to_all, local sums and all_gather, level by level where hosts allow it, for the
+// 16-bit types, and leaves the order of the others to the backend. Config::deterministic asks for the one
 // tree and one rounding of all floating point reductions everywhere, at the price of more bytes
 // between hosts; over an axis with blocks (Axis::block) a tree over the ranks of each block, then one
 // over the blocks.
@@ -135,6 +135,17 @@ class Communicator {
     int peer;
   };
   [[nodiscard]] Work group(std::span<const SendRecv> operations, Stream& stream);
+
+  // Device memory that a sum takes beside its buffers: 0 where the backend sums, more where the
+  // library builds the sum. It is allocated at the first call that needs it, and kept; or here, for
+  // those who plan their memory. `count` is that of dst in a reduce_scatter, of data in an
+  // all_reduce; without a factor.
+  enum class Sum {
+    reduce_scatter,
+    all_reduce
+  };
+  std::uint64_t scratch_bytes(Sum sum, std::uint64_t count, DType dtype) const;
+  void reserve_scratch(std::uint64_t bytes);  // before the first operation
 
   // Collective: ranks of one color form a new communicator, ordered by key, then by rank; a rank
   // without a color gets none. Same backend and device; the default name is NAME.COLOR.

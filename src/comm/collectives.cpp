@@ -17,7 +17,7 @@ Work start(Communicator::Impl& impl, Request request, Stream& stream,
   }
   auto state = impl.begin(stream);
   impl.tell_use(request, stream);
-  composition({impl, request, state, stream});
+  composition({{impl, request}, state, stream});
   return impl.finish(std::move(state), stream);
 }
 
@@ -38,6 +38,14 @@ int Communicator::size() const noexcept { return impl_->axis.size(); }
 std::string_view Communicator::name() const noexcept { return impl_->name; }
 std::string_view Communicator::backend() const noexcept { return impl_->plugin->name; }
 const Device& Communicator::device() const noexcept { return impl_->device; }
+
+std::uint64_t Communicator::scratch_bytes(Sum sum, std::uint64_t count, DType dtype) const {
+  const auto kind = sum == Sum::all_reduce ? ATOLL_ALL_REDUCE : ATOLL_REDUCE_SCATTER;
+  if (impl_->takes(kind, dtype, ReduceOp::sum)) return 0;
+  return scratch_of_sum({*impl_, {kind, {}, {}, count, dtype}});
+}
+
+void Communicator::reserve_scratch(std::uint64_t bytes) { impl_->scratch(bytes, DType::u8); }
 
 Work Communicator::all_gather(ConstView src, View dst, Stream& stream) {
   const Arguments arguments(*impl_, "all_gather");

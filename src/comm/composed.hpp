@@ -10,10 +10,17 @@
 
 namespace atoll_v1::atoll {
 
-// One call on its way: what was asked, and where its pieces are enqueued.
-struct Call {
+// What is asked of a communicator.
+struct Asked {
   Communicator::Impl& impl;
   const Request& request;
+
+  std::uint64_t ranks() const { return static_cast<std::uint64_t>(impl.axis.size()); }
+  std::uint64_t rank() const { return static_cast<std::uint64_t>(impl.axis.index); }
+};
+
+// One call on its way: where the pieces of it are enqueued.
+struct Call : Asked {
   const std::shared_ptr<Work::State>& state;
   Stream& stream;
   std::int32_t called = request.kind;  // by the user
@@ -23,8 +30,6 @@ struct Call {
     for (Request& piece : pieces) piece.part_of = called;
     impl.submit(std::move(pieces), state, stream);
   }
-  std::uint64_t ranks() const { return static_cast<std::uint64_t>(impl.axis.size()); }
-  std::uint64_t rank() const { return static_cast<std::uint64_t>(impl.axis.index); }
 };
 
 // Messages between two ranks match in the order of their requests.
@@ -62,12 +67,18 @@ void scale(const Call& call, View dst, ConstView src);
 std::optional<Levels> levels_of(std::span<const int> hosts, int block);
 
 // Whether this sum goes level by level: where that saves bytes between hosts.
-bool sums_by_levels(const Call& call);
+bool sums_by_levels(const Asked& asked);
 // The sum over all ranks of slices of src, slice r as long as counts[r]: this rank's, to dst.
-// `scratch` is memory of as many bytes as the other function says.
+// `scratch` is memory of as many bytes as the other function says, which is bounded.
 void sum_by_levels(const Call& call, ConstView src, std::span<const std::uint64_t> counts, View dst,
                    View scratch);
-std::uint64_t scratch_of_levels(const Call& call, std::span<const std::uint64_t> counts);
+std::uint64_t scratch_of_levels(const Asked& asked, std::span<const std::uint64_t> counts);
+
+// All ranks tell each other what they called, in host memory of as many bytes as the other function
+// says; calls that differ fail. The factors of all ranks, there from then on in the order of the
+// stream; NULL on another device than the host's, where no factor but 1 is taken.
+const double* agree(const Call& call, View room);
+std::uint64_t bytes_of_agreement(const Asked& asked);
 
 // Out of moves and local sums in f32 or wider, in rank order. Each rank sends (n - 1) / n of the
 // data once (twice for all_reduce), as a ring would.
@@ -75,5 +86,7 @@ void composed_reduce_scatter(const Call& call);
 void composed_reduce_scatter_v(const Call& call);
 void composed_all_reduce(const Call& call);
 void composed_reduce(const Call& call);
+// Scratch memory that these take for a reduce_scatter or an all_reduce.
+std::uint64_t scratch_of_sum(const Asked& asked);
 
 }  // namespace atoll_v1::atoll

@@ -2,11 +2,14 @@
 //
 // n ranks are H hosts of L; rank (h, l) sums slice (h, l). Inside a host, rank l sums its column,
 // the slices (*, l), of that host's ranks; across hosts the ranks (*, l) exchange these sums and add
-// them up. Bytes sent by a rank inside its host: (L - 1) / L of the data; to other hosts: (n - L) / n
-// / L of it, where one all_to_all sends (n - L) / n.
-// Between the levels partial sums are not rounded: the 16-bit types are widened to f32 first. So the
-// bits are those of the tree over all ranks at once, wherever a host's ranks are a subtree of it.
+// them up. Bytes sent by a rank, of the data: (L - 1) / L inside its host; (n - L) / n / L to other
+// hosts, where one all_to_all sends (n - L) / n.
+// Partial sums are not rounded, and so the bits are those of the tree over all ranks at once: the
+// 16-bit types are widened to f32 before they go out, which doubles their bytes inside a host.
+// It goes by pieces of a bounded size, so that scratch memory is bounded; a rank sends one message
+// to each of its peers for a piece.
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <numeric>
 
@@ -23,13 +26,25 @@ bool is_16_bit(DType dtype) { return dtype == DType::bf16 || dtype == DType::f16
 // The type of partial sums.
 DType wide(DType dtype) { return is_16_bit(dtype) ? DType::f32 : dtype; }
 
-// A rank's place, and where slices begin.
+// Of one piece of all slices, in the type of partial sums.
+constexpr std::uint64_t piece_bytes = std::uint64_t{4} << 20;
+
+// Elements of a slice that belong to one piece.
+std::uint64_t piece_of_slice(const Asked& asked) {
+  return std::max<std::uint64_t>(piece_bytes / (asked.ranks() * size_of(wide(asked.request.dtype))),
+                                 1);
+}
+
+// A rank's place among hosts and columns, and the lengths of the slices of one piece.
 class Grid {
  public:
-  Grid(const Call& call, std::span<const std::uint64_t> counts)
-      : counts_(counts),
-        inner_(static_cast<std::uint64_t>(call.impl.levels->inner)),
-        rank_(call.rank()) {}
+  Grid(const Asked& asked, std::span<const std::uint64_t> counts, std::uint64_t first)
+      : inner_(static_cast<std::uint64_t>(asked.impl.levels->inner)), rank_(asked.rank()) {
+    const std::uint64_t most = piece_of_slice(asked);
+    for (const std::uint64_t count : counts) {
+      counts_.push_back(std::min(most, count - std::min(first, count)));
+    }
+  }
 
   std::uint64_t inner() const { return inner_; }
   std::uint64_t outer() const { return counts_.size() / inner_; }
@@ -39,72 +54,85 @@ class Grid {
     return host * inner_ + column;
   }
 
+  std::uint64_t count(std::uint64_t rank) const { return counts_[rank]; }
+  std::uint64_t mine() const { return counts_[rank_]; }
   std::uint64_t total() const {
     return std::accumulate(counts_.begin(), counts_.end(), std::uint64_t{0});
   }
-  std::uint64_t mine() const { return counts_[rank_]; }
-  // Elements of this rank's column on the hosts before `host`; of the whole of it with outer().
-  std::uint64_t before(std::uint64_t host) const {
+  // Elements of a column on the hosts before `host`.
+  std::uint64_t before(std::uint64_t host, std::uint64_t column) const {
     std::uint64_t sum = 0;
-    for (std::uint64_t h = 0; h < host; ++h) sum += counts_[rank(h, column())];
+    for (std::uint64_t h = 0; h < host; ++h) sum += counts_[rank(h, column)];
     return sum;
   }
-  std::uint64_t height() const { return before(outer()); }
-  // Slice r of all slices.
-  ConstView slice(ConstView whole, std::uint64_t r) const {
-    const auto first = std::accumulate(
-        counts_.begin(), counts_.begin() + static_cast<std::ptrdiff_t>(r), std::uint64_t{0});
-    return whole.part(first, counts_[r]);
-  }
-  // This rank's slice of `host` in its column.
-  View of_host(View column_of_mine, std::uint64_t host) const {
-    return column_of_mine.part(before(host), counts_[rank(host, column())]);
-  }
+  std::uint64_t height(std::uint64_t column) const { return before(outer(), column); }
+  std::uint64_t height() const { return height(column()); }
 
  private:
-  std::span<const std::uint64_t> counts_;
+  std::vector<std::uint64_t> counts_;
   std::uint64_t inner_, rank_;
 };
 
-// The pieces of scratch memory, in the order of their use.
+// Scratch memory of one piece.
 struct Pieces {
-  std::uint64_t own, columns, partial, slices, sum;  // elements
+  View own;      // what this rank contributes, column by column
+  View columns;  // of this rank's column: the parts of the ranks of its host
+  View partial;  // their sum
+  View slices;   // of this rank's slice: the sums of all hosts
+  View sum;      // theirs, before it is rounded to 16 bits
 
-  Pieces(const Call& call, const Grid& grid)
-      : own(is_16_bit(call.request.dtype) || call.request.reduction.factor != 1.0 ? grid.total()
-                                                                                  : 0),
-        columns(grid.inner() * grid.height()),
-        partial(grid.height()),
-        slices(grid.outer() * grid.mine()),
-        sum(is_16_bit(call.request.dtype) ? grid.mine() : 0) {}
-  std::uint64_t elements() const { return own + columns + partial + slices + sum; }
+  static std::array<std::uint64_t, 5> counts(const Asked& asked, const Grid& grid) {
+    return {grid.total(), grid.inner() * grid.height(), grid.height(), grid.outer() * grid.mine(),
+            is_16_bit(asked.request.dtype) ? grid.mine() : 0};
+  }
+  Pieces(const Call& call, const Grid& grid, View scratch) {
+    auto* next = static_cast<std::byte*>(scratch.data);
+    const auto elements = counts(call, grid);
+    View* const views[] = {&own, &columns, &partial, &slices, &sum};
+    for (std::size_t i = 0; i < elements.size(); next += views[i++]->bytes()) {
+      *views[i] = {next, elements[i], wide(call.request.dtype)};
+    }
+  }
 };
 
-// What this rank contributes, in the type of partial sums and with its factor.
-ConstView contribution(const Call& call, ConstView src, View room) {
-  ConstView own = src;
-  if (room.count == 0) return own;
-  if (is_16_bit(src.dtype)) {
-    call.impl.device.ops().cast(call.stream, room, src);
-    own = room;
+// Elements `first` and on of each slice, column by column, in the type of partial sums and with
+// this rank's factor.
+void pack(const Call& call, const Grid& grid, ConstView src, std::span<const std::uint64_t> counts,
+          std::uint64_t first, View own) {
+  std::vector<std::uint64_t> begins(counts.size() + 1, 0);
+  std::partial_sum(counts.begin(), counts.end(), begins.begin() + 1);
+  for (std::uint64_t c = 0, at = 0; c < grid.inner(); ++c) {
+    for (std::uint64_t h = 0; h < grid.outer(); ++h) {
+      const std::uint64_t r = grid.rank(h, c);
+      const std::uint64_t count = grid.count(r);
+      if (count == 0) continue;
+      const View to = own.part(at, count);
+      const ConstView from = src.part(begins[r] + first, count);
+      at += count;
+      if (is_16_bit(src.dtype)) {
+        call.impl.device.ops().cast(call.stream, to, from);
+      } else if (call.request.reduction.factor == 1.0) {
+        call.stream.copy(to.data, from.data, from.bytes());
+      } else {
+        scale(call, to, from);
+      }
+    }
   }
-  if (call.request.reduction.factor != 1.0) scale(call, room, own);
-  return room;
+  if (is_16_bit(src.dtype) && call.request.reduction.factor != 1.0 && own.count > 0) {
+    scale(call, own, own);
+  }
 }
 
-void exchange_inside(const Call& call, const Grid& grid, ConstView own, View columns) {
+void exchange_inside(const Call& call, const Grid& grid, View own, View columns) {
   std::vector<Request> messages;
-  for (std::uint64_t c = 0; c < grid.inner(); ++c) {
-    const View column = columns.part(c * grid.height(), grid.height());
-    const std::uint64_t peer = grid.rank(grid.host(), c);
-    for (std::uint64_t h = 0; h < grid.outer(); ++h) {
-      const ConstView theirs = grid.slice(own, grid.rank(h, c));
-      if (c == grid.column()) {
-        copy_unless_there(call, grid.of_host(column, h), theirs);
-      } else {
-        messages.push_back(send(theirs, peer));
-        messages.push_back(receive(grid.of_host(column, h), peer));
-      }
+  for (std::uint64_t c = 0, at = 0; c < grid.inner(); at += grid.height(c++)) {
+    const View theirs = own.part(at, grid.height(c));
+    const View from = columns.part(c * grid.height(), grid.height());
+    if (c == grid.column()) {
+      copy_unless_there(call, from, theirs);
+    } else {
+      messages.push_back(send(theirs, grid.rank(grid.host(), c)));
+      messages.push_back(receive(from, grid.rank(grid.host(), c)));
     }
   }
   submit_messages(call, std::move(messages));
@@ -113,16 +141,32 @@ void exchange_inside(const Call& call, const Grid& grid, ConstView own, View col
 void exchange_across(const Call& call, const Grid& grid, View partial, View slices) {
   std::vector<Request> messages;
   for (std::uint64_t h = 0; h < grid.outer(); ++h) {
+    const std::uint64_t r = grid.rank(h, grid.column());
+    const View theirs = partial.part(grid.before(h, grid.column()), grid.count(r));
     const View from = slices.part(h * grid.mine(), grid.mine());
-    const View theirs = grid.of_host(partial, h);
     if (h == grid.host()) {
       copy_unless_there(call, from, theirs);
     } else {
-      messages.push_back(send(theirs, grid.rank(h, grid.column())));
-      messages.push_back(receive(from, grid.rank(h, grid.column())));
+      messages.push_back(send(theirs, r));
+      messages.push_back(receive(from, r));
     }
   }
   submit_messages(call, std::move(messages));
+}
+
+// dst: of this piece.
+void sum_piece(const Call& call, const Grid& grid, const Pieces& pieces, View dst) {
+  const ReduceOp op = call.request.reduction.op;
+  const bool divides = op == ReduceOp::avg;
+  const Levels& levels = *call.impl.levels;
+  exchange_inside(call, grid, pieces.own, pieces.columns);
+  sum(call, {pieces.partial, pieces.columns, grid.inner(), divides ? ReduceOp::sum : op,
+             levels.inner_block});
+  exchange_across(call, grid, pieces.partial, pieces.slices);
+  const bool rounds = is_16_bit(dst.dtype);
+  sum(call, {rounds ? pieces.sum : dst, pieces.slices, grid.outer(), op, levels.outer_block,
+             nullptr, divides ? call.ranks() : 0});
+  if (rounds && dst.count > 0) call.impl.device.ops().cast(call.stream, dst, pieces.sum);
 }
 
 }  // namespace
@@ -148,45 +192,30 @@ std::optional<Levels> levels_of(std::span<const int> hosts, int block) {
   return std::nullopt;
 }
 
-bool sums_by_levels(const Call& call) {
-  if (!call.impl.levels) return false;
-  const DType dtype = call.request.dtype;
+bool sums_by_levels(const Asked& asked) {
+  if (!asked.impl.levels) return false;
+  const DType dtype = asked.request.dtype;
   const bool saves =
-      static_cast<std::size_t>(call.impl.levels->inner) * size_of(dtype) > size_of(wide(dtype));
+      static_cast<std::size_t>(asked.impl.levels->inner) * size_of(dtype) > size_of(wide(dtype));
   // Only the host's kernel divides by another number than that of its parts.
-  return saves && (call.request.reduction.op != ReduceOp::avg ||
-                   call.impl.device.kind() == DeviceKind::host);
+  return saves && (asked.request.reduction.op != ReduceOp::avg ||
+                   asked.impl.device.kind() == DeviceKind::host);
 }
 
-std::uint64_t scratch_of_levels(const Call& call, std::span<const std::uint64_t> counts) {
-  return Pieces(call, Grid(call, counts)).elements() * size_of(wide(call.request.dtype));
+std::uint64_t scratch_of_levels(const Asked& asked, std::span<const std::uint64_t> counts) {
+  const auto elements = Pieces::counts(asked, Grid(asked, counts, 0));  // no piece is larger
+  return std::accumulate(elements.begin(), elements.end(), std::uint64_t{0}) *
+         size_of(wide(asked.request.dtype));
 }
 
 void sum_by_levels(const Call& call, ConstView src, std::span<const std::uint64_t> counts, View dst,
                    View scratch) {
-  const Grid grid(call, counts);
-  const Pieces pieces(call, grid);
-  std::uint64_t taken = 0;
-  const auto take = [&](std::uint64_t elements) {
-    const View piece{static_cast<std::byte*>(scratch.data) + taken, elements, wide(src.dtype)};
-    taken += piece.bytes();
-    return piece;
-  };
-  const ConstView own = contribution(call, src, take(pieces.own));
-  const View columns = take(pieces.columns), partial = take(pieces.partial),
-             slices = take(pieces.slices), widened = take(pieces.sum);
-  const ReduceOp op = call.request.reduction.op;
-  const ReduceOp inside = op == ReduceOp::avg ? ReduceOp::sum : op;
-  const Levels& levels = *call.impl.levels;
-
-  exchange_inside(call, grid, own, columns);
-  sum(call, {partial, columns, grid.inner(), inside, levels.inner_block});
-  exchange_across(call, grid, partial, slices);
-  const View result = is_16_bit(dst.dtype) ? widened : dst;
-  const std::uint64_t divisor = op == ReduceOp::avg ? call.ranks() : 0;
-  sum(call, {result, slices, grid.outer(), op, levels.outer_block, nullptr, divisor});
-  if (is_16_bit(dst.dtype) && dst.count > 0) {
-    call.impl.device.ops().cast(call.stream, dst, widened);
+  const std::uint64_t longest = *std::max_element(counts.begin(), counts.end());
+  for (std::uint64_t first = 0; first < longest; first += piece_of_slice(call)) {
+    const Grid grid(call, counts, first);
+    const Pieces pieces(call, grid, scratch);
+    pack(call, grid, src, counts, first, pieces.own);
+    sum_piece(call, grid, pieces, dst.part(std::min(first, dst.count), grid.mine()));
   }
 }
 

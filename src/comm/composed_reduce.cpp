@@ -8,8 +8,8 @@
 // several hosts, the parts are summed level by level instead (composed_levels.cpp).
 // Bytes sent by a rank: (n - 1) / n of the data; twice that for all_reduce.
 // Factors: f32 and f64 are multiplied before they go out, which is the type that sums them. The
-// 16-bit types would be rounded there, so their factors travel beside them, 8 bytes a rank, and the
-// summing pass applies them; since factors may differ by rank, all ranks take part in that always.
+// 16-bit types would be rounded there, so the summing pass applies the factors of all ranks, which
+// told them each other (composed_agreement.cpp).
 #include <fmt/core.h>
 
 #include <array>
@@ -27,28 +27,33 @@ using Counts = std::vector<std::uint64_t>;
 // Pieces of the communicator's scratch memory, each aligned for anything.
 class Room {
  public:
-  Room(Communicator::Impl& impl, std::array<std::uint64_t, 4> bytes) {
-    constexpr std::uint64_t line = 64;
-    std::uint64_t all = line;
-    for (std::uint64_t& piece : bytes) all += piece = (piece + line - 1) / line * line;
-    auto* next = static_cast<std::byte*>(impl.scratch(all, DType::u8).data);
-    for (std::size_t i = 0; i < bytes.size(); next += bytes[i++]) pieces_[i] = next;
+  using Sizes = std::array<std::uint64_t, 4>;  // bytes
+
+  static std::uint64_t bytes(const Sizes& sizes) {
+    std::uint64_t sum = 0;
+    for (const std::uint64_t size : sizes) sum += padded(size);
+    return sum;
+  }
+  Room(Communicator::Impl& impl, const Sizes& sizes) {
+    auto* next = static_cast<std::byte*>(impl.scratch(bytes(sizes), DType::u8).data);
+    for (std::size_t i = 0; i < sizes.size(); next += padded(sizes[i++])) pieces_[i] = next;
   }
   View view(std::size_t piece, std::uint64_t count, DType dtype) const {
     return {pieces_[piece], count, dtype};
   }
 
  private:
+  static std::uint64_t padded(std::uint64_t size) { return (size + 63) / 64 * 64; }
+
   std::array<std::byte*, 4> pieces_{};
 };
 
 bool is_16_bit(DType dtype) { return dtype == DType::bf16 || dtype == DType::f16; }
 
-// Whether the factors of this reduction travel.
-bool factors_travel(const Call& call) {
+// Whether the summing pass applies the factors.
+bool scales_at_sum(const Call& call) {
   const ReduceOp op = call.request.reduction.op;
-  return is_16_bit(call.request.dtype) && (op == ReduceOp::sum || op == ReduceOp::avg) &&
-         call.impl.device.kind() == DeviceKind::host;
+  return is_16_bit(call.request.dtype) && (op == ReduceOp::sum || op == ReduceOp::avg);
 }
 
 // What multiplies here are the kernels of the host.
@@ -60,43 +65,28 @@ void require_scalable(const Call& call) {
                           call.impl.world.rank(), call.impl.name, call.impl.device.name()));
 }
 
-std::uint64_t factor_bytes(const Call& call) {
-  return factors_travel(call) ? call.ranks() * sizeof(double) : 0;
-}
-
-// Factors by rank, at `room`; NULL when the parts come multiplied already.
-const double* exchange_factors(const Call& call, View room) {
-  if (!factors_travel(call)) return nullptr;
-  const View own = room.part(call.rank(), 1);
-  call.stream.enqueue(
-      [at = own.as<double>(), factor = call.request.reduction.factor] { *at = factor; });
-  call.submit({{ATOLL_ALL_GATHER, own, room, 1, DType::f64}});
-  return room.as<double>();
-}
-
-bool scales_here(const Call& call) {
-  return call.request.reduction.factor != 1.0 && !is_16_bit(call.request.dtype);
+bool scales_here(const Asked& asked) {
+  return asked.request.reduction.factor != 1.0 && !is_16_bit(asked.request.dtype);
 }
 
 // The scratch of sum_slices(), behind `first` bytes for its caller.
-Room room_for(const Call& call, const Counts& counts, std::uint64_t first = 0) {
-  if (sums_by_levels(call)) {
-    return Room(call.impl, {first, scratch_of_levels(call, counts), 0, 0});
-  }
-  const std::uint64_t element = size_of(call.request.dtype);
+Room::Sizes sizes_of(const Asked& asked, const Counts& counts, std::uint64_t first = 0) {
+  const std::uint64_t agreement = bytes_of_agreement(asked);
+  if (sums_by_levels(asked)) return {first, agreement, scratch_of_levels(asked, counts), 0};
+  const std::uint64_t element = size_of(asked.request.dtype);
   const std::uint64_t all = std::accumulate(counts.begin(), counts.end(), std::uint64_t{0});
-  return Room(call.impl, {first, factor_bytes(call), counts[call.rank()] * call.ranks() * element,
-                          scales_here(call) ? all * element : 0});
+  return {first, agreement, counts[asked.rank()] * asked.ranks() * element,
+          scales_here(asked) ? all * element : 0};
 }
 
 // The sum over all ranks of slices of src, slice r as long as counts[r]: this rank's, to dst.
 void sum_slices(const Call& call, ConstView src, const Counts& counts, View dst, const Room& room) {
   require_scalable(call);
+  const double* factors = agree(call, room.view(1, bytes_of_agreement(call), DType::u8));
   if (sums_by_levels(call)) {
-    const View scratch = room.view(1, scratch_of_levels(call, counts), DType::u8);
-    return sum_by_levels(call, src, counts, dst, scratch);
+    return sum_by_levels(call, src, counts, dst,
+                         room.view(2, scratch_of_levels(call, counts), DType::u8));
   }
-  const double* factors = exchange_factors(call, room.view(1, call.ranks(), DType::f64));
   const View parts = room.view(2, dst.count * call.ranks(), dst.dtype);
   if (scales_here(call) && src.count > 0) {
     const View scaled = room.view(3, src.count, src.dtype);
@@ -108,7 +98,8 @@ void sum_slices(const Call& call, ConstView src, const Counts& counts, View dst,
   } else {
     exchange_v(call, src, parts);
   }
-  sum(call, {dst, parts, call.ranks(), call.request.reduction.op, call.impl.block, factors});
+  sum(call, {dst, parts, call.ranks(), call.request.reduction.op, call.impl.block,
+             scales_at_sum(call) ? factors : nullptr});
 }
 
 // src in n equal slices, padded with zeros.
@@ -120,8 +111,15 @@ void cut(const Call& call, View whole) {
   call.stream.zero(padding.data, padding.bytes());
 }
 
-std::uint64_t slice_of(const Call& call) {
-  return (call.request.count + call.ranks() - 1) / call.ranks();
+std::uint64_t slice_of(const Asked& asked) {
+  return (asked.request.count + asked.ranks() - 1) / asked.ranks();
+}
+
+// Of sum_cut().
+Room::Sizes sizes_of_cut(const Asked& asked) {
+  const std::uint64_t slice = slice_of(asked);
+  return sizes_of(asked, Counts(asked.ranks(), slice),
+                  slice * asked.ranks() * size_of(asked.request.dtype));
 }
 
 // The sum of this rank's slice of src, at its place in the slices of all.
@@ -133,7 +131,7 @@ Slices sum_cut(const Call& call) {
   const DType dtype = call.request.dtype;
   const Counts counts(call.ranks(), slice_of(call));
   const std::uint64_t padded = slice_of(call) * call.ranks();
-  const Room room = room_for(call, counts, padded * size_of(dtype));
+  const Room room(call.impl, sizes_of_cut(call));
   const View whole = room.view(0, padded, dtype);
   const View mine = whole.part(slice_of(call) * call.rank(), slice_of(call));
   cut(call, whole);
@@ -193,15 +191,21 @@ void sum(const Call& call, const LocalSum& what) {
   });
 }
 
+std::uint64_t scratch_of_sum(const Asked& asked) {
+  if (asked.request.kind == ATOLL_ALL_REDUCE) return Room::bytes(sizes_of_cut(asked));
+  return Room::bytes(sizes_of(asked, Counts(asked.ranks(), asked.request.count)));
+}
+
 void composed_reduce_scatter(const Call& call) {
   const Request& request = call.request;
   const Counts counts(call.ranks(), request.count);
-  sum_slices(call, request.src, counts, request.dst, room_for(call, counts));
+  sum_slices(call, request.src, counts, request.dst, Room(call.impl, sizes_of(call, counts)));
 }
 
 void composed_reduce_scatter_v(const Call& call) {
   const Request& request = call.request;
-  sum_slices(call, request.src, request.counts, request.dst, room_for(call, request.counts));
+  sum_slices(call, request.src, request.counts, request.dst,
+             Room(call.impl, sizes_of(call, request.counts)));
 }
 
 void composed_all_reduce(const Call& call) {
@@ -223,7 +227,7 @@ void composed_reduce(const Call& call) {
   if (call.impl.takes(ATOLL_GATHER, mine.dtype, ReduceOp::sum)) {
     call.submit({gather});
   } else {
-    composed_gather({call.impl, gather, call.state, call.stream, call.called});
+    composed_gather({{call.impl, gather}, call.state, call.stream, call.called});
   }
   if (is_root && request.count > 0) {
     call.stream.copy(request.dst.data, whole.data, request.src.bytes());

@@ -137,13 +137,16 @@ bool wants_inquiry(const Error& error) {
 Subject subject_of(const Communicator::Impl& impl, std::span<const Request> requests) {
   Subject subject;
   subject.communicator = impl.lane->description.id;
-  if (!requests.empty() && atoll_abi::is_message(requests.front().kind)) {
+  // Pieces of a collective concern all of its ranks, also when they are messages of a few.
+  const bool alone = !requests.empty() && requests.front().part_of < 0;
+  if (alone && atoll_abi::is_message(requests.front().kind)) {
     for (const Request& request : requests) {
       subject.ranks.push_back(impl.axis.ranks[static_cast<std::size_t>(request.peer)]);
     }
     return subject;
   }
   subject.ranks = impl.axis.ranks;
+  if (!requests.empty() && atoll_abi::is_message(requests.front().kind)) return subject;
   // Everything before it is complete: operations of a communicator run in order.
   subject.collective = static_cast<std::int64_t>(impl.lane->collectives_completed);
   return subject;

@@ -113,6 +113,17 @@ std::vector<std::string> words_of(std::string_view text) {
   return {std::istream_iterator<std::string>(in), {}};
 }
 
+std::string own_host_id(const Config& config) {
+  constexpr std::size_t most = 64;
+  if (config.host_id.size() > most) {
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("ATOLL_HOST_ID has {} characters; at most {} are taken",
+                            config.host_id.size(), most));
+  }
+  const std::string id = net::host_id();
+  return config.host_id.empty() ? id : fmt::format("{}/{}", id, config.host_id);
+}
+
 Placed decode_placed(std::string_view bytes) {
   constexpr std::size_t most = 512;
   constexpr std::size_t most_addresses = 1024;
@@ -192,7 +203,7 @@ void World::Impl::stay_alone() {
   store = std::make_unique<store::SoloStore>(failure);
   // Before the struct is built: g++ 12 destroys the members of one twice whose last member throws.
   std::vector<std::string> addresses = net::rail_addresses(config.interface);
-  place({encode({{net::host_name(), net::host_id(), {}},
+  place({encode({{net::host_name(), own_host_id(config), {}},
                  static_cast<int>(::getpid()),
                  std::move(addresses)})});
 }
@@ -204,7 +215,7 @@ launch::Endpoint World::Impl::serve(const launch::Job& job, Clock::time_point de
     endpoint = *job.agreed;
     options.listeners = listen_where_agreed(endpoint);
   } else {
-    endpoint.host_id = net::host_id();
+    endpoint.host_id = own_host_id(config);
     endpoint.addresses = {net::host_address(config.interface)};
     endpoint.token = net::random_token(token_bytes);
     options.listeners = listen_anywhere(endpoint);
@@ -226,7 +237,7 @@ void World::Impl::join(launch::Job job) {
   } else {
     endpoint = job.agreed ? *job.agreed : launch::endpoint_from_text(board->look_up(deadline));
   }
-  const std::string host_id = net::host_id();
+  const std::string host_id = own_host_id(config);
   if (endpoint.host_id == host_id)
     endpoint.addresses.insert(endpoint.addresses.begin(), "127.0.0.1");
 

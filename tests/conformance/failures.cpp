@@ -309,7 +309,7 @@ int flight(const Job& job) { return flight_in(job, "all_reduce 1", " (100 x f32,
 
 // Where the library builds the sums, with ATOLL_DETERMINISTIC=1 on a backend that cannot order them.
 int flight_composed(const Job& job) {
-  return flight_in(job, "all_to_all 2 of all_reduce", " (34 x f32)");
+  return flight_in(job, "all_gather 3 of all_reduce", " (4 x i64)");
 }
 
 int run(const std::string& name, const std::string& backend) {
