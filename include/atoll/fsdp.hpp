@@ -166,8 +166,9 @@ struct MemoryPlan {
   std::uint64_t gathered = 0;         // whole units in passing, as compute reads them
   std::uint64_t kept = 0;             // inner shards between forward and backward
   std::uint64_t whole_gradients = 0;  // as compute writes them
-  std::uint64_t staging = 0;          // partial sums of further micro batches, norms
-  std::uint64_t activations = 0;      // as the consumer says, who adds them
+  std::uint64_t staging = 0;      // partial sums of further micro batches, casts, norms, and what
+                                  // sums take that the library builds
+  std::uint64_t activations = 0;  // as the consumer says, who adds them
 
   std::uint64_t total() const noexcept;
   std::string to_string() const;  // a table for people

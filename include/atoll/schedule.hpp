@@ -122,7 +122,9 @@ struct SchedulerOptions {
 // `label` says what an operation is for, such as the name of a unit, in what take_records() tells.
 class Scheduler {
  public:
-  // Opens the communicators; collective over all ranks of the mesh.
+  // Opens the communicators; collective over all ranks of the mesh. An axis without ranks is that of
+  // this rank alone: a DDP trainer passes {} and mesh.axis("world"), whatever mesh was planned, and
+  // all_reduce sums over all ranks.
   Scheduler(const Axis& shard, const Axis& replicate, SchedulerOptions options = {});
   Scheduler(Scheduler&&) noexcept;
   Scheduler& operator=(Scheduler&&) noexcept;
@@ -142,7 +144,7 @@ class Scheduler {
   // A point behind everything that was put on the lane so far.
   LaneEvent record(Lane lane);
   // Makes a stream of compute wait for a lane: exposed communication, which is written down, with
-  // the name of the lane before the label.
+  // the name of the lane before the label. Work::wait orders as well, and is not written down.
   void wait(Stream& compute, const LaneEvent& event, std::string_view label = {});
 
   // Marks work on a stream as a span, from one call to the other; nothing without Recording::work.
@@ -166,6 +168,12 @@ class Scheduler {
   // Memory that the backends of these lanes handle without copies: collective over all ranks of the
   // mesh, in one order and with one size on all of them.
   Buffer allocate(std::size_t bytes, std::initializer_list<Lane> lanes);
+
+  // Device memory that sums of `count` elements on a lane take beside their buffers, where the
+  // library builds them: Communicator::scratch_bytes, of dst for the lane `reduce`, of data for
+  // `outer`, 0 for `gather`.
+  std::uint64_t scratch_bytes(Lane lane, std::uint64_t count, DType dtype) const;
+  void reserve_scratch(Lane lane, std::uint64_t bytes);  // before the first operation
 
   Stream& stream(Lane lane) noexcept;
   // What all streams and memory that meet the lanes come from: the device of the options, or, where

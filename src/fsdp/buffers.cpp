@@ -70,6 +70,7 @@ void Engine::Impl::plan_memory() {
     for (const std::uint64_t bytes : plan.gradient_slots) memory.whole_gradients += bytes;
   }
   if (casts_gradients()) memory.staging += plan_casts(largest);
+  memory.staging += plan_scratch(largest);
   if (options.memory_bytes == 0 || memory.total() <= options.memory_bytes) return;
   throw Error(ErrorCode::invalid_argument,
               fmt::format("freeze: the plan is over {} bytes{}\n{}", options.memory_bytes,
@@ -87,8 +88,18 @@ std::uint64_t Engine::Impl::plan_casts(std::uint64_t shard_elements) {
   return cast_bytes[0] + cast_bytes[1] + cast_bytes[2];
 }
 
+// Of sums that the library builds, for the same bucket.
+std::uint64_t Engine::Impl::plan_scratch(std::uint64_t shard_elements) {
+  const DType dtype = casts_gradients() ? options.precision.reduce : DType::f32;
+  scratch_bytes = {sharded() ? scheduler.scratch_bytes(Lane::reduce, shard_elements, dtype) : 0,
+                   replicated() ? scheduler.scratch_bytes(Lane::outer, shard_elements, dtype) : 0};
+  return scratch_bytes[0] + scratch_bytes[1];
+}
+
 void Engine::Impl::allocate() {
   plan_memory();
+  scheduler.reserve_scratch(Lane::reduce, scratch_bytes[0]);
+  scheduler.reserve_scratch(Lane::outer, scratch_bytes[1]);
   place_parameters();
   place_gradients();
   allocate_slots();

@@ -44,11 +44,12 @@ class Estimator {
     estimate.fits = q_.memory_bytes == 0 || static_cast<double>(estimate.bytes) <= available();
     return estimate;
   }
-  // Whether an engine has it with these options.
+  // Whether an engine has it with these options, in inner groups that do not straddle shard groups.
   bool is_possible(Strategy strategy) const {
     const StrategyRule rule = rule_of(strategy, q_.options.accumulation);
     const int shards = shards_of(rule.over), inner = q_.options.inner_shards;
-    return inner == 0 || rule.resident || shards == 1 || shards % inner == 0;
+    const bool nested = inner == 0 || q_.mesh.shard % inner == 0 || inner % q_.mesh.shard == 0;
+    return inner == 0 || rule.resident || shards == 1 || (shards % inner == 0 && nested);
   }
   double available() const { return static_cast<double>(q_.memory_bytes) * (1 - q_.reserve); }
 

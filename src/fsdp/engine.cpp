@@ -128,6 +128,10 @@ void Engine::Impl::wait_updated(Stream& stream) {
 }
 
 void Engine::Impl::wait_idle_parameters(Stream& stream) {
+  if (active) {
+    throw Error(ErrorCode::invalid_argument,
+                "Engine: parameters cannot be written or loaded while a pass is under way");
+  }
   wait_updated(stream);
   stream.wait(passed);
 }

@@ -87,6 +87,7 @@ struct Engine::Impl {
   bool casts_gradients() const noexcept { return options.precision.reduce != DType::f32; }
   void plan_memory();
   std::uint64_t plan_casts(std::uint64_t shard_elements);
+  std::uint64_t plan_scratch(std::uint64_t shard_elements);
   void allocate();
   bool has_master_apart(const UnitBucket& bucket) const;
   void place_parameters();
@@ -156,8 +157,9 @@ struct Engine::Impl {
   Buffer masters, residents, kept, gradients, kept_gradients, staging;
   // What a lane sends of a gradient, where that is a cast copy: whole, its shard, and across replicas.
   Buffer cast_whole, cast_shard, cast_outer;
-  std::array<std::uint64_t, 3> cast_bytes{};  // of these
-  std::uint64_t staging_bytes = 0;            // of `staging`
+  std::array<std::uint64_t, 3> cast_bytes{};     // of these
+  std::array<std::uint64_t, 2> scratch_bytes{};  // of the lanes reduce and outer, kept by them
+  std::uint64_t staging_bytes = 0;               // of `staging`
   std::vector<GatheredSlot> gathered_slots;
   std::vector<GradientSlot> gradient_slots;
   Event passed;  // compute of the last pass, which may read masters and resident parameters

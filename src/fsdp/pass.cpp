@@ -128,8 +128,10 @@ void Engine::Impl::leave(std::size_t at) {
   if (--open_scopes[index] > 0 || !last_entered) return;
   left[index] = true;
   // The last use is over, whoever still holds the pass.
-  gradients_whole = pass.kind == PassOptions::Kind::train && pass.micro + 1 == pass.of &&
-                    position == pass_length() && std::ranges::count(left, false) == 0;
+  if (pass.kind == PassOptions::Kind::train) {
+    gradients_whole = pass.micro + 1 == pass.of && position == pass_length() &&
+                      std::ranges::count(left, false) == 0;
+  }
   if (sharding.resident) {
     units[residence.unit]->state().left = compute->record();
   } else {
@@ -189,8 +191,8 @@ void Engine::Impl::close_gradient(Unit::State& unit) {
 void Engine::Impl::end() noexcept {
   active = false;
   try {
+    passed = compute->record();  // first: compute may still read the buffers of a job that failed
     world.check();
-    passed = compute->record();
     if (position == pass_length() && !given_up) {
       if (pass.kind == PassOptions::Kind::train) next_micro = (pass.micro + 1) % pass.of;
       return;

@@ -6,6 +6,8 @@
 #include <array>
 #include <utility>
 
+#include "core/log.hpp"
+
 namespace atoll_v1::atoll::fsdp {
 namespace {
 
@@ -52,6 +54,13 @@ Axis inner_axis(const Axis& shard, int ranks) {
     throw Error(
         ErrorCode::invalid_argument,
         fmt::format("Engine: {} inner shards do not divide {} shards", ranks, shard.size()));
+  }
+  // Blocks of the planned mesh are what lies close together.
+  if (shard.block > 0 && shard.block % ranks != 0 && ranks % shard.block != 0 && shard.index == 0) {
+    log::warn(
+        "inner groups of {} ranks straddle the shard groups of {} of the mesh: backward gathers "
+        "across them; a divisor of {} stays inside",
+        ranks, shard.block, shard.block);
   }
   const auto first = shard.ranks.begin() + shard.index / ranks * ranks;
   return {shard.world, "inner", {first, first + ranks}, shard.index % ranks};

@@ -22,14 +22,23 @@ TraceRecord gather_record(std::string_view axis, std::uint64_t bytes, std::strin
           .axis = std::string(axis)};
 }
 
+// An axis without ranks is that of this rank alone.
+Axis or_alone(const Axis& axis, const Axis& other, std::string_view name) {
+  if (!axis.ranks.empty() && axis.world) return axis;
+  if (!other.world) {
+    throw Error(ErrorCode::invalid_argument, "Scheduler: neither axis has ranks");
+  }
+  return {.world = other.world, .name = std::string(name), .ranks = {other.world->rank()}};
+}
+
 }  // namespace
 
 struct Scheduler::Impl {
   Impl(const Axis& shard_axis, const Axis& replicate_axis, SchedulerOptions options)
-      : device(checked_device(options.device, shard_axis.world->config().check)),
-        shard(shard_axis),
-        replicate(replicate_axis),
+      : shard(or_alone(shard_axis, replicate_axis, "shard")),
+        replicate(or_alone(replicate_axis, shard_axis, "replicate")),
         inner(std::move(options.inner)),
+        device(checked_device(options.device, shard.world->config().check)),
         in_flight{InFlight("gather", options.max_in_flight.gather),
                   InFlight("reduce", options.max_in_flight.reduce),
                   InFlight("outer", options.max_in_flight.outer)},
@@ -89,8 +98,8 @@ struct Scheduler::Impl {
     }
   }
 
-  Device device;
   Axis shard, replicate, inner;
+  Device device;
   std::array<InFlight, 3> in_flight;
   ActivityLog log;
   std::uint64_t collectives = 0;
@@ -202,6 +211,18 @@ TraceLog Scheduler::take_records() { return impl_->log.take(); }
 
 void Scheduler::release(Lane lane, const Event& after) {
   impl_->in_flight[static_cast<std::size_t>(lane)].release(after);
+}
+
+std::uint64_t Scheduler::scratch_bytes(Lane lane, std::uint64_t count, DType dtype) const {
+  const auto& communicator = impl_->communicator(lane);
+  if (lane == Lane::gather || !communicator) return 0;
+  const auto sum =
+      lane == Lane::reduce ? Communicator::Sum::reduce_scatter : Communicator::Sum::all_reduce;
+  return communicator->scratch_bytes(sum, count, dtype);
+}
+
+void Scheduler::reserve_scratch(Lane lane, std::uint64_t bytes) {
+  if (bytes > 0) impl_->communicator(lane)->reserve_scratch(bytes);
 }
 
 Buffer Scheduler::allocate(std::size_t bytes, std::initializer_list<Lane> lanes) {

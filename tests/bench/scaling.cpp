@@ -111,9 +111,9 @@ int run(const Arguments& arguments) {
   }
   fs::remove_all(pattern);
   fmt::print(
-      "\n%% of alone: of one rank with as many threads as these ranks have, on the cores there "
+      "\n% of alone: of one rank with as many threads as these ranks have, on the cores there "
       "are. "
-      "process: resident, shared pages divided by who maps them.\nevery rank within 5 %% of its "
+      "process: resident, shared pages divided by who maps them.\nevery rank within 5 % of its "
       "plan: {}\n",
       fine ? "yes" : "NO");
   if (!arguments.file.empty()) {

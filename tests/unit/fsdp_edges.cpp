@@ -2,7 +2,9 @@
 // objects that end while streams still work.
 #include <doctest/doctest.h>
 
+#include <atomic>
 #include <chrono>
+#include <cmath>
 #include <optional>
 #include <thread>
 
@@ -308,6 +310,64 @@ TEST_CASE("objects that end while a step is under way wait for it") {
     compute->synchronize();
     CHECK(compute->record().backend() != nullptr);
   });
+}
+
+TEST_CASE("an engine that ends after the job has failed waits for the compute that reads it") {
+  auto world = single_rank();
+  std::atomic<bool> read{false};
+  std::optional<atoll::Stream> compute;
+  {
+    Engine engine(atoll::Mesh::make(world, {1, 1}));
+    compute.emplace(engine.device().stream());
+    add_units(engine, {"a"}, 8);
+    engine.initialize(1);
+    auto pass = engine.begin({fsdp::PassOptions::Kind::eval, 0, 1}, *compute);
+    const auto w = pass.forward(engine.unit("a"));
+    compute->enqueue([&read, v = w["w"]] {
+      std::this_thread::sleep_for(100ms);
+      read = std::isfinite(v.as<float>()[7]);
+    });
+    world.fail("a peer is lost");
+  }
+  CHECK(read);
+}
+
+TEST_CASE("parameters are not written while a pass is under way") {
+  auto world = single_rank();
+  Engine engine(atoll::Mesh::make(world, {1, 1}));
+  add_units(engine, {"a"}, 8);
+  auto compute = engine.device().stream();
+  {
+    const auto pass = engine.begin({fsdp::PassOptions::Kind::eval, 0, 1}, compute);
+    CHECK_THROWS_WITH_AS(set_all(engine, 7.0f), doctest::Contains("while a pass is under way"),
+                         atoll::Error);
+    CHECK_THROWS_AS(engine.initialize(1), atoll::Error);
+  }
+  CHECK_NOTHROW(set_all(engine, 7.0f));
+}
+
+TEST_CASE("an evaluation between backward and the step takes no gradient away") {
+  using Kind = fsdp::PassOptions::Kind;
+  for (const bool in_backward : {false, true}) {
+    CAPTURE(in_backward);
+    auto world = single_rank();
+    Engine engine(atoll::Mesh::make(world, {1, 1}));
+    add_units(engine, {"a", "b"}, 8);
+    set_all(engine, 7.0f);
+    auto options = plain_sgd;
+    options.skip_nonfinite = false;
+    fsdp::Optimizer optimizer(engine, options);
+    auto compute = engine.device().stream();
+    if (in_backward) optimizer.update_in_backward(1.0f);
+    train(engine, compute, 1.0f);
+    {
+      auto pass = engine.begin({Kind::eval, 0, 1}, compute);
+      for (const auto& unit : engine.units()) const auto w = pass.forward(*unit);
+    }
+    optimizer.step(1.0f, compute);
+    compute.synchronize();
+    CHECK(engine.segments()[0].values.as<float>()[0] == 6.0f);
+  }
 }
 
 TEST_CASE("impossible parameters are refused") {

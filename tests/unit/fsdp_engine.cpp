@@ -324,6 +324,18 @@ TEST_CASE("whatever is chosen, the plan is what is allocated") {
     const fsdp::Optimizer optimizer(engine);
     CHECK(engine.device().allocated_bytes() == engine.memory().total());
   };
+  // Sums over shards of three are built by the library, where their order is asked for, and take
+  // memory of their own.
+  run_thread_ranks(
+      6,
+      [&](atoll::World& world) {
+        const auto mesh = atoll::Mesh::make(world, {2, 3});
+        for (const auto strategy : fsdp::every_strategy()) {
+          for (const auto reduce : {atoll::DType::f32, atoll::DType::bf16})
+            check(mesh, {.strategy = strategy, .precision = {.reduce = reduce}});
+        }
+      },
+      [](atoll::Config& config) { config.deterministic = 1; });
   for (const auto shape : {atoll::MeshShape{1, 4}, atoll::MeshShape{2, 2}}) {
     run_thread_ranks(4, [&](atoll::World& world) {
       const auto mesh = atoll::Mesh::make(world, shape);
@@ -391,6 +403,33 @@ TEST_CASE("evaluation between training steps changes nothing") {
     }
     compute.synchronize();
   });
+}
+
+TEST_CASE("sums that the library builds take no more than was planned") {
+  run_thread_ranks(
+      6,
+      [](atoll::World& world) {
+        fsdp::Engine engine(atoll::Mesh::make(world, {2, 3}), {.strategy = Strategy::no_shard});
+        auto& unit = engine.add_unit("a", {{"w", {30'000}, {}}});
+        engine.freeze({"a"});
+        engine.initialize(1);
+        fsdp::Optimizer optimizer(engine);
+        CHECK(engine.memory().staging > 2 * 30'000 * sizeof(float));
+        auto compute = engine.device().stream();
+        for (int step = 0; step < 2; ++step) {
+          auto pass = engine.begin({}, compute);
+          { auto w = pass.forward(unit); }
+          {
+            auto w = pass.backward(unit);
+            const atoll::View g = w.grad("w").view;
+            compute.zero(g.data, g.bytes());
+          }
+          optimizer.step(0.1f, compute);
+        }
+        compute.synchronize();
+        CHECK(engine.device().allocated_bytes() == engine.memory().total());
+      },
+      [](atoll::Config& config) { config.deterministic = 1; });
 }
 
 TEST_CASE("a step whose gradients are not finite changes nothing") {

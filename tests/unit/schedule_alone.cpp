@@ -40,6 +40,19 @@ struct Alone {
 
 }  // namespace
 
+TEST_CASE("an axis without ranks is this rank alone, whatever mesh was planned") {
+  atoll_test::run_thread_ranks(2, [](atoll::World& world) {
+    const Mesh mesh = Mesh::make(world, {1, 2});
+    Scheduler scheduler({}, mesh.axis("world"));
+    CHECK(scheduler.shard_count() == 1);
+    CHECK(scheduler.replicate_count() == 2);
+    std::vector<float> data(10, static_cast<float>(world.rank() + 1));
+    scheduler.all_reduce(data, {}).synchronize();
+    CHECK(data[9] == 3.0f);
+  });
+  CHECK_THROWS_AS(Scheduler({}, {}), atoll::Error);
+}
+
 TEST_CASE("a bucket is summed over ranks while compute is in the rest of backward") {
   atoll_test::run_thread_ranks(2, [](atoll::World& world) {
     const Mesh mesh = Mesh::make(world, {2, 1});

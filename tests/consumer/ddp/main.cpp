@@ -106,7 +106,6 @@ class Gradients {
 
   void start_step(atoll::Stream& compute) {
     for (const auto& bucket : memory_) compute.zero(bucket.data(), bucket.bytes());
-    sums_.clear();
   }
   float* of(std::size_t layer) const {
     const auto& place = plan_.places[depth - 1 - layer];
@@ -116,18 +115,16 @@ class Gradients {
   void complete(std::size_t layer, atoll::Stream& compute) {
     const std::size_t bucket = plan_.places[depth - 1 - layer].bucket;
     if (layer > 0 && plan_.places[depth - layer].bucket == bucket) return;
-    sums_.push_back(
-        scheduler_.all_reduce(memory_[bucket].view(atoll::DType::f32), compute.record()));
+    scheduler_.all_reduce(memory_[bucket].view(atoll::DType::f32), compute.record());
   }
-  void wait(atoll::Stream& compute) const {
-    for (const auto& sum : sums_) sum.wait(compute);
+  void wait(atoll::Stream& compute) {
+    scheduler_.wait(compute, scheduler_.record(atoll::Lane::outer), "gradients");
   }
 
  private:
   atoll::Scheduler scheduler_;
   atoll::BucketPlan plan_;
   std::vector<atoll::Buffer> memory_;
-  std::vector<atoll::Work> sums_;
 };
 
 // Returns at once; `loss` is there when the stream has got so far.

@@ -184,10 +184,11 @@ Trainer::Trainer(atoll::World& world, const RunOptions& options)
           {.name = "totals", .backend = options.backend, .device = engine_.device()})) {
   // What is over the limit already is refused before more is allocated.
   add_units(engine_, setup_.model, options_.freeze);
+  const ActivationPlan plan = activation_plan(options_);
+  engine_.memory().activations = Activations::bytes_for(setup_.model, plan);
   check_memory();
   optimizer_.emplace(engine_, optimizer_options(options_));
   check_memory();
-  const ActivationPlan plan = activation_plan(options_);
   activations_.emplace(decoder_.make_activations(plan, engine_.device(), compute_));
   const auto ids = static_cast<std::size_t>(plan.max_tokens) * sizeof(std::int32_t);
   tokens_ = engine_.device().allocate(ids);
