@@ -91,7 +91,8 @@ struct StrategyQuestion {
 };
 struct StrategyEstimate {
   Strategy strategy{};
-  std::uint64_t bytes = 0;  // of a rank: state, passing units, activations
+  std::uint64_t bytes = 0;  // of a rank: state, passing units, activations; not what sums take that
+                            // the library builds
   // Communication of a step, as if nothing overlapped: each collective in two levels, the bytes of a
   // ring on each at the rate of its axis, and a latency for each unit. Resident parameters are
   // gathered once a step, passing ones twice a micro batch, as if no slot held them in between.
@@ -258,6 +259,8 @@ class Engine {
   // anything is allocated.
   void freeze(const std::vector<std::string>& order);
 
+  // While a pass is under way, writing parameters (initialize, assign, refresh, load) is
+  // Error(invalid_argument).
   // Fills this rank's shards; never a whole parameter.
   void initialize(std::uint64_t seed);
   // Calls `fill` for each segment with an f32 host buffer to be filled; for loading weights.

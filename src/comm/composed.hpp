@@ -80,8 +80,8 @@ std::uint64_t scratch_of_levels(const Asked& asked, std::span<const std::uint64_
 const double* agree(const Call& call, View room);
 std::uint64_t bytes_of_agreement(const Asked& asked);
 
-// Out of moves and local sums in f32 or wider, in rank order. Each rank sends (n - 1) / n of the
-// data once (twice for all_reduce), as a ring would.
+// Out of moves and local sums in f32 or wider, in rank order. In one level each rank sends
+// (n - 1) / n of the data once (twice for all_reduce), as a ring would.
 void composed_reduce_scatter(const Call& call);
 void composed_reduce_scatter_v(const Call& call);
 void composed_all_reduce(const Call& call);

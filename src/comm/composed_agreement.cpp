@@ -1,6 +1,6 @@
-// What the ranks of a composed reduction tell each other before it: the call, which its pieces do
-// not show (a sum and a maximum move the same bytes, and parts of 16 bits may travel as f32), and
-// the factor. One all_gather of 32 bytes a rank. Calls that differ are an error on every rank.
+// What the ranks of a composed reduction tell each other before it: the call and the factor. Its
+// pieces do not show the call: a sum and a maximum move the same bytes, and elements of 16 bits may
+// travel as f32. One all_gather of 40 bytes a rank. Calls that differ are an error on every rank.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -17,12 +17,16 @@
 namespace atoll_v1::atoll {
 namespace {
 
-constexpr std::size_t words_of_call = 4;
+// kind, dtype, op and root; count; a digest of counts; the factor; the caller's sequence number, which
+// messages let ranks count differently.
+constexpr std::size_t words_of_call = 5;
+constexpr std::size_t compared_words = 3;
+constexpr std::size_t factor_word = 3;
+constexpr std::size_t sequence_word = 4;
 
-// kind, dtype, op and root; count; a digest of counts; the factor.
 using Words = std::array<std::int64_t, words_of_call>;
 
-Words words_of(const Request& request) {
+Words words_of(const Request& request, std::uint64_t sequence) {
   std::uint64_t digest = fnv1a("");
   for (const std::uint64_t count : request.counts) {
     digest = (digest ^ count) * 0x100000001b3u;
@@ -32,20 +36,21 @@ Words words_of(const Request& request) {
   what = what << 8 | static_cast<std::uint64_t>(request.dtype);
   what = what << 8 | static_cast<std::uint64_t>(request.reduction.op);
   return {static_cast<std::int64_t>(what), static_cast<std::int64_t>(request.count),
-          static_cast<std::int64_t>(digest), std::bit_cast<std::int64_t>(request.reduction.factor)};
+          static_cast<std::int64_t>(digest), std::bit_cast<std::int64_t>(request.reduction.factor),
+          static_cast<std::int64_t>(sequence)};
 }
 
 bool same_call(const Words& a, const Words& b) {
-  return std::equal(a.begin(), a.begin() + words_of_call - 1, b.begin());  // factors may differ
+  return std::equal(a.begin(), a.begin() + compared_words, b.begin());  // factors may differ
 }
 
-std::string text_of(const Words& words, std::uint64_t sequence) {
+std::string text_of(const Words& words) {
   const auto byte = [what = static_cast<std::uint64_t>(words[0])](int n) {
     return static_cast<std::int32_t>(what >> (8 * n) & 0xffu);
   };
   FlightOperation call;
   call.kind = atoll_abi::kind_name(byte(2));
-  call.sequence = sequence;
+  call.sequence = static_cast<std::uint64_t>(words[sequence_word]);
   call.collective = 0;
   call.dtype = atoll_abi::dtype_name(byte(1));
   call.op = atoll_abi::op_name(byte(0));
@@ -55,8 +60,7 @@ std::string text_of(const Words& words, std::uint64_t sequence) {
 }
 
 // "ranks 1, 2 called A where rank 0 called B"; "" when all called the same.
-std::string disagreement(const std::vector<Words>& calls, const std::vector<int>& ranks,
-                         std::uint64_t sequence) {
+std::string disagreement(const std::vector<Words>& calls, const std::vector<int>& ranks) {
   std::vector<std::pair<Words, std::vector<int>>> groups;  // those of the same call
   for (std::size_t r = 0; r < calls.size(); ++r) {
     auto group = std::ranges::find_if(
@@ -72,24 +76,22 @@ std::string disagreement(const std::vector<Words>& calls, const std::vector<int>
   std::string text;
   for (std::size_t g = 1; g < groups.size(); ++g) {
     text += fmt::format("{}{} called {}", g > 1 ? ", " : "", ranks_text(groups[g].second),
-                        text_of(groups[g].first, sequence));
+                        text_of(groups[g].first));
   }
-  text += fmt::format(" where {} called {}", ranks_text(groups[0].second),
-                      text_of(groups[0].first, sequence));
-  const bool same_text = std::ranges::all_of(groups, [&](const auto& group) {
-    return text_of(group.first, sequence) == text_of(groups[0].first, sequence);
-  });
+  text +=
+      fmt::format(" where {} called {}", ranks_text(groups[0].second), text_of(groups[0].first));
+  const bool same_text = std::ranges::all_of(
+      groups, [&](const auto& group) { return text_of(group.first) == text_of(groups[0].first); });
   return same_text ? text + ", with other counts" : text;
 }
 
 // On the thread that runs the stream: what has been gathered is compared, the factors packed.
-void compare(Communicator::Impl& impl, Work::State& state, const Words* said, double* factors,
-             std::uint64_t sequence) {
+void compare(Communicator::Impl& impl, Work::State& state, const Words* said, double* factors) {
   const std::vector<Words> calls(said, said + impl.axis.size());
   for (std::size_t r = 0; r < calls.size(); ++r) {
-    factors[r] = std::bit_cast<double>(calls[r][words_of_call - 1]);
+    factors[r] = std::bit_cast<double>(calls[r][factor_word]);
   }
-  const std::string finding = disagreement(calls, impl.axis.ranks, sequence);
+  const std::string finding = disagreement(calls, impl.axis.ranks);
   if (finding.empty()) return;
   const Error own(ErrorCode::mismatch, fmt::format("rank {}: communicator {}: {}",
                                                    impl.world.rank(), impl.name, finding));
@@ -110,16 +112,14 @@ const double* agree(const Call& call, View room) {
   if (call.impl.device.kind() != DeviceKind::host) return nullptr;
   const View said{room.data, call.ranks() * words_of_call, DType::i64};
   const View own = said.part(call.rank() * words_of_call, words_of_call);
-  const std::uint64_t sequence = call.impl.sequence;
-  call.stream.enqueue(
-      [to = static_cast<Words*>(own.data), words = words_of(call.request)] { *to = words; });
+  call.stream.enqueue([to = static_cast<Words*>(own.data),
+                       words = words_of(call.request, call.impl.sequence)] { *to = words; });
   call.submit({{ATOLL_ALL_GATHER, own, said, words_of_call, DType::i64}});
   auto* const factors =
       reinterpret_cast<double*>(static_cast<std::byte*>(room.data) + said.bytes());
-  call.stream.enqueue([impl = call.impl.shared_from_this(), state = call.state, factors, sequence,
-                       from = static_cast<const Words*>(said.data)] {
-    compare(*impl, *state, from, factors, sequence);
-  });
+  call.stream.enqueue(
+      [impl = call.impl.shared_from_this(), state = call.state, factors,
+       from = static_cast<const Words*>(said.data)] { compare(*impl, *state, from, factors); });
   return factors;
 }
 

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cctype>
 #include <exception>
 #include <iterator>
 #include <map>
@@ -115,10 +116,14 @@ std::vector<std::string> words_of(std::string_view text) {
 
 std::string own_host_id(const Config& config) {
   constexpr std::size_t most = 64;
-  if (config.host_id.size() > most) {
+  const bool plain = std::ranges::all_of(config.host_id, [](unsigned char c) {
+    return std::isalnum(c) != 0 || c == '-' || c == '_' || c == '.';
+  });
+  if (!plain || config.host_id.size() > most) {
     throw Error(ErrorCode::invalid_argument,
-                fmt::format("ATOLL_HOST_ID has {} characters; at most {} are taken",
-                            config.host_id.size(), most));
+                fmt::format("ATOLL_HOST_ID=\"{}\": expected at most {} letters, digits, '-', '_' "
+                            "and '.'",
+                            config.host_id, most));
   }
   const std::string id = net::host_id();
   return config.host_id.empty() ? id : fmt::format("{}/{}", id, config.host_id);
@@ -203,7 +208,8 @@ void World::Impl::stay_alone() {
   store = std::make_unique<store::SoloStore>(failure);
   // Before the struct is built: g++ 12 destroys the members of one twice whose last member throws.
   std::vector<std::string> addresses = net::rail_addresses(config.interface);
-  place({encode({{net::host_name(), own_host_id(config), {}},
+  std::string host_id = own_host_id(config);
+  place({encode({{net::host_name(), std::move(host_id), {}},
                  static_cast<int>(::getpid()),
                  std::move(addresses)})});
 }

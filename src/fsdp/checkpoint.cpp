@@ -365,6 +365,7 @@ std::map<std::string, std::string> load(const fs::path& wanted, Engine& engine,
       throw Error(ErrorCode::bad_data, fmt::format("{}: {}", file.string(), error.what()));
     }
   };
+  engine.impl().check_idle();
   try {
     together(engine.impl().world, read);
   } catch (...) {

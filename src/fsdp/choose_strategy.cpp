@@ -44,12 +44,11 @@ class Estimator {
     estimate.fits = q_.memory_bytes == 0 || static_cast<double>(estimate.bytes) <= available();
     return estimate;
   }
-  // Whether an engine has it with these options, in inner groups that do not straddle shard groups.
+  // Whether an engine has it with these options.
   bool is_possible(Strategy strategy) const {
     const StrategyRule rule = rule_of(strategy, q_.options.accumulation);
     const int shards = shards_of(rule.over), inner = q_.options.inner_shards;
-    const bool nested = inner == 0 || q_.mesh.shard % inner == 0 || inner % q_.mesh.shard == 0;
-    return inner == 0 || rule.resident || shards == 1 || (shards % inner == 0 && nested);
+    return inner == 0 || rule.resident || shards == 1 || shards % inner == 0;
   }
   double available() const { return static_cast<double>(q_.memory_bytes) * (1 - q_.reserve); }
 
@@ -121,9 +120,11 @@ class Estimator {
     return leg(bytes, q_.mesh.shard, shard_) +
            leg(bytes / q_.mesh.shard, q_.mesh.replicate, replicate_);
   }
-  // Over groups of neighbours: within a shard group, or whole ones.
+  // Over groups of neighbours: within a shard group, or whole ones; where some straddle shard groups,
+  // those are the ones that all wait for.
   double inner_leg(double bytes) const {
     const int ranks = q_.options.inner_shards, shard = q_.mesh.shard;
+    if (shard % ranks != 0 && ranks % shard != 0) return leg(bytes, ranks, replicate_);
     if (ranks <= shard) return leg(bytes, ranks, shard_);
     return leg(bytes, shard, shard_) + leg(bytes / shard, ranks / shard, replicate_);
   }

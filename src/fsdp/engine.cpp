@@ -127,11 +127,14 @@ void Engine::Impl::wait_updated(Stream& stream) {
   for (const auto& unit : units) stream.wait(unit->state().updated);
 }
 
+void Engine::Impl::check_idle() const {
+  if (!active) return;
+  throw Error(ErrorCode::invalid_argument,
+              "Engine: parameters cannot be written or loaded while a pass is under way");
+}
+
 void Engine::Impl::wait_idle_parameters(Stream& stream) {
-  if (active) {
-    throw Error(ErrorCode::invalid_argument,
-                "Engine: parameters cannot be written or loaded while a pass is under way");
-  }
+  check_idle();
   wait_updated(stream);
   stream.wait(passed);
 }

@@ -108,6 +108,7 @@ struct Engine::Impl {
   void tell_scope(const Unit::State& unit, std::size_t position) const;
 
   // What writes masters from outside, on `stream`, must wait for both.
+  void check_idle() const;  // throws while a pass is under way
   void wait_idle_parameters(Stream& stream);
   void wait_updated(Stream& stream);
   // The unit's masters are up to date once `event` has happened.

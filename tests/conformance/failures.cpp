@@ -143,7 +143,8 @@ int differ(const Job& job, std::string_view operation, const Calls& culprits, co
   const auto start = Clock::now();
   const auto error = error_of([&] {
     (differs ? culprits : others)();
-    if (!differs && job.on_mpi) {
+    const bool says = job.world.config().deterministic != 0;  // sums that the library builds
+    if (!differs && job.on_mpi && !says) {
       std::vector<float> data(10, 1.0f);
       job.comm.all_reduce(data, data, atoll::ReduceOp::sum, job.stream).synchronize();
     }
@@ -309,7 +310,7 @@ int flight(const Job& job) { return flight_in(job, "all_reduce 1", " (100 x f32,
 
 // Where the library builds the sums, with ATOLL_DETERMINISTIC=1 on a backend that cannot order them.
 int flight_composed(const Job& job) {
-  return flight_in(job, "all_gather 3 of all_reduce", " (4 x i64)");
+  return flight_in(job, "all_gather 3 of all_reduce", " (5 x i64)");
 }
 
 int run(const std::string& name, const std::string& backend) {

@@ -1,4 +1,6 @@
 // reduce_scatter and all_reduce: values, rounding, and the order of floating point sums.
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -214,6 +216,22 @@ std::vector<int> odd_blocks(int ranks) {
   return result;
 }
 
+// Sums in two levels take bounded memory, those in one as much as the data: shows which this is.
+void check_scratch(Rank& self, int block) {
+  const auto ranks = unsigned_of(self.size());
+  const auto of_host = ranks / self.world.hosts().size();
+  const bool levels =
+      self.world.hosts().size() > 1 && of_host > 1 &&
+      (unsigned_of(block) == of_host ||
+       (unsigned_of(block) % of_host == 0 && std::has_single_bit(of_host)) ||
+       (of_host % unsigned_of(block) == 0 && std::has_single_bit(of_host / unsigned_of(block))));
+  constexpr std::uint64_t large = std::uint64_t{1} << 24;
+  const auto bytes =
+      self.comm.scratch_bytes(atoll::Communicator::Sum::reduce_scatter, large / ranks, DType::f32);
+  self.report.expect(levels ? bytes < large : bytes >= large * sizeof(float) - ranks * 4,
+                     fmt::format("blocks of {}: {} bytes of scratch", block, bytes));
+}
+
 void check_blocks_of(Rank& self, int block) {
   const auto mesh =
       atoll::Mesh::make(self.world, {.replicate = self.size() / block, .shard = block});
@@ -221,6 +239,7 @@ void check_blocks_of(Rank& self, int block) {
   auto comm = atoll::Communicator::open(axis, {.name = "", .backend = self.backend()});
   Rank blocks{self.world, comm, self.stream, self.report};
   blocks.axis_block = axis.block;
+  check_scratch(blocks, block);
   check_order_of_summation(blocks);
   const std::uint64_t count = 37;
   for (const DType dtype : all_dtypes) {
@@ -235,6 +254,8 @@ void check_blocks_of(Rank& self, int block) {
   check_factors(blocks);
   // More than a piece of those that go level by level.
   reduce(blocks, DType::f32, ReduceOp::sum, 1'500'000 / unsigned_of(blocks.size()));
+  reduce_uneven(blocks, DType::bf16, ReduceOp::sum,
+                uneven_counts(blocks.size(), 1'500'000 / unsigned_of(blocks.size()))[2]);
 }
 
 }  // namespace

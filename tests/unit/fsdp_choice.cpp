@@ -153,15 +153,23 @@ TEST_CASE("choice: one rank, unknown rates, refusals") {
 
 TEST_CASE("choice: strategies that the options rule out are not considered") {
   auto asked = question(Topology::load("azure-nd-h100-v5x3"), 100 * gb);
-  asked.options.inner_shards = 24;  // divides 24 shards, not 8
+  asked.options.inner_shards = 3;  // divides 24 shards, not 8
   const auto choice = choose_strategy(asked);
   CHECK(choice.strategy == Strategy::full_shard);
   for (const auto& one : choice.estimates) CHECK(one.strategy != Strategy::hybrid_shard);
-  asked.options.inner_shards = 3;  // would straddle shard groups of 8
-  for (const auto& one : choose_strategy(asked).estimates) {
-    CHECK(one.strategy != Strategy::full_shard);
-    CHECK(one.strategy != Strategy::hybrid_shard);
-  }
+}
+
+TEST_CASE("choice: inner groups that straddle shard groups cost what the links between hosts do") {
+  const auto seconds = [](int inner) {
+    auto asked = question(Topology::load("azure-nd-h100-v5x3"), 100 * gb);
+    asked.options.inner_shards = inner;
+    for (const auto& one : choose_strategy(asked).estimates) {
+      if (one.strategy == Strategy::full_shard) return one.seconds;
+    }
+    return 0.0;
+  };
+  CHECK(seconds(3) > 1.1 * seconds(2));
+  CHECK(seconds(3) > 1.1 * seconds(4));
 }
 
 TEST_CASE("choice: the engine allocates what was estimated") {

@@ -406,28 +406,36 @@ TEST_CASE("evaluation between training steps changes nothing") {
 }
 
 TEST_CASE("sums that the library builds take no more than was planned") {
+  const auto check = [](const atoll::Mesh& mesh, Strategy strategy, atoll::DType reduce) {
+    fsdp::Engine engine(mesh, {.strategy = strategy, .precision = {.reduce = reduce}});
+    auto& unit = engine.add_unit("a", {{"w", {30'000}, {}}});
+    engine.freeze({"a"});
+    engine.initialize(1);
+    fsdp::Optimizer optimizer(engine);
+    auto compute = engine.device().stream();
+    for (int step = 0; step < 2; ++step) {
+      auto pass = engine.begin({}, compute);
+      { auto w = pass.forward(unit); }
+      {
+        auto w = pass.backward(unit);
+        const atoll::View g = w.grad("w").view;
+        compute.zero(g.data, g.bytes());
+      }
+      optimizer.step(0.1f, compute);
+    }
+    compute.synchronize();
+    CHECK(engine.device().allocated_bytes() == engine.memory().total());
+    return engine.memory().staging;
+  };
   run_thread_ranks(
       6,
-      [](atoll::World& world) {
-        fsdp::Engine engine(atoll::Mesh::make(world, {2, 3}), {.strategy = Strategy::no_shard});
-        auto& unit = engine.add_unit("a", {{"w", {30'000}, {}}});
-        engine.freeze({"a"});
-        engine.initialize(1);
-        fsdp::Optimizer optimizer(engine);
-        CHECK(engine.memory().staging > 2 * 30'000 * sizeof(float));
-        auto compute = engine.device().stream();
-        for (int step = 0; step < 2; ++step) {
-          auto pass = engine.begin({}, compute);
-          { auto w = pass.forward(unit); }
-          {
-            auto w = pass.backward(unit);
-            const atoll::View g = w.grad("w").view;
-            compute.zero(g.data, g.bytes());
-          }
-          optimizer.step(0.1f, compute);
+      [&](atoll::World& world) {
+        const auto mesh = atoll::Mesh::make(world, {2, 3});
+        for (const auto strategy : fsdp::every_strategy()) {
+          check(mesh, strategy, atoll::DType::bf16);
+          const auto staging = check(mesh, strategy, atoll::DType::f32);
+          if (strategy == Strategy::no_shard) CHECK(staging > 2 * 30'000 * sizeof(float));
         }
-        compute.synchronize();
-        CHECK(engine.device().allocated_bytes() == engine.memory().total());
       },
       [](atoll::Config& config) { config.deterministic = 1; });
 }
