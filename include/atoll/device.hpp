@@ -145,6 +145,11 @@ class Device {
  public:
   // A new handle to the CPU; allocations are counted per handle.
   static Device host();
+  // A GPU of this process, by CUDA's ordinal; allocations are counted per handle. Its streams start
+  // kernels and copies; memory is cudaMalloc's. Error(unsupported) in a build without CUDA,
+  // Error(not_found) where there is no such GPU.
+  static Device cuda(int ordinal = 0);
+  static int cuda_count() noexcept;  // GPUs that cuda() takes; 0 without a driver
   explicit Device(std::shared_ptr<DeviceBackend> impl);
 
   DeviceKind kind() const noexcept;

@@ -2,10 +2,11 @@
 
 # Warnings as design: on for our own targets only, errors in the presets (CMAKE_COMPILE_WARNING_AS_ERROR).
 function(atoll_warnings target)
-  target_compile_options(${target} PRIVATE -Wall -Wextra -Wpedantic -Wshadow -Wswitch-enum
+  target_compile_options(${target} PRIVATE
+    $<$<COMPILE_LANGUAGE:C,CXX>:-Wall;-Wextra;-Wpedantic;-Wshadow;-Wswitch-enum>
     $<$<COMPILE_LANGUAGE:CXX>:-Wconversion>
     # GCC 12 sees overlaps in std::string operator+ that are not there (its bug 105651).
-    $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict>)
+    $<$<AND:$<COMPILE_LANGUAGE:C,CXX>,$<CXX_COMPILER_ID:GNU>>:-Wno-restrict>)
 endfunction()
 
 # atoll_add_plugin(NAME SOURCES...): a backend, lib/atoll/libatoll-NAME.so, found by the loader.

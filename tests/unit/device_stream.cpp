@@ -11,9 +11,17 @@
 #include <vector>
 
 #include "atoll/device.hpp"
+#include "atoll/error.hpp"
 #include "jitter_device.hpp"
 
 using namespace std::chrono_literals;
+
+TEST_CASE("a GPU that is not there is an error that says so") {
+  const int count = atoll::Device::cuda_count();
+  CHECK(count >= 0);
+  CHECK_THROWS_AS(atoll::Device::cuda(count), atoll::Error);
+  CHECK_THROWS_AS(atoll::Device::cuda(-1), atoll::Error);
+}
 
 TEST_CASE("a stream runs its work in order") {
   const auto device = atoll::Device::host();

@@ -1,0 +1,27 @@
+# Sets ATOLL_CUDA where the `cuda` device can be built: with a toolkit that has nvcc, and without
+# sanitizers, which nvcc does not know. The preset `cuda` makes the toolkit required.
+set(ATOLL_CUDA OFF)
+if(ATOLL_SANITIZE)
+  message(STATUS "cuda device: not under sanitizers")
+  return()
+endif()
+find_package(CUDAToolkit QUIET)
+if(NOT CUDAToolkit_FOUND OR NOT CUDAToolkit_NVCC_EXECUTABLE)
+  message(STATUS "cuda device: left out, no CUDA toolkit was found")
+  return()
+endif()
+if(NOT CMAKE_CUDA_COMPILER)
+  set(CMAKE_CUDA_COMPILER ${CUDAToolkit_NVCC_EXECUTABLE})
+endif()
+if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
+  set(CMAKE_CUDA_ARCHITECTURES 80-real 90-real 100)  # A100, H100 and H200, B200 and what comes later
+endif()
+enable_language(CUDA)
+# CMake 3.25 does not know that nvcc has C++20.
+foreach(kind STANDARD EXTENSION)
+  if(NOT DEFINED CMAKE_CUDA20_${kind}_COMPILE_OPTION)
+    set(CMAKE_CUDA20_${kind}_COMPILE_OPTION -std=c++20)
+  endif()
+endforeach()
+set(ATOLL_CUDA ON)
+message(STATUS "cuda device: CUDA ${CUDAToolkit_VERSION}, for ${CMAKE_CUDA_ARCHITECTURES}")

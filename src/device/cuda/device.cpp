@@ -1,0 +1,96 @@
+// The `cuda` device: one GPU of this process.
+#include <fmt/format.h>
+
+#include <atomic>
+#include <memory>
+#include <string>
+
+#include "atoll/error.hpp"
+#include "device/backend.hpp"
+#include "device/cuda/api.hpp"
+#include "device/cuda/ops.hpp"
+#include "device/cuda/stream.hpp"
+
+namespace atoll_v1::atoll {
+namespace cuda {
+namespace {
+
+class CudaDevice final : public DeviceBackend {
+ public:
+  explicit CudaDevice(int ordinal)
+      : ordinal_(ordinal), clock_(std::make_shared<Clock>(ordinal)), ops_(ordinal) {
+    cudaDeviceProp properties{};
+    check(cudaGetDeviceProperties(&properties, ordinal),
+          fmt::format("cudaGetDeviceProperties({})", ordinal));
+    name_ = fmt::format("cuda:{} ({})", ordinal, properties.name);
+  }
+
+  DeviceKind kind() const noexcept override { return DeviceKind::cuda; }
+  std::string_view name() const noexcept override { return name_; }
+
+  void* allocate(std::size_t bytes) override {
+    const Current current(ordinal_);
+    void* data = nullptr;
+    const cudaError_t status = cudaMalloc(&data, bytes);
+    if (status == cudaErrorMemoryAllocation) {
+      cudaGetLastError();  // it is told here, not by the next call
+      std::size_t free = 0, total = 0;
+      cudaMemGetInfo(&free, &total);
+      throw Error(ErrorCode::out_of_memory,
+                  fmt::format("{}: cannot allocate {} bytes; {} of {} are free", name_, bytes, free,
+                              total));
+    }
+    check(status, "cudaMalloc");
+    account(static_cast<std::ptrdiff_t>(bytes));
+    return data;
+  }
+
+  void deallocate(void* data, std::size_t bytes) noexcept override {
+    cudaFree(data);
+    account(-static_cast<std::ptrdiff_t>(bytes));
+  }
+
+  void account(std::ptrdiff_t bytes) noexcept override {
+    const std::size_t now = allocated_ += static_cast<std::size_t>(bytes);  // wraps, as it should
+    std::size_t peak = peak_.load();
+    while (bytes > 0 && now > peak && !peak_.compare_exchange_weak(peak, now)) {
+    }
+  }
+
+  std::unique_ptr<StreamBackend> make_stream(const StreamOptions& options) override {
+    return std::make_unique<CudaStream>(ordinal_, options, clock_);
+  }
+  DeviceOps& ops() noexcept override { return ops_; }
+  std::size_t allocated_bytes() const noexcept override { return allocated_; }
+  std::size_t peak_allocated_bytes() const noexcept override { return peak_; }
+
+ private:
+  int ordinal_;
+  std::string name_;
+  std::shared_ptr<Clock> clock_;
+  CudaOps ops_;
+  std::atomic<std::size_t> allocated_{0};
+  std::atomic<std::size_t> peak_{0};
+};
+
+}  // namespace
+}  // namespace cuda
+
+int Device::cuda_count() noexcept {
+  int count = 0;
+  if (cudaGetDeviceCount(&count) == cudaSuccess) return count;
+  cudaGetLastError();  // no driver, or none that this runtime can use: no device
+  return 0;
+}
+
+Device Device::cuda(int ordinal) {
+  const int count = cuda_count();
+  if (ordinal < 0 || ordinal >= count) {
+    throw Error(ErrorCode::not_found, fmt::format("cuda:{}: {} are visible here (driver, "
+                                                  "CUDA_VISIBLE_DEVICES)",
+                                                  ordinal, count));
+  }
+  return Device(std::make_shared<cuda::CudaDevice>(ordinal));
+}
+
+}  // namespace atoll_v1::atoll

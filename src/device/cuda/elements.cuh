@@ -1,0 +1,99 @@
+// Element types as kernels see them, and packs of 16 bytes, by which memory is read and written.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <cstdint>
+#include <type_traits>
+#include <utility>
+
+#include "atoll/view.hpp"
+#include "core/assert.hpp"
+
+namespace atoll_v1::atoll::cuda {
+
+// The type that sums: 16-bit types in f32, rounded once.
+template <class T>
+struct Wide {
+  using type = T;
+};
+template <>
+struct Wide<__nv_bfloat16> {
+  using type = float;
+};
+template <>
+struct Wide<__half> {
+  using type = float;
+};
+
+template <class To, class From>
+__device__ __forceinline__ To convert(From value) {
+  if constexpr (std::is_same_v<To, From>) {
+    return value;
+  } else if constexpr (std::is_same_v<From, __nv_bfloat16>) {
+    return convert<To>(__bfloat162float(value));
+  } else if constexpr (std::is_same_v<From, __half>) {
+    return convert<To>(__half2float(value));
+  } else if constexpr (std::is_same_v<To, __nv_bfloat16>) {
+    return __float2bfloat16_rn(static_cast<float>(value));
+  } else if constexpr (std::is_same_v<To, __half>) {
+    return __float2half_rn(static_cast<float>(value));
+  } else {
+    return static_cast<To>(value);
+  }
+}
+
+template <class T, int n>
+struct alignas(sizeof(T) * n) Pack {
+  T values[n];
+};
+
+template <class T>
+struct Type {
+  using type = T;
+};
+
+// Calls with the Type of a dtype.
+template <class Body>
+void with_floating_type(DType dtype, const Body& body) {
+  switch (dtype) {
+    case DType::f32:
+      return body(Type<float>{});
+    case DType::bf16:
+      return body(Type<__nv_bfloat16>{});
+    case DType::f16:
+      return body(Type<__half>{});
+    case DType::f64:
+      return body(Type<double>{});
+    case DType::i32:
+    case DType::i64:
+    case DType::u8:
+      break;
+  }
+  ATOLL_ASSERT(false, "floating point types only");
+}
+
+template <class Body>
+void with_type(DType dtype, const Body& body) {
+  switch (dtype) {
+    case DType::i32:
+      return body(Type<std::int32_t>{});
+    case DType::i64:
+      return body(Type<std::int64_t>{});
+    case DType::u8:
+      return body(Type<std::uint8_t>{});
+    case DType::f32:
+    case DType::bf16:
+    case DType::f16:
+    case DType::f64:
+      break;
+  }
+  with_floating_type(dtype, body);
+}
+
+inline bool is_aligned(const void* data, std::size_t bytes) {
+  return reinterpret_cast<std::uintptr_t>(data) % bytes == 0;
+}
+
+}  // namespace atoll_v1::atoll::cuda

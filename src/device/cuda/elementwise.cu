@@ -1,0 +1,126 @@
+// Casts, sums of two, and the fill of weights.
+#include "device/cuda/elements.cuh"
+#include "device/cuda/launch.cuh"
+#include "device/cuda/ops.hpp"
+
+namespace atoll_v1::atoll::cuda {
+namespace {
+
+// `n` elements a thread at a time, so that the wider type moves in packs of 16 bytes.
+template <class To, class From, int n>
+__global__ void __launch_bounds__(threads)
+    cast_packs(To* dst, const From* src, std::uint64_t packs) {
+  for (std::uint64_t i = first_item(); i < packs; i += items_stride()) {
+    const auto from = reinterpret_cast<const Pack<From, n>*>(src)[i];
+    Pack<To, n> to;
+#pragma unroll
+    for (int k = 0; k < n; ++k) to.values[k] = convert<To>(from.values[k]);
+    reinterpret_cast<Pack<To, n>*>(dst)[i] = to;
+  }
+}
+
+template <class T, int n>
+__global__ void __launch_bounds__(threads) add_packs(T* dst, const T* src, std::uint64_t packs) {
+  for (std::uint64_t i = first_item(); i < packs; i += items_stride()) {
+    auto to = reinterpret_cast<Pack<T, n>*>(dst)[i];
+    const auto from = reinterpret_cast<const Pack<T, n>*>(src)[i];
+#pragma unroll
+    for (int k = 0; k < n; ++k) to.values[k] += from.values[k];
+    reinterpret_cast<Pack<T, n>*>(dst)[i] = to;
+  }
+}
+
+// The finaliser of SplitMix64 (Steele, Lea, Flood 2014), as in ../host/kernels.cpp.
+__host__ __device__ std::uint64_t mix(std::uint64_t x) {
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
+  return x ^ (x >> 31);
+}
+
+__global__ void __launch_bounds__(threads)
+    normal_elements(float* dst, std::uint64_t count, std::uint64_t key, std::uint64_t first,
+                    float mean, float deviation) {
+  for (std::uint64_t i = first_item(); i < count; i += items_stride()) {
+    const std::uint64_t random = mix(key + (first + i + 1) * 0x9e3779b97f4a7c15u);
+    // Box-Muller on two uniforms in (0, 1].
+    const double u = (static_cast<double>(random >> 32) + 1.0) * 0x1p-32;
+    const double v = (static_cast<double>(random & 0xffffffffu) + 1.0) * 0x1p-32;
+    const double normal = sqrt(-2.0 * log(u)) * cospi(2.0 * v);
+    dst[i] = mean + deviation * static_cast<float>(normal);
+  }
+}
+
+template <class To, class From>
+void launch_cast(cudaStream_t stream, To* dst, const From* src, std::uint64_t count) {
+  constexpr int n = 16 / static_cast<int>(sizeof(To) > sizeof(From) ? sizeof(To) : sizeof(From));
+  std::uint64_t done = 0;
+  if (is_aligned(dst, sizeof(To) * n) && is_aligned(src, sizeof(From) * n) && count >= n) {
+    const std::uint64_t packs = count / n;
+    cast_packs<To, From, n><<<blocks_for(packs), threads, 0, stream>>>(dst, src, packs);
+    launched("cast");
+    done = packs * n;
+  }
+  if (done == count) return;
+  cast_packs<To, From, 1>
+      <<<blocks_for(count - done), threads, 0, stream>>>(dst + done, src + done, count - done);
+  launched("cast");
+}
+
+template <class T>
+void launch_add(cudaStream_t stream, T* dst, const T* src, std::uint64_t count) {
+  constexpr int n = 16 / static_cast<int>(sizeof(T));
+  std::uint64_t done = 0;
+  if (is_aligned(dst, 16) && is_aligned(src, 16) && count >= n) {
+    add_packs<T, n><<<blocks_for(count / n), threads, 0, stream>>>(dst, src, count / n);
+    launched("add");
+    done = count / n * n;
+  }
+  if (done == count) return;
+  add_packs<T, 1>
+      <<<blocks_for(count - done), threads, 0, stream>>>(dst + done, src + done, count - done);
+  launched("add");
+}
+
+}  // namespace
+
+void CudaOps::cast(Stream& stream, View dst, ConstView src) {
+  ATOLL_ASSERT(dst.count == src.count, "cast: counts differ");
+  if (dst.count == 0) return;
+  const Current current(ordinal_);
+  if (dst.dtype == src.dtype) {
+    if (dst.data != src.data) stream.backend().copy(dst.data, src.data, dst.bytes());
+    return;
+  }
+  with_floating_type(dst.dtype, [&]<class To>(Type<To>) {
+    with_floating_type(src.dtype, [&]<class From>(Type<From>) {
+      if constexpr (!std::is_same_v<To, From>) {
+        launch_cast(native(stream), static_cast<To*>(dst.data), static_cast<const From*>(src.data),
+                    dst.count);
+      }
+    });
+  });
+}
+
+void CudaOps::add(Stream& stream, View dst, ConstView src) {
+  ATOLL_ASSERT(dst.count == src.count && dst.dtype == src.dtype, "add: views differ");
+  ATOLL_ASSERT(dst.dtype == DType::f32 || dst.dtype == DType::f64, "add: f32 and f64 only");
+  if (dst.count == 0) return;
+  const Current current(ordinal_);
+  if (dst.dtype == DType::f32) {
+    launch_add(native(stream), dst.as<float>(), src.as<float>(), dst.count);
+  } else {
+    launch_add(native(stream), dst.as<double>(), src.as<double>(), dst.count);
+  }
+}
+
+void CudaOps::fill_normal(Stream& stream, View dst, const NormalFill& fill) {
+  ATOLL_ASSERT(dst.dtype == DType::f32, "fill_normal: f32 only");
+  if (dst.count == 0) return;
+  const Current current(ordinal_);
+  const std::uint64_t key = mix(mix(fill.seed + 0x9e3779b97f4a7c15u) ^ fill.stream);
+  normal_elements<<<blocks_for(dst.count), threads, 0, native(stream)>>>(
+      dst.as<float>(), dst.count, key, fill.first, fill.mean, fill.deviation);
+  launched("fill_normal");
+}
+
+}  // namespace atoll_v1::atoll::cuda

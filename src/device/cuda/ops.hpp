@@ -1,0 +1,26 @@
+// DeviceOps on a GPU: each of them one kernel launch on the stream. Orders of sums and roundings are
+// those of ../host, so that the figures of both can be compared bit by bit, but for the last digits
+// of pow, log and cos.
+#pragma once
+
+#include "device/ops.hpp"
+
+namespace atoll_v1::atoll::cuda {
+
+class CudaOps final : public DeviceOps {
+ public:
+  explicit CudaOps(int ordinal) : ordinal_(ordinal) {}
+  void cast(Stream& stream, View dst, ConstView src) override;
+  void add(Stream& stream, View dst, ConstView src) override;
+  void reduce(Stream& stream, View dst, ConstView parts, ReduceOp op, int block) override;
+  void sum_squares(Stream& stream, View out, ConstView src) override;
+  void clip_factor(Stream& stream, View result, ConstView blocks, ClipRule rule) override;
+  void adamw(Stream& stream, const AdamWStep& step) override;
+  void sgd(Stream& stream, const SgdStep& step) override;
+  void fill_normal(Stream& stream, View dst, const NormalFill& fill) override;
+
+ private:
+  int ordinal_;
+};
+
+}  // namespace atoll_v1::atoll::cuda

@@ -1,0 +1,220 @@
+// Sums over parts, of squares, and the norm.
+#include <cmath>
+
+#include "device/cuda/elements.cuh"
+#include "device/cuda/launch.cuh"
+#include "device/cuda/ops.hpp"
+
+namespace atoll_v1::atoll::cuda {
+namespace {
+
+template <ReduceOp op, class T>
+__device__ __forceinline__ T combine(T a, T b) {
+  if constexpr (op == ReduceOp::min) {
+    return b < a ? b : a;
+  } else if constexpr (op == ReduceOp::max) {
+    return a < b ? b : a;
+  } else {
+    return a + b;
+  }
+}
+
+// An adjacent-pair tree over values that come one by one: what a binary counter does with its
+// carries. Levels are unrolled, so that they stay in registers.
+template <ReduceOp op, class T, int n>
+class Tree {
+ public:
+  __device__ void add(const T (&value)[n]) {
+    T carried[n];
+#pragma unroll
+    for (int k = 0; k < n; ++k) carried[k] = value[k];
+    bool placed = false;
+#pragma unroll
+    for (int level = 0; level < levels; ++level) {
+      if (placed) continue;
+      if ((held_ >> level & 1u) != 0) {
+#pragma unroll
+        for (int k = 0; k < n; ++k) carried[k] = combine<op>(sums_[level][k], carried[k]);
+        held_ &= ~(1u << level);
+      } else {
+#pragma unroll
+        for (int k = 0; k < n; ++k) sums_[level][k] = carried[k];
+        held_ |= 1u << level;
+        placed = true;
+      }
+    }
+  }
+  // An odd last one is carried up.
+  __device__ void finish(T (&result)[n]) {
+    bool any = false;
+#pragma unroll
+    for (int level = 0; level < levels; ++level) {
+      if ((held_ >> level & 1u) == 0) continue;
+#pragma unroll
+      for (int k = 0; k < n; ++k) {
+        result[k] = any ? combine<op>(sums_[level][k], result[k]) : sums_[level][k];
+      }
+      any = true;
+    }
+    held_ = 0;
+  }
+
+  static constexpr int levels = 12;  // up to 4,095 parts
+
+ private:
+  T sums_[levels][n];
+  unsigned held_ = 0;
+};
+
+template <class T, ReduceOp op, int n>
+__global__ void __launch_bounds__(threads)
+    reduce_packs(T* dst, const T* parts, std::uint64_t packs, std::uint64_t part_elements,
+                 int nparts, int block, int divisor) {
+  using Sum = typename Wide<T>::type;
+  for (std::uint64_t i = first_item(); i < packs; i += items_stride()) {
+    Tree<op, Sum, n> outer, inner;
+    for (int p = 0; p < nparts; ++p) {
+      const auto from = *reinterpret_cast<const Pack<T, n>*>(
+          parts + static_cast<std::uint64_t>(p) * part_elements + i * n);
+      Sum value[n];
+#pragma unroll
+      for (int k = 0; k < n; ++k) value[k] = convert<Sum>(from.values[k]);
+      inner.add(value);
+      if (block > 0 && ((p + 1) % block == 0 || p + 1 == nparts)) {
+        inner.finish(value);
+        outer.add(value);
+      }
+    }
+    Sum sum[n];
+    if (block > 0) {
+      outer.finish(sum);
+    } else {
+      inner.finish(sum);
+    }
+    Pack<T, n> to;
+#pragma unroll
+    for (int k = 0; k < n; ++k) {
+      if constexpr (op == ReduceOp::avg) sum[k] = sum[k] / static_cast<Sum>(divisor);
+      to.values[k] = convert<T>(sum[k]);
+    }
+    reinterpret_cast<Pack<T, n>*>(dst)[i] = to;
+  }
+}
+
+template <class T, ReduceOp op>
+void launch_reduce(cudaStream_t stream, T* dst, const T* parts, std::uint64_t count, int nparts,
+                   int block) {
+  constexpr int n = sizeof(T) >= 4 ? 16 / static_cast<int>(sizeof(T)) : 4;
+  const bool packs =
+      count % n == 0 && is_aligned(dst, sizeof(T) * n) && is_aligned(parts, sizeof(T) * n);
+  if (packs) {
+    reduce_packs<T, op, n><<<blocks_for(count / n), threads, 0, stream>>>(
+        dst, parts, count / n, count, nparts, block, nparts);
+  } else {
+    reduce_packs<T, op, 1><<<blocks_for(count), threads, 0, stream>>>(dst, parts, count, count,
+                                                                      nparts, block, nparts);
+  }
+  launched("reduce");
+}
+
+// Eight lanes of partial sums for each block, as in ../host/kernels.cpp: eight threads, and 32 blocks
+// to a thread block.
+constexpr unsigned lanes = 8;
+
+__global__ void __launch_bounds__(threads)
+    sum_squares_lanes(double* out, const float* src, std::uint64_t count, std::uint64_t blocks) {
+  const unsigned lane = threadIdx.x % lanes;
+  const std::uint64_t block = first_item() / lanes;
+  double partial = 0;
+  if (block < blocks) {
+    const float* const from = src + block * norm_block;
+    const std::uint64_t rest = count - block * norm_block;
+    const auto n = static_cast<unsigned>(rest < norm_block ? rest : norm_block);
+#pragma unroll 8
+    for (unsigned i = lane; i < n; i += lanes) {
+      const double value = static_cast<double>(from[i]);
+      partial += value * value;
+    }
+  }
+  // ((0 + 1) + (2 + 3)) + ((4 + 5) + (6 + 7))
+#pragma unroll
+  for (unsigned step = 1; step < lanes; step *= 2) {
+    partial += __shfl_down_sync(0xffffffffu, partial, step, lanes);
+  }
+  if (block < blocks && lane == 0) out[block] = partial;
+}
+
+// One thread adds in the order of blocks, the others bring them into shared memory ahead of it.
+__global__ void __launch_bounds__(threads)
+    clip_factor_of(double* result, const double* blocks, std::uint64_t count, float max_norm,
+                   bool skip_nonfinite) {
+  __shared__ double tile[2][threads];
+  double sum = 0;
+  const std::uint64_t tiles = (count + threads - 1) / threads;
+  for (std::uint64_t t = 0; t <= tiles; ++t) {
+    const std::uint64_t at = t * threads + threadIdx.x;
+    if (t < tiles) tile[t % 2][threadIdx.x] = at < count ? blocks[at] : 0.0;
+    if (t > 0 && threadIdx.x == 0) {
+      const std::uint64_t first = (t - 1) * threads;
+      const auto n = static_cast<unsigned>(count - first < threads ? count - first : threads);
+      for (unsigned i = 0; i < n; ++i) sum += tile[(t - 1) % 2][i];
+    }
+    __syncthreads();
+  }
+  if (threadIdx.x != 0) return;
+  const double norm = sqrt(sum);
+  const auto limit = static_cast<double>(max_norm);
+  double factor = limit > 0 && norm > limit ? limit / norm : 1.0;
+  if (!isfinite(norm)) factor = skip_nonfinite ? nan("") : 1.0;
+  result[0] = norm;
+  result[1] = factor;
+  if (!isnan(factor)) result[2] += 1.0;
+}
+
+}  // namespace
+
+void CudaOps::reduce(Stream& stream, View dst, ConstView parts, ReduceOp op, int block) {
+  ATOLL_ASSERT(dst.count == 0 || parts.count % dst.count == 0, "reduce: parts are not whole");
+  if (dst.count == 0) return;
+  const Current current(ordinal_);
+  const auto nparts = static_cast<int>(parts.count / dst.count);
+  with_type(dst.dtype, [&]<class T>(Type<T>) {
+    const auto with = [&]<ReduceOp chosen>() {
+      launch_reduce<T, chosen>(native(stream), static_cast<T*>(dst.data),
+                               static_cast<const T*>(parts.data), dst.count, nparts, block);
+    };
+    switch (op) {
+      case ReduceOp::sum:
+        return with.template operator()<ReduceOp::sum>();
+      case ReduceOp::avg:
+        return with.template operator()<ReduceOp::avg>();
+      case ReduceOp::min:
+        return with.template operator()<ReduceOp::min>();
+      case ReduceOp::max:
+        return with.template operator()<ReduceOp::max>();
+    }
+  });
+}
+
+void CudaOps::sum_squares(Stream& stream, View out, ConstView src) {
+  ATOLL_ASSERT(out.dtype == DType::f64 && src.dtype == DType::f32 &&
+                   out.count == (src.count + norm_block - 1) / norm_block,
+               "sum_squares: one f64 for each block of f32");
+  if (out.count == 0) return;
+  const Current current(ordinal_);
+  const auto grid = static_cast<unsigned>((out.count * lanes + threads - 1) / threads);
+  sum_squares_lanes<<<grid, threads, 0, native(stream)>>>(out.as<double>(), src.as<float>(),
+                                                          src.count, out.count);
+  launched("sum_squares");
+}
+
+void CudaOps::clip_factor(Stream& stream, View result, ConstView blocks, ClipRule rule) {
+  ATOLL_ASSERT(result.count == 3 && result.dtype == DType::f64 && blocks.dtype == DType::f64,
+               "clip_factor: f64 blocks in, norm, factor and steps (f64) out");
+  const Current current(ordinal_);
+  clip_factor_of<<<1, threads, 0, native(stream)>>>(
+      result.as<double>(), blocks.as<double>(), blocks.count, rule.max_norm, rule.skip_nonfinite);
+  launched("clip_factor");
+}
+
+}  // namespace atoll_v1::atoll::cuda

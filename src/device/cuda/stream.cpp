@@ -1,0 +1,198 @@
+#include "device/cuda/stream.hpp"
+
+#include <atomic>
+#include <optional>
+#include <utility>
+
+#include "atoll/error.hpp"
+#include "core/log.hpp"
+
+namespace atoll_v1::atoll::cuda {
+namespace {
+
+using namespace std::chrono_literals;
+
+std::int64_t steady_ns() {
+  return std::chrono::steady_clock::now().time_since_epoch() / std::chrono::nanoseconds(1);
+}
+
+std::chrono::nanoseconds between(cudaEvent_t begin, cudaEvent_t end) {
+  float ms = 0;
+  check(cudaEventElapsedTime(&ms, begin, end), "cudaEventElapsedTime");
+  return std::chrono::nanoseconds(static_cast<std::int64_t>(static_cast<double>(ms) * 1e6));
+}
+
+class CudaEvent final : public EventBackend {
+ public:
+  CudaEvent(int ordinal, std::shared_ptr<Failure> failure, std::uint64_t position)
+      : event_(ordinal, PooledEvent::Kind::order),
+        failure_(std::move(failure)),
+        position_(position) {}
+  cudaEvent_t get() const noexcept { return event_.get(); }
+  const std::shared_ptr<Failure>& failure() const noexcept { return failure_; }
+  std::uint64_t position() const noexcept { return position_; }
+
+  bool happened() const override { return event_.happened(); }
+  void synchronize() override {
+    check(cudaEventSynchronize(event_.get()), "cudaEventSynchronize");
+    if (const auto error = failure_->before(position_)) std::rethrow_exception(error);
+  }
+
+ private:
+  PooledEvent event_;
+  std::shared_ptr<Failure> failure_;
+  std::uint64_t position_;
+};
+
+class CudaStamp final : public StampBackend {
+ public:
+  CudaStamp(int ordinal, std::shared_ptr<const Clock::Anchor> anchor)
+      : event_(ordinal, PooledEvent::Kind::time), anchor_(std::move(anchor)) {}
+  cudaEvent_t get() const noexcept { return event_.get(); }
+
+  std::optional<std::int64_t> ns() const override {
+    if (!event_.happened()) return std::nullopt;
+    return anchor_->ns + between(anchor_->event.get(), event_.get()).count();
+  }
+
+ private:
+  PooledEvent event_;
+  std::shared_ptr<const Clock::Anchor> anchor_;
+};
+
+}  // namespace
+
+std::shared_ptr<const Clock::Anchor> Clock::anchor() {
+  constexpr std::int64_t fresh_ns = 5'000'000'000;  // f32 milliseconds are exact to 0.5 us there
+  const std::lock_guard lock(mutex_);
+  if (anchor_ && steady_ns() - anchor_->ns < fresh_ns) return anchor_;
+  const Current current(ordinal_);
+  cudaStream_t idle = nullptr;
+  check(cudaStreamCreateWithFlags(&idle, cudaStreamNonBlocking), "cudaStreamCreate");
+  PooledEvent event(ordinal_, PooledEvent::Kind::time);
+  const cudaError_t recorded = cudaEventRecord(event.get(), idle);
+  const cudaError_t reached = cudaEventSynchronize(event.get());
+  const std::int64_t ns = steady_ns();
+  cudaStreamDestroy(idle);
+  check(recorded, "cudaEventRecord");
+  check(reached, "cudaEventSynchronize");
+  anchor_ = std::make_shared<const Anchor>(Anchor{std::move(event), ns});
+  return anchor_;
+}
+
+struct CudaStream::Call {
+  std::function<void()> work;
+  std::shared_ptr<Failure> failure;
+  std::uint64_t position;
+  std::atomic<bool> done{false};
+
+  static void CUDART_CB run(void* self) {
+    auto& call = *static_cast<Call*>(self);
+    if (!call.failure->before(call.position)) {
+      try {
+        call.work();
+      } catch (...) {
+        call.failure->fail(call.position, std::current_exception());
+      }
+    }
+    call.done.store(true, std::memory_order_release);
+  }
+};
+
+CudaStream::CudaStream(int ordinal, const StreamOptions& options, std::shared_ptr<Clock> clock)
+    : ordinal_(ordinal), clock_(std::move(clock)) {
+  const Current current(ordinal_);
+  int least = 0, greatest = 0;
+  check(cudaDeviceGetStreamPriorityRange(&least, &greatest), "cudaDeviceGetStreamPriorityRange");
+  const int priority = options.priority == StreamPriority::high ? greatest : least;
+  check(cudaStreamCreateWithPriority(&stream_, cudaStreamNonBlocking, priority),
+        "cudaStreamCreateWithPriority");
+}
+
+CudaStream::~CudaStream() {
+  const cudaError_t status = cudaStreamSynchronize(stream_);
+  if (status != cudaSuccess) log::debug("a stream ends after {}", cudaGetErrorName(status));
+  calls_.clear();
+  cudaStreamDestroy(stream_);
+}
+
+void CudaStream::reclaim() {
+  while (!calls_.empty() && calls_.front()->done.load(std::memory_order_acquire)) {
+    calls_.pop_front();
+  }
+}
+
+void CudaStream::enqueue(std::function<void()> work) {
+  reclaim();
+  auto call = std::make_unique<Call>();
+  call->work = std::move(work);
+  call->failure = failure_;
+  call->position = ++position_;
+  check(cudaLaunchHostFunc(stream_, Call::run, call.get()), "cudaLaunchHostFunc");
+  calls_.push_back(std::move(call));
+}
+
+void CudaStream::copy(void* dst, const void* src, std::size_t bytes) {
+  if (bytes == 0) return;
+  ++position_;
+  check(cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDefault, stream_), "cudaMemcpyAsync");
+}
+
+void CudaStream::zero(void* dst, std::size_t bytes) { fill(dst, std::byte{0}, bytes); }
+
+void CudaStream::fill(void* dst, std::byte value, std::size_t bytes) {
+  if (bytes == 0) return;
+  ++position_;
+  check(cudaMemsetAsync(dst, std::to_integer<int>(value), bytes, stream_), "cudaMemsetAsync");
+}
+
+std::shared_ptr<EventBackend> CudaStream::record() {
+  auto event = std::make_shared<CudaEvent>(ordinal_, failure_, position_);
+  check(cudaEventRecord(event->get(), stream_), "cudaEventRecord");
+  return event;
+}
+
+std::shared_ptr<const StampBackend> CudaStream::stamp() {
+  auto stamp = std::make_shared<CudaStamp>(ordinal_, clock_->anchor());
+  check(cudaEventRecord(stamp->get(), stream_), "cudaEventRecord");
+  return stamp;
+}
+
+void CudaStream::wait(std::shared_ptr<EventBackend> event, WaitReason reason) {
+  auto* const known = dynamic_cast<CudaEvent*>(event.get());
+  if (!known) {
+    throw Error(ErrorCode::invalid_argument,
+                "cuda: a stream waits for events of CUDA streams only");
+  }
+  failure_->follow(++position_, known->failure(), known->position());
+  const auto pass = [&] {
+    check(cudaStreamWaitEvent(stream_, known->get(), 0), "cudaStreamWaitEvent");
+  };
+  if (reason != WaitReason::communication) return pass();
+  Wait wait{{ordinal_, PooledEvent::Kind::time}, {ordinal_, PooledEvent::Kind::time}};
+  check(cudaEventRecord(wait.begin.get(), stream_), "cudaEventRecord");
+  pass();
+  check(cudaEventRecord(wait.end.get(), stream_), "cudaEventRecord");
+  waits_.push_back(std::move(wait));
+  add_waits();
+}
+
+void CudaStream::synchronize() {
+  check(cudaStreamSynchronize(stream_), "cudaStreamSynchronize");
+  reclaim();
+  if (const auto error = failure_->before(position_)) std::rethrow_exception(error);
+}
+
+void CudaStream::add_waits() const {
+  while (!waits_.empty() && waits_.front().end.happened()) {
+    exposed_ += between(waits_.front().begin.get(), waits_.front().end.get());
+    waits_.pop_front();
+  }
+}
+
+std::chrono::nanoseconds CudaStream::exposed_communication() const {
+  add_waits();
+  return exposed_;
+}
+
+}  // namespace atoll_v1::atoll::cuda

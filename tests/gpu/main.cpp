@@ -1,0 +1,16 @@
+// Tests of the `cuda` device; skipped where there is none.
+#define DOCTEST_CONFIG_IMPLEMENT
+#include <doctest/doctest.h>
+
+#include <cstdio>
+
+#include "atoll/device.hpp"
+
+int main(int argc, char** argv) {
+  if (atoll::Device::cuda_count() == 0) {
+    std::puts("skipped: no GPU, or no driver for it");
+    return 77;
+  }
+  doctest::Context context(argc, argv);
+  return context.run();
+}

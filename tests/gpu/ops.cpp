@@ -1,0 +1,224 @@
+// Every kernel of the `cuda` device against that of the host, on shapes that do and do not fill packs.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <random>
+#include <vector>
+
+#include "atoll/device.hpp"
+#include "device/ops.hpp"
+
+using atoll::ConstView;
+using atoll::Device;
+using atoll::DType;
+using atoll::ReduceOp;
+using atoll::View;
+
+namespace {
+
+constexpr std::uint64_t sizes[] = {1, 3, 8, 255, 4096, 4097, 100'003, 1'048'576};
+
+std::vector<float> random_values(std::uint64_t n, unsigned seed) {
+  std::mt19937 generator(seed);
+  std::normal_distribution<float> normal;
+  std::vector<float> values(n);
+  for (float& value : values) value = normal(generator);
+  return values;
+}
+
+// The same work on both devices: bytes that go in, and what is there afterwards.
+class Both {
+ public:
+  Both()
+      : gpu_(Device::cuda()),
+        host_(Device::host()),
+        on_gpu_(gpu_.stream()),
+        on_host_(host_.stream()) {}
+
+  struct Pair {
+    atoll::Buffer gpu, host;
+    DType dtype;
+    std::uint64_t shift;  // elements in front of the view
+    std::uint64_t count;
+    View on_gpu() const { return gpu.view(dtype).part(shift, count); }
+    View on_host() const { return host.view(dtype).part(shift, count); }
+  };
+  // `shift` elements off the alignment of the memory.
+  Pair make(DType dtype, std::uint64_t count, std::uint64_t shift = 0) {
+    const std::size_t bytes = (count + shift) * size_of(dtype);
+    Pair pair{gpu_.allocate(bytes), host_.allocate(bytes), dtype, shift, count};
+    on_host_.zero(pair.host.data(), bytes);
+    on_host_.synchronize();
+    push(pair);
+    return pair;
+  }
+  Pair random(DType dtype, std::uint64_t count, unsigned seed, std::uint64_t shift = 0) {
+    Pair pair = make(dtype, count, shift);
+    const auto values = random_values(count, seed);
+    host_.ops().cast(on_host_, pair.on_host(), values);
+    on_host_.synchronize();
+    push(pair);
+    return pair;
+  }
+  void push(const Pair& pair) {
+    on_gpu_.copy(pair.gpu.data(), pair.host.data(), pair.gpu.bytes());
+    on_gpu_.synchronize();
+  }
+  template <class Work>
+  void run(const Work& work) {
+    work(gpu_.ops(), on_gpu_, true);
+    work(host_.ops(), on_host_, false);
+    on_gpu_.synchronize();
+    on_host_.synchronize();
+  }
+  std::vector<std::byte> bytes_of(const Pair& pair) {
+    std::vector<std::byte> bytes(pair.gpu.bytes());
+    on_gpu_.copy(bytes.data(), pair.gpu.data(), bytes.size());
+    on_gpu_.synchronize();
+    return bytes;
+  }
+  // Equal bit by bit, what lies in front of the view included.
+  bool same(const Pair& pair) {
+    const auto bytes = bytes_of(pair);
+    return std::memcmp(bytes.data(), pair.host.data(), bytes.size()) == 0;
+  }
+  // The largest difference of f32 elements, relative to the larger of them and 1e-30.
+  double difference(const Pair& pair) {
+    const auto bytes = bytes_of(pair);
+    double worst = 0;
+    for (std::uint64_t i = 0; i < pair.count; ++i) {
+      float a = 0;
+      std::memcpy(&a, bytes.data() + (pair.shift + i) * sizeof(float), sizeof(float));
+      const auto x = static_cast<double>(a), y = static_cast<double>(pair.on_host().as<float>()[i]);
+      const double size = std::max({std::abs(x), std::abs(y), 1e-30});
+      worst = std::max(worst, std::abs(x - y) / size);
+    }
+    return worst;
+  }
+
+ private:
+  Device gpu_, host_;
+  atoll::Stream on_gpu_, on_host_;
+};
+
+View pick(const Both::Pair& pair, bool gpu) { return gpu ? pair.on_gpu() : pair.on_host(); }
+
+}  // namespace
+
+TEST_CASE("casts round as on the host") {
+  Both both;
+  for (const DType from : {DType::f32, DType::bf16, DType::f16, DType::f64}) {
+    for (const DType to : {DType::f32, DType::bf16, DType::f16, DType::f64}) {
+      for (const std::uint64_t n : sizes) {
+        for (const std::uint64_t shift : {0, 1}) {
+          const auto src = both.random(from, n, 1, shift);
+          const auto dst = both.make(to, n, shift);
+          both.run([&](auto& ops, auto& stream, bool gpu) {
+            ops.cast(stream, pick(dst, gpu), pick(src, gpu));
+          });
+          CHECK_MESSAGE(both.same(dst), atoll::name(from), " to ", atoll::name(to), ", ", n);
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("a sum of parts has the bits of the host's tree") {
+  Both both;
+  for (const DType dtype : {DType::f32, DType::bf16, DType::f16, DType::f64}) {
+    for (const ReduceOp op : {ReduceOp::sum, ReduceOp::avg, ReduceOp::min, ReduceOp::max}) {
+      for (const std::uint64_t parts : {1, 2, 3, 5, 6, 7, 8, 12, 16}) {
+        for (const int block : {0, 3}) {
+          const std::uint64_t n = 10'007;
+          const auto src = both.random(dtype, n * parts, 7);
+          const auto dst = both.make(dtype, n);
+          both.run([&](auto& ops, auto& stream, bool gpu) {
+            ops.reduce(stream, pick(dst, gpu), pick(src, gpu), op, block);
+          });
+          CHECK_MESSAGE(both.same(dst), atoll::name(dtype), " ", atoll::name(op), " of ", parts,
+                        " in blocks of ", block);
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("squares are summed by blocks, to the host's bits") {
+  Both both;
+  for (const std::uint64_t n : sizes) {
+    const auto src = both.random(DType::f32, n, 3);
+    const auto out = both.make(DType::f64, (n + atoll::norm_block - 1) / atoll::norm_block);
+    both.run([&](auto& ops, auto& stream, bool gpu) {
+      ops.sum_squares(stream, pick(out, gpu), pick(src, gpu));
+    });
+    CHECK_MESSAGE(both.same(out), n);
+  }
+}
+
+TEST_CASE("the norm and its factor, and steps that are skipped") {
+  Both both;
+  for (const std::uint64_t n : {std::uint64_t{1}, std::uint64_t{255}, std::uint64_t{70'001}}) {
+    for (const bool finite : {true, false}) {
+      const auto blocks = both.make(DType::f64, n);
+      auto* const values = blocks.on_host().as<double>();
+      for (std::uint64_t i = 0; i < n; ++i) values[i] = static_cast<double>(i % 97) / 7;
+      if (!finite) values[n / 2] = std::numeric_limits<double>::infinity();
+      both.push(blocks);
+      for (const bool skips : {true, false}) {
+        const auto result = both.make(DType::f64, 3);
+        both.run([&](auto& ops, auto& stream, bool gpu) {
+          ops.clip_factor(stream, pick(result, gpu), pick(blocks, gpu), {1.0f, skips});
+        });
+        const auto bytes = both.bytes_of(result);
+        double on_gpu[3];
+        std::memcpy(on_gpu, bytes.data(), sizeof on_gpu);
+        const double* const on_host = result.on_host().as<double>();
+        for (int k = 0; k < 3; ++k) {
+          CHECK((on_gpu[k] == on_host[k] || (std::isnan(on_gpu[k]) && std::isnan(on_host[k]))));
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("optimizers move weights as on the host") {
+  Both both;
+  for (const std::uint64_t n : {std::uint64_t{4096}, std::uint64_t{12'289}}) {
+    for (const bool adam : {true, false}) {
+      const auto w = both.random(DType::f32, n, 1), g = both.random(DType::f32, n, 2);
+      const auto m = both.make(DType::f32, n), v = both.make(DType::f32, n);
+      const auto low = both.make(DType::bf16, n);
+      const auto steps = both.make(DType::f64, 2);  // the number of steps, the factor
+      for (int step = 1; step <= 3; ++step) {
+        steps.on_host().as<double>()[0] = step;
+        steps.on_host().as<double>()[1] = step == 2 ? std::nan("") : 0.5;  // the second is skipped
+        both.push(steps);
+        both.run([&](auto& ops, auto& stream, bool gpu) {
+          const double* const at = pick(steps, gpu).template as<double>();
+          if (adam) {
+            ops.adamw(stream, {pick(w, gpu), pick(g, gpu), pick(m, gpu), pick(v, gpu),
+                               pick(low, gpu), 1e-2f, 0.9f, 0.95f, 1e-8f, 0.1f, at, at + 1});
+          } else {
+            ops.sgd(stream, {pick(w, gpu), pick(g, gpu), pick(low, gpu), 1e-2f, 0.1f, at + 1});
+          }
+        });
+        CHECK(both.difference(w) < 1e-6);
+        CHECK(both.difference(m) < 1e-6);
+        CHECK(both.difference(v) < 1e-6);
+      }
+    }
+  }
+}
+
+TEST_CASE("weights begin as on the host") {
+  Both both;
+  const auto dst = both.make(DType::f32, 100'003);
+  both.run([&](auto& ops, auto& stream, bool gpu) {
+    ops.fill_normal(stream, pick(dst, gpu), {42, 7, 1000, 0.5f, 0.02f});
+  });
+  CHECK(both.difference(dst) < 1e-5);
+}

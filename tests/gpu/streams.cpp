@@ -1,0 +1,105 @@
+// Streams, events, times and failures of the `cuda` device.
+#include <doctest/doctest.h>
+
+#include <atomic>
+#include <chrono>
+#include <stdexcept>
+#include <thread>
+#include <vector>
+
+#include "atoll/device.hpp"
+#include "atoll/error.hpp"
+
+using atoll::Device;
+using namespace std::chrono_literals;
+
+TEST_CASE("what is enqueued runs in order, and returns at once") {
+  const Device device = Device::cuda();
+  auto stream = device.stream();
+  std::vector<int> order;
+  const auto start = std::chrono::steady_clock::now();
+  stream.enqueue([&] {
+    std::this_thread::sleep_for(50ms);
+    order.push_back(1);
+  });
+  stream.enqueue([&] { order.push_back(2); });
+  CHECK(std::chrono::steady_clock::now() - start < 40ms);
+  stream.synchronize();
+  CHECK(order == std::vector<int>{1, 2});
+}
+
+TEST_CASE("memory is counted, copied, and filled with zeros") {
+  const Device device = Device::cuda();
+  auto stream = device.stream();
+  std::vector<int> values{1, 2, 3, 4}, back(4);
+  {
+    const auto buffer = device.allocate(16);
+    CHECK(device.allocated_bytes() == 16);
+    stream.copy(buffer.data(), values.data(), 16);
+    stream.zero(buffer.data(), 8);
+    stream.copy(back.data(), buffer.data(), 16);
+    stream.synchronize();
+  }
+  CHECK(back == std::vector<int>{0, 0, 3, 4});
+  CHECK(device.allocated_bytes() == 0);
+  CHECK(device.peak_allocated_bytes() == 16);
+  CHECK_THROWS_AS(device.allocate(std::size_t{1} << 50), atoll::Error);
+  CHECK_NOTHROW(device.allocate(16));  // the failure before is not told again
+}
+
+TEST_CASE(
+    "a stream waits for another one's event, and the time counts as exposed where it should") {
+  const Device device = Device::cuda();
+  auto first = device.stream(), second = device.stream();
+  std::atomic<bool> done{false};
+  bool seen = false;
+  first.enqueue([&] {
+    std::this_thread::sleep_for(50ms);
+    done = true;
+  });
+  const auto event = first.record();
+  second.wait(event, atoll::WaitReason::communication);
+  second.enqueue([&] { seen = done; });
+  CHECK_FALSE(event.happened());
+  second.synchronize();
+  CHECK(event.happened());
+  CHECK(seen);
+  CHECK(second.exposed_communication() > 40ms);
+  CHECK(second.exposed_communication() < 90ms);
+  CHECK(first.exposed_communication() == 0ns);
+}
+
+TEST_CASE("stamps are of the steady clock") {
+  const Device device = Device::cuda();
+  auto stream = device.stream();
+  const auto now = [] {
+    return std::chrono::steady_clock::now().time_since_epoch() / std::chrono::nanoseconds(1);
+  };
+  const auto before = now();
+  const auto begin = stream.stamp();
+  stream.enqueue([] { std::this_thread::sleep_for(20ms); });
+  const auto end = stream.stamp();
+  stream.synchronize();
+  REQUIRE(begin.ns());
+  REQUIRE(end.ns());
+  CHECK(*begin.ns() > before - 1'000'000);
+  CHECK(*end.ns() < now() + 1'000'000);
+  CHECK(*end.ns() - *begin.ns() > 19'000'000);
+}
+
+TEST_CASE("behind a failure nothing runs, here and where it is waited for") {
+  const Device device = Device::cuda();
+  auto first = device.stream(), second = device.stream();
+  const auto fine = first.record();
+  first.enqueue([] { throw std::runtime_error("planted"); });
+  std::atomic<int> ran{0};
+  first.enqueue([&] { ++ran; });
+  const auto event = first.record();
+  second.wait(event);
+  second.enqueue([&] { ++ran; });
+  CHECK_NOTHROW(fine.synchronize());
+  CHECK_THROWS_WITH(event.synchronize(), "planted");
+  CHECK_THROWS_WITH(first.synchronize(), "planted");
+  CHECK_THROWS_WITH(second.synchronize(), "planted");
+  CHECK(ran == 0);
+}
