@@ -37,7 +37,7 @@ class PooledEvent {
   PooledEvent& operator=(PooledEvent&&) = delete;
 
   cudaEvent_t get() const noexcept { return event_; }
-  bool happened() const;  // false as well while it is not recorded anywhere
+  bool happened() const;  // of the last record; an event is recorded as soon as it is taken
 
  private:
   int ordinal_;

@@ -111,8 +111,10 @@ CudaStream::CudaStream(int ordinal, const StreamOptions& options, std::shared_pt
 
 CudaStream::~CudaStream() {
   const cudaError_t status = cudaStreamSynchronize(stream_);
-  if (status != cudaSuccess) log::debug("a stream ends after {}", cudaGetErrorName(status));
-  calls_.clear();
+  if (status != cudaSuccess) {
+    log::error("cuda: a stream ends with {}", cudaGetErrorName(status));
+    for (auto& call : calls_) static_cast<void>(call.release());  // the GPU may still come to them
+  }
   cudaStreamDestroy(stream_);
 }
 
