@@ -1,8 +1,8 @@
 # Sets ATOLL_CUDA where the `cuda` device can be built: with a toolkit that has nvcc, and without
-# sanitizers, which nvcc does not know. The preset `cuda` makes the toolkit required.
+# sanitizers and fuzzers, whose flags nvcc does not know. The preset `cuda` makes the toolkit required.
 set(ATOLL_CUDA OFF)
-if(ATOLL_SANITIZE)
-  message(STATUS "cuda device: not under sanitizers")
+if(ATOLL_SANITIZE OR ATOLL_BUILD_FUZZERS)
+  message(STATUS "cuda device: left out, under sanitizers and fuzzers")
   return()
 endif()
 find_package(CUDAToolkit QUIET)
