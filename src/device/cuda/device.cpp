@@ -1,11 +1,11 @@
 // The `cuda` device: one GPU of this process.
 #include <fmt/format.h>
 
-#include <atomic>
 #include <memory>
 #include <string>
 
 #include "atoll/error.hpp"
+#include "device/allocation_count.hpp"
 #include "device/backend.hpp"
 #include "device/cuda/api.hpp"
 #include "device/cuda/ops.hpp"
@@ -41,36 +41,30 @@ class CudaDevice final : public DeviceBackend {
                               total));
     }
     check(status, "cudaMalloc");
-    account(static_cast<std::ptrdiff_t>(bytes));
+    allocated_.add(static_cast<std::ptrdiff_t>(bytes));
     return data;
   }
 
   void deallocate(void* data, std::size_t bytes) noexcept override {
     cudaFree(data);
-    account(-static_cast<std::ptrdiff_t>(bytes));
+    allocated_.add(-static_cast<std::ptrdiff_t>(bytes));
   }
 
-  void account(std::ptrdiff_t bytes) noexcept override {
-    const std::size_t now = allocated_ += static_cast<std::size_t>(bytes);  // wraps, as it should
-    std::size_t peak = peak_.load();
-    while (bytes > 0 && now > peak && !peak_.compare_exchange_weak(peak, now)) {
-    }
-  }
+  void account(std::ptrdiff_t bytes) noexcept override { allocated_.add(bytes); }
 
   std::unique_ptr<StreamBackend> make_stream(const StreamOptions& options) override {
     return std::make_unique<CudaStream>(ordinal_, options, clock_);
   }
   DeviceOps& ops() noexcept override { return ops_; }
-  std::size_t allocated_bytes() const noexcept override { return allocated_; }
-  std::size_t peak_allocated_bytes() const noexcept override { return peak_; }
+  std::size_t allocated_bytes() const noexcept override { return allocated_.now(); }
+  std::size_t peak_allocated_bytes() const noexcept override { return allocated_.peak(); }
 
  private:
   int ordinal_;
   std::string name_;
   std::shared_ptr<Clock> clock_;
   CudaOps ops_;
-  std::atomic<std::size_t> allocated_{0};
-  std::atomic<std::size_t> peak_{0};
+  AllocationCount allocated_;
 };
 
 }  // namespace

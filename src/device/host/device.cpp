@@ -1,9 +1,9 @@
 // The `host` device: CPU memory and worker threads.
-#include <atomic>
 #include <cstdlib>
 #include <string>
 
 #include "atoll/error.hpp"
+#include "device/allocation_count.hpp"
 #include "device/backend.hpp"
 #include "device/host/ops.hpp"
 #include "device/host/stream.hpp"
@@ -26,33 +26,27 @@ class HostDevice final : public DeviceBackend {
       throw Error(ErrorCode::out_of_memory,
                   "host memory: cannot allocate " + std::to_string(bytes) + " bytes");
     }
-    account(static_cast<std::ptrdiff_t>(bytes));
+    allocated_.add(static_cast<std::ptrdiff_t>(bytes));
     return data;
   }
 
   void deallocate(void* data, std::size_t bytes) noexcept override {
     std::free(data);
-    account(-static_cast<std::ptrdiff_t>(bytes));
+    allocated_.add(-static_cast<std::ptrdiff_t>(bytes));
   }
 
-  void account(std::ptrdiff_t bytes) noexcept override {
-    const std::size_t now = allocated_ += static_cast<std::size_t>(bytes);  // wraps, as it should
-    std::size_t peak = peak_.load();
-    while (bytes > 0 && now > peak && !peak_.compare_exchange_weak(peak, now)) {
-    }
-  }
+  void account(std::ptrdiff_t bytes) noexcept override { allocated_.add(bytes); }
 
   std::unique_ptr<StreamBackend> make_stream(const StreamOptions& options) override {
     return std::make_unique<HostStream>(options);
   }
   DeviceOps& ops() noexcept override { return ops_; }
-  std::size_t allocated_bytes() const noexcept override { return allocated_; }
-  std::size_t peak_allocated_bytes() const noexcept override { return peak_; }
+  std::size_t allocated_bytes() const noexcept override { return allocated_.now(); }
+  std::size_t peak_allocated_bytes() const noexcept override { return allocated_.peak(); }
 
  private:
   HostOps ops_;
-  std::atomic<std::size_t> allocated_{0};
-  std::atomic<std::size_t> peak_{0};
+  AllocationCount allocated_;
 };
 
 }  // namespace
