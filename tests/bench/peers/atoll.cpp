@@ -104,6 +104,7 @@ class AtollPeer final : public Peer {
 }  // namespace
 
 int main() {
+  take_core("ATOLL_RANK", "ATOLL_SIZE");
   try {
     AtollPeer peer;
     return serve(peer);

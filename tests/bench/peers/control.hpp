@@ -52,7 +52,8 @@ struct Answer {
 // Lies in the shared memory. Zero is the state at the start.
 struct Control {
   std::atomic<std::uint32_t> requests;  // counts; ranks sleep on it
-  std::atomic<std::uint32_t> answers;   // counts; the driver sleeps on it
+  std::atomic<std::uint32_t>
+      answers;  // counts, the first: all ranks are there; the driver sleeps on it
   std::atomic<std::uint32_t> failed;    // 1: `error` says why; 2: it is being written
   std::atomic<std::uint32_t> wrong;     // 1: `difference` says which result is; 2: as above
   std::atomic<std::uint32_t> arrived;   // at the barrier

@@ -72,10 +72,18 @@ std::string Job::difference() {
   return control_->wrong.exchange(0) == 1 ? control_->difference.data() : "";
 }
 
+void Job::await_ranks() { await_answer(0); }
+
 Answer Job::measure(const Request& request) {
+  await_ranks();
   const std::uint32_t before = control_->answers.load();
-  const auto deadline = Clock::now() + patience;
   send(request);
+  await_answer(before);
+  return control_->answer;
+}
+
+void Job::await_answer(std::uint32_t before) {
+  const auto deadline = Clock::now() + patience;
   while (control_->answers.load() == before) {
     check(*control_);
     if (ended()) {
@@ -85,7 +93,6 @@ Answer Job::measure(const Request& request) {
     }
     wait_for_change(control_->answers, before, tick);
   }
-  return control_->answer;
 }
 
 }  // namespace atoll_bench

@@ -25,6 +25,9 @@ class Job {
   Job& operator=(const Job&) = delete;
   ~Job();  // asks the ranks to end, then makes them
 
+  // Until all ranks are there: a job that is starting takes the cores from others. Throws as
+  // measure() does.
+  void await_ranks();
   // Throws std::runtime_error when a rank fails or does not come back in time; the job is of no use
   // then.
   Answer measure(const Request& request);
@@ -33,6 +36,7 @@ class Job {
 
  private:
   void send(const Request& request);
+  void await_answer(std::uint32_t before);
   bool ended();  // has the process that started the ranks?
 
   SharedControl control_ = SharedControl::make();

@@ -156,6 +156,7 @@ int run_ranks(int ranks, std::size_t bytes) {
     const pid_t child = ::fork();
     if (child < 0) throw std::system_error(errno, std::generic_category(), "fork");
     if (child == 0) {
+      take_core(rank, ranks);
       LimitPeer peer(arena, rank, ranks);
       std::_Exit(serve(peer));
     }

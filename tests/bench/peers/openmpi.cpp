@@ -73,6 +73,7 @@ class MpiPeer final : public Peer {
 }  // namespace
 
 int main(int argc, char** argv) {
+  take_core("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE");
   MPI_Init(&argc, &argv);
   int status = 1;
   try {

@@ -1,5 +1,6 @@
 #include "rank.hpp"
 
+#include <sched.h>
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
@@ -93,6 +94,11 @@ class Server {
       answer.seconds[static_cast<std::size_t>(i)] = batch(answer.operations);
     }
     peer_.release();
+    reply(answer);
+  }
+
+  // When all ranks have come here.
+  void reply(const Answer& answer) {
     meet(control_, peer_.ranks());
     if (peer_.rank() != 0) return;
     control_.answer = answer;
@@ -155,11 +161,15 @@ class Server {
     return static_cast<double>(end - start) * 1e-9;
   }
 
-  // All ranks see the same times, so they find the same number.
+  // All ranks see the same times, so they find the same number. The best of three batches, lest a
+  // moment of other work make it so small that the start of a batch is most of it.
   std::int64_t find_operations(const Request& request) {
     std::int64_t operations = 1;
     for (;;) {
-      const double seconds = batch(operations);
+      double seconds = batch(operations);
+      for (int i = 0; i < 2 && seconds < 2 * request.batch_seconds; ++i) {
+        seconds = std::min(seconds, batch(operations));
+      }
       const double wanted = static_cast<double>(operations) * request.batch_seconds / seconds;
       if (seconds >= request.batch_seconds / 4) {
         return std::max<std::int64_t>(1, std::llround(wanted));
@@ -174,6 +184,25 @@ class Server {
 
 }  // namespace
 
+void take_core(int rank, int ranks) {
+  cpu_set_t mine;
+  CPU_ZERO(&mine);
+  if (::sched_getaffinity(0, sizeof mine, &mine) != 0 || ranks > CPU_COUNT(&mine)) return;
+  for (int core = 0, skip = rank; core < CPU_SETSIZE; ++core) {
+    if (!CPU_ISSET(core, &mine) || skip-- > 0) continue;
+    CPU_ZERO(&mine);
+    CPU_SET(core, &mine);
+    ::sched_setaffinity(0, sizeof mine, &mine);
+    return;
+  }
+}
+
+void take_core(const char* rank, const char* ranks) {
+  const char* own = std::getenv(rank);
+  const char* all = std::getenv(ranks);
+  if (own && all) take_core(std::atoi(own), std::atoi(all));
+}
+
 int serve(Peer& peer) {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   const char* path = std::getenv("BENCH_CONTROL");
@@ -184,6 +213,7 @@ int serve(Peer& peer) {
   const SharedControl control = SharedControl::open(path);
   try {
     Server server(peer, *control);
+    server.reply({});
     for (std::uint32_t seen = 0;; ++seen) {
       while (control->requests.load() == seen) {
         check(*control);

@@ -92,6 +92,7 @@ class Field {
     if (!::mkdtemp(pattern.data())) throw std::runtime_error("cannot make a temporary folder");
     folder_ = pattern;
     for (const Impl impl : sweep.impls) start(impl);
+    for (const Impl impl : sweep.impls) await(impl);
   }
   ~Field() {
     jobs_.clear();
@@ -153,6 +154,17 @@ class Field {
       return leave_out(impl, "not built, its library is missing; tools/packages bench installs it");
     }
     jobs_[job] = std::make_unique<Job>(launch(job, program));
+  }
+
+  void await(Impl impl) {
+    const auto job = jobs_.find(job_of(impl));
+    if (job == jobs_.end()) return;
+    try {
+      job->second->await_ranks();
+    } catch (const std::exception& error) {
+      leave_out(impl, error.what());
+      jobs_.erase(job);
+    }
   }
 
   Launch launch(Impl impl, const std::string& program) const {
