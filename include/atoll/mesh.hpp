@@ -17,6 +17,7 @@ struct Axis {
   std::vector<int> ranks;  // world ranks, in the order of the coordinate
   int index = 0;           // of this rank in `ranks`
   GroupRate rate{};        // of the axis' slowest group; unknown without a topology
+  LevelRates levels{};     // of the same
   // Neighbours of `ranks` that are one group of the planned mesh, and whose sums come first under
   // Config::deterministic; 0: no such groups. It divides the size.
   int block = 0;

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -100,10 +101,21 @@ struct GroupRate {
 GroupRate group_rate(const Topology& topology, const std::vector<RankSite>& ranks,
                      const std::vector<int>& group, const MeshPlanOptions& options = {});
 
+// How many neighbours of a group share a host, where all hosts have as many of them and there are
+// several of both; else 0. hosts: of the group's ranks, in their order.
+int ranks_per_host(std::span<const int> hosts);
+
+// Of such a group: of the ranks of one host among each other, and of those in the same place of every
+// host while the other places do the same. The slowest; unknown for other groups.
+struct LevelRates {
+  GroupRate inside{}, across{};
+};
+
 // Of each axis the slowest of its groups, since all wait for that one; so the same on all ranks.
 // `world` is all ranks, in mesh order.
 struct MeshRates {
   GroupRate shard{}, replicate{}, world{};
+  LevelRates shard_levels{}, replicate_levels{}, world_levels{};
 };
 // Error(invalid_argument) as check_mesh().
 MeshRates mesh_rates(const Topology& topology, const std::vector<RankSite>& ranks,

@@ -1,4 +1,4 @@
-/* The C ABI of a communication backend, version 1.1. Self-contained: C11 and C++20, no other header
+/* The C ABI of a communication backend, version 1.2. Self-contained: C11 and C++20, no other header
  * of atoll.
  *
  * A backend is a shared object, libatoll-NAME.so, that exports one symbol, atoll_backend_entry_v1.
@@ -30,7 +30,7 @@ extern "C" {
 #endif
 
 #define ATOLL_ABI_MAJOR 1u /* layout broke: core refuses the plugin */
-#define ATOLL_ABI_MINOR 1u /* slots appended: `size` says which exist */
+#define ATOLL_ABI_MINOR 2u /* slots appended: `size` says which exist */
 
 typedef int32_t atoll_status; /* 0: success; else a value below, frozen */
 enum {
@@ -141,7 +141,7 @@ typedef struct atoll_placement {
   int32_t world_rank;
   int32_t host;        /* ranks with equal numbers share memory */
   int32_t numa;        /* -1: unknown */
-  int32_t device;      /* CUDA ordinal; -1 on host memory */
+  int32_t device;      /* CUDA ordinal of the caller's GPU; -1: host memory, or another rank */
   int32_t rail;        /* nearest to the rank; -1: unknown */
   const char* address; /* of the rank's host, for connections from other hosts */
   /* since 1.1 */
@@ -243,6 +243,9 @@ typedef struct atoll_backend {
    * as the backend's README says. */
   atoll_status (*register_memory)(atoll_comm* comm, void* memory, size_t bytes);
   atoll_status (*deregister_memory)(atoll_comm* comm, void* memory);
+  /* since 1.2 */
+  int32_t has_levels; /* not 0: all_gather and reduce_scatter over several hosts send between them
+                         only what must be sent; else core may build them of two levels */
 } atoll_backend; /* append below only */
 
 /* The one exported symbol. The table is static. */

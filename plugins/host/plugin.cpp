@@ -98,6 +98,7 @@ constexpr atoll_backend table = {
     &mem_free,
     &register_memory,
     &deregister_memory,
+    1,  // has_levels
 };
 
 }  // namespace

@@ -25,7 +25,7 @@ struct GroupDescription {
   atoll_group group{};
 
   GroupDescription(const World& world, const Axis& axis, std::string id_, std::string name_,
-                   DeviceKind kind, std::string tuning_ = {})
+                   DeviceKind kind, std::string tuning_ = {}, int device = -1)
       : id(std::move(id_)),
         name(std::move(name_)),
         token(world.config().token),
@@ -39,6 +39,7 @@ struct GroupDescription {
       placements.push_back({sizeof(atoll_placement), place.rank, place.host, -1, -1, -1,
                             place.address.c_str(), rails[i].c_str()});
     }
+    placements[static_cast<std::size_t>(axis.index)].device = device;
     for (const auto& placement : placements) pointers.push_back(&placement);
     group.size = sizeof(atoll_group);
     group.rank = axis.index;

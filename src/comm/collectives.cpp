@@ -3,6 +3,7 @@
 #include "atoll/communicator.hpp"
 #include "comm/arguments.hpp"
 #include "comm/composed.hpp"
+#include "comm/two_level.hpp"
 
 namespace atoll_v1::atoll {
 namespace {
@@ -12,12 +13,19 @@ using Composition = void (*)(const Call&);
 // `composition` serves backends that do not take the operation; without one, all of them do.
 Work start(Communicator::Impl& impl, Request request, Stream& stream,
            Composition composition = nullptr) {
-  if (!composition || impl.takes(request.kind, request.dtype, request.reduction.op)) {
+  const bool in_levels = impl.two_level && impl.two_level->takes(impl, request);
+  if (!in_levels &&
+      (!composition || impl.takes(request.kind, request.dtype, request.reduction.op))) {
     return impl.perform(std::move(request), stream);
   }
   auto state = impl.begin(stream);
   impl.tell_use(request, stream);
-  composition({{impl, request}, state, stream});
+  const Call call{{impl, request}, state, stream};
+  if (in_levels) {
+    impl.two_level->run(call);
+  } else {
+    composition(call);
+  }
   return impl.finish(std::move(state), stream);
 }
 
@@ -41,6 +49,10 @@ const Device& Communicator::device() const noexcept { return impl_->device; }
 
 std::uint64_t Communicator::scratch_bytes(Sum sum, std::uint64_t count, DType dtype) const {
   const auto kind = sum == Sum::all_reduce ? ATOLL_ALL_REDUCE : ATOLL_REDUCE_SCATTER;
+  const Request request{kind, {}, {}, count, dtype};
+  if (impl_->two_level && impl_->two_level->takes(*impl_, request)) {
+    return impl_->two_level->scratch_bytes(request);
+  }
   if (impl_->takes(kind, dtype, ReduceOp::sum)) return 0;
   return scratch_of_sum({*impl_, {kind, {}, {}, count, dtype}});
 }

@@ -17,6 +17,7 @@
 #include "comm/flight_inquiry.hpp"
 #include "comm/host_services.hpp"
 #include "comm/tuning.hpp"
+#include "comm/two_level.hpp"
 #include "core/hash.hpp"
 #include "core/log.hpp"
 #include "device/backend.hpp"
@@ -27,6 +28,12 @@ namespace {
 
 bool is_floating(DType dtype) {
   return dtype != DType::i32 && dtype != DType::i64 && dtype != DType::u8;
+}
+
+// One of an older ABI does not say, and keeps what it has.
+bool lacks_levels(const Plugin& plugin) {
+  constexpr std::uint32_t minor_with_levels = 2;
+  return plugin.table.abi_minor >= minor_with_levels && plugin.table.has_levels == 0;
 }
 
 // Gives the store a moment to bring the failure that may stand behind one seen here.
@@ -107,9 +114,11 @@ void Communicator::Impl::open_backend() {
       fmt::format("comm/{}/{:016x}", name, fnv1a(fmt::format("{}", fmt::join(axis.ranks, ","))));
   id = fmt::format("{}/{}", base, world.ticket(base));
   flight = Flight::of(world);  // before anything can fail
-  const std::string tuning = tuning_lines(world.config());
+  std::string tuning = tuning_lines(world.config());
   plugin = &choose_backend(*this, tuning);
-  GroupDescription group(world, axis, id, name, device.kind(), tuning);
+  LevelChoice choice;
+  if (lacks_levels(*plugin)) choice = LevelChoice::take_from(tuning);
+  GroupDescription group(world, axis, id, name, device.kind(), tuning, device.backend()->ordinal());
   const atoll_status status = open_group(group.group);
   if (status != ATOLL_OK) {
     comm = nullptr;
@@ -122,6 +131,7 @@ void Communicator::Impl::open_backend() {
     throw error;
   }
   opened();
+  if (lacks_levels(*plugin)) two_level = TwoLevel::open(*this, std::move(choice));
 }
 
 void Communicator::Impl::opened() {

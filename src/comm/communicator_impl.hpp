@@ -52,6 +52,7 @@ struct Levels {
 
 class Flight;       // flight.hpp
 struct FlightLane;  // flight_recorder.hpp
+class TwoLevel;     // two_level.hpp
 
 struct Communicator::Impl : std::enable_shared_from_this<Communicator::Impl> {
   Impl(const Axis& axis, CommunicatorOptions options);
@@ -120,7 +121,8 @@ struct Communicator::Impl : std::enable_shared_from_this<Communicator::Impl> {
   atoll_comm* comm = nullptr;
   bool orders_sums = true;  // false: a deterministic order was asked for, and core has to make it
   int block = 0;            // of that order: Axis::block where it is another tree than without
-  std::optional<Levels> levels;  // of composed sums
+  std::optional<Levels> levels;         // of composed sums
+  std::unique_ptr<TwoLevel> two_level;  // of a backend without levels, on an axis that has them
   std::uint64_t sequence = 0;
   std::vector<Buffer> scratches;  // the last is the largest; the others may still be in use
   const StreamBackend* last_stream = nullptr;

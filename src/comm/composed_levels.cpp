@@ -172,17 +172,8 @@ void sum_piece(const Call& call, const Grid& grid, const Pieces& pieces, View ds
 }  // namespace
 
 std::optional<Levels> levels_of(std::span<const int> hosts, int block) {
-  const auto next =
-      std::find_if(hosts.begin(), hosts.end(), [&](int host) { return host != hosts.front(); });
-  const auto inner = next - hosts.begin();
-  const auto ranks = std::ssize(hosts);
-  if (inner < 2 || inner == ranks || ranks % inner != 0) return std::nullopt;
-  for (std::ptrdiff_t r = 0; r < ranks; ++r) {
-    const bool begins = r % inner == 0;
-    const auto at = static_cast<std::size_t>(r);
-    if (r > 0 && (hosts[at] != hosts[at - 1]) != begins) return std::nullopt;
-  }
-  const int of_host = static_cast<int>(inner);
+  const int of_host = ranks_per_host(hosts);
+  if (of_host == 0) return std::nullopt;
   if (block == 0 || block == of_host) {
     if (block == 0 && !is_power_of_two(of_host)) return std::nullopt;
     return Levels{of_host, 0, 0};

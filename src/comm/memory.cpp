@@ -4,6 +4,7 @@
 #include "atoll/communicator.hpp"
 #include "comm/backend_choice.hpp"
 #include "comm/communicator_impl.hpp"
+#include "comm/two_level.hpp"
 #include "device/backend.hpp"
 
 namespace atoll_v1::atoll {
@@ -28,7 +29,8 @@ class RegisteredMemory {
   void allocate(std::span<const std::shared_ptr<Communicator::Impl>> impls) {
     for (const auto& impl : impls) {
       if (!impl->plugin->table.mem_alloc) continue;
-      check(*impl, impl->plugin->table.mem_alloc(bytes_, memory_of(device_.kind()), -1, &data_));
+      check(*impl, impl->plugin->table.mem_alloc(bytes_, memory_of(device_.kind()),
+                                                 device_.backend()->ordinal(), &data_));
       owner_ = impl->plugin;
       device_.backend()->adopt(data_, bytes_);
       return;
@@ -73,14 +75,19 @@ class RegisteredMemory {
 Buffer allocate(const Device& device, std::size_t bytes,
                 std::span<const std::reference_wrapper<Communicator>> communicators) {
   std::vector<std::shared_ptr<Communicator::Impl>> impls;
-  for (const Communicator& communicator : communicators) impls.push_back(communicator.impl_);
+  for (const Communicator& communicator : communicators) {
+    impls.push_back(communicator.impl_);
+    if (!communicator.impl_->two_level) continue;
+    for (auto& part : communicator.impl_->two_level->parts()) impls.push_back(std::move(part));
+  }
   if (bytes == 0) return {};
-  auto memory = std::make_shared<RegisteredMemory>(device, bytes);
-  memory->allocate(impls);
   for (const auto& impl : impls) {
     impl->last_event.synchronize();  // one caller at a time per communicator
-    memory->register_with(impl);
+    impl->deregister_retired();      // may be what keeps memory that is wanted now
   }
+  auto memory = std::make_shared<RegisteredMemory>(device, bytes);
+  memory->allocate(impls);
+  for (const auto& impl : impls) memory->register_with(impl);
   void* data = memory->data();
   return Buffer(std::shared_ptr<void>(std::move(memory), data), bytes);
 }

@@ -114,8 +114,11 @@ Mesh Mesh::make(World& world, MeshShape shape, const Topology& topology) {
 
 void Mesh::set_rates(const MeshRates& rates) {
   axes_[0].rate = rates.shard;
+  axes_[0].levels = rates.shard_levels;
   axes_[1].rate = rates.replicate;
+  axes_[1].levels = rates.replicate_levels;
   axes_[2].rate = rates.world;
+  axes_[2].levels = rates.world_levels;
 }
 
 const Axis& Mesh::axis(std::string_view name) const {

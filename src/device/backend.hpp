@@ -78,6 +78,7 @@ class DeviceBackend {
   virtual ~DeviceBackend() = default;
   virtual DeviceKind kind() const noexcept = 0;
   virtual std::string_view name() const noexcept = 0;
+  virtual int ordinal() const noexcept { return -1; }  // of a GPU, as CUDA counts them
   virtual void* allocate(std::size_t bytes) = 0;  // throws Error(out_of_memory)
   virtual void deallocate(void* data, std::size_t bytes) noexcept = 0;
   // Counts memory of this device that a communication backend handed out (or, below 0, took back).

@@ -102,7 +102,8 @@ AT(atoll_backend, mem_alloc, 104);
 AT(atoll_backend, mem_free, 112);
 AT(atoll_backend, register_memory, 120);
 AT(atoll_backend, deregister_memory, 128);
-SIZE(atoll_backend, 136);
+AT(atoll_backend, has_levels, 136);
+SIZE(atoll_backend, 144);
 
 VALUE(ATOLL_OK, 0);
 VALUE(ATOLL_INVALID_ARGUMENT, 1);

@@ -103,3 +103,30 @@ TEST_CASE("mesh rates: refusals") {
   CHECK(refusal([&] { mesh_rates(topology, ranks, by_hand(1, 4)); }) != "");
   CHECK(std::isinf(group_rate(topology, ranks, {3}).gbyte_s));
 }
+
+TEST_CASE("rates of the two levels of an axis over hosts") {
+  Topology topology = machines::hgx(2);
+  for (const std::string host : {"a", "b"}) machines::add_nic(topology, host, 400);
+  const auto ranks = fill_hosts(topology, 0);
+  const MeshRates full = mesh_rates(topology, ranks, by_hand(1, 16));
+  CHECK(full.shard_levels.inside.gbyte_s ==
+        doctest::Approx(group_rate(topology, ranks, counting(8)).gbyte_s));
+  CHECK(full.shard_levels.across.gbyte_s ==
+        doctest::Approx(group_rate(topology, ranks, {3, 11}).gbyte_s));
+  CHECK(full.world_levels.inside.gbyte_s == full.shard_levels.inside.gbyte_s);
+  // Groups on one host, and of one rank a host, have no levels.
+  const MeshRates hybrid = mesh_rates(topology, ranks, by_hand(2, 8));
+  CHECK_FALSE(hybrid.shard_levels.inside.is_known());
+  CHECK_FALSE(hybrid.replicate_levels.across.is_known());
+  CHECK(hybrid.world_levels.across.is_known());
+}
+
+TEST_CASE("neighbours on a host") {
+  using Hosts = std::vector<int>;
+  CHECK(atoll::ranks_per_host(Hosts{0, 0, 1, 1}) == 2);
+  CHECK(atoll::ranks_per_host(Hosts{4, 4, 4, 2, 2, 2}) == 3);
+  for (const Hosts& hosts : {Hosts{}, Hosts{0}, Hosts{0, 0}, Hosts{0, 1}, Hosts{0, 1, 0, 1},
+                             Hosts{0, 0, 1}, Hosts{0, 0, 1, 1, 2}, Hosts{0, 0, 0, 1}}) {
+    CHECK(atoll::ranks_per_host(hosts) == 0);
+  }
+}

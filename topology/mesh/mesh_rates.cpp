@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <limits>
+#include <span>
+#include <vector>
 
 #include "mesh/mesh_check.hpp"
 #include "mesh/step_model.hpp"
@@ -18,7 +20,54 @@ void take_slower(GroupRate& slowest, const GroupRate& other) {
   slowest.is_assumed = slowest.is_assumed || other.is_assumed;
 }
 
+constexpr GroupRate fastest{.gbyte_s = std::numeric_limits<double>::infinity()};
+
+// The slowest levels of some groups.
+class SlowestLevels {
+ public:
+  SlowestLevels(const MeshSites& sites, StepModel& model) : sites_(sites), model_(model) {}
+
+  void add(std::span<const int> group) {
+    std::vector<int> hosts;
+    for (const int rank : group) hosts.push_back(sites_.at(rank).host);
+    const auto inner = at_index(ranks_per_host(hosts));
+    everywhere_ = everywhere_ && inner > 0;
+    if (!everywhere_) return;
+    for (std::size_t first = 0; first < group.size(); first += inner) {
+      const auto here = group.subspan(first, inner);
+      take_slower(slowest_.inside, model_.rate({here.begin(), here.end()}));
+    }
+    std::vector<int> twins;
+    for (std::size_t place = 0; place < inner; ++place) {
+      twins.clear();
+      for (std::size_t rank = place; rank < group.size(); rank += inner) {
+        twins.push_back(group[rank]);
+      }
+      take_slower(slowest_.across, model_.rate(twins));
+    }
+  }
+  LevelRates found() const { return everywhere_ ? slowest_ : LevelRates{}; }
+
+ private:
+  const MeshSites& sites_;
+  StepModel& model_;
+  LevelRates slowest_{fastest, fastest};
+  bool everywhere_ = true;
+};
+
 }  // namespace
+
+int ranks_per_host(std::span<const int> hosts) {
+  const auto next = std::ranges::find_if(hosts, [&](int host) { return host != hosts.front(); });
+  const auto inner = next - hosts.begin();
+  const auto ranks = std::ssize(hosts);
+  if (inner < 2 || inner == ranks || ranks % inner != 0) return 0;
+  for (std::ptrdiff_t rank = 1; rank < ranks; ++rank) {
+    const auto at = static_cast<std::size_t>(rank);
+    if ((hosts[at] != hosts[at - 1]) != (rank % inner == 0)) return 0;
+  }
+  return static_cast<int>(inner);
+}
 
 GroupRate group_rate(const Topology& topology, const std::vector<RankSite>& ranks,
                      const std::vector<int>& group, const MeshPlanOptions& options) {
@@ -42,21 +91,27 @@ MeshRates mesh_rates(const Topology& topology, const std::vector<RankSite>& rank
   const auto rank_at = [&](int r, int s, int i) {
     return plan.order[at_index((r * plan.shard + s) * plan.inner + i)];
   };
-  constexpr GroupRate fastest{.gbyte_s = std::numeric_limits<double>::infinity()};
   MeshRates found{.shard = fastest, .replicate = fastest, .world = model.rate(plan.order)};
+  SlowestLevels shard(sites, model), replicate(sites, model), world(sites, model);
+  world.add(plan.order);
   std::vector<int> members;
   for (int i = 0; i < plan.inner; ++i) {
     for (int r = 0; r < plan.replicate; ++r) {
       members.clear();
       for (int s = 0; s < plan.shard; ++s) members.push_back(rank_at(r, s, i));
       take_slower(found.shard, model.rate(members));
+      shard.add(members);
     }
     for (int s = 0; s < plan.shard; ++s) {
       members.clear();
       for (int r = 0; r < plan.replicate; ++r) members.push_back(rank_at(r, s, i));
       take_slower(found.replicate, model.rate(members));
+      replicate.add(members);
     }
   }
+  found.shard_levels = shard.found();
+  found.replicate_levels = replicate.found();
+  found.world_levels = world.found();
   return found;
 }
 

@@ -27,6 +27,7 @@ class CudaDevice final : public DeviceBackend {
 
   DeviceKind kind() const noexcept override { return DeviceKind::cuda; }
   std::string_view name() const noexcept override { return name_; }
+  int ordinal() const noexcept override { return ordinal_; }
 
   void* allocate(std::size_t bytes) override {
     const Current current(ordinal_);

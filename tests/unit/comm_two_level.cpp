@@ -1,0 +1,189 @@
+// all_gather and reduce_scatter that core builds of two levels: when, of what, and with which result.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "atoll/communicator.hpp"
+#include "atoll/plugin.h"
+#include "comm/flight.hpp"
+#include "comm/two_level.hpp"
+#include "thread_ranks.hpp"
+
+namespace {
+
+// What the communicators of a rank did since it began: "shard.inside all_gather".
+std::vector<std::string> done(atoll::World& world) {
+  const auto log = atoll::Flight::of(world)->recorder().snapshot();
+  std::vector<std::string> lines;
+  for (const auto& operation : log.operations) {
+    lines.push_back(log.communicators[operation.communicator].name + " " + operation.kind);
+  }
+  return lines;
+}
+
+// Ranks as threads, `per_host` of them on each host as far as the library knows, on a backend that
+// has no levels of its own.
+struct Hosts {
+  int count;
+  int per_host;
+  std::string algorithm;
+  int ranks() const { return count * per_host; }
+};
+void run(const Hosts& hosts, const std::function<void(atoll::World&)>& body) {
+  atoll_test::run_thread_ranks(hosts.ranks(), body, [&](atoll::Config& config) {
+    config.host_id = std::to_string(config.rank / hosts.per_host);
+    config.plugin_path = ATOLL_TEST_PLUGINS;
+    config.backend = "levelless";
+    config.algorithm = hosts.algorithm;
+  });
+}
+
+constexpr std::uint64_t count = 1031;
+const std::string two_levels = "all_gather:two_level,reduce_scatter:two_level";
+
+// Every rank's block holds its rank; out of place, then in place.
+void check_all_gather(atoll::Communicator& comm, atoll::Stream& stream) {
+  const auto n = static_cast<std::uint64_t>(comm.size()),
+             mine = static_cast<std::uint64_t>(comm.rank());
+  std::vector<float> expected;
+  for (std::uint64_t r = 0; r < n; ++r)
+    expected.insert(expected.end(), count, static_cast<float>(r));
+  const std::vector<float> src(count, static_cast<float>(mine));
+  std::vector<float> dst(n * count, -1);
+  comm.all_gather(src, dst, stream).synchronize();
+  CHECK(dst == expected);
+  std::fill(dst.begin(), dst.end(), -1.0f);
+  const std::span own = std::span(dst).subspan(mine * count, count);
+  std::ranges::copy(src, own.begin());
+  comm.all_gather(std::span<const float>(own), dst, stream).synchronize();
+  CHECK(dst == expected);
+}
+
+void check_reduce_scatter(atoll::Communicator& comm, atoll::Stream& stream) {
+  const auto n = static_cast<std::uint64_t>(comm.size()),
+             mine = static_cast<std::uint64_t>(comm.rank());
+  std::vector<float> src(n * count);
+  for (std::uint64_t i = 0; i < src.size(); ++i) {
+    src[i] = static_cast<float>((i / count + 1) * (mine + 1));
+  }
+  const auto kept = src;
+  // Rank r has factor 2: twice the sum of 1 to n, times the number of the block.
+  const auto sum = static_cast<float>(n * (n + 1) * (mine + 1));
+  std::vector<float> dst(count);
+  comm.reduce_scatter(src, dst, {atoll::ReduceOp::sum, 2.0}, stream).synchronize();
+  CHECK(dst == std::vector<float>(count, sum));
+  CHECK(src == kept);
+  const std::span own = std::span(src).subspan(mine * count, count);
+  comm.reduce_scatter(std::span<const float>(src), own, atoll::ReduceOp::max, stream).synchronize();
+  CHECK(std::ranges::all_of(own, [&](float v) { return v == static_cast<float>(n * (mine + 1)); }));
+}
+
+}  // namespace
+
+TEST_CASE("blocks arrive in their places, sums are right, whatever the shape") {
+  for (const auto& [hosts, per_host] : {std::pair{2, 2}, std::pair{2, 3}, std::pair{3, 2}}) {
+    CAPTURE(hosts);
+    CAPTURE(per_host);
+    run({hosts, per_host, two_levels}, [](atoll::World& world) {
+      const auto mesh = atoll::Mesh::make(world, {1, world.size()});
+      auto comm = atoll::Communicator::open(mesh.axis("shard"));
+      auto stream = comm.device().stream();
+      check_all_gather(comm, stream);
+      check_reduce_scatter(comm, stream);
+    });
+  }
+}
+
+TEST_CASE("of what they are built, and what scratch memory they say that they take") {
+  run({2, 2, two_levels}, [](atoll::World& world) {
+    const auto mesh = atoll::Mesh::make(world, {1, 4});
+    auto comm = atoll::Communicator::open(mesh.axis("shard"));
+    auto stream = comm.device().stream();
+    std::vector<float> block(count), whole(4 * count);
+    comm.all_gather(block, whole, stream).synchronize();
+    CHECK(done(world) == std::vector<std::string>{"shard.across send", "shard.across recv",
+                                                  "shard.inside all_gather",
+                                                  "shard.inside all_gather"});
+    using Sum = atoll::Communicator::Sum;
+    const std::uint64_t planned = comm.scratch_bytes(Sum::reduce_scatter, count, atoll::DType::f32);
+    CHECK(planned == 2 * count * sizeof(float));
+    const std::size_t before = comm.device().allocated_bytes();
+    comm.reduce_scatter(whole, block, atoll::ReduceOp::sum, stream).synchronize();
+    CHECK(comm.device().allocated_bytes() - before == planned);
+    const auto all = done(world);
+    CHECK(std::vector(all.begin() + 4, all.end()) ==
+          std::vector<std::string>{"shard.inside reduce_scatter", "shard.inside reduce_scatter",
+                                   "shard.across reduce_scatter"});
+  });
+}
+
+TEST_CASE("one level where nothing is known of rates, where that is asked for, and for averages") {
+  const auto kinds = [](const Hosts& hosts, atoll::ReduceOp op) {
+    std::vector<std::string> seen;
+    std::mutex mutex;
+    run(hosts, [&](atoll::World& world) {
+      const auto mesh = atoll::Mesh::make(world, {1, hosts.ranks()});
+      auto comm = atoll::Communicator::open(mesh.axis("shard"));
+      auto stream = comm.device().stream();
+      std::vector<float> block(count), whole(block.size() * static_cast<std::size_t>(comm.size()));
+      comm.reduce_scatter(whole, block, op, stream).synchronize();
+      const std::lock_guard lock(mutex);
+      seen = done(world);
+    });
+    return seen;
+  };
+  const std::vector<std::string> one = {"shard reduce_scatter"};
+  CHECK(kinds({2, 2, ""}, atoll::ReduceOp::sum) == one);
+  CHECK(kinds({2, 2, "reduce_scatter:flat"}, atoll::ReduceOp::sum) == one);
+  CHECK(kinds({2, 2, two_levels}, atoll::ReduceOp::avg) == one);
+  CHECK(kinds({1, 4, two_levels}, atoll::ReduceOp::sum) == one);  // one host
+  CHECK(kinds({4, 1, two_levels}, atoll::ReduceOp::sum) == one);  // one rank a host
+  CHECK(kinds({2, 2, two_levels}, atoll::ReduceOp::sum).size() == 3);
+}
+
+TEST_CASE("memory of atoll::allocate is on the fast path of both levels") {
+  run({2, 2, two_levels}, [](atoll::World& world) {
+    const auto mesh = atoll::Mesh::make(world, {1, 4});
+    auto comm = atoll::Communicator::open(mesh.axis("shard"));
+    auto stream = comm.device().stream();
+    atoll::Buffer memory = atoll::allocate(comm.device(), 4 * count * sizeof(float), {comm});
+    const atoll::View whole = memory.view(atoll::DType::f32);
+    const atoll::View own = whole.part(static_cast<std::uint64_t>(comm.rank()) * count, count);
+    std::fill_n(own.as<float>(), count, static_cast<float>(comm.rank()));
+    comm.all_gather(own, whole, stream).synchronize();
+    for (std::uint64_t i = 0; i < 4 * count; i += 97) {
+      CHECK(whole.as<float>()[i] == static_cast<float>(i / count));
+    }
+  });
+}
+
+TEST_CASE("lines that choose levels are core's, the others the backend's") {
+  std::string tuning =
+      "all_gather 0 two_level\nall_gather 4096 flat\nall_reduce 0 two_level\nconnections 4\n"
+      "reduce_scatter 64 ring\n";
+  const auto choice = atoll::LevelChoice::take_from(tuning);
+  CHECK(tuning == "all_reduce 0 two_level\nconnections 4\nreduce_scatter 64 ring\n");
+  CHECK(choice.two_level(ATOLL_ALL_GATHER, 4095) == std::optional(true));
+  CHECK(choice.two_level(ATOLL_ALL_GATHER, 4096) == std::optional(false));
+  CHECK_FALSE(choice.two_level(ATOLL_REDUCE_SCATTER, 1 << 20));
+}
+
+TEST_CASE("the modelled time: two levels pay where a host's NICs are slow against its island") {
+  // 2 hosts of 8 GPUs at 450 GB/s inside, one NIC of 50 GB/s a host.
+  const atoll::GroupRate flat{.gbyte_s = 50, .latency_us = 70};
+  const atoll::LevelRates levels{{.gbyte_s = 450, .latency_us = 30},
+                                 {.gbyte_s = 6.25, .latency_us = 20}};
+  constexpr std::uint64_t large = std::uint64_t{1} << 30;
+  CHECK(atoll::flat_us(flat, 16, large) == doctest::Approx(70 + 15.0 / 16 * large / 50e3));
+  CHECK(atoll::two_level_us(levels, 16, 8, large) ==
+        doctest::Approx(50 + 0.5 * large / 50e3 + 7.0 / 8 * large / 450e3));
+  CHECK(atoll::two_level_us(levels, 16, 8, large) < atoll::flat_us(flat, 16, large));
+  // A NIC for each GPU: the island takes as long as the network, one after the other.
+  const atoll::LevelRates rails{{.gbyte_s = 450, .latency_us = 30},
+                                {.gbyte_s = 50, .latency_us = 20}};
+  CHECK(atoll::two_level_us(rails, 16, 8, large) >
+        atoll::flat_us({.gbyte_s = 400, .latency_us = 70}, 16, large));
+}
