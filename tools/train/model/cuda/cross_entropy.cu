@@ -1,0 +1,142 @@
+// Cross entropy: a block of threads to a row of logits, which is read twice and written once; no f32
+// copy of 16-bit logits exists.
+#include <cmath>
+
+#include "model/cuda/kernels.hpp"
+#include "model/cuda/rows.cuh"
+
+namespace train::cuda {
+namespace {
+
+using atoll::cuda::is_aligned;
+
+// A maximum and the sum of exponentials below it, of one thread, as its part of the row goes by.
+struct Running {
+  float maximum = Maximum::none();
+  float sum = 0;
+  __device__ void add(float value) {
+    if (value > maximum) {
+      sum = sum * expf(maximum - value) + 1.0f;
+      maximum = value;
+    } else {
+      sum += expf(value - maximum);  // NaN stays NaN
+    }
+  }
+};
+
+// n elements a thread at a time.
+template <class In, class Out, int n>
+__global__ void __launch_bounds__(threads)
+    loss_of_rows(const In* logits, Out* dlogits, const std::int32_t* labels, double* losses,
+                 int vocab, float scale, BadId* bad) {
+  __shared__ float shared[warps];
+  const std::int64_t first = std::int64_t{blockIdx.x} * vocab;
+  const In* const row = logits + first;
+  const std::int32_t label = labels[blockIdx.x];
+  if (label < 0 || label >= vocab) {
+    if (threadIdx.x == 0) {
+      losses[blockIdx.x] = 0;
+      if (label >= vocab) tell(bad, label, blockIdx.x);
+    }
+    if (dlogits == nullptr) return;
+    for (int i = static_cast<int>(threadIdx.x); i < vocab; i += threads) {
+      dlogits[first + i] = convert<Out>(0.0f);
+    }
+    return;
+  }
+  Running mine;
+  for (int i = static_cast<int>(threadIdx.x); i < vocab / n; i += threads) {
+    const auto from = reinterpret_cast<const Pack<In, n>*>(row)[i];
+#pragma unroll
+    for (int e = 0; e < n; ++e) mine.add(convert<float>(from.values[e]));
+  }
+  const float below_label = convert<float>(row[label]);
+  const float maximum = over_block<Maximum>(mine.maximum, shared);
+  const float sum = over_block<Sum>(mine.sum * expf(mine.maximum - maximum), shared);
+  const float log_sum = logf(sum), below = below_label - maximum;
+  if (threadIdx.x == 0) {
+    losses[blockIdx.x] = static_cast<double>(log_sum) - static_cast<double>(below);
+  }
+  if (dlogits == nullptr) return;
+  const float factor = scale / sum;
+  for (int i = static_cast<int>(threadIdx.x); i < vocab / n; i += threads) {
+    const auto from = reinterpret_cast<const Pack<In, n>*>(row)[i];
+    Pack<Out, n> to;
+#pragma unroll
+    for (int e = 0; e < n; ++e) {
+      // Against cancellation the label's element is computed apart: p - 1 for p near 1.
+      to.values[e] = convert<Out>(i * n + e == label
+                                      ? expm1f(below - log_sum) * scale
+                                      : expf(convert<float>(from.values[e]) - maximum) * factor);
+    }
+    reinterpret_cast<Pack<Out, n>*>(dlogits + first)[i] = to;
+  }
+}
+
+// One block: every thread adds the rows that are its number apart, then pairs at half the distance.
+__global__ void __launch_bounds__(threads)
+    add_losses(double* total, const double* losses, const std::int32_t* labels,
+               std::uint64_t rows) {
+  __shared__ double sums[threads];
+  __shared__ double valids[threads];
+  double sum = 0, valid = 0;
+  for (std::uint64_t i = threadIdx.x; i < rows; i += threads) {
+    sum += losses[i];
+    valid += labels[i] >= 0 ? 1.0 : 0.0;
+  }
+  sums[threadIdx.x] = sum;
+  valids[threadIdx.x] = valid;
+  for (unsigned half = threads / 2; half > 0; half /= 2) {
+    __syncthreads();
+    if (threadIdx.x >= half) continue;
+    sums[threadIdx.x] += sums[threadIdx.x + half];
+    valids[threadIdx.x] += valids[threadIdx.x + half];
+  }
+  if (threadIdx.x != 0) return;
+  total[0] += sums[0];
+  total[1] += valids[0];
+}
+
+template <class In, class Out, int n>
+void launch(cudaStream_t stream, const CrossEntropy& args, double* losses, BadId* bad) {
+  loss_of_rows<In, Out, n><<<static_cast<unsigned>(args.labels.count), threads, 0, stream>>>(
+      static_cast<const In*>(args.logits.data),
+      args.dlogits.count == 0 ? nullptr : static_cast<Out*>(args.dlogits.data),
+      args.labels.as<std::int32_t>(), losses, static_cast<int>(args.vocab), args.scale, bad);
+  launched("cross_entropy");
+}
+
+// Packs of at most 16 bytes.
+template <class In, class Out>
+void launch(cudaStream_t stream, const CrossEntropy& args, double* losses, BadId* bad) {
+  constexpr int n = 16 / static_cast<int>(sizeof(In) > sizeof(Out) ? sizeof(In) : sizeof(Out));
+  const bool aligned = is_aligned(args.logits.data, sizeof(In) * n) &&
+                       (args.dlogits.count == 0 || is_aligned(args.dlogits.data, sizeof(Out) * n));
+  if (aligned && args.vocab % n == 0) {
+    launch<In, Out, n>(stream, args, losses, bad);
+  } else {
+    launch<In, Out, 1>(stream, args, losses, bad);
+  }
+}
+
+}  // namespace
+
+void cross_entropy(cudaStream_t stream, const CrossEntropy& args, double* losses, BadId* bad) {
+  if (args.labels.count == 0) return;
+  const bool in_low = args.logits.dtype == atoll::DType::bf16;
+  const bool out_low = args.dlogits.count == 0 ? in_low : args.dlogits.dtype == atoll::DType::bf16;
+  if (in_low && out_low) {
+    launch<__nv_bfloat16, __nv_bfloat16>(stream, args, losses, bad);
+  } else if (in_low) {
+    launch<__nv_bfloat16, float>(stream, args, losses, bad);
+  } else if (out_low) {
+    launch<float, __nv_bfloat16>(stream, args, losses, bad);
+  } else {
+    launch<float, float>(stream, args, losses, bad);
+  }
+  add_losses<<<1, threads, 0, stream>>>(args.total.as<double>(), losses,
+                                        args.labels.as<std::int32_t>(), args.labels.count);
+  launched("cross_entropy");
+}
+
+}  // namespace train::cuda

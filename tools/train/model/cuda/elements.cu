@@ -1,0 +1,214 @@
+// What touches each element once: sums, SwiGLU and the rotary embedding.
+#include <cmath>
+
+#include "model/cuda/kernels.hpp"
+#include "model/cuda/rows.cuh"
+
+namespace train::cuda {
+namespace {
+
+using atoll::DType;
+using atoll::cuda::blocks_for;
+using atoll::cuda::first_item;
+using atoll::cuda::is_aligned;
+using atoll::cuda::items_stride;
+
+__device__ __forceinline__ float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
+
+template <class T, int n>
+__global__ void __launch_bounds__(threads)
+    add_packs(const T* a, const T* b, T* out, std::uint64_t packs) {
+  for (std::uint64_t i = first_item(); i < packs; i += items_stride()) {
+    const auto left = reinterpret_cast<const Pack<T, n>*>(a)[i];
+    const auto right = reinterpret_cast<const Pack<T, n>*>(b)[i];
+    Pack<T, n> to;
+#pragma unroll
+    for (int e = 0; e < n; ++e) {
+      to.values[e] = convert<T>(convert<float>(left.values[e]) + convert<float>(right.values[e]));
+    }
+    reinterpret_cast<Pack<T, n>*>(out)[i] = to;
+  }
+}
+
+template <class T, int n>
+__global__ void __launch_bounds__(threads)
+    swiglu_packs(const T* gate, const T* up, T* out, std::uint64_t packs) {
+  for (std::uint64_t i = first_item(); i < packs; i += items_stride()) {
+    const auto gates = reinterpret_cast<const Pack<T, n>*>(gate)[i];
+    const auto ups = reinterpret_cast<const Pack<T, n>*>(up)[i];
+    Pack<T, n> to;
+#pragma unroll
+    for (int e = 0; e < n; ++e) {
+      const float g = convert<float>(gates.values[e]);
+      to.values[e] = convert<T>(g * sigmoid(g) * convert<float>(ups.values[e]));
+    }
+    reinterpret_cast<Pack<T, n>*>(out)[i] = to;
+  }
+}
+
+// With s = sigmoid(g): d(silu)/dg = s + g s (1 - s). A thread reads a pack before it overwrites it.
+template <class T, int n>
+__global__ void __launch_bounds__(threads)
+    swiglu_backward_packs(const T* gate, const T* up, const T* dout, T* dgate, T* dup,
+                          std::uint64_t packs) {
+  for (std::uint64_t i = first_item(); i < packs; i += items_stride()) {
+    const auto gates = reinterpret_cast<const Pack<T, n>*>(gate)[i];
+    const auto ups = reinterpret_cast<const Pack<T, n>*>(up)[i];
+    const auto douts = reinterpret_cast<const Pack<T, n>*>(dout)[i];
+    Pack<T, n> dgates, dups;
+#pragma unroll
+    for (int e = 0; e < n; ++e) {
+      const float g = convert<float>(gates.values[e]), u = convert<float>(ups.values[e]);
+      const float dy = convert<float>(douts.values[e]);
+      const float s = sigmoid(g), silu = g * s;
+      dgates.values[e] = convert<T>(dy * u * (silu * (1.0f - s) + s));
+      dups.values[e] = convert<T>(dy * silu);
+    }
+    reinterpret_cast<Pack<T, n>*>(dgate)[i] = dgates;
+    reinterpret_cast<Pack<T, n>*>(dup)[i] = dups;
+  }
+}
+
+__global__ void __launch_bounds__(threads)
+    fill_rope_table(float* table, std::uint64_t pairs, int head_dim, double theta) {
+  const int half = head_dim / 2;
+  for (std::uint64_t i = first_item(); i < pairs; i += items_stride()) {
+    const auto position = i / static_cast<std::uint64_t>(half);
+    const auto k = static_cast<int>(i % static_cast<std::uint64_t>(half));
+    const double angle =
+        static_cast<double>(position) * pow(theta, -2.0 * k / static_cast<double>(head_dim));
+    float* const row = table + position * static_cast<std::uint64_t>(head_dim);
+    row[k] = static_cast<float>(cos(angle));
+    row[half + k] = static_cast<float>(sin(angle));
+  }
+}
+
+// n pairs of a head a thread at a time: (k, k + head_dim / 2).
+template <class T, int n>
+__global__ void __launch_bounds__(threads)
+    rotate(T* x, const float* table, std::uint64_t packs, int seq, int heads, int head_dim,
+           float direction) {
+  const int half = head_dim / 2, of_head = half / n;
+  const auto of_token = static_cast<std::uint64_t>(heads) * static_cast<std::uint64_t>(of_head);
+  for (std::uint64_t i = first_item(); i < packs; i += items_stride()) {
+    const std::uint64_t token = i / of_token;
+    const auto rest = static_cast<int>(i % of_token);
+    const int head = rest / of_head, k = rest % of_head * n;
+    const float* const cosine =
+        table + token % static_cast<std::uint64_t>(seq) * static_cast<std::uint64_t>(head_dim) + k;
+    T* const low = x +
+                   (token * static_cast<std::uint64_t>(heads) + static_cast<std::uint64_t>(head)) *
+                       static_cast<std::uint64_t>(head_dim) +
+                   k;
+    auto lows = *reinterpret_cast<Pack<T, n>*>(low);
+    auto highs = *reinterpret_cast<Pack<T, n>*>(low + half);
+#pragma unroll
+    for (int e = 0; e < n; ++e) {
+      const float a = convert<float>(lows.values[e]), b = convert<float>(highs.values[e]);
+      const float c = cosine[e], s = cosine[half + e] * direction;
+      lows.values[e] = convert<T>(a * c - b * s);
+      highs.values[e] = convert<T>(b * c + a * s);
+    }
+    *reinterpret_cast<Pack<T, n>*>(low) = lows;
+    *reinterpret_cast<Pack<T, n>*>(low + half) = highs;
+  }
+}
+
+// body.operator()<T, n>(done, packs): the packs of 16 bytes, then the elements that are left.
+template <class T, class Body>
+void in_packs(std::uint64_t count, bool aligned, const Body& body) {
+  constexpr int n = 16 / static_cast<int>(sizeof(T));
+  const std::uint64_t packs = aligned ? count / n : 0;
+  if (packs > 0) body.template operator()<T, n>(std::uint64_t{0}, packs);
+  if (count > packs * n) body.template operator()<T, 1>(packs * n, count - packs * n);
+}
+
+template <class Body>
+void in_packs(DType dtype, std::uint64_t count, bool aligned, const Body& body) {
+  if (dtype == DType::bf16) {
+    in_packs<__nv_bfloat16>(count, aligned, body);
+  } else {
+    in_packs<float>(count, aligned, body);
+  }
+}
+
+template <class... Views>
+bool all_aligned(const Views&... views) {
+  return (is_aligned(views.data, 16) && ...);
+}
+
+template <class T, int n>
+void launch_rotate(cudaStream_t stream, const Rope& args) {
+  const std::uint64_t packs = args.x.count / 2 / n;
+  rotate<T, n><<<blocks_for(packs), threads, 0, stream>>>(
+      static_cast<T*>(args.x.data), args.table.as<float>(), packs, static_cast<int>(args.seq),
+      static_cast<int>(args.heads), static_cast<int>(args.head_dim),
+      args.direction == RopeDirection::inverse ? -1.0f : 1.0f);
+}
+
+template <class T>
+void launch_rotate(cudaStream_t stream, const Rope& args) {
+  constexpr int n = 16 / static_cast<int>(sizeof(T));
+  if (args.head_dim / 2 % n == 0 && is_aligned(args.x.data, 16)) {
+    launch_rotate<T, n>(stream, args);
+  } else {
+    launch_rotate<T, 1>(stream, args);
+  }
+}
+
+}  // namespace
+
+void add(cudaStream_t stream, atoll::ConstView a, atoll::ConstView b, atoll::View out) {
+  in_packs(a.dtype, a.count, all_aligned(a, b, out),
+           [&]<class T, int n>(std::uint64_t done, std::uint64_t packs) {
+             add_packs<T, n><<<blocks_for(packs), threads, 0, stream>>>(
+                 static_cast<const T*>(a.data) + done, static_cast<const T*>(b.data) + done,
+                 static_cast<T*>(out.data) + done, packs);
+           });
+  launched("add");
+}
+
+void swiglu_forward(cudaStream_t stream, atoll::ConstView gate, atoll::ConstView up,
+                    atoll::View out) {
+  in_packs(gate.dtype, gate.count, all_aligned(gate, up, out),
+           [&]<class T, int n>(std::uint64_t done, std::uint64_t packs) {
+             swiglu_packs<T, n><<<blocks_for(packs), threads, 0, stream>>>(
+                 static_cast<const T*>(gate.data) + done, static_cast<const T*>(up.data) + done,
+                 static_cast<T*>(out.data) + done, packs);
+           });
+  launched("swiglu_forward");
+}
+
+void swiglu_backward(cudaStream_t stream, const SwigluBackward& args) {
+  in_packs(args.gate.dtype, args.gate.count,
+           all_aligned(args.gate, args.up, args.dout, args.dgate, args.dup),
+           [&]<class T, int n>(std::uint64_t done, std::uint64_t packs) {
+             swiglu_backward_packs<T, n><<<blocks_for(packs), threads, 0, stream>>>(
+                 static_cast<const T*>(args.gate.data) + done,
+                 static_cast<const T*>(args.up.data) + done,
+                 static_cast<const T*>(args.dout.data) + done,
+                 static_cast<T*>(args.dgate.data) + done, static_cast<T*>(args.dup.data) + done,
+                 packs);
+           });
+  launched("swiglu_backward");
+}
+
+void rope_table(cudaStream_t stream, atoll::View table, std::int64_t head_dim, double theta) {
+  const std::uint64_t pairs = table.count / 2;
+  if (pairs == 0) return;
+  fill_rope_table<<<blocks_for(pairs), threads, 0, stream>>>(table.as<float>(), pairs,
+                                                             static_cast<int>(head_dim), theta);
+  launched("rope_table");
+}
+
+void rope(cudaStream_t stream, const Rope& args) {
+  if (args.x.count == 0) return;
+  if (args.x.dtype == DType::bf16) {
+    launch_rotate<__nv_bfloat16>(stream, args);
+  } else {
+    launch_rotate<float>(stream, args);
+  }
+  launched("rope");
+}
+
+}  // namespace train::cuda

@@ -1,0 +1,156 @@
+// Rows of the embedding table, and their gradient: tokens are sorted, so that each row of the table is
+// added up by one thread a column, in the order of positions.
+#include <cub/device/device_radix_sort.cuh>
+
+#include "model/cuda/kernels.hpp"
+#include "model/cuda/rows.cuh"
+
+namespace train::cuda {
+namespace {
+
+using atoll::cuda::blocks_for;
+using atoll::cuda::first_item;
+using atoll::cuda::is_aligned;
+using atoll::cuda::items_stride;
+
+__device__ __forceinline__ bool is_bad(std::int32_t id, std::int64_t vocab, std::uint64_t position,
+                                       BadId* bad) {
+  if (id >= 0 && id < vocab) return false;
+  tell(bad, id, position);
+  return true;
+}
+
+// A row of nothing for a token that is not in the vocabulary.
+template <class Chunk>
+__global__ void __launch_bounds__(threads)
+    copy_rows(const std::int32_t* tokens, const Chunk* table, Chunk* out, std::uint64_t chunks,
+              std::uint64_t of_row, std::int64_t vocab, BadId* bad) {
+  for (std::uint64_t i = first_item(); i < chunks; i += items_stride()) {
+    const std::uint64_t token = i / of_row, chunk = i % of_row;
+    const std::int32_t id = tokens[token];
+    out[i] = is_bad(id, vocab, token, bad) ? Chunk{}
+                                           : table[static_cast<std::uint64_t>(id) * of_row + chunk];
+  }
+}
+
+__global__ void __launch_bounds__(threads) count_up(std::int32_t* positions, std::uint64_t n) {
+  for (std::uint64_t i = first_item(); i < n; i += items_stride()) {
+    positions[i] = static_cast<std::int32_t>(i);
+  }
+}
+
+// A block for each place in the sorted tokens; those that begin a run add it up.
+template <class T>
+__global__ void __launch_bounds__(threads)
+    add_runs(const std::int32_t* ids, const std::int32_t* positions, const T* dy, float* dtable,
+             std::uint64_t tokens, std::int64_t width, std::int64_t vocab, WriteMode mode,
+             BadId* bad) {
+  const std::uint64_t first = blockIdx.x;
+  const std::int32_t id = ids[first];
+  if (first > 0 && ids[first - 1] == id) return;
+  if (is_bad(id, vocab, static_cast<std::uint64_t>(positions[first]), bad)) return;
+  const auto column = static_cast<std::int64_t>(blockIdx.y * blockDim.x + threadIdx.x);
+  if (column >= width) return;
+  float* const to = dtable + id * width + column;
+  float sum = mode == WriteMode::accumulate ? *to : 0.0f;
+  for (std::uint64_t i = first; i < tokens && ids[i] == id; ++i) {
+    sum += convert<float>(dy[positions[i] * width + column]);
+  }
+  *to = sum;
+}
+
+// Of the sort: positions before and after, ids after, and what it needs itself.
+struct Scratch {
+  std::int32_t *positions, *sorted_ids, *sorted_positions;
+  void* sort;
+  std::size_t sort_bytes;
+};
+
+std::size_t round_up(std::size_t bytes) { return (bytes + 255) / 256 * 256; }
+
+std::size_t sort_bytes(std::uint64_t tokens) {
+  std::size_t bytes = 0;
+  const std::int32_t* in = nullptr;
+  std::int32_t* out = nullptr;
+  atoll::cuda::check(
+      cub::DeviceRadixSort::SortPairs(nullptr, bytes, in, out, in, out, static_cast<int>(tokens)),
+      "cub sort");
+  return bytes;
+}
+
+Scratch cut(void* scratch, std::uint64_t tokens) {
+  const std::size_t each = round_up(tokens * sizeof(std::int32_t));
+  auto* next = static_cast<std::byte*>(scratch);
+  const auto take = [&] {
+    return reinterpret_cast<std::int32_t*>(std::exchange(next, next + each));
+  };
+  Scratch parts{};
+  parts.positions = take();
+  parts.sorted_ids = take();
+  parts.sorted_positions = take();
+  parts.sort = next;
+  parts.sort_bytes = sort_bytes(tokens);
+  return parts;
+}
+
+template <class T>
+void launch_add_runs(cudaStream_t stream, const EmbeddingBackward& args, const Scratch& scratch,
+                     BadId* bad) {
+  const dim3 blocks(static_cast<unsigned>(args.tokens.count),
+                    static_cast<unsigned>((args.width + threads - 1) / threads));
+  add_runs<T><<<blocks, threads, 0, stream>>>(
+      scratch.sorted_ids, scratch.sorted_positions, static_cast<const T*>(args.dy.data),
+      args.dtable.as<float>(), args.tokens.count, args.width, args.vocab, args.mode, bad);
+  launched("embedding_backward");
+}
+
+}  // namespace
+
+void embedding_forward(cudaStream_t stream, atoll::ConstView tokens, atoll::ConstView table,
+                       atoll::View out, std::int64_t width, BadId* bad) {
+  if (tokens.count == 0) return;
+  const auto vocab = static_cast<std::int64_t>(table.count) / width;
+  const std::size_t row_bytes = static_cast<std::size_t>(width) * size_of(table.dtype);
+  const auto launch = [&]<class Chunk>(Type<Chunk>) {
+    const std::uint64_t of_row = row_bytes / sizeof(Chunk), chunks = tokens.count * of_row;
+    copy_rows<Chunk><<<blocks_for(chunks), threads, 0, stream>>>(
+        tokens.as<std::int32_t>(), static_cast<const Chunk*>(table.data),
+        static_cast<Chunk*>(out.data), chunks, of_row, vocab, bad);
+  };
+  if (row_bytes % 16 == 0 && is_aligned(table.data, 16) && is_aligned(out.data, 16)) {
+    launch(Type<uint4>{});
+  } else {
+    launch(Type<std::uint16_t>{});
+  }
+  launched("embedding_forward");
+}
+
+std::size_t embedding_scratch(std::uint64_t tokens) {
+  return 3 * round_up(tokens * sizeof(std::int32_t)) + sort_bytes(tokens);
+}
+
+void embedding_backward(cudaStream_t stream, const EmbeddingBackward& args, void* scratch,
+                        BadId* bad) {
+  if (args.mode == WriteMode::overwrite) {
+    atoll::cuda::check(cudaMemsetAsync(args.dtable.data, 0, args.dtable.bytes(), stream),
+                       "embedding_backward");
+  }
+  if (args.tokens.count == 0) return;
+  Scratch parts = cut(scratch, args.tokens.count);
+  count_up<<<blocks_for(args.tokens.count), threads, 0, stream>>>(parts.positions,
+                                                                  args.tokens.count);
+  // Stable: the tokens of a row stay in the order of their positions.
+  atoll::cuda::check(cub::DeviceRadixSort::SortPairs(
+                         parts.sort, parts.sort_bytes, args.tokens.as<std::int32_t>(),
+                         parts.sorted_ids, static_cast<const std::int32_t*>(parts.positions),
+                         parts.sorted_positions, static_cast<int>(args.tokens.count), 0,
+                         8 * static_cast<int>(sizeof(std::int32_t)), stream),
+                     "cub sort");
+  if (args.dy.dtype == atoll::DType::bf16) {
+    launch_add_runs<__nv_bfloat16>(stream, args, parts, bad);
+  } else {
+    launch_add_runs<float>(stream, args, parts, bad);
+  }
+}
+
+}  // namespace train::cuda

@@ -1,0 +1,43 @@
+// The kernels of this folder, as CudaOps launches them: arguments are checked, the device is current,
+// everything is enqueued on `stream`. Sums have one order, whatever the GPU.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <cstdint>
+
+#include "model/ops.hpp"
+
+namespace train::cuda {
+
+// An id that is not in the vocabulary, as a kernel found it.
+struct alignas(8) BadId {
+  std::int32_t id;
+  std::int32_t position;  // from 1; 0: none was found
+};
+
+void rms_norm_forward(cudaStream_t stream, const RmsNormForward& args);
+// partials: f32, rms_norm_partials(); unused where the gradient of the weight is not wanted.
+void rms_norm_backward(cudaStream_t stream, const RmsNormBackward& args, float* partials);
+std::size_t rms_norm_partials(const RmsNormBackward& args);
+// Rows of up to 8,192 elements.
+
+void rope_table(cudaStream_t stream, atoll::View table, std::int64_t head_dim, double theta);
+void rope(cudaStream_t stream, const Rope& args);
+void swiglu_forward(cudaStream_t stream, atoll::ConstView gate, atoll::ConstView up,
+                    atoll::View out);
+void swiglu_backward(cudaStream_t stream, const SwigluBackward& args);
+void add(cudaStream_t stream, atoll::ConstView a, atoll::ConstView b, atoll::View out);
+
+void embedding_forward(cudaStream_t stream, atoll::ConstView tokens, atoll::ConstView table,
+                       atoll::View out, std::int64_t width, BadId* bad);
+// scratch: embedding_scratch() bytes for as many tokens.
+void embedding_backward(cudaStream_t stream, const EmbeddingBackward& args, void* scratch,
+                        BadId* bad);
+std::size_t embedding_scratch(std::uint64_t tokens);
+
+// losses: f64, one for each row.
+void cross_entropy(cudaStream_t stream, const CrossEntropy& args, double* losses, BadId* bad);
+
+}  // namespace train::cuda

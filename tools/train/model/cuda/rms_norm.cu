@@ -1,0 +1,155 @@
+// RMSNorm: a block of threads to a row, which it reads once.
+#include "model/cuda/kernels.hpp"
+#include "model/cuda/rows.cuh"
+
+namespace train::cuda {
+namespace {
+
+using atoll::cuda::is_aligned;
+
+template <class T, int n, int held>
+__global__ void __launch_bounds__(threads)
+    forward(const T* x, const T* weight, T* y, float* inverse, int width, float eps) {
+  __shared__ float shared[warps];
+  const int packs = width / n;
+  const std::int64_t first = std::int64_t{blockIdx.x} * width;
+  Row<T, n, held> row, scale;
+  row.load(x + first, packs);
+  scale.load(weight, packs);
+  float squares = 0;
+  row.each(packs, [&](int k, int e, int) { squares += row.at(k, e) * row.at(k, e); });
+  squares = over_block<Sum>(squares, shared);
+  const float r = 1.0f / sqrtf(squares / static_cast<float>(width) + eps);
+  if (threadIdx.x == 0) inverse[blockIdx.x] = r;
+  row.each(packs, [&](int k, int e, int) { row.set(k, e, row.at(k, e) * r * scale.at(k, e)); });
+  row.store(y + first, packs);
+}
+
+// Rows whose shares of the weight's gradient one block adds up.
+constexpr int rows_of_block = 16;
+
+// With r = 1 / rms and g = dy * weight: dx = r g - x r^3 mean(g x); dweight = sum of dy x r.
+template <class T, int n, int held, bool accumulate>
+__global__ void __launch_bounds__(threads)
+    backward(const T* x, const T* weight, const T* dy, const float* inverse, T* dx, float* partials,
+             int width, std::int64_t tokens) {
+  __shared__ float shared[warps];
+  const int packs = width / n;
+  Row<T, n, held> scale;
+  scale.load(weight, packs);
+  float dweight[held][n] = {};
+  const std::int64_t begin = std::int64_t{blockIdx.x} * rows_of_block;
+  const std::int64_t end = begin + rows_of_block < tokens ? begin + rows_of_block : tokens;
+  for (std::int64_t token = begin; token < end; ++token) {
+    Row<T, n, held> row, gradient, result;
+    row.load(x + token * width, packs);
+    gradient.load(dy + token * width, packs);
+    if constexpr (accumulate) result.load(dx + token * width, packs);
+    const float r = inverse[token];
+    float dot = 0;
+    row.each(packs,
+             [&](int k, int e, int) { dot += gradient.at(k, e) * scale.at(k, e) * row.at(k, e); });
+    dot = over_block<Sum>(dot, shared);
+    const float along = -r * r * r * (dot / static_cast<float>(width));
+    row.each(packs, [&](int k, int e, int) {
+      const float value = row.at(k, e), dvalue = gradient.at(k, e);
+      dweight[k][e] += dvalue * (value * r);
+      float to = dvalue * scale.at(k, e) * r + value * along;
+      if constexpr (accumulate) to += result.at(k, e);
+      result.set(k, e, to);
+    });
+    result.store(dx + token * width, packs);
+  }
+  if (partials == nullptr) return;
+  float* const mine = partials + std::int64_t{blockIdx.x} * width;
+  scale.each(packs, [&](int k, int e, int column) { mine[column] = dweight[k][e]; });
+}
+
+__global__ void __launch_bounds__(threads)
+    add_partials(float* dweight, const float* partials, int width, int count, WriteMode mode) {
+  const int column = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
+  if (column >= width) return;
+  float sum = 0;
+#pragma unroll 8
+  for (int p = 0; p < count; ++p) sum += partials[std::int64_t{p} * width + column];
+  dweight[column] = mode == WriteMode::accumulate ? sum + dweight[column] : sum;
+}
+
+std::int64_t blocks_of(std::int64_t tokens) { return (tokens + rows_of_block - 1) / rows_of_block; }
+
+template <class T>
+void launch_forward(cudaStream_t stream, const RmsNormForward& args) {
+  const bool aligned = is_aligned(args.x.data, 16) && is_aligned(args.weight.data, 16) &&
+                       is_aligned(args.y.data, 16);
+  with_row_shape<T>(args.width, aligned, [&]<int n, int held>() {
+    forward<T, n, held><<<static_cast<unsigned>(args.inverse.count), threads, 0, stream>>>(
+        static_cast<const T*>(args.x.data), static_cast<const T*>(args.weight.data),
+        static_cast<T*>(args.y.data), args.inverse.as<float>(), static_cast<int>(args.width),
+        args.eps);
+  });
+  launched("rms_norm_forward");
+}
+
+template <class T, bool accumulate>
+void launch_backward(cudaStream_t stream, const RmsNormBackward& args, float* partials) {
+  const auto tokens = static_cast<std::int64_t>(args.inverse.count);
+  const bool aligned = is_aligned(args.x.data, 16) && is_aligned(args.weight.data, 16) &&
+                       is_aligned(args.dy.data, 16) && is_aligned(args.dx.data, 16);
+  with_row_shape<T>(args.width, aligned, [&]<int n, int held>() {
+    backward<T, n, held, accumulate>
+        <<<static_cast<unsigned>(blocks_of(tokens)), threads, 0, stream>>>(
+            static_cast<const T*>(args.x.data), static_cast<const T*>(args.weight.data),
+            static_cast<const T*>(args.dy.data), args.inverse.as<float>(),
+            static_cast<T*>(args.dx.data), partials, static_cast<int>(args.width), tokens);
+  });
+  launched("rms_norm_backward");
+}
+
+template <class T>
+void launch_backward(cudaStream_t stream, const RmsNormBackward& args, float* partials) {
+  if (args.dx_mode == WriteMode::accumulate) {
+    launch_backward<T, true>(stream, args, partials);
+  } else {
+    launch_backward<T, false>(stream, args, partials);
+  }
+}
+
+}  // namespace
+
+void rms_norm_forward(cudaStream_t stream, const RmsNormForward& args) {
+  if (args.inverse.count == 0) return;
+  if (args.x.dtype == atoll::DType::bf16) {
+    launch_forward<__nv_bfloat16>(stream, args);
+  } else {
+    launch_forward<float>(stream, args);
+  }
+}
+
+std::size_t rms_norm_partials(const RmsNormBackward& args) {
+  return static_cast<std::size_t>(blocks_of(static_cast<std::int64_t>(args.inverse.count)) *
+                                  args.width);
+}
+
+void rms_norm_backward(cudaStream_t stream, const RmsNormBackward& args, float* partials) {
+  if (args.inverse.count == 0) {
+    if (args.dweight_mode != WriteMode::overwrite) return;
+    return atoll::cuda::check(cudaMemsetAsync(args.dweight.data, 0, args.dweight.bytes(), stream),
+                              "rms_norm_backward");
+  }
+  const bool wanted = args.dweight_mode != WriteMode::none;
+  float* const shares = wanted ? partials : nullptr;
+  if (args.x.dtype == atoll::DType::bf16) {
+    launch_backward<__nv_bfloat16>(stream, args, shares);
+  } else {
+    launch_backward<float>(stream, args, shares);
+  }
+  if (!wanted) return;
+  const auto width = static_cast<int>(args.width);
+  add_partials<<<static_cast<unsigned>((width + threads - 1) / threads), threads, 0, stream>>>(
+      args.dweight.as<float>(), partials, width,
+      static_cast<int>(blocks_of(static_cast<std::int64_t>(args.inverse.count))),
+      args.dweight_mode);
+  launched("rms_norm_weight");
+}
+
+}  // namespace train::cuda

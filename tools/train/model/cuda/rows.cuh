@@ -1,0 +1,102 @@
+// Rows of a matrix that a block of threads holds in its registers, in packs of 16 bytes.
+#pragma once
+
+#include "device/cuda/elements.cuh"
+#include "device/cuda/launch.cuh"
+#include "model/cuda/kernels.hpp"
+
+namespace train::cuda {
+
+using atoll::cuda::convert;
+using atoll::cuda::launched;
+using atoll::cuda::Pack;
+using atoll::cuda::threads;
+using atoll::cuda::Type;
+
+constexpr int warps = threads / 32;
+// Of a row, in elements.
+constexpr std::int64_t most_width = 32 * threads;
+
+// In one store, as several threads may tell of one.
+__device__ __forceinline__ void tell(BadId* bad, std::int32_t id, std::uint64_t position) {
+  const BadId told{id, static_cast<std::int32_t>(position) + 1};
+  *reinterpret_cast<volatile long long*>(bad) = *reinterpret_cast<const long long*>(&told);
+}
+
+struct Sum {
+  static __device__ float of(float a, float b) { return a + b; }
+  static __device__ float none() { return 0.0f; }
+};
+struct Maximum {
+  // NaN is the largest, so that it is seen.
+  static __device__ float of(float a, float b) { return a >= b || a != a ? a : b; }
+  static __device__ float none() { return -3.4028234664e38f; }
+};
+
+// Of all threads of the block, on all of them: pairs at distance 16, 8, ... of a warp, then of warps.
+template <class Op>
+__device__ __forceinline__ float over_block(float value, float* shared) {
+#pragma unroll
+  for (int step = 16; step > 0; step /= 2) {
+    value = Op::of(value, __shfl_xor_sync(0xffffffffu, value, step));
+  }
+  if (threadIdx.x % 32 == 0) shared[threadIdx.x / 32] = value;
+  __syncthreads();
+  value = threadIdx.x % 32 < warps ? shared[threadIdx.x % 32] : Op::none();
+#pragma unroll
+  for (int step = warps / 2; step > 0; step /= 2) {
+    value = Op::of(value, __shfl_xor_sync(0xffffffffu, value, step));
+  }
+  __syncthreads();  // nobody overwrites `shared` before all have read it
+  return __shfl_sync(0xffffffffu, value, 0);
+}
+
+// Up to `held` packs of n elements of one row for each thread.
+template <class T, int n, int held>
+struct Row {
+  Pack<T, n> packs[held];
+
+  static __device__ int index(int k) { return k * threads + static_cast<int>(threadIdx.x); }
+  __device__ void load(const T* from, int count) {
+#pragma unroll
+    for (int k = 0; k < held; ++k) {
+      if (index(k) < count) packs[k] = reinterpret_cast<const Pack<T, n>*>(from)[index(k)];
+    }
+  }
+  // body(pack, element, index of the element in the row)
+  template <class Body>
+  static __device__ __forceinline__ void each(int count, const Body& body) {
+#pragma unroll
+    for (int k = 0; k < held; ++k) {
+      if (index(k) >= count) continue;
+#pragma unroll
+      for (int e = 0; e < n; ++e) body(k, e, index(k) * n + e);
+    }
+  }
+  __device__ float at(int k, int e) const { return convert<float>(packs[k].values[e]); }
+  __device__ void set(int k, int e, float value) { packs[k].values[e] = convert<T>(value); }
+  __device__ void store(T* to, int count) const {
+#pragma unroll
+    for (int k = 0; k < held; ++k) {
+      if (index(k) < count) reinterpret_cast<Pack<T, n>*>(to)[index(k)] = packs[k];
+    }
+  }
+};
+
+// Calls body.operator()<n, held>() for rows of `width` elements: packs of 16 bytes where they fit.
+template <class T, class Body>
+void with_row_shape(std::int64_t width, bool aligned, const Body& body) {
+  constexpr int n = 16 / static_cast<int>(sizeof(T));
+  ATOLL_ASSERT(width <= most_width, "rows are too wide");
+  const std::int64_t packs = (width / n + threads - 1) / threads;
+  if (!aligned || width % n != 0) {
+    if (width <= 4 * threads) return body.template operator()<1, 4>();
+    return body.template operator()<1, 32>();
+  }
+  if (packs <= 1) return body.template operator()<n, 1>();
+  if (packs <= 2) return body.template operator()<n, 2>();
+  if (packs <= 4) return body.template operator()<n, 4>();
+  body.template operator()<n, 8>();
+}
+
+}  // namespace train::cuda
