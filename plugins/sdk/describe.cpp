@@ -89,11 +89,12 @@ double factor_of(const atoll_operation& operation) noexcept {
   return operation.size >= sizeof(atoll_operation) ? operation.factor : 1.0;
 }
 
-void check_operation(const atoll_operation& operation, int rank, int nranks) {
+void check_operation(const atoll_operation& operation, int rank, int nranks, std::int32_t memory) {
   if (!within(atoll_abi::kinds, operation.kind)) refuse(operation, "unknown kind of operation");
-  if (operation.memory != ATOLL_MEMORY_HOST) {
-    throw Error(ATOLL_UNSUPPORTED, fmt::format("{} {}: this backend takes host memory only",
-                                               kind_name(operation.kind), operation.sequence));
+  if (operation.memory != memory) {
+    throw Error(ATOLL_UNSUPPORTED,
+                fmt::format("{} {}: this backend takes {} memory only", kind_name(operation.kind),
+                            operation.sequence, memory == ATOLL_MEMORY_HOST ? "host" : "GPU"));
   }
   if (operation.kind == ATOLL_BARRIER) return;
   if (!within(atoll_abi::dtypes, operation.dtype)) refuse(operation, "unknown dtype");

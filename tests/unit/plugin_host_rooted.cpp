@@ -3,7 +3,7 @@
 
 #include <functional>
 
-#include "plugin_ranks.hpp"
+#include "plugin_collectives.hpp"
 
 namespace {
 
@@ -14,40 +14,6 @@ const atoll_backend& backend() { return load(ATOLL_PLUGIN_HOST); }
 const std::vector<Layout> layouts = {
     {0, 1},          {0, 0, 1, 1}, {0, 1, 1, 1, 0},    {0, 1, 2},
     {0, 1, 0, 1, 2}, {0, 1, 2, 3}, {2, 0, 0, 1, 3, 4}, {0, 1, 2, 3, 4, 5, 5}};
-
-void expect_ok(const Result& result) { CHECK_MESSAGE(result.status == ATOLL_OK, result.text); }
-
-void check_reduce(Rank& rank, std::int32_t dtype, std::int32_t op, std::uint64_t count, int root) {
-  std::vector<Bytes> all;
-  for (int r = 0; r < rank.size(); ++r) all.push_back(input(dtype, r, count));
-  const auto expected = reference_reduce(all, dtype, op);
-  const bool is_root = rank.rank() == root;
-  Bytes mine = all[static_cast<std::size_t>(rank.rank())];
-  Bytes out(is_root ? mine.size() : 0);
-  auto o = rank.operation(ATOLL_REDUCE, dtype, mine.data(), is_root ? out.data() : nullptr, count);
-  o.op = op;
-  o.peer = root;
-  expect_ok(rank.submit(o));
-  if (is_root) CHECK(out == expected);
-  CHECK(mine == all[static_cast<std::size_t>(rank.rank())]);
-  if (is_root) o.dst = mine.data();
-  expect_ok(rank.submit(o));
-  CHECK(mine == (is_root ? expected : all[static_cast<std::size_t>(rank.rank())]));
-}
-
-void check_broadcast(Rank& rank, std::uint64_t count, int root) {
-  const auto expected = input(ATOLL_U8, root, count, 1);
-  Bytes out(expected.size());
-  auto o = rank.operation(ATOLL_BROADCAST, ATOLL_U8, expected.data(), out.data(), count);
-  o.peer = root;
-  if (rank.rank() != root) o.src = nullptr;
-  expect_ok(rank.submit(o));
-  CHECK(out == expected);
-  Bytes in_place = rank.rank() == root ? expected : Bytes(expected.size());
-  o.src = o.dst = in_place.data();
-  expect_ok(rank.submit(o));
-  CHECK(in_place == expected);
-}
 
 // What the roots get when fractions are added: one root after the other.
 Bytes noisy_reduce(const Layout& layout, std::int32_t kind, const GroupOptions& options) {
@@ -149,9 +115,9 @@ TEST_CASE("broadcast from every root") {
                 [](Rank& rank) {
                   for (int root = 0; root < rank.size(); ++root) {
                     for (const std::uint64_t count : {0, 1, 9000, 200'003})
-                      check_broadcast(rank, count, root);
+                      check_broadcast(rank, ATOLL_U8, count, root);
                   }
-                  check_broadcast(rank, 3'000'017, rank.size() - 1);
+                  check_broadcast(rank, ATOLL_U8, 3'000'017, rank.size() - 1);
                 },
                 {.tuning = "broadcast 0 " + std::string(algorithm) + "\n"});
     }

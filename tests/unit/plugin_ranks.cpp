@@ -213,8 +213,9 @@ Group::Group(const Layout& layout, int rank, const GroupOptions& options)
     : options_(options), group_{} {
   for (std::size_t r = 0; r < layout.size(); ++r) {
     const char* rails = options_.rails.empty() ? nullptr : options_.rails[r].c_str();
-    placements_.push_back({sizeof(atoll_placement), 2 * static_cast<int>(r) + 1, layout[r], -1, -1,
-                           -1, "127.0.0.1", rails});
+    const int device = options_.memory == ATOLL_MEMORY_CUDA ? static_cast<int>(r) : -1;
+    placements_.push_back({sizeof(atoll_placement), 2 * static_cast<int>(r) + 1, layout[r], -1,
+                           device, -1, "127.0.0.1", rails});
   }
   for (const auto& placement : placements_) pointers_.push_back(&placement);
   group_.size = sizeof(group_);
@@ -222,7 +223,7 @@ Group::Group(const Layout& layout, int rank, const GroupOptions& options)
   group_.nranks = static_cast<std::int32_t>(layout.size());
   group_.world_rank = 2 * rank + 1;
   group_.world_size = 2 * group_.nranks;
-  group_.memory = ATOLL_MEMORY_HOST;
+  group_.memory = options_.memory;
   group_.id = options_.id.c_str();
   group_.name = "shard";
   group_.placements = pointers_.data();
@@ -234,8 +235,13 @@ Group::Group(const Layout& layout, int rank, const GroupOptions& options)
   group_.host_ranks = options_.host_ranks;
 }
 
-Rank::Rank(const atoll_backend& backend, atoll_comm* comm, const Layout& layout, int rank)
-    : backend_(backend), comm_(comm), rank_(rank), size_(static_cast<int>(layout.size())) {}
+Rank::Rank(const atoll_backend& backend, atoll_comm* comm, const Layout& layout, int rank,
+           std::int32_t memory)
+    : backend_(backend),
+      comm_(comm),
+      rank_(rank),
+      size_(static_cast<int>(layout.size())),
+      memory_(memory) {}
 
 Rank::Rank(Rank&& other) noexcept
     : timeout_ns(other.timeout_ns),
@@ -243,6 +249,7 @@ Rank::Rank(Rank&& other) noexcept
       comm_(std::exchange(other.comm_, nullptr)),
       rank_(other.rank_),
       size_(other.size_),
+      memory_(other.memory_),
       sequence_(other.sequence_) {}
 
 Rank::~Rank() { close(); }
@@ -258,7 +265,7 @@ atoll_operation Rank::operation(std::int32_t kind, std::int32_t dtype, const voi
   o.size = sizeof(o);
   o.kind = kind;
   o.dtype = dtype;
-  o.memory = ATOLL_MEMORY_HOST;
+  o.memory = memory_;
   o.src = src;
   o.dst = dst;
   o.count = count;
@@ -278,6 +285,8 @@ Result Rank::submit(std::vector<atoll_operation> operations) {
 Result Rank::submit(const atoll_operation& operation) {
   return submit(std::vector<atoll_operation>{operation});
 }
+
+Result Rank::async_error() { return told(backend_.async_error(comm_)); }
 
 Result Rank::register_memory(void* memory, std::size_t bytes) {
   return told(backend_.register_memory(comm_, memory, bytes));
@@ -340,9 +349,14 @@ std::vector<Rank> open_ranks(const atoll_backend& backend, FakeCore& core, const
   std::vector<Rank> ranks;
   ranks.reserve(layout.size());
   for (std::size_t r = 0; r < layout.size(); ++r) {
-    ranks.emplace_back(backend, comms[r], layout, static_cast<int>(r));
+    ranks.emplace_back(backend, comms[r], layout, static_cast<int>(r), options.memory);
   }
   return ranks;
+}
+
+void close_ranks(std::vector<Rank>& ranks) {
+  in_threads(static_cast<int>(ranks.size()),
+             [&](int rank) { ranks[static_cast<std::size_t>(rank)].close(); });
 }
 
 void run_ranks(const atoll_backend& backend, const Layout& layout,
@@ -351,6 +365,7 @@ void run_ranks(const atoll_backend& backend, const Layout& layout,
   auto ranks = open_ranks(backend, core, layout, options);
   in_threads(static_cast<int>(layout.size()),
              [&](int rank) { body(ranks[static_cast<std::size_t>(rank)]); });
+  close_ranks(ranks);
 }
 
 std::size_t size_of(std::int32_t dtype) {

@@ -51,8 +51,9 @@ struct GroupOptions {
   std::string tuning{};
   int deterministic = 0;
   std::int64_t timeout_ns = 20'000'000'000;
-  std::vector<std::string> rails{};  // by rank, as in its placement; none: one rail for all
-  int host_ranks = 0;                // of the job, on each host; 0: unknown
+  std::vector<std::string> rails{};         // by rank, as in its placement; none: one rail for all
+  int host_ranks = 0;                       // of the job, on each host; 0: unknown
+  std::int32_t memory = ATOLL_MEMORY_HOST;  // CUDA: rank r has device r
 };
 // World ranks are 2 * rank + 1, so that messages which mix the two up are found.
 class Group {
@@ -75,7 +76,8 @@ struct Result {
 // An open communicator on one rank; closes in its destructor. The sequence counts the submits.
 class Rank {
  public:
-  Rank(const atoll_backend& backend, atoll_comm* comm, const Layout& layout, int rank);
+  Rank(const atoll_backend& backend, atoll_comm* comm, const Layout& layout, int rank,
+       std::int32_t memory = ATOLL_MEMORY_HOST);
   Rank(Rank&& other) noexcept;
   ~Rank();
   int rank() const { return rank_; }
@@ -88,6 +90,7 @@ class Rank {
                             std::uint64_t count) const;
   Result submit(std::vector<atoll_operation> operations);
   Result submit(const atoll_operation& operation);
+  Result async_error();
   Result register_memory(void* memory, std::size_t bytes);
   Result deregister_memory(void* memory);
 
@@ -98,6 +101,7 @@ class Rank {
   atoll_comm* comm_;
   int rank_;
   int size_;
+  std::int32_t memory_;
   std::uint64_t sequence_ = 0;
 };
 
@@ -108,6 +112,8 @@ void run_ranks(const atoll_backend& backend, const Layout& layout,
 // Only opens, and returns what each rank got; a negative host number in `absent` is not opened.
 std::vector<Rank> open_ranks(const atoll_backend& backend, FakeCore& core, const Layout& layout,
                              const GroupOptions& options = {});
+// Closes all of them at the same time, as the processes of a job do: a backend may wait for the others.
+void close_ranks(std::vector<Rank>& ranks);
 // Runs `body(i)` for i in [0, n) in threads.
 void in_threads(int n, const std::function<void(int)>& body);
 

@@ -1,0 +1,26 @@
+// A message from the root to each rank; to the root itself unless its block is in its place.
+#include "collectives.hpp"
+#include "sdk/describe.hpp"
+
+namespace atoll_sdk::nccl {
+
+ncclResult_t scatter(Comm& comm, const atoll_operation& operation, cudaStream_t stream) {
+  const std::size_t block = operation.count * dtype_size(operation.dtype);
+  const ncclDataType_t type = type_of(operation.dtype);
+  const auto* src = static_cast<const std::byte*>(operation.src);
+  const bool root = comm.rank() == operation.peer;
+  const bool in_place =
+      root && operation.dst == src + block * static_cast<std::size_t>(comm.rank());
+  ncclResult_t result = ncclSuccess;
+  if (!in_place) {
+    result = ncclRecv(operation.dst, operation.count, type, operation.peer, comm.nccl(), stream);
+  }
+  if (!root) return result;
+  for (int peer = 0; peer < comm.size(); ++peer, src += block) {
+    if (in_place && peer == comm.rank()) continue;
+    result = worse(result, ncclSend(src, operation.count, type, peer, comm.nccl(), stream));
+  }
+  return result;
+}
+
+}  // namespace atoll_sdk::nccl

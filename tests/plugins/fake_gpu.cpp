@@ -1,0 +1,441 @@
+#include "fake_gpu.hpp"
+
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdlib>
+#include <cstring>
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace {
+
+enum class Kind {
+  all_gather,
+  all_reduce,
+  broadcast,
+  reduce,
+  reduce_scatter,
+  send,
+  recv
+};
+
+struct Call {
+  Kind kind;
+  const void* src;
+  void* dst;
+  std::size_t count;
+  ncclDataType_t type;
+  int op = 0;  // ncclRedOp_t
+  int peer = 0;
+  bool done = false;
+};
+using Shared = std::shared_ptr<Call>;
+
+struct Clique {
+  explicit Clique(int n) : ranks(n), collectives(static_cast<std::size_t>(n)) {}
+  int ranks;
+  int joined = 0;
+  int finalized = 0;
+  bool broken = false;                          // ranks called different things
+  std::vector<std::deque<Shared>> collectives;  // by rank, not run yet
+  std::map<std::pair<int, int>, std::pair<std::deque<Shared>, std::deque<Shared>>> messages;
+};
+
+std::mutex mutex;
+std::map<std::string, std::shared_ptr<Clique>> cliques;
+std::map<int, ncclResult_t> failures;
+ncclResult_t later = ncclSuccess;
+fake_gpu::Left counted;
+int aborts = 0;
+int identities = 0;
+thread_local int device = 0;
+thread_local int depth = 0;
+thread_local std::vector<std::pair<ncclComm_t, Shared>> group;
+
+std::size_t size_of(ncclDataType_t type) {
+  switch (type) {
+    case ncclInt8:
+    case ncclUint8:
+    case ncclFloat8e4m3:
+    case ncclFloat8e5m2:
+      return 1;
+    case ncclFloat16:
+    case ncclBfloat16:
+      return 2;
+    case ncclInt32:
+    case ncclUint32:
+    case ncclFloat32:
+      return 4;
+    case ncclInt64:
+    case ncclUint64:
+    case ncclFloat64:
+    case ncclNumTypes:
+      break;
+  }
+  return 8;
+}
+
+template <class T>
+T combine(T a, T b, int op) {
+  if (op == ncclMin) return std::min(a, b);
+  if (op == ncclMax) return std::max(a, b);
+  return static_cast<T>(a + b);
+}
+
+// dst = op over the ranks' elements from `first` on.
+template <class T>
+void reduce_as(const std::vector<Shared>& calls, void* dst, std::size_t first, std::size_t count) {
+  const Call& own = *calls.front();
+  std::vector<T> result(count);
+  for (std::size_t i = 0; i < count; ++i) {
+    for (std::size_t r = 0; r < calls.size(); ++r) {
+      const auto value = static_cast<const T*>(calls[r]->src)[first + i];
+      result[i] = r == 0 ? value : combine(result[i], value, own.op);
+    }
+    if (own.op == ncclAvg) result[i] = static_cast<T>(result[i] / static_cast<T>(calls.size()));
+  }
+  std::memcpy(dst, result.data(), count * sizeof(T));
+}
+
+// There are no sums of 16-bit types here: the backend must not ask for any.
+bool reduce(const std::vector<Shared>& calls, void* dst, std::size_t first, std::size_t count) {
+  switch (static_cast<int>(calls.front()->type)) {
+    case ncclFloat32:
+      reduce_as<float>(calls, dst, first, count);
+      return true;
+    case ncclFloat64:
+      reduce_as<double>(calls, dst, first, count);
+      return true;
+    case ncclInt32:
+      reduce_as<std::int32_t>(calls, dst, first, count);
+      return true;
+    case ncclInt64:
+      reduce_as<std::int64_t>(calls, dst, first, count);
+      return true;
+    case ncclUint8:
+      reduce_as<std::uint8_t>(calls, dst, first, count);
+      return true;
+    default:
+      return false;
+  }
+}
+
+bool agree(const std::vector<Shared>& calls) {
+  return std::ranges::all_of(calls, [&](const Shared& call) {
+    const Call& first = *calls.front();
+    return call->kind == first.kind && call->count == first.count && call->type == first.type &&
+           call->peer == first.peer && call->op == first.op;
+  });
+}
+
+// Results go to memory of their own first: what is in place for one is read by another.
+bool run(const std::vector<Shared>& calls) {
+  if (!agree(calls)) return false;
+  const Call& first = *calls.front();
+  const std::size_t n = calls.size(), bytes = first.count * size_of(first.type);
+  std::vector<std::vector<char>> results(n, std::vector<char>(bytes));
+  const auto root = static_cast<std::size_t>(first.peer);
+  switch (first.kind) {
+    case Kind::all_gather:
+      for (std::size_t r = 0; r < n; ++r) std::memcpy(results[r].data(), calls[r]->src, bytes);
+      for (const Shared& call : calls) {
+        for (std::size_t r = 0; r < n; ++r) {
+          std::memcpy(static_cast<char*>(call->dst) + r * bytes, results[r].data(), bytes);
+        }
+      }
+      return true;
+    case Kind::broadcast:
+      std::memcpy(results[0].data(), calls[root]->src, bytes);
+      for (const Shared& call : calls) std::memcpy(call->dst, results[0].data(), bytes);
+      return true;
+    case Kind::reduce:
+      if (!reduce(calls, results[0].data(), 0, first.count)) return false;
+      std::memcpy(calls[root]->dst, results[0].data(), bytes);
+      return true;
+    case Kind::all_reduce:
+      if (!reduce(calls, results[0].data(), 0, first.count)) return false;
+      for (const Shared& call : calls) std::memcpy(call->dst, results[0].data(), bytes);
+      return true;
+    case Kind::reduce_scatter:
+      for (std::size_t r = 0; r < n; ++r) {
+        if (!reduce(calls, results[r].data(), r * first.count, first.count)) return false;
+      }
+      for (std::size_t r = 0; r < n; ++r) std::memcpy(calls[r]->dst, results[r].data(), bytes);
+      return true;
+    case Kind::send:
+    case Kind::recv:
+      break;
+  }
+  return false;
+}
+
+void run_ready(Clique& clique) {
+  const auto some = [&] {
+    return std::ranges::all_of(clique.collectives, [](const auto& q) { return !q.empty(); });
+  };
+  while (!clique.broken && some()) {
+    std::vector<Shared> calls;
+    for (auto& queue : clique.collectives) {
+      calls.push_back(queue.front());
+      queue.pop_front();
+    }
+    clique.broken = !run(calls);
+    for (const Shared& call : calls) call->done = !clique.broken;
+  }
+  for (auto& [pair, queues] : clique.messages) {
+    auto& [sends, receives] = queues;
+    while (!clique.broken && !sends.empty() && !receives.empty()) {
+      const Shared from = sends.front(), to = receives.front();
+      clique.broken = from->count != to->count || from->type != to->type;
+      if (!clique.broken) std::memmove(to->dst, from->src, from->count * size_of(from->type));
+      from->done = to->done = !clique.broken;
+      sends.pop_front();
+      receives.pop_front();
+    }
+  }
+}
+
+}  // namespace
+
+struct ncclComm {
+  std::shared_ptr<Clique> clique;
+  int rank;
+  int device;
+  std::vector<Shared> pending{};
+  bool asked = false;  // since the last call
+  bool finalizing = false;
+};
+
+namespace {
+
+ncclResult_t post(ncclComm_t comm, const Call& call) {
+  group.emplace_back(comm, std::make_shared<Call>(call));
+  if (depth > 0) return ncclSuccess;
+  ++depth;
+  return ncclGroupEnd();
+}
+
+bool complete(const ncclComm& comm) {
+  const Clique& clique = *comm.clique;
+  if (clique.joined < clique.ranks) return false;
+  if (comm.finalizing && clique.finalized < clique.ranks) return false;
+  return std::ranges::all_of(comm.pending, [](const Shared& call) { return call->done; });
+}
+
+}  // namespace
+
+namespace fake_gpu {
+
+void fail_next(int rank, ncclResult_t result) {
+  const std::lock_guard lock(mutex);
+  failures[rank] = result;
+}
+void fail_later(ncclResult_t result) {
+  const std::lock_guard lock(mutex);
+  later = result;
+}
+Left left() {
+  const std::lock_guard lock(mutex);
+  return counted;
+}
+int aborted() {
+  const std::lock_guard lock(mutex);
+  return aborts;
+}
+
+}  // namespace fake_gpu
+
+extern "C" {
+
+const char* ncclGetErrorString(ncclResult_t result) {
+  return result == ncclRemoteError ? "remote error" : "an error";
+}
+const char* ncclGetLastError(ncclComm_t) { return "as planted"; }
+
+ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
+  const std::lock_guard lock(mutex);
+  *id = {};
+  std::strncpy(id->internal, ("clique " + std::to_string(++identities)).c_str(),
+               sizeof id->internal - 1);
+  return ncclSuccess;
+}
+
+ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int n, ncclUniqueId id, int rank,
+                                    ncclConfig_t* config) {
+  if (config->blocking != 0) return ncclInvalidUsage;
+  const std::lock_guard lock(mutex);
+  auto& clique = cliques[id.internal];
+  if (!clique) clique = std::make_shared<Clique>(n);
+  ++clique->joined;
+  ++counted.communicators;
+  *comm = std::make_unique<ncclComm>(ncclComm{clique, rank, device}).release();
+  return ncclInProgress;
+}
+
+ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* state) {
+  const std::lock_guard lock(mutex);
+  const bool first = !std::exchange(comm->asked, true);
+  *state = first || !complete(*comm) ? ncclInProgress : later;
+  if (comm->clique->broken) *state = ncclInvalidUsage;
+  if (*state == ncclSuccess) comm->pending.clear();
+  return ncclSuccess;
+}
+
+ncclResult_t ncclCommFinalize(ncclComm_t comm) {
+  const std::lock_guard lock(mutex);
+  comm->finalizing = true;
+  comm->asked = false;
+  ++comm->clique->finalized;
+  return ncclInProgress;
+}
+
+ncclResult_t ncclCommDestroy(ncclComm_t comm) {
+  const std::lock_guard lock(mutex);
+  --counted.communicators;
+  const std::unique_ptr<ncclComm> owned(comm);
+  return ncclSuccess;
+}
+
+ncclResult_t ncclCommAbort(ncclComm_t comm) {
+  const std::lock_guard lock(mutex);
+  ++aborts;
+  --counted.communicators;
+  // What was given up runs no more: its memory may be gone.
+  for (const Shared& call : comm->pending) {
+    for (auto& queue : comm->clique->collectives) std::erase(queue, call);
+    for (auto& [pair, queues] : comm->clique->messages) {
+      std::erase(queues.first, call);
+      std::erase(queues.second, call);
+    }
+  }
+  const std::unique_ptr<ncclComm> owned(comm);
+  return ncclSuccess;
+}
+
+ncclResult_t ncclGroupStart() {
+  ++depth;
+  return ncclSuccess;
+}
+
+ncclResult_t ncclGroupEnd() {
+  if (--depth > 0) return ncclSuccess;
+  const auto calls = std::exchange(group, {});
+  const std::lock_guard lock(mutex);
+  for (const auto& [comm, call] : calls) {
+    const auto failure = failures.find(comm->rank);
+    if (failure != failures.end()) {
+      const ncclResult_t result = failure->second;
+      failures.erase(failure);
+      return result;
+    }
+    if (comm->device != device) return ncclInvalidUsage;  // of another GPU
+  }
+  for (const auto& [comm, call] : calls) {
+    comm->pending.push_back(call);
+    comm->asked = false;
+    if (call->kind == Kind::send) {
+      comm->clique->messages[{comm->rank, call->peer}].first.push_back(call);
+    } else if (call->kind == Kind::recv) {
+      comm->clique->messages[{call->peer, comm->rank}].second.push_back(call);
+    } else {
+      comm->clique->collectives[static_cast<std::size_t>(comm->rank)].push_back(call);
+    }
+    run_ready(*comm->clique);
+  }
+  return calls.empty() ? ncclSuccess : ncclInProgress;
+}
+
+ncclResult_t ncclAllGather(const void* src, void* dst, std::size_t count, ncclDataType_t type,
+                           ncclComm_t comm, cudaStream_t) {
+  return post(comm, {Kind::all_gather, src, dst, count, type});
+}
+ncclResult_t ncclAllReduce(const void* src, void* dst, std::size_t count, ncclDataType_t type,
+                           ncclRedOp_t op, ncclComm_t comm, cudaStream_t) {
+  return post(comm, {Kind::all_reduce, src, dst, count, type, op});
+}
+ncclResult_t ncclBroadcast(const void* src, void* dst, std::size_t count, ncclDataType_t type,
+                           int root, ncclComm_t comm, cudaStream_t) {
+  return post(comm, {Kind::broadcast, src, dst, count, type, 0, root});
+}
+ncclResult_t ncclReduce(const void* src, void* dst, std::size_t count, ncclDataType_t type,
+                        ncclRedOp_t op, int root, ncclComm_t comm, cudaStream_t) {
+  return post(comm, {Kind::reduce, src, dst, count, type, op, root});
+}
+ncclResult_t ncclReduceScatter(const void* src, void* dst, std::size_t count, ncclDataType_t type,
+                               ncclRedOp_t op, ncclComm_t comm, cudaStream_t) {
+  return post(comm, {Kind::reduce_scatter, src, dst, count, type, op});
+}
+ncclResult_t ncclSend(const void* src, std::size_t count, ncclDataType_t type, int peer,
+                      ncclComm_t comm, cudaStream_t) {
+  return post(comm, {Kind::send, src, nullptr, count, type, 0, peer});
+}
+ncclResult_t ncclRecv(void* dst, std::size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
+                      cudaStream_t) {
+  return post(comm, {Kind::recv, nullptr, dst, count, type, 0, peer});
+}
+
+ncclResult_t ncclMemAlloc(void** memory, std::size_t bytes) {
+  const std::lock_guard lock(mutex);
+  ++counted.allocations;
+  *memory = std::malloc(bytes);
+  return *memory != nullptr ? ncclSuccess : ncclSystemError;
+}
+ncclResult_t ncclMemFree(void* memory) {
+  const std::lock_guard lock(mutex);
+  --counted.allocations;
+  std::free(memory);
+  return ncclSuccess;
+}
+ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void* memory, std::size_t,
+                                    ncclWindow_t* window, int flags) {
+  if (flags != NCCL_WIN_COLL_SYMMETRIC) return ncclInvalidArgument;
+  const std::lock_guard lock(mutex);
+  ++counted.windows;
+  comm->asked = false;
+  *window = static_cast<ncclWindow_t>(memory);
+  return ncclInProgress;
+}
+ncclResult_t ncclCommWindowDeregister(ncclComm_t comm, ncclWindow_t) {
+  const std::lock_guard lock(mutex);
+  --counted.windows;
+  comm->asked = false;
+  return ncclInProgress;
+}
+
+cudaError_t cudaGetDeviceCount(int* count) {
+  *count = fake_gpu::devices;
+  return cudaSuccess;
+}
+cudaError_t cudaGetDevice(int* current) {
+  *current = device;
+  return cudaSuccess;
+}
+cudaError_t cudaSetDevice(int wanted) {
+  if (wanted < 0 || wanted >= fake_gpu::devices) return cudaErrorInvalidDevice;
+  device = wanted;
+  return cudaSuccess;
+}
+cudaError_t cudaMalloc(void** memory, std::size_t bytes) {
+  *memory = std::malloc(bytes);
+  return *memory != nullptr ? cudaSuccess : cudaErrorMemoryAllocation;
+}
+cudaError_t cudaFree(void* memory) {
+  std::free(memory);
+  return cudaSuccess;
+}
+cudaError_t cudaMemset(void* memory, int value, std::size_t bytes) {
+  std::memset(memory, value, bytes);
+  return cudaSuccess;
+}
+cudaError_t cudaDeviceSynchronize() { return cudaSuccess; }
+cudaError_t cudaGetLastError() { return cudaSuccess; }
+const char* cudaGetErrorString(cudaError_t) { return "an error of the GPU"; }
+
+}  // extern "C"

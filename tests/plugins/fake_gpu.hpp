@@ -1,0 +1,26 @@
+// A GPU whose memory is the host's, and an NCCL between threads: enough of both for the nccl backend,
+// to test what it does around them. Operations run when the last rank has called them, on its
+// thread; streams are all one. As NCCL in its nonblocking mode it is never done at once: a call
+// returns ncclInProgress, and so does the first question after it.
+#pragma once
+
+#include <nccl.h>
+
+namespace fake_gpu {
+
+constexpr int devices = 8;
+
+// The next group of calls on rank `rank` of any communicator ends with this, once.
+void fail_next(int rank, ncclResult_t result);
+// From now on every question is answered so, until it is ncclSuccess: a failure behind a launch.
+void fail_later(ncclResult_t result);
+// Communicators that are neither destroyed nor aborted, windows, and bytes of ncclMemAlloc.
+struct Left {
+  int communicators = 0;
+  int windows = 0;
+  int allocations = 0;
+};
+Left left();
+int aborted();  // communicators, in all
+
+}  // namespace fake_gpu

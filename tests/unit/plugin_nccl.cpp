@@ -1,0 +1,293 @@
+// The nccl backend between threads, on a GPU and an NCCL that are made of host memory (fake_gpu.hpp):
+// what it asks of NCCL, how it waits, fails and cleans up. The real one only says that it is there.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <chrono>
+#include <string>
+#include <thread>
+
+#include "fake_gpu.hpp"
+#include "plugin_collectives.hpp"
+
+using namespace plugin_ranks;
+
+namespace {
+
+const atoll_backend& backend() {
+  static const atoll_backend& table = load(ATOLL_PLUGIN_NCCL_FAKE);
+  return table;
+}
+
+const GroupOptions on_gpus{.memory = ATOLL_MEMORY_CUDA};
+GroupOptions with_timeout(std::int64_t ms) {
+  GroupOptions options = on_gpus;
+  options.timeout_ns = ms * 1'000'000;
+  return options;
+}
+
+const std::vector<Layout> layouts = {{0}, {0, 0}, {0, 0, 1}, {0, 0, 1, 1, 2}};
+const std::vector<std::int32_t> summed = {ATOLL_F32, ATOLL_F64, ATOLL_I32, ATOLL_I64, ATOLL_U8};
+const std::vector<std::int32_t> moved = {ATOLL_F32, ATOLL_BF16, ATOLL_F16, ATOLL_F64,
+                                         ATOLL_I32, ATOLL_I64,  ATOLL_U8};
+
+bool has(const Result& result, const char* what) {
+  return result.text.find(what) != std::string::npos;
+}
+
+Result add_one(Rank& rank, std::uint64_t count = 5) {
+  std::vector<float> data(count, 1.0f);
+  return rank.submit(rank.operation(ATOLL_ALL_REDUCE, ATOLL_F32, data.data(), data.data(), count));
+}
+
+}  // namespace
+
+TEST_CASE("the backend on real libraries loads, and without a GPU says so") {
+  const atoll_backend& real = load(ATOLL_PLUGIN_NCCL);
+  CHECK(std::string(real.name) == "nccl");
+  CHECK(real.size == sizeof(atoll_backend));
+  const Group on_gpu({0}, 0, on_gpus), on_host({0}, 0);
+  if (real.probe(nullptr, &on_gpu.get()) == 0) {
+    CHECK(std::string(real.last_error(nullptr)).find("no device") == 0);
+  }
+  CHECK(real.probe(nullptr, &on_host.get()) == 0);
+  CHECK(std::string(real.last_error(nullptr)) == "takes memory of GPUs only");
+}
+
+TEST_CASE("what is left to core: 16-bit sums, averages that are divided first, other memory") {
+  const auto can = [](std::int32_t kind, std::int32_t dtype, std::int32_t op) {
+    return backend().capability(kind, dtype, op, ATOLL_MEMORY_CUDA);
+  };
+  for (const auto kind : {ATOLL_ALL_REDUCE, ATOLL_REDUCE_SCATTER, ATOLL_REDUCE_SCATTER_V}) {
+    for (const auto dtype : summed) CHECK(can(kind, dtype, ATOLL_SUM) == 1);
+    CHECK(can(kind, ATOLL_BF16, ATOLL_SUM) == 0);
+    CHECK(can(kind, ATOLL_F16, ATOLL_MAX) == 0);
+    CHECK(can(kind, ATOLL_F32, ATOLL_AVG) == 0);
+    CHECK(can(kind, ATOLL_I32, ATOLL_AVG) == 1);
+  }
+  for (const auto dtype : moved) CHECK(can(ATOLL_ALL_GATHER, dtype, 0) == 1);
+  CHECK(can(17, ATOLL_F32, ATOLL_SUM) == 0);
+  CHECK(can(ATOLL_ALL_GATHER, 17, ATOLL_SUM) == 0);
+  CHECK(backend().capability(ATOLL_ALL_GATHER, ATOLL_F32, 0, ATOLL_MEMORY_HOST) == 0);
+}
+
+TEST_CASE("moving collectives") {
+  for (const auto& layout : layouts) {
+    CAPTURE(text(layout));
+    run_ranks(
+        backend(), layout,
+        [](Rank& rank) {
+          for (const std::uint64_t count : {0, 1, 61, 1031}) {
+            for (const auto dtype : moved) check_all_gather(rank, dtype, count);
+            check_all_to_all(rank, ATOLL_BF16, count);
+            check_messages(rank, count);
+            for (int root = 0; root < rank.size(); ++root) {
+              check_broadcast(rank, ATOLL_I32, count, root);
+            }
+            expect_ok(rank.submit(rank.operation(ATOLL_BARRIER, 0, nullptr, nullptr, 0)));
+          }
+        },
+        on_gpus);
+  }
+}
+
+TEST_CASE("reducing collectives") {
+  for (const auto& layout : layouts) {
+    CAPTURE(text(layout));
+    run_ranks(
+        backend(), layout,
+        [](Rank& rank) {
+          for (const auto dtype : summed) {
+            for (const auto op : {ATOLL_SUM, ATOLL_MIN, ATOLL_MAX}) {
+              check_reduce_scatter(rank, dtype, op, 67);
+              check_all_reduce(rank, dtype, op, 67);
+              check_reduce(rank, dtype, op, 67, rank.size() / 2);
+            }
+          }
+          check_all_reduce(rank, ATOLL_I64, ATOLL_AVG, 67);
+        },
+        on_gpus);
+  }
+}
+
+TEST_CASE("gather and scatter, in place at the root and not") {
+  run_ranks(
+      backend(), {0, 0, 1},
+      [](Rank& rank) {
+        constexpr std::uint64_t count = 7;
+        const auto mine = static_cast<std::size_t>(rank.rank());
+        for (int root = 0; root < rank.size(); ++root) {
+          const bool is_root = rank.rank() == root;
+          std::vector<std::int32_t> own(count, rank.rank() + 1), all(is_root ? 3 * count : 0);
+          auto o = rank.operation(ATOLL_GATHER, ATOLL_I32, own.data(),
+                                  is_root ? all.data() : nullptr, count);
+          o.peer = root;
+          expect_ok(rank.submit(o));
+          std::vector<std::int32_t> expected;
+          for (std::int32_t r = 1; r <= 3; ++r) expected.insert(expected.end(), count, r);
+          if (is_root) {
+            CHECK(all == expected);
+            all.assign(all.size(), 0);
+            std::copy(own.begin(), own.end(), all.begin() + static_cast<long>(mine * count));
+            o.src = all.data() + mine * count;
+          }
+          expect_ok(rank.submit(o));
+          if (is_root) CHECK(all == expected);
+          own.assign(count, 0);
+          o = rank.operation(ATOLL_SCATTER, ATOLL_I32, is_root ? all.data() : nullptr, own.data(),
+                             count);
+          o.peer = root;
+          if (is_root) o.dst = all.data() + mine * count;
+          expect_ok(rank.submit(o));
+          if (is_root) continue;
+          CHECK(own == std::vector<std::int32_t>(count, rank.rank() + 1));
+        }
+      },
+      on_gpus);
+}
+
+TEST_CASE("blocks of unequal length, one of them empty") {
+  run_ranks(
+      backend(), {0, 0, 1},
+      [](Rank& rank) {
+        const std::vector<std::uint64_t> counts{4, 0, 9};
+        const auto mine = static_cast<std::size_t>(rank.rank());
+        std::vector<float> own(counts[mine], static_cast<float>(rank.rank())), all(13);
+        auto o = rank.operation(ATOLL_ALL_GATHER_V, ATOLL_F32, own.data(), all.data(), 13);
+        o.counts = counts.data();
+        expect_ok(rank.submit(o));
+        for (std::size_t i = 0; i < 13; ++i) CHECK(all[i] == (i < 4 ? 0.0f : 2.0f));
+        o = rank.operation(ATOLL_REDUCE_SCATTER_V, ATOLL_F32, all.data(), own.data(), 13);
+        o.counts = counts.data();
+        expect_ok(rank.submit(o));
+        for (const float value : own) CHECK(value == (rank.rank() == 0 ? 0.0f : 6.0f));
+      },
+      on_gpus);
+}
+
+TEST_CASE("windows, and memory of NCCL that begins as zeros") {
+  FakeCore core;
+  const fake_gpu::Left before = fake_gpu::left();
+  {
+    auto ranks = open_ranks(backend(), core, {0, 0}, on_gpus);
+    in_threads(2, [&](int r) {
+      void* memory = nullptr;
+      REQUIRE(backend().mem_alloc(4096, ATOLL_MEMORY_CUDA, r, &memory) == ATOLL_OK);
+      const auto* bytes = static_cast<const unsigned char*>(memory);
+      CHECK(std::all_of(bytes, bytes + 4096, [](unsigned char byte) { return byte == 0; }));
+      Rank& rank = ranks[static_cast<std::size_t>(r)];
+      expect_ok(rank.register_memory(memory, 4096));
+      auto* data = static_cast<float*>(memory);
+      std::fill(data, data + 10, 1.0f);
+      expect_ok(rank.submit(rank.operation(ATOLL_ALL_REDUCE, ATOLL_F32, data, data, 10)));
+      CHECK(data[9] == 2.0f);
+      expect_ok(rank.deregister_memory(memory));
+      expect_ok(rank.deregister_memory(memory));  // not known any more
+      CHECK(backend().mem_free(memory) == ATOLL_OK);
+    });
+    CHECK(backend().mem_alloc(1, ATOLL_MEMORY_HOST, 0, nullptr) == ATOLL_UNSUPPORTED);
+    close_ranks(ranks);
+  }
+  const fake_gpu::Left after = fake_gpu::left();
+  CHECK(after.windows == before.windows);
+  CHECK(after.allocations == before.allocations);
+  CHECK(after.communicators == before.communicators);
+}
+
+TEST_CASE("wishes that NCCL does not grant are refused before anybody is waited for") {
+  FakeCore core;
+  atoll_comm* comm = nullptr;
+  GroupOptions wishes = on_gpus;
+  wishes.deterministic = 1;
+  const Group ordered({0, 0}, 0, wishes);
+  CHECK(backend().open(&core.host(), &ordered.get(), &comm) == ATOLL_UNSUPPORTED);
+  wishes = on_gpus;
+  wishes.tuning = "all_reduce 0 ring\n";
+  const Group tuned({0, 0}, 0, wishes);
+  CHECK(backend().open(&core.host(), &tuned.get(), &comm) == ATOLL_INVALID_ARGUMENT);
+  CHECK(std::string(backend().last_error(nullptr)).find("NCCL_ALGO") != std::string::npos);
+  const Group on_host({0, 0}, 0);
+  CHECK(backend().open(&core.host(), &on_host.get(), &comm) == ATOLL_UNSUPPORTED);
+}
+
+TEST_CASE("a rank that does not come to the opening is named") {
+  FakeCore core;
+  const Group alone({0, 0}, 0, with_timeout(100));
+  atoll_comm* comm = nullptr;
+  CHECK(backend().open(&core.host(), &alone.get(), &comm) == ATOLL_TIMEOUT);
+  const std::string text = backend().last_error(nullptr);
+  CHECK_MESSAGE(text.find("group/nccl/ready/1") != std::string::npos, text);
+}
+
+TEST_CASE("a rank that does not call is waited for until the timeout, then nothing is left") {
+  FakeCore core;
+  const int communicators = fake_gpu::left().communicators;
+  {
+    auto ranks = open_ranks(backend(), core, {0, 0}, on_gpus);
+    ranks[0].timeout_ns = 50'000'000;
+    const Result late = add_one(ranks[0]);
+    CHECK(late.status == ATOLL_TIMEOUT);
+    CHECK_MESSAGE(has(late, "all_reduce 0 (5 x f32)"), late.text);
+    CHECK(add_one(ranks[0]).status == ATOLL_ABORTED);
+    ranks[1].abort();
+  }
+  CHECK(fake_gpu::left().communicators == communicators);
+}
+
+TEST_CASE("abort ends what waits on another thread, at once and for good") {
+  FakeCore core;
+  const int aborted = fake_gpu::aborted();
+  Result result;
+  {
+    auto ranks = open_ranks(backend(), core, {0, 0}, on_gpus);
+    {
+      std::jthread waiting([&] { result = add_one(ranks[0]); });
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+      ranks[0].abort();
+    }
+    CHECK(result.status == ATOLL_ABORTED);
+    CHECK(add_one(ranks[0]).status == ATOLL_ABORTED);
+    CHECK(ranks[0].async_error().status == ATOLL_ABORTED);
+    ranks[0].abort();
+    ranks[1].abort();
+  }
+  CHECK(fake_gpu::aborted() == aborted + 2);
+}
+
+TEST_CASE("what NCCL refuses, now or after the launch, is told with its own words") {
+  FakeCore core;
+  auto ranks = open_ranks(backend(), core, {0, 0}, on_gpus);
+  fake_gpu::fail_next(0, ncclRemoteError);
+  const Result lost = add_one(ranks[0]);
+  CHECK(lost.status == ATOLL_PEER_LOST);
+  CHECK_MESSAGE(has(lost, "remote error (as planted)"), lost.text);
+  ranks[0].abort();
+  ranks[1].abort();
+
+  auto others = open_ranks(backend(), core, {0, 0}, {.id = "later", .memory = ATOLL_MEMORY_CUDA});
+  in_threads(2, [&](int r) { expect_ok(add_one(others[static_cast<std::size_t>(r)])); });
+  expect_ok(others[0].async_error());
+  fake_gpu::fail_later(ncclSystemError);
+  const Result later = others[0].async_error();
+  fake_gpu::fail_later(ncclSuccess);
+  CHECK(later.status == ATOLL_BACKEND);
+  CHECK(add_one(others[0]).status == ATOLL_ABORTED);
+  for (Rank& rank : others) rank.abort();
+}
+
+TEST_CASE("an operation that cannot be is refused without harm") {
+  FakeCore core;
+  auto ranks = open_ranks(backend(), core, {0}, on_gpus);
+  float value = 1;
+  auto o = ranks[0].operation(ATOLL_ALL_REDUCE, ATOLL_BF16, &value, &value, 1);
+  CHECK(ranks[0].submit(o).status == ATOLL_UNSUPPORTED);
+  o = ranks[0].operation(ATOLL_ALL_REDUCE, ATOLL_F32, nullptr, &value, 1);
+  CHECK(ranks[0].submit(o).status == ATOLL_INVALID_ARGUMENT);
+  o.src = &value;
+  o.factor = 0.5;
+  CHECK(ranks[0].submit(o).status == ATOLL_UNSUPPORTED);
+  o.factor = 1;
+  o.memory = ATOLL_MEMORY_HOST;
+  CHECK(ranks[0].submit(o).status == ATOLL_UNSUPPORTED);
+  expect_ok(add_one(ranks[0]));
+}
