@@ -107,9 +107,11 @@ bool TwoLevel::takes(const Communicator::Impl& whole, const Request& request) co
   if (!has_levels_here(request.kind) || request.count == 0) return false;
   const Reduction& reduction = request.reduction;
   if (request.kind == ATOLL_REDUCE_SCATTER) {
-    // Other sums are composed, and an average is divided once.
+    // Sums that the backend does not take are composed. An average is divided once, and 16-bit types
+    // are rounded once.
     const bool ordered = whole.world.config().deterministic;
-    if (ordered || reduction.op == ReduceOp::avg) return false;
+    const bool narrow = request.dtype == DType::bf16 || request.dtype == DType::f16;
+    if (ordered || narrow || reduction.op == ReduceOp::avg) return false;
     if (!whole.takes(request.kind, request.dtype, reduction.op)) return false;
   }
   const int n = whole.axis.size();

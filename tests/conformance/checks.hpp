@@ -23,6 +23,8 @@ struct Rank {
   int size() const { return comm.size(); }
   int block() const { return axis_block > 0 ? axis_block : size(); }
   std::string backend() const { return std::string(comm.backend()); }
+  // The host backend, also where the library builds its levels.
+  bool sums_as_host() const;
   // Whether sums of 16-bit types are rounded on each host and again between them.
   bool rounds_per_level(DType dtype) const;
   // What that may cost a reduction of contributions.

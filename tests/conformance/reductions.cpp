@@ -133,7 +133,7 @@ void ordered(Rank& self, DType dtype, std::uint64_t count) {
 // when it is told to.
 bool promises_order(const Rank& self, DType dtype) {
   if (self.rounds_per_level(dtype)) return false;
-  return self.backend() == "host" || is_16_bit(dtype) || self.world.config().deterministic != 0;
+  return self.sums_as_host() || is_16_bit(dtype) || self.world.config().deterministic != 0;
 }
 
 }  // namespace

@@ -93,9 +93,11 @@ int run_checks(atoll::World& world, const std::string& backend) {
 
 }  // namespace
 
+bool Rank::sums_as_host() const { return backend() == "host" || backend() == "levelless"; }
+
 bool Rank::rounds_per_level(DType dtype) const {
   const bool half = dtype == DType::bf16 || dtype == DType::f16;
-  if (!half || backend() != "host" || world.config().deterministic != 0) return false;
+  if (!half || !sums_as_host() || world.config().deterministic != 0) return false;
   const auto& places = world.placements();
   return std::any_of(places.begin(), places.end(),
                      [&](const auto& place) { return place.host != places.front().host; });
