@@ -57,7 +57,7 @@ atoll_status store_get(void* ctx, const char* key, void* value, size_t* n, int64
     if (found.size() > capacity) {
       throw Error(ErrorCode::invalid_argument, "store_get: value does not fit");
     }
-    std::memcpy(value, found.data(), found.size());
+    if (!found.empty()) std::memcpy(value, found.data(), found.size());
   });
 }
 

@@ -16,9 +16,15 @@ const atoll_backend& backend() {
 
 const std::vector<Layout> layouts = {{0},       {0, 0},    {0, 0, 0},    {0, 0, 0, 0, 0}, {0, 1},
                                      {0, 1, 2}, {0, 0, 1}, {0, 1, 0, 1}, {0, 0, 1, 1, 2}};
+// Threads meet in the same places whatever they add, and under the thread sanitizer take minutes.
+#ifdef __SANITIZE_THREAD__
+const std::vector<std::int32_t> dtypes = {ATOLL_F32, ATOLL_BF16};
+const std::vector<std::int32_t> ops = {ATOLL_SUM, ATOLL_MAX};
+#else
 const std::vector<std::int32_t> dtypes = {ATOLL_F32, ATOLL_BF16, ATOLL_F16, ATOLL_F64,
                                           ATOLL_I32, ATOLL_I64,  ATOLL_U8};
 const std::vector<std::int32_t> ops = {ATOLL_SUM, ATOLL_AVG, ATOLL_MIN, ATOLL_MAX};
+#endif
 
 std::vector<std::uint64_t> counts(int ranks) {
   const auto n = static_cast<std::uint64_t>(ranks);

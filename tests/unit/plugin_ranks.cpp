@@ -199,7 +199,7 @@ atoll_status FakeCore::get(void* ctx, const char* key, void* value, std::size_t*
   const bool fits = found.size() <= *n;
   *n = found.size();
   if (!fits) return ATOLL_INVALID_ARGUMENT;
-  std::memcpy(value, found.data(), found.size());
+  if (!found.empty()) std::memcpy(value, found.data(), found.size());
   return ATOLL_OK;
 }
 
