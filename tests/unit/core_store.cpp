@@ -186,13 +186,13 @@ TEST_CASE("timeouts name the key, the rank and who is absent") {
   Rank zero(place, 0), one(place, 1), two(place, 2);
   CHECK(thrown(atoll::ErrorCode::timeout, [&] { one.client.get("nothing", 50ms); }) ==
         "rank 1: nobody put key \"nothing\" within 0.05 s");
-  // Rank 0 gives up first, and rank 1 knows that it was there. Long enough for both to be there at
-  // the same time on a machine that is busy with other tests.
+  // Long enough for both to be there at the same time on a machine that is busy with other tests, and
+  // rank 0 to be there still when rank 1 is told.
   std::jthread other(
-      [&] { thrown(atoll::ErrorCode::timeout, [&] { zero.client.exchange("", "", 2s); }); });
+      [&] { thrown(atoll::ErrorCode::timeout, [&] { zero.client.exchange("", "", 6s); }); });
   const std::string absent =
-      thrown(atoll::ErrorCode::timeout, [&] { one.client.exchange("", "", 4s); });
-  CHECK(absent == "rank 1: barrier: rank 2 (host here, pid 102) did not come within 4 s");
+      thrown(atoll::ErrorCode::timeout, [&] { one.client.exchange("", "", 2s); });
+  CHECK(absent == "rank 1: barrier: rank 2 (host here, pid 102) did not come within 2 s");
   other.join();
   CHECK_FALSE(zero.failure->get());
 
