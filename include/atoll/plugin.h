@@ -232,7 +232,8 @@ typedef struct atoll_backend {
    * when the job failed: then nothing may wait for other ranks. */
   void (*shutdown)(int32_t failed);
   /* ---- optional from here on: NULL means unsupported ---- */
-  /* CUDA: a failure that happened after the launch, ATOLL_OK if none. */
+  /* CUDA: a failure that happened after the launch, ATOLL_OK if none. Any thread may call it, as
+   * abort. */
   atoll_status (*async_error)(atoll_comm* comm);
   /* Subgroup of an open communicator; ranks that pass a NULL group take part and get no comm. */
   atoll_status (*split)(atoll_comm* comm, const atoll_group* group, atoll_comm** out);

@@ -16,6 +16,7 @@
 #include "comm/flight.hpp"
 #include "comm/flight_inquiry.hpp"
 #include "comm/host_services.hpp"
+#include "comm/launched.hpp"
 #include "comm/tuning.hpp"
 #include "comm/two_level.hpp"
 #include "core/hash.hpp"
@@ -105,6 +106,7 @@ Communicator::Impl::Impl(const Axis& axis_, CommunicatorOptions options)
 
 Communicator::Impl::~Impl() {
   subscription = {};
+  launched.reset();
   if (lane) lane->closed = true;
   if (comm) plugin->table.close(comm);
 }
@@ -145,7 +147,11 @@ void Communicator::Impl::opened() {
     hosts.push_back(world.placements()[static_cast<std::size_t>(rank)].host);
   }
   levels = levels_of(hosts, block);
-  subscription = world.on_failure([this](const Error&) { plugin->table.abort(comm); });
+  if (device.kind() == DeviceKind::cuda) launched = std::make_unique<Launched>(*this);
+  subscription = world.on_failure([this](const Error& error) {
+    if (launched) launched->fail(error);
+    plugin->table.abort(comm);
+  });
   log::debug("opened communicator {} of {} ranks on backend {}", name, axis.size(), plugin->name);
 }
 
@@ -210,17 +216,14 @@ void Communicator::Impl::submit(std::vector<Request> requests,
   const std::uint64_t first = sequence;
   sequence += requests.size();
   const std::uint64_t number = flight->recorder().enqueue(*lane, requests, first);
-  auto turn = std::make_shared<Turn>(*this);
-  auto task = [self = shared_from_this(), turn = std::move(turn), requests = std::move(requests),
-               first, number, state, native = stream.backend().native()] {
-    turn->take().run(requests, first, number, native, *state);
-  };
-  // A host backend runs when the stream arrives; a CUDA backend launches now.
-  if (device.kind() == DeviceKind::host) {
-    stream.enqueue(std::move(task));
-  } else {
-    task();
+  if (device.kind() != DeviceKind::host) {
+    return launch(std::move(requests), first, number, stream, state);
   }
+  auto turn = std::make_shared<Turn>(*this);
+  stream.enqueue([self = shared_from_this(), turn = std::move(turn), requests = std::move(requests),
+                  first, number, state] {
+    turn->take().run(requests, first, number, nullptr, *state);
+  });
 }
 
 Work Communicator::Impl::perform(Request request, Stream& stream) {
@@ -228,16 +231,15 @@ Work Communicator::Impl::perform(Request request, Stream& stream) {
   tell_use(request, stream);
   const std::uint64_t first = sequence++;
   const std::uint64_t number = flight->recorder().enqueue(*lane, {&request, 1}, first);
-  state->request = std::move(request);
-  // The communicator waits for its operations before it goes.
-  auto task = [turn = Turn(*this), state, first, number,
-               native = stream.backend().native()]() mutable {
-    turn.take().run({&*state->request, 1}, first, number, native, *state);
-  };
   if (device.kind() == DeviceKind::host) {
-    state->event = Event(stream.backend().enqueue_and_record(std::move(task)));
+    state->request = std::move(request);
+    // The communicator waits for its operations before it goes.
+    state->event = Event(stream.backend().enqueue_and_record(
+        [turn = Turn(*this), state, first, number]() mutable {
+          turn.take().run({&*state->request, 1}, first, number, nullptr, *state);
+        }));
   } else {
-    task();
+    launch({std::move(request)}, first, number, stream, state);
     state->event = stream.record();
   }
   last_event = state->event;
@@ -270,6 +272,23 @@ void Communicator::Impl::deregister_retired() {
 
 void Communicator::Impl::run(std::span<const Request> requests, std::uint64_t first_sequence,
                              std::uint64_t number, void* stream, Work::State& state) {
+  flight->recorder().started(number, requests.size());
+  call_backend(requests, first_sequence, number, stream, state);
+  flight->recorder().completed(*lane, number, requests);
+}
+
+void Communicator::Impl::launch(std::vector<Request> requests, std::uint64_t first_sequence,
+                                std::uint64_t number, Stream& stream,
+                                const std::shared_ptr<Work::State>& state) {
+  Event reached = stream.record();
+  call_backend(requests, first_sequence, number, stream.backend().native(), *state);
+  launched->add({std::move(requests), first_sequence, number, state, std::move(reached),
+                 stream.record()});
+}
+
+void Communicator::Impl::call_backend(std::span<const Request> requests,
+                                      std::uint64_t first_sequence, std::uint64_t number,
+                                      void* stream, Work::State& state) {
   // One is the rule, and small ones should not pay for vectors.
   std::array<atoll_operation, 1> one;
   std::array<atoll_operation*, 1> one_pointer;
@@ -297,12 +316,12 @@ void Communicator::Impl::run(std::span<const Request> requests, std::uint64_t fi
                      request.reduction.factor};
     pointers[i] = &operations[i];
   }
-  flight->recorder().started(number, requests.size());
   deregister_retired();
   const atoll_status status =
       plugin->table.submit(comm, pointers, static_cast<std::int32_t>(requests.size()));
-  if (status != ATOLL_OK) report(status, requests, number, state);
-  flight->recorder().completed(*lane, number, requests);
+  if (status != ATOLL_OK) {
+    throw fail(status, last_error(*plugin, comm), requests, number, state);
+  }
 }
 
 void Communicator::Impl::passed_over() noexcept {
@@ -316,11 +335,11 @@ void Communicator::Impl::passed_over() noexcept {
   }
 }
 
-void Communicator::Impl::report(atoll_status status, std::span<const Request> requests,
-                                std::uint64_t number, Work::State& state) {
-  const Error own(
-      static_cast<ErrorCode>(status),
-      fmt::format("rank {}: communicator {}: {}", world.rank(), name, last_error(*plugin, comm)));
+Error Communicator::Impl::fail(atoll_status status, const std::string& why,
+                               std::span<const Request> requests, std::uint64_t number,
+                               Work::State& state) {
+  const Error own(static_cast<ErrorCode>(status),
+                  fmt::format("rank {}: communicator {}: {}", world.rank(), name, why));
   // An abort, and mostly a peer that closed as well, is the echo of a failure elsewhere: that one
   // is worth reporting.
   const bool echo = status == ATOLL_ABORTED || status == ATOLL_PEER_LOST;
@@ -328,10 +347,10 @@ void Communicator::Impl::report(atoll_status status, std::span<const Request> re
   const Explained explained = explain(*this, own, requests);
   flight->recorder().failed(number, requests.size(), explained.error.what());
   world.fail(explained.error.what());  // the first reason stays
-  flight->await_written();
   const Error error = explained.among(world.failure(), echo);
   state.fail(error);
-  throw error;
+  flight->await_written();
+  return error;
 }
 
 Communicator::Communicator(std::shared_ptr<Impl> impl) : impl_(std::move(impl)) {}

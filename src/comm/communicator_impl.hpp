@@ -52,6 +52,7 @@ struct Levels {
 
 class Flight;       // flight.hpp
 struct FlightLane;  // flight_recorder.hpp
+class Launched;     // launched.hpp
 class TwoLevel;     // two_level.hpp
 
 struct Communicator::Impl : std::enable_shared_from_this<Communicator::Impl> {
@@ -88,9 +89,14 @@ struct Communicator::Impl : std::enable_shared_from_this<Communicator::Impl> {
   atoll_status open_group(atoll_group& group);
   // Once `comm` is open on `plugin`, however: from here on it is used, recorded and aborted.
   void opened();
-  // `number` is the flight recorder's.
+  // `number` is the flight recorder's. On a host backend that is all of it.
   void run(std::span<const Request> requests, std::uint64_t first_sequence, std::uint64_t number,
            void* stream, Work::State& state);
+  // The same where it only begins here, and is watched until its end.
+  void launch(std::vector<Request> requests, std::uint64_t first_sequence, std::uint64_t number,
+              Stream& stream, const std::shared_ptr<Work::State>& state);
+  void call_backend(std::span<const Request> requests, std::uint64_t first_sequence,
+                    std::uint64_t number, void* stream, Work::State& state);
   // Operations that a stream passes over, because it has failed: the other ranks would wait for them.
   void passed_over() noexcept;
   // Of an operation that is enqueued; one that goes without having been taken was passed over.
@@ -107,8 +113,10 @@ struct Communicator::Impl : std::enable_shared_from_this<Communicator::Impl> {
    private:
     Impl* impl_;
   };
-  [[noreturn]] void report(atoll_status status, std::span<const Request> requests,
-                           std::uint64_t number, Work::State& state);
+  // Tells Work, World and flight recorder of a failure, whose reasons the other ranks are asked for;
+  // returns what there is to throw.
+  Error fail(atoll_status status, const std::string& why, std::span<const Request> requests,
+             std::uint64_t number, Work::State& state);
 
   World& world;
   Axis axis;
@@ -131,6 +139,7 @@ struct Communicator::Impl : std::enable_shared_from_this<Communicator::Impl> {
   std::vector<void*> retired;
   std::atomic<bool> any_retired{false};
   Event last_event;
+  std::unique_ptr<Launched> launched;  // of a GPU
   World::Subscription subscription;
   std::shared_ptr<Flight> flight;
   std::shared_ptr<FlightLane> lane;  // of flight

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -32,6 +33,9 @@ class EventBackend {
   virtual bool peek() const { return happened(); }
   virtual void
   synchronize() = 0;  // throws the error of its stream, if that failed before the event
+  // From somebody who knows that work in front of the event has failed, where the stream does not: it
+  // and its stream have failed then. For kinds of device that launch; a host's tasks throw.
+  virtual void fail([[maybe_unused]] std::exception_ptr error) {}
 };
 
 class StampBackend {
@@ -79,8 +83,12 @@ class DeviceBackend {
   virtual DeviceKind kind() const noexcept = 0;
   virtual std::string_view name() const noexcept = 0;
   virtual int ordinal() const noexcept { return -1; }  // of a GPU, as CUDA counts them
-  virtual void* allocate(std::size_t bytes) = 0;  // throws Error(out_of_memory)
+  virtual void* allocate(std::size_t bytes) = 0;       // throws Error(out_of_memory)
   virtual void deallocate(void* data, std::size_t bytes) noexcept = 0;
+  virtual std::uint64_t memory_bytes() const noexcept { return 0; }
+  // Memory of the host, from where the device copies best; throws Error(out_of_memory).
+  virtual void* allocate_staging(std::size_t bytes);
+  virtual void deallocate_staging(void* data) noexcept;
   // Counts memory of this device that a communication backend handed out (or, below 0, took back).
   virtual void account(std::ptrdiff_t bytes) noexcept = 0;
   // The same, with the memory's address.

@@ -48,6 +48,7 @@ class CheckedEvent final : public EventBackend {
     lifetimes_->synchronized(clock_);
     lifetimes_->check();
   }
+  void fail(std::exception_ptr error) override { inner_->fail(std::move(error)); }
   const std::shared_ptr<EventBackend>& inner() const noexcept { return inner_; }
   const Clock& clock() const noexcept { return clock_; }
   bool is_of(const std::shared_ptr<Lifetimes>& lifetimes) const { return lifetimes_ == lifetimes; }
@@ -163,6 +164,9 @@ class CheckedDevice final : public DeviceBackend {
     forget(data);
     inner_->deallocate(data, bytes);
   }
+  std::uint64_t memory_bytes() const noexcept override { return inner_->memory_bytes(); }
+  void* allocate_staging(std::size_t bytes) override { return inner_->allocate_staging(bytes); }
+  void deallocate_staging(void* data) noexcept override { inner_->deallocate_staging(data); }
   void account(std::ptrdiff_t bytes) noexcept override { inner_->account(bytes); }
   void adopt(void* data, std::size_t bytes) override {
     inner_->adopt(data, bytes);

@@ -37,6 +37,7 @@ class CudaEvent final : public EventBackend {
     check(cudaEventSynchronize(event_.get()), "cudaEventSynchronize");
     if (const auto error = failure_->before(position_)) std::rethrow_exception(error);
   }
+  void fail(std::exception_ptr error) override { failure_->fail(position_, std::move(error)); }
 
  private:
   PooledEvent event_;
@@ -149,7 +150,8 @@ void CudaStream::fill(void* dst, std::byte value, std::size_t bytes) {
 }
 
 std::shared_ptr<EventBackend> CudaStream::record() {
-  auto event = std::make_shared<CudaEvent>(ordinal_, failure_, position_);
+  // A place of its own: what fails in front of it does not fail an earlier event.
+  auto event = std::make_shared<CudaEvent>(ordinal_, failure_, ++position_);
   check(cudaEventRecord(event->get(), stream_), "cudaEventRecord");
   return event;
 }

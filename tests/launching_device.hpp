@@ -1,0 +1,90 @@
+// A device in the manner of a GPU, made of the host's: its streams start what the backend `launching`
+// gives them, and know of no failure in it; what hears of one tells their events.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <utility>
+
+#include "device/backend.hpp"
+#include "device/cuda/failure.hpp"
+
+namespace atoll_test {
+
+class LaunchingEvent final : public atoll::EventBackend {
+ public:
+  LaunchingEvent(std::shared_ptr<atoll::EventBackend> inner,
+                 std::shared_ptr<atoll::cuda::Failure> failure, std::uint64_t position)
+      : inner_(std::move(inner)), failure_(std::move(failure)), position_(position) {}
+  bool happened() const override { return inner_->happened(); }
+  void synchronize() override {
+    inner_->synchronize();
+    if (const auto error = failure_->before(position_)) std::rethrow_exception(error);
+  }
+  void fail(std::exception_ptr error) override { failure_->fail(position_, std::move(error)); }
+  const std::shared_ptr<atoll::EventBackend>& inner() const { return inner_; }
+  const std::shared_ptr<atoll::cuda::Failure>& failure() const { return failure_; }
+  std::uint64_t position() const { return position_; }
+
+ private:
+  std::shared_ptr<atoll::EventBackend> inner_;
+  std::shared_ptr<atoll::cuda::Failure> failure_;
+  std::uint64_t position_;
+};
+
+class LaunchingStream final : public atoll::StreamBackend {
+ public:
+  explicit LaunchingStream(std::unique_ptr<atoll::StreamBackend> inner)
+      : inner_(std::move(inner)) {}
+  void enqueue(std::function<void()> work) override { inner_->enqueue(std::move(work)); }
+  void copy(void* dst, const void* src, std::size_t bytes) override {
+    inner_->copy(dst, src, bytes);
+  }
+  void zero(void* dst, std::size_t bytes) override { inner_->zero(dst, bytes); }
+  std::shared_ptr<atoll::EventBackend> record() override {
+    return std::make_shared<LaunchingEvent>(inner_->record(), failure_, ++position_);
+  }
+  void wait(std::shared_ptr<atoll::EventBackend> event, atoll::WaitReason reason) override {
+    const auto& known = dynamic_cast<LaunchingEvent&>(*event);
+    failure_->follow(++position_, known.failure(), known.position());
+    inner_->wait(known.inner(), reason);
+  }
+  void synchronize() override {
+    inner_->synchronize();
+    if (const auto error = failure_->before(position_)) std::rethrow_exception(error);
+  }
+  std::chrono::nanoseconds exposed_communication() const override {
+    return inner_->exposed_communication();
+  }
+  void* native() noexcept override { return static_cast<atoll::StreamBackend*>(this); }
+
+ private:
+  std::unique_ptr<atoll::StreamBackend> inner_;
+  std::shared_ptr<atoll::cuda::Failure> failure_ = std::make_shared<atoll::cuda::Failure>();
+  std::uint64_t position_ = 0;
+};
+
+class LaunchingDevice final : public atoll::DeviceBackend {
+ public:
+  atoll::DeviceKind kind() const noexcept override { return atoll::DeviceKind::cuda; }
+  std::string_view name() const noexcept override { return "launching"; }
+  int ordinal() const noexcept override { return 0; }
+  void* allocate(std::size_t bytes) override { return host_.backend()->allocate(bytes); }
+  void deallocate(void* data, std::size_t bytes) noexcept override {
+    host_.backend()->deallocate(data, bytes);
+  }
+  void account(std::ptrdiff_t bytes) noexcept override { host_.backend()->account(bytes); }
+  std::unique_ptr<atoll::StreamBackend> make_stream(const atoll::StreamOptions& options) override {
+    return std::make_unique<LaunchingStream>(host_.backend()->make_stream(options));
+  }
+  atoll::DeviceOps& ops() noexcept override { return host_.ops(); }
+  std::size_t allocated_bytes() const noexcept override { return host_.allocated_bytes(); }
+  std::size_t peak_allocated_bytes() const noexcept override {
+    return host_.peak_allocated_bytes();
+  }
+
+ private:
+  atoll::Device host_ = atoll::Device::host();
+};
+
+}  // namespace atoll_test

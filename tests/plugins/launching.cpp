@@ -1,0 +1,126 @@
+// The backend `launching`: the host backend in the manner of one for GPUs. submit() hands the
+// operations to their stream (a StreamBackend of tests/unit/launching_device.hpp) and returns; nothing
+// fails there, what goes wrong is kept for async_error(), and an operation that is aborted looks
+// complete. A communicator called "broken" has its first operation fail after the launch.
+#include <atomic>
+#include <chrono>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <vector>
+
+#include "device/backend.hpp"
+#include "host_backend.hpp"
+
+struct atoll_comm {
+  atoll_comm* inner = nullptr;  // the host backend's
+  bool broken = false;
+  std::atomic<bool> aborted{false};
+  std::atomic<atoll_status> failure{ATOLL_OK};
+};
+
+namespace {
+
+using atoll_test::host_backend;
+
+constexpr std::int64_t forever = std::int64_t{1} << 60;  // ns
+
+atoll_group as_host(const atoll_group& group) {
+  atoll_group changed = group;
+  changed.memory = ATOLL_MEMORY_HOST;
+  return changed;
+}
+
+int32_t probe(const atoll_host* host, const atoll_group* world) {
+  if (world->memory != ATOLL_MEMORY_CUDA) return 0;
+  const atoll_group changed = as_host(*world);
+  return atoll_test::probe_wrapped(host, &changed);
+}
+
+int32_t capability(int32_t kind, int32_t dtype, int32_t op, int32_t memory) {
+  return memory == ATOLL_MEMORY_CUDA
+             ? host_backend()->capability(kind, dtype, op, ATOLL_MEMORY_HOST)
+             : 0;
+}
+
+atoll_status open(const atoll_host* host, const atoll_group* group, atoll_comm** out) {
+  const atoll_group changed = as_host(*group);
+  auto comm = std::make_unique<atoll_comm>();
+  comm->broken = std::string_view(group->name) == "broken";
+  const atoll_status status = host_backend()->open(host, &changed, &comm->inner);
+  if (status == ATOLL_OK) *out = comm.release();
+  return status;
+}
+
+// What runs in the stream's order: as a kernel, it tells nobody what went wrong, and ends then only when
+// it is aborted.
+void run(atoll_comm& comm, std::vector<atoll_operation> operations) {
+  atoll_status status = ATOLL_BACKEND;
+  if (!comm.broken) {
+    std::vector<atoll_operation*> pointers;
+    for (atoll_operation& operation : operations) pointers.push_back(&operation);
+    status = host_backend()->submit(comm.inner, pointers.data(),
+                                    static_cast<int32_t>(pointers.size()));
+  }
+  if (status == ATOLL_OK) return;
+  comm.failure = status;
+  while (!comm.aborted) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+}
+
+atoll_status submit(atoll_comm* comm, atoll_operation* const* operations, int32_t n) {
+  if (comm->aborted) return ATOLL_ABORTED;
+  std::vector<atoll_operation> copies;
+  for (int32_t i = 0; i < n; ++i) {
+    copies.push_back(*operations[i]);
+    copies.back().memory = ATOLL_MEMORY_HOST;
+    copies.back().stream = nullptr;
+    copies.back().timeout_ns = forever;  // a kernel knows of none
+  }
+  auto* const stream = static_cast<atoll::StreamBackend*>(operations[0]->stream);
+  stream->enqueue([comm, copies = std::move(copies)] { run(*comm, copies); });
+  return ATOLL_OK;
+}
+
+void abort(atoll_comm* comm) {
+  comm->aborted = true;
+  host_backend()->abort(comm->inner);
+}
+
+void close(atoll_comm* comm) {
+  host_backend()->close(comm->inner);
+  delete comm;
+}
+
+const char* last_error(const atoll_comm* comm) {
+  if (comm != nullptr && comm->broken) return "the kernel was lost";
+  return host_backend()->last_error(comm == nullptr ? nullptr : comm->inner);
+}
+
+atoll_status async_error(atoll_comm* comm) { return comm->failure; }
+
+}  // namespace
+
+extern "C" __attribute__((visibility("default"))) const atoll_backend* atoll_backend_entry_v1(
+    void) {
+  if (!host_backend()) return nullptr;
+  static const atoll_backend table = [] {
+    atoll_backend wrapped = *host_backend();
+    wrapped.name = "launching";
+    wrapped.probe = probe;
+    wrapped.capability = capability;
+    wrapped.open = open;
+    wrapped.submit = submit;
+    wrapped.abort = abort;
+    wrapped.close = close;
+    wrapped.last_error = last_error;
+    wrapped.async_error = async_error;
+    wrapped.split = nullptr;
+    wrapped.mem_alloc = nullptr;
+    wrapped.mem_free = nullptr;
+    wrapped.register_memory = nullptr;
+    wrapped.deregister_memory = nullptr;
+    return wrapped;
+  }();
+  return &table;
+}

@@ -1,0 +1,184 @@
+// Operations that a backend launches and core watches: completion, absent ranks, failures behind the
+// launch, and a job that fails elsewhere; on a device and a backend of host memory.
+#include <doctest/doctest.h>
+
+#include <atomic>
+#include <chrono>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "atoll/communicator.hpp"
+#include "atoll/error.hpp"
+#include "comm/flight.hpp"
+#include "launching_device.hpp"
+#include "thread_ranks.hpp"
+
+namespace {
+
+using namespace std::chrono_literals;
+using Floats = std::vector<float>;
+
+void run(int ranks, std::chrono::seconds timeout,
+         const std::function<void(atoll::World&)>& body) {
+  atoll_test::run_thread_ranks(ranks, body, [&](atoll::Config& config) {
+    config.plugin_path = ATOLL_TEST_PLUGINS;
+    config.backend = "launching";
+    config.timeout = timeout;
+  });
+}
+
+atoll::Device launching() { return atoll::Device(std::make_shared<atoll_test::LaunchingDevice>()); }
+
+atoll::Communicator open(atoll::World& world, const std::string& name,
+                         const atoll::Device& device) {
+  const auto mesh = atoll::Mesh::make(world, {1, world.size()});
+  return atoll::Communicator::open(mesh.axis("world"), {.name = name, .device = device});
+}
+
+atoll::FlightLog record(atoll::World& world) {
+  return atoll::Flight::of(world)->recorder().snapshot();
+}
+
+// Until the watch has seen it.
+atoll::FlightState last_state(atoll::World& world, atoll::FlightState wanted) {
+  const auto patience = std::chrono::steady_clock::now() + 10s;
+  while (true) {
+    const atoll::FlightState state = record(world).operations.back().state;
+    if (state == wanted || std::chrono::steady_clock::now() > patience) return state;
+    std::this_thread::sleep_for(1ms);
+  }
+}
+
+// What a call throws; "" if nothing.
+template <class Call>
+std::string thrown(const Call& call) {
+  try {
+    call();
+  } catch (const atoll::Error& error) {
+    return error.what();
+  }
+  return {};
+}
+
+}  // namespace
+
+TEST_CASE("an operation is recorded as complete when it is, not when it is launched") {
+  run(2, 60s, [](atoll::World& world) {
+    const auto device = launching();
+    auto stream = device.stream();
+    auto comm = open(world, "steady", device);
+    std::atomic<bool> go{false};
+    stream.enqueue([&] {
+      while (!go) std::this_thread::sleep_for(1ms);
+    });
+    Floats data(3, static_cast<float>(world.rank() + 1));
+    const auto work = comm.all_reduce(data, data, atoll::ReduceOp::sum, stream);
+    std::this_thread::sleep_for(50ms);
+    CHECK_FALSE(work.done());
+    CHECK(record(world).operations.back().state == atoll::FlightState::enqueued);
+    go = true;
+    work.synchronize();
+    CHECK(data == Floats(3, 3.0f));
+    CHECK(last_state(world, atoll::FlightState::completed) == atoll::FlightState::completed);
+    CHECK(record(world).communicators.back().completed == 1);
+    for (int i = 0; i < 100; ++i) {
+      comm.all_reduce(data, data, atoll::ReduceOp::max, stream).wait(stream);
+    }
+    stream.synchronize();
+    CHECK(data == Floats(3, 3.0f));
+    CHECK(last_state(world, atoll::FlightState::completed) == atoll::FlightState::completed);
+    CHECK(record(world).communicators.back().completed == 101);
+  });
+}
+
+TEST_CASE("a rank that does not come is named at the timeout, to the work and to the stream") {
+  std::atomic<int> told{0};
+  CHECK_THROWS(run(3, 1s, [&](atoll::World& world) {
+    const auto device = launching();
+    auto stream = device.stream();
+    auto comm = open(world, "waiting", device);
+    Floats data(4, 1.0f);
+    comm.all_reduce(data, data, atoll::ReduceOp::sum, stream).synchronize();
+    if (world.rank() == 2) {
+      while (!world.failure()) std::this_thread::sleep_for(1ms);
+      return;
+    }
+    const auto work = comm.all_reduce(data, data, atoll::ReduceOp::sum, stream);
+    const std::string of_work = thrown([&] { work.synchronize(); });
+    const std::string of_stream = thrown([&] { stream.synchronize(); });
+    CAPTURE(of_work);
+    CAPTURE(of_stream);
+    CHECK(of_work.find("rank 2") != std::string::npos);
+    CHECK(of_work.find("all_reduce") != std::string::npos);
+    CHECK(of_stream.find("rank 2") != std::string::npos);
+    const auto patience = std::chrono::steady_clock::now() + 10s;
+    while (thrown([&] { work.wait(stream); }).empty()) {
+      REQUIRE(std::chrono::steady_clock::now() < patience);
+    }
+    CHECK(record(world).operations.back().state == atoll::FlightState::failed);
+    ++told;
+    world.check();
+  }));
+  CHECK(told == 2);
+}
+
+TEST_CASE(
+    "time counts from when the stream gets there, so that long compute in front is no failure") {
+  run(2, 1s, [](atoll::World& world) {
+    const auto device = launching();
+    auto stream = device.stream();
+    auto comm = open(world, "late", device);
+    stream.enqueue([] { std::this_thread::sleep_for(2500ms); });
+    Floats data(4, 1.0f);
+    comm.all_reduce(data, data, atoll::ReduceOp::sum, stream).synchronize();
+    CHECK(data == Floats(4, 2.0f));
+  });
+}
+
+TEST_CASE("a failure behind the launch reaches every rank, and streams that wait for it") {
+  std::atomic<int> told{0};
+  CHECK_THROWS(run(2, 60s, [&](atoll::World& world) {
+    const auto device = launching();
+    auto stream = device.stream(), after = device.stream();
+    auto comm = open(world, "broken", device);
+    Floats data(4, 1.0f);
+    const auto work = comm.all_reduce(data, data, atoll::ReduceOp::sum, stream);
+    work.wait(after);
+    const std::string of_work = thrown([&] { work.synchronize(); });
+    const std::string of_stream = thrown([&] { after.synchronize(); });
+    CAPTURE(of_work);
+    CAPTURE(of_stream);
+    CHECK(of_work.find("the kernel was lost") != std::string::npos);
+    CHECK(of_stream.find("the kernel was lost") != std::string::npos);
+    ++told;
+    world.check();
+  }));
+  CHECK(told == 2);
+}
+
+TEST_CASE("a job that fails elsewhere ends what waits, and refuses what comes") {
+  std::atomic<int> told{0};
+  CHECK_THROWS(run(2, 60s, [&](atoll::World& world) {
+    const auto device = launching();
+    auto stream = device.stream();
+    auto comm = open(world, "innocent", device);
+    Floats data(4, 1.0f);
+    if (world.rank() == 1) {
+      std::this_thread::sleep_for(100ms);
+      world.fail("the disk of rank 1 is full");
+      return;
+    }
+    const auto work = comm.all_reduce(data, data, atoll::ReduceOp::sum, stream);
+    const std::string of_work = thrown([&] { work.synchronize(); });
+    CAPTURE(of_work);
+    CHECK(of_work.find("the disk of rank 1 is full") != std::string::npos);
+    CHECK_FALSE(thrown([&] { stream.synchronize(); }).empty());
+    CHECK_FALSE(thrown([&] {
+                  static_cast<void>(comm.all_reduce(data, data, atoll::ReduceOp::sum, stream));
+                }).empty());
+    ++told;
+    world.check();
+  }));
+  CHECK(told == 1);
+}
