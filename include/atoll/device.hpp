@@ -156,6 +156,11 @@ class Device {
   std::string_view name() const noexcept;
   // Aligned to 4,096 bytes (256 on cuda), not initialised. Error(out_of_memory) names the size.
   Buffer allocate(std::size_t bytes) const;
+  // Memory of the host that copies to and from this device take without waiting for the host (pinned,
+  // for cuda); aligned to 64 bytes, not initialised, not counted. Error(out_of_memory).
+  Buffer allocate_staging(std::size_t bytes) const;
+  // In all; 0 where it is not known.
+  std::uint64_t memory_bytes() const noexcept;
   Stream stream(StreamOptions options = {}) const;
   DeviceOps& ops() const noexcept;
   // Bytes that allocate() has handed out: now, and the most so far.

@@ -1,5 +1,9 @@
 #include "atoll/device.hpp"
 
+#include <new>
+#include <string>
+
+#include "atoll/error.hpp"
 #include "device/backend.hpp"
 #include "device/clock_stamp.hpp"
 
@@ -9,6 +13,21 @@ std::shared_ptr<const StampBackend> StreamBackend::stamp() {
   auto stamp = std::make_shared<ClockStamp>();
   enqueue([stamp] { stamp->take(); });
   return stamp;
+}
+
+namespace {
+constexpr std::align_val_t staging_alignment{64};
+}
+
+void* DeviceBackend::allocate_staging(std::size_t bytes) {
+  void* const data = ::operator new(bytes, staging_alignment, std::nothrow);
+  if (data) return data;
+  throw Error(ErrorCode::out_of_memory,
+              "host memory: cannot allocate " + std::to_string(bytes) + " bytes");
+}
+
+void DeviceBackend::deallocate_staging(void* data) noexcept {
+  ::operator delete(data, staging_alignment);
 }
 
 std::optional<std::int64_t> Stamp::ns() const { return impl_ ? impl_->ns() : std::nullopt; }
@@ -52,6 +71,12 @@ Buffer Device::allocate(std::size_t bytes) const {
   const auto free = [device = impl_, bytes](void* data) { device->deallocate(data, bytes); };
   return Buffer(std::shared_ptr<void>(impl_->allocate(bytes), free), bytes);
 }
+Buffer Device::allocate_staging(std::size_t bytes) const {
+  if (bytes == 0) return {};
+  const auto free = [device = impl_](void* data) { device->deallocate_staging(data); };
+  return Buffer(std::shared_ptr<void>(impl_->allocate_staging(bytes), free), bytes);
+}
+std::uint64_t Device::memory_bytes() const noexcept { return impl_->memory_bytes(); }
 Stream Device::stream(StreamOptions options) const {
   auto stream = impl_->make_stream(options);
   return {std::move(stream), std::move(options.name)};

@@ -6,10 +6,17 @@
 
 #include <string_view>
 
+#include "device/backend.hpp"
+
 namespace atoll_v1::atoll::cuda {
 
 // Throws Error(out_of_memory, backend) with `what` and the runtime's words; success passes.
 void check(cudaError_t status, std::string_view what);
+
+// Of a cuda device's stream.
+inline cudaStream_t native(const Stream& stream) {
+  return static_cast<cudaStream_t>(stream.backend().native());
+}
 
 // Makes a device the calling thread's for a scope.
 class Current {

@@ -23,6 +23,7 @@ class CudaDevice final : public DeviceBackend {
     check(cudaGetDeviceProperties(&properties, ordinal),
           fmt::format("cudaGetDeviceProperties({})", ordinal));
     name_ = fmt::format("cuda:{} ({})", ordinal, properties.name);
+    memory_bytes_ = properties.totalGlobalMem;
   }
 
   DeviceKind kind() const noexcept override { return DeviceKind::cuda; }
@@ -51,6 +52,23 @@ class CudaDevice final : public DeviceBackend {
     allocated_.add(-static_cast<std::ptrdiff_t>(bytes));
   }
 
+  std::uint64_t memory_bytes() const noexcept override { return memory_bytes_; }
+
+  void* allocate_staging(std::size_t bytes) override {
+    const Current current(ordinal_);
+    void* data = nullptr;
+    const cudaError_t status = cudaHostAlloc(&data, bytes, cudaHostAllocDefault);
+    if (status == cudaErrorMemoryAllocation) {
+      cudaGetLastError();
+      throw Error(ErrorCode::out_of_memory,
+                  fmt::format("pinned host memory: cannot allocate {} bytes", bytes));
+    }
+    check(status, "cudaHostAlloc");
+    return data;
+  }
+
+  void deallocate_staging(void* data) noexcept override { cudaFreeHost(data); }
+
   void account(std::ptrdiff_t bytes) noexcept override { allocated_.add(bytes); }
 
   std::unique_ptr<StreamBackend> make_stream(const StreamOptions& options) override {
@@ -63,6 +81,7 @@ class CudaDevice final : public DeviceBackend {
  private:
   int ordinal_;
   std::string name_;
+  std::uint64_t memory_bytes_ = 0;
   std::shared_ptr<Clock> clock_;
   CudaOps ops_;
   AllocationCount allocated_;

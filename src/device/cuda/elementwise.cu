@@ -56,14 +56,12 @@ void launch_cast(cudaStream_t stream, To* dst, const From* src, std::uint64_t co
   std::uint64_t done = 0;
   if (is_aligned(dst, sizeof(To) * n) && is_aligned(src, sizeof(From) * n) && count >= n) {
     const std::uint64_t packs = count / n;
-    cast_packs<To, From, n><<<blocks_for(packs), threads, 0, stream>>>(dst, src, packs);
-    launched("cast");
+    start("cast", cast_packs<To, From, n>, {blocks_for(packs), stream}, dst, src, packs);
     done = packs * n;
   }
   if (done == count) return;
-  cast_packs<To, From, 1>
-      <<<blocks_for(count - done), threads, 0, stream>>>(dst + done, src + done, count - done);
-  launched("cast");
+  start("cast", cast_packs<To, From, 1>, {blocks_for(count - done), stream}, dst + done, src + done,
+        count - done);
 }
 
 template <class T>
@@ -71,14 +69,12 @@ void launch_add(cudaStream_t stream, T* dst, const T* src, std::uint64_t count) 
   constexpr int n = 16 / static_cast<int>(sizeof(T));
   std::uint64_t done = 0;
   if (is_aligned(dst, 16) && is_aligned(src, 16) && count >= n) {
-    add_packs<T, n><<<blocks_for(count / n), threads, 0, stream>>>(dst, src, count / n);
-    launched("add");
+    start("add", add_packs<T, n>, {blocks_for(count / n), stream}, dst, src, count / n);
     done = count / n * n;
   }
   if (done == count) return;
-  add_packs<T, 1>
-      <<<blocks_for(count - done), threads, 0, stream>>>(dst + done, src + done, count - done);
-  launched("add");
+  start("add", add_packs<T, 1>, {blocks_for(count - done), stream}, dst + done, src + done,
+        count - done);
 }
 
 }  // namespace
@@ -118,9 +114,8 @@ void CudaOps::fill_normal(Stream& stream, View dst, const NormalFill& fill) {
   if (dst.count == 0) return;
   const Current current(ordinal_);
   const std::uint64_t key = mix(mix(fill.seed + 0x9e3779b97f4a7c15u) ^ fill.stream);
-  normal_elements<<<blocks_for(dst.count), threads, 0, native(stream)>>>(
-      dst.as<float>(), dst.count, key, fill.first, fill.mean, fill.deviation);
-  launched("fill_normal");
+  start("fill_normal", normal_elements, {blocks_for(dst.count), native(stream)}, dst.as<float>(),
+        dst.count, key, fill.first, fill.mean, fill.deviation);
 }
 
 }  // namespace atoll_v1::atoll::cuda

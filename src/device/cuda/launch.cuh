@@ -4,17 +4,13 @@
 #include <algorithm>
 #include <cstdint>
 #include <string_view>
+#include <utility>
 
-#include "device/backend.hpp"
 #include "device/cuda/api.hpp"
 
 namespace atoll_v1::atoll::cuda {
 
 constexpr int threads = 256;
-
-inline cudaStream_t native(const Stream& stream) {
-  return static_cast<cudaStream_t>(stream.backend().native());
-}
 
 // Blocks for `items` of one thread each; kernels stride over what is beyond.
 inline unsigned blocks_for(std::uint64_t items) {
@@ -22,7 +18,27 @@ inline unsigned blocks_for(std::uint64_t items) {
   return static_cast<unsigned>(std::clamp<std::uint64_t>((items + threads - 1) / threads, 1, most));
 }
 
-inline void launched(std::string_view kernel) { check(cudaGetLastError(), kernel); }
+struct Launch {
+  dim3 blocks;  // of `threads`
+  cudaStream_t stream;
+  std::size_t shared_bytes = 0;  // of dynamic_shared, for each block
+};
+
+// Throws what the runtime says of the launch, with `name`. Not the <<<>>> of nvcc, so that any C++
+// compiler understands it (tests/gpu/emulated).
+template <class... Parameters, class... Arguments>
+void start(std::string_view name, void (*kernel)(Parameters...), const Launch& launch,
+           Arguments&&... arguments) {
+  cudaLaunchConfig_t config{};
+  config.gridDim = launch.blocks;
+  config.blockDim = dim3(threads);
+  config.dynamicSmemBytes = launch.shared_bytes;
+  config.stream = launch.stream;
+  check(cudaLaunchKernelEx(&config, kernel, std::forward<Arguments>(arguments)...), name);
+}
+
+// What Launch::shared_bytes are for.
+extern __shared__ float4 dynamic_shared[];
 
 __device__ __forceinline__ std::uint64_t first_item() {
   return std::uint64_t{blockIdx.x} * blockDim.x + threadIdx.x;

@@ -128,13 +128,12 @@ void CudaOps::adamw(Stream& stream, const AdamWStep& step) {
   with_low_type(step.weights_low, [&]<class Low>(Type<Low>) {
     auto* const low =
         step.weights_low.count > 0 ? static_cast<Low*>(step.weights_low.data) : nullptr;
-    in_packs(count, {s.weights, s.moment1, s.moment2, s.gradient, low},
-             [&]<int n>(std::integral_constant<int, n>, std::uint64_t packs) {
-               adamw_packs<Low, n>
-                   <<<blocks_for(packs), threads, 0, native(stream)>>>(s, low, packs);
-             });
+    in_packs(
+        count, {s.weights, s.moment1, s.moment2, s.gradient, low},
+        [&]<int n>(std::integral_constant<int, n>, std::uint64_t packs) {
+          start("adamw", adamw_packs<Low, n>, {blocks_for(packs), native(stream)}, s, low, packs);
+        });
   });
-  launched("adamw");
 }
 
 void CudaOps::sgd(Stream& stream, const SgdStep& step) {
@@ -148,10 +147,9 @@ void CudaOps::sgd(Stream& stream, const SgdStep& step) {
         step.weights_low.count > 0 ? static_cast<Low*>(step.weights_low.data) : nullptr;
     in_packs(count, {s.weights, s.gradient, low},
              [&]<int n>(std::integral_constant<int, n>, std::uint64_t packs) {
-               sgd_packs<Low, n><<<blocks_for(packs), threads, 0, native(stream)>>>(s, low, packs);
+               start("sgd", sgd_packs<Low, n>, {blocks_for(packs), native(stream)}, s, low, packs);
              });
   });
-  launched("sgd");
 }
 
 }  // namespace atoll_v1::atoll::cuda

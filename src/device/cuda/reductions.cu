@@ -108,13 +108,12 @@ void launch_reduce(cudaStream_t stream, T* dst, const T* parts, std::uint64_t co
   const bool packs =
       count % n == 0 && is_aligned(dst, sizeof(T) * n) && is_aligned(parts, sizeof(T) * n);
   if (packs) {
-    reduce_packs<T, op, n><<<blocks_for(count / n), threads, 0, stream>>>(
-        dst, parts, count / n, count, nparts, block, nparts);
+    start("reduce", reduce_packs<T, op, n>, {blocks_for(count / n), stream}, dst, parts, count / n,
+          count, nparts, block, nparts);
   } else {
-    reduce_packs<T, op, 1><<<blocks_for(count), threads, 0, stream>>>(dst, parts, count, count,
-                                                                      nparts, block, nparts);
+    start("reduce", reduce_packs<T, op, 1>, {blocks_for(count), stream}, dst, parts, count, count,
+          nparts, block, nparts);
   }
-  launched("reduce");
 }
 
 // Eight lanes of partial sums for each block, as in ../host/kernels.cpp: eight threads, and 32 blocks
@@ -203,18 +202,16 @@ void CudaOps::sum_squares(Stream& stream, View out, ConstView src) {
   if (out.count == 0) return;
   const Current current(ordinal_);
   const auto grid = static_cast<unsigned>((out.count * lanes + threads - 1) / threads);
-  sum_squares_lanes<<<grid, threads, 0, native(stream)>>>(out.as<double>(), src.as<float>(),
-                                                          src.count, out.count);
-  launched("sum_squares");
+  start("sum_squares", sum_squares_lanes, {grid, native(stream)}, out.as<double>(), src.as<float>(),
+        src.count, out.count);
 }
 
 void CudaOps::clip_factor(Stream& stream, View result, ConstView blocks, ClipRule rule) {
   ATOLL_ASSERT(result.count == 3 && result.dtype == DType::f64 && blocks.dtype == DType::f64,
                "clip_factor: f64 blocks in, norm, factor and steps (f64) out");
   const Current current(ordinal_);
-  clip_factor_of<<<1, threads, 0, native(stream)>>>(
-      result.as<double>(), blocks.as<double>(), blocks.count, rule.max_norm, rule.skip_nonfinite);
-  launched("clip_factor");
+  start("clip_factor", clip_factor_of, {1, native(stream)}, result.as<double>(),
+        blocks.as<double>(), blocks.count, rule.max_norm, rule.skip_nonfinite);
 }
 
 }  // namespace atoll_v1::atoll::cuda

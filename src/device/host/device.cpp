@@ -1,4 +1,6 @@
 // The `host` device: CPU memory and worker threads.
+#include <unistd.h>
+
 #include <cstdlib>
 #include <string>
 
@@ -33,6 +35,12 @@ class HostDevice final : public DeviceBackend {
   void deallocate(void* data, std::size_t bytes) noexcept override {
     std::free(data);
     allocated_.add(-static_cast<std::ptrdiff_t>(bytes));
+  }
+
+  std::uint64_t memory_bytes() const noexcept override {
+    const long pages = ::sysconf(_SC_PHYS_PAGES), bytes = ::sysconf(_SC_PAGESIZE);
+    if (pages <= 0 || bytes <= 0) return 0;
+    return static_cast<std::uint64_t>(pages) * static_cast<std::uint64_t>(bytes);
   }
 
   void account(std::ptrdiff_t bytes) noexcept override { allocated_.add(bytes); }
