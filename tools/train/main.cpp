@@ -93,7 +93,7 @@ void add_sharding_flags(CLI::App& app, train::RunOptions& o, int& islands) {
   app.add_option(
          "--memory-limit", o.memory_limit,
          "bytes of a rank, as in 16G (powers of 1024): auto looks for what fits, and a plan that "
-         "is larger is refused; 0: the host's memory, shared out, for auto alone")
+         "is larger is refused; 0: the host's memory, shared out, or the GPU's, for auto alone")
       ->transform(CLI::AsSizeValue(false))
       ->group("Sharding");
   app.add_option(
@@ -107,8 +107,12 @@ void add_sharding_flags(CLI::App& app, train::RunOptions& o, int& islands) {
   app.add_option("--islands", islands, "treat the ranks as this many islands; 0: what is found")
       ->check(not_negative)
       ->group("Sharding");
+  app.add_option("--device", o.device,
+                 "what ranks compute on: host (CPUs), cuda (a GPU each, in turn), or auto: cuda where "
+                 "every rank sees a GPU")
+      ->group("Sharding");
   app.add_option("--backend", o.backend,
-                 "of collectives: host, mpi, ...; default: the best that works")
+                 "of collectives: host, mpi, nccl, ...; default: the best that works")
       ->group("Sharding");
   app.add_option("--reduce-dtype", o.reduce_dtype,
                  "what gradients travel as: f32, or bf16, which halves their bytes and rounds the "
@@ -125,7 +129,8 @@ void add_sharding_flags(CLI::App& app, train::RunOptions& o, int& islands) {
   app.add_option("--reduce-buffers", o.reduce_buffers,
                  "whole gradients that are written or reduced at the same time")
       ->group("Sharding");
-  app.add_option("--threads", o.threads, "compute threads of a rank; 0: cores / ranks on the host")
+  app.add_option("--threads", o.threads,
+                 "compute threads of a rank on the host; 0: cores / ranks there")
       ->group("Sharding");
 }
 

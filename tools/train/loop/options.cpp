@@ -86,6 +86,7 @@ void check(const RunOptions& options) {
   require_one_of(options.lr_schedule, "--lr-schedule", {"constant", "cosine"});
   require_one_of(options.dtype, "--dtype", {"f32", "bf16"});
   require_one_of(options.reduce_dtype, "--reduce-dtype", {"f32", "bf16"});
+  require_one_of(options.device, "--device", {"auto", "host", "cuda"});
   require_one_of(options.pad_to, "--pad-to", {"longest", "seq"});
   require_one_of(options.recompute, "--recompute", {"none", "selective", "full"});
   std::vector<std::string_view> strategies{"auto"};
@@ -133,6 +134,7 @@ nlohmann::json to_json(const RunOptions& o) {
           {"dtype", o.dtype},
           {"reduce_dtype", o.reduce_dtype},
           {"recompute", o.recompute},
+          {"device", o.device},
           {"backend", o.backend},
           {"inner_shards", o.inner_shards},
           {"prefetch", o.prefetch},

@@ -18,6 +18,31 @@ namespace {
 
 namespace fs = std::filesystem;
 
+std::uint64_t shared_memory(const atoll::World& world, const atoll::Topology& topology) {
+  std::uint64_t least = 0;
+  for (const atoll::HostInfo& info : world.hosts()) {
+    for (const atoll::TopologyHost& host : topology.hosts) {
+      if (host.id != info.id || host.memory_bytes == 0) continue;
+      const std::uint64_t share = host.memory_bytes / info.ranks.size();
+      least = least == 0 ? share : std::min(least, share);
+    }
+  }
+  return least;
+}
+
+// What each rank has at least, in bytes; 0: unknown. Of a GPU, what the driver and libraries leave.
+std::uint64_t memory_of_ranks(atoll::World& world, const atoll::Topology& topology,
+                              atoll::DeviceKind device) {
+  if (device == atoll::DeviceKind::host) return shared_memory(world, topology);
+  std::uint64_t least = 0;
+  for (const auto& text :
+       world.exchange("train/setup/memory", std::to_string(gpu_memory_of_rank(world)))) {
+    const std::uint64_t bytes = std::stoull(text);
+    least = least == 0 ? bytes : std::min(least, bytes);
+  }
+  return least;
+}
+
 ModelConfig load_model(const RunOptions& options, const Tokenizer& tokenizer) {
   if (!options.init.empty()) {
     if (!fs::exists(options.init)) {
@@ -55,12 +80,13 @@ int cores_allowed() {
   return std::max(1, CPU_COUNT(&set));
 }
 
-int compute_threads(const atoll::World& world, const RunOptions& options) {
+int compute_threads(const atoll::World& world, const RunOptions& options,
+                    atoll::DeviceKind device) {
   const int told = options.threads > 0 ? options.threads : world.config().threads;
   const auto cores = static_cast<int>(std::max(1L, ::sysconf(_SC_NPROCESSORS_ONLN)));
   const int fair = std::max(1, cores / world.local_size());
   const int threads = told > 0 ? told : fair;
-  if (cores_allowed() < threads) {
+  if (device == atoll::DeviceKind::host && cores_allowed() < threads) {
     atoll::log::warn(
         "this rank computes with {} threads and is bound to {} of {} cores: start mpirun with "
         "--bind-to none, or set --threads",
@@ -123,10 +149,16 @@ Setup prepare(atoll::World& world, const RunOptions& options) {
   compare_ranks(world, options, model, dataset);
   const auto topology = atoll::Topology::discover(world);
   auto mesh = make_mesh(world, options, topology);
-  auto strategy = choose_strategy(options, model, mesh, topology);
-  const int threads = compute_threads(world, options);
-  return {std::move(tokenizer), std::move(model),    std::move(dataset),
-          std::move(mesh),      std::move(strategy), threads};
+  const auto device = choose_device(world, options.device);
+  auto strategy = choose_strategy(options, model, mesh, memory_of_ranks(world, topology, device));
+  const int threads = compute_threads(world, options, device);
+  return {std::move(tokenizer),
+          std::move(model),
+          std::move(dataset),
+          std::move(mesh),
+          std::move(strategy),
+          device,
+          threads};
 }
 
 std::string hf_name(const ModelConfig& model, std::string_view unit, std::string_view param) {

@@ -7,6 +7,7 @@
 
 #include "atoll/mesh.hpp"
 #include "data/dataset.hpp"
+#include "loop/machine.hpp"
 #include "loop/options.hpp"
 #include "loop/strategy.hpp"
 #include "model/config.hpp"
@@ -19,6 +20,7 @@ struct Setup {
   Dataset dataset;
   atoll::Mesh mesh;
   Strategy strategy;
+  atoll::DeviceKind device = atoll::DeviceKind::host;
   int threads = 1;
 };
 

@@ -15,18 +15,6 @@ Recompute recompute_of(const RunOptions& options) {
   return options.recompute == "selective" ? Recompute::selective : Recompute::none;
 }
 
-std::uint64_t shared_memory(const atoll::World& world, const atoll::Topology& topology) {
-  std::uint64_t least = 0;
-  for (const atoll::HostInfo& info : world.hosts()) {
-    for (const atoll::TopologyHost& host : topology.hosts) {
-      if (host.id != info.id || host.memory_bytes == 0) continue;
-      const std::uint64_t share = host.memory_bytes / info.ranks.size();
-      least = least == 0 ? share : std::min(least, share);
-    }
-  }
-  return least;
-}
-
 std::uint64_t largest_unit(const ModelConfig& model) {
   std::int64_t largest = 0;
   for (std::size_t u = 0; u < unit_count(model); ++u) {
@@ -58,7 +46,7 @@ int engine_prefetch(const RunOptions& options, const ModelConfig& model) {
 }
 
 Strategy choose_strategy(const RunOptions& options, const ModelConfig& model,
-                         const atoll::Mesh& mesh, const atoll::Topology& topology) {
+                         const atoll::Mesh& mesh, std::uint64_t memory_bytes) {
   if (options.strategy != "auto") return {fsdp::strategy_from_name(options.strategy), ""};
   const atoll::World& world = mesh.world();
   fsdp::StrategyQuestion question{
@@ -70,8 +58,7 @@ Strategy choose_strategy(const RunOptions& options, const ModelConfig& model,
       .micro_batches = micro_batches(options, world.size()),
       .moment_bytes = options.optimizer == "sgd" ? 0u : 8u,
       .activation_bytes = Activations::bytes_for(model, activation_plan(options)),
-      .memory_bytes =
-          options.memory_limit > 0 ? options.memory_limit : shared_memory(world, topology)};
+      .memory_bytes = options.memory_limit > 0 ? options.memory_limit : memory_bytes};
   question.options.precision = {.param = atoll::dtype_from_name(options.dtype),
                                 .reduce = atoll::dtype_from_name(options.reduce_dtype)};
   question.options.accumulation = fsdp::accumulation_from_name(options.accumulate);

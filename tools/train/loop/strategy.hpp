@@ -1,6 +1,7 @@
 // How the model is sharded: as the options say, or as the library chooses.
 #pragma once
 
+#include <cstdint>
 #include <string>
 
 #include "atoll/fsdp.hpp"
@@ -14,10 +15,10 @@ struct Strategy {
   std::string why;  // a sentence; "": it was asked for
 };
 
-// Without a limit in the options, a rank has the memory of its host, divided by the ranks there; of
-// all hosts the least counts, so that all ranks choose alike.
+// memory_bytes: what each rank has, equal on all so that they choose alike; a limit in the options
+// counts instead.
 Strategy choose_strategy(const RunOptions& options, const ModelConfig& model,
-                         const atoll::Mesh& mesh, const atoll::Topology& topology);
+                         const atoll::Mesh& mesh, std::uint64_t memory_bytes);
 
 // Units that the engine gathers ahead: those of the options, and, with a tied head, which computes
 // with two units at a time, one more.

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <charconv>
 #include <chrono>
+#include <cstring>
 #include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -148,7 +149,7 @@ class Trainer {
   std::optional<Activations> activations_;
   atoll::Buffer tokens_, labels_, figures_;
   std::vector<RankFigures> figures_of_ranks_;  // host memory for the same
-  std::vector<MicroBatch> held_;  // of the step under way: host memory that the stream will read
+  std::vector<atoll::Buffer> staging_;         // ids of each micro batch of the step under way
   // Ends before everything above, which its queue may still use.
   atoll::Stream compute_;
   atoll::Communicator totals_;
@@ -173,7 +174,7 @@ Trainer::Trainer(atoll::World& world, const RunOptions& options)
     : world_(world),
       options_(options),
       setup_(prepare(world, options)),
-      machine_(make_machine(setup_.threads, world.local_size())),
+      machine_(make_machine(world, setup_.device, setup_.threads)),
       engine_(setup_.mesh, engine_options(options, setup_, machine_.device)),
       batches_(setup_.dataset, batch_options(options, *setup_.tokenizer),
                {world.rank(), world.size()}),
@@ -287,9 +288,16 @@ void Trainer::announce() {
 }
 
 void Trainer::micro_batch(const StepPlan& plan, const MicroBatch& batch, int index) {
-  const std::size_t count = batch.tokens.size();
-  compute_.copy(tokens_.data(), batch.tokens.data(), count * sizeof(std::int32_t));
-  compute_.copy(labels_.data(), batch.labels.data(), count * sizeof(std::int32_t));
+  const std::size_t count = batch.tokens.size(), bytes = count * sizeof(std::int32_t);
+  // The stream reads it when it gets there; it has when the step ends.
+  if (static_cast<std::size_t>(index) == staging_.size()) {
+    staging_.push_back(engine_.device().allocate_staging(tokens_.bytes() + labels_.bytes()));
+  }
+  auto* const ids = static_cast<std::byte*>(staging_[static_cast<std::size_t>(index)].data());
+  std::memcpy(ids, batch.tokens.data(), bytes);
+  std::memcpy(ids + bytes, batch.labels.data(), bytes);
+  compute_.copy(tokens_.data(), ids, bytes);
+  compute_.copy(labels_.data(), ids + bytes, bytes);
   const Batch rows{batch.rows, batch.seq, tokens_.view(atoll::DType::i32).part(0, count),
                    labels_.view(atoll::DType::i32).part(0, count)};
   const Step step{compute_, rows, *activations_,
@@ -378,14 +386,11 @@ StepRecord Trainer::step(std::int64_t index) {
   record.step = index + 1;
   record.epoch = plan.position.epoch;
   record.learning_rate = learning_rate(options_, index);
-  held_.clear();
-  held_.reserve(static_cast<std::size_t>(plan.micro_batches));
   for (int m = 0; m < plan.micro_batches; ++m) {
-    held_.push_back(batches_.micro_batch(plan, m));
     if (m + 1 == plan.micro_batches) {
       optimizer_->update_in_backward(static_cast<float>(record.learning_rate));
     }
-    micro_batch(plan, held_.back(), m);
+    micro_batch(plan, batches_.micro_batch(plan, m), m);
   }
   optimizer_->step(static_cast<float>(record.learning_rate), compute_);
   count_bytes(record);

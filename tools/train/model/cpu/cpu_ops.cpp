@@ -119,8 +119,7 @@ CpuOps::~CpuOps() = default;
 void CpuOps::linear_forward(Stream& stream, LinearShape shape, ConstView x, ConstView weight,
                             View y) {
   check_linear_forward(shape, x, weight, y);
-  const Product product{shape.tokens,        shape.out, shape.in, Operand::plain,
-                        Operand::transposed, x.dtype,   y.dtype,  WriteMode::overwrite};
+  const Product product = forward_product(shape, x.dtype, y.dtype);
   stream.enqueue([impl = impl_.get(), product, x, weight, y] {
     impl->matmul().run(product, x.data, weight.data, y.data);
   });
@@ -130,8 +129,7 @@ void CpuOps::linear_dgrad(Stream& stream, LinearShape shape, ConstView dy, Const
                           View dx, WriteMode mode) {
   if (mode == WriteMode::none) return;
   check_linear_dgrad(shape, dy, weight, dx);
-  const Product product{shape.tokens,   shape.in, shape.out, Operand::plain,
-                        Operand::plain, dy.dtype, dx.dtype,  mode};
+  const Product product = dgrad_product(shape, dy.dtype, dx.dtype, mode);
   stream.enqueue([impl = impl_.get(), product, dy, weight, dx] {
     impl->matmul().run(product, dy.data, weight.data, dx.data);
   });
@@ -141,8 +139,7 @@ void CpuOps::linear_wgrad(Stream& stream, LinearShape shape, ConstView dy, Const
                           View dweight, WriteMode mode) {
   if (mode == WriteMode::none) return;
   check_linear_wgrad(shape, dy, x, dweight);
-  const Product product{shape.out,      shape.in, shape.tokens,  Operand::transposed,
-                        Operand::plain, dy.dtype, dweight.dtype, mode};
+  const Product product = wgrad_product(shape, dy.dtype, dweight.dtype, mode);
   stream.enqueue([impl = impl_.get(), product, dy, x, dweight] {
     impl->matmul().run(product, dy.data, x.data, dweight.data);
   });

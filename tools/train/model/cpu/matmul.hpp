@@ -1,28 +1,12 @@
 // Matrix products on oneDNN, one cached primitive per shape.
 #pragma once
 
-#include <cstdint>
 #include <memory>
 
 #include "atoll/view.hpp"
-#include "model/ops.hpp"
+#include "model/product.hpp"
 
 namespace train::cpu {
-
-enum class Operand {
-  plain,
-  transposed
-};
-
-// c [m, n] = a [m, k] b [k, n], or += it. A transposed operand is stored as [k, m] or [n, k].
-// a and b have dtype `in` (f32 or bf16), c has `out`; sums are f32.
-struct Product {
-  std::int64_t m, n, k;
-  Operand a, b;
-  atoll::DType in, out;
-  WriteMode mode;
-  friend auto operator<=>(const Product&, const Product&) = default;
-};
 
 enum class Bf16Arithmetic {
   automatic,  // oneDNN's where the processor multiplies bf16 (AVX512-BF16), else `convert`

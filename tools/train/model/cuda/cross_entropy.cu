@@ -99,11 +99,11 @@ __global__ void __launch_bounds__(threads)
 
 template <class In, class Out, int n>
 void launch(cudaStream_t stream, const CrossEntropy& args, double* losses, BadId* bad) {
-  loss_of_rows<In, Out, n><<<static_cast<unsigned>(args.labels.count), threads, 0, stream>>>(
-      static_cast<const In*>(args.logits.data),
-      args.dlogits.count == 0 ? nullptr : static_cast<Out*>(args.dlogits.data),
-      args.labels.as<std::int32_t>(), losses, static_cast<int>(args.vocab), args.scale, bad);
-  launched("cross_entropy");
+  start("cross_entropy", loss_of_rows<In, Out, n>,
+        {static_cast<unsigned>(args.labels.count), stream},
+        static_cast<const In*>(args.logits.data),
+        args.dlogits.count == 0 ? nullptr : static_cast<Out*>(args.dlogits.data),
+        args.labels.as<std::int32_t>(), losses, static_cast<int>(args.vocab), args.scale, bad);
 }
 
 // Packs of at most 16 bytes.
@@ -134,9 +134,8 @@ void cross_entropy(cudaStream_t stream, const CrossEntropy& args, double* losses
   } else {
     launch<float, float>(stream, args, losses, bad);
   }
-  add_losses<<<1, threads, 0, stream>>>(args.total.as<double>(), losses,
-                                        args.labels.as<std::int32_t>(), args.labels.count);
-  launched("cross_entropy");
+  start("cross_entropy", add_losses, {1, stream}, args.total.as<double>(), losses,
+        args.labels.as<std::int32_t>(), args.labels.count);
 }
 
 }  // namespace train::cuda

@@ -140,10 +140,9 @@ bool all_aligned(const Views&... views) {
 template <class T, int n>
 void launch_rotate(cudaStream_t stream, const Rope& args) {
   const std::uint64_t packs = args.x.count / 2 / n;
-  rotate<T, n><<<blocks_for(packs), threads, 0, stream>>>(
-      static_cast<T*>(args.x.data), args.table.as<float>(), packs, static_cast<int>(args.seq),
-      static_cast<int>(args.heads), static_cast<int>(args.head_dim),
-      args.direction == RopeDirection::inverse ? -1.0f : 1.0f);
+  start("rope", rotate<T, n>, {blocks_for(packs), stream}, static_cast<T*>(args.x.data),
+        args.table.as<float>(), packs, static_cast<int>(args.seq), static_cast<int>(args.heads),
+        static_cast<int>(args.head_dim), args.direction == RopeDirection::inverse ? -1.0f : 1.0f);
 }
 
 template <class T>
@@ -161,44 +160,40 @@ void launch_rotate(cudaStream_t stream, const Rope& args) {
 void add(cudaStream_t stream, atoll::ConstView a, atoll::ConstView b, atoll::View out) {
   in_packs(a.dtype, a.count, all_aligned(a, b, out),
            [&]<class T, int n>(std::uint64_t done, std::uint64_t packs) {
-             add_packs<T, n><<<blocks_for(packs), threads, 0, stream>>>(
-                 static_cast<const T*>(a.data) + done, static_cast<const T*>(b.data) + done,
-                 static_cast<T*>(out.data) + done, packs);
+             start("add", add_packs<T, n>, {blocks_for(packs), stream},
+                   static_cast<const T*>(a.data) + done, static_cast<const T*>(b.data) + done,
+                   static_cast<T*>(out.data) + done, packs);
            });
-  launched("add");
 }
 
 void swiglu_forward(cudaStream_t stream, atoll::ConstView gate, atoll::ConstView up,
                     atoll::View out) {
   in_packs(gate.dtype, gate.count, all_aligned(gate, up, out),
            [&]<class T, int n>(std::uint64_t done, std::uint64_t packs) {
-             swiglu_packs<T, n><<<blocks_for(packs), threads, 0, stream>>>(
-                 static_cast<const T*>(gate.data) + done, static_cast<const T*>(up.data) + done,
-                 static_cast<T*>(out.data) + done, packs);
+             start("swiglu_forward", swiglu_packs<T, n>, {blocks_for(packs), stream},
+                   static_cast<const T*>(gate.data) + done, static_cast<const T*>(up.data) + done,
+                   static_cast<T*>(out.data) + done, packs);
            });
-  launched("swiglu_forward");
 }
 
 void swiglu_backward(cudaStream_t stream, const SwigluBackward& args) {
   in_packs(args.gate.dtype, args.gate.count,
            all_aligned(args.gate, args.up, args.dout, args.dgate, args.dup),
            [&]<class T, int n>(std::uint64_t done, std::uint64_t packs) {
-             swiglu_backward_packs<T, n><<<blocks_for(packs), threads, 0, stream>>>(
-                 static_cast<const T*>(args.gate.data) + done,
-                 static_cast<const T*>(args.up.data) + done,
-                 static_cast<const T*>(args.dout.data) + done,
-                 static_cast<T*>(args.dgate.data) + done, static_cast<T*>(args.dup.data) + done,
-                 packs);
+             start("swiglu_backward", swiglu_backward_packs<T, n>, {blocks_for(packs), stream},
+                   static_cast<const T*>(args.gate.data) + done,
+                   static_cast<const T*>(args.up.data) + done,
+                   static_cast<const T*>(args.dout.data) + done,
+                   static_cast<T*>(args.dgate.data) + done, static_cast<T*>(args.dup.data) + done,
+                   packs);
            });
-  launched("swiglu_backward");
 }
 
 void rope_table(cudaStream_t stream, atoll::View table, std::int64_t head_dim, double theta) {
   const std::uint64_t pairs = table.count / 2;
   if (pairs == 0) return;
-  fill_rope_table<<<blocks_for(pairs), threads, 0, stream>>>(table.as<float>(), pairs,
-                                                             static_cast<int>(head_dim), theta);
-  launched("rope_table");
+  start("rope_table", fill_rope_table, {blocks_for(pairs), stream}, table.as<float>(), pairs,
+        static_cast<int>(head_dim), theta);
 }
 
 void rope(cudaStream_t stream, const Rope& args) {
@@ -208,7 +203,6 @@ void rope(cudaStream_t stream, const Rope& args) {
   } else {
     launch_rotate<float>(stream, args);
   }
-  launched("rope");
 }
 
 }  // namespace train::cuda

@@ -98,10 +98,9 @@ void launch_add_runs(cudaStream_t stream, const EmbeddingBackward& args, const S
                      BadId* bad) {
   const dim3 blocks(static_cast<unsigned>(args.tokens.count),
                     static_cast<unsigned>((args.width + threads - 1) / threads));
-  add_runs<T><<<blocks, threads, 0, stream>>>(
-      scratch.sorted_ids, scratch.sorted_positions, static_cast<const T*>(args.dy.data),
-      args.dtable.as<float>(), args.tokens.count, args.width, args.vocab, args.mode, bad);
-  launched("embedding_backward");
+  start("embedding_backward", add_runs<T>, {blocks, stream}, scratch.sorted_ids,
+        scratch.sorted_positions, static_cast<const T*>(args.dy.data), args.dtable.as<float>(),
+        args.tokens.count, args.width, args.vocab, args.mode, bad);
 }
 
 }  // namespace
@@ -113,16 +112,15 @@ void embedding_forward(cudaStream_t stream, atoll::ConstView tokens, atoll::Cons
   const std::size_t row_bytes = static_cast<std::size_t>(width) * size_of(table.dtype);
   const auto launch = [&]<class Chunk>(Type<Chunk>) {
     const std::uint64_t of_row = row_bytes / sizeof(Chunk), chunks = tokens.count * of_row;
-    copy_rows<Chunk><<<blocks_for(chunks), threads, 0, stream>>>(
-        tokens.as<std::int32_t>(), static_cast<const Chunk*>(table.data),
-        static_cast<Chunk*>(out.data), chunks, of_row, vocab, bad);
+    start("embedding_forward", copy_rows<Chunk>, {blocks_for(chunks), stream},
+          tokens.as<std::int32_t>(), static_cast<const Chunk*>(table.data),
+          static_cast<Chunk*>(out.data), chunks, of_row, vocab, bad);
   };
   if (row_bytes % 16 == 0 && is_aligned(table.data, 16) && is_aligned(out.data, 16)) {
     launch(Type<uint4>{});
   } else {
     launch(Type<std::uint16_t>{});
   }
-  launched("embedding_forward");
 }
 
 std::size_t embedding_scratch(std::uint64_t tokens) {
@@ -137,8 +135,8 @@ void embedding_backward(cudaStream_t stream, const EmbeddingBackward& args, void
   }
   if (args.tokens.count == 0) return;
   Scratch parts = cut(scratch, args.tokens.count);
-  count_up<<<blocks_for(args.tokens.count), threads, 0, stream>>>(parts.positions,
-                                                                  args.tokens.count);
+  start("embedding_backward", count_up, {blocks_for(args.tokens.count), stream}, parts.positions,
+        args.tokens.count);
   // Stable: the tokens of a row stay in the order of their positions.
   atoll::cuda::check(cub::DeviceRadixSort::SortPairs(
                          parts.sort, parts.sort_bytes, args.tokens.as<std::int32_t>(),

@@ -17,14 +17,22 @@ struct alignas(8) BadId {
   std::int32_t position;  // from 1; 0: none was found
 };
 
+// Rows of up to most_norm_width elements.
+inline constexpr std::int64_t most_norm_width = 8192;
 void rms_norm_forward(cudaStream_t stream, const RmsNormForward& args);
 // partials: f32, rms_norm_partials(); unused where the gradient of the weight is not wanted.
 void rms_norm_backward(cudaStream_t stream, const RmsNormBackward& args, float* partials);
 std::size_t rms_norm_partials(const RmsNormBackward& args);
-// Rows of up to 8,192 elements.
 
 void rope_table(cudaStream_t stream, atoll::View table, std::int64_t head_dim, double theta);
 void rope(cudaStream_t stream, const Rope& args);
+// In f32, for heads of up to most_head_dim elements.
+inline constexpr std::int64_t most_head_dim = 256;
+void attention_forward(cudaStream_t stream, const AttentionForward& args);
+// scratch: f32, attention_scratch().
+void attention_backward(cudaStream_t stream, const AttentionBackward& args, float* scratch);
+std::size_t attention_scratch(const AttentionShape& shape);
+
 void swiglu_forward(cudaStream_t stream, atoll::ConstView gate, atoll::ConstView up,
                     atoll::View out);
 void swiglu_backward(cudaStream_t stream, const SwigluBackward& args);

@@ -82,12 +82,11 @@ void launch_forward(cudaStream_t stream, const RmsNormForward& args) {
   const bool aligned = is_aligned(args.x.data, 16) && is_aligned(args.weight.data, 16) &&
                        is_aligned(args.y.data, 16);
   with_row_shape<T>(args.width, aligned, [&]<int n, int held>() {
-    forward<T, n, held><<<static_cast<unsigned>(args.inverse.count), threads, 0, stream>>>(
-        static_cast<const T*>(args.x.data), static_cast<const T*>(args.weight.data),
-        static_cast<T*>(args.y.data), args.inverse.as<float>(), static_cast<int>(args.width),
-        args.eps);
+    start("rms_norm_forward", forward<T, n, held>,
+          {static_cast<unsigned>(args.inverse.count), stream}, static_cast<const T*>(args.x.data),
+          static_cast<const T*>(args.weight.data), static_cast<T*>(args.y.data),
+          args.inverse.as<float>(), static_cast<int>(args.width), args.eps);
   });
-  launched("rms_norm_forward");
 }
 
 template <class T, bool accumulate>
@@ -96,13 +95,12 @@ void launch_backward(cudaStream_t stream, const RmsNormBackward& args, float* pa
   const bool aligned = is_aligned(args.x.data, 16) && is_aligned(args.weight.data, 16) &&
                        is_aligned(args.dy.data, 16) && is_aligned(args.dx.data, 16);
   with_row_shape<T>(args.width, aligned, [&]<int n, int held>() {
-    backward<T, n, held, accumulate>
-        <<<static_cast<unsigned>(blocks_of(tokens)), threads, 0, stream>>>(
-            static_cast<const T*>(args.x.data), static_cast<const T*>(args.weight.data),
-            static_cast<const T*>(args.dy.data), args.inverse.as<float>(),
-            static_cast<T*>(args.dx.data), partials, static_cast<int>(args.width), tokens);
+    start("rms_norm_backward", backward<T, n, held, accumulate>,
+          {static_cast<unsigned>(blocks_of(tokens)), stream}, static_cast<const T*>(args.x.data),
+          static_cast<const T*>(args.weight.data), static_cast<const T*>(args.dy.data),
+          args.inverse.as<float>(), static_cast<T*>(args.dx.data), partials,
+          static_cast<int>(args.width), tokens);
   });
-  launched("rms_norm_backward");
 }
 
 template <class T>
@@ -145,11 +143,10 @@ void rms_norm_backward(cudaStream_t stream, const RmsNormBackward& args, float* 
   }
   if (!wanted) return;
   const auto width = static_cast<int>(args.width);
-  add_partials<<<static_cast<unsigned>((width + threads - 1) / threads), threads, 0, stream>>>(
-      args.dweight.as<float>(), partials, width,
-      static_cast<int>(blocks_of(static_cast<std::int64_t>(args.inverse.count))),
-      args.dweight_mode);
-  launched("rms_norm_weight");
+  start("rms_norm_weight", add_partials,
+        {static_cast<unsigned>((width + threads - 1) / threads), stream}, args.dweight.as<float>(),
+        partials, width, static_cast<int>(blocks_of(static_cast<std::int64_t>(args.inverse.count))),
+        args.dweight_mode);
 }
 
 }  // namespace train::cuda

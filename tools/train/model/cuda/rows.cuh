@@ -8,19 +8,20 @@
 namespace train::cuda {
 
 using atoll::cuda::convert;
-using atoll::cuda::launched;
 using atoll::cuda::Pack;
+using atoll::cuda::start;
 using atoll::cuda::threads;
 using atoll::cuda::Type;
 
 constexpr int warps = threads / 32;
-// Of a row, in elements.
-constexpr std::int64_t most_width = 32 * threads;
+static_assert(most_norm_width == 32 * threads);
 
 // In one store, as several threads may tell of one.
 __device__ __forceinline__ void tell(BadId* bad, std::int32_t id, std::uint64_t position) {
   const BadId told{id, static_cast<std::int32_t>(position) + 1};
-  *reinterpret_cast<volatile long long*>(bad) = *reinterpret_cast<const long long*>(&told);
+  long long word = 0;
+  memcpy(&word, &told, sizeof told);
+  *reinterpret_cast<volatile long long*>(bad) = word;
 }
 
 struct Sum {
@@ -87,7 +88,7 @@ struct Row {
 template <class T, class Body>
 void with_row_shape(std::int64_t width, bool aligned, const Body& body) {
   constexpr int n = 16 / static_cast<int>(sizeof(T));
-  ATOLL_ASSERT(width <= most_width, "rows are too wide");
+  ATOLL_ASSERT(width <= most_norm_width, "rows are too wide");
   const std::int64_t packs = (width / n + threads - 1) / threads;
   if (!aligned || width % n != 0) {
     if (width <= 4 * threads) return body.template operator()<1, 4>();

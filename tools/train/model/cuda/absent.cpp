@@ -1,0 +1,18 @@
+// In place of this folder, in a build without CUDA.
+#include "atoll/error.hpp"
+#include "model/cuda/cuda_ops.hpp"
+
+namespace train::cuda {
+namespace {
+
+[[noreturn]] void refuse() {
+  throw atoll::Error(atoll::ErrorCode::unsupported, "this build of the trainer is without CUDA");
+}
+
+}  // namespace
+
+std::unique_ptr<Ops> make_ops(const atoll::Device&) { refuse(); }
+
+double matrix_peak_flops(const atoll::Device&, atoll::DType, double) { refuse(); }
+
+}  // namespace train::cuda

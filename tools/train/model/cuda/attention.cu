@@ -1,0 +1,489 @@
+// Attention in f32, also of bf16 tensors: what cuDNN has for 16-bit types alone. No matrix of scores
+// exists; backward makes them again from log-sum-exp, as the CPU's does:
+//   P = exp(S - lse)    dP = dO V^T    dS = scale P (dP - sum(dO O))
+//   dQ = dS K           dK = dS^T Q    dV = P^T dO
+// Three kernels of one shape. A block of threads keeps a tile of rows (queries; in the last kernel keys)
+// in shared memory, and tiles of what these rows meet go by. Dots of both give a tile of weights, and
+// weights times what goes by is added to sums in registers: 16 x 16 threads, each with a few rows and
+// the columns 4 tx + 64 g of them. Nothing is added by two blocks, so all sums have one order.
+#include <cmath>
+#include <string_view>
+
+#include "model/cuda/kernels.hpp"
+#include "model/cuda/rows.cuh"
+
+namespace train::cuda {
+namespace {
+
+constexpr int side = 16;             // of the square of threads
+constexpr int passing = 32;          // rows of a tile that goes by
+constexpr int met = passing / side;  // of them, a thread's: tx + 16 j
+static_assert(side * side == threads);
+
+// Tiles for heads of up to 64 * groups elements; those of wide heads have fewer rows, so that all fits
+// into the shared memory of sm_80.
+template <int groups_>
+struct Tiles {
+  static constexpr int groups = groups_;
+  static constexpr int columns = 64 * groups;
+  static constexpr int stride = columns + 4;  // rows begin in different banks
+  static constexpr int resident = groups <= 2 ? 64 : 32;
+  static constexpr int rows = resident / side;  // of a thread: ty * rows + i
+  static constexpr int resident_floats = resident * stride;
+  static constexpr int passing_floats = passing * stride;
+  static constexpr int weight_floats = resident * (passing + 1);
+};
+
+__device__ __forceinline__ int tx() { return static_cast<int>(threadIdx.x) % side; }
+__device__ __forceinline__ int ty() { return static_cast<int>(threadIdx.x) / side; }
+
+// One head of one sequence.
+template <class T>
+struct Head {
+  T* first;    // of token 0
+  int stride;  // between tokens
+  int tokens;
+  int width;
+  bool packs;  // its rows can be read in fours
+
+  __device__ T* row(int token) const { return first + std::int64_t{token} * stride; }
+};
+
+// A tile from token `first` on; what is outside the sequence or the head is 0.
+template <class Tile, class T>
+__device__ void load(float* tile, int rows, const Head<const T>& head, int first) {
+  constexpr int fours = Tile::columns / 4;
+  for (int i = static_cast<int>(threadIdx.x); i < rows * fours; i += threads) {
+    const int row = i / fours, column = i % fours * 4;
+    float4 to{0, 0, 0, 0};
+    if (first + row < head.tokens && column < head.width) {
+      const T* const from = head.row(first + row) + column;
+      if (head.packs) {
+        const auto pack = *reinterpret_cast<const Pack<T, 4>*>(from);
+        to = {convert<float>(pack.values[0]), convert<float>(pack.values[1]),
+              convert<float>(pack.values[2]), convert<float>(pack.values[3])};
+      } else {
+        const int rest = head.width - column;
+        to.x = convert<float>(from[0]);
+        if (rest > 1) to.y = convert<float>(from[1]);
+        if (rest > 2) to.z = convert<float>(from[2]);
+        if (rest > 3) to.w = convert<float>(from[3]);
+      }
+    }
+    *reinterpret_cast<float4*>(tile + row * Tile::stride + column) = to;
+  }
+}
+
+// Of this thread: dots[i][j] = row ty * rows + i of `left` with row tx + 16 j of `right`.
+template <class Tile>
+__device__ __forceinline__ void dot_rows(const float* left, const float* right,
+                                         float (&dots)[Tile::rows][met]) {
+  for (auto& row : dots) {
+    for (float& dot : row) dot = 0;
+  }
+#pragma unroll 4
+  for (int column = 0; column < Tile::columns; column += 4) {
+    float4 theirs[met];
+#pragma unroll
+    for (int j = 0; j < met; ++j) {
+      theirs[j] =
+          *reinterpret_cast<const float4*>(right + (tx() + side * j) * Tile::stride + column);
+    }
+#pragma unroll
+    for (int i = 0; i < Tile::rows; ++i) {
+      const auto mine =
+          *reinterpret_cast<const float4*>(left + (ty() * Tile::rows + i) * Tile::stride + column);
+#pragma unroll
+      for (int j = 0; j < met; ++j) {
+        dots[i][j] += mine.x * theirs[j].x;
+        dots[i][j] += mine.y * theirs[j].y;
+        dots[i][j] += mine.z * theirs[j].z;
+        dots[i][j] += mine.w * theirs[j].w;
+      }
+    }
+  }
+}
+
+// What a thread adds up: its rows, and of each 4 columns of every 64.
+template <class Tile>
+struct Sums {
+  float values[Tile::rows][4 * Tile::groups] = {};
+
+  // += weights [resident][passing + 1] times the tile [passing][stride].
+  __device__ __forceinline__ void add(const float* weights, const float* tile) {
+#pragma unroll 2
+    for (int k = 0; k < passing; ++k) {
+      float weight[Tile::rows];
+#pragma unroll
+      for (int i = 0; i < Tile::rows; ++i) {
+        weight[i] = weights[(ty() * Tile::rows + i) * (passing + 1) + k];
+      }
+#pragma unroll
+      for (int g = 0; g < Tile::groups; ++g) {
+        const auto row =
+            *reinterpret_cast<const float4*>(tile + k * Tile::stride + 4 * tx() + 64 * g);
+#pragma unroll
+        for (int i = 0; i < Tile::rows; ++i) {
+          values[i][4 * g] += weight[i] * row.x;
+          values[i][4 * g + 1] += weight[i] * row.y;
+          values[i][4 * g + 2] += weight[i] * row.z;
+          values[i][4 * g + 3] += weight[i] * row.w;
+        }
+      }
+    }
+  }
+
+  template <class T>
+  __device__ void store(const Head<T>& head, int first) const {
+#pragma unroll
+    for (int i = 0; i < Tile::rows; ++i) {
+      const int token = first + ty() * Tile::rows + i;
+      if (token >= head.tokens) continue;
+#pragma unroll
+      for (int c = 0; c < 4 * Tile::groups; ++c) {
+        const int column = 4 * tx() + 64 * (c / 4) + c % 4;
+        if (column < head.width) head.row(token)[column] = convert<T>(values[i][c]);
+      }
+    }
+  }
+};
+
+// Over the 16 threads that share rows, on all of them.
+template <class Op>
+__device__ __forceinline__ float over_row(float value) {
+#pragma unroll
+  for (int step = side / 2; step > 0; step /= 2) {
+    value = Op::of(value, __shfl_xor_sync(0xffffffffu, value, step));
+  }
+  return value;
+}
+
+// The part of AttentionShape that kernels need, and which tokens see each other.
+struct Shape {
+  int seq, heads, kv_heads, width, window;
+  bool packs;
+  float scale;
+
+  __device__ bool sees(int query, int key) const {
+    return key <= query && (window == 0 || key > query - window) && query < seq;
+  }
+  __device__ int first_key(int query) const { return window == 0 ? 0 : max(0, query - window + 1); }
+  // Behind the last query that sees a key.
+  __device__ int end_query(int key) const {
+    return window == 0 || window >= seq - key ? seq : key + window;
+  }
+  template <class T>
+  __device__ Head<T> head(T* data, int row, int of, int which) const {
+    const std::int64_t stride = std::int64_t{of} * width;
+    return {data + std::int64_t{row} * seq * stride + std::int64_t{which} * width,
+            static_cast<int>(stride), seq, width, packs};
+  }
+};
+
+// The tile of a block in a grid of (tiles, heads, rows): those with most to do come first.
+struct Place {
+  int tile, head, row;
+  __device__ static Place last_first() {
+    return {static_cast<int>(gridDim.x - 1 - blockIdx.x), static_cast<int>(blockIdx.y),
+            static_cast<int>(blockIdx.z)};
+  }
+  __device__ static Place first_first() {
+    return {static_cast<int>(blockIdx.x), static_cast<int>(blockIdx.y),
+            static_cast<int>(blockIdx.z)};
+  }
+};
+
+template <class T, class Tile>
+__global__ void __launch_bounds__(threads)
+    forward(Shape shape, const T* q, const T* k, const T* v, T* out, float* lse) {
+  float* const queries = reinterpret_cast<float*>(atoll::cuda::dynamic_shared);
+  float* const keys = queries + Tile::resident_floats;
+  float* const values = keys + Tile::passing_floats;
+  float* const weights = values + Tile::passing_floats;
+  const Place at = Place::last_first();
+  const int first = at.tile * Tile::resident;
+  const int last = min(first + Tile::resident, shape.seq) - 1;
+  const int kv_head = at.head / (shape.heads / shape.kv_heads);
+  load<Tile>(queries, Tile::resident, shape.head(q, at.row, shape.heads, at.head), first);
+  const auto key_head = shape.head(k, at.row, shape.kv_heads, kv_head);
+  const auto value_head = shape.head(v, at.row, shape.kv_heads, kv_head);
+  Sums<Tile> sums;
+  float maximum[Tile::rows], total[Tile::rows];
+#pragma unroll
+  for (int i = 0; i < Tile::rows; ++i) maximum[i] = -INFINITY, total[i] = 0;
+  for (int key = shape.first_key(first) / passing * passing; key <= last; key += passing) {
+    __syncthreads();
+    load<Tile>(keys, passing, key_head, key);
+    load<Tile>(values, passing, value_head, key);
+    __syncthreads();
+    float scores[Tile::rows][met];
+    dot_rows<Tile>(queries, keys, scores);
+#pragma unroll
+    for (int i = 0; i < Tile::rows; ++i) {
+      const int row = ty() * Tile::rows + i;
+      float highest = maximum[i];
+#pragma unroll
+      for (int j = 0; j < met; ++j) {
+        const bool seen = shape.sees(first + row, key + tx() + side * j);
+        scores[i][j] = seen ? scores[i][j] * shape.scale : -INFINITY;
+        highest = fmaxf(highest, scores[i][j]);
+      }
+      highest = over_row<Maximum>(highest);
+      const float base = highest == -INFINITY ? 0.0f : highest;  // nothing is seen yet
+      const float factor = expf(maximum[i] - base);
+      maximum[i] = highest;
+      float added = 0;
+#pragma unroll
+      for (int j = 0; j < met; ++j) {
+        const float weight = expf(scores[i][j] - base);
+        weights[row * (passing + 1) + tx() + side * j] = weight;
+        added += weight;
+      }
+      total[i] = total[i] * factor + over_row<Sum>(added);
+#pragma unroll
+      for (float& value : sums.values[i]) value *= factor;
+    }
+    __syncwarp();  // the threads of a row are of one warp
+    sums.add(weights, values);
+  }
+#pragma unroll
+  for (int i = 0; i < Tile::rows; ++i) {
+    const int token = first + ty() * Tile::rows + i;
+#pragma unroll
+    for (float& value : sums.values[i]) value /= total[i];
+    if (token >= shape.seq || tx() != 0) continue;
+    const std::int64_t head = std::int64_t{at.row} * shape.heads + at.head;
+    lse[head * shape.seq + token] = maximum[i] + logf(total[i]);
+  }
+  sums.store(shape.head(out, at.row, shape.heads, at.head), first);
+}
+
+// deltas [rows, heads, seq] = sum(dO O) of each query and head: a warp each.
+template <class T>
+__global__ void __launch_bounds__(threads)
+    sum_products(Shape shape, const T* out, const T* dout, float* deltas, std::int64_t count) {
+  const std::int64_t item = (std::int64_t{blockIdx.x} * threads + threadIdx.x) / 32;
+  if (item >= count) return;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const std::int64_t token = item / shape.heads;
+  const int head = static_cast<int>(item % shape.heads);
+  const std::int64_t first = item * shape.width;
+  float sum = 0;
+  for (int c = lane; c < shape.width; c += 32) {
+    sum += convert<float>(out[first + c]) * convert<float>(dout[first + c]);
+  }
+#pragma unroll
+  for (int step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, step);
+  if (lane != 0) return;
+  const std::int64_t row = token / shape.seq, query = token % shape.seq;
+  deltas[(row * shape.heads + head) * shape.seq + query] = sum;
+}
+
+// Of one head: log-sum-exp and sum(dO O) of its queries.
+struct Statistics {
+  const float *lse, *deltas;
+};
+
+template <class T, class Tile>
+__global__ void __launch_bounds__(threads)
+    backward_queries(Shape shape, const T* q, const T* k, const T* v, const T* dout,
+                     Statistics statistics, T* dq) {
+  float* const queries = reinterpret_cast<float*>(atoll::cuda::dynamic_shared);
+  float* const douts = queries + Tile::resident_floats;
+  float* const keys = douts + Tile::resident_floats;
+  float* const values = keys + Tile::passing_floats;
+  float* const weights = values + Tile::passing_floats;
+  const Place at = Place::last_first();
+  const int first = at.tile * Tile::resident;
+  const int last = min(first + Tile::resident, shape.seq) - 1;
+  const int kv_head = at.head / (shape.heads / shape.kv_heads);
+  load<Tile>(queries, Tile::resident, shape.head(q, at.row, shape.heads, at.head), first);
+  load<Tile>(douts, Tile::resident, shape.head(dout, at.row, shape.heads, at.head), first);
+  const auto key_head = shape.head(k, at.row, shape.kv_heads, kv_head);
+  const auto value_head = shape.head(v, at.row, shape.kv_heads, kv_head);
+  const std::int64_t of_head = (std::int64_t{at.row} * shape.heads + at.head) * shape.seq;
+  float lse[Tile::rows], delta[Tile::rows];
+#pragma unroll
+  for (int i = 0; i < Tile::rows; ++i) {
+    const int query = min(first + ty() * Tile::rows + i, shape.seq - 1);
+    lse[i] = statistics.lse[of_head + query];
+    delta[i] = statistics.deltas[of_head + query];
+  }
+  Sums<Tile> sums;
+  for (int key = shape.first_key(first) / passing * passing; key <= last; key += passing) {
+    __syncthreads();
+    load<Tile>(keys, passing, key_head, key);
+    load<Tile>(values, passing, value_head, key);
+    __syncthreads();
+    float scores[Tile::rows][met], dweights[Tile::rows][met];
+    dot_rows<Tile>(queries, keys, scores);
+    dot_rows<Tile>(douts, values, dweights);
+#pragma unroll
+    for (int i = 0; i < Tile::rows; ++i) {
+      const int row = ty() * Tile::rows + i;
+#pragma unroll
+      for (int j = 0; j < met; ++j) {
+        const bool seen = shape.sees(first + row, key + tx() + side * j);
+        const float weight = seen ? expf(scores[i][j] * shape.scale - lse[i]) : 0.0f;
+        weights[row * (passing + 1) + tx() + side * j] =
+            shape.scale * weight * (dweights[i][j] - delta[i]);
+      }
+    }
+    __syncwarp();
+    sums.add(weights, keys);
+  }
+  sums.store(shape.head(dq, at.row, shape.heads, at.head), first);
+}
+
+// Rows are keys here, and queries go by: those of all heads that share the keys.
+// Its shared memory leaves room for one block: registers may be that one's.
+template <class T, class Tile>
+__global__ void __launch_bounds__(threads, 1)
+    backward_keys(Shape shape, const T* q, const T* k, const T* v, const T* dout,
+                  Statistics statistics, T* dk, T* dv) {
+  float* const keys = reinterpret_cast<float*>(atoll::cuda::dynamic_shared);
+  float* const values = keys + Tile::resident_floats;
+  float* const queries = values + Tile::resident_floats;
+  float* const douts = queries + Tile::passing_floats;
+  float* const weights = douts + Tile::passing_floats;
+  float* const dscores = weights + Tile::weight_floats;
+  const Place at = Place::first_first();
+  const int first = at.tile * Tile::resident;
+  const int last = min(first + Tile::resident, shape.seq) - 1;
+  const int group = shape.heads / shape.kv_heads;
+  load<Tile>(keys, Tile::resident, shape.head(k, at.row, shape.kv_heads, at.head), first);
+  load<Tile>(values, Tile::resident, shape.head(v, at.row, shape.kv_heads, at.head), first);
+  Sums<Tile> dkeys, dvalues;
+  for (int head = at.head * group; head < (at.head + 1) * group; ++head) {
+    const auto query_head = shape.head(q, at.row, shape.heads, head);
+    const auto dout_head = shape.head(dout, at.row, shape.heads, head);
+    const std::int64_t of_head = (std::int64_t{at.row} * shape.heads + head) * shape.seq;
+    for (int query = first / passing * passing; query < shape.end_query(last); query += passing) {
+      __syncthreads();
+      load<Tile>(queries, passing, query_head, query);
+      load<Tile>(douts, passing, dout_head, query);
+      __syncthreads();
+      float scores[Tile::rows][met], dweights[Tile::rows][met];
+      dot_rows<Tile>(keys, queries, scores);
+      dot_rows<Tile>(values, douts, dweights);
+#pragma unroll
+      for (int j = 0; j < met; ++j) {
+        const int column = tx() + side * j;
+        const int known = min(query + column, shape.seq - 1);
+        const float lse = statistics.lse[of_head + known];
+        const float delta = statistics.deltas[of_head + known];
+#pragma unroll
+        for (int i = 0; i < Tile::rows; ++i) {
+          const int row = ty() * Tile::rows + i;
+          const bool seen = shape.sees(query + column, first + row);
+          const float weight = seen ? expf(scores[i][j] * shape.scale - lse) : 0.0f;
+          weights[row * (passing + 1) + column] = weight;
+          dscores[row * (passing + 1) + column] = shape.scale * weight * (dweights[i][j] - delta);
+        }
+      }
+      __syncwarp();
+      dvalues.add(weights, douts);
+      dkeys.add(dscores, queries);
+    }
+  }
+  dkeys.store(shape.head(dk, at.row, shape.kv_heads, at.head), first);
+  dvalues.store(shape.head(dv, at.row, shape.kv_heads, at.head), first);
+}
+
+// --- launching --------------------------------------------------------------------------------------
+
+Shape kernel_shape(const AttentionShape& shape, bool packs) {
+  return {static_cast<int>(shape.seq),
+          static_cast<int>(shape.heads),
+          static_cast<int>(shape.kv_heads),
+          static_cast<int>(shape.head_dim),
+          static_cast<int>(shape.window),
+          packs,
+          static_cast<float>(1.0 / std::sqrt(static_cast<double>(shape.head_dim)))};
+}
+
+// With more shared memory than a kernel has without asking.
+template <class... Parameters, class... Arguments>
+void start_large(std::string_view name, void (*kernel)(Parameters...), dim3 blocks,
+                 std::size_t floats, cudaStream_t stream, const Arguments&... arguments) {
+  const std::size_t bytes = floats * sizeof(float);
+  atoll::cuda::check(
+      cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
+                           cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)),
+      name);
+  start(name, kernel, {blocks, stream, bytes}, arguments...);
+}
+
+template <class Tile>
+dim3 grid_of(const AttentionShape& shape, std::int64_t heads) {
+  return {static_cast<unsigned>((shape.seq + Tile::resident - 1) / Tile::resident),
+          static_cast<unsigned>(heads), static_cast<unsigned>(shape.rows)};
+}
+
+template <class T, class... Views>
+bool in_fours(const AttentionShape& shape, const Views&... views) {
+  return shape.head_dim % 4 == 0 && (atoll::cuda::is_aligned(views.data, 4 * sizeof(T)) && ...);
+}
+
+// body.operator()<T, Tile>()
+template <class T, class Body>
+void with_tiles(std::int64_t head_dim, const Body& body) {
+  if (head_dim <= 64) return body.template operator()<T, Tiles<1>>();
+  if (head_dim <= 128) return body.template operator()<T, Tiles<2>>();
+  body.template operator()<T, Tiles<4>>();
+}
+
+template <class Body>
+void with_tiles(const AttentionShape& shape, atoll::DType dtype, const Body& body) {
+  ATOLL_ASSERT(shape.head_dim <= most_head_dim, "heads are too wide");
+  if (dtype == atoll::DType::bf16) {
+    with_tiles<__nv_bfloat16>(shape.head_dim, body);
+  } else {
+    with_tiles<float>(shape.head_dim, body);
+  }
+}
+
+}  // namespace
+
+void attention_forward(cudaStream_t stream, const AttentionForward& args) {
+  with_tiles(args.shape, args.q.dtype, [&]<class T, class Tile>() {
+    const Shape shape = kernel_shape(args.shape, in_fours<T>(args.shape, args.q, args.k, args.v));
+    const std::size_t floats =
+        Tile::resident_floats + 2 * Tile::passing_floats + Tile::weight_floats;
+    start_large("attention_forward", forward<T, Tile>, grid_of<Tile>(args.shape, args.shape.heads),
+                floats, stream, shape, static_cast<const T*>(args.q.data),
+                static_cast<const T*>(args.k.data), static_cast<const T*>(args.v.data),
+                static_cast<T*>(args.out.data), args.lse.as<float>());
+  });
+}
+
+std::size_t attention_scratch(const AttentionShape& shape) {
+  return static_cast<std::size_t>(shape.rows * shape.heads * shape.seq);
+}
+
+void attention_backward(cudaStream_t stream, const AttentionBackward& args, float* scratch) {
+  with_tiles(args.shape, args.q.dtype, [&]<class T, class Tile>() {
+    const Shape shape =
+        kernel_shape(args.shape, in_fours<T>(args.shape, args.q, args.k, args.v, args.dout));
+    const auto* const q = static_cast<const T*>(args.q.data);
+    const auto* const k = static_cast<const T*>(args.k.data);
+    const auto* const v = static_cast<const T*>(args.v.data);
+    const auto* const dout = static_cast<const T*>(args.dout.data);
+    const auto count = static_cast<std::int64_t>(attention_scratch(args.shape));
+    const Statistics statistics{args.lse.as<float>(), scratch};
+    start("attention_backward", sum_products<T>,
+          {static_cast<unsigned>((count + warps - 1) / warps), stream}, shape,
+          static_cast<const T*>(args.out.data), dout, scratch, count);
+    const std::size_t floats =
+        2 * Tile::resident_floats + 2 * Tile::passing_floats + Tile::weight_floats;
+    start_large("attention_backward", backward_queries<T, Tile>,
+                grid_of<Tile>(args.shape, args.shape.heads), floats, stream, shape, q, k, v, dout,
+                statistics, static_cast<T*>(args.dq.data));
+    start_large("attention_backward", backward_keys<T, Tile>,
+                grid_of<Tile>(args.shape, args.shape.kv_heads), floats + Tile::weight_floats,
+                stream, shape, q, k, v, dout, statistics, static_cast<T*>(args.dk.data),
+                static_cast<T*>(args.dv.data));
+  });
+}
+
+}  // namespace train::cuda

@@ -1,0 +1,213 @@
+#include "model/cuda/cuda_ops.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <memory>
+#include <utility>
+
+#include "atoll/error.hpp"
+#include "device/backend.hpp"
+#include "device/cuda/api.hpp"
+#include "model/cuda/attention.hpp"
+#include "model/cuda/kernels.hpp"
+#include "model/cuda/matmul.hpp"
+#include "model/ops_check.hpp"
+
+namespace train::cuda {
+
+using atoll::ConstView;
+using atoll::Error;
+using atoll::ErrorCode;
+using atoll::Stream;
+using atoll::View;
+using atoll::cuda::Current;
+using atoll::cuda::native;
+
+namespace {
+
+// What kernels tell of ids: memory of the host that the GPU writes to, read when the stream gets there.
+class IdReport {
+ public:
+  IdReport() {
+    void* memory = nullptr;
+    atoll::cuda::check(cudaHostAlloc(&memory, sizeof(BadId), cudaHostAllocMapped), "cudaHostAlloc");
+    bad_ = std::shared_ptr<BadId>(static_cast<BadId*>(memory),
+                                  [](BadId* mapped) { cudaFreeHost(mapped); });
+    *bad_ = {};
+  }
+  BadId* get() const noexcept { return bad_.get(); }
+
+  // Behind the kernel that told: an Error of the stream.
+  void check_behind(Stream& stream, const char* what, std::int64_t vocab) const {
+    stream.enqueue([bad = bad_, what, vocab] {
+      const BadId told = std::exchange(*bad, {});
+      if (told.position == 0) return;
+      throw Error(ErrorCode::invalid_argument,
+                  fmt::format("{} {} at position {} is not in the vocabulary of {}", what, told.id,
+                              told.position - 1, vocab));
+    });
+  }
+
+ private:
+  std::shared_ptr<BadId> bad_;
+};
+
+void check_at_most(const char* what, std::int64_t value, std::int64_t most) {
+  if (value <= most) return;
+  throw Error(
+      ErrorCode::unsupported,
+      fmt::format("{} of {} elements: the kernels for GPUs take up to {}", what, value, most));
+}
+
+// Calls come from one thread, and the stream runs them in their order, so scratch is shared by all.
+class CudaOps final : public Ops {
+ public:
+  explicit CudaOps(const atoll::Device& device)
+      : device_(device),
+        ordinal_(device.backend()->ordinal()),
+        matmul_(device),
+        attention_() {}
+
+  void linear_forward(Stream& stream, LinearShape shape, ConstView x, ConstView weight,
+                      View y) override {
+    check_linear_forward(shape, x, weight, y);
+    const Current current(ordinal_);
+    matmul_.run(native(stream), forward_product(shape, x.dtype, y.dtype), x.data, weight.data,
+                y.data);
+  }
+
+  void linear_dgrad(Stream& stream, LinearShape shape, ConstView dy, ConstView weight, View dx,
+                    WriteMode mode) override {
+    if (mode == WriteMode::none) return;
+    check_linear_dgrad(shape, dy, weight, dx);
+    const Current current(ordinal_);
+    matmul_.run(native(stream), dgrad_product(shape, dy.dtype, dx.dtype, mode), dy.data,
+                weight.data, dx.data);
+  }
+
+  void linear_wgrad(Stream& stream, LinearShape shape, ConstView dy, ConstView x, View dweight,
+                    WriteMode mode) override {
+    if (mode == WriteMode::none) return;
+    check_linear_wgrad(shape, dy, x, dweight);
+    const Current current(ordinal_);
+    matmul_.run(native(stream), wgrad_product(shape, dy.dtype, dweight.dtype, mode), dy.data,
+                x.data, dweight.data);
+  }
+
+  void rms_norm_forward(Stream& stream, const RmsNormForward& args) override {
+    check(args);
+    check_at_most("a row", args.width, most_norm_width);
+    const Current current(ordinal_);
+    cuda::rms_norm_forward(native(stream), args);
+  }
+
+  void rms_norm_backward(Stream& stream, const RmsNormBackward& args) override {
+    check(args);
+    check_at_most("a row", args.width, most_norm_width);
+    const Current current(ordinal_);
+    void* const partials = scratch(stream, rms_norm_partials(args) * sizeof(float));
+    cuda::rms_norm_backward(native(stream), args, static_cast<float*>(partials));
+  }
+
+  void rope_table(Stream& stream, View table, std::int64_t head_dim, double theta) override {
+    check_rope_table(table, head_dim);
+    const Current current(ordinal_);
+    cuda::rope_table(native(stream), table, head_dim, theta);
+  }
+
+  void rope(Stream& stream, const Rope& args) override {
+    check(args);
+    const Current current(ordinal_);
+    cuda::rope(native(stream), args);
+  }
+
+  void attention_forward(Stream& stream, const AttentionForward& args) override {
+    check(args);
+    check_at_most("a head", args.shape.head_dim, most_head_dim);
+    const Current current(ordinal_);
+    const bool done = attention_.forward(native(stream), args,
+                                         [&](std::size_t bytes) { return scratch(stream, bytes); });
+    if (!done) cuda::attention_forward(native(stream), args);
+  }
+
+  void attention_backward(Stream& stream, const AttentionBackward& args) override {
+    check(args);
+    check_at_most("a head", args.shape.head_dim, most_head_dim);
+    const Current current(ordinal_);
+    const bool done = attention_.backward(
+        native(stream), args, [&](std::size_t bytes) { return scratch(stream, bytes); });
+    if (done) return;
+    void* const deltas = scratch(stream, attention_scratch(args.shape) * sizeof(float));
+    cuda::attention_backward(native(stream), args, static_cast<float*>(deltas));
+  }
+
+  void swiglu_forward(Stream& stream, ConstView gate, ConstView up, View out) override {
+    check_swiglu_forward(gate, up, out);
+    const Current current(ordinal_);
+    cuda::swiglu_forward(native(stream), gate, up, out);
+  }
+
+  void swiglu_backward(Stream& stream, const SwigluBackward& args) override {
+    check(args);
+    const Current current(ordinal_);
+    cuda::swiglu_backward(native(stream), args);
+  }
+
+  void add(Stream& stream, ConstView a, ConstView b, View out) override {
+    check_add(a, b, out);
+    const Current current(ordinal_);
+    cuda::add(native(stream), a, b, out);
+  }
+
+  void embedding_forward(Stream& stream, ConstView tokens, ConstView table, View out,
+                         std::int64_t width) override {
+    check_embedding_forward(tokens, table, out, width);
+    const Current current(ordinal_);
+    cuda::embedding_forward(native(stream), tokens, table, out, width, ids_.get());
+    ids_.check_behind(stream, "token", static_cast<std::int64_t>(table.count) / width);
+  }
+
+  void embedding_backward(Stream& stream, const EmbeddingBackward& args) override {
+    if (args.mode == WriteMode::none) return;
+    check(args);
+    const Current current(ordinal_);
+    void* const memory = scratch(stream, embedding_scratch(args.tokens.count));
+    cuda::embedding_backward(native(stream), args, memory, ids_.get());
+    ids_.check_behind(stream, "token", args.vocab);
+  }
+
+  void cross_entropy(Stream& stream, const CrossEntropy& args) override {
+    check(args);
+    const Current current(ordinal_);
+    void* const losses = scratch(stream, args.labels.count * sizeof(double));
+    cuda::cross_entropy(native(stream), args, static_cast<double*>(losses), ids_.get());
+    ids_.check_behind(stream, "label", args.vocab);
+  }
+
+ private:
+  void* scratch(Stream& stream, std::size_t bytes) {
+    if (bytes > scratch_.bytes()) {
+      stream.synchronize();  // what runs still uses the old one
+      scratch_ = {};
+      scratch_ = device_.allocate(bytes);
+    }
+    return scratch_.data();
+  }
+
+  atoll::Device device_;
+  int ordinal_;
+  MatMul matmul_;
+  Attention attention_;
+  IdReport ids_;
+  atoll::Buffer scratch_;
+};
+
+}  // namespace
+
+std::unique_ptr<Ops> make_ops(const atoll::Device& device) {
+  const Current current(device.backend()->ordinal());
+  return std::make_unique<CudaOps>(device);
+}
+
+}  // namespace train::cuda

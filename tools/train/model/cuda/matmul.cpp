@@ -1,0 +1,319 @@
+// cuBLASLt knows matrices by columns: a matrix of ours by rows is, to it, its own transpose. So that
+// c = a b is asked for as c^T = b^T a^T: operands change places, and each is "transposed" to it when it
+// is to us.
+#include "model/cuda/matmul.hpp"
+
+#include <cublasLt.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <chrono>
+#include <functional>
+#include <map>
+#include <utility>
+
+#include "atoll/error.hpp"
+#include "device/cuda/api.hpp"
+#include "device/ops.hpp"
+#include "model/cuda/cuda_ops.hpp"
+#include "model/cuda/library.hpp"
+
+namespace train::cuda {
+namespace {
+
+using atoll::DType;
+using atoll::Error;
+using atoll::ErrorCode;
+using atoll::cuda::Current;
+using atoll::cuda::native;
+
+constexpr std::size_t workspace_bytes = std::size_t{32} << 20;  // what NVIDIA advises for sm_90
+// Data sets of unequal batches make many shapes; this bounds what they hold.
+constexpr std::size_t most_shapes = 2048;
+
+// The part of the library that is used.
+struct CublasLt {
+  Library library{fmt::format("libcublasLt.so.{}", CUBLAS_VER_MAJOR), "matrix products on GPUs"};
+  decltype(cublasLtCreate)* create;
+  decltype(cublasLtDestroy)* destroy;
+  decltype(cublasLtGetStatusString)* status_string;
+  decltype(cublasLtMatmulDescCreate)* desc_create;
+  decltype(cublasLtMatmulDescDestroy)* desc_destroy;
+  decltype(cublasLtMatmulDescSetAttribute)* desc_set;
+  decltype(cublasLtMatrixLayoutCreate)* layout_create;
+  decltype(cublasLtMatrixLayoutDestroy)* layout_destroy;
+  decltype(cublasLtMatmulPreferenceCreate)* preference_create;
+  decltype(cublasLtMatmulPreferenceDestroy)* preference_destroy;
+  decltype(cublasLtMatmulPreferenceSetAttribute)* preference_set;
+  decltype(cublasLtMatmulAlgoGetHeuristic)* heuristic;
+  decltype(cublasLtMatmul)* matmul;
+
+  CublasLt() {
+    library.find(create, "cublasLtCreate");
+    library.find(destroy, "cublasLtDestroy");
+    library.find(status_string, "cublasLtGetStatusString");
+    library.find(desc_create, "cublasLtMatmulDescCreate");
+    library.find(desc_destroy, "cublasLtMatmulDescDestroy");
+    library.find(desc_set, "cublasLtMatmulDescSetAttribute");
+    library.find(layout_create, "cublasLtMatrixLayoutCreate");
+    library.find(layout_destroy, "cublasLtMatrixLayoutDestroy");
+    library.find(preference_create, "cublasLtMatmulPreferenceCreate");
+    library.find(preference_destroy, "cublasLtMatmulPreferenceDestroy");
+    library.find(preference_set, "cublasLtMatmulPreferenceSetAttribute");
+    library.find(heuristic, "cublasLtMatmulAlgoGetHeuristic");
+    library.find(matmul, "cublasLtMatmul");
+  }
+
+  void check(cublasStatus_t status, std::string_view what) const {
+    if (status == CUBLAS_STATUS_SUCCESS) return;
+    throw Error(
+        status == CUBLAS_STATUS_ALLOC_FAILED ? ErrorCode::out_of_memory : ErrorCode::backend,
+        fmt::format("cuBLASLt: {}: {}", what, status_string(status)));
+  }
+};
+
+// A handle of the library, ended with it. Created is what creates it.
+template <class Handle>
+class Owned {
+ public:
+  using Destroy = cublasStatus_t(Handle);
+  Owned(Handle handle, Destroy* destroy) : handle_(handle), destroy_(destroy) {}
+  ~Owned() {
+    if (handle_ != nullptr) destroy_(handle_);
+  }
+  Owned(Owned&& other) noexcept
+      : handle_(std::exchange(other.handle_, nullptr)), destroy_(other.destroy_) {}
+  Owned& operator=(Owned&&) = delete;
+  Handle get() const noexcept { return handle_; }
+
+ private:
+  Handle handle_;
+  Destroy* destroy_;
+};
+
+cudaDataType_t type_of(DType dtype) {
+  switch (dtype) {
+    case DType::f32:
+      return CUDA_R_32F;
+    case DType::bf16:
+      return CUDA_R_16BF;
+    case DType::f16:
+    case DType::f64:
+    case DType::i32:
+    case DType::i64:
+    case DType::u8:
+      break;
+  }
+  throw Error(ErrorCode::unsupported, fmt::format("matrix product in {}", atoll::name(dtype)));
+}
+
+// Of an address, in bytes, as far as algorithms differ.
+std::uint32_t alignment(const void* address) {
+  const auto value = reinterpret_cast<std::uintptr_t>(address);
+  return 1u << std::min(8, std::countr_zero(value));
+}
+
+std::string to_string(const Product& product) {
+  return fmt::format("matrix product {} x {} x {}, {} to {}", product.m, product.n, product.k,
+                     atoll::name(product.in), atoll::name(product.out));
+}
+
+struct Key {
+  Product product;
+  std::array<std::uint32_t, 3> alignments;
+  friend auto operator<=>(const Key&, const Key&) = default;
+};
+
+struct Prepared {
+  Owned<cublasLtMatmulDesc_t> desc;
+  Owned<cublasLtMatrixLayout_t> left, right, out;
+  cublasLtMatmulAlgo_t algorithm;
+};
+
+}  // namespace
+
+struct MatMul::Impl {
+  explicit Impl(const atoll::Device& device)
+      : handle(make_handle(lt)), workspace(device.allocate(workspace_bytes)) {}
+
+  CublasLt lt;
+  Owned<cublasLtHandle_t> handle;
+  atoll::Buffer workspace;
+  std::map<Key, Prepared> cache;
+
+  static Owned<cublasLtHandle_t> make_handle(const CublasLt& lt) {
+    cublasLtHandle_t made = nullptr;
+    lt.check(lt.create(&made), "cublasLtCreate");
+    return {made, lt.destroy};
+  }
+
+  // As stored: `rows` of ours are its columns.
+  Owned<cublasLtMatrixLayout_t> layout(DType dtype, std::int64_t rows, std::int64_t columns) const {
+    cublasLtMatrixLayout_t made = nullptr;
+    lt.check(lt.layout_create(&made, type_of(dtype), static_cast<std::uint64_t>(columns),
+                              static_cast<std::uint64_t>(rows), columns),
+             "cublasLtMatrixLayoutCreate");
+    return {made, lt.layout_destroy};
+  }
+
+  Owned<cublasLtMatmulDesc_t> description(const Product& product) const {
+    cublasLtMatmulDesc_t made = nullptr;
+    lt.check(lt.desc_create(&made, CUBLAS_COMPUTE_32F, CUDA_R_32F), "cublasLtMatmulDescCreate");
+    Owned<cublasLtMatmulDesc_t> desc(made, lt.desc_destroy);
+    const auto set = [&](cublasLtMatmulDescAttributes_t attribute, Operand operand) {
+      const cublasOperation_t value = operand == Operand::transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
+      lt.check(lt.desc_set(made, attribute, &value, sizeof value),
+               "cublasLtMatmulDescSetAttribute");
+    };
+    set(CUBLASLT_MATMUL_DESC_TRANSA, product.b);
+    set(CUBLASLT_MATMUL_DESC_TRANSB, product.a);
+    return desc;
+  }
+
+  Owned<cublasLtMatmulPreference_t> preference(const Key& key) const {
+    cublasLtMatmulPreference_t made = nullptr;
+    lt.check(lt.preference_create(&made), "cublasLtMatmulPreferenceCreate");
+    Owned<cublasLtMatmulPreference_t> preference(made, lt.preference_destroy);
+    const auto set = [&](cublasLtMatmulPreferenceAttributes_t attribute, auto value) {
+      lt.check(lt.preference_set(made, attribute, &value, sizeof value),
+               "cublasLtMatmulPreferenceSetAttribute");
+    };
+    set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, std::uint64_t{workspace_bytes});
+    // Parts of a split sum wait in the workspace, in f32, until all are there.
+    set(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
+        std::uint32_t{CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE});
+    set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, key.alignments[1]);
+    set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, key.alignments[0]);
+    set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, key.alignments[2]);
+    set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, key.alignments[2]);
+    return preference;
+  }
+
+  const Prepared& prepared(const Key& key) {
+    if (const auto found = cache.find(key); found != cache.end()) return found->second;
+    if (cache.size() >= most_shapes) cache.clear();
+    const Product& product = key.product;
+    const auto operand = [&](Operand kind, std::int64_t rows, std::int64_t columns) {
+      return kind == Operand::plain ? layout(product.in, rows, columns)
+                                    : layout(product.in, columns, rows);
+    };
+    Prepared made{description(product),
+                  operand(product.b, product.k, product.n),
+                  operand(product.a, product.m, product.k),
+                  layout(product.out, product.m, product.n),
+                  {}};
+    const auto preferred = preference(key);
+    cublasLtMatmulHeuristicResult_t result{};
+    int found = 0;
+    lt.check(lt.heuristic(handle.get(), made.desc.get(), made.left.get(), made.right.get(),
+                          made.out.get(), made.out.get(), preferred.get(), 1, &result, &found),
+             to_string(product));
+    if (found == 0) {
+      throw Error(ErrorCode::unsupported,
+                  fmt::format("cuBLASLt has no algorithm for a {}", to_string(product)));
+    }
+    made.algorithm = result.algo;
+    return cache.emplace(key, std::move(made)).first->second;
+  }
+};
+
+MatMul::MatMul(const atoll::Device& device) : impl_(std::make_unique<Impl>(device)) {}
+
+MatMul::~MatMul() = default;
+
+void MatMul::run(cudaStream_t stream, const Product& product, const void* a, const void* b,
+                 void* c) {
+  const Prepared& with = impl_->prepared({product, {alignment(a), alignment(b), alignment(c)}});
+  const float one = 1, kept = product.mode == WriteMode::accumulate ? 1.0f : 0.0f;
+  const CublasLt& lt = impl_->lt;
+  lt.check(lt.matmul(impl_->handle.get(), with.desc.get(), &one, b, with.left.get(), a,
+                     with.right.get(), &kept, c, with.out.get(), c, with.out.get(), &with.algorithm,
+                     impl_->workspace.data(), impl_->workspace.bytes(), stream),
+           to_string(product));
+}
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+// A square product of one size.
+class PeakProduct {
+ public:
+  PeakProduct(const atoll::Device& device, DType dtype, std::int64_t size)
+      : size_(size), dtype_(dtype), stream_(device.stream({.name = "peak"})), matmul_(device) {
+    const auto elements = static_cast<std::size_t>(size * size);
+    for (atoll::Buffer& matrix : matrices_) matrix = device.allocate(elements * size_of(dtype));
+    // Random values, as zeros need less power and so run faster than any model does.
+    const atoll::Buffer values = device.allocate(elements * sizeof(float));
+    for (const atoll::Buffer& operand : {std::cref(matrices_[0]), std::cref(matrices_[1])}) {
+      device.ops().fill_normal(stream_, values.view(DType::f32), {1, 1, 0, 0.0f, 1.0f});
+      device.ops().cast(stream_, operand.view(dtype), values.view(DType::f32));
+    }
+    seconds(1);  // the first time takes longer
+  }
+  double operations() const {
+    const auto n = static_cast<double>(size_);
+    return 2 * n * n * n;
+  }
+  // For so many in a row.
+  double seconds(int batch) {
+    const Product product{size_,
+                          size_,
+                          size_,
+                          Operand::plain,
+                          Operand::transposed,
+                          dtype_,
+                          dtype_,
+                          WriteMode::overwrite};
+    stream_.synchronize();
+    const auto start = Clock::now();
+    for (int i = 0; i < batch; ++i) {
+      matmul_.run(native(stream_), product, matrices_[0].data(), matrices_[1].data(),
+                  matrices_[2].data());
+    }
+    stream_.synchronize();
+    return seconds_since(start);
+  }
+
+ private:
+  std::int64_t size_;
+  DType dtype_;
+  std::array<atoll::Buffer, 3> matrices_;
+  atoll::Stream stream_;
+  MatMul matmul_;
+};
+
+}  // namespace
+
+double matrix_peak_flops(const atoll::Device& device, DType dtype, double seconds) {
+  constexpr std::int64_t smallest = 128, largest = 8192;
+  constexpr int batch = 4;
+  const Current current(device.backend()->ordinal());
+  // What is allocated here is not the caller's.
+  const atoll::Device own = atoll::Device::cuda(device.backend()->ordinal());
+  double best = 0;
+  for (std::int64_t size = smallest; size <= largest; size *= 2) {
+    try {
+      PeakProduct product(own, dtype, size);
+      const auto start = Clock::now();
+      double once = 0;
+      do {
+        once = product.seconds(batch) / batch;
+        best = std::max(best, product.operations() / once);
+      } while (size == largest && seconds_since(start) < seconds);
+      if (8 * batch * once > seconds) break;  // the next size takes 8 times as long
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::out_of_memory || best == 0) throw;
+      break;  // the model has the memory
+    }
+  }
+  return best;
+}
+
+}  // namespace train::cuda

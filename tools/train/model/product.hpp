@@ -1,0 +1,44 @@
+// A matrix product as libraries are asked for it, and what the three of a linear layer are.
+#pragma once
+
+#include <compare>
+#include <cstdint>
+
+#include "model/ops.hpp"
+
+namespace train {
+
+enum class Operand {
+  plain,
+  transposed
+};
+
+// c [m, n] = a [m, k] b [k, n], or += it; row major. A transposed operand is stored as [k, m] or
+// [n, k]. a and b have dtype `in` (f32 or bf16), c has `out`; sums are f32.
+struct Product {
+  std::int64_t m, n, k;
+  Operand a, b;
+  atoll::DType in, out;
+  WriteMode mode;
+  friend auto operator<=>(const Product&, const Product&) = default;
+};
+
+// y = x W^T
+constexpr Product forward_product(LinearShape shape, atoll::DType in, atoll::DType out) {
+  return {shape.tokens,        shape.out, shape.in, Operand::plain,
+          Operand::transposed, in,        out,      WriteMode::overwrite};
+}
+
+// dx = dy W
+constexpr Product dgrad_product(LinearShape shape, atoll::DType in, atoll::DType out,
+                                WriteMode mode) {
+  return {shape.tokens, shape.in, shape.out, Operand::plain, Operand::plain, in, out, mode};
+}
+
+// dW = dy^T x
+constexpr Product wgrad_product(LinearShape shape, atoll::DType in, atoll::DType out,
+                                WriteMode mode) {
+  return {shape.out, shape.in, shape.tokens, Operand::transposed, Operand::plain, in, out, mode};
+}
+
+}  // namespace train
