@@ -1,0 +1,110 @@
+// Tensors that are on a GPU and on the host, to compare what both make of them.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <random>
+#include <vector>
+
+#include "atoll/device.hpp"
+#include "device/backend.hpp"
+#include "model/cpu/cpu_ops.hpp"
+
+namespace atoll_test {
+
+// The same memory on both devices.
+class Both {
+ public:
+  struct Tensor {
+    atoll::Buffer gpu, host;
+    atoll::DType dtype;
+    atoll::View on_gpu() const { return gpu.view(dtype); }
+    atoll::View on_host() const { return host.view(dtype); }
+  };
+
+  Tensor zeros(atoll::DType dtype, std::int64_t count) {
+    const auto bytes = static_cast<std::size_t>(count) * size_of(dtype);
+    Tensor tensor{gpu_.allocate(bytes), host_.allocate(bytes), dtype};
+    std::memset(tensor.host.data(), 0, bytes);
+    push(tensor);
+    return tensor;
+  }
+  Tensor random(atoll::DType dtype, std::int64_t count) {
+    Tensor tensor = zeros(dtype, count);
+    std::normal_distribution<float> normal;
+    for (std::int64_t i = 0; i < count; ++i) {
+      const float value = normal(random_);
+      if (dtype == atoll::DType::f32) {
+        tensor.host.view(dtype).as<float>()[i] = value;
+      } else {
+        tensor.host.view(dtype).as<atoll::bfloat16>()[i] = atoll::to_bfloat16(value);
+      }
+    }
+    push(tensor);
+    return tensor;
+  }
+  Tensor ids(std::int64_t count, std::int32_t lowest, std::int32_t below) {
+    Tensor tensor = zeros(atoll::DType::i32, count);
+    std::uniform_int_distribution<std::int32_t> uniform(lowest, below - 1);
+    std::generate_n(tensor.host.view(atoll::DType::i32).as<std::int32_t>(), count,
+                    [&] { return uniform(random_); });
+    push(tensor);
+    return tensor;
+  }
+
+  void push(const Tensor& tensor) {
+    on_gpu_.copy(tensor.gpu.data(), tensor.host.data(), tensor.host.bytes());
+    on_gpu_.synchronize();
+  }
+  // The largest difference, as a part of 1 + the larger of both values.
+  double difference(const Tensor& tensor) {
+    std::vector<std::byte> seen(tensor.gpu.bytes());
+    on_gpu_.copy(seen.data(), tensor.gpu.data(), seen.size());
+    on_gpu_.synchronize();
+    on_host_.synchronize();
+    double most = 0;
+    for (std::uint64_t i = 0; i < tensor.on_host().count; ++i) {
+      const double a = value(seen.data(), tensor.dtype, i);
+      const double b = value(tensor.host.data(), tensor.dtype, i);
+      if (std::isnan(a) != std::isnan(b)) return std::numeric_limits<double>::infinity();
+      most = std::max(most, std::abs(a - b) / (1 + std::max(std::abs(a), std::abs(b))));
+    }
+    return most;
+  }
+  std::vector<std::byte> bytes(const Tensor& tensor) {
+    std::vector<std::byte> seen(tensor.gpu.bytes());
+    on_gpu_.copy(seen.data(), tensor.gpu.data(), seen.size());
+    on_gpu_.synchronize();
+    return seen;
+  }
+
+  cudaStream_t stream() { return static_cast<cudaStream_t>(on_gpu_.backend().native()); }
+  atoll::Stream& host_stream() { return on_host_; }
+  train::cpu::CpuOps& ops() { return ops_; }
+  atoll::Stream& gpu_stream() { return on_gpu_; }
+  const atoll::Device& gpu() const { return gpu_; }
+
+ private:
+  static double value(const void* data, atoll::DType dtype, std::uint64_t i) {
+    if (dtype == atoll::DType::f32) return static_cast<const float*>(data)[i];
+    if (dtype == atoll::DType::f64) return static_cast<const double*>(data)[i];
+    return to_float(static_cast<const atoll::bfloat16*>(data)[i]);
+  }
+
+  atoll::Device gpu_ = atoll::Device::cuda(0), host_ = atoll::Device::host();
+  atoll::Stream on_gpu_ = gpu_.stream(), on_host_ = host_.stream();
+  train::cpu::CpuOps ops_{{.threads = 4}};
+  std::mt19937 random_{7};
+};
+
+// bf16 has 8 bits; f32 sums of thousands have different orders.
+inline double allowed(atoll::DType dtype) { return dtype == atoll::DType::bf16 ? 1e-2 : 2e-5; }
+inline constexpr atoll::DType computes[] = {atoll::DType::f32, atoll::DType::bf16};
+
+}  // namespace atoll_test

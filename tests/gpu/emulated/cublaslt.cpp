@@ -1,0 +1,151 @@
+// cuBLASLt for the emulated GPU: the calls that the trainer makes of it, one loop for all of them. The
+// library that is found under its name; the program that loads it has the streams.
+#include <cublasLt.h>
+#include <cuda_bf16.h>
+
+#include <cstdint>
+#include <cstring>
+
+#include "emulated.hpp"
+
+struct cublasLtContext {};
+
+namespace {
+
+struct Layout {
+  cudaDataType_t type;
+  std::uint64_t rows, columns;
+  std::int64_t stride;  // between columns
+};
+struct Description {
+  cublasOperation_t left = CUBLAS_OP_N, right = CUBLAS_OP_N;
+};
+
+const Layout& layout(cublasLtMatrixLayout_t handle) {
+  return *reinterpret_cast<const Layout*>(handle);
+}
+
+bool known(cudaDataType_t type) { return type == CUDA_R_32F || type == CUDA_R_16BF; }
+
+float read(const void* data, const Layout& of, std::uint64_t row, std::uint64_t column) {
+  const std::uint64_t at = row + column * static_cast<std::uint64_t>(of.stride);
+  if (of.type == CUDA_R_32F) return static_cast<const float*>(data)[at];
+  return __bfloat162float(static_cast<const __nv_bfloat16*>(data)[at]);
+}
+
+void write(void* data, const Layout& of, std::uint64_t row, std::uint64_t column, float value) {
+  const std::uint64_t at = row + column * static_cast<std::uint64_t>(of.stride);
+  if (of.type == CUDA_R_32F) {
+    static_cast<float*>(data)[at] = value;
+  } else {
+    static_cast<__nv_bfloat16*>(data)[at] = __float2bfloat16_rn(value);
+  }
+}
+
+}  // namespace
+
+extern "C" {
+
+cublasStatus_t cublasLtCreate(cublasLtHandle_t* handle) {
+  *handle = new cublasLtContext;
+  return CUBLAS_STATUS_SUCCESS;
+}
+cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle) {
+  delete handle;
+  return CUBLAS_STATUS_SUCCESS;
+}
+const char* cublasLtGetStatusString(cublasStatus_t) { return "refused by the emulated GPU"; }
+
+cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t* desc, cublasComputeType_t compute,
+                                        cudaDataType_t scale) {
+  if (compute != CUBLAS_COMPUTE_32F || scale != CUDA_R_32F) return CUBLAS_STATUS_NOT_SUPPORTED;
+  *desc = reinterpret_cast<cublasLtMatmulDesc_t>(new Description);
+  return CUBLAS_STATUS_SUCCESS;
+}
+cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t desc) {
+  delete reinterpret_cast<Description*>(desc);
+  return CUBLAS_STATUS_SUCCESS;
+}
+cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t desc,
+                                              cublasLtMatmulDescAttributes_t attribute,
+                                              const void* value, std::size_t bytes) {
+  auto& description = *reinterpret_cast<Description*>(desc);
+  if (bytes != sizeof(cublasOperation_t)) return CUBLAS_STATUS_INVALID_VALUE;
+  const bool left = attribute == CUBLASLT_MATMUL_DESC_TRANSA;
+  if (!left && attribute != CUBLASLT_MATMUL_DESC_TRANSB) return CUBLAS_STATUS_NOT_SUPPORTED;
+  std::memcpy(left ? &description.left : &description.right, value, bytes);
+  return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t* handle, cudaDataType type,
+                                          std::uint64_t rows, std::uint64_t columns,
+                                          std::int64_t stride) {
+  if (!known(type) || stride < static_cast<std::int64_t>(rows)) return CUBLAS_STATUS_INVALID_VALUE;
+  *handle = reinterpret_cast<cublasLtMatrixLayout_t>(new Layout{type, rows, columns, stride});
+  return CUBLAS_STATUS_SUCCESS;
+}
+cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t handle) {
+  delete reinterpret_cast<Layout*>(handle);
+  return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t* preference) {
+  *preference = new cublasLtMatmulPreferenceOpaque_t{};
+  return CUBLAS_STATUS_SUCCESS;
+}
+cublasStatus_t cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t preference) {
+  delete preference;
+  return CUBLAS_STATUS_SUCCESS;
+}
+cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t,
+                                                    cublasLtMatmulPreferenceAttributes_t,
+                                                    const void*, std::size_t) {
+  return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDesc_t,
+                                              cublasLtMatrixLayout_t, cublasLtMatrixLayout_t,
+                                              cublasLtMatrixLayout_t, cublasLtMatrixLayout_t,
+                                              cublasLtMatmulPreference_t, int wanted,
+                                              cublasLtMatmulHeuristicResult_t* results,
+                                              int* found) {
+  *found = wanted > 0 ? 1 : 0;
+  if (wanted > 0) results[0] = {};
+  return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t desc, const void* alpha,
+                              const void* a, cublasLtMatrixLayout_t a_layout, const void* b,
+                              cublasLtMatrixLayout_t b_layout, const void* beta, const void* c,
+                              cublasLtMatrixLayout_t c_layout, void* d,
+                              cublasLtMatrixLayout_t d_layout, const cublasLtMatmulAlgo_t*, void*,
+                              std::size_t, cudaStream_t stream) {
+  const Description description = *reinterpret_cast<Description*>(desc);
+  const Layout left = layout(a_layout), right = layout(b_layout), old = layout(c_layout),
+               out = layout(d_layout);
+  const bool left_turned = description.left == CUBLAS_OP_T;
+  const bool right_turned = description.right == CUBLAS_OP_T;
+  const std::uint64_t m = left_turned ? left.columns : left.rows;
+  const std::uint64_t k = left_turned ? left.rows : left.columns;
+  const std::uint64_t n = right_turned ? right.rows : right.columns;
+  if (k != (right_turned ? right.columns : right.rows) || out.rows != m || out.columns != n) {
+    return CUBLAS_STATUS_INVALID_VALUE;
+  }
+  const float factor = *static_cast<const float*>(alpha), kept = *static_cast<const float*>(beta);
+  emulated::enqueue(stream, [=] {
+    for (std::uint64_t column = 0; column < n; ++column) {
+      for (std::uint64_t row = 0; row < m; ++row) {
+        float sum = 0;
+        for (std::uint64_t i = 0; i < k; ++i) {
+          sum += (left_turned ? read(a, left, i, row) : read(a, left, row, i)) *
+                 (right_turned ? read(b, right, column, i) : read(b, right, i, column));
+        }
+        const float before = kept == 0 ? 0 : kept * read(c, old, row, column);
+        write(d, out, row, column, factor * sum + before);
+      }
+    }
+  });
+  return CUBLAS_STATUS_SUCCESS;
+}
+
+}  // extern "C"

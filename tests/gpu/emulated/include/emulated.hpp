@@ -1,0 +1,89 @@
+// A GPU of host memory and threads, for tests of kernels and of what starts them where there is none.
+//
+// A stream is a thread of the host. A kernel runs there, block after block; the threads of a block are
+// fibers that take turns, and change at barriers and shuffles, which check that every thread of the
+// warp takes part. A kernel whose threads wait for each other in vain ends the process with a message.
+// Memory of the device is NaN at first, ends at a page that nobody may touch, and belongs to streams
+// alone: the host, and host functions, fault when they touch it (where the processor has protection
+// keys). What this does not show: races between threads of a block, warps that drift apart, speed.
+#pragma once
+
+#include <math.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <type_traits>
+#include <utility>
+
+#include <cuda_runtime.h>
+
+extern constinit thread_local uint3 threadIdx, blockIdx;
+extern constinit thread_local dim3 blockDim, gridDim;
+
+namespace emulated {
+
+constexpr unsigned warp_size = 32;
+
+struct Kernel {
+  dim3 grid, block;
+  std::size_t shared_bytes;
+  cudaStream_t stream;
+};
+cudaError_t launch(const Kernel& kernel, std::function<void()> thread);
+// In the order of the stream, with the right to touch memory of the device.
+void enqueue(cudaStream_t stream, std::function<void()> work);
+
+// This thread's value, for lane `from` of its group of `width` to read, and the other way round.
+std::uint64_t exchange(std::uint64_t mine, unsigned from_lane);
+unsigned lane();
+
+template <class T>
+T from_lane(T value, unsigned from) {
+  static_assert(std::is_trivially_copyable_v<T> && sizeof(T) <= sizeof(std::uint64_t));
+  std::uint64_t word = 0;
+  std::memcpy(&word, &value, sizeof(T));
+  word = exchange(word, from);
+  std::memcpy(&value, &word, sizeof(T));
+  return value;
+}
+
+}  // namespace emulated
+
+void __syncthreads();
+void __syncwarp(unsigned mask = 0xffffffffu);
+
+template <class T>
+T __shfl_sync(unsigned, T value, int from, int width = 32) {
+  const auto w = static_cast<unsigned>(width), l = emulated::lane();
+  return emulated::from_lane(value, l / w * w + static_cast<unsigned>(from) % w);
+}
+
+template <class T>
+T __shfl_xor_sync(unsigned, T value, int mask, int width = 32) {
+  const unsigned l = emulated::lane(), from = l ^ static_cast<unsigned>(mask);
+  return emulated::from_lane(
+      value, from / static_cast<unsigned>(width) == l / static_cast<unsigned>(width) ? from : l);
+}
+
+template <class T>
+T __shfl_down_sync(unsigned, T value, unsigned delta, int width = 32) {
+  const unsigned l = emulated::lane(), w = static_cast<unsigned>(width);
+  return emulated::from_lane(value, l % w + delta < w ? l + delta : l);
+}
+
+template <class... Parameters, class... Arguments>
+cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(Parameters...),
+                               Arguments&&... arguments) {
+  return [&](Parameters... values) {
+    return emulated::launch(
+        {config->gridDim, config->blockDim, config->dynamicSmemBytes, config->stream},
+        [=] { kernel(values...); });
+  }(std::forward<Arguments>(arguments)...);
+}
+
+// As kernels call them.
+using std::max;
+using std::min;
+inline double cospi(double x) { return ::cos(3.14159265358979323846 * x); }

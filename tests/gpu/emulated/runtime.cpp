@@ -1,0 +1,325 @@
+// The calls of CUDA's runtime that atoll makes, on streams that are threads of the host.
+#include <pthread.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstdio>
+#include <cstdlib>
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "block.hpp"
+#include "device/cuda/launch.cuh"
+
+namespace atoll_v1::atoll::cuda {
+constexpr std::size_t most_shared_bytes = 227u << 10;  // of a block on sm_90
+thread_local float4 dynamic_shared[most_shared_bytes / sizeof(float4)];
+}  // namespace atoll_v1::atoll::cuda
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// Keys keep the host from memory of the device; -1: this processor has none.
+int protection_key() {
+  static const int key = ::pkey_alloc(0, PKEY_DISABLE_ACCESS);
+  return key;
+}
+
+// For a scope, this thread may touch memory of the device.
+class OnDevice {
+ public:
+  OnDevice() { allow(0); }
+  ~OnDevice() { allow(PKEY_DISABLE_ACCESS); }
+  OnDevice(const OnDevice&) = delete;
+  OnDevice& operator=(const OnDevice&) = delete;
+
+ private:
+  static void allow(unsigned rights) {
+    if (protection_key() >= 0) ::pkey_set(protection_key(), rights);
+  }
+};
+
+std::size_t page() { return static_cast<std::size_t>(::sysconf(_SC_PAGESIZE)); }
+
+std::size_t round_up(std::size_t bytes, std::size_t to) { return (bytes + to - 1) / to * to; }
+
+struct Range {
+  void* first;  // of the mapping
+  std::size_t bytes;
+};
+
+struct Memory {
+  std::mutex mutex;
+  std::map<void*, Range> ranges;
+};
+Memory& memory() {
+  static auto* const one = new Memory;  // streams may outlive main
+  return *one;
+}
+
+thread_local cudaError_t last_error = cudaSuccess;
+cudaError_t give(cudaError_t error) {
+  if (error != cudaSuccess && error != cudaErrorNotReady) last_error = error;
+  return error;
+}
+
+}  // namespace
+
+// What a stream has still to do, and a thread that does it.
+struct CUstream_st {
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::deque<std::function<void()>> work;
+  bool busy = false, ending = false;
+  std::thread thread{[this] { run(); }};
+
+  ~CUstream_st() {
+    {
+      const std::lock_guard lock(mutex);
+      ending = true;
+    }
+    changed.notify_all();
+    thread.join();
+  }
+  void push(std::function<void()> item) {
+    {
+      const std::lock_guard lock(mutex);
+      work.push_back(std::move(item));
+    }
+    changed.notify_all();
+  }
+  void wait_until_idle() {
+    std::unique_lock lock(mutex);
+    changed.wait(lock, [this] { return work.empty() && !busy; });
+  }
+  void run() {
+    std::unique_lock lock(mutex);
+    while (true) {
+      changed.wait(lock, [this] { return ending || !work.empty(); });
+      if (work.empty()) return;
+      auto item = std::move(work.front());
+      work.pop_front();
+      busy = true;
+      lock.unlock();
+      item();
+      item = nullptr;
+      lock.lock();
+      busy = false;
+      changed.notify_all();
+    }
+  }
+};
+
+// The last time that it was recorded.
+struct CUevent_st {
+  struct Record {
+    std::mutex mutex;
+    std::condition_variable changed;
+    bool done = false;
+    Clock::time_point time;
+
+    void complete() {
+      {
+        const std::lock_guard lock(mutex);
+        time = Clock::now();
+        done = true;
+      }
+      changed.notify_all();
+    }
+    void wait() {
+      std::unique_lock lock(mutex);
+      changed.wait(lock, [this] { return done; });
+    }
+  };
+  std::mutex mutex;
+  std::shared_ptr<Record> record;
+
+  std::shared_ptr<Record> now() {
+    const std::lock_guard lock(mutex);
+    return record;
+  }
+};
+
+namespace emulated {
+
+void enqueue(cudaStream_t stream, std::function<void()> work) {
+  stream->push([work = std::move(work)] {
+    const OnDevice on_device;
+    work();
+  });
+}
+
+cudaError_t launch(const Kernel& kernel, std::function<void()> thread) {
+  const std::uint64_t blocks = std::uint64_t{kernel.grid.x} * kernel.grid.y * kernel.grid.z;
+  const bool fits = kernel.shared_bytes <= sizeof(atoll::cuda::dynamic_shared) &&
+                    kernel.grid.y < 65536 && kernel.grid.z < 65536 && blocks > 0;
+  if (!fits) return give(cudaErrorInvalidConfiguration);
+  enqueue(kernel.stream, [kernel, thread = std::move(thread)] {
+    uint3 at{};
+    for (at.z = 0; at.z < kernel.grid.z; ++at.z) {
+      for (at.y = 0; at.y < kernel.grid.y; ++at.y) {
+        for (at.x = 0; at.x < kernel.grid.x; ++at.x) {
+          std::memset(static_cast<void*>(atoll::cuda::dynamic_shared), 0xff, kernel.shared_bytes);
+          block().run(kernel, at, thread);
+        }
+      }
+    }
+  });
+  return cudaSuccess;
+}
+
+}  // namespace emulated
+
+extern "C" {
+
+cudaError_t cudaGetDeviceCount(int* count) {
+  *count = 1;
+  return cudaSuccess;
+}
+cudaError_t cudaGetDevice(int* device) {
+  *device = 0;
+  return cudaSuccess;
+}
+cudaError_t cudaSetDevice(int device) {
+  return give(device == 0 ? cudaSuccess : cudaErrorInvalidDevice);
+}
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
+  *properties = {};
+  std::snprintf(properties->name, sizeof properties->name, "emulated");
+  properties->totalGlobalMem = std::size_t{1} << 30;
+  properties->major = 9;
+  return cudaSuccess;
+}
+cudaError_t cudaGetLastError() { return std::exchange(last_error, cudaSuccess); }
+const char* cudaGetErrorString(cudaError_t) { return "an error of the emulated GPU"; }
+const char* cudaGetErrorName(cudaError_t error) {
+  return error == cudaErrorMemoryAllocation ? "cudaErrorMemoryAllocation" : "cudaError";
+}
+
+// Ends, but for the alignment, at a page that nobody may touch.
+cudaError_t cudaMalloc(void** out, std::size_t bytes) {
+  constexpr std::size_t alignment = 256;
+  if (bytes > std::size_t{1} << 40) return give(cudaErrorMemoryAllocation);
+  const std::size_t used = round_up(std::max<std::size_t>(bytes, 1), alignment);
+  const std::size_t mapped = round_up(used, page());
+  void* const first = ::mmap(nullptr, mapped + page(), PROT_READ | PROT_WRITE,
+                             MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (first == MAP_FAILED) return give(cudaErrorMemoryAllocation);
+  std::memset(first, 0xff, mapped);  // NaN in every floating point type
+  auto* const end = static_cast<std::byte*>(first) + mapped;
+  ::mprotect(end, page(), PROT_NONE);
+  if (protection_key() >= 0) {
+    ::pkey_mprotect(first, mapped, PROT_READ | PROT_WRITE, protection_key());
+  }
+  *out = end - used;
+  const std::lock_guard lock(memory().mutex);
+  memory().ranges[*out] = {first, mapped + page()};
+  return cudaSuccess;
+}
+cudaError_t cudaFree(void* data) {
+  if (data == nullptr) return cudaSuccess;
+  const std::lock_guard lock(memory().mutex);
+  const auto found = memory().ranges.find(data);
+  if (found == memory().ranges.end()) return give(cudaErrorInvalidValue);
+  ::munmap(found->second.first, found->second.bytes);
+  memory().ranges.erase(found);
+  return cudaSuccess;
+}
+cudaError_t cudaMemGetInfo(std::size_t* free, std::size_t* total) {
+  *free = *total = std::size_t{1} << 30;
+  return cudaSuccess;
+}
+cudaError_t cudaHostAlloc(void** out, std::size_t bytes, unsigned) {
+  *out = std::malloc(bytes);
+  return give(*out == nullptr ? cudaErrorMemoryAllocation : cudaSuccess);
+}
+cudaError_t cudaFreeHost(void* data) {
+  std::free(data);
+  return cudaSuccess;
+}
+// The host's memory is read and written when the stream gets there, as with pinned memory.
+cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaMemcpyKind,
+                            cudaStream_t stream) {
+  emulated::enqueue(stream, [=] { std::memcpy(to, from, bytes); });
+  return cudaSuccess;
+}
+cudaError_t cudaMemsetAsync(void* data, int value, std::size_t bytes, cudaStream_t stream) {
+  emulated::enqueue(stream, [=] { std::memset(data, value, bytes); });
+  return cudaSuccess;
+}
+
+cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
+  *least = *greatest = 0;
+  return cudaSuccess;
+}
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned, int) {
+  *stream = new CUstream_st;
+  return cudaSuccess;
+}
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
+  *stream = new CUstream_st;
+  return cudaSuccess;
+}
+cudaError_t cudaStreamDestroy(cudaStream_t stream) {
+  delete stream;
+  return cudaSuccess;
+}
+cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+  stream->wait_until_idle();
+  return cudaSuccess;
+}
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
+  if (auto record = event->now()) stream->push([record] { record->wait(); });
+  return cudaSuccess;
+}
+cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void* data) {
+  stream->push([=] { function(data); });
+  return cudaSuccess;
+}
+
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
+  *event = new CUevent_st;
+  return cudaSuccess;
+}
+cudaError_t cudaEventDestroy(cudaEvent_t event) {
+  delete event;
+  return cudaSuccess;
+}
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
+  auto record = std::make_shared<CUevent_st::Record>();
+  {
+    const std::lock_guard lock(event->mutex);
+    event->record = record;
+  }
+  stream->push([record] { record->complete(); });
+  return cudaSuccess;
+}
+cudaError_t cudaEventQuery(cudaEvent_t event) {
+  const auto record = event->now();
+  if (!record) return cudaSuccess;
+  const std::lock_guard lock(record->mutex);
+  return record->done ? cudaSuccess : cudaErrorNotReady;
+}
+cudaError_t cudaEventSynchronize(cudaEvent_t event) {
+  if (const auto record = event->now()) record->wait();
+  return cudaSuccess;
+}
+cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t begin, cudaEvent_t end) {
+  const auto first = begin->now(), last = end->now();
+  first->wait();
+  last->wait();
+  *ms = std::chrono::duration<float, std::milli>(last->time - first->time).count();
+  return cudaSuccess;
+}
+
+cudaError_t cudaFuncSetAttribute(const void*, cudaFuncAttribute, int) { return cudaSuccess; }
+
+}  // extern "C"

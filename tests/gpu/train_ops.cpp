@@ -1,0 +1,257 @@
+// The trainer's arithmetic on a GPU, through Ops, against that of the CPU.
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <map>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "atoll/error.hpp"
+#include "both.hpp"
+#include "model/cuda/cuda_ops.hpp"
+#include "model/cuda/kernels.hpp"
+#include "model/decoder.hpp"
+
+using atoll::Device;
+using atoll::DType;
+using namespace train;
+using namespace atoll_test;
+
+namespace {
+
+const AttentionShape shapes[] = {
+    {1, 1, 1, 1, 2, 0},    {2, 5, 2, 1, 6, 0},      {1, 17, 4, 2, 8, 0},    {1, 9, 3, 3, 10, 4},
+    {2, 18, 2, 2, 4, 1},   {1, 20, 4, 1, 16, 7},    {1, 12, 2, 1, 34, 50},  {1, 150, 2, 1, 64, 0},
+    {2, 131, 2, 2, 20, 0}, {1, 200, 2, 1, 128, 33}, {1, 97, 4, 2, 128, 64}, {1, 70, 2, 1, 192, 0},
+    {1, 66, 2, 1, 256, 9},
+};
+
+// A softmax over some hundred products of rounded inputs.
+double allowed_of_attention(DType dtype) { return dtype == DType::bf16 ? 2e-2 : 2e-5; }
+
+}  // namespace
+
+TEST_CASE("attention and its gradients, by the kernels of this folder") {
+  Both both;
+  for (const DType dtype : computes) {
+    for (const AttentionShape& shape : shapes) {
+      CAPTURE(atoll::name(dtype));
+      CAPTURE(shape.seq);
+      CAPTURE(shape.head_dim);
+      CAPTURE(shape.window);
+      const std::int64_t tokens = shape.rows * shape.seq;
+      const std::int64_t queries = tokens * shape.heads * shape.head_dim;
+      const std::int64_t keys = tokens * shape.kv_heads * shape.head_dim;
+      const auto q = both.random(dtype, queries), dout = both.random(dtype, queries);
+      const auto k = both.random(dtype, keys), v = both.random(dtype, keys);
+      const auto out = both.zeros(dtype, queries), dq = both.zeros(dtype, queries);
+      const auto dk = both.zeros(dtype, keys), dv = both.zeros(dtype, keys);
+      const auto lse = both.zeros(DType::f32, tokens * shape.heads);
+      cuda::attention_forward(
+          both.stream(), {shape, q.on_gpu(), k.on_gpu(), v.on_gpu(), out.on_gpu(), lse.on_gpu()});
+      both.ops().attention_forward(both.host_stream(), {shape, q.on_host(), k.on_host(),
+                                                        v.on_host(), out.on_host(), lse.on_host()});
+      CHECK(both.difference(out) < allowed_of_attention(dtype));
+      CHECK(both.difference(lse) < allowed_of_attention(DType::f32));
+      const auto scratch =
+          both.zeros(DType::f32, static_cast<std::int64_t>(cuda::attention_scratch(shape)));
+      // Backward of both from what the host's forward gave.
+      both.push(out);
+      both.push(lse);
+      cuda::attention_backward(both.stream(),
+                               {shape, q.on_gpu(), k.on_gpu(), v.on_gpu(), out.on_gpu(),
+                                lse.on_gpu(), dout.on_gpu(), dq.on_gpu(), dk.on_gpu(), dv.on_gpu()},
+                               scratch.on_gpu().as<float>());
+      both.ops().attention_backward(
+          both.host_stream(),
+          {shape, q.on_host(), k.on_host(), v.on_host(), out.on_host(), lse.on_host(),
+           dout.on_host(), dq.on_host(), dk.on_host(), dv.on_host()});
+      CHECK(both.difference(dq) < allowed_of_attention(dtype));
+      CHECK(both.difference(dk) < allowed_of_attention(dtype));
+      CHECK(both.difference(dv) < allowed_of_attention(dtype));
+    }
+  }
+}
+
+TEST_CASE(
+    "linear layers: forward and both gradients, overwritten and accumulated, with odd sizes") {
+  Both both;
+  const auto ops = cuda::make_ops(both.gpu());
+  const LinearShape linears[] = {{1, 1, 1}, {5, 7, 3}, {33, 64, 40}, {64, 24, 136}};
+  for (const DType dtype : computes) {
+    for (const LinearShape& shape : linears) {
+      for (const WriteMode mode : {WriteMode::overwrite, WriteMode::accumulate}) {
+        CAPTURE(atoll::name(dtype));
+        CAPTURE(shape.in);
+        const auto x = both.random(dtype, shape.tokens * shape.in);
+        const auto weight = both.random(dtype, shape.out * shape.in);
+        const auto dy = both.random(dtype, shape.tokens * shape.out);
+        const auto y = both.zeros(dtype, shape.tokens * shape.out);
+        const auto logits = both.zeros(DType::f32, shape.tokens * shape.out);
+        const auto dx = both.random(dtype, shape.tokens * shape.in);
+        const auto dweight = both.random(DType::f32, shape.out * shape.in);
+        const auto run = [&](Ops& with, atoll::Stream& stream, const auto& on) {
+          with.linear_forward(stream, shape, on(x), on(weight), on(y));
+          with.linear_forward(stream, shape, on(x), on(weight), on(logits));
+          with.linear_dgrad(stream, shape, on(dy), on(weight), on(dx), mode);
+          with.linear_wgrad(stream, shape, on(dy), on(x), on(dweight), mode);
+          with.linear_wgrad(stream, shape, on(dy), on(x), {}, WriteMode::none);
+        };
+        run(*ops, both.gpu_stream(), [](const auto& tensor) { return tensor.on_gpu(); });
+        run(both.ops(), both.host_stream(), [](const auto& tensor) { return tensor.on_host(); });
+        CHECK(both.difference(y) < allowed(dtype));
+        CHECK(both.difference(logits) < allowed(DType::f32));
+        CHECK(both.difference(dx) < allowed(dtype));
+        CHECK(both.difference(dweight) < allowed(DType::f32));
+      }
+    }
+  }
+}
+
+TEST_CASE(
+    "a token or a label from outside the vocabulary is an error of the stream that names it") {
+  Both both;
+  const auto ops = cuda::make_ops(both.gpu());
+  constexpr std::int64_t vocab = 11, width = 8, tokens = 5;
+  const auto table = both.random(DType::f32, vocab * width);
+  const auto out = both.zeros(DType::f32, tokens * width);
+  const auto ids = both.ids(tokens, 0, vocab);
+  auto stream = both.gpu().stream();
+  ops->embedding_forward(stream, ids.on_gpu(), table.on_gpu(), out.on_gpu(), width);
+  CHECK_NOTHROW(stream.synchronize());
+  ids.on_host().as<std::int32_t>()[3] = vocab;
+  both.push(ids);
+  ops->embedding_forward(stream, ids.on_gpu(), table.on_gpu(), out.on_gpu(), width);
+  CHECK_THROWS_WITH(stream.synchronize(), "token 11 at position 3 is not in the vocabulary of 11");
+  auto other = both.gpu().stream();
+  const auto logits = both.random(DType::f32, tokens * vocab), total = both.zeros(DType::f64, 2);
+  ops->cross_entropy(other, {vocab, ids.on_gpu(), logits.on_gpu(), {}, 1.0f, total.on_gpu()});
+  CHECK_THROWS_WITH(other.synchronize(), "label 11 at position 3 is not in the vocabulary of 11");
+}
+
+TEST_CASE("wrong arguments are refused at the call, and so is what is too large for the kernels") {
+  Both both;
+  const auto ops = cuda::make_ops(both.gpu());
+  const auto x = both.random(DType::f32, 12);
+  CHECK_THROWS_AS(
+      ops->linear_forward(both.gpu_stream(), {2, 3, 4}, x.on_gpu(), x.on_gpu(), x.on_gpu()),
+      atoll::Error);
+  constexpr std::int64_t width = 257;
+  const auto q = both.random(DType::f32, width), lse = both.zeros(DType::f32, 1);
+  CHECK_THROWS_AS(
+      ops->attention_forward(
+          both.gpu_stream(),
+          {{1, 1, 1, 1, width, 0}, q.on_gpu(), q.on_gpu(), q.on_gpu(), q.on_gpu(), lse.on_gpu()}),
+      atoll::Error);
+}
+
+namespace {
+
+// One forward and backward pass of a small model: loss, and the gradients by name.
+struct Pass {
+  double loss;
+  std::map<std::string, std::vector<float>> gradients;
+};
+
+Pass pass(const ModelConfig& model, DType dtype, Ops& ops, const atoll::Device& device) {
+  auto stream = device.stream();
+  const Decoder decoder(model, ops);
+  constexpr std::int64_t rows = 2, seq = 24;
+  auto activations = decoder.make_activations(
+      {.max_tokens = rows * seq, .max_seq = seq, .compute = dtype, .head_rows = 17}, device,
+      stream);
+  std::mt19937 random(5);
+  std::vector<std::int32_t> tokens(rows * seq), labels(rows * seq);
+  for (auto& id : tokens)
+    id = static_cast<std::int32_t>(random() % static_cast<unsigned>(model.vocab));
+  for (auto& id : labels)
+    id = static_cast<std::int32_t>(random() % static_cast<unsigned>(model.vocab));
+  labels[7] = -100;
+  const atoll::Buffer ids = device.allocate(2 * rows * seq * sizeof(std::int32_t));
+  const atoll::View all = ids.view(DType::i32);
+  const Batch batch{rows, seq, all.part(0, rows * seq), all.part(rows * seq, rows * seq)};
+  stream.copy(ids.data(), tokens.data(), tokens.size() * sizeof(std::int32_t));
+  stream.copy(all.part(rows * seq, 1).data, labels.data(), labels.size() * sizeof(std::int32_t));
+
+  std::map<std::string, atoll::Buffer, std::less<>> weights, gradients;
+  std::vector<std::vector<std::byte>> held;  // what copies read
+  for (std::size_t unit = 0; unit < unit_count(model); ++unit) {
+    for (const ParamSpec& spec : param_specs(model, unit)) {
+      const auto count = static_cast<std::size_t>(spec.count());
+      const std::string name = std::to_string(unit) + spec.name;
+      std::normal_distribution<float> normal(spec.mean, 0.1f);
+      auto& bytes = held.emplace_back(count * size_of(dtype));
+      for (std::size_t i = 0; i < count; ++i) {
+        if (dtype == DType::f32) {
+          reinterpret_cast<float*>(bytes.data())[i] = normal(random);
+        } else {
+          reinterpret_cast<atoll::bfloat16*>(bytes.data())[i] = atoll::to_bfloat16(normal(random));
+        }
+      }
+      weights[name] = device.allocate(bytes.size());
+      gradients[name] = device.allocate(count * sizeof(float));
+      stream.copy(weights[name].data(), bytes.data(), bytes.size());
+    }
+  }
+  const Step step{stream, batch, activations, 1.0f / static_cast<float>(rows * seq - 1)};
+  const auto of = [&](std::size_t unit) {
+    return [&, unit](std::string_view name) -> atoll::ConstView {
+      return weights.find(std::to_string(unit) + std::string(name))->second.view(dtype);
+    };
+  };
+  const auto gradient_of = [&](std::size_t unit) {
+    return [&, unit](std::string_view name) -> Gradient {
+      return {gradients.find(std::to_string(unit) + std::string(name))->second.view(DType::f32),
+              WriteMode::overwrite};
+    };
+  };
+  decoder.begin(step);
+  for (std::size_t unit = 0; unit < decoder.units(); ++unit) decoder.forward(step, unit, of(unit));
+  for (std::size_t unit = decoder.units(); unit-- > 0;) {
+    decoder.backward(step, unit, of(unit), gradient_of(unit));
+  }
+  Pass result;
+  double total[2];
+  stream.copy(total, activations.total().data, sizeof total);
+  for (const auto& [name, buffer] : gradients) {
+    auto& values = result.gradients[name];
+    values.resize(buffer.bytes() / sizeof(float));
+    stream.copy(values.data(), buffer.data(), buffer.bytes());
+  }
+  stream.synchronize();
+  CHECK(total[1] == rows * seq - 1);
+  result.loss = total[0] / total[1];
+  return result;
+}
+
+double relative_difference(const std::vector<float>& a, const std::vector<float>& b) {
+  double apart = 0, length = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    apart += std::pow(static_cast<double>(a[i]) - static_cast<double>(b[i]), 2);
+    length += std::pow(static_cast<double>(b[i]), 2);
+  }
+  return std::sqrt(apart / std::max(length, 1e-30));
+}
+
+}  // namespace
+
+TEST_CASE("a whole pass of a model gives the loss and the gradients of the CPU") {
+  ModelConfig model = preset("mistral-tiny", 61);
+  model.layers = 2;
+  model.sliding_window = 9;
+  const Device gpu = Device::cuda();
+  const auto on_gpu = cuda::make_ops(gpu);
+  cpu::CpuOps on_host({.threads = 2});
+  for (const DType dtype : computes) {
+    const Pass there = pass(model, dtype, *on_gpu, gpu);
+    const Pass here = pass(model, dtype, on_host, Device::host());
+    CAPTURE(atoll::name(dtype));
+    CHECK(there.loss == doctest::Approx(here.loss).epsilon(dtype == DType::bf16 ? 2e-3 : 1e-5));
+    for (const auto& [name, gradient] : here.gradients) {
+      CAPTURE(name);
+      CHECK(relative_difference(there.gradients.at(name), gradient) <
+            (dtype == DType::bf16 ? 3e-2 : 1e-4));
+    }
+  }
+}

@@ -1,0 +1,92 @@
+// The trainer on a GPU beside itself on the CPU: the same losses, step by step.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <string>
+
+#include "../train/job.hpp"
+#include "../unit/train_data_temporary.hpp"
+#include "atoll/checkpoint.hpp"
+#include "loop/trainer.hpp"
+#include "thread_ranks.hpp"
+
+using train_test::TemporaryFolder;
+
+namespace {
+
+train::RunOptions options_of(const TemporaryFolder& folder) {
+  train::RunOptions options;
+  options.model = folder.write("small.json", train_test::small_model_json(false)).string();
+  options.out = (folder.path() / "results").string();
+  options.data = "synthetic";
+  options.seq = 24;
+  options.global_batch = 4;
+  options.micro_batch = 2;
+  options.steps = std::getenv("ATOLL_TEST_LONG") ? 50 : 4;
+  options.warmup_steps = 1;
+  options.threads = 1;
+  options.quiet = true;
+  options.save_checkpoint = false;
+  return options;
+}
+
+std::vector<train::StepRecord> run(train::RunOptions options, const char* device) {
+  options.device = device;
+  auto config = atoll::Config::from_env();
+  config.log = "error";
+  auto world = atoll::World::single(config);
+  return train::run(world, options).steps;
+}
+
+// Of loss and gradient norm, over all steps.
+double worst(const train::RunOptions& options) {
+  const auto there = run(options, "cuda"), here = run(options, "host");
+  REQUIRE(there.size() == static_cast<std::size_t>(options.steps));
+  REQUIRE(here.size() == there.size());
+  const train_test::CurveDistance apart = train_test::distance(there, here);
+  CHECK(here.front().loss > 1);
+  return std::max(apart.loss, apart.grad_norm / 10);
+}
+
+}  // namespace
+
+TEST_CASE("f32: the CPU's losses, whatever is recomputed, accumulated and updated when") {
+  const TemporaryFolder folder;
+  train::RunOptions options = options_of(folder);
+  CHECK(worst(options) < 1e-4);
+  options.recompute = "full";
+  options.strategy = "full_shard";
+  CHECK(worst(options) < 1e-4);
+  options.recompute = "selective";
+  options.optimizer = "sgd";
+  options.clip = 0;
+  options.skip_nonfinite = false;
+  CHECK(worst(options) < 1e-4);
+}
+
+TEST_CASE("bf16: the CPU's losses as far as bf16 has them") {
+  const TemporaryFolder folder;
+  train::RunOptions options = options_of(folder);
+  options.dtype = "bf16";
+  CHECK(worst(options) < 2e-2);
+}
+
+TEST_CASE("a checkpoint of the CPU goes on here, and one of here on the CPU") {
+  const TemporaryFolder folder;
+  train::RunOptions options = options_of(folder);
+  const auto whole = run(options, "host");
+  for (const auto& [first, second] : {std::pair("host", "cuda"), std::pair("cuda", "host")}) {
+    CAPTURE(first);
+    auto half = options;
+    half.steps = options.steps / 2;
+    half.save_checkpoint = true;
+    run(half, first);
+    auto rest = options;
+    rest.resume = options.out + "/checkpoint";
+    const auto steps = run(rest, second);
+    REQUIRE(steps.size() == static_cast<std::size_t>(options.steps - half.steps));
+    CHECK(steps.back().loss == doctest::Approx(whole.back().loss).epsilon(1e-4));
+  }
+}
