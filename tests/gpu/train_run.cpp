@@ -90,3 +90,55 @@ TEST_CASE("a checkpoint of the CPU goes on here, and one of here on the CPU") {
     CHECK(steps.back().loss == doctest::Approx(whole.back().loss).epsilon(1e-4));
   }
 }
+
+namespace {
+
+// Each rank a thread with a GPU of its own, as far as there are so many.
+std::vector<train::StepRecord> run_ranks(int ranks, train::RunOptions options) {
+  options.device = "cuda";
+  std::vector<train::StepRecord> steps;
+  atoll_test::run_thread_ranks(
+      ranks,
+      [&](atoll::World& world) {
+        const auto result = train::run(world, options);
+        if (world.rank() == 0) steps = result.steps;
+      },
+      [](atoll::Config& config) {
+        config.log = "error";
+        config.plugin_path = atoll::Config::from_env().plugin_path;
+      });
+  return steps;
+}
+
+}  // namespace
+
+TEST_CASE("four ranks over nccl, in every strategy: the losses of one rank on the CPU") {
+  if (atoll::Device::cuda_count() < 4) {
+    MESSAGE("left out: ", atoll::Device::cuda_count(), " GPUs, four are needed");
+    return;
+  }
+  const TemporaryFolder folder;
+  train::RunOptions options = options_of(folder);
+  options.micro_batch = 1;
+  const auto alone = run(options, "host");
+  struct Shape {
+    std::string mesh, strategy;
+  };
+  for (const auto& [mesh, strategy] :
+       {Shape{"2x2", "hybrid_shard"}, Shape{"1x4", "full_shard"}, Shape{"2x2", "no_shard"},
+        Shape{"2x2", "shard_optimizer"}, Shape{"1x4", "shard_grad"}}) {
+    CAPTURE(mesh);
+    CAPTURE(strategy);
+    options.mesh = mesh;
+    options.strategy = strategy;
+    const train_test::CurveDistance apart = train_test::distance(run_ranks(4, options), alone);
+    CHECK(apart.loss < 1e-4);
+    CHECK(apart.grad_norm < 1e-3);
+  }
+  options.mesh = "2x2";
+  options.strategy = "hybrid_shard";
+  options.dtype = "bf16";
+  options.reduce_dtype = "bf16";
+  const train_test::CurveDistance apart = train_test::distance(run_ranks(4, options), alone);
+  CHECK(apart.loss < 2e-2);
+}

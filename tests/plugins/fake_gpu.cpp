@@ -3,15 +3,22 @@
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
+#include <condition_variable>
 #include <cstdlib>
 #include <cstring>
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
+
+// Of the emulated GPU (tests/gpu/emulated), in programs that have it.
+namespace emulated {
+[[gnu::weak]] void enqueue(cudaStream_t stream, std::function<void()> work);
+}
 
 namespace {
 
@@ -33,7 +40,9 @@ struct Call {
   ncclDataType_t type;
   int op = 0;  // ncclRedOp_t
   int peer = 0;
+  cudaStream_t stream = nullptr;  // of an emulated GPU: what is launched runs in its order
   bool done = false;
+  bool given_up = false;
 };
 using Shared = std::shared_ptr<Call>;
 
@@ -48,6 +57,7 @@ struct Clique {
 };
 
 std::mutex mutex;
+std::condition_variable changed;  // something is done, or given up
 std::map<std::string, std::shared_ptr<Clique>> cliques;
 std::map<int, ncclResult_t> failures;
 ncclResult_t later = ncclSuccess;
@@ -175,6 +185,12 @@ bool run(const std::vector<Shared>& calls) {
   return false;
 }
 
+int current_device() {
+  int current = 0;
+  cudaGetDevice(&current);
+  return current;
+}
+
 void run_ready(Clique& clique) {
   const auto some = [&] {
     return std::ranges::all_of(clique.collectives, [](const auto& q) { return !q.empty(); });
@@ -199,6 +215,30 @@ void run_ready(Clique& clique) {
       receives.pop_front();
     }
   }
+  changed.notify_all();
+}
+
+void arrive(Clique& clique, int rank, const Shared& call) {
+  if (call->kind == Kind::send) {
+    clique.messages[{rank, call->peer}].first.push_back(call);
+  } else if (call->kind == Kind::recv) {
+    clique.messages[{call->peer, rank}].second.push_back(call);
+  } else {
+    clique.collectives[static_cast<std::size_t>(rank)].push_back(call);
+  }
+  run_ready(clique);
+}
+
+// As a kernel of NCCL: it waits for its peers on the GPU, and ends when it is done or given up.
+void run_in_stream(const std::shared_ptr<Clique>& clique, int rank,
+                   const std::vector<Shared>& calls) {
+  std::unique_lock lock(mutex);
+  for (const Shared& call : calls) {
+    if (!call->given_up) arrive(*clique, rank, call);
+  }
+  changed.wait(lock, [&] {
+    return std::ranges::all_of(calls, [](const Shared& c) { return c->done || c->given_up; });
+  });
 }
 
 }  // namespace
@@ -214,7 +254,8 @@ struct ncclComm {
 
 namespace {
 
-ncclResult_t post(ncclComm_t comm, const Call& call) {
+ncclResult_t post(ncclComm_t comm, Call call) {
+  if (emulated::enqueue == nullptr) call.stream = nullptr;
   group.emplace_back(comm, std::make_shared<Call>(call));
   if (depth > 0) return ncclSuccess;
   ++depth;
@@ -225,7 +266,9 @@ bool complete(const ncclComm& comm) {
   const Clique& clique = *comm.clique;
   if (clique.joined < clique.ranks) return false;
   if (comm.finalizing && clique.finalized < clique.ranks) return false;
-  return std::ranges::all_of(comm.pending, [](const Shared& call) { return call->done; });
+  // What runs in a stream's order is launched already.
+  return std::ranges::all_of(comm.pending,
+                             [](const Shared& call) { return call->done || call->stream; });
 }
 
 }  // namespace
@@ -274,7 +317,7 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int n, ncclUniqueId id, in
   if (!clique) clique = std::make_shared<Clique>(n);
   ++clique->joined;
   ++counted.communicators;
-  *comm = std::make_unique<ncclComm>(ncclComm{clique, rank, device}).release();
+  *comm = std::make_unique<ncclComm>(ncclComm{clique, rank, current_device()}).release();
   return ncclInProgress;
 }
 
@@ -283,7 +326,9 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* state) {
   const bool first = !std::exchange(comm->asked, true);
   *state = first || !complete(*comm) ? ncclInProgress : later;
   if (comm->clique->broken) *state = ncclInvalidUsage;
-  if (*state == ncclSuccess) comm->pending.clear();
+  if (*state == ncclSuccess) {
+    std::erase_if(comm->pending, [](const Shared& call) { return call->done; });
+  }
   return ncclSuccess;
 }
 
@@ -308,12 +353,14 @@ ncclResult_t ncclCommAbort(ncclComm_t comm) {
   --counted.communicators;
   // What was given up runs no more: its memory may be gone.
   for (const Shared& call : comm->pending) {
+    call->given_up = true;
     for (auto& queue : comm->clique->collectives) std::erase(queue, call);
     for (auto& [pair, queues] : comm->clique->messages) {
       std::erase(queues.first, call);
       std::erase(queues.second, call);
     }
   }
+  changed.notify_all();
   const std::unique_ptr<ncclComm> owned(comm);
   return ncclSuccess;
 }
@@ -334,63 +381,63 @@ ncclResult_t ncclGroupEnd() {
       failures.erase(failure);
       return result;
     }
-    if (comm->device != device) return ncclInvalidUsage;  // of another GPU
+    if (comm->device != current_device()) return ncclInvalidUsage;  // of another GPU
   }
+  std::map<std::pair<ncclComm_t, cudaStream_t>, std::vector<Shared>> streamed;
   for (const auto& [comm, call] : calls) {
     comm->pending.push_back(call);
     comm->asked = false;
-    if (call->kind == Kind::send) {
-      comm->clique->messages[{comm->rank, call->peer}].first.push_back(call);
-    } else if (call->kind == Kind::recv) {
-      comm->clique->messages[{call->peer, comm->rank}].second.push_back(call);
+    if (call->stream != nullptr) {
+      streamed[{comm, call->stream}].push_back(call);
     } else {
-      comm->clique->collectives[static_cast<std::size_t>(comm->rank)].push_back(call);
+      arrive(*comm->clique, comm->rank, call);
     }
-    run_ready(*comm->clique);
+  }
+  for (const auto& [where, launched] : streamed) {
+    emulated::enqueue(where.second, [clique = where.first->clique, rank = where.first->rank,
+                                     launched] { run_in_stream(clique, rank, launched); });
   }
   return calls.empty() ? ncclSuccess : ncclInProgress;
 }
 
 ncclResult_t ncclAllGather(const void* src, void* dst, std::size_t count, ncclDataType_t type,
-                           ncclComm_t comm, cudaStream_t) {
-  return post(comm, {Kind::all_gather, src, dst, count, type});
+                           ncclComm_t comm, cudaStream_t stream) {
+  return post(comm, {Kind::all_gather, src, dst, count, type, 0, 0, stream});
 }
 ncclResult_t ncclAllReduce(const void* src, void* dst, std::size_t count, ncclDataType_t type,
-                           ncclRedOp_t op, ncclComm_t comm, cudaStream_t) {
-  return post(comm, {Kind::all_reduce, src, dst, count, type, op});
+                           ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream) {
+  return post(comm, {Kind::all_reduce, src, dst, count, type, op, 0, stream});
 }
 ncclResult_t ncclBroadcast(const void* src, void* dst, std::size_t count, ncclDataType_t type,
-                           int root, ncclComm_t comm, cudaStream_t) {
-  return post(comm, {Kind::broadcast, src, dst, count, type, 0, root});
+                           int root, ncclComm_t comm, cudaStream_t stream) {
+  return post(comm, {Kind::broadcast, src, dst, count, type, 0, root, stream});
 }
 ncclResult_t ncclReduce(const void* src, void* dst, std::size_t count, ncclDataType_t type,
-                        ncclRedOp_t op, int root, ncclComm_t comm, cudaStream_t) {
-  return post(comm, {Kind::reduce, src, dst, count, type, op, root});
+                        ncclRedOp_t op, int root, ncclComm_t comm, cudaStream_t stream) {
+  return post(comm, {Kind::reduce, src, dst, count, type, op, root, stream});
 }
 ncclResult_t ncclReduceScatter(const void* src, void* dst, std::size_t count, ncclDataType_t type,
-                               ncclRedOp_t op, ncclComm_t comm, cudaStream_t) {
-  return post(comm, {Kind::reduce_scatter, src, dst, count, type, op});
+                               ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream) {
+  return post(comm, {Kind::reduce_scatter, src, dst, count, type, op, 0, stream});
 }
 ncclResult_t ncclSend(const void* src, std::size_t count, ncclDataType_t type, int peer,
-                      ncclComm_t comm, cudaStream_t) {
-  return post(comm, {Kind::send, src, nullptr, count, type, 0, peer});
+                      ncclComm_t comm, cudaStream_t stream) {
+  return post(comm, {Kind::send, src, nullptr, count, type, 0, peer, stream});
 }
 ncclResult_t ncclRecv(void* dst, std::size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
-                      cudaStream_t) {
-  return post(comm, {Kind::recv, nullptr, dst, count, type, 0, peer});
+                      cudaStream_t stream) {
+  return post(comm, {Kind::recv, nullptr, dst, count, type, 0, peer, stream});
 }
 
 ncclResult_t ncclMemAlloc(void** memory, std::size_t bytes) {
   const std::lock_guard lock(mutex);
   ++counted.allocations;
-  *memory = std::malloc(bytes);
-  return *memory != nullptr ? ncclSuccess : ncclSystemError;
+  return cudaMalloc(memory, bytes) == cudaSuccess ? ncclSuccess : ncclSystemError;
 }
 ncclResult_t ncclMemFree(void* memory) {
   const std::lock_guard lock(mutex);
   --counted.allocations;
-  std::free(memory);
-  return ncclSuccess;
+  return cudaFree(memory) == cudaSuccess ? ncclSuccess : ncclSystemError;
 }
 ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void* memory, std::size_t,
                                     ncclWindow_t* window, int flags) {
@@ -408,6 +455,7 @@ ncclResult_t ncclCommWindowDeregister(ncclComm_t comm, ncclWindow_t) {
   return ncclInProgress;
 }
 
+// Where a program has an emulated GPU, its functions of these names count.
 cudaError_t cudaGetDeviceCount(int* count) {
   *count = fake_gpu::devices;
   return cudaSuccess;

@@ -19,8 +19,8 @@ namespace {
 using namespace std::chrono_literals;
 using Floats = std::vector<float>;
 
-void run(int ranks, std::chrono::seconds timeout,
-         const std::function<void(atoll::World&)>& body) {
+// Bodies do not throw: what they capture would be gathered by doctest from several threads at once.
+void run(int ranks, std::chrono::seconds timeout, const std::function<void(atoll::World&)>& body) {
   atoll_test::run_thread_ranks(ranks, body, [&](atoll::Config& config) {
     config.plugin_path = ATOLL_TEST_PLUGINS;
     config.backend = "launching";
@@ -94,7 +94,7 @@ TEST_CASE("an operation is recorded as complete when it is, not when it is launc
 
 TEST_CASE("a rank that does not come is named at the timeout, to the work and to the stream") {
   std::atomic<int> told{0};
-  CHECK_THROWS(run(3, 1s, [&](atoll::World& world) {
+  run(3, 1s, [&](atoll::World& world) {
     const auto device = launching();
     auto stream = device.stream();
     auto comm = open(world, "waiting", device);
@@ -118,8 +118,7 @@ TEST_CASE("a rank that does not come is named at the timeout, to the work and to
     }
     CHECK(record(world).operations.back().state == atoll::FlightState::failed);
     ++told;
-    world.check();
-  }));
+  });
   CHECK(told == 2);
 }
 
@@ -138,7 +137,7 @@ TEST_CASE(
 
 TEST_CASE("a failure behind the launch reaches every rank, and streams that wait for it") {
   std::atomic<int> told{0};
-  CHECK_THROWS(run(2, 60s, [&](atoll::World& world) {
+  run(2, 60s, [&](atoll::World& world) {
     const auto device = launching();
     auto stream = device.stream(), after = device.stream();
     auto comm = open(world, "broken", device);
@@ -152,14 +151,13 @@ TEST_CASE("a failure behind the launch reaches every rank, and streams that wait
     CHECK(of_work.find("the kernel was lost") != std::string::npos);
     CHECK(of_stream.find("the kernel was lost") != std::string::npos);
     ++told;
-    world.check();
-  }));
+  });
   CHECK(told == 2);
 }
 
 TEST_CASE("a job that fails elsewhere ends what waits, and refuses what comes") {
   std::atomic<int> told{0};
-  CHECK_THROWS(run(2, 60s, [&](atoll::World& world) {
+  run(2, 60s, [&](atoll::World& world) {
     const auto device = launching();
     auto stream = device.stream();
     auto comm = open(world, "innocent", device);
@@ -178,7 +176,6 @@ TEST_CASE("a job that fails elsewhere ends what waits, and refuses what comes") 
                   static_cast<void>(comm.all_reduce(data, data, atoll::ReduceOp::sum, stream));
                 }).empty());
     ++told;
-    world.check();
-  }));
+  });
   CHECK(told == 1);
 }

@@ -1,5 +1,4 @@
 // The calls of CUDA's runtime that atoll makes, on streams that are threads of the host.
-#include <pthread.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -27,44 +26,66 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Keys keep the host from memory of the device; -1: this processor has none.
-int protection_key() {
-  static const int key = ::pkey_alloc(0, PKEY_DISABLE_ACCESS);
-  return key;
-}
-
-// For a scope, this thread may touch memory of the device.
-class OnDevice {
- public:
-  OnDevice() { allow(0); }
-  ~OnDevice() { allow(PKEY_DISABLE_ACCESS); }
-  OnDevice(const OnDevice&) = delete;
-  OnDevice& operator=(const OnDevice&) = delete;
-
- private:
-  static void allow(unsigned rights) {
-    if (protection_key() >= 0) ::pkey_set(protection_key(), rights);
-  }
-};
-
 std::size_t page() { return static_cast<std::size_t>(::sysconf(_SC_PAGESIZE)); }
 
 std::size_t round_up(std::size_t bytes, std::size_t to) { return (bytes + to - 1) / to * to; }
 
 struct Range {
-  void* first;  // of the mapping
-  std::size_t bytes;
+  void* first = nullptr;  // of the mapping
+  std::size_t bytes = 0;  // with the page behind it that nobody may touch
 };
 
-struct Memory {
-  std::mutex mutex;
-  std::map<void*, Range> ranges;
+// Memory of the device: open while a stream has work on it, closed to everybody from the moment at which
+// the host has waited for all of it.
+class Memory {
+ public:
+  void begin_work() {
+    const std::lock_guard lock(mutex_);
+    if (work_++ == 0 && closed_) protect(PROT_READ | PROT_WRITE);
+  }
+  void end_work() {
+    const std::lock_guard lock(mutex_);
+    --work_;
+  }
+  void close_if_idle() {
+    const std::lock_guard lock(mutex_);
+    if (work_ == 0 && !closed_) protect(PROT_NONE);
+  }
+  void add(void* data, Range range) {
+    const std::lock_guard lock(mutex_);
+    ranges_[data] = range;
+    if (closed_) ::mprotect(range.first, range.bytes, PROT_NONE);
+  }
+  // What was added, or nothing.
+  Range remove(void* data) {
+    const std::lock_guard lock(mutex_);
+    const auto found = ranges_.find(data);
+    if (found == ranges_.end()) return {};
+    const Range range = found->second;
+    ranges_.erase(found);
+    return range;
+  }
+
+ private:
+  void protect(int rights) {
+    for (const auto& [data, range] : ranges_) {
+      ::mprotect(range.first, range.bytes - page(), rights);
+    }
+    closed_ = rights == PROT_NONE;
+  }
+
+  std::mutex mutex_;
+  std::map<void*, Range> ranges_;
+  std::uint64_t work_ = 0;  // enqueued and not done
+  bool closed_ = false;
 };
 Memory& memory() {
   static auto* const one = new Memory;  // streams may outlive main
   return *one;
 }
 
+constexpr int devices = 8;
+thread_local int current_device = 0;
 thread_local cudaError_t last_error = cudaSuccess;
 cudaError_t give(cudaError_t error) {
   if (error != cudaSuccess && error != cudaErrorNotReady) last_error = error;
@@ -151,9 +172,10 @@ struct CUevent_st {
 namespace emulated {
 
 void enqueue(cudaStream_t stream, std::function<void()> work) {
+  memory().begin_work();
   stream->push([work = std::move(work)] {
-    const OnDevice on_device;
     work();
+    memory().end_work();
   });
 }
 
@@ -181,16 +203,19 @@ cudaError_t launch(const Kernel& kernel, std::function<void()> thread) {
 extern "C" {
 
 cudaError_t cudaGetDeviceCount(int* count) {
-  *count = 1;
+  *count = devices;
   return cudaSuccess;
 }
 cudaError_t cudaGetDevice(int* device) {
-  *device = 0;
+  *device = current_device;
   return cudaSuccess;
 }
 cudaError_t cudaSetDevice(int device) {
-  return give(device == 0 ? cudaSuccess : cudaErrorInvalidDevice);
+  if (device < 0 || device >= devices) return give(cudaErrorInvalidDevice);
+  current_device = device;
+  return cudaSuccess;
 }
+cudaError_t cudaDeviceSynchronize() { return cudaSuccess; }  // of what has no stream: nothing waits
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
   *properties = {};
   std::snprintf(properties->name, sizeof properties->name, "emulated");
@@ -216,21 +241,15 @@ cudaError_t cudaMalloc(void** out, std::size_t bytes) {
   std::memset(first, 0xff, mapped);  // NaN in every floating point type
   auto* const end = static_cast<std::byte*>(first) + mapped;
   ::mprotect(end, page(), PROT_NONE);
-  if (protection_key() >= 0) {
-    ::pkey_mprotect(first, mapped, PROT_READ | PROT_WRITE, protection_key());
-  }
   *out = end - used;
-  const std::lock_guard lock(memory().mutex);
-  memory().ranges[*out] = {first, mapped + page()};
+  memory().add(*out, {first, mapped + page()});
   return cudaSuccess;
 }
 cudaError_t cudaFree(void* data) {
   if (data == nullptr) return cudaSuccess;
-  const std::lock_guard lock(memory().mutex);
-  const auto found = memory().ranges.find(data);
-  if (found == memory().ranges.end()) return give(cudaErrorInvalidValue);
-  ::munmap(found->second.first, found->second.bytes);
-  memory().ranges.erase(found);
+  const Range range = memory().remove(data);
+  if (range.first == nullptr) return give(cudaErrorInvalidValue);
+  ::munmap(range.first, range.bytes);
   return cudaSuccess;
 }
 cudaError_t cudaMemGetInfo(std::size_t* free, std::size_t* total) {
@@ -256,6 +275,13 @@ cudaError_t cudaMemsetAsync(void* data, int value, std::size_t bytes, cudaStream
   return cudaSuccess;
 }
 
+cudaError_t cudaMemset(void* data, int value, std::size_t bytes) {
+  memory().begin_work();
+  std::memset(data, value, bytes);
+  memory().end_work();
+  return cudaSuccess;
+}
+
 cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
   *least = *greatest = 0;
   return cudaSuccess;
@@ -274,6 +300,7 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
 }
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
   stream->wait_until_idle();
+  memory().close_if_idle();
   return cudaSuccess;
 }
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
@@ -310,6 +337,7 @@ cudaError_t cudaEventQuery(cudaEvent_t event) {
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
   if (const auto record = event->now()) record->wait();
+  memory().close_if_idle();
   return cudaSuccess;
 }
 cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t begin, cudaEvent_t end) {

@@ -3,9 +3,8 @@
 // A stream is a thread of the host. A kernel runs there, block after block; the threads of a block are
 // fibers that take turns, and change at barriers and shuffles, which check that every thread of the
 // warp takes part. A kernel whose threads wait for each other in vain ends the process with a message.
-// Memory of the device is NaN at first, ends at a page that nobody may touch, and belongs to streams
-// alone: the host, and host functions, fault when they touch it (where the processor has protection
-// keys). What this does not show: races between threads of a block, warps that drift apart, speed.
+// Memory of the device is NaN at first, ends at a page that nobody may touch, and is closed to everybody
+// once the host has waited for all work: who touches it then, or in a host function, faults. What this does not show: races between threads of a block, warps that drift apart, speed.
 #pragma once
 
 #include <math.h>
@@ -32,7 +31,7 @@ struct Kernel {
   cudaStream_t stream;
 };
 cudaError_t launch(const Kernel& kernel, std::function<void()> thread);
-// In the order of the stream, with the right to touch memory of the device.
+// In the order of the stream, while memory of the device is open.
 void enqueue(cudaStream_t stream, std::function<void()> work);
 
 // This thread's value, for lane `from` of its group of `width` to read, and the other way round.

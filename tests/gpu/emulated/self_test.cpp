@@ -1,0 +1,123 @@
+// What the emulated GPU promises to find.
+#include <doctest/doctest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <functional>
+#include <vector>
+
+#include "atoll/device.hpp"
+#include "device/cuda/launch.cuh"
+
+namespace {
+
+using atoll::cuda::native;
+using atoll::cuda::start;
+
+// The signal that ends a process which does this; 0: none does.
+int signal_of(const std::function<void()>& body) {
+  const pid_t child = ::fork();
+  REQUIRE(child >= 0);
+  if (child == 0) {
+    for (const int sign : {SIGABRT, SIGSEGV}) ::signal(sign, SIG_DFL);  // not doctest's
+    static_cast<void>(std::freopen("/dev/null", "w", stderr));
+    body();
+    ::_exit(0);
+  }
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  return WIFSIGNALED(status) ? WTERMSIG(status) : 0;
+}
+
+void run_kernel(void (*kernel)(float*), unsigned blocks = 1) {
+  const auto device = atoll::Device::cuda();
+  auto stream = device.stream();
+  const auto memory = device.allocate(1024 * sizeof(float));
+  start("kernel", kernel, {dim3(blocks), native(stream)}, static_cast<float*>(memory.data()));
+  stream.synchronize();
+}
+
+__global__ void waits_apart(float*) {
+  if (threadIdx.x < 32) return __syncwarp();
+  if (threadIdx.x < 40) __syncwarp();  // and the rest of this warp does not come
+  __syncthreads();
+}
+
+__global__ void shuffles_without_some(float* data) {
+  if (threadIdx.x % 32 == 5) return;
+  data[threadIdx.x] = __shfl_xor_sync(0xffffffffu, 1.0f, 1);
+}
+
+__global__ void writes_behind(float* data) { data[1024 + threadIdx.x] = 1; }
+
+__global__ void reverses(float* data) {
+  __shared__ float tile[atoll::cuda::threads];
+  tile[threadIdx.x] = static_cast<float>(blockIdx.x * blockDim.x + threadIdx.x);
+  __syncthreads();
+  data[blockIdx.x * blockDim.x + threadIdx.x] = tile[blockDim.x - 1 - threadIdx.x];
+}
+
+__global__ void adds_up_warps(float* data) {
+  float value = static_cast<float>(threadIdx.x % 32);
+  for (int step = 16; step > 0; step /= 2) value += __shfl_down_sync(0xffffffffu, value, step);
+  const float of_lane_3 = __shfl_sync(0xffffffffu, static_cast<float>(threadIdx.x), 3, 8);
+  if (threadIdx.x % 32 == 0) data[threadIdx.x / 32] = value;
+  data[threadIdx.x + 32] = of_lane_3;
+}
+
+std::vector<float> result_of(void (*kernel)(float*), unsigned blocks) {
+  const auto device = atoll::Device::cuda();
+  auto stream = device.stream();
+  const auto memory = device.allocate(1024 * sizeof(float));
+  start("kernel", kernel, {dim3(blocks), native(stream)}, static_cast<float*>(memory.data()));
+  std::vector<float> values(1024);
+  stream.copy(values.data(), memory.data(), memory.bytes());
+  stream.synchronize();
+  return values;
+}
+
+}  // namespace
+
+TEST_CASE("threads of a block meet at barriers, block after block") {
+  const auto values = result_of(reverses, 2);
+  for (int i = 0; i < 256; ++i) {
+    CHECK(values[static_cast<std::size_t>(i)] == static_cast<float>(255 - i));
+    CHECK(values[static_cast<std::size_t>(256 + i)] == static_cast<float>(511 - i));
+  }
+  CHECK(std::isnan(values[512]));  // nobody wrote it
+}
+
+TEST_CASE("shuffles are those of a warp, and of its parts") {
+  const auto values = result_of(adds_up_warps, 1);
+  for (std::size_t warp = 0; warp < 8; ++warp) CHECK(values[warp] == 496);
+  for (std::size_t i = 0; i < 256; ++i) {
+    CHECK(values[32 + i] == static_cast<float>(i / 8 * 8 + 3));
+  }
+}
+
+TEST_CASE("threads that wait for each other in vain end the process") {
+  CHECK(signal_of([] { run_kernel(waits_apart); }) == SIGABRT);
+  CHECK(signal_of([] { run_kernel(shuffles_without_some); }) == SIGABRT);
+}
+
+TEST_CASE("memory ends where it ends") {
+  CHECK(signal_of([] { run_kernel(writes_behind); }) == SIGSEGV);
+}
+
+TEST_CASE("the host does not touch memory of the device, nor do its functions in a stream") {
+  CHECK(signal_of([] {
+          const auto device = atoll::Device::cuda();
+          const auto memory = device.allocate(64);
+          device.stream().synchronize();
+          *static_cast<volatile float*>(memory.data()) = 1;
+        }) == SIGSEGV);
+  CHECK(signal_of([] {
+          const auto device = atoll::Device::cuda();
+          auto stream = device.stream();
+          stream.synchronize();
+          const auto memory = device.allocate(64);
+          stream.enqueue([&] { *static_cast<volatile float*>(memory.data()) = 1; });
+          stream.synchronize();
+        }) == SIGSEGV);
+}
