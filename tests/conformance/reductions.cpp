@@ -236,7 +236,8 @@ void check_blocks_of(Rank& self, int block) {
   const auto mesh =
       atoll::Mesh::make(self.world, {.replicate = self.size() / block, .shard = block});
   const atoll::Axis& axis = mesh.axis("world");
-  auto comm = atoll::Communicator::open(axis, {.name = "", .backend = self.backend()});
+  auto comm = atoll::Communicator::open(
+      axis, {.name = "", .backend = self.backend(), .device = self.comm.device()});
   Rank blocks{self.world, comm, self.stream, self.report};
   blocks.axis_block = axis.block;
   check_scratch(blocks, block);

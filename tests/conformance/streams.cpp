@@ -136,8 +136,9 @@ void check_many_in_flight(Rank& self) {
 void check_two_communicators(Rank& self) {
   constexpr int rounds = 40;
   const auto mesh = atoll::Mesh::make(self.world, {.replicate = 1, .shard = self.size()});
-  auto other =
-      atoll::Communicator::open(mesh.axis("shard"), {.name = "second", .backend = self.backend()});
+  auto other = atoll::Communicator::open(
+      mesh.axis("shard"),
+      {.name = "second", .backend = self.backend(), .device = self.comm.device()});
   atoll::Stream other_stream = new_stream(self, "second");
   std::vector<Elements> mine(rounds, filled(self));
   std::vector<Elements> theirs = mine;
@@ -162,7 +163,8 @@ void check_two_communicators(Rank& self) {
 namespace {
 
 void check_axis(Rank& self, const atoll::Axis& axis) {
-  auto comm = atoll::Communicator::open(axis, {.name = "", .backend = self.backend()});
+  auto comm = atoll::Communicator::open(
+      axis, {.name = "", .backend = self.backend(), .device = self.comm.device()});
   const std::string what = "axis " + axis.name + " of " + std::to_string(axis.size());
   self.report.expect(comm.rank() == axis.index && comm.size() == axis.size(), what + ": place");
   self.report.expect(comm.name() == axis.name, what + ": name");

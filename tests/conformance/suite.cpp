@@ -6,11 +6,13 @@
 #include <cstdio>
 #include <cstdlib>
 #include <iterator>
+#include <memory>
 #include <string_view>
 #include <vector>
 
 #include "atoll/error.hpp"
 #include "checks.hpp"
+#include "launching_device.hpp"
 
 namespace conformance {
 namespace {
@@ -52,8 +54,15 @@ constexpr Check all_checks[] = {
     {"unknown backend", check_unknown_backend},
 };
 
+// `launching` is the host backend in the manner of one for GPUs, and so is its device.
+atoll::Device device_of(std::string_view backend) {
+  if (backend != "launching") return atoll::Device::host();
+  return atoll::Device(std::make_shared<atoll_test::LaunchingDevice>());
+}
+
 // Why `backend` cannot be tested here; "" when it can.
 std::string missing(atoll::World& world, std::string_view backend) {
+  if (backend == "launching") return "";  // it is probed with its device
   for (const auto& info : atoll::available_backends(world)) {
     if (info.name == backend) return info.unusable;
   }
@@ -62,7 +71,8 @@ std::string missing(atoll::World& world, std::string_view backend) {
 
 int run_checks(atoll::World& world, const std::string& backend) {
   const auto mesh = atoll::Mesh::make(world, {.replicate = 1, .shard = world.size()});
-  auto comm = atoll::Communicator::open(mesh.axis("shard"), {.name = "", .backend = backend});
+  auto comm = atoll::Communicator::open(
+      mesh.axis("shard"), {.name = "", .backend = backend, .device = device_of(backend)});
   atoll::Stream stream = comm.device().stream({.name = "conformance"});
   Report report(world.rank());
   report.expect(comm.backend() == backend, "opened the backend that was asked for");
@@ -93,7 +103,9 @@ int run_checks(atoll::World& world, const std::string& backend) {
 
 }  // namespace
 
-bool Rank::sums_as_host() const { return backend() == "host" || backend() == "levelless"; }
+bool Rank::sums_as_host() const {
+  return backend() == "host" || backend() == "levelless" || backend() == "launching";
+}
 
 bool Rank::rounds_per_level(DType dtype) const {
   const bool half = dtype == DType::bf16 || dtype == DType::f16;
