@@ -39,8 +39,10 @@ std::int64_t common_zero(atoll::World& world, const std::vector<atoll::TraceReco
 }
 
 // Every rank's text, on the root, by rank of the communicator; one rank's at a time on the way.
-std::vector<std::string> gather(atoll::World& world, atoll::Communicator& ranks, int root,
+std::vector<std::string> gather(atoll::World& world, atoll::Communicator* communicator, int root,
                                 const std::string& mine) {
+  if (!communicator) return {mine};
+  atoll::Communicator& ranks = *communicator;
   const auto bytes = world.exchange(
       "train/trace/bytes", std::to_string(ranks.rank()) + " " + std::to_string(mine.size()));
   std::vector<std::size_t> sizes(static_cast<std::size_t>(ranks.size()));
@@ -88,7 +90,7 @@ void Tracing::add(std::int64_t step, atoll::TraceLog log, Clock::time_point begi
             std::back_inserter(records_));
 }
 
-void Tracing::write(atoll::World& world, atoll::Communicator& ranks, int root,
+void Tracing::write(atoll::World& world, atoll::Communicator* ranks, int root,
                     const std::filesystem::path& file) const {
   const auto host =
       static_cast<std::size_t>(world.placements()[static_cast<std::size_t>(world.rank())].host);
@@ -99,7 +101,7 @@ void Tracing::write(atoll::World& world, atoll::Communicator& ranks, int root,
   process.left_out = left_out_;
   process.most_records = most_records;
   const auto all = gather(world, ranks, root, atoll::chrome_events(process, records_));
-  if (ranks.rank() != root) return;
+  if (ranks && ranks->rank() != root) return;
   write_file_atomic(file, atoll::chrome_trace(all));
   if (records_.empty()) {
     return atoll::log::warn("{}: no step of this run was to be traced", file.string());

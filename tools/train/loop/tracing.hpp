@@ -26,7 +26,7 @@ class Tracing {
   void add(std::int64_t step, atoll::TraceLog log, Clock::time_point begin, Clock::time_point end);
   // Collective over `ranks`, all ranks of the job, `root` of which writes the file. Ranks are set
   // against each other by their system clocks. Error(io).
-  void write(atoll::World& world, atoll::Communicator& ranks, int root,
+  void write(atoll::World& world, atoll::Communicator* ranks, int root,
              const std::filesystem::path& file) const;
 
  private:

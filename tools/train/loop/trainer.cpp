@@ -124,6 +124,7 @@ class Trainer {
 
  private:
   void check_memory();
+  void count_activations();
   void start_weights();
   void announce();
   StepRecord step(std::int64_t index);
@@ -152,7 +153,7 @@ class Trainer {
   std::vector<atoll::Buffer> staging_;         // ids of each micro batch of the step under way
   // Ends before everything above, which its queue may still use.
   atoll::Stream compute_;
-  atoll::Communicator totals_;
+  std::optional<atoll::Communicator> totals_;  // of several ranks: one needs no backend
   StepPlan next_plan_;
   std::optional<fsdp::Pass> next_pass_;  // opened ahead
   fsdp::Engine::Traffic counted_;        // by steps so far
@@ -179,10 +180,12 @@ Trainer::Trainer(atoll::World& world, const RunOptions& options)
       batches_(setup_.dataset, batch_options(options, *setup_.tokenizer),
                {world.rank(), world.size()}),
       decoder_(setup_.model, *machine_.ops),
-      compute_(engine_.device().stream({.name = "compute"})),
-      totals_(atoll::Communicator::open(
-          setup_.mesh.axis("world"),
-          {.name = "totals", .backend = options.backend, .device = engine_.device()})) {
+      compute_(engine_.device().stream({.name = "compute"})) {
+  if (world.size() > 1) {
+    totals_.emplace(atoll::Communicator::open(
+        setup_.mesh.axis("world"),
+        {.name = "totals", .backend = options.backend, .device = engine_.device()}));
+  }
   // What is over the limit already is refused before more is allocated.
   add_units(engine_, setup_.model, options_.freeze);
   const ActivationPlan plan = activation_plan(options_);
@@ -197,8 +200,7 @@ Trainer::Trainer(atoll::World& world, const RunOptions& options)
   figures_of_ranks_.resize(static_cast<std::size_t>(world.size()));
   figures_ =
       engine_.device().allocate(static_cast<std::size_t>(world.size()) * sizeof(RankFigures));
-  engine_.memory().activations =
-      activations_->bytes() + tokens_.bytes() + labels_.bytes() + figures_.bytes();
+  count_activations();
   check_memory();
   start_weights();
   tracing_.emplace(traced_steps(options_, first_step_));
@@ -236,6 +238,12 @@ void Trainer::check_memory() {
       fmt::format("--memory-limit: the plan of {} is over {} bytes: --strategy auto finds what "
                   "fits; --recompute full and a smaller --micro-batch need less\n{}",
                   name(setup_.strategy.kind), options_.memory_limit, engine_.memory().to_string()));
+}
+
+// What is allocated beside the engine's; scratch of the arithmetic grows with the first shapes.
+void Trainer::count_activations() {
+  engine_.memory().activations = activations_->bytes() + tokens_.bytes() + labels_.bytes() +
+                                 figures_.bytes() + machine_.ops->device_bytes();
 }
 
 void Trainer::start_weights() {
@@ -325,12 +333,13 @@ double Trainer::finish_compute() {
 // Fills figures_of_ranks_, in the same order on all ranks; blocks.
 void Trainer::exchange(const RankFigures& mine) {
   constexpr std::uint64_t each = sizeof(RankFigures) / sizeof(double);
-  const auto rank = static_cast<std::size_t>(totals_.rank());
+  const auto rank = totals_ ? static_cast<std::size_t>(totals_->rank()) : 0;
   const atoll::View whole = figures_.view(atoll::DType::f64);
   const atoll::View part = whole.part(each * rank, each);
   figures_of_ranks_[rank] = mine;
+  if (!totals_) return;
   compute_.copy(part.data, &figures_of_ranks_[rank], sizeof(mine));
-  totals_.all_gather(part, whole, compute_).wait(compute_);
+  totals_->all_gather(part, whole, compute_).wait(compute_);
   compute_.copy(figures_of_ranks_.data(), whole.data, whole.bytes());
   compute_.synchronize();
 }
@@ -447,7 +456,7 @@ void Trainer::write_trace() {
   if (options_.trace.empty()) return;
   const auto& ranks = setup_.mesh.axis("world").ranks;
   const auto root = std::ranges::find(ranks, 0) - ranks.begin();
-  tracing_->write(world_, totals_, static_cast<int>(root), options_.trace);
+  tracing_->write(world_, totals_ ? &*totals_ : nullptr, static_cast<int>(root), options_.trace);
 }
 
 void Trainer::finish(RunResult& result, double wall_seconds) {
@@ -462,6 +471,7 @@ void Trainer::finish(RunResult& result, double wall_seconds) {
   };
   const std::int64_t peak = most("train/peak_memory", peak_resident_bytes());
   const std::int64_t own = most("train/own_memory", own_memory_);
+  count_activations();
   const auto planned = static_cast<std::int64_t>(engine_.memory().total());
   const std::int64_t measured = most(
       "train/device_memory", static_cast<std::int64_t>(engine_.device().peak_allocated_bytes()));

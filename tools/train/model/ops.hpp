@@ -105,6 +105,9 @@ class Ops {
  public:
   virtual ~Ops() = default;
 
+  // Memory of the device that this holds for itself; the host's is not counted.
+  virtual std::uint64_t device_bytes() const { return 0; }
+
   virtual void linear_forward(atoll::Stream& stream, LinearShape shape, atoll::ConstView x,
                               atoll::ConstView weight, atoll::View y) = 0;
   // dx = dy W, or dx += dy W. y may also be f32 above and dy, dx, x compute here: logits.

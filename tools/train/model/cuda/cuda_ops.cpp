@@ -64,10 +64,9 @@ void check_at_most(const char* what, std::int64_t value, std::int64_t most) {
 class CudaOps final : public Ops {
  public:
   explicit CudaOps(const atoll::Device& device)
-      : device_(device),
-        ordinal_(device.backend()->ordinal()),
-        matmul_(device),
-        attention_() {}
+      : device_(device), ordinal_(device.backend()->ordinal()), matmul_(device), attention_() {}
+
+  std::uint64_t device_bytes() const override { return MatMul::workspace_bytes + scratch_.bytes(); }
 
   void linear_forward(Stream& stream, LinearShape shape, ConstView x, ConstView weight,
                       View y) override {

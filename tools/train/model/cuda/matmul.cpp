@@ -29,7 +29,6 @@ using atoll::ErrorCode;
 using atoll::cuda::Current;
 using atoll::cuda::native;
 
-constexpr std::size_t workspace_bytes = std::size_t{32} << 20;  // what NVIDIA advises for sm_90
 // Data sets of unequal batches make many shapes; this bounds what they hold.
 constexpr std::size_t most_shapes = 2048;
 

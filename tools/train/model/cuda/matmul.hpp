@@ -3,6 +3,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include <cstddef>
 #include <memory>
 
 #include "atoll/device.hpp"
@@ -14,6 +15,9 @@ namespace train::cuda {
 // results have the same bits every time on one GPU and version of cuBLAS.
 class MatMul {
  public:
+  static constexpr std::size_t workspace_bytes = std::size_t{32}
+                                                 << 20;  // as NVIDIA advises for sm_90
+
   // Throws Error(not_found) without cuBLASLt.
   explicit MatMul(const atoll::Device& device);
   ~MatMul();
