@@ -11,8 +11,8 @@
  * Errors. Every function returns an atoll_status and never lets an exception out. After a failure
  * last_error() gives one line that names the peer, operation, sequence number and bytes.
  *
- * Threads. One caller at a time per communicator, except abort(), which any thread may call at any
- * time before close(). Different communicators may be used from different threads at the same time.
+ * Threads. One caller at a time per communicator, except abort() and async_error(), which any thread
+ * may call at any time before close(). Different communicators may be used from different threads at the same time.
  *
  * Execution. A backend of host memory is called on the thread that executes the stream, and returns
  * when the operation is complete on this rank; while it waits it polls abort and the deadline. A

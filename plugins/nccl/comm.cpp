@@ -266,7 +266,7 @@ void Comm::check_async() {
   ncclResult_t state = ncclSuccess;
   check(ncclCommGetAsyncError(nccl_, &state), "ncclCommGetAsyncError", nccl_);
   if (state == ncclInProgress) return;
-  broken_ = broken_ || state != ncclSuccess;
+  if (state != ncclSuccess) broken_ = true;
   check(state, "after the launch", nccl_);
 }
 

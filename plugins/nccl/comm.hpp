@@ -66,7 +66,7 @@ class Comm {
   std::mutex calls_;
   ncclComm_t nccl_ = nullptr;
   std::atomic<bool> aborted_{false};
-  bool broken_ = true;  // until it is open, and after a failure
+  std::atomic<bool> broken_{true};  // until it is open, and after a failure
   std::unique_ptr<void, Free> barrier_word_;
   std::int64_t timeout_ns_;  // to open, and to register a window
   // NCCL writes to the handle of one that it is registering, also when nobody waits any more.

@@ -147,7 +147,7 @@ void Communicator::Impl::opened() {
     hosts.push_back(world.placements()[static_cast<std::size_t>(rank)].host);
   }
   levels = levels_of(hosts, block);
-  if (device.kind() == DeviceKind::cuda) launched = std::make_unique<Launched>(*this);
+  if (device.kind() != DeviceKind::host) launched = std::make_unique<Launched>(*this);
   subscription = world.on_failure([this](const Error& error) {
     if (launched) launched->fail(error);
     plugin->table.abort(comm);
@@ -221,9 +221,8 @@ void Communicator::Impl::submit(std::vector<Request> requests,
   }
   auto turn = std::make_shared<Turn>(*this);
   stream.enqueue([self = shared_from_this(), turn = std::move(turn), requests = std::move(requests),
-                  first, number, state] {
-    turn->take().run(requests, first, number, nullptr, *state);
-  });
+                  first, number,
+                  state] { turn->take().run(requests, first, number, nullptr, *state); });
 }
 
 Work Communicator::Impl::perform(Request request, Stream& stream) {
@@ -234,8 +233,8 @@ Work Communicator::Impl::perform(Request request, Stream& stream) {
   if (device.kind() == DeviceKind::host) {
     state->request = std::move(request);
     // The communicator waits for its operations before it goes.
-    state->event = Event(stream.backend().enqueue_and_record(
-        [turn = Turn(*this), state, first, number]() mutable {
+    state->event = Event(
+        stream.backend().enqueue_and_record([turn = Turn(*this), state, first, number]() mutable {
           turn.take().run({&*state->request, 1}, first, number, nullptr, *state);
         }));
   } else {
@@ -282,8 +281,13 @@ void Communicator::Impl::launch(std::vector<Request> requests, std::uint64_t fir
                                 const std::shared_ptr<Work::State>& state) {
   Event reached = stream.record();
   call_backend(requests, first_sequence, number, stream.backend().native(), *state);
-  launched->add({std::move(requests), first_sequence, number, state, std::move(reached),
-                 stream.record()});
+  try {
+    launched->add(
+        {std::move(requests), first_sequence, number, state, std::move(reached), stream.record()});
+  } catch (const std::exception& error) {  // it is under way, and nobody would watch it
+    world.fail(error.what());
+    throw;
+  }
 }
 
 void Communicator::Impl::call_backend(std::span<const Request> requests,

@@ -74,6 +74,8 @@ std::uint64_t FlightRecorder::enqueue(Lane& lane, std::span<const Request> reque
       entry.dtype.store(static_cast<std::int16_t>(request.dtype), memory_order_release);
       entry.op.store(static_cast<std::int16_t>(request.reduction.op), memory_order_release);
       entry.enqueued.store(now, memory_order_release);
+      entry.started.store(0, memory_order_release);
+      entry.finished.store(0, memory_order_release);
       entry.word.store(word_of(number, FlightState::enqueued), memory_order_release);
     }
     ++number;

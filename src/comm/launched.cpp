@@ -42,16 +42,11 @@ void Launched::fail(const Error& error) {
   const std::lock_guard lock(mutex_);
   if (failure_) return;
   failure_ = error;
-  FlightRecorder& recorder = impl_.flight->recorder();
+  // The device is asked for nothing: its calls may wait for what only the abort behind this ends.
   for (const Operation& operation : operations_) {
-    if (operation.done.backend()->peek()) {
-      recorder.completed(*impl_.lane, operation.number, operation.requests);
-      begun_.reset();
-      continue;
-    }
     // What had not begun stays so in the record.
     if (std::exchange(begun_, std::nullopt)) {
-      recorder.failed(operation.number, operation.requests.size(), error.what());
+      impl_.flight->recorder().failed(operation.number, operation.requests.size(), error.what());
     }
     // Whoever gives one up knows more of it.
     if (operation.state != given_up_) operation.state->fail(error);
@@ -62,6 +57,14 @@ void Launched::fail(const Error& error) {
 }
 
 void Launched::watch(const std::stop_token& stop) {
+  try {
+    watch_until(stop);
+  } catch (const std::exception& error) {  // the device has failed
+    give_up_first(ATOLL_BACKEND, error.what());
+  }
+}
+
+void Launched::watch_until(const std::stop_token& stop) {
   Clock::time_point next_question = Clock::now() + between_questions;
   while (true) {
     {
@@ -70,9 +73,11 @@ void Launched::watch(const std::stop_token& stop) {
       if (failure_) return;
     }
     const Clock::time_point now = Clock::now();
-    if (auto late = look(now)) {
-      return give_up(
-          *late, ATOLL_TIMEOUT,
+    const bool late = look(now);
+    if (stop.stop_requested()) return;  // what is still under way is nobody's any more
+    if (late) {
+      return give_up_first(
+          ATOLL_TIMEOUT,
           fmt::format("not done {} s after its stream got to it",
                       std::chrono::duration<double>(impl_.world.config().timeout).count()));
     }
@@ -85,25 +90,22 @@ void Launched::watch(const std::stop_token& stop) {
   }
 }
 
-std::optional<Launched::Operation> Launched::look(Clock::time_point now) {
+bool Launched::look(Clock::time_point now) {
   const std::lock_guard lock(mutex_);
   FlightRecorder& recorder = impl_.flight->recorder();
   while (!operations_.empty()) {
     const Operation& first = operations_.front();
     if (!begun_) {
-      if (!first.reached.backend()->peek()) return std::nullopt;
+      if (!first.reached.backend()->peek()) return false;
       begun_ = now;
       recorder.started(first.number, first.requests.size());
     }
-    if (!first.done.backend()->peek()) {
-      if (now - *begun_ < impl_.world.config().timeout) return std::nullopt;
-      return first;
-    }
+    if (!first.done.backend()->peek()) return now - *begun_ >= impl_.world.config().timeout;
     recorder.completed(*impl_.lane, first.number, first.requests);
     begun_.reset();
     operations_.pop_front();
   }
-  return std::nullopt;
+  return false;
 }
 
 bool Launched::ask_backend() {
@@ -111,31 +113,32 @@ bool Launched::ask_backend() {
   if (async_error == nullptr) return true;
   const atoll_status status = async_error(impl_.comm);
   if (status == ATOLL_OK) return true;
-  const std::string why = last_error(*impl_.plugin, impl_.comm);
-  std::optional<Operation> first;
-  {
-    const std::lock_guard lock(mutex_);
-    if (operations_.empty()) return true;  // nothing waits for it: the next call is told
-    first = operations_.front();
-  }
-  give_up(*first, status, why);
+  give_up_first(status, last_error(*impl_.plugin, impl_.comm));
   return false;
 }
 
-void Launched::give_up(const Operation& operation, atoll_status status, const std::string& why) {
+void Launched::give_up_first(atoll_status status, const std::string& why) {
+  std::optional<Operation> operation;
   {
     const std::lock_guard lock(mutex_);
-    given_up_ = operation.state;
+    if (!operations_.empty()) {
+      operation = operations_.front();
+      given_up_ = operation->state;
+    }
   }
-  const Request& first = operation.requests.front();
+  if (!operation) {
+    return impl_.world.fail(
+        fmt::format("rank {}: communicator {}: {}", impl_.world.rank(), impl_.name, why));
+  }
+  const Request& first = operation->requests.front();
+  const std::string text = fmt::format("{} {} ({} x {}): {}", atoll_abi::kind_name(first.kind),
+                                       operation->sequence, first.count, name(first.dtype), why);
   try {
-    impl_.fail(status,
-               fmt::format("{} {} ({} x {}): {}", atoll_abi::kind_name(first.kind),
-                           operation.sequence, first.count, name(first.dtype), why),
-               operation.requests, operation.number, *operation.state);
+    impl_.fail(status, text, operation->requests, operation->number, *operation->state);
   } catch (const std::exception& error) {  // of the inquiry, say: the job ends all the same
     log::error("communicator {}: {}", impl_.name, error.what());
-    impl_.world.fail(why);
+    operation->state->fail(Error(static_cast<ErrorCode>(status), text));
+    impl_.world.fail(text);
   }
 }
 

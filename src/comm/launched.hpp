@@ -34,7 +34,7 @@ class Launched {
 
   // `impl` outlives it.
   explicit Launched(Communicator::Impl& impl);
-  ~Launched();  // forgets what is under way
+  ~Launched();  // waits for nothing that is under way
   Launched(const Launched&) = delete;
   Launched& operator=(const Launched&) = delete;
 
@@ -47,12 +47,14 @@ class Launched {
   using Clock = std::chrono::steady_clock;
 
   void watch(const std::stop_token& stop);
-  // Those that are done go. Returns what is to be given up, if anything is.
-  std::optional<Operation> look(Clock::time_point now);
-  // False when it knows of a failure, which has been given up then.
+  void watch_until(const std::stop_token& stop);
+  // Those that are done go. True when the first that is left has taken too long. Throws what the
+  // device says of itself.
+  bool look(Clock::time_point now);
+  // False when it knows of a failure, which has been told then.
   bool ask_backend();
-  // The World fails, and with it everything that is under way.
-  void give_up(const Operation& operation, atoll_status status, const std::string& why);
+  // The World fails because of the first operation, and with it everything that is under way.
+  void give_up_first(atoll_status status, const std::string& why);
 
   Communicator::Impl& impl_;
   std::mutex mutex_;  // of what follows

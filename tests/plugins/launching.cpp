@@ -1,5 +1,5 @@
 // The backend `launching`: the host backend in the manner of one for GPUs. submit() hands the
-// operations to their stream (a StreamBackend of tests/unit/launching_device.hpp) and returns; nothing
+// operations to their stream (a StreamBackend of tests/launching_device.hpp) and returns; nothing
 // fails there, what goes wrong is kept for async_error(), and an operation that is aborted looks
 // complete. A communicator called "broken" has its first operation fail after the launch.
 #include <atomic>

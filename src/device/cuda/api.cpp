@@ -27,6 +27,7 @@ Pool& pool() {
 
 void check(cudaError_t status, std::string_view what) {
   if (status == cudaSuccess) return;
+  cudaGetLastError();  // it is told here, not by the next call
   const auto code =
       status == cudaErrorMemoryAllocation ? ErrorCode::out_of_memory : ErrorCode::backend;
   throw Error(code, fmt::format("cuda: {}: {} ({})", what, cudaGetErrorString(status),

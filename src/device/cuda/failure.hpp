@@ -14,9 +14,10 @@ namespace atoll_v1::atoll::cuda {
 // Positions are numbers of what was enqueued on a stream, from 1.
 class Failure {
  public:
+  // The one nearest to the front stays.
   void fail(std::uint64_t position, std::exception_ptr error) {
     const std::lock_guard lock(mutex_);
-    if (error_) return;
+    if (error_ && position_ <= position) return;
     error_ = std::move(error);
     position_ = position;
   }
