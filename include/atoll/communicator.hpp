@@ -180,7 +180,7 @@ struct BackendInfo {
   std::string unusable;
   int preference = 0;
 };
-// Loads and probes every backend of the plugin path. Not collective.
-std::vector<BackendInfo> available_backends(World& world);
+// Loads and probes every backend of the plugin path, for this kind of memory. Not collective.
+std::vector<BackendInfo> available_backends(World& world, DeviceKind kind = DeviceKind::host);
 
 }  // namespace atoll_v1::atoll

@@ -154,6 +154,8 @@ class Device {
 
   DeviceKind kind() const noexcept;
   std::string_view name() const noexcept;
+  // "GPU-...", as nvidia-smi spells it: the same for all processes on one GPU. Empty on the host.
+  std::string_view uuid() const noexcept;
   // Aligned to 4,096 bytes (256 on cuda), not initialised. Error(out_of_memory) names the size.
   Buffer allocate(std::size_t bytes) const;
   // Memory of the host that copies to and from this device take without waiting for the host (pinned,

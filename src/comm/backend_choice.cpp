@@ -136,9 +136,9 @@ const Plugin& choose_backend(const Communicator::Impl& impl, std::string_view tu
   return load_plugin(file->file);
 }
 
-std::vector<BackendInfo> available_backends(World& world) {
+std::vector<BackendInfo> available_backends(World& world, DeviceKind kind) {
   std::vector<BackendInfo> found;
-  probe_all(world, DeviceKind::host, found);
+  probe_all(world, kind, found);
   return found;
 }
 

@@ -66,6 +66,7 @@ std::chrono::nanoseconds Stream::exposed_communication() const {
 Device::Device(std::shared_ptr<DeviceBackend> impl) : impl_(std::move(impl)) {}
 DeviceKind Device::kind() const noexcept { return impl_->kind(); }
 std::string_view Device::name() const noexcept { return impl_->name(); }
+std::string_view Device::uuid() const noexcept { return impl_->uuid(); }
 Buffer Device::allocate(std::size_t bytes) const {
   if (bytes == 0) return {};
   const auto free = [device = impl_, bytes](void* data) { device->deallocate(data, bytes); };

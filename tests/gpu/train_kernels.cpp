@@ -35,7 +35,8 @@ TEST_CASE("rms_norm") {
                                    dy.on_gpu(), dx.on_gpu(), dx_mode,         dweight.on_gpu(),
                                    mode};
         const auto partials =
-            both.zeros(DType::f32, static_cast<std::int64_t>(cuda::rms_norm_partials(here)));
+            both.zeros(DType::f32, static_cast<std::int64_t>(cuda::rms_norm_partials(
+                                       static_cast<std::int64_t>(inverse.on_host().count), width)));
         cuda::rms_norm_backward(both.stream(), here, partials.on_gpu().as<float>());
         both.ops().rms_norm_backward(
             both.host_stream(), {width, x.on_host(), weight.on_host(), inverse.on_host(),

@@ -32,8 +32,34 @@ double allowed_of_attention(DType dtype) { return dtype == DType::bf16 ? 2e-2 : 
 
 }  // namespace
 
-TEST_CASE("attention and its gradients, by the kernels of this folder") {
-  Both both;
+namespace {
+
+// The kernels of this folder; Ops takes them for what cuDNN does not do.
+struct Kernels {
+  Both& both;
+  void forward(const AttentionForward& args) const { cuda::attention_forward(both.stream(), args); }
+  void backward(const AttentionBackward& args) const {
+    const auto scratch =
+        both.zeros(DType::f32, static_cast<std::int64_t>(cuda::attention_scratch(args.shape)));
+    cuda::attention_backward(both.stream(), args, scratch.on_gpu().as<float>());
+    both.gpu_stream().synchronize();
+  }
+};
+
+struct ByOps {
+  Both& both;
+  std::unique_ptr<Ops> ops;
+  void forward(const AttentionForward& args) const {
+    ops->attention_forward(both.gpu_stream(), args);
+  }
+  void backward(const AttentionBackward& args) const {
+    ops->attention_backward(both.gpu_stream(), args);
+  }
+};
+
+// Against the CPU.
+template <class Attention>
+void check_attention(Both& both, const Attention& attention) {
   for (const DType dtype : computes) {
     for (const AttentionShape& shape : shapes) {
       CAPTURE(atoll::name(dtype));
@@ -48,21 +74,16 @@ TEST_CASE("attention and its gradients, by the kernels of this folder") {
       const auto out = both.zeros(dtype, queries), dq = both.zeros(dtype, queries);
       const auto dk = both.zeros(dtype, keys), dv = both.zeros(dtype, keys);
       const auto lse = both.zeros(DType::f32, tokens * shape.heads);
-      cuda::attention_forward(
-          both.stream(), {shape, q.on_gpu(), k.on_gpu(), v.on_gpu(), out.on_gpu(), lse.on_gpu()});
+      attention.forward({shape, q.on_gpu(), k.on_gpu(), v.on_gpu(), out.on_gpu(), lse.on_gpu()});
       both.ops().attention_forward(both.host_stream(), {shape, q.on_host(), k.on_host(),
                                                         v.on_host(), out.on_host(), lse.on_host()});
       CHECK(both.difference(out) < allowed_of_attention(dtype));
       CHECK(both.difference(lse) < allowed_of_attention(DType::f32));
-      const auto scratch =
-          both.zeros(DType::f32, static_cast<std::int64_t>(cuda::attention_scratch(shape)));
       // Backward of both from what the host's forward gave.
       both.push(out);
       both.push(lse);
-      cuda::attention_backward(both.stream(),
-                               {shape, q.on_gpu(), k.on_gpu(), v.on_gpu(), out.on_gpu(),
-                                lse.on_gpu(), dout.on_gpu(), dq.on_gpu(), dk.on_gpu(), dv.on_gpu()},
-                               scratch.on_gpu().as<float>());
+      attention.backward({shape, q.on_gpu(), k.on_gpu(), v.on_gpu(), out.on_gpu(), lse.on_gpu(),
+                          dout.on_gpu(), dq.on_gpu(), dk.on_gpu(), dv.on_gpu()});
       both.ops().attention_backward(
           both.host_stream(),
           {shape, q.on_host(), k.on_host(), v.on_host(), out.on_host(), lse.on_host(),
@@ -71,6 +92,21 @@ TEST_CASE("attention and its gradients, by the kernels of this folder") {
       CHECK(both.difference(dk) < allowed_of_attention(dtype));
       CHECK(both.difference(dv) < allowed_of_attention(dtype));
     }
+  }
+}
+
+}  // namespace
+
+TEST_CASE("attention and its gradients, by the kernels of this folder") {
+  Both both;
+  check_attention(both, Kernels{both});
+}
+
+TEST_CASE("attention and its gradients, by whoever does them") {
+  Both both;
+  for (const bool deterministic : {false, true}) {
+    check_attention(both,
+                    ByOps{both, cuda::make_ops(both.gpu(), {.deterministic = deterministic})});
   }
 }
 
@@ -194,6 +230,8 @@ Pass pass(const ModelConfig& model, DType dtype, Ops& ops, const atoll::Device& 
       stream.copy(weights[name].data(), bytes.data(), bytes.size());
     }
   }
+  ops.reserve(stream, largest_shapes(model, activations.plan()));
+  const std::uint64_t reserved = ops.device_bytes();
   const Step step{stream, batch, activations, 1.0f / static_cast<float>(rows * seq - 1)};
   const auto of = [&](std::size_t unit) {
     return [&, unit](std::string_view name) -> atoll::ConstView {
@@ -220,6 +258,7 @@ Pass pass(const ModelConfig& model, DType dtype, Ops& ops, const atoll::Device& 
     stream.copy(values.data(), buffer.data(), buffer.bytes());
   }
   stream.synchronize();
+  CHECK(ops.device_bytes() == reserved);
   CHECK(total[1] == rows * seq - 1);
   result.loss = total[0] / total[1];
   return result;

@@ -108,8 +108,8 @@ void add_sharding_flags(CLI::App& app, train::RunOptions& o, int& islands) {
       ->check(not_negative)
       ->group("Sharding");
   app.add_option("--device", o.device,
-                 "what ranks compute on: host (CPUs), cuda (a GPU each, in turn), or auto: cuda where "
-                 "every rank sees a GPU")
+                 "what ranks compute on: host (CPUs), cuda (GPUs, which go round among the ranks of a "
+                 "host), or auto: cuda where every rank has a GPU of its own and what it needs")
       ->group("Sharding");
   app.add_option("--backend", o.backend,
                  "of collectives: host, mpi, nccl, ...; default: the best that works")

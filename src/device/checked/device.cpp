@@ -152,6 +152,7 @@ class CheckedDevice final : public DeviceBackend {
   DeviceKind kind() const noexcept override { return inner_->kind(); }
   std::string_view name() const noexcept override { return inner_->name(); }
   int ordinal() const noexcept override { return inner_->ordinal(); }
+  std::string_view uuid() const noexcept override { return inner_->uuid(); }
   void* allocate(std::size_t bytes) override {
     void* data = inner_->allocate(bytes);
     const auto stream = inner_->make_stream({.name = "fill"});

@@ -1,5 +1,6 @@
 #include "device/cuda/api.hpp"
 
+#include <cuda.h>
 #include <fmt/format.h>
 
 #include <map>
@@ -23,6 +24,25 @@ Pool& pool() {
   return *pool;
 }
 
+// The driver is asked through the runtime, so that no build needs its library.
+bool has_context(int ordinal) noexcept {
+  using GetState = decltype(cuDevicePrimaryCtxGetState);
+  static const auto get_state = []() -> GetState* {
+    constexpr unsigned since = 7000;  // of CUDA, as its versions are counted
+    void* found = nullptr;
+    cudaDriverEntryPointQueryResult result{};
+    const cudaError_t status = cudaGetDriverEntryPointByVersion(
+        "cuDevicePrimaryCtxGetState", &found, since, cudaEnableDefault, &result);
+    if (status != cudaSuccess) cudaGetLastError();
+    return status == cudaSuccess && result == cudaDriverEntryPointSuccess
+               ? reinterpret_cast<GetState*>(found)
+               : nullptr;
+  }();
+  unsigned flags = 0;
+  int active = 0;
+  return get_state && get_state(ordinal, &flags, &active) == CUDA_SUCCESS && active != 0;
+}
+
 }  // namespace
 
 void check(cudaError_t status, std::string_view what) {
@@ -41,8 +61,13 @@ Current::Current(int ordinal) {
   changed_ = true;
 }
 
+Current::Current(int ordinal, std::nothrow_t) noexcept {
+  changed_ = cudaGetDevice(&before_) == cudaSuccess && before_ != ordinal &&
+             cudaSetDevice(ordinal) == cudaSuccess;
+}
+
 Current::~Current() {
-  if (changed_) cudaSetDevice(before_);
+  if (changed_ && has_context(before_)) cudaSetDevice(before_);
 }
 
 PooledEvent::PooledEvent(int ordinal, Kind kind) : ordinal_(ordinal), kind_(kind) {
@@ -70,6 +95,7 @@ PooledEvent::~PooledEvent() {
 }
 
 bool PooledEvent::happened() const {
+  const Current current(ordinal_);
   const cudaError_t status = cudaEventQuery(event_);
   if (status == cudaErrorNotReady) return false;
   check(status, "cudaEventQuery");

@@ -4,6 +4,7 @@
 
 #include <cuda_runtime.h>
 
+#include <new>
 #include <string_view>
 
 #include "device/backend.hpp"
@@ -18,10 +19,14 @@ inline cudaStream_t native(const Stream& stream) {
   return static_cast<cudaStream_t>(stream.backend().native());
 }
 
-// Makes a device the calling thread's for a scope.
+// Makes a device the calling thread's for a scope. What the thread had before comes back only where this
+// process uses it: a thread begins with device 0, and to make that current would bring up a context
+// there, some hundred MB of a GPU that is another rank's.
 class Current {
  public:
   explicit Current(int ordinal);
+  // Where nothing may be thrown: what fails here, the call behind it fails, too.
+  Current(int ordinal, std::nothrow_t) noexcept;
   ~Current();
   Current(const Current&) = delete;
   Current& operator=(const Current&) = delete;
@@ -44,6 +49,7 @@ class PooledEvent {
   PooledEvent& operator=(PooledEvent&&) = delete;
 
   cudaEvent_t get() const noexcept { return event_; }
+  int ordinal() const noexcept { return ordinal_; }
   bool happened() const;  // of the last record; an event is recorded as soon as it is taken
 
  private:

@@ -15,6 +15,16 @@ namespace atoll_v1::atoll {
 namespace cuda {
 namespace {
 
+// As `nvidia-smi -L` has it.
+std::string to_text(const cudaUUID_t& uuid) {
+  std::string text = "GPU-";
+  for (std::size_t i = 0; i < sizeof uuid.bytes; ++i) {
+    if (i == 4 || i == 6 || i == 8 || i == 10) text += '-';
+    text += fmt::format("{:02x}", static_cast<unsigned char>(uuid.bytes[i]));
+  }
+  return text;
+}
+
 class CudaDevice final : public DeviceBackend {
  public:
   explicit CudaDevice(int ordinal)
@@ -24,11 +34,13 @@ class CudaDevice final : public DeviceBackend {
           fmt::format("cudaGetDeviceProperties({})", ordinal));
     name_ = fmt::format("cuda:{} ({})", ordinal, properties.name);
     memory_bytes_ = properties.totalGlobalMem;
+    uuid_ = to_text(properties.uuid);
   }
 
   DeviceKind kind() const noexcept override { return DeviceKind::cuda; }
   std::string_view name() const noexcept override { return name_; }
   int ordinal() const noexcept override { return ordinal_; }
+  std::string_view uuid() const noexcept override { return uuid_; }
 
   void* allocate(std::size_t bytes) override {
     const Current current(ordinal_);
@@ -48,6 +60,7 @@ class CudaDevice final : public DeviceBackend {
   }
 
   void deallocate(void* data, std::size_t bytes) noexcept override {
+    const Current current(ordinal_, std::nothrow);
     cudaFree(data);
     allocated_.add(-static_cast<std::ptrdiff_t>(bytes));
   }
@@ -67,7 +80,10 @@ class CudaDevice final : public DeviceBackend {
     return data;
   }
 
-  void deallocate_staging(void* data) noexcept override { cudaFreeHost(data); }
+  void deallocate_staging(void* data) noexcept override {
+    const Current current(ordinal_, std::nothrow);
+    cudaFreeHost(data);
+  }
 
   void account(std::ptrdiff_t bytes) noexcept override { allocated_.add(bytes); }
 
@@ -81,6 +97,7 @@ class CudaDevice final : public DeviceBackend {
  private:
   int ordinal_;
   std::string name_;
+  std::string uuid_;
   std::uint64_t memory_bytes_ = 0;
   std::shared_ptr<Clock> clock_;
   CudaOps ops_;

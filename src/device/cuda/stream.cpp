@@ -34,6 +34,7 @@ class CudaEvent final : public EventBackend {
 
   bool happened() const override { return event_.happened(); }
   void synchronize() override {
+    const Current current(event_.ordinal());
     check(cudaEventSynchronize(event_.get()), "cudaEventSynchronize");
     if (const auto error = failure_->before(position_)) std::rethrow_exception(error);
   }
@@ -111,6 +112,7 @@ CudaStream::CudaStream(int ordinal, const StreamOptions& options, std::shared_pt
 }
 
 CudaStream::~CudaStream() {
+  const Current current(ordinal_, std::nothrow);
   const cudaError_t status = cudaStreamSynchronize(stream_);
   if (status != cudaSuccess) {
     log::error("cuda: a stream ends with {}", cudaGetErrorName(status));
@@ -126,6 +128,7 @@ void CudaStream::reclaim() {
 }
 
 void CudaStream::enqueue(std::function<void()> work) {
+  const Current current(ordinal_);
   reclaim();
   auto call = std::make_unique<Call>();
   call->work = std::move(work);
@@ -137,6 +140,7 @@ void CudaStream::enqueue(std::function<void()> work) {
 
 void CudaStream::copy(void* dst, const void* src, std::size_t bytes) {
   if (bytes == 0) return;
+  const Current current(ordinal_);
   ++position_;
   check(cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDefault, stream_), "cudaMemcpyAsync");
 }
@@ -145,11 +149,13 @@ void CudaStream::zero(void* dst, std::size_t bytes) { fill(dst, std::byte{0}, by
 
 void CudaStream::fill(void* dst, std::byte value, std::size_t bytes) {
   if (bytes == 0) return;
+  const Current current(ordinal_);
   ++position_;
   check(cudaMemsetAsync(dst, std::to_integer<int>(value), bytes, stream_), "cudaMemsetAsync");
 }
 
 std::shared_ptr<EventBackend> CudaStream::record() {
+  const Current current(ordinal_);
   // A place of its own: what fails in front of it does not fail an earlier event.
   auto event = std::make_shared<CudaEvent>(ordinal_, failure_, ++position_);
   check(cudaEventRecord(event->get(), stream_), "cudaEventRecord");
@@ -157,12 +163,14 @@ std::shared_ptr<EventBackend> CudaStream::record() {
 }
 
 std::shared_ptr<const StampBackend> CudaStream::stamp() {
+  const Current current(ordinal_);
   auto stamp = std::make_shared<CudaStamp>(ordinal_, clock_->anchor());
   check(cudaEventRecord(stamp->get(), stream_), "cudaEventRecord");
   return stamp;
 }
 
 void CudaStream::wait(std::shared_ptr<EventBackend> event, WaitReason reason) {
+  const Current current(ordinal_);
   auto* const known = dynamic_cast<CudaEvent*>(event.get());
   if (!known) {
     throw Error(ErrorCode::invalid_argument,
@@ -182,12 +190,14 @@ void CudaStream::wait(std::shared_ptr<EventBackend> event, WaitReason reason) {
 }
 
 void CudaStream::synchronize() {
+  const Current current(ordinal_);
   check(cudaStreamSynchronize(stream_), "cudaStreamSynchronize");
   reclaim();
   if (const auto error = failure_->before(position_)) std::rethrow_exception(error);
 }
 
 void CudaStream::add_waits() const {
+  const Current current(ordinal_);
   while (!waits_.empty() && waits_.front().end.happened()) {
     exposed_ += between(waits_.front().begin.get(), waits_.front().end.get());
     waits_.pop_front();

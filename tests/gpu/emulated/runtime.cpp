@@ -1,4 +1,5 @@
 // The calls of CUDA's runtime that atoll makes, on streams that are threads of the host.
+#include <cuda.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -11,6 +12,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <string_view>
 #include <thread>
 #include <vector>
 
@@ -86,10 +88,29 @@ Memory& memory() {
 
 constexpr int devices = 8;
 thread_local int current_device = 0;
+// Of which devices this process has a context: whatever needs one brings up that of the thread's device.
+std::atomic<bool> contexts[devices];
+void bring_up() { contexts[current_device] = true; }
 thread_local cudaError_t last_error = cudaSuccess;
 cudaError_t give(cudaError_t error) {
   if (error != cudaSuccess && error != cudaErrorNotReady) last_error = error;
   return error;
+}
+
+// Of dynamic shared memory, for kernels that have asked for more than all have.
+struct SharedLimits {
+  std::mutex mutex;
+  std::map<const void*, std::size_t> bytes;
+};
+SharedLimits& shared_limits() {
+  static auto* const one = new SharedLimits;
+  return *one;
+}
+std::size_t shared_limit(const void* kernel) {
+  constexpr std::size_t usual = 48u << 10;
+  const std::lock_guard lock(shared_limits().mutex);
+  const auto found = shared_limits().bytes.find(kernel);
+  return found == shared_limits().bytes.end() ? usual : found->second;
 }
 
 }  // namespace
@@ -171,6 +192,11 @@ struct CUevent_st {
 
 namespace emulated {
 
+bool has_context(int device) { return contexts[device]; }
+void forget_contexts() {
+  for (auto& context : contexts) context = false;
+}
+
 void enqueue(cudaStream_t stream, std::function<void()> work) {
   memory().begin_work();
   stream->push([work = std::move(work)] {
@@ -180,9 +206,10 @@ void enqueue(cudaStream_t stream, std::function<void()> work) {
 }
 
 cudaError_t launch(const Kernel& kernel, std::function<void()> thread) {
+  bring_up();
   const std::uint64_t blocks = std::uint64_t{kernel.grid.x} * kernel.grid.y * kernel.grid.z;
-  const bool fits = kernel.shared_bytes <= sizeof(atoll::cuda::dynamic_shared) &&
-                    kernel.grid.y < 65536 && kernel.grid.z < 65536 && blocks > 0;
+  const bool fits = kernel.shared_bytes <= shared_limit(kernel.function) && kernel.grid.y < 65536 &&
+                    kernel.grid.z < 65536 && blocks > 0;
   if (!fits) return give(cudaErrorInvalidConfiguration);
   enqueue(kernel.stream, [kernel, thread = std::move(thread)] {
     uint3 at{};
@@ -213,14 +240,29 @@ cudaError_t cudaGetDevice(int* device) {
 cudaError_t cudaSetDevice(int device) {
   if (device < 0 || device >= devices) return give(cudaErrorInvalidDevice);
   current_device = device;
+  bring_up();
   return cudaSuccess;
 }
 cudaError_t cudaDeviceSynchronize() { return cudaSuccess; }  // of what has no stream: nothing waits
-cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
   *properties = {};
   std::snprintf(properties->name, sizeof properties->name, "emulated");
   properties->totalGlobalMem = std::size_t{1} << 30;
   properties->major = 9;
+  properties->uuid.bytes[15] = static_cast<char>(device);
+  return cudaSuccess;
+}
+CUresult primary_context_state(CUdevice device, unsigned* flags, int* active) {
+  *flags = 0;
+  *active = contexts[device];
+  return CUDA_SUCCESS;
+}
+cudaError_t cudaGetDriverEntryPointByVersion(const char* symbol, void** function, unsigned,
+                                             unsigned long long,
+                                             cudaDriverEntryPointQueryResult* result) {
+  const bool known = std::string_view(symbol) == "cuDevicePrimaryCtxGetState";
+  *function = known ? reinterpret_cast<void*>(primary_context_state) : nullptr;
+  *result = known ? cudaDriverEntryPointSuccess : cudaDriverEntryPointSymbolNotFound;
   return cudaSuccess;
 }
 cudaError_t cudaGetLastError() { return std::exchange(last_error, cudaSuccess); }
@@ -231,6 +273,7 @@ const char* cudaGetErrorName(cudaError_t error) {
 
 // Ends, but for the alignment, at a page that nobody may touch.
 cudaError_t cudaMalloc(void** out, std::size_t bytes) {
+  bring_up();
   constexpr std::size_t alignment = 256;
   if (bytes > std::size_t{1} << 40) return give(cudaErrorMemoryAllocation);
   const std::size_t used = round_up(std::max<std::size_t>(bytes, 1), alignment);
@@ -246,6 +289,7 @@ cudaError_t cudaMalloc(void** out, std::size_t bytes) {
   return cudaSuccess;
 }
 cudaError_t cudaFree(void* data) {
+  bring_up();
   if (data == nullptr) return cudaSuccess;
   const Range range = memory().remove(data);
   if (range.first == nullptr) return give(cudaErrorInvalidValue);
@@ -253,29 +297,35 @@ cudaError_t cudaFree(void* data) {
   return cudaSuccess;
 }
 cudaError_t cudaMemGetInfo(std::size_t* free, std::size_t* total) {
+  bring_up();
   *free = *total = std::size_t{1} << 30;
   return cudaSuccess;
 }
 cudaError_t cudaHostAlloc(void** out, std::size_t bytes, unsigned) {
+  bring_up();
   *out = std::malloc(bytes);
   return give(*out == nullptr ? cudaErrorMemoryAllocation : cudaSuccess);
 }
 cudaError_t cudaFreeHost(void* data) {
+  bring_up();
   std::free(data);
   return cudaSuccess;
 }
 // The host's memory is read and written when the stream gets there, as with pinned memory.
 cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaMemcpyKind,
                             cudaStream_t stream) {
+  bring_up();
   emulated::enqueue(stream, [=] { std::memcpy(to, from, bytes); });
   return cudaSuccess;
 }
 cudaError_t cudaMemsetAsync(void* data, int value, std::size_t bytes, cudaStream_t stream) {
+  bring_up();
   emulated::enqueue(stream, [=] { std::memset(data, value, bytes); });
   return cudaSuccess;
 }
 
 cudaError_t cudaMemset(void* data, int value, std::size_t bytes) {
+  bring_up();
   memory().begin_work();
   std::memset(data, value, bytes);
   memory().end_work();
@@ -287,32 +337,39 @@ cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
   return cudaSuccess;
 }
 cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned, int) {
+  bring_up();
   *stream = new CUstream_st;
   return cudaSuccess;
 }
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
+  bring_up();
   *stream = new CUstream_st;
   return cudaSuccess;
 }
 cudaError_t cudaStreamDestroy(cudaStream_t stream) {
+  bring_up();
   delete stream;
   return cudaSuccess;
 }
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+  bring_up();
   stream->wait_until_idle();
   memory().close_if_idle();
   return cudaSuccess;
 }
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
+  bring_up();
   if (auto record = event->now()) stream->push([record] { record->wait(); });
   return cudaSuccess;
 }
 cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void* data) {
+  bring_up();
   stream->push([=] { function(data); });
   return cudaSuccess;
 }
 
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
+  bring_up();
   *event = new CUevent_st;
   return cudaSuccess;
 }
@@ -321,6 +378,7 @@ cudaError_t cudaEventDestroy(cudaEvent_t event) {
   return cudaSuccess;
 }
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
+  bring_up();
   auto record = std::make_shared<CUevent_st::Record>();
   {
     const std::lock_guard lock(event->mutex);
@@ -330,17 +388,20 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
   return cudaSuccess;
 }
 cudaError_t cudaEventQuery(cudaEvent_t event) {
+  bring_up();
   const auto record = event->now();
   if (!record) return cudaSuccess;
   const std::lock_guard lock(record->mutex);
   return record->done ? cudaSuccess : cudaErrorNotReady;
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
+  bring_up();
   if (const auto record = event->now()) record->wait();
   memory().close_if_idle();
   return cudaSuccess;
 }
 cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t begin, cudaEvent_t end) {
+  bring_up();
   const auto first = begin->now(), last = end->now();
   first->wait();
   last->wait();
@@ -348,6 +409,20 @@ cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t begin, cudaEvent_t end) 
   return cudaSuccess;
 }
 
-cudaError_t cudaFuncSetAttribute(const void*, cudaFuncAttribute, int) { return cudaSuccess; }
+cudaError_t cudaFuncSetAttribute(const void* function, cudaFuncAttribute attribute, int value) {
+  bring_up();
+  if (attribute != cudaFuncAttributeMaxDynamicSharedMemorySize) return give(cudaErrorNotSupported);
+  if (static_cast<std::size_t>(value) > sizeof(atoll::cuda::dynamic_shared)) {
+    return give(cudaErrorInvalidValue);
+  }
+  const std::lock_guard lock(shared_limits().mutex);
+  shared_limits().bytes[function] = static_cast<std::size_t>(value);
+  return cudaSuccess;
+}
+cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
+  if (attribute != cudaDevAttrMaxSharedMemoryPerBlockOptin) return give(cudaErrorNotSupported);
+  *value = static_cast<int>(sizeof(atoll::cuda::dynamic_shared));
+  return cudaSuccess;
+}
 
 }  // extern "C"

@@ -5,6 +5,7 @@
 
 #include <cmath>
 #include <functional>
+#include <thread>
 #include <vector>
 
 #include "atoll/device.hpp"
@@ -103,6 +104,55 @@ TEST_CASE("threads that wait for each other in vain end the process") {
 
 TEST_CASE("memory ends where it ends") {
   CHECK(signal_of([] { run_kernel(writes_behind); }) == SIGSEGV);
+}
+
+TEST_CASE("a kernel has 48 KiB of dynamic shared memory unless it asked for more") {
+  const auto device = atoll::Device::cuda();
+  auto stream = device.stream();
+  const auto memory = device.allocate(1024 * sizeof(float));
+  const auto start_with = [&](std::size_t bytes) {
+    start("kernel", reverses, {dim3(1), native(stream), bytes}, static_cast<float*>(memory.data()));
+  };
+  constexpr std::size_t large = 100 << 10;
+  CHECK_NOTHROW(start_with(48 << 10));
+  CHECK_THROWS(start_with(large));
+  CHECK(cudaFuncSetAttribute(reinterpret_cast<const void*>(reverses),
+                             cudaFuncAttributeMaxDynamicSharedMemorySize, large) == cudaSuccess);
+  CHECK_NOTHROW(start_with(large));
+  stream.synchronize();
+}
+
+TEST_CASE("who uses one GPU brings up no other, on whatever thread") {
+  CHECK(signal_of([] {
+          emulated::forget_contexts();
+          const auto device = atoll::Device::cuda(2);
+          auto stream = device.stream();
+          auto memory = device.allocate(1024 * sizeof(float));
+          auto staging = device.allocate_staging(64);
+          const auto event = stream.record();
+          std::thread([&] { event.backend()->peek(); }).join();
+          std::thread([&] { event.synchronize(); }).join();
+          std::thread([&] {
+            stream.zero(memory.data(), 64);
+            const auto stamp = stream.stamp();
+            stream.wait(stream.record(), atoll::WaitReason::communication);
+            stream.synchronize();
+            static_cast<void>(stamp.ns());
+            static_cast<void>(stream.exposed_communication());
+          }).join();
+          std::thread([mine = std::move(memory), other = std::move(staging)] {}).join();
+          for (int ordinal = 0; ordinal < 8; ++ordinal) {
+            if (emulated::has_context(ordinal) != (ordinal == 2)) std::abort();
+          }
+        }) == 0);
+  CHECK(signal_of([] {  // and what a thread has chosen itself comes back
+          cudaSetDevice(1);
+          const auto device = atoll::Device::cuda(2);
+          device.stream().synchronize();
+          int now = -1;
+          cudaGetDevice(&now);
+          if (now != 1) std::abort();
+        }) == 0);
 }
 
 TEST_CASE("the host does not touch memory of the device, nor do its functions in a stream") {

@@ -20,7 +20,7 @@ struct Setup {
   Dataset dataset;
   atoll::Mesh mesh;
   Strategy strategy;
-  atoll::DeviceKind device = atoll::DeviceKind::host;
+  DeviceChoice device;
   int threads = 1;
 };
 

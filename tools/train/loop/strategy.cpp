@@ -71,4 +71,37 @@ Strategy choose_strategy(const RunOptions& options, const ModelConfig& model,
   return {choice.strategy, std::move(choice.why)};
 }
 
+fsdp::Options engine_options(const RunOptions& options, const ModelConfig& model,
+                             const Strategy& strategy, const atoll::Device& device) {
+  fsdp::Options engine;
+  engine.strategy = strategy.kind;
+  engine.inner_shards = options.inner_shards;
+  engine.accumulation = fsdp::accumulation_from_name(options.accumulate);
+  engine.precision = {.param = atoll::dtype_from_name(options.dtype),
+                      .reduce = atoll::dtype_from_name(options.reduce_dtype)};
+  engine.prefetch = engine_prefetch(options, model);
+  engine.reduce_buffers = options.reduce_buffers;
+  // What --memory-limit leaves beside activations; the moments are added when they are known.
+  const std::uint64_t activations = Activations::bytes_for(model, activation_plan(options));
+  if (options.memory_limit > 0) {
+    engine.memory_bytes = options.memory_limit - std::min(options.memory_limit - 1, activations);
+  }
+  engine.device = device;
+  engine.backend = options.backend;
+  return engine;
+}
+
+fsdp::OptimizerOptions optimizer_options(const RunOptions& options) {
+  fsdp::OptimizerOptions optimizer;
+  optimizer.kind = options.optimizer == "sgd" ? fsdp::OptimizerOptions::Kind::sgd
+                                              : fsdp::OptimizerOptions::Kind::adamw;
+  optimizer.beta1 = static_cast<float>(options.beta1);
+  optimizer.beta2 = static_cast<float>(options.beta2);
+  optimizer.epsilon = static_cast<float>(options.epsilon);
+  optimizer.weight_decay = static_cast<float>(options.weight_decay);
+  optimizer.max_norm = static_cast<float>(options.clip);
+  optimizer.skip_nonfinite = options.skip_nonfinite;
+  return optimizer;
+}
+
 }  // namespace train

@@ -1,10 +1,12 @@
-// How the model is sharded: as the options say, or as the library chooses.
+// How the model is sharded: as the options say, or as the library chooses; and the rest of what the
+// engine is asked for.
 #pragma once
 
 #include <cstdint>
 #include <string>
 
 #include "atoll/fsdp.hpp"
+#include "atoll/optimizer.hpp"
 #include "loop/options.hpp"
 #include "model/activations.hpp"
 
@@ -25,5 +27,10 @@ Strategy choose_strategy(const RunOptions& options, const ModelConfig& model,
 int engine_prefetch(const RunOptions& options, const ModelConfig& model);
 
 ActivationPlan activation_plan(const RunOptions& options);
+
+// What the engine and its optimizer are asked for.
+atoll::fsdp::Options engine_options(const RunOptions& options, const ModelConfig& model,
+                                    const Strategy& strategy, const atoll::Device& device);
+atoll::fsdp::OptimizerOptions optimizer_options(const RunOptions& options);
 
 }  // namespace train

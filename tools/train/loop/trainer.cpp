@@ -36,39 +36,6 @@ double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-fsdp::Options engine_options(const RunOptions& options, const Setup& setup,
-                             const atoll::Device& device) {
-  fsdp::Options engine;
-  engine.strategy = setup.strategy.kind;
-  engine.inner_shards = options.inner_shards;
-  engine.accumulation = fsdp::accumulation_from_name(options.accumulate);
-  engine.precision = {.param = atoll::dtype_from_name(options.dtype),
-                      .reduce = atoll::dtype_from_name(options.reduce_dtype)};
-  engine.prefetch = engine_prefetch(options, setup.model);
-  engine.reduce_buffers = options.reduce_buffers;
-  // What --memory-limit leaves beside activations; the moments are added when they are known.
-  const std::uint64_t activations = Activations::bytes_for(setup.model, activation_plan(options));
-  if (options.memory_limit > 0) {
-    engine.memory_bytes = options.memory_limit - std::min(options.memory_limit - 1, activations);
-  }
-  engine.device = device;
-  engine.backend = options.backend;
-  return engine;
-}
-
-fsdp::OptimizerOptions optimizer_options(const RunOptions& options) {
-  fsdp::OptimizerOptions optimizer;
-  optimizer.kind = options.optimizer == "sgd" ? fsdp::OptimizerOptions::Kind::sgd
-                                              : fsdp::OptimizerOptions::Kind::adamw;
-  optimizer.beta1 = static_cast<float>(options.beta1);
-  optimizer.beta2 = static_cast<float>(options.beta2);
-  optimizer.epsilon = static_cast<float>(options.epsilon);
-  optimizer.weight_decay = static_cast<float>(options.weight_decay);
-  optimizer.max_norm = static_cast<float>(options.clip);
-  optimizer.skip_nonfinite = options.skip_nonfinite;
-  return optimizer;
-}
-
 // Of the run that saved the checkpoint; a step that changed nothing counts here too.
 std::int64_t steps_done(const std::map<std::string, std::string>& extra,
                         const std::string& folder) {
@@ -176,7 +143,7 @@ Trainer::Trainer(atoll::World& world, const RunOptions& options)
       options_(options),
       setup_(prepare(world, options)),
       machine_(make_machine(world, setup_.device, setup_.threads)),
-      engine_(setup_.mesh, engine_options(options, setup_, machine_.device)),
+      engine_(setup_.mesh, engine_options(options, setup_.model, setup_.strategy, machine_.device)),
       batches_(setup_.dataset, batch_options(options, *setup_.tokenizer),
                {world.rank(), world.size()}),
       decoder_(setup_.model, *machine_.ops),
@@ -194,6 +161,7 @@ Trainer::Trainer(atoll::World& world, const RunOptions& options)
   optimizer_.emplace(engine_, optimizer_options(options_));
   check_memory();
   activations_.emplace(decoder_.make_activations(plan, engine_.device(), compute_));
+  machine_.ops->reserve(compute_, largest_shapes(setup_.model, plan));
   const auto ids = static_cast<std::size_t>(plan.max_tokens) * sizeof(std::int32_t);
   tokens_ = engine_.device().allocate(ids);
   labels_ = engine_.device().allocate(ids);
@@ -205,7 +173,7 @@ Trainer::Trainer(atoll::World& world, const RunOptions& options)
   start_weights();
   tracing_.emplace(traced_steps(options_, first_step_));
   out_ = run_directory(options_.out, run_name(options_));
-  const double peak = machine_.matrix_peak(plan.compute);
+  const double peak = machine_.matrix_peak(world_, plan.compute);
   metrics_.emplace(
       SpeedBase{options_.warmup_steps, parameter_count(setup_.model), peak, world.size()});
   if (world.rank() == 0) {
@@ -240,7 +208,7 @@ void Trainer::check_memory() {
                   name(setup_.strategy.kind), options_.memory_limit, engine_.memory().to_string()));
 }
 
-// What is allocated beside the engine's; scratch of the arithmetic grows with the first shapes.
+// What is allocated beside the engine's.
 void Trainer::count_activations() {
   engine_.memory().activations = activations_->bytes() + tokens_.bytes() + labels_.bytes() +
                                  figures_.bytes() + machine_.ops->device_bytes();
@@ -281,6 +249,7 @@ void Trainer::announce() {
   atoll::log::info("mesh {} ({}); {}: {} replicas of {} shards", setup_.mesh.to_string(),
                    setup_.mesh.reason(), name(setup_.strategy.kind), shape.replicate, shape.shard);
   if (!setup_.strategy.why.empty()) atoll::log::info("{}", setup_.strategy.why);
+  if (!setup_.device.why.empty()) atoll::log::info("{}", setup_.device.why);
   atoll::log::info("{} samples of {}, {} a step; results in {}", setup_.dataset.size(),
                    setup_.dataset.name(), options_.global_batch, out_.string());
   std::istringstream table(engine_.memory().to_string());

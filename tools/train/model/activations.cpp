@@ -180,4 +180,12 @@ View Activations::gradient(const Batch& batch) const {
   return first(gradient_, batch.size() * config_.hidden);
 }
 
+LargestShapes largest_shapes(const ModelConfig& config, const ActivationPlan& plan) {
+  const std::int64_t rows = std::max<std::int64_t>(1, plan.max_tokens / plan.max_seq);
+  return {
+      {rows, plan.max_seq, config.heads, config.kv_heads, config.head_dim, config.sliding_window},
+      config.hidden,
+      plan.compute};
+}
+
 }  // namespace train

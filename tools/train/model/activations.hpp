@@ -7,6 +7,7 @@
 
 #include "atoll/device.hpp"
 #include "model/config.hpp"
+#include "model/ops.hpp"
 
 namespace train {
 
@@ -35,6 +36,9 @@ struct ActivationPlan {
   Recompute recompute = Recompute::none;
   std::int64_t head_rows = 512;  // tokens whose logits exist at a time
 };
+
+// Of a model whose micro batches are as the plan has them at most.
+LargestShapes largest_shapes(const ModelConfig& config, const ActivationPlan& plan);
 
 // What one layer keeps, cut to the tokens of the current batch. Backward overwrites gate, up and
 // hidden.

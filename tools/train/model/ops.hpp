@@ -7,7 +7,8 @@
 // all views of a call; arithmetic inside is f32. Gradients of weights are f32, so that they go
 // straight into a bucket. Views may not overlap unless said. Shapes and dtypes are checked at
 // enqueue: Error(invalid_argument). The order of every sum is fixed, so results have the same bits
-// in every run and for any number of threads. An object serves one stream at a time.
+// in every run and for any number of threads; the one exception is in cuda/cuda_ops.hpp. An object
+// serves one stream at a time.
 #pragma once
 
 #include <cstdint>
@@ -101,12 +102,22 @@ struct CrossEntropy {
   atoll::View total;        // f64 [2]: += sum of losses, += number of valid rows
 };
 
+// What a model asks for at most.
+struct LargestShapes {
+  AttentionShape attention;  // of all tokens of a micro batch
+  std::int64_t width;        // of what is normalized
+  atoll::DType compute;
+};
+
 class Ops {
  public:
   virtual ~Ops() = default;
 
   // Memory of the device that this holds for itself; the host's is not counted.
   virtual std::uint64_t device_bytes() const { return 0; }
+  // Allocates what such shapes take, which would otherwise be done as they are met.
+  virtual void reserve([[maybe_unused]] atoll::Stream& stream,
+                       [[maybe_unused]] const LargestShapes& shapes) {}
 
   virtual void linear_forward(atoll::Stream& stream, LinearShape shape, atoll::ConstView x,
                               atoll::ConstView weight, atoll::View y) = 0;

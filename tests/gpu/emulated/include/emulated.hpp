@@ -27,11 +27,16 @@ namespace emulated {
 constexpr unsigned warp_size = 32;
 
 struct Kernel {
+  const void* function;
   dim3 grid, block;
   std::size_t shared_bytes;
   cudaStream_t stream;
 };
 cudaError_t launch(const Kernel& kernel, std::function<void()> thread);
+// Whether this process has used the device.
+bool has_context(int device);
+// As if it had used none; for a child that was forked.
+void forget_contexts();
 // In the order of the stream, while memory of the device is open.
 void enqueue(cudaStream_t stream, std::function<void()> work);
 
@@ -77,9 +82,9 @@ template <class... Parameters, class... Arguments>
 cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(Parameters...),
                                Arguments&&... arguments) {
   return [&](Parameters... values) {
-    return emulated::launch(
-        {config->gridDim, config->blockDim, config->dynamicSmemBytes, config->stream},
-        [=] { kernel(values...); });
+    return emulated::launch({reinterpret_cast<const void*>(kernel), config->gridDim,
+                             config->blockDim, config->dynamicSmemBytes, config->stream},
+                            [=] { kernel(values...); });
   }(std::forward<Arguments>(arguments)...);
 }
 

@@ -11,7 +11,9 @@ namespace {
 
 }  // namespace
 
-std::unique_ptr<Ops> make_ops(const atoll::Device&) { refuse(); }
+void check_usable(const atoll::Device&) { refuse(); }
+
+std::unique_ptr<Ops> make_ops(const atoll::Device&, const CudaOpsOptions&) { refuse(); }
 
 double matrix_peak_flops(const atoll::Device&, atoll::DType, double) { refuse(); }
 

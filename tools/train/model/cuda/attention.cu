@@ -6,218 +6,34 @@
 // in shared memory, and tiles of what these rows meet go by. Dots of both give a tile of weights, and
 // weights times what goes by is added to sums in registers: 16 x 16 threads, each with a few rows and
 // the columns 4 tx + 64 g of them. Nothing is added by two blocks, so all sums have one order.
+#include <algorithm>
 #include <cmath>
 #include <string_view>
 
+#include "model/cuda/attention_tiles.cuh"
 #include "model/cuda/kernels.hpp"
-#include "model/cuda/rows.cuh"
 
 namespace train::cuda {
 namespace {
 
-constexpr int side = 16;             // of the square of threads
-constexpr int passing = 32;          // rows of a tile that goes by
-constexpr int met = passing / side;  // of them, a thread's: tx + 16 j
-static_assert(side * side == threads);
+using namespace tiles;
 
-// Tiles for heads of up to 64 * groups elements; those of wide heads have fewer rows, so that all fits
-// into the shared memory of sm_80.
-template <int groups_>
-struct Tiles {
-  static constexpr int groups = groups_;
-  static constexpr int columns = 64 * groups;
-  static constexpr int stride = columns + 4;  // rows begin in different banks
-  static constexpr int resident = groups <= 2 ? 64 : 32;
-  static constexpr int rows = resident / side;  // of a thread: ty * rows + i
-  static constexpr int resident_floats = resident * stride;
-  static constexpr int passing_floats = passing * stride;
-  static constexpr int weight_floats = resident * (passing + 1);
-};
-
-__device__ __forceinline__ int tx() { return static_cast<int>(threadIdx.x) % side; }
-__device__ __forceinline__ int ty() { return static_cast<int>(threadIdx.x) / side; }
-
-// One head of one sequence.
-template <class T>
-struct Head {
-  T* first;    // of token 0
-  int stride;  // between tokens
-  int tokens;
-  int width;
-  bool packs;  // its rows can be read in fours
-
-  __device__ T* row(int token) const { return first + std::int64_t{token} * stride; }
-};
-
-// A tile from token `first` on; what is outside the sequence or the head is 0.
-template <class Tile, class T>
-__device__ void load(float* tile, int rows, const Head<const T>& head, int first) {
-  constexpr int fours = Tile::columns / 4;
-  for (int i = static_cast<int>(threadIdx.x); i < rows * fours; i += threads) {
-    const int row = i / fours, column = i % fours * 4;
-    float4 to{0, 0, 0, 0};
-    if (first + row < head.tokens && column < head.width) {
-      const T* const from = head.row(first + row) + column;
-      if (head.packs) {
-        const auto pack = *reinterpret_cast<const Pack<T, 4>*>(from);
-        to = {convert<float>(pack.values[0]), convert<float>(pack.values[1]),
-              convert<float>(pack.values[2]), convert<float>(pack.values[3])};
-      } else {
-        const int rest = head.width - column;
-        to.x = convert<float>(from[0]);
-        if (rest > 1) to.y = convert<float>(from[1]);
-        if (rest > 2) to.z = convert<float>(from[2]);
-        if (rest > 3) to.w = convert<float>(from[3]);
-      }
-    }
-    *reinterpret_cast<float4*>(tile + row * Tile::stride + column) = to;
-  }
-}
-
-// Of this thread: dots[i][j] = row ty * rows + i of `left` with row tx + 16 j of `right`.
+// Of each row of this thread, over the keys that have gone by: the highest score, and the sum of weights
+// exp(score - highest).
 template <class Tile>
-__device__ __forceinline__ void dot_rows(const float* left, const float* right,
-                                         float (&dots)[Tile::rows][met]) {
-  for (auto& row : dots) {
-    for (float& dot : row) dot = 0;
-  }
-#pragma unroll 4
-  for (int column = 0; column < Tile::columns; column += 4) {
-    float4 theirs[met];
-#pragma unroll
-    for (int j = 0; j < met; ++j) {
-      theirs[j] =
-          *reinterpret_cast<const float4*>(right + (tx() + side * j) * Tile::stride + column);
-    }
-#pragma unroll
-    for (int i = 0; i < Tile::rows; ++i) {
-      const auto mine =
-          *reinterpret_cast<const float4*>(left + (ty() * Tile::rows + i) * Tile::stride + column);
-#pragma unroll
-      for (int j = 0; j < met; ++j) {
-        dots[i][j] += mine.x * theirs[j].x;
-        dots[i][j] += mine.y * theirs[j].y;
-        dots[i][j] += mine.z * theirs[j].z;
-        dots[i][j] += mine.w * theirs[j].w;
-      }
-    }
-  }
-}
-
-// What a thread adds up: its rows, and of each 4 columns of every 64.
-template <class Tile>
-struct Sums {
-  float values[Tile::rows][4 * Tile::groups] = {};
-
-  // += weights [resident][passing + 1] times the tile [passing][stride].
-  __device__ __forceinline__ void add(const float* weights, const float* tile) {
-#pragma unroll 2
-    for (int k = 0; k < passing; ++k) {
-      float weight[Tile::rows];
-#pragma unroll
-      for (int i = 0; i < Tile::rows; ++i) {
-        weight[i] = weights[(ty() * Tile::rows + i) * (passing + 1) + k];
-      }
-#pragma unroll
-      for (int g = 0; g < Tile::groups; ++g) {
-        const auto row =
-            *reinterpret_cast<const float4*>(tile + k * Tile::stride + 4 * tx() + 64 * g);
-#pragma unroll
-        for (int i = 0; i < Tile::rows; ++i) {
-          values[i][4 * g] += weight[i] * row.x;
-          values[i][4 * g + 1] += weight[i] * row.y;
-          values[i][4 * g + 2] += weight[i] * row.z;
-          values[i][4 * g + 3] += weight[i] * row.w;
-        }
-      }
-    }
-  }
-
-  template <class T>
-  __device__ void store(const Head<T>& head, int first) const {
-#pragma unroll
-    for (int i = 0; i < Tile::rows; ++i) {
-      const int token = first + ty() * Tile::rows + i;
-      if (token >= head.tokens) continue;
-#pragma unroll
-      for (int c = 0; c < 4 * Tile::groups; ++c) {
-        const int column = 4 * tx() + 64 * (c / 4) + c % 4;
-        if (column < head.width) head.row(token)[column] = convert<T>(values[i][c]);
-      }
-    }
-  }
-};
-
-// Over the 16 threads that share rows, on all of them.
-template <class Op>
-__device__ __forceinline__ float over_row(float value) {
-#pragma unroll
-  for (int step = side / 2; step > 0; step /= 2) {
-    value = Op::of(value, __shfl_xor_sync(0xffffffffu, value, step));
-  }
-  return value;
-}
-
-// The part of AttentionShape that kernels need, and which tokens see each other.
-struct Shape {
-  int seq, heads, kv_heads, width, window;
-  bool packs;
-  float scale;
-
-  __device__ bool sees(int query, int key) const {
-    return key <= query && (window == 0 || key > query - window) && query < seq;
-  }
-  __device__ int first_key(int query) const { return window == 0 ? 0 : max(0, query - window + 1); }
-  // Behind the last query that sees a key.
-  __device__ int end_query(int key) const {
-    return window == 0 || window >= seq - key ? seq : key + window;
-  }
-  template <class T>
-  __device__ Head<T> head(T* data, int row, int of, int which) const {
-    const std::int64_t stride = std::int64_t{of} * width;
-    return {data + std::int64_t{row} * seq * stride + std::int64_t{which} * width,
-            static_cast<int>(stride), seq, width, packs};
-  }
-};
-
-// The tile of a block in a grid of (tiles, heads, rows): those with most to do come first.
-struct Place {
-  int tile, head, row;
-  __device__ static Place last_first() {
-    return {static_cast<int>(gridDim.x - 1 - blockIdx.x), static_cast<int>(blockIdx.y),
-            static_cast<int>(blockIdx.z)};
-  }
-  __device__ static Place first_first() {
-    return {static_cast<int>(blockIdx.x), static_cast<int>(blockIdx.y),
-            static_cast<int>(blockIdx.z)};
-  }
-};
-
-template <class T, class Tile>
-__global__ void __launch_bounds__(threads)
-    forward(Shape shape, const T* q, const T* k, const T* v, T* out, float* lse) {
-  float* const queries = reinterpret_cast<float*>(atoll::cuda::dynamic_shared);
-  float* const keys = queries + Tile::resident_floats;
-  float* const values = keys + Tile::passing_floats;
-  float* const weights = values + Tile::passing_floats;
-  const Place at = Place::last_first();
-  const int first = at.tile * Tile::resident;
-  const int last = min(first + Tile::resident, shape.seq) - 1;
-  const int kv_head = at.head / (shape.heads / shape.kv_heads);
-  load<Tile>(queries, Tile::resident, shape.head(q, at.row, shape.heads, at.head), first);
-  const auto key_head = shape.head(k, at.row, shape.kv_heads, kv_head);
-  const auto value_head = shape.head(v, at.row, shape.kv_heads, kv_head);
-  Sums<Tile> sums;
+struct Softmax {
   float maximum[Tile::rows], total[Tile::rows];
+
+  __device__ __forceinline__ Softmax() {
 #pragma unroll
-  for (int i = 0; i < Tile::rows; ++i) maximum[i] = -INFINITY, total[i] = 0;
-  for (int key = shape.first_key(first) / passing * passing; key <= last; key += passing) {
-    __syncthreads();
-    load<Tile>(keys, passing, key_head, key);
-    load<Tile>(values, passing, value_head, key);
-    __syncthreads();
-    float scores[Tile::rows][met];
-    dot_rows<Tile>(queries, keys, scores);
+    for (int i = 0; i < Tile::rows; ++i) maximum[i] = -INFINITY, total[i] = 0;
+  }
+
+  // Scores of the queries from `first` on with the keys from `key` on become weights; what has been added
+  // up before is brought to the new maximum.
+  __device__ __forceinline__ void add(const Shape& shape, int first, int key,
+                                      float (&scores)[Tile::rows][met], float* weights,
+                                      Sums<Tile>& sums) {
 #pragma unroll
     for (int i = 0; i < Tile::rows; ++i) {
       const int row = ty() * Tile::rows + i;
@@ -243,6 +59,33 @@ __global__ void __launch_bounds__(threads)
 #pragma unroll
       for (float& value : sums.values[i]) value *= factor;
     }
+  }
+};
+
+template <class T, class Tile>
+__global__ void __launch_bounds__(threads)
+    forward(Shape shape, const T* q, const T* k, const T* v, T* out, float* lse) {
+  float* const queries = reinterpret_cast<float*>(atoll::cuda::dynamic_shared);
+  float* const keys = queries + Tile::resident_floats;
+  float* const values = keys + Tile::passing_floats;
+  float* const weights = values + Tile::passing_floats;
+  const Place at = Place::last_first();
+  const int first = at.tile * Tile::resident;
+  const int last = min(first + Tile::resident, shape.seq) - 1;
+  const int kv_head = at.head / (shape.heads / shape.kv_heads);
+  load<Tile>(queries, Tile::resident, shape.head(q, at.row, shape.heads, at.head), first);
+  const auto key_head = shape.head(k, at.row, shape.kv_heads, kv_head);
+  const auto value_head = shape.head(v, at.row, shape.kv_heads, kv_head);
+  Sums<Tile> sums;
+  Softmax<Tile> softmax;
+  for (int key = shape.first_key(first) / passing * passing; key <= last; key += passing) {
+    __syncthreads();
+    load<Tile>(keys, passing, key_head, key);
+    load<Tile>(values, passing, value_head, key);
+    __syncthreads();
+    float scores[Tile::rows][met];
+    dot_rows<Tile>(queries, keys, scores);
+    softmax.add(shape, first, key, scores, weights, sums);
     __syncwarp();  // the threads of a row are of one warp
     sums.add(weights, values);
   }
@@ -250,10 +93,10 @@ __global__ void __launch_bounds__(threads)
   for (int i = 0; i < Tile::rows; ++i) {
     const int token = first + ty() * Tile::rows + i;
 #pragma unroll
-    for (float& value : sums.values[i]) value /= total[i];
+    for (float& value : sums.values[i]) value /= softmax.total[i];
     if (token >= shape.seq || tx() != 0) continue;
     const std::int64_t head = std::int64_t{at.row} * shape.heads + at.head;
-    lse[head * shape.seq + token] = maximum[i] + logf(total[i]);
+    lse[head * shape.seq + token] = softmax.maximum[i] + logf(softmax.total[i]);
   }
   sums.store(shape.head(out, at.row, shape.heads, at.head), first);
 }
@@ -448,10 +291,8 @@ void with_tiles(const AttentionShape& shape, atoll::DType dtype, const Body& bod
 void attention_forward(cudaStream_t stream, const AttentionForward& args) {
   with_tiles(args.shape, args.q.dtype, [&]<class T, class Tile>() {
     const Shape shape = kernel_shape(args.shape, in_fours<T>(args.shape, args.q, args.k, args.v));
-    const std::size_t floats =
-        Tile::resident_floats + 2 * Tile::passing_floats + Tile::weight_floats;
     start_large("attention_forward", forward<T, Tile>, grid_of<Tile>(args.shape, args.shape.heads),
-                floats, stream, shape, static_cast<const T*>(args.q.data),
+                Tile::forward_floats, stream, shape, static_cast<const T*>(args.q.data),
                 static_cast<const T*>(args.k.data), static_cast<const T*>(args.v.data),
                 static_cast<T*>(args.out.data), args.lse.as<float>());
   });
@@ -459,6 +300,12 @@ void attention_forward(cudaStream_t stream, const AttentionForward& args) {
 
 std::size_t attention_scratch(const AttentionShape& shape) {
   return static_cast<std::size_t>(shape.rows * shape.heads * shape.seq);
+}
+
+std::size_t attention_shared_bytes() {
+  constexpr int most =
+      std::max({Tiles<1>::keys_floats, Tiles<2>::keys_floats, Tiles<4>::keys_floats});
+  return std::size_t{most} * sizeof(float);
 }
 
 void attention_backward(cudaStream_t stream, const AttentionBackward& args, float* scratch) {
@@ -474,14 +321,12 @@ void attention_backward(cudaStream_t stream, const AttentionBackward& args, floa
     start("attention_backward", sum_products<T>,
           {static_cast<unsigned>((count + warps - 1) / warps), stream}, shape,
           static_cast<const T*>(args.out.data), dout, scratch, count);
-    const std::size_t floats =
-        2 * Tile::resident_floats + 2 * Tile::passing_floats + Tile::weight_floats;
     start_large("attention_backward", backward_queries<T, Tile>,
-                grid_of<Tile>(args.shape, args.shape.heads), floats, stream, shape, q, k, v, dout,
-                statistics, static_cast<T*>(args.dq.data));
+                grid_of<Tile>(args.shape, args.shape.heads), Tile::queries_floats, stream, shape, q,
+                k, v, dout, statistics, static_cast<T*>(args.dq.data));
     start_large("attention_backward", backward_keys<T, Tile>,
-                grid_of<Tile>(args.shape, args.shape.kv_heads), floats + Tile::weight_floats,
-                stream, shape, q, k, v, dout, statistics, static_cast<T*>(args.dk.data),
+                grid_of<Tile>(args.shape, args.shape.kv_heads), Tile::keys_floats, stream, shape, q,
+                k, v, dout, statistics, static_cast<T*>(args.dk.data),
                 static_cast<T*>(args.dv.data));
   });
 }

@@ -11,11 +11,12 @@
 
 namespace train::cuda {
 
-// Made and called while its device is current. Sums of backward have one order, so results have the
-// same bits every time.
+// Made and called while its device is current.
 class Attention {
  public:
-  Attention();
+  // Deterministic: sums of backward have one order, so that results have the same bits every time. cuDNN
+  // keeps a matrix of scores for each head then, in place of a row.
+  explicit Attention(bool deterministic);
   ~Attention();
   Attention(const Attention&) = delete;
   Attention& operator=(const Attention&) = delete;
@@ -23,8 +24,11 @@ class Attention {
   // Memory of the device for what is enqueued next.
   using Scratch = std::function<void*(std::size_t bytes)>;
 
-  // False, with nothing enqueued, for what cuDNN does not do: f32, shapes that it does not take, and
-  // anything where it is not there (which the log says once).
+  // What both directions take for this shape; 0 for what cuDNN does not do.
+  std::size_t scratch_bytes(cudaStream_t stream, const AttentionShape& shape, atoll::DType dtype);
+
+  // False, with nothing enqueued, for what cuDNN does not do: f32, shapes that it does not take, tensors
+  // that begin at no multiple of 16 bytes, and anything where it is not there (which the log says once).
   bool forward(cudaStream_t stream, const AttentionForward& args, const Scratch& scratch);
   bool backward(cudaStream_t stream, const AttentionBackward& args, const Scratch& scratch);
 

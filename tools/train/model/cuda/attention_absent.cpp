@@ -5,8 +5,12 @@ namespace train::cuda {
 
 struct Attention::Impl {};
 
-Attention::Attention() = default;
+Attention::Attention(bool) {}
 Attention::~Attention() = default;
+
+std::size_t Attention::scratch_bytes(cudaStream_t, const AttentionShape&, atoll::DType) {
+  return 0;
+}
 
 bool Attention::forward(cudaStream_t, const AttentionForward&, const Scratch&) { return false; }
 

@@ -1,16 +1,21 @@
 #include <cudnn_frontend.h>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <compare>
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
+#include <string>
 #include <unordered_map>
 #include <utility>
 
 #include "atoll/error.hpp"
 #include "core/log.hpp"
+#include "device/cuda/api.hpp"
 #include "model/cuda/attention.hpp"
 #include "model/cuda/library.hpp"
 
@@ -104,9 +109,9 @@ void describe_forward(fe::graph::Graph& graph, const Key& key) {
   stats->set_data_type(fe::DataType_t::FLOAT);
 }
 
-void describe_backward(fe::graph::Graph& graph, const Key& key) {
+void describe_backward(fe::graph::Graph& graph, const Key& key, bool deterministic) {
   fe::graph::SDPA_backward_attributes attributes;
-  attributes.set_name("attention_backward").set_deterministic_algorithm(true);
+  attributes.set_name("attention_backward").set_deterministic_algorithm(deterministic);
   set_mask(attributes, key);
   const auto [to_q, to_k, to_v] =
       graph.sdpa_backward(graph.tensor(tensor(Tensor::q, key, key.heads)),
@@ -129,9 +134,11 @@ void check(fe::error_t status, const char* what) {
 
 struct Attention::Impl {
   cudnnHandle_t handle = nullptr;            // NULL: cuDNN is not there
+  bool deterministic;                        // backward
   std::map<Key, std::optional<Plan>> plans;  // without a value: not done by cuDNN
+  std::set<std::string> told;                // reasons that the log has
 
-  Impl() {
+  explicit Impl(bool deterministic_) : deterministic(deterministic_) {
     try {
       constexpr auto what = "attention in bf16";
       static const Library runtime(fmt::format("libcudart.so.{}", CUDART_VERSION / 1000), what);
@@ -153,19 +160,15 @@ struct Attention::Impl {
   Impl(const Impl&) = delete;
   Impl& operator=(const Impl&) = delete;
 
-  std::optional<Plan> make(const Key& key) const {
+  std::optional<Plan> make(const Key& key) {
     auto graph = std::make_shared<fe::graph::Graph>();
     graph->set_io_data_type(fe::DataType_t::BFLOAT16)
         .set_intermediate_data_type(fe::DataType_t::FLOAT)
         .set_compute_data_type(fe::DataType_t::FLOAT);
     key.direction == Direction::forward ? describe_forward(*graph, key)
-                                        : describe_backward(*graph, key);
+                                        : describe_backward(*graph, key, deterministic);
     if (auto status = graph->build(handle, {fe::HeurMode_t::A}); !status.is_good()) {
-      atoll::log::warn(
-          "cuDNN does not take attention over {} x {} tokens of {} heads ({} of keys) of {}: {}; "
-          "it "
-          "is that of our own kernels, in f32",
-          key.rows, key.seq, key.heads, key.kv_heads, key.head_dim, status.get_message());
+      tell(key, status.get_message());
       return std::nullopt;
     }
     std::int64_t bytes = 0;
@@ -173,18 +176,44 @@ struct Attention::Impl {
     return Plan{std::move(graph), static_cast<std::size_t>(bytes)};
   }
 
-  bool run(cudaStream_t stream, const AttentionShape& shape, DType dtype, Direction direction,
-           Pointers pointers, const Scratch& scratch) {
-    if (handle == nullptr || dtype != DType::bf16) return false;
+  // Once for each reason, of whatever shape it is then.
+  void tell(const Key& key, const std::string& reason) {
+    const char* const what =
+        key.direction == Direction::forward ? "attention" : "attention backward";
+    if (!told.insert(what + reason).second) return;
+    atoll::log::warn(
+        "cuDNN does not take {} over {} x {} tokens of {} heads ({} of keys) of {}: {}; it is that "
+        "of "
+        "our own kernels, in f32",
+        what, key.rows, key.seq, key.heads, key.kv_heads, key.head_dim, reason);
+  }
+
+  // NULL for what cuDNN does not do.
+  const Plan* plan(cudaStream_t stream, const AttentionShape& shape, DType dtype,
+                   Direction direction) {
+    if (handle == nullptr || dtype != DType::bf16) return nullptr;
     const Key key{shape.rows,     shape.seq,    shape.heads, shape.kv_heads,
                   shape.head_dim, shape.window, direction};
     auto found = plans.find(key);
     if (found == plans.end()) {
-      if (plans.size() >= most_shapes) plans.clear();
+      if (plans.size() >= most_shapes) {
+        atoll::cuda::check(cudaStreamSynchronize(stream), "cudaStreamSynchronize");  // they may run
+        plans.clear();
+      }
       found = plans.emplace(key, make(key)).first;
     }
-    if (!found->second) return false;
-    const Plan& plan = *found->second;
+    return found->second ? &*found->second : nullptr;
+  }
+
+  bool run(cudaStream_t stream, const AttentionShape& shape, DType dtype, Direction direction,
+           Pointers pointers, const Scratch& scratch) {
+    constexpr std::size_t alignment = 16;  // cuDNN takes tensors to have it
+    for (const auto& [tensor, address] : pointers) {
+      if (reinterpret_cast<std::uintptr_t>(address) % alignment != 0) return false;
+    }
+    const Plan* const found = plan(stream, shape, dtype, direction);
+    if (!found) return false;
+    const Plan& plan = *found;
     void* const workspace = plan.workspace_bytes > 0 ? scratch(plan.workspace_bytes) : nullptr;
     if (fe::detail::set_stream(handle, stream) != CUDNN_STATUS_SUCCESS) {
       throw Error(ErrorCode::backend, "cuDNN: it does not take the stream");
@@ -198,8 +227,18 @@ struct Attention::Impl {
   static constexpr std::size_t most_shapes = 1024;
 };
 
-Attention::Attention() : impl_(std::make_unique<Impl>()) {}
+Attention::Attention(bool deterministic) : impl_(std::make_unique<Impl>(deterministic)) {}
 Attention::~Attention() = default;
+
+std::size_t Attention::scratch_bytes(cudaStream_t stream, const AttentionShape& shape,
+                                     DType dtype) {
+  std::size_t most = 0;
+  for (const auto direction : {Direction::forward, Direction::backward}) {
+    const Plan* const plan = impl_->plan(stream, shape, dtype, direction);
+    if (plan) most = std::max(most, plan->workspace_bytes);
+  }
+  return most;
+}
 
 namespace {
 void* address(atoll::ConstView view) { return const_cast<void*>(view.data); }

@@ -63,10 +63,23 @@ void check_at_most(const char* what, std::int64_t value, std::int64_t most) {
 // Calls come from one thread, and the stream runs them in their order, so scratch is shared by all.
 class CudaOps final : public Ops {
  public:
-  explicit CudaOps(const atoll::Device& device)
-      : device_(device), ordinal_(device.backend()->ordinal()), matmul_(device), attention_() {}
+  CudaOps(const atoll::Device& device, const CudaOpsOptions& options)
+      : device_(device),
+        ordinal_(device.backend()->ordinal()),
+        matmul_(device),
+        attention_(options.deterministic) {}
 
   std::uint64_t device_bytes() const override { return MatMul::workspace_bytes + scratch_.bytes(); }
+
+  void reserve(Stream& stream, const LargestShapes& of) override {
+    const Current current(ordinal_);
+    const std::int64_t tokens = of.attention.rows * of.attention.seq;
+    scratch(stream, std::max({rms_norm_partials(tokens, of.width) * sizeof(float),
+                              embedding_scratch(static_cast<std::uint64_t>(tokens)),
+                              static_cast<std::size_t>(tokens) * sizeof(double),  // cross entropy
+                              attention_scratch(of.attention) * sizeof(float),
+                              attention_.scratch_bytes(native(stream), of.attention, of.compute)}));
+  }
 
   void linear_forward(Stream& stream, LinearShape shape, ConstView x, ConstView weight,
                       View y) override {
@@ -105,7 +118,8 @@ class CudaOps final : public Ops {
     check(args);
     check_at_most("a row", args.width, most_norm_width);
     const Current current(ordinal_);
-    void* const partials = scratch(stream, rms_norm_partials(args) * sizeof(float));
+    const auto tokens = static_cast<std::int64_t>(args.inverse.count);
+    void* const partials = scratch(stream, rms_norm_partials(tokens, args.width) * sizeof(float));
     cuda::rms_norm_backward(native(stream), args, static_cast<float*>(partials));
   }
 
@@ -204,9 +218,26 @@ class CudaOps final : public Ops {
 
 }  // namespace
 
-std::unique_ptr<Ops> make_ops(const atoll::Device& device) {
+void check_usable(const atoll::Device& device) {
+  const int ordinal = device.backend()->ordinal();
+  int bytes = 0;
+  atoll::cuda::check(
+      cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, ordinal),
+      "cudaDeviceGetAttribute");
+  if (static_cast<std::size_t>(bytes) < attention_shared_bytes()) {
+    throw Error(
+        ErrorCode::unsupported,
+        fmt::format("{}: a block has {} bytes of shared memory, and the kernels of attention "
+                    "take {}: A100, H100, B200 and their like have as much",
+                    device.name(), bytes, attention_shared_bytes()));
+  }
+  MatMul::find_library();
+}
+
+std::unique_ptr<Ops> make_ops(const atoll::Device& device, const CudaOpsOptions& options) {
+  check_usable(device);
   const Current current(device.backend()->ordinal());
-  return std::make_unique<CudaOps>(device);
+  return std::make_unique<CudaOps>(device, options);
 }
 
 }  // namespace train::cuda

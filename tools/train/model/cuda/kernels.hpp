@@ -22,7 +22,7 @@ inline constexpr std::int64_t most_norm_width = 8192;
 void rms_norm_forward(cudaStream_t stream, const RmsNormForward& args);
 // partials: f32, rms_norm_partials(); unused where the gradient of the weight is not wanted.
 void rms_norm_backward(cudaStream_t stream, const RmsNormBackward& args, float* partials);
-std::size_t rms_norm_partials(const RmsNormBackward& args);
+std::size_t rms_norm_partials(std::int64_t tokens, std::int64_t width);
 
 void rope_table(cudaStream_t stream, atoll::View table, std::int64_t head_dim, double theta);
 void rope(cudaStream_t stream, const Rope& args);
@@ -32,6 +32,8 @@ void attention_forward(cudaStream_t stream, const AttentionForward& args);
 // scratch: f32, attention_scratch().
 void attention_backward(cudaStream_t stream, const AttentionBackward& args, float* scratch);
 std::size_t attention_scratch(const AttentionShape& shape);
+// Of shared memory, that a block of these kernels takes at most: sm_80 has it, sm_86 and sm_89 do not.
+std::size_t attention_shared_bytes();
 
 void swiglu_forward(cudaStream_t stream, atoll::ConstView gate, atoll::ConstView up,
                     atoll::View out);

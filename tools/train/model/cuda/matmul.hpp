@@ -19,6 +19,7 @@ class MatMul {
                                                  << 20;  // as NVIDIA advises for sm_90
 
   // Throws Error(not_found) without cuBLASLt.
+  static void find_library();
   explicit MatMul(const atoll::Device& device);
   ~MatMul();
   MatMul(const MatMul&) = delete;

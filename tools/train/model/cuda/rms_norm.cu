@@ -123,9 +123,8 @@ void rms_norm_forward(cudaStream_t stream, const RmsNormForward& args) {
   }
 }
 
-std::size_t rms_norm_partials(const RmsNormBackward& args) {
-  return static_cast<std::size_t>(blocks_of(static_cast<std::int64_t>(args.inverse.count)) *
-                                  args.width);
+std::size_t rms_norm_partials(std::int64_t tokens, std::int64_t width) {
+  return static_cast<std::size_t>(blocks_of(tokens) * width);
 }
 
 void rms_norm_backward(cudaStream_t stream, const RmsNormBackward& args, float* partials) {

@@ -1,0 +1,195 @@
+// What the kernels of attention are made of: tiles in shared memory, products of them, and which tokens
+// see each other.
+#pragma once
+
+#include <cstdint>
+
+#include "model/cuda/kernels.hpp"
+#include "model/cuda/rows.cuh"
+
+namespace train::cuda::tiles {
+
+constexpr int side = 16;             // of the square of threads
+constexpr int passing = 32;          // rows of a tile that goes by
+constexpr int met = passing / side;  // of them, a thread's: tx + 16 j
+static_assert(side * side == threads);
+
+// Tiles for heads of up to 64 * groups elements; those of wide heads have fewer rows, so that all fits
+// into the shared memory of sm_80.
+template <int groups_>
+struct Tiles {
+  static constexpr int groups = groups_;
+  static constexpr int columns = 64 * groups;
+  static constexpr int stride = columns + 4;  // rows begin in different banks
+  static constexpr int resident = groups <= 2 ? 64 : 32;
+  static constexpr int rows = resident / side;  // of a thread: ty * rows + i
+  static constexpr int resident_floats = resident * stride;
+  static constexpr int passing_floats = passing * stride;
+  static constexpr int weight_floats = resident * (passing + 1);
+
+  // What the kernels keep in shared memory.
+  static constexpr int forward_floats = resident_floats + 2 * passing_floats + weight_floats;
+  static constexpr int queries_floats = 2 * resident_floats + 2 * passing_floats + weight_floats;
+  static constexpr int keys_floats = queries_floats + weight_floats;
+};
+
+__device__ __forceinline__ int tx() { return static_cast<int>(threadIdx.x) % side; }
+__device__ __forceinline__ int ty() { return static_cast<int>(threadIdx.x) / side; }
+
+// One head of one sequence.
+template <class T>
+struct Head {
+  T* first;    // of token 0
+  int stride;  // between tokens
+  int tokens;
+  int width;
+  bool packs;  // its rows can be read in fours
+
+  __device__ T* row(int token) const { return first + std::int64_t{token} * stride; }
+};
+
+// A tile from token `first` on; what is outside the sequence or the head is 0.
+template <class Tile, class T>
+__device__ void load(float* tile, int rows, const Head<const T>& head, int first) {
+  constexpr int fours = Tile::columns / 4;
+  for (int i = static_cast<int>(threadIdx.x); i < rows * fours; i += threads) {
+    const int row = i / fours, column = i % fours * 4;
+    float4 to{0, 0, 0, 0};
+    if (first + row < head.tokens && column < head.width) {
+      const T* const from = head.row(first + row) + column;
+      if (head.packs) {
+        const auto pack = *reinterpret_cast<const Pack<T, 4>*>(from);
+        to = {convert<float>(pack.values[0]), convert<float>(pack.values[1]),
+              convert<float>(pack.values[2]), convert<float>(pack.values[3])};
+      } else {
+        const int rest = head.width - column;
+        to.x = convert<float>(from[0]);
+        if (rest > 1) to.y = convert<float>(from[1]);
+        if (rest > 2) to.z = convert<float>(from[2]);
+        if (rest > 3) to.w = convert<float>(from[3]);
+      }
+    }
+    *reinterpret_cast<float4*>(tile + row * Tile::stride + column) = to;
+  }
+}
+
+// Of this thread: dots[i][j] = row ty * rows + i of `left` with row tx + 16 j of `right`.
+template <class Tile>
+__device__ __forceinline__ void dot_rows(const float* left, const float* right,
+                                         float (&dots)[Tile::rows][met]) {
+  for (auto& row : dots) {
+    for (float& dot : row) dot = 0;
+  }
+#pragma unroll 4
+  for (int column = 0; column < Tile::columns; column += 4) {
+    float4 theirs[met];
+#pragma unroll
+    for (int j = 0; j < met; ++j) {
+      theirs[j] =
+          *reinterpret_cast<const float4*>(right + (tx() + side * j) * Tile::stride + column);
+    }
+#pragma unroll
+    for (int i = 0; i < Tile::rows; ++i) {
+      const auto mine =
+          *reinterpret_cast<const float4*>(left + (ty() * Tile::rows + i) * Tile::stride + column);
+#pragma unroll
+      for (int j = 0; j < met; ++j) {
+        dots[i][j] += mine.x * theirs[j].x;
+        dots[i][j] += mine.y * theirs[j].y;
+        dots[i][j] += mine.z * theirs[j].z;
+        dots[i][j] += mine.w * theirs[j].w;
+      }
+    }
+  }
+}
+
+// What a thread adds up: its rows, and of each 4 columns of every 64.
+template <class Tile>
+struct Sums {
+  float values[Tile::rows][4 * Tile::groups] = {};
+
+  // += weights [resident][passing + 1] times the tile [passing][stride].
+  __device__ __forceinline__ void add(const float* weights, const float* tile) {
+#pragma unroll 2
+    for (int k = 0; k < passing; ++k) {
+      float weight[Tile::rows];
+#pragma unroll
+      for (int i = 0; i < Tile::rows; ++i) {
+        weight[i] = weights[(ty() * Tile::rows + i) * (passing + 1) + k];
+      }
+#pragma unroll
+      for (int g = 0; g < Tile::groups; ++g) {
+        const auto row =
+            *reinterpret_cast<const float4*>(tile + k * Tile::stride + 4 * tx() + 64 * g);
+#pragma unroll
+        for (int i = 0; i < Tile::rows; ++i) {
+          values[i][4 * g] += weight[i] * row.x;
+          values[i][4 * g + 1] += weight[i] * row.y;
+          values[i][4 * g + 2] += weight[i] * row.z;
+          values[i][4 * g + 3] += weight[i] * row.w;
+        }
+      }
+    }
+  }
+
+  template <class T>
+  __device__ void store(const Head<T>& head, int first) const {
+#pragma unroll
+    for (int i = 0; i < Tile::rows; ++i) {
+      const int token = first + ty() * Tile::rows + i;
+      if (token >= head.tokens) continue;
+#pragma unroll
+      for (int c = 0; c < 4 * Tile::groups; ++c) {
+        const int column = 4 * tx() + 64 * (c / 4) + c % 4;
+        if (column < head.width) head.row(token)[column] = convert<T>(values[i][c]);
+      }
+    }
+  }
+};
+
+// Over the 16 threads that share rows, on all of them.
+template <class Op>
+__device__ __forceinline__ float over_row(float value) {
+#pragma unroll
+  for (int step = side / 2; step > 0; step /= 2) {
+    value = Op::of(value, __shfl_xor_sync(0xffffffffu, value, step));
+  }
+  return value;
+}
+
+// The part of AttentionShape that kernels need, and which tokens see each other.
+struct Shape {
+  int seq, heads, kv_heads, width, window;
+  bool packs;
+  float scale;
+
+  __device__ bool sees(int query, int key) const {
+    return key <= query && (window == 0 || key > query - window) && query < seq;
+  }
+  __device__ int first_key(int query) const { return window == 0 ? 0 : max(0, query - window + 1); }
+  // Behind the last query that sees a key.
+  __device__ int end_query(int key) const {
+    return window == 0 || window >= seq - key ? seq : key + window;
+  }
+  template <class T>
+  __device__ Head<T> head(T* data, int row, int of, int which) const {
+    const std::int64_t stride = std::int64_t{of} * width;
+    return {data + std::int64_t{row} * seq * stride + std::int64_t{which} * width,
+            static_cast<int>(stride), seq, width, packs};
+  }
+};
+
+// The tile of a block in a grid of (tiles, heads, rows): those with most to do come first.
+struct Place {
+  int tile, head, row;
+  __device__ static Place last_first() {
+    return {static_cast<int>(gridDim.x - 1 - blockIdx.x), static_cast<int>(blockIdx.y),
+            static_cast<int>(blockIdx.z)};
+  }
+  __device__ static Place first_first() {
+    return {static_cast<int>(blockIdx.x), static_cast<int>(blockIdx.y),
+            static_cast<int>(blockIdx.z)};
+  }
+};
+
+}  // namespace train::cuda::tiles
