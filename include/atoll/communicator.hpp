@@ -39,7 +39,9 @@ class Work {
 
 // What a reducing collective computes: op over factor * src. Ranks may differ in `factor`, not in
 // `op`. A factor other than 1 is for sum and avg of floating point types; it is applied in the type
-// that sums (f32 for the 16-bit types), before the sum.
+// that sums (f32 for the 16-bit types), before the sum. In memory of a GPU it is a kernel in front of the
+// operation, with scratch as large as src unless all_reduce is in place, and there is none for the 16-bit
+// types: Error(unsupported).
 struct Reduction {
   ReduceOp op = ReduceOp::sum;
   double factor = 1.0;

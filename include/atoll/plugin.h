@@ -203,7 +203,7 @@ typedef struct atoll_operation {
   /* since 1.1 */
   const uint64_t* counts; /* of the _v forms: nranks of them, equal on all ranks */
   double factor; /* of this rank: src is multiplied with it before a SUM or AVG of a floating type;
-                    1 for everything else */
+                    1 for everything else, and on memory of a GPU */
 } atoll_operation;
 
 typedef struct atoll_comm atoll_comm; /* owned by the plugin, opaque */

@@ -1,30 +1,51 @@
 // The collectives of Communicator: arguments are checked, and the backend takes the operation
 // itself or core builds it.
+#include <utility>
+
 #include "atoll/communicator.hpp"
 #include "comm/arguments.hpp"
 #include "comm/composed.hpp"
 #include "comm/two_level.hpp"
+#include "device/ops.hpp"
 
 namespace atoll_v1::atoll {
 namespace {
 
 using Composition = void (*)(const Call&);
 
+// A backend of a GPU knows no factors (plugin.h): the data is multiplied in front of the operation.
+bool scales_first(const Communicator::Impl& impl, const Request& request) {
+  return request.reduction.factor != 1.0 && impl.device.kind() == DeviceKind::cuda;
+}
+
+void scale_source(Communicator::Impl& impl, Request& request, Stream& stream) {
+  const double factor = std::exchange(request.reduction.factor, 1.0);
+  if (request.src.count == 0) return;
+  const bool own = request.kind == ATOLL_ALL_REDUCE && request.src.data == request.dst.data;
+  const View scaled =
+      own ? request.dst : impl.scaled.take(impl.device, request.src.count, request.dtype);
+  impl.device.ops().scale(stream, scaled, request.src, factor);
+  request.src = scaled;
+}
+
 // `composition` serves backends that do not take the operation; without one, all of them do.
 Work start(Communicator::Impl& impl, Request request, Stream& stream,
            Composition composition = nullptr) {
   const bool in_levels = impl.two_level && impl.two_level->takes(impl, request);
-  if (!in_levels &&
-      (!composition || impl.takes(request.kind, request.dtype, request.reduction.op))) {
-    return impl.perform(std::move(request), stream);
-  }
+  const bool composed =
+      !in_levels && composition && !impl.takes(request.kind, request.dtype, request.reduction.op);
+  const bool scales = scales_first(impl, request);
+  if (!in_levels && !composed && !scales) return impl.perform(std::move(request), stream);
   auto state = impl.begin(stream);
   impl.tell_use(request, stream);
+  if (scales) scale_source(impl, request, stream);
   const Call call{{impl, request}, state, stream};
   if (in_levels) {
     impl.two_level->run(call);
-  } else {
+  } else if (composed) {
     composition(call);
+  } else {
+    impl.submit({request}, state, stream);
   }
   return impl.finish(std::move(state), stream);
 }

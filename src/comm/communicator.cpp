@@ -247,12 +247,7 @@ Work Communicator::Impl::perform(Request request, Stream& stream) {
 }
 
 View Communicator::Impl::scratch(std::uint64_t count, DType dtype) {
-  const std::uint64_t bytes = count * size_of(dtype);
-  if (scratches.empty() || scratches.back().bytes() < bytes) {
-    const std::uint64_t before = scratches.empty() ? 0 : scratches.back().bytes();
-    scratches.push_back(device.allocate(std::max(bytes, 2 * before)));
-  }
-  return scratches.back().view(dtype).part(0, count);
+  return composing.take(device, count, dtype);
 }
 
 void Communicator::Impl::retire(void* memory) {

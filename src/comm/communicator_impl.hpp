@@ -1,6 +1,7 @@
 // The inside of a Communicator: one open group of one backend, and the order of its operations.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <memory>
 #include <mutex>
@@ -48,6 +49,20 @@ struct Levels {
   int inner;        // ranks of a host, neighbours on the axis
   int inner_block;  // block of the tree inside the host, and of the one across; 0: none
   int outer_block;
+};
+
+// Memory that operations of a communicator use one after the other.
+class Scratch {
+ public:
+  View take(const Device& device, std::uint64_t count, DType dtype) {
+    const std::uint64_t bytes = count * size_of(dtype);
+    const std::uint64_t before = buffers_.empty() ? 0 : buffers_.back().bytes();
+    if (before < bytes) buffers_.push_back(device.allocate(std::max(bytes, 2 * before)));
+    return buffers_.back().view(dtype).part(0, count);
+  }
+
+ private:
+  std::vector<Buffer> buffers_;  // the last is the largest; the others may still be in use
 };
 
 class Flight;       // flight.hpp
@@ -132,7 +147,8 @@ struct Communicator::Impl : std::enable_shared_from_this<Communicator::Impl> {
   std::optional<Levels> levels;         // of composed sums
   std::unique_ptr<TwoLevel> two_level;  // of a backend without levels, on an axis that has them
   std::uint64_t sequence = 0;
-  std::vector<Buffer> scratches;  // the last is the largest; the others may still be in use
+  Scratch composing;  // of scratch()
+  Scratch scaled;     // src, multiplied with a factor
   const StreamBackend* last_stream = nullptr;
   std::vector<Event> earlier;  // of other streams than the last: a failed stream waits for nobody
   std::mutex retired_mutex;

@@ -58,8 +58,6 @@ struct LocalSum {
   std::uint64_t divisor = 0;        // of avg; 0: `ranks`
 };
 void sum(const Call& call, const LocalSum& what);
-// dst = src * the call's factor, on the host; dst may be src.
-void scale(const Call& call, View dst, ConstView src);
 
 // hosts: of the ranks of the axis, in their order; block: of the tree over all of them, 0 for none.
 // None where there is one level, hosts have different numbers of ranks, or the ranks of a host

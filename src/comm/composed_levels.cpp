@@ -114,12 +114,12 @@ void pack(const Call& call, const Grid& grid, ConstView src, std::span<const std
       } else if (call.request.reduction.factor == 1.0) {
         call.stream.copy(to.data, from.data, from.bytes());
       } else {
-        scale(call, to, from);
+        call.impl.device.ops().scale(call.stream, to, from, call.request.reduction.factor);
       }
     }
   }
   if (is_16_bit(src.dtype) && call.request.reduction.factor != 1.0 && own.count > 0) {
-    scale(call, own, own);
+    call.impl.device.ops().scale(call.stream, own, own, call.request.reduction.factor);
   }
 }
 

@@ -56,15 +56,6 @@ bool scales_at_sum(const Call& call) {
   return is_16_bit(call.request.dtype) && (op == ReduceOp::sum || op == ReduceOp::avg);
 }
 
-// What multiplies here are the kernels of the host.
-void require_scalable(const Call& call) {
-  if (call.request.reduction.factor == 1.0 || call.impl.device.kind() == DeviceKind::host) return;
-  throw Error(ErrorCode::unsupported,
-              fmt::format("rank {}: communicator {}: a factor needs a backend that takes this "
-                          "reduction itself on {} memory",
-                          call.impl.world.rank(), call.impl.name, call.impl.device.name()));
-}
-
 bool scales_here(const Asked& asked) {
   return asked.request.reduction.factor != 1.0 && !is_16_bit(asked.request.dtype);
 }
@@ -81,7 +72,6 @@ Room::Sizes sizes_of(const Asked& asked, const Counts& counts, std::uint64_t fir
 
 // The sum over all ranks of slices of src, slice r as long as counts[r]: this rank's, to dst.
 void sum_slices(const Call& call, ConstView src, const Counts& counts, View dst, const Room& room) {
-  require_scalable(call);
   const double* factors = agree(call, room.view(1, bytes_of_agreement(call), DType::u8));
   if (sums_by_levels(call)) {
     return sum_by_levels(call, src, counts, dst,
@@ -90,7 +80,7 @@ void sum_slices(const Call& call, ConstView src, const Counts& counts, View dst,
   const View parts = room.view(2, dst.count * call.ranks(), dst.dtype);
   if (scales_here(call) && src.count > 0) {
     const View scaled = room.view(3, src.count, src.dtype);
-    scale(call, scaled, src);
+    call.impl.device.ops().scale(call.stream, scaled, src, call.request.reduction.factor);
     src = scaled;
   }
   if (call.request.counts.empty()) {
@@ -151,21 +141,6 @@ Slices scatter_cut(const Call& call) {
 }
 
 }  // namespace
-
-void scale(const Call& call, View dst, ConstView src) {
-  call.stream.enqueue([dst, src, factor = call.request.reduction.factor] {
-    void* const to = dst.data;
-    const void* const from = src.data;
-    host::reduce_into({{&to, 1},
-                       {&from, 1},
-                       &factor,
-                       src.count,
-                       src.dtype,
-                       ReduceOp::sum,
-                       1,
-                       host::Stores::cached});
-  });
-}
 
 void sum(const Call& call, const LocalSum& what) {
   if (what.dst.count == 0) return;

@@ -53,6 +53,8 @@ class DeviceOps {
   // Between f32, bf16, f16, f64; round to nearest even. src = dst is allowed when dtypes are equal.
   virtual void cast(Stream& stream, View dst, ConstView src) = 0;
   virtual void add(Stream& stream, View dst, ConstView src) = 0;  // dst += src; f32, f64
+  // dst = factor * src, with the factor rounded to the type: f32, f64. dst may be src.
+  virtual void scale(Stream& stream, View dst, ConstView src, double factor) = 0;
   // dst[i] = op over p of parts[p * dst.count + i]; order and rounding as in atoll_host.reduce. With a
   // block a tree over each `block` neighbouring parts, then one over those.
   virtual void reduce(Stream& stream, View dst, ConstView parts, ReduceOp op, int block) = 0;

@@ -6,7 +6,9 @@
 #include <cmath>
 #include <cstdio>
 #include <cstring>
+#include <optional>
 #include <stdexcept>
+#include <utility>
 
 namespace conformance {
 namespace {
@@ -39,6 +41,10 @@ double round_to_digits(double value, int digits) {
   return std::ldexp(std::nearbyint(std::ldexp(fraction, digits)), exponent - digits);
 }
 
+std::size_t with_guards(DType dtype, std::uint64_t count) {
+  return count * atoll::size_of(dtype) + 2 * guard_bytes;
+}
+
 bool is_integer(DType dtype) {
   return dtype == DType::i32 || dtype == DType::i64 || dtype == DType::u8;
 }
@@ -66,22 +72,87 @@ std::byte* Arena::take(std::size_t bytes, std::size_t alignment) {
   return memory_.data() + first;
 }
 
-Elements::Elements(DType dtype, std::uint64_t count, Arena* arena) : dtype_(dtype), count_(count) {
-  if (arena) {
-    piece_ = arena->take(bytes(), atoll::size_of(dtype));
-  } else {
-    own_.resize(bytes());
-  }
-  std::fill_n(data() - guard_bytes, bytes(), guard_value);
+namespace {
+
+// The device of this thread's Elements, and a stream for copies that waits for nothing else.
+struct Copies {
+  atoll::Device device;
+  atoll::Stream stream;
+};
+thread_local std::optional<Copies> copies;  // none: the CPU reaches the memory
+
+}  // namespace
+
+ElementsOn::ElementsOn(const atoll::Device& device) {
+  if (device.kind() == atoll::DeviceKind::host) return;
+  copies.emplace(Copies{device, device.stream({.name = "elements"})});
 }
 
-std::byte* Elements::data() { return (piece_ ? piece_ : own_.data()) + guard_bytes; }
-const std::byte* Elements::data() const { return (piece_ ? piece_ : own_.data()) + guard_bytes; }
+ElementsOn::~ElementsOn() { copies.reset(); }
 
-std::size_t Elements::bytes() const { return count_ * atoll::size_of(dtype_) + 2 * guard_bytes; }
+Bytes::Bytes(std::size_t count, std::byte* piece) : count_(count), piece_(piece) {
+  if (is_mirrored() || !piece_) here_.resize(count_);
+}
+
+Bytes::Bytes(const Bytes& other)
+    : count_(other.count_), piece_(nullptr), here_(other.here(), other.here() + other.count_) {}
+
+bool Bytes::is_mirrored() const { return copies.has_value(); }
+
+std::byte* Bytes::on_device() {
+  if (!is_mirrored()) return here();
+  push();
+  is_new_there_ = true;
+  return piece_ ? piece_ : static_cast<std::byte*>(own_.data());
+}
+
+const std::byte* Bytes::on_device() const {
+  if (!is_mirrored()) return here();
+  push();
+  return piece_ ? piece_ : static_cast<const std::byte*>(own_.data());
+}
+
+std::byte* Bytes::here() {
+  if (!is_mirrored()) return piece_ ? piece_ : here_.data();
+  pull();
+  is_new_here_ = true;
+  return here_.data();
+}
+
+const std::byte* Bytes::here() const {
+  if (!is_mirrored()) return piece_ ? piece_ : here_.data();
+  pull();
+  return here_.data();
+}
+
+void Bytes::push() const {
+  if (!piece_ && own_.bytes() == 0) own_ = copies->device.allocate(count_);
+  if (!std::exchange(is_new_here_, false)) return;
+  copies->stream.copy(piece_ ? piece_ : own_.data(), here_.data(), count_);
+  copies->stream.synchronize();
+}
+
+void Bytes::pull() const {
+  if (!std::exchange(is_new_there_, false)) return;
+  copies->stream.copy(here_.data(), piece_ ? piece_ : own_.data(), count_);
+  copies->stream.synchronize();
+}
+
+Elements::Elements(DType dtype, std::uint64_t count, Arena* arena)
+    : dtype_(dtype), count_(count), bytes_(with_guards(dtype, count), [&] {
+        return arena ? arena->take(with_guards(dtype, count), atoll::size_of(dtype)) : nullptr;
+      }()) {
+  std::fill_n(bytes_.here(), bytes_.size(), guard_value);
+}
+
+atoll::View Elements::view() { return {bytes_.on_device() + guard_bytes, count_, dtype_}; }
+
+atoll::ConstView Elements::view() const {
+  return {bytes_.on_device() + guard_bytes, count_, dtype_};
+}
 
 double Elements::get(std::uint64_t i) const {
-  const std::byte* at = data() + i * atoll::size_of(dtype_);
+  const std::byte* at = bytes_.here() + guard_bytes + i * atoll::size_of(dtype_);
   switch (dtype_) {
     case DType::f32:
       return load<float>(at);
@@ -108,7 +179,7 @@ double Elements::get(std::uint64_t i) const {
 }
 
 void Elements::set(std::uint64_t i, double value) {
-  std::byte* at = data() + i * atoll::size_of(dtype_);
+  std::byte* at = bytes_.here() + guard_bytes + i * atoll::size_of(dtype_);
   switch (dtype_) {
     case DType::f32:
       return store(at, static_cast<float>(value));
@@ -129,7 +200,7 @@ void Elements::set(std::uint64_t i, double value) {
 
 bool Elements::guards_intact() const {
   const auto intact = [](std::byte value) { return value == guard_value; };
-  const std::span all(data() - guard_bytes, bytes());
+  const std::span all(bytes_.here(), bytes_.size());
   return std::ranges::all_of(all.first(guard_bytes), intact) &&
          std::ranges::all_of(all.last(guard_bytes), intact);
 }

@@ -51,6 +51,44 @@ class Arena {
   std::size_t used_ = 0;
 };
 
+// Makes Elements of this thread memory of `device`, as long as it lives; without one they are the host's.
+class ElementsOn {
+ public:
+  explicit ElementsOn(const atoll::Device& device);
+  ~ElementsOn();
+  ElementsOn(const ElementsOn&) = delete;
+  ElementsOn& operator=(const ElementsOn&) = delete;
+};
+
+// Bytes that the CPU reads and writes, and operations of the device as well. Where the CPU cannot reach
+// memory of the device it has a copy, which goes there when somebody asks for the address, and is renewed
+// when somebody asks for a value after that: not while an operation is under way.
+class Bytes {
+ public:
+  // In memory of its own, or at `piece`, if that is not NULL.
+  Bytes(std::size_t count, std::byte* piece);
+  Bytes(const Bytes& other);  // its values, in memory of its own
+  Bytes(Bytes&&) noexcept = default;
+  Bytes& operator=(Bytes&&) noexcept = default;
+
+  std::byte* on_device();  // to be written to, perhaps
+  const std::byte* on_device() const;
+  std::byte* here();
+  const std::byte* here() const;
+  std::size_t size() const { return count_; }
+
+ private:
+  bool is_mirrored() const;
+  void push() const;
+  void pull() const;
+
+  std::size_t count_;
+  std::byte* piece_;           // of the device
+  mutable atoll::Buffer own_;  // of the device, where there is no piece and it is a GPU's
+  mutable std::vector<std::byte> here_;
+  mutable bool is_new_here_ = true, is_new_there_ = false;
+};
+
 // `count` elements between two guards that nobody may write to. Values go in and out as double,
 // which holds everything the suite uses exactly.
 class Elements {
@@ -59,8 +97,8 @@ class Elements {
   Elements(DType dtype, std::uint64_t count, Arena* arena = nullptr);
   DType dtype() const { return dtype_; }
   std::uint64_t count() const { return count_; }
-  atoll::View view() { return {data(), count_, dtype_}; }
-  atoll::ConstView view() const { return {data(), count_, dtype_}; }
+  atoll::View view();
+  atoll::ConstView view() const;
   double get(std::uint64_t i) const;
   void set(std::uint64_t i, double value);
   bool guards_intact() const;
@@ -83,15 +121,11 @@ class Elements {
   }
 
  private:
-  std::byte* data();
-  const std::byte* data() const;
-  std::size_t bytes() const;  // with the guards
   std::string describe(std::uint64_t i, double expected) const;
 
   DType dtype_;
   std::uint64_t count_;
-  std::vector<std::byte> own_;
-  std::byte* piece_ = nullptr;  // of the arena
+  Bytes bytes_;  // with the guards
 };
 
 // What `rank` contributes at index i: small integers, so that sums are exact in every type but the

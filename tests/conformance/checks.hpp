@@ -31,6 +31,9 @@ struct Rank {
   double slack(DType dtype, ReduceOp op) const;
 };
 
+// What each rank of `comm` says, in their order.
+std::vector<std::int64_t> all_say(const Rank& self, atoll::Communicator& comm, std::int64_t mine);
+
 // Every operation of a kind, out of place and in place, for every root: what is true of one memory
 // or communicator is to be true of another.
 void move(Rank& self, DType dtype, std::uint64_t count);

@@ -120,11 +120,10 @@ void check_barrier(Rank& self) {
   const auto ranks = static_cast<std::size_t>(self.size());
   for (int late = 0; late < self.size(); ++late) {
     if (self.rank() == late) std::this_thread::sleep_for(std::chrono::milliseconds(20));
-    const std::vector<std::int64_t> came = {now_ns()};
+    const std::int64_t came = now_ns();
     self.comm.barrier(self.stream).synchronize();
     const std::int64_t left = now_ns();
-    std::vector<std::int64_t> all(ranks);
-    self.comm.all_gather(came, all, self.stream).synchronize();
+    const auto all = all_say(self, self.comm, came);
     for (std::size_t r = 0; r < ranks; ++r) {
       self.report.expect(all[r] <= left,
                          "barrier: left before rank " + std::to_string(r) + " had come");

@@ -45,6 +45,16 @@ void all_to_all(Rank& self, DType dtype, std::uint64_t count) {
 
 }  // namespace
 
+std::vector<std::int64_t> all_say(const Rank& self, atoll::Communicator& comm, std::int64_t mine) {
+  Elements one(DType::i64, 1), all(DType::i64, unsigned_of(comm.size()));
+  one.set(0, static_cast<double>(mine));
+  comm.all_gather(one.view(), all.view(), self.stream).synchronize();
+  std::vector<std::int64_t> said;
+  for (std::uint64_t i = 0; i < all.count(); ++i)
+    said.push_back(static_cast<std::int64_t>(all.get(i)));
+  return said;
+}
+
 void move(Rank& self, DType dtype, std::uint64_t count) {
   all_gather(self, dtype, count, Place::out);
   all_gather(self, dtype, count, Place::in);

@@ -61,7 +61,9 @@ void fresh(Rank& self, const Buffer& buffer, std::size_t bytes) {
   self.report.expect(buffer.bytes() >= bytes, "allocate: size");
   self.report.expect(reinterpret_cast<std::uintptr_t>(buffer.data()) % page == 0,
                      "allocate: alignment");
-  const auto all = bytes_of(buffer);
+  std::vector<std::byte> all(buffer.bytes());
+  self.stream.copy(all.data(), buffer.data(), all.size());
+  self.stream.synchronize();
   self.report.expect(std::ranges::all_of(all, [](std::byte b) { return b == std::byte{0}; }),
                      "allocate: not filled with zeros");
 }
@@ -71,11 +73,13 @@ void use(Rank& self, const Buffer& buffer) {
   const std::uint64_t count = buffer.bytes() / sizeof(float) / 2 - 8;
   const std::uint64_t first = unsigned_of(self.rank() % 7);
   const atoll::View data = buffer.view(DType::f32).part(first, count);
-  std::fill_n(data.as<float>(), count, static_cast<float>(self.rank() + 1));
-  self.comm.all_reduce(data, data, ReduceOp::sum, self.stream).synchronize();
+  std::vector<float> values(count, static_cast<float>(self.rank() + 1));
+  self.stream.copy(data.data, values.data(), data.bytes());
+  self.comm.all_reduce(data, data, ReduceOp::sum, self.stream).wait(self.stream);
+  self.stream.copy(values.data(), data.data, data.bytes());
+  self.stream.synchronize();
   const auto sum = static_cast<float>(self.size() * (self.size() + 1) / 2);
-  const float* values = data.as<float>();
-  self.report.expect(std::all_of(values, values + count, [&](float v) { return v == sum; }),
+  self.report.expect(std::ranges::all_of(values, [&](float v) { return v == sum; }),
                      "all_reduce in memory that was allocated again");
 }
 

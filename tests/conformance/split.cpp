@@ -1,4 +1,6 @@
 // Communicators out of communicators.
+#include <algorithm>
+
 #include "atoll/error.hpp"
 #include "checks.hpp"
 
@@ -20,10 +22,9 @@ void expect_members(Rank& self, atoll::Communicator& comm, const std::vector<std
                     const std::string& what) {
   self.report.expect(comm.size() == static_cast<int>(ranks.size()), what + ": size");
   self.report.expect(comm.backend() == self.backend(), what + ": another backend");
-  const std::vector<std::int32_t> mine = {self.rank()};
-  std::vector<std::int32_t> members(unsigned_of(comm.size()));
-  comm.all_gather(mine, members, self.stream).synchronize();
-  self.report.expect(members == ranks, what + ": other members, or in another order");
+  const auto members = all_say(self, comm, self.rank());
+  self.report.expect(std::ranges::equal(members, ranks),
+                     what + ": other members, or in another order");
   self.report.expect(ranks[unsigned_of(comm.rank())] == self.rank(), what + ": rank");
 }
 

@@ -1,5 +1,6 @@
 // Order: between streams, within a communicator, between communicators, and over the axes of a
 // mesh.
+#include <algorithm>
 #include <future>
 #include <memory>
 #include <thread>
@@ -53,11 +54,15 @@ atoll::Stream new_stream(const Rank& self, std::string name) {
 // Producer, operation and consumer are on two streams; only Work::wait joins them.
 void check_wait_orders_streams(Rank& self) {
   atoll::Stream consumer = new_stream(self, "consumer");
+  std::vector<float> produced(count);
   Elements src(DType::f32, count);
   Elements dst(DType::f32, count);
   Elements seen(DType::f32, count);
   Gate gate(self.stream);
-  self.stream.enqueue([&] { src.fill([&](std::uint64_t i) { return own(self, i); }); });
+  self.stream.enqueue([&] {
+    for (std::uint64_t i = 0; i < count; ++i) produced[i] = static_cast<float>(own(self, i));
+  });
+  self.stream.copy(src.view().data, produced.data(), src.view().bytes());
   const auto work = self.comm.all_reduce(src.view(), dst.view(), ReduceOp::sum, self.stream);
   self.report.expect(!work.done(), "Work::done before the operation could start");
   work.wait(consumer);
@@ -168,15 +173,15 @@ void check_axis(Rank& self, const atoll::Axis& axis) {
   const std::string what = "axis " + axis.name + " of " + std::to_string(axis.size());
   self.report.expect(comm.rank() == axis.index && comm.size() == axis.size(), what + ": place");
   self.report.expect(comm.name() == axis.name, what + ": name");
-  const std::vector<std::int32_t> me = {self.world.rank()};
-  std::vector<std::int32_t> members(axis.ranks.size());
-  comm.all_gather(me, members, self.stream).synchronize();
-  self.report.expect(members == axis.ranks, what + ": other members than planned");
-  std::vector<std::int32_t> total = {0};
-  comm.all_reduce(me, total, ReduceOp::sum, self.stream).synchronize();
-  std::int32_t expected = 0;
+  const auto members = all_say(self, comm, self.world.rank());
+  self.report.expect(std::ranges::equal(members, axis.ranks),
+                     what + ": other members than planned");
+  Elements me(DType::i32, 1), total(DType::i32, 1);
+  me.set(0, self.world.rank());
+  comm.all_reduce(me.view(), total.view(), ReduceOp::sum, self.stream).synchronize();
+  double expected = 0;
   for (const int rank : axis.ranks) expected += rank;
-  self.report.expect(total.front() == expected, what + ": sum of its ranks");
+  self.report.expect(total.get(0) == expected, what + ": sum of its ranks");
 }
 
 }  // namespace

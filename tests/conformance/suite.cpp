@@ -55,15 +55,19 @@ constexpr Check all_checks[] = {
 };
 
 // `launching` is the host backend in the manner of one for GPUs, and so is its device.
-atoll::Device device_of(std::string_view backend) {
-  if (backend != "launching") return atoll::Device::host();
-  return atoll::Device(std::make_shared<atoll_test::LaunchingDevice>());
+atoll::Device device_of(const atoll::World& world, std::string_view backend) {
+  if (backend == "launching") {
+    return atoll::Device(std::make_shared<atoll_test::LaunchingDevice>());
+  }
+  if (backend != "nccl") return atoll::Device::host();
+  return atoll::Device::cuda(world.local_rank() % atoll::Device::cuda_count());
 }
 
 // Why `backend` cannot be tested here; "" when it can.
 std::string missing(atoll::World& world, std::string_view backend) {
   if (backend == "launching") return "";  // it is probed with its device
-  for (const auto& info : atoll::available_backends(world)) {
+  const auto kind = backend == "nccl" ? atoll::DeviceKind::cuda : atoll::DeviceKind::host;
+  for (const auto& info : atoll::available_backends(world, kind)) {
     if (info.name == backend) return info.unusable;
   }
   return "not built";
@@ -71,18 +75,20 @@ std::string missing(atoll::World& world, std::string_view backend) {
 
 int run_checks(atoll::World& world, const std::string& backend) {
   const auto mesh = atoll::Mesh::make(world, {.replicate = 1, .shard = world.size()});
-  auto comm = atoll::Communicator::open(
-      mesh.axis("shard"), {.name = "", .backend = backend, .device = device_of(backend)});
+  const atoll::Device device = device_of(world, backend);
+  const ElementsOn elements(device);
+  auto comm = atoll::Communicator::open(mesh.axis("shard"),
+                                        {.name = "", .backend = backend, .device = device});
   atoll::Stream stream = comm.device().stream({.name = "conformance"});
   Report report(world.rank());
   report.expect(comm.backend() == backend, "opened the backend that was asked for");
   report.expect(comm.rank() == world.rank() && comm.size() == world.size(), "place in the axis");
   Rank self{world, comm, stream, report};
   std::vector<Check> checks(std::begin(all_checks), std::end(all_checks));
-  if (std::getenv("ATOLL_TEST_LARGE") != nullptr) {
+  if (std::getenv("ATOLL_TEST_LARGE") != nullptr && device.kind() == atoll::DeviceKind::host) {
     checks.push_back({"large counts", check_large_counts});
   } else if (world.rank() == 0) {
-    fmt::print("left out: large counts (ATOLL_TEST_LARGE is not set)\n");
+    fmt::print("left out: large counts (on the host, where ATOLL_TEST_LARGE is set)\n");
   }
   if (!has_order_of_summation(self)) {
     std::erase_if(checks, [](const Check& check) { return check.run == check_order_of_summation; });

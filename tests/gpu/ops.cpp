@@ -127,6 +127,23 @@ TEST_CASE("casts round as on the host") {
   }
 }
 
+TEST_CASE("factors, out of place and in place, to the host's bits") {
+  Both both;
+  for (const DType dtype : {DType::f32, DType::f64}) {
+    for (const std::uint64_t n : sizes) {
+      for (const std::uint64_t shift : {0, 1}) {
+        const auto src = both.random(dtype, n, 1, shift), dst = both.make(dtype, n, shift);
+        both.run([&](auto& ops, auto& stream, bool gpu) {
+          ops.scale(stream, pick(dst, gpu), pick(src, gpu), -0.3);
+          ops.scale(stream, pick(src, gpu), pick(src, gpu), 1.7);
+        });
+        CHECK_MESSAGE(both.same(dst), atoll::name(dtype), ", ", n);
+        CHECK_MESSAGE(both.same(src), atoll::name(dtype), ", ", n, " in place");
+      }
+    }
+  }
+}
+
 TEST_CASE("a sum of parts has the bits of the host's tree") {
   Both both;
   for (const DType dtype : {DType::f32, DType::bf16, DType::f16, DType::f64}) {

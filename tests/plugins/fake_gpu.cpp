@@ -432,7 +432,9 @@ ncclResult_t ncclRecv(void* dst, std::size_t count, ncclDataType_t type, int pee
 ncclResult_t ncclMemAlloc(void** memory, std::size_t bytes) {
   const std::lock_guard lock(mutex);
   ++counted.allocations;
-  return cudaMalloc(memory, bytes) == cudaSuccess ? ncclSuccess : ncclSystemError;
+  constexpr std::size_t page = 4096;  // NCCL has pages of 2 MiB
+  const std::size_t whole = (bytes + page - 1) / page * page;
+  return cudaMalloc(memory, whole) == cudaSuccess ? ncclSuccess : ncclSystemError;
 }
 ncclResult_t ncclMemFree(void* memory) {
   const std::lock_guard lock(mutex);

@@ -144,6 +144,8 @@ TEST_CASE("copies, zeros and kernels say what they use") {
                   atoll::View out) { bench.device.ops().cast(stream, out, bench.all()); }},
       {"add", [](const Bench& bench, atoll::Stream& stream,
                  atoll::View out) { bench.device.ops().add(stream, out, bench.all()); }},
+      {"scale", [](const Bench& bench, atoll::Stream& stream,
+                   atoll::View out) { bench.device.ops().scale(stream, out, bench.all(), 2); }},
       {"reduce",
        [](const Bench& bench, atoll::Stream& stream, atoll::View out) {
          bench.device.ops().reduce(stream, out.part(0, 512), bench.all(), atoll::ReduceOp::sum, 0);

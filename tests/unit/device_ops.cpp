@@ -94,6 +94,21 @@ TEST_CASE("reduce in blocks: a tree over each, then one over the blocks") {
   }
 }
 
+TEST_CASE("scale multiplies in the type, out of place and in place") {
+  const auto device = atoll::Device::host();
+  auto stream = device.stream();
+  std::vector<float> x = random_values(1003, 1), y(1003);
+  const std::vector<float> before = x;
+  device.ops().scale(stream, y, x, 0.3);
+  device.ops().scale(stream, x, x, -2);
+  stream.synchronize();
+  std::size_t wrong = 0;
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    wrong += y[i] != 0.3f * before[i] || x[i] != -2.0f * before[i];
+  }
+  CHECK(wrong == 0);
+}
+
 TEST_CASE("16-bit sums accumulate in f32 and round once") {
   // 256 + 1 + 1: in bf16 each single addition of 1 is lost, their sum is not.
   const std::vector<bfloat16> a{atoll::to_bfloat16(256.0f)}, one{atoll::to_bfloat16(1.0f)};

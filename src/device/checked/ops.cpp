@@ -26,6 +26,11 @@ void CheckedOps::add(Stream& stream, View dst, ConstView src) {
   inner_.add(stream, dst, src);
 }
 
+void CheckedOps::scale(Stream& stream, View dst, ConstView src, double factor) {
+  tell(stream, "scale", {src}, {dst});
+  inner_.scale(stream, dst, src, factor);
+}
+
 void CheckedOps::reduce(Stream& stream, View dst, ConstView parts, ReduceOp op, int block) {
   tell(stream, "reduce", {parts}, {dst});
   inner_.reduce(stream, dst, parts, op, block);

@@ -30,6 +30,17 @@ __global__ void __launch_bounds__(threads) add_packs(T* dst, const T* src, std::
   }
 }
 
+template <class T, int n>
+__global__ void __launch_bounds__(threads)
+    scale_packs(T* dst, const T* src, T factor, std::uint64_t packs) {
+  for (std::uint64_t i = first_item(); i < packs; i += items_stride()) {
+    auto pack = reinterpret_cast<const Pack<T, n>*>(src)[i];
+#pragma unroll
+    for (int k = 0; k < n; ++k) pack.values[k] *= factor;
+    reinterpret_cast<Pack<T, n>*>(dst)[i] = pack;
+  }
+}
+
 // The finaliser of SplitMix64 (Steele, Lea, Flood 2014), as in ../host/kernels.cpp.
 __host__ __device__ std::uint64_t mix(std::uint64_t x) {
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
@@ -64,17 +75,31 @@ void launch_cast(cudaStream_t stream, To* dst, const From* src, std::uint64_t co
         count - done);
 }
 
-template <class T>
-void launch_add(cudaStream_t stream, T* dst, const T* src, std::uint64_t count) {
+// body.operator()<n>(first, packs): packs of 16 bytes where both arrays have them, then single elements.
+template <class T, class Body>
+void in_packs(const T* dst, const T* src, std::uint64_t count, const Body& body) {
   constexpr int n = 16 / static_cast<int>(sizeof(T));
   std::uint64_t done = 0;
   if (is_aligned(dst, 16) && is_aligned(src, 16) && count >= n) {
-    start("add", add_packs<T, n>, {blocks_for(count / n), stream}, dst, src, count / n);
+    body.template operator()<n>(std::uint64_t{0}, count / n);
     done = count / n * n;
   }
-  if (done == count) return;
-  start("add", add_packs<T, 1>, {blocks_for(count - done), stream}, dst + done, src + done,
-        count - done);
+  if (done < count) body.template operator()<1>(done, count - done);
+}
+
+template <class T>
+void launch_add(cudaStream_t stream, T* dst, const T* src, std::uint64_t count) {
+  in_packs(dst, src, count, [&]<int n>(std::uint64_t first, std::uint64_t packs) {
+    start("add", add_packs<T, n>, {blocks_for(packs), stream}, dst + first, src + first, packs);
+  });
+}
+
+template <class T>
+void launch_scale(cudaStream_t stream, T* dst, const T* src, T factor, std::uint64_t count) {
+  in_packs(dst, src, count, [&]<int n>(std::uint64_t first, std::uint64_t packs) {
+    start("scale", scale_packs<T, n>, {blocks_for(packs), stream}, dst + first, src + first, factor,
+          packs);
+  });
 }
 
 }  // namespace
@@ -106,6 +131,19 @@ void CudaOps::add(Stream& stream, View dst, ConstView src) {
     launch_add(native(stream), dst.as<float>(), src.as<float>(), dst.count);
   } else {
     launch_add(native(stream), dst.as<double>(), src.as<double>(), dst.count);
+  }
+}
+
+void CudaOps::scale(Stream& stream, View dst, ConstView src, double factor) {
+  ATOLL_ASSERT(dst.count == src.count && dst.dtype == src.dtype, "scale: views differ");
+  ATOLL_ASSERT(dst.dtype == DType::f32 || dst.dtype == DType::f64, "scale: f32 and f64 only");
+  if (dst.count == 0) return;
+  const Current current(ordinal_);
+  if (dst.dtype == DType::f32) {
+    launch_scale(native(stream), dst.as<float>(), src.as<float>(), static_cast<float>(factor),
+                 dst.count);
+  } else {
+    launch_scale(native(stream), dst.as<double>(), src.as<double>(), factor, dst.count);
   }
 }
 

@@ -19,6 +19,22 @@ void HostOps::add(Stream& stream, View dst, ConstView src) {
   stream.enqueue([=] { host::add(dst, src); });
 }
 
+void HostOps::scale(Stream& stream, View dst, ConstView src, double factor) {
+  ATOLL_ASSERT(dst.count == src.count && dst.dtype == src.dtype, "scale: views differ");
+  stream.enqueue([dst, src, factor] {
+    void* const to = dst.data;
+    const void* const from = src.data;
+    host::reduce_into({{&to, 1},
+                       {&from, 1},
+                       &factor,
+                       src.count,
+                       src.dtype,
+                       ReduceOp::sum,
+                       1,
+                       host::Stores::cached});
+  });
+}
+
 void HostOps::reduce(Stream& stream, View dst, ConstView parts, ReduceOp op, int block) {
   ATOLL_ASSERT(dst.count == 0 || parts.count % dst.count == 0, "reduce: parts are not whole");
   stream.enqueue([=] {

@@ -9,6 +9,7 @@ class HostOps final : public DeviceOps {
  public:
   void cast(Stream& stream, View dst, ConstView src) override;
   void add(Stream& stream, View dst, ConstView src) override;
+  void scale(Stream& stream, View dst, ConstView src, double factor) override;
   void reduce(Stream& stream, View dst, ConstView parts, ReduceOp op, int block) override;
   void sum_squares(Stream& stream, View out, ConstView src) override;
   void clip_factor(Stream& stream, View result, ConstView blocks, ClipRule rule) override;
