@@ -40,8 +40,8 @@ class Work {
 // What a reducing collective computes: op over factor * src. Ranks may differ in `factor`, not in
 // `op`. A factor other than 1 is for sum and avg of floating point types; it is applied in the type
 // that sums (f32 for the 16-bit types), before the sum. In memory of a GPU it is a kernel in front of the
-// operation, with scratch as large as src unless all_reduce is in place, and there is none for the 16-bit
-// types: Error(unsupported).
+// operation, which rounds the products of 16-bit types to these, and takes scratch as large as src unless
+// all_reduce is in place.
 struct Reduction {
   ReduceOp op = ReduceOp::sum;
   double factor = 1.0;

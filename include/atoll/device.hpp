@@ -156,6 +156,8 @@ class Device {
   std::string_view name() const noexcept;
   // "GPU-...", as nvidia-smi spells it: the same for all processes on one GPU. Empty on the host.
   std::string_view uuid() const noexcept;
+  std::string_view pci_address() const noexcept;  // "0000:0f:00.0"; empty on the host
+  int ordinal() const noexcept;                   // of a GPU, as CUDA counts them here; else -1
   // Aligned to 4,096 bytes (256 on cuda), not initialised. Error(out_of_memory) names the size.
   Buffer allocate(std::size_t bytes) const;
   // Memory of the host that copies to and from this device take without waiting for the host (pinned,

@@ -104,13 +104,6 @@ void Arguments::reduction(DType dtype, const Reduction& reduction) const {
   if (is_integer(dtype)) {
     refuse(fmt::format("a factor of {} with elements of {}", reduction.factor, name(dtype)));
   }
-  if (impl_.device.kind() == DeviceKind::cuda && size_of(dtype) == 2) {
-    refuse(
-        fmt::format("a factor of {} with elements of {} in memory of a GPU, where it would round "
-                    "them: multiply where they are still f32",
-                    reduction.factor, name(dtype)),
-        ErrorCode::unsupported);
-  }
   constexpr std::uint32_t minor_with_factors = 1;
   if (impl_.plugin->table.abi_minor < minor_with_factors) {
     refuse(fmt::format("backend {} was built before there were factors", impl_.plugin->name),

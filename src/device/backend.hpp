@@ -84,7 +84,8 @@ class DeviceBackend {
   virtual std::string_view name() const noexcept = 0;
   virtual int ordinal() const noexcept { return -1; }  // of a GPU, as CUDA counts them
   virtual std::string_view uuid() const noexcept { return {}; }
-  virtual void* allocate(std::size_t bytes) = 0;       // throws Error(out_of_memory)
+  virtual std::string_view pci_address() const noexcept { return {}; }
+  virtual void* allocate(std::size_t bytes) = 0;  // throws Error(out_of_memory)
   virtual void deallocate(void* data, std::size_t bytes) noexcept = 0;
   virtual std::uint64_t memory_bytes() const noexcept { return 0; }
   // Memory of the host, from where the device copies best; throws Error(out_of_memory).

@@ -66,7 +66,9 @@ std::chrono::nanoseconds Stream::exposed_communication() const {
 Device::Device(std::shared_ptr<DeviceBackend> impl) : impl_(std::move(impl)) {}
 DeviceKind Device::kind() const noexcept { return impl_->kind(); }
 std::string_view Device::name() const noexcept { return impl_->name(); }
+int Device::ordinal() const noexcept { return impl_->ordinal(); }
 std::string_view Device::uuid() const noexcept { return impl_->uuid(); }
+std::string_view Device::pci_address() const noexcept { return impl_->pci_address(); }
 Buffer Device::allocate(std::size_t bytes) const {
   if (bytes == 0) return {};
   const auto free = [device = impl_, bytes](void* data) { device->deallocate(data, bytes); };

@@ -53,7 +53,7 @@ class DeviceOps {
   // Between f32, bf16, f16, f64; round to nearest even. src = dst is allowed when dtypes are equal.
   virtual void cast(Stream& stream, View dst, ConstView src) = 0;
   virtual void add(Stream& stream, View dst, ConstView src) = 0;  // dst += src; f32, f64
-  // dst = factor * src, with the factor rounded to the type: f32, f64. dst may be src.
+  // dst = factor * src, in f64 or, of the other floating types, in f32, rounded once. dst may be src.
   virtual void scale(Stream& stream, View dst, ConstView src, double factor) = 0;
   // dst[i] = op over p of parts[p * dst.count + i]; order and rounding as in atoll_host.reduce. With a
   // block a tree over each `block` neighbouring parts, then one over those.

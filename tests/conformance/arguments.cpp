@@ -152,12 +152,6 @@ void misuse_factors(Rank& self, const Refused& refused) {
   refused("a factor of integers", [&] {
     (void)comm.all_reduce(whole.view(), whole.view(), {ReduceOp::sum, 2.0}, stream);
   });
-  if (comm.device().kind() == atoll::DeviceKind::cuda) {
-    Elements half(DType::bf16, 8);
-    expect_error(self, "a factor of a 16-bit type on a GPU", atoll::ErrorCode::unsupported, [&] {
-      (void)comm.all_reduce(half.view(), half.view(), {ReduceOp::sum, 2.0}, stream);
-    });
-  }
   refused("a factor of integers, reduce", [&] {
     (void)comm.reduce(whole.view(), whole.view(), {ReduceOp::sum, 2.0}, self.rank(), stream);
   });

@@ -129,7 +129,7 @@ TEST_CASE("casts round as on the host") {
 
 TEST_CASE("factors, out of place and in place, to the host's bits") {
   Both both;
-  for (const DType dtype : {DType::f32, DType::f64}) {
+  for (const DType dtype : {DType::f32, DType::bf16, DType::f16, DType::f64}) {
     for (const std::uint64_t n : sizes) {
       for (const std::uint64_t shift : {0, 1}) {
         const auto src = both.random(dtype, n, 1, shift), dst = both.make(dtype, n, shift);

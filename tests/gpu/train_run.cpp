@@ -117,9 +117,10 @@ std::vector<train::StepRecord> run_ranks(int ranks, train::RunOptions options) {
 namespace {
 
 // Of every rank.
-std::vector<train::DeviceChoice> choices(int ranks, const std::string& wanted,
-                                         const std::string& backend) {
-  std::vector<train::DeviceChoice> chosen(static_cast<std::size_t>(ranks));
+std::vector<atoll::RankDevice> choices(int ranks, const std::string& wanted,
+                                       const std::string& backend) {
+  std::vector<atoll::RankDevice> chosen(static_cast<std::size_t>(ranks),
+                                        {atoll::Device::host(), ""});
   atoll_test::run_thread_ranks(
       ranks,
       [&](atoll::World& world) {
@@ -139,14 +140,14 @@ TEST_CASE("auto takes GPUs where each rank has one of its own, and else says why
   const int gpus = atoll::Device::cuda_count();
   if (gpus > 1) {
     for (const auto& choice : choices(2, "auto", "")) {
-      CHECK(choice.kind == atoll::DeviceKind::cuda);
+      CHECK(choice.device.kind() == atoll::DeviceKind::cuda);
       CHECK(choice.why.empty());
       CHECK(choice.sharing == 1);
     }
   }
   // One rank too many: the first and the last are on one GPU.
   const auto alone = choices(gpus + 1, "auto", "");
-  CHECK(alone.back().kind == atoll::DeviceKind::host);
+  CHECK(alone.back().device.kind() == atoll::DeviceKind::host);
   CHECK(alone.back().why.find(fmt::format("ranks 0, {} have one GPU", gpus)) != std::string::npos);
   const auto shared = choices(gpus + 1, "cuda", "");
   CHECK(shared.front().sharing == 2);
@@ -155,10 +156,10 @@ TEST_CASE("auto takes GPUs where each rank has one of its own, and else says why
   CHECK(shared.back().most_turns == 2);
   if (gpus > 1) CHECK(shared[1].sharing == 1);
   const auto other = choices(2, "auto", "host");
-  CHECK(other.front().kind == atoll::DeviceKind::host);
+  CHECK(other.front().device.kind() == atoll::DeviceKind::host);
   CHECK(other.front().why.find("rank 0 cannot use its GPU: no backend") != std::string::npos);
   CHECK_THROWS_WITH_AS(choices(2, "cuda", "host"),
-                       doctest::Contains("--device cuda: rank 0 cannot use its GPU"), atoll::Error);
+                       doctest::Contains("device cuda: rank 0 cannot use its GPU"), atoll::Error);
 }
 
 TEST_CASE("four ranks over nccl, in every strategy: the losses of one rank on the CPU") {

@@ -78,13 +78,14 @@ Json config_json(const Job& job, const Options& o) {
   config["parallel_init"] = truth(false);
   Json devices = Json::array();
   for (const atoll::Placement& one : job.world().placements()) {
+    const UsedDevice& device = job.devices()[static_cast<std::size_t>(one.rank)];
     devices.push_back({{"rank", one.rank},
                        {"group", job.group_of(one.rank)},
                        {"pid", one.pid},
                        {"hostname", job.world().hosts()[static_cast<std::size_t>(one.host)].name},
-                       {"device", one.local_rank},
-                       {"device_hex", "0000:00:00"},
-                       {"device_info", "CPU"}});
+                       {"device", std::stoi(device.number)},
+                       {"device_hex", device.pci},
+                       {"device_info", device.info}});
   }
   config["devices"] = devices;
   return config;

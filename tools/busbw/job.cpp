@@ -24,8 +24,33 @@ atoll::Config config_of(const Options& options) {
   return config;
 }
 
+namespace {
+
+std::vector<UsedDevice> used_devices(atoll::World& world, const atoll::Device& device) {
+  UsedDevice mine{std::to_string(world.local_rank()), "0000:00:00", "CPU"};
+  if (device.kind() == atoll::DeviceKind::cuda) {
+    const std::string_view pci = device.pci_address();
+    mine = {std::to_string(device.ordinal()), std::string(pci.substr(0, pci.rfind('.'))),
+            std::string(device.name())};
+  }
+  std::vector<UsedDevice> all;
+  for (const std::string& text :
+       world.exchange("busbw/device", mine.number + '\n' + mine.pci + '\n' + mine.info)) {
+    const std::size_t first = text.find('\n'), second = text.find('\n', first + 1);
+    all.push_back({text.substr(0, first), text.substr(first + 1, second - first - 1),
+                   text.substr(second + 1)});
+  }
+  return all;
+}
+
+}  // namespace
+
 Job::Job(atoll::World& world, const Options& options)
-    : world_(world), topology_(atoll::Topology::discover(world_)) {
+    : world_(world),
+      place_(atoll::choose_rank_device(world_,
+                                       {.wanted = options.device, .backend = options.backend})),
+      devices_(used_devices(world_, place_.device)),
+      topology_(atoll::Topology::discover(world_)) {
   mesh_ = atoll::Mesh::plan(topology_, world_);
   groups_ = axis_groups(mesh_->axis("world").ranks, mesh_->shape().shard, options.axis);
   group_of_.resize(static_cast<std::size_t>(world_.size()));
@@ -33,8 +58,10 @@ Job::Job(atoll::World& world, const Options& options)
     for (const int rank : groups_[g])
       group_of_[static_cast<std::size_t>(rank)] = static_cast<int>(g);
   for (const atoll::Placement& placement : world_.placements()) host_of_.push_back(placement.host);
-  communicator_ = atoll::Communicator::open(mesh_->axis(name(options.axis)),
-                                            {.name = "busbw", .backend = options.backend});
+  axis_gbyte_s_ = mesh_->axis(name(options.axis)).rate.gbyte_s;
+  communicator_ = atoll::Communicator::open(
+      mesh_->axis(name(options.axis)),
+      {.name = "busbw", .backend = options.backend, .device = place_.device});
   stream_ = communicator_->device().stream({.name = "busbw"});
 }
 

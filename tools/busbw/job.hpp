@@ -9,6 +9,7 @@
 
 #include "atoll/communicator.hpp"
 #include "atoll/mesh.hpp"
+#include "atoll/rank_device.hpp"
 #include "atoll/topology.hpp"
 #include "atoll/world.hpp"
 #include "options.hpp"
@@ -17,6 +18,13 @@ namespace busbw {
 
 // The library's settings: the environment, then the options.
 atoll::Config config_of(const Options& options);
+
+// As nccl-tests shows it.
+struct UsedDevice {
+  std::string number;
+  std::string pci;   // "0000:0f:00"
+  std::string info;  // "cuda:0 (NVIDIA H200)", or "CPU"
+};
 
 class Job {
  public:
@@ -32,6 +40,10 @@ class Job {
   atoll::Communicator& communicator() noexcept { return *communicator_; }
   const atoll::Communicator& communicator() const noexcept { return *communicator_; }
   atoll::Stream& stream() noexcept { return *stream_; }
+  const atoll::RankDevice& place() const noexcept { return place_; }
+  bool is_on_gpu() const noexcept { return place_.device.kind() == atoll::DeviceKind::cuda; }
+  // What the ranks use, by world rank.
+  const std::vector<UsedDevice>& devices() const noexcept { return devices_; }
 
   bool is_root() const noexcept { return world_.rank() == 0; }
   int group_size() const noexcept { return communicator_->size(); }
@@ -41,6 +53,8 @@ class Job {
   int group_of(int rank) const noexcept { return group_of_[static_cast<std::size_t>(rank)]; }
   const std::vector<int>& host_of() const noexcept { return host_of_; }
   std::size_t hosts_of_group() const;
+  // Of a ring over the axis, as the topology says; 0: not known.
+  double axis_gbyte_s() const noexcept { return axis_gbyte_s_; }
 
   // Collective over the World: every rank's numbers, by rank. They may differ in length.
   std::vector<std::vector<double>> exchange(const std::vector<double>& mine);
@@ -50,11 +64,14 @@ class Job {
 
  private:
   atoll::World& world_;
+  atoll::RankDevice place_;
+  std::vector<UsedDevice> devices_;
   atoll::Topology topology_;
   std::optional<atoll::Mesh> mesh_;
   std::vector<std::vector<int>> groups_;
   std::vector<int> group_of_;
   std::vector<int> host_of_;
+  double axis_gbyte_s_ = 0;
   std::optional<atoll::Communicator> communicator_;
   std::optional<atoll::Stream> stream_;
 };

@@ -133,6 +133,14 @@ Ceiling ceiling(Collective collective, double total_bytes, Place place, int root
   return {seconds, link_seconds > memory_seconds ? "links" : "memory"};
 }
 
+Ceiling ceiling_of_links(Collective collective, double total_bytes, int ranks, double gbyte_s) {
+  if (ranks == 1) return {std::nullopt, "one GPU: nothing leaves it"};
+  if (gbyte_s <= 0) return {std::nullopt, "the rate of the links between the GPUs is not known"};
+  Ceiling result = ceiling_of_busbw(collective, total_bytes, ranks, gbyte_s);
+  if (result.seconds) result.by = "links";
+  return result;
+}
+
 Ceiling ceiling_of_busbw(Collective collective, double total_bytes, int ranks, double gbyte_s) {
   const double seconds = total_bytes * bus_factor(collective, ranks) / (gbyte_s * 1e9);
   if (seconds <= 0) return {std::nullopt, "nothing has to move"};

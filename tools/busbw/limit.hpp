@@ -75,6 +75,9 @@ struct Ceiling {
 Ceiling ceiling(Collective collective, double total_bytes, Place place, int root,
                 const std::vector<std::vector<int>>& groups, std::span<const int> host_of,
                 const Rates& rates);
+// Of GPUs, whose memory is faster than what joins them: by the bus bandwidth that the topology gives a
+// ring over the axis; 0: not known.
+Ceiling ceiling_of_links(Collective collective, double total_bytes, int ranks, double gbyte_s);
 // From a bus bandwidth that was given.
 Ceiling ceiling_of_busbw(Collective collective, double total_bytes, int ranks, double gbyte_s);
 

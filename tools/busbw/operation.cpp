@@ -3,6 +3,7 @@
 #include <array>
 #include <cstring>
 #include <numeric>
+#include <vector>
 
 #include "correctness.hpp"
 
@@ -87,6 +88,22 @@ atoll::Work send_recv(const Views& views, atoll::Communicator& communicator,
   return communicator.group(both, stream);
 }
 
+bool on_host(const atoll::Communicator& communicator) {
+  return communicator.device().kind() == atoll::DeviceKind::host;
+}
+
+// fill(view) writes what is to be there.
+template <class Fill>
+void write(atoll::View to, const atoll::Communicator& communicator, atoll::Stream& stream,
+           const Fill& fill) {
+  if (to.count == 0) return;
+  if (on_host(communicator)) return fill(to);
+  std::vector<std::byte> bytes(to.bytes());
+  fill(atoll::View(bytes.data(), to.count, to.dtype));
+  stream.copy(to.data, bytes.data(), bytes.size());
+  stream.synchronize();
+}
+
 bool at_all_ranks(Collective collective) {
   return collective == Collective::all_gather || collective == Collective::all_gather_v ||
          collective == Collective::gather;
@@ -127,21 +144,30 @@ atoll::Work start(const Call& call, Memory memory, atoll::Communicator& communic
 }
 
 void prepare(const Call& call, Memory memory, const atoll::Communicator& communicator,
-             std::uint64_t seed) {
+             atoll::Stream& stream, std::uint64_t seed) {
   const int rank = communicator.rank();
   const Views views = views_of(call, memory, rank);
   // Inputs last: in place they lie inside the results.
-  if (views.dst.count > 0) std::memset(views.dst.data, poison, views.dst.bytes());
-  if (views.src.count > 0)
-    Pattern::input(call.dtype, call.op, rank, communicator.size(), seed).fill(views.src);
+  write(views.dst, communicator, stream,
+        [](atoll::View to) { std::memset(to.data, poison, to.bytes()); });
+  write(views.src, communicator, stream,
+        [input = Pattern::input(call.dtype, call.op, rank, communicator.size(), seed)](
+            atoll::View to) { input.fill(to); });
 }
 
 std::uint64_t count_wrong(const Call& call, Memory memory, const atoll::Communicator& communicator,
-                          std::uint64_t seed) {
+                          atoll::Stream& stream, std::uint64_t seed) {
   const int rank = communicator.rank();
   const int ranks = communicator.size();
-  const atoll::View dst = views_of(call, memory, rank).dst;
+  atoll::View dst = views_of(call, memory, rank).dst;
   if (dst.count == 0) return 0;
+  std::vector<std::byte> seen;
+  if (!on_host(communicator)) {
+    seen.resize(dst.bytes());
+    stream.copy(seen.data(), dst.data, seen.size());
+    stream.synchronize();
+    dst.data = seen.data();
+  }
   const auto input = [&](int of) { return Pattern::input(call.dtype, call.op, of, ranks, seed); };
   if (has_reduction(call.collective)) {
     const bool parts = call.collective == Collective::reduce_scatter ||

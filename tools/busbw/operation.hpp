@@ -29,11 +29,12 @@ struct Memory {
 [[nodiscard]] atoll::Work start(const Call& call, Memory memory, atoll::Communicator& communicator,
                                 atoll::Stream& stream);
 
-// Fills the inputs of this rank, and its results with what no operation gives.
+// Fills the inputs of this rank, and its results with what no operation gives. Waits for the stream,
+// which copies where the CPU cannot write.
 void prepare(const Call& call, Memory memory, const atoll::Communicator& communicator,
-             std::uint64_t seed);
+             atoll::Stream& stream, std::uint64_t seed);
 // Wrong elements of this rank after an operation on prepared memory.
 std::uint64_t count_wrong(const Call& call, Memory memory, const atoll::Communicator& communicator,
-                          std::uint64_t seed);
+                          atoll::Stream& stream, std::uint64_t seed);
 
 }  // namespace busbw

@@ -79,7 +79,13 @@ void declare_what(CLI::App& app, Options& o, Texts& t) {
                  "world, shard or replicate of the mesh that the topology suggests; all groups of "
                  "the axis run at once and the slowest counts")
       ->group(group);
-  app.add_option("--backend", o.backend, "host, mpi, ...; default: the best that works")
+  app.add_option(
+         "--device", o.device,
+         "whose memory: host, cuda (GPUs, which go round among the ranks of a host), or auto: cuda "
+         "where every rank has a GPU of its own and a backend for it")
+      ->check(CLI::IsMember({"auto", "host", "cuda"}))
+      ->group(group);
+  app.add_option("--backend", o.backend, "host, nccl, mpi, ...; default: the best that works")
       ->group(group);
   app.add_option("--algorithm", o.algorithm,
                  "NAME, or COLLECTIVE:NAME,...; default: the backend chooses (ATOLL_ALGORITHM)")

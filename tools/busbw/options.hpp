@@ -41,6 +41,7 @@ struct Options {
   std::vector<Op> ops{Op::sum};
   int root = 0;  // -1: every rank in turn
   AxisName axis = AxisName::world;
+  std::string device = "auto";  // as atoll/rank_device.hpp has it
   std::string backend;
   std::string algorithm;
   MemoryKind memory = MemoryKind::registered;

@@ -20,9 +20,12 @@ std::string_view blocking_line(Blocking blocking) {
   return "";
 }
 
-std::string rank_line(const atoll::Placement& placement, const std::string& host, int group) {
-  return fmt::format("#  Rank {:2} Group {:2} Pid {:6} on {:>10} device {:2} [0000:00:00] CPU\n",
-                     placement.rank, group, placement.pid, host, placement.local_rank);
+std::string rank_line(const Job& job, const atoll::Placement& placement) {
+  const UsedDevice& device = job.devices()[static_cast<std::size_t>(placement.rank)];
+  return fmt::format("#  Rank {:2} Group {:2} Pid {:6} on {:>10} device {:>2} [{}] {}\n",
+                     placement.rank, job.group_of(placement.rank), placement.pid,
+                     job.world().hosts()[static_cast<std::size_t>(placement.host)].name,
+                     device.number, device.pci, device.info);
 }
 
 }  // namespace
@@ -39,6 +42,7 @@ std::string preamble(const Job& job, const Options& o, Collective collective) {
       o.min_bytes, o.max_bytes, by_factor ? o.step_factor : o.step_bytes,
       by_factor ? "factor" : "bytes", o.warmups, o.iterations, o.batch, o.checks, o.unalign,
       blocking_line(o.blocking));
+  if (!job.place().why.empty()) text += fmt::format("# {}\n", job.place().why);
   for (const std::string& note : o.notes) text += fmt::format("# {}\n", note);
   text += fmt::format(
       "# Axis {}: {} group{} of {} rank{} at once, of mesh {} (replicate x shard); {} memory\n#\n"
@@ -46,9 +50,7 @@ std::string preamble(const Job& job, const Options& o, Collective collective) {
       name(o.axis), job.groups().size(), job.groups().size() == 1 ? "" : "s", job.group_size(),
       job.group_size() == 1 ? "" : "s", job.mesh().to_string(),
       o.memory == MemoryKind::registered ? "registered" : "plain");
-  for (const atoll::Placement& placement : world.placements())
-    text += rank_line(placement, world.hosts()[static_cast<std::size_t>(placement.host)].name,
-                      job.group_of(placement.rank));
+  for (const atoll::Placement& placement : world.placements()) text += rank_line(job, placement);
   return text;
 }
 

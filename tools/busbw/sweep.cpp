@@ -39,7 +39,18 @@ traffic::Element element_of(const Call& call) {
 
 // Two buffers a rank must leave the host some memory; known before anything is allocated, and the
 // same on all ranks.
-void require_room(const Job& job, std::uint64_t bytes) {
+void require_room(Job& job, std::uint64_t bytes) {
+  if (job.is_on_gpu()) {
+    const double wanted = 2.0 * static_cast<double>(bytes);
+    for (const auto& has : job.exchange({static_cast<double>(job.place().memory_bytes())})) {
+      if (wanted <= has.front()) continue;
+      throw atoll::Error(
+          atoll::ErrorCode::invalid_argument,
+          fmt::format("-e {}: two buffers are more than a rank's share of its GPU ({})",
+                      human_bytes(bytes), human_bytes(static_cast<std::uint64_t>(has.front()))));
+    }
+    return;
+  }
   for (const atoll::HostInfo& host : job.world().hosts()) {
     const auto known = std::ranges::find(job.topology().hosts, host.id, &atoll::TopologyHost::id);
     if (known == job.topology().hosts.end() || known->memory_bytes == 0) continue;
@@ -75,7 +86,7 @@ Sweep::Sweep(Job& job, const Options& options) : job_(job), options_(options), m
                   ? atoll::allocate(job.communicator().device(), bytes, {job.communicator()})
                   : job.communicator().device().allocate(bytes);
     // Pages that nobody has written may all be one page of zeros.
-    std::memset(buffer->data(), 1, buffer->bytes());
+    if (!job.is_on_gpu()) std::memset(buffer->data(), 1, buffer->bytes());
   }
   const auto sizes =
       sweep_sizes(options.min_bytes, options.max_bytes, options.step_bytes, options.step_factor);
@@ -209,7 +220,8 @@ Half Sweep::measure_half(const Call& call) {
   half.limit = limit;
   // Nothing is faster than it can be. All ranks see the same figures.
   constexpr int most_improvements = 3;
-  for (int i = 0; options_.limit_from == LimitFrom::machine && i < most_improvements; ++i) {
+  const bool is_measured = options_.limit_from == LimitFrom::machine && !job_.is_on_gpu();
+  for (int i = 0; is_measured && i < most_improvements; ++i) {
     if (half.percent().value_or(0) <= 100) break;
     improve_limit(call);
     half.limit = ceiling_of(call);
@@ -357,9 +369,9 @@ std::uint64_t Sweep::check(const Call& call) {
   for (int i = 0; i < options_.checks; ++i) {
     const Memory memory = memory_at(call, i);
     ++seed_;
-    prepare(call, memory, job_.communicator(), seed_);
+    prepare(call, memory, job_.communicator(), job_.stream(), seed_);
     start(call, memory, job_.communicator(), job_.stream()).synchronize();
-    wrong += count_wrong(call, memory, job_.communicator(), seed_);
+    wrong += count_wrong(call, memory, job_.communicator(), job_.stream(), seed_);
   }
   return wrong;
 }
@@ -372,6 +384,8 @@ Ceiling Sweep::ceiling_of(const Call& call) {
     case LimitFrom::given:
       return ceiling_of_busbw(call.collective, bytes, job_.group_size(), options_.limit_busbw);
     case LimitFrom::machine:
+      if (job_.is_on_gpu())
+        return ceiling_of_links(call.collective, bytes, job_.group_size(), job_.axis_gbyte_s());
       break;
   }
   rates_.memory_gbyte_s =

@@ -153,6 +153,7 @@ class CheckedDevice final : public DeviceBackend {
   std::string_view name() const noexcept override { return inner_->name(); }
   int ordinal() const noexcept override { return inner_->ordinal(); }
   std::string_view uuid() const noexcept override { return inner_->uuid(); }
+  std::string_view pci_address() const noexcept override { return inner_->pci_address(); }
   void* allocate(std::size_t bytes) override {
     void* data = inner_->allocate(bytes);
     const auto stream = inner_->make_stream({.name = "fill"});

@@ -35,12 +35,15 @@ class CudaDevice final : public DeviceBackend {
     name_ = fmt::format("cuda:{} ({})", ordinal, properties.name);
     memory_bytes_ = properties.totalGlobalMem;
     uuid_ = to_text(properties.uuid);
+    pci_address_ = fmt::format("{:04x}:{:02x}:{:02x}.0", properties.pciDomainID,
+                               properties.pciBusID, properties.pciDeviceID);
   }
 
   DeviceKind kind() const noexcept override { return DeviceKind::cuda; }
   std::string_view name() const noexcept override { return name_; }
   int ordinal() const noexcept override { return ordinal_; }
   std::string_view uuid() const noexcept override { return uuid_; }
+  std::string_view pci_address() const noexcept override { return pci_address_; }
 
   void* allocate(std::size_t bytes) override {
     const Current current(ordinal_);
@@ -97,7 +100,7 @@ class CudaDevice final : public DeviceBackend {
  private:
   int ordinal_;
   std::string name_;
-  std::string uuid_;
+  std::string uuid_, pci_address_;
   std::uint64_t memory_bytes_ = 0;
   std::shared_ptr<Clock> clock_;
   CudaOps ops_;

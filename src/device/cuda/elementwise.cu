@@ -32,11 +32,13 @@ __global__ void __launch_bounds__(threads) add_packs(T* dst, const T* src, std::
 
 template <class T, int n>
 __global__ void __launch_bounds__(threads)
-    scale_packs(T* dst, const T* src, T factor, std::uint64_t packs) {
+    scale_packs(T* dst, const T* src, typename Wide<T>::type factor, std::uint64_t packs) {
   for (std::uint64_t i = first_item(); i < packs; i += items_stride()) {
     auto pack = reinterpret_cast<const Pack<T, n>*>(src)[i];
 #pragma unroll
-    for (int k = 0; k < n; ++k) pack.values[k] *= factor;
+    for (int k = 0; k < n; ++k) {
+      pack.values[k] = convert<T>(factor * convert<typename Wide<T>::type>(pack.values[k]));
+    }
     reinterpret_cast<Pack<T, n>*>(dst)[i] = pack;
   }
 }
@@ -95,10 +97,10 @@ void launch_add(cudaStream_t stream, T* dst, const T* src, std::uint64_t count) 
 }
 
 template <class T>
-void launch_scale(cudaStream_t stream, T* dst, const T* src, T factor, std::uint64_t count) {
+void launch_scale(cudaStream_t stream, T* dst, const T* src, double factor, std::uint64_t count) {
   in_packs(dst, src, count, [&]<int n>(std::uint64_t first, std::uint64_t packs) {
-    start("scale", scale_packs<T, n>, {blocks_for(packs), stream}, dst + first, src + first, factor,
-          packs);
+    start("scale", scale_packs<T, n>, {blocks_for(packs), stream}, dst + first, src + first,
+          static_cast<typename Wide<T>::type>(factor), packs);
   });
 }
 
@@ -136,15 +138,12 @@ void CudaOps::add(Stream& stream, View dst, ConstView src) {
 
 void CudaOps::scale(Stream& stream, View dst, ConstView src, double factor) {
   ATOLL_ASSERT(dst.count == src.count && dst.dtype == src.dtype, "scale: views differ");
-  ATOLL_ASSERT(dst.dtype == DType::f32 || dst.dtype == DType::f64, "scale: f32 and f64 only");
   if (dst.count == 0) return;
   const Current current(ordinal_);
-  if (dst.dtype == DType::f32) {
-    launch_scale(native(stream), dst.as<float>(), src.as<float>(), static_cast<float>(factor),
+  with_floating_type(dst.dtype, [&]<class T>(Type<T>) {
+    launch_scale(native(stream), static_cast<T*>(dst.data), static_cast<const T*>(src.data), factor,
                  dst.count);
-  } else {
-    launch_scale(native(stream), dst.as<double>(), src.as<double>(), factor, dst.count);
-  }
+  });
 }
 
 void CudaOps::fill_normal(Stream& stream, View dst, const NormalFill& fill) {

@@ -32,11 +32,11 @@ std::uint64_t shared_memory(const atoll::World& world, const atoll::Topology& to
 
 // What each rank has at least, in bytes; 0: unknown. Of a GPU, what the driver and libraries leave.
 std::uint64_t memory_of_ranks(atoll::World& world, const atoll::Topology& topology,
-                              const DeviceChoice& device) {
-  if (device.kind == atoll::DeviceKind::host) return shared_memory(world, topology);
+                              const atoll::RankDevice& place) {
+  if (place.device.kind() == atoll::DeviceKind::host) return shared_memory(world, topology);
   std::uint64_t least = 0;
   for (const auto& text :
-       world.exchange("train/setup/memory", std::to_string(gpu_memory_of_rank(world, device)))) {
+       world.exchange("train/setup/memory", std::to_string(place.memory_bytes()))) {
     const std::uint64_t bytes = std::stoull(text);
     least = least == 0 ? bytes : std::min(least, bytes);
   }
@@ -149,15 +149,15 @@ Setup prepare(atoll::World& world, const RunOptions& options) {
   compare_ranks(world, options, model, dataset);
   const auto topology = atoll::Topology::discover(world);
   auto mesh = make_mesh(world, options, topology);
-  auto device = choose_device(world, options.device, options.backend);
-  auto strategy = choose_strategy(options, model, mesh, memory_of_ranks(world, topology, device));
-  const int threads = compute_threads(world, options, device.kind);
+  auto place = choose_device(world, options.device, options.backend);
+  auto strategy = choose_strategy(options, model, mesh, memory_of_ranks(world, topology, place));
+  const int threads = compute_threads(world, options, place.device.kind());
   return {std::move(tokenizer),
           std::move(model),
           std::move(dataset),
           std::move(mesh),
           std::move(strategy),
-          std::move(device),
+          std::move(place),
           threads};
 }
 

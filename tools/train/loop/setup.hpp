@@ -20,7 +20,7 @@ struct Setup {
   Dataset dataset;
   atoll::Mesh mesh;
   Strategy strategy;
-  DeviceChoice device;
+  atoll::RankDevice place;
   int threads = 1;
 };
 

@@ -142,8 +142,9 @@ Trainer::Trainer(atoll::World& world, const RunOptions& options)
     : world_(world),
       options_(options),
       setup_(prepare(world, options)),
-      machine_(make_machine(world, setup_.device, setup_.threads)),
-      engine_(setup_.mesh, engine_options(options, setup_.model, setup_.strategy, machine_.device)),
+      machine_(make_machine(world, setup_.place, setup_.threads)),
+      engine_(setup_.mesh,
+              engine_options(options, setup_.model, setup_.strategy, machine_.device())),
       batches_(setup_.dataset, batch_options(options, *setup_.tokenizer),
                {world.rank(), world.size()}),
       decoder_(setup_.model, *machine_.ops),
@@ -249,7 +250,7 @@ void Trainer::announce() {
   atoll::log::info("mesh {} ({}); {}: {} replicas of {} shards", setup_.mesh.to_string(),
                    setup_.mesh.reason(), name(setup_.strategy.kind), shape.replicate, shape.shard);
   if (!setup_.strategy.why.empty()) atoll::log::info("{}", setup_.strategy.why);
-  if (!setup_.device.why.empty()) atoll::log::info("{}", setup_.device.why);
+  if (!setup_.place.why.empty()) atoll::log::info("{}", setup_.place.why);
   atoll::log::info("{} samples of {}, {} a step; results in {}", setup_.dataset.size(),
                    setup_.dataset.name(), options_.global_batch, out_.string());
   std::istringstream table(engine_.memory().to_string());

@@ -1,0 +1,107 @@
+#include "atoll/rank_device.hpp"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "atoll/communicator.hpp"
+#include "atoll/error.hpp"
+
+namespace atoll_v1::atoll {
+namespace {
+
+// In front of what a rank lacks; otherwise it tells which GPU it has.
+constexpr char lacking = '!';
+constexpr std::string_view no_gpu =
+    "sees no GPU: no driver, an empty CUDA_VISIBLE_DEVICES, or a build without CUDA";
+
+Device open_gpu(const World& world) {
+  return Device::cuda(world.local_rank() % std::max(1, Device::cuda_count()));
+}
+
+// Throws Error(unsupported) where no backend, or not this one, moves memory of GPUs.
+void check_backend(World& world, const std::string& backend) {
+  std::string reasons;
+  for (const auto& info : available_backends(world, DeviceKind::cuda)) {
+    if (!backend.empty() && info.name != backend) continue;
+    if (info.unusable.empty()) return;
+    reasons += fmt::format("{}{}: {}", reasons.empty() ? "" : "; ", info.name, info.unusable);
+  }
+  throw Error(ErrorCode::unsupported, fmt::format("no backend for memory of GPUs ({})",
+                                                  reasons.empty() ? "none found" : reasons));
+}
+
+std::string tell_gpu(World& world, const RankDeviceOptions& options) {
+  if (Device::cuda_count() == 0) return lacking + std::string(no_gpu);
+  try {
+    const Device gpu = open_gpu(world);
+    if (options.check) options.check(gpu);
+    if (options.communicates) check_backend(world, options.backend);
+    return std::string(gpu.uuid());
+  } catch (const Error& error) {
+    return lacking + fmt::format("cannot use its GPU: {}", error.what());
+  }
+}
+
+// What stands against GPUs for all, if anything does.
+std::string objection(const std::vector<std::string>& gpus) {
+  const auto without =
+      std::ranges::find_if(gpus, [](const std::string& gpu) { return gpu.starts_with(lacking); });
+  if (without == gpus.end()) return "";
+  return fmt::format("rank {} {}", without - gpus.begin(), without->substr(1));
+}
+
+// By rank: the ranks on its GPU, in their order. Two hosts may have GPUs of one name, if they emulate them.
+std::vector<std::vector<int>> sharers(const World& world, const std::vector<std::string>& gpus) {
+  const auto host = [&](std::size_t rank) { return world.placements()[rank].host; };
+  std::vector<std::vector<int>> ranks(gpus.size());
+  for (std::size_t rank = 0; rank < gpus.size(); ++rank) {
+    for (std::size_t other = 0; other < gpus.size(); ++other) {
+      const bool shared = gpus[other] == gpus[rank] && host(other) == host(rank);
+      if (shared) ranks[rank].push_back(static_cast<int>(other));
+    }
+  }
+  return ranks;
+}
+
+RankDevice on_host(const World& world, std::string why) {
+  return {Device::host(), std::move(why), world.local_size(), world.local_rank(), 1};
+}
+
+}  // namespace
+
+std::uint64_t RankDevice::memory_bytes() const noexcept {
+  return device.memory_bytes() / 10 * 9 / static_cast<std::uint64_t>(sharing);
+}
+
+RankDevice choose_rank_device(World& world, const RankDeviceOptions& options) {
+  const bool automatic = options.wanted == "auto";
+  if (options.wanted == "host") return on_host(world, "");
+  if (!automatic && options.wanted != "cuda") {
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("device \"{}\": there are auto, host and cuda", options.wanted));
+  }
+  const auto gpus = world.exchange("atoll/rank_device", tell_gpu(world, options));
+  if (const std::string why = objection(gpus); !why.empty()) {
+    if (!automatic) throw Error(ErrorCode::not_found, "device cuda: " + why);
+    const bool any = std::ranges::any_of(
+        gpus, [](const std::string& gpu) { return gpu != lacking + std::string(no_gpu); });
+    return on_host(world, any ? "on the host, as " + why : "");
+  }
+  const auto ranks = sharers(world, gpus);
+  const auto& most = *std::ranges::max_element(ranks, {}, &std::vector<int>::size);
+  if (automatic && most.size() > 1) {
+    return on_host(
+        world, fmt::format("on the host, as ranks {} have one GPU between them ({}): "
+                           "--device cuda uses it all the same",
+                           fmt::join(most, ", "), gpus[static_cast<std::size_t>(most.front())]));
+  }
+  const auto& mine = ranks[static_cast<std::size_t>(world.rank())];
+  return {open_gpu(world), "", static_cast<int>(mine.size()),
+          static_cast<int>(std::ranges::find(mine, world.rank()) - mine.begin()),
+          static_cast<int>(most.size())};
+}
+
+}  // namespace atoll_v1::atoll
