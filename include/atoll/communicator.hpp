@@ -78,6 +78,20 @@ struct CommunicatorOptions {
 // counts that do not fit, unequal dtypes, NULL with elements, src and dst that overlap other than as
 // documented, a factor where none is allowed. A failure of the operation is kept in its Work, and
 // fails the World: every communicator of every rank aborts, every wait ends.
+// How data moves between ranks, as far as connections exist: they are made when they are first used.
+struct Transports {
+  std::vector<std::string> networks;   // what joins hosts ("IB", "Socket"); none so far, perhaps
+  std::optional<bool> gpudirect_rdma;  // NICs reach memory of GPUs on every connection of these
+  std::optional<bool> nvls;            // NVLink switches add and copy
+  std::string unknown;                 // why nothing is known; "": it is
+  std::string to_string() const;       // "network IB with GPUDirect RDMA, NVLS"
+  // "" where every connection between hosts has it, and where there is one host.
+  std::string why_no_gpudirect_rdma(const World& world) const;
+};
+// Collective over the World. Error(unsupported) names a rank that has not got it, and why.
+void require_gpudirect_rdma(World& world, const Transports& mine);
+
+
 class Communicator {
  public:
   // Collective over the axis; communicators that share a rank open in one order on all ranks. Ranks
@@ -148,6 +162,9 @@ class Communicator {
   };
   std::uint64_t scratch_bytes(Sum sum, std::uint64_t count, DType dtype) const;
   void reserve_scratch(std::uint64_t bytes);  // before the first operation
+
+  // Of this process, whichever communicator of the backend it is.
+  Transports transports() const;
 
   // Collective: ranks of one color form a new communicator, ordered by key, then by rank; a rank
   // without a color gets none. Same backend and device; the default name is NAME.COLOR.

@@ -1,4 +1,4 @@
-/* The C ABI of a communication backend, version 1.2. Self-contained: C11 and C++20, no other header
+/* The C ABI of a communication backend, version 1.3. Self-contained: C11 and C++20, no other header
  * of atoll.
  *
  * A backend is a shared object, libatoll-NAME.so, that exports one symbol, atoll_backend_entry_v1.
@@ -30,7 +30,7 @@ extern "C" {
 #endif
 
 #define ATOLL_ABI_MAJOR 1u /* layout broke: core refuses the plugin */
-#define ATOLL_ABI_MINOR 2u /* slots appended: `size` says which exist */
+#define ATOLL_ABI_MINOR 3u /* slots appended: `size` says which exist */
 
 typedef int32_t atoll_status; /* 0: success; else a value below, frozen */
 enum {
@@ -247,6 +247,12 @@ typedef struct atoll_backend {
   /* since 1.2 */
   int32_t has_levels; /* not 0: all_gather and reduce_scatter over several hosts send between them
                          only what must be sent; else core may build them of two levels */
+  /* since 1.3 */
+  /* How data moves between ranks, as far as connections exist by now, in lines NAME=VALUE: network=, one
+   * for each that joins hosts (IB, Socket); gdr=yes|no|some, whether NICs reach memory of GPUs on those;
+   * nvls=yes|no, whether NVLink switches add and copy; unknown=WHY, alone, where nothing is known. What
+   * has no line is not in use or not known yet. Valid until this thread calls it again. */
+  const char* (*transports)(atoll_comm* comm);
 } atoll_backend; /* append below only */
 
 /* The one exported symbol. The table is static. */

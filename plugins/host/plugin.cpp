@@ -98,7 +98,8 @@ constexpr atoll_backend table = {
     &mem_free,
     &register_memory,
     &deregister_memory,
-    1,  // has_levels
+    1,        // has_levels
+    nullptr,  // transports
 };
 
 }  // namespace

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "collectives.hpp"
+#include "log.hpp"
 #include "sdk/describe.hpp"
 #include "sdk/guard.hpp"
 
@@ -145,6 +146,7 @@ void Comm::start(const atoll_host& host, const atoll_group& group) {
   // Operations of several communicators of a GPU, one for each lane, run in the order in which they
   // are launched, and that is the same on all ranks: none waits for a GPU that another one fills.
   ::setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", 0);
+  keep_log();
   const auto deadline = deadline_of(group.timeout_ns);
   const Current current(device_);
   make_barrier_word();  // a rank that fails here is named as absent

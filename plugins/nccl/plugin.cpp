@@ -1,8 +1,10 @@
 // The table of the nccl backend: exceptions end here.
 #include <memory>
+#include <string>
 
 #include "atoll/plugin.h"
 #include "comm.hpp"
+#include "log.hpp"
 #include "sdk/guard.hpp"
 
 struct atoll_comm {
@@ -85,6 +87,12 @@ atoll_status deregister_memory(atoll_comm* comm, void* memory) {
   return guard([&] { comm->comm->deregister_window(memory); });
 }
 
+const char* transports_text(atoll_comm*) {
+  thread_local std::string text;
+  text = transports();
+  return text.c_str();
+}
+
 constexpr atoll_backend table = [] {
   atoll_backend backend{};
   backend.size = sizeof(atoll_backend);
@@ -104,6 +112,7 @@ constexpr atoll_backend table = [] {
   backend.mem_free = mem_free;
   backend.register_memory = register_memory;
   backend.deregister_memory = deregister_memory;
+  backend.transports = transports_text;
   return backend;
 }();
 

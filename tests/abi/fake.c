@@ -66,7 +66,7 @@ static const struct {
   void (*later[4])(void);
 } table = {
     {FAKE_SIZE, FAKE_MAJOR, ATOLL_ABI_MINOR, FAKE_NAME, probe, capability, open_group, submit,
-     abort_group, close_group, last_error, end, async_error, NULL, NULL, NULL, NULL, NULL, 0},
+     abort_group, close_group, last_error, end, async_error, NULL, NULL, NULL, NULL, NULL, 0, NULL},
     {NULL, NULL, NULL, NULL}};
 
 const atoll_backend* atoll_backend_entry_v1(void) { return FAKE_TABLE; }

@@ -103,7 +103,8 @@ AT(atoll_backend, mem_free, 112);
 AT(atoll_backend, register_memory, 120);
 AT(atoll_backend, deregister_memory, 128);
 AT(atoll_backend, has_levels, 136);
-SIZE(atoll_backend, 144);
+AT(atoll_backend, transports, 144);
+SIZE(atoll_backend, 152);
 
 VALUE(ATOLL_OK, 0);
 VALUE(ATOLL_INVALID_ARGUMENT, 1);

@@ -162,6 +162,34 @@ TEST_CASE("auto takes GPUs where each rank has one of its own, and else says why
                        doctest::Contains("device cuda: rank 0 cannot use its GPU"), atoll::Error);
 }
 
+TEST_CASE("a run that requires GPUDirect RDMA ends where another host is reached without") {
+  if (atoll::Device::cuda_count() < 2 || std::getenv("NCCL_DEBUG") != nullptr) {
+    MESSAGE("left out: two GPUs are needed, and NCCL's log");
+    return;
+  }
+  ::setenv("FAKE_NCCL_LOG", "NCCL INFO Channel 00/0 : 0[0] -> 1[0] [send] via NET/Socket/0\n", 1);
+  const TemporaryFolder folder;
+  train::RunOptions options = options_of(folder);
+  options.device = "cuda";
+  options.require_gdr = true;
+  const auto run_on = [&](const char* second_host) {
+    atoll_test::run_thread_ranks(
+        2, [&](atoll::World& world) { train::run(world, options); },
+        [&](atoll::Config& config) {
+          config.log = "error";
+          config.host_id = config.rank == 0 ? "here" : second_host;
+          config.plugin_path = atoll::Config::from_env().plugin_path;
+        });
+  };
+  CHECK_NOTHROW(run_on("here"));
+  CHECK_THROWS_WITH_AS(
+      run_on("there"),
+      doctest::Contains("GPUDirect RDMA is required: rank 0: it reaches other hosts by "
+                        "Socket without GPUDirect RDMA"),
+      atoll::Error);
+  ::unsetenv("FAKE_NCCL_LOG");
+}
+
 TEST_CASE("four ranks over nccl, in every strategy: the losses of one rank on the CPU") {
   if (atoll::Device::cuda_count() < 4) {
     MESSAGE("left out: ", atoll::Device::cuda_count(), " GPUs, four are needed");

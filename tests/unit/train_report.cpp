@@ -141,6 +141,7 @@ TEST_CASE("metrics.json: every name, and figures of a published kind of run") {
                            .dtype = "bf16",
                            .gpu0 = std::nullopt,
                            .peak_source = "measured",
+                           .transports = "network IB",
                            .peak_memory_bytes = 123,
                            .planned_memory_bytes = 100,
                            .device_memory_bytes = 101,

@@ -43,6 +43,7 @@ struct Options {
   AxisName axis = AxisName::world;
   std::string device = "auto";  // as atoll/rank_device.hpp has it
   std::string backend;
+  bool require_gdr = false;
   std::string algorithm;
   MemoryKind memory = MemoryKind::registered;
   // Sizes, in bytes.

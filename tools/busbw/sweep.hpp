@@ -50,6 +50,7 @@ class Sweep {
   std::vector<Kind> kinds_of(Collective collective) const;
   std::optional<std::string> why_unsupported(Collective collective, Kind kind);
   std::vector<int> roots_of(Collective collective) const;
+  void tell_transports();
   void measure_rows(Kind kind, int root, const std::vector<std::uint64_t>& sizes, Table& table);
   Row measure_row(const Call& call);
   Half measure_half(const Call& call);
@@ -73,6 +74,8 @@ class Sweep {
   Rates rates_;
   atoll::Buffer send_, recv_;
   std::uint64_t seed_ = 0;
+  std::string transports_;  // of rank 0, for the footer; "": there is nothing to tell
+  bool has_told_transports_ = false;
   std::size_t rows_done_ = 0, rows_planned_ = 0;
   std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
 };

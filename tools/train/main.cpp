@@ -107,12 +107,18 @@ void add_sharding_flags(CLI::App& app, train::RunOptions& o, int& islands) {
   app.add_option("--islands", islands, "treat the ranks as this many islands; 0: what is found")
       ->check(not_negative)
       ->group("Sharding");
-  app.add_option("--device", o.device,
-                 "what ranks compute on: host (CPUs), cuda (GPUs, which go round among the ranks of a "
-                 "host), or auto: cuda where every rank has a GPU of its own and what it needs")
+  app.add_option(
+         "--device", o.device,
+         "what ranks compute on: host (CPUs), cuda (GPUs, which go round among the ranks of a "
+         "host), or auto: cuda where every rank has a GPU of its own and what it needs")
       ->group("Sharding");
   app.add_option("--backend", o.backend,
                  "of collectives: host, mpi, nccl, ...; default: the best that works")
+      ->group("Sharding");
+  app.add_flag("--require-gdr", o.require_gdr,
+               "end after the first step where NICs do not reach memory of GPUs (GPUDirect RDMA) "
+               "on every "
+               "connection between hosts")
       ->group("Sharding");
   app.add_option("--reduce-dtype", o.reduce_dtype,
                  "what gradients travel as: f32, or bf16, which halves their bytes and rounds the "

@@ -148,6 +148,7 @@ nlohmann::json to_json(const RunOptions& o) {
           {"checkpoint", o.save_checkpoint},
           {"resume", o.resume},
           {"export", o.export_weights},
+          {"require_gdr", o.require_gdr},
           {"trace", o.trace},
           {"trace_steps", o.trace_steps}};
 }

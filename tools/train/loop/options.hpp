@@ -57,6 +57,7 @@ struct RunOptions {
   std::string export_weights;  // HF safetensors file to write at the end
   bool quiet = false;          // no progress line
   std::string trace;           // Chrome trace to write at the end
+  bool require_gdr = false;
   std::string trace_steps;     // "FIRST:LAST", counted from 1; "": 5 steps after the warm-up
 };
 

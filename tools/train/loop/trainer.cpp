@@ -104,6 +104,7 @@ class Trainer {
   void write_trace();
   void save(std::int64_t steps_done);
   void note_memory();
+  void note_transports();
   void finish(RunResult& result, double wall_seconds);
 
   atoll::World& world_;
@@ -125,6 +126,7 @@ class Trainer {
   std::optional<fsdp::Pass> next_pass_;  // opened ahead
   fsdp::Engine::Traffic counted_;        // by steps so far
   std::int64_t own_memory_ = 0;
+  std::string transports_;
   std::int64_t first_step_ = 0;
   std::optional<Tracing> tracing_;
   std::optional<Metrics> metrics_;
@@ -393,6 +395,14 @@ StepRecord Trainer::step(std::int64_t index) {
 // Of the process, when every buffer has been used.
 void Trainer::note_memory() { own_memory_ = std::max(own_memory_, proportional_bytes()); }
 
+// Connections are made by the first step.
+void Trainer::note_transports() {
+  if (!totals_) return;
+  const atoll::Transports transports = totals_->transports();
+  transports_ = transports.to_string();
+  if (options_.require_gdr) atoll::require_gpudirect_rdma(world_, transports);
+}
+
 void Trainer::save(std::int64_t steps_done) {
   fsdp::save(out_ / "checkpoint", engine_, *optimizer_, {{"step", std::to_string(steps_done)}});
 }
@@ -406,7 +416,10 @@ RunResult Trainer::run() {
   const auto start = Clock::now();
   for (std::int64_t index = first_step_; index < options_.steps; ++index) {
     const StepRecord record = step(index);
-    if (index == first_step_) note_memory();
+    if (index == first_step_) {
+      note_memory();
+      note_transports();
+    }
     metrics_->add(record);
     result.steps.push_back(record);
     if (report_) {
@@ -475,6 +488,7 @@ void Trainer::finish(RunResult& result, double wall_seconds) {
   info.planned_memory_bytes = planned;
   info.device_memory_bytes = measured;
   info.wall_time_s = wall_seconds;
+  info.transports = transports_;
   atoll::log::info(
       "memory of a rank: {:.1f} MB planned, {:.1f} MB allocated at most ({:+.1f} %); the process "
       "{:.1f} MB, its share of what ranks map together",

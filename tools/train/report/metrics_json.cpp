@@ -75,6 +75,7 @@ json metrics_json(const RunInfo& run, const SpeedBase& base, const Summary& summ
   out["mfu_6n"] = number(speed.mfu_6n);
   out["peak_flops_per_rank"] = base.peak_flops > 0 ? number(base.peak_flops) : json(nullptr);
   out["peak_source"] = run.peak_source;
+  out["transports"] = run.transports;
   out["peak_memory_bytes"] = run.peak_memory_bytes;
   out["planned_memory_bytes"] = run.planned_memory_bytes;
   out["device_memory_bytes"] = run.device_memory_bytes;

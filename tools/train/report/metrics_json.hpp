@@ -21,6 +21,7 @@ struct RunInfo {
   std::string dtype = "f32";           // of the parameters that compute reads: f32 or bf16
   std::optional<std::string> gpu0;     // name of the first GPU; nothing on a CPU
   std::string peak_source;             // how SpeedBase::peak_flops was found
+  std::string transports;              // what joins the ranks; "": one rank
   std::int64_t peak_memory_bytes = 0;  // largest over the ranks
   // Of a rank, the largest over the ranks: what the memory plan says (rank 0's), what the device has
   // handed out at most, and what the process has resident, shared pages divided by who maps them.

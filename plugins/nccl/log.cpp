@@ -1,0 +1,96 @@
+#include "log.hpp"
+
+#include <fmt/format.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <functional>
+#include <mutex>
+#include <set>
+
+namespace atoll_sdk::nccl {
+namespace {
+
+struct Log {
+  int file = -1;
+  std::string missing;  // why there is none
+};
+
+// Decided once: NCCL reads its environment when it is first called.
+const Log& log() {
+  static const Log log = [] {
+    for (const char* name : {"NCCL_DEBUG", "NCCL_DEBUG_FILE"}) {
+      if (const char* value = std::getenv(name)) {
+        return Log{-1, fmt::format("{}={} is set: NCCL's log goes where that says", name, value)};
+      }
+    }
+    const int file = ::memfd_create("nccl-log", MFD_CLOEXEC);
+    if (file < 0) return Log{-1, "no memory for NCCL's log"};
+    ::setenv("NCCL_DEBUG", "INFO", 1);
+    ::setenv("NCCL_DEBUG_SUBSYS", "INIT,NET", 0);
+    ::setenv("NCCL_DEBUG_FILE", fmt::format("/proc/self/fd/{}", file).c_str(), 1);
+    return Log{file, ""};
+  }();
+  return log;
+}
+
+std::string content(int file) {
+  struct stat info {};
+  if (::fstat(file, &info) != 0) return {};
+  std::string text(static_cast<std::size_t>(info.st_size), '\0');
+  const ssize_t n = ::pread(file, text.data(), text.size(), 0);
+  text.resize(n > 0 ? static_cast<std::size_t>(n) : 0);
+  return text;
+}
+
+// "... [send] via NET/IB/0(3)/GDRDMA(PCI)/Shared"
+struct Connections {
+  std::set<std::string, std::less<>> networks;
+  int all = 0, direct = 0;
+
+  void add(std::string_view line) {
+    constexpr std::string_view before = " via NET/";
+    const std::size_t at = line.find(before);
+    if (at == std::string_view::npos) return;
+    const std::string_view rest = line.substr(at + before.size());
+    networks.emplace(rest.substr(0, rest.find('/')));
+    ++all;
+    direct += rest.find("/GDRDMA") != std::string_view::npos ? 1 : 0;
+  }
+};
+
+}  // namespace
+
+void keep_log() { log(); }
+
+std::string transports() {
+  const Log& kept = log();
+  return kept.file < 0 ? "unknown=" + kept.missing + '\n' : transports_of(content(kept.file));
+}
+
+std::string transports_of(std::string_view log) {
+  Connections connections;
+  bool available = false, unavailable = false;
+  while (!log.empty()) {
+    const std::string_view line = log.substr(0, log.find('\n'));
+    log.remove_prefix(std::min(line.size() + 1, log.size()));
+    connections.add(line);
+    available |= line.find("NVLS multicast support is available") != std::string_view::npos &&
+                 line.find("transport disabled") == std::string_view::npos;
+    unavailable |= line.find("NVLS multicast support is not available") != std::string_view::npos;
+  }
+  std::string text;
+  for (const std::string& network : connections.networks)
+    text += fmt::format("network={}\n", network);
+  if (connections.all > 0) {
+    const bool some = connections.direct > 0 && connections.direct < connections.all;
+    text += some ? "gdr=some\n" : connections.direct > 0 ? "gdr=yes\n" : "gdr=no\n";
+  }
+  if (available || unavailable) text += available && !unavailable ? "nvls=yes\n" : "nvls=no\n";
+  return text;
+}
+
+}  // namespace atoll_sdk::nccl

@@ -1,0 +1,73 @@
+// What is read from NCCL's log.
+#include <doctest/doctest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+
+#include "../../plugins/nccl/log.hpp"
+
+using namespace atoll_sdk::nccl;
+
+namespace {
+
+const std::string prefix = "node7:4711:4822 [3] NCCL INFO ";
+
+std::string connection(const std::string& way) {
+  return prefix + "Channel 02/0 : 3[3] -> 11[3] [send] via " + way + '\n';
+}
+
+}  // namespace
+
+TEST_CASE("connections between hosts: which network, and whether all are direct") {
+  CHECK(transports_of("") == "");
+  CHECK(transports_of(connection("P2P/CUMEM") + connection("SHM/direct/direct")) == "");
+  CHECK(transports_of(connection("NET/Socket/0")) == "network=Socket\ngdr=no\n");
+  CHECK(transports_of(connection("NET/IB/3/GDRDMA") +
+                      connection("NET/IB/4(5)/GDRDMA(PCI)/Shared")) == "network=IB\ngdr=yes\n");
+  CHECK(transports_of(connection("NET/IB/3/GDRDMA") + connection("NET/IB/1/Shared")) ==
+        "network=IB\ngdr=some\n");
+  CHECK(transports_of(connection("NET/IB/3/GDRDMA") + connection("NET/AWS Libfabric/0/GDRDMA")) ==
+        "network=AWS Libfabric\nnetwork=IB\ngdr=yes\n");
+}
+
+TEST_CASE("NVLS, in the words of several versions; a last line without an end") {
+  CHECK(transports_of(prefix +
+                      "NVLS multicast support is available on dev 3 (NVLS_NCHANNELS 16)\n") ==
+        "nvls=yes\n");
+  CHECK(transports_of(prefix + "NVLS multicast support is not available on dev 3") == "nvls=no\n");
+  CHECK(transports_of(prefix + "NVLS multicast support is available on dev 3, transport disabled, "
+                               "symmetric multimem enabled\n") == "");
+  CHECK(transports_of(connection("NET/IB/3/GDRDMA") + prefix +
+                      "NVLS multicast support is available on dev 3, transport enabled, symmetric "
+                      "multimem enabled") == "network=IB\ngdr=yes\nnvls=yes\n");
+}
+
+TEST_CASE("the log is kept in memory of the process, unless somebody wants it elsewhere") {
+  const pid_t child = ::fork();
+  REQUIRE(child >= 0);
+  if (child == 0) {
+    ::setenv("NCCL_DEBUG", "WARN", 1);
+    keep_log();
+    const bool untouched = std::getenv("NCCL_DEBUG_FILE") == nullptr;
+    const bool told =
+        transports() == "unknown=NCCL_DEBUG=WARN is set: NCCL's log goes where that says\n";
+    ::_exit(untouched && told ? 0 : 1);
+  }
+  int status = -1;
+  ::waitpid(child, &status, 0);
+  CHECK(status == 0);
+
+  for (const char* name : {"NCCL_DEBUG", "NCCL_DEBUG_FILE", "NCCL_DEBUG_SUBSYS"}) ::unsetenv(name);
+  keep_log();
+  REQUIRE(std::string(std::getenv("NCCL_DEBUG")) == "INFO");
+  CHECK(transports() == "");
+  std::FILE* const log = std::fopen(std::getenv("NCCL_DEBUG_FILE"), "w");  // as NCCL does
+  REQUIRE(log != nullptr);
+  std::fputs(connection("NET/IB/0").c_str(), log);
+  std::fflush(log);
+  CHECK(transports() == "network=IB\ngdr=no\n");
+  std::fclose(log);
+}
