@@ -1,0 +1,321 @@
+// Each operation of a training step at Mistral-7B's shapes on one GPU, beside the least time that it can
+// take: the bytes that it must read and write at the bandwidth of a copy, or its matrix products at the
+// matrix peak, both measured in this run.
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <chrono>
+#include <fstream>
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "atoll/error.hpp"
+#include "device/ops.hpp"
+#include "model/config.hpp"
+#include "model/cuda/cuda_ops.hpp"
+
+namespace {
+
+using atoll::Buffer;
+using atoll::ConstView;
+using atoll::Device;
+using atoll::DType;
+using atoll::View;
+using Clock = std::chrono::steady_clock;
+
+struct Arguments {
+  std::string model = "mistral-7b";
+  std::int64_t tokens = 8192;
+  std::int64_t seq = 2048;
+  double seconds = 0.2;
+  std::string json;
+};
+
+// What an operation cannot do without; the larger of both is the floor.
+struct Floor {
+  double bytes = 0;
+  double flops = 0;
+};
+
+class Table {
+ public:
+  Table(const Arguments& arguments, const Device& gpu)
+      : arguments_(arguments), gpu_(gpu), stream_(gpu_.stream({.name = "bench"})) {
+    bandwidth_ = copy_bandwidth();
+    peak_ = train::cuda::matrix_peak_flops(gpu_, DType::bf16);
+    fmt::print("{}: copies {:.0f} GB/s (read and written), bf16 products {:.1f} TFLOP/s\n",
+               gpu_.name(), bandwidth_ / 1e9, peak_ / 1e12);
+    fmt::print("{:<28} {:>10} {:>10} {:>8}  by\n", "operation", "us", "floor us", "share");
+  }
+
+  atoll::Stream& stream() { return stream_; }
+
+  // Memory of normal values, or of zeros for integers.
+  View tensor(DType dtype, std::int64_t count) {
+    const auto n = static_cast<std::size_t>(count);
+    memory_.push_back(gpu_.allocate(n * size_of(dtype)));
+    const View view = memory_.back().view(dtype);
+    if (dtype == DType::i32 || dtype == DType::f64) {
+      stream_.zero(view.data, view.bytes());
+      return view;
+    }
+    const Buffer values = gpu_.allocate(n * sizeof(float));
+    gpu_.ops().fill_normal(stream_, values.view(DType::f32), {1, ++seed_, 0, 0.0f, 0.5f});
+    gpu_.ops().cast(stream_, view, values.view(DType::f32));
+    stream_.synchronize();
+    return view;
+  }
+  void release() {
+    stream_.synchronize();
+    memory_.clear();
+  }
+
+  void row(const std::string& name, const Floor& floor, const std::function<void()>& operation) {
+    const double seconds = time_of(operation);
+    const double by_memory = floor.bytes / bandwidth_, by_products = floor.flops / peak_;
+    const double least = std::max(by_memory, by_products);
+    const char* const by = by_memory > by_products ? "memory" : "products";
+    fmt::print("{:<28} {:10.1f} {:10.1f} {:6.1f} %  {}\n", name, seconds * 1e6, least * 1e6,
+               100 * least / seconds, by);
+    rows_.push_back({{"operation", name},
+                     {"us", seconds * 1e6},
+                     {"floor_us", least * 1e6},
+                     {"share", least / seconds},
+                     {"by", by}});
+  }
+
+  nlohmann::json json() const {
+    return {{"model", arguments_.model},
+            {"tokens", arguments_.tokens},
+            {"seq", arguments_.seq},
+            {"device", gpu_.name()},
+            {"copy_GBps", bandwidth_ / 1e9},
+            {"peak_tflops", peak_ / 1e12},
+            {"rows", rows_}};
+  }
+
+ private:
+  // Of one operation among many in a row, at best of five batches.
+  double time_of(const std::function<void()>& operation) {
+    const auto batch = [&](int n) {
+      stream_.synchronize();
+      const auto start = Clock::now();
+      for (int i = 0; i < n; ++i) operation();
+      stream_.synchronize();
+      return std::chrono::duration<double>(Clock::now() - start).count();
+    };
+    batch(2);  // what the first calls prepare
+    const double once = batch(1);
+    constexpr int batches = 5;
+    const int n = static_cast<int>(std::clamp(arguments_.seconds / batches / once, 1.0, 1e4));
+    double best = once;
+    for (int i = 0; i < batches; ++i) best = std::min(best, batch(n) / n);
+    return best;
+  }
+
+  double copy_bandwidth() {
+    const std::size_t bytes = std::min<std::size_t>(std::size_t{1} << 30, gpu_.memory_bytes() / 8);
+    const Buffer from = gpu_.allocate(bytes), to = gpu_.allocate(bytes);
+    return 2 * static_cast<double>(bytes) /
+           time_of([&] { stream_.copy(to.data(), from.data(), bytes); });
+  }
+
+  const Arguments& arguments_;
+  Device gpu_;
+  atoll::Stream stream_;
+  std::vector<Buffer> memory_;
+  std::uint64_t seed_ = 0;
+  double bandwidth_ = 0, peak_ = 0;
+  nlohmann::json rows_ = nlohmann::json::array();
+};
+
+struct Bench {
+  Table& table;
+  train::Ops& ops;
+  const train::ModelConfig& model;
+  std::int64_t tokens, seq;
+  double t = static_cast<double>(tokens);
+
+  View low(std::int64_t count) const { return table.tensor(DType::bf16, count); }
+  View full(std::int64_t count) const { return table.tensor(DType::f32, count); }
+
+  void linears() const;
+  void rows_of_tokens() const;
+  void attention() const;
+  void ends() const;
+  void optimizer(const Device& gpu) const;
+};
+
+void Bench::linears() const {
+  struct Shape {
+    const char* name;
+    std::int64_t in, out;
+  };
+  const Shape shapes[] = {{"q", model.hidden, model.query_width()},
+                          {"kv", model.hidden, model.kv_width()},
+                          {"o", model.query_width(), model.hidden},
+                          {"gate_up", model.hidden, model.ffn},
+                          {"down", model.ffn, model.hidden}};
+  for (const auto& [name, in, out] : shapes) {
+    const train::LinearShape shape{tokens, in, out};
+    const double n = static_cast<double>(in), m = static_cast<double>(out);
+    const double flops = 2 * t * n * m;
+    const View x = low(tokens * in), y = low(tokens * out), weight = low(in * out);
+    const View dweight = full(in * out);
+    auto& stream = table.stream();
+    table.row(fmt::format("linear {} forward", name), {2 * (t * n + t * m + n * m), flops},
+              [&] { ops.linear_forward(stream, shape, x, weight, y); });
+    table.row(fmt::format("linear {} dgrad", name), {2 * (t * n + t * m + n * m), flops},
+              [&] { ops.linear_dgrad(stream, shape, y, weight, x, train::WriteMode::overwrite); });
+    table.row(fmt::format("linear {} wgrad", name), {2 * (t * n + t * m) + 4 * n * m, flops},
+              [&] { ops.linear_wgrad(stream, shape, y, x, dweight, train::WriteMode::overwrite); });
+    table.release();
+  }
+}
+
+void Bench::rows_of_tokens() const {
+  auto& stream = table.stream();
+  const double h = static_cast<double>(model.hidden), f = static_cast<double>(model.ffn);
+  const double q = static_cast<double>(model.query_width());
+  const std::int64_t wide = tokens * model.hidden;
+  const View x = low(wide), y = low(wide), dx = low(wide), weight = low(model.hidden);
+  const View inverse = full(tokens), dweight = full(model.hidden);
+  constexpr auto overwrite = train::WriteMode::overwrite;
+  table.row("rms_norm forward", {4 * t * h}, [&] {
+    ops.rms_norm_forward(stream, {model.hidden, 1e-5f, x, weight, y, inverse});
+  });
+  table.row("rms_norm backward", {6 * t * h}, [&] {
+    ops.rms_norm_backward(stream,
+                          {model.hidden, x, weight, inverse, y, dx, overwrite, dweight, overwrite});
+  });
+  table.row("add", {6 * t * h}, [&] { ops.add(stream, x, y, dx); });
+  const View heads = low(tokens * model.query_width()), angles = full(seq * model.head_dim);
+  ops.rope_table(stream, angles, model.head_dim, model.rope_theta);
+  table.row("rope", {4 * t * q}, [&] {
+    ops.rope(stream,
+             {seq, model.heads, model.head_dim, heads, angles, train::RopeDirection::forward});
+  });
+  table.release();
+  const View gate = low(tokens * model.ffn), up = low(tokens * model.ffn);
+  const View out = low(tokens * model.ffn);
+  table.row("swiglu forward", {6 * t * f}, [&] { ops.swiglu_forward(stream, gate, up, out); });
+  const View dgate = low(tokens * model.ffn), dup = low(tokens * model.ffn);
+  table.row("swiglu backward", {10 * t * f}, [&] {
+    ops.swiglu_backward(stream, {gate, up, out, dgate, dup});
+  });
+  table.release();
+}
+
+void Bench::attention() const {
+  auto& stream = table.stream();
+  const std::int64_t rows = tokens / seq;
+  const train::AttentionShape shape{
+      rows, seq, model.heads, model.kv_heads, model.head_dim, model.sliding_window};
+  const std::int64_t wide = tokens * model.query_width(), narrow = tokens * model.kv_width();
+  const View q = low(wide), out = low(wide), dout = low(wide), dq = low(wide);
+  const View k = low(narrow), v = low(narrow), dk = low(narrow), dv = low(narrow);
+  const View lse = full(tokens * model.heads);
+  // Products with the keys that are seen: two forward, five backward.
+  const std::vector<std::int64_t> lengths(static_cast<std::size_t>(rows), seq);
+  const auto s = static_cast<double>(seq);
+  const double window =
+      model.sliding_window > 0 ? std::min(static_cast<double>(model.sliding_window), s) : s;
+  const double pairs =
+      static_cast<double>(rows) * (window * (window + 1) / 2 + (s - window) * window);
+  const double product = 2 * pairs * static_cast<double>(model.query_width());
+  table.row("attention forward", {0, 2 * product}, [&] {
+    ops.attention_forward(stream, {shape, q, k, v, out, lse});
+  });
+  table.row("attention backward", {0, 5 * product}, [&] {
+    ops.attention_backward(stream, {shape, q, k, v, out, lse, dout, dq, dk, dv});
+  });
+  table.release();
+}
+
+void Bench::ends() const {
+  auto& stream = table.stream();
+  const double h = static_cast<double>(model.hidden), vocab = static_cast<double>(model.vocab);
+  const View ids = table.tensor(DType::i32, tokens), embedded = low(tokens * model.hidden);
+  const View words = low(model.vocab * model.hidden), dwords = full(model.vocab * model.hidden);
+  table.row("embedding forward", {4 * t * h},
+            [&] { ops.embedding_forward(stream, ids, words, embedded, model.hidden); });
+  table.row("embedding backward", {4 * vocab * h + 2 * t * h}, [&] {
+    ops.embedding_backward(
+        stream, {model.vocab, model.hidden, ids, embedded, dwords, train::WriteMode::overwrite});
+  });
+  table.release();
+  const std::int64_t rows = std::min<std::int64_t>(tokens, 512);
+  const View labels = table.tensor(DType::i32, rows), logits = full(rows * model.vocab);
+  const View dlogits = low(rows * model.vocab), total = table.tensor(DType::f64, 2);
+  const double count = static_cast<double>(rows) * vocab;
+  table.row("cross_entropy of 512", {6 * count}, [&] {
+    ops.cross_entropy(stream, {model.vocab, labels, logits, dlogits, 1.0f, total});
+  });
+  table.release();
+}
+
+void Bench::optimizer(const Device& gpu) const {
+  auto& stream = table.stream();
+  const std::int64_t count = model.hidden * model.ffn;
+  const auto n = static_cast<double>(count);
+  const View weights = full(count), gradient = full(count), weights_low = low(count);
+  const View moment1 = full(count), moment2 = full(count), figures = table.tensor(DType::f64, 2);
+  stream.zero(moment1.data, moment1.bytes());
+  stream.zero(moment2.data, moment2.bytes());
+  const double one = 1;
+  stream.copy(figures.data, &one, sizeof one);
+  stream.synchronize();
+  table.row("adamw", {30 * n}, [&] {
+    gpu.ops().adamw(stream, {weights, gradient, moment1, moment2, weights_low, 1e-4f, 0.9f, 0.95f,
+                             1e-8f, 0.1f, figures.as<double>(), nullptr});
+  });
+  const View blocks =
+      table.tensor(DType::f64, (count + static_cast<std::int64_t>(atoll::norm_block) - 1) /
+                                   static_cast<std::int64_t>(atoll::norm_block));
+  table.row("sum_squares", {4 * n}, [&] { gpu.ops().sum_squares(stream, blocks, gradient); });
+  table.row("cast f32 to bf16", {6 * n}, [&] { gpu.ops().cast(stream, weights_low, weights); });
+  table.row("add f32", {12 * n}, [&] { gpu.ops().add(stream, weights, gradient); });
+  table.release();
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  Arguments arguments;
+  CLI::App app(
+      "Operations of a training step on one GPU, beside what memory and tensor cores allow");
+  app.option_defaults()->always_capture_default();
+  app.add_option("--model", arguments.model, "a preset, for its shapes");
+  app.add_option("--tokens", arguments.tokens, "of a micro batch");
+  app.add_option("--seq", arguments.seq, "positions of a row");
+  app.add_option("--seconds", arguments.seconds, "of each row of the table");
+  app.add_option("--json", arguments.json, "file for the figures");
+  CLI11_PARSE(app, argc, argv);
+  if (Device::cuda_count() == 0) {
+    fmt::print("skipped: no GPU is visible\n");
+    return 77;
+  }
+  try {
+    const Device gpu = Device::cuda();
+    const auto ops = train::cuda::make_ops(gpu);
+    const auto model = train::preset(arguments.model);
+    Table table(arguments, gpu);
+    const Bench bench{table, *ops, model, arguments.tokens / arguments.seq * arguments.seq,
+                      arguments.seq};
+    bench.linears();
+    bench.rows_of_tokens();
+    bench.attention();
+    bench.ends();
+    bench.optimizer(gpu);
+    if (arguments.json.empty()) return 0;
+    std::ofstream file(arguments.json);
+    file << table.json().dump(1) << '\n';
+    return file ? 0 : 1;
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "gpu_kernels: {}\n", error.what());
+    return 1;
+  }
+}
