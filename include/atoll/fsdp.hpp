@@ -84,7 +84,7 @@ struct StrategyQuestion {
   std::uint64_t largest_unit = 0;  // parameters of it; 0: unknown, and passing units not counted
   int units = 1;
   int micro_batches = 1;           // of a step
-  std::uint64_t moment_bytes = 8;  // of a parameter: 8 for AdamW, 0 for SGD
+  std::uint64_t moment_bytes = 8;  // of a parameter: 8 for AdamW, 4 with bf16 moments, 0 for SGD
   std::uint64_t activation_bytes = 0;
   std::uint64_t memory_bytes = 0;  // of the device, for one rank; 0: unknown, everything fits
   double reserve = 0.1;            // of the memory, for what no plan has

@@ -19,6 +19,12 @@ struct OptimizerOptions {
   float max_norm = 1.0f;      // gradients are scaled down to this global norm; 0: no clipping
   // false: a norm that is not finite is reported, and the step done all the same.
   bool skip_nonfinite = true;
+  // Of AdamW: f32, or bf16, which halves them and by default rounds up or down by chance: to the nearest,
+  // the second moment would stand still. Chance follows from seed, parameter and step alone, so that the
+  // bits do not depend on how many ranks share the parameters.
+  DType moment_dtype = DType::f32;
+  bool stochastic_rounding = true;
+  std::uint64_t seed = 0;
 };
 
 // The moments are sharded as the parameters are: a rank holds and updates its own part only. The

@@ -16,11 +16,16 @@ inline constexpr std::uint64_t norm_block = 4096;
 struct AdamWStep {
   View weights;           // f32 master shard
   ConstView gradient;     // f32
-  View moment1, moment2;  // f32
+  View moment1, moment2;  // f32, or both bf16
   View weights_low;       // optional bf16 copy of the weights; count 0: none
   float learning_rate, beta1, beta2, epsilon, weight_decay;
   const double* steps;  // device address of t, this step included, for the corrections 1 - beta^t
   const double* scale;  // device address of a factor of the gradient; nullptr: 1; NaN: no step
+  // bf16 moments are rounded up or down by chance, with the odds of what is cut off: to the nearest, what
+  // changes a moment by less than 2^-9 of it is lost, and 1 - beta2 is less than that. Chance is a
+  // function of key, step and first + i, whatever the shard. Key 0: to the nearest.
+  std::uint64_t key = 0;
+  std::uint64_t first = 0;  // index of weights[0] in the whole
 };
 
 struct SgdStep {

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "core/hash.hpp"
 #include "device/ops.hpp"
 #include "fsdp/optimizer_impl.hpp"
 
@@ -28,6 +29,11 @@ Optimizer::Impl::Impl(Engine& engine_, OptimizerOptions options_)
   }
   if (!(options.epsilon > 0)) {
     throw Error(ErrorCode::invalid_argument, "Optimizer: epsilon must be greater than 0");
+  }
+  if (options.moment_dtype != DType::f32 && options.moment_dtype != DType::bf16) {
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("Optimizer: moments in {}: f32 and bf16 are there",
+                            name(options.moment_dtype)));
   }
   allocate_moments();
   allocate_norm();
@@ -58,8 +64,8 @@ void Optimizer::Impl::allocate_moments() {
   for (const auto& unit : engine.units()) owned += owned_elements(unit->state());
   moments.resize(engine.units().size());
   if (options.kind == OptimizerOptions::Kind::adamw) {
-    moment1 = engine.device().allocate(owned * sizeof(float));
-    moment2 = engine.device().allocate(owned * sizeof(float));
+    moment1 = engine.device().allocate(owned * size_of(options.moment_dtype));
+    moment2 = engine.device().allocate(owned * size_of(options.moment_dtype));
     engine.memory().optimizer = moment1.bytes() + moment2.bytes();
   }
   std::uint64_t offset = 0;
@@ -69,8 +75,8 @@ void Optimizer::Impl::allocate_moments() {
     if (owned == 0 || moment1.bytes() == 0) continue;
     for (std::size_t b = 0; b < state.buckets.size(); ++b) {
       const std::uint64_t n = state.buckets[b].gradient.count;
-      moments[state.index][b] = {moment1.view(DType::f32).part(offset, n),
-                                 moment2.view(DType::f32).part(offset, n)};
+      moments[state.index][b] = {moment1.view(options.moment_dtype).part(offset, n),
+                                 moment2.view(options.moment_dtype).part(offset, n)};
       offset += n;
     }
   }
@@ -186,6 +192,13 @@ void Optimizer::Impl::measure(Stream& compute) {
   known = compute.record();
 }
 
+// 0: to the nearest.
+std::uint64_t Optimizer::Impl::rounding_key(const Unit::State& unit,
+                                            const UnitBucket& bucket) const {
+  if (options.moment_dtype == DType::f32 || !options.stochastic_rounding) return 0;
+  return fnv1a(fmt::format("{}/{}/{}", options.seed, unit.name, bucket.label())) | 1;
+}
+
 void Optimizer::Impl::update(Unit::State& unit, float learning_rate, Stream& stream) {
   DeviceOps& ops = engine.device().ops();
   const double* factor = result.view(DType::f64).part(1, 1).as<double>();
@@ -201,7 +214,9 @@ void Optimizer::Impl::update(Unit::State& unit, float learning_rate, Stream& str
       const auto [first, second] = moments[unit.index][b];
       ops.adamw(stream, {bucket.master, bucket.gradient, first, second, bucket.low, learning_rate,
                          options.beta1, options.beta2, options.epsilon, options.weight_decay, steps,
-                         factor});
+                         factor, rounding_key(unit, bucket),
+                         bucket.master.count *
+                             static_cast<std::uint64_t>(engine.scheduler().shard_index())});
     }
   }
   engine.scheduler().end_work(stream, begin, "update", unit.name);

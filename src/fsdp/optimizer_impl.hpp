@@ -17,7 +17,7 @@ namespace atoll_v1::atoll::fsdp {
 
 struct Optimizer::Impl {
   struct Moments {
-    View first, second;  // f32; empty for sgd, and of frozen buckets
+    View first, second;  // empty for sgd, and of frozen buckets
   };
 
   Impl(Engine& engine_, OptimizerOptions options_);
@@ -41,6 +41,7 @@ struct Optimizer::Impl {
   // Leaves norm and clip factor in `result`, or in backward mode the norm in `reported`.
   void measure(Stream& compute);
   View order_blocks(Stream& compute);
+  std::uint64_t rounding_key(const Unit::State& unit, const UnitBucket& bucket) const;
   void update(Unit::State& unit, float learning_rate, Stream& stream);
 
   Engine& engine;

@@ -232,6 +232,31 @@ TEST_CASE("optimizers move weights as on the host") {
   }
 }
 
+TEST_CASE("bf16 moments have the host's bits, by chance and to the nearest") {
+  Both both;
+  for (const std::uint64_t n : {std::uint64_t{4096}, std::uint64_t{12'289}}) {
+    for (const std::uint64_t key : {0, 77}) {
+      const auto w = both.random(DType::f32, n, 1), g = both.random(DType::f32, n, 2);
+      const auto m = both.make(DType::bf16, n), v = both.make(DType::bf16, n);
+      const auto low = both.make(DType::bf16, n);
+      const auto steps = both.make(DType::f64, 2);
+      for (int step = 1; step <= 3; ++step) {
+        steps.on_host().as<double>()[0] = step;
+        steps.on_host().as<double>()[1] = 0.5;
+        both.push(steps);
+        both.run([&](auto& ops, auto& stream, bool gpu) {
+          const double* const at = pick(steps, gpu).template as<double>();
+          ops.adamw(stream, {pick(w, gpu), pick(g, gpu), pick(m, gpu), pick(v, gpu), pick(low, gpu),
+                             1e-2f, 0.9f, 0.95f, 1e-8f, 0.1f, at, at + 1, key, 1000});
+        });
+      }
+      CHECK(both.same(m));
+      CHECK(both.same(v));
+      CHECK(both.difference(w) < 1e-6);
+    }
+  }
+}
+
 TEST_CASE("weights begin as on the host") {
   Both both;
   const auto dst = both.make(DType::f32, 100'003);

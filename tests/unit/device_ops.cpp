@@ -1,8 +1,11 @@
 #include <doctest/doctest.h>
 
+#include <algorithm>
+#include <bit>
 #include <cmath>
 #include <limits>
 #include <random>
+#include <type_traits>
 #include <vector>
 
 #include "atoll/device.hpp"
@@ -219,6 +222,65 @@ TEST_CASE("adamw and sgd against the formulas in f64") {
   }
   CHECK(worst < 1e-6);
   CHECK(worst_sgd < 1e-6);
+}
+
+TEST_CASE("bf16 moments rounded by chance follow those of f32, to the nearest they stand still") {
+  const std::size_t n = 4000;
+  const float beta2 = 0.999f;
+  // A gradient of 1, then of 0.1: the second moment has to come down from 1 to 0.01.
+  const auto mean_after = [&](auto moment, std::uint64_t key, int small_steps) {
+    using Moment = decltype(moment);
+    std::vector<float> w(n, 0.0f), g(n, 1.0f);
+    std::vector<Moment> m(n, Moment{}), v(n, Moment{});
+    double steps = 0;
+    for (int step = 1; step <= 400 + small_steps; ++step) {
+      if (step == 401) std::ranges::fill(g, 0.1f);
+      steps = step;
+      host::adamw({w, g, m, v, {}, 0.0f, 0.9f, beta2, 1e-8f, 0.0f, &steps, nullptr, key, 0});
+    }
+    double sum = 0;
+    for (const Moment& value : v) {
+      if constexpr (std::is_same_v<Moment, float>) {
+        sum += static_cast<double>(value);
+      } else {
+        sum += static_cast<double>(atoll::to_float(value));
+      }
+    }
+    return sum / static_cast<double>(n);
+  };
+  for (const int small_steps : {0, 600}) {
+    const double exact = mean_after(0.0f, 0, small_steps);
+    CHECK(mean_after(bfloat16{}, 17, small_steps) == doctest::Approx(exact).epsilon(0.01));
+    // Half a unit in the last place is 0.2 to 0.4 % of the value, a step changes it by 0.1 %.
+    CHECK(std::abs(mean_after(bfloat16{}, 0, small_steps) / exact - 1) > 0.2);
+  }
+}
+
+TEST_CASE("what chance does to a moment depends on key, step and place alone") {
+  const std::size_t n = 512;
+  const auto g = random_values(n, 3);
+  const auto moments_of = [&](std::size_t from, std::size_t to, std::uint64_t key, double steps) {
+    std::vector<float> w(to - from, 0.0f), part(g.begin() + static_cast<std::ptrdiff_t>(from),
+                                                g.begin() + static_cast<std::ptrdiff_t>(to));
+    std::vector<bfloat16> m(w.size(), atoll::to_bfloat16(0.3f)), v = m;
+    host::adamw({w, part, m, v, {}, 0.1f, 0.9f, 0.95f, 1e-8f, 0.0f, &steps, nullptr, key, from});
+    std::vector<std::uint16_t> bits;
+    for (const auto& moment : {m, v}) {
+      for (const bfloat16 value : moment) bits.push_back(std::bit_cast<std::uint16_t>(value));
+    }
+    return bits;
+  };
+  const auto whole = moments_of(0, n, 5, 3), part = moments_of(100, 300, 5, 3);
+  CHECK(std::equal(part.begin(), part.begin() + 200, whole.begin() + 100));
+  CHECK(std::equal(part.begin() + 200, part.end(), whole.begin() + n + 100));
+  CHECK(moments_of(0, n, 6, 3) != whole);
+  CHECK(moments_of(0, n, 5, 4) != whole);
+  const float infinite = std::numeric_limits<float>::infinity();
+  std::vector<float> w{0}, huge{infinite};
+  std::vector<bfloat16> m(1), v(1);
+  const double steps = 1;
+  host::adamw({w, huge, m, v, {}, 0.0f, 0.9f, 0.9f, 1e-8f, 0.0f, &steps, nullptr, 5, 0});
+  CHECK(atoll::to_float(v[0]) == infinite);
 }
 
 TEST_CASE("a step without a finite norm changes nothing") {

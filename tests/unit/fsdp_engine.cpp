@@ -225,6 +225,34 @@ TEST_CASE("bf16 parameters stay near f32") {
   }
 }
 
+TEST_CASE("bf16 moments: the same bits however parameters are shared, near those of f32") {
+  ToyRun run = toy_run(Strategy::no_shard);
+  const auto reference = run_on({2, 2}, run);
+  run.optimizer.moment_dtype = atoll::DType::bf16;
+  const auto replicated = run_on({2, 2}, run);
+  CHECK(replicated.weights != reference.weights);
+  CHECK(distance(replicated.weights, reference.weights) < 1e-2);
+  for (const auto strategy : fsdp::every_strategy()) {
+    CAPTURE(fsdp::name(strategy));
+    run.engine.strategy = strategy;
+    CHECK(run_on({2, 2}, run).weights == replicated.weights);
+  }
+  run.optimizer.seed = 1;
+  CHECK(run_on({2, 2}, run).weights != replicated.weights);
+  run.optimizer.stochastic_rounding = false;
+  const auto nearest = run_on({2, 2}, run);
+  run.optimizer.seed = 2;
+  CHECK(run_on({2, 2}, run).weights == nearest.weights);
+
+  const auto world = single_rank();
+  fsdp::Engine engine(atoll::Mesh::make(const_cast<atoll::World&>(world), {1, 1}), {});
+  engine.add_unit("a", {{"w", {5, 4099}}});
+  engine.freeze({"a"});
+  const fsdp::Optimizer optimizer(engine, {.moment_dtype = atoll::DType::bf16});
+  CHECK(engine.memory().optimizer == 2 * 2 * 5 * 4099 / 4096 * 4096 + 2 * 2 * 4096);
+  CHECK(engine.device().allocated_bytes() == engine.memory().total());
+}
+
 TEST_CASE("gradients that travel as bf16 stay near f32, at half the bytes") {
   for (const auto strategy : fsdp::every_strategy()) {
     ToyRun run = toy_run(strategy);

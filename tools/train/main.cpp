@@ -77,6 +77,10 @@ void add_optimizer_flags(CLI::App& app, train::RunOptions& o) {
   app.add_option("--beta2", o.beta2, "of adamw")->group("Optimizer");
   app.add_option("--epsilon", o.epsilon, "of adamw")->group("Optimizer");
   app.add_option("--weight-decay", o.weight_decay, "decoupled")->group("Optimizer");
+  app.add_option(
+         "--moments", o.moments,
+         "of adamw: f32, or bf16, which halves their memory and rounds up or down by chance")
+      ->group("Optimizer");
   app.add_option("--clip", o.clip, "global gradient norm; 0: off")->group("Optimizer");
   app.add_flag("--skip-nonfinite,!--no-skip-nonfinite", o.skip_nonfinite,
                "leave out steps whose gradient norm is not finite (default); without it, and "

@@ -19,16 +19,36 @@ __device__ __forceinline__ void store_low(Low* low, std::uint64_t i,
   reinterpret_cast<Pack<Low, n>*>(low)[i] = rounded;
 }
 
+// The finaliser of SplitMix64, and chance, as in ../host/kernels.cpp.
+__device__ std::uint64_t mix(std::uint64_t x) {
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
+  return x ^ (x >> 31);
+}
+
+// By 16 bits of chance; to the nearest where `nearest`, and what is not finite.
+__device__ __forceinline__ __nv_bfloat16 round_by_chance(float value, std::uint32_t chance,
+                                                         bool nearest) {
+  std::uint32_t bits = 0;
+  memcpy(&bits, &value, sizeof bits);
+  if (nearest || (bits & 0x7f800000u) == 0x7f800000u) return __float2bfloat16_rn(value);
+  return __nv_bfloat16_raw{static_cast<unsigned short>((bits + (chance & 0xffffu)) >> 16)};
+}
+
+template <class Moment>
 struct AdamW {
-  float *weights, *moment1, *moment2;
+  float* weights;
+  Moment *moment1, *moment2;
   const float* gradient;
   const double *steps, *scale;
   float learning_rate, beta1, beta2, epsilon, weight_decay;
+  std::uint64_t key, first;
 };
 
 // Decoupled weight decay (Loshchilov and Hutter, arXiv 1711.05101); the weights shrink first.
-template <class Low, int n>
-__global__ void __launch_bounds__(threads) adamw_packs(AdamW s, Low* low, std::uint64_t packs) {
+template <class Low, class Moment, int n>
+__global__ void __launch_bounds__(threads)
+    adamw_packs(AdamW<Moment> s, Low* low, std::uint64_t packs) {
   __shared__ float rate, root, scale;
   __shared__ bool skipped;
   if (threadIdx.x == 0) {
@@ -44,22 +64,33 @@ __global__ void __launch_bounds__(threads) adamw_packs(AdamW s, Low* low, std::u
   __syncthreads();
   if (skipped) return;
   const float keep = 1.0f - s.learning_rate * s.weight_decay;
+  const std::uint64_t key = mix(s.key + static_cast<std::uint64_t>(*s.steps));
   for (std::uint64_t i = first_item(); i < packs; i += items_stride()) {
     const auto g = reinterpret_cast<const Pack<float, n>*>(s.gradient)[i];
     auto w = reinterpret_cast<Pack<float, n>*>(s.weights)[i];
-    auto m = reinterpret_cast<Pack<float, n>*>(s.moment1)[i];
-    auto v = reinterpret_cast<Pack<float, n>*>(s.moment2)[i];
+    auto moments1 = reinterpret_cast<Pack<Moment, n>*>(s.moment1)[i];
+    auto moments2 = reinterpret_cast<Pack<Moment, n>*>(s.moment2)[i];
 #pragma unroll
     for (int k = 0; k < n; ++k) {
       const float gradient = g.values[k] * scale;
-      m.values[k] = s.beta1 * m.values[k] + (1.0f - s.beta1) * gradient;
-      v.values[k] = s.beta2 * v.values[k] + (1.0f - s.beta2) * gradient * gradient;
-      w.values[k] =
-          w.values[k] * keep - rate * m.values[k] / (sqrtf(v.values[k]) * root + s.epsilon);
+      const float m = s.beta1 * convert<float>(moments1.values[k]) + (1.0f - s.beta1) * gradient;
+      const float v =
+          s.beta2 * convert<float>(moments2.values[k]) + (1.0f - s.beta2) * gradient * gradient;
+      w.values[k] = w.values[k] * keep - rate * m / (sqrtf(v) * root + s.epsilon);
+      if constexpr (std::is_same_v<Moment, float>) {
+        moments1.values[k] = m;
+        moments2.values[k] = v;
+      } else {
+        const std::uint64_t chance =
+            s.key == 0 ? 0 : mix(key + (s.first + i * n + k + 1) * 0x9e3779b97f4a7c15u);
+        moments1.values[k] = round_by_chance(m, static_cast<std::uint32_t>(chance), s.key == 0);
+        moments2.values[k] =
+            round_by_chance(v, static_cast<std::uint32_t>(chance >> 16), s.key == 0);
+      }
     }
     reinterpret_cast<Pack<float, n>*>(s.weights)[i] = w;
-    reinterpret_cast<Pack<float, n>*>(s.moment1)[i] = m;
-    reinterpret_cast<Pack<float, n>*>(s.moment2)[i] = v;
+    reinterpret_cast<Pack<Moment, n>*>(s.moment1)[i] = moments1;
+    reinterpret_cast<Pack<Moment, n>*>(s.moment2)[i] = moments2;
     store_low<Low, n>(low, i, w);
   }
 }
@@ -110,30 +141,44 @@ void with_low_type(View low, const Body& body) {
 
 }  // namespace
 
-void CudaOps::adamw(Stream& stream, const AdamWStep& step) {
-  const std::uint64_t count = step.weights.count;
-  if (count == 0) return;
-  const Current current(ordinal_);
-  const AdamW s{step.weights.as<float>(),
-                step.moment1.as<float>(),
-                step.moment2.as<float>(),
-                step.gradient.as<float>(),
-                step.steps,
-                step.scale,
-                step.learning_rate,
-                step.beta1,
-                step.beta2,
-                step.epsilon,
-                step.weight_decay};
+namespace {
+
+template <class Moment>
+void launch_adamw(cudaStream_t stream, const AdamWStep& step) {
+  const AdamW<Moment> s{step.weights.as<float>(),
+                        static_cast<Moment*>(step.moment1.data),
+                        static_cast<Moment*>(step.moment2.data),
+                        step.gradient.as<float>(),
+                        step.steps,
+                        step.scale,
+                        step.learning_rate,
+                        step.beta1,
+                        step.beta2,
+                        step.epsilon,
+                        step.weight_decay,
+                        step.key,
+                        step.first};
   with_low_type(step.weights_low, [&]<class Low>(Type<Low>) {
     auto* const low =
         step.weights_low.count > 0 ? static_cast<Low*>(step.weights_low.data) : nullptr;
     in_packs(
-        count, {s.weights, s.moment1, s.moment2, s.gradient, low},
+        step.weights.count, {s.weights, s.moment1, s.moment2, s.gradient, low},
         [&]<int n>(std::integral_constant<int, n>, std::uint64_t packs) {
-          start("adamw", adamw_packs<Low, n>, {blocks_for(packs), native(stream)}, s, low, packs);
+          start("adamw", adamw_packs<Low, Moment, n>, {blocks_for(packs), stream}, s, low, packs);
         });
   });
+}
+
+}  // namespace
+
+void CudaOps::adamw(Stream& stream, const AdamWStep& step) {
+  if (step.weights.count == 0) return;
+  const Current current(ordinal_);
+  if (step.moment1.dtype == DType::bf16) {
+    launch_adamw<__nv_bfloat16>(native(stream), step);
+  } else {
+    launch_adamw<float>(native(stream), step);
+  }
 }
 
 void CudaOps::sgd(Stream& stream, const SgdStep& step) {

@@ -174,18 +174,6 @@ void sum_squares(double* out, const float* src, std::uint64_t count) {
   HWY_DYNAMIC_DISPATCH(sum_squares_blocks)(out, src, count);
 }
 
-void adamw(const AdamWStep& step) {
-  if (step.scale && !std::isfinite(*step.scale)) return;  // a step without a norm changes nothing
-  HWY_DYNAMIC_DISPATCH(adamw_loop)(step);
-  if (step.weights_low.count) cast(step.weights_low, step.weights);
-}
-
-void sgd(const SgdStep& step) {
-  if (step.scale && !std::isfinite(*step.scale)) return;
-  HWY_DYNAMIC_DISPATCH(sgd_loop)(step);
-  if (step.weights_low.count) cast(step.weights_low, step.weights);
-}
-
 namespace {
 
 // The finaliser of SplitMix64 (Steele, Lea, Flood 2014): a bijection with good avalanche.
@@ -195,7 +183,56 @@ std::uint64_t mix(std::uint64_t x) {
   return x ^ (x >> 31);
 }
 
+// By 16 bits of chance; to the nearest where `nearest`, and what is not finite.
+bfloat16 round_by_chance(float value, std::uint64_t chance, bool nearest) {
+  const auto bits = std::bit_cast<std::uint32_t>(value);
+  if (nearest || (bits & 0x7f800000u) == 0x7f800000u) return to_bfloat16(value);
+  return std::bit_cast<bfloat16>(
+      static_cast<std::uint16_t>((bits + static_cast<std::uint32_t>(chance & 0xffffu)) >> 16));
+}
+
+// The arithmetic of adamw_loop, with moments that are rounded when they are stored.
+void adamw_low_moments(const AdamWStep& s) {
+  auto* const w = s.weights.as<float>();
+  const auto* const g = s.gradient.as<float>();
+  auto *const m = s.moment1.as<bfloat16>(), *const v = s.moment2.as<bfloat16>();
+  const float scale = s.scale ? static_cast<float>(*s.scale) : 1.0f;
+  const float keep = 1.0f - s.learning_rate * s.weight_decay;
+  const auto correction = [&s](float beta) {
+    return 1.0 - std::pow(static_cast<double>(beta), *s.steps);
+  };
+  const auto rate = static_cast<float>(static_cast<double>(s.learning_rate) / correction(s.beta1));
+  const auto root = static_cast<float>(1.0 / std::sqrt(correction(s.beta2)));
+  const std::uint64_t key = mix(s.key + static_cast<std::uint64_t>(*s.steps));
+  const bool nearest = s.key == 0;
+  for (std::uint64_t i = 0; i < s.weights.count; ++i) {
+    const float gradient = g[i] * scale;
+    const float first = s.beta1 * to_float(m[i]) + (1.0f - s.beta1) * gradient;
+    const float second = s.beta2 * to_float(v[i]) + (1.0f - s.beta2) * gradient * gradient;
+    w[i] = w[i] * keep - rate * first / (std::sqrt(second) * root + s.epsilon);
+    const std::uint64_t chance = nearest ? 0 : mix(key + (s.first + i + 1) * 0x9e3779b97f4a7c15u);
+    m[i] = round_by_chance(first, chance, nearest);
+    v[i] = round_by_chance(second, chance >> 16, nearest);
+  }
+}
+
 }  // namespace
+
+void adamw(const AdamWStep& step) {
+  if (step.scale && !std::isfinite(*step.scale)) return;  // a step without a norm changes nothing
+  if (step.moment1.dtype == DType::bf16) {
+    adamw_low_moments(step);
+  } else {
+    HWY_DYNAMIC_DISPATCH(adamw_loop)(step);
+  }
+  if (step.weights_low.count) cast(step.weights_low, step.weights);
+}
+
+void sgd(const SgdStep& step) {
+  if (step.scale && !std::isfinite(*step.scale)) return;
+  HWY_DYNAMIC_DISPATCH(sgd_loop)(step);
+  if (step.weights_low.count) cast(step.weights_low, step.weights);
+}
 
 void fill_normal(float* dst, std::uint64_t count, const NormalFill& fill) {
   const std::uint64_t key = mix(mix(fill.seed + 0x9e3779b97f4a7c15u) ^ fill.stream);

@@ -86,6 +86,7 @@ void check(const RunOptions& options) {
   require_one_of(options.lr_schedule, "--lr-schedule", {"constant", "cosine"});
   require_one_of(options.dtype, "--dtype", {"f32", "bf16"});
   require_one_of(options.reduce_dtype, "--reduce-dtype", {"f32", "bf16"});
+  require_one_of(options.moments, "--moments", {"f32", "bf16"});
   require_one_of(options.device, "--device", {"auto", "host", "cuda"});
   require_one_of(options.pad_to, "--pad-to", {"longest", "seq"});
   require_one_of(options.recompute, "--recompute", {"none", "selective", "full"});
@@ -139,6 +140,7 @@ nlohmann::json to_json(const RunOptions& o) {
           {"inner_shards", o.inner_shards},
           {"prefetch", o.prefetch},
           {"reduce_buffers", o.reduce_buffers},
+          {"moments", o.moments},
           {"skip_nonfinite", o.skip_nonfinite},
           {"threads", o.threads},
           {"steps", o.steps},

@@ -42,6 +42,7 @@ struct RunOptions {
   int inner_shards = 0;  // ranks that keep between them what forward gathered
   int prefetch = 1;
   int reduce_buffers = 2;
+  std::string moments = "f32";
   bool skip_nonfinite = true;
   int threads = 0;  // compute threads of a rank; 0: cores / ranks on the host
 

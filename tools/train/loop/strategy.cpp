@@ -56,7 +56,9 @@ Strategy choose_strategy(const RunOptions& options, const ModelConfig& model,
       .largest_unit = largest_unit(model),
       .units = static_cast<int>(unit_count(model)),
       .micro_batches = micro_batches(options, world.size()),
-      .moment_bytes = options.optimizer == "sgd" ? 0u : 8u,
+      .moment_bytes = options.optimizer == "sgd"  ? 0u
+                      : options.moments == "bf16" ? 4u
+                                                  : 8u,
       .activation_bytes = Activations::bytes_for(model, activation_plan(options)),
       .memory_bytes = options.memory_limit > 0 ? options.memory_limit : memory_bytes};
   question.options.precision = {.param = atoll::dtype_from_name(options.dtype),
@@ -101,6 +103,8 @@ fsdp::OptimizerOptions optimizer_options(const RunOptions& options) {
   optimizer.weight_decay = static_cast<float>(options.weight_decay);
   optimizer.max_norm = static_cast<float>(options.clip);
   optimizer.skip_nonfinite = options.skip_nonfinite;
+  optimizer.moment_dtype = atoll::dtype_from_name(options.moments);
+  optimizer.seed = options.seed;
   return optimizer;
 }
 
