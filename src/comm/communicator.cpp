@@ -275,6 +275,7 @@ void Communicator::Impl::launch(std::vector<Request> requests, std::uint64_t fir
                                 std::uint64_t number, Stream& stream,
                                 const std::shared_ptr<Work::State>& state) {
   Event reached = stream.record();
+  const Range range(stream.backend(), {atoll_abi::kind_name(requests.front().kind), name});
   call_backend(requests, first_sequence, number, stream.backend().native(), *state);
   try {
     launched->add(

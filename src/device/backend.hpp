@@ -65,6 +65,9 @@ class StreamBackend {
   virtual void synchronize() = 0;
   virtual std::chrono::nanoseconds exposed_communication() const = 0;
   virtual void* native() noexcept = 0;  // cudaStream_t; nullptr on host
+  // For profilers: what the host enqueues here until the range of this number ends is `label`.
+  virtual std::uint64_t begin_range([[maybe_unused]] const Label& label) { return 0; }
+  virtual void end_range([[maybe_unused]] std::uint64_t number) noexcept {}
 
   // For checkers (checked/); no other stream listens.
   // What is enqueued next uses this memory, and takes it to hold `content`, if that is given.
@@ -75,6 +78,20 @@ class StreamBackend {
   // may be used.
   virtual void hold([[maybe_unused]] void* data, [[maybe_unused]] std::size_t bytes,
                     [[maybe_unused]] Label content) {}
+};
+
+// A range over a scope.
+class Range {
+ public:
+  Range(StreamBackend& stream, const Label& label)
+      : stream_(stream), number_(stream.begin_range(label)) {}
+  ~Range() { stream_.end_range(number_); }
+  Range(const Range&) = delete;
+  Range& operator=(const Range&) = delete;
+
+ private:
+  StreamBackend& stream_;
+  std::uint64_t number_;
 };
 
 class DeviceBackend {

@@ -176,14 +176,15 @@ struct Engine::Impl {
   int step_micros = 1;           // of that step
   bool gradients_whole = false;  // all micro batches of the last step have come
   Stream* compute = nullptr;
-  std::size_t position = 0;         // of the next use
-  std::size_t next_gather = 0;      // the first residence that has not been started
-  std::size_t wanted_gather = 0;    // the last residence that should be started
-  std::vector<bool> left;           // by residence: compute has left it
-  std::vector<int> open_scopes;     // by residence
-  std::vector<int> open_gradients;  // by unit: scopes of its backward
-  std::vector<LaneEvent> gathers;   // by residence
-  std::vector<Stamp> entered;       // by position, when work is recorded
+  std::size_t position = 0;           // of the next use
+  std::size_t next_gather = 0;        // the first residence that has not been started
+  std::size_t wanted_gather = 0;      // the last residence that should be started
+  std::vector<bool> left;             // by residence: compute has left it
+  std::vector<int> open_scopes;       // by residence
+  std::vector<int> open_gradients;    // by unit: scopes of its backward
+  std::vector<LaneEvent> gathers;     // by residence
+  std::vector<Stamp> entered;         // by position, when work is recorded
+  std::vector<std::uint64_t> ranges;  // by position, of open scopes
 };
 
 }  // namespace atoll_v1::atoll::fsdp

@@ -7,6 +7,7 @@
 
 #include "core/assert.hpp"
 #include "core/log.hpp"
+#include "device/backend.hpp"
 #include "device/ops.hpp"
 #include "fsdp/engine_impl.hpp"
 
@@ -54,6 +55,7 @@ void Engine::Impl::begin(const PassOptions& pass_options, Stream& compute_stream
   for (const auto& unit : units) unit->state().is_kept = false;
   gathers.assign(plan.residences.size(), LaneEvent());
   entered.assign(plan.sequence.size(), Stamp());
+  ranges.assign(plan.sequence.size(), 0);
   if (sharding.resident) {
     gather_resident();
   } else if (options.prefetch > 0) {
@@ -227,6 +229,7 @@ ForwardScope Pass::forward(Unit& unit) {
   impl.check_going_on(unit, "forward");
   const std::size_t position = impl.enter(unit, 0, impl.plan.forward_length, "forward");
   impl.entered[position] = impl.scheduler.begin_work(*impl.compute);
+  impl.ranges[position] = impl.compute->backend().begin_range({"forward", unit.name()});
   impl.tell_scope(unit.state(), position);
   return {*engine_, unit, position};
 }
@@ -242,6 +245,7 @@ BackwardScope Pass::backward(Unit& unit) {
       impl.enter(unit, impl.plan.forward_length, impl.plan.sequence.size(), "backward");
   impl.open_gradient(unit.state(), position);
   impl.entered[position] = impl.scheduler.begin_work(*impl.compute);
+  impl.ranges[position] = impl.compute->backend().begin_range({"backward", unit.name()});
   impl.tell_scope(unit.state(), position);
   return {*engine_, unit, position};
 }
@@ -261,6 +265,7 @@ ForwardScope::ForwardScope(ForwardScope&& other) noexcept
 ForwardScope::~ForwardScope() {
   if (!engine_) return;
   Engine::Impl& impl = engine_->impl();
+  impl.compute->backend().end_range(impl.ranges[position_]);
   if (std::uncaught_exceptions() > exceptions_) impl.given_up = true;
   if (impl.given_up) return;  // what backward has written may be a part of a gradient
   try {

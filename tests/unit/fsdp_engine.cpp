@@ -150,6 +150,19 @@ TEST_CASE("on a device that delays everything and hands out NaN, the same bits c
   }
 }
 
+TEST_CASE("forward and backward of each unit are a range for profilers") {
+  auto& ranges = JitterStream::ranges();
+  ranges.begun.clear();
+  ToyRun run = toy_run();
+  run.steps = 1;
+  run_on({1, 1}, run, true);
+  const std::vector<std::string> expected = {
+      "forward embed", "forward layers.0",  "forward layers.1",  "forward head",
+      "backward head", "backward layers.1", "backward layers.0", "backward embed"};
+  CHECK(ranges.begun == expected);
+  CHECK(ranges.open.empty());
+}
+
 TEST_CASE("frozen parameters stay, and those of two dtypes train side by side") {
   ToyRun run = toy_run(Strategy::no_shard);
   run.units = toy_mixed_units();

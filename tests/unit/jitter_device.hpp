@@ -13,8 +13,10 @@
 #include <mutex>
 #include <new>
 #include <random>
+#include <string>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "device/backend.hpp"
 #include "device/host/ops.hpp"
@@ -54,6 +56,26 @@ class JitterStream final : public atoll::StreamBackend {
   }
 
   void enqueue(std::function<void()> work) override { push({std::move(work), nullptr}); }
+  // Of all streams, for profilers: those that have begun, and those that have not ended.
+  struct Ranges {
+    std::mutex mutex;
+    std::vector<std::string> begun;
+    std::vector<std::uint64_t> open;
+  };
+  static Ranges& ranges() {
+    static Ranges one;
+    return one;
+  }
+  std::uint64_t begin_range(const atoll::Label& label) override {
+    const std::lock_guard lock(ranges().mutex);
+    ranges().begun.push_back(std::string(label.what) + " " + std::string(label.of));
+    ranges().open.push_back(ranges().begun.size());
+    return ranges().begun.size();
+  }
+  void end_range(std::uint64_t number) noexcept override {
+    const std::lock_guard lock(ranges().mutex);
+    std::erase(ranges().open, number);
+  }
   void copy(void* dst, const void* src, std::size_t bytes) override {
     enqueue([=] {
       if (bytes > 0) std::memmove(dst, src, bytes);

@@ -125,6 +125,8 @@ class CheckedStream final : public StreamBackend {
     return inner_->exposed_communication();
   }
   void* native() noexcept override { return inner_->native(); }
+  std::uint64_t begin_range(const Label& label) override { return inner_->begin_range(label); }
+  void end_range(std::uint64_t number) noexcept override { inner_->end_range(number); }
   void use(const void* data, std::size_t bytes, Access access, Label by, Label content) override {
     lifetimes_->use(party_, {data, bytes}, access, by, content);
   }

@@ -1,5 +1,10 @@
 #include "device/cuda/stream.hpp"
 
+#include <fmt/format.h>
+#if __has_include(<nvtx3/nvToolsExt.h>)
+#include <nvtx3/nvToolsExt.h>
+#endif
+
 #include <atomic>
 #include <optional>
 #include <utility>
@@ -208,5 +213,18 @@ std::chrono::nanoseconds CudaStream::exposed_communication() const {
   add_waits();
   return exposed_;
 }
+
+#if __has_include(<nvtx3/nvToolsExt.h>)
+std::uint64_t CudaStream::begin_range(const Label& label) {
+  const std::string text = fmt::format("{} {}", label.what, label.of);
+  return nvtxRangeStartA(text.c_str());
+}
+
+void CudaStream::end_range(std::uint64_t number) noexcept { nvtxRangeEnd(number); }
+#else
+std::uint64_t CudaStream::begin_range(const Label&) { return 0; }
+
+void CudaStream::end_range(std::uint64_t) noexcept {}
+#endif
 
 }  // namespace atoll_v1::atoll::cuda

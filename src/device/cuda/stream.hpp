@@ -45,6 +45,9 @@ class CudaStream final : public StreamBackend {
   void synchronize() override;
   std::chrono::nanoseconds exposed_communication() const override;
   void* native() noexcept override { return stream_; }
+  // Ranges of NVTX, where its header was there: seen by Nsight Systems and its like.
+  std::uint64_t begin_range(const Label& label) override;
+  void end_range(std::uint64_t number) noexcept override;
 
  private:
   struct Call;
