@@ -50,10 +50,31 @@ struct Reduction {
       : op(op_), factor(factor_) {}
 };
 
+// How data moves between ranks, as far as connections exist: they are made when they are first used.
+struct Transports {
+  std::vector<std::string> networks;   // what joins hosts ("IB", "Socket"); none so far, perhaps
+  std::optional<bool> gpudirect_rdma;  // NICs reach memory of GPUs: on every connection; else false
+  bool partly = false;                 // on some of them
+  std::optional<bool> nvls;            // NVLink switches can add and copy for it
+  std::string unknown;                 // why nothing is known; "": it is
+  std::string to_string() const;       // "network IB with GPUDirect RDMA, NVLS available"
+};
+// Of all ranks together. Collective over the World.
+Transports gather_transports(World& world, const Transports& mine);
+// Collective over the World. Error(unsupported) names a rank that reaches another host without GPUDirect
+// RDMA, or does not know; one that reaches none itself is fine, unless all are so and there are several
+// hosts.
+void require_gpudirect_rdma(World& world, const Transports& mine);
+
+class Communicator;
+
 struct CommunicatorOptions {
   std::string name{};     // for messages and traces; default: the axis' name
   std::string backend{};  // default: config().backend, else the best that probes on all ranks
   Device device = Device::host();
+  // An idle communicator whose every rank opens one of this axis now, each its own: a backend that can
+  // (NCCL) makes them out of it, without another bootstrap. On its backend and device.
+  const Communicator* parent = nullptr;
 };
 
 // Every collective is enqueued on the stream given to it and returns at once; all ranks of the axis
@@ -78,20 +99,6 @@ struct CommunicatorOptions {
 // counts that do not fit, unequal dtypes, NULL with elements, src and dst that overlap other than as
 // documented, a factor where none is allowed. A failure of the operation is kept in its Work, and
 // fails the World: every communicator of every rank aborts, every wait ends.
-// How data moves between ranks, as far as connections exist: they are made when they are first used.
-struct Transports {
-  std::vector<std::string> networks;   // what joins hosts ("IB", "Socket"); none so far, perhaps
-  std::optional<bool> gpudirect_rdma;  // NICs reach memory of GPUs on every connection of these
-  std::optional<bool> nvls;            // NVLink switches add and copy
-  std::string unknown;                 // why nothing is known; "": it is
-  std::string to_string() const;       // "network IB with GPUDirect RDMA, NVLS"
-  // "" where every connection between hosts has it, and where there is one host.
-  std::string why_no_gpudirect_rdma(const World& world) const;
-};
-// Collective over the World. Error(unsupported) names a rank that has not got it, and why.
-void require_gpudirect_rdma(World& world, const Transports& mine);
-
-
 class Communicator {
  public:
   // Collective over the axis; communicators that share a rank open in one order on all ranks. Ranks

@@ -235,7 +235,8 @@ typedef struct atoll_backend {
   /* CUDA: a failure that happened after the launch, ATOLL_OK if none. Any thread may call it, as
    * abort. */
   atoll_status (*async_error)(atoll_comm* comm);
-  /* Subgroup of an open communicator; ranks that pass a NULL group take part and get no comm. */
+  /* Subgroups of an open communicator that is idle, which every rank of it calls; ranks that pass a NULL
+   * group take part and get no comm. Groups of one call have no rank in common. */
   atoll_status (*split)(atoll_comm* comm, const atoll_group* group, atoll_comm** out);
   /* Memory on the fast path of this backend, filled with zeros; not collective. */
   atoll_status (*mem_alloc)(size_t bytes, int32_t memory, int32_t device, void** out);

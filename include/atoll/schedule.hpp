@@ -107,6 +107,9 @@ struct SchedulerOptions {
   // A group inside the shard axis to gather in as well, on the lane `gather`; empty: none.
   Axis inner{};
   std::string backend{};  // "": config().backend, else the best common one
+  // The ranks of all groups of both axes, which make a scheduler now: on GPUs the communicators of the
+  // lanes are made out of one of these. Empty: each has a bootstrap of its own.
+  Axis root{};
   // How many bytes of a lane's operations may be in flight: from the start of an operation until
   // the event given to release(), by the larger of src and dst. An operation that would exceed them
   // starts behind the oldest releases that make room, by an event edge; the host goes on. One that

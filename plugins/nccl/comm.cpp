@@ -30,16 +30,22 @@ class Meeting {
  public:
   Meeting(const atoll_host& host, const atoll_group& group) : host_(host), group_(group) {}
 
-  ncclUniqueId hold() const {
-    ncclUniqueId id{};
-    if (group_.rank != 0) {
-      put(key("ready/" + std::to_string(group_.rank)), {});
-      get(key("id"), {id.internal, sizeof id.internal});
-      return id;
-    }
+  // Rank 0 finds out who does not come; the others go on.
+  void arrive() const {
+    if (group_.rank != 0) return put(key("ready/" + std::to_string(group_.rank)), {});
     for (int rank = 1; rank < group_.nranks; ++rank) get(key("ready/" + std::to_string(rank)), {});
-    check(ncclGetUniqueId(&id), "ncclGetUniqueId");
-    put(key("id"), {id.internal, sizeof id.internal});
+  }
+
+  // What rank 0 gets from NCCL once all are here.
+  ncclUniqueId identity() const {
+    arrive();
+    ncclUniqueId id{};
+    if (group_.rank == 0) {
+      check(ncclGetUniqueId(&id), "ncclGetUniqueId");
+      put(key("id"), {id.internal, sizeof id.internal});
+    } else {
+      get(key("id"), {id.internal, sizeof id.internal});
+    }
     return id;
   }
 
@@ -134,15 +140,58 @@ std::unique_ptr<Comm> Comm::open(const atoll_host& host, const atoll_group& grou
   const int device = group.placements[group.rank]->device;
   if (device < 0)
     throw Error(ATOLL_INVALID_ARGUMENT, "the group does not say which GPU is its rank's");
-  std::unique_ptr<Comm> comm(new Comm(group, device));
-  comm->start(host, group);
+  std::unique_ptr<Comm> comm(new Comm(host, group, device));
+  comm->start(group);
   return comm;
 }
 
-Comm::Comm(const atoll_group& group, int device)
-    : rank_(group.rank), size_(group.nranks), device_(device), timeout_ns_(group.timeout_ns) {}
+namespace {
 
-void Comm::start(const atoll_host& host, const atoll_group& group) {
+ncclConfig_t config_of(const char* name) {
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  config.blocking = 0;
+  config.commName = name;
+  return config;
+}
+
+}  // namespace
+
+std::unique_ptr<Comm> Comm::split(const atoll_group* group) {
+  const Current current(device_);
+  std::unique_ptr<Comm> part;
+  if (group != nullptr) {
+    refuse_wishes(*group);
+    part.reset(new Comm(host_, *group, device_));
+    part->make_barrier_word();
+    Meeting(host_, *group).arrive();
+  }
+  const auto deadline = deadline_of(timeout_ns_);
+  // Members of one group have its first rank in common, which no other group has.
+  const int color = group ? group->placements[0]->world_rank : NCCL_SPLIT_NOCOLOR;
+  ncclConfig_t config = config_of(group ? group->name : nullptr);
+  ncclComm_t& made = *splits_.emplace_back(std::make_unique<ncclComm_t>(nullptr));
+  ncclResult_t result = ncclSuccess;
+  {
+    const std::lock_guard lock(calls_);
+    if (aborted_) throw Error(ATOLL_ABORTED, "ncclCommSplit: aborted");
+    result = ncclCommSplit(nccl_, color, group ? group->rank : 0, &made, &config);
+  }
+  settle(result, "ncclCommSplit", deadline);  // the parent tells when `made` is there
+  if (!part) return nullptr;
+  part->nccl_ = made;
+  part->settle(ncclInProgress, "ncclCommSplit", deadline);
+  part->broken_ = false;
+  return part;
+}
+
+Comm::Comm(const atoll_host& host, const atoll_group& group, int device)
+    : host_(host),
+      rank_(group.rank),
+      size_(group.nranks),
+      device_(device),
+      timeout_ns_(group.timeout_ns) {}
+
+void Comm::start(const atoll_group& group) {
   // Operations of several communicators of a GPU, one for each lane, run in the order in which they
   // are launched, and that is the same on all ranks: none waits for a GPU that another one fills.
   ::setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", 0);
@@ -150,12 +199,11 @@ void Comm::start(const atoll_host& host, const atoll_group& group) {
   const auto deadline = deadline_of(group.timeout_ns);
   const Current current(device_);
   make_barrier_word();  // a rank that fails here is named as absent
-  const ncclUniqueId id = Meeting(host, group).hold();
-  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-  config.blocking = 0;
-  config.commName = group.name;
+  const ncclUniqueId id = Meeting(host_, group).identity();
+  ncclConfig_t config = config_of(group.name);
   settle(ncclCommInitRankConfig(&nccl_, size_, id, rank_, &config), "ncclCommInitRankConfig",
          deadline);
+  release_environment();
   broken_ = false;
 }
 
@@ -167,7 +215,15 @@ void Comm::make_barrier_word() {
   check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
 }
 
-Comm::~Comm() { end(); }
+Comm::~Comm() {
+  try {
+    const Current current(device_);  // on whatever thread the last handle goes
+    end();
+    barrier_word_.reset();
+  } catch (const Error&) {
+    end();
+  }
+}
 
 // Finalizing waits for what is under way, also on other ranks. Where they do not come once, they are
 // not waited for again by this process.
@@ -194,7 +250,11 @@ void Comm::abort() noexcept {
   if (aborted_.exchange(true)) return;
   const std::lock_guard lock(calls_);
   ncclComm_t comm = std::exchange(nccl_, nullptr);
-  if (comm != nullptr) aborting_ = std::jthread([comm] { ncclCommAbort(comm); });
+  if (comm == nullptr) return;
+  aborting_ = std::jthread([comm, device = device_] {
+    cudaSetDevice(device);
+    ncclCommAbort(comm);
+  });
 }
 
 Comm::Clock::time_point Comm::deadline_of(std::int64_t timeout_ns) {

@@ -13,6 +13,7 @@
 #include <span>
 #include <string_view>
 #include <thread>
+#include <vector>
 
 #include "atoll/plugin.h"
 #include "nccl.hpp"
@@ -23,6 +24,9 @@ class Comm {
  public:
   // Collective over the group.
   static std::unique_ptr<Comm> open(const atoll_host& host, const atoll_group& group);
+  // The same out of this one, which is idle, and whose every rank calls it: without another bootstrap.
+  // Ranks with a NULL group get nothing.
+  std::unique_ptr<Comm> split(const atoll_group* group);
   ~Comm();
   Comm(const Comm&) = delete;
   Comm& operator=(const Comm&) = delete;
@@ -49,8 +53,8 @@ class Comm {
     void operator()(void* memory) const noexcept { cudaFree(memory); }
   };
 
-  Comm(const atoll_group& group, int device);
-  void start(const atoll_host& host, const atoll_group& group);
+  Comm(const atoll_host& host, const atoll_group& group, int device);
+  void start(const atoll_group& group);
   void make_barrier_word();
   static Clock::time_point deadline_of(std::int64_t timeout_ns);
   // Until NCCL has done what `result` says is in progress.
@@ -58,6 +62,7 @@ class Comm {
   void launch(std::span<atoll_operation* const> operations);
   void end() noexcept;
 
+  atoll_host host_;
   int rank_;
   int size_;
   int device_;
@@ -71,6 +76,7 @@ class Comm {
   std::int64_t timeout_ns_;  // to open, and to register a window
   // NCCL writes to the handle of one that it is registering, also when nobody waits any more.
   std::map<void*, ncclWindow_t> windows_;
+  std::vector<std::unique_ptr<ncclComm_t>> splits_;  // likewise
   // To abort waits for kernels that are under way, and these may wait for what another communicator
   // has launched and is about to abort.
   std::jthread aborting_;

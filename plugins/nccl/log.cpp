@@ -7,7 +7,6 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <functional>
 #include <mutex>
 #include <set>
 
@@ -22,7 +21,7 @@ struct Log {
 // Decided once: NCCL reads its environment when it is first called.
 const Log& log() {
   static const Log log = [] {
-    for (const char* name : {"NCCL_DEBUG", "NCCL_DEBUG_FILE"}) {
+    for (const char* name : {"NCCL_DEBUG", "NCCL_DEBUG_FILE", "NCCL_DEBUG_SUBSYS"}) {
       if (const char* value = std::getenv(name)) {
         return Log{-1, fmt::format("{}={} is set: NCCL's log goes where that says", name, value)};
       }
@@ -30,7 +29,7 @@ const Log& log() {
     const int file = ::memfd_create("nccl-log", MFD_CLOEXEC);
     if (file < 0) return Log{-1, "no memory for NCCL's log"};
     ::setenv("NCCL_DEBUG", "INFO", 1);
-    ::setenv("NCCL_DEBUG_SUBSYS", "INIT,NET", 0);
+    ::setenv("NCCL_DEBUG_SUBSYS", "INIT,NET", 1);
     ::setenv("NCCL_DEBUG_FILE", fmt::format("/proc/self/fd/{}", file).c_str(), 1);
     return Log{file, ""};
   }();
@@ -65,6 +64,15 @@ struct Connections {
 }  // namespace
 
 void keep_log() { log(); }
+
+void release_environment() {
+  static std::once_flag once;
+  if (log().file < 0) return;
+  std::call_once(once, [] {
+    for (const char* name : {"NCCL_DEBUG", "NCCL_DEBUG_FILE", "NCCL_DEBUG_SUBSYS"})
+      ::unsetenv(name);
+  });
+}
 
 std::string transports() {
   const Log& kept = log();

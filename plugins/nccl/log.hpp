@@ -9,6 +9,9 @@ namespace atoll_sdk::nccl {
 
 // Before the first call of NCCL in this process; nothing happens after that.
 void keep_log();
+// Once NCCL has read its environment: what keep_log() put there goes, so that no child process and no
+// other NCCL writes into a file of that number.
+void release_environment();
 
 // What plugin.h's `transports` gives.
 std::string transports();

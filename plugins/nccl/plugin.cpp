@@ -42,6 +42,14 @@ atoll_status open(const atoll_host* host, const atoll_group* group, atoll_comm**
   });
 }
 
+atoll_status split(atoll_comm* comm, const atoll_group* group, atoll_comm** out) {
+  return guard([&] {
+    auto handle = std::make_unique<atoll_comm>();
+    handle->comm = comm->comm->split(group);
+    *out = handle->comm ? handle.release() : nullptr;
+  });
+}
+
 atoll_status submit(atoll_comm* comm, atoll_operation* const* operations, int32_t n) {
   return guard([&] {
     if (n > 0) comm->comm->submit(operations, n);
@@ -108,6 +116,7 @@ constexpr atoll_backend table = [] {
   backend.last_error = last_error_of;
   backend.shutdown = shutdown;
   backend.async_error = async_error;
+  backend.split = split;
   backend.mem_alloc = mem_alloc;
   backend.mem_free = mem_free;
   backend.register_memory = register_memory;

@@ -111,17 +111,18 @@ Communicator::Impl::~Impl() {
   if (comm) plugin->table.close(comm);
 }
 
-void Communicator::Impl::open_backend() {
+void Communicator::Impl::open_backend(const Impl* parent) {
+  if (parent && parent->plugin->table.split == nullptr) parent = nullptr;
   const std::string base =
       fmt::format("comm/{}/{:016x}", name, fnv1a(fmt::format("{}", fmt::join(axis.ranks, ","))));
   id = fmt::format("{}/{}", base, world.ticket(base));
   flight = Flight::of(world);  // before anything can fail
   std::string tuning = tuning_lines(world.config());
-  plugin = &choose_backend(*this, tuning);
+  plugin = parent ? parent->plugin : &choose_backend(*this, tuning);
   LevelChoice choice;
   if (lacks_levels(*plugin)) choice = LevelChoice::take_from(tuning);
   GroupDescription group(world, axis, id, name, device.kind(), tuning, device.backend()->ordinal());
-  const atoll_status status = open_group(group.group);
+  const atoll_status status = parent ? split_group(*parent, group.group) : open_group(group.group);
   if (status != ATOLL_OK) {
     comm = nullptr;
     const Error error(static_cast<ErrorCode>(status),
@@ -158,11 +159,7 @@ void Communicator::Impl::opened() {
 // A backend that cannot order its sums says so; one of ABI 1.0 has not heard of it.
 atoll_status Communicator::Impl::open_group(atoll_group& group) {
   orders_sums = group.deterministic == 0 || plugin->table.abi_minor > 0;
-  // Backends know nothing of meshes. A tree over blocks of a power of two is part of the one over
-  // all.
-  const bool in_blocks = axis.block > 0 && axis.block < axis.size() &&
-                         !std::has_single_bit(static_cast<unsigned>(axis.block));
-  if (group.deterministic != 0 && in_blocks) {
+  if (leaves_order(group)) {
     block = axis.block;
     orders_sums = false;
     group.deterministic = 0;
@@ -172,6 +169,46 @@ atoll_status Communicator::Impl::open_group(atoll_group& group) {
   group.deterministic = 0;
   orders_sums = false;
   return plugin->table.open(&services, &group, &comm);
+}
+
+// Backends know nothing of meshes. A tree over blocks of a power of two is part of the one over all.
+bool Communicator::Impl::leaves_order(const atoll_group& group) const {
+  const bool in_blocks = axis.block > 0 && axis.block < axis.size() &&
+                         !std::has_single_bit(static_cast<unsigned>(axis.block));
+  return group.deterministic != 0 && in_blocks;
+}
+
+atoll_status Communicator::Impl::split_group(const Impl& parent, atoll_group& group) {
+  if (leaves_order(group)) block = axis.block;
+  orders_sums = group.deterministic == 0 || (parent.orders_sums && block == 0);
+  if (!orders_sums) group.deterministic = 0;
+  parent.wait_until_idle();
+  return plugin->table.split(parent.comm, &group, &comm);
+}
+
+void Communicator::Impl::watch_split() const {
+  if (plugin->table.split == nullptr) return;
+  wait_until_idle();
+  atoll_comm* nothing = nullptr;
+  const atoll_status status = plugin->table.split(comm, nullptr, &nothing);
+  if (status == ATOLL_OK) return;
+  const Error error(static_cast<ErrorCode>(status),
+                    fmt::format("rank {}: split of communicator {}: {}", world.rank(), name,
+                                last_error(*plugin, comm)));
+  world.fail(error.what());
+  throw error;
+}
+
+void Communicator::Impl::wait_until_idle() const {
+  const auto wait = [](const Event& event) {
+    try {
+      event.synchronize();
+    } catch (...) {
+      // Whoever waited for the operation has been told.
+    }
+  };
+  for (const Event& event : earlier) wait(event);
+  wait(last_event);
 }
 
 bool Communicator::Impl::takes(std::int32_t kind, DType dtype, ReduceOp op) const {
@@ -363,14 +400,7 @@ Communicator& Communicator::operator=(Communicator&& other) noexcept {
 
 Communicator::~Communicator() {
   if (!impl_) return;
-  impl_->earlier.push_back(impl_->last_event);
-  for (Event& event : impl_->earlier) {
-    try {
-      event.synchronize();
-    } catch (...) {
-      // Whoever waited for the operation has been told.
-    }
-  }
+  impl_->wait_until_idle();
 }
 
 Communicator Communicator::open(const Axis& axis, CommunicatorOptions options) {
@@ -378,8 +408,13 @@ Communicator Communicator::open(const Axis& axis, CommunicatorOptions options) {
     throw Error(ErrorCode::invalid_argument, "Communicator::open: the axis is empty");
   }
   axis.world->check();
+  const Communicator* const parent = options.parent;
+  if (parent) {
+    options.backend = std::string(parent->backend());
+    options.device = parent->device();
+  }
   auto impl = std::make_shared<Impl>(axis, std::move(options));
-  impl->open_backend();
+  impl->open_backend(parent ? parent->impl_.get() : nullptr);
   return Communicator(std::move(impl));
 }
 

@@ -100,8 +100,16 @@ struct Communicator::Impl : std::enable_shared_from_this<Communicator::Impl> {
   void retire(void* memory);
   void deregister_retired();
 
-  void open_backend();
+  // `parent`: as CommunicatorOptions has it.
+  void open_backend(const Impl* parent = nullptr);
   atoll_status open_group(atoll_group& group);
+  // The part of a rank that gets none, where the backend splits.
+  void watch_split() const;
+  atoll_status split_group(const Impl& parent, atoll_group& group);
+  // False where the order of sums that was asked for is not a backend's, and core has to make it.
+  bool leaves_order(const atoll_group& group) const;
+  // Until everything that was enqueued is done, however it ended.
+  void wait_until_idle() const;
   // Once `comm` is open on `plugin`, however: from here on it is used, recorded and aborted.
   void opened();
   // `number` is the flight recorder's. On a host backend that is all of it.

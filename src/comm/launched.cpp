@@ -90,22 +90,32 @@ void Launched::watch_until(const std::stop_token& stop) {
   }
 }
 
+// The device is asked without the lock, which fail() needs: an answer may wait for what only the abort
+// behind that ends.
 bool Launched::look(Clock::time_point now) {
-  const std::lock_guard lock(mutex_);
   FlightRecorder& recorder = impl_.flight->recorder();
-  while (!operations_.empty()) {
+  while (true) {
+    std::unique_lock lock(mutex_);
+    if (operations_.empty()) return false;
+    const std::uint64_t number = operations_.front().number;
+    const Event reached = operations_.front().reached, done = operations_.front().done;
+    const bool begun = begun_.has_value();
+    lock.unlock();
+    const bool is_reached = begun || reached.backend()->peek();
+    const bool is_done = is_reached && done.backend()->peek();
+    lock.lock();
+    const bool gone = failure_ || operations_.empty() || operations_.front().number != number;
+    if (gone || !is_reached) return false;
     const Operation& first = operations_.front();
-    if (!begun_) {
-      if (!first.reached.backend()->peek()) return false;
+    if (!begun) {
       begun_ = now;
       recorder.started(first.number, first.requests.size());
     }
-    if (!first.done.backend()->peek()) return now - *begun_ >= impl_.world.config().timeout;
+    if (!is_done) return now - *begun_ >= impl_.world.config().timeout;
     recorder.completed(*impl_.lane, first.number, first.requests);
     begun_.reset();
     operations_.pop_front();
   }
-  return false;
 }
 
 bool Launched::ask_backend() {

@@ -38,9 +38,11 @@ std::string tell_gpu(World& world, const RankDeviceOptions& options) {
   try {
     const Device gpu = open_gpu(world);
     if (options.check) options.check(gpu);
-    if (options.communicates) check_backend(world, options.backend);
+    if (options.communicates) {
+      check_backend(world, options.backend.empty() ? world.config().backend : options.backend);
+    }
     return std::string(gpu.uuid());
-  } catch (const Error& error) {
+  } catch (const std::exception& error) {  // the other ranks wait for what this one says
     return lacking + fmt::format("cannot use its GPU: {}", error.what());
   }
 }
@@ -53,14 +55,12 @@ std::string objection(const std::vector<std::string>& gpus) {
   return fmt::format("rank {} {}", without - gpus.begin(), without->substr(1));
 }
 
-// By rank: the ranks on its GPU, in their order. Two hosts may have GPUs of one name, if they emulate them.
-std::vector<std::vector<int>> sharers(const World& world, const std::vector<std::string>& gpus) {
-  const auto host = [&](std::size_t rank) { return world.placements()[rank].host; };
+// By rank: the ranks on its GPU, in their order.
+std::vector<std::vector<int>> sharers(const std::vector<std::string>& gpus) {
   std::vector<std::vector<int>> ranks(gpus.size());
   for (std::size_t rank = 0; rank < gpus.size(); ++rank) {
     for (std::size_t other = 0; other < gpus.size(); ++other) {
-      const bool shared = gpus[other] == gpus[rank] && host(other) == host(rank);
-      if (shared) ranks[rank].push_back(static_cast<int>(other));
+      if (gpus[other] == gpus[rank]) ranks[rank].push_back(static_cast<int>(other));
     }
   }
   return ranks;
@@ -90,7 +90,7 @@ RankDevice choose_rank_device(World& world, const RankDeviceOptions& options) {
         gpus, [](const std::string& gpu) { return gpu != lacking + std::string(no_gpu); });
     return on_host(world, any ? "on the host, as " + why : "");
   }
-  const auto ranks = sharers(world, gpus);
+  const auto ranks = sharers(gpus);
   const auto& most = *std::ranges::max_element(ranks, {}, &std::vector<int>::size);
   if (automatic && most.size() > 1) {
     return on_host(

@@ -68,7 +68,10 @@ std::optional<Communicator> Communicator::split(std::optional<int> color, int ke
     const Wish wish = rank == world.rank() ? Wish{color, key} : wish_of(*impl_, rank, at(rank));
     if (color && wish.color == color) members.push_back({wish.key, rank});
   }
-  if (!color) return std::nullopt;
+  if (!color) {
+    impl_->watch_split();
+    return std::nullopt;
+  }
   std::ranges::stable_sort(members, {}, &Member::key);
 
   Axis axis{
@@ -77,7 +80,7 @@ std::optional<Communicator> Communicator::split(std::optional<int> color, int ke
     if (member.rank == world.rank()) axis.index = axis.size();
     axis.ranks.push_back(member.rank);
   }
-  return open(axis, {.name = "", .backend = std::string(backend()), .device = impl_->device});
+  return open(axis, {.name = "", .parent = this});
 }
 
 }  // namespace atoll_v1::atoll

@@ -1,6 +1,7 @@
 // What a backend tells of its connections.
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <string_view>
 
 #include "atoll/communicator.hpp"
@@ -9,11 +10,6 @@
 
 namespace atoll_v1::atoll {
 namespace {
-
-std::optional<bool> yes_or_no(std::string_view value) {
-  if (value == "yes") return true;
-  return false;  // "no", and "some": not all
-}
 
 Transports parse(std::string_view text) {
   Transports result;
@@ -24,9 +20,54 @@ Transports parse(std::string_view text) {
     if (equals == std::string_view::npos) continue;
     const std::string_view name = line.substr(0, equals), value = line.substr(equals + 1);
     if (name == "network") result.networks.emplace_back(value);
-    if (name == "gdr") result.gpudirect_rdma = yes_or_no(value);
-    if (name == "nvls") result.nvls = yes_or_no(value);
+    if (name == "gdr") result.gpudirect_rdma = value == "yes";
+    if (name == "gdr") result.partly = value == "some";
+    if (name == "nvls") result.nvls = value == "yes";
     if (name == "unknown") result.unknown = value;
+  }
+  return result;
+}
+
+// What parse() takes.
+std::string encode(const Transports& transports) {
+  std::string text;
+  for (const std::string& network : transports.networks) text += "network=" + network + '\n';
+  if (transports.gpudirect_rdma) {
+    text += *transports.gpudirect_rdma ? "gdr=yes\n"
+            : transports.partly        ? "gdr=some\n"
+                                       : "gdr=no\n";
+  }
+  if (transports.nvls) text += *transports.nvls ? "nvls=yes\n" : "nvls=no\n";
+  if (!transports.unknown.empty()) text += "unknown=" + transports.unknown + '\n';
+  return text;
+}
+
+std::vector<Transports> exchange(World& world, const Transports& mine) {
+  std::vector<Transports> all;
+  for (const std::string& text : world.exchange("atoll/transports", encode(mine))) {
+    all.push_back(parse(text));
+  }
+  return all;
+}
+
+Transports together(const std::vector<Transports>& all) {
+  Transports result;
+  for (std::size_t rank = 0; rank < all.size(); ++rank) {
+    const Transports& one = all[rank];
+    for (const std::string& network : one.networks) {
+      if (std::ranges::find(result.networks, network) == result.networks.end()) {
+        result.networks.push_back(network);
+      }
+    }
+    if (one.gpudirect_rdma) {
+      const bool differs = result.gpudirect_rdma && *result.gpudirect_rdma != *one.gpudirect_rdma;
+      result.partly = result.partly || one.partly || differs;
+      result.gpudirect_rdma = result.gpudirect_rdma.value_or(true) && *one.gpudirect_rdma;
+    }
+    if (one.nvls) result.nvls = result.nvls.value_or(true) && *one.nvls;
+    if (!one.unknown.empty() && result.unknown.empty()) {
+      result.unknown = fmt::format("rank {}: {}", rank, one.unknown);
+    }
   }
   return result;
 }
@@ -37,37 +78,45 @@ std::string Transports::to_string() const {
   if (!unknown.empty()) return "not known: " + unknown;
   std::string text =
       networks.empty() ? "no network in use" : fmt::format("network {}", fmt::join(networks, ", "));
-  if (gpudirect_rdma) text += *gpudirect_rdma ? " with GPUDirect RDMA" : " without GPUDirect RDMA";
-  if (nvls) text += *nvls ? ", NVLS" : ", no NVLS";
+  if (gpudirect_rdma) {
+    text += *gpudirect_rdma ? " with GPUDirect RDMA"
+            : partly        ? " with GPUDirect RDMA in part"
+                            : " without GPUDirect RDMA";
+  }
+  if (nvls) text += *nvls ? ", NVLS available" : ", no NVLS";
   return text;
 }
 
-std::string Transports::why_no_gpudirect_rdma(const World& world) const {
-  if (gpudirect_rdma.value_or(false) || world.hosts().size() == 1) return "";
-  if (!unknown.empty()) return "whether it has GPUDirect RDMA is not known: " + unknown;
-  if (networks.empty()) return "it has connected to no other host, so far as NCCL's log says";
-  return fmt::format(
-      "it reaches other hosts by {} without GPUDirect RDMA: nvidia-peermem or a kernel with "
-      "dma-buf, an "
-      "InfiniBand or RoCE NIC close to the GPU (atoll-topo shows), and NCCL_NET_GDR_LEVEL decide",
-      fmt::join(networks, ", "));
+Transports gather_transports(World& world, const Transports& mine) {
+  return together(exchange(world, mine));
+}
+
+void require_gpudirect_rdma(World& world, const Transports& mine) {
+  const auto all = exchange(world, mine);
+  if (world.hosts().size() == 1) return;
+  const auto refuse = [](const std::string& why) {
+    throw Error(ErrorCode::unsupported, "GPUDirect RDMA is required: " + why);
+  };
+  for (std::size_t rank = 0; rank < all.size(); ++rank) {
+    const Transports& one = all[rank];
+    if (!one.unknown.empty()) refuse(fmt::format("rank {} does not know: {}", rank, one.unknown));
+    if (one.gpudirect_rdma.value_or(true)) continue;
+    refuse(fmt::format(
+        "rank {} reaches other hosts by {} {}: nvidia-peermem or a kernel with dma-buf, an "
+        "InfiniBand or "
+        "RoCE NIC close to the GPU (atoll-topo shows), and NCCL_NET_GDR_LEVEL decide",
+        rank, fmt::join(one.networks, ", "), one.partly ? "with it in part" : "without it"));
+  }
+  if (together(all).networks.empty())
+    refuse("no rank has connected to another host, so far as is known");
 }
 
 Transports Communicator::transports() const {
   const auto ask = impl_->plugin->table.transports;
-  if (ask) return parse(ask(impl_->comm));
+  if (const char* const text = ask ? ask(impl_->comm) : nullptr) return parse(text);
   Transports nothing;
   nothing.unknown = fmt::format("the backend {} does not tell", impl_->plugin->name);
   return nothing;
-}
-
-void require_gpudirect_rdma(World& world, const Transports& mine) {
-  const auto reasons = world.exchange("atoll/gpudirect_rdma", mine.why_no_gpudirect_rdma(world));
-  for (std::size_t rank = 0; rank < reasons.size(); ++rank) {
-    if (reasons[rank].empty()) continue;
-    throw Error(ErrorCode::unsupported,
-                fmt::format("GPUDirect RDMA is required: rank {}: {}", rank, reasons[rank]));
-  }
 }
 
 }  // namespace atoll_v1::atoll

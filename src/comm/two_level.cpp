@@ -26,7 +26,7 @@ std::shared_ptr<Communicator::Impl> open_part(const Communicator::Impl& whole, c
       axis, CommunicatorOptions{.name = fmt::format("{}.{}", whole.name, part),
                                 .backend = whole.plugin->name,
                                 .device = whole.device});
-  impl->open_backend();
+  impl->open_backend(&whole);
   return impl;
 }
 

@@ -107,7 +107,10 @@ Engine::Impl::Impl(const Mesh& mesh, Options options_)
       world(mesh.world()),
       sharding(sharding_of(mesh, options)),
       scheduler(sharding.shard, sharding.replicate,
-                {.device = options.device, .inner = sharding.inner, .backend = options.backend}) {
+                {.device = options.device,
+                 .inner = sharding.inner,
+                 .backend = options.backend,
+                 .root = mesh.axis("world")}) {
   options.device = scheduler.device();
   if (!world.config().check.empty() && world.rank() == 0) {
     log::info("ATOLL_CHECK={}: uses of device memory are checked; steps take longer",

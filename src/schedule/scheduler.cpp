@@ -50,8 +50,12 @@ struct Scheduler::Impl {
       if (axis.size() == 1) return std::nullopt;
       return Communicator::open(axis, {.name = axis.name + "." + std::string(lane),
                                        .backend = options.backend,
-                                       .device = device});
+                                       .device = device,
+                                       .parent = root ? &*root : nullptr});
     };
+    if (device.kind() == DeviceKind::cuda && options.root.size() > 1) {
+      root = open(options.root, "root");
+    }
     gather = open(shard, "gather");
     reduce = open(shard, "reduce");
     outer = open(replicate, "outer");
@@ -106,6 +110,7 @@ struct Scheduler::Impl {
   Recording recording = Recording::collectives;
   // Communicators are closed before the streams that their operations ran on end.
   std::array<Stream, 3> streams;
+  std::optional<Communicator> root;  // never used but to make the others
   std::optional<Communicator> gather, reduce, outer, gather_inner;
 };
 

@@ -9,6 +9,7 @@
 #include <fstream>
 #include <functional>
 #include <nlohmann/json.hpp>
+#include <random>
 #include <string>
 #include <vector>
 
@@ -65,6 +66,18 @@ class Table {
     const Buffer values = gpu_.allocate(n * sizeof(float));
     gpu_.ops().fill_normal(stream_, values.view(DType::f32), {1, ++seed_, 0, 0.0f, 0.5f});
     gpu_.ops().cast(stream_, view, values.view(DType::f32));
+    stream_.synchronize();
+    return view;
+  }
+  // Anywhere in a vocabulary.
+  View ids(std::int64_t count, std::int64_t vocab) {
+    const View view = tensor(DType::i32, count);
+    std::vector<std::int32_t> values(static_cast<std::size_t>(count));
+    std::mt19937 random(7);
+    for (auto& id : values) {
+      id = static_cast<std::int32_t>(random() % static_cast<std::uint32_t>(vocab));
+    }
+    stream_.copy(view.data, values.data(), view.bytes());
     stream_.synchronize();
     return view;
   }
@@ -154,11 +167,10 @@ void Bench::linears() const {
     const char* name;
     std::int64_t in, out;
   };
-  const Shape shapes[] = {{"q", model.hidden, model.query_width()},
-                          {"kv", model.hidden, model.kv_width()},
-                          {"o", model.query_width(), model.hidden},
-                          {"gate_up", model.hidden, model.ffn},
-                          {"down", model.ffn, model.hidden}};
+  const Shape shapes[] = {
+      {"q", model.hidden, model.query_width()}, {"kv", model.hidden, model.kv_width()},
+      {"o", model.query_width(), model.hidden}, {"gate_up", model.hidden, model.ffn},
+      {"down", model.ffn, model.hidden},        {"head", model.hidden, model.vocab}};
   for (const auto& [name, in, out] : shapes) {
     const train::LinearShape shape{tokens, in, out};
     const double n = static_cast<double>(in), m = static_cast<double>(out);
@@ -219,7 +231,6 @@ void Bench::attention() const {
   const View k = low(narrow), v = low(narrow), dk = low(narrow), dv = low(narrow);
   const View lse = full(tokens * model.heads);
   // Products with the keys that are seen: two forward, five backward.
-  const std::vector<std::int64_t> lengths(static_cast<std::size_t>(rows), seq);
   const auto s = static_cast<double>(seq);
   const double window =
       model.sliding_window > 0 ? std::min(static_cast<double>(model.sliding_window), s) : s;
@@ -238,7 +249,7 @@ void Bench::attention() const {
 void Bench::ends() const {
   auto& stream = table.stream();
   const double h = static_cast<double>(model.hidden), vocab = static_cast<double>(model.vocab);
-  const View ids = table.tensor(DType::i32, tokens), embedded = low(tokens * model.hidden);
+  const View ids = table.ids(tokens, model.vocab), embedded = low(tokens * model.hidden);
   const View words = low(model.vocab * model.hidden), dwords = full(model.vocab * model.hidden);
   table.row("embedding forward", {4 * t * h},
             [&] { ops.embedding_forward(stream, ids, words, embedded, model.hidden); });
@@ -248,7 +259,7 @@ void Bench::ends() const {
   });
   table.release();
   const std::int64_t rows = std::min<std::int64_t>(tokens, 512);
-  const View labels = table.tensor(DType::i32, rows), logits = full(rows * model.vocab);
+  const View labels = table.ids(rows, model.vocab), logits = full(rows * model.vocab);
   const View dlogits = low(rows * model.vocab), total = table.tensor(DType::f64, 2);
   const double count = static_cast<double>(rows) * vocab;
   table.row("cross_entropy of 512", {6 * count}, [&] {

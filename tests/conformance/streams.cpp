@@ -54,7 +54,9 @@ atoll::Stream new_stream(const Rank& self, std::string name) {
 // Producer, operation and consumer are on two streams; only Work::wait joins them.
 void check_wait_orders_streams(Rank& self) {
   atoll::Stream consumer = new_stream(self, "consumer");
-  std::vector<float> produced(count);
+  // Only from such memory does a copy wait for its turn on a GPU.
+  const atoll::Buffer staging = self.comm.device().allocate_staging(count * sizeof(float));
+  auto* const produced = static_cast<float*>(staging.data());
   Elements src(DType::f32, count);
   Elements dst(DType::f32, count);
   Elements seen(DType::f32, count);
@@ -62,7 +64,7 @@ void check_wait_orders_streams(Rank& self) {
   self.stream.enqueue([&] {
     for (std::uint64_t i = 0; i < count; ++i) produced[i] = static_cast<float>(own(self, i));
   });
-  self.stream.copy(src.view().data, produced.data(), src.view().bytes());
+  self.stream.copy(src.view().data, produced, src.view().bytes());
   const auto work = self.comm.all_reduce(src.view(), dst.view(), ReduceOp::sum, self.stream);
   self.report.expect(!work.done(), "Work::done before the operation could start");
   work.wait(consumer);

@@ -47,8 +47,16 @@ struct Call {
 };
 using Shared = std::shared_ptr<Call>;
 
+// One rank's part in ncclCommSplit.
+struct Split {
+  int rank, color, key;
+  ncclComm_t comm;
+  ncclComm_t* out;
+};
+
 struct Clique {
   explicit Clique(int n) : ranks(n), collectives(static_cast<std::size_t>(n)) {}
+  std::vector<Split> splits;  // until all ranks are there
   int ranks;
   int joined = 0;
   int finalized = 0;
@@ -250,6 +258,7 @@ struct ncclComm {
   int device;
   std::vector<Shared> pending{};
   bool asked = false;  // since the last call
+  bool splitting = false;
   bool finalizing = false;
 };
 
@@ -265,7 +274,7 @@ ncclResult_t post(ncclComm_t comm, Call call) {
 
 bool complete(const ncclComm& comm) {
   const Clique& clique = *comm.clique;
-  if (clique.joined < clique.ranks) return false;
+  if (clique.joined < clique.ranks || comm.splitting) return false;
   if (comm.finalizing && clique.finalized < clique.ranks) return false;
   // What runs in a stream's order is launched already.
   return std::ranges::all_of(comm.pending,
@@ -312,7 +321,10 @@ ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
 
 // As NCCL: into the file that the environment names, where it asks for a log.
 void write_log() {
-  const char* const file = std::getenv("NCCL_DEBUG_FILE");
+  static const char* const file = [] {  // read once
+    const char* const name = std::getenv("NCCL_DEBUG_FILE");
+    return name ? ::strdup(name) : nullptr;
+  }();
   const char* const text = std::getenv("FAKE_NCCL_LOG");
   if (file == nullptr || text == nullptr) return;
   std::FILE* const log = std::fopen(file, "a");
@@ -331,6 +343,38 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int n, ncclUniqueId id, in
   write_log();
   ++counted.communicators;
   *comm = std::make_unique<ncclComm>(ncclComm{clique, rank, current_device()}).release();
+  return ncclInProgress;
+}
+
+ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t* out,
+                           ncclConfig_t* config) {
+  if (config->blocking != 0) return ncclInvalidUsage;
+  const std::lock_guard lock(mutex);
+  Clique& clique = *comm->clique;
+  // It must be idle.
+  const bool busy =
+      std::ranges::any_of(comm->pending, [](const Shared& call) { return !call->done; });
+  if (busy || comm->device != current_device()) return ncclInvalidUsage;
+  comm->asked = false;
+  comm->splitting = true;
+  clique.splits.push_back({comm->rank, color, key, comm, out});
+  if (static_cast<int>(clique.splits.size()) < clique.ranks) return ncclInProgress;
+  auto splits = std::exchange(clique.splits, {});
+  std::ranges::sort(splits, {}, [](const Split& one) { return std::pair(one.key, one.rank); });
+  std::map<int, std::vector<Split>> groups;
+  for (const Split& one : splits) {
+    one.comm->splitting = false;
+    if (one.color >= 0) groups[one.color].push_back(one);
+  }
+  for (const auto& [group_color, members] : groups) {
+    auto made = std::make_shared<Clique>(static_cast<int>(members.size()));
+    made->joined = made->ranks;
+    int rank = 0;
+    for (const Split& one : members) {
+      *one.out = std::make_unique<ncclComm>(ncclComm{made, rank++, one.comm->device}).release();
+      ++counted.communicators;
+    }
+  }
   return ncclInProgress;
 }
 
@@ -473,6 +517,14 @@ ncclResult_t ncclCommWindowDeregister(ncclComm_t comm, ncclWindow_t) {
 // Where a program has an emulated GPU, its functions of these names count.
 cudaError_t cudaGetDeviceCount(int* count) {
   *count = fake_gpu::devices;
+  return cudaSuccess;
+}
+// There is no driver: which devices have a context is not known.
+cudaError_t cudaGetDriverEntryPointByVersion(const char*, void** function, unsigned,
+                                             unsigned long long,
+                                             cudaDriverEntryPointQueryResult* result) {
+  *function = nullptr;
+  *result = cudaDriverEntryPointSymbolNotFound;
   return cudaSuccess;
 }
 cudaError_t cudaGetDevice(int* current) {

@@ -66,6 +66,9 @@ TEST_CASE("the log is kept in memory of the process, unless somebody wants it el
   CHECK(transports() == "");
   std::FILE* const log = std::fopen(std::getenv("NCCL_DEBUG_FILE"), "w");  // as NCCL does
   REQUIRE(log != nullptr);
+  release_environment();
+  CHECK(std::getenv("NCCL_DEBUG_FILE") == nullptr);
+  CHECK(std::getenv("NCCL_DEBUG") == nullptr);
   std::fputs(connection("NET/IB/0").c_str(), log);
   std::fflush(log);
   CHECK(transports() == "network=IB\ngdr=no\n");

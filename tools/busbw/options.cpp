@@ -87,10 +87,9 @@ void declare_what(CLI::App& app, Options& o, Texts& t) {
       ->group(group);
   app.add_option("--backend", o.backend, "host, nccl, mpi, ...; default: the best that works")
       ->group(group);
-  app.add_flag(
-         "--require-gdr", o.require_gdr,
-         "end after the warm-up where NICs do not reach memory of GPUs (GPUDirect RDMA) on every "
-         "connection between hosts")
+  app.add_flag("--require-gdr", o.require_gdr,
+               "fail where NICs do not reach memory of GPUs (GPUDirect RDMA) on every "
+               "connection between hosts")
       ->group(group);
   app.add_option("--algorithm", o.algorithm,
                  "NAME, or COLLECTIVE:NAME,...; default: the backend chooses (ATOLL_ALGORITHM)")

@@ -148,6 +148,9 @@ PairReport measure_pairs(Job& job, const Options& options) {
     std::fflush(stdout);
   }
   const auto seconds = measure_rounds(job, options, plan_rounds(sites.host), messages);
+  if (options.require_gdr) {
+    atoll::require_gpudirect_rdma(job.world(), job.communicator().transports());
+  }
   const auto all = job.exchange(seconds);
   const double sent = static_cast<double>(report.bytes) * messages.count;
   for (const int rank : group) {

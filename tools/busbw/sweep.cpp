@@ -160,7 +160,7 @@ Table Sweep::run(Collective collective) {
       for (const int root : roots_of(collective)) measure_rows(kind, root, sizes, table);
   table.verdict = judge(table.rows, options_.wanted_busbw);
   print(footer_lines(table.verdict));
-  if (!transports_.empty()) print(fmt::format("# Rank 0: {}\n", transports_));
+  tell_transports();
   if (options_.limit_from != LimitFrom::nothing || options_.layout.latency)
     print(limit_lines(table.rows, options_.layout));
   if (options_.expect) {
@@ -182,7 +182,6 @@ void Sweep::measure_rows(Kind kind, int root, const std::vector<std::uint64_t>& 
   };
   // As nccl-tests does: what the first operations set up is no row's.
   for (const std::uint64_t bytes : sizes) warm_up(call_of(bytes));
-  tell_transports();
   for (const std::uint64_t bytes : sizes) {
     const Call call = call_of(bytes);
     show_progress(call);
@@ -193,12 +192,13 @@ void Sweep::measure_rows(Kind kind, int root, const std::vector<std::uint64_t>& 
   }
 }
 
-// Once the first operations have made connections.
+// Once the operations of a table have made connections.
 void Sweep::tell_transports() {
-  if (!job_.is_on_gpu() || std::exchange(has_told_transports_, true)) return;
   const atoll::Transports mine = job_.communicator().transports();
   if (options_.require_gdr) atoll::require_gpudirect_rdma(job_.world(), mine);
-  transports_ = mine.to_string();
+  if (!job_.is_on_gpu()) return;
+  print(
+      fmt::format("# Transports: {}\n", atoll::gather_transports(job_.world(), mine).to_string()));
 }
 
 Row Sweep::measure_row(const Call& call) {

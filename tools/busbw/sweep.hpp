@@ -74,8 +74,6 @@ class Sweep {
   Rates rates_;
   atoll::Buffer send_, recv_;
   std::uint64_t seed_ = 0;
-  std::string transports_;  // of rank 0, for the footer; "": there is nothing to tell
-  bool has_told_transports_ = false;
   std::size_t rows_done_ = 0, rows_planned_ = 0;
   std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
 };

@@ -39,8 +39,10 @@ def build(args, device):
     for layer in model.model.layers:
         if args.compile:
             layer.compile()
-        fully_shard(layer, mp_policy=policy)
-    fully_shard(model, mp_policy=policy)
+        fully_shard(layer, mp_policy=policy, reshard_after_forward=False)  # over one rank there is nothing to free
+    fully_shard(model, mp_policy=policy, reshard_after_forward=False)
+    if args.compile:
+        model.loss_function = torch.compile(model.loss_function)
     return config, model
 
 

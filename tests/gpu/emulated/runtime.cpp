@@ -81,7 +81,7 @@ class Memory {
   std::uint64_t work_ = 0;  // enqueued and not done
   bool closed_ = false;
   // A suite of many thousand small operations spends its time on that.
-  bool closes_ = std::getenv("ATOLL_EMULATED_GPU_OPEN") == nullptr;
+  bool closes_ = std::getenv("EMULATED_GPU_OPEN") == nullptr;
 };
 Memory& memory() {
   static auto* const one = new Memory;  // streams may outlive main

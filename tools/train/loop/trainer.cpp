@@ -399,7 +399,7 @@ void Trainer::note_memory() { own_memory_ = std::max(own_memory_, proportional_b
 void Trainer::note_transports() {
   if (!totals_) return;
   const atoll::Transports transports = totals_->transports();
-  transports_ = transports.to_string();
+  transports_ = atoll::gather_transports(world_, transports).to_string();
   if (options_.require_gdr) atoll::require_gpudirect_rdma(world_, transports);
 }
 

@@ -1,0 +1,77 @@
+// What ranks say of their connections, put together, and when that is refused.
+#include <doctest/doctest.h>
+
+#include <string>
+#include <vector>
+
+#include "atoll/communicator.hpp"
+#include "atoll/error.hpp"
+#include "thread_ranks.hpp"
+
+namespace {
+
+using atoll::Transports;
+
+// The error of rank 0, "" for none; rank r is on host hosts[r] and says said[r].
+std::string refused(const std::vector<std::string>& hosts, const std::vector<Transports>& said) {
+  std::string why;
+  atoll_test::run_thread_ranks(
+      static_cast<int>(hosts.size()),
+      [&](atoll::World& world) {
+        try {
+          atoll::require_gpudirect_rdma(world, said[static_cast<std::size_t>(world.rank())]);
+        } catch (const atoll::Error& error) {
+          if (world.rank() == 0) why = error.what();
+        }
+      },
+      [&](atoll::Config& config) {
+        config.host_id = hosts[static_cast<std::size_t>(config.rank)];
+      });
+  return why;
+}
+
+Transports by(const std::string& network, bool direct, bool partly = false) {
+  Transports transports;
+  transports.networks = {network};
+  transports.gpudirect_rdma = direct;
+  transports.partly = partly;
+  return transports;
+}
+
+}  // namespace
+
+TEST_CASE("a rank without a connection of its own is fine where others have GPUDirect RDMA") {
+  CHECK(refused({"a", "a", "b", "b"}, {by("IB", true), {}, {}, by("IB", true)}) == "");
+}
+
+TEST_CASE("one that has a connection without it is named, and so is one that does not know") {
+  const auto slow = refused({"a", "b", "b"}, {by("IB", true), {}, by("IB", false, true)});
+  CHECK(slow.find("GPUDirect RDMA is required: rank 2 reaches other hosts by IB with it in part") ==
+        0);
+  Transports unknown;
+  unknown.unknown = "NCCL_DEBUG=WARN is set";
+  const auto lost = refused({"a", "b"}, {by("IB", true), unknown});
+  CHECK(lost == "GPUDirect RDMA is required: rank 1 does not know: NCCL_DEBUG=WARN is set");
+}
+
+TEST_CASE("without any connection between several hosts it is refused, on one host it is not") {
+  CHECK(refused({"a", "b"}, {{}, {}}).find("no rank has connected") != std::string::npos);
+  CHECK(refused({"a", "a"}, {{}, {}}) == "");
+  CHECK(refused({"a", "a"}, {by("Socket", false), {}}) == "");
+}
+
+TEST_CASE("together: all networks, and what holds for all") {
+  std::vector<std::string> texts(3);
+  atoll_test::run_thread_ranks(3, [&](atoll::World& world) {
+    Transports mine[] = {by("IB", true), {}, by("Socket", false)};
+    mine[0].nvls = true;
+    mine[1].nvls = true;
+    const auto rank = static_cast<std::size_t>(world.rank());
+    texts[rank] = atoll::gather_transports(world, mine[rank]).to_string();
+  });
+  for (const std::string& text : texts) {
+    CHECK(text == "network IB, Socket with GPUDirect RDMA in part, NVLS available");
+  }
+  CHECK(Transports{}.to_string() == "no network in use");
+  CHECK(by("IB", true).to_string() == "network IB with GPUDirect RDMA");
+}
