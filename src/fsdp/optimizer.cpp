@@ -35,6 +35,7 @@ Optimizer::Impl::Impl(Engine& engine_, OptimizerOptions options_)
                 fmt::format("Optimizer: moments in {}: f32 and bf16 are there",
                             name(options.moment_dtype)));
   }
+  std::ranges::fill(outcome, 0.0);
   allocate_moments();
   allocate_norm();
   squared.assign(engine.units().size(), false);

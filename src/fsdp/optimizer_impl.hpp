@@ -8,6 +8,7 @@
 
 #include <array>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "atoll/optimizer.hpp"
@@ -55,7 +56,10 @@ struct Optimizer::Impl {
   std::vector<std::uint64_t> first_block;  // by unit, in local_blocks
   Buffer result;                           // f64: norm, factor, steps
   Buffer reported;                         // the same, of a norm that no update waits for
-  std::array<double, 3> outcome = {};  // what result and reported say, once `known` has happened
+  // What result and reported say, once `known` has happened. From other memory of the host a GPU's copy
+  // would hold up the caller until the norm is there.
+  Buffer outcome_memory = engine.device().allocate_staging(3 * sizeof(double));
+  std::span<double, 3> outcome{static_cast<double*>(outcome_memory.data()), 3};
   Event known;
   Event done;  // the last step, updates and all
 

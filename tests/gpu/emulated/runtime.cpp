@@ -58,6 +58,13 @@ class Memory {
     ranges_[data] = range;
     if (closed_) ::mprotect(range.first, range.bytes, PROT_NONE);
   }
+  bool has(const void* address) {
+    const std::lock_guard lock(mutex_);
+    const auto behind = ranges_.upper_bound(const_cast<void*>(address));
+    if (behind == ranges_.begin()) return false;
+    const auto& [data, range] = *std::prev(behind);
+    return address < static_cast<std::byte*>(range.first) + range.bytes;
+  }
   // What was added, or nothing.
   Range remove(void* data) {
     const std::lock_guard lock(mutex_);
@@ -87,6 +94,35 @@ Memory& memory() {
   static auto* const one = new Memory;  // streams may outlive main
   return *one;
 }
+
+// Memory of the host that copies read and write when the stream gets there.
+class Pinned {
+ public:
+  void add(void* data, std::size_t bytes) {
+    const std::lock_guard lock(mutex_);
+    ranges_[data] = bytes;
+  }
+  void remove(void* data) {
+    const std::lock_guard lock(mutex_);
+    ranges_.erase(data);
+  }
+  bool has(const void* address) {
+    const std::lock_guard lock(mutex_);
+    const auto behind = ranges_.upper_bound(const_cast<void*>(address));
+    if (behind == ranges_.begin()) return false;
+    const auto& [data, bytes] = *std::prev(behind);
+    return address < static_cast<std::byte*>(data) + bytes;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::map<void*, std::size_t> ranges_;
+};
+Pinned& pinned() {
+  static auto* const one = new Pinned;
+  return *one;
+}
+bool is_pageable(const void* address) { return !memory().has(address) && !pinned().has(address); }
 
 constexpr int devices = 8;
 thread_local int current_device = 0;
@@ -306,18 +342,29 @@ cudaError_t cudaMemGetInfo(std::size_t* free, std::size_t* total) {
 cudaError_t cudaHostAlloc(void** out, std::size_t bytes, unsigned) {
   bring_up();
   *out = std::malloc(bytes);
-  return give(*out == nullptr ? cudaErrorMemoryAllocation : cudaSuccess);
+  if (*out == nullptr) return give(cudaErrorMemoryAllocation);
+  pinned().add(*out, bytes);
+  return cudaSuccess;
 }
 cudaError_t cudaFreeHost(void* data) {
   bring_up();
+  pinned().remove(data);
   std::free(data);
   return cudaSuccess;
 }
-// The host's memory is read and written when the stream gets there, as with pinned memory.
+// Pageable memory of the host is read at the call, and written before it returns: what CUDA may do.
 cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaMemcpyKind,
                             cudaStream_t stream) {
   bring_up();
-  emulated::enqueue(stream, [=] { std::memcpy(to, from, bytes); });
+  if (is_pageable(from)) {
+    const auto* const first = static_cast<const std::byte*>(from);
+    emulated::enqueue(stream, [to, copy = std::vector<std::byte>(first, first + bytes)] {
+      std::memcpy(to, copy.data(), copy.size());
+    });
+  } else {
+    emulated::enqueue(stream, [=] { std::memcpy(to, from, bytes); });
+  }
+  if (is_pageable(to)) stream->wait_until_idle();
   return cudaSuccess;
 }
 cudaError_t cudaMemsetAsync(void* data, int value, std::size_t bytes, cudaStream_t stream) {
