@@ -37,17 +37,18 @@ class Work {
   std::shared_ptr<State> state_;
 };
 
-// What a reducing collective computes: op over factor * src. Ranks may differ in `factor`, not in
-// `op`. A factor other than 1 is for sum and avg of floating point types; it is applied in the type
-// that sums (f32 for the 16-bit types), before the sum. In memory of a GPU it is a kernel in front of the
-// operation, which rounds the products of 16-bit types to these, and takes scratch as large as src unless
-// all_reduce is in place.
+// What a reducing collective computes: op over factor * src. Either all ranks give a factor or none does;
+// factors may differ by rank, `op` may not. A factor other than 1 is for sum and avg of floating point
+// types; it is applied in the type that sums (f32 for the 16-bit types), before the sum. In memory of a GPU
+// it is a kernel in front of the operation, which rounds the products of 16-bit types to these, and takes
+// scratch as large as src.
 struct Reduction {
   ReduceOp op = ReduceOp::sum;
   double factor = 1.0;
+  bool has_factor = false;
 
-  constexpr Reduction(ReduceOp op_, double factor_ = 1.0)  // NOLINT(google-explicit-constructor)
-      : op(op_), factor(factor_) {}
+  constexpr Reduction(ReduceOp op_) : op(op_) {}  // NOLINT(google-explicit-constructor)
+  constexpr Reduction(ReduceOp op_, double factor_) : op(op_), factor(factor_), has_factor(true) {}
 };
 
 // How data moves between ranks, as far as connections exist: they are made when they are first used.
@@ -80,7 +81,8 @@ struct CommunicatorOptions {
 // Every collective is enqueued on the stream given to it and returns at once; all ranks of the axis
 // call the same operations of one communicator in the same order with the same counts, dtypes and
 // ops. Operations of one communicator run in the order of their calls, whatever stream they are on.
-// Counts of 0 are fine. Where a form in place is documented, each rank is free to use it or not.
+// Counts of 0 are fine. Where a form in place is documented, each rank is free to use it or not. In memory of
+// GPUs src is in memory of allocate() on all ranks of a call or on none, and so is dst.
 //
 // Sums: bf16 and f16 accumulate in f32 and round once, or once per level where a backend sums inside
 // each host before it sends. On a backend that can order its sums the order is that of the algorithm,

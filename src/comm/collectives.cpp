@@ -13,19 +13,25 @@ namespace {
 
 using Composition = void (*)(const Call&);
 
-// A backend of a GPU knows no factors (plugin.h): the data is multiplied in front of the operation.
+// A backend of a GPU knows no factors (plugin.h): the data is multiplied in front of the operation. On all
+// ranks, whatever their factors: where memory is, NCCL chooses its algorithm by.
 bool scales_first(const Communicator::Impl& impl, const Request& request) {
-  return request.reduction.factor != 1.0 && impl.device.kind() == DeviceKind::cuda;
+  const bool whole = request.dtype == DType::i32 || request.dtype == DType::i64 ||
+                     request.dtype == DType::u8;  // a factor of theirs is 1
+  return request.reduction.has_factor && impl.device.kind() == DeviceKind::cuda && !whole;
 }
 
 void scale_source(Communicator::Impl& impl, Request& request, Stream& stream) {
   const double factor = std::exchange(request.reduction.factor, 1.0);
   if (request.src.count == 0) return;
-  const bool own = request.kind == ATOLL_ALL_REDUCE && request.src.data == request.dst.data;
-  const View scaled =
-      own ? request.dst : impl.scaled.take(impl.device, request.src.count, request.dtype);
-  impl.device.ops().scale(stream, scaled, request.src, factor);
-  request.src = scaled;
+  try {
+    const View scaled = impl.scaled.take(impl.device, request.src.count, request.dtype);
+    impl.device.ops().scale(stream, scaled, request.src, factor);
+    request.src = scaled;
+  } catch (const std::exception& error) {  // the other ranks wait for what does not come
+    impl.world.fail(error.what());
+    throw;
+  }
 }
 
 // `composition` serves backends that do not take the operation; without one, all of them do.
