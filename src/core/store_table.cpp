@@ -80,7 +80,7 @@ void Table::exchange(const Waiter& waiter, int rank, const std::string& key, std
     return;
   }
   round.bytes += value.size() + 4;
-  entry = {std::move(value), waiter};
+  entry = {std::move(value), waiter, false};
   const bool complete_now =
       std::ranges::all_of(round.entries, [](const Round::Entry& e) { return e.value.has_value(); });
   if (complete_now) {
@@ -113,14 +113,19 @@ void Table::reject(Round& round, Round::Entry& entry, ErrorCode code, const std:
   reply_(entry.waiter, code, shared(why));
   round.bytes -= entry.value->size() + 4;
   entry.value.reset();
+  entry.gave_up = code == ErrorCode::timeout;
 }
 
-std::string Table::absent_from(const Round& round) const {
-  std::vector<std::string> names;
+// Ranks that wait equally long give up one after the other; the last of them must not name the
+// first, which was there.
+std::string Table::missing_in(const Round& round) const {
+  std::vector<std::string> absent, gave_up;
   for (int rank = 0; rank < roster_.size(); ++rank) {
-    if (!round.entries[static_cast<std::size_t>(rank)].value) names.push_back(roster_.named(rank));
+    const Round::Entry& entry = round.entries[static_cast<std::size_t>(rank)];
+    if (!entry.value) (entry.gave_up ? gave_up : absent).push_back(roster_.named(rank));
   }
-  return list_of(names);
+  return absent.empty() ? list_of(gave_up) + " gave up; the round was not complete"
+                        : list_of(absent) + " did not come";
 }
 
 net::Clock::time_point Table::next_deadline(net::Clock::time_point latest) const {
@@ -148,11 +153,11 @@ void Table::expire(net::Clock::time_point now) {
   }
   std::erase_if(waiting_, [](const auto& item) { return item.second.empty(); });
   for (auto& [key, round] : rounds_) {
-    const std::string absent = absent_from(round);
+    const std::string missing = missing_in(round);
     for (Round::Entry& entry : round.entries) {
       if (!entry.value || entry.waiter.deadline > now) continue;
       reject(round, entry, ErrorCode::timeout,
-             fmt::format("{}: {} did not come within {} s", round_name(key), absent,
+             fmt::format("{}: {} within {} s", round_name(key), missing,
                          seconds(entry.waiter.timeout)));
     }
   }

@@ -83,6 +83,7 @@ class Table {
     struct Entry {
       std::optional<std::string> value;
       Waiter waiter;
+      bool gave_up = false;  // it was in the round until its time was over
     };
     std::vector<Entry> entries;  // by rank
     std::size_t bytes = 0;
@@ -91,7 +92,7 @@ class Table {
 
   void complete(const Round& round);
   void reject(Round& round, Round::Entry& entry, ErrorCode code, const std::string& why);
-  std::string absent_from(const Round& round) const;
+  std::string missing_in(const Round& round) const;
 
   const Roster& roster_;
   Reply reply_;

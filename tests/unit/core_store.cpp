@@ -186,13 +186,13 @@ TEST_CASE("timeouts name the key, the rank and who is absent") {
   Rank zero(place, 0), one(place, 1), two(place, 2);
   CHECK(thrown(atoll::ErrorCode::timeout, [&] { one.client.get("nothing", 50ms); }) ==
         "rank 1: nobody put key \"nothing\" within 0.05 s");
-  // Long enough for both to be there at the same time on a machine that is busy with other tests, and
-  // rank 0 to be there still when rank 1 is told.
+  // Rank 0 gives up first, and rank 1 knows that it was there. Long enough for both to be there at
+  // the same time on a machine that is busy with other tests.
   std::jthread other(
-      [&] { thrown(atoll::ErrorCode::timeout, [&] { zero.client.exchange("", "", 6s); }); });
+      [&] { thrown(atoll::ErrorCode::timeout, [&] { zero.client.exchange("", "", 2s); }); });
   const std::string absent =
-      thrown(atoll::ErrorCode::timeout, [&] { one.client.exchange("", "", 2s); });
-  CHECK(absent == "rank 1: barrier: rank 2 (host here, pid 102) did not come within 2 s");
+      thrown(atoll::ErrorCode::timeout, [&] { one.client.exchange("", "", 6s); });
+  CHECK(absent == "rank 1: barrier: rank 2 (host here, pid 102) did not come within 6 s");
   other.join();
   CHECK_FALSE(zero.failure->get());
 
@@ -202,6 +202,18 @@ TEST_CASE("timeouts name the key, the rank and who is absent") {
     all.emplace_back([rank] { rank->client.exchange("", "", 10s); });
   }
   all.clear();
+
+  // Of a round in which nobody is missing but who gave up, that is what the others are told.
+  std::jthread last(
+      [&] { thrown(atoll::ErrorCode::timeout, [&] { two.client.exchange("late", "", 6s); }); });
+  thrown(atoll::ErrorCode::timeout, [&] { zero.client.exchange("late", "", 1s); });
+  const std::string gave_up =
+      thrown(atoll::ErrorCode::timeout, [&] { one.client.exchange("late", "", 1s); });
+  CHECK(
+      gave_up ==
+      "rank 1: exchange \"late\": rank 0 (host here, pid 100) gave up; the round was not complete "
+      "within 1 s");
+  last.join();
   for (Rank* rank : {&zero, &one, &two}) rank->client.farewell();
 }
 
