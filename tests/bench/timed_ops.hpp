@@ -29,6 +29,12 @@ class TimedOps final : public Ops {
     const auto name = shape.out >= head_columns ? "head linear_forward" : "linear_forward";
     time(name, s, [&] { ops_.linear_forward(s, shape, x, w, y); });
   }
+  void linear_residual_forward(atoll::Stream& s, LinearShape shape, atoll::ConstView x,
+                               atoll::ConstView w, atoll::ConstView residual,
+                               atoll::View y) override {
+    time("linear_residual_forward", s,
+         [&] { ops_.linear_residual_forward(s, shape, x, w, residual, y); });
+  }
   void linear_dgrad(atoll::Stream& s, LinearShape shape, atoll::ConstView dy, atoll::ConstView w,
                     atoll::View dx, WriteMode mode) override {
     const auto name = shape.out >= head_columns ? "head linear_dgrad" : "linear_dgrad";
@@ -64,9 +70,6 @@ class TimedOps final : public Ops {
   }
   void swiglu_backward(atoll::Stream& s, const SwigluBackward& args) override {
     time("swiglu_backward", s, [&] { ops_.swiglu_backward(s, args); });
-  }
-  void add(atoll::Stream& s, atoll::ConstView a, atoll::ConstView b, atoll::View out) override {
-    time("add", s, [&] { ops_.add(s, a, b, out); });
   }
   void embedding_forward(atoll::Stream& s, atoll::ConstView tokens, atoll::ConstView table,
                          atoll::View out, std::int64_t width) override {

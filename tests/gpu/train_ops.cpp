@@ -125,11 +125,14 @@ TEST_CASE(
         const auto dy = both.random(dtype, shape.tokens * shape.out);
         const auto y = both.zeros(dtype, shape.tokens * shape.out);
         const auto logits = both.zeros(DType::f32, shape.tokens * shape.out);
+        const auto residual = both.random(dtype, shape.tokens * shape.out);
+        const auto sum = both.zeros(dtype, shape.tokens * shape.out);
         const auto dx = both.random(dtype, shape.tokens * shape.in);
         const auto dweight = both.random(DType::f32, shape.out * shape.in);
         const auto run = [&](Ops& with, atoll::Stream& stream, const auto& on) {
           with.linear_forward(stream, shape, on(x), on(weight), on(y));
           with.linear_forward(stream, shape, on(x), on(weight), on(logits));
+          with.linear_residual_forward(stream, shape, on(x), on(weight), on(residual), on(sum));
           with.linear_dgrad(stream, shape, on(dy), on(weight), on(dx), mode);
           with.linear_wgrad(stream, shape, on(dy), on(x), on(dweight), mode);
           with.linear_wgrad(stream, shape, on(dy), on(x), {}, WriteMode::none);
@@ -138,6 +141,7 @@ TEST_CASE(
         run(both.ops(), both.host_stream(), [](const auto& tensor) { return tensor.on_host(); });
         CHECK(both.difference(y) < allowed(dtype));
         CHECK(both.difference(logits) < allowed(DType::f32));
+        CHECK(both.difference(sum) < 2 * allowed(dtype));  // the CPU rounds twice
         CHECK(both.difference(dx) < allowed(dtype));
         CHECK(both.difference(dweight) < allowed(DType::f32));
       }

@@ -126,19 +126,27 @@ TEST_CASE("wrong shapes and dtypes are named") {
       "linear_forward: y is bf16, expected f32", atoll::Error);
   CHECK_THROWS_AS(bench.ops.linear_forward(bench.stream, {0, 2, 1}, {}, w.view(), {}),
                   atoll::Error);
+  CHECK_THROWS_WITH_AS(bench.ops.linear_residual_forward(bench.stream, {2, 2, 1}, x.view(),
+                                                         w.view(), x.view(), y.view()),
+                       "linear_residual_forward: residual has 4 elements, expected 2",
+                       atoll::Error);
 }
 
-TEST_CASE("add") {
+TEST_CASE("a residual is added to the rounded product") {
   std::mt19937_64 random(1);
   for (const DType dtype : compute_dtypes) {
-    for (const std::int64_t count : {1, 15, 16, 17, 1000}) {
+    for (const LinearShape& shape : shapes) {
       Bench bench(2);
-      const Values a = rounded(random_values(random, count), dtype);
-      const Values b = rounded(random_values(random, count), dtype);
-      const Tensor ta(a, dtype), tb(b, dtype);
-      bench.ops.add(bench.stream, ta.view(), tb.view(), ta.view());
+      const std::int64_t count = shape.tokens * shape.out;
+      const Tensor x(random_values(random, shape.tokens * shape.in), dtype);
+      const Tensor w(random_values(random, shape.out * shape.in), dtype);
+      const Tensor residual(random_values(random, count), dtype);
+      const Tensor product = Tensor::unset(count, dtype), sum = Tensor::unset(count, dtype);
+      bench.ops.linear_forward(bench.stream, shape, x.view(), w.view(), product.view());
+      bench.ops.linear_residual_forward(bench.stream, shape, x.view(), w.view(), residual.view(),
+                                        sum.view());
       bench.done();
-      CHECK(ta.values() == rounded(plus(a, b), dtype));
+      CHECK(sum.values() == rounded(plus(product.values(), residual.values()), dtype));
     }
   }
 }

@@ -86,11 +86,9 @@ std::vector<Activations::Piece> Activations::pieces() {
                                {&gradient_, hidden, low},
                                {&head_.normed, hidden, low},
                                {&head_.inverse, tokens, DType::f32},
-                               {&head_.logits, head_rows * config.vocab, DType::f32},
+                               {&head_.logits, head_rows * config.vocab, low},
                                {&rope_table_, plan.max_seq * config.head_dim, DType::f32},
                                {&total_, 2, DType::f64}});
-  // In f32 the gradient of the logits takes their place.
-  if (low != DType::f32) pieces.push_back({&head_.dlogits, head_rows * config.vocab, low});
   return pieces;
 }
 
@@ -116,7 +114,6 @@ Activations::Activations(const ModelConfig& config, const ActivationPlan& plan,
       layer.hidden = shared_.hidden;
     }
   }
-  if (plan.compute == DType::f32) head_.dlogits = head_.logits;
   head_.dnormed = backward_.dnormed;  // the head is done before a layer's backward begins
 }
 
@@ -173,7 +170,7 @@ BackwardScratch Activations::backward(const Batch& batch) const {
 HeadActivations Activations::head(const Batch& batch) const {
   const std::int64_t tokens = batch.size();
   return {first(head_.normed, tokens * config_.hidden), first(head_.inverse, tokens),
-          first(head_.dnormed, tokens * config_.hidden), head_.logits, head_.dlogits};
+          first(head_.dnormed, tokens * config_.hidden), head_.logits};
 }
 
 View Activations::gradient(const Batch& batch) const {

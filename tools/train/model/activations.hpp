@@ -55,8 +55,7 @@ struct BackwardScratch {
 
 struct HeadActivations {
   atoll::View normed, inverse, dnormed;
-  atoll::View logits;   // f32 [head_rows, vocab]
-  atoll::View dlogits;  // compute; the same memory in f32
+  atoll::View logits;  // compute [head_rows, vocab]; then, in their place, their gradient
 };
 
 // Must outlive the work that was enqueued on it, also when an Error ends a step early.

@@ -85,16 +85,15 @@ void Decoder::head_chunks(const Step& step, HeadWork work, const WeightLookup& w
     const LinearShape shape{rows, config_.hidden, config_.vocab};
     const View x = part(head.normed, row, rows, config_.hidden);
     const View logits = part(head.logits, 0, rows, config_.vocab);
-    const View dlogits = training ? part(head.dlogits, 0, rows, config_.vocab) : View{};
     const ConstView labels =
         step.batch.labels.part(static_cast<std::uint64_t>(row), static_cast<std::uint64_t>(rows));
     ops_.linear_forward(step.stream, shape, x, weight, logits);
-    ops_.cross_entropy(step.stream, {config_.vocab, labels, logits, dlogits, step.loss_scale,
-                                     step.activations.total()});
+    ops_.cross_entropy(step.stream, {config_.vocab, labels, logits, training ? logits : View{},
+                                     step.loss_scale, step.activations.total()});
     if (!training) continue;
-    ops_.linear_dgrad(step.stream, shape, dlogits, weight,
+    ops_.linear_dgrad(step.stream, shape, logits, weight,
                       part(head.dnormed, row, rows, config_.hidden), WriteMode::overwrite);
-    ops_.linear_wgrad(step.stream, shape, dlogits, x, dweight.view, dweight.mode);
+    ops_.linear_wgrad(step.stream, shape, logits, x, dweight.view, dweight.mode);
     if (dweight.mode == WriteMode::overwrite) dweight.mode = WriteMode::accumulate;
   }
 }

@@ -66,8 +66,7 @@ void Layer::forward_attention(const WeightLookup& weights) const {
   rope(kept_.k, config_.kv_heads, RopeDirection::forward);
   ops_.attention_forward(step_.stream,
                          {attention_, kept_.q, kept_.k, kept_.v, kept_.attended, kept_.lse});
-  linear(weights, o_, kept_.attended, kept_.middle);
-  ops_.add(step_.stream, kept_.middle, input_, kept_.middle);
+  linear_residual(weights, o_, kept_.attended, input_, kept_.middle);
 }
 
 void Layer::forward_feed_forward(const WeightLookup& weights) const {
@@ -75,8 +74,7 @@ void Layer::forward_feed_forward(const WeightLookup& weights) const {
   linear(weights, gate_, kept_.normed2, kept_.gate);
   linear(weights, up_, kept_.normed2, kept_.up);
   ops_.swiglu_forward(step_.stream, kept_.gate, kept_.up, kept_.hidden);
-  linear(weights, down_, kept_.hidden, output_);
-  ops_.add(step_.stream, output_, kept_.middle, output_);
+  linear_residual(weights, down_, kept_.hidden, kept_.middle, output_);
 }
 
 void Layer::backward_feed_forward(const WeightLookup& weights,
@@ -122,6 +120,12 @@ void Layer::rope(View x, std::int64_t heads, RopeDirection direction) const {
 
 void Layer::linear(const WeightLookup& weights, const Linear& which, ConstView x, View y) const {
   ops_.linear_forward(step_.stream, {tokens_, which.in, which.out}, x, weights(which.name), y);
+}
+
+void Layer::linear_residual(const WeightLookup& weights, const Linear& which, ConstView x,
+                            ConstView residual, View y) const {
+  ops_.linear_residual_forward(step_.stream, {tokens_, which.in, which.out}, x, weights(which.name),
+                               residual, y);
 }
 
 void Layer::weight_gradient(const GradientLookup& gradients, const Linear& which, ConstView dy,

@@ -35,6 +35,8 @@ class Layer {
   };
   void linear(const WeightLookup& weights, const Linear& which, atoll::ConstView x,
               atoll::View y) const;
+  void linear_residual(const WeightLookup& weights, const Linear& which, atoll::ConstView x,
+                       atoll::ConstView residual, atoll::View y) const;
   void weight_gradient(const GradientLookup& gradients, const Linear& which, atoll::ConstView dy,
                        atoll::ConstView x) const;
   void input_gradient(const WeightLookup& weights, const Linear& which, atoll::ConstView dy,

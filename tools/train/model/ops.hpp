@@ -121,6 +121,11 @@ class Ops {
 
   virtual void linear_forward(atoll::Stream& stream, LinearShape shape, atoll::ConstView x,
                               atoll::ConstView weight, atoll::View y) = 0;
+  // y = x W^T + residual, all of one dtype: the end of half a layer. On the CPU the product is
+  // rounded to it before the sum; on GPUs the sum alone is, where the product is written.
+  virtual void linear_residual_forward(atoll::Stream& stream, LinearShape shape, atoll::ConstView x,
+                                       atoll::ConstView weight, atoll::ConstView residual,
+                                       atoll::View y) = 0;
   // dx = dy W, or dx += dy W. y may also be f32 above and dy, dx, x compute here: logits.
   virtual void linear_dgrad(atoll::Stream& stream, LinearShape shape, atoll::ConstView dy,
                             atoll::ConstView weight, atoll::View dx, WriteMode mode) = 0;
@@ -144,10 +149,6 @@ class Ops {
   virtual void swiglu_forward(atoll::Stream& stream, atoll::ConstView gate, atoll::ConstView up,
                               atoll::View out) = 0;
   virtual void swiglu_backward(atoll::Stream& stream, const SwigluBackward& args) = 0;
-
-  // out = a + b; out may be a or b.
-  virtual void add(atoll::Stream& stream, atoll::ConstView a, atoll::ConstView b,
-                   atoll::View out) = 0;
 
   // out [n, width] = rows of table [vocab, width]. A token outside the vocabulary is an
   // Error(invalid_argument) of the stream.

@@ -97,6 +97,14 @@ void check_linear_forward(LinearShape shape, ConstView x, ConstView weight, Cons
   if (y.dtype != DType::f32) checker.dtype("y", y, x.dtype);
 }
 
+void check_linear_residual_forward(LinearShape shape, ConstView x, ConstView weight,
+                                   ConstView residual, ConstView y) {
+  check_linear_forward(shape, x, weight, y);
+  const Checker checker("linear_residual_forward");
+  checker.dtype("y", y, x.dtype);
+  checker.view("residual", residual, elements(y), x.dtype);
+}
+
 void check_linear_dgrad(LinearShape shape, ConstView dy, ConstView weight, ConstView dx) {
   const Checker checker("linear_dgrad");
   check_shape(checker, shape);
@@ -203,13 +211,6 @@ void check(const SwigluBackward& args) {
   checker.view("dout", args.dout, elements(args.gate), args.gate.dtype);
   checker.view("dgate", args.dgate, elements(args.gate), args.gate.dtype);
   checker.view("dup", args.dup, elements(args.gate), args.gate.dtype);
-}
-
-void check_add(ConstView a, ConstView b, ConstView out) {
-  const Checker checker("add");
-  checker.compute("a", a);
-  checker.view("b", b, elements(a), a.dtype);
-  checker.view("out", out, elements(a), a.dtype);
 }
 
 void check_embedding_forward(ConstView tokens, ConstView table, ConstView out, std::int64_t width) {

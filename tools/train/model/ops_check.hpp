@@ -8,6 +8,8 @@ namespace train {
 
 void check_linear_forward(LinearShape shape, atoll::ConstView x, atoll::ConstView weight,
                           atoll::ConstView y);
+void check_linear_residual_forward(LinearShape shape, atoll::ConstView x, atoll::ConstView weight,
+                                   atoll::ConstView residual, atoll::ConstView y);
 void check_linear_dgrad(LinearShape shape, atoll::ConstView dy, atoll::ConstView weight,
                         atoll::ConstView dx);
 void check_linear_wgrad(LinearShape shape, atoll::ConstView dy, atoll::ConstView x,
@@ -20,7 +22,6 @@ void check(const AttentionForward& args);
 void check(const AttentionBackward& args);
 void check_swiglu_forward(atoll::ConstView gate, atoll::ConstView up, atoll::ConstView out);
 void check(const SwigluBackward& args);
-void check_add(atoll::ConstView a, atoll::ConstView b, atoll::ConstView out);
 void check_embedding_forward(atoll::ConstView tokens, atoll::ConstView table, atoll::ConstView out,
                              std::int64_t width);
 void check(const EmbeddingBackward& args);

@@ -125,6 +125,16 @@ void CpuOps::linear_forward(Stream& stream, LinearShape shape, ConstView x, Cons
   });
 }
 
+void CpuOps::linear_residual_forward(Stream& stream, LinearShape shape, ConstView x,
+                                     ConstView weight, ConstView residual, View y) {
+  check_linear_residual_forward(shape, x, weight, residual, y);
+  const Product product = forward_product(shape, x.dtype, y.dtype);
+  stream.enqueue([impl = impl_.get(), product, x, weight, residual, y] {
+    impl->matmul().run(product, x.data, weight.data, y.data);
+    impl->split(y.count, column_step, [&](Range r) { cpu::add(y, residual, y, r); });
+  });
+}
+
 void CpuOps::linear_dgrad(Stream& stream, LinearShape shape, ConstView dy, ConstView weight,
                           View dx, WriteMode mode) {
   if (mode == WriteMode::none) return;
@@ -228,13 +238,6 @@ void CpuOps::swiglu_backward(Stream& stream, const SwigluBackward& args) {
   check(args);
   stream.enqueue([impl = impl_.get(), args] {
     impl->split(args.gate.count, column_step, [&](Range r) { cpu::swiglu_backward(args, r); });
-  });
-}
-
-void CpuOps::add(Stream& stream, ConstView a, ConstView b, View out) {
-  check_add(a, b, out);
-  stream.enqueue([impl = impl_.get(), a, b, out] {
-    impl->split(a.count, column_step, [&](Range r) { cpu::add(a, b, out, r); });
   });
 }
 

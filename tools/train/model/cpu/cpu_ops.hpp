@@ -23,6 +23,9 @@ class CpuOps final : public Ops {
 
   void linear_forward(atoll::Stream& stream, LinearShape shape, atoll::ConstView x,
                       atoll::ConstView weight, atoll::View y) override;
+  void linear_residual_forward(atoll::Stream& stream, LinearShape shape, atoll::ConstView x,
+                               atoll::ConstView weight, atoll::ConstView residual,
+                               atoll::View y) override;
   void linear_dgrad(atoll::Stream& stream, LinearShape shape, atoll::ConstView dy,
                     atoll::ConstView weight, atoll::View dx, WriteMode mode) override;
   void linear_wgrad(atoll::Stream& stream, LinearShape shape, atoll::ConstView dy,
@@ -37,7 +40,6 @@ class CpuOps final : public Ops {
   void swiglu_forward(atoll::Stream& stream, atoll::ConstView gate, atoll::ConstView up,
                       atoll::View out) override;
   void swiglu_backward(atoll::Stream& stream, const SwigluBackward& args) override;
-  void add(atoll::Stream& stream, atoll::ConstView a, atoll::ConstView b, atoll::View out) override;
   void embedding_forward(atoll::Stream& stream, atoll::ConstView tokens, atoll::ConstView table,
                          atoll::View out, std::int64_t width) override;
   void embedding_backward(atoll::Stream& stream, const EmbeddingBackward& args) override;

@@ -89,6 +89,14 @@ class CudaOps final : public Ops {
                 y.data);
   }
 
+  void linear_residual_forward(Stream& stream, LinearShape shape, ConstView x, ConstView weight,
+                               ConstView residual, View y) override {
+    check_linear_residual_forward(shape, x, weight, residual, y);
+    const Current current(ordinal_);
+    matmul_.run(native(stream), forward_product(shape, x.dtype, y.dtype), x.data, weight.data,
+                y.data, residual.data);
+  }
+
   void linear_dgrad(Stream& stream, LinearShape shape, ConstView dy, ConstView weight, View dx,
                     WriteMode mode) override {
     if (mode == WriteMode::none) return;
@@ -165,12 +173,6 @@ class CudaOps final : public Ops {
     check(args);
     const Current current(ordinal_);
     cuda::swiglu_backward(native(stream), args);
-  }
-
-  void add(Stream& stream, ConstView a, ConstView b, View out) override {
-    check_add(a, b, out);
-    const Current current(ordinal_);
-    cuda::add(native(stream), a, b, out);
   }
 
   void embedding_forward(Stream& stream, ConstView tokens, ConstView table, View out,

@@ -17,21 +17,6 @@ __device__ __forceinline__ float sigmoid(float x) { return 1.0f / (1.0f + expf(-
 
 template <class T, int n>
 __global__ void __launch_bounds__(threads)
-    add_packs(const T* a, const T* b, T* out, std::uint64_t packs) {
-  for (std::uint64_t i = first_item(); i < packs; i += items_stride()) {
-    const auto left = reinterpret_cast<const Pack<T, n>*>(a)[i];
-    const auto right = reinterpret_cast<const Pack<T, n>*>(b)[i];
-    Pack<T, n> to;
-#pragma unroll
-    for (int e = 0; e < n; ++e) {
-      to.values[e] = convert<T>(convert<float>(left.values[e]) + convert<float>(right.values[e]));
-    }
-    reinterpret_cast<Pack<T, n>*>(out)[i] = to;
-  }
-}
-
-template <class T, int n>
-__global__ void __launch_bounds__(threads)
     swiglu_packs(const T* gate, const T* up, T* out, std::uint64_t packs) {
   for (std::uint64_t i = first_item(); i < packs; i += items_stride()) {
     const auto gates = reinterpret_cast<const Pack<T, n>*>(gate)[i];
@@ -156,15 +141,6 @@ void launch_rotate(cudaStream_t stream, const Rope& args) {
 }
 
 }  // namespace
-
-void add(cudaStream_t stream, atoll::ConstView a, atoll::ConstView b, atoll::View out) {
-  in_packs(a.dtype, a.count, all_aligned(a, b, out),
-           [&]<class T, int n>(std::uint64_t done, std::uint64_t packs) {
-             start("add", add_packs<T, n>, {blocks_for(packs), stream},
-                   static_cast<const T*>(a.data) + done, static_cast<const T*>(b.data) + done,
-                   static_cast<T*>(out.data) + done, packs);
-           });
-}
 
 void swiglu_forward(cudaStream_t stream, atoll::ConstView gate, atoll::ConstView up,
                     atoll::View out) {

@@ -38,7 +38,6 @@ std::size_t attention_shared_bytes();
 void swiglu_forward(cudaStream_t stream, atoll::ConstView gate, atoll::ConstView up,
                     atoll::View out);
 void swiglu_backward(cudaStream_t stream, const SwigluBackward& args);
-void add(cudaStream_t stream, atoll::ConstView a, atoll::ConstView b, atoll::View out);
 
 void embedding_forward(cudaStream_t stream, atoll::ConstView tokens, atoll::ConstView table,
                        atoll::View out, std::int64_t width, BadId* bad);

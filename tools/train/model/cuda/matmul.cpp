@@ -121,6 +121,7 @@ std::string to_string(const Product& product) {
 
 struct Key {
   Product product;
+  bool adds;
   std::array<std::uint32_t, 3> alignments;
   friend auto operator<=>(const Key&, const Key&) = default;
 };
@@ -224,14 +225,18 @@ MatMul::MatMul(const atoll::Device& device) : impl_(std::make_unique<Impl>(devic
 
 MatMul::~MatMul() = default;
 
-void MatMul::run(cudaStream_t stream, const Product& product, const void* a, const void* b,
-                 void* c) {
-  const Prepared& with = impl_->prepared({product, {alignment(a), alignment(b), alignment(c)}});
-  const float one = 1, kept = product.mode == WriteMode::accumulate ? 1.0f : 0.0f;
+void MatMul::run(cudaStream_t stream, const Product& product, const void* a, const void* b, void* c,
+                 const void* residual) {
+  // What is added: c itself where sums accumulate, and nothing is read where neither is wanted.
+  const void* const old = residual != nullptr ? residual : c;
+  const bool adds = residual != nullptr || product.mode == WriteMode::accumulate;
+  const Prepared& with = impl_->prepared(
+      {product, adds, {alignment(a), alignment(b), std::min(alignment(old), alignment(c))}});
+  const float one = 1, kept = adds ? 1.0f : 0.0f;
   const CublasLt& lt = impl_->lt;
   lt.check(lt.matmul(impl_->handle.get(), with.desc.get(), &one, b, with.left.get(), a,
-                     with.right.get(), &kept, c, with.out.get(), c, with.out.get(), &with.algorithm,
-                     impl_->workspace.data(), impl_->workspace.bytes(), stream),
+                     with.right.get(), &kept, old, with.out.get(), c, with.out.get(),
+                     &with.algorithm, impl_->workspace.data(), impl_->workspace.bytes(), stream),
            to_string(product));
 }
 

@@ -25,8 +25,10 @@ class MatMul {
   MatMul(const MatMul&) = delete;
   MatMul& operator=(const MatMul&) = delete;
 
-  // Enqueued; the device is current. One stream at a time, as they share a workspace.
-  void run(cudaStream_t stream, const Product& product, const void* a, const void* b, void* c);
+  // Enqueued; the device is current. One stream at a time, as they share a workspace. With a residual,
+  // as large as c and of its dtype: c = a b + residual.
+  void run(cudaStream_t stream, const Product& product, const void* a, const void* b, void* c,
+           const void* residual = nullptr);
 
  private:
   struct Impl;
