@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <span>
 #include <string>
 #include <string_view>
@@ -42,8 +43,9 @@ struct TraceLog {
   std::uint64_t left_out = 0;        // older ones, dropped because nobody asked for them
 };
 
-// Time in which at least one collective ran.
-std::int64_t communication_ns(std::span<const TraceRecord> records);
+// Time from `from_ns` on, of the steady clock, in which at least one collective ran.
+std::int64_t communication_ns(std::span<const TraceRecord> records,
+                              std::int64_t from_ns = std::numeric_limits<std::int64_t>::min());
 
 // GB/s (1e9 B/s) of a collective: its bytes over its time, and what of them crosses each rank's
 // link, as nccl-tests has it: (n - 1) / n of the bytes, twice that for all_reduce. 0 where it took

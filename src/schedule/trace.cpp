@@ -153,17 +153,16 @@ bool is_collective(Activity activity) noexcept {
   return false;
 }
 
-std::int64_t communication_ns(std::span<const TraceRecord> records) {
+std::int64_t communication_ns(std::span<const TraceRecord> records, std::int64_t from_ns) {
   std::vector<std::pair<std::int64_t, std::int64_t>> spans;
   for (const TraceRecord& record : records) {
     if (is_collective(record.activity)) spans.emplace_back(record.begin_ns, record.end_ns);
   }
   std::ranges::sort(spans);
-  std::int64_t sum = 0, covered = 0;  // everything before `covered` is in the sum
+  std::int64_t sum = 0, covered = from_ns;  // nothing before `covered` is counted any more
   for (const auto& [begin, end] : spans) {
-    const std::int64_t from = sum == 0 ? begin : std::max(begin, covered);
-    if (end > from) sum += end - from;
-    covered = sum == 0 ? end : std::max(covered, end);
+    if (end > covered) sum += end - std::max(begin, covered);
+    covered = std::max(covered, end);
   }
   return sum;
 }

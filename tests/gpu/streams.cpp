@@ -82,8 +82,9 @@ TEST_CASE("stamps are of the steady clock") {
   stream.synchronize();
   REQUIRE(begin.ns());
   REQUIRE(end.ns());
-  CHECK(*begin.ns() > before - 1'000'000);
-  CHECK(*end.ns() < now() + 1'000'000);
+  constexpr std::int64_t late = 10'000'000;  // the host, on a busy machine
+  CHECK(*begin.ns() > before - late);
+  CHECK(*end.ns() < now() + late);
   CHECK(*end.ns() - *begin.ns() > 19'000'000);
 }
 

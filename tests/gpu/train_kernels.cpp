@@ -59,11 +59,21 @@ TEST_CASE("rope there and back") {
       cuda::rope_table(both.stream(), table.on_gpu(), head_dim, 10000.0);
       both.ops().rope_table(both.host_stream(), table.on_host(), head_dim, 10000.0);
       CHECK(both.difference(table) < 1e-6);
+      const auto positions = both.ids(rows * seq, 0, 1);
+      for (int t = 0; t < rows * seq; ++t) {
+        positions.on_host().as<std::int32_t>()[t] = t % static_cast<int>(seq) % 10;
+      }
+      both.push(positions);
       for (const RopeDirection direction : {RopeDirection::forward, RopeDirection::inverse}) {
         cuda::rope(both.stream(), {seq, heads, head_dim, x.on_gpu(), table.on_gpu(), direction});
         both.ops().rope(both.host_stream(),
                         {seq, heads, head_dim, x.on_host(), table.on_host(), direction});
         CHECK(both.difference(x) < allowed(dtype));
+        cuda::rope(both.stream(), {seq, heads, head_dim, x.on_gpu(), table.on_gpu(), direction,
+                                   positions.on_gpu()});
+        both.ops().rope(both.host_stream(), {seq, heads, head_dim, x.on_host(), table.on_host(),
+                                             direction, positions.on_host()});
+        CHECK(both.difference(x) < 2 * allowed(dtype));
       }
     }
   }

@@ -57,9 +57,23 @@ struct ByOps {
   }
 };
 
+// Documents of 1, 2, 3 and more tokens, of which rows cut the last.
+auto documents(Both& both, std::int64_t tokens, std::int64_t seq) {
+  auto positions = both.ids(tokens, 0, 1);
+  auto* const values = positions.on_host().as<std::int32_t>();
+  std::int64_t length = 0, left = 0;
+  for (std::int64_t t = 0; t < tokens; ++t) {
+    if (t % seq == 0) length = left = 0;
+    if (left == 0) left = length = length < 4 ? length + 1 : 2 * length;
+    values[t] = static_cast<std::int32_t>(length - left--);
+  }
+  both.push(positions);
+  return positions;
+}
+
 // Against the CPU.
 template <class Attention>
-void check_attention(Both& both, const Attention& attention) {
+void check_attention(Both& both, const Attention& attention, bool packed = false) {
   for (const DType dtype : computes) {
     for (const AttentionShape& shape : shapes) {
       CAPTURE(atoll::name(dtype));
@@ -74,20 +88,24 @@ void check_attention(Both& both, const Attention& attention) {
       const auto out = both.zeros(dtype, queries), dq = both.zeros(dtype, queries);
       const auto dk = both.zeros(dtype, keys), dv = both.zeros(dtype, keys);
       const auto lse = both.zeros(DType::f32, tokens * shape.heads);
-      attention.forward({shape, q.on_gpu(), k.on_gpu(), v.on_gpu(), out.on_gpu(), lse.on_gpu()});
-      both.ops().attention_forward(both.host_stream(), {shape, q.on_host(), k.on_host(),
-                                                        v.on_host(), out.on_host(), lse.on_host()});
+      const auto positions = documents(both, packed ? tokens : 0, shape.seq);
+      attention.forward({shape, q.on_gpu(), k.on_gpu(), v.on_gpu(), out.on_gpu(), lse.on_gpu(),
+                         positions.on_gpu()});
+      both.ops().attention_forward(both.host_stream(),
+                                   {shape, q.on_host(), k.on_host(), v.on_host(), out.on_host(),
+                                    lse.on_host(), positions.on_host()});
       CHECK(both.difference(out) < allowed_of_attention(dtype));
       CHECK(both.difference(lse) < allowed_of_attention(DType::f32));
       // Backward of both from what the host's forward gave.
       both.push(out);
       both.push(lse);
       attention.backward({shape, q.on_gpu(), k.on_gpu(), v.on_gpu(), out.on_gpu(), lse.on_gpu(),
-                          dout.on_gpu(), dq.on_gpu(), dk.on_gpu(), dv.on_gpu()});
+                          dout.on_gpu(), dq.on_gpu(), dk.on_gpu(), dv.on_gpu(),
+                          positions.on_gpu()});
       both.ops().attention_backward(
           both.host_stream(),
           {shape, q.on_host(), k.on_host(), v.on_host(), out.on_host(), lse.on_host(),
-           dout.on_host(), dq.on_host(), dk.on_host(), dv.on_host()});
+           dout.on_host(), dq.on_host(), dk.on_host(), dv.on_host(), positions.on_host()});
       CHECK(both.difference(dq) < allowed_of_attention(dtype));
       CHECK(both.difference(dk) < allowed_of_attention(dtype));
       CHECK(both.difference(dv) < allowed_of_attention(dtype));
@@ -100,6 +118,7 @@ void check_attention(Both& both, const Attention& attention) {
 TEST_CASE("attention and its gradients, by the kernels of this folder") {
   Both both;
   check_attention(both, Kernels{both});
+  check_attention(both, Kernels{both}, true);
 }
 
 TEST_CASE("attention and its gradients, by whoever does them") {
@@ -108,6 +127,7 @@ TEST_CASE("attention and its gradients, by whoever does them") {
     check_attention(both,
                     ByOps{both, cuda::make_ops(both.gpu(), {.deterministic = deterministic})});
   }
+  check_attention(both, ByOps{both, cuda::make_ops(both.gpu())}, true);
 }
 
 TEST_CASE(

@@ -170,6 +170,25 @@ TEST_CASE("gradients accumulated whole train alike") {
   }
 }
 
+TEST_CASE("samples packed into rows train alike, in fewer micro batches") {
+  const TemporaryFolder folder;
+  auto options = small(folder);
+  options.global_batch = 24;
+  options.steps = 6;
+  const auto reference = run_job(1, options).front();
+  options.pad_to = "pack";
+  const std::int64_t samples_of_rank = 6;
+  for (const int ranks : {1, 4}) {
+    const auto packed = run_job(ranks, ranks == 1 ? options : sharded(options, "hybrid_shard"));
+    check_ranks_agree(packed);
+    const auto& steps = packed[0].run.steps;
+    CHECK(distance(steps, reference.run.steps).loss <= 1e-5);
+    CHECK(distance(packed[0].weights, reference.weights) <= 1e-5);
+    CHECK(steps[0].real == reference.run.steps[0].real);
+    CHECK(steps[0].padded < ranks * 128 * samples_of_rank / 2);
+  }
+}
+
 TEST_CASE("the depth of prefetch changes no bit, and what is gathered again") {
   const TemporaryFolder folder;
   for (const bool tied : {false, true}) {

@@ -139,4 +139,8 @@ TEST_CASE("communication is the time in which at least one collective ran") {
       work("compute", "w", 0, 1'000)};
   CHECK(atoll::communication_ns(records) == 160);
   CHECK(atoll::communication_ns({}) == 0);
+  CHECK(atoll::communication_ns(records, 0) == 160);
+  CHECK(atoll::communication_ns(records, 50) == 110);
+  CHECK(atoll::communication_ns(records, 150) == 50);
+  CHECK(atoll::communication_ns(records, 200) == 0);
 }

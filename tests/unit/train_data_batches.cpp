@@ -271,3 +271,75 @@ TEST_CASE("options: a huge global batch is one step of everything") {
   CHECK(batches.steps_per_epoch() == 1);
   CHECK(batches.step({0, 0}).mine.size() == 5);
 }
+
+TEST_CASE("packed: every sample once, in as many rows as it takes, each counted from 0") {
+  const auto data = numbered(60);
+  const BatchOptions options{
+      .global_batch = 25, .micro_batch = 2, .seq = 64, .pad_token = 9, .pad_to = PadTo::pack};
+  for (const int ranks : {1, 3}) {
+    CAPTURE(ranks);
+    std::set<int> seen;
+    for (std::int64_t s = 0; s < 3; ++s) {
+      std::int64_t computed = 0, longest_rows = 0;
+      std::optional<train::StepPlan> first;
+      for (int rank = 0; rank < ranks; ++rank) {
+        Batches batches(data, options, {rank, ranks});
+        const auto step = batches.step({0, s});
+        if (!first) first = step;
+        CHECK(step.shapes == first->shapes);
+        CHECK(step.lengths == first->lengths);
+        CHECK(step.micro_batches == first->micro_batches);
+        longest_rows = std::max(longest_rows, static_cast<std::int64_t>(step.rows.size()));
+        for (int m = 0; m < step.micro_batches; ++m) {
+          const auto batch = batches.micro_batch(step, m);
+          check_consistent(batch);
+          REQUIRE(batch.positions.size() == batch.tokens.size());
+          computed += batch.real + batch.padded;
+          for (std::size_t t = 0; t < batch.tokens.size(); ++t) {
+            const std::int32_t token = batch.tokens[t];
+            const bool begins =
+                t % static_cast<std::size_t>(batch.seq) == 0 || batch.tokens[t - 1] != token;
+            CHECK(batch.positions[t] == (begins ? 0 : batch.positions[t - 1] + 1));
+            if (!begins || token < 1000) continue;
+            CHECK(seen.insert(token - 1000).second);
+            // The whole sample is there.
+            const auto length = static_cast<std::size_t>(data.length(token - 1000));
+            REQUIRE(t % static_cast<std::size_t>(batch.seq) + length <=
+                    static_cast<std::size_t>(batch.seq));
+            CHECK(batch.tokens[t + length - 1] == token);
+          }
+        }
+      }
+      CHECK(computed ==
+            std::accumulate(first->lengths.begin(), first->lengths.end(), std::int64_t{0}));
+      CHECK(first->real + first->padded == computed);
+      // 10 to 25 samples of 3 to 42 tokens in rows of 64.
+      CHECK(longest_rows < (s < 2 ? 25 : 10) * 3 / 4 / ranks + 2);
+    }
+    CHECK(seen.size() == 60);
+  }
+}
+
+TEST_CASE("packed: best fit, longest first, and the order of samples in a row") {
+  const std::vector<std::int64_t> lengths{4, 7, 3, 6, 5, 5, 10};
+  std::vector<std::uint32_t> samples(lengths.size());
+  std::iota(samples.begin(), samples.end(), 0U);
+  const auto length = [&](std::uint32_t sample) { return lengths[sample]; };
+  const std::vector<train::Row> expected{{6}, {1, 2}, {0, 3}, {4, 5}};
+  CHECK(train::pack_rows(samples, length, 10) == expected);
+  CHECK(train::pack_rows({}, length, 10).empty());
+}
+
+TEST_CASE("packed: more ranks than samples, and what a name says") {
+  const auto data = numbered(2);
+  const BatchOptions options{.global_batch = 2, .seq = 64, .pad_to = PadTo::pack};
+  Batches idle(data, options, {3, 4});
+  const auto step = idle.step({0, 0});
+  CHECK(step.rows.empty());
+  const auto batch = idle.micro_batch(step, 0);
+  CHECK(batch.seq == train::row_multiple);
+  CHECK(batch.valid == 0);
+  CHECK(batch.positions.back() == train::row_multiple - 1);
+  CHECK(train::pad_to_from_name("pack") == PadTo::pack);
+  CHECK(failure_of([] { train::pad_to_from_name("packed"); }).says("longest, seq or pack"));
+}

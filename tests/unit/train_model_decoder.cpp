@@ -57,9 +57,10 @@ class SmallModel {
   };
 
   Result train(std::int64_t rows, std::int64_t seq, const std::vector<std::int32_t>& tokens,
-               const std::vector<std::int32_t>& labels, float scale = 1) {
-    const Tensor ids(tokens), targets(labels);
-    const Batch batch{rows, seq, ids.view(), targets.view()};
+               const std::vector<std::int32_t>& labels, float scale = 1,
+               const std::vector<std::int32_t>& positions = {}) {
+    const Tensor ids(tokens), targets(labels), places(positions);
+    const Batch batch{rows, seq, ids.view(), targets.view(), places.view()};
     const Step step{bench_.stream, batch, activations_, scale};
     decoder_.begin(step);
     for (std::size_t u = 0; u < decoder_.units(); ++u) decoder_.forward(step, u, weights(u));
@@ -141,6 +142,22 @@ TEST_CASE("padding has no influence on loss and gradients") {
     CAPTURE(name);
     CHECK(reference::relative_error(wide.gradients.at(name), gradient) < 1e-5);
   }
+}
+
+TEST_CASE("samples packed into one row give the loss and gradients of a row each") {
+  SmallModel model(24);
+  const SmallModel::Result apart = model.train(2, 6, tokens, labels);
+  std::vector<std::int32_t> positions(12);
+  for (int t = 0; t < 12; ++t) positions[static_cast<std::size_t>(t)] = t % 6;
+  const SmallModel::Result packed = model.train(1, 12, tokens, labels, 1, positions);
+  CHECK(packed.loss == doctest::Approx(apart.loss).epsilon(1e-6));
+  CHECK(packed.valid == apart.valid);
+  for (const auto& [name, gradient] : apart.gradients) {
+    CAPTURE(name);
+    CHECK(reference::relative_error(packed.gradients.at(name), gradient) < 1e-5);
+  }
+  const SmallModel::Result joined = model.train(1, 12, tokens, labels);
+  CHECK(std::abs(joined.loss - apart.loss) > 1e-4 * apart.loss);
 }
 
 TEST_CASE("a batch without a valid label gives zero loss and zero gradients") {

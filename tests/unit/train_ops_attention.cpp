@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 
+#include "atoll/error.hpp"
 #include "train_ops_reference.hpp"
 
 using atoll::DType;
@@ -28,21 +29,27 @@ struct Outputs {
   Tensor out, lse, dq, dk, dv;
 };
 
-Outputs run(const AttentionShape& shape, const Inputs& in, DType dtype, int threads) {
+Outputs run(const AttentionShape& shape, const Inputs& in, DType dtype, int threads,
+            const std::vector<std::int32_t>& document_positions = {}) {
   const Tensor q(in.q, dtype), k(in.k, dtype), v(in.v, dtype), dout(in.dout, dtype);
   const auto queries = static_cast<std::int64_t>(in.q.size());
   const auto keys = static_cast<std::int64_t>(in.k.size());
   Outputs o{Tensor::unset(queries, dtype),
             Tensor::unset(shape.rows * shape.heads * shape.seq, DType::f32),
             Tensor::unset(queries, dtype), Tensor::unset(keys, dtype), Tensor::unset(keys, dtype)};
+  const Tensor positions(document_positions);
   Bench bench(threads);
-  bench.ops.attention_forward(bench.stream,
-                              {shape, q.view(), k.view(), v.view(), o.out.view(), o.lse.view()});
+  bench.ops.attention_forward(bench.stream, {shape, q.view(), k.view(), v.view(), o.out.view(),
+                                             o.lse.view(), positions.view()});
   bench.ops.attention_backward(
       bench.stream, {shape, q.view(), k.view(), v.view(), o.out.view(), o.lse.view(), dout.view(),
-                     o.dq.view(), o.dk.view(), o.dv.view()});
+                     o.dq.view(), o.dk.view(), o.dv.view(), positions.view()});
   bench.done();
   return o;
+}
+
+Values part(const Values& of, std::int64_t first, std::int64_t count) {
+  return {of.begin() + first, of.begin() + first + count};
 }
 
 const AttentionShape small[] = {
@@ -150,4 +157,65 @@ TEST_CASE("what a query does not see cannot reach it, and NaN is not hidden") {
   }
   in.q[0] = std::numeric_limits<double>::quiet_NaN();
   CHECK(std::isnan(run(shape, in, DType::f32, 1).out.values()[0]));
+}
+
+TEST_CASE("documents that share a row are as if each had one") {
+  constexpr std::int64_t seq = 170;
+  const std::vector<std::vector<std::int64_t>> rows = {{1, 40, 64, 30, 35}, {seq}, {100, 70}};
+  std::vector<std::int32_t> positions;
+  for (const auto& row : rows) {
+    for (const std::int64_t length : row) {
+      for (std::int32_t i = 0; i < length; ++i) positions.push_back(i);
+    }
+  }
+  for (const DType dtype : compute_dtypes) {
+    for (const std::int64_t window : {0, 33}) {
+      CAPTURE(window);
+      AttentionShape shape{3, seq, 4, 2, 16, window};
+      const std::int64_t wide = shape.heads * shape.head_dim;
+      const std::int64_t narrow = shape.kv_heads * shape.head_dim;
+      const Inputs in(shape, dtype);
+      const Outputs together = run(shape, in, dtype, 2, positions);
+      std::int64_t first = 0;
+      for (const auto& row : rows) {
+        for (const std::int64_t length : row) {
+          CAPTURE(first);
+          Inputs own = in;
+          own.q = part(in.q, first * wide, length * wide);
+          own.dout = part(in.dout, first * wide, length * wide);
+          own.k = part(in.k, first * narrow, length * narrow);
+          own.v = part(in.v, first * narrow, length * narrow);
+          const Outputs alone = run({1, length, 4, 2, 16, window}, own, dtype, 1);
+          const auto same = [&](const Tensor& all, const Tensor& expected, std::int64_t width) {
+            CHECK(relative_error(part(all.values(), first * width, length * width),
+                                 expected.values()) < tolerance(dtype));
+          };
+          same(together.out, alone.out, wide);
+          if (length > 1) {  // a single key leaves nothing but rounding
+            same(together.dq, alone.dq, wide);
+            same(together.dk, alone.dk, narrow);
+          }
+          same(together.dv, alone.dv, narrow);
+          first += length;
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("positions that no documents have are refused") {
+  const AttentionShape shape{2, 3, 1, 1, 2, 0};
+  const Inputs in(shape, DType::f32);
+  CHECK_NOTHROW(run(shape, in, DType::f32, 1, {0, 0, 1, 0, 1, 2}));
+  CHECK_THROWS_WITH_AS(
+      run(shape, in, DType::f32, 1, {0, 1, 3, 0, 1, 2}),
+      "token 2 is at position 3 of its document: neither at 0 nor behind the token "
+      "before it",
+      atoll::Error);
+  for (const auto& wrong : {std::vector<std::int32_t>{1, 2, 3, 0, 1, 2},
+                            {0, 1, 2, 3, 4, 5},
+                            {0, -1, 0, 0, 0, 0},
+                            {0, 1, 2}}) {
+    CHECK_THROWS_AS(run(shape, in, DType::f32, 1, wrong), atoll::Error);
+  }
 }

@@ -41,7 +41,9 @@ void add_data_flags(CLI::App& app, train::RunOptions& o) {
       ->group("Data");
   app.add_option("--micro-batch", o.micro_batch, "rows per forward and backward of a rank")
       ->group("Data");
-  app.add_option("--pad-to", o.pad_to, "length of rows: longest (of the micro batch) or seq")
+  app.add_option("--pad-to", o.pad_to,
+                 "length of rows: longest (of the micro batch), seq, or pack: as many samples in a "
+                 "row as fit, each attending to itself alone")
       ->group("Data");
 }
 

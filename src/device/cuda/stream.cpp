@@ -6,6 +6,7 @@
 #endif
 
 #include <atomic>
+#include <limits>
 #include <optional>
 #include <utility>
 
@@ -76,14 +77,23 @@ std::shared_ptr<const Clock::Anchor> Clock::anchor() {
   const Current current(ordinal_);
   cudaStream_t idle = nullptr;
   check(cudaStreamCreateWithFlags(&idle, cudaStreamNonBlocking), "cudaStreamCreate");
-  PooledEvent event(ordinal_, PooledEvent::Kind::time);
-  const cudaError_t recorded = cudaEventRecord(event.get(), idle);
-  const cudaError_t reached = cudaEventSynchronize(event.get());
-  const std::int64_t ns = steady_ns();
+  // As much as the host may be late to see it, it is wrong: the best of a few.
+  constexpr int attempts = 5;
+  constexpr std::int64_t good_ns = 50'000;
+  std::int64_t best = std::numeric_limits<std::int64_t>::max();
+  cudaError_t status = cudaSuccess;
+  for (int i = 0; i < attempts && best > good_ns && status == cudaSuccess; ++i) {
+    PooledEvent event(ordinal_, PooledEvent::Kind::time);
+    const std::int64_t before = steady_ns();
+    status = cudaEventRecord(event.get(), idle);
+    if (status == cudaSuccess) status = cudaEventSynchronize(event.get());
+    const std::int64_t after = steady_ns();
+    if (status != cudaSuccess || after - before >= best) continue;
+    best = after - before;
+    anchor_ = std::make_shared<const Anchor>(Anchor{std::move(event), after});
+  }
   cudaStreamDestroy(idle);
-  check(recorded, "cudaEventRecord");
-  check(reached, "cudaEventSynchronize");
-  anchor_ = std::make_shared<const Anchor>(Anchor{std::move(event), ns});
+  check(status, "cudaEventSynchronize");
   return anchor_;
 }
 

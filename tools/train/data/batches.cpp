@@ -36,6 +36,13 @@ std::span<T> rows_of(std::span<T> samples, std::int64_t micro_batch, std::int64_
 
 }  // namespace
 
+PadTo pad_to_from_name(std::string_view name) {
+  if (name == "longest") return PadTo::longest;
+  if (name == "seq") return PadTo::seq;
+  require(name == "pack", fmt::format("rows as long as \"{}\": longest, seq or pack", name));
+  return PadTo::pack;
+}
+
 std::vector<std::uint32_t> epoch_order(std::int64_t size, std::uint64_t seed, std::int64_t epoch) {
   std::vector<std::uint32_t> order(static_cast<std::size_t>(size));
   std::iota(order.begin(), order.end(), 0U);
@@ -88,19 +95,56 @@ const std::vector<std::uint32_t>& Batches::order(std::int64_t epoch) {
   return order_;
 }
 
-RowShape Batches::shape(const std::uint32_t* begin, const std::uint32_t* end) const noexcept {
+std::vector<Row> Batches::rows(std::span<const std::uint32_t> samples) const {
+  switch (options_.pad_to) {
+    case PadTo::pack:
+      return pack_rows(
+          samples, [&](std::uint32_t sample) { return dataset_.length(sample); }, options_.seq);
+    case PadTo::longest:
+    case PadTo::seq:
+      break;
+  }
+  std::vector<Row> rows;
+  for (const std::uint32_t sample : samples) rows.push_back({sample});
+  return rows;
+}
+
+RowShape Batches::shape(std::span<const Row> rows) const noexcept {
   RowShape shape{options_.micro_batch, options_.seq};
   switch (options_.pad_to) {
     case PadTo::seq:
       return shape;
     case PadTo::longest:
+    case PadTo::pack:
       break;
   }
   std::int64_t longest = 1;
-  for (const auto* i = begin; i != end; ++i) longest = std::max(longest, dataset_.length(*i));
+  for (const Row& row : rows) {
+    std::int64_t tokens = 0;
+    for (const std::uint32_t sample : row) tokens += dataset_.length(sample);
+    longest = std::max(longest, tokens);
+  }
   const std::int64_t rounded = (longest + row_multiple - 1) / row_multiple * row_multiple;
   shape.seq = static_cast<std::int32_t>(std::min<std::int64_t>(rounded, options_.seq));
   return shape;
+}
+
+void Batches::add_lengths(std::span<const Row> rows, RowShape shape,
+                          std::vector<std::int64_t>& lengths) const {
+  if (options_.pad_to != PadTo::pack) {
+    lengths.insert(lengths.end(), static_cast<std::size_t>(shape.rows), shape.seq);
+    return;
+  }
+  for (std::size_t row = 0; row < static_cast<std::size_t>(shape.rows); ++row) {
+    std::int64_t left = shape.seq;
+    if (row < rows.size()) {
+      for (const std::uint32_t sample : rows[row]) {
+        lengths.push_back(dataset_.length(sample));
+        left -= lengths.back();
+      }
+    }
+    if (left > 0) lengths.push_back(left);
+  }
 }
 
 StepPlan Batches::step(Position position) {
@@ -117,28 +161,32 @@ StepPlan Batches::step(Position position) {
     step.valid += dataset_.valid(i);
     step.real += dataset_.length(i);
   }
-  const std::int64_t largest_part = (step.samples - 1) / share_.ranks + 1;
-  step.micro_batches = static_cast<int>((largest_part - 1) / options_.micro_batch + 1);
-  std::int64_t positions = 0;
+  std::vector<std::vector<Row>> rows_of_ranks;
+  std::size_t most_rows = 1;
   for (int rank = 0; rank < share_.ranks; ++rank) {
     const auto begin = part_begin(step.samples, rank, share_.ranks);
     const auto end = part_begin(step.samples, rank + 1, share_.ranks);
     const auto part =
         samples.subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(end - begin));
     if (rank == share_.rank) step.mine.assign(part.begin(), part.end());
+    rows_of_ranks.push_back(rows(part));
+    most_rows = std::max(most_rows, rows_of_ranks.back().size());
+  }
+  step.micro_batches = (static_cast<int>(most_rows) - 1) / options_.micro_batch + 1;
+  for (const std::vector<Row>& all_rows : rows_of_ranks) {
     for (int index = 0; index < step.micro_batches; ++index) {
-      const auto rows = rows_of(part, options_.micro_batch, index);
-      step.shapes.push_back(shape(rows.data(), rows.data() + rows.size()));
-      positions += std::int64_t{step.shapes.back().rows} * step.shapes.back().seq;
+      const auto batch = rows_of(std::span(all_rows), options_.micro_batch, index);
+      step.shapes.push_back(shape(batch));
+      add_lengths(batch, step.shapes.back(), step.lengths);
     }
   }
-  step.padded = positions - step.real;
+  step.padded = std::reduce(step.lengths.begin(), step.lengths.end()) - step.real;
+  step.rows = std::move(rows_of_ranks[static_cast<std::size_t>(share_.rank)]);
   return step;
 }
 
 MicroBatch Batches::micro_batch(const StepPlan& step, int index) const {
-  const auto samples =
-      rows_of(std::span<const std::uint32_t>(step.mine), options_.micro_batch, index);
+  const auto rows = rows_of(std::span(step.rows), options_.micro_batch, index);
   const RowShape shape =
       step.shapes[static_cast<std::size_t>(share_.rank * step.micro_batches + index)];
   const auto seq = static_cast<std::size_t>(shape.seq);
@@ -149,16 +197,36 @@ MicroBatch Batches::micro_batch(const StepPlan& step, int index) const {
   batch.seq = shape.seq;
   batch.tokens.assign(positions, options_.pad_token);
   batch.labels.assign(positions, ignored_label);
-  for (std::size_t row = 0; row < samples.size(); ++row) {
-    const Sample sample = dataset_.sample(samples[row]);
-    const auto at = static_cast<std::ptrdiff_t>(row * seq);
-    std::copy(sample.tokens.begin(), sample.tokens.end(), batch.tokens.begin() + at);
-    std::copy(sample.labels.begin(), sample.labels.end(), batch.labels.begin() + at);
-    batch.valid += sample.valid;
-    batch.real += static_cast<std::int64_t>(sample.tokens.size());
+  if (options_.pad_to == PadTo::pack) {
+    batch.positions.resize(positions);
+    for (std::size_t at = 0; at < positions; at += seq) {
+      std::iota(batch.positions.begin() + static_cast<std::ptrdiff_t>(at),
+                batch.positions.begin() + static_cast<std::ptrdiff_t>(at + seq), 0);
+    }
   }
+  for (std::size_t row = 0; row < rows.size(); ++row) place(rows[row], row * seq, batch);
   batch.padded = static_cast<std::int64_t>(positions) - batch.real;
   return batch;
+}
+
+// The samples of a row, one behind the other from `at` on.
+void Batches::place(const Row& row, std::size_t at, MicroBatch& batch) const {
+  const std::size_t end =
+      (at / static_cast<std::size_t>(batch.seq) + 1) * static_cast<std::size_t>(batch.seq);
+  const auto place_at = [&](std::vector<std::int32_t>& of) {
+    return of.begin() + static_cast<std::ptrdiff_t>(at);
+  };
+  for (const std::uint32_t index : row) {
+    const Sample sample = dataset_.sample(index);
+    std::ranges::copy(sample.tokens, place_at(batch.tokens));
+    std::ranges::copy(sample.labels, place_at(batch.labels));
+    at += sample.tokens.size();
+    batch.valid += sample.valid;
+    batch.real += static_cast<std::int64_t>(sample.tokens.size());
+    if (batch.positions.empty()) continue;
+    std::iota(place_at(batch.positions),
+              place_at(batch.positions) + static_cast<std::ptrdiff_t>(end - at), 0);
+  }
 }
 
 }  // namespace train

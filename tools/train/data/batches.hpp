@@ -13,22 +13,30 @@
 // counts.
 //
 // The lengths of all samples are known on every rank, so the totals of a step, its count of valid
-// labels among them, need no communication.
+// labels among them, and how each rank packs, need no communication.
 #pragma once
 
 #include <compare>
 #include <cstdint>
+#include <span>
+#include <string_view>
 #include <vector>
 
 #include "data/dataset.hpp"
+#include "data/packing.hpp"
 
 namespace train {
 
-// Length of the rows of a micro batch.
+// Length of the rows of a micro batch, and what is in them.
 enum class PadTo {
   longest,  // its longest sample, rounded up to a multiple of 16, at most seq
   seq,      // always seq: one shape, and what published figures of padded runs count
+  pack,     // as longest, but a row holds as many samples as fit into seq, each of which attends to
+            // itself alone: fewer rows a step
 };
+
+// "longest", "seq", "pack". Throws Error(invalid_argument).
+PadTo pad_to_from_name(std::string_view name);
 
 inline constexpr std::int32_t row_multiple = 16;
 
@@ -52,15 +60,17 @@ struct Position {
   auto operator<=>(const Position&) const = default;
 };
 
-// Rows of equal length, row-major; positions after a sample's end hold pad_token and ignored_label.
+// Rows of equal length, row-major; what follows the last sample of a row is pad_token and ignored_label.
 struct MicroBatch {
   std::int32_t rows = 0;
   std::int32_t seq = 0;
   std::vector<std::int32_t> tokens;  // [rows * seq]
   std::vector<std::int32_t> labels;  // [rows * seq]
-  std::int64_t valid = 0;            // labels that carry loss
-  std::int64_t real = 0;             // positions that hold a token of a sample
-  std::int64_t padded = 0;           // the others: rows * seq - real
+  // [rows * seq], from 0 in each sample and in the padding behind; empty unless rows are packed.
+  std::vector<std::int32_t> positions;
+  std::int64_t valid = 0;   // labels that carry loss
+  std::int64_t real = 0;    // positions that hold a token of a sample
+  std::int64_t padded = 0;  // the others: rows * seq - real
 };
 
 struct RowShape {
@@ -76,9 +86,11 @@ struct StepPlan {
   std::int64_t valid = 0;    // divide the sum of losses by this
   std::int64_t real = 0;
   std::int64_t padded = 0;
-  int micro_batches = 0;            // on each rank
-  std::vector<RowShape> shapes;     // [rank * micro_batches + index]: what every rank computes
-  std::vector<std::uint32_t> mine;  // samples of this rank, in order
+  int micro_batches = 0;              // on each rank
+  std::vector<RowShape> shapes;       // [rank * micro_batches + index]: what every rank computes
+  std::vector<std::int64_t> lengths;  // of all that attends to itself: rows, or packed samples
+  std::vector<std::uint32_t> mine;    // samples of this rank, in order
+  std::vector<Row> rows;              // of this rank, those of a micro batch after another
 };
 
 class Batches {
@@ -101,7 +113,11 @@ class Batches {
 
  private:
   const std::vector<std::uint32_t>& order(std::int64_t epoch);
-  RowShape shape(const std::uint32_t* begin, const std::uint32_t* end) const noexcept;
+  std::vector<Row> rows(std::span<const std::uint32_t> samples) const;
+  RowShape shape(std::span<const Row> rows) const noexcept;
+  void add_lengths(std::span<const Row> rows, RowShape shape,
+                   std::vector<std::int64_t>& lengths) const;
+  void place(const Row& row, std::size_t at, MicroBatch& batch) const;
 
   const Dataset& dataset_;
   BatchOptions options_;

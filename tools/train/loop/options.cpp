@@ -88,7 +88,7 @@ void check(const RunOptions& options) {
   require_one_of(options.reduce_dtype, "--reduce-dtype", {"f32", "bf16"});
   require_one_of(options.moments, "--moments", {"f32", "bf16"});
   require_one_of(options.device, "--device", {"auto", "host", "cuda"});
-  require_one_of(options.pad_to, "--pad-to", {"longest", "seq"});
+  require_one_of(options.pad_to, "--pad-to", {"longest", "seq", "pack"});
   require_one_of(options.recompute, "--recompute", {"none", "selective", "full"});
   std::vector<std::string_view> strategies{"auto"};
   for (const auto strategy : atoll::fsdp::every_strategy()) {

@@ -18,7 +18,7 @@ struct RunOptions {
   std::int32_t seq = 0;            // longest row; 0: 512, for synthetic:copy 64
   std::int64_t global_batch = 8;   // samples per step, over all ranks
   std::int32_t micro_batch = 1;    // rows per forward and backward of a rank
-  std::string pad_to = "longest";  // or seq: length of rows
+  std::string pad_to = "longest";  // or seq, pack: length of rows, as PadTo has them
 
   std::string optimizer = "adamw";  // or sgd
   double lr = 1e-3;
@@ -59,7 +59,7 @@ struct RunOptions {
   bool quiet = false;          // no progress line
   std::string trace;           // Chrome trace to write at the end
   bool require_gdr = false;
-  std::string trace_steps;     // "FIRST:LAST", counted from 1; "": 5 steps after the warm-up
+  std::string trace_steps;  // "FIRST:LAST", counted from 1; "": 5 steps after the warm-up
 };
 
 // With the defaults that depend on the data filled in.

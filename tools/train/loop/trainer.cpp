@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <charconv>
 #include <chrono>
-#include <cstring>
 #include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -116,7 +115,8 @@ class Trainer {
   Decoder decoder_;
   std::optional<fsdp::Optimizer> optimizer_;
   std::optional<Activations> activations_;
-  atoll::Buffer tokens_, labels_, figures_;
+  atoll::Buffer ids_;  // of a micro batch: tokens, labels and, where rows are packed, positions
+  atoll::Buffer figures_;
   std::vector<RankFigures> figures_of_ranks_;  // host memory for the same
   std::vector<atoll::Buffer> staging_;         // ids of each micro batch of the step under way
   // Ends before everything above, which its queue may still use.
@@ -137,7 +137,7 @@ class Trainer {
 BatchOptions batch_options(const RunOptions& options, const Tokenizer& tokenizer) {
   return {options.global_batch, options.micro_batch,
           options.seq,          options.data == "synthetic:copy" ? 0 : tokenizer.pad(),
-          options.seed,         options.pad_to == "seq" ? PadTo::seq : PadTo::longest};
+          options.seed,         pad_to_from_name(options.pad_to)};
 }
 
 Trainer::Trainer(atoll::World& world, const RunOptions& options)
@@ -165,9 +165,8 @@ Trainer::Trainer(atoll::World& world, const RunOptions& options)
   check_memory();
   activations_.emplace(decoder_.make_activations(plan, engine_.device(), compute_));
   machine_.ops->reserve(compute_, largest_shapes(setup_.model, plan));
-  const auto ids = static_cast<std::size_t>(plan.max_tokens) * sizeof(std::int32_t);
-  tokens_ = engine_.device().allocate(ids);
-  labels_ = engine_.device().allocate(ids);
+  ids_ = engine_.device().allocate(3 * static_cast<std::size_t>(plan.max_tokens) *
+                                   sizeof(std::int32_t));
   figures_of_ranks_.resize(static_cast<std::size_t>(world.size()));
   figures_ =
       engine_.device().allocate(static_cast<std::size_t>(world.size()) * sizeof(RankFigures));
@@ -213,8 +212,8 @@ void Trainer::check_memory() {
 
 // What is allocated beside the engine's.
 void Trainer::count_activations() {
-  engine_.memory().activations = activations_->bytes() + tokens_.bytes() + labels_.bytes() +
-                                 figures_.bytes() + machine_.ops->device_bytes();
+  engine_.memory().activations =
+      activations_->bytes() + ids_.bytes() + figures_.bytes() + machine_.ops->device_bytes();
 }
 
 void Trainer::start_weights() {
@@ -268,18 +267,20 @@ void Trainer::announce() {
 }
 
 void Trainer::micro_batch(const StepPlan& plan, const MicroBatch& batch, int index) {
-  const std::size_t count = batch.tokens.size(), bytes = count * sizeof(std::int32_t);
   // The stream reads it when it gets there; it has when the step ends.
   if (static_cast<std::size_t>(index) == staging_.size()) {
-    staging_.push_back(engine_.device().allocate_staging(tokens_.bytes() + labels_.bytes()));
+    staging_.push_back(engine_.device().allocate_staging(ids_.bytes()));
   }
-  auto* const ids = static_cast<std::byte*>(staging_[static_cast<std::size_t>(index)].data());
-  std::memcpy(ids, batch.tokens.data(), bytes);
-  std::memcpy(ids + bytes, batch.labels.data(), bytes);
-  compute_.copy(tokens_.data(), ids, bytes);
-  compute_.copy(labels_.data(), ids + bytes, bytes);
-  const Batch rows{batch.rows, batch.seq, tokens_.view(atoll::DType::i32).part(0, count),
-                   labels_.view(atoll::DType::i32).part(0, count)};
+  const std::size_t count = batch.tokens.size();
+  auto* next = static_cast<std::int32_t*>(staging_[static_cast<std::size_t>(index)].data());
+  const std::int32_t* const first = next;
+  for (const auto* ids : {&batch.tokens, &batch.labels, &batch.positions}) {
+    next = std::ranges::copy(*ids, next).out;
+  }
+  compute_.copy(ids_.data(), first, static_cast<std::size_t>(next - first) * sizeof *next);
+  const atoll::View ids = ids_.view(atoll::DType::i32);
+  const Batch rows{batch.rows, batch.seq, ids.part(0, count), ids.part(count, count),
+                   ids.part(2 * count, batch.positions.size())};
   const Step step{compute_, rows, *activations_,
                   1.0F / static_cast<float>(std::max<std::int64_t>(plan.valid, 1))};
   if (index == 0) decoder_.begin(step);
@@ -336,7 +337,10 @@ void Trainer::measure(StepRecord& record, const StepStart& start, std::int64_t v
       std::chrono::duration<double>(compute_.exposed_communication() - start.exposed).count();
   mine.compute_seconds = std::max(0.0, seconds_since(start.time) - mine.exposed_seconds);
   atoll::TraceLog log = engine_.scheduler().take_records();
-  mine.communication_seconds = static_cast<double>(atoll::communication_ns(log.records)) / 1e9;
+  // Gathers for this step may have begun before it did.
+  const std::int64_t began = start.time.time_since_epoch() / std::chrono::nanoseconds(1);
+  mine.communication_seconds =
+      static_cast<double>(atoll::communication_ns(log.records, began)) / 1e9;
   double loss = 0;
   const auto ranks = static_cast<double>(world_.size());
   exchange(mine);
@@ -385,10 +389,7 @@ StepRecord Trainer::step(std::int64_t index) {
   record.valid = plan.valid;
   record.real = plan.real;
   record.padded = plan.padded;
-  for (const RowShape& shape : plan.shapes) {
-    const std::vector<std::int64_t> lengths(static_cast<std::size_t>(shape.rows), shape.seq);
-    record.flops += training_flops(setup_.model, lengths);
-  }
+  record.flops = training_flops(setup_.model, plan.lengths);
   return record;
 }
 

@@ -11,12 +11,14 @@
 
 namespace train {
 
-// `rows` sequences of `seq` positions, right padded; positions count from 0 in each row. Both views
-// are i32 [rows * seq] on the device. labels[t] is the target of position t; negative: none.
+// `rows` sequences of `seq` tokens, right padded. All views are i32 [rows * seq] on the device.
+// labels[t] is the target of token t; negative: none. positions (ops.hpp) may be empty, where each
+// row is one document.
 struct Batch {
   std::int64_t rows = 0;
   std::int64_t seq = 0;
   atoll::ConstView tokens, labels;
+  atoll::ConstView positions = {};
   std::int64_t size() const noexcept { return rows * seq; }
 };
 

@@ -64,8 +64,8 @@ void Layer::forward_attention(const WeightLookup& weights) const {
   linear(weights, v_, kept_.normed1, kept_.v);
   rope(kept_.q, config_.heads, RopeDirection::forward);
   rope(kept_.k, config_.kv_heads, RopeDirection::forward);
-  ops_.attention_forward(step_.stream,
-                         {attention_, kept_.q, kept_.k, kept_.v, kept_.attended, kept_.lse});
+  ops_.attention_forward(step_.stream, {attention_, kept_.q, kept_.k, kept_.v, kept_.attended,
+                                        kept_.lse, step_.batch.positions});
   linear_residual(weights, o_, kept_.attended, input_, kept_.middle);
 }
 
@@ -96,9 +96,9 @@ void Layer::backward_feed_forward(const WeightLookup& weights,
 void Layer::backward_attention(const WeightLookup& weights, const GradientLookup& gradients) const {
   weight_gradient(gradients, o_, gradient_, kept_.attended);
   input_gradient(weights, o_, gradient_, scratch_.dattended, WriteMode::overwrite);
-  ops_.attention_backward(step_.stream,
-                          {attention_, kept_.q, kept_.k, kept_.v, kept_.attended, kept_.lse,
-                           scratch_.dattended, scratch_.dq, scratch_.dk, scratch_.dv});
+  ops_.attention_backward(step_.stream, {attention_, kept_.q, kept_.k, kept_.v, kept_.attended,
+                                         kept_.lse, scratch_.dattended, scratch_.dq, scratch_.dk,
+                                         scratch_.dv, step_.batch.positions});
   rope(scratch_.dq, config_.heads, RopeDirection::inverse);
   rope(scratch_.dk, config_.kv_heads, RopeDirection::inverse);
   weight_gradient(gradients, q_, scratch_.dq, kept_.normed1);
@@ -115,7 +115,7 @@ void Layer::backward_attention(const WeightLookup& weights, const GradientLookup
 
 void Layer::rope(View x, std::int64_t heads, RopeDirection direction) const {
   ops_.rope(step_.stream, {step_.batch.seq, heads, config_.head_dim, x,
-                           step_.activations.rope_table(), direction});
+                           step_.activations.rope_table(), direction, step_.batch.positions});
 }
 
 void Layer::linear(const WeightLookup& weights, const Linear& which, ConstView x, View y) const {

@@ -51,16 +51,22 @@ enum class RopeDirection {
   inverse
 };  // inverse is the backward pass
 
-// Rotates pairs (k, k + head_dim / 2) of each head in place; row r of x is at position r % seq.
+// Where rows of `seq` tokens hold several documents, `positions` (i32 [rows * seq]) has each token's
+// place in its document: it begins with 0 in a row, and goes on by 1 or begins again. Empty where
+// each row is one document. On the CPU anything else is an Error(invalid_argument) of the stream; on
+// GPUs it gives wrong results, and reads nothing from outside the views.
+
+// Rotates pairs (k, k + head_dim / 2) of each head in place; token t of x is at position t % seq.
 struct Rope {
   std::int64_t seq, heads, head_dim;
   atoll::View x;           // [rows * seq, heads * head_dim]
   atoll::ConstView table;  // from rope_table, for at least seq positions
   RopeDirection direction;
+  atoll::ConstView positions = {};
 };
 
-// `rows` sequences of `seq` positions. Query i of a sequence sees keys j with i - window < j <= i
-// (window 0: all j <= i): always itself. Right padding needs no mask.
+// `rows` sequences of `seq` tokens. Query i of a sequence sees keys j with i - window < j <= i
+// (window 0: all j <= i) of its document: always itself. Right padding needs no mask.
 struct AttentionShape {
   std::int64_t rows, seq, heads, kv_heads, head_dim, window;
 };
@@ -71,12 +77,14 @@ struct AttentionForward {
   atoll::ConstView k, v;  // [rows * seq, kv_heads * head_dim]
   atoll::View out;        // as q
   atoll::View lse;        // f32 [rows, heads, seq]: log of the sum of exp(scores), for backward
+  atoll::ConstView positions = {};
 };
 
 struct AttentionBackward {
   AttentionShape shape;
   atoll::ConstView q, k, v, out, lse, dout;
   atoll::View dq, dk, dv;  // overwritten
+  atoll::ConstView positions = {};
 };
 
 struct SwigluBackward {

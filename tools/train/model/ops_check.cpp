@@ -66,6 +66,10 @@ struct AttentionCounts {
   std::int64_t queries, keys, lse;
 };
 
+void check_positions(const Checker& checker, ConstView positions, std::int64_t tokens) {
+  if (positions.count != 0) checker.view("positions", positions, tokens, DType::i32);
+}
+
 AttentionCounts check_shape(const Checker& checker, const AttentionShape& shape) {
   checker.positive("rows", shape.rows);
   checker.positive("seq", shape.seq);
@@ -169,6 +173,7 @@ void check(const Rope& args) {
     checker.fail(fmt::format("table has {} elements, expected at least {}", args.table.count,
                              args.seq * args.head_dim));
   }
+  check_positions(checker, args.positions, elements(args.x) / (args.heads * args.head_dim));
 }
 
 void check(const AttentionForward& args) {
@@ -180,6 +185,7 @@ void check(const AttentionForward& args) {
   checker.view("v", args.v, counts.keys, args.q.dtype);
   checker.view("out", args.out, counts.queries, args.q.dtype);
   checker.view("lse", args.lse, counts.lse, DType::f32);
+  check_positions(checker, args.positions, args.shape.rows * args.shape.seq);
 }
 
 void check(const AttentionBackward& args) {
@@ -195,6 +201,7 @@ void check(const AttentionBackward& args) {
   checker.view("dq", args.dq, counts.queries, args.q.dtype);
   checker.view("dk", args.dk, counts.keys, args.q.dtype);
   checker.view("dv", args.dv, counts.keys, args.q.dtype);
+  check_positions(checker, args.positions, args.shape.rows * args.shape.seq);
 }
 
 void check_swiglu_forward(ConstView gate, ConstView up, ConstView out) {

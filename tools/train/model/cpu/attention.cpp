@@ -2,7 +2,7 @@
 //
 // Keys and values are packed once as f32, transposed where a product wants it; each block of
 // queries then meets only the keys that its rows can see, so that the causal half (and what lies
-// outside the window) costs nothing. The scores of one block are all that exists at a time. The
+// outside the window, or in another document) costs nothing. The scores of one block are all that exists at a time. The
 // backward pass computes them again from log-sum-exp:
 //   P = exp(S - lse)    dP = dO V^T    dS = P (dP - sum(dO O))
 //   dQ = scale dS K     dK += dS^T (scale Q)     dV += P^T dO
@@ -36,6 +36,7 @@ std::size_t block_rows(std::size_t seq) {
 
 struct Sizes {
   std::size_t seq, seq_pad, dim, dim_pad, group, heads, kv_heads, window, block;
+  const std::int32_t* positions = nullptr;  // of one row, where it holds several documents
   explicit Sizes(const AttentionShape& shape)
       : seq(to_size(shape.seq)),
         seq_pad(padded(seq)),
@@ -46,8 +47,17 @@ struct Sizes {
         kv_heads(to_size(shape.kv_heads)),
         window(shape.window > 0 ? to_size(std::min(shape.window, shape.seq)) : seq),
         block(block_rows(seq)) {}
+  Sizes(const AttentionShape& shape, const atoll::ConstView& positions_of_rows, std::size_t row)
+      : Sizes(shape) {
+    if (positions_of_rows.count != 0) {
+      positions = positions_of_rows.as<std::int32_t>() + row * seq;
+    }
+  }
+  // Never before that of an earlier query.
   std::size_t first_key(std::size_t query) const {
-    return query + 1 > window ? query + 1 - window : 0;
+    const std::size_t in_window = query + 1 > window ? query + 1 - window : 0;
+    if (positions == nullptr) return in_window;
+    return std::max(in_window, query - static_cast<std::size_t>(positions[query]));
   }
 };
 
@@ -173,7 +183,7 @@ HWY_INLINE float softmax_row(float* row, std::size_t span, const Visible& visibl
 
 template <class T>
 void attention_forward_typed(const AttentionForward& args, const AttentionTask& task) {
-  const Sizes sizes(args.shape);
+  const Sizes sizes(args.shape, args.positions, task.row);
   const std::size_t q_width = sizes.heads * sizes.dim;
   const std::size_t kv_width = sizes.kv_heads * sizes.dim;
   const float scale = 1.0F / std::sqrt(static_cast<float>(sizes.dim));
@@ -285,7 +295,7 @@ void backward_block(const AttentionBackward& args, const Sizes& sizes, const Blo
 
 template <class T>
 void attention_backward_typed(const AttentionBackward& args, const AttentionTask& task) {
-  const Sizes sizes(args.shape);
+  const Sizes sizes(args.shape, args.positions, task.row);
   const BackwardScratch scratch(task.scratch, sizes);
   const std::size_t kv_width = sizes.kv_heads * sizes.dim;
   const std::size_t kv_at = task.row * sizes.seq * kv_width + task.kv_head * sizes.dim;

@@ -41,6 +41,19 @@ void check_ids(const char* what, ConstView ids, std::int64_t vocab, std::int32_t
   }
 }
 
+// As ops.hpp has them.
+void check_positions(ConstView positions, std::int64_t seq) {
+  const auto* values = positions.as<std::int32_t>();
+  for (std::uint64_t i = 0; i < positions.count; ++i) {
+    const bool begins = i % to_size(seq) == 0;
+    if (values[i] == 0 || (!begins && values[i] == values[i - 1] + 1)) continue;
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("token {} is at position {} of its document: neither at 0 nor behind "
+                            "the token before it",
+                            i, values[i]));
+  }
+}
+
 }  // namespace
 
 // Runs on the stream's worker, one call at a time.
@@ -200,6 +213,7 @@ void CpuOps::rope_table(Stream& stream, View table, std::int64_t head_dim, doubl
 void CpuOps::rope(Stream& stream, const Rope& args) {
   check(args);
   stream.enqueue([impl = impl_.get(), args] {
+    check_positions(args.positions, args.seq);
     const std::size_t tokens = args.x.count / to_size(args.heads * args.head_dim);
     impl->split(tokens, 1, [&](Range range) { cpu::rope(args, range); });
   });
@@ -208,6 +222,7 @@ void CpuOps::rope(Stream& stream, const Rope& args) {
 void CpuOps::attention_forward(Stream& stream, const AttentionForward& args) {
   check(args);
   stream.enqueue([impl = impl_.get(), args] {
+    check_positions(args.positions, args.shape.seq);
     const std::size_t kv_heads = to_size(args.shape.kv_heads);
     impl->reserve_threads(attention_forward_scratch(args.shape));
     impl->each(to_size(args.shape.rows) * kv_heads, [&](std::size_t i) {
@@ -219,6 +234,7 @@ void CpuOps::attention_forward(Stream& stream, const AttentionForward& args) {
 void CpuOps::attention_backward(Stream& stream, const AttentionBackward& args) {
   check(args);
   stream.enqueue([impl = impl_.get(), args] {
+    check_positions(args.positions, args.shape.seq);
     const std::size_t kv_heads = to_size(args.shape.kv_heads);
     impl->reserve_threads(attention_backward_scratch(args.shape));
     impl->each(to_size(args.shape.rows) * kv_heads, [&](std::size_t i) {

@@ -91,8 +91,12 @@ void rope_typed(const Rope& args, Range tokens) {
   const std::size_t half = head_dim / 2;
   const std::size_t width = to_size(args.heads) * head_dim;
   const float direction = args.direction == RopeDirection::inverse ? -1.0F : 1.0F;
+  const auto* positions = args.positions.as<std::int32_t>();
   for (std::size_t token = tokens.first; token < tokens.last; ++token) {
-    const float* cosine = args.table.as<float>() + (token % to_size(args.seq)) * head_dim;
+    const std::size_t position = args.positions.count == 0
+                                     ? token % to_size(args.seq)
+                                     : static_cast<std::size_t>(positions[token]);
+    const float* cosine = args.table.as<float>() + position * head_dim;
     const float* sine = cosine + half;
     T* row = args.x.as<T>() + token * width;
     for (T* low = row; low < row + width; low += head_dim) {

@@ -64,12 +64,13 @@ struct Softmax {
 
 template <class T, class Tile>
 __global__ void __launch_bounds__(threads)
-    forward(Shape shape, const T* q, const T* k, const T* v, T* out, float* lse) {
+    forward(Shape all, const T* q, const T* k, const T* v, T* out, float* lse) {
   float* const queries = reinterpret_cast<float*>(atoll::cuda::dynamic_shared);
   float* const keys = queries + Tile::resident_floats;
   float* const values = keys + Tile::passing_floats;
   float* const weights = values + Tile::passing_floats;
   const Place at = Place::last_first();
+  const Shape shape = all.of_row(at.row);
   const int first = at.tile * Tile::resident;
   const int last = min(first + Tile::resident, shape.seq) - 1;
   const int kv_head = at.head / (shape.heads / shape.kv_heads);
@@ -129,7 +130,7 @@ struct Statistics {
 
 template <class T, class Tile>
 __global__ void __launch_bounds__(threads)
-    backward_queries(Shape shape, const T* q, const T* k, const T* v, const T* dout,
+    backward_queries(Shape all, const T* q, const T* k, const T* v, const T* dout,
                      Statistics statistics, T* dq) {
   float* const queries = reinterpret_cast<float*>(atoll::cuda::dynamic_shared);
   float* const douts = queries + Tile::resident_floats;
@@ -137,6 +138,7 @@ __global__ void __launch_bounds__(threads)
   float* const values = keys + Tile::passing_floats;
   float* const weights = values + Tile::passing_floats;
   const Place at = Place::last_first();
+  const Shape shape = all.of_row(at.row);
   const int first = at.tile * Tile::resident;
   const int last = min(first + Tile::resident, shape.seq) - 1;
   const int kv_head = at.head / (shape.heads / shape.kv_heads);
@@ -182,7 +184,7 @@ __global__ void __launch_bounds__(threads)
 // Its shared memory leaves room for one block: registers may be that one's.
 template <class T, class Tile>
 __global__ void __launch_bounds__(threads, 1)
-    backward_keys(Shape shape, const T* q, const T* k, const T* v, const T* dout,
+    backward_keys(Shape all, const T* q, const T* k, const T* v, const T* dout,
                   Statistics statistics, T* dk, T* dv) {
   float* const keys = reinterpret_cast<float*>(atoll::cuda::dynamic_shared);
   float* const values = keys + Tile::resident_floats;
@@ -191,6 +193,7 @@ __global__ void __launch_bounds__(threads, 1)
   float* const weights = douts + Tile::passing_floats;
   float* const dscores = weights + Tile::weight_floats;
   const Place at = Place::first_first();
+  const Shape shape = all.of_row(at.row);
   const int first = at.tile * Tile::resident;
   const int last = min(first + Tile::resident, shape.seq) - 1;
   const int group = shape.heads / shape.kv_heads;
@@ -202,6 +205,7 @@ __global__ void __launch_bounds__(threads, 1)
     const auto dout_head = shape.head(dout, at.row, shape.heads, head);
     const std::int64_t of_head = (std::int64_t{at.row} * shape.heads + head) * shape.seq;
     for (int query = first / passing * passing; query < shape.end_query(last); query += passing) {
+      if (shape.start(query) > last) break;  // later documents see nothing of these keys
       __syncthreads();
       load<Tile>(queries, passing, query_head, query);
       load<Tile>(douts, passing, dout_head, query);
@@ -235,14 +239,15 @@ __global__ void __launch_bounds__(threads, 1)
 
 // --- launching --------------------------------------------------------------------------------------
 
-Shape kernel_shape(const AttentionShape& shape, bool packs) {
+Shape kernel_shape(const AttentionShape& shape, bool packs, atoll::ConstView positions) {
   return {static_cast<int>(shape.seq),
           static_cast<int>(shape.heads),
           static_cast<int>(shape.kv_heads),
           static_cast<int>(shape.head_dim),
           static_cast<int>(shape.window),
           packs,
-          static_cast<float>(1.0 / std::sqrt(static_cast<double>(shape.head_dim)))};
+          static_cast<float>(1.0 / std::sqrt(static_cast<double>(shape.head_dim))),
+          positions.count == 0 ? nullptr : positions.as<std::int32_t>()};
 }
 
 // With more shared memory than a kernel has without asking.
@@ -290,7 +295,8 @@ void with_tiles(const AttentionShape& shape, atoll::DType dtype, const Body& bod
 
 void attention_forward(cudaStream_t stream, const AttentionForward& args) {
   with_tiles(args.shape, args.q.dtype, [&]<class T, class Tile>() {
-    const Shape shape = kernel_shape(args.shape, in_fours<T>(args.shape, args.q, args.k, args.v));
+    const Shape shape =
+        kernel_shape(args.shape, in_fours<T>(args.shape, args.q, args.k, args.v), args.positions);
     start_large("attention_forward", forward<T, Tile>, grid_of<Tile>(args.shape, args.shape.heads),
                 Tile::forward_floats, stream, shape, static_cast<const T*>(args.q.data),
                 static_cast<const T*>(args.k.data), static_cast<const T*>(args.v.data),
@@ -310,8 +316,8 @@ std::size_t attention_shared_bytes() {
 
 void attention_backward(cudaStream_t stream, const AttentionBackward& args, float* scratch) {
   with_tiles(args.shape, args.q.dtype, [&]<class T, class Tile>() {
-    const Shape shape =
-        kernel_shape(args.shape, in_fours<T>(args.shape, args.q, args.k, args.v, args.dout));
+    const Shape shape = kernel_shape(
+        args.shape, in_fours<T>(args.shape, args.q, args.k, args.v, args.dout), args.positions);
     const auto* const q = static_cast<const T*>(args.q.data);
     const auto* const k = static_cast<const T*>(args.k.data);
     const auto* const v = static_cast<const T*>(args.v.data);

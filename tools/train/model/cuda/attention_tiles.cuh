@@ -162,11 +162,26 @@ struct Shape {
   int seq, heads, kv_heads, width, window;
   bool packs;
   float scale;
+  const std::int32_t* positions;  // NULL where each row is one document
 
-  __device__ bool sees(int query, int key) const {
-    return key <= query && (window == 0 || key > query - window) && query < seq;
+  // Within a row from here on, whose positions are known then.
+  __device__ Shape of_row(int row) const {
+    Shape shape = *this;
+    if (positions != nullptr) shape.positions += std::int64_t{row} * seq;
+    return shape;
   }
-  __device__ int first_key(int query) const { return window == 0 ? 0 : max(0, query - window + 1); }
+  // Of the document of a query: its first token.
+  __device__ int start(int query) const {
+    return positions == nullptr ? 0 : max(0, query - positions[query]);
+  }
+  __device__ bool sees(int query, int key) const {
+    return key <= query && (window == 0 || key > query - window) && query < seq &&
+           key >= start(query);
+  }
+  // Never before that of an earlier query.
+  __device__ int first_key(int query) const {
+    return window == 0 ? start(query) : max(start(query), query - window + 1);
+  }
   // Behind the last query that sees a key.
   __device__ int end_query(int key) const {
     return window == 0 || window >= seq - key ? seq : key + window;

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "atoll/error.hpp"
+#include "core/log.hpp"
 #include "device/backend.hpp"
 #include "device/cuda/api.hpp"
 #include "model/cuda/attention.hpp"
@@ -147,7 +148,8 @@ class CudaOps final : public Ops {
     check(args);
     check_at_most("a head", args.shape.head_dim, most_head_dim);
     const Current current(ordinal_);
-    const bool done = attention_.forward(native(stream), args,
+    const bool done = is_for_cudnn(args.positions) &&
+                      attention_.forward(native(stream), args,
                                          [&](std::size_t bytes) { return scratch(stream, bytes); });
     if (!done) cuda::attention_forward(native(stream), args);
   }
@@ -156,8 +158,10 @@ class CudaOps final : public Ops {
     check(args);
     check_at_most("a head", args.shape.head_dim, most_head_dim);
     const Current current(ordinal_);
-    const bool done = attention_.backward(
-        native(stream), args, [&](std::size_t bytes) { return scratch(stream, bytes); });
+    const bool done = is_for_cudnn(args.positions) &&
+                      attention_.backward(native(stream), args, [&](std::size_t bytes) {
+                        return scratch(stream, bytes);
+                      });
     if (done) return;
     void* const deltas = scratch(stream, attention_scratch(args.shape) * sizeof(float));
     cuda::attention_backward(native(stream), args, static_cast<float*>(deltas));
@@ -201,6 +205,15 @@ class CudaOps final : public Ops {
   }
 
  private:
+  // Rows of several documents are not; said once.
+  bool is_for_cudnn(ConstView positions) {
+    if (positions.count == 0) return true;
+    if (!std::exchange(packed_, true)) {
+      atoll::log::info("rows are packed: attention is that of our own kernels, in f32");
+    }
+    return false;
+  }
+
   void* scratch(Stream& stream, std::size_t bytes) {
     if (bytes > scratch_.bytes()) {
       stream.synchronize();  // what runs still uses the old one
@@ -216,6 +229,7 @@ class CudaOps final : public Ops {
   Attention attention_;
   IdReport ids_;
   atoll::Buffer scratch_;
+  bool packed_ = false;  // a row was
 };
 
 }  // namespace

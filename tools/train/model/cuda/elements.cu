@@ -71,16 +71,19 @@ __global__ void __launch_bounds__(threads)
 // n pairs of a head a thread at a time: (k, k + head_dim / 2).
 template <class T, int n>
 __global__ void __launch_bounds__(threads)
-    rotate(T* x, const float* table, std::uint64_t packs, int seq, int heads, int head_dim,
-           float direction) {
+    rotate(T* x, const float* table, const std::int32_t* positions, std::uint64_t packs, int seq,
+           int heads, int head_dim, float direction) {
   const int half = head_dim / 2, of_head = half / n;
   const auto of_token = static_cast<std::uint64_t>(heads) * static_cast<std::uint64_t>(of_head);
   for (std::uint64_t i = first_item(); i < packs; i += items_stride()) {
     const std::uint64_t token = i / of_token;
     const auto rest = static_cast<int>(i % of_token);
     const int head = rest / of_head, k = rest % of_head * n;
+    const std::uint64_t position =
+        positions == nullptr ? token : static_cast<std::uint32_t>(positions[token]);
     const float* const cosine =
-        table + token % static_cast<std::uint64_t>(seq) * static_cast<std::uint64_t>(head_dim) + k;
+        table + position % static_cast<std::uint64_t>(seq) * static_cast<std::uint64_t>(head_dim) +
+        k;
     T* const low = x +
                    (token * static_cast<std::uint64_t>(heads) + static_cast<std::uint64_t>(head)) *
                        static_cast<std::uint64_t>(head_dim) +
@@ -126,8 +129,10 @@ template <class T, int n>
 void launch_rotate(cudaStream_t stream, const Rope& args) {
   const std::uint64_t packs = args.x.count / 2 / n;
   start("rope", rotate<T, n>, {blocks_for(packs), stream}, static_cast<T*>(args.x.data),
-        args.table.as<float>(), packs, static_cast<int>(args.seq), static_cast<int>(args.heads),
-        static_cast<int>(args.head_dim), args.direction == RopeDirection::inverse ? -1.0f : 1.0f);
+        args.table.as<float>(),
+        args.positions.count == 0 ? nullptr : args.positions.as<std::int32_t>(), packs,
+        static_cast<int>(args.seq), static_cast<int>(args.heads), static_cast<int>(args.head_dim),
+        args.direction == RopeDirection::inverse ? -1.0f : 1.0f);
 }
 
 template <class T>
