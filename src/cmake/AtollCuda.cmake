@@ -23,5 +23,8 @@ foreach(kind STANDARD EXTENSION)
     set(CMAKE_CUDA20_${kind}_COMPILE_OPTION -std=c++20)
   endif()
 endforeach()
+# A kernel that spills registers at its launch bounds does not compile.
+add_compile_options(
+  "$<$<AND:$<COMPILE_LANGUAGE:CUDA>,$<NOT:$<CONFIG:Debug>>>:-Xptxas=--warn-on-spills,--warning-as-error>")
 set(ATOLL_CUDA ON)
 message(STATUS "cuda device: CUDA ${CUDAToolkit_VERSION}, for ${CMAKE_CUDA_ARCHITECTURES}")

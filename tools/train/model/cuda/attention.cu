@@ -63,7 +63,7 @@ struct Softmax {
 };
 
 template <class T, class Tile>
-__global__ void __launch_bounds__(threads)
+__global__ void __launch_bounds__(threads, Tile::groups <= 2 ? 2 : 1)
     forward(Shape all, const T* q, const T* k, const T* v, T* out, float* lse) {
   float* const queries = reinterpret_cast<float*>(atoll::cuda::dynamic_shared);
   float* const keys = queries + Tile::resident_floats;
@@ -129,7 +129,7 @@ struct Statistics {
 };
 
 template <class T, class Tile>
-__global__ void __launch_bounds__(threads)
+__global__ void __launch_bounds__(threads, 1)
     backward_queries(Shape all, const T* q, const T* k, const T* v, const T* dout,
                      Statistics statistics, T* dq) {
   float* const queries = reinterpret_cast<float*>(atoll::cuda::dynamic_shared);
@@ -181,7 +181,7 @@ __global__ void __launch_bounds__(threads)
 }
 
 // Rows are keys here, and queries go by: those of all heads that share the keys.
-// Its shared memory leaves room for one block: registers may be that one's.
+// As above, and its shared memory leaves room for one block alone.
 template <class T, class Tile>
 __global__ void __launch_bounds__(threads, 1)
     backward_keys(Shape all, const T* q, const T* k, const T* v, const T* dout,
