@@ -27,8 +27,8 @@ struct RankDevice {
   int sharing = 1;     // ranks on this device; those of the host, if it is that
   int turn = 0;        // this rank's place among them
   int most_turns = 1;  // ranks on the GPU that has most; 1 on the host
-  // Of the device, what a rank may count on: nine tenths of a GPU, as drivers and libraries take some,
-  // shared with the other ranks on it. 0 on the host.
+  // Of the GPU, in equal parts for the ranks on it; drivers and libraries take some of that, which who
+  // plans leaves to them (fsdp::StrategyQuestion::reserve). 0 on the host.
   std::uint64_t memory_bytes() const noexcept;
 };
 

@@ -73,7 +73,8 @@ RankDevice on_host(const World& world, std::string why) {
 }  // namespace
 
 std::uint64_t RankDevice::memory_bytes() const noexcept {
-  return device.memory_bytes() / 10 * 9 / static_cast<std::uint64_t>(sharing);
+  if (device.kind() == DeviceKind::host) return 0;
+  return device.memory_bytes() / static_cast<std::uint64_t>(sharing);
 }
 
 RankDevice choose_rank_device(World& world, const RankDeviceOptions& options) {

@@ -151,6 +151,8 @@ TEST_CASE("auto takes GPUs where each rank has one of its own, and else says why
   CHECK(alone.back().why.find(fmt::format("ranks 0, {} have one GPU", gpus)) != std::string::npos);
   const auto shared = choices(gpus + 1, "cuda", "");
   CHECK(shared.front().sharing == 2);
+  CHECK(shared.front().memory_bytes() == shared.front().device.memory_bytes() / 2);
+  CHECK(alone.front().memory_bytes() == 0);
   CHECK(shared.front().turn == 0);
   CHECK(shared.back().turn == 1);
   CHECK(shared.back().most_turns == 2);

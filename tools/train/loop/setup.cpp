@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <vector>
 
 #include "core/log.hpp"
 #include "data/loaders.hpp"
@@ -30,17 +31,24 @@ std::uint64_t shared_memory(const atoll::World& world, const atoll::Topology& to
   return least;
 }
 
-// What each rank has at least, in bytes; 0: unknown. Of a GPU, what the driver and libraries leave.
-std::uint64_t memory_of_ranks(atoll::World& world, const atoll::Topology& topology,
-                              const atoll::RankDevice& place) {
-  if (place.device.kind() == atoll::DeviceKind::host) return shared_memory(world, topology);
-  std::uint64_t least = 0;
-  for (const auto& text :
-       world.exchange("train/setup/memory", std::to_string(place.memory_bytes()))) {
-    const std::uint64_t bytes = std::stoull(text);
-    least = least == 0 ? bytes : std::min(least, bytes);
+// Of every rank.
+std::vector<std::uint64_t> exchange_bytes(atoll::World& world, const char* what,
+                                          std::uint64_t mine) {
+  std::vector<std::uint64_t> bytes;
+  for (const auto& text : world.exchange(what, std::to_string(mine))) {
+    bytes.push_back(std::stoull(text));
   }
-  return least;
+  return bytes;
+}
+
+// What each rank has at least, and what the arithmetic of any holds at most.
+DeviceMemory memory_of_ranks(atoll::World& world, const atoll::Topology& topology,
+                             const Machine& machine) {
+  if (machine.device().kind() == atoll::DeviceKind::host) return {shared_memory(world, topology)};
+  return {
+      std::ranges::min(exchange_bytes(world, "train/setup/memory", machine.place.memory_bytes())),
+      std::ranges::max(
+          exchange_bytes(world, "train/setup/arithmetic", machine.ops->device_bytes()))};
 }
 
 ModelConfig load_model(const RunOptions& options, const Tokenizer& tokenizer) {
@@ -150,15 +158,14 @@ Setup prepare(atoll::World& world, const RunOptions& options) {
   const auto topology = atoll::Topology::discover(world);
   auto mesh = make_mesh(world, options, topology);
   auto place = choose_device(world, options.device, options.backend);
-  auto strategy = choose_strategy(options, model, mesh, memory_of_ranks(world, topology, place));
   const int threads = compute_threads(world, options, place.device.kind());
-  return {std::move(tokenizer),
-          std::move(model),
-          std::move(dataset),
-          std::move(mesh),
-          std::move(strategy),
-          std::move(place),
-          threads};
+  Machine machine = make_machine(world, std::move(place), threads);
+  auto reserving = machine.device().stream();
+  machine.ops->reserve(reserving, largest_shapes(model, activation_plan(options)));
+  const DeviceMemory memory = memory_of_ranks(world, topology, machine);
+  auto strategy = choose_strategy(options, model, mesh, memory);
+  return {std::move(tokenizer), std::move(model), std::move(dataset), std::move(mesh),
+          std::move(machine),   memory,           std::move(strategy)};
 }
 
 std::string hf_name(const ModelConfig& model, std::string_view unit, std::string_view param) {

@@ -1,5 +1,5 @@
-// What a run needs before its engine: tokenizer, data, model shape, mesh, threads. Everything that
-// can be wrong with the input is found here, on every rank alike.
+// What a run needs before its engine: tokenizer, data, model shape, mesh, arithmetic, strategy. Everything
+// that can be wrong with the input is found here, on every rank alike.
 #pragma once
 
 #include <memory>
@@ -19,9 +19,9 @@ struct Setup {
   ModelConfig model;
   Dataset dataset;
   atoll::Mesh mesh;
+  Machine machine;  // its arithmetic has reserved what the model takes
+  DeviceMemory memory;
   Strategy strategy;
-  atoll::RankDevice place;
-  int threads = 1;
 };
 
 // Collective. Throws Error(mismatch) that names the rank whose data or options differ from rank

@@ -41,12 +41,17 @@ ActivationPlan activation_plan(const RunOptions& options) {
   return plan;
 }
 
+std::uint64_t bytes_beside_engine(const RunOptions& options, const ModelConfig& model,
+                                  const DeviceMemory& memory) {
+  return Activations::bytes_for(model, activation_plan(options)) + memory.arithmetic;
+}
+
 int engine_prefetch(const RunOptions& options, const ModelConfig& model) {
   return options.prefetch + (model.tied ? 1 : 0);
 }
 
 Strategy choose_strategy(const RunOptions& options, const ModelConfig& model,
-                         const atoll::Mesh& mesh, std::uint64_t memory_bytes) {
+                         const atoll::Mesh& mesh, const DeviceMemory& memory) {
   if (options.strategy != "auto") return {fsdp::strategy_from_name(options.strategy), ""};
   const atoll::World& world = mesh.world();
   fsdp::StrategyQuestion question{
@@ -59,8 +64,8 @@ Strategy choose_strategy(const RunOptions& options, const ModelConfig& model,
       .moment_bytes = options.optimizer == "sgd"  ? 0u
                       : options.moments == "bf16" ? 4u
                                                   : 8u,
-      .activation_bytes = Activations::bytes_for(model, activation_plan(options)),
-      .memory_bytes = options.memory_limit > 0 ? options.memory_limit : memory_bytes};
+      .activation_bytes = bytes_beside_engine(options, model, memory),
+      .memory_bytes = options.memory_limit > 0 ? options.memory_limit : memory.bytes};
   question.options.precision = {.param = atoll::dtype_from_name(options.dtype),
                                 .reduce = atoll::dtype_from_name(options.reduce_dtype)};
   question.options.accumulation = fsdp::accumulation_from_name(options.accumulate);
@@ -74,7 +79,8 @@ Strategy choose_strategy(const RunOptions& options, const ModelConfig& model,
 }
 
 fsdp::Options engine_options(const RunOptions& options, const ModelConfig& model,
-                             const Strategy& strategy, const atoll::Device& device) {
+                             const Strategy& strategy, const atoll::Device& device,
+                             const DeviceMemory& memory) {
   fsdp::Options engine;
   engine.strategy = strategy.kind;
   engine.inner_shards = options.inner_shards;
@@ -83,10 +89,11 @@ fsdp::Options engine_options(const RunOptions& options, const ModelConfig& model
                       .reduce = atoll::dtype_from_name(options.reduce_dtype)};
   engine.prefetch = engine_prefetch(options, model);
   engine.reduce_buffers = options.reduce_buffers;
-  // What --memory-limit leaves beside activations; the moments are added when they are known.
-  const std::uint64_t activations = Activations::bytes_for(model, activation_plan(options));
+  // The moments are added when they are known.
   if (options.memory_limit > 0) {
-    engine.memory_bytes = options.memory_limit - std::min(options.memory_limit - 1, activations);
+    engine.memory_bytes =
+        options.memory_limit -
+        std::min(options.memory_limit - 1, bytes_beside_engine(options, model, memory));
   }
   engine.device = device;
   engine.backend = options.backend;

@@ -17,10 +17,14 @@ struct Strategy {
   std::string why;  // a sentence; "": it was asked for
 };
 
-// memory_bytes: what each rank has, equal on all so that they choose alike; a limit in the options
-// counts instead.
+// Of a rank's device, equal on all so that they choose alike.
+struct DeviceMemory {
+  std::uint64_t bytes = 0;       // 0: unknown; a limit in the options counts instead
+  std::uint64_t arithmetic = 0;  // of these, what Ops holds for itself
+};
+
 Strategy choose_strategy(const RunOptions& options, const ModelConfig& model,
-                         const atoll::Mesh& mesh, std::uint64_t memory_bytes);
+                         const atoll::Mesh& mesh, const DeviceMemory& memory);
 
 // Units that the engine gathers ahead: those of the options, and, with a tied head, which computes
 // with two units at a time, one more.
@@ -28,9 +32,14 @@ int engine_prefetch(const RunOptions& options, const ModelConfig& model);
 
 ActivationPlan activation_plan(const RunOptions& options);
 
+// What a rank's device holds that is not the engine's, as far as it is known before it is allocated.
+std::uint64_t bytes_beside_engine(const RunOptions& options, const ModelConfig& model,
+                                  const DeviceMemory& memory);
+
 // What the engine and its optimizer are asked for.
 atoll::fsdp::Options engine_options(const RunOptions& options, const ModelConfig& model,
-                                    const Strategy& strategy, const atoll::Device& device);
+                                    const Strategy& strategy, const atoll::Device& device,
+                                    const DeviceMemory& memory);
 atoll::fsdp::OptimizerOptions optimizer_options(const RunOptions& options);
 
 }  // namespace train

@@ -109,7 +109,6 @@ class Trainer {
   atoll::World& world_;
   RunOptions options_;
   Setup setup_;
-  Machine machine_;
   fsdp::Engine engine_;
   Batches batches_;
   Decoder decoder_;
@@ -144,12 +143,11 @@ Trainer::Trainer(atoll::World& world, const RunOptions& options)
     : world_(world),
       options_(options),
       setup_(prepare(world, options)),
-      machine_(make_machine(world, setup_.place, setup_.threads)),
-      engine_(setup_.mesh,
-              engine_options(options, setup_.model, setup_.strategy, machine_.device())),
+      engine_(setup_.mesh, engine_options(options, setup_.model, setup_.strategy,
+                                          setup_.machine.device(), setup_.memory)),
       batches_(setup_.dataset, batch_options(options, *setup_.tokenizer),
                {world.rank(), world.size()}),
-      decoder_(setup_.model, *machine_.ops),
+      decoder_(setup_.model, *setup_.machine.ops),
       compute_(engine_.device().stream({.name = "compute"})) {
   if (world.size() > 1) {
     totals_.emplace(atoll::Communicator::open(
@@ -159,12 +157,11 @@ Trainer::Trainer(atoll::World& world, const RunOptions& options)
   // What is over the limit already is refused before more is allocated.
   add_units(engine_, setup_.model, options_.freeze);
   const ActivationPlan plan = activation_plan(options_);
-  engine_.memory().activations = Activations::bytes_for(setup_.model, plan);
+  engine_.memory().activations = bytes_beside_engine(options_, setup_.model, setup_.memory);
   check_memory();
   optimizer_.emplace(engine_, optimizer_options(options_));
   check_memory();
   activations_.emplace(decoder_.make_activations(plan, engine_.device(), compute_));
-  machine_.ops->reserve(compute_, largest_shapes(setup_.model, plan));
   ids_ = engine_.device().allocate(3 * static_cast<std::size_t>(plan.max_tokens) *
                                    sizeof(std::int32_t));
   figures_of_ranks_.resize(static_cast<std::size_t>(world.size()));
@@ -175,7 +172,7 @@ Trainer::Trainer(atoll::World& world, const RunOptions& options)
   start_weights();
   tracing_.emplace(traced_steps(options_, first_step_));
   out_ = run_directory(options_.out, run_name(options_));
-  const double peak = machine_.matrix_peak(world_, plan.compute);
+  const double peak = setup_.machine.matrix_peak(world_, plan.compute);
   metrics_.emplace(
       SpeedBase{options_.warmup_steps, parameter_count(setup_.model), peak, world.size()});
   if (world.rank() == 0) {
@@ -212,8 +209,8 @@ void Trainer::check_memory() {
 
 // What is allocated beside the engine's.
 void Trainer::count_activations() {
-  engine_.memory().activations =
-      activations_->bytes() + ids_.bytes() + figures_.bytes() + machine_.ops->device_bytes();
+  engine_.memory().activations = activations_->bytes() + ids_.bytes() + figures_.bytes() +
+                                 setup_.machine.ops->device_bytes();
 }
 
 void Trainer::start_weights() {
@@ -251,7 +248,7 @@ void Trainer::announce() {
   atoll::log::info("mesh {} ({}); {}: {} replicas of {} shards", setup_.mesh.to_string(),
                    setup_.mesh.reason(), name(setup_.strategy.kind), shape.replicate, shape.shard);
   if (!setup_.strategy.why.empty()) atoll::log::info("{}", setup_.strategy.why);
-  if (!setup_.place.why.empty()) atoll::log::info("{}", setup_.place.why);
+  if (!setup_.machine.place.why.empty()) atoll::log::info("{}", setup_.machine.place.why);
   atoll::log::info("{} samples of {}, {} a step; results in {}", setup_.dataset.size(),
                    setup_.dataset.name(), options_.global_batch, out_.string());
   std::istringstream table(engine_.memory().to_string());
@@ -259,7 +256,7 @@ void Trainer::announce() {
   auto args = to_json(options_);
   args["mesh"] = setup_.mesh.to_string();
   args["world_size"] = world_.size();
-  args["threads"] = setup_.threads;
+  args["threads"] = setup_.machine.threads;
   args["mesh_reason"] = setup_.mesh.reason();
   args["strategy"] = name(setup_.strategy.kind);
   args["strategy_reason"] = setup_.strategy.why;
@@ -483,7 +480,7 @@ void Trainer::finish(RunResult& result, double wall_seconds) {
   info.replicate = shape.replicate;
   info.shard = shape.shard;
   info.dtype = options_.dtype;
-  info.peak_source = machine_.peak_source();
+  info.peak_source = setup_.machine.peak_source();
   info.peak_memory_bytes = peak;
   info.proportional_memory_bytes = own;
   info.planned_memory_bytes = planned;

@@ -181,7 +181,7 @@ __global__ void __launch_bounds__(threads, 1)
 }
 
 // Rows are keys here, and queries go by: those of all heads that share the keys.
-// As above, and its shared memory leaves room for one block alone.
+// Its shared memory leaves room for one block: registers may be that one's.
 template <class T, class Tile>
 __global__ void __launch_bounds__(threads, 1)
     backward_keys(Shape all, const T* q, const T* k, const T* v, const T* dout,
