@@ -249,10 +249,12 @@ double reduced(DType dtype, ReduceOp op, int ranks, std::uint64_t i) {
   return finished(dtype, op, ranks, result);
 }
 
-double reduced(DType dtype, ReduceOp op, std::span<const double> factors, std::uint64_t i) {
+double reduced(DType dtype, ReduceOp op, std::span<const double> factors, Products products,
+               std::uint64_t i) {
   double result = 0;
   for (std::size_t rank = 0; rank < factors.size(); ++rank) {
-    result += factors[rank] * contribution(dtype, op, static_cast<int>(rank), i);
+    const double product = factors[rank] * contribution(dtype, op, static_cast<int>(rank), i);
+    result += products == Products::rounded ? rounded(dtype, product) : product;
   }
   return finished(dtype, op, static_cast<int>(factors.size()), result);
 }

@@ -134,8 +134,14 @@ class Elements {
 double contribution(DType dtype, ReduceOp op, int rank, std::uint64_t i);
 // What a reduction over `ranks` ranks must give at index i.
 double reduced(DType dtype, ReduceOp op, int ranks, std::uint64_t i);
-// The same of sum and avg with factors by rank, which must leave the sums exact.
-double reduced(DType dtype, ReduceOp op, std::span<const double> factors, std::uint64_t i);
+// The same of sum and avg with factors by rank, which must leave sums of such products exact in the type
+// that sums.
+enum class Products {
+  exact,
+  rounded  // to the type of the elements
+};
+double reduced(DType dtype, ReduceOp op, std::span<const double> factors, Products products,
+               std::uint64_t i);
 // Any element of the type, for operations that only move it.
 double token(DType dtype, int rank, std::uint64_t i);
 
