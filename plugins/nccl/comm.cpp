@@ -222,6 +222,8 @@ Comm::~Comm() {
     barrier_word_.reset();
   } catch (const Error&) {
     end();
+    // On another device this would bring up a context; with its own the word is gone.
+    static_cast<void>(barrier_word_.release());
   }
 }
 
@@ -252,7 +254,7 @@ void Comm::abort() noexcept {
   ncclComm_t comm = std::exchange(nccl_, nullptr);
   if (comm == nullptr) return;
   aborting_ = std::jthread([comm, device = device_] {
-    cudaSetDevice(device);
+    cudaSetDevice(device);  // NCCL goes back to where the thread was
     ncclCommAbort(comm);
   });
 }

@@ -1,5 +1,7 @@
 // The table of the nccl backend: exceptions end here.
+#include <map>
 #include <memory>
+#include <mutex>
 #include <string>
 
 #include "atoll/plugin.h"
@@ -13,6 +15,32 @@ struct atoll_comm {
 
 namespace atoll_sdk::nccl {
 namespace {
+
+// Which GPU memory of mem_alloc is on. The runtime would tell only with a context on the thread's own
+// device, which need not be one that this process uses.
+class Owners {
+ public:
+  void add(void* memory, int device) {
+    const std::lock_guard lock(mutex_);
+    devices_[memory] = device;
+  }
+  int remove(void* memory) {
+    const std::lock_guard lock(mutex_);
+    const auto found = devices_.find(memory);
+    if (found == devices_.end()) throw Error(ATOLL_INVALID_ARGUMENT, "memory of another backend");
+    const int device = found->second;
+    devices_.erase(found);
+    return device;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::map<void*, int> devices_;
+};
+Owners& owners() {
+  static auto* const one = new Owners;  // buffers may outlive main
+  return *one;
+}
 
 // Before all others where there is a GPU and the memory is its own.
 constexpr std::int32_t usual_preference = 100;
@@ -79,12 +107,16 @@ atoll_status mem_alloc(size_t bytes, int32_t memory, int32_t device, void** out)
     std::unique_ptr<void, decltype(&ncclMemFree)> owned(data, ncclMemFree);
     check(cudaMemset(data, 0, bytes), "cudaMemset");
     check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
+    owners().add(data, device);
     *out = owned.release();
   });
 }
 
 atoll_status mem_free(void* memory) {
-  return guard([&] { check(ncclMemFree(memory), "ncclMemFree"); });
+  return guard([&] {
+    const Current current(owners().remove(memory));
+    check(ncclMemFree(memory), "ncclMemFree");
+  });
 }
 
 atoll_status register_memory(atoll_comm* comm, void* memory, size_t bytes) {

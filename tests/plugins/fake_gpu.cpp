@@ -200,6 +200,10 @@ int current_device() {
   return current;
 }
 
+// As NCCL, which frees on the device of what it frees, and goes back to the thread's own: with a context
+// there from then on.
+void go_back_to_device() { cudaSetDevice(current_device()); }
+
 void run_ready(Clique& clique) {
   const auto some = [&] {
     return std::ranges::all_of(clique.collectives, [](const auto& q) { return !q.empty(); });
@@ -400,6 +404,7 @@ ncclResult_t ncclCommFinalize(ncclComm_t comm) {
 ncclResult_t ncclCommDestroy(ncclComm_t comm) {
   const std::lock_guard lock(mutex);
   --counted.communicators;
+  go_back_to_device();
   const std::unique_ptr<ncclComm> owned(comm);
   return ncclSuccess;
 }
@@ -408,6 +413,7 @@ ncclResult_t ncclCommAbort(ncclComm_t comm) {
   const std::lock_guard lock(mutex);
   ++aborts;
   --counted.communicators;
+  go_back_to_device();
   // What was given up runs no more: its memory may be gone.
   for (const Shared& call : comm->pending) {
     call->given_up = true;
@@ -496,6 +502,7 @@ ncclResult_t ncclMemAlloc(void** memory, std::size_t bytes) {
 ncclResult_t ncclMemFree(void* memory) {
   const std::lock_guard lock(mutex);
   --counted.allocations;
+  go_back_to_device();
   return cudaFree(memory) == cudaSuccess ? ncclSuccess : ncclSystemError;
 }
 ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void* memory, std::size_t,

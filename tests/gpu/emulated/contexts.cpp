@@ -1,0 +1,71 @@
+// On which GPUs the nccl backend leaves a context.
+#include <cuda_runtime.h>
+#include <doctest/doctest.h>
+
+#include <functional>
+#include <optional>
+#include <thread>
+#include <utility>
+
+#include "atoll/communicator.hpp"
+#include "atoll/device.hpp"
+#include "atoll/mesh.hpp"
+#include "thread_ranks.hpp"
+
+namespace {
+
+constexpr int first_device = 3;
+
+struct Held {
+  std::optional<atoll::Communicator> comm;
+  atoll::Buffer registered;
+};
+
+// Nothing of the library has chosen a device for this thread before: it begins with device 0.
+Held open_and_use(atoll::World& world) {
+  const auto device = atoll::Device::cuda(first_device + world.rank());
+  const auto mesh = atoll::Mesh::make(world, {1, world.size()});
+  Held held{atoll::Communicator::open(mesh.axis("world"),
+                                      {.name = "one", .backend = "nccl", .device = device}),
+            {}};
+  auto stream = device.stream();
+  held.registered = atoll::allocate(device, 4096, {*held.comm});
+  stream.zero(held.registered.data(), held.registered.bytes());
+  const atoll::View data = held.registered.view(atoll::DType::f32);
+  held.comm->all_reduce(data, data, atoll::ReduceOp::sum, stream).synchronize();
+  return held;
+}
+
+void run(int ranks, const std::function<void(atoll::World&)>& body) {
+  emulated::forget_contexts();
+  atoll_test::run_thread_ranks(ranks, body, [](atoll::Config& config) {
+    config.log = "error";
+    config.plugin_path = atoll::Config::from_env().plugin_path;
+  });
+  for (int device = 0; device < atoll::Device::cuda_count(); ++device) {
+    CAPTURE(device);
+    const bool used = device >= first_device && device < first_device + ranks;
+    CHECK(emulated::has_context(device) == used);
+  }
+}
+
+// Each on a thread of its own: one that has used a device may stay there.
+void close_elsewhere(Held held) {
+  std::thread([memory = std::move(held.registered)] {}).join();
+  std::thread([comm = std::exchange(held.comm, std::nullopt)] {}).join();
+}
+
+}  // namespace
+
+TEST_CASE("a communicator and its memory are closed on a thread that has used no GPU") {
+  run(2, [](atoll::World& world) { close_elsewhere(open_and_use(world)); });
+}
+
+TEST_CASE("and so after they were aborted") {
+  run(2, [](atoll::World& world) {
+    Held held = open_and_use(world);
+    world.barrier();
+    world.fail("to abort it");
+    close_elsewhere(std::move(held));
+  });
+}
