@@ -115,6 +115,28 @@ TEST_CASE("a given bus bandwidth") {
   CHECK(!ceiling_of_busbw(Collective::all_reduce, 1e9, 1, 3).seconds);
 }
 
+TEST_CASE("GPUs are held against a ring where they go round one") {
+  using atoll::DType;
+  const auto of = [](Collective collective, Op op, DType dtype) {
+    return ceiling_of_ring(collective, op, dtype, 1e9, 4, 3);
+  };
+  const Ceiling limit = of(Collective::all_reduce, Op::sum, DType::f32);
+  CHECK(limit.seconds.value_or(0) == Approx(0.5));
+  CHECK(limit.by == "ring");
+  CHECK(of(Collective::all_gather, Op::none, DType::bf16).seconds.value_or(0) == Approx(0.25));
+  CHECK(of(Collective::reduce_scatter, Op::avg, DType::i32).seconds);
+  CHECK(!of(Collective::reduce_scatter, Op::avg, DType::f32).seconds);
+  CHECK(!of(Collective::all_reduce, Op::max, DType::f16).seconds);
+  for (const Collective one : all_collectives) {
+    const bool has_ring = one == Collective::all_reduce || one == Collective::all_gather ||
+                          one == Collective::reduce_scatter;
+    CHECK(of(one, has_reduction(one) ? Op::sum : Op::none, DType::f32).seconds.has_value() ==
+          has_ring);
+  }
+  CHECK(!ceiling_of_ring(Collective::all_reduce, Op::sum, DType::f32, 1e9, 1, 3).seconds);
+  CHECK(!ceiling_of_ring(Collective::all_reduce, Op::sum, DType::f32, 1e9, 4, 0).seconds);
+}
+
 TEST_CASE("a host's NICs add up, those that are down or virtual do not count") {
   atoll::Topology topology;
   topology.hosts.resize(2);

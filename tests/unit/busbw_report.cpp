@@ -211,4 +211,9 @@ TEST_CASE("expectations name the rows below") {
   unknown[0].out.limit = unknown[0].in.limit = {.seconds = std::nullopt, .by = "not known"};
   CHECK(expect(unknown, 0.5).judged == 0);
   CHECK(limit_lines(unknown, {}) == "# all_reduce: no limit: not known\n#\n");
+  std::vector<Row> of_ring = rows;
+  of_ring[0].out.limit.by = of_ring[0].in.limit.by = by_ring;
+  CHECK(expect(of_ring, 0.49).text.find("Share of a ring") != std::string::npos);
+  CHECK(limit_lines(of_ring, {}).find("of a ring: NVLS") != std::string::npos);
+  CHECK(limit_lines(rows, {}).find("ring") == std::string::npos);
 }

@@ -133,11 +133,20 @@ Ceiling ceiling(Collective collective, double total_bytes, Place place, int root
   return {seconds, link_seconds > memory_seconds ? "links" : "memory"};
 }
 
-Ceiling ceiling_of_links(Collective collective, double total_bytes, int ranks, double gbyte_s) {
+Ceiling ceiling_of_ring(Collective collective, Op op, atoll::DType dtype, double total_bytes,
+                        int ranks, double gbyte_s) {
   if (ranks == 1) return {std::nullopt, "one GPU: nothing leaves it"};
+  if (collective != Collective::all_reduce && collective != Collective::all_gather &&
+      collective != Collective::reduce_scatter) {
+    return {std::nullopt, "GPUs do it without a ring"};
+  }
+  const bool divided = op == Op::avg && (dtype == atoll::DType::f32 || dtype == atoll::DType::f64);
+  if (has_reduction(collective) && (size_of(dtype) == 2 || divided)) {
+    return {std::nullopt, "the sum is built of an exchange, without a ring"};
+  }
   if (gbyte_s <= 0) return {std::nullopt, "the rate of the links between the GPUs is not known"};
   Ceiling result = ceiling_of_busbw(collective, total_bytes, ranks, gbyte_s);
-  if (result.seconds) result.by = "links";
+  if (result.seconds) result.by = by_ring;
   return result;
 }
 

@@ -68,16 +68,20 @@ struct Rates {
 
 struct Ceiling {
   std::optional<double> seconds;  // the least time; empty when it is not known
-  std::string by;                 // "memory", "links", "given", or why there is none
+  std::string by;                 // "memory", "links", "ring", "given", or why there is none
 };
 
 // Of operations that all `groups` run at once; groups hold world ranks, `host_of` their hosts.
 Ceiling ceiling(Collective collective, double total_bytes, Place place, int root,
                 const std::vector<std::vector<int>>& groups, std::span<const int> host_of,
                 const Rates& rates);
-// Of GPUs, whose memory is faster than what joins them: by the bus bandwidth that the topology gives a
-// ring over the axis; 0: not known.
-Ceiling ceiling_of_links(Collective collective, double total_bytes, int ranks, double gbyte_s);
+inline constexpr std::string_view by_ring = "ring";
+// Of GPUs, whose memory is faster than what joins them: not the least time that there can be, but that of
+// a ring over the axis, whose bus bandwidth the topology gives (0: not known). NVLS, trees and two levels
+// may be faster. None for what does not go round a ring: other collectives than all_gather,
+// reduce_scatter and all_reduce, and sums that the library builds of an exchange (16-bit types, averages).
+Ceiling ceiling_of_ring(Collective collective, Op op, atoll::DType dtype, double total_bytes,
+                        int ranks, double gbyte_s);
 // From a bus bandwidth that was given.
 Ceiling ceiling_of_busbw(Collective collective, double total_bytes, int ranks, double gbyte_s);
 

@@ -172,7 +172,8 @@ void declare_saying(CLI::App& app, Options& o, Texts& t) {
   app.add_option("-S,--report_timestamps", t.timestamps, "1: when each row was measured")
       ->group(group);
   app.add_option("--limit", t.limit,
-                 "ceiling of `% of limit`: machine (links of the topology, memory measured now), a "
+                 "ceiling of `% of limit`: machine (links of the topology, memory measured now; on "
+                 "GPUs a ring's), a "
                  "bus bandwidth in GB/s, or off")
       ->group(group);
   app.add_option("--expect", t.expect,

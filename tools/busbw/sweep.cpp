@@ -395,9 +395,11 @@ Ceiling Sweep::ceiling_of(const Call& call) {
     case LimitFrom::given:
       return ceiling_of_busbw(call.collective, bytes, job_.group_size(), options_.limit_busbw);
     case LimitFrom::machine:
-      if (job_.is_on_gpu())
-        return ceiling_of_links(call.collective, bytes, job_.group_size(), job_.axis_gbyte_s());
-      break;
+      if (!job_.is_on_gpu()) break;
+      if (has_reduction(call.collective) && job_.world().config().deterministic != 0)
+        return {std::nullopt, "sums of a fixed order go without a ring"};
+      return ceiling_of_ring(call.collective, call.op, call.dtype, bytes, job_.group_size(),
+                             job_.axis_gbyte_s());
   }
   rates_.memory_gbyte_s =
       memory_rate_.gbyte_s(traffic_of(call.collective, bytes, job_.group_size(), call.place),
