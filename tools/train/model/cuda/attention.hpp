@@ -24,7 +24,8 @@ class Attention {
   // Memory of the device for what is enqueued next.
   using Scratch = std::function<void*(std::size_t bytes)>;
 
-  // What both directions take for this shape; 0 for what cuDNN does not do.
+  // What both directions take for this shape; 0 for what cuDNN does not do. Shapes that come later are
+  // done within the largest of these where cuDNN can.
   std::size_t scratch_bytes(cudaStream_t stream, const AttentionShape& shape, atoll::DType dtype);
 
   // False, with nothing enqueued, for what cuDNN does not do: f32, shapes that it does not take, tensors

@@ -137,6 +137,7 @@ struct Attention::Impl {
   bool deterministic;                        // backward
   std::map<Key, std::optional<Plan>> plans;  // without a value: not done by cuDNN
   std::set<std::string> told;                // reasons that the log has
+  std::optional<std::size_t> reserved;       // bytes of scratch that are there for plans to come
 
   explicit Impl(bool deterministic_) : deterministic(deterministic_) {
     try {
@@ -160,15 +161,28 @@ struct Attention::Impl {
   Impl(const Impl&) = delete;
   Impl& operator=(const Impl&) = delete;
 
+  // Within what is reserved, if cuDNN can: scratch that grows in a step waits for the stream, and
+  // without a limit a smaller shape may take more than the largest.
   std::optional<Plan> make(const Key& key) {
+    std::string reason;
+    std::optional<Plan> plan;
+    if (reserved) plan = build(key, reserved, reason);
+    if (!plan) plan = build(key, std::nullopt, reason);
+    if (!plan) tell(key, reason);
+    return plan;
+  }
+
+  // With a workspace of at most so many bytes. Nothing, with a reason, for what cuDNN does not do.
+  std::optional<Plan> build(const Key& key, std::optional<std::size_t> limit, std::string& reason) {
     auto graph = std::make_shared<fe::graph::Graph>();
     graph->set_io_data_type(fe::DataType_t::BFLOAT16)
         .set_intermediate_data_type(fe::DataType_t::FLOAT)
         .set_compute_data_type(fe::DataType_t::FLOAT);
     key.direction == Direction::forward ? describe_forward(*graph, key)
                                         : describe_backward(*graph, key, deterministic);
+    if (limit) graph->deselect_workspace_greater_than(static_cast<std::int64_t>(*limit));
     if (auto status = graph->build(handle, {fe::HeurMode_t::A}); !status.is_good()) {
-      tell(key, status.get_message());
+      reason = status.get_message();
       return std::nullopt;
     }
     std::int64_t bytes = 0;
@@ -232,11 +246,15 @@ Attention::~Attention() = default;
 
 std::size_t Attention::scratch_bytes(cudaStream_t stream, const AttentionShape& shape,
                                      DType dtype) {
+  std::optional<std::size_t> reserved = std::exchange(impl_->reserved, {});  // this may be more
   std::size_t most = 0;
   for (const auto direction : {Direction::forward, Direction::backward}) {
     const Plan* const plan = impl_->plan(stream, shape, dtype, direction);
-    if (plan) most = std::max(most, plan->workspace_bytes);
+    if (!plan) continue;
+    most = std::max(most, plan->workspace_bytes);
+    reserved = std::max(reserved.value_or(0), most);
   }
+  impl_->reserved = reserved;
   return most;
 }
 
