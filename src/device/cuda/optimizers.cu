@@ -1,4 +1,5 @@
 // AdamW and SGD on a shard, with the weights that compute reads written in the same pass.
+#include <algorithm>
 #include <cmath>
 
 #include "device/cuda/elements.cuh"
@@ -143,6 +144,10 @@ void with_low_type(View low, const Body& body) {
 
 namespace {
 
+// Each block works out the corrections first, two powers in f64: so few blocks that this does not count,
+// so many that the last ones to end do not.
+constexpr unsigned most_adamw_blocks = 8192;
+
 template <class Moment>
 void launch_adamw(cudaStream_t stream, const AdamWStep& step) {
   const AdamW<Moment> s{step.weights.as<float>(),
@@ -161,11 +166,11 @@ void launch_adamw(cudaStream_t stream, const AdamWStep& step) {
   with_low_type(step.weights_low, [&]<class Low>(Type<Low>) {
     auto* const low =
         step.weights_low.count > 0 ? static_cast<Low*>(step.weights_low.data) : nullptr;
-    in_packs(
-        step.weights.count, {s.weights, s.moment1, s.moment2, s.gradient, low},
-        [&]<int n>(std::integral_constant<int, n>, std::uint64_t packs) {
-          start("adamw", adamw_packs<Low, Moment, n>, {blocks_for(packs), stream}, s, low, packs);
-        });
+    in_packs(step.weights.count, {s.weights, s.moment1, s.moment2, s.gradient, low},
+             [&]<int n>(std::integral_constant<int, n>, std::uint64_t packs) {
+               const unsigned blocks = std::min(blocks_for(packs), most_adamw_blocks);
+               start("adamw", adamw_packs<Low, Moment, n>, {blocks, stream}, s, low, packs);
+             });
   });
 }
 
