@@ -252,7 +252,7 @@ typedef struct atoll_backend {
   /* How data moves between ranks, as far as connections exist by now, in lines NAME=VALUE: network=, one
    * for each that joins hosts (IB, Socket); gdr=yes|no|some, whether NICs reach memory of GPUs on those;
    * nvls=yes|no, whether NVLink switches add and copy; unknown=WHY, alone, where nothing is known. What
-   * has no line is not in use or not known yet. Valid until this thread calls it again. */
+   * has no line is not in use or not known yet. Valid until this thread calls it again. NULL: it failed. */
   const char* (*transports)(atoll_comm* comm);
 } atoll_backend; /* append below only */
 

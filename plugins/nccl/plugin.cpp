@@ -129,8 +129,7 @@ atoll_status deregister_memory(atoll_comm* comm, void* memory) {
 
 const char* transports_text(atoll_comm*) {
   thread_local std::string text;
-  text = transports();
-  return text.c_str();
+  return guard([&] { text = transports(); }) == ATOLL_OK ? text.c_str() : nullptr;
 }
 
 constexpr atoll_backend table = [] {
