@@ -229,8 +229,8 @@ ForwardScope Pass::forward(Unit& unit) {
   impl.check_going_on(unit, "forward");
   const std::size_t position = impl.enter(unit, 0, impl.plan.forward_length, "forward");
   impl.entered[position] = impl.scheduler.begin_work(*impl.compute);
-  impl.ranges[position] = impl.compute->backend().begin_range({"forward", unit.name()});
   impl.tell_scope(unit.state(), position);
+  impl.ranges[position] = impl.compute->backend().begin_range({"forward", unit.name()});
   return {*engine_, unit, position};
 }
 
@@ -245,8 +245,8 @@ BackwardScope Pass::backward(Unit& unit) {
       impl.enter(unit, impl.plan.forward_length, impl.plan.sequence.size(), "backward");
   impl.open_gradient(unit.state(), position);
   impl.entered[position] = impl.scheduler.begin_work(*impl.compute);
-  impl.ranges[position] = impl.compute->backend().begin_range({"backward", unit.name()});
   impl.tell_scope(unit.state(), position);
+  impl.ranges[position] = impl.compute->backend().begin_range({"backward", unit.name()});
   return {*engine_, unit, position};
 }
 
