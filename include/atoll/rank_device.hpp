@@ -32,7 +32,8 @@ struct RankDevice {
   std::uint64_t memory_bytes() const noexcept;
 };
 
-// Collective. Error(invalid_argument) for another wish; Error(not_found) where GPUs are wanted and a rank
+// Collective. Error(invalid_argument) for another wish, Error(mismatch) where ranks wish differently, which
+// names two; Error(not_found) where GPUs are wanted and a rank
 // cannot have one, which it names, with what it lacks.
 RankDevice choose_rank_device(World& world, const RankDeviceOptions& options);
 

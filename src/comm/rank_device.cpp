@@ -47,6 +47,24 @@ std::string tell_gpu(World& world, const RankDeviceOptions& options) {
   }
 }
 
+// What a rank wishes, in a line, and which GPU it has.
+std::string tell(World& world, const RankDeviceOptions& options, bool uses_gpus) {
+  return options.wanted + '\n' + (uses_gpus ? tell_gpu(world, options) : "");
+}
+
+// Throws where the wishes are not all one.
+std::vector<std::string> without_wishes(std::vector<std::string> all) {
+  const auto wish = [](const std::string& text) { return text.substr(0, text.find('\n')); };
+  const std::string first = wish(all.front());
+  for (std::size_t rank = 1; rank < all.size(); ++rank) {
+    if (wish(all[rank]) == first) continue;
+    throw Error(ErrorCode::mismatch, fmt::format("rank 0 is to compute on device {}, rank {} on {}",
+                                                 first, rank, wish(all[rank])));
+  }
+  for (std::string& text : all) text.erase(0, first.size() + 1);
+  return all;
+}
+
 // What stands against GPUs for all, if anything does.
 std::string objection(const std::vector<std::string>& gpus) {
   const auto without =
@@ -78,13 +96,15 @@ std::uint64_t RankDevice::memory_bytes() const noexcept {
 }
 
 RankDevice choose_rank_device(World& world, const RankDeviceOptions& options) {
-  const bool automatic = options.wanted == "auto";
-  if (options.wanted == "host") return on_host(world, "");
-  if (!automatic && options.wanted != "cuda") {
+  const std::string& wanted = options.wanted;
+  const bool automatic = wanted == "auto", uses_gpus = automatic || wanted == "cuda";
+  const auto gpus =
+      without_wishes(world.exchange("atoll/rank_device", tell(world, options, uses_gpus)));
+  if (wanted == "host") return on_host(world, "");
+  if (!uses_gpus) {
     throw Error(ErrorCode::invalid_argument,
-                fmt::format("device \"{}\": there are auto, host and cuda", options.wanted));
+                fmt::format("device \"{}\": there are auto, host and cuda", wanted));
   }
-  const auto gpus = world.exchange("atoll/rank_device", tell_gpu(world, options));
   if (const std::string why = objection(gpus); !why.empty()) {
     if (!automatic) throw Error(ErrorCode::not_found, "device cuda: " + why);
     const bool any = std::ranges::any_of(

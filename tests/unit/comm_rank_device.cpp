@@ -1,0 +1,53 @@
+// On which device ranks compute, as far as machines without a GPU show it.
+#include <doctest/doctest.h>
+
+#include <string>
+#include <vector>
+
+#include "atoll/error.hpp"
+#include "atoll/rank_device.hpp"
+#include "thread_ranks.hpp"
+
+namespace {
+
+// What each rank gets, or why it gets none.
+std::vector<std::string> choices(const std::vector<std::string>& wishes) {
+  std::vector<std::string> results(wishes.size());
+  atoll_test::run_thread_ranks(static_cast<int>(wishes.size()), [&](atoll::World& world) {
+    const auto rank = static_cast<std::size_t>(world.rank());
+    try {
+      const auto place = atoll::choose_rank_device(
+          world, {.wanted = wishes[rank], .backend = "host", .communicates = false});
+      CHECK(place.sharing == static_cast<int>(wishes.size()));
+      CHECK(place.memory_bytes() == 0);
+      results[rank] = std::string(place.device.name());
+    } catch (const atoll::Error& error) {
+      results[rank] = error.what();
+    }
+  });
+  return results;
+}
+
+}  // namespace
+
+TEST_CASE("the host, where all want it") {
+  for (const auto& name : choices({"host", "host"})) {
+    CHECK(name == atoll::Device::host().name());
+  }
+}
+
+TEST_CASE("wishes that differ are a reason for every rank") {
+  for (const auto& wish : {"auto", "cuda", "gpu"}) {
+    CAPTURE(wish);
+    for (const auto& why : choices({"host", "host", wish})) {
+      CHECK(why.find("rank 0 is to compute on device host, rank 2 on " + std::string(wish)) !=
+            std::string::npos);
+    }
+  }
+}
+
+TEST_CASE("a wish that nobody knows is named with those that there are") {
+  for (const auto& why : choices({"gpu", "gpu"})) {
+    CHECK(why.find("device \"gpu\": there are auto, host and cuda") != std::string::npos);
+  }
+}
