@@ -146,7 +146,9 @@ class Device {
   // A new handle to the CPU; allocations are counted per handle.
   static Device host();
   // A GPU of this process, by CUDA's ordinal; allocations are counted per handle. Its streams start
-  // kernels and copies; memory is cudaMalloc's. Error(unsupported) in a build without CUDA,
+  // kernels and copies; memory is cudaMalloc's. A call leaves the thread's current device as it was, but
+  // where that GPU has no context: then this one stays current, for to go back would bring one up. Who
+  // calls CUDA himself chooses his device before. Error(unsupported) in a build without CUDA,
   // Error(not_found) where there is no such GPU.
   static Device cuda(int ordinal = 0);
   static int cuda_count() noexcept;  // GPUs that cuda() takes; 0 without a driver

@@ -20,8 +20,9 @@ struct OptimizerOptions {
   // false: a norm that is not finite is reported, and the step done all the same.
   bool skip_nonfinite = true;
   // Of AdamW: f32, or bf16, which halves them and by default rounds up or down by chance: to the nearest,
-  // the second moment would stand still. Chance follows from seed, parameter and step alone, so that the
-  // bits do not depend on how many ranks share the parameters.
+  // the second moment would stand still. Chance follows from seed, step and place in the unit's bucket, so
+  // that the bits do not depend on how many ranks share the parameters; they do on which parameters are
+  // frozen, and on types.
   DType moment_dtype = DType::f32;
   bool stochastic_rounding = true;
   std::uint64_t seed = 0;
