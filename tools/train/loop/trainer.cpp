@@ -104,6 +104,7 @@ class Trainer {
   void save(std::int64_t steps_done);
   void note_memory();
   void note_transports();
+  void check_transports();
   void finish(RunResult& result, double wall_seconds);
 
   atoll::World& world_;
@@ -393,12 +394,16 @@ StepRecord Trainer::step(std::int64_t index) {
 // Of the process, when every buffer has been used.
 void Trainer::note_memory() { own_memory_ = std::max(own_memory_, proportional_bytes()); }
 
-// Connections are made by the first step.
 void Trainer::note_transports() {
   if (!totals_) return;
-  const atoll::Transports transports = totals_->transports();
-  transports_ = atoll::gather_transports(world_, transports).to_string();
-  if (options_.require_gdr) atoll::require_gpudirect_rdma(world_, transports);
+  transports_ = atoll::gather_transports(world_, totals_->transports()).to_string();
+}
+
+// Connections are made by the first step; a few, perhaps, later: at the end, when all is written.
+void Trainer::check_transports() {
+  if (totals_ && options_.require_gdr) {
+    atoll::require_gpudirect_rdma(world_, totals_->transports());
+  }
 }
 
 void Trainer::save(std::int64_t steps_done) {
@@ -416,7 +421,7 @@ RunResult Trainer::run() {
     const StepRecord record = step(index);
     if (index == first_step_) {
       note_memory();
-      note_transports();
+      check_transports();
     }
     metrics_->add(record);
     result.steps.push_back(record);
@@ -430,6 +435,7 @@ RunResult Trainer::run() {
   }
   finish(result, seconds_since(start));
   write_trace();
+  if (!result.steps.empty()) check_transports();
   return result;
 }
 
@@ -443,6 +449,7 @@ void Trainer::write_trace() {
 void Trainer::finish(RunResult& result, double wall_seconds) {
   result.summary = metrics_->summary();
   note_memory();
+  note_transports();
   const auto most = [&](const char* what, std::int64_t mine) {
     std::int64_t bytes = 0;
     for (const auto& text : world_.exchange(what, std::to_string(mine))) {
