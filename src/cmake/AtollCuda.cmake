@@ -23,8 +23,13 @@ foreach(kind STANDARD EXTENSION)
     set(CMAKE_CUDA20_${kind}_COMPILE_OPTION -std=c++20)
   endif()
 endforeach()
-# A kernel that spills registers at its launch bounds does not compile.
+# Kernels that spill registers at their launch bounds are told; where warnings are errors, they do not
+# compile.
+set(ptxas_options --warn-on-spills)
+if(CMAKE_COMPILE_WARNING_AS_ERROR)
+  string(APPEND ptxas_options ,--warning-as-error)
+endif()
 add_compile_options(
-  "$<$<AND:$<COMPILE_LANGUAGE:CUDA>,$<NOT:$<CONFIG:Debug>>>:-Xptxas=--warn-on-spills,--warning-as-error>")
+  "$<$<AND:$<COMPILE_LANGUAGE:CUDA>,$<NOT:$<CONFIG:Debug>>>:-Xptxas=${ptxas_options}>")
 set(ATOLL_CUDA ON)
 message(STATUS "cuda device: CUDA ${CUDAToolkit_VERSION}, for ${CMAKE_CUDA_ARCHITECTURES}")

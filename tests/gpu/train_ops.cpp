@@ -197,6 +197,13 @@ TEST_CASE("wrong arguments are refused at the call, and so is what is too large 
   CHECK_THROWS_AS(
       ops->linear_forward(both.gpu_stream(), {2, 3, 4}, x.on_gpu(), x.on_gpu(), x.on_gpu()),
       atoll::Error);
+  for (const std::int64_t wide : {4097, 8200}) {  // not in packs of 16 bytes; in them
+    const auto row = both.random(DType::f32, wide), inverse = both.zeros(DType::f32, 1);
+    CHECK_THROWS_AS(
+        ops->rms_norm_forward(both.gpu_stream(), {wide, 1e-5f, row.on_gpu(), row.on_gpu(),
+                                                  row.on_gpu(), inverse.on_gpu()}),
+        atoll::Error);
+  }
   constexpr std::int64_t width = 257;
   const auto q = both.random(DType::f32, width), lse = both.zeros(DType::f32, 1);
   CHECK_THROWS_AS(

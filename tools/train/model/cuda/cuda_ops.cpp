@@ -118,14 +118,14 @@ class CudaOps final : public Ops {
 
   void rms_norm_forward(Stream& stream, const RmsNormForward& args) override {
     check(args);
-    check_at_most("a row", args.width, most_norm_width);
+    check_at_most("a row", args.width, norm_width_limit(args));
     const Current current(ordinal_);
     cuda::rms_norm_forward(native(stream), args);
   }
 
   void rms_norm_backward(Stream& stream, const RmsNormBackward& args) override {
     check(args);
-    check_at_most("a row", args.width, most_norm_width);
+    check_at_most("a row", args.width, norm_width_limit(args));
     const Current current(ordinal_);
     const auto tokens = static_cast<std::int64_t>(args.inverse.count);
     void* const partials = scratch(stream, rms_norm_partials(tokens, args.width) * sizeof(float));

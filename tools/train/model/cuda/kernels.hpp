@@ -17,8 +17,11 @@ struct alignas(8) BadId {
   std::int32_t position;  // from 1; 0: none was found
 };
 
-// Rows of up to most_norm_width elements.
+// Rows of up to norm_width_limit() elements: most_norm_width where they and the views begin at multiples
+// of 16 bytes, else half as many, which is what registers hold then.
 inline constexpr std::int64_t most_norm_width = 8192;
+std::int64_t norm_width_limit(const RmsNormForward& args);
+std::int64_t norm_width_limit(const RmsNormBackward& args);
 void rms_norm_forward(cudaStream_t stream, const RmsNormForward& args);
 // partials: f32, rms_norm_partials(); unused where the gradient of the weight is not wanted.
 void rms_norm_backward(cudaStream_t stream, const RmsNormBackward& args, float* partials);

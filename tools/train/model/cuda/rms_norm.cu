@@ -77,11 +77,26 @@ __global__ void __launch_bounds__(threads)
 
 std::int64_t blocks_of(std::int64_t tokens) { return (tokens + rows_of_block - 1) / rows_of_block; }
 
+bool all_aligned(const RmsNormForward& args) {
+  return is_aligned(args.x.data, 16) && is_aligned(args.weight.data, 16) &&
+         is_aligned(args.y.data, 16);
+}
+
+bool all_aligned(const RmsNormBackward& args) {
+  return is_aligned(args.x.data, 16) && is_aligned(args.weight.data, 16) &&
+         is_aligned(args.dy.data, 16) && is_aligned(args.dx.data, 16);
+}
+
+template <class Args>
+std::int64_t limit_of(const Args& args) {
+  return args.x.dtype == atoll::DType::bf16
+             ? width_limit<__nv_bfloat16>(args.width, all_aligned(args))
+             : width_limit<float>(args.width, all_aligned(args));
+}
+
 template <class T>
 void launch_forward(cudaStream_t stream, const RmsNormForward& args) {
-  const bool aligned = is_aligned(args.x.data, 16) && is_aligned(args.weight.data, 16) &&
-                       is_aligned(args.y.data, 16);
-  with_row_shape<T>(args.width, aligned, [&]<int n, int held>() {
+  with_row_shape<T>(args.width, all_aligned(args), [&]<int n, int held>() {
     start("rms_norm_forward", forward<T, n, held>,
           {static_cast<unsigned>(args.inverse.count), stream}, static_cast<const T*>(args.x.data),
           static_cast<const T*>(args.weight.data), static_cast<T*>(args.y.data),
@@ -92,9 +107,7 @@ void launch_forward(cudaStream_t stream, const RmsNormForward& args) {
 template <class T, bool accumulate>
 void launch_backward(cudaStream_t stream, const RmsNormBackward& args, float* partials) {
   const auto tokens = static_cast<std::int64_t>(args.inverse.count);
-  const bool aligned = is_aligned(args.x.data, 16) && is_aligned(args.weight.data, 16) &&
-                       is_aligned(args.dy.data, 16) && is_aligned(args.dx.data, 16);
-  with_row_shape<T>(args.width, aligned, [&]<int n, int held>() {
+  with_row_shape<T>(args.width, all_aligned(args), [&]<int n, int held>() {
     start("rms_norm_backward", backward<T, n, held, accumulate>,
           {static_cast<unsigned>(blocks_of(tokens)), stream}, static_cast<const T*>(args.x.data),
           static_cast<const T*>(args.weight.data), static_cast<const T*>(args.dy.data),
@@ -113,6 +126,9 @@ void launch_backward(cudaStream_t stream, const RmsNormBackward& args, float* pa
 }
 
 }  // namespace
+
+std::int64_t norm_width_limit(const RmsNormForward& args) { return limit_of(args); }
+std::int64_t norm_width_limit(const RmsNormBackward& args) { return limit_of(args); }
 
 void rms_norm_forward(cudaStream_t stream, const RmsNormForward& args) {
   if (args.inverse.count == 0) return;

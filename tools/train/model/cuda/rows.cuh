@@ -84,20 +84,29 @@ struct Row {
   }
 };
 
+template <class T>
+std::int64_t width_limit(std::int64_t width, bool aligned) {
+  return aligned && width % (16 / static_cast<std::int64_t>(sizeof(T))) == 0 ? most_norm_width
+                                                                             : most_norm_width / 2;
+}
+
 // Calls body.operator()<n, held>() for rows of `width` elements: packs of 16 bytes where they fit.
 template <class T, class Body>
 void with_row_shape(std::int64_t width, bool aligned, const Body& body) {
   constexpr int n = 16 / static_cast<int>(sizeof(T));
-  ATOLL_ASSERT(width <= most_norm_width, "rows are too wide");
-  const std::int64_t packs = (width / n + threads - 1) / threads;
+  ATOLL_ASSERT(width <= width_limit<T>(width, aligned), "rows are too wide");
   if (!aligned || width % n != 0) {
     if (width <= 4 * threads) return body.template operator()<1, 4>();
-    return body.template operator()<1, 32>();
+    return body.template operator()<1, 16>();
   }
+  const std::int64_t packs = (width / n + threads - 1) / threads;
   if (packs <= 1) return body.template operator()<n, 1>();
   if (packs <= 2) return body.template operator()<n, 2>();
-  if (packs <= 4) return body.template operator()<n, 4>();
-  body.template operator()<n, 8>();
+  constexpr int most = static_cast<int>(most_norm_width) / (n * static_cast<int>(threads));
+  if constexpr (most > 4) {
+    if (packs > 4) return body.template operator()<n, most>();
+  }
+  body.template operator()<n, 4>();
 }
 
 }  // namespace train::cuda
