@@ -91,36 +91,39 @@ ElementsOn::ElementsOn(const atoll::Device& device) {
 ElementsOn::~ElementsOn() { copies.reset(); }
 
 Bytes::Bytes(std::size_t count, std::byte* piece) : count_(count), piece_(piece) {
-  if (is_mirrored() || !piece_) here_.resize(count_);
+  if (copies || !piece_) here_.resize(count_);
+  share_or_copy();
 }
 
 Bytes::Bytes(const Bytes& other)
-    : count_(other.count_), piece_(nullptr), here_(other.here(), other.here() + other.count_) {}
+    : count_(other.count_), piece_(nullptr), here_(other.here(), other.here() + other.count_) {
+  share_or_copy();
+}
 
-bool Bytes::is_mirrored() const { return copies.has_value(); }
+void Bytes::share_or_copy() {
+  if (!copies) shared_ = piece_ ? piece_ : here_.data();
+}
 
 std::byte* Bytes::on_device() {
-  if (!is_mirrored()) return here();
+  if (shared_) return shared_;
   push();
   is_new_there_ = true;
   return piece_ ? piece_ : static_cast<std::byte*>(own_.data());
 }
 
 const std::byte* Bytes::on_device() const {
-  if (!is_mirrored()) return here();
+  if (shared_) return shared_;
   push();
   return piece_ ? piece_ : static_cast<const std::byte*>(own_.data());
 }
 
-std::byte* Bytes::here() {
-  if (!is_mirrored()) return piece_ ? piece_ : here_.data();
+std::byte* Bytes::copy() {
   pull();
   is_new_here_ = true;
   return here_.data();
 }
 
-const std::byte* Bytes::here() const {
-  if (!is_mirrored()) return piece_ ? piece_ : here_.data();
+const std::byte* Bytes::copy() const {
   pull();
   return here_.data();
 }

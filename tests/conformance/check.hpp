@@ -73,18 +73,22 @@ class Bytes {
 
   std::byte* on_device();  // to be written to, perhaps
   const std::byte* on_device() const;
-  std::byte* here();
-  const std::byte* here() const;
+  // Called for every element: nothing but a look at a member where there is no copy.
+  std::byte* here() { return shared_ ? shared_ : copy(); }
+  const std::byte* here() const { return shared_ ? shared_ : copy(); }
   std::size_t size() const { return count_; }
 
  private:
-  bool is_mirrored() const;
+  void share_or_copy();
+  std::byte* copy();
+  const std::byte* copy() const;
   void push() const;
   void pull() const;
 
   std::size_t count_;
-  std::byte* piece_;           // of the device
-  mutable atoll::Buffer own_;  // of the device, where there is no piece and it is a GPU's
+  std::byte* piece_;             // of the device
+  std::byte* shared_ = nullptr;  // what both reach; NULL where there is a copy
+  mutable atoll::Buffer own_;    // of the device, where there is no piece and it is a GPU's
   mutable std::vector<std::byte> here_;
   mutable bool is_new_here_ = true, is_new_there_ = false;
 };
