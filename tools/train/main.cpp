@@ -41,9 +41,10 @@ void add_data_flags(CLI::App& app, train::RunOptions& o) {
       ->group("Data");
   app.add_option("--micro-batch", o.micro_batch, "rows per forward and backward of a rank")
       ->group("Data");
-  app.add_option("--pad-to", o.pad_to,
-                 "length of rows: longest (of the micro batch), seq, or pack: as many samples in a "
-                 "row as fit, each attending to itself alone")
+  app.add_option(
+         "--pad-to", o.pad_to,
+         "length of rows: longest (of the micro batch), seq, or pack: as many samples in a "
+         "row as fit, each attending to itself alone (on GPUs by kernels in f32, not cuDNN)")
       ->group("Data");
 }
 
@@ -122,9 +123,8 @@ void add_sharding_flags(CLI::App& app, train::RunOptions& o, int& islands) {
                  "of collectives: host, mpi, nccl, ...; default: the best that works")
       ->group("Sharding");
   app.add_flag("--require-gdr", o.require_gdr,
-               "end after the first step where NICs do not reach memory of GPUs (GPUDirect RDMA) "
-               "on every "
-               "connection between hosts")
+               "fail where NICs do not reach memory of GPUs (GPUDirect RDMA) on every connection "
+               "between hosts: after the first step, and of later connections at the end")
       ->group("Sharding");
   app.add_option("--reduce-dtype", o.reduce_dtype,
                  "what gradients travel as: f32, or bf16, which halves their bytes and rounds the "

@@ -129,12 +129,13 @@ class Ops {
 
   virtual void linear_forward(atoll::Stream& stream, LinearShape shape, atoll::ConstView x,
                               atoll::ConstView weight, atoll::View y) = 0;
-  // y = x W^T + residual, all of one dtype: the end of half a layer. On the CPU the product is
-  // rounded to it before the sum; on GPUs the sum alone is, where the product is written.
+  // y = x W^T + residual, all of one dtype, y apart from both: the end of half a layer. On the CPU
+  // the product is rounded to it before the sum; on GPUs the sum alone is, where the product is
+  // written.
   virtual void linear_residual_forward(atoll::Stream& stream, LinearShape shape, atoll::ConstView x,
                                        atoll::ConstView weight, atoll::ConstView residual,
                                        atoll::View y) = 0;
-  // dx = dy W, or dx += dy W. y may also be f32 above and dy, dx, x compute here: logits.
+  // dx = dy W, or dx += dy W. y may also be f32 above, where nothing goes back through it.
   virtual void linear_dgrad(atoll::Stream& stream, LinearShape shape, atoll::ConstView dy,
                             atoll::ConstView weight, atoll::View dx, WriteMode mode) = 0;
   // dweight (f32) = dy^T x, or += it.
