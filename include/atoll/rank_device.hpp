@@ -33,8 +33,8 @@ struct RankDevice {
 };
 
 // Collective. Error(invalid_argument) for another wish, Error(mismatch) where ranks wish differently, which
-// names two; Error(not_found) where GPUs are wanted and a rank
-// cannot have one, which it names, with what it lacks.
+// names two; Error(not_found) where GPUs are wanted and a rank cannot have one, which it names, with what
+// it lacks.
 RankDevice choose_rank_device(World& world, const RankDeviceOptions& options);
 
 }  // namespace atoll_v1::atoll

@@ -24,13 +24,15 @@ class Owners {
     const std::lock_guard lock(mutex_);
     devices_[memory] = device;
   }
-  int remove(void* memory) {
+  int of(void* memory) {
     const std::lock_guard lock(mutex_);
     const auto found = devices_.find(memory);
     if (found == devices_.end()) throw Error(ATOLL_INVALID_ARGUMENT, "memory of another backend");
-    const int device = found->second;
-    devices_.erase(found);
-    return device;
+    return found->second;
+  }
+  void remove(void* memory) {
+    const std::lock_guard lock(mutex_);
+    devices_.erase(memory);
   }
 
  private:
@@ -114,7 +116,8 @@ atoll_status mem_alloc(size_t bytes, int32_t memory, int32_t device, void** out)
 
 atoll_status mem_free(void* memory) {
   return guard([&] {
-    const Current current(owners().remove(memory));
+    const Current current(owners().of(memory));
+    owners().remove(memory);  // before others can be given the address
     check(ncclMemFree(memory), "ncclMemFree");
   });
 }

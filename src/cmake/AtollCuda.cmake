@@ -13,7 +13,9 @@ endif()
 if(NOT CMAKE_CUDA_COMPILER)
   set(CMAKE_CUDA_COMPILER ${CUDAToolkit_NVCC_EXECUTABLE})
 endif()
+set(usual_architectures OFF)
 if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
+  set(usual_architectures ON)
   set(CMAKE_CUDA_ARCHITECTURES 80-real 90-real 100)  # A100, H100 and H200, B200 and what comes later
 endif()
 enable_language(CUDA)
@@ -24,12 +26,12 @@ foreach(kind STANDARD EXTENSION)
   endif()
 endforeach()
 # Kernels that spill registers at their launch bounds are told; where warnings are errors, they do not
-# compile.
+# compile for the GPUs above.
 set(ptxas_options --warn-on-spills)
-if(CMAKE_COMPILE_WARNING_AS_ERROR)
+if(CMAKE_COMPILE_WARNING_AS_ERROR AND usual_architectures)
   string(APPEND ptxas_options ,--warning-as-error)
 endif()
 add_compile_options(
-  "$<$<AND:$<COMPILE_LANGUAGE:CUDA>,$<NOT:$<CONFIG:Debug>>>:-Xptxas=${ptxas_options}>")
+  "$<$<AND:$<COMPILE_LANG_AND_ID:CUDA,NVIDIA>,$<NOT:$<CONFIG:Debug>>>:-Xptxas=${ptxas_options}>")
 set(ATOLL_CUDA ON)
 message(STATUS "cuda device: CUDA ${CUDAToolkit_VERSION}, for ${CMAKE_CUDA_ARCHITECTURES}")

@@ -115,7 +115,9 @@ Transports Communicator::transports() const {
   const auto ask = impl_->plugin->table.transports;
   if (const char* const text = ask ? ask(impl_->comm) : nullptr) return parse(text);
   Transports nothing;
-  nothing.unknown = fmt::format("the backend {} does not tell", impl_->plugin->name);
+  nothing.unknown = ask ? fmt::format("the backend {} failed to tell: {}", impl_->plugin->name,
+                                      last_error(*impl_->plugin, impl_->comm))
+                        : fmt::format("the backend {} does not tell", impl_->plugin->name);
   return nothing;
 }
 

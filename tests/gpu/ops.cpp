@@ -232,20 +232,31 @@ TEST_CASE("optimizers move weights as on the host") {
   }
 }
 
-TEST_CASE("more elements than blocks have threads are updated, too") {
-  Both both;
-  constexpr std::uint64_t n = 8192 * 256 + 1001;  // odd: an element a thread
+namespace {
+
+void check_first_step(Both& both, std::uint64_t n) {
+  CAPTURE(n);
   const auto w = both.random(DType::f32, n, 1), g = both.random(DType::f32, n, 2);
   const auto m = both.make(DType::f32, n), v = both.make(DType::f32, n);
-  const auto steps = both.make(DType::f64, 1);
+  const auto low = both.make(DType::bf16, n), steps = both.make(DType::f64, 1);
   steps.on_host().as<double>()[0] = 1;
   both.push(steps);
   both.run([&](auto& ops, auto& stream, bool gpu) {
-    ops.adamw(stream, {pick(w, gpu), pick(g, gpu), pick(m, gpu), pick(v, gpu), atoll::View{}, 1e-2f,
-                       0.9f, 0.95f, 1e-8f, 0.1f, pick(steps, gpu).template as<double>(), nullptr});
+    ops.adamw(stream,
+              {pick(w, gpu), pick(g, gpu), pick(m, gpu), pick(v, gpu), pick(low, gpu), 1e-2f, 0.9f,
+               0.95f, 1e-8f, 0.1f, pick(steps, gpu).template as<double>(), nullptr});
   });
   CHECK(both.difference(w) < 1e-6);
   CHECK(both.difference(m) < 1e-6);
+  CHECK(both.difference(low) < 1e-2);
+}
+
+}  // namespace
+
+TEST_CASE("more elements than blocks have threads are updated, too") {
+  Both both;
+  check_first_step(both, 8192 * 256 + 1001);      // odd: an element a thread
+  check_first_step(both, 4 * 8192 * 256 + 4096);  // four
 }
 
 TEST_CASE("bf16 moments have the host's bits, by chance and to the nearest") {

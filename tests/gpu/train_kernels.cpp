@@ -1,6 +1,7 @@
 // The trainer's kernels on a GPU against its arithmetic on the CPU, on shapes that do and do not fill packs.
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cstring>
 #include <vector>
 
@@ -61,7 +62,8 @@ TEST_CASE("rope there and back") {
       CHECK(both.difference(table) < 1e-6);
       const auto positions = both.ids(rows * seq, 0, 1);
       for (int t = 0; t < rows * seq; ++t) {
-        positions.on_host().as<std::int32_t>()[t] = t % static_cast<int>(seq) % 10;
+        const int row = t / static_cast<int>(seq);
+        positions.on_host().as<std::int32_t>()[t] = t % static_cast<int>(seq) % (7 + 3 * row);
       }
       both.push(positions);
       for (const RopeDirection direction : {RopeDirection::forward, RopeDirection::inverse}) {
@@ -179,6 +181,41 @@ TEST_CASE("cross_entropy, with ignored labels, with and without a gradient, into
             losses.on_gpu().as<double>(), reinterpret_cast<cuda::BadId*>(bad.on_gpu().data));
         CHECK(both.bytes(logits) == both.bytes(dlogits));
       }
+    }
+  }
+}
+
+TEST_CASE("packed rows: how long documents are, and how much lies before each") {
+  Both both;
+  for (const std::int64_t tokens : {1, 24, 300, 5000}) {
+    CAPTURE(tokens);
+    const auto positions = both.ids(tokens, 0, 1);
+    auto* const values = positions.on_host().as<std::int32_t>();
+    std::vector<std::int32_t> starts;
+    for (std::int32_t t = 0; t < tokens; ++t) {
+      if (t % 24 == 0 || t % 37 == 5) starts.push_back(t);
+      values[t] = t - starts.back();
+    }
+    both.push(positions);
+    const auto count = static_cast<std::int64_t>(starts.size());
+    for (const std::int64_t room : {count, count + 3, std::max<std::int64_t>(1, count / 2)}) {
+      CAPTURE(room);
+      const auto memory =
+          both.zeros(DType::i32, static_cast<std::int64_t>(cuda::DocumentIndex::bytes(room) / 4));
+      const auto here = cuda::DocumentIndex::in(memory.on_gpu().data, room);
+      const auto there = cuda::DocumentIndex::in(memory.on_host().data, room);
+      cuda::document_index(both.stream(), positions.on_gpu(), {1, tokens, 4, 2, 16, 0}, room, here);
+      for (std::int64_t d = 0; d <= room; ++d) {
+        const auto start_of = [&](std::int64_t document) {
+          const auto at = static_cast<std::size_t>(document);
+          return document < std::min(room, count) ? starts[at] : static_cast<std::int32_t>(tokens);
+        };
+        if (d < room) there.lengths[d] = start_of(d + 1) - start_of(d);
+        there.queries[d] = start_of(d) * 64;
+        there.keys[d] = start_of(d) * 32;
+        there.statistics[d] = start_of(d) * 4;
+      }
+      CHECK(both.difference(memory) == 0);
     }
   }
 }

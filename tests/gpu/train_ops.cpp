@@ -57,13 +57,13 @@ struct ByOps {
   }
 };
 
-// Documents of 1, 2, 3 and more tokens, of which rows cut the last.
+// Documents of 1, 2, 3 and more tokens in the first row, longer ones in the next; rows cut the last.
 auto documents(Both& both, std::int64_t tokens, std::int64_t seq) {
   auto positions = both.ids(tokens, 0, 1);
   auto* const values = positions.on_host().as<std::int32_t>();
   std::int64_t length = 0, left = 0;
   for (std::int64_t t = 0; t < tokens; ++t) {
-    if (t % seq == 0) length = left = 0;
+    if (t % seq == 0) left = 0, length = 2 * (t / seq);
     if (left == 0) left = length = length < 4 ? length + 1 : 2 * length;
     values[t] = static_cast<std::int32_t>(length - left--);
   }

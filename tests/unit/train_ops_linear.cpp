@@ -130,6 +130,9 @@ TEST_CASE("wrong shapes and dtypes are named") {
                                                          w.view(), x.view(), y.view()),
                        "linear_residual_forward: residual has 4 elements, expected 2",
                        atoll::Error);
+  CHECK_THROWS_WITH_AS(bench.ops.linear_residual_forward(bench.stream, {2, 2, 1}, x.view(),
+                                                         w.view(), y.view(), y.view()),
+                       "linear_residual_forward: y is the residual", atoll::Error);
 }
 
 TEST_CASE("a residual is added to the rounded product") {

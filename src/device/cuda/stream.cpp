@@ -75,25 +75,23 @@ std::shared_ptr<const Clock::Anchor> Clock::anchor() {
   const std::lock_guard lock(mutex_);
   if (anchor_ && steady_ns() - anchor_->ns < fresh_ns) return anchor_;
   const Current current(ordinal_);
-  cudaStream_t idle = nullptr;
-  check(cudaStreamCreateWithFlags(&idle, cudaStreamNonBlocking), "cudaStreamCreate");
-  // As much as the host may be late to see it, it is wrong: the best of a few.
+  cudaStream_t created = nullptr;
+  check(cudaStreamCreateWithFlags(&created, cudaStreamNonBlocking), "cudaStreamCreate");
+  const std::unique_ptr<CUstream_st, decltype(&cudaStreamDestroy)> idle(created, cudaStreamDestroy);
+  // Between two looks at the host's clock, which may be late for the second: the best of a few.
   constexpr int attempts = 5;
   constexpr std::int64_t good_ns = 50'000;
   std::int64_t best = std::numeric_limits<std::int64_t>::max();
-  cudaError_t status = cudaSuccess;
-  for (int i = 0; i < attempts && best > good_ns && status == cudaSuccess; ++i) {
+  for (int i = 0; i < attempts && best > good_ns; ++i) {
     PooledEvent event(ordinal_, PooledEvent::Kind::time);
     const std::int64_t before = steady_ns();
-    status = cudaEventRecord(event.get(), idle);
-    if (status == cudaSuccess) status = cudaEventSynchronize(event.get());
-    const std::int64_t after = steady_ns();
-    if (status != cudaSuccess || after - before >= best) continue;
-    best = after - before;
-    anchor_ = std::make_shared<const Anchor>(Anchor{std::move(event), after});
+    check(cudaEventRecord(event.get(), idle.get()), "cudaEventRecord");
+    check(cudaEventSynchronize(event.get()), "cudaEventSynchronize");
+    const std::int64_t took = steady_ns() - before;
+    if (took >= best) continue;
+    best = took;
+    anchor_ = std::make_shared<const Anchor>(Anchor{std::move(event), before + took / 2});
   }
-  cudaStreamDestroy(idle);
-  check(status, "cudaEventSynchronize");
   return anchor_;
 }
 

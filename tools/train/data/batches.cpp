@@ -197,36 +197,35 @@ MicroBatch Batches::micro_batch(const StepPlan& step, int index) const {
   batch.seq = shape.seq;
   batch.tokens.assign(positions, options_.pad_token);
   batch.labels.assign(positions, ignored_label);
-  if (options_.pad_to == PadTo::pack) {
-    batch.positions.resize(positions);
-    for (std::size_t at = 0; at < positions; at += seq) {
-      std::iota(batch.positions.begin() + static_cast<std::ptrdiff_t>(at),
-                batch.positions.begin() + static_cast<std::ptrdiff_t>(at + seq), 0);
-    }
+  if (options_.pad_to == PadTo::pack) batch.positions.resize(positions);
+  const Row nothing;
+  for (std::size_t row = 0; row < static_cast<std::size_t>(shape.rows); ++row) {
+    place(row < rows.size() ? rows[row] : nothing, row * seq, batch);
   }
-  for (std::size_t row = 0; row < rows.size(); ++row) place(rows[row], row * seq, batch);
   batch.padded = static_cast<std::int64_t>(positions) - batch.real;
   return batch;
 }
 
-// The samples of a row, one behind the other from `at` on.
+// The samples of the row that begins at `at`, one behind the other.
 void Batches::place(const Row& row, std::size_t at, MicroBatch& batch) const {
-  const std::size_t end =
-      (at / static_cast<std::size_t>(batch.seq) + 1) * static_cast<std::size_t>(batch.seq);
-  const auto place_at = [&](std::vector<std::int32_t>& of) {
-    return of.begin() + static_cast<std::ptrdiff_t>(at);
+  const std::size_t end = at + static_cast<std::size_t>(batch.seq);
+  const auto to = [&at](std::vector<std::int32_t>& values) {
+    return values.begin() + static_cast<std::ptrdiff_t>(at);
+  };
+  const auto count_up = [&](std::size_t tokens) {
+    if (batch.positions.empty()) return;
+    std::iota(to(batch.positions), to(batch.positions) + static_cast<std::ptrdiff_t>(tokens), 0);
   };
   for (const std::uint32_t index : row) {
     const Sample sample = dataset_.sample(index);
-    std::ranges::copy(sample.tokens, place_at(batch.tokens));
-    std::ranges::copy(sample.labels, place_at(batch.labels));
+    std::ranges::copy(sample.tokens, to(batch.tokens));
+    std::ranges::copy(sample.labels, to(batch.labels));
+    count_up(sample.tokens.size());
     at += sample.tokens.size();
     batch.valid += sample.valid;
     batch.real += static_cast<std::int64_t>(sample.tokens.size());
-    if (batch.positions.empty()) continue;
-    std::iota(place_at(batch.positions),
-              place_at(batch.positions) + static_cast<std::ptrdiff_t>(end - at), 0);
   }
+  count_up(end - at);
 }
 
 }  // namespace train

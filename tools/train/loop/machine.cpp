@@ -19,6 +19,12 @@ atoll::RankDevice choose_device(atoll::World& world, const std::string& wanted,
                                            .check = cuda::check_usable});
 }
 
+void Machine::reserve(const LargestShapes& shapes) const {
+  if (device().kind() == atoll::DeviceKind::host) return;  // whose scratch grows as it is met
+  auto stream = device().stream({.name = "reserve"});
+  ops->reserve(stream, shapes);
+}
+
 double Machine::matrix_peak(atoll::World& world, atoll::DType dtype) const {
   if (device().kind() == atoll::DeviceKind::cuda) {
     double peak = 0;  // of the whole GPU: those that share it measure one after the other

@@ -21,6 +21,8 @@ struct Machine {
   int threads = 1;
 
   const atoll::Device& device() const noexcept { return place.device; }
+  // Lets the arithmetic allocate what such shapes take.
+  void reserve(const LargestShapes& shapes) const;
   // Operations per second of matrix products that this rank can have: measured for about half a
   // second, and shared where ranks of the host have more threads than cores, or one GPU. Collective.
   double matrix_peak(atoll::World& world, atoll::DType dtype) const;

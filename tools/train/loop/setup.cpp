@@ -146,7 +146,34 @@ void check_trace_file(const std::string& file) {
   }
 }
 
+// Refused before anything is allocated; the engine's part is known later.
+void check_activations(const RunOptions& options, const ModelConfig& model) {
+  const std::uint64_t bytes = Activations::bytes_for(model, activation_plan(options));
+  if (options.memory_limit == 0 || bytes <= options.memory_limit) return;
+  throw atoll::Error(
+      atoll::ErrorCode::invalid_argument,
+      fmt::format("--memory-limit: activations alone take {} of {} bytes: --recompute full and a "
+                  "smaller --micro-batch or --seq need less",
+                  bytes, options.memory_limit));
+}
+
+// Documents are some tens of tokens and more: what a plan for them takes hardly depends on their number.
+LargestShapes shapes_of(const RunOptions& options, const ModelConfig& model) {
+  const ActivationPlan plan = activation_plan(options);
+  LargestShapes shapes = largest_shapes(model, plan);
+  if (pad_to_from_name(options.pad_to) == PadTo::pack) {
+    shapes.attention.documents = std::max<std::int64_t>(1, plan.max_tokens / 64);
+  }
+  return shapes;
+}
+
 }  // namespace
+
+BatchOptions batch_options(const RunOptions& options, const Tokenizer& tokenizer) {
+  return {options.global_batch, options.micro_batch,
+          options.seq,          options.data == "synthetic:copy" ? 0 : tokenizer.pad(),
+          options.seed,         pad_to_from_name(options.pad_to)};
+}
 
 Setup prepare(atoll::World& world, const RunOptions& options) {
   check(options);
@@ -155,15 +182,17 @@ Setup prepare(atoll::World& world, const RunOptions& options) {
   auto model = load_model(options, *tokenizer);
   auto dataset = load_data(options, model, *tokenizer);
   compare_ranks(world, options, model, dataset);
+  check_activations(options, model);
   const auto topology = atoll::Topology::discover(world);
   auto mesh = make_mesh(world, options, topology);
   auto place = choose_device(world, options.device, options.backend);
   const int threads = compute_threads(world, options, place.device.kind());
   Machine machine = make_machine(world, std::move(place), threads);
-  auto reserving = machine.device().stream();
-  machine.ops->reserve(reserving, largest_shapes(model, activation_plan(options)));
+  machine.reserve(shapes_of(options, model));
   const DeviceMemory memory = memory_of_ranks(world, topology, machine);
-  auto strategy = choose_strategy(options, model, mesh, memory);
+  Batches batches(dataset, batch_options(options, *tokenizer), {world.rank(), world.size()});
+  const int micro_batches = batches.step({0, 0}).micro_batches;
+  auto strategy = choose_strategy(options, model, mesh, memory, micro_batches);
   return {std::move(tokenizer), std::move(model), std::move(dataset), std::move(mesh),
           std::move(machine),   memory,           std::move(strategy)};
 }

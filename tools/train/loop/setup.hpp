@@ -6,6 +6,7 @@
 #include <string>
 
 #include "atoll/mesh.hpp"
+#include "data/batches.hpp"
 #include "data/dataset.hpp"
 #include "loop/machine.hpp"
 #include "loop/options.hpp"
@@ -27,6 +28,8 @@ struct Setup {
 // Collective. Throws Error(mismatch) that names the rank whose data or options differ from rank
 // 0's.
 Setup prepare(atoll::World& world, const RunOptions& options);
+
+BatchOptions batch_options(const RunOptions& options, const Tokenizer& tokenizer);
 
 // The tensor of this parameter in Hugging Face's files.
 std::string hf_name(const ModelConfig& model, std::string_view unit, std::string_view param);

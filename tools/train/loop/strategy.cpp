@@ -25,11 +25,6 @@ std::uint64_t largest_unit(const ModelConfig& model) {
   return static_cast<std::uint64_t>(largest);
 }
 
-int micro_batches(const RunOptions& options, int ranks) {
-  const std::int64_t at_once = std::int64_t{options.micro_batch} * ranks;
-  return static_cast<int>((options.global_batch + at_once - 1) / at_once);
-}
-
 }  // namespace
 
 ActivationPlan activation_plan(const RunOptions& options) {
@@ -51,16 +46,15 @@ int engine_prefetch(const RunOptions& options, const ModelConfig& model) {
 }
 
 Strategy choose_strategy(const RunOptions& options, const ModelConfig& model,
-                         const atoll::Mesh& mesh, const DeviceMemory& memory) {
+                         const atoll::Mesh& mesh, const DeviceMemory& memory, int micro_batches) {
   if (options.strategy != "auto") return {fsdp::strategy_from_name(options.strategy), ""};
-  const atoll::World& world = mesh.world();
   fsdp::StrategyQuestion question{
       .mesh = mesh.shape(),
       .rates = fsdp::rates_of(mesh),
       .parameters = static_cast<std::uint64_t>(parameter_count(model)),
       .largest_unit = largest_unit(model),
       .units = static_cast<int>(unit_count(model)),
-      .micro_batches = micro_batches(options, world.size()),
+      .micro_batches = micro_batches,
       .moment_bytes = options.optimizer == "sgd"  ? 0u
                       : options.moments == "bf16" ? 4u
                                                   : 8u,

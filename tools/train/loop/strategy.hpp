@@ -23,8 +23,9 @@ struct DeviceMemory {
   std::uint64_t arithmetic = 0;  // of these, what Ops holds for itself
 };
 
+// micro_batches: of a step, on each rank.
 Strategy choose_strategy(const RunOptions& options, const ModelConfig& model,
-                         const atoll::Mesh& mesh, const DeviceMemory& memory);
+                         const atoll::Mesh& mesh, const DeviceMemory& memory, int micro_batches);
 
 // Units that the engine gathers ahead: those of the options, and, with a tied head, which computes
 // with two units at a time, one more.

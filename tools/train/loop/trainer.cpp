@@ -3,10 +3,8 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <charconv>
 #include <chrono>
 #include <filesystem>
-#include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <sstream>
@@ -18,6 +16,7 @@
 #include "loop/machine.hpp"
 #include "loop/setup.hpp"
 #include "loop/tracing.hpp"
+#include "loop/weights.hpp"
 #include "report/files.hpp"
 #include "report/metrics_json.hpp"
 #include "report/peak_memory.hpp"
@@ -33,23 +32,6 @@ using Clock = std::chrono::steady_clock;
 
 double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
-}
-
-// Of the run that saved the checkpoint; a step that changed nothing counts here too.
-std::int64_t steps_done(const std::map<std::string, std::string>& extra,
-                        const std::string& folder) {
-  const auto found = extra.find("step");
-  std::int64_t steps = -1;
-  if (found != extra.end()) {
-    const char* end = found->second.data() + found->second.size();
-    const auto parsed = std::from_chars(found->second.data(), end, steps);
-    if (parsed.ec != std::errc() || parsed.ptr != end) steps = -1;
-  }
-  if (steps < 0) {
-    throw atoll::Error(atoll::ErrorCode::bad_data,
-                       folder + ": the checkpoint does not say after which step it was saved");
-  }
-  return steps;
 }
 
 // What rank 0 leaves behind and shows; the other ranks have none.
@@ -91,7 +73,6 @@ class Trainer {
  private:
   void check_memory();
   void count_activations();
-  void start_weights();
   void announce();
   StepRecord step(std::int64_t index);
   void micro_batch(const StepPlan& plan, const MicroBatch& batch, int index);
@@ -134,12 +115,6 @@ class Trainer {
   std::optional<Report> report_;
 };
 
-BatchOptions batch_options(const RunOptions& options, const Tokenizer& tokenizer) {
-  return {options.global_batch, options.micro_batch,
-          options.seq,          options.data == "synthetic:copy" ? 0 : tokenizer.pad(),
-          options.seed,         pad_to_from_name(options.pad_to)};
-}
-
 Trainer::Trainer(atoll::World& world, const RunOptions& options)
     : world_(world),
       options_(options),
@@ -170,7 +145,7 @@ Trainer::Trainer(atoll::World& world, const RunOptions& options)
       engine_.device().allocate(static_cast<std::size_t>(world.size()) * sizeof(RankFigures));
   count_activations();
   check_memory();
-  start_weights();
+  first_step_ = start_weights(options_, setup_.model, engine_, *optimizer_);
   tracing_.emplace(traced_steps(options_, first_step_));
   out_ = run_directory(options_.out, run_name(options_));
   const double peak = setup_.machine.matrix_peak(world_, plan.compute);
@@ -210,32 +185,8 @@ void Trainer::check_memory() {
 
 // What is allocated beside the engine's.
 void Trainer::count_activations() {
-  engine_.memory().activations = activations_->bytes() + ids_.bytes() + figures_.bytes() +
-                                 setup_.machine.ops->device_bytes();
-}
-
-void Trainer::start_weights() {
-  if (!options_.resume.empty()) {
-    first_step_ = steps_done(fsdp::load(options_.resume, engine_, *optimizer_), options_.resume);
-    return;
-  }
-  if (options_.init.empty()) return engine_.initialize(options_.seed);
-  std::vector<fs::path> files;
-  if (fs::is_directory(options_.init)) {
-    for (const auto& entry : fs::directory_iterator(options_.init)) {
-      if (entry.path().extension() == ".safetensors") files.push_back(entry.path());
-    }
-    std::sort(files.begin(), files.end());
-    if (files.empty()) {
-      throw atoll::Error(atoll::ErrorCode::not_found,
-                         fmt::format("{}: no .safetensors file in it", options_.init));
-    }
-  } else {
-    files.emplace_back(options_.init);
-  }
-  fsdp::import_weights(files, engine_, [&](const fsdp::Unit& unit, const fsdp::ParamSpec& param) {
-    return hf_name(setup_.model, unit.name(), param.name);
-  });
+  engine_.memory().activations =
+      activations_->bytes() + ids_.bytes() + figures_.bytes() + setup_.machine.ops->device_bytes();
 }
 
 void Trainer::announce() {
@@ -277,8 +228,12 @@ void Trainer::micro_batch(const StepPlan& plan, const MicroBatch& batch, int ind
   }
   compute_.copy(ids_.data(), first, static_cast<std::size_t>(next - first) * sizeof *next);
   const atoll::View ids = ids_.view(atoll::DType::i32);
-  const Batch rows{batch.rows, batch.seq, ids.part(0, count), ids.part(count, count),
-                   ids.part(2 * count, batch.positions.size())};
+  const Batch rows{batch.rows,
+                   batch.seq,
+                   ids.part(0, count),
+                   ids.part(count, count),
+                   ids.part(2 * count, batch.positions.size()),
+                   std::ranges::count(batch.positions, 0)};
   const Step step{compute_, rows, *activations_,
                   1.0F / static_cast<float>(std::max<std::int64_t>(plan.valid, 1))};
   if (index == 0) decoder_.begin(step);

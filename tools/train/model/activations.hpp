@@ -19,6 +19,7 @@ struct Batch {
   std::int64_t seq = 0;
   atoll::ConstView tokens, labels;
   atoll::ConstView positions = {};
+  std::int64_t documents = 0;  // with positions: how many there are, in all rows
   std::int64_t size() const noexcept { return rows * seq; }
 };
 

@@ -69,6 +69,7 @@ struct Rope {
 // (window 0: all j <= i) of its document: always itself. Right padding needs no mask.
 struct AttentionShape {
   std::int64_t rows, seq, heads, kv_heads, head_dim, window;
+  std::int64_t documents = 0;  // in all rows, where `positions` tell them apart; 0: not known
 };
 
 struct AttentionForward {
@@ -76,7 +77,9 @@ struct AttentionForward {
   atoll::ConstView q;     // [rows * seq, heads * head_dim], rotated
   atoll::ConstView k, v;  // [rows * seq, kv_heads * head_dim]
   atoll::View out;        // as q
-  atoll::View lse;        // f32 [rows, heads, seq]: log of the sum of exp(scores), for backward
+  // f32 [rows, heads, seq], with positions [rows, seq, heads]: log of the sum of exp(scores), for
+  // backward.
+  atoll::View lse;
   atoll::ConstView positions = {};
 };
 
@@ -123,7 +126,8 @@ class Ops {
 
   // Memory of the device that this holds for itself; the host's is not counted.
   virtual std::uint64_t device_bytes() const { return 0; }
-  // Allocates what such shapes take, which would otherwise be done as they are met.
+  // Allocates what such shapes take, which would otherwise be done as they are met. Error(unsupported)
+  // for a width that this does not take.
   virtual void reserve([[maybe_unused]] atoll::Stream& stream,
                        [[maybe_unused]] const LargestShapes& shapes) {}
 

@@ -107,6 +107,7 @@ void check_linear_residual_forward(LinearShape shape, ConstView x, ConstView wei
   const Checker checker("linear_residual_forward");
   checker.dtype("y", y, x.dtype);
   checker.view("residual", residual, elements(y), x.dtype);
+  if (residual.data == y.data) checker.fail("y is the residual");
 }
 
 void check_linear_dgrad(LinearShape shape, ConstView dy, ConstView weight, ConstView dx) {

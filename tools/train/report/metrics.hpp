@@ -26,7 +26,7 @@ struct StepRecord {
   std::int64_t padded = 0;
   // Means over ranks, and the worst of them.
   double compute_seconds = 0;        // the rest of the step: compute, and what holds it up
-  double communication_seconds = 0;  // at least one collective ran
+  double communication_seconds = 0;  // at least one collective ran; not before the step began
   double exposed_comm_seconds = 0;   // compute waited for communication
   double exposed_worst_seconds = 0;
   // Bytes that a rank has handed to collectives, by the axis that they ran over.

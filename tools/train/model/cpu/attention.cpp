@@ -2,8 +2,8 @@
 //
 // Keys and values are packed once as f32, transposed where a product wants it; each block of
 // queries then meets only the keys that its rows can see, so that the causal half (and what lies
-// outside the window, or in another document) costs nothing. The scores of one block are all that exists at a time. The
-// backward pass computes them again from log-sum-exp:
+// outside the window, or in another document) costs nothing. The scores of one block are all that
+// exists at a time. The backward pass computes them again from log-sum-exp:
 //   P = exp(S - lse)    dP = dO V^T    dS = P (dP - sum(dO O))
 //   dQ = scale dS K     dK += dS^T (scale Q)     dV += P^T dO
 // One thread does all query heads of a key-value head in order, which fixes the order of the sums.
@@ -60,6 +60,20 @@ struct Sizes {
     return std::max(in_window, query - static_cast<std::size_t>(positions[query]));
   }
 };
+
+// The statistics of one head of one row, one for each query.
+struct Statistics {
+  float* first;
+  std::size_t stride;
+  float& operator[](std::size_t query) const { return first[query * stride]; }
+};
+
+Statistics statistics(const Sizes& sizes, const atoll::ConstView& lse, std::size_t row,
+                      std::size_t head) {
+  auto* all = const_cast<float*>(lse.as<float>());
+  if (sizes.positions == nullptr) return {all + (row * sizes.heads + head) * sizes.seq, 1};
+  return {all + row * sizes.seq * sizes.heads + head, sizes.heads};
+}
 
 // Query rows [first, first + rows) and the padded range of keys [low, low + span) that they see.
 struct Block {
@@ -199,7 +213,7 @@ void attention_forward_typed(const AttentionForward& args, const AttentionTask& 
   pack_keys<T>({args.v.as<T>() + kv_at, kv_width}, sizes, values, nullptr);
   for (std::size_t g = 0; g < sizes.group; ++g) {
     const std::size_t head = task.kv_head * sizes.group + g;
-    float* lse = args.lse.as<float>() + (task.row * sizes.heads + head) * sizes.seq;
+    const Statistics lse = statistics(sizes, args.lse, task.row, head);
     for (std::size_t first = 0; first < sizes.seq; first += sizes.block) {
       const Block block = block_at(sizes, first);
       const std::size_t at = (task.row * sizes.seq + first) * q_width + head * sizes.dim;
@@ -267,7 +281,7 @@ void backward_block(const AttentionBackward& args, const Sizes& sizes, const Blo
   const std::size_t q_width = sizes.heads * sizes.dim;
   const float scale = 1.0F / std::sqrt(static_cast<float>(sizes.dim));
   const std::size_t at = (row * sizes.seq + block.first) * q_width + head * sizes.dim;
-  const float* lse = args.lse.as<float>() + (row * sizes.heads + head) * sizes.seq + block.first;
+  const Statistics lse = statistics(sizes, args.lse, row, head);
   pack<T>({args.q.as<T>() + at, q_width}, sizes, block.rows, scale, scratch.query);
   pack<T>({args.dout.as<T>() + at, q_width}, sizes, block.rows, 1.0F, scratch.dout);
   const std::size_t pad = sizes.dim_pad;
@@ -282,7 +296,8 @@ void backward_block(const AttentionBackward& args, const Sizes& sizes, const Blo
       return hn::Mul(load(d, out + i), load(d, dout + i));
     });
     softmax_backward_row(scratch.scores + r * block.span, scratch.dprobs + r * block.span,
-                         block.span, Visible(sizes, block.first + r, block.low), lse[r], delta);
+                         block.span, Visible(sizes, block.first + r, block.low),
+                         lse[block.first + r], delta);
   }
   tile_product<false>({scratch.dprobs, block.span, 1, scratch.keys + block.low * pad, pad,
                        scratch.dquery, pad, block.rows, pad, block.span});

@@ -96,8 +96,7 @@ __global__ void __launch_bounds__(threads, Tile::groups <= 2 ? 2 : 1)
 #pragma unroll
     for (float& value : sums.values[i]) value /= softmax.total[i];
     if (token >= shape.seq || tx() != 0) continue;
-    const std::int64_t head = std::int64_t{at.row} * shape.heads + at.head;
-    lse[head * shape.seq + token] = softmax.maximum[i] + logf(softmax.total[i]);
+    lse[shape.statistic(at.row, at.head, token)] = softmax.maximum[i] + logf(softmax.total[i]);
   }
   sums.store(shape.head(out, at.row, shape.heads, at.head), first);
 }
@@ -151,7 +150,7 @@ __global__ void __launch_bounds__(threads, 1)
 #pragma unroll
   for (int i = 0; i < Tile::rows; ++i) {
     const int query = min(first + ty() * Tile::rows + i, shape.seq - 1);
-    lse[i] = statistics.lse[of_head + query];
+    lse[i] = statistics.lse[shape.statistic(at.row, at.head, query)];
     delta[i] = statistics.deltas[of_head + query];
   }
   Sums<Tile> sums;
@@ -217,7 +216,7 @@ __global__ void __launch_bounds__(threads, 1)
       for (int j = 0; j < met; ++j) {
         const int column = tx() + side * j;
         const int known = min(query + column, shape.seq - 1);
-        const float lse = statistics.lse[of_head + known];
+        const float lse = statistics.lse[shape.statistic(at.row, head, known)];
         const float delta = statistics.deltas[of_head + known];
 #pragma unroll
         for (int i = 0; i < Tile::rows; ++i) {
@@ -240,14 +239,19 @@ __global__ void __launch_bounds__(threads, 1)
 // --- launching --------------------------------------------------------------------------------------
 
 Shape kernel_shape(const AttentionShape& shape, bool packs, atoll::ConstView positions) {
-  return {static_cast<int>(shape.seq),
-          static_cast<int>(shape.heads),
-          static_cast<int>(shape.kv_heads),
-          static_cast<int>(shape.head_dim),
-          static_cast<int>(shape.window),
-          packs,
-          static_cast<float>(1.0 / std::sqrt(static_cast<double>(shape.head_dim))),
-          positions.count == 0 ? nullptr : positions.as<std::int32_t>()};
+  const bool packed = positions.count != 0;
+  Shape of{};
+  of.seq = static_cast<int>(shape.seq);
+  of.heads = static_cast<int>(shape.heads);
+  of.kv_heads = static_cast<int>(shape.kv_heads);
+  of.width = static_cast<int>(shape.head_dim);
+  of.window = static_cast<int>(shape.window);
+  of.packs = packs;
+  of.scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(shape.head_dim)));
+  of.positions = packed ? positions.as<std::int32_t>() : nullptr;
+  of.head_step = packed ? 1 : of.seq;
+  of.query_step = packed ? of.heads : 1;
+  return of;
 }
 
 // With more shared memory than a kernel has without asking.

@@ -25,7 +25,7 @@ class Attention {
   using Scratch = std::function<void*(std::size_t bytes)>;
 
   // What both directions take for this shape; 0 for what cuDNN does not do. Shapes that come later are
-  // done within the largest of these where cuDNN can.
+  // done within the largest of these where cuDNN has a way to.
   std::size_t scratch_bytes(cudaStream_t stream, const AttentionShape& shape, atoll::DType dtype);
 
   // False, with nothing enqueued, for what cuDNN does not do: f32, shapes that it does not take, tensors

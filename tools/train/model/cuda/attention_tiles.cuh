@@ -163,12 +163,17 @@ struct Shape {
   bool packs;
   float scale;
   const std::int32_t* positions;  // NULL where each row is one document
+  int head_step, query_step;      // of lse
 
   // Within a row from here on, whose positions are known then.
   __device__ Shape of_row(int row) const {
     Shape shape = *this;
     if (positions != nullptr) shape.positions += std::int64_t{row} * seq;
     return shape;
+  }
+  // Of a query and head, in lse.
+  __device__ std::int64_t statistic(int row, int head, int query) const {
+    return std::int64_t{row} * heads * seq + head * head_step + query * query_step;
   }
   // Of the document of a query: its first token.
   __device__ int start(int query) const {

@@ -7,7 +7,6 @@
 #include <utility>
 
 #include "atoll/error.hpp"
-#include "core/log.hpp"
 #include "device/backend.hpp"
 #include "device/cuda/api.hpp"
 #include "model/cuda/attention.hpp"
@@ -61,6 +60,14 @@ void check_at_most(const char* what, std::int64_t value, std::int64_t most) {
       fmt::format("{} of {} elements: the kernels for GPUs take up to {}", what, value, most));
 }
 
+void check_norm_width(std::int64_t width, atoll::DType dtype, bool aligned = true) {
+  if (width <= norm_width_limit(width, dtype, aligned)) return;
+  throw Error(ErrorCode::unsupported,
+              fmt::format("a row of {} elements of {}: the norms for GPUs take up to {} in "
+                          "multiples of 16 bytes, half as many elsewhere",
+                          width, atoll::name(dtype), most_norm_width));
+}
+
 // Calls come from one thread, and the stream runs them in their order, so scratch is shared by all.
 class CudaOps final : public Ops {
  public:
@@ -73,6 +80,7 @@ class CudaOps final : public Ops {
   std::uint64_t device_bytes() const override { return MatMul::workspace_bytes + scratch_.bytes(); }
 
   void reserve(Stream& stream, const LargestShapes& of) override {
+    check_norm_width(of.width, of.compute);
     const Current current(ordinal_);
     const std::int64_t tokens = of.attention.rows * of.attention.seq;
     scratch(stream, std::max({rms_norm_partials(tokens, of.width) * sizeof(float),
@@ -118,14 +126,14 @@ class CudaOps final : public Ops {
 
   void rms_norm_forward(Stream& stream, const RmsNormForward& args) override {
     check(args);
-    check_at_most("a row", args.width, norm_width_limit(args));
+    check_norm_width(args.width, args.x.dtype, is_aligned(args));
     const Current current(ordinal_);
     cuda::rms_norm_forward(native(stream), args);
   }
 
   void rms_norm_backward(Stream& stream, const RmsNormBackward& args) override {
     check(args);
-    check_at_most("a row", args.width, norm_width_limit(args));
+    check_norm_width(args.width, args.x.dtype, is_aligned(args));
     const Current current(ordinal_);
     const auto tokens = static_cast<std::int64_t>(args.inverse.count);
     void* const partials = scratch(stream, rms_norm_partials(tokens, args.width) * sizeof(float));
@@ -148,8 +156,7 @@ class CudaOps final : public Ops {
     check(args);
     check_at_most("a head", args.shape.head_dim, most_head_dim);
     const Current current(ordinal_);
-    const bool done = is_for_cudnn(args.positions) &&
-                      attention_.forward(native(stream), args,
+    const bool done = attention_.forward(native(stream), args,
                                          [&](std::size_t bytes) { return scratch(stream, bytes); });
     if (!done) cuda::attention_forward(native(stream), args);
   }
@@ -158,10 +165,8 @@ class CudaOps final : public Ops {
     check(args);
     check_at_most("a head", args.shape.head_dim, most_head_dim);
     const Current current(ordinal_);
-    const bool done = is_for_cudnn(args.positions) &&
-                      attention_.backward(native(stream), args, [&](std::size_t bytes) {
-                        return scratch(stream, bytes);
-                      });
+    const bool done = attention_.backward(
+        native(stream), args, [&](std::size_t bytes) { return scratch(stream, bytes); });
     if (done) return;
     void* const deltas = scratch(stream, attention_scratch(args.shape) * sizeof(float));
     cuda::attention_backward(native(stream), args, static_cast<float*>(deltas));
@@ -205,15 +210,6 @@ class CudaOps final : public Ops {
   }
 
  private:
-  // Rows of several documents are not; said once.
-  bool is_for_cudnn(ConstView positions) {
-    if (positions.count == 0) return true;
-    if (!std::exchange(packed_, true)) {
-      atoll::log::info("rows are packed: attention is that of our own kernels, in f32");
-    }
-    return false;
-  }
-
   void* scratch(Stream& stream, std::size_t bytes) {
     if (bytes > scratch_.bytes()) {
       stream.synchronize();  // what runs still uses the old one
@@ -229,7 +225,6 @@ class CudaOps final : public Ops {
   Attention attention_;
   IdReport ids_;
   atoll::Buffer scratch_;
-  bool packed_ = false;  // a row was
 };
 
 }  // namespace

@@ -17,11 +17,12 @@ struct alignas(8) BadId {
   std::int32_t position;  // from 1; 0: none was found
 };
 
-// Rows of up to norm_width_limit() elements: most_norm_width where they and the views begin at multiples
-// of 16 bytes, else half as many, which is what registers hold then.
+// Rows of up to norm_width_limit() elements: most_norm_width where they are multiples of 16 bytes, as views
+// are that begin at one (`aligned`), else half as many, which is what registers hold then.
 inline constexpr std::int64_t most_norm_width = 8192;
-std::int64_t norm_width_limit(const RmsNormForward& args);
-std::int64_t norm_width_limit(const RmsNormBackward& args);
+std::int64_t norm_width_limit(std::int64_t width, atoll::DType dtype, bool aligned = true);
+bool is_aligned(const RmsNormForward& args);
+bool is_aligned(const RmsNormBackward& args);
 void rms_norm_forward(cudaStream_t stream, const RmsNormForward& args);
 // partials: f32, rms_norm_partials(); unused where the gradient of the weight is not wanted.
 void rms_norm_backward(cudaStream_t stream, const RmsNormBackward& args, float* partials);
@@ -37,6 +38,17 @@ void attention_backward(cudaStream_t stream, const AttentionBackward& args, floa
 std::size_t attention_scratch(const AttentionShape& shape);
 // Of shared memory, that a block of these kernels takes at most: sm_80 has it, sm_86 and sm_89 do not.
 std::size_t attention_shared_bytes();
+
+// Where documents lie, as cuDNN is told: how long each is, and how many elements lie before it; at the end
+// of these, before none. Memory of DocumentIndex::bytes(documents), for the documents that there may be.
+struct DocumentIndex {
+  std::int32_t *lengths, *queries, *keys, *statistics;
+
+  static std::size_t bytes(std::int64_t documents);
+  static DocumentIndex in(void* memory, std::int64_t documents);
+};
+void document_index(cudaStream_t stream, atoll::ConstView positions, const AttentionShape& shape,
+                    std::int64_t documents, const DocumentIndex& index);
 
 void swiglu_forward(cudaStream_t stream, atoll::ConstView gate, atoll::ConstView up,
                     atoll::View out);

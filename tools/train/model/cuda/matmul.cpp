@@ -121,7 +121,6 @@ std::string to_string(const Product& product) {
 
 struct Key {
   Product product;
-  bool adds;
   std::array<std::uint32_t, 3> alignments;
   friend auto operator<=>(const Key&, const Key&) = default;
 };
@@ -231,7 +230,7 @@ void MatMul::run(cudaStream_t stream, const Product& product, const void* a, con
   const void* const old = residual != nullptr ? residual : c;
   const bool adds = residual != nullptr || product.mode == WriteMode::accumulate;
   const Prepared& with = impl_->prepared(
-      {product, adds, {alignment(a), alignment(b), std::min(alignment(old), alignment(c))}});
+      {product, {alignment(a), alignment(b), std::min(alignment(old), alignment(c))}});
   const float one = 1, kept = adds ? 1.0f : 0.0f;
   const CublasLt& lt = impl_->lt;
   lt.check(lt.matmul(impl_->handle.get(), with.desc.get(), &one, b, with.left.get(), a,

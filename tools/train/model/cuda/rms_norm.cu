@@ -3,9 +3,28 @@
 #include "model/cuda/rows.cuh"
 
 namespace train::cuda {
+
 namespace {
 
-using atoll::cuda::is_aligned;
+template <class... Views>
+bool all_aligned(const Views&... views) {
+  return (atoll::cuda::is_aligned(views.data, 16) && ...);
+}
+
+}  // namespace
+
+bool is_aligned(const RmsNormForward& args) { return all_aligned(args.x, args.weight, args.y); }
+
+bool is_aligned(const RmsNormBackward& args) {
+  return all_aligned(args.x, args.weight, args.dy, args.dx);
+}
+
+std::int64_t norm_width_limit(std::int64_t width, atoll::DType dtype, bool aligned) {
+  const auto pack = 16 / static_cast<std::int64_t>(size_of(dtype));
+  return aligned && width % pack == 0 ? most_norm_width : most_norm_width / 2;
+}
+
+namespace {
 
 template <class T, int n, int held>
 __global__ void __launch_bounds__(threads)
@@ -77,26 +96,9 @@ __global__ void __launch_bounds__(threads)
 
 std::int64_t blocks_of(std::int64_t tokens) { return (tokens + rows_of_block - 1) / rows_of_block; }
 
-bool all_aligned(const RmsNormForward& args) {
-  return is_aligned(args.x.data, 16) && is_aligned(args.weight.data, 16) &&
-         is_aligned(args.y.data, 16);
-}
-
-bool all_aligned(const RmsNormBackward& args) {
-  return is_aligned(args.x.data, 16) && is_aligned(args.weight.data, 16) &&
-         is_aligned(args.dy.data, 16) && is_aligned(args.dx.data, 16);
-}
-
-template <class Args>
-std::int64_t limit_of(const Args& args) {
-  return args.x.dtype == atoll::DType::bf16
-             ? width_limit<__nv_bfloat16>(args.width, all_aligned(args))
-             : width_limit<float>(args.width, all_aligned(args));
-}
-
 template <class T>
 void launch_forward(cudaStream_t stream, const RmsNormForward& args) {
-  with_row_shape<T>(args.width, all_aligned(args), [&]<int n, int held>() {
+  with_row_shape<T>(args.width, is_aligned(args), [&]<int n, int held>() {
     start("rms_norm_forward", forward<T, n, held>,
           {static_cast<unsigned>(args.inverse.count), stream}, static_cast<const T*>(args.x.data),
           static_cast<const T*>(args.weight.data), static_cast<T*>(args.y.data),
@@ -107,7 +109,7 @@ void launch_forward(cudaStream_t stream, const RmsNormForward& args) {
 template <class T, bool accumulate>
 void launch_backward(cudaStream_t stream, const RmsNormBackward& args, float* partials) {
   const auto tokens = static_cast<std::int64_t>(args.inverse.count);
-  with_row_shape<T>(args.width, all_aligned(args), [&]<int n, int held>() {
+  with_row_shape<T>(args.width, is_aligned(args), [&]<int n, int held>() {
     start("rms_norm_backward", backward<T, n, held, accumulate>,
           {static_cast<unsigned>(blocks_of(tokens)), stream}, static_cast<const T*>(args.x.data),
           static_cast<const T*>(args.weight.data), static_cast<const T*>(args.dy.data),
@@ -126,9 +128,6 @@ void launch_backward(cudaStream_t stream, const RmsNormBackward& args, float* pa
 }
 
 }  // namespace
-
-std::int64_t norm_width_limit(const RmsNormForward& args) { return limit_of(args); }
-std::int64_t norm_width_limit(const RmsNormBackward& args) { return limit_of(args); }
 
 void rms_norm_forward(cudaStream_t stream, const RmsNormForward& args) {
   if (args.inverse.count == 0) return;

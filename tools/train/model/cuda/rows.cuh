@@ -84,17 +84,12 @@ struct Row {
   }
 };
 
-template <class T>
-std::int64_t width_limit(std::int64_t width, bool aligned) {
-  return aligned && width % (16 / static_cast<std::int64_t>(sizeof(T))) == 0 ? most_norm_width
-                                                                             : most_norm_width / 2;
-}
-
 // Calls body.operator()<n, held>() for rows of `width` elements: packs of 16 bytes where they fit.
 template <class T, class Body>
 void with_row_shape(std::int64_t width, bool aligned, const Body& body) {
   constexpr int n = 16 / static_cast<int>(sizeof(T));
-  ATOLL_ASSERT(width <= width_limit<T>(width, aligned), "rows are too wide");
+  ATOLL_ASSERT(width <= (aligned && width % n == 0 ? most_norm_width : most_norm_width / 2),
+               "rows are too wide");
   if (!aligned || width % n != 0) {
     if (width <= 4 * threads) return body.template operator()<1, 4>();
     return body.template operator()<1, 16>();

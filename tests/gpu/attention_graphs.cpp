@@ -1,0 +1,66 @@
+// What is asked of cuDNN, as its front end checks it for each kind of GPU. No GPU is needed, only cuDNN.
+#define DOCTEST_CONFIG_IMPLEMENT
+#include "model/cuda/attention_graphs.hpp"
+
+#include <doctest/doctest.h>
+#include <fmt/format.h>
+
+#include "atoll/error.hpp"
+
+namespace {
+
+using train::cuda::AttentionKey;
+using train::cuda::Direction;
+
+// "" where the front end takes it.
+std::string objection(const AttentionKey& key, bool deterministic, int sm) {
+  cudnn_frontend::graph::Graph graph;
+  graph.set_sm_version(sm);
+  train::cuda::describe_attention(graph, key, deterministic);
+  const auto status = graph.validate();
+  return status.is_good() ? "" : status.get_message();
+}
+
+}  // namespace
+
+TEST_CASE("attention of H100 and B200: causal, grouped heads, windows, packed rows") {
+  for (const int sm : {90, 100}) {
+    for (const bool deterministic : {false, true}) {
+      for (const std::int64_t window : {0, 512}) {
+        for (const std::int64_t documents : {0, 1, 16}) {
+          for (const auto direction : {Direction::forward, Direction::backward}) {
+            for (const std::int64_t head_dim : {64, 128}) {
+              CAPTURE(sm);
+              CAPTURE(window);
+              CAPTURE(documents);
+              const AttentionKey key{2, 2048, 32, 8, head_dim, window, documents, direction};
+              CHECK(objection(key, deterministic, sm) == "");
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("attention of A100: whole rows") {
+  for (const std::int64_t window : {0, 512}) {
+    for (const auto direction : {Direction::forward, Direction::backward}) {
+      CHECK(objection({2, 2048, 32, 8, 128, window, 0, direction}, false, 80) == "");
+    }
+  }
+}
+
+TEST_CASE("a graph that makes no sense is refused") {
+  CHECK(objection({2, 2048, 32, 7, 128, 0, 0, Direction::forward}, false, 90) != "");
+}
+
+int main(int argc, char** argv) {
+  try {
+    train::cuda::find_cudnn();
+  } catch (const atoll::Error& error) {
+    fmt::print("skipped: {}\n", error.what());
+    return 77;
+  }
+  return doctest::Context(argc, argv).run();
+}
