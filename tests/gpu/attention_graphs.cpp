@@ -17,7 +17,7 @@ std::string objection(const AttentionKey& key, bool deterministic, int sm) {
   cudnn_frontend::graph::Graph graph;
   graph.set_sm_version(sm);
   train::cuda::describe_attention(graph, key, deterministic);
-  const auto status = graph.validate();
+  auto status = graph.validate();
   return status.is_good() ? "" : status.get_message();
 }
 
