@@ -238,17 +238,15 @@ void check_first_step(Both& both, std::uint64_t n) {
   CAPTURE(n);
   const auto w = both.random(DType::f32, n, 1), g = both.random(DType::f32, n, 2);
   const auto m = both.make(DType::f32, n), v = both.make(DType::f32, n);
-  const auto low = both.make(DType::bf16, n), steps = both.make(DType::f64, 1);
+  const auto steps = both.make(DType::f64, 1);
   steps.on_host().as<double>()[0] = 1;
   both.push(steps);
   both.run([&](auto& ops, auto& stream, bool gpu) {
-    ops.adamw(stream,
-              {pick(w, gpu), pick(g, gpu), pick(m, gpu), pick(v, gpu), pick(low, gpu), 1e-2f, 0.9f,
-               0.95f, 1e-8f, 0.1f, pick(steps, gpu).template as<double>(), nullptr});
+    ops.adamw(stream, {pick(w, gpu), pick(g, gpu), pick(m, gpu), pick(v, gpu), View{}, 1e-2f, 0.9f,
+                       0.95f, 1e-8f, 0.1f, pick(steps, gpu).template as<double>(), nullptr});
   });
   CHECK(both.difference(w) < 1e-6);
   CHECK(both.difference(m) < 1e-6);
-  CHECK(both.difference(low) < 1e-2);
 }
 
 }  // namespace
