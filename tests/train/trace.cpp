@@ -163,6 +163,8 @@ TEST_CASE("collectives of a trace say how long compute waited, which is what is 
     CHECK(step.communication_seconds <= step.seconds + 1e-6);
     CHECK(step.communication_seconds > 0);
     CHECK(step.compute_seconds > 0);
+    CHECK(step.enqueue_seconds > 0);
+    CHECK(step.enqueue_seconds <= step.seconds + 1e-6);
     CHECK(step.compute_seconds + step.exposed_comm_seconds <= step.seconds + 1e-6);
     if (step.step >= 2) exposed_us += step.exposed_comm_seconds * ranks * 1e6;
   }

@@ -37,6 +37,7 @@ StepRecord record(std::int64_t step, double loss) {
           .real = 300,
           .padded = 100,
           .compute_seconds = 1.5,
+          .enqueue_seconds = 0.125,
           .communication_seconds = 0.5,
           .exposed_comm_seconds = 0.25,
           .exposed_worst_seconds = 0.375,
@@ -64,6 +65,7 @@ TEST_CASE("speed: hand-computed figures of one step") {
   CHECK(*speed.exposed_comm_fraction == Approx(0.125));
   CHECK(*speed.compute_fraction == Approx(0.75));
   CHECK(*speed.compute_s == Approx(1.5));
+  CHECK(*speed.enqueue_s == Approx(0.125));
   CHECK(*speed.communication_s == Approx(0.5));
   CHECK(*speed.exposed_s == Approx(0.25));
   CHECK(*speed.exposed_worst_s == Approx(0.375));
@@ -175,6 +177,7 @@ TEST_CASE("metrics.json: every name, and figures of a published kind of run") {
                            "exposed_comm_fraction",
                            "exposed_worst_s",
                            "communication_s",
+                           "enqueue_s",
                            "peak_flops_per_rank"}) {
     CAPTURE(name);
     CHECK(out.contains(name));

@@ -52,6 +52,7 @@ struct Report {
 struct RankFigures {
   double loss = 0;  // sum over its tokens
   double compute_seconds = 0;
+  double enqueue_seconds = 0;
   double communication_seconds = 0;
   double exposed_seconds = 0;
 };
@@ -285,6 +286,7 @@ void Trainer::count_bytes(StepRecord& record) {
 // The end of a step, on every rank; blocks until all have got there.
 void Trainer::measure(StepRecord& record, const StepStart& start, std::int64_t valid_tokens) {
   RankFigures mine;
+  mine.enqueue_seconds = seconds_since(start.time);
   mine.loss = finish_compute();
   mine.exposed_seconds =
       std::chrono::duration<double>(compute_.exposed_communication() - start.exposed).count();
@@ -301,6 +303,7 @@ void Trainer::measure(StepRecord& record, const StepStart& start, std::int64_t v
   for (const RankFigures& rank : figures_of_ranks_) {
     loss += rank.loss;
     record.compute_seconds += rank.compute_seconds / ranks;
+    record.enqueue_seconds += rank.enqueue_seconds / ranks;
     record.communication_seconds += rank.communication_seconds / ranks;
     record.exposed_comm_seconds += rank.exposed_seconds / ranks;
     record.exposed_worst_seconds = std::max(record.exposed_worst_seconds, rank.exposed_seconds);

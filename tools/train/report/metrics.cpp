@@ -28,6 +28,7 @@ Speed speed_of_sums(const StepRecord& sums, std::int64_t steps, const SpeedBase&
   speed.valid_tokens_per_s = ratio(static_cast<double>(sums.valid), seconds);
   const auto count = static_cast<double>(steps);
   speed.compute_s = ratio(sums.compute_seconds, count);
+  speed.enqueue_s = ratio(sums.enqueue_seconds, count);
   speed.communication_s = ratio(sums.communication_seconds, count);
   speed.exposed_s = ratio(sums.exposed_comm_seconds, count);
   speed.exposed_worst_s = ratio(sums.exposed_worst_seconds, count);
@@ -76,6 +77,7 @@ void Metrics::add(const StepRecord& step) {
   timed_.real += step.real;
   timed_.padded += step.padded;
   timed_.compute_seconds += step.compute_seconds;
+  timed_.enqueue_seconds += step.enqueue_seconds;
   timed_.communication_seconds += step.communication_seconds;
   timed_.exposed_comm_seconds += step.exposed_comm_seconds;
   timed_.exposed_worst_seconds += step.exposed_worst_seconds;

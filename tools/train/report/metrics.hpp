@@ -26,6 +26,7 @@ struct StepRecord {
   std::int64_t padded = 0;
   // Means over ranks, and the worst of them.
   double compute_seconds = 0;        // the rest of the step: compute, and what holds it up
+  double enqueue_seconds = 0;        // until the host had handed everything of it to the device
   double communication_seconds = 0;  // at least one collective ran; not before the step began
   double exposed_comm_seconds = 0;   // compute waited for communication
   double exposed_worst_seconds = 0;
@@ -58,6 +59,7 @@ struct Speed {
   std::optional<double> mfu_real;  // mfu x real / (real + padded): padding counts as lost
   // Of a step, in s and bytes.
   std::optional<double> compute_s;
+  std::optional<double> enqueue_s;
   std::optional<double> communication_s;
   std::optional<double> exposed_s;
   std::optional<double> exposed_worst_s;

@@ -22,6 +22,7 @@ void put_speed(json& out, const Speed& speed) {
   out["mfu"] = number(speed.mfu);
   out["exposed_comm_fraction"] = number(speed.exposed_comm_fraction);
   out["compute_s"] = number(speed.compute_s);
+  out["enqueue_s"] = number(speed.enqueue_s);
   out["communication_s"] = number(speed.communication_s);
   out["exposed_s"] = number(speed.exposed_s);
   out["exposed_worst_s"] = number(speed.exposed_worst_s);
