@@ -81,6 +81,17 @@ class Table {
     stream_.synchronize();
     return view;
   }
+  // Of documents of `length` tokens.
+  View positions(std::int64_t count, std::int64_t length) {
+    const View view = tensor(DType::i32, count);
+    std::vector<std::int32_t> values(static_cast<std::size_t>(count));
+    for (std::size_t t = 0; t < values.size(); ++t) {
+      values[t] = static_cast<std::int32_t>(static_cast<std::int64_t>(t) % length);
+    }
+    stream_.copy(view.data, values.data(), view.bytes());
+    stream_.synchronize();
+    return view;
+  }
   void release() {
     stream_.synchronize();
     memory_.clear();
@@ -158,6 +169,7 @@ struct Bench {
   void linears() const;
   void rows_of_tokens() const;
   void attention() const;
+  double product_with_keys(std::int64_t documents, std::int64_t length) const;
   void ends() const;
   void optimizer(const Device& gpu) const;
 };
@@ -228,26 +240,39 @@ void Bench::rows_of_tokens() const {
 void Bench::attention() const {
   auto& stream = table.stream();
   const std::int64_t rows = tokens / seq;
-  const train::AttentionShape shape{
+  train::AttentionShape shape{
       rows, seq, model.heads, model.kv_heads, model.head_dim, model.sliding_window};
   const std::int64_t wide = tokens * model.query_width(), narrow = tokens * model.kv_width();
   const View q = low(wide), out = low(wide), dout = low(wide), dq = low(wide);
   const View k = low(narrow), v = low(narrow), dk = low(narrow), dv = low(narrow);
   const View lse = full(tokens * model.heads);
-  // Products with the keys that are seen: two forward, five backward.
-  const auto s = static_cast<double>(seq);
+  table.row("attention forward", {0, 2 * product_with_keys(rows, seq)}, [&] {
+    ops.attention_forward(stream, {shape, q, k, v, out, lse});
+  });
+  table.row("attention backward", {0, 5 * product_with_keys(rows, seq)}, [&] {
+    ops.attention_backward(stream, {shape, q, k, v, out, lse, dout, dq, dk, dv});
+  });
+  // Packed rows: documents of an eighth of a row.
+  const std::int64_t length = seq % 8 == 0 ? seq / 8 : seq, documents = tokens / length;
+  const View positions = table.positions(tokens, length);
+  shape.documents = documents;
+  table.row("attention packed forward", {0, 2 * product_with_keys(documents, length)}, [&] {
+    ops.attention_forward(stream, {shape, q, k, v, out, lse, positions});
+  });
+  table.row("attention packed backward", {0, 5 * product_with_keys(documents, length)}, [&] {
+    ops.attention_backward(stream, {shape, q, k, v, out, lse, dout, dq, dk, dv, positions});
+  });
+  table.release();
+}
+
+// FLOPs of one product with the keys that are seen: forward has two of them, backward five.
+double Bench::product_with_keys(std::int64_t documents, std::int64_t length) const {
+  const auto s = static_cast<double>(length);
   const double window =
       model.sliding_window > 0 ? std::min(static_cast<double>(model.sliding_window), s) : s;
   const double pairs =
-      static_cast<double>(rows) * (window * (window + 1) / 2 + (s - window) * window);
-  const double product = 2 * pairs * static_cast<double>(model.query_width());
-  table.row("attention forward", {0, 2 * product}, [&] {
-    ops.attention_forward(stream, {shape, q, k, v, out, lse});
-  });
-  table.row("attention backward", {0, 5 * product}, [&] {
-    ops.attention_backward(stream, {shape, q, k, v, out, lse, dout, dq, dk, dv});
-  });
-  table.release();
+      static_cast<double>(documents) * (window * (window + 1) / 2 + (s - window) * window);
+  return 2 * pairs * static_cast<double>(model.query_width());
 }
 
 void Bench::ends() const {
