@@ -138,15 +138,21 @@ TEST_CASE("a run resumes on any number of ranks: a tied head, SGD") {
   check_resumes(options);
 }
 
-TEST_CASE("a bf16 run resumes with its f32 masters") {
+TEST_CASE("the same bits, resumed: bf16 with its f32 masters, moments in bf16, packed rows") {
   const TemporaryFolder folder;
-  auto options = base(folder);
-  options.dtype = "bf16";
-  const auto whole = run_job(4, shaped(options, "full_shard", "2x2")).front();
-  auto resumed = shaped(options, "full_shard", "2x2");
-  resumed.resume = save(options).string();
-  const bool same = run_job(4, resumed).front().weights == whole.weights;
-  CHECK(same);
+  const auto check_same_bits = [&](const char* what, const auto& change) {
+    CAPTURE(what);
+    auto options = base(folder);
+    change(options);
+    const auto whole = run_job(4, shaped(options, "full_shard", "2x2")).front();
+    auto resumed = shaped(options, "full_shard", "2x2");
+    resumed.resume = save(options).string();
+    const bool same = run_job(4, resumed).front().weights == whole.weights;
+    CHECK(same);
+  };
+  check_same_bits("bf16", [](train::RunOptions& options) { options.dtype = "bf16"; });
+  check_same_bits("moments", [](train::RunOptions& options) { options.moments = "bf16"; });
+  check_same_bits("packed", [](train::RunOptions& options) { options.pad_to = "pack"; });
 }
 
 TEST_CASE("weights go to a file and come back the same, on any number of ranks") {
