@@ -204,7 +204,7 @@ TEST_CASE("packed rows: how long documents are, and how much lies before each") 
           both.zeros(DType::i32, static_cast<std::int64_t>(cuda::DocumentIndex::bytes(room) / 4));
       const auto here = cuda::DocumentIndex::in(memory.on_gpu().data, room);
       const auto there = cuda::DocumentIndex::in(memory.on_host().data, room);
-      cuda::document_index(both.stream(), positions.on_gpu(), {1, tokens, 4, 2, 16, 0}, room, here);
+      cuda::document_index(both.stream(), positions.on_gpu(), {1, tokens, 4, 2, 16, 0, room}, here);
       for (std::int64_t d = 0; d <= room; ++d) {
         const auto start_of = [&](std::int64_t document) {
           const auto at = static_cast<std::size_t>(document);

@@ -36,6 +36,17 @@ struct Plan {
   std::size_t workspace_bytes;
 };
 
+// cuDNN does both directions or none, so that the numbers of a step come from one implementation.
+struct Plans {
+  Plan forward, backward;
+  const Plan& of(Direction direction) const {
+    return direction == Direction::forward ? forward : backward;
+  }
+  std::size_t workspace_bytes() const {
+    return std::max(forward.workspace_bytes, backward.workspace_bytes);
+  }
+};
+
 void check(fe::error_t status, const char* what) {
   if (status.is_good()) return;
   throw Error(ErrorCode::backend, fmt::format("cuDNN: {}: {}", what, status.get_message()));
@@ -44,11 +55,11 @@ void check(fe::error_t status, const char* what) {
 }  // namespace
 
 struct Attention::Impl {
-  cudnnHandle_t handle = nullptr;            // NULL: cuDNN is not there
-  bool deterministic;                        // backward
-  std::map<Key, std::optional<Plan>> plans;  // without a value: not done by cuDNN
-  std::set<std::string> told;                // reasons that the log has
-  std::optional<std::size_t> reserved;       // bytes of scratch that are there for plans to come
+  cudnnHandle_t handle = nullptr;             // NULL: cuDNN is not there
+  bool deterministic;                         // backward
+  std::map<Key, std::optional<Plans>> plans;  // without a value: not done by cuDNN
+  std::set<std::string> told;                 // reasons that the log has
+  std::optional<std::size_t> reserved;        // bytes of scratch that are there for plans to come
 
   explicit Impl(bool deterministic_) : deterministic(deterministic_) {
     try {
@@ -69,28 +80,54 @@ struct Attention::Impl {
   Impl(const Impl&) = delete;
   Impl& operator=(const Impl&) = delete;
 
-  // Within what is reserved, if cuDNN can: scratch that grows in a step waits for the stream. A smaller
-  // shape takes more than the largest only where it is done in another way, so that is asked for last.
-  std::optional<Plan> make(const Key& key) {
+  std::optional<Plans> make(const Key& key) {
+    if (const std::string reason = objection(key); !reason.empty()) {
+      tell(key, reason);
+      return std::nullopt;
+    }
+    std::optional<Plan> forward = make(key, Direction::forward);
+    std::optional<Plan> backward = forward ? make(key, Direction::backward) : std::nullopt;
+    if (!backward) return std::nullopt;
+    return Plans{std::move(*forward), std::move(*backward)};
+  }
+
+  // Why packed rows are not for cuDNN, whatever their plans would be; "" if they are. Since 9.6
+  // statistics may lie as the tokens do (TransformerEngine asks for the same version). In an order
+  // of sums that is the same every time, backward keeps a matrix of scores of seq * seq for each
+  // document and head, whatever the document's length.
+  std::string objection(const Key& key) const {
+    constexpr std::size_t oldest = 90600;
+    if (key.documents == 0) return "";
+    if (fe::detail::get_backend_version() < oldest) return "packed rows need version 9.6";
+    return deterministic ? "an order of sums that is always the same takes too much memory there"
+                         : "";
+  }
+
+  // Within what is reserved, if cuDNN can: scratch that grows in a step waits for the stream. A
+  // smaller shape takes more than the largest only where it is done in another way, so that is
+  // asked for last.
+  std::optional<Plan> make(const Key& key, Direction direction) {
     std::string reason;
-    std::optional<Plan> plan = build(key, std::nullopt, reason);
+    std::optional<Plan> plan = build(key, direction, std::nullopt, reason);
     if (!plan) {
       tell(key, reason);
     } else if (reserved && plan->workspace_bytes > *reserved) {
-      auto within = build(key, reserved, reason);
+      auto within = build(key, direction, reserved, reason);
       if (within && within->workspace_bytes < plan->workspace_bytes) plan = std::move(within);
     }
     return plan;
   }
 
-  // With a workspace of at most so many bytes, but for what the front end adds. Nothing, with a reason, for
-  // what cuDNN does not do.
-  std::optional<Plan> build(const Key& key, std::optional<std::size_t> limit, std::string& reason) {
+  // With a workspace of at most so many bytes, but for what the front end adds. Nothing, with a
+  // reason, for what cuDNN does not do.
+  std::optional<Plan> build(const Key& key, Direction direction, std::optional<std::size_t> limit,
+                            std::string& reason) {
     auto graph = std::make_shared<fe::graph::Graph>();
-    describe_attention(*graph, key, deterministic);
+    describe_attention(*graph, key, direction, deterministic);
     if (limit) graph->deselect_workspace_greater_than(static_cast<std::int64_t>(*limit));
     if (auto status = graph->build(handle, {fe::HeurMode_t::A}); !status.is_good()) {
-      reason = status.get_message();
+      reason = fmt::format("{}: {}", direction == Direction::forward ? "forward" : "backward",
+                           status.get_message());
       return std::nullopt;
     }
     std::int64_t bytes = 0;
@@ -100,22 +137,22 @@ struct Attention::Impl {
 
   // Once for each reason, of whatever shape it is then.
   void tell(const Key& key, const std::string& reason) {
-    const char* const what =
-        key.direction == Direction::forward ? "attention" : "attention backward";
-    if (!told.insert(what + reason).second) return;
+    if (!told.insert(reason).second) return;
     atoll::log::warn(
-        "cuDNN does not take {} over {} x {} tokens{} of {} heads ({} of keys) of {}: {}; it is "
-        "that of our own kernels, in f32",
-        what, key.rows, key.seq, key.documents > 0 ? ", packed," : "", key.heads, key.kv_heads,
+        "cuDNN does not take attention over {} x {} tokens{} of {} heads ({} of keys) of {}: {}; "
+        "it is that of our own kernels, in f32",
+        key.rows, key.seq, key.documents > 0 ? ", packed," : "", key.heads, key.kv_heads,
         key.head_dim, reason);
   }
 
   // NULL for what cuDNN does not do.
-  const Plan* plan(cudaStream_t stream, const AttentionShape& shape, DType dtype,
-                   Direction direction) {
+  const Plans* plans_for(cudaStream_t stream, const AttentionShape& shape, DType dtype) {
     if (handle == nullptr || dtype != DType::bf16) return nullptr;
-    const Key key{shape.rows,     shape.seq,    shape.heads,     shape.kv_heads,
-                  shape.head_dim, shape.window, shape.documents, direction};
+    // Of packed rows the length is a bound, so a few plans do for all of them.
+    const bool packed = shape.documents > 0;
+    const std::int64_t seq = packed ? bit_ceil(shape.seq) : shape.seq;
+    const Key key{shape.rows,     seq,          shape.heads,    shape.kv_heads,
+                  shape.head_dim, shape.window, shape.documents};
     auto found = plans.find(key);
     if (found == plans.end()) {
       if (plans.size() >= most_shapes) {
@@ -134,15 +171,15 @@ struct Attention::Impl {
     for (const auto& [tensor, address] : pointers) {
       if (reinterpret_cast<std::uintptr_t>(address) % alignment != 0) return false;
     }
-    const Plan* const found = plan(stream, shape, dtype, direction);
+    const Plans* const found = plans_for(stream, shape, dtype);
     if (!found) return false;
-    const Plan& plan = *found;
+    const Plan& plan = found->of(direction);
     const std::size_t index_bytes = shape.documents > 0 ? DocumentIndex::bytes(shape.documents) : 0;
     const std::size_t bytes = index_bytes + plan.workspace_bytes;
     auto* const memory = bytes > 0 ? static_cast<std::byte*>(scratch(bytes)) : nullptr;
     if (shape.documents > 0) {
       const auto index = DocumentIndex::in(memory, shape.documents);
-      document_index(stream, positions, shape, shape.documents, index);
+      document_index(stream, positions, shape, index);
       pointers.insert({{tensor::query_lengths, index.lengths},
                        {tensor::key_lengths, index.lengths},
                        {tensor::query_offsets, index.queries},
@@ -157,21 +194,20 @@ struct Attention::Impl {
     return true;
   }
 
-  // The documents that a plan has room for, in place of those that there are: a power of two, so that plans
-  // are few. False where their number is not known, or offsets have no room in 32 bits.
+  // False where the number of documents is not known, or offsets have no room in 32 bits. Plans are
+  // for exactly as many documents as there are: TransformerEngine rounds up, with documents of no
+  // tokens at the end, but which versions of cuDNN do those right in backward is not documented.
   static bool prepare_documents(AttentionShape& shape, atoll::ConstView positions) {
     if (positions.count == 0) {
       shape.documents = 0;
       return true;
     }
     const std::int64_t elements = shape.rows * shape.seq * shape.heads * shape.head_dim;
-    if (shape.documents == 0 || elements > std::numeric_limits<std::int32_t>::max()) return false;
-    shape.documents = room_for(shape.documents);
-    return true;
+    return shape.documents > 0 && elements <= std::numeric_limits<std::int32_t>::max();
   }
-  static std::int64_t room_for(std::int64_t documents) {
-    if (documents == 0) return 0;
-    return static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(documents)));
+
+  static std::int64_t bit_ceil(std::int64_t value) {
+    return static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(value)));
   }
 
   // Data sets of unequal batches make many shapes; this bounds what they hold.
@@ -181,20 +217,16 @@ struct Attention::Impl {
 Attention::Attention(bool deterministic) : impl_(std::make_unique<Impl>(deterministic)) {}
 Attention::~Attention() = default;
 
-std::size_t Attention::scratch_bytes(cudaStream_t stream, const AttentionShape& of, DType dtype) {
-  AttentionShape shape = of;
-  shape.documents = Impl::room_for(of.documents);
-  const std::size_t index = shape.documents > 0 ? DocumentIndex::bytes(shape.documents) : 0;
-  std::optional<std::size_t> reserved = std::exchange(impl_->reserved, {});  // this may be more
-  std::size_t most = 0;
-  for (const auto direction : {Direction::forward, Direction::backward}) {
-    const Plan* const plan = impl_->plan(stream, shape, dtype, direction);
-    if (!plan) continue;
-    most = std::max(most, plan->workspace_bytes);
-    reserved = std::max(reserved.value_or(0), most);
-  }
-  impl_->reserved = reserved;
-  return most + index;
+bool Attention::has_cudnn() const noexcept { return impl_->handle != nullptr; }
+
+std::size_t Attention::scratch_bytes(cudaStream_t stream, const AttentionShape& shape,
+                                     DType dtype) {
+  impl_->reserved.reset();  // this may be more
+  const Plans* const plans = impl_->plans_for(stream, shape, dtype);
+  if (!plans) return 0;
+  impl_->reserved = plans->workspace_bytes();
+  return plans->workspace_bytes() +
+         (shape.documents > 0 ? DocumentIndex::bytes(shape.documents) : 0);
 }
 
 namespace {

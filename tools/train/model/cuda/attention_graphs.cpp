@@ -17,8 +17,9 @@ namespace {
 
 namespace fe = cudnn_frontend;
 
-// How the tensors of a graph lie: [rows * seq, heads * head_dim], seen as rows x heads x seq x head_dim,
-// or, where rows hold several documents, as documents of up to seq tokens behind each other ("ragged").
+// How the tensors of a graph lie: [rows * seq, heads * head_dim], seen as rows x heads x seq x
+// head_dim, or, where rows hold several documents, as documents of up to seq tokens behind each
+// other ("ragged").
 class Layout {
  public:
   using Attributes = fe::graph::Tensor_attributes;
@@ -138,12 +139,13 @@ void find_cudnn() {
   fe::cudnn_dlhandle = library.handle();  // and of `runtime` the headers find their own
 }
 
-void describe_attention(fe::graph::Graph& graph, const AttentionKey& key, bool deterministic) {
+void describe_attention(fe::graph::Graph& graph, const AttentionKey& key, Direction direction,
+                        bool deterministic) {
   graph.set_io_data_type(fe::DataType_t::BFLOAT16)
       .set_intermediate_data_type(fe::DataType_t::FLOAT)
       .set_compute_data_type(fe::DataType_t::FLOAT);
-  key.direction == Direction::forward ? describe_forward(graph, key)
-                                      : describe_backward(graph, key, deterministic);
+  direction == Direction::forward ? describe_forward(graph, key)
+                                  : describe_backward(graph, key, deterministic);
 }
 
 }  // namespace train::cuda

@@ -1,5 +1,5 @@
-// Attention as graphs of cuDNN's front end: which tensors, how they lie, which operation. No GPU is needed to
-// describe them.
+// Attention as graphs of cuDNN's front end: which tensors, how they lie, which operation. No GPU is
+// needed to describe them.
 #pragma once
 
 #include <cudnn_frontend.h>
@@ -37,16 +37,15 @@ enum class Direction {
   backward
 };
 
-// A graph is for one of these.
+// Two graphs, one for each direction, are for one of these.
 struct AttentionKey {
   std::int64_t rows, seq, heads, kv_heads, head_dim, window;
-  std::int64_t documents;  // at most, where rows hold several; else 0
-  Direction direction;
+  std::int64_t documents;  // in all rows, where these hold several; else 0
   friend auto operator<=>(const AttentionKey&, const AttentionKey&) = default;
 };
 
 // Backward in an order of sums that is the same every time, where that is asked for.
 void describe_attention(cudnn_frontend::graph::Graph& graph, const AttentionKey& key,
-                        bool deterministic);
+                        Direction direction, bool deterministic);
 
 }  // namespace train::cuda

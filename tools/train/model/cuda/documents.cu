@@ -67,12 +67,12 @@ DocumentIndex DocumentIndex::in(void* memory, std::int64_t documents) {
 }
 
 void document_index(cudaStream_t stream, atoll::ConstView positions, const AttentionShape& shape,
-                    std::int64_t documents, const DocumentIndex& index) {
+                    const DocumentIndex& index) {
   const Strides strides{static_cast<int>(shape.heads * shape.head_dim),
                         static_cast<int>(shape.kv_heads * shape.head_dim),
                         static_cast<int>(shape.heads)};
   start("document_index", find_documents, {1, stream}, positions.as<std::int32_t>(),
-        static_cast<int>(positions.count), static_cast<int>(documents), strides, index);
+        static_cast<int>(positions.count), static_cast<int>(shape.documents), strides, index);
 }
 
 }  // namespace train::cuda

@@ -39,16 +39,19 @@ std::size_t attention_scratch(const AttentionShape& shape);
 // Of shared memory, that a block of these kernels takes at most: sm_80 has it, sm_86 and sm_89 do not.
 std::size_t attention_shared_bytes();
 
-// Where documents lie, as cuDNN is told: how long each is, and how many elements lie before it; at the end
-// of these, before none. Memory of DocumentIndex::bytes(documents), for the documents that there may be.
+// Where the documents of packed rows lie, as cuDNN is told: [documents] lengths in tokens, and
+// [documents + 1] numbers of elements that lie before each document and, last, behind them all: of q,
+// of k, and of the logarithms of sums, of which a token has one for each head.
 struct DocumentIndex {
   std::int32_t *lengths, *queries, *keys, *statistics;
 
   static std::size_t bytes(std::int64_t documents);
-  static DocumentIndex in(void* memory, std::int64_t documents);
+  static DocumentIndex in(void* memory, std::int64_t documents);  // of bytes(documents)
 };
+// For shape.documents: documents beyond these are taken for a part of the last, and, where there are
+// fewer, the rest have no tokens.
 void document_index(cudaStream_t stream, atoll::ConstView positions, const AttentionShape& shape,
-                    std::int64_t documents, const DocumentIndex& index);
+                    const DocumentIndex& index);
 
 void swiglu_forward(cudaStream_t stream, atoll::ConstView gate, atoll::ConstView up,
                     atoll::View out);
