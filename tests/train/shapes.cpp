@@ -186,14 +186,16 @@ TEST_CASE("samples packed into rows train alike, in fewer micro batches") {
     CHECK(distance(result.run.steps, reference.run.steps).loss <= 1e-5);
     CHECK(distance(result.weights, reference.weights) <= 1e-5);
   }
+  double flops = 0, flops_packed = 0;
   for (std::size_t s = 0; s < 6; ++s) {
     const auto &one = reference.run.steps[s], &all = packed[0].run.steps[s];
     CHECK(all.real == one.real);
     // Every micro batch gathers: half of them and fewer.
     CHECK(all.axis_bytes.at("shard") < unpacked[0].run.steps[s].axis_bytes.at("shard") * 6 / 10);
-    // Attention counts for a sample at a time, in rows that are fuller.
-    CHECK(alone.run.steps[s].flops <= one.flops);
+    flops += one.flops;
+    flops_packed += alone.run.steps[s].flops;
   }
+  CHECK(flops_packed < flops);  // attention of a sample at a time, in rows that are fuller
 }
 
 TEST_CASE("packed rows: strategies and recomputation change no bit") {

@@ -60,6 +60,7 @@ struct RankFigures {
 struct StepStart {
   Clock::time_point time;
   std::chrono::nanoseconds exposed;  // what has come to pass until then
+  double enqueue_seconds = 0;        // from then until the host had handed the step over
 };
 
 class Trainer {
@@ -286,7 +287,7 @@ void Trainer::count_bytes(StepRecord& record) {
 // The end of a step, on every rank; blocks until all have got there.
 void Trainer::measure(StepRecord& record, const StepStart& start, std::int64_t valid_tokens) {
   RankFigures mine;
-  mine.enqueue_seconds = seconds_since(start.time);
+  mine.enqueue_seconds = start.enqueue_seconds;
   mine.loss = finish_compute();
   mine.exposed_seconds =
       std::chrono::duration<double>(compute_.exposed_communication() - start.exposed).count();
@@ -321,7 +322,7 @@ StepRecord Trainer::step(std::int64_t index) {
   atoll::Scheduler& scheduler = engine_.scheduler();
   scheduler.set_recording(tracing_->covers(index + 1) ? atoll::Recording::work
                                                       : atoll::Recording::collectives);
-  const StepStart start{Clock::now(), compute_.exposed_communication()};
+  StepStart start{Clock::now(), compute_.exposed_communication()};
   const StepPlan plan = std::move(next_plan_);
   StepRecord record;
   record.step = index + 1;
@@ -334,6 +335,7 @@ StepRecord Trainer::step(std::int64_t index) {
     micro_batch(plan, batches_.micro_batch(plan, m), m);
   }
   optimizer_->step(static_cast<float>(record.learning_rate), compute_);
+  start.enqueue_seconds = seconds_since(start.time);
   count_bytes(record);
   // The next gathers run beside the updates, and while the figures of this step are waited for.
   if (index + 1 < options_.steps) {

@@ -26,7 +26,7 @@ struct StepRecord {
   std::int64_t padded = 0;
   // Means over ranks, and the worst of them.
   double compute_seconds = 0;        // the rest of the step: compute, and what holds it up
-  double enqueue_seconds = 0;        // until the host had handed everything of it to the device
+  double enqueue_seconds = 0;        // until the host had handed its work to the device
   double communication_seconds = 0;  // at least one collective ran; not before the step began
   double exposed_comm_seconds = 0;   // compute waited for communication
   double exposed_worst_seconds = 0;
