@@ -1,5 +1,5 @@
-// A device in the manner of a GPU, made of the host's: its streams start what the backend `launching`
-// gives them, and know of no failure in it; what hears of one tells their events.
+// A device in the manner of a GPU, made of the host's: its streams start what the backend
+// `launching` gives them, and know of no failure in it; what hears of one tells their events.
 #pragma once
 
 #include <cstddef>

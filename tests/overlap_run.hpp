@@ -1,6 +1,6 @@
-// A training step whose compute and communication take a known time, to see what of the one hides the
-// other. Compute sleeps, and so do planted delays, so that the figures do not depend on how many cores
-// the machine has to spare.
+// A training step whose compute and communication take a known time, to see what of the one hides
+// the other. Compute sleeps, and so do planted delays, so that the figures do not depend on how
+// many cores the machine has to spare.
 #pragma once
 
 #include <algorithm>
@@ -44,8 +44,8 @@ struct OverlapRun {
   std::int64_t outer_ms = 0;  // of every reduction across replicas
   Update update = Update::none;
   bool in_backward = false;
-  // Backward of a unit begins with its forward: from what was gathered for both, or from a gather of
-  // its own, as where parameters are given back in between.
+  // Backward of a unit begins with its forward: from what was gathered for both, or from a gather
+  // of its own, as where parameters are given back in between.
   enum class Recompute {
     none,
     from_backward,

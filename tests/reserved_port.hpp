@@ -13,8 +13,8 @@
 namespace atoll_test {
 
 // Stays bound, but does not listen: rank 0, which sets SO_REUSEADDR as this does, can listen there,
-// while the system gives it to no other bind and no outgoing connection. A port that was merely free
-// a moment ago is given away now and then where many tests run side by side.
+// while the system gives it to no other bind and no outgoing connection. A port that was merely
+// free a moment ago is given away now and then where many tests run side by side.
 class ReservedPort {
  public:
   ReservedPort() : socket_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {

@@ -5,8 +5,8 @@
 // front. Collective bugs hang rather than fail, so after the timeout (default 100 s) it kills the
 // ranks that are left, names them, and exits with 124. Otherwise it exits with the worst status of
 // a rank: a failure, then 77 (skipped), then 0. --killed says that a rank is meant to die of
-// SIGKILL: then that is its success, and anything else a failure. --stopped says that a rank is meant
-// to stop itself (SIGSTOP): it is killed when all others have ended, which is its success.
+// SIGKILL: then that is its success, and anything else a failure. --stopped says that a rank is
+// meant to stop itself (SIGSTOP): it is killed when all others have ended, which is its success.
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/prctl.h>

@@ -7,8 +7,8 @@
 //      in no matrix, but they exist;
 //   3. GPUs, on any hosts, whose NVLink fabric is completed under one cluster UUID and clique, and
 //      GPUs of one xGMI hive: what the driver says of a fabric that no single host can see.
-// A GPU without an edge is alone when all links of its host are known or its model has no connector,
-// and shares one island of state "unknown" with the host's other such GPUs when not.
+// A GPU without an edge is alone when all links of its host are known or its model has no
+// connector, and shares one island of state "unknown" with the host's other such GPUs when not.
 #include <algorithm>
 #include <limits>
 #include <map>

@@ -4,8 +4,8 @@
 // clusters is assumed: equal positions of all hosts share a leaf. The *home* of a GPU are the NICs
 // that it would use if all ports were up; a *position* is a distinct home, counted in the order of
 // the GPUs; on machines without GPUs, a NIC. The host with the most positions gives its NICs' names
-// to them, and the NICs of other hosts go by these names where they share any, so that a port that is
-// down or a GPU that is lost moves no other port to another rail.
+// to them, and the NICs of other hosts go by these names where they share any, so that a port that
+// is down or a GPU that is lost moves no other port to another rail.
 #include <fmt/format.h>
 
 #include <algorithm>

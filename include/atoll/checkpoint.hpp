@@ -16,8 +16,8 @@ namespace atoll_v1::atoll::fsdp {
 
 // A folder with `index.json` (layout: units, parameters, shapes, offsets; number of shards;
 // `extra`) and one safetensors file per shard, `shard-00000-of-00004.safetensors`, that holds for
-// each unit the flat tensors UNIT/weights (f32), UNIT/moment1 and UNIT/moment2 (f32 or bf16; either is read
-// as what the optimizer has).
+// each unit the flat tensors UNIT/weights (f32), UNIT/moment1 and UNIT/moment2 (f32 or bf16; either
+// is read as what the optimizer has).
 //
 // Collective; blocks. The folder appears whole or not at all: files are written and synced under a
 // temporary name beside it, and renamed by one rank after all are done; an existing folder of that

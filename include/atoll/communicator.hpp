@@ -37,11 +37,11 @@ class Work {
   std::shared_ptr<State> state_;
 };
 
-// What a reducing collective computes: op over factor * src. Either all ranks give a factor or none does;
-// factors may differ by rank, `op` may not. A factor other than 1 is for sum and avg of floating point
-// types; it is applied in the type that sums (f32 for the 16-bit types), before the sum. In memory of a GPU
-// it is a kernel in front of the operation, which rounds the products of 16-bit types to these, and takes
-// scratch as large as src.
+// What a reducing collective computes: op over factor * src. Either all ranks give a factor or none
+// does; factors may differ by rank, `op` may not. A factor other than 1 is for sum and avg of
+// floating point types; it is applied in the type that sums (f32 for the 16-bit types), before the
+// sum. In memory of a GPU it is a kernel in front of the operation, which rounds the products of
+// 16-bit types to these, and takes scratch as large as src.
 struct Reduction {
   ReduceOp op = ReduceOp::sum;
   double factor = 1.0;
@@ -51,7 +51,8 @@ struct Reduction {
   constexpr Reduction(ReduceOp op_, double factor_) : op(op_), factor(factor_), has_factor(true) {}
 };
 
-// How data moves between ranks, as far as connections exist: they are made when they are first used.
+// How data moves between ranks, as far as connections exist: they are made when they are first
+// used.
 struct Transports {
   std::vector<std::string> networks;   // what joins hosts ("IB", "Socket"); none so far, perhaps
   std::optional<bool> gpudirect_rdma;  // NICs reach memory of GPUs: on every connection; else false
@@ -62,9 +63,9 @@ struct Transports {
 };
 // Of all ranks together. Collective over the World.
 Transports gather_transports(World& world, const Transports& mine);
-// Collective over the World. Error(unsupported) names a rank that reaches another host without GPUDirect
-// RDMA, or does not know; one that reaches none itself is fine, unless all are so and there are several
-// hosts.
+// Collective over the World. Error(unsupported) names a rank that reaches another host without
+// GPUDirect RDMA, or does not know; one that reaches none itself is fine, unless all are so and
+// there are several hosts.
 void require_gpudirect_rdma(World& world, const Transports& mine);
 
 class Communicator;
@@ -73,34 +74,34 @@ struct CommunicatorOptions {
   std::string name{};     // for messages and traces; default: the axis' name
   std::string backend{};  // default: config().backend, else the best that probes on all ranks
   Device device = Device::host();
-  // An idle communicator whose every rank opens one of this axis now, each its own: a backend that can
-  // (NCCL) makes them out of it, without another bootstrap. On its backend and device.
+  // An idle communicator whose every rank opens one of this axis now, each its own: a backend that
+  // can (NCCL) makes them out of it, without another bootstrap. On its backend and device.
   const Communicator* parent = nullptr;
 };
 
 // Every collective is enqueued on the stream given to it and returns at once; all ranks of the axis
 // call the same operations of one communicator in the same order with the same counts, dtypes and
 // ops. Operations of one communicator run in the order of their calls, whatever stream they are on.
-// Counts of 0 are fine. Where a form in place is documented, each rank is free to use it or not. In memory of
-// GPUs src is in memory of allocate() on all ranks of a call or on none, and so is dst.
+// Counts of 0 are fine. Where a form in place is documented, each rank is free to use it or not. In
+// memory of GPUs src is in memory of allocate() on all ranks of a call or on none, and so is dst.
 //
-// Sums: bf16 and f16 accumulate in f32 and round once, or once per level where a backend sums inside
-// each host before it sends. On a backend that can order its sums the order is that of the algorithm,
-// which is taken by size and shape, and the same for every element: an adjacent-pair tree over the ranks
-// ((0 + 1) + (2 + 3)) + ... inside a host and wherever all ranks exchange at once; with two levels a
-// tree over the ranks of each host, then over the hosts, which is the same one where hosts have equal
-// powers of two of ranks in a row; another order by what large sums between many hosts take
-// (plugins/host/README.md). Where a backend cannot order its sums (capability says so) core builds
-// the sum from all_to_all, local sums and all_gather, level by level where hosts allow it, for the
-// 16-bit types, and leaves the order of the others to the backend. Config::deterministic asks for the one
-// tree and one rounding of all floating point reductions everywhere, at the price of more bytes
-// between hosts; over an axis with blocks (Axis::block) a tree over the ranks of each block, then one
-// over the blocks.
+// Sums: bf16 and f16 accumulate in f32 and round once, or once per level where a backend sums
+// inside each host before it sends. On a backend that can order its sums the order is that of the
+// algorithm, which is taken by size and shape, and the same for every element: an adjacent-pair
+// tree over the ranks ((0 + 1) + (2 + 3)) + ... inside a host and wherever all ranks exchange at
+// once; with two levels a tree over the ranks of each host, then over the hosts, which is the same
+// one where hosts have equal powers of two of ranks in a row; another order by what large sums
+// between many hosts take (plugins/host/README.md). Where a backend cannot order its sums
+// (capability says so) core builds the sum from all_to_all, local sums and all_gather, level by
+// level where hosts allow it, for the 16-bit types, and leaves the order of the others to the
+// backend. Config::deterministic asks for the one tree and one rounding of all floating point
+// reductions everywhere, at the price of more bytes between hosts; over an axis with blocks
+// (Axis::block) a tree over the ranks of each block, then one over the blocks.
 //
 // Errors: wrong arguments throw Error(invalid_argument) here, before anything is sent: ranks and
-// counts that do not fit, unequal dtypes, NULL with elements, src and dst that overlap other than as
-// documented, a factor where none is allowed. A failure of the operation is kept in its Work, and
-// fails the World: every communicator of every rank aborts, every wait ends.
+// counts that do not fit, unequal dtypes, NULL with elements, src and dst that overlap other than
+// as documented, a factor where none is allowed. A failure of the operation is kept in its Work,
+// and fails the World: every communicator of every rank aborts, every wait ends.
 class Communicator {
  public:
   // Collective over the axis; communicators that share a rank open in one order on all ranks. Ranks
@@ -129,15 +130,15 @@ class Communicator {
   [[nodiscard]] Work broadcast(View data, int root, Stream& stream);
   // dst[r * n + i] = src of rank r [rank * n + i], n = count / size. No overlap.
   [[nodiscard]] Work all_to_all(ConstView src, View dst, Stream& stream);
-  // On `root`, whose dst alone is written: dst[r * n + i] = src of rank r [i], n = src.count. Others
-  // may pass an empty dst. In place on root: src = dst + rank * n.
+  // On `root`, whose dst alone is written: dst[r * n + i] = src of rank r [i], n = src.count.
+  // Others may pass an empty dst. In place on root: src = dst + rank * n.
   [[nodiscard]] Work gather(ConstView src, View dst, int root, Stream& stream);
   // dst[i] = src of `root` [rank * n + i], n = dst.count. Others may pass an empty src. In place on
   // root: dst = src + rank * n.
   [[nodiscard]] Work scatter(ConstView src, View dst, int root, Stream& stream);
-  // Uneven forms. counts[r] elements belong to rank r, the same counts on all ranks; they lie packed
-  // in rank order. all_gather_v: src.count = counts[rank], dst.count = their sum; reduce_scatter_v
-  // the other way round. In place as in the even forms.
+  // Uneven forms. counts[r] elements belong to rank r, the same counts on all ranks; they lie
+  // packed in rank order. all_gather_v: src.count = counts[rank], dst.count = their sum;
+  // reduce_scatter_v the other way round. In place as in the even forms.
   [[nodiscard]] Work all_gather_v(ConstView src, View dst, std::span<const std::uint64_t> counts,
                                   Stream& stream);
   [[nodiscard]] Work reduce_scatter_v(ConstView src, View dst,
@@ -191,8 +192,8 @@ class Communicator {
 
 // Memory on the fast path of `communicators`: registered with each of them, on host memory mapped
 // by their ranks of this host. Collective over every one of the communicators: same order of calls
-// and same size on all ranks. Filled with zeros, aligned to 4,096 bytes; freed by the handle, on each
-// rank at its own time, when nothing uses it any more on any rank. A buffer may outlive the
+// and same size on all ranks. Filled with zeros, aligned to 4,096 bytes; freed by the handle, on
+// each rank at its own time, when nothing uses it any more on any rank. A buffer may outlive the
 // communicators. Every collective takes memory from elsewhere as well, slower.
 Buffer allocate(const Device& device, std::size_t bytes,
                 std::span<const std::reference_wrapper<Communicator>> communicators);

@@ -23,8 +23,8 @@ struct Config {
   // Network interfaces of this rank, separated by commas, each of them a rail; "": the default
   // route's. The first has the address for everything but the data of collectives.
   std::string interface;
-  // Sets this rank apart from ranks of this host that have another one, as if they were on different
-  // hosts, which gives several hosts on one machine; "": as it is.
+  // Sets this rank apart from ranks of this host that have another one, as if they were on
+  // different hosts, which gives several hosts on one machine; "": as it is.
   std::string host_id;
 
   std::chrono::seconds rendezvous_timeout{60};  // for all ranks to appear

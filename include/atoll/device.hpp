@@ -46,8 +46,8 @@ class Stamp {
  public:
   Stamp() = default;
   explicit Stamp(std::shared_ptr<const StampBackend> impl) : impl_(std::move(impl)) {}
-  // ns of the steady clock; nothing until the stream has been there (never, perhaps, where it failed
-  // before), and of a default Stamp.
+  // ns of the steady clock; nothing until the stream has been there (never, perhaps, where it
+  // failed before), and of a default Stamp.
   std::optional<std::int64_t> ns() const;
   explicit operator bool() const noexcept { return impl_ != nullptr; }
 
@@ -76,9 +76,10 @@ struct StreamOptions {
 };
 
 // An ordered queue of work. Functions of one Stream are called by one thread at a time, a task that
-// calls its own stream included (synchronize() counts, too); they return at once. The last handle must
-// not end inside the stream's own work. When work fails, what was enqueued behind it on this stream
-// does not run, and synchronize(), and waits on later events of this stream, throw the first error.
+// calls its own stream included (synchronize() counts, too); they return at once. The last handle
+// must not end inside the stream's own work. When work fails, what was enqueued behind it on this
+// stream does not run, and synchronize(), and waits on later events of this stream, throw the first
+// error.
 class Stream {
  public:
   Stream(Stream&&) noexcept;
@@ -99,8 +100,9 @@ class Stream {
   // too.
   void wait(const Event& event, WaitReason reason = WaitReason::order);
   void synchronize();  // blocks the calling thread until the queue is empty; throws its error
-  // For the checker of ATOLL_CHECK=lifetimes: the work enqueued next, called `what`, uses this memory.
-  // It then throws Error(internal) if no event orders that with other uses. Without it, nothing.
+  // For the checker of ATOLL_CHECK=lifetimes: the work enqueued next, called `what`, uses this
+  // memory. It then throws Error(internal) if no event orders that with other uses. Without it,
+  // nothing.
   void use(const ConstView& view, Access access, std::string_view what);
   // Time that this stream has spent waiting for events with WaitReason::communication, while it had
   // nothing else to do. Complete after synchronize().
@@ -146,10 +148,10 @@ class Device {
   // A new handle to the CPU; allocations are counted per handle.
   static Device host();
   // A GPU of this process, by CUDA's ordinal; allocations are counted per handle. Its streams start
-  // kernels and copies; memory is cudaMalloc's. A call leaves the thread's current device as it was, but
-  // where that GPU has no context: then this one stays current, for to go back would bring one up. Who
-  // calls CUDA himself chooses his device before. Error(unsupported) in a build without CUDA,
-  // Error(not_found) where there is no such GPU.
+  // kernels and copies; memory is cudaMalloc's. A call leaves the thread's current device as it
+  // was, but where that GPU has no context: then this one stays current, for to go back would bring
+  // one up. Who calls CUDA himself chooses his device before. Error(unsupported) in a build without
+  // CUDA, Error(not_found) where there is no such GPU.
   static Device cuda(int ordinal = 0);
   static int cuda_count() noexcept;  // GPUs that cuda() takes; 0 without a driver
   explicit Device(std::shared_ptr<DeviceBackend> impl);
@@ -162,8 +164,8 @@ class Device {
   int ordinal() const noexcept;                   // of a GPU, as CUDA counts them here; else -1
   // Aligned to 4,096 bytes (256 on cuda), not initialised. Error(out_of_memory) names the size.
   Buffer allocate(std::size_t bytes) const;
-  // Memory of the host that copies to and from this device take without waiting for the host (pinned,
-  // for cuda); aligned to 64 bytes, not initialised, not counted. Error(out_of_memory).
+  // Memory of the host that copies to and from this device take without waiting for the host
+  // (pinned, for cuda); aligned to 64 bytes, not initialised, not counted. Error(out_of_memory).
   Buffer allocate_staging(std::size_t bytes) const;
   // In all; 0 where it is not known.
   std::uint64_t memory_bytes() const noexcept;

@@ -116,7 +116,8 @@ struct FlightLog {
 
 // What this rank has recorded by now; empty before its first communicator. Any thread may call.
 FlightLog flight_log(World& world);
-// Writes it to config().flight, now. Throws Error(invalid_argument) when that is empty and Error(io).
+// Writes it to config().flight, now. Throws Error(invalid_argument) when that is empty and
+// Error(io).
 void write_flight(World& world);
 
 // `text` is a file's content; `file` names it in errors. Throws Error(bad_data) with file and byte

@@ -52,8 +52,8 @@ Accumulation accumulation_from_name(std::string_view name);
 
 struct Precision {
   DType param = DType::f32;  // what compute reads and gathers carry: f32 or bf16
-  // What gradients travel as: f32, or bf16, where each level of sums is f32 and rounds once. Compute
-  // writes them, and optimizers read them, in f32.
+  // What gradients travel as: f32, or bf16, where each level of sums is f32 and rounds once.
+  // Compute writes them, and optimizers read them, in f32.
   DType reduce = DType::f32;
 };
 
@@ -62,12 +62,14 @@ struct Options {
   Accumulation accumulation = Accumulation::automatic;
   Precision precision{};
   // Partial resharding: what forward has gathered stays sharded over groups of so many neighbouring
-  // ranks of the shard axis (1: whole), and backward gathers inside them what is not in a slot at the
-  // turn. 0: not kept. It must divide the shard axis; without effect where parameters stay whole.
+  // ranks of the shard axis (1: whole), and backward gathers inside them what is not in a slot at
+  // the turn. 0: not kept. It must divide the shard axis; without effect where parameters stay
+  // whole.
   int inner_shards = 0;
   int prefetch = 1;        // units gathered ahead of compute; 0: none
   int reduce_buffers = 2;  // whole gradients that are written or reduced at the same time
-  // Bytes of the device that the plan of freeze() may take, before optimizer and activations; 0: any.
+  // Bytes of the device that the plan of freeze() may take, before optimizer and activations; 0:
+  // any.
   std::uint64_t memory_bytes = 0;
   Device device = Device::host();
   std::string backend{};  // "": config().backend, else the best common one
@@ -93,8 +95,8 @@ struct StrategyEstimate {
   Strategy strategy{};
   std::uint64_t bytes = 0;  // of a rank: state, passing units, activations; not what sums take that
                             // the library builds
-  // Communication of a step, as if nothing overlapped: each collective in two levels, the bytes of a
-  // ring on each at the rate of its axis, and a latency for each unit. Resident parameters are
+  // Communication of a step, as if nothing overlapped: each collective in two levels, the bytes of
+  // a ring on each at the rate of its axis, and a latency for each unit. Resident parameters are
   // gathered once a step, passing ones twice a micro batch, as if no slot held them in between.
   double seconds = 0;
   bool fits = true;
@@ -186,8 +188,8 @@ struct Segment {
 class Engine;
 
 // The parameters of one unit during its forward; lives no longer than its Pass. The destructor ends
-// the use on the compute stream. An exception that leaves the scope gives the pass up: nothing more is
-// reduced, and further scopes are Error(invalid_argument).
+// the use on the compute stream. An exception that leaves the scope gives the pass up: nothing more
+// is reduced, and further scopes are Error(invalid_argument).
 class ForwardScope {
  public:
   ForwardScope(ForwardScope&&) noexcept;
@@ -278,8 +280,8 @@ class Engine {
   [[nodiscard]] Pass begin(const PassOptions& options, Stream& compute);
   // `compute` waits until every gradient shard is final.
   void wait_gradients(Stream& compute);
-  // After the last micro batch: `compute` is to have updated the master shards up to here. Copies in
-  // the compute dtype are made from them on `compute`; the next gathers wait for it.
+  // After the last micro batch: `compute` is to have updated the master shards up to here. Copies
+  // in the compute dtype are made from them on `compute`; the next gathers wait for it.
   void parameters_changed(Stream& compute);
 
   Unit& unit(std::string_view name);  // Error(not_found)
@@ -291,7 +293,8 @@ class Engine {
   std::string_view backend() const noexcept;
   MemoryPlan& memory() noexcept;
   Scheduler& scheduler() noexcept;
-  // Bytes of parameters and gradients that this rank has handed to the collectives of passes so far.
+  // Bytes of parameters and gradients that this rank has handed to the collectives of passes so
+  // far.
   struct Traffic {
     std::uint64_t shard_bytes = 0;
     std::uint64_t inner_bytes = 0;  // of gathers inside inner groups

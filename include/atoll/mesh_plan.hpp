@@ -90,8 +90,8 @@ std::vector<Finding> check_mesh(const Topology& topology, const std::vector<Rank
 // What a group of ranks that communicate carries, by a model over the topology: the slowest part of
 // a ring through the group, in the order given, and the latency of its hops.
 struct GroupRate {
-  // GB/s a rank, in one direction: n ranks gather B bytes in (n - 1) / n * B / gbyte_s. Bus bandwidth
-  // in the words of nccl-tests. 0: unknown. Infinite for a group of one rank.
+  // GB/s a rank, in one direction: n ranks gather B bytes in (n - 1) / n * B / gbyte_s. Bus
+  // bandwidth in the words of nccl-tests. 0: unknown. Infinite for a group of one rank.
   double gbyte_s = 0;
   double latency_us = 0;    // of the smallest collective
   bool is_assumed = false;  // no source gives the rate of something that the group crosses
@@ -105,8 +105,8 @@ GroupRate group_rate(const Topology& topology, const std::vector<RankSite>& rank
 // several of both; else 0. hosts: of the group's ranks, in their order.
 int ranks_per_host(std::span<const int> hosts);
 
-// Of such a group: of the ranks of one host among each other, and of those in the same place of every
-// host while the other places do the same. The slowest; unknown for other groups.
+// Of such a group: of the ranks of one host among each other, and of those in the same place of
+// every host while the other places do the same. The slowest; unknown for other groups.
 struct LevelRates {
   GroupRate inside{}, across{};
 };

@@ -19,10 +19,10 @@ struct OptimizerOptions {
   float max_norm = 1.0f;      // gradients are scaled down to this global norm; 0: no clipping
   // false: a norm that is not finite is reported, and the step done all the same.
   bool skip_nonfinite = true;
-  // Of AdamW: f32, or bf16, which halves them and by default rounds up or down by chance: to the nearest,
-  // the second moment would stand still. Chance follows from seed, step and place in the unit's bucket, so
-  // that the bits do not depend on how many ranks share the parameters; they do on which parameters are
-  // frozen, and on types.
+  // Of AdamW: f32, or bf16, which halves them and by default rounds up or down by chance: to the
+  // nearest, the second moment would stand still. Chance follows from seed, step and place in the
+  // unit's bucket, so that the bits do not depend on how many ranks share the parameters; they do
+  // on which parameters are frozen, and on types.
   DType moment_dtype = DType::f32;
   bool stochastic_rounding = true;
   std::uint64_t seed = 0;
@@ -34,21 +34,22 @@ struct OptimizerOptions {
 // changes nothing, unless asked to; neither does one after a failure of the job.
 class Optimizer {
  public:
-  // The engine outlives it. Error(invalid_argument) before Engine::freeze(), and while the engine has
-  // another optimizer.
+  // The engine outlives it. Error(invalid_argument) before Engine::freeze(), and while the engine
+  // has another optimizer.
   Optimizer(Engine& engine, OptimizerOptions options = {});
   Optimizer(Optimizer&&) noexcept;
   ~Optimizer();
 
-  // With neither clipping nor skip_nonfinite no update has to wait for the norm: after this call the
-  // next last micro batch updates each unit on a stream of its own, beside backward, as soon as its
-  // gradient is complete, and step() does what is left. Otherwise it does nothing; false then.
+  // With neither clipping nor skip_nonfinite no update has to wait for the norm: after this call
+  // the next last micro batch updates each unit on a stream of its own, beside backward, as soon as
+  // its gradient is complete, and step() does what is left. Otherwise it does nothing; false then.
   // Error(invalid_argument) when called again before step(), once a unit has been updated.
   bool update_in_backward(float learning_rate);
   // Enqueued on `compute`, behind the gradients, unit by unit in the order of use: the next pass
   // gathers the first while the others are updated. Collective over the shard axis.
-  // Error(invalid_argument) for another learning rate than update_in_backward() was given, and before
-  // all micro batches of a step are complete: what gradients hold then is not the sum over all ranks.
+  // Error(invalid_argument) for another learning rate than update_in_backward() was given, and
+  // before all micro batches of a step are complete: what gradients hold then is not the sum over
+  // all ranks.
   void step(float learning_rate, Stream& compute);
   // Of the last step, before clipping. Blocks until that step is complete.
   float grad_norm();

@@ -51,16 +51,16 @@ struct BucketPlan {
   std::vector<Place> places;  // by tensor
 };
 
-// Takes tensors into a bucket as long as it has at most `max_bytes`, padding included; a tensor that
-// needs more has a bucket to itself, since none is split. List tensors in the order in which their
-// gradients become complete, so that buckets do, too. Errors are those of plan_bucket.
+// Takes tensors into a bucket as long as it has at most `max_bytes`, padding included; a tensor
+// that needs more has a bucket to itself, since none is split. List tensors in the order in which
+// their gradients become complete, so that buckets do, too. Errors are those of plan_bucket.
 BucketPlan plan_buckets(std::span<const std::uint64_t> counts, DType dtype, std::uint64_t max_bytes,
                         std::uint64_t shards = 1);
 
 // Bytes of a bucket whose collective over `axis` spends at most `latency_share` of its time on
-// latency: (1 - share) / share * latency * bandwidth, in whole MiB, between the bounds below. Smaller
-// buckets waste bandwidth, larger ones start late: the last bucket of a backward hides behind
-// nothing. The same on all ranks. An axis without a rate, or of one rank, gets the default.
+// latency: (1 - share) / share * latency * bandwidth, in whole MiB, between the bounds below.
+// Smaller buckets waste bandwidth, larger ones start late: the last bucket of a backward hides
+// behind nothing. The same on all ranks. An axis without a rate, or of one rank, gets the default.
 std::uint64_t bucket_bytes(const Axis& axis, double latency_share = 0.05);
 inline constexpr std::uint64_t least_bucket_bytes = std::uint64_t{1} << 20;
 inline constexpr std::uint64_t most_bucket_bytes = std::uint64_t{128} << 20;
@@ -107,8 +107,8 @@ struct SchedulerOptions {
   // A group inside the shard axis to gather in as well, on the lane `gather`; empty: none.
   Axis inner{};
   std::string backend{};  // "": config().backend, else the best common one
-  // The ranks of all groups of both axes, which make a scheduler now: on GPUs the communicators of the
-  // lanes are made out of one of these. Empty: each has a bootstrap of its own.
+  // The ranks of all groups of both axes, which make a scheduler now: on GPUs the communicators of
+  // the lanes are made out of one of these. Empty: each has a bootstrap of its own.
   Axis root{};
   // How many bytes of a lane's operations may be in flight: from the start of an operation until
   // the event given to release(), by the larger of src and dst. An operation that would exceed them
@@ -125,9 +125,9 @@ struct SchedulerOptions {
 // `label` says what an operation is for, such as the name of a unit, in what take_records() tells.
 class Scheduler {
  public:
-  // Opens the communicators; collective over all ranks of the mesh. An axis without ranks is that of
-  // this rank alone: a DDP trainer passes {} and mesh.axis("world"), whatever mesh was planned, and
-  // all_reduce sums over all ranks.
+  // Opens the communicators; collective over all ranks of the mesh. An axis without ranks is that
+  // of this rank alone: a DDP trainer passes {} and mesh.axis("world"), whatever mesh was planned,
+  // and all_reduce sums over all ranks.
   Scheduler(const Axis& shard, const Axis& replicate, SchedulerOptions options = {});
   Scheduler(Scheduler&&) noexcept;
   Scheduler& operator=(Scheduler&&) noexcept;
@@ -194,14 +194,14 @@ class Scheduler {
   std::unique_ptr<Impl> impl_;
 };
 
-// A few buffers that take turns: written by one stream, read by a lane, written again. With K of them
-// K - 1 may still be read while one is written, and nobody allocates.
+// A few buffers that take turns: written by one stream, read by a lane, written again. With K of
+// them K - 1 may still be read while one is written, and nobody allocates.
 class Rotation {
  public:
   // Error(invalid_argument) without buffers.
   explicit Rotation(std::vector<Buffer> buffers);
-  // The next in turn, once its last use is over: `writer` waits, the host does not. Its contents are
-  // those of that use. Error(invalid_argument) where it was not released since its last turn.
+  // The next in turn, once its last use is over: `writer` waits, the host does not. Its contents
+  // are those of that use. Error(invalid_argument) where it was not released since its last turn.
   const Buffer& next(Stream& writer);
   // The earliest buffer handed out and not released yet is free after `after`.
   // Error(invalid_argument) where there is none.

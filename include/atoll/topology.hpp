@@ -190,8 +190,8 @@ struct CatalogEntry {
 };
 std::vector<CatalogEntry> catalog();  // by name
 
-// Topologies of one job, where a host may occur in several: hosts, GPUs and NICs that occur in several
-// parts (same id) are taken once, from the first.
+// Topologies of one job, where a host may occur in several: hosts, GPUs and NICs that occur in
+// several parts (same id) are taken once, from the first.
 Topology merge(const std::vector<Topology>& parts);
 
 // Topologies of different hosts. A host whose id an earlier part has is another machine, and gets a

@@ -3,12 +3,12 @@
 // Vocabulary. Slice: the part of the data that one rank reduces; whole cache lines, the last ones
 // may be shorter or empty. S: bytes of the data.
 // Steps, one host. Small data: every rank reduces everything. Else every rank reads its slice of
-// every src and writes the sum to every dst in the same pass; where the dsts are out of reach, to its
-// own, and the slices are gathered (sdk/sum.cpp, sdk/move.cpp).
+// every src and writes the sum to every dst in the same pass; where the dsts are out of reach, to
+// its own, and the slices are gathered (sdk/sum.cpp, sdk/move.cpp).
 // Steps, several hosts. two_level, ring: a reduce_scatter over the slices into dst, then an
-// all_gather of them. Medium data on many hosts: halving between the ranks of one place on each host
-// (sdk/halving.cpp). Small data: doubling (sdk/doubling.cpp), or, of 16-bit types, flat: every rank
-// sends everything to every other one and reduces by itself, one trip instead of two.
+// all_gather of them. Medium data on many hosts: halving between the ranks of one place on each
+// host (sdk/halving.cpp). Small data: doubling (sdk/doubling.cpp), or, of 16-bit types, flat: every
+// rank sends everything to every other one and reduces by itself, one trip instead of two.
 // In place this is safe: another rank's slice of dst arrives after its owner has all contributions
 // to it, so what src held there has been read; and the own slice of src goes to nobody.
 // Bytes between H hosts, each way per host. two_level, halving on a power of two of hosts, and ring

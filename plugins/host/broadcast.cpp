@@ -4,12 +4,13 @@
 // what is passed on at a time, so that links, and the ranks of a host, work at once.
 // Steps, one host. Every rank copies the whole out of the root's memory (sdk/move.cpp).
 // Steps, several hosts. flat: the root sends the whole to its twin on every other host. chain: each
-// speaker sends every piece to its twin on the next host, counted from the root's, as soon as it has
-// it. On each host the ranks copy a piece from the speaker while the next ones arrive.
-// Bytes between H hosts. S into each but the root's. Out: flat (H - 1) S of the root's, chain S of each
-// but the last. Time on links of one rate, large data: flat (H - 1) S, chain S + (H - 2) pieces.
-// Twins exchange signatures, so that ranks which disagree about the root find out, instead of waiting
-// for each other: every rank has one on every other host, and meets those of its own on the board.
+// speaker sends every piece to its twin on the next host, counted from the root's, as soon as it
+// has it. On each host the ranks copy a piece from the speaker while the next ones arrive.
+// Bytes between H hosts. S into each but the root's. Out: flat (H - 1) S of the root's, chain S of
+// each but the last. Time on links of one rate, large data: flat (H - 1) S, chain S + (H - 2)
+// pieces. Twins exchange signatures, so that ranks which disagree about the root find out, instead
+// of waiting for each other: every rank has one on every other host, and meets those of its own on
+// the board.
 #include <algorithm>
 
 #include "host/collectives.hpp"

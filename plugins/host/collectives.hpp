@@ -27,9 +27,9 @@ void barrier(Comm& comm, const atoll_operation& operation);
 // A group of messages.
 void send_recv(Comm& comm, std::span<atoll_operation* const> messages);
 
-// The receiving half of a flat reduce_scatter, which all_reduce and reduce share: takes the bytes of
-// `own` from every peer, chunk by chunk, and reduces them with `own` in rank order into `dst` (which
-// may be `own`).
+// The receiving half of a flat reduce_scatter, which all_reduce and reduce share: takes the bytes
+// of `own` from every peer, chunk by chunk, and reduces them with `own` in rank order into `dst`
+// (which may be `own`).
 void receive_and_reduce(Comm& comm, atoll_sdk::Exchange& exchange, std::span<const std::byte> own,
                         std::byte* dst, const atoll_operation& operation);
 

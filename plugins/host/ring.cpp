@@ -1,9 +1,9 @@
 // Rings: every rank passes on to the next one what it got from the one before, N - 1 times.
 //
 // Vocabulary. Piece: what a rank passes on at a time, so that the wire has work while it adds.
-// Bytes on the wire. (N - 1) / N S out of and into each rank, and, where the ranks of a host stand in
-// a row, each way per host: less than flat, more than two_level, but with one rank per host. Each rank
-// has one sender and one receiver, whatever the number of hosts.
+// Bytes on the wire. (N - 1) / N S out of and into each rank, and, where the ranks of a host stand
+// in a row, each way per host: less than flat, more than two_level, but with one rank per host.
+// Each rank has one sender and one receiver, whatever the number of hosts.
 #include <algorithm>
 #include <array>
 #include <utility>

@@ -43,8 +43,8 @@ TcpTransport::TcpTransport(std::map<int, Streams> connections) {
   }
 }
 
-// The next in turn, unless another one is clearly ahead of it: on rails of equal speed turns even out
-// by themselves, and following every small difference costs more than it gains.
+// The next in turn, unless another one is clearly ahead of it: on rails of equal speed turns even
+// out by themselves, and following every small difference costs more than it gains.
 std::uint8_t TcpTransport::choose(const Peer& peer) {
   const std::size_t count = peer.streams.size();
   std::size_t best = 0;

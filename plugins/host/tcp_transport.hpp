@@ -2,8 +2,8 @@
 // several rails.
 //
 // With several, what a rank sends is cut into stripes. After each stripe one byte names the
-// connection that carries the next: they take turns, but one that has much more left to deliver than
-// another is passed over, so that a fast rail, or one that nobody else uses, carries more. The
+// connection that carries the next: they take turns, but one that has much more left to deliver
+// than another is passed over, so that a fast rail, or one that nobody else uses, carries more. The
 // receiver follows, and always knows the one connection that its next byte comes by.
 #pragma once
 

@@ -55,8 +55,8 @@ struct Default {
 // The backend's own choice; the last row that fits counts, and without any it is flat. Measured on
 // links of 1 Gbit/s; figures in the README of this folder.
 constexpr Default defaults[] = {
-    // Flat sends as many messages as there are pairs of ranks, of which half or less cross; with one
-    // rank on a host the two differ by the pieces only.
+    // Flat sends as many messages as there are pairs of ranks, of which half or less cross; with
+    // one rank on a host the two differ by the pieces only.
     {gathers, Algorithm::two_level, {.bytes = 32 * KiB}},
     {gathers, Algorithm::two_level, {.ranks = Ranks::several}},
     {reduce_scatters, Algorithm::two_level, {.bytes = 32 * KiB}},

@@ -25,7 +25,8 @@ struct Shape {
   int ranks_per_host = 1;  // of the host that has most
 };
 
-// "connections N" of `group.tuning`: streams between two ranks on each rail; 0: the backend chooses.
+// "connections N" of `group.tuning`: streams between two ranks on each rail; 0: the backend
+// chooses.
 int connections_of(const atoll_group& group);
 
 class Tuning {
@@ -34,10 +35,10 @@ class Tuning {
   // `group.tuning` is checked here. Throws Error(ATOLL_INVALID_ARGUMENT).
   Tuning(const atoll_group& group, const atoll_sdk::Layout& layout);
 
-  // For an operation over several hosts; `bytes` of the whole tensor. The last rule that fits counts:
-  // of the backend's own, then of the user's. Where sums have to be deterministic, rules of the
-  // backend whose order of the sum or whose roundings differ from those of flat do not fit, and the
-  // user's choice of such an algorithm becomes flat.
+  // For an operation over several hosts; `bytes` of the whole tensor. The last rule that fits
+  // counts: of the backend's own, then of the user's. Where sums have to be deterministic, rules of
+  // the backend whose order of the sum or whose roundings differ from those of flat do not fit, and
+  // the user's choice of such an algorithm becomes flat.
   Algorithm choose(const atoll_operation& operation, std::uint64_t bytes) const noexcept;
 
  private:

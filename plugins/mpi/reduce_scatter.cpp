@@ -2,9 +2,9 @@
 //
 // MPI wants the blocks of all ranks in a row. A whole operation has them so and passes straight,
 // unless it has to be multiplied first; when its bytes exceed piece_bytes, the same piece of every
-// block is packed into scratch memory first. MPI's own in-place form leaves the result at the start of the buffer and overwrites other
-// blocks; atoll's leaves it in this rank's block and the others alone, so it, too, goes through
-// scratch.
+// block is packed into scratch memory first. MPI's own in-place form leaves the result at the start
+// of the buffer and overwrites other blocks; atoll's leaves it in this rank's block and the others
+// alone, so it, too, goes through scratch.
 #include <algorithm>
 #include <cstring>
 

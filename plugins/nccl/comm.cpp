@@ -227,8 +227,8 @@ Comm::~Comm() {
   }
 }
 
-// Finalizing waits for what is under way, also on other ranks. Where they do not come once, they are
-// not waited for again by this process.
+// Finalizing waits for what is under way, also on other ranks. Where they do not come once, they
+// are not waited for again by this process.
 void Comm::end() noexcept {
   static std::atomic<bool> others_are_gone{false};
   const std::lock_guard lock(calls_);

@@ -24,8 +24,8 @@ class Comm {
  public:
   // Collective over the group.
   static std::unique_ptr<Comm> open(const atoll_host& host, const atoll_group& group);
-  // The same out of this one, which is idle, and whose every rank calls it: without another bootstrap.
-  // Ranks with a NULL group get nothing.
+  // The same out of this one, which is idle, and whose every rank calls it: without another
+  // bootstrap. Ranks with a NULL group get nothing.
   std::unique_ptr<Comm> split(const atoll_group* group);
   ~Comm();
   Comm(const Comm&) = delete;

@@ -27,8 +27,8 @@ atoll_status status_of(ncclResult_t result) {
   return ATOLL_BACKEND;
 }
 
-// To make a device current brings up a context there, some hundred MB of it: a thread that begins with
-// device 0 does not go back to that for nothing. The driver is asked through the runtime.
+// To make a device current brings up a context there, some hundred MB of it: a thread that begins
+// with device 0 does not go back to that for nothing. The driver is asked through the runtime.
 bool has_context(int device) noexcept {
   using GetState = decltype(cuDevicePrimaryCtxGetState);
   static const auto get_state = []() -> GetState* {

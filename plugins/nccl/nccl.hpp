@@ -11,8 +11,8 @@
 namespace atoll_sdk::nccl {
 
 // Throws Error(ATOLL_BACKEND, ATOLL_PEER_LOST for a remote error, ATOLL_INVALID_ARGUMENT) with the
-// name of the call, NCCL's text, and what it noted last about `comm`, which may be NULL. A result of
-// ncclInProgress is none that a call ends with.
+// name of the call, NCCL's text, and what it noted last about `comm`, which may be NULL. A result
+// of ncclInProgress is none that a call ends with.
 void check(ncclResult_t result, std::string_view call, ncclComm_t comm = nullptr);
 void check(cudaError_t result, std::string_view call);
 

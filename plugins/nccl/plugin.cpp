@@ -16,8 +16,8 @@ struct atoll_comm {
 namespace atoll_sdk::nccl {
 namespace {
 
-// Which GPU memory of mem_alloc is on. The runtime would tell only with a context on the thread's own
-// device, which need not be one that this process uses.
+// Which GPU memory of mem_alloc is on. The runtime would tell only with a context on the thread's
+// own device, which need not be one that this process uses.
 class Owners {
  public:
   void add(void* memory, int device) {

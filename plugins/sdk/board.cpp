@@ -16,7 +16,8 @@ using namespace std::chrono_literals;
 
 // Phases of a step fit below the bit where its number begins.
 constexpr int phase_bits = 24;
-// Where every rank has a core: long enough to catch a peer that runs on another one, short against a time slice.
+// Where every rank has a core: long enough to catch a peer that runs on another one, short against
+// a time slice.
 constexpr std::chrono::nanoseconds longest_spin = 20us;
 constexpr std::chrono::nanoseconds shortest_spin = 500ns;
 // A yield lets a peer run that shares this core; it costs about a context switch.

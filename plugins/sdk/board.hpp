@@ -1,9 +1,9 @@
 // The board: how the ranks of one host go through an operation together.
 //
 // Vocabulary. Local: number of a rank among those of this host. Step: what the ranks do between two
-// posts; every rank of the host takes the same steps in the same order. Post: what a rank says about
-// a step when it comes to it. Phase: how far a rank is in a step; 1 is "has posted". Half: of the
-// stage, where a rank lays out data that others cannot reach otherwise.
+// posts; every rank of the host takes the same steps in the same order. Post: what a rank says
+// about a step when it comes to it. Phase: how far a rank is in a step; 1 is "has posted". Half: of
+// the stage, where a rank lays out data that others cannot reach otherwise.
 //
 // Waiting is a short spin, a few yields, then sleep. The spin grows shorter while it does not help:
 // where ranks share a core, a spinning rank keeps the one it waits for from running.
@@ -45,8 +45,8 @@ class Board {
   // Throws Error(ATOLL_MISMATCH) unless all posts agree; after await(1).
   void check_posts() const;
 
-  // Whether ranks outnumber cores, as all of them have posted: then a step is done soonest when those
-  // that run do the work of those that do not.
+  // Whether ranks outnumber cores, as all of them have posted: then a step is done soonest when
+  // those that run do the work of those that do not.
   bool crowded() const noexcept;
   // Number of a job of this step that nobody has begun, below `jobs`; -1: none is left.
   std::int64_t claim(std::uint64_t jobs) noexcept;

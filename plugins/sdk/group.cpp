@@ -40,8 +40,8 @@ std::size_t read_cache_bytes(int level, std::size_t otherwise) {
 }
 
 // Whether stores to the last-level cache are slow, so that those past it win as soon as data leaves
-// the cores' own caches: measured on Sapphire Rapids (1.4 to 1.9 times); on EPYC only beyond the last
-// level.
+// the cores' own caches: measured on Sapphire Rapids (1.4 to 1.9 times); on EPYC only beyond the
+// last level.
 bool has_slow_last_level() {
 #if defined(__x86_64__) || defined(__i386__)
   return __builtin_cpu_is("intel") != 0;

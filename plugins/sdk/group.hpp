@@ -107,10 +107,10 @@ struct Group {
   std::size_t scratch_bytes_ = 0;
 };
 
-// Whether the stores of an operation should pass by the caches, where so many ranks of this host read
-// and write `bytes` in all, and do not write where they read: not while they fit the caches, where a
-// store costs no more than the line that it fills; beyond, a cached store first reads from memory what
-// it overwrites.
+// Whether the stores of an operation should pass by the caches, where so many ranks of this host
+// read and write `bytes` in all, and do not write where they read: not while they fit the caches,
+// where a store costs no more than the line that it fills; beyond, a cached store first reads from
+// memory what it overwrites.
 int streaming(std::size_t bytes, int ranks);
 
 // Bytes of src and dst of this rank.

@@ -1,5 +1,5 @@
-// all_reduce of medium data over many hosts: 2 log2 H trips between hosts, to one host at a time, with
-// halves, quarters, ... of the data.
+// all_reduce of medium data over many hosts: 2 log2 H trips between hosts, to one host at a time,
+// with halves, quarters, ... of the data.
 #pragma once
 
 #include "sdk/group.hpp"
@@ -16,11 +16,11 @@ namespace atoll_sdk {
 //    as in doubling.hpp.
 // 3. The ranks of a host copy the shares from each other.
 //
-// Order of the sum: over the ranks of a host, then adjacent pairs of hosts, as in doubling.hpp. What
-// crosses is rounded to the dtype: the 16-bit types 1 + log2 H times (once more where hosts go in
-// pairs), where two_level rounds them twice.
-// Bytes between hosts: 2 (H - 1) / H S out of and into each, as in two_level, in 2 log2 H messages a
-// rank instead of 2 (H - 1); 2 S more for hosts that go in pairs.
+// Order of the sum: over the ranks of a host, then adjacent pairs of hosts, as in doubling.hpp.
+// What crosses is rounded to the dtype: the 16-bit types 1 + log2 H times (once more where hosts go
+// in pairs), where two_level rounds them twice.
+// Bytes between hosts: 2 (H - 1) / H S out of and into each, as in two_level, in 2 log2 H messages
+// a rank instead of 2 (H - 1); 2 S more for hosts that go in pairs.
 // `exchange` has greeted the twins.
 void halving_all_reduce(Group& group, const atoll_operation& operation, Exchange& exchange);
 

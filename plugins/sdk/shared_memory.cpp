@@ -38,10 +38,11 @@ std::uintptr_t address(const void* memory) { return reinterpret_cast<std::uintpt
 
 constexpr std::size_t huge_page = std::size_t{1} << 21;
 
-// Large mappings begin on huge pages whose numbers differ in the last four bits, for any 16 mappings
-// in a row. Side by side, as the system would place them, those of 256 MiB would be a power of two
-// apart, and a kernel that reads them in step would miss in the first level's cache of an EPYC, which
-// tells lines by a hash of address bits 12 to 27: sums of 256 MiB took 1.7 times as long.
+// Large mappings begin on huge pages whose numbers differ in the last four bits, for any 16
+// mappings in a row. Side by side, as the system would place them, those of 256 MiB would be a
+// power of two apart, and a kernel that reads them in step would miss in the first level's cache of
+// an EPYC, which tells lines by a hash of address bits 12 to 27: sums of 256 MiB took 1.7 times as
+// long.
 constexpr std::size_t colours = 16;
 
 // Addresses to choose from: nobody uses the others.

@@ -28,8 +28,8 @@ class Mapping {
   std::byte* data_ = nullptr;
 };
 
-// What the allocations of this process need to be found by address: a plugin is asked to free and to
-// register by address alone.
+// What the allocations of this process need to be found by address: a plugin is asked to free and
+// to register by address alone.
 namespace shared_memory {
 
 // Filled with zeros, aligned to a page, reserved at once. Throws Error(ATOLL_OUT_OF_MEMORY).

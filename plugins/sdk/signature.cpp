@@ -39,7 +39,8 @@ bool agree(const Signature& a, const Signature& b) noexcept {
 }
 
 // Odd multipliers: the change of one field alone never vanishes. These are the golden ratio's, as
-// Knuth's multiplicative hashing has it, and the two of MurmurHash3's and of SplitMix64's finalizers.
+// Knuth's multiplicative hashing has it, and the two of MurmurHash3's and of SplitMix64's
+// finalizers.
 std::uint64_t digest(const Signature& s) noexcept {
   // Both in the lower half, too: a product's lower half knows nothing of a factor's upper one.
   const auto both = [](std::uint32_t high, std::uint32_t low) {

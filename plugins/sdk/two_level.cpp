@@ -38,11 +38,12 @@ Block piece_of(const Block& block, std::size_t k, std::size_t piece) {
 
 std::byte* at(void* buffer, std::size_t offset) { return static_cast<std::byte*>(buffer) + offset; }
 
-// The ranks' blocks, reduced piece by piece: for each piece start() and, while others are under way,
-// finish().
+// The ranks' blocks, reduced piece by piece: for each piece start() and, while others are under
+// way, finish().
 class ReduceScatter {
  public:
-  // `out` NULL: pieces of the own block lie in scratch memory, until `depth` more have been started.
+  // `out` NULL: pieces of the own block lie in scratch memory, until `depth` more have been
+  // started.
   ReduceScatter(Group& group, const atoll_operation& operation, Extents extents,
                 const std::vector<Block>& blocks, std::byte* out, Exchange& exchange)
       : group_(group),

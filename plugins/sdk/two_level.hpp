@@ -1,6 +1,6 @@
-// Collectives over several hosts that send each byte across a link between hosts only as often as it
-// must: (H - 1) / H of the data S into and out of each of H hosts, where a flat exchange of h ranks a
-// host sends h times that; for reduce S.
+// Collectives over several hosts that send each byte across a link between hosts only as often as
+// it must: (H - 1) / H of the data S into and out of each of H hosts, where a flat exchange of h
+// ranks a host sends h times that; for reduce S.
 //
 // Vocabulary. Twin: the rank of another host that deals with this one (Layout::twin). Block: what
 // one rank has (all_gather) or wants (reduce_scatter) of the whole tensor; blocks may differ in

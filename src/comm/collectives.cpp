@@ -13,8 +13,8 @@ namespace {
 
 using Composition = void (*)(const Call&);
 
-// A backend of a GPU knows no factors (plugin.h): the data is multiplied in front of the operation. On all
-// ranks, whatever their factors: where memory is, NCCL chooses its algorithm by.
+// A backend of a GPU knows no factors (plugin.h): the data is multiplied in front of the operation.
+// On all ranks, whatever their factors: where memory is, NCCL chooses its algorithm by.
 bool scales_first(const Communicator::Impl& impl, const Request& request) {
   const bool whole = request.dtype == DType::i32 || request.dtype == DType::i64 ||
                      request.dtype == DType::u8;  // a factor of theirs is 1

@@ -171,7 +171,8 @@ atoll_status Communicator::Impl::open_group(atoll_group& group) {
   return plugin->table.open(&services, &group, &comm);
 }
 
-// Backends know nothing of meshes. A tree over blocks of a power of two is part of the one over all.
+// Backends know nothing of meshes. A tree over blocks of a power of two is part of the one over
+// all.
 bool Communicator::Impl::leaves_order(const atoll_group& group) const {
   const bool in_blocks = axis.block > 0 && axis.block < axis.size() &&
                          !std::has_single_bit(static_cast<unsigned>(axis.block));

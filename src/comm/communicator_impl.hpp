@@ -120,7 +120,8 @@ struct Communicator::Impl : std::enable_shared_from_this<Communicator::Impl> {
               Stream& stream, const std::shared_ptr<Work::State>& state);
   void call_backend(std::span<const Request> requests, std::uint64_t first_sequence,
                     std::uint64_t number, void* stream, Work::State& state);
-  // Operations that a stream passes over, because it has failed: the other ranks would wait for them.
+  // Operations that a stream passes over, because it has failed: the other ranks would wait for
+  // them.
   void passed_over() noexcept;
   // Of an operation that is enqueued; one that goes without having been taken was passed over.
   class Turn {
@@ -136,8 +137,8 @@ struct Communicator::Impl : std::enable_shared_from_this<Communicator::Impl> {
    private:
     Impl* impl_;
   };
-  // Tells Work, World and flight recorder of a failure, whose reasons the other ranks are asked for;
-  // returns what there is to throw.
+  // Tells Work, World and flight recorder of a failure, whose reasons the other ranks are asked
+  // for; returns what there is to throw.
   Error fail(atoll_status status, const std::string& why, std::span<const Request> requests,
              std::uint64_t number, Work::State& state);
 

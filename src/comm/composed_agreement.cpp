@@ -17,8 +17,8 @@
 namespace atoll_v1::atoll {
 namespace {
 
-// kind, dtype, op and root; count; a digest of counts; the factor; the caller's sequence number, which
-// messages let ranks count differently.
+// kind, dtype, op and root; count; a digest of counts; the factor; the caller's sequence number,
+// which messages let ranks count differently.
 constexpr std::size_t words_of_call = 5;
 constexpr std::size_t compared_words = 3;
 constexpr std::size_t factor_word = 3;

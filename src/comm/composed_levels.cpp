@@ -1,9 +1,9 @@
 // Sums in two levels: each byte crosses between hosts only as often as it must.
 //
 // n ranks are H hosts of L; rank (h, l) sums slice (h, l). Inside a host, rank l sums its column,
-// the slices (*, l), of that host's ranks; across hosts the ranks (*, l) exchange these sums and add
-// them up. Bytes sent by a rank, of the data: (L - 1) / L inside its host; (n - L) / n / L to other
-// hosts, where one all_to_all sends (n - L) / n.
+// the slices (*, l), of that host's ranks; across hosts the ranks (*, l) exchange these sums and
+// add them up. Bytes sent by a rank, of the data: (L - 1) / L inside its host; (n - L) / n / L to
+// other hosts, where one all_to_all sends (n - L) / n.
 // Partial sums are not rounded, and so the bits are those of the tree over all ranks at once: the
 // 16-bit types are widened to f32 before they go out, which doubles their bytes inside a host.
 // It goes by pieces of a bounded size, so that scratch memory is bounded; a rank sends one message

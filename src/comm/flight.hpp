@@ -31,8 +31,8 @@ class Flight {
   FlightLog log(std::string_view reason) const;
   // Throws Error(io), and Error(invalid_argument) without Config::flight.
   void write(std::string_view reason);
-  // After a failure: returns when its file is written, at once without Config::flight, at the latest
-  // after a second. A program may end without a further word when its collective has thrown.
+  // After a failure: returns when its file is written, at once without Config::flight, at the
+  // latest after a second. A program may end without a further word when its collective has thrown.
   void await_written();
 
  private:

@@ -24,8 +24,8 @@ class FlightClock {
     return steady_ns();
   }
 
-  // From ticks to ns of the steady clock, between the making of the clock and that of the scale: the
-  // rate is what was measured between the two, so that no stamp falls outside of them.
+  // From ticks to ns of the steady clock, between the making of the clock and that of the scale:
+  // the rate is what was measured between the two, so that no stamp falls outside of them.
   class Scale {
    public:
     std::int64_t ns(std::int64_t ticks) const noexcept;

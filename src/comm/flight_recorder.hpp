@@ -1,11 +1,12 @@
 // The last operations of this rank, recorded without locks or allocation.
 //
 // A ring of flight_capacity slots. An operation takes the next number and the slot number %
-// capacity; `word` of the slot is (number + 1) << 3 | state, 0 while it is empty. A writer claims the
-// slot by exchanging the word for one in state `writing`, fills the fields and publishes the word;
-// started and finished exchange the word of their own number only, so an operation that has been
-// overwritten stays so. Two writers meet in a slot only when one of them was held up for a whole
-// turn of the ring: the older entry is dropped. A reader copies a slot and looks at the word again.
+// capacity; `word` of the slot is (number + 1) << 3 | state, 0 while it is empty. A writer claims
+// the slot by exchanging the word for one in state `writing`, fills the fields and publishes the
+// word; started and finished exchange the word of their own number only, so an operation that has
+// been overwritten stays so. Two writers meet in a slot only when one of them was held up for a
+// whole turn of the ring: the older entry is dropped. A reader copies a slot and looks at the word
+// again.
 #pragma once
 
 #include <array>

@@ -14,7 +14,8 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// Between two looks: what a failure takes longer to be seen, and the flight recorder's times are off.
+// Between two looks: what a failure takes longer to be seen, and the flight recorder's times are
+// off.
 constexpr auto pause = 2ms;
 constexpr auto between_questions = 50ms;
 
@@ -90,8 +91,8 @@ void Launched::watch_until(const std::stop_token& stop) {
   }
 }
 
-// The device is asked without the lock, which fail() needs: an answer may wait for what only the abort
-// behind that ends.
+// The device is asked without the lock, which fail() needs: an answer may wait for what only the
+// abort behind that ends.
 bool Launched::look(Clock::time_point now) {
   FlightRecorder& recorder = impl_.flight->recorder();
   while (true) {

@@ -1,8 +1,8 @@
 // What a communicator of a GPU has launched, until it is done. A launch says nothing about the end:
-// kernels wait for a rank that never comes as long as it takes, what goes wrong in them is asked for
-// elsewhere, and to its stream an operation that was aborted looks complete. So a thread of its own
-// looks at the events around each operation; it tells the flight recorder of beginning and end, and
-// gives up what waits longer than the timeout, counted from when the stream got there.
+// kernels wait for a rank that never comes as long as it takes, what goes wrong in them is asked
+// for elsewhere, and to its stream an operation that was aborted looks complete. So a thread of its
+// own looks at the events around each operation; it tells the flight recorder of beginning and end,
+// and gives up what waits longer than the timeout, counted from when the stream got there.
 #pragma once
 
 #include <chrono>

@@ -107,8 +107,8 @@ bool TwoLevel::takes(const Communicator::Impl& whole, const Request& request) co
   if (!has_levels_here(request.kind) || request.count == 0) return false;
   const Reduction& reduction = request.reduction;
   if (request.kind == ATOLL_REDUCE_SCATTER) {
-    // Sums that the backend does not take are composed. An average is divided once, and 16-bit types
-    // are rounded once.
+    // Sums that the backend does not take are composed. An average is divided once, and 16-bit
+    // types are rounded once.
     const bool ordered = whole.world.config().deterministic;
     const bool narrow = request.dtype == DType::bf16 || request.dtype == DType::f16;
     if (ordered || narrow || reduction.op == ReduceOp::avg) return false;

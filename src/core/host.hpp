@@ -19,9 +19,9 @@ std::string host_name();
 std::string host_id();
 
 // The numeric addresses of the interfaces that the list names, in its order, one per rail;
-// separated by commas, without blanks. For "" one address: of the default route's interface, else of
-// the first other one that is up, else loopback. IPv4 before IPv6. Error(invalid_argument) for an
-// interface that does not exist, has no address or stands twice, and for more than 16.
+// separated by commas, without blanks. For "" one address: of the default route's interface, else
+// of the first other one that is up, else loopback. IPv4 before IPv6. Error(invalid_argument) for
+// an interface that does not exist, has no address or stands twice, and for more than 16.
 std::vector<std::string> rail_addresses(std::string_view interfaces);
 
 // The first of them.

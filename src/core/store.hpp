@@ -43,8 +43,8 @@ class Store {
   // barrier's.
   virtual std::vector<std::string> exchange(std::string_view key, std::string_view mine,
                                             std::chrono::milliseconds timeout) = 0;
-  // Asks every rank, and waits for at most `timeout`: what its answerer says, by rank. A rank answers
-  // from the thread that reads its connection, "" while it has no answerer.
+  // Asks every rank, and waits for at most `timeout`: what its answerer says, by rank. A rank
+  // answers from the thread that reads its connection, "" while it has no answerer.
   virtual std::vector<Answered> ask(std::string_view question,
                                     std::chrono::milliseconds timeout) = 0;
   // Must not block, nor call the store; an empty one ends it, after a call under way has returned.

@@ -33,8 +33,8 @@ class EventBackend {
   virtual bool peek() const { return happened(); }
   virtual void
   synchronize() = 0;  // throws the error of its stream, if that failed before the event
-  // From somebody who knows that work in front of the event has failed, where the stream does not: it
-  // and its stream have failed then. For kinds of device that launch; a host's tasks throw.
+  // From somebody who knows that work in front of the event has failed, where the stream does not:
+  // it and its stream have failed then. For kinds of device that launch; a host's tasks throw.
   virtual void fail([[maybe_unused]] std::exception_ptr error) {}
 };
 
@@ -50,7 +50,8 @@ class StreamBackend {
   virtual void enqueue(std::function<void()> work) = 0;
   virtual void copy(void* dst, const void* src, std::size_t bytes) = 0;
   virtual void zero(void* dst, std::size_t bytes) = 0;
-  // Every byte becomes `value`. For a device whose memory the CPU cannot write, this is to override.
+  // Every byte becomes `value`. For a device whose memory the CPU cannot write, this is to
+  // override.
   virtual void fill(void* dst, std::byte value, std::size_t bytes) {
     enqueue([=] { std::memset(dst, std::to_integer<int>(value), bytes); });
   }

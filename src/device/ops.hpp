@@ -21,9 +21,10 @@ struct AdamWStep {
   float learning_rate, beta1, beta2, epsilon, weight_decay;
   const double* steps;  // device address of t, this step included, for the corrections 1 - beta^t
   const double* scale;  // device address of a factor of the gradient; nullptr: 1; NaN: no step
-  // bf16 moments are rounded up or down by chance, with the odds of what is cut off: to the nearest, what
-  // changes a moment by less than 2^-9 of it is lost, and 1 - beta2 is less than that. Chance is a
-  // function of key, step and first + i, whatever the shard. Key 0: to the nearest.
+  // bf16 moments are rounded up or down by chance, with the odds of what is cut off: to the
+  // nearest, what changes a moment by less than 2^-9 of it is lost, and 1 - beta2 is less than
+  // that. Chance is a function of key, step and first + i, whatever the shard. Key 0: to the
+  // nearest.
   std::uint64_t key = 0;
   std::uint64_t first = 0;  // index of weights[0] in the whole
 };
@@ -58,10 +59,11 @@ class DeviceOps {
   // Between f32, bf16, f16, f64; round to nearest even. src = dst is allowed when dtypes are equal.
   virtual void cast(Stream& stream, View dst, ConstView src) = 0;
   virtual void add(Stream& stream, View dst, ConstView src) = 0;  // dst += src; f32, f64
-  // dst = factor * src, in f64 or, of the other floating types, in f32, rounded once. dst may be src.
+  // dst = factor * src, in f64 or, of the other floating types, in f32, rounded once. dst may be
+  // src.
   virtual void scale(Stream& stream, View dst, ConstView src, double factor) = 0;
-  // dst[i] = op over p of parts[p * dst.count + i]; order and rounding as in atoll_host.reduce. With a
-  // block a tree over each `block` neighbouring parts, then one over those.
+  // dst[i] = op over p of parts[p * dst.count + i]; order and rounding as in atoll_host.reduce.
+  // With a block a tree over each `block` neighbouring parts, then one over those.
   virtual void reduce(Stream& stream, View dst, ConstView parts, ReduceOp op, int block) = 0;
   // out[b] = sum of squares of block b of src (f32); out is f64, ceil(src.count / norm_block) long.
   virtual void sum_squares(Stream& stream, View out, ConstView src) = 0;

@@ -111,8 +111,8 @@ bool Engine::Impl::has_master_apart(const UnitBucket& bucket) const {
   return !sharding.resident || master_dtype(bucket) != bucket.dtype;
 }
 
-// Resident parameters hold their own shard's master, or its copy in the compute dtype, where a gather
-// starts from: in place.
+// Resident parameters hold their own shard's master, or its copy in the compute dtype, where a
+// gather starts from: in place.
 void Engine::Impl::place_parameters() {
   masters = scheduler.allocate(memory.parameters, {Lane::gather});
   residents = scheduler.allocate(memory.resident, {Lane::gather});

@@ -120,8 +120,8 @@ class Estimator {
     return leg(bytes, q_.mesh.shard, shard_) +
            leg(bytes / q_.mesh.shard, q_.mesh.replicate, replicate_);
   }
-  // Over groups of neighbours: within a shard group, or whole ones; where some straddle shard groups,
-  // those are the ones that all wait for.
+  // Over groups of neighbours: within a shard group, or whole ones; where some straddle shard
+  // groups, those are the ones that all wait for.
   double inner_leg(double bytes) const {
     const int ranks = q_.options.inner_shards, shard = q_.mesh.shard;
     if (shard % ranks != 0 && ranks % shard != 0) return leg(bytes, ranks, replicate_);

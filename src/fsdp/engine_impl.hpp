@@ -99,8 +99,8 @@ struct Engine::Impl {
   View gathered(const UnitBucket& bucket, std::size_t position) const;
   View whole_gradient(const Unit::State& unit, const UnitBucket& bucket) const;
 
-  // For a checker: what stays where it is, what slots hold in the order of a stream, and what compute
-  // does in the scope at this position.
+  // For a checker: what stays where it is, what slots hold in the order of a stream, and what
+  // compute does in the scope at this position.
   void tell_places();
   static void hold_parameters(Stream& stream, const GatheredSlot& slot, const Unit::State& unit);
   static void hold_gradient(Stream& stream, const GradientSlot& slot, const Unit::State& unit);
@@ -156,7 +156,8 @@ struct Engine::Impl {
   Traffic traffic;
 
   Buffer masters, residents, kept, gradients, kept_gradients, staging;
-  // What a lane sends of a gradient, where that is a cast copy: whole, its shard, and across replicas.
+  // What a lane sends of a gradient, where that is a cast copy: whole, its shard, and across
+  // replicas.
   Buffer cast_whole, cast_shard, cast_outer;
   std::array<std::uint64_t, 3> cast_bytes{};     // of these
   std::array<std::uint64_t, 2> scratch_bytes{};  // of the lanes reduce and outer, kept by them

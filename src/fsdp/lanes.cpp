@@ -4,8 +4,8 @@
 //
 // Event edges. A gather into a slot waits until compute has left the slot's previous residence, and
 // for the unit's last update; compute waits for the gather. A reduction waits until compute has
-// written the whole gradient; the reduction across replicas waits for the one inside the shard axis.
-// Nothing else is ordered, so each lane runs as early as it can.
+// written the whole gradient; the reduction across replicas waits for the one inside the shard
+// axis. Nothing else is ordered, so each lane runs as early as it can.
 #include <algorithm>
 #include <utility>
 

@@ -1,9 +1,9 @@
 // The inside of an Optimizer.
 //
-// Steps. As soon as the last micro batch's gradient of a unit is complete, its blocks of squares are
-// summed on the lane that brought it. step() gathers the blocks of all shards, takes norm and factor,
-// and updates unit by unit. With update_in_backward() a unit is updated right behind its squares, on
-// a stream of its own.
+// Steps. As soon as the last micro batch's gradient of a unit is complete, its blocks of squares
+// are summed on the lane that brought it. step() gathers the blocks of all shards, takes norm and
+// factor, and updates unit by unit. With update_in_backward() a unit is updated right behind its
+// squares, on a stream of its own.
 #pragma once
 
 #include <array>
@@ -56,8 +56,8 @@ struct Optimizer::Impl {
   std::vector<std::uint64_t> first_block;  // by unit, in local_blocks
   Buffer result;                           // f64: norm, factor, steps
   Buffer reported;                         // the same, of a norm that no update waits for
-  // What result and reported say, once `known` has happened. From other memory of the host a GPU's copy
-  // would hold up the caller until the norm is there.
+  // What result and reported say, once `known` has happened. From other memory of the host a GPU's
+  // copy would hold up the caller until the norm is there.
   Buffer outcome_memory = engine.device().allocate_staging(3 * sizeof(double));
   std::span<double, 3> outcome{static_cast<double*>(outcome_memory.data()), 3};
   Event known;

@@ -54,9 +54,10 @@ struct PlanOptions {
 
 // `sizes` by unit, padding included; every unit occurs in `order`. With `prefetch` units gathered
 // ahead, prefetch + 1 slots are enough: they rotate in forward, and backward has each unit where
-// forward had it. So whatever is in the slots at the turn backward finds there, and what is there at
-// the end the next forward. Gradients rotate over `reduce_buffers` slots, so that one is reduced while the next is written; a unit that is
-// used again after others in backward has a slot of its own beside them until then.
+// forward had it. So whatever is in the slots at the turn backward finds there, and what is there
+// at the end the next forward. Gradients rotate over `reduce_buffers` slots, so that one is reduced
+// while the next is written; a unit that is used again after others in backward has a slot of its
+// own beside them until then.
 PassPlan plan_pass(std::span<const std::size_t> order, std::span<const UnitSize> sizes,
                    PlanOptions options);
 

@@ -1,9 +1,9 @@
 // What a scheduler has put on streams, until somebody asks: records whose times come later.
 //
 // How long compute waited for a collective is the time in which the two overlap: a lane runs one
-// operation at a time, in order, so what it is at while compute waits for a later point of it is what
-// compute waits for. A sum across replicas waits for the one inside the shard axis, so a wait for
-// `outer` is one for `reduce` as well, as far as its collectives came earlier.
+// operation at a time, in order, so what it is at while compute waits for a later point of it is
+// what compute waits for. A sum across replicas waits for the one inside the shard axis, so a wait
+// for `outer` is one for `reduce` as well, as far as its collectives came earlier.
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,6 @@
-// Chrome's trace event format: docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU
-// ("Trace Event Format"). A rank is a process, a stream a thread; ts and dur are us.
+// Chrome's trace event format:
+// docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU ("Trace Event Format"). A
+// rank is a process, a stream a thread; ts and dur are us.
 #include "atoll/trace.hpp"
 
 #include <fmt/format.h>

@@ -1,5 +1,5 @@
-// Collectives of the host backend beside those of Open MPI and Gloo and the limit that the memory of
-// the same machine sets; `collectives --help` lists the options, README.md says what is fair.
+// Collectives of the host backend beside those of Open MPI and Gloo and the limit that the memory
+// of the same machine sets; `collectives --help` lists the options, README.md says what is fair.
 // Exits with 1 when a target is missed, or when atoll fails or gives a wrong result.
 #include <fmt/format.h>
 

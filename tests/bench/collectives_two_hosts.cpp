@@ -1,7 +1,7 @@
 // Collectives of the host backend between emulated hosts, beside raw TCP over the same links;
 // `collectives_two_hosts --help` lists the options. Started without a launcher it starts itself on
-// the hosts of tests/cluster/two_hosts; exits 77, with the reason, where there can be none, and with
-// 1 when a target is missed.
+// the hosts of tests/cluster/two_hosts; exits 77, with the reason, where there can be none, and
+// with 1 when a target is missed.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>

@@ -1,6 +1,6 @@
-// Each operation of a training step at Mistral-7B's shapes on one GPU, beside the least time that it can
-// take: the bytes that it must read and write at the bandwidth of a copy, or its matrix products at the
-// matrix peak, both measured in this run.
+// Each operation of a training step at Mistral-7B's shapes on one GPU, beside the least time that
+// it can take: the bytes that it must read and write at the bandwidth of a copy, or its matrix
+// products at the matrix peak, both measured in this run.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>

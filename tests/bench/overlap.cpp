@@ -1,8 +1,9 @@
-// What of communication a step hides, and what each feature of the schedule is worth: compute, gathers
-// and reductions take a planted time, on two ranks or four. The median of the steps, of the slower rank.
+// What of communication a step hides, and what each feature of the schedule is worth: compute,
+// gathers and reductions take a planted time, on two ranks or four. The median of the steps, of the
+// slower rank.
 //   overlap [--json FILE]
-// Exits with 1 when a step takes more than 1.05 x its bound, when a feature gains nothing, or when a
-// planted delay is not hidden with prefetch, or not reported within 10 % without.
+// Exits with 1 when a step takes more than 1.05 x its bound, when a feature gains nothing, or when
+// a planted delay is not hidden with prefetch, or not reported within 10 % without.
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -70,8 +71,8 @@ std::vector<Feature> features() {
   OverlapRun slow = usual;  // every gather counts
   slow.gather_ms = 40;
   slow.reduce_ms = 0;
-  // Two slots, both for units that are not there when backward comes: two gathers more, of which the
-  // compute of one unit hides a part.
+  // Two slots, both for units that are not there when backward comes: two gathers more, of which
+  // the compute of one unit hides a part.
   add(
       "the last units kept at the turn", 50, [](OverlapRun& run) { run.empty_at_end = 2; }, slow,
       false);
@@ -100,8 +101,8 @@ std::vector<Feature> features() {
   add(
       "accumulation local", 200,
       [](OverlapRun& run) { run.accumulation = atoll::fsdp::Accumulation::shard; }, batches, false);
-  // Six reductions across replicas take longer than a micro batch: of 18 the lane has 1800 ms of work,
-  // from the first backward on; of six 600 ms, from the last on.
+  // Six reductions across replicas take longer than a micro batch: of 18 the lane has 1800 ms of
+  // work, from the first backward on; of six 600 ms, from the last on.
   OverlapRun outer = batches;
   outer.reduce_ms = 0;
   outer.accumulation = atoll::fsdp::Accumulation::automatic;

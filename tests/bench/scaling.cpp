@@ -1,7 +1,7 @@
 // Tokens per second of the trainer over 1, 2 and 4 ranks of this host and all strategies, and the
 // memory of a rank beside what the plan said. Processes share the cores, so that four ranks on two
-// cores can be as fast as two, not faster: efficiency is against one rank with as many threads as the
-// ranks have together.
+// cores can be as fast as two, not faster: efficiency is against one rank with as many threads as
+// the ranks have together.
 //   scaling [--json FILE] [--model NAME] [--seq N] [--steps N]
 // Exits with 1 when a rank has allocated more than 5 % beside its plan.
 #include <fmt/format.h>

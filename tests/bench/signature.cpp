@@ -1,12 +1,12 @@
-// What it costs a collective inside a host that ranks compare their calls: the host backend beside a
-// copy of it that makes and compares no signatures (peers/no_signature.cpp), as two jobs whose
+// What it costs a collective inside a host that ranks compare their calls: the host backend beside
+// a copy of it that makes and compares no signatures (peers/no_signature.cpp), as two jobs whose
 // batches take turns.
 //   signature [--ranks N] [--rounds N] [--json FILE]
-// A figure is that of the fastest round, of the slowest rank: other work only adds time. Rows vary by
-// some percent from run to run, more than the cost, so the work itself is timed as well, alone: to
-// make a signature and its digest and to compare it with that of every rank. (It crosses between
-// cores in a line that is fetched in any case.) Ranks that outnumber the cores would
-// measure the scheduler.
+// A figure is that of the fastest round, of the slowest rank: other work only adds time. Rows vary
+// by some percent from run to run, more than the cost, so the work itself is timed as well, alone:
+// to make a signature and its digest and to compare it with that of every rank. (It crosses between
+// cores in a line that is fetched in any case.) Ranks that outnumber the cores would measure the
+// scheduler.
 #include <fmt/core.h>
 #include <stdlib.h>
 

@@ -1,6 +1,7 @@
-// Training steps between emulated hosts: each strategy beside its compute alone, the bytes that have
-// to cross, and the least time that its schedule allows. `two_hosts_training --help` lists the
-// options. Exits 77, with the reason, where there can be no hosts, and with 1 when a target is missed.
+// Training steps between emulated hosts: each strategy beside its compute alone, the bytes that
+// have to cross, and the least time that its schedule allows. `two_hosts_training --help` lists the
+// options. Exits 77, with the reason, where there can be no hosts, and with 1 when a target is
+// missed.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -162,8 +163,8 @@ class Bench {
     return bytes;
   }
 
-  // Bytes by the formulas of two levels: H hosts, P parameters in bf16, gradients in f32. The time of
-  // compute is spread over units by their matrix elements, a third of it forward.
+  // Bytes by the formulas of two levels: H hosts, P parameters in bf16, gradients in f32. The time
+  // of compute is spread over units by their matrix elements, a third of it forward.
   atoll_bench::StepShape shape(const Row& row, double compute) const {
     const auto hosts = static_cast<double>(world_.hosts().size());
     const double crosses = (hosts - 1) / hosts;
@@ -282,7 +283,8 @@ double figure_of(const Json& rows, const std::string& strategy, const std::strin
   return 0;
 }
 
-// Whether the bytes that were seen on the links are those of the formulas, and of what was promised.
+// Whether the bytes that were seen on the links are those of the formulas, and of what was
+// promised.
 bool judge_bytes(const Json& rows) {
   double most = 0;
   for (const Json& row : rows) {

@@ -51,7 +51,8 @@ class Arena {
   std::size_t used_ = 0;
 };
 
-// Makes Elements of this thread memory of `device`, as long as it lives; without one they are the host's.
+// Makes Elements of this thread memory of `device`, as long as it lives; without one they are the
+// host's.
 class ElementsOn {
  public:
   explicit ElementsOn(const atoll::Device& device);
@@ -60,9 +61,9 @@ class ElementsOn {
   ElementsOn& operator=(const ElementsOn&) = delete;
 };
 
-// Bytes that the CPU reads and writes, and operations of the device as well. Where the CPU cannot reach
-// memory of the device it has a copy, which goes there when somebody asks for the address, and is renewed
-// when somebody asks for a value after that: not while an operation is under way.
+// Bytes that the CPU reads and writes, and operations of the device as well. Where the CPU cannot
+// reach memory of the device it has a copy, which goes there when somebody asks for the address,
+// and is renewed when somebody asks for a value after that: not while an operation is under way.
 class Bytes {
  public:
   // In memory of its own, or at `piece`, if that is not NULL.
@@ -138,8 +139,8 @@ class Elements {
 double contribution(DType dtype, ReduceOp op, int rank, std::uint64_t i);
 // What a reduction over `ranks` ranks must give at index i.
 double reduced(DType dtype, ReduceOp op, int ranks, std::uint64_t i);
-// The same of sum and avg with factors by rank, which must leave sums of such products exact in the type
-// that sums.
+// The same of sum and avg with factors by rank, which must leave sums of such products exact in the
+// type that sums.
 enum class Products {
   exact,
   rounded  // to the type of the elements

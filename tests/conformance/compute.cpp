@@ -15,7 +15,8 @@ std::uint64_t compute(std::uint64_t value) {
 }
 
 // The work is known: everybody does the least of it, so that no rank is served by the idle core of
-// another, and who is not through with the operations then goes on up to the most, which is seconds.
+// another, and who is not through with the operations then goes on up to the most, which is
+// seconds.
 constexpr int least_steps = 100;
 constexpr int most_steps = 5000;
 

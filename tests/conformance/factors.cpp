@@ -1,7 +1,7 @@
 // Scaled sums: each rank's elements are multiplied with a factor of its own before they are summed,
-// in the type that sums, or, in memory of a GPU, in the elements' own. The factors leave all sums exact,
-// so that a factor applied too late or twice shows, and so does a product rounded where none is to be,
-// or not rounded where it is.
+// in the type that sums, or, in memory of a GPU, in the elements' own. The factors leave all sums
+// exact, so that a factor applied too late or twice shows, and so does a product rounded where none
+// is to be, or not rounded where it is.
 #include "checks.hpp"
 
 namespace conformance {

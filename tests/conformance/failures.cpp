@@ -308,7 +308,8 @@ int flight_in(const Job& job, const std::string& name, const std::string& call) 
 
 int flight(const Job& job) { return flight_in(job, "all_reduce 1", " (100 x f32, sum)"); }
 
-// Where the library builds the sums, with ATOLL_DETERMINISTIC=1 on a backend that cannot order them.
+// Where the library builds the sums, with ATOLL_DETERMINISTIC=1 on a backend that cannot order
+// them.
 int flight_composed(const Job& job) {
   return flight_in(job, "all_gather 3 of all_reduce", " (5 x i64)");
 }

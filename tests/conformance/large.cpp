@@ -1,5 +1,5 @@
-// Counts and sizes that do not fit 32 bits. They take 2 to 4 GiB a rank, so the suite leaves them out
-// unless ATOLL_TEST_LARGE is set.
+// Counts and sizes that do not fit 32 bits. They take 2 to 4 GiB a rank, so the suite leaves them
+// out unless ATOLL_TEST_LARGE is set.
 #include <algorithm>
 #include <numeric>
 

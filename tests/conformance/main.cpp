@@ -3,9 +3,9 @@
 // Every check, on every rank, over one communicator of BACKEND. Started once per rank by run_ranks
 // or by an MPI launcher. With --threads the ranks are threads of this process, each with a World of
 // its own, so that a thread sanitizer sees what ranks of a process share: the store's threads,
-// communicators, streams, plain memory that a peer reads. Memory that ranks map, each for itself, has
-// other addresses in each of them, and its exchanges are not seen. The address and the token of the
-// job come from the environment, as a single rank of run_ranks has them.
+// communicators, streams, plain memory that a peer reads. Memory that ranks map, each for itself,
+// has other addresses in each of them, and its exchanges are not seen. The address and the token of
+// the job come from the environment, as a single rank of run_ranks has them.
 #include <cstdio>
 #include <cstdlib>
 #include <string_view>

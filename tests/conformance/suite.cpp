@@ -124,8 +124,8 @@ bool Rank::rounds_per_level(DType dtype) const {
                      [&](const auto& place) { return place.host != places.front().host; });
 }
 
-// A partial sum of contributions is below 256 x ranks, and rounding moves it by at most 2^-8 of that
-// (bf16; f16 is finer): once for the parts of all hosts together, once for their sum.
+// A partial sum of contributions is below 256 x ranks, and rounding moves it by at most 2^-8 of
+// that (bf16; f16 is finer): once for the parts of all hosts together, once for their sum.
 double Rank::slack(DType dtype, ReduceOp op) const {
   const bool sums = op == ReduceOp::sum || op == ReduceOp::avg;
   return sums && rounds_per_level(dtype) ? 2.0 * size() : 0.0;

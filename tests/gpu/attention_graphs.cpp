@@ -1,4 +1,5 @@
-// What is asked of cuDNN, as its front end checks it for each kind of GPU. No GPU is needed, only cuDNN.
+// What is asked of cuDNN, as its front end checks it for each kind of GPU. No GPU is needed, only
+// cuDNN.
 #define DOCTEST_CONFIG_IMPLEMENT
 #include "model/cuda/attention_graphs.hpp"
 

@@ -1,4 +1,5 @@
-// Every kernel of the `cuda` device against that of the host, on shapes that do and do not fill packs.
+// Every kernel of the `cuda` device against that of the host, on shapes that do and do not fill
+// packs.
 #include <doctest/doctest.h>
 
 #include <algorithm>

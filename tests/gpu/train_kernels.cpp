@@ -1,4 +1,5 @@
-// The trainer's kernels on a GPU against its arithmetic on the CPU, on shapes that do and do not fill packs.
+// The trainer's kernels on a GPU against its arithmetic on the CPU, on shapes that do and do not
+// fill packs.
 #include <doctest/doctest.h>
 
 #include <algorithm>

@@ -85,7 +85,8 @@ struct ByCudnn {
   }
 };
 
-// Documents of 1, 2, 3 and more tokens in the first row, longer ones in the next; rows cut the last.
+// Documents of 1, 2, 3 and more tokens in the first row, longer ones in the next; rows cut the
+// last.
 auto documents(Both& both, std::int64_t tokens, std::int64_t seq) {
   auto positions = both.ids(tokens, 0, 1);
   auto* const values = positions.on_host().as<std::int32_t>();

@@ -33,8 +33,8 @@ atoll_status submit(atoll_comm* comm, atoll_operation* const* operations, std::i
 }  // namespace
 
 // From now on an operation of `kind` whose sequence number is `which` modulo `every` sleeps for
-// `ms` before it starts, on the thread of its stream; other kinds stay as they are. kind -1: no delay
-// of any kind any more.
+// `ms` before it starts, on the thread of its stream; other kinds stay as they are. kind -1: no
+// delay of any kind any more.
 extern "C" __attribute__((visibility("default"))) void atoll_test_plant(std::int32_t kind,
                                                                         std::uint64_t every,
                                                                         std::uint64_t which,

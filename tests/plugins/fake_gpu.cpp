@@ -200,8 +200,8 @@ int current_device() {
   return current;
 }
 
-// As NCCL, which frees on the device of what it frees, and goes back to the thread's own: with a context
-// there from then on.
+// As NCCL, which frees on the device of what it frees, and goes back to the thread's own: with a
+// context there from then on.
 void go_back_to_device() { cudaSetDevice(current_device()); }
 
 void run_ready(Clique& clique) {

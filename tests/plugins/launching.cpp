@@ -53,15 +53,15 @@ atoll_status open(const atoll_host* host, const atoll_group* group, atoll_comm**
   return status;
 }
 
-// What runs in the stream's order: as a kernel, it tells nobody what went wrong, and ends then only when
-// it is aborted.
+// What runs in the stream's order: as a kernel, it tells nobody what went wrong, and ends then only
+// when it is aborted.
 void run(atoll_comm& comm, std::vector<atoll_operation> operations) {
   atoll_status status = ATOLL_BACKEND;
   if (!comm.broken) {
     std::vector<atoll_operation*> pointers;
     for (atoll_operation& operation : operations) pointers.push_back(&operation);
-    status = host_backend()->submit(comm.inner, pointers.data(),
-                                    static_cast<int32_t>(pointers.size()));
+    status =
+        host_backend()->submit(comm.inner, pointers.data(), static_cast<int32_t>(pointers.size()));
   }
   if (status == ATOLL_OK) return;
   comm.failure = status;

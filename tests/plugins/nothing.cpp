@@ -1,5 +1,5 @@
-// The backend `nothing`: the host backend, but data stays where it is. Barriers meet, and everything
-// else is done at once: what remains of a step is its compute.
+// The backend `nothing`: the host backend, but data stays where it is. Barriers meet, and
+// everything else is done at once: what remains of a step is its compute.
 //
 // What a gather would bring is not left to what memory happens to hold: figures of other ranks that
 // steer or measure a step, and weights whose size decides how fast they multiply. This rank's part

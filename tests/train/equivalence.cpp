@@ -1,10 +1,10 @@
-// What one process trains, any number of ranks trains, however a step is cut: every strategy, 1 to 6
-// ranks, 1 to 3 micro batches, recomputation, both dtypes, both optimizers, of a model whose sizes
-// are prime, whose head is tied and of which a part is frozen. SGD runs without clipping: a wrong
-// divisor scales its steps, where AdamW hides it.
+// What one process trains, any number of ranks trains, however a step is cut: every strategy, 1 to
+// 6 ranks, 1 to 3 micro batches, recomputation, both dtypes, both optimizers, of a model whose
+// sizes are prime, whose head is tied and of which a part is frozen. SGD runs without clipping: a
+// wrong divisor scales its steps, where AdamW hides it.
 //
-// ATOLL_TEST_LONG=1 runs the whole product; otherwise a part of it in which every shape and every size
-// meets three of the four pairs of dtype and optimizer.
+// ATOLL_TEST_LONG=1 runs the whole product; otherwise a part of it in which every shape and every
+// size meets three of the four pairs of dtype and optimizer.
 #include <doctest/doctest.h>
 
 #include <cstdlib>
@@ -60,8 +60,8 @@ train::RunOptions base(const TemporaryFolder& folder) {
   return options;
 }
 
-// One of the factors that do not depend on the shape; a step has `micro` micro batches on each rank,
-// the last of which some ranks have no sample for.
+// One of the factors that do not depend on the shape; a step has `micro` micro batches on each
+// rank, the last of which some ranks have no sample for.
 struct Cut {
   int micro = 1;
   std::string recompute;
@@ -81,8 +81,8 @@ train::RunOptions with(train::RunOptions options, const Cut& cut, int ranks) {
   return options;
 }
 
-// All of them, or three: one for each number of micro batches, of which no two share dtype and optimizer
-// both.
+// All of them, or three: one for each number of micro batches, of which no two share dtype and
+// optimizer both.
 std::vector<Cut> cuts(std::size_t turn) {
   std::vector<Cut> all, some;
   for (int micro = 1; micro <= 3; ++micro) {
@@ -171,9 +171,9 @@ std::vector<train::RunOptions> jobs_of(const train::RunOptions& options, const C
   return jobs;
 }
 
-// The first shape that sums in the order of shape `s`, in jobs of `micro` micro batches. Where each of
-// them is reduced at once, that is inside the axis that the strategy shards over; no_shard, with one
-// shard, has none.
+// The first shape that sums in the order of shape `s`, in jobs of `micro` micro batches. Where each
+// of them is reduced at once, that is inside the axis that the strategy shards over; no_shard, with
+// one shard, has none.
 std::size_t first_alike(std::size_t s, const train::RunOptions& job, int micro) {
   if (job.accumulate == "local" || micro == 1 || shapes[s].strategy == "no_shard") return 0;
   const auto is_hybrid = [](const Shape& shape) { return shape.strategy.starts_with("hybrid"); };

@@ -1,5 +1,5 @@
-// Operations that a backend launches and core watches: completion, absent ranks, failures behind the
-// launch, and a job that fails elsewhere; on a device and a backend of host memory.
+// Operations that a backend launches and core watches: completion, absent ranks, failures behind
+// the launch, and a job that fails elsewhere; on a device and a backend of host memory.
 #include <doctest/doctest.h>
 
 #include <atomic>

@@ -1,4 +1,5 @@
-// all_gather and reduce_scatter that core builds of two levels: when, of what, and with which result.
+// all_gather and reduce_scatter that core builds of two levels: when, of what, and with which
+// result.
 #include <doctest/doctest.h>
 
 #include <algorithm>

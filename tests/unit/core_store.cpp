@@ -446,8 +446,8 @@ TEST_CASE("secrets are equal only when they are") {
   CHECK_FALSE(store::equal_secrets("aa", "a"));
 }
 
-// Linux gives even ports to outgoing connections, one after the other, and odd ones to listeners that
-// take any: one of so many connections would have found itself.
+// Linux gives even ports to outgoing connections, one after the other, and odd ones to listeners
+// that take any: one of so many connections would have found itself.
 TEST_CASE("where nobody listens nobody answers, not even the caller") {
   const int odd = [] {
     const net::Fd listener = net::listen_on(net::resolve("127.0.0.1", 0).front());

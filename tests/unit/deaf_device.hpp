@@ -1,5 +1,6 @@
-// A device that plants faults: a checker below it is not told of one wait of its streams, the n-th of
-// all. The wait is done all the same, as a task like any other, so that nothing breaks but the proof.
+// A device that plants faults: a checker below it is not told of one wait of its streams, the n-th
+// of all. The wait is done all the same, as a task like any other, so that nothing breaks but the
+// proof.
 #pragma once
 
 #include <memory>

@@ -1,4 +1,5 @@
-// The checker of ATOLL_CHECK=lifetimes: what counts as an order, what as a lifetime, and what it says.
+// The checker of ATOLL_CHECK=lifetimes: what counts as an order, what as a lifetime, and what it
+// says.
 #include <doctest/doctest.h>
 
 #include <array>

@@ -1,5 +1,5 @@
-// Faults planted in the engine's order, and in the use of it, are found by ATOLL_CHECK=lifetimes. That
-// the engine is clean under it is shown by the tests of the engine, which run with it as well.
+// Faults planted in the engine's order, and in the use of it, are found by ATOLL_CHECK=lifetimes.
+// That the engine is clean under it is shown by the tests of the engine, which run with it as well.
 #include <doctest/doctest.h>
 
 #include <cmath>

@@ -15,7 +15,8 @@ using namespace atoll_test;
 
 namespace {
 
-// Who shares the machine adds to these, and takes nothing away: the least of many steps, on two ranks.
+// Who shares the machine adds to these, and takes nothing away: the least of many steps, on two
+// ranks.
 struct Reported {
   double waited_ms = 1e9;   // for the third gather, by its record
   double exposed_ms = 1e9;  // of the step

@@ -1,5 +1,5 @@
-// The algorithms between hosts: every one of them on odd placements, with sizes around their pieces,
-// in place and not. Registered memory: plugin_host_windows.cpp.
+// The algorithms between hosts: every one of them on odd placements, with sizes around their
+// pieces, in place and not. Registered memory: plugin_host_windows.cpp.
 #include <doctest/doctest.h>
 
 #include <numeric>

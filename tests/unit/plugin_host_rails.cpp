@@ -1,5 +1,5 @@
-// Several rails per rank: which connections there are, that bytes stay in order over them, and what a
-// rail that does not lead anywhere is called. Addresses of loopback stand for rails.
+// Several rails per rank: which connections there are, that bytes stay in order over them, and what
+// a rail that does not lead anywhere is called. Addresses of loopback stand for rails.
 #include <arpa/inet.h>
 #include <dirent.h>
 #include <doctest/doctest.h>

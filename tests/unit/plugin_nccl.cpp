@@ -1,5 +1,6 @@
-// The nccl backend between threads, on a GPU and an NCCL that are made of host memory (fake_gpu.hpp):
-// what it asks of NCCL, how it waits, fails and cleans up. The real one only says that it is there.
+// The nccl backend between threads, on a GPU and an NCCL that are made of host memory
+// (fake_gpu.hpp): what it asks of NCCL, how it waits, fails and cleans up. The real one only says
+// that it is there.
 #include <doctest/doctest.h>
 
 #include <algorithm>

@@ -18,8 +18,8 @@ namespace plugin_ranks {
 
 using Bytes = std::vector<std::byte>;
 
-// Large counts are divided by this: the thread sanitizer takes twenty times as long for each element, and threads
-// meet as often over fewer.
+// Large counts are divided by this: the thread sanitizer takes twenty times as long for each
+// element, and threads meet as often over fewer.
 #ifdef __SANITIZE_THREAD__
 inline constexpr std::uint64_t fewer = 8;
 #else
@@ -120,7 +120,8 @@ void run_ranks(const atoll_backend& backend, const Layout& layout,
 // Only opens, and returns what each rank got; a negative host number in `absent` is not opened.
 std::vector<Rank> open_ranks(const atoll_backend& backend, FakeCore& core, const Layout& layout,
                              const GroupOptions& options = {});
-// Closes all of them at the same time, as the processes of a job do: a backend may wait for the others.
+// Closes all of them at the same time, as the processes of a job do: a backend may wait for the
+// others.
 void close_ranks(std::vector<Rank>& ranks);
 // Runs `body(i)` for i in [0, n) in threads.
 void in_threads(int n, const std::function<void(int)>& body);

@@ -60,7 +60,8 @@ std::vector<UnitSize> sizes_of(std::initializer_list<std::uint64_t> bytes) {
   return sizes;
 }
 
-// Two residences that are alive at once, prefetch included, share a slot only if they are of one unit.
+// Two residences that are alive at once, prefetch included, share a slot only if they are of one
+// unit.
 void check_slots(const PassPlan& plan, std::size_t prefetch) {
   for (std::size_t k = 0; k < plan.residences.size(); ++k) {
     for (std::size_t ahead = 1; ahead <= prefetch && k + ahead < plan.residences.size(); ++ahead) {

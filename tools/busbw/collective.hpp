@@ -33,8 +33,8 @@ inline constexpr std::array all_collectives{
     Collective::scatter,          Collective::all_to_all, Collective::all_gather_v,
     Collective::reduce_scatter_v, Collective::send_recv};
 
-// The part of the whole tensor that belongs to a rank: an equal one, or of the _v forms 1, 2, 3, 4, 1
-// ... in turn, over their sum.
+// The part of the whole tensor that belongs to a rank: an equal one, or of the _v forms 1, 2, 3, 4,
+// 1 ... in turn, over their sum.
 double share_of(Collective collective, int rank, int ranks) noexcept;
 
 std::string_view name(Collective collective) noexcept;

@@ -19,8 +19,8 @@ std::uint64_t mix(std::uint64_t x) noexcept {
   return x ^ (x >> 33U);
 }
 
-// Below the octet that stands in results before an operation, so that what was not written shows in u8,
-// too.
+// Below the octet that stands in results before an operation, so that what was not written shows in
+// u8, too.
 constexpr std::uint64_t largest = poison - 1;
 
 // Which values the ranks contribute: each rank 0 .. most, but 0 unless its turn comes, one rank in

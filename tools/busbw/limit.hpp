@@ -14,8 +14,8 @@
 
 namespace busbw {
 
-// What a rank has to do to memory, the work shared evenly by all ranks of the group: arrays of equal
-// length are read and written once, nothing is staged.
+// What a rank has to do to memory, the work shared evenly by all ranks of the group: arrays of
+// equal length are read and written once, nothing is staged.
 struct Traffic {
   enum class Pass {
     copies,  // output i is input i; a single input goes to all outputs
@@ -43,8 +43,8 @@ struct Traffic {
 //   gather, scatter      2 S / n, in place 2 S (n - 1) / n / n
 //   all_to_all           2 S
 //   send_recv            2 S
-// and 0 for one rank in place. A slice that is sent to several ranks is one input: the ranks together
-// read S, as much memory as the collective does, and some of it from the cache, as it may.
+// and 0 for one rank in place. A slice that is sent to several ranks is one input: the ranks
+// together read S, as much memory as the collective does, and some of it from the cache, as it may.
 Traffic traffic_of(Collective collective, double total_bytes, int ranks, Place place) noexcept;
 
 // Bytes that each host sends or receives over its links, whichever is more, by host. `hosts` are
@@ -76,10 +76,11 @@ Ceiling ceiling(Collective collective, double total_bytes, Place place, int root
                 const std::vector<std::vector<int>>& groups, std::span<const int> host_of,
                 const Rates& rates);
 inline constexpr std::string_view by_ring = "ring";
-// Of GPUs, whose memory is faster than what joins them: not the least time that there can be, but that of
-// a ring over the axis, whose bus bandwidth the topology gives (0: not known). NVLS, trees and two levels
-// may be faster. None for what does not go round a ring: other collectives than all_gather,
-// reduce_scatter and all_reduce, and sums that the library builds of an exchange (16-bit types, averages).
+// Of GPUs, whose memory is faster than what joins them: not the least time that there can be, but
+// that of a ring over the axis, whose bus bandwidth the topology gives (0: not known). NVLS, trees
+// and two levels may be faster. None for what does not go round a ring: other collectives than
+// all_gather, reduce_scatter and all_reduce, and sums that the library builds of an exchange
+// (16-bit types, averages).
 Ceiling ceiling_of_ring(Collective collective, Op op, atoll::DType dtype, double total_bytes,
                         int ranks, double gbyte_s);
 // From a bus bandwidth that was given.

@@ -1,4 +1,5 @@
-// What the memory of the hosts gives for the traffic of a collective, by all ranks at the same time.
+// What the memory of the hosts gives for the traffic of a collective, by all ranks at the same
+// time.
 #pragma once
 
 #include <cstdint>
@@ -20,9 +21,9 @@ class MemoryRate {
   explicit MemoryRate(Job& job) : job_(job) {}
   // GB/s that one rank reads and writes together. All ranks go over `places` in turn, which are the
   // buffers of the collective itself (and are overwritten), so that the footprint and the pages are
-  // those that it has. The best of cached and streaming stores and memcpy, the best of a few batches of
-  // 20 ms, from the first rank's start to the last rank's end on each host; the slowest host. 0 for
-  // traffic without bytes.
+  // those that it has. The best of cached and streaming stores and memcpy, the best of a few
+  // batches of 20 ms, from the first rank's start to the last rank's end on each host; the slowest
+  // host. 0 for traffic without bytes.
   double gbyte_s(const Traffic& traffic, traffic::Element element, std::span<const Memory> places);
   // Measures again and remembers the better: for a rate that a collective has surpassed, because
   // something else used the memory when it was measured.

@@ -29,8 +29,8 @@ struct Memory {
 [[nodiscard]] atoll::Work start(const Call& call, Memory memory, atoll::Communicator& communicator,
                                 atoll::Stream& stream);
 
-// Fills the inputs of this rank, and its results with what no operation gives. Waits for the stream,
-// which copies where the CPU cannot write.
+// Fills the inputs of this rank, and its results with what no operation gives. Waits for the
+// stream, which copies where the CPU cannot write.
 void prepare(const Call& call, Memory memory, const atoll::Communicator& communicator,
              atoll::Stream& stream, std::uint64_t seed);
 // Wrong elements of this rank after an operation on prepared memory.

@@ -38,8 +38,8 @@ traffic::Element element_of(const Call& call) {
   return halves ? traffic::Element::bf16 : traffic::Element::f32;
 }
 
-// Two buffers a rank must leave the host, or the GPU, some memory; known before anything is allocated,
-// and the same on all ranks.
+// Two buffers a rank must leave the host, or the GPU, some memory; known before anything is
+// allocated, and the same on all ranks.
 void require_room(Job& job, std::uint64_t bytes) {
   if (job.is_on_gpu()) {
     const double wanted = 2.0 * static_cast<double>(bytes);

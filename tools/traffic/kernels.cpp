@@ -90,8 +90,8 @@ struct Pair {
   }
 };
 
-// `fixed` and `fixed_to` are the numbers of arrays, so that the compiler unrolls over them and keeps
-// their addresses in registers; 0: any.
+// `fixed` and `fixed_to` are the numbers of arrays, so that the compiler unrolls over them and
+// keeps their addresses in registers; 0: any.
 template <class Format, Stores stores, std::size_t fixed, std::size_t fixed_to>
 void sum_words(std::span<std::byte* const> to, std::span<const std::byte* const> from,
                std::uint64_t words) {

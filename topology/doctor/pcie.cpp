@@ -187,8 +187,8 @@ void pcie_replays(const Machine& machine, Verdict& verdict) {
 
 // --- the way between devices ---
 
-// The bridges above one device that redirect and lie below the lowest bridge that it shares with the
-// other. None where the two meet in the root complex: their traffic goes up there in any case.
+// The bridges above one device that redirect and lie below the lowest bridge that it shares with
+// the other. None where the two meet in the root complex: their traffic goes up there in any case.
 std::vector<std::string_view> redirecting(std::string_view redirects, std::string_view path,
                                           std::string_view other) {
   std::vector<std::string_view> found;

@@ -1,6 +1,6 @@
-// Finds uses of memory that no event edge orders, and uses outside a lifetime: a race detector whose
-// threads are streams. Everything is decided when work is enqueued, from clocks alone, so a missing
-// edge is found even if the work happened to come out in the right order.
+// Finds uses of memory that no event edge orders, and uses outside a lifetime: a race detector
+// whose threads are streams. Everything is decided when work is enqueued, from clocks alone, so a
+// missing edge is found even if the work happened to come out in the right order.
 //
 // Each use of memory is a moment of its stream. A stream knows what it has waited for, and what the
 // host knew when it enqueued; the host knows what it has synchronized with. Two uses of the same

@@ -1,5 +1,5 @@
-// The CUDA runtime, with errors as exceptions. The runtime is linked statically and finds the driver
-// when it is first used, so that one binary runs with and without.
+// The CUDA runtime, with errors as exceptions. The runtime is linked statically and finds the
+// driver when it is first used, so that one binary runs with and without.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -19,9 +19,9 @@ inline cudaStream_t native(const Stream& stream) {
   return static_cast<cudaStream_t>(stream.backend().native());
 }
 
-// Makes a device the calling thread's for a scope. What the thread had before comes back only where this
-// process uses it: a thread begins with device 0, and to make that current would bring up a context
-// there, some hundred MB of a GPU that is another rank's.
+// Makes a device the calling thread's for a scope. What the thread had before comes back only where
+// this process uses it: a thread begins with device 0, and to make that current would bring up a
+// context there, some hundred MB of a GPU that is another rank's.
 class Current {
  public:
   explicit Current(int ordinal);

@@ -77,7 +77,8 @@ void launch_cast(cudaStream_t stream, To* dst, const From* src, std::uint64_t co
         count - done);
 }
 
-// body.operator()<n>(first, packs): packs of 16 bytes where both arrays have them, then single elements.
+// body.operator()<n>(first, packs): packs of 16 bytes where both arrays have them, then single
+// elements.
 template <class T, class Body>
 void in_packs(const T* dst, const T* src, std::uint64_t count, const Body& body) {
   constexpr int n = 16 / static_cast<int>(sizeof(T));

@@ -144,8 +144,8 @@ void with_low_type(View low, const Body& body) {
 
 namespace {
 
-// Each block works out the corrections first, two powers in f64: so few blocks that this does not count,
-// so many that the last ones to end do not.
+// Each block works out the corrections first, two powers in f64: so few blocks that this does not
+// count, so many that the last ones to end do not.
 constexpr unsigned most_adamw_blocks = 8192;
 
 template <class Moment>

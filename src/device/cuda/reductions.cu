@@ -66,7 +66,8 @@ class Tree {
   unsigned held_ = 0;
 };
 
-// Of an SM. Left to itself the compiler makes room for more, and spills what divides doubles on sm_80.
+// Of an SM. Left to itself the compiler makes room for more, and spills what divides doubles on
+// sm_80.
 template <class T>
 constexpr int blocks_at_once = sizeof(T) == 8 ? 1 : 0;
 
@@ -120,8 +121,8 @@ void launch_reduce(cudaStream_t stream, T* dst, const T* parts, std::uint64_t co
   }
 }
 
-// Eight lanes of partial sums for each block, as in ../host/kernels.cpp: eight threads, and 32 blocks
-// to a thread block.
+// Eight lanes of partial sums for each block, as in ../host/kernels.cpp: eight threads, and 32
+// blocks to a thread block.
 constexpr unsigned lanes = 8;
 
 __global__ void __launch_bounds__(threads)

@@ -62,8 +62,8 @@ class CudaStream final : public StreamBackend {
   cudaStream_t stream_ = nullptr;
   std::shared_ptr<Failure> failure_ = std::make_shared<Failure>();
   std::uint64_t position_ = 0;
-  // Closures live until a thread of ours takes them away: what they own may call the runtime, which a
-  // host function must not.
+  // Closures live until a thread of ours takes them away: what they own may call the runtime, which
+  // a host function must not.
   std::deque<std::unique_ptr<Call>> calls_;
   mutable std::deque<Wait> waits_;  // whose times are not known yet
   mutable std::chrono::nanoseconds exposed_{0};

@@ -62,8 +62,8 @@ class GlooPeer final : public Peer {
   }
 
  private:
-  // Large messages on connections that carried small ones can take a second each, so every size gets
-  // connections of its own.
+  // Large messages on connections that carried small ones can take a second each, so every size
+  // gets connections of its own.
   void connect() {
     context_.reset();
     gloo::transport::tcp::attr attributes;

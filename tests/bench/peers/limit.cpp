@@ -1,8 +1,8 @@
 // The ranks of `limit`: processes that read and write what a collective must, all at the same time,
 // in memory that they share, and that wait for nobody inside a batch. The results are right,
-// because no rank writes what another one reads. In turns, a rank leaves its core to another one after
-// each pass, as ranks that outnumber cores must in a collective; else each finds its own part of the
-// data in its core's caches for a whole time slice.
+// because no rank writes what another one reads. In turns, a rank leaves its core to another one
+// after each pass, as ranks that outnumber cores must in a collective; else each finds its own part
+// of the data in its core's caches for a whole time slice.
 //   bench_peer_limit RANKS BYTES     BYTES: of the largest row
 #include <sched.h>
 #include <sys/mman.h>
@@ -53,9 +53,9 @@ Stores stores_of(Variant variant) {
 }
 
 // Two buffers for each rank, at the same addresses in all processes that are forked later. Their
-// distances are no multiples of large powers of two: the first level's cache of an EPYC tells lines by a
-// hash of few address bits, and a kernel that reads buffers 512 MiB apart in step would miss in it all
-// the time.
+// distances are no multiples of large powers of two: the first level's cache of an EPYC tells lines
+// by a hash of few address bits, and a kernel that reads buffers 512 MiB apart in step would miss
+// in it all the time.
 class Arena {
  public:
   Arena(int ranks, std::size_t bytes) : bytes_((bytes + page - 1) / page * page + apart) {

@@ -29,9 +29,9 @@ class Peer {
   virtual void release() = 0;
 };
 
-// Binds this process, and the threads that it makes later, to the core of its rank where there is one
-// for each; else it runs where the system likes. Two ranks that the system leaves on one core for a
-// while are a row that says nothing. To be called first; `rank` and `ranks`: variables of the
+// Binds this process, and the threads that it makes later, to the core of its rank where there is
+// one for each; else it runs where the system likes. Two ranks that the system leaves on one core
+// for a while are a row that says nothing. To be called first; `rank` and `ranks`: variables of the
 // environment.
 void take_core(int rank, int ranks);
 void take_core(const char* rank, const char* ranks);

@@ -1,5 +1,5 @@
-// What is measured: one collective at one size. Shared by the driver and by the programs that run as
-// ranks, some of which know nothing of atoll.
+// What is measured: one collective at one size. Shared by the driver and by the programs that run
+// as ranks, some of which know nothing of atoll.
 #pragma once
 
 #include <cstddef>

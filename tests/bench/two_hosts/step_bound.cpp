@@ -51,7 +51,8 @@ class Simulation {
     return start + seconds;
   }
 
-  // Whether the unit is in one of the slots: from the last uses before the turn, or before this pass.
+  // Whether the unit is in one of the slots: from the last uses before the turn, or before this
+  // pass.
   bool is_there(std::size_t residence, int micro) const {
     const std::size_t slots = static_cast<std::size_t>(shape_.prefetch) + 1;
     const std::size_t turn = residences_.size() / 2;

@@ -1,6 +1,6 @@
 // The least time of a training step between hosts: its compute in order, its transfers on the link
-// of a host one at a time, each as early as the engine's schedule allows (src/fsdp/lanes.cpp); a gather
-// goes before a reduction that could start at the same moment.
+// of a host one at a time, each as early as the engine's schedule allows (src/fsdp/lanes.cpp); a
+// gather goes before a reduction that could start at the same moment.
 #pragma once
 
 #include <string>
@@ -21,7 +21,8 @@ struct StepShape {
   std::vector<StepUnit> units;  // in the order of forward
   int micro_batches = 1;
   int prefetch = 1;
-  // Whole gradients that wait for the link; 0: none does, where they are kept or cross it as shards.
+  // Whole gradients that wait for the link; 0: none does, where they are kept or cross it as
+  // shards.
   int reduce_buffers = 2;
   double link_Bps = 0;  // each way
 };

@@ -1,5 +1,5 @@
-// cuBLASLt for the emulated GPU: the calls that the trainer makes of it, one loop for all of them. The
-// library that is found under its name; the program that loads it has the streams.
+// cuBLASLt for the emulated GPU: the calls that the trainer makes of it, one loop for all of them.
+// The library that is found under its name; the program that loads it has the streams.
 #include <cublasLt.h>
 #include <cuda_bf16.h>
 

@@ -37,8 +37,8 @@ struct Range {
   std::size_t bytes = 0;  // with the page behind it that nobody may touch
 };
 
-// Memory of the device: open while a stream has work on it, closed to everybody from the moment at which
-// the host has waited for all of it.
+// Memory of the device: open while a stream has work on it, closed to everybody from the moment at
+// which the host has waited for all of it.
 class Memory {
  public:
   void begin_work() {
@@ -126,7 +126,8 @@ bool is_pageable(const void* address) { return !memory().has(address) && !pinned
 
 constexpr int devices = 8;
 thread_local int current_device = 0;
-// Of which devices this process has a context: whatever needs one brings up that of the thread's device.
+// Of which devices this process has a context: whatever needs one brings up that of the thread's
+// device.
 std::atomic<bool> contexts[devices];
 void bring_up() { contexts[current_device] = true; }
 thread_local cudaError_t last_error = cudaSuccess;

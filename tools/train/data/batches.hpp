@@ -60,7 +60,8 @@ struct Position {
   auto operator<=>(const Position&) const = default;
 };
 
-// Rows of equal length, row-major; what follows the last sample of a row is pad_token and ignored_label.
+// Rows of equal length, row-major; what follows the last sample of a row is pad_token and
+// ignored_label.
 struct MicroBatch {
   std::int32_t rows = 0;
   std::int32_t seq = 0;

@@ -11,9 +11,9 @@
 namespace train {
 
 // Adds the model's units and freezes the engine. With a tied head the embedding stands at both ends
-// of the order: its gradient is reduced after its last use. Parameters whose HF name is like one of the
-// patterns (of a shell, with * ? [...]) `frozen` are not trained. Error(invalid_argument): a pattern
-// that is like none, and patterns that leave nothing to train.
+// of the order: its gradient is reduced after its last use. Parameters whose HF name is like one of
+// the patterns (of a shell, with * ? [...]) `frozen` are not trained. Error(invalid_argument): a
+// pattern that is like none, and patterns that leave nothing to train.
 void add_units(atoll::fsdp::Engine& engine, const ModelConfig& model,
                const std::vector<std::string>& frozen = {});
 

@@ -24,14 +24,15 @@ struct Machine {
   // Lets the arithmetic allocate what such shapes take.
   void reserve(const LargestShapes& shapes) const;
   // Operations per second of matrix products that this rank can have: measured for about half a
-  // second, and shared where ranks of the host have more threads than cores, or one GPU. Collective.
+  // second, and shared where ranks of the host have more threads than cores, or one GPU.
+  // Collective.
   double matrix_peak(atoll::World& world, atoll::DType dtype) const;
   // How that figure came about, for reports.
   std::string peak_source() const;
 };
 
-// `threads` of each rank on the CPU. Error(out_of_memory, unsupported, not_found) for what this rank has
-// not.
+// `threads` of each rank on the CPU. Error(out_of_memory, unsupported, not_found) for what this
+// rank has not.
 Machine make_machine(const atoll::World& world, atoll::RankDevice place, int threads);
 
 }  // namespace train

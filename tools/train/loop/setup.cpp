@@ -157,7 +157,8 @@ void check_activations(const RunOptions& options, const ModelConfig& model) {
                   bytes, options.memory_limit));
 }
 
-// Documents are some tens of tokens and more: what a plan for them takes hardly depends on their number.
+// Documents are some tens of tokens and more: what a plan for them takes hardly depends on their
+// number.
 LargestShapes shapes_of(const RunOptions& options, const ModelConfig& model) {
   const ActivationPlan plan = activation_plan(options);
   LargestShapes shapes = largest_shapes(model, plan);

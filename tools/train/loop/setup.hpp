@@ -1,5 +1,5 @@
-// What a run needs before its engine: tokenizer, data, model shape, mesh, arithmetic, strategy. Everything
-// that can be wrong with the input is found here, on every rank alike.
+// What a run needs before its engine: tokenizer, data, model shape, mesh, arithmetic, strategy.
+// Everything that can be wrong with the input is found here, on every rank alike.
 #pragma once
 
 #include <memory>

@@ -33,7 +33,8 @@ int engine_prefetch(const RunOptions& options, const ModelConfig& model);
 
 ActivationPlan activation_plan(const RunOptions& options);
 
-// What a rank's device holds that is not the engine's, as far as it is known before it is allocated.
+// What a rank's device holds that is not the engine's, as far as it is known before it is
+// allocated.
 std::uint64_t bytes_beside_engine(const RunOptions& options, const ModelConfig& model,
                                   const DeviceMemory& memory);
 

@@ -23,8 +23,8 @@ struct Batch {
   std::int64_t size() const noexcept { return rows * seq; }
 };
 
-// Activation checkpointing. Per token of a layer, with queries as wide as `hidden`: none keeps
-// 5 hidden + 3 ffn + keys and values, selective 3 hidden + 2 ffn + keys and values, full nothing but
+// Activation checkpointing. Per token of a layer, with queries as wide as `hidden`: none keeps 5
+// hidden + 3 ffn + keys and values, selective 3 hidden + 2 ffn + keys and values, full nothing but
 // the layer's input.
 enum class Recompute {
   none,       // every layer keeps its activations

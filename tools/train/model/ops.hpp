@@ -51,10 +51,10 @@ enum class RopeDirection {
   inverse
 };  // inverse is the backward pass
 
-// Where rows of `seq` tokens hold several documents, `positions` (i32 [rows * seq]) has each token's
-// place in its document: it begins with 0 in a row, and goes on by 1 or begins again. Empty where
-// each row is one document. On the CPU anything else is an Error(invalid_argument) of the stream; on
-// GPUs it gives wrong results, and reads nothing from outside the views.
+// Where rows of `seq` tokens hold several documents, `positions` (i32 [rows * seq]) has each
+// token's place in its document: it begins with 0 in a row, and goes on by 1 or begins again. Empty
+// where each row is one document. On the CPU anything else is an Error(invalid_argument) of the
+// stream; on GPUs it gives wrong results, and reads nothing from outside the views.
 
 // Rotates pairs (k, k + head_dim / 2) of each head in place; token t of x is at position t % seq.
 struct Rope {
@@ -126,8 +126,8 @@ class Ops {
 
   // Memory of the device that this holds for itself; the host's is not counted.
   virtual std::uint64_t device_bytes() const { return 0; }
-  // Allocates what such shapes take, which would otherwise be done as they are met. Error(unsupported)
-  // for a width that this does not take.
+  // Allocates what such shapes take, which would otherwise be done as they are met.
+  // Error(unsupported) for a width that this does not take.
   virtual void reserve([[maybe_unused]] atoll::Stream& stream,
                        [[maybe_unused]] const LargestShapes& shapes) {}
 

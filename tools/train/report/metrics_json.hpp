@@ -23,8 +23,9 @@ struct RunInfo {
   std::string peak_source;             // how SpeedBase::peak_flops was found
   std::string transports;              // what joins the ranks; "": one rank
   std::int64_t peak_memory_bytes = 0;  // largest over the ranks
-  // Of a rank, the largest over the ranks: what the memory plan says (rank 0's), what the device has
-  // handed out at most, and what the process has resident, shared pages divided by who maps them.
+  // Of a rank, the largest over the ranks: what the memory plan says (rank 0's), what the device
+  // has handed out at most, and what the process has resident, shared pages divided by who maps
+  // them.
   std::int64_t planned_memory_bytes = 0;
   std::int64_t device_memory_bytes = 0;
   std::int64_t proportional_memory_bytes = 0;

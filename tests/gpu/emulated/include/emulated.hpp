@@ -1,11 +1,13 @@
-// A GPU of host memory and threads, for tests of kernels and of what starts them where there is none.
+// A GPU of host memory and threads, for tests of kernels and of what starts them where there is
+// none.
 //
-// A stream is a thread of the host. A kernel runs there, block after block; the threads of a block are
-// fibers that take turns, and change at barriers and shuffles, which check that every thread of the
-// warp takes part. A kernel whose threads wait for each other in vain ends the process with a message.
-// Memory of the device is NaN at first, ends at a page that nobody may touch, and is closed to
-// everybody once the host has waited for all work: who touches it then, or in a host function, faults.
-// What this does not show: races between threads of a block, warps that drift apart, speed.
+// A stream is a thread of the host. A kernel runs there, block after block; the threads of a block
+// are fibers that take turns, and change at barriers and shuffles, which check that every thread of
+// the warp takes part. A kernel whose threads wait for each other in vain ends the process with a
+// message. Memory of the device is NaN at first, ends at a page that nobody may touch, and is
+// closed to everybody once the host has waited for all work: who touches it then, or in a host
+// function, faults. What this does not show: races between threads of a block, warps that drift
+// apart, speed.
 #pragma once
 
 #include <math.h>

@@ -37,8 +37,8 @@ class ThreadCount {
   int before_;
 };
 
-// Products by AMX differ with the number of threads. Whoever wants their speed says so to oneDNN. To be
-// called before anything is asked of the library: the first answer is final.
+// Products by AMX differ with the number of threads. Whoever wants their speed says so to oneDNN.
+// To be called before anything is asked of the library: the first answer is final.
 void leave_out_amx() {
   static const bool once = [] {
     const bool asked = std::getenv("ONEDNN_MAX_CPU_ISA") || std::getenv("DNNL_MAX_CPU_ISA");

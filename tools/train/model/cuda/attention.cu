@@ -1,11 +1,12 @@
-// Attention in f32, also of bf16 tensors: what cuDNN has for 16-bit types alone. No matrix of scores
-// exists; backward makes them again from log-sum-exp, as the CPU's does:
+// Attention in f32, also of bf16 tensors: what cuDNN has for 16-bit types alone. No matrix of
+// scores exists; backward makes them again from log-sum-exp, as the CPU's does:
 //   P = exp(S - lse)    dP = dO V^T    dS = scale P (dP - sum(dO O))
 //   dQ = dS K           dK = dS^T Q    dV = P^T dO
-// Three kernels of one shape. A block of threads keeps a tile of rows (queries; in the last kernel keys)
-// in shared memory, and tiles of what these rows meet go by. Dots of both give a tile of weights, and
-// weights times what goes by is added to sums in registers: 16 x 16 threads, each with a few rows and
-// the columns 4 tx + 64 g of them. Nothing is added by two blocks, so all sums have one order.
+// Three kernels of one shape. A block of threads keeps a tile of rows (queries; in the last kernel
+// keys) in shared memory, and tiles of what these rows meet go by. Dots of both give a tile of
+// weights, and weights times what goes by is added to sums in registers: 16 x 16 threads, each with
+// a few rows and the columns 4 tx + 64 g of them. Nothing is added by two blocks, so all sums have
+// one order.
 #include <algorithm>
 #include <cmath>
 #include <string_view>
@@ -18,8 +19,8 @@ namespace {
 
 using namespace tiles;
 
-// Of each row of this thread, over the keys that have gone by: the highest score, and the sum of weights
-// exp(score - highest).
+// Of each row of this thread, over the keys that have gone by: the highest score, and the sum of
+// weights exp(score - highest).
 template <class Tile>
 struct Softmax {
   float maximum[Tile::rows], total[Tile::rows];
@@ -29,8 +30,8 @@ struct Softmax {
     for (int i = 0; i < Tile::rows; ++i) maximum[i] = -INFINITY, total[i] = 0;
   }
 
-  // Scores of the queries from `first` on with the keys from `key` on become weights; what has been added
-  // up before is brought to the new maximum.
+  // Scores of the queries from `first` on with the keys from `key` on become weights; what has been
+  // added up before is brought to the new maximum.
   __device__ __forceinline__ void add(const Shape& shape, int first, int key,
                                       float (&scores)[Tile::rows][met], float* weights,
                                       Sums<Tile>& sums) {

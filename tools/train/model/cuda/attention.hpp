@@ -33,8 +33,8 @@ class Attention {
 
   // False, with nothing enqueued, for what cuDNN does not do: f32, shapes that it does not take in
   // both directions, tensors that begin at no multiple of 16 bytes, and anything where it is not
-  // there (which the log says once). Logarithms of sums are as Ops has them, so that a direction may
-  // be done elsewhere.
+  // there (which the log says once). Logarithms of sums are as Ops has them, so that a direction
+  // may be done elsewhere.
   bool forward(cudaStream_t stream, const AttentionForward& args, const Scratch& scratch);
   bool backward(cudaStream_t stream, const AttentionBackward& args, const Scratch& scratch);
 

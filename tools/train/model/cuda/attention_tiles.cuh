@@ -1,5 +1,5 @@
-// What the kernels of attention are made of: tiles in shared memory, products of them, and which tokens
-// see each other.
+// What the kernels of attention are made of: tiles in shared memory, products of them, and which
+// tokens see each other.
 #pragma once
 
 #include <cstdint>
@@ -14,8 +14,8 @@ constexpr int passing = 32;          // rows of a tile that goes by
 constexpr int met = passing / side;  // of them, a thread's: tx + 16 j
 static_assert(side * side == threads);
 
-// Tiles for heads of up to 64 * groups elements; those of wide heads have fewer rows, so that all fits
-// into the shared memory of sm_80.
+// Tiles for heads of up to 64 * groups elements; those of wide heads have fewer rows, so that all
+// fits into the shared memory of sm_80.
 template <int groups_>
 struct Tiles {
   static constexpr int groups = groups_;

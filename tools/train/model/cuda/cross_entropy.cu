@@ -1,5 +1,5 @@
-// Cross entropy: a block of threads to a row of logits, which is read twice and written once; no f32
-// copy of 16-bit logits exists.
+// Cross entropy: a block of threads to a row of logits, which is read twice and written once; no
+// f32 copy of 16-bit logits exists.
 #include <cmath>
 
 #include "model/cuda/kernels.hpp"

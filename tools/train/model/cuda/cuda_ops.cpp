@@ -26,7 +26,8 @@ using atoll::cuda::native;
 
 namespace {
 
-// What kernels tell of ids: memory of the host that the GPU writes to, read when the stream gets there.
+// What kernels tell of ids: memory of the host that the GPU writes to, read when the stream gets
+// there.
 class IdReport {
  public:
   IdReport() {

@@ -15,13 +15,14 @@ struct CudaOpsOptions {
       false;  // the one sum of no fixed order, in cuDNN's backward attention, has one
 };
 
-// Throws what make_ops() would: Error(unsupported) in a build without CUDA and for GPUs that the kernels
-// do not fit, Error(not_found) without cuBLASLt.
+// Throws what make_ops() would: Error(unsupported) in a build without CUDA and for GPUs that the
+// kernels do not fit, Error(not_found) without cuBLASLt.
 void check_usable(const atoll::Device& device);
 
-// Of a cuda device, whose memory is its scratch: as much as the largest shapes need, for as long as it
-// lives; growing waits for the stream. Must live until the streams that it was used on have finished.
-// Rows of norms have up to 8,192 elements, heads up to 256: more is an Error(unsupported).
+// Of a cuda device, whose memory is its scratch: as much as the largest shapes need, for as long as
+// it lives; growing waits for the stream. Must live until the streams that it was used on have
+// finished. Rows of norms have up to 8,192 elements, heads up to 256: more is an
+// Error(unsupported).
 std::unique_ptr<Ops> make_ops(const atoll::Device& device, const CudaOpsOptions& options = {});
 
 // Operations per second of the largest products that cuBLASLt does on this GPU, measured for about

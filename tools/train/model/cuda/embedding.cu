@@ -1,5 +1,5 @@
-// Rows of the embedding table, and their gradient: tokens are sorted, so that each row of the table is
-// added up by one thread a column, in the order of positions.
+// Rows of the embedding table, and their gradient: tokens are sorted, so that each row of the table
+// is added up by one thread a column, in the order of positions.
 #include <cub/device/device_radix_sort.cuh>
 
 #include "model/cuda/kernels.hpp"

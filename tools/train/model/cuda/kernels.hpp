@@ -1,5 +1,5 @@
-// The kernels of this folder, as CudaOps launches them: arguments are checked, the device is current,
-// everything is enqueued on `stream`. Sums have one order, whatever the GPU.
+// The kernels of this folder, as CudaOps launches them: arguments are checked, the device is
+// current, everything is enqueued on `stream`. Sums have one order, whatever the GPU.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -17,8 +17,8 @@ struct alignas(8) BadId {
   std::int32_t position;  // from 1; 0: none was found
 };
 
-// Rows of up to norm_width_limit() elements: most_norm_width where they are multiples of 16 bytes, as views
-// are that begin at one (`aligned`), else half as many, which is what registers hold then.
+// Rows of up to norm_width_limit() elements: most_norm_width where they are multiples of 16 bytes,
+// as views are that begin at one (`aligned`), else half as many, which is what registers hold then.
 inline constexpr std::int64_t most_norm_width = 8192;
 std::int64_t norm_width_limit(std::int64_t width, atoll::DType dtype, bool aligned = true);
 bool is_aligned(const RmsNormForward& args);
@@ -36,20 +36,21 @@ void attention_forward(cudaStream_t stream, const AttentionForward& args);
 // scratch: f32, attention_scratch().
 void attention_backward(cudaStream_t stream, const AttentionBackward& args, float* scratch);
 std::size_t attention_scratch(const AttentionShape& shape);
-// Of shared memory, that a block of these kernels takes at most: sm_80 has it, sm_86 and sm_89 do not.
+// Of shared memory, that a block of these kernels takes at most: sm_80 has it, sm_86 and sm_89 do
+// not.
 std::size_t attention_shared_bytes();
 
 // Where the documents of packed rows lie, as cuDNN is told: [documents] lengths in tokens, and
-// [documents + 1] numbers of elements that lie before each document and, last, behind them all: of q,
-// of k, and of the logarithms of sums, of which a token has one for each head.
+// [documents + 1] numbers of elements that lie before each document and, last, behind them all: of
+// q, of k, and of the logarithms of sums, of which a token has one for each head.
 struct DocumentIndex {
   std::int32_t *lengths, *queries, *keys, *statistics;
 
   static std::size_t bytes(std::int64_t documents);
   static DocumentIndex in(void* memory, std::int64_t documents);  // of bytes(documents)
 };
-// For shape.documents: documents beyond these are taken for a part of the last, and, where there are
-// fewer, the rest have no tokens.
+// For shape.documents: documents beyond these are taken for a part of the last, and, where there
+// are fewer, the rest have no tokens.
 void document_index(cudaStream_t stream, atoll::ConstView positions, const AttentionShape& shape,
                     const DocumentIndex& index);
 

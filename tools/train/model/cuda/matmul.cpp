@@ -1,6 +1,6 @@
-// cuBLASLt knows matrices by columns: a matrix of ours by rows is, to it, its own transpose. So that
-// c = a b is asked for as c^T = b^T a^T: operands change places, and each is "transposed" to it when it
-// is to us.
+// cuBLASLt knows matrices by columns: a matrix of ours by rows is, to it, its own transpose. So
+// that c = a b is asked for as c^T = b^T a^T: operands change places, and each is "transposed" to
+// it when it is to us.
 #include "model/cuda/matmul.hpp"
 
 #include <cublasLt.h>

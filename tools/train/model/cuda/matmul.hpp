@@ -11,8 +11,8 @@
 
 namespace train::cuda {
 
-// f32 is f32 throughout, not TF32. Sums that are split over blocks are put together in one order, so
-// results have the same bits every time on one GPU and version of cuBLAS.
+// f32 is f32 throughout, not TF32. Sums that are split over blocks are put together in one order,
+// so results have the same bits every time on one GPU and version of cuBLAS.
 class MatMul {
  public:
   static constexpr std::size_t workspace_bytes = std::size_t{32}
@@ -25,8 +25,8 @@ class MatMul {
   MatMul(const MatMul&) = delete;
   MatMul& operator=(const MatMul&) = delete;
 
-  // Enqueued; the device is current. One stream at a time, as they share a workspace. With a residual,
-  // as large as c and of its dtype: c = a b + residual.
+  // Enqueued; the device is current. One stream at a time, as they share a workspace. With a
+  // residual, as large as c and of its dtype: c = a b + residual.
   void run(cudaStream_t stream, const Product& product, const void* a, const void* b, void* c,
            const void* residual = nullptr);
 

@@ -34,7 +34,8 @@ struct Maximum {
   static __device__ float none() { return -3.4028234664e38f; }
 };
 
-// Of all threads of the block, on all of them: pairs at distance 16, 8, ... of a warp, then of warps.
+// Of all threads of the block, on all of them: pairs at distance 16, 8, ... of a warp, then of
+// warps.
 template <class Op>
 __device__ __forceinline__ float over_block(float value, float* shared) {
 #pragma unroll
