@@ -8,8 +8,9 @@
 // has it. On each host the ranks copy a piece from the speaker while the next ones arrive.
 // Bytes between H hosts. S into each but the root's. Out: flat (H - 1) S of the root's, chain S of
 // each but the last. Time on links of one rate, large data: flat (H - 1) S, chain S + (H - 2)
-// pieces. Twins exchange signatures, so that ranks which disagree about the root find out, instead
-// of waiting for each other: every rank has one on every other host, and meets those of its own on
+// pieces.
+// Twins exchange signatures, so that ranks which disagree about the root find out, instead of
+// waiting for each other: every rank has one on every other host, and meets those of its own on
 // the board.
 #include <algorithm>
 

@@ -4,8 +4,8 @@
 // reach, or the data is small, the root sums all (sdk/sum.cpp).
 // Steps, several hosts. flat: every rank sends everything to the root, which reduces chunk by
 // chunk. two_level: a reduce_scatter whose owners pass what is done on to the root
-// (sdk/two_level.cpp). Bytes on the wire. flat: (N - h) S into the root's host of h ranks.
-// two_level: S.
+// (sdk/two_level.cpp).
+// Bytes on the wire. flat: (N - h) S into the root's host of h ranks. two_level: S.
 // Order of the sum. flat: adjacent-pair tree over the ranks. two_level: as in reduce_scatter.
 #include <algorithm>
 

@@ -3,8 +3,8 @@
 //
 // Vocabulary. Slice: the elements of src that one rank reduces, B bytes; all of them: S. Chunk:
 // what is received from every peer before it is reduced; bounds the scratch memory.
-// Steps, one host. Every rank reads its slice of every src and writes the sum (sdk/sum.cpp). Steps,
-// several hosts.
+// Steps, one host. Every rank reads its slice of every src and writes the sum (sdk/sum.cpp).
+// Steps, several hosts.
 //   two_level: each host sums its ranks' contributions to a slice before they cross
 //     (sdk/two_level.cpp).
 //   ring: each slice goes round, and every rank adds its contribution.

@@ -108,7 +108,9 @@ Communicator::Impl::~Impl() {
   subscription = {};
   launched.reset();
   if (lane) lane->closed = true;
-  if (comm) plugin->table.close(comm);
+  if (!comm) return;
+  deregister_retired();
+  plugin->table.close(comm);
 }
 
 void Communicator::Impl::open_backend(const Impl* parent) {
@@ -288,18 +290,25 @@ View Communicator::Impl::scratch(std::uint64_t count, DType dtype) {
   return composing.take(device, count, dtype);
 }
 
-void Communicator::Impl::retire(void* memory) {
+void Communicator::Impl::retire(std::shared_ptr<void> memory) {
   const std::lock_guard lock(retired_mutex);
-  retired.push_back(memory);
+  retired.push_back(std::move(memory));
   any_retired = true;
 }
 
 void Communicator::Impl::deregister_retired() {
   if (!any_retired.load(std::memory_order_acquire)) return;
-  const std::lock_guard lock(retired_mutex);
-  for (void* memory : retired) plugin->table.deregister_memory(comm, memory);
-  retired.clear();
-  any_retired = false;
+  std::vector<std::shared_ptr<void>> memories;  // freed without the lock
+  {
+    const std::lock_guard lock(retired_mutex);
+    memories.swap(retired);
+    any_retired = false;
+  }
+  for (const auto& memory : memories) {
+    if (plugin->table.deregister_memory(comm, memory.get()) == ATOLL_OK) continue;
+    log::warn("communicator {}: memory that is gone stays registered: {}", name,
+              last_error(*plugin, comm));
+  }
 }
 
 void Communicator::Impl::run(std::span<const Request> requests, std::uint64_t first_sequence,

@@ -95,9 +95,9 @@ struct Communicator::Impl : std::enable_shared_from_this<Communicator::Impl> {
   View scratch(std::uint64_t count, DType dtype);
 
   // Registered memory that is gone: any thread, also one that executes a stream, may say so. The
-  // backend, which takes one caller at a time, hears of it before the next operation, and so before
-  // other memory can be met at the same address.
-  void retire(void* memory);
+  // backend, which takes one caller at a time, hears of it before the next operation. The memory is
+  // kept until then: NCCL wants windows to go first, and nothing else is met at the same address.
+  void retire(std::shared_ptr<void> memory);
   void deregister_retired();
 
   // `parent`: as CommunicatorOptions has it.
@@ -161,7 +161,7 @@ struct Communicator::Impl : std::enable_shared_from_this<Communicator::Impl> {
   const StreamBackend* last_stream = nullptr;
   std::vector<Event> earlier;  // of other streams than the last: a failed stream waits for nobody
   std::mutex retired_mutex;
-  std::vector<void*> retired;
+  std::vector<std::shared_ptr<void>> retired;
   std::atomic<bool> any_retired{false};
   Event last_event;
   std::unique_ptr<Launched> launched;  // of a GPU

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <cstring>
 #include <limits>
+#include <memory>
 #include <random>
 #include <vector>
 
@@ -46,6 +47,17 @@ class Both {
         tensor.host.view(dtype).as<atoll::bfloat16>()[i] = atoll::to_bfloat16(value);
       }
     }
+    push(tensor);
+    return tensor;
+  }
+  // In larger memory, which is NaN behind these: nobody's business.
+  Tensor random_before_nan(atoll::DType dtype, std::int64_t count) {
+    Tensor tensor = random(dtype, count);
+    constexpr std::size_t behind = 64 << 10;
+    const std::size_t bytes = tensor.gpu.bytes();
+    auto whole = std::make_shared<atoll::Buffer>(gpu_.allocate(bytes + behind));
+    cudaMemsetAsync(whole->data(), 0xff, whole->bytes(), stream());
+    tensor.gpu = atoll::Buffer(std::shared_ptr<void>(whole, whole->data()), bytes);
     push(tensor);
     return tensor;
   }

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "atoll/device.hpp"
+#include "atoll/error.hpp"
 #include "device/ops.hpp"
 
 using atoll::ConstView;
@@ -202,6 +203,35 @@ TEST_CASE("the norm and its factor, and steps that are skipped") {
       }
     }
   }
+}
+
+TEST_CASE("behind a failure the factor is NaN, and no step is counted") {
+  Both both;
+  const auto blocks = both.make(DType::f64, 3), result = both.make(DType::f64, 3);
+  const Device gpu = Device::cuda();
+  const auto factor_on = [&](atoll::Stream& stream) {
+    gpu.ops().clip_factor(stream, result.on_gpu(), blocks.on_gpu(), {1.0f});
+  };
+  auto failed = gpu.stream();
+  factor_on(failed);
+  failed.synchronize();
+  failed.enqueue([] { throw atoll::Error(atoll::ErrorCode::backend, "a peer is gone"); });
+  factor_on(failed);
+  CHECK_THROWS_AS(failed.synchronize(), atoll::Error);
+  double values[3];
+  const auto read = [&] {
+    const auto bytes = both.bytes_of(result);
+    std::memcpy(values, bytes.data(), sizeof values);
+  };
+  read();
+  CHECK(std::isnan(values[1]));
+  CHECK(values[2] == 1);
+  auto fine = gpu.stream();
+  factor_on(fine);
+  fine.synchronize();
+  read();
+  CHECK(values[1] == 1);
+  CHECK(values[2] == 2);
 }
 
 TEST_CASE("optimizers move weights as on the host") {

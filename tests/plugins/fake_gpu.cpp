@@ -12,6 +12,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -71,6 +72,7 @@ std::map<std::string, std::shared_ptr<Clique>> cliques;
 std::map<int, ncclResult_t> failures;
 ncclResult_t later = ncclSuccess;
 fake_gpu::Left counted;
+std::set<std::pair<ncclComm_t, void*>> live_windows;
 int aborts = 0;
 int identities = 0;
 thread_local int device = 0;
@@ -404,6 +406,7 @@ ncclResult_t ncclCommFinalize(ncclComm_t comm) {
 ncclResult_t ncclCommDestroy(ncclComm_t comm) {
   const std::lock_guard lock(mutex);
   --counted.communicators;
+  std::erase_if(live_windows, [&](const auto& of) { return of.first == comm; });
   go_back_to_device();
   const std::unique_ptr<ncclComm> owned(comm);
   return ncclSuccess;
@@ -413,6 +416,7 @@ ncclResult_t ncclCommAbort(ncclComm_t comm) {
   const std::lock_guard lock(mutex);
   ++aborts;
   --counted.communicators;
+  std::erase_if(live_windows, [&](const auto& of) { return of.first == comm; });
   go_back_to_device();
   // What was given up runs no more: its memory may be gone.
   for (const Shared& call : comm->pending) {
@@ -501,6 +505,9 @@ ncclResult_t ncclMemAlloc(void** memory, std::size_t bytes) {
 }
 ncclResult_t ncclMemFree(void* memory) {
   const std::lock_guard lock(mutex);
+  if (std::ranges::any_of(live_windows, [&](const auto& of) { return of.second == memory; })) {
+    return ncclInvalidUsage;  // windows go first
+  }
   --counted.allocations;
   go_back_to_device();
   return cudaFree(memory) == cudaSuccess ? ncclSuccess : ncclSystemError;
@@ -512,11 +519,13 @@ ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void* memory, std::size_t,
   ++counted.windows;
   comm->asked = false;
   *window = static_cast<ncclWindow_t>(memory);
+  live_windows.emplace(comm, memory);
   return ncclInProgress;
 }
-ncclResult_t ncclCommWindowDeregister(ncclComm_t comm, ncclWindow_t) {
+ncclResult_t ncclCommWindowDeregister(ncclComm_t comm, ncclWindow_t window) {
   const std::lock_guard lock(mutex);
   --counted.windows;
+  live_windows.erase({comm, window});
   comm->asked = false;
   return ncclInProgress;
 }

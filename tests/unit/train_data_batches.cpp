@@ -1,6 +1,7 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <bit>
 #include <numeric>
 #include <optional>
 #include <set>
@@ -281,6 +282,7 @@ TEST_CASE("packed: every sample once, in as many rows as it takes, each counted 
     std::set<int> seen;
     for (std::int64_t s = 0; s < 3; ++s) {
       std::int64_t computed = 0, longest_rows = 0;
+      std::vector<std::int64_t> lengths;
       std::optional<train::StepPlan> first;
       for (int rank = 0; rank < ranks; ++rank) {
         Batches batches(data, options, {rank, ranks});
@@ -295,11 +297,21 @@ TEST_CASE("packed: every sample once, in as many rows as it takes, each counted 
           check_consistent(batch);
           REQUIRE(batch.positions.size() == batch.tokens.size());
           computed += batch.real + batch.padded;
+          CHECK(batch.documents == std::ranges::count(batch.positions, 0));
+          if (batch.padded >= train::document_multiple + batch.rows) {
+            CHECK(batch.documents % train::document_multiple == 0);
+          }
           for (std::size_t t = 0; t < batch.tokens.size(); ++t) {
             const std::int32_t token = batch.tokens[t];
             const bool begins =
                 t % static_cast<std::size_t>(batch.seq) == 0 || batch.tokens[t - 1] != token;
-            CHECK(batch.positions[t] == (begins ? 0 : batch.positions[t - 1] + 1));
+            if (batch.positions[t] == 0) lengths.push_back(0);
+            ++lengths.back();
+            if (begins || token >= 1000) {
+              CHECK(batch.positions[t] == (begins ? 0 : batch.positions[t - 1] + 1));
+            } else if (batch.positions[t] != 0) {
+              CHECK(batch.positions[t] == batch.positions[t - 1] + 1);
+            }
             if (!begins || token < 1000) continue;
             CHECK(seen.insert(token - 1000).second);
             // The whole sample is there.
@@ -313,6 +325,7 @@ TEST_CASE("packed: every sample once, in as many rows as it takes, each counted 
       CHECK(computed ==
             std::accumulate(first->lengths.begin(), first->lengths.end(), std::int64_t{0}));
       CHECK(first->real + first->padded == computed);
+      CHECK(lengths == first->lengths);
       // 10 to 25 samples of 3 to 42 tokens in rows of 64.
       CHECK(longest_rows < (s < 2 ? 25 : 10) * 3 / 4 / ranks + 2);
     }
@@ -330,6 +343,24 @@ TEST_CASE("packed: best fit, longest first, and the order of samples in a row") 
   CHECK(train::pack_rows({}, length, 10).empty());
 }
 
+TEST_CASE("packed: padding is cut into documents only where there is enough of it") {
+  const auto data = numbered(1);
+  const auto length = static_cast<std::int32_t>(data.length(0));
+  for (const std::int32_t spare : {0, 1, 14, 15, 16}) {
+    CAPTURE(spare);
+    const BatchOptions options{.global_batch = 1, .seq = length + spare, .pad_to = PadTo::pack};
+    Batches batches(data, options, {0, 1});
+    const auto step = batches.step({0, 0});
+    const auto batch = batches.micro_batch(step, 0);
+    const std::int32_t padding = batch.seq - length;
+    const std::int64_t documents =
+        padding > 0 ? std::bit_floor(1U + static_cast<unsigned>(padding)) : 1;
+    CHECK(batch.documents == std::min(documents, train::document_multiple));
+    CHECK(step.lengths.size() == static_cast<std::size_t>(batch.documents));
+    CHECK(batch.positions[static_cast<std::size_t>(length) - 1] == length - 1);
+  }
+}
+
 TEST_CASE("packed: more ranks than samples, and what a name says") {
   const auto data = numbered(2);
   const BatchOptions options{.global_batch = 2, .seq = 64, .pad_to = PadTo::pack};
@@ -339,7 +370,7 @@ TEST_CASE("packed: more ranks than samples, and what a name says") {
   const auto batch = idle.micro_batch(step, 0);
   CHECK(batch.seq == train::row_multiple);
   CHECK(batch.valid == 0);
-  CHECK(batch.positions.back() == train::row_multiple - 1);
+  CHECK(batch.documents == train::document_multiple);
   CHECK(train::pad_to_from_name("pack") == PadTo::pack);
   CHECK(failure_of([] { train::pad_to_from_name("packed"); }).says("longest, seq or pack"));
 }

@@ -1,7 +1,12 @@
-// DeviceOps on a GPU: each of them one kernel launch on the stream. Orders of sums and roundings
+// DeviceOps on a GPU: each of them one kernel launch on the stream; clip_factor, on which updates
+// depend, with a host function in front. Orders of sums and roundings
 // are those of ../host, so that the figures of both can be compared bit by bit, but for the last
 // digits of pow, log and cos.
 #pragma once
+
+#include <map>
+#include <memory>
+#include <mutex>
 
 #include "device/ops.hpp"
 
@@ -21,7 +26,11 @@ class CudaOps final : public DeviceOps {
   void fill_normal(Stream& stream, View dst, const NormalFill& fill) override;
 
  private:
+  std::shared_ptr<int> permit(Stream& stream);
+
   int ordinal_;
+  std::mutex mutex_;
+  std::map<void*, std::shared_ptr<int>> permits_;  // by stream
 };
 
 }  // namespace atoll_v1::atoll::cuda

@@ -19,6 +19,8 @@ __device__ __forceinline__ T combine(T a, T b) {
   }
 }
 
+constexpr int tree_levels = 12;  // for up to 4,095 parts
+
 // An adjacent-pair tree over values that come one by one: what a binary counter does with its
 // carries. Levels are unrolled, so that they stay in registers.
 template <ReduceOp op, class T, int n>
@@ -59,7 +61,7 @@ class Tree {
     held_ = 0;
   }
 
-  static constexpr int levels = 12;  // up to 4,095 parts
+  static constexpr int levels = tree_levels;
 
  private:
   T sums_[levels][n];
@@ -150,8 +152,8 @@ __global__ void __launch_bounds__(threads)
 
 // One thread adds in the order of blocks, the others bring them into shared memory ahead of it.
 __global__ void __launch_bounds__(threads)
-    clip_factor_of(double* result, const double* blocks, std::uint64_t count, float max_norm,
-                   bool skip_nonfinite) {
+    clip_factor_of(double* result, const double* blocks, std::uint64_t count, ClipRule rule,
+                   volatile int* permit) {
   __shared__ double tile[2][threads];
   double sum = 0;
   const std::uint64_t tiles = (count + threads - 1) / threads;
@@ -167,9 +169,11 @@ __global__ void __launch_bounds__(threads)
   }
   if (threadIdx.x != 0) return;
   const double norm = sqrt(sum);
-  const auto limit = static_cast<double>(max_norm);
+  const auto limit = static_cast<double>(rule.max_norm);
   double factor = limit > 0 && norm > limit ? limit / norm : 1.0;
-  if (!isfinite(norm)) factor = skip_nonfinite ? nan("") : 1.0;
+  if (!isfinite(norm)) factor = rule.skip_nonfinite ? nan("") : 1.0;
+  if (*permit == 0) factor = nan("");
+  *permit = 0;
   result[0] = norm;
   result[1] = factor;
   if (!isnan(factor)) result[2] += 1.0;
@@ -182,6 +186,7 @@ void CudaOps::reduce(Stream& stream, View dst, ConstView parts, ReduceOp op, int
   if (dst.count == 0) return;
   const Current current(ordinal_);
   const auto nparts = static_cast<int>(parts.count / dst.count);
+  ATOLL_ASSERT(nparts < 1 << tree_levels, "reduce: more parts than the tree has levels for");
   with_type(dst.dtype, [&]<class T>(Type<T>) {
     const auto with = [&]<ReduceOp chosen>() {
       launch_reduce<T, chosen>(native(stream), static_cast<T*>(dst.data),
@@ -211,12 +216,32 @@ void CudaOps::sum_squares(Stream& stream, View out, ConstView src) {
         src.count, out.count);
 }
 
+// Host memory that a stream's kernels see: 1 behind the host function that is enqueued here, which
+// does not run where the stream has failed. The kernel behind takes it back.
+std::shared_ptr<int> CudaOps::permit(Stream& stream) {
+  std::shared_ptr<int> word;
+  {
+    const std::lock_guard lock(mutex_);
+    std::shared_ptr<int>& known = permits_[stream.backend().native()];
+    if (!known) {
+      void* memory = nullptr;
+      check(cudaHostAlloc(&memory, sizeof(int), cudaHostAllocMapped), "cudaHostAlloc");
+      known = std::shared_ptr<int>(static_cast<int*>(memory), [](int* it) { cudaFreeHost(it); });
+      *known = 0;
+    }
+    word = known;
+  }
+  stream.enqueue([word] { *word = 1; });
+  return word;
+}
+
 void CudaOps::clip_factor(Stream& stream, View result, ConstView blocks, ClipRule rule) {
   ATOLL_ASSERT(result.count == 3 && result.dtype == DType::f64 && blocks.dtype == DType::f64,
                "clip_factor: f64 blocks in, norm, factor and steps (f64) out");
   const Current current(ordinal_);
+  const std::shared_ptr<int> word = permit(stream);
   start("clip_factor", clip_factor_of, {1, native(stream)}, result.as<double>(),
-        blocks.as<double>(), blocks.count, rule.max_norm, rule.skip_nonfinite);
+        blocks.as<double>(), blocks.count, rule, static_cast<volatile int*>(word.get()));
 }
 
 }  // namespace atoll_v1::atoll::cuda

@@ -129,22 +129,42 @@ RowShape Batches::shape(std::span<const Row> rows) const noexcept {
   return shape;
 }
 
-void Batches::add_lengths(std::span<const Row> rows, RowShape shape,
-                          std::vector<std::int64_t>& lengths) const {
+// Packed: samples and, behind them, padding, of which single tokens are cut off until the number is
+// a multiple of as large a power of two as there is padding for.
+std::vector<std::int64_t> Batches::documents(std::span<const Row> rows, RowShape shape) const {
   if (options_.pad_to != PadTo::pack) {
-    lengths.insert(lengths.end(), static_cast<std::size_t>(shape.rows), shape.seq);
-    return;
+    return std::vector<std::int64_t>(static_cast<std::size_t>(shape.rows), shape.seq);
   }
+  std::int64_t count = 0, spare = 0;
+  std::vector<std::int64_t> padding;
   for (std::size_t row = 0; row < static_cast<std::size_t>(shape.rows); ++row) {
     std::int64_t left = shape.seq;
     if (row < rows.size()) {
-      for (const std::uint32_t sample : rows[row]) {
-        lengths.push_back(dataset_.length(sample));
-        left -= lengths.back();
-      }
+      for (const std::uint32_t sample : rows[row]) left -= dataset_.length(sample);
+      count += static_cast<std::int64_t>(rows[row].size());
     }
-    if (left > 0) lengths.push_back(left);
+    padding.push_back(left);
+    count += left > 0 ? 1 : 0;
+    spare += std::max<std::int64_t>(left - 1, 0);
   }
+  std::int64_t missing = 0;
+  for (std::int64_t multiple = document_multiple; multiple > 1; multiple /= 2) {
+    missing = (multiple - count % multiple) % multiple;
+    if (missing <= spare) break;
+    missing = 0;
+  }
+  std::vector<std::int64_t> lengths;
+  for (std::size_t row = 0; row < padding.size(); ++row) {
+    if (row < rows.size()) {
+      for (const std::uint32_t sample : rows[row]) lengths.push_back(dataset_.length(sample));
+    }
+    if (padding[row] == 0) continue;
+    const std::int64_t cut = std::min(missing, padding[row] - 1);
+    missing -= cut;
+    lengths.push_back(padding[row] - cut);
+    lengths.insert(lengths.end(), static_cast<std::size_t>(cut), 1);
+  }
+  return lengths;
 }
 
 StepPlan Batches::step(Position position) {
@@ -177,7 +197,8 @@ StepPlan Batches::step(Position position) {
     for (int index = 0; index < step.micro_batches; ++index) {
       const auto batch = rows_of(std::span(all_rows), options_.micro_batch, index);
       step.shapes.push_back(shape(batch));
-      add_lengths(batch, step.shapes.back(), step.lengths);
+      const auto lengths = documents(batch, step.shapes.back());
+      step.lengths.insert(step.lengths.end(), lengths.begin(), lengths.end());
     }
   }
   step.padded = std::reduce(step.lengths.begin(), step.lengths.end()) - step.real;
@@ -197,10 +218,15 @@ MicroBatch Batches::micro_batch(const StepPlan& step, int index) const {
   batch.seq = shape.seq;
   batch.tokens.assign(positions, options_.pad_token);
   batch.labels.assign(positions, ignored_label);
-  if (options_.pad_to == PadTo::pack) batch.positions.resize(positions);
-  const Row nothing;
-  for (std::size_t row = 0; row < static_cast<std::size_t>(shape.rows); ++row) {
-    place(row < rows.size() ? rows[row] : nothing, row * seq, batch);
+  for (std::size_t row = 0; row < rows.size(); ++row) place(rows[row], row * seq, batch);
+  if (options_.pad_to == PadTo::pack) {
+    batch.positions.resize(positions);
+    auto next = batch.positions.begin();
+    for (const std::int64_t length : documents(rows, shape)) {
+      std::iota(next, next + length, 0);
+      next += length;
+      ++batch.documents;
+    }
   }
   batch.padded = static_cast<std::int64_t>(positions) - batch.real;
   return batch;
@@ -208,24 +234,14 @@ MicroBatch Batches::micro_batch(const StepPlan& step, int index) const {
 
 // The samples of the row that begins at `at`, one behind the other.
 void Batches::place(const Row& row, std::size_t at, MicroBatch& batch) const {
-  const std::size_t end = at + static_cast<std::size_t>(batch.seq);
-  const auto to = [&at](std::vector<std::int32_t>& values) {
-    return values.begin() + static_cast<std::ptrdiff_t>(at);
-  };
-  const auto count_up = [&](std::size_t tokens) {
-    if (batch.positions.empty()) return;
-    std::iota(to(batch.positions), to(batch.positions) + static_cast<std::ptrdiff_t>(tokens), 0);
-  };
   for (const std::uint32_t index : row) {
     const Sample sample = dataset_.sample(index);
-    std::ranges::copy(sample.tokens, to(batch.tokens));
-    std::ranges::copy(sample.labels, to(batch.labels));
-    count_up(sample.tokens.size());
+    std::ranges::copy(sample.tokens, batch.tokens.begin() + static_cast<std::ptrdiff_t>(at));
+    std::ranges::copy(sample.labels, batch.labels.begin() + static_cast<std::ptrdiff_t>(at));
     at += sample.tokens.size();
     batch.valid += sample.valid;
     batch.real += static_cast<std::int64_t>(sample.tokens.size());
   }
-  count_up(end - at);
 }
 
 }  // namespace train

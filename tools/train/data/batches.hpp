@@ -39,6 +39,9 @@ enum class PadTo {
 PadTo pad_to_from_name(std::string_view name);
 
 inline constexpr std::int32_t row_multiple = 16;
+// Of packed rows, at most: on GPUs each number of documents has plans of its own, which take time
+// to make.
+inline constexpr std::int64_t document_multiple = 16;
 
 struct BatchOptions {
   std::int64_t global_batch = 32;  // samples per step over all ranks
@@ -67,8 +70,10 @@ struct MicroBatch {
   std::int32_t seq = 0;
   std::vector<std::int32_t> tokens;  // [rows * seq]
   std::vector<std::int32_t> labels;  // [rows * seq]
-  // [rows * seq], from 0 in each sample and in the padding behind; empty unless rows are packed.
+  // [rows * seq], from 0 in each of the documents: samples, and parts of the padding behind them.
+  // Empty, without documents, unless rows are packed.
   std::vector<std::int32_t> positions;
+  std::int64_t documents = 0;
   std::int64_t valid = 0;   // labels that carry loss
   std::int64_t real = 0;    // positions that hold a token of a sample
   std::int64_t padded = 0;  // the others: rows * seq - real
@@ -89,7 +94,7 @@ struct StepPlan {
   std::int64_t padded = 0;
   int micro_batches = 0;              // on each rank
   std::vector<RowShape> shapes;       // [rank * micro_batches + index]: what every rank computes
-  std::vector<std::int64_t> lengths;  // of all that attends to itself: rows, or packed samples
+  std::vector<std::int64_t> lengths;  // of all that attends to itself: rows, or documents in them
   std::vector<std::uint32_t> mine;    // samples of this rank, in order
   std::vector<Row> rows;              // of this rank, those of a micro batch after another
 };
@@ -116,8 +121,7 @@ class Batches {
   const std::vector<std::uint32_t>& order(std::int64_t epoch);
   std::vector<Row> rows(std::span<const std::uint32_t> samples) const;
   RowShape shape(std::span<const Row> rows) const noexcept;
-  void add_lengths(std::span<const Row> rows, RowShape shape,
-                   std::vector<std::int64_t>& lengths) const;
+  std::vector<std::int64_t> documents(std::span<const Row> rows, RowShape shape) const;
   void place(const Row& row, std::size_t at, MicroBatch& batch) const;
 
   const Dataset& dataset_;

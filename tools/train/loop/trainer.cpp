@@ -235,7 +235,7 @@ void Trainer::micro_batch(const StepPlan& plan, const MicroBatch& batch, int ind
                    ids.part(0, count),
                    ids.part(count, count),
                    ids.part(2 * count, batch.positions.size()),
-                   std::ranges::count(batch.positions, 0)};
+                   batch.documents};
   const Step step{compute_, rows, *activations_,
                   1.0F / static_cast<float>(std::max<std::int64_t>(plan.valid, 1))};
   if (index == 0) decoder_.begin(step);

@@ -85,6 +85,9 @@ AttentionCounts check_shape(const Checker& checker, const AttentionShape& shape)
     checker.fail(fmt::format("seq = {} is longer than 2^24 - 1", shape.seq));
   }
   const std::int64_t tokens = shape.rows * shape.seq;
+  if (shape.documents < 0 || shape.documents > tokens) {
+    checker.fail(fmt::format("documents = {} in {} tokens", shape.documents, tokens));
+  }
   return {tokens * shape.heads * shape.head_dim, tokens * shape.kv_heads * shape.head_dim,
           tokens * shape.heads};
 }

@@ -22,7 +22,8 @@ class Attention {
   Attention(const Attention&) = delete;
   Attention& operator=(const Attention&) = delete;
 
-  bool has_cudnn() const noexcept;
+  // 91800 for 9.18.0; 0: it is not there.
+  std::size_t cudnn_version() const noexcept;
 
   // Memory of the device for what is enqueued next.
   using Scratch = std::function<void*(std::size_t bytes)>;

@@ -8,7 +8,7 @@ struct Attention::Impl {};
 Attention::Attention(bool) {}
 Attention::~Attention() = default;
 
-bool Attention::has_cudnn() const noexcept { return false; }
+std::size_t Attention::cudnn_version() const noexcept { return 0; }
 
 std::size_t Attention::scratch_bytes(cudaStream_t, const AttentionShape&, atoll::DType) {
   return 0;

@@ -47,6 +47,16 @@ struct Plans {
   }
 };
 
+int capability_of_current() {
+  int device = 0, major = 0, minor = 0;
+  atoll::cuda::check(cudaGetDevice(&device), "cudaGetDevice");
+  for (const auto& [value, attribute] : {std::pair(&major, cudaDevAttrComputeCapabilityMajor),
+                                         std::pair(&minor, cudaDevAttrComputeCapabilityMinor)}) {
+    atoll::cuda::check(cudaDeviceGetAttribute(value, attribute, device), "cudaDeviceGetAttribute");
+  }
+  return 10 * major + minor;
+}
+
 void check(fe::error_t status, const char* what) {
   if (status.is_good()) return;
   throw Error(ErrorCode::backend, fmt::format("cuDNN: {}: {}", what, status.get_message()));
@@ -57,6 +67,7 @@ void check(fe::error_t status, const char* what) {
 struct Attention::Impl {
   cudnnHandle_t handle = nullptr;             // NULL: cuDNN is not there
   bool deterministic;                         // backward
+  int capability = 0;                         // of the device: 90 for H100
   std::map<Key, std::optional<Plans>> plans;  // without a value: not done by cuDNN
   std::set<std::string> told;                 // reasons that the log has
   std::optional<std::size_t> reserved;        // bytes of scratch that are there for plans to come
@@ -73,6 +84,7 @@ struct Attention::Impl {
       throw Error(ErrorCode::backend,
                   fmt::format("cuDNN: no handle: status {}", static_cast<int>(status)));
     }
+    capability = capability_of_current();
   }
   ~Impl() {
     if (handle != nullptr) fe::detail::destroy_handle(handle);
@@ -80,25 +92,30 @@ struct Attention::Impl {
   Impl(const Impl&) = delete;
   Impl& operator=(const Impl&) = delete;
 
+  std::size_t version() const { return handle ? fe::detail::get_backend_version() : 0; }
+
   std::optional<Plans> make(const Key& key) {
     if (const std::string reason = objection(key); !reason.empty()) {
       tell(key, reason);
       return std::nullopt;
     }
-    std::optional<Plan> forward = make(key, Direction::forward);
-    std::optional<Plan> backward = forward ? make(key, Direction::backward) : std::nullopt;
-    if (!backward) return std::nullopt;
+    // What is done in one direction only, as a rule is not in backward.
+    std::optional<Plan> backward = make(key, Direction::backward);
+    std::optional<Plan> forward = backward ? make(key, Direction::forward) : std::nullopt;
+    if (!forward) return std::nullopt;
     return Plans{std::move(*forward), std::move(*backward)};
   }
 
-  // Why packed rows are not for cuDNN, whatever their plans would be; "" if they are. Since 9.6
-  // statistics may lie as the tokens do (TransformerEngine asks for the same version). In an order
-  // of sums that is the same every time, backward keeps a matrix of scores of seq * seq for each
-  // document and head, whatever the document's length.
+  // Why packed rows are not for cuDNN, whatever their plans would be; "" if they are.
   std::string objection(const Key& key) const {
-    constexpr std::size_t oldest = 90600;
     if (key.documents == 0) return "";
-    if (fe::detail::get_backend_version() < oldest) return "packed rows need version 9.6";
+    // Backward of earlier ones took some of its workspace for zeros (TransformerEngine #2186).
+    constexpr std::size_t oldest = 91800;
+    if (version() < oldest) return "packed rows need version 9.18";
+    if (capability < 90 || capability >= 110) return "packed rows need H100, B200 or their like";
+    // Without this the front end takes workspace for documents of a whole row each.
+    if (key.head_dim % 16 != 0) return "packed rows need heads of a multiple of 16";
+    // A matrix of scores of a whole row for each document and head.
     return deterministic ? "an order of sums that is always the same takes too much memory there"
                          : "";
   }
@@ -179,6 +196,9 @@ struct Attention::Impl {
     auto* const memory = bytes > 0 ? static_cast<std::byte*>(scratch(bytes)) : nullptr;
     if (shape.documents > 0) {
       const auto index = DocumentIndex::in(memory, shape.documents);
+      // Grouped heads have been reported to depend on what is there (TransformerEngine #2448).
+      atoll::cuda::check(cudaMemsetAsync(memory + index_bytes, 0, plan.workspace_bytes, stream),
+                         "cudaMemsetAsync");
       document_index(stream, positions, shape, index);
       pointers.insert({{tensor::query_lengths, index.lengths},
                        {tensor::key_lengths, index.lengths},
@@ -195,8 +215,8 @@ struct Attention::Impl {
   }
 
   // False where the number of documents is not known, or offsets have no room in 32 bits. Plans are
-  // for exactly as many documents as there are: TransformerEngine rounds up, with documents of no
-  // tokens at the end, but which versions of cuDNN do those right in backward is not documented.
+  // for exactly as many documents as there are: a plan for more would see documents of no tokens,
+  // which cuDNN gets wrong in backward before 9.25 (cudnn-frontend #943).
   static bool prepare_documents(AttentionShape& shape, atoll::ConstView positions) {
     if (positions.count == 0) {
       shape.documents = 0;
@@ -217,7 +237,7 @@ struct Attention::Impl {
 Attention::Attention(bool deterministic) : impl_(std::make_unique<Impl>(deterministic)) {}
 Attention::~Attention() = default;
 
-bool Attention::has_cudnn() const noexcept { return impl_->handle != nullptr; }
+std::size_t Attention::cudnn_version() const noexcept { return impl_->version(); }
 
 std::size_t Attention::scratch_bytes(cudaStream_t stream, const AttentionShape& shape,
                                      DType dtype) {
@@ -225,8 +245,9 @@ std::size_t Attention::scratch_bytes(cudaStream_t stream, const AttentionShape& 
   const Plans* const plans = impl_->plans_for(stream, shape, dtype);
   if (!plans) return 0;
   impl_->reserved = plans->workspace_bytes();
+  // The index for as many documents as there can be.
   return plans->workspace_bytes() +
-         (shape.documents > 0 ? DocumentIndex::bytes(shape.documents) : 0);
+         (shape.documents > 0 ? DocumentIndex::bytes(shape.rows * shape.seq) : 0);
 }
 
 namespace {
