@@ -67,7 +67,7 @@ class DeviceOps {
   virtual void reduce(Stream& stream, View dst, ConstView parts, ReduceOp op, int block) = 0;
   // out[b] = sum of squares of block b of src (f32); out is f64, ceil(src.count / norm_block) long.
   virtual void sum_squares(Stream& stream, View out, ConstView src) = 0;
-  // result (f64, 3 elements): the norm sqrt(sum of `blocks` in order, in f64); the factor; and the
+  // result (f64, 3 elements): the norm sqrt(sum of `blocks`, as exact_sum.hpp); the factor; and the
   // number of steps, which grows by one unless the factor is NaN. On a stream that has failed, where
   // the kernels of a GPU run all the same, the factor is NaN: updates behind it change nothing.
   virtual void clip_factor(Stream& stream, View result, ConstView blocks, ClipRule rule) = 0;

@@ -106,16 +106,13 @@ void Optimizer::Impl::allocate_norm() {
   local_blocks = device.allocate(blocks * sizeof(double));
   result = device.allocate(outcome.size() * sizeof(double));
   reported = device.allocate(outcome.size() * sizeof(double));
-  if (shards > 1) {
-    gathered_blocks = device.allocate(blocks * shards * sizeof(double));
-    ordered_blocks = device.allocate(blocks * shards * sizeof(double));
-  }
+  if (shards > 1) gathered_blocks = device.allocate(blocks * shards * sizeof(double));
   for (const Buffer* buffer : norm_buffers()) engine.impl().set_zero(*buffer);
   engine.memory().staging += norm_bytes();
 }
 
-std::array<const Buffer*, 5> Optimizer::Impl::norm_buffers() const {
-  return {&local_blocks, &result, &reported, &gathered_blocks, &ordered_blocks};
+std::array<const Buffer*, 4> Optimizer::Impl::norm_buffers() const {
+  return {&local_blocks, &result, &reported, &gathered_blocks};
 }
 
 std::uint64_t Optimizer::Impl::norm_bytes() const {
@@ -151,33 +148,20 @@ void Optimizer::Impl::sum_squares(const Unit::State& unit, Stream& stream) {
   squared[unit.index] = true;
 }
 
-// The blocks of all shards in global order.
-View Optimizer::Impl::order_blocks(Stream& compute) {
+// The blocks of all shards.
+View Optimizer::Impl::gather_blocks(Stream& compute) {
   const View local = local_blocks.view(DType::f64);
-  const auto shards = static_cast<std::uint64_t>(engine.scheduler().shard_count());
-  if (shards == 1 || local.count == 0) return local;
+  if (engine.scheduler().shard_count() == 1 || local.count == 0) return local;
   const View gathered = gathered_blocks.view(DType::f64);
-  const View ordered = ordered_blocks.view(DType::f64);
   Scheduler& scheduler = engine.scheduler();
   const Work work = scheduler.all_gather(local, gathered, compute.record(), "norm");
   scheduler.wait(compute, scheduler.record(Lane::gather), "norm");
-  std::uint64_t to = 0, begin = 0;
-  for (const auto& unit : engine.units()) {
-    for (const UnitBucket& bucket : unit->state().buckets) {
-      const std::uint64_t n = bucket.gradient.count / norm_block;
-      for (std::uint64_t rank = 0; rank < shards && n > 0; ++rank, to += n) {
-        compute.copy(ordered.part(to, n).data, gathered.part(rank * local.count + begin, n).data,
-                     n * sizeof(double));
-      }
-      begin += n;
-    }
-  }
-  return ordered;
+  return gathered;
 }
 
 void Optimizer::Impl::measure(Stream& compute) {
   DeviceOps& ops = engine.device().ops();
-  const View blocks = order_blocks(compute);
+  const View blocks = gather_blocks(compute);
   const Stamp begin = engine.scheduler().begin_work(compute);
   if (in_backward) {
     ops.clip_factor(compute, reported.view(DType::f64), blocks, {});

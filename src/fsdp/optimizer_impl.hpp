@@ -31,7 +31,7 @@ struct Optimizer::Impl {
 
   void allocate_moments();
   void allocate_norm();
-  std::array<const Buffer*, 5> norm_buffers() const;
+  std::array<const Buffer*, 4> norm_buffers() const;
   std::uint64_t norm_bytes() const;
   void start_update(float learning_rate);
   void gradient_complete(Unit::State& unit, Stream& stream);
@@ -41,7 +41,7 @@ struct Optimizer::Impl {
   void finish_updates(float learning_rate, Stream& compute);
   // Leaves norm and clip factor in `result`, or in backward mode the norm in `reported`.
   void measure(Stream& compute);
-  View order_blocks(Stream& compute);
+  View gather_blocks(Stream& compute);
   std::uint64_t rounding_key(const Unit::State& unit, const UnitBucket& bucket) const;
   void update(Unit::State& unit, float learning_rate, Stream& stream);
 
@@ -52,7 +52,7 @@ struct Optimizer::Impl {
 
   // Norm blocks of this rank, all units in turn; the same of every shard, by rank; and in global
   // order: by bucket, then by rank.
-  Buffer local_blocks, gathered_blocks, ordered_blocks;
+  Buffer local_blocks, gathered_blocks;
   std::vector<std::uint64_t> first_block;  // by unit, in local_blocks
   Buffer result;                           // f64: norm, factor, steps
   Buffer reported;                         // the same, of a norm that no update waits for

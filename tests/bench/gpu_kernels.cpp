@@ -15,6 +15,7 @@
 
 #include "atoll/error.hpp"
 #include "device/ops.hpp"
+#include "model/activations.hpp"
 #include "model/config.hpp"
 #include "model/cuda/cuda_ops.hpp"
 
@@ -178,29 +179,38 @@ void Bench::linears() const {
   struct Shape {
     const char* name;
     std::int64_t in, out;
+    std::int64_t tokens;
+    train::WriteMode wgrad = train::WriteMode::overwrite;
   };
-  const Shape shapes[] = {
-      {"q", model.hidden, model.query_width()}, {"kv", model.hidden, model.kv_width()},
-      {"o", model.query_width(), model.hidden}, {"gate_up", model.hidden, model.ffn},
-      {"down", model.ffn, model.hidden},        {"head", model.hidden, model.vocab}};
-  for (const auto& [name, in, out] : shapes) {
-    const train::LinearShape shape{tokens, in, out};
+  constexpr train::ActivationPlan plan;
+  const std::int64_t piece = std::min(tokens, plan.head_rows);  // logits are made so many at a time
+  const Shape shapes[] = {{"q", model.hidden, model.query_width(), tokens},
+                          {"kv", model.hidden, model.kv_width(), tokens},
+                          {"o", model.query_width(), model.hidden, tokens},
+                          {"gate_up", model.hidden, model.ffn, tokens},
+                          {"down", model.ffn, model.hidden, tokens},
+                          {"head", model.hidden, model.vocab, piece, train::WriteMode::accumulate}};
+  for (const auto& [name, in, out, rows, wgrad] : shapes) {
+    const train::LinearShape shape{rows, in, out};
     const double n = static_cast<double>(in), m = static_cast<double>(out);
-    const double flops = 2 * t * n * m;
-    const View x = low(tokens * in), y = low(tokens * out), weight = low(in * out);
+    const double r = static_cast<double>(rows);
+    const double passes = wgrad == train::WriteMode::accumulate ? 2 : 1;  // over the gradient
+    const double flops = 2 * r * n * m;
+    const View x = low(rows * in), y = low(rows * out), weight = low(in * out);
     const View dweight = full(in * out);
     auto& stream = table.stream();
-    table.row(fmt::format("linear {} forward", name), {2 * (t * n + t * m + n * m), flops},
+    table.row(fmt::format("linear {} forward", name), {2 * (r * n + r * m + n * m), flops},
               [&] { ops.linear_forward(stream, shape, x, weight, y); });
     if (out == model.hidden) {  // what ends half a layer
-      const View residual = low(tokens * out);
-      table.row(fmt::format("linear {} + residual", name), {2 * (t * n + 2 * t * m + n * m), flops},
+      const View residual = low(rows * out);
+      table.row(fmt::format("linear {} + residual", name), {2 * (r * n + 2 * r * m + n * m), flops},
                 [&] { ops.linear_residual_forward(stream, shape, x, weight, residual, y); });
     }
-    table.row(fmt::format("linear {} dgrad", name), {2 * (t * n + t * m + n * m), flops},
+    table.row(fmt::format("linear {} dgrad", name), {2 * (r * n + r * m + n * m), flops},
               [&] { ops.linear_dgrad(stream, shape, y, weight, x, train::WriteMode::overwrite); });
-    table.row(fmt::format("linear {} wgrad", name), {2 * (t * n + t * m) + 4 * n * m, flops},
-              [&] { ops.linear_wgrad(stream, shape, y, x, dweight, train::WriteMode::overwrite); });
+    table.row(fmt::format("linear {} wgrad", name),
+              {2 * (r * n + r * m) + 4 * passes * n * m, flops},
+              [&] { ops.linear_wgrad(stream, shape, y, x, dweight, wgrad); });
     table.release();
   }
 }
@@ -317,6 +327,11 @@ void Bench::optimizer(const Device& gpu) const {
       table.tensor(DType::f64, (count + static_cast<std::int64_t>(atoll::norm_block) - 1) /
                                    static_cast<std::int64_t>(atoll::norm_block));
   table.row("sum_squares", {4 * n}, [&] { gpu.ops().sum_squares(stream, blocks, gradient); });
+  const View of_model = table.tensor(
+      DType::f64, train::parameter_count(model) / static_cast<std::int64_t>(atoll::norm_block));
+  const View norm = table.tensor(DType::f64, 3);
+  table.row("clip_factor of all blocks", {8 * static_cast<double>(of_model.count)},
+            [&] { gpu.ops().clip_factor(stream, norm, of_model, {1.0f}); });
   table.row("cast f32 to bf16", {6 * n}, [&] { gpu.ops().cast(stream, weights_low, weights); });
   table.row("add f32", {12 * n}, [&] { gpu.ops().add(stream, weights, gradient); });
   table.release();

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "atoll/device.hpp"
+#include "device/exact_sum.hpp"
 #include "device/host/kernels.hpp"
 
 using atoll::bfloat16;
@@ -180,6 +181,39 @@ TEST_CASE("sums of squares per block do not depend on where the blocks are summe
   for (const float value : values)
     reference += static_cast<double>(value) * static_cast<double>(value);
   CHECK(whole[0] + whole[1] + whole[2] + whole[3] == doctest::Approx(reference).epsilon(1e-12));
+}
+
+TEST_CASE("exact sums are those of a wider type, in any order") {
+  std::mt19937_64 random(11);
+  std::uniform_real_distribution<double> exponent(-40, 40);
+  for (const std::size_t n : {1, 2, 3, 1000, 100'000}) {
+    std::vector<double> values(n);
+    long double wide = 0;
+    for (double& value : values) value = std::exp2(exponent(random) / (n > 100 ? 4 : 1));
+    std::sort(values.begin(), values.end());  // the smallest first: least is lost
+    for (const double value : values) wide += static_cast<long double>(value);
+    const double sum = atoll::exact_sum(values);
+    CHECK(std::abs(sum - static_cast<double>(wide)) <= std::abs(sum) * 1.2e-16);
+    std::shuffle(values.begin(), values.end(), random);
+    CHECK(atoll::exact_sum(values) == sum);
+  }
+}
+
+TEST_CASE("exact sums: nothing, ends of the range, what is not finite") {
+  constexpr double inf = std::numeric_limits<double>::infinity();
+  constexpr double least = std::numeric_limits<double>::denorm_min();
+  constexpr double most = std::numeric_limits<double>::max();
+  const auto sum = [](std::vector<double> values) { return atoll::exact_sum(values); };
+  CHECK(sum({}) == 0.0);
+  CHECK(sum({0.0, -0.0}) == 0.0);
+  CHECK(sum({least, least, least}) == 3 * least);
+  CHECK(sum({1.0, least}) == 1.0);
+  CHECK(sum({1.0, 0x1p-53, 0x1p-53}) == 1.0 + 0x1p-52);  // one after the other, both are lost
+  CHECK(sum({1.0, 0x1p-53}) == 1.0);                     // a tie goes to even
+  CHECK(sum({most, most}) == inf);
+  CHECK(sum({most, 1.0}) == most);
+  CHECK(sum({1.0, inf, 2.0}) == inf);
+  CHECK(std::isnan(sum({inf, std::numeric_limits<double>::quiet_NaN(), 1.0})));
 }
 
 TEST_CASE("the clip factor") {

@@ -4,6 +4,7 @@
 #include "device/cuda/elements.cuh"
 #include "device/cuda/launch.cuh"
 #include "device/cuda/ops.hpp"
+#include "device/exact_sum.hpp"
 
 namespace atoll_v1::atoll::cuda {
 namespace {
@@ -150,25 +151,31 @@ __global__ void __launch_bounds__(threads)
   if (block < blocks && lane == 0) out[block] = partial;
 }
 
-// One thread adds in the order of blocks, the others bring them into shared memory ahead of it.
+// One block of threads: the largest of all, then the sum of all, in no order.
 __global__ void __launch_bounds__(threads)
     clip_factor_of(double* result, const double* blocks, std::uint64_t count, ClipRule rule,
                    volatile int* permit) {
-  __shared__ double tile[2][threads];
-  double sum = 0;
-  const std::uint64_t tiles = (count + threads - 1) / threads;
-  for (std::uint64_t t = 0; t <= tiles; ++t) {
-    const std::uint64_t at = t * threads + threadIdx.x;
-    if (t < tiles) tile[t % 2][threadIdx.x] = at < count ? blocks[at] : 0.0;
-    if (t > 0 && threadIdx.x == 0) {
-      const std::uint64_t first = (t - 1) * threads;
-      const auto n = static_cast<unsigned>(count - first < threads ? count - first : threads);
-      for (unsigned i = 0; i < n; ++i) sum += tile[(t - 1) % 2][i];
-    }
-    __syncthreads();
+  __shared__ std::uint64_t largest[threads], high[threads], low[threads];
+  std::uint64_t most = 0;
+#pragma unroll 8
+  for (std::uint64_t i = threadIdx.x; i < count; i += threads) {
+    const std::uint64_t bits = ExactSum::bits(blocks[i]);
+    most = bits > most ? bits : most;
   }
+  largest[threadIdx.x] = most;
+  __syncthreads();
+  for (unsigned k = 0; k < threads; ++k) most = largest[k] > most ? largest[k] : most;
+  ExactSum sum(most);
+#pragma unroll 8
+  for (std::uint64_t i = threadIdx.x; i < count; i += threads) {
+    sum.add(ExactSum::bits(blocks[i]));
+  }
+  high[threadIdx.x] = sum.high();
+  low[threadIdx.x] = sum.low();
+  __syncthreads();
   if (threadIdx.x != 0) return;
-  const double norm = sqrt(sum);
+  for (unsigned k = 1; k < threads; ++k) sum.add(high[k], low[k]);
+  const double norm = sqrt(sum.value());
   const auto limit = static_cast<double>(rule.max_norm);
   double factor = limit > 0 && norm > limit ? limit / norm : 1.0;
   if (!isfinite(norm)) factor = rule.skip_nonfinite ? nan("") : 1.0;

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "core/assert.hpp"
+#include "device/exact_sum.hpp"
 #include "device/host/kernels.hpp"
 
 namespace atoll_v1::atoll::host {
@@ -67,9 +68,7 @@ void HostOps::clip_factor(Stream& stream, View result, ConstView blocks, ClipRul
   ATOLL_ASSERT(result.count == 3 && result.dtype == DType::f64 && blocks.dtype == DType::f64,
                "clip_factor: f64 blocks in, norm, factor and steps (f64) out");
   stream.enqueue([=] {
-    double sum = 0;
-    for (std::uint64_t b = 0; b < blocks.count; ++b) sum += blocks.as<double>()[b];
-    const double norm = std::sqrt(sum);
+    const double norm = std::sqrt(exact_sum({blocks.as<double>(), blocks.count}));
     const auto limit = static_cast<double>(rule.max_norm);
     double factor = limit > 0 && norm > limit ? limit / norm : 1.0;
     if (!std::isfinite(norm)) factor = rule.skip_nonfinite ? std::nan("") : 1.0;

@@ -1,0 +1,96 @@
+// The sum of doubles that are not negative, the same in whatever order they are added, on hosts and
+// on GPUs: as integers, of which the largest value's last bit is bit 47. What values have below bit
+// 0 is cut off; the sum is rounded once.
+#pragma once
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <span>
+
+#ifdef __CUDACC__
+#define ATOLL_ANYWHERE __host__ __device__
+#else
+#define ATOLL_ANYWHERE
+#endif
+
+namespace atoll_v1::atoll {
+
+class ExactSum {
+ public:
+  // Bits, which are in the order of values; then infinity, then NaN.
+  ATOLL_ANYWHERE static std::uint64_t bits(double value) {
+#ifdef __CUDA_ARCH__
+    return static_cast<std::uint64_t>(__double_as_longlong(value)) & ~(std::uint64_t{1} << 63);
+#else
+    return std::bit_cast<std::uint64_t>(value) & ~(std::uint64_t{1} << 63);
+#endif
+  }
+
+  // The largest bits() of all values.
+  ATOLL_ANYWHERE explicit ExactSum(std::uint64_t largest) : largest_(largest) {}
+
+  // Precondition: fewer than 2^28 values, and the largest is finite.
+  ATOLL_ANYWHERE void add(std::uint64_t value) {
+    const std::uint64_t digits = digits_of(value);
+    const int shift = exponent(value) - exponent(largest_) + spare;
+    if (shift > 0) {
+      add(digits >> (64 - shift), digits << shift);
+    } else if (shift > -64) {
+      add(0, digits >> -shift);
+    }
+  }
+  ATOLL_ANYWHERE void add(std::uint64_t high, std::uint64_t low) {
+    low_ += low;
+    high_ += high + (low_ < low ? 1 : 0);
+  }
+  ATOLL_ANYWHERE std::uint64_t high() const { return high_; }
+  ATOLL_ANYWHERE std::uint64_t low() const { return low_; }
+
+  ATOLL_ANYWHERE double value() const {
+    if (exponent(largest_) == infinite) return as_double(largest_);
+    std::uint64_t high = high_, low = low_;
+    int places = exponent(largest_) - bias - spare;
+    while (high != 0) {
+      low = (low >> 1) | (low & 1) | (high << 63);  // what is lost stays known, for the rounding
+      high >>= 1;
+      ++places;
+    }
+    return scalbn(static_cast<double>(low), places);
+  }
+
+ private:
+  static constexpr int spare = 47;  // 53 bits of the largest above it: 28 are left for the sum
+  static constexpr int infinite = 0x7ff, bias = 1075;
+
+  // Of the last bit, biased; subnormal values have that of the smallest others.
+  ATOLL_ANYWHERE static int exponent(std::uint64_t value) {
+    const auto exponent = static_cast<int>(value >> 52);
+    return exponent == 0 ? 1 : exponent;
+  }
+  ATOLL_ANYWHERE static std::uint64_t digits_of(std::uint64_t value) {
+    constexpr std::uint64_t one = std::uint64_t{1} << 52;
+    return (value & (one - 1)) | (value < one ? 0 : one);
+  }
+  ATOLL_ANYWHERE static double as_double(std::uint64_t value) {
+#ifdef __CUDA_ARCH__
+    return __longlong_as_double(static_cast<long long>(value));
+#else
+    return std::bit_cast<double>(value);
+#endif
+  }
+
+  std::uint64_t largest_;
+  std::uint64_t high_ = 0, low_ = 0;
+};
+
+inline double exact_sum(std::span<const double> values) {
+  std::uint64_t largest = 0;
+  for (const double value : values) largest = std::max(largest, ExactSum::bits(value));
+  ExactSum sum(largest);
+  for (const double value : values) sum.add(ExactSum::bits(value));
+  return sum.value();
+}
+
+}  // namespace atoll_v1::atoll
