@@ -11,8 +11,9 @@
  * Errors. Every function returns an atoll_status and never lets an exception out. After a failure
  * last_error() gives one line that names the peer, operation, sequence number and bytes.
  *
- * Threads. One caller at a time per communicator, except abort() and async_error(), which any thread
- * may call at any time before close(). Different communicators may be used from different threads at the same time.
+ * Threads. One caller at a time per communicator, except abort() and async_error(), which any
+ * thread may call at any time before close(). Different communicators may be used from different
+ * threads at the same time.
  *
  * Execution. A backend of host memory is called on the thread that executes the stream, and returns
  * when the operation is complete on this rank; while it waits it polls abort and the deadline. A
@@ -98,8 +99,8 @@ enum { /* level of atoll_host.log */
 };
 
 /* One pass over `nparts` arrays of `count` elements: for every d, dsts[d][i] = op over
- * factors[p] * parts[p][i], in the order of an adjacent-pair tree: parts 0 and 1, 2 and 3, ..., then
- * pairs of those; an odd last one is carried up. bf16 and f16 are scaled and summed in f32 and
+ * factors[p] * parts[p][i], in the order of an adjacent-pair tree: parts 0 and 1, 2 and 3, ...,
+ * then pairs of those; an odd last one is carried up. bf16 and f16 are scaled and summed in f32 and
  * rounded once. A dst may equal a part. */
 typedef struct atoll_reduction {
   size_t size;
@@ -165,10 +166,10 @@ typedef struct atoll_group {
   const char* token;  /* the job's secret, for connections of the plugin's own */
   int64_t timeout_ns; /* to open */
   /* since 1.1 */
-  /* What the user asks of the algorithms: lines "COLLECTIVE MIN_BYTES ALGORITHM", the last one that
-   * fits wins, and "connections N", streams between two ranks on each rail; "": the backend chooses.
-   * Equal on all ranks. An algorithm that the backend does not have is ATOLL_INVALID_ARGUMENT, with
-   * the names of those that it has. */
+  /* What the user asks of the algorithms: lines "COLLECTIVE MIN_BYTES ALGORITHM", the last one
+   * that fits wins, and "connections N", streams between two ranks on each rail; "": the backend
+   * chooses. Equal on all ranks. An algorithm that the backend does not have is
+   * ATOLL_INVALID_ARGUMENT, with the names of those that it has. */
   const char* tuning;
   /* not 0: sums in the order of atoll_reduction over the ranks, always. A backend that cannot order
    * its sums returns ATOLL_UNSUPPORTED, on every rank and before it waits for any: core opens it
@@ -182,9 +183,9 @@ typedef struct atoll_group {
  * to and from each rank; gather and scatter move `count` per rank; the _v forms move counts[r] for
  * rank r, packed in rank order, and `count` is their sum; the others move `count`. Ranks that are
  * not the root pass no dst to reduce and gather, no src to scatter. In place: all_gather (_v) and
- * gather with src in its place in dst, reduce_scatter (_v) and scatter with dst in its place in src,
- * all_reduce, reduce and broadcast with src = dst. Any other overlap of src and dst is an error of
- * the caller. */
+ * gather with src in its place in dst, reduce_scatter (_v) and scatter with dst in its place in
+ * src, all_reduce, reduce and broadcast with src = dst. Any other overlap of src and dst is an
+ * error of the caller. */
 typedef struct atoll_operation {
   size_t size;
   int32_t kind; /* atoll_collective_kind */
@@ -235,8 +236,8 @@ typedef struct atoll_backend {
   /* CUDA: a failure that happened after the launch, ATOLL_OK if none. Any thread may call it, as
    * abort. */
   atoll_status (*async_error)(atoll_comm* comm);
-  /* Subgroups of an open communicator that is idle, which every rank of it calls; ranks that pass a NULL
-   * group take part and get no comm. Groups of one call have no rank in common. */
+  /* Subgroups of an open communicator that is idle, which every rank of it calls; ranks that pass a
+   * NULL group take part and get no comm. Groups of one call have no rank in common. */
   atoll_status (*split)(atoll_comm* comm, const atoll_group* group, atoll_comm** out);
   /* Memory on the fast path of this backend, filled with zeros; not collective. */
   atoll_status (*mem_alloc)(size_t bytes, int32_t memory, int32_t device, void** out);
@@ -249,10 +250,11 @@ typedef struct atoll_backend {
   int32_t has_levels; /* not 0: all_gather and reduce_scatter over several hosts send between them
                          only what must be sent; else core may build them of two levels */
   /* since 1.3 */
-  /* How data moves between ranks, as far as connections exist by now, in lines NAME=VALUE: network=, one
-   * for each that joins hosts (IB, Socket); gdr=yes|no|some, whether NICs reach memory of GPUs on those;
-   * nvls=yes|no, whether NVLink switches add and copy; unknown=WHY, alone, where nothing is known. What
-   * has no line is not in use or not known yet. Valid until this thread calls it again. NULL: it failed. */
+  /* How data moves between ranks, as far as connections exist by now, in lines NAME=VALUE:
+   * network=, one for each that joins hosts (IB, Socket); gdr=yes|no|some, whether NICs reach
+   * memory of GPUs on those; nvls=yes|no, whether NVLink switches can add and copy; unknown=WHY,
+   * alone, where nothing is known. What has no line is not in use or not known yet. Valid until
+   * this thread calls it again. NULL: it failed. */
   const char* (*transports)(atoll_comm* comm);
 } atoll_backend; /* append below only */
 

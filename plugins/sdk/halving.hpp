@@ -11,9 +11,9 @@ namespace atoll_sdk {
 // Steps.
 // 1. On each host the rank of a column sums the host's contributions to its share into its dst.
 // 2. In a column hosts at distance 1, 2, 4, ... give each other half of what they have, and add the
-//    other half, until each has the sum of 1 / H of the share; then the way back, where they give each
-//    other what is done. With a number of hosts that is no power of two the first ones go in pairs,
-//    as in doubling.hpp.
+//    other half, until each has the sum of 1 / H of the share; then the way back, where they give
+//    each other what is done. With a number of hosts that is no power of two the first ones go in
+//    pairs, as in doubling.hpp.
 // 3. The ranks of a host copy the shares from each other.
 //
 // Order of the sum: over the ranks of a host, then adjacent pairs of hosts, as in doubling.hpp.

@@ -1,9 +1,9 @@
 // How the ranks of a host reduce slices of their data.
 //
 // Steps.
-// 1. Every rank posts where its buffers are. Contributions that others cannot reach, and small ones,
-//    go through the stage in rounds: each puts the next chunk of every slice into its half, all
-//    meet, each reducer combines the chunks of its slices.
+// 1. Every rank posts where its buffers are. Contributions that others cannot reach, and small
+//    ones, go through the stage in rounds: each puts the next chunk of every slice into its half,
+//    all meet, each reducer combines the chunks of its slices.
 // 2. Contributions in windows are read where they are: one pass reads every rank's part of a slice
 //    and writes the result, where allowed straight to every rank that wants it. All meet once more,
 //    so that nobody overwrites what others still read.

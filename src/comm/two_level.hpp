@@ -2,9 +2,10 @@
 //
 // n ranks are H hosts of L neighbours; rank (h, l) owns block (h, l) of the whole tensor of T
 // bytes. Twins are the ranks in the same place l of every host.
-//   all_gather: twins exchange their blocks, then every host gathers H times, once for the blocks of each host.
-//   reduce_scatter, the other way round: every host reduces and scatters H times, then twins do with the
-//   H partial sums that each has got.
+//   all_gather: twins exchange their blocks, then every host gathers H times, once for the blocks
+//   of each host.
+//   reduce_scatter, the other way round: every host reduces and scatters H times, then twins do
+//   with the H partial sums that each has got.
 // A host sends (H - 1) / H of T to others, where a ring over all ranks sends (n - 1) / n. Blocks
 // arrive in their places; reduce_scatter needs T / L of scratch memory for the partial sums.
 // Sums are added inside the hosts first, so this is not for those whose order is given.

@@ -68,8 +68,9 @@ class DeviceOps {
   // out[b] = sum of squares of block b of src (f32); out is f64, ceil(src.count / norm_block) long.
   virtual void sum_squares(Stream& stream, View out, ConstView src) = 0;
   // result (f64, 3 elements): the norm sqrt(sum of `blocks`, as exact_sum.hpp); the factor; and the
-  // number of steps, which grows by one unless the factor is NaN. On a stream that has failed, where
-  // the kernels of a GPU run all the same, the factor is NaN: updates behind it change nothing.
+  // number of steps, which grows by one unless the factor is NaN. On a stream that has failed,
+  // where the kernels of a GPU run all the same, the factor is NaN: updates behind it change
+  // nothing.
   virtual void clip_factor(Stream& stream, View result, ConstView blocks, ClipRule rule) = 0;
   virtual void adamw(Stream& stream, const AdamWStep& step) = 0;
   virtual void sgd(Stream& stream, const SgdStep& step) = 0;

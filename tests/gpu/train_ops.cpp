@@ -299,6 +299,40 @@ struct Pass {
   std::map<std::string, std::vector<float>> gradients;
 };
 
+// Weights at random, and room for their gradients, by unit and name.
+struct Parameters {
+  using Buffers = std::map<std::string, atoll::Buffer, std::less<>>;
+  Buffers weights, gradients;
+
+  Parameters(const ModelConfig& model, DType dtype, const atoll::Device& device, unsigned seed) {
+    std::mt19937 random(seed);
+    auto stream = device.stream();
+    for (std::size_t unit = 0; unit < unit_count(model); ++unit) {
+      for (const ParamSpec& spec : param_specs(model, unit)) {
+        const auto count = static_cast<std::size_t>(spec.count());
+        const std::string name = std::to_string(unit) + spec.name;
+        std::normal_distribution<float> normal(spec.mean, 0.1f);
+        std::vector<std::byte> bytes(count * size_of(dtype));
+        for (std::size_t i = 0; i < count; ++i) {
+          const float value = normal(random);
+          if (dtype == DType::f32) {
+            reinterpret_cast<float*>(bytes.data())[i] = value;
+          } else {
+            reinterpret_cast<atoll::bfloat16*>(bytes.data())[i] = atoll::to_bfloat16(value);
+          }
+        }
+        weights[name] = device.allocate(bytes.size());
+        gradients[name] = device.allocate(count * sizeof(float));
+        stream.copy(weights[name].data(), bytes.data(), bytes.size());
+        stream.synchronize();  // it reads `bytes`
+      }
+    }
+  }
+  static atoll::View find(const Buffers& in, std::size_t unit, std::string_view name, DType dtype) {
+    return in.find(std::to_string(unit) + std::string(name))->second.view(dtype);
+  }
+};
+
 Pass pass(const ModelConfig& model, DType dtype, Ops& ops, const atoll::Device& device) {
   auto stream = device.stream();
   const Decoder decoder(model, ops);
@@ -319,38 +353,18 @@ Pass pass(const ModelConfig& model, DType dtype, Ops& ops, const atoll::Device& 
   stream.copy(ids.data(), tokens.data(), tokens.size() * sizeof(std::int32_t));
   stream.copy(all.part(rows * seq, 1).data, labels.data(), labels.size() * sizeof(std::int32_t));
 
-  std::map<std::string, atoll::Buffer, std::less<>> weights, gradients;
-  std::vector<std::vector<std::byte>> held;  // what copies read
-  for (std::size_t unit = 0; unit < unit_count(model); ++unit) {
-    for (const ParamSpec& spec : param_specs(model, unit)) {
-      const auto count = static_cast<std::size_t>(spec.count());
-      const std::string name = std::to_string(unit) + spec.name;
-      std::normal_distribution<float> normal(spec.mean, 0.1f);
-      auto& bytes = held.emplace_back(count * size_of(dtype));
-      for (std::size_t i = 0; i < count; ++i) {
-        if (dtype == DType::f32) {
-          reinterpret_cast<float*>(bytes.data())[i] = normal(random);
-        } else {
-          reinterpret_cast<atoll::bfloat16*>(bytes.data())[i] = atoll::to_bfloat16(normal(random));
-        }
-      }
-      weights[name] = device.allocate(bytes.size());
-      gradients[name] = device.allocate(count * sizeof(float));
-      stream.copy(weights[name].data(), bytes.data(), bytes.size());
-    }
-  }
+  const Parameters parameters(model, dtype, device, 6);
   ops.reserve(stream, largest_shapes(model, activations.plan()));
   const std::uint64_t reserved = ops.device_bytes();
   const Step step{stream, batch, activations, 1.0f / static_cast<float>(rows * seq - 1)};
   const auto of = [&](std::size_t unit) {
     return [&, unit](std::string_view name) -> atoll::ConstView {
-      return weights.find(std::to_string(unit) + std::string(name))->second.view(dtype);
+      return Parameters::find(parameters.weights, unit, name, dtype);
     };
   };
   const auto gradient_of = [&](std::size_t unit) {
     return [&, unit](std::string_view name) -> Gradient {
-      return {gradients.find(std::to_string(unit) + std::string(name))->second.view(DType::f32),
-              WriteMode::overwrite};
+      return {Parameters::find(parameters.gradients, unit, name, DType::f32), WriteMode::overwrite};
     };
   };
   decoder.begin(step);
@@ -361,7 +375,7 @@ Pass pass(const ModelConfig& model, DType dtype, Ops& ops, const atoll::Device& 
   Pass result;
   double total[2];
   stream.copy(total, activations.total().data, sizeof total);
-  for (const auto& [name, buffer] : gradients) {
+  for (const auto& [name, buffer] : parameters.gradients) {
     auto& values = result.gradients[name];
     values.resize(buffer.bytes() / sizeof(float));
     stream.copy(values.data(), buffer.data(), buffer.bytes());
