@@ -192,9 +192,10 @@ class Communicator {
 
 // Memory on the fast path of `communicators`: registered with each of them, on host memory mapped
 // by their ranks of this host. Collective over every one of the communicators: same order of calls
-// and same size on all ranks. Filled with zeros, aligned to 4,096 bytes; freed by the handle, on
-// each rank at its own time, when nothing uses it any more on any rank. A buffer may outlive the
-// communicators. Every collective takes memory from elsewhere as well, slower.
+// and same size on all ranks. Filled with zeros, aligned to 4,096 bytes; given back by the handle,
+// on each rank at its own time, when nothing uses it any more on any rank; freed when each of the
+// communicators has had another call, or is gone. A buffer may outlive the communicators. Every
+// collective takes memory from elsewhere as well, slower.
 Buffer allocate(const Device& device, std::size_t bytes,
                 std::span<const std::reference_wrapper<Communicator>> communicators);
 inline Buffer allocate(const Device& device, std::size_t bytes,

@@ -31,7 +31,8 @@ struct OptimizerOptions {
 // The moments are sharded as the parameters are: a rank holds and updates its own part only. The
 // norm is the same on every rank and for every mesh that gives the same gradients: f64 sums over
 // blocks of 4,096 elements, which are added as integers, so that no order matters. A step whose
-// norm is not finite changes nothing, unless asked to; neither does one after a failure of the job.
+// norm is not finite changes nothing, unless asked to; neither does one after a failure of the job,
+// but for what update_in_backward() has begun on a GPU.
 class Optimizer {
  public:
   // The engine outlives it. Error(invalid_argument) before Engine::freeze(), and while the engine

@@ -356,7 +356,7 @@ void Comm::deregister_window(void* memory) {
   ncclResult_t result = ncclSuccess;
   {
     const std::lock_guard lock(calls_);
-    if (aborted_) return;  // it went with the communicator
+    if (aborted_) throw Error(ATOLL_ABORTED, "aborted");  // it goes with the communicator
     result = ncclCommWindowDeregister(nccl_, window);
   }
   settle(result, "ncclCommWindowDeregister", deadline_of(timeout_ns_));

@@ -110,7 +110,7 @@ Communicator::Impl::~Impl() {
   if (lane) lane->closed = true;
   if (!comm) return;
   deregister_retired();
-  plugin->table.close(comm);
+  plugin->table.close(comm);  // what is still retired goes behind it
 }
 
 void Communicator::Impl::open_backend(const Impl* parent) {
@@ -304,11 +304,17 @@ void Communicator::Impl::deregister_retired() {
     memories.swap(retired);
     any_retired = false;
   }
-  for (const auto& memory : memories) {
-    if (plugin->table.deregister_memory(comm, memory.get()) == ATOLL_OK) continue;
-    log::warn("communicator {}: memory that is gone stays registered: {}", name,
-              last_error(*plugin, comm));
-  }
+  std::erase_if(memories, [&](const auto& memory) {
+    const atoll_status status = plugin->table.deregister_memory(comm, memory.get());
+    if (status != ATOLL_OK && status != ATOLL_ABORTED) {
+      log::warn("communicator {}: memory that is gone stays registered: {}", name,
+                last_error(*plugin, comm));
+    }
+    return status == ATOLL_OK;
+  });
+  if (memories.empty()) return;
+  const std::lock_guard lock(retired_mutex);
+  retired.insert(retired.end(), memories.begin(), memories.end());  // until the backend is closed
 }
 
 void Communicator::Impl::run(std::span<const Request> requests, std::uint64_t first_sequence,

@@ -36,10 +36,13 @@ class Memory {
   Memory& operator=(const Memory&) = delete;
   ~Memory() {
     if (!owner_) return;
-    if (owner_->table.mem_free(data_) != ATOLL_OK) {
-      log::warn("{} bytes are not freed: {}", bytes_, last_error(*owner_, nullptr));
-    }
-    device_.backend()->disown(data_, bytes_);
+    if (owner_->table.mem_free(data_) == ATOLL_OK) return;
+    log::warn("{} bytes are not freed: {}", bytes_, last_error(*owner_, nullptr));
+  }
+
+  // Nobody uses it any more; backends may still know it.
+  void leave() const noexcept {
+    if (owner_) device_.backend()->disown(data_, bytes_);
   }
 
   void* data() const noexcept { return data_; }
@@ -71,6 +74,7 @@ class RegisteredMemory {
   RegisteredMemory(const RegisteredMemory&) = delete;
   RegisteredMemory& operator=(const RegisteredMemory&) = delete;
   ~RegisteredMemory() {
+    memory_->leave();
     for (const auto& entry : registered_) {
       if (const auto impl = entry.lock()) impl->retire({memory_, memory_->data()});
     }

@@ -50,8 +50,7 @@ struct Optimizer::Impl {
   Buffer moment1, moment2;
   std::vector<std::vector<Moments>> moments;  // by unit and bucket
 
-  // Norm blocks of this rank, all units in turn; the same of every shard, by rank; and in global
-  // order: by bucket, then by rank.
+  // Norm blocks of this rank, all units in turn; the same of every shard, by rank.
   Buffer local_blocks, gathered_blocks;
   std::vector<std::uint64_t> first_block;  // by unit, in local_blocks
   Buffer result;                           // f64: norm, factor, steps

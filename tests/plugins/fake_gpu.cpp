@@ -301,6 +301,7 @@ void fail_later(ncclResult_t result) {
 }
 Left left() {
   const std::lock_guard lock(mutex);
+  counted.windows = static_cast<int>(live_windows.size());
   return counted;
 }
 int aborted() {
@@ -516,7 +517,6 @@ ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void* memory, std::size_t,
                                     ncclWindow_t* window, int flags) {
   if (flags != NCCL_WIN_COLL_SYMMETRIC) return ncclInvalidArgument;
   const std::lock_guard lock(mutex);
-  ++counted.windows;
   comm->asked = false;
   *window = static_cast<ncclWindow_t>(memory);
   live_windows.emplace(comm, memory);
@@ -524,7 +524,6 @@ ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void* memory, std::size_t,
 }
 ncclResult_t ncclCommWindowDeregister(ncclComm_t comm, ncclWindow_t window) {
   const std::lock_guard lock(mutex);
-  --counted.windows;
   live_windows.erase({comm, window});
   comm->asked = false;
   return ncclInProgress;

@@ -233,7 +233,10 @@ std::shared_ptr<int> CudaOps::permit(Stream& stream) {
     if (!known) {
       void* memory = nullptr;
       check(cudaHostAlloc(&memory, sizeof(int), cudaHostAllocMapped), "cudaHostAlloc");
-      known = std::shared_ptr<int>(static_cast<int*>(memory), [](int* it) { cudaFreeHost(it); });
+      known = std::shared_ptr<int>(static_cast<int*>(memory), [ordinal = ordinal_](int* it) {
+        const Current current(ordinal, std::nothrow);
+        cudaFreeHost(it);
+      });
       *known = 0;
     }
     word = known;

@@ -10,6 +10,8 @@
 #include "atoll/communicator.hpp"
 #include "atoll/device.hpp"
 #include "atoll/mesh.hpp"
+#include "device/ops.hpp"
+#include "plugins/fake_gpu.hpp"
 #include "thread_ranks.hpp"
 
 namespace {
@@ -33,6 +35,10 @@ Held open_and_use(atoll::World& world) {
   stream.zero(held.registered.data(), held.registered.bytes());
   const atoll::View data = held.registered.view(atoll::DType::f32);
   held.comm->all_reduce(data, data, atoll::ReduceOp::sum, stream).synchronize();
+  const atoll::Buffer norm = device.allocate(4 * sizeof(double));
+  const atoll::View doubles = norm.view(atoll::DType::f64);
+  device.ops().clip_factor(stream, doubles.part(0, 3), doubles.part(3, 1), {});
+  stream.synchronize();
   return held;
 }
 
@@ -42,6 +48,9 @@ void run(int ranks, const std::function<void(atoll::World&)>& body) {
     config.log = "error";
     config.plugin_path = atoll::Config::from_env().plugin_path;
   });
+  CHECK(fake_gpu::left().communicators == 0);
+  CHECK(fake_gpu::left().windows == 0);
+  CHECK(fake_gpu::left().allocations == 0);  // none was refused: windows go first
   for (int device = 0; device < atoll::Device::cuda_count(); ++device) {
     CAPTURE(device);
     const bool used = device >= first_device && device < first_device + ranks;
@@ -59,6 +68,23 @@ void close_elsewhere(Held held) {
 
 TEST_CASE("a communicator and its memory are closed on a thread that has used no GPU") {
   run(2, [](atoll::World& world) { close_elsewhere(open_and_use(world)); });
+}
+
+TEST_CASE("memory goes before its communicator, behind it, or with its next operation") {
+  run(2, [](atoll::World& world) {
+    Held held = open_and_use(world);
+    const auto device = atoll::Device::cuda(first_device + world.rank());
+    held.registered = {};
+    auto stream = device.stream();
+    const atoll::Buffer plain = device.allocate(4096);
+    const atoll::View data = plain.view(atoll::DType::f32);
+    held.comm->all_reduce(data, data, atoll::ReduceOp::sum, stream).synchronize();
+    world.barrier();
+    CHECK(fake_gpu::left().windows == 0);
+    world.barrier();
+    held.registered = atoll::allocate(device, 4096, {*held.comm});
+    held.comm.reset();
+  });
 }
 
 TEST_CASE("and so after they were aborted") {
