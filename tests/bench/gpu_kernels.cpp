@@ -163,6 +163,8 @@ struct Bench {
   const train::ModelConfig& model;
   std::int64_t tokens, seq;
   double t = static_cast<double>(tokens);
+  // Rows of logits that the trainer makes at a time.
+  std::int64_t piece = std::min(tokens, train::usual_head_rows(atoll::DeviceKind::cuda));
 
   View low(std::int64_t count) const { return table.tensor(DType::bf16, count); }
   View full(std::int64_t count) const { return table.tensor(DType::f32, count); }
@@ -182,8 +184,6 @@ void Bench::linears() const {
     std::int64_t tokens;
     train::WriteMode wgrad = train::WriteMode::overwrite;
   };
-  constexpr train::ActivationPlan plan;
-  const std::int64_t piece = std::min(tokens, plan.head_rows);  // logits are made so many at a time
   const Shape shapes[] = {{"q", model.hidden, model.query_width(), tokens},
                           {"kv", model.hidden, model.kv_width(), tokens},
                           {"o", model.query_width(), model.hidden, tokens},
@@ -297,12 +297,11 @@ void Bench::ends() const {
         stream, {model.vocab, model.hidden, ids, embedded, dwords, train::WriteMode::overwrite});
   });
   table.release();
-  const std::int64_t rows = std::min<std::int64_t>(tokens, 512);
-  const View labels = table.ids(rows, model.vocab), logits = low(rows * model.vocab);
+  const View labels = table.ids(piece, model.vocab), logits = low(piece * model.vocab);
   const View total = table.tensor(DType::f64, 2);
-  const double count = static_cast<double>(rows) * vocab;
+  const double count = static_cast<double>(piece) * vocab;
   // In place, so that later calls read gradients: as fast as logits.
-  table.row("cross_entropy of 512", {4 * count}, [&] {
+  table.row(fmt::format("cross_entropy of {}", piece), {4 * count}, [&] {
     ops.cross_entropy(stream, {model.vocab, labels, logits, logits, 1.0f, total});
   });
   table.release();

@@ -7,7 +7,6 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -17,6 +16,8 @@
 #include <utility>
 #include <vector>
 
+#include "fake_collectives.hpp"
+
 // Of the emulated GPU (tests/gpu/emulated), in programs that have it.
 namespace emulated {
 [[gnu::weak]] void enqueue(cudaStream_t stream, std::function<void()> work);
@@ -24,47 +25,11 @@ namespace emulated {
 
 namespace {
 
-enum class Kind {
-  all_gather,
-  all_reduce,
-  broadcast,
-  reduce,
-  reduce_scatter,
-  send,
-  recv
-};
-
-struct Call {
-  Kind kind;
-  const void* src;
-  void* dst;
-  std::size_t count;
-  ncclDataType_t type;
-  int op = 0;  // ncclRedOp_t
-  int peer = 0;
-  cudaStream_t stream = nullptr;  // of an emulated GPU: what is launched runs in its order
-  bool done = false;
-  bool given_up = false;
-};
-using Shared = std::shared_ptr<Call>;
-
-// One rank's part in ncclCommSplit.
-struct Split {
-  int rank, color, key;
-  ncclComm_t comm;
-  ncclComm_t* out;
-};
-
-struct Clique {
-  explicit Clique(int n) : ranks(n), collectives(static_cast<std::size_t>(n)) {}
-  std::vector<Split> splits;  // until all ranks are there
-  int ranks;
-  int joined = 0;
-  int finalized = 0;
-  bool broken = false;                          // ranks called different things
-  std::vector<std::deque<Shared>> collectives;  // by rank, not run yet
-  std::map<std::pair<int, int>, std::pair<std::deque<Shared>, std::deque<Shared>>> messages;
-};
+using fake_gpu::Call;
+using fake_gpu::Clique;
+using fake_gpu::Kind;
+using fake_gpu::Shared;
+using fake_gpu::Split;
 
 std::mutex mutex;
 std::condition_variable changed;  // something is done, or given up
@@ -75,126 +40,8 @@ fake_gpu::Left counted;
 std::set<std::pair<ncclComm_t, void*>> live_windows;
 int aborts = 0;
 int identities = 0;
-thread_local int device = 0;
 thread_local int depth = 0;
 thread_local std::vector<std::pair<ncclComm_t, Shared>> group;
-
-std::size_t size_of(ncclDataType_t type) {
-  switch (type) {
-    case ncclInt8:
-    case ncclUint8:
-    case ncclFloat8e4m3:
-    case ncclFloat8e5m2:
-      return 1;
-    case ncclFloat16:
-    case ncclBfloat16:
-      return 2;
-    case ncclInt32:
-    case ncclUint32:
-    case ncclFloat32:
-      return 4;
-    case ncclInt64:
-    case ncclUint64:
-    case ncclFloat64:
-    case ncclNumTypes:
-      break;
-  }
-  return 8;
-}
-
-template <class T>
-T combine(T a, T b, int op) {
-  if (op == ncclMin) return std::min(a, b);
-  if (op == ncclMax) return std::max(a, b);
-  return static_cast<T>(a + b);
-}
-
-// dst = op over the ranks' elements from `first` on.
-template <class T>
-void reduce_as(const std::vector<Shared>& calls, void* dst, std::size_t first, std::size_t count) {
-  const Call& own = *calls.front();
-  std::vector<T> result(count);
-  for (std::size_t i = 0; i < count; ++i) {
-    for (std::size_t r = 0; r < calls.size(); ++r) {
-      const auto value = static_cast<const T*>(calls[r]->src)[first + i];
-      result[i] = r == 0 ? value : combine(result[i], value, own.op);
-    }
-    if (own.op == ncclAvg) result[i] = static_cast<T>(result[i] / static_cast<T>(calls.size()));
-  }
-  std::memcpy(dst, result.data(), count * sizeof(T));
-}
-
-// There are no sums of 16-bit types here: the backend must not ask for any.
-bool reduce(const std::vector<Shared>& calls, void* dst, std::size_t first, std::size_t count) {
-  switch (static_cast<int>(calls.front()->type)) {
-    case ncclFloat32:
-      reduce_as<float>(calls, dst, first, count);
-      return true;
-    case ncclFloat64:
-      reduce_as<double>(calls, dst, first, count);
-      return true;
-    case ncclInt32:
-      reduce_as<std::int32_t>(calls, dst, first, count);
-      return true;
-    case ncclInt64:
-      reduce_as<std::int64_t>(calls, dst, first, count);
-      return true;
-    case ncclUint8:
-      reduce_as<std::uint8_t>(calls, dst, first, count);
-      return true;
-    default:
-      return false;
-  }
-}
-
-bool agree(const std::vector<Shared>& calls) {
-  return std::ranges::all_of(calls, [&](const Shared& call) {
-    const Call& first = *calls.front();
-    return call->kind == first.kind && call->count == first.count && call->type == first.type &&
-           call->peer == first.peer && call->op == first.op;
-  });
-}
-
-// Results go to memory of their own first: what is in place for one is read by another.
-bool run(const std::vector<Shared>& calls) {
-  if (!agree(calls)) return false;
-  const Call& first = *calls.front();
-  const std::size_t n = calls.size(), bytes = first.count * size_of(first.type);
-  std::vector<std::vector<char>> results(n, std::vector<char>(bytes));
-  const auto root = static_cast<std::size_t>(first.peer);
-  switch (first.kind) {
-    case Kind::all_gather:
-      for (std::size_t r = 0; r < n; ++r) std::memcpy(results[r].data(), calls[r]->src, bytes);
-      for (const Shared& call : calls) {
-        for (std::size_t r = 0; r < n; ++r) {
-          std::memcpy(static_cast<char*>(call->dst) + r * bytes, results[r].data(), bytes);
-        }
-      }
-      return true;
-    case Kind::broadcast:
-      std::memcpy(results[0].data(), calls[root]->src, bytes);
-      for (const Shared& call : calls) std::memcpy(call->dst, results[0].data(), bytes);
-      return true;
-    case Kind::reduce:
-      if (!reduce(calls, results[0].data(), 0, first.count)) return false;
-      std::memcpy(calls[root]->dst, results[0].data(), bytes);
-      return true;
-    case Kind::all_reduce:
-      if (!reduce(calls, results[0].data(), 0, first.count)) return false;
-      for (const Shared& call : calls) std::memcpy(call->dst, results[0].data(), bytes);
-      return true;
-    case Kind::reduce_scatter:
-      for (std::size_t r = 0; r < n; ++r) {
-        if (!reduce(calls, results[r].data(), r * first.count, first.count)) return false;
-      }
-      for (std::size_t r = 0; r < n; ++r) std::memcpy(calls[r]->dst, results[r].data(), bytes);
-      return true;
-    case Kind::send:
-    case Kind::recv:
-      break;
-  }
-  return false;
-}
 
 int current_device() {
   int current = 0;
@@ -206,42 +53,9 @@ int current_device() {
 // context there from then on.
 void go_back_to_device() { cudaSetDevice(current_device()); }
 
-void run_ready(Clique& clique) {
-  const auto some = [&] {
-    return std::ranges::all_of(clique.collectives, [](const auto& q) { return !q.empty(); });
-  };
-  while (!clique.broken && some()) {
-    std::vector<Shared> calls;
-    for (auto& queue : clique.collectives) {
-      calls.push_back(queue.front());
-      queue.pop_front();
-    }
-    clique.broken = !run(calls);
-    for (const Shared& call : calls) call->done = !clique.broken;
-  }
-  for (auto& [pair, queues] : clique.messages) {
-    auto& [sends, receives] = queues;
-    while (!clique.broken && !sends.empty() && !receives.empty()) {
-      const Shared from = sends.front(), to = receives.front();
-      clique.broken = from->count != to->count || from->type != to->type;
-      if (!clique.broken) std::memmove(to->dst, from->src, from->count * size_of(from->type));
-      from->done = to->done = !clique.broken;
-      sends.pop_front();
-      receives.pop_front();
-    }
-  }
+void arrive_and_tell(Clique& clique, int rank, const Shared& call) {
+  arrive(clique, rank, call);
   changed.notify_all();
-}
-
-void arrive(Clique& clique, int rank, const Shared& call) {
-  if (call->kind == Kind::send) {
-    clique.messages[{rank, call->peer}].first.push_back(call);
-  } else if (call->kind == Kind::recv) {
-    clique.messages[{call->peer, rank}].second.push_back(call);
-  } else {
-    clique.collectives[static_cast<std::size_t>(rank)].push_back(call);
-  }
-  run_ready(clique);
 }
 
 // As a kernel of NCCL: it waits for its peers on the GPU, and ends when it is done or given up.
@@ -249,7 +63,7 @@ void run_in_stream(const std::shared_ptr<Clique>& clique, int rank,
                    const std::vector<Shared>& calls) {
   std::unique_lock lock(mutex);
   for (const Shared& call : calls) {
-    if (!call->given_up) arrive(*clique, rank, call);
+    if (!call->given_up) arrive_and_tell(*clique, rank, call);
   }
   changed.wait(lock, [&] {
     return std::ranges::all_of(calls, [](const Shared& c) { return c->done || c->given_up; });
@@ -458,7 +272,7 @@ ncclResult_t ncclGroupEnd() {
     if (call->stream != nullptr) {
       streamed[{comm, call->stream}].push_back(call);
     } else {
-      arrive(*comm->clique, comm->rank, call);
+      arrive_and_tell(*comm->clique, comm->rank, call);
     }
   }
   for (const auto& [where, launched] : streamed) {
@@ -528,43 +342,5 @@ ncclResult_t ncclCommWindowDeregister(ncclComm_t comm, ncclWindow_t window) {
   comm->asked = false;
   return ncclInProgress;
 }
-
-// Where a program has an emulated GPU, its functions of these names count.
-cudaError_t cudaGetDeviceCount(int* count) {
-  *count = fake_gpu::devices;
-  return cudaSuccess;
-}
-// There is no driver: which devices have a context is not known.
-cudaError_t cudaGetDriverEntryPointByVersion(const char*, void** function, unsigned,
-                                             unsigned long long,
-                                             cudaDriverEntryPointQueryResult* result) {
-  *function = nullptr;
-  *result = cudaDriverEntryPointSymbolNotFound;
-  return cudaSuccess;
-}
-cudaError_t cudaGetDevice(int* current) {
-  *current = device;
-  return cudaSuccess;
-}
-cudaError_t cudaSetDevice(int wanted) {
-  if (wanted < 0 || wanted >= fake_gpu::devices) return cudaErrorInvalidDevice;
-  device = wanted;
-  return cudaSuccess;
-}
-cudaError_t cudaMalloc(void** memory, std::size_t bytes) {
-  *memory = std::malloc(bytes);
-  return *memory != nullptr ? cudaSuccess : cudaErrorMemoryAllocation;
-}
-cudaError_t cudaFree(void* memory) {
-  std::free(memory);
-  return cudaSuccess;
-}
-cudaError_t cudaMemset(void* memory, int value, std::size_t bytes) {
-  std::memset(memory, value, bytes);
-  return cudaSuccess;
-}
-cudaError_t cudaDeviceSynchronize() { return cudaSuccess; }
-cudaError_t cudaGetLastError() { return cudaSuccess; }
-const char* cudaGetErrorString(cudaError_t) { return "an error of the GPU"; }
 
 }  // extern "C"

@@ -169,18 +169,21 @@ TEST_CASE("what the arithmetic holds of a device is room that no strategy has") 
   options.strategy = "auto";
   const auto model = train::read_hf_config(options.model);
   constexpr std::uint64_t room = std::uint64_t{1} << 34;
-  const std::uint64_t activations = train::bytes_beside_engine(options, model, {room, 0});
-  CHECK(train::bytes_beside_engine(options, model, {room, 1000}) == activations + 1000);
+  const std::uint64_t activations = train::bytes_beside_engine(options, model, {.bytes = room});
+  CHECK(train::bytes_beside_engine(options, model, {.bytes = room, .arithmetic = 1000}) ==
+        activations + 1000);
   atoll_test::run_thread_ranks(4, [&](atoll::World& world) {
     const auto mesh = atoll::Mesh::make(world, {2, 2});
     for (const bool held : {false, true}) {
-      const auto choice = train::choose_strategy(options, model, mesh, {room, held ? room : 0}, 2);
+      const auto choice = train::choose_strategy(
+          options, model, mesh, {.bytes = room, .arithmetic = held ? room : 0}, 2);
       if (world.rank() == 0)
         CHECK(held == (choice.why.find("no strategy fits") != std::string::npos));
     }
   });
   options.memory_limit = activations + 5000;
-  const auto engine = train::engine_options(options, model, {}, atoll::Device::host(), {0, 1000});
+  const auto engine = train::engine_options(options, model, {}, atoll::Device::host(),
+                                            {.arithmetic = 1000});
   CHECK(engine.memory_bytes == 4000);
 }
 

@@ -66,6 +66,10 @@ void add_model_flags(CLI::App& app, train::RunOptions& o) {
   app.add_option("--recompute", o.recompute,
                  "activation checkpointing: none, selective (norms and SwiGLU) or full (layers)")
       ->group("Model");
+  app.add_option("--head-rows", o.head_rows,
+                 "tokens whose logits exist at a time; 0: 512 on the host, 2048 on a GPU")
+      ->check(not_negative)
+      ->group("Model");
   app.add_option("--seed", o.seed, "of weights, order of samples and generated data")
       ->check(not_negative)
       ->group("Model");

@@ -30,7 +30,7 @@ def build(args, device):
     config = transformers.AutoConfig.from_pretrained(args.config)
     config.use_cache = False
     torch.manual_seed(0)
-    with device:
+    with device:  # dtype is a word of transformers since 4.56
         model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="sdpa", dtype=torch.float32)
     if args.recompute == "full":
         model.gradient_checkpointing_enable({"use_reentrant": False})
@@ -69,10 +69,13 @@ def main():
     config, model = build(args, device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=args.device == "cuda")
     ids = torch.randint(0, config.vocab_size, (args.warmup + args.steps, args.rows, args.seq), device=device)
+    seen = torch.ones_like(ids[0])
     losses = []
 
     def step(batch):
-        loss = model(input_ids=batch, labels=batch).loss
+        # A mask of ones is dropped, and attention is told to be causal. Without one, transformers 4.54 to 4.57
+        # builds a mask of its own, which keeps SDPA from its fast kernels.
+        loss = model(input_ids=batch, attention_mask=seen, labels=batch).loss
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
@@ -87,10 +90,13 @@ def main():
         step(batch)
     synchronize(device)
     seconds = (time.perf_counter() - start) / args.steps
-    memory = torch.cuda.max_memory_allocated() if args.device == "cuda" else 0
+    memory, reserved = 0, 0
+    if args.device == "cuda":
+        memory, reserved = torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved()
     pathlib.Path(args.json).write_text(json.dumps(dict(
-        step_s=seconds, peak_memory_bytes=memory, matrix_peak_flops=peak, loss=float(losses[-1]),
-        torch=torch.__version__, transformers=transformers.__version__)))
+        step_s=seconds, peak_memory_bytes=memory, reserved_memory_bytes=reserved, matrix_peak_flops=peak,
+        loss=float(losses[-1]), torch=torch.__version__, transformers=transformers.__version__,
+        cudnn=torch.backends.cudnn.version())))
     torch.distributed.destroy_process_group()
 
 

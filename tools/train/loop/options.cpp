@@ -135,6 +135,7 @@ nlohmann::json to_json(const RunOptions& o) {
           {"dtype", o.dtype},
           {"reduce_dtype", o.reduce_dtype},
           {"recompute", o.recompute},
+          {"head_rows", o.head_rows},
           {"device", o.device},
           {"backend", o.backend},
           {"inner_shards", o.inner_shards},

@@ -44,8 +44,10 @@ std::vector<std::uint64_t> exchange_bytes(atoll::World& world, const char* what,
 // What each rank has at least, and what the arithmetic of any holds at most.
 DeviceMemory memory_of_ranks(atoll::World& world, const atoll::Topology& topology,
                              const Machine& machine) {
-  if (machine.device().kind() == atoll::DeviceKind::host) return {shared_memory(world, topology)};
+  const atoll::DeviceKind kind = machine.device().kind();
+  if (kind == atoll::DeviceKind::host) return {kind, shared_memory(world, topology)};
   return {
+      kind,
       std::ranges::min(exchange_bytes(world, "train/setup/memory", machine.place.memory_bytes())),
       std::ranges::max(
           exchange_bytes(world, "train/setup/arithmetic", machine.ops->device_bytes()))};
@@ -147,8 +149,9 @@ void check_trace_file(const std::string& file) {
 }
 
 // Refused before anything is allocated; the engine's part is known later.
-void check_activations(const RunOptions& options, const ModelConfig& model) {
-  const std::uint64_t bytes = Activations::bytes_for(model, activation_plan(options));
+void check_activations(const RunOptions& options, const ModelConfig& model,
+                       atoll::DeviceKind device) {
+  const std::uint64_t bytes = Activations::bytes_for(model, activation_plan(options, device));
   if (options.memory_limit == 0 || bytes <= options.memory_limit) return;
   throw atoll::Error(
       atoll::ErrorCode::invalid_argument,
@@ -159,8 +162,9 @@ void check_activations(const RunOptions& options, const ModelConfig& model) {
 
 // Documents are some tens of tokens and more: what a plan for them takes hardly depends on their
 // number.
-LargestShapes shapes_of(const RunOptions& options, const ModelConfig& model) {
-  const ActivationPlan plan = activation_plan(options);
+LargestShapes shapes_of(const RunOptions& options, const ModelConfig& model,
+                        atoll::DeviceKind device) {
+  const ActivationPlan plan = activation_plan(options, device);
   LargestShapes shapes = largest_shapes(model, plan);
   if (pad_to_from_name(options.pad_to) == PadTo::pack) {
     shapes.attention.documents = std::max<std::int64_t>(1, plan.max_tokens / 64);
@@ -183,13 +187,14 @@ Setup prepare(atoll::World& world, const RunOptions& options) {
   auto model = load_model(options, *tokenizer);
   auto dataset = load_data(options, model, *tokenizer);
   compare_ranks(world, options, model, dataset);
-  check_activations(options, model);
   const auto topology = atoll::Topology::discover(world);
   auto mesh = make_mesh(world, options, topology);
   auto place = choose_device(world, options.device, options.backend);
-  const int threads = compute_threads(world, options, place.device.kind());
+  const atoll::DeviceKind kind = place.device.kind();
+  check_activations(options, model, kind);
+  const int threads = compute_threads(world, options, kind);
   Machine machine = make_machine(world, std::move(place), threads);
-  machine.reserve(shapes_of(options, model));
+  machine.reserve(shapes_of(options, model, kind));
   const DeviceMemory memory = memory_of_ranks(world, topology, machine);
   Batches batches(dataset, batch_options(options, *tokenizer), {world.rank(), world.size()});
   const int micro_batches = batches.step({0, 0}).micro_batches;

@@ -27,18 +27,19 @@ std::uint64_t largest_unit(const ModelConfig& model) {
 
 }  // namespace
 
-ActivationPlan activation_plan(const RunOptions& options) {
+ActivationPlan activation_plan(const RunOptions& options, atoll::DeviceKind device) {
   ActivationPlan plan;
   plan.max_tokens = std::int64_t{options.micro_batch} * options.seq;
   plan.max_seq = options.seq;
   plan.compute = atoll::dtype_from_name(options.dtype);
   plan.recompute = recompute_of(options);
+  plan.head_rows = options.head_rows > 0 ? options.head_rows : usual_head_rows(device);
   return plan;
 }
 
 std::uint64_t bytes_beside_engine(const RunOptions& options, const ModelConfig& model,
                                   const DeviceMemory& memory) {
-  return Activations::bytes_for(model, activation_plan(options)) + memory.arithmetic;
+  return Activations::bytes_for(model, activation_plan(options, memory.kind)) + memory.arithmetic;
 }
 
 int engine_prefetch(const RunOptions& options, const ModelConfig& model) {

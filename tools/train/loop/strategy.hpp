@@ -19,6 +19,7 @@ struct Strategy {
 
 // Of a rank's device, equal on all so that they choose alike.
 struct DeviceMemory {
+  atoll::DeviceKind kind = atoll::DeviceKind::host;
   std::uint64_t bytes = 0;       // 0: unknown; a limit in the options counts instead
   std::uint64_t arithmetic = 0;  // of these, what Ops holds for itself
 };
@@ -31,7 +32,7 @@ Strategy choose_strategy(const RunOptions& options, const ModelConfig& model,
 // with two units at a time, one more.
 int engine_prefetch(const RunOptions& options, const ModelConfig& model);
 
-ActivationPlan activation_plan(const RunOptions& options);
+ActivationPlan activation_plan(const RunOptions& options, atoll::DeviceKind device);
 
 // What a rank's device holds that is not the engine's, as far as it is known before it is
 // allocated.

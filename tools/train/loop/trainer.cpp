@@ -134,7 +134,7 @@ Trainer::Trainer(atoll::World& world, const RunOptions& options)
   }
   // What is over the limit already is refused before more is allocated.
   add_units(engine_, setup_.model, options_.freeze);
-  const ActivationPlan plan = activation_plan(options_);
+  const ActivationPlan plan = activation_plan(options_, setup_.memory.kind);
   engine_.memory().activations = bytes_beside_engine(options_, setup_.model, setup_.memory);
   check_memory();
   optimizer_.emplace(engine_, optimizer_options(options_));

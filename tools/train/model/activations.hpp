@@ -32,6 +32,9 @@ enum class Recompute {
   full        // only the inputs of layers are kept; backward runs the layer's forward pass again
 };
 
+// How many tokens' logits there should be at a time.
+std::int64_t usual_head_rows(atoll::DeviceKind device);
+
 struct ActivationPlan {
   std::int64_t max_tokens = 0;  // rows * seq of the largest batch
   std::int64_t max_seq = 0;     // longest sequence
