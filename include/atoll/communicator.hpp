@@ -82,8 +82,12 @@ struct CommunicatorOptions {
 // Every collective is enqueued on the stream given to it and returns at once; all ranks of the axis
 // call the same operations of one communicator in the same order with the same counts, dtypes and
 // ops. Operations of one communicator run in the order of their calls, whatever stream they are on.
-// Counts of 0 are fine. Where a form in place is documented, each rank is free to use it or not. In
-// memory of GPUs src is in memory of allocate() on all ranks of a call or on none, and so is dst.
+// Counts of 0 are fine. Where a form in place is documented, each rank is free to use it or not. On
+// GPUs src is in memory of allocate() on all ranks of a call or on none, and so is dst; and what
+// other ranks reach there (src and dst of all_reduce, dst of all_gather, src of reduce_scatter) is
+// at one offset of one allocation on all of them. Communicators that share ranks are then called in
+// one order on these, at least for the first operations: NCCL connects ranks when it needs to, and
+// waits for the others.
 //
 // Sums: bf16 and f16 accumulate in f32 and round once, or once per level where a backend sums
 // inside each host before it sends. On a backend that can order its sums the order is that of the
@@ -194,8 +198,8 @@ class Communicator {
 // by their ranks of this host. Collective over every one of the communicators: same order of calls
 // and same size on all ranks. Filled with zeros, aligned to 4,096 bytes; given back by the handle,
 // on each rank at its own time, when nothing uses it any more on any rank; freed when each of the
-// communicators has had another call, or is gone. A buffer may outlive the communicators. Every
-// collective takes memory from elsewhere as well, slower.
+// communicators has had another call, or is gone, on GPUs when all are gone. A buffer may outlive
+// the communicators. Every collective takes memory from elsewhere as well, slower.
 Buffer allocate(const Device& device, std::size_t bytes,
                 std::span<const std::reference_wrapper<Communicator>> communicators);
 inline Buffer allocate(const Device& device, std::size_t bytes,

@@ -243,7 +243,8 @@ typedef struct atoll_backend {
   atoll_status (*mem_alloc)(size_t bytes, int32_t memory, int32_t device, void** out);
   atoll_status (*mem_free)(void* memory);
   /* Collective, same order and size on all ranks; the range is part of one mem_alloc or any memory,
-   * as the backend's README says. */
+   * as the backend's README says. Without deregister_memory it stays there, and registered, until
+   * the communicator is closed. */
   atoll_status (*register_memory)(atoll_comm* comm, void* memory, size_t bytes);
   atoll_status (*deregister_memory)(atoll_comm* comm, void* memory);
   /* since 1.2 */

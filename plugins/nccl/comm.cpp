@@ -178,6 +178,7 @@ std::unique_ptr<Comm> Comm::split(const atoll_group* group) {
   }
   settle(result, "ncclCommSplit", deadline);  // the parent tells when `made` is there
   if (!part) return nullptr;
+  if (made == nullptr) throw Error(ATOLL_BACKEND, "ncclCommSplit made no communicator");
   part->nccl_ = made;
   part->settle(ncclInProgress, "ncclCommSplit", deadline);
   part->broken_ = false;
@@ -233,12 +234,22 @@ void Comm::end() noexcept {
   static std::atomic<bool> others_are_gone{false};
   const std::lock_guard lock(calls_);
   if (nccl_ == nullptr) return;
-  ncclResult_t state = broken_ || others_are_gone ? ncclSystemError : ncclCommFinalize(nccl_);
+  ncclResult_t state = broken_ || others_are_gone ? ncclSystemError : ncclSuccess;
   const auto deadline = Clock::now() + farewell;
-  while (state == ncclInProgress && Clock::now() < deadline) {
-    if (ncclCommGetAsyncError(nccl_, &state) != ncclSuccess) state = ncclSystemError;
-    if (state == ncclInProgress) std::this_thread::sleep_for(longest_pause);
+  const auto finish = [&](ncclResult_t result) {
+    state = result;
+    while (state == ncclInProgress && Clock::now() < deadline) {
+      if (ncclCommGetAsyncError(nccl_, &state) != ncclSuccess) state = ncclSystemError;
+      if (state == ncclInProgress) std::this_thread::sleep_for(longest_pause);
+    }
+  };
+  // NCCL 2.28 does not give back what a window holds of its memory unless it is told to.
+  for (const ncclWindow_t window : windows_) {
+    if (window != nullptr && state == ncclSuccess) {
+      finish(ncclCommWindowDeregister(nccl_, window));
+    }
   }
+  if (state == ncclSuccess) finish(ncclCommFinalize(nccl_));
   if (state == ncclInProgress) others_are_gone = true;
   if (state == ncclSuccess) {
     ncclCommDestroy(nccl_);
@@ -272,7 +283,8 @@ void Comm::settle(ncclResult_t result, std::string_view call, Clock::time_point 
     {
       const std::lock_guard lock(calls_);
       if (aborted_) throw Error(ATOLL_ABORTED, fmt::format("{}: aborted", call));
-      if (result == ncclInProgress) {
+      // ncclCommSplit and ncclCommWindowRegister give ncclSuccess while they are in progress.
+      if (result == ncclInProgress || result == ncclSuccess) {
         check(ncclCommGetAsyncError(nccl_, &result), "ncclCommGetAsyncError", nccl_);
       }
       if (result != ncclInProgress) return check(result, call, nccl_);
@@ -336,7 +348,7 @@ void Comm::check_async() {
 
 void Comm::register_window(void* memory, std::size_t bytes) {
   const Current current(device_);
-  ncclWindow_t& window = windows_[memory];  // stays NULL where NCCL has no use for it
+  ncclWindow_t& window = windows_.emplace_back(nullptr);  // NULL where NCCL has no use for it
   ncclResult_t result = ncclSuccess;
   {
     const std::lock_guard lock(calls_);
@@ -344,22 +356,6 @@ void Comm::register_window(void* memory, std::size_t bytes) {
     result = ncclCommWindowRegister(nccl_, memory, bytes, &window, NCCL_WIN_COLL_SYMMETRIC);
   }
   settle(result, "ncclCommWindowRegister", deadline_of(timeout_ns_));
-}
-
-void Comm::deregister_window(void* memory) {
-  const auto known = windows_.find(memory);
-  if (known == windows_.end()) return;
-  const ncclWindow_t window = known->second;
-  windows_.erase(known);
-  if (window == nullptr) return;
-  const Current current(device_);
-  ncclResult_t result = ncclSuccess;
-  {
-    const std::lock_guard lock(calls_);
-    if (aborted_) throw Error(ATOLL_ABORTED, "aborted");  // it goes with the communicator
-    result = ncclCommWindowDeregister(nccl_, window);
-  }
-  settle(result, "ncclCommWindowDeregister", deadline_of(timeout_ns_));
 }
 
 }  // namespace atoll_sdk::nccl

@@ -7,7 +7,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
-#include <map>
+#include <deque>
 #include <memory>
 #include <mutex>
 #include <span>
@@ -38,8 +38,9 @@ class Comm {
   // Throws what went wrong after a launch.
   void check_async();
 
+  // Until the communicator is closed: NCCL puts windows at addresses of its own, which have to be
+  // the same on all ranks, and are if all open and close them in one order.
   void register_window(void* memory, std::size_t bytes);
-  void deregister_window(void* memory);
 
   // For the collectives, between the begin and the end of a group.
   ncclComm_t nccl() const noexcept { return nccl_; }
@@ -57,7 +58,7 @@ class Comm {
   void start(const atoll_group& group);
   void make_barrier_word();
   static Clock::time_point deadline_of(std::int64_t timeout_ns);
-  // Until NCCL has done what `result` says is in progress.
+  // Until NCCL has done what a call with `result` has begun.
   void settle(ncclResult_t result, std::string_view call, Clock::time_point deadline);
   void launch(std::span<atoll_operation* const> operations);
   void end() noexcept;
@@ -75,7 +76,7 @@ class Comm {
   std::unique_ptr<void, Free> barrier_word_;
   std::int64_t timeout_ns_;  // to open, and to register a window
   // NCCL writes to the handle of one that it is registering, also when nobody waits any more.
-  std::map<void*, ncclWindow_t> windows_;
+  std::deque<ncclWindow_t> windows_;
   std::vector<std::unique_ptr<ncclComm_t>> splits_;  // likewise
   // To abort waits for kernels that are under way, and these may wait for what another communicator
   // has launched and is about to abort.

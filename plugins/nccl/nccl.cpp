@@ -52,8 +52,11 @@ bool has_context(int device) noexcept {
 void check(ncclResult_t result, std::string_view call, ncclComm_t comm) {
   if (result == ncclSuccess) return;
   const char* noted = ncclGetLastError(comm);
-  const std::string more =
+  std::string more =
       noted != nullptr && *noted != '\0' ? fmt::format(" ({})", noted) : std::string();
+  if (more.find("Duplicate GPU") != std::string::npos) {
+    more += ": ranks that share a GPU are processes, each with an NCCL_HOSTID of its own";
+  }
   throw Error(status_of(result), fmt::format("{}: {}{}", call, ncclGetErrorString(result), more));
 }
 

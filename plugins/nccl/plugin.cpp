@@ -126,10 +126,6 @@ atoll_status register_memory(atoll_comm* comm, void* memory, size_t bytes) {
   return guard([&] { comm->comm->register_window(memory, bytes); });
 }
 
-atoll_status deregister_memory(atoll_comm* comm, void* memory) {
-  return guard([&] { comm->comm->deregister_window(memory); });
-}
-
 const char* transports_text(atoll_comm*) {
   thread_local std::string text;
   return guard([&] { text = transports(); }) == ATOLL_OK ? text.c_str() : nullptr;
@@ -154,7 +150,6 @@ constexpr atoll_backend table = [] {
   backend.mem_alloc = mem_alloc;
   backend.mem_free = mem_free;
   backend.register_memory = register_memory;
-  backend.deregister_memory = deregister_memory;
   backend.transports = transports_text;
   return backend;
 }();

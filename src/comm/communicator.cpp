@@ -298,7 +298,8 @@ void Communicator::Impl::retire(std::shared_ptr<void> memory) {
 
 void Communicator::Impl::deregister_retired() {
   if (!any_retired.load(std::memory_order_acquire)) return;
-  std::vector<std::shared_ptr<void>> memories;  // freed without the lock
+  if (plugin->table.deregister_memory == nullptr) return;  // until it is closed
+  std::vector<std::shared_ptr<void>> memories;             // freed without the lock
   {
     const std::lock_guard lock(retired_mutex);
     memories.swap(retired);

@@ -95,8 +95,9 @@ struct Communicator::Impl : std::enable_shared_from_this<Communicator::Impl> {
   View scratch(std::uint64_t count, DType dtype);
 
   // Registered memory that is gone: any thread, also one that executes a stream, may say so. The
-  // backend, which takes one caller at a time, hears of it before the next operation. The memory is
-  // kept until then: NCCL wants windows to go first, and nothing else is met at the same address.
+  // backend, which takes one caller at a time, hears of it before the next operation, or, where it
+  // does not want to, when it is closed. The memory is kept until then: NCCL wants windows to go
+  // first, and nothing else is met at the same address.
   void retire(std::shared_ptr<void> memory);
   void deregister_retired();
 

@@ -67,7 +67,7 @@ class Memory {
 };
 
 // Memory and its registrations. Communicators that are gone have forgotten theirs; the others keep
-// the memory until they have deregistered it.
+// the memory until they have deregistered it, or are closed.
 class RegisteredMemory {
  public:
   explicit RegisteredMemory(std::shared_ptr<Memory> memory) : memory_(std::move(memory)) {}

@@ -214,7 +214,7 @@ std::string Elements::describe(std::uint64_t i, double expected) const {
 
 double contribution(DType dtype, ReduceOp op, int rank, std::uint64_t i) {
   const std::uint64_t value = spread(rank, i);
-  if (dtype == DType::u8) return static_cast<double>(value % (op == ReduceOp::avg ? 21 : 201));
+  if (dtype == DType::u8) return static_cast<double>(value % (op == ReduceOp::avg ? 11 : 201));
   return static_cast<double>(value % 511) - 255;  // eight binary digits: exact in bf16
 }
 

@@ -45,6 +45,8 @@ class Arena {
   explicit Arena(std::span<std::byte> memory) : memory_(memory) {}
   // `bytes` at a multiple of `alignment`, odd if it can be.
   std::byte* take(std::size_t bytes, std::size_t alignment);
+  // At its beginning again.
+  void restart() { used_ = 0; }
 
  private:
   std::span<std::byte> memory_;

@@ -16,9 +16,9 @@ std::uint64_t compute(std::uint64_t value) {
 
 // The work is known: everybody does the least of it, so that no rank is served by the idle core of
 // another, and who is not through with the operations then goes on up to the most, which is
-// seconds.
+// seconds; where ranks take turns on one GPU, a minute.
 constexpr int least_steps = 100;
-constexpr int most_steps = 5000;
+constexpr int most_steps = 5000, most_steps_of_gpus = 50000;
 
 struct Enqueued {
   Elements src, gathered, scattered, reduced_data;
@@ -59,8 +59,10 @@ void go_on_beside_compute(Rank& self, std::uint64_t slice) {
   const Enqueued all = enqueue(self, slice);
   std::uint64_t value = unsigned_of(self.rank());
   int steps = 0;
+  const bool on_gpu = self.comm.device().kind() == atoll::DeviceKind::cuda;
+  const int most = on_gpu ? most_steps_of_gpus : most_steps;
   const auto done = [&] { return all.works.back().done(); };
-  while (steps < least_steps || (steps < most_steps && !done())) {
+  while (steps < least_steps || (steps < most && !done())) {
     value = compute(value);
     ++steps;
   }

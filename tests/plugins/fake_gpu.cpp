@@ -78,8 +78,11 @@ struct ncclComm {
   int device;
   std::vector<Shared> pending{};
   bool asked = false;  // since the last call
+  bool busy = false;   // until it was asked and has said that it is not: takes no other call
   bool splitting = false;
   bool finalizing = false;
+  std::vector<std::pair<ncclComm_t*, ncclComm_t>> parts{};        // to be told of with success
+  std::vector<std::pair<ncclWindow_t*, ncclWindow_t>> windows{};  // likewise
 };
 
 namespace {
@@ -90,6 +93,11 @@ ncclResult_t post(ncclComm_t comm, Call call) {
   if (depth > 0) return ncclSuccess;
   ++depth;
   return ncclGroupEnd();
+}
+
+void begin(ncclComm& comm) {
+  comm.asked = false;
+  comm.busy = true;
 }
 
 bool complete(const ncclComm& comm) {
@@ -164,22 +172,25 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int n, ncclUniqueId id, in
   write_log();
   ++counted.communicators;
   *comm = std::make_unique<ncclComm>(ncclComm{clique, rank, current_device()}).release();
+  begin(**comm);
   return ncclInProgress;
 }
 
+// As NCCL's: success at once, and the part when the parent has said that it is done.
 ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t* out,
                            ncclConfig_t* config) {
   if (config->blocking != 0) return ncclInvalidUsage;
   const std::lock_guard lock(mutex);
   Clique& clique = *comm->clique;
+  *out = nullptr;
   // It must be idle.
-  const bool busy =
+  const bool calls =
       std::ranges::any_of(comm->pending, [](const Shared& call) { return !call->done; });
-  if (busy || comm->device != current_device()) return ncclInvalidUsage;
-  comm->asked = false;
+  if (calls || comm->busy || comm->device != current_device()) return ncclInvalidUsage;
+  begin(*comm);
   comm->splitting = true;
   clique.splits.push_back({comm->rank, color, key, comm, out});
-  if (static_cast<int>(clique.splits.size()) < clique.ranks) return ncclInProgress;
+  if (static_cast<int>(clique.splits.size()) < clique.ranks) return ncclSuccess;
   auto splits = std::exchange(clique.splits, {});
   std::ranges::sort(splits, {}, [](const Split& one) { return std::pair(one.key, one.rank); });
   std::map<int, std::vector<Split>> groups;
@@ -192,11 +203,13 @@ ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t* out,
     made->joined = made->ranks;
     int rank = 0;
     for (const Split& one : members) {
-      *one.out = std::make_unique<ncclComm>(ncclComm{made, rank++, one.comm->device}).release();
+      auto part = std::make_unique<ncclComm>(ncclComm{made, rank++, one.comm->device});
+      begin(*part);
+      one.comm->parts.emplace_back(one.out, part.release());
       ++counted.communicators;
     }
   }
-  return ncclInProgress;
+  return ncclSuccess;
 }
 
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* state) {
@@ -206,14 +219,18 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* state) {
   if (comm->clique->broken) *state = ncclInvalidUsage;
   if (*state == ncclSuccess) {
     std::erase_if(comm->pending, [](const Shared& call) { return call->done; });
+    comm->busy = false;
+    for (const auto& [out, part] : std::exchange(comm->parts, {})) *out = part;
+    for (const auto& [out, window] : std::exchange(comm->windows, {})) *out = window;
   }
   return ncclSuccess;
 }
 
 ncclResult_t ncclCommFinalize(ncclComm_t comm) {
   const std::lock_guard lock(mutex);
+  if (comm->busy) return ncclInvalidArgument;
   comm->finalizing = true;
-  comm->asked = false;
+  begin(*comm);
   ++comm->clique->finalized;
   return ncclInProgress;
 }
@@ -233,6 +250,10 @@ ncclResult_t ncclCommAbort(ncclComm_t comm) {
   --counted.communicators;
   std::erase_if(live_windows, [&](const auto& of) { return of.first == comm; });
   go_back_to_device();
+  for (const auto& [out, part] : comm->parts) {
+    --counted.communicators;
+    const std::unique_ptr<ncclComm> untold(part);
+  }
   // What was given up runs no more: its memory may be gone.
   for (const Shared& call : comm->pending) {
     call->given_up = true;
@@ -264,6 +285,7 @@ ncclResult_t ncclGroupEnd() {
       return result;
     }
     if (comm->device != current_device()) return ncclInvalidUsage;  // of another GPU
+    if (comm->busy) return ncclInvalidArgument;
   }
   std::map<std::pair<ncclComm_t, cudaStream_t>, std::vector<Shared>> streamed;
   for (const auto& [comm, call] : calls) {
@@ -275,6 +297,7 @@ ncclResult_t ncclGroupEnd() {
       arrive_and_tell(*comm->clique, comm->rank, call);
     }
   }
+  for (const auto& [comm, call] : calls) begin(*comm);
   for (const auto& [where, launched] : streamed) {
     emulated::enqueue(where.second, [clique = where.first->clique, rank = where.first->rank,
                                      launched] { run_in_stream(clique, rank, launched); });
@@ -327,20 +350,22 @@ ncclResult_t ncclMemFree(void* memory) {
   go_back_to_device();
   return cudaFree(memory) == cudaSuccess ? ncclSuccess : ncclSystemError;
 }
+// As NCCL's: success at once, and the window when it has said that it is done.
 ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void* memory, std::size_t,
                                     ncclWindow_t* window, int flags) {
   if (flags != NCCL_WIN_COLL_SYMMETRIC) return ncclInvalidArgument;
   const std::lock_guard lock(mutex);
-  comm->asked = false;
-  *window = static_cast<ncclWindow_t>(memory);
+  if (comm->busy) return ncclInvalidArgument;
+  begin(*comm);
+  *window = nullptr;
+  comm->windows.emplace_back(window, static_cast<ncclWindow_t>(memory));
   live_windows.emplace(comm, memory);
-  return ncclInProgress;
+  return ncclSuccess;
 }
 ncclResult_t ncclCommWindowDeregister(ncclComm_t comm, ncclWindow_t window) {
   const std::lock_guard lock(mutex);
-  live_windows.erase({comm, window});
-  comm->asked = false;
-  return ncclInProgress;
+  if (comm->busy || live_windows.erase({comm, window}) == 0) return ncclInvalidArgument;
+  return ncclSuccess;
 }
 
 }  // extern "C"

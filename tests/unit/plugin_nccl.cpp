@@ -4,6 +4,7 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <string>
 #include <thread>
@@ -171,6 +172,7 @@ TEST_CASE("windows, and memory of NCCL that begins as zeros") {
   const fake_gpu::Left before = fake_gpu::left();
   {
     auto ranks = open_ranks(backend(), core, {0, 0}, on_gpus);
+    std::array<std::array<void*, 2>, 2> memories{};
     in_threads(2, [&](int r) {
       void* memory = nullptr;
       REQUIRE(backend().mem_alloc(4096, ATOLL_MEMORY_CUDA, r, &memory) == ATOLL_OK);
@@ -178,16 +180,23 @@ TEST_CASE("windows, and memory of NCCL that begins as zeros") {
       CHECK(std::all_of(bytes, bytes + 4096, [](unsigned char byte) { return byte == 0; }));
       Rank& rank = ranks[static_cast<std::size_t>(r)];
       expect_ok(rank.register_memory(memory, 4096));
+      void* another = nullptr;
+      REQUIRE(backend().mem_alloc(100, ATOLL_MEMORY_CUDA, r, &another) == ATOLL_OK);
+      expect_ok(rank.register_memory(another, 100));
       auto* data = static_cast<float*>(memory);
       std::fill(data, data + 10, 1.0f);
       expect_ok(rank.submit(rank.operation(ATOLL_ALL_REDUCE, ATOLL_F32, data, data, 10)));
       CHECK(data[9] == 2.0f);
-      expect_ok(rank.deregister_memory(memory));
-      expect_ok(rank.deregister_memory(memory));  // not known any more
-      CHECK(backend().mem_free(memory) == ATOLL_OK);
+      memories[static_cast<std::size_t>(r)] = {memory, another};
     });
     CHECK(backend().mem_alloc(1, ATOLL_MEMORY_HOST, 0, nullptr) == ATOLL_UNSUPPORTED);
+    CHECK((backend().deregister_memory == nullptr));
+    CHECK(fake_gpu::left().windows == before.windows + 4);
     close_ranks(ranks);
+    CHECK(fake_gpu::left().windows == before.windows);
+    for (const auto& of_rank : memories) {
+      for (void* const memory : of_rank) CHECK(backend().mem_free(memory) == ATOLL_OK);
+    }
   }
   const fake_gpu::Left after = fake_gpu::left();
   CHECK(after.windows == before.windows);
