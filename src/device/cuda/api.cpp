@@ -97,7 +97,10 @@ PooledEvent::~PooledEvent() {
 bool PooledEvent::happened() const {
   const Current current(ordinal_);
   const cudaError_t status = cudaEventQuery(event_);
-  if (status == cudaErrorNotReady) return false;
+  if (status == cudaErrorNotReady) {
+    cudaGetLastError();  // or whoever asks for it next takes it for a failure
+    return false;
+  }
   check(status, "cudaEventQuery");
   return true;
 }

@@ -25,11 +25,18 @@ class CudaOps final : public DeviceOps {
   void fill_normal(Stream& stream, View dst, const NormalFill& fill) override;
 
  private:
-  std::shared_ptr<int> permit(Stream& stream);
+  // Of a stream.
+  struct Clip {
+    // Host memory that its kernels see: 1 behind a host function that does not run where the stream
+    // has failed. The kernel behind takes it back.
+    std::shared_ptr<int> permit;
+    std::shared_ptr<void> parts;  // of the norm
+  };
+  Clip clip_of(Stream& stream);
 
   int ordinal_;
   std::mutex mutex_;
-  std::map<void*, std::shared_ptr<int>> permits_;  // by stream
+  std::map<void*, Clip> clips_;  // by stream
 };
 
 }  // namespace atoll_v1::atoll::cuda

@@ -1,4 +1,5 @@
 // Sums over parts, of squares, and the norm.
+#include <algorithm>
 #include <cmath>
 
 #include "device/cuda/elements.cuh"
@@ -151,30 +152,66 @@ __global__ void __launch_bounds__(threads)
   if (block < blocks && lane == 0) out[block] = partial;
 }
 
-// One block of threads: the largest of all, then the sum of all, in no order.
+// The norm of all blocks, in three kernels: what each block of threads has found so far.
+constexpr unsigned norm_parts = 128;
+struct NormParts {
+  std::uint64_t largest[norm_parts], high[norm_parts], low[norm_parts];
+};
+
+__device__ __forceinline__ std::uint64_t larger(std::uint64_t a, std::uint64_t b) {
+  return a > b ? a : b;
+}
+
 __global__ void __launch_bounds__(threads)
-    clip_factor_of(double* result, const double* blocks, std::uint64_t count, ClipRule rule,
-                   volatile int* permit) {
-  __shared__ std::uint64_t largest[threads], high[threads], low[threads];
+    largest_of_blocks(NormParts* parts, const double* blocks, std::uint64_t count) {
+  __shared__ std::uint64_t largest[threads];
   std::uint64_t most = 0;
 #pragma unroll 8
-  for (std::uint64_t i = threadIdx.x; i < count; i += threads) {
-    const std::uint64_t bits = ExactSum::bits(blocks[i]);
-    most = bits > most ? bits : most;
+  for (std::uint64_t i = first_item(); i < count; i += items_stride()) {
+    most = larger(most, ExactSum::bits(blocks[i]));
   }
   largest[threadIdx.x] = most;
-  __syncthreads();
-  for (unsigned k = 0; k < threads; ++k) most = largest[k] > most ? largest[k] : most;
-  ExactSum sum(most);
+  for (unsigned half = threads / 2; half > 0; half /= 2) {
+    __syncthreads();
+    if (threadIdx.x >= half) continue;
+    largest[threadIdx.x] = larger(largest[threadIdx.x], largest[threadIdx.x + half]);
+  }
+  if (threadIdx.x == 0) parts->largest[blockIdx.x] = largest[0];
+}
+
+__device__ __forceinline__ std::uint64_t largest_of(const NormParts& parts, unsigned count) {
+  std::uint64_t most = 0;
+  for (unsigned k = 0; k < count; ++k) most = larger(most, parts.largest[k]);
+  return most;
+}
+
+// In no order.
+__global__ void __launch_bounds__(threads)
+    sums_of_blocks(NormParts* parts, const double* blocks, std::uint64_t count) {
+  __shared__ std::uint64_t high[threads], low[threads];
+  ExactSum sum(largest_of(*parts, gridDim.x));
 #pragma unroll 8
-  for (std::uint64_t i = threadIdx.x; i < count; i += threads) {
+  for (std::uint64_t i = first_item(); i < count; i += items_stride()) {
     sum.add(ExactSum::bits(blocks[i]));
   }
-  high[threadIdx.x] = sum.high();
-  low[threadIdx.x] = sum.low();
-  __syncthreads();
+  for (unsigned half = threads / 2; half > 0; half /= 2) {
+    high[threadIdx.x] = sum.high();
+    low[threadIdx.x] = sum.low();
+    __syncthreads();
+    if (threadIdx.x < half) sum.add(high[threadIdx.x + half], low[threadIdx.x + half]);
+    __syncthreads();
+  }
   if (threadIdx.x != 0) return;
-  for (unsigned k = 1; k < threads; ++k) sum.add(high[k], low[k]);
+  parts->high[blockIdx.x] = sum.high();
+  parts->low[blockIdx.x] = sum.low();
+}
+
+__global__ void __launch_bounds__(threads)
+    clip_factor_of(double* result, const NormParts* parts, unsigned count, ClipRule rule,
+                   volatile int* permit) {
+  if (threadIdx.x != 0) return;
+  ExactSum sum(largest_of(*parts, count));
+  for (unsigned k = 0; k < count; ++k) sum.add(parts->high[k], parts->low[k]);
   const double norm = sqrt(sum.value());
   const auto limit = static_cast<double>(rule.max_norm);
   double factor = limit > 0 && norm > limit ? limit / norm : 1.0;
@@ -223,35 +260,41 @@ void CudaOps::sum_squares(Stream& stream, View out, ConstView src) {
         src.count, out.count);
 }
 
-// Host memory that a stream's kernels see: 1 behind the host function that is enqueued here, which
-// does not run where the stream has failed. The kernel behind takes it back.
-std::shared_ptr<int> CudaOps::permit(Stream& stream) {
-  std::shared_ptr<int> word;
-  {
-    const std::lock_guard lock(mutex_);
-    std::shared_ptr<int>& known = permits_[stream.backend().native()];
-    if (!known) {
-      void* memory = nullptr;
-      check(cudaHostAlloc(&memory, sizeof(int), cudaHostAllocMapped), "cudaHostAlloc");
-      known = std::shared_ptr<int>(static_cast<int*>(memory), [ordinal = ordinal_](int* it) {
-        const Current current(ordinal, std::nothrow);
-        cudaFreeHost(it);
-      });
-      *known = 0;
-    }
-    word = known;
-  }
-  stream.enqueue([word] { *word = 1; });
-  return word;
+CudaOps::Clip CudaOps::clip_of(Stream& stream) {
+  const std::lock_guard lock(mutex_);
+  Clip& known = clips_[stream.backend().native()];
+  if (known.permit) return known;
+  void* memory = nullptr;
+  check(cudaHostAlloc(&memory, sizeof(int), cudaHostAllocMapped), "cudaHostAlloc");
+  Clip made;
+  made.permit = std::shared_ptr<int>(static_cast<int*>(memory), [ordinal = ordinal_](int* it) {
+    const Current current(ordinal, std::nothrow);
+    cudaFreeHost(it);
+  });
+  *made.permit = 0;
+  check(cudaMalloc(&memory, sizeof(NormParts)), "cudaMalloc");
+  made.parts = std::shared_ptr<void>(memory, [ordinal = ordinal_](void* it) {
+    const Current current(ordinal, std::nothrow);
+    cudaFree(it);
+  });
+  return known = made;
 }
 
 void CudaOps::clip_factor(Stream& stream, View result, ConstView blocks, ClipRule rule) {
   ATOLL_ASSERT(result.count == 3 && result.dtype == DType::f64 && blocks.dtype == DType::f64,
                "clip_factor: f64 blocks in, norm, factor and steps (f64) out");
   const Current current(ordinal_);
-  const std::shared_ptr<int> word = permit(stream);
+  const Clip clip = clip_of(stream);
+  stream.enqueue([word = clip.permit] { *word = 1; });
+  auto* const parts = static_cast<NormParts*>(clip.parts.get());
+  const unsigned grid = std::clamp(blocks_for(blocks.count), 1u, norm_parts);
+  start("clip_factor", largest_of_blocks, {grid, native(stream)}, parts, blocks.as<double>(),
+        blocks.count);
+  start("clip_factor", sums_of_blocks, {grid, native(stream)}, parts, blocks.as<double>(),
+        blocks.count);
   start("clip_factor", clip_factor_of, {1, native(stream)}, result.as<double>(),
-        blocks.as<double>(), blocks.count, rule, static_cast<volatile int*>(word.get()));
+        static_cast<const NormParts*>(parts), grid, rule,
+        static_cast<volatile int*>(clip.permit.get()));
 }
 
 }  // namespace atoll_v1::atoll::cuda

@@ -10,17 +10,41 @@ namespace {
 
 using atoll::cuda::is_aligned;
 
+constexpr float log2_e = 1.44269504f;
+
+// body(pack, its index) for this thread's packs of a row, of which some are read at a time.
+template <int n, class T, class Body>
+__device__ __forceinline__ void each_pack(const T* row, int packs, const Body& body) {
+  constexpr int ahead = 4, stride = static_cast<int>(threads);
+  for (int first = static_cast<int>(threadIdx.x); first < packs; first += ahead * stride) {
+    Pack<T, n> read[ahead];
+#pragma unroll
+    for (int k = 0; k < ahead; ++k) {
+      const int i = first + k * stride;
+      if (i < packs) read[k] = reinterpret_cast<const Pack<T, n>*>(row)[i];
+    }
+#pragma unroll
+    for (int k = 0; k < ahead; ++k) {
+      const int i = first + k * stride;
+      if (i < packs) body(read[k], i);
+    }
+  }
+}
+
 // A maximum and the sum of exponentials below it, of one thread, as its part of the row goes by.
 struct Running {
   float maximum = Maximum::none();
   float sum = 0;
-  __device__ void add(float value) {
-    if (value > maximum) {
-      sum = sum * expf(maximum - value) + 1.0f;
-      maximum = value;
-    } else {
-      sum += expf(value - maximum);  // NaN stays NaN
-    }
+  // The sum is brought to a new maximum once for all of them: no branches. NaN stays NaN.
+  template <class T, int n>
+  __device__ void add(const Pack<T, n>& pack) {
+    float most = maximum;
+#pragma unroll
+    for (int e = 0; e < n; ++e) most = fmaxf(most, convert<float>(pack.values[e]));
+    sum *= exp2f((maximum - most) * log2_e);
+#pragma unroll
+    for (int e = 0; e < n; ++e) sum += exp2f((convert<float>(pack.values[e]) - most) * log2_e);
+    maximum = most;
   }
 };
 
@@ -45,32 +69,28 @@ __global__ void __launch_bounds__(threads)
     return;
   }
   Running mine;
-  for (int i = static_cast<int>(threadIdx.x); i < vocab / n; i += threads) {
-    const auto from = reinterpret_cast<const Pack<In, n>*>(row)[i];
-#pragma unroll
-    for (int e = 0; e < n; ++e) mine.add(convert<float>(from.values[e]));
-  }
+  each_pack<n>(row, vocab / n, [&](const Pack<In, n>& pack, int) { mine.add(pack); });
   const float below_label = convert<float>(row[label]);
   const float maximum = over_block<Maximum>(mine.maximum, shared);
-  const float sum = over_block<Sum>(mine.sum * expf(mine.maximum - maximum), shared);
+  const float sum = over_block<Sum>(mine.sum * exp2f((mine.maximum - maximum) * log2_e), shared);
   const float log_sum = logf(sum), below = below_label - maximum;
   if (threadIdx.x == 0) {
     losses[blockIdx.x] = static_cast<double>(log_sum) - static_cast<double>(below);
   }
   if (dlogits == nullptr) return;
   const float factor = scale / sum;
-  for (int i = static_cast<int>(threadIdx.x); i < vocab / n; i += threads) {
-    const auto from = reinterpret_cast<const Pack<In, n>*>(row)[i];
+  Out* const to_row = dlogits + first;
+  each_pack<n>(row, vocab / n, [&](const Pack<In, n>& from, int i) {
     Pack<Out, n> to;
 #pragma unroll
     for (int e = 0; e < n; ++e) {
-      // Against cancellation the label's element is computed apart: p - 1 for p near 1.
-      to.values[e] = convert<Out>(i * n + e == label
-                                      ? expm1f(below - log_sum) * scale
-                                      : expf(convert<float>(from.values[e]) - maximum) * factor);
+      const float value = convert<float>(from.values[e]);
+      to.values[e] = convert<Out>(exp2f((value - maximum) * log2_e) * factor);
     }
-    reinterpret_cast<Pack<Out, n>*>(dlogits + first)[i] = to;
-  }
+    reinterpret_cast<Pack<Out, n>*>(to_row)[i] = to;
+    // Against cancellation the label's element is computed apart: p - 1 for p near 1.
+    if (i == label / n) to_row[label] = convert<Out>(expm1f(below - log_sum) * scale);
+  });
 }
 
 // One block: every thread adds the rows that are its number apart, then pairs at half the distance.

@@ -1,5 +1,7 @@
 // Rows of the embedding table, and their gradient: tokens are sorted, so that each row of the table
 // is added up by one thread a column, in the order of positions.
+#include <algorithm>
+#include <bit>
 #include <cub/device/device_radix_sort.cuh>
 
 #include "model/cuda/kernels.hpp"
@@ -39,24 +41,51 @@ __global__ void __launch_bounds__(threads) count_up(std::int32_t* positions, std
   }
 }
 
-// A block for each place in the sorted tokens; those that begin a run add it up.
-template <class T>
+// A row of blocks for each place in the sorted tokens; those that begin a run add it up, a thread
+// for n columns, in the order of positions, of which some are read at a time.
+template <class T, int n>
 __global__ void __launch_bounds__(threads)
     add_runs(const std::int32_t* ids, const std::int32_t* positions, const T* dy, float* dtable,
              std::uint64_t tokens, std::int64_t width, std::int64_t vocab, WriteMode mode,
              BadId* bad) {
+  constexpr unsigned ahead = 4;
   const std::uint64_t first = blockIdx.x;
   const std::int32_t id = ids[first];
   if (first > 0 && ids[first - 1] == id) return;
   if (is_bad(id, vocab, static_cast<std::uint64_t>(positions[first]), bad)) return;
-  const auto column = static_cast<std::int64_t>(blockIdx.y * blockDim.x + threadIdx.x);
+  const std::int64_t column = n * static_cast<std::int64_t>(blockIdx.y * blockDim.x + threadIdx.x);
   if (column >= width) return;
-  float* const to = dtable + id * width + column;
-  float sum = mode == WriteMode::accumulate ? *to : 0.0f;
-  for (std::uint64_t i = first; i < tokens && ids[i] == id; ++i) {
-    sum += convert<float>(dy[positions[i] * width + column]);
+  constexpr int n_of_sums = n < 4 ? n : 4;  // 16 bytes
+  using Sums = Pack<float, n_of_sums>;
+  Sums sums[n / n_of_sums] = {};
+  auto* const to = reinterpret_cast<Sums*>(dtable + id * width + column);
+  if (mode == WriteMode::accumulate) {
+#pragma unroll
+    for (int k = 0; k < n / n_of_sums; ++k) sums[k] = to[k];
   }
-  *to = sum;
+  bool more = true;
+  for (std::uint64_t i = first; more; i += ahead) {
+    bool here[ahead];
+    Pack<T, n> rows[ahead];
+#pragma unroll
+    for (unsigned k = 0; k < ahead; ++k) {
+      here[k] = i + k < tokens && ids[i + k] == id;
+      if (here[k]) {
+        rows[k] = *reinterpret_cast<const Pack<T, n>*>(dy + positions[i + k] * width + column);
+      }
+    }
+#pragma unroll
+    for (unsigned k = 0; k < ahead; ++k) {
+      if (!here[k]) continue;
+#pragma unroll
+      for (int e = 0; e < n; ++e) {
+        sums[e / n_of_sums].values[e % n_of_sums] += convert<float>(rows[k].values[e]);
+      }
+    }
+    more = here[ahead - 1];
+  }
+#pragma unroll
+  for (int k = 0; k < n / n_of_sums; ++k) to[k] = sums[k];
 }
 
 // Of the sort: positions before and after, ids after, and what it needs itself.
@@ -68,6 +97,7 @@ struct Scratch {
 
 std::size_t round_up(std::size_t bytes) { return (bytes + 255) / 256 * 256; }
 
+// For keys of any number of bits.
 std::size_t sort_bytes(std::uint64_t tokens) {
   std::size_t bytes = 0;
   const std::int32_t* in = nullptr;
@@ -93,14 +123,25 @@ Scratch cut(void* scratch, std::uint64_t tokens) {
   return parts;
 }
 
-template <class T>
+template <class T, int n>
 void launch_add_runs(cudaStream_t stream, const EmbeddingBackward& args, const Scratch& scratch,
                      BadId* bad) {
   const dim3 blocks(static_cast<unsigned>(args.tokens.count),
-                    static_cast<unsigned>((args.width + threads - 1) / threads));
-  start("embedding_backward", add_runs<T>, {blocks, stream}, scratch.sorted_ids,
+                    static_cast<unsigned>((args.width / n + threads - 1) / threads));
+  start("embedding_backward", add_runs<T, n>, {blocks, stream}, scratch.sorted_ids,
         scratch.sorted_positions, static_cast<const T*>(args.dy.data), args.dtable.as<float>(),
         args.tokens.count, args.width, args.vocab, args.mode, bad);
+}
+
+template <class T>
+void launch_add_runs(cudaStream_t stream, const EmbeddingBackward& args, const Scratch& scratch,
+                     BadId* bad) {
+  constexpr int n = 16 / static_cast<int>(sizeof(T));
+  if (args.width % n == 0 && is_aligned(args.dy.data, 16) && is_aligned(args.dtable.data, 16)) {
+    launch_add_runs<T, n>(stream, args, scratch, bad);
+  } else {
+    launch_add_runs<T, 1>(stream, args, scratch, bad);
+  }
 }
 
 }  // namespace
@@ -137,13 +178,15 @@ void embedding_backward(cudaStream_t stream, const EmbeddingBackward& args, void
   Scratch parts = cut(scratch, args.tokens.count);
   start("embedding_backward", count_up, {blocks_for(args.tokens.count), stream}, parts.positions,
         args.tokens.count);
-  // Stable: the tokens of a row stay in the order of their positions.
-  atoll::cuda::check(cub::DeviceRadixSort::SortPairs(
-                         parts.sort, parts.sort_bytes, args.tokens.as<std::int32_t>(),
-                         parts.sorted_ids, static_cast<const std::int32_t*>(parts.positions),
-                         parts.sorted_positions, static_cast<int>(args.tokens.count), 0,
-                         8 * static_cast<int>(sizeof(std::int32_t)), stream),
-                     "cub sort");
+  // Stable: the tokens of a row stay in the order of their positions. By the bits that tokens of the
+  // vocabulary have: another one may part a run, but then the sums count for nothing.
+  const auto bits = static_cast<int>(std::bit_width(static_cast<std::uint64_t>(args.vocab)));
+  atoll::cuda::check(
+      cub::DeviceRadixSort::SortPairs(
+          parts.sort, parts.sort_bytes, args.tokens.as<std::int32_t>(), parts.sorted_ids,
+          static_cast<const std::int32_t*>(parts.positions), parts.sorted_positions,
+          static_cast<int>(args.tokens.count), 0, std::min(bits, 32), stream),
+      "cub sort");
   if (args.dy.dtype == atoll::DType::bf16) {
     launch_add_runs<__nv_bfloat16>(stream, args, parts, bad);
   } else {

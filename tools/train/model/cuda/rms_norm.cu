@@ -57,12 +57,20 @@ __global__ void __launch_bounds__(threads)
   Row<T, n, held> scale;
   scale.load(weight, packs);
   float dweight[held][n] = {};
+  // The next row is read while this one is summed, where registers allow it.
+  constexpr bool ahead = held * n * sizeof(T) <= 32;
   const std::int64_t begin = std::int64_t{blockIdx.x} * rows_of_block;
   const std::int64_t end = begin + rows_of_block < tokens ? begin + rows_of_block : tokens;
+  Row<T, n, held> row, gradient, next_row, next_gradient;
+  row.load(x + begin * width, packs);
+  gradient.load(dy + begin * width, packs);
   for (std::int64_t token = begin; token < end; ++token) {
-    Row<T, n, held> row, gradient, result;
-    row.load(x + token * width, packs);
-    gradient.load(dy + token * width, packs);
+    Row<T, n, held> result;
+    const std::int64_t next = token + 1 < end ? token + 1 : token;
+    if constexpr (ahead) {
+      next_row.load(x + next * width, packs);
+      next_gradient.load(dy + next * width, packs);
+    }
     if constexpr (accumulate) result.load(dx + token * width, packs);
     const float r = inverse[token];
     float dot = 0;
@@ -77,6 +85,13 @@ __global__ void __launch_bounds__(threads)
       if constexpr (accumulate) to += result.at(k, e);
       result.set(k, e, to);
     });
+    if constexpr (ahead) {
+      row = next_row;
+      gradient = next_gradient;
+    } else {
+      row.load(x + next * width, packs);
+      gradient.load(dy + next * width, packs);
+    }
     result.store(dx + token * width, packs);
   }
   if (partials == nullptr) return;
@@ -84,13 +99,22 @@ __global__ void __launch_bounds__(threads)
   scale.each(packs, [&](int k, int e, int column) { mine[column] = dweight[k][e]; });
 }
 
+// A block for as many columns as a warp has lanes: each warp adds its share of the partials, every
+// so manieth, then the warps' sums are added in their order.
 __global__ void __launch_bounds__(threads)
     add_partials(float* dweight, const float* partials, int width, int count, WriteMode mode) {
-  const int column = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
-  if (column >= width) return;
+  __shared__ float sums[threads];
+  const int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x / 32);
+  const int column = static_cast<int>(blockIdx.x) * 32 + lane;
   float sum = 0;
+  if (column < width) {
 #pragma unroll 8
-  for (int p = 0; p < count; ++p) sum += partials[std::int64_t{p} * width + column];
+    for (int p = warp; p < count; p += warps) sum += partials[std::int64_t{p} * width + column];
+  }
+  sums[threadIdx.x] = sum;
+  __syncthreads();
+  if (warp != 0 || column >= width) return;
+  for (int other = 1; other < warps; ++other) sum += sums[other * 32 + lane];
   dweight[column] = mode == WriteMode::accumulate ? sum + dweight[column] : sum;
 }
 
@@ -157,9 +181,9 @@ void rms_norm_backward(cudaStream_t stream, const RmsNormBackward& args, float* 
   }
   if (!wanted) return;
   const auto width = static_cast<int>(args.width);
-  start("rms_norm_weight", add_partials,
-        {static_cast<unsigned>((width + threads - 1) / threads), stream}, args.dweight.as<float>(),
-        partials, width, static_cast<int>(blocks_of(static_cast<std::int64_t>(args.inverse.count))),
+  start("rms_norm_weight", add_partials, {static_cast<unsigned>((width + 31) / 32), stream},
+        args.dweight.as<float>(), partials, width,
+        static_cast<int>(blocks_of(static_cast<std::int64_t>(args.inverse.count))),
         args.dweight_mode);
 }
 
