@@ -1,5 +1,5 @@
 """The peer of gpu_vs_pytorch: steps of transformers' Mistral with FSDP2 over one rank, as one would write it."""
-import argparse, json, os, pathlib, time
+import argparse, json, os, pathlib, sys, time
 
 import torch
 import transformers
@@ -30,7 +30,7 @@ def build(args, device):
     config = transformers.AutoConfig.from_pretrained(args.config)
     config.use_cache = False
     torch.manual_seed(0)
-    with device:  # dtype is a word of transformers since 4.56
+    with device:
         model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="sdpa", dtype=torch.float32)
     if args.recompute == "full":
         model.gradient_checkpointing_enable({"use_reentrant": False})
@@ -58,6 +58,8 @@ def main():
     flags.add_argument("--device", choices=["cuda", "host"], default="cuda")
     flags.add_argument("--json", required=True)
     args = flags.parse_args()
+    if tuple(int(part) for part in transformers.__version__.split(".")[:2]) < (4, 56):
+        sys.exit(f"transformers {transformers.__version__}: 4.56 or later is needed")
     device = torch.device("cuda", 0) if args.device == "cuda" else torch.device("cpu")
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="0", RANK="0", WORLD_SIZE="1")
     store = torch.distributed.HashStore()
