@@ -1,6 +1,7 @@
 // Sums over parts, of squares, and the norm.
 #include <algorithm>
 #include <cmath>
+#include <type_traits>
 
 #include "device/cuda/elements.cuh"
 #include "device/cuda/launch.cuh"
@@ -70,6 +71,17 @@ class Tree {
   unsigned held_ = 0;
 };
 
+template <ReduceOp op, class T, class Sum, int n>
+__device__ __forceinline__ void store(T* dst, std::uint64_t pack, Sum (&sum)[n], int divisor) {
+  Pack<T, n> to;
+#pragma unroll
+  for (int k = 0; k < n; ++k) {
+    if constexpr (op == ReduceOp::avg) sum[k] = sum[k] / static_cast<Sum>(divisor);
+    to.values[k] = convert<T>(sum[k]);
+  }
+  reinterpret_cast<Pack<T, n>*>(dst)[pack] = to;
+}
+
 // Of an SM. Left to itself the compiler makes room for more, and spills what divides doubles on
 // sm_80.
 template <class T>
@@ -100,13 +112,38 @@ __global__ void __launch_bounds__(threads, blocks_at_once<T>)
     } else {
       inner.finish(sum);
     }
-    Pack<T, n> to;
+    store<op>(dst, i, sum, divisor);
+  }
+}
+
+// The same tree for a few parts, which are all read before they are added: to wait for each of them
+// would leave most of the bandwidth unused.
+template <class T, ReduceOp op, int n, int nparts>
+__global__ void __launch_bounds__(threads)
+    reduce_few(T* dst, const T* parts, std::uint64_t packs, std::uint64_t part_elements) {
+  using Sum = typename Wide<T>::type;
+  for (std::uint64_t i = first_item(); i < packs; i += items_stride()) {
+    Pack<T, n> from[nparts];
 #pragma unroll
-    for (int k = 0; k < n; ++k) {
-      if constexpr (op == ReduceOp::avg) sum[k] = sum[k] / static_cast<Sum>(divisor);
-      to.values[k] = convert<T>(sum[k]);
+    for (int p = 0; p < nparts; ++p) {
+      from[p] = *reinterpret_cast<const Pack<T, n>*>(
+          parts + static_cast<std::uint64_t>(p) * part_elements + i * n);
     }
-    reinterpret_cast<Pack<T, n>*>(dst)[i] = to;
+    Sum sums[nparts][n];
+#pragma unroll
+    for (int p = 0; p < nparts; ++p) {
+#pragma unroll
+      for (int k = 0; k < n; ++k) sums[p][k] = convert<Sum>(from[p].values[k]);
+    }
+#pragma unroll
+    for (int width = 1; width < nparts; width *= 2) {
+#pragma unroll
+      for (int p = 0; p < nparts; p += 2 * width) {
+#pragma unroll
+        for (int k = 0; k < n; ++k) sums[p][k] = combine<op>(sums[p][k], sums[p + width][k]);
+      }
+    }
+    store<op>(dst, i, sums[0], nparts);
   }
 }
 
@@ -116,6 +153,16 @@ void launch_reduce(cudaStream_t stream, T* dst, const T* parts, std::uint64_t co
   constexpr int n = sizeof(T) >= 4 ? 16 / static_cast<int>(sizeof(T)) : 4;
   const bool packs =
       count % n == 0 && is_aligned(dst, sizeof(T) * n) && is_aligned(parts, sizeof(T) * n);
+  if constexpr (std::is_same_v<typename Wide<T>::type, float> &&
+                (op == ReduceOp::sum || op == ReduceOp::avg)) {
+    const auto few = [&]<int parts_at_once>() {
+      start("reduce", reduce_few<T, op, n, parts_at_once>, {blocks_for(count / n), stream}, dst,
+            parts, count / n, count);
+    };
+    if (packs && block <= 0 && nparts == 2) return few.template operator()<2>();
+    if (packs && block <= 0 && nparts == 4) return few.template operator()<4>();
+    if (packs && block <= 0 && nparts == 8) return few.template operator()<8>();
+  }
   if (packs) {
     start("reduce", reduce_packs<T, op, n>, {blocks_for(count / n), stream}, dst, parts, count / n,
           count, nparts, block, nparts);
