@@ -331,6 +331,10 @@ void Bench::optimizer(const Device& gpu) const {
   const View norm = table.tensor(DType::f64, 3);
   table.row("clip_factor of all blocks", {8 * static_cast<double>(of_model.count)},
             [&] { gpu.ops().clip_factor(stream, norm, of_model, {1.0f}); });
+  constexpr std::int64_t ranks = 8;
+  const View own = low(count / ranks), all = low(count / ranks * ranks);
+  table.row("sum of 8 parts in bf16", {2 * (n + n / ranks)},
+            [&] { gpu.ops().reduce(stream, own, all, atoll::ReduceOp::sum, 0); });
   table.row("cast f32 to bf16", {6 * n}, [&] { gpu.ops().cast(stream, weights_low, weights); });
   table.row("add f32", {12 * n}, [&] { gpu.ops().add(stream, weights, gradient); });
   table.release();

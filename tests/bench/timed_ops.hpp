@@ -81,6 +81,7 @@ class TimedOps final : public Ops {
   void cross_entropy(atoll::Stream& s, const CrossEntropy& args) override {
     time("cross_entropy", s, [&] { ops_.cross_entropy(s, args); });
   }
+  void check_ids(atoll::Stream& s) override { ops_.check_ids(s); }
 
  private:
   static constexpr std::int64_t head_columns = 16384;

@@ -257,14 +257,17 @@ TEST_CASE(
   const auto ids = both.ids(tokens, 0, vocab);
   auto stream = both.gpu().stream();
   ops->embedding_forward(stream, ids.on_gpu(), table.on_gpu(), out.on_gpu(), width);
+  ops->check_ids(stream);
   CHECK_NOTHROW(stream.synchronize());
   ids.on_host().as<std::int32_t>()[3] = vocab;
   both.push(ids);
   ops->embedding_forward(stream, ids.on_gpu(), table.on_gpu(), out.on_gpu(), width);
+  ops->check_ids(stream);
   CHECK_THROWS_WITH(stream.synchronize(), "token 11 at position 3 is not in the vocabulary of 11");
   auto other = both.gpu().stream();
   const auto logits = both.random(DType::f32, tokens * vocab), total = both.zeros(DType::f64, 2);
   ops->cross_entropy(other, {vocab, ids.on_gpu(), logits.on_gpu(), {}, 1.0f, total.on_gpu()});
+  ops->check_ids(other);
   CHECK_THROWS_WITH(other.synchronize(), "label 11 at position 3 is not in the vocabulary of 11");
 }
 

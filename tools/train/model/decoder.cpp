@@ -67,6 +67,7 @@ void Decoder::logits(const Step& step, const WeightLookup& weights, View out) co
   const HeadActivations head = step.activations.head(step.batch);
   ops_.linear_forward(step.stream, {step.batch.size(), config_.hidden, config_.vocab}, head.normed,
                       weights(head_weight()), out);
+  ops_.check_ids(step.stream);
 }
 
 void Decoder::head_chunks(const Step& step, HeadWork work, const WeightLookup& weights,
@@ -96,6 +97,7 @@ void Decoder::head_chunks(const Step& step, HeadWork work, const WeightLookup& w
     ops_.linear_wgrad(step.stream, shape, logits, x, dweight.view, dweight.mode);
     if (dweight.mode == WriteMode::overwrite) dweight.mode = WriteMode::accumulate;
   }
+  ops_.check_ids(step.stream);
 }
 
 void Decoder::backward_head(const Step& step, const WeightLookup& weights,

@@ -163,13 +163,15 @@ class Ops {
                               atoll::View out) = 0;
   virtual void swiglu_backward(atoll::Stream& stream, const SwigluBackward& args) = 0;
 
-  // out [n, width] = rows of table [vocab, width]. A token outside the vocabulary is an
-  // Error(invalid_argument) of the stream.
+  // out [n, width] = rows of table [vocab, width]. A token outside the vocabulary, like such a label
+  // below, is an Error(invalid_argument) of the stream, at the latest behind check_ids.
   virtual void embedding_forward(atoll::Stream& stream, atoll::ConstView tokens,
                                  atoll::ConstView table, atoll::View out, std::int64_t width) = 0;
   virtual void embedding_backward(atoll::Stream& stream, const EmbeddingBackward& args) = 0;
 
   virtual void cross_entropy(atoll::Stream& stream, const CrossEntropy& args) = 0;
+  // Once behind all that read ids: a GPU would wait for the host behind each of them.
+  virtual void check_ids([[maybe_unused]] atoll::Stream& stream) {}
 };
 
 }  // namespace train

@@ -30,7 +30,7 @@ constexpr std::size_t norm_rows = 64;
 // A thread gets columns in whole cache lines.
 constexpr std::size_t column_step = 64;
 
-void check_ids(const char* what, ConstView ids, std::int64_t vocab, std::int32_t lowest) {
+void require_ids(const char* what, ConstView ids, std::int64_t vocab, std::int32_t lowest) {
   const auto* values = ids.as<std::int32_t>();
   for (std::uint64_t i = 0; i < ids.count; ++i) {
     if (values[i] < lowest || values[i] >= vocab) {
@@ -261,7 +261,7 @@ void CpuOps::embedding_forward(Stream& stream, ConstView tokens, ConstView table
                                std::int64_t width) {
   check_embedding_forward(tokens, table, out, width);
   stream.enqueue([impl = impl_.get(), tokens, table, out, width] {
-    check_ids("token", tokens, static_cast<std::int64_t>(table.count) / width, 0);
+    require_ids("token", tokens, static_cast<std::int64_t>(table.count) / width, 0);
     const std::size_t bytes = to_size(width) * size_of(table.dtype);
     const auto* from = static_cast<const std::byte*>(table.data);
     auto* to = static_cast<std::byte*>(out.data);
@@ -278,7 +278,7 @@ void CpuOps::embedding_backward(Stream& stream, const EmbeddingBackward& args) {
   if (args.mode == WriteMode::none) return;
   check(args);
   stream.enqueue([impl = impl_.get(), args] {
-    check_ids("token", args.tokens, args.vocab, 0);
+    require_ids("token", args.tokens, args.vocab, 0);
     impl->split(to_size(args.width), column_step,
                 [&](Range columns) { cpu::embedding_backward(args, columns); });
   });
@@ -288,7 +288,7 @@ void CpuOps::cross_entropy(Stream& stream, const CrossEntropy& args) {
   check(args);
   stream.enqueue([impl = impl_.get(), args] {
     const std::size_t tokens = args.labels.count;
-    check_ids("label", args.labels, args.vocab, std::numeric_limits<std::int32_t>::min());
+    require_ids("label", args.labels, args.vocab, std::numeric_limits<std::int32_t>::min());
     double* losses = impl->row_losses(tokens);
     impl->split(tokens, 1, [&](Range range) { cpu::cross_entropy(args, range, losses); });
     auto* total = args.total.as<double>();

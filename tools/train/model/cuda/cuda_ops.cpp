@@ -32,26 +32,43 @@ class IdReport {
  public:
   IdReport() {
     void* memory = nullptr;
-    atoll::cuda::check(cudaHostAlloc(&memory, sizeof(BadId), cudaHostAllocMapped), "cudaHostAlloc");
-    bad_ = std::shared_ptr<BadId>(static_cast<BadId*>(memory),
-                                  [](BadId* mapped) { cudaFreeHost(mapped); });
-    *bad_ = {};
+    atoll::cuda::check(cudaHostAlloc(&memory, sizeof(Told), cudaHostAllocMapped), "cudaHostAlloc");
+    told_ = std::shared_ptr<Told>(static_cast<Told*>(memory),
+                                  [](Told* mapped) { cudaFreeHost(mapped); });
+    *told_ = {};
   }
-  BadId* get() const noexcept { return bad_.get(); }
+  // For an operation on ids of such a vocabulary.
+  BadId* token(std::int64_t vocab) noexcept {
+    vocab_ = vocab;
+    return &told_->token;
+  }
+  BadId* label(std::int64_t vocab) noexcept {
+    vocab_ = vocab;
+    return &told_->label;
+  }
 
-  // Behind the kernel that told: an Error of the stream.
-  void check_behind(Stream& stream, const char* what, std::int64_t vocab) const {
-    stream.enqueue([bad = bad_, what, vocab] {
-      const BadId told = std::exchange(*bad, {});
-      if (told.position == 0) return;
-      throw Error(ErrorCode::invalid_argument,
-                  fmt::format("{} {} at position {} is not in the vocabulary of {}", what, told.id,
-                              told.position - 1, vocab));
+  // Behind the kernels that told: an Error of the stream.
+  void check_behind(Stream& stream) const {
+    stream.enqueue([told = told_, vocab = vocab_] {
+      const Told found = std::exchange(*told, {});
+      refuse("token", found.token, vocab);
+      refuse("label", found.label, vocab);
     });
   }
 
  private:
-  std::shared_ptr<BadId> bad_;
+  struct Told {
+    BadId token, label;
+  };
+  static void refuse(const char* what, const BadId& found, std::int64_t vocab) {
+    if (found.position == 0) return;
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("{} {} at position {} is not in the vocabulary of {}", what, found.id,
+                            found.position - 1, vocab));
+  }
+
+  std::shared_ptr<Told> told_;
+  std::int64_t vocab_ = 0;
 };
 
 void check_at_most(const char* what, std::int64_t value, std::int64_t most) {
@@ -189,8 +206,8 @@ class CudaOps final : public Ops {
                          std::int64_t width) override {
     check_embedding_forward(tokens, table, out, width);
     const Current current(ordinal_);
-    cuda::embedding_forward(native(stream), tokens, table, out, width, ids_.get());
-    ids_.check_behind(stream, "token", static_cast<std::int64_t>(table.count) / width);
+    cuda::embedding_forward(native(stream), tokens, table, out, width,
+                            ids_.token(static_cast<std::int64_t>(table.count) / width));
   }
 
   void embedding_backward(Stream& stream, const EmbeddingBackward& args) override {
@@ -198,17 +215,17 @@ class CudaOps final : public Ops {
     check(args);
     const Current current(ordinal_);
     void* const memory = scratch(stream, embedding_scratch(args.tokens.count));
-    cuda::embedding_backward(native(stream), args, memory, ids_.get());
-    ids_.check_behind(stream, "token", args.vocab);
+    cuda::embedding_backward(native(stream), args, memory, ids_.token(args.vocab));
   }
 
   void cross_entropy(Stream& stream, const CrossEntropy& args) override {
     check(args);
     const Current current(ordinal_);
     void* const losses = scratch(stream, args.labels.count * sizeof(double));
-    cuda::cross_entropy(native(stream), args, static_cast<double*>(losses), ids_.get());
-    ids_.check_behind(stream, "label", args.vocab);
+    cuda::cross_entropy(native(stream), args, static_cast<double*>(losses), ids_.label(args.vocab));
   }
+
+  void check_ids(Stream& stream) override { ids_.check_behind(stream); }
 
  private:
   void* scratch(Stream& stream, std::size_t bytes) {
