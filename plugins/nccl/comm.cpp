@@ -237,7 +237,7 @@ void Comm::end() noexcept {
   ncclResult_t state = broken_ || others_are_gone ? ncclSystemError : ncclSuccess;
   const auto deadline = Clock::now() + farewell;
   const auto finish = [&](ncclResult_t result) {
-    state = result;
+    state = result == ncclSuccess ? ncclInProgress : result;  // as settle()
     while (state == ncclInProgress && Clock::now() < deadline) {
       if (ncclCommGetAsyncError(nccl_, &state) != ncclSuccess) state = ncclSystemError;
       if (state == ncclInProgress) std::this_thread::sleep_for(longest_pause);
