@@ -1,5 +1,5 @@
-// What the fake NCCL (fake_gpu.hpp) does once calls are there: each rank's queue of collectives, run
-// when all ranks have one, and messages, run in pairs. Its caller locks.
+// What the fake NCCL (fake_gpu.hpp) does once calls are there: each rank's queue of collectives,
+// run when all ranks have one, and messages, run in pairs. Its caller locks.
 #pragma once
 
 #include <cuda_runtime_api.h>

@@ -1,8 +1,8 @@
 // A GPU whose memory is the host's, and an NCCL between threads: enough of both for the nccl
 // backend, to test what it does around them. Operations run when the last rank has called them, on
 // its thread; streams are all one. As NCCL in its nonblocking mode it is never done at once: a call
-// returns ncclInProgress, or success where NCCL's own does so too early, and the first question after
-// it finds it in progress; until one does not, it takes no other call.
+// returns ncclInProgress, or success where NCCL's own does so too early, and the first question
+// after it finds it in progress; until one does not, it takes no other call.
 //
 // In a program with the emulated GPU of tests/gpu/emulated the NCCL is on that one: what is
 // launched on a stream is in its order, waits there for its peers, and hangs until it is aborted

@@ -1,5 +1,5 @@
-// The part of the CUDA runtime that the nccl backend calls, on memory of the host. Where a program has
-// an emulated GPU, its functions of these names count.
+// The part of the CUDA runtime that the nccl backend calls, on memory of the host. Where a program
+// has an emulated GPU, its functions of these names count.
 #include <cuda_runtime_api.h>
 
 #include <cstdlib>

@@ -175,15 +175,15 @@ TEST_CASE("what the arithmetic holds of a device is room that no strategy has") 
   atoll_test::run_thread_ranks(4, [&](atoll::World& world) {
     const auto mesh = atoll::Mesh::make(world, {2, 2});
     for (const bool held : {false, true}) {
-      const auto choice = train::choose_strategy(
-          options, model, mesh, {.bytes = room, .arithmetic = held ? room : 0}, 2);
+      const auto choice = train::choose_strategy(options, model, mesh,
+                                                 {.bytes = room, .arithmetic = held ? room : 0}, 2);
       if (world.rank() == 0)
         CHECK(held == (choice.why.find("no strategy fits") != std::string::npos));
     }
   });
   options.memory_limit = activations + 5000;
-  const auto engine = train::engine_options(options, model, {}, atoll::Device::host(),
-                                            {.arithmetic = 1000});
+  const auto engine =
+      train::engine_options(options, model, {}, atoll::Device::host(), {.arithmetic = 1000});
   CHECK(engine.memory_bytes == 4000);
 }
 

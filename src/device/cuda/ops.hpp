@@ -1,6 +1,7 @@
-// DeviceOps on a GPU: each of them a kernel launch or a few on the stream; clip_factor, on which updates
-// depend, with a host function in front. Orders of sums and roundings are those of ../host, so that
-// the figures of both can be compared bit by bit, but for the last digits of pow, log and cos.
+// DeviceOps on a GPU: each of them a kernel launch or a few on the stream; clip_factor, on which
+// updates depend, with a host function in front. Orders of sums and roundings are those of ../host,
+// so that the figures of both can be compared bit by bit, but for the last digits of pow, log and
+// cos.
 #pragma once
 
 #include <map>

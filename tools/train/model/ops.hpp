@@ -163,8 +163,8 @@ class Ops {
                               atoll::View out) = 0;
   virtual void swiglu_backward(atoll::Stream& stream, const SwigluBackward& args) = 0;
 
-  // out [n, width] = rows of table [vocab, width]. A token outside the vocabulary, like such a label
-  // below, is an Error(invalid_argument) of the stream, at the latest behind check_ids.
+  // out [n, width] = rows of table [vocab, width]. A token outside the vocabulary, like such a
+  // label below, is an Error(invalid_argument) of the stream, at the latest behind check_ids.
   virtual void embedding_forward(atoll::Stream& stream, atoll::ConstView tokens,
                                  atoll::ConstView table, atoll::View out, std::int64_t width) = 0;
   virtual void embedding_backward(atoll::Stream& stream, const EmbeddingBackward& args) = 0;

@@ -178,8 +178,8 @@ void embedding_backward(cudaStream_t stream, const EmbeddingBackward& args, void
   Scratch parts = cut(scratch, args.tokens.count);
   start("embedding_backward", count_up, {blocks_for(args.tokens.count), stream}, parts.positions,
         args.tokens.count);
-  // Stable: the tokens of a row stay in the order of their positions. By the bits that tokens of the
-  // vocabulary have: another one may part a run, but then the sums count for nothing.
+  // Stable: the tokens of a row stay in the order of their positions. By the bits that tokens of
+  // the vocabulary have: another one may part a run, but then the sums count for nothing.
   const auto bits = static_cast<int>(std::bit_width(static_cast<std::uint64_t>(args.vocab)));
   atoll::cuda::check(
       cub::DeviceRadixSort::SortPairs(
