@@ -37,8 +37,8 @@ struct RunOptions {
   std::string dtype = "f32";         // of parameters and activations; f32 or bf16
   std::string reduce_dtype = "f32";  // what gradients travel as; f32 or bf16
   std::string recompute = "none";    // selective or full: activation checkpointing
-  std::int64_t head_rows = 0;  // tokens whose logits exist at a time; 0: as the device likes it
-  std::string device = "auto";       // or host, cuda
+  std::int64_t head_rows = 0;   // tokens whose logits exist at a time; 0: as the device likes it
+  std::string device = "auto";  // or host, cuda
   std::string backend;
   int inner_shards = 0;  // ranks that keep between them what forward gathered
   int prefetch = 1;
