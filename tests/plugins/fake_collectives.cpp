@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstdio>
 #include <cstring>
 
 namespace fake_gpu {
@@ -75,11 +76,26 @@ bool reduce(const std::vector<Shared>& calls, void* dst, std::size_t first, std:
   }
 }
 
+// Symmetric kernels are taken where memory is in windows, and reach that of other ranks at the
+// caller's own offset.
+bool agree_on_windows(const Call& a, const Call& b) {
+  const bool gathers = a.kind == Kind::all_gather, scatters = a.kind == Kind::reduce_scatter;
+  const bool all = a.kind == Kind::all_reduce;
+  if (!gathers && !scatters && !all) return true;
+  const bool in_windows = (a.src_place.window < 0) == (b.src_place.window < 0) &&
+                          (a.dst_place.window < 0) == (b.dst_place.window < 0);
+  const bool alike =
+      (gathers || a.src_place == b.src_place) && (scatters || a.dst_place == b.dst_place);
+  if (in_windows && alike) return true;
+  std::fputs("fake NCCL: ranks use windows at different places\n", stderr);
+  return false;
+}
+
 bool agree(const std::vector<Shared>& calls) {
   return std::ranges::all_of(calls, [&](const Shared& call) {
     const Call& first = *calls.front();
     return call->kind == first.kind && call->count == first.count && call->type == first.type &&
-           call->peer == first.peer && call->op == first.op;
+           call->peer == first.peer && call->op == first.op && agree_on_windows(first, *call);
   });
 }
 

@@ -24,6 +24,13 @@ enum class Kind {
   recv
 };
 
+// Of memory in windows of a communicator.
+struct Place {
+  int window = -1;  // its number among them, in the order of their registration; -1: in none
+  std::size_t offset = 0;
+  bool operator==(const Place&) const = default;
+};
+
 struct Call {
   Kind kind;
   const void* src;
@@ -33,6 +40,7 @@ struct Call {
   int op = 0;  // ncclRedOp_t
   int peer = 0;
   cudaStream_t stream = nullptr;  // of an emulated GPU: what is launched runs in its order
+  Place src_place{}, dst_place{};
   bool done = false;
   bool given_up = false;
 };

@@ -12,6 +12,7 @@
 #include <memory>
 #include <mutex>
 #include <set>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -28,6 +29,7 @@ namespace {
 using fake_gpu::Call;
 using fake_gpu::Clique;
 using fake_gpu::Kind;
+using fake_gpu::Place;
 using fake_gpu::Shared;
 using fake_gpu::Split;
 
@@ -83,6 +85,7 @@ struct ncclComm {
   bool finalizing = false;
   std::vector<std::pair<ncclComm_t*, ncclComm_t>> parts{};        // to be told of with success
   std::vector<std::pair<ncclWindow_t*, ncclWindow_t>> windows{};  // likewise
+  std::vector<std::span<const char>> registered{};                // all that there were
 };
 
 namespace {
@@ -93,6 +96,16 @@ ncclResult_t post(ncclComm_t comm, Call call) {
   if (depth > 0) return ncclSuccess;
   ++depth;
   return ncclGroupEnd();
+}
+
+Place place_of(const ncclComm& comm, const void* memory) {
+  const auto* const at = static_cast<const char*>(memory);
+  for (std::size_t i = comm.registered.size(); i-- > 0;) {
+    const auto& window = comm.registered[i];
+    if (at < window.data() || at >= window.data() + window.size()) continue;
+    return {static_cast<int>(i), static_cast<std::size_t>(at - window.data())};
+  }
+  return {};
 }
 
 void begin(ncclComm& comm) {
@@ -289,6 +302,8 @@ ncclResult_t ncclGroupEnd() {
   }
   std::map<std::pair<ncclComm_t, cudaStream_t>, std::vector<Shared>> streamed;
   for (const auto& [comm, call] : calls) {
+    call->src_place = place_of(*comm, call->src);
+    call->dst_place = place_of(*comm, call->dst);
     comm->pending.push_back(call);
     comm->asked = false;
     if (call->stream != nullptr) {
@@ -351,7 +366,7 @@ ncclResult_t ncclMemFree(void* memory) {
   return cudaFree(memory) == cudaSuccess ? ncclSuccess : ncclSystemError;
 }
 // As NCCL's: success at once, and the window when it has said that it is done.
-ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void* memory, std::size_t,
+ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void* memory, std::size_t bytes,
                                     ncclWindow_t* window, int flags) {
   if (flags != NCCL_WIN_COLL_SYMMETRIC) return ncclInvalidArgument;
   const std::lock_guard lock(mutex);
@@ -360,6 +375,7 @@ ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void* memory, std::size_t,
   *window = nullptr;
   comm->windows.emplace_back(window, static_cast<ncclWindow_t>(memory));
   live_windows.emplace(comm, memory);
+  comm->registered.emplace_back(static_cast<const char*>(memory), bytes);
   return ncclSuccess;
 }
 ncclResult_t ncclCommWindowDeregister(ncclComm_t comm, ncclWindow_t window) {

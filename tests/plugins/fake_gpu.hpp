@@ -3,6 +3,7 @@
 // its thread; streams are all one. As NCCL in its nonblocking mode it is never done at once: a call
 // returns ncclInProgress, or success where NCCL's own does so too early, and the first question
 // after it finds it in progress; until one does not, it takes no other call.
+// Ranks that use windows at different places (communicator.hpp) are refused.
 //
 // In a program with the emulated GPU of tests/gpu/emulated the NCCL is on that one: what is
 // launched on a stream is in its order, waits there for its peers, and hangs until it is aborted
