@@ -179,7 +179,7 @@ View Activations::gradient(const Batch& batch) const {
 
 // Each piece's product for the gradient of the head reads and writes all of that gradient, 8 bytes
 // for 2 operations per row: on an H100 (989 TFLOP/s, 3.35 TB/s) bandwidth is the limit up to 1,181
-// rows. A host has a tenth of these operations per byte, and logits of 512 rows are less memory.
+// rows. Hosts have fewer operations per byte, and logits of 512 rows are less memory.
 std::int64_t usual_head_rows(atoll::DeviceKind device) {
   return device == atoll::DeviceKind::cuda ? 2048 : 512;
 }

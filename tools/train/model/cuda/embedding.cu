@@ -1,5 +1,5 @@
 // Rows of the embedding table, and their gradient: tokens are sorted, so that each row of the table
-// is added up by one thread a column, in the order of positions.
+// is added up by one thread for a few columns, in the order of positions.
 #include <algorithm>
 #include <bit>
 #include <cub/device/device_radix_sort.cuh>
