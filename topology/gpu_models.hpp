@@ -30,11 +30,6 @@ const GpuModel* find_gpu_model(const TopologyGpu& gpu) noexcept;
 // "NVIDIA H100 SXM" for "10de:2330"; "" unknown.
 std::string_view model_of_pci_device(std::string_view device) noexcept;
 
-// `nvidia-smi topo -m` shows the links of a GPU to its switches as if they led to each peer. Where
-// the direct links of a GPU are more than its model has, those that hang together hang on a switch,
-// each with as many links as its best pair shows.
-void show_hidden_switches(Topology& topology);
-
 // Gives rates to links that have a count and no rate, where the model of an end is known.
 void fill_link_rates(Topology& topology);
 

@@ -1,5 +1,5 @@
 // The words for enumerators, as files and messages have them.
-#include "atoll/doctor.hpp"
+#include "atoll/finding.hpp"
 #include "atoll/topology.hpp"
 
 namespace atoll_v1::atoll {
@@ -44,18 +44,6 @@ std::string_view name(Severity severity) noexcept {
       return "error";
   }
   return "error";
-}
-
-std::string_view name(CheckStatus status) noexcept {
-  switch (status) {
-    case CheckStatus::ok:
-      return "ok";
-    case CheckStatus::finding:
-      return "finding";
-    case CheckStatus::not_checked:
-      return "not_checked";
-  }
-  return "not_checked";
 }
 
 }  // namespace atoll_v1::atoll

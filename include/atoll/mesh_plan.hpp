@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "atoll/doctor.hpp"
+#include "atoll/finding.hpp"
 #include "atoll/topology.hpp"
 
 namespace atoll_v1::atoll {

@@ -168,45 +168,15 @@ struct Topology {
   // when one of them fails. Defined in src/comm.
   static Topology discover(World& world);
 
-  // A machine from a file in any form that a source in topology/sources/ recognises, or from
-  // "NAME=FILE,FILE...": several sources of one host, which is called NAME. A name of the catalog,
-  // with or without a number of machines ("hgx-h100", "hgx-h100x16"), stands for a file where there
-  // is none of that name. Error(not_found | io | bad_data), which names the file and the byte.
-  static Topology load(const std::string& what);
-
   // The JSON form, documented in topology/README.md. from_json throws Error(bad_data) with the byte
   // offset; `source` names the text in messages.
   std::string to_json() const;
   static Topology from_json(std::string_view text, std::string_view source);
 };
 
-// A machine of the catalog: "hgx-h100", or "hgx-h100x16" for a cluster of 16.
-// Error(not_found), which names the nearest entries.
-Topology catalog_cluster(std::string_view name);
-
-struct CatalogEntry {
-  std::string name;
-  std::string title;
-};
-std::vector<CatalogEntry> catalog();  // by name
-
 // Topologies of one job, where a host may occur in several: hosts, GPUs and NICs that occur in
 // several parts (same id) are taken once, from the first.
 Topology merge(const std::vector<Topology>& parts);
-
-// Topologies of different hosts. A host whose id an earlier part has is another machine, and gets a
-// number behind its id and name: "node", "node-2".
-Topology join_hosts(std::vector<Topology> parts);
-
-// Several views of one host, the most trusted first. Devices are matched by bus id, then by index
-// (GPUs) or name (NICs). What a view lacks is taken from the next one; what it contradicts is a
-// conflict. Error(bad_data) when a view describes several hosts, or GPUs cannot be matched.
-Topology merge_views(std::string_view host_name, const std::vector<Topology>& views,
-                     const std::vector<std::string>& origins);
-
-// Marks NICs with the leaf switch that a fabric file gives: atoll's JSON or `ibnetdiscover` output
-// (topology/README.md). Error(not_found | io | bad_data).
-void apply_fabric(const std::string& path, Topology& topology);
 
 // In order of the hosts, then of the GPUs.
 std::vector<Island> find_islands(const Topology& topology);

@@ -17,8 +17,8 @@
 #include <algorithm>
 
 #include "host/collectives.hpp"
-#include "sdk/doubling.hpp"
-#include "sdk/halving.hpp"
+#include "collectives/doubling.hpp"
+#include "collectives/halving.hpp"
 
 namespace atoll_sdk::host {
 namespace {

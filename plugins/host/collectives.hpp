@@ -10,8 +10,8 @@
 #include "atoll/plugin.h"
 #include "host/comm.hpp"
 #include "sdk/describe.hpp"
-#include "sdk/exchange.hpp"
-#include "sdk/two_level.hpp"
+#include "collectives/exchange.hpp"
+#include "collectives/two_level.hpp"
 
 namespace atoll_sdk::host {
 

@@ -11,9 +11,9 @@
 #include "atoll/plugin.h"
 #include "host/tcp_transport.hpp"
 #include "host/tuning.hpp"
-#include "sdk/exchange.hpp"
-#include "sdk/group.hpp"
-#include "sdk/shm_transport.hpp"
+#include "collectives/exchange.hpp"
+#include "collectives/group.hpp"
+#include "collectives/shm_transport.hpp"
 
 namespace atoll_sdk::host {
 

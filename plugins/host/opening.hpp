@@ -10,8 +10,8 @@
 
 #include "atoll/plugin.h"
 #include "host/tcp_transport.hpp"
-#include "sdk/exchange.hpp"
-#include "sdk/shm_transport.hpp"
+#include "collectives/exchange.hpp"
+#include "collectives/shm_transport.hpp"
 
 namespace atoll_sdk::host {
 

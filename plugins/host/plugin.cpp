@@ -5,7 +5,7 @@
 #include "host/comm.hpp"
 #include "sdk/describe.hpp"
 #include "sdk/guard.hpp"
-#include "sdk/shared_memory.hpp"
+#include "collectives/shared_memory.hpp"
 
 struct atoll_comm {
   atoll_comm(const atoll_host& host, const atoll_group& group) : comm(host, group) {}

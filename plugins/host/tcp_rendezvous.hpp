@@ -26,8 +26,8 @@
 #include <utility>
 #include <vector>
 
-#include "sdk/auth.hpp"
-#include "sdk/descriptor.hpp"
+#include "collectives/auth.hpp"
+#include "collectives/descriptor.hpp"
 
 namespace atoll_sdk::host {
 

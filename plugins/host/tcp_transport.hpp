@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "host/tcp_rendezvous.hpp"
-#include "sdk/transport.hpp"
+#include "collectives/transport.hpp"
 
 namespace atoll_sdk::host {
 

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "atoll/plugin.h"
-#include "sdk/group.hpp"
+#include "collectives/group.hpp"
 
 namespace atoll_sdk::host {
 

@@ -3,9 +3,10 @@ include(CMakePackageConfigHelpers)
 
 # What the public headers ask of the compiler of a consumer; plugin.h is C.
 target_compile_features(atoll_topology INTERFACE cxx_std_20)
+target_compile_features(atoll_inspect INTERFACE cxx_std_20)
 target_compile_features(atoll INTERFACE cxx_std_20)
 
-install(TARGETS atoll_plugin_api atoll_topology atoll EXPORT atoll-targets
+install(TARGETS atoll_plugin_api atoll_topology atoll_inspect atoll EXPORT atoll-targets
   LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/atoll DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 install(EXPORT atoll-targets NAMESPACE atoll:: DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/atoll)

@@ -10,12 +10,12 @@
 #include <thread>
 #include <utility>
 
-#include "comm/backend_choice.hpp"
+#include "comm/registry/backend_choice.hpp"
 #include "comm/communicator_impl.hpp"
 #include "comm/composed.hpp"
-#include "comm/flight.hpp"
-#include "comm/flight_inquiry.hpp"
-#include "comm/host_services.hpp"
+#include "flight/flight.hpp"
+#include "flight/inquiry.hpp"
+#include "comm/registry/host_services.hpp"
 #include "comm/launched.hpp"
 #include "comm/tuning.hpp"
 #include "comm/two_level.hpp"

@@ -13,7 +13,7 @@
 
 #include "atoll/communicator.hpp"
 #include "atoll/plugin.h"
-#include "comm/registry.hpp"
+#include "comm/registry/registry.hpp"
 
 namespace atoll_v1::atoll {
 

@@ -9,9 +9,9 @@
 
 #include "atoll/plugin_names.hpp"
 #include "comm/composed.hpp"
-#include "comm/flight.hpp"
-#include "comm/flight_inquiry.hpp"
-#include "comm/flight_story.hpp"
+#include "flight/flight.hpp"
+#include "flight/inquiry.hpp"
+#include "flight/story.hpp"
 #include "core/hash.hpp"
 
 namespace atoll_v1::atoll {

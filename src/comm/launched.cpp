@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "atoll/plugin_names.hpp"
-#include "comm/flight.hpp"
+#include "flight/flight.hpp"
 #include "core/log.hpp"
 #include "device/backend.hpp"
 

@@ -2,7 +2,7 @@
 #include <fmt/core.h>
 
 #include "atoll/communicator.hpp"
-#include "comm/backend_choice.hpp"
+#include "comm/registry/backend_choice.hpp"
 #include "comm/communicator_impl.hpp"
 #include "comm/two_level.hpp"
 #include "core/log.hpp"

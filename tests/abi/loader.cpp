@@ -9,7 +9,7 @@
 
 #include "atoll/communicator.hpp"
 #include "atoll/error.hpp"
-#include "comm/registry.hpp"
+#include "comm/registry/registry.hpp"
 
 namespace {
 

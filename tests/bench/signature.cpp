@@ -24,8 +24,8 @@
 #include <vector>
 
 #include "peers/job.hpp"
-#include "sdk/seat.hpp"
-#include "sdk/signature.hpp"
+#include "collectives/seat.hpp"
+#include "collectives/signature.hpp"
 
 namespace {
 

@@ -16,7 +16,8 @@
 #include <string>
 #include <vector>
 
-#include "atoll/inspection.hpp"
+#include "atoll/inspect/inspection.hpp"
+#include "atoll/inspect/load.hpp"
 
 namespace {
 
@@ -104,7 +105,7 @@ int main(int argc, char** argv) {
   rows[0].hwloc_ms = median_ms([] { load_hwloc(""); });
   for (const std::string& machine : machines) {
     rows.push_back(measure(
-        machine, [&] { return atoll::Topology::load(machine); }, file_target_ms));
+        machine, [&] { return atoll::load_topology(machine); }, file_target_ms));
     if (is_hwloc_xml(machine)) rows.back().hwloc_ms = median_ms([&] { load_hwloc(machine); });
   }
   bool met = true;

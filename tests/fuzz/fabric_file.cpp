@@ -9,7 +9,7 @@
 #include <string>
 
 #include "atoll/error.hpp"
-#include "atoll/topology.hpp"
+#include "atoll/inspect/load.hpp"
 
 namespace {
 

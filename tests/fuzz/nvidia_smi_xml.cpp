@@ -1,5 +1,5 @@
 #include "topology_source.hpp"
 
 extern "C" int LLVMFuzzerTestOneInput(const unsigned char* data, std::size_t size) {
-  return atoll_fuzz::read_topology(atoll::topology_sources::nvidia_smi_xml, data, size);
+  return atoll_fuzz::read_topology(atoll::importers::nvidia_smi_xml, data, size);
 }

@@ -7,12 +7,12 @@
 #include <string>
 #include <string_view>
 
-#include "atoll/inspection.hpp"
-#include "sources/source.hpp"
+#include "atoll/inspect/inspection.hpp"
+#include "inspect/importers/importer.hpp"
 
 namespace atoll_fuzz {
 
-inline int read_topology(const atoll::topology_sources::TextSource& source,
+inline int read_topology(const atoll::importers::Importer& source,
                          const unsigned char* data, std::size_t size) {
   const std::string_view text(reinterpret_cast<const char*>(data), size);
   source.recognises(text);

@@ -15,8 +15,8 @@
 #include "atoll/communicator.hpp"
 #include "atoll/error.hpp"
 #include "atoll/flight.hpp"
-#include "comm/flight.hpp"
-#include "comm/flight_recorder.hpp"
+#include "flight/flight.hpp"
+#include "flight/recorder.hpp"
 
 namespace {
 

@@ -10,7 +10,7 @@
 
 #include "atoll/communicator.hpp"
 #include "atoll/error.hpp"
-#include "comm/flight.hpp"
+#include "flight/flight.hpp"
 #include "launching_device.hpp"
 #include "thread_ranks.hpp"
 

@@ -9,7 +9,7 @@
 
 #include "atoll/communicator.hpp"
 #include "atoll/plugin.h"
-#include "comm/flight.hpp"
+#include "flight/flight.hpp"
 #include "comm/two_level.hpp"
 #include "thread_ranks.hpp"
 

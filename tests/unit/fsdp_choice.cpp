@@ -30,7 +30,7 @@ StrategyQuestion question(const Topology& topology, std::uint64_t parameters) {
 }
 
 Topology three_hosts(double nic_gbit_s) {
-  Topology topology = Topology::load("azure-nd-h100-v5x3");
+  Topology topology = load_topology("azure-nd-h100-v5x3");
   for (auto& nic : topology.nics) {
     if (nic.layer == "infiniband") nic.rate_gbit_s = nic_gbit_s;
   }
@@ -48,7 +48,7 @@ bool says(const StrategyChoice& choice, const std::string& part) {
 }  // namespace
 
 TEST_CASE("choice: bytes are those of the strategies' definition") {
-  auto asked = question(Topology::load("azure-nd-h100-v5x3"), 1200 * gb / 100);
+  auto asked = question(load_topology("azure-nd-h100-v5x3"), 1200 * gb / 100);
   asked.largest_unit = 0;
   REQUIRE(asked.mesh == atoll::MeshShape{3, 8});
   const auto choice = choose_strategy(asked);
@@ -84,7 +84,7 @@ TEST_CASE("choice: times are those of the bytes that cross between hosts") {
 }
 
 TEST_CASE("choice: one host, where ties go to the smaller") {
-  auto asked = question(Topology::load("azure-nd-h100-v5"), 7 * gb);
+  auto asked = question(load_topology("azure-nd-h100-v5"), 7 * gb);
   const auto one = choose_strategy(asked);
   CHECK(one.strategy == Strategy::shard_grad);
   MESSAGE(one.why);
@@ -116,7 +116,7 @@ TEST_CASE("choice: three hosts, over fast and over slow rails") {
 }
 
 TEST_CASE("choice: a model that fits nowhere but fully sharded, and one that fits nowhere") {
-  const Topology topology = Topology::load("azure-nd-h100-v5x3");
+  const Topology topology = load_topology("azure-nd-h100-v5x3");
   auto asked = question(topology, 70 * gb);
   CHECK(choose_strategy(asked).strategy == Strategy::full_shard);
   asked.parameters = 400 * gb;
@@ -152,7 +152,7 @@ TEST_CASE("choice: one rank, unknown rates, refusals") {
 }
 
 TEST_CASE("choice: strategies that the options rule out are not considered") {
-  auto asked = question(Topology::load("azure-nd-h100-v5x3"), 100 * gb);
+  auto asked = question(load_topology("azure-nd-h100-v5x3"), 100 * gb);
   asked.options.inner_shards = 3;  // divides 24 shards, not 8
   const auto choice = choose_strategy(asked);
   CHECK(choice.strategy == Strategy::full_shard);
@@ -161,7 +161,7 @@ TEST_CASE("choice: strategies that the options rule out are not considered") {
 
 TEST_CASE("choice: inner groups that straddle shard groups cost what the links between hosts do") {
   const auto seconds = [](int inner) {
-    auto asked = question(Topology::load("azure-nd-h100-v5x3"), 100 * gb);
+    auto asked = question(load_topology("azure-nd-h100-v5x3"), 100 * gb);
     asked.options.inner_shards = inner;
     for (const auto& one : choose_strategy(asked).estimates) {
       if (one.strategy == Strategy::full_shard) return one.seconds;

@@ -8,10 +8,10 @@
 #include <string>
 #include <vector>
 
-#include "atoll/inspection.hpp"
+#include "atoll/inspect/inspection.hpp"
 #include "facts.hpp"
 #include "gpu_models.hpp"
-#include "sources/source.hpp"
+#include "inspect/importers/importer.hpp"
 #include "unit/hwloc_machines.hpp"
 #include "unit/topology_machines.hpp"
 
@@ -59,7 +59,7 @@ inline bool says(const atoll::Export& written, const std::string& what) {
 // Both readings of the export must tell what the topology does.
 inline atoll::Export check_export(const atoll::Topology& topology) {
   const atoll::Export written = to_hwloc_xml(topology);
-  atoll::Topology again = atoll::topology_sources::hwloc_xml.read(written.text, "h.xml");
+  atoll::Topology again = atoll::importers::hwloc_xml.read(written.text, "h.xml");
   CHECK(again.to_json() == read_with_libhwloc(written.text, again.hosts.at(0).id).to_json());
   fill_link_rates(again);
   CHECK(told(again).gpus == told(topology).gpus);

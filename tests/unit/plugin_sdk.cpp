@@ -10,11 +10,11 @@
 #include <string>
 #include <vector>
 
-#include "sdk/auth.hpp"
+#include "collectives/auth.hpp"
 #include "sdk/describe.hpp"
 #include "sdk/guard.hpp"
-#include "sdk/shared_memory.hpp"
-#include "sdk/signature.hpp"
+#include "collectives/shared_memory.hpp"
+#include "collectives/signature.hpp"
 
 namespace {
 

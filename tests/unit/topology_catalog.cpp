@@ -7,7 +7,7 @@
 #include <set>
 
 #include "atoll/error.hpp"
-#include "atoll/topology.hpp"
+#include "atoll/inspect/load.hpp"
 #include "facts.hpp"
 #include "gpu_models.hpp"
 
@@ -281,7 +281,7 @@ TEST_CASE("catalog: a JSON round trip keeps an entry") {
 TEST_CASE("catalog: one copy is numbered, too") {
   CHECK(catalog_cluster("hgx-h100").hosts[0].id == "hgx-h100");
   CHECK(catalog_cluster("hgx-h100x1").hosts[0].id == "hgx-h100-0");
-  CHECK(Topology::load("hgx-h100x2").gpus.size() == 16);
+  CHECK(atoll::load_topology("hgx-h100x2").gpus.size() == 16);
 }
 
 TEST_CASE("catalog: unknown names name the nearest entries") {

@@ -13,6 +13,7 @@
 #include <sstream>
 
 #include "atoll/error.hpp"
+#include "atoll/inspect/load.hpp"
 #include "unit/topology_machines.hpp"
 
 using atoll::Finding;

@@ -7,7 +7,7 @@
 
 #include "facts.hpp"
 #include "gpu_models.hpp"
-#include "sources/source.hpp"
+#include "inspect/importers/importer.hpp"
 #include "unit/captured_tree.hpp"
 #include "unit/hwloc_machines.hpp"
 #include "unit/topology_machines.hpp"
@@ -27,7 +27,7 @@ namespace {
 Topology read(const XmlMachine& machine) {
   const std::string text = machine.text();
   Topology topology = read_with_libhwloc(text, "h");
-  CHECK(sources::hwloc_xml.read(text, "h.xml").to_json() == topology.to_json());
+  CHECK(atoll::importers::hwloc_xml.read(text, "h.xml").to_json() == topology.to_json());
   return topology;
 }
 
@@ -454,10 +454,10 @@ TEST_CASE("hwloc: names that occur twice") {
   XmlMachine machine;
   const std::string mellanox = "0207 [15b3:1021] [15b3:0041] 00";
   machine.devices = adapter(0x40, mellanox, "mlx5_0", "") + adapter(0x41, mellanox, "mlx5_0", "");
-  CHECK_THROWS_WITH_AS(sources::hwloc_xml.read(machine.text(), "h.xml"),
+  CHECK_THROWS_WITH_AS(atoll::importers::hwloc_xml.read(machine.text(), "h.xml"),
                        doctest::Contains("two NICs are called mlx5_0"), atoll::Error);
   machine.devices = pci(0x10, h100, "") + adapter(0x41, mellanox, "gpu0", "");
-  CHECK_THROWS_WITH_AS(sources::hwloc_xml.read(machine.text(), "h.xml"),
+  CHECK_THROWS_WITH_AS(atoll::importers::hwloc_xml.read(machine.text(), "h.xml"),
                        doctest::Contains("a NIC and a GPU are called gpu0"), atoll::Error);
 }
 

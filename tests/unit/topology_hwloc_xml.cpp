@@ -7,8 +7,8 @@
 #include <iterator>
 
 #include "facts.hpp"
-#include "formats/hwloc_devices.hpp"
-#include "sources/source.hpp"
+#include "inspect/exporters/hwloc_devices.hpp"
+#include "inspect/importers/importer.hpp"
 #include "unit/hwloc_exports.hpp"
 
 using atoll::get_fact;
@@ -21,7 +21,7 @@ using namespace hwloc_machines;
 namespace {
 
 Topology read(const std::string& text, const std::string& origin = "node7.xml") {
-  return sources::hwloc_xml.read(text, origin);
+  return atoll::importers::hwloc_xml.read(text, origin);
 }
 
 // Error(bad_data) whose message has the byte and `what`.
@@ -87,10 +87,10 @@ TEST_CASE("hwloc XML: sets of threads, joined and cut") {
 }
 
 TEST_CASE("hwloc XML: is told by its first element") {
-  CHECK(sources::hwloc_xml.recognises(pair_of_gpus().text()));
-  CHECK(sources::hwloc_xml.recognises("<topology>"));
-  CHECK_FALSE(sources::hwloc_xml.recognises("<system version=\"1\"/>"));
-  CHECK_FALSE(sources::hwloc_xml.recognises("a <topology>"));
+  CHECK(atoll::importers::hwloc_xml.recognises(pair_of_gpus().text()));
+  CHECK(atoll::importers::hwloc_xml.recognises("<topology>"));
+  CHECK_FALSE(atoll::importers::hwloc_xml.recognises("<system version=\"1\"/>"));
+  CHECK_FALSE(atoll::importers::hwloc_xml.recognises("a <topology>"));
 }
 
 TEST_CASE("hwloc XML: the host is called by the file's contents, else after the file") {

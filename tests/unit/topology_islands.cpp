@@ -1,6 +1,7 @@
 #include <doctest/doctest.h>
 
 #include "gpu_models.hpp"
+#include "inspect/hidden_switches.hpp"
 #include "unit/topology_machines.hpp"
 
 using atoll::Island;

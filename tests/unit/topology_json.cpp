@@ -4,7 +4,7 @@
 #include <filesystem>
 #include <fstream>
 
-#include "formats/json_document.hpp"
+#include "json/document.hpp"
 #include "unit/topology_machines.hpp"
 
 using atoll::Error;
@@ -178,7 +178,7 @@ TEST_CASE("topology files: what cannot be loaded says why") {
                     ("atoll_topology_" + std::to_string(std::hash<std::string>{}(__FILE__)) + ".x");
   const auto code_of = [](const std::string& name) {
     try {
-      Topology::load(name);
+      atoll::load_topology(name);
     } catch (const Error& error) {
       CHECK(contains(error.what(), name));
       return error.code();
@@ -192,6 +192,6 @@ TEST_CASE("topology files: what cannot be loaded says why") {
   std::ofstream(path) << "";
   CHECK(code_of(path.string()) == ErrorCode::bad_data);
   std::ofstream(path) << "  \n" << full_machine().to_json();
-  CHECK(Topology::load(path.string()).gpus.size() == 16);
+  CHECK(atoll::load_topology(path.string()).gpus.size() == 16);
   std::filesystem::remove(path);
 }

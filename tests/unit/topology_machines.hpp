@@ -5,7 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "atoll/inspection.hpp"
+#include "atoll/inspect/inspection.hpp"
+#include "atoll/inspect/load.hpp"
 
 namespace machines {
 

@@ -198,7 +198,7 @@ TEST_CASE("views: NAME=FILE,FILE loads and merges") {
                         "<gpu id=\"00000000:81:00.0\"><product_name>NVIDIA A100 80GB PCIe"
                         "</product_name></gpu><gpu id=\"00000000:A1:00.0\"><product_name>"
                         "NVIDIA A100 80GB PCIe</product_name></gpu></nvidia_smi_log>";
-  const Topology node = Topology::load("box=" + matrix.string() + "," + log.string());
+  const Topology node = atoll::load_topology("box=" + matrix.string() + "," + log.string());
   std::filesystem::remove_all(folder);
   CHECK(node.conflicts.empty());
   REQUIRE(node.gpus.size() == 2);

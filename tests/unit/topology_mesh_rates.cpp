@@ -87,7 +87,7 @@ TEST_CASE("mesh rates: hosts of CPUs") {
 TEST_CASE("mesh rates: catalog machines have rates of their own") {
   for (const char* name : {"hgx-h100x3", "azure-nd-h100-v5x2", "pcie-8", "a100-4"}) {
     CAPTURE(name);
-    const Topology topology = Topology::load(name);
+    const Topology topology = atoll::load_topology(name);
     const auto ranks = fill_hosts(topology, 0);
     const MeshRates rates = mesh_rates(topology, ranks, plan_mesh(topology, ranks));
     CHECK(rates.world.gbyte_s > 1);

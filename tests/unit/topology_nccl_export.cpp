@@ -1,7 +1,7 @@
 // NCCL's topology files, written: what goes in comes out again, and nothing else.
 #include <algorithm>
 
-#include "atoll/inspection.hpp"
+#include "atoll/inspect/inspection.hpp"
 #include "unit/topology_machines.hpp"
 #include "unit/topology_nccl_files.hpp"
 

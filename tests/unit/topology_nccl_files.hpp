@@ -10,15 +10,15 @@
 #include "atoll/topology.hpp"
 #include "facts.hpp"
 #include "gpu_models.hpp"
-#include "sources/source.hpp"
+#include "inspect/importers/importer.hpp"
 
 namespace nccl_files {
 
 using atoll::Topology;
 
 inline Topology read(const std::string& text) {
-  REQUIRE(atoll::topology_sources::nccl_xml.recognises(text));
-  Topology topology = atoll::topology_sources::nccl_xml.read(text, "dumps/m.xml");
+  REQUIRE(atoll::importers::nccl_xml.recognises(text));
+  Topology topology = atoll::importers::nccl_xml.read(text, "dumps/m.xml");
   atoll::fill_link_rates(topology);
   return topology;
 }

@@ -22,7 +22,7 @@ std::string complaint(const std::string& text) {
 }  // namespace
 
 TEST_CASE("a file is known by its first element") {
-  const auto recognises = atoll::topology_sources::nccl_xml.recognises;
+  const auto recognises = atoll::importers::nccl_xml.recognises;
   CHECK(recognises("\n<!-- a template --><system version=\"1\"/>"));
   CHECK_FALSE(recognises("<topology version=\"2.0\"/>"));
   CHECK_FALSE(recognises("<systems/>"));

@@ -6,16 +6,16 @@
 #include <vector>
 
 #include "atoll/topology.hpp"
-#include "sources/source.hpp"
+#include "inspect/importers/importer.hpp"
 
 namespace {
 
 using atoll::IslandState;
 using atoll::Topology;
-namespace sources = atoll::topology_sources;
+namespace importers = atoll::importers;
 
 Topology read_topo(const std::string& text) {
-  return sources::nvidia_smi_topo.read(text, "dir/node7.txt");
+  return importers::nvidia_smi_topo.read(text, "dir/node7.txt");
 }
 
 // The message of the Error(bad_data) that the text causes.
@@ -201,7 +201,7 @@ TEST_CASE("topo -m: terminal escapes, whole or as a paste leaves them") {
     CAPTURE(begin);
     const std::string text = std::string(begin) + "\tGPU0\tGPU1\tCPU Affinity" + end +
                              "\nGPU0\t X \tNV4\t0-7\nGPU1\tNV4\t X \t0-7\r\n";
-    CHECK(sources::nvidia_smi_topo.recognises(text));
+    CHECK(importers::nvidia_smi_topo.recognises(text));
     const Topology read = read_topo(text);
     CHECK(read.gpus.size() == 2);
     CHECK(read.hosts[0].host_threads == 8);
@@ -254,13 +254,13 @@ TEST_CASE("topo -m: the matrix is found in a log, and other matrices are not it"
   const std::string p2p =
       "$ nvidia-smi topo -p2p r\n\tGPU0\tGPU1\nGPU0\tX\tOK\nGPU1\tOK\tX\n\nX = Self\n";
   const std::string log_text = "NVIDIA H100: GPU0 is fine\n" + p2p + "## topo -m\n\n" + pairs;
-  CHECK(sources::nvidia_smi_topo.recognises(log_text));
+  CHECK(importers::nvidia_smi_topo.recognises(log_text));
   CHECK(read_topo(log_text).links.size() == 2);
   CHECK(read_topo(pairs + p2p).nics[1].name == "mlx5_bond_0");
-  CHECK_FALSE(sources::nvidia_smi_topo.recognises(p2p));
-  CHECK_FALSE(sources::nvidia_smi_topo.recognises(std::string(300, '\n') + pairs));
+  CHECK_FALSE(importers::nvidia_smi_topo.recognises(p2p));
+  CHECK_FALSE(importers::nvidia_smi_topo.recognises(std::string(300, '\n') + pairs));
   const std::string bare = "\tGPU0\tGPU1\n\nGPU0\tX\tNV4\nGPU1\tNV4\tX\n";
-  CHECK(sources::nvidia_smi_topo.recognises(bare));
+  CHECK(importers::nvidia_smi_topo.recognises(bare));
   CHECK(read_topo(bare).links.size() == 1);
 }
 
@@ -268,7 +268,7 @@ TEST_CASE("topo -m: other texts are not recognised") {
   for (const char* text :
        {"", "\n\n", "{\"schema\": \"atoll-topology-1\"}", "<system version=\"1\"/>",
         "GPU0 X NV4\nGPU1 NV4 X\n", "GPU0: NVIDIA H100\n", "GPU\tCPU Affinity\n", "\x7f\x45LF\x01"})
-    CHECK_FALSE(sources::nvidia_smi_topo.recognises(text));
+    CHECK_FALSE(importers::nvidia_smi_topo.recognises(text));
 }
 
 TEST_CASE("topo -m: damage is named with its byte") {

@@ -7,7 +7,7 @@
 
 #include "atoll/topology.hpp"
 #include "facts.hpp"
-#include "sources/source.hpp"
+#include "inspect/importers/importer.hpp"
 
 namespace {
 
@@ -15,10 +15,10 @@ using atoll::get_fact;
 using atoll::IslandState;
 using atoll::Topology;
 namespace fact = atoll::fact;
-namespace sources = atoll::topology_sources;
+namespace importers = atoll::importers;
 
 Topology read_log(const std::string& text) {
-  return sources::nvidia_smi_xml.read(text, "dir/node7.xml");
+  return importers::nvidia_smi_xml.read(text, "dir/node7.xml");
 }
 
 // The message of the Error(bad_data) that the text causes.
@@ -87,7 +87,7 @@ TEST_CASE("-q -x: who a GPU is") {
   const std::string text =
       whole_log("<attached_gpus>2</attached_gpus>" + gpu_element("00000000:1B:00.0", h100) +
                 gpu_element("0009:43:00.0", h100));
-  CHECK(sources::nvidia_smi_xml.recognises(text));
+  CHECK(importers::nvidia_smi_xml.recognises(text));
   const Topology read = read_log(text);
   REQUIRE(read.hosts.size() == 1);
   CHECK(read.hosts[0].id == "node7");
@@ -316,7 +316,7 @@ TEST_CASE("-q -x: damage is named with its byte") {
 }
 
 TEST_CASE("-q -x: other XML is not recognised") {
-  CHECK_FALSE(sources::nvidia_smi_xml.recognises("<system version=\"1\"/>"));
-  CHECK_FALSE(sources::nvidia_smi_xml.recognises("<nvidia_smi_logs/>"));
-  CHECK_FALSE(sources::nvidia_smi_xml.recognises("\tGPU0\tCPU Affinity\nGPU0\t X \t0-7\n"));
+  CHECK_FALSE(importers::nvidia_smi_xml.recognises("<system version=\"1\"/>"));
+  CHECK_FALSE(importers::nvidia_smi_xml.recognises("<nvidia_smi_logs/>"));
+  CHECK_FALSE(importers::nvidia_smi_xml.recognises("\tGPU0\tCPU Affinity\nGPU0\t X \t0-7\n"));
 }

@@ -13,7 +13,8 @@
 #include <string>
 #include <vector>
 
-#include "atoll/inspection.hpp"
+#include "atoll/inspect/inspection.hpp"
+#include "atoll/inspect/load.hpp"
 
 using atoll::Inspection;
 using atoll::Island;
@@ -128,7 +129,7 @@ TEST_CASE("truth: every row of the table") {
   for (const Row& truth : rows) {
     const std::string file = truth.at("file");
     CAPTURE(file);
-    const Inspection inspection = atoll::inspect(Topology::load((folder / file).string()));
+    const Inspection inspection = atoll::inspect(atoll::load_topology((folder / file).string()));
     CHECK(std::to_string(inspection.topology.gpus.size()) == truth.at("gpus"));
     CHECK(inspection.topology.hosts.size() == 1);
     check_islands(truth, inspection);
@@ -144,7 +145,7 @@ TEST_CASE("truth: every file of the folder can be shown and exported") {
     const fs::path& path = entry.path();
     if (path.extension() != ".xml" && path.extension() != ".txt") continue;
     CAPTURE(path.string());
-    const Topology topology = Topology::load(path.string());
+    const Topology topology = atoll::load_topology(path.string());
     const Inspection inspection = atoll::inspect(topology);
     CHECK(to_tree(inspection).find("islands") != std::string::npos);
     CHECK_FALSE(to_matrix(inspection).empty());
@@ -160,13 +161,13 @@ TEST_CASE("truth: every file of the folder can be shown and exported") {
 
 TEST_CASE("truth: two views of one machine agree, and complete each other") {
   const auto at = [](const char* file) { return (folder / file).string(); };
-  const Topology perlmutter = Topology::load("nid1=" + at("nccl_perlmutter_4xa100.xml") + ',' +
+  const Topology perlmutter = atoll::load_topology("nid1=" + at("nccl_perlmutter_4xa100.xml") + ',' +
                                              at("topo_perlmutter_4xa100.txt"));
   CHECK(perlmutter.gpus.size() == 4);
   CHECK(perlmutter.hosts[0].name == "nid1");
   for (const auto& conflict : perlmutter.conflicts) CHECK_MESSAGE(false, conflict.subject);
 
-  const Inspection h200 = atoll::inspect(Topology::load("h200=" + at("nccl_hgx_h200_vastai.xml") +
+  const Inspection h200 = atoll::inspect(atoll::load_topology("h200=" + at("nccl_hgx_h200_vastai.xml") +
                                                         ',' + at("topo_hgx_h200_vastai.txt")));
   REQUIRE(h200.islands.size() == 1);
   CHECK(h200.islands[0].gpu_gbyte_s == 450);

@@ -11,7 +11,7 @@
 #include <thread>
 
 #include "atoll/mesh.hpp"
-#include "comm/rank_environment.hpp"
+#include "comm/placement/rank_environment.hpp"
 #include "reserved_port.hpp"
 #include "unit/topology_machines.hpp"
 

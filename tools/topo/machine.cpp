@@ -97,7 +97,7 @@ atoll::Topology only_host(const atoll::Topology& topology, const std::string& na
 
 atoll::Topology read(const Options& options) {
   std::vector<atoll::Topology> parts;
-  for (const std::string& what : options.from) parts.push_back(atoll::Topology::load(what));
+  for (const std::string& what : options.from) parts.push_back(atoll::load_topology(what));
   for (const std::string& name : options.cluster) parts.push_back(atoll::catalog_cluster(name));
   return atoll::join_hosts(std::move(parts));
 }

@@ -4,7 +4,8 @@
 #include <optional>
 
 #include "atoll/config.hpp"
-#include "atoll/inspection.hpp"
+#include "atoll/inspect/inspection.hpp"
+#include "atoll/inspect/load.hpp"
 #include "options.hpp"
 
 namespace topo {

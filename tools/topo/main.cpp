@@ -12,7 +12,8 @@
 #include <string>
 
 #include "atoll/config.hpp"
-#include "atoll/inspection.hpp"
+#include "atoll/inspect/inspection.hpp"
+#include "atoll/inspect/load.hpp"
 #include "machine.hpp"
 #include "options.hpp"
 
@@ -79,7 +80,7 @@ int severity_status(const atoll::Diagnosis& diagnosis) {
 
 int compare(const topo::Options& options) {
   const auto lines =
-      atoll::diff(atoll::Topology::load(options.diff[0]), atoll::Topology::load(options.diff[1]));
+      atoll::diff(atoll::load_topology(options.diff[0]), atoll::load_topology(options.diff[1]));
   std::string text;
   for (const std::string& line : lines) text += line + '\n';
   write(text, options.output);

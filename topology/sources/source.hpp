@@ -29,28 +29,10 @@ struct LiveSource {
   void (*look)(const LiveRequest& request, Topology& topology);
 };
 
-// Reads a text. The first source that recognises its beginning reads it, and throws Error(bad_data)
-// with `origin` (the file's name) and a byte offset when it does not like it. A host without a name
-// in the text is called after the file: `host_of(origin)`.
-struct TextSource {
-  std::string_view name;
-  bool (*recognises)(std::string_view text);
-  Topology (*read)(std::string_view text, std::string_view origin);
-};
-
 extern const LiveSource hwloc_live;   // hosts, packages, NUMA nodes, GPUs, NICs, NVLink matrix
 extern const LiveSource nvml;         // GPUs, their links, fabric and health, by dlopen
 extern const LiveSource sysfs_ports;  // state, layer, rate, counters of the NICs' ports
 extern const LiveSource sysfs_pci;    // PCIe links, ACS, read requests of GPUs and NICs
 extern const LiveSource environment;  // NCCL settings, limits, container, modules
-
-extern const TextSource json;             // atoll's own form
-extern const TextSource hwloc_xml;        // hwloc 1 and 2
-extern const TextSource nccl_xml;         // NCCL's and RCCL's topology files
-extern const TextSource nvidia_smi_xml;   // nvidia-smi -q -x
-extern const TextSource nvidia_smi_topo;  // nvidia-smi topo -m
-
-// "node7" for "dumps/node7.xml".
-std::string host_of(std::string_view origin);
 
 }  // namespace atoll_v1::atoll::topology_sources

@@ -3,7 +3,7 @@
 #include <cstdlib>
 
 #include "sdk/describe.hpp"
-#include "sdk/signature.hpp"
+#include "collectives/signature.hpp"
 
 namespace atoll_sdk {
 

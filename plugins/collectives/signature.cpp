@@ -1,0 +1,78 @@
+#include "collectives/signature.hpp"
+
+#include <fmt/format.h>
+
+#include "sdk/describe.hpp"
+#include "sdk/guard.hpp"
+
+namespace atoll_sdk {
+namespace {
+
+// FNV-1a (Fowler, Noll, Vo) over whole numbers.
+std::uint32_t layout_of(const std::uint64_t* counts, int nranks) {
+  std::uint64_t hash = 0xcbf29ce484222325u;
+  for (int rank = 0; rank < nranks; ++rank) hash = (hash ^ counts[rank]) * 0x100000001b3u;
+  return static_cast<std::uint32_t>(hash ^ (hash >> 32));
+}
+
+}  // namespace
+
+Signature make_signature(const atoll_operation& operation, int nranks, std::uint64_t ordinal) {
+  const bool barrier = operation.kind == ATOLL_BARRIER;
+  Signature s{};
+  s.magic = signature_magic;
+  s.kind = operation.kind == ATOLL_RECV ? ATOLL_SEND : operation.kind;
+  s.dtype = barrier ? -1 : operation.dtype;
+  s.op = reduces(operation.kind) ? operation.op : -1;
+  s.root = has_root(operation.kind) ? operation.peer : -1;
+  s.layout = is_uneven(operation.kind) ? layout_of(operation.counts, nranks) : 0;
+  s.count = barrier ? 0 : operation.count;
+  s.ordinal = ordinal;
+  s.sequence = operation.sequence;
+  s.factor = factor_of(operation);
+  return s;
+}
+
+bool agree(const Signature& a, const Signature& b) noexcept {
+  return a.kind == b.kind && a.dtype == b.dtype && a.op == b.op && a.root == b.root &&
+         a.layout == b.layout && a.count == b.count && a.ordinal == b.ordinal;
+}
+
+// Odd multipliers: the change of one field alone never vanishes. These are the golden ratio's, as
+// Knuth's multiplicative hashing has it, and the two of MurmurHash3's and of SplitMix64's
+// finalizers.
+std::uint64_t digest(const Signature& s) noexcept {
+  // Both in the lower half, too: a product's lower half knows nothing of a factor's upper one.
+  const auto both = [](std::uint32_t high, std::uint32_t low) {
+    return std::uint64_t{high} << 32 | (high * 0x9e3779b1U ^ low);
+  };
+  const auto word = [](std::int32_t value) { return static_cast<std::uint32_t>(value); };
+  return both(word(s.kind), word(s.dtype)) * 0x9e3779b97f4a7c15U +
+         both(word(s.op), word(s.root)) * 0xff51afd7ed558ccdU +
+         std::uint64_t{s.layout} * 0xc4ceb9fe1a85ec53U + s.count * 0xbf58476d1ce4e5b9U +
+         s.ordinal * 0x94d049bb133111ebU;
+}
+
+std::string describe(const Signature& s) {
+  std::string text = fmt::format("{} {}", kind_name(s.kind), s.sequence);
+  if (s.kind == ATOLL_BARRIER) return text;
+  text += fmt::format(" ({} x {}", s.count, dtype_name(s.dtype));
+  if (s.op >= 0) text += fmt::format(", {}", op_name(s.op));
+  if (s.root >= 0) text += fmt::format(", root {}", s.root);
+  if (s.layout != 0) text += fmt::format(", counts {:08x}", s.layout);
+  return text + ")";
+}
+
+void throw_mismatch(const std::string& communicator, const std::string& mine,
+                    const Signature& my_call, const std::string& theirs,
+                    const Signature& their_call) {
+  const auto ordinals =
+      my_call.ordinal == their_call.ordinal
+          ? std::string()
+          : fmt::format(" (numbers {} and {} of their kind)", my_call.ordinal, their_call.ordinal);
+  throw Error(ATOLL_MISMATCH,
+              fmt::format("communicator {}: {} called {} where {} called {}{}", communicator, mine,
+                          describe(my_call), theirs, describe(their_call), ordinals));
+}
+
+}  // namespace atoll_sdk

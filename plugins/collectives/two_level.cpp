@@ -1,0 +1,344 @@
+#include "collectives/two_level.hpp"
+
+#include <algorithm>
+#include <array>
+
+#include "sdk/describe.hpp"
+
+namespace atoll_sdk {
+namespace {
+
+// A piece is large against what a meeting of the host's ranks costs, small against the whole.
+constexpr std::size_t smallest_piece = 128 * 1024;
+constexpr std::size_t largest_piece = 1024 * 1024;
+constexpr std::size_t pieces_wanted = 16;
+// Pieces under way at the same time: their sums lie in scratch memory until they are sent.
+constexpr std::size_t depth = 4;
+constexpr std::size_t scratch_budget = 32 * 1024 * 1024;
+
+std::size_t largest_block(const std::vector<Block>& blocks) {
+  std::size_t largest = 0;
+  for (const auto& block : blocks) largest = std::max(largest, block.bytes);
+  return largest;
+}
+
+// The same on every rank.
+std::size_t piece_for(std::size_t largest, std::size_t limit) {
+  const std::size_t wanted = largest / pieces_wanted / cache_line * cache_line;
+  return std::max(
+      std::min(std::clamp(wanted, smallest_piece, largest_piece), limit / cache_line * cache_line),
+      cache_line);
+}
+
+// The part of a block that is in piece `k`.
+Block piece_of(const Block& block, std::size_t k, std::size_t piece) {
+  const std::size_t first = std::min(k * piece, block.bytes);
+  return {block.offset + first, std::min(piece, block.bytes - first)};
+}
+
+std::byte* at(void* buffer, std::size_t offset) { return static_cast<std::byte*>(buffer) + offset; }
+
+// The ranks' blocks, reduced piece by piece: for each piece start() and, while others are under
+// way, finish().
+class ReduceScatter {
+ public:
+  // `out` NULL: pieces of the own block lie in scratch memory, until `depth` more have been
+  // started.
+  ReduceScatter(Group& group, const atoll_operation& operation, Extents extents,
+                const std::vector<Block>& blocks, std::byte* out, Exchange& exchange)
+      : group_(group),
+        operation_(operation),
+        extents_(extents),
+        blocks_(blocks),
+        out_(out),
+        exchange_(exchange),
+        host_(group.layout.host_of(group.rank())) {
+    for (int rank = 0; rank < group.size(); ++rank) {
+      if (block(rank).bytes == 0 || rank == group.rank()) continue;
+      if (reducer(rank) == group.rank()) sends_to_.push_back(rank);
+    }
+    for (int host = 0; host < group.layout.hosts(); ++host) {
+      if (host != host_) receives_from_.push_back(group.layout.twin(group.rank(), host));
+    }
+    // By the most that any rank needs, so that all take the same pieces.
+    const auto most =
+        static_cast<std::size_t>(group.size()) + static_cast<std::size_t>(group.layout.hosts()) + 1;
+    const std::size_t largest = largest_block(blocks);
+    piece_ = piece_for(largest, scratch_budget / depth / most);
+    pieces_ = std::max<std::size_t>((largest + piece_ - 1) / piece_, 1);
+    const std::size_t slots = sends_to_.size() + receives_from_.size();
+    scratch_ = group.scratch(depth * (slots + (out == nullptr ? 1 : 0)) * piece_);
+    if (out == nullptr) kept_ = scratch_.data() + depth * slots * piece_;
+  }
+
+  std::size_t pieces() const { return pieces_; }
+  std::size_t piece_bytes() const { return piece_; }
+  // Where piece k of the own block is.
+  std::byte* own(std::size_t k) const {
+    return kept_ == nullptr ? out_ + k * piece_ : kept_ + k % depth * piece_;
+  }
+
+  // Sums the host's part of piece k of all blocks, sends what belongs elsewhere, expects the rest.
+  void start(std::size_t k) {
+    auto& sent = sent_[k % depth];
+    for (std::size_t i = 0; i < sent.size(); ++i) exchange_.run_until_sent(sends_to_[i], sent[i]);
+    std::size_t next_slot = 0;
+    for (int rank = 0; rank < group_.size(); ++rank) {
+      if (block(rank).bytes == 0) continue;
+      const Block piece = piece_of(block(rank), k, piece_);
+      const int who = reducer(rank);
+      std::byte* dst = nullptr;
+      if (rank == group_.rank()) {
+        dst = own(k);
+      } else if (who == group_.rank()) {
+        dst = slot(k, next_slot++);
+      }
+      group_.slices.push_back({piece.offset, piece.bytes, group_.layout.local_of(who), dst});
+    }
+    const std::int32_t op = operation_.op == ATOLL_AVG ? ATOLL_SUM : operation_.op;
+    sum(group_, operation_, extents_, {.op = op}, &exchange_);
+    sent.clear();
+    for (std::size_t i = 0; i < sends_to_.size(); ++i) {
+      const std::size_t bytes = piece_of(block(sends_to_[i]), k, piece_).bytes;
+      sent.push_back(exchange_.send(sends_to_[i], {slot(k, i), bytes}));
+    }
+    auto& expected = expected_[k % depth];
+    expected.clear();
+    const std::size_t bytes = piece_of(block(group_.rank()), k, piece_).bytes;
+    for (std::size_t i = 0; i < receives_from_.size(); ++i) {
+      expected.push_back(exchange_.recv(receives_from_[i], {slot(k, sends_to_.size() + i), bytes}));
+    }
+    exchange_.start();
+  }
+
+  // Combines the sums of all hosts.
+  void finish(std::size_t k) {
+    const std::size_t bytes = piece_of(block(group_.rank()), k, piece_).bytes;
+    if (bytes == 0) return;
+    const auto& expected = expected_[k % depth];
+    for (std::size_t i = 0; i < expected.size(); ++i) {
+      exchange_.run_until_received(receives_from_[i], expected[i]);
+    }
+    void* dst = own(k);
+    std::size_t other = 0;
+    for (int host = 0; host < group_.layout.hosts(); ++host) {
+      group_.parts[static_cast<std::size_t>(host)] =
+          host == host_ ? dst : slot(k, sends_to_.size() + other++);
+    }
+    group_.reduce({sizeof(atoll_reduction), &dst, group_.parts.data(), nullptr, 1,
+                   group_.layout.hosts(), bytes / dtype_size(operation_.dtype), operation_.dtype,
+                   operation_.op, group_.size(), 0});
+  }
+
+ private:
+  // Who sums a rank's block on this host.
+  int reducer(int rank) const {
+    return group_.layout.host_of(rank) == host_ ? rank : group_.layout.twin(rank, host_);
+  }
+  std::byte* slot(std::size_t k, std::size_t index) const {
+    const std::size_t slots = sends_to_.size() + receives_from_.size();
+    return scratch_.data() + ((k % depth) * slots + index) * piece_;
+  }
+  const Block& block(int rank) const { return blocks_[static_cast<std::size_t>(rank)]; }
+
+  Group& group_;
+  const atoll_operation& operation_;
+  Extents extents_;
+  const std::vector<Block>& blocks_;
+  std::byte* out_;
+  Exchange& exchange_;
+  int host_;
+  std::vector<int> sends_to_;       // whose blocks this rank sums for its host
+  std::vector<int> receives_from_;  // one per other host, in their order
+  std::size_t piece_ = 0;
+  std::size_t pieces_ = 0;
+  std::span<std::byte> scratch_;
+  std::byte* kept_ = nullptr;  // pieces of the own block, where there is no place for the whole
+  std::array<std::vector<std::uint64_t>, depth> sent_;
+  std::array<std::vector<std::uint64_t>, depth> expected_;
+};
+
+// A reduce_scatter over blocks whose owners pass each piece on to the root as it is done.
+class Reduce {
+ public:
+  Reduce(Group& group, const atoll_operation& operation, const std::vector<Block>& blocks,
+         Exchange& exchange)
+      : group_(group),
+        operation_(operation),
+        bytes_(blocks.back().offset + blocks.back().bytes),
+        blocks_(blocks),
+        exchange_(exchange),
+        root_(operation.peer),
+        host_of_root_(group.layout.host_of(root_)),
+        at_root_(group.rank() == root_),
+        reduce_scatter_(group, operation, {bytes_, at_root_ ? bytes_ : 0}, blocks,
+                        at_root_ ? at(operation.dst, block(root_).offset) : nullptr, exchange),
+        local_(operation) {
+    if (!at_root_) local_.dst = reduce_scatter_.own(0);
+    for (const int rank : group.layout.ranks_of(host_of_root_)) {
+      through_board_ |= rank != root_ && block(rank).bytes > 0;
+    }
+    through_board_ &= group.layout.host_of(group.rank()) == host_of_root_;
+  }
+
+  void run() {
+    const std::size_t pieces = reduce_scatter_.pieces();
+    for (std::size_t k = 0; k < pieces + depth - 1; ++k) {
+      if (k < pieces) {
+        exchange_.run_until_sent(root_, sent_[k % depth]);
+        reduce_scatter_.start(k);
+      }
+      if (k + 1 < depth) continue;
+      reduce_scatter_.finish(k + 1 - depth);
+      deliver(k + 1 - depth);
+    }
+  }
+
+ private:
+  const Block& block(int rank) const { return blocks_[static_cast<std::size_t>(rank)]; }
+  Block piece(int rank, std::size_t k) const {
+    return piece_of(block(rank), k, reduce_scatter_.piece_bytes());
+  }
+
+  void deliver(std::size_t k) {
+    for (int rank = 0; rank < group_.size(); ++rank) {
+      const Block part = piece(rank, k);
+      if (group_.layout.host_of(rank) == host_of_root_) continue;
+      if (at_root_) exchange_.recv(rank, {at(operation_.dst, part.offset), part.bytes});
+      if (rank != group_.rank()) continue;
+      sent_[k % depth] = exchange_.send(root_, {reduce_scatter_.own(k), part.bytes});
+    }
+    exchange_.start();
+    if (through_board_) deliver_on_host(k);
+  }
+
+  void deliver_on_host(std::size_t k) {
+    const std::size_t slot = k % depth * reduce_scatter_.piece_bytes();
+    for (const int rank : group_.layout.ranks_of(host_of_root_)) {
+      if (rank == root_) continue;
+      const Block part = piece(rank, k);
+      auto& offers = group_.offers[static_cast<std::size_t>(group_.layout.local_of(rank))];
+      offers.push_back(
+          {Offer::From::dst, slot, part.offset, part.bytes, group_.layout.local_of(root_)});
+    }
+    move(group_, local_, {0, bytes_}, &exchange_);
+  }
+
+  Group& group_;
+  const atoll_operation& operation_;
+  std::size_t bytes_;
+  const std::vector<Block>& blocks_;
+  Exchange& exchange_;
+  int root_;
+  int host_of_root_;
+  bool at_root_;
+  ReduceScatter reduce_scatter_;
+  atoll_operation local_;       // whose dst is where this rank's pieces are
+  bool through_board_ = false;  // ranks of the root's host have pieces for it
+  std::array<std::uint64_t, depth> sent_{};
+};
+
+// Whose blocks a reduce consists of.
+std::vector<Block> owned_blocks(const Layout& layout, int root, std::size_t bytes,
+                                std::size_t ranks) {
+  const int host = layout.host_of(root);
+  const auto owns = [&](int rank) {
+    return (layout.host_of(rank) == host) == (layout.hosts() == 2);
+  };
+  std::size_t owners = 0;
+  for (std::size_t rank = 0; rank < ranks; ++rank) owners += owns(static_cast<int>(rank)) ? 1 : 0;
+  const std::size_t even = (bytes + owners - 1) / owners;
+  const std::size_t each = (even + cache_line - 1) / cache_line * cache_line;
+  std::vector<Block> blocks;
+  std::size_t offset = 0;
+  for (std::size_t rank = 0; rank < ranks; ++rank) {
+    const std::size_t size = owns(static_cast<int>(rank)) ? std::min(each, bytes - offset) : 0;
+    blocks.push_back({offset, size});
+    offset += size;
+  }
+  return blocks;
+}
+
+}  // namespace
+
+std::vector<int> twins(const Layout& layout, int rank) {
+  std::vector<int> result;
+  const int host = layout.host_of(rank);
+  for (int other = 0; other < layout.hosts(); ++other) {
+    if (other == host) continue;
+    for (const int candidate : layout.ranks_of(other)) {
+      if (layout.twin(candidate, host) == rank || layout.twin(rank, other) == candidate) {
+        result.push_back(candidate);
+      }
+    }
+  }
+  return result;
+}
+
+void two_level_all_gather(Group& group, const atoll_operation& operation, Extents extents,
+                          const std::vector<Block>& blocks, Offer own, Exchange& exchange) {
+  const Layout& layout = group.layout;
+  const int host = layout.host_of(group.rank());
+  const std::size_t largest = largest_block(blocks);
+  const std::size_t piece = piece_for(largest, largest_piece);
+  const std::size_t pieces = (largest + piece - 1) / piece;
+  const auto block = [&](int rank) -> const Block& {
+    return blocks[static_cast<std::size_t>(rank)];
+  };
+
+  const auto* from =
+      static_cast<const std::byte*>(own.from == Offer::From::src ? operation.src : operation.dst);
+  for (int other = 0; other < layout.hosts(); ++other) {
+    if (other == host) continue;
+    exchange.send(layout.twin(group.rank(), other), {from + own.offset, own.bytes});
+  }
+  // Whose blocks come to this rank, and when each piece of them is there.
+  std::vector<std::pair<int, std::vector<std::uint64_t>>> incoming;
+  for (int rank = 0; rank < group.size(); ++rank) {
+    if (layout.host_of(rank) == host || layout.twin(rank, host) != group.rank()) continue;
+    auto& tickets = incoming.emplace_back(rank, std::vector<std::uint64_t>()).second;
+    for (std::size_t k = 0; k < pieces; ++k) {
+      const Block part = piece_of(block(rank), k, piece);
+      tickets.push_back(exchange.recv(rank, {at(operation.dst, part.offset), part.bytes}));
+    }
+  }
+  exchange.start();
+
+  for (const int rank : layout.ranks_of(host)) {
+    auto& offers = group.offers[static_cast<std::size_t>(layout.local_of(rank))];
+    const std::size_t offset = own.from == Offer::From::src ? 0 : block(rank).offset;
+    offers.push_back({own.from, offset, block(rank).offset, block(rank).bytes, everybody});
+  }
+  move(group, operation, extents, &exchange);
+
+  for (std::size_t k = 0; k < pieces; ++k) {
+    for (const auto& [rank, tickets] : incoming) exchange.run_until_received(rank, tickets[k]);
+    for (int rank = 0; rank < group.size(); ++rank) {
+      if (layout.host_of(rank) == host) continue;
+      const Block part = piece_of(block(rank), k, piece);
+      auto& offers =
+          group.offers[static_cast<std::size_t>(layout.local_of(layout.twin(rank, host)))];
+      offers.push_back({Offer::From::dst, part.offset, part.offset, part.bytes, everybody});
+    }
+    move(group, operation, extents, &exchange);
+  }
+}
+
+void two_level_reduce_scatter(Group& group, const atoll_operation& operation, Extents extents,
+                              const std::vector<Block>& blocks, std::byte* out,
+                              Exchange& exchange) {
+  ReduceScatter reduction(group, operation, extents, blocks, out, exchange);
+  for (std::size_t k = 0; k < reduction.pieces() + depth - 1; ++k) {
+    if (k < reduction.pieces()) reduction.start(k);
+    if (k + 1 >= depth) reduction.finish(k + 1 - depth);
+  }
+}
+
+void two_level_reduce(Group& group, const atoll_operation& operation, Exchange& exchange) {
+  const std::size_t bytes = operation.count * dtype_size(operation.dtype);
+  const auto blocks =
+      owned_blocks(group.layout, operation.peer, bytes, static_cast<std::size_t>(group.size()));
+  Reduce(group, operation, blocks, exchange).run();
+}
+
+}  // namespace atoll_sdk

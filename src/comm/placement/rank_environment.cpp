@@ -1,0 +1,176 @@
+#include "comm/placement/rank_environment.hpp"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sched.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <set>
+
+namespace atoll_v1::atoll {
+namespace {
+
+namespace fs = std::filesystem;
+
+// "0-3,8" -> {0, 1, 2, 3, 8}; what is not understood ends the list.
+std::vector<int> parse_cpu_list(std::string_view text) {
+  constexpr int most_cpus = 65'536;
+  std::vector<int> cpus;
+  const char* at = text.data();
+  const char* const end = text.data() + text.size();
+  while (at != end) {
+    int first = 0;
+    auto result = std::from_chars(at, end, first);
+    if (result.ec != std::errc() || first < 0) break;
+    int last = first;
+    if (result.ptr != end && *result.ptr == '-')
+      result = std::from_chars(result.ptr + 1, end, last);
+    if (result.ec != std::errc() || last < first || last >= most_cpus) break;
+    for (int cpu = first; cpu <= last; ++cpu) cpus.push_back(cpu);
+    at = result.ptr;
+    if (at == end || *at != ',') break;
+    ++at;
+  }
+  return cpus;
+}
+
+std::string first_line(const fs::path& path) {
+  std::ifstream file(path);
+  std::string line;
+  std::getline(file, line);
+  return line;
+}
+
+struct CpuSetFree {
+  void operator()(cpu_set_t* set) const { CPU_FREE(set); }
+};
+
+// The mask grows until the kernel takes it: machines have more than 1,024 threads.
+std::vector<int> bound_cpus() {
+  for (int size = 1024; size <= 65'536; size *= 2) {
+    const std::unique_ptr<cpu_set_t, CpuSetFree> set(CPU_ALLOC(size));
+    const std::size_t bytes = CPU_ALLOC_SIZE(size);
+    if (!set) return {};
+    CPU_ZERO_S(bytes, set.get());
+    if (sched_getaffinity(0, bytes, set.get()) != 0) {
+      if (errno == EINVAL) continue;
+      return {};
+    }
+    std::vector<int> cpus;
+    for (int cpu = 0; cpu < size; ++cpu)
+      if (CPU_ISSET_S(cpu, bytes, set.get())) cpus.push_back(cpu);
+    return cpus;
+  }
+  return {};
+}
+
+// The one NUMA node that holds all `cpus`; -1: several, or no node is known.
+int numa_of(const std::vector<int>& cpus, const fs::path& nodes) {
+  int found = -1;
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(nodes, error)) {
+    const std::string name = entry.path().filename().string();
+    int node = -1;
+    if (!name.starts_with("node") ||
+        std::from_chars(name.data() + 4, name.data() + name.size(), node).ec != std::errc())
+      continue;
+    const std::vector<int> list = parse_cpu_list(first_line(entry.path() / "cpulist"));
+    const std::set<int> of_node(list.begin(), list.end());
+    const auto inside = std::ranges::count_if(cpus, [&](int cpu) { return of_node.contains(cpu); });
+    if (inside == 0) continue;
+    if (inside != static_cast<std::ptrdiff_t>(cpus.size())) return -1;
+    found = node;
+  }
+  return found;
+}
+
+// A control group that keeps a GPU from a process refuses to open its device file. The driver says
+// which file is which GPU.
+std::vector<std::string> allowed_gpus(const EnvironmentRoots& roots) {
+  std::vector<std::string> allowed;
+  bool any_refused = false;
+  std::error_code error;
+  for (const auto& entry :
+       fs::directory_iterator(fs::path(roots.proc) / "driver/nvidia/gpus", error)) {
+    std::ifstream file(entry.path() / "information");
+    std::string line, minor;
+    while (std::getline(file, line))
+      if (line.starts_with("Device Minor:")) minor = line.substr(line.find_last_of(" \t") + 1);
+    if (minor.empty()) continue;
+    const std::string device = fmt::format("{}/nvidia{}", roots.dev, minor);
+    const int descriptor = open(device.c_str(), O_RDWR | O_CLOEXEC);
+    if (descriptor < 0) {
+      any_refused = true;
+      continue;
+    }
+    close(descriptor);
+    allowed.push_back(entry.path().filename().string());
+  }
+  std::ranges::sort(allowed);
+  return any_refused ? allowed : std::vector<std::string>();
+}
+
+// Opening a device file may start an idle GPU, so it is done only where somebody shares GPUs out.
+bool is_under_scheduler() {
+  for (const char* name : {"SLURM_JOB_ID", "FLUX_JOB_ID", "PBS_JOBID", "LSB_JOBID"})
+    if (std::getenv(name) != nullptr) return true;
+  return false;
+}
+
+// The first of the variables by which GPUs are hidden.
+const char* visible_devices() {
+  for (const char* name : {"CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"})
+    if (const char* value = std::getenv(name); value != nullptr) return value;
+  return nullptr;
+}
+
+}  // namespace
+
+RankEnvironment look_around(const EnvironmentRoots& roots) {
+  RankEnvironment environment;
+  if (const char* value = visible_devices(); value != nullptr) {
+    environment.has_visible = true;
+    environment.visible = value;
+  }
+  if (is_under_scheduler()) environment.allowed_busids = allowed_gpus(roots);
+  const fs::path cpu = fs::path(roots.sys) / "devices/system";
+  std::vector<int> cpus = bound_cpus();
+  environment.numa = numa_of(cpus, cpu / "node");
+  const std::size_t online = parse_cpu_list(first_line(cpu / "cpu/online")).size();
+  if (online == 0 || cpus.size() < online) environment.cpus = std::move(cpus);
+  return environment;
+}
+
+std::string to_text(const RankEnvironment& environment) {
+  const nlohmann::json text{{"visible", environment.visible},
+                            {"has_visible", environment.has_visible},
+                            {"allowed_busids", environment.allowed_busids},
+                            {"cpus", environment.cpus},
+                            {"numa", environment.numa}};
+  return text.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+RankEnvironment rank_environment_from(std::string_view text) {
+  try {
+    const auto json = nlohmann::json::parse(text);
+    RankEnvironment environment;
+    environment.visible = json.at("visible").get<std::string>();
+    environment.has_visible = json.at("has_visible").get<bool>();
+    environment.allowed_busids = json.at("allowed_busids").get<std::vector<std::string>>();
+    environment.cpus = json.at("cpus").get<std::vector<int>>();
+    environment.numa = json.at("numa").get<int>();
+    return environment;
+  } catch (const nlohmann::json::exception&) {
+    throw Error(ErrorCode::bad_data, "a rank's word on its environment is not understood");
+  }
+}
+
+}  // namespace atoll_v1::atoll

@@ -1,0 +1,103 @@
+#include "comm/registry/host_services.hpp"
+
+#include <chrono>
+#include <cstring>
+#include <string_view>
+
+#include "core/log.hpp"
+#include "device/host/kernels.hpp"
+
+namespace atoll_v1::atoll {
+namespace {
+
+World& world_of(void* ctx) { return *static_cast<World*>(ctx); }
+
+// Calls `body` and turns what it throws into a status: no exception crosses into a plugin.
+template <class Body>
+atoll_status guarded(const Body& body) noexcept {
+  try {
+    body();
+    return ATOLL_OK;
+  } catch (const Error& error) {
+    return static_cast<atoll_status>(error.code());
+  } catch (const std::bad_alloc&) {
+    return ATOLL_OUT_OF_MEMORY;
+  } catch (...) {
+    return ATOLL_INTERNAL;
+  }
+}
+
+void log_line(void*, int32_t level, const char* message) {
+  switch (level) {
+    case ATOLL_LOG_TRACE:
+      return log::trace("{}", message);
+    case ATOLL_LOG_DEBUG:
+      return log::debug("{}", message);
+    case ATOLL_LOG_INFO:
+      return log::info("{}", message);
+    case ATOLL_LOG_WARN:
+      return log::warn("{}", message);
+    default:
+      return log::error("{}", message);
+  }
+}
+
+atoll_status store_put(void* ctx, const char* key, const void* value, size_t n) {
+  return guarded(
+      [&] { world_of(ctx).put(key, std::string_view(static_cast<const char*>(value), n)); });
+}
+
+atoll_status store_get(void* ctx, const char* key, void* value, size_t* n, int64_t timeout_ns) {
+  return guarded([&] {
+    const auto timeout =
+        std::chrono::ceil<std::chrono::milliseconds>(std::chrono::nanoseconds(timeout_ns));
+    const std::string found = world_of(ctx).get(key, timeout);
+    const size_t capacity = *n;
+    *n = found.size();
+    if (found.size() > capacity) {
+      throw Error(ErrorCode::invalid_argument, "store_get: value does not fit");
+    }
+    if (!found.empty()) std::memcpy(value, found.data(), found.size());
+  });
+}
+
+atoll_status reduce_parts(void*, void* dst, const void* const* parts, int32_t nparts,
+                          uint64_t count, int32_t dtype, int32_t op) {
+  return guarded([&] {
+    if (nparts < 1 || dtype < ATOLL_F32 || dtype > ATOLL_U8 || op < ATOLL_SUM || op > ATOLL_MAX) {
+      throw Error(ErrorCode::invalid_argument, "reduce: arguments out of range");
+    }
+    host::reduce({dst, count, static_cast<DType>(dtype)}, {parts, static_cast<std::size_t>(nparts)},
+                 static_cast<ReduceOp>(op));
+  });
+}
+
+atoll_status reduce_into(void*, const atoll_reduction* r) {
+  return guarded([&] {
+    if (r->nparts < 1 || r->ndsts < 1 || r->dtype < ATOLL_F32 || r->dtype > ATOLL_U8 ||
+        r->op < ATOLL_SUM || r->op > ATOLL_MAX) {
+      throw Error(ErrorCode::invalid_argument, "reduce: arguments out of range");
+    }
+    host::reduce_into({{r->dsts, static_cast<std::size_t>(r->ndsts)},
+                       {r->parts, static_cast<std::size_t>(r->nparts)},
+                       r->factors,
+                       r->count,
+                       static_cast<DType>(r->dtype),
+                       static_cast<ReduceOp>(r->op),
+                       r->divisor > 0 ? r->divisor : r->nparts,
+                       r->streaming != 0 ? host::Stores::streaming : host::Stores::cached});
+  });
+}
+
+void copy_bytes(void*, void* dst, const void* src, size_t bytes, int32_t streaming) {
+  host::copy(dst, src, bytes, streaming != 0 ? host::Stores::streaming : host::Stores::cached);
+}
+
+}  // namespace
+
+atoll_host host_services(World& world) {
+  return {sizeof(atoll_host), &world,       log_line,    store_put,
+          store_get,          reduce_parts, reduce_into, copy_bytes};
+}
+
+}  // namespace atoll_v1::atoll

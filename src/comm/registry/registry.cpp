@@ -1,0 +1,149 @@
+#include "comm/registry/registry.hpp"
+
+#include <dlfcn.h>
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+
+#include "atoll/error.hpp"
+#include "core/log.hpp"
+
+namespace atoll_v1::atoll {
+namespace {
+
+constexpr std::size_t required_size =
+    offsetof(atoll_backend, shutdown) + sizeof(atoll_backend::shutdown);
+
+struct Loaded {
+  Plugin plugin;
+  int users = 0;
+};
+
+struct Registry {
+  std::mutex mutex;
+  std::map<std::filesystem::path, std::unique_ptr<Loaded>> plugins;
+};
+
+Registry& registry() {
+  static Registry instance;
+  return instance;
+}
+
+std::unique_ptr<Loaded> open_plugin(const std::filesystem::path& file) {
+  void* handle = dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (!handle) {
+    const char* reason = dlerror();
+    throw Error(ErrorCode::not_found, "cannot load backend " + file.string() + ": " +
+                                          (reason ? reason : "no reason given"));
+  }
+  const auto entry =
+      reinterpret_cast<atoll_backend_entry_fn>(dlsym(handle, "atoll_backend_entry_v1"));
+  const atoll_backend* table = entry ? entry() : nullptr;
+  if (!table) {
+    throw Error(ErrorCode::mismatch,
+                "backend " + file.string() + " does not export atoll_backend_entry_v1");
+  }
+  if (table->size < offsetof(atoll_backend, name) || table->abi_major != ATOLL_ABI_MAJOR) {
+    throw Error(ErrorCode::mismatch, "backend " + file.string() + " was built for plugin ABI " +
+                                         std::to_string(table->abi_major) +
+                                         ", this library speaks " +
+                                         std::to_string(ATOLL_ABI_MAJOR) + ": rebuild it");
+  }
+  if (table->size < required_size) {
+    throw Error(ErrorCode::mismatch, "backend " + file.string() + " has a table of " +
+                                         std::to_string(table->size) + " bytes, at least " +
+                                         std::to_string(required_size) + " are needed");
+  }
+  if (!table->name || !table->probe || !table->capability || !table->open || !table->submit ||
+      !table->abort || !table->close || !table->last_error || !table->shutdown) {
+    throw Error(ErrorCode::mismatch,
+                "backend " + file.string() + " leaves a required slot of its table empty");
+  }
+  auto loaded = std::make_unique<Loaded>();
+  std::memcpy(&loaded->plugin.table, table, std::min(table->size, sizeof(atoll_backend)));
+  loaded->plugin.name = table->name;
+  loaded->plugin.file = file;
+  log::debug("loaded backend {} from {}", loaded->plugin.name, file.string());
+  return loaded;
+}
+
+// The folder of this shared library, or of the program that it is linked into.
+std::filesystem::path own_folder() {
+  Dl_info info{};
+  if (!dladdr(reinterpret_cast<const void*>(&own_folder), &info) || !info.dli_fname) return {};
+  std::error_code ignored;
+  return std::filesystem::canonical(info.dli_fname, ignored).parent_path();
+}
+
+std::vector<std::filesystem::path> plugin_folders(const Config& config) {
+  std::vector<std::filesystem::path> folders;
+  std::size_t begin = 0;
+  while (begin < config.plugin_path.size()) {
+    const std::size_t end =
+        std::min(config.plugin_path.find(':', begin), config.plugin_path.size());
+    if (end > begin) folders.emplace_back(config.plugin_path.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  folders.push_back(own_folder() / "atoll");
+  return folders;
+}
+
+}  // namespace
+
+const Plugin& load_plugin(const std::filesystem::path& file) {
+  std::error_code ignored;
+  const auto canonical = std::filesystem::weakly_canonical(file, ignored);
+  const std::lock_guard lock(registry().mutex);
+  auto& slot = registry().plugins[canonical];
+  if (!slot) {
+    try {
+      slot = open_plugin(canonical);
+    } catch (...) {
+      registry().plugins.erase(canonical);
+      throw;
+    }
+  }
+  return slot->plugin;
+}
+
+std::vector<std::filesystem::path> find_plugins(const Config& config) {
+  std::vector<std::filesystem::path> files;
+  std::set<std::string> seen;
+  for (const auto& folder : plugin_folders(config)) {
+    std::error_code missing;
+    std::vector<std::filesystem::path> found;
+    for (const auto& entry : std::filesystem::directory_iterator(folder, missing)) {
+      const std::string file = entry.path().filename().string();
+      if (file.starts_with("libatoll-") && file.ends_with(".so")) found.push_back(entry.path());
+    }
+    std::sort(found.begin(), found.end());
+    for (auto& file : found) {
+      if (seen.insert(file.filename().string()).second) files.push_back(std::move(file));
+    }
+  }
+  return files;
+}
+
+std::string last_error(const Plugin& plugin, const atoll_comm* comm) {
+  const char* text = plugin.table.last_error(comm);
+  return text && *text ? text : "backend " + plugin.name + " gave no reason";
+}
+
+void retain(const Plugin& plugin) {
+  const std::lock_guard lock(registry().mutex);
+  ++registry().plugins.at(plugin.file)->users;
+}
+
+void release(const Plugin& plugin, bool failed) {
+  {
+    const std::lock_guard lock(registry().mutex);
+    if (--registry().plugins.at(plugin.file)->users > 0) return;
+  }
+  plugin.table.shutdown(failed ? 1 : 0);
+}
+
+}  // namespace atoll_v1::atoll

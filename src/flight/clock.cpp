@@ -1,0 +1,47 @@
+#include "flight/clock.hpp"
+
+#include <algorithm>
+#include <fstream>
+#include <limits>
+#include <string>
+
+namespace atoll_v1::atoll {
+
+FlightClock::FlightClock() {
+#if defined(__x86_64__)
+  std::ifstream file("/sys/devices/system/clocksource/clocksource0/current_clocksource");
+  std::string source;
+  counts_ = file >> source && source == "tsc";
+#endif
+  start_ = look();
+}
+
+// Both at one moment: of several attempts the one that was disturbed least.
+FlightClock::Scale::Point FlightClock::look() const noexcept {
+  constexpr int attempts = 5;
+  Scale::Point best;
+  std::int64_t shortest = std::numeric_limits<std::int64_t>::max();
+  for (int i = 0; i < attempts; ++i) {
+    const std::int64_t before = ticks(), ns = steady_ns(), spent = ticks() - before;
+    if (spent >= shortest) continue;
+    shortest = spent;
+    best = {before + spent / 2, ns};
+  }
+  return best;
+}
+
+FlightClock::Scale FlightClock::scale() const noexcept {
+  Scale scale;
+  scale.first_ = start_;
+  scale.last_ = look();
+  return scale;
+}
+
+std::int64_t FlightClock::Scale::ns(std::int64_t ticks) const noexcept {
+  if (ticks >= last_.ticks) return last_.ns;
+  const auto part = static_cast<double>(std::max<std::int64_t>(ticks - first_.ticks, 0)) /
+                    static_cast<double>(last_.ticks - first_.ticks);
+  return first_.ns + static_cast<std::int64_t>(part * static_cast<double>(last_.ns - first_.ns));
+}
+
+}  // namespace atoll_v1::atoll

@@ -1,0 +1,146 @@
+#include "flight/flight.hpp"
+
+#include <fmt/format.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <utility>
+
+#include "atoll/error.hpp"
+#include "flight/inquiry.hpp"
+#include "core/host.hpp"
+#include "core/log.hpp"
+#include "core/world_internals.hpp"
+
+namespace atoll_v1::atoll {
+namespace {
+
+// What the eventfd counts, so that one read tells the two apart.
+constexpr std::uint64_t signalled = 1;
+constexpr std::uint64_t changed = std::uint64_t{1} << 32;
+
+constexpr std::chrono::seconds write_patience{1};
+
+std::string path_of(const World& world) {
+  const std::string& prefix = world.config().flight;
+  return prefix.empty() ? prefix : fmt::format("{}.{}.json", prefix, world.rank());
+}
+
+void replace_file(const std::string& path, std::string_view text) {
+  const std::string fresh = fmt::format("{}.{}.tmp", path, ::getpid());
+  std::ofstream out(fresh, std::ios::binary | std::ios::trunc);
+  out.write(text.data(), static_cast<std::streamsize>(text.size()));
+  out.close();
+  std::error_code problem;
+  if (out) std::filesystem::rename(fresh, path, problem);
+  if (out && !problem) return;
+  std::error_code ignored;
+  std::filesystem::remove(fresh, ignored);
+  throw Error(ErrorCode::io, fmt::format("{}: cannot be written{}{}", path, problem ? ": " : "",
+                                         problem ? problem.message() : ""));
+}
+
+}  // namespace
+
+std::shared_ptr<Flight> Flight::of(World& world) {
+  auto companion =
+      WorldInternals::companion(world, [&] { return std::make_shared<Flight>(world); });
+  return std::static_pointer_cast<Flight>(std::move(companion));
+}
+
+Flight::Flight(World& world)
+    : rank_(world.rank()), size_(world.size()), host_(net::host_name()), path_(path_of(world)) {
+  WorldInternals::answer_with(world, [this](std::string_view question) {
+    return answer_inquiry(log("question"), question);
+  });
+  if (!path_.empty()) {
+    event_ = net::Fd(::eventfd(0, EFD_CLOEXEC));
+    if (!event_) throw Error(ErrorCode::io, "eventfd: no file descriptor for the flight recorder");
+    signal_ = std::make_unique<FlightSignal>(event_.get(), signalled);
+    thread_ = std::jthread([this] { serve(); });
+  }
+  // Only a note: aborting what waits must not wait for a disk.
+  subscription_ = world.on_failure([this](const Error& error) {
+    {
+      const std::lock_guard lock(mutex_);
+      failure_ = std::string(error.what()).substr(0, max_flight_text);
+    }
+    wake(changed);
+  });
+}
+
+Flight::~Flight() {
+  subscription_ = {};
+  signal_.reset();
+  {
+    const std::lock_guard lock(mutex_);
+    ending_ = true;
+  }
+  wake(changed);
+}
+
+void Flight::wake(std::uint64_t value) const noexcept {
+  if (!event_) return;
+  [[maybe_unused]] const ssize_t written = ::write(event_.get(), &value, sizeof value);
+}
+
+FlightLog Flight::log(std::string_view reason) const {
+  FlightLog log = recorder_.snapshot();
+  log.rank = rank_;
+  log.size = size_;
+  log.host = host_;
+  log.pid = static_cast<int>(::getpid());
+  log.reason = reason;
+  const std::lock_guard lock(mutex_);
+  log.failure = failure_;
+  return log;
+}
+
+void Flight::write(std::string_view reason) {
+  if (path_.empty()) {
+    throw Error(ErrorCode::invalid_argument,
+                "write_flight: Config::flight (ATOLL_FLIGHT) names no file");
+  }
+  const std::lock_guard lock(writing_);
+  replace_file(path_, to_json(log(reason)));
+}
+
+void Flight::await_written() {
+  if (path_.empty()) return;
+  std::unique_lock lock(mutex_);
+  changed_.wait_for(lock, write_patience, [&] { return failure_written_; });
+}
+
+void Flight::serve() {
+  const auto try_write = [this](std::string_view reason) {
+    try {
+      write(reason);
+      log::info("wrote {} ({})", path_, reason);
+    } catch (const std::exception& problem) {
+      log::error("{}", problem.what());
+    }
+  };
+  for (;;) {
+    std::uint64_t value = 0;
+    if (::read(event_.get(), &value, sizeof value) != static_cast<ssize_t>(sizeof value)) continue;
+    if (value % changed != 0) try_write("signal");
+    std::unique_lock lock(mutex_);
+    if (!failure_.empty() && !failure_written_) {
+      lock.unlock();
+      try_write("failure");
+      lock.lock();
+      failure_written_ = true;
+      changed_.notify_all();
+    }
+    if (ending_) return;
+  }
+}
+
+FlightLog flight_log(World& world) { return Flight::of(world)->log("call"); }
+
+void write_flight(World& world) { Flight::of(world)->write("call"); }
+
+}  // namespace atoll_v1::atoll

@@ -1,0 +1,211 @@
+#include "flight/recorder.hpp"
+
+#include <algorithm>
+#include <chrono>
+
+#include "atoll/plugin_names.hpp"
+
+namespace atoll_v1::atoll {
+namespace {
+
+using std::memory_order_acquire;
+using std::memory_order_relaxed;
+using std::memory_order_release;
+
+constexpr std::size_t max_errors = 64;
+
+constexpr std::uint64_t state_bits = 3;
+constexpr std::uint64_t state_mask = (1u << state_bits) - 1;
+constexpr std::uint64_t writing = state_mask;
+
+constexpr std::uint64_t word_of(std::uint64_t number, std::uint64_t state) {
+  return (number + 1) << state_bits | state;
+}
+constexpr std::uint64_t word_of(std::uint64_t number, FlightState state) {
+  return word_of(number, static_cast<std::uint64_t>(state));
+}
+
+}  // namespace
+
+std::shared_ptr<FlightRecorder::Lane> FlightRecorder::open(FlightCommunicator description) {
+  auto lane = std::make_shared<Lane>();
+  lane->description = std::move(description);
+  const std::lock_guard lock(mutex_);
+  lane->id = next_lane_++;
+  if (lanes_.size() >= max_flight_communicators) {
+    const auto oldest =
+        std::ranges::find_if(lanes_, [](const auto& l) { return l->closed.load(); });
+    if (oldest != lanes_.end()) lanes_.erase(oldest);
+  }
+  lanes_.push_back(lane);
+  return lane;
+}
+
+bool FlightRecorder::claim(Slot& entry, std::uint64_t number) noexcept {
+  std::uint64_t word = entry.word.load(memory_order_relaxed);
+  while (word >> state_bits <= number && (word & state_mask) != writing) {
+    if (entry.word.compare_exchange_weak(word, word_of(number, writing), memory_order_acquire)) {
+      return true;
+    }
+  }
+  return false;
+}
+
+std::uint64_t FlightRecorder::enqueue(Lane& lane, std::span<const Request> requests,
+                                      std::uint64_t sequence) noexcept {
+  const std::int64_t now = clock_.ticks();
+  const std::uint64_t first = next_.fetch_add(requests.size(), memory_order_relaxed);
+  std::uint64_t number = first;
+  std::uint64_t collectives = lane.collectives_enqueued.load(memory_order_relaxed);
+  for (const Request& request : requests) {
+    const bool message = atoll_abi::is_message(request.kind);
+    const auto ordinal = message ? -1 : static_cast<std::int64_t>(collectives++);
+    Slot& entry = slot(number);
+    if (claim(entry, number)) {
+      // Released each, read with acquire: who sees a field of this operation sees its claim, too.
+      entry.sequence.store(sequence, memory_order_release);
+      entry.collective.store(ordinal, memory_order_release);
+      entry.count.store(request.count, memory_order_release);
+      entry.lane.store(lane.id, memory_order_release);
+      entry.peer.store(message || atoll_abi::has_root(request.kind) ? request.peer : -1,
+                       memory_order_release);
+      entry.kind.store(static_cast<std::int16_t>(request.kind), memory_order_release);
+      entry.part_of.store(static_cast<std::int16_t>(request.part_of), memory_order_release);
+      entry.dtype.store(static_cast<std::int16_t>(request.dtype), memory_order_release);
+      entry.op.store(static_cast<std::int16_t>(request.reduction.op), memory_order_release);
+      entry.enqueued.store(now, memory_order_release);
+      entry.started.store(0, memory_order_release);
+      entry.finished.store(0, memory_order_release);
+      entry.word.store(word_of(number, FlightState::enqueued), memory_order_release);
+    }
+    ++number;
+    ++sequence;
+  }
+  lane.enqueued.store(sequence, memory_order_relaxed);
+  lane.collectives_enqueued.store(collectives, memory_order_relaxed);
+  return first;
+}
+
+// An entry that is overwritten between the look and the store can get a time that is not its own,
+// until its own operation gets there.
+void FlightRecorder::advance(std::uint64_t number, std::atomic<std::int64_t> Slot::*time,
+                             std::int64_t now, std::uint64_t state) noexcept {
+  Slot& entry = slot(number);
+  std::uint64_t word = entry.word.load(memory_order_relaxed);
+  if (word >> state_bits != number + 1 || (word & state_mask) == writing) return;
+  (entry.*time).store(now, memory_order_release);
+  entry.word.compare_exchange_strong(word, word_of(number, state), memory_order_release,
+                                     memory_order_relaxed);
+}
+
+void FlightRecorder::started(std::uint64_t number, std::size_t n) noexcept {
+  const std::int64_t now = clock_.ticks();
+  for (std::size_t i = 0; i < n; ++i) {
+    advance(number + i, &Slot::started, now, static_cast<std::uint64_t>(FlightState::started));
+  }
+}
+
+void FlightRecorder::completed(Lane& lane, std::uint64_t number,
+                               std::span<const Request> requests) noexcept {
+  const std::int64_t now = clock_.ticks();
+  std::uint64_t collectives = 0;
+  for (const Request& request : requests) {
+    if (!atoll_abi::is_message(request.kind)) ++collectives;
+    advance(number++, &Slot::finished, now, static_cast<std::uint64_t>(FlightState::completed));
+  }
+  // Operations of a communicator run one after the other: nobody else adds.
+  lane.completed.store(lane.completed.load(memory_order_relaxed) + requests.size(),
+                       memory_order_relaxed);
+  lane.collectives_completed.store(
+      lane.collectives_completed.load(memory_order_relaxed) + collectives, memory_order_relaxed);
+}
+
+void FlightRecorder::failed(std::uint64_t number, std::size_t n, std::string_view error) {
+  {
+    const std::lock_guard lock(mutex_);
+    for (std::size_t i = 0; i < n; ++i) {
+      if (errors_.size() >= max_errors) errors_.erase(errors_.begin());
+      errors_.emplace_back(number + i, error.substr(0, max_flight_text));
+    }
+  }
+  const std::int64_t now = clock_.ticks();
+  for (std::size_t i = 0; i < n; ++i) {
+    advance(number + i, &Slot::finished, now, static_cast<std::uint64_t>(FlightState::failed));
+  }
+}
+
+std::optional<std::pair<FlightOperation, std::uint32_t>> FlightRecorder::read(const Slot& entry) {
+  constexpr int attempts = 4;
+  for (int attempt = 0; attempt < attempts; ++attempt) {
+    const std::uint64_t word = entry.word.load(memory_order_acquire);
+    if (word == 0 || (word & state_mask) == writing) return std::nullopt;
+    FlightOperation operation;
+    operation.number = (word >> state_bits) - 1;
+    operation.state = static_cast<FlightState>(word & state_mask);
+    const std::int32_t kind = entry.kind.load(memory_order_acquire);
+    const auto dtype = static_cast<DType>(entry.dtype.load(memory_order_acquire));
+    operation.kind = atoll_abi::kind_name(kind);
+    const std::int32_t whole = entry.part_of.load(memory_order_acquire);
+    if (whole >= 0) operation.part_of = atoll_abi::kind_name(whole);
+    operation.sequence = entry.sequence.load(memory_order_acquire);
+    operation.collective = entry.collective.load(memory_order_acquire);
+    operation.dtype = name(dtype);
+    if (atoll_abi::reduces(kind)) {
+      operation.op = name(static_cast<ReduceOp>(entry.op.load(memory_order_acquire)));
+    }
+    operation.count = entry.count.load(memory_order_acquire);
+    operation.bytes = operation.count * size_of(dtype);
+    operation.peer = entry.peer.load(memory_order_acquire);
+    operation.enqueued_ns = entry.enqueued.load(memory_order_acquire);
+    if (operation.state != FlightState::enqueued) {
+      operation.started_ns = entry.started.load(memory_order_acquire);
+    }
+    const bool finished =
+        operation.state == FlightState::completed || operation.state == FlightState::failed;
+    if (finished) operation.finished_ns = entry.finished.load(memory_order_acquire);
+    const std::uint32_t lane = entry.lane.load(memory_order_acquire);
+    if (entry.word.load(memory_order_acquire) == word) return std::pair(operation, lane);
+  }
+  return std::nullopt;  // it changes all the time: it is not where somebody hangs
+}
+
+FlightLog FlightRecorder::snapshot() const {
+  std::vector<std::pair<FlightOperation, std::uint32_t>> operations;
+  for (const Slot& entry : slots_) {
+    if (auto operation = read(entry)) operations.push_back(*std::move(operation));
+  }
+  std::ranges::sort(operations, {}, [](const auto& item) { return item.first.number; });
+
+  FlightLog log;
+  const FlightClock::Scale scale = clock_.scale();
+  log.monotonic_ns = scale.now_ns();
+  log.written_ns =
+      std::chrono::system_clock::now().time_since_epoch() / std::chrono::nanoseconds(1);
+  const std::lock_guard lock(mutex_);
+  for (const auto& lane : lanes_) {
+    FlightCommunicator& communicator = log.communicators.emplace_back(lane->description);
+    communicator.closed = lane->closed;
+    // The later ones of each pair are read first, so that they do not pass the earlier ones.
+    communicator.completed = lane->completed;
+    communicator.collectives_completed = lane->collectives_completed;
+    communicator.enqueued = lane->enqueued;
+    communicator.collectives_enqueued = lane->collectives_enqueued;
+  }
+  for (auto& [operation, id] : operations) {
+    const auto lane = std::ranges::find(lanes_, id, &Lane::id);
+    if (lane == lanes_.end()) continue;
+    operation.communicator = static_cast<std::size_t>(lane - lanes_.begin());
+    for (auto* time : {&operation.enqueued_ns, &operation.started_ns, &operation.finished_ns}) {
+      if (*time != 0) *time = scale.ns(*time);
+    }
+    if (operation.state == FlightState::failed) {
+      const auto error = std::ranges::find(errors_, operation.number,
+                                           &std::pair<std::uint64_t, std::string>::first);
+      if (error != errors_.end()) operation.error = error->second;
+    }
+    log.operations.push_back(std::move(operation));
+  }
+  return log;
+}
+
+}  // namespace atoll_v1::atoll

@@ -1,0 +1,99 @@
+#include "flight/signal.hpp"
+
+#include <unistd.h>
+
+#include <array>
+#include <atomic>
+#include <cerrno>
+#include <csignal>
+#include <mutex>
+#include <thread>
+
+#include "core/log.hpp"
+
+namespace atoll_v1::atoll {
+namespace {
+
+// A handler has nothing but globals; these are all that it reads.
+struct Target {
+  std::atomic<int> eventfd{-1};
+  std::atomic<std::uint64_t> value{0};
+};
+std::array<Target, 64> targets;
+std::atomic<int> handlers_running{0};
+
+extern "C" void atoll_flight_signalled(int) {
+  const int saved = errno;
+  ++handlers_running;
+  for (Target& target : targets) {
+    const int fd = target.eventfd;
+    const std::uint64_t value = target.value;
+    if (fd >= 0) [[maybe_unused]]
+      const ssize_t written = ::write(fd, &value, sizeof value);
+  }
+  --handlers_running;
+  errno = saved;
+}
+
+// Who has installed the handler, and for how many.
+struct Installation {
+  std::mutex mutex;
+  int users = 0;
+  bool installed = false;
+};
+
+Installation& installation() {
+  static Installation instance;
+  return instance;
+}
+
+bool is_ours(const struct sigaction& action) {
+  return (action.sa_flags & SA_SIGINFO) == 0 && action.sa_handler == atoll_flight_signalled;
+}
+
+bool install() {
+  struct sigaction current {};
+  if (::sigaction(SIGUSR1, nullptr, &current) != 0) return false;
+  if (is_ours(current)) return true;
+  if ((current.sa_flags & SA_SIGINFO) != 0 || current.sa_handler != SIG_DFL) {
+    log::info("the program uses SIGUSR1 itself: it does not write flight files");
+    return false;
+  }
+  struct sigaction action {};
+  action.sa_handler = atoll_flight_signalled;
+  action.sa_flags = SA_RESTART;
+  ::sigemptyset(&action.sa_mask);
+  return ::sigaction(SIGUSR1, &action, nullptr) == 0;
+}
+
+void give_back() {
+  struct sigaction current {};
+  if (::sigaction(SIGUSR1, nullptr, &current) != 0 || !is_ours(current)) return;
+  struct sigaction action {};
+  action.sa_handler = SIG_DFL;
+  ::sigaction(SIGUSR1, &action, nullptr);
+}
+
+}  // namespace
+
+FlightSignal::FlightSignal(int eventfd, std::uint64_t value) {
+  const std::lock_guard lock(installation().mutex);
+  for (std::size_t i = 0; i < targets.size() && place_ < 0; ++i) {
+    if (targets[i].eventfd >= 0) continue;
+    targets[i].value = value;
+    targets[i].eventfd = eventfd;
+    place_ = static_cast<int>(i);
+  }
+  if (place_ >= 0 && installation().users++ == 0) installation().installed = install();
+}
+
+FlightSignal::~FlightSignal() {
+  if (place_ < 0) return;
+  const std::lock_guard lock(installation().mutex);
+  if (--installation().users == 0 && installation().installed) give_back();
+  targets[static_cast<std::size_t>(place_)].eventfd = -1;
+  // A handler that has read the descriptor may still write to it.
+  while (handlers_running > 0) std::this_thread::yield();
+}
+
+}  // namespace atoll_v1::atoll

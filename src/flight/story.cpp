@@ -1,0 +1,232 @@
+#include "flight/story.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+namespace atoll_v1::atoll {
+namespace {
+
+constexpr std::size_t most_told = 8;  // ranks told of one by one
+
+bool is_message(const FlightOperation& operation) { return operation.collective < 0; }
+
+const FlightOperation* find(const FlightView& view, std::int64_t collective) {
+  const auto found = view.collectives.find(collective);
+  return found == view.collectives.end() ? nullptr : found->second;
+}
+
+bool has_called(const FlightView& view, std::int64_t collective) {
+  return view.communicator &&
+         view.communicator->collectives_enqueued > static_cast<std::uint64_t>(collective);
+}
+
+std::string_view progress_text(FlightState state) {
+  switch (state) {
+    case FlightState::enqueued:
+      return "not begun";
+    case FlightState::started:
+      return "under way";
+    case FlightState::completed:
+      return "complete";
+    case FlightState::failed:
+      return "failed";
+  }
+  return "?";
+}
+
+struct Call {
+  const FlightOperation* operation = nullptr;
+  std::vector<int> ranks;
+};
+
+// The calls at this place that differ, the most frequent first.
+std::vector<Call> calls_at(const std::vector<FlightView>& views, std::int64_t collective) {
+  std::vector<Call> calls;
+  for (const FlightView& view : views) {
+    const FlightOperation* operation = find(view, collective);
+    if (!operation) continue;
+    auto call = std::ranges::find_if(
+        calls, [&](const Call& known) { return same_call(*known.operation, *operation); });
+    if (call == calls.end()) call = calls.insert(calls.end(), Call{operation, {}});
+    call->ranks.push_back(view.rank());
+  }
+  std::ranges::stable_sort(calls, std::ranges::greater{},
+                           [](const Call& call) { return call.ranks.size(); });
+  return calls;
+}
+
+std::string disagreement(const std::vector<Call>& calls) {
+  std::string text;
+  for (std::size_t i = 1; i < calls.size() && i <= most_told; ++i) {
+    text += fmt::format("{}{} called {}", i > 1 ? ", " : "", ranks_text(calls[i].ranks),
+                        call_text(*calls[i].operation));
+  }
+  if (calls.size() > most_told + 1) text += ", others called yet other things";
+  return fmt::format("{} where {} called {}", text, ranks_text(calls[0].ranks),
+                     call_text(*calls[0].operation));
+}
+
+// How far the ranks are that called it, by state.
+std::vector<std::string> progress(const std::vector<FlightView>& views, std::int64_t collective,
+                                  std::string_view name) {
+  std::vector<int> through, in, failed;
+  std::vector<std::string> waiting;
+  for (const FlightView& view : views) {
+    if (!has_called(view, collective)) continue;
+    const FlightOperation* operation = find(view, collective);
+    const FlightState state = operation ? operation->state : FlightState::completed;
+    switch (state) {
+      case FlightState::completed:
+        through.push_back(view.rank());
+        break;
+      case FlightState::started:
+        in.push_back(view.rank());
+        break;
+      case FlightState::failed:
+        failed.push_back(view.rank());
+        break;
+      case FlightState::enqueued:
+        const bool elsewhere = view.running != nullptr;
+        waiting.push_back(fmt::format(
+            "rank {} has enqueued {}, {}", view.rank(), name,
+            elsewhere ? fmt::format("behind {} of communicator {}", call_text(*view.running),
+                                    view.log->communicators[view.running->communicator].name)
+                      : "but its stream has not come to it"));
+        break;
+    }
+  }
+  std::vector<std::string> result = std::move(waiting);
+  const auto add = [&](const std::vector<int>& ranks, std::string_view one, std::string_view all) {
+    if (ranks.empty()) return;
+    const auto verb = ranks.size() == 1 ? one : all;
+    result.push_back(fmt::format("{} {} {}", ranks_text(ranks), verb, name));
+  };
+  add(in, "is in", "are in");
+  add(failed, "has failed in", "have failed in");
+  add(through, "is through with", "are through with");
+  return result;
+}
+
+}  // namespace
+
+std::string name_text(const FlightOperation& o) {
+  const std::string own = fmt::format("{} {}", o.kind, o.sequence);
+  return o.part_of.empty() ? own : fmt::format("{} of {}", own, o.part_of);
+}
+
+std::string call_text(const FlightOperation& o) {
+  std::string text = name_text(o);
+  if (o.kind == "barrier") return text;
+  text += fmt::format(" ({} x {}", o.count, o.dtype);
+  if (!o.op.empty()) text += fmt::format(", {}", o.op);
+  if (o.peer >= 0) text += fmt::format(", {} {}", is_message(o) ? "peer" : "root", o.peer);
+  return text + ")";
+}
+
+std::string ranks_text(const std::vector<int>& ranks) {
+  if (ranks.size() == 1) return fmt::format("rank {}", ranks.front());
+  std::vector<std::string> runs;
+  for (std::size_t i = 0; i < ranks.size();) {
+    std::size_t end = i + 1;
+    while (end < ranks.size() && ranks[end] == ranks[end - 1] + 1) ++end;
+    if (end - i < 3) end = i + 1;
+    runs.push_back(end == i + 1 ? std::to_string(ranks[i])
+                                : fmt::format("{}-{}", ranks[i], ranks[end - 1]));
+    i = end;
+  }
+  return fmt::format("ranks {}", fmt::join(runs, ", "));
+}
+
+std::string seconds_text(std::int64_t ns) {
+  return fmt::format("{:.3g} s", static_cast<double>(ns) * 1e-9);
+}
+
+bool same_call(const FlightOperation& a, const FlightOperation& b) {
+  if (a.kind != b.kind || a.part_of != b.part_of) return false;
+  if (a.kind == "barrier") return true;
+  return a.dtype == b.dtype && a.count == b.count && a.op == b.op && a.peer == b.peer;
+}
+
+FlightView view_of(const FlightLog& log, std::string_view id) {
+  FlightView view;
+  view.log = &log;
+  for (std::size_t i = 0; i < log.communicators.size(); ++i) {
+    if (log.communicators[i].id != id) continue;
+    view.communicator = &log.communicators[i];
+    view.index = i;
+  }
+  for (const FlightOperation& operation : log.operations) {
+    if (!view.running && operation.state == FlightState::started) view.running = &operation;
+    if (!view.communicator || operation.communicator != view.index) continue;
+    view.last = &operation;
+    if (!is_message(operation)) view.collectives[operation.collective] = &operation;
+  }
+  return view;
+}
+
+std::string last_text(const FlightView& view) {
+  const FlightCommunicator* c = view.communicator;
+  std::string text;
+  if (!c) {
+    text = "it has not opened this communicator";
+  } else if (c->enqueued == 0) {
+    text = "it has called nothing on this communicator";
+  } else if (view.last) {
+    text = fmt::format("its last operation on this communicator was {}, {}", name_text(*view.last),
+                       progress_text(view.last->state));
+  } else {
+    text = fmt::format("its last operation on this communicator was number {}, {}", c->enqueued - 1,
+                       c->completed >= c->enqueued ? "complete" : "not complete");
+  }
+  if (c && c->closed) text += "; it has closed it since";
+  if (view.running && (!c || view.running->communicator != view.index)) {
+    text += fmt::format("; it is in {} of communicator {}", call_text(*view.running),
+                        view.log->communicators[view.running->communicator].name);
+  }
+  return text;
+}
+
+std::int64_t first_disagreement(const std::vector<FlightView>& views) {
+  std::map<std::int64_t, const FlightOperation*> known;
+  std::int64_t first = -1;
+  for (const FlightView& view : views) {
+    for (const auto& [number, operation] : view.collectives) {
+      if (first >= 0 && number >= first) break;
+      const auto [entry, fresh] = known.try_emplace(number, operation);
+      if (!fresh && !same_call(*entry->second, *operation)) first = number;
+    }
+  }
+  return first;
+}
+
+Story tell_collective(const std::vector<FlightView>& views, std::int64_t collective,
+                      Views completeness) {
+  Story story;
+  const std::vector<Call> calls = calls_at(views, collective);
+  story.disagreed = calls.size() > 1;
+  if (story.disagreed) story.sentences.push_back(disagreement(calls));
+  const std::string name = calls.empty() ? "it" : name_text(*calls[0].operation);
+  std::vector<int> more;
+  for (const FlightView& view : views) {
+    if (has_called(view, collective)) continue;
+    if (story.sentences.size() > most_told) {
+      more.push_back(view.rank());
+    } else {
+      story.sentences.push_back(
+          fmt::format("rank {} never called {} ({})", view.rank(), name, last_text(view)));
+    }
+  }
+  if (!more.empty()) story.sentences.push_back(ranks_text(more) + " did not either");
+  if (!story.sentences.empty() || completeness == Views::some) return story;
+  story.sentences = progress(views, collective, name);
+  if (story.sentences.size() > most_told) {
+    const std::size_t rest = story.sentences.size() - most_told;
+    story.sentences.resize(most_told);
+    story.sentences.push_back(fmt::format("and {} more", rest));
+  }
+  return story;
+}
+
+}  // namespace atoll_v1::atoll

@@ -1,0 +1,152 @@
+// tell_flight: the logs of a job, read by a person.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "atoll/error.hpp"
+#include "atoll/flight.hpp"
+#include "flight/story.hpp"
+
+namespace atoll_v1::atoll {
+namespace {
+
+using Logs = std::vector<const FlightLog*>;
+
+Logs in_order(std::span<const FlightLog> logs) {
+  if (logs.empty()) throw Error(ErrorCode::invalid_argument, "tell_flight: no logs");
+  Logs result;
+  for (const FlightLog& log : logs) result.push_back(&log);
+  std::ranges::stable_sort(result, {}, [](const FlightLog* log) { return log->rank; });
+  for (std::size_t i = 1; i < result.size(); ++i) {
+    const FlightLog &a = *result[i - 1], &b = *result[i];
+    if (a.size != b.size) {
+      throw Error(
+          ErrorCode::mismatch,
+          fmt::format("flight logs of different jobs: rank {} is of {} ranks, rank {} of {}",
+                      a.rank, a.size, b.rank, b.size));
+    }
+    if (a.rank == b.rank) {
+      throw Error(ErrorCode::mismatch, fmt::format("two flight logs of rank {}", a.rank));
+    }
+  }
+  return result;
+}
+
+std::vector<int> ranks_of(const Logs& logs) {
+  std::vector<int> ranks;
+  for (const FlightLog* log : logs) ranks.push_back(log->rank);
+  return ranks;
+}
+
+std::vector<int> missing(const std::vector<int>& all, const std::vector<int>& there) {
+  std::vector<int> result;
+  std::ranges::set_difference(all, there, std::back_inserter(result));
+  return result;
+}
+
+std::string tell_job(const Logs& logs) {
+  const int size = logs.front()->size;
+  std::vector<int> all;
+  for (int rank = 0; rank < size; ++rank) all.push_back(rank);
+  const std::vector<int> there = ranks_of(logs), absent = missing(all, there);
+  std::string text = fmt::format("{} rank{}; logs of {}", size, size == 1 ? "" : "s",
+                                 absent.empty() && size > 1 ? "all" : ranks_text(there));
+  if (!absent.empty()) text += fmt::format("; none of {}", ranks_text(absent));
+  text += '\n';
+  std::map<std::string, std::vector<int>> failures;
+  for (const FlightLog* log : logs) failures[log->failure].push_back(log->rank);
+  for (const auto& [failure, ranks] : failures) {
+    if (failure.empty()) {
+      text += fmt::format("{} knew of no failure\n", ranks_text(ranks));
+    } else {
+      text += fmt::format("failure, on {}: {}\n", ranks_text(ranks), failure);
+    }
+  }
+  return text;
+}
+
+std::string tell_rank(const FlightView& view) {
+  std::string text = fmt::format("  rank {}: ", view.rank());
+  const FlightOperation* const running = view.running;
+  if (running && running->communicator == view.index && view.communicator) {
+    return text + fmt::format("in {} for {}\n", call_text(*running),
+                              seconds_text(view.log->monotonic_ns - running->started_ns));
+  }
+  if (view.last && view.last->state == FlightState::failed) {
+    return text + fmt::format("{} failed: {}\n", call_text(*view.last), view.last->error);
+  }
+  return text + last_text(view) + '\n';
+}
+
+bool is_idle(const FlightView& view) {
+  return view.communicator && view.communicator->completed == view.communicator->enqueued;
+}
+
+std::string tell_communicator(const Logs& logs, const FlightCommunicator& communicator) {
+  std::vector<FlightView> views;
+  std::vector<int> members = communicator.ranks, there;
+  std::ranges::sort(members);
+  for (const FlightLog* log : logs) {
+    if (!std::ranges::binary_search(members, log->rank)) continue;
+    views.push_back(view_of(*log, communicator.id));
+    there.push_back(log->rank);
+  }
+  std::uint64_t done = communicator.collectives_completed, most = done;
+  for (const FlightView& view : views) {
+    const std::uint64_t own = view.communicator ? view.communicator->collectives_completed : 0;
+    done = std::min(done, own);
+    if (view.communicator) most = std::max(most, view.communicator->collectives_enqueued);
+  }
+  std::string text = fmt::format("communicator {} ({}, {}; {})\n", communicator.name,
+                                 communicator.backend, ranks_text(members), communicator.id);
+  const auto absent = missing(members, there);
+  if (!absent.empty()) text += fmt::format("  no log of {}\n", ranks_text(absent));
+  text += fmt::format("  collectives that all of these ranks are through with: {}", done);
+  const auto last = static_cast<std::int64_t>(done) - 1;
+  for (const FlightView& view : views) {
+    const auto found = view.collectives.find(last);
+    if (found == view.collectives.end()) continue;
+    text += fmt::format(", the last one {}", call_text(*found->second));
+    break;
+  }
+  text += '\n';
+  const auto tell = [&](std::string_view title, std::int64_t collective) {
+    text += fmt::format("  {}:\n", title);
+    for (const auto& sentence : tell_collective(views, collective, Views::all).sentences) {
+      text += fmt::format("    {}\n", sentence);
+    }
+  };
+  const auto disagreement = first_disagreement(views);
+  if (disagreement >= 0) {
+    tell(fmt::format("calls differ at collective {}", disagreement), disagreement);
+  }
+  const auto next = static_cast<std::int64_t>(done);
+  if (most > done && disagreement != next) tell(fmt::format("collective {}", next), next);
+  if (most == done && std::ranges::all_of(views, is_idle)) return text;
+  for (const FlightView& view : views) text += tell_rank(view);
+  return text;
+}
+
+}  // namespace
+
+std::string tell_flight(std::span<const FlightLog> logs) {
+  const Logs sorted = in_order(logs);
+  std::string text = tell_job(sorted);
+  std::set<std::string, std::less<>> told;
+  for (const FlightLog* log : sorted) {
+    for (const FlightCommunicator& communicator : log->communicators) {
+      if (told.insert(communicator.id).second) text += tell_communicator(sorted, communicator);
+    }
+  }
+  return text;
+}
+
+std::string tell_flight(std::span<const std::filesystem::path> files) {
+  std::vector<FlightLog> logs;
+  for (const auto& file : files) logs.push_back(read_flight(file));
+  return tell_flight(logs);
+}
+
+}  // namespace atoll_v1::atoll

@@ -1,0 +1,24 @@
+#include "atoll/finding.hpp"
+
+#include <algorithm>
+
+namespace atoll_v1::atoll {
+namespace {
+
+// Control characters become spaces: names come from files and devices.
+std::string one_line(std::string text) {
+  std::ranges::replace_if(
+      text, [](unsigned char c) { return c < 0x20 || c == 0x7f; }, ' ');
+  return text;
+}
+
+}  // namespace
+
+std::string to_line(const Finding& finding) {
+  std::string line = finding.evidence;
+  for (const std::string* part : {&finding.consequence, &finding.fix})
+    if (!part->empty()) line += "; " + *part;
+  return one_line(std::move(line));
+}
+
+}  // namespace atoll_v1::atoll

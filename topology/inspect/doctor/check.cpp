@@ -1,0 +1,418 @@
+#include "inspect/doctor/check.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <cmath>
+
+#include "path_level.hpp"
+#include "pcie_rate.hpp"
+
+namespace atoll_v1::atoll::doctor {
+namespace {
+
+// A diagnosis that nobody reads to its end helps nobody.
+constexpr std::size_t most_findings = 12;
+// Hosts of a cluster lack a fact for the same few reasons.
+constexpr std::size_t most_lacks = 64;
+constexpr std::size_t most_reasons = 2;
+
+// Sorted, as the facts of a device are.
+constexpr auto fact_names = [] {
+  std::array names{
+      fact::pci_device,
+      fact::pci_gt_s,
+      fact::pci_gt_s_max,
+      fact::pci_width,
+      fact::pci_width_max,
+      fact::pci_replays,
+      fact::pci_acs,
+      fact::pci_ats,
+      fact::pci_max_read_request,
+      fact::sm,
+      fact::nvlink_active,
+      fact::nvlink_total,
+      fact::nvlink_errors,
+      fact::fabric_state,
+      fact::fabric_status,
+      fact::fabric_cluster,
+      fact::fabric_health,
+      fact::mig,
+      fact::persistence,
+      fact::ecc_remap_failed,
+      fact::ecc_remap_pending,
+      fact::throttle,
+      fact::power_limit_w,
+      fact::power_default_w,
+      fact::firmware,
+      fact::mtu,
+      fact::width,
+      fact::errors,
+      fact::gid_roce_v2,
+      fact::netdev,
+      fact::gdr,
+      fact::leaf,
+      fact::pci_relaxed_ordering,
+  };
+  std::ranges::sort(names);
+  return names;
+}();
+bool is_one_of(std::string_view fact, std::initializer_list<std::string_view> prefixes) {
+  return std::ranges::any_of(prefixes,
+                             [&](std::string_view prefix) { return fact.starts_with(prefix); });
+}
+
+// Which source gives a fact.
+std::string_view source_of(std::string_view fact) {
+  if (is_one_of(fact, {"pci.", "iommu"})) return "sysfs_pci";
+  if (is_one_of(fact,
+                {"gpus.", "nvlink.", "fabric.", "ecc.", "mig", "persist", "throttle", "power."}))
+    return "nvml";
+  if (is_one_of(fact, {"link.", "mtu", "firmware", "gid.", "netdev"})) return "sysfs_ports";
+  return "environment";
+}
+
+// Most of the configuration space is for root alone; the rest of what sysfs shows is for all.
+bool needs_root(std::string_view fact) {
+  return is_one_of(
+      fact, {fact::pci_acs, fact::pci_ats, fact::pci_max_read_request, fact::pci_relaxed_ordering});
+}
+
+std::string why_absent(const TopologyHost& host, std::string_view fact) {
+  const std::string_view source = source_of(fact);
+  const std::string_view why =
+      get_fact(host.facts, std::string(fact::source_prefix) + std::string(source));
+  const bool is_about_root = why.find("root") != std::string_view::npos;
+  if (why.empty() || (is_about_root && source == "sysfs_pci" && !needs_root(fact)))
+    return fmt::format("no source gives {}", fact);
+  if (source == "nvml" && why.find("NVML") == std::string_view::npos)
+    return fmt::format("no NVML: {}", why);
+  return std::string(why);
+}
+
+// "00000000:1b:00.0" -> "0000:1b:00.0", as lspci has it.
+std::string short_busid(std::string_view busid) {
+  return std::string(busid.size() == 16 && busid.starts_with("0000") ? busid.substr(4) : busid);
+}
+
+std::string with_names(std::string text, const Subject& subject) {
+  const std::array<std::pair<std::string_view, const std::string*>, 4> words{
+      {{"BUSID", &subject.busid},
+       {"INDEX", &subject.index},
+       {"NAME", &subject.name},
+       {"PORT", &subject.port}}};
+  if (subject.busid.empty())
+    if (const auto at = text.find(" -d BUSID"); at != std::string::npos) text.erase(at, 9);
+  for (const auto& [word, name] : words) {
+    if (!is_plain(*name)) continue;
+    for (auto at = text.find(word); at != std::string::npos;
+         at = text.find(word, at + name->size()))
+      text.replace(at, word.size(), *name);
+  }
+  return text;
+}
+
+bool has_environment(const TopologyHost& host) {
+  for (const std::string_view prefix : {fact::env_prefix, fact::nccl_conf_prefix}) {
+    const auto found = host.facts.lower_bound(prefix);
+    if (found != host.facts.end() && found->first.starts_with(prefix)) return true;
+  }
+  // Only the source that looks at the environment gives these.
+  return std::ranges::any_of(
+      std::array{fact::memlock_bytes, fact::shm_bytes, fact::container, fact::net_interfaces},
+      [&](std::string_view fact) { return host.facts.contains(fact); });
+}
+
+template <class Devices>
+std::unordered_map<std::string_view, std::size_t> numbers_of(const Devices& devices) {
+  std::unordered_map<std::string_view, std::size_t> numbers;
+  numbers.reserve(devices.size());
+  for (std::size_t i = 0; i < devices.size(); ++i) numbers.try_emplace(devices[i].id, i);
+  return numbers;
+}
+
+}  // namespace
+
+std::size_t FactColumns::number_of(std::string_view fact) {
+  const auto name = std::ranges::lower_bound(fact_names, fact);
+  return name == fact_names.end() || *name != fact
+             ? nowhere
+             : static_cast<std::size_t>(name - fact_names.begin());
+}
+
+std::span<const std::string_view> FactColumns::operator[](std::string_view fact) const {
+  const std::size_t number = number_of(fact);
+  if (columns_.empty() || number == nowhere || columns_[number].empty()) return absent_;
+  return columns_[number];
+}
+
+// Neighbours mostly have the same facts, with the same values: what the last device had in the same
+// place is tried first, and equal values are kept once, so that they stay in the cache.
+void FactColumns::add(std::size_t device, const Facts& facts) {
+  columns_.resize(fact_names.size());
+  std::size_t place = 0;
+  for (const auto& [fact, value] : facts) {
+    if (place == places_.size()) places_.emplace_back();
+    auto& [name, number] = places_[place++];
+    if (name != fact) name = fact, number = number_of(fact);
+    if (number == nowhere) continue;
+    auto& column = columns_[number];
+    if (column.empty()) column.resize(absent_.size());
+    const bool is_shared = device > 0 && column[device - 1] == value;
+    column[device] = is_shared ? column[device - 1] : std::string_view(value);
+  }
+}
+
+std::optional<double> Numbers::operator[](std::size_t device) {
+  const std::string_view text = column_[device];
+  if (text.data() == last_.data() && text.size() == last_.size()) return number_;
+  last_ = text;
+  number_ = number_of(text);
+  return number_;
+}
+
+Machine::Machine(const Topology& machine, std::span<const RankSite> sites, const MeshPlan* mesh)
+    : topology(machine),
+      ranks(sites),
+      plan(mesh),
+      names(machine),
+      host_numbers(numbers_of(machine.hosts)),
+      gpu_numbers(numbers_of(machine.gpus)),
+      nic_numbers(numbers_of(machine.nics)),
+      gpu_facts(machine.gpus),
+      nic_facts(machine.nics),
+      islands(find_islands(machine)),
+      affinity(find_affinity(machine)),
+      usable(usable_gbyte_s(machine)) {
+  affinity.resize(topology.gpus.size());
+  usable.resize(topology.nics.size());
+  hosts.reserve(topology.hosts.size());
+  for (const TopologyHost& host : topology.hosts)
+    hosts.push_back({.host = &host,
+                     .gpus = {},
+                     .nics = {},
+                     .has_environment = has_environment(host),
+                     .is_vm = get_fact(host.facts, fact::virtual_machine) == "yes"});
+  place(topology.gpus, gpu_hosts, &HostView::gpus);
+  place(topology.nics, nic_hosts, &HostView::nics);
+  look_at_gpus();
+  for (const TopologyNic& nic : topology.nics) {
+    is_rdma.push_back(doctor::is_rdma(nic));
+    may_be_active.push_back(doctor::may_be_active(nic));
+  }
+}
+
+template <class Devices>
+void Machine::place(const Devices& devices, std::vector<std::size_t>& hosts_of,
+                    std::vector<std::size_t> HostView::*members) {
+  hosts_of.assign(devices.size(), nowhere);
+  for (std::size_t i = 0; i < devices.size(); ++i) {
+    // Devices mostly follow each other host by host.
+    if (i > 0 && devices[i].host == devices[i - 1].host)
+      hosts_of[i] = hosts_of[i - 1];
+    else if (const auto found = host_numbers.find(devices[i].host); found != host_numbers.end())
+      hosts_of[i] = found->second;
+    if (hosts_of[i] != nowhere) (hosts[hosts_of[i]].*members).push_back(i);
+  }
+}
+
+void Machine::look_at_gpus() {
+  const auto devices = gpu_facts[fact::pci_device], sms = gpu_facts[fact::sm];
+  used.resize(topology.gpus.size());
+  for (std::size_t i = 0; i < topology.gpus.size(); ++i) {
+    const bool like_last = i > 0 && gpu(i).model == gpu(i - 1).model &&
+                           devices[i] == devices[i - 1] && sms[i] == sms[i - 1];
+    models.push_back(like_last ? models.back() : find_gpu_model(gpu(i)));
+    for (const std::string& id : affinity[i].use)
+      if (const auto nic = nic_numbers.find(id); nic != nic_numbers.end())
+        used[i].push_back(nic->second);
+  }
+  island_of_gpu.assign(topology.gpus.size(), nowhere);
+  for (std::size_t island = 0; island < islands.size(); ++island)
+    for (const std::string& id : islands[island].gpus)
+      if (const auto found = gpu_numbers.find(id); found != gpu_numbers.end())
+        island_of_gpu[found->second] = island;
+}
+
+const HostView& Machine::host_or_none(std::size_t number) const {
+  static const TopologyHost unlisted{.id = "", .name = ""};
+  static const HostView none{.host = &unlisted, .gpus = {}, .nics = {}};
+  return number == nowhere ? none : hosts[number];
+}
+
+Subject::Subject(const TopologyGpu& gpu)
+    : id(gpu.id),
+      busid(short_busid(gpu.busid)),
+      index(gpu.index >= 0 ? std::to_string(gpu.index) : short_busid(gpu.busid)) {}
+
+Subject::Subject(const TopologyNic& nic)
+    : id(nic.id),
+      busid(short_busid(nic.busid)),
+      name(nic.name.substr(0, nic.name.find(':'))),
+      port(nic.name.find(':') == std::string::npos ? "1"
+                                                   : nic.name.substr(nic.name.find(':') + 1)) {}
+
+void Verdict::lacks(const TopologyHost& host, std::string_view fact) {
+  if (&host == last_lack_host_ && fact == last_lack_fact_) return;
+  last_lack_host_ = &host;
+  last_lack_fact_ = fact;
+  if (++lacks_ > most_lacks) return;
+  not_checked(why_absent(host, fact));
+}
+
+void Verdict::not_checked(std::string_view reason) {
+  if (reasons_.size() < most_reasons && std::ranges::find(reasons_, reason) == reasons_.end())
+    reasons_.emplace_back(reason);
+}
+
+void Verdict::add(const Subject& subject, const Trouble& trouble) {
+  add(std::vector{subject}, trouble);
+}
+
+void Verdict::add(const std::vector<Subject>& subjects, const Trouble& trouble) {
+  looked();
+  const std::string text = fmt::format("{}\n{}\n{}\n{}", static_cast<int>(trouble.severity),
+                                       trouble.evidence, trouble.consequence, trouble.fix);
+  const auto [at, is_new] = numbers_.try_emplace(text, groups_.size());
+  if (is_new) {
+    groups_.push_back({trouble, {}});
+    if (!subjects.empty()) groups_.back().trouble.fix = with_names(trouble.fix, subjects.front());
+  }
+  for (const Subject& subject : subjects) groups_[at->second].subjects.push_back(subject.id);
+}
+
+Check Verdict::check(std::string_view id, std::string_view title) const {
+  Check check{.id = std::string(id), .title = std::string(title), .reason = ""};
+  if (!groups_.empty() || said_elsewhere_) {
+    check.status = CheckStatus::finding;
+  } else if (looked_) {
+    check.status = CheckStatus::ok;
+  } else {
+    check.status = CheckStatus::not_checked;
+    check.reason =
+        reasons_.empty() ? "nothing to look at" : fmt::format("{}", fmt::join(reasons_, "; "));
+  }
+  return check;
+}
+
+std::vector<Finding> Verdict::findings(std::string_view id) const {
+  std::vector<Finding> findings;
+  const std::size_t shown = groups_.size() <= most_findings ? groups_.size() : most_findings - 1;
+  const auto make = [&](const Group& group) {
+    return Finding{.id = std::string(id),
+                   .severity = group.trouble.severity,
+                   .subjects = group.subjects,
+                   .evidence = group.trouble.evidence,
+                   .consequence = group.trouble.consequence,
+                   .fix = group.trouble.fix};
+  };
+  for (std::size_t i = 0; i < shown; ++i) findings.push_back(make(groups_[i]));
+  if (shown == groups_.size()) return findings;
+  Finding rest = make(groups_[shown]);
+  rest.evidence =
+      fmt::format("{} cases more; the first: {}", groups_.size() - shown, rest.evidence);
+  for (std::size_t i = shown + 1; i < groups_.size(); ++i) {
+    rest.severity = std::max(rest.severity, groups_[i].trouble.severity);
+    rest.subjects.insert(rest.subjects.end(), groups_[i].subjects.begin(),
+                         groups_[i].subjects.end());
+  }
+  findings.push_back(std::move(rest));
+  return findings;
+}
+
+bool is_rdma(const TopologyNic& nic) {
+  if (nic.is_virtual) return false;
+  const bool is_interface = get_fact(nic.facts, fact::netdev) == nic.name;
+  if (is_interface && nic.layer != "slingshot") return false;
+  if (!nic.layer.empty() && nic.layer != "ethernet") return true;
+  if (!get_fact(nic.facts, fact::gid_roce_v2).empty()) return true;
+  constexpr std::array sockets{"eth", "en", "bond", "ib", "wl", "hsn"};
+  return std::ranges::none_of(sockets,
+                              [&](const char* prefix) { return nic.name.starts_with(prefix); });
+}
+
+bool has_rdma(const Machine& machine, const HostView& view) {
+  return std::ranges::any_of(view.nics, [&](std::size_t nic) { return machine.is_rdma[nic]; });
+}
+
+bool is_plain(std::string_view word) {
+  return !word.empty() && word.find_first_not_of(
+                              "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUV"
+                              "WXYZ0123456789_.:-") == std::string_view::npos;
+}
+
+bool may_be_active(const TopologyNic& nic) {
+  return !nic.is_virtual && (nic.state.empty() || nic.state == "active");
+}
+
+bool is_card(const TopologyGpu& gpu) {
+  constexpr std::array words{"PCIe",   "PCIE",  "H100 NVL", "H200 NVL", "RTX",   "GeForce",
+                             "Quadro", "TITAN", "A30",      "A40",      "A6000", "DGXS"};
+  return std::ranges::any_of(
+      words, [&](const char* word) { return gpu.model.find(word) != std::string::npos; });
+}
+
+std::optional<double> number_of(std::string_view text) {
+  double value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size() || !std::isfinite(value))
+    return std::nullopt;
+  return value;
+}
+
+std::optional<double> lane_gbyte_s(double gt_s) {
+  constexpr std::array generations{2.5, 5.0, 8.0, 16.0, 32.0, 64.0};
+  if (std::ranges::find(generations, gt_s) == generations.end()) return std::nullopt;
+  return pcie_gbyte_s(gt_s, 1);
+}
+
+bool is_flattened(const Machine& machine, const HostView& view) {
+  if (!view.is_vm || view.gpus.empty()) return false;
+  if (std::ranges::all_of(view.gpus, [&](std::size_t gpu) { return machine.gpu(gpu).numa < 0; }))
+    return true;
+  return std::ranges::all_of(view.gpus, [&](std::size_t gpu) {
+    const auto& level = machine.affinity[gpu].level;
+    return !level || *level == PathLevel::phb;
+  });
+}
+
+Setting setting_of(const TopologyHost& host, std::string_view name) {
+  for (const auto& [prefix, where] :
+       {std::pair{fact::env_prefix, "environment"}, std::pair{fact::nccl_conf_prefix, "nccl.conf"}})
+    if (const std::string_view value =
+            get_fact(host.facts, std::string(prefix) + std::string(name));
+        !value.empty())
+      return {value, where};
+  return {};
+}
+
+bool is_on(std::string_view setting) {
+  long long value = 0;
+  std::from_chars(setting.data(), setting.data() + setting.size(), value);
+  return value != 0;
+}
+
+std::vector<std::string_view> words_of(std::string_view text, std::string_view separators) {
+  std::vector<std::string_view> words;
+  for (std::size_t at = text.find_first_not_of(separators); at != std::string_view::npos;) {
+    const std::size_t end = std::min(text.find_first_of(separators, at), text.size());
+    words.push_back(text.substr(at, end - at));
+    at = text.find_first_not_of(separators, end);
+  }
+  return words;
+}
+
+void Range::add(double value) {
+  least_ = empty_ ? value : std::min(least_, value);
+  most_ = empty_ ? value : std::max(most_, value);
+  empty_ = false;
+}
+
+std::string Range::text() const {
+  return least_ == most_ ? fmt::format("{:.15g}", most_)
+                         : fmt::format("{:.15g} to {:.15g}", least_, most_);
+}
+
+}  // namespace atoll_v1::atoll::doctor

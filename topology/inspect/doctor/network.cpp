@@ -1,0 +1,349 @@
+// The ports of the NICs: state, rate, errors, settings.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <set>
+
+#include "inspect/doctor/check.hpp"
+
+namespace atoll_v1::atoll::doctor {
+namespace {
+
+// --- ports that carry nothing ---
+
+// Of each NIC, how many GPUs have no nearer one that is of any use.
+std::vector<std::size_t> gpus_without_other(const Machine& machine) {
+  std::vector<std::size_t> gpus(machine.topology.nics.size());
+  for (const Affinity& one : machine.affinity) {
+    std::vector<std::size_t> nics;
+    bool has_active = false;
+    for (const std::string& id : one.nearest) {
+      const auto found = machine.nic_numbers.find(id);
+      if (found == machine.nic_numbers.end()) continue;
+      nics.push_back(found->second);
+      has_active = has_active || machine.may_be_active[found->second];
+    }
+    if (has_active) continue;
+    for (const std::size_t nic : nics) ++gpus[nic];
+  }
+  return gpus;
+}
+
+// "3 of 4 such ports of its host are active, with 150 of 200 GB/s"
+std::string what_is_left(const Machine& machine, const HostView& view, std::string_view layer) {
+  std::size_t all = 0, active = 0;
+  double rate = 0;
+  for (const std::size_t nic : view.nics) {
+    if (!machine.is_rdma[nic] || machine.nic(nic).layer != layer) continue;
+    ++all;
+    if (!machine.may_be_active[nic]) continue;
+    ++active;
+    rate += machine.nic(nic).rate_gbit_s.value_or(0) / 8;
+  }
+  std::string text =
+      fmt::format("{} of {} of its host are active", active, plural(all, "such port"));
+  if (active > 0 && rate > 0)
+    text += fmt::format(", with {:.4g} of {:.4g} GB/s", rate,
+                        rate / static_cast<double>(active) * static_cast<double>(all));
+  return text;
+}
+
+bool is_ethernet(const TopologyNic& nic) { return nic.layer == "ethernet"; }
+
+std::string why_idle(const TopologyNic& nic) {
+  const std::string_view physical = get_fact(nic.facts, fact::phys_state);
+  if (physical == "disabled") return " (disabled)";
+  if (physical == "polling") return " (polling: it finds no peer)";
+  if (nic.state != "down" && get_fact(nic.facts, fact::sm_lid) == "0")
+    return " (no subnet manager has spoken to it)";
+  return "";
+}
+
+Trouble idle_port(const Machine& machine, std::size_t number, std::size_t gpus, std::string fix) {
+  const TopologyNic& nic = machine.nic(number);
+  Trouble trouble{.severity = gpus > 0 ? Severity::error : Severity::warning,
+                  .evidence = fmt::format("the port is {}{}", nic.state, why_idle(nic)),
+                  .consequence = what_is_left(machine, machine.host_of_nic(number), nic.layer),
+                  .fix = std::move(fix)};
+  if (gpus > 0)
+    trouble.consequence =
+        fmt::format("it is the nearest NIC of {}, which must send through farther ones; {}",
+                    plural(gpus, "GPU"), trouble.consequence);
+  if (!machine.is_rdma[number]) {
+    trouble.severity = Severity::info;
+    trouble.consequence = "none, if nothing is plugged in";
+  }
+  return trouble;
+}
+
+// Ports in one of the states; `fix` is called with the port.
+template <class Fix>
+void idle_ports(const Machine& machine, Verdict& verdict, std::span<const std::string_view> states,
+                Fix fix) {
+  if (machine.topology.nics.empty()) return verdict.not_checked("no NICs");
+  std::vector<std::size_t> idle;
+  for (std::size_t number = 0; number < machine.topology.nics.size(); ++number) {
+    const TopologyNic& nic = machine.nic(number);
+    if (nic.is_virtual) continue;
+    if (nic.state.empty()) {
+      verdict.lacks(*machine.host_of_nic(number).host, "link.state");
+      continue;
+    }
+    verdict.looked();
+    if (std::ranges::find(states, nic.state) != states.end()) idle.push_back(number);
+  }
+  if (idle.empty()) return;
+  const std::vector<std::size_t> gpus = gpus_without_other(machine);
+  for (const std::size_t number : idle)
+    verdict.add(Subject(machine.nic(number)),
+                idle_port(machine, number, gpus[number], fix(machine.nic(number))));
+}
+
+void port_down(const Machine& machine, Verdict& verdict) {
+  constexpr std::array<std::string_view, 1> states{"down"};
+  idle_ports(machine, verdict, states, [](const TopologyNic& nic) {
+    std::string fix = is_ethernet(nic)
+                          ? "ip link set dev $(ls /sys/class/infiniband/NAME/device/net) "
+                            "up; look at cable and switch port (mlxlink -d NAME)"
+                          : "look at cable and switch port: ibstat NAME PORT; mlxlink "
+                            "-d NAME -p PORT";
+    if (!is_rdma(nic)) fix = "ip link set dev NAME up; look at cable and switch port";
+    return fix + "; a port that is not meant to be used can be kept out of NCCL_IB_HCA";
+  });
+}
+
+void port_initialising(const Machine& machine, Verdict& verdict) {
+  constexpr std::array<std::string_view, 2> states{"init", "armed"};
+  idle_ports(machine, verdict, states, [](const TopologyNic&) {
+    return "the link is up, but no subnet manager has set it up: sminfo; systemctl status opensm "
+           "on "
+           "the host (or look at the switch) that should run it";
+  });
+}
+
+// --- ports that differ from their peers ---
+
+// Peers are ports that should be alike: of one device, else of one layer and, on a cluster, one
+// name, since hosts may have slow ports for storage beside the fast ones.
+using PeerKey = std::pair<std::string_view, std::string_view>;
+
+PeerKey peers_of(const Machine& machine, std::size_t nic) {
+  const std::string_view device = machine.nic_facts[fact::pci_device][nic];
+  if (!device.empty()) return {machine.nic(nic).layer, device};
+  if (machine.hosts.size() < 2) return {machine.nic(nic).layer, ""};
+  return {machine.nic(nic).layer, machine.nic(nic).name};
+}
+
+// Calls differs(nic, value, {usual value, how many}) for each active port whose number is not that
+// of most peers. `value_of` gives a port's number.
+template <class Value, class Differs>
+void compare(const Machine& machine, Verdict& verdict, Value value_of, Differs differs) {
+  if (machine.topology.nics.empty()) verdict.not_checked("no NICs");
+  std::map<PeerKey, Census<double>> peers;
+  struct Entry {
+    std::size_t nic;
+    double value;
+    Census<double>* census;
+  };
+  std::vector<Entry> entries;
+  for (std::size_t nic = 0; nic < machine.topology.nics.size(); ++nic) {
+    if (!machine.may_be_active[nic] || !machine.is_rdma[nic]) continue;
+    const std::optional<double> value = value_of(nic);
+    if (!value) continue;
+    Census<double>& census = peers[peers_of(machine, nic)];
+    census.add(*value);
+    entries.push_back({nic, *value, &census});
+  }
+  for (const auto& [nic, value, census] : entries) {
+    if (census->size() < 2) continue;
+    verdict.looked();
+    const auto& usual = census->majority();
+    if (value != usual.first) differs(machine.nic(nic), value, usual);
+  }
+}
+
+std::string others(std::size_t count, double value, std::string_view unit) {
+  return fmt::format("{} {} {:g}{}", count, count == 1 ? "peer has" : "peers have", value, unit);
+}
+
+// Ids of the NICs that GPUs send through.
+std::set<std::string_view> used_by_gpus(const Machine& machine) {
+  std::set<std::string_view> ids;
+  for (const auto& nics : machine.used)
+    for (const std::size_t nic : nics) ids.insert(machine.nic(nic).id);
+  return ids;
+}
+
+void port_slow(const Machine& machine, Verdict& verdict) {
+  const std::set<std::string_view> used = used_by_gpus(machine);
+  Numbers widths(machine.nic_facts[fact::width]);
+  constexpr auto fix =
+      "look at cable, transceiver and the switch port's setting: mlxlink -d NAME -p "
+      "PORT; ibstat NAME PORT";
+  compare(
+      machine, verdict, [&](std::size_t nic) { return machine.nic(nic).rate_gbit_s; },
+      [&](const TopologyNic& nic, double rate, const auto& most) {
+        if (rate > most.first) return;
+        const bool is_used = used.contains(nic.id);
+        verdict.add(Subject(nic),
+                    {.severity = is_used ? Severity::warning : Severity::info,
+                     .evidence = fmt::format("the port runs at {:g} Gbit/s, {}", rate,
+                                             others(most.second, most.first, "")),
+                     .consequence = fmt::format(
+                         "carries {:.4g} of {:.4g} GB/s, and {}", rate / 8, most.first / 8,
+                         is_used ? "what goes over all rails waits for the slowest"
+                                 : "no GPU sends through it"),
+                     .fix = fix});
+      });
+  compare(
+      machine, verdict, [&](std::size_t nic) { return widths[nic]; },
+      [&](const TopologyNic& nic, double lanes, const auto& most) {
+        if (lanes > most.first) return;
+        verdict.add(Subject(nic),
+                    {.severity = used.contains(nic.id) ? Severity::warning : Severity::info,
+                     .evidence = fmt::format("the port has {:g} lanes, {}", lanes,
+                                             others(most.second, most.first, "")),
+                     .consequence =
+                         fmt::format("carries {:.0f} % of what they do", 100 * lanes / most.first),
+                     .fix = fix});
+      });
+  if (!machine.topology.nics.empty()) verdict.not_checked("no two like ports of known rate");
+}
+
+void mtu_differs(const Machine& machine, Verdict& verdict) {
+  Numbers mtus(machine.nic_facts[fact::mtu]);
+  compare(
+      machine, verdict, [&](std::size_t nic) { return mtus[nic]; },
+      [&](const TopologyNic& nic, double mtu, const auto& most) {
+        verdict.add(
+            Subject(nic),
+            {.severity = Severity::warning,
+             .evidence =
+                 fmt::format("the MTU is {:g}, {}", mtu, others(most.second, most.first, "")),
+             .consequence = "connections use the smaller one, and some do not come up at all",
+             .fix =
+                 is_ethernet(nic)
+                     ? "ip link set dev $(ls /sys/class/infiniband/NAME/device/net) mtu 9000, and "
+                       "on the switch ports"
+                     : "set one MTU for the partition in the subnet manager (partitions.conf: "
+                       "mtu=5 is 4096)"});
+      });
+  if (!machine.topology.nics.empty()) verdict.not_checked("no two like ports of known MTU");
+}
+
+// "28.39.1002" -> 28: for NVIDIA's adapters the first number names the kind of device.
+int firmware_family(std::string_view version) {
+  int family = -1;
+  std::from_chars(version.data(), version.data() + version.size(), family);
+  return family;
+}
+
+void firmware_differs(const Machine& machine, Verdict& verdict) {
+  using Peers = std::pair<std::string_view, int>;  // device or layer, family
+  std::map<Peers, Census<std::string_view>> peers;
+  const auto devices = machine.nic_facts[fact::pci_device];
+  const auto census_of = [&](std::size_t nic, std::string_view version) -> auto& {
+    return devices[nic].empty() ? peers[{machine.nic(nic).layer, firmware_family(version)}]
+                                : peers[{devices[nic], 0}];
+  };
+  each_nic(machine, verdict, fact::firmware, [&](std::size_t nic, std::string_view version) {
+    census_of(nic, version).add(version);
+  });
+  each_nic(machine, verdict, fact::firmware, [&](std::size_t nic, std::string_view version) {
+    const auto& [usual, count] = census_of(nic, version).majority();
+    if (version == usual) return;
+    verdict.add(Subject(machine.nic(nic)),
+                {.severity = Severity::info,
+                 .evidence = fmt::format("firmware {}, {} like it {} {}", version,
+                                         plural(count, "NIC"), count == 1 ? "has" : "have", usual),
+                 .consequence = "they may behave differently under load",
+                 .fix = "mlxfwmanager --query; update to one version"});
+  });
+}
+
+void link_errors(const Machine& machine, Verdict& verdict) {
+  std::vector<Subject> nics;
+  std::vector<std::string> counts;
+  each_nic(machine, verdict, fact::errors, [&](std::size_t nic, std::string_view errors) {
+    if (errors == "none") return;
+    nics.emplace_back(machine.nic(nic));
+    if (counts.size() < 3)
+      counts.push_back(fmt::format("{}: {}", machine.names.device(machine.nic(nic).id), errors));
+  });
+  if (nics.empty()) return;
+  std::string evidence = fmt::format("{}", fmt::join(counts, "; "));
+  if (nics.size() > counts.size())
+    evidence += fmt::format("; and {} more", nics.size() - counts.size());
+  verdict.add(nics,
+              {.severity = Severity::warning,
+               .evidence = evidence,
+               .consequence = "packets are sent again or lost; counts that rise mean a bad "
+                              "cable, transceiver or port",
+               .fix = "see whether they rise: perfquery -x; mlxlink -d NAME -p PORT -c; clean "
+                      "or change the cable"});
+}
+
+// --- RoCE ---
+
+Trouble no_address() {
+  return {.severity = Severity::warning,
+          .evidence = "the port has no routable RoCE v2 address (GID)",
+          .consequence = "it reaches no host beyond its own network, or none at all",
+          .fix =
+              "give its interface an IP address: ip address add ADDRESS/PREFIX dev $(ls "
+              "/sys/class/infiniband/NAME/device/net); then show_gids NAME"};
+}
+
+Trouble other_address(const Setting& setting, std::string_view index) {
+  return {.severity = Severity::warning,
+          .evidence = fmt::format("NCCL_IB_GID_INDEX is {} ({}), the routable RoCE v2 address has "
+                                  "index {}",
+                                  setting.value, setting.where, index),
+          .consequence = "NCCL sends from another address, which peers may not reach",
+          .fix = fmt::format(
+              "unset NCCL_IB_GID_INDEX (NCCL 2.21 and newer find it), or set it to {}", index)};
+}
+
+void roce_gid(const Machine& machine, Verdict& verdict) {
+  const auto indices = machine.nic_facts[fact::gid_roce_v2];
+  bool any = false;
+  for (std::size_t number = 0; number < indices.size(); ++number) {
+    if (!machine.is_rdma[number] || !machine.may_be_active[number]) continue;
+    const TopologyNic& nic = machine.nic(number);
+    if (!is_ethernet(nic)) continue;
+    any = true;
+    const TopologyHost& host = *machine.host_of_nic(number).host;
+    const std::string_view index = indices[number];
+    if (index.empty()) {
+      verdict.lacks(host, fact::gid_roce_v2);
+      continue;
+    }
+    verdict.looked();
+    const Setting setting = setting_of(host, "NCCL_IB_GID_INDEX");
+    if (index == "none") {
+      verdict.add(Subject(nic), no_address());
+    } else if (!setting.value.empty() && setting.value != index && setting.value != "-1") {
+      // -1 leaves the choice to NCCL.
+      verdict.add(Subject(nic), other_address(setting, index));
+    }
+  }
+  if (!any) verdict.not_checked("no active RoCE ports");
+}
+
+constexpr CheckRow rows[] = {
+    {"port_down", "All ports are up", port_down},
+    {"port_initialising", "All ports are set up by a subnet manager", port_initialising},
+    {"port_slow", "Ports are as fast as their peers", port_slow},
+    {"link_errors", "Ports have no errors", link_errors},
+    {"mtu_differs", "Ports have one MTU", mtu_differs},
+    {"firmware_differs", "Like NICs have one firmware", firmware_differs},
+    {"roce_gid", "RoCE ports have the address that NCCL uses", roce_gid},
+};
+
+}  // namespace
+
+const std::span<const CheckRow> network_checks(rows);
+
+}  // namespace atoll_v1::atoll::doctor

@@ -1,0 +1,313 @@
+// The ranks of a job: GPUs, sockets, cores, mesh; and hosts that should be alike.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <numeric>
+#include <set>
+
+#include "inspect/doctor/check.hpp"
+
+namespace atoll_v1::atoll::doctor {
+namespace {
+
+Subject rank_subject(std::size_t rank) { return Subject(fmt::format("rank {}", rank)); }
+
+constexpr auto no_ranks = "no job: there are no ranks";
+
+// --- ranks_share_gpu ---
+
+void ranks_share_gpu(const Machine& machine, Verdict& verdict) {
+  if (machine.ranks.empty()) return verdict.not_checked(no_ranks);
+  std::map<std::string_view, std::vector<std::size_t>> users;
+  for (std::size_t rank = 0; rank < machine.ranks.size(); ++rank)
+    if (!machine.ranks[rank].gpu.empty()) users[machine.ranks[rank].gpu].push_back(rank);
+  std::vector<Subject> subjects;
+  std::vector<std::string> cases;
+  for (const auto& [gpu, ranks] : users) {
+    verdict.looked();
+    std::set<std::string_view> partitions;
+    bool shared = false;
+    for (const std::size_t rank : ranks) {
+      const std::string& partition = machine.ranks[rank].partition;
+      shared =
+          shared || !partitions.insert(partition).second || (partition.empty() && ranks.size() > 1);
+    }
+    if (!shared) continue;
+    const std::vector<int> numbers(ranks.begin(), ranks.end());
+    const std::string id(gpu);
+    cases.push_back(
+        fmt::format("ranks {} use {}", number_ranges(numbers), machine.names.device(id)));
+    for (const std::size_t rank : ranks) subjects.push_back(rank_subject(rank));
+    const auto found = machine.gpu_numbers.find(gpu);
+    subjects.push_back(found == machine.gpu_numbers.end() ? Subject(id)
+                                                          : Subject(machine.gpu(found->second)));
+  }
+  verdict.not_checked("no rank has a GPU");
+  if (cases.empty()) return;
+  verdict.add(subjects,
+              {.severity = Severity::error,
+               .evidence = enumerate(cases, 4),
+               .consequence = "they share its memory and its time, and NCCL refuses two "
+                              "ranks on one GPU",
+               .fix = "start one rank a GPU, each with its own CUDA_VISIBLE_DEVICES (Slurm: "
+                      "--gpus-per-task=1; Open MPI sets OMPI_COMM_WORLD_LOCAL_RANK)"});
+}
+
+// --- rank_off_socket ---
+
+// Which package a NUMA node belongs to, as the devices of a host show; else by counting.
+class Packages {
+ public:
+  explicit Packages(const Machine& machine) {
+    const auto learn = [&](const auto& devices) {
+      for (const auto& device : devices)
+        if (device.numa >= 0 && device.package >= 0)
+          seen_[{device.host, device.numa}] = device.package;
+    };
+    learn(machine.topology.gpus);
+    learn(machine.topology.nics);
+  }
+
+  std::optional<int> of(const TopologyHost& host, int numa) const {
+    if (numa < 0) return std::nullopt;
+    if (host.packages == 1) return 0;
+    if (const auto found = seen_.find({host.id, numa}); found != seen_.end()) return found->second;
+    if (host.packages <= 0 || numa >= host.numa_nodes || host.numa_nodes % host.packages != 0)
+      return std::nullopt;
+    return numa / (host.numa_nodes / host.packages);
+  }
+
+ private:
+  std::map<std::pair<std::string_view, int>, int> seen_;
+};
+
+void rank_off_socket(const Machine& machine, Verdict& verdict) {
+  if (machine.ranks.empty()) return verdict.not_checked(no_ranks);
+  const Packages packages(machine);
+  for (std::size_t rank = 0; rank < machine.ranks.size(); ++rank) {
+    const RankSite& site = machine.ranks[rank];
+    const auto gpu = machine.gpu_numbers.find(site.gpu);
+    if (gpu == machine.gpu_numbers.end()) {
+      verdict.not_checked("no rank has a GPU");
+      continue;
+    }
+    const TopologyGpu& device = machine.gpu(gpu->second);
+    const TopologyHost& host = *machine.host_of_gpu(gpu->second).host;
+    const auto here = packages.of(host, site.numa);
+    const auto there = device.package >= 0 && host.packages != 1 ? std::optional(device.package)
+                                                                 : packages.of(host, device.numa);
+    if (!here || !there) {
+      verdict.not_checked(site.numa < 0 ? "no rank is bound to one NUMA node"
+                                        : "no source tells the GPUs' sockets");
+      continue;
+    }
+    verdict.looked();
+    if (*here == *there) continue;
+    verdict.add(
+        {rank_subject(rank), Subject(device)},
+        {.severity = Severity::warning,
+         .evidence = fmt::format("bound to NUMA node {} on socket {}, with a GPU on socket {}",
+                                 site.numa, *here, *there),
+         .consequence = "all that passes between the process and its GPU crosses the link "
+                        "between the sockets",
+         .fix = "bind ranks where their GPUs are: mpirun --map-by ppr:N:numa --bind-to numa; "
+                "srun --gpu-bind=closest; or numactl --cpunodebind=N --membind=N"});
+  }
+}
+
+// --- ranks_share_core ---
+
+// The ranks of one host whose sets of hardware threads overlap, directly or through others.
+struct Crowd {
+  std::vector<std::size_t> ranks;
+  std::set<int> cpus;
+  bool equal = true;  // all have the same set
+};
+
+std::vector<Crowd> crowds_of(const Machine& machine, const std::vector<std::size_t>& ranks) {
+  std::vector<std::size_t> parents(ranks.size());
+  std::iota(parents.begin(), parents.end(), std::size_t{0});
+  const auto root = [&](std::size_t at) {
+    while (parents[at] != at) at = parents[at] = parents[parents[at]];
+    return at;
+  };
+  std::unordered_map<int, std::size_t> owners;
+  for (std::size_t i = 0; i < ranks.size(); ++i)
+    for (const int cpu : machine.ranks[ranks[i]].cpus) {
+      const auto [at, is_new] = owners.try_emplace(cpu, i);
+      if (!is_new) parents[root(i)] = root(at->second);
+    }
+  std::map<std::size_t, Crowd> crowds;
+  for (std::size_t i = 0; i < ranks.size(); ++i) {
+    Crowd& crowd = crowds[root(i)];
+    const std::vector<int>& cpus = machine.ranks[ranks[i]].cpus;
+    const std::set<int> own(cpus.begin(), cpus.end());
+    crowd.equal = crowd.equal && (crowd.ranks.empty() || own == crowd.cpus);
+    crowd.ranks.push_back(ranks[i]);
+    crowd.cpus.insert(own.begin(), own.end());
+  }
+  std::vector<Crowd> result;
+  for (auto& [first, crowd] : crowds)
+    if (crowd.ranks.size() > 1) result.push_back(std::move(crowd));
+  return result;
+}
+
+// Ranks that are all bound to the same socket share it by design; they crowd only when a core does
+// not come to each. Sets that overlap in part are nobody's design.
+bool is_crowded(const Crowd& crowd, const TopologyHost& host) {
+  if (!crowd.equal) return true;
+  const bool smt = host.host_threads > host.host_cores && host.host_cores > 0;
+  const std::size_t each = smt ? 2 : 1;
+  return crowd.cpus.size() < each * crowd.ranks.size();
+}
+
+void ranks_share_core(const Machine& machine, Verdict& verdict) {
+  if (machine.ranks.empty()) return verdict.not_checked(no_ranks);
+  std::map<std::string_view, std::vector<std::size_t>> bound;
+  for (std::size_t rank = 0; rank < machine.ranks.size(); ++rank) {
+    const RankSite& site = machine.ranks[rank];
+    const auto host = machine.host_numbers.find(site.host);
+    const int threads =
+        host == machine.host_numbers.end() ? 0 : machine.topology.hosts[host->second].host_threads;
+    if (site.cpus.empty()) {
+      verdict.not_checked("no rank says where it may run");
+      continue;
+    }
+    verdict.looked();
+    if (threads > 0 && site.cpus.size() >= static_cast<std::size_t>(threads))
+      continue;  // not bound
+    bound[site.host].push_back(rank);
+  }
+  std::vector<Subject> subjects;
+  std::vector<std::string> cases;
+  for (const auto& [id, ranks] : bound) {
+    const auto number = machine.host_numbers.find(id);
+    const TopologyHost& host =
+        *machine.host_or_none(number == machine.host_numbers.end() ? nowhere : number->second).host;
+    for (const Crowd& crowd : crowds_of(machine, ranks)) {
+      if (!is_crowded(crowd, host)) continue;
+      const std::vector<int> numbers(crowd.ranks.begin(), crowd.ranks.end());
+      cases.push_back(fmt::format("ranks {} on {} have {} between them", number_ranges(numbers),
+                                  machine.names.host(std::string(id)),
+                                  plural(crowd.cpus.size(), "hardware thread")));
+      for (const std::size_t rank : crowd.ranks) subjects.push_back(rank_subject(rank));
+    }
+  }
+  if (cases.empty()) return;
+  verdict.add(subjects, {.severity = Severity::warning,
+                         .evidence = enumerate(cases, 4),
+                         .consequence = "they take turns on their cores, and each waits for the "
+                                        "others in every collective",
+                         .fix = "give each rank its own cores: mpirun --map-by ppr:N:numa:PE=CORES "
+                                "--bind-to core; srun --cpus-per-task=CORES --cpu-bind=cores"});
+}
+
+// --- shard_not_island ---
+
+struct Rows {
+  std::size_t all = 0, crossing = 0, splitting = 0;  // splitting: crosses, and takes parts only
+  std::size_t islands = 0;                           // the most in one row
+  std::set<std::size_t> narrow;                      // islands that are wider than the rows in them
+  bool known = false;
+};
+
+// The ranks that share a row of the mesh, tensor parallelism included.
+Rows look_at_rows(const Machine& machine) {
+  const MeshPlan& plan = *machine.plan;
+  std::vector<std::size_t> island_of(machine.ranks.size(), nowhere);
+  std::map<std::size_t, std::size_t> ranks_in;
+  for (std::size_t rank = 0; rank < machine.ranks.size(); ++rank) {
+    const auto gpu = machine.gpu_numbers.find(machine.ranks[rank].gpu);
+    if (gpu == machine.gpu_numbers.end()) continue;
+    const std::size_t island = machine.island_of_gpu[gpu->second];
+    if (island == nowhere || machine.islands[island].state != IslandState::known ||
+        machine.islands[island].gpus.size() < 2)
+      continue;
+    island_of[rank] = island;
+    ++ranks_in[island];
+  }
+  Rows rows;
+  const auto width = static_cast<std::size_t>(std::max(1, plan.shard)) *
+                     static_cast<std::size_t>(std::max(1, plan.inner));
+  for (std::size_t begin = 0; begin + width <= plan.order.size(); begin += width) {
+    std::map<std::size_t, std::size_t> parts;  // island -> ranks of the row
+    for (std::size_t i = begin; i < begin + width; ++i) {
+      const auto rank = static_cast<std::size_t>(plan.order[i]);
+      ++parts[rank < island_of.size() ? island_of[rank] : nowhere];
+    }
+    ++rows.all;
+    rows.known = rows.known || parts.begin()->first != nowhere;
+    if (parts.contains(nowhere) && parts.size() == 1) continue;
+    const bool whole = std::ranges::all_of(parts, [&](const auto& part) {
+      return part.first != nowhere && part.second == ranks_in[part.first];
+    });
+    rows.islands = std::max(rows.islands, parts.size());
+    if (parts.size() > 1) ++(whole ? rows.crossing : rows.splitting);
+    if (parts.size() == 1 && !whole) rows.narrow.insert(parts.begin()->first);
+  }
+  return rows;
+}
+
+// The slowest island and the slowest network share of a rank, in GB/s.
+std::string slowdown(const Machine& machine) {
+  std::optional<double> inside, outside;
+  const auto least = [](std::optional<double>& sum, double value) {
+    sum = std::min(sum.value_or(value), value);
+  };
+  for (const RankSite& site : machine.ranks) {
+    const auto gpu = machine.gpu_numbers.find(site.gpu);
+    if (gpu == machine.gpu_numbers.end()) continue;
+    if (const std::size_t island = machine.island_of_gpu[gpu->second];
+        island != nowhere && machine.islands[island].gpu_gbyte_s)
+      least(inside, *machine.islands[island].gpu_gbyte_s);
+    double network = 0;
+    for (const std::size_t nic : machine.used[gpu->second])
+      network += machine.usable[nic].value_or(0);
+    if (network > 0) least(outside, network);
+  }
+  std::string text = "their gathers run at the speed between islands";
+  if (inside && outside) text += fmt::format(": {:.4g}, not {:.4g} GB/s a GPU", *outside, *inside);
+  return text;
+}
+
+void shard_not_island(const Machine& machine, Verdict& verdict) {
+  if (machine.plan == nullptr || machine.ranks.empty()) return verdict.not_checked("no mesh");
+  const Rows rows = look_at_rows(machine);
+  if (!rows.known) return verdict.not_checked("no rank is in a known island of several GPUs");
+  verdict.looked();
+  const auto& said = machine.plan->findings;
+  const bool crossing_said = std::ranges::any_of(
+      said, [](const Finding& finding) { return finding.id == "mesh_crosses_islands"; });
+  if (crossing_said) return verdict.said_elsewhere();
+  if (rows.crossing + rows.splitting > 0)
+    verdict.add(
+        std::vector<Subject>{},
+        {.severity = rows.splitting > 0 ? Severity::warning : Severity::info,
+         .evidence = fmt::format("{} of {} join up to {} islands", rows.crossing + rows.splitting,
+                                 plural(rows.all, "shard group"), rows.islands),
+         .consequence = slowdown(machine),
+         .fix = "shard inside the islands unless the model does not fit there: atoll-topo "
+                "--mesh plans it"});
+  if (!rows.narrow.empty())
+    verdict.add(std::vector<Subject>{},
+                {.severity = Severity::info,
+                 .evidence = fmt::format("the shard axis of {} is narrower than {}",
+                                         machine.plan->shard * machine.plan->inner,
+                                         plural(rows.narrow.size(), "island")),
+                 .consequence = "each GPU holds a larger share of the state than it must",
+                 .fix = "shard over whole islands: atoll-topo --mesh plans it"});
+}
+
+constexpr CheckRow rows[] = {
+    {"ranks_share_gpu", "Each rank has a GPU of its own", ranks_share_gpu},
+    {"rank_off_socket", "Ranks run on their GPU's socket", rank_off_socket},
+    {"ranks_share_core", "Ranks share no cores", ranks_share_core},
+    {"shard_not_island", "The shard axis is an island", shard_not_island},
+    {"hosts_differ", "Hosts are alike", hosts_differ},
+};
+
+}  // namespace
+
+const std::span<const CheckRow> rank_checks(rows);
+
+}  // namespace atoll_v1::atoll::doctor

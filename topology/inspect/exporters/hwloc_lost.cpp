@@ -1,0 +1,100 @@
+// What hwloc's XML has no room for, said to the one who exports.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <set>
+
+#include "facts.hpp"
+#include "inspect/exporters/hwloc_devices.hpp"
+#include "sources/hwloc_graph.hpp"
+#include "wording.hpp"
+
+namespace atoll_v1::atoll {
+namespace {
+
+// What is written, as attributes or infos.
+constexpr std::array kept_facts{fact::kernel_release, fact::pci_device, fact::pci_class,
+                                fact::pci_gbyte_s,    fact::xgmi_hive,  fact::lid,
+                                fact::node_guid};
+
+void say_facts(std::string_view what, const std::set<std::string>& names,
+               std::vector<std::string>& lost) {
+  if (!names.empty())
+    lost.push_back(
+        fmt::format("facts of {}: {}", what, enumerate(std::vector(names.begin(), names.end()))));
+}
+
+void collect(const Facts& facts, std::set<std::string>& names) {
+  for (const auto& [name, unused] : facts)
+    if (std::ranges::find(kept_facts, name) == kept_facts.end()) names.insert(name);
+}
+
+// The layer that a reader of the file finds.
+std::string_view read_layer(const TopologyNic& nic, const PciSlot& slot) {
+  topology_sources::NicTraits traits{.vendor = slot.pci.vendor,
+                                     .pci_class = slot.pci.pci_class,
+                                     .name = nic.name,
+                                     .subtype = nic.layer == "slingshot" ? "Slingshot" : "",
+                                     .state = nic.state};
+  if (const auto lid = number_fact(nic.facts, fact::lid)) traits.lid = static_cast<long long>(*lid);
+  return nic_layer(traits);
+}
+
+void find_lost_nics(const HwlocDevices& devices, std::vector<std::string>& lost) {
+  std::set<std::string> facts;
+  std::vector<std::string> rates, layers, states;
+  for (const auto& slot : devices.slots)
+    for (const AdapterEntry& adapter : slot->adapters)
+      for (const TopologyNic* nic : adapter.ports) {
+        collect(nic->facts, facts);
+        if (nic->rate_gbit_s) rates.push_back(nic->id);
+        if (!nic->layer.empty() && read_layer(*nic, *slot) != nic->layer) layers.push_back(nic->id);
+        if (!nic->state.empty() && port_state_number(nic->state).empty()) states.push_back(nic->id);
+      }
+  const auto say = [&](std::string_view what, const std::vector<std::string>& ids) {
+    if (!ids.empty()) lost.push_back(fmt::format("{} of {}", what, enumerate(ids)));
+  };
+  say_facts("NICs", facts, lost);
+  say("the rate", rates);
+  say("the link layer", layers);
+  say("the state", states);
+}
+
+}  // namespace
+
+void find_lost(const Topology& topology, const HwlocDevices& devices,
+               std::vector<std::string>& lost) {
+  const TopologyHost& host = topology.hosts.front();
+  std::set<std::string> host_facts, gpu_facts;
+  std::vector<std::string> partitioned, nameless;
+  collect(host.facts, host_facts);
+  for (const TopologyGpu& gpu : topology.gpus) {
+    collect(gpu.facts, gpu_facts);
+    if (!gpu.partitions.empty()) partitioned.push_back(gpu.id);
+    if (!gpu.uuid.empty() && devices.gpus.at(gpu.id).driver == GpuDriver::unknown)
+      nameless.push_back(gpu.id);
+  }
+  say_facts("the host", host_facts, lost);
+  say_facts("GPUs", gpu_facts, lost);
+  if (!partitioned.empty())
+    lost.push_back(fmt::format("the partitions of {}", enumerate(partitioned)));
+  if (!nameless.empty()) lost.push_back(fmt::format("the UUID of {}", enumerate(nameless)));
+  find_lost_nics(devices, lost);
+  if (host.id != host.name) lost.push_back(fmt::format("the id of the host, {}", host.id));
+  if (host.threads < host.host_threads)
+    lost.push_back(
+        fmt::format("that {} of {} hardware threads may be used", host.threads, host.host_threads));
+  if (host.host_cores == 0)
+    lost.emplace_back("that nothing is known of the cores: the least is written");
+  else if (host.numa_nodes > 1 || host.packages > 1)
+    lost.emplace_back("which cores are near which NUMA node: they are spread evenly");
+  if (!topology.paths.empty())
+    lost.push_back(fmt::format("{} without a way", plural(topology.paths.size(), "distance")));
+  if (!topology.conflicts.empty())
+    lost.push_back(plural(topology.conflicts.size(), "conflict") + " between sources");
+  for (const TopologyDocument& document : topology.documents)
+    lost.push_back(fmt::format("what only {} can hold ({})", document.format, document.origin));
+}
+
+}  // namespace atoll_v1::atoll

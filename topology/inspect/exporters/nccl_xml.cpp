@@ -1,0 +1,411 @@
+// NCCL's topology file, written.
+//
+// Idea: complete a tree. Where all hosts were read from one such file, the tree is that file, whose
+// unknown attributes thereby go out again; else it is an empty <system>. Then what the topology
+// knows and the tree lacks is added. Nothing is removed or contradicted.
+//
+// What NCCL fills in by itself when an attribute is absent, but believes when it is there, is left
+// out unless it is known: sm, gdr, speed, arch and the like. The rank of a GPU and the number of a
+// network device belong to a job, not to a machine: NCCL sets both. A <gpu> without links states
+// that it has none, so a GPU about whose links nothing is known stays a bare <pci>.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <set>
+
+#include "atoll/inspect/inspection.hpp"
+#include "facts.hpp"
+#include "inspect/exporters/nccl_host_tree.hpp"
+#include "gpu_models.hpp"
+#include "sources/pci_address.hpp"
+#include "inspect/importers/importer.hpp"
+
+namespace atoll_v1::atoll {
+namespace {
+
+using nccl::add_attribute;
+using nccl::add_number;
+using nccl::HostTree;
+using nccl::LinkEnd;
+using topology_sources::normal_busid;
+
+// Stands for the switches of one host where other hosts are in the file: an id as templates use for
+// bridges that do not exist.
+constexpr std::string_view made_up_switch = "ffff:fe:00.0";
+
+// "10de" -> "0x10de"; "" for what are not four hexadecimal digits.
+std::string prefixed(std::string_view digits) {
+  const bool is_number =
+      digits.size() == 4 && digits.find_first_not_of("0123456789abcdef") == std::string::npos;
+  return is_number ? fmt::format("0x{}", digits) : "";
+}
+
+std::string whole_number(const Facts& facts, std::string_view name, double most) {
+  const auto value = number_fact(facts, name);
+  return value && *value >= 1 && *value <= most ? fmt::format("{:.0f}", *value) : "";
+}
+
+// As the kernel spells it, which is what NCCL compares with.
+std::string link_speed(const Facts& facts) {
+  const auto rate = number_fact(facts, fact::pci_gt_s);
+  constexpr std::array rates{2.5, 5.0, 8.0, 16.0, 32.0, 64.0};
+  if (!rate || std::ranges::find(rates, *rate) == rates.end()) return "";
+  return fmt::format("{:.1f} GT/s PCIe", *rate);
+}
+
+std::string gdr_of(const Facts& facts) {
+  const std::string_view known = get_fact(facts, fact::gdr);
+  return known == "yes" ? "1" : known == "no" ? "0" : "";
+}
+
+void add_pci_attributes(pugi::xml_node pci, const Facts& facts, const std::string& pci_class) {
+  const std::string_view device = get_fact(facts, fact::pci_device);
+  add_attribute(pci, "class", pci_class);
+  if (const auto colon = device.find(':'); colon != std::string_view::npos) {
+    add_attribute(pci, "vendor", prefixed(device.substr(0, colon)));
+    add_attribute(pci, "device", prefixed(device.substr(colon + 1)));
+  }
+  add_attribute(pci, "link_speed", link_speed(facts));
+  add_number(pci, "link_width", whole_number(facts, fact::pci_width, 32));
+}
+
+// NCCL's own word for a GPU of unknown class is 0x03.
+std::string class_of(const TopologyGpu& gpu) {
+  const std::string_view known = get_fact(gpu.facts, fact::pci_class);
+  const bool is_gpu = known == "0300" || known == "0302" || known == "0380" || known == "1200";
+  return is_gpu ? prefixed(known) + "00" : "0x03";
+}
+
+struct Layer {
+  std::string_view name;
+  std::string pci_class, vendor;
+};
+
+// Some layers are told by their one vendor.
+Layer layer_of(const TopologyNic& nic) {
+  static const std::array known{
+      Layer{"infiniband", "0x020700", ""}, Layer{"ethernet", "0x020000", ""},
+      Layer{"efa", "0x020000", "0x1d0f"}, Layer{"slingshot", "0x020000", "0x17db"},
+      Layer{"omni-path", "0x020800", "0x8086"}};
+  const auto found = std::ranges::find(known, nic.layer, &Layer::name);
+  Layer layer = found == known.end() ? Layer{"", "0x02", ""} : *found;
+  const std::string_view pci_class = get_fact(nic.facts, fact::pci_class);
+  if (pci_class.starts_with("02") && !prefixed(pci_class).empty())
+    layer.pci_class = prefixed(pci_class) + "00";
+  return layer;
+}
+
+struct PortName {
+  std::string device, port;
+};
+
+// "mlx5_0:2" -> {"mlx5_0", "2"}.
+PortName split_port(const std::string& name) {
+  const auto colon = name.rfind(':');
+  if (colon == std::string::npos || colon == 0 || colon + 1 == name.size() ||
+      name.find_first_not_of("0123456789", colon + 1) != std::string::npos)
+    return {name, ""};
+  return {name.substr(0, colon), name.substr(colon + 1)};
+}
+
+class Writer {
+ public:
+  explicit Writer(const Topology& topology) : topology_(topology) {
+    for (const TopologyHost& host : topology.hosts) hosts_.emplace(host.id, &host);
+    for (const TopologyGpu& gpu : topology.gpus) gpus_.try_emplace(gpu.id, &gpu);
+    for (const TopologyDocument& document : topology.documents)
+      if (document.format == nccl::document_format)
+        from_files_.insert(document.hosts.begin(), document.hosts.end());
+    for (const TopologyNic& nic : topology.nics)
+      if (const PortName port = split_port(nic.name); !port.port.empty())
+        with_ports_.insert({nic.host, port.device});
+    for (const TopologyLink& link : topology.links) {
+      note_link(link, link.a, link.b);
+      note_link(link, link.b, link.a);
+    }
+  }
+
+  Export write() {
+    if (!take_document()) start_empty();
+    std::map<std::string_view, Part*> by_host;
+    for (Part& part : parts_) by_host[part.tree.host().id] = &part;
+    for (const TopologyGpu& gpu : topology_.gpus)
+      if (by_host.contains(gpu.host)) by_host[gpu.host]->gpus.push_back(&gpu);
+    for (const TopologyNic& nic : topology_.nics)
+      if (by_host.contains(nic.host)) by_host[nic.host]->nics.push_back(&nic);
+    for (Part& part : parts_) {
+      HostTree& tree = part.tree;
+      for (const TopologyGpu* gpu : part.gpus) note_way(tree, gpu->busid, gpu->pci_path);
+      for (const TopologyNic* nic : part.nics) note_way(tree, nic->busid, nic->pci_path);
+      for (const TopologyGpu* gpu : part.gpus) add_gpu(*gpu, part);
+      for (const TopologyNic* nic : part.nics) add_nic(*nic, tree);
+      if (!tree.has_cpus()) tree.cpu(-1);
+    }
+    Export result{.text = nccl::to_text(document_), .lost = {}};
+    result.lost = find_lost(result.text);
+    return result;
+  }
+
+ private:
+  using Pair = std::pair<std::string, std::string>;  // of bus ids, the lesser first
+  struct Part {
+    HostTree tree;
+    std::set<Pair> stated = {};  // GPUs that the file itself joins, if from one side only
+    std::vector<const TopologyGpu*> gpus = {};
+    std::vector<const TopologyNic*> nics = {};
+  };
+  // The other end of a GPU's links.
+  struct Target {
+    LinkEnd end = LinkEnd::own_switch;
+    std::string busid;
+    bool operator<(const Target& other) const {
+      return std::pair(end, busid) < std::pair(other.end, other.busid);
+    }
+  };
+  struct Links {
+    std::string element;  // "nvlink", "xgmi"
+    int count = 0;
+    const TopologyGpu* gpu = nullptr;  // at the other end
+  };
+
+  // The one file from which all hosts were read, if there is such a file and it is one.
+  bool take_document() {
+    for (const TopologyDocument& original : topology_.documents) {
+      const std::set<std::string> hosts(original.hosts.begin(), original.hosts.end());
+      const bool is_whole =
+          hosts.size() == hosts_.size() && hosts.size() == original.hosts.size() &&
+          std::ranges::all_of(hosts, [&](const auto& id) { return hosts_.contains(id); });
+      if (original.format != nccl::document_format || !is_whole) continue;
+      try {
+        const Topology read = importers::nccl_xml.read(original.text, original.origin);
+        if (read.hosts.size() != hosts.size()) continue;
+      } catch (const Error&) {
+        continue;
+      }
+      document_.load_buffer(original.text.data(), original.text.size(),
+                            pugi::parse_default | pugi::parse_comments, pugi::encoding_utf8);
+      const auto elements = nccl::hosts_of(document_.document_element());
+      for (std::size_t i = 0; i < elements.size(); ++i)
+        add_tree(*hosts_.at(original.hosts[i]), elements[i], nccl::Ways::kernel);
+      for (Part& part : parts_) note_stated(part);
+      original_ = &original;
+      return true;
+    }
+    return false;
+  }
+
+  void start_empty() {
+    const bool is_rccl = std::ranges::any_of(
+        topology_.links, [](const TopologyLink& link) { return link.type.starts_with("xgmi"); });
+    document_.append_child("system").append_attribute("version") = is_rccl ? "2" : "1";
+    for (const TopologyHost& host : topology_.hosts)
+      add_tree(host, {}, from_files_.contains(host.id) ? nccl::Ways::nccl : nccl::Ways::kernel);
+    std::set<std::string> taken;
+    if (parts_.size() > 1)
+      for (Part& part : parts_) part.tree.set_hash(taken);
+  }
+
+  // What a file lacks, it gave no way to: that is from another source, as the kernel spells it.
+  void add_tree(const TopologyHost& host, const nccl::HostElements& elements, nccl::Ways ways) {
+    parts_.push_back({.tree = HostTree(document_.document_element(), elements, host, ways)});
+  }
+
+  static void note_stated(Part& part) {
+    const nccl::PciElements& elements = part.tree.elements();
+    for (const auto& [busid, pci] : elements)
+      for (const pugi::xml_node link : pci.child("gpu").children())
+        if (nccl::is_link(link) && nccl::link_end(link, elements) == LinkEnd::gpu)
+          part.stated.insert(std::minmax(busid, busid_of_target(link)));
+  }
+
+  static std::string busid_of_target(pugi::xml_node link) {
+    return normal_busid(link.attribute("target").value());
+  }
+
+  static void note_way(HostTree& tree, const std::string& busid, const std::string& pci_path) {
+    if (const std::string normal = normal_busid(busid); !normal.empty())
+      tree.note_way(normal, pci_path);
+  }
+
+  bool is_rack(const std::string& end) const {
+    return !hosts_.contains(end.substr(0, std::min(end.size(), end.rfind('/'))));
+  }
+
+  // Files of NCCL hold the links of one host's GPUs, and one switch.
+  void note_link(const TopologyLink& link, const std::string& from, const std::string& to) {
+    const auto gpu = gpus_.find(from);
+    if (gpu == gpus_.end() || link.count > nccl::most_links) return;
+    const auto peer = gpus_.find(to);
+    const std::string type = link.type.substr(0, link.type.find('_'));
+    const std::string_view end = std::string_view(to).substr(to.rfind('/') + 1);
+    if (type != "nvlink" && type != "xgmi") return;
+    Target target;
+    if (link.type == "nvlink_cpu") {
+      target.end = LinkEnd::processor;
+    } else if (link.type == type + "_unseen" && end.starts_with(nccl::unseen_prefix)) {
+      target = {LinkEnd::unseen_gpu, normal_busid(end.substr(nccl::unseen_prefix.size()))};
+    } else if (link.type != type) {
+      return;
+    } else if (peer != gpus_.end()) {
+      target = {LinkEnd::gpu, normal_busid(peer->second->busid)};
+      if (peer->second->host != gpu->second->host || target.busid.empty() || to == from) return;
+    } else if (is_rack(to)) {
+      target.end = LinkEnd::hidden_switch;
+      racks_.insert(to);
+    }
+    Links& links = links_[from][target];
+    links.element = type;
+    links.count = std::min(links.count + link.count, nccl::most_links);
+    if (target.end == LinkEnd::gpu) links.gpu = peer->second;
+  }
+
+  void add_gpu(const TopologyGpu& gpu, Part& part) {
+    HostTree& tree = part.tree;
+    const std::string busid = normal_busid(gpu.busid);
+    if (busid.empty()) return;
+    pugi::xml_node pci = tree.device(busid, gpu.pci_path, gpu.numa);
+    add_pci_attributes(pci, gpu.facts, class_of(gpu));
+    const auto links = links_.find(gpu.id);
+    pugi::xml_node element = pci.child("gpu");
+    if (!element && tree.host().gpu_links == IslandState::unknown && links == links_.end()) return;
+    const bool is_new = !element;
+    if (is_new) element = pci.append_child("gpu");
+    const std::string_view gcn = get_fact(gpu.facts, fact::gcn);
+    add_attribute(element, "dev", gpu.index < 0 ? "" : std::to_string(gpu.index));
+    add_attribute(element, "sm", whole_number(gpu.facts, fact::sm, 999));
+    if (nccl::is_plain(gcn)) add_attribute(element, "gcn", std::string(gcn));
+    add_attribute(element, "gdr", gdr_of(gpu.facts));
+    if (links == links_.end()) return;
+    std::set<Target> present = links_in(element, tree.elements());
+    if (!is_new)
+      for (const auto& [a, b] : part.stated)
+        if (a == busid || b == busid) present.insert({LinkEnd::gpu, a == busid ? b : a});
+    add_links(links->second, present, element);
+  }
+
+  // All switches of a host are one.
+  static std::set<Target> links_in(pugi::xml_node gpu, const nccl::PciElements& elements) {
+    std::set<Target> present;
+    for (const pugi::xml_node link : gpu.children()) {
+      if (!nccl::is_link(link)) continue;
+      Target target{nccl::link_end(link, elements), ""};
+      if (target.end == LinkEnd::hidden_switch) target.end = LinkEnd::own_switch;
+      if (target.end == LinkEnd::gpu || target.end == LinkEnd::unseen_gpu)
+        target.busid = busid_of_target(link);
+      present.insert(target);
+    }
+    return present;
+  }
+
+  void add_links(const std::map<Target, Links>& links, const std::set<Target>& present,
+                 pugi::xml_node element) const {
+    for (const auto& [target, link] : links) {
+      Target same = target;
+      if (same.end == LinkEnd::hidden_switch) same.end = LinkEnd::own_switch;
+      if (present.contains(same)) continue;
+      pugi::xml_node added = element.append_child(link.element.c_str());
+      add_attribute(added, "target", target_of(target));
+      added.append_attribute("count") = link.count;
+      add_attribute(added, "tclass", target_class(target.end, link.gpu));
+    }
+  }
+
+  // The switch that no machine sees joins all hosts whose GPUs point at it; so in a file of several
+  // hosts it stands for a rack, of which there may be one.
+  std::string target_of(const Target& target) const {
+    switch (target.end) {
+      case LinkEnd::itself:
+      case LinkEnd::processor:
+        return "";
+      case LinkEnd::gpu:
+      case LinkEnd::unseen_gpu:
+        return nccl::short_busid(target.busid);
+      case LinkEnd::hidden_switch:
+        return std::string(parts_.size() == 1 || racks_.size() == 1 ? nccl::hidden_target
+                                                                    : made_up_switch);
+      case LinkEnd::own_switch:
+        return std::string(parts_.size() == 1 ? nccl::hidden_target : made_up_switch);
+    }
+    return "";
+  }
+
+  std::string target_class(LinkEnd end, const TopologyGpu* gpu) const {
+    switch (end) {
+      case LinkEnd::itself:
+      case LinkEnd::hidden_switch:
+      case LinkEnd::own_switch:
+        return "0x068000";
+      case LinkEnd::gpu:
+        return class_of(*gpu);
+      case LinkEnd::unseen_gpu:
+        return "0x03";
+      case LinkEnd::processor:
+        return "0x068001";
+    }
+    return "";
+  }
+
+  // NCCL does not look for a device that the file has: what has no place on PCIe is left to it, and
+  // virtual interfaces, which it is not to use, are left out.
+  void add_nic(const TopologyNic& nic, HostTree& tree) {
+    pugi::xml_node net = tree.net(nic.name);
+    if (!net) net = new_net(nic, tree);
+    if (!net) return;
+    if (nic.rate_gbit_s && *nic.rate_gbit_s > 0 && *nic.rate_gbit_s <= nccl::most_gbit_s)
+      add_number(net, "speed", fmt::format("{:.0f}", *nic.rate_gbit_s * 1000));
+    add_attribute(net, "guid", nccl::number_of_guid(nic.adapter));
+    add_attribute(net, "gdr", gdr_of(nic.facts));
+  }
+
+  // Null for what cannot be one.
+  pugi::xml_node new_net(const TopologyNic& nic, HostTree& tree) const {
+    const std::string busid = normal_busid(nic.busid);
+    if (busid.empty() || nic.is_virtual || nic.name.empty() || !nccl::is_plain(nic.name)) return {};
+    pugi::xml_node pci = tree.device(busid, nic.pci_path, nic.numa);
+    const Layer layer = layer_of(nic);
+    add_pci_attributes(pci, nic.facts, layer.pci_class);
+    add_attribute(pci, "vendor", layer.vendor);
+    if (nic.name == nccl::unnamed_nic(busid)) return {};
+    pugi::xml_node element = pci.child("nic");
+    if (!element) element = pci.append_child("nic");
+    pugi::xml_node net = element.append_child("net");
+    const PortName port = split_port(nic.name);
+    add_attribute(net, "name", port.device);
+    add_attribute(net, "port", port.port);
+    if (with_ports_.contains({nic.host, nic.name})) add_attribute(net, "port", "1");
+    return net;
+  }
+
+  std::vector<std::string> find_lost(const std::string& text) const try {
+    std::vector<std::string> hosts;
+    for (const Part& part : parts_) hosts.push_back(part.tree.host().id);
+    const std::string origin = original_ == nullptr ? "export" : original_->origin;
+    Topology again = importers::nccl_xml.read(text, origin);
+    fill_link_rates(again);
+    return nccl::find_lost({.topology = topology_,
+                            .again = again,
+                            .hosts = hosts,
+                            .from_document = original_ != nullptr});
+  } catch (const Error& error) {
+    throw Error(ErrorCode::unsupported,
+                fmt::format("does not fit into NCCL's topology file: {}", error.what()));
+  }
+
+  const Topology& topology_;
+  std::map<std::string, const TopologyHost*> hosts_;
+  std::map<std::string, const TopologyGpu*> gpus_;
+  std::set<std::string> from_files_;                          // hosts whose PCI paths are NCCL's
+  std::set<std::pair<std::string, std::string>> with_ports_;  // host and device
+  std::set<std::string> racks_;                               // switches of no host
+  std::map<std::string, std::map<Target, Links>> links_;      // by GPU
+  pugi::xml_document document_;
+  const TopologyDocument* original_ = nullptr;
+  std::vector<Part> parts_;  // one a host
+};
+
+}  // namespace
+
+Export to_nccl_xml(const Topology& topology) { return Writer(topology).write(); }
+
+}  // namespace atoll_v1::atoll

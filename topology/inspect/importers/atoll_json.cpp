@@ -1,0 +1,16 @@
+// atoll's own JSON form; json/read.cpp reads it.
+#include "inspect/importers/importer.hpp"
+
+namespace atoll_v1::atoll::importers {
+namespace {
+
+bool recognises(std::string_view text) {
+  const auto begin = text.find_first_not_of(" \t\r\n");
+  return begin != std::string_view::npos && text[begin] == '{';
+}
+
+}  // namespace
+
+const Importer json{"atoll json", recognises, Topology::from_json};
+
+}  // namespace atoll_v1::atoll::importers

@@ -1,0 +1,318 @@
+// hwloc's XML, versions 1 to 3, read without libhwloc, whose importer ends the process on some
+// damaged files. The form is documented by hwloc.dtd and hwloc2.dtd in hwloc's source.
+//
+// <topology version="2.0"> holds nested <object>s, then matrices. An object with a `cpuset` is a
+// place; bridges, PCI devices and OS devices hang below places. In version 1 there is no version
+// attribute, NUMA nodes contain what is near them and matrices of links do not exist. In version 3
+// the kind of an OS device is a set of bits.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <map>
+
+#include "sources/hwloc_graph.hpp"
+#include "inspect/importers/importer.hpp"
+#include "inspect/importers/xml_document.hpp"
+
+namespace atoll_v1::atoll::importers {
+
+using namespace topology_sources;
+namespace {
+
+constexpr int most_number = 1'000'000;  // of packages and NUMA nodes
+
+class XmlReader {
+ public:
+  XmlReader(const XmlDocument& document, std::string_view origin) : document_(document) {
+    machine_.origin = origin;
+  }
+
+  HwlocMachine read() {
+    const pugi::xml_node topology = document_.root("topology");
+    const pugi::xml_node root = topology.child("object");
+    if (!root) document_.fail(topology, "a <topology> without an <object>");
+    is_version_3_ = std::string_view(topology.attribute("version").value()).starts_with('3');
+    read_infos(topology);
+    read_infos(root);
+    const auto cpus = set_of(root, "cpuset");
+    if (!cpus) document_.fail(root, "the machine has no cpuset");
+    machine_.usable = set_of(root, "allowed_cpuset").value_or(*cpus);
+    visit(root, {});
+    if (machine_.thread_count == 0) machine_.threads = *cpus;
+    // Version 1 has no node on a machine with a single one.
+    if (machine_.nodes.empty())
+      machine_.nodes.push_back({.number = 0, .cpus = *cpus, .memory_bytes = memory_of(root)});
+    for (const pugi::xml_node node : topology.children()) {
+      const std::string_view tag = node.name();
+      const std::string_view name = node.attribute("name").value();
+      if ((tag == "distances2" || tag == "distances2hetero") &&
+          (name == nvlink_matrix || name == xgmi_matrix))
+        read_matrix(node);
+    }
+    return std::move(machine_);
+  }
+
+ private:
+  struct Place {
+    CpuSet cpus;
+    std::optional<std::size_t> number = {};  // in HwlocMachine::places, once a device is there
+  };
+
+  // What the objects above give to an object.
+  struct Above {
+    Place* place = nullptr;
+    std::optional<std::size_t> pci = {};
+    std::string path = {};  // of bridges
+  };
+
+  void read_infos(pugi::xml_node object) {
+    const auto take = [&](const char* key, std::string& value) {
+      for (const pugi::xml_node info : object.children("info"))
+        if (value.empty() && std::string_view(info.attribute("name").value()) == key)
+          value = info.attribute("value").value();
+    };
+    take("HostName", machine_.host_name);
+    take("hwlocVersion", machine_.version);
+    take("OSRelease", machine_.kernel);
+  }
+
+  // Recursion is as deep as the document, which XmlDocument limits.
+  void visit(pugi::xml_node object, Above above) {
+    if (!object.attribute("type")) document_.fail(object, "an <object> without a type");
+    const std::string_view type = object.attribute("type").value();
+    Place own;
+    if (type == "Bridge") {
+      read_bridge(object, above);
+    } else if (type == "PCIDev") {
+      read_pci(object, above);
+    } else if (type == "OSDev") {
+      read_os(object, above);
+    } else {
+      own.cpus = set_of(object, "cpuset").value_or(CpuSet());
+      read_part(object, type, own.cpus);
+      if (!own.cpus.empty()) above.place = &own;
+    }
+    for (const pugi::xml_node child : object.children("object")) visit(child, above);
+  }
+
+  std::optional<CpuSet> set_of(pugi::xml_node object, const char* attribute) const {
+    const pugi::xml_attribute text = object.attribute(attribute);
+    if (!text) return std::nullopt;
+    auto set = CpuSet::parse(text.value());
+    if (!set)
+      document_.fail(object,
+                     fmt::format("{} is no set of at most {} threads", attribute, CpuSet::most));
+    return set;
+  }
+
+  static std::uint64_t memory_of(pugi::xml_node object) {
+    const auto bytes = XmlDocument::integer(object, "local_memory");
+    return bytes && *bytes > 0 ? static_cast<std::uint64_t>(*bytes) : 0;
+  }
+
+  static int number_of(pugi::xml_node object) {
+    const auto number = XmlDocument::integer(object, "os_index");
+    return number && *number >= 0 && *number < most_number ? static_cast<int>(*number) : -1;
+  }
+
+  void read_part(pugi::xml_node object, std::string_view type, const CpuSet& cpus) {
+    if (machine_.nodes.size() > most_hwloc_parts || machine_.packages.size() > most_hwloc_parts)
+      document_.fail(object, fmt::format("more than {} packages or NUMA nodes", most_hwloc_parts));
+    if (type == "PU") {
+      ++machine_.thread_count;
+      machine_.threads |= cpus;
+    } else if (type == "Core") {
+      machine_.cores.push_back(cpus);
+    } else if (type == "NUMANode") {
+      machine_.nodes.push_back({.number = number_of(object),
+                                .cpus = cpus,
+                                .memory_bytes = memory_of(object),
+                                .subtype = object.attribute("subtype").value()});
+    } else if (type == "Package" || type == "Socket") {
+      note(object, "Package", {HwlocEndKind::package, machine_.packages.size()});
+      machine_.packages.push_back({.number = number_of(object), .cpus = cpus});
+    }
+  }
+
+  std::optional<std::size_t> place_of(const Above& above) {
+    if (above.place == nullptr) return std::nullopt;
+    if (!above.place->number) {
+      above.place->number = machine_.places.size();
+      machine_.places.push_back(above.place->cpus);
+    }
+    return above.place->number;
+  }
+
+  void note(pugi::xml_node object, std::string_view type, HwlocEnd end) {
+    if (const auto number = XmlDocument::integer(object, "gp_index"))
+      ends_.try_emplace({std::string(type), *number}, end);
+  }
+
+  void read_bridge(pugi::xml_node object, Above& above) {
+    const std::string_view kind = object.attribute("bridge_type").value();
+    const std::string_view buses = object.attribute("bridge_pci").value();
+    if (kind.starts_with("0-")) {
+      const auto range = hex_numbers(buses, {":[", "-", "]"});
+      if (!buses.empty() && (range.empty() || range[1] > 0xff || range[2] > 0xff))
+        document_.fail(object, "bridge_pci is not of the form 0000:[17-1a]");
+      above.path = range.empty() ? std::string() : root_path(range[0], range[1]);
+      return;
+    }
+    HwlocPciDevice device;
+    if (!above.path.empty() && read_busid(object, device)) above.path += "/" + busid(device);
+  }
+
+  // False where there is none.
+  bool read_busid(pugi::xml_node object, HwlocPciDevice& device) const {
+    const std::string_view text = object.attribute("pci_busid").value();
+    if (text.empty()) return false;
+    if (!parse_busid(text, device))
+      document_.fail(object, "pci_busid is not of the form 0000:1b:00.0");
+    return true;
+  }
+
+  void read_pci(pugi::xml_node object, Above& above) {
+    HwlocPciDevice device;
+    device.offset = object.offset_debug();
+    if (!read_busid(object, device)) return;
+    if (const std::string_view text = object.attribute("pci_type").value(); !text.empty()) {
+      const auto numbers = hex_numbers(text, {" [", ":", "]"});
+      if (numbers.empty() || std::ranges::max(numbers) > 0xffff)
+        document_.fail(object, "pci_type is not of the form 0302 [10de:2330]");
+      device.pci_class = numbers[0];
+      device.vendor = numbers[1];
+      device.device = numbers[2];
+    }
+    device.link_gbyte_s = static_cast<double>(object.attribute("pci_link_speed").as_float());
+    device.subtype = object.attribute("subtype").value();
+    device.path = above.path;
+    device.place = place_of(above);
+    for (const pugi::xml_node info : object.children("info"))
+      if (std::string_view(info.attribute("name").value()) == "PCIDevice")
+        device.model = info.attribute("value").value();
+    if (machine_.pci.size() == most_hwloc_devices)
+      document_.fail(object, fmt::format("more than {} PCI devices", most_hwloc_devices));
+    note(object, "PCIDev", {HwlocEndKind::pci, machine_.pci.size()});
+    above.pci = machine_.pci.size();
+    machine_.pci.push_back(std::move(device));
+  }
+
+  HwlocOsKind kind_of(pugi::xml_node object) const {
+    constexpr long long network = 2, openfabrics = 3;                    // versions 1 and 2
+    constexpr long long network_bit = 1 << 4, openfabrics_bit = 1 << 5;  // version 3
+    const long long type = XmlDocument::integer(object, "osdev_type").value_or(-1);
+    if (type < 0) return HwlocOsKind::other;
+    if (is_version_3_ ? (type & openfabrics_bit) != 0 : type == openfabrics)
+      return HwlocOsKind::openfabrics;
+    if (is_version_3_ ? (type & network_bit) != 0 : type == network) return HwlocOsKind::network;
+    return HwlocOsKind::other;
+  }
+
+  void read_os(pugi::xml_node object, const Above& above) {
+    HwlocOsDevice device{.name = object.attribute("name").value(),
+                         .subtype = object.attribute("subtype").value()};
+    device.offset = object.offset_debug();
+    device.kind = kind_of(object);
+    for (const pugi::xml_node info : object.children("info"))
+      device.infos.emplace_back(info.attribute("name").value(), info.attribute("value").value());
+    device.pci = above.pci;
+    device.place = place_of(above);
+    if (machine_.os.size() == most_hwloc_devices)
+      document_.fail(object, fmt::format("more than {} OS devices", most_hwloc_devices));
+    note(object, "OSDev", {HwlocEndKind::os, machine_.os.size()});
+    machine_.os.push_back(std::move(device));
+  }
+
+  // The words of all children that are called `tag`, which hwloc breaks at ten.
+  template <class Take>
+  void each_word(pugi::xml_node matrix, const char* tag, Take&& take) {
+    for (const pugi::xml_node child : matrix.children(tag)) {
+      std::string_view text = child.child_value();
+      while (true) {
+        constexpr std::string_view space = " \t\r\n";
+        const auto begin = text.find_first_not_of(space);
+        if (begin == std::string_view::npos) break;
+        text.remove_prefix(begin);
+        const std::string_view word = text.substr(0, text.find_first_of(space));
+        take(child, word);
+        text.remove_prefix(word.size());
+      }
+    }
+  }
+
+  static std::optional<std::uint64_t> decimal(std::string_view text) {
+    std::uint64_t value = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+    if (text.empty() || error != std::errc() || end != text.data() + text.size())
+      return std::nullopt;
+    return value;
+  }
+
+  void read_matrix(pugi::xml_node node) {
+    HwlocMatrix matrix{.name = node.attribute("name").value(), .ends = {}, .values = {}};
+    const auto size = XmlDocument::integer(node, "nbobjs");
+    if (!size || *size < 1 || *size > static_cast<long long>(most_hwloc_ends))
+      document_.fail(node,
+                     fmt::format("nbobjs of {} is not from 1 to {}", matrix.name, most_hwloc_ends));
+    const auto count = static_cast<std::size_t>(*size);
+    each_word(node, "indexes", [&](pugi::xml_node child, std::string_view word) {
+      if (matrix.ends.size() == count) document_.fail(child, "more indexes than nbobjs");
+      matrix.ends.push_back(read_end(node, child, word));
+    });
+    each_word(node, "u64values", [&](pugi::xml_node child, std::string_view word) {
+      const auto value = decimal(word);
+      if (!value) document_.fail(child, "a value of a matrix is no number");
+      if (matrix.values.size() == count * count)
+        document_.fail(child, "more values than nbobjs squared");
+      matrix.values.push_back(*value);
+    });
+    if (matrix.ends.size() != count || matrix.values.size() != count * count)
+      document_.fail(node,
+                     fmt::format("{} has {} indexes and {} values where nbobjs is {}", matrix.name,
+                                 matrix.ends.size(), matrix.values.size(), count));
+    machine_.matrices.push_back(std::move(matrix));
+  }
+
+  // "894" of the matrix's type, or "PCIDev:449".
+  HwlocEnd read_end(pugi::xml_node matrix, pugi::xml_node child, std::string_view word) const {
+    std::string type = matrix.attribute("type").value();
+    const auto colon = word.find(':');
+    if (colon != std::string_view::npos) {
+      type = word.substr(0, colon);
+      word.remove_prefix(colon + 1);
+    }
+    const auto number = decimal(word);
+    if (!number || *number > INT64_MAX) document_.fail(child, "an index of a matrix is no number");
+    if (type != "OSDev" && type != "PCIDev" && type != "Package") return {};
+    const auto found = ends_.find({type, static_cast<long long>(*number)});
+    if (found == ends_.end())
+      document_.fail(child,
+                     fmt::format("the matrix names {} {}, which is no object", type, *number));
+    return found->second;
+  }
+
+  const XmlDocument& document_;
+  HwlocMachine machine_;
+  std::map<std::pair<std::string, long long>, HwlocEnd> ends_;  // by type and gp_index
+  bool is_version_3_ = false;
+};
+
+bool recognises(std::string_view text) { return first_element_is(text, "topology"); }
+
+Topology read(std::string_view text, std::string_view origin) {
+  const XmlDocument document(text, origin);
+  const HwlocMachine machine = XmlReader(document, origin).read();
+  TopologyHost host;
+  host.id = machine.host_name.empty() ? host_of(origin) : machine.host_name;
+  host.name = host.id;
+  Topology topology;
+  add_host(machine, std::move(host), topology);
+  return topology;
+}
+
+}  // namespace
+
+const Importer hwloc_xml{"hwloc xml", recognises, read};
+
+}  // namespace atoll_v1::atoll::importers

@@ -1,0 +1,421 @@
+// NCCL's topology file (NCCL_TOPO_DUMP_FILE, NCCL_TOPO_FILE) and RCCL's dialect of it.
+//
+// Idea: a tree. <system> holds the NUMA nodes of one or more hosts as <cpu>; below them <pci>
+// bridges nest down to devices; a <pci> with <gpu> is a GPU, one with <nic> an adapter whose
+// ports are <net>. Below <gpu> stand the links, <nvlink> or <xgmi>, with the bus id of the other
+// end.
+//
+// Traps: vendors' templates are completed by the live machine, so they may hold bus ids and classes
+// only: a GPU that is known by its class alone says nothing about links. The dumps hold what a job
+// used: GPUs that links point at may be missing. A network interface without a PCI device hangs on
+// the first <cpu> of whoever looked, so one that stands below several <cpu> stands below none. The
+// outermost <pci> of a branch is the upstream port of a switch or the device itself; which root
+// complex is above it, the file does not tell.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+#include <cstdint>
+#include <map>
+#include <set>
+
+#include "facts.hpp"
+#include "inspect/importers/nccl_tree.hpp"
+#include "gpu_models.hpp"
+#include "inspect/importers/nccl_attributes.hpp"
+#include "sources/pci_address.hpp"
+#include "inspect/importers/importer.hpp"
+#include "inspect/importers/xml_document.hpp"
+
+namespace atoll_v1::atoll::importers {
+
+using namespace topology_sources;
+namespace {
+
+using nccl::LinkEnd;
+
+constexpr std::size_t most_devices = 65'536;  // hosts, GPUs, NICs: each
+constexpr long long most_numa_nodes = 65'536;
+constexpr long long most_index = 1'000'000;
+constexpr std::string_view bad_count = "a count of links that is not from 1 to 1024";
+
+struct SwitchLinks {
+  std::string gpu;
+  std::string type;
+  int own = 0;     // to switches of the host
+  int hidden = 0;  // to switches that may be shared
+};
+
+class HostReader {
+ public:
+  HostReader(const XmlDocument& document, std::string_view origin, Topology& topology,
+             std::string id)
+      : document_(document), origin_(origin), topology_(topology), id_(std::move(id)) {}
+
+  // What hangs on switches is left to the caller, who sees all hosts.
+  std::vector<SwitchLinks> read(const nccl::HostElements& elements) {
+    for (const pugi::xml_node cpu : elements.cpus) {
+      numa_ = integer_in(cpu, "numaid", {0, most_numa_nodes}).value_or(-1);
+      if (numa_ >= 0) numa_nodes_.insert(numa_);
+      add_mask(cpu.attribute("affinity").value(), threads_);
+      for (const pugi::xml_node child : cpu.children()) {
+        if (std::string_view(child.name()) == "pci") add_pci(child);
+        if (std::string_view(child.name()) == "nic") add_nets(child, pugi::xml_node());
+      }
+    }
+    number_gpus();
+    for (std::size_t i = 0; i < gpus_.size(); ++i) add_links(i);
+    join_pairs();
+    add_host(elements);
+    for (Found& found : gpus_) topology_.gpus.push_back(std::move(found.gpu));
+    return std::move(switches_);
+  }
+
+ private:
+  struct Found {
+    TopologyGpu gpu;
+    pugi::xml_node pci;
+    bool says_links = false;  // that it has some, or that it has none
+    bool is_linked = false;
+  };
+  struct Net {
+    std::size_t nic = 0;  // in the topology
+    long long port = 0;
+    pugi::xml_node node;
+  };
+  // Links between two GPUs as each of them states it; 0: it does not.
+  struct Pair {
+    int from_first = 0, from_second = 0;
+    std::string type;
+  };
+
+  const TopologyNic& nic_of(const Net& net) const { return topology_.nics[net.nic]; }
+
+  void add_pci(pugi::xml_node pci) {
+    const std::string busid = normal_busid(pci.attribute("busid").value());
+    if (busid.empty()) document_.fail(pci, "<pci>: the busid is no bus id");
+    if (std::ranges::find(way_, busid) != way_.end())
+      document_.fail(pci, fmt::format("<pci>: {} stands inside itself", busid));
+    if (way_.empty()) root_ = root_above(busid);
+    const bool is_gpu = nccl::is_gpu(pci);
+    if (!nccl::add_element(elements_, busid, pci))
+      document_.fail(pci, fmt::format("<pci>: a second GPU {} on one host", busid));
+    const bool has_nets = pci.child("nic").child("net");
+    const bool is_unnamed_nic = !has_nets && !pci.child("pci") && !pci.child("gpu") &&
+                                nccl::is_network(nccl::class_of(pci));
+    if (is_gpu) add_gpu(pci, busid);
+    if (is_unnamed_nic) add_nic(pci, pci, nccl::unnamed_nic(busid));
+    for (const pugi::xml_node nic : pci.children("nic")) add_nets(nic, pci);
+    way_.push_back(busid);
+    for (const pugi::xml_node child : pci.children("pci")) add_pci(child);
+    way_.pop_back();
+  }
+
+  // NCCL leaves the root complex out. Devices on different outermost <pci> meet only in the CPU, so
+  // each gets a root of its own, called after its bus; one on the same bus is told by the rest of
+  // its bus id.
+  std::string root_above(const std::string& busid) {
+    const auto found = roots_.find(busid);
+    if (found != roots_.end()) return found->second;
+    const std::string address = nccl::short_busid(busid);
+    std::string root = "pci" + address.substr(0, address.rfind(':'));
+    if (!root_names_.insert(root).second) root = "pci" + address;
+    return roots_[busid] = root;
+  }
+
+  std::string pci_path() const {
+    std::string path = root_;
+    for (const std::string& bridge : way_) path += '/' + bridge;
+    return path;
+  }
+
+  void add_gpu(pugi::xml_node pci, const std::string& busid) {
+    if (topology_.gpus.size() + gpus_.size() == most_devices)
+      document_.fail(pci, fmt::format("more than {} GPUs", most_devices));
+    Found found{.gpu = {.id = "", .host = id_, .busid = busid, .uuid = "", .model = ""},
+                .pci = pci};
+    TopologyGpu& gpu = found.gpu;
+    gpu.numa = numa_;
+    gpu.pci_path = pci_path();
+    add_pci_facts(pci, gpu.facts);
+    gpu.model = model_of_pci_device(get_fact(gpu.facts, fact::pci_device));
+    if (const pugi::xml_node element = pci.child("gpu")) {
+      gpu.index = integer_in(element, "dev", {0, most_index}).value_or(-1);
+      add_gdr(element, gpu.facts);
+      const std::string gcn = gcn_of(element);
+      set_fact(gpu.facts, fact::gcn, gcn);
+      // RCCL keeps the number of compute units there.
+      const auto sm = integer_in(element, "sm", {10, 999});
+      if (sm && gcn.empty() && nccl::vendor_of(pci) != nccl::amd)
+        set_fact(gpu.facts, fact::sm, std::to_string(*sm));
+    }
+    gpus_.push_back(std::move(found));
+  }
+
+  void add_nets(pugi::xml_node nic, pugi::xml_node pci) {
+    for (const pugi::xml_node net : nic.children("net")) {
+      std::string name = net.attribute("name").value();
+      if (!nccl::is_plain(name)) document_.fail(net, "<net>: the name is too long or not text");
+      if (name.empty() && pci)
+        name = nccl::unnamed_nic(normal_busid(pci.attribute("busid").value()));
+      if (name.empty()) document_.fail(net, "<net>: neither a name nor a PCI device");
+      add_nic(net, pci, name);
+    }
+  }
+
+  // `net` is the <pci> itself where the file has no <net>.
+  void add_nic(pugi::xml_node net, pugi::xml_node pci, std::string name) {
+    const long long port = XmlDocument::integer(net, "port").value_or(0);
+    auto known = nets_.find(name);
+    if (known != nets_.end() && known->second.port != port) {
+      name += fmt::format(":{}", port);
+      known = nets_.find(name);
+    }
+    TopologyNic nic = make_nic(net, pci, name);
+    if (known != nets_.end()) {
+      TopologyNic& first = topology_.nics[known->second.nic];
+      if (first.numa != nic.numa) first.numa = -1;
+      if (first.busid != nic.busid) first.busid.clear();
+      if (first.pci_path != nic.pci_path) first.pci_path.clear();
+      return;
+    }
+    if (topology_.nics.size() == most_devices)
+      document_.fail(net, fmt::format("more than {} NICs", most_devices));
+    nets_[name] = {topology_.nics.size(), port, net};
+    topology_.nics.push_back(std::move(nic));
+  }
+
+  TopologyNic make_nic(pugi::xml_node net, pugi::xml_node pci, const std::string& name) const {
+    TopologyNic nic{.id = id_ + '/' + name,
+                    .host = id_,
+                    .name = name,
+                    .busid = "",
+                    .adapter = nccl::guid_of(net.attribute("guid").value()),
+                    .layer = layer_of(pci, name),
+                    .state = "",
+                    .rate_gbit_s = std::nullopt,
+                    .evidence = ""};
+    nic.rate_gbit_s = gbit_s_of(net);
+    if (nic.rate_gbit_s) nic.evidence = nccl::document_format;
+    nic.numa = numa_;
+    nic.is_virtual = !pci && is_virtual_name(name);
+    if (pci) {
+      nic.busid = normal_busid(pci.attribute("busid").value());
+      nic.pci_path = pci_path();
+      add_pci_facts(pci, nic.facts);
+    }
+    add_gdr(net, nic.facts);
+    return nic;
+  }
+
+  // By the file's numbers if they tell all GPUs apart, else in order of the bus ids.
+  void number_gpus() {
+    std::ranges::sort(gpus_, {},
+                      [](const Found& found) -> const std::string& { return found.gpu.busid; });
+    std::set<int> numbers;
+    for (const Found& found : gpus_) numbers.insert(found.gpu.index);
+    const bool are_told_apart = numbers.size() == gpus_.size() && !numbers.contains(-1);
+    if (are_told_apart)
+      std::ranges::sort(gpus_, {}, [](const Found& found) { return found.gpu.index; });
+    for (std::size_t i = 0; i < gpus_.size(); ++i) {
+      TopologyGpu& gpu = gpus_[i].gpu;
+      gpu.id = fmt::format("{}/gpu{}", id_, are_told_apart ? gpu.index : static_cast<int>(i));
+      by_busid_[gpu.busid] = i;
+      if (const auto net = nets_.find(gpu.id.substr(id_.size() + 1)); net != nets_.end())
+        document_.fail(net->second.node, "<net>: has the name of a GPU");
+    }
+  }
+
+  int count_of(pugi::xml_node link) const {
+    const auto count = integer_in(link, "count", {1, nccl::most_links});
+    if (!count) document_.fail(link, bad_count);
+    return *count;
+  }
+
+  void add_count(int& sum, int count, pugi::xml_node link) const {
+    sum += count;
+    if (sum > nccl::most_links) document_.fail(link, bad_count);
+  }
+
+  // A GPU without <gpu> is silent about links, and so is one whose links all point at itself.
+  void add_links(std::size_t gpu) {
+    Found& found = gpus_[gpu];
+    const pugi::xml_node element = found.pci.child("gpu");
+    SwitchLinks on_switches{.gpu = found.gpu.id, .type = ""};
+    int processor = 0, all = 0;
+    bool points_at_itself = false;
+    std::map<std::string, int> unseen;
+    for (const pugi::xml_node link : element.children()) {
+      if (!nccl::is_link(link)) continue;
+      const int count = count_of(link);
+      const LinkEnd end = nccl::link_end(link, elements_);
+      points_at_itself = points_at_itself || end == LinkEnd::itself;
+      if (end == LinkEnd::itself) continue;
+      add_count(all, count, link);
+      on_switches.type = nccl::type_of_link(link);
+      const std::string target = normal_busid(link.attribute("target").value());
+      switch (end) {
+        case LinkEnd::itself:
+          break;
+        case LinkEnd::gpu:
+          add_to_pair(gpu, by_busid_.at(target), link, count);
+          break;
+        case LinkEnd::unseen_gpu:
+          if (target.empty()) document_.fail(link, "a link: the target is no bus id");
+          unseen[target] += count;
+          break;
+        case LinkEnd::processor:
+          processor += count;
+          break;
+        case LinkEnd::hidden_switch:
+          on_switches.hidden += count;
+          break;
+        case LinkEnd::own_switch:
+          on_switches.own += count;
+          break;
+      }
+    }
+    found.is_linked = found.is_linked || all > 0;
+    found.says_links = element && (all > 0 || !points_at_itself);
+    if (all > 0 && !points_at_itself && on_switches.type == "nvlink")
+      set_fact(found.gpu.facts, fact::nvlink_active, std::to_string(all));
+    if (processor > 0) add_link(found.gpu.id, id_ + "/cpu", "nvlink_cpu", processor);
+    for (const auto& [target, count] : unseen)
+      add_link(found.gpu.id, fmt::format("{}/{}{}", id_, nccl::unseen_prefix, target),
+               on_switches.type + "_unseen", count);
+    if (on_switches.own + on_switches.hidden > 0) switches_.push_back(std::move(on_switches));
+  }
+
+  void add_link(const std::string& a, const std::string& b, const std::string& type, int count) {
+    topology_.links.push_back(
+        {.a = a, .b = b, .type = type, .count = count, .gbyte_s = std::nullopt});
+  }
+
+  void add_to_pair(std::size_t from, std::size_t to, pugi::xml_node link, int count) {
+    Pair& pair = pairs_[std::minmax(from, to)];
+    pair.type = nccl::type_of_link(link);
+    add_count(from < to ? pair.from_first : pair.from_second, count, link);
+    gpus_[to].is_linked = true;
+  }
+
+  // Each side states the pair's links; the smaller statement is believed. A side without <gpu>
+  // could not state anything.
+  void join_pairs() {
+    for (const auto& [ends, pair] : pairs_) {
+      const Found &first = gpus_[ends.first], &second = gpus_[ends.second];
+      const int larger = std::max(pair.from_first, pair.from_second);
+      const int smaller = std::min(pair.from_first, pair.from_second);
+      const bool is_stated_once = (pair.from_first == 0 && !first.says_links) ||
+                                  (pair.from_second == 0 && !second.says_links);
+      const int count = smaller > 0 ? smaller : larger;
+      add_link(first.gpu.id, second.gpu.id, pair.type, count);
+      if (smaller == larger || is_stated_once) continue;
+      const bool believes_first = pair.from_first == count;
+      const auto statement = [&](const Found& from, int links) {
+        return fmt::format("{} ({}, {})", links, origin_, from.gpu.id);
+      };
+      topology_.conflicts.push_back(
+          {first.gpu.id + " - " + second.gpu.id, "links",
+           believes_first ? statement(first, pair.from_first) : statement(second, pair.from_second),
+           believes_first ? statement(second, pair.from_second)
+                          : statement(first, pair.from_first)});
+    }
+  }
+
+  IslandState gpu_links() const {
+    const auto tells = [](const Found& found) { return found.says_links || found.is_linked; };
+    if (gpus_.empty() || !std::ranges::all_of(gpus_, tells)) return IslandState::unknown;
+    return std::ranges::any_of(gpus_, &Found::is_linked) ? IslandState::known : IslandState::none;
+  }
+
+  // Neither packages nor cores can be told: a package may have several NUMA nodes, and processors
+  // are hardware threads.
+  void add_host(const nccl::HostElements& elements) {
+    TopologyHost host;
+    host.id = host.name = id_;
+    host.numa_nodes = static_cast<int>(numa_nodes_.size());
+    for (const std::uint32_t word : threads_) host.host_threads += std::popcount(word);
+    host.threads = host.host_threads;
+    host.gpu_links = gpu_links();
+    set_fact(host.facts, fact::host_hash, elements.hash);
+    topology_.hosts.push_back(std::move(host));
+  }
+
+  const XmlDocument& document_;
+  std::string_view origin_;
+  Topology& topology_;
+  std::string id_;
+  int numa_ = -1;                             // of the <cpu> that is being read
+  std::string root_;                          // of the outermost <pci> that is being read
+  std::vector<std::string> way_;              // the <pci> that are open, outermost first
+  std::map<std::string, std::string> roots_;  // above outermost <pci>, by their bus ids
+  std::set<std::string> root_names_;
+  std::set<int> numa_nodes_;
+  std::vector<std::uint32_t> threads_;
+  nccl::PciElements elements_;
+  std::vector<Found> gpus_;
+  std::map<std::string, std::size_t> by_busid_;
+  std::map<std::string, Net> nets_;  // by name
+  std::map<std::pair<std::size_t, std::size_t>, Pair> pairs_;
+  std::vector<SwitchLinks> switches_;
+};
+
+// NCCL joins the files of several hosts only where NVLink joins the hosts; the switches are then
+// those of the rack, and no host sees them.
+void add_switch_links(const std::vector<std::vector<SwitchLinks>>& hosts, std::string_view origin,
+                      Topology& topology) {
+  const auto hides_switches = [](const std::vector<SwitchLinks>& gpus) {
+    return std::ranges::any_of(gpus, [](const SwitchLinks& links) { return links.hidden > 0; });
+  };
+  const bool is_rack = std::ranges::count_if(hosts, hides_switches) > 1;
+  for (std::size_t i = 0; i < hosts.size(); ++i)
+    for (const SwitchLinks& links : hosts[i]) {
+      const std::string own = topology.hosts[i].id + "/nvswitch0";
+      const std::string rack = fmt::format("rack:{}/nvswitch0", host_of(origin));
+      const auto add = [&](const std::string& end, int count) {
+        if (count == 0) return;
+        topology.links.push_back({.a = links.gpu,
+                                  .b = end,
+                                  .type = links.type,
+                                  .count = count,
+                                  .gbyte_s = std::nullopt});
+      };
+      add(own, links.own + (is_rack ? 0 : links.hidden));
+      if (is_rack) add(rack, links.hidden);
+    }
+}
+
+Topology read(std::string_view text, std::string_view origin) {
+  const XmlDocument document(text, origin);
+  const pugi::xml_node system = document.root("system");
+  const auto hosts = nccl::hosts_of(system);
+  if (hosts.empty()) document.fail(system, "<system>: no <cpu>");
+  if (hosts.size() > most_devices)
+    document.fail(system, fmt::format("more than {} hosts", most_devices));
+  Topology topology;
+  TopologyDocument original{.format = std::string(nccl::document_format),
+                            .origin = std::string(origin),
+                            .hosts = {},
+                            .text = std::string(text)};
+  std::vector<std::vector<SwitchLinks>> switches;
+  for (const nccl::HostElements& elements : hosts) {
+    if (!nccl::is_plain(elements.hash))
+      document.fail(elements.cpus.front(), "<cpu>: the host_hash is too long or not text");
+    const std::string stem = host_of(origin);
+    original.hosts.push_back(hosts.size() == 1 ? stem
+                                               : fmt::format("{}-{}", stem, original.hosts.size()));
+    switches.push_back(
+        HostReader(document, origin, topology, original.hosts.back()).read(elements));
+  }
+  add_switch_links(switches, origin, topology);
+  topology.documents.push_back(std::move(original));
+  return topology;
+}
+
+bool recognises(std::string_view text) { return first_element_is(text, "system"); }
+
+}  // namespace
+
+const Importer nccl_xml{"nccl xml", recognises, read};
+
+}  // namespace atoll_v1::atoll::importers

@@ -1,0 +1,274 @@
+// `nvidia-smi -q -x`: what the driver says of each GPU: identity, PCIe link, health, NVLink fabric.
+//
+// The form is that of nvsmi_device_v10 to v13.dtd (drivers 450 to 580); elements came and were
+// renamed, so each is optional here. A value that the driver does not have is a phrase ("N/A",
+// "[Unknown Error]", "Requested functionality has been deprecated"), and therefore only values of
+// the expected form count. The log shows no links and no NICs.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <cmath>
+#include <optional>
+#include <set>
+
+#include "facts.hpp"
+#include "sources/pci_address.hpp"
+#include "sources/small_file.hpp"
+#include "inspect/importers/importer.hpp"
+#include "inspect/importers/xml_document.hpp"
+
+namespace atoll_v1::atoll::importers {
+
+using namespace topology_sources;
+namespace {
+
+constexpr std::size_t most_gpus = 1024;
+constexpr std::size_t most_partitions = 64;  // of a GPU
+constexpr std::size_t longest_text = 256;
+
+// A value in words; "" for the phrases that stand where there is none.
+std::string_view words_of(pugi::xml_node node) {
+  constexpr std::array none{"n/a",
+                            "none",
+                            "not supported",
+                            "unknown error",
+                            "err!",
+                            "gpu is lost",
+                            "gpu requires reset",
+                            "insufficient permissions",
+                            "requested functionality has been deprecated"};
+  const std::string_view text = trimmed(node.child_value());
+  std::string_view inner = text;
+  if (inner.starts_with('[') && inner.ends_with(']')) inner = inner.substr(1, inner.size() - 2);
+  if (text.size() > longest_text || std::ranges::find(none, lower_case(inner)) != none.end())
+    return {};
+  return text;
+}
+
+// "1200.00 W" with the unit " W"; "0" without one.
+std::optional<double> number_of(pugi::xml_node node, std::string_view unit = "") {
+  std::string_view text = trimmed(node.child_value());
+  if (!text.ends_with(unit)) return std::nullopt;
+  text.remove_suffix(unit.size());
+  double number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc() || end != text.data() + text.size() || !std::isfinite(number) ||
+      number < 0 || number > 1e12)
+    return std::nullopt;
+  return number;
+}
+
+std::string_view yes_or_no(pugi::xml_node node) {
+  const std::string text = lower_case(trimmed(node.child_value()));
+  if (text == "yes" || text == "enabled" || text == "true") return "yes";
+  if (text == "no" || text == "disabled" || text == "false") return "no";
+  return {};
+}
+
+void set_number(Facts& facts, std::string_view name, std::optional<double> number) {
+  if (number) set_fact(facts, name, fmt::format("{}", *number));
+}
+
+bool is_hexadecimal(std::string_view text) {
+  return !text.empty() && text.find_first_not_of("0123456789abcdef") == std::string_view::npos;
+}
+
+void read_pci(pugi::xml_node pci, Facts& facts) {
+  std::string device =
+      lower_case(trimmed(pci.child_value("pci_device_id")));  // device, then vendor
+  if (device.starts_with("0x")) device.erase(0, 2);
+  if (device.size() == 8 && is_hexadecimal(device))
+    set_fact(facts, fact::pci_device, fmt::format("{}:{}", device.substr(4), device.substr(0, 4)));
+  const pugi::xml_node link = pci.child("pci_gpu_link_info");
+  const auto rate = [&](const char* element) -> std::optional<double> {
+    constexpr std::array rates{2.5, 5., 8., 16., 32., 64.};
+    const auto generation = number_of(link.child("pcie_gen").child(element));
+    for (std::size_t i = 0; i < rates.size(); ++i)
+      if (generation == static_cast<double>(i + 1)) return rates[i];
+    return std::nullopt;
+  };
+  const auto width = [&](const char* element) {
+    return number_of(link.child("link_widths").child(element), "x");
+  };
+  set_number(facts, fact::pci_gt_s, rate("current_link_gen"));
+  set_number(facts, fact::pci_gt_s_max, rate("max_link_gen"));
+  set_number(facts, fact::pci_width, width("current_link_width"));
+  set_number(facts, fact::pci_width_max, width("max_link_width"));
+  set_number(facts, fact::pci_replays, number_of(pci.child("replay_counter")));
+}
+
+// "healthy", what is not, or "" where the driver does not tell.
+std::string health_of(pugi::xml_node health) {
+  std::string troubles;
+  bool is_told = false;
+  const auto add = [&](const std::string& trouble) {
+    if (troubles.size() < longest_text) troubles += (troubles.empty() ? "" : ", ") + trouble;
+  };
+  for (const pugi::xml_node child : health.children()) {
+    const std::string name = child.name(), value = lower_case(words_of(child));
+    if (value.empty() || name == "summary") continue;
+    is_told = true;
+    std::string words = name.substr(0, longest_text);
+    std::ranges::replace(words, '_', ' ');
+    if (name == "partition_assigned") {
+      if (yes_or_no(child) == "no") add("no partition assigned");
+    } else if (value == "true" || value == "yes") {
+      add(words);
+    } else if (yes_or_no(child).empty() && value != "full") {
+      add(fmt::format("{} {}", words, value));  // "bandwidth degraded"
+    }
+  }
+  const std::string summary = lower_case(words_of(health.child("summary")));
+  if (!troubles.empty() || summary == "healthy" || (summary.empty() && is_told))
+    return troubles.empty() ? "healthy" : troubles;
+  return summary;
+}
+
+void read_fabric(pugi::xml_node fabric, Facts& facts) {
+  if (!fabric) return;
+  const std::string state = lower_case(trimmed(fabric.child_value("state")));
+  constexpr std::array states{"completed", "in progress", "not started", "not supported"};
+  if (state == "n/a") set_fact(facts, fact::fabric_state, "not_supported");
+  if (std::ranges::find(states, state) != states.end()) {
+    std::string name = state;
+    std::ranges::replace(name, ' ', '_');
+    set_fact(facts, fact::fabric_state, name);
+  }
+  const std::string_view status = words_of(fabric.child("status"));
+  set_fact(facts, fact::fabric_status, status == "Success" ? "success" : status);
+  set_fact(facts, fact::fabric_cluster, lower_case(words_of(fabric.child("clusterUuid"))));
+  set_fact(facts, fact::fabric_clique, words_of(fabric.child("cliqueId")));
+  set_fact(facts, fact::fabric_health, health_of(fabric.child("health")));
+}
+
+// Of the reasons for lower clocks those that mean trouble: not idleness, nor clocks that somebody
+// set. Until driver 525 they were called throttle reasons.
+void read_throttle(pugi::xml_node gpu, Facts& facts) {
+  struct Reason {
+    std::string_view element, word;
+  };
+  constexpr std::array reasons{
+      Reason{"sw_power_cap", "power_cap"}, Reason{"hw_slowdown", "hw_slowdown"},
+      Reason{"hw_thermal_slowdown", "thermal"}, Reason{"sw_thermal_slowdown", "thermal"},
+      Reason{"hw_power_brake_slowdown", "power_brake"}};
+  std::set<std::string_view> active;
+  bool is_told = false;
+  for (const char* list : {"clocks_event_reasons", "clocks_throttle_reasons"})
+    for (const pugi::xml_node child : gpu.child(list).children())
+      for (const Reason& reason : reasons) {
+        const std::string_view name = child.name(), value = trimmed(child.child_value());
+        if (!name.ends_with(fmt::format("_reason_{}", reason.element))) continue;
+        is_told = is_told || value == "Active" || value == "Not Active";
+        if (value == "Active") active.insert(reason.word);
+      }
+  if (is_told)
+    set_fact(facts, fact::throttle,
+             active.empty() ? "none" : fmt::format("{}", fmt::join(active, " ")));
+}
+
+void read_power(pugi::xml_node gpu, Facts& facts) {
+  pugi::xml_node power = gpu.child("gpu_power_readings");
+  if (!power) power = gpu.child("power_readings");
+  for (const char* element : {"current_power_limit", "enforced_power_limit", "power_limit"})
+    set_number(facts, fact::power_limit_w, number_of(power.child(element), " W"));
+  set_number(facts, fact::power_default_w, number_of(power.child("default_power_limit"), " W"));
+}
+
+class LogReader {
+ public:
+  LogReader(std::string_view text, std::string_view origin)
+      : document_(text, origin), root_(document_.root("nvidia_smi_log")), host_(host_of(origin)) {}
+
+  Topology read() {
+    add_host();
+    for (const pugi::xml_node gpu : root_.children("gpu")) add_gpu(gpu);
+    number_gpus();
+    return std::move(topology_);
+  }
+
+ private:
+  void add_host() {
+    TopologyHost& host = topology_.hosts.emplace_back();
+    host.id = host.name = host_;
+    set_fact(host.facts, fact::driver_version, words_of(root_.child("driver_version")));
+    set_fact(host.facts, fact::cuda_version, words_of(root_.child("cuda_version")));
+  }
+
+  void add_gpu(pugi::xml_node element) {
+    if (topology_.gpus.size() == most_gpus)
+      document_.fail(element, fmt::format("more than {} GPUs", most_gpus));
+    TopologyGpu& gpu = topology_.gpus.emplace_back();
+    gpu.host = host_;
+    gpu.busid = normal_busid(element.attribute("id").value());
+    if (gpu.busid.empty()) gpu.busid = normal_busid(element.child("pci").child_value("pci_bus_id"));
+    if (!gpu.busid.empty() && !busids_.insert(gpu.busid).second)
+      document_.fail(element, fmt::format("a second GPU {}", gpu.busid));
+    gpu.uuid = words_of(element.child("uuid"));
+    gpu.model = words_of(element.child("product_name"));
+    read_pci(element.child("pci"), gpu.facts);
+    if (const auto mib = number_of(element.child("fb_memory_usage").child("total"), " MiB"))
+      set_fact(gpu.facts, fact::memory_bytes, fmt::format("{:.0f}", *mib * (1 << 20)));
+    read_fabric(element.child("fabric"), gpu.facts);
+    read_throttle(element, gpu.facts);
+    read_power(element, gpu.facts);
+    set_fact(gpu.facts, fact::mig, yes_or_no(element.child("mig_mode").child("current_mig")));
+    set_fact(gpu.facts, fact::persistence, yes_or_no(element.child("persistence_mode")));
+    const pugi::xml_node rows = element.child("remapped_rows");
+    set_fact(gpu.facts, fact::ecc_remap_pending, yes_or_no(rows.child("remapped_row_pending")));
+    set_fact(gpu.facts, fact::ecc_remap_failed, yes_or_no(rows.child("remapped_row_failure")));
+    add_partitions(element.child("mig_devices"), gpu);
+    const std::string_view mode =
+        words_of(element.child("gpu_virtualization_mode").child("virtualization_mode"));
+    if (mode == "Pass-Through" || mode == "VGPU")
+      set_fact(topology_.hosts.front().facts, fact::virtual_machine, "yes");
+  }
+
+  // Few drivers print the UUIDs of instances. CUDA also knows them as "MIG-GPU-UUID/GI/CI".
+  void add_partitions(pugi::xml_node devices, TopologyGpu& gpu) const {
+    for (const pugi::xml_node device : devices.children("mig_device")) {
+      if (gpu.partitions.size() == most_partitions)
+        document_.fail(device, fmt::format("more than {} MIG devices", most_partitions));
+      const std::string_view uuid = words_of(device.child("uuid"));
+      const auto gi = number_of(device.child("gpu_instance_id"));
+      const auto ci = number_of(device.child("compute_instance_id"));
+      if (!uuid.empty())
+        gpu.partitions.emplace_back(uuid);
+      else if (gi && gpu.uuid.starts_with("GPU-"))
+        gpu.partitions.push_back(fmt::format("MIG-{}/{}/{}", gpu.uuid, *gi, ci.value_or(0)));
+      else if (gi)
+        gpu.partitions.push_back(fmt::format("MIG-{}-{}", *gi, ci.value_or(0)));
+    }
+  }
+
+  // GPUs stand in the order of their numbers, unless the log is of a selection (-i).
+  void number_gpus() {
+    const auto attached = number_of(root_.child("attached_gpus"));
+    const bool is_whole = !attached || *attached == static_cast<double>(topology_.gpus.size());
+    if (!is_whole) std::ranges::stable_sort(topology_.gpus, {}, &TopologyGpu::busid);
+    int number = 0;
+    for (TopologyGpu& gpu : topology_.gpus) {
+      if (is_whole) gpu.index = number;
+      gpu.id = fmt::format("{}/gpu{}", host_, number++);
+    }
+  }
+
+  XmlDocument document_;
+  pugi::xml_node root_;
+  std::string host_;
+  std::set<std::string> busids_;
+  Topology topology_;
+};
+
+bool recognises(std::string_view text) { return first_element_is(text, "nvidia_smi_log"); }
+
+Topology read(std::string_view text, std::string_view origin) {
+  return LogReader(text, origin).read();
+}
+
+}  // namespace
+
+const Importer nvidia_smi_xml{"nvidia-smi -q -x", recognises, read};
+
+}  // namespace atoll_v1::atoll::importers

@@ -1,0 +1,91 @@
+#include "inspect/importers/xml_document.hpp"
+
+#include <fmt/format.h>
+
+#include <charconv>
+
+namespace atoll_v1::atoll::importers {
+namespace {
+
+[[noreturn]] void bad(std::string_view origin, std::ptrdiff_t offset, std::string_view what) {
+  throw Error(ErrorCode::bad_data, fmt::format("{}: byte {}: {}", origin, offset, what));
+}
+
+// Skips one "<? ... ?>", "<!-- ... -->" or "<! ... >" at `at`; npos when it does not end.
+std::size_t skip_markup(std::string_view text, std::size_t at) {
+  const bool is_comment = text.substr(at, 4) == "<!--";
+  const std::string_view end = is_comment ? "-->" : ">";
+  const std::size_t found = text.find(end, at);
+  return found == std::string_view::npos ? found : found + end.size();
+}
+
+}  // namespace
+
+XmlDocument::XmlDocument(std::string_view text, std::string_view origin, XmlLimits limits)
+    : origin_(origin) {
+  if (const auto zero = text.find('\0'); zero != std::string_view::npos)
+    bad(origin_, static_cast<std::ptrdiff_t>(zero), "a zero byte: this is no XML text");
+  const auto result =
+      document_.load_buffer(text.data(), text.size(), pugi::parse_default, pugi::encoding_utf8);
+  if (!result) bad(origin_, result.offset, fmt::format("XML: {}", result.description()));
+  // Walked without recursion: what reads the document may then recurse.
+  std::size_t nodes = 0, depth = 0;
+  pugi::xml_node node = document_.first_child();
+  while (node) {
+    if (++nodes > limits.nodes) fail(node, fmt::format("XML: more than {} elements", limits.nodes));
+    if (node.first_child()) {
+      if (++depth > limits.depth)
+        fail(node, fmt::format("XML: elements nest deeper than {}", limits.depth));
+      node = node.first_child();
+      continue;
+    }
+    while (node && !node.next_sibling()) {
+      node = node.parent();
+      if (depth > 0) --depth;
+    }
+    if (node) node = node.next_sibling();
+  }
+}
+
+pugi::xml_node XmlDocument::root(std::string_view name) const {
+  const pugi::xml_node root = document_.document_element();
+  if (root.name() != name) fail(root, fmt::format("the document is no <{}>", name));
+  return root;
+}
+
+void XmlDocument::fail(pugi::xml_node node, std::string_view what) const {
+  bad(origin_, std::max<std::ptrdiff_t>(0, node.offset_debug()), what);
+}
+
+std::optional<long long> XmlDocument::integer(pugi::xml_node node, const char* attribute) {
+  std::string_view text = node.attribute(attribute).value();
+  int base = 10;
+  if (text.starts_with("0x") || text.starts_with("0X")) {
+    text.remove_prefix(2);
+    base = 16;
+  }
+  long long value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value, base);
+  if (text.empty() || error != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  return value;
+}
+
+bool first_element_is(std::string_view text, std::string_view name) {
+  text = text.substr(0, std::size_t{64} << 10);
+  if (text.starts_with("\xef\xbb\xbf")) text.remove_prefix(3);
+  std::size_t at = 0;
+  while (true) {
+    at = text.find_first_not_of(" \t\r\n", at);
+    if (at == std::string_view::npos || text[at] != '<') return false;
+    const char next = at + 1 < text.size() ? text[at + 1] : '\0';
+    if (next != '!' && next != '?') break;
+    at = skip_markup(text, at);
+    if (at == std::string_view::npos) return false;
+  }
+  const std::string_view element = text.substr(at + 1);
+  if (!element.starts_with(name)) return false;
+  const char after = element.size() > name.size() ? element[name.size()] : '\0';
+  return std::string_view(" \t\r\n>/").find(after) != std::string_view::npos;
+}
+
+}  // namespace atoll_v1::atoll::importers

@@ -1,0 +1,108 @@
+// The list of importers, and what a name on a command line means.
+#include "atoll/inspect/load.hpp"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+
+#include "gpu_models.hpp"
+#include "inspect/hidden_switches.hpp"
+#include "inspect/importers/importer.hpp"
+
+namespace atoll_v1::atoll {
+namespace {
+
+constexpr std::size_t file_limit = std::size_t{64} << 20;
+
+const std::array every_importer{&importers::json, &importers::hwloc_xml,
+                              &importers::nccl_xml, &importers::nvidia_smi_xml,
+                              &importers::nvidia_smi_topo};
+
+std::string read_file(const std::string& path) {
+  if (std::error_code error; std::filesystem::is_directory(path, error))
+    throw Error(ErrorCode::io, fmt::format("{}: is a directory", path));
+  std::ifstream file(path, std::ios::binary);
+  if (!file)
+    throw Error(errno == ENOENT ? ErrorCode::not_found : ErrorCode::io,
+                fmt::format("{}: {}", path, std::strerror(errno)));
+  std::string text;
+  std::array<char, 1 << 16> block{};
+  while (file.read(block.data(), block.size()) || file.gcount() > 0) {
+    text.append(block.data(), static_cast<std::size_t>(file.gcount()));
+    if (text.size() > file_limit)
+      throw Error(ErrorCode::bad_data, fmt::format("{}: byte {}: larger than {} MiB", path,
+                                                   file_limit, file_limit >> 20));
+  }
+  if (file.bad()) throw Error(ErrorCode::io, fmt::format("{}: cannot be read", path));
+  return text;
+}
+
+Topology read_text(std::string_view text, const std::string& origin) {
+  for (const auto* importer : every_importer)
+    if (importer->recognises(text)) {
+      Topology topology = importer->read(text, origin);
+      show_hidden_switches(topology);
+      fill_link_rates(topology);
+      return topology;
+    }
+  std::string names;
+  for (const auto* importer : every_importer)
+    names += (names.empty() ? "" : ", ") + std::string(importer->name);
+  throw Error(
+      ErrorCode::bad_data,
+      fmt::format("{}: byte 0: not a topology in a form that atoll reads ({})", origin, names));
+}
+
+// A file, else a name of the catalog.
+Topology load_one(const std::string& what) {
+  if (!std::filesystem::exists(what) && what.find('/') == std::string::npos) try {
+      return catalog_cluster(what);
+    } catch (const Error& error) {
+      throw Error(error.code(), fmt::format("{}: neither a file nor a machine of the catalog: {}",
+                                            what, error.what()));
+    }
+  return read_text(read_file(what), what);
+}
+
+// "NAME=FILE,FILE..."; a file whose own name has a '=' is taken as that.
+bool is_views(const std::string& what) {
+  const auto equals = what.find('=');
+  return equals != std::string::npos && equals > 0 && what.find('/') > equals &&
+         !std::filesystem::exists(what);
+}
+
+Topology load_views(const std::string& what) {
+  const auto equals = what.find('=');
+  std::vector<Topology> views;
+  std::vector<std::string> origins;
+  std::string_view rest = std::string_view(what).substr(equals + 1);
+  while (true) {
+    const auto comma = rest.find(',');
+    const std::string path(rest.substr(0, comma));
+    if (path.empty())
+      throw Error(ErrorCode::invalid_argument,
+                  fmt::format("\"{}\": write NAME=FILE,FILE...", what));
+    views.push_back(load_one(path));
+    origins.push_back(path);
+    if (comma == std::string_view::npos) break;
+    rest.remove_prefix(comma + 1);
+  }
+  return merge_views(what.substr(0, equals), views, origins);
+}
+
+}  // namespace
+
+Topology load_topology(const std::string& what) {
+  return is_views(what) ? load_views(what) : load_one(what);
+}
+
+std::string importers::host_of(std::string_view origin) {
+  const std::string stem = std::filesystem::path(origin).stem().string();
+  return stem.empty() ? "host" : stem;
+}
+
+}  // namespace atoll_v1::atoll

@@ -1,0 +1,314 @@
+// The picture: two rows of hosts, or of islands that span hosts, with the rails between them. The
+// lower row stands on its head, so that all NICs look at the rails. Vocabulary: a *block* is a
+// group or a summary in a row; a *drop* is the line from a block to a track; dot_scene.hpp has the
+// rest.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+#include "inspect/pictures/dot_canvas.hpp"
+#include "inspect/pictures/dot_layout.hpp"
+#include "inspect/pictures/dot_painter.hpp"
+#include "inspect/pictures/dot_scene.hpp"
+
+namespace atoll_v1::atoll {
+namespace drawing {
+namespace {
+
+constexpr double margin = 16;
+constexpr double heading_font = 13, trouble_font = 10;
+constexpr double track_pitch = 13;
+constexpr double row_gap = 24;
+constexpr double summary_width = 330, summary_height = 4 * line_height;
+constexpr double widest_row = 1400;     // above a row of summaries
+constexpr double widest_trouble = 800;  // that widens the picture
+
+// Told apart by people who do not see red and green alike; none looks like trouble.
+constexpr std::array<std::string_view, 8> track_colours{"#0b62a4", "#7a3fa0", "#00807a", "#5b7f00",
+                                                        "#a8437b", "#6b5b3e", "#3f51b5", "#2e8b57"};
+
+struct Drop {
+  std::string from;
+  Point place;
+  std::size_t track = 0;
+};
+
+struct Block {
+  const Group* group = nullptr;
+  const Summary* summary = nullptr;
+  GroupPlan plan;
+  double width() const { return group != nullptr ? plan.width : summary_width; }
+  double height() const { return group != nullptr ? plan.height : summary_height; }
+};
+
+using Row = std::vector<Block>;
+
+double row_width(const Row& row) {
+  double width = row.empty() ? 0 : -row_gap;
+  for (const Block& block : row) width += block.width() + row_gap;
+  return width;
+}
+
+double row_height(const Row& row) {
+  double height = 0;
+  for (const Block& block : row) height = std::max(height, block.height());
+  return height;
+}
+
+// The drops of a row whose left end is at `x`; those of its NICs first, since the summaries' can
+// stand anywhere.
+class Drops {
+ public:
+  Drops(const Row& row, Point at, bool is_mirrored, const std::vector<Drop>& others)
+      : others_(others), is_mirrored_(is_mirrored) {
+    const double height = row_height(row);
+    for (const bool of_summaries : {false, true}) {
+      double x = at.x;
+      for (const Block& block : row) {
+        const Point corner{x, is_mirrored ? at.y : at.y + height - block.height()};
+        if (of_summaries)
+          add_summaries(block, corner);
+        else if (block.group != nullptr)
+          add_stacks(block, corner);
+        x += block.width() + row_gap;
+      }
+    }
+  }
+
+  const std::vector<Drop>& drops() const { return drops_; }
+
+  // Drops that lie on one of another track.
+  std::size_t clashes() const {
+    std::size_t count = 0;
+    for (const Drop& drop : drops_)
+      for (const Drop& other : others_)
+        if (drop.track != other.track && std::abs(drop.place.x - other.place.x) < 4) ++count;
+    return count;
+  }
+
+ private:
+  double mirrored(double y, double height) const { return is_mirrored_ ? height - y : y; }
+
+  void add_stacks(const Block& block, Point corner) {
+    for (std::size_t h = 0; h < block.plan.hosts.size(); ++h) {
+      const HostPlan& plan = block.plan.hosts[h];
+      const Point at = block.plan.hosts_at[h];
+      for (std::size_t s = 0; s < plan.stacks.size(); ++s) {
+        const NicStack& stack = block.group->hosts[h].stacks[s];
+        const Rect& last = plan.stacks[s].nics.back();
+        const double y = corner.y + mirrored(at.y + last.bottom(), block.plan.height);
+        double x =
+            corner.x + at.x + last.middle() - 5 * (static_cast<double>(stack.tracks.size()) - 1);
+        for (const std::size_t track : stack.tracks) {
+          drops_.push_back({stack.nics.back().id, {x, y}, track});
+          x += 10;
+        }
+      }
+    }
+  }
+
+  void add_summaries(const Block& block, Point corner) {
+    if (block.summary != nullptr)
+      add_summary(*block.summary, {corner.x, corner.y, block.width(), block.height()},
+                  mirrored(block.height() - (is_mirrored_ ? 0 : 8), block.height()) + corner.y);
+    for (std::size_t i = 0; i < block.plan.summaries.size(); ++i) {
+      Rect place = block.plan.summaries[i];
+      const double y = mirrored(place.bottom() - 8, block.plan.height) + corner.y;
+      place.x += corner.x;
+      add_summary(block.group->summaries[i], place, y);
+    }
+  }
+
+  // Beside those that are there already.
+  void add_summary(const Summary& summary, const Rect& place, double y) {
+    const double step = place.width / (static_cast<double>(summary.tracks.size()) + 1);
+    for (std::size_t i = 0; i < summary.tracks.size(); ++i) {
+      double x = place.x + step * static_cast<double>(i + 1);
+      const auto is_close = [&](const Drop& drop) { return std::abs(drop.place.x - x) < 6; };
+      for (int tries = 0; tries < 4 && (std::ranges::any_of(drops_, is_close) ||
+                                        std::ranges::any_of(others_, is_close));
+           ++tries)
+        x += 5;
+      drops_.push_back({summary_id(summary), {x, y}, summary.tracks[i]});
+    }
+  }
+
+  const std::vector<Drop>& others_;
+  bool is_mirrored_;
+  std::vector<Drop> drops_;
+};
+
+class Painter {
+ public:
+  explicit Painter(const Scene& scene) : scene_(scene) {}
+
+  std::string paint() {
+    fill_rows();
+    measure();
+    canvas_.text({margin, margin, width_ - 2 * margin, 18}, {scene_.heading},
+                 {.font = heading_font, .weight = Weight::bold});
+    double y = paint_row(rows_[0], margin + 26, false);
+    const double tracks_y = y + row_gap;
+    const bool has_tracks = !scene_.tracks.empty();
+    if (has_tracks) y = tracks_y + track_pitch * static_cast<double>(scene_.tracks.size());
+    if (!rows_[1].empty()) y = paint_row(rows_[1], y + row_gap, has_tracks);
+    canvas_.move_to({});
+    for (std::size_t track = 0; track < scene_.tracks.size(); ++track)
+      paint_track(track, tracks_y + track_pitch * static_cast<double>(track) + 5);
+    y = paint_troubles(y);
+    return canvas_.finish(scene_.heading, width_, y + margin);
+  }
+
+ private:
+  void fill_rows() {
+    for (const Group& group : scene_.groups)
+      rows_[0].push_back({.group = &group, .plan = plan_group(group)});
+    const std::size_t groups = scene_.groups.size();
+    const bool is_short =
+        !scene_.summaries.empty() && groups <= 2 && row_width(rows_[0]) < widest_row;
+    if (!is_short) {
+      const auto half = rows_[0].begin() + static_cast<std::ptrdiff_t>((groups + 1) / 2);
+      rows_[1].assign(half, rows_[0].end());
+      rows_[0].erase(half, rows_[0].end());
+    }
+    for (const Summary& summary : scene_.summaries)
+      rows_[1].push_back({.summary = &summary, .plan = {}});
+  }
+
+  void measure() {
+    left_ = margin;
+    for (const Track& track : scene_.tracks)
+      left_ = std::max(left_, 2 * margin + text_width(track.title, detail_font));
+    double width = text_width(scene_.heading, heading_font);
+    for (const Row& row : rows_) width = std::max(width, row_width(row));
+    for (const Trouble& trouble : scene_.troubles)
+      width = std::max(width, std::min(widest_trouble, text_width(trouble.text, trouble_font)));
+    width_ = left_ + width + margin;
+  }
+
+  // Where a row begins: single blocks on the left, so that equal ones stand below each other; else
+  // in the middle, but aside where drops of different tracks would lie on each other.
+  double begin_of(const Row& row, double y, bool is_mirrored) const {
+    if (rows_[0].size() + rows_[1].size() <= 2) return left_;
+    const double middle = left_ + (width_ - margin - left_ - row_width(row)) / 2;
+    double best = middle;
+    std::size_t least = Drops(row, {middle, y}, is_mirrored, drops_).clashes();
+    for (const double shift : {8.0, -8.0, 16.0, -16.0, 24.0, -24.0}) {
+      const std::size_t clashes = Drops(row, {middle + shift, y}, is_mirrored, drops_).clashes();
+      if (clashes >= least || middle + shift < left_) continue;
+      least = clashes;
+      best = middle + shift;
+    }
+    return best;
+  }
+
+  // Returns the y below it.
+  double paint_row(const Row& row, double y, bool is_mirrored) {
+    const double height = row_height(row);
+    double x = begin_of(row, y, is_mirrored);
+    const std::vector<Drop> drops = Drops(row, {x, y}, is_mirrored, drops_).drops();
+    drops_.insert(drops_.end(), drops.begin(), drops.end());
+    for (const Block& block : row) {
+      // Blocks of one row stand on the side of the rails.
+      const double top = is_mirrored ? y : y + height - block.height();
+      if (block.group != nullptr) {
+        paint_group(block, {x, top}, is_mirrored);
+      } else {
+        canvas_.move_to({});
+        paint_summary(canvas_, *block.summary, {x, top, block.width(), block.height()});
+      }
+      x += block.width() + row_gap;
+    }
+    return y + height;
+  }
+
+  void paint_group(const Block& block, Point at, bool is_mirrored) {
+    const GroupPlan& plan = block.plan;
+    const double mirrored_height = is_mirrored ? plan.height : 0;
+    canvas_.move_to(at, mirrored_height);
+    if (plan.around) {
+      open_island(canvas_, *block.group->around, *plan.around);
+      if (plan.around->bar) paint_switch(canvas_, *block.group->around, *plan.around->bar);
+    }
+    for (std::size_t i = 0; i < plan.hosts.size(); ++i) {
+      const HostPlan& host = plan.hosts[i];
+      const double y = plan.hosts_at[i].y;
+      canvas_.move_to(
+          {at.x + plan.hosts_at[i].x, at.y + (is_mirrored ? plan.height - y - host.height : y)},
+          is_mirrored ? host.height : 0);
+      paint_host(canvas_, block.group->hosts[i], host);
+    }
+    canvas_.move_to(at, mirrored_height);
+    for (std::size_t i = 0; i < plan.summaries.size(); ++i)
+      paint_summary(canvas_, block.group->summaries[i], plan.summaries[i]);
+    if (!plan.around) return;
+    if (plan.around->bar) paint_buses(*block.group, plan);
+    canvas_.close();
+  }
+
+  // From the switches to the hosts.
+  void paint_buses(const Group& group, const GroupPlan& plan) {
+    const Rect& bar = plan.around->bar->place;
+    const std::string from = switch_id(*group.around);
+    const auto paint_bus = [&](double x, double y) {
+      const std::string to = fmt::format("{} {:.0f}", from, x);
+      canvas_.dot(to, {x, y}, 0, "black");
+      canvas_.line(from, to, {{x, bar.bottom()}, {x, y}}, fabric_pen(*group.around, 5));
+    };
+    for (std::size_t i = 0; i < plan.hosts.size(); ++i)
+      paint_bus(plan.hosts_at[i].x + plan.hosts[i].width / 2, plan.hosts_at[i].y);
+    for (const Rect& summary : plan.summaries) paint_bus(summary.middle(), summary.y);
+  }
+
+  void paint_track(std::size_t number, double y) {
+    const Track& track = scene_.tracks[number];
+    const std::string_view colour = track_colours[number % track_colours.size()];
+    const std::string end = fmt::format("{} end", track.title);
+    double right = left_;
+    for (const Drop& drop : drops_)
+      if (drop.track == number) right = std::max(right, drop.place.x);
+    canvas_.box(track.title, {margin / 2, y - 6, left_ - margin, 12}, {track.title},
+                {.fill = "white", .border = {"white", 0}, .text = colour, .font = detail_font},
+                track.title);
+    canvas_.dot(end, {right, y}, 0, colour);
+    canvas_.line(track.title, end, {{left_ - margin / 2, y}, {right, y}},
+                 {colour, 2.2, track.is_assumed ? Dash::dashed : Dash::solid});
+    for (const Drop& drop : drops_) {
+      if (drop.track != number) continue;
+      const std::string joint =
+          fmt::format("{} at {:.0f} {:.0f}", track.title, drop.place.x, drop.place.y);
+      canvas_.dot(joint, {drop.place.x, y}, 6, colour);
+      canvas_.line(drop.from, joint, {drop.place, {drop.place.x, y}}, {colour, 1.4});
+    }
+  }
+
+  // Returns the y below them.
+  double paint_troubles(double y) {
+    if (!scene_.troubles.empty()) y += row_gap;
+    const double width = width_ - 2 * margin;
+    for (const Trouble& trouble : scene_.troubles) {
+      canvas_.text({margin, y, width, line_height}, {shortened(trouble.text, width, trouble_font)},
+                   {.font = trouble_font, .colour = colour_of(trouble.mark, quiet)});
+      y += line_height;
+    }
+    return y;
+  }
+
+  const Scene& scene_;
+  Canvas canvas_;
+  std::array<Row, 2> rows_;
+  std::vector<Drop> drops_;
+  double left_ = 0, width_ = 0;
+};
+
+}  // namespace
+}  // namespace drawing
+
+std::string to_dot(const Inspection& inspection) {
+  const drawing::Scene scene = drawing::make_scene(inspection);
+  return drawing::Painter(scene).paint();
+}
+
+}  // namespace atoll_v1::atoll

@@ -1,0 +1,114 @@
+// The parts of an inspection by the host that they belong to, found by id.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+
+#include "inspect/pictures/dot_scene.hpp"
+
+namespace atoll_v1::atoll::drawing {
+namespace {
+
+Mark mark_of(Severity severity) {
+  switch (severity) {
+    case Severity::info:
+      return Mark::none;
+    case Severity::warning:
+      return Mark::warning;
+    case Severity::error:
+      return Mark::error;
+  }
+  return Mark::none;
+}
+
+// "rank 3" -> 3.
+std::optional<std::size_t> rank_of(std::string_view subject) {
+  constexpr std::string_view word = "rank ";
+  if (!subject.starts_with(word)) return std::nullopt;
+  subject.remove_prefix(word.size());
+  std::size_t rank = 0;
+  const auto [end, error] = std::from_chars(subject.data(), subject.data() + subject.size(), rank);
+  if (error != std::errc() || end != subject.data() + subject.size()) return std::nullopt;
+  return rank;
+}
+
+template <class T>
+void number(const std::vector<T>& things, std::unordered_map<std::string_view, std::size_t>& into) {
+  for (std::size_t i = 0; i < things.size(); ++i) into.try_emplace(things[i].id, i);
+}
+
+}  // namespace
+
+Parts::Parts(const Inspection& inspection) : inspection_(inspection), names_(inspection.topology) {
+  const Topology& topology = inspection.topology;
+  number(topology.hosts, host_of_);
+  number(topology.gpus, gpu_of_);
+  number(topology.nics, nic_of_);
+  for (const TopologyHost& host : topology.hosts) hosts_.emplace_back().host = &host;
+  for (std::size_t i = 0; i < topology.gpus.size(); ++i)
+    if (const auto at = host(topology.gpus[i].host)) hosts_[*at].gpus.push_back(i);
+  for (std::size_t i = 0; i < topology.nics.size(); ++i)
+    if (const auto at = host(topology.nics[i].host)) hosts_[*at].nics.push_back(i);
+  for (const TopologyLink& link : topology.links) {
+    if (link.type != "nvlink" && link.type != "xgmi") continue;
+    std::optional<std::size_t> before;
+    for (const std::string* end : {&link.a, &link.b}) {
+      const auto at = gpu(*end);
+      const auto of = at ? host(topology.gpus[*at].host) : std::nullopt;
+      if (of && of != before) hosts_[*of].links.push_back(&link);
+      before = of;
+    }
+  }
+  for (std::size_t i = 0; i < inspection.islands.size(); ++i)
+    for (const std::string& id : inspection.islands[i].gpus) island_of_.try_emplace(id, i);
+  for (std::size_t i = 0; i < inspection.affinity.size(); ++i)
+    affinity_of_.try_emplace(inspection.affinity[i].gpu, i);
+  for (std::size_t rank = 0; rank < inspection.ranks.size(); ++rank)
+    if (!inspection.ranks[rank].gpu.empty()) ranks_of_[inspection.ranks[rank].gpu].push_back(rank);
+  mark_subjects();
+}
+
+void Parts::mark_subjects() {
+  const auto mark = [&](const std::string& subject, Severity severity) {
+    Mark& known = marks_[subject];
+    known = std::max(known, mark_of(severity));
+  };
+  const auto mark_all = [&](const std::vector<Finding>& findings) {
+    for (const Finding& finding : findings)
+      for (const std::string& subject : finding.subjects) {
+        mark(subject, finding.severity);
+        const auto rank = rank_of(subject);
+        if (rank && *rank < inspection_.ranks.size())
+          mark(inspection_.ranks[*rank].gpu, finding.severity);
+      }
+  };
+  mark_all(inspection_.diagnosis.findings);
+  if (inspection_.plan) mark_all(inspection_.plan->findings);
+}
+
+std::optional<std::size_t> Parts::find(const Positions& positions, std::string_view id) {
+  const auto found = positions.find(id);
+  return found == positions.end() ? std::nullopt : std::optional(found->second);
+}
+
+const Affinity* Parts::affinity(std::string_view gpu) const {
+  const auto at = find(affinity_of_, gpu);
+  return at ? &inspection_.affinity[*at] : nullptr;
+}
+
+Mark Parts::mark(std::string_view subject) const {
+  const auto found = marks_.find(std::string(subject));
+  return found == marks_.end() ? Mark::none : found->second;
+}
+
+std::string Parts::ranks(std::string_view gpu) const {
+  const auto found = ranks_of_.find(gpu);
+  if (found == ranks_of_.end()) return "";
+  const std::vector<std::size_t>& ranks = found->second;
+  std::string text = ranks.size() == 1 ? "rank" : "ranks";
+  for (std::size_t i = 0; i < std::min<std::size_t>(3, ranks.size()); ++i)
+    text += fmt::format("{}{}", i == 0 ? " " : ", ", ranks[i]);
+  return ranks.size() > 3 ? text + ", ..." : text;
+}
+
+}  // namespace atoll_v1::atoll::drawing

@@ -1,0 +1,163 @@
+// A diagnosis as text for people: what is wrong, errors first, then what nobody could look at.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <map>
+
+#include "atoll/inspect/inspection.hpp"
+#include "wording.hpp"
+
+namespace atoll_v1::atoll {
+namespace {
+
+// ECMA-48, "select graphic rendition".
+constexpr std::string_view red = "31", yellow = "33", blue = "34", green = "32", dim = "2",
+                           bold = "1";
+
+class Painter {
+ public:
+  explicit Painter(Colour colour) : colour_(colour) {}
+  std::string paint(std::string_view style, std::string_view text) const {
+    return colour_ == Colour::on ? fmt::format("\x1b[{}m{}\x1b[0m", style, text)
+                                 : std::string(text);
+  }
+
+ private:
+  Colour colour_;
+};
+
+std::string_view colour_of(Severity severity) {
+  switch (severity) {
+    case Severity::info:
+      return blue;
+    case Severity::warning:
+      return yellow;
+    case Severity::error:
+      return red;
+  }
+  return red;
+}
+
+bool is_number(std::string_view text) {
+  return !text.empty() && text.find_first_not_of("0123456789") == std::string_view::npos;
+}
+
+// Host ids are "NAME/BOOT ID/NAMESPACE": of "node0/6f0e.../4026531840/gpu0" people want
+// "node0/gpu0".
+std::string short_id(const std::string& id) {
+  const auto boot = id.find('/');
+  const auto space = boot == std::string::npos ? boot : id.find('/', boot + 1);
+  if (space == std::string::npos) return id;
+  const auto end = std::min(id.find('/', space + 1), id.size());
+  if (!is_number(std::string_view(id).substr(space + 1, end - space - 1))) return id;
+  return id.substr(0, boot) + id.substr(end);
+}
+
+// "node0/gpu0-3, node1/gpu2 and 6 more"
+std::string subjects_text(const std::vector<std::string>& subjects) {
+  std::vector<std::string> ids;
+  ids.reserve(subjects.size());
+  for (const std::string& subject : subjects) ids.push_back(printable(short_id(subject)));
+  return DisplayNames(Topology{}).gpus(ids, 6);
+}
+
+// Breaks at blanks; lines after the first are indented.
+std::string wrapped(std::string_view text, std::size_t indent, std::size_t width) {
+  std::string lines;
+  std::size_t column = 0;
+  while (!text.empty()) {
+    const std::size_t end = std::min(text.find(' '), text.size());
+    const std::string_view word = text.substr(0, end);
+    text.remove_prefix(std::min(end + 1, text.size()));
+    if (column > 0 && column + 1 + word.size() > width) {
+      lines += fmt::format("\n{:{}}", "", indent);
+      column = 0;
+    }
+    if (column > 0) lines += ' ', ++column;
+    lines += word;
+    column += word.size();
+  }
+  return lines;
+}
+
+void append_finding(std::string& text, const Finding& finding, const Painter& painter) {
+  constexpr std::size_t indent = 12, width = 86;
+  text += fmt::format("  {}  {}", painter.paint(bold, printable(finding.id)),
+                      wrapped(subjects_text(finding.subjects), indent, width));
+  while (text.ends_with(' ')) text.pop_back();
+  text += '\n';
+  const std::array<std::pair<std::string_view, const std::string*>, 3> parts{
+      {{"seen", &finding.evidence}, {"costs", &finding.consequence}, {"fix", &finding.fix}}};
+  for (const auto& [label, part] : parts)
+    if (!part->empty())
+      text += fmt::format("    {}{:{}}{}\n", painter.paint(dim, label), "",
+                          indent - 4 - label.size(), wrapped(printable(*part), indent, width));
+}
+
+std::size_t count(const Diagnosis& diagnosis, Severity severity) {
+  return static_cast<std::size_t>(
+      std::ranges::count(diagnosis.findings, severity, &Finding::severity));
+}
+
+std::size_t count(const Diagnosis& diagnosis, CheckStatus status) {
+  return static_cast<std::size_t>(std::ranges::count(diagnosis.checks, status, &Check::status));
+}
+
+// Checks that lack one fact each would be a line each: they share one.
+void append_not_checked(std::string& text, const Diagnosis& diagnosis, const Painter& painter) {
+  constexpr std::string_view missing = "no source gives ";
+  constexpr std::size_t indent = 6, width = 92;
+  std::map<std::string, std::vector<std::string>> by_reason;
+  for (const Check& check : diagnosis.checks) {
+    if (check.status != CheckStatus::not_checked) continue;
+    const bool is_missing =
+        check.reason.starts_with(missing) && check.reason.find(';') == std::string::npos;
+    const std::string what = is_missing ? check.reason.substr(missing.size()) : "";
+    const std::string reason = is_missing ? "no source gives the facts" : check.reason;
+    by_reason[printable(reason)].push_back(
+        what.empty() || what == check.id ? check.id : fmt::format("{} ({})", check.id, what));
+  }
+  if (by_reason.empty()) return;
+  text += fmt::format("{}\n", painter.paint(dim, "not checked"));
+  for (const auto& [reason, ids] : by_reason)
+    text += fmt::format("    {}\n      {}\n", painter.paint(dim, wrapped(reason, indent, width)),
+                        wrapped(fmt::format("{}", fmt::join(ids, ", ")), indent, width));
+}
+
+std::string summary(const Diagnosis& diagnosis, const Painter& painter) {
+  const std::size_t errors = count(diagnosis, Severity::error),
+                    warnings = count(diagnosis, Severity::warning),
+                    ok = count(diagnosis, CheckStatus::ok);
+  const auto shown = [&](std::string_view style, std::size_t number, const std::string& words) {
+    return number == 0 ? words : painter.paint(style, words);
+  };
+  return fmt::format(
+      "{}, {}, {} info; {}, {} not checked\n", shown(red, errors, plural(errors, "error")),
+      shown(yellow, warnings, plural(warnings, "warning")), count(diagnosis, Severity::info),
+      shown(green, ok, fmt::format("{} ok", plural(ok, "check"))),
+      count(diagnosis, CheckStatus::not_checked));
+}
+
+}  // namespace
+
+std::string to_report(const Diagnosis& diagnosis, Colour colour) {
+  const Painter painter(colour);
+  std::string text;
+  for (const Severity severity : {Severity::error, Severity::warning, Severity::info}) {
+    const std::size_t number = count(diagnosis, severity);
+    if (number == 0) continue;
+    const std::string title =
+        severity == Severity::info ? "information" : plural(number, name(severity));
+    text += fmt::format("{}\n", painter.paint(colour_of(severity), title));
+    for (const Finding& finding : diagnosis.findings)
+      if (finding.severity == severity) append_finding(text, finding, painter);
+    text += '\n';
+  }
+  if (const std::size_t ok = count(diagnosis, CheckStatus::ok); ok > 0)
+    text += fmt::format("{}\n", painter.paint(green, fmt::format("{} ok", plural(ok, "check"))));
+  append_not_checked(text, diagnosis, painter);
+  return text + summary(diagnosis, painter);
+}
+
+}  // namespace atoll_v1::atoll

@@ -1,0 +1,235 @@
+// The machine as a tree, for people.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <unordered_map>
+
+#include "atoll/inspect/inspection.hpp"
+#include "inspect/pictures/paint.hpp"
+#include "inspect/pictures/plan.hpp"
+#include "wording.hpp"
+
+namespace atoll_v1::atoll {
+namespace {
+
+constexpr std::size_t most_islands = 32;
+constexpr std::size_t most_rails = 32;
+
+std::string joined(std::initializer_list<std::string> parts) {
+  std::string text;
+  for (const std::string& part : parts)
+    if (!part.empty()) text += (text.empty() ? "" : "  ") + part;
+  return text;
+}
+
+std::string count(int number, std::string_view noun) {
+  return plural(static_cast<std::size_t>(std::max(0, number)), noun);
+}
+
+// "2 packages, 2 NUMA nodes, 64 cores (128 threads), 503 GiB"; what no source told is left out.
+std::string host_line(const TopologyHost& host) {
+  std::vector<std::string> parts;
+  if (host.packages > 0) parts.push_back(count(host.packages, "package"));
+  if (host.numa_nodes > 0) parts.push_back(count(host.numa_nodes, "NUMA node"));
+  if (host.host_cores > 0)
+    parts.push_back(
+        fmt::format("{} ({})", count(host.host_cores, "core"), count(host.host_threads, "thread")));
+  else if (host.host_threads > 0)
+    parts.push_back(count(host.host_threads, "thread"));
+  if (host.threads != host.host_threads)
+    parts.push_back(fmt::format("of which {} ({}) may be used", count(host.cores, "core"),
+                                count(host.threads, "thread")));
+  if (host.memory_bytes > 0)
+    parts.push_back(fmt::format("{:.1f} GiB", static_cast<double>(host.memory_bytes) / (1 << 30)));
+  return fmt::format("{}", fmt::join(parts, ", "));
+}
+
+std::string last_part(const std::string& id) { return printable(id.substr(id.rfind('/') + 1)); }
+
+class Tree {
+ public:
+  Tree(const Inspection& inspection, Colour colour)
+      : all_(inspection), topology_(inspection.topology), colour_(colour), names_(topology_) {
+    for (const Affinity& affinity : inspection.affinity) affinity_[affinity.gpu] = &affinity;
+    for (const TopologyGpu& gpu : topology_.gpus) gpus_[gpu.host].push_back(&gpu);
+    for (const TopologyNic& nic : topology_.nics) nics_[nic.host].push_back(&nic);
+  }
+
+  std::string text() {
+    text_ = paint(colour_, Ink::bold,
+                  fmt::format("{}, {}, {}, {}", plural(topology_.hosts.size(), "host"),
+                              plural(topology_.gpus.size(), "GPU"),
+                              plural(topology_.nics.size(), "NIC"),
+                              plural(all_.islands.size(), "island"))) +
+            '\n';
+    append_hosts();
+    append_islands();
+    append_rails();
+    if (all_.plan) text_ += '\n' + to_text(*all_.plan, colour_);
+    append_findings();
+    return std::move(text_);
+  }
+
+ private:
+  std::string gpu_line(const TopologyGpu& gpu) const {
+    std::string use;
+    const auto found = affinity_.find(gpu.id);
+    if (found != affinity_.end() && !found->second->use.empty()) {
+      std::vector<std::string> nics;
+      for (const std::string& id : found->second->use) nics.push_back(last_part(id));
+      use = "-> " + enumerate(nics, 4);
+      if (found->second->level && found->second->use == found->second->nearest)
+        use += fmt::format(" ({})", name(*found->second->level));
+    }
+    const std::string partitions =
+        gpu.partitions.empty() ? "" : plural(gpu.partitions.size(), "partition");
+    return joined({last_part(gpu.id), gpu.model.empty() ? "GPU" : printable(gpu.model),
+                   printable(gpu.busid), partitions, paint(colour_, Ink::dim, use)});
+  }
+
+  std::string nic_line(const TopologyNic& nic) const {
+    std::string rate;
+    if (nic.rate_gbit_s)
+      rate = fmt::format("{:g} Gbit/s ({})", *nic.rate_gbit_s, printable(nic.evidence));
+    const std::string state = nic.state.empty() ? "state unknown" : printable(nic.state);
+    const Ink ink = nic.state.empty() ? Ink::dim : nic.state == "active" ? Ink::green : Ink::red;
+    return joined({printable(nic.name), printable(nic.layer), nic.is_virtual ? "virtual" : "",
+                   paint(colour_, ink, state), rate, nic.busid});
+  }
+
+  // What people see of a host; equal texts are shown once.
+  std::string body(const TopologyHost& host) const {
+    std::string text = host_line(host).empty() ? "" : fmt::format("  {}\n", host_line(host));
+    std::map<int, std::vector<std::string>> by_numa;
+    if (const auto gpus = gpus_.find(host.id); gpus != gpus_.end())
+      for (const TopologyGpu* gpu : gpus->second) by_numa[gpu->numa].push_back(gpu_line(*gpu));
+    if (const auto nics = nics_.find(host.id); nics != nics_.end())
+      for (const TopologyNic* nic : nics->second) by_numa[nic->numa].push_back(nic_line(*nic));
+    for (const auto& [numa, lines] : by_numa) {
+      text += numa < 0 ? "  NUMA node unknown\n" : fmt::format("  NUMA node {}\n", numa);
+      for (const std::string& line : lines) text += fmt::format("    {}\n", line);
+    }
+    return text;
+  }
+
+  void append_hosts() {
+    std::vector<std::pair<std::string, std::vector<std::string>>> groups;  // body, names
+    std::unordered_map<std::string, std::size_t> numbers;
+    for (const TopologyHost& host : topology_.hosts) {
+      std::string one = body(host);
+      const auto [at, is_new] = numbers.try_emplace(one, groups.size());
+      if (is_new) groups.push_back({std::move(one), {}});
+      groups[at->second].second.push_back(names_.host(host.id));
+    }
+    for (const auto& [shown, hosts] : groups) {
+      if (hosts.size() == 1)
+        text_ += paint(colour_, Ink::bold, "host " + hosts.front()) + '\n';
+      else
+        text_ +=
+            fmt::format("{}: {}\n", paint(colour_, Ink::bold, plural(hosts.size(), "equal host")),
+                        enumerate(hosts, 6));
+      text_ += shown;
+    }
+  }
+
+  std::string island_line(const Island& island) const {
+    if (island.gpus.empty()) return fmt::format("CPUs of {}", names_.host(island.hosts.front()));
+    std::string text =
+        fmt::format("{}  {}", plural(island.gpus.size(), "GPU"), names_.gpus(island.gpus));
+    switch (island.state) {
+      case IslandState::known:
+        text += fmt::format("  {}", printable(fabric_name(island.fabric)));
+        break;
+      case IslandState::none:
+        return text + "  no fast links";
+      case IslandState::unknown:
+        return text + paint(colour_, Ink::yellow, "  links unknown: no source could see them");
+    }
+    if (island.gpu_gbyte_s) text += fmt::format("  {:.4g} GB/s a GPU", *island.gpu_gbyte_s);
+    if (island.pair_gbyte_s) text += fmt::format("  {:.4g} GB/s a pair", *island.pair_gbyte_s);
+    if (!island.uniform) text += "  not uniform";
+    return text;
+  }
+
+  void append_islands() {
+    text_ += paint(colour_, Ink::bold, "islands") + '\n';
+    const std::size_t shown = std::min(all_.islands.size(), most_islands);
+    for (std::size_t i = 0; i < shown; ++i)
+      text_ += fmt::format("  {}: {}\n", i, island_line(all_.islands[i]));
+    std::map<std::size_t, std::size_t, std::greater<>> rest;  // size -> number of islands
+    for (std::size_t i = shown; i < all_.islands.size(); ++i) ++rest[all_.islands[i].gpus.size()];
+    for (const auto& [size, number] : rest)
+      text_ += fmt::format("  and {} more of {}\n", number, plural(size, "GPU"));
+  }
+
+  // "mlx5_0 of 3 hosts  for gpu0"; devices of different names are listed.
+  std::string devices(const std::vector<std::string>& ids) const {
+    std::set<std::string> parts, hosts;
+    for (const std::string& id : ids) {
+      parts.insert(last_part(id));
+      hosts.insert(id.substr(0, id.rfind('/')));
+    }
+    if (hosts.size() * parts.size() == ids.size()) {
+      std::vector<std::string> words(parts.begin(), parts.end());
+      std::ranges::sort(words, natural_less);
+      return enumerate(words, 8) + (hosts.size() == 1 ? " of " + names_.host(*hosts.begin())
+                                                      : fmt::format(" of {} hosts", hosts.size()));
+    }
+    std::vector<std::string> words;
+    for (const std::string& id : ids) words.push_back(names_.device(id));
+    return enumerate(words, 6);
+  }
+
+  std::string rail_line(const Rail& rail) const {
+    std::string text = devices(rail.nics);
+    if (!rail.gpus.empty()) text += "  for " + devices(rail.gpus);
+    return text;
+  }
+
+  void append_rails() {
+    // Rails join hosts; those of one host alone are worth a line only where a fabric names them.
+    const bool assumed = std::ranges::any_of(
+        all_.rails, [](const Rail& rail) { return rail.evidence == "assumed"; });
+    if (all_.rails.empty() || (topology_.hosts.size() == 1 && assumed)) return;
+    text_ += paint(colour_, Ink::bold, "rails");
+    text_ += assumed ? " (assumed: equal positions in the hosts; --fabric tells the leaves)\n"
+                     : " (from the fabric)\n";
+    const std::size_t shown = std::min(all_.rails.size(), most_rails);
+    for (std::size_t i = 0; i < shown; ++i)
+      text_ += fmt::format("  {}: {}\n", all_.rails[i].index, rail_line(all_.rails[i]));
+    if (all_.rails.size() > shown)
+      text_ += fmt::format("  and {} more\n", all_.rails.size() - shown);
+  }
+
+  void append_findings() {
+    std::map<Severity, std::size_t, std::greater<>> counts;
+    for (const Finding& finding : all_.diagnosis.findings) ++counts[finding.severity];
+    if (counts.empty()) return;
+    std::vector<std::string> parts;
+    for (const auto& [severity, number] : counts)
+      parts.push_back(paint(colour_, ink_of(severity),
+                            severity == Severity::info ? fmt::format("{} info", number)
+                                                       : plural(number, name(severity))));
+    text_ +=
+        fmt::format("findings: {} (atoll-topo --doctor explains them)\n", fmt::join(parts, ", "));
+  }
+
+  const Inspection& all_;
+  const Topology& topology_;
+  Colour colour_;
+  DisplayNames names_;
+  std::unordered_map<std::string_view, const Affinity*> affinity_;
+  std::unordered_map<std::string_view, std::vector<const TopologyGpu*>> gpus_;
+  std::unordered_map<std::string_view, std::vector<const TopologyNic*>> nics_;
+  std::string text_;
+};
+
+}  // namespace
+
+std::string to_tree(const Inspection& inspection, Colour colour) {
+  return Tree(inspection, colour).text();
+}
+
+}  // namespace atoll_v1::atoll

@@ -1,0 +1,468 @@
+// Several views of one host, made one.
+//
+// Vocabulary: a *view* is what one source says of the host, its *origin* the source's name; a
+// *group* is one device as the views show it, the most trusted view first. Steps:
+//   1. match the devices of the views (view_devices.cpp);
+//   2. settle each member of a group: the first view that has a value is believed, and another
+//      value of a later view is a conflict, unless it is a reading that changes by itself;
+//   3. settle the links between GPUs as a whole, since half a matrix says nothing;
+//   4. join the rest: other links, paths, documents, and the views' own conflicts, renamed.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <map>
+#include <set>
+
+#include "atoll/inspect/load.hpp"
+#include "facts.hpp"
+#include "gpu_models.hpp"
+#include "inspect/hidden_switches.hpp"
+#include "sources/small_file.hpp"
+#include "inspect/views/view_devices.hpp"
+#include "inspect/views/view_links.hpp"
+#include "wording.hpp"
+
+namespace atoll_v1::atoll {
+namespace {
+
+using topology_sources::lower_case;
+
+bool same_text(std::string_view a, std::string_view b) { return lower_case(a) == lower_case(b); }
+
+bool same_number(double a, double b, double tolerance) {
+  return std::abs(a - b) <= tolerance * std::max(std::abs(a), std::abs(b));
+}
+
+// "0x506b4b0300cbb4e2", "506b:4b03:00cb:b4e2"; NCCL prints the network's order of bytes as a number
+// of the machine.
+bool same_guid(std::string_view a, std::string_view b) {
+  const auto digits = [](std::string_view text) {
+    std::string result = lower_case(text.starts_with("0x") ? text.substr(2) : text);
+    std::erase_if(result, [](char c) { return c == ':' || c == '-'; });
+    return result.size() < 16 ? std::string(16 - result.size(), '0') + result : result;
+  };
+  const std::string one = digits(a), other = digits(b);
+  std::string swapped;
+  for (std::size_t i = one.size(); i >= 2; i -= 2) swapped += one.substr(i - 2, 2);
+  return one == other || swapped == other;
+}
+
+struct ModelWords {
+  std::set<std::string> all, memory;
+};
+
+ModelWords words_of_model(std::string_view model) {
+  ModelWords words;
+  std::string word;
+  for (const char c : lower_case(model) + ' ') {
+    if (c != ' ' && c != '-' && c != '_') {
+      word += c;
+      continue;
+    }
+    if (word.ends_with("gb")) words.memory.insert(word);
+    if (!word.empty() && word != "nvidia" && word != "tesla" && word != "amd")
+      words.all.insert(word);
+    word.clear();
+  }
+  return words;
+}
+
+// "NVIDIA H100 80GB HBM3" is an "H100" and an "H100 SXM", and no "H100 PCIe".
+bool same_model(std::string_view a, std::string_view b) {
+  const ModelWords one = words_of_model(a), other = words_of_model(b);
+  if (std::ranges::includes(one.all, other.all) || std::ranges::includes(other.all, one.all))
+    return true;
+  const bool same_memory = one.memory.empty() || other.memory.empty() || one.memory == other.memory;
+  return same_memory && find_gpu_model(a) != nullptr && find_gpu_model(a) == find_gpu_model(b);
+}
+
+// Readings that change by themselves, and what is about the process that looked.
+bool is_passing(std::string_view name) {
+  constexpr std::array passing{fact::hwloc_version, fact::host_hash, fact::memlock_bytes,
+                               fact::hidden,        fact::container, fact::net_interfaces};
+  return is_momentary(name) || std::ranges::find(passing, name) != passing.end() ||
+         name.starts_with(fact::source_prefix);
+}
+
+bool same_fact(std::string_view name, std::string_view a, std::string_view b) {
+  if (is_passing(name) || same_text(a, b)) return true;
+  if (name == fact::node_guid) return same_guid(a, b);
+  Facts both;
+  set_fact(both, "a", a);
+  set_fact(both, "b", b);
+  const auto x = number_fact(both, "a"), y = number_fact(both, "b");
+  // The driver keeps some memory for itself, and not every source counts that.
+  return x && y && same_number(*x, *y, name == fact::memory_bytes ? 0.05 : 1e-6);
+}
+
+std::string number_text(int number) { return number < 0 ? "" : std::to_string(number); }
+
+bool is_fast(const TopologyLink& link) { return link.type == "nvlink" || link.type == "xgmi"; }
+
+// The driver names the fabric that the GPU is joined to.
+bool reports_fabric(const TopologyGpu& gpu) {
+  const std::string_view cluster = get_fact(gpu.facts, fact::fabric_cluster);
+  return get_fact(gpu.facts, fact::fabric_state) == "completed" &&
+         cluster.find_first_not_of("0-") != std::string_view::npos;
+}
+
+using Pair = std::pair<std::string, std::string>;
+
+class ViewMerger {
+ public:
+  ViewMerger(std::string_view host, const std::vector<Topology>& views,
+             const std::vector<std::string>& origins)
+      : host_(host), views_(views), origins_(origins) {}
+
+  Topology merge() {
+    check_views();
+    devices_ = match_devices(host_, views_, origins_);
+    settle_host();
+    for (const auto& group : devices_.gpus) settle_gpu(group);
+    for (const auto& group : devices_.nics) settle_nic(group);
+    compare_devices();
+    settle_links();
+    join_other_links();
+    join_paths();
+    join_reports();
+    show_hidden_switches(merged_);
+    fill_link_rates(merged_);
+    return std::move(merged_);
+  }
+
+ private:
+  void check_views() const {
+    if (views_.empty() || views_.size() != origins_.size())
+      throw Error(ErrorCode::invalid_argument, fmt::format("{}: {} views, and names of {}", host_,
+                                                           views_.size(), origins_.size()));
+    for (std::size_t view = 0; view < views_.size(); ++view)
+      if (views_[view].hosts.size() != 1)
+        throw Error(ErrorCode::bad_data,
+                    fmt::format("{}: describes {}, and a view of {} must describe one",
+                                origins_[view], plural(views_[view].hosts.size(), "host"), host_));
+  }
+
+  // An id of a view under its merged name. Switches of the host are named after it ("OLD/...",
+  // "OLD:nvswitch1"); other names are of something larger.
+  std::string renamed(std::size_t view, const std::string& id) const {
+    const auto& ids = devices_.ids[view];
+    if (const auto found = ids.find(id); found != ids.end()) return found->second;
+    const std::string& old = views_[view].hosts.front().id;
+    if (!id.starts_with(old)) return id;
+    const std::string rest = id.substr(old.size());
+    const bool is_of_host = rest.empty() || rest.starts_with('/') || rest.starts_with(":nvswitch");
+    return is_of_host ? host_ + rest : id;
+  }
+
+  // --- members ---
+
+  struct Claim {
+    std::size_t view = 0;
+    std::string text;
+  };
+
+  void add_conflict(const std::string& subject, std::string_view member, const Claim& believed,
+                    const Claim& contradiction) {
+    merged_.conflicts.push_back(
+        {.subject = subject,
+         .member = std::string(member),
+         .believed = fmt::format("{} ({})", believed.text, origins_[believed.view]),
+         .contradiction =
+             fmt::format("{} ({})", contradiction.text, origins_[contradiction.view])});
+  }
+
+  // The device whose value is believed, null where no view has one. Each other value is one
+  // conflict.
+  template <class Device, class Text, class Same>
+  const Device* settle(const DeviceGroup<Device>& group, std::string_view member, const Text& text,
+                       const Same& same) {
+    const Device* believed = nullptr;
+    std::vector<Claim> claims;
+    for (const Sight<Device>& sight : group.sights) {
+      Claim claim{sight.view, std::string(text(*sight.device))};
+      if (claim.text.empty()) continue;
+      if (believed == nullptr) believed = sight.device;
+      const bool is_known = std::ranges::any_of(
+          claims, [&](const Claim& earlier) { return same(earlier.text, claim.text); });
+      if (is_known) continue;
+      claims.push_back(std::move(claim));
+      if (claims.size() > 1) add_conflict(group.id, member, claims.front(), claims.back());
+    }
+    return believed;
+  }
+
+  template <class Device, class Same = bool (*)(std::string_view, std::string_view)>
+  void settle_text(const DeviceGroup<Device>& group, std::string_view member,
+                   std::string Device::*text, Device& device, const Same& same = same_text) {
+    if (const Device* found = settle(
+            group, member, [&](const Device& one) { return one.*text; }, same))
+      device.*text = found->*text;
+  }
+
+  template <class Device>
+  void settle_number(const DeviceGroup<Device>& group, std::string_view member, int Device::*number,
+                     Device& device) {
+    if (const Device* found = settle(
+            group, member, [&](const Device& one) { return number_text(one.*number); }, same_text))
+      device.*number = found->*number;
+  }
+
+  template <class Device>
+  void settle_facts(const DeviceGroup<Device>& group, Device& device) {
+    for (const Sight<Device>& sight : group.sights)
+      for (const auto& [name, value] : sight.device->facts) {
+        if (device.facts.contains(name)) continue;
+        device.facts.emplace(name, value);
+        settle(
+            group, name, [&](const Device& one) { return get_fact(one.facts, name); },
+            [&](std::string_view a, std::string_view b) { return same_fact(name, a, b); });
+      }
+  }
+
+  // A view may hide a part of the host, and invents none: of counts the most is true.
+  void settle_host() {
+    DeviceGroup<TopologyHost> group{.id = host_, .sights = {}};
+    TopologyHost host;
+    host.id = host.name = host_;
+    for (std::size_t view = 0; view < views_.size(); ++view) {
+      const TopologyHost& seen = views_[view].hosts.front();
+      group.sights.push_back({view, &seen});
+      for (int TopologyHost::*count : {&TopologyHost::packages, &TopologyHost::numa_nodes,
+                                       &TopologyHost::host_cores, &TopologyHost::host_threads})
+        host.*count = std::max(host.*count, seen.*count);
+      for (int TopologyHost::*count : {&TopologyHost::cores, &TopologyHost::threads})
+        if (host.*count == 0) host.*count = seen.*count;
+    }
+    const auto memory = [](const TopologyHost& one) {
+      return one.memory_bytes == 0 ? "" : std::to_string(one.memory_bytes);
+    };
+    const auto same = [](std::string_view a, std::string_view b) {
+      return same_fact(fact::memory_bytes, a, b);
+    };
+    if (const auto* found = settle(group, "memory_bytes", memory, same))
+      host.memory_bytes = found->memory_bytes;
+    settle_facts(group, host);
+    merged_.hosts.push_back(std::move(host));
+  }
+
+  void settle_gpu(const DeviceGroup<TopologyGpu>& group) {
+    TopologyGpu gpu;
+    gpu.id = group.id;
+    gpu.host = host_;
+    settle_text(group, "busid", &TopologyGpu::busid, gpu);
+    settle_text(group, "uuid", &TopologyGpu::uuid, gpu);
+    settle_text(group, "model", &TopologyGpu::model, gpu, same_model);
+    settle_number(group, "index", &TopologyGpu::index, gpu);
+    settle_number(group, "numa", &TopologyGpu::numa, gpu);
+    settle_number(group, "package", &TopologyGpu::package, gpu);
+    for (const auto& sight : group.sights) {
+      if (gpu.pci_path.empty()) gpu.pci_path = sight.device->pci_path;
+      if (gpu.partitions.empty()) gpu.partitions = sight.device->partitions;
+    }
+    settle_facts(group, gpu);
+    if (!indices_.insert(gpu.index).second) gpu.index = -1;
+    merged_.gpus.push_back(std::move(gpu));
+  }
+
+  void settle_nic(const DeviceGroup<TopologyNic>& group) {
+    TopologyNic nic;
+    nic.id = group.id;
+    nic.host = host_;
+    settle_text(group, "name", &TopologyNic::name, nic);
+    settle_text(group, "busid", &TopologyNic::busid, nic);
+    settle_text(group, "adapter", &TopologyNic::adapter, nic, same_guid);
+    settle_text(group, "layer", &TopologyNic::layer, nic);
+    settle_text(group, "state", &TopologyNic::state, nic);
+    settle_number(group, "numa", &TopologyNic::numa, nic);
+    settle_number(group, "package", &TopologyNic::package, nic);
+    const auto rate = [](const TopologyNic& one) {
+      return one.rate_gbit_s ? fmt::format("{}", *one.rate_gbit_s) : "";
+    };
+    const auto same = [](std::string_view a, std::string_view b) { return same_fact("", a, b); };
+    if (const TopologyNic* found = settle(group, "rate_gbit_s", rate, same)) {
+      nic.rate_gbit_s = found->rate_gbit_s;
+      nic.evidence = found->evidence;
+    }
+    for (const auto& sight : group.sights) {
+      if (nic.pci_path.empty()) nic.pci_path = sight.device->pci_path;
+      nic.is_virtual = nic.is_virtual || sight.device->is_virtual;
+    }
+    settle_facts(group, nic);
+    merged_.nics.push_back(std::move(nic));
+  }
+
+  // Views that show other numbers of GPUs, and NICs without their names (topo -m without its
+  // legend), which cannot be matched with those that have one.
+  void compare_devices() {
+    std::optional<std::size_t> first;
+    for (std::size_t view = 0; view < views_.size(); ++view) {
+      const std::size_t count = views_[view].gpus.size();
+      if (count == 0) continue;
+      if (!first) first = view;
+      const std::size_t believed = views_[*first].gpus.size();
+      if (count != believed)
+        add_conflict(host_, "gpus", {*first, plural(believed, "GPU")},
+                     {view, plural(count, "GPU")});
+    }
+    std::vector<std::string> named, numbered;
+    std::size_t view_of_named = 0, view_of_numbered = 0;
+    for (std::size_t i = 0; i < merged_.nics.size(); ++i) {
+      const std::string& name = merged_.nics[i].name;
+      const bool is_number = name.starts_with("NIC") && name.size() > 3 &&
+                             name.find_first_not_of("0123456789", 3) == std::string::npos;
+      std::vector<std::string>& names = is_number ? numbered : named;
+      if (names.empty())
+        (is_number ? view_of_numbered : view_of_named) = devices_.nics[i].sights.front().view;
+      names.push_back(name);
+    }
+    if (!named.empty() && !numbered.empty())
+      add_conflict(host_, "nics", {view_of_named, enumerate(named)},
+                   {view_of_numbered, enumerate(numbered) + " without their names"});
+  }
+
+  // --- links ---
+
+  LinkView links_of(std::size_t view) const {
+    LinkView result{.view = view, .gpus = {}, .links = {}};
+    for (const TopologyGpu& gpu : views_[view].gpus) result.gpus.insert(renamed(view, gpu.id));
+    for (const TopologyLink& link : views_[view].links) {
+      if (!is_fast(link)) continue;
+      result.links.push_back(link);
+      result.links.back().a = renamed(view, link.a);
+      result.links.back().b = renamed(view, link.b);
+    }
+    return result;
+  }
+
+  // The first view that can tell is believed. A later one adds the links of GPUs that earlier ones
+  // do not show.
+  void settle_links() {
+    std::vector<LinkView> telling;
+    for (std::size_t view = 0; view < views_.size(); ++view) {
+      LinkView links = links_of(view);
+      const bool tells = views_[view].hosts.front().gpu_links != IslandState::unknown;
+      if (!links.gpus.empty() && (tells || !links.links.empty()))
+        telling.push_back(std::move(links));
+    }
+    if (telling.empty()) return;
+    const LinkView* believed = &telling.front();
+    for (const LinkView& later : telling) {
+      std::set<std::string> both;
+      std::ranges::set_intersection(telling.front().gpus, later.gpus,
+                                    std::inserter(both, both.end()));
+      if (!same_links(telling.front(), later, both))
+        add_conflict(host_, "links", {telling.front().view, link_summary(telling.front(), both)},
+                     {later.view, link_summary(later, both)});
+      else if (!has_rates(*believed) && has_rates(later) && later.gpus == telling.front().gpus)
+        believed = &later;
+    }
+    merged_.links = believed->links;
+    std::set<std::string> covered = believed->gpus;
+    for (const LinkView& later : telling) {
+      for (const TopologyLink& link : later.links) {
+        const auto is_new = [&](const std::string& end) {
+          return later.gpus.contains(end) && !covered.contains(end);
+        };
+        if (is_new(link.a) || is_new(link.b)) merged_.links.push_back(link);
+      }
+      covered.insert(later.gpus.begin(), later.gpus.end());
+    }
+    merged_.hosts.front().gpu_links =
+        merged_.links.empty() ? IslandState::none : IslandState::known;
+    check_covered(*believed, covered);
+  }
+
+  // A host's links are known as a whole or not at all: beside linked GPUs, one of which nothing is
+  // known would pass for one without links.
+  void check_covered(const LinkView& believed, const std::set<std::string>& covered) {
+    std::vector<std::string> silent;
+    std::size_t view = 0;
+    for (std::size_t i = 0; i < merged_.gpus.size(); ++i) {
+      const TopologyGpu& gpu = merged_.gpus[i];
+      const GpuModel* model = find_gpu_model(gpu);
+      const bool proves_none = model != nullptr && model->kind == LinkKind::never;
+      if (covered.contains(gpu.id) || proves_none || reports_fabric(gpu)) continue;
+      if (silent.empty()) view = devices_.gpus[i].sights.front().view;
+      silent.push_back(gpu.id);
+    }
+    if (silent.empty()) return;
+    add_conflict(host_, "links", {view, fmt::format("unknown for {}", enumerate(silent))},
+                 {believed.view, link_summary(believed, believed.gpus)});
+    merged_.links.clear();
+    merged_.hosts.front().gpu_links = IslandState::unknown;
+  }
+
+  // --- the rest ---
+
+  // Links that make no islands, of each pair from the first view that has them.
+  void join_other_links() {
+    std::map<std::pair<Pair, std::string>, std::size_t> first;
+    for (std::size_t view = 0; view < views_.size(); ++view)
+      for (TopologyLink link : views_[view].links) {
+        if (is_fast(link)) continue;
+        link.a = renamed(view, link.a);
+        link.b = renamed(view, link.b);
+        const auto at = first.try_emplace({std::minmax(link.a, link.b), link.type}, view).first;
+        if (at->second == view) merged_.links.push_back(std::move(link));
+      }
+  }
+
+  // One conflict for all paths of a view: a matrix that differs tends to differ in many cells.
+  void join_paths() {
+    std::map<Pair, std::pair<std::size_t, PathLevel>> stated;
+    for (std::size_t view = 0; view < views_.size(); ++view) {
+      std::vector<std::pair<Claim, Claim>> different;
+      for (TopologyPath path : views_[view].paths) {
+        path.a = renamed(view, path.a);
+        path.b = renamed(view, path.b);
+        const auto [at, is_new] = stated.try_emplace(std::minmax(path.a, path.b), view, path.level);
+        if (!is_new && at->second.second != path.level)
+          different.push_back({{at->second.first, fmt::format("{} - {}: {}", path.a, path.b,
+                                                              name(at->second.second))},
+                               {view, std::string(name(path.level))}});
+        if (is_new) merged_.paths.push_back(std::move(path));
+      }
+      if (different.empty()) continue;
+      auto& [believed, contradiction] = different.front();
+      if (different.size() > 1)
+        contradiction.text += fmt::format("; {}", plural(different.size() - 1, "more pair"));
+      add_conflict(host_, "paths", believed, contradiction);
+    }
+  }
+
+  void join_reports() {
+    for (std::size_t view = 0; view < views_.size(); ++view) {
+      for (TopologyDocument document : views_[view].documents) {
+        for (std::string& host : document.hosts) host = renamed(view, host);
+        merged_.documents.push_back(std::move(document));
+      }
+      for (TopologyConflict conflict : views_[view].conflicts) {
+        const std::size_t between = conflict.subject.find(" - ");
+        const std::string first = renamed(view, conflict.subject.substr(0, between));
+        conflict.subject = between == std::string::npos
+                               ? first
+                               : fmt::format("{} - {}", first,
+                                             renamed(view, conflict.subject.substr(between + 3)));
+        merged_.conflicts.push_back(std::move(conflict));
+      }
+    }
+  }
+
+  std::string host_;
+  const std::vector<Topology>& views_;
+  const std::vector<std::string>& origins_;
+  MatchedDevices devices_;
+  std::set<int> indices_;
+  Topology merged_;
+};
+
+}  // namespace
+
+Topology merge_views(std::string_view host_name, const std::vector<Topology>& views,
+                     const std::vector<std::string>& origins) {
+  return ViewMerger(host_name, views, origins).merge();
+}
+
+}  // namespace atoll_v1::atoll

@@ -1,0 +1,215 @@
+// Idea: keys in order of what they prove. The devices of a view are compared with the groups so
+// far, key by key; a key counts only where one device on either side has it. What no key joins is a
+// device that earlier views did not see, if a key proves that as well.
+#include "inspect/views/view_devices.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <set>
+#include <type_traits>
+
+#include "atoll/error.hpp"
+
+namespace atoll_v1::atoll {
+namespace {
+
+template <class Device>
+using Sights = std::vector<Sight<Device>>;
+template <class Device>
+using Groups = std::vector<DeviceGroup<Device>>;
+
+// Whether two devices with different bus ids may still be one: renumbered by a virtual machine.
+enum class OtherBusids {
+  accept,
+  refuse
+};
+
+template <class Device>
+std::string busid_of(const Device& device) {
+  return device.busid;
+}
+
+// "gpu0" of "HOST/gpu0"
+template <class Device>
+std::string rest_of(const Device& device) {
+  const std::string& id = device.id;
+  return id.starts_with(device.host + '/') ? id.substr(device.host.size() + 1) : id;
+}
+
+std::string index_of(const TopologyGpu& gpu) {
+  return gpu.index < 0 ? "" : std::to_string(gpu.index);
+}
+
+// Scrubbed files have UUIDs of zeros.
+std::string uuid_of(const TopologyGpu& gpu) {
+  const std::size_t begin = gpu.uuid.starts_with("GPU-") ? 4 : 0;
+  const bool is_real = gpu.uuid.find_first_not_of("0-", begin) != std::string::npos;
+  return is_real ? gpu.uuid : "";
+}
+
+// What the group's devices have of a key: the first that is not empty.
+template <class Device, class Key>
+std::string key_of(const DeviceGroup<Device>& group, const Key& key) {
+  for (const Sight<Device>& sight : group.sights)
+    if (std::string text = key(*sight.device); !text.empty()) return text;
+  return "";
+}
+
+class DeviceMatcher {
+ public:
+  DeviceMatcher(std::string_view host, const std::vector<Topology>& views,
+                const std::vector<std::string>& origins)
+      : host_(host), views_(views), origins_(origins) {
+    matched_.ids.resize(views.size());
+  }
+
+  MatchedDevices match() {
+    for (view_ = 0; view_ < views_.size(); ++view_) {
+      match_gpus();
+      match_nics();
+    }
+    return std::move(matched_);
+  }
+
+ private:
+  template <class Device>
+  Sights<Device> sights_of(const std::vector<Device>& devices) const {
+    Sights<Device> sights;
+    for (const Device& device : devices) sights.push_back({view_, &device});
+    return sights;
+  }
+
+  template <class Device>
+  void join(DeviceGroup<Device>& group, const Sight<Device>& sight) {
+    group.sights.push_back(sight);
+    matched_.ids[view_].emplace(sight.device->id, group.id);
+  }
+
+  // A view may have given its name to another device.
+  template <class Device>
+  void add_group(Groups<Device>& groups, const Sight<Device>& sight) {
+    const std::string rest = rest_of(*sight.device);
+    std::string name = rest;
+    for (std::size_t number = groups.size(); !names_.insert(name).second; ++number)
+      name = std::is_same_v<Device, TopologyGpu> ? fmt::format("gpu{}", number)
+                                                 : fmt::format("{}@{}", rest, number);
+    groups.push_back({.id = fmt::format("{}/{}", host_, name), .sights = {}});
+    join(groups.back(), sight);
+  }
+
+  // Joins those of `left` whose key is that of one group, and takes them out.
+  template <class Device, class Key>
+  void join_by(const Key& key, OtherBusids others, Groups<Device>& groups, Sights<Device>& left) {
+    std::map<std::string, std::vector<std::size_t>> of_groups, of_left;
+    for (std::size_t i = 0; i < groups.size(); ++i)
+      if (groups[i].sights.back().view != view_) of_groups[key_of(groups[i], key)].push_back(i);
+    for (std::size_t i = 0; i < left.size(); ++i) of_left[key(*left[i].device)].push_back(i);
+    std::vector<bool> found(left.size());
+    for (const auto& [text, members] : of_left) {
+      const auto at = of_groups.find(text);
+      if (text.empty() || members.size() > 1 || at == of_groups.end() || at->second.size() > 1)
+        continue;
+      DeviceGroup<Device>& group = groups[at->second.front()];
+      const Sight<Device>& sight = left[members.front()];
+      const std::string busid = key_of(group, busid_of<Device>);
+      if (others == OtherBusids::refuse && !busid.empty() && !sight.device->busid.empty() &&
+          busid != sight.device->busid)
+        continue;
+      join(group, sight);
+      found[members.front()] = true;
+    }
+    std::size_t at = 0;
+    std::erase_if(left, [&](const auto&) { return found[at++]; });
+  }
+
+  void match_gpus() {
+    Groups<TopologyGpu>& groups = matched_.gpus;
+    Sights<TopologyGpu> left = sights_of(views_[view_].gpus);
+    const std::size_t before = groups.size(), shown = left.size();
+    join_by(busid_of<TopologyGpu>, OtherBusids::accept, groups, left);
+    join_by(uuid_of, OtherBusids::accept, groups, left);
+    join_by(index_of, OtherBusids::refuse, groups, left);
+    if (before > 0 && shown == before && left.size() == shown) join_in_order(left);
+    const bool is_stranger = before > 0 && left.size() == shown;
+    if (!left.empty() &&
+        (is_stranger || !(tells_apart(busid_of<TopologyGpu>, left) || tells_apart(index_of, left))))
+      throw Error(ErrorCode::bad_data,
+                  fmt::format("{}: its GPUs cannot be matched with those of {}: bus ids, UUIDs and "
+                              "numbers do not tell which is which",
+                              origins_[view_], origins_[groups.front().sights.front().view]));
+    for (const Sight<TopologyGpu>& sight : left) add_group(groups, sight);
+  }
+
+  // Whether a key tells that those of `left` are none of the groups that nothing fits.
+  template <class Key>
+  bool tells_apart(const Key& key, const Sights<TopologyGpu>& left) const {
+    return std::ranges::none_of(left,
+                                [&](const auto& sight) { return key(*sight.device).empty(); }) &&
+           std::ranges::all_of(matched_.gpus, [&](const auto& group) {
+             return group.sights.back().view == view_ || !key_of(group, key).empty();
+           });
+  }
+
+  // One side has bus ids only, the other numbers only: NVML numbers GPUs in the order of bus ids.
+  void join_in_order(Sights<TopologyGpu>& left) {
+    using Place = std::pair<std::string, int>;
+    std::vector<std::pair<Place, std::size_t>> of_groups, of_left;
+    for (const auto& group : matched_.gpus) {
+      const std::string number = key_of(group, index_of);
+      of_groups.push_back(
+          {{key_of(group, busid_of<TopologyGpu>), number.empty() ? -1 : std::stoi(number)},
+           of_groups.size()});
+    }
+    for (const auto& sight : left)
+      of_left.push_back({{sight.device->busid, sight.device->index}, of_left.size()});
+    const auto has_busids = [](const auto& places) {
+      return std::ranges::all_of(places, [](const auto& place) {
+        return !place.first.first.empty() && place.first.second < 0;
+      });
+    };
+    const auto has_numbers = [](const auto& places) {
+      return std::ranges::all_of(places, [](const auto& place) {
+        return place.first.first.empty() && place.first.second >= 0;
+      });
+    };
+    if (!(has_busids(of_groups) && has_numbers(of_left)) &&
+        !(has_numbers(of_groups) && has_busids(of_left)))
+      return;
+    std::ranges::sort(of_groups);
+    std::ranges::sort(of_left);
+    for (std::size_t i = 0; i < left.size(); ++i)
+      join(matched_.gpus[of_groups[i].second], left[of_left[i].second]);
+    left.clear();
+  }
+
+  // The two ports of an adapter may share a bus id, and a container may rename NICs.
+  void match_nics() {
+    Groups<TopologyNic>& groups = matched_.nics;
+    Sights<TopologyNic> left = sights_of(views_[view_].nics);
+    const auto both = [&](const TopologyNic& nic) {
+      return nic.busid.empty() ? "" : nic.busid + '/' + rest_of(nic);
+    };
+    join_by(both, OtherBusids::refuse, groups, left);
+    join_by(rest_of<TopologyNic>, OtherBusids::refuse, groups, left);
+    join_by(busid_of<TopologyNic>, OtherBusids::accept, groups, left);
+    join_by(rest_of<TopologyNic>, OtherBusids::accept, groups, left);
+    for (const Sight<TopologyNic>& sight : left) add_group(groups, sight);
+  }
+
+  std::string_view host_;
+  const std::vector<Topology>& views_;
+  const std::vector<std::string>& origins_;
+  std::size_t view_ = 0;
+  std::set<std::string> names_;
+  MatchedDevices matched_;
+};
+
+}  // namespace
+
+MatchedDevices match_devices(std::string_view host, const std::vector<Topology>& views,
+                             const std::vector<std::string>& origins) {
+  return DeviceMatcher(host, views, origins).match();
+}
+
+}  // namespace atoll_v1::atoll
