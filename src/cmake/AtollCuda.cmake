@@ -1,6 +1,11 @@
-# Sets ATOLL_CUDA where the `cuda` device can be built: with a toolkit that has nvcc, and without
-# sanitizers and fuzzers, whose flags nvcc does not know. The preset `cuda` makes the toolkit required.
+# Sets ATOLL_CUDA when the `cuda` device can be built: ATOLL_BUILD_CUDA is on, the CUDA toolkit has
+# nvcc, and no sanitizer or fuzzer is built, because nvcc does not know their flags. The preset `cuda`
+# requires the toolkit.
 set(ATOLL_CUDA OFF)
+if(NOT ATOLL_BUILD_CUDA)
+  message(STATUS "cuda device: left out, ATOLL_BUILD_CUDA is off")
+  return()
+endif()
 if(ATOLL_SANITIZE OR ATOLL_BUILD_FUZZERS)
   message(STATUS "cuda device: left out, under sanitizers and fuzzers")
   return()
@@ -13,10 +18,8 @@ endif()
 if(NOT CMAKE_CUDA_COMPILER)
   set(CMAKE_CUDA_COMPILER ${CUDAToolkit_NVCC_EXECUTABLE})
 endif()
-set(usual_architectures OFF)
 if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
-  set(usual_architectures ON)
-  set(CMAKE_CUDA_ARCHITECTURES 80-real 90-real 100)  # A100, H100 and H200, B200 and what comes later
+  set(CMAKE_CUDA_ARCHITECTURES 80-real 90-real 100)  # A100, H100 and H200, B200 and later
 endif()
 enable_language(CUDA)
 # CMake 3.25 does not know that nvcc has C++20.
@@ -25,10 +28,12 @@ foreach(kind STANDARD EXTENSION)
     set(CMAKE_CUDA20_${kind}_COMPILE_OPTION -std=c++20)
   endif()
 endforeach()
-# Kernels that spill registers at their launch bounds are told; where warnings are errors, they do not
-# compile for the GPUs above.
+# ptxas warns of kernels that spill registers at their launch bounds. The launch bounds were chosen for
+# the GPUs above; for these a warning is an error where compiler warnings are.
 set(ptxas_options --warn-on-spills)
-if(CMAKE_COMPILE_WARNING_AS_ERROR AND usual_architectures)
+set(other_architectures ${CMAKE_CUDA_ARCHITECTURES})
+list(FILTER other_architectures EXCLUDE REGEX "^(80|90|100)(-real|-virtual)?$")
+if(CMAKE_COMPILE_WARNING_AS_ERROR AND NOT other_architectures)
   string(APPEND ptxas_options ,--warning-as-error)
 endif()
 add_compile_options(
