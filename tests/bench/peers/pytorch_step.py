@@ -1,4 +1,4 @@
-"""The peer of gpu_vs_pytorch: steps of transformers' Mistral with FSDP2 over one rank, as one would write it."""
+"""The peer of gpu_vs_pytorch: training steps of Mistral from transformers with FSDP2 over one rank."""
 import argparse, json, os, pathlib, sys, time
 
 import torch
@@ -7,7 +7,7 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
 
 def matrix_peak(device):
-    """bf16 products of random matrices, FLOP/s."""
+    """Returns the rate of bf16 products of random matrices in FLOP/s."""
     best = 0.0
     for n in (4096, 8192) if device.type == "cuda" else (512,):
         a, b = (torch.randn(n, n, device=device, dtype=torch.bfloat16) for _ in range(2))
