@@ -1,5 +1,5 @@
 // Compares collectives of the host backend with Open MPI, with Gloo, and with the limit that this
-// machine's memory sets. `collectives --help` lists the options; results-collectives.md explains
+// machine's memory sets. `collectives --help` lists the options; collectives.md explains
 // how the comparison is kept fair. Exits with 1 when a target is missed, or when atoll fails or
 // gives a wrong result.
 #include <fmt/format.h>

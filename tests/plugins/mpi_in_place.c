@@ -1,6 +1,6 @@
-/* Loaded in front of an MPI library: ends the job when some ranks of a collective pass MPI_IN_PLACE
- * and others do not, which MPI forbids and libraries rarely notice. Also when the program ends and
- * neither has been seen, for then nothing was checked. */
+/* A library that is preloaded in front of an MPI library. It ends the job when some ranks of a
+ * collective pass MPI_IN_PLACE and others do not, which MPI forbids and libraries rarely notice. It
+ * also fails if the program ends without either kind of call, because then nothing was checked. */
 #include <mpi.h>
 #include <stdio.h>
 
