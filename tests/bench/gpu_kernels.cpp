@@ -194,7 +194,8 @@ void Bench::linears() const {
     const train::LinearShape shape{rows, in, out};
     const double n = static_cast<double>(in), m = static_cast<double>(out);
     const double r = static_cast<double>(rows);
-    const double passes = wgrad == train::WriteMode::accumulate ? 2 : 1;  // over the gradient
+    const double passes =
+        wgrad == train::WriteMode::accumulate ? 2 : 1;  // passes over the gradient
     const double flops = 2 * r * n * m;
     const View x = low(rows * in), y = low(rows * out), weight = low(in * out);
     const View dweight = full(in * out);

@@ -35,7 +35,7 @@ constexpr const char* algorithm_variable = "BENCH_ALGORITHM";
 constexpr const char* rows_variable = "BENCH_ROWS";  // names the file with the rows so far
 
 struct Arguments {
-  atoll_bench::Hosts hosts{.rate = "200mbit"};  // slow enough that communication matters
+  atoll_bench::Hosts hosts{.rate = "200mbit"};  // slow enough that links limit a step
   std::int64_t layers = 6, hidden = 512, ffn = 1408;
   std::int32_t seq = 256;
   std::int64_t steps = 6;
@@ -57,7 +57,7 @@ train::ModelConfig model_of(const Arguments& arguments) {
   model.kv_heads = 2;
   model.head_dim = arguments.hidden / model.heads;
   model.ffn = arguments.ffn;
-  model.vocab = 259;  // bytes, bos, eos, pad
+  model.vocab = 259;  // 256 byte values and the tokens bos, eos and pad
   model.max_seq = arguments.seq;
   return model;
 }
@@ -110,7 +110,7 @@ class Bench {
  private:
   struct Times {
     double step = 0;     // median of the timed steps
-    double exposed = 0;  // in the same steps
+    double exposed = 0;  // exposed communication of the same steps
     double sent = 0;     // bytes per step on the host that sends most
   };
 

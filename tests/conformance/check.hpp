@@ -88,7 +88,7 @@ class Bytes {
   void pull() const;
 
   std::size_t count_;
-  std::byte* piece_;             // device memory
+  std::byte* piece_;             // address in device memory
   std::byte* shared_ = nullptr;  // memory that CPU and device both reach; null if there is none
   mutable atoll::Buffer own_;    // GPU memory, allocated when the caller gave no piece
   mutable std::vector<std::byte> here_;
@@ -131,7 +131,7 @@ class Elements {
 
   DType dtype_;
   std::uint64_t count_;
-  Bytes bytes_;  // elements and guards
+  Bytes bytes_;  // memory of the elements and their guards
 };
 
 // The value that `rank` contributes at index i. All are small integers, so sums are exact except in

@@ -18,7 +18,7 @@ struct Rank {
   Report& report;
   Arena* source = nullptr;  // memory for src of each operation; null allocates it
   Arena* target = nullptr;
-  // The planned shard count of the mesh, as in Axis::block. 0 means one tree of sums over all ranks.
+  // Planned shard count of the mesh, as in Axis::block. 0 means one tree of sums over all ranks.
   int axis_block = 0;
 
   int rank() const { return comm.rank(); }

@@ -13,7 +13,7 @@ struct Case {
   DType dtype;
   ReduceOp op;
   std::uint64_t count;
-  const Factors& factors;  // one for each rank
+  const Factors& factors;  // one factor per rank
 };
 
 std::string named(std::string_view operation, const Case& c, Place place) {

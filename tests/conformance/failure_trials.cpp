@@ -40,7 +40,7 @@ struct Trial {
   atoll::Communicator& comm;
   atoll::Stream& stream;
   atoll::View src, dst;
-  std::vector<std::uint64_t> counts;  // for all_gather_v and reduce_scatter_v
+  std::vector<std::uint64_t> counts;  // counts per rank for all_gather_v and reduce_scatter_v
 
   atoll::View part(atoll::View whole, std::uint64_t count) const { return whole.part(0, count); }
 };
@@ -139,7 +139,7 @@ int judge(int rank, std::string_view kind, const std::optional<atoll::Error>& er
 }
 
 int run(std::string_view kind, std::string_view collective, unsigned seed) {
-  std::mt19937 random(seed);  // the same sequence on all ranks
+  std::mt19937 random(seed);  // all ranks draw the same numbers
   const auto n = std::array<std::uint64_t, 3>{7, 1000, 200'000}[random() % 3];
   const bool registered = random() % 2 == 0;
   const auto delay = std::chrono::microseconds(random() % 30'000);

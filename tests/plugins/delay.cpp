@@ -17,7 +17,7 @@ struct Delay {
   std::atomic<std::int64_t> ms{0};
 };
 constexpr std::int32_t kinds = ATOLL_REDUCE_SCATTER_V + 1;
-std::array<Delay, kinds> delays;  // one for each kind of operation
+std::array<Delay, kinds> delays;  // one delay for each kind of operation
 
 atoll_status submit(atoll_comm* comm, atoll_operation* const* operations, std::int32_t n) {
   for (std::int32_t i = 0; i < n; ++i) {

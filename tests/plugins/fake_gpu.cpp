@@ -84,8 +84,10 @@ struct ncclComm {
   bool busy = false;   // accepts no operation until ncclCommGetAsyncError returned success
   bool splitting = false;
   bool finalizing = false;
-  std::vector<std::pair<ncclComm_t*, ncclComm_t>> parts{};        // returned with the next success
-  std::vector<std::pair<ncclWindow_t*, ncclWindow_t>> windows{};  // returned with the next success
+  std::vector<std::pair<ncclComm_t*, ncclComm_t>>
+      parts{};  // set by the next successful status query
+  std::vector<std::pair<ncclWindow_t*, ncclWindow_t>>
+      windows{};  // set by the next successful status query
   // Every window that was ever registered.
   std::vector<std::span<const char>> registered{};
 };
@@ -165,7 +167,7 @@ ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
 
 // Like NCCL, appends the log to the file that NCCL_DEBUG_FILE names.
 void write_log() {
-  static const char* const file = [] {  // read once
+  static const char* const file = [] {  // read the environment once
     const char* const name = std::getenv("NCCL_DEBUG_FILE");
     return name ? ::strdup(name) : nullptr;
   }();
@@ -299,7 +301,7 @@ ncclResult_t ncclGroupEnd() {
       failures.erase(failure);
       return result;
     }
-    if (comm->device != current_device()) return ncclInvalidUsage;  // made for another GPU
+    if (comm->device != current_device()) return ncclInvalidUsage;  // a communicator of another GPU
     if (comm->busy) return ncclInvalidArgument;
   }
   std::map<std::pair<ncclComm_t, cudaStream_t>, std::vector<Shared>> streamed;

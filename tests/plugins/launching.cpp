@@ -24,7 +24,7 @@ namespace {
 
 using atoll_test::host_backend;
 
-constexpr std::int64_t forever = std::int64_t{1} << 60;  // in ns
+constexpr std::int64_t forever = std::int64_t{1} << 60;  // ns, a timeout that never expires
 
 atoll_group as_host(const atoll_group& group) {
   atoll_group changed = group;

@@ -98,7 +98,7 @@ class AtollPeer final : public Peer {
   atoll::Buffer allocated_[2];
   PlainMemory plain_[2];
   Row row_;
-  bool waits_ = false;  // after every operation
+  bool waits_ = false;  // wait after every operation
   Buffers buffers_;
 };
 

@@ -18,7 +18,7 @@ struct StepUnit {
 };
 
 struct StepShape {
-  std::vector<StepUnit> units;  // in the order of forward
+  std::vector<StepUnit> units;  // units in forward order
   int micro_batches = 1;
   int prefetch = 1;
   // The number of buffers for whole gradients that wait for the link. 0 means that no buffer limits
