@@ -1,5 +1,6 @@
-// A device in the manner of a GPU, made of the host's: its streams start what the backend
-// `launching` gives them, and know of no failure in it; what hears of one tells their events.
+// A device with the interface of a GPU, built from the host device. Its streams run the operations
+// that the test backend `launching` enqueues, and they do not see failures of those operations; a
+// failure becomes known only through an event's fail().
 #pragma once
 
 #include <cstddef>

@@ -1,6 +1,6 @@
-// A training step whose compute and communication take a known time, to see what of the one hides
-// the other. Compute sleeps, and so do planted delays, so that the figures do not depend on how
-// many cores the machine has to spare.
+// A training step in which compute and communication take a known time, to measure how much
+// communication is hidden. Compute and planted delays only sleep, so the figures do not depend on
+// the number of idle cores.
 #pragma once
 
 #include <algorithm>
@@ -20,32 +20,36 @@ namespace atoll_test {
 struct OverlapRun {
   enum class Update {
     none,
-    after_all,    // the next gathers wait until every unit is updated
-    unit_by_unit  // ... until their own is
+    after_all,    // gathers of the next step wait until every unit is updated
+    unit_by_unit  // each gather waits only until its own unit is updated
   };
   int units = 6;
   int prefetch = 1;
   int reduce_buffers = 2;
   int steps = 5;
-  int micro = 1;  // batches of a step
+  int micro = 1;  // micro batches per step
   atoll::fsdp::Accumulation accumulation = atoll::fsdp::Accumulation::automatic;
-  std::chrono::milliseconds compute{60};  // of one unit, forward or backward
-  std::int64_t gather_ms = 0;             // of every gather
-  std::int64_t reduce_ms = 0;             // of every reduction
-  std::int64_t planted_ms = 0;            // in the gather of the third unit in forward
-  std::int64_t elements = 20'000;         // of a unit
-  int empty_at_end = 0;      // units of nothing: what is before them is not in a slot at the turn
-  bool forgets = false;      // what a micro batch leaves in the slots counts as changed
-  bool whole_steps = false;  // each micro batch is one
+  std::chrono::milliseconds compute{60};  // of one unit in one direction
+  std::int64_t gather_ms = 0;             // delay of every gather
+  std::int64_t reduce_ms = 0;             // delay of every reduction
+  std::int64_t planted_ms = 0;            // delay of the third unit's gather in forward
+  std::int64_t elements = 20'000;         // parameters of one unit
+  // Units without parameters after the others. They keep the units before them from being still
+  // gathered when backward begins.
+  int empty_at_end = 0;
+  // Reports changed parameters after each micro batch, so that no unit stays gathered for the next.
+  bool forgets = false;
+  // Treats each micro batch as a step of its own.
+  bool whole_steps = false;
   atoll::fsdp::Strategy strategy = atoll::fsdp::Strategy::full_shard;
   int replicas = 1;
   int shards = 2;
   int inner_shards = 0;
-  std::int64_t outer_ms = 0;  // of every reduction across replicas
+  std::int64_t outer_ms = 0;  // delay of every reduction across replicas
   Update update = Update::none;
   bool in_backward = false;
-  // Backward of a unit begins with its forward: from what was gathered for both, or from a gather
-  // of its own, as where parameters are given back in between.
+  // Whether backward of a unit first repeats its forward: no; yes, from the parameters gathered for
+  // backward; or yes, after a gather of its own, as in engines that reshard in between.
   enum class Recompute {
     none,
     from_backward,
@@ -54,18 +58,18 @@ struct OverlapRun {
 };
 
 struct OverlapFigures {
-  double step_ms = 0;     // median over steps, of the slowest rank
-  double exposed_ms = 0;  // compute waiting for communication, of the same step
+  double step_ms = 0;     // median over steps, on the slowest rank
+  double exposed_ms = 0;  // compute waiting for communication in that step
 };
 
-// A gather of one unit beside the engine's.
+// A gather of one unit in addition to the engine's gathers.
 class SecondGather {
  public:
   SecondGather(const atoll::Mesh& mesh, std::int64_t elements)
       : comm_(atoll::Communicator::open(mesh.axis("shard"), {.name = "again"})),
         shard_(static_cast<std::size_t>(elements)),
         whole_(shard_.size() * static_cast<std::size_t>(mesh.shape().shard)) {}
-  // `compute` waits for it.
+  // Makes `compute` wait for the gather.
   void run(atoll::Stream& compute) { comm_.all_gather(shard_, whole_, compute).wait(compute); }
 
  private:
@@ -99,7 +103,8 @@ inline void overlap_micro_batch(atoll::fsdp::Engine& engine, const OverlapRun& r
 
 inline void plant_all(const OverlapRun& run) {
   plant_delay(-1, 1, 0, 0);
-  // A step gathers every unit forward, and backward all but those that are in a slot at the turn.
+  // Forward gathers every unit; backward gathers all except those that are still gathered when it
+  // begins.
   const auto gathers = static_cast<std::uint64_t>(2 * run.units - 1 - run.prefetch);
   if (run.planted_ms > 0) plant_delay(ATOLL_ALL_GATHER, gathers, 2, run.planted_ms);
   if (run.gather_ms > 0) plant_delay(ATOLL_ALL_GATHER, 1, 0, run.gather_ms);
@@ -140,7 +145,8 @@ inline OverlapFigures overlap_rank(atoll::World& world, const OverlapRun& run) {
                       atoll::fsdp::OptimizerOptions{.max_norm = 0, .skip_nonfinite = false});
   }
   auto compute = engine.device().stream({.name = "compute"});
-  // Steps follow each other without a pause, as in training: what one leaves to the next counts.
+  // Steps follow each other without a pause, as in training, so communication that one step leaves
+  // to the next is measured as well.
   const auto begin = [&] {
     world.barrier();
     return std::pair(Clock::now(), compute.exposed_communication());

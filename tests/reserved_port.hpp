@@ -1,4 +1,4 @@
-// A port of loopback for ranks to meet at that nobody else is given.
+// Reserves a loopback port at which the ranks of one job can meet.
 #pragma once
 
 #include <arpa/inet.h>
@@ -12,9 +12,9 @@
 
 namespace atoll_test {
 
-// Stays bound, but does not listen: rank 0, which sets SO_REUSEADDR as this does, can listen there,
-// while the system gives it to no other bind and no outgoing connection. A port that was merely
-// free a moment ago is given away now and then where many tests run side by side.
+// Keeps the port bound without listening. Rank 0 can still listen there, because both sides set
+// SO_REUSEADDR, but the system gives the port to no other bind and no outgoing connection. A port
+// that was merely free a moment ago is sometimes taken when many tests run side by side.
 class ReservedPort {
  public:
   ReservedPort() : socket_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {

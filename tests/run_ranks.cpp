@@ -1,12 +1,13 @@
 // run_ranks -n N [--timeout SECONDS] [--killed RANK] [--stopped RANK] [--] PROGRAM [ARGUMENTS...]
 //
 // Starts the ranks of a test on this machine: N processes that find each other through ATOLL_RANK,
-// ATOLL_SIZE, ATOLL_ADDR and ATOLL_TOKEN. Their output comes out line by line with the rank in
-// front. Collective bugs hang rather than fail, so after the timeout (default 100 s) it kills the
-// ranks that are left, names them, and exits with 124. Otherwise it exits with the worst status of
-// a rank: a failure, then 77 (skipped), then 0. --killed says that a rank is meant to die of
-// SIGKILL: then that is its success, and anything else a failure. --stopped says that a rank is
-// meant to stop itself (SIGSTOP): it is killed when all others have ended, which is its success.
+// ATOLL_SIZE, ATOLL_ADDR and ATOLL_TOKEN. Each line of their output is prefixed with the rank. A
+// bug in a collective usually hangs instead of failing, so after the timeout (default 100 s)
+// run_ranks kills and names the remaining ranks and exits with 124. Otherwise it exits with the
+// worst status of all ranks: a failure, then 77 (skipped), then 0. With --killed the rank is
+// expected to die of SIGKILL, and any other end is a failure. With --stopped the rank is expected
+// to stop itself with SIGSTOP; run_ranks kills it when all others have ended, and counts this as
+// success.
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/prctl.h>
@@ -37,7 +38,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr int skipped = 77;
 constexpr int timed_out = 124;
-constexpr int signalled = 128;  // plus the signal's number, as a shell reports it
+constexpr int signalled = 128;  // a shell adds the number of the signal
 
 class Fd {
  public:
@@ -69,7 +70,7 @@ struct Options {
 struct Rank {
   pid_t pid = -1;
   Fd output;
-  std::string line;  // what has come of the line under way
+  std::string line;  // output of the rank since its last newline
   bool running = true;
   int status = 0;
 };
@@ -115,7 +116,7 @@ std::string random_token() {
   return token;
 }
 
-// In the child: becomes the rank.
+// Runs in the child process: replaces it with the rank's program.
 [[noreturn]] void become(const Options& options, int rank, int output, const std::string& address,
                          const std::string& token) {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -147,8 +148,8 @@ void print(int rank, std::string_view line) {
   std::fflush(stdout);
 }
 
-// Reads what there is; at the end of the output, waits for the rank, which has then as good as
-// ended.
+// Reads the output that is available. At its end, waits for the rank's process, which is about to
+// exit.
 void drain(Rank& rank, int number) {
   std::array<char, 4096> buffer{};
   const ssize_t n = ::read(rank.output.get(), buffer.data(), buffer.size());
@@ -168,7 +169,7 @@ void drain(Rank& rank, int number) {
   rank.running = false;
 }
 
-// Whether `stopped` is the only one left, and has stopped.
+// True if `stopped` is the only rank left and has stopped.
 bool only_stopped_left(const std::vector<Rank>& ranks, int stopped) {
   for (std::size_t i = 0; i < ranks.size(); ++i) {
     if (ranks[i].running != (static_cast<int>(i) == stopped)) return false;
@@ -178,7 +179,8 @@ bool only_stopped_left(const std::vector<Rank>& ranks, int stopped) {
   return ::waitid(P_PID, pid, &info, WSTOPPED | WNOWAIT | WNOHANG) == 0 && info.si_pid != 0;
 }
 
-// False when the time is over while ranks are running. Kills `stopped` in its time.
+// Forwards output until all ranks have ended; kills rank `stopped` when only it is left. Returns
+// false if ranks are still running at the deadline.
 bool watch(std::vector<Rank>& ranks, int stopped, Clock::time_point deadline) {
   for (;;) {
     std::vector<pollfd> descriptors;
@@ -194,7 +196,7 @@ bool watch(std::vector<Rank>& ranks, int stopped, Clock::time_point deadline) {
     }
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now());
     if (left.count() <= 0) return false;
-    // Nothing wakes poll() when a rank stops.
+    // A rank that stops does not wake poll(), so look again soon.
     const auto longest = stopped >= 0 ? std::chrono::milliseconds(100) : left;
     ::poll(descriptors.data(), descriptors.size(),
            static_cast<int>(std::min(left, longest).count()));

@@ -1,5 +1,5 @@
-// Runs a function as several ranks, each a thread with a World of its own: what the thread
-// sanitizer can follow. Only processes can be killed; tests that need that use run_ranks.
+// Runs a function as several ranks, each a thread with its own World, so that the thread sanitizer
+// sees all of them. Tests that kill a rank need processes: run_ranks.
 #pragma once
 
 #include <cstdlib>
@@ -15,7 +15,8 @@
 
 namespace atoll_test {
 
-// Tests can be run under a checker: ATOLL_CHECK, alone of all variables, counts.
+// Lets a developer run these tests under the checked device: of the environment only ATOLL_CHECK
+// applies.
 inline void check_as_asked(atoll::Config& config) {
   if (const char* check = std::getenv("ATOLL_CHECK")) config.set("check", check);
 }
@@ -26,8 +27,8 @@ inline atoll::World single_rank() {
   return atoll::World::single(config);
 }
 
-// `configure` may change the Config of every rank. Rethrows the first exception of the lowest rank
-// after all threads have ended; a rank that throws fails its World, so the others end as well.
+// `configure` may change the Config of every rank. A rank that throws fails its World, so the other
+// ranks end as well. When all threads have ended, rethrows the first exception of the lowest rank.
 inline void run_thread_ranks(int ranks, const std::function<void(atoll::World&)>& body,
                              const std::function<void(atoll::Config&)>& configure = {}) {
   const ReservedPort port;

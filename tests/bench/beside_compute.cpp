@@ -1,8 +1,8 @@
-// How much of an all_reduce is hidden beside a computation of the same length: the time of both
-// alone, of both at once, and what that saves over one after the other.
+// Measures how much of an all_reduce is hidden beside a computation of the same length: the time of
+// each alone, of both together, and what this saves compared to one after the other.
 //   beside_compute [--sizes BYTES,...] [--json FILE]
-// Run as the ranks of a job; the script of this name starts them, on this machine and on two hosts
-// that are joined by 1 Gbit/s.
+// Runs as the ranks of a job. The script of the same name starts it, on this host and on two
+// emulated hosts joined by 1 Gbit/s.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -28,7 +28,7 @@ double seconds_since(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
 }
 
-// In registers, so that only cores are shared with the all_reduce, not memory.
+// Computes in registers, so that it shares only cores with the all_reduce, not memory bandwidth.
 std::uint64_t compute(std::uint64_t steps) {
   std::uint64_t value = steps;
   for (std::uint64_t i = 0; i < steps; ++i)
@@ -37,7 +37,7 @@ std::uint64_t compute(std::uint64_t steps) {
 }
 
 struct Figures {
-  double alone = 0, compute = 0, both = 0;  // s, the slowest rank's
+  double alone = 0, compute = 0, both = 0;  // in seconds, on the slowest rank
 };
 
 class Bench {
@@ -65,7 +65,7 @@ class Bench {
       throw atoll::Error(atoll::ErrorCode::internal, fmt::format("wrong sum {}", sum));
     return figures;
   }
-  std::uint64_t result() const { return result_; }  // so that compute() is not left out
+  std::uint64_t result() const { return result_; }  // used, so that the compiler keeps compute()
 
  private:
   atoll::Buffer allocate(std::uint64_t bytes) {
@@ -77,7 +77,7 @@ class Bench {
     return communicator_.all_reduce(src, dst, atoll::ReduceOp::sum, stream_);
   }
 
-  // Of the rounds, each of them the slowest rank's.
+  // Returns the median over the rounds of the time of the slowest rank.
   template <class Run>
   double median(const Run& run) {
     std::vector<double> times;
@@ -96,7 +96,7 @@ class Bench {
     return value.front();
   }
 
-  // Of a computation that takes as long as that when all ranks compute; the same on all ranks.
+  // Returns the number of steps that take `seconds` when all ranks compute; the same on all ranks.
   std::uint64_t steps_of(double seconds) {
     std::uint64_t steps = 1 << 16;
     for (int attempt = 0; attempt < 3; ++attempt) {
@@ -151,11 +151,11 @@ void measure_here(const std::vector<std::uint64_t>& sizes, const std::string& js
 int main(int argc, char** argv) {
   std::vector<std::uint64_t> sizes{64 << 10, 1 << 20, 16 << 20, 64 << 20};
   std::string json;
-  CLI::App app("How much of an all_reduce is hidden beside compute of the same length");
+  CLI::App app("Measures how much of an all_reduce is hidden beside compute of the same length");
   app.add_option("--sizes", sizes, "bytes of the tensor; several with commas")
       ->delimiter(',')
       ->check(CLI::Range(4, 1 << 30));
-  app.add_option("--json", json, "file that rows are added to");
+  app.add_option("--json", json, "append the rows to this file");
   CLI11_PARSE(app, argc, argv);
   try {
     measure_here(sizes, json);

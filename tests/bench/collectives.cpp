@@ -1,6 +1,7 @@
-// Collectives of the host backend beside those of Open MPI and Gloo and the limit that the memory
-// of the same machine sets; `collectives --help` lists the options, README.md says what is fair.
-// Exits with 1 when a target is missed, or when atoll fails or gives a wrong result.
+// Compares collectives of the host backend with Open MPI, with Gloo, and with the limit that this
+// machine's memory sets. `collectives --help` lists the options; collectives.md explains
+// how the comparison is kept fair. Exits with 1 when a target is missed, or when atoll fails or
+// gives a wrong result.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -17,7 +18,7 @@
 
 namespace {
 
-using namespace atoll_bench;  // NOLINT(google-build-using-namespace): a program of its own
+using namespace atoll_bench;  // NOLINT(google-build-using-namespace): this file is a whole program
 
 template <class Enum>
 std::map<std::string, Enum> names_of(std::initializer_list<Enum> values) {
@@ -26,7 +27,7 @@ std::map<std::string, Enum> names_of(std::initializer_list<Enum> values) {
   return names;
 }
 
-// "512", "64K", "16M", "1G": bytes.
+// Parses a size in bytes such as "512", "64K", "16M" or "1G".
 std::uint64_t bytes_of(const std::string& text) {
   std::size_t end = 0;
   std::uint64_t value = 0;
@@ -46,7 +47,7 @@ std::uint64_t bytes_of(const std::string& text) {
   return value;
 }
 
-// Of the usual sizes those from MIN to MAX; a size alone is taken as it is.
+// Parses "MIN:MAX" into the usual sizes in this range, and a single size into itself.
 std::vector<std::uint64_t> sizes_of(const std::string& text) {
   const std::size_t colon = text.find(':');
   if (colon == std::string::npos) return {bytes_of(text)};
@@ -54,7 +55,7 @@ std::vector<std::uint64_t> sizes_of(const std::string& text) {
   const std::uint64_t most = bytes_of(text.substr(colon + 1));
   std::vector<std::uint64_t> sizes = usual_sizes();
   std::erase_if(sizes, [&](std::uint64_t size) { return size < least || size > most; });
-  if (sizes.empty()) throw CLI::ValidationError("--sizes", "no usual size lies in " + text);
+  if (sizes.empty()) throw CLI::ValidationError("--sizes", "no usual size is in " + text);
   return sizes;
 }
 
@@ -67,15 +68,16 @@ struct Arguments {
 
 void add_options(CLI::App& app, Arguments& arguments) {
   Sweep& sweep = arguments.sweep;
-  app.add_option("--ranks", sweep.ranks, "numbers of ranks")
+  app.add_option("--ranks", sweep.ranks, "numbers of ranks; several with commas")
       ->delimiter(',')
       ->check(CLI::Range(2, most_ranks))
       ->capture_default_str();
   app.add_option("--sizes", arguments.sizes,
-                 "MIN:MAX of the whole tensor, in bytes or with K, M, G; or one size");
+                 "size of the whole tensor: MIN:MAX or one size, in bytes or with K, M, G");
   const auto collectives =
       names_of({Collective::all_gather, Collective::reduce_scatter, Collective::all_reduce});
-  app.add_option("--collective", sweep.collectives, "some of the three")
+  app.add_option("--collective", sweep.collectives,
+                 "all_gather, reduce_scatter or all_reduce; several with commas")
       ->delimiter(',')
       ->transform(CLI::CheckedTransformer(collectives));
   app.add_option("--dtype", sweep.elements, "f32, bf16")
@@ -90,7 +92,8 @@ void add_options(CLI::App& app, Arguments& arguments) {
   app.add_option("--impl", sweep.impls, known)
       ->delimiter(',')
       ->transform(CLI::CheckedTransformer(impls));
-  app.add_option("--rounds", sweep.rounds, "turns of each implementation at a row")
+  app.add_option("--rounds", sweep.rounds,
+                 "rounds per row, in which each implementation has one turn")
       ->check(CLI::Range(1, 100))
       ->capture_default_str();
   app.add_flag("--quick", arguments.quick, "five sizes, one round");
@@ -116,25 +119,26 @@ void complete(Arguments& arguments, const CLI::App& app) {
 }
 
 void print_terms(const Sweep& sweep) {
-  fmt::print("{} round(s). A figure is that of the best round, where it is the median of batches\n",
-             sweep.rounds);
   fmt::print(
-      "of 20 ms, from the last rank's start to the last rank's end. atoll waits for each\n"
-      "operation up to 1 KiB, as the calls of MPI do, and for every 64th above. limit: the\n"
-      "best of cached and streaming kernels and memcpy with the traffic of the collective, no\n"
-      "rank waiting for another: the speed of the caches below 1 MiB, where it is no target.\n"
-      "limit_in_turns, where ranks outnumber cores: the same, and each rank leaves its core to\n"
-      "another after every pass, as in a collective it must.\n");
+      "{} round(s). A figure is from the best round; in a round it is the median of batches\n",
+      sweep.rounds);
+  fmt::print(
+      "of 20 ms, from the last rank's start to the last rank's end. Up to 1 KiB atoll waits for\n"
+      "each operation, like the calls of MPI; above, it waits for every 64th. limit: the best of\n"
+      "cached stores, non-temporal stores and memcpy with the traffic of the collective, without\n"
+      "waiting for other ranks; below 1 MiB this is the speed of the caches and no target.\n"
+      "limit_in_turns, where ranks outnumber cores: the same, but each rank yields its core\n"
+      "after every pass, as it must in a collective.\n");
 }
 
-// Other work takes cores away from ranks that wait in a spin, and memory from all.
+// Other load takes cores from ranks that spin, and memory bandwidth from all ranks.
 void warn_if_busy() {
   double load = 0;
   if (::getloadavg(&load, 1) != 1) return;
   const unsigned cores = std::thread::hardware_concurrency();
   if (load < 0.5 * cores) return;
   fmt::print(
-      "note: the load was {:.1f} on {} cores before the start; figures are those of a busy "
+      "note: the load was {:.1f} on {} cores before the start; the figures are from a busy "
       "machine\n",
       load, cores);
 }
@@ -143,7 +147,7 @@ void warn_if_busy() {
 
 int main(int argc, char** argv) {
   Arguments arguments;
-  CLI::App app("Collectives beside Open MPI, Gloo and the machine's limit");
+  CLI::App app("Compares collectives with Open MPI, Gloo and the machine's limit");
   add_options(app, arguments);
   try {
     app.parse(argc, argv);
@@ -160,7 +164,7 @@ int main(int argc, char** argv) {
     print_tables(result);
     print_targets(all);
     for (const std::string& line : result.absent) fmt::print("absent: {}\n", line);
-    for (const std::string& line : result.wrong) fmt::print("measured all the same: {}\n", line);
+    for (const std::string& line : result.wrong) fmt::print("wrong, but measured: {}\n", line);
     if (!arguments.json.empty()) {
       std::ofstream file(arguments.json);
       file << json(result, all).dump(1) << '\n';

@@ -1,7 +1,7 @@
-// Collectives of the host backend between emulated hosts, beside raw TCP over the same links;
-// `collectives_two_hosts --help` lists the options. Started without a launcher it starts itself on
-// the hosts of tests/cluster/two_hosts; exits 77, with the reason, where there can be none, and
-// with 1 when a target is missed.
+// Compares collectives of the host backend between emulated hosts with raw TCP over the same links.
+// `collectives_two_hosts --help` lists the options. Without a launcher it starts itself on the
+// hosts of tests/cluster/two_hosts. Exits with 77 and the reason where emulated hosts are not
+// possible, and with 1 when a target is missed.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -23,9 +23,10 @@ namespace {
 using atoll_bench::Collective;
 using Clock = std::chrono::steady_clock;
 
-constexpr std::uint64_t large = std::uint64_t{4} << 20;  // from here on there is a target
+constexpr std::uint64_t large = std::uint64_t{4} << 20;  // targets apply from this size on
 constexpr double wanted_share = 0.92;
-constexpr double batch_seconds = 0.5;  // long beside what the links pass on as a burst
+// Long compared to the burst that a link passes at full speed.
+constexpr double batch_seconds = 0.5;
 constexpr int batches = 3;
 
 struct Arguments {
@@ -40,13 +41,14 @@ struct Arguments {
 struct Figures {
   Collective collective = Collective::all_gather;
   std::uint64_t bytes = 0;
-  double seconds = 0;  // of one operation: the median of the batches, the slowest rank
-  double wire = 0;     // seconds that raw TCP takes for `ideal`
-  double sent = 0;     // by an operation, of the host that sends most, as its interfaces count
-  double ideal = 0;    // payload that has to leave a host
+  double seconds = 0;  // of one operation: median of the batches, on the slowest rank
+  double wire = 0;     // seconds in which raw TCP transfers `ideal` bytes
+  double sent = 0;     // bytes per operation that the busiest host sent, by its interface counters
+  double ideal = 0;    // payload that must leave a host
 };
 
-// What each host sends, and receives: with H hosts (H - 1) / H of the tensor, twice for all_reduce.
+// Bytes that each of H hosts must send and receive: (H - 1) / H of the tensor, and twice that for
+// all_reduce.
 double ideal_bytes(Collective collective, std::uint64_t bytes, int hosts) {
   return atoll_bench::bus_factor(collective, hosts) * static_cast<double>(bytes);
 }
@@ -86,7 +88,7 @@ class Bench {
 
   double most(double mine) { return atoll_bench::most(world_, mine); }
 
-  // Seconds of the slowest rank.
+  // Returns the seconds of the slowest rank.
   double batch(Collective collective, int operations) {
     communicator_.barrier(stream_).synchronize();
     const auto start = Clock::now();
@@ -110,9 +112,10 @@ class Bench {
     return {};
   }
 
-  // Rank r's element i is (r + 1) times this: where data belongs shows, and sums are exact.
+  // Element i of rank r is (r + 1) times factor(i). Misplaced data gives a wrong result, and sums
+  // are exact.
   static float factor(std::uint64_t i) {
-    constexpr std::uint64_t period = 1021;  // a prime
+    constexpr std::uint64_t period = 1021;  // prime, so that no block repeats
     return static_cast<float>(i % period + 1);
   }
 
@@ -174,7 +177,7 @@ void print_row(const Figures& row) {
              100 * row.wire / row.seconds, row.sent, row.ideal, row.sent / row.ideal);
 }
 
-// The smallest share of the wire from 4 MiB on, next to the target.
+// The row from 4 MiB on with the smallest share of the wire's rate, and its target.
 struct Verdict {
   Collective collective = Collective::all_gather;
   double share = 0;
@@ -196,10 +199,10 @@ std::vector<Verdict> judge(const std::vector<Figures>& rows, const Arguments& ar
 
 void print_summary(const std::vector<Verdict>& verdicts) {
   fmt::print(
-      "sent: by an operation, of the host that sends most, as its interfaces count, where a large "
-      "segment has one header\n\n");
+      "sent_bytes: sent per operation by the busiest host, by its interface counters, which count "
+      "one header per large segment\n\n");
   for (const Verdict& verdict : verdicts) {
-    fmt::print("{:<16} from 4 MiB on at least {:5.1f} % of the wire, should be {:.0f} %: {}\n",
+    fmt::print("{:<16} from 4 MiB on at least {:5.1f} % of the wire, target {:.0f} %: {}\n",
                atoll_bench::name(verdict.collective), 100 * verdict.share, 100 * wanted_share,
                verdict.met() ? "met" : "NOT met");
   }
@@ -237,7 +240,7 @@ void run(const Arguments& arguments) {
   atoll::Config config = atoll::Config::from_env();
   if (!arguments.algorithm.empty()) config.set("ATOLL_ALGORITHM", arguments.algorithm);
   atoll::World world = atoll::World::from_env(config);
-  if (world.hosts().size() < 2) throw std::runtime_error("the ranks see one host only");
+  if (world.hosts().size() < 2) throw std::runtime_error("all ranks are on one host");
   const bool speaks = world.rank() == 0;
   Bench bench(world);
   const atoll_bench::RawRates raw = atoll_bench::raw_rates(world);
@@ -264,12 +267,12 @@ void add_options(CLI::App& app, Arguments& arguments) {
   app.option_defaults()->always_capture_default();
   atoll_bench::add_host_options(app, arguments.hosts);
   app.add_option("--algorithm", arguments.algorithm,
-                 "as in ATOLL_ALGORITHM; empty: chosen by size");
+                 "as in ATOLL_ALGORITHM; chosen by size if empty");
   const std::map<std::string, Collective> collectives{
       {"all_gather", Collective::all_gather},
       {"reduce_scatter", Collective::reduce_scatter},
       {"all_reduce", Collective::all_reduce}};
-  app.add_option("--collective", "some of the three")
+  app.add_option("--collective", "all_gather, reduce_scatter or all_reduce; several with commas")
       ->delimiter(',')
       ->check(CLI::IsMember(collectives))
       ->each([&arguments, collectives, first = true](const std::string& name) mutable {
@@ -284,7 +287,7 @@ void add_options(CLI::App& app, Arguments& arguments) {
 
 int main(int argc, char** argv) {
   Arguments arguments;
-  CLI::App app("Collectives between emulated hosts beside raw TCP");
+  CLI::App app("Compares collectives between emulated hosts with raw TCP");
   add_options(app, arguments);
   CLI11_PARSE(app, argc, argv);
   try {

@@ -1,6 +1,6 @@
-// Each operation of a training step at Mistral-7B's shapes on one GPU, beside the least time that
-// it can take: the bytes that it must read and write at the bandwidth of a copy, or its matrix
-// products at the matrix peak, both measured in this run.
+// Times each operation of a training step at Mistral-7B's shapes on one GPU, and compares it with
+// the least possible time: the bytes that it must read and write at the bandwidth of a copy, or its
+// matrix products at the matrix peak. Both limits are measured in the same run.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -36,7 +36,7 @@ struct Arguments {
   std::string json;
 };
 
-// What an operation cannot do without; the larger of both is the floor.
+// The bytes and FLOPs that an operation needs. The larger of the two times is its lower bound.
 struct Floor {
   double bytes = 0;
   double flops = 0;
@@ -55,7 +55,7 @@ class Table {
 
   atoll::Stream& stream() { return stream_; }
 
-  // Memory of normal values, or of zeros for integers.
+  // Allocates a tensor of normally distributed values; integers are 0.
   View tensor(DType dtype, std::int64_t count) {
     const auto n = static_cast<std::size_t>(count);
     memory_.push_back(gpu_.allocate(n * size_of(dtype)));
@@ -70,7 +70,7 @@ class Table {
     stream_.synchronize();
     return view;
   }
-  // Anywhere in a vocabulary.
+  // Returns random token ids of a vocabulary.
   View ids(std::int64_t count, std::int64_t vocab) {
     const View view = tensor(DType::i32, count);
     std::vector<std::int32_t> values(static_cast<std::size_t>(count));
@@ -82,7 +82,7 @@ class Table {
     stream_.synchronize();
     return view;
   }
-  // Of documents of `length` tokens.
+  // Returns token positions for documents of `length` tokens.
   View positions(std::int64_t count, std::int64_t length) {
     const View view = tensor(DType::i32, count);
     std::vector<std::int32_t> values(static_cast<std::size_t>(count));
@@ -123,7 +123,7 @@ class Table {
   }
 
  private:
-  // Of one operation among many in a row, at best of five batches.
+  // Returns the time of one operation within a series: the best of five batches.
   double time_of(const std::function<void()>& operation) {
     const auto batch = [&](int n) {
       stream_.synchronize();
@@ -132,7 +132,7 @@ class Table {
       stream_.synchronize();
       return std::chrono::duration<double>(Clock::now() - start).count();
     };
-    batch(2);  // what the first calls prepare
+    batch(2);  // excludes what the first calls prepare
     const double once = batch(1);
     constexpr int batches = 5;
     const int n = static_cast<int>(std::clamp(arguments_.seconds / batches / once, 1.0, 1e4));
@@ -163,7 +163,7 @@ struct Bench {
   const train::ModelConfig& model;
   std::int64_t tokens, seq;
   double t = static_cast<double>(tokens);
-  // Rows of logits that the trainer makes at a time.
+  // The number of logit rows that the trainer computes at a time.
   std::int64_t piece = std::min(tokens, train::usual_head_rows(atoll::DeviceKind::cuda));
 
   View low(std::int64_t count) const { return table.tensor(DType::bf16, count); }
@@ -194,14 +194,15 @@ void Bench::linears() const {
     const train::LinearShape shape{rows, in, out};
     const double n = static_cast<double>(in), m = static_cast<double>(out);
     const double r = static_cast<double>(rows);
-    const double passes = wgrad == train::WriteMode::accumulate ? 2 : 1;  // over the gradient
+    const double passes =
+        wgrad == train::WriteMode::accumulate ? 2 : 1;  // passes over the gradient
     const double flops = 2 * r * n * m;
     const View x = low(rows * in), y = low(rows * out), weight = low(in * out);
     const View dweight = full(in * out);
     auto& stream = table.stream();
     table.row(fmt::format("linear {} forward", name), {2 * (r * n + r * m + n * m), flops},
               [&] { ops.linear_forward(stream, shape, x, weight, y); });
-    if (out == model.hidden) {  // what ends half a layer
+    if (out == model.hidden) {  // the additions at the end of each half of a layer
       const View residual = low(rows * out);
       table.row(fmt::format("linear {} + residual", name), {2 * (r * n + 2 * r * m + n * m), flops},
                 [&] { ops.linear_residual_forward(stream, shape, x, weight, residual, y); });
@@ -262,7 +263,7 @@ void Bench::attention() const {
   table.row("attention backward", {0, 5 * product_with_keys(rows, seq)}, [&] {
     ops.attention_backward(stream, {shape, q, k, v, out, lse, dout, dq, dk, dv});
   });
-  // Packed rows: documents of an eighth of a row.
+  // Packed rows: each document has an eighth of a row.
   const std::int64_t length = seq % 8 == 0 ? seq / 8 : seq, documents = tokens / length;
   const View positions = table.positions(tokens, length);
   shape.documents = documents;
@@ -275,7 +276,8 @@ void Bench::attention() const {
   table.release();
 }
 
-// FLOPs of one product with the keys that are seen: forward has two of them, backward five.
+// FLOPs of one product of queries with their visible keys. Forward needs two of these products,
+// backward five.
 double Bench::product_with_keys(std::int64_t documents, std::int64_t length) const {
   const auto s = static_cast<double>(length);
   const double window =
@@ -300,7 +302,7 @@ void Bench::ends() const {
   const View labels = table.ids(piece, model.vocab), logits = low(piece * model.vocab);
   const View total = table.tensor(DType::f64, 2);
   const double count = static_cast<double>(piece) * vocab;
-  // In place, so that later calls read gradients: as fast as logits.
+  // Runs in place, so later calls read gradients instead of logits. The time is the same.
   table.row(fmt::format("cross_entropy of {}", piece), {4 * count}, [&] {
     ops.cross_entropy(stream, {model.vocab, labels, logits, logits, 1.0f, total});
   });
@@ -345,12 +347,13 @@ void Bench::optimizer(const Device& gpu) const {
 int main(int argc, char** argv) {
   Arguments arguments;
   CLI::App app(
-      "Operations of a training step on one GPU, beside what memory and tensor cores allow");
+      "Compares the operations of a training step on one GPU with the limits of its memory and "
+      "tensor cores");
   app.option_defaults()->always_capture_default();
-  app.add_option("--model", arguments.model, "a preset, for its shapes");
-  app.add_option("--tokens", arguments.tokens, "of a micro batch");
-  app.add_option("--seq", arguments.seq, "positions of a row");
-  app.add_option("--seconds", arguments.seconds, "of each row of the table");
+  app.add_option("--model", arguments.model, "preset that sets the shapes");
+  app.add_option("--tokens", arguments.tokens, "tokens per micro batch");
+  app.add_option("--seq", arguments.seq, "positions per row");
+  app.add_option("--seconds", arguments.seconds, "time per row of the table");
   app.add_option("--json", arguments.json, "file for the figures");
   CLI11_PARSE(app, argc, argv);
   if (Device::cuda_count() == 0) {

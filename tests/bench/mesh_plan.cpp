@@ -1,9 +1,9 @@
-// How long it takes to plan a mesh for 2,048 hosts of 8 GPUs: from the machine as data to the
-// order of 16,384 ranks. Beside it stands what hashing every id of the machine once takes, which no
-// planner can do without.
+// Measures the planning of a mesh for 2,048 hosts of 8 GPUs, from the machine as data to the order
+// of 16,384 ranks. For comparison it hashes every id of the machine once, which any planner must
+// do.
 //   mesh_plan [--json FILE]
-// Medians of 9. Exits with 1 when sites and mesh together take 100 ms or more, or the process
-// 200 MB or more.
+// Figures are medians of 9 runs. Exits with 1 when sites and mesh together take 100 ms or more, or
+// when the process needs 200 MB or more.
 #include <fmt/core.h>
 #include <sys/resource.h>
 
@@ -38,7 +38,7 @@ double median_ms(const std::function<void()>& body) {
   return times[repeats / 2];
 }
 
-// A bridge for each pair of a GPU and a NIC, as on HGX boards.
+// Each pair of a GPU and a NIC shares a PCI bridge, as on HGX boards.
 void add_host(int number, atoll::Topology& topology) {
   const std::string name = fmt::format("node{:04}", number);
   const std::string id = fmt::format("{}/6f1c2a34-77aa-4d0e-9d55-{:012x}/4026531840", name, number);
@@ -125,9 +125,9 @@ int main(int argc, char** argv) {
   const double fill = measure("fill_hosts", [&] { sites = fill_hosts(topology, 0); });
   const double whole = measure("plan_mesh", [&] { plan = plan_mesh(topology, sites); });
   const double planned_mb = peak_mb();
-  measure("  of it find_islands", [&] { find_islands(topology); });
-  measure("  of it find_affinity", [&] { affinity = find_affinity(topology); });
-  measure("  of it find_rails", [&] { find_rails(topology, affinity); });
+  measure("  including find_islands", [&] { find_islands(topology); });
+  measure("  including find_affinity", [&] { affinity = find_affinity(topology); });
+  measure("  including find_rails", [&] { find_rails(topology, affinity); });
   measure("plan_mesh for 300e9 parameters in 80 GB",
           [&] { plan_mesh(topology, sites, {.params = 300e9, .gpu_memory_bytes = 80e9}); });
   measure("check_mesh", [&] { check_mesh(topology, sites, plan); });
@@ -137,7 +137,7 @@ int main(int argc, char** argv) {
   const bool is_fast = total < target_ms, is_small = planned_mb < target_mb;
   fmt::print("a mesh of {}x{} in {:.1f} ms, under {} ms: {}\n", plan.replicate, plan.shard, total,
              target_ms, is_fast ? "yes" : "NO");
-  fmt::print("{:.0f} MB at most, {:.0f} of them the machine; under {} MB: {}\n", planned_mb,
+  fmt::print("peak {:.0f} MB, including {:.0f} MB for the machine; under {} MB: {}\n", planned_mb,
              machine_mb, target_mb, is_small ? "yes" : "NO");
   if (file)
     std::ofstream(file) << nlohmann::json{{"rows", rows},           {"total_ms", total},

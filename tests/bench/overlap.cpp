@@ -1,9 +1,9 @@
-// What of communication a step hides, and what each feature of the schedule is worth: compute,
-// gathers and reductions take a planted time, on two ranks or four. The median of the steps, of the
-// slower rank.
+// Measures how much communication a training step hides and how much each feature of the schedule
+// gains. Compute, gathers and reductions take planted times, on two or four ranks. Figures are
+// medians over steps, on the slowest rank.
 //   overlap [--json FILE]
 // Exits with 1 when a step takes more than 1.05 x its bound, when a feature gains nothing, or when
-// a planted delay is not hidden with prefetch, or not reported within 10 % without.
+// a planted delay is either not hidden with prefetch or not reported within 10 % without.
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -28,13 +28,15 @@ constexpr double least_of_worth = 0.7;
 
 struct Feature {
   const char* name;
-  double worth_ms;  // of communication that it hides or saves, by the planted times
+  double worth_ms;  // communication that the feature hides or saves, by the planted times
   OverlapRun on, off;
-  bool covers = true;  // compute covers communication: with the feature the bound holds
-  int rounds = 1;      // on and off in turn, medians: where real work is part of what is measured
+  bool covers = true;  // compute can hide all communication, so the bound is reachable
+  // Alternating runs with and without the feature, of which the median counts. More than one where
+  // real work is part of the figure.
+  int rounds = 1;
 };
 
-// Compute, the first gather and the last reduction.
+// The bound of a step: its compute, the first gather and the last reduction.
 double bound_ms(const OverlapRun& run) {
   const int passes = run.recompute == OverlapRun::Recompute::none ? 2 : 3;
   const auto compute = static_cast<double>(run.micro * passes * run.units * run.compute.count());
@@ -51,12 +53,13 @@ std::vector<Feature> features() {
     turn_off(off);
     all.push_back({name, worth_ms, on, off, covers});
   };
-  // All but the first of 11 gathers, all but the last of 6 reductions.
+  // Prefetch hides all but the first of 11 gathers; spare buffers hide all but the last of 6
+  // reductions.
   add(
       "gathers ahead of compute", 200, [](OverlapRun& run) { run.prefetch = 0; }, usual);
   add(
       "reductions beside backward", 100, [](OverlapRun& run) { run.reduce_buffers = 1; }, usual);
-  // One bucket of everything: it is full when backward ends.
+  // Without the feature, one bucket holds everything, so its reduction starts when backward ends.
   OverlapRun no_gathers = usual;
   no_gathers.gather_ms = 0;
   add(
@@ -68,23 +71,23 @@ std::vector<Feature> features() {
         run.elements *= 6;
       },
       no_gathers);
-  OverlapRun slow = usual;  // every gather counts
+  OverlapRun slow = usual;  // gathers are longer than compute, so every gather counts
   slow.gather_ms = 40;
   slow.reduce_ms = 0;
-  // Two slots, both for units that are not there when backward comes: two gathers more, of which
-  // the compute of one unit hides a part.
+  // Without the feature, both slots hold empty units when backward begins. This costs two more
+  // gathers, partly hidden by the compute of one unit.
   add(
       "the last units kept at the turn", 50, [](OverlapRun& run) { run.empty_at_end = 2; }, slow,
       false);
   OverlapRun gathers = usual;
   gathers.micro = 3;
-  // The first unit's gather has nothing to hide behind.
+  // The gather of the first unit cannot be hidden.
   add(
       "... between micro batches", 40, [](OverlapRun& run) { run.forgets = true; }, gathers);
   OverlapRun inner = slow;
   inner.gather_ms = 80;
   inner.inner_shards = 1;
-  // Backward's four gathers, each longer than the compute of a unit by 50 ms.
+  // Backward gathers four units, and each gather is 50 ms longer than the compute of a unit.
   add(
       "forward's gathers kept whole", 200, [](OverlapRun& run) { run.inner_shards = 0; }, inner,
       false);
@@ -93,7 +96,8 @@ std::vector<Feature> features() {
   add(
       "recomputation gathers nothing", 120,
       [](OverlapRun& run) { run.recompute = OverlapRun::Recompute::gathers_again; }, recompute);
-  // Reductions twice as long as backward: under `shard` those of two micro batches hold it up.
+  // Reductions take twice as long as backward. With accumulation `shard` the reductions of two
+  // micro batches delay it.
   OverlapRun batches = no_gathers;
   batches.reduce_ms = 60;
   batches.micro = 3;
@@ -101,8 +105,9 @@ std::vector<Feature> features() {
   add(
       "accumulation local", 200,
       [](OverlapRun& run) { run.accumulation = atoll::fsdp::Accumulation::shard; }, batches, false);
-  // Six reductions across replicas take longer than a micro batch: of 18 the lane has 1800 ms of
-  // work, from the first backward on; of six 600 ms, from the last on.
+  // Six reductions across replicas take longer than a micro batch. With 18 reductions the outer
+  // lane is busy for 1800 ms from the first backward on; with six, for 600 ms from the last
+  // backward on.
   OverlapRun outer = batches;
   outer.reduce_ms = 0;
   outer.accumulation = atoll::fsdp::Accumulation::automatic;
@@ -112,16 +117,16 @@ std::vector<Feature> features() {
   add(
       "one outer reduction a step", 480, [](OverlapRun& run) { run.whole_steps = true; }, outer,
       false);
-  // Many units, so that the first of them is updated early and its gather, which copies beside the
-  // updates of the others, is small.
+  // Many units, so that the first one is updated early, and its gather, which copies while other
+  // units are updated, is small.
   OverlapRun large{
       .units = 16, .steps = 4, .compute = 30ms, .gather_ms = 20, .elements = 3'000'000};
   large.update = Update::unit_by_unit;
-  // The step's first gather, behind the first update instead of the last.
+  // Without the feature, the first gather of a step waits for the last update instead of the first.
   add(
       "gathers beside updates", 20, [](OverlapRun& run) { run.update = Update::after_all; }, large,
       false);
-  large.in_backward = true;  // what an update takes is the machine's affair
+  large.in_backward = true;  // the time of an update depends on the machine
   add(
       "updates beside backward", 20, [](OverlapRun& run) { run.in_backward = false; }, large,
       false);
@@ -171,7 +176,7 @@ bool measure_features(json& rows) {
   return fine;
 }
 
-// What the rows of full_shard show of the bound, for strategies with other collectives.
+// Compares steps with their bound for strategies with other collectives than full_shard.
 bool measure_other_strategies(json& rows) {
   using atoll::fsdp::Strategy;
   const OverlapRun usual{.steps = 7, .compute = 30ms};
@@ -198,7 +203,7 @@ bool measure_other_strategies(json& rows) {
   return fine;
 }
 
-// 50 ms in one gather, beside 60 ms of compute.
+// Plants 50 ms in one gather, next to 60 ms of compute.
 bool measure_planted(json& rows) {
   bool fine = true;
   constexpr std::int64_t planted = 50;
@@ -232,8 +237,8 @@ int main(int argc, char** argv) {
   const bool asks = argc == 2 && std::strcmp(argv[1], "--help") == 0;
   if (argc != 1 && !file) {
     fmt::print(asks ? stdout : stderr,
-               "usage: overlap [--json FILE]\nWhat of communication a step hides, and what each "
-               "feature of the schedule is worth; three minutes.\n");
+               "usage: overlap [--json FILE]\nMeasures how much communication a step hides and how "
+               "much each feature of the schedule gains. Takes three minutes.\n");
     return asks ? 0 : 2;
   }
   auto rows = json::array();

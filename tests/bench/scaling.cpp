@@ -1,9 +1,9 @@
-// Tokens per second of the trainer over 1, 2 and 4 ranks of this host and all strategies, and the
-// memory of a rank beside what the plan said. Processes share the cores, so that four ranks on two
-// cores can be as fast as two, not faster: efficiency is against one rank with as many threads as
-// the ranks have together.
+// Measures tokens per second of the trainer over 1, 2 and 4 ranks of this host and all strategies,
+// and compares the memory of a rank with its plan. Ranks share the cores, so four ranks on two
+// cores can be as fast as two ranks but not faster: efficiency compares with one rank that has as
+// many threads as all ranks together.
 //   scaling [--json FILE] [--model NAME] [--seq N] [--steps N]
-// Exits with 1 when a rank has allocated more than 5 % beside its plan.
+// Exits with 1 when the allocation of a rank differs from its plan by more than 5 %.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -31,7 +31,7 @@ struct Arguments {
 struct Row {
   int ranks = 1;
   std::string strategy;
-  int threads = 1;  // of a rank
+  int threads = 1;  // threads per rank
 };
 
 json measure(const Arguments& arguments, const Row& row, const fs::path& out) {
@@ -53,7 +53,7 @@ json measure(const Arguments& arguments, const Row& row, const fs::path& out) {
 }
 
 json figures(const Row& row, const json& metrics, double alone) {
-  const double positions =  // the work that is done, padding and all
+  const double positions =  // all positions, including padding
       metrics.at("tokens_per_s").get<double>() + metrics.at("padded_tokens_per_s").get<double>();
   const auto planned = metrics.at("planned_memory_bytes").get<double>();
   const auto measured = metrics.at("device_memory_bytes").get<double>();
@@ -84,13 +84,13 @@ int run(const Arguments& arguments) {
   std::string pattern = fs::temp_directory_path() / "bench_scaling_XXXXXX";
   if (!::mkdtemp(pattern.data())) throw std::runtime_error("cannot make a temporary folder");
   const int cores = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
-  fmt::print("{} cores, model {}, {} positions a row, 8 rows a step, {}\n", cores, arguments.model,
-             arguments.seq, arguments.dtype);
+  fmt::print("{} cores, model {}, {} positions per row, 8 rows per step, {}\n", cores,
+             arguments.model, arguments.seq, arguments.dtype);
   fmt::print("{:>5} {:>7}  {:<18} {:>9} {:>10} {:>9} {:>10} {:>10} {:>9} {:>10}\n", "ranks",
              "threads", "strategy", "tokens/s", "% of alone", "% exposed", "planned_MB", "peak_MB",
              "over_%", "process_MB");
   json rows = json::array();
-  std::map<int, double> alone;  // by threads in all
+  std::map<int, double> alone;  // keyed by the total number of threads
   bool fine = true;
   const auto add = [&](const Row& row) {
     const int threads = std::min(row.ranks * row.threads, cores);
@@ -111,10 +111,9 @@ int run(const Arguments& arguments) {
   }
   fs::remove_all(pattern);
   fmt::print(
-      "\n% of alone: of one rank with as many threads as these ranks have, on the cores there "
-      "are. "
-      "process: resident, shared pages divided by who maps them.\nevery rank within 5 % of its "
-      "plan: {}\n",
+      "\n% of alone: relative to one rank with as many threads as these ranks have together, on "
+      "the same cores. process_MB: resident memory; a shared page counts as a fraction for each "
+      "process that maps it.\nevery rank within 5 % of its plan: {}\n",
       fine ? "yes" : "NO");
   if (!arguments.file.empty()) {
     std::ofstream(arguments.file) << json{{"rows", rows}, {"met", fine}}.dump(1) << '\n';
@@ -126,11 +125,11 @@ int run(const Arguments& arguments) {
 
 int main(int argc, char** argv) {
   Arguments arguments;
-  CLI::App app("Training speed and memory over ranks and strategies of one host");
+  CLI::App app("Measures training speed and memory over ranks and strategies of one host");
   app.option_defaults()->always_capture_default();
   app.add_option("--model", arguments.model, "a preset of atoll-train, or a config.json");
   app.add_option("--seq", arguments.seq)->check(CLI::Range(2, 65536));
-  app.add_option("--steps", arguments.steps, "of a row, three of them untimed")
+  app.add_option("--steps", arguments.steps, "steps per row, of which three are not timed")
       ->check(CLI::Range(4, 10000));
   app.add_option("--dtype", arguments.dtype, "f32 or bf16");
   app.add_option("--json", arguments.file, "file for the figures");

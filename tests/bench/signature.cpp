@@ -1,12 +1,12 @@
-// What it costs a collective inside a host that ranks compare their calls: the host backend beside
-// a copy of it that makes and compares no signatures (peers/no_signature.cpp), as two jobs whose
-// batches take turns.
+// Measures how much time a collective within a host spends on comparing the ranks' calls. It
+// compares the host backend with a copy that makes and compares no signatures
+// (peers/no_signature.cpp), as two jobs that take turns.
 //   signature [--ranks N] [--rounds N] [--json FILE]
-// A figure is that of the fastest round, of the slowest rank: other work only adds time. Rows vary
-// by some percent from run to run, more than the cost, so the work itself is timed as well, alone:
-// to make a signature and its digest and to compare it with that of every rank. (It crosses between
-// cores in a line that is fetched in any case.) Ranks that outnumber the cores would measure the
-// scheduler.
+// A figure is the time of the slowest rank in the fastest round, because other load only adds time.
+// Rows vary between runs by more than the cost of signatures. So the work itself is also timed
+// alone: making a signature and its digest, and comparing it with that of every rank. (A signature
+// travels between cores in a cache line that is fetched anyway.) Do not run it with more ranks than
+// cores: this would measure the scheduler.
 #include <fmt/core.h>
 #include <stdlib.h>
 
@@ -29,13 +29,13 @@
 
 namespace {
 
-using namespace atoll_bench;  // NOLINT(google-build-using-namespace): a program of its own
+using namespace atoll_bench;  // NOLINT(google-build-using-namespace): this file is a whole program
 namespace fs = std::filesystem;
 
 constexpr std::array<std::uint64_t, 3> sizes{64 << 10, 256 << 10, 1 << 20};
 constexpr double target_percent = 2;
 
-// A folder where the ranks of a job find each other.
+// A temporary folder in which the ranks of a job find each other.
 struct Folder {
   Folder() {
     if (!::mkdtemp(path.data())) throw std::runtime_error("cannot make a temporary folder");
@@ -58,7 +58,7 @@ class Contender {
                {"ATOLL_LOG", "warn"},
                {"ATOLL_PLUGIN_PATH", plugins}}}) {}
 
-  // Microseconds of one operation.
+  // Returns microseconds per operation.
   double measure(const Row& row, std::int64_t& operations) {
     Request request;
     request.order = Order::measure;
@@ -87,7 +87,7 @@ double work_ns(int ranks) {
   std::uint64_t agreed = 0;
   const auto begin = std::chrono::steady_clock::now();
   for (std::uint64_t i = 0; i < repeats; ++i) {
-    // What others have written, as far as the compiler knows.
+    // Tells the compiler that other ranks may have written here.
     asm volatile("" : : "r"(posts.data()) : "memory");
     auto& mine = posts[i % posts.size()];
     mine.signature = atoll_sdk::make_signature(operation, ranks, i);
@@ -95,7 +95,7 @@ double work_ns(int ranks) {
     for (const auto& post : posts) agreed += post.call == mine.call ? 1 : 0;
   }
   const std::chrono::duration<double, std::nano> took = std::chrono::steady_clock::now() - begin;
-  if (agreed < repeats) throw std::runtime_error("a signature that disagrees with itself");
+  if (agreed < repeats) throw std::runtime_error("a signature does not match itself");
   return took.count() / repeats;
 }
 
@@ -105,7 +105,7 @@ struct Figures {
 };
 
 Figures measure(Contender& with, Contender& without, const Row& row, int rounds) {
-  std::int64_t operations = 0;  // the same for both
+  std::int64_t operations = 0;  // per batch, the same for both backends
   std::vector<double> times_with, times_without;
   for (int round = 0; round < rounds; ++round) {
     if (round % 2 == 0) times_with.push_back(with.measure(row, operations));
@@ -142,8 +142,9 @@ int run(int ranks, int rounds, const std::string& json) {
   }
   const double mean = sum / static_cast<double>(rows.size());
   const double alone_ns = work_ns(ranks), alone = alone_ns / (shortest_us * 1e3) * 100;
-  fmt::print("mean of the rows: {:.2f} %; the work alone: {:.1f} ns, {:.2f} % of the shortest\n",
-             mean, alone_ns, alone);
+  fmt::print(
+      "mean of the rows: {:.2f} %; the work alone: {:.1f} ns, {:.2f} % of the shortest row\n", mean,
+      alone_ns, alone);
   if (!json.empty()) {
     std::ofstream(json)
         << nlohmann::json{{"rows", rows}, {"mean_percent", mean}, {"alone_ns", alone_ns}}.dump(1)
@@ -157,10 +158,12 @@ int run(int ranks, int rounds, const std::string& json) {
 int main(int argc, char** argv) {
   int ranks = 2, rounds = 41;
   std::string json;
-  CLI::App app("What the comparison of calls costs a collective inside a host.");
+  CLI::App app(
+      "Measures how much time a collective within a host spends on comparing the ranks' calls.");
   const int cores = std::max(2, static_cast<int>(std::thread::hardware_concurrency()));
   app.add_option("--ranks", ranks, "ranks, one core each")->check(CLI::Range(2, cores));
-  app.add_option("--rounds", rounds, "batches of 20 ms of each")->check(CLI::Range(1, 1000));
+  app.add_option("--rounds", rounds, "batches of 20 ms for each backend")
+      ->check(CLI::Range(1, 1000));
   app.add_option("--json", json, "write the figures to this file");
   CLI11_PARSE(app, argc, argv);
   try {

@@ -1,8 +1,9 @@
-// How long it takes to know a machine: live, and from each file given (or of the folder of real
-// machines). Beside it stands what libhwloc alone takes for the same: the live load under
-// discovery, and its XML import of the files that are hwloc's.
+// Measures the time to discover this machine and to load each given file, by default those in the
+// folder of captured machines. For comparison it measures libhwloc alone on the same input: live
+// discovery, and the import of hwloc XML files.
 //   topology [--json FILE] [MACHINE...]
-// Medians of 9. Exits with 1 when live discovery takes 100 ms or more, or a file 50 ms or more.
+// Figures are medians of 9 runs. Exits with 1 when live discovery takes 100 ms or more, or a file
+// 50 ms or more.
 #include <fmt/core.h>
 #include <hwloc.h>
 
@@ -39,7 +40,7 @@ double median_ms(const std::function<void()>& body) {
   return times[repeats / 2];
 }
 
-// libhwloc alone; empty: live.
+// Loads a machine with libhwloc alone; an empty `xml` means this machine.
 void load_hwloc(const std::string& xml) {
   hwloc_topology_t topology = nullptr;
   if (hwloc_topology_init(&topology) != 0) return;

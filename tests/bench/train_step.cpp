@@ -1,6 +1,6 @@
-// Tokens per second of one forward and backward pass on the CPU, beside the matrix peak of the same
-// machine and threads; `train_step --help` lists the options. `cpu` is the processor time of all
-// threads: on a busy machine compare p50 with it.
+// Measures tokens per second of one forward and backward pass on the CPU, and compares it with the
+// matrix peak of the same machine and threads. `train_step --help` lists the options. `cpu` is the
+// processor time of all threads: on a busy machine compare p50 with it.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -39,7 +39,7 @@ struct Arguments {
   std::string json;
 };
 
-// Weights and gradients of a model with arbitrary values, without an engine.
+// A model with arbitrary weights and gradients and without an engine.
 class Trial {
  public:
   Trial(const train::ModelConfig& config, train::Ops& ops, const Arguments& arguments, DType dtype)
@@ -182,16 +182,19 @@ nlohmann::json measure(const Arguments& arguments, DType dtype, int threads) {
 
 int main(int argc, char** argv) {
   Arguments arguments;
-  CLI::App app("Speed of a forward and backward pass on the CPU");
+  CLI::App app("Measures the speed of a forward and backward pass on the CPU");
   app.option_defaults()->always_capture_default();
-  app.add_option("--model", arguments.model, "a preset");
-  app.add_option("--seq", arguments.seq, "positions of a row");
+  app.add_option("--model", arguments.model, "preset of atoll-train");
+  app.add_option("--seq", arguments.seq, "positions per row");
   app.add_option("--rows", arguments.rows, "rows of the micro batch");
-  app.add_option("--head-rows", arguments.head_rows, "tokens whose logits exist at a time");
-  app.add_option("--threads", arguments.threads, "one run for each")->delimiter(',');
-  app.add_option("--seconds", arguments.seconds, "of each run");
+  app.add_option("--head-rows", arguments.head_rows,
+                 "tokens for which logits are computed at a time");
+  app.add_option("--threads", arguments.threads, "threads; one run for each number")
+      ->delimiter(',');
+  app.add_option("--seconds", arguments.seconds, "duration of each run");
   app.add_flag("--recompute", arguments.recompute, "activation checkpointing");
-  app.add_flag("--ops", arguments.ops, "processor time of each operation; waits after every one");
+  app.add_flag("--ops", arguments.ops,
+               "print processor time per operation; waits after each operation");
   app.add_option("--json", arguments.json, "file for the figures");
   CLI11_PARSE(app, argc, argv);
   fmt::print("{}, {} x {} tokens\n", arguments.model, arguments.rows, arguments.seq);

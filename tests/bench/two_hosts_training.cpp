@@ -1,7 +1,7 @@
-// Training steps between emulated hosts: each strategy beside its compute alone, the bytes that
-// have to cross, and the least time that its schedule allows. `two_hosts_training --help` lists the
-// options. Exits 77, with the reason, where there can be no hosts, and with 1 when a target is
-// missed.
+// Measures training steps between emulated hosts. For each strategy it prints the step, its compute
+// alone, the bytes that must cross the link, and the least time that the schedule allows.
+// `two_hosts_training --help` lists the options. Exits with 77 and the reason where emulated hosts
+// are not possible, and with 1 when a target is missed.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -29,12 +29,13 @@ namespace fs = std::filesystem;
 
 constexpr double most_over_bound = 1.10;
 constexpr double most_over_bytes = 1.05;
-constexpr double least_gain = 2.0;  // of hybrid over full sharding, as both accumulate by default
+// Speedup of hybrid over full sharding, with the default accumulation.
+constexpr double least_gain = 2.0;
 constexpr const char* algorithm_variable = "BENCH_ALGORITHM";
-constexpr const char* rows_variable = "BENCH_ROWS";  // a file of the rows so far
+constexpr const char* rows_variable = "BENCH_ROWS";  // names the file with the rows so far
 
 struct Arguments {
-  atoll_bench::Hosts hosts{.rate = "200mbit"};  // slow enough that communication matters
+  atoll_bench::Hosts hosts{.rate = "200mbit"};  // slow enough that links limit a step
   std::int64_t layers = 6, hidden = 512, ffn = 1408;
   std::int32_t seq = 256;
   std::int64_t steps = 6;
@@ -56,7 +57,7 @@ train::ModelConfig model_of(const Arguments& arguments) {
   model.kv_heads = 2;
   model.head_dim = arguments.hidden / model.heads;
   model.ffn = arguments.ffn;
-  model.vocab = 259;  // bytes, bos, eos, pad
+  model.vocab = 259;  // 256 byte values and the tokens bos, eos and pad
   model.max_seq = arguments.seq;
   return model;
 }
@@ -89,7 +90,7 @@ class Bench {
     const Times alone = run(row, "nothing");
     const Times real = run(row, "host");
     const atoll_bench::StepBound bound = atoll_bench::step_bound(shape(row, alone.step));
-    // The work that is done, padding and all.
+    // All positions, including padding.
     const double positions = static_cast<double>(samples(row)) * arguments_.seq;
     return {{"strategy", row.strategy},
             {"accumulation", row.accumulation},
@@ -108,9 +109,9 @@ class Bench {
 
  private:
   struct Times {
-    double step = 0;     // the median of the timed steps
-    double exposed = 0;  // of the same steps
-    double sent = 0;     // bytes of a step, of the host that sends most
+    double step = 0;     // median of the timed steps
+    double exposed = 0;  // exposed communication of the same steps
+    double sent = 0;     // bytes per step on the host that sends most
   };
 
   std::int64_t samples(const Row& row) const {
@@ -153,7 +154,7 @@ class Bench {
             sent / static_cast<double>(result.steps.size())};
   }
 
-  // If every use gathered its unit.
+  // Bytes per step if every use gathered its unit.
   double formula_bytes(const Row& row) const {
     double bytes = 0;
     for (const auto& unit : shape(row, 0).units) {
@@ -163,8 +164,8 @@ class Bench {
     return bytes;
   }
 
-  // Bytes by the formulas of two levels: H hosts, P parameters in bf16, gradients in f32. The time
-  // of compute is spread over units by their matrix elements, a third of it forward.
+  // Bytes by the formulas of two levels, for H hosts and P parameters in bf16 with gradients in
+  // f32. Compute is divided among units by their matrix elements, one third of it for forward.
   atoll_bench::StepShape shape(const Row& row, double compute) const {
     const auto hosts = static_cast<double>(world_.hosts().size());
     const double crosses = (hosts - 1) / hosts;
@@ -271,7 +272,7 @@ void run(const Arguments& arguments) {
   std::ofstream(file) << all;
 }
 
-// A figure of a step of four micro batches with two levels; 0: no such row.
+// Returns a figure of the row with four micro batches and two levels; 0 if there is no such row.
 double figure_of(const Json& rows, const std::string& strategy, const std::string& accumulate,
                  const char* which) {
   for (const Json& row : rows) {
@@ -283,8 +284,7 @@ double figure_of(const Json& rows, const std::string& strategy, const std::strin
   return 0;
 }
 
-// Whether the bytes that were seen on the links are those of the formulas, and of what was
-// promised.
+// Checks the bytes counted on the links against the formulas and against the targets.
 bool judge_bytes(const Json& rows) {
   double most = 0;
   for (const Json& row : rows) {
@@ -292,9 +292,8 @@ bool judge_bytes(const Json& rows) {
     most = std::max(most, row.at("wire_bytes").get<double>() / row.at("ideal_bytes").get<double>());
   }
   bool met = most <= most_over_bytes;
-  fmt::print(
-      "two-level steps send at most {:.3f} x the bytes of the formulas, should be {:.2f}: {}\n",
-      most, most_over_bytes, met ? "met" : "NOT met");
+  fmt::print("two-level steps send at most {:.3f} x the bytes of the formulas, target {:.2f}: {}\n",
+             most, most_over_bytes, met ? "met" : "NOT met");
   const double hybrid = figure_of(rows, "hybrid_shard", "shard", "wire_bytes");
   const double formula = figure_of(rows, "hybrid_shard", "shard", "ideal_bytes");
   for (const auto& [accumulate, at_most] : {std::pair("shard", 4.0), std::pair("local", 2.5)}) {
@@ -305,15 +304,14 @@ bool judge_bytes(const Json& rows) {
     const bool fine = std::abs(ratio / wanted - 1) <= most_over_bytes - 1 && ratio <= at_most;
     met = met && fine;
     fmt::print(
-        "4 micro batches, {}: full_shard sends {:.2f} x hybrid_shard, should be {:.2f}, and would "
-        "be "
-        "{:.1f} if every use gathered its unit: {}\n",
+        "4 micro batches, accumulation {}: full_shard sends {:.2f} x the bytes of hybrid_shard, "
+        "target {:.2f} ({:.1f} if every use gathered its unit): {}\n",
         accumulate, ratio, wanted, at_most, fine ? "met" : "NOT met");
   }
   return met;
 }
 
-// Prints what the issue asks for; false: something is missed.
+// Prints all targets and whether they are met; returns false if one is missed.
 bool judge(const Json& rows) {
   bool met = true;
   double worst = 0;
@@ -323,9 +321,10 @@ bool judge(const Json& rows) {
   }
   met = worst <= most_over_bound;
   fmt::print(
-      "\nsent: bytes that leave a host in a step; ideal: by the formulas of two levels, of what is "
-      "gathered\n");
-  fmt::print("two-level steps take at most {:.2f} x their bound, should be {:.2f}: {}\n", worst,
+      "\nsent: bytes that leave a host per step; ideal: the same by the formulas of two levels, "
+      "for "
+      "the units that are gathered\n");
+  fmt::print("two-level steps take at most {:.2f} x their bound, target {:.2f}: {}\n", worst,
              most_over_bound, met ? "met" : "NOT met");
   met = judge_bytes(rows) && met;
   const double hybrid = figure_of(rows, "hybrid_shard", "shard", "tokens_per_s");
@@ -333,14 +332,16 @@ bool judge(const Json& rows) {
   if (full == 0) return met;
   const bool gains = hybrid >= least_gain * full;
   fmt::print(
-      "4 micro batches: hybrid_shard is {:.2f} x full_shard, should be {:.1f}: {}; {:.2f} x "
-      "where that accumulates whole gradients\n",
+      "4 micro batches: hybrid_shard is {:.2f} x as fast as full_shard, target {:.1f}: {}; {:.2f} "
+      "x if "
+      "full_shard accumulates whole gradients\n",
       hybrid / full, least_gain, gains ? "met" : "NOT met",
       hybrid / figure_of(rows, "full_shard", "local", "tokens_per_s"));
   return met && gains;
 }
 
-// First with two levels, then with flat rings: a World has one setting of algorithms.
+// Runs two jobs, one with two levels and one with flat rings, because a World has one setting of
+// algorithms.
 int drive(const Arguments& arguments, std::span<char*> own) {
   std::string rows = fs::temp_directory_path() / "bench_rows_XXXXXX";
   const int file = ::mkstemp(rows.data());
@@ -371,15 +372,15 @@ int drive(const Arguments& arguments, std::span<char*> own) {
 
 int main(int argc, char** argv) {
   Arguments arguments;
-  CLI::App app("Training steps between emulated hosts, strategy by strategy");
+  CLI::App app("Measures training steps between emulated hosts for each strategy");
   app.option_defaults()->always_capture_default();
   atoll_bench::add_host_options(app, arguments.hosts);
   app.add_option("--layers", arguments.layers)->check(CLI::PositiveNumber);
   app.add_option("--hidden", arguments.hidden)->check(CLI::PositiveNumber);
   app.add_option("--ffn", arguments.ffn)->check(CLI::PositiveNumber);
-  app.add_option("--seq", arguments.seq, "positions of a sample")->check(CLI::PositiveNumber);
-  app.add_option("--steps", arguments.steps, "timed steps of a row")->check(CLI::PositiveNumber);
-  app.add_flag("--quick", arguments.quick, "one micro batch only");
+  app.add_option("--seq", arguments.seq, "positions per sample")->check(CLI::PositiveNumber);
+  app.add_option("--steps", arguments.steps, "timed steps per row")->check(CLI::PositiveNumber);
+  app.add_flag("--quick", arguments.quick, "only one micro batch");
   app.add_option("--json", arguments.json, "file for the figures");
   CLI11_PARSE(app, argc, argv);
   try {

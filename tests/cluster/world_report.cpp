@@ -1,5 +1,6 @@
-// Joins the job that a launcher has started, meets the other ranks, and prints one line about it.
-// `--fail R`: rank R kills itself after the first barrier; the others print why the job failed.
+// Joins the job that a launcher started, passes a barrier with the other ranks, and prints one line
+// about this rank. With `--fail R` rank R kills itself after the first barrier, and the others
+// print why the job failed.
 #include <fmt/format.h>
 #include <signal.h>
 #include <unistd.h>
@@ -14,7 +15,7 @@
 namespace {
 
 int report(int victim) {
-  const atoll::World made = atoll::World::single();  // several Worlds can live in one process
+  const atoll::World made = atoll::World::single();  // a process may have several Worlds
   atoll::World world = atoll::World::from_env();
   const std::string mine = fmt::format("value of {}", world.rank());
   const auto values = world.exchange("report", mine);

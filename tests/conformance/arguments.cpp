@@ -1,4 +1,5 @@
-// Misuse: it throws where it happens, before anything is sent, so nobody else is disturbed.
+// Misuse of the API: a wrong argument throws on the rank that passes it, before that rank sends
+// anything, so the other ranks are not disturbed.
 #include <functional>
 
 #include "atoll/error.hpp"
@@ -7,7 +8,7 @@
 namespace conformance {
 namespace {
 
-// "rank 1: all_gather on communicator shard: ..."
+// Checks that an error begins like "rank 1: all_gather on communicator shard: ".
 bool names_all(const Rank& self, std::string_view text) {
   const std::string rank = "rank " + std::to_string(self.world.rank()) + ": ";
   const std::string communicator = " on communicator " + std::string(self.comm.name()) + ": ";
@@ -38,12 +39,12 @@ void misuse_rooted(Rank& self, const Refused& refused) {
   Elements longer(DType::f32, 8 * ranks + 1);
   Elements other(DType::i32, 8 * ranks);
   const int me = self.rank();
-  refused("gather into too much",
+  refused("gather into too many elements",
           [&] { (void)comm.gather(small.view(), longer.view(), me, stream); });
   refused("gather into another type",
           [&] { (void)comm.gather(small.view(), other.view(), me, stream); });
   refused("gather into nothing", [&] { (void)comm.gather(small.view(), {}, me, stream); });
-  refused("scatter of too much",
+  refused("scatter of too many elements",
           [&] { (void)comm.scatter(longer.view(), small.view(), me, stream); });
   refused("scatter of another type",
           [&] { (void)comm.scatter(other.view(), small.view(), me, stream); });
@@ -74,7 +75,7 @@ void misuse_uneven(Rank& self, const Refused& refused) {
   const std::vector<std::uint64_t> too_many(ranks + 1, 8);
   std::vector<std::uint64_t> wrong_own = even;
   wrong_own[unsigned_of(self.rank())] = 7;
-  // Wraps round to the right sum.
+  // The sum of these counts overflows 64 bits and wraps around to the right total.
   std::vector<std::uint64_t> huge = even;
   huge[0] = ~std::uint64_t{0} - 100;
   const auto refused_with = [&](const std::string& what, const std::vector<std::uint64_t>& counts,
@@ -87,8 +88,8 @@ void misuse_uneven(Rank& self, const Refused& refused) {
   };
   refused_with("one count too many", too_many, large.view());
   refused_with("no counts", {}, large.view());
-  refused_with("a count of its own that is not its", wrong_own, large.view());
-  refused_with("counts that are not all", even, longer.view());
+  refused_with("a count for this rank that differs from its buffer", wrong_own, large.view());
+  refused_with("counts that do not add up", even, longer.view());
   refused_with("counts that overflow", huge, large.view());
 }
 
@@ -107,18 +108,21 @@ void misuse_memory(Rank& self, const Refused& refused) {
   const std::vector<std::uint64_t> even(ranks, 8);
   const int me = self.rank();
   const auto sum = ReduceOp::sum;
-  refused("all_gather beside its place", [&] { (void)comm.all_gather(beside, whole, stream); });
-  refused("reduce_scatter beside its place",
+  refused("all_gather with overlapping buffers",
+          [&] { (void)comm.all_gather(beside, whole, stream); });
+  refused("reduce_scatter with overlapping buffers",
           [&] { (void)comm.reduce_scatter(whole, beside, sum, stream); });
-  refused("all_reduce beside its place",
+  refused("all_reduce with overlapping buffers",
           [&] { (void)comm.all_reduce(whole, shifted, sum, stream); });
-  refused("reduce beside its place", [&] { (void)comm.reduce(whole, shifted, sum, me, stream); });
-  refused("gather beside its place", [&] { (void)comm.gather(beside, whole, me, stream); });
-  refused("scatter beside its place", [&] { (void)comm.scatter(whole, beside, me, stream); });
+  refused("reduce with overlapping buffers",
+          [&] { (void)comm.reduce(whole, shifted, sum, me, stream); });
+  refused("gather with overlapping buffers", [&] { (void)comm.gather(beside, whole, me, stream); });
+  refused("scatter with overlapping buffers",
+          [&] { (void)comm.scatter(whole, beside, me, stream); });
   refused("all_to_all in place", [&] { (void)comm.all_to_all(whole, whole, stream); });
-  refused("all_gather_v beside its place",
+  refused("all_gather_v with overlapping buffers",
           [&] { (void)comm.all_gather_v(beside, whole, even, stream); });
-  refused("reduce_scatter_v beside its place",
+  refused("reduce_scatter_v with overlapping buffers",
           [&] { (void)comm.reduce_scatter_v(whole, beside, even, sum, stream); });
   refused("all_gather from NULL", [&] { (void)comm.all_gather(nowhere, whole, stream); });
   refused("all_gather into NULL", [&] { (void)comm.all_gather(mine, nowhere_whole, stream); });
@@ -128,12 +132,12 @@ void misuse_memory(Rank& self, const Refused& refused) {
   refused("broadcast of NULL", [&] { (void)comm.broadcast(nowhere, me, stream); });
   refused("send of NULL", [&] { (void)comm.send(nowhere, me, stream); });
   refused("recv into NULL", [&] { (void)comm.recv(nowhere, me, stream); });
-  // Sizes that do not fit 64 bits, one of which wraps round to what is there.
+  // These sizes in bytes do not fit 64 bits; one of them wraps around to the size of the buffer.
   const std::uint64_t most = ~std::uint64_t{0} / 2;
   const atoll::View endless(small.view().data, most, DType::f32);
   refused("a size beyond 64 bits", [&] { (void)comm.broadcast(endless, me, stream); });
   if (ranks == 1) return;
-  refused("all_gather of a count that wraps", [&] {
+  refused("all_gather of a count that overflows", [&] {
     const atoll::ConstView wraps(small.view().data, ~std::uint64_t{0} / ranks + 1, DType::u8);
     (void)comm.all_gather(wraps, atoll::View(large.view().data, 0, DType::u8), stream);
   });
@@ -152,7 +156,7 @@ void misuse_factors(Rank& self, const Refused& refused) {
   refused("a factor of integers", [&] {
     (void)comm.all_reduce(whole.view(), whole.view(), {ReduceOp::sum, 2.0}, stream);
   });
-  refused("a factor of integers, reduce", [&] {
+  refused("a factor of integers in reduce", [&] {
     (void)comm.reduce(whole.view(), whole.view(), {ReduceOp::sum, 2.0}, self.rank(), stream);
   });
 }
@@ -177,11 +181,11 @@ void misuse(Rank& self) {
       }
     });
   };
-  refused("all_gather into too much",
+  refused("all_gather into too many elements",
           [&] { (void)comm.all_gather(small.view(), longer.view(), stream); });
   refused("all_gather into another type",
           [&] { (void)comm.all_gather(small.view(), other.view(), stream); });
-  refused("reduce_scatter of too much",
+  refused("reduce_scatter of too many elements",
           [&] { (void)comm.reduce_scatter(longer.view(), small.view(), ReduceOp::sum, stream); });
   refused("reduce_scatter of another type",
           [&] { (void)comm.reduce_scatter(other.view(), small.view(), ReduceOp::sum, stream); });
@@ -193,7 +197,7 @@ void misuse(Rank& self) {
           [&] { (void)comm.all_to_all(large.view(), longer.view(), stream); });
   if (self.size() > 1) {
     Elements odd(DType::f32, 8 * ranks + 1);
-    refused("all_to_all of a count that ranks cannot share",
+    refused("all_to_all of a count that the ranks do not divide",
             [&] { (void)comm.all_to_all(longer.view(), odd.view(), stream); });
   }
   for (const int nobody : {-1, self.size()}) {

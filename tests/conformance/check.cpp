@@ -17,7 +17,8 @@ constexpr std::size_t guard_bytes = 256;
 constexpr std::byte guard_value{0xa5};
 constexpr std::uint64_t printed_failures = 20;
 
-// Spreads indexes and ranks so that neighbours, and equal indexes of other ranks, differ.
+// Mixes rank and index, so that neighbouring elements differ, and so do equal indexes of different
+// ranks.
 std::uint64_t spread(int rank, std::uint64_t i) {
   return i * 7 + (i >> 5) * 3 + static_cast<std::uint64_t>(rank) * 31;
 }
@@ -34,7 +35,7 @@ void store(std::byte* to, T value) {
   std::memcpy(to, &value, sizeof value);
 }
 
-// `value` with `digits` binary digits; the range of exponents that the suite uses needs no more.
+// Rounds `value` to `digits` significant bits. Subnormal numbers do not occur in the suite.
 double round_to_digits(double value, int digits) {
   int exponent = 0;
   const double fraction = std::frexp(value, &exponent);
@@ -74,12 +75,13 @@ std::byte* Arena::take(std::size_t bytes, std::size_t alignment) {
 
 namespace {
 
-// The device of this thread's Elements, and a stream for copies that waits for nothing else.
+// The device on which Elements of this thread are allocated, and a stream used only for their
+// copies.
 struct Copies {
   atoll::Device device;
   atoll::Stream stream;
 };
-thread_local std::optional<Copies> copies;  // none: the CPU reaches the memory
+thread_local std::optional<Copies> copies;  // empty when the CPU can read the memory directly
 
 }  // namespace
 
@@ -215,12 +217,12 @@ std::string Elements::describe(std::uint64_t i, double expected) const {
 double contribution(DType dtype, ReduceOp op, int rank, std::uint64_t i) {
   const std::uint64_t value = spread(rank, i);
   if (dtype == DType::u8) return static_cast<double>(value % (op == ReduceOp::avg ? 11 : 201));
-  return static_cast<double>(value % 511) - 255;  // eight binary digits: exact in bf16
+  return static_cast<double>(value % 511) - 255;  // eight significant bits, so exact in bf16
 }
 
 namespace {
 
-// The sum of `ranks` contributions, or its average.
+// Turns the sum of `ranks` contributions into the result of `op`: divides it for an average.
 double finished(DType dtype, ReduceOp op, int ranks, double result) {
   if (op == ReduceOp::avg) {
     if (is_integer(dtype)) return std::trunc(result / ranks);

@@ -1,4 +1,4 @@
-// What the checks of the suite share: a count of what held and what did not, buffers of any element
+// Tools that all checks share: a count of passed and failed expectations, buffers of any element
 // type with guards around them, and the values that ranks contribute.
 #pragma once
 
@@ -24,7 +24,7 @@ inline constexpr ReduceOp all_ops[] = {ReduceOp::sum, ReduceOp::avg, ReduceOp::m
 
 constexpr bool is_16_bit(DType dtype) { return dtype == DType::bf16 || dtype == DType::f16; }
 
-// Of one rank. Prints the first failures as they come.
+// Counts the expectations of one rank, and prints the first failures when they occur.
 class Report {
  public:
   explicit Report(int rank) : rank_(rank) {}
@@ -38,14 +38,14 @@ class Report {
   std::uint64_t failures_ = 0;
 };
 
-// Memory that buffers of the suite are cut from, one after the other, each beginning at another
-// alignment; starts again at its end, so only the last few pieces are good at a time.
+// Cuts buffers from one block of memory, one after another and at varying alignments. At the end of
+// the block it starts again at the beginning, so only the latest buffers are valid.
 class Arena {
  public:
   explicit Arena(std::span<std::byte> memory) : memory_(memory) {}
-  // `bytes` at a multiple of `alignment`, odd if it can be.
+  // Returns `bytes` bytes at a multiple of `alignment`; the multiple is odd where possible.
   std::byte* take(std::size_t bytes, std::size_t alignment);
-  // At its beginning again.
+  // Starts again at the beginning of the memory.
   void restart() { used_ = 0; }
 
  private:
@@ -53,8 +53,7 @@ class Arena {
   std::size_t used_ = 0;
 };
 
-// Makes Elements of this thread memory of `device`, as long as it lives; without one they are the
-// host's.
+// While it exists, Elements that this thread creates are allocated on `device` instead of the host.
 class ElementsOn {
  public:
   explicit ElementsOn(const atoll::Device& device);
@@ -63,20 +62,20 @@ class ElementsOn {
   ElementsOn& operator=(const ElementsOn&) = delete;
 };
 
-// Bytes that the CPU reads and writes, and operations of the device as well. Where the CPU cannot
-// reach memory of the device it has a copy, which goes there when somebody asks for the address,
-// and is renewed when somebody asks for a value after that: not while an operation is under way.
+// Memory that both the CPU and operations of the device can use. Where the CPU cannot reach device
+// memory, this class keeps a copy on the host: on_device() sends the copy to the device, and the
+// next read of a value fetches it back. Values must not be read while an operation is in flight.
 class Bytes {
  public:
-  // In memory of its own, or at `piece`, if that is not NULL.
+  // Uses `piece`; allocates memory if `piece` is null.
   Bytes(std::size_t count, std::byte* piece);
-  Bytes(const Bytes& other);  // its values, in memory of its own
+  Bytes(const Bytes& other);  // copies the values into newly allocated memory
   Bytes(Bytes&&) noexcept = default;
   Bytes& operator=(Bytes&&) noexcept = default;
 
-  std::byte* on_device();  // to be written to, perhaps
+  std::byte* on_device();  // for an operation that may write
   const std::byte* on_device() const;
-  // Called for every element: nothing but a look at a member where there is no copy.
+  // Called for every element, so without a copy it only reads a member.
   std::byte* here() { return shared_ ? shared_ : copy(); }
   const std::byte* here() const { return shared_ ? shared_ : copy(); }
   std::size_t size() const { return count_; }
@@ -89,18 +88,18 @@ class Bytes {
   void pull() const;
 
   std::size_t count_;
-  std::byte* piece_;             // of the device
-  std::byte* shared_ = nullptr;  // what both reach; NULL where there is a copy
-  mutable atoll::Buffer own_;    // of the device, where there is no piece and it is a GPU's
+  std::byte* piece_;             // address in device memory
+  std::byte* shared_ = nullptr;  // memory that CPU and device both reach; null if there is none
+  mutable atoll::Buffer own_;    // GPU memory, allocated when the caller gave no piece
   mutable std::vector<std::byte> here_;
   mutable bool is_new_here_ = true, is_new_there_ = false;
 };
 
-// `count` elements between two guards that nobody may write to. Values go in and out as double,
-// which holds everything the suite uses exactly.
+// `count` elements between two guards that no operation may overwrite. Values are passed as double,
+// which represents every value of the suite exactly.
 class Elements {
  public:
-  // In memory of its own, or in a piece of the arena, if there is one.
+  // Allocates its own memory, or cuts it from `arena` if that is not null.
   Elements(DType dtype, std::uint64_t count, Arena* arena = nullptr);
   DType dtype() const { return dtype_; }
   std::uint64_t count() const { return count_; }
@@ -110,13 +109,13 @@ class Elements {
   void set(std::uint64_t i, double value);
   bool guards_intact() const;
 
-  template <class Value>  // double value(std::uint64_t i)
+  template <class Value>  // callable as double value(std::uint64_t i)
   Elements& fill(const Value& value) {
     for (std::uint64_t i = 0; i < count_; ++i) set(i, value(i));
     return *this;
   }
-  // The first element that is not value(i), or further from it than `slack`, and what it is; ""
-  // when all are right.
+  // Describes the first element that differs from value(i) by more than `slack`, or a damaged
+  // guard; returns "" if there is neither.
   template <class Value>
   std::string difference(const Value& value, double slack = 0) const {
     for (std::uint64_t i = 0; i < count_; ++i) {
@@ -132,43 +131,45 @@ class Elements {
 
   DType dtype_;
   std::uint64_t count_;
-  Bytes bytes_;  // with the guards
+  Bytes bytes_;  // memory of the elements and their guards
 };
 
-// What `rank` contributes at index i: small integers, so that sums are exact in every type but the
-// 16-bit ones, where they need one rounding and would show a second one. Sums of u8 wrap, except
-// those of averages, where the sum must fit.
+// The value that `rank` contributes at index i. All are small integers, so sums are exact except in
+// the 16-bit types, where a sum needs exactly one rounding and a second rounding would show. Sums
+// of u8 wrap around, except in averages, where the values are small enough.
 double contribution(DType dtype, ReduceOp op, int rank, std::uint64_t i);
-// What a reduction over `ranks` ranks must give at index i.
+// The correct result of a reduction over `ranks` ranks at index i.
 double reduced(DType dtype, ReduceOp op, int ranks, std::uint64_t i);
-// The same of sum and avg with factors by rank, which must leave sums of such products exact in the
-// type that sums.
+// The correct result of a sum or average in which each rank multiplies its contribution by its
+// factor. The factors must keep these sums exact in the accumulation type.
 enum class Products {
   exact,
-  rounded  // to the type of the elements
+  rounded  // each product is rounded to the element type
 };
 double reduced(DType dtype, ReduceOp op, std::span<const double> factors, Products products,
                std::uint64_t i);
-// Any element of the type, for operations that only move it.
+// An arbitrary value of the type, for operations that only move data.
 double token(DType dtype, int rank, std::uint64_t i);
 
-// `value` rounded once to the type, to nearest even; computed apart from the library's conversions.
+// Rounds `value` once to the type, to nearest even. Independent of the library's own conversions.
 double rounded(DType dtype, double value);
 
-// 0, 1, n - 1, n, n + 1 and some primes: where an algorithm that cuts counts by n goes wrong.
+// Returns 0, 1, n - 1, n, n + 1 and some primes: the counts at which code that divides a count by n
+// tends to fail.
 std::vector<std::uint64_t> counts_around(int n);
 inline constexpr std::uint64_t large_count = (1u << 20) + 7;
-// A little more than 1 MiB.
+// The number of elements in a little more than 1 MiB.
 constexpr std::uint64_t mebibyte_of(DType dtype) { return (1u << 20) / atoll::size_of(dtype) + 5; }
 
 constexpr std::uint64_t unsigned_of(int value) { return static_cast<std::uint64_t>(value); }
 
-// "all_reduce sum bf16 x 7 in place", for messages.
+// Whether an operation runs in place. label() writes it into messages such as "all_reduce sum bf16
+// x 7 in place".
 enum class Place {
   in,
   out
 };
-// In place on some ranks: none of them knows where the others' data are.
+// Lets even ranks run in place and odd ranks out of place: ranks do not know each other's choice.
 constexpr Place place_by_rank(int rank) { return rank % 2 == 0 ? Place::in : Place::out; }
 constexpr std::string_view name(Place place) { return place == Place::in ? " in place" : ""; }
 std::string label(std::string_view operation, DType dtype, std::uint64_t count);

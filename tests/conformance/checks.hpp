@@ -1,4 +1,4 @@
-// The checks of the suite. Every rank calls all of them in one order.
+// All checks of the suite. Every rank calls them in the same order.
 #pragma once
 
 #include <span>
@@ -9,40 +9,42 @@
 
 namespace conformance {
 
-// A communicator over all ranks, a stream for it, and where results go.
+// Everything that a check needs on one rank: a communicator over all ranks, a stream for its
+// operations, and a report for the results.
 struct Rank {
   atoll::World& world;
   atoll::Communicator& comm;
   atoll::Stream& stream;
   Report& report;
-  Arena* source = nullptr;  // where src and dst of the operations are; none: memory of their own
+  Arena* source = nullptr;  // memory for src of each operation; null allocates it
   Arena* target = nullptr;
-  int axis_block = 0;  // of the order of sums, as in Axis; 0: one tree over all ranks
+  // Planned shard count of the mesh, as in Axis::block. 0 means one tree of sums over all ranks.
+  int axis_block = 0;
 
   int rank() const { return comm.rank(); }
   int size() const { return comm.size(); }
   int block() const { return axis_block > 0 ? axis_block : size(); }
   std::string backend() const { return std::string(comm.backend()); }
-  // The host backend, also where the library builds its levels.
+  // True for the host backend and for its test variants, whose levels the library builds.
   bool sums_as_host() const;
-  // Whether sums of 16-bit types are rounded on each host and again between them.
+  // True if sums of 16-bit types are rounded on each host and once more between hosts.
   bool rounds_per_level(DType dtype) const;
-  // What that may cost a reduction of contributions.
+  // The largest error that this additional rounding may cause in a reduction of contributions.
   double slack(DType dtype, ReduceOp op) const;
 };
 
-// What each rank of `comm` says, in their order.
+// Gathers one number from each rank of `comm`, in rank order.
 std::vector<std::int64_t> all_say(const Rank& self, atoll::Communicator& comm, std::int64_t mine);
 
-// Every operation of a kind, out of place and in place, for every root: what is true of one memory
-// or communicator is to be true of another.
+// Each runs every operation of one kind, out of place and in place. Checks of registered memory and
+// of split communicators call them again with their own Rank.
 void move(Rank& self, DType dtype, std::uint64_t count);
 void reduce(Rank& self, DType dtype, ReduceOp op, std::uint64_t count);
 void move_rooted(Rank& self, DType dtype, std::uint64_t count, int root);
 void reduce_rooted(Rank& self, DType dtype, ReduceOp op, std::uint64_t count, int root);
 void move_uneven(Rank& self, DType dtype, std::span<const std::uint64_t> counts);
 void reduce_uneven(Rank& self, DType dtype, ReduceOp op, std::span<const std::uint64_t> counts);
-// Ways to share about `count` elements a rank unevenly, with zeros.
+// Several uneven distributions of about `count` elements per rank; some ranks get none.
 std::vector<std::vector<std::uint64_t>> uneven_counts(int ranks, std::uint64_t count);
 
 void check_all_gather(Rank& self);
@@ -51,11 +53,13 @@ void check_all_to_all(Rank& self);
 
 void check_reduce_scatter(Rank& self);
 void check_all_reduce(Rank& self);
-// Floating point sums in the order of an adjacent-pair tree, where the backend promises it.
+// Checks that floating point sums follow an adjacent-pair tree, where the backend promises this
+// order.
 void check_order_of_summation(Rank& self);
-// Whether sums have one order in this layout.
+// True if the order of sums is fixed for this number of hosts and ranks.
 bool has_order_of_summation(const Rank& self);
-// All reductions over an axis whose planned shards are no power of two, which the library builds.
+// Runs all reductions over a mesh whose shard count is not a power of two, for which the library
+// builds the sums.
 void check_sums_in_blocks(Rank& self);
 bool has_sums_in_blocks(const Rank& self);
 
@@ -64,7 +68,7 @@ void check_scatter(Rank& self);
 void check_reduce(Rank& self);
 void check_all_gather_v(Rank& self);
 void check_reduce_scatter_v(Rank& self);
-// Factors that differ by rank, in every reduction.
+// Checks every reduction with factors that differ by rank.
 void check_factors(Rank& self);
 
 void check_send_recv(Rank& self);
@@ -77,19 +81,19 @@ void check_order_across_streams(Rank& self);
 void check_many_in_flight(Rank& self);
 void check_two_communicators(Rank& self);
 void check_mesh_axes(Rank& self);
-// What was enqueued is complete before a computation of known length, which calls nothing, ends.
+// Checks that enqueued operations finish while the calling thread computes and makes no calls.
 void check_progress_beside_compute(Rank& self);
 
 void check_split(Rank& self);
 
-// Memory of atoll::allocate, alone and together with other memory.
+// Checks of memory from atoll::allocate, alone and mixed with plain memory.
 void check_registered_memory(Rank& self);
 void check_mixed_memory(Rank& self);
 void check_allocation(Rank& self);
-// Counts beyond 2^31, when ATOLL_TEST_LARGE is set: takes up to 4 GiB a rank.
+// Checks counts beyond 2^31 when ATOLL_TEST_LARGE is set; needs up to 4 GiB per rank.
 void check_large_counts(Rank& self);
 
-// Wrong arguments on one rank throw there, and the others do not notice.
+// Checks that a wrong argument throws on the rank that passes it and does not affect other ranks.
 void check_invalid_arguments(Rank& self);
 void check_unknown_backend(Rank& self);
 

@@ -1,5 +1,5 @@
-// Progress beside compute: operations that were enqueued go on while the thread that enqueued them
-// computes and calls nothing, also when computing ranks occupy every core.
+// Progress beside compute: enqueued operations must proceed while the thread that enqueued them
+// computes and makes no calls, even when computing ranks occupy every core.
 #include <vector>
 
 #include "checks.hpp"
@@ -7,16 +7,17 @@
 namespace conformance {
 namespace {
 
-// Some milliseconds that depend on each other, so that no compiler leaves them out.
+// Computes for some milliseconds. Each step depends on the previous one, so the compiler cannot
+// remove any.
 std::uint64_t compute(std::uint64_t value) {
   constexpr int rounds = 1 << 20;
   for (int i = 0; i < rounds; ++i) value = value * 6364136223846793005u + 1442695040888963407u;
   return value;
 }
 
-// The work is known: everybody does the least of it, so that no rank is served by the idle core of
-// another, and who is not through with the operations then goes on up to the most, which is
-// seconds; where ranks take turns on one GPU, a minute.
+// Every rank computes at least `least_steps`, so that no rank profits from the idle core of
+// another. A rank with unfinished operations then continues up to `most_steps`, which takes
+// seconds. Ranks that share one GPU need up to a minute.
 constexpr int least_steps = 100;
 constexpr int most_steps = 5000, most_steps_of_gpus = 50000;
 

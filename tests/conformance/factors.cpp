@@ -1,7 +1,7 @@
-// Scaled sums: each rank's elements are multiplied with a factor of its own before they are summed,
-// in the type that sums, or, in memory of a GPU, in the elements' own. The factors leave all sums
-// exact, so that a factor applied too late or twice shows, and so does a product rounded where none
-// is to be, or not rounded where it is.
+// Reductions with factors: each rank multiplies its elements by its own factor before the sum, in
+// the accumulation type, or in the element type for memory of a GPU. The factors keep all sums
+// exact, so a factor applied late or twice shows, and so does a missing or an extra rounding of a
+// product.
 #include "checks.hpp"
 
 namespace conformance {
@@ -13,7 +13,7 @@ struct Case {
   DType dtype;
   ReduceOp op;
   std::uint64_t count;
-  const Factors& factors;  // by rank
+  const Factors& factors;  // one factor per rank
 };
 
 std::string named(std::string_view operation, const Case& c, Place place) {
@@ -29,7 +29,7 @@ double expected(const Rank& self, const Case& c, std::uint64_t i) {
   return reduced(c.dtype, c.op, c.factors, rounds ? Products::rounded : Products::exact, i);
 }
 
-// Nothing but what levels cost, of factors up to 3.
+// Factors are at most 3, so they amplify the rounding between levels at most by 3.
 double allowed(const Rank& self, const Case& c) { return 3 * self.slack(c.dtype, c.op); }
 
 double own(const Rank& self, const Case& c, std::uint64_t i) {
@@ -63,7 +63,8 @@ void reduce_to(Rank& self, const Case& c, int root) {
   self.report.expect(changed.empty(), named("reduce", c, Place::out) + "src: " + changed);
 }
 
-// Both forms of reduce_scatter; the counts of the uneven one are c.count and a little more.
+// Runs reduce_scatter with c.count elements per rank, and reduce_scatter_v with slightly larger,
+// unequal counts.
 void scatter(Rank& self, const Case& c, Place place) {
   std::vector<std::uint64_t> counts;
   for (int r = 0; r < self.size(); ++r) counts.push_back(c.count + unsigned_of(r % 3));
@@ -102,8 +103,8 @@ void all(Rank& self, const Case& c) {
   for (const int root : {0, self.size() - 1}) reduce_to(self, c, root);
 }
 
-// Each with a factor; all but the last with 1; all with the same. The first ones round products of
-// contributions in bf16, and 65 / 64 in f16.
+// Three sets of factors: all different, all 1 except the last, and all equal. In the first set 3
+// and 1.5 force bf16 products to round, and 65 / 64 forces f16 products to round.
 std::vector<Factors> factors_of(int ranks) {
   constexpr double some[] = {3, 1.5, 65.0 / 64, -2, 0.25, 1, -1, 0.125};
   std::vector<Factors> all(3, Factors(unsigned_of(ranks), 1.0));

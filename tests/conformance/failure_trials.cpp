@@ -1,10 +1,10 @@
 // conformance_failure_trials KIND COLLECTIVE SEED
 //
-// One trial: the ranks of a job call COLLECTIVE again and again, and at a moment that SEED decides
-// rank 1 is killed, stops, or calls with another count (KIND: killed, stopped, mismatched). Every
-// other rank must get an error that names rank 1 within ATOLL_TIMEOUT and the time to ask for the
-// reason; ranks that differ, one that tells both calls, without waiting for the timeout. Started by
-// failure_trials, once per trial.
+// One trial of a failing rank; the script failure_trials starts it. The ranks of a job call
+// COLLECTIVE in a loop. At a moment chosen by SEED, rank 1 is killed, stops, or calls with another
+// count (KIND is killed, stopped or mismatched). Every other rank must get an error that names rank
+// 1 within ATOLL_TIMEOUT plus the time of an inquiry. With mismatched, the error must name both
+// calls and must not wait for the timeout.
 #include <fmt/format.h>
 
 #include <array>
@@ -32,20 +32,20 @@ using Clock = std::chrono::steady_clock;
 using Seconds = std::chrono::duration<double>;
 
 constexpr int culprit = 1;
-constexpr auto patience = 20s;  // generous: many trials run at the same time
-constexpr auto inquiry = 2s;    // who has not answered by then is silent
-constexpr auto slack = 3s;      // of a machine that many trials share
+constexpr auto patience = 20s;  // generous, because many trials run at the same time
+constexpr auto inquiry = 2s;    // a rank that has not answered after this time counts as silent
+constexpr auto slack = 3s;      // allowance for a machine that runs many trials at once
 
 struct Trial {
   atoll::Communicator& comm;
   atoll::Stream& stream;
   atoll::View src, dst;
-  std::vector<std::uint64_t> counts;  // of the _v forms
+  std::vector<std::uint64_t> counts;  // counts per rank for all_gather_v and reduce_scatter_v
 
   atoll::View part(atoll::View whole, std::uint64_t count) const { return whole.part(0, count); }
 };
 
-// One call with `n` elements a rank.
+// Enqueues one collective with `n` elements per rank.
 using Call = std::function<atoll::Work(Trial&, std::uint64_t n)>;
 
 std::uint64_t ranks(const Trial& t) { return static_cast<std::uint64_t>(t.comm.size()); }
@@ -104,20 +104,22 @@ const std::map<std::string_view, Call>& calls() {
   return table;
 }
 
-// "A called X where B called Y".
-bool tells_both_calls(std::string_view text) {
+// Checks for a text such as "rank 0 called X where rank 1 called Y".
+bool names_both_calls(std::string_view text) {
   const auto where = text.find(" where ");
   return where != std::string_view::npos && text.find(" called ") < where &&
          text.find(" called ", where) != std::string_view::npos;
 }
 
-// `waited`: from the return of the last good call to the error. A rank whose calls return has not
-// met the fault yet, and one whose call does not return has waited for rank 1 since about then.
+// Decides whether the error of one rank is right and in time. `waited` is the time between the
+// return of the last successful call and the error. While calls return, the rank has not met the
+// fault; a call that does not return has waited for rank 1 for about this time.
 int judge(int rank, std::string_view kind, const std::optional<atoll::Error>& error, Seconds waited,
           Seconds timeout) {
   const std::string_view text = error ? error->what() : "";
-  // The ranks share a host: each collective begins on its board, where they compare their calls
-  // when all have come. Who hears of it from another rank is told that one's text.
+  // All ranks share a host. Each collective starts on that host's board in shared memory, where
+  // ranks compare their calls once all have arrived. A rank that is stopped by another rank gets
+  // the other rank's message.
   const bool differ = kind == "mismatched";
   const Seconds limit = differ ? timeout / 2 : timeout + inquiry + slack;
   std::string problem;
@@ -125,8 +127,8 @@ int judge(int rank, std::string_view kind, const std::optional<atoll::Error>& er
     problem = "no error came";
   } else if (text.find("rank 1") == std::string_view::npos) {
     problem = "does not name rank 1";
-  } else if (differ && !tells_both_calls(text)) {
-    problem = "does not tell both calls";
+  } else if (differ && !names_both_calls(text)) {
+    problem = "does not name both calls";
   } else if (waited > limit) {
     problem = fmt::format("came after {:.1f} s, limit {:.1f} s", waited.count(), limit.count());
   } else {
@@ -137,7 +139,7 @@ int judge(int rank, std::string_view kind, const std::optional<atoll::Error>& er
 }
 
 int run(std::string_view kind, std::string_view collective, unsigned seed) {
-  std::mt19937 random(seed);  // the same on all ranks
+  std::mt19937 random(seed);  // all ranks draw the same numbers
   const auto n = std::array<std::uint64_t, 3>{7, 1000, 200'000}[random() % 3];
   const bool registered = random() % 2 == 0;
   const auto delay = std::chrono::microseconds(random() % 30'000);
@@ -165,12 +167,12 @@ int run(std::string_view kind, std::string_view collective, unsigned seed) {
     });
   }
   std::optional<atoll::Error> error;
-  auto returned = Clock::now();  // the last good call
+  auto returned = Clock::now();  // when the last successful call returned
   const auto end = returned + patience;
   try {
     for (int i = 0; Clock::now() < end; ++i) {
       const bool astray = kind == "mismatched" && world.rank() == culprit && i == last_good;
-      // A barrier has no count to differ in.
+      // A barrier has no count, so rank 1 calls all_reduce instead.
       const bool other = astray && collective == "barrier";
       (other ? calls().at("all_reduce") : call)(trial, astray ? n + 1 : n).synchronize();
       returned = Clock::now();

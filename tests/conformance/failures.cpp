@@ -1,9 +1,9 @@
 // conformance_failures CASE [BACKEND]
 //
-// What the ranks of a job are told when one of them fails: one line that names it, on every rank,
-// in time. Each case is one start of the ranks by run_ranks, or by an MPI launcher for the backend
-// mpi; rank 1 is the one that misbehaves, rank 0 in stopped_store. A rank that sees what it should
-// ends its output with "as expected".
+// Checks the errors that ranks get when one of them fails: on every rank, in time, a single line
+// that names the failed rank. Each case is one job, started by run_ranks, or by an MPI launcher for
+// the backend mpi. Rank 1 misbehaves; in the case stopped_store rank 0 does. A rank on which
+// everything is right ends its output with "as expected".
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -38,7 +38,7 @@ struct Job {
   atoll::World& world;
   atoll::Communicator& comm;
   atoll::Stream& stream;
-  bool on_mpi = false;  // which compares calls only when somebody gives up waiting
+  bool on_mpi = false;  // the mpi backend compares calls only when a rank times out
 };
 
 int complain(const Job& job, std::string_view what) {
@@ -46,7 +46,7 @@ int complain(const Job& job, std::string_view what) {
   return 1;
 }
 
-// The error that `call` ends in.
+// Returns the error that `call` throws, if any.
 std::optional<atoll::Error> error_of(const std::function<void()>& call) {
   try {
     call();
@@ -56,7 +56,7 @@ std::optional<atoll::Error> error_of(const std::function<void()>& call) {
   return std::nullopt;
 }
 
-// One line, with one of `codes`, that has all of `words` in it.
+// Checks that the error is one line, has one of `codes`, and contains all of `words`.
 int expect_error(const Job& job, const std::optional<atoll::Error>& error,
                  const std::vector<atoll::ErrorCode>& codes,
                  const std::vector<std::string>& words) {
@@ -64,17 +64,18 @@ int expect_error(const Job& job, const std::optional<atoll::Error>& error,
   const std::string_view text = error->what();
   fmt::print("rank {}: {}: {}\n", job.world.rank(), atoll::name(error->code()), text);
   if (std::find(codes.begin(), codes.end(), error->code()) == codes.end()) {
-    return complain(job, "an error of another kind was expected");
+    return complain(job, "the error has another code than expected");
   }
-  if (text.find('\n') != std::string_view::npos) return complain(job, "several lines");
+  if (text.find('\n') != std::string_view::npos)
+    return complain(job, "the message has several lines");
   for (const std::string& word : words) {
     if (text.find(word) == std::string_view::npos) {
       return complain(job, fmt::format("the message lacks \"{}\"", word));
     }
   }
-  if (!job.world.failure()) return complain(job, "the World does not know of the failure");
+  if (!job.world.failure()) return complain(job, "the World has no failure");
   if (!error_of([&] { job.comm.barrier(job.stream).synchronize(); })) {
-    return complain(job, "the communicator went on after the failure");
+    return complain(job, "the communicator still works after the failure");
   }
   return 0;
 }
@@ -102,7 +103,8 @@ int killed(const Job& job) {
                       {"rank 1"});
 }
 
-// Rank 1 does not call; ATOLL_TIMEOUT ends the others' wait, and then its own sleep.
+// Rank 1 makes no call. ATOLL_TIMEOUT ends the wait of the other ranks, and their failure then ends
+// the sleep of rank 1.
 int absent(const Job& job) {
   const auto start = Clock::now();
   if (job.world.rank() == culprit) {
@@ -118,11 +120,11 @@ int absent(const Job& job) {
                       {"rank 1", "all_reduce"});
 }
 
-// Rank 1 stops (SIGSTOP) and answers nothing; run_ranks kills it in the end.
+// Rank 1 receives SIGSTOP and answers nothing; run_ranks kills it at the end.
 int stopped(const Job& job) {
   if (job.world.rank() == culprit) {
     std::raise(SIGSTOP);
-    std::_Exit(0);  // an MPI launcher continues a process in order to end it
+    std::_Exit(0);  // an MPI launcher continues a stopped process before it ends it
   }
   const auto start = Clock::now();
   std::vector<float> data(1000, 1.0f);
@@ -135,15 +137,16 @@ int stopped(const Job& job) {
 
 using Calls = std::function<void()>;
 
-// Rank 1 makes its own call where the others make theirs. Whoever notices says mismatch; who hears
-// of it is stopped with that reason. MPI completes what moves no message of the wrong length: there
-// the ranks part at the next call.
+// Rank 1 makes one call and the other ranks make another. A rank that notices the difference
+// reports a mismatch; the others are aborted with that message. MPI notices nothing until a message
+// has the wrong length, so on MPI the ranks part at the next call.
 int differ(const Job& job, std::string_view operation, const Calls& culprits, const Calls& others) {
   const bool differs = job.world.rank() == culprit;
   const auto start = Clock::now();
   const auto error = error_of([&] {
     (differs ? culprits : others)();
-    const bool says = job.world.config().deterministic != 0;  // sums that the library builds
+    // In deterministic mode the library builds the sums and compares the calls.
+    const bool says = job.world.config().deterministic != 0;
     if (!differs && job.on_mpi && !says) {
       std::vector<float> data(10, 1.0f);
       job.comm.all_reduce(data, data, atoll::ReduceOp::sum, job.stream).synchronize();
@@ -162,14 +165,14 @@ void reduce_floats(const Job& job, std::size_t count, atoll::ReduceOp op) {
 }
 
 int other_count(const Job& job) {
-  // Open MPI 4.1 can crash on a message of the wrong length; without any it only hangs.
+  // Open MPI 4.1 can crash on a message of the wrong length. With a count of 0 it only hangs.
   const std::size_t odd = job.on_mpi ? 0 : 1001;
   return differ(
       job, "all_reduce", [&] { reduce_floats(job, odd, atoll::ReduceOp::sum); },
       [&] { reduce_floats(job, 1000, atoll::ReduceOp::sum); });
 }
 
-// A message of the wrong length, which MPI notices without a word about who sent what.
+// A message has the wrong length. MPI notices this but does not report which rank sent it.
 int other_length(const Job& job) {
   const auto cast = [&](std::size_t count) {
     std::vector<float> data(count, 1.0f);
@@ -209,8 +212,8 @@ int other_operation(const Job& job) {
       [&] { reduce_floats(job, 1000, atoll::ReduceOp::sum); });
 }
 
-// Work of rank 1's own fails on its stream, and a collective behind it is passed over: the others
-// need not wait for it.
+// A task that rank 1 enqueued throws, so the collective after it on that stream never runs. The
+// other ranks must learn this instead of waiting for the timeout.
 int passed_over(const Job& job) {
   std::vector<float> data(100, 1.0f);
   const bool breaks = job.world.rank() == culprit;
@@ -230,7 +233,7 @@ int passed_over(const Job& job) {
   return expect_error(job, error, {atoll::ErrorCode::aborted}, {"rank 1", "was passed over"});
 }
 
-// Rank 1 gives up: the others are stopped with its reason.
+// Rank 1 declares a failure, and the other ranks are aborted with its message.
 int declared(const Job& job) {
   if (job.world.rank() == culprit) {
     job.world.fail("rank 1 ran out of patience");
@@ -251,7 +254,8 @@ std::vector<std::filesystem::path> flight_files(const Job& job) {
   return files;
 }
 
-// "" once every rank's file is there for `reason`, written by this job.
+// Waits until the flight files of all ranks were written by this job for `reason`. Returns the
+// problem, or "" if there is none.
 std::string await_files(const Job& job, std::string_view reason) {
   std::string problem;
   for (const auto& file : flight_files(job)) {
@@ -272,9 +276,9 @@ std::string await_files(const Job& job, std::string_view reason) {
   return problem;
 }
 
-// The others hang. Rank 1 makes all write their flight files by SIGUSR1, reads there that it is
-// itself to blame, and gives up; then each rank's file tells of the failure. `name` and `call` are
-// what the others are in.
+// All ranks except rank 1 hang in a collective. Rank 1 makes every rank write its flight file by
+// SIGUSR1, checks that the files name rank 1 as the missing one, and fails the job; then every file
+// must report that failure. `name` and `call` describe the collective in which the others hang.
 int flight_in(const Job& job, const std::string& name, const std::string& call) {
   if (job.world.rank() != culprit) {
     std::vector<float> data(100, 1.0f);
@@ -294,22 +298,22 @@ int flight_in(const Job& job, const std::string& name, const std::string& call) 
   };
   if (!expect_told({"3 ranks; logs of all", "knew of no failure", "rank 1 never called " + name,
                     "rank 0: in " + name + call + " for "})) {
-    return complain(job, "the files do not tell who hangs");
+    return complain(job, "the flight files do not show which rank is missing");
   }
   job.world.fail("rank 1 has read enough");
   if (const auto problem = await_files(job, "failure"); !problem.empty()) {
     return complain(job, problem);
   }
   if (!expect_told({"failure, on ranks 0-2: rank 1", "rank 1 has read enough"})) {
-    return complain(job, "the files do not tell of the failure");
+    return complain(job, "the flight files do not report the failure");
   }
   return 0;
 }
 
 int flight(const Job& job) { return flight_in(job, "all_reduce 1", " (100 x f32, sum)"); }
 
-// Where the library builds the sums, with ATOLL_DETERMINISTIC=1 on a backend that cannot order
-// them.
+// The same check on a backend that cannot order its sums. With ATOLL_DETERMINISTIC=1 the library
+// builds them from an all_gather.
 int flight_composed(const Job& job) {
   return flight_in(job, "all_gather 3 of all_reduce", " (5 x i64)");
 }
@@ -336,13 +340,13 @@ int run(const std::string& name, const std::string& backend) {
   std::vector<float> warm_up(10, 1.0f);
   comm.all_reduce(warm_up, warm_up, atoll::ReduceOp::sum, stream).synchronize();
   world.barrier();
-  // The others have left the barrier, and wait, when things go wrong.
+  // Rank 1 fails only after the others have left the barrier and wait in the next call.
   if (world.rank() == culprit) std::this_thread::sleep_for(500ms);
   const Job job{world, comm, stream, backend == "mpi"};
   const int result = cases.at(name)(job);
   if (result == 0) fmt::print("rank {}: as expected\n", world.rank());
   std::fflush(stdout);
-  // An MPI launcher ends the others as soon as one is gone.
+  // An MPI launcher ends the job as soon as one rank exits, so give the others time to print.
   if (job.on_mpi) std::this_thread::sleep_for(2s);
   return result;
 }

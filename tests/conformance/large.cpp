@@ -1,5 +1,5 @@
-// Counts and sizes that do not fit 32 bits. They take 2 to 4 GiB a rank, so the suite leaves them
-// out unless ATOLL_TEST_LARGE is set.
+// Counts and sizes that do not fit 32 bits. They need 2 to 4 GiB per rank, so the suite runs them
+// only when ATOLL_TEST_LARGE is set.
 #include <algorithm>
 #include <numeric>
 
@@ -8,7 +8,7 @@
 namespace conformance {
 namespace {
 
-// More than 2^31 elements, gathered in place; every 101st is looked at.
+// Gathers more than 2^31 elements in place and checks every 101st element.
 void large_moves(Rank& self) {
   const std::uint64_t ranks = unsigned_of(self.size());
   const std::uint64_t count = (std::uint64_t{1} << 31) / ranks + 13;
@@ -33,7 +33,7 @@ void large_moves(Rank& self) {
   }
 }
 
-// More than 1 GiB, summed with a factor, in parts that differ by one element or more.
+// Sums more than 1 GiB with a factor, in slices whose counts differ by at least one element.
 void large_sums(Rank& self) {
   const std::uint64_t ranks = unsigned_of(self.size());
   std::vector<std::uint64_t> counts(ranks, (std::uint64_t{1} << 28) / ranks + 1001);
@@ -61,7 +61,7 @@ void large_sums(Rank& self) {
   self.report.expect(wrong == 0, label("all_reduce", DType::f32, total));
 }
 
-// More than 2^31 elements of registered memory, in one count.
+// Runs one operation on more than 2^31 elements of registered memory.
 void large_registered(Rank& self) {
   const std::uint64_t count = (std::uint64_t{1} << 31) + 77;
   const auto value = [&](std::uint64_t i) {

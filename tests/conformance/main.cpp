@@ -1,12 +1,12 @@
 // conformance_suite BACKEND [--threads N [--hosts H]]
 //
-// Every check, on every rank, over one communicator of BACKEND. Started once per rank by run_ranks
-// or by an MPI launcher. With --threads the ranks are threads of this process, each with a World of
-// its own, so that a thread sanitizer sees what ranks of a process share: the store's threads,
-// communicators, streams, plain memory that a peer reads. Memory that ranks map, each for itself,
-// has other addresses in each of them, and its exchanges are not seen. They are ranks of H hosts,
-// as many of each. The address and the token of the job come from the environment, as a single rank
-// of run_ranks has them.
+// Runs every check over one communicator of BACKEND. run_ranks or an MPI launcher starts one
+// process per rank. With --threads the ranks are N threads of one process, each with its own World,
+// so that the thread sanitizer sees what they share: the threads of the store, communicators,
+// streams, and plain memory that a peer reads. Shared memory is mapped at a different address by
+// each rank, so the sanitizer cannot see exchanges through it. With --hosts the N ranks claim to
+// run on H hosts, N / H on each. Address and token of the job come from the environment that
+// run_ranks gives to a single rank.
 #include <cstdio>
 #include <cstdlib>
 #include <string>

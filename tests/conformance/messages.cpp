@@ -1,4 +1,4 @@
-// send, recv, groups of them, and barrier.
+// send, recv, groups of both, and barrier.
 #include <chrono>
 #include <thread>
 
@@ -17,7 +17,7 @@ std::string difference(const Elements& data, int rank) {
   return data.difference([&](std::uint64_t i) { return token(data.dtype(), rank, i); });
 }
 
-// Rank 0 sends to 1, which sends what it got to 2, and so on: needs no group.
+// Rank 0 sends to rank 1, which passes the data on to rank 2, and so on. This needs no group.
 void chain(Rank& self, DType dtype, std::uint64_t count) {
   Elements data(dtype, count);
   if (self.rank() == 0) {
@@ -32,7 +32,7 @@ void chain(Rank& self, DType dtype, std::uint64_t count) {
   self.report.expect(wrong.empty(), label("send recv", dtype, count) + ": " + wrong);
 }
 
-// Messages between two ranks keep their order.
+// Messages between two ranks arrive in the order in which they were sent.
 void sequence(Rank& self) {
   constexpr int messages = 20;
   if (self.rank() > 1) return;
@@ -49,7 +49,7 @@ void sequence(Rank& self) {
   }
 }
 
-// Everybody sends to the next rank and receives from the one before.
+// Every rank sends to the next rank and receives from the previous one.
 void ring(Rank& self, DType dtype, std::uint64_t count) {
   const int next = (self.rank() + 1) % self.size();
   const int previous = (self.rank() + self.size() - 1) % self.size();
@@ -65,7 +65,7 @@ void ring(Rank& self, DType dtype, std::uint64_t count) {
                      "group, ring: the sender's data changed");
 }
 
-// Everybody to everybody, itself included, each pair with a length of its own.
+// Every rank sends to every rank, itself included; each pair uses a different length.
 void all_pairs(Rank& self, std::uint64_t unit) {
   const auto length = [&](int from, int to) {
     return unit * static_cast<std::uint64_t>(1 + from + 2 * to);
@@ -115,7 +115,8 @@ void check_group(Rank& self) {
   self.comm.group({}, self.stream).synchronize();
 }
 
-// Nobody leaves before the last one has come; all ranks of the suite share a clock.
+// No rank may leave the barrier before the last one has entered. All ranks of the suite share a
+// clock.
 void check_barrier(Rank& self) {
   const auto ranks = static_cast<std::size_t>(self.size());
   for (int late = 0; late < self.size(); ++late) {

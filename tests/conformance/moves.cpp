@@ -1,4 +1,4 @@
-// all_gather, broadcast and all_to_all: elements arrive as they left.
+// all_gather, broadcast and all_to_all deliver every element unchanged.
 #include "checks.hpp"
 
 namespace conformance {

@@ -1,4 +1,5 @@
-// reduce_scatter and all_reduce: values, rounding, and the order of floating point sums.
+// reduce_scatter and all_reduce: their values, their rounding, and the order of floating point
+// sums.
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -47,7 +48,7 @@ void all_reduce(Rank& self, DType dtype, ReduceOp op, std::uint64_t count, Place
   self.report.expect(src.difference(own).empty(), what + "src changed");
 }
 
-// Values of very different size, so that another order of summation gives another sum.
+// Values of very different magnitude, so that another order of summation gives another sum.
 double uneven(DType dtype, int rank, std::uint64_t i) {
   std::uint64_t x = (i + 1) * 0x9e3779b97f4a7c15u + unsigned_of(rank) * 0xd1b54a32d192ed03u;
   x ^= x >> 29;
@@ -57,12 +58,13 @@ double uneven(DType dtype, int rank, std::uint64_t i) {
   const int exponent = static_cast<int>((x >> 20) % 24) - 12;
   const double value = std::ldexp(mantissa, exponent);
   if (dtype == DType::f64) return value;
-  // The numbers of f16 end at 2^-24; multiples of 2^-20 that have its digits are numbers of f16.
+  // The smallest f16 is 2^-24. A multiple of 2^-20 that fits the mantissa is an exact f16.
   if (dtype == DType::f16) return std::nearbyint(rounded(dtype, value) * 0x1p20) * 0x1p-20;
   return rounded(dtype, static_cast<double>(static_cast<float>(value)));
 }
 
-// ((0 + 1) + (2 + 3)) + ..., an odd last one carried up; T is the type that sums.
+// Adds neighbours in pairs, ((0 + 1) + (2 + 3)) + ..., and carries an odd last part to the next
+// round. T is the accumulation type.
 template <class T>
 T tree_sum(std::vector<T> parts) {
   while (parts.size() > 1) {
@@ -75,7 +77,7 @@ T tree_sum(std::vector<T> parts) {
   return parts.front();
 }
 
-// A tree over each block of neighbouring ranks, then one over their sums.
+// Sums each block of neighbouring ranks by a tree, then the sums of the blocks by another tree.
 template <class T>
 double tree_of_blocks(DType dtype, const Rank& self, std::uint64_t i) {
   std::vector<T> sums;
@@ -93,12 +95,13 @@ double ordered_sum(DType dtype, const Rank& self, std::uint64_t i) {
   if (dtype == DType::f64) return tree_of_blocks<double>(dtype, self, i);
   const double sum = tree_of_blocks<float>(dtype, self, i);
   if (dtype == DType::f32) return sum;
-  Elements one(dtype, 1);  // subnormal f16 sums: the library's rounding is as good as another
+  Elements one(dtype, 1);  // some sums are subnormal in f16, so use the library's rounding
   one.set(0, sum);
   return one.get(0);
 }
 
-// all_reduce over `count` elements, the others over as many in all.
+// Checks the order of sums in all_reduce and reduce over `count` elements, and in both forms of
+// reduce_scatter over about `count` elements in total.
 void ordered(Rank& self, DType dtype, std::uint64_t count) {
   const auto own = [&](std::uint64_t i) { return uneven(dtype, self.rank(), i); };
   const auto sum = [&](std::uint64_t i) { return ordered_sum(dtype, self, i); };
@@ -129,8 +132,8 @@ void ordered(Rank& self, DType dtype, std::uint64_t count) {
   expect("reduce_scatter_v", apart.difference(mine));
 }
 
-// `host` orders all of its sums; on a backend that cannot, core does so for the 16-bit types, and
-// when it is told to.
+// The host backend orders all of its sums. For a backend that cannot, the library orders the sums
+// of 16-bit types, and those of every type in deterministic mode.
 bool promises_order(const Rank& self, DType dtype) {
   if (self.rounds_per_level(dtype)) return false;
   return self.sums_as_host() || is_16_bit(dtype) || self.world.config().deterministic != 0;
@@ -184,15 +187,15 @@ void check_all_reduce(Rank& self) {
   }
 }
 
-// Between hosts by default only where a tree over hosts of trees over their ranks is the tree over
-// all ranks.
+// Without deterministic mode the order between hosts is fixed only if a tree over hosts, of trees
+// over the ranks of each host, equals the tree over all ranks.
 bool has_order_of_summation(const Rank& self) {
   const auto hosts = self.world.hosts().size();
   const auto ranks = unsigned_of(self.size());
   if (hosts == 1 || self.world.config().deterministic != 0) return true;
   const bool alone = ranks == hosts;
   return (std::has_single_bit(hosts) && std::has_single_bit(ranks / hosts)) ||
-         (alone && hosts == 3);  // (0 + 1) + 2 in either way
+         (alone && hosts == 3);  // (0 + 1) + 2 is the order of both trees
 }
 
 void check_order_of_summation(Rank& self) {
@@ -207,7 +210,8 @@ void check_order_of_summation(Rank& self) {
 
 namespace {
 
-// Blocks whose tree is another than that over all ranks, so that no backend knows it.
+// Shard counts for which the tree differs from the tree over all ranks, so that no backend sums in
+// this order.
 std::vector<int> odd_blocks(int ranks) {
   std::vector<int> result;
   for (const int block : {3, 6}) {
@@ -216,7 +220,8 @@ std::vector<int> odd_blocks(int ranks) {
   return result;
 }
 
-// Sums in two levels take bounded memory, those in one as much as the data: shows which this is.
+// Sums in two levels need bounded scratch memory; sums in one level need as much as the data.
+// Checks that the size reported for this layout is the right one.
 void check_scratch(Rank& self, int block) {
   const auto ranks = unsigned_of(self.size());
   const auto of_host = ranks / self.world.hosts().size();
@@ -253,7 +258,7 @@ void check_blocks_of(Rank& self, int block) {
     }
   }
   check_factors(blocks);
-  // More than a piece of those that go level by level.
+  // Larger than one piece of the sums that run level by level.
   reduce(blocks, DType::f32, ReduceOp::sum, 1'500'000 / unsigned_of(blocks.size()));
   reduce_uneven(blocks, DType::bf16, ReduceOp::sum,
                 uneven_counts(blocks.size(), 1'500'000 / unsigned_of(blocks.size()))[2]);

@@ -1,5 +1,5 @@
-// Memory of atoll::allocate: all operations give in it what they give in any memory, wherever in it
-// src and dst are, and whichever ranks have it.
+// Memory of atoll::allocate: every operation gives the same result as in plain memory, at any
+// offset of src and dst, and also when only some ranks use registered memory.
 #include <algorithm>
 #include <deque>
 #include <memory>
@@ -21,12 +21,13 @@ Buffer allocate(Rank& self, std::size_t bytes) {
   return atoll::allocate(self.comm.device(), bytes, {self.comm});
 }
 
-// For operations over `ranks` ranks of up to about 1 MiB a rank, src and dst.
+// Enough for src and dst of operations over `ranks` ranks with up to about 1 MiB per rank.
 std::size_t arena_bytes(int ranks) { return (unsigned_of(ranks) + 1) * (9u << 18) + (1u << 16); }
 
 bool on_gpus(const Rank& self) { return self.comm.device().kind() == atoll::DeviceKind::cuda; }
 
-// Behind operations with other sizes on each rank: communicator.hpp wants one offset on GPUs.
+// Earlier operations used different sizes on each rank, but GPUs require one offset on all ranks
+// (see communicator.hpp).
 void at_one_offset(Rank& self) {
   if (!on_gpus(self)) return;
   for (Arena* arena : {self.source, self.target}) {
@@ -65,7 +66,7 @@ void exercise_large(Rank& self, DType dtype) {
   reduce_uneven(self, dtype, ReduceOp::sum, counts);
 }
 
-// A rank whose operations take src and dst from these, if any.
+// Returns a Rank whose operations take src and dst from these arenas, if they are not null.
 Rank placed(const Rank& self, Arena* source, Arena* target) {
   return {self.world, self.comm, self.stream, self.report, source, target};
 }
@@ -81,7 +82,8 @@ void fresh(Rank& self, const Buffer& buffer, std::size_t bytes) {
                      "allocate: not filled with zeros");
 }
 
-// Every rank's number at a place of the buffer that differs by rank, where it may.
+// Sums every rank's number in a part of the buffer that starts at a different offset on each rank;
+// GPUs require the same offset.
 void use(Rank& self, const Buffer& buffer) {
   const std::uint64_t count = buffer.bytes() / sizeof(float) / 2 - 8;
   const std::uint64_t first = on_gpus(self) ? 3 : unsigned_of(self.rank() % 7);
@@ -115,8 +117,8 @@ void check_mixed_memory(Rank& self) {
   const Buffer one = allocate(self, arena_bytes(self.size()));
   Arena arena(bytes_of(one));
   const int last = self.size() - 1;
-  // Ranks with plain memory: none, but only src or only dst is registered; the first; all but the
-  // last.
+  // Mixtures, in this order: only src is registered; only dst is registered; rank 0 uses plain
+  // memory; all ranks except the last use plain memory; even ranks register src, odd ranks dst.
   Rank mixtures[] = {
       placed(self, &arena, nullptr), placed(self, nullptr, &arena),
       self.rank() == 0 ? self : placed(self, &arena, &arena),
@@ -128,7 +130,8 @@ void check_mixed_memory(Rank& self) {
 
 void check_allocation(Rank& self) {
   self.report.expect(allocate(self, 0).data() == nullptr, "allocate: 0 bytes");
-  // Several at a time, freed in an order of each rank's own, and new ones in their place.
+  // Keeps several buffers alive at once and frees them in an order that differs by rank, while new
+  // buffers take their places.
   std::deque<Buffer> alive;
   for (std::size_t round = 0; round < 40; ++round) {
     const std::size_t bytes = 1000 + round % 5 * 70001;
@@ -143,7 +146,7 @@ void check_allocation(Rank& self) {
       alive.pop_back();
     }
   }
-  // For two communicators at once, one of which ends before the memory does.
+  // A buffer for two communicators, one of which is destroyed before the buffer.
   Buffer shared;
   {
     auto other = self.comm.split(0, 0);
@@ -153,13 +156,13 @@ void check_allocation(Rank& self) {
     use(member, shared);
   }
   use(self, shared);
-  // One whose last handle goes on the stream, before an operation of the communicator there.
+  // A buffer that a task on the stream frees, before the next operation of its communicator.
   auto kept = std::make_shared<Buffer>(allocate(self, 50000));
   self.stream.enqueue([kept] {});
   kept.reset();
   self.comm.barrier(self.stream).synchronize();
   use(self, shared);
-  // And one that outlives its only communicator.
+  // A buffer that outlives its only communicator.
   Buffer orphan;
   {
     auto other = self.comm.split(0, 0);

@@ -1,4 +1,5 @@
-// gather, scatter and reduce: one rank gives or gets all of it, the others keep what they have.
+// gather, scatter and reduce: the root sends or receives everything, and the other ranks' buffers
+// stay unchanged.
 #include "checks.hpp"
 
 namespace conformance {
@@ -8,7 +9,7 @@ std::string from_root(std::string text, int root) {
   return text + " at root " + std::to_string(root) + ": ";
 }
 
-// Other ranks than the root pass a dst that nobody may touch, or none.
+// Ranks other than the root pass no dst, or a dst that must stay unchanged.
 void gather(Rank& self, DType dtype, std::uint64_t count, int root, Place place) {
   const auto own = [&](std::uint64_t i) { return token(dtype, self.rank(), i); };
   const std::uint64_t first = unsigned_of(self.rank()) * count;

@@ -1,4 +1,4 @@
-// Communicators out of communicators.
+// Communicators that are split from other communicators.
 #include <algorithm>
 
 #include "atoll/error.hpp"
@@ -7,7 +7,7 @@
 namespace conformance {
 namespace {
 
-// What a group must be able to do, whoever is in it.
+// Runs the operations that every communicator must support, whichever ranks it has.
 void exercise(Rank& self, atoll::Communicator& comm) {
   Rank member{self.world, comm, self.stream, self.report};
   move(member, DType::bf16, 31);
@@ -17,7 +17,7 @@ void exercise(Rank& self, atoll::Communicator& comm) {
   comm.barrier(self.stream).synchronize();
 }
 
-// The ranks that a group should consist of, in order.
+// Checks that the communicator has exactly these ranks in this order.
 void expect_members(Rank& self, atoll::Communicator& comm, const std::vector<std::int32_t>& ranks,
                     const std::string& what) {
   self.report.expect(comm.size() == static_cast<int>(ranks.size()), what + ": size");
@@ -38,14 +38,15 @@ void even_and_odd(Rank& self) {
   self.report.expect(part->name() == std::string(self.comm.name()) + "." + std::to_string(color),
                      "the name of a part is " + std::string(part->name()));
   exercise(self, *part);
-  // A part has parts, and its own ranks count in it.
+  // A part can be split again, by the ranks of the part.
   auto again = part->split(0, -part->rank(), "reversed");
   self.report.expect(again.has_value() && again->name() == "reversed", "the name that was given");
   expect_members(self, *again, {ranks.rbegin(), ranks.rend()}, "a part in reverse");
   exercise(self, *again);
 }
 
-// One rank has the color, or every rank but one; the others take part and get nothing.
+// One rank passes the color, then every rank but one; the other ranks take part and get no
+// communicator.
 void with_and_without(Rank& self) {
   const int chosen = self.size() / 2;
   auto alone = self.comm.split(self.rank() == chosen ? std::optional(5) : std::nullopt);
@@ -65,7 +66,7 @@ void with_and_without(Rank& self) {
   self.report.expect(!none.has_value(), "split without colors");
 }
 
-// Equal keys keep the order of ranks.
+// Ranks with equal keys keep their order.
 void by_key(Rank& self) {
   auto sorted = self.comm.split(7, self.rank() % 2 == 0 ? 1 : 0);
   std::vector<std::int32_t> ranks;
@@ -86,7 +87,7 @@ void check_split(Rank& self) {
     Rank member{self.world, *whole, self.stream, self.report};
     reduce(member, DType::f32, ReduceOp::sum, 100);
   }
-  // The old communicator is as good as before.
+  // The communicator that was split still works.
   reduce(self, DType::f32, ReduceOp::max, 100);
 }
 

@@ -1,5 +1,4 @@
-// Order: between streams, within a communicator, between communicators, and over the axes of a
-// mesh.
+// Order between streams, within a communicator, between communicators, and over the axes of a mesh.
 #include <algorithm>
 #include <future>
 #include <memory>
@@ -13,11 +12,11 @@ namespace {
 
 constexpr std::uint64_t count = 1000;
 
-// A stream that stands still until open() is called: what is enqueued behind the gate cannot have
-// run before, and what ran before did not need it.
+// Blocks a stream until open() is called: work enqueued after the gate cannot run earlier, and work
+// that has completed did not depend on it.
 class Gate {
  public:
-  // Memory of a device is there before: to allocate some may wait for its streams.
+  // Allocates device memory first, because an allocation may wait for the streams of the device.
   explicit Gate(atoll::Stream& stream, std::initializer_list<Elements*> used = {}) {
     for (Elements* const elements : used) elements->view();
     stream.enqueue([opened = opened_.get_future().share()] { opened.wait(); });
@@ -53,10 +52,10 @@ atoll::Stream new_stream(const Rank& self, std::string name) {
 
 }  // namespace
 
-// Producer, operation and consumer are on two streams; only Work::wait joins them.
+// Producer, operation and consumer run on two streams that only Work::wait orders.
 void check_wait_orders_streams(Rank& self) {
   atoll::Stream consumer = new_stream(self, "consumer");
-  // Only from such memory does a copy wait for its turn on a GPU.
+  // On a GPU only a copy from staging memory is ordered by the stream.
   const atoll::Buffer staging = self.comm.device().allocate_staging(count * sizeof(float));
   auto* const produced = static_cast<float*>(staging.data());
   Elements src(DType::f32, count);
@@ -82,7 +81,7 @@ void check_wait_orders_streams(Rank& self) {
   self.report.expect(nothing.done(), "a default Work is complete");
 }
 
-// With the stream at a standstill every call has to come back, or the watchdog ends the test.
+// Every call must return while the stream is blocked; otherwise the watchdog ends the test.
 void check_calls_return_at_once(Rank& self) {
   const auto ranks = static_cast<std::uint64_t>(self.size());
   Elements part = filled(self);
@@ -100,14 +99,14 @@ void check_calls_return_at_once(Rank& self) {
   }
   gate.open();
   for (const auto& work : works) work.synchronize();
-  // Everybody gathered the same, so the maximum of a block is rank 0's block, which was sent to
-  // all.
+  // Every rank gathered the same data, so the maximum of a block equals rank 0's block, which rank
+  // 0 broadcast.
   const std::string wrong = part.difference(
       [&](std::uint64_t i) { return contribution(DType::f32, ReduceOp::sum, 0, i); });
   self.report.expect(wrong.empty(), "five collectives in a row: " + wrong);
 }
 
-// The second call, on a stream that is free, waits for the first, on a stream that is held up.
+// The second call is on a free stream, but must wait for the first call, on a blocked stream.
 void check_order_across_streams(Rank& self) {
   atoll::Stream free_stream = new_stream(self, "free");
   Elements x = filled(self);
@@ -116,7 +115,7 @@ void check_order_across_streams(Rank& self) {
   Gate gate(self.stream, {&x, &y, &z});
   const auto first = self.comm.all_reduce(x.view(), y.view(), ReduceOp::sum, self.stream);
   const auto second = self.comm.all_reduce(y.view(), z.view(), ReduceOp::max, free_stream);
-  // Ranks reach the operations at different times.
+  // Ranks arrive at the operations at different times.
   std::this_thread::sleep_for(std::chrono::milliseconds(self.rank() % 2 == 0 ? 5 : 0));
   self.report.expect(!second.done(), "the second operation overtook the first");
   gate.open();
@@ -141,7 +140,7 @@ void check_many_in_flight(Rank& self) {
   }
 }
 
-// Two communicators on streams of their own need no common order once they are connected.
+// Once they are connected, two communicators on separate streams need no common order.
 void check_two_communicators(Rank& self) {
   constexpr int rounds = 40;
   const auto mesh = atoll::Mesh::make(self.world, {.replicate = 1, .shard = self.size()});

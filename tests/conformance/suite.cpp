@@ -54,7 +54,8 @@ constexpr Check all_checks[] = {
     {"unknown backend", check_unknown_backend},
 };
 
-// `launching` is the host backend in the manner of one for GPUs, and so is its device.
+// The test backend `launching` is the host backend behind the interface of a GPU backend, so it
+// needs a device of the same kind.
 atoll::Device device_of(const atoll::World& world, std::string_view backend) {
   if (backend == "launching") {
     return atoll::Device(std::make_shared<atoll_test::LaunchingDevice>());
@@ -63,9 +64,9 @@ atoll::Device device_of(const atoll::World& world, std::string_view backend) {
   return atoll::Device::cuda(world.local_rank() % atoll::Device::cuda_count());
 }
 
-// Why `backend` cannot be tested here; "" when it can.
+// Returns the reason why `backend` cannot be tested here, or "" if it can.
 std::string missing(atoll::World& world, std::string_view backend) {
-  if (backend == "launching") return "";  // it is probed with its device
+  if (backend == "launching") return "";  // the probe needs its device
   const auto kind = backend == "nccl" ? atoll::DeviceKind::cuda : atoll::DeviceKind::host;
   for (const auto& info : atoll::available_backends(world, kind)) {
     if (info.name == backend) return info.unusable;
@@ -90,12 +91,14 @@ int run_checks(atoll::World& world, const std::string& backend) {
   } else if (world.rank() == 0) {
     fmt::print("left out: large counts (on the host, where ATOLL_TEST_LARGE is set)\n");
   }
-  if (backend == "nccl") {  // communicator.hpp: in memory of allocate() on all ranks or on none
+  if (backend ==
+      "nccl") {  // communicator.hpp requires memory of allocate() on all ranks or on none
     std::erase_if(checks, [](const Check& check) { return check.run == check_mixed_memory; });
   }
   if (!has_order_of_summation(self)) {
     std::erase_if(checks, [](const Check& check) { return check.run == check_order_of_summation; });
-    if (world.rank() == 0) fmt::print("left out: order of summation (none is promised here)\n");
+    if (world.rank() == 0)
+      fmt::print("left out: order of summation (the backend promises none in this layout)\n");
   }
   if (!has_sums_in_blocks(self)) {
     std::erase_if(checks, [](const Check& check) { return check.run == check_sums_in_blocks; });
@@ -124,8 +127,9 @@ bool Rank::rounds_per_level(DType dtype) const {
                      [&](const auto& place) { return place.host != places.front().host; });
 }
 
-// A partial sum of contributions is below 256 x ranks, and rounding moves it by at most 2^-8 of
-// that (bf16; f16 is finer): once for the parts of all hosts together, once for their sum.
+// A partial sum of contributions is below 256 x ranks, and one rounding changes it by at most 2^-8
+// of its value in bf16, and by less in f16. There are two roundings: of the parts of all hosts
+// together, and of their sum.
 double Rank::slack(DType dtype, ReduceOp op) const {
   const bool sums = op == ReduceOp::sum || op == ReduceOp::avg;
   return sums && rounds_per_level(dtype) ? 2.0 * size() : 0.0;

@@ -1,4 +1,4 @@
-// All checks on one rank.
+// Runs all checks on one rank.
 #pragma once
 
 #include <string>
@@ -7,12 +7,13 @@
 
 namespace conformance {
 
-// Exit statuses.
+// Exit status of the program.
 inline constexpr int failed = 1;
 inline constexpr int skipped = 77;
 
-// Every check over one communicator of `backend`, and what they found, printed; skips when the
-// backend cannot be used here. Collective over the job that `config` or the launcher names.
+// Runs every check over one communicator of `backend` and prints the results; returns `skipped` if
+// the backend cannot be used here. Collective over the ranks of the job that `config` or the
+// launcher describes.
 int run_rank(atoll::Config config, const std::string& backend);
 
 }  // namespace conformance

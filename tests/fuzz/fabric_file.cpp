@@ -1,5 +1,5 @@
-// A fabric file, applied to a small machine. Files are given by path, so the input goes through
-// memory that has one.
+// Applies a fabric file to a small machine. The parser reads files by path, so the input is put
+// into an anonymous file in memory.
 #include <fmt/format.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -13,7 +13,7 @@
 
 namespace {
 
-// The machine of the seeds: hosts node0 and node1, each with mlx5_0 and mlx5_1.
+// The machine that the seeds describe: hosts node0 and node1, each with mlx5_0 and mlx5_1.
 atoll::Topology two_hosts() {
   atoll::Topology topology;
   for (int host = 0; host < 2; ++host) {
@@ -51,7 +51,8 @@ extern "C" int LLVMFuzzerTestOneInput(const unsigned char* data, std::size_t siz
   } catch (const atoll::Error&) {
     is_refused = true;
   }
-  // A file is applied whole or not at all, and one that says nothing is refused.
+  // A file must be applied completely or rejected without a change; a file without content must be
+  // rejected.
   if (is_refused != (topology.to_json() == before)) std::abort();
   return 0;
 }

@@ -1,4 +1,5 @@
-// A flight file, read, written, read again and told beside one of another rank.
+// Reads a flight file, writes it, reads it again, and reports on it together with the log of
+// another rank.
 #include <cstddef>
 #include <cstdlib>
 #include <string>
@@ -21,7 +22,7 @@ extern "C" int LLVMFuzzerTestOneInput(const unsigned char* data, std::size_t siz
   } catch (const atoll::Error&) {
     return 0;
   }
-  // What was accepted holds: it survives its own file, and something can be told from it.
+  // An accepted log must survive being written and read again, and the report on it must not fail.
   const std::string text = atoll::to_json(log);
   if (text.size() <= atoll::max_flight_bytes && atoll::to_json(parse(text)) != text) std::abort();
   std::vector<atoll::FlightLog> logs = {log};

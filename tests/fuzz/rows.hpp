@@ -1,5 +1,5 @@
-// What every fuzz program of the trainer's data asks for: an Error or a dataset that holds its
-// promises; anything else ends the process.
+// The property that all fuzz programs of the trainer's data check: the reader either throws
+// atoll::Error or returns a valid dataset. Anything else ends the process.
 #pragma once
 
 #include <cstdlib>

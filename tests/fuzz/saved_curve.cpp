@@ -1,4 +1,4 @@
-// A curve that atoll-busbw --save wrote, and the tuning file made of it.
+// Reads a curve in the format of atoll-busbw --save and turns it into a tuning file.
 #include <cstddef>
 #include <cstdlib>
 #include <string>
@@ -11,7 +11,7 @@ extern "C" int LLVMFuzzerTestOneInput(const unsigned char* data, std::size_t siz
   const std::string_view text(reinterpret_cast<const char*>(data), size);
   try {
     const auto points = busbw::parse_curve(text, "curve");
-    // One word a place: lines are what the library reads.
+    // The library reads a tuning file line by line, so its last line must end with a newline.
     if (!points.empty() && busbw::tuning_text(points).back() != '\n') std::abort();
   } catch (const atoll::Error&) {
   }

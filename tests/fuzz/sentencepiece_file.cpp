@@ -1,4 +1,5 @@
-// The outer layout of a tokenizer model, which stands between a file and the library's parser.
+// Checks the outer layout of a tokenizer model, which is verified before SentencePiece parses the
+// file.
 #include "data/sentencepiece_file.hpp"
 
 #include <cstdint>

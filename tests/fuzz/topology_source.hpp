@@ -1,5 +1,5 @@
-// What a machine's file goes through after it was read: whatever a source lets pass, the rest of
-// topology/ must bear.
+// Passes the machine that an importer accepted to all other functions of topology/: none may fail
+// on it.
 #pragma once
 
 #include <cstddef>
@@ -12,8 +12,8 @@
 
 namespace atoll_fuzz {
 
-inline int read_topology(const atoll::importers::Importer& source,
-                         const unsigned char* data, std::size_t size) {
+inline int read_topology(const atoll::importers::Importer& source, const unsigned char* data,
+                         std::size_t size) {
   const std::string_view text(reinterpret_cast<const char*>(data), size);
   source.recognises(text);
   try {

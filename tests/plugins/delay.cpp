@@ -1,5 +1,5 @@
-// The backend `delay`: the host backend, but chosen operations take longer. atoll_test_plant says
-// which; see planted_delay.hpp.
+// The test backend `delay`: the host backend with delays in chosen operations. atoll_test_plant()
+// chooses them; see planted_delay.hpp.
 #include <array>
 #include <atomic>
 #include <chrono>
@@ -17,7 +17,7 @@ struct Delay {
   std::atomic<std::int64_t> ms{0};
 };
 constexpr std::int32_t kinds = ATOLL_REDUCE_SCATTER_V + 1;
-std::array<Delay, kinds> delays;  // by kind
+std::array<Delay, kinds> delays;  // one delay for each kind of operation
 
 atoll_status submit(atoll_comm* comm, atoll_operation* const* operations, std::int32_t n) {
   for (std::int32_t i = 0; i < n; ++i) {
@@ -32,9 +32,9 @@ atoll_status submit(atoll_comm* comm, atoll_operation* const* operations, std::i
 
 }  // namespace
 
-// From now on an operation of `kind` whose sequence number is `which` modulo `every` sleeps for
-// `ms` before it starts, on the thread of its stream; other kinds stay as they are. kind -1: no
-// delay of any kind any more.
+// From now on every operation of `kind` with sequence number % every == which sleeps for `ms`
+// before it starts, on the thread of its stream. Other kinds keep their delays. Kind -1 removes all
+// delays.
 extern "C" __attribute__((visibility("default"))) void atoll_test_plant(std::int32_t kind,
                                                                         std::uint64_t every,
                                                                         std::uint64_t which,

@@ -38,7 +38,7 @@ T combine(T a, T b, int op) {
   return static_cast<T>(a + b);
 }
 
-// dst = op over the ranks' elements from `first` on.
+// Reduces `count` elements of all ranks' src, from element `first` on, into dst.
 template <class T>
 void reduce_as(const std::vector<Shared>& calls, void* dst, std::size_t first, std::size_t count) {
   const Call& own = *calls.front();
@@ -53,7 +53,7 @@ void reduce_as(const std::vector<Shared>& calls, void* dst, std::size_t first, s
   std::memcpy(dst, result.data(), count * sizeof(T));
 }
 
-// There are no sums of 16-bit types here: the backend must not ask for any.
+// Sums of 16-bit types are not implemented: the backend must not request any.
 bool reduce(const std::vector<Shared>& calls, void* dst, std::size_t first, std::size_t count) {
   switch (static_cast<int>(calls.front()->type)) {
     case ncclFloat32:
@@ -76,8 +76,8 @@ bool reduce(const std::vector<Shared>& calls, void* dst, std::size_t first, std:
   }
 }
 
-// Symmetric kernels are taken where memory is in windows, and reach that of other ranks at the
-// caller's own offset.
+// NCCL uses symmetric kernels for memory in windows. They access the windows of other ranks at the
+// caller's own offset, so all ranks must use the same one.
 bool agree_on_windows(const Call& a, const Call& b) {
   const bool gathers = a.kind == Kind::all_gather, scatters = a.kind == Kind::reduce_scatter;
   const bool all = a.kind == Kind::all_reduce;
@@ -99,7 +99,8 @@ bool agree(const std::vector<Shared>& calls) {
   });
 }
 
-// Results go to memory of their own first: what is in place for one is read by another.
+// Copies data through temporary buffers, because one rank's result may overwrite another rank's
+// input.
 bool run(const std::vector<Shared>& calls) {
   if (!agree(calls)) return false;
   const Call& first = *calls.front();

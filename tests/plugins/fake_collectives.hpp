@@ -1,5 +1,6 @@
-// What the fake NCCL (fake_gpu.hpp) does once calls are there: each rank's queue of collectives,
-// run when all ranks have one, and messages, run in pairs. Its caller locks.
+// The part of the fake NCCL (fake_gpu.hpp) that runs operations. Collectives wait in one queue per
+// rank and run when every rank has one; messages run in pairs of send and receive. The caller holds
+// the lock.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -24,9 +25,9 @@ enum class Kind {
   recv
 };
 
-// Of memory in windows of a communicator.
+// Position of a buffer in the registered windows of a communicator.
 struct Place {
-  int window = -1;  // its number among them, in the order of their registration; -1: in none
+  int window = -1;  // index in the order of registration; -1 when the memory is in no window
   std::size_t offset = 0;
   bool operator==(const Place&) const = default;
 };
@@ -37,16 +38,16 @@ struct Call {
   void* dst;
   std::size_t count;
   ncclDataType_t type;
-  int op = 0;  // ncclRedOp_t
+  int op = 0;  // an ncclRedOp_t
   int peer = 0;
-  cudaStream_t stream = nullptr;  // of an emulated GPU: what is launched runs in its order
+  cudaStream_t stream = nullptr;  // stream of the emulated GPU, whose order the operation follows
   Place src_place{}, dst_place{};
   bool done = false;
   bool given_up = false;
 };
 using Shared = std::shared_ptr<Call>;
 
-// One rank's part in ncclCommSplit.
+// One rank's arguments of ncclCommSplit.
 struct Split {
   int rank, color, key;
   ncclComm_t comm;
@@ -55,16 +56,17 @@ struct Split {
 
 struct Clique {
   explicit Clique(int n) : ranks(n), collectives(static_cast<std::size_t>(n)) {}
-  std::vector<Split> splits;  // until all ranks are there
+  std::vector<Split> splits;  // collected until all ranks have called ncclCommSplit
   int ranks;
   int joined = 0;
   int finalized = 0;
-  bool broken = false;                          // ranks called different things
-  std::vector<std::deque<Shared>> collectives;  // by rank, not run yet
+  bool broken = false;                          // ranks called different operations
+  std::vector<std::deque<Shared>> collectives;  // per rank, calls that have not run yet
   std::map<std::pair<int, int>, std::pair<std::deque<Shared>, std::deque<Shared>>> messages;
 };
 
-// Runs what is complete now; a call that was run is done. Sets `broken` where ranks differ.
+// Adds a call, then runs every operation that is complete and marks its calls as done. Sets
+// `broken` when ranks called different operations.
 void arrive(Clique& clique, int rank, const Shared& call);
 
 }  // namespace fake_gpu

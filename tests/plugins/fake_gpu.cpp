@@ -19,7 +19,7 @@
 
 #include "fake_collectives.hpp"
 
-// Of the emulated GPU (tests/gpu/emulated), in programs that have it.
+// The emulated GPU (tests/gpu/emulated) defines this function; in other programs it is null.
 namespace emulated {
 [[gnu::weak]] void enqueue(cudaStream_t stream, std::function<void()> work);
 }
@@ -34,7 +34,7 @@ using fake_gpu::Shared;
 using fake_gpu::Split;
 
 std::mutex mutex;
-std::condition_variable changed;  // something is done, or given up
+std::condition_variable changed;  // signalled when a call is done or aborted
 std::map<std::string, std::shared_ptr<Clique>> cliques;
 std::map<int, ncclResult_t> failures;
 ncclResult_t later = ncclSuccess;
@@ -51,8 +51,8 @@ int current_device() {
   return current;
 }
 
-// As NCCL, which frees on the device of what it frees, and goes back to the thread's own: with a
-// context there from then on.
+// Like NCCL, which frees memory on its device and then selects the thread's own device again. This
+// creates a context on that device.
 void go_back_to_device() { cudaSetDevice(current_device()); }
 
 void arrive_and_tell(Clique& clique, int rank, const Shared& call) {
@@ -60,7 +60,8 @@ void arrive_and_tell(Clique& clique, int rank, const Shared& call) {
   changed.notify_all();
 }
 
-// As a kernel of NCCL: it waits for its peers on the GPU, and ends when it is done or given up.
+// Like a kernel of NCCL: waits on the GPU for its peers, and ends when the calls are done or
+// aborted.
 void run_in_stream(const std::shared_ptr<Clique>& clique, int rank,
                    const std::vector<Shared>& calls) {
   std::unique_lock lock(mutex);
@@ -79,13 +80,16 @@ struct ncclComm {
   int rank;
   int device;
   std::vector<Shared> pending{};
-  bool asked = false;  // since the last call
-  bool busy = false;   // until it was asked and has said that it is not: takes no other call
+  bool asked = false;  // whether ncclCommGetAsyncError was called since the last operation
+  bool busy = false;   // accepts no operation until ncclCommGetAsyncError returned success
   bool splitting = false;
   bool finalizing = false;
-  std::vector<std::pair<ncclComm_t*, ncclComm_t>> parts{};        // to be told of with success
-  std::vector<std::pair<ncclWindow_t*, ncclWindow_t>> windows{};  // likewise
-  std::vector<std::span<const char>> registered{};                // all that there were
+  std::vector<std::pair<ncclComm_t*, ncclComm_t>>
+      parts{};  // set by the next successful status query
+  std::vector<std::pair<ncclWindow_t*, ncclWindow_t>>
+      windows{};  // set by the next successful status query
+  // Every window that was ever registered.
+  std::vector<std::span<const char>> registered{};
 };
 
 namespace {
@@ -117,7 +121,7 @@ bool complete(const ncclComm& comm) {
   const Clique& clique = *comm.clique;
   if (clique.joined < clique.ranks || comm.splitting) return false;
   if (comm.finalizing && clique.finalized < clique.ranks) return false;
-  // What runs in a stream's order is launched already.
+  // A call on a stream counts as complete once it is launched.
   return std::ranges::all_of(comm.pending,
                              [](const Shared& call) { return call->done || call->stream; });
 }
@@ -161,9 +165,9 @@ ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
   return ncclSuccess;
 }
 
-// As NCCL: into the file that the environment names, where it asks for a log.
+// Like NCCL, appends the log to the file that NCCL_DEBUG_FILE names.
 void write_log() {
-  static const char* const file = [] {  // read once
+  static const char* const file = [] {  // read the environment once
     const char* const name = std::getenv("NCCL_DEBUG_FILE");
     return name ? ::strdup(name) : nullptr;
   }();
@@ -189,14 +193,14 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int n, ncclUniqueId id, in
   return ncclInProgress;
 }
 
-// As NCCL's: success at once, and the part when the parent has said that it is done.
+// Like NCCL: returns success at once, but sets *out only when the parent reports success later.
 ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t* out,
                            ncclConfig_t* config) {
   if (config->blocking != 0) return ncclInvalidUsage;
   const std::lock_guard lock(mutex);
   Clique& clique = *comm->clique;
   *out = nullptr;
-  // It must be idle.
+  // The communicator must be idle.
   const bool calls =
       std::ranges::any_of(comm->pending, [](const Shared& call) { return !call->done; });
   if (calls || comm->busy || comm->device != current_device()) return ncclInvalidUsage;
@@ -267,7 +271,7 @@ ncclResult_t ncclCommAbort(ncclComm_t comm) {
     --counted.communicators;
     const std::unique_ptr<ncclComm> untold(part);
   }
-  // What was given up runs no more: its memory may be gone.
+  // Aborted calls must not run, because their memory may be freed.
   for (const Shared& call : comm->pending) {
     call->given_up = true;
     for (auto& queue : comm->clique->collectives) std::erase(queue, call);
@@ -297,7 +301,7 @@ ncclResult_t ncclGroupEnd() {
       failures.erase(failure);
       return result;
     }
-    if (comm->device != current_device()) return ncclInvalidUsage;  // of another GPU
+    if (comm->device != current_device()) return ncclInvalidUsage;  // a communicator of another GPU
     if (comm->busy) return ncclInvalidArgument;
   }
   std::map<std::pair<ncclComm_t, cudaStream_t>, std::vector<Shared>> streamed;
@@ -352,20 +356,21 @@ ncclResult_t ncclRecv(void* dst, std::size_t count, ncclDataType_t type, int pee
 ncclResult_t ncclMemAlloc(void** memory, std::size_t bytes) {
   const std::lock_guard lock(mutex);
   ++counted.allocations;
-  constexpr std::size_t page = 4096;  // NCCL has pages of 2 MiB
+  constexpr std::size_t page = 4096;  // NCCL uses pages of 2 MiB
   const std::size_t whole = (bytes + page - 1) / page * page;
   return cudaMalloc(memory, whole) == cudaSuccess ? ncclSuccess : ncclSystemError;
 }
 ncclResult_t ncclMemFree(void* memory) {
   const std::lock_guard lock(mutex);
   if (std::ranges::any_of(live_windows, [&](const auto& of) { return of.second == memory; })) {
-    return ncclInvalidUsage;  // windows go first
+    return ncclInvalidUsage;  // windows must be deregistered first
   }
   --counted.allocations;
   go_back_to_device();
   return cudaFree(memory) == cudaSuccess ? ncclSuccess : ncclSystemError;
 }
-// As NCCL's: success at once, and the window when it has said that it is done.
+// Like NCCL: returns success at once, but sets *window only when the communicator reports success
+// later.
 ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void* memory, std::size_t bytes,
                                     ncclWindow_t* window, int flags) {
   if (flags != NCCL_WIN_COLL_SYMMETRIC) return ncclInvalidArgument;

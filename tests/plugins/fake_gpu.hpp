@@ -1,13 +1,14 @@
-// A GPU whose memory is the host's, and an NCCL between threads: enough of both for the nccl
-// backend, to test what it does around them. Operations run when the last rank has called them, on
-// its thread; streams are all one. As NCCL in its nonblocking mode it is never done at once: a call
-// returns ncclInProgress, or success where NCCL's own does so too early, and the first question
-// after it finds it in progress; until one does not, it takes no other call.
-// Ranks that use windows at different places (communicator.hpp) are refused.
+// A fake GPU in host memory, and a fake NCCL between threads, with just enough functions to test
+// the nccl backend. The last rank to call an operation runs it on its own thread; all streams are
+// the same. The fake behaves like NCCL in nonblocking mode and never completes at once: a call
+// returns ncclInProgress, or success where real NCCL also does so too early, and the first status
+// query after the call reports that it is in progress. Until a query reports success, the
+// communicator accepts no other call. Ranks that use windows at different offsets (see
+// communicator.hpp) get an error.
 //
-// In a program with the emulated GPU of tests/gpu/emulated the NCCL is on that one: what is
-// launched on a stream is in its order, waits there for its peers, and hangs until it is aborted
-// when they differ.
+// In a program with the emulated GPU of tests/gpu/emulated, the fake NCCL runs on that GPU: an
+// operation follows the order of its stream, waits there for its peers, and hangs until it is
+// aborted when ranks called different operations.
 #pragma once
 
 #include <nccl.h>
@@ -16,17 +17,18 @@ namespace fake_gpu {
 
 constexpr int devices = 8;
 
-// The next group of calls on rank `rank` of any communicator ends with this, once.
+// Makes the next group of calls on rank `rank` of any communicator return `result`, once.
 void fail_next(int rank, ncclResult_t result);
-// From now on every question is answered so, until it is ncclSuccess: a failure behind a launch.
+// From now on every status query returns `result`, as after a failed launch. ncclSuccess ends this.
 void fail_later(ncclResult_t result);
-// Communicators that are neither destroyed nor aborted, windows, and bytes of ncclMemAlloc.
+// Resources that have not been released: communicators that were neither destroyed nor aborted,
+// windows, and allocations of ncclMemAlloc.
 struct Left {
   int communicators = 0;
   int windows = 0;
   int allocations = 0;
 };
 Left left();
-int aborted();  // communicators, in all
+int aborted();  // number of communicators that were aborted
 
 }  // namespace fake_gpu

@@ -1,4 +1,4 @@
-// The host backend, which the backends for tests wrap.
+// The host backend, which the test backends wrap.
 #pragma once
 
 #include <dlfcn.h>
@@ -9,7 +9,7 @@
 
 namespace atoll_test {
 
-// NULL: it cannot be loaded.
+// Returns null if the library cannot be loaded.
 inline const atoll_backend* host_backend() {
   static const atoll_backend* const table = []() -> const atoll_backend* {
     void* handle = dlopen(ATOLL_PLUGIN_HOST, RTLD_NOW | RTLD_LOCAL);
@@ -22,7 +22,7 @@ inline const atoll_backend* host_backend() {
 }
 
 inline std::int32_t probe_wrapped(const atoll_host* host, const atoll_group* world) {
-  return host_backend()->probe(host, world) > 0 ? 1 : 0;  // never chosen unless asked for
+  return host_backend()->probe(host, world) > 0 ? 1 : 0;  // never chosen unless it is requested
 }
 
 }  // namespace atoll_test

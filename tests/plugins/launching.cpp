@@ -1,7 +1,7 @@
-// The backend `launching`: the host backend in the manner of one for GPUs. submit() hands the
-// operations to their stream (a StreamBackend of tests/launching_device.hpp) and returns; nothing
-// fails there, what goes wrong is kept for async_error(), and an operation that is aborted looks
-// complete. A communicator called "broken" has its first operation fail after the launch.
+// The test backend `launching`: the host backend behind the interface of a GPU backend. submit()
+// enqueues the operations on their stream (a StreamBackend of tests/launching_device.hpp) and
+// returns. The stream sees no errors: a failure is kept for async_error(), and an aborted operation
+// looks complete. The first operation of a communicator named "broken" fails after its launch.
 #include <atomic>
 #include <chrono>
 #include <memory>
@@ -14,7 +14,7 @@
 #include "host_backend.hpp"
 
 struct atoll_comm {
-  atoll_comm* inner = nullptr;  // the host backend's
+  atoll_comm* inner = nullptr;  // the communicator of the host backend
   bool broken = false;
   std::atomic<bool> aborted{false};
   std::atomic<atoll_status> failure{ATOLL_OK};
@@ -24,7 +24,7 @@ namespace {
 
 using atoll_test::host_backend;
 
-constexpr std::int64_t forever = std::int64_t{1} << 60;  // ns
+constexpr std::int64_t forever = std::int64_t{1} << 60;  // ns, a timeout that never expires
 
 atoll_group as_host(const atoll_group& group) {
   atoll_group changed = group;
@@ -53,7 +53,7 @@ atoll_status open(const atoll_host* host, const atoll_group* group, atoll_comm**
   return status;
 }
 
-// What runs in the stream's order: as a kernel, it tells nobody what went wrong, and ends then only
+// Runs in the order of the stream. Like a kernel, it reports no error, and after one it ends only
 // when it is aborted.
 void run(atoll_comm& comm, std::vector<atoll_operation> operations) {
   atoll_status status = ATOLL_BACKEND;
@@ -75,7 +75,7 @@ atoll_status submit(atoll_comm* comm, atoll_operation* const* operations, int32_
     copies.push_back(*operations[i]);
     copies.back().memory = ATOLL_MEMORY_HOST;
     copies.back().stream = nullptr;
-    copies.back().timeout_ns = forever;  // a kernel knows of none
+    copies.back().timeout_ns = forever;  // a kernel has no timeout
   }
   auto* const stream = static_cast<atoll::StreamBackend*>(operations[0]->stream);
   stream->enqueue([comm, copies = std::move(copies)] { run(*comm, copies); });

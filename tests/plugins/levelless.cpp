@@ -1,5 +1,5 @@
-// The backend `levelless`: the host backend, which does not say that it has levels, so that core
-// builds them.
+// The test backend `levelless`: the host backend without the two-level capability, so that the
+// library composes the levels itself.
 #include "host_backend.hpp"
 
 extern "C" __attribute__((visibility("default"))) const atoll_backend* atoll_backend_entry_v1(

@@ -1,6 +1,6 @@
-/* Loaded in front of an MPI library: ends the job when some ranks of a collective pass MPI_IN_PLACE
- * and others do not, which MPI forbids and libraries rarely notice. Also when the program ends and
- * neither has been seen, for then nothing was checked. */
+/* A library that is preloaded in front of an MPI library. It ends the job when some ranks of a
+ * collective pass MPI_IN_PLACE and others do not, which MPI forbids and libraries rarely notice. It
+ * also fails unless the program made calls of both kinds, because otherwise nothing was checked. */
 #include <mpi.h>
 #include <stdio.h>
 
@@ -13,8 +13,8 @@ static void check(const char* call, const void* buffer, MPI_Comm comm) {
   PMPI_Allreduce(flags, least, 2, MPI_INT, MPI_MIN, comm);
   __atomic_fetch_add(flags[0] ? &in_place_calls : &other_calls, 1, __ATOMIC_RELAXED);
   if (least[0] || least[1]) return;
-  fprintf(stderr, "FAILED: %s: MPI_IN_PLACE on some ranks only, on this one %s\n", call,
-          flags[0] ? "it is" : "it is not");
+  fprintf(stderr, "FAILED: %s: only some ranks pass MPI_IN_PLACE; this rank %s\n", call,
+          flags[0] ? "does" : "does not");
   PMPI_Abort(MPI_COMM_WORLD, 1);
 }
 
@@ -50,7 +50,7 @@ int MPI_Ireduce_scatter_block(const void* src, void* dst, int n, MPI_Datatype ty
 
 int MPI_Finalize(void) {
   if (in_place_calls == 0 || other_calls == 0) {
-    fprintf(stderr, "FAILED: %ld calls with MPI_IN_PLACE and %ld without: too few to check\n",
+    fprintf(stderr, "FAILED: %ld calls with MPI_IN_PLACE and %ld without: both kinds are needed\n",
             in_place_calls, other_calls);
     PMPI_Abort(MPI_COMM_WORLD, 1);
   }

@@ -1,9 +1,10 @@
-// The backend `nothing`: the host backend, but data stays where it is. Barriers meet, and
-// everything else is done at once: what remains of a step is its compute.
+// The test backend `nothing`: the host backend without data transfer. Barriers work, and every
+// other operation completes at once, so a step costs only its compute.
 //
-// What a gather would bring is not left to what memory happens to hold: figures of other ranks that
-// steer or measure a step, and weights whose size decides how fast they multiply. This rank's part
-// stands in for that of every rank: always in small gathers, the first time at its place in others.
+// The results of a gather must still be plausible: they contain figures that control or measure a
+// step, and weights, whose values affect the speed of products. So this rank's slice is copied into
+// the slices of all ranks: always for small gathers, and only the first time into each buffer for
+// large ones.
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -18,11 +19,11 @@ namespace {
 
 using atoll_test::host_backend;
 
-constexpr std::uint64_t small = 4096;  // bytes of a part
+constexpr std::uint64_t small = 4096;  // bytes per slice
 
 struct Comm {
   std::size_t ranks = 1;
-  std::set<const void*> filled;  // by dst
+  std::set<const void*> filled;  // buffers of large gathers that have been filled
 };
 std::mutex mutex;
 std::map<atoll_comm*, Comm> comms;

@@ -1,4 +1,4 @@
-// The ranks of all that are atoll's: one communicator over all of them, of the host backend.
+// The ranks of all atoll variants: one communicator of the host backend over all ranks.
 #include <atoll/communicator.hpp>
 #include <atoll/world.hpp>
 #include <cstdio>
@@ -8,9 +8,10 @@
 
 namespace {
 
-using namespace atoll_bench;  // NOLINT(google-build-using-namespace): a program of its own
+using namespace atoll_bench;  // NOLINT(google-build-using-namespace): this file is a whole program
 
-// Where not every operation is waited for, so many are enqueued on one stream before the last is.
+// Where operations are not waited for one by one, this many are enqueued on one stream before a
+// wait.
 constexpr std::int64_t most_enqueued = 64;
 
 class AtollPeer final : public Peer {
@@ -97,7 +98,7 @@ class AtollPeer final : public Peer {
   atoll::Buffer allocated_[2];
   PlainMemory plain_[2];
   Row row_;
-  bool waits_ = false;  // for every operation
+  bool waits_ = false;  // wait after every operation
   Buffers buffers_;
 };
 

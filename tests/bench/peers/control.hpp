@@ -1,5 +1,5 @@
-// The memory that the driver shares with the ranks of one job: what to measure, what came out, and
-// the barrier in front of a batch. The same for every implementation, so none times itself.
+// Memory that the driver shares with the ranks of one job: the request, the answer, and the barrier
+// in front of a batch. All implementations use it, so none times itself.
 #pragma once
 
 #include <array>
@@ -17,15 +17,15 @@ namespace atoll_bench {
 constexpr int most_ranks = 16;
 constexpr int most_batches = 16;
 
-// Variants of an implementation; which ones there are is a matter of its program.
+// Variants of an implementation. Each rank program supports only its own.
 enum class Variant : std::int32_t {
   usual,
   plain_memory,  // atoll: buffers that are not from atoll::allocate
-  waited,        // atoll: every operation is waited for
-  streaming,     // limit: stores past the caches
-  in_turns,      // limit: after each pass a rank leaves its core to another
+  waited,        // atoll: waits for every operation
+  streaming,     // limit: non-temporal stores
+  in_turns,      // limit: each rank yields its core after every pass
   streaming_in_turns,
-  library,  // limit: copies by memcpy
+  library,  // limit: copies with memcpy
   library_in_turns,
 };
 
@@ -38,7 +38,7 @@ struct Request {
   Order order = Order::quit;
   Variant variant = Variant::usual;
   Row row;
-  std::int64_t operations = 0;  // of a batch; 0: as many as take `batch_seconds`
+  std::int64_t operations = 0;  // operations per batch; 0 means enough to fill `batch_seconds`
   std::int32_t batches = 1;
   double batch_seconds = 0.02;
 };
@@ -46,18 +46,19 @@ struct Request {
 struct Answer {
   std::int64_t operations = 0;
   std::int32_t batches = 0;
-  std::array<double, most_batches> seconds{};  // of a batch, the slowest rank
+  std::array<double, most_batches> seconds{};  // time of each batch on the slowest rank
 };
 
-// Lies in the shared memory. Zero is the state at the start.
+// The contents of the shared memory. All zero is the initial state.
 struct Control {
-  std::atomic<std::uint32_t> requests;  // counts; ranks sleep on it
-  std::atomic<std::uint32_t>
-      answers;  // counts, the first: all ranks are there; the driver sleeps on it
-  std::atomic<std::uint32_t> failed;    // 1: `error` says why; 2: it is being written
-  std::atomic<std::uint32_t> wrong;     // 1: `difference` says which result is; 2: as above
-  std::atomic<std::uint32_t> arrived;   // at the barrier
-  std::atomic<std::uint32_t> released;  // counts barriers
+  std::atomic<std::uint32_t> requests;  // number of requests; ranks sleep until it changes
+  // Number of answers; the driver sleeps until it changes. The first answer means that all ranks
+  // are ready.
+  std::atomic<std::uint32_t> answers;
+  std::atomic<std::uint32_t> failed;    // 1 when `error` holds the reason, 2 while it is written
+  std::atomic<std::uint32_t> wrong;     // 1 when `difference` holds a wrong result, 2 as above
+  std::atomic<std::uint32_t> arrived;   // ranks that have arrived at the barrier
+  std::atomic<std::uint32_t> released;  // number of completed barriers
   std::atomic<std::int64_t> released_ns;
   std::array<std::atomic<std::int64_t>, most_ranks> ended_ns;
   Request request;
@@ -67,7 +68,7 @@ struct Control {
 };
 static_assert(std::atomic<std::int64_t>::is_always_lock_free);
 
-// A mapping of a Control, made by the driver, opened by ranks through its path.
+// A mapping of a Control. The driver creates it, and ranks open it through its path.
 class SharedControl {
  public:
   static SharedControl make();
@@ -75,7 +76,7 @@ class SharedControl {
 
   Control& operator*() const { return *control_; }
   Control* operator->() const { return control_.get(); }
-  // Good as long as the driver lives; nothing is left behind when it ends.
+  // Valid while the driver lives. Nothing remains when the driver ends.
   const std::string& path() const { return path_; }
 
  private:
@@ -87,7 +88,7 @@ class SharedControl {
   std::string path_;
 };
 
-// Wakes after a change of `word` from `seen`, or after the time, or for no reason.
+// Returns after `word` changes from `seen`, after `time`, or spuriously.
 void wait_for_change(const std::atomic<std::uint32_t>& word, std::uint32_t seen,
                      std::chrono::milliseconds time);
 void wake_all(std::atomic<std::uint32_t>& word);
@@ -98,10 +99,10 @@ inline void check(const Control& control) {
   if (control.failed.load() == 1) throw std::runtime_error(control.error.data());
 }
 
-// Nanoseconds of the clock that all processes of a machine share.
+// Nanoseconds of the monotonic clock, which all processes of a machine share.
 std::int64_t now_ns();
 
-// Returns when all ranks are here, with the time at which the last one came.
+// Returns when all ranks have arrived, with the arrival time of the last one.
 std::int64_t meet(Control& control, int ranks);
 
 }  // namespace atoll_bench

@@ -1,4 +1,4 @@
-// The ranks of `gloo`: TCP over loopback, which is all that Gloo has inside a host.
+// The ranks of `gloo`, over TCP on loopback, Gloo's only transport within a host.
 #include <gloo/allgather.h>
 #include <gloo/allreduce.h>
 #include <gloo/math.h>
@@ -19,7 +19,7 @@
 
 namespace {
 
-using namespace atoll_bench;  // NOLINT(google-build-using-namespace): a program of its own
+using namespace atoll_bench;  // NOLINT(google-build-using-namespace): this file is a whole program
 
 std::string required(const char* variable) {
   const char* value = std::getenv(variable);
@@ -29,7 +29,7 @@ std::string required(const char* variable) {
 
 class GlooPeer final : public Peer {
  public:
-  // run_ranks says who this is in the words of atoll.
+  // run_ranks passes rank and size in atoll's variables.
   GlooPeer()
       : rank_(std::stoi(required("ATOLL_RANK"))), ranks_(std::stoi(required("ATOLL_SIZE"))) {}
   int rank() const override { return rank_; }
@@ -62,8 +62,8 @@ class GlooPeer final : public Peer {
   }
 
  private:
-  // Large messages on connections that carried small ones can take a second each, so every size
-  // gets connections of its own.
+  // After small messages, large ones can take a second each on the same connections. So every size
+  // gets new connections.
   void connect() {
     context_.reset();
     gloo::transport::tcp::attr attributes;
@@ -76,8 +76,8 @@ class GlooPeer final : public Peer {
     context_ = context;
   }
 
-  // Its one form overwrites the input and leaves the slice at its start. Both places are measured
-  // with it as it is: a copy that keeps the input would cost it more.
+  // Gloo's only form of reduce_scatter overwrites the input and leaves the slice at its start. It
+  // is measured in this form for both places, because a copy of the input would add to its time.
   Buffers prepare_reduce_scatter() {
     auto* data = reinterpret_cast<float*>(memory_[0].data());
     const int part = static_cast<int>(slice(row_, ranks_));

@@ -16,7 +16,7 @@ namespace atoll_bench {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-constexpr auto patience = std::chrono::seconds(180);  // for one row
+constexpr auto patience = std::chrono::seconds(180);  // longest wait for one row
 constexpr auto farewell = std::chrono::seconds(5);
 constexpr auto tick = std::chrono::milliseconds(100);
 
@@ -48,7 +48,7 @@ Job::~Job() {
   const auto deadline = Clock::now() + farewell;
   while (!ended() && Clock::now() < deadline) ::usleep(10'000);
   if (ended()) return;
-  ::kill(process_, SIGTERM);  // mpirun takes its ranks along
+  ::kill(process_, SIGTERM);  // mpirun ends its ranks as well
   for (int i = 0; i < 200 && !ended(); ++i) ::usleep(10'000);
   if (ended()) return;
   ::kill(process_, SIGKILL);
@@ -87,7 +87,7 @@ void Job::await_answer(std::uint32_t before) {
   while (control_->answers.load() == before) {
     check(*control_);
     if (ended()) {
-      fail(*control_, "the ranks ended, status " + std::to_string(status_));
+      fail(*control_, "the ranks exited with status " + std::to_string(status_));
     } else if (Clock::now() > deadline) {
       fail(*control_, "no answer after " + std::to_string(patience.count()) + " s");
     }

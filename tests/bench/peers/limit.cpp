@@ -1,9 +1,9 @@
-// The ranks of `limit`: processes that read and write what a collective must, all at the same time,
-// in memory that they share, and that wait for nobody inside a batch. The results are right,
-// because no rank writes what another one reads. In turns, a rank leaves its core to another one
-// after each pass, as ranks that outnumber cores must in a collective; else each finds its own part
-// of the data in its core's caches for a whole time slice.
-//   bench_peer_limit RANKS BYTES     BYTES: of the largest row
+// The ranks of `limit`: processes that read and write as much as a collective must, all at once and
+// in shared memory, without waiting for each other within a batch. The results are still right,
+// because no rank writes what another one reads. In the in_turns variants each rank yields its core
+// after every pass, as ranks that outnumber the cores must do in a collective; without this, each
+// rank would find its own part of the data in its core's caches for a whole time slice.
+//   bench_peer_limit RANKS BYTES     BYTES is the size of the largest row
 #include <sched.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
@@ -22,7 +22,7 @@
 
 namespace {
 
-using namespace atoll_bench;  // NOLINT(google-build-using-namespace): a program of its own
+using namespace atoll_bench;  // NOLINT(google-build-using-namespace): this file is a whole program
 using traffic::Stores;
 
 traffic::Element element_of(const Row& row) {
@@ -52,10 +52,9 @@ Stores stores_of(Variant variant) {
   return Stores::cached;
 }
 
-// Two buffers for each rank, at the same addresses in all processes that are forked later. Their
-// distances are no multiples of large powers of two: the first level's cache of an EPYC tells lines
-// by a hash of few address bits, and a kernel that reads buffers 512 MiB apart in step would miss
-// in it all the time.
+// Two buffers per rank, at the same addresses in all processes that are forked later. Their
+// distances are not multiples of large powers of two: the L1 cache of an EPYC selects lines by a
+// hash of few address bits, so a kernel that reads buffers 512 MiB apart in step would always miss.
 class Arena {
  public:
   Arena(int ranks, std::size_t bytes) : bytes_((bytes + page - 1) / page * page + apart) {
@@ -69,7 +68,7 @@ class Arena {
   std::byte* buffer(int rank, int which) const {
     return data_ + static_cast<std::size_t>(2 * rank + which) * bytes_;
   }
-  // The memory goes back to the system.
+  // Returns the memory to the system.
   void drop(int rank) const { ::madvise(buffer(rank, 0), 2 * bytes_, MADV_REMOVE); }
 
  private:
@@ -117,7 +116,7 @@ class LimitPeer final : public Peer {
     return arena_.buffer(rank, 0) + (inside ? part(rank) : 0);
   }
 
-  // Where this rank reads and writes in sums.
+  // Sets the addresses that this rank reads and writes in sums.
   void plan() {
     from_.clear();
     to_.clear();
@@ -175,7 +174,9 @@ int run_ranks(int ranks, std::size_t bytes) {
 
 int main(int argc, char** argv) {
   try {
-    if (argc != 3) throw std::runtime_error("started by tests/bench/collectives");
+    if (argc != 3)
+      throw std::runtime_error(
+          "expected two arguments; tests/bench/collectives starts this program");
     return run_ranks(std::stoi(argv[1]), std::stoull(argv[2]));
   } catch (const std::exception& error) {
     std::fprintf(stderr, "bench_peer_limit: %s\n", error.what());

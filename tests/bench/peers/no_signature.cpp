@@ -1,5 +1,5 @@
-// In place of plugins/sdk/signature.cpp, in a copy of the host backend that compares nothing: what
-// bench_signature measures the backend against.
+// Replaces the host backend's signatures in a copy of the backend that compares nothing, which
+// bench_signature uses for comparison.
 #include <cstdlib>
 
 #include "sdk/describe.hpp"

@@ -1,4 +1,4 @@
-// The ranks of `openmpi`: the library's blocking collectives, with its own defaults.
+// The ranks of `openmpi`: blocking collectives of the library with its default settings.
 #include <mpi.h>
 
 #include <cstdio>
@@ -8,7 +8,7 @@
 
 namespace {
 
-using namespace atoll_bench;  // NOLINT(google-build-using-namespace): a program of its own
+using namespace atoll_bench;  // NOLINT(google-build-using-namespace): this file is a whole program
 
 class MpiPeer final : public Peer {
  public:
@@ -27,7 +27,7 @@ class MpiPeer final : public Peer {
       buffers_ = {memory_[0].data(), memory_[1].data()};
       return buffers_;
     }
-    // MPI_IN_PLACE leaves a rank's slice of a reduce_scatter at the start of the buffer.
+    // With MPI_IN_PLACE a rank's slice of a reduce_scatter is stored at the start of the buffer.
     const bool gather = row.collective == Collective::all_gather;
     const std::size_t own = slice_bytes(row, ranks_) * static_cast<std::size_t>(rank_);
     buffers_ = {memory_[0].data() + (gather ? own : 0), memory_[0].data()};
@@ -50,7 +50,7 @@ class MpiPeer final : public Peer {
     const void* src = row_.place == Place::in ? MPI_IN_PLACE : buffers_.input;
     void* dst = buffers_.output;
     const int part = static_cast<int>(slice(row_, ranks_));
-    // A gather moves bits, so any type of the same size does; there are no sums of bf16.
+    // MPI has no sums of bf16. A gather only moves bits, so another type of the same size serves.
     const MPI_Datatype type = row_.element == Element::f32 ? MPI_FLOAT : MPI_UINT16_T;
     switch (row_.collective) {
       case Collective::all_gather:

@@ -1,4 +1,4 @@
-"""The peer of gpu_vs_pytorch: steps of transformers' Mistral with FSDP2 over one rank, as one would write it."""
+"""The peer of gpu_vs_pytorch: training steps of Mistral from transformers with FSDP2 over one rank."""
 import argparse, json, os, pathlib, sys, time
 
 import torch
@@ -7,7 +7,7 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
 
 def matrix_peak(device):
-    """bf16 products of random matrices, FLOP/s."""
+    """Returns the rate of bf16 products of random matrices in FLOP/s."""
     best = 0.0
     for n in (4096, 8192) if device.type == "cuda" else (512,):
         a, b = (torch.randn(n, n, device=device, dtype=torch.bfloat16) for _ in range(2))
@@ -39,7 +39,8 @@ def build(args, device):
     for layer in model.model.layers:
         if args.compile:
             layer.compile()
-        fully_shard(layer, mp_policy=policy, reshard_after_forward=False)  # over one rank there is nothing to free
+        # A single rank has nothing to reshard.
+        fully_shard(layer, mp_policy=policy, reshard_after_forward=False)
     fully_shard(model, mp_policy=policy, reshard_after_forward=False)
     if args.compile:
         model.loss_function = torch.compile(model.loss_function)
@@ -75,8 +76,8 @@ def main():
     losses = []
 
     def step(batch):
-        # A mask of ones is dropped, and attention is told to be causal. Without one, transformers 4.54 to 4.57
-        # builds a mask of its own, which keeps SDPA from its fast kernels.
+        # transformers drops a mask of ones and marks attention as causal. Without a mask,
+        # transformers 4.54 to 4.57 builds one itself, which keeps SDPA from its fast kernels.
         loss = model(input_ids=batch, attention_mask=seen, labels=batch).loss
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)

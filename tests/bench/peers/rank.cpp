@@ -38,8 +38,7 @@ PlainMemory::~PlainMemory() {
 
 namespace {
 
-// Rank r contributes (r + 1) (i mod 8 + 1) as element i: sums over 8 ranks and more are exact in
-// bf16.
+// Element i of rank r is (r + 1) (i mod 8 + 1). Sums over 8 ranks and more are exact in bf16.
 double contribution(int rank, std::uint64_t i) {
   return (rank + 1.0) * (static_cast<double>(i % 8) + 1.0);
 }
@@ -97,7 +96,7 @@ class Server {
     reply(answer);
   }
 
-  // When all ranks have come here.
+  // Replies once all ranks have arrived here.
   void reply(const Answer& answer) {
     meet(control_, peer_.ranks());
     if (peer_.rank() != 0) return;
@@ -109,7 +108,7 @@ class Server {
  private:
   void fill(const Row& row, const Buffers& buffers) const {
     const std::uint64_t count = input_elements(row, peer_.ranks());
-    // The output first: in place it may lie inside the input, or around it.
+    // Clears the output first: in place it may be a part of the input, or contain it.
     std::memset(buffers.output, 0, output_elements(row, peer_.ranks()) * size_of(row.element));
     for (std::uint64_t i = 0; i < count; ++i) {
       put(buffers.input, row.element, i, contribution(peer_.rank(), i));
@@ -129,7 +128,8 @@ class Server {
     return sum;
   }
 
-  // All of a small result; of a large one a sample, whose odd stride meets every residue.
+  // Checks every element of a small result, and a sample of a large one. The odd stride of the
+  // sample reaches every remainder of the index modulo 8.
   void check_result(const Row& row, const Buffers& buffers) const {
     const std::uint64_t count = output_elements(row, peer_.ranks());
     const std::uint64_t stride = count / 65536 * 2 + 1;
@@ -148,7 +148,8 @@ class Server {
                                " is " + std::to_string(is) + ", not " + std::to_string(should));
   }
 
-  // Seconds from the moment at which the last rank is ready until the last rank has finished.
+  // Returns the seconds from the moment at which the last rank is ready until the last rank has
+  // finished.
   double batch(std::int64_t operations) {
     const std::int64_t start = meet(control_, peer_.ranks());
     peer_.run(operations);
@@ -161,8 +162,8 @@ class Server {
     return static_cast<double>(end - start) * 1e-9;
   }
 
-  // All ranks see the same times, so they find the same number. The best of three batches, lest a
-  // moment of other work make it so small that the start of a batch is most of it.
+  // All ranks see the same times, so they agree on the number. It is based on the best of three
+  // batches, so that a moment of other load does not make batches too short.
   std::int64_t find_operations(const Request& request) {
     std::int64_t operations = 1;
     for (;;) {
@@ -207,7 +208,8 @@ int serve(Peer& peer) {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   const char* path = std::getenv("BENCH_CONTROL");
   if (!path || peer.ranks() > most_ranks) {
-    std::fprintf(stderr, "started by tests/bench/collectives, with at most %d ranks\n", most_ranks);
+    std::fprintf(stderr, "tests/bench/collectives starts this program, with at most %d ranks\n",
+                 most_ranks);
     return 2;
   }
   const SharedControl control = SharedControl::open(path);

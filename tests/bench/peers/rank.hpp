@@ -1,5 +1,5 @@
-// What every implementation's rank does: wait for a request, make buffers, check one operation
-// against its closed form, time batches. An implementation supplies a Peer.
+// The part of a rank that all implementations share: wait for a request, make buffers, check one
+// operation against its closed form, and time batches. Each implementation supplies a Peer.
 #pragma once
 
 #include <cstddef>
@@ -10,10 +10,11 @@
 
 namespace atoll_bench {
 
-// Of one row, on one rank. In place they overlap in the way that the implementation asks for.
+// The buffers of one row on one rank. In place they overlap in the way that the implementation
+// requires.
 struct Buffers {
-  std::byte* input = nullptr;   // input_elements(): filled before the first operation
-  std::byte* output = nullptr;  // output_elements(): where the result of the first one is
+  std::byte* input = nullptr;   // input_elements() elements, filled before the first operation
+  std::byte* output = nullptr;  // output_elements() elements, the result of the first operation
 };
 
 class Peer {
@@ -21,26 +22,28 @@ class Peer {
   virtual ~Peer() = default;
   virtual int rank() const = 0;
   virtual int ranks() const = 0;
-  // Collective. Whatever an implementation prepares once for many operations belongs here.
+  // Collective. Anything that an implementation prepares once for many operations belongs here.
   virtual Buffers prepare(const Row& row, Variant variant) = 0;
-  // `operations` times the collective of the row; complete on this rank when it returns.
+  // Runs the collective of the row `operations` times. All of them are complete on this rank when
+  // it returns.
   virtual void run(std::int64_t operations) = 0;
-  // Collective. Frees what prepare() made.
+  // Collective. Frees everything that prepare() made.
   virtual void release() = 0;
 };
 
-// Binds this process, and the threads that it makes later, to the core of its rank where there is
-// one for each; else it runs where the system likes. Two ranks that the system leaves on one core
-// for a while are a row that says nothing. To be called first; `rank` and `ranks`: variables of the
-// environment.
+// If there are as many cores as ranks, binds this process and its later threads to the core of its
+// rank; otherwise the system decides. Two ranks that share a core for a while would make a row
+// meaningless. Must be called first. `rank` and `ranks` are numbers, or names of environment
+// variables.
 void take_core(int rank, int ranks);
 void take_core(const char* rank, const char* ranks);
 
-// Serves requests of the driver until it says quit; the exit status of the program. Kills the
-// process when its parent dies.
+// Serves requests until the driver ends the job, and returns the exit status of the program. The
+// process is killed when its parent dies.
 int serve(Peer& peer);
 
-// Pages as good as the system gives them, so that no implementation has worse ones.
+// Memory of the largest pages that the system grants, so that no implementation is at a
+// disadvantage.
 class PlainMemory {
  public:
   PlainMemory() = default;

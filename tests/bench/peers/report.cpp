@@ -12,7 +12,7 @@ namespace atoll_bench {
 
 namespace {
 
-// Times of this one and of the other one: what is compared in a summary.
+// The times of atoll and of the implementation that it is compared with.
 struct Pair {
   double ours = 0, theirs = 0;
 };
@@ -28,7 +28,7 @@ std::string describe(const Key& key) {
                      name(key.row.place), key.row.bytes, key.ranks);
 }
 
-// Geometric mean, and both ends, of a ratio over the rows that qualify.
+// Geometric mean and extremes of a ratio over the rows that qualify.
 class Ratios {
  public:
   template <class Qualifies>
@@ -39,7 +39,7 @@ class Ratios {
     }
   }
   std::size_t rows() const { return rows_; }
-  // How many times as fast as the other one.
+  // The mean speedup over the other implementation.
   double mean() const { return std::exp(logarithms_ / static_cast<double>(rows_)); }
   double worst() const { return worst_; }
   const std::string& worst_row() const { return worst_row_; }
@@ -73,7 +73,7 @@ void add_shares(const Result& result, std::vector<Target>& all) {
   }
 }
 
-// Of the rows in which ranks outnumber cores.
+// Adds the targets for rows in which ranks outnumber cores.
 void add_shares_in_turns(const Result& result, std::vector<Target>& all) {
   for (const Collective c :
        {Collective::all_gather, Collective::reduce_scatter, Collective::all_reduce}) {
@@ -90,7 +90,7 @@ void add_shares_in_turns(const Result& result, std::vector<Target>& all) {
 struct Ask {
   Impl peer;
   Collective collective;
-  std::optional<Place> place;  // none: both
+  std::optional<Place> place;  // empty means both places
   double factor;
 };
 
@@ -114,12 +114,12 @@ void add_speedup(const Result& result, const Ask& ask, std::optional<int> ranks,
       ask.place ? fmt::format(" ({})", *ask.place == Place::in ? "in place" : "out of place") : "";
   const std::string of = ranks ? fmt::format(", {} ranks", *ranks) : "";
   all.push_back(
-      {fmt::format("{}{}{}: as fast as {}, times", name(ask.collective), place, of, name(ask.peer)),
+      {fmt::format("{}{}{}: speed relative to {}", name(ask.collective), place, of, name(ask.peer)),
        ratios.mean(), ranks ? 1 : ask.factor, true, "x", "", ratios.rows()});
 }
 
-// Over all rows, and apart by the number of ranks: peers that poll suffer where these outnumber the
-// cores.
+// Adds a target over all rows and one for each number of ranks, because peers that poll slow down
+// when ranks outnumber the cores.
 void add_speedups(const Result& result, std::vector<Target>& all) {
   std::set<int> sizes;
   for (const auto& [key, times] : result.rows) sizes.insert(key.ranks);
@@ -135,7 +135,7 @@ void add_middle(const Result& result, Impl ours, std::string_view how, std::vect
     return key.row.bytes > waited_bytes && key.row.bytes < large && key.row.element == Element::f32;
   });
   if (middle.rows() == 0) return;
-  const std::string name = fmt::format("8 KiB to 512 KiB{}: time against openmpi", how);
+  const std::string name = fmt::format("8 KiB to 512 KiB{}: time relative to openmpi", how);
   all.push_back(
       {name + ", worst row", 1 / middle.worst(), 1, false, "x", middle.worst_row(), middle.rows()});
   all.push_back({name + ", geometric mean", 1 / middle.mean(), 1, false, "x", "", middle.rows()});
@@ -146,11 +146,11 @@ void add_latencies(const Result& result, std::vector<Target>& all) {
     return key.row.bytes <= waited_bytes && key.row.element == Element::f32;
   });
   if (small.rows() > 0) {
-    all.push_back({"8 B to 1 KiB: time against openmpi, worst row", 1 / small.worst(), 3, false,
+    all.push_back({"8 B to 1 KiB: time relative to openmpi, worst row", 1 / small.worst(), 3, false,
                    "x", small.worst_row(), small.rows()});
   }
   add_middle(result, Impl::atoll, "", all);
-  add_middle(result, Impl::atoll_waited, ", each waited for", all);
+  add_middle(result, Impl::atoll_waited, ", waiting for each", all);
 }
 
 std::string size_text(std::uint64_t bytes) {
@@ -219,7 +219,7 @@ void print_tables(const Result& result) {
 
 void print_targets(const std::vector<Target>& targets) {
   fmt::print("\n{:<58} {:>10} {:>12}\n", "summary (atoll: buffers from atoll::allocate)", "is",
-             "should be");
+             "target");
   for (const Target& target : targets) {
     fmt::print("{:<58} {:>8.2f} {} {:>2} {:>7.2f} {} {:<8} {} rows{}{}\n", target.name,
                target.value, target.unit, target.at_least ? ">=" : "<=", target.bound, target.unit,

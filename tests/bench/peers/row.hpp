@@ -1,5 +1,5 @@
-// What is measured: one collective at one size. Shared by the driver and by the programs that run
-// as ranks, some of which know nothing of atoll.
+// One measured row: a collective at one size. The driver and all rank programs share this header,
+// so it must not depend on atoll.
 #pragma once
 
 #include <cstddef>
@@ -24,14 +24,15 @@ enum class Place : std::int32_t {
   in
 };
 
-// Up to here atoll waits for every operation, as the calls of MPI do; above for every 64th.
+// Up to this size atoll waits for every operation, like the calls of MPI; above, it waits for every
+// 64th.
 constexpr std::uint64_t waited_bytes = 1024;
 
 struct Row {
   Collective collective = Collective::all_gather;
   Element element = Element::f32;
   Place place = Place::out;
-  std::uint64_t bytes = 0;  // of the whole tensor: S; a slice is S / ranks
+  std::uint64_t bytes = 0;  // size S of the whole tensor; a slice has S / ranks
 };
 
 constexpr std::string_view name(Collective collective) {
@@ -76,7 +77,7 @@ constexpr std::size_t size_of(Element element) {
   return 0;
 }
 
-// Elements of the whole tensor, and of a rank's slice of it.
+// The number of elements in the whole tensor, and in the slice of one rank.
 constexpr std::uint64_t elements(const Row& row) { return row.bytes / size_of(row.element); }
 constexpr std::uint64_t slice(const Row& row, int ranks) {
   return elements(row) / static_cast<std::uint64_t>(ranks);
@@ -85,16 +86,16 @@ constexpr std::uint64_t slice_bytes(const Row& row, int ranks) {
   return row.bytes / static_cast<std::uint64_t>(ranks);
 }
 
-// What a rank contributes: its slice to all_gather, else a whole tensor.
+// The number of elements that a rank contributes: its slice for all_gather, else a whole tensor.
 constexpr std::uint64_t input_elements(const Row& row, int ranks) {
   return row.collective == Collective::all_gather ? slice(row, ranks) : elements(row);
 }
-// What a rank gets: its slice of reduce_scatter, else a whole tensor.
+// The number of elements that a rank receives: its slice for reduce_scatter, else a whole tensor.
 constexpr std::uint64_t output_elements(const Row& row, int ranks) {
   return row.collective == Collective::reduce_scatter ? slice(row, ranks) : elements(row);
 }
 
-// Bus bandwidth is this times S / time: the convention of nccl-tests.
+// Bus bandwidth is this factor times S / time, the convention of nccl-tests.
 constexpr double bus_factor(Collective collective, int ranks) {
   const double n = ranks;
   return (collective == Collective::all_reduce ? 2.0 : 1.0) * (n - 1) / n;

@@ -21,7 +21,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// One that times itself: an implementation, or one of the kernels of `limit`.
+// An implementation that is timed, or one of the kernels of `limit`.
 struct Contender {
   Impl impl;
   Variant variant;
@@ -39,12 +39,13 @@ constexpr Contender contenders[] = {{Impl::atoll, Variant::usual},
                                     {Impl::limit, Variant::library},
                                     {Impl::limit_in_turns, Variant::library_in_turns}};
 
-// Sums have no function of the library.
+// True for variants based on memcpy, which exist for copies but not for sums.
 bool only_copies(Variant variant) {
   return variant == Variant::library || variant == Variant::library_in_turns;
 }
 
-// Batches of a large row are long and its buffers costly to make, so there are fewer of them.
+// Large rows get fewer batches, because their batches are long and their buffers are expensive to
+// make.
 struct Effort {
   int rounds;
   int batches;
@@ -56,12 +57,13 @@ Effort effort(std::uint64_t bytes, int rounds) {
   return {std::max(1, rounds / 3), 3};
 }
 
-// What atoll is compared with. Its sums are its own affair: Gloo's reduce_scatter moves its result
-// over data that it has not sent yet, and so gives a wrong one now and then.
+// True for the libraries that atoll is compared with. A wrong result of a peer does not end the
+// bench: Gloo's reduce_scatter moves its result over data that it has not sent yet, and so is
+// sometimes wrong.
 bool is_peer(Impl impl) { return impl == Impl::openmpi || impl == Impl::gloo; }
 
-// MPI has no sums of bf16, nor has Gloo. A slice has at least one element. Streaming stores cannot
-// win where everything stays in the caches.
+// MPI and Gloo have no sums of bf16. Non-temporal stores cannot win where everything stays in the
+// caches.
 bool takes_part(const Contender& contender, const Row& row, int ranks) {
   if (contender.variant == Variant::streaming && row.bytes < large) return false;
   if (only_copies(contender.variant) && row.collective != Collective::all_gather) return false;
@@ -73,7 +75,7 @@ bool takes_part(const Contender& contender, const Row& row, int ranks) {
          row.collective == Collective::all_gather;
 }
 
-// The median of the batches.
+// Returns the time of one operation from the median of the batches.
 double seconds_of_operation(const Answer& answer) {
   std::vector<double> values(answer.seconds.begin(), answer.seconds.begin() + answer.batches);
   std::sort(values.begin(), values.end());
@@ -83,7 +85,7 @@ double seconds_of_operation(const Answer& answer) {
   return median / static_cast<double>(answer.operations);
 }
 
-// The jobs of one number of ranks. One that fails is left out from then on.
+// The jobs for one number of ranks. A job that fails is left out from then on.
 class Field {
  public:
   Field(const Sweep& sweep, int ranks, Result& result)
@@ -108,7 +110,7 @@ class Field {
     std::vector<std::int64_t> operations(std::size(contenders), 0);
     for (int round = 0; round < plan.rounds; ++round) {
       for (std::size_t turn = 0; turn < std::size(contenders); ++turn) {
-        // Another one begins in each round, so that nobody always follows the same one.
+        // Each round begins with another implementation, so that none always follows the same one.
         const std::size_t i = (turn + static_cast<std::size_t>(round)) % std::size(contenders);
         const std::optional<Answer> answer =
             visit(contenders[i], row, {operations[i], plan.batches});
@@ -136,11 +138,11 @@ class Field {
   void leave_out(Impl impl, const std::string& why) {
     const std::string line = fmt::format("{}, {} ranks: {}", name(impl), ranks_, why);
     result_.absent.push_back(line);
-    result_.sound = false;  // without a peer its targets are not judged
+    result_.sound = false;  // targets that need this implementation cannot be judged
     fmt::print(stderr, "{}\n", line);
   }
 
-  // All of atoll are one job, and so are both limits.
+  // All atoll variants share one job, and so do both limits.
   static Impl job_of(Impl impl) {
     if (impl == Impl::atoll_plain || impl == Impl::atoll_waited) return Impl::atoll;
     return impl == Impl::limit_in_turns ? Impl::limit : impl;
@@ -151,7 +153,8 @@ class Field {
     if (jobs_.contains(job)) return;
     const std::string program = sweep_.programs + "/bench_peer_" + std::string(name(job));
     if (!fs::exists(program)) {
-      return leave_out(impl, "not built, its library is missing; tools/packages bench installs it");
+      return leave_out(
+          impl, "not built, because its library is missing; tools/packages bench installs it");
     }
     jobs_[job] = std::make_unique<Job>(launch(job, program));
   }

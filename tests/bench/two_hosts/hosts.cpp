@@ -20,9 +20,10 @@
 namespace atoll_bench {
 namespace {
 
-constexpr const char* verdict_variable = "BENCH_VERDICT";  // a file that is empty if all is met
+// Names a file that stays empty if all targets are met.
+constexpr const char* verdict_variable = "BENCH_VERDICT";
 
-// In the child: becomes the job. The ranks leave their verdict in a file.
+// Runs in the child process: replaces it with the job. The ranks report through a file.
 [[noreturn]] void become_hosts(const Hosts& hosts, std::span<char*> own) {
   ::prctl(PR_SET_PDEATHSIG, SIGTERM);
   std::string interfaces = "eth0";
@@ -53,10 +54,11 @@ constexpr const char* verdict_variable = "BENCH_VERDICT";  // a file that is emp
 void add_host_options(CLI::App& app, Hosts& hosts) {
   app.add_option("--hosts", hosts.hosts, "emulated hosts")->check(CLI::Range(2, 16));
   app.add_option("--ranks-per-host", hosts.ranks_per_host)->check(CLI::Range(1, 16));
-  app.add_option("--rails", hosts.rails, "links of a host, each a network of its own")
+  app.add_option("--rails", hosts.rails, "links per host, each in a separate network")
       ->check(CLI::Range(1, 16));
-  app.add_option("--rate", hosts.rate,
-                 "of each link and direction, as tc writes it; or by rail, comma separated");
+  app.add_option(
+      "--rate", hosts.rate,
+      "rate of each link and direction, as for tc; or one per rail, separated by commas");
 }
 
 bool on_hosts() { return std::getenv("OMPI_COMM_WORLD_SIZE") != nullptr; }
@@ -85,7 +87,7 @@ void tell_missed() {
 }
 
 RawRates raw_rates(atoll::World& world) {
-  if (world.hosts().size() < 2) throw std::runtime_error("the ranks see one host only");
+  if (world.hosts().size() < 2) throw std::runtime_error("all ranks are on one host");
   const int here = world.hosts().at(0).ranks.at(0), there = world.hosts().at(1).ranks.at(0);
   RawRates rates;
   const auto& addresses = world.placements().at(static_cast<std::size_t>(there)).rail_addresses;
@@ -101,7 +103,7 @@ RawRates raw_rates(atoll::World& world) {
     for (const std::string& address : addresses) ports >> targets.emplace_back(address).port;
     rates = measure_as_caller(targets);
   }
-  // Only two ranks know; the others have 0.
+  // Only two ranks have measured a rate; the others pass 0.
   return {addresses.size(), most(world, rates.one_way), most(world, rates.both_ways)};
 }
 
@@ -114,7 +116,7 @@ double most(atoll::World& world, double mine) {
   return result;
 }
 
-// This file shows the interfaces of the process's own network, which /sys need not.
+// /proc/self/net/dev shows the process's own network namespace; /sys may show another.
 double transmitted_bytes() {
   std::ifstream file("/proc/self/net/dev");
   double total = 0;

@@ -1,4 +1,5 @@
-// What benches between emulated hosts share: starting on them, the wire they have, what crosses it.
+// Functions for benches between emulated hosts: starting on them, measuring their links, and
+// counting the bytes that leave a host.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -18,20 +19,21 @@ struct Hosts {
 };
 void add_host_options(CLI::App& app, Hosts& hosts);
 
-// Whether this process is a rank of a job already.
+// True if this process is a rank of a job.
 bool on_hosts();
-// Runs this program once more, with the same arguments, as the ranks of a job on the hosts of
-// tests/cluster/two_hosts. The status to exit with: 77 where there can be no hosts, 1 when a rank
-// called tell_missed().
+// Runs this program again with the same arguments, as the ranks of a job on the hosts of
+// tests/cluster/two_hosts. Returns the exit status: 77 where emulated hosts are not possible, 1
+// when a rank called tell_missed().
 int start_on_hosts(const Hosts& hosts, std::span<char*> arguments);
-// A target is missed: mpirun would comment on a rank that ends with 1.
+// Reports a missed target through a file. mpirun would print a warning for a rank that exits with
+// 1.
 void tell_missed();
 
-// Of raw TCP between the first ranks of the first two hosts, on every rank. Collective.
+// Raw TCP rates between the first ranks of the first two hosts, returned on every rank. Collective.
 RawRates raw_rates(atoll::World& world);
-// The largest of the ranks' values. Collective.
+// Returns the maximum over all ranks. Collective.
 double most(atoll::World& world, double mine);
-// Bytes that have left this host; loopback does not count.
+// Bytes that have left this host, without loopback.
 double transmitted_bytes();
 
 }  // namespace atoll_bench

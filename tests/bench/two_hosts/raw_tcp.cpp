@@ -68,7 +68,7 @@ void receive_all(int fd, void* data, std::size_t bytes) {
   }
 }
 
-// Both ends leave at about the same time.
+// Makes both ends start at about the same time.
 void greet(int fd) {
   char hello = 'h';
   send_all(fd, &hello, 1);
@@ -82,7 +82,7 @@ void pour(int fd) {
   ::shutdown(fd, SHUT_WR);
 }
 
-// Bytes per second until the other end is done.
+// Receives until the other end closes and returns bytes per second.
 double drain(int fd) {
   std::vector<std::byte> data(chunk);
   const auto start = Clock::now();
@@ -104,7 +104,7 @@ enum class End {
 
 using Connect = std::function<Socket()>;
 
-// The slower end's figure, which both get.
+// Exchanges figures, so that both ends return the smaller one.
 double agree(int fd, double mine) {
   double theirs = 0;
   send_all(fd, &mine, sizeof mine);
@@ -112,7 +112,8 @@ double agree(int fd, double mine) {
   return std::min(mine, theirs);
 }
 
-// One link: how to connect over it, and the connection by which its ends agree.
+// One link: a function that connects over it, and a connection over which its ends exchange
+// figures.
 struct Link {
   explicit Link(Connect connect_) : connect(std::move(connect_)), control(connect()) {}
   Connect connect;
@@ -141,7 +142,7 @@ double both_ways(const Link& link, End end) {
   return agree(link.control.get(), rate);
 }
 
-// All links at the same time.
+// Measures all links at the same time and returns the sum.
 double total(const std::vector<Link>& links, End end, double (*rate_of)(const Link&, End)) {
   std::vector<std::future<double>> rates;
   for (const Link& link : links) {

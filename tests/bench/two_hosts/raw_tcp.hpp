@@ -1,5 +1,5 @@
-// The bandwidth of TCP between two hosts over all their links at once, without anything of atoll's:
-// the wire that the table of collectives_two_hosts compares with.
+// Measures the TCP bandwidth between two hosts over all their links at once, without using atoll.
+// This is the wire limit in the table of collectives_two_hosts.
 #pragma once
 
 #include <cstddef>
@@ -8,14 +8,14 @@
 
 namespace atoll_bench {
 
-// Payload in bytes per second, as the receiver sees it: the best of some runs of half a second.
+// Payload in bytes per second, measured by the receiver: the best of several runs of half a second.
 struct RawRates {
   std::size_t links = 0;
-  double one_way = 0;    // nothing else on the links
-  double both_ways = 0;  // the slower direction, while the other one is as busy
+  double one_way = 0;    // one direction, with idle links otherwise
+  double both_ways = 0;  // the slower direction, with both directions busy
 };
 
-// Where the other end connects to: a socket of this host.
+// A listening socket of this host, to which the other host connects.
 class RawListener {
  public:
   RawListener();
@@ -31,12 +31,12 @@ class RawListener {
 };
 
 struct RawTarget {
-  std::string address;  // numeric, IPv4
+  std::string address;  // numeric IPv4 address
   int port = 0;
 };
 
-// The two ends; each returns the same rates. A connection each way per link: listener i is what
-// target i leads to.
+// The two ends of a measurement; both return the same rates. Each link has one connection per
+// direction. targets[i] must lead to listeners[i].
 RawRates measure_as_listener(const std::vector<RawListener>& listeners);
 RawRates measure_as_caller(const std::vector<RawTarget>& targets);
 

@@ -8,7 +8,7 @@
 namespace atoll_bench {
 namespace {
 
-// One use of a unit's gathered parameters: a run of forward and backward of one unit.
+// An interval in which a unit is gathered: for its forward, its backward, or both.
 struct Residence {
   std::size_t unit = 0;
   bool forward = false, backward = false;
@@ -17,7 +17,7 @@ struct Residence {
 std::vector<Residence> residences_of(std::size_t units) {
   std::vector<Residence> all;
   for (std::size_t u = 0; u < units; ++u) all.push_back({u, true, false});
-  all.back().backward = true;  // kept at the turn
+  all.back().backward = true;  // the last unit stays gathered from forward to backward
   for (std::size_t u = units - 1; u-- > 0;) all.push_back({u, false, true});
   return all;
 }
@@ -40,7 +40,7 @@ class Simulation {
     if (bytes <= 0) return ready;
     bound_.wire_bytes += bytes;
     const double seconds = bytes / shape_.link_Bps;
-    // The earliest gap of the link that holds it.
+    // Find the earliest idle interval of the link that is long enough.
     double start = ready;
     std::size_t place = 0;
     for (; place < busy_.size(); ++place) {
@@ -51,8 +51,7 @@ class Simulation {
     return start + seconds;
   }
 
-  // Whether the unit is in one of the slots: from the last uses before the turn, or before this
-  // pass.
+  // True if the unit is still gathered from its last use: in forward, or in the previous pass.
   bool is_there(std::size_t residence, int micro) const {
     const std::size_t slots = static_cast<std::size_t>(shape_.prefetch) + 1;
     const std::size_t turn = residences_.size() / 2;
@@ -66,7 +65,8 @@ class Simulation {
     const double begin = compute_;
     std::size_t next = 0;
     const auto gather_to = [&](std::size_t last) {
-      // A slot is free when its last but `slots` residence is left: known up to here.
+      // A slot becomes free when the residence `slots` places earlier ends. Its end is known at
+      // this point.
       for (; next <= last && next < residences_.size(); ++next) {
         if (is_there(next, micro)) continue;
         const double free = next < slots ? begin : left[next - slots];
@@ -95,7 +95,7 @@ class Simulation {
     waiting_ = {compute_, last ? unit.last_reduce_bytes : unit.reduce_bytes};
   }
 
-  // What backward has left, if anything.
+  // Starts the reduction of the gradients that backward has left, if any.
   void reduce() {
     if (!waiting_) return;
     reduced_ = transfer(std::max(waiting_->first, reduced_), waiting_->second);
@@ -106,12 +106,13 @@ class Simulation {
   const StepShape& shape_;
   std::vector<Residence> residences_;
   StepBound bound_;
-  double compute_ = 0;  // until when compute is busy
-  double lane_ = 0;     // the gather lane
-  double reduced_ = 0;  // the reduce lanes
+  double compute_ = 0;  // time at which compute becomes idle
+  double lane_ = 0;     // time at which the gather lane becomes idle
+  double reduced_ = 0;  // time at which the reduce lanes become idle
   std::vector<double> reductions_;
-  std::optional<std::pair<double, double>> waiting_;  // since when, and bytes
-  std::vector<std::pair<double, double>> busy_;       // of the link, ascending
+  // Gradients to reduce: the time at which they are ready, and their bytes.
+  std::optional<std::pair<double, double>> waiting_;
+  std::vector<std::pair<double, double>> busy_;  // busy intervals of the link, ascending
 };
 
 }  // namespace
