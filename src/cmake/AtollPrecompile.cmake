@@ -1,4 +1,4 @@
-# atoll_precompile(TARGET [doctest]): compiles the standard headers and {fmt}, which most sources
+# atoll_precompile(TARGET [doctest]), for a library or, with doctest, a test program: compiles the standard headers and {fmt}, which most sources
 # include, once per build instead of once per source; for tests, doctest as well. Sources still
 # include all that they use, so CMAKE_DISABLE_PRECOMPILE_HEADERS=ON builds the same programs.
 set(ATOLL_PRECOMPILED_HEADERS
@@ -11,7 +11,7 @@ set(ATOLL_PRECOMPILED_HEADERS
 # ccache sees a precompiled header only in output that -fpch-preprocess marks. GCC 12 forgets that
 # precompiled headers are system headers, and warns of overflows that are not there (its bug 105329).
 set(ATOLL_PRECOMPILE_OPTIONS
-  $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<CXX_COMPILER_ID:GNU>>:-fpch-preprocess;-Wno-stringop-overflow;-Wno-stringop-overread>)
+  $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<CXX_COMPILER_ID:GNU>>:-fpch-preprocess;-Wno-array-bounds;-Wno-stringop-overflow;-Wno-stringop-overread>)
 
 function(atoll_precompile target)
   set(source atoll_precompiled)
@@ -23,8 +23,14 @@ function(atoll_precompile target)
     list(APPEND headers <doctest/doctest.h>)
   endif()
   if(NOT TARGET ${source})
-    file(WRITE ${PROJECT_BINARY_DIR}/${source}.cpp "")
-    add_library(${source} OBJECT ${PROJECT_BINARY_DIR}/${source}.cpp)
+    # Compilers accept a precompiled header only under the flags that it was made with, which are
+    # other ones for libraries and for programs.
+    file(CONFIGURE OUTPUT ${PROJECT_BINARY_DIR}/${source}.cpp CONTENT "int main() {}\n")
+    if("doctest" IN_LIST ARGN)
+      add_executable(${source} EXCLUDE_FROM_ALL ${PROJECT_BINARY_DIR}/${source}.cpp)
+    else()
+      add_library(${source} OBJECT ${PROJECT_BINARY_DIR}/${source}.cpp)
+    endif()
     target_link_libraries(${source} PRIVATE ${libraries})
     target_compile_options(${source} PRIVATE ${ATOLL_PRECOMPILE_OPTIONS})
     atoll_warnings(${source})
