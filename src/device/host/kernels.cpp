@@ -16,12 +16,57 @@
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "device/host/kernels.cpp"
+#include <hwy/cache_control.h>
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
+
+#ifndef ATOLL_HOST_KERNELS_ONCE
+#define ATOLL_HOST_KERNELS_ONCE
+namespace atoll_v1::atoll::host {
+
+// The factors of one AdamW step that are equal for all elements.
+struct AdamWFactors {
+  float scale;  // of the gradient
+  float keep;   // of the weight, after decay
+  float rate;   // learning rate over the bias correction of the first moment
+  float root;   // 1 / sqrt(bias correction of the second moment)
+};
+
+}  // namespace atoll_v1::atoll::host
+#endif
 
 HWY_BEFORE_NAMESPACE();
 namespace atoll_v1::atoll::host {
 namespace HWY_NAMESPACE {
+
+namespace hn = hwy::HWY_NAMESPACE;
+
+// Copies whole cache lines with non-temporal stores, four vectors at a time, and the ends with
+// memcpy. FlushStream() makes the stores visible before any later store.
+void copy_streaming(std::uint8_t* out, const std::uint8_t* in, std::size_t bytes) {
+  constexpr std::size_t line = 64;
+  const hn::ScalableTag<std::uint8_t> tag;
+  const std::size_t lanes = hn::Lanes(tag);
+  const std::size_t head = (line - reinterpret_cast<std::uintptr_t>(out) % line) % line;
+  if (bytes < head + 4 * lanes) {
+    std::memcpy(out, in, bytes);
+    return;
+  }
+  std::memcpy(out, in, head);
+  std::size_t at = head;
+  for (; at + 4 * lanes <= bytes; at += 4 * lanes) {
+    const auto a = hn::LoadU(tag, in + at);
+    const auto b = hn::LoadU(tag, in + at + lanes);
+    const auto c = hn::LoadU(tag, in + at + 2 * lanes);
+    const auto d = hn::LoadU(tag, in + at + 3 * lanes);
+    hn::Stream(a, tag, out + at);
+    hn::Stream(b, tag, out + at + lanes);
+    hn::Stream(c, tag, out + at + 2 * lanes);
+    hn::Stream(d, tag, out + at + 3 * lanes);
+  }
+  std::memcpy(out + at, in + at, bytes - at);
+  hwy::FlushStream();
+}
 
 inline float widen(bfloat16 value) {
   return std::bit_cast<float>(static_cast<std::uint32_t>(value.bits) << 16);
@@ -120,18 +165,12 @@ void sum_squares_blocks(double* out, const float* src, std::uint64_t count) {
 }
 
 // Decoupled weight decay (Loshchilov and Hutter, arXiv 1711.05101); the weights shrink first.
-void adamw_loop(const AdamWStep& s) {
+void adamw_loop(const AdamWStep& s, const AdamWFactors& factors) {
   float* HWY_RESTRICT w = s.weights.as<float>();
   const float* HWY_RESTRICT g = s.gradient.as<float>();
   float* HWY_RESTRICT m = s.moment1.as<float>();
   float* HWY_RESTRICT v = s.moment2.as<float>();
-  const float scale = s.scale ? static_cast<float>(*s.scale) : 1.0f;
-  const float keep = 1.0f - s.learning_rate * s.weight_decay;
-  const auto correction = [&s](float beta) {
-    return 1.0 - std::pow(static_cast<double>(beta), *s.steps);
-  };
-  const auto rate = static_cast<float>(static_cast<double>(s.learning_rate) / correction(s.beta1));
-  const auto root = static_cast<float>(1.0 / std::sqrt(correction(s.beta2)));
+  const auto [scale, keep, rate, root] = factors;
   for (std::uint64_t i = 0; i < s.weights.count; ++i) {
     const float gradient = g[i] * scale;
     m[i] = s.beta1 * m[i] + (1.0f - s.beta1) * gradient;
@@ -157,10 +196,20 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace atoll_v1::atoll::host {
 
+HWY_EXPORT(copy_streaming);
 HWY_EXPORT(cast_views);
 HWY_EXPORT(sum_squares_blocks);
 HWY_EXPORT(adamw_loop);
 HWY_EXPORT(sgd_loop);
+
+void copy(void* dst, const void* src, std::size_t bytes, Stores stores) {
+  if (stores == Stores::cached) {
+    std::memcpy(dst, src, bytes);
+    return;
+  }
+  HWY_DYNAMIC_DISPATCH(copy_streaming)
+  (static_cast<std::uint8_t*>(dst), static_cast<const std::uint8_t*>(src), bytes);
+}
 
 void cast(View dst, ConstView src) {
   if (dst.dtype == src.dtype) {
@@ -191,18 +240,21 @@ bfloat16 round_by_chance(float value, std::uint64_t chance, bool nearest) {
       static_cast<std::uint16_t>((bits + static_cast<std::uint32_t>(chance & 0xffffu)) >> 16));
 }
 
+AdamWFactors factors_of(const AdamWStep& s) {
+  const auto correction = [&s](float beta) {
+    return 1.0 - std::pow(static_cast<double>(beta), *s.steps);
+  };
+  return {s.scale ? static_cast<float>(*s.scale) : 1.0f, 1.0f - s.learning_rate * s.weight_decay,
+          static_cast<float>(static_cast<double>(s.learning_rate) / correction(s.beta1)),
+          static_cast<float>(1.0 / std::sqrt(correction(s.beta2)))};
+}
+
 // The arithmetic of adamw_loop, with moments that are rounded when they are stored.
 void adamw_low_moments(const AdamWStep& s) {
   auto* const w = s.weights.as<float>();
   const auto* const g = s.gradient.as<float>();
   auto *const m = s.moment1.as<bfloat16>(), *const v = s.moment2.as<bfloat16>();
-  const float scale = s.scale ? static_cast<float>(*s.scale) : 1.0f;
-  const float keep = 1.0f - s.learning_rate * s.weight_decay;
-  const auto correction = [&s](float beta) {
-    return 1.0 - std::pow(static_cast<double>(beta), *s.steps);
-  };
-  const auto rate = static_cast<float>(static_cast<double>(s.learning_rate) / correction(s.beta1));
-  const auto root = static_cast<float>(1.0 / std::sqrt(correction(s.beta2)));
+  const auto [scale, keep, rate, root] = factors_of(s);
   const std::uint64_t key = mix(s.key + static_cast<std::uint64_t>(*s.steps));
   const bool nearest = s.key == 0;
   for (std::uint64_t i = 0; i < s.weights.count; ++i) {
@@ -223,7 +275,7 @@ void adamw(const AdamWStep& step) {
   if (step.moment1.dtype == DType::bf16) {
     adamw_low_moments(step);
   } else {
-    HWY_DYNAMIC_DISPATCH(adamw_loop)(step);
+    HWY_DYNAMIC_DISPATCH(adamw_loop)(step, factors_of(step));
   }
   if (step.weights_low.count) cast(step.weights_low, step.weights);
 }

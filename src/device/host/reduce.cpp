@@ -35,8 +35,6 @@ namespace HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Parts whose vectors are in registers at the same time.
-constexpr bool in_registers(std::size_t parts) { return parts <= 4 || parts == 8; }
 // Elements of a block: a few of them fit the first-level cache.
 constexpr std::size_t block_elements = 1024;
 constexpr std::size_t line = 64;
@@ -136,6 +134,19 @@ struct Lanes<float16> {
   static HWY_INLINE void store_sums(Vector v, float* to) { hn::StoreU(v, Tag(), to); }
 };
 
+// Gradients are sums of f32 and bf16. These have a loop for each usual number of parts and dsts;
+// other reductions share loops, and so does everything on the baseline of x86, which few processors
+// still need. Otherwise this file would take minutes to compile.
+constexpr bool is_baseline = HWY_ARCH_X86 && HWY_TARGET > HWY_AVX2;  // lower numbers are better
+template <class T, ReduceOp op>
+constexpr bool is_usual = !is_baseline && op == ReduceOp::sum &&
+                          (std::is_same_v<T, float> || std::is_same_v<T, bfloat16>);
+
+// Whether a node of this many parts is combined in registers.
+constexpr bool in_registers(std::size_t parts, bool usual) {
+  return parts <= 2 || (usual && parts == 3) || (!is_baseline && (parts == 4 || parts == 8));
+}
+
 template <class T, ReduceOp op>
 HWY_INLINE typename Lanes<T>::Vector combine(typename Lanes<T>::Vector left,
                                              typename Lanes<T>::Vector right) {
@@ -199,10 +210,18 @@ struct Output {
   std::size_t count;  // of dsts
   std::size_t first;  // element
   int divisor;        // 1: none
+  Stores stores;
 };
 
-// The same in a loop; `fixed` dsts, whose addresses stay in registers, or any number (0).
-template <class T, Stores stores, std::size_t fixed>
+enum class Choice {
+  cached,
+  streaming,
+  at_run_time
+};
+
+// Stores the vectors of a loop to `fixed` dsts, whose addresses stay in registers, or to any number
+// of them if `fixed` is 0.
+template <class T, Choice choice, std::size_t fixed>
 struct Sink {
   explicit Sink(const Output<T>& out_) : out(out_) {
     for (std::size_t d = 0; d < fixed; ++d) to[d] = static_cast<T*>(out.dsts[d]) + out.first;
@@ -218,8 +237,10 @@ struct Sink {
     return v;
   }
   template <class Packed>
-  static HWY_INLINE void store(Packed packed, T* where) {
-    if constexpr (stores == Stores::streaming) {
+  HWY_INLINE void store(Packed packed, T* where) const {
+    const bool streams = choice == Choice::at_run_time ? out.stores == Stores::streaming
+                                                       : choice == Choice::streaming;
+    if (streams) {
       Lanes<T>::stream(packed, where);
     } else {
       Lanes<T>::store(packed, where);
@@ -240,16 +261,21 @@ struct Sink {
   std::array<T*, fixed> to;
 };
 
-// Calls body(sink) with the sink for `out`: one of a fixed number of dsts for the sums that
-// gradients ask for.
-template <Stores stores, bool usual, class T, class Body>
+// Calls body(sink) with the sink for `out`; `usual` sums have sinks of their own for 1, 2 and 4 dsts.
+template <bool usual, class T, class Body>
 void with_sink(const Output<T>& out, const Body& body) {
+  const auto with_fixed = [&]<Choice choice>() {
+    if (out.count == 1) return body(Sink<T, choice, 1>(out));
+    if (out.count == 2) return body(Sink<T, choice, 2>(out));
+    body(Sink<T, choice, 4>(out));
+  };
   if constexpr (usual) {
-    if (out.count == 1) return body(Sink<T, stores, 1>(out));
-    if (out.count == 2) return body(Sink<T, stores, 2>(out));
-    if (out.count == 4) return body(Sink<T, stores, 4>(out));
+    if (out.count == 1 || out.count == 2 || out.count == 4) {
+      return out.stores == Stores::streaming ? with_fixed.template operator()<Choice::streaming>()
+                                             : with_fixed.template operator()<Choice::cached>();
+    }
   }
-  body(Sink<T, stores, 0>(out));
+  body(Sink<T, Choice::at_run_time, 0>(out));
 }
 
 // Accumulators of an inner node; nothing is rounded.
@@ -293,17 +319,15 @@ class Reducer {
     if (streaming && head() > 0) at = odd_piece(0, head());
     const std::size_t whole = (count - at) / lanes * lanes;
     const std::span dsts = reduction_.dsts;
-    if (streaming) {
-      combine_into<Stores::streaming>({dsts.data(), dsts.size(), at, divisor()}, at, whole);
-      hwy::FlushStream();
-    } else {
-      combine_into<Stores::cached>({dsts.data(), dsts.size(), at, divisor()}, at, whole);
-    }
+    const Stores stores = streaming ? Stores::streaming : Stores::cached;
+    combine_into({dsts.data(), dsts.size(), at, divisor(), stores}, at, whole);
+    if (streaming) hwy::FlushStream();
     at += whole;
     while (at < count) at += odd_piece(at, std::min(lanes, count - at));
   }
 
  private:
+  static constexpr bool usual = is_usual<T, op>;
   static constexpr std::size_t few = 8;  // parts that need no allocation
 
   int divisor() const { return reduction_.op == ReduceOp::avg ? reduction_.divisor : 1; }
@@ -326,7 +350,7 @@ class Reducer {
 
   // One tree, in registers.
   bool is_small(std::size_t n) const {
-    return in_registers(n) && (reduction_.block == 0 || n <= reduction_.block);
+    return in_registers(n, usual) && (reduction_.block == 0 || n <= reduction_.block);
   }
   // Of n parts, how many are in the left half of the tree.
   std::size_t left_of(std::size_t n) const {
@@ -340,30 +364,25 @@ class Reducer {
                   const To& sink) const {
     const T* const* parts = parts_ + lo;
     const double* factors = scaled ? reduction_.factors + lo : nullptr;
-    switch (n) {
-      case 1:
-        return node_loop<T, op, scaled, 1>(parts, factors, first, count, sink);
-      case 2:
-        return node_loop<T, op, scaled, 2>(parts, factors, first, count, sink);
-      case 3:
-        return node_loop<T, op, scaled, 3>(parts, factors, first, count, sink);
-      case 4:
-        return node_loop<T, op, scaled, 4>(parts, factors, first, count, sink);
-      default:
-        return node_loop<T, op, scaled, 8>(parts, factors, first, count, sink);
+    if (n == 1) return node_loop<T, op, scaled, 1>(parts, factors, first, count, sink);
+    if (n == 2) return node_loop<T, op, scaled, 2>(parts, factors, first, count, sink);
+    if constexpr (usual) {
+      if (n == 3) return node_loop<T, op, scaled, 3>(parts, factors, first, count, sink);
+    }
+    if constexpr (!is_baseline) {
+      if (n == 4) return node_loop<T, op, scaled, 4>(parts, factors, first, count, sink);
+      node_loop<T, op, scaled, 8>(parts, factors, first, count, sink);
     }
   }
 
   // Whole vectors of the parts, from element `first` on.
-  template <Stores stores>
   void combine_into(const Output<T>& out, std::size_t first, std::size_t count) {
     const std::size_t n = reduction_.parts.size();
     if (is_small(n)) {
-      constexpr bool usual = op == ReduceOp::sum && !scaled && std::is_same_v<A, float>;
-      with_sink<stores, usual>(out,
-                               [&](const auto& sink) { small_node(0, n, first, count, sink); });
+      with_sink<usual && !scaled>(out,
+                                  [&](const auto& sink) { small_node(0, n, first, count, sink); });
     } else {
-      const Sink<T, stores, 0> sink(out);
+      const Sink<T, Choice::at_run_time, 0> sink(out);
       for (std::size_t at = 0; at < count; at += block_elements) {
         const std::size_t piece = std::min(block_elements, count - at);
         large_node(0, n, first + at, piece, 0);
@@ -424,7 +443,7 @@ class Reducer {
     Copy out{};
     const T* const* whole = std::exchange(parts_, pointers);
     void* to = out.data();
-    combine_into<Stores::cached>({&to, 1, 0, divisor()}, 0, padded);
+    combine_into({&to, 1, 0, divisor(), Stores::cached}, 0, padded);
     parts_ = whole;
     for (void* dst : reduction_.dsts) {
       std::memcpy(static_cast<T*>(dst) + first, out.data(), count * sizeof(T));
