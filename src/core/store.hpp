@@ -1,15 +1,12 @@
 // The key-value store of a job, as World uses it: one object per rank, over TCP (store_client.hpp)
-// or alone (SoloStore). Any thread may call. Requests throw the failure of the job once there is
+// or alone (make_solo_store). Any thread may call. Requests throw the failure of the job once there is
 // one.
 #pragma once
 
 #include <chrono>
-#include <condition_variable>
 #include <cstdint>
 #include <functional>
-#include <map>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -56,25 +53,6 @@ class Store {
 };
 
 // The store of a job of one process: a map.
-class SoloStore final : public Store {
- public:
-  explicit SoloStore(std::shared_ptr<Failure> failure) : failure_(std::move(failure)) {}
-
-  void put(std::string_view key, std::string_view value) override;
-  std::string get(std::string_view key, std::chrono::milliseconds timeout) override;
-  std::vector<std::string> exchange(std::string_view key, std::string_view mine,
-                                    std::chrono::milliseconds timeout) override;
-  std::vector<Answered> ask(std::string_view question, std::chrono::milliseconds timeout) override;
-  void answer_with(Answerer answerer) override;
-  void fail(std::string_view reason) noexcept override;
-  void farewell() noexcept override {}
-
- private:
-  std::shared_ptr<Failure> failure_;
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::map<std::string, std::string, std::less<>> values_;
-  Answerer answerer_;
-};
+std::unique_ptr<Store> make_solo_store(std::shared_ptr<Failure> failure);
 
 }  // namespace atoll_v1::atoll::store

@@ -42,24 +42,9 @@ void shake_hands(int socket, const Hello& hello, Clock::time_point deadline) {
   std::string body(header.length, '\0');
   net::receive_all(socket, body, deadline);
   const Answer answer = decode_answer(body);
-  switch (Kind{header.kind}) {
-    case Kind::welcome:
-      return;
-    case Kind::refusal:
-      throw Error(ErrorCode::mismatch, std::string(answer.payload));
-    case Kind::hello:
-    case Kind::put:
-    case Kind::get:
-    case Kind::exchange:
-    case Kind::fail:
-    case Kind::farewell:
-    case Kind::ask:
-    case Kind::reply:
-    case Kind::answer:
-    case Kind::failure:
-    case Kind::question:
-      break;
-  }
+  const Kind kind{header.kind};
+  if (kind == Kind::welcome) return;
+  if (kind == Kind::refusal) throw Error(ErrorCode::mismatch, std::string(answer.payload));
   throw Error(ErrorCode::bad_data, "what answers there is not a store");
 }
 

@@ -205,7 +205,7 @@ void World::Impl::leave() noexcept {
 }
 
 void World::Impl::stay_alone() {
-  store = std::make_unique<store::SoloStore>(failure);
+  store = store::make_solo_store(failure);
   // Before the struct is built: g++ 12 destroys the members of one twice whose last member throws.
   std::vector<std::string> addresses = net::rail_addresses(config.interface);
   std::string host_id = own_host_id(config);

@@ -149,7 +149,7 @@ class CheckedStream final : public StreamBackend {
 class CheckedDevice final : public DeviceBackend {
  public:
   explicit CheckedDevice(std::shared_ptr<DeviceBackend> inner)
-      : inner_(std::move(inner)), ops_(inner_->ops()) {}
+      : inner_(std::move(inner)), ops_(checked_ops(inner_->ops())) {}
 
   DeviceKind kind() const noexcept override { return inner_->kind(); }
   std::string_view name() const noexcept override { return inner_->name(); }
@@ -183,7 +183,7 @@ class CheckedDevice final : public DeviceBackend {
   std::unique_ptr<StreamBackend> make_stream(const StreamOptions& options) override {
     return std::make_unique<CheckedStream>(inner_->make_stream(options), lifetimes_, options.name);
   }
-  DeviceOps& ops() noexcept override { return ops_; }
+  DeviceOps& ops() noexcept override { return *ops_; }
   std::size_t allocated_bytes() const noexcept override { return inner_->allocated_bytes(); }
   std::size_t peak_allocated_bytes() const noexcept override {
     return inner_->peak_allocated_bytes();
@@ -196,7 +196,7 @@ class CheckedDevice final : public DeviceBackend {
 
   std::shared_ptr<DeviceBackend> inner_;
   std::shared_ptr<Lifetimes> lifetimes_ = std::make_shared<Lifetimes>();
-  CheckedOps ops_;
+  std::unique_ptr<DeviceOps> ops_;
 };
 
 }  // namespace

@@ -81,8 +81,13 @@ class Lifetimes {
   struct Span {  // of bytes, in one region
     std::uintptr_t begin = 0, end = 0;
   };
+  struct Target {
+    std::uintptr_t begin = 0;  // of the region
+    Region* region = nullptr;  // null when the memory was not allocated here, or is empty
+    Span span;
+  };
 
-  std::map<std::uintptr_t, Region>::iterator region_of(std::uintptr_t address);
+  Target target(Range range);
   void visit(Region& region, Span span, const std::function<void(Cell&)>& visit);
   SharedUse start(Party party, Access access, std::string by);
   bool knows(const Clock& clock, const SharedUse& use) const;

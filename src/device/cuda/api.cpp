@@ -1,6 +1,5 @@
 #include "device/cuda/api.hpp"
 
-#include <cuda.h>
 #include <fmt/format.h>
 
 #include <map>
@@ -8,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "atoll/cuda_context.hpp"
 #include "atoll/error.hpp"
 
 namespace atoll_v1::atoll::cuda {
@@ -22,25 +22,6 @@ struct Pool {
 Pool& pool() {
   static auto* const pool = new Pool;
   return *pool;
-}
-
-// The driver is asked through the runtime, so that no build needs its library.
-bool has_context(int ordinal) noexcept {
-  using GetState = decltype(cuDevicePrimaryCtxGetState);
-  static const auto get_state = []() -> GetState* {
-    constexpr unsigned since = 7000;  // of CUDA, as its versions are counted
-    void* found = nullptr;
-    cudaDriverEntryPointQueryResult result{};
-    const cudaError_t status = cudaGetDriverEntryPointByVersion(
-        "cuDevicePrimaryCtxGetState", &found, since, cudaEnableDefault, &result);
-    if (status != cudaSuccess) cudaGetLastError();
-    return status == cudaSuccess && result == cudaDriverEntryPointSuccess
-               ? reinterpret_cast<GetState*>(found)
-               : nullptr;
-  }();
-  unsigned flags = 0;
-  int active = 0;
-  return get_state && get_state(ordinal, &flags, &active) == CUDA_SUCCESS && active != 0;
 }
 
 }  // namespace
@@ -67,7 +48,7 @@ Current::Current(int ordinal, std::nothrow_t) noexcept {
 }
 
 Current::~Current() {
-  if (changed_ && has_context(before_)) cudaSetDevice(before_);
+  if (changed_ && atoll_abi::has_cuda_context(before_)) cudaSetDevice(before_);
 }
 
 PooledEvent::PooledEvent(int ordinal, Kind kind) : ordinal_(ordinal), kind_(kind) {
