@@ -1,6 +1,6 @@
 // Devices and their memory, streams and events. A stream is a queue with a worker thread on the
-// host device, a CUDA stream on a GPU, and a simulated clock on the virtual device. Code that uses
-// this header works on all three without knowing which one it has.
+// host device and a CUDA stream on a GPU. Code that uses this header works on both without knowing
+// which one it has.
 #pragma once
 
 #include <chrono>
@@ -26,7 +26,7 @@ class DeviceOps;  // kernels that the library itself needs: src/device/ops.hpp
 enum class DeviceKind : std::int32_t {
   host = 0,
   cuda = 1,
-  virtual_time = 2
+  virtual_time = 2  // reserved for simulated devices, where a stream is a clock
 };
 
 // Marks a point in the work of a stream; it happens when all work enqueued before it is done. Copies

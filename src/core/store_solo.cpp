@@ -28,7 +28,7 @@ class SoloStore final : public Store {
   }
 
   std::string get(std::string_view key, std::chrono::milliseconds timeout) override {
-    // A larger one would overflow the clock.
+    // A larger timeout would overflow the clock.
     timeout = std::min<std::chrono::milliseconds>(timeout, std::chrono::hours(24 * 365));
     std::unique_lock lock(mutex_);
     const bool ready =
@@ -36,7 +36,7 @@ class SoloStore final : public Store {
     failure_->check();
     if (!ready) {
       throw Error(ErrorCode::timeout,
-                  fmt::format("rank 0: nobody put key \"{}\" within {} ms", key, timeout.count()));
+                  fmt::format("rank 0: no rank put key \"{}\" within {} ms", key, timeout.count()));
     }
     return values_.find(key)->second;
   }
@@ -62,7 +62,8 @@ class SoloStore final : public Store {
     try {
       if (!failure_->record(Error(ErrorCode::aborted, fmt::format("rank 0: {}", reason)))) return;
       {
-        const std::lock_guard lock(mutex_);  // nobody is between its look at failure_ and its wait
+        const std::lock_guard lock(
+            mutex_);  // no get() is between its check of failure_ and its wait
       }
       changed_.notify_all();
       failure_->announce();

@@ -130,7 +130,7 @@ TEST_CASE("interfaces that cannot be rails are named, with what is wrong and wha
       {"lo,none0", "there is no interface none0"},
       {"lo,", "a name is empty"},
       {",lo", "a name is empty"},
-      {"lo,lo", "lo stands twice"},
+      {"lo,lo", "lo is listed twice"},
   };
   for (const auto& [value, words] : cases) {
     try {

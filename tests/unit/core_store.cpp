@@ -185,14 +185,14 @@ TEST_CASE("timeouts name the key, the rank and who is absent") {
   Place place(3);
   Rank zero(place, 0), one(place, 1), two(place, 2);
   CHECK(thrown(atoll::ErrorCode::timeout, [&] { one.client.get("nothing", 50ms); }) ==
-        "rank 1: nobody put key \"nothing\" within 0.05 s");
+        "rank 1: no rank put key \"nothing\" within 0.05 s");
   // Rank 0 gives up first, and rank 1 knows that it was there. Long enough for both to be there at
   // the same time on a machine that is busy with other tests.
   std::jthread other(
       [&] { thrown(atoll::ErrorCode::timeout, [&] { zero.client.exchange("", "", 2s); }); });
   const std::string absent =
       thrown(atoll::ErrorCode::timeout, [&] { one.client.exchange("", "", 6s); });
-  CHECK(absent == "rank 1: barrier: rank 2 (host here, pid 102) did not come within 6 s");
+  CHECK(absent == "rank 1: barrier: rank 2 (host here, pid 102) did not arrive within 6 s");
   other.join();
   CHECK_FALSE(zero.failure->get());
 
@@ -211,7 +211,7 @@ TEST_CASE("timeouts name the key, the rank and who is absent") {
       thrown(atoll::ErrorCode::timeout, [&] { one.client.exchange("late", "", 1s); });
   CHECK(
       gave_up ==
-      "rank 1: exchange \"late\": rank 0 (host here, pid 100) gave up; the round was not complete "
+      "rank 1: exchange \"late\": rank 0 (host here, pid 100) timed out before; the round was not complete "
       "within 1 s");
   last.join();
   for (Rank* rank : {&zero, &one, &two}) rank->client.farewell();
@@ -226,7 +226,7 @@ TEST_CASE("a rank that has said farewell is not waited for") {
   });
   const std::string waiting =
       thrown(atoll::ErrorCode::peer_lost, [&] { zero.client.exchange("", "", 10s); });
-  CHECK(contains(waiting, "barrier: rank 1 (host here, pid 101) has said farewell"));
+  CHECK(contains(waiting, "barrier: rank 1 (host here, pid 101) has left the job"));
   const std::string later =
       thrown(atoll::ErrorCode::peer_lost, [&] { zero.client.exchange("k", "", 10s); });
   CHECK(contains(later, "exchange \"k\": rank 1"));
@@ -321,7 +321,7 @@ TEST_CASE("the first declared failure is everybody's, with the name of who decla
 TEST_CASE("ranks that do not come are named to those that did, also to late ones") {
   Place place(4, 200ms);
   Rank zero(place, 0), two(place, 2);
-  const std::string reason = "rank 1, rank 3 did not come to the rendezvous within 0.2 s";
+  const std::string reason = "rank 1, rank 3 did not join the job within 0.2 s";
   CHECK(thrown(atoll::ErrorCode::timeout, [&] { two.client.exchange("", "", 60s); }) == reason);
   CHECK(thrown(atoll::ErrorCode::timeout, [&] { zero.client.get("x", 60s); }) == reason);
   Rank three(place, 3);
@@ -332,7 +332,7 @@ TEST_CASE("a second rank of the same number and one of another job size are refu
   Place place(2);
   const net::Fd first = place.hello(1);
   CHECK(thrown(atoll::ErrorCode::mismatch, [&] { place.hello(1); }) ==
-        "rank 1 (host here, pid 101) has joined the job before");
+        "rank 1 (host here, pid 101) has already joined the job");
   CHECK(thrown(atoll::ErrorCode::mismatch, [&] { place.hello(0, "right", 3); }) ==
         "rank 0 of 3 cannot join a job of 2 ranks");
   CHECK(thrown(atoll::ErrorCode::mismatch, [&] { place.hello(7); }) ==

@@ -168,7 +168,7 @@ TEST_CASE("a rank that does not come is named at the timeout, on every rank") {
       3, [](atoll::World&) { return "joined"; }, 1, 1s);
   for (const int rank : {0, 2}) {
     CHECK(results[static_cast<std::size_t>(rank)] ==
-          "timeout: rank 1 did not come to the rendezvous within 1 s");
+          "timeout: rank 1 did not join the job within 1 s");
   }
 }
 

@@ -61,7 +61,7 @@ TEST_CASE("a read on another stream needs an event behind the write") {
     bench.b.wait(early);
     const std::string text = finding([&] { bench.read(bench.b); });
     CHECK(has(text, "ATOLL_CHECK=lifetimes: reader on stream b reads bytes 0 to 4096"));
-    CHECK(has(text, "writer on stream a writes it, in no order: stream b waits for no event"));
+    CHECK(has(text, "writer on stream a writes it, unordered: stream b waits for no event"));
   }
   Bench bench;
   bench.write(bench.a);
@@ -222,7 +222,7 @@ TEST_CASE("a use outside a lifetime, or of what is not there, names what is") {
               bench.a.backend().use(bench.memory.data(), 8, Access::read, {"forward", "y"},
                                     {"parameters", "y"});
             }),
-            "forward y on stream a reads \"parameters y\", but what is there is \"parameters x\""));
+            "forward y on stream a reads \"parameters y\", but the memory holds \"parameters x\""));
   }
   {
     Bench bench;

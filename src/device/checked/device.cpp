@@ -10,8 +10,8 @@ namespace atoll_v1::atoll {
 namespace checked {
 namespace {
 
-// True on a thread while it runs a task of a checked stream: what the task does has no place in the
-// order of the host.
+// True while this thread runs a task of a checked stream. Calls made by a task do not count as calls of
+// the host, because a task runs at no defined point of the host's order.
 thread_local bool in_task = false;
 
 class TaskMark {
@@ -36,7 +36,7 @@ class CheckedEvent final : public EventBackend {
     return true;
   }
   bool peek() const override { return inner_->peek(); }
-  // Whatever becomes of the stream, nothing in front of the event runs any more.
+  // Counts as synchronization even if the stream failed: no work before the event is still running.
   void synchronize() override {
     if (in_task) return inner_->synchronize();
     try {
@@ -104,8 +104,7 @@ class CheckedStream final : public StreamBackend {
     if (!known || !known->is_of(lifetimes_)) {
       lifetimes_->report(
           "a stream waits for an event of another device: take all streams from Engine::device() "
-          "or "
-          "Scheduler::device()");
+          "or Scheduler::device()");
     }
     inner_->wait(known->inner(), reason);
     lifetimes_->wait(party_, known->clock());

@@ -16,7 +16,7 @@ std::string text_of(Label label) {
 
 std::string_view verb(Access access) { return access == Access::read ? "reads" : "writes"; }
 
-// Which bytes, and of what.
+// Describes a range of bytes in an allocation, for messages.
 std::string place_of(std::uintptr_t begin, std::uintptr_t end, std::uintptr_t first,
                      std::uintptr_t bytes, const std::string* content) {
   const std::string memory = fmt::format("bytes {} to {} of the {} allocated at {:#x}",
@@ -80,7 +80,7 @@ void Lifetimes::freed(const void* data, By by) noexcept {
     uses.push_back(cell.write);
     for (const SharedUse& use : uses) {
       if (knows(clocks_[host_party], use)) continue;
-      // Whoever frees memory cannot be thrown at; the next call on this device is.
+      // Freeing must not throw, so the next call on this device reports the finding.
       found_ = Error(
           ErrorCode::internal,
           fmt::format("ATOLL_CHECK=lifetimes: {} is freed while {} may still be using it: the host "
@@ -105,11 +105,11 @@ void Lifetimes::use(Party party, Range range, Access access, Label by, Label con
     const std::string* holds = cell.content.get();
     const auto place = [&] { return place_of(start, end, span.begin, range.bytes, holds); };
     if (!cell.alive) {
-      find(fmt::format("{} {} {} outside its lifetime, which ended on {}", told(*use), verb(access),
+      find(fmt::format("{} {} {} after its lifetime has ended on {}", told(*use), verb(access),
                        place(), names_[cell.write->party]));
     }
     if (!expected.empty() && (!holds || *holds != expected)) {
-      find(fmt::format("{} {} \"{}\", but what is there is {}", told(*use), verb(access), expected,
+      find(fmt::format("{} {} \"{}\", but the memory holds {}", told(*use), verb(access), expected,
                        place()));
     }
     check_order(cell, *use, place());
@@ -132,7 +132,7 @@ void Lifetimes::hold(Party party, Range range, Label content) {
   const auto text = std::make_shared<const std::string>(text_of(content));
   const SharedUse use = start(
       party, Access::write,
-      begins ? fmt::format("the begin of \"{}\"", *text) : std::string("the end of its lifetime"));
+      begins ? fmt::format("the start of \"{}\"", *text) : std::string("the end of its lifetime"));
   check_end(*region, span, *use);
   visit(*region, span, [&, start = begin, end = region->end, span = span](Cell& cell) {
     const std::string* holds = cell.content.get();
@@ -197,8 +197,8 @@ void Lifetimes::check_order(const Cell& cell, const Use& use, const std::string&
   }
   if (!rival) return;
   find(
-      fmt::format("{} {} {}, and {} {} it, in no order: {} waits for no event that {} records "
-                  "behind that use",
+      fmt::format("{} {} {}, and {} {} it, unordered: {} waits for no event that {} records "
+                  "after that use",
                   told(use), verb(use.access), place, told(*rival), verb(rival->access),
                   names_[use.party], names_[rival->party]));
 }

@@ -13,7 +13,7 @@
 namespace atoll_v1::atoll::cuda {
 namespace {
 
-// Events that nobody uses, by device and kind. Never destroyed: the runtime may be gone by then.
+// Unused events, by device and kind. Never destroyed, because the CUDA runtime may end first.
 struct Pool {
   std::mutex mutex;
   std::map<std::pair<int, PooledEvent::Kind>, std::vector<cudaEvent_t>> free;
@@ -28,7 +28,7 @@ Pool& pool() {
 
 void check(cudaError_t status, std::string_view what) {
   if (status == cudaSuccess) return;
-  cudaGetLastError();  // it is told here, not by the next call
+  cudaGetLastError();  // clears the error, which the next call would otherwise report
   const auto code =
       status == cudaErrorMemoryAllocation ? ErrorCode::out_of_memory : ErrorCode::backend;
   throw Error(code, fmt::format("cuda: {}: {} ({})", what, cudaGetErrorString(status),
@@ -79,7 +79,7 @@ bool PooledEvent::happened() const {
   const Current current(ordinal_);
   const cudaError_t status = cudaEventQuery(event_);
   if (status == cudaErrorNotReady) {
-    cudaGetLastError();  // or whoever asks for it next takes it for a failure
+    cudaGetLastError();  // clears the status, which the next check would take for a failure
     return false;
   }
   check(status, "cudaEventQuery");

@@ -1,4 +1,5 @@
-// Element types as kernels see them, and packs of 16 bytes, by which memory is read and written.
+// Element types of kernels, and packs of elements that are loaded and stored as a unit (usually 16
+// bytes).
 #pragma once
 
 #include <cuda_bf16.h>
@@ -13,7 +14,7 @@
 
 namespace atoll_v1::atoll::cuda {
 
-// The type that sums: 16-bit types in f32, rounded once.
+// The type in which elements of T are summed: f32 for 16-bit types, else T.
 template <class T>
 struct Wide {
   using type = T;
@@ -54,7 +55,7 @@ struct Type {
   using type = T;
 };
 
-// Calls with the Type of a dtype.
+// Calls body with the Type that corresponds to a dtype.
 template <class Body>
 void with_floating_type(DType dtype, const Body& body) {
   switch (dtype) {

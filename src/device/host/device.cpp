@@ -1,4 +1,4 @@
-// The `host` device: CPU memory and worker threads.
+// The host device: memory of the CPU, and streams with worker threads.
 #include <unistd.h>
 
 #include <cstdlib>

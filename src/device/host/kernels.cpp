@@ -1,5 +1,5 @@
-// Compiled once for each instruction set that Highway knows (foreach_target includes this file
-// again and again); the best one for the processor is chosen at the first call.
+// Highway compiles this file once per instruction set (foreach_target.h includes it repeatedly) and
+// chooses the best version for the processor at the first call.
 #include "device/host/kernels.hpp"
 
 #include <algorithm>
@@ -78,7 +78,7 @@ inline std::int32_t widen(std::int32_t value) { return value; }
 inline std::int64_t widen(std::int64_t value) { return value; }
 inline std::uint8_t widen(std::uint8_t value) { return value; }
 
-// Branchless, so that loops over it vectorise: round to nearest even, keep NaN quiet.
+// Rounds to nearest even and keeps NaN quiet. Without branches, so that loops vectorise.
 inline bfloat16 narrow_bf16(float value) {
   const auto bits = std::bit_cast<std::uint32_t>(value);
   const std::uint32_t rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
@@ -139,7 +139,7 @@ void cast_views(View dst, ConstView src) {
   ATOLL_ASSERT(false, "cast: floating point types only");
 }
 
-// Eight lanes of partial sums, combined in a fixed order: the same bits on every instruction set.
+// Eight partial sums, combined in a fixed order, give the same bits on every instruction set.
 double block_sum_squares(const float* src, std::uint64_t n) {
   constexpr std::uint64_t lanes = 8;
   double partial[lanes] = {};
@@ -232,7 +232,8 @@ std::uint64_t mix(std::uint64_t x) {
   return x ^ (x >> 31);
 }
 
-// By 16 bits of chance; to the nearest where `nearest`, and what is not finite.
+// Stochastic rounding with 16 random bits. Rounds to nearest if `nearest` is set or the value is not
+// finite.
 bfloat16 round_by_chance(float value, std::uint64_t chance, bool nearest) {
   const auto bits = std::bit_cast<std::uint32_t>(value);
   if (nearest || (bits & 0x7f800000u) == 0x7f800000u) return to_bfloat16(value);
@@ -249,7 +250,7 @@ AdamWFactors factors_of(const AdamWStep& s) {
           static_cast<float>(1.0 / std::sqrt(correction(s.beta2)))};
 }
 
-// The arithmetic of adamw_loop, with moments that are rounded when they are stored.
+// Same arithmetic as adamw_loop, with moments that are stored as bf16.
 void adamw_low_moments(const AdamWStep& s) {
   auto* const w = s.weights.as<float>();
   const auto* const g = s.gradient.as<float>();
@@ -271,7 +272,8 @@ void adamw_low_moments(const AdamWStep& s) {
 }  // namespace
 
 void adamw(const AdamWStep& step) {
-  if (step.scale && !std::isfinite(*step.scale)) return;  // a step without a norm changes nothing
+  if (step.scale && !std::isfinite(*step.scale))
+    return;  // a step without a finite norm changes nothing
   if (step.moment1.dtype == DType::bf16) {
     adamw_low_moments(step);
   } else {
