@@ -1,4 +1,4 @@
-// Every kernel of the `cuda` device against that of the host, on shapes that do and do not fill
+// Compares every kernel of the cuda device with that of the host, for counts that do and do not fill
 // packs.
 #include <doctest/doctest.h>
 
@@ -32,7 +32,7 @@ std::vector<float> random_values(std::uint64_t n, unsigned seed) {
   return values;
 }
 
-// The same work on both devices: bytes that go in, and what is there afterwards.
+// Runs the same operation on both devices with the same input and compares the results.
 class Both {
  public:
   Both()
@@ -44,12 +44,12 @@ class Both {
   struct Pair {
     atoll::Buffer gpu, host;
     DType dtype;
-    std::uint64_t shift;  // elements in front of the view
+    std::uint64_t shift;  // elements before the view
     std::uint64_t count;
     View on_gpu() const { return gpu.view(dtype).part(shift, count); }
     View on_host() const { return host.view(dtype).part(shift, count); }
   };
-  // `shift` elements off the alignment of the memory.
+  // The view starts `shift` elements after the aligned start of the memory.
   Pair make(DType dtype, std::uint64_t count, std::uint64_t shift = 0) {
     const std::size_t bytes = (count + shift) * size_of(dtype);
     Pair pair{gpu_.allocate(bytes), host_.allocate(bytes), dtype, shift, count};
@@ -83,12 +83,12 @@ class Both {
     on_gpu_.synchronize();
     return bytes;
   }
-  // Equal bit by bit, what lies in front of the view included.
+  // Whether all bits are equal, including the elements before the view.
   bool same(const Pair& pair) {
     const auto bytes = bytes_of(pair);
     return std::memcmp(bytes.data(), pair.host.data(), bytes.size()) == 0;
   }
-  // The largest difference of f32 elements, relative to the larger of them and 1e-30.
+  // Largest relative difference of f32 elements; magnitudes below 1e-30 count as 1e-30.
   double difference(const Pair& pair) {
     const auto bytes = bytes_of(pair);
     double worst = 0;
@@ -240,10 +240,11 @@ TEST_CASE("optimizers move weights as on the host") {
       const auto w = both.random(DType::f32, n, 1), g = both.random(DType::f32, n, 2);
       const auto m = both.make(DType::f32, n), v = both.make(DType::f32, n);
       const auto low = both.make(DType::bf16, n);
-      const auto steps = both.make(DType::f64, 2);  // the number of steps, the factor
+      const auto steps = both.make(DType::f64, 2);  // the number of steps and the factor
       for (int step = 1; step <= 3; ++step) {
         steps.on_host().as<double>()[0] = step;
-        steps.on_host().as<double>()[1] = step == 2 ? std::nan("") : 0.5;  // the second is skipped
+        steps.on_host().as<double>()[1] =
+            step == 2 ? std::nan("") : 0.5;  // the second step is skipped
         both.push(steps);
         both.run([&](auto& ops, auto& stream, bool gpu) {
           const double* const at = pick(steps, gpu).template as<double>();
@@ -283,8 +284,8 @@ void check_first_step(Both& both, std::uint64_t n) {
 
 TEST_CASE("more elements than blocks have threads are updated, too") {
   Both both;
-  check_first_step(both, 8192 * 256 + 1001);      // odd: an element a thread
-  check_first_step(both, 4 * 8192 * 256 + 4096);  // four
+  check_first_step(both, 8192 * 256 + 1001);      // odd count: one element per thread
+  check_first_step(both, 4 * 8192 * 256 + 4096);  // multiple of 4: four elements per thread
 }
 
 TEST_CASE("bf16 moments have the host's bits, by chance and to the nearest") {

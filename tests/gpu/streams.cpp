@@ -1,4 +1,4 @@
-// Streams, events, times and failures of the `cuda` device.
+// Tests streams, events, times and failures of the cuda device.
 #include <doctest/doctest.h>
 
 #include <atomic>
@@ -44,7 +44,7 @@ TEST_CASE("memory is counted, copied, and filled with zeros") {
   CHECK(device.allocated_bytes() == 0);
   CHECK(device.peak_allocated_bytes() == 16);
   CHECK_THROWS_AS(device.allocate(std::size_t{1} << 50), atoll::Error);
-  CHECK_NOTHROW(device.allocate(16));  // the failure before is not told again
+  CHECK_NOTHROW(device.allocate(16));  // the earlier failure is not reported again
 }
 
 TEST_CASE(
@@ -82,7 +82,7 @@ TEST_CASE("stamps are of the steady clock") {
   stream.synchronize();
   REQUIRE(begin.ns());
   REQUIRE(end.ns());
-  constexpr std::int64_t late = 10'000'000;  // the host, on a busy machine
+  constexpr std::int64_t late = 10'000'000;  // tolerance for delays of the host on a busy machine
   CHECK(*begin.ns() > before - late);
   CHECK(*end.ns() < now() + late);
   CHECK(*end.ns() - *begin.ns() > 19'000'000);

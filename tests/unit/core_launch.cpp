@@ -1,4 +1,4 @@
-// Which launcher is found in which environment, and what is missing said plainly.
+// Checks which launcher is found in which environment, and the messages for incomplete environments.
 #include <doctest/doctest.h>
 
 #include <cstdlib>
@@ -20,7 +20,7 @@ atoll::Config with_address() {
   return config;
 }
 
-// "launcher rank/size address:port token", or the message of the error.
+// Returns "launcher rank/size address:port token", or the message of the error.
 std::string found(const Values& values, const atoll::Config& config = {}) {
   for (const auto& [name, value] : values) ::setenv(name.c_str(), value.c_str(), 1);
   std::string result;
@@ -121,7 +121,7 @@ TEST_CASE("an endpoint survives its way through a launcher; garbage does not") {
   }
 }
 
-TEST_CASE("interfaces that cannot be rails are named, with what is wrong and what there is") {
+TEST_CASE("interfaces that cannot be rails: the message names the problem and all interfaces") {
   CHECK(atoll::net::host_address("lo") == "127.0.0.1");
   CHECK(atoll::net::rail_addresses("lo") == std::vector<std::string>{"127.0.0.1"});
   CHECK(atoll::net::rail_addresses("") == std::vector{atoll::net::host_address("")});

@@ -1,5 +1,5 @@
-// The checker of ATOLL_CHECK=lifetimes: what counts as an order, what as a lifetime, and what it
-// says.
+// Tests the checked device (ATOLL_CHECK=lifetimes): which waits order two uses, when content is alive,
+// and the messages.
 #include <doctest/doctest.h>
 
 #include <array>
@@ -19,7 +19,7 @@ namespace {
 
 constexpr std::uint64_t count = 1024;
 
-// A checked device, memory on it, and three streams.
+// A checked device with memory and three streams.
 struct Bench {
   atoll::Device device = atoll::checked_device(atoll::Device::host());
   atoll::Buffer memory = device.allocate(count * sizeof(float));
@@ -75,7 +75,7 @@ TEST_CASE("order goes through other streams") {
   bench.b.wait(bench.a.record());
   bench.c.wait(bench.b.record());
   CHECK(finding([&] { bench.write(bench.c); }) == "");
-  CHECK(finding([&] { bench.read(bench.b); }) != "");  // the other way round there is no edge
+  CHECK(finding([&] { bench.read(bench.b); }) != "");  // no event orders the opposite direction
 }
 
 TEST_CASE("order goes through the host, once it has synchronized") {
@@ -95,7 +95,9 @@ TEST_CASE("order goes through the host, once it has synchronized") {
   bench.write(bench.a);
   CHECK(finding([&] { bench.write(bench.b); }) != "");
   Bench other;
-  { other.write(other.a), other.a = other.device.stream(); }  // a stream that ends is drained
+  {
+    other.write(other.a), other.a = other.device.stream();
+  }  // destroying a stream waits for its work
   CHECK(finding([&] { other.write(other.b); }) == "");
 }
 

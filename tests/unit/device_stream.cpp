@@ -113,7 +113,7 @@ TEST_CASE("a stamp is the time at which the stream gets to it") {
     return std::chrono::steady_clock::now().time_since_epoch() / std::chrono::nanoseconds(1);
   };
   CHECK_FALSE(atoll::Stamp().ns());
-  // The host's own stamps, and those that any device has.
+  // Stamps of host streams, and the default stamps of StreamBackend.
   const atoll::Device devices[] = {atoll::Device::host(),
                                    atoll::Device(std::make_shared<atoll_test::JitterDevice>(1))};
   for (const auto& device : devices) {
@@ -189,7 +189,7 @@ TEST_CASE("what a skipped task holds is destroyed outside the queue's lock") {
   auto stream = device.stream();
   stream.enqueue([] { throw std::runtime_error("planted"); });
   bool touched = false;
-  // The last owner of this object is the task that never runs; its end uses the stream again.
+  // The skipped task is the last owner of this object, and its destructor uses the stream.
   struct Held {
     atoll::Stream& stream;
     bool& touched;
@@ -204,7 +204,7 @@ TEST_CASE("what a skipped task holds is destroyed outside the queue's lock") {
 }
 
 TEST_CASE("the library leaves small threads their stack") {
-  // Static thread-local memory comes out of the stack of every thread of the process.
+  // Static thread-local memory reduces the stack of every thread of the process.
   pthread_attr_t attributes;
   pthread_attr_init(&attributes);
   pthread_attr_setstacksize(&attributes, 256 * 1024);

@@ -1,4 +1,4 @@
-// What the emulated GPU promises to find.
+// Checks that the emulated GPU finds the errors that its README lists.
 #include <doctest/doctest.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -16,12 +16,12 @@ namespace {
 using atoll::cuda::native;
 using atoll::cuda::start;
 
-// The signal that ends a process which does this; 0: none does.
+// Runs `body` in a child process and returns the signal that ended it, or 0.
 int signal_of(const std::function<void()>& body) {
   const pid_t child = ::fork();
   REQUIRE(child >= 0);
   if (child == 0) {
-    for (const int sign : {SIGABRT, SIGSEGV}) ::signal(sign, SIG_DFL);  // not doctest's
+    for (const int sign : {SIGABRT, SIGSEGV}) ::signal(sign, SIG_DFL);  // remove doctest's handlers
     static_cast<void>(std::freopen("/dev/null", "w", stderr));
     body();
     ::_exit(0);
@@ -41,7 +41,7 @@ void run_kernel(void (*kernel)(float*), unsigned blocks = 1) {
 
 __global__ void waits_apart(float*) {
   if (threadIdx.x < 32) return __syncwarp();
-  if (threadIdx.x < 40) __syncwarp();  // and the rest of this warp does not come
+  if (threadIdx.x < 40) __syncwarp();  // the other threads of this warp do not reach this barrier
   __syncthreads();
 }
 
@@ -86,7 +86,7 @@ TEST_CASE("threads of a block meet at barriers, block after block") {
     CHECK(values[static_cast<std::size_t>(i)] == static_cast<float>(255 - i));
     CHECK(values[static_cast<std::size_t>(256 + i)] == static_cast<float>(511 - i));
   }
-  CHECK(std::isnan(values[512]));  // nobody wrote it
+  CHECK(std::isnan(values[512]));  // not written by the kernel
 }
 
 TEST_CASE("shuffles are those of a warp, and of its parts") {
@@ -145,7 +145,7 @@ TEST_CASE("who uses one GPU brings up no other, on whatever thread") {
             if (emulated::has_context(ordinal) != (ordinal == 2)) std::abort();
           }
         }) == 0);
-  CHECK(signal_of([] {  // and what a thread has chosen itself comes back
+  CHECK(signal_of([] {  // the current device that the thread has set is restored
           cudaSetDevice(1);
           const auto device = atoll::Device::cuda(2);
           device.stream().synchronize();
