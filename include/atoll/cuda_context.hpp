@@ -7,7 +7,7 @@
 
 namespace atoll_abi {
 
-// Making a GPU current creates a context there, which costs some hundred MB of its memory, so code
+// Making a GPU current creates a context there, which costs several hundred MB of its memory, so code
 // that restores the current device asks first. The runtime looks up the driver's function, so that
 // no build has to link the driver.
 inline bool has_cuda_context(int ordinal) noexcept {

@@ -16,7 +16,7 @@
 
 namespace atoll_v1::atoll {
 
-// Where one rank runs. Two ranks share a host if its name, boot id and network namespace are equal.
+// Describes where one rank runs. Two ranks share a host if its name, boot id and network namespace are equal.
 struct Placement {
   int rank = 0;
   int host = 0;        // index into World::hosts()

@@ -131,8 +131,7 @@ void Server::Service::expire(Clock::time_point now) {
   polls_.expire(now);
   if (!failure_ && now >= rendezvous_deadline_ && roster_.any(Peer::State::absent)) {
     declare(ErrorCode::timeout,
-            fmt::format("{} did not join the job within {} s",
-                        roster_.named(Peer::State::absent),
+            fmt::format("{} did not join the job within {} s", roster_.named(Peer::State::absent),
                         std::chrono::duration<double>(options_.rendezvous_timeout).count()));
   }
   connections_.remove_if([](const Connection& connection) { return !connection.is_open(); });
@@ -203,7 +202,7 @@ void Server::Service::close(Connection& connection) {
   declare(ErrorCode::peer_lost, fmt::format("{} was lost", roster_.named(connection.rank())));
 }
 
-// Tells ranks that are still connected why the store ends; they would report a crash of rank 0 else.
+// Tells connected ranks why the store ends; otherwise they would report a crash of rank 0.
 void Server::Service::end() {
   if (roster_.any(Peer::State::present)) {
     declare(ErrorCode::peer_lost, fmt::format("rank 0, which serves the store, ended before {}",

@@ -31,7 +31,7 @@ struct Peer {
   int pid = 0;
 };
 
-// The ranks of the job, and for those that have joined their host and pid.
+// The ranks of the job, with the host and pid of each rank that has joined.
 class Roster {
  public:
   explicit Roster(int size) : peers_(static_cast<std::size_t>(size)) {}

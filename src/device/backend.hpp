@@ -1,5 +1,5 @@
-// The interfaces that a kind of device implements. Each folder beside this file holds one
-// implementation; tests add another, which proves that no caller depends on the host device.
+// The interfaces that a kind of device implements. Each subfolder holds one implementation;
+// tests add another, which proves that no caller depends on the host device.
 #pragma once
 
 #include <chrono>
@@ -41,7 +41,7 @@ class EventBackend {
 class StampBackend {
  public:
   virtual ~StampBackend() = default;
-  virtual std::optional<std::int64_t> ns() const = 0;  // of the steady clock; empty until reached
+  virtual std::optional<std::int64_t> ns() const = 0;  // time on the steady clock, once known
 };
 
 class StreamBackend {

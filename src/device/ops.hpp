@@ -60,7 +60,7 @@ class DeviceOps {
   // Converts between f32, bf16, f16 and f64, rounding to nearest even. src may equal dst if the types
   // are equal.
   virtual void cast(Stream& stream, View dst, ConstView src) = 0;
-  virtual void add(Stream& stream, View dst, ConstView src) = 0;  // dst += src; f32, f64
+  virtual void add(Stream& stream, View dst, ConstView src) = 0;  // dst += src, for f32 and f64
   // dst = factor * src, computed in f64 for f64 and in f32 for the other floating types, and rounded
   // once. dst may equal src.
   virtual void scale(Stream& stream, View dst, ConstView src, double factor) = 0;
@@ -78,7 +78,7 @@ class DeviceOps {
   virtual void clip_factor(Stream& stream, View result, ConstView blocks, ClipRule rule) = 0;
   virtual void adamw(Stream& stream, const AdamWStep& step) = 0;
   virtual void sgd(Stream& stream, const SgdStep& step) = 0;
-  virtual void fill_normal(Stream& stream, View dst, const NormalFill& fill) = 0;  // f32
+  virtual void fill_normal(Stream& stream, View dst, const NormalFill& fill) = 0;  // dst is f32
 };
 
 }  // namespace atoll_v1::atoll

@@ -44,7 +44,7 @@ class Lifetimes {
   void drained(Party party);                   // the host has waited for the whole stream
 
   void allocated(Range range);
-  // Who frees memory. A free by a task of a stream is not checked, because its order is not known.
+  // The caller that frees memory. A free by a task of a stream is not checked, because its order is not known.
   enum class By {
     host,
     task

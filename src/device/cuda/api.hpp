@@ -15,18 +15,18 @@ namespace atoll_v1::atoll::cuda {
 // and the message of the runtime.
 void check(cudaError_t status, std::string_view what);
 
-// The CUDA stream behind a stream of a cuda device.
+// Returns the cudaStream_t of a stream on a cuda device.
 inline cudaStream_t native(const Stream& stream) {
   return static_cast<cudaStream_t>(stream.backend().native());
 }
 
 // Sets the current device of the calling thread for a scope. The destructor restores the previous
 // device only if this process already has a context on it. A new thread starts with device 0, and
-// restoring that would create a context of some hundred MB on a GPU that another rank may use.
+// restoring that would create a context of several hundred MB on a GPU that another rank may use.
 class Current {
  public:
   explicit Current(int ordinal);
-  // For destructors. Errors are ignored here, because the following call reports them as well.
+  // Used in destructors; ignores errors, because the following CUDA call reports them as well.
   Current(int ordinal, std::nothrow_t) noexcept;
   ~Current();
   Current(const Current&) = delete;

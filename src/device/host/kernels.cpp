@@ -26,9 +26,9 @@ namespace atoll_v1::atoll::host {
 
 // The factors of one AdamW step that are equal for all elements.
 struct AdamWFactors {
-  float scale;  // of the gradient
-  float keep;   // of the weight, after decay
-  float rate;   // learning rate over the bias correction of the first moment
+  float scale;  // factor of the gradient
+  float keep;   // factor of the weight, 1 - learning rate * weight decay
+  float rate;   // learning rate / bias correction of the first moment
   float root;   // 1 / sqrt(bias correction of the second moment)
 };
 

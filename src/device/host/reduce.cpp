@@ -48,7 +48,7 @@ struct Lanes {
   using Vector = hn::Vec<Tag>;
   static std::size_t count() { return hn::Lanes(Tag()); }  // elements of a Vector
   static HWY_INLINE Vector load(const T* from) { return hn::LoadU(Tag(), from); }
-  static HWY_INLINE Vector pack(Vector v) { return v; }  // to the stored format
+  static HWY_INLINE Vector pack(Vector v) { return v; }  // converts to the stored format
   static HWY_INLINE void store(Vector v, T* to) { hn::StoreU(v, Tag(), to); }
   static HWY_INLINE void stream(Vector v, T* to) { hn::Stream(v, Tag(), to); }
   template <class Function, class... Vectors>
@@ -136,10 +136,11 @@ struct Lanes<float16> {
   static HWY_INLINE void store_sums(Vector v, float* to) { hn::StoreU(v, Tag(), to); }
 };
 
-// Gradients are sums of f32 and bf16. These have a loop for each usual number of parts and dsts;
-// other reductions share loops, and so does everything on the baseline of x86, which few processors
-// still need. Otherwise this file would take minutes to compile.
-constexpr bool is_baseline = HWY_ARCH_X86 && HWY_TARGET > HWY_AVX2;  // lower numbers are better
+// Gradients are sums of f32 and bf16, so these sums get a loop for each usual number of parts and dsts.
+// Other reductions share fewer loops, and so do all reductions for the baseline instruction set of
+// x86, which few processors still need. This keeps the compile time of this file low.
+constexpr bool is_baseline =
+    HWY_ARCH_X86 && HWY_TARGET > HWY_AVX2;  // smaller numbers mean better sets
 template <class T, ReduceOp op>
 constexpr bool is_usual = !is_baseline && op == ReduceOp::sum &&
                           (std::is_same_v<T, float> || std::is_same_v<T, bfloat16>);

@@ -91,7 +91,7 @@ class Queue : public std::enable_shared_from_this<Queue> {
   HostEvent* last_;
   std::atomic<std::uint64_t> pushed_{0};
   // Used by the executor.
-  alignas(64) std::shared_ptr<HostEvent> first_;  // the last finished task; its next_ is due
+  alignas(64) std::shared_ptr<HostEvent> first_;  // last finished task; the next task follows it
   std::exception_ptr error_;                      // the first failure
   std::atomic<std::uint64_t> taken_{0};
   std::atomic<bool> executing_{false};  // there is an executor
