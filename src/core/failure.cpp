@@ -54,8 +54,8 @@ std::uint64_t Failure::subscribe(Callback callback) {
 }
 
 void Failure::unsubscribe(std::uint64_t id) {
-  std::shared_ptr<Subscriber>
-      subscriber;  // declared before the lock, so that the callback is destroyed without it
+  // Declared before the lock, so that the callback is destroyed without it.
+  std::shared_ptr<Subscriber> subscriber;
   std::unique_lock lock(mutex_);
   const auto found = subscribers_.find(id);
   if (found == subscribers_.end()) return;
