@@ -13,7 +13,6 @@
 // Slurm MPI_Init must come before World.
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -70,7 +69,7 @@ class PmiSession {
     if (!name_space_.empty()) return name_space_;
     send("cmd=init pmi_version=1 pmi_subversion=1");
     const auto patience = std::min(deadline, Clock::now() + std::chrono::seconds(2));
-    if (readable(patience)) expect("response_to_init", deadline);
+    if (net::wait_readable(socket_.get(), patience)) expect("response_to_init", deadline);
     name_space_ = field(ask("cmd=get_my_kvsname", "my_kvsname", deadline), "kvsname");
     return name_space_;
   }
@@ -110,7 +109,7 @@ class PmiSession {
     constexpr std::size_t longest = 4096;
     std::string line;
     for (char c = 0; line.size() < longest;) {
-      if (!readable(deadline)) {
+      if (!net::wait_readable(socket_.get(), deadline)) {
         fail(ErrorCode::timeout, "some rank did not join the job in time");
       }
       const ssize_t count = ::read(socket_.get(), &c, 1);
@@ -120,17 +119,6 @@ class PmiSession {
       line += c;
     }
     fail(ErrorCode::bad_data, "the launcher sent an answer of more than 4096 bytes");
-  }
-
-  bool readable(Clock::time_point deadline) const {
-    for (;;) {
-      const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now());
-      pollfd item{socket_.get(), POLLIN, 0};
-      const int ready =
-          ::poll(&item, 1, static_cast<int>(std::clamp<std::int64_t>(left.count(), 0, 1'000'000)));
-      if (ready > 0) return true;
-      if (ready == 0 && left.count() <= 0) return false;
-    }
   }
 
   [[noreturn]] static void fail(ErrorCode code, std::string_view why) {

@@ -172,6 +172,10 @@ Fd connect_to(const Address& address, Clock::time_point deadline) {
   return result;
 }
 
+bool wait_readable(int socket, Clock::time_point deadline) {
+  return wait_for(socket, POLLIN, deadline);
+}
+
 Address local_address(int socket) {
   sockaddr_storage storage{};
   socklen_t length = sizeof storage;
@@ -194,7 +198,7 @@ void send_all(int socket, std::string_view data) {
 
 void receive_all(int socket, std::span<char> data, Clock::time_point deadline) {
   while (!data.empty()) {
-    if (!wait_for(socket, POLLIN, deadline)) throw Error(ErrorCode::timeout, "no answer");
+    if (!wait_readable(socket, deadline)) throw Error(ErrorCode::timeout, "no answer");
     const ssize_t received = ::recv(socket, data.data(), data.size(), MSG_DONTWAIT);
     if (received < 0 && (errno == EINTR || errno == EAGAIN)) continue;
     if (received <= 0) throw Error(ErrorCode::peer_lost, "the connection was closed");

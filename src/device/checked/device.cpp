@@ -25,6 +25,19 @@ class TaskMark {
   bool before_;
 };
 
+// Counts as synchronization even if the stream failed: no work before that point is still running.
+template <class Waitable>
+void synchronize_host(Waitable& inner, Lifetimes& lifetimes, const Clock& clock) {
+  try {
+    inner.synchronize();
+  } catch (...) {
+    lifetimes.synchronized(clock);
+    throw;
+  }
+  lifetimes.synchronized(clock);
+  lifetimes.check();
+}
+
 class CheckedEvent final : public EventBackend {
  public:
   CheckedEvent(std::shared_ptr<EventBackend> inner, std::shared_ptr<Lifetimes> lifetimes,
@@ -36,17 +49,9 @@ class CheckedEvent final : public EventBackend {
     return true;
   }
   bool peek() const override { return inner_->peek(); }
-  // Counts as synchronization even if the stream failed: no work before the event is still running.
   void synchronize() override {
     if (in_task) return inner_->synchronize();
-    try {
-      inner_->synchronize();
-    } catch (...) {
-      lifetimes_->synchronized(clock_);
-      throw;
-    }
-    lifetimes_->synchronized(clock_);
-    lifetimes_->check();
+    synchronize_host(*inner_, *lifetimes_, clock_);
   }
   void fail(std::exception_ptr error) override { inner_->fail(std::move(error)); }
   const std::shared_ptr<EventBackend>& inner() const noexcept { return inner_; }
@@ -110,15 +115,7 @@ class CheckedStream final : public StreamBackend {
     lifetimes_->wait(party_, known->clock());
   }
   void synchronize() override {
-    const Clock end = lifetimes_->record(party_);
-    try {
-      inner_->synchronize();
-    } catch (...) {
-      lifetimes_->synchronized(end);
-      throw;
-    }
-    lifetimes_->synchronized(end);
-    lifetimes_->check();
+    synchronize_host(*inner_, *lifetimes_, lifetimes_->record(party_));
   }
   std::chrono::nanoseconds exposed_communication() const override {
     return inner_->exposed_communication();

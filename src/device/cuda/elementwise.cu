@@ -43,13 +43,6 @@ __global__ void __launch_bounds__(threads)
   }
 }
 
-// The finaliser of SplitMix64 (Steele, Lea, Flood 2014); equal to mix() in ../host/kernels.cpp.
-__host__ __device__ std::uint64_t mix(std::uint64_t x) {
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
-  return x ^ (x >> 31);
-}
-
 __global__ void __launch_bounds__(threads)
     normal_elements(float* dst, std::uint64_t count, std::uint64_t key, std::uint64_t first,
                     float mean, float deviation) {

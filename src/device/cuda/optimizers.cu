@@ -20,13 +20,6 @@ __device__ __forceinline__ void store_low(Low* low, std::uint64_t i,
   reinterpret_cast<Pack<Low, n>*>(low)[i] = rounded;
 }
 
-// The finaliser of SplitMix64; equal to mix() in ../host/kernels.cpp.
-__device__ std::uint64_t mix(std::uint64_t x) {
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
-  return x ^ (x >> 31);
-}
-
 // Stochastic rounding with 16 random bits. Rounds to nearest if `nearest` is set or the value is not
 // finite.
 __device__ __forceinline__ __nv_bfloat16 round_by_chance(float value, std::uint32_t chance,

@@ -20,21 +20,6 @@
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
 
-#ifndef ATOLL_HOST_KERNELS_ONCE
-#define ATOLL_HOST_KERNELS_ONCE
-namespace atoll_v1::atoll::host {
-
-// The factors of one AdamW step that are equal for all elements.
-struct AdamWFactors {
-  float scale;  // factor of the gradient
-  float keep;   // factor of the weight, 1 - learning rate * weight decay
-  float rate;   // learning rate / bias correction of the first moment
-  float root;   // 1 / sqrt(bias correction of the second moment)
-};
-
-}  // namespace atoll_v1::atoll::host
-#endif
-
 HWY_BEFORE_NAMESPACE();
 namespace atoll_v1::atoll::host {
 namespace HWY_NAMESPACE {
@@ -102,17 +87,18 @@ void cast_loop(To* HWY_RESTRICT dst, const From* HWY_RESTRICT src, std::uint64_t
   for (std::uint64_t i = 0; i < count; ++i) dst[i] = narrow<To>(widen(src[i]));
 }
 
-template <class From>
-void cast_from(View dst, const From* src) {
-  switch (dst.dtype) {
+// Calls body with a null pointer to the type of elements.
+template <class Body>
+void with_floating_type(DType dtype, const Body& body) {
+  switch (dtype) {
     case DType::f32:
-      return cast_loop(dst.as<float>(), src, dst.count);
+      return body(static_cast<float*>(nullptr));
     case DType::bf16:
-      return cast_loop(dst.as<bfloat16>(), src, dst.count);
+      return body(static_cast<bfloat16*>(nullptr));
     case DType::f16:
-      return cast_loop(dst.as<float16>(), src, dst.count);
+      return body(static_cast<float16*>(nullptr));
     case DType::f64:
-      return cast_loop(dst.as<double>(), src, dst.count);
+      return body(static_cast<double*>(nullptr));
     case DType::i32:
     case DType::i64:
     case DType::u8:
@@ -122,21 +108,11 @@ void cast_from(View dst, const From* src) {
 }
 
 void cast_views(View dst, ConstView src) {
-  switch (src.dtype) {
-    case DType::f32:
-      return cast_from(dst, src.as<float>());
-    case DType::bf16:
-      return cast_from(dst, src.as<bfloat16>());
-    case DType::f16:
-      return cast_from(dst, src.as<float16>());
-    case DType::f64:
-      return cast_from(dst, src.as<double>());
-    case DType::i32:
-    case DType::i64:
-    case DType::u8:
-      break;
-  }
-  ATOLL_ASSERT(false, "cast: floating point types only");
+  with_floating_type(src.dtype, [&]<class From>(From*) {
+    with_floating_type(dst.dtype, [&]<class To>(To*) {
+      cast_loop(static_cast<To*>(dst.data), static_cast<const From*>(src.data), dst.count);
+    });
+  });
 }
 
 // Eight partial sums, combined in a fixed order, give the same bits on every instruction set.

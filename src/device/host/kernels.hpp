@@ -37,6 +37,13 @@ void reduce_into(const Reduction& reduction);
 void copy(void* dst, const void* src, std::size_t bytes, Stores stores);
 
 void sum_squares(double* out, const float* src, std::uint64_t count);
+// Factors of one AdamW step that are equal for all elements.
+struct AdamWFactors {
+  float scale;  // factor of the gradient
+  float keep;   // factor of the weight, 1 - learning rate * weight decay
+  float rate;   // learning rate / bias correction of the first moment
+  float root;   // 1 / sqrt(bias correction of the second moment)
+};
 void adamw(const AdamWStep& step);
 void sgd(const SgdStep& step);
 void fill_normal(float* dst, std::uint64_t count, const NormalFill& fill);
