@@ -89,7 +89,7 @@ TEST_CASE("pairs of GPUs are measured and judged") {
   });
 }
 
-TEST_CASE("more than a GPU has is refused before anything is allocated") {
+TEST_CASE("sizes beyond the GPU memory are refused before anything is allocated") {
   run_ranks([](atoll::World& world) {
     busbw::Options options = options_of();
     options.max_bytes = std::uint64_t{1} << 50;

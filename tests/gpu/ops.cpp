@@ -129,7 +129,7 @@ TEST_CASE("casts round as on the host") {
   }
 }
 
-TEST_CASE("factors, out of place and in place, to the host's bits") {
+TEST_CASE("scale, out of place and in place, gives the bits of the host") {
   Both both;
   for (const DType dtype : {DType::f32, DType::bf16, DType::f16, DType::f64}) {
     for (const std::uint64_t n : sizes) {
@@ -166,7 +166,7 @@ TEST_CASE("a sum of parts has the bits of the host's tree") {
   }
 }
 
-TEST_CASE("squares are summed by blocks, to the host's bits") {
+TEST_CASE("sums of squares by block have the bits of the host") {
   Both both;
   for (const std::uint64_t n : sizes) {
     const auto src = both.random(DType::f32, n, 3);
@@ -178,7 +178,7 @@ TEST_CASE("squares are summed by blocks, to the host's bits") {
   }
 }
 
-TEST_CASE("the norm and its factor, and steps that are skipped") {
+TEST_CASE("the norm, the clip factor and skipped steps") {
   Both both;
   for (const std::uint64_t n : {std::uint64_t{1}, std::uint64_t{255}, std::uint64_t{70'001}}) {
     for (const bool finite : {true, false}) {
@@ -204,7 +204,7 @@ TEST_CASE("the norm and its factor, and steps that are skipped") {
   }
 }
 
-TEST_CASE("behind a failure the factor is NaN, and no step is counted") {
+TEST_CASE("after a failure the factor is NaN, and no step is counted") {
   Both both;
   const auto blocks = both.make(DType::f64, 3), result = both.make(DType::f64, 3);
   const Device gpu = Device::cuda();
@@ -233,7 +233,7 @@ TEST_CASE("behind a failure the factor is NaN, and no step is counted") {
   CHECK(values[2] == 2);
 }
 
-TEST_CASE("optimizers move weights as on the host") {
+TEST_CASE("optimizers update weights as on the host") {
   Both both;
   for (const std::uint64_t n : {std::uint64_t{4096}, std::uint64_t{12'289}}) {
     for (const bool adam : {true, false}) {
@@ -282,13 +282,13 @@ void check_first_step(Both& both, std::uint64_t n) {
 
 }  // namespace
 
-TEST_CASE("more elements than blocks have threads are updated, too") {
+TEST_CASE("counts beyond the largest grid are updated completely") {
   Both both;
   check_first_step(both, 8192 * 256 + 1001);      // odd count: one element per thread
   check_first_step(both, 4 * 8192 * 256 + 4096);  // multiple of 4: four elements per thread
 }
 
-TEST_CASE("bf16 moments have the host's bits, by chance and to the nearest") {
+TEST_CASE("bf16 moments have the bits of the host, with stochastic rounding and to nearest") {
   Both both;
   for (const std::uint64_t n : {std::uint64_t{4096}, std::uint64_t{12'289}}) {
     for (const std::uint64_t key : {0, 77}) {
@@ -313,7 +313,7 @@ TEST_CASE("bf16 moments have the host's bits, by chance and to the nearest") {
   }
 }
 
-TEST_CASE("weights begin as on the host") {
+TEST_CASE("initial weights are those of the host") {
   Both both;
   const auto dst = both.make(DType::f32, 100'003);
   both.run([&](auto& ops, auto& stream, bool gpu) {

@@ -13,7 +13,7 @@
 using atoll::Device;
 using namespace std::chrono_literals;
 
-TEST_CASE("what is enqueued runs in order, and returns at once") {
+TEST_CASE("work runs in order, and enqueue() returns at once") {
   const Device device = Device::cuda();
   auto stream = device.stream();
   std::vector<int> order;
@@ -48,7 +48,8 @@ TEST_CASE("memory is counted, copied, and filled with zeros") {
 }
 
 TEST_CASE(
-    "a stream waits for another one's event, and the time counts as exposed where it should") {
+    "a stream waits for an event of another stream, and only communication waits count as "
+    "exposed") {
   const Device device = Device::cuda();
   auto first = device.stream(), second = device.stream();
   std::atomic<bool> done{false};
@@ -69,7 +70,7 @@ TEST_CASE(
   CHECK(first.exposed_communication() == 0ns);
 }
 
-TEST_CASE("stamps are of the steady clock") {
+TEST_CASE("stamps are times on the steady clock") {
   const Device device = Device::cuda();
   auto stream = device.stream();
   const auto now = [] {
@@ -88,7 +89,7 @@ TEST_CASE("stamps are of the steady clock") {
   CHECK(*end.ns() - *begin.ns() > 19'000'000);
 }
 
-TEST_CASE("behind a failure nothing runs, here and where it is waited for") {
+TEST_CASE("after a failure nothing runs, on this stream and on streams that wait for it") {
   const Device device = Device::cuda();
   auto first = device.stream(), second = device.stream();
   const auto fine = first.record();

@@ -121,7 +121,7 @@ std::string answer_to(const Place& place, const std::string& bytes, Clock::durat
 
 }  // namespace
 
-TEST_CASE("a value reaches every rank, also one that waits for it, and is overwritten") {
+TEST_CASE("a value reaches every rank, even one that already waits, and can be overwritten") {
   Place place(3);
   run_ranks(place, [](Rank& self) {
     if (self.number == 0) {
@@ -137,7 +137,7 @@ TEST_CASE("a value reaches every rank, also one that waits for it, and is overwr
   place.server().finish(10s);
 }
 
-TEST_CASE("exchanges and barriers, many after another, keys used again") {
+TEST_CASE("many exchanges and barriers in sequence, with reused keys") {
   Place place(4);
   run_ranks(place, [](Rank& self) {
     for (int round = 0; round < 50; ++round) {
@@ -217,7 +217,7 @@ TEST_CASE("timeouts name the key, the rank and who is absent") {
   for (Rank* rank : {&zero, &one, &two}) rank->client.farewell();
 }
 
-TEST_CASE("a rank that has said farewell is not waited for") {
+TEST_CASE("no rank waits for a rank that has left the job") {
   Place place(2);
   Rank zero(place, 0), one(place, 1);
   std::jthread leaver([&] {
@@ -234,7 +234,7 @@ TEST_CASE("a rank that has said farewell is not waited for") {
   zero.client.farewell();
 }
 
-TEST_CASE("a connection that ends without farewell fails the job on every rank at once") {
+TEST_CASE("a connection that closes without a farewell fails the job on every rank at once") {
   Place place(3);
   Rank zero(place, 0), one(place, 1);
   std::atomic<int> called{0};
@@ -283,7 +283,7 @@ TEST_CASE("a question reaches every rank, whatever it is doing") {
   thrown(atoll::ErrorCode::aborted, [&] { zero.client.ask("who?", 60s); });
 }
 
-TEST_CASE("a question whose answers are all there waits for nothing") {
+TEST_CASE("a question returns as soon as all ranks have answered") {
   Place place(2);
   run_ranks(place, [](Rank& self) {
     self.client.answer_with([&](std::string_view) { return std::to_string(self.number); });
@@ -306,7 +306,7 @@ TEST_CASE("the end of the store is the loss of rank 0") {
                  "rank 0, which serves the store, ended before rank 1 (host here, pid 101)"));
 }
 
-TEST_CASE("the first declared failure is everybody's, with the name of who declared it") {
+TEST_CASE("every rank gets the first declared failure, with the rank that declared it") {
   Place place(2);
   Rank zero(place, 0), one(place, 1);
   one.client.fail("disk on fire");
@@ -318,7 +318,7 @@ TEST_CASE("the first declared failure is everybody's, with the name of who decla
   }
 }
 
-TEST_CASE("ranks that do not come are named to those that did, also to late ones") {
+TEST_CASE("ranks that have joined, early or late, learn which ranks did not") {
   Place place(4, 200ms);
   Rank zero(place, 0), two(place, 2);
   const std::string reason = "rank 1, rank 3 did not join the job within 0.2 s";
@@ -328,7 +328,7 @@ TEST_CASE("ranks that do not come are named to those that did, also to late ones
   CHECK(thrown(atoll::ErrorCode::timeout, [&] { three.client.get("x", 60s); }) == reason);
 }
 
-TEST_CASE("a second rank of the same number and one of another job size are refused") {
+TEST_CASE("a duplicate rank and a rank with another job size are refused") {
   Place place(2);
   const net::Fd first = place.hello(1);
   CHECK(thrown(atoll::ErrorCode::mismatch, [&] { place.hello(1); }) ==
@@ -339,7 +339,7 @@ TEST_CASE("a second rank of the same number and one of another job size are refu
         "rank 7 of 2 cannot join a job of 2 ranks");
 }
 
-TEST_CASE("a wrong token gets no answer, and its owner a hint") {
+TEST_CASE("the store does not answer a wrong token, and the client suggests to check it") {
   Place place(1);
   const std::string hello =
       store::encode_frame(store::Kind::hello, 0, store::encode({"wrong", 0, 1, "here", 1}));
@@ -351,7 +351,7 @@ TEST_CASE("a wrong token gets no answer, and its owner a hint") {
   run_ranks(place, [](Rank& self) { self.client.put("still", "served"); });
 }
 
-TEST_CASE("strangers get nothing and break nothing") {
+TEST_CASE("connections without a valid hello get no answer and do no harm") {
   Place place(2);
   Rank zero(place, 0), one(place, 1);
   using store::Kind;
@@ -382,7 +382,7 @@ TEST_CASE("strangers get nothing and break nothing") {
   one.client.farewell();
 }
 
-TEST_CASE("idle strangers do not keep a rank out, and are sent away") {
+TEST_CASE("idle connections do not block a rank and are closed") {
   Place place(1);
   std::vector<net::Fd> idle;
   for (std::size_t i = 0; i < store::max_strangers + 50; ++i) idle.push_back(place.stranger());
@@ -393,7 +393,7 @@ TEST_CASE("idle strangers do not keep a rank out, and are sent away") {
                  "closed"));
 }
 
-TEST_CASE("a silent stranger is sent away after the handshake's time") {
+TEST_CASE("a silent connection is closed after the handshake timeout") {
   Place place(1);
   const auto start = Clock::now();
   CHECK(answer_to(place, "", store::handshake_timeout + 5s) == "");
@@ -402,7 +402,7 @@ TEST_CASE("a silent stranger is sent away after the handshake's time") {
   CHECK(waited < store::handshake_timeout + 2s);
 }
 
-TEST_CASE("a member that sends what does not parse is lost to the job, and named") {
+TEST_CASE("a rank that sends malformed data is reported as lost") {
   for (const bool oversized : {false, true}) {
     Place place(2);
     Rank zero(place, 0);
@@ -414,7 +414,7 @@ TEST_CASE("a member that sends what does not parse is lost to the job, and named
   }
 }
 
-TEST_CASE("messages: what was packed is unpacked, and every departure is noticed") {
+TEST_CASE("messages survive packing and unpacking, and every malformed message is rejected") {
   const store::Hello hello{"token", 3, 8, "node", 4711};
   const store::Hello back = store::decode_hello(store::encode(hello));
   CHECK(back.token == hello.token);
@@ -436,7 +436,7 @@ TEST_CASE("messages: what was packed is unpacked, and every departure is noticed
         atoll::ErrorCode::internal);
 }
 
-TEST_CASE("secrets are equal only when they are") {
+TEST_CASE("equal_secrets compares whole secrets") {
   CHECK(store::equal_secrets("", ""));
   CHECK(store::equal_secrets("abc", "abc"));
   CHECK_FALSE(store::equal_secrets("abc", "abd"));

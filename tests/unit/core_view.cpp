@@ -38,7 +38,7 @@ int count_misrounded(std::uint32_t first, std::uint32_t last, Round round) {
 
 }  // namespace
 
-TEST_CASE("dtype names are read back and unknown ones are named") {
+TEST_CASE("dtype names are parsed, and the error names unknown ones") {
   using atoll::DType;
   for (const DType dtype :
        {DType::f32, DType::bf16, DType::f16, DType::f64, DType::i32, DType::i64, DType::u8}) {
@@ -48,7 +48,7 @@ TEST_CASE("dtype names are read back and unknown ones are named") {
                        "dtype \"f8\": expected f32, bf16, f16, f64, i32, i64 or u8", atoll::Error);
 }
 
-TEST_CASE("names and sizes are those of the plugin's numbers") {
+TEST_CASE("names and sizes agree with plugin.h") {
   using atoll::DType;
   struct Known {
     DType dtype;
@@ -92,7 +92,7 @@ TEST_CASE("all 65,536 bf16 and f16 survive a round trip through float; NaN stays
   CHECK(wrong == 0);
 }
 
-TEST_CASE("f16 values are right, subnormal ones too") {
+TEST_CASE("f16 values are right, including subnormal ones") {
   for (std::uint32_t bits = 0; bits < 0x7c00u; ++bits) {
     const int exponent = static_cast<int>(bits >> 10);
     const auto mantissa = static_cast<float>(bits & 0x3ffu);

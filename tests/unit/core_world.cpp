@@ -163,7 +163,7 @@ TEST_CASE("ranks see each other and exchange") {
   for (const std::string& result : results) CHECK(result == "012one here explicit");
 }
 
-TEST_CASE("a rank that does not come is named at the timeout, on every rank") {
+TEST_CASE("at the timeout, every rank names the absent rank") {
   const auto results = on_threads(
       3, [](atoll::World&) { return "joined"; }, 1, 1s);
   for (const int rank : {0, 2}) {
@@ -172,7 +172,7 @@ TEST_CASE("a rank that does not come is named at the timeout, on every rank") {
   }
 }
 
-TEST_CASE("without rank 0 the others say what they cannot reach") {
+TEST_CASE("without rank 0 the others report the address that they cannot reach") {
   const auto results = on_threads(
       2, [](atoll::World&) { return "joined"; }, 0, 1s);
   CHECK(results[1].find("timeout: rank 1 (host ") == 0);
@@ -235,7 +235,7 @@ TEST_CASE("rank 0 serves the store until the last rank has said farewell") {
   CHECK(results[1] == "there");
 }
 
-TEST_CASE("tickets count per key, and callbacks of the end run in reverse") {
+TEST_CASE("tickets count per key, and at_exit callbacks run in reverse order") {
   std::string order;
   {
     atoll::World world = atoll::World::single();
@@ -251,7 +251,7 @@ TEST_CASE("tickets count per key, and callbacks of the end run in reverse") {
   CHECK(order == "second first");
 }
 
-TEST_CASE("a world of one") {
+TEST_CASE("a job of one rank") {
   atoll::World world = atoll::World::single();
   CHECK(world.launcher() == "single");
   CHECK(world.local_size() == 1);

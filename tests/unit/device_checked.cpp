@@ -53,7 +53,7 @@ bool has(const std::string& text, std::string_view part) {
 
 }  // namespace
 
-TEST_CASE("a read on another stream needs an event behind the write") {
+TEST_CASE("a read on another stream needs an event after the write") {
   {
     Bench bench;
     const atoll::Event early = bench.a.record();
@@ -69,7 +69,7 @@ TEST_CASE("a read on another stream needs an event behind the write") {
   CHECK(finding([&] { bench.read(bench.b); }) == "");
 }
 
-TEST_CASE("order goes through other streams") {
+TEST_CASE("order is transitive over streams") {
   Bench bench;
   bench.write(bench.a);
   bench.b.wait(bench.a.record());
@@ -78,7 +78,7 @@ TEST_CASE("order goes through other streams") {
   CHECK(finding([&] { bench.read(bench.b); }) != "");  // no event orders the opposite direction
 }
 
-TEST_CASE("order goes through the host, once it has synchronized") {
+TEST_CASE("order is transitive over the host once it has synchronized") {
   for (const int how : {0, 1, 2}) {
     CAPTURE(how);
     Bench bench;
@@ -124,7 +124,7 @@ TEST_CASE("parts of an allocation have histories of their own") {
   CHECK(has(finding([&] { bench.b.use(middle, Access::read, "middle"); }), "left on stream a"));
 }
 
-TEST_CASE("memory from elsewhere is not checked, and no use runs past the end") {
+TEST_CASE("memory from other sources is not checked, and a use past the end is an error") {
   std::vector<float> host(count);
   Bench bench;
   bench.a.copy(host.data(), bench.memory.data(), bench.memory.bytes());
@@ -134,7 +134,7 @@ TEST_CASE("memory from elsewhere is not checked, and no use runs past the end") 
             "reader on stream a reads 400 bytes at 0x"));
 }
 
-TEST_CASE("copies, zeros and kernels say what they use") {
+TEST_CASE("copies, zero() and kernels declare what they use") {
   using Kernel = std::function<void(const Bench&, atoll::Stream&, atoll::View)>;
   const std::vector<std::pair<std::string, Kernel>> kernels{
       {"copy", [](const Bench& bench, atoll::Stream& stream,
@@ -207,7 +207,7 @@ TEST_CASE("fresh memory, and memory whose lifetime is over, is NaN") {
   CHECK(look());
 }
 
-TEST_CASE("a use outside a lifetime, or of what is not there, names what is") {
+TEST_CASE("a use after a lifetime, or of other content, is an error that names the content") {
   {
     Bench bench;
     bench.hold(bench.a, "parameters");
@@ -238,7 +238,7 @@ TEST_CASE("a use outside a lifetime, or of what is not there, names what is") {
             "the end of its lifetime on stream a"));
 }
 
-TEST_CASE("memory is freed when no stream uses it") {
+TEST_CASE("memory may only be freed when no stream uses it") {
   for (const bool synchronized : {false, true}) {
     CAPTURE(synchronized);
     Bench bench;
@@ -265,7 +265,7 @@ TEST_CASE("memory of a communication backend is checked as well") {
   CHECK(bench.device.allocated_bytes() == bench.memory.bytes());
 }
 
-TEST_CASE("a finding is told again by what comes after it") {
+TEST_CASE("later calls report a finding again") {
   Bench bench;
   bench.write(bench.a);
   const atoll::Event event = bench.b.record();

@@ -150,7 +150,7 @@ TEST_CASE("integers wrap in sums and divide by any number of ranks") {
   CHECK(wrapped[0] == -2);
 }
 
-TEST_CASE("casts round to nearest even and keep what is special") {
+TEST_CASE("casts round to nearest even and keep NaN and infinity") {
   std::vector<float> values = random_values(5000, 7);
   values.insert(values.end(), {0.0f, -0.0f, std::numeric_limits<float>::infinity(),
                                -std::numeric_limits<float>::infinity(), 1e-40f, 3.4e38f});
@@ -183,7 +183,7 @@ TEST_CASE("sums of squares per block do not depend on where the blocks are summe
   CHECK(whole[0] + whole[1] + whole[2] + whole[3] == doctest::Approx(reference).epsilon(1e-12));
 }
 
-TEST_CASE("exact sums are those of a wider type, in any order") {
+TEST_CASE("exact sums equal those of a wider type, in any order") {
   std::mt19937_64 random(11);
   std::uniform_real_distribution<double> exponent(-40, 40);
   for (const std::size_t n : {1, 2, 3, 1000, 100'000}) {
@@ -199,7 +199,7 @@ TEST_CASE("exact sums are those of a wider type, in any order") {
   }
 }
 
-TEST_CASE("exact sums: nothing, ends of the range, what is not finite") {
+TEST_CASE("exact sums of no values, of extreme values and of non-finite values") {
   constexpr double inf = std::numeric_limits<double>::infinity();
   constexpr double least = std::numeric_limits<double>::denorm_min();
   constexpr double most = std::numeric_limits<double>::max();
@@ -236,7 +236,7 @@ TEST_CASE("the clip factor") {
   CHECK(result[2] == 3.0);
 }
 
-TEST_CASE("adamw and sgd against the formulas in f64") {
+TEST_CASE("adamw and sgd agree with the formulas in f64") {
   const std::size_t n = 777;
   auto w = random_values(n, 1), g = random_values(n, 2);
   std::vector<float> m(n, 0.1f), v(n, 0.2f), sgd_w = w;
@@ -258,7 +258,7 @@ TEST_CASE("adamw and sgd against the formulas in f64") {
   CHECK(worst_sgd < 1e-6);
 }
 
-TEST_CASE("bf16 moments rounded by chance follow those of f32, to the nearest they stand still") {
+TEST_CASE("bf16 moments follow f32 with stochastic rounding and stall with rounding to nearest") {
   const std::size_t n = 4000;
   const float beta2 = 0.999f;
   // The gradient drops from 1 to 0.1, so the second moment must fall from 1 to 0.01.
@@ -290,7 +290,7 @@ TEST_CASE("bf16 moments rounded by chance follow those of f32, to the nearest th
   }
 }
 
-TEST_CASE("what chance does to a moment depends on key, step and place alone") {
+TEST_CASE("stochastic rounding depends only on key, step and index") {
   const std::size_t n = 512;
   const auto g = random_values(n, 3);
   const auto moments_of = [&](std::size_t from, std::size_t to, std::uint64_t key, double steps) {

@@ -71,7 +71,7 @@ TEST_CASE("a communicator and its memory are closed on a thread that has used no
   run(2, [](atoll::World& world) { close_elsewhere(open_and_use(world)); });
 }
 
-TEST_CASE("memory that is given back stays where it is until its communicator is closed") {
+TEST_CASE("registered memory that is freed stays mapped until its communicator is closed") {
   run(2, [](atoll::World& world) {
     Held held = open_and_use(world);
     const auto device = atoll::Device::cuda(first_device + world.rank());
@@ -89,7 +89,7 @@ TEST_CASE("memory that is given back stays where it is until its communicator is
   });
 }
 
-TEST_CASE("and so after they were aborted") {
+TEST_CASE("an aborted communicator and its memory are closed on a thread that has used no GPU") {
   run(2, [](atoll::World& world) {
     Held held = open_and_use(world);
     world.barrier();

@@ -89,7 +89,7 @@ TEST_CASE("threads of a block meet at barriers, block after block") {
   CHECK(std::isnan(values[512]));  // not written by the kernel
 }
 
-TEST_CASE("shuffles are those of a warp, and of its parts") {
+TEST_CASE("shuffles work within a warp and within parts of it") {
   const auto values = result_of(adds_up_warps, 1);
   for (std::size_t warp = 0; warp < 8; ++warp) CHECK(values[warp] == 496);
   for (std::size_t i = 0; i < 256; ++i) {
@@ -97,12 +97,12 @@ TEST_CASE("shuffles are those of a warp, and of its parts") {
   }
 }
 
-TEST_CASE("threads that wait for each other in vain end the process") {
+TEST_CASE("a deadlock of threads ends the process") {
   CHECK(signal_of([] { run_kernel(waits_apart); }) == SIGABRT);
   CHECK(signal_of([] { run_kernel(shuffles_without_some); }) == SIGABRT);
 }
 
-TEST_CASE("memory ends where it ends") {
+TEST_CASE("an access past the end of an allocation faults") {
   CHECK(signal_of([] { run_kernel(writes_behind); }) == SIGSEGV);
 }
 
@@ -122,7 +122,7 @@ TEST_CASE("a kernel has 48 KiB of dynamic shared memory unless it asked for more
   stream.synchronize();
 }
 
-TEST_CASE("who uses one GPU brings up no other, on whatever thread") {
+TEST_CASE("using one GPU creates no context on another, on any thread") {
   CHECK(signal_of([] {
           emulated::forget_contexts();
           const auto device = atoll::Device::cuda(2);
@@ -155,7 +155,7 @@ TEST_CASE("who uses one GPU brings up no other, on whatever thread") {
         }) == 0);
 }
 
-TEST_CASE("the host does not touch memory of the device, nor do its functions in a stream") {
+TEST_CASE("an access to device memory from the host or a host function faults") {
   CHECK(signal_of([] {
           const auto device = atoll::Device::cuda();
           const auto memory = device.allocate(64);
