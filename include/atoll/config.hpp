@@ -1,5 +1,5 @@
-// Every setting of the library in one struct, filled from defaults, then a file, then the
-// environment (ATOLL_*), then flags of the program. One table declares each variable.
+// All settings of the library. Each setting has a default, which a file, then an environment variable
+// (ATOLL_*), then a flag of the program can override.
 #pragma once
 
 #include <chrono>
@@ -13,54 +13,56 @@
 namespace atoll_v1::atoll {
 
 struct Config {
-  // Who this process is, for a start without a launcher; -1 and "" mean: ask the launcher.
+  // Identity of this process, for jobs without a launcher. -1 and "" mean that the launcher decides.
   int rank = -1;
   int size = -1;
   int local_rank = -1;
-  std::string addr;   // "host:port" of rank 0's store
-  std::string token;  // shared secret of the job
-  int port = 0;       // port of the store under torchrun; 0: MASTER_PORT + 1
-  // Network interfaces of this rank, separated by commas, each of them a rail; "": the default
-  // route's. The first has the address for everything but the data of collectives.
+  std::string addr;   // "host:port" at which rank 0 serves the rendezvous store
+  std::string token;  // secret shared by all ranks of the job
+  int port = 0;       // port of the store under torchrun; 0 means MASTER_PORT + 1
+  // Comma-separated network interfaces of this rank; each is one rail, and all carry the data of
+  // collectives. The first also carries control traffic. "" means the interface of the default
+  // route.
   std::string interface;
-  // Sets this rank apart from ranks of this host that have another one, as if they were on
-  // different hosts, which gives several hosts on one machine; "": as it is.
+  // Ranks on one machine with different values are treated as if they ran on different hosts, so
+  // that multi-host jobs can be tested on one machine.
   std::string host_id;
 
-  std::chrono::seconds rendezvous_timeout{60};  // for all ranks to appear
-  std::chrono::seconds timeout{600};            // for one collective
+  std::chrono::seconds rendezvous_timeout{60};  // time for all ranks to join the job
+  std::chrono::seconds timeout{600};            // time for one collective
 
-  std::string backend;       // "": the best that probes on every rank
-  std::string plugin_path;   // directories, colon separated, searched before the installed ones
-  std::string algorithm;     // "all_reduce:two_level,all_gather:ring"; "": the backend chooses
-  std::string tuning;        // file of measured choices; `algorithm` goes before it
-  int deterministic = 0;     // 1: sums in one order whatever size and placement
-  std::string flight;        // prefix of the flight recorders' files, PREFIX.RANK.json; "": none
-  int islands = 0;           // emulate this many islands over all ranks; 0: what topology says
-  int threads = 0;           // compute threads of this rank; 0: cores of the host / its ranks
-  std::string check;         // "lifetimes": a use of memory that no event orders is an error
+  std::string backend;      // name of the backend; "" chooses the best that works on every rank
+  std::string plugin_path;  // colon-separated directories, searched before the installed backends
+  std::string algorithm;    // "all_reduce:two_level,all_gather:ring"; "" lets the backend choose
+  std::string tuning;       // file with measured algorithm choices; `algorithm` overrides it
+  int deterministic = 0;    // 1 sums in one order, independent of job size and placement
+  std::string flight;  // prefix of the flight recorder's PREFIX.RANK.json files; "" writes none
+  int islands = 0;     // emulates this many islands; 0 uses the islands of the topology
+  int threads = 0;     // compute threads of this rank; 0 means cores of the host / its ranks
+  std::string check;   // "lifetimes" rejects uses of memory that no event orders
   std::string log = "info";  // trace, debug, info, warn, error, off
 
-  // Defaults, then the file named by ATOLL_CONFIG (lines `name = value`, `#` comments), then the
-  // environment. An unknown ATOLL_* variable or name in the file is warned about with the nearest
-  // known one. Throws Error(invalid_argument) that names the variable for a value that does not
-  // parse.
+  // Reads the file named by ATOLL_CONFIG (lines `name = value`, `#` comments), then the environment.
+  // An unknown name gives a warning that suggests the nearest known name. A malformed value throws
+  // Error(invalid_argument) with the name of the variable.
   static Config from_env();
 
-  // Sets one entry by its variable name ("ATOLL_TIMEOUT") or its name in a file ("timeout").
+  // Sets one entry by its variable ("ATOLL_TIMEOUT") or by its name in a file ("timeout"). Throws
+  // Error(invalid_argument) for an unknown name or a malformed value.
   void set(std::string_view name, std::string_view value);
 };
 
 struct ConfigEntry {
   std::string_view variable;  // "ATOLL_TIMEOUT"
-  std::string_view unit;      // "seconds", "path", "" ...
+  std::string_view unit;      // "seconds", "path", ...; "" if there is no unit
   std::string_view meaning;
 };
 
-// Every variable that from_env() reads, in the order of the struct.
+// Describes every variable that from_env() reads, in the order of the struct.
 std::span<const ConfigEntry> config_entries() noexcept;
 
-// One line per entry: variable, its value in `config`, its meaning. What `atoll-topo --env` prints.
+// Returns one line per entry with the variable, its value in `config` and its meaning, as
+// `atoll-topo --env` prints them.
 std::string describe(const Config& config);
 
 }  // namespace atoll_v1::atoll

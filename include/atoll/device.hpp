@@ -1,5 +1,6 @@
-// Devices, memory, streams and events. On `host` a stream is a queue with a worker thread; on
-// `cuda` it is a CUDA stream; on `virtual` a clock. Nothing above this header knows the difference.
+// Devices and their memory, streams and events. A stream is a queue with a worker thread on the
+// host device and a CUDA stream on a GPU. Code that uses this header works on both without knowing
+// which one it has.
 #pragma once
 
 #include <chrono>
@@ -16,38 +17,41 @@
 
 namespace atoll_v1::atoll {
 
-class DeviceBackend;  // implemented once per kind of device: src/device/backend.hpp
+class DeviceBackend;  // one implementation per kind of device: src/device/backend.hpp
 class StreamBackend;
 class EventBackend;
 class StampBackend;
-class DeviceOps;  // the kernels that the library itself needs: src/device/ops.hpp
+class DeviceOps;  // kernels that the library itself needs: src/device/ops.hpp
 
 enum class DeviceKind : std::int32_t {
   host = 0,
   cuda = 1,
-  virtual_time = 2
+  virtual_time = 2  // reserved for simulated devices, where a stream is a clock
 };
 
-// A point in the work of a stream. Copies name the same point. A default event has happened.
+// Marks a point in the work of a stream; it happens when all work enqueued before it is done. Copies
+// refer to the same point. A default-constructed event has already happened.
 class Event {
  public:
   Event() = default;
   explicit Event(std::shared_ptr<EventBackend> impl) : impl_(std::move(impl)) {}
   bool happened() const;
-  void synchronize() const;  // blocks the calling thread; throws the stream's error, if it has one
+  // Blocks the calling thread until the event has happened. Throws the error of the stream if work
+  // before the event failed.
+  void synchronize() const;
   const std::shared_ptr<EventBackend>& backend() const noexcept { return impl_; }
 
  private:
   std::shared_ptr<EventBackend> impl_;
 };
 
-// The moment at which a stream gets to a point of its work. Copies name the same one.
+// The time at which a stream reaches a point of its work. Copies refer to the same point.
 class Stamp {
  public:
   Stamp() = default;
   explicit Stamp(std::shared_ptr<const StampBackend> impl) : impl_(std::move(impl)) {}
-  // ns of the steady clock; nothing until the stream has been there (never, perhaps, where it
-  // failed before), and of a default Stamp.
+  // Nanoseconds of the steady clock. Empty until the stream reaches the point, which a failed stream
+  // may never do, and always empty for a default-constructed Stamp.
   std::optional<std::int64_t> ns() const;
   explicit operator bool() const noexcept { return impl_ != nullptr; }
 
@@ -55,15 +59,15 @@ class Stamp {
   std::shared_ptr<const StampBackend> impl_;
 };
 
-// A hint; `host` has no use for it.
+// A scheduling hint for GPUs; the host device ignores it.
 enum class StreamPriority {
   normal,
   high
 };
 enum class WaitReason {
   order,
-  communication
-};  // the second counts as exposed communication
+  communication  // the time spent waiting counts as exposed communication
+};
 
 enum class Access {
   read,
@@ -71,44 +75,48 @@ enum class Access {
 };
 
 struct StreamOptions {
-  std::string name = "stream";  // thread name, trace row
+  std::string name = "stream";  // shown as thread name and as row of a trace
   StreamPriority priority = StreamPriority::normal;
 };
 
-// An ordered queue of work. Functions of one Stream are called by one thread at a time, a task that
-// calls its own stream included (synchronize() counts, too); they return at once. The last handle
-// must not end inside the stream's own work. When work fails, what was enqueued behind it on this
-// stream does not run, and synchronize(), and waits on later events of this stream, throw the first
-// error.
+// An ordered queue of work on one device. Every function but synchronize() returns at once.
+//
+// Threads: only one thread at a time may call a Stream, synchronize() included, and a task that runs
+// on the stream counts as a caller. A task must not destroy the stream that runs it.
+//
+// Errors: when work fails, later work on this stream does not run. synchronize(), and waits for
+// later events of this stream, throw the first error. Kernels already launched on a GPU still run.
 class Stream {
  public:
   Stream(Stream&&) noexcept;
   Stream& operator=(Stream&&) noexcept;
-  ~Stream();  // waits for the work that was enqueued
+  ~Stream();  // waits until all enqueued work is done
 
-  // Runs `work` on the CPU in the order of the stream: on the worker of a host stream, as a host
-  // function of a CUDA stream (where it must not call the device's interface).
+  // Runs `work` on the CPU in stream order. On a GPU it is a host function of the CUDA stream and
+  // must not call CUDA or this interface.
   void enqueue(std::function<void()> work);
-  void copy(void* dst, const void* src, std::size_t bytes);  // addresses of this device or the host
+  // Both addresses may belong to this device or to the host; the ranges must not overlap.
+  void copy(void* dst, const void* src, std::size_t bytes);
   void zero(void* dst, std::size_t bytes);
   Event record();
-  // enqueue(), then record(), at the price of one of them.
+  // Same as enqueue() followed by record(), but cheaper.
   Event enqueue_and_record(std::function<void()> work);
-  // When what was enqueued before is done, and what comes after may start.
+  // Takes the time when all earlier work is done and later work may start.
   Stamp stamp();
-  // Work enqueued later waits for the event; on failure of the event's stream this stream fails
-  // too.
+  // Makes work enqueued later wait for the event. If the stream of the event failed before the
+  // event, this stream fails with the same error.
   void wait(const Event& event, WaitReason reason = WaitReason::order);
-  void synchronize();  // blocks the calling thread until the queue is empty; throws its error
-  // For the checker of ATOLL_CHECK=lifetimes: the work enqueued next, called `what`, uses this
-  // memory. It then throws Error(internal) if no event orders that with other uses. Without it,
-  // nothing.
+  // Blocks the calling thread until all work is done; throws the error of the stream if it failed.
+  void synchronize();
+  // Declares that the work enqueued next, named `what` in messages, uses this memory. With
+  // ATOLL_CHECK=lifetimes it throws Error(internal) if no event orders this use after conflicting
+  // uses on other streams; without the checker it does nothing.
   void use(const ConstView& view, Access access, std::string_view what);
-  // Time that this stream has spent waiting for events with WaitReason::communication, while it had
-  // nothing else to do. Complete after synchronize().
+  // Time that this stream has spent idle in waits with WaitReason::communication. Complete after
+  // synchronize().
   std::chrono::nanoseconds exposed_communication() const;
 
-  const std::string& name() const noexcept { return name_; }  // as StreamOptions has it
+  const std::string& name() const noexcept { return name_; }
   StreamBackend& backend() const noexcept { return *impl_; }
 
  private:
@@ -118,11 +126,12 @@ class Stream {
   std::string name_;
 };
 
-// Device memory, freed with the handle. The owner sees to it that no stream still uses it.
+// Owns a block of memory and frees it when the handle is destroyed. The owner must make sure that no
+// stream still uses the memory then.
 class Buffer {
  public:
   Buffer() = default;
-  // What `memory` points to; its deleter frees it.
+  // Takes over `bytes` bytes at `memory`, which the deleter of the pointer frees.
   Buffer(std::shared_ptr<void> memory, std::size_t bytes) noexcept
       : memory_(std::move(memory)), bytes_(bytes) {}
   Buffer(Buffer&& other) noexcept
@@ -142,36 +151,38 @@ class Buffer {
   std::size_t bytes_ = 0;
 };
 
-// A device that this process computes on. A cheap handle; copies name the same device.
+// A device on which this process computes. The handle is cheap to copy; copies refer to the same
+// device. Any thread may call any function.
 class Device {
  public:
-  // A new handle to the CPU; allocations are counted per handle.
+  // The CPU. Each call returns a device with its own count of allocations.
   static Device host();
-  // A GPU of this process, by CUDA's ordinal; allocations are counted per handle. Its streams start
-  // kernels and copies; memory is cudaMalloc's. A call leaves the thread's current device as it
-  // was, but where that GPU has no context: then this one stays current, for to go back would bring
-  // one up. Who calls CUDA himself chooses his device before. Error(unsupported) in a build without
-  // CUDA, Error(not_found) where there is no such GPU.
+  // The GPU with this CUDA ordinal, with its own count of allocations; memory comes from cudaMalloc.
+  // Calls restore the current CUDA device of the thread, unless that would create a context on it;
+  // code that calls CUDA directly must therefore set its device first. Throws Error(unsupported) in
+  // a build without CUDA, and Error(not_found) if there is no such GPU.
   static Device cuda(int ordinal = 0);
-  static int cuda_count() noexcept;  // GPUs that cuda() takes; 0 without a driver
+  static int cuda_count() noexcept;  // number of GPUs visible to CUDA; 0 without a driver
   explicit Device(std::shared_ptr<DeviceBackend> impl);
 
   DeviceKind kind() const noexcept;
   std::string_view name() const noexcept;
-  // "GPU-...", as nvidia-smi spells it: the same for all processes on one GPU. Empty on the host.
+  // "GPU-...", as nvidia-smi prints it; equal in all processes that use this GPU. Empty on the host.
   std::string_view uuid() const noexcept;
   std::string_view pci_address() const noexcept;  // "0000:0f:00.0"; empty on the host
-  int ordinal() const noexcept;                   // of a GPU, as CUDA counts them here; else -1
-  // Aligned to 4,096 bytes (256 on cuda), not initialised. Error(out_of_memory) names the size.
+  int ordinal() const noexcept;                   // CUDA ordinal of a GPU; -1 on other devices
+  // Allocates uninitialised memory, aligned to 4,096 bytes (256 on a GPU). Throws
+  // Error(out_of_memory) with the size.
   Buffer allocate(std::size_t bytes) const;
-  // Memory of the host that copies to and from this device take without waiting for the host
-  // (pinned, for cuda); aligned to 64 bytes, not initialised, not counted. Error(out_of_memory).
+  // Allocates host memory that copies to and from this device can use without blocking the host
+  // (pinned memory on a GPU). Uninitialised, aligned to 64 bytes, and not part of
+  // allocated_bytes(). Throws Error(out_of_memory).
   Buffer allocate_staging(std::size_t bytes) const;
-  // In all; 0 where it is not known.
+  // Total memory of the device; 0 if it is not known.
   std::uint64_t memory_bytes() const noexcept;
   Stream stream(StreamOptions options = {}) const;
   DeviceOps& ops() const noexcept;
-  // Bytes that allocate() has handed out: now, and the most so far.
+  // Bytes from allocate() that are in use, and the largest number so far.
   std::size_t allocated_bytes() const noexcept;
   std::size_t peak_allocated_bytes() const noexcept;
   const std::shared_ptr<DeviceBackend>& backend() const noexcept { return impl_; }

@@ -1,4 +1,5 @@
-// The one exception type of atoll. Header-only: topology/ and the tools use it without the library.
+// The only exception type of atoll. Header-only, so that topology/ and the tools can use it without
+// linking the library.
 #pragma once
 
 #include <stdexcept>
@@ -9,21 +10,21 @@
 
 namespace atoll_v1::atoll {
 
-// What went wrong, for programs; the message is for people. Values are those of `atoll_status` in
-// plugin.h (0 is success there and never thrown).
+// The kind of an error, for programs; the message is for people. Values equal those of
+// `atoll_status` in plugin.h, where 0 means success.
 enum class ErrorCode : int {
-  invalid_argument = 1,  // the caller's fault: shape, name, option, order of calls
-  not_found = 2,         // a file, a key, a backend, a unit
-  unsupported = 3,       // a combination that this build or backend does not have
-  timeout = 4,           // a rank or a message did not come in time
+  invalid_argument = 1,  // the caller passed a wrong shape, name or option, or called out of order
+  not_found = 2,         // a file, key, backend or unit does not exist
+  unsupported = 3,       // this build or backend does not support the combination
+  timeout = 4,           // a rank or a message did not arrive in time
   peer_lost = 5,         // a process of the job ended or closed its connection
-  aborted = 6,           // this rank stopped because another one failed
+  aborted = 6,           // this rank stopped because another rank failed
   mismatch = 7,          // ranks disagree about an operation, a file or a version
-  io = 8,                // the operating system said no
+  io = 8,                // a call of the operating system failed
   out_of_memory = 9,
-  bad_data = 10,  // untrusted input that does not parse; the message names file and byte offset
-  backend = 11,   // a plugin's library (MPI, NCCL) reported an error
-  internal = 12,
+  bad_data = 10,  // untrusted input is malformed; the message names the file and the byte offset
+  backend = 11,   // the library of a backend (MPI, NCCL) reported an error
+  internal = 12,  // a bug of atoll, or a use of memory that ATOLL_CHECK=lifetimes rejects
 };
 
 constexpr std::string_view name(ErrorCode code) noexcept {
@@ -56,9 +57,8 @@ constexpr std::string_view name(ErrorCode code) noexcept {
   return "unknown error";
 }
 
-// Thrown by every function of atoll that fails, unless its declaration is noexcept. `what()` is one
-// line that names the thing, and rank, peer, operation, sequence number and bytes where they are
-// known.
+// Thrown by every function of atoll that fails and is not noexcept. what() is one line that names
+// the object concerned and, if known, the rank, peer, operation, sequence number and bytes.
 class Error : public std::runtime_error {
  public:
   Error(ErrorCode code, const std::string& message) : std::runtime_error(message), code_(code) {}

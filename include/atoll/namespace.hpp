@@ -1,8 +1,7 @@
-// The C library declares a function `long long atoll(const char*)` in the global namespace, so no
-// namespace of that name can stand there. atoll's lies in `atoll_v1`, a using-directive makes
-// `atoll::World` found (a name before `::` is never a function), and `std::atoll` and `::atoll`
-// still call the function. Write `atoll::World`, not `::atoll::World`; library code opens
-// `namespace atoll_v1::atoll {`.
+// Declares the namespace of the library. The C library declares a function `atoll` in the global
+// namespace, so a global namespace cannot have that name. The library therefore uses
+// `atoll_v1::atoll`, and the using-directive below lets users write `atoll::World`. Do not write
+// `::atoll::World`: that name, like `std::atoll`, refers to the C function.
 #pragma once
 
 namespace atoll_v1::atoll {}

@@ -1,4 +1,5 @@
-// Element types and untyped views of device memory: what every collective and kernel takes.
+// Element types, reductions and untyped views of device memory: the arguments of collectives and
+// kernels.
 #pragma once
 
 #include <concepts>
@@ -13,7 +14,8 @@
 
 namespace atoll_v1::atoll {
 
-// Values are those of `atoll_dtype` in plugin.h and of files; they never change.
+// Type of an element. Values equal those of `atoll_dtype` in plugin.h, are stored in files and never
+// change.
 enum class DType : std::int32_t {
   f32 = 0,
   bf16 = 1,
@@ -28,12 +30,13 @@ constexpr std::size_t size_of(DType dtype) noexcept {
   return atoll_abi::dtype_size(static_cast<std::int32_t>(dtype));
 }
 
-// "f32", "bf16", ...; the spelling of flags, files and logs.
+// Returns "f32", "bf16" and so on: the spelling in flags, files and logs.
 constexpr std::string_view name(DType dtype) noexcept {
   return atoll_abi::dtype_name(static_cast<std::int32_t>(dtype));
 }
 
-// Reductions. Values are those of `atoll_reduce_op` in plugin.h.
+// How a reduction combines the elements of all ranks. Values equal those of `atoll_reduce_op` in
+// plugin.h.
 enum class ReduceOp : std::int32_t {
   sum = 0,
   avg = 1,
@@ -45,10 +48,10 @@ constexpr std::string_view name(ReduceOp op) noexcept {
   return atoll_abi::op_name(static_cast<std::int32_t>(op));
 }
 
-// The inverse of name(DType); throws Error(invalid_argument) for an unknown spelling.
+// Parses the spelling that name(DType) returns; throws Error(invalid_argument) for any other text.
 DType dtype_from_name(std::string_view name);
 
-// Storage of the two 16-bit formats: bit patterns, no arithmetic.
+// Storage of the two 16-bit formats: bit patterns without arithmetic.
 struct bfloat16 {
   std::uint16_t bits;
   friend bool operator==(bfloat16, bfloat16) = default;
@@ -60,8 +63,8 @@ struct float16 {
 
 float to_float(bfloat16 value) noexcept;
 float to_float(float16 value) noexcept;
-bfloat16 to_bfloat16(float value) noexcept;  // round to nearest even; NaN stays NaN
-float16 to_float16(float value) noexcept;    // round to nearest even; overflow gives infinity
+bfloat16 to_bfloat16(float value) noexcept;  // rounds to nearest even; NaN stays NaN
+float16 to_float16(float value) noexcept;    // rounds to nearest even; overflow gives infinity
 
 template <class T>
 struct dtype_of_type {};
@@ -91,8 +94,9 @@ template <class R>
 concept ElementRange = std::ranges::contiguous_range<R> && std::ranges::sized_range<R> &&
     Element<std::ranges::range_value_t<R>>;
 
-// `count` elements of `dtype` at `data`, which is an address of the device that the operation runs
-// on. Views own nothing; the memory must live until the operation has completed on its stream.
+// Read-only view of `count` elements of type `dtype` at `data`, an address of the device on which the
+// operation runs. A view does not own its memory, which must live until the operation is done on its
+// stream. Spans, vectors and arrays of elements convert to views.
 struct ConstView {
   const void* data = nullptr;
   std::uint64_t count = 0;
@@ -108,7 +112,7 @@ struct ConstView {
                   dtype_of<std::ranges::range_value_t<R>>) {}
 
   std::uint64_t bytes() const noexcept { return count * size_of(dtype); }
-  // The elements [first, first + n).
+  // View of the elements [first, first + n).
   ConstView part(std::uint64_t first, std::uint64_t n) const noexcept {
     return {static_cast<const std::byte*>(data) + first * size_of(dtype), n, dtype};
   }
@@ -118,6 +122,7 @@ struct ConstView {
   }
 };
 
+// The same as ConstView, for memory that an operation writes.
 struct View {
   void* data = nullptr;
   std::uint64_t count = 0;

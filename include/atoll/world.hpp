@@ -1,4 +1,5 @@
-// Who am I, who else is there, and a small key-value store that all ranks share.
+// The processes of a job: the rank of this process, where all ranks run, and a small key-value store
+// that they share.
 #pragma once
 
 #include <chrono>
@@ -15,44 +16,47 @@
 
 namespace atoll_v1::atoll {
 
-// Where one rank runs. Two ranks share a host when name, boot id and network namespace are equal.
+// Describes where one rank runs. Two ranks share a host if its name, boot id and network namespace are equal.
 struct Placement {
   int rank = 0;
   int host = 0;        // index into World::hosts()
   int local_rank = 0;  // index among the ranks of its host, in rank order
   int pid = 0;
-  std::string address;  // an address at which other hosts reach this rank
+  std::string address;  // numeric address at which other hosts reach this rank
   std::vector<std::string>
-      rail_addresses;  // one per rail (Config::interface); the first is `address`
+      rail_addresses;  // one address per interface in Config::interface; the first is `address`
 };
 
 struct HostInfo {
   std::string name;
-  std::string id;          // name, boot id, network namespace
+  std::string id;          // name, boot id and network namespace
   std::vector<int> ranks;  // ascending
 };
 
-// All processes of a job. A World outlives everything made from it (meshes, communicators,
-// engines), and stays where it is as long as they live: they keep its address. Every rank keeps one
-// connection to the store, which a thread of rank 0 serves over TCP; a process that ends without a
-// farewell is noticed there, and every rank is told its name at once.
+// All processes of a job. A World must outlive everything made from it (meshes, communicators,
+// engines) and must not move while those exist, because they keep its address.
 //
-// All functions may be called from any thread. Functions marked collective must be called by all
-// ranks, in the same order.
+// A thread of rank 0 serves the store over TCP, and every rank keeps one connection to it. If a
+// process ends without leaving the job, the store notices and immediately tells every rank which one
+// was lost.
+//
+// Any thread may call any function. All ranks must call functions marked "collective", in the same
+// order.
 class World {
  public:
-  // Finds the launcher from the environment (explicit ATOLL_RANK, ATOLL_SIZE, ATOLL_ADDR and
-  // ATOLL_TOKEN; Open MPI; PMIx, also under Slurm; MPICH's Hydra and Slurm's PMI-1; torchrun), or
-  // is a world of one. Collective. Throws Error(timeout) that names the ranks that did not come.
+  // Joins the job that the environment describes: ATOLL_RANK, ATOLL_SIZE, ATOLL_ADDR and
+  // ATOLL_TOKEN; Open MPI; PMIx, also under Slurm; PMI-1 of MPICH's Hydra and of Slurm; torchrun.
+  // Without a launcher the job has one rank. Collective. Throws Error(timeout) with the ranks that
+  // did not join in time.
   static World from_env(Config config = Config::from_env());
 
-  // A job of one process: no store, no threads.
+  // Makes a job of one process, without network connections or threads.
   static World single(Config config = {});
 
   World(World&&) noexcept;
   World& operator=(World&&) noexcept;
-  // Says farewell; rank 0 serves the store until every rank has said farewell or is lost, for at
-  // most 10 s.
+  // Leaves the job. Rank 0 serves the store until every other rank has left or is lost, for at most
+  // 10 s.
   ~World();
 
   int rank() const noexcept;
@@ -62,38 +66,40 @@ class World {
   std::string_view launcher() const noexcept;  // "explicit", "openmpi", "pmix", "pmi", "torchrun",
                                                // "slurm", "single"
   const Config& config() const noexcept;
-  const std::vector<HostInfo>& hosts() const noexcept;        // in order of their lowest rank
-  const std::vector<Placement>& placements() const noexcept;  // by rank
+  const std::vector<HostInfo>& hosts() const noexcept;        // sorted by their lowest rank
+  const std::vector<Placement>& placements() const noexcept;  // indexed by rank
 
-  // Keys are at most 256 bytes, values at most 16 MiB; larger ones are Error(invalid_argument).
-  // A later put() overwrites.
+  // Stores a value for all ranks and overwrites an earlier one. Keys have 1 to 256 bytes and values
+  // at most 16 MiB; other sizes throw Error(invalid_argument).
   void put(std::string_view key, std::string_view value);
-  // Waits until somebody has put `key`. Error(timeout) names key and rank; once the job has failed,
-  // this and every other call that needs the store throws failure().
+  // Waits until a rank has put `key`. Throws Error(timeout) with the key and this rank. Once the job
+  // has failed, this and every other call that needs the store throws failure().
   std::string get(std::string_view key, std::chrono::milliseconds timeout);
-  // Collective. Each rank's `mine`, by rank. `key` must not be in use for anything else.
+  // Collective. Returns the `mine` of every rank, indexed by rank. No other exchange in progress may
+  // use the same key.
   std::vector<std::string> exchange(std::string_view key, std::string_view mine);
-  // Collective. Returns when all ranks have called it; Error(timeout) names the absent ones.
+  // Collective. Returns when all ranks have called it; Error(timeout) names the absent ranks.
   void barrier();
 
-  // Numbers the calls with equal `key` on this rank: 0, 1, 2, ... Ranks that make the same calls
-  // get the same numbers, which makes store keys unique without asking anybody.
+  // Counts the calls with this `key` on this rank: 0, 1, 2, ... Ranks that make the same calls get
+  // the same numbers, so the number makes a store key unique without communication.
   std::uint64_t ticket(std::string_view key);
 
-  // Runs in ~World, before the farewell, last registered first. Ranks that have registered any meet
-  // first; `failed` says that the job has failed, or that they did not all come.
+  // Registers a function that ~World calls before this rank leaves the job, in reverse order of
+  // registration. Ranks with registered functions first meet in a barrier; `failed` is true if the
+  // job has failed or the barrier timed out.
   void at_exit(std::function<void(bool failed)> callback);
 
-  // Declares the job failed: the reason reaches every rank through the store, their communicators
-  // abort, and what they wait for throws Error(aborted) with the reason. The first reason stays.
+  // Declares that the job has failed. The store sends the reason to every rank; there, communicators
+  // abort and waiting calls throw Error(aborted) with it. Only the first reason counts.
   void fail(std::string_view reason) noexcept;
-  // Why the job failed, once it has.
+  // The reason why the job failed; empty if it has not.
   std::optional<Error> failure() const;
-  // Throws failure(), if there is one.
+  // Throws failure() if the job has failed.
   void check() const;
 
-  // Registers `on_failure`, called once, from a thread of World (or at once if the job has failed
-  // already), when the job fails. Deregisters at destruction, after a call under way has returned.
+  // Keeps a callback of on_failure() registered. Destroying it removes the callback and waits for a
+  // call in progress.
   class Subscription {
    public:
     Subscription() noexcept;
@@ -106,10 +112,12 @@ class World {
     struct Impl;
     std::unique_ptr<Impl> impl_;
   };
+  // Calls `callback` once when the job fails, from a thread of World; if the job has already failed,
+  // calls it at once on this thread.
   [[nodiscard]] Subscription on_failure(std::function<void(const Error&)> callback);
 
  private:
-  friend struct WorldInternals;  // src/core/world_internals.hpp, for the rooms above core
+  friend struct WorldInternals;  // src/core/world_internals.hpp
   struct Impl;
   explicit World(std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> impl_;

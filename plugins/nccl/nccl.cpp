@@ -1,8 +1,8 @@
 #include "nccl.hpp"
 
-#include <cuda.h>
 #include <fmt/format.h>
 
+#include "atoll/cuda_context.hpp"
 #include "atoll/plugin.h"
 #include "sdk/guard.hpp"
 
@@ -25,26 +25,6 @@ atoll_status status_of(ncclResult_t result) {
       break;
   }
   return ATOLL_BACKEND;
-}
-
-// To make a device current brings up a context there, some hundred MB of it: a thread that begins
-// with device 0 does not go back to that for nothing. The driver is asked through the runtime.
-bool has_context(int device) noexcept {
-  using GetState = decltype(cuDevicePrimaryCtxGetState);
-  static const auto get_state = []() -> GetState* {
-    constexpr unsigned since = 7000;  // of CUDA, as its versions are counted
-    void* found = nullptr;
-    cudaDriverEntryPointQueryResult result{};
-    const cudaError_t status = cudaGetDriverEntryPointByVersion(
-        "cuDevicePrimaryCtxGetState", &found, since, cudaEnableDefault, &result);
-    if (status != cudaSuccess) cudaGetLastError();
-    return status == cudaSuccess && result == cudaDriverEntryPointSuccess
-               ? reinterpret_cast<GetState*>(found)
-               : nullptr;
-  }();
-  unsigned flags = 0;
-  int active = 0;
-  return get_state && get_state(device, &flags, &active) == CUDA_SUCCESS && active != 0;
 }
 
 }  // namespace
@@ -111,7 +91,7 @@ Current::Current(int device) {
 }
 
 Current::~Current() {
-  if (before_ >= 0 && has_context(before_)) cudaSetDevice(before_);
+  if (before_ >= 0 && atoll_abi::has_cuda_context(before_)) cudaSetDevice(before_);
 }
 
 }  // namespace atoll_sdk::nccl

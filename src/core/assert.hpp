@@ -1,5 +1,5 @@
-// The check of an invariant: a broken one is a bug of atoll, so it ends the process in every build.
-// What a caller or a peer can get wrong is an Error instead.
+// ATOLL_ASSERT checks an invariant in every build and aborts the process if it is broken, because that
+// is a bug of atoll. Mistakes that a caller or a peer can make throw Error instead.
 #pragma once
 
 #include <cstdio>

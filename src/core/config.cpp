@@ -24,7 +24,7 @@ constexpr std::string_view file_variable = "ATOLL_CONFIG";
 constexpr int many = 1 << 20;
 constexpr int most_seconds = 1'000'000'000;
 
-// The variable that names the file is in the table, but has no field: from_env() alone reads it.
+// Marks the row of ATOLL_CONFIG, which has no field in Config because only from_env() reads it.
 struct FileName {};
 using Field =
     std::variant<int Config::*, std::string Config::*, std::chrono::seconds Config::*, FileName>;
@@ -32,56 +32,62 @@ using Field =
 struct Row {
   ConfigEntry entry;
   Field field;
-  int least = 0;  // bounds of numbers and seconds
+  int least = 0;  // smallest and largest value of numbers and seconds
   int most = 0;
 };
 
 const std::array rows{
     Row{{file_variable, "path", "file of `name = value` lines, read before the environment"},
         FileName{}},
-    Row{{"ATOLL_RANK", "", "rank of this process; -1: ask the launcher"}, &Config::rank, -1, many},
-    Row{{"ATOLL_SIZE", "", "number of ranks; -1: ask the launcher"}, &Config::size, -1, many},
-    Row{{"ATOLL_LOCAL_RANK", "", "rank among those of this host; -1: count them"},
+    Row{{"ATOLL_RANK", "", "rank of this process; -1: the launcher decides"},
+        &Config::rank,
+        -1,
+        many},
+    Row{{"ATOLL_SIZE", "", "number of ranks; -1: the launcher decides"}, &Config::size, -1, many},
+    Row{{"ATOLL_LOCAL_RANK", "", "rank among the ranks of this host; -1: counted"},
         &Config::local_rank,
         -1,
         many},
-    Row{{"ATOLL_ADDR", "host:port", "where rank 0 serves the rendezvous store"}, &Config::addr},
-    Row{{"ATOLL_TOKEN", "", "secret that the ranks of the job share"}, &Config::token},
+    Row{{"ATOLL_ADDR", "host:port", "address at which rank 0 serves the rendezvous store"},
+        &Config::addr},
+    Row{{"ATOLL_TOKEN", "", "secret shared by all ranks of the job"}, &Config::token},
     Row{{"ATOLL_PORT", "port", "port of the store under torchrun; 0: MASTER_PORT + 1"},
         &Config::port,
         0,
         65535},
     Row{{"ATOLL_INTERFACE", "",
-         "network interfaces of this rank, comma separated, each a rail; empty: default route's"},
+         "comma-separated network interfaces, one per rail; empty: that of the default route"},
         &Config::interface},
     Row{{"ATOLL_HOST_ID", "",
-         "ranks with another one count as on another host: several hosts on one machine"},
+         "ranks with different values count as different hosts, to test several hosts on one "
+         "machine"},
         &Config::host_id},
-    Row{{"ATOLL_RENDEZVOUS_TIMEOUT", "seconds", "for all ranks to appear"},
+    Row{{"ATOLL_RENDEZVOUS_TIMEOUT", "seconds", "time for all ranks to join the job"},
         &Config::rendezvous_timeout,
         1,
         most_seconds},
-    Row{{"ATOLL_TIMEOUT", "seconds", "for one collective"}, &Config::timeout, 1, most_seconds},
-    Row{{"ATOLL_BACKEND", "", "communication backend; empty: the best that probes on every rank"},
+    Row{{"ATOLL_TIMEOUT", "seconds", "time for one collective"}, &Config::timeout, 1, most_seconds},
+    Row{{"ATOLL_BACKEND", "", "communication backend; empty: the best that works on every rank"},
         &Config::backend},
-    Row{{"ATOLL_PLUGIN_PATH", "path", "directories searched for backends first, colon separated"},
+    Row{{"ATOLL_PLUGIN_PATH", "path", "colon-separated directories, searched first for backends"},
         &Config::plugin_path},
     Row{{"ATOLL_ALGORITHM", "",
-         "COLLECTIVE:ALGORITHM,... in place of the backend's own choice (README of its folder)"},
+         "COLLECTIVE:ALGORITHM,... overrides the choice of the backend (names: README of the "
+         "backend)"},
         &Config::algorithm},
     Row{{"ATOLL_TUNING", "path",
-         "file of algorithms by collective and size, as atoll-busbw --tune writes"},
+         "file of algorithms by collective and size, as written by atoll-busbw --tune"},
         &Config::tuning},
-    Row{{"ATOLL_DETERMINISTIC", "", "1: sums in one order, whatever the size and the placement"},
+    Row{{"ATOLL_DETERMINISTIC", "", "1: sums in one order, independent of job size and placement"},
         &Config::deterministic,
         0,
         1},
     Row{{"ATOLL_FLIGHT", "path",
-         "prefix of the files PREFIX.RANK.json with the last operations of each rank, written at a "
-         "failure and at SIGUSR1; empty: none"},
+         "prefix of files PREFIX.RANK.json with the last operations of each rank, written at a "
+         "failure and on SIGUSR1; empty: none"},
         &Config::flight},
     Row{{"ATOLL_ISLANDS", "",
-         "emulate this many islands over all ranks; 0: what the topology says"},
+         "emulates this many islands over all ranks; 0: the islands of the topology"},
         &Config::islands,
         0,
         many},
@@ -90,7 +96,7 @@ const std::array rows{
         0,
         many},
     Row{{"ATOLL_CHECK", "",
-         "\"lifetimes\": every use of device memory is checked for order, slower"},
+         "\"lifetimes\": checks the order of all uses of device memory (slower); empty: no checks"},
         &Config::check},
     Row{{"ATOLL_LOG", "", "trace, debug, info, warn, error or off"}, &Config::log},
 };
@@ -146,7 +152,7 @@ void set_row(Config& config, const Row& row, std::string_view value) {
     config.*(*seconds) = std::chrono::seconds(parse_number(row, value));
   } else {
     throw Error(ErrorCode::invalid_argument,
-                fmt::format("{} counts in the environment only", row.entry.variable));
+                fmt::format("{} can only be set in the environment", row.entry.variable));
   }
 }
 
@@ -155,7 +161,7 @@ std::string value_of(const Config& config, const Row& row) {
     return fmt::format("{}", config.*(*number));
   }
   if (const auto* text = std::get_if<std::string Config::*>(&row.field)) {
-    // Listings are pasted into reports; the secret of the job is not for them.
+    // Listings are pasted into bug reports, which must not contain the secret.
     if (row.entry.variable == "ATOLL_TOKEN" && !config.token.empty()) return "(set)";
     return config.*(*text);
   }
@@ -166,7 +172,7 @@ std::string value_of(const Config& config, const Row& row) {
   return path == nullptr ? "" : path;
 }
 
-// Levenshtein: insertions, deletions and substitutions count one each.
+// Levenshtein distance: an insertion, deletion or substitution costs one.
 std::size_t edit_distance(std::string_view a, std::string_view b) {
   std::vector<std::size_t> row(b.size() + 1);
   std::iota(row.begin(), row.end(), std::size_t{0});
@@ -188,7 +194,7 @@ std::string_view nearest_variable(std::string_view variable) {
       ->entry.variable;
 }
 
-// "timeout" and "ATOLL_TIMEOUT" are one name.
+// Converts "timeout" to "ATOLL_TIMEOUT".
 std::string as_variable(std::string_view name) {
   if (name.starts_with(prefix)) return std::string(name);
   std::string result(prefix);

@@ -18,7 +18,7 @@ bool Failure::record(const Error& error) {
 void Failure::announce() {
   std::unique_lock lock(mutex_);
   const Error error = error_.value();
-  // A subscriber can leave while another one's callback runs, so the map is read anew each time.
+  // Callbacks run without the lock and may unsubscribe others, so each step searches the map again.
   for (std::uint64_t last = 0;;) {
     const auto next = subscribers_.upper_bound(last);
     if (next == subscribers_.end()) return;
@@ -44,7 +44,7 @@ std::uint64_t Failure::subscribe(Callback callback) {
   const auto subscriber = std::make_shared<Subscriber>();
   subscriber->callback = std::move(callback);
   if (error_) {
-    // Not yet in the map: the declaration under way would call it a second time.
+    // The subscriber is not in the map, because an announcement in progress would call it again.
     const Error error = *error_;
     call(lock, *subscriber, error);
   } else {
@@ -54,7 +54,8 @@ std::uint64_t Failure::subscribe(Callback callback) {
 }
 
 void Failure::unsubscribe(std::uint64_t id) {
-  std::shared_ptr<Subscriber> subscriber;  // outlives the lock: what it captured may unsubscribe
+  // Declared before the lock, so that the callback is destroyed without it.
+  std::shared_ptr<Subscriber> subscriber;
   std::unique_lock lock(mutex_);
   const auto found = subscribers_.find(id);
   if (found == subscribers_.end()) return;
@@ -66,7 +67,7 @@ void Failure::unsubscribe(std::uint64_t id) {
   });
 }
 
-// The subscriber stays alive through its caller's shared_ptr, even if the callback unsubscribes it.
+// The caller holds a shared_ptr to the subscriber, so it survives if the callback unsubscribes it.
 void Failure::call(std::unique_lock<std::mutex>& lock, Subscriber& subscriber, const Error& error) {
   Callback callback = std::exchange(subscriber.callback, nullptr);
   subscriber.runner = std::this_thread::get_id();
@@ -74,9 +75,9 @@ void Failure::call(std::unique_lock<std::mutex>& lock, Subscriber& subscriber, c
   try {
     callback(error);
   } catch (const std::exception& problem) {
-    log::error("a callback for failures threw: {}", problem.what());
+    log::error("a callback registered with on_failure() threw: {}", problem.what());
   }
-  callback = nullptr;  // unlocked, too
+  callback = nullptr;  // captures are destroyed without the lock
   lock.lock();
   subscriber.runner = std::thread::id();
   returned_.notify_all();

@@ -1,5 +1,5 @@
-// Whether the job has failed, why, and who wants to know. Shared by World, its store and every
-// subscription. Any thread may call.
+// The first failure of the job and the callbacks to run when it happens. Shared by World, its store
+// and every subscription. Any thread may call any function.
 #pragma once
 
 #include <atomic>
@@ -20,28 +20,29 @@ class Failure {
  public:
   using Callback = std::function<void(const Error&)>;
 
-  // The first failure stays; a later one does nothing and gives false. The recorder announces next.
+  // Records the first failure and returns true; the caller must then call announce(). Later failures
+  // are ignored and return false.
   bool record(const Error& error);
-  // Runs the callbacks, on this thread. Whoever unsubscribes between the two is not called.
+  // Runs the callbacks on this thread, except those unsubscribed since record().
   void announce();
 
   std::optional<Error> get() const;
   void check() const;
 
-  // Calls `callback` at once, on this thread, if the job has failed already. The result is for
-  // unsubscribe().
+  // Registers a callback and returns its id for unsubscribe(). If the job has already failed, calls it
+  // at once on this thread.
   std::uint64_t subscribe(Callback callback);
-  // Afterwards the callback does not run; waits for a call under way, except from that call itself.
+  // Removes a callback. Waits for a call in progress, unless it is called from that callback.
   void unsubscribe(std::uint64_t id);
 
  private:
   struct Subscriber {
     Callback callback;
-    std::thread::id runner;  // of the call under way; none: not running
+    std::thread::id runner;  // thread that runs the callback; empty id if none does
   };
   void call(std::unique_lock<std::mutex>& lock, Subscriber& subscriber, const Error& error);
 
-  std::atomic<bool> failed_{false};  // what check() looks at, before each operation
+  std::atomic<bool> failed_{false};  // lets check() avoid the lock
   mutable std::mutex mutex_;
   std::condition_variable returned_;
   std::optional<Error> error_;

@@ -1,4 +1,4 @@
-// FNV-1a (Fowler, Noll, Vo), 64 bits: names to numbers that are the same on every rank.
+// The 64-bit FNV-1a hash (Fowler, Noll, Vo), which gives the same number for a name on every rank.
 #pragma once
 
 #include <cstdint>

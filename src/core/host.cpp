@@ -40,8 +40,8 @@ bool is_link_local(const sockaddr* address) {
   return IN6_IS_ADDR_LINKLOCAL(&v6.sin6_addr);
 }
 
-// IPv4 before IPv6; link-local IPv6 is left out, because it needs a scope that a peer does not
-// know.
+// Lists IPv4 before IPv6 addresses. Link-local IPv6 addresses are omitted, because they are only valid
+// with a scope id that a peer does not know.
 std::vector<Interface> list_interfaces() {
   ifaddrs* raw = nullptr;
   if (::getifaddrs(&raw) != 0) return {};
@@ -63,8 +63,8 @@ std::vector<Interface> list_interfaces() {
   return result;
 }
 
-// proc(5), net/route: name, then destination and (after gateway, flags, counts, metric) mask in
-// hexadecimal; the default route has both zero.
+// Reads /proc/net/route, see proc(5). Fields: interface, destination, gateway, flags, two counts,
+// metric, mask. The default route has destination and mask 0.
 std::optional<std::string> default_interface() {
   std::ifstream routes("/proc/net/route");
   std::string line;
@@ -80,7 +80,8 @@ std::optional<std::string> default_interface() {
   return std::nullopt;
 }
 
-// proc(5), net/ipv6_route: destination, prefix length, ... , name last.
+// Reads /proc/net/ipv6_route, see proc(5). The first fields are destination and prefix length, the last
+// is the interface.
 std::optional<std::string> default_interface_v6() {
   std::ifstream routes("/proc/net/ipv6_route");
   std::string line;
@@ -128,12 +129,12 @@ std::string default_address(const std::vector<Interface>& all) {
                           names.empty() ? "none" : fmt::format("{}", fmt::join(names, ", "))));
 }
 
-// `value` is the whole setting, for messages.
+// `value` is the whole setting, which error messages quote.
 std::string named_address(std::string_view name, std::string_view value,
                           const std::vector<Interface>& all) {
   if (const Interface* item = find_interface(all, name)) return item->address;
   if (name.empty()) {
-    reject_interfaces(value, "a name is empty; names of interfaces stand between the commas", all);
+    reject_interfaces(value, "a name is empty; write one interface name between two commas", all);
   }
   if (::if_nametoindex(std::string(name).c_str()) == 0) {
     reject_interfaces(value, fmt::format("there is no interface {}", name), all);
@@ -176,7 +177,8 @@ std::vector<std::string> rail_addresses(std::string_view interfaces) {
     const auto comma = rest.find(',');
     const std::string_view name = trimmed(rest.substr(0, comma));
     if (std::ranges::find(names, name) != names.end()) {
-      reject_interfaces(interfaces, fmt::format("{} stands twice; name each rail once", name), all);
+      reject_interfaces(interfaces, fmt::format("{} is listed twice; name each rail once", name),
+                        all);
     }
     names.push_back(name);
     result.push_back(named_address(name, interfaces, all));
@@ -193,9 +195,10 @@ std::string host_address(std::string_view interfaces) { return rail_addresses(in
 
 std::string random_token(std::size_t bytes) {
   std::vector<unsigned char> random(bytes);
-  // getrandom() fills requests of up to 256 bytes without interruption once the pool is seeded.
+  // Once the kernel's pool is seeded, getrandom() always completes requests of up to 256 bytes.
   if (::getrandom(random.data(), random.size(), 0) != static_cast<ssize_t>(random.size())) {
-    throw Error(ErrorCode::io, "getrandom: no random bytes for the token of the job");
+    throw Error(ErrorCode::io,
+                "getrandom failed: there are no random bytes for the token of the job");
   }
   std::string result;
   for (const unsigned char byte : random) result += fmt::format("{:02x}", byte);

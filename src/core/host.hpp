@@ -1,4 +1,4 @@
-// What identifies this host, and the addresses at which others reach it.
+// Identity of this host and the addresses at which other hosts reach it.
 #pragma once
 
 #include <string>
@@ -9,25 +9,25 @@
 
 namespace atoll_v1::atoll::net {
 
-// Up to 63 characters of letters, digits, '-' and '.'; anything else of the kernel's name becomes
-// '-'.
+// The host name of the kernel, cut to 63 characters. Characters other than letters, digits, '-' and
+// '.' are replaced with '-'.
 std::string host_name();
 
-// "name/boot id/network namespace": processes with equal ids reach each other over loopback. No
-// '|',
-// ',' or white space in it.
+// "name/boot id/network namespace". Processes with equal ids reach each other over loopback. Contains
+// no '|', ',' or white space.
 std::string host_id();
 
-// The numeric addresses of the interfaces that the list names, in its order, one per rail;
-// separated by commas, without blanks. For "" one address: of the default route's interface, else
-// of the first other one that is up, else loopback. IPv4 before IPv6. Error(invalid_argument) for
-// an interface that does not exist, has no address or stands twice, and for more than 16.
+// Returns one numeric address per interface of a comma-separated list, in the same order; each is one
+// rail. IPv4 addresses are preferred. For "" the result is one address: that of the interface of the
+// default route, else of the first interface that is up, else loopback. Throws
+// Error(invalid_argument) if an interface does not exist, has no address or is listed twice, and for
+// more than 16 interfaces.
 std::vector<std::string> rail_addresses(std::string_view interfaces);
 
-// The first of them.
+// The first address that rail_addresses() returns.
 std::string host_address(std::string_view interfaces);
 
-// `bytes` random bytes of the kernel, as hexadecimal digits.
+// Returns `bytes` random bytes from the kernel as hexadecimal digits.
 std::string random_token(std::size_t bytes);
 
 }  // namespace atoll_v1::atoll::net

@@ -40,7 +40,7 @@ Endpoint endpoint_from_text(std::string_view text) {
   const std::optional<int> port = fields.size() == 4 ? to_int(fields[2]) : std::nullopt;
   if (!port || *port < 1 || *port > 65535 || fields[1].empty()) {
     throw Error(ErrorCode::bad_data,
-                "what rank 0 published through the launcher is not the address of a store");
+                "the text that rank 0 published through the launcher is not a store address");
   }
   return {fields[0], split(fields[1], ','), *port, fields[3]};
 }

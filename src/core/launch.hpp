@@ -1,6 +1,6 @@
-// How this process was started: rank, size, and how ranks learn where rank 0 serves the store. One
-// file per launcher, each with one function that looks at the environment and gives nothing when
-// the process was not started that way.
+// Finds out how this process was started: its rank, the size of the job, and how ranks learn the
+// address of the store on rank 0. Each launcher has one file with one function, which inspects the
+// environment and returns nothing if the process was not started by that launcher.
 #pragma once
 
 #include <memory>
@@ -14,35 +14,38 @@
 
 namespace atoll_v1::atoll::launch {
 
-// Where the store is. As text: "host id|address,address|port|token", which every launcher can carry
-// (no white space, no '=').
+// Address of the store. Its text form is "host id|address,address|port|token", without white space or
+// '=', so that every launcher can transport it.
 struct Endpoint {
-  std::string host_id;                 // of rank 0; "": unknown
-  std::vector<std::string> addresses;  // numeric, or a host name that was given by hand
+  std::string host_id;                 // host id of rank 0; "" if unknown
+  std::vector<std::string> addresses;  // numeric addresses, or the host name in ATOLL_ADDR
   int port = 0;
   std::string token;
 };
 std::string to_text(const Endpoint& endpoint);
 Endpoint endpoint_from_text(std::string_view text);
 
-// What a launcher offers to pass the endpoint from rank 0 to the others. Lives as long as World.
-class Board {
+// Passes the endpoint of the store from rank 0 to the other ranks, with the means of the launcher.
+// Lives as long as the World.
+class Rendezvous {
  public:
-  virtual ~Board() = default;
-  virtual void publish(const std::string& text, net::Clock::time_point deadline) = 0;  // rank 0
-  virtual std::string look_up(net::Clock::time_point deadline) = 0;                    // others
+  virtual ~Rendezvous() = default;
+  virtual void publish(const std::string& text,
+                       net::Clock::time_point deadline) = 0;         // called by rank 0
+  virtual std::string look_up(net::Clock::time_point deadline) = 0;  // called by the others
 };
 
 struct Job {
   std::string launcher;
   int rank = 0;
   int size = 1;
-  // With more than one rank, one of these two.
-  std::optional<Endpoint> agreed;  // known to all ranks beforehand; rank 0 listens there
-  std::unique_ptr<Board> board;
+  // Jobs with more than one rank have exactly one of these two.
+  std::optional<Endpoint> agreed;  // known to all ranks in advance; rank 0 listens there
+  std::unique_ptr<Rendezvous> rendezvous;
 };
 
-// The first that applies, in this order.
+// Returns the job of the first launcher that applies, in the order of the functions below, or a job of
+// one rank.
 Job find(const Config& config);
 
 std::optional<Job> find_explicit(const Config& config);
@@ -51,15 +54,16 @@ std::optional<Job> find_pmi(const Config& config);   // MPICH's Hydra, srun --mp
 std::optional<Job> find_torchrun(const Config& config);
 std::optional<Job> find_slurm(const Config& config);  // srun without PMI or PMIx
 
-// For those files:
+// Used by the files of the launchers:
 
 std::optional<std::string> variable(const char* name);
-// Error(invalid_argument) for a value that is not a number or less than `least`.
+// Reads a number from the environment. Throws Error(invalid_argument) if it is malformed or less than
+// `least`.
 std::optional<int> number(const char* name, int least);
-// ATOLL_ADDR and ATOLL_TOKEN, where both are set: better than any board.
+// The endpoint in ATOLL_ADDR and ATOLL_TOKEN, if both are set; it overrides that of the launcher.
 std::optional<Endpoint> configured_endpoint(const Config& config);
-// A new name for what rank 0 publishes, since a process can have several Worlds, one after another;
-// equal on all ranks, because making a World is collective.
+// A new name under which rank 0 publishes its endpoint, because a process can create several Worlds in
+// sequence. Ranks get equal names, because creating a World is collective.
 std::string next_key();
 
 }  // namespace atoll_v1::atoll::launch

@@ -1,5 +1,5 @@
-// Started by hand or by a script: ATOLL_RANK, ATOLL_SIZE, and with more than one rank ATOLL_ADDR
-// and ATOLL_TOKEN.
+// Processes started by hand or by a script, with ATOLL_RANK and ATOLL_SIZE and, for more than one rank,
+// ATOLL_ADDR and ATOLL_TOKEN.
 #include <fmt/format.h>
 
 #include "atoll/error.hpp"
@@ -16,10 +16,11 @@ std::optional<Job> find_explicit(const Config& config) {
   }
   Job job{"explicit", config.rank, config.size, configured_endpoint(config), nullptr};
   if (job.size > 1 && !job.agreed) {
-    throw Error(ErrorCode::invalid_argument,
-                fmt::format("rank {} of {} by ATOLL_RANK: set ATOLL_ADDR (host:port of rank 0) and "
-                            "ATOLL_TOKEN (a secret of the job) as well",
-                            job.rank, job.size));
+    throw Error(
+        ErrorCode::invalid_argument,
+        fmt::format("rank {} of {} was set by ATOLL_RANK: also set ATOLL_ADDR (host:port of rank "
+                    "0) and ATOLL_TOKEN (a secret of the job)",
+                    job.rank, job.size));
   }
   return job;
 }

@@ -1,19 +1,18 @@
-// PMI-1: MPICH's process manager Hydra, and Slurm's pmi2 plugin, which understands it, too. The
-// launcher leaves a socket in PMI_FD, on which each request is a line `cmd=name key=value ...` and
-// each answer another one. Format: "PMI: A Scalable Parallel Process-Management Interface for
-// Extreme-Scale Systems", Balaji et al., and what both launchers answer.
+// PMI-1, the protocol of MPICH's process manager Hydra, which Slurm's pmi2 plugin supports as well. The
+// launcher passes a socket in PMI_FD. Each request is a line `cmd=name key=value ...`, and each answer
+// is another line. The format is described in "PMI: A Scalable Parallel Process-Management Interface
+// for Extreme-Scale Systems" (Balaji et al.); details follow what both launchers send.
 //
-// A put becomes visible to others after the barrier, so that making a World is a barrier here, and
-// a rank that does not come cannot be named.
+// A put is visible to other ranks after a barrier. Creating a World is therefore a barrier here, and an
+// absent rank cannot be named.
 //
-// The socket belongs to the process, not to a World: an MPI library can use it before, after and
-// between. Hydra takes a process that ends without a finalize for a crash and stops the others, and
-// hears nothing after a finalize; hence it is sent when the process exits, and lost if MPI_Finalize
-// came first. Slurm wants an init first and does not answer a second one: there, MPI_Init has to
-// come before World.
+// The socket belongs to the process, and an MPI library may use it before, after and between Worlds.
+// Hydra treats a process that exits without "finalize" as crashed and stops the others, and it answers
+// nothing after "finalize". We therefore send "finalize" at process exit; if MPI_Finalize sent it
+// first, ours has no effect. Slurm requires "init" first and does not answer a second one, so under
+// Slurm MPI_Init must come before World.
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -30,7 +29,7 @@ namespace {
 
 using net::Clock;
 
-// The value of `name` in "cmd=x name=value ..."; "" if there is none.
+// Returns the value of `name` in "cmd=x name=value ...", or "" if the line does not contain it.
 std::string_view field(std::string_view line, std::string_view name) {
   while (!line.empty()) {
     const std::string_view word = line.substr(0, line.find(' '));
@@ -49,12 +48,13 @@ class PmiSession {
     return session;
   }
 
-  // A copy, because MPI_Finalize closes the other one, and its number could become another file's.
+  // Duplicates the descriptor, because MPI_Finalize closes the original, and the system may then reuse
+  // its number for another file.
   explicit PmiSession(int socket) : socket_(::fcntl(socket, F_DUPFD_CLOEXEC, 0)) {
     if (!socket_) fail(ErrorCode::io, "PMI_FD is not open");
   }
   ~PmiSession() {
-    if (name_space_.empty() || owner_ != ::getpid()) return;  // not a forked child's to end
+    if (name_space_.empty() || owner_ != ::getpid()) return;  // a forked child must not end it
     try {
       ask("cmd=finalize", "finalize_ack", Clock::now() + std::chrono::seconds(1));
     } catch (const std::exception&) {
@@ -64,12 +64,12 @@ class PmiSession {
   PmiSession(const PmiSession&) = delete;
   PmiSession& operator=(const PmiSession&) = delete;
 
-  // The name of the job's key space.
+  // The name of the job's key-value space.
   const std::string& name_space(Clock::time_point deadline) {
     if (!name_space_.empty()) return name_space_;
     send("cmd=init pmi_version=1 pmi_subversion=1");
     const auto patience = std::min(deadline, Clock::now() + std::chrono::seconds(2));
-    if (readable(patience)) expect("response_to_init", deadline);
+    if (net::wait_readable(socket_.get(), patience)) expect("response_to_init", deadline);
     name_space_ = field(ask("cmd=get_my_kvsname", "my_kvsname", deadline), "kvsname");
     return name_space_;
   }
@@ -94,22 +94,23 @@ class PmiSession {
     for (;;) {
       const std::string line = read_line(deadline);
       const std::string_view command = field(line, "cmd");
-      if (command == "response_to_init" && answer != command) continue;  // came late
+      if (command == "response_to_init" && answer != command) continue;  // arrived late
       const std::string_view status = field(line, "rc");
       if (command != answer || (!status.empty() && status != "0")) {
-        fail(ErrorCode::backend, fmt::format("\"{}\" instead of {}", line, answer));
+        fail(ErrorCode::backend,
+             fmt::format("the launcher answered \"{}\" instead of {}", line, answer));
       }
       return line;
     }
   }
 
-  // Byte by byte: what follows the line may be for an MPI library.
+  // Reads single bytes, because data after the line may be meant for an MPI library.
   std::string read_line(Clock::time_point deadline) {
     constexpr std::size_t longest = 4096;
     std::string line;
     for (char c = 0; line.size() < longest;) {
-      if (!readable(deadline)) {
-        fail(ErrorCode::timeout, "some rank did not come to the rendezvous in time");
+      if (!net::wait_readable(socket_.get(), deadline)) {
+        fail(ErrorCode::timeout, "some rank did not join the job in time");
       }
       const ssize_t count = ::read(socket_.get(), &c, 1);
       if (count < 0 && (errno == EINTR || errno == EAGAIN)) continue;
@@ -117,18 +118,7 @@ class PmiSession {
       if (c == '\n') return line;
       line += c;
     }
-    fail(ErrorCode::bad_data, "an answer of more than 4096 bytes");
-  }
-
-  bool readable(Clock::time_point deadline) const {
-    for (;;) {
-      const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now());
-      pollfd item{socket_.get(), POLLIN, 0};
-      const int ready =
-          ::poll(&item, 1, static_cast<int>(std::clamp<std::int64_t>(left.count(), 0, 1'000'000)));
-      if (ready > 0) return true;
-      if (ready == 0 && left.count() <= 0) return false;
-    }
+    fail(ErrorCode::bad_data, "the launcher sent an answer of more than 4096 bytes");
   }
 
   [[noreturn]] static void fail(ErrorCode code, std::string_view why) {
@@ -140,9 +130,9 @@ class PmiSession {
   std::string name_space_;
 };
 
-class PmiBoard final : public Board {
+class PmiRendezvous final : public Rendezvous {
  public:
-  explicit PmiBoard(int socket) : session_(PmiSession::of_process(socket)), key_(next_key()) {}
+  explicit PmiRendezvous(int socket) : session_(PmiSession::of_process(socket)), key_(next_key()) {}
 
   void publish(const std::string& text, Clock::time_point deadline) override {
     const std::string& space = session_.name_space(deadline);
@@ -172,7 +162,7 @@ std::optional<Job> find_pmi(const Config& config) {
   const std::optional<int> size = number("PMI_SIZE", 1);
   if (!socket || !rank || !size) return std::nullopt;
   Job job{"pmi", *rank, *size, configured_endpoint(config), nullptr};
-  if (job.size > 1 && !job.agreed) job.board = std::make_unique<PmiBoard>(*socket);
+  if (job.size > 1 && !job.agreed) job.rendezvous = std::make_unique<PmiRendezvous>(*socket);
   return job;
 }
 

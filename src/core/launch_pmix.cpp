@@ -1,10 +1,10 @@
-// PMIx: Open MPI's mpirun, and srun --mpi=pmix. The client library is loaded at run time, since
-// most machines have no need of it. Its ABI, as far as it is used, is declared here; the layouts
-// and numbers are those of the PMIx standard (3.2 and 4.1, chapters on data structures and on the
-// client API), unchanged since version 2 of the library.
+// PMIx, as used by Open MPI's mpirun and srun --mpi=pmix. The client library is loaded at run time,
+// because most machines do not need it, so the used part of its ABI is declared here. Layouts and
+// numbers follow the PMIx standard (3.2 and 4.1, chapters on data structures and the client API) and
+// have not changed since version 2 of the library.
 //
-// PMIx_Init is counted, so that an MPI library in this process may come before, after or never;
-// each of ours is paired with a PMIx_Finalize at the end of the World.
+// PMIx counts calls of PMIx_Init, so an MPI library in this process may call it before us, after us or
+// never. Each of our calls has a matching PMIx_Finalize at the end of the World.
 #include <dlfcn.h>
 #include <fmt/format.h>
 
@@ -34,7 +34,7 @@ struct PmixValue {
     char* text;
     int integer;
     std::uint32_t number;
-    std::array<std::uint64_t, 3> room;  // the largest member is an environment variable's change
+    std::array<std::uint64_t, 3> room;  // size of the largest member, pmix_envar_t
   } data;
 };
 struct PmixInfo {
@@ -49,18 +49,18 @@ constexpr int pmix_not_found = -46;
 constexpr std::uint16_t pmix_string = 3;
 constexpr std::uint16_t pmix_int = 6;
 constexpr std::uint16_t pmix_uint32 = 14;
-constexpr std::uint8_t pmix_global = 3;               // scope: this host and others
-constexpr std::uint32_t pmix_any_rank = 0xffff'fffe;  // for what belongs to the whole job
+constexpr std::uint8_t pmix_global = 3;               // scope: ranks on this host and on others
+constexpr std::uint32_t pmix_any_rank = 0xffff'fffe;  // for keys of the whole job
 
-class PmixBoard final : public Board {
+class PmixRendezvous final : public Rendezvous {
  public:
-  PmixBoard() : key_(next_key()) {
-    // Its own components look for the symbols of the library among the global ones. Never closed:
-    // its threads can outlive us.
+  PmixRendezvous() : key_(next_key()) {
+    // RTLD_GLOBAL, because components of the library look up its symbols globally. It is never closed,
+    // because its threads may still run.
     void* library = ::dlopen("libpmix.so.2", RTLD_NOW | RTLD_GLOBAL);
     if (library == nullptr) {
       throw Error(ErrorCode::not_found,
-                  fmt::format("the launcher speaks PMIx, but its client library cannot be loaded "
+                  fmt::format("the launcher uses PMIx, but its client library cannot be loaded "
                               "({}): install libpmix2, or set ATOLL_ADDR and ATOLL_TOKEN",
                               ::dlerror()));
     }
@@ -72,12 +72,12 @@ class PmixBoard final : public Board {
     load(library, "PMIx_Error_string", error_string_);
     check("PMIx_Init", init_(&self_, nullptr, 0));
   }
-  ~PmixBoard() override {
+  ~PmixRendezvous() override {
     const int status = finalize_(nullptr, 0);
     if (status != pmix_success) log::debug("PMIx_Finalize: {}", error_string_(status));
   }
-  PmixBoard(const PmixBoard&) = delete;
-  PmixBoard& operator=(const PmixBoard&) = delete;
+  PmixRendezvous(const PmixRendezvous&) = delete;
+  PmixRendezvous& operator=(const PmixRendezvous&) = delete;
 
   int rank() const { return static_cast<int>(self_.rank); }
 
@@ -87,7 +87,7 @@ class PmixBoard final : public Board {
       if (value.type == pmix_uint32) result = static_cast<int>(value.data.number);
     });
     if (result < 1)
-      throw Error(ErrorCode::backend, "PMIx: the launcher does not tell the job size");
+      throw Error(ErrorCode::backend, "PMIx: the launcher does not report the job size");
     return result;
   }
 
@@ -133,8 +133,8 @@ class PmixBoard final : public Board {
     limit.value.data.integer =
         static_cast<int>(std::clamp<std::int64_t>(timeout.count(), 1, 1 << 20));
     PmixValue* value = nullptr;
-    // A question that reaches the server before rank 0's answer does is, once in a while, refused
-    // at once, whatever the timeout says (Open MPI 4.1 with PMIx 4.2: one start in 60).
+    // If the request reaches the server before rank 0 has published, the server sometimes answers "not
+    // found" at once despite the timeout (Open MPI 4.1 with PMIx 4.2: one start in 60), so we retry.
     const auto deadline = Clock::now() + timeout;
     int status = get_(&whose, key, &limit, 1, &value);
     while (status == pmix_not_found && Clock::now() < deadline) {
@@ -148,7 +148,7 @@ class PmixBoard final : public Board {
                       self_.rank, timeout.count(), error_string_(status)));
     }
     reader(*value);
-    // The library gave both away; it exports no function to free them.
+    // The library transfers ownership of both, but exports no function to free them.
     if (value->type == pmix_string) std::free(value->data.text);
     std::free(value);
   }
@@ -170,13 +170,13 @@ std::optional<Job> find_pmix(const Config& config) {
   const std::optional<int> size = number("OMPI_COMM_WORLD_SIZE", 1);
   if (rank && size) {
     Job job{"openmpi", *rank, *size, configured_endpoint(config), nullptr};
-    if (job.size > 1 && !job.agreed) job.board = std::make_unique<PmixBoard>();
+    if (job.size > 1 && !job.agreed) job.rendezvous = std::make_unique<PmixRendezvous>();
     return job;
   }
   if (!variable("PMIX_NAMESPACE") || !variable("PMIX_RANK")) return std::nullopt;
-  auto board = std::make_unique<PmixBoard>();
-  Job job{"pmix", board->rank(), board->size(), configured_endpoint(config), nullptr};
-  if (job.size > 1 && !job.agreed) job.board = std::move(board);
+  auto rendezvous = std::make_unique<PmixRendezvous>();
+  Job job{"pmix", rendezvous->rank(), rendezvous->size(), configured_endpoint(config), nullptr};
+  if (job.size > 1 && !job.agreed) job.rendezvous = std::move(rendezvous);
   return job;
 }
 

@@ -1,4 +1,5 @@
-// srun without a PMI plugin: Slurm tells ranks who they are and nothing more.
+// srun without a PMI plugin: Slurm provides rank and size, but cannot transport the address of the
+// store.
 #include <fmt/format.h>
 
 #include "atoll/error.hpp"
@@ -7,7 +8,7 @@
 namespace atoll_v1::atoll::launch {
 
 std::optional<Job> find_slurm(const Config& config) {
-  // A batch script has SLURM_PROCID=0, too, but is no step of its own.
+  // A batch script also has SLURM_PROCID=0, but it is not a job step.
   if (!variable("SLURM_STEP_ID")) return std::nullopt;
   const std::optional<int> rank = number("SLURM_PROCID", 0);
   std::optional<int> size = number("SLURM_STEP_NUM_TASKS", 1);

@@ -1,5 +1,5 @@
-// torchrun and everything that sets its variables: RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT. Its
-// agent holds MASTER_PORT, so that the store takes the next port, or ATOLL_PORT.
+// torchrun, and launchers that set the same variables: RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT.
+// The agent of torchrun listens on MASTER_PORT, so the store uses the next port or ATOLL_PORT.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -23,8 +23,9 @@ std::optional<Job> find_torchrun(const Config& config) {
 
   const int port = config.port != 0 ? config.port : number("MASTER_PORT", 1).value_or(0) + 1;
   if (port < 2 || port > 65535) {
-    throw Error(ErrorCode::invalid_argument,
-                "no port for the store: set MASTER_PORT (the next one is taken) or ATOLL_PORT");
+    throw Error(
+        ErrorCode::invalid_argument,
+        "no port for the store: set MASTER_PORT (the store uses the next port) or ATOLL_PORT");
   }
   const std::vector<net::Address> addresses = net::resolve(*address, port);
   if (config.token.empty() && !std::ranges::all_of(addresses, net::is_loopback)) {

@@ -41,7 +41,7 @@ spdlog::level::level_enum to_spdlog(Level level) noexcept {
   return spdlog::level::info;
 }
 
-// Kept out of spdlog's registry, which belongs to the program.
+// Not in spdlog's global registry, which belongs to the program.
 spdlog::logger& logger() {
   static spdlog::logger instance = [] {
     spdlog::logger made("atoll", std::make_shared<spdlog::sinks::stderr_sink_mt>());

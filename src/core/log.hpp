@@ -1,5 +1,5 @@
-// The log of the library: one line per message on stderr, with time, level and rank. Any thread may
-// call. The logger is spdlog's, hidden in log.cpp because its headers are slow to compile.
+// The log of the library writes one line per message to stderr, with time, level and rank. Any thread
+// may call any function. Only log.cpp includes spdlog, because its headers are slow to compile.
 #pragma once
 
 #include <fmt/core.h>
@@ -19,10 +19,11 @@ enum class Level {
   off
 };
 
-// The inverse of the spelling above; throws Error(invalid_argument).
+// Parses the name of a level; throws Error(invalid_argument) for any other text.
 Level level_from_name(std::string_view name);
 
-// Of the whole process; the start is info, and a rank that is not known yet prints as "-".
+// Level and rank apply to the whole process. The initial level is info, and an unknown rank prints as
+// "-".
 void set_level(Level level);
 void set_rank(int rank) noexcept;
 bool enabled(Level level) noexcept;

@@ -40,7 +40,7 @@ Address from_sockaddr(const void* data, socklen_t length) {
   return result;
 }
 
-// A host that loses power sends nothing; probes notice it after half a minute.
+// Enables keepalive probes, which detect a host that lost power after half a minute.
 void configure_stream(int socket) noexcept {
   const auto set = [socket](int level, int option, int value) {
     ::setsockopt(socket, level, option, &value, sizeof value);
@@ -60,7 +60,8 @@ bool wait_for(int socket, short events, Clock::time_point deadline) {
     const int ready =
         ::poll(&item, 1, static_cast<int>(std::clamp<std::int64_t>(left, 0, 1'000'000)));
     if (ready > 0) return true;
-    if (ready < 0 && errno != EINTR) return true;  // the call that follows reports it
+    if (ready < 0 && errno != EINTR)
+      return true;  // the caller's next system call reports the error
     if (ready == 0 && left <= 0) return false;
   }
 }
@@ -89,7 +90,7 @@ std::vector<Address> resolve(std::string_view host, int port) {
   addrinfo* raw = nullptr;
   const int status =
       ::getaddrinfo(std::string(host).c_str(), std::to_string(port).c_str(), &hints, &raw);
-  // This machine, also where no file says so, as in containers without /etc/hosts (RFC 6761, 6.3).
+  // "localhost" is always this machine (RFC 6761, 6.3), even in containers without /etc/hosts.
   if (status != 0 && host == "localhost") return resolve("127.0.0.1", port);
   if (status != 0) {
     throw Error(ErrorCode::not_found,
@@ -123,7 +124,7 @@ std::string numeric_host(const Address& address) {
 }
 
 int port_of(const Address& address) noexcept {
-  // The port stands at the same place in both families.
+  // IPv4 and IPv6 addresses store the port at the same offset.
   sockaddr_in v4{};
   std::memcpy(&v4, address.bytes.data(), std::min(sizeof v4, address.bytes.size()));
   return ntohs(v4.sin_port);
@@ -163,12 +164,16 @@ Fd connect_to(const Address& address, Clock::time_point deadline) {
     ::getsockopt(result.get(), SOL_SOCKET, SO_ERROR, &problem, &length);
     if (problem != 0) fail("connect to", address, problem);
   }
-  // Where nobody listens at a port that the system also gives to outgoing connections, a socket may
-  // be given that port and meets itself.
+  // If nobody listens on a port in the ephemeral range, the system may assign that port to this socket,
+  // which then connects to itself.
   if (local_address(result.get()).bytes == address.bytes) fail("connect to", address, ECONNREFUSED);
   ::fcntl(result.get(), F_SETFL, ::fcntl(result.get(), F_GETFL) & ~O_NONBLOCK);
   configure_stream(result.get());
   return result;
+}
+
+bool wait_readable(int socket, Clock::time_point deadline) {
+  return wait_for(socket, POLLIN, deadline);
 }
 
 Address local_address(int socket) {
@@ -193,7 +198,7 @@ void send_all(int socket, std::string_view data) {
 
 void receive_all(int socket, std::span<char> data, Clock::time_point deadline) {
   while (!data.empty()) {
-    if (!wait_for(socket, POLLIN, deadline)) throw Error(ErrorCode::timeout, "no answer");
+    if (!wait_readable(socket, deadline)) throw Error(ErrorCode::timeout, "no answer");
     const ssize_t received = ::recv(socket, data.data(), data.size(), MSG_DONTWAIT);
     if (received < 0 && (errno == EINTR || errno == EAGAIN)) continue;
     if (received <= 0) throw Error(ErrorCode::peer_lost, "the connection was closed");

@@ -1,5 +1,5 @@
-// File descriptors with an owner, and the few TCP calls that the store needs. Failures are
-// Error(io) with the address and the reason of the operating system.
+// Owned file descriptors, and the TCP calls that the store needs. Unless stated otherwise, failures
+// throw Error(io) with the address and the message of the operating system.
 #pragma once
 
 #include <chrono>
@@ -32,27 +32,30 @@ class Fd {
   int fd_ = -1;
 };
 
-// An endpoint as the kernel wants it, IPv4 or IPv6.
+// A socket address of the kernel, IPv4 or IPv6.
 struct Address {
-  std::vector<std::byte> bytes;  // a sockaddr
+  std::vector<std::byte> bytes;  // contents of a sockaddr
   int family = 0;
 };
 
-// All stream addresses of a host name or numeric address; Error(not_found) that names it.
+// Returns all TCP addresses of a host name or numeric address; throws Error(not_found) with the name.
 std::vector<Address> resolve(std::string_view host, int port);
 bool is_loopback(const Address& address) noexcept;
 std::string numeric_host(const Address& address);
 int port_of(const Address& address) noexcept;
 
 Fd listen_on(const Address& address);
-Fd accept_from(int listener);  // nonblocking; an empty Fd when there is nobody
-Fd connect_to(const Address& address, Clock::time_point deadline);  // the result blocks
+Fd accept_from(int listener);  // nonblocking; an empty Fd if no connection waits
+Fd connect_to(const Address& address, Clock::time_point deadline);  // the socket is blocking
 Address local_address(int socket);
+// Waits until data, or an error, can be read; returns false at the deadline.
+bool wait_readable(int socket, Clock::time_point deadline);
 
-// The whole of it or an exception: Error(peer_lost) at the end of the stream, Error(timeout).
+// Transfer all bytes, or throw Error(peer_lost) if the connection ends and Error(timeout) at the
+// deadline.
 void send_all(int socket, std::string_view data);
 void receive_all(int socket, std::span<char> data, Clock::time_point deadline);
-// False at the end of the stream or when the connection broke; waits without limit.
+// Waits without a deadline; returns false if the connection ends or breaks.
 bool receive_all(int socket, std::span<char> data) noexcept;
 
 }  // namespace atoll_v1::atoll::net

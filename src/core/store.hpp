@@ -1,15 +1,12 @@
-// The key-value store of a job, as World uses it: one object per rank, over TCP (store_client.hpp)
-// or alone (SoloStore). Any thread may call. Requests throw the failure of the job once there is
-// one.
+// The key-value store of a job, as World uses it. Each rank has one Store object: a TCP client
+// (store_client.hpp), or in a job of one process a map (make_solo_store). Any thread may call any
+// function. Once the job has failed, requests throw its failure.
 #pragma once
 
 #include <chrono>
-#include <condition_variable>
 #include <cstdint>
 #include <functional>
-#include <map>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -18,12 +15,12 @@
 
 namespace atoll_v1::atoll::store {
 
-// What came of asking one rank.
+// The answer of one rank to a question.
 struct Answered {
   enum class How : std::uint32_t {
     answered,
-    silent,    // it did not answer in time
-    departed,  // it has said farewell
+    silent,    // the rank did not answer in time
+    departed,  // the rank has left the job
   };
   How how = How::silent;
   std::string text{};
@@ -36,45 +33,27 @@ class Store {
   virtual ~Store() = default;
 
   virtual void put(std::string_view key, std::string_view value) = 0;
-  // Waits for the key; Error(timeout).
+  // Waits until a rank has put the key; throws Error(timeout).
   virtual std::string get(std::string_view key, std::chrono::milliseconds timeout) = 0;
-  // Waits for every rank to bring its value for `key`, and returns all by rank. Error(timeout)
-  // names the absent ranks; Error(peer_lost) those that have said farewell. The key "" is a
-  // barrier's.
+  // Waits until every rank has passed its value for `key`, and returns all values by rank. Throws
+  // Error(timeout) with the absent ranks, or Error(peer_lost) with ranks that have left the job. The
+  // key "" is reserved for barriers.
   virtual std::vector<std::string> exchange(std::string_view key, std::string_view mine,
                                             std::chrono::milliseconds timeout) = 0;
-  // Asks every rank, and waits for at most `timeout`: what its answerer says, by rank. A rank
-  // answers from the thread that reads its connection, "" while it has no answerer.
+  // Sends a question to every rank, waits for at most `timeout`, and returns the answers by rank. A
+  // rank answers with its answerer, on the thread that reads its connection, or with "" without one.
   virtual std::vector<Answered> ask(std::string_view question,
                                     std::chrono::milliseconds timeout) = 0;
-  // Must not block, nor call the store; an empty one ends it, after a call under way has returned.
+  // Sets the function that answers questions; it must not block or call the store. An empty function
+  // removes it and waits for a call in progress.
   virtual void answer_with(Answerer answerer) = 0;
-  // Declares the job failed, for this reason, on every rank.
+  // Declares on every rank that the job has failed for this reason.
   virtual void fail(std::string_view reason) noexcept = 0;
-  // This rank needs the others no more; their loss of it is not a failure.
+  // Leaves the job: from now on, the end of this rank's connection is not a failure.
   virtual void farewell() noexcept = 0;
 };
 
-// The store of a job of one process: a map.
-class SoloStore final : public Store {
- public:
-  explicit SoloStore(std::shared_ptr<Failure> failure) : failure_(std::move(failure)) {}
-
-  void put(std::string_view key, std::string_view value) override;
-  std::string get(std::string_view key, std::chrono::milliseconds timeout) override;
-  std::vector<std::string> exchange(std::string_view key, std::string_view mine,
-                                    std::chrono::milliseconds timeout) override;
-  std::vector<Answered> ask(std::string_view question, std::chrono::milliseconds timeout) override;
-  void answer_with(Answerer answerer) override;
-  void fail(std::string_view reason) noexcept override;
-  void farewell() noexcept override {}
-
- private:
-  std::shared_ptr<Failure> failure_;
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::map<std::string, std::string, std::less<>> values_;
-  Answerer answerer_;
-};
+// Makes the store of a job of one process: a map in memory.
+std::unique_ptr<Store> make_solo_store(std::shared_ptr<Failure> failure);
 
 }  // namespace atoll_v1::atoll::store

@@ -17,50 +17,35 @@ namespace {
 using net::Clock;
 using std::chrono::milliseconds;
 
-// Beyond the time that the store was given to answer.
+// Extra time for the answer to arrive after the timeout that the store itself enforces.
 constexpr milliseconds grace{10'000};
-// For an answer that is due at once.
+// The same for questions to all ranks, which the store ends on time.
 constexpr milliseconds ask_grace{1'000};
 constexpr milliseconds fail_patience{2'000};
 constexpr milliseconds farewell_patience{2'000};
 
-// What a frame can carry: 0 to 49 days.
+// Limits a timeout to the range of a frame: 0 to 49 days.
 milliseconds bounded(milliseconds timeout) {
   return std::clamp(timeout, milliseconds(0),
                     milliseconds(std::numeric_limits<std::uint32_t>::max()));
 }
 
-// One attempt at the hello. The store closes without a word when the token is wrong.
+// Sends the hello and reads the answer. The store closes the connection silently if the token is wrong.
 void shake_hands(int socket, const Hello& hello, Clock::time_point deadline) {
   net::send_all(socket, encode_frame(Kind::hello, 0, encode(hello)));
   std::array<char, header_bytes> bytes{};
   net::receive_all(socket, bytes, deadline);
   const Header header = decode_header({bytes.data(), bytes.size()});
   if (header.length > max_hello_bytes) {
-    throw Error(ErrorCode::bad_data, "what answers there is not a store");
+    throw Error(ErrorCode::bad_data, "the peer is not a store of atoll");
   }
   std::string body(header.length, '\0');
   net::receive_all(socket, body, deadline);
   const Answer answer = decode_answer(body);
-  switch (Kind{header.kind}) {
-    case Kind::welcome:
-      return;
-    case Kind::refusal:
-      throw Error(ErrorCode::mismatch, std::string(answer.payload));
-    case Kind::hello:
-    case Kind::put:
-    case Kind::get:
-    case Kind::exchange:
-    case Kind::fail:
-    case Kind::farewell:
-    case Kind::ask:
-    case Kind::reply:
-    case Kind::answer:
-    case Kind::failure:
-    case Kind::question:
-      break;
-  }
-  throw Error(ErrorCode::bad_data, "what answers there is not a store");
+  const Kind kind{header.kind};
+  if (kind == Kind::welcome) return;
+  if (kind == Kind::refusal) throw Error(ErrorCode::mismatch, std::string(answer.payload));
+  throw Error(ErrorCode::bad_data, "the peer is not a store of atoll");
 }
 
 }  // namespace
@@ -171,7 +156,7 @@ std::string Client::call(Kind kind, std::string_view body, milliseconds patience
     const std::lock_guard sending(sending_);
     net::send_all(socket_.get(), encode_frame(kind, number, body));
   } catch (const Error&) {
-    // The reader sees the same end of the connection, and knows or learns its reason.
+    // The reader thread also sees that the connection ended and finds the reason.
   }
   lock.lock();
   changed_.wait_until(lock, deadline, [&] { return call.done || broken_; });
@@ -195,16 +180,16 @@ void Client::fail(std::string_view reason) noexcept {
       const std::lock_guard sending(sending_);
       net::send_all(socket_.get(), frame);
     } catch (const Error&) {
-      // As in call().
+      // The reader thread also sees that the connection ended.
     }
     std::unique_lock lock(mutex_);
     if (changed_.wait_for(lock, fail_patience, [&] { return broken_.has_value(); })) return;
-    // A store that hangs must not keep this rank from stopping.
+    // The store did not react. This rank stops anyway, for the given reason.
     verdict_.emplace(ErrorCode::aborted, fmt::format("rank {}: {}", rank_, reason));
     ::shutdown(socket_.get(), SHUT_RDWR);
     changed_.wait_for(lock, fail_patience, [&] { return broken_.has_value(); });
   } catch (const std::exception& problem) {
-    log::error("cannot tell the other ranks of \"{}\": {}", reason, problem.what());
+    log::error("cannot report the failure \"{}\" to the other ranks: {}", reason, problem.what());
   }
 }
 
@@ -212,7 +197,7 @@ void Client::farewell() noexcept {
   try {
     call(Kind::farewell, "", farewell_patience);
   } catch (const std::exception& problem) {
-    log::debug("no answer to the farewell: {}", problem.what());
+    log::debug("the store did not confirm that this rank leaves: {}", problem.what());
   }
   const std::lock_guard lock(mutex_);
   leaving_ = true;
@@ -241,7 +226,7 @@ void Client::read() {
     }
     const std::lock_guard lock(mutex_);
     const auto found = calls_.find(header.request);
-    if (found == calls_.end()) continue;  // its caller has given up
+    if (found == calls_.end()) continue;  // its caller has timed out
     Call& call = *found->second;
     call.problem = answer.problem;
     call.payload = answer.payload;
@@ -256,8 +241,8 @@ void Client::read() {
   if (!leaving) lose(reason);
 }
 
-// Recorded before the callers wake, so that whoever catches their exception finds it in Failure;
-// the callbacks run last, because they may take long.
+// The failure is recorded before waiting callers wake up, so that code that catches their exception
+// finds it there. Callbacks run last, because they may be slow.
 void Client::lose(const Error& error) {
   if (!failure_->record(error)) return;
   {

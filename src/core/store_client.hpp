@@ -1,4 +1,4 @@
-// A rank's connection to the store.
+// The connection of one rank to the store.
 #pragma once
 
 #include <condition_variable>
@@ -17,13 +17,13 @@
 
 namespace atoll_v1::atoll::store {
 
-// Tries every address again and again until one answers the hello or the deadline passes:
-// Error(timeout) with what happened last. Error(mismatch) when the store refuses this rank.
+// Tries all addresses in turn, with backoff, until a store accepts the hello. Throws Error(timeout)
+// with the last problem at the deadline, and Error(mismatch) if the store refuses this rank.
 net::Fd connect(const std::vector<net::Address>& addresses, const Hello& hello,
                 net::Clock::time_point deadline);
 
-// Its thread reads; it also declares the failure of the job when the store says so or is lost, and
-// so runs the callbacks.
+// A thread of the client reads the connection. It records the failure of the job when the store
+// reports one or is lost, and runs the callbacks.
 class Client final : public Store {
  public:
   Client(net::Fd socket, int rank, std::shared_ptr<Failure> failure);
@@ -59,13 +59,13 @@ class Client final : public Store {
 
   std::mutex sending_;
   std::mutex answering_;
-  Answerer answerer_;  // of answering_
-  std::mutex mutex_;   // of what follows
+  Answerer answerer_;  // guarded by answering_
+  std::mutex mutex_;   // guards everything below
   std::condition_variable changed_;
-  std::map<std::uint64_t, Call*> calls_;  // each on the stack of its caller
+  std::map<std::uint64_t, Call*> calls_;  // calls in progress, on the stacks of their callers
   std::uint64_t next_request_ = 1;
-  std::optional<Error> broken_;   // why no call can be answered any more
-  std::optional<Error> verdict_;  // what the end of the stream means, if not the loss of rank 0
+  std::optional<Error> broken_;   // reason why calls cannot be answered; empty while connected
+  std::optional<Error> verdict_;  // meaning of a closed connection; if empty, rank 0 was lost
   bool leaving_ = false;
   std::jthread reader_;
 };

@@ -23,8 +23,9 @@ bool Connection::next(Frame& frame) {
   const Header header = decode_header(input_);
   const std::size_t most = rank_ < 0 ? max_hello_bytes : max_request_bytes;
   if (header.length > most) {
-    throw Error(ErrorCode::bad_data,
-                fmt::format("store message of {} bytes, {} are allowed", header.length, most));
+    throw Error(
+        ErrorCode::bad_data,
+        fmt::format("store message of {} bytes; at most {} are allowed", header.length, most));
   }
   const std::size_t total = header_bytes + header.length;
   if (input_.size() < total) return false;

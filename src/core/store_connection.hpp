@@ -1,5 +1,5 @@
-// One accepted connection of the store's server: a nonblocking socket with what has arrived of the
-// next frame and what has still to leave.
+// One accepted connection of the store's server: a nonblocking socket, the received part of the next
+// frame, and the output that is not yet sent.
 #pragma once
 
 #include <cstdint>
@@ -22,14 +22,14 @@ class Connection {
   void close() noexcept { socket_.reset(); }
   net::Clock::time_point opened() const noexcept { return opened_; }
 
-  // The rank behind it, once its hello was accepted; -1 before.
+  // Rank of the peer; -1 until its hello is accepted.
   int rank() const noexcept { return rank_; }
   void authenticate(int rank) noexcept { rank_ = rank; }
 
-  // Reads what is there, up to a bounded amount. False: the peer has closed it.
+  // Reads available data, up to a limit; returns false if the peer has closed the connection.
   bool receive();
-  // Takes one complete frame out of what was read. Throws Error(bad_data) for one that is longer
-  // than a peer in this state may send.
+  // Extracts one complete frame from the received data, if there is one. Throws Error(bad_data) if the
+  // frame is longer than a peer in this state may send.
   struct Frame {
     std::uint32_t kind = 0;
     std::uint64_t request = 0;
@@ -37,12 +37,12 @@ class Connection {
   };
   bool next(Frame& frame);
 
-  // Every frame of the store has the form of an answer. Bodies are shared: an exchange sends the
-  // same bytes to every rank.
+  // Queues a frame; all frames of the store have the format of an answer. Bodies are shared, because
+  // an exchange sends the same bytes to every rank.
   void queue(Kind kind, std::uint64_t request, std::optional<ErrorCode> problem,
              std::shared_ptr<const std::string> body);
   bool has_output() const noexcept { return !output_.empty(); }
-  bool send();  // what the socket takes now; false: the peer has closed it
+  bool send();  // sends what the socket accepts; false if the peer closed it
 
  private:
   net::Fd socket_;
@@ -50,7 +50,7 @@ class Connection {
   int rank_ = -1;
   std::string input_;
   std::deque<std::shared_ptr<const std::string>> output_;
-  std::size_t sent_ = 0;  // of output_.front()
+  std::size_t sent_ = 0;  // bytes of output_.front() already sent
 };
 
 }  // namespace atoll_v1::atoll::store

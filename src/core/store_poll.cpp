@@ -23,7 +23,7 @@ std::vector<Answered> decode_answers(std::string_view body) {
   for (std::size_t left = body.size(); left > 0; left -= result.back().text.size() + 8) {
     const std::uint32_t how = in.number();
     if (how > static_cast<std::uint32_t>(Answered::How::departed)) {
-      throw Error(ErrorCode::bad_data, "store message: an answer of an unknown kind");
+      throw Error(ErrorCode::bad_data, "store message: unknown kind of answer");
     }
     result.push_back({static_cast<Answered::How>(how), std::string(in.text(max_value_bytes))});
   }

@@ -1,5 +1,5 @@
-// Questions that a rank asks all others at once, and the answers so far. No sockets, as in Table.
-// Used by the server's thread alone.
+// Questions from one rank to all ranks, and the answers so far. Like Table, this code uses no sockets,
+// and only the server's thread calls it.
 #pragma once
 
 #include <cstdint>
@@ -20,11 +20,11 @@ class Polls {
  public:
   Polls(const Roster& roster, Table::Reply reply) : roster_(roster), reply_(std::move(reply)) {}
 
-  // The number under which answers come back.
+  // Starts a poll and returns its number, which the answers carry.
   std::uint64_t open(const Waiter& waiter);
-  // Ignored when the poll has ended.
+  // Adds the answer of a rank; does nothing if the poll has ended.
   void answer(std::uint64_t number, int rank, std::string text);
-  // Ends the polls that wait for no present rank any more; after open() and when a rank leaves.
+  // Completes the polls that every present rank has answered. Call after open() and when a rank leaves.
   void settle();
 
   net::Clock::time_point next_deadline(net::Clock::time_point latest) const;
@@ -35,7 +35,7 @@ class Polls {
  private:
   struct Poll {
     Waiter waiter;
-    std::vector<std::optional<std::string>> answers;  // by rank
+    std::vector<std::optional<std::string>> answers;  // indexed by rank
   };
   bool complete(const Poll& poll) const;
   void finish(const Poll& poll) const;

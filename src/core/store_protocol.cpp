@@ -61,9 +61,8 @@ Packer& Packer::text(std::string_view value) {
 
 std::string_view Unpacker::take(std::size_t count) {
   if (count > bytes_.size() - offset_) {
-    throw Error(ErrorCode::bad_data,
-                fmt::format("store message: {} bytes wanted at offset {} of {}", count, offset_,
-                            bytes_.size()));
+    throw Error(ErrorCode::bad_data, fmt::format("store message: needs {} bytes at offset {} of {}",
+                                                 count, offset_, bytes_.size()));
   }
   const std::string_view result = bytes_.substr(offset_, count);
   offset_ += count;
@@ -75,8 +74,8 @@ std::uint32_t Unpacker::number() { return read_little_endian<std::uint32_t>(take
 std::string_view Unpacker::text(std::size_t most) {
   const std::size_t length = number();
   if (length > most) {
-    throw Error(ErrorCode::bad_data, fmt::format("store message: text of {} bytes at offset {}, {} "
-                                                 "are allowed",
+    throw Error(ErrorCode::bad_data, fmt::format("store message: text of {} bytes at offset {}; at "
+                                                 "most {} are allowed",
                                                  length, offset_, most));
   }
   return take(length);
@@ -106,7 +105,7 @@ std::string encode(const Hello& hello) {
 Hello decode_hello(std::string_view body) {
   Unpacker in(body);
   if (in.number() != magic || in.number() != version) {
-    throw Error(ErrorCode::bad_data, "store message: not this protocol or not its version");
+    throw Error(ErrorCode::bad_data, "store message: another protocol or another version of it");
   }
   Hello hello;
   hello.token = in.text(max_token_bytes);

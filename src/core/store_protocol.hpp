@@ -1,7 +1,7 @@
-// The messages of the rendezvous store, as bytes. A frame is a header (length of the body, kind,
-// request number; 16 bytes, little endian) and a body made of u32 and of strings (u32 length, then
-// bytes). README.md lists the bodies. Everything read here comes from the network: lengths are
-// checked before use, and what does not parse is Error(bad_data).
+// Encodes and decodes the messages of the rendezvous store. A frame has a header of 16 bytes (length of
+// the body, kind, request number; little endian) and a body of u32 numbers and strings (u32 length,
+// then bytes); README.md lists the bodies. The input comes from the network, so lengths are checked
+// before use and malformed data throws Error(bad_data).
 #pragma once
 
 #include <cstddef>
@@ -23,10 +23,10 @@ constexpr std::size_t max_token_bytes = 256;
 constexpr std::size_t max_key_bytes = 256;
 constexpr std::size_t max_value_bytes = std::size_t{16} << 20;
 constexpr std::size_t max_request_bytes = max_value_bytes + 1024;
-constexpr std::size_t max_answer_bytes = std::size_t{1} << 30;  // an exchange of many ranks
+constexpr std::size_t max_answer_bytes = std::size_t{1} << 30;  // an exchange among many ranks
 
 enum class Kind : std::uint32_t {
-  hello = 1,  // from a rank
+  hello = 1,  // kinds up to `reply` are sent by a rank
   put = 2,
   get = 3,
   exchange = 4,
@@ -34,7 +34,7 @@ enum class Kind : std::uint32_t {
   farewell = 6,
   ask = 7,
   reply = 8,
-  welcome = 16,  // from the store
+  welcome = 16,  // kinds from here on are sent by the store
   answer = 17,
   refusal = 18,
   failure = 19,
@@ -47,7 +47,7 @@ struct Header {
   std::uint64_t request = 0;
 };
 
-Header decode_header(std::string_view bytes);  // needs header_bytes of them
+Header decode_header(std::string_view bytes);  // needs at least header_bytes bytes
 std::string encode_header(const Header& header);
 std::string encode_frame(Kind kind, std::uint64_t request, std::string_view body);
 
@@ -65,9 +65,9 @@ class Unpacker {
  public:
   explicit Unpacker(std::string_view bytes) : bytes_(bytes) {}
   std::uint32_t number();
-  std::string_view text(std::size_t most);  // into the bytes given
+  std::string_view text(std::size_t most);  // points into the input
   std::string_view rest();
-  void finish() const;  // nothing may be left
+  void finish() const;  // throws if bytes are left
 
  private:
   std::string_view take(std::size_t count);
@@ -75,7 +75,7 @@ class Unpacker {
   std::size_t offset_ = 0;
 };
 
-// Who speaks: the first message of a connection.
+// The first message of a connection, which identifies the rank.
 struct Hello {
   std::string token;
   int rank = 0;
@@ -86,7 +86,7 @@ struct Hello {
 std::string encode(const Hello& hello);
 Hello decode_hello(std::string_view body);
 
-// The body of answer, refusal and failure: 0 or an ErrorCode, then the result or the message.
+// The body of all frames of the store: 0 and the result, or an ErrorCode and its message.
 struct Answer {
   std::optional<ErrorCode> problem;
   std::string_view payload;
@@ -94,7 +94,7 @@ struct Answer {
 std::uint32_t answer_status(std::optional<ErrorCode> problem) noexcept;
 Answer decode_answer(std::string_view body);
 
-// Takes the same time wherever the two differ.
+// Compares secrets in a time that does not depend on where they differ.
 bool equal_secrets(std::string_view expected, std::string_view given) noexcept;
 
 }  // namespace atoll_v1::atoll::store

@@ -22,7 +22,7 @@ namespace {
 using net::Clock;
 using std::chrono::milliseconds;
 
-// For the reason of a failure to reach everybody before the store ends.
+// Time for the reason of a failure to reach all ranks before the store stops.
 constexpr milliseconds failed_patience{1000};
 
 Waiter waiter_of(Connection& connection, std::uint64_t request, std::uint32_t timeout_ms) {
@@ -63,11 +63,11 @@ class Server::Service {
   ServerOptions options_;
   net::Fd wake_;
   Clock::time_point rendezvous_deadline_;
-  std::atomic<Clock::rep> finish_deadline_{0};  // 0: not finishing
+  std::atomic<Clock::rep> finish_deadline_{0};  // 0 until finish() is called
   Roster roster_;
   Table table_;
   Polls polls_;
-  std::list<Connection> connections_;  // in the order of their arrival; addresses are stable
+  std::list<Connection> connections_;  // oldest first; a list, so that addresses are stable
   std::optional<Error> failure_;
   Clock::time_point failed_at_;
 };
@@ -131,8 +131,7 @@ void Server::Service::expire(Clock::time_point now) {
   polls_.expire(now);
   if (!failure_ && now >= rendezvous_deadline_ && roster_.any(Peer::State::absent)) {
     declare(ErrorCode::timeout,
-            fmt::format("{} did not come to the rendezvous within {} s",
-                        roster_.named(Peer::State::absent),
+            fmt::format("{} did not join the job within {} s", roster_.named(Peer::State::absent),
                         std::chrono::duration<double>(options_.rendezvous_timeout).count()));
   }
   connections_.remove_if([](const Connection& connection) { return !connection.is_open(); });
@@ -203,7 +202,7 @@ void Server::Service::close(Connection& connection) {
   declare(ErrorCode::peer_lost, fmt::format("{} was lost", roster_.named(connection.rank())));
 }
 
-// Ranks that are still there would take the end of the store for a crash of rank 0.
+// Tells connected ranks why the store ends; otherwise they would report a crash of rank 0.
 void Server::Service::end() {
   if (roster_.any(Peer::State::present)) {
     declare(ErrorCode::peer_lost, fmt::format("rank 0, which serves the store, ended before {}",
@@ -239,7 +238,7 @@ void Server::Service::handle(Connection& connection, const Connection::Frame& fr
       break;
   }
   throw Error(ErrorCode::bad_data,
-              fmt::format("store message of kind {} is out of place", frame.kind));
+              fmt::format("store message of kind {} is not allowed here", frame.kind));
 }
 
 void Server::Service::handle_hello(Connection& connection, const Connection::Frame& frame) {
@@ -254,7 +253,7 @@ void Server::Service::handle_hello(Connection& connection, const Connection::Fra
   Peer& peer = roster_[hello.rank];
   if (peer.state != Peer::State::absent) {
     return refuse(connection,
-                  fmt::format("{} has joined the job before", roster_.named(hello.rank)));
+                  fmt::format("{} has already joined the job", roster_.named(hello.rank)));
   }
   peer = {Peer::State::present, hello.host, hello.pid};
   connection.authenticate(hello.rank);
@@ -271,7 +270,7 @@ void Server::Service::refuse(Connection& connection, const std::string& why) {
 void Server::Service::handle_request(Connection& connection, Kind kind,
                                      const Connection::Frame& frame) {
   if (kind == Kind::farewell) return depart(connection, frame.request);
-  // Whoever asks after the failure has been told of it, or is being told.
+  // After a failure, requests need no answer: the failure message has been sent to every rank.
   if (failure_) return;
   Unpacker in(frame.body);
   if (kind == Kind::fail) {
@@ -314,8 +313,8 @@ void Server::Service::depart(Connection& connection, std::uint64_t request) {
   reply({&connection, request, {}, {}}, std::nullopt, std::make_shared<std::string>());
 }
 
-// Output leaves at once as far as the socket takes it: a reply often goes to another connection
-// than the one being served.
+// Sends at once as much as the socket accepts, because a reply often goes to another connection than
+// the one that is being served.
 void Server::Service::reply(const Waiter& waiter, std::optional<ErrorCode> problem,
                             const Table::Body& body) {
   waiter.connection->queue(Kind::answer, waiter.request, problem, body);

@@ -1,5 +1,5 @@
-// The store itself: a thread of rank 0 that serves every rank over TCP. It alone decides that the
-// job has failed, and its first reason is everybody's.
+// The server of the store: a thread of rank 0 that serves all ranks over TCP. Only the server decides
+// that the job has failed, so all ranks get the same first reason.
 #pragma once
 
 #include <atomic>
@@ -13,8 +13,8 @@
 
 namespace atoll_v1::atoll::store {
 
-// Connections that have not said a valid hello: at most this many, each for at most this long; the
-// oldest leaves when another one comes.
+// Limits for connections without a valid hello: their number, and the time that each one may stay. If
+// there are too many, a new connection replaces the oldest.
 constexpr std::size_t max_strangers = 128;
 constexpr std::chrono::seconds handshake_timeout{5};
 
@@ -28,11 +28,10 @@ struct ServerOptions {
 class Server {
  public:
   explicit Server(ServerOptions options);
-  ~Server();  // finish() with little patience
+  ~Server();  // calls finish() with a patience of 1 s
 
-  // Returns once every rank has said farewell or is lost, at the latest after `patience`; then the
-  // ranks that remain are told that the store has ended. Once the job has failed, patience is
-  // short.
+  // Returns when every rank has left or is lost, at the latest after `patience` (1 s once the job has
+  // failed). Ranks that remain are told that the store has ended.
   void finish(std::chrono::milliseconds patience);
 
  private:

@@ -76,7 +76,7 @@ void Table::exchange(const Waiter& waiter, int rank, const std::string& key, std
   Round::Entry& entry = round.entries[static_cast<std::size_t>(rank)];
   if (entry.value) {
     reply_(waiter, ErrorCode::mismatch,
-           shared(fmt::format("{}: rank {} is in it already", round_name(key), rank)));
+           shared(fmt::format("{}: rank {} has already joined it", round_name(key), rank)));
     return;
   }
   round.bytes += value.size() + 4;
@@ -97,8 +97,8 @@ void Table::complete(const Round& round) {
   if (round.bytes + 4 > max_answer_bytes) {
     for (const Round::Entry& entry : round.entries) {
       reply_(entry.waiter, ErrorCode::invalid_argument,
-             shared(fmt::format("an exchange of {} bytes in all; {} are allowed", round.bytes,
-                                max_answer_bytes)));
+             shared(fmt::format("an exchange of {} bytes in total; at most {} are allowed",
+                                round.bytes, max_answer_bytes)));
     }
     return;
   }
@@ -108,7 +108,7 @@ void Table::complete(const Round& round) {
   for (const Round::Entry& entry : round.entries) reply_(entry.waiter, std::nullopt, body);
 }
 
-// Its value leaves with it, so that the others do not complete a round whose answer nobody reads.
+// Answers one rank with an error and removes its value, so that the round cannot complete without it.
 void Table::reject(Round& round, Round::Entry& entry, ErrorCode code, const std::string& why) {
   reply_(entry.waiter, code, shared(why));
   round.bytes -= entry.value->size() + 4;
@@ -116,16 +116,16 @@ void Table::reject(Round& round, Round::Entry& entry, ErrorCode code, const std:
   entry.gave_up = code == ErrorCode::timeout;
 }
 
-// Ranks that wait equally long give up one after the other; the last of them must not name the
-// first, which was there.
+// Names the ranks that are missing in a round. Ranks with the same timeout time out one after the
+// other, and a rank that was in the round until its timeout must not be reported as absent.
 std::string Table::missing_in(const Round& round) const {
   std::vector<std::string> absent, gave_up;
   for (int rank = 0; rank < roster_.size(); ++rank) {
     const Round::Entry& entry = round.entries[static_cast<std::size_t>(rank)];
     if (!entry.value) (entry.gave_up ? gave_up : absent).push_back(roster_.named(rank));
   }
-  return absent.empty() ? list_of(gave_up) + " gave up; the round was not complete"
-                        : list_of(absent) + " did not come";
+  return absent.empty() ? list_of(gave_up) + " timed out before; the round was not complete"
+                        : list_of(absent) + " did not arrive";
 }
 
 net::Clock::time_point Table::next_deadline(net::Clock::time_point latest) const {
@@ -147,7 +147,7 @@ void Table::expire(net::Clock::time_point now) {
     for (const Waiter& waiter : late) {
       reply_(
           waiter, ErrorCode::timeout,
-          shared(fmt::format("nobody put key \"{}\" within {} s", key, seconds(waiter.timeout))));
+          shared(fmt::format("no rank put key \"{}\" within {} s", key, seconds(waiter.timeout))));
     }
     waiters.erase(late.begin(), late.end());
   }
@@ -170,7 +170,7 @@ void Table::depart(int rank) {
     for (Round::Entry& entry : round.entries) {
       if (!entry.value) continue;
       reject(round, entry, ErrorCode::peer_lost,
-             fmt::format("{}: {} has said farewell", round_name(key), roster_.named(rank)));
+             fmt::format("{}: {} has left the job", round_name(key), roster_.named(rank)));
     }
   }
   std::erase_if(rounds_, [](const auto& item) { return item.second.bytes == 0; });

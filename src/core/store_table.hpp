@@ -1,5 +1,5 @@
-// What the store knows: keys, requests that wait, and who is there. No sockets: answers leave
-// through a function. Used by the server's thread alone.
+// The state of the store: values, waiting requests, and the ranks that have joined. It uses no sockets;
+// answers are passed to a function. Only the server's thread calls it.
 #pragma once
 
 #include <chrono>
@@ -31,16 +31,16 @@ struct Peer {
   int pid = 0;
 };
 
-// The ranks of the job, as far as they have said hello.
+// The ranks of the job, with the host and pid of each rank that has joined.
 class Roster {
  public:
   explicit Roster(int size) : peers_(static_cast<std::size_t>(size)) {}
   int size() const noexcept { return static_cast<int>(peers_.size()); }
   Peer& operator[](int rank) { return peers_[static_cast<std::size_t>(rank)]; }
   const Peer& operator[](int rank) const { return peers_[static_cast<std::size_t>(rank)]; }
-  // "rank 2 (host h, pid p)", or "rank 2" before its hello.
+  // Returns "rank 2 (host h, pid p)", or "rank 2" before the rank has joined.
   std::string named(int rank) const;
-  // Those in `state`, as text, at most a screenful; "" for none.
+  // Lists the ranks in `state` as text of limited length; "" if there are none.
   std::string named(Peer::State state) const;
   bool any(Peer::State state) const;
 
@@ -48,10 +48,10 @@ class Roster {
   std::vector<Peer> peers_;
 };
 
-// "a, b, c"; of many names the first ones and a count.
+// Returns "a, b, c"; a long list is cut to 16 names and a count of the others.
 std::string list_of(const std::vector<std::string>& names);
 
-// Who asked, to be answered later.
+// A request that is answered later.
 struct Waiter {
   Connection* connection = nullptr;
   std::uint64_t request = 0;
@@ -72,20 +72,20 @@ class Table {
 
   net::Clock::time_point next_deadline(net::Clock::time_point latest) const;
   void expire(net::Clock::time_point now);
-  // A rank has said farewell: rounds that it has not joined can never complete.
+  // A rank has left the job: fails the rounds that it has not joined, which can never complete.
   void depart(int rank);
   void forget(const Connection& connection);
   void forget_all();
 
  private:
-  // One exchange or barrier under way.
+  // One exchange or barrier in progress.
   struct Round {
     struct Entry {
       std::optional<std::string> value;
       Waiter waiter;
-      bool gave_up = false;  // it was in the round until its time was over
+      bool gave_up = false;  // the rank was in the round until its timeout
     };
-    std::vector<Entry> entries;  // by rank
+    std::vector<Entry> entries;  // indexed by rank
     std::size_t bytes = 0;
   };
   using Rounds = std::map<std::string, Round>;
@@ -97,7 +97,7 @@ class Table {
   const Roster& roster_;
   Reply reply_;
   std::unordered_map<std::string, Body> values_;
-  std::map<std::string, std::vector<Waiter>> waiting_;  // by key
+  std::map<std::string, std::vector<Waiter>> waiting_;  // requests that wait for a key
   Rounds rounds_;
 };
 

@@ -15,7 +15,7 @@ constexpr std::array all_dtypes{DType::f32, DType::bf16, DType::f16, DType::f64,
 
 constexpr std::uint32_t f32_infinity = 0x7f80'0000;
 constexpr std::uint32_t f32_magnitude = 0x7fff'ffff;
-// f16 keeps 10 of the 23 bits of mantissa, and its exponent has a bias of 15 instead of 127.
+// f16 has 10 instead of 23 bits of mantissa, and an exponent bias of 15 instead of 127.
 constexpr int f16_shift = 13;
 constexpr std::uint32_t f16_rebias = (127 - 15) << 23;
 constexpr std::uint32_t f16_overflow = 0x477f'f000;  // 65520, halfway from the largest f16 to 2^16
@@ -37,7 +37,7 @@ float to_float(bfloat16 value) noexcept {
 
 bfloat16 to_bfloat16(float value) noexcept {
   const auto bits = std::bit_cast<std::uint32_t>(value);
-  // Rounding could carry a NaN into infinity, so it is cut instead and made quiet.
+  // Rounding could turn a NaN into infinity, so a NaN is truncated and made quiet.
   if ((bits & f32_magnitude) > f32_infinity) {
     return {static_cast<std::uint16_t>((bits >> 16) | 0x40)};
   }
@@ -67,8 +67,8 @@ float16 to_float16(float value) noexcept {
   if (magnitude > f32_infinity) return result(0x7e00u | ((magnitude >> f16_shift) & 0x3ffu));
   if (magnitude >= f16_overflow) return result(0x7c00u);
   if (magnitude < f16_normal) {
-    // Adding 0.5 puts the units of subnormal f16 (2^-24) at the last bit of the f32 mantissa, and
-    // the addition rounds to nearest even.
+    // Adding 0.5 aligns the unit of subnormal f16 (2^-24) with the last bit of the f32 mantissa, so the
+    // addition itself rounds to nearest even.
     const float shifted = std::bit_cast<float>(magnitude) + 0.5f;
     return result(std::bit_cast<std::uint32_t>(shifted) - std::bit_cast<std::uint32_t>(0.5f));
   }

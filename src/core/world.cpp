@@ -30,8 +30,8 @@ using net::Clock;
 using std::chrono::milliseconds;
 
 constexpr milliseconds farewell_patience{10'000};
-// A rank that has reached the store exchanges its placement at once; the store itself names those
-// that do not reach it.
+// Extra time for the exchange of placements. Ranks that never reach the store are named by the store
+// at the rendezvous timeout.
 constexpr milliseconds placement_grace{10'000};
 constexpr std::size_t token_bytes = 16;
 constexpr int port_attempts = 16;
@@ -39,16 +39,16 @@ constexpr int port_attempts = 16;
 void check_key(std::string_view key) {
   if (key.empty() || key.size() > store::max_key_bytes) {
     throw Error(ErrorCode::invalid_argument,
-                fmt::format("a key of the store has 1 to {} bytes, not {}", store::max_key_bytes,
-                            key.size()));
+                fmt::format("a key of the store must have 1 to {} bytes, not {}",
+                            store::max_key_bytes, key.size()));
   }
 }
 
 void check_value(std::string_view key, std::string_view value) {
   if (value.size() > store::max_value_bytes) {
     throw Error(ErrorCode::invalid_argument,
-                fmt::format("key \"{}\": a value of {} bytes; {} are allowed", key, value.size(),
-                            store::max_value_bytes));
+                fmt::format("key \"{}\": a value of {} bytes; at most {} are allowed", key,
+                            value.size(), store::max_value_bytes));
   }
 }
 
@@ -60,7 +60,8 @@ std::vector<net::Address> resolve_all(const std::vector<std::string>& hosts, int
   return result;
 }
 
-// A name can stand for addresses of which some are not this host's.
+// Listens on all addresses of the agreed endpoint that belong to this host; a host name can resolve to
+// others as well.
 std::vector<net::Fd> listen_where_agreed(const launch::Endpoint& endpoint) {
   std::vector<net::Fd> result;
   std::optional<Error> problem;
@@ -72,12 +73,12 @@ std::vector<net::Fd> listen_where_agreed(const launch::Endpoint& endpoint) {
     }
   }
   if (result.empty()) {
-    throw Error(problem->code(), fmt::format("rank 0 is to serve the store: {}", problem->what()));
+    throw Error(problem->code(), fmt::format("rank 0 cannot serve the store: {}", problem->what()));
   }
   return result;
 }
 
-// One free port on the address for other hosts and on loopback, for those of this host.
+// Listens on one free port, both on the address for other hosts and on loopback for this host.
 std::vector<net::Fd> listen_anywhere(launch::Endpoint& endpoint) {
   const std::vector<net::Address> outside = resolve_all(endpoint.addresses, 0);
   for (int attempt = 1;; ++attempt) {
@@ -165,27 +166,29 @@ struct World::Impl {
   std::vector<HostInfo> hosts;
   std::vector<Placement> placements;
   std::shared_ptr<Failure> failure = std::make_shared<Failure>();
-  std::unique_ptr<launch::Board> board;
-  std::unique_ptr<store::Server> server;  // rank 0
+  std::unique_ptr<launch::Rendezvous> rendezvous;
+  std::unique_ptr<store::Server> server;  // only on rank 0
   std::unique_ptr<store::Store> store;
 
-  std::mutex mutex;  // of what follows
+  std::mutex mutex;  // guards everything below
   std::map<std::string, std::uint64_t, std::less<>> tickets;
   std::vector<std::function<void(bool)>> exit_callbacks;
   std::shared_ptr<void> companion;
 };
 
-// A World that an exception destroys leaves peers that wait for this rank: no farewell then.
+// If an exception destroys the World, peers may wait for this rank, so it declares a failure instead of
+// leaving normally.
 void World::Impl::leave() noexcept {
   const bool unwinding = std::uncaught_exceptions() > exceptions;
   if (unwinding) store->fail("ended by an exception");
   bool failed = failure->get().has_value();
   if (!exit_callbacks.empty() && !failed) {
-    // Callbacks may end libraries that wait for all ranks without naming one that does not come.
+    // Callbacks may shut down libraries that wait for all ranks without a timeout, so all ranks first
+    // meet here, where an absent rank is named.
     try {
       store->exchange("", "", config.timeout);
     } catch (const std::exception& problem) {
-      log::warn("ranks end apart: {}", problem.what());
+      log::warn("ranks do not end together: {}", problem.what());
       failed = true;
     }
   }
@@ -193,7 +196,7 @@ void World::Impl::leave() noexcept {
     try {
       (*callback)(failed);
     } catch (const std::exception& problem) {
-      log::error("a callback at the end of World threw: {}", problem.what());
+      log::error("a callback registered with at_exit() threw: {}", problem.what());
     }
   }
   exit_callbacks.clear();
@@ -205,8 +208,9 @@ void World::Impl::leave() noexcept {
 }
 
 void World::Impl::stay_alone() {
-  store = std::make_unique<store::SoloStore>(failure);
-  // Before the struct is built: g++ 12 destroys the members of one twice whose last member throws.
+  store = store::make_solo_store(failure);
+  // Computed before the struct: if the initialiser of its last member throws, g++ 12 destroys the other
+  // members twice.
   std::vector<std::string> addresses = net::rail_addresses(config.interface);
   std::string host_id = own_host_id(config);
   place({encode({{net::host_name(), std::move(host_id), {}},
@@ -230,18 +234,18 @@ launch::Endpoint World::Impl::serve(const launch::Job& job, Clock::time_point de
   options.size = size;
   options.rendezvous_timeout = config.rendezvous_timeout;
   server = std::make_unique<store::Server>(std::move(options));
-  if (board) board->publish(launch::to_text(endpoint), deadline);
+  if (rendezvous) rendezvous->publish(launch::to_text(endpoint), deadline);
   return endpoint;
 }
 
 void World::Impl::join(launch::Job job) {
   const Clock::time_point deadline = Clock::now() + config.rendezvous_timeout;
-  board = std::move(job.board);
+  rendezvous = std::move(job.rendezvous);
   launch::Endpoint endpoint;
   if (rank == 0) {
     endpoint = serve(job, deadline);
   } else {
-    endpoint = job.agreed ? *job.agreed : launch::endpoint_from_text(board->look_up(deadline));
+    endpoint = job.agreed ? *job.agreed : launch::endpoint_from_text(rendezvous->look_up(deadline));
   }
   const std::string host_id = own_host_id(config);
   if (endpoint.host_id == host_id)
@@ -250,7 +254,7 @@ void World::Impl::join(launch::Job job) {
   const int pid = static_cast<int>(::getpid());
   net::Fd socket = store::connect(resolve_all(endpoint.addresses, endpoint.port),
                                   {endpoint.token, rank, size, net::host_name(), pid}, deadline);
-  // The way to rank 0 is the best guess of the way to the others.
+  // The local address of the connection to rank 0 is the best guess for an address that others reach.
   const net::Address local = net::local_address(socket.get());
   const bool guess = config.interface.empty() && !net::is_loopback(local);
   Placed mine{{net::host_name(), host_id, {}}, pid, {net::numeric_host(local)}};

@@ -1,4 +1,4 @@
-// What the rooms above core need of a World and users do not.
+// Functions of World for other parts of the library, which users do not need.
 #pragma once
 
 #include <chrono>
@@ -14,18 +14,18 @@
 namespace atoll_v1::atoll {
 
 struct WorldInternals {
-  // The one object that the room above keeps for the life of this World: made by the first caller,
-  // dropped in ~World, after the callbacks of at_exit and while the store still answers.
+  // Returns the one object that the communicator layer attaches to this World. The first call makes it;
+  // ~World releases it after the callbacks of at_exit, while the store still works.
   static std::shared_ptr<void> companion(World& world,
                                          const std::function<std::shared_ptr<void>()>& make);
 
-  // Asks every rank, also this one, and waits for at most `patience`. By rank. A rank answers from
-  // the thread that reads its connection, so it does even while it computes or hangs. Throws the
-  // failure of the job, and Error(timeout) when the store itself does not answer.
+  // Sends a question to every rank, this one included, waits for at most `patience` and returns the
+  // answers by rank. A rank answers on the thread that reads its connection, so it answers even while
+  // it computes or hangs. Throws the failure of the job, or Error(timeout) if the store does not answer.
   static std::vector<store::Answered> ask(World& world, std::string_view question,
                                           std::chrono::milliseconds patience);
-  // What this rank answers; must not block, nor call the World. An empty function ends it, after a
-  // call under way has returned. Without one a rank answers "".
+  // Sets the function that answers questions on this rank; it must not block or call the World. An
+  // empty function removes it and waits for a call in progress. A rank without one answers "".
   static void answer_with(World& world, store::Answerer answerer);
 };
 

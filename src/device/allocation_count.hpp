@@ -1,4 +1,4 @@
-// How much memory of a device is allocated, and how much was at most. Any thread.
+// Counts the allocated bytes of a device, and the largest number so far. Any thread may call.
 #pragma once
 
 #include <atomic>
@@ -8,9 +8,10 @@ namespace atoll_v1::atoll {
 
 class AllocationCount {
  public:
-  // Below 0: freed.
+  // A negative number of bytes means that memory was freed.
   void add(std::ptrdiff_t bytes) noexcept {
-    const std::size_t now = now_ += static_cast<std::size_t>(bytes);  // wraps, as it should
+    const std::size_t now = now_ +=
+        static_cast<std::size_t>(bytes);  // unsigned wrap-around subtracts a negative number
     std::size_t peak = peak_.load();
     while (bytes > 0 && now > peak && !peak_.compare_exchange_weak(peak, now)) {
     }

@@ -1,5 +1,5 @@
-// What a kind of device implements. One implementation per folder beside this file; tests carry
-// another to prove that nothing above depends on `host`.
+// The interfaces that a kind of device implements. Each subfolder holds one implementation;
+// tests add another, which proves that no caller depends on the host device.
 #pragma once
 
 #include <chrono>
@@ -18,7 +18,7 @@
 
 namespace atoll_v1::atoll {
 
-// For messages: "gathered layers.0".
+// Name of an operation or of the content of memory in messages, such as "gathered layers.0".
 struct Label {
   std::string_view what;
   std::string_view of{};
@@ -28,30 +28,29 @@ class EventBackend {
  public:
   virtual ~EventBackend() = default;
   virtual bool happened() const = 0;
-  // The same, asked by somebody who orders nothing by the answer: a checker does not take it for an
-  // order of the host behind the event.
+  // Like happened(), for callers that do not rely on the order: the lifetime checker does not count
+  // the answer as a synchronization of the host with the event.
   virtual bool peek() const { return happened(); }
-  virtual void
-  synchronize() = 0;  // throws the error of its stream, if that failed before the event
-  // From somebody who knows that work in front of the event has failed, where the stream does not:
-  // it and its stream have failed then. For kinds of device that launch; a host's tasks throw.
+  // Blocks until the event has happened; throws the error of its stream if that failed before it.
+  virtual void synchronize() = 0;
+  // Marks the event and its stream as failed. Used on GPUs when a caller learns that work before the
+  // event has failed; on the host, tasks report failures by throwing.
   virtual void fail([[maybe_unused]] std::exception_ptr error) {}
 };
 
 class StampBackend {
  public:
   virtual ~StampBackend() = default;
-  virtual std::optional<std::int64_t> ns() const = 0;  // of the steady clock, once it is known
+  virtual std::optional<std::int64_t> ns() const = 0;  // time on the steady clock, once known
 };
 
 class StreamBackend {
  public:
-  virtual ~StreamBackend() = default;  // drains
+  virtual ~StreamBackend() = default;  // waits for all enqueued work
   virtual void enqueue(std::function<void()> work) = 0;
   virtual void copy(void* dst, const void* src, std::size_t bytes) = 0;
   virtual void zero(void* dst, std::size_t bytes) = 0;
-  // Every byte becomes `value`. For a device whose memory the CPU cannot write, this is to
-  // override.
+  // Sets every byte to `value`. Devices with memory that the CPU cannot write must override this.
   virtual void fill(void* dst, std::byte value, std::size_t bytes) {
     enqueue([=] { std::memset(dst, std::to_integer<int>(value), bytes); });
   }
@@ -60,28 +59,29 @@ class StreamBackend {
     enqueue([task = std::make_shared<Task>(std::move(work))] { (*task)(); });
     return record();
   }
-  // By the CPU's clock, in an enqueued function; for a device with timers of its own to replace.
+  // Reads the CPU's clock in an enqueued function. Devices with their own timers override this.
   virtual std::shared_ptr<const StampBackend> stamp();
   virtual void wait(std::shared_ptr<EventBackend> event, WaitReason reason) = 0;
   virtual void synchronize() = 0;
   virtual std::chrono::nanoseconds exposed_communication() const = 0;
-  virtual void* native() noexcept = 0;  // cudaStream_t; nullptr on host
-  // For profilers: what the host enqueues here until the range of this number ends is `label`.
+  virtual void* native() noexcept = 0;  // cudaStream_t on a GPU; null on the host
+  // Names, for profilers, the work that the host enqueues here until end_range() is called with the
+  // returned number.
   virtual std::uint64_t begin_range([[maybe_unused]] const Label& label) { return 0; }
   virtual void end_range([[maybe_unused]] std::uint64_t number) noexcept {}
 
-  // For checkers (checked/); no other stream listens.
-  // What is enqueued next uses this memory, and takes it to hold `content`, if that is given.
+  // use() and hold() inform the lifetime checker (checked/); other streams ignore them.
+  // The work enqueued next uses this memory and, if `content` is not empty, expects it to hold that.
   virtual void use([[maybe_unused]] const void* data, [[maybe_unused]] std::size_t bytes,
                    [[maybe_unused]] Access access, [[maybe_unused]] Label by,
                    [[maybe_unused]] Label content) {}
-  // In the order of this stream the memory holds `content` from here on; without one, nothing that
-  // may be used.
+  // From this point of the stream on, the memory holds `content`. If `content` is empty, the lifetime
+  // of the memory ends and it may not be used.
   virtual void hold([[maybe_unused]] void* data, [[maybe_unused]] std::size_t bytes,
                     [[maybe_unused]] Label content) {}
 };
 
-// A range over a scope.
+// Names, for profilers, the work that is enqueued on a stream during a scope.
 class Range {
  public:
   Range(StreamBackend& stream, const Label& label)
@@ -100,18 +100,20 @@ class DeviceBackend {
   virtual ~DeviceBackend() = default;
   virtual DeviceKind kind() const noexcept = 0;
   virtual std::string_view name() const noexcept = 0;
-  virtual int ordinal() const noexcept { return -1; }  // of a GPU, as CUDA counts them
+  virtual int ordinal() const noexcept { return -1; }  // CUDA ordinal of a GPU; -1 on other devices
   virtual std::string_view uuid() const noexcept { return {}; }
   virtual std::string_view pci_address() const noexcept { return {}; }
   virtual void* allocate(std::size_t bytes) = 0;  // throws Error(out_of_memory)
   virtual void deallocate(void* data, std::size_t bytes) noexcept = 0;
   virtual std::uint64_t memory_bytes() const noexcept { return 0; }
-  // Memory of the host, from where the device copies best; throws Error(out_of_memory).
+  // Allocates host memory that the device copies to and from without blocking the host; throws
+  // Error(out_of_memory).
   virtual void* allocate_staging(std::size_t bytes);
   virtual void deallocate_staging(void* data) noexcept;
-  // Counts memory of this device that a communication backend handed out (or, below 0, took back).
+  // Adds to allocated_bytes() the memory that a communication backend allocated on this device; a
+  // negative number means that it was freed.
   virtual void account(std::ptrdiff_t bytes) noexcept = 0;
-  // The same, with the memory's address.
+  // adopt() and disown() do the same with the address of the memory, which the checker needs.
   virtual void adopt([[maybe_unused]] void* data, std::size_t bytes) {
     account(static_cast<std::ptrdiff_t>(bytes));
   }

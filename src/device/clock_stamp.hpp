@@ -1,4 +1,4 @@
-// A Stamp of the CPU's steady clock.
+// Implements Stamp with the CPU's steady clock: a task of the stream calls take().
 #pragma once
 
 #include <atomic>

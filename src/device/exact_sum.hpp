@@ -1,6 +1,6 @@
-// The sum of doubles that are not negative, the same in whatever order they are added, on hosts and
-// on GPUs: as integers, of which the largest value's last bit is bit 47. What values have below bit
-// 0 is cut off; the sum is rounded once.
+// Sums non-negative doubles so that the result has the same bits for every order of addition, on
+// CPUs and GPUs. Values are added as 128-bit integers, scaled so that the last bit of the largest
+// value is bit 47. Smaller bits are cut off, and the sum is rounded once.
 #pragma once
 
 #include <algorithm>
@@ -19,7 +19,8 @@ namespace atoll_v1::atoll {
 
 class ExactSum {
  public:
-  // Bits, which are in the order of values; then infinity, then NaN.
+  // The bit pattern of a value without its sign. Patterns sort like the values, with infinity and then
+  // NaN after all finite values.
   ATOLL_ANYWHERE static std::uint64_t bits(double value) {
 #ifdef __CUDA_ARCH__
     return static_cast<std::uint64_t>(__double_as_longlong(value)) & ~(std::uint64_t{1} << 63);
@@ -28,10 +29,10 @@ class ExactSum {
 #endif
   }
 
-  // The largest bits() of all values.
+  // `largest` is the largest bits() of all values that will be added.
   ATOLL_ANYWHERE explicit ExactSum(std::uint64_t largest) : largest_(largest) {}
 
-  // Precondition: fewer than 2^28 values, and the largest is finite.
+  // Adds the value with these bits(). At most 2^28 - 1 values may be added, all of them finite.
   ATOLL_ANYWHERE void add(std::uint64_t value) {
     const std::uint64_t digits = digits_of(value);
     const int shift = exponent(value) - exponent(largest_) + spare;
@@ -53,7 +54,7 @@ class ExactSum {
     std::uint64_t high = high_, low = low_;
     int places = exponent(largest_) - bias - spare;
     while (high != 0) {
-      low = (low >> 1) | (low & 1) | (high << 63);  // what is lost stays known, for the rounding
+      low = (low >> 1) | (low & 1) | (high << 63);  // keeps a sticky bit for the rounding
       high >>= 1;
       ++places;
     }
@@ -61,10 +62,10 @@ class ExactSum {
   }
 
  private:
-  static constexpr int spare = 47;  // 53 bits of the largest above it: 28 are left for the sum
+  static constexpr int spare = 47;  // 128 - 53 - 47 = 28 bits remain for carries
   static constexpr int infinite = 0x7ff, bias = 1075;
 
-  // Of the last bit, biased; subnormal values have that of the smallest others.
+  // Biased exponent of the last bit; subnormal values share that of the smallest normal values.
   ATOLL_ANYWHERE static int exponent(std::uint64_t value) {
     const auto exponent = static_cast<int>(value >> 52);
     return exponent == 0 ? 1 : exponent;

@@ -1,6 +1,6 @@
-// The kernels that the library itself needs, one implementation per kind of device. All are
-// enqueued on the stream and return at once. Counts must agree unless said; views are of the
-// stream's device.
+// The kernels that the library itself needs, with one implementation per kind of device. Each
+// function enqueues its work on the stream and returns at once. Views must be on the device of the
+// stream and have equal counts, unless the function says otherwise.
 #pragma once
 
 #include <cstdint>
@@ -9,24 +9,25 @@
 
 namespace atoll_v1::atoll {
 
-// Sums of squares are taken in f64 over fixed blocks of this many elements, so that a norm does not
-// depend on how the elements are sharded. Shard boundaries are multiples of it.
+// Sums of squares are computed in f64 over fixed blocks of this many elements, so that a norm does not
+// depend on the sharding. Shard boundaries are multiples of this number.
 inline constexpr std::uint64_t norm_block = 4096;
 
 struct AdamWStep {
   View weights;           // f32 master shard
   ConstView gradient;     // f32
   View moment1, moment2;  // f32, or both bf16
-  View weights_low;       // optional bf16 copy of the weights; count 0: none
+  View weights_low;       // optional bf16 copy of the weights; count 0 if there is no copy
   float learning_rate, beta1, beta2, epsilon, weight_decay;
-  const double* steps;  // device address of t, this step included, for the corrections 1 - beta^t
-  const double* scale;  // device address of a factor of the gradient; nullptr: 1; NaN: no step
-  // bf16 moments are rounded up or down by chance, with the odds of what is cut off: to the
-  // nearest, what changes a moment by less than 2^-9 of it is lost, and 1 - beta2 is less than
-  // that. Chance is a function of key, step and first + i, whatever the shard. Key 0: to the
-  // nearest.
+  // Device address of the number of steps t, this step included, for the bias corrections 1 - beta^t.
+  const double* steps;
+  // Device address of a factor of the gradient. Null means 1; if the factor is NaN, nothing changes.
+  const double* scale;
+  // Key of stochastic rounding for bf16 moments; 0 rounds to nearest. Rounding to nearest would lose
+  // changes below 2^-9 of a moment, and 1 - beta2 is smaller. The random bits depend only on the key,
+  // the step and the index first + i, so they do not depend on the sharding.
   std::uint64_t key = 0;
-  std::uint64_t first = 0;  // index of weights[0] in the whole
+  std::uint64_t first = 0;  // index of weights[0] in the unsharded parameters
 };
 
 struct SgdStep {
@@ -37,17 +38,17 @@ struct SgdStep {
   const double* scale;
 };
 
-// Element i of the tensor gets mean + deviation * normal(seed, stream, first + i): a function of
-// its arguments alone, whatever the shard.
+// Element i is set to mean + deviation * normal(seed, stream, first + i), which does not depend on the
+// sharding.
 struct NormalFill {
   std::uint64_t seed;
   std::uint64_t stream;  // hash of the parameter's name
-  std::uint64_t first;   // index in the tensor of dst[0]
+  std::uint64_t first;   // index of dst[0] in the unsharded tensor
   float mean, deviation;
 };
 
-// The factor that a norm gives: min(1, max_norm / norm), 1 when max_norm is 0. When the norm is not
-// finite: NaN, or 1 unless such steps are skipped.
+// How gradient clipping computes its factor from the norm: min(1, max_norm / norm), or 1 if max_norm
+// is 0. If the norm is not finite, the factor is NaN with skip_nonfinite and 1 without.
 struct ClipRule {
   float max_norm = 0;
   bool skip_nonfinite = true;
@@ -56,25 +57,28 @@ struct ClipRule {
 class DeviceOps {
  public:
   virtual ~DeviceOps() = default;
-  // Between f32, bf16, f16, f64; round to nearest even. src = dst is allowed when dtypes are equal.
+  // Converts between f32, bf16, f16 and f64, rounding to nearest even. src may equal dst if the types
+  // are equal.
   virtual void cast(Stream& stream, View dst, ConstView src) = 0;
-  virtual void add(Stream& stream, View dst, ConstView src) = 0;  // dst += src; f32, f64
-  // dst = factor * src, in f64 or, of the other floating types, in f32, rounded once. dst may be
-  // src.
+  virtual void add(Stream& stream, View dst, ConstView src) = 0;  // dst += src, for f32 and f64
+  // dst = factor * src, computed in f64 for f64 and in f32 for the other floating types, and rounded
+  // once. dst may equal src.
   virtual void scale(Stream& stream, View dst, ConstView src, double factor) = 0;
-  // dst[i] = op over p of parts[p * dst.count + i]; order and rounding as in atoll_host.reduce.
-  // With a block a tree over each `block` neighbouring parts, then one over those.
+  // dst[i] = op over all p of parts[p * dst.count + i], with the order and rounding of
+  // atoll_host.reduce in plugin.h. If `block` is not 0, each run of `block` parts is combined in a
+  // tree of its own, and a second tree combines the results.
   virtual void reduce(Stream& stream, View dst, ConstView parts, ReduceOp op, int block) = 0;
-  // out[b] = sum of squares of block b of src (f32); out is f64, ceil(src.count / norm_block) long.
+  // out[b] = sum of squares of block b of src. src is f32; out is f64 with ceil(src.count / norm_block)
+  // elements.
   virtual void sum_squares(Stream& stream, View out, ConstView src) = 0;
-  // result (f64, 3 elements): the norm sqrt(sum of `blocks`, as exact_sum.hpp); the factor; and the
-  // number of steps, which grows by one unless the factor is NaN. On a stream that has failed,
-  // where the kernels of a GPU run all the same, the factor is NaN: updates behind it change
-  // nothing.
+  // Writes three f64 values to result: the norm, which is the square root of the exact sum of
+  // `blocks`; the clip factor; and the number of steps, which grows by one unless the factor is NaN.
+  // After a failure of the stream, kernels of a GPU still run, but the factor is then NaN, so that
+  // optimizer steps that use it change nothing.
   virtual void clip_factor(Stream& stream, View result, ConstView blocks, ClipRule rule) = 0;
   virtual void adamw(Stream& stream, const AdamWStep& step) = 0;
   virtual void sgd(Stream& stream, const SgdStep& step) = 0;
-  virtual void fill_normal(Stream& stream, View dst, const NormalFill& fill) = 0;  // f32
+  virtual void fill_normal(Stream& stream, View dst, const NormalFill& fill) = 0;  // dst is f32
 };
 
 }  // namespace atoll_v1::atoll

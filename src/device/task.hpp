@@ -1,5 +1,5 @@
-// Work that is run once: what std::function is, for callables that need not be copied, and without
-// an allocation for those of up to 64 bytes.
+// A callable that runs once. Unlike std::function it is move-only, and it does not allocate for
+// callables of up to 64 bytes.
 #pragma once
 
 #include <cstddef>
@@ -40,7 +40,7 @@ class Task {
   ~Task() { reset(); }
 
   void operator()() { act_(Action::run, storage_, nullptr); }
-  // What the callable holds goes now.
+  // Destroys the callable and everything that it captured.
   void reset() noexcept {
     if (act_ != nullptr) std::exchange(act_, nullptr)(Action::destroy, storage_, nullptr);
   }

@@ -1,5 +1,5 @@
-// What is asked of cuDNN, as its front end checks it for each kind of GPU. No GPU is needed, only
-// cuDNN.
+// Validates the attention graphs for several kinds of GPU with the cuDNN front end. Needs cuDNN but no
+// GPU.
 #define DOCTEST_CONFIG_IMPLEMENT
 #include "model/cuda/attention_graphs.hpp"
 
@@ -13,7 +13,7 @@ namespace {
 using train::cuda::AttentionKey;
 using train::cuda::Direction;
 
-// "" where the front end takes it.
+// Returns the objection of the front end to a graph, or "" if it accepts the graph.
 std::string objection(const AttentionKey& key, Direction direction, bool deterministic, int sm) {
   cudnn_frontend::graph::Graph graph;
   graph.set_sm_version(sm);
@@ -57,11 +57,11 @@ TEST_CASE("attention of A100: whole rows") {
   }
 }
 
-TEST_CASE("packed rows of A100 are not done in backward") {
+TEST_CASE("cuDNN does not support packed rows in backward on A100") {
   CHECK(objection({2, 2048, 32, 8, 128, 0, 16}, Direction::backward, false, 80) != "");
 }
 
-TEST_CASE("a graph that makes no sense is refused") {
+TEST_CASE("an invalid graph is refused") {
   CHECK(objection({2, 2048, 32, 7, 128, 0, 0}, Direction::forward, false, 90) != "");
 }
 
@@ -73,7 +73,7 @@ int main(int argc, char** argv) {
     return 77;
   }
   if (const auto version = cudnn_frontend::detail::get_backend_version(); version < 91800) {
-    fmt::print("skipped: cuDNN {}, and what is asked here is for 91800 and later\n", version);
+    fmt::print("skipped: cuDNN {} is too old; this test needs 91800 or later\n", version);
     return 77;
   }
   return doctest::Context(argc, argv).run();

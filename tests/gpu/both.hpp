@@ -1,4 +1,4 @@
-// Tensors that are on a GPU and on the host, to compare what both make of them.
+// Tensors with a copy on a GPU and a copy on the host, to compare results of both devices.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -19,7 +19,7 @@
 
 namespace atoll_test {
 
-// The same memory on both devices.
+// Makes tensors on both devices and compares them.
 class Both {
  public:
   struct Tensor {
@@ -50,7 +50,7 @@ class Both {
     push(tensor);
     return tensor;
   }
-  // In larger memory, which is NaN behind these: nobody's business.
+  // Like random(), with NaN in the GPU memory after the tensor, so that reads past its end show up.
   Tensor random_before_nan(atoll::DType dtype, std::int64_t count) {
     Tensor tensor = random(dtype, count);
     constexpr std::size_t behind = 64 << 10;
@@ -74,7 +74,7 @@ class Both {
     on_gpu_.copy(tensor.gpu.data(), tensor.host.data(), tensor.host.bytes());
     on_gpu_.synchronize();
   }
-  // The largest difference, as a part of 1 + the larger of both values.
+  // Largest difference between both copies, relative to 1 + the larger absolute value.
   double difference(const Tensor& tensor) {
     std::vector<std::byte> seen(tensor.gpu.bytes());
     on_gpu_.copy(seen.data(), tensor.gpu.data(), seen.size());
@@ -115,7 +115,8 @@ class Both {
   std::mt19937 random_{7};
 };
 
-// bf16 has 8 bits; f32 sums of thousands have different orders.
+// Allowed difference: bf16 has 8 bits of precision, and f32 sums of thousands of values use different
+// orders on both devices.
 inline double allowed(atoll::DType dtype) { return dtype == atoll::DType::bf16 ? 1e-2 : 2e-5; }
 inline constexpr atoll::DType computes[] = {atoll::DType::f32, atoll::DType::bf16};
 

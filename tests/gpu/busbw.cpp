@@ -1,4 +1,4 @@
-// atoll-busbw on memory of a GPU.
+// Tests atoll-busbw with GPU memory.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -13,7 +13,7 @@
 
 namespace {
 
-// Each rank a thread with a GPU of its own, as far as there are so many.
+// Runs up to three ranks as threads, each with its own GPU.
 void run_ranks(const std::function<void(atoll::World&)>& body) {
   atoll_test::run_thread_ranks(std::min(3, atoll::Device::cuda_count()), body,
                                [](atoll::Config& config) {
@@ -89,7 +89,7 @@ TEST_CASE("pairs of GPUs are measured and judged") {
   });
 }
 
-TEST_CASE("more than a GPU has is refused before anything is allocated") {
+TEST_CASE("sizes beyond the GPU memory are refused before anything is allocated") {
   run_ranks([](atoll::World& world) {
     busbw::Options options = options_of();
     options.max_bytes = std::uint64_t{1} << 50;

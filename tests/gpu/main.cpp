@@ -1,4 +1,4 @@
-// Tests of the `cuda` device; skipped where there is none.
+// Main function of the tests of the cuda device; skips them if there is no GPU.
 #define DOCTEST_CONFIG_IMPLEMENT
 #include <doctest/doctest.h>
 

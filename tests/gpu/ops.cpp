@@ -1,4 +1,4 @@
-// Every kernel of the `cuda` device against that of the host, on shapes that do and do not fill
+// Compares every kernel of the cuda device with that of the host, for counts that do and do not fill
 // packs.
 #include <doctest/doctest.h>
 
@@ -32,7 +32,7 @@ std::vector<float> random_values(std::uint64_t n, unsigned seed) {
   return values;
 }
 
-// The same work on both devices: bytes that go in, and what is there afterwards.
+// Runs the same operation on both devices with the same input and compares the results.
 class Both {
  public:
   Both()
@@ -44,12 +44,12 @@ class Both {
   struct Pair {
     atoll::Buffer gpu, host;
     DType dtype;
-    std::uint64_t shift;  // elements in front of the view
+    std::uint64_t shift;  // elements before the view
     std::uint64_t count;
     View on_gpu() const { return gpu.view(dtype).part(shift, count); }
     View on_host() const { return host.view(dtype).part(shift, count); }
   };
-  // `shift` elements off the alignment of the memory.
+  // The view starts `shift` elements after the aligned start of the memory.
   Pair make(DType dtype, std::uint64_t count, std::uint64_t shift = 0) {
     const std::size_t bytes = (count + shift) * size_of(dtype);
     Pair pair{gpu_.allocate(bytes), host_.allocate(bytes), dtype, shift, count};
@@ -83,12 +83,12 @@ class Both {
     on_gpu_.synchronize();
     return bytes;
   }
-  // Equal bit by bit, what lies in front of the view included.
+  // Whether all bits are equal, including the elements before the view.
   bool same(const Pair& pair) {
     const auto bytes = bytes_of(pair);
     return std::memcmp(bytes.data(), pair.host.data(), bytes.size()) == 0;
   }
-  // The largest difference of f32 elements, relative to the larger of them and 1e-30.
+  // Largest relative difference of f32 elements; magnitudes below 1e-30 count as 1e-30.
   double difference(const Pair& pair) {
     const auto bytes = bytes_of(pair);
     double worst = 0;
@@ -129,7 +129,7 @@ TEST_CASE("casts round as on the host") {
   }
 }
 
-TEST_CASE("factors, out of place and in place, to the host's bits") {
+TEST_CASE("scale, out of place and in place, gives the bits of the host") {
   Both both;
   for (const DType dtype : {DType::f32, DType::bf16, DType::f16, DType::f64}) {
     for (const std::uint64_t n : sizes) {
@@ -166,7 +166,7 @@ TEST_CASE("a sum of parts has the bits of the host's tree") {
   }
 }
 
-TEST_CASE("squares are summed by blocks, to the host's bits") {
+TEST_CASE("sums of squares by block have the bits of the host") {
   Both both;
   for (const std::uint64_t n : sizes) {
     const auto src = both.random(DType::f32, n, 3);
@@ -178,7 +178,7 @@ TEST_CASE("squares are summed by blocks, to the host's bits") {
   }
 }
 
-TEST_CASE("the norm and its factor, and steps that are skipped") {
+TEST_CASE("the norm, the clip factor and skipped steps") {
   Both both;
   for (const std::uint64_t n : {std::uint64_t{1}, std::uint64_t{255}, std::uint64_t{70'001}}) {
     for (const bool finite : {true, false}) {
@@ -204,7 +204,7 @@ TEST_CASE("the norm and its factor, and steps that are skipped") {
   }
 }
 
-TEST_CASE("behind a failure the factor is NaN, and no step is counted") {
+TEST_CASE("after a failure the factor is NaN, and no step is counted") {
   Both both;
   const auto blocks = both.make(DType::f64, 3), result = both.make(DType::f64, 3);
   const Device gpu = Device::cuda();
@@ -233,17 +233,18 @@ TEST_CASE("behind a failure the factor is NaN, and no step is counted") {
   CHECK(values[2] == 2);
 }
 
-TEST_CASE("optimizers move weights as on the host") {
+TEST_CASE("optimizers update weights as on the host") {
   Both both;
   for (const std::uint64_t n : {std::uint64_t{4096}, std::uint64_t{12'289}}) {
     for (const bool adam : {true, false}) {
       const auto w = both.random(DType::f32, n, 1), g = both.random(DType::f32, n, 2);
       const auto m = both.make(DType::f32, n), v = both.make(DType::f32, n);
       const auto low = both.make(DType::bf16, n);
-      const auto steps = both.make(DType::f64, 2);  // the number of steps, the factor
+      const auto steps = both.make(DType::f64, 2);  // the number of steps and the factor
       for (int step = 1; step <= 3; ++step) {
         steps.on_host().as<double>()[0] = step;
-        steps.on_host().as<double>()[1] = step == 2 ? std::nan("") : 0.5;  // the second is skipped
+        steps.on_host().as<double>()[1] =
+            step == 2 ? std::nan("") : 0.5;  // the second step is skipped
         both.push(steps);
         both.run([&](auto& ops, auto& stream, bool gpu) {
           const double* const at = pick(steps, gpu).template as<double>();
@@ -281,13 +282,13 @@ void check_first_step(Both& both, std::uint64_t n) {
 
 }  // namespace
 
-TEST_CASE("more elements than blocks have threads are updated, too") {
+TEST_CASE("counts beyond the largest grid are updated completely") {
   Both both;
-  check_first_step(both, 8192 * 256 + 1001);      // odd: an element a thread
-  check_first_step(both, 4 * 8192 * 256 + 4096);  // four
+  check_first_step(both, 8192 * 256 + 1001);      // odd count: one element per thread
+  check_first_step(both, 4 * 8192 * 256 + 4096);  // multiple of 4: four elements per thread
 }
 
-TEST_CASE("bf16 moments have the host's bits, by chance and to the nearest") {
+TEST_CASE("bf16 moments have the bits of the host, with stochastic rounding and to nearest") {
   Both both;
   for (const std::uint64_t n : {std::uint64_t{4096}, std::uint64_t{12'289}}) {
     for (const std::uint64_t key : {0, 77}) {
@@ -312,7 +313,7 @@ TEST_CASE("bf16 moments have the host's bits, by chance and to the nearest") {
   }
 }
 
-TEST_CASE("weights begin as on the host") {
+TEST_CASE("initial weights are those of the host") {
   Both both;
   const auto dst = both.make(DType::f32, 100'003);
   both.run([&](auto& ops, auto& stream, bool gpu) {

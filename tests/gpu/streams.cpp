@@ -1,4 +1,4 @@
-// Streams, events, times and failures of the `cuda` device.
+// Tests streams, events, times and failures of the cuda device.
 #include <doctest/doctest.h>
 
 #include <atomic>
@@ -13,7 +13,7 @@
 using atoll::Device;
 using namespace std::chrono_literals;
 
-TEST_CASE("what is enqueued runs in order, and returns at once") {
+TEST_CASE("work runs in order, and enqueue() returns at once") {
   const Device device = Device::cuda();
   auto stream = device.stream();
   std::vector<int> order;
@@ -44,11 +44,12 @@ TEST_CASE("memory is counted, copied, and filled with zeros") {
   CHECK(device.allocated_bytes() == 0);
   CHECK(device.peak_allocated_bytes() == 16);
   CHECK_THROWS_AS(device.allocate(std::size_t{1} << 50), atoll::Error);
-  CHECK_NOTHROW(device.allocate(16));  // the failure before is not told again
+  CHECK_NOTHROW(device.allocate(16));  // the earlier failure is not reported again
 }
 
 TEST_CASE(
-    "a stream waits for another one's event, and the time counts as exposed where it should") {
+    "a stream waits for an event of another stream, and only communication waits count as "
+    "exposed") {
   const Device device = Device::cuda();
   auto first = device.stream(), second = device.stream();
   std::atomic<bool> done{false};
@@ -69,7 +70,7 @@ TEST_CASE(
   CHECK(first.exposed_communication() == 0ns);
 }
 
-TEST_CASE("stamps are of the steady clock") {
+TEST_CASE("stamps are times on the steady clock") {
   const Device device = Device::cuda();
   auto stream = device.stream();
   const auto now = [] {
@@ -82,13 +83,13 @@ TEST_CASE("stamps are of the steady clock") {
   stream.synchronize();
   REQUIRE(begin.ns());
   REQUIRE(end.ns());
-  constexpr std::int64_t late = 10'000'000;  // the host, on a busy machine
+  constexpr std::int64_t late = 10'000'000;  // tolerance for delays of the host on a busy machine
   CHECK(*begin.ns() > before - late);
   CHECK(*end.ns() < now() + late);
   CHECK(*end.ns() - *begin.ns() > 19'000'000);
 }
 
-TEST_CASE("behind a failure nothing runs, here and where it is waited for") {
+TEST_CASE("after a failure nothing runs, on this stream and on streams that wait for it") {
   const Device device = Device::cuda();
   auto first = device.stream(), second = device.stream();
   const auto fine = first.record();

@@ -1,5 +1,4 @@
-// The trainer's kernels on a GPU against its arithmetic on the CPU, on shapes that do and do not
-// fill packs.
+// Compares the trainer's GPU kernels with its CPU arithmetic, for shapes that do and do not fill packs.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -141,7 +140,7 @@ TEST_CASE("embedding: rows, their gradient with the same bits every time, and id
         std::int32_t told[2];
         std::memcpy(told, both.bytes(bad).data(), sizeof told);
         CHECK(told[0] == vocab);
-        CHECK(told[1] == 6);  // from 1
+        CHECK(told[1] == 6);  // positions are counted from 1
       }
     }
   }
@@ -165,7 +164,7 @@ TEST_CASE("cross_entropy, with ignored labels, with and without a gradient, into
                                gradient ? dlogits.on_gpu() : none, 0.25f, total.on_gpu()},
                               losses.on_gpu().as<double>(),
                               reinterpret_cast<cuda::BadId*>(bad.on_gpu().data));
-          // The host's writes into f32 logits.
+          // The host version overwrites f32 logits, so it gets a copy.
           both.push(logits);
           auto kept = both.random(in, rows * vocab);
           std::memcpy(kept.host.data(), logits.host.data(), logits.host.bytes());

@@ -1,4 +1,4 @@
-// The trainer's arithmetic on a GPU, through Ops, against that of the CPU.
+// Compares the trainer's operations (Ops) on a GPU with those on the CPU.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -31,17 +31,17 @@ const AttentionShape shapes[] = {
     {1, 66, 2, 1, 256, 9},
 };
 
-// A softmax over some hundred products of rounded inputs.
+// Allowed difference of attention: a softmax over hundreds of products of rounded inputs.
 double allowed_of_attention(DType dtype) { return dtype == DType::bf16 ? 2e-2 : 2e-5; }
 
-// Scratch memory, not clean.
+// Scratch memory that is filled with NaN, as earlier users may leave it.
 class Scratch {
  public:
   explicit Scratch(Both& both) : both_(both) {}
   void* operator()(std::size_t bytes) {
     both_.gpu_stream().synchronize();
     memory_ = both_.gpu().allocate(bytes);
-    cudaMemsetAsync(memory_.data(), 0xff, bytes, both_.stream());  // NaN: as others may leave it
+    cudaMemsetAsync(memory_.data(), 0xff, bytes, both_.stream());  // NaN
     return memory_.data();
   }
 
@@ -50,7 +50,7 @@ class Scratch {
   atoll::Buffer memory_;
 };
 
-// The kernels of this folder; Ops takes them for what cuDNN does not do.
+// Attention with atoll's own kernels, which Ops uses when cuDNN does not support a case.
 struct Kernels {
   Both& both;
   void forward(const AttentionForward& args) const { cuda::attention_forward(both.stream(), args); }
@@ -73,7 +73,7 @@ struct ByOps {
   }
 };
 
-// cuDNN alone; the first call that it does not take is remembered.
+// Attention with cuDNN only; all_done becomes false if cuDNN does not support a call.
 struct ByCudnn {
   Both& both;
   cuda::Attention& attention;
@@ -87,8 +87,8 @@ struct ByCudnn {
   }
 };
 
-// Documents of 1, 2, 3 and more tokens in the first row, longer ones in the next; rows cut the
-// last.
+// Positions of documents with 1, 2, 3 and more tokens in the first row and longer ones in later rows. The
+// end of a row cuts its last document.
 auto documents(Both& both, std::int64_t tokens, std::int64_t seq) {
   auto positions = both.ids(tokens, 0, 1);
   auto* const values = positions.on_host().as<std::int32_t>();
@@ -102,7 +102,7 @@ auto documents(Both& both, std::int64_t tokens, std::int64_t seq) {
   return positions;
 }
 
-// H100, B200 and their like; elsewhere packed rows are for own kernels.
+// Whether cuDNN supports packed rows: on compute capability 9 and 10. Other GPUs use atoll's kernels.
 bool does_packed(const Both& both) {
   int major = 0;
   cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor,
@@ -115,7 +115,7 @@ std::int64_t count_documents(const Both::Tensor& positions) {
   return std::count(values, values + positions.on_host().count, 0);
 }
 
-// Against the CPU.
+// Compares attention and its gradients with the CPU.
 template <class Attention>
 void check_attention(Both& both, const Attention& attention, AttentionShape shape, DType dtype,
                      bool packed) {
@@ -142,7 +142,7 @@ void check_attention(Both& both, const Attention& attention, AttentionShape shap
                                 lse.on_host(), positions.on_host()});
   CHECK(both.difference(out) < allowed_of_attention(dtype));
   CHECK(both.difference(lse) < allowed_of_attention(DType::f32));
-  // Backward of both from what the host's forward gave.
+  // Both backward passes start from the forward result of the host.
   both.push(out);
   both.push(lse);
   attention.backward({shape, q.on_gpu(), k.on_gpu(), v.on_gpu(), out.on_gpu(), lse.on_gpu(),
@@ -169,12 +169,12 @@ void check_attention(Both& both, const Attention& attention) {
 
 }  // namespace
 
-TEST_CASE("attention and its gradients, by the kernels of this folder") {
+TEST_CASE("attention and its gradients, by atoll's own kernels") {
   Both both;
   check_attention(both, Kernels{both});
 }
 
-TEST_CASE("attention and its gradients, by whoever does them") {
+TEST_CASE("attention and its gradients, through Ops") {
   Both both;
   for (const bool deterministic : {false, true}) {
     check_attention(both,
@@ -239,7 +239,8 @@ TEST_CASE(
         run(both.ops(), both.host_stream(), [](const auto& tensor) { return tensor.on_host(); });
         CHECK(both.difference(y) < allowed(dtype));
         CHECK(both.difference(logits) < allowed(DType::f32));
-        CHECK(both.difference(sum) < 2 * allowed(dtype));  // the CPU rounds twice
+        CHECK(both.difference(sum) <
+              2 * allowed(dtype));  // twice the tolerance, because the CPU rounds twice
         CHECK(both.difference(dx) < allowed(dtype));
         CHECK(both.difference(dweight) < allowed(DType::f32));
       }
@@ -278,7 +279,7 @@ TEST_CASE("wrong arguments are refused at the call, and so is what is too large 
   CHECK_THROWS_AS(
       ops->linear_forward(both.gpu_stream(), {2, 3, 4}, x.on_gpu(), x.on_gpu(), x.on_gpu()),
       atoll::Error);
-  for (const std::int64_t wide : {4097, 8200}) {  // not in packs of 16 bytes; in them
+  for (const std::int64_t wide : {4097, 8200}) {  // without and with packs of 16 bytes
     const auto row = both.random(DType::f32, wide), inverse = both.zeros(DType::f32, 1);
     CHECK_THROWS_AS(
         ops->rms_norm_forward(both.gpu_stream(), {wide, 1e-5f, row.on_gpu(), row.on_gpu(),
@@ -296,13 +297,13 @@ TEST_CASE("wrong arguments are refused at the call, and so is what is too large 
 
 namespace {
 
-// One forward and backward pass of a small model: loss, and the gradients by name.
+// Result of one forward and backward pass of a small model: the loss, and the gradients by name.
 struct Pass {
   double loss;
   std::map<std::string, std::vector<float>> gradients;
 };
 
-// Weights at random, and room for their gradients, by unit and name.
+// Random weights and memory for their gradients, by unit and name.
 struct Parameters {
   using Buffers = std::map<std::string, atoll::Buffer, std::less<>>;
   Buffers weights, gradients;
@@ -327,7 +328,7 @@ struct Parameters {
         weights[name] = device.allocate(bytes.size());
         gradients[name] = device.allocate(count * sizeof(float));
         stream.copy(weights[name].data(), bytes.data(), bytes.size());
-        stream.synchronize();  // it reads `bytes`
+        stream.synchronize();  // the copy reads `bytes`
       }
     }
   }

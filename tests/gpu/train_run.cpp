@@ -1,4 +1,4 @@
-// The trainer on a GPU beside itself on the CPU: the same losses, step by step.
+// Compares the losses of the trainer on a GPU and on the CPU, step by step.
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 
@@ -42,7 +42,8 @@ std::vector<train::StepRecord> run(train::RunOptions options, const char* device
   return train::run(world, options).steps;
 }
 
-// Of loss and gradient norm, over all steps.
+// Largest distance between GPU and CPU over all steps: that of the loss, or a tenth of that of the
+// gradient norm.
 double worst(const train::RunOptions& options) {
   const auto there = run(options, "cuda"), here = run(options, "host");
   REQUIRE(there.size() == static_cast<std::size_t>(options.steps));
@@ -96,7 +97,7 @@ TEST_CASE("a checkpoint of the CPU goes on here, and one of here on the CPU") {
 
 namespace {
 
-// Each rank a thread with a GPU of its own, as far as there are so many.
+// Runs ranks as threads, each with its own GPU if there are enough.
 std::vector<train::StepRecord> run_ranks(int ranks, train::RunOptions options) {
   options.device = "cuda";
   std::vector<train::StepRecord> steps;
@@ -117,7 +118,7 @@ std::vector<train::StepRecord> run_ranks(int ranks, train::RunOptions options) {
 
 namespace {
 
-// Of every rank.
+// Returns the device that every rank chooses.
 std::vector<atoll::RankDevice> choices(int ranks, const std::string& wanted,
                                        const std::string& backend) {
   std::vector<atoll::RankDevice> chosen(static_cast<std::size_t>(ranks),
@@ -146,7 +147,7 @@ TEST_CASE("auto takes GPUs where each rank has one of its own, and else says why
       CHECK(choice.sharing == 1);
     }
   }
-  // One rank too many: the first and the last are on one GPU.
+  // With one rank more than GPUs, the first and the last rank share a GPU.
   const auto alone = choices(gpus + 1, "auto", "");
   CHECK(alone.back().device.kind() == atoll::DeviceKind::host);
   CHECK(alone.back().why.find(fmt::format("ranks 0, {} have one GPU", gpus)) != std::string::npos);
@@ -169,7 +170,7 @@ TEST_CASE("a run that requires GPUDirect RDMA ends where another host is reached
   const bool emulated = atoll::Device::cuda_count() > 0 &&
                         atoll::Device::cuda().name().find("emulated") != std::string_view::npos;
   if (!emulated) {
-    MESSAGE("left out: it is the emulated NCCL that says what this test wants");
+    MESSAGE("left out: this test needs the emulated NCCL");
     return;
   }
   ::setenv("FAKE_NCCL_LOG", "NCCL INFO Channel 00/0 : 0[0] -> 1[0] [send] via NET/Socket/0\n", 1);
@@ -197,7 +198,7 @@ TEST_CASE("a run that requires GPUDirect RDMA ends where another host is reached
 
 TEST_CASE("four ranks over nccl, in every strategy: the losses of one rank on the CPU") {
   if (atoll::Device::cuda_count() < 4) {
-    MESSAGE("left out: ", atoll::Device::cuda_count(), " GPUs, four are needed");
+    MESSAGE("left out: ", atoll::Device::cuda_count(), " GPUs; this test needs four");
     return;
   }
   const TemporaryFolder folder;

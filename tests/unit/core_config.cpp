@@ -16,7 +16,7 @@
 
 namespace {
 
-// A file in the temporary folder that disappears with the object.
+// A temporary file, deleted by the destructor.
 class TemporaryFile {
  public:
   explicit TemporaryFile(const std::string& text) {
@@ -42,7 +42,7 @@ class TemporaryFile {
 
 using Values = std::map<std::string, std::string>;
 
-// Variables that are set for the life of the object.
+// Sets environment variables for its lifetime.
 class Environment {
  public:
   explicit Environment(const Values& values) : values_(values) {
@@ -58,7 +58,7 @@ class Environment {
   Values values_;
 };
 
-// What `action` writes to stderr.
+// Returns what `action` writes to stderr.
 template <class Action>
 std::string logged(Action action) {
   const TemporaryFile file("");

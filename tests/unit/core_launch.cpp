@@ -1,4 +1,4 @@
-// Which launcher is found in which environment, and what is missing said plainly.
+// Checks which launcher is found in which environment, and the messages for incomplete environments.
 #include <doctest/doctest.h>
 
 #include <cstdlib>
@@ -20,7 +20,7 @@ atoll::Config with_address() {
   return config;
 }
 
-// "launcher rank/size address:port token", or the message of the error.
+// Returns "launcher rank/size address:port token", or the message of the error.
 std::string found(const Values& values, const atoll::Config& config = {}) {
   for (const auto& [name, value] : values) ::setenv(name.c_str(), value.c_str(), 1);
   std::string result;
@@ -40,7 +40,7 @@ std::string found(const Values& values, const atoll::Config& config = {}) {
 
 }  // namespace
 
-TEST_CASE("nothing set is a world of one") { CHECK(found({}) == "single 0/1"); }
+TEST_CASE("without any variable the job has one rank") { CHECK(found({}) == "single 0/1"); }
 
 TEST_CASE("explicit") {
   atoll::Config config = with_address();
@@ -64,7 +64,7 @@ TEST_CASE("explicit") {
   CHECK(found({}, config) == "ATOLL_RANK=2 and ATOLL_SIZE=2: expected 0 <= rank < size");
 }
 
-TEST_CASE("Open MPI, with an address given or alone, needs no PMIx") {
+TEST_CASE("Open MPI with a configured address, or with one rank, needs no PMIx") {
   const Values one{{"OMPI_COMM_WORLD_RANK", "0"}, {"OMPI_COMM_WORLD_SIZE", "1"}};
   CHECK(found(one) == "openmpi 0/1");
   const Values three{{"OMPI_COMM_WORLD_RANK", "2"}, {"OMPI_COMM_WORLD_SIZE", "3"}};
@@ -78,7 +78,9 @@ TEST_CASE("PMI comes before Slurm, and bad numbers are named") {
   CHECK(found({{"PMI_FD", "x"}}) == "PMI_FD=\"x\": expected a whole number from 0");
 }
 
-TEST_CASE("torchrun: the port after MASTER_PORT; a token unless all is on loopback") {
+TEST_CASE(
+    "torchrun: the store uses the port after MASTER_PORT and needs a token unless it is on "
+    "loopback") {
   Values values{
       {"RANK", "1"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "127.0.0.1"}, {"MASTER_PORT", "29500"}};
   CHECK(found(values) == "torchrun 1/2 127.0.0.1:29501 ");
@@ -106,7 +108,7 @@ TEST_CASE("Slurm without PMI needs an address, and says how to get PMIx") {
   CHECK(found(step) == "single 0/1");
 }
 
-TEST_CASE("an endpoint survives its way through a launcher; garbage does not") {
+TEST_CASE("an endpoint survives its text form; malformed text is rejected") {
   const atoll::launch::Endpoint endpoint{
       atoll::net::host_id(), {"10.0.0.1", "fd00::2"}, 4000, "ab"};
   const std::string text = atoll::launch::to_text(endpoint);
@@ -121,7 +123,7 @@ TEST_CASE("an endpoint survives its way through a launcher; garbage does not") {
   }
 }
 
-TEST_CASE("interfaces that cannot be rails are named, with what is wrong and what there is") {
+TEST_CASE("interfaces that cannot be rails: the message names the problem and all interfaces") {
   CHECK(atoll::net::host_address("lo") == "127.0.0.1");
   CHECK(atoll::net::rail_addresses("lo") == std::vector<std::string>{"127.0.0.1"});
   CHECK(atoll::net::rail_addresses("") == std::vector{atoll::net::host_address("")});
@@ -130,7 +132,7 @@ TEST_CASE("interfaces that cannot be rails are named, with what is wrong and wha
       {"lo,none0", "there is no interface none0"},
       {"lo,", "a name is empty"},
       {",lo", "a name is empty"},
-      {"lo,lo", "lo stands twice"},
+      {"lo,lo", "lo is listed twice"},
   };
   for (const auto& [value, words] : cases) {
     try {

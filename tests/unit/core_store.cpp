@@ -24,7 +24,7 @@ using net::Clock;
 
 namespace {
 
-// A store on loopback, and ways to talk to it.
+// A store on loopback, and functions that connect to it.
 class Place {
  public:
   explicit Place(int size, std::chrono::milliseconds rendezvous = 20s) : size_(size) {
@@ -62,7 +62,7 @@ struct Rank {
   store::Client client;
 };
 
-// Runs `body` on a thread per rank, says farewell, and rethrows the first exception.
+// Runs `body` on one thread per rank, leaves the job, and rethrows the first exception.
 void run_ranks(const Place& place, const std::function<void(Rank&)>& body) {
   std::vector<std::exception_ptr> problems(static_cast<std::size_t>(place.size()));
   {
@@ -84,7 +84,7 @@ void run_ranks(const Place& place, const std::function<void(Rank&)>& body) {
   }
 }
 
-// The message that `action` throws, after a check of its code.
+// Returns the message that `action` throws and checks the error code.
 template <class Action>
 std::string thrown(atoll::ErrorCode code, Action action) {
   try {
@@ -102,8 +102,8 @@ bool contains(const std::string& text, const std::string& part) {
   return found;
 }
 
-// Everything the store sends until it closes the connection; "open" if it does not within
-// `patience`.
+// Sends bytes to the store and returns its answer until it closes the connection. Appends "open" if the
+// connection is still open after `patience`.
 std::string answer_to(const Place& place, const std::string& bytes, Clock::duration patience = 3s) {
   const net::Fd socket = place.stranger();
   net::send_all(socket.get(), bytes);
@@ -121,7 +121,7 @@ std::string answer_to(const Place& place, const std::string& bytes, Clock::durat
 
 }  // namespace
 
-TEST_CASE("a value reaches every rank, also one that waits for it, and is overwritten") {
+TEST_CASE("a value reaches every rank, even one that already waits, and can be overwritten") {
   Place place(3);
   run_ranks(place, [](Rank& self) {
     if (self.number == 0) {
@@ -137,7 +137,7 @@ TEST_CASE("a value reaches every rank, also one that waits for it, and is overwr
   place.server().finish(10s);
 }
 
-TEST_CASE("exchanges and barriers, many after another, keys used again") {
+TEST_CASE("many exchanges and barriers in sequence, with reused keys") {
   Place place(4);
   run_ranks(place, [](Rank& self) {
     for (int round = 0; round < 50; ++round) {
@@ -185,39 +185,39 @@ TEST_CASE("timeouts name the key, the rank and who is absent") {
   Place place(3);
   Rank zero(place, 0), one(place, 1), two(place, 2);
   CHECK(thrown(atoll::ErrorCode::timeout, [&] { one.client.get("nothing", 50ms); }) ==
-        "rank 1: nobody put key \"nothing\" within 0.05 s");
-  // Rank 0 gives up first, and rank 1 knows that it was there. Long enough for both to be there at
-  // the same time on a machine that is busy with other tests.
+        "rank 1: no rank put key \"nothing\" within 0.05 s");
+  // Rank 0 times out first, and the message for rank 1 must not name it as absent. The timeouts are long
+  // enough that both ranks wait at the same time even on a busy machine.
   std::jthread other(
       [&] { thrown(atoll::ErrorCode::timeout, [&] { zero.client.exchange("", "", 2s); }); });
   const std::string absent =
       thrown(atoll::ErrorCode::timeout, [&] { one.client.exchange("", "", 6s); });
-  CHECK(absent == "rank 1: barrier: rank 2 (host here, pid 102) did not come within 6 s");
+  CHECK(absent == "rank 1: barrier: rank 2 (host here, pid 102) did not arrive within 6 s");
   other.join();
   CHECK_FALSE(zero.failure->get());
 
-  // Who timed out has left the round, so that the next one starts afresh.
+  // A rank that timed out has left the round, so the next round works.
   std::vector<std::jthread> all;
   for (Rank* rank : {&zero, &one, &two}) {
     all.emplace_back([rank] { rank->client.exchange("", "", 10s); });
   }
   all.clear();
 
-  // Of a round in which nobody is missing but who gave up, that is what the others are told.
+  // If only ranks that timed out are missing, the message says so.
   std::jthread last(
       [&] { thrown(atoll::ErrorCode::timeout, [&] { two.client.exchange("late", "", 6s); }); });
   thrown(atoll::ErrorCode::timeout, [&] { zero.client.exchange("late", "", 1s); });
   const std::string gave_up =
       thrown(atoll::ErrorCode::timeout, [&] { one.client.exchange("late", "", 1s); });
-  CHECK(
-      gave_up ==
-      "rank 1: exchange \"late\": rank 0 (host here, pid 100) gave up; the round was not complete "
-      "within 1 s");
+  CHECK(gave_up ==
+        "rank 1: exchange \"late\": rank 0 (host here, pid 100) timed out before; the round was "
+        "not complete "
+        "within 1 s");
   last.join();
   for (Rank* rank : {&zero, &one, &two}) rank->client.farewell();
 }
 
-TEST_CASE("a rank that has said farewell is not waited for") {
+TEST_CASE("no rank waits for a rank that has left the job") {
   Place place(2);
   Rank zero(place, 0), one(place, 1);
   std::jthread leaver([&] {
@@ -226,7 +226,7 @@ TEST_CASE("a rank that has said farewell is not waited for") {
   });
   const std::string waiting =
       thrown(atoll::ErrorCode::peer_lost, [&] { zero.client.exchange("", "", 10s); });
-  CHECK(contains(waiting, "barrier: rank 1 (host here, pid 101) has said farewell"));
+  CHECK(contains(waiting, "barrier: rank 1 (host here, pid 101) has left the job"));
   const std::string later =
       thrown(atoll::ErrorCode::peer_lost, [&] { zero.client.exchange("k", "", 10s); });
   CHECK(contains(later, "exchange \"k\": rank 1"));
@@ -234,7 +234,7 @@ TEST_CASE("a rank that has said farewell is not waited for") {
   zero.client.farewell();
 }
 
-TEST_CASE("a connection that ends without farewell fails the job on every rank at once") {
+TEST_CASE("a connection that closes without a farewell fails the job on every rank at once") {
   Place place(3);
   Rank zero(place, 0), one(place, 1);
   std::atomic<int> called{0};
@@ -263,7 +263,7 @@ TEST_CASE("a question reaches every rank, whatever it is doing") {
   using How = store::Answered::How;
   Place place(4);
   Rank zero(place, 0), one(place, 1);
-  const net::Fd stopped = place.hello(2);  // reads nothing
+  const net::Fd stopped = place.hello(2);  // never reads, like a stopped process
   Rank three(place, 3);
   one.client.answer_with([](std::string_view question) { return std::string(question) + " one"; });
   three.client.farewell();
@@ -274,7 +274,7 @@ TEST_CASE("a question reaches every rank, whatever it is doing") {
   CHECK(Clock::now() - start < 5s);
   REQUIRE(answers.size() == 4);
   CHECK(answers[0].how == How::answered);
-  CHECK(answers[0].text.empty());  // it has no answerer
+  CHECK(answers[0].text.empty());  // a rank without an answerer answers ""
   CHECK(answers[1].how == How::answered);
   CHECK(answers[1].text == "who? one");
   CHECK(answers[2].how == How::silent);
@@ -283,7 +283,7 @@ TEST_CASE("a question reaches every rank, whatever it is doing") {
   thrown(atoll::ErrorCode::aborted, [&] { zero.client.ask("who?", 60s); });
 }
 
-TEST_CASE("a question whose answers are all there waits for nothing") {
+TEST_CASE("a question returns as soon as all ranks have answered") {
   Place place(2);
   run_ranks(place, [](Rank& self) {
     self.client.answer_with([&](std::string_view) { return std::to_string(self.number); });
@@ -306,7 +306,7 @@ TEST_CASE("the end of the store is the loss of rank 0") {
                  "rank 0, which serves the store, ended before rank 1 (host here, pid 101)"));
 }
 
-TEST_CASE("the first declared failure is everybody's, with the name of who declared it") {
+TEST_CASE("every rank gets the first declared failure, with the rank that declared it") {
   Place place(2);
   Rank zero(place, 0), one(place, 1);
   one.client.fail("disk on fire");
@@ -318,28 +318,28 @@ TEST_CASE("the first declared failure is everybody's, with the name of who decla
   }
 }
 
-TEST_CASE("ranks that do not come are named to those that did, also to late ones") {
+TEST_CASE("ranks that have joined, early or late, learn which ranks did not") {
   Place place(4, 200ms);
   Rank zero(place, 0), two(place, 2);
-  const std::string reason = "rank 1, rank 3 did not come to the rendezvous within 0.2 s";
+  const std::string reason = "rank 1, rank 3 did not join the job within 0.2 s";
   CHECK(thrown(atoll::ErrorCode::timeout, [&] { two.client.exchange("", "", 60s); }) == reason);
   CHECK(thrown(atoll::ErrorCode::timeout, [&] { zero.client.get("x", 60s); }) == reason);
   Rank three(place, 3);
   CHECK(thrown(atoll::ErrorCode::timeout, [&] { three.client.get("x", 60s); }) == reason);
 }
 
-TEST_CASE("a second rank of the same number and one of another job size are refused") {
+TEST_CASE("a duplicate rank and a rank with another job size are refused") {
   Place place(2);
   const net::Fd first = place.hello(1);
   CHECK(thrown(atoll::ErrorCode::mismatch, [&] { place.hello(1); }) ==
-        "rank 1 (host here, pid 101) has joined the job before");
+        "rank 1 (host here, pid 101) has already joined the job");
   CHECK(thrown(atoll::ErrorCode::mismatch, [&] { place.hello(0, "right", 3); }) ==
         "rank 0 of 3 cannot join a job of 2 ranks");
   CHECK(thrown(atoll::ErrorCode::mismatch, [&] { place.hello(7); }) ==
         "rank 7 of 2 cannot join a job of 2 ranks");
 }
 
-TEST_CASE("a wrong token gets no answer, and its owner a hint") {
+TEST_CASE("the store does not answer a wrong token, and the client suggests to check it") {
   Place place(1);
   const std::string hello =
       store::encode_frame(store::Kind::hello, 0, store::encode({"wrong", 0, 1, "here", 1}));
@@ -351,7 +351,7 @@ TEST_CASE("a wrong token gets no answer, and its owner a hint") {
   run_ranks(place, [](Rank& self) { self.client.put("still", "served"); });
 }
 
-TEST_CASE("strangers get nothing and break nothing") {
+TEST_CASE("connections without a valid hello get no answer and do no harm") {
   Place place(2);
   Rank zero(place, 0), one(place, 1);
   using store::Kind;
@@ -366,7 +366,7 @@ TEST_CASE("strangers get nothing and break nothing") {
   for (std::size_t cut = 0; cut < body.size(); ++cut) {
     CHECK(answer_to(place, store::encode_frame(Kind::hello, 0, body.substr(0, cut))) == "");
   }
-  // Requests before the hello, and a text that claims more bytes than there are.
+  // Requests before the hello, and a text with a length beyond the end of the message.
   const std::string get = Packer().number(1000).text("key").text("").take();
   CHECK(answer_to(place, store::encode_frame(Kind::get, 1, get)) == "");
   CHECK(answer_to(place, store::encode_frame(Kind::farewell, 1, "")) == "");
@@ -382,7 +382,7 @@ TEST_CASE("strangers get nothing and break nothing") {
   one.client.farewell();
 }
 
-TEST_CASE("idle strangers do not keep a rank out, and are sent away") {
+TEST_CASE("idle connections do not block a rank and are closed") {
   Place place(1);
   std::vector<net::Fd> idle;
   for (std::size_t i = 0; i < store::max_strangers + 50; ++i) idle.push_back(place.stranger());
@@ -393,7 +393,7 @@ TEST_CASE("idle strangers do not keep a rank out, and are sent away") {
                  "closed"));
 }
 
-TEST_CASE("a silent stranger is sent away after the handshake's time") {
+TEST_CASE("a silent connection is closed after the handshake timeout") {
   Place place(1);
   const auto start = Clock::now();
   CHECK(answer_to(place, "", store::handshake_timeout + 5s) == "");
@@ -402,7 +402,7 @@ TEST_CASE("a silent stranger is sent away after the handshake's time") {
   CHECK(waited < store::handshake_timeout + 2s);
 }
 
-TEST_CASE("a member that sends what does not parse is lost to the job, and named") {
+TEST_CASE("a rank that sends malformed data is reported as lost") {
   for (const bool oversized : {false, true}) {
     Place place(2);
     Rank zero(place, 0);
@@ -414,7 +414,7 @@ TEST_CASE("a member that sends what does not parse is lost to the job, and named
   }
 }
 
-TEST_CASE("messages: what was packed is unpacked, and every departure is noticed") {
+TEST_CASE("messages survive packing and unpacking, and every malformed message is rejected") {
   const store::Hello hello{"token", 3, 8, "node", 4711};
   const store::Hello back = store::decode_hello(store::encode(hello));
   CHECK(back.token == hello.token);
@@ -436,7 +436,7 @@ TEST_CASE("messages: what was packed is unpacked, and every departure is noticed
         atoll::ErrorCode::internal);
 }
 
-TEST_CASE("secrets are equal only when they are") {
+TEST_CASE("equal_secrets compares whole secrets") {
   CHECK(store::equal_secrets("", ""));
   CHECK(store::equal_secrets("abc", "abc"));
   CHECK_FALSE(store::equal_secrets("abc", "abd"));
@@ -446,9 +446,9 @@ TEST_CASE("secrets are equal only when they are") {
   CHECK_FALSE(store::equal_secrets("aa", "a"));
 }
 
-// Linux gives even ports to outgoing connections, one after the other, and odd ones to listeners
-// that take any: one of so many connections would have found itself.
-TEST_CASE("where nobody listens nobody answers, not even the caller") {
+// Linux assigns even ports to outgoing connections, one after the other, and odd ports to listeners on
+// port 0. Without the check in connect_to(), one of these many connections would connect to itself.
+TEST_CASE("a connection to a port without a listener fails and does not connect to itself") {
   const int odd = [] {
     const net::Fd listener = net::listen_on(net::resolve("127.0.0.1", 0).front());
     return net::port_of(net::local_address(listener.get()));

@@ -17,8 +17,8 @@ T from_bits(std::uint32_t bits) {
   return T{static_cast<std::uint16_t>(bits)};
 }
 
-// Between two neighbours a < b of a format: below the middle gives a, above it b, and the middle
-// the one whose last bit is zero.
+// Checks rounding between neighbours a < b of a format: values below the middle must give a, values
+// above it b, and the middle itself the neighbour with a zero last bit.
 template <class T, class Round>
 int count_misrounded(std::uint32_t first, std::uint32_t last, Round round) {
   int wrong = 0;
@@ -38,7 +38,7 @@ int count_misrounded(std::uint32_t first, std::uint32_t last, Round round) {
 
 }  // namespace
 
-TEST_CASE("dtype names are read back and unknown ones are named") {
+TEST_CASE("dtype names are parsed, and the error names unknown ones") {
   using atoll::DType;
   for (const DType dtype :
        {DType::f32, DType::bf16, DType::f16, DType::f64, DType::i32, DType::i64, DType::u8}) {
@@ -48,7 +48,7 @@ TEST_CASE("dtype names are read back and unknown ones are named") {
                        "dtype \"f8\": expected f32, bf16, f16, f64, i32, i64 or u8", atoll::Error);
 }
 
-TEST_CASE("names and sizes are those of the plugin's numbers") {
+TEST_CASE("names and sizes agree with plugin.h") {
   using atoll::DType;
   struct Known {
     DType dtype;
@@ -92,7 +92,7 @@ TEST_CASE("all 65,536 bf16 and f16 survive a round trip through float; NaN stays
   CHECK(wrong == 0);
 }
 
-TEST_CASE("f16 values are right, subnormal ones too") {
+TEST_CASE("f16 values are right, including subnormal ones") {
   for (std::uint32_t bits = 0; bits < 0x7c00u; ++bits) {
     const int exponent = static_cast<int>(bits >> 10);
     const auto mantissa = static_cast<float>(bits & 0x3ffu);
@@ -116,7 +116,7 @@ TEST_CASE("overflow gives infinity") {
   CHECK(atoll::to_float16(infinity).bits == 0x7c00);
   CHECK(atoll::to_bfloat16(std::numeric_limits<float>::max()).bits == 0x7f80);
   CHECK(atoll::to_bfloat16(-infinity).bits == 0xff80);
-  // A NaN whose payload lies in the bits that are cut off.
+  // A NaN with a payload only in the bits that are cut off.
   CHECK(std::isnan(atoll::to_float(atoll::to_bfloat16(std::bit_cast<float>(0x7f800001u)))));
   CHECK(std::isnan(atoll::to_float(atoll::to_float16(std::bit_cast<float>(0x7f800001u)))));
 }

@@ -1,4 +1,4 @@
-// Worlds with threads as ranks, and with processes as ranks, of which some are killed.
+// Tests World with ranks that are threads, and with ranks that are processes, some of them killed.
 #include <doctest/doctest.h>
 #include <signal.h>
 #include <sys/wait.h>
@@ -40,7 +40,7 @@ atoll::Config explicit_config(int rank, int size, const ReservedPort& port) {
   return config;
 }
 
-// What each rank's `body` returned, or what it threw, as text.
+// Runs `body` on every rank and returns, for each rank, its result or its error as text.
 std::vector<std::string> on_threads(int size, const std::function<std::string(atoll::World&)>& body,
                                     int absent = -1, std::chrono::seconds rendezvous = 20s) {
   const ReservedPort port;
@@ -75,8 +75,8 @@ struct Process {
   }
 };
 
-// Forks a rank that joins by its environment, says "ready", and then waits for a key that never
-// comes; what it throws is its second line.
+// Forks a rank that joins through the environment, prints "ready", waits for a key that is never put,
+// and prints the error that ends this wait.
 Process start_rank(int rank, int size, const ReservedPort& port) {
   std::array<int, 2> ends{};
   REQUIRE(::pipe(ends.data()) == 0);
@@ -103,7 +103,7 @@ Process start_rank(int rank, int size, const ReservedPort& port) {
   ::_exit(0);
 }
 
-// Kills `victim` of three processes once all are ready; returns what the others report.
+// Kills `victim` of three processes once all are ready; returns the errors that the others print.
 std::vector<std::string> reports_after_kill(int victim, Clock::duration& slowest) {
   const ReservedPort port;
   std::vector<Process> ranks;
@@ -163,16 +163,16 @@ TEST_CASE("ranks see each other and exchange") {
   for (const std::string& result : results) CHECK(result == "012one here explicit");
 }
 
-TEST_CASE("a rank that does not come is named at the timeout, on every rank") {
+TEST_CASE("at the timeout, every rank names the absent rank") {
   const auto results = on_threads(
       3, [](atoll::World&) { return "joined"; }, 1, 1s);
   for (const int rank : {0, 2}) {
     CHECK(results[static_cast<std::size_t>(rank)] ==
-          "timeout: rank 1 did not come to the rendezvous within 1 s");
+          "timeout: rank 1 did not join the job within 1 s");
   }
 }
 
-TEST_CASE("without rank 0 the others say what they cannot reach") {
+TEST_CASE("without rank 0 the others report the address that they cannot reach") {
   const auto results = on_threads(
       2, [](atoll::World&) { return "joined"; }, 0, 1s);
   CHECK(results[1].find("timeout: rank 1 (host ") == 0);
@@ -183,7 +183,7 @@ TEST_CASE("without rank 0 the others say what they cannot reach") {
 TEST_CASE("a declared failure ends every wait with its reason and runs callbacks once") {
   std::atomic<int> calls{0};
   const auto results = on_threads(3, [&](atoll::World& world) -> std::string {
-    std::promise<void> called;  // a second call would throw
+    std::promise<void> called;  // set_value() throws if the callback runs twice
     const auto subscription = world.on_failure([&](const atoll::Error&) {
       ++calls;
       called.set_value();
@@ -235,7 +235,7 @@ TEST_CASE("rank 0 serves the store until the last rank has said farewell") {
   CHECK(results[1] == "there");
 }
 
-TEST_CASE("tickets count per key, and callbacks of the end run in reverse") {
+TEST_CASE("tickets count per key, and at_exit callbacks run in reverse order") {
   std::string order;
   {
     atoll::World world = atoll::World::single();
@@ -251,7 +251,7 @@ TEST_CASE("tickets count per key, and callbacks of the end run in reverse") {
   CHECK(order == "second first");
 }
 
-TEST_CASE("a world of one") {
+TEST_CASE("a job of one rank") {
   atoll::World world = atoll::World::single();
   CHECK(world.launcher() == "single");
   CHECK(world.local_size() == 1);

@@ -1,5 +1,5 @@
-// The checker of ATOLL_CHECK=lifetimes: what counts as an order, what as a lifetime, and what it
-// says.
+// Tests the checked device (ATOLL_CHECK=lifetimes): which waits order two uses, when content is alive,
+// and the messages.
 #include <doctest/doctest.h>
 
 #include <array>
@@ -19,7 +19,7 @@ namespace {
 
 constexpr std::uint64_t count = 1024;
 
-// A checked device, memory on it, and three streams.
+// A checked device with memory and three streams.
 struct Bench {
   atoll::Device device = atoll::checked_device(atoll::Device::host());
   atoll::Buffer memory = device.allocate(count * sizeof(float));
@@ -53,7 +53,7 @@ bool has(const std::string& text, std::string_view part) {
 
 }  // namespace
 
-TEST_CASE("a read on another stream needs an event behind the write") {
+TEST_CASE("a read on another stream needs an event after the write") {
   {
     Bench bench;
     const atoll::Event early = bench.a.record();
@@ -61,7 +61,7 @@ TEST_CASE("a read on another stream needs an event behind the write") {
     bench.b.wait(early);
     const std::string text = finding([&] { bench.read(bench.b); });
     CHECK(has(text, "ATOLL_CHECK=lifetimes: reader on stream b reads bytes 0 to 4096"));
-    CHECK(has(text, "writer on stream a writes it, in no order: stream b waits for no event"));
+    CHECK(has(text, "writer on stream a writes it, unordered: stream b waits for no event"));
   }
   Bench bench;
   bench.write(bench.a);
@@ -69,16 +69,16 @@ TEST_CASE("a read on another stream needs an event behind the write") {
   CHECK(finding([&] { bench.read(bench.b); }) == "");
 }
 
-TEST_CASE("order goes through other streams") {
+TEST_CASE("order is transitive over streams") {
   Bench bench;
   bench.write(bench.a);
   bench.b.wait(bench.a.record());
   bench.c.wait(bench.b.record());
   CHECK(finding([&] { bench.write(bench.c); }) == "");
-  CHECK(finding([&] { bench.read(bench.b); }) != "");  // the other way round there is no edge
+  CHECK(finding([&] { bench.read(bench.b); }) != "");  // no event orders the opposite direction
 }
 
-TEST_CASE("order goes through the host, once it has synchronized") {
+TEST_CASE("order is transitive over the host once it has synchronized") {
   for (const int how : {0, 1, 2}) {
     CAPTURE(how);
     Bench bench;
@@ -95,7 +95,9 @@ TEST_CASE("order goes through the host, once it has synchronized") {
   bench.write(bench.a);
   CHECK(finding([&] { bench.write(bench.b); }) != "");
   Bench other;
-  { other.write(other.a), other.a = other.device.stream(); }  // a stream that ends is drained
+  {
+    other.write(other.a), other.a = other.device.stream();
+  }  // destroying a stream waits for its work
   CHECK(finding([&] { other.write(other.b); }) == "");
 }
 
@@ -122,7 +124,7 @@ TEST_CASE("parts of an allocation have histories of their own") {
   CHECK(has(finding([&] { bench.b.use(middle, Access::read, "middle"); }), "left on stream a"));
 }
 
-TEST_CASE("memory from elsewhere is not checked, and no use runs past the end") {
+TEST_CASE("memory from other sources is not checked, and a use past the end is an error") {
   std::vector<float> host(count);
   Bench bench;
   bench.a.copy(host.data(), bench.memory.data(), bench.memory.bytes());
@@ -132,7 +134,7 @@ TEST_CASE("memory from elsewhere is not checked, and no use runs past the end") 
             "reader on stream a reads 400 bytes at 0x"));
 }
 
-TEST_CASE("copies, zeros and kernels say what they use") {
+TEST_CASE("copies, zero() and kernels declare what they use") {
   using Kernel = std::function<void(const Bench&, atoll::Stream&, atoll::View)>;
   const std::vector<std::pair<std::string, Kernel>> kernels{
       {"copy", [](const Bench& bench, atoll::Stream& stream,
@@ -205,7 +207,7 @@ TEST_CASE("fresh memory, and memory whose lifetime is over, is NaN") {
   CHECK(look());
 }
 
-TEST_CASE("a use outside a lifetime, or of what is not there, names what is") {
+TEST_CASE("a use after a lifetime, or of other content, is an error that names the content") {
   {
     Bench bench;
     bench.hold(bench.a, "parameters");
@@ -222,7 +224,7 @@ TEST_CASE("a use outside a lifetime, or of what is not there, names what is") {
               bench.a.backend().use(bench.memory.data(), 8, Access::read, {"forward", "y"},
                                     {"parameters", "y"});
             }),
-            "forward y on stream a reads \"parameters y\", but what is there is \"parameters x\""));
+            "forward y on stream a reads \"parameters y\", but the memory holds \"parameters x\""));
   }
   {
     Bench bench;
@@ -236,7 +238,7 @@ TEST_CASE("a use outside a lifetime, or of what is not there, names what is") {
             "the end of its lifetime on stream a"));
 }
 
-TEST_CASE("memory is freed when no stream uses it") {
+TEST_CASE("memory may only be freed when no stream uses it") {
   for (const bool synchronized : {false, true}) {
     CAPTURE(synchronized);
     Bench bench;
@@ -263,7 +265,7 @@ TEST_CASE("memory of a communication backend is checked as well") {
   CHECK(bench.device.allocated_bytes() == bench.memory.bytes());
 }
 
-TEST_CASE("a finding is told again by what comes after it") {
+TEST_CASE("later calls report a finding again") {
   Bench bench;
   bench.write(bench.a);
   const atoll::Event event = bench.b.record();

@@ -28,7 +28,7 @@ std::vector<float> random_values(std::size_t n, unsigned seed) {
   return values;
 }
 
-// The adjacent-pair tree, written the plain way.
+// A simple implementation of the adjacent-pair tree, for comparison.
 float tree_sum(std::vector<float> parts) {
   while (parts.size() > 1) {
     std::vector<float> next;
@@ -43,7 +43,7 @@ float tree_sum(std::vector<float> parts) {
 
 TEST_CASE("reduce follows the adjacent-pair tree for any number of parts") {
   for (std::size_t ranks = 1; ranks <= 9; ++ranks) {
-    const std::size_t n = 2500;  // more than two blocks of the kernel
+    const std::size_t n = 2500;  // more than two pieces of 1,024 elements
     std::vector<std::vector<float>> parts;
     std::vector<const void*> pointers;
     for (std::size_t r = 0; r < ranks; ++r) {
@@ -114,7 +114,7 @@ TEST_CASE("scale multiplies in the type, out of place and in place") {
 }
 
 TEST_CASE("16-bit sums accumulate in f32 and round once") {
-  // 256 + 1 + 1: in bf16 each single addition of 1 is lost, their sum is not.
+  // 256 + 1 + 1: in bf16, adding 1 to 256 twice changes nothing; adding 2 does.
   const std::vector<bfloat16> a{atoll::to_bfloat16(256.0f)}, one{atoll::to_bfloat16(1.0f)};
   const std::vector<const void*> parts{a.data(), one.data(), one.data()};
   std::vector<bfloat16> sum(1);
@@ -150,7 +150,7 @@ TEST_CASE("integers wrap in sums and divide by any number of ranks") {
   CHECK(wrapped[0] == -2);
 }
 
-TEST_CASE("casts round to nearest even and keep what is special") {
+TEST_CASE("casts round to nearest even and keep NaN and infinity") {
   std::vector<float> values = random_values(5000, 7);
   values.insert(values.end(), {0.0f, -0.0f, std::numeric_limits<float>::infinity(),
                                -std::numeric_limits<float>::infinity(), 1e-40f, 3.4e38f});
@@ -183,14 +183,14 @@ TEST_CASE("sums of squares per block do not depend on where the blocks are summe
   CHECK(whole[0] + whole[1] + whole[2] + whole[3] == doctest::Approx(reference).epsilon(1e-12));
 }
 
-TEST_CASE("exact sums are those of a wider type, in any order") {
+TEST_CASE("exact sums equal those of a wider type, in any order") {
   std::mt19937_64 random(11);
   std::uniform_real_distribution<double> exponent(-40, 40);
   for (const std::size_t n : {1, 2, 3, 1000, 100'000}) {
     std::vector<double> values(n);
     long double wide = 0;
     for (double& value : values) value = std::exp2(exponent(random) / (n > 100 ? 4 : 1));
-    std::sort(values.begin(), values.end());  // the smallest first: least is lost
+    std::sort(values.begin(), values.end());  // smallest first, for the smallest rounding error
     for (const double value : values) wide += static_cast<long double>(value);
     const double sum = atoll::exact_sum(values);
     CHECK(std::abs(sum - static_cast<double>(wide)) <= std::abs(sum) * 2.3e-16);
@@ -199,7 +199,7 @@ TEST_CASE("exact sums are those of a wider type, in any order") {
   }
 }
 
-TEST_CASE("exact sums: nothing, ends of the range, what is not finite") {
+TEST_CASE("exact sums of no values, of extreme values and of non-finite values") {
   constexpr double inf = std::numeric_limits<double>::infinity();
   constexpr double least = std::numeric_limits<double>::denorm_min();
   constexpr double most = std::numeric_limits<double>::max();
@@ -208,7 +208,7 @@ TEST_CASE("exact sums: nothing, ends of the range, what is not finite") {
   CHECK(sum({0.0, -0.0}) == 0.0);
   CHECK(sum({least, least, least}) == 3 * least);
   CHECK(sum({1.0, least}) == 1.0);
-  CHECK(sum({1.0, 0x1p-53, 0x1p-53}) == 1.0 + 0x1p-52);  // one after the other, both are lost
+  CHECK(sum({1.0, 0x1p-53, 0x1p-53}) == 1.0 + 0x1p-52);  // added one by one, both would be lost
   CHECK(sum({1.0, 0x1p-53}) == 1.0);                     // a tie goes to even
   CHECK(sum({most, most}) == inf);
   CHECK(sum({most, 1.0}) == most);
@@ -231,12 +231,12 @@ TEST_CASE("the clip factor") {
   CHECK(factor(10.0f) == 1.0f);
   CHECK(factor(0.0f) == 1.0f);
   blocks[0] = std::numeric_limits<double>::infinity();
-  CHECK(result[2] == 3.0);  // finite norms so far
+  CHECK(result[2] == 3.0);  // number of steps with a finite norm
   CHECK(std::isnan(factor(1.0f)));
   CHECK(result[2] == 3.0);
 }
 
-TEST_CASE("adamw and sgd against the formulas in f64") {
+TEST_CASE("adamw and sgd agree with the formulas in f64") {
   const std::size_t n = 777;
   auto w = random_values(n, 1), g = random_values(n, 2);
   std::vector<float> m(n, 0.1f), v(n, 0.2f), sgd_w = w;
@@ -258,10 +258,10 @@ TEST_CASE("adamw and sgd against the formulas in f64") {
   CHECK(worst_sgd < 1e-6);
 }
 
-TEST_CASE("bf16 moments rounded by chance follow those of f32, to the nearest they stand still") {
+TEST_CASE("bf16 moments follow f32 with stochastic rounding and stall with rounding to nearest") {
   const std::size_t n = 4000;
   const float beta2 = 0.999f;
-  // A gradient of 1, then of 0.1: the second moment has to come down from 1 to 0.01.
+  // The gradient drops from 1 to 0.1, so the second moment must fall from 1 to 0.01.
   const auto mean_after = [&](auto moment, std::uint64_t key, int small_steps) {
     using Moment = decltype(moment);
     std::vector<float> w(n, 0.0f), g(n, 1.0f);
@@ -285,12 +285,12 @@ TEST_CASE("bf16 moments rounded by chance follow those of f32, to the nearest th
   for (const int small_steps : {0, 600}) {
     const double exact = mean_after(0.0f, 0, small_steps);
     CHECK(mean_after(bfloat16{}, 17, small_steps) == doctest::Approx(exact).epsilon(0.01));
-    // Half a unit in the last place is 0.2 to 0.4 % of the value, a step changes it by 0.1 %.
+    // Half a unit in the last place of bf16 is 0.2 to 0.4 % of a value; a step changes it by only 0.1 %.
     CHECK(std::abs(mean_after(bfloat16{}, 0, small_steps) / exact - 1) > 0.2);
   }
 }
 
-TEST_CASE("what chance does to a moment depends on key, step and place alone") {
+TEST_CASE("stochastic rounding depends only on key, step and index") {
   const std::size_t n = 512;
   const auto g = random_values(n, 3);
   const auto moments_of = [&](std::size_t from, std::size_t to, std::uint64_t key, double steps) {

@@ -16,7 +16,7 @@
 
 using namespace std::chrono_literals;
 
-TEST_CASE("a GPU that is not there is an error that says so") {
+TEST_CASE("requesting a GPU that does not exist is an error") {
   const int count = atoll::Device::cuda_count();
   CHECK(count >= 0);
   CHECK_THROWS_AS(atoll::Device::cuda(count), atoll::Error);
@@ -66,7 +66,7 @@ TEST_CASE("enqueue returns at once, and the destructor waits for the work") {
   CHECK(done);
 }
 
-TEST_CASE("after a failure nothing else runs, and whoever waits is told") {
+TEST_CASE("after a failure nothing else runs, and waiting calls throw") {
   const auto device = atoll::Device::host();
   auto first = device.stream(), second = device.stream();
   bool ran = false, ran_behind = false;
@@ -97,7 +97,7 @@ TEST_CASE("time spent waiting for communication is counted, other waits are not"
   CHECK(compute.exposed_communication() > 40ms);
 }
 
-TEST_CASE("a wait that finds its event in the past exposes nothing") {
+TEST_CASE("a wait for an event that has happened adds no exposed time") {
   const auto device = atoll::Device::host();
   auto lane = device.stream(), compute = device.stream();
   lane.enqueue([] {});
@@ -108,12 +108,12 @@ TEST_CASE("a wait that finds its event in the past exposes nothing") {
   CHECK(compute.exposed_communication() == 0ns);
 }
 
-TEST_CASE("a stamp is the time at which the stream gets to it") {
+TEST_CASE("a stamp is the time at which the stream reaches it") {
   const auto now = [] {
     return std::chrono::steady_clock::now().time_since_epoch() / std::chrono::nanoseconds(1);
   };
   CHECK_FALSE(atoll::Stamp().ns());
-  // The host's own stamps, and those that any device has.
+  // Stamps of host streams, and the default stamps of StreamBackend.
   const atoll::Device devices[] = {atoll::Device::host(),
                                    atoll::Device(std::make_shared<atoll_test::JitterDevice>(1))};
   for (const auto& device : devices) {
@@ -138,7 +138,7 @@ TEST_CASE("a stamp is the time at which the stream gets to it") {
   }
 }
 
-TEST_CASE("a stamp of a host stream is known also where the stream has failed") {
+TEST_CASE("a host stream takes stamps even after a failure") {
   auto stream = atoll::Device::host().stream();
   stream.enqueue([] { throw std::runtime_error("planted"); });
   const auto stamp = stream.stamp();
@@ -184,12 +184,12 @@ TEST_CASE("many threads may synchronize with one event") {
   CHECK(runs == 200);
 }
 
-TEST_CASE("what a skipped task holds is destroyed outside the queue's lock") {
+TEST_CASE("captures of a skipped task are destroyed without the queue's lock") {
   const auto device = atoll::Device::host();
   auto stream = device.stream();
   stream.enqueue([] { throw std::runtime_error("planted"); });
   bool touched = false;
-  // The last owner of this object is the task that never runs; its end uses the stream again.
+  // The skipped task is the last owner of this object, and its destructor uses the stream.
   struct Held {
     atoll::Stream& stream;
     bool& touched;
@@ -203,8 +203,8 @@ TEST_CASE("what a skipped task holds is destroyed outside the queue's lock") {
   CHECK(touched);
 }
 
-TEST_CASE("the library leaves small threads their stack") {
-  // Static thread-local memory comes out of the stack of every thread of the process.
+TEST_CASE("the library works in threads with small stacks") {
+  // Static thread-local memory reduces the stack of every thread of the process.
   pthread_attr_t attributes;
   pthread_attr_init(&attributes);
   pthread_attr_setstacksize(&attributes, 256 * 1024);

@@ -178,12 +178,12 @@ class JitterDevice final : public atoll::DeviceBackend {
   std::unique_ptr<atoll::StreamBackend> make_stream(const atoll::StreamOptions&) override {
     return std::make_unique<JitterStream>(seed_++);
   }
-  atoll::DeviceOps& ops() noexcept override { return ops_; }
+  atoll::DeviceOps& ops() noexcept override { return *ops_; }
   std::size_t allocated_bytes() const noexcept override { return allocated_; }
   std::size_t peak_allocated_bytes() const noexcept override { return peak_; }
 
  private:
-  atoll::host::HostOps ops_;
+  std::unique_ptr<atoll::DeviceOps> ops_ = atoll::host::make_ops();
   std::atomic<unsigned> seed_;
   std::atomic<std::size_t> allocated_{0}, peak_{0};
 };

@@ -1,4 +1,5 @@
-// Vector clocks: how much of everybody's work is known to be over at a point of somebody's work.
+// Vector clocks (Lamport, Mattern). At a point of one party's work, its clock states how much work of
+// every other party is known to be done.
 #pragma once
 
 #include <algorithm>
@@ -10,12 +11,12 @@
 
 namespace atoll_v1::atoll::checked {
 
-// Who has an order of work: the host is party 0, each stream another.
+// A party executes work in order. The host is party 0, and each stream is another party.
 using Party = std::size_t;
 
 class Clock {
  public:
-  // The last moment of `party` that is over; moments count from 1.
+  // Number of the last operation of `party` that is known to be done; operations count from 1.
   std::uint64_t of(Party party) const noexcept {
     return party < moments_.size() ? moments_[party] : 0;
   }
@@ -25,12 +26,12 @@ class Clock {
     }
     return true;
   }
-  // The next moment of `party`.
+  // Starts the next operation of `party` and returns its number.
   std::uint64_t tick(Party party) {
     if (party >= moments_.size()) moments_.resize(party + 1, 0);
     return ++moments_[party];
   }
-  // Also knows what `other` knows.
+  // Adds everything that `other` knows to be done.
   void join(const Clock& other) {
     if (other.moments_.size() > moments_.size()) moments_.resize(other.moments_.size(), 0);
     for (std::size_t i = 0; i < other.moments_.size(); ++i) {
@@ -39,7 +40,7 @@ class Clock {
   }
 
  private:
-  std::vector<std::uint64_t> moments_;  // by party
+  std::vector<std::uint64_t> moments_;  // indexed by party
 };
 
 }  // namespace atoll_v1::atoll::checked

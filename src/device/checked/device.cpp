@@ -10,8 +10,8 @@ namespace atoll_v1::atoll {
 namespace checked {
 namespace {
 
-// True on a thread while it runs a task of a checked stream: what the task does has no place in the
-// order of the host.
+// True while this thread runs a task of a checked stream. Calls made by a task do not count as calls of
+// the host, because a task runs at no defined point of the host's order.
 thread_local bool in_task = false;
 
 class TaskMark {
@@ -25,6 +25,19 @@ class TaskMark {
   bool before_;
 };
 
+// Counts as synchronization even if the stream failed: no work before that point is still running.
+template <class Waitable>
+void synchronize_host(Waitable& inner, Lifetimes& lifetimes, const Clock& clock) {
+  try {
+    inner.synchronize();
+  } catch (...) {
+    lifetimes.synchronized(clock);
+    throw;
+  }
+  lifetimes.synchronized(clock);
+  lifetimes.check();
+}
+
 class CheckedEvent final : public EventBackend {
  public:
   CheckedEvent(std::shared_ptr<EventBackend> inner, std::shared_ptr<Lifetimes> lifetimes,
@@ -36,17 +49,9 @@ class CheckedEvent final : public EventBackend {
     return true;
   }
   bool peek() const override { return inner_->peek(); }
-  // Whatever becomes of the stream, nothing in front of the event runs any more.
   void synchronize() override {
     if (in_task) return inner_->synchronize();
-    try {
-      inner_->synchronize();
-    } catch (...) {
-      lifetimes_->synchronized(clock_);
-      throw;
-    }
-    lifetimes_->synchronized(clock_);
-    lifetimes_->check();
+    synchronize_host(*inner_, *lifetimes_, clock_);
   }
   void fail(std::exception_ptr error) override { inner_->fail(std::move(error)); }
   const std::shared_ptr<EventBackend>& inner() const noexcept { return inner_; }
@@ -104,22 +109,13 @@ class CheckedStream final : public StreamBackend {
     if (!known || !known->is_of(lifetimes_)) {
       lifetimes_->report(
           "a stream waits for an event of another device: take all streams from Engine::device() "
-          "or "
-          "Scheduler::device()");
+          "or Scheduler::device()");
     }
     inner_->wait(known->inner(), reason);
     lifetimes_->wait(party_, known->clock());
   }
   void synchronize() override {
-    const Clock end = lifetimes_->record(party_);
-    try {
-      inner_->synchronize();
-    } catch (...) {
-      lifetimes_->synchronized(end);
-      throw;
-    }
-    lifetimes_->synchronized(end);
-    lifetimes_->check();
+    synchronize_host(*inner_, *lifetimes_, lifetimes_->record(party_));
   }
   std::chrono::nanoseconds exposed_communication() const override {
     return inner_->exposed_communication();
@@ -149,7 +145,7 @@ class CheckedStream final : public StreamBackend {
 class CheckedDevice final : public DeviceBackend {
  public:
   explicit CheckedDevice(std::shared_ptr<DeviceBackend> inner)
-      : inner_(std::move(inner)), ops_(inner_->ops()) {}
+      : inner_(std::move(inner)), ops_(checked_ops(inner_->ops())) {}
 
   DeviceKind kind() const noexcept override { return inner_->kind(); }
   std::string_view name() const noexcept override { return inner_->name(); }
@@ -183,7 +179,7 @@ class CheckedDevice final : public DeviceBackend {
   std::unique_ptr<StreamBackend> make_stream(const StreamOptions& options) override {
     return std::make_unique<CheckedStream>(inner_->make_stream(options), lifetimes_, options.name);
   }
-  DeviceOps& ops() noexcept override { return ops_; }
+  DeviceOps& ops() noexcept override { return *ops_; }
   std::size_t allocated_bytes() const noexcept override { return inner_->allocated_bytes(); }
   std::size_t peak_allocated_bytes() const noexcept override {
     return inner_->peak_allocated_bytes();
@@ -196,7 +192,7 @@ class CheckedDevice final : public DeviceBackend {
 
   std::shared_ptr<DeviceBackend> inner_;
   std::shared_ptr<Lifetimes> lifetimes_ = std::make_shared<Lifetimes>();
-  CheckedOps ops_;
+  std::unique_ptr<DeviceOps> ops_;
 };
 
 }  // namespace

@@ -1,4 +1,5 @@
-// A device that checks how its memory is used: what ATOLL_CHECK=lifetimes puts around another one.
+// The checked device: with ATOLL_CHECK=lifetimes it wraps another device and checks all uses of its
+// memory.
 #pragma once
 
 #include <string_view>
@@ -7,18 +8,18 @@
 
 namespace atoll_v1::atoll {
 
-// The same device, under a checker (lifetimes.hpp). Fresh memory, and memory whose lifetime has
-// ended, is filled with NaN, so that a use that nobody told shows in the numbers. All streams whose
-// work meets must come from the device that is returned; a checked device is returned as it is.
+// Wraps `device` in a checker (lifetimes.hpp); returns a device that is already checked unchanged. New
+// memory, and memory at the end of its lifetime, is filled with NaN, so that undeclared uses show up
+// in results. Streams that wait for each other must all come from the returned device.
 Device checked_device(const Device& device);
 
-// checked_device() where `check` (of a Config) asks for it, else `device`.
+// Returns checked_device(device) if `check`, taken from Config::check, is "lifetimes", else `device`.
 Device checked_device(const Device& device, std::string_view check);
 
-// For tests: `stream`, of a checked device, already comes behind all that the event stands for, so
-// that to wait for it adds nothing.
+// For tests: whether `stream` of a checked device is already ordered after the event, so that waiting
+// for the event would be redundant.
 bool is_behind(const StreamBackend& stream, const EventBackend& event);
-// The same of an event in place of the stream.
+// For tests: whether event `later` of a checked device is ordered after `event`.
 bool is_behind(const EventBackend& later, const EventBackend& event);
 
 }  // namespace atoll_v1::atoll

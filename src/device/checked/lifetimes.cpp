@@ -16,7 +16,7 @@ std::string text_of(Label label) {
 
 std::string_view verb(Access access) { return access == Access::read ? "reads" : "writes"; }
 
-// Which bytes, and of what.
+// Describes a range of bytes in an allocation, for messages.
 std::string place_of(std::uintptr_t begin, std::uintptr_t end, std::uintptr_t first,
                      std::uintptr_t bytes, const std::string* content) {
   const std::string memory = fmt::format("bytes {} to {} of the {} allocated at {:#x}",
@@ -80,7 +80,7 @@ void Lifetimes::freed(const void* data, By by) noexcept {
     uses.push_back(cell.write);
     for (const SharedUse& use : uses) {
       if (knows(clocks_[host_party], use)) continue;
-      // Whoever frees memory cannot be thrown at; the next call on this device is.
+      // Freeing must not throw, so the next call on this device reports the finding.
       found_ = Error(
           ErrorCode::internal,
           fmt::format("ATOLL_CHECK=lifetimes: {} is freed while {} may still be using it: the host "
@@ -96,24 +96,20 @@ void Lifetimes::freed(const void* data, By by) noexcept {
 void Lifetimes::use(Party party, Range range, Access access, Label by, Label content) {
   const std::lock_guard lock(mutex_);
   check_found();
-  const Span span{address_of(range.data), address_of(range.data) + range.bytes};
-  const auto found = range.bytes == 0 ? regions_.end() : region_of(span.begin);
-  if (found == regions_.end()) return;
-  auto& [begin, region] = *found;
+  const auto [begin, region, span] = target(range);
+  if (region == nullptr) return;
   const SharedUse use = start(party, access, text_of(by));
-  check_end(region, span, *use);
+  check_end(*region, span, *use);
   const std::string expected = text_of(content);
-  visit(region, span, [&, start_of_region = begin](Cell& cell) {
+  visit(*region, span, [&, start = begin, end = region->end, span = span](Cell& cell) {
     const std::string* holds = cell.content.get();
-    const auto place = [&] {
-      return place_of(start_of_region, region.end, span.begin, range.bytes, holds);
-    };
+    const auto place = [&] { return place_of(start, end, span.begin, range.bytes, holds); };
     if (!cell.alive) {
-      find(fmt::format("{} {} {} outside its lifetime, which ended on {}", told(*use), verb(access),
+      find(fmt::format("{} {} {} after its lifetime has ended on {}", told(*use), verb(access),
                        place(), names_[cell.write->party]));
     }
     if (!expected.empty() && (!holds || *holds != expected)) {
-      find(fmt::format("{} {} \"{}\", but what is there is {}", told(*use), verb(access), expected,
+      find(fmt::format("{} {} \"{}\", but the memory holds {}", told(*use), verb(access), expected,
                        place()));
     }
     check_order(cell, *use, place());
@@ -130,19 +126,17 @@ void Lifetimes::use(Party party, Range range, Access access, Label by, Label con
 void Lifetimes::hold(Party party, Range range, Label content) {
   const std::lock_guard lock(mutex_);
   check_found();
-  const Span span{address_of(range.data), address_of(range.data) + range.bytes};
-  const auto found = range.bytes == 0 ? regions_.end() : region_of(span.begin);
-  if (found == regions_.end()) return;
-  auto& [begin, region] = *found;
+  const auto [begin, region, span] = target(range);
+  if (region == nullptr) return;
   const bool begins = !content.what.empty();
   const auto text = std::make_shared<const std::string>(text_of(content));
   const SharedUse use = start(
       party, Access::write,
-      begins ? fmt::format("the begin of \"{}\"", *text) : std::string("the end of its lifetime"));
-  check_end(region, span, *use);
-  visit(region, span, [&, start_of_region = begin](Cell& cell) {
+      begins ? fmt::format("the start of \"{}\"", *text) : std::string("the end of its lifetime"));
+  check_end(*region, span, *use);
+  visit(*region, span, [&, start = begin, end = region->end, span = span](Cell& cell) {
     const std::string* holds = cell.content.get();
-    const std::string place = place_of(start_of_region, region.end, span.begin, range.bytes, holds);
+    const std::string place = place_of(start, end, span.begin, range.bytes, holds);
     if (begins && holds && cell.alive && *holds != *text) {
       find(fmt::format("{} in {}, which is still alive", told(*use), place));
     }
@@ -164,11 +158,13 @@ void Lifetimes::check() const {
   check_found();
 }
 
-std::map<std::uintptr_t, Lifetimes::Region>::iterator Lifetimes::region_of(std::uintptr_t address) {
+Lifetimes::Target Lifetimes::target(Range range) {
+  const std::uintptr_t address = address_of(range.data);
   auto found = regions_.upper_bound(address);
-  if (found == regions_.begin()) return regions_.end();
+  if (range.bytes == 0 || found == regions_.begin()) return {};
   --found;
-  return address < found->second.end ? found : regions_.end();
+  if (address >= found->second.end) return {};
+  return {found->first, &found->second, {address, address + range.bytes}};
 }
 
 void Lifetimes::visit(Region& region, Span span, const std::function<void(Cell&)>& visit) {
@@ -201,8 +197,8 @@ void Lifetimes::check_order(const Cell& cell, const Use& use, const std::string&
   }
   if (!rival) return;
   find(
-      fmt::format("{} {} {}, and {} {} it, in no order: {} waits for no event that {} records "
-                  "behind that use",
+      fmt::format("{} {} {}, and {} {} it, unordered: {} waits for no event that {} records "
+                  "after that use",
                   told(use), verb(use.access), place, told(*rival), verb(rival->access),
                   names_[use.party], names_[rival->party]));
 }

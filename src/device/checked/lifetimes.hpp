@@ -1,11 +1,11 @@
-// Finds uses of memory that no event edge orders, and uses outside a lifetime: a race detector
-// whose threads are streams. Everything is decided when work is enqueued, from clocks alone, so a
-// missing edge is found even if the work happened to come out in the right order.
+// A race detector for streams. It finds conflicting uses of memory that no event orders, and uses
+// outside the lifetime of the memory's content. It decides when work is enqueued, from vector clocks
+// alone, so it finds a missing wait even if the work happened to run in the right order.
 //
-// Each use of memory is a moment of its stream. A stream knows what it has waited for, and what the
-// host knew when it enqueued; the host knows what it has synchronized with. Two uses of the same
-// bytes, one of which writes, are in order when the later one's stream knows the moment of the
-// earlier.
+// Each use of memory has a number on its stream. A stream knows all uses before the events that it has
+// waited for, and all uses that the host knew when it enqueued; the host knows all uses before the
+// points with which it has synchronized. Two uses of the same bytes, at least one of them a write, are
+// ordered if the stream of the later use knows the earlier one.
 #pragma once
 
 #include <cstdint>
@@ -30,8 +30,8 @@ struct Range {
   std::size_t bytes = 0;
 };
 
-// Any thread may call any function. A finding is an Error(internal), thrown where it is made and
-// again by every later call that says "throws": what a destructor had to swallow is not lost.
+// Any thread may call any function. A finding is an Error(internal). The call that makes it throws it,
+// and so does every later call marked "throws", so that a finding made in a destructor is not lost.
 class Lifetimes {
  public:
   Lifetimes();
@@ -40,22 +40,22 @@ class Lifetimes {
   Clock record(Party party);
   bool is_behind(Party party, const Clock& event);
   void wait(Party party, const Clock& event);  // throws
-  void synchronized(const Clock& event);       // by the host
-  void drained(Party party);                   // by the host
+  void synchronized(const Clock& event);       // the host has synchronized with the event
+  void drained(Party party);                   // the host has waited for the whole stream
 
   void allocated(Range range);
-  // The host frees it, or a task of a stream, of which nothing is known.
+  // The caller that frees memory. A free by a task of a stream is not checked, because its order is not known.
   enum class By {
     host,
     task
   };
   void freed(const void* data, By by) noexcept;
 
-  // Memory that was not allocated here is not checked.
+  // use() and hold() ignore memory that this device did not allocate.
   void use(Party party, Range range, Access access, Label by, Label content);  // throws
   void hold(Party party, Range range, Label content);                          // throws
 
-  // For other misuse: keeps the text as the finding and throws it.
+  // Records the text as a finding and throws it; for other kinds of misuse.
   [[noreturn]] void report(const std::string& text);
   void check() const;  // throws
 
@@ -69,20 +69,26 @@ class Lifetimes {
   using SharedUse = std::shared_ptr<const Use>;
   struct Cell {
     SharedUse write;
-    std::vector<SharedUse> reads;                // since then, the last of each stream
-    std::shared_ptr<const std::string> content;  // NULL: nobody has said
+    std::vector<SharedUse> reads;                // the last read of each stream since that write
+    std::shared_ptr<const std::string> content;  // null if the content is not declared
     bool alive = true;
   };
-  // Neighbouring bytes with one history are one cell, from its key to the next one.
+  // One allocation. Neighbouring bytes with the same history form a cell, which starts at its key and
+  // ends at the next key.
   struct Region {
     std::uintptr_t end = 0;
     std::map<std::uintptr_t, Cell> cells;
   };
-  struct Span {  // of bytes, in one region
+  struct Span {  // addresses of a range in one region
     std::uintptr_t begin = 0, end = 0;
   };
+  struct Target {
+    std::uintptr_t begin = 0;  // start of the region
+    Region* region = nullptr;  // null when the memory was not allocated here, or is empty
+    Span span;
+  };
 
-  std::map<std::uintptr_t, Region>::iterator region_of(std::uintptr_t address);
+  Target target(Range range);
   void visit(Region& region, Span span, const std::function<void(Cell&)>& visit);
   SharedUse start(Party party, Access access, std::string by);
   bool knows(const Clock& clock, const SharedUse& use) const;
@@ -93,8 +99,8 @@ class Lifetimes {
   [[noreturn]] void find(const std::string& text);
 
   mutable std::mutex mutex_;
-  std::vector<Clock> clocks_;       // by party
-  std::vector<std::string> names_;  // by party
+  std::vector<Clock> clocks_;       // indexed by party
+  std::vector<std::string> names_;  // indexed by party
   std::map<std::uintptr_t, Region> regions_;
   std::optional<Error> found_;
 };

@@ -1,4 +1,4 @@
-// In place of the `cuda` device, where the library was built without a CUDA toolkit.
+// Replaces the cuda device in builds without a CUDA toolkit.
 #include "atoll/device.hpp"
 #include "atoll/error.hpp"
 
@@ -7,9 +7,10 @@ namespace atoll_v1::atoll {
 int Device::cuda_count() noexcept { return 0; }
 
 Device Device::cuda(int) {
-  throw Error(ErrorCode::unsupported,
-              "this build of atoll has no cuda device: configure with a CUDA toolkit (nvcc) in the "
-              "path, or CUDAToolkit_ROOT");
+  throw Error(
+      ErrorCode::unsupported,
+      "this build of atoll does not support GPUs: configure it with a CUDA toolkit (nvcc) in "
+      "PATH or in CUDAToolkit_ROOT");
 }
 
 }  // namespace atoll_v1::atoll

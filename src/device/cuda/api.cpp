@@ -1,6 +1,5 @@
 #include "device/cuda/api.hpp"
 
-#include <cuda.h>
 #include <fmt/format.h>
 
 #include <map>
@@ -8,12 +7,13 @@
 #include <utility>
 #include <vector>
 
+#include "atoll/cuda_context.hpp"
 #include "atoll/error.hpp"
 
 namespace atoll_v1::atoll::cuda {
 namespace {
 
-// Events that nobody uses, by device and kind. Never destroyed: the runtime may be gone by then.
+// Unused events, by device and kind. Never destroyed, because the CUDA runtime may end first.
 struct Pool {
   std::mutex mutex;
   std::map<std::pair<int, PooledEvent::Kind>, std::vector<cudaEvent_t>> free;
@@ -24,30 +24,11 @@ Pool& pool() {
   return *pool;
 }
 
-// The driver is asked through the runtime, so that no build needs its library.
-bool has_context(int ordinal) noexcept {
-  using GetState = decltype(cuDevicePrimaryCtxGetState);
-  static const auto get_state = []() -> GetState* {
-    constexpr unsigned since = 7000;  // of CUDA, as its versions are counted
-    void* found = nullptr;
-    cudaDriverEntryPointQueryResult result{};
-    const cudaError_t status = cudaGetDriverEntryPointByVersion(
-        "cuDevicePrimaryCtxGetState", &found, since, cudaEnableDefault, &result);
-    if (status != cudaSuccess) cudaGetLastError();
-    return status == cudaSuccess && result == cudaDriverEntryPointSuccess
-               ? reinterpret_cast<GetState*>(found)
-               : nullptr;
-  }();
-  unsigned flags = 0;
-  int active = 0;
-  return get_state && get_state(ordinal, &flags, &active) == CUDA_SUCCESS && active != 0;
-}
-
 }  // namespace
 
 void check(cudaError_t status, std::string_view what) {
   if (status == cudaSuccess) return;
-  cudaGetLastError();  // it is told here, not by the next call
+  cudaGetLastError();  // clears the error, which the next call would otherwise report
   const auto code =
       status == cudaErrorMemoryAllocation ? ErrorCode::out_of_memory : ErrorCode::backend;
   throw Error(code, fmt::format("cuda: {}: {} ({})", what, cudaGetErrorString(status),
@@ -67,7 +48,7 @@ Current::Current(int ordinal, std::nothrow_t) noexcept {
 }
 
 Current::~Current() {
-  if (changed_ && has_context(before_)) cudaSetDevice(before_);
+  if (changed_ && atoll_abi::has_cuda_context(before_)) cudaSetDevice(before_);
 }
 
 PooledEvent::PooledEvent(int ordinal, Kind kind) : ordinal_(ordinal), kind_(kind) {
@@ -98,7 +79,7 @@ bool PooledEvent::happened() const {
   const Current current(ordinal_);
   const cudaError_t status = cudaEventQuery(event_);
   if (status == cudaErrorNotReady) {
-    cudaGetLastError();  // or whoever asks for it next takes it for a failure
+    cudaGetLastError();  // clears the status, which the next check would take for a failure
     return false;
   }
   check(status, "cudaEventQuery");

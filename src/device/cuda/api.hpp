@@ -1,5 +1,5 @@
-// The CUDA runtime, with errors as exceptions. The runtime is linked statically and finds the
-// driver when it is first used, so that one binary runs with and without.
+// Wraps the CUDA runtime and reports its errors as exceptions. The runtime is linked statically and
+// loads the driver at its first use, so the same binary also runs on machines without a driver.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -11,21 +11,22 @@
 
 namespace atoll_v1::atoll::cuda {
 
-// Throws Error(out_of_memory, backend) with `what` and the runtime's words; success passes.
+// Returns if `status` is success. Otherwise throws Error(out_of_memory) or Error(backend) with `what`
+// and the message of the runtime.
 void check(cudaError_t status, std::string_view what);
 
-// Of a cuda device's stream.
+// Returns the cudaStream_t of a stream on a cuda device.
 inline cudaStream_t native(const Stream& stream) {
   return static_cast<cudaStream_t>(stream.backend().native());
 }
 
-// Makes a device the calling thread's for a scope. What the thread had before comes back only where
-// this process uses it: a thread begins with device 0, and to make that current would bring up a
-// context there, some hundred MB of a GPU that is another rank's.
+// Sets the current device of the calling thread for a scope. The destructor restores the previous
+// device only if this process already has a context on it. A new thread starts with device 0, and
+// restoring that would create a context of several hundred MB on a GPU that another rank may use.
 class Current {
  public:
   explicit Current(int ordinal);
-  // Where nothing may be thrown: what fails here, the call behind it fails, too.
+  // Used in destructors; ignores errors, because the following CUDA call reports them as well.
   Current(int ordinal, std::nothrow_t) noexcept;
   ~Current();
   Current(const Current&) = delete;
@@ -36,11 +37,12 @@ class Current {
   bool changed_ = false;
 };
 
-// A CUDA event that goes back to a pool of its kind: to make one costs more than to record it.
+// A CUDA event from a pool, to which it returns when destroyed. Creating an event costs more than
+// recording one.
 class PooledEvent {
  public:
   enum class Kind {
-    order,  // cheaper to wait for
+    order,  // without a time, which makes waits cheaper
     time
   };
   PooledEvent(int ordinal, Kind kind);
@@ -50,7 +52,7 @@ class PooledEvent {
 
   cudaEvent_t get() const noexcept { return event_; }
   int ordinal() const noexcept { return ordinal_; }
-  bool happened() const;  // of the last record; an event is recorded as soon as it is taken
+  bool happened() const;  // refers to the last cudaEventRecord
 
  private:
   int ordinal_;

@@ -1,4 +1,4 @@
-// The `cuda` device: one GPU of this process.
+// The cuda device: one GPU of this process.
 #include <fmt/format.h>
 
 #include <memory>
@@ -15,7 +15,7 @@ namespace atoll_v1::atoll {
 namespace cuda {
 namespace {
 
-// As `nvidia-smi -L` has it.
+// Formats a UUID as `nvidia-smi -L` does.
 std::string to_text(const cudaUUID_t& uuid) {
   std::string text = "GPU-";
   for (std::size_t i = 0; i < sizeof uuid.bytes; ++i) {
@@ -50,7 +50,7 @@ class CudaDevice final : public DeviceBackend {
     void* data = nullptr;
     const cudaError_t status = cudaMalloc(&data, bytes);
     if (status == cudaErrorMemoryAllocation) {
-      cudaGetLastError();  // it is told here, not by the next call
+      cudaGetLastError();  // clears the error, which the next call would otherwise report
       std::size_t free = 0, total = 0;
       cudaMemGetInfo(&free, &total);
       throw Error(ErrorCode::out_of_memory,
@@ -113,15 +113,15 @@ class CudaDevice final : public DeviceBackend {
 int Device::cuda_count() noexcept {
   int count = 0;
   if (cudaGetDeviceCount(&count) == cudaSuccess) return count;
-  cudaGetLastError();  // no driver, or none that this runtime can use: no device
+  cudaGetLastError();  // without a usable driver there is no device
   return 0;
 }
 
 Device Device::cuda(int ordinal) {
   const int count = cuda_count();
   if (ordinal < 0 || ordinal >= count) {
-    throw Error(ErrorCode::not_found, fmt::format("cuda:{}: {} are visible here (driver, "
-                                                  "CUDA_VISIBLE_DEVICES)",
+    throw Error(ErrorCode::not_found, fmt::format("cuda:{}: no such GPU; {} are visible (check "
+                                                  "the driver and CUDA_VISIBLE_DEVICES)",
                                                   ordinal, count));
   }
   return Device(std::make_shared<cuda::CudaDevice>(ordinal));

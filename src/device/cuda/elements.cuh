@@ -1,4 +1,5 @@
-// Element types as kernels see them, and packs of 16 bytes, by which memory is read and written.
+// Element types of kernels, and packs of elements that are loaded and stored as a unit (usually 16
+// bytes).
 #pragma once
 
 #include <cuda_bf16.h>
@@ -13,7 +14,7 @@
 
 namespace atoll_v1::atoll::cuda {
 
-// The type that sums: 16-bit types in f32, rounded once.
+// The type in which elements of T are summed: f32 for 16-bit types, else T.
 template <class T>
 struct Wide {
   using type = T;
@@ -54,7 +55,7 @@ struct Type {
   using type = T;
 };
 
-// Calls with the Type of a dtype.
+// Calls body with the Type that corresponds to a dtype.
 template <class Body>
 void with_floating_type(DType dtype, const Body& body) {
   switch (dtype) {
@@ -90,6 +91,13 @@ void with_type(DType dtype, const Body& body) {
       break;
   }
   with_floating_type(dtype, body);
+}
+
+// The finaliser of SplitMix64 (Steele, Lea, Flood 2014); equal to mix() in ../host/kernels.cpp.
+__host__ __device__ inline std::uint64_t mix(std::uint64_t x) {
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
+  return x ^ (x >> 31);
 }
 
 inline bool is_aligned(const void* data, std::size_t bytes) {

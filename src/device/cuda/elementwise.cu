@@ -1,4 +1,4 @@
-// Casts, sums of two, and the fill of weights.
+// Kernels for cast, add, scale and fill_normal.
 #include "device/cuda/elements.cuh"
 #include "device/cuda/launch.cuh"
 #include "device/cuda/ops.hpp"
@@ -6,7 +6,7 @@
 namespace atoll_v1::atoll::cuda {
 namespace {
 
-// `n` elements a thread at a time, so that the wider type moves in packs of 16 bytes.
+// Each thread converts `n` elements at a time, so that the wider type moves in packs of 16 bytes.
 template <class To, class From, int n>
 __global__ void __launch_bounds__(threads)
     cast_packs(To* dst, const From* src, std::uint64_t packs) {
@@ -43,13 +43,6 @@ __global__ void __launch_bounds__(threads)
   }
 }
 
-// The finaliser of SplitMix64 (Steele, Lea, Flood 2014), as in ../host/kernels.cpp.
-__host__ __device__ std::uint64_t mix(std::uint64_t x) {
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
-  return x ^ (x >> 31);
-}
-
 __global__ void __launch_bounds__(threads)
     normal_elements(float* dst, std::uint64_t count, std::uint64_t key, std::uint64_t first,
                     float mean, float deviation) {
@@ -77,8 +70,8 @@ void launch_cast(cudaStream_t stream, To* dst, const From* src, std::uint64_t co
         count - done);
 }
 
-// body.operator()<n>(first, packs): packs of 16 bytes where both arrays have them, then single
-// elements.
+// Calls body.operator()<n>(first, packs) for packs of 16 bytes if both arrays are aligned, and then
+// with n = 1 for the remaining elements.
 template <class T, class Body>
 void in_packs(const T* dst, const T* src, std::uint64_t count, const Body& body) {
   constexpr int n = 16 / static_cast<int>(sizeof(T));

@@ -1,6 +1,6 @@
-// What went wrong in the host functions of a stream, and of the streams that it waits for. The GPU
-// does not know of exceptions: kernels behind one that failed still run, but no host function does,
-// and whoever synchronizes is told.
+// Records the failures of the host functions of a CUDA stream, and follows those of the streams that
+// it waits for. A GPU knows no exceptions: after a failure, later kernels of the stream still run, but
+// host functions are skipped, and synchronizing throws the error.
 #pragma once
 
 #include <cstdint>
@@ -11,10 +11,10 @@
 
 namespace atoll_v1::atoll::cuda {
 
-// Positions are numbers of what was enqueued on a stream, from 1.
+// A position is the number of an operation on its stream, counted from 1.
 class Failure {
  public:
-  // The one nearest to the front stays.
+  // Keeps the error with the smallest position.
   void fail(std::uint64_t position, std::exception_ptr error) {
     const std::lock_guard lock(mutex_);
     if (error_ && position_ <= position) return;
@@ -22,7 +22,8 @@ class Failure {
     position_ = position;
   }
 
-  // From `position` of this stream on, whatever fails in the other one up to `theirs` counts here.
+  // From `position` of this stream on, errors of the other stream up to its position `theirs` count as
+  // errors of this stream.
   void follow(std::uint64_t position, const std::shared_ptr<Failure>& other, std::uint64_t theirs) {
     if (other.get() == this) return;
     const std::lock_guard lock(mutex_);
@@ -36,7 +37,7 @@ class Failure {
     sources_.push_back({other, position, theirs});
   }
 
-  // The error of what was enqueued up to `position`; NULL: none so far.
+  // The error that affects operations up to `position`; null if there is none so far.
   std::exception_ptr before(std::uint64_t position) const {
     std::vector<const Failure*> seen;
     return before(position, seen);
@@ -50,7 +51,7 @@ class Failure {
 
   std::exception_ptr before(std::uint64_t position, std::vector<const Failure*>& seen) const {
     for (const Failure* one : seen) {
-      if (one == this) return nullptr;  // streams that wait for each other in turn
+      if (one == this) return nullptr;  // the streams wait for each other in turn
     }
     seen.push_back(this);
     std::vector<Source> sources;

@@ -1,4 +1,4 @@
-// How kernels over elements are launched.
+// Launches kernels over elements.
 #pragma once
 
 #include <algorithm>
@@ -12,20 +12,21 @@ namespace atoll_v1::atoll::cuda {
 
 constexpr int threads = 256;
 
-// Blocks for `items` of one thread each; kernels stride over what is beyond.
+// Number of blocks for `items` threads, up to a limit; kernels loop with a stride over any further
+// items.
 inline unsigned blocks_for(std::uint64_t items) {
   constexpr std::uint64_t most = 1u << 20;
   return static_cast<unsigned>(std::clamp<std::uint64_t>((items + threads - 1) / threads, 1, most));
 }
 
 struct Launch {
-  dim3 blocks;  // of `threads`
+  dim3 blocks;  // grid of blocks with `threads` threads each
   cudaStream_t stream;
-  std::size_t shared_bytes = 0;  // of dynamic_shared, for each block
+  std::size_t shared_bytes = 0;  // size of dynamic_shared in each block
 };
 
-// Throws what the runtime says of the launch, with `name`. Not the <<<>>> of nvcc, so that any C++
-// compiler understands it (tests/gpu/emulated).
+// Launches a kernel; throws the error of the launch with `name`. It does not use nvcc's <<<>>> syntax,
+// so that any C++ compiler can compile it for the emulated GPU (tests/gpu/emulated).
 template <class... Parameters, class... Arguments>
 void start(std::string_view name, void (*kernel)(Parameters...), const Launch& launch,
            Arguments&&... arguments) {
@@ -37,7 +38,7 @@ void start(std::string_view name, void (*kernel)(Parameters...), const Launch& l
   check(cudaLaunchKernelEx(&config, kernel, std::forward<Arguments>(arguments)...), name);
 }
 
-// What Launch::shared_bytes are for.
+// Dynamic shared memory of the block; Launch::shared_bytes is its size.
 extern __shared__ float4 dynamic_shared[];
 
 __device__ __forceinline__ std::uint64_t first_item() {

@@ -1,7 +1,6 @@
-// DeviceOps on a GPU: each of them a kernel launch or a few on the stream; clip_factor, on which
-// updates depend, with a host function in front. Orders of sums and roundings are those of ../host,
-// so that the figures of both can be compared bit by bit, but for the last digits of pow, log and
-// cos.
+// DeviceOps on a GPU. Each operation launches one or a few kernels on the stream; clip_factor also
+// enqueues a host function first. Sums use the order and rounding of ../host, so results of CPU and
+// GPU are equal to the bit, except for the last digits of pow, log and cos.
 #pragma once
 
 #include <map>
@@ -26,18 +25,18 @@ class CudaOps final : public DeviceOps {
   void fill_normal(Stream& stream, View dst, const NormalFill& fill) override;
 
  private:
-  // Of a stream.
+  // Memory of clip_factor() for one stream.
   struct Clip {
-    // Host memory that its kernels see: 1 behind a host function that does not run where the stream
-    // has failed. The kernel behind takes it back.
+    // Mapped host memory. A host function, which is skipped after a failure of the stream, sets it to
+    // 1; the kernel reads it and resets it to 0. If it is 0, the factor becomes NaN.
     std::shared_ptr<int> permit;
-    std::shared_ptr<void> parts;  // of the norm
+    std::shared_ptr<void> parts;  // partial results of the norm
   };
   Clip clip_of(Stream& stream);
 
   int ordinal_;
   std::mutex mutex_;
-  std::map<void*, Clip> clips_;  // by stream
+  std::map<void*, Clip> clips_;  // key: the CUDA stream
 };
 
 }  // namespace atoll_v1::atoll::cuda

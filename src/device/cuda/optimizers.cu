@@ -1,4 +1,4 @@
-// AdamW and SGD on a shard, with the weights that compute reads written in the same pass.
+// AdamW and SGD on a shard. The same pass also writes the low-precision weights that compute reads.
 #include <algorithm>
 #include <cmath>
 
@@ -9,7 +9,7 @@
 namespace atoll_v1::atoll::cuda {
 namespace {
 
-// What an update writes beside the master weights: NULL or as many elements.
+// Writes one pack of the low-precision copy of the weights; does nothing if `low` is null.
 template <class Low, int n>
 __device__ __forceinline__ void store_low(Low* low, std::uint64_t i,
                                           const Pack<float, n>& weights) {
@@ -20,14 +20,8 @@ __device__ __forceinline__ void store_low(Low* low, std::uint64_t i,
   reinterpret_cast<Pack<Low, n>*>(low)[i] = rounded;
 }
 
-// The finaliser of SplitMix64, and chance, as in ../host/kernels.cpp.
-__device__ std::uint64_t mix(std::uint64_t x) {
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
-  return x ^ (x >> 31);
-}
-
-// By 16 bits of chance; to the nearest where `nearest`, and what is not finite.
+// Stochastic rounding with 16 random bits. Rounds to nearest if `nearest` is set or the value is not
+// finite.
 __device__ __forceinline__ __nv_bfloat16 round_by_chance(float value, std::uint32_t chance,
                                                          bool nearest) {
   std::uint32_t bits = 0;
@@ -54,7 +48,7 @@ __global__ void __launch_bounds__(threads)
   __shared__ bool skipped;
   if (threadIdx.x == 0) {
     const double factor = s.scale ? *s.scale : 1.0;
-    skipped = !isfinite(factor);  // a step without a norm changes nothing
+    skipped = !isfinite(factor);  // a step without a finite norm changes nothing
     scale = static_cast<float>(factor);
     const auto correction = [&s](float beta) {
       return 1.0 - pow(static_cast<double>(beta), *s.steps);
@@ -121,7 +115,8 @@ __global__ void __launch_bounds__(threads) sgd_packs(Sgd s, Low* low, std::uint6
   }
 }
 
-// Shards are whole blocks of 4,096 elements, so packs leave nothing over there.
+// Calls launch with packs of 4 elements if the count and all arrays allow it, which is true for
+// shards of whole 4,096-element blocks, and else with single elements.
 template <class Launch>
 void in_packs(std::uint64_t count, std::initializer_list<const void*> arrays,
               const Launch& launch) {
@@ -144,8 +139,8 @@ void with_low_type(View low, const Body& body) {
 
 namespace {
 
-// Each block works out the corrections first, two powers in f64: so few blocks that this does not
-// count, so many that the last ones to end do not.
+// Every block first computes the two bias corrections, which need f64 powers. This limit keeps that
+// cost small, and still gives enough blocks that a slow last block does not matter.
 constexpr unsigned most_adamw_blocks = 8192;
 
 template <class Moment>

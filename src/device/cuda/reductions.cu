@@ -1,4 +1,4 @@
-// Sums over parts, of squares, and the norm.
+// Kernels for reduce, sum_squares and clip_factor.
 #include <algorithm>
 #include <cmath>
 #include <type_traits>
@@ -22,10 +22,10 @@ __device__ __forceinline__ T combine(T a, T b) {
   }
 }
 
-constexpr int tree_levels = 12;  // for up to 4,095 parts
+constexpr int tree_levels = 12;  // enough for 4,095 parts
 
-// An adjacent-pair tree over values that come one by one: what a binary counter does with its
-// carries. Levels are unrolled, so that they stay in registers.
+// Builds an adjacent-pair tree from values that arrive one by one, like the carries of a binary
+// counter. Levels are unrolled, so that they stay in registers.
 template <ReduceOp op, class T, int n>
 class Tree {
  public:
@@ -49,7 +49,7 @@ class Tree {
       }
     }
   }
-  // An odd last one is carried up.
+  // Combines the levels that are left; an odd last operand moves up a level.
   __device__ void finish(T (&result)[n]) {
     bool any = false;
 #pragma unroll
@@ -82,8 +82,8 @@ __device__ __forceinline__ void store(T* dst, std::uint64_t pack, Sum (&sum)[n],
   reinterpret_cast<Pack<T, n>*>(dst)[pack] = to;
 }
 
-// Of an SM. Left to itself the compiler makes room for more, and spills what divides doubles on
-// sm_80.
+// Minimum number of resident blocks per SM. For 8-byte types the limit of 1 stops the compiler from
+// saving registers for more blocks, which spills the f64 division on sm_80.
 template <class T>
 constexpr int blocks_at_once = sizeof(T) == 8 ? 1 : 0;
 
@@ -116,8 +116,8 @@ __global__ void __launch_bounds__(threads, blocks_at_once<T>)
   }
 }
 
-// The same tree for a few parts, which are all read before they are added: to wait for each of them
-// would leave most of the bandwidth unused.
+// The same tree for 2, 4 or 8 parts. All parts are loaded before the first addition, because waiting
+// for each load would leave most of the bandwidth unused.
 template <class T, ReduceOp op, int n, int nparts>
 __global__ void __launch_bounds__(threads)
     reduce_few(T* dst, const T* parts, std::uint64_t packs, std::uint64_t part_elements) {
@@ -172,8 +172,8 @@ void launch_reduce(cudaStream_t stream, T* dst, const T* parts, std::uint64_t co
   }
 }
 
-// Eight lanes of partial sums for each block, as in ../host/kernels.cpp: eight threads, and 32
-// blocks to a thread block.
+// Each norm block has eight partial sums, as in ../host/kernels.cpp. One thread computes each partial
+// sum, so a thread block handles 32 norm blocks.
 constexpr unsigned lanes = 8;
 
 __global__ void __launch_bounds__(threads)
@@ -199,7 +199,8 @@ __global__ void __launch_bounds__(threads)
   if (block < blocks && lane == 0) out[block] = partial;
 }
 
-// The norm of all blocks, in three kernels: what each block of threads has found so far.
+// Three kernels compute the norm: the largest value, partial exact sums, and the result. This holds
+// the results of each thread block.
 constexpr unsigned norm_parts = 128;
 struct NormParts {
   std::uint64_t largest[norm_parts], high[norm_parts], low[norm_parts];
@@ -232,7 +233,7 @@ __device__ __forceinline__ std::uint64_t largest_of(const NormParts& parts, unsi
   return most;
 }
 
-// In no order.
+// Adds the values in any order; the exact sum does not depend on it.
 __global__ void __launch_bounds__(threads)
     sums_of_blocks(NormParts* parts, const double* blocks, std::uint64_t count) {
   __shared__ std::uint64_t high[threads], low[threads];

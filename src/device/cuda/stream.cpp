@@ -71,14 +71,16 @@ class CudaStamp final : public StampBackend {
 }  // namespace
 
 std::shared_ptr<const Clock::Anchor> Clock::anchor() {
-  constexpr std::int64_t fresh_ns = 5'000'000'000;  // f32 milliseconds are exact to 0.5 us there
+  constexpr std::int64_t fresh_ns =
+      5'000'000'000;  // up to here, f32 milliseconds are exact to 0.5 us
   const std::lock_guard lock(mutex_);
   if (anchor_ && steady_ns() - anchor_->ns < fresh_ns) return anchor_;
   const Current current(ordinal_);
   cudaStream_t created = nullptr;
   check(cudaStreamCreateWithFlags(&created, cudaStreamNonBlocking), "cudaStreamCreate");
   const std::unique_ptr<CUstream_st, decltype(&cudaStreamDestroy)> idle(created, cudaStreamDestroy);
-  // Between two looks at the host's clock, which may be late for the second: the best of a few.
+  // The event happens between two readings of the host clock. The second reading can be late, so the
+  // closest pair of several attempts is used.
   constexpr int attempts = 5;
   constexpr std::int64_t good_ns = 50'000;
   std::int64_t best = std::numeric_limits<std::int64_t>::max();
@@ -128,8 +130,8 @@ CudaStream::~CudaStream() {
   const Current current(ordinal_, std::nothrow);
   const cudaError_t status = cudaStreamSynchronize(stream_);
   if (status != cudaSuccess) {
-    log::error("cuda: a stream ends with {}", cudaGetErrorName(status));
-    for (auto& call : calls_) static_cast<void>(call.release());  // the GPU may still come to them
+    log::error("cuda: a stream failed before it was destroyed: {}", cudaGetErrorName(status));
+    for (auto& call : calls_) static_cast<void>(call.release());  // the GPU may still run them
   }
   cudaStreamDestroy(stream_);
 }
@@ -169,7 +171,7 @@ void CudaStream::fill(void* dst, std::byte value, std::size_t bytes) {
 
 std::shared_ptr<EventBackend> CudaStream::record() {
   const Current current(ordinal_);
-  // A place of its own: what fails in front of it does not fail an earlier event.
+  // The event has its own position, so that a later failure does not affect earlier events.
   auto event = std::make_shared<CudaEvent>(ordinal_, failure_, ++position_);
   check(cudaEventRecord(event->get(), stream_), "cudaEventRecord");
   return event;
@@ -187,7 +189,7 @@ void CudaStream::wait(std::shared_ptr<EventBackend> event, WaitReason reason) {
   auto* const known = dynamic_cast<CudaEvent*>(event.get());
   if (!known) {
     throw Error(ErrorCode::invalid_argument,
-                "cuda: a stream waits for events of CUDA streams only");
+                "cuda: a CUDA stream can only wait for events of CUDA streams");
   }
   failure_->follow(++position_, known->failure(), known->position());
   const auto pass = [&] {
@@ -224,7 +226,7 @@ std::chrono::nanoseconds CudaStream::exposed_communication() const {
 
 #if __has_include(<nvtx3/nvToolsExt.h>)
 std::uint64_t CudaStream::begin_range(const Label& label) {
-  char text[128];  // no allocation, for nobody may be listening
+  char text[128];  // on the stack: there may be no profiler, so ranges must be cheap
   *fmt::format_to_n(text, sizeof text - 1, "{} {}", label.what, label.of).out = '\0';
   return nvtxRangeStartA(text);
 }

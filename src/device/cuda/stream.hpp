@@ -1,5 +1,4 @@
-// Streams of the `cuda` device: CUDA streams, whose host functions keep the promises of
-// atoll/device.hpp about failures.
+// Streams of the cuda device: CUDA streams with the error handling that atoll/device.hpp promises.
 #pragma once
 
 #include <chrono>
@@ -13,15 +12,15 @@
 
 namespace atoll_v1::atoll::cuda {
 
-// Brings times of a device's events to the steady clock. The runtime tells differences in f32
-// milliseconds, so that a new point of reference is taken every few seconds.
+// Converts the times of CUDA events to the steady clock. CUDA returns only differences between events,
+// in f32 milliseconds, so a new reference event is recorded every few seconds to stay precise.
 class Clock {
  public:
   explicit Clock(int ordinal) : ordinal_(ordinal) {}
 
   struct Anchor {
     PooledEvent event;
-    std::int64_t ns;  // of the steady clock
+    std::int64_t ns;  // time of the event on the steady clock
   };
   std::shared_ptr<const Anchor> anchor();
 
@@ -45,7 +44,7 @@ class CudaStream final : public StreamBackend {
   void synchronize() override;
   std::chrono::nanoseconds exposed_communication() const override;
   void* native() noexcept override { return stream_; }
-  // Ranges of NVTX, where its header was there: seen by Nsight Systems and its like.
+  // NVTX ranges for profilers such as Nsight Systems, if the NVTX header was present at build time.
   std::uint64_t begin_range(const Label& label) override;
   void end_range(std::uint64_t number) noexcept override;
 
@@ -62,10 +61,10 @@ class CudaStream final : public StreamBackend {
   cudaStream_t stream_ = nullptr;
   std::shared_ptr<Failure> failure_ = std::make_shared<Failure>();
   std::uint64_t position_ = 0;
-  // Closures live until a thread of ours takes them away: what they own may call the runtime, which
-  // a host function must not.
+  // Finished calls are destroyed later, by the thread that uses the stream: their captures may call
+  // CUDA when destroyed, which a host function must not do.
   std::deque<std::unique_ptr<Call>> calls_;
-  mutable std::deque<Wait> waits_;  // whose times are not known yet
+  mutable std::deque<Wait> waits_;  // waits that have not ended yet
   mutable std::chrono::nanoseconds exposed_{0};
 };
 

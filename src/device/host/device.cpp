@@ -1,7 +1,8 @@
-// The `host` device: CPU memory and worker threads.
+// The host device: memory of the CPU, and streams with worker threads.
 #include <unistd.h>
 
 #include <cstdlib>
+#include <memory>
 #include <string>
 
 #include "atoll/error.hpp"
@@ -48,12 +49,12 @@ class HostDevice final : public DeviceBackend {
   std::unique_ptr<StreamBackend> make_stream(const StreamOptions& options) override {
     return std::make_unique<HostStream>(options);
   }
-  DeviceOps& ops() noexcept override { return ops_; }
+  DeviceOps& ops() noexcept override { return *ops_; }
   std::size_t allocated_bytes() const noexcept override { return allocated_.now(); }
   std::size_t peak_allocated_bytes() const noexcept override { return allocated_.peak(); }
 
  private:
-  HostOps ops_;
+  std::unique_ptr<DeviceOps> ops_ = make_ops();
   AllocationCount allocated_;
 };
 

@@ -1,5 +1,5 @@
-// Compiled once for each instruction set that Highway knows (foreach_target includes this file
-// again and again); the best one for the processor is chosen at the first call.
+// Highway compiles this file once per instruction set (foreach_target.h includes it repeatedly) and
+// chooses the best version for the processor at the first call.
 #include "device/host/kernels.hpp"
 
 #include <algorithm>
@@ -16,12 +16,42 @@
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "device/host/kernels.cpp"
+#include <hwy/cache_control.h>
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
 
 HWY_BEFORE_NAMESPACE();
 namespace atoll_v1::atoll::host {
 namespace HWY_NAMESPACE {
+
+namespace hn = hwy::HWY_NAMESPACE;
+
+// Copies whole cache lines with non-temporal stores, four vectors at a time, and the ends with
+// memcpy. FlushStream() makes the stores visible before any later store.
+void copy_streaming(std::uint8_t* out, const std::uint8_t* in, std::size_t bytes) {
+  constexpr std::size_t line = 64;
+  const hn::ScalableTag<std::uint8_t> tag;
+  const std::size_t lanes = hn::Lanes(tag);
+  const std::size_t head = (line - reinterpret_cast<std::uintptr_t>(out) % line) % line;
+  if (bytes < head + 4 * lanes) {
+    std::memcpy(out, in, bytes);
+    return;
+  }
+  std::memcpy(out, in, head);
+  std::size_t at = head;
+  for (; at + 4 * lanes <= bytes; at += 4 * lanes) {
+    const auto a = hn::LoadU(tag, in + at);
+    const auto b = hn::LoadU(tag, in + at + lanes);
+    const auto c = hn::LoadU(tag, in + at + 2 * lanes);
+    const auto d = hn::LoadU(tag, in + at + 3 * lanes);
+    hn::Stream(a, tag, out + at);
+    hn::Stream(b, tag, out + at + lanes);
+    hn::Stream(c, tag, out + at + 2 * lanes);
+    hn::Stream(d, tag, out + at + 3 * lanes);
+  }
+  std::memcpy(out + at, in + at, bytes - at);
+  hwy::FlushStream();
+}
 
 inline float widen(bfloat16 value) {
   return std::bit_cast<float>(static_cast<std::uint32_t>(value.bits) << 16);
@@ -33,7 +63,7 @@ inline std::int32_t widen(std::int32_t value) { return value; }
 inline std::int64_t widen(std::int64_t value) { return value; }
 inline std::uint8_t widen(std::uint8_t value) { return value; }
 
-// Branchless, so that loops over it vectorise: round to nearest even, keep NaN quiet.
+// Rounds to nearest even and keeps NaN quiet. Without branches, so that loops vectorise.
 inline bfloat16 narrow_bf16(float value) {
   const auto bits = std::bit_cast<std::uint32_t>(value);
   const std::uint32_t rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
@@ -57,17 +87,18 @@ void cast_loop(To* HWY_RESTRICT dst, const From* HWY_RESTRICT src, std::uint64_t
   for (std::uint64_t i = 0; i < count; ++i) dst[i] = narrow<To>(widen(src[i]));
 }
 
-template <class From>
-void cast_from(View dst, const From* src) {
-  switch (dst.dtype) {
+// Calls body with a null pointer to the type of elements.
+template <class Body>
+void with_floating_type(DType dtype, const Body& body) {
+  switch (dtype) {
     case DType::f32:
-      return cast_loop(dst.as<float>(), src, dst.count);
+      return body(static_cast<float*>(nullptr));
     case DType::bf16:
-      return cast_loop(dst.as<bfloat16>(), src, dst.count);
+      return body(static_cast<bfloat16*>(nullptr));
     case DType::f16:
-      return cast_loop(dst.as<float16>(), src, dst.count);
+      return body(static_cast<float16*>(nullptr));
     case DType::f64:
-      return cast_loop(dst.as<double>(), src, dst.count);
+      return body(static_cast<double*>(nullptr));
     case DType::i32:
     case DType::i64:
     case DType::u8:
@@ -77,24 +108,14 @@ void cast_from(View dst, const From* src) {
 }
 
 void cast_views(View dst, ConstView src) {
-  switch (src.dtype) {
-    case DType::f32:
-      return cast_from(dst, src.as<float>());
-    case DType::bf16:
-      return cast_from(dst, src.as<bfloat16>());
-    case DType::f16:
-      return cast_from(dst, src.as<float16>());
-    case DType::f64:
-      return cast_from(dst, src.as<double>());
-    case DType::i32:
-    case DType::i64:
-    case DType::u8:
-      break;
-  }
-  ATOLL_ASSERT(false, "cast: floating point types only");
+  with_floating_type(src.dtype, [&]<class From>(From*) {
+    with_floating_type(dst.dtype, [&]<class To>(To*) {
+      cast_loop(static_cast<To*>(dst.data), static_cast<const From*>(src.data), dst.count);
+    });
+  });
 }
 
-// Eight lanes of partial sums, combined in a fixed order: the same bits on every instruction set.
+// Eight partial sums, combined in a fixed order, give the same bits on every instruction set.
 double block_sum_squares(const float* src, std::uint64_t n) {
   constexpr std::uint64_t lanes = 8;
   double partial[lanes] = {};
@@ -120,18 +141,12 @@ void sum_squares_blocks(double* out, const float* src, std::uint64_t count) {
 }
 
 // Decoupled weight decay (Loshchilov and Hutter, arXiv 1711.05101); the weights shrink first.
-void adamw_loop(const AdamWStep& s) {
+void adamw_loop(const AdamWStep& s, const AdamWFactors& factors) {
   float* HWY_RESTRICT w = s.weights.as<float>();
   const float* HWY_RESTRICT g = s.gradient.as<float>();
   float* HWY_RESTRICT m = s.moment1.as<float>();
   float* HWY_RESTRICT v = s.moment2.as<float>();
-  const float scale = s.scale ? static_cast<float>(*s.scale) : 1.0f;
-  const float keep = 1.0f - s.learning_rate * s.weight_decay;
-  const auto correction = [&s](float beta) {
-    return 1.0 - std::pow(static_cast<double>(beta), *s.steps);
-  };
-  const auto rate = static_cast<float>(static_cast<double>(s.learning_rate) / correction(s.beta1));
-  const auto root = static_cast<float>(1.0 / std::sqrt(correction(s.beta2)));
+  const auto [scale, keep, rate, root] = factors;
   for (std::uint64_t i = 0; i < s.weights.count; ++i) {
     const float gradient = g[i] * scale;
     m[i] = s.beta1 * m[i] + (1.0f - s.beta1) * gradient;
@@ -157,10 +172,20 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace atoll_v1::atoll::host {
 
+HWY_EXPORT(copy_streaming);
 HWY_EXPORT(cast_views);
 HWY_EXPORT(sum_squares_blocks);
 HWY_EXPORT(adamw_loop);
 HWY_EXPORT(sgd_loop);
+
+void copy(void* dst, const void* src, std::size_t bytes, Stores stores) {
+  if (stores == Stores::cached) {
+    std::memcpy(dst, src, bytes);
+    return;
+  }
+  HWY_DYNAMIC_DISPATCH(copy_streaming)
+  (static_cast<std::uint8_t*>(dst), static_cast<const std::uint8_t*>(src), bytes);
+}
 
 void cast(View dst, ConstView src) {
   if (dst.dtype == src.dtype) {
@@ -183,7 +208,8 @@ std::uint64_t mix(std::uint64_t x) {
   return x ^ (x >> 31);
 }
 
-// By 16 bits of chance; to the nearest where `nearest`, and what is not finite.
+// Stochastic rounding with 16 random bits. Rounds to nearest if `nearest` is set or the value is not
+// finite.
 bfloat16 round_by_chance(float value, std::uint64_t chance, bool nearest) {
   const auto bits = std::bit_cast<std::uint32_t>(value);
   if (nearest || (bits & 0x7f800000u) == 0x7f800000u) return to_bfloat16(value);
@@ -191,18 +217,21 @@ bfloat16 round_by_chance(float value, std::uint64_t chance, bool nearest) {
       static_cast<std::uint16_t>((bits + static_cast<std::uint32_t>(chance & 0xffffu)) >> 16));
 }
 
-// The arithmetic of adamw_loop, with moments that are rounded when they are stored.
+AdamWFactors factors_of(const AdamWStep& s) {
+  const auto correction = [&s](float beta) {
+    return 1.0 - std::pow(static_cast<double>(beta), *s.steps);
+  };
+  return {s.scale ? static_cast<float>(*s.scale) : 1.0f, 1.0f - s.learning_rate * s.weight_decay,
+          static_cast<float>(static_cast<double>(s.learning_rate) / correction(s.beta1)),
+          static_cast<float>(1.0 / std::sqrt(correction(s.beta2)))};
+}
+
+// Same arithmetic as adamw_loop, with moments that are stored as bf16.
 void adamw_low_moments(const AdamWStep& s) {
   auto* const w = s.weights.as<float>();
   const auto* const g = s.gradient.as<float>();
   auto *const m = s.moment1.as<bfloat16>(), *const v = s.moment2.as<bfloat16>();
-  const float scale = s.scale ? static_cast<float>(*s.scale) : 1.0f;
-  const float keep = 1.0f - s.learning_rate * s.weight_decay;
-  const auto correction = [&s](float beta) {
-    return 1.0 - std::pow(static_cast<double>(beta), *s.steps);
-  };
-  const auto rate = static_cast<float>(static_cast<double>(s.learning_rate) / correction(s.beta1));
-  const auto root = static_cast<float>(1.0 / std::sqrt(correction(s.beta2)));
+  const auto [scale, keep, rate, root] = factors_of(s);
   const std::uint64_t key = mix(s.key + static_cast<std::uint64_t>(*s.steps));
   const bool nearest = s.key == 0;
   for (std::uint64_t i = 0; i < s.weights.count; ++i) {
@@ -219,11 +248,12 @@ void adamw_low_moments(const AdamWStep& s) {
 }  // namespace
 
 void adamw(const AdamWStep& step) {
-  if (step.scale && !std::isfinite(*step.scale)) return;  // a step without a norm changes nothing
+  if (step.scale && !std::isfinite(*step.scale))
+    return;  // a step without a finite norm changes nothing
   if (step.moment1.dtype == DType::bf16) {
     adamw_low_moments(step);
   } else {
-    HWY_DYNAMIC_DISPATCH(adamw_loop)(step);
+    HWY_DYNAMIC_DISPATCH(adamw_loop)(step, factors_of(step));
   }
   if (step.weights_low.count) cast(step.weights_low, step.weights);
 }

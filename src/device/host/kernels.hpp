@@ -1,5 +1,4 @@
-// CPU kernels, dispatched at run time to the best instruction set. Synchronous; memory of this
-// host.
+// Synchronous CPU kernels on host memory, dispatched at run time to the best instruction set.
 #pragma once
 
 #include <span>
@@ -8,35 +7,43 @@
 
 namespace atoll_v1::atoll::host {
 
-// Between f32, bf16, f16 and f64, round to nearest even.
+// Converts between f32, bf16, f16 and f64, rounding to nearest even.
 void cast(View dst, ConstView src);
 void add(View dst, ConstView src);
-// dst[i] = op over parts[p][i], in the order of an adjacent-pair tree over the parts: 0 and 1, 2
-// and 3, ..., then pairs of those, an odd last one carried up. 16-bit types are summed in f32 and
-// rounded once; avg divides before that rounding (integers truncate). dst may be one of the parts.
+// dst[i] = op over all p of parts[p][i], in the order of an adjacent-pair tree: parts 0 and 1, parts 2
+// and 3 and so on are combined, then pairs of these results; an odd last operand moves up a level.
+// 16-bit types are summed in f32 and rounded once. avg divides before that rounding; for integers the
+// division truncates. dst may be one of the parts.
 void reduce(View dst, std::span<const void* const> parts, ReduceOp op);
 
 enum class Stores {
   cached,
-  streaming,  // past the caches, for data that nobody reads soon
+  streaming,  // non-temporal stores, for data that is not read soon
 };
 
-// The same into several places at once, with a factor for each part.
+// A reduction that writes several destinations and may multiply each part with a factor.
 struct Reduction {
   std::span<void* const> dsts;
   std::span<const void* const> parts;
-  const double* factors;  // by part; NULL: all 1. Of sum and avg on floating types
+  const double* factors;  // one per part; null means 1. Only for sum and avg of floating types
   std::uint64_t count;
   DType dtype;
   ReduceOp op;
-  int divisor;  // of avg
+  int divisor;  // avg divides the sum by this number
   Stores stores;
-  std::size_t block = 0;  // parts of an inner tree, in a row; 0: one tree over all
+  std::size_t block = 0;  // consecutive parts per inner tree; 0 means one tree over all parts
 };
 void reduce_into(const Reduction& reduction);
 void copy(void* dst, const void* src, std::size_t bytes, Stores stores);
 
 void sum_squares(double* out, const float* src, std::uint64_t count);
+// Factors of one AdamW step that are equal for all elements.
+struct AdamWFactors {
+  float scale;  // factor of the gradient
+  float keep;   // factor of the weight, 1 - learning rate * weight decay
+  float rate;   // learning rate / bias correction of the first moment
+  float root;   // 1 / sqrt(bias correction of the second moment)
+};
 void adamw(const AdamWStep& step);
 void sgd(const SgdStep& step);
 void fill_normal(float* dst, std::uint64_t count, const NormalFill& fill);

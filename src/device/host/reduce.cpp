@@ -1,13 +1,14 @@
-// Reductions over several arrays in one pass. Compiled once for each
-// instruction set that Highway knows; the best one for the processor is chosen at the first call.
+// Reduces several arrays in one pass. Highway compiles this file once per instruction set and chooses
+// the best version for the processor at the first call.
 //
-// Vocabulary. Part: one of the arrays that are combined. Accumulator: the type that sums, f32 for
-// the 16-bit types, else the element's own. Node: a subtree of the adjacent-pair tree over the
-// parts.
-// Steps. A node of 1 to 4 or of 8 parts is combined in registers, vector by vector; others combine
-// the results of two nodes, block by block, in scratch memory that stays in the first-level cache.
-// Every element is read once from each part and written once to each dst. With blocks of parts the
-// tree is one over the blocks, whose leaves are trees over the parts of a block.
+// Vocabulary: a part is one of the arrays that are combined. The accumulator is the type of the sum:
+// f32 for the 16-bit types, else the type of the elements. A node is a subtree of the adjacent-pair
+// tree over the parts.
+//
+// A small node (1, 2, 4 or 8 parts, for usual sums also 3) is combined in registers, vector by vector.
+// A larger node combines the results of its two halves, 1,024 elements at a time, in scratch memory
+// that stays in the first-level cache. Every element is read once from each part and written once to
+// each dst. If the parts form blocks, the tree over the blocks has one tree per block as its leaves.
 #include <algorithm>
 #include <array>
 #include <bit>
@@ -35,13 +36,11 @@ namespace HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Parts whose vectors are in registers at the same time.
-constexpr bool in_registers(std::size_t parts) { return parts <= 4 || parts == 8; }
-// Elements of a block: a few of them fit the first-level cache.
+// Elements that a large node combines at a time; several such pieces fit the first-level cache.
 constexpr std::size_t block_elements = 1024;
 constexpr std::size_t line = 64;
 
-// How elements of T become vectors of accumulators and back.
+// Converts elements of T to vectors of accumulators and back.
 template <class T>
 struct Lanes {
   using Accumulator = T;
@@ -49,19 +48,20 @@ struct Lanes {
   using Vector = hn::Vec<Tag>;
   static std::size_t count() { return hn::Lanes(Tag()); }  // elements of a Vector
   static HWY_INLINE Vector load(const T* from) { return hn::LoadU(Tag(), from); }
-  static HWY_INLINE Vector pack(Vector v) { return v; }  // as it is stored
+  static HWY_INLINE Vector pack(Vector v) { return v; }  // converts to the stored format
   static HWY_INLINE void store(Vector v, T* to) { hn::StoreU(v, Tag(), to); }
   static HWY_INLINE void stream(Vector v, T* to) { hn::Stream(v, Tag(), to); }
   template <class Function, class... Vectors>
   static HWY_INLINE Vector apply(const Function& f, Vectors... v) {
     return f(v...);
   }
-  // Accumulators in scratch memory, in the order of the vector's registers.
+  // Accumulators in scratch memory keep the order of the vector's registers.
   static HWY_INLINE Vector load_sums(const T* from) { return load(from); }
   static HWY_INLINE void store_sums(Vector v, T* to) { store(v, to); }
 };
 
-// Two neighbours in a word: the lower and the upper one are summed apart, without a shuffle.
+// Two bf16 neighbours share a 32-bit word. Their lower and upper halves are summed in two vectors,
+// which needs no shuffles.
 template <>
 struct Lanes<bfloat16> {
   using Accumulator = float;
@@ -77,8 +77,8 @@ struct Lanes<bfloat16> {
     return {hn::BitCast(Tag(), hn::ShiftLeft<16>(words)),
             hn::BitCast(Tag(), hn::And(words, hn::Set(d, 0xffff0000u)))};
   }
-  // Round to nearest even, in the upper half of each word. NaNs here stem from bf16 or from an
-  // operation: their lower half is zero, so rounding leaves them what they are.
+  // Rounds to nearest even; the result is in the upper half of each word. Any NaN here came from bf16
+  // or from arithmetic, so its lower half is zero and rounding does not change it.
   static HWY_INLINE hn::Vec<Words> rounded(hn::Vec<Tag> v) {
     const Words d;
     const auto raw = hn::BitCast(d, v);
@@ -136,6 +136,20 @@ struct Lanes<float16> {
   static HWY_INLINE void store_sums(Vector v, float* to) { hn::StoreU(v, Tag(), to); }
 };
 
+// Gradients are sums of f32 and bf16, so these sums get a loop for each usual number of parts and dsts.
+// Other reductions share fewer loops, and so do all reductions for the baseline instruction set of
+// x86, which few processors still need. This keeps the compile time of this file low.
+constexpr bool is_baseline =
+    HWY_ARCH_X86 && HWY_TARGET > HWY_AVX2;  // smaller numbers mean better sets
+template <class T, ReduceOp op>
+constexpr bool is_usual = !is_baseline && op == ReduceOp::sum &&
+                          (std::is_same_v<T, float> || std::is_same_v<T, bfloat16>);
+
+// Whether a node of this many parts is combined in registers.
+constexpr bool in_registers(std::size_t parts, bool usual) {
+  return parts <= 2 || (usual && parts == 3) || (!is_baseline && (parts == 4 || parts == 8));
+}
+
 template <class T, ReduceOp op>
 HWY_INLINE typename Lanes<T>::Vector combine(typename Lanes<T>::Vector left,
                                              typename Lanes<T>::Vector right) {
@@ -152,7 +166,7 @@ HWY_INLINE typename Lanes<T>::Vector combine(typename Lanes<T>::Vector left,
       left, right);
 }
 
-// The parts of a node in registers: their elements from `first` on.
+// The parts of a small node, from element `first` on.
 template <class T, bool scaled, std::size_t n>
 struct Inputs {
   using A = typename Lanes<T>::Accumulator;
@@ -161,7 +175,7 @@ struct Inputs {
     for (std::size_t i = 0; i < n; ++i) {
       from[i] = parts[i] + first;
       if constexpr (scaled) {
-        // One kind of NaN, whose lower half is zero.
+        // Every NaN becomes the quiet NaN, which has a zero lower half.
         scale[i] = std::isnan(factors[i]) ? std::numeric_limits<A>::quiet_NaN()
                                           : static_cast<A>(factors[i]);
       }
@@ -181,7 +195,7 @@ struct Inputs {
   std::array<A, scaled ? n : 0> scale;
 };
 
-// The tree over parts [lo, lo + n) at one vector, unrolled.
+// Combines parts [lo, lo + n) at one vector, as an unrolled tree.
 template <class T, ReduceOp op, std::size_t lo, std::size_t n, class In>
 HWY_INLINE typename Lanes<T>::Vector node(const In& in, std::size_t at) {
   if constexpr (n == 1) {
@@ -192,17 +206,25 @@ HWY_INLINE typename Lanes<T>::Vector node(const In& in, std::size_t at) {
   }
 }
 
-// How finished vectors leave: divided by the number of ranks, rounded, stored to every dst.
+// Where finished vectors go: they are divided by `divisor`, rounded and stored to every dst.
 template <class T>
 struct Output {
   void* const* dsts;
-  std::size_t count;  // of dsts
-  std::size_t first;  // element
-  int divisor;        // 1: none
+  std::size_t count;  // number of dsts
+  std::size_t first;  // index of the first element to write
+  int divisor;        // 1 means no division
+  Stores stores;
 };
 
-// The same in a loop; `fixed` dsts, whose addresses stay in registers, or any number (0).
-template <class T, Stores stores, std::size_t fixed>
+enum class Choice {
+  cached,
+  streaming,
+  at_run_time
+};
+
+// Stores the vectors of a loop to `fixed` dsts, whose addresses stay in registers, or to any number
+// of them if `fixed` is 0.
+template <class T, Choice choice, std::size_t fixed>
 struct Sink {
   explicit Sink(const Output<T>& out_) : out(out_) {
     for (std::size_t d = 0; d < fixed; ++d) to[d] = static_cast<T*>(out.dsts[d]) + out.first;
@@ -218,8 +240,10 @@ struct Sink {
     return v;
   }
   template <class Packed>
-  static HWY_INLINE void store(Packed packed, T* where) {
-    if constexpr (stores == Stores::streaming) {
+  HWY_INLINE void store(Packed packed, T* where) const {
+    const bool streams = choice == Choice::at_run_time ? out.stores == Stores::streaming
+                                                       : choice == Choice::streaming;
+    if (streams) {
       Lanes<T>::stream(packed, where);
     } else {
       Lanes<T>::store(packed, where);
@@ -240,19 +264,24 @@ struct Sink {
   std::array<T*, fixed> to;
 };
 
-// Calls body(sink) with the sink for `out`: one of a fixed number of dsts for the sums that
-// gradients ask for.
-template <Stores stores, bool usual, class T, class Body>
+// Calls body(sink) with the sink for `out`; `usual` sums have sinks of their own for 1, 2 and 4 dsts.
+template <bool usual, class T, class Body>
 void with_sink(const Output<T>& out, const Body& body) {
+  const auto with_fixed = [&]<Choice choice>() {
+    if (out.count == 1) return body(Sink<T, choice, 1>(out));
+    if (out.count == 2) return body(Sink<T, choice, 2>(out));
+    body(Sink<T, choice, 4>(out));
+  };
   if constexpr (usual) {
-    if (out.count == 1) return body(Sink<T, stores, 1>(out));
-    if (out.count == 2) return body(Sink<T, stores, 2>(out));
-    if (out.count == 4) return body(Sink<T, stores, 4>(out));
+    if (out.count == 1 || out.count == 2 || out.count == 4) {
+      return out.stores == Stores::streaming ? with_fixed.template operator()<Choice::streaming>()
+                                             : with_fixed.template operator()<Choice::cached>();
+    }
   }
-  body(Sink<T, stores, 0>(out));
+  body(Sink<T, Choice::at_run_time, 0>(out));
 }
 
-// Accumulators of an inner node; nothing is rounded.
+// Stores the accumulators of an inner node to scratch memory, without rounding.
 template <class T>
 struct Partial {
   typename Lanes<T>::Accumulator* to;
@@ -261,7 +290,7 @@ struct Partial {
   }
 };
 
-// `count` elements of the parts, from `first` on; a multiple of the vector's length.
+// Combines `count` elements from element `first` on; count is a multiple of the vector length.
 template <class T, ReduceOp op, bool scaled, std::size_t n, class To>
 void node_loop(const T* const* parts, const double* factors, std::size_t first, std::size_t count,
                const To& sink) {
@@ -270,7 +299,7 @@ void node_loop(const T* const* parts, const double* factors, std::size_t first, 
   for (std::size_t at = 0; at < count; at += lanes) sink.put(node<T, op, 0, n>(in, at), at);
 }
 
-// One call: n parts, any number of elements.
+// Executes one reduction with any number of parts and elements.
 template <class T, ReduceOp op, bool scaled>
 class Reducer {
   using A = typename Lanes<T>::Accumulator;
@@ -278,7 +307,7 @@ class Reducer {
  public:
   explicit Reducer(const Reduction& r)
       : reduction_(r), parts_(reinterpret_cast<const T* const*>(r.parts.data())) {
-    // With blocks there may be one level more than one tree has.
+    // Blocks of parts can add one level to the tree.
     const auto levels = static_cast<std::size_t>(std::bit_width(r.parts.size())) + 1;
     if (!is_small(r.parts.size())) {
       scratch_ = std::make_unique_for_overwrite<A[]>((levels + 1) * block_elements);
@@ -293,77 +322,70 @@ class Reducer {
     if (streaming && head() > 0) at = odd_piece(0, head());
     const std::size_t whole = (count - at) / lanes * lanes;
     const std::span dsts = reduction_.dsts;
-    if (streaming) {
-      combine_into<Stores::streaming>({dsts.data(), dsts.size(), at, divisor()}, at, whole);
-      hwy::FlushStream();
-    } else {
-      combine_into<Stores::cached>({dsts.data(), dsts.size(), at, divisor()}, at, whole);
-    }
+    const Stores stores = streaming ? Stores::streaming : Stores::cached;
+    combine_into({dsts.data(), dsts.size(), at, divisor(), stores}, at, whole);
+    if (streaming) hwy::FlushStream();
     at += whole;
     while (at < count) at += odd_piece(at, std::min(lanes, count - at));
   }
 
  private:
-  static constexpr std::size_t few = 8;  // parts that need no allocation
+  static constexpr bool usual = is_usual<T, op>;
+  static constexpr std::size_t few = 8;  // up to this many parts need no allocation
 
   int divisor() const { return reduction_.op == ReduceOp::avg ? reduction_.divisor : 1; }
 
   static std::size_t misalignment(const void* dst) {
     return reinterpret_cast<std::uintptr_t>(dst) % line;
   }
-  // Whether there is one head after which all dsts are aligned for streaming.
+  // Whether all dsts are aligned for non-temporal stores after the same number of elements.
   bool aligned_alike() const {
     const std::size_t first = misalignment(reduction_.dsts[0]);
     return first % sizeof(T) == 0 && std::ranges::all_of(reduction_.dsts, [&](const void* dst) {
              return misalignment(dst) == first;
            });
   }
-  // Elements before that.
+  // Number of elements before the dsts are aligned to a cache line.
   std::size_t head() const {
     const std::size_t bytes = (line - misalignment(reduction_.dsts[0])) % line;
     return std::min<std::size_t>(bytes / sizeof(T), reduction_.count);
   }
 
-  // One tree, in registers.
+  // Whether n parts form a single tree that is combined in registers.
   bool is_small(std::size_t n) const {
-    return in_registers(n) && (reduction_.block == 0 || n <= reduction_.block);
+    return in_registers(n, usual) && (reduction_.block == 0 || n <= reduction_.block);
   }
-  // Of n parts, how many are in the left half of the tree.
+  // Number of parts in the left half of a tree over n parts.
   std::size_t left_of(std::size_t n) const {
     const std::size_t block = reduction_.block;
     return block == 0 || n <= block ? std::bit_floor(n - 1) : std::bit_floor(n / block - 1) * block;
   }
 
-  // n parts from `lo` on, which are in_registers().
+  // Combines the n parts from `lo` on in registers; requires in_registers(n).
   template <class To>
   void small_node(std::size_t lo, std::size_t n, std::size_t first, std::size_t count,
                   const To& sink) const {
     const T* const* parts = parts_ + lo;
     const double* factors = scaled ? reduction_.factors + lo : nullptr;
-    switch (n) {
-      case 1:
-        return node_loop<T, op, scaled, 1>(parts, factors, first, count, sink);
-      case 2:
-        return node_loop<T, op, scaled, 2>(parts, factors, first, count, sink);
-      case 3:
-        return node_loop<T, op, scaled, 3>(parts, factors, first, count, sink);
-      case 4:
-        return node_loop<T, op, scaled, 4>(parts, factors, first, count, sink);
-      default:
-        return node_loop<T, op, scaled, 8>(parts, factors, first, count, sink);
+    if (n == 1) return node_loop<T, op, scaled, 1>(parts, factors, first, count, sink);
+    if (n == 2) return node_loop<T, op, scaled, 2>(parts, factors, first, count, sink);
+    if constexpr (usual) {
+      if (n == 3) return node_loop<T, op, scaled, 3>(parts, factors, first, count, sink);
+    }
+    if constexpr (!is_baseline) {
+      if (n == 4) return node_loop<T, op, scaled, 4>(parts, factors, first, count, sink);
+      node_loop<T, op, scaled, 8>(parts, factors, first, count, sink);
     }
   }
 
-  // Whole vectors of the parts, from element `first` on.
-  template <Stores stores>
+  // Combines whole vectors of all parts, from element `first` on.
   void combine_into(const Output<T>& out, std::size_t first, std::size_t count) {
     const std::size_t n = reduction_.parts.size();
     if (is_small(n)) {
-      constexpr bool usual = op == ReduceOp::sum && !scaled && std::is_same_v<A, float>;
-      with_sink<stores, usual>(out,
-                               [&](const auto& sink) { small_node(0, n, first, count, sink); });
+      with_sink<usual && !scaled>(out,
+                                  [&](const auto& sink) { small_node(0, n, first, count, sink); });
     } else {
-      const Sink<T, stores, 0> sink(out);
+      const Sink<T, Choice::at_run_time, 0> sink(out);
       for (std::size_t at = 0; at < count; at += block_elements) {
         const std::size_t piece = std::min(block_elements, count - at);
         large_node(0, n, first + at, piece, 0);
@@ -375,7 +397,7 @@ class Reducer {
     divide_integers(out, count);
   }
 
-  // Leaves the node's accumulators in the scratch block of `depth`.
+  // Writes the accumulators of a node to the scratch block of level `depth`.
   void large_node(std::size_t lo, std::size_t n, std::size_t first, std::size_t count,
                   std::size_t depth) {
     A* mine = scratch_.get() + depth * block_elements;
@@ -390,7 +412,7 @@ class Reducer {
     }
   }
 
-  // Integer averages truncate; there is no vector division of integers.
+  // Integer averages truncate. Vector instructions cannot divide integers.
   static void divide_integers(const Output<T>& out, std::size_t count) {
     if constexpr (std::is_integral_v<T>) {
       if (out.divisor == 1) return;
@@ -403,7 +425,7 @@ class Reducer {
     }
   }
 
-  // Fewer elements than a vector, through padded copies of the parts.
+  // Reduces fewer elements than a vector has, with padded copies of the parts.
   std::size_t odd_piece(std::size_t first, std::size_t count) {
     constexpr std::size_t most = std::max<std::size_t>(line, HWY_MAX_BYTES) / sizeof(T);
     using Copy = std::array<T, most>;
@@ -424,7 +446,7 @@ class Reducer {
     Copy out{};
     const T* const* whole = std::exchange(parts_, pointers);
     void* to = out.data();
-    combine_into<Stores::cached>({&to, 1, 0, divisor()}, 0, padded);
+    combine_into({&to, 1, 0, divisor(), Stores::cached}, 0, padded);
     parts_ = whole;
     for (void* dst : reduction_.dsts) {
       std::memcpy(static_cast<T*>(dst) + first, out.data(), count * sizeof(T));
@@ -434,7 +456,7 @@ class Reducer {
 
   const Reduction& reduction_;
   const T* const* parts_;
-  std::unique_ptr<A[]> scratch_;  // a block for each level of the tree
+  std::unique_ptr<A[]> scratch_;  // one block per level of the tree
 };
 
 template <class T>

@@ -13,11 +13,11 @@
 namespace atoll_v1::atoll::host {
 namespace {
 
-// How often a dozing worker looks, at first and in the end: the most that work is late which nobody
-// waits for. It looks less and less often while callers run all work themselves.
+// Shortest and longest time that a dozing worker sleeps before it looks at the queue again. The time
+// doubles while callers run all work themselves, and bounds the delay of work without a waiter.
 constexpr auto first_nap = std::chrono::microseconds(50);
 constexpr auto longest_nap = std::chrono::microseconds(1600);
-// Naps without any work before it sleeps until it is woken.
+// Naps without new work after which the worker stops polling and sleeps until it is woken.
 constexpr int naps_before_sleep = 10;
 
 }  // namespace
@@ -37,13 +37,13 @@ std::shared_ptr<HostEvent> Queue::push(HostEvent::Kind kind, Task&& task) {
   last_ = event.get();
   pushing_.store(false, std::memory_order_release);
   pushed_.store(pushed_.load(std::memory_order_relaxed) + 1);
-  // The executor looks again before and after it leaves.
+  // A busy executor checks the queue again before and after it leaves, so it needs no wake-up.
   if (!executing_.load() && rest_.load() == Rest::sleeping) wake();
   return event;
 }
 
 void Queue::wake() {
-  { const std::lock_guard lock(mutex_); }  // it sleeps, or has not looked yet
+  { const std::lock_guard lock(mutex_); }  // the worker is asleep, or has yet to check the queue
   ready_.notify_all();
 }
 
@@ -58,10 +58,11 @@ void Queue::execute_next() {
       if (!error_) error_ = std::current_exception();
     }
   }
-  event.task_.reset();  // what it captured goes before anybody is told
+  event.task_.reset();  // destroys the captures before any waiter wakes
   event.error_ = error_;
-  // In one total order with a waiter that counts itself in and looks a last time: the library's
-  // notify_all() begins with a load of that count, which a release store may follow.
+  // This store must be sequentially consistent. The standard library's notify_all() starts by loading
+  // its count of waiters, and that load could move before a release store; a waiter that has just
+  // registered and seen the old value would then sleep forever.
   event.happened_.store(1);
   event.happened_.notify_all();
 }
@@ -71,8 +72,8 @@ void Queue::help_until(const HostEvent* event) {
     bool enough = false;
     while (!empty() && !(enough = event != nullptr && event->happened())) execute_next();
     executing_.store(false);
-    if (!enough) continue;  // a task may have come that nobody was told of
-    if (!empty()) wake();   // also a dozing worker: somebody may wait for what is left
+    if (!enough) continue;  // a task may have arrived without a wake-up
+    if (!empty()) wake();   // another thread may wait for the remaining tasks
     return;
   }
 }
@@ -92,7 +93,7 @@ void Queue::await_ready(std::unique_lock<std::mutex>& lock, const std::stop_toke
     } else {
       rest_ = Rest::sleeping;
       ready_.wait(lock, stop, [&] { return ready() || pushed_.load() != before; });
-      dozing = !ready() && !stop.stop_requested();  // woken in vain
+      dozing = !ready() && !stop.stop_requested();  // another thread took the work
       nap = first_nap;
       quiet = 0;
     }
@@ -109,7 +110,8 @@ void Queue::work(const std::stop_token& stop) {
     help_until(nullptr);
     if (!stop.stop_requested()) continue;
     if (!executing_.load() && empty()) return;
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));  // another thread finishes the queue
+    std::this_thread::sleep_for(
+        std::chrono::milliseconds(1));  // another executor is still running tasks
   }
 }
 
@@ -124,7 +126,7 @@ void HostEvent::synchronize() {
 HostStream::HostStream(const StreamOptions& options)
     : queue_(std::make_shared<Queue>()),
       worker_([queue = queue_](const std::stop_token& stop) { queue->work(stop); }) {
-  const std::string name = options.name.substr(0, 15);  // the kernel's limit
+  const std::string name = options.name.substr(0, 15);  // Linux limits thread names to 15 bytes
   pthread_setname_np(worker_.native_handle(), name.c_str());
 }
 
@@ -163,7 +165,7 @@ std::shared_ptr<const StampBackend> HostStream::stamp() {
 }
 
 void HostStream::wait(std::shared_ptr<EventBackend> event, WaitReason reason) {
-  // The queue outlives its tasks, so a plain pointer does not make it own itself.
+  // A plain pointer is safe, because the queue outlives its tasks; a shared_ptr would be a cycle.
   queue_->push(HostEvent::Kind::work, [event = std::move(event), reason, queue = queue_.get()] {
     if (event->happened() || reason == WaitReason::order) return event->synchronize();
     const auto start = std::chrono::steady_clock::now();

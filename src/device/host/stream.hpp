@@ -1,18 +1,19 @@
-// Streams of the `host` device: an ordered queue and a worker thread.
+// Streams of the host device: an ordered queue and a worker thread.
 //
-// One thread at a time holds the role of executor and keeps it until the queue is empty. That is
-// the worker, or a thread that synchronizes with an event and finds the role free: so a small
-// operation that is enqueued and waited for at once runs on the caller's thread, without a
-// hand-over.
+// One thread at a time is the executor of a queue and runs its tasks until the queue is empty. It is
+// either the worker, or a thread that synchronizes with an event while there is no executor. A small
+// operation that the caller waits for at once therefore runs on the caller's thread, without a
+// thread switch.
 //
-// To wake the worker costs a system call, and a core that somebody else may be using. A worker that
-// was woken in vain, because a caller had run the work itself, dozes for a while: it looks at the
-// queue now and then, and nobody wakes it.
+// Waking the worker costs a system call and may take a core from another thread. If a caller has run
+// the work before the worker woke up, the worker dozes for a while: it polls the queue at intervals,
+// and callers do not wake it.
 //
-// No lock is taken on the way of such an operation. The queue is a list with one producer, whoever
-// calls the stream, and one consumer, whoever is executor. Counters tell whether it is empty: who
-// adds a task, and who leaves the role or goes to sleep, each writes first and then looks at what
-// the other one wrote, in one total order, so that one of the two sees the other.
+// This path takes no lock. The queue is a linked list with one producer (the thread that calls the
+// stream) and one consumer (the executor), and two counters show whether it is empty. The producer
+// publishes its task before it checks whether the executor is active; an executor that leaves, and a
+// worker that goes to sleep, publish that before they check for tasks. All these accesses are
+// sequentially consistent, so at least one side sees the other.
 #pragma once
 
 #include <atomic>
@@ -30,7 +31,7 @@ namespace atoll_v1::atoll::host {
 
 class Queue;
 
-// A task, its place in the queue, and the event of its end.
+// One task of a queue, which is also its list node and the event that marks its end.
 class HostEvent final : public EventBackend {
  public:
   // `always` tasks run even after a failure.
@@ -49,28 +50,28 @@ class HostEvent final : public EventBackend {
   Kind kind_;
   Task task_;
   std::weak_ptr<Queue> queue_;
-  std::shared_ptr<HostEvent> self_;  // while the queue needs it
+  std::shared_ptr<HostEvent> self_;  // keeps the node alive while it is in the queue
   std::atomic<HostEvent*> next_{nullptr};
-  std::atomic<int> happened_{0};  // an int, which can be waited for without a proxy
-  std::exception_ptr error_;      // of the stream, up to here; written before happened_
+  std::atomic<int> happened_{0};  // int maps directly to a futex wait
+  std::exception_ptr error_;      // first error up to this task; written before happened_
 };
 
 class Queue : public std::enable_shared_from_this<Queue> {
  public:
   Queue();
 
-  // The event of the task's end.
+  // Appends a task and returns the event of its end.
   std::shared_ptr<HostEvent> push(HostEvent::Kind kind, Task&& task);
-  // Takes the role of executor, if it is free, and runs tasks until `event` has happened or the
-  // queue is empty.
+  // If there is no executor, becomes it and runs tasks until `event` has happened or the queue is
+  // empty.
   void help_until(const HostEvent* event);
-  void work(const std::stop_token& stop);  // the worker's life: until stopped and empty
+  void work(const std::stop_token& stop);  // main loop of the worker, until stopped and empty
   void wake();
 
   std::atomic<std::int64_t> exposed_ns{0};
 
  private:
-  // Of the worker.
+  // What the worker does while it has no tasks.
   enum class Rest {
     none,
     dozing,
@@ -82,21 +83,21 @@ class Queue : public std::enable_shared_from_this<Queue> {
     return !executing_.load(std::memory_order_relaxed) && !executing_.exchange(true);
   }
   void execute_next();
-  // Until ready() or stopped; the lock is held before and after.
+  // Waits until ready() or stopped. The lock is held at entry and at return.
   void await_ready(std::unique_lock<std::mutex>& lock, const std::stop_token& stop);
 
-  // The producer's.
+  // Used by the producer.
   alignas(64) std::atomic<bool> pushing_{false};
   HostEvent* last_;
   std::atomic<std::uint64_t> pushed_{0};
-  // The executor's.
-  alignas(64) std::shared_ptr<HostEvent> first_;  // done; the next task is behind it
+  // Used by the executor.
+  alignas(64) std::shared_ptr<HostEvent> first_;  // last finished task; the next task follows it
   std::exception_ptr error_;                      // the first failure
   std::atomic<std::uint64_t> taken_{0};
-  std::atomic<bool> executing_{false};  // somebody holds the role
+  std::atomic<bool> executing_{false};  // there is an executor
 
   alignas(64) std::atomic<Rest> rest_{Rest::none};
-  std::mutex mutex_;  // of the worker's sleep
+  std::mutex mutex_;  // protects the sleep of the worker
   std::condition_variable_any ready_;
 };
 
@@ -109,7 +110,7 @@ class HostStream final : public StreamBackend {
   void zero(void* dst, std::size_t bytes) override;
   std::shared_ptr<EventBackend> record() override;
   std::shared_ptr<EventBackend> enqueue_and_record(Task work) override;
-  std::shared_ptr<const StampBackend> stamp() override;  // known also where the stream failed
+  std::shared_ptr<const StampBackend> stamp() override;  // set even after a failure
   void wait(std::shared_ptr<EventBackend> event, WaitReason reason) override;
   void synchronize() override;
   std::chrono::nanoseconds exposed_communication() const override;

@@ -1,8 +1,8 @@
-// Data parallel training without the engine: buckets and lanes alone.
+// Data parallel training without the engine, with buckets and the scheduler only.
 //   ddp FILE   trains a small network on 1 or 2 ranks; rank 0 writes the weights to FILE
-// A step has two micro batches of one size, spread over the ranks. Both the sum over the micro
-// batches of a rank and that over the ranks add two numbers, so the weights do not depend on the
-// number of ranks, to the bit.
+// A step has two micro batches of equal size, distributed over the ranks. One rank adds the gradients of
+// both itself, and two ranks add them in the all-reduce. Either way each sum has two operands, so the
+// weights are equal to the bit for 1 and 2 ranks.
 #include <algorithm>
 #include <atoll/schedule.hpp>
 #include <cmath>
@@ -18,7 +18,7 @@ constexpr float learning_rate = 0.2f;
 
 using Matrix = std::vector<float>;  // row-major
 
-// In [-1, 1), the same on every machine.
+// Pseudo-random number in [-1, 1), the same on every machine.
 float noise(std::uint64_t at) {
   at = (at + 1) * 0x9e3779b97f4a7c15u;
   at = (at ^ (at >> 29)) * 0xbf58476d1ce4e5b9u;
@@ -27,7 +27,7 @@ float noise(std::uint64_t at) {
 
 struct Network {
   std::vector<Matrix> weights, values,
-      slopes;  // values and slopes: rows x width, before each layer
+      slopes;  // values and slopes hold rows x width numbers before each layer
 
   Network() : values(depth + 1, Matrix(rows * width)), slopes(values) {
     for (std::size_t l = 0; l < depth; ++l) {
@@ -54,7 +54,7 @@ struct Network {
     }
   }
 
-  // Of outputs that should be the inputs in reverse order, halved.
+  // The target outputs are the inputs in reverse order, halved.
   float loss() {
     constexpr float share = 1.0f / (rows * micro_batches);
     float sum = 0;
@@ -69,7 +69,7 @@ struct Network {
     return sum;
   }
 
-  // Adds to the layer's gradient.
+  // Adds this micro batch to the gradient of the layer.
   void backward(std::size_t l, float* gradient) {
     std::fill(slopes[l].begin(), slopes[l].end(), 0.0f);
     for (std::size_t o = 0; o < width; ++o) {
@@ -87,13 +87,13 @@ struct Network {
   }
 };
 
-// Gradients where they are summed over the ranks: layers in the order of backward, last one first.
+// Buckets of gradients that are summed over the ranks. Layers are in the order of backward, last first.
 class Gradients {
  public:
   explicit Gradients(const atoll::Mesh& mesh)
       : scheduler_(mesh.axis("shard"), mesh.axis("replicate")) {
     const std::vector<std::uint64_t> counts(depth, width * width);
-    // A model of real size leaves the smaller of the two away; this one would be a single bucket.
+    // A real model would use bucket_bytes() alone. The limit gives this small model several buckets.
     const auto bytes = std::min(atoll::bucket_bytes(mesh.axis("replicate")), std::uint64_t{32768});
     plan_ = atoll::plan_buckets(counts, atoll::DType::f32, bytes);
     for (const auto& bucket : plan_.buckets) {
@@ -111,7 +111,7 @@ class Gradients {
     const auto& place = plan_.places[depth - 1 - layer];
     return static_cast<float*>(memory_[place.bucket].data()) + place.slot.offset;
   }
-  // Once the layer's last gradient is on the stream: its bucket leaves when it is full.
+  // Call when the last gradient of the layer is enqueued; starts the all-reduce of a complete bucket.
   void complete(std::size_t layer, atoll::Stream& compute) {
     const std::size_t bucket = plan_.places[depth - 1 - layer].bucket;
     if (layer > 0 && plan_.places[depth - layer].bucket == bucket) return;
@@ -127,7 +127,7 @@ class Gradients {
   std::vector<atoll::Buffer> memory_;
 };
 
-// Returns at once; `loss` is there when the stream has got so far.
+// Enqueues one step and returns at once; `loss` is valid when the stream has run the step.
 void enqueue_step(Network& net, Gradients& gradients, const atoll::World& world, float& loss,
                   atoll::Stream& compute) {
   gradients.start_step(compute);

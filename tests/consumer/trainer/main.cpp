@@ -1,4 +1,4 @@
-// Brings 1000 weights to 3, each rank of the job holding its share of them.
+// Trains 1,000 sharded weights towards the value 3; each rank holds one shard.
 #include <atoll/optimizer.hpp>
 #include <cstdio>
 
@@ -13,14 +13,16 @@ int main() {
   auto compute = engine.device().stream();
   for (int step = 0; step < 400; ++step) {
     auto pass = engine.begin({}, compute);
-    { auto w = pass.forward(layer); }  // gathered: a real layer enqueues its forward here
+    {
+      auto w = pass.forward(layer);
+    }  // gathered weights; a real layer would enqueue its forward here
     {
       auto w = pass.backward(layer);
       compute.enqueue([w = w["w"].as<float>(), g = w.grad("w").view.as<float>()] {
         for (int i = 0; i < 1000; ++i) g[i] = w[i] - 3;
       });
     }
-    optimizer.step(0.05f, compute);  // behind the reduction, which runs beside compute
+    optimizer.step(0.05f, compute);  // after the reduction, which overlaps compute
   }
   float last = 0;
   engine.visit([&](const auto&, const auto&, auto values) { last = values.back(); });

@@ -40,7 +40,7 @@ Block::Block() {
 
 Block::~Block() { ::munmap(stacks_, most_threads * stack_bytes); }
 
-// Of a fiber, for good.
+// Main loop of a fiber, which never returns.
 void Block::live() {
   Block& self = block();
   while (true) {
@@ -49,7 +49,7 @@ void Block::live() {
   }
 }
 
-// The first time on a stack of its own. Later switches are jumps, which need no call of the system.
+// Starts a fiber on its own stack. Later switches use longjmp, which needs no system call.
 void Block::start(unsigned which) {
   ucontext_t context;
   ::getcontext(&context);
@@ -63,7 +63,7 @@ void Block::start(unsigned which) {
 
 void Block::run(const Kernel& kernel, uint3 at, const std::function<void()>& thread) {
   size_ = kernel.block.x * kernel.block.y * kernel.block.z;
-  if (size_ > most_threads) give_up("it has too many threads");
+  if (size_ > most_threads) give_up("the block has too many threads");
   shape_ = kernel.block;
   blockIdx = at;
   blockDim = kernel.block;
@@ -109,7 +109,7 @@ bool Block::release() {
     }
     return true;
   }
-  if (!any) give_up("its threads wait at different barriers");
+  if (!any) give_up("threads of the block wait at different barriers");
   return true;
 }
 
@@ -121,7 +121,7 @@ bool Block::release_warp(unsigned warp) {
     done += fibers_[i].state == State::done ? 1 : 0;
   }
   if (waiting == 0) return false;
-  if (done > 0) give_up("a warp waits for threads of it that have ended");
+  if (done > 0) give_up("threads of a warp wait for others that have already ended");
   if (waiting < end - first) return false;
   for (unsigned i = first; i < end; ++i) fibers_[i].state = State::ready;
   return true;

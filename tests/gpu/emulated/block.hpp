@@ -1,4 +1,4 @@
-// The threads of one block, as fibers of the thread of the host that runs it.
+// Runs the threads of one block as fibers of one host thread.
 #pragma once
 
 #include <setjmp.h>
@@ -21,10 +21,10 @@ class Block {
   Block(const Block&) = delete;
   Block& operator=(const Block&) = delete;
 
-  // Runs `thread` as every thread of a block of `size`, at place `at` of the grid.
+  // Runs `thread` once for every thread of the block at position `at` of the grid.
   void run(const Kernel& kernel, uint3 at, const std::function<void()>& thread);
 
-  // Of the fiber that runs.
+  // Called by the running fiber.
   void wait_for_block();
   void wait_for_warp();
   std::uint64_t exchange(std::uint64_t mine, unsigned from_lane);
@@ -34,17 +34,17 @@ class Block {
   enum class State {
     ready,
     at_block,  // waits for all threads of the block
-    at_warp,
+    at_warp,   // waits for all threads of the warp
     done
   };
   struct Fiber {
-    jmp_buf place;  // where it waits
+    jmp_buf place;  // where the fiber continues
     State state;
-    unsigned exchanges;  // so far
-    bool started;        // once; it runs a thread of every block that comes
+    unsigned exchanges;  // number of exchanges in this block so far
+    bool started;        // the fiber exists; it is reused for later blocks
   };
   struct Warp {
-    // Of the last two exchanges: a lane may be in the next one while another reads.
+    // Values of the last two exchanges, because a lane may enter the next one while another still reads.
     std::array<std::array<std::uint64_t, warp_size>, 2> values;
   };
 
@@ -52,7 +52,7 @@ class Block {
   void start(unsigned which);
   void resume(unsigned which);
   void wait(State state);
-  // Lets those go on whose barrier is complete; false if there are none.
+  // Continues the fibers at complete barriers; returns false if all fibers have ended.
   bool release();
   bool release_warp(unsigned warp);
 
@@ -66,7 +66,7 @@ class Block {
   const std::function<void()>* thread_ = nullptr;
 };
 
-// The one of this thread of the host.
+// The block that this host thread runs.
 Block& block();
 
 }  // namespace emulated

@@ -1,4 +1,4 @@
-// On which GPUs the nccl backend leaves a context.
+// Checks that the nccl backend creates contexts only on the GPUs that it uses.
 #include <cuda_runtime.h>
 #include <doctest/doctest.h>
 
@@ -23,7 +23,7 @@ struct Held {
   atoll::Buffer registered;
 };
 
-// Nothing of the library has chosen a device for this thread before: it begins with device 0.
+// Opens and uses a communicator. The current device of this new thread is device 0.
 Held open_and_use(atoll::World& world) {
   const auto device = atoll::Device::cuda(first_device + world.rank());
   const auto mesh = atoll::Mesh::make(world, {1, world.size()});
@@ -50,7 +50,7 @@ void run(int ranks, const std::function<void(atoll::World&)>& body) {
   });
   CHECK(fake_gpu::left().communicators == 0);
   CHECK(fake_gpu::left().windows == 0);
-  CHECK(fake_gpu::left().allocations == 0);  // none was refused: windows go first
+  CHECK(fake_gpu::left().allocations == 0);  // frees succeed only after their windows are closed
   for (int device = 0; device < atoll::Device::cuda_count(); ++device) {
     CAPTURE(device);
     const bool used = device >= first_device && device < first_device + ranks;
@@ -58,7 +58,8 @@ void run(int ranks, const std::function<void(atoll::World&)>& body) {
   }
 }
 
-// Each on a thread of its own: one that has used a device may stay there.
+// Destroys memory and communicator on new threads, because a thread that has used a device may keep it
+// current.
 void close_elsewhere(Held held) {
   std::thread([memory = std::move(held.registered)] {}).join();
   std::thread([comm = std::exchange(held.comm, std::nullopt)] {}).join();
@@ -70,7 +71,7 @@ TEST_CASE("a communicator and its memory are closed on a thread that has used no
   run(2, [](atoll::World& world) { close_elsewhere(open_and_use(world)); });
 }
 
-TEST_CASE("memory that is given back stays where it is until its communicator is closed") {
+TEST_CASE("registered memory that is freed stays mapped until its communicator is closed") {
   run(2, [](atoll::World& world) {
     Held held = open_and_use(world);
     const auto device = atoll::Device::cuda(first_device + world.rank());
@@ -88,7 +89,7 @@ TEST_CASE("memory that is given back stays where it is until its communicator is
   });
 }
 
-TEST_CASE("and so after they were aborted") {
+TEST_CASE("an aborted communicator and its memory are closed on a thread that has used no GPU") {
   run(2, [](atoll::World& world) {
     Held held = open_and_use(world);
     world.barrier();

@@ -1,5 +1,5 @@
-// cuBLASLt for the emulated GPU: the calls that the trainer makes of it, one loop for all of them.
-// The library that is found under its name; the program that loads it has the streams.
+// cuBLASLt for the emulated GPU: the calls that the trainer makes, with one simple loop for all products.
+// Built as a library with the real name; it uses the streams of the program that loads it.
 #include <cublasLt.h>
 #include <cuda_bf16.h>
 

@@ -1,4 +1,4 @@
-// The calls of CUDA's runtime that atoll makes, on streams that are threads of the host.
+// The CUDA runtime functions that atoll calls, with host threads as streams.
 #include <cuda.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -20,7 +20,7 @@
 #include "device/cuda/launch.cuh"
 
 namespace atoll_v1::atoll::cuda {
-constexpr std::size_t most_shared_bytes = 227u << 10;  // of a block on sm_90
+constexpr std::size_t most_shared_bytes = 227u << 10;  // limit of a block on sm_90
 thread_local float4 dynamic_shared[most_shared_bytes / sizeof(float4)];
 }  // namespace atoll_v1::atoll::cuda
 
@@ -33,12 +33,12 @@ std::size_t page() { return static_cast<std::size_t>(::sysconf(_SC_PAGESIZE)); }
 std::size_t round_up(std::size_t bytes, std::size_t to) { return (bytes + to - 1) / to * to; }
 
 struct Range {
-  void* first = nullptr;  // of the mapping
-  std::size_t bytes = 0;  // with the page behind it that nobody may touch
+  void* first = nullptr;  // start of the mapping
+  std::size_t bytes = 0;  // size of the mapping, including the protected page at its end
 };
 
-// Memory of the device: open while a stream has work on it, closed to everybody from the moment at
-// which the host has waited for all of it.
+// Device memory. It is accessible while a stream has work, and protected once the host has waited for all
+// work.
 class Memory {
  public:
   void begin_work() {
@@ -65,7 +65,7 @@ class Memory {
     const auto& [data, range] = *std::prev(behind);
     return address < static_cast<std::byte*>(range.first) + range.bytes;
   }
-  // What was added, or nothing.
+  // Removes an allocation and returns its range, or an empty range if it is unknown.
   Range remove(void* data) {
     const std::lock_guard lock(mutex_);
     const auto found = ranges_.find(data);
@@ -85,17 +85,18 @@ class Memory {
 
   std::mutex mutex_;
   std::map<void*, Range> ranges_;
-  std::uint64_t work_ = 0;  // enqueued and not done
+  std::uint64_t work_ = 0;  // enqueued operations that are not done
   bool closed_ = false;
-  // A suite of many thousand small operations spends its time on that.
+  // EMULATED_GPU_OPEN keeps memory accessible, because protecting it dominates the time of test suites with
+  // thousands of small operations.
   bool closes_ = std::getenv("EMULATED_GPU_OPEN") == nullptr;
 };
 Memory& memory() {
-  static auto* const one = new Memory;  // streams may outlive main
+  static auto* const one = new Memory;  // never destroyed, because streams may outlive main
   return *one;
 }
 
-// Memory of the host that copies read and write when the stream gets there.
+// Pinned host memory, which copies access when the stream reaches them.
 class Pinned {
  public:
   void add(void* data, std::size_t bytes) {
@@ -126,8 +127,8 @@ bool is_pageable(const void* address) { return !memory().has(address) && !pinned
 
 constexpr int devices = 8;
 thread_local int current_device = 0;
-// Of which devices this process has a context: whatever needs one brings up that of the thread's
-// device.
+// Devices on which this process has a context. A call that needs a context creates it on the current
+// device of the thread.
 std::atomic<bool> contexts[devices];
 void bring_up() { contexts[current_device] = true; }
 thread_local cudaError_t last_error = cudaSuccess;
@@ -136,7 +137,7 @@ cudaError_t give(cudaError_t error) {
   return error;
 }
 
-// Of dynamic shared memory, for kernels that have asked for more than all have.
+// Limits of dynamic shared memory for kernels that requested more than the default.
 struct SharedLimits {
   std::mutex mutex;
   std::map<const void*, std::size_t> bytes;
@@ -154,7 +155,7 @@ std::size_t shared_limit(const void* kernel) {
 
 }  // namespace
 
-// What a stream has still to do, and a thread that does it.
+// A stream: a queue of work and a thread that runs it.
 struct CUstream_st {
   std::mutex mutex;
   std::condition_variable changed;
@@ -199,7 +200,7 @@ struct CUstream_st {
   }
 };
 
-// The last time that it was recorded.
+// An event refers to its last record.
 struct CUevent_st {
   struct Record {
     std::mutex mutex;
@@ -282,7 +283,9 @@ cudaError_t cudaSetDevice(int device) {
   bring_up();
   return cudaSuccess;
 }
-cudaError_t cudaDeviceSynchronize() { return cudaSuccess; }  // of what has no stream: nothing waits
+cudaError_t cudaDeviceSynchronize() {
+  return cudaSuccess;
+}  // nothing to do: all work runs on streams with their own synchronization
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
   *properties = {};
   std::snprintf(properties->name, sizeof properties->name, "emulated");
@@ -310,7 +313,7 @@ const char* cudaGetErrorName(cudaError_t error) {
   return error == cudaErrorMemoryAllocation ? "cudaErrorMemoryAllocation" : "cudaError";
 }
 
-// Ends, but for the alignment, at a page that nobody may touch.
+// The allocation ends at a protected page, except for padding to the alignment.
 cudaError_t cudaMalloc(void** out, std::size_t bytes) {
   bring_up();
   constexpr std::size_t alignment = 256;
@@ -353,7 +356,7 @@ cudaError_t cudaFreeHost(void* data) {
   std::free(data);
   return cudaSuccess;
 }
-// Pageable memory of the host is read at the call, and written before it returns: what CUDA may do.
+// Pageable host memory is read during the call and written before it returns, as CUDA is allowed to do.
 cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaMemcpyKind,
                             cudaStream_t stream) {
   bring_up();

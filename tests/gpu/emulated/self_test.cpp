@@ -1,4 +1,4 @@
-// What the emulated GPU promises to find.
+// Checks that the emulated GPU finds the errors that its README lists.
 #include <doctest/doctest.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -16,12 +16,12 @@ namespace {
 using atoll::cuda::native;
 using atoll::cuda::start;
 
-// The signal that ends a process which does this; 0: none does.
+// Runs `body` in a child process and returns the signal that ended it, or 0.
 int signal_of(const std::function<void()>& body) {
   const pid_t child = ::fork();
   REQUIRE(child >= 0);
   if (child == 0) {
-    for (const int sign : {SIGABRT, SIGSEGV}) ::signal(sign, SIG_DFL);  // not doctest's
+    for (const int sign : {SIGABRT, SIGSEGV}) ::signal(sign, SIG_DFL);  // remove doctest's handlers
     static_cast<void>(std::freopen("/dev/null", "w", stderr));
     body();
     ::_exit(0);
@@ -41,7 +41,7 @@ void run_kernel(void (*kernel)(float*), unsigned blocks = 1) {
 
 __global__ void waits_apart(float*) {
   if (threadIdx.x < 32) return __syncwarp();
-  if (threadIdx.x < 40) __syncwarp();  // and the rest of this warp does not come
+  if (threadIdx.x < 40) __syncwarp();  // the other threads of this warp do not reach this barrier
   __syncthreads();
 }
 
@@ -86,10 +86,10 @@ TEST_CASE("threads of a block meet at barriers, block after block") {
     CHECK(values[static_cast<std::size_t>(i)] == static_cast<float>(255 - i));
     CHECK(values[static_cast<std::size_t>(256 + i)] == static_cast<float>(511 - i));
   }
-  CHECK(std::isnan(values[512]));  // nobody wrote it
+  CHECK(std::isnan(values[512]));  // not written by the kernel
 }
 
-TEST_CASE("shuffles are those of a warp, and of its parts") {
+TEST_CASE("shuffles work within a warp and within parts of it") {
   const auto values = result_of(adds_up_warps, 1);
   for (std::size_t warp = 0; warp < 8; ++warp) CHECK(values[warp] == 496);
   for (std::size_t i = 0; i < 256; ++i) {
@@ -97,12 +97,12 @@ TEST_CASE("shuffles are those of a warp, and of its parts") {
   }
 }
 
-TEST_CASE("threads that wait for each other in vain end the process") {
+TEST_CASE("a deadlock of threads ends the process") {
   CHECK(signal_of([] { run_kernel(waits_apart); }) == SIGABRT);
   CHECK(signal_of([] { run_kernel(shuffles_without_some); }) == SIGABRT);
 }
 
-TEST_CASE("memory ends where it ends") {
+TEST_CASE("an access past the end of an allocation faults") {
   CHECK(signal_of([] { run_kernel(writes_behind); }) == SIGSEGV);
 }
 
@@ -122,7 +122,7 @@ TEST_CASE("a kernel has 48 KiB of dynamic shared memory unless it asked for more
   stream.synchronize();
 }
 
-TEST_CASE("who uses one GPU brings up no other, on whatever thread") {
+TEST_CASE("using one GPU creates no context on another, on any thread") {
   CHECK(signal_of([] {
           emulated::forget_contexts();
           const auto device = atoll::Device::cuda(2);
@@ -145,7 +145,7 @@ TEST_CASE("who uses one GPU brings up no other, on whatever thread") {
             if (emulated::has_context(ordinal) != (ordinal == 2)) std::abort();
           }
         }) == 0);
-  CHECK(signal_of([] {  // and what a thread has chosen itself comes back
+  CHECK(signal_of([] {  // the current device that the thread has set is restored
           cudaSetDevice(1);
           const auto device = atoll::Device::cuda(2);
           device.stream().synchronize();
@@ -155,7 +155,7 @@ TEST_CASE("who uses one GPU brings up no other, on whatever thread") {
         }) == 0);
 }
 
-TEST_CASE("the host does not touch memory of the device, nor do its functions in a stream") {
+TEST_CASE("an access to device memory from the host or a host function faults") {
   CHECK(signal_of([] {
           const auto device = atoll::Device::cuda();
           const auto memory = device.allocate(64);

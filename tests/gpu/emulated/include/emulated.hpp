@@ -1,13 +1,12 @@
-// A GPU of host memory and threads, for tests of kernels and of what starts them where there is
-// none.
+// Emulates a GPU with memory and threads of the host, to test kernels and the code that launches them on
+// machines without a GPU.
 //
-// A stream is a thread of the host. A kernel runs there, block after block; the threads of a block
-// are fibers that take turns, and change at barriers and shuffles, which check that every thread of
-// the warp takes part. A kernel whose threads wait for each other in vain ends the process with a
-// message. Memory of the device is NaN at first, ends at a page that nobody may touch, and is
-// closed to everybody once the host has waited for all work: who touches it then, or in a host
-// function, faults. What this does not show: races between threads of a block, warps that drift
-// apart, speed.
+// A stream is a host thread, which runs kernels block by block. The threads of a block are fibers that
+// switch at barriers and shuffles; these check that every thread of the warp takes part. A deadlock in a
+// kernel ends the process with a message. Device memory is filled with NaN at allocation, is followed by a
+// protected page, and is protected once the host has waited for all work, so that an access from the host
+// or from a host function faults. The emulation does not find races between threads of a block or
+// between warps, and says nothing about speed.
 #pragma once
 
 #include <math.h>
@@ -35,14 +34,14 @@ struct Kernel {
   cudaStream_t stream;
 };
 cudaError_t launch(const Kernel& kernel, std::function<void()> thread);
-// Whether this process has used the device.
+// Whether this process has a context on the device.
 bool has_context(int device);
-// As if it had used none; for a child that was forked.
+// Forgets all contexts; for a forked child process.
 void forget_contexts();
-// In the order of the stream, while memory of the device is open.
+// Runs work in stream order; device memory is accessible meanwhile.
 void enqueue(cudaStream_t stream, std::function<void()> work);
 
-// This thread's value, for lane `from` of its group of `width` to read, and the other way round.
+// All threads of the warp call this together: each passes its value and gets that of lane `from_lane`.
 std::uint64_t exchange(std::uint64_t mine, unsigned from_lane);
 unsigned lane();
 
@@ -90,7 +89,7 @@ cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(
   }(std::forward<Arguments>(arguments)...);
 }
 
-// As kernels call them.
+// Functions that CUDA provides in the global namespace.
 using std::max;
 using std::min;
 inline double cospi(double x) { return ::cos(3.14159265358979323846 * x); }

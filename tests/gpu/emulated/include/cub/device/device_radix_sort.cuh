@@ -1,4 +1,4 @@
-// In place of CUB's: pairs in the order of their keys, those with equal ones as they were.
+// Replaces CUB's DeviceRadixSort: a stable sort of pairs by their keys.
 #pragma once
 
 #include <algorithm>
@@ -24,7 +24,7 @@ struct DeviceRadixSort {
     emulated::enqueue(stream, [=] {
       std::vector<int> order(static_cast<std::size_t>(n));
       std::iota(order.begin(), order.end(), 0);
-      // As CUB does: the chosen bits, that of the sign turned round.
+      // Like CUB, compares only the chosen bits, with the sign bit inverted.
       const auto digits = [&](int i) {
         using Bits = std::make_unsigned_t<Key>;
         const Bits sign = std::is_signed_v<Key> ? Bits{1} << (bits - 1) : Bits{0};
