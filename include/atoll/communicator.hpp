@@ -16,6 +16,8 @@
 
 namespace atoll_v1::atoll {
 
+class BackendGroup;  // makes Works; src/comm/backend_group.hpp
+
 // An operation under way. Its buffers must stay alive until it is complete. Dropping a Work does
 // not cancel it.
 class Work {
@@ -29,10 +31,10 @@ class Work {
   // A collective over one rank: a copy on `stream`, or nothing when src and dst are the same.
   static Work local_copy(ConstView src, View dst, Stream& stream);
 
-  struct State;  // src/comm/communicator_impl.hpp
+  struct State;  // src/comm/work_state.hpp
 
  private:
-  friend class Communicator;
+  friend class BackendGroup;
   explicit Work(std::shared_ptr<State> state) : state_(std::move(state)) {}
   std::shared_ptr<State> state_;
 };

@@ -10,10 +10,10 @@
 #include <utility>
 
 #include "atoll/error.hpp"
-#include "flight/inquiry.hpp"
 #include "core/host.hpp"
 #include "core/log.hpp"
 #include "core/world_internals.hpp"
+#include "flight/inquiry.hpp"
 
 namespace atoll_v1::atoll {
 namespace {

@@ -11,9 +11,9 @@
 #include <thread>
 
 #include "atoll/world.hpp"
+#include "core/socket.hpp"
 #include "flight/recorder.hpp"
 #include "flight/signal.hpp"
-#include "core/socket.hpp"
 
 namespace atoll_v1::atoll {
 

@@ -227,7 +227,7 @@ int passed_over(const Job& job) {
       job.world.check();
     }
   });
-  return expect_error(job, error, {atoll::ErrorCode::aborted}, {"rank 1", "was passed over"});
+  return expect_error(job, error, {atoll::ErrorCode::aborted}, {"rank 1", "was dropped"});
 }
 
 // Rank 1 gives up: the others are stopped with its reason.

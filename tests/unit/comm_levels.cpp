@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "comm/composed.hpp"
+#include "comm/group_shape.hpp"
 
 namespace {
 

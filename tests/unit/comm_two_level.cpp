@@ -9,8 +9,9 @@
 
 #include "atoll/communicator.hpp"
 #include "atoll/plugin.h"
-#include "flight/flight.hpp"
+#include "comm/level_choice.hpp"
 #include "comm/two_level.hpp"
+#include "flight/flight.hpp"
 #include "thread_ranks.hpp"
 
 namespace {
