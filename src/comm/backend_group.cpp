@@ -12,7 +12,6 @@
 #include "comm/explain.hpp"
 #include "comm/registry/backend_choice.hpp"
 #include "comm/registry/host_services.hpp"
-#include "comm/tuning.hpp"
 #include "core/hash.hpp"
 #include "core/log.hpp"
 #include "flight/flight.hpp"

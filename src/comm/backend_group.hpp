@@ -10,11 +10,11 @@
 
 #include "comm/group_shape.hpp"
 #include "comm/launch_watchdog.hpp"
-#include "comm/level_choice.hpp"
+#include "comm/operation.hpp"
 #include "comm/retired_memory.hpp"
 #include "comm/scratch.hpp"
 #include "comm/stream_order.hpp"
-#include "comm/work_state.hpp"
+#include "comm/tuning.hpp"
 
 namespace atoll_v1::atoll {
 
@@ -58,7 +58,7 @@ class BackendGroup : public std::enable_shared_from_this<BackendGroup>,
   void submit(std::vector<Operation> operations, const std::shared_ptr<Work::State>& state,
               Stream& stream);
   Work finish(std::shared_ptr<Work::State> state, Stream& stream);
-  // begin(), submit() of one operation and finish(), without an allocation on host memory.
+  // begin(), submit() of one operation and finish(), with fewer allocations on host memory.
   Work perform(Operation operation, Stream& stream);
   // Reports to a checker which memory the operation, which `stream` runs next, reads and writes.
   void declare_use(const Operation& operation, Stream& stream) const;

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "comm/group_shape.hpp"
-#include "comm/work_state.hpp"
+#include "comm/operation.hpp"
 
 namespace atoll_v1::atoll {
 

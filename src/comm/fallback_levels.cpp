@@ -14,6 +14,7 @@
 // message per piece to each of its peers.
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <numeric>
 
 #include "comm/fallback.hpp"
@@ -21,6 +22,8 @@
 
 namespace atoll_v1::atoll {
 namespace {
+
+bool is_power_of_two(int n) { return std::has_single_bit(static_cast<unsigned>(n)); }
 
 // The type of partial sums.
 DType wide(DType dtype) { return is_16_bit(dtype) ? DType::f32 : dtype; }
@@ -169,6 +172,26 @@ void sum_piece(const FallbackContext& call, const Grid& grid, const Pieces& piec
 }
 
 }  // namespace
+
+std::vector<int> hosts_of(const Axis& axis) {
+  std::vector<int> hosts;
+  for (const int rank : axis.ranks) {
+    hosts.push_back(axis.world->placements()[static_cast<std::size_t>(rank)].host);
+  }
+  return hosts;
+}
+
+std::optional<Levels> levels_of(std::span<const int> hosts, int block) {
+  const int of_host = ranks_per_host(hosts);
+  if (of_host == 0) return std::nullopt;
+  if (block == 0 || block == of_host) {
+    if (block == 0 && !is_power_of_two(of_host)) return std::nullopt;
+    return Levels{of_host, 0, 0};
+  }
+  if (block % of_host == 0 && is_power_of_two(of_host)) return Levels{of_host, 0, block / of_host};
+  if (of_host % block == 0 && is_power_of_two(of_host / block)) return Levels{of_host, block, 0};
+  return std::nullopt;
+}
 
 bool sums_by_levels(const GroupShape& shape, const Operation& operation) {
   if (!shape.levels) return false;

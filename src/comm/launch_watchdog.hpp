@@ -20,7 +20,7 @@
 #include <utility>
 #include <vector>
 
-#include "comm/work_state.hpp"
+#include "comm/operation.hpp"
 
 namespace atoll_v1::atoll {
 

@@ -1,10 +1,15 @@
-// One operation of a communicator, as a caller or a fallback describes it to a backend.
+// One operation of a communicator, as a caller or a fallback describes it to a backend, and the state
+// behind a Work.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
+#include <mutex>
+#include <optional>
 #include <vector>
 
 #include "atoll/communicator.hpp"
+#include "atoll/error.hpp"
 #include "atoll/plugin.h"
 #include "atoll/plugin_names.hpp"
 #include "flight/recorder.hpp"
@@ -30,5 +35,17 @@ inline bool is_16_bit(DType dtype) { return dtype == DType::bf16 || dtype == DTy
 inline bool is_integer(DType dtype) {
   return dtype == DType::i32 || dtype == DType::i64 || dtype == DType::u8;
 }
+
+// The operation is complete when `event` has happened. An error is stored before the event happens.
+struct Work::State {
+  Event event;
+  std::optional<Operation> operation;  // set until it has run, if this Work is one operation
+  std::atomic<bool> failed{false};
+  std::mutex mutex;
+  std::optional<Error> error;
+
+  void fail(const Error& reason);  // keeps the first reason
+  void check();                    // throws the error if one is known
+};
 
 }  // namespace atoll_v1::atoll

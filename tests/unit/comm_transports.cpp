@@ -51,7 +51,8 @@ TEST_CASE("one that has a connection without it is named, and so is one that doe
   Transports unknown;
   unknown.unknown = "NCCL_DEBUG=WARN is set";
   const auto lost = refused({"a", "b"}, {by("IB", true), unknown});
-  CHECK(lost == "GPUDirect RDMA is required: rank 1 does not know: NCCL_DEBUG=WARN is set");
+  CHECK(lost ==
+        "GPUDirect RDMA is required: rank 1 does not know its transports: NCCL_DEBUG=WARN is set");
 }
 
 TEST_CASE("without any connection between several hosts it is refused, on one host it is not") {

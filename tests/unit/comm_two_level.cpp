@@ -9,7 +9,7 @@
 
 #include "atoll/communicator.hpp"
 #include "atoll/plugin.h"
-#include "comm/level_choice.hpp"
+#include "comm/tuning.hpp"
 #include "comm/two_level.hpp"
 #include "flight/flight.hpp"
 #include "thread_ranks.hpp"
