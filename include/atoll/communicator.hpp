@@ -29,7 +29,8 @@ class Work {
   // Blocks the host until the operation is complete. Throws the operation's failure.
   void synchronize() const;
   bool done() const;
-  // Performs a collective of a single rank: copies src to dst on `stream`, unless they are the same.
+  // Performs a collective of a single rank: copies src to dst on `stream`, unless they are the
+  // same.
   static Work local_copy(ConstView src, View dst, Stream& stream);
 
   struct State;  // src/comm/operation.hpp
@@ -43,10 +44,10 @@ class Work {
 // The arithmetic of a reducing collective: op over factor * src.
 //
 // Either every rank passes a factor or none does. Factors may differ between ranks; `op` may not. A
-// factor other than 1 requires sum or avg of a floating-point type. It is applied before the sum, in
-// the type that adds (f32 for the 16-bit types). In GPU memory a kernel before the operation applies
-// it: that kernel rounds the products of 16-bit types to 16 bits and needs scratch memory as large as
-// src.
+// factor other than 1 requires sum or avg of a floating-point type. It is applied before the sum,
+// in the type that adds (f32 for the 16-bit types). In GPU memory a kernel before the operation
+// applies it: that kernel rounds the products of 16-bit types to 16 bits and needs scratch memory
+// as large as src.
 struct Reduction {
   ReduceOp op = ReduceOp::sum;
   double factor = 1.0;
@@ -68,9 +69,9 @@ struct Transports {
 };
 // Combines the transports of all ranks. Collective over the World.
 Transports gather_transports(World& world, const Transports& mine);
-// Throws Error(unsupported) when a rank reaches another host without GPUDirect RDMA or does not know
-// its transports, and names that rank. A rank without connections to other hosts passes, unless no
-// rank has one and there are several hosts. Collective over the World.
+// Throws Error(unsupported) when a rank reaches another host without GPUDirect RDMA or does not
+// know its transports, and names that rank. A rank without connections to other hosts passes,
+// unless no rank has one and there are several hosts. Collective over the World.
 void require_gpudirect_rdma(World& world, const Transports& mine);
 
 class Communicator;
@@ -80,43 +81,44 @@ struct CommunicatorOptions {
   std::string backend{};  // default: config().backend, or else the best one that all ranks can use
   Device device = Device::host();
   // An idle communicator, all ranks of which open a communicator on some axis now. A backend that
-  // supports it (NCCL) splits the parent instead of connecting anew. `backend` and `device` are then
-  // the parent's.
+  // supports it (NCCL) splits the parent instead of connecting anew. `backend` and `device` are
+  // then the parent's.
   const Communicator* parent = nullptr;
 };
 
 // Calls: every collective is enqueued on the stream that it is given and returns at once. All ranks
 // of the axis call the same operations of a communicator in the same order, with the same counts,
-// dtypes and ops. Operations of one communicator run in the order of the calls, on whatever streams.
-// A count of 0 is allowed. If an in-place form is documented, each rank may use it or not.
+// dtypes and ops. Operations of one communicator run in the order of the calls, on whatever
+// streams. A count of 0 is allowed. If an in-place form is documented, each rank may use it or not.
 //
-// GPU memory: in one call, src comes from allocate() on all ranks or on none, and so does dst. Memory
-// that other ranks access (src and dst of all_reduce, dst of all_gather, src of reduce_scatter) is
-// then at the same offset of the same allocation on every rank. Ranks that share several
-// communicators call these in one order, at least for the first operations, because NCCL connects
-// ranks at first use and waits for the others.
+// GPU memory: in one call, src comes from allocate() on all ranks or on none, and so does dst.
+// Memory that other ranks access (src and dst of all_reduce, dst of all_gather, src of
+// reduce_scatter) is then at the same offset of the same allocation on every rank. Ranks that share
+// several communicators call these in one order, at least for the first operations, because NCCL
+// connects ranks at first use and waits for the others.
 //
 // Sums: bf16 and f16 accumulate in f32 and are rounded once, or once per level when a backend adds
-// inside each host before it sends. A backend that can order its sums uses the order of the algorithm
-// that it chooses by size and shape, the same for every element. That is an adjacent-pair tree over
-// the ranks, ((0 + 1) + (2 + 3)) + ..., inside a host and when all ranks exchange at once. In two
-// levels it is a tree over the ranks of each host and then one over the hosts, which is the same tree
-// if hosts have equal powers of two of neighbouring ranks. Large multi-host sums may use another order
-// (plugins/host/README.md). For a backend that cannot order its sums, core builds the sums of 16-bit
-// types from all_to_all, local sums and all_gather, level by level where the hosts allow it; the
-// order of the other types is the backend's. Config::deterministic requests one tree and one rounding
-// for all floating-point reductions, which sends more bytes between hosts. On an axis with blocks
-// (Axis::block) that is a tree over the ranks of each block, then a tree over the blocks.
+// inside each host before it sends. A backend that can order its sums uses the order of the
+// algorithm that it chooses by size and shape, the same for every element. That is an adjacent-pair
+// tree over the ranks, ((0 + 1) + (2 + 3)) + ..., inside a host and when all ranks exchange at
+// once. In two levels it is a tree over the ranks of each host and then one over the hosts, which
+// is the same tree if hosts have equal powers of two of neighbouring ranks. Large multi-host sums
+// may use another order (plugins/host/README.md). For a backend that cannot order its sums, core
+// builds the sums of 16-bit types from all_to_all, local sums and all_gather, level by level where
+// the hosts allow it; the order of the other types is the backend's. Config::deterministic requests
+// one tree and one rounding for all floating-point reductions, which sends more bytes between
+// hosts. On an axis with blocks (Axis::block) that is a tree over the ranks of each block, then a
+// tree over the blocks.
 //
-// Errors: wrong arguments throw Error(invalid_argument) before anything is sent: a rank or count out
-// of range, unequal dtypes, null with elements, an overlap of src and dst that is not documented, a
-// factor that is not allowed. The Work keeps the failure of its operation. A failure also fails the
-// World: every communicator of every rank aborts and every wait ends.
+// Errors: wrong arguments throw Error(invalid_argument) before anything is sent: a rank or count
+// out of range, unequal dtypes, null with elements, an overlap of src and dst that is not
+// documented, a factor that is not allowed. The Work keeps the failure of its operation. A failure
+// also fails the World: every communicator of every rank aborts and every wait ends.
 class Communicator {
  public:
-  // Collective over the axis. All ranks open communicators that share a rank in the same order. Ranks
-  // exchange which backends they can use and choose the best common one. Throws Error(unsupported)
-  // with the reason of each backend when there is none.
+  // Collective over the axis. All ranks open communicators that share a rank in the same order.
+  // Ranks exchange which backends they can use and choose the best common one. Throws
+  // Error(unsupported) with the reason of each backend when there is none.
   static Communicator open(const Axis& axis, CommunicatorOptions options = {});
   Communicator(Communicator&&) noexcept;
   Communicator& operator=(Communicator&&) noexcept;
@@ -140,15 +142,16 @@ class Communicator {
   [[nodiscard]] Work broadcast(View data, int root, Stream& stream);
   // dst[r * n + i] = src of rank r [rank * n + i], n = count / size. src and dst must not overlap.
   [[nodiscard]] Work all_to_all(ConstView src, View dst, Stream& stream);
-  // On `root` only: dst[r * n + i] = src of rank r [i], n = src.count. Other ranks may pass an empty
-  // dst. In place on root: src = dst + rank * n.
+  // On `root` only: dst[r * n + i] = src of rank r [i], n = src.count. Other ranks may pass an
+  // empty dst. In place on root: src = dst + rank * n.
   [[nodiscard]] Work gather(ConstView src, View dst, int root, Stream& stream);
-  // dst[i] = src of `root` [rank * n + i], n = dst.count. Other ranks may pass an empty src. In place
-  // on root: dst = src + rank * n.
+  // dst[i] = src of `root` [rank * n + i], n = dst.count. Other ranks may pass an empty src. In
+  // place on root: dst = src + rank * n.
   [[nodiscard]] Work scatter(ConstView src, View dst, int root, Stream& stream);
-  // Uneven forms: counts[r] elements belong to rank r, packed in rank order. All ranks pass the same
-  // counts. In all_gather_v, src.count = counts[rank] and dst.count is the sum of counts; in
-  // reduce_scatter_v, src.count is the sum and dst.count = counts[rank]. In place as the even forms.
+  // Uneven forms: counts[r] elements belong to rank r, packed in rank order. All ranks pass the
+  // same counts. In all_gather_v, src.count = counts[rank] and dst.count is the sum of counts; in
+  // reduce_scatter_v, src.count is the sum and dst.count = counts[rank]. In place as the even
+  // forms.
   [[nodiscard]] Work all_gather_v(ConstView src, View dst, std::span<const std::uint64_t> counts,
                                   Stream& stream);
   [[nodiscard]] Work reduce_scatter_v(ConstView src, View dst,
@@ -172,9 +175,10 @@ class Communicator {
   };
   [[nodiscard]] Work group(std::span<const SendRecv> operations, Stream& stream);
 
-  // Bytes of device memory that a sum needs besides its buffers, without a factor: 0 when the backend
-  // adds, more when the library builds the sum. `count` is dst.count of a reduce_scatter or src.count
-  // of an all_reduce. The memory is allocated at the first call that needs it and then kept.
+  // Bytes of device memory that a sum needs besides its buffers, without a factor: 0 when the
+  // backend adds, more when the library builds the sum. `count` is dst.count of a reduce_scatter or
+  // src.count of an all_reduce. The memory is allocated at the first call that needs it and then
+  // kept.
   enum class Sum {
     reduce_scatter,
     all_reduce
@@ -186,9 +190,9 @@ class Communicator {
   // The transports of this process. Every communicator of a backend may report all of them.
   Transports transports() const;
 
-  // Collective, as MPI_Comm_split: ranks of one color form a new communicator, ordered by key and then
-  // by rank. A rank without a color gets no communicator. Backend and device are this communicator's;
-  // the default name is NAME.COLOR.
+  // Collective, as MPI_Comm_split: ranks of one color form a new communicator, ordered by key and
+  // then by rank. A rank without a color gets no communicator. Backend and device are this
+  // communicator's; the default name is NAME.COLOR.
   std::optional<Communicator> split(std::optional<int> color, int key = 0,
                                     std::string name = {}) const;
 

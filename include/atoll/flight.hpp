@@ -1,10 +1,10 @@
-// The flight recorder keeps the last operations of each rank, so that one can see who did what when a
-// job hangs or fails.
+// The flight recorder keeps the last operations of each rank, so that one can see who did what when
+// a job hangs or fails.
 //
 // Every rank keeps its last flight_capacity operations over all communicators. If Config::flight
 // (ATOLL_FLIGHT) is set, a rank writes them to PREFIX.RANK.json when the job fails and at every
-// SIGUSR1, even while its collectives hang. A program that has its own SIGUSR1 handler when its first
-// communicator opens keeps that handler. A new file replaces the old one atomically.
+// SIGUSR1, even while its collectives hang. A program that has its own SIGUSR1 handler when its
+// first communicator opens keeps that handler. A new file replaces the old one atomically.
 //
 // File format, version 1: UTF-8 JSON, one object.
 //
@@ -30,15 +30,15 @@
 //     part_of       kind that the user called, when the library built that collective from several
 //                   operations; "" or absent when the user called this operation itself
 //     sequence      number among all operations of the communicator, from 0; errors print it too
-//     collective    number among the communicator's collectives, from 0; -1 for send and recv. Ranks
-//                   that agree have the same collective at the same number
+//     collective    number among the communicator's collectives, from 0; -1 for send and recv. The
+//                   ranks agree when they have the same collective at the same number
 //     dtype, op     "f32" ..., "sum" ...; op is "" for operations that do not reduce
 //     count, bytes  elements, as plugin.h counts them for the kind; bytes = count * size of dtype
 //     peer          root of the collective, or peer of a send or recv, as a rank of the
 //                   communicator; -1 when there is none
 //     state         "enqueued", "started", "completed" or "failed"
-//     enqueued_ns, started_ns, finished_ns   times on the steady clock; 0 when not reached yet. On a
-//                   GPU a watchdog polls, so the last two may be a few ms late
+//     enqueued_ns, started_ns, finished_ns   times on the steady clock; 0 when not reached yet. On
+//                   a GPU a watchdog polls, so the last two may be a few ms late
 //     error         reason of a failed operation, otherwise ""
 #pragma once
 
@@ -118,21 +118,21 @@ struct FlightLog {
 
 // Returns the record of this rank; it is empty before the first communicator opens. Thread-safe.
 FlightLog flight_log(World& world);
-// Writes the record of this rank to its file. Throws Error(invalid_argument) when config().flight is
-// empty, and Error(io) when the file cannot be written.
+// Writes the record of this rank to its file. Throws Error(invalid_argument) when config().flight
+// is empty, and Error(io) when the file cannot be written.
 void write_flight(World& world);
 
-// Parses the content of a file; `file` names it in errors. Throws Error(bad_data) with file and byte
-// offset for anything that is not a flight file of version 1 within the limits above.
+// Parses the content of a file; `file` names it in errors. Throws Error(bad_data) with file and
+// byte offset for anything that is not a flight file of version 1 within the limits above.
 FlightLog parse_flight(std::string_view text, std::string_view file);
 std::string to_json(const FlightLog& log);
 // Reads and parses a file. Also throws Error(io) when it cannot be read.
 FlightLog read_flight(const std::filesystem::path& file);
 
-// Explains the logs of some or all ranks of a job in lines of text: the failure, the ranks without a
-// log, and for each communicator the last collective that all ranks have completed, the ranks that
-// are behind or in an operation, and calls that differ between ranks. Throws Error(mismatch) for logs
-// of different jobs and Error(invalid_argument) when there are no logs.
+// Explains the logs of some or all ranks of a job in lines of text: the failure, the ranks without
+// a log, and for each communicator the last collective that all ranks have completed, the ranks
+// that are behind or in an operation, and calls that differ between ranks. Throws Error(mismatch)
+// for logs of different jobs and Error(invalid_argument) when there are no logs.
 std::string tell_flight(std::span<const FlightLog> logs);
 // Reads the files, then explains their logs.
 std::string tell_flight(std::span<const std::filesystem::path> files);

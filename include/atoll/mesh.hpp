@@ -10,8 +10,8 @@
 
 namespace atoll_v1::atoll {
 
-// One axis of a mesh: the ranks that differ from this rank only in one coordinate. A communicator is
-// opened over an axis.
+// One axis of a mesh: the ranks that differ from this rank only in one coordinate. A communicator
+// is opened over an axis.
 struct Axis {
   World* world = nullptr;
   std::string name;        // "shard", "replicate", "world"
@@ -48,8 +48,8 @@ class Mesh {
   // Makes the mesh of an existing plan. Throws Error(unsupported) for a plan with an inner axis.
   static Mesh from_plan(World& world, MeshPlan plan);
   // Makes a mesh of the given shape with the ranks in row-major order; shard is the inner axis.
-  // Throws Error(invalid_argument) unless replicate * shard is the size of the World. The form with a
-  // topology is collective; it reports in findings() when the mesh crosses an island.
+  // Throws Error(invalid_argument) unless replicate * shard is the size of the World. The form with
+  // a topology is collective; it reports in findings() when the mesh crosses an island.
   static Mesh make(World& world, MeshShape shape);
   static Mesh make(World& world, MeshShape shape, const Topology& topology);
 

@@ -32,8 +32,8 @@ class Arguments {
   };
   void blocks(ConstView src, ConstView dst, Whole whole) const;
   void peer(int rank) const;
-  // There is one count for each rank, the counts add up to `whole`, and this rank's count is `part`.
-  // Returns where this rank's part begins.
+  // There is one count for each rank, the counts add up to `whole`, and this rank's count is
+  // `part`. Returns where this rank's part begins.
   std::uint64_t counts(std::span<const std::uint64_t> counts, std::uint64_t whole,
                        std::uint64_t part) const;
   // The two views share no byte, except that `one` may begin at `place` inside `other`.

@@ -83,7 +83,7 @@ void BackendGroup::open_backend(const BackendGroup* parent) {
   const std::string base =
       fmt::format("comm/{}/{:016x}", name_, fnv1a(fmt::format("{}", fmt::join(axis_.ranks, ","))));
   id_ = fmt::format("{}/{}", base, world_.ticket(base));
-  flight_ = Flight::of(world_);  // before anything can fail
+  flight_ = Flight::of(world_);  // created first, so that it can record a failure to open
   std::string tuning = tuning_lines(world_.config());
   plugin_ = parent ? parent->plugin_
                    : &choose_backend({world_, axis_, id_, name_, device_, wanted_backend_}, tuning);
@@ -254,7 +254,8 @@ void BackendGroup::launch(std::vector<Operation> operations, std::uint64_t seque
     const std::uint64_t collectives = collectives_among(operations);
     watchdog_->add({std::move(operations), collectives, sequence, number, state, std::move(reached),
                     stream.record()});
-  } catch (const std::exception& error) {  // it runs, and nothing would observe it
+  } catch (
+      const std::exception& error) {  // the operation runs, but the watchdog does not observe it
     world_.fail(error.what());
     throw;
   }

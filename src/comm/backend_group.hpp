@@ -28,7 +28,7 @@ class BackendGroup : public std::enable_shared_from_this<BackendGroup>,
   // Error and fails the World when the backend cannot open.
   static std::shared_ptr<BackendGroup> open(const Axis& axis, CommunicatorOptions options,
                                             const BackendGroup* parent = nullptr);
-  BackendGroup(const Axis& axis, CommunicatorOptions options);  // for open(): not usable yet
+  BackendGroup(const Axis& axis, CommunicatorOptions options);  // use open() instead
   ~BackendGroup() override;
   BackendGroup(const BackendGroup&) = delete;
   BackendGroup& operator=(const BackendGroup&) = delete;
@@ -41,7 +41,7 @@ class BackendGroup : public std::enable_shared_from_this<BackendGroup>,
   const Plugin& plugin() const noexcept { return *plugin_; }
   atoll_comm* handle() const noexcept { return comm_; }
   const GroupShape& shape() const noexcept { return shape_; }
-  std::uint64_t sequence() const noexcept { return sequence_; }  // of the next operation
+  std::uint64_t sequence() const noexcept { return sequence_; }  // number of the next operation
   // The lines of Config::tuning that choose between one and two levels. Empty for a backend that
   // has levels of its own, which receives these lines itself.
   const LevelChoice& level_choice() const noexcept { return level_choice_; }
@@ -53,8 +53,8 @@ class BackendGroup : public std::enable_shared_from_this<BackendGroup>,
   // One call of a user is begin(), any number of submit(), and finish(). begin() throws the World's
   // failure and makes `stream` wait for the call before.
   std::shared_ptr<Work::State> begin(Stream& stream);
-  // Enqueues the operations as one group of the backend. A failure is stored in `state` and fails
-  // the stream and the World.
+  // Enqueues the operations as one group of the backend. A failure is stored in `state`; it also
+  // fails the stream and the World.
   void submit(std::vector<Operation> operations, const std::shared_ptr<Work::State>& state,
               Stream& stream);
   Work finish(std::shared_ptr<Work::State> state, Stream& stream);
@@ -66,7 +66,7 @@ class BackendGroup : public std::enable_shared_from_this<BackendGroup>,
   Scratch& fallback_scratch() noexcept { return fallback_scratch_; }
   Scratch& scaled_source() noexcept { return scaled_source_; }
 
-  // The ranks called different operations, as `finding` says: fails the World, then throws.
+  // Reports that the ranks called different operations: fails the World with `finding` and throws.
   [[noreturn]] void disagree(const std::string& finding, Work::State& state);
   void retire(std::shared_ptr<void> memory) { retired_.add(std::move(memory)); }
   void deregister_retired() { retired_.deregister(*plugin_, comm_, name_); }
@@ -74,8 +74,8 @@ class BackendGroup : public std::enable_shared_from_this<BackendGroup>,
   void join_split() const;
   void wait_until_idle() const { order_.wait_until_idle(); }
   void wait_for_last() const { order_.last().synchronize(); }
-  // A stream that had failed dropped an operation of this group: fails the World, because the other
-  // ranks would wait for it.
+  // Call this when a failed stream drops an operation of this group. Fails the World, because the
+  // other ranks would wait for the operation.
   void operation_dropped() noexcept;
   // Runs the operations on a host backend, which returns when they are complete. `number` is the
   // flight recorder's number of the first one.

@@ -1,5 +1,5 @@
-// The collectives of Communicator. Each checks its arguments; then the backend performs the operation
-// itself, or core builds it in two levels or with a fallback.
+// The collectives of Communicator. Each checks its arguments; then the backend performs the
+// operation itself, or core builds it in two levels or with a fallback.
 #include <utility>
 
 #include "comm/arguments.hpp"

@@ -33,8 +33,8 @@ struct FailedOperations {
   std::span<const Operation> operations;
 };
 
-// Asks the other ranks when the backend could not know who is to blame: after a timeout, and after a
-// failure or mismatch whose text names no call. Waits up to 2 s for their answers.
+// Asks the other ranks when the backend could not know who is to blame: after a timeout, and after
+// a failure or mismatch whose text names no call. Waits up to 2 s for their answers.
 ExplainedError explain(const FailedOperations& failed, const Error& own);
 
 }  // namespace atoll_v1::atoll

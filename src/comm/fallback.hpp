@@ -1,8 +1,8 @@
 // Collectives that core builds from other operations, for backends that lack them or cannot add in
 // the requested order.
 //
-// A fallback sees the group of ranks through FallbackContext alone. It enqueues groups of operations
-// and local work on one stream; nothing here waits.
+// A fallback sees the group of ranks through FallbackContext alone. It enqueues groups of
+// operations and local work on one stream; nothing here waits.
 #pragma once
 
 #include <functional>
@@ -18,7 +18,7 @@ namespace atoll_v1::atoll {
 
 class BackendGroup;
 
-// One call of a user that a fallback performs.
+// The call of a user that a fallback performs, and everything that the fallback may use.
 class FallbackContext {
  public:
   FallbackContext(BackendGroup& group, const Operation& called,
@@ -63,8 +63,8 @@ Operation receive_from(std::uint64_t peer, View data);
 void fallback_gather(const FallbackContext& call);
 void fallback_scatter(const FallbackContext& call);
 void fallback_all_gather_v(const FallbackContext& call);
-// The exchange of a reduce_scatter_v: `parts` receives counts[rank] elements from every rank, packed
-// in rank order.
+// The exchange of a reduce_scatter_v: `parts` receives counts[rank] elements from every rank,
+// packed in rank order.
 void exchange_v(const FallbackContext& call, ConstView src, View parts);
 
 // A sum of `ranks` parts of dst.count elements each, in rank order, on this rank.
@@ -74,8 +74,8 @@ struct LocalSum {
   std::uint64_t ranks;
   ReduceOp op;
   int block;
-  const double* factors = nullptr;  // by part, on the host; null means that every factor is 1
-  std::uint64_t divisor = 0;        // of an average; 0 means `ranks`
+  const double* factors = nullptr;  // one per part, in host memory; null means that all are 1
+  std::uint64_t divisor = 0;        // divisor of an average; 0 means `ranks`
 };
 void sum(const FallbackContext& call, const LocalSum& what);
 

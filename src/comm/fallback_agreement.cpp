@@ -1,7 +1,7 @@
 // The exchange before a fallback reduction: every rank sends which operation it called, and its
-// factor, in one all_gather of 40 bytes a rank. The parts of a fallback do not show that: a sum and a
-// maximum move the same bytes, and 16-bit elements may be sent as f32. Different calls are an error
-// on every rank.
+// factor, in one all_gather of 40 bytes a rank. The parts of a fallback do not show that: a sum and
+// a maximum move the same bytes, and 16-bit elements may be sent as f32. Different calls are an
+// error on every rank.
 #include <fmt/format.h>
 
 #include <algorithm>

@@ -1,17 +1,17 @@
 // Fallback sums in two levels: each byte crosses between hosts only as often as it must.
 //
-// n ranks are H hosts of L ranks; rank (h, l) is rank l of host h and sums slice (h, l). Column l is
-// the slices (*, l) of all hosts. First, rank l of each host adds column l over the ranks of its
+// n ranks are H hosts of L ranks; rank (h, l) is rank l of host h and sums slice (h, l). Column l
+// is the slices (*, l) of all hosts. First, rank l of each host adds column l over the ranks of its
 // host. Then the ranks (*, l) exchange these partial sums and add them up.
 //
 // Bytes sent by a rank, as a share of the data: (L - 1) / L inside its host and (n - L) / n / L to
 // other hosts. One all_to_all over all ranks sends (n - L) / n to other hosts.
 //
-// Partial sums are not rounded, so the bits are those of the tree over all ranks. For this the 16-bit
-// types are widened to f32 before they are sent, which doubles their bytes inside a host.
+// Partial sums are not rounded, so the bits are those of the tree over all ranks. For this the
+// 16-bit types are widened to f32 before they are sent, which doubles their bytes inside a host.
 //
-// The data is processed in pieces of bounded size, which bounds the scratch memory. A rank sends one
-// message per piece to each of its peers.
+// The data is processed in pieces of bounded size, which bounds the scratch memory. A rank sends
+// one message per piece to each of its peers.
 #include <algorithm>
 #include <array>
 #include <bit>
@@ -61,7 +61,7 @@ class Grid {
   std::uint64_t total() const {
     return std::accumulate(counts_.begin(), counts_.end(), std::uint64_t{0});
   }
-  // Elements of a column on the hosts before `host`.
+  // Number of elements of `column` that belong to hosts with a lower index than `host`.
   std::uint64_t before(std::uint64_t host, std::uint64_t column) const {
     std::uint64_t sum = 0;
     for (std::uint64_t h = 0; h < host; ++h) sum += counts_[rank(h, column)];
@@ -97,8 +97,8 @@ struct Pieces {
   }
 };
 
-// Copies one piece, which begins at element `first` of each slice, to `own`: column by column, in the
-// type of partial sums and multiplied with this rank's factor.
+// Copies one piece, which begins at element `first` of each slice, to `own`: column by column, in
+// the type of partial sums and multiplied with this rank's factor.
 void pack(const FallbackContext& call, const Grid& grid, ConstView src,
           std::span<const std::uint64_t> counts, std::uint64_t first, View own) {
   std::vector<std::uint64_t> begins(counts.size() + 1, 0);
@@ -156,7 +156,7 @@ void exchange_across(const FallbackContext& call, const Grid& grid, View partial
   call.submit_messages(std::move(messages));
 }
 
-// `dst` is the part of the result that belongs to this piece.
+// Adds one piece over all ranks. `dst` is the part of the result that belongs to the piece.
 void sum_piece(const FallbackContext& call, const Grid& grid, const Pieces& pieces, View dst) {
   const ReduceOp op = call.operation.reduction.op;
   const bool divides = op == ReduceOp::avg;

@@ -1,6 +1,6 @@
-// Fallbacks that only move data, as one group of sends and receives: each pair of ranks with data for
-// each other exchanges it directly, all pairs at once. Bytes sent: every block that must leave its
-// rank, once per receiver.
+// Fallbacks that only move data, as one group of sends and receives: each pair of ranks with data
+// for each other exchanges it directly, all pairs at once. Bytes sent: every block that must leave
+// its rank, once per receiver.
 #include "comm/fallback.hpp"
 
 namespace atoll_v1::atoll {

@@ -1,8 +1,8 @@
 // Fallback reductions, built from moves and local sums.
 //
-// Vocabulary: n is the number of ranks. A slice is the part of the data that one rank sums. Parts are
-// the n contributions to a slice, in rank order. `whole` is the data, cut into n slices of equal
-// length; the last ones are padded with zeros.
+// Vocabulary: n is the number of ranks. A slice is the part of the data that one rank sums. Parts
+// are the n contributions to a slice, in rank order. `whole` is the data, cut into n slices of
+// equal length; the last ones are padded with zeros.
 //
 // Steps of reduce_scatter: an all_to_all (messages when counts differ) brings the n parts of this
 // rank's slice here, and one local pass adds them as an adjacent-pair tree. all_reduce then gathers

@@ -22,9 +22,9 @@ struct Levels {
 // The host of each rank of the axis, in axis order.
 std::vector<int> hosts_of(const Axis& axis);
 
-// `hosts` comes from hosts_of(); `block` is the block size of the tree over all ranks, or 0. Returns
-// nothing when there is only one level, when hosts have different numbers of ranks, or when the ranks
-// of a host are not a subtree of the sum.
+// `hosts` comes from hosts_of(); `block` is the block size of the tree over all ranks, or 0.
+// Returns nothing when there is only one level, when hosts have different numbers of ranks, or when
+// the ranks of a host are not a subtree of the sum.
 std::optional<Levels> levels_of(std::span<const int> hosts, int block);
 
 struct GroupShape {

@@ -1,5 +1,5 @@
-// One operation of a communicator, as a caller or a fallback describes it to a backend, and the state
-// behind a Work.
+// One operation of a communicator, as a caller or a fallback describes it to a backend, and the
+// state behind a Work.
 #pragma once
 
 #include <atomic>
@@ -25,7 +25,7 @@ struct Operation {
   Reduction reduction = ReduceOp::sum;
   int peer = 0;                         // root, or the other rank of a send or recv
   std::vector<std::uint64_t> counts{};  // elements by rank, for the _v kinds only
-  std::int32_t part_of = -1;  // kind that the user called; -1 when that is this operation itself
+  std::int32_t part_of = -1;            // kind that the user called; -1 when it is this kind
 
   bool is_message() const { return atoll_abi::is_message(kind); }
   FlightCall flight_call() const { return {kind, count, dtype, reduction.op, peer, part_of}; }

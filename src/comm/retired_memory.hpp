@@ -1,4 +1,4 @@
-// Registered memory that its user has given back, and a backend still knows.
+// Memory that the user has freed but that a backend still has registered.
 #pragma once
 
 #include <atomic>
@@ -16,7 +16,7 @@ namespace atoll_v1::atoll {
 // then: NCCL requires that windows are closed first, and no other allocation may get its address.
 class RetiredMemory {
  public:
-  void add(std::shared_ptr<void> memory);  // any thread, also one that executes a stream
+  void add(std::shared_ptr<void> memory);  // callable from any thread
   // The caller must be the only one that uses `comm`. `name` is the communicator's, for the log.
   void deregister(const Plugin& plugin, atoll_comm* comm, std::string_view name);
 

@@ -10,7 +10,7 @@
 namespace atoll_v1::atoll {
 namespace {
 
-// The arguments of one rank.
+// Color and key that one rank passes to split().
 struct Wish {
   std::optional<int> color;
   int key = 0;
@@ -63,7 +63,8 @@ std::optional<Communicator> Communicator::split(std::optional<int> color, int ke
     int rank;
   };
   std::vector<Member> members;
-  // Ranks without a color read the others too, so that an absent rank is an error on every rank.
+  // Ranks without a color also wait for the others, so that an absent rank is an error on all
+  // ranks.
   for (const int rank : impl_->group->axis().ranks) {
     const Wish wish =
         rank == world.rank() ? Wish{color, key} : wish_of(*impl_->group, rank, at(rank));

@@ -10,8 +10,8 @@ namespace atoll_v1::atoll {
 
 class StreamOrder {
  public:
-  // Call before an operation is enqueued on `stream`: the stream waits for the operation before it
-  // if that one is on another stream.
+  // Call this before an operation is enqueued on `stream`. If the previous operation is on another
+  // stream, `stream` waits for it.
   void enter(Stream& stream) {
     if (!last_stream_ || last_stream_ == &stream.backend()) return;
     std::erase_if(earlier_,
@@ -19,7 +19,7 @@ class StreamOrder {
     earlier_.push_back(last_event_);
     stream.wait(last_event_);
   }
-  // Call after it is enqueued; `event` happens when it is complete.
+  // Call this after an operation is enqueued. `event` happens when the operation is complete.
   void leave(Stream& stream, const Event& event) {
     last_event_ = event;
     last_stream_ = &stream.backend();
@@ -31,7 +31,7 @@ class StreamOrder {
       try {
         event.synchronize();
       } catch (...) {
-        // The Work of the operation carries its failure.
+        // Ignored here: the Work of the operation reports its failure.
       }
     };
     for (const Event& event : earlier_) wait(event);

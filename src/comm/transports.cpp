@@ -1,4 +1,4 @@
-// How a backend moves data between ranks, as it reports it, and as all ranks report it together.
+// Transports: parses the report of a backend, and combines the reports of all ranks.
 #include <fmt/ranges.h>
 
 #include <algorithm>

@@ -2,13 +2,13 @@
 //
 // n ranks are H hosts of L neighbours; rank (h, l) is rank l of host h and owns block (h, l) of the
 // whole tensor of T bytes. Twins are the ranks with the same l on every host.
-//   all_gather: twins exchange their blocks; then every host gathers H times, once for the blocks of
-//   each host.
+//   all_gather: twins exchange their blocks; then every host gathers H times, once for the blocks
+//   of each host.
 //   reduce_scatter: every host does H reduce_scatters, one for the blocks of each host; then twins
 //   reduce_scatter the H partial sums that each of them holds.
-// A host sends (H - 1) / H of T to other hosts, where a ring over all ranks sends (n - 1) / n. Blocks
-// arrive in their final places. reduce_scatter needs T / L of scratch memory for the partial sums. It
-// adds inside the hosts first, so it does not serve sums in a prescribed order.
+// A host sends (H - 1) / H of T to other hosts, where a ring over all ranks sends (n - 1) / n.
+// Blocks arrive in their final places. reduce_scatter needs T / L of scratch memory for the partial
+// sums. It adds inside the hosts first, so it does not serve sums in a prescribed order.
 #pragma once
 
 #include <array>
@@ -30,10 +30,10 @@ class TwoLevel {
   // Collective over the axis. Returns null when the axis does not have two such levels, or when
   // neither the tuning asks for levels nor rates are known that could favour them.
   static std::unique_ptr<TwoLevel> open(BackendGroup& whole);
-  explicit TwoLevel(BackendGroup& whole) : whole_(whole) {}  // for open()
+  explicit TwoLevel(BackendGroup& whole) : whole_(whole) {}  // incomplete: use open()
 
-  // True when the tuning asks for two levels here, or when they are faster by the rates of the axis.
-  // All ranks decide the same.
+  // True when the tuning asks for two levels here, or when they are faster by the rates of the
+  // axis. All ranks decide the same.
   bool takes(const Operation& operation) const;
   void run(const FallbackContext& call) const;
   std::uint64_t scratch_bytes(const Operation& operation) const;
@@ -45,7 +45,7 @@ class TwoLevel {
   void reduce_scatter(const FallbackContext& call) const;
 
   BackendGroup& whole_;
-  std::uint64_t inner_ = 1;  // ranks of a host
+  std::uint64_t inner_ = 1;  // number of ranks on each host
   std::uint64_t hosts_ = 1;
   std::shared_ptr<BackendGroup> inside_, across_;  // the ranks of this host, and the twins
 };

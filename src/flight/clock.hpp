@@ -10,8 +10,9 @@
 
 namespace atoll_v1::atoll {
 
-// Ticks come from the time stamp counter if the kernel uses it as its own clock source, which it does
-// only when the counter is steady and equal on all cores. Otherwise ticks are ns of the steady clock.
+// Ticks come from the time stamp counter if the kernel uses it as its own clock source, which it
+// does only when the counter is steady and equal on all cores. Otherwise ticks are ns of the steady
+// clock.
 class FlightClock {
  public:
   FlightClock();
@@ -23,8 +24,8 @@ class FlightClock {
     return steady_ns();
   }
 
-  // Converts ticks to ns of the steady clock. The rate is measured between the creation of the clock
-  // and the creation of the scale, so stamps from that interval stay inside it.
+  // Converts ticks to ns of the steady clock. The rate is measured between the creation of the
+  // clock and the creation of the scale, so stamps from that interval stay inside it.
   class Scale {
    public:
     std::int64_t ns(std::int64_t ticks) const noexcept;

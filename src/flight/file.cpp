@@ -1,5 +1,6 @@
-// Writes flight files as JSON and reads them back. The input is untrusted: every entry is checked as
-// soon as the parser leaves it, so that errors have a byte offset and no large document is built.
+// Writes flight files as JSON and reads them back. The input is untrusted: every entry is checked
+// as soon as the parser leaves it, so that errors have a byte offset and no large document is
+// built.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -171,8 +172,8 @@ bool Reader::flag(const Json& entry, const char* key) const {
   return value.get<bool>();
 }
 
-// The parser calls this at every event. It consumes the entries of the lists, so that the parser does
-// not keep them; false drops the value.
+// Callback of the parser for every event. It consumes the entries of the lists and returns false
+// for them, so that the parser does not keep them.
 bool Reader::examine(int depth, Json::parse_event_t event, Json& value) {
   if (depth > max_depth) bad_here("nested too deeply");
   if (event == Json::parse_event_t::key && depth == 1) section_ = value.get<std::string>();

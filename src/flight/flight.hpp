@@ -31,8 +31,8 @@ class Flight {
   FlightLog log(std::string_view reason) const;
   // Writes the file. Throws Error(io), and Error(invalid_argument) when Config::flight is empty.
   void write(std::string_view reason);
-  // Call this after a failure. Waits up to a second until the file is written, because a program may
-  // exit as soon as its collective throws. Returns at once when Config::flight is empty.
+  // Call this after a failure. Waits up to a second until the file is written, because a program
+  // may exit as soon as its collective throws. Returns at once when Config::flight is empty.
   void await_written();
 
  private:

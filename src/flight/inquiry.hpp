@@ -14,7 +14,7 @@ namespace atoll_v1::atoll {
 
 // The operation that failed: one collective, or messages with the ranks named here.
 struct InquirySubject {
-  std::string communicator;      // its id
+  std::string communicator;      // id of the communicator
   std::vector<int> ranks;        // ranks of the World to ask
   std::int64_t collective = -1;  // number among the communicator's collectives; -1 for messages
 };

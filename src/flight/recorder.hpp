@@ -1,12 +1,12 @@
 // The last operations of this rank, recorded without locks or allocation.
 //
 // The recorder is a ring of flight_capacity slots. An operation takes the next number and the slot
-// number % capacity. The slot's `word` is (number + 1) << 3 | state, or 0 while the slot is empty. A
-// writer claims the slot by exchanging the word for one in state `writing`, fills the fields and
+// number % capacity. The slot's `word` is (number + 1) << 3 | state, or 0 while the slot is empty.
+// A writer claims the slot by exchanging the word for one in state `writing`, fills the fields and
 // publishes the word. started() and finished() exchange only the word of their own number, so an
-// operation that has been overwritten stays overwritten. Two writers meet in a slot only when one of
-// them was delayed by a full round of the ring; the older entry is then dropped. A reader copies a
-// slot and then checks that its word has not changed.
+// operation that has been overwritten stays overwritten. Two writers meet in a slot only when one
+// of them was delayed by a full round of the ring; the older entry is then dropped. A reader copies
+// a slot and then checks that its word has not changed.
 #pragma once
 
 #include <array>
@@ -34,7 +34,7 @@ struct FlightCall {
   DType dtype;
   ReduceOp op = ReduceOp::sum;
   int peer = 0;               // root, or the other rank of a message
-  std::int32_t part_of = -1;  // kind that the user called; -1 when that is this operation itself
+  std::int32_t part_of = -1;  // kind that the user called; -1 when it is this kind
 };
 
 // One communicator of this rank. Its operations are enqueued by one caller at a time.
@@ -53,8 +53,8 @@ class FlightRecorder {
   // A track outlives its communicator until there are max_flight_communicators of them.
   std::shared_ptr<FlightTrack> open(FlightCommunicator description);
 
-  // Returns the number of the first operation; the others follow it. `sequence` is the number of the
-  // first one on its communicator.
+  // Returns the number of the first operation; the others follow it. `sequence` is the number of
+  // the first one on its communicator.
   std::uint64_t enqueue(FlightTrack& track, std::span<const FlightCall> calls,
                         std::uint64_t sequence) noexcept;
   // These apply to the `n` operations from `number` on; `collectives` of them are not messages.
@@ -96,7 +96,7 @@ class FlightRecorder {
   mutable std::mutex mutex_;  // guards everything below
   std::vector<std::shared_ptr<FlightTrack>> tracks_;
   std::uint32_t next_track_ = 0;
-  std::vector<std::pair<std::uint64_t, std::string>> errors_;  // of the last failures, by number
+  std::vector<std::pair<std::uint64_t, std::string>> errors_;  // texts by operation number
 };
 
 }  // namespace atoll_v1::atoll

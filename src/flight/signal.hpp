@@ -6,9 +6,9 @@
 namespace atoll_v1::atoll {
 
 // While a FlightSignal exists, every SIGUSR1 of the process adds `value` to its eventfd. The first
-// object installs the handler, unless the program has its own handler, which stays; the log says so.
-// The last object restores the default handler, unless the program has installed another one since.
-// At most 64 objects receive signals at a time.
+// object installs the handler, unless the program has its own handler, which stays; the log says
+// so. The last object restores the default handler, unless the program has installed another one
+// since. At most 64 objects receive signals at a time.
 class FlightSignal {
  public:
   FlightSignal(int eventfd, std::uint64_t value);

@@ -29,7 +29,7 @@ struct FlightView {
   std::size_t index = 0;                                         // of the communicator in the log
   const FlightOperation* last = nullptr;                         // last call on this communicator
   const FlightOperation* running = nullptr;                      // started, on any communicator
-  std::map<std::int64_t, const FlightOperation*> collectives{};  // by FlightOperation::collective
+  std::map<std::int64_t, const FlightOperation*> collectives{};  // by collective number
 
   int rank() const { return log->rank; }
 };
@@ -48,8 +48,8 @@ enum class Views {
   all,
   some
 };
-// Explains collective number `collective` of the communicator: calls that differ, and ranks that have
-// not called it. Without either, and with all views, it says how far each rank is.
+// Explains collective number `collective` of the communicator: calls that differ, and ranks that
+// have not called it. Without either, and with all views, it says how far each rank is.
 Story tell_collective(const std::vector<FlightView>& views, std::int64_t collective,
                       Views completeness);
 // "its last operation on this communicator was all_gather 41, complete", and the operation that the

@@ -27,7 +27,8 @@ std::string look(const World& world) {
 }  // namespace
 
 Topology Topology::discover(World& world) {
-  // The key can be the same at every call, because no rank leaves an exchange before all have entered.
+  // The key can be the same at every call, because no rank leaves an exchange before all have
+  // entered.
   const auto texts = world.exchange("atoll/topology", world.local_rank() == 0 ? look(world) : "");
   std::vector<Topology> parts;
   for (std::size_t rank = 0; rank < texts.size(); ++rank) {

@@ -92,8 +92,8 @@ int numa_of(const std::vector<int>& cpus, const fs::path& nodes) {
   return found;
 }
 
-// A control group that hides a GPU from a process refuses to open its device file. The driver's proc
-// files map device files to GPUs.
+// A control group that hides a GPU from a process refuses to open its device file. The driver's
+// proc files map device files to GPUs.
 std::vector<std::string> allowed_gpus(const EnvironmentRoots& roots) {
   std::vector<std::string> allowed;
   bool any_refused = false;
@@ -118,8 +118,8 @@ std::vector<std::string> allowed_gpus(const EnvironmentRoots& roots) {
   return any_refused ? allowed : std::vector<std::string>();
 }
 
-// True under a scheduler that assigns GPUs. Only then are device files opened, because that may wake
-// up an idle GPU.
+// True under a scheduler that assigns GPUs. Only then are device files opened, because that may
+// wake up an idle GPU.
 bool is_under_scheduler() {
   for (const char* name : {"SLURM_JOB_ID", "FLUX_JOB_ID", "PBS_JOBID", "LSB_JOBID"})
     if (std::getenv(name) != nullptr) return true;

@@ -16,7 +16,8 @@ struct EnvironmentRoots {
 };
 
 // Returns the GPUs that the environment and control groups allow, and the hardware threads to which
-// this process is bound (empty when it may run on all of them). The caller sets host and local_rank.
+// this process is bound (empty when it may run on all of them). The caller sets host and
+// local_rank.
 RankEnvironment look_around(const EnvironmentRoots& roots = {});
 
 // Encodes the environment as one line, for the store.

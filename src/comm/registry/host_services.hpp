@@ -1,4 +1,5 @@
-// The services that core offers to plugins: log, store and reduction kernels (atoll_host in plugin.h).
+// The services that core offers to plugins: log, store and reduction kernels (atoll_host in
+// plugin.h).
 #pragma once
 
 #include "atoll/plugin.h"

@@ -1,6 +1,6 @@
 // Finds and loads backends. load_plugin() keeps the only mutable global of the library, the list of
-// loaded plugins: a shared object is opened once per process and never closed, because its threads and
-// callbacks may outlive everything else.
+// loaded plugins: a shared object is opened once per process and never closed, because its threads
+// and callbacks may outlive everything else.
 #pragma once
 
 #include <filesystem>
