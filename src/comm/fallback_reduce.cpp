@@ -29,7 +29,7 @@ using Counts = std::vector<std::uint64_t>;
 // Pieces of the scratch memory, each aligned to 64 bytes.
 class Room {
  public:
-  using Sizes = std::array<std::uint64_t, 4>;  // bytes
+  using Sizes = std::array<std::uint64_t, 4>;  // size of each piece in bytes
 
   static std::uint64_t bytes(const Sizes& sizes) {
     std::uint64_t sum = 0;
@@ -119,7 +119,7 @@ Room::Sizes sizes_of_cut(const GroupShape& shape, const Operation& operation) {
 }
 
 struct Slices {
-  View whole;  // n equal slices
+  View whole;  // the data in n equal slices
   View mine;   // the slice of this rank, which holds the sum
 };
 Slices sum_cut(const FallbackContext& call) {
@@ -132,7 +132,7 @@ Slices sum_cut(const FallbackContext& call) {
   return {whole, mine};
 }
 
-// Does what sum_cut() does with a reduce_scatter of the backend.
+// As sum_cut(), but a reduce_scatter of the backend computes the sums.
 Slices scatter_cut(const FallbackContext& call) {
   const Operation& operation = call.operation;
   const std::uint64_t slice = slice_of(call.shape, operation);

@@ -46,7 +46,7 @@ void LaunchWatchdog::fail(const Error& error) {
   // No call to the device here: it could wait for the very operations that the abort after this
   // ends.
   for (const Launch& launch : launches_) {
-    // Operations that had not started keep that state in the record.
+    // Operations that had not started stay recorded as enqueued.
     if (std::exchange(started_, std::nullopt)) {
       recorder_.failed(launch.number, launch.operations.size(), error.what());
     }

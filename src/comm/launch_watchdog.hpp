@@ -28,15 +28,15 @@ class LaunchWatchdog {
  public:
   struct Launch {
     std::vector<Operation> operations;  // launched as one group of the backend
-    std::uint64_t collectives;          // how many of them are not messages
-    std::uint64_t sequence;             // number of the first one on its communicator
-    std::uint64_t number;               // number of the first one in the flight recorder
+    std::uint64_t collectives;          // number of operations that are not send or recv
+    std::uint64_t sequence;             // number of the first operation on its communicator
+    std::uint64_t number;               // number of the first operation in the flight recorder
     std::shared_ptr<Work::State> state;
     Event reached;  // happens when the stream reaches the operations
     Event done;     // happens when they are complete or aborted
   };
 
-  // The communicator. The watchdog's thread calls it.
+  // Implemented by the communicator, and called from the watchdog's thread.
   class Owner {
    public:
     virtual ~Owner() = default;

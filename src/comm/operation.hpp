@@ -39,7 +39,7 @@ inline bool is_integer(DType dtype) {
 // The operation is complete when `event` has happened. An error is stored before the event happens.
 struct Work::State {
   Event event;
-  std::optional<Operation> operation;  // set until it has run, if this Work is one operation
+  std::optional<Operation> operation;  // the only operation of this Work, until it has run
   std::atomic<bool> failed{false};
   std::mutex mutex;
   std::optional<Error> error;

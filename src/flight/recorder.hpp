@@ -30,7 +30,7 @@ namespace atoll_v1::atoll {
 // The fields of an operation that are recorded when it is called.
 struct FlightCall {
   std::int32_t kind;    // ATOLL_ALL_GATHER ... of plugin.h
-  std::uint64_t count;  // elements
+  std::uint64_t count;  // number of elements
   DType dtype;
   ReduceOp op = ReduceOp::sum;
   int peer = 0;               // root, or the other rank of a message
@@ -40,7 +40,7 @@ struct FlightCall {
 // One communicator of this rank. Its operations are enqueued by one caller at a time.
 struct FlightTrack {
   std::uint32_t id = 0;
-  FlightCommunicator description;  // without the counts, which are below
+  FlightCommunicator description;  // its counts are unused: the counters below replace them
   std::atomic<std::uint64_t> enqueued{0};
   std::atomic<std::uint64_t> completed{0};
   std::atomic<std::uint64_t> collectives_enqueued{0};

@@ -26,9 +26,9 @@ bool same_call(const FlightOperation& a, const FlightOperation& b);
 struct FlightView {
   const FlightLog* log = nullptr;
   const FlightCommunicator* communicator = nullptr;
-  std::size_t index = 0;                                         // of the communicator in the log
-  const FlightOperation* last = nullptr;                         // last call on this communicator
-  const FlightOperation* running = nullptr;                      // started, on any communicator
+  std::size_t index = 0;                     // index of the communicator in the log
+  const FlightOperation* last = nullptr;     // last call on this communicator
+  const FlightOperation* running = nullptr;  // started, on any communicator
   std::map<std::int64_t, const FlightOperation*> collectives{};  // by collective number
 
   int rank() const { return log->rank; }

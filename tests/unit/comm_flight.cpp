@@ -1,4 +1,4 @@
-// The flight recorder: the ring, the file, the signal.
+// Tests of the flight recorder: its ring, its file and SIGUSR1.
 #include <doctest/doctest.h>
 #include <signal.h>
 #include <unistd.h>
@@ -34,7 +34,7 @@ atoll::FlightCommunicator shard() {
   return {.id = "comm/shard/0", .name = "shard", .backend = "host", .rank = 0, .ranks = {0, 1}};
 }
 
-// A flight file, and the same as a version wrote it that lacked a field.
+// The text of a flight file, complete or as an older version without some field wrote it.
 struct FlightLogText {
   std::string text;
 
@@ -47,7 +47,7 @@ struct FlightLogText {
   }
 };
 
-// A folder that goes when the test ends.
+// A temporary folder, removed at the end of the test.
 struct Folder {
   Folder()
       : path(std::filesystem::temp_directory_path() /
@@ -144,7 +144,7 @@ TEST_CASE("times are those of the steady clock") {
   recorder.started(number, 1);
   const auto after = steady();
   const auto log = recorder.snapshot();
-  constexpr std::int64_t slack = 1'000'000;  // 1 ms: stamps are scaled between two looks
+  constexpr std::int64_t slack = 1'000'000;  // 1 ms: ticks are converted with a measured rate
   CHECK(log.operations[0].enqueued_ns >= before - slack);
   CHECK(log.operations[0].enqueued_ns <= between + slack);
   CHECK(log.operations[0].started_ns >= between + 20'000'000 - slack);
@@ -162,7 +162,7 @@ TEST_CASE("the ring keeps the last operations and nothing else") {
     recorder.started(number, 1);
     recorder.completed(*track, number, 1, 1);
   }
-  // An operation that has been overwritten stays so.
+  // A late report does not bring back an operation that has been overwritten.
   recorder.failed(0, 1, "late");
   const auto log = recorder.snapshot();
   REQUIRE(log.operations.size() == atoll::flight_capacity);
@@ -186,7 +186,7 @@ TEST_CASE("writers of several communicators and a reader do not disturb each oth
       description.name = std::to_string(w);
       const auto track = recorder.open(description);
       for (std::uint64_t i = 0; i < each; ++i) {
-        // The count tells whose it is and which.
+        // The count identifies the writer and the operation.
         const std::vector one = {all_reduce(static_cast<std::uint64_t>(w) * each + i)};
         const auto number = recorder.enqueue(*track, one, i);
         recorder.started(number, 1);
@@ -278,7 +278,7 @@ TEST_CASE("a World writes its file when asked, at SIGUSR1 and at a failure") {
   for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator(folder.path)) {
     ++files;
   }
-  CHECK(files == 1);  // nothing temporary is left
+  CHECK(files == 1);  // no temporary file is left
   struct sigaction action {};
   REQUIRE(::sigaction(SIGUSR1, nullptr, &action) == 0);
   const bool given_back = action.sa_handler == SIG_DFL;
@@ -349,5 +349,5 @@ TEST_CASE("recording costs little") {
     best = std::min(best, spent.count() / operations);
   }
   MESSAGE("one operation, all three steps: " << best << " ns");
-  CHECK(best < 20'000);  // a sanitizer, a busy machine; the figure is in the message
+  CHECK(best < 20'000);  // loose enough for sanitizers and busy machines
 }

@@ -1,4 +1,4 @@
-// What is told from flight files, and files that are not.
+// Tests of the sentences that explain flight logs, and of files that must be refused.
 #include <doctest/doctest.h>
 #include <unistd.h>
 
@@ -18,7 +18,7 @@ using atoll::FlightState;
 
 constexpr std::int64_t second = 1'000'000'000;
 
-// A rank of `size` on communicator "shard" over all of them, 100 s after the start.
+// The log of one of `size` ranks, with a communicator "shard" over all of them, 100 s after start.
 FlightLog log_of(int rank, int size) {
   FlightLog log;
   log.rank = rank;
@@ -158,7 +158,7 @@ TEST_CASE("parts of a collective that the library builds are told with its name"
       atoll::tell_flight(std::vector{log(0, "all_reduce"), log(1, "all_reduce")});
   CHECK(same.find("ranks 0, 1 are in all_to_all 0 of all_reduce\n") != std::string::npos);
   CHECK(same.find("in all_to_all 0 of all_reduce (512 x f32) for 60 s") != std::string::npos);
-  // Equal parts of different collectives are a disagreement already.
+  // Equal parts of different collectives count as different calls.
   const std::string other =
       atoll::tell_flight(std::vector{log(0, "all_reduce"), log(1, "reduce_scatter")});
   CHECK(other.find("calls differ at collective 0") != std::string::npos);
@@ -239,12 +239,12 @@ TEST_CASE("a file that is not a flight file is refused with its name and the pla
   CHECK(bad(replaced(good, "node0", std::string(atoll::max_flight_text + 1, 'x')))
             .find("host has 16385 bytes") != std::string::npos);
   CHECK(bad(std::string(atoll::max_flight_bytes + 1, ' ')).find("bytes; ") != std::string::npos);
-  // The place is where the entry ends.
+  // The error has the byte offset where the entry ends.
   const std::string wrong = replaced(good, "\"state\":\"started\"", "\"state\":\"asleep\"");
   const auto end = wrong.find('}', wrong.find("asleep")) + 1;
   CHECK(bad(wrong) == "f.json: byte " + std::to_string(end) +
                           ": state is not one of enqueued, started, completed, failed");
-  // Every file that ends early.
+  // Truncated files are refused, whatever their length.
   for (std::size_t size = 0; size + 2 < good.size(); size += 7) {
     CHECK(bad(good.substr(0, size)).find("f.json: byte ") == 0);
   }

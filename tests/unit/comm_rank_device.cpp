@@ -1,4 +1,4 @@
-// On which device ranks compute, as far as machines without a GPU show it.
+// Tests of choose_rank_device() that need no GPU.
 #include <doctest/doctest.h>
 
 #include <string>
@@ -10,7 +10,7 @@
 
 namespace {
 
-// What each rank gets, or why it gets none.
+// For each rank, the name of its device or the text of its error.
 std::vector<std::string> choices(const std::vector<std::string>& wishes) {
   std::vector<std::string> results(wishes.size());
   atoll_test::run_thread_ranks(static_cast<int>(wishes.size()), [&](atoll::World& world) {

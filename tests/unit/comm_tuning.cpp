@@ -1,4 +1,4 @@
-// What users ask of the algorithms, as backends read it.
+// Tests of tuning_lines(): the settings of a user as lines for backends.
 #include "comm/tuning.hpp"
 
 #include <doctest/doctest.h>
@@ -43,7 +43,7 @@ std::string problem_of(const std::string& file, const std::string& algorithm,
   return "";
 }
 
-// The message after "FILE:".
+// The text of the error after the prefix "FILE:".
 std::string problem_in_file(const std::string& text) {
   const TuningFile file(text);
   const std::string problem = problem_of(file.path(), "");

@@ -18,7 +18,7 @@ struct GroupDescription {
   std::string id, name;
   std::string token;
   std::string tuning;
-  std::vector<std::string> rails;  // by rank of the axis
+  std::vector<std::string> rails;  // rail addresses, one entry per rank of the axis
   std::vector<atoll_placement> placements;
   std::vector<const atoll_placement*> pointers;
   atoll_group group{};
