@@ -1,43 +1,45 @@
-// The flight recorder: what each rank did last, and who did what when a job hung or failed.
+// The flight recorder keeps the last operations of each rank, so that one can see who did what when
+// a job hangs or fails.
 //
-// Every rank keeps its last flight_capacity operations, whatever communicator they are on. With
-// Config::flight (ATOLL_FLIGHT) a rank writes them to PREFIX.RANK.json when the job fails and at
-// every SIGUSR1, also while its collectives hang. SIGUSR1 is left alone where the program has a
-// handler of its own when its first communicator opens. Each file replaces the one before at once.
+// Every rank keeps its last flight_capacity operations over all communicators. If Config::flight
+// (ATOLL_FLIGHT) is set, a rank writes them to PREFIX.RANK.json when the job fails and at every
+// SIGUSR1, even while its collectives hang. A program that has its own SIGUSR1 handler when its
+// first communicator opens keeps that handler. A new file replaces the old one atomically.
 //
 // File format, version 1: UTF-8 JSON, one object.
 //
-//   atoll_flight    1, the version; a reader refuses another one
-//   rank, size      of the World
-//   host, pid       where the rank runs
-//   reason          why it was written: "failure", "signal" or "call"
-//   failure         why the job failed; "" if it has not
-//   written_ns      when, in ns since 1970 (UTC)
+//   atoll_flight    the version, 1; a reader refuses another one
+//   rank, size      rank of the writer in the World, and size of the World
+//   host, pid       host name and process id of the writer
+//   reason          reason for writing: "failure", "signal" or "call"
+//   failure         the job's failure, or "" if there is none
+//   written_ns      time of writing, in ns since 1970 (UTC)
 //   monotonic_ns    the same moment on the host's steady clock
-//   communicators   objects, in the order of opening:
-//     id            the same on all its ranks, different between communicators
+//   communicators   list of objects, in the order of opening:
+//     id            identifier, the same on all ranks of the communicator and unique in the job
 //     name, backend
-//     rank          of this process in it
-//     ranks         the ranks of the World, by rank in it
-//     closed        true once it is gone on this rank
-//     enqueued, completed   operations so far, and of them those that are complete
-//     collectives_enqueued, collectives_completed   the same without send and recv
-//   operations      objects, the oldest first:
-//     number        of this process, over all communicators, from 0
+//     rank          rank of the writer in the communicator
+//     ranks         World rank of every member, by its rank in the communicator
+//     closed        true after the communicator was closed on this rank
+//     enqueued, completed   numbers of operations that were called, and that are complete
+//     collectives_enqueued, collectives_completed   the same numbers without send and recv
+//   operations      list of objects, the oldest first:
+//     number        number of the operation in this process, over all communicators, from 0
 //     communicator  index into `communicators`
 //     kind          "all_reduce" ..., as in plugin.h
-//     part_of       the kind that was called, where the library builds that collective of several
-//                   operations because the backend lacks it; "" or absent: this one was called
-//     sequence      of all operations of the communicator, from 0: the number in messages of errors
-//     collective    of its collectives alone, from 0; -1 for send and recv. Ranks that agree have
-//                   the same collective at the same number
-//     dtype, op     "f32" ..., "sum" ...; op is "" where nothing is reduced
-//     count, bytes  elements as plugin.h counts them for the kind; bytes = count * size of dtype
-//     peer          root, or peer of send and recv, a rank of the communicator; -1: none
+//     part_of       kind that the user called, when the library built that collective from several
+//                   operations; "" or absent when the user called this operation itself
+//     sequence      number among all operations of the communicator, from 0; errors print it too
+//     collective    number among the communicator's collectives, from 0; -1 for send and recv. The
+//                   ranks agree when they have the same collective at the same number
+//     dtype, op     "f32" ..., "sum" ...; op is "" for operations that do not reduce
+//     count, bytes  elements, as plugin.h counts them for the kind; bytes = count * size of dtype
+//     peer          root of the collective, or peer of a send or recv, as a rank of the
+//                   communicator; -1 when there is none
 //     state         "enqueued", "started", "completed" or "failed"
-//     enqueued_ns, started_ns, finished_ns   on the steady clock; 0: not yet. Of a backend of CUDA
-//                   memory, finished is when it was launched
-//     error         of a failed one, else ""
+//     enqueued_ns, started_ns, finished_ns   times on the steady clock; 0 when not reached yet. On
+//                   a GPU a watchdog polls, so the last two may be a few ms late
+//     error         reason of a failed operation, otherwise ""
 #pragma once
 
 #include <cstddef>
@@ -53,7 +55,7 @@
 namespace atoll_v1::atoll {
 
 inline constexpr std::size_t flight_capacity = 1024;
-// Larger files, and files with more or longer entries, are refused.
+// Limits for reading: larger files, and files with more or longer entries, are refused.
 inline constexpr std::size_t max_flight_bytes = std::size_t{16} << 20;
 inline constexpr std::size_t max_flight_operations = 8 * flight_capacity;
 inline constexpr std::size_t max_flight_communicators = 1024;
@@ -68,7 +70,7 @@ enum class FlightState {
 };
 std::string_view name(FlightState state) noexcept;
 
-// The fields of the file; times on the steady clock, in ns.
+// The structs below have the fields of the file. Times are ns on the steady clock.
 struct FlightOperation {
   std::uint64_t number = 0;
   std::size_t communicator = 0;
@@ -114,25 +116,25 @@ struct FlightLog {
   std::vector<FlightOperation> operations;
 };
 
-// What this rank has recorded by now; empty before its first communicator. Any thread may call.
+// Returns the record of this rank; it is empty before the first communicator opens. Thread-safe.
 FlightLog flight_log(World& world);
-// Writes it to config().flight, now. Throws Error(invalid_argument) when that is empty and
-// Error(io).
+// Writes the record of this rank to its file. Throws Error(invalid_argument) when config().flight
+// is empty, and Error(io) when the file cannot be written.
 void write_flight(World& world);
 
-// `text` is a file's content; `file` names it in errors. Throws Error(bad_data) with file and byte
-// offset for anything that is not a flight file of version 1 within the bounds above.
+// Parses the content of a file; `file` names it in errors. Throws Error(bad_data) with file and
+// byte offset for anything that is not a flight file of version 1 within the limits above.
 FlightLog parse_flight(std::string_view text, std::string_view file);
 std::string to_json(const FlightLog& log);
-// Throws Error(io) too.
+// Reads and parses a file. Also throws Error(io) when it cannot be read.
 FlightLog read_flight(const std::filesystem::path& file);
 
-// Who did what, from the logs of some or all ranks of one job, as lines of text: the failure, the
-// ranks without a log, and for each communicator the last collective that all are through with, who
-// is behind or in which operation, and calls that do not agree side by side. Throws
-// Error(mismatch) for logs of different jobs, Error(invalid_argument) for none.
+// Explains the logs of some or all ranks of a job in lines of text: the failure, the ranks without
+// a log, and for each communicator the last collective that all ranks have completed, the ranks
+// that are behind or in an operation, and calls that differ between ranks. Throws Error(mismatch)
+// for logs of different jobs and Error(invalid_argument) when there are no logs.
 std::string tell_flight(std::span<const FlightLog> logs);
-// Reads the files first.
+// Reads the files, then explains their logs.
 std::string tell_flight(std::span<const std::filesystem::path> files);
 
 }  // namespace atoll_v1::atoll

@@ -1,4 +1,4 @@
-// Named axes over the ranks of a job: `replicate` x `shard`.
+// A mesh arranges the ranks of a job in named axes: `replicate` x `shard`.
 #pragma once
 
 #include <string>
@@ -10,16 +10,17 @@
 
 namespace atoll_v1::atoll {
 
-// The ranks that differ from this rank in one coordinate only: a group to communicate in.
+// One axis of a mesh: the ranks that differ from this rank only in one coordinate. A communicator
+// is opened over an axis.
 struct Axis {
   World* world = nullptr;
   std::string name;        // "shard", "replicate", "world"
-  std::vector<int> ranks;  // world ranks, in the order of the coordinate
-  int index = 0;           // of this rank in `ranks`
-  GroupRate rate{};        // of the axis' slowest group; unknown without a topology
-  LevelRates levels{};     // of the same
-  // Neighbours of `ranks` that are one group of the planned mesh, and whose sums come first under
-  // Config::deterministic; 0: no such groups. It divides the size.
+  std::vector<int> ranks;  // ranks of the World, in the order of the coordinate
+  int index = 0;           // position of this rank in `ranks`
+  GroupRate rate{};        // rate of the axis' slowest group; unknown without a topology
+  LevelRates levels{};     // rates inside and across hosts of that group
+  // Size of the groups of neighbouring ranks that the planned mesh keeps together. They are summed
+  // first under Config::deterministic. It divides the size of the axis; 0 means no groups.
   int block = 0;
 
   int size() const noexcept { return static_cast<int>(ranks.size()); }
@@ -31,37 +32,36 @@ struct MeshShape {
   friend bool operator==(const MeshShape&, const MeshShape&) = default;
 };
 
-// "2x4": replicate x shard. Throws Error(invalid_argument) that quotes the text.
+// Parses "2x4" as replicate x shard. Throws Error(invalid_argument) that quotes the text.
 MeshShape parse_mesh(std::string_view text);
 
-// Where the ranks of the job run: each rank says which GPUs and cores its environment leaves it
-// (CUDA_VISIBLE_DEVICES, control groups, binding). Collective.
+// Returns where the ranks of the job run. Each rank reports which GPUs and cores its environment
+// allows (CUDA_VISIBLE_DEVICES, control groups, binding). Collective.
 std::vector<RankSite> locate_ranks(const Topology& topology, World& world);
 
-// A mesh refers to the World and must not outlive it. Making one is collective in this sense only:
-// all ranks must make the same one.
+// A mesh refers to the World and must not outlive it. All ranks must make the same mesh.
 class Mesh {
  public:
-  // Shards over the larger of island and host, replicates across: the mesh that keeps gathers on
-  // the fastest links. The planning is topology's plan_mesh(). Collective.
+  // Shards inside the larger of island and host and replicates across them, which keeps gathers on
+  // the fastest links. Uses plan_mesh() of the topology room. Collective.
   static Mesh plan(const Topology& topology, World& world);
-  // A plan that was made before. Error(unsupported) for one with an inner axis.
+  // Makes the mesh of an existing plan. Throws Error(unsupported) for a plan with an inner axis.
   static Mesh from_plan(World& world, MeshPlan plan);
-  // A mesh made by hand, ranks in row-major order (shard is the inner axis).
-  // Error(invalid_argument) unless replicate * shard is the size of the world. With a topology, a
-  // mesh that crosses an island is accepted, with a finding in findings(); that form is collective.
+  // Makes a mesh of the given shape with the ranks in row-major order; shard is the inner axis.
+  // Throws Error(invalid_argument) unless replicate * shard is the size of the World. The form with
+  // a topology is collective; it reports in findings() when the mesh crosses an island.
   static Mesh make(World& world, MeshShape shape);
   static Mesh make(World& world, MeshShape shape, const Topology& topology);
 
   MeshShape shape() const noexcept { return shape_; }
-  // "shard", "replicate", or "world" (all ranks in mesh order, shard innermost).
+  // The axis "shard", "replicate" or "world" (all ranks in mesh order, shard innermost). Throws
   // Error(invalid_argument) for another name.
   const Axis& axis(std::string_view name) const;
   World& world() const noexcept { return *world_; }
-  // Why this mesh, in a sentence.
+  // One sentence that says why the planner chose this mesh.
   const std::string& reason() const noexcept { return reason_; }
   const std::vector<Finding>& findings() const noexcept { return findings_; }
-  // "2x4"
+  // The shape as "2x4".
   std::string to_string() const;
 
  private:

@@ -5,18 +5,15 @@
 #include <functional>
 #include <limits>
 
+#include "comm/backend_group.hpp"
+
 namespace atoll_v1::atoll {
 namespace {
 
 constexpr std::uint64_t most_bytes = std::numeric_limits<std::int64_t>::max();
 
-bool is_integer(DType dtype) {
-  return dtype == DType::i32 || dtype == DType::i64 || dtype == DType::u8;
-}
-
-// Whether two ranges of memory meet; addresses of different arrays have an order for std::less
-// only.
-bool meet(ConstView a, ConstView b) {
+// True when two ranges of memory overlap. Only std::less orders addresses of different arrays.
+bool overlap(ConstView a, ConstView b) {
   const auto* const first = static_cast<const std::byte*>(a.data);
   const auto* const second = static_cast<const std::byte*>(b.data);
   const std::less<> before;
@@ -26,9 +23,10 @@ bool meet(ConstView a, ConstView b) {
 
 }  // namespace
 
-void Arguments::refuse(std::string_view rule, ErrorCode code) const {
-  throw Error(code, fmt::format("rank {}: {} on communicator {}: {}", impl_.world.rank(),
-                                operation_, impl_.name, rule));
+void Arguments::refuse(std::string_view rule) const {
+  throw Error(ErrorCode::invalid_argument,
+              fmt::format("rank {}: {} on communicator {}: {}", group_.world().rank(), operation_,
+                          group_.name(), rule));
 }
 
 void Arguments::buffer(ConstView view, std::string_view which) const {
@@ -54,24 +52,25 @@ void Arguments::same_count(ConstView src, ConstView dst) const {
 }
 
 void Arguments::multiple(std::uint64_t whole, std::uint64_t part) const {
-  const auto ranks = static_cast<std::uint64_t>(impl_.axis.size());
+  const auto ranks = static_cast<std::uint64_t>(group_.axis().size());
   if (whole % ranks != 0 || whole / ranks != part) {
     refuse(fmt::format("{} elements are not {} ranks x {}", whole, ranks, part));
   }
 }
 
 void Arguments::peer(int rank) const {
-  if (rank < 0 || rank >= impl_.axis.size()) {
-    refuse(fmt::format("no rank {} among {}", rank, impl_.axis.size()));
+  if (rank < 0 || rank >= group_.axis().size()) {
+    refuse(fmt::format("rank {} does not exist: the communicator has {} ranks", rank,
+                       group_.axis().size()));
   }
 }
 
 std::uint64_t Arguments::counts(std::span<const std::uint64_t> counts, std::uint64_t whole,
                                 std::uint64_t part) const {
-  if (counts.size() != static_cast<std::size_t>(impl_.axis.size())) {
-    refuse(fmt::format("{} counts for {} ranks", counts.size(), impl_.axis.size()));
+  if (counts.size() != static_cast<std::size_t>(group_.axis().size())) {
+    refuse(fmt::format("{} counts were given for {} ranks", counts.size(), group_.axis().size()));
   }
-  const auto own = static_cast<std::size_t>(impl_.axis.index);
+  const auto own = static_cast<std::size_t>(group_.axis().index);
   std::uint64_t sum = 0, first = 0;
   for (std::size_t r = 0; r < counts.size(); ++r) {
     if (r == own) first = sum;
@@ -81,33 +80,40 @@ std::uint64_t Arguments::counts(std::span<const std::uint64_t> counts, std::uint
     sum += counts[r];
   }
   if (sum != whole) {
-    refuse(fmt::format("the counts add up to {}, and there are {} elements", sum, whole));
+    refuse(fmt::format("the counts add up to {}, but there are {} elements", sum, whole));
   }
   if (counts[own] != part) {
-    refuse(fmt::format("rank {} has a count of {} and {} elements", own, counts[own], part));
+    refuse(fmt::format("rank {} has a count of {}, but {} elements", own, counts[own], part));
   }
   return first;
 }
 
 void Arguments::apart(ConstView one, ConstView other, const void* place) const {
-  if (!meet(one, other) || (place != nullptr && one.data == place)) return;
+  if (!overlap(one, other) || (place != nullptr && one.data == place)) return;
   refuse(place == nullptr ? "src and dst overlap"
-                          : "src and dst overlap, but not as in place: one where it lies in the "
-                            "other");
+                          : "src and dst overlap, but not in place: the smaller one must be this "
+                            "rank's part of the other");
+}
+
+void Arguments::blocks(ConstView src, ConstView dst, Whole whole) const {
+  const auto& [part, all] = whole == Whole::dst ? std::tie(src, dst) : std::tie(dst, src);
+  same_dtype(src, dst);
+  multiple(all.count, part.count);
+  buffer(src, "src");
+  buffer(dst, "dst");
+  const auto rank = static_cast<std::uint64_t>(group_.axis().index);
+  apart(part, all, all.part(part.count * rank, part.count).data);
 }
 
 void Arguments::reduction(DType dtype, const Reduction& reduction) const {
   if (reduction.factor == 1.0) return;
   if (reduction.op == ReduceOp::min || reduction.op == ReduceOp::max) {
-    refuse(fmt::format("a factor of {} with {}", reduction.factor, name(reduction.op)));
+    refuse(fmt::format("a factor of {} is not supported with {}", reduction.factor,
+                       name(reduction.op)));
   }
   if (is_integer(dtype)) {
-    refuse(fmt::format("a factor of {} with elements of {}", reduction.factor, name(dtype)));
-  }
-  constexpr std::uint32_t minor_with_factors = 1;
-  if (impl_.plugin->table.abi_minor < minor_with_factors) {
-    refuse(fmt::format("backend {} was built before there were factors", impl_.plugin->name),
-           ErrorCode::unsupported);
+    refuse(fmt::format("a factor of {} is not supported with elements of {}", reduction.factor,
+                       name(dtype)));
   }
 }
 

@@ -1,4 +1,4 @@
-// New communicators out of one: ranks tell each other color and key through the store.
+// Communicator::split: ranks exchange color and key through the store, then open communicators.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -10,7 +10,7 @@
 namespace atoll_v1::atoll {
 namespace {
 
-// What one rank asks for.
+// Color and key that one rank passes to split().
 struct Wish {
   std::optional<int> color;
   int key = 0;
@@ -34,16 +34,16 @@ Wish wish_from(std::string_view text, int rank) {
   return wish;
 }
 
-Wish wish_of(const Communicator::Impl& impl, int rank, std::string_view at) {
-  const auto timeout = impl.world.config().timeout;
+Wish wish_of(const BackendGroup& group, int rank, std::string_view at) {
+  const auto timeout = group.world().config().timeout;
   try {
-    return wish_from(impl.world.get(at, timeout), rank);
+    return wish_from(group.world().get(at, timeout), rank);
   } catch (const Error& error) {
     if (error.code() != ErrorCode::timeout) throw;
     throw Error(
         ErrorCode::timeout,
         fmt::format("rank {}: split of communicator {}: rank {} did not call it within {} s",
-                    impl.world.rank(), impl.name, rank, timeout.count()));
+                    group.world().rank(), group.name(), rank, timeout.count()));
   }
 }
 
@@ -51,8 +51,8 @@ Wish wish_of(const Communicator::Impl& impl, int rank, std::string_view at) {
 
 std::optional<Communicator> Communicator::split(std::optional<int> color, int key,
                                                 std::string name) const {
-  World& world = impl_->world;
-  const std::string base = fmt::format("{}/split", impl_->id);
+  World& world = impl_->group->world();
+  const std::string base = fmt::format("{}/split", impl_->group->id());
   const std::string round = fmt::format("{}/{}", base, world.ticket(base));
   const auto at = [&](int rank) { return fmt::format("{}/{}", round, rank); };
   world.check();
@@ -63,19 +63,23 @@ std::optional<Communicator> Communicator::split(std::optional<int> color, int ke
     int rank;
   };
   std::vector<Member> members;
-  // Ranks without a color listen as well: an absent rank is an error of all.
-  for (const int rank : impl_->axis.ranks) {
-    const Wish wish = rank == world.rank() ? Wish{color, key} : wish_of(*impl_, rank, at(rank));
+  // Ranks without a color also wait for the others, so that an absent rank is an error on all
+  // ranks.
+  for (const int rank : impl_->group->axis().ranks) {
+    const Wish wish =
+        rank == world.rank() ? Wish{color, key} : wish_of(*impl_->group, rank, at(rank));
     if (color && wish.color == color) members.push_back({wish.key, rank});
   }
   if (!color) {
-    impl_->watch_split();
+    impl_->group->join_split();
     return std::nullopt;
   }
   std::ranges::stable_sort(members, {}, &Member::key);
 
-  Axis axis{
-      &world, name.empty() ? fmt::format("{}.{}", impl_->name, *color) : std::move(name), {}, 0};
+  Axis axis{&world,
+            name.empty() ? fmt::format("{}.{}", impl_->group->name(), *color) : std::move(name),
+            {},
+            0};
   for (const Member& member : members) {
     if (member.rank == world.rank()) axis.index = axis.size();
     axis.ranks.push_back(member.rank);

@@ -1,4 +1,4 @@
-// What a backend tells of its connections.
+// Transports: parses the report of a backend, and combines the reports of all ranks.
 #include <fmt/ranges.h>
 
 #include <algorithm>
@@ -28,7 +28,7 @@ Transports parse(std::string_view text) {
   return result;
 }
 
-// What parse() takes.
+// The inverse of parse().
 std::string encode(const Transports& transports) {
   std::string text;
   for (const std::string& network : transports.networks) text += "network=" + network + '\n';
@@ -99,25 +99,27 @@ void require_gpudirect_rdma(World& world, const Transports& mine) {
   };
   for (std::size_t rank = 0; rank < all.size(); ++rank) {
     const Transports& one = all[rank];
-    if (!one.unknown.empty()) refuse(fmt::format("rank {} does not know: {}", rank, one.unknown));
+    if (!one.unknown.empty())
+      refuse(fmt::format("rank {} does not know its transports: {}", rank, one.unknown));
     if (one.gpudirect_rdma.value_or(true)) continue;
     refuse(fmt::format(
-        "rank {} reaches other hosts by {} {}: nvidia-peermem or a kernel with dma-buf, an "
-        "InfiniBand or "
-        "RoCE NIC close to the GPU (atoll-topo shows), and NCCL_NET_GDR_LEVEL decide",
+        "rank {} reaches other hosts by {} {}: check nvidia-peermem or dma-buf in the kernel, an "
+        "InfiniBand or RoCE NIC close to the GPU (see atoll-topo), and NCCL_NET_GDR_LEVEL",
         rank, fmt::join(one.networks, ", "), one.partly ? "with it in part" : "without it"));
   }
   if (together(all).networks.empty())
-    refuse("no rank has connected to another host, so far as is known");
+    refuse("no rank is known to have a connection to another host");
 }
 
 Transports Communicator::transports() const {
-  const auto ask = impl_->plugin->table.transports;
-  if (const char* const text = ask ? ask(impl_->comm) : nullptr) return parse(text);
+  const Plugin& plugin = impl_->group->plugin();
+  atoll_comm* const comm = impl_->group->handle();
+  const auto ask = plugin.table.transports;
+  if (const char* const text = ask ? ask(comm) : nullptr) return parse(text);
   Transports nothing;
-  nothing.unknown = ask ? fmt::format("the backend {} failed to tell: {}", impl_->plugin->name,
-                                      last_error(*impl_->plugin, impl_->comm))
-                        : fmt::format("the backend {} does not tell", impl_->plugin->name);
+  nothing.unknown = ask ? fmt::format("the backend {} failed to report them: {}", plugin.name,
+                                      last_error(plugin, comm))
+                        : fmt::format("the backend {} does not report them", plugin.name);
   return nothing;
 }
 

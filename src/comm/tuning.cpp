@@ -11,7 +11,7 @@
 #include <cstring>
 #include <fstream>
 #include <limits>
-#include <vector>
+#include <sstream>
 
 #include "atoll/error.hpp"
 #include "atoll/plugin_names.hpp"
@@ -41,7 +41,7 @@ std::vector<std::string_view> words_of(std::string_view text) {
   return words;
 }
 
-// Pieces between `separator`s, the last one included.
+// Splits the text at every `separator`.
 std::vector<std::string_view> split_at(std::string_view text, char separator) {
   std::vector<std::string_view> pieces;
   while (true) {
@@ -60,7 +60,8 @@ std::uint64_t bytes_from(std::string_view text, std::string_view where) {
   constexpr std::array<std::string_view, 4> units = {"", "K", "M", "G"};
   const auto* const found = std::ranges::find(units, unit);
   if (problem != std::errc() || found == units.end()) {
-    refuse(where, fmt::format("\"{}\" is not a size: bytes, or a number with K, M or G", text));
+    refuse(where,
+           fmt::format("\"{}\" is not a size: write bytes, or a number with K, M or G", text));
   }
   const auto shift = 10 * static_cast<unsigned>(found - units.begin());
   if (bytes > std::numeric_limits<std::uint64_t>::max() >> shift) {
@@ -75,12 +76,12 @@ int connections_from(std::string_view text, std::string_view where) {
   const char* const end = text.data() + text.size();
   const auto [rest, problem] = std::from_chars(text.data(), end, number);
   if (problem != std::errc() || rest != end || number < 1 || number > most) {
-    refuse(where, fmt::format("\"{}\" is not a number of connections, 1 to {}", text, most));
+    refuse(where, fmt::format("\"{}\" is not a number of connections from 1 to {}", text, most));
   }
   return number;
 }
 
-// In the order of the alphabet.
+// The names of all collectives in alphabetical order.
 std::vector<std::string_view> collectives() {
   std::vector<std::string_view> names(atoll_abi::kinds.begin(), atoll_abi::kinds.end());
   std::erase_if(names, [](auto name) { return atoll_abi::is_message(atoll_abi::kind_of(name)); });
@@ -92,8 +93,8 @@ std::string line(std::string_view collective, std::uint64_t least, std::string_v
                  std::string_view where) {
   const std::int32_t kind = atoll_abi::kind_of(collective);
   if (kind < 0 || atoll_abi::is_message(kind)) {
-    refuse(where,
-           fmt::format("no collective \"{}\": {}", collective, fmt::join(collectives(), ", ")));
+    refuse(where, fmt::format("unknown collective \"{}\"; the collectives are: {}", collective,
+                              fmt::join(collectives(), ", ")));
   }
   return fmt::format("{} {} {}\n", collective, least, algorithm);
 }
@@ -132,7 +133,7 @@ std::string from_variable(std::string_view text) {
     const auto halves = split_at(choice, ':');
     const bool whole =
         halves.size() == 2 && words_of(halves[0]).size() == 1 && words_of(halves[1]).size() == 1;
-    if (!whole) refuse(where, "expected COLLECTIVE:ALGORITHM, with commas between several");
+    if (!whole) refuse(where, "expected COLLECTIVE:ALGORITHM, separated by commas");
     lines += line(trimmed(halves[0]), 0, trimmed(halves[1]), where);
   }
   return lines;
@@ -143,6 +144,41 @@ std::string from_variable(std::string_view text) {
 std::string tuning_lines(const Config& config) {
   return (config.tuning.empty() ? std::string() : from_file(config.tuning)) +
          from_variable(config.algorithm);
+}
+
+bool LevelChoice::applies_to(std::int32_t kind) {
+  return kind == ATOLL_ALL_GATHER || kind == ATOLL_REDUCE_SCATTER;
+}
+
+LevelChoice LevelChoice::take_from(std::string& tuning) {
+  LevelChoice choice;
+  std::string rest, text;
+  std::istringstream lines(tuning);
+  while (std::getline(lines, text)) {
+    std::istringstream words(text);
+    std::string collective, algorithm;
+    Line line{};
+    words >> collective >> line.least_bytes >> algorithm;
+    line.kind = atoll_abi::kind_of(collective);
+    line.two_level = algorithm == "two_level";
+    if (applies_to(line.kind) && (line.two_level || algorithm == "flat")) {
+      choice.lines_.push_back(line);
+    } else {
+      rest += text + '\n';
+    }
+  }
+  tuning = std::move(rest);
+  return choice;
+}
+
+bool LevelChoice::asks_for_levels() const { return std::ranges::any_of(lines_, &Line::two_level); }
+
+std::optional<bool> LevelChoice::two_level(std::int32_t kind, std::uint64_t bytes) const {
+  std::optional<bool> found;
+  for (const Line& line : lines_) {
+    if (line.kind == kind && bytes >= line.least_bytes) found = line.two_level;
+  }
+  return found;
 }
 
 }  // namespace atoll_v1::atoll

@@ -16,7 +16,7 @@ FlightClock::FlightClock() {
   start_ = look();
 }
 
-// Both at one moment: of several attempts the one that was disturbed least.
+// Reads both clocks at one moment: the attempt that took the shortest time wins.
 FlightClock::Scale::Point FlightClock::look() const noexcept {
   constexpr int attempts = 5;
   Scale::Point best;

@@ -1,4 +1,4 @@
-// Time stamps at the cost of one instruction, where the machine has it.
+// Time stamps that cost one instruction on machines with a steady counter.
 #pragma once
 
 #include <chrono>
@@ -10,9 +10,9 @@
 
 namespace atoll_v1::atoll {
 
-// Ticks are the time stamp counter where the kernel itself keeps its time by it, which it does only
-// when the counter is steady and the same on all cores (9 ns, where clock_gettime takes 27); else
-// they are ns of the steady clock.
+// Ticks come from the time stamp counter if the kernel uses it as its own clock source, which it
+// does only when the counter is steady and equal on all cores. Otherwise ticks are ns of the steady
+// clock.
 class FlightClock {
  public:
   FlightClock();
@@ -24,8 +24,8 @@ class FlightClock {
     return steady_ns();
   }
 
-  // From ticks to ns of the steady clock, between the making of the clock and that of the scale:
-  // the rate is what was measured between the two, so that no stamp falls outside of them.
+  // Converts ticks to ns of the steady clock. The rate is measured between the creation of the
+  // clock and the creation of the scale, so stamps from that interval stay inside it.
   class Scale {
    public:
     std::int64_t ns(std::int64_t ticks) const noexcept;

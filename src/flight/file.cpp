@@ -1,7 +1,6 @@
-// Flight files: JSON out, and untrusted JSON in.
-//
-// Entries are checked as the parser leaves them, so that complaints have an offset and nothing
-// large is built first.
+// Writes flight files as JSON and reads them back. The input is untrusted: every entry is checked
+// as soon as the parser leaves it, so that errors have a byte offset and no large document is
+// built.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -18,12 +17,12 @@
 namespace atoll_v1::atoll {
 namespace {
 
-// Keeps the order in which fields are set: files are for people, too.
+// Keeps the order of the fields, because people read the files too.
 using Ordered = nlohmann::ordered_json;
 using Json = nlohmann::json;
 
 constexpr int version = 1;
-constexpr int entry_depth = 2;  // of an object in a list of the file's object
+constexpr int entry_depth = 2;  // nesting depth of an object in one of the lists
 constexpr int max_depth = 4;
 constexpr std::array states = {FlightState::enqueued, FlightState::started, FlightState::completed,
                                FlightState::failed};
@@ -60,7 +59,7 @@ Ordered json_of(const FlightOperation& o) {
           {"error", o.error}};
 }
 
-// An iterator over bytes that tells how far the parser has come.
+// An iterator over bytes that stores how far the parser has read.
 class Position {
  public:
   using iterator_category = std::input_iterator_tag;
@@ -143,7 +142,7 @@ class Reader {
   std::string_view text_;
   std::string_view file_;
   const char* reached_;
-  std::string section_;  // the key of the file's object that is being read
+  std::string section_;  // key of the list that is being read
   FlightLog log_;
 };
 
@@ -155,10 +154,11 @@ const Json& Reader::field(const Json& entry, const char* key) const {
 
 std::string Reader::text(const Json& entry, const char* key) const {
   const Json& value = field(entry, key);
-  if (!value.is_string()) bad_here(fmt::format("{} is not a text", key));
+  if (!value.is_string()) bad_here(fmt::format("{} is not a string", key));
   const auto& result = value.get_ref<const std::string&>();
   if (result.size() > max_flight_text) {
-    bad_here(fmt::format("{} has {} bytes; {} are allowed", key, result.size(), max_flight_text));
+    bad_here(fmt::format("{} has {} bytes; at most {} are allowed", key, result.size(),
+                         max_flight_text));
   }
   const bool printable =
       std::ranges::none_of(result, [](char c) { return static_cast<unsigned char>(c) < ' '; });
@@ -172,7 +172,8 @@ bool Reader::flag(const Json& entry, const char* key) const {
   return value.get<bool>();
 }
 
-// Called by the parser. Entries are taken here and left out of what it builds.
+// Callback of the parser for every event. It consumes the entries of the lists and returns false
+// for them, so that the parser does not keep them.
 bool Reader::examine(int depth, Json::parse_event_t event, Json& value) {
   if (depth > max_depth) bad_here("nested too deeply");
   if (event == Json::parse_event_t::key && depth == 1) section_ = value.get<std::string>();
@@ -199,7 +200,7 @@ void Reader::add_communicator(const Json& entry) {
     bad_here(fmt::format("ranks is not a list of 1 to {} numbers", max_flight_ranks));
   }
   for (const Json& rank : ranks) {
-    if (!rank.is_number_integer()) bad_here("ranks has something that is not a whole number");
+    if (!rank.is_number_integer()) bad_here("ranks has an element that is not a whole number");
     c.ranks.push_back(number_of<int>(rank, "ranks", 0, most_int));
   }
   c.rank = number<int>(entry, "rank", 0, static_cast<int>(c.ranks.size()) - 1);
@@ -238,10 +239,10 @@ void Reader::add_operation(const Json& entry) {
 }
 
 void Reader::read_head(const Json& head) {
-  if (!head.is_object()) bad(0, "not an object");
+  if (!head.is_object()) bad(0, "the file is not a JSON object");
   const int found = number<int>(head, "atoll_flight", 0, most_int);
   if (found != version) {
-    bad_here(fmt::format("version {} of flight files; this library reads {}", found, version));
+    bad_here(fmt::format("the file has version {}; this library reads version {}", found, version));
   }
   log_.size = number<int>(head, "size", 1, static_cast<int>(max_flight_ranks));
   log_.rank = number<int>(head, "rank", 0, log_.size - 1);
@@ -253,7 +254,7 @@ void Reader::read_head(const Json& head) {
   log_.monotonic_ns = time(head, "monotonic_ns");
   for (const char* list : {"communicators", "operations"}) {
     const Json& value = field(head, list);
-    // The entries have gone to add_...(): whatever is left is none.
+    // examine() has consumed every object, so the list must be empty.
     if (!value.is_array() || !value.empty())
       bad_here(fmt::format("{} is not a list of objects", list));
   }
@@ -277,7 +278,8 @@ void Reader::check() const {
 
 FlightLog Reader::read() {
   if (text_.size() > max_flight_bytes) {
-    bad(0, fmt::format("{} bytes; {} are allowed", text_.size(), max_flight_bytes));
+    bad(0, fmt::format("the file has {} bytes; at most {} are allowed", text_.size(),
+                       max_flight_bytes));
   }
   const char* const end = text_.data() + text_.size();
   Json head;
@@ -287,9 +289,9 @@ FlightLog Reader::read() {
                          return examine(depth, event, value);
                        });
   } catch (const Json::parse_error& error) {
-    bad(error.byte > 0 ? error.byte - 1 : 0, "not JSON");
+    bad(error.byte > 0 ? error.byte - 1 : 0, "the file is not JSON");
   } catch (const Json::exception&) {
-    bad_here("a number that is too large");
+    bad_here("a number is too large");
   }
   read_head(head);
   check();
@@ -333,7 +335,7 @@ std::string to_json(const FlightLog& log) {
                         {"written_ns", log.written_ns},
                         {"monotonic_ns", log.monotonic_ns}};
   std::string text = dumped(head);
-  text.pop_back();  // the brace: the lists follow, an entry a line
+  text.pop_back();  // the closing brace; the lists follow, one entry per line
   return fmt::format("{},\n  \"communicators\":[{}],\n  \"operations\":[{}]}}\n", text,
                      list(log.communicators), list(log.operations));
 }
@@ -352,7 +354,7 @@ FlightLog read_flight(const std::filesystem::path& file) {
   std::string text(max_flight_bytes + 1, '\0');
   in.read(text.data(), static_cast<std::streamsize>(text.size()));
   if (!in.is_open() || in.bad()) {
-    throw Error(ErrorCode::io, fmt::format("{}: cannot be read", file.string()));
+    throw Error(ErrorCode::io, fmt::format("cannot read {}", file.string()));
   }
   text.resize(static_cast<std::size_t>(in.gcount()));
   return parse_flight(text, file.string());

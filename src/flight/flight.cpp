@@ -10,15 +10,15 @@
 #include <utility>
 
 #include "atoll/error.hpp"
-#include "flight/inquiry.hpp"
 #include "core/host.hpp"
 #include "core/log.hpp"
 #include "core/world_internals.hpp"
+#include "flight/inquiry.hpp"
 
 namespace atoll_v1::atoll {
 namespace {
 
-// What the eventfd counts, so that one read tells the two apart.
+// Values that are added to the eventfd. One read distinguishes signals from other changes.
 constexpr std::uint64_t signalled = 1;
 constexpr std::uint64_t changed = std::uint64_t{1} << 32;
 
@@ -39,7 +39,7 @@ void replace_file(const std::string& path, std::string_view text) {
   if (out && !problem) return;
   std::error_code ignored;
   std::filesystem::remove(fresh, ignored);
-  throw Error(ErrorCode::io, fmt::format("{}: cannot be written{}{}", path, problem ? ": " : "",
+  throw Error(ErrorCode::io, fmt::format("cannot write {}{}{}", path, problem ? ": " : "",
                                          problem ? problem.message() : ""));
 }
 
@@ -62,7 +62,7 @@ Flight::Flight(World& world)
     signal_ = std::make_unique<FlightSignal>(event_.get(), signalled);
     thread_ = std::jthread([this] { serve(); });
   }
-  // Only a note: aborting what waits must not wait for a disk.
+  // Only notes the failure: aborting operations that wait must not wait for a disk.
   subscription_ = world.on_failure([this](const Error& error) {
     {
       const std::lock_guard lock(mutex_);
@@ -102,7 +102,7 @@ FlightLog Flight::log(std::string_view reason) const {
 void Flight::write(std::string_view reason) {
   if (path_.empty()) {
     throw Error(ErrorCode::invalid_argument,
-                "write_flight: Config::flight (ATOLL_FLIGHT) names no file");
+                "write_flight: set Config::flight (ATOLL_FLIGHT) to the prefix of a file");
   }
   const std::lock_guard lock(writing_);
   replace_file(path_, to_json(log(reason)));

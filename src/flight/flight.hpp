@@ -1,4 +1,4 @@
-// The flight recorder of one World: what it records, when it writes, what it tells other ranks.
+// The flight recorder of one World: owns the ring, writes the file and answers other ranks.
 #pragma once
 
 #include <atomic>
@@ -11,15 +11,15 @@
 #include <thread>
 
 #include "atoll/world.hpp"
+#include "core/socket.hpp"
 #include "flight/recorder.hpp"
 #include "flight/signal.hpp"
-#include "core/socket.hpp"
 
 namespace atoll_v1::atoll {
 
 class Flight {
  public:
-  // That of the World; made when its first communicator opens, dropped when the World ends.
+  // The recorder of the World, created at the first call and destroyed with the World.
   static std::shared_ptr<Flight> of(World& world);
 
   explicit Flight(World& world);
@@ -29,27 +29,27 @@ class Flight {
 
   FlightRecorder& recorder() noexcept { return recorder_; }
   FlightLog log(std::string_view reason) const;
-  // Throws Error(io), and Error(invalid_argument) without Config::flight.
+  // Writes the file. Throws Error(io), and Error(invalid_argument) when Config::flight is empty.
   void write(std::string_view reason);
-  // After a failure: returns when its file is written, at once without Config::flight, at the
-  // latest after a second. A program may end without a further word when its collective has thrown.
+  // Call this after a failure. Waits up to a second until the file is written, because a program
+  // may exit as soon as its collective throws. Returns at once when Config::flight is empty.
   void await_written();
 
  private:
-  void serve();  // a thread, with Config::flight only
+  void serve();  // runs in thread_, which exists only when Config::flight is set
   void wake(std::uint64_t value) const noexcept;
 
   const int rank_;
   const int size_;
   const std::string host_;
-  const std::string path_;  // "": nothing is written
+  const std::string path_;  // empty when no file is written
   FlightRecorder recorder_;
-  mutable std::mutex mutex_;  // of what follows
+  mutable std::mutex mutex_;  // guards the members below, up to writing_
   std::condition_variable changed_;
   std::string failure_;
   bool failure_written_ = false;
   bool ending_ = false;
-  std::mutex writing_;
+  std::mutex writing_;  // held while the file is written
   net::Fd event_;
   std::unique_ptr<FlightSignal> signal_;
   std::jthread thread_;

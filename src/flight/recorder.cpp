@@ -27,18 +27,18 @@ constexpr std::uint64_t word_of(std::uint64_t number, FlightState state) {
 
 }  // namespace
 
-std::shared_ptr<FlightRecorder::Lane> FlightRecorder::open(FlightCommunicator description) {
-  auto lane = std::make_shared<Lane>();
-  lane->description = std::move(description);
+std::shared_ptr<FlightTrack> FlightRecorder::open(FlightCommunicator description) {
+  auto track = std::make_shared<FlightTrack>();
+  track->description = std::move(description);
   const std::lock_guard lock(mutex_);
-  lane->id = next_lane_++;
-  if (lanes_.size() >= max_flight_communicators) {
+  track->id = next_track_++;
+  if (tracks_.size() >= max_flight_communicators) {
     const auto oldest =
-        std::ranges::find_if(lanes_, [](const auto& l) { return l->closed.load(); });
-    if (oldest != lanes_.end()) lanes_.erase(oldest);
+        std::ranges::find_if(tracks_, [](const auto& t) { return t->closed.load(); });
+    if (oldest != tracks_.end()) tracks_.erase(oldest);
   }
-  lanes_.push_back(lane);
-  return lane;
+  tracks_.push_back(track);
+  return track;
 }
 
 bool FlightRecorder::claim(Slot& entry, std::uint64_t number) noexcept {
@@ -51,28 +51,28 @@ bool FlightRecorder::claim(Slot& entry, std::uint64_t number) noexcept {
   return false;
 }
 
-std::uint64_t FlightRecorder::enqueue(Lane& lane, std::span<const Request> requests,
+std::uint64_t FlightRecorder::enqueue(FlightTrack& track, std::span<const FlightCall> calls,
                                       std::uint64_t sequence) noexcept {
   const std::int64_t now = clock_.ticks();
-  const std::uint64_t first = next_.fetch_add(requests.size(), memory_order_relaxed);
+  const std::uint64_t first = next_.fetch_add(calls.size(), memory_order_relaxed);
   std::uint64_t number = first;
-  std::uint64_t collectives = lane.collectives_enqueued.load(memory_order_relaxed);
-  for (const Request& request : requests) {
-    const bool message = atoll_abi::is_message(request.kind);
+  std::uint64_t collectives = track.collectives_enqueued.load(memory_order_relaxed);
+  for (const FlightCall& call : calls) {
+    const bool message = atoll_abi::is_message(call.kind);
     const auto ordinal = message ? -1 : static_cast<std::int64_t>(collectives++);
     Slot& entry = slot(number);
     if (claim(entry, number)) {
-      // Released each, read with acquire: who sees a field of this operation sees its claim, too.
+      // Stores release and loads acquire, so a reader that sees a field also sees the claim.
       entry.sequence.store(sequence, memory_order_release);
       entry.collective.store(ordinal, memory_order_release);
-      entry.count.store(request.count, memory_order_release);
-      entry.lane.store(lane.id, memory_order_release);
-      entry.peer.store(message || atoll_abi::has_root(request.kind) ? request.peer : -1,
+      entry.count.store(call.count, memory_order_release);
+      entry.track.store(track.id, memory_order_release);
+      entry.peer.store(message || atoll_abi::has_root(call.kind) ? call.peer : -1,
                        memory_order_release);
-      entry.kind.store(static_cast<std::int16_t>(request.kind), memory_order_release);
-      entry.part_of.store(static_cast<std::int16_t>(request.part_of), memory_order_release);
-      entry.dtype.store(static_cast<std::int16_t>(request.dtype), memory_order_release);
-      entry.op.store(static_cast<std::int16_t>(request.reduction.op), memory_order_release);
+      entry.kind.store(static_cast<std::int16_t>(call.kind), memory_order_release);
+      entry.part_of.store(static_cast<std::int16_t>(call.part_of), memory_order_release);
+      entry.dtype.store(static_cast<std::int16_t>(call.dtype), memory_order_release);
+      entry.op.store(static_cast<std::int16_t>(call.op), memory_order_release);
       entry.enqueued.store(now, memory_order_release);
       entry.started.store(0, memory_order_release);
       entry.finished.store(0, memory_order_release);
@@ -81,13 +81,13 @@ std::uint64_t FlightRecorder::enqueue(Lane& lane, std::span<const Request> reque
     ++number;
     ++sequence;
   }
-  lane.enqueued.store(sequence, memory_order_relaxed);
-  lane.collectives_enqueued.store(collectives, memory_order_relaxed);
+  track.enqueued.store(sequence, memory_order_relaxed);
+  track.collectives_enqueued.store(collectives, memory_order_relaxed);
   return first;
 }
 
-// An entry that is overwritten between the look and the store can get a time that is not its own,
-// until its own operation gets there.
+// An entry that is overwritten between the check and the store may hold a wrong time, until its own
+// operation stores the right one.
 void FlightRecorder::advance(std::uint64_t number, std::atomic<std::int64_t> Slot::*time,
                              std::int64_t now, std::uint64_t state) noexcept {
   Slot& entry = slot(number);
@@ -105,19 +105,16 @@ void FlightRecorder::started(std::uint64_t number, std::size_t n) noexcept {
   }
 }
 
-void FlightRecorder::completed(Lane& lane, std::uint64_t number,
-                               std::span<const Request> requests) noexcept {
+void FlightRecorder::completed(FlightTrack& track, std::uint64_t number, std::size_t n,
+                               std::uint64_t collectives) noexcept {
   const std::int64_t now = clock_.ticks();
-  std::uint64_t collectives = 0;
-  for (const Request& request : requests) {
-    if (!atoll_abi::is_message(request.kind)) ++collectives;
-    advance(number++, &Slot::finished, now, static_cast<std::uint64_t>(FlightState::completed));
+  for (std::size_t i = 0; i < n; ++i) {
+    advance(number + i, &Slot::finished, now, static_cast<std::uint64_t>(FlightState::completed));
   }
-  // Operations of a communicator run one after the other: nobody else adds.
-  lane.completed.store(lane.completed.load(memory_order_relaxed) + requests.size(),
-                       memory_order_relaxed);
-  lane.collectives_completed.store(
-      lane.collectives_completed.load(memory_order_relaxed) + collectives, memory_order_relaxed);
+  // Operations of a communicator run one after the other, so no other thread adds here.
+  track.completed.store(track.completed.load(memory_order_relaxed) + n, memory_order_relaxed);
+  track.collectives_completed.store(
+      track.collectives_completed.load(memory_order_relaxed) + collectives, memory_order_relaxed);
 }
 
 void FlightRecorder::failed(std::uint64_t number, std::size_t n, std::string_view error) {
@@ -163,10 +160,10 @@ std::optional<std::pair<FlightOperation, std::uint32_t>> FlightRecorder::read(co
     const bool finished =
         operation.state == FlightState::completed || operation.state == FlightState::failed;
     if (finished) operation.finished_ns = entry.finished.load(memory_order_acquire);
-    const std::uint32_t lane = entry.lane.load(memory_order_acquire);
-    if (entry.word.load(memory_order_acquire) == word) return std::pair(operation, lane);
+    const std::uint32_t track = entry.track.load(memory_order_acquire);
+    if (entry.word.load(memory_order_acquire) == word) return std::pair(operation, track);
   }
-  return std::nullopt;  // it changes all the time: it is not where somebody hangs
+  return std::nullopt;  // the slot changes all the time, so no rank hangs in this operation
 }
 
 FlightLog FlightRecorder::snapshot() const {
@@ -182,19 +179,19 @@ FlightLog FlightRecorder::snapshot() const {
   log.written_ns =
       std::chrono::system_clock::now().time_since_epoch() / std::chrono::nanoseconds(1);
   const std::lock_guard lock(mutex_);
-  for (const auto& lane : lanes_) {
-    FlightCommunicator& communicator = log.communicators.emplace_back(lane->description);
-    communicator.closed = lane->closed;
-    // The later ones of each pair are read first, so that they do not pass the earlier ones.
-    communicator.completed = lane->completed;
-    communicator.collectives_completed = lane->collectives_completed;
-    communicator.enqueued = lane->enqueued;
-    communicator.collectives_enqueued = lane->collectives_enqueued;
+  for (const auto& track : tracks_) {
+    FlightCommunicator& communicator = log.communicators.emplace_back(track->description);
+    communicator.closed = track->closed;
+    // Completed counts are read first, so that they never exceed the enqueued counts.
+    communicator.completed = track->completed;
+    communicator.collectives_completed = track->collectives_completed;
+    communicator.enqueued = track->enqueued;
+    communicator.collectives_enqueued = track->collectives_enqueued;
   }
   for (auto& [operation, id] : operations) {
-    const auto lane = std::ranges::find(lanes_, id, &Lane::id);
-    if (lane == lanes_.end()) continue;
-    operation.communicator = static_cast<std::size_t>(lane - lanes_.begin());
+    const auto track = std::ranges::find(tracks_, id, &FlightTrack::id);
+    if (track == tracks_.end()) continue;
+    operation.communicator = static_cast<std::size_t>(track - tracks_.begin());
     for (auto* time : {&operation.enqueued_ns, &operation.started_ns, &operation.finished_ns}) {
       if (*time != 0) *time = scale.ns(*time);
     }

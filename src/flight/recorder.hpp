@@ -1,12 +1,12 @@
 // The last operations of this rank, recorded without locks or allocation.
 //
-// A ring of flight_capacity slots. An operation takes the next number and the slot number %
-// capacity; `word` of the slot is (number + 1) << 3 | state, 0 while it is empty. A writer claims
-// the slot by exchanging the word for one in state `writing`, fills the fields and publishes the
-// word; started and finished exchange the word of their own number only, so an operation that has
-// been overwritten stays so. Two writers meet in a slot only when one of them was held up for a
-// whole turn of the ring: the older entry is dropped. A reader copies a slot and looks at the word
-// again.
+// The recorder is a ring of flight_capacity slots. An operation takes the next number and the slot
+// number % capacity. The slot's `word` is (number + 1) << 3 | state, or 0 while the slot is empty.
+// A writer claims the slot by exchanging the word for one in state `writing`, fills the fields and
+// publishes the word. started() and finished() exchange only the word of their own number, so an
+// operation that has been overwritten stays overwritten. Two writers meet in a slot only when one
+// of them was delayed by a full round of the ring; the older entry is then dropped. A reader copies
+// a slot and then checks that its word has not changed.
 #pragma once
 
 #include <array>
@@ -22,15 +22,25 @@
 #include <vector>
 
 #include "atoll/flight.hpp"
-#include "comm/communicator_impl.hpp"
+#include "atoll/view.hpp"
 #include "flight/clock.hpp"
 
 namespace atoll_v1::atoll {
 
-// One communicator of this rank. enqueue() has one caller at a time, as submit() has.
-struct FlightLane {
+// The fields of an operation that are recorded when it is called.
+struct FlightCall {
+  std::int32_t kind;    // ATOLL_ALL_GATHER ... of plugin.h
+  std::uint64_t count;  // number of elements
+  DType dtype;
+  ReduceOp op = ReduceOp::sum;
+  int peer = 0;               // root, or the other rank of a message
+  std::int32_t part_of = -1;  // kind that the user called; -1 when it is this kind
+};
+
+// One communicator of this rank. Its operations are enqueued by one caller at a time.
+struct FlightTrack {
   std::uint32_t id = 0;
-  FlightCommunicator description;  // its counts are those below
+  FlightCommunicator description;  // its counts are unused: the counters below replace them
   std::atomic<std::uint64_t> enqueued{0};
   std::atomic<std::uint64_t> completed{0};
   std::atomic<std::uint64_t> collectives_enqueued{0};
@@ -40,20 +50,20 @@ struct FlightLane {
 
 class FlightRecorder {
  public:
-  using Lane = FlightLane;
+  // A track outlives its communicator until there are max_flight_communicators of them.
+  std::shared_ptr<FlightTrack> open(FlightCommunicator description);
 
-  // A lane is kept when its communicator is gone, until there are max_flight_communicators.
-  std::shared_ptr<Lane> open(FlightCommunicator description);
-
-  // The number of the first; the others follow. `sequence` counts as plugin.h does.
-  std::uint64_t enqueue(Lane& lane, std::span<const Request> requests,
+  // Returns the number of the first operation; the others follow it. `sequence` is the number of
+  // the first one on its communicator.
+  std::uint64_t enqueue(FlightTrack& track, std::span<const FlightCall> calls,
                         std::uint64_t sequence) noexcept;
-  // `n` operations from `number` on.
+  // These apply to the `n` operations from `number` on; `collectives` of them are not messages.
   void started(std::uint64_t number, std::size_t n) noexcept;
-  void completed(Lane& lane, std::uint64_t number, std::span<const Request> requests) noexcept;
+  void completed(FlightTrack& track, std::uint64_t number, std::size_t n,
+                 std::uint64_t collectives) noexcept;
   void failed(std::uint64_t number, std::size_t n, std::string_view error);
 
-  // Without rank, host, reason and failure.
+  // The log without rank, host, reason and failure, which the caller adds.
   FlightLog snapshot() const;
 
  private:
@@ -62,13 +72,13 @@ class FlightRecorder {
     std::atomic<std::uint64_t> sequence{0};
     std::atomic<std::int64_t> collective{-1};
     std::atomic<std::uint64_t> count{0};
-    std::atomic<std::uint32_t> lane{0};
+    std::atomic<std::uint32_t> track{0};
     std::atomic<std::int32_t> peer{-1};
     std::atomic<std::int16_t> kind{0};
     std::atomic<std::int16_t> part_of{-1};
     std::atomic<std::int16_t> dtype{0};
     std::atomic<std::int16_t> op{0};
-    std::atomic<std::int64_t> enqueued{0};  // in ticks, as the next two
+    std::atomic<std::int64_t> enqueued{0};  // this and the next two times are in ticks
     std::atomic<std::int64_t> started{0};
     std::atomic<std::int64_t> finished{0};
   };
@@ -77,16 +87,16 @@ class FlightRecorder {
   static bool claim(Slot& entry, std::uint64_t number) noexcept;
   void advance(std::uint64_t number, std::atomic<std::int64_t> Slot::*time, std::int64_t now,
                std::uint64_t state) noexcept;
-  // Times are still ticks; the second is the lane's.
+  // The operation, with its times in ticks, and the id of its track.
   static std::optional<std::pair<FlightOperation, std::uint32_t>> read(const Slot& slot);
 
   const FlightClock clock_;
   std::atomic<std::uint64_t> next_{0};
   std::array<Slot, flight_capacity> slots_;
-  mutable std::mutex mutex_;  // of what follows
-  std::vector<std::shared_ptr<Lane>> lanes_;
-  std::uint32_t next_lane_ = 0;
-  std::vector<std::pair<std::uint64_t, std::string>> errors_;  // of the last numbers that failed
+  mutable std::mutex mutex_;  // guards everything below
+  std::vector<std::shared_ptr<FlightTrack>> tracks_;
+  std::uint32_t next_track_ = 0;
+  std::vector<std::pair<std::uint64_t, std::string>> errors_;  // texts by operation number
 };
 
 }  // namespace atoll_v1::atoll

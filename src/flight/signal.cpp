@@ -14,7 +14,7 @@
 namespace atoll_v1::atoll {
 namespace {
 
-// A handler has nothing but globals; these are all that it reads.
+// The signal handler reads these globals and nothing else.
 struct Target {
   std::atomic<int> eventfd{-1};
   std::atomic<std::uint64_t> value{0};
@@ -35,7 +35,7 @@ extern "C" void atoll_flight_signalled(int) {
   errno = saved;
 }
 
-// Who has installed the handler, and for how many.
+// Whether the handler is installed, and how many objects use it.
 struct Installation {
   std::mutex mutex;
   int users = 0;
@@ -56,7 +56,7 @@ bool install() {
   if (::sigaction(SIGUSR1, nullptr, &current) != 0) return false;
   if (is_ours(current)) return true;
   if ((current.sa_flags & SA_SIGINFO) != 0 || current.sa_handler != SIG_DFL) {
-    log::info("the program uses SIGUSR1 itself: it does not write flight files");
+    log::info("the program has its own SIGUSR1 handler: the signal will not write flight files");
     return false;
   }
   struct sigaction action {};
@@ -92,7 +92,7 @@ FlightSignal::~FlightSignal() {
   const std::lock_guard lock(installation().mutex);
   if (--installation().users == 0 && installation().installed) give_back();
   targets[static_cast<std::size_t>(place_)].eventfd = -1;
-  // A handler that has read the descriptor may still write to it.
+  // A running handler may have read the descriptor and still write to it.
   while (handlers_running > 0) std::this_thread::yield();
 }
 

@@ -1,14 +1,14 @@
-// SIGUSR1 as an event that a thread can wait for.
+// Turns SIGUSR1 into an event that a thread can wait for.
 #pragma once
 
 #include <cstdint>
 
 namespace atoll_v1::atoll {
 
-// While one exists, a SIGUSR1 of the process adds `value` to the eventfd. The first one installs
-// the handler, unless the program has one of its own: that stays, with a line in the log. The last
-// one gives the signal back, unless somebody has taken it since. At most 64 at a time; more get
-// nothing.
+// While a FlightSignal exists, every SIGUSR1 of the process adds `value` to its eventfd. The first
+// object installs the handler, unless the program has its own handler, which stays; the log says
+// so. The last object restores the default handler, unless the program has installed another one
+// since. At most 64 objects receive signals at a time.
 class FlightSignal {
  public:
   FlightSignal(int eventfd, std::uint64_t value);

@@ -8,7 +8,7 @@
 namespace atoll_v1::atoll {
 namespace {
 
-constexpr std::size_t most_told = 8;  // ranks told of one by one
+constexpr std::size_t most_told = 8;  // ranks that get a sentence each
 
 bool is_message(const FlightOperation& operation) { return operation.collective < 0; }
 
@@ -25,9 +25,9 @@ bool has_called(const FlightView& view, std::int64_t collective) {
 std::string_view progress_text(FlightState state) {
   switch (state) {
     case FlightState::enqueued:
-      return "not begun";
+      return "not started";
     case FlightState::started:
-      return "under way";
+      return "in progress";
     case FlightState::completed:
       return "complete";
     case FlightState::failed:
@@ -36,39 +36,40 @@ std::string_view progress_text(FlightState state) {
   return "?";
 }
 
-struct Call {
+// A call and the ranks that made it.
+struct CallOfRanks {
   const FlightOperation* operation = nullptr;
   std::vector<int> ranks;
 };
 
-// The calls at this place that differ, the most frequent first.
-std::vector<Call> calls_at(const std::vector<FlightView>& views, std::int64_t collective) {
-  std::vector<Call> calls;
+// The different calls at this number, the most frequent first.
+std::vector<CallOfRanks> calls_at(const std::vector<FlightView>& views, std::int64_t collective) {
+  std::vector<CallOfRanks> calls;
   for (const FlightView& view : views) {
     const FlightOperation* operation = find(view, collective);
     if (!operation) continue;
     auto call = std::ranges::find_if(
-        calls, [&](const Call& known) { return same_call(*known.operation, *operation); });
-    if (call == calls.end()) call = calls.insert(calls.end(), Call{operation, {}});
+        calls, [&](const CallOfRanks& known) { return same_call(*known.operation, *operation); });
+    if (call == calls.end()) call = calls.insert(calls.end(), CallOfRanks{operation, {}});
     call->ranks.push_back(view.rank());
   }
   std::ranges::stable_sort(calls, std::ranges::greater{},
-                           [](const Call& call) { return call.ranks.size(); });
+                           [](const CallOfRanks& call) { return call.ranks.size(); });
   return calls;
 }
 
-std::string disagreement(const std::vector<Call>& calls) {
+std::string disagreement(const std::vector<CallOfRanks>& calls) {
   std::string text;
   for (std::size_t i = 1; i < calls.size() && i <= most_told; ++i) {
     text += fmt::format("{}{} called {}", i > 1 ? ", " : "", ranks_text(calls[i].ranks),
                         call_text(*calls[i].operation));
   }
-  if (calls.size() > most_told + 1) text += ", others called yet other things";
+  if (calls.size() > most_told + 1) text += ", other ranks called other operations";
   return fmt::format("{} where {} called {}", text, ranks_text(calls[0].ranks),
                      call_text(*calls[0].operation));
 }
 
-// How far the ranks are that called it, by state.
+// How far the ranks that called it are, grouped by state.
 std::vector<std::string> progress(const std::vector<FlightView>& views, std::int64_t collective,
                                   std::string_view name) {
   std::vector<int> through, in, failed;
@@ -91,9 +92,10 @@ std::vector<std::string> progress(const std::vector<FlightView>& views, std::int
         const bool elsewhere = view.running != nullptr;
         waiting.push_back(fmt::format(
             "rank {} has enqueued {}, {}", view.rank(), name,
-            elsewhere ? fmt::format("behind {} of communicator {}", call_text(*view.running),
-                                    view.log->communicators[view.running->communicator].name)
-                      : "but its stream has not come to it"));
+            elsewhere
+                ? fmt::format("which waits for {} of communicator {}", call_text(*view.running),
+                              view.log->communicators[view.running->communicator].name)
+                : "but its stream has not reached it"));
         break;
     }
   }
@@ -105,7 +107,7 @@ std::vector<std::string> progress(const std::vector<FlightView>& views, std::int
   };
   add(in, "is in", "are in");
   add(failed, "has failed in", "have failed in");
-  add(through, "is through with", "are through with");
+  add(through, "has completed", "have completed");
   return result;
 }
 
@@ -172,7 +174,7 @@ std::string last_text(const FlightView& view) {
   if (!c) {
     text = "it has not opened this communicator";
   } else if (c->enqueued == 0) {
-    text = "it has called nothing on this communicator";
+    text = "it has called no operation on this communicator";
   } else if (view.last) {
     text = fmt::format("its last operation on this communicator was {}, {}", name_text(*view.last),
                        progress_text(view.last->state));
@@ -180,7 +182,7 @@ std::string last_text(const FlightView& view) {
     text = fmt::format("its last operation on this communicator was number {}, {}", c->enqueued - 1,
                        c->completed >= c->enqueued ? "complete" : "not complete");
   }
-  if (c && c->closed) text += "; it has closed it since";
+  if (c && c->closed) text += "; it has closed the communicator since";
   if (view.running && (!c || view.running->communicator != view.index)) {
     text += fmt::format("; it is in {} of communicator {}", call_text(*view.running),
                         view.log->communicators[view.running->communicator].name);
@@ -204,7 +206,7 @@ std::int64_t first_disagreement(const std::vector<FlightView>& views) {
 Story tell_collective(const std::vector<FlightView>& views, std::int64_t collective,
                       Views completeness) {
   Story story;
-  const std::vector<Call> calls = calls_at(views, collective);
+  const std::vector<CallOfRanks> calls = calls_at(views, collective);
   story.disagreed = calls.size() > 1;
   if (story.disagreed) story.sentences.push_back(disagreement(calls));
   const std::string name = calls.empty() ? "it" : name_text(*calls[0].operation);

@@ -1,4 +1,4 @@
-// Who did what on one communicator, told from the logs of its ranks.
+// Explains what the ranks of one communicator did, from their logs.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 
 namespace atoll_v1::atoll {
 
-// "all_reduce 42", "all_to_all 42 of all_reduce": a part of one that was called.
+// "all_reduce 42", or "all_to_all 42 of all_reduce" for a part of a collective.
 std::string name_text(const FlightOperation& operation);
 // "all_reduce 42 (1024 x f32, sum)".
 std::string call_text(const FlightOperation& operation);
@@ -19,39 +19,41 @@ std::string call_text(const FlightOperation& operation);
 std::string ranks_text(const std::vector<int>& ranks);
 // "0.52 s"
 std::string seconds_text(std::int64_t ns);
-// Collectives that the backends can run together.
+// True when the two collectives match, so that backends can run them together.
 bool same_call(const FlightOperation& a, const FlightOperation& b);
 
-// What one rank has on one communicator. Points into its log.
+// The operations of one rank on one communicator. Points into the rank's log.
 struct FlightView {
   const FlightLog* log = nullptr;
   const FlightCommunicator* communicator = nullptr;
-  std::size_t index = 0;                                         // of communicator in log
-  const FlightOperation* last = nullptr;                         // enqueued on this communicator
-  const FlightOperation* running = nullptr;                      // on any communicator
-  std::map<std::int64_t, const FlightOperation*> collectives{};  // by FlightOperation::collective
+  std::size_t index = 0;                     // index of the communicator in the log
+  const FlightOperation* last = nullptr;     // last call on this communicator
+  const FlightOperation* running = nullptr;  // started, on any communicator
+  std::map<std::int64_t, const FlightOperation*> collectives{};  // by collective number
 
   int rank() const { return log->rank; }
 };
-// `communicator` null: the rank has not opened it.
+// `communicator` is null in the result when the rank has not opened it.
 FlightView view_of(const FlightLog& log, std::string_view id);
 
-// The first collective that is in several logs and not the same in all of them; -1: none.
+// The number of the first collective that differs between logs; -1 when there is none.
 std::int64_t first_disagreement(const std::vector<FlightView>& views);
 
 struct Story {
   bool disagreed = false;
-  std::vector<std::string> sentences;  // those that blame somebody first
+  std::vector<std::string> sentences;  // sentences that name a culprit come first
 };
-// About collective number `collective` of the communicator: calls that differ, ranks that have not
-// called it, and, if `views` are all there is and there are neither, how far each one is with it.
+// Whether the views cover every rank of the communicator that matters.
 enum class Views {
   all,
   some
 };
+// Explains collective number `collective` of the communicator: calls that differ, and ranks that
+// have not called it. Without either, and with all views, it says how far each rank is.
 Story tell_collective(const std::vector<FlightView>& views, std::int64_t collective,
                       Views completeness);
-// "its last operation on this communicator was all_gather 41, complete", and what else it is in.
+// "its last operation on this communicator was all_gather 41, complete", and the operation that the
+// rank is in on another communicator.
 std::string last_text(const FlightView& view);
 
 }  // namespace atoll_v1::atoll

@@ -1,4 +1,4 @@
-// tell_flight: the logs of a job, read by a person.
+// tell_flight: explains the logs of a job to a person.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -22,10 +22,9 @@ Logs in_order(std::span<const FlightLog> logs) {
   for (std::size_t i = 1; i < result.size(); ++i) {
     const FlightLog &a = *result[i - 1], &b = *result[i];
     if (a.size != b.size) {
-      throw Error(
-          ErrorCode::mismatch,
-          fmt::format("flight logs of different jobs: rank {} is of {} ranks, rank {} of {}",
-                      a.rank, a.size, b.rank, b.size));
+      throw Error(ErrorCode::mismatch, fmt::format("flight logs of different jobs: the job of rank "
+                                                   "{} has {} ranks, that of rank {} has {}",
+                                                   a.rank, a.size, b.rank, b.size));
     }
     if (a.rank == b.rank) {
       throw Error(ErrorCode::mismatch, fmt::format("two flight logs of rank {}", a.rank));
@@ -103,7 +102,7 @@ std::string tell_communicator(const Logs& logs, const FlightCommunicator& commun
                                  communicator.backend, ranks_text(members), communicator.id);
   const auto absent = missing(members, there);
   if (!absent.empty()) text += fmt::format("  no log of {}\n", ranks_text(absent));
-  text += fmt::format("  collectives that all of these ranks are through with: {}", done);
+  text += fmt::format("  collectives that all of these ranks have completed: {}", done);
   const auto last = static_cast<std::int64_t>(done) - 1;
   for (const FlightView& view : views) {
     const auto found = view.collectives.find(last);

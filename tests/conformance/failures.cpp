@@ -230,7 +230,7 @@ int passed_over(const Job& job) {
       job.world.check();
     }
   });
-  return expect_error(job, error, {atoll::ErrorCode::aborted}, {"rank 1", "was passed over"});
+  return expect_error(job, error, {atoll::ErrorCode::aborted}, {"rank 1", "was dropped"});
 }
 
 // Rank 1 declares a failure, and the other ranks are aborted with its message.

@@ -1,4 +1,4 @@
-// The flight recorder: the ring, the file, the signal.
+// Tests of the flight recorder: its ring, its file and SIGUSR1.
 #include <doctest/doctest.h>
 #include <signal.h>
 #include <unistd.h>
@@ -23,18 +23,18 @@ namespace {
 using namespace std::chrono_literals;
 using atoll::FlightState;
 
-atoll::Request all_reduce(std::uint64_t count) {
-  return {ATOLL_ALL_REDUCE, {}, {}, count, atoll::DType::bf16, atoll::ReduceOp::max, 5};
+atoll::FlightCall all_reduce(std::uint64_t count) {
+  return {ATOLL_ALL_REDUCE, count, atoll::DType::bf16, atoll::ReduceOp::max, 5};
 }
-atoll::Request send_to(int peer) {
-  return {ATOLL_SEND, {}, {}, 7, atoll::DType::f32, atoll::ReduceOp::sum, peer};
+atoll::FlightCall send_to(int peer) {
+  return {ATOLL_SEND, 7, atoll::DType::f32, atoll::ReduceOp::sum, peer};
 }
 
 atoll::FlightCommunicator shard() {
   return {.id = "comm/shard/0", .name = "shard", .backend = "host", .rank = 0, .ranks = {0, 1}};
 }
 
-// A flight file, and the same as a version wrote it that lacked a field.
+// The text of a flight file, complete or as an older version without some field wrote it.
 struct FlightLogText {
   std::string text;
 
@@ -47,7 +47,7 @@ struct FlightLogText {
   }
 };
 
-// A folder that goes when the test ends.
+// A temporary folder, removed at the end of the test.
 struct Folder {
   Folder()
       : path(std::filesystem::temp_directory_path() /
@@ -67,12 +67,12 @@ bool waits_for(const std::filesystem::path& file) {
 
 TEST_CASE("a part of a collective is recorded with what was called") {
   atoll::FlightRecorder recorder;
-  const auto lane = recorder.open(shard());
-  atoll::Request part = all_reduce(100);
+  const auto track = recorder.open(shard());
+  atoll::FlightCall part = all_reduce(100);
   part.kind = ATOLL_ALL_TO_ALL;
   part.part_of = ATOLL_REDUCE_SCATTER;
-  const std::vector<atoll::Request> both = {part, all_reduce(8)};
-  recorder.enqueue(*lane, both, 0);
+  const std::vector<atoll::FlightCall> both = {part, all_reduce(8)};
+  recorder.enqueue(*track, both, 0);
   atoll::FlightLog log = recorder.snapshot();
   REQUIRE(log.operations.size() == 2);
   CHECK(log.operations[0].kind == "all_to_all");
@@ -87,9 +87,9 @@ TEST_CASE("a part of a collective is recorded with what was called") {
 
 TEST_CASE("an operation is recorded from its call to its end") {
   atoll::FlightRecorder recorder;
-  const auto lane = recorder.open(shard());
-  const std::vector<atoll::Request> both = {all_reduce(100), send_to(1)};
-  const auto first = recorder.enqueue(*lane, both, 40);
+  const auto track = recorder.open(shard());
+  const std::vector<atoll::FlightCall> both = {all_reduce(100), send_to(1)};
+  const auto first = recorder.enqueue(*track, both, 40);
   auto log = recorder.snapshot();
   REQUIRE(log.operations.size() == 2);
   CHECK(log.operations[0].kind == "all_reduce");
@@ -111,8 +111,8 @@ TEST_CASE("an operation is recorded from its call to its end") {
 
   recorder.started(first, 2);
   CHECK(recorder.snapshot().operations[1].state == FlightState::started);
-  recorder.completed(*lane, first, both);
-  const auto failing = recorder.enqueue(*lane, std::vector{all_reduce(1)}, 42);
+  recorder.completed(*track, first, 2, 1);
+  const auto failing = recorder.enqueue(*track, std::vector{all_reduce(1)}, 42);
   recorder.started(failing, 1);
   recorder.failed(failing, 1, "disk on fire");
   log = recorder.snapshot();
@@ -135,16 +135,16 @@ TEST_CASE("times are those of the steady clock") {
     return std::chrono::steady_clock::now().time_since_epoch() / std::chrono::nanoseconds(1);
   };
   atoll::FlightRecorder recorder;
-  const auto lane = recorder.open(shard());
+  const auto track = recorder.open(shard());
   std::this_thread::sleep_for(2ms);
   const auto before = steady();
-  const auto number = recorder.enqueue(*lane, std::vector{all_reduce(1)}, 0);
+  const auto number = recorder.enqueue(*track, std::vector{all_reduce(1)}, 0);
   const auto between = steady();
   std::this_thread::sleep_for(20ms);
   recorder.started(number, 1);
   const auto after = steady();
   const auto log = recorder.snapshot();
-  constexpr std::int64_t slack = 1'000'000;  // 1 ms: stamps are scaled between two looks
+  constexpr std::int64_t slack = 1'000'000;  // 1 ms: ticks are converted with a measured rate
   CHECK(log.operations[0].enqueued_ns >= before - slack);
   CHECK(log.operations[0].enqueued_ns <= between + slack);
   CHECK(log.operations[0].started_ns >= between + 20'000'000 - slack);
@@ -154,15 +154,15 @@ TEST_CASE("times are those of the steady clock") {
 
 TEST_CASE("the ring keeps the last operations and nothing else") {
   atoll::FlightRecorder recorder;
-  const auto lane = recorder.open(shard());
-  const std::vector<atoll::Request> one = {all_reduce(1)};
+  const auto track = recorder.open(shard());
+  const std::vector<atoll::FlightCall> one = {all_reduce(1)};
   const std::uint64_t total = 3 * atoll::flight_capacity + 17;
   for (std::uint64_t i = 0; i < total; ++i) {
-    const auto number = recorder.enqueue(*lane, one, i);
+    const auto number = recorder.enqueue(*track, one, i);
     recorder.started(number, 1);
-    recorder.completed(*lane, number, one);
+    recorder.completed(*track, number, 1, 1);
   }
-  // An operation that has been overwritten stays so.
+  // A late report does not bring back an operation that has been overwritten.
   recorder.failed(0, 1, "late");
   const auto log = recorder.snapshot();
   REQUIRE(log.operations.size() == atoll::flight_capacity);
@@ -184,13 +184,13 @@ TEST_CASE("writers of several communicators and a reader do not disturb each oth
     threads.emplace_back([&, w] {
       auto description = shard();
       description.name = std::to_string(w);
-      const auto lane = recorder.open(description);
+      const auto track = recorder.open(description);
       for (std::uint64_t i = 0; i < each; ++i) {
-        // The count tells whose it is and which.
+        // The count identifies the writer and the operation.
         const std::vector one = {all_reduce(static_cast<std::uint64_t>(w) * each + i)};
-        const auto number = recorder.enqueue(*lane, one, i);
+        const auto number = recorder.enqueue(*track, one, i);
         recorder.started(number, 1);
-        recorder.completed(*lane, number, one);
+        recorder.completed(*track, number, 1, 1);
       }
       --left;
     });
@@ -219,7 +219,7 @@ TEST_CASE("writers of several communicators and a reader do not disturb each oth
 
 TEST_CASE("communicators that are gone make room, open ones stay") {
   atoll::FlightRecorder recorder;
-  const auto lane = recorder.open(shard());
+  const auto track = recorder.open(shard());
   for (std::size_t i = 0; i < 2 * atoll::max_flight_communicators; ++i) {
     recorder.open(shard())->closed = true;
   }
@@ -230,8 +230,8 @@ TEST_CASE("communicators that are gone make room, open ones stay") {
 
 TEST_CASE("a log survives its file") {
   atoll::FlightRecorder recorder;
-  const auto lane = recorder.open(shard());
-  const auto number = recorder.enqueue(*lane, std::vector{all_reduce(9)}, 0);
+  const auto track = recorder.open(shard());
+  const auto number = recorder.enqueue(*track, std::vector{all_reduce(9)}, 0);
   recorder.failed(number, 1, "a \"quoted\" \xff error");
   auto log = recorder.snapshot();
   log.size = 2;
@@ -254,9 +254,9 @@ TEST_CASE("a World writes its file when asked, at SIGUSR1 and at a failure") {
   {
     atoll::World world = atoll::World::single(config);
     const auto flight = atoll::Flight::of(world);
-    const auto lane = flight->recorder().open(
+    const auto track = flight->recorder().open(
         {.id = "comm/shard/0", .name = "shard", .backend = "host", .rank = 0, .ranks = {0}});
-    flight->recorder().enqueue(*lane, std::vector{all_reduce(9)}, 0);
+    flight->recorder().enqueue(*track, std::vector{all_reduce(9)}, 0);
     atoll::write_flight(world);
     CHECK(atoll::read_flight(file).reason == "call");
     CHECK(atoll::read_flight(file).operations.size() == 1);
@@ -278,7 +278,7 @@ TEST_CASE("a World writes its file when asked, at SIGUSR1 and at a failure") {
   for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator(folder.path)) {
     ++files;
   }
-  CHECK(files == 1);  // nothing temporary is left
+  CHECK(files == 1);  // no temporary file is left
   struct sigaction action {};
   REQUIRE(::sigaction(SIGUSR1, nullptr, &action) == 0);
   const bool given_back = action.sa_handler == SIG_DFL;
@@ -334,20 +334,20 @@ TEST_CASE("without a prefix nothing is written") {
 
 TEST_CASE("recording costs little") {
   atoll::FlightRecorder recorder;
-  const auto lane = recorder.open(shard());
-  const std::vector<atoll::Request> one = {all_reduce(1)};
+  const auto track = recorder.open(shard());
+  const std::vector<atoll::FlightCall> one = {all_reduce(1)};
   constexpr int operations = 100'000;
   double best = 1e9;
   for (int repeat = 0; repeat < 5; ++repeat) {
     const auto start = std::chrono::steady_clock::now();
     for (int i = 0; i < operations; ++i) {
-      const auto number = recorder.enqueue(*lane, one, static_cast<std::uint64_t>(i));
+      const auto number = recorder.enqueue(*track, one, static_cast<std::uint64_t>(i));
       recorder.started(number, 1);
-      recorder.completed(*lane, number, one);
+      recorder.completed(*track, number, 1, 1);
     }
     const std::chrono::duration<double, std::nano> spent = std::chrono::steady_clock::now() - start;
     best = std::min(best, spent.count() / operations);
   }
   MESSAGE("one operation, all three steps: " << best << " ns");
-  CHECK(best < 20'000);  // a sanitizer, a busy machine; the figure is in the message
+  CHECK(best < 20'000);  // loose enough for sanitizers and busy machines
 }

@@ -1,4 +1,4 @@
-// What is told from flight files, and files that are not.
+// Tests of the sentences that explain flight logs, and of files that must be refused.
 #include <doctest/doctest.h>
 #include <unistd.h>
 
@@ -18,7 +18,7 @@ using atoll::FlightState;
 
 constexpr std::int64_t second = 1'000'000'000;
 
-// A rank of `size` on communicator "shard" over all of them, 100 s after the start.
+// The log of one of `size` ranks, with a communicator "shard" over all of them, 100 s after start.
 FlightLog log_of(int rank, int size) {
   FlightLog log;
   log.rank = rank;
@@ -95,7 +95,7 @@ TEST_CASE("a rank that never called is told, and one without a file") {
         "ranks 0-2 knew of no failure\n"
         "communicator shard (mpi, ranks 0-3; comm/shard/0)\n"
         "  no log of rank 3\n"
-        "  collectives that all of these ranks are through with: 1, the last one all_gather 0 "
+        "  collectives that all of these ranks have completed: 1, the last one all_gather 0 "
         "(1024 x "
         "f32)\n"
         "  collective 1:\n"
@@ -106,7 +106,7 @@ TEST_CASE("a rank that never called is told, and one without a file") {
         "  rank 2: in all_reduce 1 (1024 x f32, sum) for 60 s\n");
 }
 
-TEST_CASE("calls that differ stand side by side") {
+TEST_CASE("calls that differ are shown together") {
   FlightLog odd = log_of(1, 3);
   add(odd, "all_gather", FlightState::completed);
   add(odd, "reduce_scatter", FlightState::started, 512, "sum");
@@ -120,7 +120,7 @@ TEST_CASE("calls that differ stand side by side") {
         "ranks 0, 1 knew of no failure\n"
         "failure, on rank 2: rank 2: out of patience\n"
         "communicator shard (mpi, ranks 0-2; comm/shard/0)\n"
-        "  collectives that all of these ranks are through with: 1, the last one all_gather 0 "
+        "  collectives that all of these ranks have completed: 1, the last one all_gather 0 "
         "(1024 x "
         "f32)\n"
         "  calls differ at collective 1:\n"
@@ -158,14 +158,14 @@ TEST_CASE("parts of a collective that the library builds are told with its name"
       atoll::tell_flight(std::vector{log(0, "all_reduce"), log(1, "all_reduce")});
   CHECK(same.find("ranks 0, 1 are in all_to_all 0 of all_reduce\n") != std::string::npos);
   CHECK(same.find("in all_to_all 0 of all_reduce (512 x f32) for 60 s") != std::string::npos);
-  // Equal parts of different collectives are a disagreement already.
+  // Equal parts of different collectives count as different calls.
   const std::string other =
       atoll::tell_flight(std::vector{log(0, "all_reduce"), log(1, "reduce_scatter")});
   CHECK(other.find("calls differ at collective 0") != std::string::npos);
   CHECK(other.find("called all_to_all 0 of reduce_scatter (512 x f32)") != std::string::npos);
 }
 
-TEST_CASE("a rank that is held up on another communicator says so") {
+TEST_CASE("a rank that waits on another communicator is explained") {
   FlightLog busy = log_of(1, 2), waiting = in_all_reduce(0, 2);
   add(busy, "all_gather", FlightState::completed);
   add(busy, "all_reduce", FlightState::enqueued, 1024, "sum");
@@ -176,7 +176,7 @@ TEST_CASE("a rank that is held up on another communicator says so") {
   busy.operations.back().communicator = 1;
   busy.operations.back().state = FlightState::started;
   const std::string text = atoll::tell_flight(std::vector{busy, waiting});
-  CHECK(text.find("rank 1 has enqueued all_reduce 1, behind all_gather 0 (1024 x f32) of "
+  CHECK(text.find("rank 1 has enqueued all_reduce 1, which waits for all_gather 0 (1024 x f32) of "
                   "communicator replicate\n    rank 0 is in all_reduce 1\n") != std::string::npos);
   CHECK(text.find("rank 0: it has not opened this communicator; it is in all_reduce 1 (1024 x f32, "
                   "sum) of communicator shard") != std::string::npos);
@@ -195,7 +195,7 @@ TEST_CASE("messages do not shift the count of collectives") {
         "2 ranks; logs of all\n"
         "ranks 0, 1 knew of no failure\n"
         "communicator shard (mpi, ranks 0, 1; comm/shard/0)\n"
-        "  collectives that all of these ranks are through with: 1, the last one all_gather 1 "
+        "  collectives that all of these ranks have completed: 1, the last one all_gather 1 "
         "(1024 x "
         "f32)\n");
 }
@@ -208,15 +208,15 @@ TEST_CASE("logs that do not belong together are refused") {
   CHECK(refuse({log_of(1, 2), log_of(1, 2)}, atoll::ErrorCode::mismatch) ==
         "two flight logs of rank 1");
   CHECK(refuse({log_of(0, 2), log_of(1, 3)}, atoll::ErrorCode::mismatch) ==
-        "flight logs of different jobs: rank 0 is of 2 ranks, rank 1 of 3");
+        "flight logs of different jobs: the job of rank 0 has 2 ranks, that of rank 1 has 3");
 }
 
 TEST_CASE("a file that is not a flight file is refused with its name and the place") {
   const std::string good = atoll::to_json(in_all_reduce(0, 2));
   CHECK(atoll::to_json(atoll::parse_flight(good, "f.json")) == good);
-  CHECK(bad("") == "f.json: byte 0: not JSON");
-  CHECK(bad("{\"atoll_flight\":1,}") == "f.json: byte 18: not JSON");
-  CHECK(bad("[]").find("f.json: byte 0: not an object") == 0);
+  CHECK(bad("") == "f.json: byte 0: the file is not JSON");
+  CHECK(bad("{\"atoll_flight\":1,}") == "f.json: byte 18: the file is not JSON");
+  CHECK(bad("[]").find("f.json: byte 0: the file is not a JSON object") == 0);
   CHECK(bad("{}").find("atoll_flight is missing") != std::string::npos);
   CHECK(bad(replaced(good, "\"atoll_flight\":1", "\"atoll_flight\":2")).find("version 2") !=
         std::string::npos);
@@ -239,12 +239,12 @@ TEST_CASE("a file that is not a flight file is refused with its name and the pla
   CHECK(bad(replaced(good, "node0", std::string(atoll::max_flight_text + 1, 'x')))
             .find("host has 16385 bytes") != std::string::npos);
   CHECK(bad(std::string(atoll::max_flight_bytes + 1, ' ')).find("bytes; ") != std::string::npos);
-  // The place is where the entry ends.
+  // The error has the byte offset where the entry ends.
   const std::string wrong = replaced(good, "\"state\":\"started\"", "\"state\":\"asleep\"");
   const auto end = wrong.find('}', wrong.find("asleep")) + 1;
   CHECK(bad(wrong) == "f.json: byte " + std::to_string(end) +
                           ": state is not one of enqueued, started, completed, failed");
-  // Every file that ends early.
+  // Truncated files are refused, whatever their length.
   for (std::size_t size = 0; size + 2 < good.size(); size += 7) {
     CHECK(bad(good.substr(0, size)).find("f.json: byte ") == 0);
   }

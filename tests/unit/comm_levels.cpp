@@ -1,13 +1,13 @@
-// Where composed sums go level by level: hosts of equal size whose ranks are a subtree of the sum.
+// Tests of levels_of(): fallback sums go level by level if the ranks of each host are a subtree.
 #include <doctest/doctest.h>
 
 #include <vector>
 
-#include "comm/composed.hpp"
+#include "comm/group_shape.hpp"
 
 namespace {
 
-// "inner/inner_block/outer_block", or "one".
+// Formats the levels as "inner/inner_block/outer_block", or "one" for a single level.
 std::string levels(const std::vector<int>& hosts, int block = 0) {
   const auto found = atoll::levels_of(hosts, block);
   if (!found) return "one";

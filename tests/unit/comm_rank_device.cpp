@@ -1,4 +1,4 @@
-// On which device ranks compute, as far as machines without a GPU show it.
+// Tests of choose_rank_device() that need no GPU.
 #include <doctest/doctest.h>
 
 #include <string>
@@ -10,7 +10,7 @@
 
 namespace {
 
-// What each rank gets, or why it gets none.
+// For each rank, the name of its device or the text of its error.
 std::vector<std::string> choices(const std::vector<std::string>& wishes) {
   std::vector<std::string> results(wishes.size());
   atoll_test::run_thread_ranks(static_cast<int>(wishes.size()), [&](atoll::World& world) {
@@ -40,14 +40,13 @@ TEST_CASE("wishes that differ are a reason for every rank") {
   for (const auto& wish : {"auto", "cuda", "gpu"}) {
     CAPTURE(wish);
     for (const auto& why : choices({"host", "host", wish})) {
-      CHECK(why.find("rank 0 is to compute on device host, rank 2 on " + std::string(wish)) !=
-            std::string::npos);
+      CHECK(why.find("rank 0 chose host, rank 2 chose " + std::string(wish)) != std::string::npos);
     }
   }
 }
 
 TEST_CASE("a wish that nobody knows is named with those that there are") {
   for (const auto& why : choices({"gpu", "gpu"})) {
-    CHECK(why.find("device \"gpu\": there are auto, host and cuda") != std::string::npos);
+    CHECK(why.find("unknown device \"gpu\": use auto, host or cuda") != std::string::npos);
   }
 }

@@ -1,4 +1,4 @@
-// What ranks say of their connections, put together, and when that is refused.
+// Tests of gather_transports() and require_gpudirect_rdma().
 #include <doctest/doctest.h>
 
 #include <string>
@@ -12,7 +12,7 @@ namespace {
 
 using atoll::Transports;
 
-// The error of rank 0, "" for none; rank r is on host hosts[r] and says said[r].
+// The error of rank 0, or "". Rank r is on host hosts[r] and reports said[r].
 std::string refused(const std::vector<std::string>& hosts, const std::vector<Transports>& said) {
   std::string why;
   atoll_test::run_thread_ranks(
@@ -51,7 +51,8 @@ TEST_CASE("one that has a connection without it is named, and so is one that doe
   Transports unknown;
   unknown.unknown = "NCCL_DEBUG=WARN is set";
   const auto lost = refused({"a", "b"}, {by("IB", true), unknown});
-  CHECK(lost == "GPUDirect RDMA is required: rank 1 does not know: NCCL_DEBUG=WARN is set");
+  CHECK(lost ==
+        "GPUDirect RDMA is required: rank 1 does not know its transports: NCCL_DEBUG=WARN is set");
 }
 
 TEST_CASE("without any connection between several hosts it is refused, on one host it is not") {

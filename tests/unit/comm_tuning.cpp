@@ -1,4 +1,4 @@
-// What users ask of the algorithms, as backends read it.
+// Tests of tuning_lines(): the settings of a user as lines for backends.
 #include "comm/tuning.hpp"
 
 #include <doctest/doctest.h>
@@ -43,7 +43,7 @@ std::string problem_of(const std::string& file, const std::string& algorithm,
   return "";
 }
 
-// The message after "FILE:".
+// The text of the error after the prefix "FILE:".
 std::string problem_in_file(const std::string& text) {
   const TuningFile file(text);
   const std::string problem = problem_of(file.path(), "");
@@ -86,16 +86,16 @@ TEST_CASE("the file comes first, so that the setting goes before it") {
 
 TEST_CASE("an error in the setting quotes it") {
   CHECK(problem_of("", "all_reduce") ==
-        "ATOLL_ALGORITHM=\"all_reduce\": expected COLLECTIVE:ALGORITHM, with commas between "
-        "several");
+        "ATOLL_ALGORITHM=\"all_reduce\": expected COLLECTIVE:ALGORITHM, separated by "
+        "commas");
   for (const char* text : {"all_reduce:", ":ring", "all_reduce:ring,", "all_reduce:a:b",
                            "all_reduce:two level", ","}) {
     CAPTURE(text);
     CHECK(problem_of("", text).find("ATOLL_ALGORITHM=\"") == 0);
   }
   const std::string unknown = problem_of("", "allreduce:ring");
-  CHECK(unknown.find("no collective \"allreduce\": all_gather, all_gather_v, all_reduce,") !=
-        std::string::npos);
+  CHECK(unknown.find("unknown collective \"allreduce\"; the collectives are: all_gather, "
+                     "all_gather_v, all_reduce,") != std::string::npos);
 }
 
 TEST_CASE("an error in the file names file and line") {
@@ -104,19 +104,19 @@ TEST_CASE("an error in the file names file and line") {
   for (const char* number : {"0", "17", "-1", "4x", "many"}) {
     CAPTURE(number);
     CHECK(problem_in_file(std::string("connections ") + number + "\n") ==
-          std::string("1: \"") + number + "\" is not a number of connections, 1 to 16");
+          std::string("1: \"") + number + "\" is not a number of connections from 1 to 16");
   }
   CHECK(problem_in_file("# one\nall_reduce 0 ring twice\n") ==
         "2: expected COLLECTIVE MIN_BYTES ALGORITHM, or connections N");
   CHECK(problem_in_file("\nall_reduce 1T ring\n") ==
-        "2: \"1T\" is not a size: bytes, or a number with K, M or G");
+        "2: \"1T\" is not a size: write bytes, or a number with K, M or G");
   for (const char* size : {"-1", "K", "1KB", "1.5M", "0x10"}) {
     CAPTURE(size);
     CHECK(problem_in_file(std::string("all_reduce ") + size + " ring\n").find("1: \"") == 0);
   }
   CHECK(problem_in_file("all_reduce 99999999999999G ring\n") ==
         "1: \"99999999999999G\" is too large a size");
-  CHECK(problem_in_file("allgather 0 ring\n").find("1: no collective \"allgather\": ") == 0);
+  CHECK(problem_in_file("allgather 0 ring\n").find("1: unknown collective \"allgather\"; ") == 0);
   CHECK(problem_of("/nonexistent/tuning", "", atoll::ErrorCode::io).find("/nonexistent/tuning") !=
         std::string::npos);
 }

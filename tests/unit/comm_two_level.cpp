@@ -1,5 +1,4 @@
-// all_gather and reduce_scatter that core builds of two levels: when, of what, and with which
-// result.
+// Tests of all_gather and reduce_scatter in two levels: when core uses them, and their results.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -9,13 +8,14 @@
 
 #include "atoll/communicator.hpp"
 #include "atoll/plugin.h"
-#include "flight/flight.hpp"
+#include "comm/tuning.hpp"
 #include "comm/two_level.hpp"
+#include "flight/flight.hpp"
 #include "thread_ranks.hpp"
 
 namespace {
 
-// What the communicators of a rank did since it began: "shard.inside all_gather".
+// All operations of a rank so far, with their communicators: "shard.inside all_gather".
 std::vector<std::string> done(atoll::World& world) {
   const auto log = atoll::Flight::of(world)->recorder().snapshot();
   std::vector<std::string> lines;
@@ -25,7 +25,7 @@ std::vector<std::string> done(atoll::World& world) {
   return lines;
 }
 
-// Ranks as threads, `per_host` of them on each host as far as the library knows, on a backend that
+// Ranks are threads. The library is told that there are `per_host` ranks on each host. The backend
 // has no levels of its own.
 struct Hosts {
   int count;
@@ -45,7 +45,7 @@ void run(const Hosts& hosts, const std::function<void(atoll::World&)>& body) {
 constexpr std::uint64_t count = 1031;
 const std::string two_levels = "all_gather:two_level,reduce_scatter:two_level";
 
-// Every rank's block holds its rank; out of place, then in place.
+// Gathers blocks filled with the rank's number, out of place and then in place.
 void check_all_gather(atoll::Communicator& comm, atoll::Stream& stream) {
   const auto n = static_cast<std::uint64_t>(comm.size()),
              mine = static_cast<std::uint64_t>(comm.rank());
@@ -71,7 +71,7 @@ void check_reduce_scatter(atoll::Communicator& comm, atoll::Stream& stream) {
     src[i] = static_cast<float>((i / count + 1) * (mine + 1));
   }
   const auto kept = src;
-  // Rank r has factor 2: twice the sum of 1 to n, times the number of the block.
+  // All ranks have factor 2, so the result is twice the sum of 1 to n, times the block's number.
   const auto sum = static_cast<float>(n * (n + 1) * (mine + 1));
   std::vector<float> dst(count);
   comm.reduce_scatter(src, dst, {atoll::ReduceOp::sum, 2.0}, stream).synchronize();
@@ -173,7 +173,7 @@ TEST_CASE("lines that choose levels are core's, the others the backend's") {
 }
 
 TEST_CASE("the modelled time: two levels pay where a host's NICs are slow against its island") {
-  // 2 hosts of 8 GPUs at 450 GB/s inside, one NIC of 50 GB/s a host.
+  // Two hosts of 8 GPUs with 450 GB/s inside each host and one NIC of 50 GB/s per host.
   const atoll::GroupRate flat{.gbyte_s = 50, .latency_us = 70};
   const atoll::LevelRates levels{{.gbyte_s = 450, .latency_us = 30},
                                  {.gbyte_s = 6.25, .latency_us = 20}};
@@ -182,7 +182,7 @@ TEST_CASE("the modelled time: two levels pay where a host's NICs are slow agains
   CHECK(atoll::two_level_us(levels, 16, 8, large) ==
         doctest::Approx(50 + 0.5 * large / 50e3 + 7.0 / 8 * large / 450e3));
   CHECK(atoll::two_level_us(levels, 16, 8, large) < atoll::flat_us(flat, 16, large));
-  // A NIC for each GPU: the island takes as long as the network, one after the other.
+  // With a NIC per GPU the network is as fast as the island, so two steps take longer than one.
   const atoll::LevelRates rails{{.gbyte_s = 450, .latency_us = 30},
                                 {.gbyte_s = 50, .latency_us = 20}};
   CHECK(atoll::two_level_us(rails, 16, 8, large) >

@@ -125,7 +125,7 @@ TEST_CASE("mesh: the ranks' GPUs are those of their host") {
 
 TEST_CASE("mesh: by hand") {
   World world = World::single();
-  CHECK(Mesh::make(world, {1, 1}).reason() == "1x1 was asked for");
+  CHECK(Mesh::make(world, {1, 1}).reason() == "the user requested 1x1");
   CHECK(Mesh::make(world, {1, 1}, Topology{}).findings().empty());
   CHECK_THROWS_WITH(Mesh::make(world, {1, 2}), "a mesh of 1x2 does not fit a world of 1 ranks");
   CHECK_THROWS_AS(Mesh::make(world, {-1, -1}), Error);

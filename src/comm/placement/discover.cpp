@@ -1,5 +1,5 @@
-// The topology of a whole job: each host is looked at once, by its lowest rank, and every rank
-// merges what all of them saw.
+// Topology::discover: the lowest rank of each host discovers the host, and every rank merges the
+// results.
 #include <fmt/format.h>
 
 #include "atoll/topology.hpp"
@@ -8,7 +8,8 @@
 namespace atoll_v1::atoll {
 namespace {
 
-// A rank that cannot look says why, so that all ranks throw instead of waiting for it.
+// Prefix of the reason of a rank that cannot discover its host. It is exchanged like a result, so
+// that all ranks throw instead of waiting.
 constexpr std::string_view failed = "failed: ";
 
 std::string look(const World& world) {
@@ -26,7 +27,8 @@ std::string look(const World& world) {
 }  // namespace
 
 Topology Topology::discover(World& world) {
-  // One key serves every call: no rank leaves a round before all are in it, so rounds cannot mix.
+  // The key can be the same at every call, because no rank leaves an exchange before all have
+  // entered.
   const auto texts = world.exchange("atoll/topology", world.local_rank() == 0 ? look(world) : "");
   std::vector<Topology> parts;
   for (std::size_t rank = 0; rank < texts.size(); ++rank) {

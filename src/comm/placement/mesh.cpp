@@ -88,9 +88,10 @@ Mesh Mesh::plan(const Topology& topology, World& world) {
 
 Mesh Mesh::from_plan(World& world, MeshPlan plan) {
   if (plan.inner != 1)
-    throw Error(ErrorCode::unsupported,
-                fmt::format("a mesh with an inner axis of {}: only replicate x shard can be run",
-                            plan.inner));
+    throw Error(
+        ErrorCode::unsupported,
+        fmt::format("a mesh with an inner axis of {} cannot run: only replicate x shard can",
+                    plan.inner));
   Mesh mesh(world, {plan.replicate, plan.shard}, plan.order);
   mesh.reason_ = std::move(plan.why);
   mesh.findings_ = std::move(plan.findings);
@@ -99,7 +100,7 @@ Mesh Mesh::from_plan(World& world, MeshPlan plan) {
 
 Mesh Mesh::make(World& world, MeshShape shape) {
   Mesh mesh(world, shape, row_major(world, shape).order);
-  mesh.reason_ = fmt::format("{}x{} was asked for", shape.replicate, shape.shard);
+  mesh.reason_ = fmt::format("the user requested {}x{}", shape.replicate, shape.shard);
   return mesh;
 }
 

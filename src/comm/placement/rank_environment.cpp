@@ -20,7 +20,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// "0-3,8" -> {0, 1, 2, 3, 8}; what is not understood ends the list.
+// "0-3,8" -> {0, 1, 2, 3, 8}. The list ends at the first character that does not parse.
 std::vector<int> parse_cpu_list(std::string_view text) {
   constexpr int most_cpus = 65'536;
   std::vector<int> cpus;
@@ -53,7 +53,7 @@ struct CpuSetFree {
   void operator()(cpu_set_t* set) const { CPU_FREE(set); }
 };
 
-// The mask grows until the kernel takes it: machines have more than 1,024 threads.
+// Doubles the mask until the kernel accepts it, since a machine may have more than 1,024 threads.
 std::vector<int> bound_cpus() {
   for (int size = 1024; size <= 65'536; size *= 2) {
     const std::unique_ptr<cpu_set_t, CpuSetFree> set(CPU_ALLOC(size));
@@ -72,7 +72,7 @@ std::vector<int> bound_cpus() {
   return {};
 }
 
-// The one NUMA node that holds all `cpus`; -1: several, or no node is known.
+// The NUMA node that contains all `cpus`, or -1 when there are several or none is known.
 int numa_of(const std::vector<int>& cpus, const fs::path& nodes) {
   int found = -1;
   std::error_code error;
@@ -92,8 +92,8 @@ int numa_of(const std::vector<int>& cpus, const fs::path& nodes) {
   return found;
 }
 
-// A control group that keeps a GPU from a process refuses to open its device file. The driver says
-// which file is which GPU.
+// A control group that hides a GPU from a process refuses to open its device file. The driver's
+// proc files map device files to GPUs.
 std::vector<std::string> allowed_gpus(const EnvironmentRoots& roots) {
   std::vector<std::string> allowed;
   bool any_refused = false;
@@ -118,14 +118,15 @@ std::vector<std::string> allowed_gpus(const EnvironmentRoots& roots) {
   return any_refused ? allowed : std::vector<std::string>();
 }
 
-// Opening a device file may start an idle GPU, so it is done only where somebody shares GPUs out.
+// True under a scheduler that assigns GPUs. Only then are device files opened, because that may
+// wake up an idle GPU.
 bool is_under_scheduler() {
   for (const char* name : {"SLURM_JOB_ID", "FLUX_JOB_ID", "PBS_JOBID", "LSB_JOBID"})
     if (std::getenv(name) != nullptr) return true;
   return false;
 }
 
-// The first of the variables by which GPUs are hidden.
+// The value of the first variable that hides GPUs, or null.
 const char* visible_devices() {
   for (const char* name : {"CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"})
     if (const char* value = std::getenv(name); value != nullptr) return value;
@@ -169,7 +170,7 @@ RankEnvironment rank_environment_from(std::string_view text) {
     environment.numa = json.at("numa").get<int>();
     return environment;
   } catch (const nlohmann::json::exception&) {
-    throw Error(ErrorCode::bad_data, "a rank's word on its environment is not understood");
+    throw Error(ErrorCode::bad_data, "cannot parse the environment that a rank sent");
   }
 }
 

@@ -1,4 +1,4 @@
-// What this process may use of its host.
+// Finds out which GPUs and cores this process may use.
 #pragma once
 
 #include <string>
@@ -8,21 +8,21 @@
 
 namespace atoll_v1::atoll {
 
-// Where to look; tests put a captured tree here.
+// Roots of the file systems to read. Tests set them to a captured tree.
 struct EnvironmentRoots {
   std::string proc = "/proc";
   std::string dev = "/dev";
   std::string sys = "/sys";
 };
 
-// GPUs that the environment and control groups leave, and the hardware threads that this process is
-// bound to (none when it may run on all that are online). host and local_rank are left to the
-// caller.
+// Returns the GPUs that the environment and control groups allow, and the hardware threads to which
+// this process is bound (empty when it may run on all of them). The caller sets host and
+// local_rank.
 RankEnvironment look_around(const EnvironmentRoots& roots = {});
 
-// One line each, for the store.
+// Encodes the environment as one line, for the store.
 std::string to_text(const RankEnvironment& environment);
-// Throws Error(bad_data).
+// The inverse of to_text(). Throws Error(bad_data).
 RankEnvironment rank_environment_from(std::string_view text);
 
 }  // namespace atoll_v1::atoll

@@ -1,6 +1,7 @@
 #include "comm/registry/backend_choice.hpp"
 
-#include <fmt/core.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -18,7 +19,8 @@ Axis world_axis(World& world) {
   return axis;
 }
 
-// Name -> preference of every backend that works here; the others go to `unusable` with a reason.
+// Returns the preference of every backend that is usable here, by name. `found` receives every
+// backend, with the reason when it is unusable.
 std::map<std::string, int> probe_all(World& world, DeviceKind kind,
                                      std::vector<BackendInfo>& found) {
   const atoll_host services = host_services(world);
@@ -33,7 +35,7 @@ std::map<std::string, int> probe_all(World& world, DeviceKind kind,
       if (info.preference <= 0) info.unusable = last_error(plugin, nullptr);
       const bool moves =
           plugin.table.capability(ATOLL_ALL_TO_ALL, ATOLL_F32, ATOLL_SUM, memory_of(kind)) != 0;
-      if (info.preference > 0 && !moves) info.unusable = "does not take this kind of memory";
+      if (info.preference > 0 && !moves) info.unusable = "does not support this kind of memory";
     } catch (const Error& error) {
       info.unusable = error.what();
     }
@@ -63,13 +65,14 @@ std::map<std::string, int> decode(std::string_view text) {
   return usable;
 }
 
-// What must be equal on all ranks, in one line of a fixed length.
+// The settings that must be equal on all ranks, as one line of fixed length.
 std::string describe_wishes(const Config& config, std::string_view tuning) {
   return fmt::format("{:016x}\n", fnv1a(tuning) + static_cast<unsigned>(config.deterministic));
 }
 
 std::string reasons(const std::vector<BackendInfo>& found) {
-  if (found.empty()) return "no backend was found (set ATOLL_PLUGIN_PATH to the folder of them)";
+  if (found.empty())
+    return "no backend was found; set ATOLL_PLUGIN_PATH to the folder of the backends";
   std::string text;
   for (const auto& info : found) {
     if (!text.empty()) text += "; ";
@@ -78,23 +81,23 @@ std::string reasons(const std::vector<BackendInfo>& found) {
   return text;
 }
 
-// Drops from `usable` what some other rank of the axis cannot use; a preference becomes the least
-// of all ranks'.
-void keep_common(const Communicator::Impl& impl, std::string_view tuning,
+// Removes from `usable` every backend that another rank of the axis cannot use. Each preference
+// becomes the lowest of all ranks.
+void keep_common(const BackendQuery& query, std::string_view tuning,
                  std::map<std::string, int>& usable, std::vector<BackendInfo>& found) {
-  if (impl.axis.size() == 1) return;
-  World& world = impl.world;
-  const auto key = [&](int rank) { return fmt::format("{}/probe/{}", impl.id, rank); };
+  if (query.axis.size() == 1) return;
+  World& world = query.world;
+  const auto key = [&](int rank) { return fmt::format("{}/probe/{}", query.id, rank); };
   const std::string wishes = describe_wishes(world.config(), tuning);
   world.put(key(world.rank()), wishes + encode(usable));
-  for (const int rank : impl.axis.ranks) {
+  for (const int rank : query.axis.ranks) {
     if (rank == world.rank()) continue;
     const std::string text = world.get(key(rank), world.config().rendezvous_timeout);
     if (!text.starts_with(wishes)) {
       throw Error(ErrorCode::mismatch,
                   fmt::format("rank {}: communicator {}: rank {} has other settings of "
                               "ATOLL_ALGORITHM, ATOLL_TUNING or ATOLL_DETERMINISTIC",
-                              world.rank(), impl.name, rank));
+                              world.rank(), query.name, rank));
     }
     const auto theirs = decode(std::string_view(text).substr(wishes.size()));
     for (auto entry = usable.begin(); entry != usable.end();) {
@@ -112,23 +115,63 @@ void keep_common(const Communicator::Impl& impl, std::string_view tuning,
 
 }  // namespace
 
-const Plugin& choose_backend(const Communicator::Impl& impl, std::string_view tuning) {
+GroupDescription::GroupDescription(const World& world, const Axis& axis, std::string id_,
+                                   std::string name_, DeviceKind kind, std::string tuning_,
+                                   int device)
+    : id(std::move(id_)),
+      name(std::move(name_)),
+      token(world.config().token),
+      tuning(std::move(tuning_)) {
+  const auto& places = world.placements();
+  for (const int rank : axis.ranks) {
+    const Placement& place = places[static_cast<std::size_t>(rank)];
+    rails.push_back(fmt::format("{}", fmt::join(place.rail_addresses, " ")));
+  }
+  for (std::size_t i = 0; i < rails.size(); ++i) {
+    const Placement& place = places[static_cast<std::size_t>(axis.ranks[i])];
+    atoll_placement& entry = placements.emplace_back();
+    entry.size = sizeof(atoll_placement);
+    entry.world_rank = place.rank;
+    entry.host = place.host;
+    entry.device = -1;
+    entry.address = place.address.c_str();
+    entry.rail_addresses = rails[i].c_str();
+  }
+  placements[static_cast<std::size_t>(axis.index)].device = device;
+  for (const auto& placement : placements) pointers.push_back(&placement);
+  group.size = sizeof(atoll_group);
+  group.rank = axis.index;
+  group.nranks = axis.size();
+  group.world_rank = world.rank();
+  group.world_size = world.size();
+  group.memory = memory_of(kind);
+  group.id = id.c_str();
+  group.name = name.c_str();
+  group.placements = pointers.data();
+  group.token = token.c_str();
+  group.timeout_ns = std::chrono::nanoseconds(world.config().rendezvous_timeout).count();
+  group.tuning = tuning.c_str();
+  group.deterministic = world.config().deterministic;
+  const int here = places[static_cast<std::size_t>(world.rank())].host;
+  group.host_ranks = static_cast<std::int32_t>(std::ranges::count(places, here, &Placement::host));
+}
+
+const Plugin& choose_backend(const BackendQuery& query, std::string_view tuning) {
   std::vector<BackendInfo> found;
-  auto common = probe_all(impl.world, impl.device.kind(), found);
-  keep_common(impl, tuning, common, found);
-  if (!impl.wanted_backend.empty()) {
-    std::erase_if(common, [&](const auto& entry) { return entry.first != impl.wanted_backend; });
+  auto common = probe_all(query.world, query.device.kind(), found);
+  keep_common(query, tuning, common, found);
+  if (!query.wanted.empty()) {
+    std::erase_if(common, [&](const auto& entry) { return entry.first != query.wanted; });
   }
   const auto best =
       std::max_element(common.begin(), common.end(),
                        [](const auto& a, const auto& b) { return a.second < b.second; });
   if (best == common.end()) {
-    const std::string wanted =
-        impl.wanted_backend.empty() ? "" : " \"" + impl.wanted_backend + "\"";
+    const std::string wanted = query.wanted.empty() ? "" : " \"" + query.wanted + "\"";
     throw Error(
         ErrorCode::unsupported,
         fmt::format("rank {}: communicator {}: no common backend{} on {} memory ({})",
-                    impl.world.rank(), impl.name, wanted, impl.device.name(), reasons(found)));
+                    query.world.rank(), query.name, wanted, query.device.name(), reasons(found)));
   }
   const auto file = std::find_if(found.begin(), found.end(), [&](const BackendInfo& info) {
     return info.name == best->first && !info.file.empty() && info.unusable.empty();

@@ -12,7 +12,7 @@ namespace {
 
 World& world_of(void* ctx) { return *static_cast<World*>(ctx); }
 
-// Calls `body` and turns what it throws into a status: no exception crosses into a plugin.
+// Calls `body` and converts an exception to a status, because no exception may cross into a plugin.
 template <class Body>
 atoll_status guarded(const Body& body) noexcept {
   try {

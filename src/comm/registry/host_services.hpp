@@ -1,4 +1,5 @@
-// What core lends to plugins: log, store, reduction kernels (atoll_host of plugin.h).
+// The services that core offers to plugins: log, store and reduction kernels (atoll_host in
+// plugin.h).
 #pragma once
 
 #include "atoll/plugin.h"
@@ -6,7 +7,7 @@
 
 namespace atoll_v1::atoll {
 
-// The table refers to `world`.
+// The table refers to `world` and must not outlive it.
 atoll_host host_services(World& world);
 
 }  // namespace atoll_v1::atoll

@@ -71,7 +71,7 @@ std::unique_ptr<Loaded> open_plugin(const std::filesystem::path& file) {
   return loaded;
 }
 
-// The folder of this shared library, or of the program that it is linked into.
+// The folder of this shared library, or of the program when it is linked statically.
 std::filesystem::path own_folder() {
   Dl_info info{};
   if (!dladdr(reinterpret_cast<const void*>(&own_folder), &info) || !info.dli_fname) return {};

@@ -1,5 +1,5 @@
-// Finds and loads backends. The only mutable global of the library is the list behind
-// load_plugin(): a shared object is opened once per process and never closed, because its threads
+// Finds and loads backends. load_plugin() keeps the only mutable global of the library, the list of
+// loaded plugins: a shared object is opened once per process and never closed, because its threads
 // and callbacks may outlive everything else.
 #pragma once
 
@@ -12,20 +12,20 @@
 
 namespace atoll_v1::atoll {
 
-// A loaded backend. Slots of `table` beyond the plugin's own size are NULL.
+// A loaded backend. Slots of `table` beyond the plugin's own size are null.
 struct Plugin {
   std::string name;
   std::filesystem::path file;
   atoll_backend table{};
 };
 
-// Opens `file`, or returns it if it is open. Throws Error(not_found) when it cannot be opened, with
-// the loader's reason, and Error(mismatch) for a different major version or a table that ends
-// before `shutdown`. The reference stays valid for the life of the process.
+// Opens `file`, unless it is open already. Throws Error(not_found) with the loader's reason when it
+// cannot be opened, and Error(mismatch) for a different major version or a table that ends before
+// `shutdown`. The reference stays valid until the process exits.
 const Plugin& load_plugin(const std::filesystem::path& file);
 
-// The libatoll-*.so of config.plugin_path, then of the `atoll` folder beside this library; of equal
-// file names the first counts.
+// Returns the libatoll-*.so files in config.plugin_path and then in the `atoll` folder beside this
+// library. The first file of a name hides later ones.
 std::vector<std::filesystem::path> find_plugins(const Config& config);
 
 // The message of the calling thread's last failure in `plugin`.

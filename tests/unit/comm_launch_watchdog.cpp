@@ -1,5 +1,5 @@
-// Operations that a backend launches and core watches: completion, absent ranks, failures behind
-// the launch, and a job that fails elsewhere; on a device and a backend of host memory.
+// Tests of the launch watchdog: completion, absent ranks, failures after the launch, and a job that
+// fails elsewhere. A test device and a test backend launch operations on host memory.
 #include <doctest/doctest.h>
 
 #include <atomic>
@@ -19,7 +19,7 @@ namespace {
 using namespace std::chrono_literals;
 using Floats = std::vector<float>;
 
-// Bodies do not throw: what they capture would be gathered by doctest from several threads at once.
+// Bodies must not throw, because doctest would collect their captures from several threads at once.
 void run(int ranks, std::chrono::seconds timeout, const std::function<void(atoll::World&)>& body) {
   atoll_test::run_thread_ranks(ranks, body, [&](atoll::Config& config) {
     config.plugin_path = ATOLL_TEST_PLUGINS;
@@ -40,7 +40,7 @@ atoll::FlightLog record(atoll::World& world) {
   return atoll::Flight::of(world)->recorder().snapshot();
 }
 
-// Until the watch has seen it.
+// Waits until the watchdog has recorded the wanted state of the last operation, at most 10 s.
 atoll::FlightState last_state(atoll::World& world, atoll::FlightState wanted) {
   const auto patience = std::chrono::steady_clock::now() + 10s;
   while (true) {
@@ -50,7 +50,7 @@ atoll::FlightState last_state(atoll::World& world, atoll::FlightState wanted) {
   }
 }
 
-// What a call throws; "" if nothing.
+// The text of the Error that the call throws; empty when it throws none.
 template <class Call>
 std::string thrown(const Call& call) {
   try {

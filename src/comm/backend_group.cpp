@@ -1,0 +1,365 @@
+#include "comm/backend_group.hpp"
+
+#include <fmt/core.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <chrono>
+#include <thread>
+
+#include "comm/explain.hpp"
+#include "comm/registry/backend_choice.hpp"
+#include "comm/registry/host_services.hpp"
+#include "core/hash.hpp"
+#include "core/log.hpp"
+#include "flight/flight.hpp"
+
+namespace atoll_v1::atoll {
+namespace {
+
+// Waits up to a second for the store to deliver the failure that may have caused the one seen here.
+void await_failure(const World& world) {
+  const auto patience = std::chrono::steady_clock::now() + std::chrono::seconds(1);
+  while (!world.failure() && std::chrono::steady_clock::now() < patience) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+}
+
+// An operation in the queue of a host stream. A failed stream destroys it without a call of take().
+class Queued {
+ public:
+  explicit Queued(BackendGroup& group) noexcept : group_(&group) {}
+  Queued(Queued&& other) noexcept : group_(std::exchange(other.group_, nullptr)) {}
+  Queued& operator=(Queued&&) = delete;
+  ~Queued() {
+    if (group_) group_->operation_dropped();
+  }
+  BackendGroup& take() noexcept { return *std::exchange(group_, nullptr); }
+
+ private:
+  BackendGroup* group_;
+};
+
+std::uint64_t collectives_among(std::span<const Operation> operations) {
+  return static_cast<std::uint64_t>(std::ranges::count(operations, false, &Operation::is_message));
+}
+
+}  // namespace
+
+std::shared_ptr<BackendGroup> BackendGroup::open(const Axis& axis, CommunicatorOptions options,
+                                                 const BackendGroup* parent) {
+  auto group = std::make_shared<BackendGroup>(axis, std::move(options));
+  group->open_backend(parent);
+  return group;
+}
+
+BackendGroup::BackendGroup(const Axis& axis, CommunicatorOptions options)
+    : world_(*axis.world),
+      axis_(axis),
+      name_(options.name.empty() ? axis.name : options.name),
+      wanted_backend_(options.backend.empty() ? world_.config().backend : options.backend),
+      device_(std::move(options.device)),
+      services_(host_services(world_)),
+      shape_{static_cast<std::uint64_t>(axis.index), static_cast<std::uint64_t>(axis.size()),
+             device_.kind()},
+      fallback_scratch_(device_),
+      scaled_source_(device_) {}
+
+BackendGroup::~BackendGroup() {
+  subscription_ = {};
+  watchdog_.reset();
+  if (track_) track_->closed = true;
+  if (!comm_) return;
+  deregister_retired();
+  plugin_->table.close(comm_);  // memory that is still retired is freed after this
+}
+
+bool BackendGroup::lacks_levels() const { return plugin_->table.has_levels == 0; }
+
+void BackendGroup::open_backend(const BackendGroup* parent) {
+  if (parent && parent->plugin_->table.split == nullptr) parent = nullptr;
+  const std::string base =
+      fmt::format("comm/{}/{:016x}", name_, fnv1a(fmt::format("{}", fmt::join(axis_.ranks, ","))));
+  id_ = fmt::format("{}/{}", base, world_.ticket(base));
+  flight_ = Flight::of(world_);  // created first, so that it can record a failure to open
+  std::string tuning = tuning_lines(world_.config());
+  plugin_ = parent ? parent->plugin_
+                   : &choose_backend({world_, axis_, id_, name_, device_, wanted_backend_}, tuning);
+  if (lacks_levels()) level_choice_ = LevelChoice::take_from(tuning);
+  GroupDescription group(world_, axis_, id_, name_, device_.kind(), tuning,
+                         device_.backend()->ordinal());
+  const atoll_status status = parent ? split_group(*parent, group.group) : open_group(group.group);
+  if (status != ATOLL_OK) {
+    comm_ = nullptr;
+    const Error error(
+        static_cast<ErrorCode>(status),
+        fmt::format("rank {}: cannot open communicator {} on backend {}: {}", world_.rank(), name_,
+                    plugin_->name, last_error(*plugin_, nullptr)));
+    await_failure(world_);
+    world_.check();  // when another rank failed first, its reason is the one to report
+    world_.fail(error.what());
+    throw error;
+  }
+  opened();
+}
+
+void BackendGroup::opened() {
+  retain(*plugin_);
+  world_.at_exit([plugin = plugin_](bool failed) { release(*plugin, failed); });
+  track_ = flight_->recorder().open({.id = id_,
+                                     .name = name_,
+                                     .backend = plugin_->name,
+                                     .rank = axis_.index,
+                                     .ranks = axis_.ranks});
+  shape_.levels = levels_of(hosts_of(axis_), shape_.block);
+  if (device_.kind() != DeviceKind::host) {
+    watchdog_ = std::make_unique<LaunchWatchdog>(*this, flight_->recorder(), *track_,
+                                                 world_.config().timeout);
+  }
+  subscription_ = world_.on_failure([this](const Error& error) {
+    if (watchdog_) watchdog_->fail(error);
+    plugin_->table.abort(comm_);
+  });
+  log::debug("opened communicator {} of {} ranks on backend {}", name_, axis_.size(),
+             plugin_->name);
+}
+
+// A backend that cannot order its sums returns ATOLL_UNSUPPORTED.
+atoll_status BackendGroup::open_group(atoll_group& group) {
+  if (order_needs_fallback(group)) {
+    shape_.block = axis_.block;
+    backend_orders_sums_ = false;
+    group.deterministic = 0;
+  }
+  const atoll_status status = plugin_->table.open(&services_, &group, &comm_);
+  if (status != ATOLL_UNSUPPORTED || group.deterministic == 0) return status;
+  group.deterministic = 0;
+  backend_orders_sums_ = false;
+  return plugin_->table.open(&services_, &group, &comm_);
+}
+
+// Backends do not know the blocks of a mesh. A block of a power of two ranks is a subtree of the
+// tree over all ranks anyway.
+bool BackendGroup::order_needs_fallback(const atoll_group& group) const {
+  const bool in_blocks = axis_.block > 0 && axis_.block < axis_.size() &&
+                         !std::has_single_bit(static_cast<unsigned>(axis_.block));
+  return group.deterministic != 0 && in_blocks;
+}
+
+atoll_status BackendGroup::split_group(const BackendGroup& parent, atoll_group& group) {
+  if (order_needs_fallback(group)) shape_.block = axis_.block;
+  backend_orders_sums_ =
+      group.deterministic == 0 || (parent.backend_orders_sums_ && shape_.block == 0);
+  if (!backend_orders_sums_) group.deterministic = 0;
+  parent.wait_until_idle();
+  return plugin_->table.split(parent.comm_, &group, &comm_);
+}
+
+void BackendGroup::join_split() const {
+  if (plugin_->table.split == nullptr) return;
+  wait_until_idle();
+  atoll_comm* nothing = nullptr;
+  const atoll_status status = plugin_->table.split(comm_, nullptr, &nothing);
+  if (status == ATOLL_OK) return;
+  const Error error(static_cast<ErrorCode>(status),
+                    fmt::format("rank {}: split of communicator {}: {}", world_.rank(), name_,
+                                last_error(*plugin_, comm_)));
+  world_.fail(error.what());
+  throw error;
+}
+
+bool BackendGroup::performs(std::int32_t kind, DType dtype, ReduceOp op) const {
+  if (atoll_abi::reduces(kind) && !backend_orders_sums_ && !is_integer(dtype)) return false;
+  return plugin_->table.capability(kind, static_cast<std::int32_t>(dtype),
+                                   static_cast<std::int32_t>(op), memory_of(device_.kind())) != 0;
+}
+
+std::shared_ptr<Work::State> BackendGroup::begin(Stream& stream) {
+  world_.check();
+  order_.enter(stream);
+  return std::make_shared<Work::State>();
+}
+
+void BackendGroup::declare_use(const Operation& operation, Stream& stream) const {
+  const bool broadcast = operation.kind == ATOLL_BROADCAST, root = operation.peer == axis_.index;
+  const std::string_view what = atoll_abi::kind_name(operation.kind);
+  if (operation.kind != ATOLL_RECV && !(broadcast && !root)) {
+    stream.use(operation.src, Access::read, what);
+  }
+  if (operation.kind != ATOLL_SEND && !(broadcast && root)) {
+    stream.use(operation.dst, Access::write, what);
+  }
+}
+
+Work BackendGroup::finish(std::shared_ptr<Work::State> state, Stream& stream) {
+  state->event = stream.record();
+  order_.leave(stream, state->event);
+  return Work(std::move(state));
+}
+
+void BackendGroup::submit(std::vector<Operation> operations,
+                          const std::shared_ptr<Work::State>& state, Stream& stream) {
+  const std::uint64_t first = sequence_;
+  sequence_ += operations.size();
+  std::vector<FlightCall> calls;
+  calls.reserve(operations.size());
+  for (const Operation& operation : operations) calls.push_back(operation.flight_call());
+  const std::uint64_t number = flight_->recorder().enqueue(*track_, calls, first);
+  if (device_.kind() != DeviceKind::host) {
+    return launch(std::move(operations), first, number, stream, state);
+  }
+  auto queued = std::make_shared<Queued>(*this);
+  stream.enqueue([self = shared_from_this(), queued = std::move(queued),
+                  operations = std::move(operations), first, number,
+                  state] { queued->take().run(operations, first, number, *state); });
+}
+
+Work BackendGroup::perform(Operation operation, Stream& stream) {
+  auto state = begin(stream);
+  declare_use(operation, stream);
+  const std::uint64_t first = sequence_++;
+  const FlightCall call = operation.flight_call();
+  const std::uint64_t number = flight_->recorder().enqueue(*track_, {&call, 1}, first);
+  if (device_.kind() == DeviceKind::host) {
+    state->operation = std::move(operation);
+    // The task needs no reference to the group, which waits for its operations before it is closed.
+    state->event = Event(stream.backend().enqueue_and_record(
+        [queued = Queued(*this), state, first, number]() mutable {
+          queued.take().run({&*state->operation, 1}, first, number, *state);
+        }));
+  } else {
+    launch({std::move(operation)}, first, number, stream, state);
+    state->event = stream.record();
+  }
+  order_.leave(stream, state->event);
+  return Work(std::move(state));
+}
+
+void BackendGroup::run(std::span<const Operation> operations, std::uint64_t sequence,
+                       std::uint64_t number, Work::State& state) {
+  flight_->recorder().started(number, operations.size());
+  call_backend(operations, sequence, number, nullptr, state);
+  flight_->recorder().completed(*track_, number, operations.size(), collectives_among(operations));
+}
+
+void BackendGroup::launch(std::vector<Operation> operations, std::uint64_t sequence,
+                          std::uint64_t number, Stream& stream,
+                          const std::shared_ptr<Work::State>& state) {
+  Event reached = stream.record();
+  const Range range(stream.backend(), {atoll_abi::kind_name(operations.front().kind), name_});
+  call_backend(operations, sequence, number, stream.backend().native(), *state);
+  try {
+    const std::uint64_t collectives = collectives_among(operations);
+    watchdog_->add({std::move(operations), collectives, sequence, number, state, std::move(reached),
+                    stream.record()});
+  } catch (
+      const std::exception& error) {  // the operation runs, but the watchdog does not observe it
+    world_.fail(error.what());
+    throw;
+  }
+}
+
+void BackendGroup::call_backend(std::span<const Operation> operations, std::uint64_t sequence,
+                                std::uint64_t number, void* stream, Work::State& state) {
+  // Nearly every call has one operation, so that one needs no vector.
+  std::array<atoll_operation, 1> one;
+  std::array<atoll_operation*, 1> one_pointer;
+  std::vector<atoll_operation> several(operations.size() > 1 ? operations.size() : 0);
+  std::vector<atoll_operation*> several_pointers(several.size());
+  auto* const table = several.empty() ? one.data() : several.data();
+  auto** const pointers = several.empty() ? one_pointer.data() : several_pointers.data();
+  for (std::size_t i = 0; i < operations.size(); ++i) {
+    const Operation& operation = operations[i];
+    atoll_operation& entry = table[i];
+    entry = {};
+    entry.size = sizeof(atoll_operation);
+    entry.kind = operation.kind;
+    entry.dtype = static_cast<std::int32_t>(operation.dtype);
+    entry.op = static_cast<std::int32_t>(operation.reduction.op);
+    entry.peer = operation.peer;
+    entry.memory = memory_of(device_.kind());
+    entry.src = operation.src.data;
+    entry.dst = operation.dst.data;
+    entry.count = operation.count;
+    entry.sequence = sequence++;
+    entry.stream = stream;
+    entry.timeout_ns = std::chrono::nanoseconds(world_.config().timeout).count();
+    entry.counts = operation.counts.empty() ? nullptr : operation.counts.data();
+    entry.factor = operation.reduction.factor;
+    pointers[i] = &entry;
+  }
+  deregister_retired();
+  const atoll_status status =
+      plugin_->table.submit(comm_, pointers, static_cast<std::int32_t>(operations.size()));
+  if (status != ATOLL_OK) {
+    throw fail(status, last_error(*plugin_, comm_), operations, number, state);
+  }
+}
+
+void BackendGroup::operation_dropped() noexcept {
+  try {
+    world_.fail(
+        fmt::format("rank {}: communicator {}: an operation was dropped, because its stream had "
+                    "failed before it",
+                    world_.rank(), name_));
+  } catch (const std::exception& error) {
+    log::error("communicator {}: {}", name_, error.what());
+  }
+}
+
+Error BackendGroup::fail(atoll_status status, const std::string& why,
+                         std::span<const Operation> operations, std::uint64_t number,
+                         Work::State& state) {
+  const Error own(static_cast<ErrorCode>(status),
+                  fmt::format("rank {}: communicator {}: {}", world_.rank(), name_, why));
+  // An abort, and mostly a lost peer too, follows from a failure elsewhere, which is the one to
+  // report.
+  const Cause cause =
+      status == ATOLL_ABORTED || status == ATOLL_PEER_LOST ? Cause::elsewhere : Cause::here;
+  if (cause == Cause::elsewhere) await_failure(world_);
+  const ExplainedError explained = explain({world_, axis_, *track_, operations}, own);
+  flight_->recorder().failed(number, operations.size(), explained.error.what());
+  world_.fail(explained.error.what());  // the World keeps its first reason
+  const Error error = explained.to_report(world_.failure(), cause);
+  state.fail(error);
+  flight_->await_written();
+  return error;
+}
+
+void BackendGroup::disagree(const std::string& finding, Work::State& state) {
+  const Error own(ErrorCode::mismatch,
+                  fmt::format("rank {}: communicator {}: {}", world_.rank(), name_, finding));
+  world_.fail(own.what());  // the World keeps its first reason
+  flight_->await_written();
+  const Error error = ExplainedError{own, finding}.to_report(world_.failure(), Cause::here);
+  state.fail(error);
+  throw error;
+}
+
+std::pair<atoll_status, std::string> BackendGroup::async_error() {
+  const auto ask = plugin_->table.async_error;
+  const atoll_status status = ask ? ask(comm_) : ATOLL_OK;
+  return {status, status == ATOLL_OK ? "" : last_error(*plugin_, comm_)};
+}
+
+void BackendGroup::launch_failed(atoll_status status, const std::string& why,
+                                 const LaunchWatchdog::Launch* launch) {
+  if (launch == nullptr) {
+    return world_.fail(fmt::format("rank {}: communicator {}: {}", world_.rank(), name_, why));
+  }
+  const Operation& first = launch->operations.front();
+  const std::string text =
+      fmt::format("{} {} ({} x {}): {}", atoll_abi::kind_name(first.kind), launch->sequence,
+                  first.count, atoll::name(first.dtype), why);
+  try {
+    fail(status, text, launch->operations, launch->number, *launch->state);
+  } catch (const std::exception& error) {
+    log::error("communicator {}: {}", name_, error.what());
+    launch->state->fail(Error(static_cast<ErrorCode>(status), text));
+    world_.fail(text);
+  }
+}
+
+}  // namespace atoll_v1::atoll

@@ -1,0 +1,127 @@
+// One open group of ranks on one backend: submits operations in order, records them in the flight
+// recorder and turns a failure of the backend into a failure of the World.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "comm/group_shape.hpp"
+#include "comm/launch_watchdog.hpp"
+#include "comm/operation.hpp"
+#include "comm/retired_memory.hpp"
+#include "comm/scratch.hpp"
+#include "comm/stream_order.hpp"
+#include "comm/tuning.hpp"
+
+namespace atoll_v1::atoll {
+
+class Flight;
+
+// One caller at a time. Functions that a host stream executes run one after the other as well.
+class BackendGroup : public std::enable_shared_from_this<BackendGroup>,
+                     public LaunchWatchdog::Owner {
+ public:
+  // Collective over the axis. A non-null `parent` is split if its backend supports that. Throws
+  // Error and fails the World when the backend cannot open.
+  static std::shared_ptr<BackendGroup> open(const Axis& axis, CommunicatorOptions options,
+                                            const BackendGroup* parent = nullptr);
+  BackendGroup(const Axis& axis, CommunicatorOptions options);  // use open() instead
+  ~BackendGroup() override;
+  BackendGroup(const BackendGroup&) = delete;
+  BackendGroup& operator=(const BackendGroup&) = delete;
+
+  World& world() const noexcept { return world_; }
+  const Axis& axis() const noexcept { return axis_; }
+  const std::string& name() const noexcept { return name_; }
+  const std::string& id() const noexcept { return id_; }  // unique in the job, equal on all ranks
+  const Device& device() const noexcept { return device_; }
+  const Plugin& plugin() const noexcept { return *plugin_; }
+  atoll_comm* handle() const noexcept { return comm_; }
+  const GroupShape& shape() const noexcept { return shape_; }
+  std::uint64_t sequence() const noexcept { return sequence_; }  // number of the next operation
+  // The lines of Config::tuning that choose between one and two levels. Empty for a backend that
+  // has levels of its own, which receives these lines itself.
+  const LevelChoice& level_choice() const noexcept { return level_choice_; }
+  bool lacks_levels() const;
+
+  // True when the backend supports this and adds in the requested order.
+  bool performs(std::int32_t kind, DType dtype, ReduceOp op) const;
+
+  // One call of a user is begin(), any number of submit(), and finish(). begin() throws the World's
+  // failure and makes `stream` wait for the call before.
+  std::shared_ptr<Work::State> begin(Stream& stream);
+  // Enqueues the operations as one group of the backend. A failure is stored in `state`; it also
+  // fails the stream and the World.
+  void submit(std::vector<Operation> operations, const std::shared_ptr<Work::State>& state,
+              Stream& stream);
+  Work finish(std::shared_ptr<Work::State> state, Stream& stream);
+  // begin(), submit() of one operation and finish(), with fewer allocations on host memory.
+  Work perform(Operation operation, Stream& stream);
+  // Reports to a checker which memory the operation, which `stream` runs next, reads and writes.
+  void declare_use(const Operation& operation, Stream& stream) const;
+
+  Scratch& fallback_scratch() noexcept { return fallback_scratch_; }
+  Scratch& scaled_source() noexcept { return scaled_source_; }
+
+  // Reports that the ranks called different operations: fails the World with `finding` and throws.
+  [[noreturn]] void disagree(const std::string& finding, Work::State& state);
+  void retire(std::shared_ptr<void> memory) { retired_.add(std::move(memory)); }
+  void deregister_retired() { retired_.deregister(*plugin_, comm_, name_); }
+  // Takes part in a split of this group in which this rank gets no group.
+  void join_split() const;
+  void wait_until_idle() const { order_.wait_until_idle(); }
+  void wait_for_last() const { order_.last().synchronize(); }
+  // Call this when a failed stream drops an operation of this group. Fails the World, because the
+  // other ranks would wait for the operation.
+  void operation_dropped() noexcept;
+  // Runs the operations on a host backend, which returns when they are complete. `number` is the
+  // flight recorder's number of the first one.
+  void run(std::span<const Operation> operations, std::uint64_t sequence, std::uint64_t number,
+           Work::State& state);
+
+ private:
+  void open_backend(const BackendGroup* parent);
+  atoll_status open_group(atoll_group& group);
+  atoll_status split_group(const BackendGroup& parent, atoll_group& group);
+  // True when no backend can add in the requested order, so that fallbacks must.
+  bool order_needs_fallback(const atoll_group& group) const;
+  void opened();
+  // Starts the operations on another device; the watchdog observes them until they end.
+  void launch(std::vector<Operation> operations, std::uint64_t sequence, std::uint64_t number,
+              Stream& stream, const std::shared_ptr<Work::State>& state);
+  void call_backend(std::span<const Operation> operations, std::uint64_t sequence,
+                    std::uint64_t number, void* stream, Work::State& state);
+  // Stores a failure in Work, World and flight recorder, with what the other ranks report about it.
+  // Returns the error to throw.
+  Error fail(atoll_status status, const std::string& why, std::span<const Operation> operations,
+             std::uint64_t number, Work::State& state);
+  std::pair<atoll_status, std::string> async_error() override;
+  void launch_failed(atoll_status status, const std::string& why,
+                     const LaunchWatchdog::Launch* launch) override;
+
+  World& world_;
+  Axis axis_;
+  std::string name_;
+  std::string id_;
+  std::string wanted_backend_;
+  Device device_;
+  const Plugin* plugin_ = nullptr;
+  atoll_host services_;
+  atoll_comm* comm_ = nullptr;
+  bool backend_orders_sums_ = true;  // false when fallbacks must make a deterministic order
+  GroupShape shape_;
+  LevelChoice level_choice_;
+  std::uint64_t sequence_ = 0;
+  Scratch fallback_scratch_, scaled_source_;
+  StreamOrder order_;
+  RetiredMemory retired_;
+  std::unique_ptr<LaunchWatchdog> watchdog_;  // null on host memory
+  World::Subscription subscription_;
+  std::shared_ptr<Flight> flight_;
+  std::shared_ptr<FlightTrack> track_;
+};
+
+}  // namespace atoll_v1::atoll

@@ -1,0 +1,72 @@
+#include "comm/explain.hpp"
+
+#include <fmt/format.h>
+
+#include "flight/inquiry.hpp"
+
+namespace atoll_v1::atoll {
+namespace {
+
+// A backend that compares the calls of ranks on the wire says "A called X where B called Y" itself.
+bool wants_inquiry(const Error& error) {
+  switch (error.code()) {
+    case ErrorCode::timeout:
+    case ErrorCode::backend:
+      return true;
+    case ErrorCode::mismatch:
+      return std::string_view(error.what()).find(" called ") == std::string_view::npos;
+    case ErrorCode::invalid_argument:
+    case ErrorCode::not_found:
+    case ErrorCode::unsupported:
+    case ErrorCode::peer_lost:
+    case ErrorCode::aborted:
+    case ErrorCode::io:
+    case ErrorCode::out_of_memory:
+    case ErrorCode::bad_data:
+    case ErrorCode::internal:
+      return false;
+  }
+  return false;
+}
+
+InquirySubject subject_of(const FailedOperations& failed) {
+  const auto& operations = failed.operations;
+  InquirySubject subject;
+  subject.communicator = failed.track.description.id;
+  // A message that is part of a collective concerns all ranks of the communicator.
+  const bool messages = !operations.empty() && operations.front().is_message();
+  if (messages && operations.front().part_of < 0) {
+    for (const Operation& operation : operations) {
+      subject.ranks.push_back(failed.axis.ranks[static_cast<std::size_t>(operation.peer)]);
+    }
+    return subject;
+  }
+  subject.ranks = failed.axis.ranks;
+  if (messages) return subject;
+  // Operations of a communicator run in order, so all earlier collectives are complete.
+  subject.collective = static_cast<std::int64_t>(failed.track.collectives_completed);
+  return subject;
+}
+
+}  // namespace
+
+ExplainedError explain(const FailedOperations& failed, const Error& own) {
+  if (!wants_inquiry(own) || failed.axis.size() == 1) return {own};
+  if (failed.world.failure()) return {.error = own, .overtaken = true};
+  const auto result = inquire(failed.world, subject_of(failed));
+  if (!result) return {.error = own, .overtaken = true};
+  if (result->text.empty()) return {own};
+  return {Error(result->disagreed ? ErrorCode::mismatch : own.code(),
+                fmt::format("{}; {}", own.what(), result->text)),
+          result->text};
+}
+
+Error ExplainedError::to_report(const std::optional<Error>& first, Cause cause) const {
+  if (!first) return error;
+  if (cause == Cause::elsewhere || overtaken) return *first;
+  if (finding.empty()) return error;
+  const bool same = std::string_view(first->what()).find(finding) != std::string_view::npos;
+  return same ? Error(error.code(), first->what()) : *first;
+}
+
+}  // namespace atoll_v1::atoll

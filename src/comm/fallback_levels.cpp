@@ -1,0 +1,226 @@
+// Fallback sums in two levels: each byte crosses between hosts only as often as it must.
+//
+// n ranks are H hosts of L ranks; rank (h, l) is rank l of host h and sums slice (h, l). Column l
+// is the slices (*, l) of all hosts. First, rank l of each host adds column l over the ranks of its
+// host. Then the ranks (*, l) exchange these partial sums and add them up.
+//
+// Bytes sent by a rank, as a share of the data: (L - 1) / L inside its host and (n - L) / n / L to
+// other hosts. One all_to_all over all ranks sends (n - L) / n to other hosts.
+//
+// Partial sums are not rounded, so the bits are those of the tree over all ranks. For this the
+// 16-bit types are widened to f32 before they are sent, which doubles their bytes inside a host.
+//
+// The data is processed in pieces of bounded size, which bounds the scratch memory. A rank sends
+// one message per piece to each of its peers.
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <numeric>
+
+#include "comm/fallback.hpp"
+#include "device/ops.hpp"
+
+namespace atoll_v1::atoll {
+namespace {
+
+bool is_power_of_two(int n) { return std::has_single_bit(static_cast<unsigned>(n)); }
+
+// The type of partial sums.
+DType wide(DType dtype) { return is_16_bit(dtype) ? DType::f32 : dtype; }
+
+// Bytes of one piece over all slices, in the type of partial sums.
+constexpr std::uint64_t piece_bytes = std::uint64_t{4} << 20;
+
+// The largest number of elements of one slice in a piece.
+std::uint64_t piece_of_slice(const GroupShape& shape, DType dtype) {
+  return std::max<std::uint64_t>(piece_bytes / (shape.ranks * size_of(wide(dtype))), 1);
+}
+
+// Where this rank is among hosts and columns, and the lengths of the slices of one piece.
+class Grid {
+ public:
+  Grid(const GroupShape& shape, DType dtype, std::span<const std::uint64_t> counts,
+       std::uint64_t first)
+      : inner_(static_cast<std::uint64_t>(shape.levels->inner)), rank_(shape.rank) {
+    const std::uint64_t most = piece_of_slice(shape, dtype);
+    for (const std::uint64_t count : counts) {
+      counts_.push_back(std::min(most, count - std::min(first, count)));
+    }
+  }
+
+  std::uint64_t inner() const { return inner_; }
+  std::uint64_t outer() const { return counts_.size() / inner_; }
+  std::uint64_t column() const { return rank_ % inner_; }
+  std::uint64_t host() const { return rank_ / inner_; }
+  std::uint64_t rank(std::uint64_t host, std::uint64_t column) const {
+    return host * inner_ + column;
+  }
+
+  std::uint64_t count(std::uint64_t rank) const { return counts_[rank]; }
+  std::uint64_t mine() const { return counts_[rank_]; }
+  std::uint64_t total() const {
+    return std::accumulate(counts_.begin(), counts_.end(), std::uint64_t{0});
+  }
+  // Number of elements of `column` that belong to hosts with a lower index than `host`.
+  std::uint64_t before(std::uint64_t host, std::uint64_t column) const {
+    std::uint64_t sum = 0;
+    for (std::uint64_t h = 0; h < host; ++h) sum += counts_[rank(h, column)];
+    return sum;
+  }
+  std::uint64_t height(std::uint64_t column) const { return before(outer(), column); }
+  std::uint64_t height() const { return height(column()); }
+
+ private:
+  std::vector<std::uint64_t> counts_;
+  std::uint64_t inner_, rank_;
+};
+
+// Scratch memory of one piece.
+struct Pieces {
+  View own;      // the contribution of this rank, column by column
+  View columns;  // this rank's column, from each rank of its host
+  View partial;  // the sum of `columns`
+  View slices;   // this rank's slice, a partial sum from each host
+  View sum;      // the sum of `slices` before it is rounded to 16 bits
+
+  static std::array<std::uint64_t, 5> counts(DType dtype, const Grid& grid) {
+    return {grid.total(), grid.inner() * grid.height(), grid.height(), grid.outer() * grid.mine(),
+            is_16_bit(dtype) ? grid.mine() : 0};
+  }
+  Pieces(DType dtype, const Grid& grid, View scratch) {
+    auto* next = static_cast<std::byte*>(scratch.data);
+    const auto elements = counts(dtype, grid);
+    View* const views[] = {&own, &columns, &partial, &slices, &sum};
+    for (std::size_t i = 0; i < elements.size(); next += views[i++]->bytes()) {
+      *views[i] = {next, elements[i], wide(dtype)};
+    }
+  }
+};
+
+// Copies one piece, which begins at element `first` of each slice, to `own`: column by column, in
+// the type of partial sums and multiplied with this rank's factor.
+void pack(const FallbackContext& call, const Grid& grid, ConstView src,
+          std::span<const std::uint64_t> counts, std::uint64_t first, View own) {
+  std::vector<std::uint64_t> begins(counts.size() + 1, 0);
+  std::partial_sum(counts.begin(), counts.end(), begins.begin() + 1);
+  for (std::uint64_t c = 0, at = 0; c < grid.inner(); ++c) {
+    for (std::uint64_t h = 0; h < grid.outer(); ++h) {
+      const std::uint64_t r = grid.rank(h, c);
+      const std::uint64_t count = grid.count(r);
+      if (count == 0) continue;
+      const View to = own.part(at, count);
+      const ConstView from = src.part(begins[r] + first, count);
+      at += count;
+      if (is_16_bit(src.dtype)) {
+        call.device().ops().cast(call.stream, to, from);
+      } else if (call.operation.reduction.factor == 1.0) {
+        call.stream.copy(to.data, from.data, from.bytes());
+      } else {
+        call.device().ops().scale(call.stream, to, from, call.operation.reduction.factor);
+      }
+    }
+  }
+  if (is_16_bit(src.dtype) && call.operation.reduction.factor != 1.0 && own.count > 0) {
+    call.device().ops().scale(call.stream, own, own, call.operation.reduction.factor);
+  }
+}
+
+void exchange_inside(const FallbackContext& call, const Grid& grid, View own, View columns) {
+  std::vector<Operation> messages;
+  for (std::uint64_t c = 0, at = 0; c < grid.inner(); at += grid.height(c++)) {
+    const View theirs = own.part(at, grid.height(c));
+    const View from = columns.part(c * grid.height(), grid.height());
+    if (c == grid.column()) {
+      call.copy_unless_there(from, theirs);
+    } else {
+      messages.push_back(send_to(grid.rank(grid.host(), c), theirs));
+      messages.push_back(receive_from(grid.rank(grid.host(), c), from));
+    }
+  }
+  call.submit_messages(std::move(messages));
+}
+
+void exchange_across(const FallbackContext& call, const Grid& grid, View partial, View slices) {
+  std::vector<Operation> messages;
+  for (std::uint64_t h = 0; h < grid.outer(); ++h) {
+    const std::uint64_t r = grid.rank(h, grid.column());
+    const View theirs = partial.part(grid.before(h, grid.column()), grid.count(r));
+    const View from = slices.part(h * grid.mine(), grid.mine());
+    if (h == grid.host()) {
+      call.copy_unless_there(from, theirs);
+    } else {
+      messages.push_back(send_to(r, theirs));
+      messages.push_back(receive_from(r, from));
+    }
+  }
+  call.submit_messages(std::move(messages));
+}
+
+// Adds one piece over all ranks. `dst` is the part of the result that belongs to the piece.
+void sum_piece(const FallbackContext& call, const Grid& grid, const Pieces& pieces, View dst) {
+  const ReduceOp op = call.operation.reduction.op;
+  const bool divides = op == ReduceOp::avg;
+  const Levels& levels = *call.shape.levels;
+  exchange_inside(call, grid, pieces.own, pieces.columns);
+  sum(call, {pieces.partial, pieces.columns, grid.inner(), divides ? ReduceOp::sum : op,
+             levels.inner_block});
+  exchange_across(call, grid, pieces.partial, pieces.slices);
+  const bool rounds = is_16_bit(dst.dtype);
+  sum(call, {rounds ? pieces.sum : dst, pieces.slices, grid.outer(), op, levels.outer_block,
+             nullptr, divides ? call.ranks() : 0});
+  if (rounds && dst.count > 0) call.device().ops().cast(call.stream, dst, pieces.sum);
+}
+
+}  // namespace
+
+std::vector<int> hosts_of(const Axis& axis) {
+  std::vector<int> hosts;
+  for (const int rank : axis.ranks) {
+    hosts.push_back(axis.world->placements()[static_cast<std::size_t>(rank)].host);
+  }
+  return hosts;
+}
+
+std::optional<Levels> levels_of(std::span<const int> hosts, int block) {
+  const int of_host = ranks_per_host(hosts);
+  if (of_host == 0) return std::nullopt;
+  if (block == 0 || block == of_host) {
+    if (block == 0 && !is_power_of_two(of_host)) return std::nullopt;
+    return Levels{of_host, 0, 0};
+  }
+  if (block % of_host == 0 && is_power_of_two(of_host)) return Levels{of_host, 0, block / of_host};
+  if (of_host % block == 0 && is_power_of_two(of_host / block)) return Levels{of_host, block, 0};
+  return std::nullopt;
+}
+
+bool sums_by_levels(const GroupShape& shape, const Operation& operation) {
+  if (!shape.levels) return false;
+  const DType dtype = operation.dtype;
+  const bool saves =
+      static_cast<std::size_t>(shape.levels->inner) * size_of(dtype) > size_of(wide(dtype));
+  // Only the host's kernel can divide by a number that is not its number of parts.
+  return saves && (operation.reduction.op != ReduceOp::avg || shape.memory == DeviceKind::host);
+}
+
+std::uint64_t scratch_of_levels(const GroupShape& shape, const Operation& operation,
+                                std::span<const std::uint64_t> counts) {
+  const DType dtype = operation.dtype;
+  // No later piece is larger than the first one.
+  const auto elements = Pieces::counts(dtype, Grid(shape, dtype, counts, 0));
+  return std::accumulate(elements.begin(), elements.end(), std::uint64_t{0}) * size_of(wide(dtype));
+}
+
+void sum_by_levels(const FallbackContext& call, ConstView src,
+                   std::span<const std::uint64_t> counts, View dst, View scratch) {
+  const DType dtype = call.operation.dtype;
+  const std::uint64_t step = piece_of_slice(call.shape, dtype);
+  const std::uint64_t longest = *std::max_element(counts.begin(), counts.end());
+  for (std::uint64_t first = 0; first < longest; first += step) {
+    const Grid grid(call.shape, dtype, counts, first);
+    const Pieces pieces(dtype, grid, scratch);
+    pack(call, grid, src, counts, first, pieces.own);
+    sum_piece(call, grid, pieces, dst.part(std::min(first, dst.count), grid.mine()));
+  }
+}
+
+}  // namespace atoll_v1::atoll

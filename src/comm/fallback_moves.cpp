@@ -1,0 +1,75 @@
+// Fallbacks that only move data, as one group of sends and receives: each pair of ranks with data
+// for each other exchanges it directly, all pairs at once. Bytes sent: every block that must leave
+// its rank, once per receiver.
+#include "comm/fallback.hpp"
+
+namespace atoll_v1::atoll {
+
+Operation send_to(std::uint64_t peer, ConstView data) {
+  return {ATOLL_SEND, data, {}, data.count, data.dtype, ReduceOp::sum, static_cast<int>(peer)};
+}
+
+Operation receive_from(std::uint64_t peer, View data) {
+  return {ATOLL_RECV, {}, data, data.count, data.dtype, ReduceOp::sum, static_cast<int>(peer)};
+}
+
+void fallback_gather(const FallbackContext& call) {
+  const Operation& whole = call.operation;
+  const auto root = static_cast<std::uint64_t>(whole.peer);
+  if (call.rank() != root) return call.submit_messages({send_to(root, whole.src)});
+  std::vector<Operation> messages;
+  for (std::uint64_t r = 0; r < call.ranks(); ++r) {
+    if (r != root)
+      messages.push_back(receive_from(r, whole.dst.part(r * whole.count, whole.count)));
+  }
+  call.submit_messages(std::move(messages));
+  call.copy_unless_there(whole.dst.part(root * whole.count, whole.count), whole.src);
+}
+
+void fallback_scatter(const FallbackContext& call) {
+  const Operation& whole = call.operation;
+  const auto root = static_cast<std::uint64_t>(whole.peer);
+  if (call.rank() != root) return call.submit_messages({receive_from(root, whole.dst)});
+  std::vector<Operation> messages;
+  for (std::uint64_t r = 0; r < call.ranks(); ++r) {
+    if (r != root) messages.push_back(send_to(r, whole.src.part(r * whole.count, whole.count)));
+  }
+  call.submit_messages(std::move(messages));
+  call.copy_unless_there(whole.dst, whole.src.part(root * whole.count, whole.count));
+}
+
+void fallback_all_gather_v(const FallbackContext& call) {
+  const Operation& whole = call.operation;
+  std::vector<Operation> messages;
+  std::uint64_t first = 0, own = 0;
+  for (std::uint64_t r = 0; r < call.ranks(); ++r) {
+    if (r == call.rank()) {
+      own = first;
+    } else {
+      messages.push_back(send_to(r, whole.src));
+      messages.push_back(receive_from(r, whole.dst.part(first, whole.counts[r])));
+    }
+    first += whole.counts[r];
+  }
+  call.submit_messages(std::move(messages));
+  call.copy_unless_there(whole.dst.part(own, whole.src.count), whole.src);
+}
+
+void exchange_v(const FallbackContext& call, ConstView src, View parts) {
+  const std::vector<std::uint64_t>& counts = call.operation.counts;
+  const std::uint64_t own = counts[call.rank()];
+  std::vector<Operation> messages;
+  std::uint64_t first = 0;
+  for (std::uint64_t r = 0; r < call.ranks(); ++r) {
+    if (r == call.rank()) {
+      call.copy_unless_there(parts.part(r * own, own), src.part(first, own));
+    } else {
+      messages.push_back(send_to(r, src.part(first, counts[r])));
+      messages.push_back(receive_from(r, parts.part(r * own, own)));
+    }
+    first += counts[r];
+  }
+  call.submit_messages(std::move(messages));
+}
+
+}  // namespace atoll_v1::atoll

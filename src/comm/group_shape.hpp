@@ -1,0 +1,38 @@
+// What a fallback must know about a group of ranks to plan its messages, sums and scratch memory.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "atoll/device.hpp"
+#include "atoll/mesh.hpp"
+
+namespace atoll_v1::atoll {
+
+// A sum in two levels, first inside each host and then across hosts, that adds in the same order as
+// the tree over all ranks.
+struct Levels {
+  int inner;        // ranks of each host; they are neighbours on the axis
+  int inner_block;  // block size of the tree inside a host; 0 when that tree has no blocks
+  int outer_block;  // block size of the tree across hosts; 0 when that tree has no blocks
+};
+
+// The host of each rank of the axis, in axis order.
+std::vector<int> hosts_of(const Axis& axis);
+
+// `hosts` comes from hosts_of(); `block` is the block size of the tree over all ranks, or 0.
+// Returns nothing when there is only one level, when hosts have different numbers of ranks, or when
+// the ranks of a host are not a subtree of the sum.
+std::optional<Levels> levels_of(std::span<const int> hosts, int block);
+
+struct GroupShape {
+  std::uint64_t rank;
+  std::uint64_t ranks;
+  DeviceKind memory;
+  int block = 0;  // neighbouring ranks whose sums come first; 0 means one tree over all ranks
+  std::optional<Levels> levels{};  // set when ordered sums can go level by level
+};
+
+}  // namespace atoll_v1::atoll

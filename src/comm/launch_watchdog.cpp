@@ -1,0 +1,140 @@
+#include "comm/launch_watchdog.hpp"
+
+#include <fmt/format.h>
+
+#include "device/backend.hpp"
+
+namespace atoll_v1::atoll {
+namespace {
+
+using namespace std::chrono_literals;
+
+// The interval of polling: how late a failure is seen, and how far times in the flight recorder may
+// be off.
+constexpr auto poll_interval = 2ms;
+constexpr auto backend_poll_interval = 50ms;
+
+}  // namespace
+
+LaunchWatchdog::LaunchWatchdog(Owner& owner, FlightRecorder& recorder, FlightTrack& track,
+                               std::chrono::seconds timeout)
+    : owner_(owner),
+      recorder_(recorder),
+      track_(track),
+      timeout_(timeout),
+      thread_([this](const std::stop_token& stop) { watch(stop); }) {}
+
+LaunchWatchdog::~LaunchWatchdog() = default;
+
+void LaunchWatchdog::add(Launch launch) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (!failure_) {
+      launches_.push_back(std::move(launch));
+      changed_.notify_one();
+      return;
+    }
+  }
+  launch.state->fail(*failure_);
+  launch.done.backend()->fail(std::make_exception_ptr(*failure_));
+}
+
+void LaunchWatchdog::fail(const Error& error) {
+  const std::lock_guard lock(mutex_);
+  if (failure_) return;
+  failure_ = error;
+  // No call to the device here: it could wait for the very operations that the abort after this
+  // ends.
+  for (const Launch& launch : launches_) {
+    // Operations that had not started stay recorded as enqueued.
+    if (std::exchange(started_, std::nullopt)) {
+      recorder_.failed(launch.number, launch.operations.size(), error.what());
+    }
+    // fail_first() stores a better reason in the Work that it reports.
+    if (launch.state != reported_) launch.state->fail(error);
+    launch.done.backend()->fail(std::make_exception_ptr(error));
+  }
+  launches_.clear();
+  changed_.notify_one();
+}
+
+void LaunchWatchdog::watch(const std::stop_token& stop) {
+  try {
+    watch_until(stop);
+  } catch (const std::exception& error) {  // the device has failed
+    fail_first(ATOLL_BACKEND, error.what());
+  }
+}
+
+void LaunchWatchdog::watch_until(const std::stop_token& stop) {
+  Clock::time_point next_backend_poll = Clock::now() + backend_poll_interval;
+  while (true) {
+    {
+      std::unique_lock lock(mutex_);
+      if (!changed_.wait(lock, stop, [&] { return failure_ || !launches_.empty(); })) return;
+      if (failure_) return;
+    }
+    const Clock::time_point now = Clock::now();
+    const bool late = is_late(now);
+    if (stop.stop_requested()) return;  // nobody waits for operations that are still in flight
+    if (late) {
+      return fail_first(ATOLL_TIMEOUT,
+                        fmt::format("not complete {} s after its stream reached it",
+                                    std::chrono::duration<double>(timeout_).count()));
+    }
+    if (now >= next_backend_poll) {
+      next_backend_poll = now + backend_poll_interval;
+      if (backend_failed()) return;
+    }
+    std::unique_lock lock(mutex_);
+    changed_.wait_for(lock, stop, poll_interval, [&] { return failure_.has_value(); });
+  }
+}
+
+// Calls the device without the lock, because fail() needs the lock and the device's answer may wait
+// for the abort after fail().
+bool LaunchWatchdog::is_late(Clock::time_point now) {
+  while (true) {
+    std::unique_lock lock(mutex_);
+    if (launches_.empty()) return false;
+    const std::uint64_t number = launches_.front().number;
+    const Event reached = launches_.front().reached, done = launches_.front().done;
+    const bool started = started_.has_value();
+    lock.unlock();
+    const bool is_reached = started || reached.backend()->peek();
+    const bool is_done = is_reached && done.backend()->peek();
+    lock.lock();
+    const bool removed = failure_ || launches_.empty() || launches_.front().number != number;
+    if (removed || !is_reached) return false;
+    const Launch& first = launches_.front();
+    if (!started) {
+      started_ = now;
+      recorder_.started(first.number, first.operations.size());
+    }
+    if (!is_done) return now - *started_ >= timeout_;
+    recorder_.completed(track_, first.number, first.operations.size(), first.collectives);
+    started_.reset();
+    launches_.pop_front();
+  }
+}
+
+bool LaunchWatchdog::backend_failed() {
+  const auto [status, why] = owner_.async_error();
+  if (status == ATOLL_OK) return false;
+  fail_first(status, why);
+  return true;
+}
+
+void LaunchWatchdog::fail_first(atoll_status status, const std::string& why) {
+  std::optional<Launch> launch;
+  {
+    const std::lock_guard lock(mutex_);
+    if (!launches_.empty()) {
+      launch = launches_.front();
+      reported_ = launch->state;
+    }
+  }
+  owner_.launch_failed(status, why, launch ? &*launch : nullptr);
+}
+
+}  // namespace atoll_v1::atoll

@@ -1,0 +1,48 @@
+// Runs the operations of one communicator in the order of their calls, on whatever streams.
+#pragma once
+
+#include <algorithm>
+#include <vector>
+
+#include "device/backend.hpp"
+
+namespace atoll_v1::atoll {
+
+class StreamOrder {
+ public:
+  // Call this before an operation is enqueued on `stream`. If the previous operation is on another
+  // stream, `stream` waits for it.
+  void enter(Stream& stream) {
+    if (!last_stream_ || last_stream_ == &stream.backend()) return;
+    std::erase_if(earlier_,
+                  [](const Event& event) { return !event.backend() || event.backend()->peek(); });
+    earlier_.push_back(last_event_);
+    stream.wait(last_event_);
+  }
+  // Call this after an operation is enqueued. `event` happens when the operation is complete.
+  void leave(Stream& stream, const Event& event) {
+    last_event_ = event;
+    last_stream_ = &stream.backend();
+  }
+  const Event& last() const { return last_event_; }
+  // Blocks the host until every operation has ended, also with a failure.
+  void wait_until_idle() const {
+    const auto wait = [](const Event& event) {
+      try {
+        event.synchronize();
+      } catch (...) {
+        // Ignored here: the Work of the operation reports its failure.
+      }
+    };
+    for (const Event& event : earlier_) wait(event);
+    wait(last_event_);
+  }
+
+ private:
+  const StreamBackend* last_stream_ = nullptr;
+  Event last_event_;
+  // Last events of other streams. They are kept because a failed stream does not wait for them.
+  std::vector<Event> earlier_;
+};
+
+}  // namespace atoll_v1::atoll
