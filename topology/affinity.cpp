@@ -37,10 +37,6 @@ bool is_rdma(const TopologyNic& nic) {
                               [&](const char* prefix) { return nic.name.starts_with(prefix); });
 }
 
-bool may_be_active(const TopologyNic& nic) {
-  return !nic.is_virtual && (nic.state.empty() || nic.state == "active");
-}
-
 std::vector<std::string> ids_of(const Nics& nics) {
   std::vector<std::string> ids;
   for (const TopologyNic* nic : nics) ids.push_back(nic->id);
@@ -59,6 +55,10 @@ int layer_rank(const TopologyNic& nic) {
 }
 
 }  // namespace
+
+bool may_be_active(const TopologyNic& nic) {
+  return !nic.is_virtual && (nic.state.empty() || nic.state == "active");
+}
 
 // Where all rates are known they decide, so that a slow InfiniBand port for storage does not win
 // over eight of RoCE. Elsewhere InfiniBand and its like go before Ethernet, then numbers decide.
@@ -98,7 +98,7 @@ struct Nearest {
 Nearest nearest_of(const PathLevels& levels, const TopologyGpu& gpu, const Nics& nics) {
   Nearest nearest;
   for (const TopologyNic* nic : nics) {
-    const auto level = levels.between(place_of(gpu), place_of(*nic));
+    const auto level = levels.between(location_of(gpu), location_of(*nic));
     if (!level || (nearest.level && *level > *nearest.level)) continue;
     if (!nearest.level || *level < *nearest.level) nearest = {{}, level};
     nearest.nics.push_back(nic);
@@ -116,10 +116,10 @@ Nics fastest_of(const Nics& nics) {
 }
 
 // The GPU with number `place` of `users` that share `nics`.
-Nics share_of(const Nics& nics, std::size_t place, std::size_t users) {
-  if (nics.size() < users) return {nics[place * nics.size() / users]};
+Nics share_of(const Nics& nics, std::size_t number, std::size_t users) {
+  if (nics.size() < users) return {nics[number * nics.size() / users]};
   const std::size_t each = nics.size() / users;
-  const auto begin = nics.begin() + static_cast<std::ptrdiff_t>(place * each);
+  const auto begin = nics.begin() + static_cast<std::ptrdiff_t>(number * each);
   return {begin, begin + static_cast<std::ptrdiff_t>(each)};
 }
 

@@ -7,6 +7,9 @@
 
 namespace atoll_v1::atoll {
 
+// Whether a NIC is hardware and is not known to be down.
+bool may_be_active(const TopologyNic& nic);
+
 // Of the NICs of one host, those that may be active and belong to the fabric that joins hosts.
 std::vector<const TopologyNic*> eligible_nics(const std::vector<const TopologyNic*>& nics);
 

@@ -154,6 +154,11 @@ const GpuModel* find_gpu_model(const TopologyGpu& gpu) noexcept {
   return by_sm == sm_models.end() ? nullptr : &by_sm->model;
 }
 
+bool has_no_connector(const TopologyGpu& gpu) noexcept {
+  const GpuModel* model = find_gpu_model(gpu);
+  return model != nullptr && model->kind == LinkKind::never;
+}
+
 std::string_view model_of_pci_device(std::string_view device) noexcept {
   const auto found = std::ranges::find(device_models, device, &DeviceModel::device);
   return found == device_models.end() ? std::string_view() : found->model;

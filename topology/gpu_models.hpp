@@ -27,6 +27,8 @@ struct GpuModel {
 const GpuModel* find_gpu_model(std::string_view model) noexcept;
 // By name, else by PCI device id, else by `sm` (which gives generation and rate only).
 const GpuModel* find_gpu_model(const TopologyGpu& gpu) noexcept;
+// Whether the model is listed as a card without NVLink or xGMI, so that it cannot have links.
+bool has_no_connector(const TopologyGpu& gpu) noexcept;
 // "NVIDIA H100 SXM" for "10de:2330"; "" unknown.
 std::string_view model_of_pci_device(std::string_view device) noexcept;
 

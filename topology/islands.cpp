@@ -86,9 +86,7 @@ std::string reported_fabric(const TopologyGpu& gpu) {
 }
 
 bool cannot_have_links(const TopologyGpu& gpu) {
-  if (get_fact(gpu.facts, fact::xgmi_hive) == "0") return true;
-  const GpuModel* model = find_gpu_model(gpu);
-  return model != nullptr && model->kind == LinkKind::never;
+  return get_fact(gpu.facts, fact::xgmi_hive) == "0" || has_no_connector(gpu);
 }
 
 class IslandFinder {

@@ -12,13 +12,13 @@
 namespace atoll_v1::atoll {
 
 // The place of a device, whichever it is.
-struct DevicePlace {
+struct DeviceLocation {
   std::string_view id, host, pci_path;
   int numa = -1;
   int package = -1;
 };
-DevicePlace place_of(const TopologyGpu& gpu);
-DevicePlace place_of(const TopologyNic& nic);
+DeviceLocation location_of(const TopologyGpu& gpu);
+DeviceLocation location_of(const TopologyNic& nic);
 
 // What a source states goes before what the PCI paths and NUMA nodes of the devices imply. Refers
 // to the topology.
@@ -26,7 +26,7 @@ class PathLevels {
  public:
   explicit PathLevels(const Topology& topology);
   // Empty for devices of different hosts, and when no source tells.
-  std::optional<PathLevel> between(const DevicePlace& a, const DevicePlace& b) const;
+  std::optional<PathLevel> between(const DeviceLocation& a, const DeviceLocation& b) const;
 
  private:
   std::map<std::pair<std::string_view, std::string_view>, PathLevel> stated_;

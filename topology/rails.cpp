@@ -75,7 +75,7 @@ class RailFinder {
  private:
   void place_homes(const std::vector<Affinity>& affinity) {
     const bool all_up = std::ranges::all_of(topology_.nics, [](const TopologyNic& nic) {
-      return nic.is_virtual || nic.state.empty() || nic.state == "active";
+      return nic.is_virtual || may_be_active(nic);
     });
     std::vector<Affinity> homes;
     if (!all_up) {

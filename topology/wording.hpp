@@ -25,6 +25,9 @@ std::string enumerate(std::span<const std::string> words, std::size_t most = 8);
 // For a terminal: bytes that could steer it are '?'. Names come from files and devices.
 std::string printable(std::string_view text);
 
+std::string_view trimmed(std::string_view text) noexcept;
+std::string lower_case(std::string_view text);
+
 // "nvlink" -> "NVLink"
 std::string_view fabric_name(std::string_view fabric) noexcept;
 

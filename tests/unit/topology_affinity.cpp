@@ -39,7 +39,7 @@ std::optional<PathLevel> level(const std::string& a, const std::string& b) {
   topology.gpus[0].pci_path = a;
   topology.gpus[0].numa = -1;
   const TopologyNic& nic = add_nic(topology, "mlx5_0", b);
-  return atoll::PathLevels(topology).between(place_of(topology.gpus[0]), place_of(nic));
+  return atoll::PathLevels(topology).between(location_of(topology.gpus[0]), location_of(nic));
 }
 
 }  // namespace
@@ -66,7 +66,7 @@ TEST_CASE("paths: beyond the root complex, NUMA nodes and packages; what is stat
   TopologyNic& nic = add_nic(topology, "mlx5_0", "pci0000:37");
   card.pci_path = "pci0000:15";
   const auto now = [&] {
-    return atoll::PathLevels(topology).between(place_of(card), place_of(nic));
+    return atoll::PathLevels(topology).between(location_of(card), location_of(nic));
   };
   card.numa = nic.numa = 1;
   CHECK(now() == PathLevel::node);

@@ -1,6 +1,5 @@
 #include "documents.hpp"
 
-#include <fmt/chrono.h>
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -8,7 +7,6 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
-#include <ctime>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string_view>
@@ -23,13 +21,6 @@ using Json = nlohmann::ordered_json;
 // nccl-tests' form of its file that this one extends.
 constexpr int nccl_tests_version = 3;
 constexpr int curve_version = 1;
-
-std::string local_time() {
-  const std::time_t now = std::time(nullptr);
-  std::tm local{};
-  localtime_r(&now, &local);
-  return fmt::format("{:%Y-%m-%d %H:%M:%S}", local);
-}
 
 // What steers the run; the token is a secret.
 Json environment() {
@@ -99,7 +90,7 @@ Json atoll_json(const Job& job, const Options& o) {
           {"axis", name(o.axis)},
           {"mesh", job.mesh().to_string()},
           {"groups", job.groups()},
-          {"memory", o.memory == MemoryKind::registered ? "registered" : "plain"}};
+          {"memory", name(o.memory)}};
 }
 
 Json half_json(const Half& half, const Options& o) {
@@ -219,7 +210,7 @@ std::string to_curve(const Job& job, const Options& options, std::span<const Tab
               {"mesh", job.mesh().to_string()},
               {"axis", name(options.axis)},
               {"groups", job.groups()},
-              {"memory", options.memory == MemoryKind::registered ? "registered" : "plain"}}}};
+              {"memory", name(options.memory)}}}};
   Json rows = Json::array();
   for (const Table& table : tables) {
     for (const Row& row : table.rows) {

@@ -40,8 +40,8 @@ class Job {
   atoll::Communicator& communicator() noexcept { return *communicator_; }
   const atoll::Communicator& communicator() const noexcept { return *communicator_; }
   atoll::Stream& stream() noexcept { return *stream_; }
-  const atoll::RankDevice& place() const noexcept { return place_; }
-  bool is_on_gpu() const noexcept { return place_.device.kind() == atoll::DeviceKind::cuda; }
+  const atoll::RankDevice& rank_device() const noexcept { return rank_device_; }
+  bool is_on_gpu() const noexcept { return rank_device_.device.kind() == atoll::DeviceKind::cuda; }
   // What the ranks use, by world rank.
   const std::vector<UsedDevice>& devices() const noexcept { return devices_; }
 
@@ -56,6 +56,9 @@ class Job {
   // Of a ring over the axis, as the topology says; 0: not known.
   double axis_gbyte_s() const noexcept { return axis_gbyte_s_; }
 
+  // Memory of the communicator's device.
+  atoll::Buffer allocate(std::uint64_t bytes, MemoryKind kind);
+
   // Collective over the World: every rank's numbers, by rank. They may differ in length.
   std::vector<std::vector<double>> exchange(const std::vector<double>& mine);
   // Collective over the World; the ranks of a group leave it within the time of a barrier of the
@@ -64,7 +67,7 @@ class Job {
 
  private:
   atoll::World& world_;
-  atoll::RankDevice place_;
+  atoll::RankDevice rank_device_;
   std::vector<UsedDevice> devices_;
   atoll::Topology topology_;
   std::optional<atoll::Mesh> mesh_;

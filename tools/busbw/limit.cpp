@@ -98,11 +98,14 @@ std::map<int, double> wire_bytes(Collective collective, double total_bytes,
   return bytes;
 }
 
+bool joins_hosts(const atoll::TopologyNic& nic, std::string_view host_id) {
+  return nic.host == host_id && !nic.is_virtual && (nic.state.empty() || nic.state == "active");
+}
+
 std::optional<double> host_gbyte_s(const atoll::Topology& topology, const std::string& host_id) {
   std::optional<double> sum;
   for (const atoll::TopologyNic& nic : topology.nics) {
-    if (nic.host != host_id || nic.is_virtual) continue;
-    if (!nic.state.empty() && nic.state != "active") continue;
+    if (!joins_hosts(nic, host_id)) continue;
     if (const auto rate = atoll::usable_gbyte_s(topology, nic)) sum = sum.value_or(0) + *rate;
   }
   return sum;

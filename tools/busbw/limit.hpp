@@ -57,6 +57,9 @@ Traffic traffic_of(Collective collective, double total_bytes, int ranks, Place p
 std::map<int, double> wire_bytes(Collective collective, double total_bytes,
                                  std::span<const int> hosts, int root);
 
+// Whether a NIC belongs to the host, is hardware and is not known to be down.
+bool joins_hosts(const atoll::TopologyNic& nic, std::string_view host_id);
+
 // What all active NICs of a host that join it to others carry together; empty when no rate is
 // known.
 std::optional<double> host_gbyte_s(const atoll::Topology& topology, const std::string& host_id);

@@ -1,5 +1,4 @@
 // atoll-busbw: bus bandwidth of collectives, with the habits of nccl-tests.
-#include <fmt/chrono.h>
 #include <fmt/format.h>
 #include <sys/resource.h>
 
@@ -7,7 +6,6 @@
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
-#include <ctime>
 #include <exception>
 #include <span>
 #include <string>
@@ -50,13 +48,6 @@ busbw::Speaks speaks() {
 }
 
 void complain(const std::string& what) { fmt::print(stderr, "atoll-busbw: {}\n", what); }
-
-std::string start_time() {
-  const std::time_t now = std::time(nullptr);
-  std::tm local{};
-  localtime_r(&now, &local);
-  return fmt::format("{:%Y-%m-%d %H:%M:%S}", local);
-}
 
 // Launchers end a job when its first rank fails: rank 0 must have said all before any does.
 void await_speaker(atoll::World& world) {
@@ -193,7 +184,7 @@ int run(int argc, char** argv, busbw::Speaks speaker) {
     busbw::write_file(options->tune.front().string(), busbw::tune(curves));
     return exit_ok;
   }
-  return run_job(*options, {.arguments = {argv, argv + argc}, .start_time = start_time()});
+  return run_job(*options, {.arguments = {argv, argv + argc}, .start_time = busbw::local_time()});
 }
 
 // A rank that does not speak ends a little later than rank 0 does, which some launchers would kill.

@@ -61,26 +61,26 @@ bool on_line(const std::byte* address) {
 }  // namespace
 
 double MemoryRate::gbyte_s(const Traffic& traffic, traffic::Element element,
-                           std::span<const Memory> places) {
-  const Question question{traffic, element, places.size()};
+                           std::span<const Memory> slots) {
+  const Question question{traffic, element, slots.size()};
   const auto found = std::ranges::find(known_, question, &std::pair<Question, double>::first);
   if (found != known_.end()) return found->second;
-  return known_.emplace_back(question, measure(question, places)).second;
+  return known_.emplace_back(question, measure(question, slots)).second;
 }
 
 void MemoryRate::improve(const Traffic& traffic, traffic::Element element,
-                         std::span<const Memory> places) {
-  const Question question{traffic, element, places.size()};
+                         std::span<const Memory> slots) {
+  const Question question{traffic, element, slots.size()};
   const auto found = std::ranges::find(known_, question, &std::pair<Question, double>::first);
-  if (found != known_.end()) found->second = std::max(found->second, measure(question, places));
+  if (found != known_.end()) found->second = std::max(found->second, measure(question, slots));
 }
 
-double MemoryRate::measure(const Question& question, std::span<const Memory> places) {
+double MemoryRate::measure(const Question& question, std::span<const Memory> slots) {
   Traffic measured = question.traffic;
   const std::uint64_t bytes = measured_bytes(measured);
-  if (bytes == 0 || places.empty()) return 0;
+  if (bytes == 0 || slots.empty()) return 0;
   std::vector<Pass> passes;
-  for (const Memory& memory : places) passes.push_back(pass_at(measured, bytes, memory));
+  for (const Memory& memory : slots) passes.push_back(pass_at(measured, bytes, memory));
   measured.array_bytes = static_cast<double>(bytes);
   return measured.bytes() / seconds_of(question, bytes, passes) / 1e9;
 }

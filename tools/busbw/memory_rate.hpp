@@ -24,10 +24,10 @@ class MemoryRate {
   // those that it has. The best of cached and streaming stores and memcpy, the best of a few
   // batches of 20 ms, from the first rank's start to the last rank's end on each host; the slowest
   // host. 0 for traffic without bytes.
-  double gbyte_s(const Traffic& traffic, traffic::Element element, std::span<const Memory> places);
+  double gbyte_s(const Traffic& traffic, traffic::Element element, std::span<const Memory> slots);
   // Measures again and remembers the better: for a rate that a collective has surpassed, because
   // something else used the memory when it was measured.
-  void improve(const Traffic& traffic, traffic::Element element, std::span<const Memory> places);
+  void improve(const Traffic& traffic, traffic::Element element, std::span<const Memory> slots);
 
  private:
   struct Pass {
@@ -37,11 +37,11 @@ class MemoryRate {
   struct Question {
     Traffic traffic;
     traffic::Element element = traffic::Element::f32;
-    std::size_t places = 0;
+    std::size_t slots = 0;
     friend bool operator==(const Question&, const Question&) = default;
   };
 
-  double measure(const Question& question, std::span<const Memory> places);
+  double measure(const Question& question, std::span<const Memory> slots);
   Pass pass_at(const Traffic& traffic, std::uint64_t bytes, Memory memory) const;
   using Go = std::function<void(std::size_t pass, traffic::Stores)>;
   double seconds_of(const Question& question, std::uint64_t bytes, const std::vector<Pass>& passes);

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "collective.hpp"
@@ -16,6 +17,9 @@ enum class MemoryKind {
   registered,  // atoll::allocate
   plain        // the device's own
 };
+constexpr std::string_view name(MemoryKind kind) noexcept {
+  return kind == MemoryKind::registered ? "registered" : "plain";
+}
 enum class TimeOf {  // -a
   rank_0 = 0,
   average = 1,

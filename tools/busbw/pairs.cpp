@@ -46,8 +46,7 @@ void receive_all(Job& job, const Messages& messages, int peer) {
 std::string only_nic(const atoll::Topology& topology, const std::string& host_id) {
   std::string only;
   for (const atoll::TopologyNic& nic : topology.nics) {
-    if (nic.host != host_id || nic.is_virtual) continue;
-    if (!nic.state.empty() && nic.state != "active") continue;
+    if (!joins_hosts(nic, host_id)) continue;
     if (!only.empty()) return "";
     only = nic.id;
   }
@@ -132,13 +131,8 @@ PairReport measure_pairs(Job& job, const Options& options) {
   const std::vector<int>& group = job.groups().front();
   const PairSites sites = sites_of(job, group);
   PairReport report{.bytes = std::max<std::uint64_t>(1, options.max_bytes)};
-  const atoll::Device& device = job.communicator().device();
-  const auto allocate = [&](std::uint64_t bytes) {
-    return options.memory == MemoryKind::registered
-               ? atoll::allocate(device, bytes, {job.communicator()})
-               : device.allocate(bytes);
-  };
-  const atoll::Buffer data = allocate(report.bytes), answer = allocate(1);
+  const atoll::Buffer data = job.allocate(report.bytes, options.memory);
+  const atoll::Buffer answer = job.allocate(1, options.memory);
   if (!job.is_on_gpu()) std::memset(data.data(), 1, data.bytes());
   const Messages messages{atoll::View(data.data(), report.bytes, atoll::DType::u8),
                           atoll::View(answer.data(), 1, atoll::DType::u8),

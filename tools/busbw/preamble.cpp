@@ -42,14 +42,13 @@ std::string preamble(const Job& job, const Options& o, Collective collective) {
       o.min_bytes, o.max_bytes, by_factor ? o.step_factor : o.step_bytes,
       by_factor ? "factor" : "bytes", o.warmups, o.iterations, o.batch, o.checks, o.unalign,
       blocking_line(o.blocking));
-  if (!job.place().why.empty()) text += fmt::format("# {}\n", job.place().why);
+  if (!job.rank_device().why.empty()) text += fmt::format("# {}\n", job.rank_device().why);
   for (const std::string& note : o.notes) text += fmt::format("# {}\n", note);
   text += fmt::format(
       "# Axis {}: {} group{} of {} rank{} at once, of mesh {} (replicate x shard); {} memory\n#\n"
       "# Using devices\n",
       name(o.axis), job.groups().size(), job.groups().size() == 1 ? "" : "s", job.group_size(),
-      job.group_size() == 1 ? "" : "s", job.mesh().to_string(),
-      o.memory == MemoryKind::registered ? "registered" : "plain");
+      job.group_size() == 1 ? "" : "s", job.mesh().to_string(), name(o.memory));
   for (const atoll::Placement& placement : world.placements()) text += rank_line(job, placement);
   return text;
 }

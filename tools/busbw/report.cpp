@@ -1,9 +1,11 @@
 #include "report.hpp"
 
+#include <fmt/chrono.h>
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
+#include <ctime>
 #include <numeric>
 
 namespace busbw {
@@ -108,6 +110,13 @@ std::string human_bytes(std::uint64_t bytes) {
     ++unit;
   }
   return fmt::format("{:g} {}", value, units[unit]);
+}
+
+std::string local_time() {
+  const std::time_t now = std::time(nullptr);
+  std::tm local{};
+  localtime_r(&now, &local);
+  return fmt::format("{:%Y-%m-%d %H:%M:%S}", local);
 }
 
 std::string header_lines(const Layout& layout) {

@@ -84,6 +84,8 @@ Expectation expect(std::span<const Row> rows, double share);
 
 // At most `width` characters, as nccl-tests shortens: "1234.50", "123456.1" -> "123456".
 std::string short_number(double value, int width);
+// The local time: "2026-01-31 12:00:00".
+std::string local_time();
 // "1048576", "1 MiB": for people.
 std::string human_bytes(std::uint64_t bytes);
 

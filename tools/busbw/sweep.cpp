@@ -1,12 +1,10 @@
 #include "sweep.hpp"
 
-#include <fmt/chrono.h>
 #include <fmt/format.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cstring>
-#include <ctime>
 #include <utility>
 
 #include "atoll/error.hpp"
@@ -24,13 +22,6 @@ double seconds_since(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
 }
 
-std::string local_time() {
-  const std::time_t now = std::time(nullptr);
-  std::tm local{};
-  localtime_r(&now, &local);
-  return fmt::format("{:%Y-%m-%d %H:%M:%S}", local);
-}
-
 // Sums of the 16-bit types have the arithmetic of bf16, everything else that of f32: the traffic is
 // the same.
 traffic::Element element_of(const Call& call) {
@@ -43,7 +34,7 @@ traffic::Element element_of(const Call& call) {
 void require_room(Job& job, std::uint64_t bytes) {
   if (job.is_on_gpu()) {
     const double wanted = 2.0 * static_cast<double>(bytes);
-    for (const auto& has : job.exchange({static_cast<double>(job.place().memory_bytes())})) {
+    for (const auto& has : job.exchange({static_cast<double>(job.rank_device().memory_bytes())})) {
       if (wanted <= 0.9 * has.front()) continue;
       throw atoll::Error(
           atoll::ErrorCode::invalid_argument,
@@ -83,9 +74,7 @@ Sweep::Sweep(Job& job, const Options& options) : job_(job), options_(options), m
   for (const atoll::HostInfo& host : job.world().hosts())
     rates_.host_gbyte_s.push_back(host_gbyte_s(job.topology(), host.id));
   for (atoll::Buffer* buffer : {&send_, &recv_}) {
-    *buffer = options.memory == MemoryKind::registered
-                  ? atoll::allocate(job.communicator().device(), bytes, {job.communicator()})
-                  : job.communicator().device().allocate(bytes);
+    *buffer = job.allocate(bytes, options.memory);
     // Pages that nobody has written may all be one page of zeros.
     if (!job.is_on_gpu()) std::memset(buffer->data(), 1, buffer->bytes());
   }
@@ -308,22 +297,22 @@ std::uint64_t Sweep::stride_of(const Call& call) const {
 // the caches do not serve all of them.
 Memory Sweep::memory_at(const Call& call, int iteration) const {
   const std::uint64_t stride = stride_of(call);
-  const std::uint64_t places = std::max<std::uint64_t>(1, options_.max_bytes / stride);
-  const std::uint64_t offset = static_cast<std::uint64_t>(iteration) % places * stride +
+  const std::uint64_t slots = std::max<std::uint64_t>(1, options_.max_bytes / stride);
+  const std::uint64_t offset = static_cast<std::uint64_t>(iteration) % slots * stride +
                                static_cast<std::uint64_t>(options_.unalign) * size_of(call.dtype);
   return {static_cast<std::byte*>(send_.data()) + offset,
           static_cast<std::byte*>(recv_.data()) + offset};
 }
 
 // All that the timed operations use.
-std::vector<Memory> Sweep::places_of(const Call& call) const {
+std::vector<Memory> Sweep::slots_of(const Call& call) const {
   const std::uint64_t most = std::max<std::uint64_t>(1, options_.max_bytes / stride_of(call));
   const auto operations =
       static_cast<std::uint64_t>(options_.iterations) * static_cast<std::uint64_t>(options_.batch);
-  std::vector<Memory> places;
+  std::vector<Memory> slots;
   for (std::uint64_t i = 0; i < std::clamp<std::uint64_t>(operations, 1, most); ++i)
-    places.push_back(memory_at(call, static_cast<int>(i)));
-  return places;
+    slots.push_back(memory_at(call, static_cast<int>(i)));
+  return slots;
 }
 
 void Sweep::warm_up(const Call& call) {
@@ -403,7 +392,7 @@ Ceiling Sweep::ceiling_of(const Call& call) {
   }
   rates_.memory_gbyte_s =
       memory_rate_.gbyte_s(traffic_of(call.collective, bytes, job_.group_size(), call.place),
-                           element_of(call), places_of(call));
+                           element_of(call), slots_of(call));
   return ceiling(call.collective, bytes, call.place, call.root, job_.groups(), job_.host_of(),
                  rates_);
 }
@@ -411,7 +400,7 @@ Ceiling Sweep::ceiling_of(const Call& call) {
 void Sweep::improve_limit(const Call& call) {
   const auto bytes = static_cast<double>(call.shape.total * size_of(call.dtype));
   memory_rate_.improve(traffic_of(call.collective, bytes, job_.group_size(), call.place),
-                       element_of(call), places_of(call));
+                       element_of(call), slots_of(call));
 }
 
 void Sweep::show_progress(const Call& call) {

@@ -61,7 +61,7 @@ class Sweep {
   Ceiling ceiling_of(const Call& call);
   void improve_limit(const Call& call);
   Memory memory_at(const Call& call, int iteration) const;
-  std::vector<Memory> places_of(const Call& call) const;
+  std::vector<Memory> slots_of(const Call& call) const;
   std::uint64_t stride_of(const Call& call) const;
   double by_time_of(const std::vector<std::vector<double>>& all, std::size_t entry) const;
   Half gather(const Call& call, const std::vector<double>& mine);

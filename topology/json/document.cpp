@@ -88,20 +88,20 @@ class Builder {
  private:
   template <class T>
   bool add(T&& value) {
-    place(std::forward<T>(value));
+    append(std::forward<T>(value));
     return true;
   }
 
   // Only the byte after a number tells the parser that it has ended.
   template <class T>
   bool add_number(T value) {
-    JsonValue* const slot = place(value);
+    JsonValue* const slot = append(value);
     if (slot->offset > 0) --slot->offset;
     return true;
   }
 
   template <class T>
-  JsonValue* place(T&& value) {
+  JsonValue* append(T&& value) {
     if (++values_ > limits_.values)
       bad(source_, offset_, fmt::format("more than {} values", limits_.values));
     JsonValue* slot = &root_;
@@ -121,7 +121,7 @@ class Builder {
   bool open(T&& empty) {
     if (open_.size() == limits_.depth)
       bad(source_, offset_, fmt::format("nested deeper than {} levels", limits_.depth));
-    open_.push_back(place(std::forward<T>(empty)));
+    open_.push_back(append(std::forward<T>(empty)));
     return true;
   }
 
@@ -233,15 +233,21 @@ std::optional<double> JsonObject::number(std::string_view member) const {
   return number;
 }
 
-std::vector<JsonObject> JsonObject::list(std::string_view member, std::size_t most) const {
+const JsonValue::Array& JsonObject::elements(std::string_view member, std::size_t most) const {
+  static const JsonValue::Array none;
   const JsonValue* value = find(member);
-  if (value == nullptr) return {};
+  if (value == nullptr) return none;
   const auto* array = std::get_if<JsonValue::Array>(&value->data);
   if (array == nullptr) fail(member, "is not an array");
   if (array->size() > most) fail(member, fmt::format("has more than {} elements", most));
+  return *array;
+}
+
+std::vector<JsonObject> JsonObject::list(std::string_view member, std::size_t most) const {
+  const JsonValue::Array& array = elements(member, most);
   std::vector<JsonObject> objects;
-  objects.reserve(array->size());
-  for (const JsonValue& element : *array)
+  objects.reserve(array.size());
+  for (const JsonValue& element : array)
     objects.emplace_back(element, source_, fmt::format("{}[{}]", member, objects.size()));
   return objects;
 }
@@ -267,12 +273,7 @@ std::map<std::string, std::string, std::less<>> JsonObject::texts(std::string_vi
 
 std::vector<std::string> JsonObject::text_list(std::string_view member, std::size_t most) const {
   std::vector<std::string> texts;
-  const JsonValue* value = find(member);
-  if (value == nullptr) return texts;
-  const auto* array = std::get_if<JsonValue::Array>(&value->data);
-  if (array == nullptr) fail(member, "is not an array");
-  if (array->size() > most) fail(member, fmt::format("has more than {} elements", most));
-  for (const JsonValue& element : *array)
+  for (const JsonValue& element : elements(member, most))
     texts.push_back(checked_text(member, element, longest_text));
   return texts;
 }

@@ -65,6 +65,7 @@ class JsonObject {
  private:
   const JsonValue* find(std::string_view member) const;
   const JsonValue& get(std::string_view member) const;
+  const JsonValue::Array& elements(std::string_view member, std::size_t most) const;
   std::string checked_text(std::string_view member, const JsonValue& value,
                            std::size_t longest) const;
 

@@ -5,15 +5,11 @@
 #include <unordered_map>
 #include <unordered_set>
 
+#include "affinity.hpp"
 #include "facts.hpp"
 #include "pcie_rate.hpp"
 
 namespace atoll_v1::atoll {
-namespace {
-
-std::size_t at_index(int number) { return static_cast<std::size_t>(number); }
-
-}  // namespace
 
 LinkRates::LinkRates(const Topology& topology, const MeshSites& sites, const RankGroups& groups)
     : topology_(topology), sites_(sites), groups_(groups) {}
@@ -87,8 +83,7 @@ std::optional<double> LinkRates::measure_network(int host) const {
   double sum = 0;
   for (const std::size_t number : nics_[at_index(host)]) {
     const TopologyNic& nic = topology_.nics[number];
-    const bool may_be_active = !nic.is_virtual && (nic.state.empty() || nic.state == "active");
-    if (in_use.empty() ? !may_be_active : !in_use.contains(nic.id)) continue;
+    if (in_use.empty() ? !may_be_active(nic) : !in_use.contains(nic.id)) continue;
     if (!usable_[number]) return std::nullopt;
     sum += *usable_[number];
   }

@@ -20,8 +20,6 @@ using Kind = Neighbourhood::Kind;
 constexpr std::size_t most_findings = 8;
 constexpr std::size_t most_parts = 4;
 
-std::size_t at_index(int number) { return static_cast<std::size_t>(number); }
-
 // Ranks that communicate as one, by the near groups that they are in.
 struct Parts {
   std::map<int, int> members;  // near group -> how many
@@ -55,23 +53,15 @@ class Crossings {
     if (unsaid_ > 0)
       found_.push_back({.id = "mesh_crosses_islands",
                         .severity = Severity::warning,
-                        .subjects = {},
                         .evidence = fmt::format("{} more cross{} islands too",
-                                                plural(unsaid_, noun), unsaid_ == 1 ? "es" : ""),
-                        .consequence = "",
-                        .fix = ""});
+                                                plural(unsaid_, noun), unsaid_ == 1 ? "es" : "")});
     unsaid_ = 0;
     return std::move(found_);
   }
 
  private:
   Finding describe(const std::string& name, const Parts& parts, int inside) {
-    Finding finding{.id = "mesh_crosses_islands",
-                    .severity = Severity::warning,
-                    .subjects = {},
-                    .evidence = "",
-                    .consequence = "",
-                    .fix = ""};
+    Finding finding{.id = "mesh_crosses_islands", .severity = Severity::warning};
     std::string joined;
     std::size_t shown = 0;
     for (const auto& [near, members] : parts.members) {

@@ -23,8 +23,6 @@
 namespace atoll_v1::atoll {
 namespace {
 
-std::size_t at_index(int number) { return static_cast<std::size_t>(number); }
-
 // Inner ranks stay inside an island.
 void check_inner(const Topology& topology, const MeshSites& sites, const RankGroups& groups,
                  int inner) {
@@ -148,8 +146,7 @@ void find_unknown(const Topology& topology, const MeshSites& sites, MeshPlan& pl
       if (island.state == IslandState::unknown && island.gpus.size() > 1) unknown.insert(site.host);
     }
   if (unknown.empty()) return;
-  Finding finding{
-      .id = "links_unknown", .severity = Severity::info, .subjects = {}, .evidence = ""};
+  Finding finding{.id = "links_unknown", .severity = Severity::info};
   for (const int host : unknown) finding.subjects.push_back(sites.hosts[at_index(host)]);
   finding.evidence =
       fmt::format("no source says how the GPUs of {}{} are joined",

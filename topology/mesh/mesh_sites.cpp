@@ -33,7 +33,7 @@ void locate_hosts(const Topology& topology, const std::vector<RankSite>& ranks, 
     if (found == listed.end())
       unlisted.insert(rank.host);
     else
-      used[static_cast<std::size_t>(found->second)] = true;
+      used[at_index(found->second)] = true;
   }
   for (std::size_t i = 0; i < used.size(); ++i)
     if (used[i]) sites.hosts.push_back(topology.hosts[i].id);
@@ -52,7 +52,7 @@ std::vector<int> islands_of_gpus(const std::vector<Island>& islands, const Numbe
   for (std::size_t i = 0; i < islands.size(); ++i)
     for (const std::string& gpu : islands[i].gpus)
       if (const auto found = gpus.find(gpu); found != gpus.end())
-        island_of[static_cast<std::size_t>(found->second)] = static_cast<int>(i);
+        island_of[at_index(found->second)] = static_cast<int>(i);
   return island_of;
 }
 
@@ -66,7 +66,7 @@ void locate_gpus(const Topology& topology, const std::vector<RankSite>& ranks,
       throw Error(ErrorCode::invalid_argument,
                   fmt::format("rank {} is said to use GPU {}, which the topology does not list",
                               rank, ranks[rank].gpu));
-    const auto number = static_cast<std::size_t>(gpu->second);
+    const auto number = at_index(gpu->second);
     MeshSite& site = sites.ranks[rank];
     site.gpu = gpu->second;
     site.number = topology.gpus[number].index;
@@ -88,11 +88,11 @@ void locate_rails(const Topology& topology, const Numbers& numbers, MeshSites& s
   for (const Rail& rail : find_rails(topology, find_affinity(topology)))
     for (const std::string& gpu : rail.gpus)
       if (const auto found = numbers.find(gpu); found != numbers.end()) {
-        int& first = rail_of[static_cast<std::size_t>(found->second)];
+        int& first = rail_of[at_index(found->second)];
         first = first < 0 ? rail.index : std::min(first, rail.index);
       }
   for (MeshSite& site : sites.ranks)
-    if (site.gpu >= 0) site.rail = rail_of[static_cast<std::size_t>(site.gpu)];
+    if (site.gpu >= 0) site.rail = rail_of[at_index(site.gpu)];
 }
 
 }  // namespace
@@ -101,7 +101,7 @@ Neighbourhood MeshSites::nearest(int rank) const {
   const MeshSite& site = at(rank);
   if (site.block >= 0) return {Neighbourhood::Kind::emulated, site.block};
   if (site.island >= 0) {
-    const Island& island = islands[static_cast<std::size_t>(site.island)];
+    const Island& island = islands[at_index(site.island)];
     if (island.state == IslandState::known && island.gpus.size() > 1)
       return {Neighbourhood::Kind::island, site.island};
   }
@@ -111,8 +111,7 @@ Neighbourhood MeshSites::nearest(int rank) const {
 Neighbourhood MeshSites::widest(int rank) const {
   const Neighbourhood near = nearest(rank);
   if (near.kind == Neighbourhood::Kind::emulated) return near;
-  if (near.kind == Neighbourhood::Kind::island &&
-      islands[static_cast<std::size_t>(near.number)].hosts.size() > 1)
+  if (near.kind == Neighbourhood::Kind::island && islands[at_index(near.number)].hosts.size() > 1)
     return near;
   return {Neighbourhood::Kind::host, at(rank).host};
 }
@@ -120,11 +119,11 @@ Neighbourhood MeshSites::widest(int rank) const {
 bool MeshSites::is_alone(int rank) const {
   const MeshSite& site = at(rank);
   if (site.block >= 0 || site.island < 0) return false;
-  const Island& island = islands[static_cast<std::size_t>(site.island)];
+  const Island& island = islands[at_index(site.island)];
   return island.state != IslandState::unknown && island.gpus.size() == 1;
 }
 
-std::tuple<int, int, unsigned, int, int, int> MeshSites::place(int rank) const {
+std::tuple<int, int, unsigned, int, int, int> MeshSites::position(int rank) const {
   const MeshSite& site = at(rank);
   // Emulated islands follow the ranks' order. Ranks without a rail, then those without a GPU, come
   // last.
@@ -151,7 +150,7 @@ MeshSites locate(const Topology& topology, const std::vector<RankSite>& ranks,
   if (islands == 0) locate_rails(topology, gpus, sites);
   if (islands > 0)
     for (int rank = 0; rank < size; ++rank)
-      sites.ranks[static_cast<std::size_t>(rank)].block = rank / (size / islands);
+      sites.ranks[at_index(rank)].block = rank / (size / islands);
   return sites;
 }
 

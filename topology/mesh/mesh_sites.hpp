@@ -9,6 +9,8 @@
 
 namespace atoll_v1::atoll {
 
+inline std::size_t at_index(int number) { return static_cast<std::size_t>(number); }
+
 struct MeshSite {
   int host = 0;     // index into MeshSites::hosts
   int island = -1;  // index into MeshSites::islands; -1: the rank has no GPU
@@ -41,7 +43,7 @@ struct MeshSites {
   std::vector<Island> islands;
   std::vector<MeshSite> ranks;
 
-  const MeshSite& at(int rank) const { return ranks[static_cast<std::size_t>(rank)]; }
+  const MeshSite& at(int rank) const { return ranks[at_index(rank)]; }
   // The fast neighbourhood of a rank: a known island of several GPUs where it is in one.
   Neighbourhood nearest(int rank) const;
   // The larger of island and host: the island where it reaches beyond the host.
@@ -49,7 +51,7 @@ struct MeshSites {
   // Its GPU is an island by itself, joined to no other.
   bool is_alone(int rank) const;
   // Sorts the ranks of a neighbourhood so that equal positions of two of them share a rail.
-  std::tuple<int, int, unsigned, int, int, int> place(int rank) const;
+  std::tuple<int, int, unsigned, int, int, int> position(int rank) const;
 };
 
 // Throws Error(invalid_argument); see plan_mesh().

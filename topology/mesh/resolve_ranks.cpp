@@ -11,7 +11,6 @@
 //      all a rank sees is its own, however many see it.
 // A UUID that several GPUs of a host share tells none of them: scrubbed files repeat one.
 #include <algorithm>
-#include <cctype>
 #include <charconv>
 #include <map>
 #include <optional>
@@ -22,6 +21,7 @@
 
 #include "atoll/mesh_plan.hpp"
 #include "facts.hpp"
+#include "wording.hpp"
 
 namespace atoll_v1::atoll {
 namespace {
@@ -36,23 +36,10 @@ struct Device {
 };
 using Devices = std::vector<Device>;
 
-std::string lower(std::string_view text) {
-  std::string result(text);
-  for (char& letter : result)
-    letter = static_cast<char>(std::tolower(static_cast<unsigned char>(letter)));
-  return result;
-}
-
-std::string_view trim(std::string_view text) {
-  const auto begin = text.find_first_not_of(" \t");
-  if (begin == std::string_view::npos) return {};
-  return text.substr(begin, text.find_last_not_of(" \t") - begin + 1);
-}
-
 // "0000:1B:00.0" and "1b:00.0" -> "00000000:1b:00.0"
 std::string whole_busid(std::string_view busid) {
   constexpr std::size_t domain = 8, rest = sizeof(":1b:00.0") - 1;
-  std::string whole = lower(trim(busid));
+  std::string whole = lower_case(trimmed(busid));
   if (whole.size() == rest - 1) whole.insert(0, ":");
   return whole.size() < domain + rest ? std::string(domain + rest - whole.size(), '0') + whole
                                       : whole;
@@ -89,7 +76,7 @@ class HostDevices {
     Devices devices;
     while (true) {
       const auto comma = list.find(',');
-      const auto device = find(trim(list.substr(0, comma)));
+      const auto device = find(trimmed(list.substr(0, comma)));
       if (!device || std::ranges::find(devices, *device) != devices.end()) return devices;
       devices.push_back(*device);
       if (comma == std::string_view::npos) return devices;
@@ -114,10 +101,10 @@ class HostDevices {
 
   // The only one whose UUID begins so.
   const TopologyGpu* find_gpu(std::string_view prefix) const {
-    const std::string wanted = lower(prefix);
+    const std::string wanted = lower_case(prefix);
     const TopologyGpu* found = nullptr;
     for (const TopologyGpu* gpu : gpus_) {
-      if (!lower(gpu->uuid).starts_with(wanted)) continue;
+      if (!lower_case(gpu->uuid).starts_with(wanted)) continue;
       if (found != nullptr) return nullptr;
       found = gpu;
     }
@@ -129,7 +116,7 @@ class HostDevices {
     std::optional<Device> found;
     for (const TopologyGpu* gpu : gpus_)
       for (const std::string& partition : gpu->partitions)
-        if (lower(partition) == lower(entry)) {
+        if (lower_case(partition) == lower_case(entry)) {
           if (found) return std::nullopt;
           found = Device{gpu, partition};
         }
@@ -158,10 +145,10 @@ class HostRanks {
   void resolve(std::vector<RankSite>& sites) {
     for (auto& [devices, ranks] : users_) {
       std::ranges::sort(ranks);
-      for (std::size_t place = 0; place < ranks.size(); ++place) {
-        const std::size_t at = devices.size() == 1 ? 0 : place;
+      for (std::size_t position = 0; position < ranks.size(); ++position) {
+        const std::size_t at = devices.size() == 1 ? 0 : position;
         if (at >= devices.size()) continue;
-        RankSite& site = sites[ranks[place].second];
+        RankSite& site = sites[ranks[position].second];
         site.gpu = devices[at].gpu->id;
         site.partition = devices[at].partition;
       }

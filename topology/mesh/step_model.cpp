@@ -23,16 +23,14 @@ struct Latencies {
 constexpr Latencies latencies_of_gpus{8.4, 3.4, 5.7, 14};
 constexpr Latencies latencies_of_cpus{1, 1, 1, 80};
 
-std::size_t at_index(int number) { return static_cast<std::size_t>(number); }
-
 // Measured all-gathers of 512 MB by number of hosts (1, 2, 4, ... 128), as parts of what the NICs
 // carry: the ratios that SimAI publishes (aliyun/SimAI, inputs/ratio), between its 256 MB and 1 GB.
 double efficiency_across(std::size_t parts) {
   constexpr std::array measured{1.0, 0.89, 0.85, 0.80, 0.67, 0.56, 0.38, 0.21};
-  const double place = std::log2(static_cast<double>(parts));
-  const auto below = static_cast<std::size_t>(place);
+  const double doublings = std::log2(static_cast<double>(parts));
+  const auto below = static_cast<std::size_t>(doublings);
   if (below + 1 >= measured.size()) return measured.back();
-  return std::lerp(measured[below], measured[below + 1], place - static_cast<double>(below));
+  return std::lerp(measured[below], measured[below + 1], doublings - static_cast<double>(below));
 }
 
 std::optional<double> least_of(const std::vector<std::optional<double>>& rates) {
@@ -81,23 +79,14 @@ StepModel::Rates StepModel::complete(const std::vector<std::optional<double>>& k
 
 double StepModel::seconds(const MeshLayout& layout, double gbytes) {
   const int shard = layout.shard, inner = layout.inner, replicate = layout.replicate();
-  const auto rank_at = [&](int r, int s, int i) {
-    return layout.order[at_index((r * shard + s) * inner + i)];
-  };
   double row = std::numeric_limits<double>::infinity(), column = row;
-  std::vector<int> members;
-  for (int i = 0; i < inner; ++i) {
-    for (int r = 0; r < replicate && shard > 1; ++r) {
-      members.clear();
-      for (int s = 0; s < shard; ++s) members.push_back(rank_at(r, s, i));
-      row = std::min(row, rate(members).gbyte_s);
-    }
-    for (int s = 0; s < shard && replicate > 1; ++s) {
-      members.clear();
-      for (int r = 0; r < replicate; ++r) members.push_back(rank_at(r, s, i));
-      column = std::min(column, rate(members).gbyte_s);
-    }
-  }
+  const auto slowest = [this](double& least) {
+    return [this, &least](const std::vector<int>& ranks) {
+      least = std::min(least, rate(ranks).gbyte_s);
+    };
+  };
+  if (shard > 1) layout.each_shard_group(slowest(row));
+  if (replicate > 1) layout.each_replicate_group(slowest(column));
   const double part = gbytes / inner;
   return 3.0 * (shard - 1) / shard * part / row +
          2.0 * (replicate - 1) / replicate * part / shard / column;

@@ -29,6 +29,28 @@ struct MeshLayout {
   int inner = 1;
   std::vector<int> order;
   int replicate() const { return static_cast<int>(order.size()) / (shard * inner); }
+  int rank_at(int r, int s, int i) const { return order[at_index((r * shard + s) * inner + i)]; }
+
+  // Calls visit(ranks) for every group of the shard axis.
+  template <class Visit>
+  void each_shard_group(const Visit& visit) const {
+    std::vector<int> ranks(at_index(shard));
+    for (int i = 0; i < inner; ++i)
+      for (int r = 0; r < replicate(); ++r) {
+        for (int s = 0; s < shard; ++s) ranks[at_index(s)] = rank_at(r, s, i);
+        visit(ranks);
+      }
+  }
+  // Calls visit(ranks) for every group of the replicate axis.
+  template <class Visit>
+  void each_replicate_group(const Visit& visit) const {
+    std::vector<int> ranks(at_index(replicate()));
+    for (int i = 0; i < inner; ++i)
+      for (int s = 0; s < shard; ++s) {
+        for (int r = 0; r < replicate(); ++r) ranks[at_index(r)] = rank_at(r, s, i);
+        visit(ranks);
+      }
+  }
 };
 
 class StepModel {

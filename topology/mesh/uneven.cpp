@@ -29,8 +29,6 @@ constexpr double most_left_out = 0.25;  // of the ranks
 constexpr double computing = 2;         // times the communication with all ranks
 constexpr double wire_bytes = 2;        // of a parameter: bf16
 
-std::size_t at_index(int number) { return static_cast<std::size_t>(number); }
-
 struct Alternative {
   MeshLayout layout;
   std::vector<int> left_out;
@@ -51,7 +49,7 @@ class UnevenPlanner {
         groups_(request.groups),
         inner_(request.options.inner),
         ranks_(static_cast<int>(sites_.ranks.size())),
-        places_(ranks_ / inner_),
+        slots_(ranks_ / inner_),
         gbytes_(request.options.params ? *request.options.params * wire_bytes / 1e9 : 1),
         model_(sites_, groups_, request.rates),
         names_(request.topology) {
@@ -94,14 +92,14 @@ class UnevenPlanner {
   }
 
   bool may_shard(int shard) const {
-    if (places_ % shard != 0 || shard < least_) return false;
+    if (slots_ % shard != 0 || shard < least_) return false;
     // Without a model, the widest axis inside the islands, and those that cross for more.
     return request_.need || shard >= widest_ || shard == shard_inside(groups_, inner_);
   }
 
   Alternative with_all() {
     std::optional<Alternative> best;
-    for (int shard = 1; shard <= places_; ++shard) {
+    for (int shard = 1; shard <= slots_; ++shard) {
       if (!may_shard(shard)) continue;
       Alternative one = measure(arrange(groups_, shard, inner_));
       if (!best || one.seconds < worth_widening * best->seconds) best = std::move(one);
@@ -128,7 +126,7 @@ class UnevenPlanner {
     return best;
   }
 
-  std::pair<int, int> position(int rank) const {
+  std::pair<int, int> rail_position(int rank) const {
     return {sites_.at(rank).rail, sites_.at(rank).number};
   }
 
@@ -140,16 +138,16 @@ class UnevenPlanner {
     std::vector<int> left_out;
     std::set<std::pair<int, int>> positions;
     const auto model = std::ranges::find(units, size, &RankGroup::size);
-    for (const int rank : model->ranks) positions.insert(position(rank));
+    for (const int rank : model->ranks) positions.insert(rail_position(rank));
     for (const RankGroup& unit : units) {
       std::vector<int> first, last;
       for (const int rank : unit.ranks)
-        (positions.contains(position(rank)) ? first : last).push_back(rank);
+        (positions.contains(rail_position(rank)) ? first : last).push_back(rank);
       first.insert(first.end(), last.begin(), last.end());
       const auto kept = first.begin() + std::ptrdiff_t{unit.size() / size} * size;
       left_out.insert(left_out.end(), kept, first.end());
       std::sort(first.begin(), kept,
-                [&](int a, int b) { return sites_.place(a) < sites_.place(b); });
+                [&](int a, int b) { return sites_.position(a) < sites_.position(b); });
       layout.order.insert(layout.order.end(), first.begin(), kept);
     }
     std::ranges::sort(left_out);
@@ -164,14 +162,14 @@ class UnevenPlanner {
                    : names_.device(request_.topology.gpus[at_index(gpu)].id);
   }
 
-  std::vector<int> by_place(std::vector<int> ranks) const {
-    std::ranges::sort(ranks, {}, [&](int rank) { return sites_.place(rank); });
+  std::vector<int> by_position(std::vector<int> ranks) const {
+    std::ranges::sort(ranks, {}, [&](int rank) { return sites_.position(rank); });
     return ranks;
   }
 
   std::string names_of(const std::vector<int>& ranks) const {
     std::vector<std::string> names;
-    for (const int rank : by_place(ranks)) names.push_back(name_of(rank));
+    for (const int rank : by_position(ranks)) names.push_back(name_of(rank));
     return enumerate(names);
   }
 
@@ -225,12 +223,7 @@ class UnevenPlanner {
   }
 
   Finding finding(const Alternative& all, const std::optional<Alternative>& fewer, bool wins) {
-    Finding finding{.id = "mesh_uneven",
-                    .severity = Severity::warning,
-                    .subjects = {},
-                    .evidence = "",
-                    .consequence = "",
-                    .fix = ""};
+    Finding finding{.id = "mesh_uneven", .severity = Severity::warning};
     finding.evidence = fmt::format("islands or hosts hold unequal numbers of ranks ({})", sizes());
     finding.consequence =
         fmt::format("a step communicates for {} as {}{}", time(all.seconds), shape_text(all.layout),
@@ -267,7 +260,7 @@ class UnevenPlanner {
   }
 
   void add_subjects(const std::vector<int>& ranks, Finding& finding) const {
-    for (const int rank : by_place(ranks)) {
+    for (const int rank : by_position(ranks)) {
       const int gpu = sites_.at(rank).gpu;
       finding.subjects.push_back(gpu < 0 ? fmt::format("rank {}", rank)
                                          : request_.topology.gpus[at_index(gpu)].id);
@@ -277,7 +270,7 @@ class UnevenPlanner {
   const MeshRequest& request_;
   const MeshSites& sites_;
   const RankGroups& groups_;
-  int inner_, ranks_, places_;  // places: of the mesh, `inner` ranks each
+  int inner_, ranks_, slots_;   // places: of the mesh, `inner` ranks each
   int widest_ = 1, least_ = 1;  // shard axes
   double gbytes_;
   StepModel model_;

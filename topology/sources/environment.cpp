@@ -15,6 +15,7 @@
 #include "facts.hpp"
 #include "sources/pci_address.hpp"
 #include "sources/small_file.hpp"
+#include "wording.hpp"
 
 namespace atoll_v1::atoll::topology_sources {
 namespace {
@@ -274,6 +275,6 @@ void read_environment(const LiveRequest& request, std::span<const std::string> v
   if (host != topology.hosts.end()) Surroundings(request, variables, topology, *host).describe();
 }
 
-const LiveSource environment{"environment", look};
+const LiveSource environment{look};
 
 }  // namespace atoll_v1::atoll::topology_sources

@@ -131,9 +131,9 @@ class HostReader {
 
   template <class Device>
   Locality locality(const Device& device) {
-    if (!device.place) return {};
-    const auto [found, is_new] = localities_.try_emplace(*device.place);
-    if (is_new) found->second = find_locality(machine_.places[*device.place]);
+    if (!device.locality) return {};
+    const auto [found, is_new] = localities_.try_emplace(*device.locality);
+    if (is_new) found->second = find_locality(machine_.localities[*device.locality]);
     return found->second;
   }
 

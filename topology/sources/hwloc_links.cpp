@@ -47,7 +47,7 @@ class LinkReader {
     if (xgmi != nullptr) add_xgmi(*xgmi);
     if (xgmi == nullptr) add_xgmi_peers();
     if (topology_.links.size() > before) return IslandState::known;
-    return shows_nothing(nvlink) || shows_nothing(xgmi) || no_hives() || no_connectors()
+    return shows_nothing(nvlink) || shows_nothing(xgmi) || no_hives() || all_gpus(has_no_connector)
                ? IslandState::none
                : IslandState::unknown;
   }
@@ -100,7 +100,7 @@ class LinkReader {
         const std::uint64_t mbyte_s = between(matrix, i, j);
         if (mbyte_s == 0 || ends[i].empty() || ends[j].empty() || ends[i] == ends[j]) continue;
         if (!gpus_.contains(ends[i]) && !gpus_.contains(ends[j])) continue;
-        TopologyLink link{.a = ends[i], .b = ends[j], .type = "nvlink", .gbyte_s = {}};
+        TopologyLink link{.a = ends[i], .b = ends[j], .type = "nvlink"};
         // POWER joins GPUs and processors: that makes no island of two GPUs.
         if (matrix.ends[i].kind == HwlocEndKind::package ||
             matrix.ends[j].kind == HwlocEndKind::package)
@@ -136,7 +136,7 @@ class LinkReader {
   void join(const std::string& a, const std::string& b) {
     if (a == b || !gpus_.contains(a) || !gpus_.contains(b)) return;
     if (joined_.emplace(std::min(a, b), std::max(a, b)).second)
-      topology_.links.push_back({.a = a, .b = b, .type = "xgmi", .gbyte_s = {}});
+      topology_.links.push_back({.a = a, .b = b, .type = "xgmi"});
   }
 
   // "rsmi1 rsmi2 ": a GPU lists the ones that it has links to.
@@ -173,14 +173,6 @@ class LinkReader {
   bool no_hives() const {
     return all_gpus(
         [](const TopologyGpu& gpu) { return get_fact(gpu.facts, fact::xgmi_hive) == "0"; });
-  }
-
-  // Of such a model nothing needs to be seen.
-  bool no_connectors() const {
-    return all_gpus([](const TopologyGpu& gpu) {
-      const GpuModel* model = find_gpu_model(gpu);
-      return model != nullptr && model->kind == LinkKind::never;
-    });
   }
 
   const HwlocMachine& machine_;

@@ -77,6 +77,6 @@ void look(const LiveRequest& request, Topology& topology) {
 
 }  // namespace
 
-const LiveSource hwloc_live{"hwloc", look};
+const LiveSource hwloc_live{look};
 
 }  // namespace atoll_v1::atoll::topology_sources

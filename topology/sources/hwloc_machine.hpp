@@ -5,7 +5,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <initializer_list>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -13,6 +12,7 @@
 #include <vector>
 
 #include "sources/hwloc_cpu_set.hpp"
+#include "sources/pci_address.hpp"
 
 namespace atoll_v1::atoll::topology_sources {
 
@@ -28,15 +28,14 @@ struct HwlocPackage {
   CpuSet cpus;
 };
 
-struct HwlocPciDevice {
-  unsigned domain = 0, bus = 0, slot = 0, function = 0;
+struct HwlocPciDevice : PciAddress {
   unsigned vendor = 0, device = 0, pci_class = 0;  // 0: not given
   double link_gbyte_s = 0;                         // at its present speed; 0: not given
   std::string subtype = {};
-  std::string model = {};                 // as a data base of PCI ids has it
-  std::string path = {};                  // TopologyGpu::pci_path
-  std::optional<std::size_t> place = {};  // number in HwlocMachine::places
-  std::ptrdiff_t offset = -1;             // in the text; -1: there is none
+  std::string model = {};                    // as a data base of PCI ids has it
+  std::string path = {};                     // TopologyGpu::pci_path
+  std::optional<std::size_t> locality = {};  // number in HwlocMachine::localities
+  std::ptrdiff_t offset = -1;                // in the text; -1: there is none
 };
 
 enum class HwlocOsKind {
@@ -50,8 +49,8 @@ struct HwlocOsDevice {
   std::string subtype = {};
   HwlocOsKind kind = HwlocOsKind::other;
   std::vector<std::pair<std::string, std::string>> infos = {};
-  std::optional<std::size_t> pci = {};    // number in HwlocMachine::pci
-  std::optional<std::size_t> place = {};  // number in HwlocMachine::places
+  std::optional<std::size_t> pci = {};       // number in HwlocMachine::pci
+  std::optional<std::size_t> locality = {};  // number in HwlocMachine::localities
   std::ptrdiff_t offset = -1;
 
   std::string_view info(std::string_view key) const;  // "" when absent
@@ -91,7 +90,7 @@ struct HwlocMachine {
   std::vector<CpuSet> cores = {};
   std::vector<HwlocNode> nodes = {};
   std::vector<HwlocPackage> packages = {};
-  std::vector<CpuSet> places = {};  // the threads next to a device
+  std::vector<CpuSet> localities = {};  // the threads next to a device
   std::vector<HwlocPciDevice> pci = {};
   std::vector<HwlocOsDevice> os = {};
   std::vector<HwlocMatrix> matrices = {};
@@ -107,15 +106,6 @@ inline constexpr std::size_t most_hwloc_ends = 512;
 inline constexpr std::string_view nvlink_matrix = "NVLinkBandwidth";
 inline constexpr std::string_view xgmi_matrix = "XGMIBandwidth";
 
-// The hexadecimal numbers of a text, each followed by its separator: "0000:[17-1a]" of
-// {":[", "-", "]"} gives 0, 0x17, 0x1a. Empty when the text does not begin so.
-std::vector<unsigned> hex_numbers(std::string_view text,
-                                  std::initializer_list<std::string_view> separators);
-
-// "00000000:1b:00.0", as TopologyGpu::busid.
-std::string busid(const HwlocPciDevice& device);
-// Takes the address from a bus id; false when the text is none, and then nothing changes.
-bool parse_busid(std::string_view text, HwlocPciDevice& device);
 // "pci0000:17", how sysfs calls a root complex.
 std::string root_path(unsigned domain, unsigned bus);
 

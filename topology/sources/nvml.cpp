@@ -243,12 +243,7 @@ class NvmlView {
   }
 
   void state_links() {
-    for (const auto& [pair, count] : unseen_)
-      topology_.links.push_back({.a = pair.first,
-                                 .b = pair.second,
-                                 .type = "nvlink_unseen",
-                                 .count = count,
-                                 .gbyte_s = std::nullopt});
+    add_links(unseen_, "nvlink_unseen");
     if (fast_.empty() && (some_links_unseen_ || reading_.gpus.empty())) return;
     const Counts stated = stated_counts();
     const bool is_confirmed = host_.gpu_links == IslandState::known && stated == fast_;
@@ -268,11 +263,8 @@ class NvmlView {
 
   void add_links(const Counts& counts, std::string_view type) {
     for (const auto& [pair, count] : counts)
-      topology_.links.push_back({.a = pair.first,
-                                 .b = pair.second,
-                                 .type = std::string(type),
-                                 .count = count,
-                                 .gbyte_s = std::nullopt});
+      topology_.links.push_back(
+          {.a = pair.first, .b = pair.second, .type = std::string(type), .count = count});
   }
 
   // hwloc has bandwidths, not counts: they compare only where the rate of a link is known.
@@ -321,6 +313,6 @@ void look(const LiveRequest& request, Topology& topology) {
 
 }  // namespace
 
-const LiveSource nvml{"nvml", look};
+const LiveSource nvml{look};
 
 }  // namespace atoll_v1::atoll::topology_sources

@@ -15,6 +15,7 @@
 #include "facts.hpp"
 #include "sources/nvml_api.hpp"
 #include "sources/nvml_words.hpp"
+#include "sources/pci_address.hpp"
 #include "sources/small_file.hpp"
 
 namespace atoll_v1::atoll::topology_sources {
@@ -90,7 +91,7 @@ nvml_api::Functions find_functions(void* library) {
 // "" for a device that is none: all ones stand for a switch that this machine cannot see.
 std::string busid(const nvml_api::PciInfo& at) {
   if (at.bus > 0xfe || at.device > 0x1f) return "";
-  return fmt::format("{:08x}:{:02x}:{:02x}.0", at.domain, at.bus, at.device);
+  return busid(PciAddress{at.domain, at.bus, at.device, 0});
 }
 
 std::string_view yes_no(unsigned value) { return value != 0 ? "yes" : "no"; }

@@ -5,7 +5,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cctype>
 #include <cerrno>
 #include <charconv>
 
@@ -103,20 +102,6 @@ std::string printable(std::string_view text, std::size_t limit) {
   std::ranges::replace_if(
       shown, [](unsigned char c) { return c < 0x20 || c > 0x7e; }, '?');
   return shown;
-}
-
-std::string_view trimmed(std::string_view text) noexcept {
-  constexpr std::string_view blank = " \t\r\n";
-  const auto begin = text.find_first_not_of(blank);
-  if (begin == std::string_view::npos) return {};
-  return text.substr(begin, text.find_last_not_of(blank) - begin + 1);
-}
-
-std::string lower_case(std::string_view text) {
-  std::string lower(text);
-  std::ranges::transform(lower, lower.begin(),
-                         [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-  return lower;
 }
 
 }  // namespace atoll_v1::atoll::topology_sources

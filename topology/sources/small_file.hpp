@@ -45,7 +45,4 @@ std::vector<std::string> entries(const std::filesystem::path& folder);
 // What is no printable ASCII becomes '?', and what is longer than `limit` is cut.
 std::string printable(std::string_view text, std::size_t limit);
 
-std::string_view trimmed(std::string_view text) noexcept;
-std::string lower_case(std::string_view text);
-
 }  // namespace atoll_v1::atoll::topology_sources

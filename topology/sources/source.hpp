@@ -3,7 +3,6 @@
 #pragma once
 
 #include <string>
-#include <string_view>
 
 #include "atoll/topology.hpp"
 
@@ -25,7 +24,6 @@ struct LiveRequest {
 };
 
 struct LiveSource {
-  std::string_view name;
   void (*look)(const LiveRequest& request, Topology& topology);
 };
 

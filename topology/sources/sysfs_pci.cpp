@@ -190,6 +190,6 @@ void look(const LiveRequest& request, Topology& topology) {
 
 }  // namespace
 
-const LiveSource sysfs_pci{"sysfs pci", look};
+const LiveSource sysfs_pci{look};
 
 }  // namespace atoll_v1::atoll::topology_sources

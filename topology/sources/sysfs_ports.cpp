@@ -13,6 +13,7 @@
 #include "sources/small_file.hpp"
 #include "sources/source.hpp"
 #include "sources/sysfs_netdevs.hpp"
+#include "wording.hpp"
 
 namespace atoll_v1::atoll::topology_sources {
 namespace {
@@ -207,6 +208,6 @@ void look(const LiveRequest& request, Topology& topology) {
 
 }  // namespace
 
-const LiveSource sysfs_ports{"sysfs ports", look};
+const LiveSource sysfs_ports{look};
 
 }  // namespace atoll_v1::atoll::topology_sources
