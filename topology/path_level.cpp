@@ -16,8 +16,8 @@ std::vector<std::string_view> split(std::string_view path) {
   return parts;
 }
 
-// Devices that hang on two ports of one switch share its upstream port, and each has one downstream
-// port of its own: one bridge for the purposes of `nvidia-smi topo -m`.
+// Devices below two ports of one switch share its upstream port, and each has its own downstream
+// port. `nvidia-smi topo -m` counts that as one bridge.
 std::optional<PathLevel> by_pci(std::string_view a, std::string_view b) {
   const auto way_a = split(a), way_b = split(b);
   const auto fork = std::ranges::mismatch(way_a, way_b);

@@ -133,7 +133,7 @@ std::string DisplayNames::gpus(std::span<const std::string> ids, std::size_t mos
   std::string text;
   for (std::size_t i = 0; i < std::min(groups.size(), most); ++i) {
     const auto& [stem, numbers] = groups[i];
-    // "node/gpu0-2, gpu5": a bare number behind a comma could be anything.
+    // "node/gpu0-2, gpu5": repeats "gpu" after a comma, because a bare number would be ambiguous.
     const std::string word = stem.substr(stem.rfind('/') + 1);
     std::string ranges = number_ranges(numbers);
     for (auto comma = ranges.find(", "); comma != std::string::npos;

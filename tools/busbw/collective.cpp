@@ -9,7 +9,7 @@ namespace {
 
 using atoll::DType;
 
-// Parts of ranks are multiples of this.
+// Each rank's part is a multiple of this.
 constexpr std::uint64_t part_bytes = 16;
 
 std::uint64_t round_down(std::uint64_t elements, DType dtype) {
@@ -251,7 +251,7 @@ std::vector<std::uint64_t> sweep_sizes(std::uint64_t minimum, std::uint64_t maxi
     const std::uint64_t most = std::numeric_limits<std::uint64_t>::max();
     if (factor > 1 ? size > most / factor : size > most - step) break;
     const std::uint64_t next = factor > 1 ? size * factor : size + step;
-    if (next <= size) break;  // 0 times anything, or a step of 0
+    if (next <= size) break;  // the size cannot grow: 0 times a factor, or a step of 0
     size = next;
   }
   return sizes;

@@ -1,5 +1,5 @@
-// nlohmann's parser reads through an iterator that counts bytes and reports events; the events
-// build the document and enforce the limits. The parser itself does not recurse.
+// nlohmann's parser reads through an iterator that counts bytes. Its events build the document and
+// enforce the limits. The parser does not recurse.
 #include "json/document.hpp"
 
 #include <fmt/format.h>
@@ -20,7 +20,7 @@ constexpr std::size_t longest_text = 4096;
   throw Error(ErrorCode::bad_data, fmt::format("{}: byte {}: {}", source, offset, what));
 }
 
-// The parser's own words, without its prefix, shortened, and safe to print.
+// The parser's message without its prefix, shortened, and with unprintable bytes replaced.
 std::string plain(std::string_view what) {
   if (const auto colon = what.find(": "); colon != std::string_view::npos)
     what.remove_prefix(colon + 2);
@@ -70,7 +70,7 @@ class Builder {
   bool number_unsigned(json::number_unsigned_t value) { return add_number(std::uint64_t{value}); }
   bool number_float(json::number_float_t value, const json::string_t&) { return add_number(value); }
   bool string(json::string_t& value) { return add(std::move(value)); }
-  bool binary(json::binary_t&) { return false; }  // JSON text has none
+  bool binary(json::binary_t&) { return false; }  // JSON text has no binary values
   bool start_object(std::size_t) { return open(JsonValue::Object{}); }
   bool start_array(std::size_t) { return open(JsonValue::Array{}); }
   bool end_object() { return close(); }
@@ -92,7 +92,7 @@ class Builder {
     return true;
   }
 
-  // Only the byte after a number tells the parser that it has ended.
+  // The parser reads one byte past a number to find its end, so the offset is one too large.
   template <class T>
   bool add_number(T value) {
     JsonValue* const slot = append(value);
@@ -116,7 +116,7 @@ class Builder {
     return slot;
   }
 
-  // The parents of an open value do not grow, so its address holds until it is closed.
+  // While a value is open its parents do not grow, so the pointer stays valid until close().
   template <class T>
   bool open(T&& empty) {
     if (open_.size() == limits_.depth)
@@ -146,7 +146,7 @@ JsonValue parse_json(std::string_view text, std::string_view source, JsonLimits 
     bad(source, limits.bytes, fmt::format("larger than {} bytes", limits.bytes));
   std::size_t offset = 0;
   Builder builder(source, limits, offset);
-  // The end needs no counter of its own: only the position is compared.
+  // The end iterator may share the counter, because comparison uses only the position.
   json::sax_parse(CountingIterator(text.data(), &offset),
                   CountingIterator(text.data() + text.size(), &offset), &builder);
   return builder.take();

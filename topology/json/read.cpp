@@ -1,4 +1,4 @@
-// atoll's own JSON form, read; topology/README.md documents it.
+// Reader of atoll's JSON form, which topology/README.md documents.
 #include <fmt/format.h>
 
 #include <set>
@@ -10,7 +10,7 @@ namespace atoll_v1::atoll {
 namespace {
 
 constexpr std::string_view schema = "atoll-topology-1";
-constexpr std::size_t most_devices = 65'536;  // hosts, GPUs, NICs: each
+constexpr std::size_t most_devices = 65'536;  // limit for hosts, GPUs and NICs each
 constexpr std::size_t most_links = 524'288;
 constexpr std::size_t most_documents = 4'096;
 constexpr std::size_t most_partitions = 64;

@@ -40,7 +40,7 @@ std::string count_text(double count) {
   return fmt::format("{:.6g}", count);
 }
 
-// What each rank has of its GPU's memory; ranks on one GPU share it.
+// Memory of the rank that has least. Ranks that share a GPU share its memory.
 double least_memory(const Topology& topology, const std::vector<RankSite>& ranks,
                     const MeshSites& sites) {
   constexpr std::string_view remedy = "say it with --gpu-memory";
@@ -70,7 +70,7 @@ std::string gib_text(double bytes) {
   return value >= 100 ? fmt::format("{:.0f} GiB", value) : fmt::format("{:.3g} GiB", value);
 }
 
-// A model that fills its memory exactly fits, whatever the last bit of the quotient is.
+// The factor tolerates rounding: a model that fills its memory exactly fits.
 double MemoryNeed::gpus_needed() const {
   return std::max(1.0, std::ceil(state / gpu_gives * (1 - 1e-12)));
 }

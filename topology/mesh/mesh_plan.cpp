@@ -1,15 +1,15 @@
-// Which mesh suits a machine.
+// Chooses the mesh that suits a machine.
 //
 // Idea: a sharded step gathers every parameter over the shard axis several times and crosses the
-// replicate axis once, so the shard axis belongs on the fastest links: as wide as they reach, or,
-// with a model to hold, as wide as its memory needs. Vocabulary: the *near* group of a rank is its
-// island, its *wide* group the larger of island and host (rank_groups.hpp). Steps:
+// replicate axis once, so the shard axis should use the fastest links. It is as wide as these
+// reach, or as wide as the memory of a model requires. The *near* group of a rank is its island;
+// its *wide* group is the larger of island and host (rank_groups.hpp). Steps:
 //   1. locate the ranks and group them;
-//   2. where all near groups are alike, and all wide ones, take a candidate (candidates.hpp): the
-//      wide group, or with a model the smallest that holds it. Elsewhere compare modelled times
-//      (uneven.cpp);
-//   3. order the ranks by host, rail and GPU, so that a column joins equal positions: on machines
-//      whose NICs form rails, equal positions share a rail.
+//   2. when all near groups have one size, and all wide groups too, choose a candidate
+//      (candidates.hpp): the wide group, or the smallest candidate that holds the model. Otherwise
+//      compare modelled times (uneven.cpp);
+//   3. order the ranks by host, rail and GPU, so that columns join ranks in equal positions. On
+//      machines with rails, equal positions share a rail.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -23,7 +23,7 @@
 namespace atoll_v1::atoll {
 namespace {
 
-// Inner ranks stay inside an island.
+// Requires that the ranks of each inner group are inside one island.
 void check_inner(const Topology& topology, const MeshSites& sites, const RankGroups& groups,
                  int inner) {
   const auto refuse = [&](const std::string& why) {
@@ -45,7 +45,7 @@ void check_inner(const Topology& topology, const MeshSites& sites, const RankGro
   }
 }
 
-// --- words ---
+// --- messages ---
 
 std::string amount(const Candidate& one, const MemoryNeed& need) {
   const std::string memory = gib_text(one.ranks() * need.gpu_gives);
@@ -60,7 +60,7 @@ Candidate times(Candidate unit, int count) {
   return unit;
 }
 
-// Why no smaller candidate does; `chosen` is the number of one of `all`.
+// Explains why no smaller candidate holds the model. `chosen` indexes `all`.
 std::string memory_text(const std::vector<Candidate>& all, std::size_t chosen,
                         const MemoryNeed& need) {
   std::string text = fmt::format("{}, at {}: ", need.product, need.gives);
@@ -125,7 +125,7 @@ MeshPlan plan_even(const MeshRequest& request) {
     const std::vector<Candidate> all = candidates(sites, request.groups, inner);
     const auto fits = std::ranges::find_if(
         all, [&](const Candidate& one) { return request.need->fits(one.ranks()); });
-    taken = *fits;  // the last one is the whole job, which fits
+    taken = *fits;  // the last candidate is the whole job, which fits
     memory = memory_text(all, at_index(static_cast<int>(fits - all.begin())), *request.need);
   }
   MeshLayout layout = arrange(request.groups, taken.ranks() / inner, inner);
@@ -171,7 +171,7 @@ MeshPlan plan_mesh(const Topology& topology, const std::vector<RankSite>& ranks,
   MeshPlan plan = is_even(groups) ? plan_even(request) : plan_uneven(request);
   find_unknown(topology, sites, plan);
   for (Finding& finding : find_crossings(topology, sites, groups, rates, plan)) {
-    if (need) {  // the model needs it
+    if (need) {  // only more memory avoids the crossing
       finding.severity = Severity::info;
       finding.fix = "GPUs with more memory, or fewer bytes a parameter, hold the model in less";
     }

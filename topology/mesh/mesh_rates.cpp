@@ -1,4 +1,4 @@
-// What the axes of a mesh carry.
+// Computes the rates of the axes of a mesh.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -20,7 +20,7 @@ void take_slower(GroupRate& slowest, const GroupRate& other) {
 
 constexpr GroupRate fastest{.gbyte_s = std::numeric_limits<double>::infinity()};
 
-// The slowest levels of some groups.
+// Finds the slowest levels among groups.
 class SlowestLevels {
  public:
   SlowestLevels(const MeshSites& sites, StepModel& model) : sites_(sites), model_(model) {}

@@ -14,7 +14,7 @@ namespace {
 
 using Numbers = std::unordered_map<std::string_view, int>;
 
-// The views last as long as the elements.
+// Maps each element's id to its index. The keys are views of the elements' ids.
 template <class T>
 Numbers number_ids(const std::vector<T>& elements) {
   Numbers numbers;
@@ -74,8 +74,8 @@ void locate_gpus(const Topology& topology, const std::vector<RankSite>& ranks,
   }
 }
 
-// Where no leaf is known, rails are assumed to follow the order of the GPUs, which is the order
-// without them too; and columns of a mesh reach other hosts only where there are some.
+// Rails count only if leaf switches are known: rails that are assumed follow the order of the GPUs,
+// which ranks have anyway. With one host, no column leaves it.
 bool has_rails(const Topology& topology, const MeshSites& sites) {
   return sites.hosts.size() > 1 && std::ranges::any_of(topology.nics, [](const TopologyNic& nic) {
            return !get_fact(nic.facts, fact::leaf).empty();
@@ -125,8 +125,8 @@ bool MeshSites::is_alone(int rank) const {
 
 std::tuple<int, int, unsigned, int, int, int> MeshSites::position(int rank) const {
   const MeshSite& site = at(rank);
-  // Emulated islands follow the ranks' order. Ranks without a rail, then those without a GPU, come
-  // last.
+  // Ranks of emulated islands keep their order. Otherwise ranks without a rail follow those with
+  // one, and ranks without a GPU come last.
   if (site.block >= 0) return {site.block, 0, 0, 0, 0, rank};
   return {site.host, site.gpu < 0 ? 1 : 0, static_cast<unsigned>(site.rail), site.number, site.gpu,
           rank};

@@ -11,7 +11,7 @@
 namespace atoll_v1::atoll {
 namespace {
 
-// In order of their first ranks' places; islands that begin on one host in order of the kind.
+// Sorts the ranks of each group by position, and groups by the position of their first ranks.
 void sort_groups(const MeshSites& sites, std::vector<RankGroup>& groups) {
   for (RankGroup& group : groups)
     std::ranges::sort(group.ranks, {}, [&](int rank) { return sites.position(rank); });

@@ -1,4 +1,4 @@
-// Where the ranks of a job run.
+// Assigns hosts and GPUs to ranks.
 #include <fmt/format.h>
 
 #include <string_view>
@@ -12,10 +12,10 @@ namespace {
 
 struct HostGpus {
   std::vector<const std::string*> gpus;
-  std::size_t given = 0;  // to ranks so far
+  std::size_t given = 0;  // number of GPUs already assigned to ranks
 };
 
-// The keys are texts of the topology.
+// The keys are views of strings in the topology.
 std::unordered_map<std::string_view, HostGpus> gpus_by_host(const Topology& topology) {
   std::unordered_map<std::string_view, HostGpus> hosts;
   for (const TopologyGpu& gpu : topology.gpus) hosts[gpu.host].gpus.push_back(&gpu.id);

@@ -1,15 +1,15 @@
-// Which GPU each rank uses, from what its process says of itself.
+// Finds the GPU of each rank from the environment of its process.
 //
-// Vocabulary: a *device* is what CUDA or HIP numbers: a GPU, or an instance of one. Steps, by host:
-//   1. the host's devices in order of bus id (CUDA_DEVICE_ORDER=PCI_BUS_ID; CUDA's default, fastest
-//      first, is the same where the GPUs are alike), without those that control groups hide: what
-//      is left is numbered from 0;
-//   2. CUDA_VISIBLE_DEVICES, after the CUDA programming guide: entries are numbers, "GPU-" with as
-//      much of a UUID as tells one GPU, or the UUID of a MIG instance; the first entry that is
-//      none of these, or names a device again, hides itself and what follows;
-//   3. ranks of a host that see the same devices take one each, by local rank. A device that is
-//      all a rank sees is its own, however many see it.
-// A UUID that several GPUs of a host share tells none of them: scrubbed files repeat one.
+// A *device* is what CUDA or HIP numbers: a GPU or an instance of one. Steps for each host:
+//   1. sort the host's devices by bus id, leave out those that control groups hide, and number the
+//      rest from 0. This is CUDA_DEVICE_ORDER=PCI_BUS_ID; CUDA's default order, fastest first, is
+//      equal when all GPUs are alike;
+//   2. apply CUDA_VISIBLE_DEVICES as the CUDA programming guide describes: an entry is a number,
+//      "GPU-" with a unique prefix of a UUID, or the UUID of a MIG instance. The first entry that
+//      is none of these, or names a device again, hides itself and all later entries;
+//   3. ranks of a host that see the same devices take one each, by local rank. A rank that sees a
+//      single device uses it, even if other ranks see it too.
+// A UUID that several GPUs of a host share identifies none of them; anonymized files repeat UUIDs.
 #include <algorithm>
 #include <charconv>
 #include <map>
@@ -45,7 +45,7 @@ std::string whole_busid(std::string_view busid) {
                                       : whole;
 }
 
-// CUDA uses the first instance of a GPU that is divided by MIG; HIP numbers all of a divided one.
+// CUDA uses only the first MIG instance of a GPU. HIP numbers all instances of a partitioned GPU.
 void add_devices(const TopologyGpu& gpu, Devices& devices) {
   if (gpu.partitions.empty()) {
     devices.push_back({&gpu, ""});
@@ -57,7 +57,7 @@ void add_devices(const TopologyGpu& gpu, Devices& devices) {
   }
 }
 
-// The GPUs of a host that control groups leave to a process.
+// The GPUs of a host that control groups allow to a process.
 class HostDevices {
  public:
   HostDevices(const std::vector<const TopologyGpu*>& gpus,
@@ -99,7 +99,7 @@ class HostDevices {
     return all_[number];
   }
 
-  // The only one whose UUID begins so.
+  // Finds the GPU whose UUID has this prefix; null if none or several have it.
   const TopologyGpu* find_gpu(std::string_view prefix) const {
     const std::string wanted = lower_case(prefix);
     const TopologyGpu* found = nullptr;
@@ -111,7 +111,8 @@ class HostDevices {
     return found;
   }
 
-  // "MIG-UUID", or "MIG-GPU-UUID/1/0" of drivers before 470, which names the GPU too.
+  // Finds "MIG-UUID", or "MIG-GPU-UUID/1/0", the form of drivers before 470, which names the GPU
+  // too.
   std::optional<Device> find_instance(std::string_view entry) const {
     std::optional<Device> found;
     for (const TopologyGpu* gpu : gpus_)
@@ -130,7 +131,7 @@ class HostDevices {
   Devices all_;
 };
 
-// The ranks of one host.
+// Assigns devices to the ranks of one host.
 class HostRanks {
  public:
   explicit HostRanks(const std::vector<const TopologyGpu*>& gpus) : gpus_(gpus) {}
@@ -158,7 +159,7 @@ class HostRanks {
  private:
   std::vector<const TopologyGpu*> gpus_;
   std::map<std::vector<std::string>, HostDevices> hosts_;  // by allowed bus ids
-  // What they see -> local rank and number of the ranks that see it.
+  // Visible devices -> local rank and index of the ranks that see them.
   std::map<Devices, std::vector<std::pair<int, std::size_t>>> users_;
 };
 

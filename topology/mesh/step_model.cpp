@@ -11,20 +11,21 @@ namespace atoll_v1::atoll {
 namespace {
 
 constexpr double assumed_inside_gbyte_s = 250;
-constexpr double assumed_memory_gbyte_s = 10;  // of ranks without GPUs: what a core copies
+constexpr double assumed_memory_gbyte_s =
+    10;  // bandwidth of one core copying memory, for ranks without GPUs
 constexpr double inside_to_across = 10;
 constexpr double efficiency_inside = 0.8;
 
-// us. GPUs: NCCL's own figures. Ranks without: atoll's host backend, 8 bytes between four ranks of
-// a host (4 us) and between hosts over TCP (80 us); plugins/host/README.md.
+// Microseconds. For GPUs NCCL's own figures; for ranks without GPUs, atoll's host backend with 8
+// bytes: 4 us among four ranks of a host, 80 us between hosts over TCP (tests/bench).
 struct Latencies {
   double base, inside, pcie, network;
 };
 constexpr Latencies latencies_of_gpus{8.4, 3.4, 5.7, 14};
 constexpr Latencies latencies_of_cpus{1, 1, 1, 80};
 
-// Measured all-gathers of 512 MB by number of hosts (1, 2, 4, ... 128), as parts of what the NICs
-// carry: the ratios that SimAI publishes (aliyun/SimAI, inputs/ratio), between its 256 MB and 1 GB.
+// Share of the NICs' bandwidth that all-gathers of 512 MB reach over 1, 2, 4, ... 128 hosts: ratios
+// that SimAI publishes (aliyun/SimAI, inputs/ratio), interpolated between its 256 MB and 1 GB.
 double efficiency_across(std::size_t parts) {
   constexpr std::array measured{1.0, 0.89, 0.85, 0.80, 0.67, 0.56, 0.38, 0.21};
   const double doublings = std::log2(static_cast<double>(parts));
@@ -162,7 +163,7 @@ std::string StepModel::Rates::text() const {
 }
 
 std::string StepModel::rates_text() const {
-  // One near group may fill its host, or be alone.
+  // True when some host has several near groups, so that traffic inside a host crosses PCIe.
   const bool splits_hosts = groups_.near.size() > groups_.wide.size();
   std::string text = fmt::format("{} a {} inside an island", inside_.text(),
                                  all_have_gpus(sites_) ? "GPU" : "rank");

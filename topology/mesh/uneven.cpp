@@ -1,16 +1,17 @@
-// The mesh of a job whose islands or hosts are unequal: one lost a GPU, or was given fewer ranks.
+// Plans a mesh when islands or hosts are unequal, because one lost a GPU or got fewer ranks.
 //
-// Idea: with all ranks the shard axis is either a number that divides every island, often a small
-// one, or it crosses islands; without a few ranks the islands may be equal again. The modelled
-// communication of a step (step_model.hpp) says which is least. Steps:
-//   1. shard axes that use all ranks: the numbers that divide them. With a model to hold, those
-//      whose memory suffices. Without one nothing says what a GPU can hold, and the least
-//      communication would be no sharding at all: the axis may be half the largest neighbourhood,
-//      and reaches all of it before it crosses;
-//   2. of these the least modelled time, where a wider axis must be a tenth faster;
-//   3. meshes over equal parts of the islands, without at most a quarter of the ranks. They do less
-//      work, so that the time of computing counts too, which nobody knows here: one wins when the
-//      job is faster even if it computes for twice as long as it communicates with all ranks.
+// Idea: with all ranks, the shard axis either divides every island, and is often short, or it
+// crosses islands. Without a few ranks the islands may be equal again. The modelled communication
+// time of a step (step_model.hpp) decides. Steps:
+//   1. consider shard axes that use all ranks, which are the divisors of their number. With a model
+//      to hold, its memory must suffice. Without one, the memory of a GPU sets no lower limit, and
+//      no sharding at all would communicate least; so the axis must be at least half the largest
+//      neighbourhood, and must fill it before it may cross islands;
+//   2. choose the axis with the least modelled time; a wider axis must be at least 10 % faster;
+//   3. consider meshes over equal parts of the islands, without at most a quarter of the ranks.
+//      They do less work, so computing time matters as well, which is unknown here. Such a mesh
+//      wins if the job is faster even when it computes for twice the communication time of all
+//      ranks.
 #include "mesh/uneven.hpp"
 
 #include <fmt/format.h>
@@ -24,10 +25,10 @@
 namespace atoll_v1::atoll {
 namespace {
 
-constexpr double worth_widening = 0.9;  // of the time
-constexpr double most_left_out = 0.25;  // of the ranks
-constexpr double computing = 2;         // times the communication with all ranks
-constexpr double wire_bytes = 2;        // of a parameter: bf16
+constexpr double worth_widening = 0.9;  // share of the time that a wider axis may take
+constexpr double most_left_out = 0.25;  // share of the ranks
+constexpr double computing = 2;   // assumed computing time, in communication times with all ranks
+constexpr double wire_bytes = 2;  // bytes of a parameter in bf16
 
 struct Alternative {
   MeshLayout layout;
@@ -79,7 +80,7 @@ class UnevenPlanner {
     return static_cast<double>(one.layout.order.size()) / ranks_;
   }
 
-  // Of a step that does the work of all ranks.
+  // Time of a step, scaled to the work of all ranks.
   double pace(const Alternative& one, double compute) const {
     return (compute + one.seconds) / share_kept(one);
   }
@@ -93,7 +94,8 @@ class UnevenPlanner {
 
   bool may_shard(int shard) const {
     if (slots_ % shard != 0 || shard < least_) return false;
-    // Without a model, the widest axis inside the islands, and those that cross for more.
+    // Without a model, accept the widest axis inside the islands and all axes that fill the largest
+    // one.
     return request_.need || shard >= widest_ || shard == shard_inside(groups_, inner_);
   }
 
@@ -104,7 +106,7 @@ class UnevenPlanner {
       Alternative one = measure(arrange(groups_, shard, inner_));
       if (!best || one.seconds < worth_widening * best->seconds) best = std::move(one);
     }
-    return std::move(*best);  // all ranks in one row are always among them
+    return std::move(*best);  // one row of all ranks is always among them
   }
 
   std::optional<Alternative> without_some(double compute) {
@@ -130,8 +132,8 @@ class UnevenPlanner {
     return {sites_.at(rank).rail, sites_.at(rank).number};
   }
 
-  // As many rows of `size` ranks as each unit has. What a larger unit leaves out are the positions
-  // that a unit of that size lacks, so that columns stay on their rails.
+  // Builds rows of `size` ranks from each unit. A larger unit leaves out the positions that a unit
+  // of that size lacks, so that columns stay on their rails.
   std::pair<MeshLayout, std::vector<int>> trim(const std::vector<RankGroup>& units,
                                                int size) const {
     MeshLayout layout{.shard = size / inner_, .inner = inner_, .order = {}};
@@ -154,7 +156,7 @@ class UnevenPlanner {
     return {std::move(layout), std::move(left_out)};
   }
 
-  // --- words ---
+  // --- messages ---
 
   std::string name_of(int rank) const {
     const int gpu = sites_.at(rank).gpu;
@@ -179,7 +181,7 @@ class UnevenPlanner {
 
   std::string each() const { return request_.need ? "" : " for each GB of parameters"; }
 
-  // "shard over 4 GPUs"; places of several ranks are "4 x 2 GPUs".
+  // "shard over 4 GPUs"; with inner ranks "shard over 4 x 2 GPUs".
   std::string row_text(const MeshLayout& layout) const {
     const std::string_view user = all_have_gpus(sites_) ? "GPU" : "rank";
     if (inner_ == 1) return "shard over " + plural(at_index(layout.shard), user);
@@ -213,7 +215,7 @@ class UnevenPlanner {
     return seconds < 1 ? fmt::format("{:.3g} ms", seconds * 1e3) : fmt::format("{:.3g} s", seconds);
   }
 
-  // The shard axis that stays inside the islands and was passed over since it is so small.
+  // Describes the shard axis inside the islands when it was rejected as too short.
   std::string passed_over() {
     const int inside = shard_inside(groups_, inner_);
     if (inside >= least_ || request_.need) return "";
@@ -239,7 +241,8 @@ class UnevenPlanner {
     return finding;
   }
 
-  // (1 - f) / (compute + fewer) = 1 / (compute + all): with more compute than that, all ranks win.
+  // Solves (1 - lost) / (compute + fewer) = 1 / (compute + all): above this compute time all ranks
+  // win.
   std::string remedy(const Alternative& all, const Alternative& fewer) const {
     const double lost = 1 - share_kept(fewer);
     const double compute = ((1 - lost) * all.seconds - fewer.seconds) / lost;
@@ -249,7 +252,7 @@ class UnevenPlanner {
         names_of(fewer.left_out), fewer.left_out.size(), ranks_, lost * 100, time(compute), each());
   }
 
-  // The ranks of groups that are smaller than the largest.
+  // Returns the ranks of all groups that are smaller than the largest.
   std::vector<int> smaller() const {
     const std::vector<RankGroup>& units = alike(groups_.near) ? groups_.wide : groups_.near;
     const int largest = std::ranges::max(units, {}, &RankGroup::size).size();
@@ -270,7 +273,7 @@ class UnevenPlanner {
   const MeshRequest& request_;
   const MeshSites& sites_;
   const RankGroups& groups_;
-  int inner_, ranks_, slots_;   // places: of the mesh, `inner` ranks each
+  int inner_, ranks_, slots_;   // slots_: positions in the mesh, `inner_` ranks each
   int widest_ = 1, least_ = 1;  // shard axes
   double gbytes_;
   StepModel model_;
@@ -282,8 +285,8 @@ class UnevenPlanner {
 MeshLayout arrange(const RankGroups& groups, int shard, int inner) {
   MeshLayout layout{.shard = shard, .inner = inner, .order = {}};
   const int ranks = static_cast<int>(groups.near_of.size());
-  // Rows of whole hosts: by place alone, so that equal positions of hosts share a rail. Rows that
-  // are parts of one: island by island, so that they break where the islands do.
+  // Rows of whole hosts are ordered by position alone, so that equal positions of hosts share a
+  // rail. Rows that are part of a host follow the islands, so that rows end where islands end.
   const bool whole = alike(groups.wide) && shard % groups.wide.front().size() == 0;
   const bool by_host = inner == 1 && (whole || shard == ranks);
   layout.order.reserve(at_index(ranks));

@@ -81,7 +81,7 @@ class Loaded {
     return at->second;
   }
 
-  // From the root complex down to the bridge above the device.
+  // Returns the path from the root complex to the bridge above the device.
   static std::string path(hwloc_obj_t device) {
     std::string path;
     for (hwloc_obj_t bridge = device->parent; bridge != nullptr; bridge = bridge->parent) {

@@ -1,4 +1,4 @@
-// Bus ids as the kernel, NVML and atoll spell them.
+// Parsing and formatting of PCI addresses ("bus ids") in the forms of the kernel, NVML and atoll.
 #pragma once
 
 #include <filesystem>

@@ -18,7 +18,7 @@ constexpr std::size_t most_entries = 4096;
 
 }  // namespace
 
-// A pipe or a device in the place of a file must not be waited for.
+// O_NONBLOCK: opening a pipe or device in place of a file must not block.
 SmallFile::SmallFile(const std::filesystem::path& path)
     : descriptor_(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY)) {
   struct stat about {};
@@ -41,7 +41,7 @@ std::optional<std::size_t> SmallFile::read_at(std::size_t offset, std::span<char
     const ssize_t got = pread(descriptor_, bytes.data() + done, bytes.size() - done,
                               static_cast<off_t>(offset + done));
     if (got < 0 && errno == EINTR) continue;
-    // Some drivers answer with an error, which does not undo what came before.
+    // Some drivers fail at the end of a read; bytes that were read before remain valid.
     if (got < 0 && done == 0) return std::nullopt;
     if (got <= 0) break;
     done += static_cast<std::size_t>(got);
