@@ -85,7 +85,7 @@ constexpr std::string_view name(Place place) noexcept { return place == Place::o
 // Element counts of one operation over a group of ranks.
 struct Shape {
   std::uint64_t count = 0;                 // the `count` column: elements that a caller passes
-  std::uint64_t total = 0;                 // whole tensor: the larger of sent and received on a rank
+  std::uint64_t total = 0;                 // whole tensor: larger of sent and received on a rank
   std::vector<std::uint64_t> counts = {};  // elements of each rank, for the _v collectives
 };
 

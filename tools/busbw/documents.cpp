@@ -18,11 +18,11 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// nccl-tests' form of its file that this one extends.
+// Version of nccl-tests' JSON form that this file extends.
 constexpr int nccl_tests_version = 3;
 constexpr int curve_version = 1;
 
-// What steers the run; the token is a secret.
+// Environment variables that affect the run, without the token, which is secret.
 Json environment() {
   Json list = Json::array();
   for (char** entry = environ; *entry != nullptr; ++entry) {
@@ -33,10 +33,11 @@ Json environment() {
   return list;
 }
 
-// nccl-tests writes truth as text.
+// nccl-tests writes booleans as text.
 std::string truth(bool value) { return value ? "true" : "false"; }
 
-// Of "all_reduce:ring,all_gather:tree"; "" when the backend chooses.
+// Returns the collective's choice in "all_reduce:ring,all_gather:tree"; "" when the backend
+// chooses.
 std::string algorithm_of(const Job& job, Collective collective) {
   std::string_view rest = job.world().config().algorithm;
   while (!rest.empty()) {

@@ -14,7 +14,7 @@ atoll::Config config_of(const Options& options) {
     if (options.algorithm.find(':') == std::string::npos) {
       config.algorithm.clear();
       for (const Collective collective : options.collectives) {
-        if (collective == Collective::send_recv) continue;  // has no algorithms
+        if (collective == Collective::send_recv) continue;  // send_recv has no algorithms
         config.algorithm += (config.algorithm.empty() ? "" : ",") + std::string(name(collective)) +
                             ":" + options.algorithm;
       }

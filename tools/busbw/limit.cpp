@@ -11,7 +11,7 @@ std::map<int, int> ranks_by_host(std::span<const int> hosts) {
   return ranks;
 }
 
-// Each host sends S to the next one of the ring for each edge that leaves it.
+// For each edge of the ring that leaves a host, the host sends S to the next host.
 std::map<int, double> ring_bytes(double total_bytes, std::span<const int> hosts) {
   std::map<int, double> sent, received;
   for (std::size_t i = 0; i < hosts.size(); ++i) {
@@ -31,7 +31,7 @@ Traffic traffic_of(Collective collective, double total_bytes, int ranks, Place p
   using Pass = Traffic::Pass;
   const double slice = total_bytes / ranks;
   const bool in = place == Place::in;
-  // Alone and in place, nothing moves.
+  // With one rank in place, nothing moves.
   if (ranks == 1 && in && has_in_place(collective)) return {};
   switch (collective) {
     case Collective::all_reduce:
@@ -66,7 +66,7 @@ std::map<int, double> wire_bytes(Collective collective, double total_bytes,
   std::map<int, double> bytes;
   for (const auto& [host, here] : ranks) {
     const double elsewhere = (n - here) / n;
-    double own = 0;  // of the tensor, cut by rank
+    double own = 0;  // share of the tensor that the host's ranks hold
     for (std::size_t r = 0; r < hosts.size(); ++r) {
       if (hosts[r] != host) continue;
       own += share_of(collective, static_cast<int>(r), static_cast<int>(hosts.size()));

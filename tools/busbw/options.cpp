@@ -19,7 +19,7 @@ constexpr std::uint64_t most_bytes = std::uint64_t{1} << 50U;
   throw atoll::Error(atoll::ErrorCode::invalid_argument, why);
 }
 
-// As text until everything is known.
+// Option values as text, until all options are parsed.
 struct Texts {
   std::string collective = "all_reduce", axis = "world", limit = "machine", expect;
   std::vector<std::string> memory;
@@ -27,7 +27,7 @@ struct Texts {
   std::string dtype = "float", op = "sum";
   int time_of = 1, blocking = 0, threads = 1, gpus = 1, local_register = -1;
   int latency = 0, cpu_time = 0, timestamps = 0;
-  // Options about GPUs: accepted for the sake of scripts.
+  // GPU options of nccl-tests, accepted so that scripts work.
   int parallel_init = 0, stream_null = 0, graph = 0, cta_policy = -1, device = 0, device_ctas = 16;
   std::vector<std::string> flight, tune;
 };

@@ -1,4 +1,4 @@
-// What atoll-busbw was asked.
+// Options of atoll-busbw.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@ namespace busbw {
 
 enum class MemoryKind {
   registered,  // atoll::allocate
-  plain        // the device's own
+  plain        // memory allocated by the device alone
 };
 constexpr std::string_view name(MemoryKind kind) noexcept {
   return kind == MemoryKind::registered ? "registered" : "plain";
@@ -45,7 +45,7 @@ struct Options {
   std::vector<Op> ops{Op::sum};
   int root = 0;  // -1: every rank in turn
   AxisName axis = AxisName::world;
-  std::string device = "auto";  // as atoll/rank_device.hpp has it
+  std::string device = "auto";  // "auto", "host" or "cuda"; see atoll/rank_device.hpp
   std::string backend;
   bool require_gdr = false;
   std::string algorithm;
@@ -60,24 +60,24 @@ struct Options {
   int iterations = 20;
   int warmups = 1;
   int batch = 1;
-  int cycles = 1;  // 0: for ever
+  int cycles = 1;  // 0: repeat until interrupted
   int checks = 1;
   TimeOf time_of = TimeOf::average;
   Blocking blocking = Blocking::none;
-  int timeout_s = 0;  // 0: the library's
+  int timeout_s = 0;  // 0: the library's timeout
   int latency_skip = 0;
-  // What to say.
+  // What to report.
   Layout layout;
   LimitFrom limit_from = LimitFrom::machine;
   double limit_busbw = 0;
   std::optional<double> expect;
   std::optional<double> wanted_busbw;  // NCCL_TESTS_MIN_BW
   int memory_report = 0;
-  std::vector<std::string> notes;  // options that were accepted and do nothing
+  std::vector<std::string> notes;  // options that were accepted and have no effect
   // Other modes.
   int pairs = 0;
   std::vector<std::filesystem::path> flight;
-  std::vector<std::filesystem::path> tune;  // the file to write, then curves to read
+  std::vector<std::filesystem::path> tune;  // the file to write, then the curves to read
   // Files.
   std::string json, save, plot;
 };
@@ -88,11 +88,12 @@ enum class Speaks {
   no
 };
 
-// "8", "64K", "1.5M", "1G" (powers of 1,024): bytes. Error(invalid_argument) that quotes the text.
+// Parses "8", "64K", "1.5M" or "1G" (powers of 1,024) to bytes. Error(invalid_argument) quotes the
+// text.
 std::uint64_t parse_size(const std::string& text);
 
-// Empty when the command line asked for nothing but help or the version, which was printed. Throws
-// std::exception whose what() is one line.
+// Returns nothing after printing --help or --version. Throws std::exception whose what() is one
+// line.
 std::optional<Options> parse_options(int argc, char** argv, Speaks speaks);
 
 }  // namespace busbw

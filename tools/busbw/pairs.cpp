@@ -17,7 +17,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// The best of them counts: what disturbs one is no fault of the way.
+// Only the best trial counts, since disturbances are not a property of the link.
 constexpr int trials = 3;
 constexpr auto tell_period = std::chrono::seconds(10);
 
@@ -27,7 +27,8 @@ struct Messages {
   int count = 1;
 };
 
-// One way; the sender learns from a short answer that all has arrived. Returns the sender's time.
+// Sends in one direction. A short answer tells the sender that all messages arrived. Returns the
+// sender's time.
 double send_all(Job& job, const Messages& messages, int peer) {
   const auto begin = Clock::now();
   for (int i = 0; i < messages.count; ++i)
@@ -42,7 +43,7 @@ void receive_all(Job& job, const Messages& messages, int peer) {
   job.communicator().send(messages.answer, peer, job.stream()).synchronize();
 }
 
-// The only NIC of a host that joins it to others; "" when there are several or none.
+// The only NIC that joins a host to others; "" if there are none or several.
 std::string only_nic(const atoll::Topology& topology, const std::string& host_id) {
   std::string only;
   for (const atoll::TopologyNic& nic : topology.nics) {
@@ -81,7 +82,7 @@ std::string title(const Job& job, const std::vector<int>& group, std::uint64_t b
   return text;
 }
 
-// Times of the pairs that this rank sent in, by receiver.
+// Returns this rank's sending time to each receiver.
 std::vector<double> measure_rounds(Job& job, const Options& options,
                                    const std::vector<std::vector<Pair>>& rounds,
                                    const Messages& messages) {
@@ -167,7 +168,7 @@ PairReport measure_pairs(Job& job, const Options& options) {
         sharing, cores);
   } else {
     fmt::print("{}", verdict_text(report.verdict));
-    std::fflush(stdout);  // before ranks that leave have a launcher end this one
+    std::fflush(stdout);  // print before other ranks exit, since a launcher may then end this one
   }
   return report;
 }

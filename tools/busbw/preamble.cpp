@@ -1,4 +1,4 @@
-// What runs where, in the words of nccl-tests.
+// Text above the table: what runs where, in the format of nccl-tests.
 #include <fmt/format.h>
 
 #include "sweep.hpp"

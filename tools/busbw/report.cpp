@@ -11,7 +11,7 @@
 namespace busbw {
 namespace {
 
-// nccl-tests passes a run that reaches this share of NCCL_TESTS_MIN_BW.
+// nccl-tests accepts a run that reaches this share of NCCL_TESTS_MIN_BW.
 constexpr double bandwidth_margin = 0.9;
 
 double percentile(const std::vector<double>& sorted, int percent) {

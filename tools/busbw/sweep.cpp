@@ -14,7 +14,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Between operations that follow each other, so that vector accesses stay aligned.
+// Distance between buffers of consecutive operations, so that vector accesses stay aligned.
 constexpr std::uint64_t stride_bytes = 64;
 constexpr std::uint64_t widest_element = 8;
 
@@ -22,15 +22,15 @@ double seconds_since(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
 }
 
-// Sums of the 16-bit types have the arithmetic of bf16, everything else that of f32: the traffic is
-// the same.
+// Sums of 16-bit types use bf16 kernels, all others f32 kernels, which cause the same memory
+// traffic.
 traffic::Element element_of(const Call& call) {
   const bool halves = has_reduction(call.collective) && size_of(call.dtype) == 2;
   return halves ? traffic::Element::bf16 : traffic::Element::f32;
 }
 
-// Two buffers a rank must leave the host, or the GPU, some memory; known before anything is
-// allocated, and the same on all ranks.
+// Requires that two buffers for each rank leave some memory of the host or GPU. Checked before
+// allocation, with the same result on all ranks.
 void require_room(Job& job, std::uint64_t bytes) {
   if (job.is_on_gpu()) {
     const double wanted = 2.0 * static_cast<double>(bytes);
@@ -75,7 +75,7 @@ Sweep::Sweep(Job& job, const Options& options) : job_(job), options_(options), m
     rates_.host_gbyte_s.push_back(host_gbyte_s(job.topology(), host.id));
   for (atoll::Buffer* buffer : {&send_, &recv_}) {
     *buffer = job.allocate(bytes, options.memory);
-    // Pages that nobody has written may all be one page of zeros.
+    // Writes every page, since untouched pages may all map to one page of zeros.
     if (!job.is_on_gpu()) std::memset(buffer->data(), 1, buffer->bytes());
   }
   const auto sizes =
@@ -103,8 +103,8 @@ std::vector<int> Sweep::roots_of(Collective collective) const {
   return roots;
 }
 
-// The line that says why, without the name of the collective. Tries the smallest operation; every
-// rank finds the same, because what a communicator supports does not depend on the rank.
+// Returns why the operation is not supported, without the name of the collective. Tries the
+// smallest operation. All ranks get the same answer, because support does not depend on the rank.
 std::optional<std::string> Sweep::why_unsupported(Collective collective, Kind kind) {
   const std::string what = kind.op == Op::none
                                ? std::string(column_name(kind.dtype))
@@ -169,7 +169,7 @@ void Sweep::measure_rows(Kind kind, int root, const std::vector<std::uint64_t>& 
                 .root = root,
                 .shape = shape_of(table.collective, bytes, kind.dtype, job_.group_size())};
   };
-  // As nccl-tests does: what the first operations set up is no row's.
+  // Warms up all sizes first, as nccl-tests does, so that no row pays for setup.
   for (const std::uint64_t bytes : sizes) warm_up(call_of(bytes));
   for (const std::uint64_t bytes : sizes) {
     const Call call = call_of(bytes);
@@ -181,7 +181,7 @@ void Sweep::measure_rows(Kind kind, int root, const std::vector<std::uint64_t>& 
   }
 }
 
-// Once the operations of a table have made connections.
+// Prints the transports, once the operations of a table have opened connections.
 void Sweep::tell_transports() {
   const atoll::Transports mine = job_.communicator().transports();
   if (options_.require_gdr) atoll::require_gpudirect_rdma(job_.world(), mine);
@@ -206,7 +206,7 @@ Row Sweep::measure_row(const Call& call) {
   return row;
 }
 
-// One exchange after all is measured, so that the store is silent meanwhile.
+// Exchanges results once, after all measurements, so that the store is idle meanwhile.
 Half Sweep::measure_half(const Call& call) {
   const Ceiling limit = ceiling_of(call);
   const Timing timing = time_batches(call);
@@ -218,7 +218,7 @@ Half Sweep::measure_half(const Call& call) {
   }
   Half half = gather(call, mine);
   half.limit = limit;
-  // Nothing is faster than it can be. All ranks see the same figures.
+  // A rate above 100 % means that the limit was measured too low. All ranks see the same figures.
   constexpr int most_improvements = 3;
   const bool is_measured = options_.limit_from == LimitFrom::machine && !job_.is_on_gpu();
   for (int i = 0; is_measured && i < most_improvements; ++i) {
@@ -258,7 +258,7 @@ Half Sweep::gather(const Call& call, const std::vector<double>& mine) {
   return half;
 }
 
-// Within each group as -a says; the slowest group counts.
+// Selects the time within each group as -a says; the slowest group counts.
 double Sweep::by_time_of(const std::vector<std::vector<double>>& all, std::size_t entry) const {
   double result = 0;
   for (const std::vector<int>& group : job_.groups()) {
@@ -293,8 +293,8 @@ std::uint64_t Sweep::stride_of(const Call& call) const {
   return std::max(stride_bytes, (bytes + stride_bytes - 1) / stride_bytes * stride_bytes);
 }
 
-// As in nccl-tests, operations that follow each other use different parts of the buffers, so that
-// the caches do not serve all of them.
+// As in nccl-tests, consecutive operations use different slots of the buffers, so that caches do
+// not serve all of them.
 Memory Sweep::memory_at(const Call& call, int iteration) const {
   const std::uint64_t stride = stride_of(call);
   const std::uint64_t slots = std::max<std::uint64_t>(1, options_.max_bytes / stride);
@@ -304,7 +304,7 @@ Memory Sweep::memory_at(const Call& call, int iteration) const {
           static_cast<std::byte*>(recv_.data()) + offset};
 }
 
-// All that the timed operations use.
+// Returns all slots that the timed operations use.
 std::vector<Memory> Sweep::slots_of(const Call& call) const {
   const std::uint64_t most = std::max<std::uint64_t>(1, options_.max_bytes / stride_of(call));
   const auto operations =
@@ -363,7 +363,7 @@ std::vector<double> Sweep::time_single(const Call& call) {
   return times;
 }
 
-// Does not stop at the first wrong result, for other ranks do not see it.
+// Continues after a wrong result, because other ranks do not see it.
 std::uint64_t Sweep::check(const Call& call) {
   std::uint64_t wrong = 0;
   for (int i = 0; i < options_.checks; ++i) {

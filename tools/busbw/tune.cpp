@@ -32,7 +32,7 @@ std::string text_member(const Json& row, const char* member, std::string_view so
   if (found == row.end() || !found->is_string())
     refuse(source, fmt::format("a row without the text \"{}\"", member));
   const auto& text = found->get_ref<const std::string&>();
-  // Names go into lines of words.
+  // Names become words in the lines of a tuning file.
   if (text.size() > most_name || text.find_first_of(" \t\r\n#") != std::string::npos)
     refuse(source, fmt::format("\"{}\" of a row is no name", member));
   return text;
@@ -66,10 +66,10 @@ CurvePoint read_point(const Json& row, std::string_view source) {
           .time_us = time_member(row, source)};
 }
 
-// Best time by setting, by algorithm.
+// Algorithm -> setting -> best time.
 using Contest = std::map<std::string, std::map<std::string, double>>;
 
-// Settings that every algorithm has.
+// Returns the settings that every algorithm has.
 std::set<std::string> common_settings(const Contest& contest) {
   std::set<std::string> common;
   for (const auto& [setting, time] : contest.begin()->second) {
@@ -80,7 +80,7 @@ std::set<std::string> common_settings(const Contest& contest) {
   return common;
 }
 
-// Whether an algorithm may be chosen for all dtypes from these settings.
+// Whether these settings suffice to choose an algorithm for all element types.
 bool is_safe(std::string_view algorithm, Collective collective,
              const std::set<std::string>& settings) {
   const bool rounds = algorithm == "ring" || algorithm == "doubling" || algorithm == "halving";
@@ -90,14 +90,14 @@ bool is_safe(std::string_view algorithm, Collective collective,
   });
 }
 
-// "" when nothing can be compared.
+// Returns the fastest algorithm; "" when nothing can be compared.
 std::string winner(Collective collective, const Contest& contest) {
   const std::set<std::string> common = common_settings(contest);
   std::string best;
   double best_score = 0;
   for (const auto& [algorithm, times] : contest) {
     if (!is_safe(algorithm, collective, common)) continue;
-    double score = 0;  // the logarithm of the product of times
+    double score = 0;  // logarithm of the product of times
     for (const std::string& setting : common) score += std::log(times.at(setting));
     if (!common.empty() && (best.empty() || score < best_score)) {
       best = algorithm;

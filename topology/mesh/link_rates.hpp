@@ -20,7 +20,7 @@ class LinkRates {
   // PCIe rate of a host: the slowest link of a GPU that a rank uses. `host` indexes
   // MeshSites::hosts.
   std::optional<double> pcie(int host);
-  // Network rate of a host for each of its GPUs or ranks: the NICs that its ranks use, shared equally.
+  // Network rate of a host for each of its GPUs or ranks, which share the NICs in use equally.
   std::optional<double> network(int host);
 
  private:
