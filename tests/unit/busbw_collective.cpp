@@ -1,4 +1,4 @@
-// Names, sizes, shapes, factors and groups of atoll-busbw.
+// Tests of atoll-busbw's names, sizes, shapes, factors and groups.
 #include <doctest/doctest.h>
 
 #include <numeric>

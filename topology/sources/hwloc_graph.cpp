@@ -90,8 +90,7 @@ class HostReader {
     CpuSet usable = machine_.usable;
     usable &= machine_.threads;
     host_.packages = static_cast<int>(machine_.packages.size());
-    std::vector<const CpuSet*>
-        seen;  // nodes already counted; two kinds of memory may share processors
+    std::vector<const CpuSet*> seen;  // two kinds of memory may share processors
     for (const HwlocNode& node : machine_.nodes) {
       if (!has_cores(node)) continue;
       host_.memory_bytes += node.memory_bytes;

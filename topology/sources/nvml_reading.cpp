@@ -272,8 +272,7 @@ class Reader {
     const auto info = fabric_of(device);
     if (!info) return;
     set_fact(facts, fact::fabric_state, fabric_state(info->state));
-    if (info->state != nvml_api::fabric_completed)
-      return;  // the other members are valid only in this state
+    if (info->state != nvml_api::fabric_completed) return;  // nothing else is valid
     set_fact(facts, fact::fabric_status,
              info->status == nvml_api::success ? "success" : explain(info->status));
     set_fact(facts, fact::fabric_cluster, uuid_text(info->cluster_uuid));

@@ -18,8 +18,7 @@ struct NvmlLink {
   };
   bool is_active = false;
   Peer peer = Peer::unknown;
-  std::string busid =
-      {};  // bus id of the peer; "" if NVML does not report it or the peer is not visible
+  std::string busid = {};  // of the peer; "" if NVML does not report it or it is not visible
 };
 
 struct NvmlGpu {
@@ -33,8 +32,7 @@ struct NvmlGpu {
 };
 
 struct NvmlReading {
-  std::string
-      failure;  // why nothing was read, "libnvidia-ml.so.1 cannot be opened: ..."; "" on success
+  std::string failure;  // why nothing was read, "NVML: driver not loaded (9)"; "" on success
   std::string remark;  // what is missing: "1 of 8 GPUs cannot be opened: GPU is lost (15)"
   std::string driver_version;
   std::vector<NvmlGpu> gpus;      // GPUs that this process may use
