@@ -170,7 +170,7 @@ std::string explain(const Choice& choice, const Nics& use, std::size_t users) {
   if (use.empty()) return "no active NIC that joins hosts";
   std::string text = names_of(use);
   if (!choice.candidates.level)
-    text += ": no source tells the way to any NIC";
+    text += ": no source gives the path to any NIC";
   else
     text += fmt::format(" {} nearest ({})", use.size() == 1 ? "is" : "are",
                         name(*choice.candidates.level));

@@ -256,7 +256,7 @@ TEST_CASE("sysfs: without root the settings are not known") {
   CHECK(get_fact(topology.gpus[0].facts, fact::pci_ats).empty());
   CHECK(topology.gpus[0].pci_path == "pci0000:15/00000000:15:01.0");
   CHECK(get_fact(topology.hosts[0].facts, "source.sysfs_pci") ==
-        "PCIe extended configuration space needs root");
+        "reading PCIe extended configuration space needs root");
 
   const CapturedTree empty;
   topology = with_devices("00000000:17:00.0", "");

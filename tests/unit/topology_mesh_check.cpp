@@ -27,7 +27,7 @@ TEST_CASE("mesh check: a mesh that crosses islands says what it joins and what i
         "b/gpu0-7 (8 ranks), over the network, whose rate no source gives, instead of 450 GB/s a "
         "GPU");
   CHECK(findings[0].consequence ==
-        "every gather and reduction of the group waits for what crosses");
+        "every gather and reduction of the group waits for the links that it crosses");
   CHECK(findings[0].fix == "a shard axis of 8 stays inside the islands");
 
   machines::add_nic(topology, "a", 400);
@@ -136,7 +136,7 @@ TEST_CASE("mesh check: many rows are summed up") {
   const auto findings = check_mesh(topology, fill_hosts(topology, 40), mesh);
   REQUIRE(findings.size() == 9);
   CHECK(findings.back().id == "mesh_crosses_islands");
-  CHECK(findings.back().evidence == "12 shard groups more cross islands too");
+  CHECK(findings.back().evidence == "12 other shard groups cross islands as well");
 }
 
 TEST_CASE("mesh check: what is no mesh is refused") {

@@ -42,11 +42,12 @@ TEST_CASE("mesh memory: two of four islands") {
 TEST_CASE("mesh memory: two of three islands would hold it, so all three do") {
   const MeshPlan three = plan(machines::hgx(3), model(60e9));
   CHECK(shape(three) == "1x24x1");
-  CHECK(contains(three.why,
-                 "60e9 parameters x 16 bytes = 894 GiB, at 64 GiB a GPU (80 GiB less 20 %): an "
-                 "NVLink island of 8 holds 512 GiB; 2 NVLink islands (1024 GiB) would, but 2 does "
-                 "not divide 3, 3 NVLink islands (1536 GiB) do; shard over all 24 GPUs of 3 NVLink "
-                 "islands"));
+  CHECK(contains(
+      three.why,
+      "60e9 parameters x 16 bytes = 894 GiB, at 64 GiB a GPU (80 GiB less 20 %): an "
+      "NVLink island of 8 holds 512 GiB; 2 NVLink islands (1024 GiB) would hold it, but 2 does not "
+      "divide 3; 3 NVLink islands (1536 GiB) do; shard over all 24 GPUs of 3 NVLink "
+      "islands"));
   const MeshPlan full = plan(machines::hgx(3), model(70e9));
   CHECK(shape(full) == "1x24x1");
   CHECK(contains(full.why,
@@ -58,8 +59,8 @@ TEST_CASE("mesh memory: two of three islands would hold it, so all three do") {
 TEST_CASE("mesh memory: a model that no candidate holds is refused with what is missing") {
   CHECK(refusal([] { plan(machines::hgx(1), model(70e9)); }) ==
         "the model does not fit: 70e9 parameters x 16 bytes = 1043 GiB; all 8 GPUs hold 512 GiB "
-        "together, 64 GiB a GPU (80 GiB less 20 %); 531 GiB are missing: take 17 GPUs or more, or "
-        "fewer bytes a parameter (--state-bytes)");
+        "together, 64 GiB a GPU (80 GiB less 20 %); 531 GiB are missing: use at least 17 GPUs, or "
+        "fewer bytes for each parameter (--state-bytes)");
   // Unequal islands and single GPUs give the same message.
   Topology uneven = machines::hgx(1);
   machines::add_switched(uneven, "b", 7);
@@ -139,7 +140,7 @@ TEST_CASE("mesh memory: a GPU without links may hold the model alone") {
 TEST_CASE("mesh memory: the GPUs' own memory, the least of them") {
   Topology topology = machines::hgx(2);
   CHECK(refusal([&] { plan(topology, {.params = 1e9}); }) ==
-        "no source gives the memory of a/gpu0: say it with --gpu-memory");
+        "no source gives the memory of a/gpu0: set it with --gpu-memory");
   for (atoll::TopologyGpu& one : topology.gpus)
     one.facts["memory_bytes"] = std::to_string(std::int64_t{80} << 30);
   CHECK(shape(plan(topology, {.params = 30e9})) == "2x8x1");

@@ -234,7 +234,7 @@ TEST_CASE("mesh plan: emulated islands follow the ranks' order") {
   CHECK(four.why == "shard over 2 ranks of an emulated island, replicate over 4 emulated islands");
   CHECK(four.findings.empty());
   CHECK(refusal([&] { plan_mesh(topology, ranks, {.emulated_islands = 3}); }) ==
-        "8 ranks cannot be 3 equal emulated islands");
+        "8 ranks cannot form 3 equal emulated islands");
   CHECK(refusal([&] { plan_mesh(topology, ranks, {.emulated_islands = -1}); }) != "");
 
   // Emulated islands count as hosts: a model may need k of them.
@@ -318,5 +318,5 @@ TEST_CASE("mesh plan: what is no job is refused") {
   CHECK(contains(refusal([&] {
                    plan_mesh(topology, {{"a", "a/gpu9"}});
                  }),
-                 "rank 0 is said to use GPU a/gpu9, which the topology does not list"));
+                 "rank 0 uses GPU a/gpu9, which the topology does not list"));
 }

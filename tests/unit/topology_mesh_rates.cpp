@@ -99,7 +99,9 @@ TEST_CASE("mesh rates: catalog machines have rates of their own") {
 TEST_CASE("mesh rates: refusals") {
   const Topology topology = machines::hgx(1);
   const auto ranks = fill_hosts(topology, 0);
-  CHECK(refusal([&] { group_rate(topology, ranks, {0, 8}); }) == "a group names rank 8 of 8");
+  CHECK(refusal([&] {
+          group_rate(topology, ranks, {0, 8});
+        }) == "rank 8 of a group does not exist: there are 8 ranks");
   CHECK(refusal([&] { mesh_rates(topology, ranks, by_hand(1, 4)); }) != "");
   CHECK(std::isinf(group_rate(topology, ranks, {3}).gbyte_s));
 }

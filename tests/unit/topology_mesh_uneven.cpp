@@ -60,7 +60,8 @@ TEST_CASE("mesh uneven: 8 + 7 + 1, where a GPU lost its links") {
   CHECK(
       uneven.consequence ==
       "a step communicates for 54.9 ms as 2x8, where a shard group crosses islands; 10.4 ms as "
-      "2x7 without a/gpu3 and b/gpu3; 37.2 ms as 16x1, at 8 times the memory a GPU (modelled for "
+      "2x7 without a/gpu3 and b/gpu3; 37.2 ms as 16x1, at 8 times the memory of each GPU (modelled "
+      "for "
       "each GB of parameters: 450 GB/s a GPU inside an island, 63.02 GB/s over PCIe, 50 GB/s over "
       "the network)");
   CHECK(uneven.fix ==
@@ -81,7 +82,7 @@ TEST_CASE("mesh uneven: unknown rates are assumed and said to be") {
   CHECK(contains(lost.why,
                  "450 GB/s a GPU inside an island, 45 GB/s (assumed) over PCIe, 45 GB/s "
                  "(assumed) over the network"));
-  CHECK(contains(lost.why, "as the finding mesh_uneven says"));
+  CHECK(contains(lost.why, "(see the finding mesh_uneven)"));
 }
 
 TEST_CASE("mesh uneven: a good network carries a shard group over unequal islands") {
@@ -95,7 +96,8 @@ TEST_CASE("mesh uneven: a good network carries a shard group over unequal island
   CHECK(contains(uneven.consequence,
                  "8.99 ms as 1x15, where a shard group crosses islands; 10.4 "
                  "ms as 2x7 without a/gpu7"));
-  CHECK(uneven.fix == "give every island or host as many ranks, and mend what was lost");
+  CHECK(uneven.fix ==
+        "give every island or host equally many ranks, and repair lost GPUs and links");
   CHECK(uneven.subjects.size() == 7);
   CHECK(uneven.subjects.front() == "b/gpu0");
 }
@@ -159,7 +161,7 @@ TEST_CASE("mesh uneven: with a model, only what holds it") {
   CHECK(shape(two) == "7x2x1");
   CHECK(contains(two.why,
                  "7e9 parameters x 16 bytes = 104 GiB, at 64 GiB a GPU (80 GiB less 20 %): "
-                 "2 hold it; shard over 2 GPUs"));
+                 "2 GPUs needed; shard over 2 GPUs"));
   // A model for six GPUs needs a shard axis of 7, which crosses islands. Leaving out two GPUs would
   // also hold it.
   const MeshPlan six = plan(topology, {.params = 6 * 4 * gib, .gpu_memory_bytes = 80 * gib});

@@ -193,8 +193,8 @@ std::optional<std::string> why_undefined(Op op, DType dtype) {
     if (!floating.empty()) floating += one == all_dtypes.back() ? " or " : ", ";
     floating += column_name(one);
   }
-  return "mulsum multiplies floating point only: take sum for " + std::string(column_name(dtype)) +
-         ", or mulsum for " + floating;
+  return "mulsum supports floating-point types only: use sum for " +
+         std::string(column_name(dtype)) + ", or mulsum for " + floating;
 }
 
 Shape shape_of(Collective collective, std::uint64_t bytes, DType dtype, int ranks) {

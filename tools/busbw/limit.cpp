@@ -132,20 +132,20 @@ Ceiling ceiling(Collective collective, double total_bytes, Place place, int root
   const double moved = traffic_of(collective, total_bytes, ranks, place).bytes();
   const double memory_seconds = rates.memory_gbyte_s > 0 ? moved / (rates.memory_gbyte_s * 1e9) : 0;
   const double seconds = std::max(memory_seconds, link_seconds);
-  if (seconds <= 0) return {std::nullopt, "nothing has to move"};
+  if (seconds <= 0) return {std::nullopt, "the operation moves no data"};
   return {seconds, link_seconds > memory_seconds ? "links" : "memory"};
 }
 
 Ceiling ceiling_of_ring(Collective collective, Op op, atoll::DType dtype, double total_bytes,
                         int ranks, double gbyte_s) {
-  if (ranks == 1) return {std::nullopt, "one GPU: nothing leaves it"};
+  if (ranks == 1) return {std::nullopt, "a single GPU sends nothing"};
   if (collective != Collective::all_reduce && collective != Collective::all_gather &&
       collective != Collective::reduce_scatter) {
-    return {std::nullopt, "GPUs do it without a ring"};
+    return {std::nullopt, "this collective uses no ring on GPUs"};
   }
   const bool divided = op == Op::avg && (dtype == atoll::DType::f32 || dtype == atoll::DType::f64);
   if (has_reduction(collective) && (size_of(dtype) == 2 || divided)) {
-    return {std::nullopt, "the sum is built of an exchange, without a ring"};
+    return {std::nullopt, "the library composes this sum of other collectives, without a ring"};
   }
   if (gbyte_s <= 0) return {std::nullopt, "the rate of the links between the GPUs is not known"};
   Ceiling result = ceiling_of_busbw(collective, total_bytes, ranks, gbyte_s);
@@ -155,7 +155,7 @@ Ceiling ceiling_of_ring(Collective collective, Op op, atoll::DType dtype, double
 
 Ceiling ceiling_of_busbw(Collective collective, double total_bytes, int ranks, double gbyte_s) {
   const double seconds = total_bytes * bus_factor(collective, ranks) / (gbyte_s * 1e9);
-  if (seconds <= 0) return {std::nullopt, "nothing has to move"};
+  if (seconds <= 0) return {std::nullopt, "the operation moves no data"};
   return {seconds, "given"};
 }
 

@@ -112,7 +112,7 @@ int measure(Job& job, const Options& options, const busbw::CommandLine& command)
     if (!options.plot.empty() && rows > 0)
       busbw::run_gnuplot(busbw::plot_program(tables, options.plot));
     if (options.expect && rows > 0 && judged == 0)
-      complain("--expect: no limit is known here; give one with --limit GB/s");
+      complain("--expect: no limit is known on this machine; set one with --limit GB/s");
   }
   if (rows == 0) return exit_unsupported;
   if (options.expect && judged == 0) return exit_below;

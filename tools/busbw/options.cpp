@@ -189,9 +189,9 @@ void declare_gpu_habits(CLI::App& app, Texts& t) {
 void take_gpu_habits(Options& o, const Texts& t) {
   if (t.threads != 1 || t.gpus != 1)
     refuse("-t and -g must be 1: a rank is a process here; start more (mpirun -n N)");
-  if (t.device != 0) refuse("-D: there are no device implementations on host memory");
+  if (t.device != 0) refuse("-D must be 0: atoll has no device implementations");
   const auto note = [&](bool given, const char* option) {
-    if (given) o.notes.push_back(std::string(option) + " has no effect on host memory");
+    if (given) o.notes.push_back(std::string(option) + " has no effect");
   };
   note(t.parallel_init != 0, "-p");
   note(t.stream_null != 0, "-y");
@@ -237,13 +237,14 @@ void take_limit(Options& o, const Texts& t) {
   if (!t.expect.empty()) {
     o.expect = parse_number(t.expect, "--expect");
     if (*o.expect <= 0 || *o.expect > 1)
-      refuse("--expect " + t.expect + ": a share above 0 and up to 1, as in 0.85");
-    if (o.limit_from == LimitFrom::nothing) refuse("--expect needs a limit: leave --limit off out");
+      refuse("--expect " + t.expect + ": must be above 0 and at most 1, as in 0.85");
+    if (o.limit_from == LimitFrom::nothing) refuse("--expect needs a limit: remove --limit off");
   }
   for (const char* name : {"NCCL_TESTS_SPLIT", "NCCL_TESTS_SPLIT_MASK"}) {
     const char* split = std::getenv(name);
     if (split != nullptr && *split != '\0')
-      refuse(std::string(name) + " is not supported: --axis shard and --axis replicate run groups");
+      refuse(std::string(name) +
+             " is not supported: use --axis shard or --axis replicate to run groups");
   }
   if (const char* wanted = std::getenv("NCCL_TESTS_MIN_BW"); wanted != nullptr && *wanted != '\0')
     o.wanted_busbw = parse_number(wanted, "NCCL_TESTS_MIN_BW");
@@ -257,7 +258,7 @@ void take_sizes(Options& o, const Texts& t, const CLI::App& app) {
   o.step_bytes = parse_size(t.step);
   const double factor = parse_number(t.factor, "-f");
   if (factor < 0 || factor > 1e6 || factor != std::floor(factor))
-    refuse("-f " + t.factor + ": a whole number; 2 doubles the size");
+    refuse("-f " + t.factor + ": must be a whole number, such as 2 to double the size");
   o.step_factor = static_cast<std::uint64_t>(factor);
   if (o.min_bytes > o.max_bytes) refuse("-b " + t.min + " is more than -e " + t.max);
   if (o.step_factor <= 1 && o.step_bytes == 0 && o.min_bytes < o.max_bytes)
@@ -296,16 +297,16 @@ void take_counts(Options& o, const Texts& t) {
   if (t.local_register < -1 || t.local_register > 2) refuse("-R: 0, 1 or 2");
   if (o.latency_skip > 0 && !o.layout.latency) refuse("-K needs -I 1");
   if (o.latency_skip >= o.iterations) refuse("-K must be less than -n");
-  if (o.pairs > 0 && o.axis != AxisName::world)
-    refuse("--pairs goes over all ranks: leave --axis out");
-  if (o.pairs > 0 && o.expect) refuse("--pairs has a verdict of its own: leave --expect out");
+  if (o.pairs > 0 && o.axis != AxisName::world) refuse("--pairs measures all ranks: remove --axis");
+  if (o.pairs > 0 && o.expect) refuse("--pairs has its own verdict: remove --expect");
   if (o.pairs > 0 && (!o.plot.empty() || !o.save.empty()))
-    refuse("--pairs writes --json only, no --plot and no --save");
+    refuse("--pairs writes --json only: remove --plot and --save");
 }
 
 constexpr const char* footer =
-    "Ranks are found from mpirun, srun --mpi=pmix, mpiexec, torchrun, or ATOLL_RANK, ATOLL_SIZE,\n"
-    "ATOLL_ADDR and ATOLL_TOKEN; without any, one rank runs. GB/s = 1e9 bytes per second.\n\n"
+    "The ranks come from mpirun, srun --mpi=pmix, mpiexec, torchrun, or ATOLL_RANK, ATOLL_SIZE,\n"
+    "ATOLL_ADDR and ATOLL_TOKEN. Without any of these, one rank runs. GB/s = 1e9 bytes per "
+    "second.\n\n"
     "Examples:\n"
     "  mpirun -n 4 atoll-busbw -b 1M -e 256M -f 2\n"
     "  mpirun -n 4 atoll-busbw --collective all -b 64M -e 64M --expect 0.85\n"
@@ -313,11 +314,15 @@ constexpr const char* footer =
     "  mpirun -n 16 atoll-busbw --pairs -e 4M\n"
     "  atoll-busbw --tune tuning.txt ring.json two_level.json\n"
     "  atoll-busbw --flight run.0.json run.1.json\n\n"
-    "Exit status: 0; 7 wrong data, a bus bandwidth below 0.9 x NCCL_TESTS_MIN_BW, a row below\n"
-    "--expect, or a finding of --pairs; 6 usage; 5 not supported, no such backend, or no verdict "
-    "of --pairs; 4 timeout; "
-    "3\n"
-    "another failure of the library; 1 anything else.";
+    "Exit status:\n"
+    "  0  success\n"
+    "  1  internal error, file that cannot be read or written\n"
+    "  3  failure of the library: a lost rank, a backend error, out of memory\n"
+    "  4  timeout\n"
+    "  5  operation or backend not supported, or no verdict of --pairs\n"
+    "  6  error in the command line\n"
+    "  7  wrong data, average below 0.9 x NCCL_TESTS_MIN_BW, row below --expect, finding of "
+    "--pairs";
 
 }  // namespace
 
@@ -346,8 +351,10 @@ std::uint64_t parse_size(const std::string& text) {
 std::optional<Options> parse_options(int argc, char** argv, Speaks speaks) {
   Options options;
   Texts texts;
-  CLI::App app("Bus bandwidth of collectives, with the habits of nccl-tests, on any backend.",
-               "atoll-busbw");
+  CLI::App app(
+      "Measures the bus bandwidth of collectives on any backend, with the options and output of "
+      "nccl-tests.",
+      "atoll-busbw");
   app.option_defaults()->always_capture_default()->multi_option_policy(
       CLI::MultiOptionPolicy::TakeLast);  // as getopt does
   declare_run(app, options, texts);
@@ -365,7 +372,7 @@ std::optional<Options> parse_options(int argc, char** argv, Speaks speaks) {
   }
   for (const std::string& file : texts.flight) options.flight.emplace_back(file);
   for (const std::string& file : texts.tune) options.tune.emplace_back(file);
-  if (options.tune.size() == 1) refuse("--tune OUT CURVE...: which curves?");
+  if (options.tune.size() == 1) refuse("--tune OUT CURVE...: no curve file is given");
   take_gpu_habits(options, texts);
   take_lists(options, texts);
   take_memory(options, texts);

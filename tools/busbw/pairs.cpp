@@ -163,8 +163,8 @@ PairReport measure_pairs(Job& job, const Options& options) {
   fmt::print("{}", matrix_text(report.gbyte_s));
   if (crowded) {
     fmt::print(
-        "# No verdict: {} ranks of a host share {} cores, and a pair is as fast as the "
-        "scheduler lets it be. Start as many ranks as there are cores.\n",
+        "# No verdict: {} ranks of a host share {} cores, so the scheduler determines the speed of "
+        "a pair. Start at most one rank for each core.\n",
         sharing, cores);
   } else {
     fmt::print("{}", verdict_text(report.verdict));

@@ -126,7 +126,7 @@ void find_gnuplot() {
 
 void run_gnuplot(const std::string& program) {
   if (program.empty())
-    throw atoll::Error(atoll::ErrorCode::invalid_argument, "--plot: there is nothing to draw");
+    throw atoll::Error(atoll::ErrorCode::invalid_argument, "--plot: there is no data to draw");
   Pipe pipe;
   posix_spawn_file_actions_t actions;
   posix_spawn_file_actions_init(&actions);
@@ -151,7 +151,7 @@ void run_gnuplot(const std::string& program) {
   while (waitpid(pid, &status, 0) < 0 && errno == EINTR) {
   }
   if (status != 0)
-    throw atoll::Error(atoll::ErrorCode::io, "--plot: gnuplot failed; see its words above");
+    throw atoll::Error(atoll::ErrorCode::io, "--plot: gnuplot failed; see its output above");
 }
 
 }  // namespace busbw

@@ -192,11 +192,12 @@ std::string limit_lines(std::span<const Row> rows, const Layout& layout) {
     titles += fmt::format("  {:>7}  {:>7}", "p50", "p99");
     units += fmt::format("  {:>7}  {:>7}", "(us)", "(us)");
   }
-  std::string text =
-      fmt::format("# {}: % of limit, and the limit as bus bandwidth{}\n{}  by\n{}\n",
-                  name(rows.front().collective),
-                  is_of_ring(rows) ? "; of a ring: NVLS, trees and two levels may surpass it" : "",
-                  titles, units);
+  std::string text = fmt::format(
+      "# {}: % of limit, and the limit as bus bandwidth{}\n{}  by\n{}\n",
+      name(rows.front().collective),
+      is_of_ring(rows) ? "; the limit is that of a ring: NVLS, trees and two levels may exceed it"
+                       : "",
+      titles, units);
   for (const Row& row : rows) {
     text +=
         fmt::format("# {:>10}  {:>8}  {:>6}  {:>6}{}{}  {}\n", row.bytes, column_name(row.dtype),

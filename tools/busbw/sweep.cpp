@@ -38,7 +38,7 @@ void require_room(Job& job, std::uint64_t bytes) {
       if (wanted <= 0.9 * has.front()) continue;
       throw atoll::Error(
           atoll::ErrorCode::invalid_argument,
-          fmt::format("-e {}: two buffers are more than a rank's share of its GPU ({})",
+          fmt::format("-e {}: two buffers exceed a rank's share of its GPU ({})",
                       human_bytes(bytes), human_bytes(static_cast<std::uint64_t>(has.front()))));
     }
     return;
@@ -50,7 +50,7 @@ void require_room(Job& job, std::uint64_t bytes) {
     if (wanted <= 0.8 * static_cast<double>(known->memory_bytes)) continue;
     throw atoll::Error(
         atoll::ErrorCode::invalid_argument,
-        fmt::format("-e {}: two buffers for each of {} ranks are more than host {} has ({})",
+        fmt::format("-e {}: two buffers for each of {} ranks exceed the memory of host {} ({})",
                     human_bytes(bytes), host.ranks.size(), host.name,
                     human_bytes(known->memory_bytes)));
   }
@@ -386,7 +386,7 @@ Ceiling Sweep::ceiling_of(const Call& call) {
     case LimitFrom::machine:
       if (!job_.is_on_gpu()) break;
       if (has_reduction(call.collective) && job_.world().config().deterministic != 0)
-        return {std::nullopt, "sums of a fixed order go without a ring"};
+        return {std::nullopt, "sums in a fixed order use no ring"};
       return ceiling_of_ring(call.collective, call.op, call.dtype, bytes, job_.group_size(),
                              job_.axis_gbyte_s());
   }

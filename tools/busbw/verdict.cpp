@@ -62,7 +62,7 @@ class Judge {
       if (entry.explained || !entry.is_slow()) continue;
       verdict_.findings.push_back(
           {PairFinding::Kind::pair, fmt::format("{} -> {}", entry.from, entry.to),
-           fmt::format("slow: from rank {} to rank {}: {:.0f} % of what such pairs give",
+           fmt::format("slow: from rank {} to rank {}: {:.0f} % of the bandwidth of similar pairs",
                        entry.from, entry.to, entry.share * 100)});
     }
     return verdict_;
@@ -175,7 +175,7 @@ class Judge {
     const std::string where =
         worst->finding.kind == PairFinding::Kind::rank ? "" : " between hosts";
     worst->finding.text =
-        fmt::format("slow: {}{} {} at {:.0f} % of what others give{}", worst->finding.subject,
+        fmt::format("slow: {}{} {} at {:.0f} % of the others' bandwidth{}", worst->finding.subject,
                     worst->finding.text, direction, worst_share * 100, where);
     verdict_.findings.push_back(worst->finding);
     return true;

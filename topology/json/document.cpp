@@ -217,7 +217,7 @@ std::uint64_t JsonObject::unsigned_or(std::string_view member, std::uint64_t abs
   const JsonValue* value = find(member);
   if (value == nullptr) return absent;
   const auto* integer = std::get_if<std::uint64_t>(&value->data);
-  if (integer == nullptr) fail(member, "is not an integer from 0");
+  if (integer == nullptr) fail(member, "is not an integer of at least 0");
   return *integer;
 }
 
@@ -229,7 +229,7 @@ std::optional<double> JsonObject::number(std::string_view member) const {
     number = static_cast<double>(*is_unsigned);
   else if (const auto* is_real = std::get_if<double>(&value->data))
     number = *is_real;
-  if (!std::isfinite(number) || number < 0) fail(member, "is not a number from 0");
+  if (!std::isfinite(number) || number < 0) fail(member, "is not a number of at least 0");
   return number;
 }
 

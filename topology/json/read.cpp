@@ -21,7 +21,7 @@ IslandState state_of(const JsonObject& object, std::string_view member) {
   const std::string text = object.text_or(member, name(IslandState::unknown));
   for (const auto state : {IslandState::known, IslandState::none, IslandState::unknown})
     if (text == name(state)) return state;
-  object.fail(member, "is none of known, none, unknown");
+  object.fail(member, "is not one of known, none, unknown");
 }
 
 TopologyHost read_host(const JsonObject& object) {
@@ -94,7 +94,7 @@ TopologyPath read_path(const JsonObject& object) {
       path.level = known;
       return path;
     }
-  object.fail("level", "is none of PIX, PXB, PHB, NODE, PKG, SYS");
+  object.fail("level", "is not one of PIX, PXB, PHB, NODE, PKG, SYS");
 }
 
 TopologyConflict read_conflict(const JsonObject& object) {
@@ -142,7 +142,7 @@ Topology Topology::from_json(std::string_view text, std::string_view source) {
   for (const auto* devices : {&gpus, &nics})
     for (const JsonObject& device : *devices) {
       check_device(device);
-      if (!check_host.contains(device.text("host"))) device.fail("host", "is the id of no host");
+      if (!check_host.contains(device.text("host"))) device.fail("host", "is not the id of a host");
     }
   Topology topology;
   topology.hosts = read_list(hosts, read_host);

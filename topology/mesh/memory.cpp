@@ -28,7 +28,7 @@ void check_options(const MeshPlanOptions& options) {
   check(options.state_bytes, "the state of a parameter in bytes");
   if (options.gpu_memory_bytes) check(*options.gpu_memory_bytes, "the memory of a GPU");
   if (!(options.reserve >= 0 && options.reserve < 1))
-    refuse(fmt::format("the part of the memory in reserve, {}, is not between 0 and 1",
+    refuse(fmt::format("the reserved share of the memory must be at least 0 and below 1, not {}",
                        options.reserve));
 }
 
@@ -43,7 +43,7 @@ std::string count_text(double count) {
 // Memory of the rank that has least. Ranks that share a GPU share its memory.
 double least_memory(const Topology& topology, const std::vector<RankSite>& ranks,
                     const MeshSites& sites) {
-  constexpr std::string_view remedy = "say it with --gpu-memory";
+  constexpr std::string_view remedy = "set it with --gpu-memory";
   std::map<int, int> users;
   for (const MeshSite& site : sites.ranks) ++users[site.gpu];
   double least = INFINITY;
@@ -99,8 +99,8 @@ void refuse_model(const MemoryNeed& need, const MeshSites& sites) {
   const std::string_view noun = all_have_gpus(sites) ? "GPU" : "rank";
   const double all = static_cast<double>(size) * need.gpu_gives;
   refuse(fmt::format(
-      "the model does not fit: {}; {}, {}; {} are missing: take {:.0f} {}s or more, or fewer bytes "
-      "a parameter (--state-bytes)",
+      "the model does not fit: {}; {}, {}; {} are missing: use at least {:.0f} {}s, or fewer bytes "
+      "for each parameter (--state-bytes)",
       need.product,
       size == 1 ? fmt::format("1 {} holds {}", noun, gib_text(all))
                 : fmt::format("all {} hold {} together", plural(size, noun), gib_text(all)),

@@ -53,8 +53,9 @@ class Crossings {
     if (unsaid_ > 0)
       found_.push_back({.id = "mesh_crosses_islands",
                         .severity = Severity::warning,
-                        .evidence = fmt::format("{} more cross{} islands too",
-                                                plural(unsaid_, noun), unsaid_ == 1 ? "es" : "")});
+                        .evidence = fmt::format("{} {} islands as well",
+                                                plural(unsaid_, fmt::format("other {}", noun)),
+                                                unsaid_ == 1 ? "crosses" : "cross")});
     unsaid_ = 0;
     return std::move(found_);
   }
@@ -76,7 +77,8 @@ class Crossings {
       finding.fix = fmt::format("a shard axis of {} stays inside the islands", inside);
     if (groups_.near.front().where.kind == Kind::emulated) return finding;
     finding.evidence += cost(parts);
-    finding.consequence = "every gather and reduction of the group waits for what crosses";
+    finding.consequence =
+        "every gather and reduction of the group waits for the links that it crosses";
     for (const int host : parts.hosts) finding.subjects.push_back(sites_.hosts[at_index(host)]);
     return finding;
   }
@@ -159,8 +161,9 @@ void check_order(const MeshPlan& plan, std::size_t size) {
   for (const int rank : plan.order) {
     const auto number = at_index(rank);
     if (rank < 0 || number >= size || seen[number])
-      throw Error(ErrorCode::invalid_argument,
-                  fmt::format("the order of a mesh names rank {} wrongly or twice", rank));
+      throw Error(
+          ErrorCode::invalid_argument,
+          fmt::format("the order of a mesh names rank {} twice, or it is out of range", rank));
     seen[number] = true;
   }
   if (plan.order.size() != size)

@@ -38,7 +38,7 @@ void check_inner(const Topology& topology, const MeshSites& sites, const RankGro
     const std::string host = names.host(sites.hosts[at_index(sites.at(first).host)]);
     for (const int rank : group.ranks)
       if (group.where.kind == Neighbourhood::Kind::host && sites.is_alone(rank))
-        refuse(fmt::format("the GPUs of {} have no links, an island has 1 GPU", host));
+        refuse(fmt::format("the GPUs of {} have no links, so an island has 1 GPU", host));
     if (group.size() % inner != 0)
       refuse(fmt::format("{} on {} has {}, which {} does not divide", noun(sites, group), host,
                          plural(at_index(group.size()), "rank"), inner));
@@ -76,7 +76,7 @@ std::string memory_text(const std::vector<Candidate>& all, std::size_t chosen,
   if (enough > 2) text += ", " + amount(times(taken, enough - 1), need);
   const std::string many = fmt::format("{} {}s ({})", taken.count, taken.noun, size);
   if (enough == taken.count) return text + fmt::format("; {} are the first to hold it; ", many);
-  return text + fmt::format("; {} ({}) would, but {} does not divide {}, {} do; ",
+  return text + fmt::format("; {} ({}) would hold it, but {} does not divide {}; {} do; ",
                             plural(at_index(enough), taken.noun),
                             gib_text(enough * taken.unit * need.gpu_gives), enough, taken.units,
                             many);
@@ -152,7 +152,8 @@ void find_unknown(const Topology& topology, const MeshSites& sites, MeshPlan& pl
       fmt::format("no source says how the GPUs of {}{} are joined",
                   DisplayNames(topology).host(finding.subjects.front()),
                   unknown.size() == 1 ? "" : " and " + plural(unknown.size() - 1, "other host"));
-  finding.consequence = "they are taken as one group; if they are not, shard groups cross islands";
+  finding.consequence =
+      "they are planned as one island; if they are not one, shard groups cross islands";
   finding.fix = "add a source that shows links: NVML, or `nvidia-smi topo -m`";
   plan.findings.push_back(std::move(finding));
 }
@@ -173,7 +174,7 @@ MeshPlan plan_mesh(const Topology& topology, const std::vector<RankSite>& ranks,
   for (Finding& finding : find_crossings(topology, sites, groups, rates, plan)) {
     if (need) {  // only more memory avoids the crossing
       finding.severity = Severity::info;
-      finding.fix = "GPUs with more memory, or fewer bytes a parameter, hold the model in less";
+      finding.fix = "use GPUs with more memory, or fewer bytes for each parameter";
     }
     plan.findings.push_back(std::move(finding));
   }

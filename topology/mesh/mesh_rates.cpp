@@ -71,8 +71,9 @@ GroupRate group_rate(const Topology& topology, const std::vector<RankSite>& rank
   const MeshSites sites = locate(topology, ranks, options);
   for (const int rank : group)
     if (rank < 0 || at_index(rank) >= ranks.size())
-      throw Error(ErrorCode::invalid_argument,
-                  fmt::format("a group names rank {} of {}", rank, ranks.size()));
+      throw Error(
+          ErrorCode::invalid_argument,
+          fmt::format("rank {} of a group does not exist: there are {} ranks", rank, ranks.size()));
   const RankGroups groups = group_ranks(sites);
   LinkRates rates(topology, sites, groups);
   return StepModel(sites, groups, rates).rate(group);

@@ -64,8 +64,8 @@ void locate_gpus(const Topology& topology, const std::vector<RankSite>& ranks,
     const auto gpu = numbers.find(ranks[rank].gpu);
     if (gpu == numbers.end())
       throw Error(ErrorCode::invalid_argument,
-                  fmt::format("rank {} is said to use GPU {}, which the topology does not list",
-                              rank, ranks[rank].gpu));
+                  fmt::format("rank {} uses GPU {}, which the topology does not list", rank,
+                              ranks[rank].gpu));
     const auto number = at_index(gpu->second);
     MeshSite& site = sites.ranks[rank];
     site.gpu = gpu->second;
@@ -139,7 +139,7 @@ MeshSites locate(const Topology& topology, const std::vector<RankSite>& ranks,
   const int size = static_cast<int>(ranks.size());
   if (islands < 0 || (islands > 0 && size % islands != 0))
     throw Error(ErrorCode::invalid_argument,
-                fmt::format("{} ranks cannot be {} equal emulated islands", size, islands));
+                fmt::format("{} ranks cannot form {} equal emulated islands", size, islands));
 
   MeshSites sites;
   sites.ranks.resize(ranks.size());

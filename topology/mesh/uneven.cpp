@@ -193,21 +193,22 @@ class UnevenPlanner {
     const int replicate = all.layout.replicate();
     std::string text;
     if (request_.need)
-      text = fmt::format("{}, at {}: {:.0f} hold it; ", request_.need->product,
-                         request_.need->gives, request_.need->gpus_needed());
+      text = fmt::format("{}, at {}: {} needed; ", request_.need->product, request_.need->gives,
+                         plural(static_cast<std::size_t>(request_.need->gpus_needed()),
+                                all_have_gpus(sites_) ? "GPU" : "rank"));
     if (!all.crosses && all.layout.shard == shard_inside(groups_, inner_))
       text += fmt::format(
           "{}, the largest number that divides the ranks of every {} ({}); replicate over {}", what,
           shared_noun(sites_, groups_.near), sizes(), plural(at_index(replicate), "group"));
     else
       text += fmt::format(
-          "{}{}; islands or hosts are unequal ({}), and of the meshes that use all ranks and shard "
-          "over {} or more this one communicates least: {} a step{} (modelled: {})",
+          "{}{}; islands or hosts are unequal ({}), and among the meshes that use all ranks and "
+          "shard over {} or more, this one communicates least: {} a step{} (modelled: {})",
           what,
           replicate == 1 ? ""
                          : fmt::format(", replicate over {}", plural(at_index(replicate), "group")),
           sizes(), least_, time(all.seconds), each(), model_.rates_text());
-    if (wins) text += "; without some ranks it would be faster, as the finding mesh_uneven says";
+    if (wins) text += "; it would be faster without some ranks (see the finding mesh_uneven)";
     return text;
   }
 
@@ -220,7 +221,7 @@ class UnevenPlanner {
     const int inside = shard_inside(groups_, inner_);
     if (inside >= least_ || request_.need) return "";
     const Alternative one = measure(arrange(groups_, inside, inner_));
-    return fmt::format("; {} as {}, at {:.3g} times the memory a GPU", time(one.seconds),
+    return fmt::format("; {} as {}, at {:.3g} times the memory of each GPU", time(one.seconds),
                        shape_text(one.layout), static_cast<double>(widest_) / inside);
   }
 
@@ -235,7 +236,7 @@ class UnevenPlanner {
                                          shape_text(fewer->layout), names_of(fewer->left_out));
     finding.consequence += passed_over();
     finding.consequence += fmt::format(" (modelled{}: {})", each(), model_.rates_text());
-    finding.fix = "give every island or host as many ranks, and mend what was lost";
+    finding.fix = "give every island or host equally many ranks, and repair lost GPUs and links";
     if (wins) finding.fix = remedy(all, *fewer);
     add_subjects(wins ? fewer->left_out : smaller(), finding);
     return finding;

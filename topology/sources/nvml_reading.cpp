@@ -159,7 +159,7 @@ class Reader {
       reading.driver_version = printable(std::string_view(version.data()), version.size());
     unsigned count = 0;
     if (const Result result = call(api_.count, &count); result != nvml_api::success) {
-      reading.failure = fmt::format("NVML counts no GPUs: {}", explain(result));
+      reading.failure = fmt::format("NVML cannot count the GPUs: {}", explain(result));
       return;
     }
     count = std::min(count, most_gpus);

@@ -186,7 +186,7 @@ void look(const LiveRequest& request, Topology& topology) {
   for (TopologyNic& nic : topology.nics)
     if (nic.host == host->id) reader.describe({nic.busid, nic.numa, nic.pci_path, nic.facts});
   if (reader.is_any_cut())
-    set_fact(host->facts, reason, "PCIe extended configuration space needs root");
+    set_fact(host->facts, reason, "reading PCIe extended configuration space needs root");
 }
 
 }  // namespace
