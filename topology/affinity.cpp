@@ -237,7 +237,7 @@ std::optional<double> adapter_gbit_s(const Facts& facts) {
   return found == entries.end() ? std::nullopt : std::optional(found->gbit_s);
 }
 
-// "00000000:1b:00.1" -> "00000000:1b:00": all functions of one device share its PCIe link.
+// Removes the function: "00000000:1b:00.1" -> "00000000:1b:00". All functions of one device share its PCIe link.
 std::string_view slot_of(std::string_view busid) { return busid.substr(0, busid.rfind('.')); }
 
 }  // namespace
@@ -255,7 +255,8 @@ std::vector<Affinity> find_affinity(const Topology& topology) {
 }
 
 std::vector<std::optional<double>> usable_gbyte_s(const Topology& topology) {
-  using Key = std::pair<std::string_view, std::string_view>;  // host, and adapter or slot
+  using Key =
+      std::pair<std::string_view, std::string_view>;  // a host and one of its adapters or slots
   std::map<Key, double> on_adapter, on_slot;
   for (const TopologyNic& nic : topology.nics) {
     if (!may_be_active(nic)) continue;

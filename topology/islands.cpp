@@ -280,7 +280,7 @@ class IslandFinder {
   std::unordered_map<std::string_view, int> switches_;
   // By GPU: has links to listed devices; has links to GPUs that are not listed.
   std::vector<bool> has_link_, has_unseen_;
-  std::vector<std::string> reported_;  // by GPU
+  std::vector<std::string> reported_;  // fabric that each GPU's driver reports
   std::unordered_map<int, std::vector<const TopologyLink*>> links_of_set_;
   std::vector<Found> found_;
   Sets sets_;

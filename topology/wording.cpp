@@ -11,7 +11,7 @@
 namespace atoll_v1::atoll {
 namespace {
 
-// "HOST/gpu12" -> {"HOST/gpu", 12}; a name without a number has -1.
+// Splits a name: "HOST/gpu12" -> {"HOST/gpu", 12}; a name without a number has -1.
 std::pair<std::string_view, int> split_number(std::string_view id) {
   const auto stem = id.substr(0, id.find_last_not_of("0123456789") + 1);
   int number = -1;
@@ -61,7 +61,7 @@ bool natural_less(std::string_view a, std::string_view b) noexcept {
     if (left != right) return left < right;
   }
   if (a.size() - i != b.size() - j) return a.size() - i < b.size() - j;
-  return a < b;  // 1 and 01
+  return a < b;  // orders names with equal numbers such as "1" and "01"
 }
 
 std::string enumerate(std::span<const std::string> words, std::size_t most) {

@@ -56,7 +56,7 @@ struct MeshPlan {
   // order[(r * shard + s) * inner + i].
   std::vector<int> order;
   std::vector<int> left_out;  // ranks without which the job would run faster
-  std::string why;            // explanation for people
+  std::string why;            // explanation of the choice, for people
   std::vector<Finding> findings;
 };
 

@@ -49,7 +49,7 @@ struct TopologyHost {
 
 struct TopologyGpu {
   std::string id;     // "HOST/gpuN"
-  std::string host;   // TopologyHost::id
+  std::string host;   // id of its host
   std::string busid;  // "00000000:1b:00.0": domain of eight digits, lower case; "" if unknown
   std::string uuid;
   std::string model;
@@ -66,12 +66,12 @@ struct TopologyGpu {
 // One port of a network adapter.
 struct TopologyNic {
   std::string id;    // "HOST/mlx5_0"; a second port is "HOST/mlx5_0:2"
-  std::string host;  // TopologyHost::id
+  std::string host;  // id of its host
   std::string name;
   std::string busid;    // as TopologyGpu::busid
   std::string adapter;  // system image GUID, equal for all ports of one adapter
-  std::string layer;    // "infiniband", "ethernet", "efa", "slingshot", "omni-path" or ""
-  std::string state;    // "active", "down", "init", "armed"; "" if unknown
+  std::string layer;    // link layer: "infiniband", "ethernet", "efa", "slingshot", "omni-path", ""
+  std::string state;    // port state: "active", "down", "init", "armed"; "" if unknown
   std::optional<double> rate_gbit_s;
   std::string evidence;       // source of the rate: "sysfs", "nccl xml", ...; "" without a rate
   int numa = -1;              // NUMA node; -1 if unknown
@@ -105,21 +105,21 @@ std::string_view name(PathLevel level) noexcept;  // "PIX", "PXB", "PHB", "NODE"
 
 // A distance that a source states without a PCI path, as `nvidia-smi topo -m` does.
 struct TopologyPath {
-  std::string a, b;  // ids of GPUs or NICs
+  std::string a, b;  // ids of two GPUs or NICs
   PathLevel level = PathLevel::sys;
 };
 
 // A contradiction between two sources of one host. The topology holds the value of the first.
 struct TopologyConflict {
-  std::string subject;                  // id of a host or device, or "ID - ID" for a link
-  std::string member;                   // "numa", "links", the name of a fact, ...
+  std::string subject;  // id of a host or device, or "ID - ID" for a link
+  std::string member;   // what they contradict about: "numa", "links", the name of a fact, ...
   std::string believed, contradiction;  // both values with their sources: "1 (a.xml)"
 };
 
 // An input file, kept verbatim for exports that must return what no other member can hold.
 struct TopologyDocument {
-  std::string format;  // "nccl xml"
-  std::string origin;  // file name
+  std::string format;  // format of the file: "nccl xml"
+  std::string origin;  // name of the file
   std::vector<std::string> hosts;
   std::string text;
 };
@@ -132,11 +132,11 @@ struct TopologyDocument {
 struct Island {
   std::vector<std::string> gpus;
   std::vector<std::string> hosts;
-  std::string fabric;  // "nvlink", "xgmi" or "cpu"; "" unless the state is known
+  std::string fabric;  // kind of links: "nvlink", "xgmi", "cpu"; "" unless the state is known
   IslandState state = IslandState::unknown;
   bool uniform = true;                 // all pairs of GPUs are joined, at equal rates
   std::optional<double> pair_gbyte_s;  // slowest pair; empty if a pair has no link of its own
-  std::optional<double> gpu_gbyte_s;   // slowest GPU, all its links together
+  std::optional<double> gpu_gbyte_s;   // rate of the slowest GPU over all its links
 };
 
 // The NICs of one GPU. `nearest` depends on the distance alone. `use` lists the NICs to send
@@ -147,7 +147,7 @@ struct Affinity {
   std::vector<std::string> nearest;
   std::vector<std::string> use;
   std::optional<PathLevel> level;  // distance of `nearest`; empty if no source gives it
-  std::string why;                 // explanation for people
+  std::string why;                 // explanation of the choice, for people
 };
 
 // NICs on one leaf switch, one or more on each host, and the GPUs that use them.

@@ -9,7 +9,7 @@ namespace {
 
 using atoll::DType;
 
-// Each rank's part is a multiple of this.
+// Each rank's part is a multiple of this many bytes.
 constexpr std::uint64_t part_bytes = 16;
 
 std::uint64_t round_down(std::uint64_t elements, DType dtype) {

@@ -65,7 +65,7 @@ inline constexpr std::array all_dtypes{atoll::DType::u8,  atoll::DType::i32, ato
                                        atoll::DType::f16, atoll::DType::f32, atoll::DType::f64,
                                        atoll::DType::bf16};
 
-// "float", "bfloat16", "half", "uint8": the name in the `type` column.
+// Names a type as in the `type` column: "float", "bfloat16", "half", "uint8".
 std::string_view column_name(atoll::DType dtype) noexcept;
 // Accepts the names of column_name() and atoll's own ("f32", "bf16").
 std::optional<atoll::DType> dtype_from_name(std::string_view name) noexcept;

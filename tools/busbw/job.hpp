@@ -22,8 +22,8 @@ atoll::Config config_of(const Options& options);
 // The device of a rank, in the form that nccl-tests prints.
 struct UsedDevice {
   std::string number;
-  std::string pci;   // "0000:0f:00"
-  std::string info;  // "cuda:0 (NVIDIA H200)", or "CPU"
+  std::string pci;   // PCI address without function: "0000:0f:00"
+  std::string info;  // description: "cuda:0 (NVIDIA H200)", or "CPU"
 };
 
 class Job {

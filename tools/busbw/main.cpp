@@ -35,7 +35,7 @@ constexpr int exit_library = 3;
 constexpr int exit_timeout = 4;
 constexpr int exit_unsupported = 5;
 constexpr int exit_usage = 6;
-constexpr int exit_below = 7;  // wrong data, or too slow
+constexpr int exit_below = 7;  // data is wrong, or a rate is too low
 
 // Whether this process is rank 0 according to the variables of launchers. Needed before there is a
 // World.

@@ -356,7 +356,7 @@ std::optional<Options> parse_options(int argc, char** argv, Speaks speaks) {
       "nccl-tests.",
       "atoll-busbw");
   app.option_defaults()->always_capture_default()->multi_option_policy(
-      CLI::MultiOptionPolicy::TakeLast);  // as getopt does
+      CLI::MultiOptionPolicy::TakeLast);  // the last use of an option wins, as with getopt
   declare_run(app, options, texts);
   declare_sizes(app, options, texts);
   declare_measuring(app, options, texts);
@@ -366,7 +366,7 @@ std::optional<Options> parse_options(int argc, char** argv, Speaks speaks) {
   app.footer(footer);
   try {
     app.parse(argc, argv);
-  } catch (const CLI::Success& request) {  // --help, --version
+  } catch (const CLI::Success& request) {  // the request was --help or --version
     if (speaks == Speaks::yes) app.exit(request);
     return std::nullopt;
   }

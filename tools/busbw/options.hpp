@@ -14,19 +14,19 @@
 namespace busbw {
 
 enum class MemoryKind {
-  registered,  // atoll::allocate
+  registered,  // registered memory from atoll::allocate
   plain        // memory allocated by the device alone
 };
 constexpr std::string_view name(MemoryKind kind) noexcept {
   return kind == MemoryKind::registered ? "registered" : "plain";
 }
-enum class TimeOf {  // -a
+enum class TimeOf {  // values of -a
   rank_0 = 0,
   average = 1,
   fastest = 2,
   slowest = 3
 };
-enum class Blocking {  // -z
+enum class Blocking {  // values of -z
   none = 0,
   barrier = 1,  // wait and barrier after every operation
   wait = 2,     // wait after every operation
@@ -39,11 +39,11 @@ enum class LimitFrom {
 };
 
 struct Options {
-  // What to run.
+  // Options that select what runs.
   std::vector<Collective> collectives{Collective::all_reduce};
   std::vector<atoll::DType> dtypes{atoll::DType::f32};
   std::vector<Op> ops{Op::sum};
-  int root = 0;  // -1: every rank in turn
+  int root = 0;  // rank in the axis; -1: every rank in turn
   AxisName axis = AxisName::world;
   std::string device = "auto";  // "auto", "host" or "cuda"; see atoll/rank_device.hpp
   std::string backend;
@@ -55,8 +55,8 @@ struct Options {
   std::uint64_t max_bytes = 32 << 20;
   std::uint64_t step_bytes = 1 << 20;
   std::uint64_t step_factor = 1;
-  int unalign = 0;  // elements
-  // How to measure.
+  int unalign = 0;  // elements by which buffers are misaligned
+  // Options that control the measurement.
   int iterations = 20;
   int warmups = 1;
   int batch = 1;
@@ -66,19 +66,19 @@ struct Options {
   Blocking blocking = Blocking::none;
   int timeout_s = 0;  // 0: the library's timeout
   int latency_skip = 0;
-  // What to report.
+  // Options that select what is reported.
   Layout layout;
   LimitFrom limit_from = LimitFrom::machine;
   double limit_busbw = 0;
   std::optional<double> expect;
-  std::optional<double> wanted_busbw;  // NCCL_TESTS_MIN_BW
+  std::optional<double> wanted_busbw;  // value of NCCL_TESTS_MIN_BW
   int memory_report = 0;
   std::vector<std::string> notes;  // options that were accepted and have no effect
-  // Other modes.
+  // Modes that replace the sweep over sizes.
   int pairs = 0;
   std::vector<std::filesystem::path> flight;
   std::vector<std::filesystem::path> tune;  // the file to write, then the curves to read
-  // Files.
+  // Output files; empty: none.
   std::string json, save, plot;
 };
 

@@ -22,7 +22,7 @@ namespace {
 
 struct Curve {
   std::string title;
-  std::string points;  // lines "bytes GB/s"
+  std::string points;  // gnuplot data, one line "bytes GB/s" for each point
   std::string limit;
 };
 

@@ -26,8 +26,8 @@ LatencySummary summarize(std::vector<double> times);
 struct Half {
   double time_us = 0;                  // time of one operation, as -a selects
   double cpu_us = 0;                   // part of time_us in which the host enqueues
-  double algbw = 0;                    // GB/s
-  double busbw = 0;                    // GB/s
+  double algbw = 0;                    // algorithm bandwidth in GB/s
+  double busbw = 0;                    // bus bandwidth in GB/s
   std::optional<std::uint64_t> wrong;  // wrong elements over all ranks; empty if unchecked
   Ceiling limit = {};
   std::optional<LatencySummary> latency = {};
@@ -39,7 +39,7 @@ struct Half {
 
 struct Row {
   Collective collective = Collective::all_reduce;
-  std::uint64_t bytes = 0;  // the `size` column
+  std::uint64_t bytes = 0;  // value of the `size` column
   std::uint64_t count = 0;
   atoll::DType dtype = atoll::DType::f32;
   Op op = Op::none;
@@ -54,8 +54,8 @@ struct Row {
 // Options that change the layout of the table.
 struct Layout {
   bool latency = false;     // -I: four more columns in each half
-  bool cpu_time = false;    // -C
-  bool timestamps = false;  // -S
+  bool cpu_time = false;    // -C: time to enqueue instead of duration
+  bool timestamps = false;  // -S: time of day of each row
 };
 
 std::string header_lines(const Layout& layout);
@@ -64,7 +64,7 @@ std::string row_line(const Row& row, const Layout& layout);
 struct Verdict {
   int wrong_rows = 0;  // number of halves with wrong elements
   double average_busbw = 0;
-  std::optional<double> wanted_busbw;  // NCCL_TESTS_MIN_BW
+  std::optional<double> wanted_busbw;  // value of NCCL_TESTS_MIN_BW
   bool is_bandwidth_fine() const noexcept;
 };
 Verdict judge(std::span<const Row> rows, std::optional<double> wanted_busbw);
@@ -87,7 +87,7 @@ Expectation expect(std::span<const Row> rows, double share);
 std::string short_number(double value, int width);
 // The local time: "2026-01-31 12:00:00".
 std::string local_time();
-// "1048576", "1 MiB": for people.
+// Formats bytes for people: "1 MiB" for 1,048,576.
 std::string human_bytes(std::uint64_t bytes);
 
 }  // namespace busbw

@@ -29,7 +29,7 @@ struct PairFinding {
     rank,
     pair
   } kind;
-  std::string subject;  // "host n1", "NIC n1/mlx5_0", "rank 3", "0 -> 3"
+  std::string subject;  // what is slow: "host n1", "NIC n1/mlx5_0", "rank 3", "0 -> 3"
   std::string text;     // one line for people
 };
 

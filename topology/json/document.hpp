@@ -19,13 +19,14 @@ namespace atoll_v1::atoll {
 
 struct JsonLimits {
   std::size_t bytes = std::size_t{64} << 20;
-  std::size_t values = 4'000'000;  // each takes about 100 bytes of memory
+  std::size_t values = 4'000'000;  // each value takes about 100 bytes of memory
   std::size_t depth = 16;
 };
 
 struct JsonValue {
   using Array = std::vector<JsonValue>;
-  using Object = std::vector<std::pair<std::string, JsonValue>>;  // in the order of the text
+  using Object =
+      std::vector<std::pair<std::string, JsonValue>>;  // members in the order of the text
   // Integers are int64 when negative, uint64 otherwise.
   std::variant<std::nullptr_t, bool, std::int64_t, std::uint64_t, double, std::string, Array,
                Object>

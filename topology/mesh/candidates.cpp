@@ -15,7 +15,7 @@ void add_multiples(Candidate unit, std::vector<Candidate>& all) {
 // If an island spans hosts, returns its number of ranks on each host. 0 when the island stays on
 // one host or the hosts have unequal numbers.
 int ranks_on_host(const MeshSites& sites, const RankGroups& groups) {
-  std::map<std::pair<int, int>, int> parts;  // near group, host
+  std::map<std::pair<int, int>, int> parts;  // ranks by near group and host
   for (std::size_t rank = 0; rank < sites.ranks.size(); ++rank)
     ++parts[{groups.near_of[rank], sites.ranks[rank].host}];
   const int first = parts.begin()->second;

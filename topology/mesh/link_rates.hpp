@@ -41,9 +41,9 @@ class LinkRates {
   std::vector<const TopologyHost*> hosts_;      // null if the topology does not list the host
   std::vector<std::vector<std::size_t>> gpus_;  // GPUs that ranks use, each once
   std::vector<std::vector<std::size_t>> nics_;
-  std::vector<int> users_;                     // number of ranks
-  std::vector<Affinity> affinity_;             // by GPU
-  std::vector<std::optional<double>> usable_;  // by NIC
+  std::vector<int> users_;                     // number of ranks on each host
+  std::vector<Affinity> affinity_;             // NICs of each GPU
+  std::vector<std::optional<double>> usable_;  // bandwidth of each NIC
 };
 
 // Bandwidth of a GPU's PCIe link at full speed. Empty when unknown, or when it is below that of any

@@ -32,7 +32,7 @@ void check_options(const MeshPlanOptions& options) {
                        options.reserve));
 }
 
-// "1.5e12", "70e9", "350e6", "1234"
+// Formats a count: "1.5e12", "70e9", "350e6", "1234".
 std::string count_text(double count) {
   if (count >= 1e12) return fmt::format("{:.6g}e12", count / 1e12);
   if (count >= 1e9) return fmt::format("{:.6g}e9", count / 1e9);

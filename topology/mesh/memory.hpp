@@ -27,7 +27,7 @@ std::optional<MemoryNeed> memory_need(const Topology& topology, const std::vecto
 // Throws Error(invalid_argument) that names the missing memory.
 [[noreturn]] void refuse_model(const MemoryNeed& need, const MeshSites& sites);
 
-// "1043 GiB"
+// Formats bytes: "1043 GiB".
 std::string gib_text(double bytes);
 
 }  // namespace atoll_v1::atoll

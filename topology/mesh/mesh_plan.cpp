@@ -45,7 +45,7 @@ void check_inner(const Topology& topology, const MeshSites& sites, const RankGro
   }
 }
 
-// --- messages ---
+// --- texts for people ---
 
 std::string amount(const Candidate& one, const MemoryNeed& need) {
   const std::string memory = gib_text(one.ranks() * need.gpu_gives);
@@ -82,7 +82,7 @@ std::string memory_text(const std::vector<Candidate>& all, std::size_t chosen,
                             many);
 }
 
-// "8 GPUs", "4 x 2 GPUs (2 below the shard axis)"
+// Describes a row: "8 GPUs", or "4 x 2 GPUs (2 below the shard axis)" with inner ranks.
 std::string row_text(const MeshPlan& plan, std::string_view user) {
   if (plan.inner == 1) return plural(at_index(plan.shard), user);
   return fmt::format("{} x {} ({} below the shard axis)", plan.shard,

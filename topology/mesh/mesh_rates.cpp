@@ -20,7 +20,7 @@ void take_slower(GroupRate& slowest, const GroupRate& other) {
 
 constexpr GroupRate fastest{.gbyte_s = std::numeric_limits<double>::infinity()};
 
-// Finds the slowest levels among groups.
+// Collects, over many groups, the slowest rate inside hosts and the slowest rate between hosts.
 class SlowestLevels {
  public:
   SlowestLevels(const MeshSites& sites, StepModel& model) : sites_(sites), model_(model) {}

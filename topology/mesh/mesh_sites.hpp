@@ -20,8 +20,8 @@ struct MeshSite {
   int block = -1;   // number of its emulated island; -1 without emulation
 };
 
-// The part of the machine that a group of ranks shares: an emulated island, an island, or a host
-// (only its ranks outside islands of several GPUs, if the group is a near one).
+// Part of the machine that connects its ranks well: an emulated island, an island or a host. As the
+// nearest neighbourhood of ranks, a host holds only ranks outside known islands of several GPUs.
 struct Neighbourhood {
   enum class Kind {
     emulated,

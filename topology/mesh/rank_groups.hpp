@@ -25,14 +25,14 @@ RankGroups group_ranks(const MeshSites& sites);
 // Whether all groups have the same size.
 bool alike(const std::vector<RankGroup>& groups);
 
-// "2 of 8, 1 of 7": two groups of 8 ranks and one group of 7.
+// Describes sizes, such as "2 of 8, 1 of 7": two groups of 8 ranks and one group of 7.
 std::string sizes_text(const std::vector<RankGroup>& groups);
 
 // Name for the neighbourhood of a group: "NVLink island", "host", ...
 std::string noun(const MeshSites& sites, const RankGroup& group);
 // The name if it is equal for all groups, else "island or host".
 std::string shared_noun(const MeshSites& sites, const std::vector<RankGroup>& groups);
-// "an NVLink island"
+// Adds an article: "an NVLink island".
 std::string with_article(const std::string& noun);
 bool all_have_gpus(const MeshSites& sites);
 

@@ -36,7 +36,7 @@ struct Device {
 };
 using Devices = std::vector<Device>;
 
-// "0000:1B:00.0" and "1b:00.0" -> "00000000:1b:00.0"
+// Normalizes a bus id: "0000:1B:00.0" and "1b:00.0" -> "00000000:1b:00.0".
 std::string whole_busid(std::string_view busid) {
   constexpr std::size_t domain = 8, rest = sizeof(":1b:00.0") - 1;
   std::string whole = lower_case(trimmed(busid));
@@ -158,7 +158,7 @@ class HostRanks {
 
  private:
   std::vector<const TopologyGpu*> gpus_;
-  std::map<std::vector<std::string>, HostDevices> hosts_;  // by allowed bus ids
+  std::map<std::vector<std::string>, HostDevices> hosts_;  // devices by the list of allowed bus ids
   // Visible devices -> local rank and index of the ranks that see them.
   std::map<Devices, std::vector<std::pair<int, std::size_t>>> users_;
 };

@@ -156,7 +156,7 @@ class UnevenPlanner {
     return {std::move(layout), std::move(left_out)};
   }
 
-  // --- messages ---
+  // --- texts for people ---
 
   std::string name_of(int rank) const {
     const int gpu = sites_.at(rank).gpu;

@@ -107,7 +107,7 @@ inline constexpr std::size_t most_hwloc_ends = 512;
 inline constexpr std::string_view nvlink_matrix = "NVLinkBandwidth";
 inline constexpr std::string_view xgmi_matrix = "XGMIBandwidth";
 
-// "pci0000:17", the name of a root complex in sysfs.
+// Names a root complex as sysfs does: "pci0000:17".
 std::string root_path(unsigned domain, unsigned bus);
 
 // Throws Error(bad_data) that names the machine's origin, and the offset unless that is negative.

@@ -20,7 +20,7 @@ inline constexpr Result function_not_found = 13;
 inline constexpr Result gpu_is_lost = 15;
 inline constexpr Result version_mismatch = 25;
 
-struct Device;  // opaque
+struct Device;  // opaque handle of a GPU
 
 // Older symbols fill a shorter structure that is identical up to pci_subsystem_id.
 struct PciInfo {
@@ -51,7 +51,7 @@ enum FabricState : unsigned char {
 
 struct FabricInfo1 {
   unsigned char cluster_uuid[16];
-  Result status;  // valid once the state is completed
+  Result status;  // valid once the fabric's state is completed
   unsigned clique_id;
   unsigned char state;
 };
@@ -89,7 +89,7 @@ inline constexpr unsigned most_links = 36;  // no GPU has more so far
 
 enum RemoteType : unsigned {
   remote_gpu = 0,
-  remote_processor = 1,  // IBM POWER
+  remote_processor = 1,  // processor, on IBM POWER
   remote_switch = 2,
   remote_unknown = 0xff,
 };
@@ -125,7 +125,7 @@ struct FieldValue {
   unsigned field;
   unsigned scope;  // link number, for fields of a link
   long long timestamp, latency;
-  unsigned type;  // ValueType
+  unsigned type;  // one of ValueType
   Result result;
   Value value;
 };

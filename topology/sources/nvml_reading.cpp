@@ -131,7 +131,7 @@ class Reader {
   }
 
  private:
-  // "driver not loaded (9)": NVML's text for a result, with the code.
+  // Explains a result, as in "driver not loaded (9)": NVML's text for a result, with the code.
   std::string explain(Result result) const {
     const char* text = api_.error_string == nullptr ? nullptr : api_.error_string(result);
     std::string words = text == nullptr ? "error" : printable(text, 200);

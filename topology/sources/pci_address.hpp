@@ -21,10 +21,10 @@ std::vector<unsigned> hex_numbers(std::string_view text,
 // Reads "0000:1b:00.0" or "00000000:1B:00.0". Returns false and leaves `at` unchanged when the text
 // is not a bus id.
 bool parse_busid(std::string_view text, PciAddress& at);
-// "00000000:1b:00.0", the form of TopologyGpu::busid.
+// Formats an address like TopologyGpu::busid: "00000000:1b:00.0".
 std::string busid(const PciAddress& at);
 
-// "0000:1B:00.0" -> "00000000:1b:00.0"; "" when the text is not a bus id.
+// Normalizes a bus id: "0000:1B:00.0" -> "00000000:1b:00.0"; "" when the text is not a bus id.
 std::string normal_busid(std::string_view text);
 
 // The device's folder in sysfs; empty when `busid` is not a bus id.

@@ -11,7 +11,7 @@ namespace atoll_v1::atoll::topology_sources {
 
 // A member is empty when it could not be read or its value is invalid.
 struct PciSettings {
-  std::optional<unsigned> max_read_request;  // bytes
+  std::optional<unsigned> max_read_request;  // maximum read request in bytes
   std::optional<bool> relaxed_ordering;      // the device may use relaxed ordering
   std::optional<bool> ats;                   // address translation services are enabled
   std::optional<bool> acs_redirects;         // traffic between devices passes the root complex

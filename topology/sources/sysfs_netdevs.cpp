@@ -15,7 +15,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int arp_ethernet = 1;  // linux/if_arp.h
+constexpr int arp_ethernet = 1;  // interface types of linux/if_arp.h
 constexpr int arp_loopback = 772;
 constexpr long long vendor_slingshot = 0x17db;
 constexpr std::size_t longest_list = 4000;  // texts of atoll's JSON form may have 4,096 bytes

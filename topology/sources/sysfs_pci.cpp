@@ -30,7 +30,7 @@ struct PciDevice {
   Facts& facts;
 };
 
-// "32.0 GT/s PCIe" -> "32"; "" for "Unknown".
+// Parses a link speed: "32.0 GT/s PCIe" -> "32"; "" for "Unknown".
 std::string gigatransfers(const std::string& text) {
   double value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);

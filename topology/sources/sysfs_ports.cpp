@@ -33,7 +33,7 @@ constexpr std::array<const char*, 6> error_counters{
 // A port's rate: "400 Gb/sec (4X NDR)".
 struct Rate {
   double gbit_s = 0;
-  int lanes = 0;  // 0 if not given
+  int lanes = 0;  // number of lanes; 0 if not given
 };
 
 std::optional<Rate> parse_rate(std::string_view text) {
@@ -52,7 +52,7 @@ std::optional<Rate> parse_rate(std::string_view text) {
   return rate;
 }
 
-// "4: ACTIVE" -> "active"
+// Returns the name of a numbered state: "4: ACTIVE" -> "active".
 std::string second_word(const std::string& text) {
   const auto colon = text.find(": ");
   return lower_case(colon == std::string::npos ? text : text.substr(colon + 2));
@@ -70,7 +70,7 @@ bool is_zero_guid(std::string_view guid) {
   return guid.find_first_not_of("0:x") == std::string_view::npos;
 }
 
-// "none", or the counters that are not zero; "" when no counter can be read.
+// Lists the error counters that are not zero, or "none"; "" when no counter can be read.
 std::string errors_of(const fs::path& counters) {
   std::string text;
   bool is_any_readable = false;
