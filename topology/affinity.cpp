@@ -237,7 +237,8 @@ std::optional<double> adapter_gbit_s(const Facts& facts) {
   return found == entries.end() ? std::nullopt : std::optional(found->gbit_s);
 }
 
-// Removes the function: "00000000:1b:00.1" -> "00000000:1b:00". All functions of one device share its PCIe link.
+// Removes the function: "00000000:1b:00.1" -> "00000000:1b:00". All functions of one device share
+// its PCIe link.
 std::string_view slot_of(std::string_view busid) { return busid.substr(0, busid.rfind('.')); }
 
 }  // namespace

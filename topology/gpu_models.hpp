@@ -30,7 +30,8 @@ const GpuModel* find_gpu_model(std::string_view model) noexcept;
 const GpuModel* find_gpu_model(const TopologyGpu& gpu) noexcept;
 // Whether the model is listed as a card without NVLink or xGMI, so that it cannot have links.
 bool has_no_connector(const TopologyGpu& gpu) noexcept;
-// Names the model of a PCI device id: "NVIDIA H100 80GB HBM3" for "10de:2330"; "" for an unknown device.
+// Names the model of a PCI device id: "NVIDIA H100 80GB HBM3" for "10de:2330"; "" for an unknown
+// device.
 std::string_view model_of_pci_device(std::string_view device) noexcept;
 
 // Sets the rate of links that have none, when the model of one end is known.

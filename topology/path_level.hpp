@@ -25,7 +25,8 @@ DeviceLocation location_of(const TopologyNic& nic);
 class PathLevels {
  public:
   explicit PathLevels(const Topology& topology);
-  // Empty for devices of different hosts, and when no source gives the distance.
+  // Returns the distance. Empty for devices of different hosts, and when no source gives the
+  // distance.
   std::optional<PathLevel> between(const DeviceLocation& a, const DeviceLocation& b) const;
 
  private:

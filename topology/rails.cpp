@@ -87,7 +87,8 @@ class RailFinder {
       for (TopologyNic& nic : repaired.nics) nic.state = "active";
       homes = find_affinity(repaired);
     }
-    std::map<std::string_view, std::vector<std::size_t>> gpus;  // by host, in the host's own order
+    std::map<std::string_view, std::vector<std::size_t>>
+        gpus;  // GPUs of each host, in the order of their numbers
     for (std::size_t i = 0; i < affinity.size(); ++i) gpus[topology_.gpus[i].host].push_back(i);
     std::map<std::string_view, Names> of_hosts;
     const Names* reference = nullptr;
@@ -134,7 +135,7 @@ class RailFinder {
 
   const Topology& topology_;
   std::unordered_map<std::string_view, std::string_view> leaves_;
-  std::unordered_map<std::string, std::size_t> positions_;  // by NIC id
+  std::unordered_map<std::string, std::size_t> positions_;  // position of each NIC, by NIC id
   std::map<std::string, std::size_t> numbers_;
   std::set<std::string> placed_;
   std::vector<Rail> rails_;

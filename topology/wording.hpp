@@ -37,8 +37,8 @@ class DisplayNames {
  public:
   explicit DisplayNames(const Topology& topology);
   std::string host(const std::string& id) const;
-  // Names GPUs: "node0/gpu0-7", "node0/gpu0-3 and node1/gpu0-3"; lists at most `most` hosts and counts the
-  // rest.
+  // Names GPUs: "node0/gpu0-7", "node0/gpu0-3 and node1/gpu0-3"; lists at most `most` hosts and
+  // counts the rest.
   std::string gpus(std::span<const std::string> ids, std::size_t most = 4) const;
   std::string device(const std::string& id) const;
 

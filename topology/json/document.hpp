@@ -46,9 +46,9 @@ class JsonObject {
 
   std::string text(std::string_view member) const;
   std::string text_or(std::string_view member, std::string_view absent) const;
-  // A text that is limited only by the size of the document.
+  // Reads a text that is limited only by the size of the document.
   std::string long_text(std::string_view member) const;
-  // Returns false when the member is absent.
+  // Reads a boolean. Returns false when the member is absent.
   bool is_true(std::string_view member) const;
   // Reads an object whose values are texts. Empty when absent.
   std::map<std::string, std::string, std::less<>> texts(std::string_view member) const;
@@ -56,7 +56,7 @@ class JsonObject {
   std::vector<std::string> text_list(std::string_view member, std::size_t most) const;
   int integer_or(std::string_view member, int absent, std::pair<int, int> range) const;
   std::uint64_t unsigned_or(std::string_view member, std::uint64_t absent) const;
-  // Empty when absent or null; otherwise finite and not negative.
+  // Reads a number. Empty when absent or null; otherwise finite and not negative.
   std::optional<double> number(std::string_view member) const;
   // Reads an array of objects. Empty when absent.
   std::vector<JsonObject> list(std::string_view member, std::size_t most) const;

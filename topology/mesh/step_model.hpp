@@ -64,7 +64,8 @@ class StepModel {
   bool crosses(const MeshLayout& layout) const;
   // Rate of one group of ranks, in the order of its ring.
   GroupRate rate(const std::vector<int>& members);
-  // Describes the rates: "450 GB/s a GPU inside an island, 45 GB/s (assumed) over PCIe, 50 GB/s over the network"
+  // Describes the rates: "450 GB/s a GPU inside an island, 45 GB/s (assumed) over PCIe, 50 GB/s
+  // over the network"
   std::string rates_text() const;
 
  private:

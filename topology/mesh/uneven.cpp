@@ -26,8 +26,9 @@ namespace atoll_v1::atoll {
 namespace {
 
 constexpr double worth_widening = 0.9;  // share of the time that a wider axis may take
-constexpr double most_left_out = 0.25;  // share of the ranks
-constexpr double computing = 2;   // assumed computing time, in communication times with all ranks
+constexpr double most_left_out = 0.25;  // largest share of the ranks that may be left out
+constexpr double computing =
+    2;  // assumed computing time, as a multiple of the communication time with all ranks
 constexpr double wire_bytes = 2;  // bytes of a parameter in bf16
 
 struct Alternative {
@@ -181,7 +182,7 @@ class UnevenPlanner {
 
   std::string each() const { return request_.need ? "" : " for each GB of parameters"; }
 
-  // "shard over 4 GPUs"; with inner ranks "shard over 4 x 2 GPUs".
+  // Describes the shard axis: "shard over 4 GPUs", or "shard over 4 x 2 GPUs" with inner ranks.
   std::string row_text(const MeshLayout& layout) const {
     const std::string_view user = all_have_gpus(sites_) ? "GPU" : "rank";
     if (inner_ == 1) return "shard over " + plural(at_index(layout.shard), user);
@@ -274,8 +275,8 @@ class UnevenPlanner {
   const MeshRequest& request_;
   const MeshSites& sites_;
   const RankGroups& groups_;
-  int inner_, ranks_, slots_;   // slots_: positions in the mesh, `inner_` ranks each
-  int widest_ = 1, least_ = 1;  // shard axes
+  int inner_, ranks_, slots_;   // number of groups of `inner_` ranks in slots_
+  int widest_ = 1, least_ = 1;  // largest useful and least allowed length of the shard axis
   double gbytes_;
   StepModel model_;
   DisplayNames names_;

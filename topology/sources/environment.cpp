@@ -101,7 +101,7 @@ class Surroundings {
     if (!mounts && !groups) return "";
     bool is_inside = false;
     for_each_line(mounts ? *mounts : "", [&](std::string_view line) {
-      // "id parent major:minor root MOUNTPOINT options ... - TYPE source options"
+      // Form of a line: "id parent major:minor root MOUNTPOINT options ... - TYPE source options"
       const auto type = line.find(" - ");
       std::string_view field = line;
       for (int i = 0; i < 4 && !field.empty(); ++i) {
@@ -167,7 +167,7 @@ class Surroundings {
     return std::array{major, minor} >= std::array{5, 12};
   }
 
-  // "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  550.54.15  Release Build ..."
+  // Reads "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  550.54.15  Release Build ..."
   void describe_driver() {
     modules_ = read_start(procfs_ / "modules", largest_proc_file);
     const std::string line = first_line(procfs_ / "driver/nvidia/version");

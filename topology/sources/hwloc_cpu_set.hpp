@@ -11,7 +11,7 @@ namespace atoll_v1::atoll::topology_sources {
 
 class CpuSet {
  public:
-  static constexpr unsigned most = 16'384;  // every number is below this
+  static constexpr unsigned most = 16'384;  // upper bound of the numbers in a set
 
   // Parses "0x00000003,,0xffffffff": words of 32 bits, the highest first; an empty word is 0. A
   // leading "0xf...f" adds all numbers above the words. Returns nothing when the text has another
@@ -30,7 +30,7 @@ class CpuSet {
 
  private:
   void trim();
-  std::vector<std::uint64_t> words_;  // the lowest first; the last word is not 0
+  std::vector<std::uint64_t> words_;  // words of 64 bits, the lowest first; the last one is not 0
 };
 
 }  // namespace atoll_v1::atoll::topology_sources

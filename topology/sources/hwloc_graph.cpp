@@ -406,7 +406,7 @@ class HostReader {
     return "";
   }
 
-  // "0x3a4"
+  // Parses a LID such as "0x3a4".
   static std::optional<long long> parse_lid(std::string_view text) {
     if (!text.starts_with("0x")) return std::nullopt;
     text.remove_prefix(2);

@@ -18,8 +18,8 @@ void add_host(const HwlocMachine& machine, TopologyHost host, Topology& topology
 // Ids that add_host() gave to the GPUs, switches and packages of a machine.
 struct HwlocNames {
   std::string host;
-  std::map<std::size_t, std::string> pci;  // by index in HwlocMachine::pci
-  std::map<std::size_t, std::string> os;   // by index in HwlocMachine::os
+  std::map<std::size_t, std::string> pci;  // ids of PCI devices, by index in HwlocMachine::pci
+  std::map<std::size_t, std::string> os;   // ids of OS devices, by index in HwlocMachine::os
   std::map<std::size_t, std::string> packages;
 };
 
@@ -29,7 +29,7 @@ IslandState add_links(const HwlocMachine& machine, const HwlocNames& names, Topo
 
 // Properties that determine the link layer of a network adapter.
 struct NicTraits {
-  unsigned vendor = 0, pci_class = 0;  // of its PCI device; 0 if unknown
+  unsigned vendor = 0, pci_class = 0;  // vendor and class of the PCI device; 0 if unknown
   std::string_view name = {}, subtype = {}, state = {};
   std::optional<long long> lid = {};
 };

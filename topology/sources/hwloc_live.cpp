@@ -8,7 +8,7 @@
 #include "sources/hwloc_loaded.hpp"
 #include "sources/source.hpp"
 
-// Available when the process runs under a leak checker.
+// Functions of the leak checker; null when the process runs without one.
 extern "C" {
 [[gnu::weak]] void __lsan_disable();
 [[gnu::weak]] void __lsan_enable();

@@ -20,7 +20,7 @@ struct HwlocNode {
   int number = -1;
   CpuSet cpus;
   std::uint64_t memory_bytes = 0;
-  std::string subtype = {};  // "GPUMemory", "HBM", ...
+  std::string subtype = {};  // kind of memory: "GPUMemory", "HBM", ...
 };
 
 struct HwlocPackage {
@@ -29,8 +29,8 @@ struct HwlocPackage {
 };
 
 struct HwlocPciDevice : PciAddress {
-  unsigned vendor = 0, device = 0, pci_class = 0;  // 0 if unknown
-  double link_gbyte_s = 0;                         // at the current link speed; 0 if unknown
+  unsigned vendor = 0, device = 0, pci_class = 0;  // vendor id, device id and class; 0 if unknown
+  double link_gbyte_s = 0;  // bandwidth at the current link speed; 0 if unknown
   std::string subtype = {};
   std::string model = {};                    // name in a PCI id database
   std::string path = {};                     // TopologyGpu::pci_path
@@ -53,7 +53,7 @@ struct HwlocOsDevice {
   std::optional<std::size_t> locality = {};  // index into HwlocMachine::localities
   std::ptrdiff_t offset = -1;
 
-  std::string_view info(std::string_view key) const;  // "" when absent
+  std::string_view info(std::string_view key) const;  // value of an info attribute; "" when absent
 };
 
 // Kind of object that a row of a matrix describes.
@@ -72,7 +72,7 @@ struct HwlocEnd {
 struct HwlocMatrix {
   std::string name;
   std::vector<HwlocEnd> ends;
-  std::vector<std::uint64_t> values;  // row by row, ends.size() squared
+  std::vector<std::uint64_t> values;  // values of all rows in turn, ends.size() in each row
 
   std::uint64_t at(std::size_t row, std::size_t column) const {
     return values[row * ends.size() + column];
@@ -90,7 +90,7 @@ struct HwlocMachine {
   std::vector<CpuSet> cores = {};
   std::vector<HwlocNode> nodes = {};
   std::vector<HwlocPackage> packages = {};
-  std::vector<CpuSet> localities = {};  // hardware threads near devices
+  std::vector<CpuSet> localities = {};  // sets of hardware threads that are near some device
   std::vector<HwlocPciDevice> pci = {};
   std::vector<HwlocOsDevice> os = {};
   std::vector<HwlocMatrix> matrices = {};

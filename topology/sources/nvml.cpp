@@ -298,7 +298,7 @@ class NvmlView {
   TopologyHost& host_;
   Topology& topology_;
   Counts fast_, processors_, unseen_;
-  Counts sides_;  // links of a pair as its first GPU counts them
+  Counts sides_;  // number of links from one GPU to another, as the first GPU reports them
   bool some_links_unseen_ = false;
 };
 

@@ -8,11 +8,12 @@ namespace atoll_v1::atoll::topology_sources {
 
 std::string uuid_text(const unsigned char (&bytes)[16]);
 
-// Names the state of the fabric: "completed", "in_progress", "not_started" or "not_supported"; "" for any other state.
+// Names the state of the fabric: "completed", "in_progress", "not_started" or "not_supported"; ""
+// for any other state.
 std::string_view fabric_state(unsigned char state);
 
-// Describes the fabric's health: "healthy", or a list of problems: "degraded bandwidth, route unhealthy"; "" when NVML reports
-// nothing.
+// Describes the fabric's health: "healthy", or a list of problems: "degraded bandwidth, route
+// unhealthy"; "" when NVML reports nothing.
 std::string fabric_health(unsigned mask, unsigned char summary);
 
 // Names the reasons for reduced clocks: "power_cap thermal", or "none".

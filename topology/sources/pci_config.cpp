@@ -41,7 +41,7 @@ class Config {
   bool has_conventional() const { return conventional_ >= conventional_size; }
   unsigned byte(std::size_t at) const { return little_endian(std::span(start_).subspan(at, 1)); }
   unsigned word(std::size_t at) const { return little_endian(std::span(start_).subspan(at, 2)); }
-  // Empty where nothing can be read.
+  // Reads up to four bytes of extended space; empty where nothing can be read.
   std::optional<unsigned> extended(std::size_t at, std::size_t bytes) const {
     std::array<char, 4> buffer{};
     const std::span<char> wanted = std::span(buffer).first(bytes);
@@ -68,7 +68,8 @@ struct Found {
 Found find_capability(const Config& config, unsigned id) {
   constexpr int most = (conventional_size - header_size) / 4;
   if ((config.word(status_at) & status_has_capabilities) == 0) return {Found::Kind::absent};
-  if ((config.byte(header_type_at) & 0x7fU) > 1) return {Found::Kind::absent};  // a CardBus bridge
+  if ((config.byte(header_type_at) & 0x7fU) > 1)
+    return {Found::Kind::absent};  // CardBus bridges have no list of capabilities here
   std::size_t at = config.byte(first_at) & 0xfcU;
   for (int i = 0; i < most; ++i) {
     if (at == 0) return {Found::Kind::absent};
