@@ -27,8 +27,7 @@ namespace {
 
 constexpr double worth_widening = 0.9;  // share of the time that a wider axis may take
 constexpr double most_left_out = 0.25;  // largest share of the ranks that may be left out
-constexpr double computing =
-    2;  // assumed computing time, as a multiple of the communication time with all ranks
+constexpr double computing = 2;   // assumed computing time, relative to the communication time
 constexpr double wire_bytes = 2;  // bytes of a parameter in bf16
 
 struct Alternative {
@@ -275,7 +274,7 @@ class UnevenPlanner {
   const MeshRequest& request_;
   const MeshSites& sites_;
   const RankGroups& groups_;
-  int inner_, ranks_, slots_;   // number of groups of `inner_` ranks in slots_
+  int inner_, ranks_, slots_;   // slots_: number of inner groups, ranks_ / inner_
   int widest_ = 1, least_ = 1;  // largest useful and least allowed length of the shard axis
   double gbytes_;
   StepModel model_;
