@@ -138,45 +138,34 @@ double decode(DType dtype, const std::byte* at) {
   return std::nan("");
 }
 
-// Tolerance of averages: four units in the last place. Integers must be exact.
-double average_tolerance(DType dtype) {
+struct Precision {
+  double exact;    // largest number up to which all whole numbers are exact
+  double average;  // relative tolerance of averages: four units in the last place, or 0
+};
+
+Precision precision_of(DType dtype) noexcept {
   switch (dtype) {
-    case DType::f32:
-      return 0x1p-21;
-    case DType::bf16:
-      return 0x1p-6;
-    case DType::f16:
-      return 0x1p-9;
-    case DType::f64:
-      return 0x1p-50;
-    case DType::i32:
-    case DType::i64:
     case DType::u8:
-      return 0;
+      return {0xFF, 0};
+    case DType::bf16:
+      return {0x1p8, 0x1p-6};
+    case DType::f16:
+      return {0x1p11, 0x1p-9};
+    case DType::f32:
+      return {0x1p24, 0x1p-21};
+    case DType::i32:
+      return {0x1p31 - 1, 0};
+    case DType::f64:
+      return {0x1p53, 0x1p-50};
+    case DType::i64:
+      return {0x1p53, 0};
   }
-  return 0;
+  return {0, 0};
 }
 
 }  // namespace
 
-double exact_limit(DType dtype) noexcept {
-  switch (dtype) {
-    case DType::u8:
-      return 0xFF;
-    case DType::bf16:
-      return 0x1p8;
-    case DType::f16:
-      return 0x1p11;
-    case DType::f32:
-      return 0x1p24;
-    case DType::i32:
-      return 0x1p31 - 1;
-    case DType::f64:
-    case DType::i64:
-      return 0x1p53;
-  }
-  return 0;
-}
+double exact_limit(DType dtype) noexcept { return precision_of(dtype).exact; }
 
 Pattern::Pattern(DType dtype, std::vector<double> values, double tolerance)
     : dtype_(dtype),
@@ -202,7 +191,7 @@ Pattern Pattern::reduced(DType dtype, Op op, int ranks, std::uint64_t seed) {
   }
   if (op == Op::avg)
     for (double& value : result) value /= ranks;
-  return {dtype, std::move(result), op == Op::avg ? average_tolerance(dtype) : 0};
+  return {dtype, std::move(result), op == Op::avg ? precision_of(dtype).average : 0};
 }
 
 void Pattern::fill(atoll::View data, std::uint64_t first) const {

@@ -68,11 +68,10 @@ PairSites sites_of(const Job& job, const std::vector<int>& group) {
 
 std::string title(const Job& job, const std::vector<int>& group, std::uint64_t bytes, int count) {
   std::string text = fmt::format(
-      "# atoll-busbw version {} backend {} launcher {}\n"
-      "# Bandwidth of pairs, GB/s from row to column, best of {} times {} messages of {} one way, "
+      "{}# Bandwidth of pairs, GB/s from row to column, best of {} times {} messages of {} one "
+      "way, "
       "each pair alone on its hosts\n",
-      ATOLL_VERSION, job.communicator().backend(), job.world().launcher(), trials, count,
-      human_bytes(bytes));
+      title_line(job), trials, count, human_bytes(bytes));
   for (std::size_t r = 0; r < group.size(); ++r) {
     const auto world_rank = static_cast<std::size_t>(group[r]);
     const auto host = static_cast<std::size_t>(job.host_of()[world_rank]);

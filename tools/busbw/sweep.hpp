@@ -78,6 +78,8 @@ class Sweep {
   std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
 };
 
+// First line of every report: version, backend and launcher.
+std::string title_line(const Job& job);
 // Text above the first table: what runs where.
 std::string preamble(const Job& job, const Options& options, Collective collective);
 
