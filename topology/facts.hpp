@@ -44,46 +44,38 @@ inline constexpr Name pci_gt_s_max = "pci.gt_s_max";
 inline constexpr Name pci_width = "pci.width";  // current number of lanes
 inline constexpr Name pci_width_max = "pci.width_max";
 inline constexpr Name pci_replays = "pci.replays";  // counter of replayed packets
-inline constexpr Name pci_gbyte_s =
-    "pci.gbyte_s";                          // current GB/s, where a source gives no GT/s and width
-inline constexpr Name pci_acs = "pci.acs";  // "off", or bridges above that redirect
-inline constexpr Name pci_ats = "pci.ats";  // address translation is enabled: yes, no
-inline constexpr Name pci_max_read_request =
-    "pci.max_read_request";  // maximum read request in bytes
+inline constexpr Name pci_gbyte_s = "pci.gbyte_s";  // current GB/s, if a source gives no GT/s
+inline constexpr Name pci_acs = "pci.acs";          // "off", or bridges above that redirect
+inline constexpr Name pci_ats = "pci.ats";          // address translation is enabled: yes, no
+inline constexpr Name pci_max_read_request = "pci.max_read_request";  // size in bytes
 inline constexpr Name pci_relaxed_ordering = "pci.relaxed_ordering";  // enabled: yes, no
 
 // --- GPUs ---
 inline constexpr Name sm = "sm";    // CUDA compute capability: "90"
 inline constexpr Name gcn = "gcn";  // AMD architecture: "gfx942"
 inline constexpr Name memory_bytes = "memory_bytes";
-inline constexpr Name nvlink_active = "nvlink.active";  // number of links that are up
-inline constexpr Name nvlink_total = "nvlink.total";    // number of links of the chip
-inline constexpr Name nvlink_errors =
-    "nvlink.errors";  // error counters: "none", or "symbol_error 12, link_downed 3"
-inline constexpr Name fabric_state =
-    "fabric.state";  // completed in_progress not_started not_supported
+inline constexpr Name nvlink_active = "nvlink.active";    // number of links that are up
+inline constexpr Name nvlink_total = "nvlink.total";      // number of links of the chip
+inline constexpr Name nvlink_errors = "nvlink.errors";    // sum of CRC, replay and recovery errors
+inline constexpr Name fabric_state = "fabric.state";      // "completed", "in_progress", ...
 inline constexpr Name fabric_status = "fabric.status";    // "success", or NVML's text
 inline constexpr Name fabric_cluster = "fabric.cluster";  // UUID of the NVLink fabric's cluster
 inline constexpr Name fabric_clique = "fabric.clique";
-inline constexpr Name fabric_health = "fabric.health";  // "healthy", or a list of problems
-inline constexpr Name xgmi_hive = "xgmi.hive";          // hexadecimal; "0" means no hive
-inline constexpr Name mig = "mig";                      // MIG mode is on: yes, no
-inline constexpr Name persistence = "persistence";      // persistence mode is on: yes, no
-inline constexpr Name ecc_remap_pending =
-    "ecc.remap_pending";  // memory rows wait for remapping: yes, no
-inline constexpr Name ecc_remap_failed =
-    "ecc.remap_failed";  // remapping of memory rows failed: yes, no
-inline constexpr Name throttle =
-    "throttle";  // why clocks are reduced: "power_cap thermal", or "none"
+inline constexpr Name fabric_health = "fabric.health";          // "healthy", or a list of problems
+inline constexpr Name xgmi_hive = "xgmi.hive";                  // hexadecimal; "0" means no hive
+inline constexpr Name mig = "mig";                              // MIG mode is on: yes, no
+inline constexpr Name persistence = "persistence";              // persistence mode is on: yes, no
+inline constexpr Name ecc_remap_pending = "ecc.remap_pending";  // a row waits for remapping
+inline constexpr Name ecc_remap_failed = "ecc.remap_failed";    // remapping of a row failed
+inline constexpr Name throttle = "throttle";  // causes: "power_cap thermal", or "none"
 inline constexpr Name power_limit_w = "power.limit_w";
 inline constexpr Name power_default_w = "power.default_w";
 
 // --- NICs ---
 inline constexpr Name firmware = "firmware";
-inline constexpr Name mtu = "mtu";           // current MTU in bytes
-inline constexpr Name width = "link.width";  // number of lanes of the port: "4"
-inline constexpr Name errors =
-    "link.errors";  // error counters: "none", or "symbol_error 12, link_downed 3"
+inline constexpr Name mtu = "mtu";                // current MTU in bytes
+inline constexpr Name width = "link.width";       // number of lanes of the port: "4"
+inline constexpr Name errors = "link.errors";     // counters: "none", or "symbol_error 12"
 inline constexpr Name phys_state = "phys_state";  // physical state: "linkup", "polling", "disabled"
 inline constexpr Name lid = "lid";                // LID of the port, decimal
 inline constexpr Name sm_lid = "sm_lid";          // LID of the subnet manager, decimal; "0": none
