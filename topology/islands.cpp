@@ -11,9 +11,7 @@
 // has no connector. Otherwise it shares one island of state "unknown" with all other such GPUs of
 // its host.
 #include <algorithm>
-#include <limits>
 #include <map>
-#include <numeric>
 #include <set>
 #include <unordered_map>
 #include <unordered_set>
@@ -127,10 +125,6 @@ class IslandFinder {
 
   static constexpr int no_gpu = -1;
 
-  const TopologyGpu& gpu_at(int number) const {
-    return topology_.gpus[static_cast<std::size_t>(number)];
-  }
-
   int gpu_number(std::string_view id) const {
     const auto found = gpu_numbers_.find(id);
     return found == gpu_numbers_.end() ? no_gpu : static_cast<int>(found->second);
@@ -154,16 +148,17 @@ class IslandFinder {
 
   void join_links() {
     for (const TopologyLink& link : topology_.links) {
-      if (link.type == "nvlink_unseen")
-        for (const std::string* end : {&link.a, &link.b})
-          if (const int gpu = gpu_number(*end); gpu != no_gpu)
-            has_unseen_[static_cast<std::size_t>(gpu)] = true;
+      if (link.type == "nvlink_unseen") mark_ends(link, has_unseen_);
       if (!is_fast(link.type) || link.a == link.b) continue;
       sets_.join(node(link.a), node(link.b));
-      for (const std::string* end : {&link.a, &link.b})
-        if (const int gpu = gpu_number(*end); gpu != no_gpu)
-          has_link_[static_cast<std::size_t>(gpu)] = true;
+      mark_ends(link, has_link_);
     }
+  }
+
+  void mark_ends(const TopologyLink& link, std::vector<bool>& marks) const {
+    for (const std::string* end : {&link.a, &link.b})
+      if (const int gpu = gpu_number(*end); gpu != no_gpu)
+        marks[static_cast<std::size_t>(gpu)] = true;
   }
 
   void join_reported() {

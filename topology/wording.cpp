@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cctype>
 #include <charconv>
-#include <set>
 #include <vector>
 
 namespace atoll_v1::atoll {

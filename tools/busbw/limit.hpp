@@ -3,7 +3,6 @@
 // per second.
 #pragma once
 
-#include <cstdint>
 #include <map>
 #include <optional>
 #include <span>

@@ -4,14 +4,12 @@
 #pragma once
 
 #include <cstddef>
-#include <cstdint>
 
 namespace atoll_v1::atoll::nvml_api {
 
 using Result = int;
 inline constexpr Result success = 0;
-inline constexpr Result invalid_argument =
-    2;  // also returned for a link number that the GPU does not have
+inline constexpr Result invalid_argument = 2;  // also means: the GPU has no link of this number
 inline constexpr Result not_supported = 3;
 inline constexpr Result no_permission = 4;
 inline constexpr Result not_found = 6;
