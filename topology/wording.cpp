@@ -4,8 +4,9 @@
 
 #include <algorithm>
 #include <cctype>
-#include <charconv>
 #include <vector>
+
+#include "parse_number.hpp"
 
 namespace atoll_v1::atoll {
 namespace {
@@ -13,11 +14,8 @@ namespace {
 // Splits a name: "HOST/gpu12" -> {"HOST/gpu", 12}; a name without a number has -1.
 std::pair<std::string_view, int> split_number(std::string_view id) {
   const auto stem = id.substr(0, id.find_last_not_of("0123456789") + 1);
-  int number = -1;
-  const auto digits = id.substr(stem.size());
-  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), number);
-  if (error != std::errc() || end != id.data() + id.size()) return {id, -1};
-  return {stem, number};
+  const auto number = parse_number<int>(id.substr(stem.size()));
+  return number ? std::pair{stem, *number} : std::pair{id, -1};
 }
 
 }  // namespace

@@ -11,7 +11,6 @@
 //      single device uses it, even if other ranks see it too.
 // A UUID that several GPUs of a host share identifies none of them; anonymized files repeat UUIDs.
 #include <algorithm>
-#include <charconv>
 #include <map>
 #include <optional>
 #include <set>
@@ -21,6 +20,7 @@
 
 #include "atoll/mesh_plan.hpp"
 #include "facts.hpp"
+#include "parse_number.hpp"
 #include "wording.hpp"
 
 namespace atoll_v1::atoll {
@@ -92,11 +92,8 @@ class HostDevices {
       if (gpu == nullptr) return std::nullopt;
       return *std::ranges::find(all_, gpu, &Device::gpu);
     }
-    std::size_t number = 0;
-    const auto [end, error] = std::from_chars(entry.data(), entry.data() + entry.size(), number);
-    if (error != std::errc() || end != entry.data() + entry.size() || number >= all_.size())
-      return std::nullopt;
-    return all_[number];
+    const auto number = parse_number<std::size_t>(entry);
+    return number && *number < all_.size() ? std::optional(all_[*number]) : std::nullopt;
   }
 
   // Finds the GPU whose UUID has this prefix; null if none or several have it.

@@ -4,7 +4,8 @@
 
 #include <algorithm>
 #include <bit>
-#include <charconv>
+
+#include "parse_number.hpp"
 
 namespace atoll_v1::atoll::topology_sources {
 namespace {
@@ -17,10 +18,7 @@ constexpr std::string_view infinite = "0xf...f";
 std::optional<std::uint32_t> parse_word(std::string_view text) {
   if (text.empty()) return 0;
   if (text.starts_with("0x") || text.starts_with("0X")) text.remove_prefix(2);
-  std::uint32_t word = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), word, 16);
-  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
-  return word;
+  return parse_number<std::uint32_t>(text, 16);
 }
 
 }  // namespace

@@ -9,13 +9,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <numeric>
 #include <set>
 #include <tuple>
 
 #include "facts.hpp"
 #include "gpu_models.hpp"
+#include "parse_number.hpp"
 
 namespace atoll_v1::atoll::topology_sources {
 namespace {
@@ -36,11 +36,8 @@ constexpr int most_ports = 16;
 
 // Returns the number after a prefix: 3 for the name "nvml3" and the prefix "nvml". -1 without one.
 int number_after(std::string_view name, std::string_view prefix) {
-  int number = -1;
   if (!name.starts_with(prefix)) return -1;
-  const auto [end, error] =
-      std::from_chars(name.data() + prefix.size(), name.data() + name.size(), number);
-  return error == std::errc() && end == name.data() + name.size() ? number : -1;
+  return parse_number<int>(name.substr(prefix.size())).value_or(-1);
 }
 
 // Anonymized files contain zeros in place of ids, so an id of zeros identifies nothing.
@@ -409,11 +406,7 @@ class HostReader {
   // Parses a LID such as "0x3a4".
   static std::optional<long long> parse_lid(std::string_view text) {
     if (!text.starts_with("0x")) return std::nullopt;
-    text.remove_prefix(2);
-    unsigned lid = 0;
-    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), lid, 16);
-    if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
-    return lid;
+    return parse_number<unsigned>(text.substr(2), 16);
   }
 
   const HwlocMachine& machine_;

@@ -6,8 +6,8 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <charconv>
 
+#include "parse_number.hpp"
 #include "wording.hpp"
 
 namespace atoll_v1::atoll::topology_sources {
@@ -73,17 +73,7 @@ std::string first_line(const std::filesystem::path& path) {
 }
 
 std::optional<long long> read_number(const std::filesystem::path& path) {
-  const std::string line = first_line(path);
-  std::string_view text = line;
-  int base = 10;
-  if (text.starts_with("0x") || text.starts_with("0X")) {
-    text.remove_prefix(2);
-    base = 16;
-  }
-  long long value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value, base);
-  if (text.empty() || error != std::errc() || end != text.data() + text.size()) return std::nullopt;
-  return value;
+  return parse_integer(first_line(path));
 }
 
 std::vector<std::string> entries(const std::filesystem::path& folder) {

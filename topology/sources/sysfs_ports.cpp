@@ -9,6 +9,7 @@
 #include <filesystem>
 
 #include "facts.hpp"
+#include "parse_number.hpp"
 #include "sources/small_file.hpp"
 #include "sources/source.hpp"
 #include "sources/sysfs_netdevs.hpp"
@@ -190,9 +191,8 @@ TopologyNic& nic_of(const LiveRequest& request, const Port& port, Topology& topo
 }
 
 int port_number(std::string_view name) {
-  int number = 0;
-  const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), number);
-  return error == std::errc() && end == name.data() + name.size() && number <= 255 ? number : 0;
+  const int number = parse_number<int>(name).value_or(0);
+  return number <= 255 ? number : 0;
 }
 
 void look(const LiveRequest& request, Topology& topology) {
