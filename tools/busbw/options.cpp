@@ -145,13 +145,13 @@ void declare_measuring(CLI::App& app, Options& o, Texts& t) {
   section.add("-N,--run_cycles", o.cycles, "how often to repeat all sizes; 0: until interrupted");
   section.add("-c,--check", o.checks, "number of operations whose results are checked; 0: none");
   section.add("-a,--average", t.time_of,
-              "reported time: 0 of rank 0, 1 average of the ranks, 2 fastest rank, 3 slowest rank");
+              "time to report: 0 rank 0, 1 average of the ranks, 2 fastest rank, 3 slowest rank");
   section.add("-z,--blocking", t.blocking,
               "1: wait and barrier after each operation; 2: wait after each operation; 3: wait and "
               "an untimed barrier after each batch");
   section.add("-T,--timeout", o.timeout_s, "seconds for one operation; 0: ATOLL_TIMEOUT");
   section.add("-R,--local_register", t.local_register,
-              "1, 2: --memory registered; 0: --memory plain");
+              "1 or 2: same as --memory registered; 0: same as --memory plain");
 }
 
 void declare_output(CLI::App& app, Options& o, Texts& t) {
@@ -160,7 +160,7 @@ void declare_output(CLI::App& app, Options& o, Texts& t) {
               "1: also time single operations (us): columns i_min, i_max, i_p99 and i_cv%, and p50 "
               "and p99 below the table");
   section.flag("--latency", t.latency, "same as -I 1");
-  section.add("-K,--per_iter_skip", o.latency_skip, "first samples that -I leaves out");
+  section.add("-K,--per_iter_skip", o.latency_skip, "number of first samples that -I leaves out");
   section.add("-C,--report_cputime", t.cpu_time,
               "1: report the time to enqueue an operation (us) instead of its duration");
   section.add("-S,--report_timestamps", t.timestamps, "1: report when each row was measured");
