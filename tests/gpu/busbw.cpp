@@ -95,6 +95,6 @@ TEST_CASE("more than a GPU has is refused before anything is allocated") {
     options.max_bytes = std::uint64_t{1} << 50;
     busbw::Job job(world, options);
     REQUIRE_THROWS_WITH(busbw::Sweep(job, options),
-                        doctest::Contains("more than a rank's share of its GPU"));
+                        doctest::Contains("exceed a rank's share of its GPU"));
   });
 }
