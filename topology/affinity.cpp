@@ -1,19 +1,18 @@
-// Which NICs belong to which GPU.
+// Chooses the NICs that belong to each GPU.
 //
-// Idea: a GPU sends through the nearest NIC that can reach the other hosts. Vocabulary: a NIC is
-// *eligible* when it is not virtual, not known to be other than active, and of the host's *fabric*:
-// the kind of NIC (RDMA before sockets, then the most bandwidth) that carries most. Steps:
-//   1. nearest: the NICs at the least distance, whatever their state;
-//   2. candidates: the eligible NICs at their least distance, the fastest of them;
-//   3. GPUs of a host with the same candidates share them out: in blocks when there are at least as
-//      many NICs as GPUs, else several GPUs on one NIC;
-//   4. a GPU whose own NICs are down takes one of its candidates, the one with the fewest users, so
-//      that it disturbs its neighbours least.
+// Idea: a GPU sends through the nearest NIC that can reach the other hosts. A NIC is *eligible*
+// when it is not virtual, is not known to be down, and belongs to the host's *fabric*: the kind of
+// NIC that carries most (RDMA before sockets, then the most bandwidth). Steps:
+//   1. nearest: the NICs at the least distance, in whatever state;
+//   2. candidates: the eligible NICs at their least distance; among these, the fastest;
+//   3. GPUs of a host with the same candidates share them out: each gets a block of NICs when there
+//      are at least as many NICs as GPUs, otherwise several GPUs get one NIC;
+//   4. a GPU whose nearest NICs are down uses the candidate with the fewest users, so that it
+//      disturbs other GPUs least.
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <array>
-#include <cmath>
 #include <map>
 #include <tuple>
 #include <unordered_map>
@@ -37,10 +36,6 @@ bool is_rdma(const TopologyNic& nic) {
                               [&](const char* prefix) { return nic.name.starts_with(prefix); });
 }
 
-bool may_be_active(const TopologyNic& nic) {
-  return !nic.is_virtual && (nic.state.empty() || nic.state == "active");
-}
-
 std::vector<std::string> ids_of(const Nics& nics) {
   std::vector<std::string> ids;
   for (const TopologyNic* nic : nics) ids.push_back(nic->id);
@@ -60,8 +55,13 @@ int layer_rank(const TopologyNic& nic) {
 
 }  // namespace
 
-// Where all rates are known they decide, so that a slow InfiniBand port for storage does not win
-// over eight of RoCE. Elsewhere InfiniBand and its like go before Ethernet, then numbers decide.
+bool may_be_active(const TopologyNic& nic) {
+  return !nic.is_virtual && (nic.state.empty() || nic.state == "active");
+}
+
+// Returns the NICs of the fabric that joins the hosts. When all rates are known, the fabric with
+// the most bandwidth wins, so that one slow InfiniBand port for storage does not win over eight
+// RoCE ports. Otherwise InfiniBand and similar fabrics precede Ethernet.
 std::vector<const TopologyNic*> eligible_nics(const std::vector<const TopologyNic*>& nics) {
   struct Fabric {
     int rank = 0;
@@ -94,11 +94,12 @@ struct Nearest {
   std::optional<PathLevel> level;
 };
 
-// NICs to which no source knows the way are nearest only where it knows none at all.
+// Finds the NICs at the least distance. A NIC without a known path counts only when no NIC of the
+// host has one.
 Nearest nearest_of(const PathLevels& levels, const TopologyGpu& gpu, const Nics& nics) {
   Nearest nearest;
   for (const TopologyNic* nic : nics) {
-    const auto level = levels.between(place_of(gpu), place_of(*nic));
+    const auto level = levels.between(location_of(gpu), location_of(*nic));
     if (!level || (nearest.level && *level > *nearest.level)) continue;
     if (!nearest.level || *level < *nearest.level) nearest = {{}, level};
     nearest.nics.push_back(nic);
@@ -115,21 +116,21 @@ Nics fastest_of(const Nics& nics) {
   return fastest;
 }
 
-// The GPU with number `place` of `users` that share `nics`.
-Nics share_of(const Nics& nics, std::size_t place, std::size_t users) {
-  if (nics.size() < users) return {nics[place * nics.size() / users]};
+// The NICs of GPU `number` among the `users` GPUs that share `nics`.
+Nics share_of(const Nics& nics, std::size_t number, std::size_t users) {
+  if (nics.size() < users) return {nics[number * nics.size() / users]};
   const std::size_t each = nics.size() / users;
-  const auto begin = nics.begin() + static_cast<std::ptrdiff_t>(place * each);
+  const auto begin = nics.begin() + static_cast<std::ptrdiff_t>(number * each);
   return {begin, begin + static_cast<std::ptrdiff_t>(each)};
 }
 
 struct Choice {
-  std::size_t gpu = 0;  // number in the topology
+  std::size_t gpu = 0;  // index into Topology::gpus
   Nearest nearest;
   Nearest candidates;
 };
 
-// Its own NICs are down, and farther ones stand in.
+// The GPU's nearest NICs are down, so it uses NICs that are farther away.
 bool is_displaced(const Choice& choice) {
   return choice.candidates.level != choice.nearest.level &&
          std::ranges::any_of(choice.nearest.nics,
@@ -146,7 +147,7 @@ std::string spread_text(const Choice& choice, const Nics& use, std::size_t users
   return text;
 }
 
-// Why nearer NICs are passed over.
+// Explains why nearer NICs are not used.
 std::string passed_over(const Choice& choice) {
   Nics down, other;
   for (const TopologyNic* nic : choice.nearest.nics) {
@@ -168,14 +169,14 @@ std::string explain(const Choice& choice, const Nics& use, std::size_t users) {
   if (use.empty()) return "no active NIC that joins hosts";
   std::string text = names_of(use);
   if (!choice.candidates.level)
-    text += ": no source tells the way to any NIC";
+    text += ": no source gives the path to any NIC";
   else
     text += fmt::format(" {} nearest ({})", use.size() == 1 ? "is" : "are",
                         name(*choice.candidates.level));
   return text + spread_text(choice, use, users) + passed_over(choice);
 }
 
-// The GPUs of one host.
+// Chooses the NICs of all GPUs of one host.
 void choose(const PathLevels& levels, const Topology& topology,
             const std::vector<std::size_t>& gpus, Nics nics, std::vector<Affinity>& result) {
   std::ranges::sort(nics, [](const TopologyNic* a, const TopologyNic* b) {
@@ -213,14 +214,14 @@ void choose(const PathLevels& levels, const Topology& topology,
     }
 }
 
-// NICs do not train down when they are idle, so that the present speed is the real one.
+// Uses the current link speed: unlike GPUs, idle NICs keep their link at full speed.
 std::optional<double> nic_pcie_gbyte_s(const Facts& facts) {
   const auto rate = number_fact(facts, fact::pci_gt_s), width = number_fact(facts, fact::pci_width);
   if (!rate || !width || *rate <= 0 || *width <= 0) return number_fact(facts, fact::pci_gbyte_s);
   return pcie_gbyte_s(*rate, *width);
 }
 
-// What one adapter carries over all its ports, by PCI device: NVIDIA's data sheets.
+// Bandwidth of an adapter over all its ports, by PCI device id, from NVIDIA's data sheets.
 std::optional<double> adapter_gbit_s(const Facts& facts) {
   struct Entry {
     std::string_view device;
@@ -235,7 +236,8 @@ std::optional<double> adapter_gbit_s(const Facts& facts) {
   return found == entries.end() ? std::nullopt : std::optional(found->gbit_s);
 }
 
-// "00000000:1b:00.1" -> "00000000:1b:00": functions of one device share its PCIe link.
+// Removes the function: "00000000:1b:00.1" -> "00000000:1b:00". All functions of one device share
+// its PCIe link.
 std::string_view slot_of(std::string_view busid) { return busid.substr(0, busid.rfind('.')); }
 
 }  // namespace
@@ -253,7 +255,8 @@ std::vector<Affinity> find_affinity(const Topology& topology) {
 }
 
 std::vector<std::optional<double>> usable_gbyte_s(const Topology& topology) {
-  using Key = std::pair<std::string_view, std::string_view>;  // host, adapter or slot
+  using Key =
+      std::pair<std::string_view, std::string_view>;  // a host and one of its adapters or slots
   std::map<Key, double> on_adapter, on_slot;
   for (const TopologyNic& nic : topology.nics) {
     if (!may_be_active(nic)) continue;
@@ -274,7 +277,7 @@ std::vector<std::optional<double>> usable_gbyte_s(const Topology& topology) {
     if (nic.rate_gbit_s) limit(*nic.rate_gbit_s / 8);
     if (const auto adapter = adapter_gbit_s(nic.facts))
       limit(*adapter / 8 / share(on_adapter, nic.adapter));
-    // A virtual machine shows emulated links that say nothing of the real ones.
+    // Virtual machines show emulated PCIe links, whose speed does not limit the real ones.
     if (const auto pcie = nic_pcie_gbyte_s(nic.facts); pcie && !emulated[nic.host])
       limit(*pcie / share(on_slot, slot_of(nic.busid)));
     usable.push_back(least);

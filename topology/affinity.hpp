@@ -1,4 +1,4 @@
-// What decides about NICs, for those who decide without GPUs.
+// Rules about NICs that affinity, rails and the mesh share.
 #pragma once
 
 #include <vector>
@@ -7,7 +7,11 @@
 
 namespace atoll_v1::atoll {
 
-// Of the NICs of one host, those that may be active and belong to the fabric that joins hosts.
+// Whether a NIC is hardware and is not known to be down.
+bool may_be_active(const TopologyNic& nic);
+
+// Selects from the NICs of one host those that may be active and belong to the fabric that joins
+// the hosts.
 std::vector<const TopologyNic*> eligible_nics(const std::vector<const TopologyNic*>& nics);
 
 }  // namespace atoll_v1::atoll

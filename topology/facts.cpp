@@ -2,19 +2,15 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <cmath>
+
+#include "parse_number.hpp"
 
 namespace atoll_v1::atoll {
 
 std::optional<double> number_fact(const Facts& facts, std::string_view name) {
-  const std::string_view text = get_fact(facts, name);
-  double value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (text.empty() || error != std::errc() || end != text.data() + text.size() ||
-      !std::isfinite(value))
-    return std::nullopt;
-  return value;
+  const auto value = parse_number<double>(get_fact(facts, name));
+  return value && std::isfinite(*value) ? value : std::nullopt;
 }
 
 bool is_momentary(std::string_view name) noexcept {

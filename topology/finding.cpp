@@ -5,7 +5,7 @@
 namespace atoll_v1::atoll {
 namespace {
 
-// Control characters become spaces: names come from files and devices.
+// Replaces control characters by spaces, because names come from files and devices.
 std::string one_line(std::string text) {
   std::ranges::replace_if(
       text, [](unsigned char c) { return c < 0x20 || c == 0x7f; }, ' ');

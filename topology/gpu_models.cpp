@@ -11,9 +11,9 @@ namespace {
 
 using enum LinkKind;
 
-// The first word that occurs in the name decides, so the particular stands before the general.
-// Cards without a connector are listed, since their absence proves something; a model that is not
-// listed proves nothing.
+// The first word that occurs in a model's name decides, so special words precede general ones. The
+// list includes cards without a connector, because that proves the absence of links. A model that
+// is not listed proves nothing.
 constexpr std::array models{
     // Blackwell: 18 links of 50 GB/s.
     GpuModel{"GB300", possible, 5, 18, 50},
@@ -78,7 +78,7 @@ constexpr std::array models{
     GpuModel{"K40", never},
 };
 
-// Devices of pci-ids whose model a file without names must be told by.
+// Models by PCI device id, for files that have no model names.
 struct DeviceModel {
   std::string_view device, model;
 };
@@ -125,7 +125,7 @@ constexpr std::array device_models{
     DeviceModel{"1002:738c", "AMD Instinct MI100"},
 };
 
-// What the compute capability alone proves: the rate of a link, not how many there are.
+// The compute capability alone gives the rate of a link, but not the number of links.
 struct SmModel {
   std::string_view sm;
   GpuModel model;
@@ -152,6 +152,11 @@ const GpuModel* find_gpu_model(const TopologyGpu& gpu) noexcept {
   const std::string_view sm = get_fact(gpu.facts, fact::sm);
   const auto by_sm = std::ranges::find(sm_models, sm, &SmModel::sm);
   return by_sm == sm_models.end() ? nullptr : &by_sm->model;
+}
+
+bool has_no_connector(const TopologyGpu& gpu) noexcept {
+  const GpuModel* model = find_gpu_model(gpu);
+  return model != nullptr && model->kind == LinkKind::never;
 }
 
 std::string_view model_of_pci_device(std::string_view device) noexcept {

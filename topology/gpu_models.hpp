@@ -1,4 +1,4 @@
-// What is published of GPU models: NVIDIA's and AMD's data sheets, and the PCI ids of pci-ids.
+// Published properties of GPU models, from NVIDIA's and AMD's data sheets and the pci-ids database.
 #pragma once
 
 #include <optional>
@@ -9,28 +9,32 @@ namespace atoll_v1::atoll {
 struct Topology;
 struct TopologyGpu;
 
-// How a model can be joined to its like.
+// Whether a GPU model can be linked to other GPUs.
 enum class LinkKind {
-  never,     // the card has no connector: proves that there are no links
-  possible,  // boards, bridges: links may be there
+  never,     // the card has no connector, which proves that there are no links
+  possible,  // a board or bridges may provide links
 };
 
 struct GpuModel {
-  std::string_view word;  // occurs in the name that the driver gives
+  std::string_view word;  // text that occurs in the driver's name of the model
   LinkKind kind = LinkKind::possible;
-  int generation = 0;       // of NVLink; 0: none, or xGMI
-  int links = 0;            // per GPU
+  int generation = 0;       // NVLink generation; 0 for none, or for xGMI
+  int links = 0;            // number of links of one GPU
   double link_gbyte_s = 0;  // payload of one link in one direction
 };
 
-// By name ("NVIDIA H100 80GB HBM3"); null for a model that is not listed.
+// Finds a model by name ("NVIDIA H100 80GB HBM3"). Null for a model that is not listed.
 const GpuModel* find_gpu_model(std::string_view model) noexcept;
-// By name, else by PCI device id, else by `sm` (which gives generation and rate only).
+// Finds a model by name, otherwise by PCI device id, otherwise by compute capability, which gives
+// only generation and rate.
 const GpuModel* find_gpu_model(const TopologyGpu& gpu) noexcept;
-// "NVIDIA H100 SXM" for "10de:2330"; "" unknown.
+// Whether the model is listed as a card without NVLink or xGMI, so that it cannot have links.
+bool has_no_connector(const TopologyGpu& gpu) noexcept;
+// Names the model of a PCI device id: "NVIDIA H100 80GB HBM3" for "10de:2330"; "" for an unknown
+// device.
 std::string_view model_of_pci_device(std::string_view device) noexcept;
 
-// Gives rates to links that have a count and no rate, where the model of an end is known.
+// Sets the rate of links that have none, when the model of one end is known.
 void fill_link_rates(Topology& topology);
 
 }  // namespace atoll_v1::atoll

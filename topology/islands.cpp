@@ -1,18 +1,17 @@
-// Islands: GPUs joined by the fast fabric.
+// Finds islands: GPUs that the fast fabric joins.
 //
-// Idea: the connected components of a graph. Vocabulary: a *node* is a GPU or a switch; a *switch*
-// is any end of an NVLink or xGMI link that is no GPU. Edges:
+// Idea: islands are the connected components of a graph. Its nodes are GPUs and switches; a switch
+// is any end of an NVLink or xGMI link that is not a GPU. Edges:
 //   1. the links;
-//   2. the switches of one host are taken as one: the trunks between the two boards of a DGX-2 are
-//      in no matrix, but they exist;
-//   3. GPUs, on any hosts, whose NVLink fabric is completed under one cluster UUID and clique, and
-//      GPUs of one xGMI hive: what the driver says of a fabric that no single host can see.
-// A GPU without an edge is alone when all links of its host are known or its model has no
-// connector, and shares one island of state "unknown" with the host's other such GPUs when not.
+//   2. all switches of one host are one node: the trunks between the two boards of a DGX-2 exist,
+//      although no matrix shows them;
+//   3. GPUs, on any hosts, whose NVLink fabric is completed under the same cluster UUID and clique,
+//      and GPUs of the same xGMI hive. Drivers report these for fabrics that one host cannot see.
+// A GPU without an edge is an island of its own when all links of its host are known or its model
+// has no connector. Otherwise it shares one island of state "unknown" with all other such GPUs of
+// its host.
 #include <algorithm>
-#include <limits>
 #include <map>
-#include <numeric>
 #include <set>
 #include <unordered_map>
 #include <unordered_set>
@@ -26,7 +25,7 @@ namespace {
 
 bool is_fast(std::string_view type) { return type == "nvlink" || type == "xgmi"; }
 
-// Disjoint sets of nodes, with path halving.
+// Union-find over nodes, with path halving.
 class Sets {
  public:
   int add() {
@@ -44,7 +43,7 @@ class Sets {
   std::vector<int> parents_;
 };
 
-// Bandwidth summed over links; unknown as soon as one of them is.
+// Sum of the bandwidth of links; unknown when the rate of any link is unknown.
 struct Sum {
   double gbyte_s = 0;
   bool known = true;
@@ -69,10 +68,10 @@ bool all_alike(const std::vector<Sum>& sums) {
   });
 }
 
-// The name of the fabric that the driver of a GPU reports, across hosts; "" none.
+// Name of the multi-host fabric that the GPU's driver reports; "" when it reports none.
 std::string reported_fabric(const TopologyGpu& gpu) {
   const std::string_view hive = get_fact(gpu.facts, fact::xgmi_hive);
-  // A hive is a number of its host's driver.
+  // A hive id is unique only within its host.
   if (hive.find_first_not_of("0x") != std::string_view::npos)
     return "xgmi " + std::string(hive) + ' ' + gpu.host;
   const std::string_view cluster = get_fact(gpu.facts, fact::fabric_cluster);
@@ -86,9 +85,7 @@ std::string reported_fabric(const TopologyGpu& gpu) {
 }
 
 bool cannot_have_links(const TopologyGpu& gpu) {
-  if (get_fact(gpu.facts, fact::xgmi_hive) == "0") return true;
-  const GpuModel* model = find_gpu_model(gpu);
-  return model != nullptr && model->kind == LinkKind::never;
+  return get_fact(gpu.facts, fact::xgmi_hive) == "0" || has_no_connector(gpu);
 }
 
 class IslandFinder {
@@ -108,7 +105,7 @@ class IslandFinder {
     join_links();
     join_reported();
     join_unknown();
-    std::unordered_map<int, std::vector<std::size_t>> members;  // set -> GPUs, ascending
+    std::unordered_map<int, std::vector<std::size_t>> members;  // set -> its GPUs, ascending
     for (std::size_t gpu = 0; gpu < topology_.gpus.size(); ++gpu)
       members[sets_.find(static_cast<int>(gpu))].push_back(gpu);
     sort_links();
@@ -122,15 +119,11 @@ class IslandFinder {
 
  private:
   struct Found {
-    std::pair<std::size_t, std::size_t> key;  // number of the host, number of the first GPU
+    std::pair<std::size_t, std::size_t> key;  // index of the host, index of the first GPU
     Island island;
   };
 
   static constexpr int no_gpu = -1;
-
-  const TopologyGpu& gpu_at(int number) const {
-    return topology_.gpus[static_cast<std::size_t>(number)];
-  }
 
   int gpu_number(std::string_view id) const {
     const auto found = gpu_numbers_.find(id);
@@ -142,7 +135,8 @@ class IslandFinder {
     return found == host_numbers_.end() ? host_numbers_.size() : found->second;
   }
 
-  // The switches of one host ("HOST/...") share a node; a switch of no host has its own.
+  // Returns the node of a GPU or switch. All switches of one host ("HOST/...") share a node; a
+  // switch without a host has its own.
   int node(const std::string& id) {
     if (const int gpu = gpu_number(id); gpu != no_gpu) return gpu;
     const std::string_view whole = id;
@@ -154,16 +148,17 @@ class IslandFinder {
 
   void join_links() {
     for (const TopologyLink& link : topology_.links) {
-      if (link.type == "nvlink_unseen")
-        for (const std::string* end : {&link.a, &link.b})
-          if (const int gpu = gpu_number(*end); gpu != no_gpu)
-            has_unseen_[static_cast<std::size_t>(gpu)] = true;
+      if (link.type == "nvlink_unseen") mark_ends(link, has_unseen_);
       if (!is_fast(link.type) || link.a == link.b) continue;
       sets_.join(node(link.a), node(link.b));
-      for (const std::string* end : {&link.a, &link.b})
-        if (const int gpu = gpu_number(*end); gpu != no_gpu)
-          has_link_[static_cast<std::size_t>(gpu)] = true;
+      mark_ends(link, has_link_);
     }
+  }
+
+  void mark_ends(const TopologyLink& link, std::vector<bool>& marks) const {
+    for (const std::string* end : {&link.a, &link.b})
+      if (const int gpu = gpu_number(*end); gpu != no_gpu)
+        marks[static_cast<std::size_t>(gpu)] = true;
   }
 
   void join_reported() {
@@ -177,7 +172,8 @@ class IslandFinder {
     }
   }
 
-  // Without a link in sight, on a host of which no source says that it showed all of them.
+  // Nothing is known about the GPU's links: none is visible, and no source claims to show all links
+  // of its host.
   bool is_unknown(std::size_t gpu) const {
     if (has_link_[gpu] || !reported_[gpu].empty() || cannot_have_links(topology_.gpus[gpu]))
       return false;
@@ -228,8 +224,9 @@ class IslandFinder {
     return island;
   }
 
-  // A pair is joined directly, or through the switches that both hang on; when an island mixes the
-  // two, or a pair is joined by neither, no one number holds for a pair.
+  // Computes bandwidths. A pair is joined either by direct links or through the switches that both
+  // GPUs connect to. When an island mixes the two, or a pair has neither, no single rate holds for
+  // all pairs.
   void measure(const std::vector<const TopologyLink*>& links, const std::vector<std::size_t>& gpus,
                Island& island) const {
     std::map<int, Sum> gpu_sums, switch_sums;
@@ -273,12 +270,12 @@ class IslandFinder {
   }
 
   const Topology& topology_;
-  // The keys are texts of the topology.
+  // The keys are views of strings in the topology.
   std::unordered_map<std::string_view, std::size_t> host_numbers_, gpu_numbers_;
   std::unordered_map<std::string_view, int> switches_;
-  // Per GPU: links to what the topology lists, links to GPUs that it does not.
+  // By GPU: has links to listed devices; has links to GPUs that are not listed.
   std::vector<bool> has_link_, has_unseen_;
-  std::vector<std::string> reported_;  // per GPU
+  std::vector<std::string> reported_;  // fabric that each GPU's driver reports
   std::unordered_map<int, std::vector<const TopologyLink*>> links_of_set_;
   std::vector<Found> found_;
   Sets sets_;

@@ -1,4 +1,4 @@
-// The words for enumerators, as files and messages have them.
+// Texts of enumerators, as they appear in files and messages.
 #include "atoll/finding.hpp"
 #include "atoll/topology.hpp"
 

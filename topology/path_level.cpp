@@ -16,8 +16,8 @@ std::vector<std::string_view> split(std::string_view path) {
   return parts;
 }
 
-// Devices that hang on two ports of one switch share its upstream port, and each has one downstream
-// port of its own: one bridge for the purposes of `nvidia-smi topo -m`.
+// Devices below two ports of one switch share its upstream port, and each has its own downstream
+// port. `nvidia-smi topo -m` counts that as one bridge.
 std::optional<PathLevel> by_pci(std::string_view a, std::string_view b) {
   const auto way_a = split(a), way_b = split(b);
   const auto fork = std::ranges::mismatch(way_a, way_b);
@@ -30,11 +30,11 @@ std::optional<PathLevel> by_pci(std::string_view a, std::string_view b) {
 
 }  // namespace
 
-DevicePlace place_of(const TopologyGpu& gpu) {
+DeviceLocation location_of(const TopologyGpu& gpu) {
   return {gpu.id, gpu.host, gpu.pci_path, gpu.numa, gpu.package};
 }
 
-DevicePlace place_of(const TopologyNic& nic) {
+DeviceLocation location_of(const TopologyNic& nic) {
   return {nic.id, nic.host, nic.pci_path, nic.numa, nic.package};
 }
 
@@ -43,7 +43,8 @@ PathLevels::PathLevels(const Topology& topology) {
     stated_.try_emplace(std::minmax<std::string_view>(path.a, path.b), path.level);
 }
 
-std::optional<PathLevel> PathLevels::between(const DevicePlace& a, const DevicePlace& b) const {
+std::optional<PathLevel> PathLevels::between(const DeviceLocation& a,
+                                             const DeviceLocation& b) const {
   if (a.host != b.host) return std::nullopt;
   if (const auto found = stated_.find(std::minmax(a.id, b.id)); found != stated_.end())
     return found->second;

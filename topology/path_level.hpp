@@ -1,9 +1,8 @@
-// How far apart two devices of a host are.
+// Distance between two devices of one host.
 #pragma once
 
 #include <map>
 #include <optional>
-#include <string>
 #include <string_view>
 #include <utility>
 
@@ -11,22 +10,23 @@
 
 namespace atoll_v1::atoll {
 
-// The place of a device, whichever it is.
-struct DevicePlace {
+// Location of a GPU or NIC within its host.
+struct DeviceLocation {
   std::string_view id, host, pci_path;
   int numa = -1;
   int package = -1;
 };
-DevicePlace place_of(const TopologyGpu& gpu);
-DevicePlace place_of(const TopologyNic& nic);
+DeviceLocation location_of(const TopologyGpu& gpu);
+DeviceLocation location_of(const TopologyNic& nic);
 
-// What a source states goes before what the PCI paths and NUMA nodes of the devices imply. Refers
-// to the topology.
+// Computes distances between devices. A distance that a source states takes precedence over one
+// derived from PCI paths and NUMA nodes. Keeps references to the topology.
 class PathLevels {
  public:
   explicit PathLevels(const Topology& topology);
-  // Empty for devices of different hosts, and when no source tells.
-  std::optional<PathLevel> between(const DevicePlace& a, const DevicePlace& b) const;
+  // Returns the distance. Empty for devices of different hosts, and when no source gives the
+  // distance.
+  std::optional<PathLevel> between(const DeviceLocation& a, const DeviceLocation& b) const;
 
  private:
   std::map<std::pair<std::string_view, std::string_view>, PathLevel> stated_;

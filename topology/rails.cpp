@@ -1,11 +1,12 @@
-// Rails: the NICs that hang on one leaf switch, and the GPUs that use them.
+// Finds rails: the NICs on one leaf switch, and the GPUs that use them.
 //
-// Where a fabric file names the leaves, a rail is a leaf. Elsewhere the rule of rail-optimised
-// clusters is assumed: equal positions of all hosts share a leaf. The *home* of a GPU are the NICs
-// that it would use if all ports were up; a *position* is a distinct home, counted in the order of
-// the GPUs; on machines without GPUs, a NIC. The host with the most positions gives its NICs' names
-// to them, and the NICs of other hosts go by these names where they share any, so that a port that
-// is down or a GPU that is lost moves no other port to another rail.
+// If a fabric file names the leaf switches, each leaf is a rail. Otherwise the rule of
+// rail-optimised clusters is assumed: NICs in equal positions of all hosts share a leaf. The *home*
+// of a GPU is the set of NICs that it would use if all ports were up. A *position* numbers the
+// distinct homes of a host in the order of its GPUs; on hosts without GPUs it numbers the NICs. The
+// host with the most positions provides the position of each NIC name, and hosts that share any of
+// its names use them. So neither a port that is down nor a lost GPU moves another port to a
+// different rail.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -21,7 +22,7 @@
 namespace atoll_v1::atoll {
 namespace {
 
-// The homes of one host, and the position of each of its NICs by the NIC's name ("/mlx5_0").
+// The homes of one host, and the position of each of its NICs by NIC name ("/mlx5_0").
 struct Names {
   std::map<std::vector<std::string>, std::size_t> homes;
   std::map<std::string, std::size_t, std::less<>> positions;
@@ -53,7 +54,7 @@ class RailFinder {
       }
   }
 
-  // The NICs of a machine of CPUs.
+  // Adds the NICs of hosts without GPUs.
   void add_nics() {
     std::map<std::string_view, std::vector<const TopologyNic*>> by_host;
     for (const TopologyNic& nic : topology_.nics) by_host[nic.host].push_back(&nic);
@@ -75,7 +76,7 @@ class RailFinder {
  private:
   void place_homes(const std::vector<Affinity>& affinity) {
     const bool all_up = std::ranges::all_of(topology_.nics, [](const TopologyNic& nic) {
-      return nic.is_virtual || nic.state.empty() || nic.state == "active";
+      return nic.is_virtual || may_be_active(nic);
     });
     std::vector<Affinity> homes;
     if (!all_up) {
@@ -86,7 +87,7 @@ class RailFinder {
       for (TopologyNic& nic : repaired.nics) nic.state = "active";
       homes = find_affinity(repaired);
     }
-    std::map<std::string_view, std::vector<std::size_t>> gpus;  // of hosts, in their own order
+    std::map<std::string_view, std::vector<std::size_t>> gpus;  // sorted by GPU number
     for (std::size_t i = 0; i < affinity.size(); ++i) gpus[topology_.gpus[i].host].push_back(i);
     std::map<std::string_view, Names> of_hosts;
     const Names* reference = nullptr;
@@ -110,7 +111,8 @@ class RailFinder {
     }
   }
 
-  // By leaf where it is known, else by position. A NIC that is nobody's home has a rail of its own.
+  // Returns the rail of a NIC: by leaf switch if that is known, otherwise by position. A NIC that
+  // is in no home gets its own rail.
   Rail& rail_of(const std::string& host, const std::string& nic) {
     const auto leaf = leaves_.find(nic);
     const auto position = positions_.find(nic);
@@ -132,7 +134,7 @@ class RailFinder {
 
   const Topology& topology_;
   std::unordered_map<std::string_view, std::string_view> leaves_;
-  std::unordered_map<std::string, std::size_t> positions_;  // of NICs
+  std::unordered_map<std::string, std::size_t> positions_;  // position of each NIC, by NIC id
   std::map<std::string, std::size_t> numbers_;
   std::set<std::string> placed_;
   std::vector<Rail> rails_;

@@ -1,4 +1,4 @@
-// The list of live sources, and what combines topologies.
+// Discovery of this host from all live sources, and merging of topologies.
 #include "atoll/topology.hpp"
 
 #include <unistd.h>
@@ -22,7 +22,7 @@ std::string host_name() {
   return buffer.data();
 }
 
-// Appends the elements of `part` whose id is new.
+// Appends the elements of `part` with new ids.
 template <class T>
 void append_new(std::vector<T>& all, const std::vector<T>& part, std::set<std::string>& seen) {
   for (const T& element : part)
@@ -57,7 +57,8 @@ Topology merge(const std::vector<Topology>& parts) {
     append(all.paths, part.paths);
     append(all.conflicts, part.conflicts);
     append(all.documents, part.documents);
-    // A part may state one pair in several links, so only those of earlier parts are duplicates.
+    // One part may describe a pair by several links, so only links of earlier parts count as
+    // duplicates.
     std::set<std::array<std::string, 3>> here;
     for (const TopologyLink& link : part.links) {
       std::array<std::string, 3> key{std::min(link.a, link.b), std::max(link.a, link.b), link.type};

@@ -3,21 +3,19 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
-#include <set>
+#include <cctype>
 #include <vector>
+
+#include "parse_number.hpp"
 
 namespace atoll_v1::atoll {
 namespace {
 
-// "HOST/gpu12" -> {"HOST/gpu", 12}; a name without a number has -1.
+// Splits a name: "HOST/gpu12" -> {"HOST/gpu", 12}; a name without a number has -1.
 std::pair<std::string_view, int> split_number(std::string_view id) {
   const auto stem = id.substr(0, id.find_last_not_of("0123456789") + 1);
-  int number = -1;
-  const auto digits = id.substr(stem.size());
-  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), number);
-  if (error != std::errc() || end != id.data() + id.size()) return {id, -1};
-  return {stem, number};
+  const auto number = parse_number<int>(id.substr(stem.size()));
+  return number ? std::pair{stem, *number} : std::pair{id, -1};
 }
 
 }  // namespace
@@ -60,7 +58,7 @@ bool natural_less(std::string_view a, std::string_view b) noexcept {
     if (left != right) return left < right;
   }
   if (a.size() - i != b.size() - j) return a.size() - i < b.size() - j;
-  return a < b;  // 1 and 01
+  return a < b;  // orders names with equal numbers such as "1" and "01"
 }
 
 std::string enumerate(std::span<const std::string> words, std::size_t most) {
@@ -79,6 +77,20 @@ std::string printable(std::string_view text) {
   std::ranges::replace_if(
       shown, [](unsigned char c) { return c < 0x20 || c == 0x7f; }, '?');
   return shown;
+}
+
+std::string_view trimmed(std::string_view text) noexcept {
+  constexpr std::string_view blank = " \t\r\n";
+  const auto begin = text.find_first_not_of(blank);
+  if (begin == std::string_view::npos) return {};
+  return text.substr(begin, text.find_last_not_of(blank) - begin + 1);
+}
+
+std::string lower_case(std::string_view text) {
+  std::string lower(text);
+  std::ranges::transform(lower, lower.begin(),
+                         [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  return lower;
 }
 
 std::string_view fabric_name(std::string_view fabric) noexcept {
@@ -118,7 +130,7 @@ std::string DisplayNames::gpus(std::span<const std::string> ids, std::size_t mos
   std::string text;
   for (std::size_t i = 0; i < std::min(groups.size(), most); ++i) {
     const auto& [stem, numbers] = groups[i];
-    // "node/gpu0-2, gpu5": a bare number behind a comma could be anything.
+    // "node/gpu0-2, gpu5": repeats "gpu" after a comma, because a bare number would be ambiguous.
     const std::string word = stem.substr(stem.rfind('/') + 1);
     std::string ranges = number_ranges(numbers);
     for (auto comma = ranges.find(", "); comma != std::string::npos;

@@ -1,4 +1,4 @@
-// How machines are named in text for people.
+// Formatting of names, numbers and lists in messages.
 #pragma once
 
 #include <map>
@@ -10,30 +10,35 @@
 
 namespace atoll_v1::atoll {
 
-// "1 GPU", "8 GPUs", "2 islands or hosts"
+// Formats a count with its noun: "1 GPU", "8 GPUs", "2 islands or hosts".
 std::string plural(std::size_t count, std::string_view noun);
 
-// {0, 1, 2, 5} -> "0-2, 5"
+// Formats ascending numbers as ranges: {0, 1, 2, 5} -> "0-2, 5".
 std::string number_ranges(std::span<const int> numbers);
 
-// Orders names as people count: mlx5_2 before mlx5_10.
+// Compares names with embedded numbers by value: mlx5_2 precedes mlx5_10.
 bool natural_less(std::string_view a, std::string_view b) noexcept;
 
-// "a", "a and b", "a, b and c"; of more than `most` a count of the rest.
+// Joins words: "a", "a and b", "a, b and c". Lists at most `most` words and counts the rest.
 std::string enumerate(std::span<const std::string> words, std::size_t most = 8);
 
-// For a terminal: bytes that could steer it are '?'. Names come from files and devices.
+// Replaces control characters by '?', so that names from files and devices cannot steer a terminal.
 std::string printable(std::string_view text);
 
-// "nvlink" -> "NVLink"
+std::string_view trimmed(std::string_view text) noexcept;
+std::string lower_case(std::string_view text);
+
+// Spells the name of a fabric: "nvlink" -> "NVLink".
 std::string_view fabric_name(std::string_view fabric) noexcept;
 
-// A host's id is long and exact; people know its name. Where two hosts share a name, the id stands.
+// Names of hosts and devices for people. Shows a host's name instead of its long id, unless several
+// hosts share the name.
 class DisplayNames {
  public:
   explicit DisplayNames(const Topology& topology);
   std::string host(const std::string& id) const;
-  // "node0/gpu0-7", "node0/gpu0-3 and node1/gpu0-3"; at most `most` hosts, then a count.
+  // Names GPUs: "node0/gpu0-7", "node0/gpu0-3 and node1/gpu0-3"; lists at most `most` hosts and
+  // counts the rest.
   std::string gpus(std::span<const std::string> ids, std::size_t most = 4) const;
   std::string device(const std::string& id) const;
 

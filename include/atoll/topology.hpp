@@ -1,7 +1,10 @@
-// The machine as data: hosts, GPUs, NICs, links; islands (sets of GPUs joined by the fast fabric),
-// the NICs that a GPU should use, the rails that join the islands. Pure: no communication, no
-// state. Bandwidths are GB/s = 1e9 bytes per second in one direction, payload; NIC rates are
-// Gbit/s as their vendors print them.
+// A machine as plain data: hosts, GPUs, NICs and links, and the pure functions that derive from it
+//   islands   sets of GPUs that a fast fabric (NVLink, xGMI) joins,
+//   affinity  the NICs that each GPU should use,
+//   rails     the NICs of all hosts that share a leaf switch.
+// Nothing here communicates or keeps state, except that Topology::discover() is collective.
+// Bandwidths are payload in GB/s = 1e9 bytes per second, in one direction. NIC rates are Gbit/s, as
+// vendors print them.
 #pragma once
 
 #include <cstdint>
@@ -23,73 +26,75 @@ enum class IslandState {
 };
 std::string_view name(IslandState state) noexcept;
 
-// What a source said about a host or device besides its place: settings, counters, states, as text
-// under the names of topology/facts.hpp. A fact that no source gave is absent.
+// Further properties of a host or device: settings, counters, states. They are text under the names
+// that topology/facts.hpp lists. A fact that no source gave is absent.
 using Facts = std::map<std::string, std::string, std::less<>>;
 
 struct TopologyHost {
-  std::string id;  // unique in the job (name, boot id, network namespace)
+  std::string id;  // unique in the job: name, boot id and network namespace
   std::string name;
   int packages = 0;
-  int numa_nodes = 0;  // with cores; memory-only nodes are not counted
-  int cores = 0;       // physical cores that the process which looked may use
-  int threads = 0;     // hardware threads that the process which looked may use
+  int numa_nodes = 0;  // NUMA nodes with cores; memory-only nodes are not counted
+  int cores = 0;       // physical cores that the discovering process may use
+  int threads = 0;     // hardware threads that the discovering process may use
   std::uint64_t memory_bytes = 0;
-  int host_cores = 0;    // of the whole host, whoever may use them
-  int host_threads = 0;  // of the whole host
-  // What a source said about links between this host's GPUs. unknown: it could not see (an absent
-  // matrix proves nothing); none: it looked and there are none; known: `links` is complete.
+  int host_cores = 0;    // all physical cores of the host
+  int host_threads = 0;  // all hardware threads of the host
+  // Whether `links` holds the links between this host's GPUs. known: all of them. none: a source
+  // showed that there are no links. unknown: no source could see them; an absent matrix proves
+  // nothing.
   IslandState gpu_links = IslandState::unknown;
   Facts facts = {};
 };
 
 struct TopologyGpu {
   std::string id;     // "HOST/gpuN"
-  std::string host;   // TopologyHost::id
-  std::string busid;  // "00000000:1b:00.0": eight digits of domain, lower case; "" unknown
+  std::string host;   // id of its host
+  std::string busid;  // "00000000:1b:00.0": domain of eight digits, lower case; "" if unknown
   std::string uuid;
   std::string model;
-  int index = -1;  // the number that the source gives it; -1: unknown
-  int numa = -1;   // -1: unknown
-  int package = -1;
-  // The way to it as sysfs spells it: root complex, then the bridges above the device, each
-  // "DDDDDDDD:BB:DD.F": "pci0000:15/00000000:15:01.0/00000000:16:00.0". "" unknown.
+  int index = -1;    // number of the GPU in its source, such as NVML's index; -1 if unknown
+  int numa = -1;     // NUMA node; -1 if unknown
+  int package = -1;  // processor package; -1 if unknown
+  // PCI path as in sysfs: the root complex, then every bridge above the device, joined by "/":
+  // "pci0000:15/00000000:15:01.0/00000000:16:00.0". "" if unknown.
   std::string pci_path = {};
   std::vector<std::string> partitions = {};  // UUIDs of its MIG or CPX instances
   Facts facts = {};
 };
 
-// A port of a network adapter.
+// One port of a network adapter.
 struct TopologyNic {
-  std::string id;  // "HOST/mlx5_0"; a second port is "HOST/mlx5_0:2"
-  std::string host;
+  std::string id;    // "HOST/mlx5_0"; a second port is "HOST/mlx5_0:2"
+  std::string host;  // id of its host
   std::string name;
-  std::string busid;
-  std::string adapter;  // system image GUID: ports of one adapter share it
-  std::string layer;    // "infiniband", "ethernet", "efa", "slingshot", "omni-path", ""
-  std::string state;    // "active", "down", "init", "armed"; "" unknown
+  std::string busid;    // as TopologyGpu::busid
+  std::string adapter;  // system image GUID, equal for all ports of one adapter
+  std::string layer;    // link layer: "infiniband", "ethernet", "efa", "slingshot", "omni-path", ""
+  std::string state;    // port state: "active", "down", "init", "armed"; "" if unknown
   std::optional<double> rate_gbit_s;
-  std::string evidence;  // where the rate is from: "sysfs", "nccl xml", ...; "" without a rate
-  int numa = -1;
-  int package = -1;
-  std::string pci_path = {};  // as of a GPU
-  bool is_virtual = false;    // a bridge, a veth, a tunnel: joins no hosts by itself
+  std::string evidence;       // source of the rate: "sysfs", "nccl xml", ...; "" without a rate
+  int numa = -1;              // NUMA node; -1 if unknown
+  int package = -1;           // processor package; -1 if unknown
+  std::string pci_path = {};  // as TopologyGpu::pci_path
+  bool is_virtual = false;    // bridge, veth or tunnel, which joins no hosts by itself
   Facts facts = {};
 };
 
-// A link joins two GPUs, or a GPU and a switch. Types "nvlink" and "xgmi" make islands, and an end
-// of theirs that is no GPU is a switch. Other types ("nvlink_cpu", "pci", and "nvlink_unseen" to a
-// GPU that the source leaves out) are carried and join nothing.
+// A link joins two GPUs, or a GPU and a switch. Links of type "nvlink" and "xgmi" form islands; an
+// end that is not a GPU is a switch. All other types are kept in the data but form no islands:
+// "nvlink_cpu" (GPU to processor), "pci", and "nvlink_unseen" (to a GPU that the source hides).
 struct TopologyLink {
-  std::string a, b;  // ids of the ends
+  std::string a, b;  // ids of the two ends
   std::string type;
-  int count = 1;                  // parallel links that make up this one
-  std::optional<double> gbyte_s;  // of all `count` together
+  int count = 1;                       // number of parallel links that this entry stands for
+  std::optional<double> gbyte_s = {};  // GB/s of all `count` links together
 };
 
-// How far apart two devices of a host are, nearest first, in the terms of `nvidia-smi topo -m`.
+// Distance between two devices of one host, nearest first, in the terms of `nvidia-smi topo -m`:
+// the highest part of the machine that traffic between them passes.
 enum class PathLevel {
-  pix,      // at most one PCIe bridge between them
+  pix,      // at most one PCIe bridge
   pxb,      // several PCIe bridges
   phb,      // the host bridge (root complex)
   node,     // the NUMA node
@@ -98,57 +103,61 @@ enum class PathLevel {
 };
 std::string_view name(PathLevel level) noexcept;  // "PIX", "PXB", "PHB", "NODE", "PKG", "SYS"
 
-// A distance that a source states without the way (topo -m).
+// A distance that a source states without a PCI path, as `nvidia-smi topo -m` does.
 struct TopologyPath {
-  std::string a, b;  // ids of GPUs or NICs
+  std::string a, b;  // ids of two GPUs or NICs
   PathLevel level = PathLevel::sys;
 };
 
-// Two sources of one host that contradict each other; the first one is believed.
+// A contradiction between two sources of one host. The topology holds the value of the first.
 struct TopologyConflict {
-  std::string subject;                  // id of a host or device, or "ID - ID" of a link
-  std::string member;                   // "numa", "links", a fact's name, ...
-  std::string believed, contradiction;  // with their sources: "1 (a.xml)"
+  std::string subject;  // id of a host or device, or "ID - ID" for a link
+  std::string member;   // what they contradict about: "numa", "links", the name of a fact, ...
+  std::string believed, contradiction;  // both values with their sources: "1 (a.xml)"
 };
 
-// A file as it was read, where an export must give back what the other members cannot hold.
+// An input file, kept verbatim for exports that must return what no other member can hold.
 struct TopologyDocument {
-  std::string format;  // "nccl xml"
-  std::string origin;  // the file's name
+  std::string format;  // format of the file: "nccl xml"
+  std::string origin;  // name of the file
   std::vector<std::string> hosts;
   std::string text;
 };
 
-// Every GPU is in exactly one island. A host without GPUs is one island of its CPUs, with no GPU.
-// state known: these GPUs are joined by `fabric`. none: a GPU that is known to have no link, alone.
-// unknown: all GPUs of a host about whose links nothing is known.
+// A set of GPUs. Every GPU is in exactly one island. A host without GPUs is an island of its CPUs,
+// with an empty `gpus`.
+//   known    `fabric` joins these GPUs
+//   none     a single GPU that is known to have no link
+//   unknown  all GPUs of a host about whose links nothing is known
 struct Island {
   std::vector<std::string> gpus;
   std::vector<std::string> hosts;
-  std::string fabric;  // "nvlink", "xgmi", "cpu"; "" unless known
+  std::string fabric;  // kind of links: "nvlink", "xgmi", "cpu"; "" unless the state is known
   IslandState state = IslandState::unknown;
-  bool uniform = true;                 // all pairs are joined, and all alike
-  std::optional<double> pair_gbyte_s;  // the slowest pair; empty when a pair has no link of its own
-  std::optional<double> gpu_gbyte_s;   // all links of a GPU together; the slowest GPU
+  bool uniform = true;                 // all pairs of GPUs are joined, at equal rates
+  std::optional<double> pair_gbyte_s;  // slowest pair; empty if a pair has no link of its own
+  std::optional<double> gpu_gbyte_s;   // rate of the slowest GPU over all its links
 };
 
-// The NICs of one GPU. `nearest` goes by the way to them alone. `use` are those to send through:
-// active, of the fabric that joins the hosts, not virtual; GPUs that are equally near to the same
-// NICs are spread over them.
+// The NICs of one GPU. `nearest` depends on the distance alone. `use` lists the NICs to send
+// through: active, not virtual, and on the fabric that joins the hosts. GPUs that are equally near
+// to the same NICs share them out.
 struct Affinity {
   std::string gpu;
   std::vector<std::string> nearest;
   std::vector<std::string> use;
-  std::optional<PathLevel> level;  // of `nearest`; empty: no source tells
-  std::string why;                 // a sentence for people
+  std::optional<PathLevel> level;  // distance of `nearest`; empty if no source gives it
+  std::string why;                 // explanation of the choice, for people
 };
 
-// The NICs, one or more a host, that hang on one leaf switch, and the GPUs that use them.
+// NICs on one leaf switch, one or more on each host, and the GPUs that use them.
 struct Rail {
   int index = 0;
   std::vector<std::string> nics;
   std::vector<std::string> gpus;
-  std::string evidence;  // "fabric": a file says which leaf; "assumed": equal positions in hosts
+  // "fabric": a fabric file names the leaf switch. "assumed": NICs in equal positions of all hosts
+  // are taken to share one.
+  std::string evidence;
 };
 
 class World;
@@ -162,35 +171,37 @@ struct Topology {
   std::vector<TopologyConflict> conflicts = {};
   std::vector<TopologyDocument> documents = {};
 
-  // This host, live (hwloc, NVML, sysfs). `host_id` names it; empty: its host name.
+  // Discovers this host with hwloc, NVML, sysfs and the environment. `host_id` becomes its id;
+  // empty means the host name. Throws Error(io) when hwloc cannot load.
   static Topology discover_local(std::string_view host_id = {});
-  // All hosts of the job, merged; the lowest rank of each host looks. Collective; every rank throws
-  // when one of them fails. Defined in src/comm.
+  // Discovers all hosts of the job and merges them; the lowest rank of each host looks. Collective.
+  // Every rank throws when one of them fails. Defined in src/comm.
   static Topology discover(World& world);
 
-  // The JSON form, documented in topology/README.md. from_json throws Error(bad_data) with the byte
-  // offset; `source` names the text in messages.
+  // The JSON form, which topology/README.md documents. from_json() throws Error(bad_data) that
+  // names `source` and the byte offset.
   std::string to_json() const;
   static Topology from_json(std::string_view text, std::string_view source);
 };
 
-// Topologies of one job, where a host may occur in several: hosts, GPUs and NICs that occur in
-// several parts (same id) are taken once, from the first.
+// Merges topologies of one job that may describe the same hosts. A host, GPU or NIC whose id occurs
+// in several parts is copied from the first.
 Topology merge(const std::vector<Topology>& parts);
 
-// In order of the hosts, then of the GPUs.
+// Islands in the order of their first host, then of their first GPU.
 std::vector<Island> find_islands(const Topology& topology);
 
-// One for each GPU, in their order.
+// One entry for each GPU, in the order of Topology::gpus.
 std::vector<Affinity> find_affinity(const Topology& topology);
 
-// What a NIC can carry, in GB/s: the least of its port, its PCIe link and its share of the adapter.
-// Empty when none of them is known.
+// Bandwidth of a NIC in GB/s: the least of its port, its PCIe link and its share of the adapter.
+// Empty when none of these is known.
 std::optional<double> usable_gbyte_s(const Topology& topology, const TopologyNic& nic);
-// Of every NIC, in their order: for more than a few NICs of a large cluster.
+// Bandwidth of every NIC, in the order of Topology::nics. Prefer it over the function above for
+// more than a few NICs of a large cluster.
 std::vector<std::optional<double>> usable_gbyte_s(const Topology& topology);
 
-// In order of the first GPU that uses them.
+// Rails in the order of the first GPU that uses each.
 std::vector<Rail> find_rails(const Topology& topology, const std::vector<Affinity>& affinity);
 
 }  // namespace atoll_v1::atoll

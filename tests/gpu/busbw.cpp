@@ -95,6 +95,6 @@ TEST_CASE("sizes beyond the GPU memory are refused before anything is allocated"
     options.max_bytes = std::uint64_t{1} << 50;
     busbw::Job job(world, options);
     REQUIRE_THROWS_WITH(busbw::Sweep(job, options),
-                        doctest::Contains("more than a rank's share of its GPU"));
+                        doctest::Contains("exceed a rank's share of its GPU"));
   });
 }

@@ -1,4 +1,4 @@
-// Names, sizes, shapes, factors and groups of atoll-busbw.
+// Tests of atoll-busbw's names, sizes, shapes, factors and groups.
 #include <doctest/doctest.h>
 
 #include <numeric>
@@ -30,7 +30,7 @@ TEST_CASE("what no backend does is said with what there is instead") {
   }
   CHECK(!why_undefined(Op::mulsum, DType::bf16));
   CHECK(why_undefined(Op::mulsum, DType::i32).value_or("") ==
-        "mulsum multiplies floating point only: take sum for int32, or mulsum for half, float, "
+        "mulsum supports floating-point types only: use sum for int32, or mulsum for half, float, "
         "double or bfloat16");
 }
 

@@ -1,4 +1,4 @@
-// The patterns by which atoll-busbw checks results: exact sums, and no error goes unseen.
+// Tests of the patterns that check results: sums are exact, and every error is found.
 #include <doctest/doctest.h>
 
 #include <cstring>
@@ -17,7 +17,7 @@ bool takes(DType dtype, Op op) {
   return op != Op::mulsum || floating;
 }
 
-// Not by count_wrong's own table: value by value.
+// Computes the expected value element by element, independently of count_wrong().
 double expected(Op op, int ranks, DType dtype, std::uint64_t seed, std::uint64_t index) {
   double result = Pattern::input(dtype, op, 0, ranks, seed).value(index);
   for (int r = 1; r < ranks; ++r) {

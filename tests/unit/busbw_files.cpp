@@ -1,4 +1,4 @@
-// The picture's program: what gnuplot gets.
+// Tests of the gnuplot program.
 #include <doctest/doctest.h>
 
 #include <string>

@@ -1,4 +1,4 @@
-// Who is slow, from matrices that are made up.
+// Tests that find slow hosts, NICs and ranks in artificial matrices.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -14,7 +14,7 @@ struct Cluster {
   Matrix matrix;
   PairSites sites;
 
-  // 10 GB/s inside a host, 2 between, with a few percent of scatter.
+  // 10 GB/s inside a host and 2 GB/s between hosts, with a few percent of scatter.
   Cluster(int hosts, int ranks_a_host) {
     const int ranks = hosts * ranks_a_host;
     for (int h = 0; h < hosts; ++h) sites.host_names.push_back("n" + std::to_string(h));

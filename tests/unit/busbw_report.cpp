@@ -1,6 +1,6 @@
-// The report of atoll-busbw is read by what reads nccl-tests. The readers below do what three
-// programs in public repositories do with the output of all_reduce_perf and its sisters, each with
-// its own habits; the code is this test's own.
+// Programs that read nccl-tests must be able to read atoll-busbw's report. The readers below do
+// what three programs in public repositories do with the output of all_reduce_perf and its
+// siblings. Their code was written for this test.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -29,10 +29,9 @@ std::vector<std::string> words_of(const std::string& line) {
   return words;
 }
 
-// Habit of SuperBench (microsoft/superbenchmark, cuda_nccl_bw_performance.py): the last line with
-// "out-of-place" and the last with "Out of bounds values" enclose the table; rows have more than
-// ten words and end at the first line that has not; the bus bandwidth is the sixth word from the
-// end.
+// Reads as SuperBench does (microsoft/superbenchmark, cuda_nccl_bw_performance.py). The last lines
+// with "out-of-place" and "Out of bounds values" enclose the table. A row has more than ten words;
+// the first shorter line ends the rows. The bus bandwidth is the sixth word from the end.
 std::vector<double> read_from_the_end(const std::string& text) {
   const auto lines = lines_of(text);
   std::size_t begin = 0, end = 0;
@@ -55,9 +54,9 @@ struct ReadRow {
   std::string wrong;
 };
 
-// Habit of the converters to CSV (aws-samples' NCCL to CSV among them): one regular expression for
-// a whole row, types and operations by name, "N/A" where nothing was checked; another for the
-// average.
+// Reads as converters to CSV do (for example aws-samples' NCCL to CSV): one regular expression
+// matches a whole row with names of types and operations and "N/A" where nothing was checked,
+// another the average.
 std::vector<ReadRow> read_by_expression(const std::string& text, double& average) {
   static const std::regex row(
       R"(^\s*(\d+)\s+(\d+)\s+(float|double|int|half)\s+(sum|prod|max|min|none)\s+(-?\d+))"
@@ -75,7 +74,7 @@ std::vector<ReadRow> read_by_expression(const std::string& text, double& average
   return rows;
 }
 
-// Habit of shell scripts (FlagPerf and many more): grep "# Avg bus bandwidth", last word.
+// Reads as shell scripts do (FlagPerf and many more): last word of the line "# Avg bus bandwidth".
 std::string read_last_word(const std::string& text) {
   std::string last;
   for (const std::string& line : lines_of(text))
@@ -200,7 +199,7 @@ TEST_CASE("numbers keep to their width") {
 }
 
 TEST_CASE("expectations name the rows below") {
-  const std::vector<Row> rows{row(1 << 20, 100)};  // at 50 % of the limit
+  const std::vector<Row> rows{row(1 << 20, 100)};  // 50 % of the limit
   CHECK(expect(rows, 0.49).below == 0);
   const Expectation failed = expect(rows, 0.51);
   CHECK(failed.below == 2);

@@ -1,4 +1,4 @@
-// The kernels of the limit: what they write is right, so that nothing can have been left out.
+// Tests that the kernels of the memory limit write correct results, so they cannot skip work.
 #include <doctest/doctest.h>
 
 #include <cstring>
@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::size_t line = 64;
 
-// Rows of `bytes` that begin at multiples of a line.
+// Rows of `bytes` each, aligned to cache lines.
 struct Rows {
   Rows(std::size_t rows, std::size_t bytes)
       : stride((bytes + line - 1) / line * line), memory(rows * stride + line) {}
@@ -26,7 +26,7 @@ struct Rows {
   std::vector<std::byte> memory;
 };
 
-// Small integers, which both types add exactly.
+// Small integers, whose sums are exact in both types.
 float value(std::size_t row, std::size_t i) { return static_cast<float>((row * 7 + i) % 13); }
 
 float get(const std::byte* row, Element element, std::size_t i) {

@@ -1,4 +1,4 @@
-// Tuning files from saved curves.
+// Tests of tuning files from saved curves.
 #include <doctest/doctest.h>
 
 #include <string>

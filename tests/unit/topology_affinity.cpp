@@ -17,7 +17,7 @@ namespace {
 
 using Names = std::vector<std::string>;
 
-// A NIC of host "a" (or another), active, at a place.
+// Adds an active NIC with this PCI path to host "a" or another host.
 TopologyNic& add_nic(Topology& topology, const std::string& name, const std::string& pci_path,
                      double gbit_s = 400, const std::string& host = "a") {
   topology.nics.push_back({.id = host + '/' + name,
@@ -39,7 +39,7 @@ std::optional<PathLevel> level(const std::string& a, const std::string& b) {
   topology.gpus[0].pci_path = a;
   topology.gpus[0].numa = -1;
   const TopologyNic& nic = add_nic(topology, "mlx5_0", b);
-  return atoll::PathLevels(topology).between(place_of(topology.gpus[0]), place_of(nic));
+  return atoll::PathLevels(topology).between(location_of(topology.gpus[0]), location_of(nic));
 }
 
 }  // namespace
@@ -49,7 +49,7 @@ TEST_CASE("paths: levels by the way through PCI") {
   // Two downstream ports of one switch.
   CHECK(level("pci0000:15/15:01.0/16:00.0/17:00.0", "pci0000:15/15:01.0/16:00.0/17:01.0") ==
         PathLevel::pix);
-  // A switch behind a switch.
+  // One device is below a second switch.
   CHECK(level("pci0000:15/15:01.0/16:00.0/17:00.0/18:00.0", "pci0000:15/15:01.0/16:00.0/17:01.0") ==
         PathLevel::pxb);
   CHECK(level("pci0000:15/15:01.0", "pci0000:15/15:02.0") == PathLevel::phb);
@@ -66,7 +66,7 @@ TEST_CASE("paths: beyond the root complex, NUMA nodes and packages; what is stat
   TopologyNic& nic = add_nic(topology, "mlx5_0", "pci0000:37");
   card.pci_path = "pci0000:15";
   const auto now = [&] {
-    return atoll::PathLevels(topology).between(place_of(card), place_of(nic));
+    return atoll::PathLevels(topology).between(location_of(card), location_of(nic));
   };
   card.numa = nic.numa = 1;
   CHECK(now() == PathLevel::node);
@@ -156,7 +156,7 @@ TEST_CASE("affinity: the fabric that joins hosts, with and without rates") {
   for (auto& nic : topology.nics) nic.rate_gbit_s.reset();
   CHECK(find_affinity(topology)[0].use == Names{"a/mlx5_ib0"});
   CHECK(find_rails(topology, {}).empty());
-  // Eight RoCE ports go before one of InfiniBand for storage.
+  // Eight RoCE ports win over one InfiniBand port for storage.
   for (auto& nic : topology.nics) nic.rate_gbit_s = 100;
   topology.nics[0].rate_gbit_s = 400;
   CHECK(find_affinity(topology)[0].use == Names{"a/mlx5_an0"});
@@ -195,7 +195,7 @@ TEST_CASE("usable rate: the least of port, PCIe link and share of the adapter") 
   CHECK(usable_gbyte_s(topology, topology.nics[0]).value() == doctest::Approx(15.754));
   topology.nics[0].facts = {{"pci.gbyte_s", "31.5"}};
   CHECK(usable_gbyte_s(topology, topology.nics[0]) == 31.5);
-  // Two ports of a ConnectX-6 share 200 Gbit/s, and one slot.
+  // Two ports of a ConnectX-6 share 200 Gbit/s and one slot.
   topology.nics[0].facts = {{"pci.device", "15b3:101b"}};
   topology.nics[0].adapter = "0x1";
   topology.nics.push_back(topology.nics[0]);
@@ -204,7 +204,7 @@ TEST_CASE("usable rate: the least of port, PCIe link and share of the adapter") 
   CHECK(atoll::usable_gbyte_s(topology)[0] == 12.5);
   topology.nics[1].state = "down";
   CHECK(usable_gbyte_s(topology, topology.nics[0]) == 25);
-  // A virtual machine's emulated link proves nothing.
+  // The emulated link of a virtual machine proves nothing.
   topology.nics[0].facts = {{"pci.gt_s", "2.5"}, {"pci.width", "1"}};
   CHECK(usable_gbyte_s(topology, topology.nics[0]).value() == doctest::Approx(0.25));
   topology.hosts[0].facts = {{"virtual_machine", "yes"}};
@@ -230,7 +230,7 @@ TEST_CASE("rails: equal positions of the hosts, until a fabric file names leaves
   CHECK(rails[1].gpus == Names{gpu("a", 1), gpu("b", 1)});
   CHECK(rails[1].evidence == "assumed");
 
-  // The cables of b are crossed.
+  // The cables of host b are crossed.
   for (auto& nic : topology.nics)
     nic.facts["leaf"] = (nic.id == "a/mlx5_0" || nic.id == "b/mlx5_1") ? "leaf-1" : "leaf-2";
   rails = find_rails(topology, find_affinity(topology));
@@ -263,7 +263,7 @@ TEST_CASE("diff: what was added, lost and changed") {
   CHECK(diff(before, before).empty());
   Topology after = before;
   after.gpus[2].facts["nvlink.active"] = "17";
-  after.gpus[2].facts["throttle"] = "thermal";  // changes by the minute
+  after.gpus[2].facts["throttle"] = "thermal";  // changes every minute
   after.hosts[0].host_cores = 4;
   add_nic(after, "mlx5_0", "");
   after.links.pop_back();
@@ -285,7 +285,7 @@ TEST_CASE("diff: what was added, lost and changed") {
   };
   CHECK(diff(p1(PathLevel::pix), p1(PathLevel::sys)) ==
         Names{"~ a/gpu0 - a/gpu1 (path): level PIX -> SYS"});
-  // Single hosts are matched whatever their names.
+  // Single hosts are compared whatever their names are.
   Topology renamed;
   machines::add_switched(renamed, "other", 8);
   CHECK(diff(before, renamed).empty());
@@ -331,7 +331,7 @@ TEST_CASE("rails: a port that is down moves no other; its GPU borrows the least 
   REQUIRE(rails.size() == 4);
   CHECK(rails[0].nics == Names{"a/mlx5_0", "b/mlx5_0"});
   CHECK(rails[0].gpus == Names{gpu("a", 0), gpu("a", 1), gpu("b", 0)});
-  // In the order in which GPUs use them; b's second NIC is alone on its rail.
+  // Rails are in the order in which GPUs use them; the second NIC of host b is alone on its rail.
   CHECK(rails[1].nics == Names{"a/mlx5_2", "b/mlx5_2"});
   CHECK(rails[3].nics == Names{"b/mlx5_1"});
   CHECK(rails[3].gpus == Names{gpu("b", 1)});

@@ -122,9 +122,9 @@ TEST_CASE("topology JSON: complaints name source, byte and path") {
   CHECK(contains(complaint(head + R"(, "hosts": [{"id": "a"}, {"id": "a"}]})"),
                  "hosts[1].id occurs twice"));
   CHECK(contains(complaint(head + R"(, "gpus": [{"id": "a/gpu0", "host": "a"}]})"),
-                 "gpus[0].host is the id of no host"));
+                 "gpus[0].host is not the id of a host"));
   CHECK(contains(complaint(head + R"(, "hosts": [{"id": "a", "gpu_links": "maybe"}]})"),
-                 "hosts[0].gpu_links is none of"));
+                 "hosts[0].gpu_links is not one of"));
 }
 
 TEST_CASE("topology JSON: numbers are bounded") {
@@ -136,15 +136,15 @@ TEST_CASE("topology JSON: numbers are bounded") {
   CHECK(contains(host(R"("cores": 1e9)"), "cores is not an integer"));
   CHECK(contains(host(R"("cores": 99999999999999999999999)"), "cores is not an integer"));
   CHECK(contains(host(R"("cores": 18446744073709551615)"), "cores is not between"));
-  CHECK(contains(host(R"("memory_bytes": -1)"), "memory_bytes is not an integer from 0"));
+  CHECK(contains(host(R"("memory_bytes": -1)"), "memory_bytes is not an integer of at least 0"));
   const auto link = [](const std::string& members) {
     return complaint(head + R"(, "links": [{"a": "x", "b": "y", "type": "nvlink", )" + members +
                      "}]}");
   };
   CHECK(contains(link(R"("count": 0)"), "links[0].count is not between 1"));
   CHECK(contains(link(R"("count": 1000000000)"), "links[0].count is not between 1"));
-  CHECK(contains(link(R"("gbyte_s": -1)"), "links[0].gbyte_s is not a number from 0"));
-  CHECK(contains(link(R"("gbyte_s": "fast")"), "links[0].gbyte_s is not a number from 0"));
+  CHECK(contains(link(R"("gbyte_s": -1)"), "links[0].gbyte_s is not a number of at least 0"));
+  CHECK(contains(link(R"("gbyte_s": "fast")"), "links[0].gbyte_s is not a number of at least 0"));
   CHECK(contains(link(R"("gbyte_s": 1e999)"), "not JSON"));
 }
 

@@ -1,4 +1,4 @@
-// What surrounds a process, on captured trees; and this host.
+// Tests of the environment source on captured trees, and of discovery on this host.
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 #include <sched.h>
@@ -59,7 +59,7 @@ TEST_CASE("small files: lines, numbers, and what is no file") {
   CHECK(sources::first_line(tree.path("e")).size() == 1024);
   CHECK_FALSE(sources::read_start(tree.path("absent"), 10));
   CHECK_FALSE(sources::read_start(tree.path(""), 10));
-  // A pipe that nobody writes to must not be waited for.
+  // A pipe without a writer must not block.
   REQUIRE(mkfifo(tree.path("pipe").c_str(), 0600) == 0);
   CHECK_FALSE(sources::read_start(tree.path("pipe"), 10));
   tree.write("folder/eth10", "");
@@ -112,7 +112,7 @@ TEST_CASE("environment: the IOMMU, of GPUs and NICs first") {
   machines::add_host(topology, "h", 1);
   topology.gpus[0].busid = "00000000:17:00.0";
   CHECK(get_fact(surroundings(tree, {}, topology), fact::iommu) == "passthrough");
-  // Old kernels show no type.
+  // Old kernels do not report the type.
   const CapturedTree old;
   old.make_folder("sys/class");
   old.make_folder("sys/kernel/iommu_groups/0");
@@ -189,13 +189,13 @@ TEST_CASE("environment: NCCL's files, the user's before the host's") {
   atoll::Facts facts = surroundings(tree);
   CHECK(get_fact(facts, "nccl.conf.NCCL_DEBUG") == "WARN");
   CHECK(get_fact(facts, "nccl.conf.NCCL_IB_HCA") == "mlx5_0");
-  CHECK(facts.size() == 3);  // memlock_bytes is the third
+  CHECK(facts.size() == 3);  // the third fact is memlock_bytes
   facts = surroundings(tree, {"HOME=" + tree.path("home")});
   CHECK(get_fact(facts, "nccl.conf.NCCL_DEBUG") == "INFO");
   CHECK(get_fact(facts, "nccl.conf.NCCL_IB_HCA") == "mlx5_0");
   facts = surroundings(tree, {"HOME=" + tree.path("home"), "NCCL_CONF_FILE=" + tree.path("other")});
   CHECK(get_fact(facts, "nccl.conf.NCCL_DEBUG") == "TRACE");
-  // Whatever stands there.
+  // Any kind of file is accepted without an error.
   CHECK_NOTHROW(surroundings(tree, {"NCCL_CONF_FILE=/dev/zero"}));
   CHECK_NOTHROW(surroundings(tree, {"NCCL_CONF_FILE=" + tree.path("home")}));
 }
@@ -210,7 +210,7 @@ TEST_CASE("live: every source on this host") {
   const auto& facts = topology.hosts[0].facts;
   CHECK_FALSE(get_fact(facts, fact::kernel_release).empty());
   CHECK_FALSE(get_fact(facts, fact::memlock_bytes).empty());
-  // Either NVML looked, or the host says why it could not.
+  // Either NVML was read, or the host says why it could not be.
   CHECK_FALSE(
       (get_fact(facts, "source.nvml").empty() && get_fact(facts, fact::driver_version).empty()));
   CHECK(Topology::from_json(topology.to_json(), "live").to_json() == topology.to_json());

@@ -1,4 +1,5 @@
-// The PCI side of devices, on a captured tree; configuration spaces, whole and damaged.
+// Tests of the PCI side of devices on a captured tree, and of complete and damaged configuration
+// spaces.
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 
@@ -21,7 +22,7 @@ using machines::CapturedTree;
 
 namespace {
 
-// Of bytes that are all there is, of a space that claims `size`.
+// Reads settings from a configuration space that contains `bytes` and claims to have `size`.
 sources::PciSettings read_pci_settings(std::string_view bytes, std::uintmax_t size) {
   return sources::read_pci_settings(
       [bytes](std::size_t offset, std::span<char> out) {
@@ -32,7 +33,7 @@ sources::PciSettings read_pci_settings(std::string_view bytes, std::uintmax_t si
       size);
 }
 
-// A configuration space, written register by register.
+// A configuration space that is written register by register.
 class ConfigSpace {
  public:
   explicit ConfigSpace(std::size_t size = 4096) : bytes_(size, '\0') {
@@ -46,7 +47,7 @@ class ConfigSpace {
   ConfigSpace& word(std::size_t at, unsigned value) {
     return byte(at, value & 0xffU).byte(at + 1, value >> 8);
   }
-  // Power management at 0x40, then PCI Express at 0x60.
+  // Adds a power management capability at 0x40, then PCI Express at 0x60.
   ConfigSpace& express(unsigned device_control) {
     word(0x06, 0x0010).byte(0x34, 0x40);
     byte(0x40, 0x01).byte(0x41, 0x60);
@@ -101,7 +102,7 @@ TEST_CASE("pci: device control") {
   settings = ConfigSpace().express(2U << 12).settings();
   CHECK(settings.max_read_request == 512);
   CHECK(settings.relaxed_ordering == false);
-  CHECK_FALSE(ConfigSpace().express(7U << 12).settings().max_read_request);  // reserved
+  CHECK_FALSE(ConfigSpace().express(7U << 12).settings().max_read_request);  // reserved value
   CHECK_FALSE(ConfigSpace().settings().max_read_request);                    // no capabilities
 }
 
@@ -110,7 +111,7 @@ TEST_CASE("pci: ACS and ATS") {
   CHECK(ConfigSpace().acs(1U << 2).settings().acs_redirects == true);
   CHECK(ConfigSpace().acs(1U << 3).settings().acs_redirects == true);
   CHECK(ConfigSpace().acs(1U << 4).settings().acs_redirects == true);
-  CHECK(ConfigSpace().acs(0x63).settings().acs_redirects == false);  // other controls
+  CHECK(ConfigSpace().acs(0x63).settings().acs_redirects == false);  // other control bits only
   CHECK(ConfigSpace().acs(0).settings().acs_redirects == false);
   auto ats = [](unsigned control) {
     return ConfigSpace().extended(0x100, 0x000f, 0).word(0x106, control).settings().ats;
@@ -121,18 +122,18 @@ TEST_CASE("pci: ACS and ATS") {
 
 TEST_CASE("pci: what is cut off is not known") {
   const std::string whole = ConfigSpace().express(2U << 12).acs(0x1d).text();
-  // Without rights: the header.
+  // Without privileges, only the header can be read.
   auto settings = read_pci_settings(std::string_view(whole).substr(0, 64), 4096);
   CHECK(settings.is_cut);
   CHECK_FALSE(settings.max_read_request);
   CHECK_FALSE(settings.acs_redirects);
-  // The first 256 bytes of more.
+  // Only the first 256 of 4,096 bytes can be read.
   settings = read_pci_settings(std::string_view(whole).substr(0, 256), 4096);
   CHECK(settings.is_cut);
   CHECK(settings.max_read_request == 512);
   CHECK_FALSE(settings.acs_redirects);
   CHECK_FALSE(settings.ats);
-  // A device that has no more than 256.
+  // The device has only 256 bytes.
   settings = read_pci_settings(std::string_view(whole).substr(0, 256), 256);
   CHECK_FALSE(settings.is_cut);
   CHECK(settings.acs_redirects == false);
@@ -140,7 +141,7 @@ TEST_CASE("pci: what is cut off is not known") {
 }
 
 TEST_CASE("pci: damaged configuration spaces") {
-  // A circle, a pointer into the header, a pointer past the end, a device that is gone.
+  // The list is a circle, points into the header, or points past the end; or the device is gone.
   CHECK_FALSE(ConfigSpace()
                   .extended(0x100, 0x0001, 0x200)
                   .extended(0x200, 0x0002, 0x100)
@@ -164,7 +165,7 @@ TEST_CASE("pci: damaged configuration spaces") {
   const auto gone = read_pci_settings(ones, ones.size());
   CHECK_FALSE(gone.acs_redirects);
   CHECK_FALSE(gone.max_read_request);
-  // Any bytes and any length end, and nothing is read behind the end.
+  // Reading ends for any content and any length, and never reads past the end.
   std::mt19937 random(1);
   std::size_t answers = 0;
   for (int i = 0; i < 2000; ++i) {
@@ -239,7 +240,7 @@ TEST_CASE("sysfs: what other sources gave stays, and what sysfs does not know is
   CHECK(get_fact(facts, fact::pci_gt_s).empty());
   CHECK(get_fact(facts, fact::pci_width).empty());
   CHECK(get_fact(facts, fact::pci_width_max).empty());
-  // No bridge above it, so none that redirects, nor one that does not.
+  // Without a bridge above the device, nothing is known about redirection.
   CHECK(get_fact(facts, fact::pci_acs).empty());
   CHECK(topology.nics[0].numa == -1);
 }
@@ -255,7 +256,7 @@ TEST_CASE("sysfs: without root the settings are not known") {
   CHECK(get_fact(topology.gpus[0].facts, fact::pci_ats).empty());
   CHECK(topology.gpus[0].pci_path == "pci0000:15/00000000:15:01.0");
   CHECK(get_fact(topology.hosts[0].facts, "source.sysfs_pci") ==
-        "PCIe extended configuration space needs root");
+        "reading PCIe extended configuration space needs root");
 
   const CapturedTree empty;
   topology = with_devices("00000000:17:00.0", "");

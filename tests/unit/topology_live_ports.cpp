@@ -1,4 +1,4 @@
-// Network adapters and interfaces, on a captured tree.
+// Tests of network adapters and interfaces on a captured tree.
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 
@@ -16,7 +16,7 @@ using machines::CapturedTree;
 
 namespace {
 
-// An adapter of /sys/class/infiniband on the PCI bus; returns the folder of its first port.
+// Adds an adapter of /sys/class/infiniband on the PCI bus; returns the folder of its first port.
 std::string add_adapter(const CapturedTree& tree, const std::string& name, const std::string& busid,
                         const std::string& vendor = "0x15b3") {
   const std::string pci = tree.add_pci("pci0000:15/" + busid);
@@ -156,7 +156,7 @@ TEST_CASE("ports: adapters without a GUID are not one adapter, and EFA is no Eth
     tree.write(port + "../../sys_image_guid", "0000:0000:0000:0000\n");
     tree.write(port + "../../node_guid", "0000:0000:0000:0000\n");
   }
-  // As hwloc has it: class Ethernet, and the GUID as it stands.
+  // hwloc reports class Ethernet and the GUID.
   Topology topology;
   machines::add_host(topology, "h");
   TopologyNic known;
@@ -256,7 +256,7 @@ TEST_CASE("interfaces: Slingshot by its vendor, whatever it is called") {
   tree.write(other + "vendor", "0x17db\n");
   tree.make_folder(other + "cxi/cxi1");
   add_interface(tree, "hsn1", "down", "200000", other);
-  // The same name as a site calls IPoIB.
+  // IP over InfiniBand with the name of a Slingshot interface.
   const std::string mellanox = tree.add_pci("pci0000:e0/0000:e1:00.0");
   tree.write(mellanox + "vendor", "0x15b3\n");
   add_interface(tree, "hsi2", "up", "100000", mellanox);

@@ -1,4 +1,4 @@
-// What the tests of meshes share.
+// Helpers that the tests of meshes share.
 #pragma once
 
 #include <numeric>
@@ -34,7 +34,7 @@ inline MeshPlan by_hand(int replicate, int shard, int inner = 1) {
   return plan;
 }
 
-// One rank a GPU.
+// Plans a mesh with one rank on each GPU.
 inline MeshPlan plan(const Topology& topology, const MeshPlanOptions& options = {}) {
   return plan_mesh(topology, fill_hosts(topology, 0), options);
 }
@@ -48,14 +48,14 @@ inline bool contains(const std::string& text, const std::string& part) {
   return text.find(part) != std::string::npos;
 }
 
-// The first finding of that id; an empty one when there is none.
+// Returns the first finding with this id, or an empty one.
 inline Finding find(const std::vector<Finding>& findings, const std::string& id) {
   for (const Finding& finding : findings)
     if (finding.id == id) return finding;
   return {.id = "", .evidence = ""};
 }
 
-// What a call throws; "" when it does not throw invalid_argument.
+// Returns the message of the invalid_argument that `call` throws; "" when it throws none.
 inline std::string refusal(const auto& call) {
   try {
     call();

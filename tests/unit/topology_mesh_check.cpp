@@ -1,4 +1,4 @@
-// Meshes made by hand.
+// Tests of meshes that were made by hand.
 #include <doctest/doctest.h>
 
 #include "unit/topology_mesh.hpp"
@@ -27,7 +27,7 @@ TEST_CASE("mesh check: a mesh that crosses islands says what it joins and what i
         "b/gpu0-7 (8 ranks), over the network, whose rate no source gives, instead of 450 GB/s a "
         "GPU");
   CHECK(findings[0].consequence ==
-        "every gather and reduction of the group waits for what crosses");
+        "every gather and reduction of the group waits for the links that it crosses");
   CHECK(findings[0].fix == "a shard axis of 8 stays inside the islands");
 
   machines::add_nic(topology, "a", 400);
@@ -53,7 +53,7 @@ TEST_CASE("mesh check: only NICs that are up and real carry, for the GPUs that a
     for (int i = 0; i < 2; ++i) ranks.push_back({host, gpu(host, i)});
   const auto findings = check_mesh(topology, ranks, by_hand(1, 4));
   REQUIRE(findings.size() == 1);
-  // Two NICs of a for eight GPUs: the two in use are on one of them.
+  // Host a has two NICs for eight GPUs, but both GPUs in use send through the same one.
   CHECK(contains(findings[0].evidence, "at 25 GB/s a GPU instead of 450 GB/s, 18 times less"));
 }
 
@@ -70,7 +70,7 @@ TEST_CASE("mesh check: across the islands of a host, over PCIe") {
   CHECK(contains(findings[0].evidence,
                  "over the PCIe links of the host at 31.51 GB/s a GPU instead of 300 GB/s, 9.52 "
                  "times less"));
-  // What a virtual machine shows of PCIe is no rate, nor is an idle link.
+  // Neither the emulated PCIe links of virtual machines nor idle links give a rate.
   topology.hosts[0].facts = {{"virtual_machine", "yes"}};
   findings = check_mesh(topology, ranks, by_hand(1, 4));
   CHECK(contains(findings[0].evidence, "whose rate no source gives, instead of 300 GB/s a GPU"));
@@ -96,11 +96,13 @@ TEST_CASE("mesh check: shard groups are strided where there are inner ranks") {
   std::vector<RankSite> ranks;
   for (int i = 0; i < 8; ++i)
     for (const std::string host : {"a", "b"}) ranks.push_back({host, gpu(host, i)});
-  // Ranks 0, 2, 4, ... are on a: each shard group stays inside, each inner group crosses.
+  // Ranks 0, 2, 4, ... are on host a: each shard group stays inside a host, each inner group
+  // crosses.
   const auto findings = check_mesh(topology, ranks, by_hand(1, 8, 2));
   REQUIRE(findings.size() == 8);
   CHECK(findings[0].evidence.starts_with("inner group 0 crosses islands"));
-  // The other way round, both shard groups of a row cross alike: one is named.
+  // With ranks in host order both shard groups of a row cross the same hosts, so one finding names
+  // them.
   const auto strided = check_mesh(topology, fill_hosts(topology, 0), by_hand(1, 8, 2));
   REQUIRE(strided.size() == 1);
   CHECK(strided[0].evidence.starts_with("shard group 0 crosses islands"));
@@ -134,7 +136,7 @@ TEST_CASE("mesh check: many rows are summed up") {
   const auto findings = check_mesh(topology, fill_hosts(topology, 40), mesh);
   REQUIRE(findings.size() == 9);
   CHECK(findings.back().id == "mesh_crosses_islands");
-  CHECK(findings.back().evidence == "12 shard groups more cross islands too");
+  CHECK(findings.back().evidence == "12 other shard groups cross islands as well");
 }
 
 TEST_CASE("mesh check: what is no mesh is refused") {

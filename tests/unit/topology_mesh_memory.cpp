@@ -1,4 +1,4 @@
-// Meshes for a model of a given size.
+// Tests of meshes for a model of a given size.
 #include <doctest/doctest.h>
 
 #include <cmath>
@@ -10,7 +10,7 @@ using namespace meshes;
 
 namespace {
 
-// 64 of 80 GiB a GPU, 16 bytes a parameter: 4 GiB parameters fill a GPU.
+// Options for which 4 Gi parameters fill a GPU: 64 of its 80 GiB at 16 bytes for each parameter.
 MeshPlanOptions model(double params) { return {.params = params, .gpu_memory_bytes = 80 * gib}; }
 
 }  // namespace
@@ -33,7 +33,7 @@ TEST_CASE("mesh memory: two of four islands") {
                  "an NVLink island of 8 holds 512 GiB; 2 NVLink islands (1024 GiB) are the first "
                  "to hold it; shard over 16 GPUs of 2 NVLink islands, replicate over 2 such "
                  "groups"));
-  // The model needs it: no warning.
+  // The model needs the crossing, so it is no warning.
   REQUIRE(two.findings.size() == 2);
   CHECK(two.findings[0].id == "mesh_crosses_islands");
   CHECK(two.findings[0].severity == atoll::Severity::info);
@@ -42,11 +42,12 @@ TEST_CASE("mesh memory: two of four islands") {
 TEST_CASE("mesh memory: two of three islands would hold it, so all three do") {
   const MeshPlan three = plan(machines::hgx(3), model(60e9));
   CHECK(shape(three) == "1x24x1");
-  CHECK(contains(three.why,
-                 "60e9 parameters x 16 bytes = 894 GiB, at 64 GiB a GPU (80 GiB less 20 %): an "
-                 "NVLink island of 8 holds 512 GiB; 2 NVLink islands (1024 GiB) would, but 2 does "
-                 "not divide 3, 3 NVLink islands (1536 GiB) do; shard over all 24 GPUs of 3 NVLink "
-                 "islands"));
+  CHECK(contains(
+      three.why,
+      "60e9 parameters x 16 bytes = 894 GiB, at 64 GiB a GPU (80 GiB less 20 %): an "
+      "NVLink island of 8 holds 512 GiB; 2 NVLink islands (1024 GiB) would hold it, but 2 does not "
+      "divide 3; 3 NVLink islands (1536 GiB) do; shard over all 24 GPUs of 3 NVLink "
+      "islands"));
   const MeshPlan full = plan(machines::hgx(3), model(70e9));
   CHECK(shape(full) == "1x24x1");
   CHECK(contains(full.why,
@@ -58,9 +59,9 @@ TEST_CASE("mesh memory: two of three islands would hold it, so all three do") {
 TEST_CASE("mesh memory: a model that no candidate holds is refused with what is missing") {
   CHECK(refusal([] { plan(machines::hgx(1), model(70e9)); }) ==
         "the model does not fit: 70e9 parameters x 16 bytes = 1043 GiB; all 8 GPUs hold 512 GiB "
-        "together, 64 GiB a GPU (80 GiB less 20 %); 531 GiB are missing: take 17 GPUs or more, or "
-        "fewer bytes a parameter (--state-bytes)");
-  // The same with unequal islands, and on one GPU.
+        "together, 64 GiB a GPU (80 GiB less 20 %); 531 GiB are missing: use at least 17 GPUs, or "
+        "fewer bytes for each parameter (--state-bytes)");
+  // Unequal islands and single GPUs give the same message.
   Topology uneven = machines::hgx(1);
   machines::add_switched(uneven, "b", 7);
   CHECK(contains(refusal([&] { plan(uneven, model(70e9)); }), "all 15 GPUs hold 960 GiB"));
@@ -111,7 +112,7 @@ TEST_CASE("mesh memory: pairs, and k of them in a host") {
   const MeshPlan two = plan(topology, model(16 * gib));
   CHECK(shape(two) == "4x4x1");
   CHECK(contains(two.why, "shard over 4 GPUs of 2 NVLink islands, replicate over 4 such groups"));
-  // Three pairs do not divide a host's four.
+  // Three pairs do not divide the four pairs of a host.
   const MeshPlan host = plan(topology, model(24 * gib));
   CHECK(shape(host) == "2x8x1");
   CHECK(contains(host.why,
@@ -132,22 +133,22 @@ TEST_CASE("mesh memory: a GPU without links may hold the model alone") {
                  "2 GPUs (128 GiB) are the first to hold it; shard over 2 GPUs, replicate "
                  "over 8 such groups"));
   CHECK(shape(plan(boxes, model(7 * 4 * gib))) == "2x8x1");
-  // A GPU of an island is no candidate by itself.
+  // A single GPU of an island is not a candidate.
   CHECK(shape(plan(machines::hgx(2), model(1e9))) == "2x8x1");
 }
 
 TEST_CASE("mesh memory: the GPUs' own memory, the least of them") {
   Topology topology = machines::hgx(2);
   CHECK(refusal([&] { plan(topology, {.params = 1e9}); }) ==
-        "no source gives the memory of a/gpu0: say it with --gpu-memory");
+        "no source gives the memory of a/gpu0: set it with --gpu-memory");
   for (atoll::TopologyGpu& one : topology.gpus)
     one.facts["memory_bytes"] = std::to_string(std::int64_t{80} << 30);
   CHECK(shape(plan(topology, {.params = 30e9})) == "2x8x1");
   topology.gpus[3].facts["memory_bytes"] = std::to_string(std::int64_t{40} << 30);
   CHECK(shape(plan(topology, {.params = 30e9})) == "1x16x1");
-  // What is said counts more.
+  // The memory in the options takes precedence over the topology.
   CHECK(shape(plan(topology, model(30e9))) == "2x8x1");
-  // Two ranks on a GPU share it, a partition has less, a rank on the CPU has none.
+  // Two ranks on a GPU share its memory, a partition has less, and a rank on the CPU has none.
   auto ranks = fill_hosts(machines::hgx(2), 0);
   for (std::size_t i = 0; i < ranks.size(); ++i) ranks[i] = ranks[i / 2 * 2];
   const MeshPlan shared = plan_mesh(topology, ranks, {.params = 30e9});
@@ -183,7 +184,7 @@ TEST_CASE("mesh memory: ranks on CPUs take what is said of a GPU") {
 
 TEST_CASE("mesh memory: large counts of islands are not listed one by one") {
   const MeshPlan many = plan(machines::hgx(12), model(180e9));
-  // 2683 GiB: 6 of 12 islands.
+  // 2683 GiB need 6 of 12 islands.
   CHECK(shape(many) == "2x48x1");
   CHECK(contains(many.why,
                  "an NVLink island of 8 holds 512 GiB, 5 NVLink islands hold 2560 GiB; 6 NVLink "

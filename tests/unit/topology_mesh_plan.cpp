@@ -11,7 +11,7 @@ using namespace meshes;
 
 namespace {
 
-// Hosts a, b, ... of `pairs` bridged pairs.
+// Hosts a, b, ... with `pairs` bridged pairs of GPUs each.
 Topology pair_hosts(int hosts, int pairs) {
   Topology topology;
   for (int i = 0; i < hosts; ++i) {
@@ -23,7 +23,7 @@ Topology pair_hosts(int hosts, int pairs) {
   return topology;
 }
 
-// Trays of 4 on the switches of a rack.
+// A rack: hosts ("trays") of 4 GPUs on shared switches.
 Topology rack(int trays) {
   Topology topology;
   for (int i = 0; i < trays; ++i) {
@@ -34,7 +34,7 @@ Topology rack(int trays) {
   return topology;
 }
 
-// A NIC beside each GPU, on leaf switch `leaves[i]`.
+// Adds a NIC beside each GPU, on leaf switch `leaves[i]`.
 void add_nics(Topology& topology, const std::string& host, const std::vector<int>& leaves) {
   for (std::size_t i = 0; i < leaves.size(); ++i) {
     const std::string number = std::to_string(i);
@@ -87,7 +87,7 @@ TEST_CASE("mesh plan: the map follows the machine, not the launch order") {
     for (const std::string host : {"b", "a"}) ranks.push_back({host, gpu(host, 7 - i)});
   const MeshPlan interleaved = plan_mesh(topology, ranks);
   CHECK(shape(interleaved) == "2x8x1");
-  // The topology lists a first; within a row the GPUs ascend.
+  // The topology lists host a first; within a row the GPUs ascend.
   CHECK(interleaved.order ==
         std::vector<int>{15, 13, 11, 9, 7, 5, 3, 1, 14, 12, 10, 8, 6, 4, 2, 0});
   CHECK(interleaved.findings.empty());
@@ -108,11 +108,11 @@ TEST_CASE("mesh plan: columns follow the leaf switches that a fabric file names"
   machines::add_switched(topology, "a", 4);
   machines::add_switched(topology, "b", 4);
   add_nics(topology, "a", {0, 1, 2, 3});
-  add_nics(topology, "b", {1, 0, 3, 2});  // cabled otherwise
+  add_nics(topology, "b", {1, 0, 3, 2});  // crossed cables
   const MeshPlan crossed = plan(topology);
   CHECK(crossed.order == std::vector<int>{0, 1, 2, 3, 5, 4, 7, 6});
 
-  // Without leaves equal numbers are taken to share one.
+  // Without leaf switches, equal positions are assumed to share one.
   for (atoll::TopologyNic& nic : topology.nics) nic.facts.clear();
   CHECK(plan(topology).order == counting(8));
 }
@@ -137,7 +137,7 @@ TEST_CASE("mesh plan: 64 GPUs of an NVL72") {
   CHECK(whole.why == "shard over all 64 GPUs of an NVLink island, which holds every rank");
   CHECK(whole.findings.empty());
 
-  // A host of the island is the smallest candidate.
+  // The part of the island on one host is the smallest candidate.
   const double memory = 192 * gib;
   const MeshPlan small = plan_mesh(topology, ranks, {.params = 7e9, .gpu_memory_bytes = memory});
   CHECK(shape(small) == "16x4x1");
@@ -173,7 +173,7 @@ TEST_CASE("mesh plan: boards of four GPUs") {
   CHECK(boards.why == "shard over 4 GPUs of an NVLink island, replicate over 3 NVLink islands");
   CHECK(boards.findings.empty());
 
-  // Two boards in one host: the host is the larger.
+  // With two boards in one host, the host is larger than an island.
   Topology twins;
   machines::add_host(twins, "a", 8, IslandState::known);
   machines::join_all(twins, "a", {0, 1, 2, 3}, 6);
@@ -199,12 +199,12 @@ TEST_CASE("mesh plan: rows of a divided host break where its islands do") {
   machines::add_host(topology, "b", 4, IslandState::known);
   machines::join_all(topology, "b", {0, 1});
   machines::join_all(topology, "b", {2, 3});
-  // 200 of 256 GiB a pair.
+  // Each pair provides 200 of its 256 GiB.
   const MeshPlan pairs = plan(topology, {.params = 200 * gib / 16, .gpu_memory_bytes = 160 * gib});
   CHECK(shape(pairs) == "4x2x1");
   CHECK(pairs.order == std::vector<int>{0, 2, 1, 3, 4, 5, 6, 7});
   CHECK(pairs.findings.empty());
-  // Rows of whole hosts keep equal numbers in a column instead.
+  // Rows of whole hosts keep equal GPU numbers in a column.
   CHECK(plan(topology).order == counting(8));
 }
 
@@ -219,7 +219,7 @@ TEST_CASE("mesh plan: CPU hosts") {
   CHECK(one_each.why == "nothing to shard over: each host holds 1 rank; replicate over 2 hosts");
   CHECK(plan_mesh(topology, fill_hosts(topology, 1)).why ==
         "one rank: nothing to shard or replicate over");
-  // Nothing is known of the hosts, but that there are two.
+  // The hosts are not listed, so only their number is known.
   const MeshPlan unlisted = plan_mesh(Topology{}, {{"y", ""}, {"x", ""}, {"y", ""}, {"x", ""}});
   CHECK(shape(unlisted) == "2x2x1");
   CHECK(unlisted.order == std::vector<int>{1, 3, 0, 2});
@@ -234,17 +234,17 @@ TEST_CASE("mesh plan: emulated islands follow the ranks' order") {
   CHECK(four.why == "shard over 2 ranks of an emulated island, replicate over 4 emulated islands");
   CHECK(four.findings.empty());
   CHECK(refusal([&] { plan_mesh(topology, ranks, {.emulated_islands = 3}); }) ==
-        "8 ranks cannot be 3 equal emulated islands");
+        "8 ranks cannot form 3 equal emulated islands");
   CHECK(refusal([&] { plan_mesh(topology, ranks, {.emulated_islands = -1}); }) != "");
 
-  // They count as hosts: with a model, k of them.
+  // Emulated islands count as hosts: a model may need k of them.
   const MeshPlan two = plan_mesh(
       topology, ranks, {.emulated_islands = 4, .params = 3e9, .gpu_memory_bytes = 16 * gib});
   CHECK(shape(two) == "2x4x1");
   CHECK(contains(two.why,
                  "2 emulated islands (51.2 GiB) are the first to hold it; shard over 4 "
                  "ranks of 2 emulated islands, replicate over 2 such groups"));
-  // On GPUs they hide the machine's own islands.
+  // On GPUs, emulated islands hide the real ones.
   CHECK(shape(plan(machines::hgx(1), {.emulated_islands = 4})) == "4x2x1");
 }
 
@@ -279,7 +279,7 @@ TEST_CASE("mesh plan: inner ranks are GPUs of one island below the shard axis") 
         "nothing to shard over: each NVLink island holds 8 GPUs, all below the shard "
         "axis; replicate over 3 NVLink islands");
 
-  // Pairs whose numbers interleave: the inner ranks are those of a pair.
+  // The numbers of the two pairs interleave; inner ranks are the two GPUs of a pair.
   Topology pairs;
   machines::add_host(pairs, "a", 4, IslandState::known);
   machines::join_all(pairs, "a", {0, 2});
@@ -289,7 +289,7 @@ TEST_CASE("mesh plan: inner ranks are GPUs of one island below the shard axis") 
   CHECK(bridged.order == std::vector<int>{0, 2, 1, 3});
   CHECK(find(bridged.findings, "mesh_crosses_islands").evidence.starts_with("shard group 0"));
 
-  // Islands of CPUs and emulated ones have ranks below the axis as well.
+  // Inner ranks also work on hosts without GPUs and in emulated islands.
   const Topology cpus = machines::cpus(2);
   CHECK(shape(plan_mesh(cpus, fill_hosts(cpus, 8), {.inner = 2})) == "2x2x2");
   CHECK(shape(plan_mesh(cpus, fill_hosts(cpus, 8), {.emulated_islands = 4, .inner = 2})) ==
@@ -305,7 +305,7 @@ TEST_CASE("mesh plan: inner ranks that do not fit an island are refused") {
   Topology boxes;
   machines::add_host(boxes, "a", 8, IslandState::none);
   CHECK(contains(refusal([&] { plan(boxes, {.inner = 2}); }), "an island has 1 GPU"));
-  // A GPU that lost its links leaves 7 and 1.
+  // A GPU that lost its links leaves groups of 7 and 1.
   Topology broken;
   machines::add_host(broken, "a", 8, IslandState::known);
   machines::join_all(broken, "a", {0, 1, 2, 4, 5, 6, 7});
@@ -318,5 +318,5 @@ TEST_CASE("mesh plan: what is no job is refused") {
   CHECK(contains(refusal([&] {
                    plan_mesh(topology, {{"a", "a/gpu9"}});
                  }),
-                 "rank 0 is said to use GPU a/gpu9, which the topology does not list"));
+                 "rank 0 uses GPU a/gpu9, which the topology does not list"));
 }

@@ -1,4 +1,4 @@
-// What groups of ranks carry.
+// Tests of modelled rates of groups and axes.
 #include <doctest/doctest.h>
 
 #include <cmath>
@@ -28,7 +28,7 @@ TEST_CASE("mesh rates: a ring over hosts passes all their NICs, a column its own
   CHECK(hybrid.shard.gbyte_s == doctest::Approx(360));
   CHECK(hybrid.replicate.gbyte_s == doctest::Approx(0.89 * 50));
   CHECK(hybrid.replicate.latency_us == doctest::Approx(8.4 + 14));
-  // 8 x 50 GB/s carry what NVLink gives.
+  // 8 NICs of 50 GB/s carry as much as one GPU's NVLinks.
   CHECK(hybrid.world.gbyte_s == doctest::Approx(0.89 * 400));
   CHECK(hybrid.world.latency_us == doctest::Approx(8.4 + 14 * 3.4 + 14));
   CHECK_FALSE(hybrid.world.is_assumed);
@@ -51,7 +51,7 @@ TEST_CASE("mesh rates: an axis is as slow as its slowest group") {
   Topology topology = machines::hgx(2);
   machines::add_nic(topology, "a", 8 * 400);
   machines::add_nic(topology, "b", 8 * 100);
-  // Every column joins a GPU of a, with 50 GB/s, and one of b, with 12.5.
+  // Every column joins a GPU on host a, with 50 GB/s, and one on host b, with 12.5 GB/s.
   const MeshRates rates = mesh_rates(topology, fill_hosts(topology, 0), by_hand(2, 8));
   CHECK(rates.replicate.gbyte_s == doctest::Approx(0.89 * 12.5));
 }
@@ -99,7 +99,9 @@ TEST_CASE("mesh rates: catalog machines have rates of their own") {
 TEST_CASE("mesh rates: refusals") {
   const Topology topology = machines::hgx(1);
   const auto ranks = fill_hosts(topology, 0);
-  CHECK(refusal([&] { group_rate(topology, ranks, {0, 8}); }) == "a group names rank 8 of 8");
+  CHECK(refusal([&] {
+          group_rate(topology, ranks, {0, 8});
+        }) == "rank 8 of a group does not exist: there are 8 ranks");
   CHECK(refusal([&] { mesh_rates(topology, ranks, by_hand(1, 4)); }) != "");
   CHECK(std::isinf(group_rate(topology, ranks, {3}).gbyte_s));
 }
@@ -114,7 +116,7 @@ TEST_CASE("rates of the two levels of an axis over hosts") {
   CHECK(full.shard_levels.across.gbyte_s ==
         doctest::Approx(group_rate(topology, ranks, {3, 11}).gbyte_s));
   CHECK(full.world_levels.inside.gbyte_s == full.shard_levels.inside.gbyte_s);
-  // Groups on one host, and of one rank a host, have no levels.
+  // Groups on one host, and groups with one rank on each host, have no levels.
   const MeshRates hybrid = mesh_rates(topology, ranks, by_hand(2, 8));
   CHECK_FALSE(hybrid.shard_levels.inside.is_known());
   CHECK_FALSE(hybrid.replicate_levels.across.is_known());

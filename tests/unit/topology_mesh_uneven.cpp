@@ -1,5 +1,5 @@
-// Meshes over unequal islands. The times are those of the model in topology/mesh/step_model.hpp,
-// worked out by hand.
+// Tests of meshes over unequal islands. The expected times follow the model in
+// topology/mesh/step_model.hpp and were computed by hand.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -13,7 +13,8 @@ using namespace meshes;
 
 namespace {
 
-// 8 GPUs on a switch, 450 GB/s each, and 7 of 8: GPU 3 lost its links.
+// One host has 8 GPUs on a switch with 450 GB/s each. On the other host GPU 3 lost its links, so
+// its island has 7.
 Topology with_a_lost_gpu() {
   Topology topology = machines::hgx(1);
   machines::add_host(topology, "b", 8, IslandState::known);
@@ -22,7 +23,7 @@ Topology with_a_lost_gpu() {
   return topology;
 }
 
-// Islands of these sizes on hosts a, b, ...; each has NICs of `gbyte_s` for each of its GPUs.
+// Islands of the given sizes on hosts a, b, ...; each GPU has a NIC of `gbyte_s`.
 Topology islands(const std::vector<int>& sizes, double gbyte_s) {
   Topology topology;
   for (std::size_t i = 0; i < sizes.size(); ++i) {
@@ -41,15 +42,16 @@ TEST_CASE("mesh uneven: 8 + 7 + 1, where a GPU lost its links") {
   for (atoll::TopologyGpu& one : topology.gpus)
     one.facts = {{"pci.gt_s", "2.5"}, {"pci.gt_s_max", "32"}, {"pci.width", "16"}};
   const MeshPlan lost = plan(topology);
-  // All ranks are in the mesh; columns stay on their rails.
+  // The mesh contains all ranks, and columns stay on their rails.
   CHECK(shape(lost) == "2x8x1");
   CHECK(lost.order == counting(16));
-  // The lone GPU, and the one on its rail: without them both islands have 7.
+  // Left out are the GPU without links and the GPU on its rail; then both islands have 7.
   CHECK(lost.left_out == std::vector<int>{3, 11});
 
-  // 2x8: 3 * 7/8 / (0.8 * 63.02) + 2 * 1/2 / 8 / (0.89 * 50) = 54.9 ms. 2x7: 3 * 6/7 / (0.8 * 450)
-  // + 2 * 1/2 / 7 / 44.5 = 10.4 ms. 16x1: 2 * 15/16 / (0.8 * 63.02) = 37.2 ms. The smaller one wins
-  // below (7/8 * 54.9 - 10.4) / (1/8) = 301 ms of compute.
+  // 2x8: 3 * 7/8 / (0.8 * 63.02) + 2 * 1/2 / 8 / (0.89 * 50) = 54.9 ms.
+  // 2x7: 3 * 6/7 / (0.8 * 450) + 2 * 1/2 / 7 / 44.5 = 10.4 ms.
+  // 16x1: 2 * 15/16 / (0.8 * 63.02) = 37.2 ms.
+  // 2x7 wins while a step computes for less than (7/8 * 54.9 - 10.4) / (1/8) = 301 ms.
   const Finding uneven = find(lost.findings, "mesh_uneven");
   CHECK(uneven.severity == atoll::Severity::warning);
   CHECK(uneven.subjects == std::vector<std::string>{"a/gpu3", "b/gpu3"});
@@ -58,7 +60,8 @@ TEST_CASE("mesh uneven: 8 + 7 + 1, where a GPU lost its links") {
   CHECK(
       uneven.consequence ==
       "a step communicates for 54.9 ms as 2x8, where a shard group crosses islands; 10.4 ms as "
-      "2x7 without a/gpu3 and b/gpu3; 37.2 ms as 16x1, at 8 times the memory a GPU (modelled for "
+      "2x7 without a/gpu3 and b/gpu3; 37.2 ms as 16x1, at 8 times the memory of each GPU (modelled "
+      "for "
       "each GB of parameters: 450 GB/s a GPU inside an island, 63.02 GB/s over PCIe, 50 GB/s over "
       "the network)");
   CHECK(uneven.fix ==
@@ -79,12 +82,12 @@ TEST_CASE("mesh uneven: unknown rates are assumed and said to be") {
   CHECK(contains(lost.why,
                  "450 GB/s a GPU inside an island, 45 GB/s (assumed) over PCIe, 45 GB/s "
                  "(assumed) over the network"));
-  CHECK(contains(lost.why, "as the finding mesh_uneven says"));
+  CHECK(contains(lost.why, "(see the finding mesh_uneven)"));
 }
 
 TEST_CASE("mesh uneven: a good network carries a shard group over unequal islands") {
-  // 1x15: 3 * 14/15 / min(0.8 * 450, 0.89 * 7 * 50) = 8.99 ms; 2x7 with 14 of 15 ranks:
-  // 3 * 6/7 / 360 + 2 * 1/2 / 7 / 44.5 = 10.4 ms.
+  // 1x15: 3 * 14/15 / min(0.8 * 450, 0.89 * 7 * 50) = 8.99 ms.
+  // 2x7 with 14 of 15 ranks: 3 * 6/7 / 360 + 2 * 1/2 / 7 / 44.5 = 10.4 ms.
   const MeshPlan good = plan(islands({8, 7}, 50));
   CHECK(shape(good) == "1x15x1");
   CHECK(good.order == counting(15));
@@ -93,7 +96,8 @@ TEST_CASE("mesh uneven: a good network carries a shard group over unequal island
   CHECK(contains(uneven.consequence,
                  "8.99 ms as 1x15, where a shard group crosses islands; 10.4 "
                  "ms as 2x7 without a/gpu7"));
-  CHECK(uneven.fix == "give every island or host as many ranks, and mend what was lost");
+  CHECK(uneven.fix ==
+        "give every island or host equally many ranks, and repair lost GPUs and links");
   CHECK(uneven.subjects.size() == 7);
   CHECK(uneven.subjects.front() == "b/gpu0");
 }
@@ -114,8 +118,8 @@ TEST_CASE("mesh uneven: a common divisor of at least half an island stays inside
   CHECK(four.why ==
         "shard over 4 GPUs, the largest number that divides the ranks of every NVLink island (3 of "
         "8, 1 of 4); replicate over 7 groups");
-  // 3 * 3/4 / 360 + 2 * 6/7 / 4 / B: a column of 7 has 1 GPU on d, the least of four hosts:
-  // 0.85 * 50.
+  // The time is 3 * 3/4 / 360 + 2 * 6/7 / 4 / B. A column of 7 has only 1 GPU on host d, the
+  // slowest of four hosts, so B = 0.85 * 50.
   CHECK(contains(find(four.findings, "mesh_uneven").consequence,
                  "16.3 ms as 7x4, inside the islands"));
   CHECK(find(four.findings, "mesh_crosses_islands").id.empty());
@@ -152,21 +156,22 @@ TEST_CASE("mesh uneven: a rank beyond the GPUs of its host") {
 
 TEST_CASE("mesh uneven: with a model, only what holds it") {
   const Topology topology = islands({8, 6}, 50);
-  // 128 of 64 GiB GPUs: two hold it, and two divide both islands.
+  // The model needs 128 GiB and a GPU provides 64: two GPUs hold it, and two divides both islands.
   const MeshPlan two = plan(topology, {.params = 7e9, .gpu_memory_bytes = 80 * gib});
   CHECK(shape(two) == "7x2x1");
   CHECK(contains(two.why,
                  "7e9 parameters x 16 bytes = 104 GiB, at 64 GiB a GPU (80 GiB less 20 %): "
-                 "2 hold it; shard over 2 GPUs"));
-  // Seven: crossing; six without two GPUs would hold it too.
+                 "2 GPUs needed; shard over 2 GPUs"));
+  // A model for six GPUs needs a shard axis of 7, which crosses islands. Leaving out two GPUs would
+  // also hold it.
   const MeshPlan six = plan(topology, {.params = 6 * 4 * gib, .gpu_memory_bytes = 80 * gib});
   CHECK(shape(six) == "1x14x1");
   CHECK(
       contains(find(six.findings, "mesh_uneven").consequence, "as 2x6 without a/gpu6 and a/gpu7"));
   CHECK(find(six.findings, "mesh_crosses_islands").severity == atoll::Severity::info);
-  // Times are those of 2 bytes for each of 6 * 4 Gi parameters: 51.5 times a GB.
+  // Times are for the 2 bytes of each of 6 * 4 Gi parameters, 51.5 times those of 1 GB.
   CHECK_FALSE(contains(find(six.findings, "mesh_uneven").consequence, "for each GB"));
-  // Only all of them.
+  // Only all GPUs together hold this model.
   const MeshPlan all = plan(topology, {.params = 13 * 4 * gib, .gpu_memory_bytes = 80 * gib});
   CHECK(shape(all) == "1x14x1");
   CHECK(all.left_out.empty());
@@ -179,7 +184,7 @@ TEST_CASE("mesh uneven: inner ranks divide each island") {
   CHECK(inner.left_out == std::vector<int>{6, 7});
   CHECK(contains(find(inner.findings, "mesh_uneven").consequence, "as 1x7x2, where"));
   CHECK(contains(find(inner.findings, "mesh_uneven").consequence, "as 2x3x2 without a/gpu6 and"));
-  // The two shard groups of the row cross alike and are said once.
+  // Both shard groups of the row cross the same islands, so one finding names them.
   CHECK(std::ranges::count(inner.findings, "mesh_crosses_islands", &Finding::id) == 1);
 }
 
@@ -198,7 +203,7 @@ TEST_CASE("mesh uneven: one GPU of many hosts") {
   std::vector<int> sizes(25, 8);
   sizes[9] = 7;
   const MeshPlan many = plan(islands(sizes, 5));
-  // 199 is a prime: all in one row, or without the seven.
+  // 199 is prime, so the mesh has one row, or leaves out the seven.
   CHECK(shape(many) == "1x199x1");
   REQUIRE(many.left_out.size() == 7);
   CHECK(many.left_out.front() == 72);
@@ -236,7 +241,7 @@ TEST_CASE("mesh uneven: whatever the machine, a mesh holds every rank once") {
       CHECK(static_cast<double>(ranks.size()) * 4 * gib < *options.params);
       continue;
     }
-    // check_mesh refuses what is no mesh of all ranks.
+    // check_mesh() throws unless the mesh holds all ranks.
     CHECK(check_mesh(topology, ranks, mesh, options).size() <= mesh.findings.size());
     CHECK(mesh.left_out.size() * 4 <= ranks.size());
     CHECK_FALSE(mesh.why.empty());

@@ -1,4 +1,4 @@
-// Which GPU each rank of a job uses.
+// Tests of the GPU that each rank of a job uses.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -14,7 +14,7 @@ using machines::gpu;
 
 namespace {
 
-// The numbers of the GPUs run against the bus: gpu3 has the lowest bus id.
+// GPU numbers run against the bus order: gpu3 has the lowest bus id.
 Topology four() {
   Topology topology;
   for (const std::string host : {"a", "b"}) {
@@ -46,7 +46,7 @@ std::vector<std::string> gpus(const Topology& topology, const std::vector<RankEn
   return result;
 }
 
-// What the only rank of host a uses that sees `visible`.
+// GPU of the only rank of host a, whose CUDA_VISIBLE_DEVICES is `visible`.
 std::string first(const Topology& topology, const std::string& visible) {
   return gpus(topology, {seeing("a", 0, visible)})[0];
 }
@@ -62,7 +62,7 @@ TEST_CASE("ranks: without settings the local rank counts in the order of the bus
   ranks.push_back(environment("b", 0));
   ranks.push_back(environment("nowhere", 0));
   CHECK(gpus(topology, ranks) == Names{"a/gpu3", "a/gpu2", "a/gpu1", "a/gpu0", "", "b/gpu3", ""});
-  // Whatever order they are listed in.
+  // The order of the list does not matter.
   std::ranges::reverse(ranks);
   CHECK(gpus(topology, ranks) == Names{"", "b/gpu3", "", "a/gpu0", "a/gpu1", "a/gpu2", "a/gpu3"});
 }
@@ -73,7 +73,7 @@ TEST_CASE("ranks: CUDA_VISIBLE_DEVICES by number") {
   CHECK(gpus(topology, {seeing("a", 0, all), seeing("a", 1, all), seeing("a", 2, all),
                         seeing("a", 3, all)}) == Names{"a/gpu1", "a/gpu3", "a/gpu0", ""});
   CHECK(first(topology, " 1 ") == "a/gpu2");
-  // Set and empty hides all.
+  // A variable that is set but empty hides all GPUs.
   CHECK(first(topology, "").empty());
   CHECK(gpus(topology, {environment("a", 0)})[0] == "a/gpu3");
 }
@@ -88,11 +88,11 @@ TEST_CASE("ranks: an invalid entry hides what follows it") {
     const std::string list = "2," + invalid + ",0,1";
     CHECK(gpus(topology, {seeing("a", 0, list), seeing("b", 0, list + ",3")}) ==
           Names{"a/gpu1", "b/gpu1"});
-    // One GPU is left, and both ranks see it alone.
+    // One GPU remains, and both ranks see it as their only one.
     CHECK(gpus(topology, {seeing("a", 0, list), seeing("a", 1, list)}) ==
           Names{"a/gpu1", "a/gpu1"});
   }
-  // A device that is named again is no second one.
+  // A device that is named twice counts once and ends the list.
   CHECK(gpus(topology, {seeing("a", 0, "2,1,2,0"), seeing("a", 1, "2,1,2,0"),
                         seeing("a", 2, "2,1,2,0")}) == Names{"a/gpu1", "a/gpu2", ""});
 }
@@ -102,8 +102,8 @@ TEST_CASE("ranks: by UUID, whole or the beginning that tells one GPU") {
   CHECK(first(topology, "GPU-a2c0ffee-0000-0000-0000-000000000000") == "a/gpu2");
   CHECK(first(topology, "GPU-a2") == "a/gpu2");
   CHECK(first(topology, "GPU-A2C0FFEE") == "a/gpu2");
-  CHECK(first(topology, "GPU-a").empty());   // four begin so
-  CHECK(first(topology, "GPU-b1").empty());  // of the other host
+  CHECK(first(topology, "GPU-a").empty());   // prefix of four UUIDs
+  CHECK(first(topology, "GPU-b1").empty());  // GPU of the other host
   CHECK(first(topology, "GPU-a2c0ffee-0000-0000-0000-0000000000000").empty());
   const std::string mixed = "GPU-a1,0,GPU-a2";
   CHECK(gpus(topology, {seeing("a", 0, mixed), seeing("a", 1, mixed), seeing("a", 2, mixed)}) ==
@@ -116,7 +116,7 @@ TEST_CASE("ranks: a UUID that several GPUs share tells none of them") {
     one.uuid = "GPU-00000000-0000-0000-0000-000000000000";
   CHECK(first(topology, "GPU-00000000-0000-0000-0000-000000000000").empty());
   CHECK(first(topology, "2") == "a/gpu1");
-  // Hosts do not mix: one GPU of that UUID on each is told apart by its host.
+  // A UUID that one GPU on each host has is unique within each host.
   topology.gpus[1].uuid = topology.gpus[5].uuid = "GPU-11111111-0000-0000-0000-000000000000";
   CHECK(gpus(topology, {seeing("a", 0, "GPU-1"), seeing("b", 0, "GPU-1")}) ==
         Names{"a/gpu1", "b/gpu1"});
@@ -132,12 +132,12 @@ TEST_CASE("ranks: MIG instances") {
   const auto uses = [&](std::size_t rank) { return sites[rank].gpu + " " + sites[rank].partition; };
   CHECK(uses(0) == "a/gpu2 MIG-5c2");
   CHECK(uses(1) == "a/gpu2 MIG-5c1");
-  // CUDA takes the first instance of a GPU that is named itself.
+  // A GPU that is named itself stands for its first MIG instance.
   CHECK(uses(2) == "a/gpu2 MIG-5c1");
   CHECK(uses(3) == "a/gpu2 MIG-5c1");
   CHECK(uses(4) == " ");
   CHECK(uses(5) == " ");
-  // The form of older drivers names the GPU; no source listed the instance.
+  // The form of older drivers names the GPU and an instance that no source listed.
   const auto old =
       resolve_ranks(topology, {seeing("a", 0, "MIG-" + topology.gpus[0].uuid + "/1/0")});
   CHECK(old[0].gpu == "a/gpu0");
@@ -170,13 +170,13 @@ TEST_CASE("ranks: control groups renumber what they leave") {
   CHECK(gpus(topology, {rank})[0].empty());
   rank.visible = "GPU-a0";
   CHECK(gpus(topology, {rank})[0].empty());
-  // Bus ids in the forms of other tools.
+  // Other tools print bus ids in other forms.
   rank.visible = "0";
   rank.allowed_busids = {"0000:30:00.0"};
   CHECK(gpus(topology, {rank})[0] == "a/gpu1");
   rank.allowed_busids = {"20:00.0"};
   CHECK(gpus(topology, {rank})[0] == "a/gpu2");
-  // Allowed, and not there: nothing is left.
+  // The only allowed GPU does not exist, so none is left.
   rank.allowed_busids = {"0000:99:00.0"};
   CHECK(gpus(topology, {rank})[0].empty());
 }
@@ -191,7 +191,7 @@ TEST_CASE("ranks: as Slurm binds them, one GPU each or a set for several") {
     bound.back().visible = "0";
   }
   CHECK(gpus(topology, bound) == Names{"a/gpu0", "a/gpu1", "a/gpu2", "a/gpu3"});
-  // Ranks 0 and 1 share a set, 2 and 3 another: each set counts from its first rank.
+  // Ranks 0 and 1 see one set of GPUs, ranks 2 and 3 another. Each set counts from its first rank.
   CHECK(gpus(topology, {seeing("a", 0, "0,1"), seeing("a", 1, "0,1"), seeing("a", 2, "2,3"),
                         seeing("a", 3, "2,3")}) == Names{"a/gpu3", "a/gpu2", "a/gpu1", "a/gpu0"});
 }
@@ -240,7 +240,7 @@ TEST_CASE("ranks: as a launcher fills hosts") {
   CHECK(std::ranges::count(uneven, "a", &RankSite::host) == 2);
   CHECK(std::ranges::count(uneven, "c", &RankSite::host) == 3);
 
-  // More ranks than GPUs: the others compute on the host.
+  // With more ranks than GPUs, the others compute on the host.
   const auto mixed = assign_gpus(topology, std::vector<std::string>(9, "b"));
   CHECK(mixed[7].gpu == "b/gpu7");
   CHECK(mixed[8].gpu.empty());

@@ -9,7 +9,7 @@ namespace {
 
 using atoll::DType;
 
-// Parts of ranks are multiples of this.
+// Each rank's part is a multiple of this many bytes.
 constexpr std::uint64_t part_bytes = 16;
 
 std::uint64_t round_down(std::uint64_t elements, DType dtype) {
@@ -34,6 +34,31 @@ bool is_floating(DType dtype) {
 
 std::uint64_t weight(int rank) { return static_cast<std::uint64_t>(rank % 4 + 1); }
 
+struct Traits {
+  std::string_view name, program;
+  bool has_reduction = false, has_root = false, has_in_place = true;
+};
+
+// In the order of the enumerators.
+constexpr std::array traits{
+    Traits{"all_reduce", "all_reduce_perf", true},
+    Traits{"all_gather", "all_gather_perf"},
+    Traits{"reduce_scatter", "reduce_scatter_perf", true},
+    Traits{"broadcast", "broadcast_perf", false, true},
+    Traits{"reduce", "reduce_perf", true, true},
+    Traits{"gather", "gather_perf", false, true},
+    Traits{"scatter", "scatter_perf", false, true},
+    Traits{"all_to_all", "alltoall_perf", false, false, false},
+    Traits{"all_gather_v", "all_gather_v_perf"},
+    Traits{"reduce_scatter_v", "reduce_scatter_v_perf", true},
+    Traits{"send_recv", "sendrecv_perf", false, false, false},
+};
+static_assert(traits.size() == all_collectives.size());
+
+const Traits& traits_of(Collective collective) noexcept {
+  return traits[static_cast<std::size_t>(collective)];
+}
+
 Shape uneven(std::uint64_t elements, DType dtype, int ranks) {
   Shape shape;
   std::uint64_t weights = 0;
@@ -56,33 +81,7 @@ double share_of(Collective collective, int rank, int ranks) noexcept {
   return static_cast<double>(weight(rank)) / static_cast<double>(weights);
 }
 
-std::string_view name(Collective collective) noexcept {
-  switch (collective) {
-    case Collective::all_reduce:
-      return "all_reduce";
-    case Collective::all_gather:
-      return "all_gather";
-    case Collective::reduce_scatter:
-      return "reduce_scatter";
-    case Collective::broadcast:
-      return "broadcast";
-    case Collective::reduce:
-      return "reduce";
-    case Collective::gather:
-      return "gather";
-    case Collective::scatter:
-      return "scatter";
-    case Collective::all_to_all:
-      return "all_to_all";
-    case Collective::all_gather_v:
-      return "all_gather_v";
-    case Collective::reduce_scatter_v:
-      return "reduce_scatter_v";
-    case Collective::send_recv:
-      return "send_recv";
-  }
-  return "?";
-}
+std::string_view name(Collective collective) noexcept { return traits_of(collective).name; }
 
 std::optional<Collective> collective_from_name(std::string_view text) noexcept {
   const auto found =
@@ -92,46 +91,14 @@ std::optional<Collective> collective_from_name(std::string_view text) noexcept {
 }
 
 std::string_view program_name(Collective collective) noexcept {
-  switch (collective) {
-    case Collective::all_reduce:
-      return "all_reduce_perf";
-    case Collective::all_gather:
-      return "all_gather_perf";
-    case Collective::reduce_scatter:
-      return "reduce_scatter_perf";
-    case Collective::broadcast:
-      return "broadcast_perf";
-    case Collective::reduce:
-      return "reduce_perf";
-    case Collective::gather:
-      return "gather_perf";
-    case Collective::scatter:
-      return "scatter_perf";
-    case Collective::all_to_all:
-      return "alltoall_perf";
-    case Collective::all_gather_v:
-      return "all_gather_v_perf";
-    case Collective::reduce_scatter_v:
-      return "reduce_scatter_v_perf";
-    case Collective::send_recv:
-      return "sendrecv_perf";
-  }
-  return "?";
+  return traits_of(collective).program;
 }
 
-bool has_reduction(Collective collective) noexcept {
-  return collective == Collective::all_reduce || collective == Collective::reduce_scatter ||
-         collective == Collective::reduce_scatter_v || collective == Collective::reduce;
-}
+bool has_reduction(Collective collective) noexcept { return traits_of(collective).has_reduction; }
 
-bool has_root(Collective collective) noexcept {
-  return collective == Collective::broadcast || collective == Collective::reduce ||
-         collective == Collective::gather || collective == Collective::scatter;
-}
+bool has_root(Collective collective) noexcept { return traits_of(collective).has_root; }
 
-bool has_in_place(Collective collective) noexcept {
-  return collective != Collective::all_to_all && collective != Collective::send_recv;
-}
+bool has_in_place(Collective collective) noexcept { return traits_of(collective).has_in_place; }
 
 std::string_view name(Op op) noexcept {
   switch (op) {
@@ -193,8 +160,8 @@ std::optional<std::string> why_undefined(Op op, DType dtype) {
     if (!floating.empty()) floating += one == all_dtypes.back() ? " or " : ", ";
     floating += column_name(one);
   }
-  return "mulsum multiplies floating point only: take sum for " + std::string(column_name(dtype)) +
-         ", or mulsum for " + floating;
+  return "mulsum supports floating-point types only: use sum for " +
+         std::string(column_name(dtype)) + ", or mulsum for " + floating;
 }
 
 Shape shape_of(Collective collective, std::uint64_t bytes, DType dtype, int ranks) {
@@ -251,7 +218,7 @@ std::vector<std::uint64_t> sweep_sizes(std::uint64_t minimum, std::uint64_t maxi
     const std::uint64_t most = std::numeric_limits<std::uint64_t>::max();
     if (factor > 1 ? size > most / factor : size > most - step) break;
     const std::uint64_t next = factor > 1 ? size * factor : size + step;
-    if (next <= size) break;  // 0 times anything, or a step of 0
+    if (next <= size) break;  // the size cannot grow: 0 times a factor, or a step of 0
     size = next;
   }
   return sizes;

@@ -1,5 +1,5 @@
-// The vocabulary of a measurement: collectives, reductions, element types by the names that
-// nccl-tests gives them; how many elements each rank holds, and what counts as bandwidth. Pure.
+// Terms of a measurement, with the names of nccl-tests: collectives, reductions and element types;
+// the number of elements on each rank; and the definition of bandwidth. Pure functions.
 #pragma once
 
 #include <array>
@@ -33,18 +33,18 @@ inline constexpr std::array all_collectives{
     Collective::scatter,          Collective::all_to_all, Collective::all_gather_v,
     Collective::reduce_scatter_v, Collective::send_recv};
 
-// The part of the whole tensor that belongs to a rank: an equal one, or of the _v forms 1, 2, 3, 4,
-// 1 ... in turn, over their sum.
+// Share of the whole tensor that belongs to a rank. Ranks have equal shares, except that the _v
+// collectives use weights 1, 2, 3, 4, 1, 2, ... over their sum.
 double share_of(Collective collective, int rank, int ranks) noexcept;
 
 std::string_view name(Collective collective) noexcept;
 std::optional<Collective> collective_from_name(std::string_view name) noexcept;
-// What nccl-tests calls its program for it: "alltoall_perf".
+// The name of the nccl-tests program for the collective: "alltoall_perf".
 std::string_view program_name(Collective collective) noexcept;
 bool has_reduction(Collective collective) noexcept;
 bool has_root(Collective collective) noexcept;
-// Whether the right half of a row runs on one buffer. all_to_all and send_recv have no such form,
-// broadcast has no other.
+// Whether the right half of a row runs in place. all_to_all and send_recv have no in-place form;
+// broadcast has no other form.
 bool has_in_place(Collective collective) noexcept;
 
 enum class Op {
@@ -53,7 +53,7 @@ enum class Op {
   min,
   max,
   avg,
-  mulsum  // a sum of scaled inputs; the factor of a rank is mulsum_factor()
+  mulsum  // sum of scaled inputs; mulsum_factor() is the factor of a rank
 };
 inline constexpr std::array all_ops{Op::sum, Op::max, Op::min, Op::avg, Op::mulsum};
 
@@ -65,16 +65,16 @@ inline constexpr std::array all_dtypes{atoll::DType::u8,  atoll::DType::i32, ato
                                        atoll::DType::f16, atoll::DType::f32, atoll::DType::f64,
                                        atoll::DType::bf16};
 
-// "float", "bfloat16", "half", "uint8": the spelling of the `type` column.
+// Names a type as in the `type` column: "float", "bfloat16", "half", "uint8".
 std::string_view column_name(atoll::DType dtype) noexcept;
-// That spelling, or atoll's own ("f32", "bf16").
+// Accepts the names of column_name() and atoll's own ("f32", "bf16").
 std::optional<atoll::DType> dtype_from_name(std::string_view name) noexcept;
 
-// Why no backend does this, and what there is instead; nothing where some do: "mulsum multiplies
-// floating point only: take sum for int32, or mulsum for half, float, double or bfloat16".
+// Explains why no backend supports the combination, and names alternatives; empty for combinations
+// that some backend supports.
 std::optional<std::string> why_undefined(Op op, atoll::DType dtype);
 
-// The two halves of a row.
+// The two halves of a row: out of place and in place.
 enum class Place {
   out,
   in
@@ -82,27 +82,28 @@ enum class Place {
 inline constexpr std::array both_places{Place::out, Place::in};
 constexpr std::string_view name(Place place) noexcept { return place == Place::out ? "out" : "in"; }
 
-// One operation over `ranks` ranks, in elements.
+// Element counts of one operation over a group of ranks.
 struct Shape {
-  std::uint64_t count = 0;                 // the `count` column: what a caller passes
-  std::uint64_t total = 0;                 // the whole tensor: max(sent, received) of a rank
-  std::vector<std::uint64_t> counts = {};  // of each rank, for the uneven forms
+  std::uint64_t count = 0;                 // the `count` column: elements that a caller passes
+  std::uint64_t total = 0;                 // whole tensor: larger of sent and received on a rank
+  std::vector<std::uint64_t> counts = {};  // elements of each rank, for the _v collectives
 };
 
-// The largest operation of at most `bytes` bytes. Where ranks hold equal parts these are multiples
-// of 16 bytes, as in nccl-tests, and may be empty. Parts of the uneven forms are in the proportion
-// 1 : 2 : 3 : 4 : 1 : 2 ..., also in multiples of 16 bytes; their `count` is the mean.
+// Returns the largest operation of at most `bytes` bytes. Equal parts of ranks are multiples of 16
+// bytes, as in nccl-tests, and may be empty. Parts of the _v collectives are in the ratio
+// 1 : 2 : 3 : 4 : 1 : 2 ..., also in multiples of 16 bytes; `count` is their mean.
 Shape shape_of(Collective collective, std::uint64_t bytes, atoll::DType dtype, int ranks);
 
-// busbw = algbw * bus_factor, algbw = total bytes / time.
+// busbw = algbw * bus_factor, where algbw = total bytes / time.
 double bus_factor(Collective collective, int ranks) noexcept;
 
-// minimum, minimum + step or minimum * factor (when factor > 1), ... up to `maximum`.
+// Sizes from `minimum` to `maximum`: each is the previous one times `factor` if that is above 1,
+// else plus `step`.
 std::vector<std::uint64_t> sweep_sizes(std::uint64_t minimum, std::uint64_t maximum,
                                        std::uint64_t step, std::uint64_t factor);
 
-// World ranks of each group of an axis of a mesh (replicate x shard), each in the order of the
-// axis. `order` holds the world ranks in mesh order, shard innermost.
+// Returns the world ranks of each group of an axis of a mesh (replicate x shard), in the order of
+// the axis. `order` holds the world ranks in mesh order, with the shard axis varying fastest.
 enum class AxisName {
   world,
   shard,

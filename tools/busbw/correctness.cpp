@@ -10,7 +10,8 @@ namespace {
 
 using atoll::DType;
 
-// A bijection that mixes its input well (constants: a known finaliser of 64-bit hashes).
+// Mixes the bits of its input; a bijection. The constants are those of a known 64-bit hash
+// finalizer.
 std::uint64_t mix(std::uint64_t x) noexcept {
   x ^= x >> 33U;
   x *= 0xff51afd7ed558ccdULL;
@@ -19,16 +20,15 @@ std::uint64_t mix(std::uint64_t x) noexcept {
   return x ^ (x >> 33U);
 }
 
-// Below the octet that stands in results before an operation, so that what was not written shows in
-// u8, too.
+// The largest contribution is below the poison byte, so that unwritten elements show in u8 as well.
 constexpr std::uint64_t largest = poison - 1;
 
-// Which values the ranks contribute: each rank 0 .. most, but 0 unless its turn comes, one rank in
-// `stride`, so that sums stay exact however many ranks there are.
+// Range of the ranks' contributions: 0 to `most`. Only one rank in `stride` contributes to an
+// element and all others contribute 0, so that sums stay exact for any number of ranks.
 struct Range {
   std::uint64_t most = 1;
   std::uint64_t stride = 1;
-  double unit = 1;  // every value is a multiple of it
+  double unit = 1;  // every value is a multiple of `unit`
 };
 
 Range range_of(DType dtype, Op op, int ranks) {
@@ -38,7 +38,7 @@ Range range_of(DType dtype, Op op, int ranks) {
   Range range;
   if (!sums) return {.most = std::min<std::uint64_t>(limit, largest)};
   if (op == Op::mulsum) limit /= 2;
-  if (op == Op::avg) {  // the sum of multiples of n is a multiple of n
+  if (op == Op::avg) {  // sums of multiples of n are multiples of n
     range.unit = static_cast<double>(n);
     limit = std::max<std::uint64_t>(1, limit / n);
   }
@@ -54,7 +54,7 @@ double contribution(const Range& range, int rank, std::uint64_t index, std::uint
   return range.unit * static_cast<double>(random % (range.most + 1));
 }
 
-// Where a type has no room for sums of multiples of n, the average is that of equal numbers.
+// If a type cannot hold sums of multiples of n, avg gets equal inputs from all ranks.
 bool has_equal_inputs(DType dtype, Op op, int ranks) {
   return op == Op::avg && exact_limit(dtype) < 1.0 * ranks * ranks;
 }
@@ -138,45 +138,34 @@ double decode(DType dtype, const std::byte* at) {
   return std::nan("");
 }
 
-// Four units in the last place; integers are exact.
-double average_tolerance(DType dtype) {
+struct Precision {
+  double exact;    // largest number up to which all whole numbers are exact
+  double average;  // relative tolerance of averages: four units in the last place, or 0
+};
+
+Precision precision_of(DType dtype) noexcept {
   switch (dtype) {
-    case DType::f32:
-      return 0x1p-21;
-    case DType::bf16:
-      return 0x1p-6;
-    case DType::f16:
-      return 0x1p-9;
-    case DType::f64:
-      return 0x1p-50;
-    case DType::i32:
-    case DType::i64:
     case DType::u8:
-      return 0;
+      return {0xFF, 0};
+    case DType::bf16:
+      return {0x1p8, 0x1p-6};
+    case DType::f16:
+      return {0x1p11, 0x1p-9};
+    case DType::f32:
+      return {0x1p24, 0x1p-21};
+    case DType::i32:
+      return {0x1p31 - 1, 0};
+    case DType::f64:
+      return {0x1p53, 0x1p-50};
+    case DType::i64:
+      return {0x1p53, 0};
   }
-  return 0;
+  return {0, 0};
 }
 
 }  // namespace
 
-double exact_limit(DType dtype) noexcept {
-  switch (dtype) {
-    case DType::u8:
-      return 0xFF;
-    case DType::bf16:
-      return 0x1p8;
-    case DType::f16:
-      return 0x1p11;
-    case DType::f32:
-      return 0x1p24;
-    case DType::i32:
-      return 0x1p31 - 1;
-    case DType::f64:
-    case DType::i64:
-      return 0x1p53;
-  }
-  return 0;
-}
+double exact_limit(DType dtype) noexcept { return precision_of(dtype).exact; }
 
 Pattern::Pattern(DType dtype, std::vector<double> values, double tolerance)
     : dtype_(dtype),
@@ -202,7 +191,7 @@ Pattern Pattern::reduced(DType dtype, Op op, int ranks, std::uint64_t seed) {
   }
   if (op == Op::avg)
     for (double& value : result) value /= ranks;
-  return {dtype, std::move(result), op == Op::avg ? average_tolerance(dtype) : 0};
+  return {dtype, std::move(result), op == Op::avg ? precision_of(dtype).average : 0};
 }
 
 void Pattern::fill(atoll::View data, std::uint64_t first) const {

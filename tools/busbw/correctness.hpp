@@ -1,7 +1,6 @@
-// Inputs whose results are known without computing them twice: small whole numbers, periodic in
-// the index, such that every partial sum over the ranks is exact in the element type whatever the
-// order of summation. The period is a prime, so that a block that arrives at the wrong offset
-// shows. Pure.
+// Test inputs with known results: small whole numbers whose partial sums over the ranks are exact
+// in the element type, in any order of summation. The values repeat with a prime period, so that a
+// block at a wrong offset shows. Pure functions.
 #pragma once
 
 #include <cstddef>
@@ -15,19 +14,19 @@ namespace busbw {
 
 inline constexpr std::uint64_t pattern_period = 10'007;
 
-// One period of values, for an element type.
+// One period of values in an element type.
 class Pattern {
  public:
-  // What rank `rank` of `ranks` contributes to an operation with `op` (none: data that only moves).
-  // `seed` tells operations that reuse a buffer apart.
+  // Input of rank `rank` of `ranks` for `op`; Op::none gives data that is only moved. `seed`
+  // distinguishes operations that reuse a buffer.
   static Pattern input(atoll::DType dtype, Op op, int rank, int ranks, std::uint64_t seed);
-  // The result of `op` over the inputs of all ranks.
+  // Result of `op` over the inputs of all ranks.
   static Pattern reduced(atoll::DType dtype, Op op, int ranks, std::uint64_t seed);
 
-  // data[i] = value(first + i).
+  // Sets data[i] = value(first + i).
   void fill(atoll::View data, std::uint64_t first = 0) const;
-  // How many i have data[i] != value(first + i). avg is compared within a few units in the last
-  // place, for a backend may multiply by 1 / ranks; all else must be equal.
+  // Counts the i with data[i] != value(first + i). Results of avg may differ by a few units in the
+  // last place, because a backend may multiply by 1 / ranks. All others must be equal.
   std::uint64_t count_wrong(atoll::ConstView data, std::uint64_t first = 0) const;
   double value(std::uint64_t index) const { return values_[index % pattern_period]; }
 
@@ -37,14 +36,14 @@ class Pattern {
 
   atoll::DType dtype_;
   std::vector<double> values_;
-  std::vector<std::byte> encoded_;  // values_ as elements, twice
-  double tolerance_;                // relative
+  std::vector<std::byte> encoded_;  // values_ as elements, two periods
+  double tolerance_;                // relative; 0 means exact
 };
 
-// The largest number up to which all whole numbers are exact.
+// The largest number up to which the type represents all whole numbers exactly.
 double exact_limit(atoll::DType dtype) noexcept;
 
-// The octet that stands in results before an operation: no contribution is it.
+// Byte that fills results before an operation. No contribution has this value.
 inline constexpr int poison = 0xEE;
 
 }  // namespace busbw

@@ -1,6 +1,5 @@
 #include "documents.hpp"
 
-#include <fmt/chrono.h>
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -8,7 +7,6 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
-#include <ctime>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string_view>
@@ -20,18 +18,11 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// nccl-tests' form of its file that this one extends.
+// Version of nccl-tests' JSON form that this file extends.
 constexpr int nccl_tests_version = 3;
 constexpr int curve_version = 1;
 
-std::string local_time() {
-  const std::time_t now = std::time(nullptr);
-  std::tm local{};
-  localtime_r(&now, &local);
-  return fmt::format("{:%Y-%m-%d %H:%M:%S}", local);
-}
-
-// What steers the run; the token is a secret.
+// Environment variables that affect the run, without the token, which is secret.
 Json environment() {
   Json list = Json::array();
   for (char** entry = environ; *entry != nullptr; ++entry) {
@@ -42,10 +33,11 @@ Json environment() {
   return list;
 }
 
-// nccl-tests writes truth as text.
+// nccl-tests writes booleans as text.
 std::string truth(bool value) { return value ? "true" : "false"; }
 
-// Of "all_reduce:ring,all_gather:tree"; "" when the backend chooses.
+// Returns the collective's choice in "all_reduce:ring,all_gather:tree"; "" when the backend
+// chooses.
 std::string algorithm_of(const Job& job, Collective collective) {
   std::string_view rest = job.world().config().algorithm;
   while (!rest.empty()) {
@@ -99,7 +91,7 @@ Json atoll_json(const Job& job, const Options& o) {
           {"axis", name(o.axis)},
           {"mesh", job.mesh().to_string()},
           {"groups", job.groups()},
-          {"memory", o.memory == MemoryKind::registered ? "registered" : "plain"}};
+          {"memory", name(o.memory)}};
 }
 
 Json half_json(const Half& half, const Options& o) {
@@ -219,7 +211,7 @@ std::string to_curve(const Job& job, const Options& options, std::span<const Tab
               {"mesh", job.mesh().to_string()},
               {"axis", name(options.axis)},
               {"groups", job.groups()},
-              {"memory", options.memory == MemoryKind::registered ? "registered" : "plain"}}}};
+              {"memory", name(options.memory)}}}};
   Json rows = Json::array();
   for (const Table& table : tables) {
     for (const Row& row : table.rows) {

@@ -1,4 +1,4 @@
-// The files that a run leaves, as JSON; their forms are in README.md.
+// Output files as JSON; README.md describes their forms.
 #pragma once
 
 #include <span>
@@ -17,17 +17,17 @@ struct CommandLine {
   std::string start_time;  // "2026-01-31 12:00:00"
 };
 
-// --json: what nccl-tests writes for -J (version 3), and more beside it.
+// Content of --json: the form of nccl-tests' -J (version 3) with additional members.
 std::string to_json(const CommandLine& command, const Job& job, const Options& options,
                     std::span<const Table> tables);
 std::string to_json(const CommandLine& command, const Job& job, const Options& options,
                     const PairReport& report);
-// --save: the measured curve.
+// Content of --save: the measured curve.
 std::string to_curve(const Job& job, const Options& options, std::span<const Table> tables);
 
-// Whether rank 0 will be able to write it. Error(io).
+// Checks that rank 0 can write the file. Throws Error(io).
 void require_writable(const std::string& path);
-// Replaces the file. Error(io) that names it.
+// Replaces the file. Throws Error(io) that names it.
 void write_file(const std::string& path, const std::string& text);
 
 }  // namespace busbw

@@ -14,7 +14,7 @@ atoll::Config config_of(const Options& options) {
     if (options.algorithm.find(':') == std::string::npos) {
       config.algorithm.clear();
       for (const Collective collective : options.collectives) {
-        if (collective == Collective::send_recv) continue;  // has no algorithms
+        if (collective == Collective::send_recv) continue;  // send_recv has no algorithms
         config.algorithm += (config.algorithm.empty() ? "" : ",") + std::string(name(collective)) +
                             ":" + options.algorithm;
       }
@@ -47,9 +47,9 @@ std::vector<UsedDevice> used_devices(atoll::World& world, const atoll::Device& d
 
 Job::Job(atoll::World& world, const Options& options)
     : world_(world),
-      place_(atoll::choose_rank_device(world_,
-                                       {.wanted = options.device, .backend = options.backend})),
-      devices_(used_devices(world_, place_.device)),
+      rank_device_(atoll::choose_rank_device(
+          world_, {.wanted = options.device, .backend = options.backend})),
+      devices_(used_devices(world_, rank_device_.device)),
       topology_(atoll::Topology::discover(world_)) {
   mesh_ = atoll::Mesh::plan(topology_, world_);
   groups_ = axis_groups(mesh_->axis("world").ranks, mesh_->shape().shard, options.axis);
@@ -61,7 +61,7 @@ Job::Job(atoll::World& world, const Options& options)
   axis_gbyte_s_ = mesh_->axis(name(options.axis)).rate.gbyte_s;
   communicator_ = atoll::Communicator::open(
       mesh_->axis(name(options.axis)),
-      {.name = "busbw", .backend = options.backend, .device = place_.device});
+      {.name = "busbw", .backend = options.backend, .device = rank_device_.device});
   stream_ = communicator_->device().stream({.name = "busbw"});
 }
 
@@ -73,6 +73,12 @@ std::size_t Job::hosts_of_group() const {
     most = std::max(most, hosts.size());
   }
   return most;
+}
+
+atoll::Buffer Job::allocate(std::uint64_t bytes, MemoryKind kind) {
+  const atoll::Device& device = communicator_->device();
+  return kind == MemoryKind::registered ? atoll::allocate(device, bytes, {*communicator_})
+                                        : device.allocate(bytes);
 }
 
 std::vector<std::vector<double>> Job::exchange(const std::vector<double>& mine) {

@@ -11,7 +11,7 @@ std::map<int, int> ranks_by_host(std::span<const int> hosts) {
   return ranks;
 }
 
-// Each host sends S to the next one of the ring for each edge that leaves it.
+// For each edge of the ring that leaves a host, the host sends S to the next host.
 std::map<int, double> ring_bytes(double total_bytes, std::span<const int> hosts) {
   std::map<int, double> sent, received;
   for (std::size_t i = 0; i < hosts.size(); ++i) {
@@ -31,7 +31,7 @@ Traffic traffic_of(Collective collective, double total_bytes, int ranks, Place p
   using Pass = Traffic::Pass;
   const double slice = total_bytes / ranks;
   const bool in = place == Place::in;
-  // Alone and in place, nothing moves.
+  // With one rank in place, nothing moves.
   if (ranks == 1 && in && has_in_place(collective)) return {};
   switch (collective) {
     case Collective::all_reduce:
@@ -66,7 +66,7 @@ std::map<int, double> wire_bytes(Collective collective, double total_bytes,
   std::map<int, double> bytes;
   for (const auto& [host, here] : ranks) {
     const double elsewhere = (n - here) / n;
-    double own = 0;  // of the tensor, cut by rank
+    double own = 0;  // share of the tensor that the host's ranks hold
     for (std::size_t r = 0; r < hosts.size(); ++r) {
       if (hosts[r] != host) continue;
       own += share_of(collective, static_cast<int>(r), static_cast<int>(hosts.size()));
@@ -98,11 +98,14 @@ std::map<int, double> wire_bytes(Collective collective, double total_bytes,
   return bytes;
 }
 
+bool joins_hosts(const atoll::TopologyNic& nic, std::string_view host_id) {
+  return nic.host == host_id && !nic.is_virtual && (nic.state.empty() || nic.state == "active");
+}
+
 std::optional<double> host_gbyte_s(const atoll::Topology& topology, const std::string& host_id) {
   std::optional<double> sum;
   for (const atoll::TopologyNic& nic : topology.nics) {
-    if (nic.host != host_id || nic.is_virtual) continue;
-    if (!nic.state.empty() && nic.state != "active") continue;
+    if (!joins_hosts(nic, host_id)) continue;
     if (const auto rate = atoll::usable_gbyte_s(topology, nic)) sum = sum.value_or(0) + *rate;
   }
   return sum;
@@ -129,20 +132,20 @@ Ceiling ceiling(Collective collective, double total_bytes, Place place, int root
   const double moved = traffic_of(collective, total_bytes, ranks, place).bytes();
   const double memory_seconds = rates.memory_gbyte_s > 0 ? moved / (rates.memory_gbyte_s * 1e9) : 0;
   const double seconds = std::max(memory_seconds, link_seconds);
-  if (seconds <= 0) return {std::nullopt, "nothing has to move"};
+  if (seconds <= 0) return {std::nullopt, "the operation moves no data"};
   return {seconds, link_seconds > memory_seconds ? "links" : "memory"};
 }
 
 Ceiling ceiling_of_ring(Collective collective, Op op, atoll::DType dtype, double total_bytes,
                         int ranks, double gbyte_s) {
-  if (ranks == 1) return {std::nullopt, "one GPU: nothing leaves it"};
+  if (ranks == 1) return {std::nullopt, "a single GPU sends nothing"};
   if (collective != Collective::all_reduce && collective != Collective::all_gather &&
       collective != Collective::reduce_scatter) {
-    return {std::nullopt, "GPUs do it without a ring"};
+    return {std::nullopt, "this collective uses no ring on GPUs"};
   }
   const bool divided = op == Op::avg && (dtype == atoll::DType::f32 || dtype == atoll::DType::f64);
   if (has_reduction(collective) && (size_of(dtype) == 2 || divided)) {
-    return {std::nullopt, "the sum is built of an exchange, without a ring"};
+    return {std::nullopt, "the library composes this sum of other collectives, without a ring"};
   }
   if (gbyte_s <= 0) return {std::nullopt, "the rate of the links between the GPUs is not known"};
   Ceiling result = ceiling_of_busbw(collective, total_bytes, ranks, gbyte_s);
@@ -152,7 +155,7 @@ Ceiling ceiling_of_ring(Collective collective, Op op, atoll::DType dtype, double
 
 Ceiling ceiling_of_busbw(Collective collective, double total_bytes, int ranks, double gbyte_s) {
   const double seconds = total_bytes * bus_factor(collective, ranks) / (gbyte_s * 1e9);
-  if (seconds <= 0) return {std::nullopt, "nothing has to move"};
+  if (seconds <= 0) return {std::nullopt, "the operation moves no data"};
   return {seconds, "given"};
 }
 

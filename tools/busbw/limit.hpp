@@ -1,8 +1,8 @@
-// The ceiling of a collective: the bytes that it has to move at least, at the rates of the memory
-// and of the links between the hosts. Pure; memory_rate.hpp measures. GB/s = 1e9 bytes per second.
+// Computes the limit of a collective: the bytes that it must move at least, at the rates of the
+// memory and of the links between hosts. Pure functions; memory_rate.hpp measures. GB/s = 1e9 bytes
+// per second.
 #pragma once
 
-#include <cstdint>
 #include <map>
 #include <optional>
 #include <span>
@@ -14,27 +14,27 @@
 
 namespace busbw {
 
-// What a rank has to do to memory, the work shared evenly by all ranks of the group: arrays of
-// equal length are read and written once, nothing is staged.
+// Memory traffic that a collective requires from each rank, if all ranks of the group share the
+// work evenly. Arrays of equal length are read and written once, without staging.
 struct Traffic {
   enum class Pass {
-    copies,  // output i is input i; a single input goes to all outputs
+    copies,  // output i is input i; a single input is copied to all outputs
     sum      // every output is the sum of all inputs
   };
   Pass pass = Pass::copies;
   int inputs = 0;
   int outputs = 0;
   double array_bytes = 0;
-  Place place = Place::out;  // in: inputs and outputs are parts of one tensor
+  Place place = Place::out;  // Place::in: inputs and outputs are parts of one tensor
 
-  // Read and written together.
+  // Bytes read and written.
   double bytes() const noexcept {
     return array_bytes * (outputs + (pass == Pass::sum ? inputs : outputs));
   }
   friend bool operator==(const Traffic&, const Traffic&) = default;
 };
 
-// S being the whole tensor and n the ranks, bytes() is
+// Returns the memory traffic of one rank. With S bytes of the whole tensor and n ranks, bytes() is
 //   all_gather(_v)       2 S, in place 2 S (n - 1) / n
 //   reduce_scatter(_v)   S + S / n
 //   all_reduce           2 S
@@ -43,47 +43,53 @@ struct Traffic {
 //   gather, scatter      2 S / n, in place 2 S (n - 1) / n / n
 //   all_to_all           2 S
 //   send_recv            2 S
-// and 0 for one rank in place. A slice that is sent to several ranks is one input: the ranks
-// together read S, as much memory as the collective does, and some of it from the cache, as it may.
+// and 0 for one rank in place. A slice that several ranks receive counts as one input, because the
+// ranks together read S, as the collective does, partly from caches.
 Traffic traffic_of(Collective collective, double total_bytes, int ranks, Place place) noexcept;
 
-// Bytes that each host sends or receives over its links, whichever is more, by host. `hosts` are
-// the hosts of the ranks of one group, in the order of the axis; `root` is an index into it. With
-// equal hosts, H of them: (H - 1) / H of S for the gathers and reduce_scatters (which send what is
-// theirs once, or get the rest; the _v forms by the parts of share_of()), twice that for
-// all_reduce, S for broadcast and reduce, the root's host (H - 1) / H of S for gather and scatter,
-// S x ranks of the host x (H - 1) / H for all_to_all, S per edge of the ring that leaves the host
-// for send_recv. Empty for a group on one host.
+// Returns by host the bytes that it sends or receives over its links, whichever is more. `hosts`
+// holds the hosts of one group's ranks, in the order of the axis; `root` is an index into it. With
+// H equal hosts:
+//   all_gather(_v), reduce_scatter(_v)  (H - 1) / H of S; the _v forms use the shares of share_of()
+//   all_reduce                          twice that
+//   broadcast, reduce                   S
+//   gather, scatter                     (H - 1) / H of S at the root's host
+//   all_to_all                          S x ranks of the host x (H - 1) / H
+//   send_recv                           S for each edge of the ring that leaves the host
+// Empty for a group on one host.
 std::map<int, double> wire_bytes(Collective collective, double total_bytes,
                                  std::span<const int> hosts, int root);
 
-// What all active NICs of a host that join it to others carry together; empty when no rate is
-// known.
+// Whether a NIC belongs to the host, is hardware and is not known to be down.
+bool joins_hosts(const atoll::TopologyNic& nic, std::string_view host_id);
+
+// GB/s of all active NICs that join a host to others, together; empty when no rate is known.
 std::optional<double> host_gbyte_s(const atoll::Topology& topology, const std::string& host_id);
 
 struct Rates {
-  double memory_gbyte_s = 0;  // of traffic_of(), by one rank while all others do the same; 0: none
-  std::vector<std::optional<double>> host_gbyte_s = {};  // by host, one direction
+  double memory_gbyte_s = 0;  // traffic_of() while all ranks do the same; 0 if not measured
+  std::vector<std::optional<double>> host_gbyte_s = {};  // by host, in one direction
 };
 
 struct Ceiling {
-  std::optional<double> seconds;  // the least time; empty when it is not known
-  std::string by;                 // "memory", "links", "ring", "given", or why there is none
+  std::optional<double> seconds;  // the least time; empty if unknown
+  std::string by;  // "memory", "links", "ring", "given", or the reason why there is no limit
 };
 
-// Of operations that all `groups` run at once; groups hold world ranks, `host_of` their hosts.
+// Limit of operations that all `groups` run at once. Groups hold world ranks; `host_of` gives the
+// host of each world rank.
 Ceiling ceiling(Collective collective, double total_bytes, Place place, int root,
                 const std::vector<std::vector<int>>& groups, std::span<const int> host_of,
                 const Rates& rates);
 inline constexpr std::string_view by_ring = "ring";
-// Of GPUs, whose memory is faster than what joins them: not the least time that there can be, but
-// that of a ring over the axis, whose bus bandwidth the topology gives (0: not known). NVLS, trees
-// and two levels may be faster. None for what does not go round a ring: other collectives than
-// all_gather, reduce_scatter and all_reduce, and sums that the library builds of an exchange
-// (16-bit types, averages).
+// Limit on GPUs, whose memory is faster than their links: the time of a ring over the axis, whose
+// bus bandwidth the topology gives (0: unknown). This is no lower bound, because NVLS, trees and
+// two-level algorithms may be faster. There is no limit for operations without a ring: collectives
+// other than all_gather, reduce_scatter and all_reduce, and sums that the library composes of other
+// collectives (16-bit types, averages).
 Ceiling ceiling_of_ring(Collective collective, Op op, atoll::DType dtype, double total_bytes,
                         int ranks, double gbyte_s);
-// From a bus bandwidth that was given.
+// Limit from a bus bandwidth that the user gave.
 Ceiling ceiling_of_busbw(Collective collective, double total_bytes, int ranks, double gbyte_s);
 
 }  // namespace busbw

@@ -1,5 +1,4 @@
-// atoll-busbw: bus bandwidth of collectives, with the habits of nccl-tests.
-#include <fmt/chrono.h>
+// atoll-busbw: measures the bus bandwidth of collectives, with options and output of nccl-tests.
 #include <fmt/format.h>
 #include <sys/resource.h>
 
@@ -7,7 +6,6 @@
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
-#include <ctime>
 #include <exception>
 #include <span>
 #include <string>
@@ -30,16 +28,17 @@ using busbw::Job;
 using busbw::Options;
 using busbw::Table;
 
-// Those of nccl-tests.
+// Exit codes of nccl-tests.
 constexpr int exit_ok = 0;
 constexpr int exit_internal = 1;
 constexpr int exit_library = 3;
 constexpr int exit_timeout = 4;
 constexpr int exit_unsupported = 5;
 constexpr int exit_usage = 6;
-constexpr int exit_below = 7;  // wrong data, or not fast enough
+constexpr int exit_below = 7;  // data is wrong, or a rate is too low
 
-// Before there is a World: whether the launchers that this process may come from call it rank 0.
+// Whether this process is rank 0 according to the variables of launchers. Needed before there is a
+// World.
 busbw::Speaks speaks() {
   for (const char* name :
        {"ATOLL_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID", "RANK"}) {
@@ -51,23 +50,16 @@ busbw::Speaks speaks() {
 
 void complain(const std::string& what) { fmt::print(stderr, "atoll-busbw: {}\n", what); }
 
-std::string start_time() {
-  const std::time_t now = std::time(nullptr);
-  std::tm local{};
-  localtime_r(&now, &local);
-  return fmt::format("{:%Y-%m-%d %H:%M:%S}", local);
-}
-
-// Launchers end a job when its first rank fails: rank 0 must have said all before any does.
+// Waits until rank 0 has printed everything, because launchers end a job when its first rank fails.
 void await_speaker(atoll::World& world) {
   try {
     world.barrier();
-  } catch (const std::exception&) {  // it is gone
+  } catch (const std::exception&) {  // rank 0 is gone
   }
 }
 
-// Files that cannot be written and programs that are missing are found before anything is measured;
-// only rank 0 can tell, and all ranks must stop.
+// Fails on all ranks, before anything is measured, when rank 0 cannot write an output file or lacks
+// a program.
 void check_outputs(Job& job, const Options& options) {
   std::string problem;
   if (job.is_root()) {
@@ -96,7 +88,7 @@ int measure(Job& job, const Options& options, const busbw::CommandLine& command)
     const auto report = busbw::measure_pairs(job, options);
     if (job.is_root() && !options.json.empty())
       busbw::write_file(options.json, busbw::to_json(command, job, options, report));
-    if (!report.is_judged) return exit_unsupported;  // a gate must not take it for a pass
+    if (!report.is_judged) return exit_unsupported;  // scripts must not take this for success
     return report.verdict.findings.empty() ? exit_ok : exit_below;
   }
   busbw::Sweep sweep(job, options);
@@ -120,7 +112,7 @@ int measure(Job& job, const Options& options, const busbw::CommandLine& command)
     if (!options.plot.empty() && rows > 0)
       busbw::run_gnuplot(busbw::plot_program(tables, options.plot));
     if (options.expect && rows > 0 && judged == 0)
-      complain("--expect: no limit is known here; give one with --limit GB/s");
+      complain("--expect: no limit is known on this machine; set one with --limit GB/s");
   }
   if (rows == 0) return exit_unsupported;
   if (options.expect && judged == 0) return exit_below;
@@ -150,10 +142,10 @@ int status_of(const atoll::Error& error) {
   return exit_internal;
 }
 
-// What every rank finds alike, rank 0 says; what befalls one rank, that rank says, and fails the
-// job.
+// Runs the job. Rank 0 alone prints errors that all ranks see alike. An error of one rank is
+// printed by that rank and fails the job.
 int run_job(const Options& options, const busbw::CommandLine& command) {
-  // Stays whole while what fails unwinds, so that other ranks hear the reason.
+  // The World outlives the error's unwinding, so that other ranks receive the reason.
   atoll::World world = atoll::World::from_env(busbw::config_of(options));
   std::string what;
   int status = exit_internal;
@@ -183,7 +175,7 @@ int run_job(const Options& options, const busbw::CommandLine& command) {
 int run(int argc, char** argv, busbw::Speaks speaker) {
   const auto options = busbw::parse_options(argc, argv, speaker);
   if (!options) return exit_ok;
-  // These two read files and start no job, so they answer in whatever environment they are asked.
+  // These modes only read files. They start no job, so they work in any environment.
   if (!options->flight.empty()) {
     fmt::print("{}", atoll::tell_flight(options->flight));
     return exit_ok;
@@ -193,10 +185,11 @@ int run(int argc, char** argv, busbw::Speaks speaker) {
     busbw::write_file(options->tune.front().string(), busbw::tune(curves));
     return exit_ok;
   }
-  return run_job(*options, {.arguments = {argv, argv + argc}, .start_time = start_time()});
+  return run_job(*options, {.arguments = {argv, argv + argc}, .start_time = busbw::local_time()});
 }
 
-// A rank that does not speak ends a little later than rank 0 does, which some launchers would kill.
+// Exits on errors that all ranks see alike. Only rank 0 prints; other ranks exit a little later,
+// because some launchers would otherwise kill rank 0 before it has printed.
 int fail_alike(busbw::Speaks speaker, const std::string& what, int status) {
   constexpr auto patience = std::chrono::milliseconds(300);
   if (speaker == busbw::Speaks::yes)
@@ -209,18 +202,20 @@ int fail_alike(busbw::Speaks speaker, const std::string& what, int status) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  // A program that was started and ended early is told by its status.
+  // Writing to a plotting program that has ended must not kill this process; its exit status is
+  // checked.
   std::signal(SIGPIPE, SIG_IGN);
   const busbw::Speaks speaker = speaks();
   try {
     return run(argc, argv, speaker);
   } catch (const atoll::Error& error) {
-    // Before there is a job every rank fails alike, but for a rank that the others wait for.
+    // Before there is a job, these errors occur on all ranks alike. Any other error may be of this
+    // rank alone.
     const bool alike = error.code() == atoll::ErrorCode::invalid_argument ||
                        error.code() == atoll::ErrorCode::not_found ||
                        error.code() == atoll::ErrorCode::unsupported;
     return fail_alike(alike ? speaker : busbw::Speaks::yes, error.what(), status_of(error));
-  } catch (const std::exception& error) {  // of the command line
+  } catch (const std::exception& error) {  // error in the command line
     return fail_alike(speaker, std::string(error.what()) + " (see --help)", exit_usage);
   }
 }

@@ -12,19 +12,19 @@ using Clock = std::chrono::steady_clock;
 using Seconds = std::chrono::duration<double>;
 using traffic::Stores;
 
-// Long enough for a rank that starts late to matter little, short enough for a tool.
+// Long enough to make a late start of a rank negligible, short enough for an interactive tool.
 constexpr double batch_seconds = 0.02;
 constexpr double warm_seconds = 2e-4;
 constexpr int most_batches = 3;
 constexpr double most_passes = 1e6;
 constexpr std::uint64_t line = 64;
 constexpr std::uint64_t word = 4;
-// Below it everything stays in the caches, and stores past them cannot win.
+// Smaller traffic stays in the caches, where non-temporal stores cannot win.
 constexpr double streaming_from = 1 << 20;
 
 double now() { return Seconds(Clock::now().time_since_epoch()).count(); }
 
-// Whole lines where they fit, for stores that need them.
+// Rounds to whole cache lines where possible, since non-temporal stores need them.
 std::uint64_t measured_bytes(const Traffic& traffic) {
   if (traffic.bytes() <= 0) return 0;
   const auto bytes = static_cast<std::uint64_t>(traffic.array_bytes);
@@ -61,26 +61,26 @@ bool on_line(const std::byte* address) {
 }  // namespace
 
 double MemoryRate::gbyte_s(const Traffic& traffic, traffic::Element element,
-                           std::span<const Memory> places) {
-  const Question question{traffic, element, places.size()};
+                           std::span<const Memory> slots) {
+  const Question question{traffic, element, slots.size()};
   const auto found = std::ranges::find(known_, question, &std::pair<Question, double>::first);
   if (found != known_.end()) return found->second;
-  return known_.emplace_back(question, measure(question, places)).second;
+  return known_.emplace_back(question, measure(question, slots)).second;
 }
 
 void MemoryRate::improve(const Traffic& traffic, traffic::Element element,
-                         std::span<const Memory> places) {
-  const Question question{traffic, element, places.size()};
+                         std::span<const Memory> slots) {
+  const Question question{traffic, element, slots.size()};
   const auto found = std::ranges::find(known_, question, &std::pair<Question, double>::first);
-  if (found != known_.end()) found->second = std::max(found->second, measure(question, places));
+  if (found != known_.end()) found->second = std::max(found->second, measure(question, slots));
 }
 
-double MemoryRate::measure(const Question& question, std::span<const Memory> places) {
+double MemoryRate::measure(const Question& question, std::span<const Memory> slots) {
   Traffic measured = question.traffic;
   const std::uint64_t bytes = measured_bytes(measured);
-  if (bytes == 0 || places.empty()) return 0;
+  if (bytes == 0 || slots.empty()) return 0;
   std::vector<Pass> passes;
-  for (const Memory& memory : places) passes.push_back(pass_at(measured, bytes, memory));
+  for (const Memory& memory : slots) passes.push_back(pass_at(measured, bytes, memory));
   measured.array_bytes = static_cast<double>(bytes);
   return measured.bytes() / seconds_of(question, bytes, passes) / 1e9;
 }
@@ -100,7 +100,7 @@ MemoryRate::Pass MemoryRate::pass_at(const Traffic& traffic, std::uint64_t bytes
     }
     return pass;
   }
-  // Arrays that a single input goes to begin behind its own place.
+  // Outputs of a single input start after the rank's own slice.
   for (int i = 0; i < traffic.outputs; ++i) {
     const std::uint64_t part = (rank + static_cast<std::uint64_t>(i) + (in ? 1 : 0)) % ranks;
     pass.to.push_back(memory.recv + part * bytes);
@@ -122,7 +122,7 @@ double MemoryRate::seconds_of(const Question& question, std::uint64_t bytes,
       });
   std::vector<Stores> kernels{Stores::cached};
   if (question.traffic.pass == Traffic::Pass::copies) kernels.push_back(Stores::library);
-  // Last: a rank whose addresses do not fit has not got it.
+  // Streaming stores come last, because a rank with unaligned addresses cannot use them.
   if (fits) kernels.push_back(Stores::streaming);
   std::vector<double> mine;
   for (const Stores stores : kernels) mine.push_back(single_pass(go, stores));

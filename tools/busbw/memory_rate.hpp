@@ -1,5 +1,4 @@
-// What the memory of the hosts gives for the traffic of a collective, by all ranks at the same
-// time.
+// Measures the memory bandwidth that all ranks together reach for the traffic of a collective.
 #pragma once
 
 #include <cstdint>
@@ -15,19 +14,19 @@
 
 namespace busbw {
 
-// Measures on first use and remembers. Every function is collective over the World.
+// Measures a rate on first use and caches it. Every function is collective over the World.
 class MemoryRate {
  public:
   explicit MemoryRate(Job& job) : job_(job) {}
-  // GB/s that one rank reads and writes together. All ranks go over `places` in turn, which are the
-  // buffers of the collective itself (and are overwritten), so that the footprint and the pages are
-  // those that it has. The best of cached and streaming stores and memcpy, the best of a few
-  // batches of 20 ms, from the first rank's start to the last rank's end on each host; the slowest
-  // host. 0 for traffic without bytes.
-  double gbyte_s(const Traffic& traffic, traffic::Element element, std::span<const Memory> places);
-  // Measures again and remembers the better: for a rate that a collective has surpassed, because
-  // something else used the memory when it was measured.
-  void improve(const Traffic& traffic, traffic::Element element, std::span<const Memory> places);
+  // Returns the GB/s that one rank reads and writes together. All ranks use `slots` in turn, which
+  // are the buffers of the collective itself and are overwritten, so that footprint and pages are
+  // the same. The rate is the best of cached stores, streaming stores and memcpy, and of a few
+  // batches of 20 ms. A batch lasts from the start of a host's first rank to the end of its last;
+  // the slowest host counts. Returns 0 for traffic without bytes.
+  double gbyte_s(const Traffic& traffic, traffic::Element element, std::span<const Memory> slots);
+  // Measures again and keeps the better rate. Used when a collective was faster than the limit,
+  // because other work had disturbed the first measurement.
+  void improve(const Traffic& traffic, traffic::Element element, std::span<const Memory> slots);
 
  private:
   struct Pass {
@@ -37,16 +36,17 @@ class MemoryRate {
   struct Question {
     Traffic traffic;
     traffic::Element element = traffic::Element::f32;
-    std::size_t places = 0;
+    std::size_t slots = 0;
     friend bool operator==(const Question&, const Question&) = default;
   };
 
-  double measure(const Question& question, std::span<const Memory> places);
+  double measure(const Question& question, std::span<const Memory> slots);
   Pass pass_at(const Traffic& traffic, std::uint64_t bytes, Memory memory) const;
   using Go = std::function<void(std::size_t pass, traffic::Stores)>;
   double seconds_of(const Question& question, std::uint64_t bytes, const std::vector<Pass>& passes);
   double best_batch(const Go& go, traffic::Stores stores, double once);
-  // Of the best batch; `begins_and_ends` by rank, a pair for each batch.
+  // Returns the time of the best batch. `begins_and_ends` holds one pair of times for each batch,
+  // by rank.
   double best_span(const std::vector<std::vector<double>>& begins_and_ends) const;
 
   Job& job_;

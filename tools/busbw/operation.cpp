@@ -14,7 +14,7 @@ struct Views {
   atoll::View src, dst;
 };
 
-// Where the part of `rank` begins, in elements.
+// Element offset of the part that belongs to `rank`.
 std::uint64_t offset_of(const Call& call, int rank) {
   if (call.shape.counts.empty()) return call.shape.count * static_cast<std::uint64_t>(rank);
   return std::accumulate(call.shape.counts.begin(), call.shape.counts.begin() + rank,
@@ -76,7 +76,7 @@ atoll::Reduction reduction_of(Op op, int rank) {
   return atoll::ReduceOp::sum;
 }
 
-// To the next rank of the ring, from the one before.
+// Sends to the next rank of a ring and receives from the previous one.
 atoll::Work send_recv(const Views& views, atoll::Communicator& communicator,
                       atoll::Stream& stream) {
   const int ranks = communicator.size();
@@ -92,7 +92,7 @@ bool on_host(const atoll::Communicator& communicator) {
   return communicator.device().kind() == atoll::DeviceKind::host;
 }
 
-// fill(view) writes what is to be there.
+// Calls fill(view) with host memory and copies the result to `to` if that is on a GPU.
 template <class Fill>
 void write(atoll::View to, const atoll::Communicator& communicator, atoll::Stream& stream,
            const Fill& fill) {
@@ -147,7 +147,7 @@ void prepare(const Call& call, Memory memory, const atoll::Communicator& communi
              atoll::Stream& stream, std::uint64_t seed) {
   const int rank = communicator.rank();
   const Views views = views_of(call, memory, rank);
-  // Inputs last: in place they lie inside the results.
+  // In place, inputs are inside the results, so they are written last.
   write(views.dst, communicator, stream,
         [](atoll::View to) { std::memset(to.data, poison, to.bytes()); });
   write(views.src, communicator, stream,

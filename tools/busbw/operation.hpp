@@ -1,4 +1,4 @@
-// One collective on two buffers: which parts it uses, how it is started, what has to come out.
+// One collective on two buffers: the parts that it uses, how it starts, and its expected result.
 #pragma once
 
 #include <cstddef>
@@ -18,22 +18,22 @@ struct Call {
   Shape shape = {};
 };
 
-// Each has room for shape.total elements. Place::in runs on `recv` alone, but for collectives that
-// have no such form.
+// Buffers of shape.total elements each. Place::in uses `recv` alone, except for collectives that
+// have no in-place form.
 struct Memory {
   std::byte* send = nullptr;
   std::byte* recv = nullptr;
 };
 
-// Enqueues it.
+// Enqueues the operation.
 [[nodiscard]] atoll::Work start(const Call& call, Memory memory, atoll::Communicator& communicator,
                                 atoll::Stream& stream);
 
-// Fills the inputs of this rank, and its results with what no operation gives. Waits for the
-// stream, which copies where the CPU cannot write.
+// Fills the inputs of this rank, and its results with a value that no operation produces. Waits for
+// the stream, which copies to buffers that the CPU cannot write.
 void prepare(const Call& call, Memory memory, const atoll::Communicator& communicator,
              atoll::Stream& stream, std::uint64_t seed);
-// Wrong elements of this rank after an operation on prepared memory.
+// Counts wrong elements of this rank after an operation on prepared memory.
 std::uint64_t count_wrong(const Call& call, Memory memory, const atoll::Communicator& communicator,
                           atoll::Stream& stream, std::uint64_t seed);
 

@@ -19,7 +19,7 @@ constexpr std::uint64_t most_bytes = std::uint64_t{1} << 50U;
   throw atoll::Error(atoll::ErrorCode::invalid_argument, why);
 }
 
-// As text until everything is known.
+// Option values as text, until all options are parsed.
 struct Texts {
   std::string collective = "all_reduce", axis = "world", limit = "machine", expect;
   std::vector<std::string> memory;
@@ -27,7 +27,7 @@ struct Texts {
   std::string dtype = "float", op = "sum";
   int time_of = 1, blocking = 0, threads = 1, gpus = 1, local_register = -1;
   int latency = 0, cpu_time = 0, timestamps = 0;
-  // Options about GPUs: accepted for the sake of scripts.
+  // GPU options of nccl-tests, accepted so that scripts work.
   int parallel_init = 0, stream_null = 0, graph = 0, cta_policy = -1, device = 0, device_ctas = 16;
   std::vector<std::string> flight, tune;
 };
@@ -61,147 +61,137 @@ std::vector<Known> parse_list(const std::string& text, const std::vector<Known>&
   return list;
 }
 
-void declare_what(CLI::App& app, Options& o, Texts& t) {
-  const auto* group = "What to run";
-  app.add_option("--collective", t.collective,
-                 "all_reduce, all_gather, reduce_scatter, broadcast, reduce, gather, scatter, "
-                 "all_to_all, all_gather_v, reduce_scatter_v, send_recv; several with commas; all")
-      ->group(group);
-  app.add_option("-d,--datatype", t.dtype,
-                 "float, half, bfloat16, double, int32, int64, uint8 (or f32, f16, bf16, f64, i32, "
-                 "i64, u8); several with commas; all")
-      ->group(group);
-  app.add_option("-o,--op", t.op,
-                 "sum, max, min, avg, mulsum (a sum of scaled inputs); several with commas; all")
-      ->group(group);
-  app.add_option("-r,--root", o.root, "rank in the axis; -1: every rank in turn")->group(group);
-  app.add_option("--axis", t.axis,
-                 "world, shard or replicate of the mesh that the topology suggests; all groups of "
-                 "the axis run at once and the slowest counts")
-      ->group(group);
-  app.add_option(
-         "--device", o.device,
-         "whose memory: host, cuda (GPUs, which go round among the ranks of a host), or auto: cuda "
-         "where every rank has a GPU of its own and a backend for it")
-      ->check(CLI::IsMember({"auto", "host", "cuda"}))
-      ->group(group);
-  app.add_option("--backend", o.backend, "host, nccl, mpi, ...; default: the best that works")
-      ->group(group);
-  app.add_flag("--require-gdr", o.require_gdr,
-               "fail where NICs do not reach memory of GPUs (GPUDirect RDMA) on every "
-               "connection between hosts")
-      ->group(group);
-  app.add_option("--algorithm", o.algorithm,
-                 "NAME, or COLLECTIVE:NAME,...; default: the backend chooses (ATOLL_ALGORITHM)")
-      ->group(group);
-  app.add_option(
-         "-M,--memory", t.memory,
-         "of the buffers: registered (atoll::allocate) or plain; as in nccl-tests: 1 reports "
-         "how much memory is used, 0 does not; may be given twice")
+// Adds options under one heading of --help.
+class Section {
+ public:
+  Section(CLI::App& app, const char* heading) : app_(app), heading_(heading) {}
+
+  template <class T>
+  CLI::Option* add(const char* names, T& target, const char* help) {
+    return app_.add_option(names, target, help)->group(heading_);
+  }
+  template <class T>
+  void flag(const char* names, T& target, const char* help) {
+    app_.add_flag(names, target, help)->group(heading_);
+  }
+
+ private:
+  CLI::App& app_;
+  const char* heading_;
+};
+
+void declare_run(CLI::App& app, Options& o, Texts& t) {
+  Section section(app, "What to run");
+  section.add("--collective", t.collective,
+              "all_reduce, all_gather, reduce_scatter, broadcast, reduce, gather, scatter, "
+              "all_to_all, all_gather_v, reduce_scatter_v, send_recv; a list with commas; or all");
+  section.add("-d,--datatype", t.dtype,
+              "float, half, bfloat16, double, int32, int64, uint8 (or f32, f16, bf16, f64, i32, "
+              "i64, u8); a list with commas; or all");
+  section.add("-o,--op", t.op,
+              "sum, max, min, avg, mulsum (a sum of scaled inputs); a list with commas; or all");
+  section.add("-r,--root", o.root, "root rank within the axis; -1: every rank in turn");
+  section.add("--axis", t.axis,
+              "axis of the planned mesh: world, shard or replicate; all groups of the axis run at "
+              "once, and the slowest counts");
+  section
+      .add("--device", o.device,
+           "buffers in host memory (host) or on GPUs (cuda; the ranks of a host use its GPUs in "
+           "turn); auto: cuda when every rank has its own GPU and a backend supports it")
+      ->check(CLI::IsMember({"auto", "host", "cuda"}));
+  section.add("--backend", o.backend, "host, nccl, mpi, ...; default: the best that works");
+  section.flag("--require-gdr", o.require_gdr,
+               "fail unless every connection between hosts uses GPUDirect RDMA");
+  section.add("--algorithm", o.algorithm,
+              "NAME, or COLLECTIVE:NAME,...; default: the backend chooses (ATOLL_ALGORITHM)");
+  section
+      .add("-M,--memory", t.memory,
+           "buffers are registered memory (atoll::allocate) or plain; as in nccl-tests, 1 reports "
+           "memory usage and 0 does not; may be given twice")
       ->take_all()
       ->allow_extra_args(false)
-      ->default_str("registered")
-      ->group(group);
-  app.add_flag(
-         "--pairs", o.pairs,
-         "bandwidth from every rank to every other with messages of -e bytes, and which rank, "
-         "host or NIC is slow")
-      ->group(group);
-  app.add_option(
-         "--tune", t.tune,
-         "OUT CURVE...: writes a tuning file (ATOLL_TUNING) from curves that were saved with "
-         "different --algorithm")
+      ->default_str("registered");
+  section.flag("--pairs", o.pairs,
+               "measure the bandwidth between every two ranks with messages of -e bytes, and name "
+               "the rank, host or NIC that is slow");
+  section
+      .add("--tune", t.tune,
+           "OUT CURVE...: write a tuning file (ATOLL_TUNING) from curves that were saved with "
+           "different --algorithm")
       ->take_all()
-      ->default_str("")
-      ->group(group);
-  app.add_option("--flight", t.flight,
-                 "flight recorder files (ATOLL_FLIGHT) of the ranks of a job: tells who did what")
+      ->default_str("");
+  section
+      .add("--flight", t.flight,
+           "explain the flight recorder files (ATOLL_FLIGHT) of a job: what each rank did last")
       ->take_all()
-      ->default_str("")
-      ->group(group);
+      ->default_str("");
 }
 
 void declare_sizes(CLI::App& app, Options& o, Texts& t) {
-  const auto* group = "Sizes in bytes; K, M, G are powers of 1,024";
-  app.add_option("-b,--minbytes", t.min, "smallest; default: 32M, or -e when that is smaller")
-      ->group(group);
-  app.add_option("-e,--maxbytes", t.max, "largest; default: 32M, or -b when that is larger")
-      ->group(group);
-  app.add_option("-i,--stepbytes", t.step, "increment")->group(group);
-  app.add_option("-f,--stepfactor", t.factor, "factor; 2 or more replaces the increment")
-      ->group(group);
-  app.add_option("-u,--unalign", o.unalign, "elements by which buffers are out of alignment")
-      ->group(group);
+  Section section(app, "Sizes in bytes; K, M, G are powers of 1,024");
+  section.add("-b,--minbytes", t.min, "smallest size; default: 32M, or -e when that is smaller");
+  section.add("-e,--maxbytes", t.max, "largest size; default: 32M, or -b when that is larger");
+  section.add("-i,--stepbytes", t.step, "increment between sizes");
+  section.add("-f,--stepfactor", t.factor,
+              "factor between sizes; 2 or more replaces the increment");
+  section.add("-u,--unalign", o.unalign, "elements by which buffers are misaligned");
 }
 
 void declare_measuring(CLI::App& app, Options& o, Texts& t) {
-  const auto* group = "How to measure";
-  app.add_option("-n,--iters", o.iterations, "timed batches")->group(group);
-  app.add_option("-m,--agg_iters", o.batch, "operations in a batch")->group(group);
-  app.add_option("-w,--warmup_iters", o.warmups, "operations before the timed ones")->group(group);
-  app.add_option("-N,--run_cycles", o.cycles, "times the sizes are gone through; 0: for ever")
-      ->group(group);
-  app.add_option("-c,--check", o.checks, "operations whose results are checked; 0: none")
-      ->group(group);
-  app.add_option("-a,--average", t.time_of,
-                 "whose time counts: 0 rank 0, 1 the average, 2 the fastest, 3 the slowest")
-      ->group(group);
-  app.add_option("-z,--blocking", t.blocking,
-                 "wait for each operation: 1 and a barrier, 2 without; 3: wait and an untimed "
-                 "barrier after each batch")
-      ->group(group);
-  app.add_option("-T,--timeout", o.timeout_s, "seconds for one operation; 0: ATOLL_TIMEOUT")
-      ->group(group);
-  app.add_option("-R,--local_register", t.local_register,
-                 "1, 2: --memory registered; 0: --memory plain")
-      ->group(group);
+  Section section(app, "How to measure");
+  section.add("-n,--iters", o.iterations, "number of timed batches");
+  section.add("-m,--agg_iters", o.batch, "operations in a batch");
+  section.add("-w,--warmup_iters", o.warmups, "operations before the timed ones");
+  section.add("-N,--run_cycles", o.cycles, "how often to repeat all sizes; 0: until interrupted");
+  section.add("-c,--check", o.checks, "number of operations whose results are checked; 0: none");
+  section.add("-a,--average", t.time_of,
+              "time to report: 0 rank 0, 1 average of the ranks, 2 fastest rank, 3 slowest rank");
+  section.add("-z,--blocking", t.blocking,
+              "1: wait and barrier after each operation; 2: wait after each operation; 3: wait and "
+              "an untimed barrier after each batch");
+  section.add("-T,--timeout", o.timeout_s, "seconds for one operation; 0: ATOLL_TIMEOUT");
+  section.add("-R,--local_register", t.local_register,
+              "1 or 2: same as --memory registered; 0: same as --memory plain");
 }
 
-void declare_saying(CLI::App& app, Options& o, Texts& t) {
-  const auto* group = "What to say";
-  app.add_option(
-         "-I,--per_iter_timing", t.latency,
-         "1: single operations are timed as well (us): i_min, i_max, i_p99, i_cv% as columns, "
-         "p50 and p99 below")
-      ->group(group);
-  app.add_flag("--latency", t.latency, "-I 1")->group(group);
-  app.add_option("-K,--per_iter_skip", o.latency_skip, "first samples left out of -I")
-      ->group(group);
-  app.add_option("-C,--report_cputime", t.cpu_time, "1: time to enqueue (us) instead")
-      ->group(group);
-  app.add_option("-S,--report_timestamps", t.timestamps, "1: when each row was measured")
-      ->group(group);
-  app.add_option("--limit", t.limit,
-                 "ceiling of `% of limit`: machine (links of the topology, memory measured now; on "
-                 "GPUs a ring's), a "
-                 "bus bandwidth in GB/s, or off")
-      ->group(group);
-  app.add_option("--expect", t.expect,
-                 "share of the limit that every row must reach, 0.85 for 85 %")
-      ->group(group);
-  app.add_option("-J,--output_file,--json", o.json, "file: everything, as JSON")->group(group);
-  app.add_option("--save", o.save, "file: the curve, for atoll's planner and tuner")->group(group);
-  app.add_option("--plot", o.plot, "file: bus bandwidth over size, SVG (gnuplot)")->group(group);
+void declare_output(CLI::App& app, Options& o, Texts& t) {
+  Section section(app, "What to report");
+  section.add("-I,--per_iter_timing", t.latency,
+              "1: also time single operations (us): columns i_min, i_max, i_p99 and i_cv%, and p50 "
+              "and p99 below the table");
+  section.flag("--latency", t.latency, "same as -I 1");
+  section.add("-K,--per_iter_skip", o.latency_skip, "number of first samples that -I leaves out");
+  section.add("-C,--report_cputime", t.cpu_time,
+              "1: report the time to enqueue an operation (us) instead of its duration");
+  section.add("-S,--report_timestamps", t.timestamps, "1: report when each row was measured");
+  section.add("--limit", t.limit,
+              "what `% of limit` compares with: machine (link rates of the topology and measured "
+              "memory bandwidth; on GPUs the rate of a ring), a bus bandwidth in GB/s, or off");
+  section.add("--expect", t.expect,
+              "share of the limit that every row must reach, for example 0.85 for 85 %");
+  section.add("-J,--output_file,--json", o.json, "file for the complete report as JSON");
+  section.add("--save", o.save, "file for the measured curve, read by atoll's planner and --tune");
+  section.add("--plot", o.plot, "file for an SVG plot of bus bandwidth over size (needs gnuplot)");
 }
 
 void declare_gpu_habits(CLI::App& app, Texts& t) {
-  const auto* group = "Of nccl-tests, without effect on host memory";
-  app.add_option("-t,--nthreads", t.threads, "must be 1: a rank is a process")->group(group);
-  app.add_option("-g,--ngpus", t.gpus, "must be 1: a rank is a process")->group(group);
-  app.add_option("-p,--parallel_init", t.parallel_init, "ignored")->group(group);
-  app.add_option("-y,--stream_null", t.stream_null, "ignored")->group(group);
-  app.add_option("-G,--cudagraph", t.graph, "ignored")->group(group);
-  app.add_option("-x,--cta_policy", t.cta_policy, "ignored")->group(group);
-  app.add_option("-D,--device_implementation", t.device, "must be 0")->group(group);
-  app.add_option("-V,--device_cta_count", t.device_ctas, "ignored")->group(group);
+  Section section(app, "Options of nccl-tests, accepted for scripts");
+  section.add("-t,--nthreads", t.threads, "must be 1: a rank is a process");
+  section.add("-g,--ngpus", t.gpus, "must be 1: a rank is a process");
+  section.add("-p,--parallel_init", t.parallel_init, "ignored");
+  section.add("-y,--stream_null", t.stream_null, "ignored");
+  section.add("-G,--cudagraph", t.graph, "ignored");
+  section.add("-x,--cta_policy", t.cta_policy, "ignored");
+  section.add("-D,--device_implementation", t.device, "must be 0");
+  section.add("-V,--device_cta_count", t.device_ctas, "ignored");
 }
 
 void take_gpu_habits(Options& o, const Texts& t) {
   if (t.threads != 1 || t.gpus != 1)
     refuse("-t and -g must be 1: a rank is a process here; start more (mpirun -n N)");
-  if (t.device != 0) refuse("-D: there are no device implementations on host memory");
+  if (t.device != 0) refuse("-D must be 0: atoll has no device implementations");
   const auto note = [&](bool given, const char* option) {
-    if (given) o.notes.push_back(std::string(option) + " has no effect on host memory");
+    if (given) o.notes.push_back(std::string(option) + " has no effect");
   };
   note(t.parallel_init != 0, "-p");
   note(t.stream_null != 0, "-y");
@@ -247,13 +237,14 @@ void take_limit(Options& o, const Texts& t) {
   if (!t.expect.empty()) {
     o.expect = parse_number(t.expect, "--expect");
     if (*o.expect <= 0 || *o.expect > 1)
-      refuse("--expect " + t.expect + ": a share above 0 and up to 1, as in 0.85");
-    if (o.limit_from == LimitFrom::nothing) refuse("--expect needs a limit: leave --limit off out");
+      refuse("--expect " + t.expect + ": must be above 0 and at most 1, as in 0.85");
+    if (o.limit_from == LimitFrom::nothing) refuse("--expect needs a limit: remove --limit off");
   }
   for (const char* name : {"NCCL_TESTS_SPLIT", "NCCL_TESTS_SPLIT_MASK"}) {
     const char* split = std::getenv(name);
     if (split != nullptr && *split != '\0')
-      refuse(std::string(name) + " is not supported: --axis shard and --axis replicate run groups");
+      refuse(std::string(name) +
+             " is not supported: use --axis shard or --axis replicate to run groups");
   }
   if (const char* wanted = std::getenv("NCCL_TESTS_MIN_BW"); wanted != nullptr && *wanted != '\0')
     o.wanted_busbw = parse_number(wanted, "NCCL_TESTS_MIN_BW");
@@ -267,7 +258,7 @@ void take_sizes(Options& o, const Texts& t, const CLI::App& app) {
   o.step_bytes = parse_size(t.step);
   const double factor = parse_number(t.factor, "-f");
   if (factor < 0 || factor > 1e6 || factor != std::floor(factor))
-    refuse("-f " + t.factor + ": a whole number; 2 doubles the size");
+    refuse("-f " + t.factor + ": must be a whole number, such as 2 to double the size");
   o.step_factor = static_cast<std::uint64_t>(factor);
   if (o.min_bytes > o.max_bytes) refuse("-b " + t.min + " is more than -e " + t.max);
   if (o.step_factor <= 1 && o.step_bytes == 0 && o.min_bytes < o.max_bytes)
@@ -306,16 +297,16 @@ void take_counts(Options& o, const Texts& t) {
   if (t.local_register < -1 || t.local_register > 2) refuse("-R: 0, 1 or 2");
   if (o.latency_skip > 0 && !o.layout.latency) refuse("-K needs -I 1");
   if (o.latency_skip >= o.iterations) refuse("-K must be less than -n");
-  if (o.pairs > 0 && o.axis != AxisName::world)
-    refuse("--pairs goes over all ranks: leave --axis out");
-  if (o.pairs > 0 && o.expect) refuse("--pairs has a verdict of its own: leave --expect out");
+  if (o.pairs > 0 && o.axis != AxisName::world) refuse("--pairs measures all ranks: remove --axis");
+  if (o.pairs > 0 && o.expect) refuse("--pairs has its own verdict: remove --expect");
   if (o.pairs > 0 && (!o.plot.empty() || !o.save.empty()))
-    refuse("--pairs writes --json only, no --plot and no --save");
+    refuse("--pairs writes --json only: remove --plot and --save");
 }
 
 constexpr const char* footer =
-    "Ranks are found from mpirun, srun --mpi=pmix, mpiexec, torchrun, or ATOLL_RANK, ATOLL_SIZE,\n"
-    "ATOLL_ADDR and ATOLL_TOKEN; without any, one rank runs. GB/s = 1e9 bytes per second.\n\n"
+    "The ranks come from mpirun, srun --mpi=pmix, mpiexec, torchrun, or ATOLL_RANK, ATOLL_SIZE,\n"
+    "ATOLL_ADDR and ATOLL_TOKEN. Without any of these, one rank runs. GB/s = 1e9 bytes per "
+    "second.\n\n"
     "Examples:\n"
     "  mpirun -n 4 atoll-busbw -b 1M -e 256M -f 2\n"
     "  mpirun -n 4 atoll-busbw --collective all -b 64M -e 64M --expect 0.85\n"
@@ -323,11 +314,15 @@ constexpr const char* footer =
     "  mpirun -n 16 atoll-busbw --pairs -e 4M\n"
     "  atoll-busbw --tune tuning.txt ring.json two_level.json\n"
     "  atoll-busbw --flight run.0.json run.1.json\n\n"
-    "Exit status: 0; 7 wrong data, a bus bandwidth below 0.9 x NCCL_TESTS_MIN_BW, a row below\n"
-    "--expect, or a finding of --pairs; 6 usage; 5 not supported, no such backend, or no verdict "
-    "of --pairs; 4 timeout; "
-    "3\n"
-    "another failure of the library; 1 anything else.";
+    "Exit status:\n"
+    "  0  success\n"
+    "  1  internal error, file that cannot be read or written\n"
+    "  3  failure of the library: a lost rank, a backend error, out of memory\n"
+    "  4  timeout\n"
+    "  5  operation or backend not supported, or no verdict of --pairs\n"
+    "  6  error in the command line\n"
+    "  7  wrong data, average below 0.9 x NCCL_TESTS_MIN_BW, row below --expect, finding of "
+    "--pairs";
 
 }  // namespace
 
@@ -356,26 +351,28 @@ std::uint64_t parse_size(const std::string& text) {
 std::optional<Options> parse_options(int argc, char** argv, Speaks speaks) {
   Options options;
   Texts texts;
-  CLI::App app("Bus bandwidth of collectives, with the habits of nccl-tests, on any backend.",
-               "atoll-busbw");
+  CLI::App app(
+      "Measures the bus bandwidth of collectives on any backend, with the options and output of "
+      "nccl-tests.",
+      "atoll-busbw");
   app.option_defaults()->always_capture_default()->multi_option_policy(
-      CLI::MultiOptionPolicy::TakeLast);  // as getopt does
-  declare_what(app, options, texts);
+      CLI::MultiOptionPolicy::TakeLast);  // the last use of an option wins, as with getopt
+  declare_run(app, options, texts);
   declare_sizes(app, options, texts);
   declare_measuring(app, options, texts);
-  declare_saying(app, options, texts);
+  declare_output(app, options, texts);
   declare_gpu_habits(app, texts);
   app.set_version_flag("--version", "atoll-busbw " ATOLL_VERSION, "print the version");
   app.footer(footer);
   try {
     app.parse(argc, argv);
-  } catch (const CLI::Success& request) {  // --help, --version
+  } catch (const CLI::Success& request) {  // the request was --help or --version
     if (speaks == Speaks::yes) app.exit(request);
     return std::nullopt;
   }
   for (const std::string& file : texts.flight) options.flight.emplace_back(file);
   for (const std::string& file : texts.tune) options.tune.emplace_back(file);
-  if (options.tune.size() == 1) refuse("--tune OUT CURVE...: which curves?");
+  if (options.tune.size() == 1) refuse("--tune OUT CURVE...: no curve file is given");
   take_gpu_habits(options, texts);
   take_lists(options, texts);
   take_memory(options, texts);

@@ -1,10 +1,11 @@
-// What atoll-busbw was asked.
+// Options of atoll-busbw.
 #pragma once
 
 #include <cstdint>
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "collective.hpp"
@@ -13,16 +14,19 @@
 namespace busbw {
 
 enum class MemoryKind {
-  registered,  // atoll::allocate
-  plain        // the device's own
+  registered,  // registered memory from atoll::allocate
+  plain        // memory allocated by the device alone
 };
-enum class TimeOf {  // -a
+constexpr std::string_view name(MemoryKind kind) noexcept {
+  return kind == MemoryKind::registered ? "registered" : "plain";
+}
+enum class TimeOf {  // values of -a
   rank_0 = 0,
   average = 1,
   fastest = 2,
   slowest = 3
 };
-enum class Blocking {  // -z
+enum class Blocking {  // values of -z
   none = 0,
   barrier = 1,  // wait and barrier after every operation
   wait = 2,     // wait after every operation
@@ -35,13 +39,13 @@ enum class LimitFrom {
 };
 
 struct Options {
-  // What to run.
+  // Options that select what runs.
   std::vector<Collective> collectives{Collective::all_reduce};
   std::vector<atoll::DType> dtypes{atoll::DType::f32};
   std::vector<Op> ops{Op::sum};
-  int root = 0;  // -1: every rank in turn
+  int root = 0;  // rank in the axis; -1: every rank in turn
   AxisName axis = AxisName::world;
-  std::string device = "auto";  // as atoll/rank_device.hpp has it
+  std::string device = "auto";  // "auto", "host" or "cuda"; see atoll/rank_device.hpp
   std::string backend;
   bool require_gdr = false;
   std::string algorithm;
@@ -51,30 +55,30 @@ struct Options {
   std::uint64_t max_bytes = 32 << 20;
   std::uint64_t step_bytes = 1 << 20;
   std::uint64_t step_factor = 1;
-  int unalign = 0;  // elements
-  // How to measure.
+  int unalign = 0;  // elements by which buffers are misaligned
+  // Options that control the measurement.
   int iterations = 20;
   int warmups = 1;
   int batch = 1;
-  int cycles = 1;  // 0: for ever
+  int cycles = 1;  // 0: repeat until interrupted
   int checks = 1;
   TimeOf time_of = TimeOf::average;
   Blocking blocking = Blocking::none;
-  int timeout_s = 0;  // 0: the library's
+  int timeout_s = 0;  // 0: the library's timeout
   int latency_skip = 0;
-  // What to say.
+  // Options that select what is reported.
   Layout layout;
   LimitFrom limit_from = LimitFrom::machine;
   double limit_busbw = 0;
   std::optional<double> expect;
-  std::optional<double> wanted_busbw;  // NCCL_TESTS_MIN_BW
+  std::optional<double> wanted_busbw;  // value of NCCL_TESTS_MIN_BW
   int memory_report = 0;
-  std::vector<std::string> notes;  // options that were accepted and do nothing
-  // Other modes.
+  std::vector<std::string> notes;  // options that were accepted and have no effect
+  // Modes that replace the sweep over sizes.
   int pairs = 0;
   std::vector<std::filesystem::path> flight;
-  std::vector<std::filesystem::path> tune;  // the file to write, then curves to read
-  // Files.
+  std::vector<std::filesystem::path> tune;  // the file to write, then the curves to read
+  // Output files; empty: none.
   std::string json, save, plot;
 };
 
@@ -84,11 +88,12 @@ enum class Speaks {
   no
 };
 
-// "8", "64K", "1.5M", "1G" (powers of 1,024): bytes. Error(invalid_argument) that quotes the text.
+// Parses "8", "64K", "1.5M" or "1G" (powers of 1,024) to bytes. Error(invalid_argument) quotes the
+// text.
 std::uint64_t parse_size(const std::string& text);
 
-// Empty when the command line asked for nothing but help or the version, which was printed. Throws
-// std::exception whose what() is one line.
+// Returns nothing after printing --help or --version. Throws std::exception whose what() is one
+// line.
 std::optional<Options> parse_options(int argc, char** argv, Speaks speaks);
 
 }  // namespace busbw

@@ -17,7 +17,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// The best of them counts: what disturbs one is no fault of the way.
+// Only the best trial counts, since disturbances are not a property of the link.
 constexpr int trials = 3;
 constexpr auto tell_period = std::chrono::seconds(10);
 
@@ -27,7 +27,8 @@ struct Messages {
   int count = 1;
 };
 
-// One way; the sender learns from a short answer that all has arrived. Returns the sender's time.
+// Sends in one direction. A short answer tells the sender that all messages arrived. Returns the
+// sender's time.
 double send_all(Job& job, const Messages& messages, int peer) {
   const auto begin = Clock::now();
   for (int i = 0; i < messages.count; ++i)
@@ -42,12 +43,11 @@ void receive_all(Job& job, const Messages& messages, int peer) {
   job.communicator().send(messages.answer, peer, job.stream()).synchronize();
 }
 
-// The only NIC of a host that joins it to others; "" when there are several or none.
+// The only NIC that joins a host to others; "" if there are none or several.
 std::string only_nic(const atoll::Topology& topology, const std::string& host_id) {
   std::string only;
   for (const atoll::TopologyNic& nic : topology.nics) {
-    if (nic.host != host_id || nic.is_virtual) continue;
-    if (!nic.state.empty() && nic.state != "active") continue;
+    if (!joins_hosts(nic, host_id)) continue;
     if (!only.empty()) return "";
     only = nic.id;
   }
@@ -68,11 +68,10 @@ PairSites sites_of(const Job& job, const std::vector<int>& group) {
 
 std::string title(const Job& job, const std::vector<int>& group, std::uint64_t bytes, int count) {
   std::string text = fmt::format(
-      "# atoll-busbw version {} backend {} launcher {}\n"
-      "# Bandwidth of pairs, GB/s from row to column, best of {} times {} messages of {} one way, "
+      "{}# Bandwidth of pairs, GB/s from row to column, best of {} times {} messages of {} one "
+      "way, "
       "each pair alone on its hosts\n",
-      ATOLL_VERSION, job.communicator().backend(), job.world().launcher(), trials, count,
-      human_bytes(bytes));
+      title_line(job), trials, count, human_bytes(bytes));
   for (std::size_t r = 0; r < group.size(); ++r) {
     const auto world_rank = static_cast<std::size_t>(group[r]);
     const auto host = static_cast<std::size_t>(job.host_of()[world_rank]);
@@ -82,7 +81,7 @@ std::string title(const Job& job, const std::vector<int>& group, std::uint64_t b
   return text;
 }
 
-// Times of the pairs that this rank sent in, by receiver.
+// Returns this rank's sending time to each receiver.
 std::vector<double> measure_rounds(Job& job, const Options& options,
                                    const std::vector<std::vector<Pair>>& rounds,
                                    const Messages& messages) {
@@ -132,13 +131,8 @@ PairReport measure_pairs(Job& job, const Options& options) {
   const std::vector<int>& group = job.groups().front();
   const PairSites sites = sites_of(job, group);
   PairReport report{.bytes = std::max<std::uint64_t>(1, options.max_bytes)};
-  const atoll::Device& device = job.communicator().device();
-  const auto allocate = [&](std::uint64_t bytes) {
-    return options.memory == MemoryKind::registered
-               ? atoll::allocate(device, bytes, {job.communicator()})
-               : device.allocate(bytes);
-  };
-  const atoll::Buffer data = allocate(report.bytes), answer = allocate(1);
+  const atoll::Buffer data = job.allocate(report.bytes, options.memory);
+  const atoll::Buffer answer = job.allocate(1, options.memory);
   if (!job.is_on_gpu()) std::memset(data.data(), 1, data.bytes());
   const Messages messages{atoll::View(data.data(), report.bytes, atoll::DType::u8),
                           atoll::View(answer.data(), 1, atoll::DType::u8),
@@ -168,12 +162,12 @@ PairReport measure_pairs(Job& job, const Options& options) {
   fmt::print("{}", matrix_text(report.gbyte_s));
   if (crowded) {
     fmt::print(
-        "# No verdict: {} ranks of a host share {} cores, and a pair is as fast as the "
-        "scheduler lets it be. Start as many ranks as there are cores.\n",
+        "# No verdict: {} ranks of a host share {} cores, so the scheduler determines the speed of "
+        "a pair. Start at most one rank for each core.\n",
         sharing, cores);
   } else {
     fmt::print("{}", verdict_text(report.verdict));
-    std::fflush(stdout);  // before ranks that leave have a launcher end this one
+    std::fflush(stdout);  // print before other ranks exit, since a launcher may then end this one
   }
   return report;
 }

@@ -1,4 +1,4 @@
-// Bandwidth from every rank to every other one.
+// Measures the bandwidth from every rank to every other rank.
 #pragma once
 
 #include "job.hpp"
@@ -8,15 +8,16 @@
 namespace busbw {
 
 struct PairReport {
-  std::uint64_t bytes = 0;  // of a message
+  std::uint64_t bytes = 0;  // bytes of a message
   Matrix gbyte_s = {};
   PairVerdict verdict = {};
-  bool is_judged = true;  // false: ranks of a host outnumber its cores
+  bool is_judged = true;  // false when a host has more ranks than cores
 };
 
-// Over all ranks, in the order of the mesh. Each ordered pair alone on its hosts: warm-ups, then
-// iterations x batch messages of -e bytes one way, timed until the receiver's answer is back, the
-// best of three times. Prints on rank 0. Collective; the result is the same on all ranks.
+// Measures all ranks, in the order of the mesh. Each ordered pair is alone on its hosts: warm-ups,
+// then iterations x batch messages of -e bytes in one direction until the receiver's answer is
+// back; the best of three trials counts. Prints on rank 0. Collective; all ranks get the same
+// result.
 PairReport measure_pairs(Job& job, const Options& options);
 
 }  // namespace busbw

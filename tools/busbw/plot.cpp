@@ -22,11 +22,11 @@ namespace {
 
 struct Curve {
   std::string title;
-  std::string points;  // "bytes GB/s\n"
+  std::string points;  // gnuplot data, one line "bytes GB/s" for each point
   std::string limit;
 };
 
-// Between single quotes, where a quote is two.
+// Quotes text for gnuplot, where '' stands for a single quote.
 std::string in_quotes(std::string_view text) {
   std::string result = "'";
   for (const char c : text) result += c == '\'' ? "''" : std::string(1, c == '\n' ? ' ' : c);
@@ -126,7 +126,7 @@ void find_gnuplot() {
 
 void run_gnuplot(const std::string& program) {
   if (program.empty())
-    throw atoll::Error(atoll::ErrorCode::invalid_argument, "--plot: there is nothing to draw");
+    throw atoll::Error(atoll::ErrorCode::invalid_argument, "--plot: there is no data to draw");
   Pipe pipe;
   posix_spawn_file_actions_t actions;
   posix_spawn_file_actions_init(&actions);
@@ -143,7 +143,7 @@ void run_gnuplot(const std::string& program) {
   while (!rest.empty()) {
     const ssize_t sent = write(pipe.writer(), rest.data(), rest.size());
     if (sent < 0 && errno == EINTR) continue;
-    if (sent <= 0) break;  // it ended; its status says why
+    if (sent <= 0) break;  // gnuplot ended; its status is checked below
     rest.remove_prefix(static_cast<std::size_t>(sent));
   }
   pipe.close_writer();
@@ -151,7 +151,7 @@ void run_gnuplot(const std::string& program) {
   while (waitpid(pid, &status, 0) < 0 && errno == EINTR) {
   }
   if (status != 0)
-    throw atoll::Error(atoll::ErrorCode::io, "--plot: gnuplot failed; see its words above");
+    throw atoll::Error(atoll::ErrorCode::io, "--plot: gnuplot failed; see its output above");
 }
 
 }  // namespace busbw

@@ -1,4 +1,4 @@
-// Bus bandwidth over size as a picture, drawn by gnuplot.
+// Plots bus bandwidth over size with gnuplot.
 #pragma once
 
 #include <span>
@@ -8,13 +8,13 @@
 
 namespace busbw {
 
-// The gnuplot program: a curve for each collective, type, reduction and place, with the limit
-// beside it where one is known. Pure.
+// Returns the gnuplot program: one curve for each collective, type, reduction and place (in place
+// or out of place), and its limit if known. Pure function.
 std::string plot_program(std::span<const Table> tables, const std::string& path);
 
-// Error(not_found) unless gnuplot is in PATH.
+// Throws Error(not_found) unless gnuplot is in PATH.
 void find_gnuplot();
-// Error(not_found) when there is no gnuplot, Error(io) when it fails.
+// Throws Error(not_found) when gnuplot is missing, and Error(io) when it fails.
 void run_gnuplot(const std::string& program);
 
 }  // namespace busbw

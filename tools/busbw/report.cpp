@@ -1,15 +1,17 @@
 #include "report.hpp"
 
+#include <fmt/chrono.h>
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
+#include <ctime>
 #include <numeric>
 
 namespace busbw {
 namespace {
 
-// nccl-tests passes a run that reaches this share of NCCL_TESTS_MIN_BW.
+// nccl-tests accepts a run that reaches this share of NCCL_TESTS_MIN_BW.
 constexpr double bandwidth_margin = 0.9;
 
 double percentile(const std::vector<double>& sorted, int percent) {
@@ -110,6 +112,13 @@ std::string human_bytes(std::uint64_t bytes) {
   return fmt::format("{:g} {}", value, units[unit]);
 }
 
+std::string local_time() {
+  const std::time_t now = std::time(nullptr);
+  std::tm local{};
+  localtime_r(&now, &local);
+  return fmt::format("{:%Y-%m-%d %H:%M:%S}", local);
+}
+
 std::string header_lines(const Layout& layout) {
   const std::string_view time = layout.cpu_time ? "cputime" : "time";
   const std::string blank = column_line("", "", "", "", "");
@@ -183,11 +192,12 @@ std::string limit_lines(std::span<const Row> rows, const Layout& layout) {
     titles += fmt::format("  {:>7}  {:>7}", "p50", "p99");
     units += fmt::format("  {:>7}  {:>7}", "(us)", "(us)");
   }
-  std::string text =
-      fmt::format("# {}: % of limit, and the limit as bus bandwidth{}\n{}  by\n{}\n",
-                  name(rows.front().collective),
-                  is_of_ring(rows) ? "; of a ring: NVLS, trees and two levels may surpass it" : "",
-                  titles, units);
+  std::string text = fmt::format(
+      "# {}: % of limit, and the limit as bus bandwidth{}\n{}  by\n{}\n",
+      name(rows.front().collective),
+      is_of_ring(rows) ? "; the limit is that of a ring: NVLS, trees and two levels may exceed it"
+                       : "",
+      titles, units);
   for (const Row& row : rows) {
     text +=
         fmt::format("# {:>10}  {:>8}  {:>6}  {:>6}{}{}  {}\n", row.bytes, column_name(row.dtype),

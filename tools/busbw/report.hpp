@@ -1,6 +1,6 @@
-// The report in the layout of nccl-tests 2.18, so that what reads that reads this. Everything that
-// nccl-tests does not print is a comment line outside the table, between the footer and the end,
-// without the words by which readers find table and footer. Pure.
+// Report in the layout of nccl-tests 2.18, so that programs that read nccl-tests can read it.
+// Everything that nccl-tests does not print is a comment line between the footer and the end. These
+// lines avoid the words by which readers find table and footer. Pure functions.
 #pragma once
 
 #include <cstdint>
@@ -14,66 +14,66 @@
 
 namespace busbw {
 
-// Times of single operations, in microseconds.
+// Times of single operations in microseconds.
 struct LatencySummary {
   double min = 0, max = 0, mean = 0, p50 = 0, p95 = 0, p99 = 0, deviation = 0;
   double cv_percent() const noexcept { return mean > 0 ? deviation / mean * 100 : 0; }
 };
-// Percentiles by nearest rank; `times` is not empty.
+// Computes percentiles by nearest rank. `times` must not be empty.
 LatencySummary summarize(std::vector<double> times);
 
-// One half of a row.
+// One half of a row: the out-of-place or the in-place measurement.
 struct Half {
-  double time_us = 0;                  // of one operation, by -a
-  double cpu_us = 0;                   // the share of it that the host spent to enqueue
-  double algbw = 0;                    // GB/s
-  double busbw = 0;                    // GB/s
-  std::optional<std::uint64_t> wrong;  // elements, over all ranks; empty: not checked
+  double time_us = 0;                  // time of one operation, as -a selects
+  double cpu_us = 0;                   // part of time_us in which the host enqueues
+  double algbw = 0;                    // algorithm bandwidth in GB/s
+  double busbw = 0;                    // bus bandwidth in GB/s
+  std::optional<std::uint64_t> wrong;  // wrong elements over all ranks; empty if unchecked
   Ceiling limit = {};
   std::optional<LatencySummary> latency = {};
-  std::vector<std::vector<double>> times_us = {};  // with -I: single operations, by rank
+  std::vector<std::vector<double>> times_us = {};  // with -I: times of single operations, by rank
 
-  // Of the limit; empty when none is known.
+  // Percent of the limit; empty if there is no limit.
   std::optional<double> percent() const noexcept;
 };
 
 struct Row {
   Collective collective = Collective::all_reduce;
-  std::uint64_t bytes = 0;  // the `size` column
+  std::uint64_t bytes = 0;  // value of the `size` column
   std::uint64_t count = 0;
   atoll::DType dtype = atoll::DType::f32;
   Op op = Op::none;
   int root = -1;
-  int ranks = 1;  // of a group
+  int ranks = 1;  // number of ranks in a group
   Half out = {}, in = {};
   std::string timestamp = {};
 
   const Half& half(Place place) const noexcept { return place == Place::out ? out : in; }
 };
 
-// What changes the layout.
+// Options that change the layout of the table.
 struct Layout {
-  bool latency = false;     // -I: four more columns a half
-  bool cpu_time = false;    // -C
-  bool timestamps = false;  // -S
+  bool latency = false;     // -I: four more columns in each half
+  bool cpu_time = false;    // -C: time to enqueue instead of duration
+  bool timestamps = false;  // -S: time of day of each row
 };
 
 std::string header_lines(const Layout& layout);
 std::string row_line(const Row& row, const Layout& layout);
 
 struct Verdict {
-  int wrong_rows = 0;  // halves with wrong elements
+  int wrong_rows = 0;  // number of halves with wrong elements
   double average_busbw = 0;
-  std::optional<double> wanted_busbw;  // NCCL_TESTS_MIN_BW
+  std::optional<double> wanted_busbw;  // value of NCCL_TESTS_MIN_BW
   bool is_bandwidth_fine() const noexcept;
 };
 Verdict judge(std::span<const Row> rows, std::optional<double> wanted_busbw);
 std::string footer_lines(const Verdict& verdict);
 
-// The share of the limit, and what limits; with latencies their median and 99th percentile.
+// Lines with the share of the limit and what limits; with -I also median and 99th percentile.
 std::string limit_lines(std::span<const Row> rows, const Layout& layout);
 
-// Which halves stay below `share` of their limit, one comment line each, and the sum of it; halves
+// Counts the halves that are below `share` of their limit, with a comment line for each. Halves
 // without a limit are not judged.
 struct Expectation {
   int below = 0;
@@ -82,9 +82,12 @@ struct Expectation {
 };
 Expectation expect(std::span<const Row> rows, double share);
 
-// At most `width` characters, as nccl-tests shortens: "1234.50", "123456.1" -> "123456".
+// Formats a number in at most `width` characters, as nccl-tests does: "1234.50", but "123456.1"
+// becomes "123456".
 std::string short_number(double value, int width);
-// "1048576", "1 MiB": for people.
+// The local time: "2026-01-31 12:00:00".
+std::string local_time();
+// Formats bytes for people: "1 MiB" for 1,048,576.
 std::string human_bytes(std::uint64_t bytes);
 
 }  // namespace busbw

@@ -1,12 +1,10 @@
 #include "sweep.hpp"
 
-#include <fmt/chrono.h>
 #include <fmt/format.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cstring>
-#include <ctime>
 #include <utility>
 
 #include "atoll/error.hpp"
@@ -16,7 +14,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Between operations that follow each other, so that vector accesses stay aligned.
+// Distance between buffers of consecutive operations, so that vector accesses stay aligned.
 constexpr std::uint64_t stride_bytes = 64;
 constexpr std::uint64_t widest_element = 8;
 
@@ -24,30 +22,23 @@ double seconds_since(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
 }
 
-std::string local_time() {
-  const std::time_t now = std::time(nullptr);
-  std::tm local{};
-  localtime_r(&now, &local);
-  return fmt::format("{:%Y-%m-%d %H:%M:%S}", local);
-}
-
-// Sums of the 16-bit types have the arithmetic of bf16, everything else that of f32: the traffic is
-// the same.
+// Sums of 16-bit types use bf16 kernels, all others f32 kernels, which cause the same memory
+// traffic.
 traffic::Element element_of(const Call& call) {
   const bool halves = has_reduction(call.collective) && size_of(call.dtype) == 2;
   return halves ? traffic::Element::bf16 : traffic::Element::f32;
 }
 
-// Two buffers a rank must leave the host, or the GPU, some memory; known before anything is
-// allocated, and the same on all ranks.
+// Requires that two buffers for each rank leave some memory of the host or GPU. Checked before
+// allocation, with the same result on all ranks.
 void require_room(Job& job, std::uint64_t bytes) {
   if (job.is_on_gpu()) {
     const double wanted = 2.0 * static_cast<double>(bytes);
-    for (const auto& has : job.exchange({static_cast<double>(job.place().memory_bytes())})) {
+    for (const auto& has : job.exchange({static_cast<double>(job.rank_device().memory_bytes())})) {
       if (wanted <= 0.9 * has.front()) continue;
       throw atoll::Error(
           atoll::ErrorCode::invalid_argument,
-          fmt::format("-e {}: two buffers are more than a rank's share of its GPU ({})",
+          fmt::format("-e {}: two buffers exceed a rank's share of its GPU ({})",
                       human_bytes(bytes), human_bytes(static_cast<std::uint64_t>(has.front()))));
     }
     return;
@@ -59,7 +50,7 @@ void require_room(Job& job, std::uint64_t bytes) {
     if (wanted <= 0.8 * static_cast<double>(known->memory_bytes)) continue;
     throw atoll::Error(
         atoll::ErrorCode::invalid_argument,
-        fmt::format("-e {}: two buffers for each of {} ranks are more than host {} has ({})",
+        fmt::format("-e {}: two buffers for each of {} ranks exceed the memory of host {} ({})",
                     human_bytes(bytes), host.ranks.size(), host.name,
                     human_bytes(known->memory_bytes)));
   }
@@ -83,10 +74,8 @@ Sweep::Sweep(Job& job, const Options& options) : job_(job), options_(options), m
   for (const atoll::HostInfo& host : job.world().hosts())
     rates_.host_gbyte_s.push_back(host_gbyte_s(job.topology(), host.id));
   for (atoll::Buffer* buffer : {&send_, &recv_}) {
-    *buffer = options.memory == MemoryKind::registered
-                  ? atoll::allocate(job.communicator().device(), bytes, {job.communicator()})
-                  : job.communicator().device().allocate(bytes);
-    // Pages that nobody has written may all be one page of zeros.
+    *buffer = job.allocate(bytes, options.memory);
+    // Writes every page, since untouched pages may all map to one page of zeros.
     if (!job.is_on_gpu()) std::memset(buffer->data(), 1, buffer->bytes());
   }
   const auto sizes =
@@ -114,8 +103,8 @@ std::vector<int> Sweep::roots_of(Collective collective) const {
   return roots;
 }
 
-// The line that says why, without the name of the collective. Tries the smallest operation; every
-// rank finds the same, because what a communicator supports does not depend on the rank.
+// Returns why the operation is not supported, without the name of the collective. Tries the
+// smallest operation. All ranks get the same answer, because support does not depend on the rank.
 std::optional<std::string> Sweep::why_unsupported(Collective collective, Kind kind) {
   const std::string what = kind.op == Op::none
                                ? std::string(column_name(kind.dtype))
@@ -180,7 +169,7 @@ void Sweep::measure_rows(Kind kind, int root, const std::vector<std::uint64_t>& 
                 .root = root,
                 .shape = shape_of(table.collective, bytes, kind.dtype, job_.group_size())};
   };
-  // As nccl-tests does: what the first operations set up is no row's.
+  // Warms up all sizes first, as nccl-tests does, so that no row pays for setup.
   for (const std::uint64_t bytes : sizes) warm_up(call_of(bytes));
   for (const std::uint64_t bytes : sizes) {
     const Call call = call_of(bytes);
@@ -192,7 +181,7 @@ void Sweep::measure_rows(Kind kind, int root, const std::vector<std::uint64_t>& 
   }
 }
 
-// Once the operations of a table have made connections.
+// Prints the transports, once the operations of a table have opened connections.
 void Sweep::tell_transports() {
   const atoll::Transports mine = job_.communicator().transports();
   if (options_.require_gdr) atoll::require_gpudirect_rdma(job_.world(), mine);
@@ -217,7 +206,7 @@ Row Sweep::measure_row(const Call& call) {
   return row;
 }
 
-// One exchange after all is measured, so that the store is silent meanwhile.
+// Exchanges results once, after all measurements, so that the store is idle meanwhile.
 Half Sweep::measure_half(const Call& call) {
   const Ceiling limit = ceiling_of(call);
   const Timing timing = time_batches(call);
@@ -229,7 +218,7 @@ Half Sweep::measure_half(const Call& call) {
   }
   Half half = gather(call, mine);
   half.limit = limit;
-  // Nothing is faster than it can be. All ranks see the same figures.
+  // A rate above 100 % means that the limit was measured too low. All ranks see the same figures.
   constexpr int most_improvements = 3;
   const bool is_measured = options_.limit_from == LimitFrom::machine && !job_.is_on_gpu();
   for (int i = 0; is_measured && i < most_improvements; ++i) {
@@ -269,7 +258,7 @@ Half Sweep::gather(const Call& call, const std::vector<double>& mine) {
   return half;
 }
 
-// Within each group as -a says; the slowest group counts.
+// Selects the time within each group as -a says; the slowest group counts.
 double Sweep::by_time_of(const std::vector<std::vector<double>>& all, std::size_t entry) const {
   double result = 0;
   for (const std::vector<int>& group : job_.groups()) {
@@ -304,26 +293,26 @@ std::uint64_t Sweep::stride_of(const Call& call) const {
   return std::max(stride_bytes, (bytes + stride_bytes - 1) / stride_bytes * stride_bytes);
 }
 
-// As in nccl-tests, operations that follow each other use different parts of the buffers, so that
-// the caches do not serve all of them.
+// As in nccl-tests, consecutive operations use different slots of the buffers, so that caches do
+// not serve all of them.
 Memory Sweep::memory_at(const Call& call, int iteration) const {
   const std::uint64_t stride = stride_of(call);
-  const std::uint64_t places = std::max<std::uint64_t>(1, options_.max_bytes / stride);
-  const std::uint64_t offset = static_cast<std::uint64_t>(iteration) % places * stride +
+  const std::uint64_t slots = std::max<std::uint64_t>(1, options_.max_bytes / stride);
+  const std::uint64_t offset = static_cast<std::uint64_t>(iteration) % slots * stride +
                                static_cast<std::uint64_t>(options_.unalign) * size_of(call.dtype);
   return {static_cast<std::byte*>(send_.data()) + offset,
           static_cast<std::byte*>(recv_.data()) + offset};
 }
 
-// All that the timed operations use.
-std::vector<Memory> Sweep::places_of(const Call& call) const {
+// Returns all slots that the timed operations use.
+std::vector<Memory> Sweep::slots_of(const Call& call) const {
   const std::uint64_t most = std::max<std::uint64_t>(1, options_.max_bytes / stride_of(call));
   const auto operations =
       static_cast<std::uint64_t>(options_.iterations) * static_cast<std::uint64_t>(options_.batch);
-  std::vector<Memory> places;
+  std::vector<Memory> slots;
   for (std::uint64_t i = 0; i < std::clamp<std::uint64_t>(operations, 1, most); ++i)
-    places.push_back(memory_at(call, static_cast<int>(i)));
-  return places;
+    slots.push_back(memory_at(call, static_cast<int>(i)));
+  return slots;
 }
 
 void Sweep::warm_up(const Call& call) {
@@ -374,7 +363,7 @@ std::vector<double> Sweep::time_single(const Call& call) {
   return times;
 }
 
-// Does not stop at the first wrong result, for other ranks do not see it.
+// Continues after a wrong result, because other ranks do not see it.
 std::uint64_t Sweep::check(const Call& call) {
   std::uint64_t wrong = 0;
   for (int i = 0; i < options_.checks; ++i) {
@@ -397,13 +386,13 @@ Ceiling Sweep::ceiling_of(const Call& call) {
     case LimitFrom::machine:
       if (!job_.is_on_gpu()) break;
       if (has_reduction(call.collective) && job_.world().config().deterministic != 0)
-        return {std::nullopt, "sums of a fixed order go without a ring"};
+        return {std::nullopt, "sums in a fixed order use no ring"};
       return ceiling_of_ring(call.collective, call.op, call.dtype, bytes, job_.group_size(),
                              job_.axis_gbyte_s());
   }
   rates_.memory_gbyte_s =
       memory_rate_.gbyte_s(traffic_of(call.collective, bytes, job_.group_size(), call.place),
-                           element_of(call), places_of(call));
+                           element_of(call), slots_of(call));
   return ceiling(call.collective, bytes, call.place, call.root, job_.groups(), job_.host_of(),
                  rates_);
 }
@@ -411,7 +400,7 @@ Ceiling Sweep::ceiling_of(const Call& call) {
 void Sweep::improve_limit(const Call& call) {
   const auto bytes = static_cast<double>(call.shape.total * size_of(call.dtype));
   memory_rate_.improve(traffic_of(call.collective, bytes, job_.group_size(), call.place),
-                       element_of(call), places_of(call));
+                       element_of(call), slots_of(call));
 }
 
 void Sweep::show_progress(const Call& call) {

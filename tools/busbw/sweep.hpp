@@ -1,11 +1,10 @@
-// Goes through sizes, element types, reductions and roots of one collective, measures, checks, and
-// prints its table as it comes.
+// Measures one collective over sizes, element types, reductions and roots, checks the results, and
+// prints the table as it grows.
 #pragma once
 
 #include <chrono>
 #include <optional>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "atoll/device.hpp"
@@ -17,11 +16,11 @@
 
 namespace busbw {
 
-// What one collective gave. The same on every rank.
+// Results of one collective, equal on every rank.
 struct Table {
   Collective collective = Collective::all_reduce;
   std::vector<Row> rows = {};
-  std::vector<std::string> unsupported = {};  // what was left out, and why
+  std::vector<std::string> unsupported = {};  // combinations that were left out, with the reason
   Verdict verdict = {};
   std::optional<Expectation> expectation = {};
 
@@ -32,19 +31,19 @@ class Sweep {
  public:
   // Allocates the buffers. Collective.
   Sweep(Job& job, const Options& options);
-  // Collective.
+  // Measures and prints. Collective.
   Table run(Collective collective);
   std::uint64_t buffer_bytes() const noexcept { return send_.bytes() + recv_.bytes(); }
 
  private:
-  // Element type and reduction that a backend may lack together.
+  // An element type and a reduction. A backend may lack the combination.
   struct Kind {
     atoll::DType dtype;
     Op op;
   };
   struct Timing {
-    double seconds = 0;      // of one operation
-    double cpu_seconds = 0;  // to enqueue one
+    double seconds = 0;      // time of one operation
+    double cpu_seconds = 0;  // time to enqueue one operation
   };
 
   std::vector<Kind> kinds_of(Collective collective) const;
@@ -61,7 +60,7 @@ class Sweep {
   Ceiling ceiling_of(const Call& call);
   void improve_limit(const Call& call);
   Memory memory_at(const Call& call, int iteration) const;
-  std::vector<Memory> places_of(const Call& call) const;
+  std::vector<Memory> slots_of(const Call& call) const;
   std::uint64_t stride_of(const Call& call) const;
   double by_time_of(const std::vector<std::vector<double>>& all, std::size_t entry) const;
   Half gather(const Call& call, const std::vector<double>& mine);
@@ -78,6 +77,8 @@ class Sweep {
   std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
 };
 
+// First line of every report: version, backend and launcher.
+std::string title_line(const Job& job);
 // Text above the first table: what runs where.
 std::string preamble(const Job& job, const Options& options, Collective collective);
 

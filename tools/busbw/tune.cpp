@@ -30,32 +30,32 @@ constexpr std::size_t most_name = 256;
 std::string text_member(const Json& row, const char* member, std::string_view source) {
   const auto found = row.find(member);
   if (found == row.end() || !found->is_string())
-    refuse(source, fmt::format("a row without the text \"{}\"", member));
+    refuse(source, fmt::format("a row lacks the text \"{}\"", member));
   const auto& text = found->get_ref<const std::string&>();
-  // Names go into lines of words.
+  // Names become words in the lines of a tuning file.
   if (text.size() > most_name || text.find_first_of(" \t\r\n#") != std::string::npos)
-    refuse(source, fmt::format("\"{}\" of a row is no name", member));
+    refuse(source, fmt::format("\"{}\" of a row is not a name without spaces", member));
   return text;
 }
 
 std::uint64_t count_member(const Json& row, const char* member, std::string_view source) {
   const auto found = row.find(member);
   if (found == row.end() || !found->is_number_unsigned())
-    refuse(source, fmt::format("a row without the number \"{}\"", member));
+    refuse(source, fmt::format("a row lacks the number \"{}\"", member));
   return found->get<std::uint64_t>();
 }
 
 double time_member(const Json& row, std::string_view source) {
   const auto found = row.find("time_us");
   const double time = found != row.end() && found->is_number() ? found->get<double>() : 0;
-  if (!std::isfinite(time) || time <= 0) refuse(source, "a row without a \"time_us\" above 0");
+  if (!std::isfinite(time) || time <= 0) refuse(source, "a row lacks a \"time_us\" above 0");
   return time;
 }
 
 CurvePoint read_point(const Json& row, std::string_view source) {
-  if (!row.is_object()) refuse(source, "a row that is no object");
+  if (!row.is_object()) refuse(source, "a row is not an object");
   const auto collective = collective_from_name(text_member(row, "collective", source));
-  if (!collective) refuse(source, "a row of an unknown collective");
+  if (!collective) refuse(source, "a row names an unknown collective");
   return {.collective = *collective,
           .algorithm = text_member(row, "algorithm", source),
           .setting =
@@ -66,10 +66,10 @@ CurvePoint read_point(const Json& row, std::string_view source) {
           .time_us = time_member(row, source)};
 }
 
-// Best time by setting, by algorithm.
+// Algorithm -> setting -> best time.
 using Contest = std::map<std::string, std::map<std::string, double>>;
 
-// Settings that every algorithm has.
+// Returns the settings that every algorithm has.
 std::set<std::string> common_settings(const Contest& contest) {
   std::set<std::string> common;
   for (const auto& [setting, time] : contest.begin()->second) {
@@ -80,7 +80,7 @@ std::set<std::string> common_settings(const Contest& contest) {
   return common;
 }
 
-// Whether an algorithm may be chosen for all dtypes from these settings.
+// Whether these settings suffice to choose an algorithm for all element types.
 bool is_safe(std::string_view algorithm, Collective collective,
              const std::set<std::string>& settings) {
   const bool rounds = algorithm == "ring" || algorithm == "doubling" || algorithm == "halving";
@@ -90,14 +90,14 @@ bool is_safe(std::string_view algorithm, Collective collective,
   });
 }
 
-// "" when nothing can be compared.
+// Returns the fastest algorithm; "" when nothing can be compared.
 std::string winner(Collective collective, const Contest& contest) {
   const std::set<std::string> common = common_settings(contest);
   std::string best;
   double best_score = 0;
   for (const auto& [algorithm, times] : contest) {
     if (!is_safe(algorithm, collective, common)) continue;
-    double score = 0;  // the logarithm of the product of times
+    double score = 0;  // logarithm of the product of times
     for (const std::string& setting : common) score += std::log(times.at(setting));
     if (!common.empty() && (best.empty() || score < best_score)) {
       best = algorithm;
@@ -124,21 +124,21 @@ std::string lines_of(Collective collective, const std::map<std::uint64_t, Contes
 }  // namespace
 
 std::vector<CurvePoint> parse_curve(std::string_view text, std::string_view source) {
-  if (text.size() > most_text) refuse(source, "too large for a curve");
+  if (text.size() > most_text) refuse(source, "the file is too large for a curve");
   Json json;
   try {
     json = Json::parse(text);
   } catch (const Json::parse_error& error) {
     refuse(source, fmt::format("byte {}: not JSON", error.byte));
   } catch (const Json::exception&) {
-    refuse(source, "a number that no double holds");
+    refuse(source, "a number is out of range");
   }
   const auto schema = json.is_object() ? json.find("schema") : json.end();
   if (!json.is_object() || schema == json.end() || *schema != "atoll-curve-1")
     refuse(source, "not a curve that atoll-busbw --save wrote");
   const auto rows = json.find("rows");
   if (rows == json.end() || !rows->is_array() || rows->size() > most_points)
-    refuse(source, "no array \"rows\", or too long a one");
+    refuse(source, "the array \"rows\" is missing or too long");
   std::vector<CurvePoint> points;
   for (const Json& row : *rows) {
     CurvePoint point = read_point(row, source);
@@ -152,7 +152,7 @@ std::vector<CurvePoint> parse_curve(std::string_view text, std::string_view sour
 std::string tuning_text(std::span<const CurvePoint> points) {
   if (points.empty())
     refuse("--tune",
-           "no row of the curves has an algorithm between hosts: save them on several hosts, with "
+           "the curves name no algorithm between hosts: save them on several hosts with "
            "--algorithm NAME");
   std::map<Collective, std::map<std::uint64_t, Contest>> contests;
   for (const CurvePoint& point : points) {

@@ -1,4 +1,5 @@
-// A tuning file (ATOLL_TUNING) from curves that were saved with different algorithms. Pure.
+// Builds a tuning file (ATOLL_TUNING) from curves that were saved with different algorithms. Pure,
+// except tune(), which reads files.
 #pragma once
 
 #include <cstdint>
@@ -15,24 +16,24 @@ namespace busbw {
 struct CurvePoint {
   Collective collective = Collective::all_reduce;
   std::string algorithm = {};
-  std::string setting = {};  // dtype, op, place, ranks, hosts: what must be equal to compare
+  std::string setting = {};  // dtype, op, place, ranks and hosts, which must match to compare
   std::uint64_t bytes = 0;
   double time_us = 0;
 };
 
-// The points of a --save file whose time depends on an algorithm: those of several hosts, and not
-// of send_recv. Error(bad_data) that names `source`, and the byte where it is no JSON.
+// Returns the points of a --save file whose time depends on the algorithm: those on several hosts,
+// except send_recv. Error(bad_data) names `source`, and the byte where the text is not JSON.
 std::vector<CurvePoint> parse_curve(std::string_view text, std::string_view source);
 
-// Lines "COLLECTIVE MIN_BYTES ALGORITHM" in order of collective and size: for each size the
-// algorithm with the least geometric mean of times over the settings that all algorithms of that
-// size have; from 0 bytes on the choice for the smallest size. Algorithms that round 16-bit types
-// at each step (ring, doubling, halving, of sums) win only where such a type was compared, since
-// lines hold for all dtypes. Sizes that fewer than two algorithms have decide nothing unless no
-// size of the collective has more. Error(bad_data) without any point.
+// Returns lines "COLLECTIVE MIN_BYTES ALGORITHM", ordered by collective and size. Each size gets
+// the algorithm with the least geometric mean of times over the settings that all algorithms of
+// that size have; the choice for the smallest size holds from 0 bytes. Algorithms that round 16-bit
+// types at each step (ring, doubling and halving, for sums) win only if such a type was compared,
+// because a line holds for all types. Sizes with fewer than two algorithms are skipped, unless all
+// sizes of the collective are like that. Error(bad_data) without any point.
 std::string tuning_text(std::span<const CurvePoint> points);
 
-// Reads the curves. Error(io) and as above.
+// Reads the curves and returns tuning_text(). Error(io), and errors as above.
 std::string tune(std::span<const std::filesystem::path> curves);
 
 }  // namespace busbw

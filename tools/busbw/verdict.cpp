@@ -13,8 +13,8 @@ namespace {
 
 struct Entry {
   int from = 0, to = 0;
-  bool between = false;  // hosts
-  double share = 1;      // of the measure of its class
+  bool between = false;  // pair is on different hosts
+  double share = 1;      // share of the reference rate of its class
   bool explained = false;
 
   bool is_slow() const noexcept { return share < slow_share; }
@@ -25,7 +25,7 @@ double median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-// By nearest rank.
+// Nearest-rank upper quartile.
 double upper_quartile(std::vector<double> values) {
   if (values.empty()) return 0;
   std::ranges::sort(values);
@@ -54,7 +54,7 @@ class Judge {
   }
 
   PairVerdict run() {
-    // Whoever explains most first, until nobody explains anything any more.
+    // Takes the cause that explains most entries first, until nothing is left to explain.
     while (take_worst(&Judge::host_candidates) || take_worst(&Judge::nic_candidates) ||
            take_worst(&Judge::rank_candidates)) {
     }
@@ -62,7 +62,7 @@ class Judge {
       if (entry.explained || !entry.is_slow()) continue;
       verdict_.findings.push_back(
           {PairFinding::Kind::pair, fmt::format("{} -> {}", entry.from, entry.to),
-           fmt::format("slow: from rank {} to rank {}: {:.0f} % of what such pairs give",
+           fmt::format("slow: from rank {} to rank {}: {:.0f} % of the bandwidth of similar pairs",
                        entry.from, entry.to, entry.share * 100)});
     }
     return verdict_;
@@ -72,8 +72,8 @@ class Judge {
   using Selects = std::function<bool(const Entry&)>;
   struct Candidate {
     PairFinding finding;
-    Selects sends, receives;  // entries of it in either direction
-    bool needs_both = false;  // is slow only when both directions are
+    Selects sends, receives;  // entries that the candidate sends or receives
+    bool needs_both = false;  // counts as slow only when both directions are slow
   };
 
   static std::size_t index(int i) { return static_cast<std::size_t>(i); }
@@ -88,8 +88,8 @@ class Judge {
     return median(shares);
   }
 
-  // Entries of the same class that the candidate has no part in; without any there is nothing to
-  // tell it from the others.
+  // Whether entries of the same class exist without the candidate. Without them there is no
+  // comparison.
   bool has_others(const Candidate& candidate, bool between_only) const {
     return std::ranges::any_of(entries_, [&](const Entry& entry) {
       return !candidate.sends(entry) && !candidate.receives(entry) && !entry.explained &&
@@ -100,7 +100,7 @@ class Judge {
   std::vector<Candidate> host_candidates() const {
     std::vector<Candidate> candidates;
     const std::set<int> hosts(sites_.host.begin(), sites_.host.end());
-    if (hosts.size() < 3) return candidates;  // of two, either may be the cause
+    if (hosts.size() < 3) return candidates;  // with two hosts, either may be the cause
     for (const int h : hosts) {
       candidates.push_back({{PairFinding::Kind::host, "host " + host_name(h), ""},
                             [this, h](const Entry& e) { return e.between && host(e.from) == h; },
@@ -110,7 +110,7 @@ class Judge {
     return candidates;
   }
 
-  // All its ranks send through one NIC: that is worth a word.
+  // Names the NIC if all ranks of the host send through one.
   void name_single_nic(int h, Candidate& candidate) const {
     std::set<std::string> nics;
     for (std::size_t r = 0; r < sites_.host.size(); ++r)
@@ -135,7 +135,7 @@ class Judge {
 
   std::vector<Candidate> rank_candidates() const {
     std::vector<Candidate> candidates;
-    if (sites_.host.size() < 3) return candidates;  // of two, either may be the cause
+    if (sites_.host.size() < 3) return candidates;  // with two ranks, either may be the cause
     for (int r = 0; r < static_cast<int>(sites_.host.size()); ++r) {
       candidates.push_back({{PairFinding::Kind::rank, fmt::format("rank {}", r), ""},
                             [r](const Entry& e) { return e.from == r; },
@@ -145,7 +145,8 @@ class Judge {
     return candidates;
   }
 
-  // Names the candidate whose entries are slowest in the median, when they are slow.
+  // Names the candidate with the slowest median, if that is slow, and marks its entries as
+  // explained.
   bool take_worst(std::vector<Candidate> (Judge::*candidates_of)() const) {
     std::optional<Candidate> worst;
     double worst_share = slow_share;
@@ -174,7 +175,7 @@ class Judge {
     const std::string where =
         worst->finding.kind == PairFinding::Kind::rank ? "" : " between hosts";
     worst->finding.text =
-        fmt::format("slow: {}{} {} at {:.0f} % of what others give{}", worst->finding.subject,
+        fmt::format("slow: {}{} {} at {:.0f} % of the bandwidth of others{}", worst->finding.subject,
                     worst->finding.text, direction, worst_share * 100, where);
     verdict_.findings.push_back(worst->finding);
     return true;

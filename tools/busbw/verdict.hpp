@@ -1,12 +1,11 @@
-// Who is slow, from the bandwidth between all pairs of ranks. Pure.
+// Finds what is slow from the bandwidth between all pairs of ranks. Pure functions.
 //
-// An entry is compared with what good entries of its class give: one class inside hosts, one
-// between hosts, the measure of each being its upper quartile, which stays with the good ones as
-// long as a quarter of them is good (one slow host of three spoils two thirds). What explains most
-// is named first: a host whose entries to and from other hosts are slow in the median while the
-// rest is not; a NIC whose ranks are slow only between hosts; a rank whose row and column are slow;
-// and single entries that nothing of these explains. Each finding takes its entries out of the
-// picture.
+// Entries inside hosts and entries between hosts are two classes. Each entry is compared with the
+// upper quartile of its class, which is a good entry as long as a quarter of them is good (one slow
+// host of three spoils two thirds). Causes are named in this order: a host whose entries to and
+// from other hosts are slow in the median while others are not; a NIC whose ranks are slow between
+// hosts only; a rank whose row and column are slow; and single entries that no other cause
+// explains. Entries of a named cause are not used again.
 #pragma once
 
 #include <string>
@@ -14,12 +13,13 @@
 
 namespace busbw {
 
-using Matrix = std::vector<std::vector<double>>;  // GB/s from row to column; diagonal ignored
+using Matrix =
+    std::vector<std::vector<double>>;  // GB/s from row to column; the diagonal is ignored
 
 struct PairSites {
-  std::vector<int> host;                // of each rank
-  std::vector<std::string> host_names;  // by host
-  std::vector<std::string> nic;         // that a rank sends through between hosts; "" not known
+  std::vector<int> host;                // host of each rank
+  std::vector<std::string> host_names;  // host name, by host
+  std::vector<std::string> nic;         // NIC of each rank for traffic between hosts; "" if unknown
 };
 
 struct PairFinding {
@@ -29,22 +29,22 @@ struct PairFinding {
     rank,
     pair
   } kind;
-  std::string subject;  // "host n1", "NIC n1/mlx5_0", "rank 3", "0 -> 3"
-  std::string text;     // a line for people
+  std::string subject;  // what is slow: "host n1", "NIC n1/mlx5_0", "rank 3", "0 -> 3"
+  std::string text;     // one line for people
 };
 
-// Below this share of the measure of its class an entry is slow.
+// An entry is slow below this share of its class's upper quartile.
 inline constexpr double slow_share = 0.7;
 
 struct PairVerdict {
-  std::vector<PairFinding> findings;  // empty: all pairs are alike
-  double inside_gbyte_s = 0;          // the measure of each class; 0: has no entries
+  std::vector<PairFinding> findings;  // empty if all pairs are alike
+  double inside_gbyte_s = 0;          // upper quartile of the class; 0 without entries
   double between_gbyte_s = 0;
 };
 PairVerdict judge_pairs(const Matrix& matrix, const PairSites& sites);
 
-// Which pairs are measured at the same time: a host takes part in one pair of a round only, because
-// pairs of one host share its memory and its links. Every ordered pair occurs once.
+// Splits all ordered pairs into rounds. Pairs of one round run at the same time. Each host takes
+// part in one pair of a round at most, because pairs of one host share its memory and links.
 struct Pair {
   int from = 0, to = 0;
   friend bool operator==(const Pair&, const Pair&) = default;

@@ -1,5 +1,5 @@
-// Compiled once for each instruction set that Highway knows; the best one is chosen at run time.
-// Everything is read once and written once, all streams in lockstep, and nothing is waited for.
+// Highway compiles this file for each instruction set and chooses the best one at run time. The
+// kernels read and write every array once, all arrays in lockstep, without waiting.
 #include "traffic/kernels.hpp"
 
 #include <array>
@@ -47,7 +47,7 @@ void copy_with(std::byte* to, const std::byte* from, std::size_t bytes) {
   if constexpr (stores == Stores::streaming) hwy::FlushStream();
 }
 
-// A vector of words, as elements that can be added, and back.
+// Converts vectors of words to f32 elements that can be added, and back.
 struct Single {
   static constexpr std::size_t per_word = 1;
   using Floats = hn::ScalableTag<float>;
@@ -62,7 +62,7 @@ struct Single {
   static hn::Vec<Words> pack(Value value) { return hn::BitCast(Words(), value.v); }
 };
 
-// Two bf16 in a word: the lower and the upper one are summed apart.
+// Handles two bf16 elements in each word; the lower and the upper ones are summed separately.
 struct Pair {
   static constexpr std::size_t per_word = 2;
   using Floats = hn::ScalableTag<float>;
@@ -90,8 +90,8 @@ struct Pair {
   }
 };
 
-// `fixed` and `fixed_to` are the numbers of arrays, so that the compiler unrolls over them and
-// keeps their addresses in registers; 0: any.
+// `fixed` and `fixed_to` are the numbers of input and output arrays; 0 means any number. Fixed
+// numbers let the compiler unroll loops over arrays and keep their addresses in registers.
 template <class Format, Stores stores, std::size_t fixed, std::size_t fixed_to>
 void sum_words(std::span<std::byte* const> to, std::span<const std::byte* const> from,
                std::uint64_t words) {

@@ -1,5 +1,5 @@
-// Memory traffic without communication: what the limits of atoll-busbw and of tests/bench are
-// measured with. Knows nothing of atoll.
+// Kernels that copy and sum memory without communication. atoll-busbw and tests/bench measure their
+// limits with them. Independent of atoll.
 #pragma once
 
 #include <cstddef>
@@ -10,8 +10,8 @@ namespace traffic {
 
 enum class Stores {
   cached,
-  streaming,  // past the caches; addresses are multiples of 64
-  library     // copies: what memcpy takes for the size; sums: cached
+  streaming,  // non-temporal stores; addresses must be multiples of 64
+  library     // memcpy for copies; sums use cached stores
 };
 
 enum class Element {
@@ -21,8 +21,9 @@ enum class Element {
 
 void copy(std::byte* to, const std::byte* from, std::size_t bytes, Stores stores);
 
-// `count` sums over all `from`, written to each of `to`, which may be among them. bf16 sums in f32
-// and rounds to the nearest even; values are finite.
+// Sums `count` elements over all arrays in `from` and writes the result to every array in `to`. The
+// outputs may be among the inputs. bf16 is summed in f32 and rounded to nearest even. All values
+// must be finite.
 void sum(std::span<std::byte* const> to, std::span<const std::byte* const> from,
          std::uint64_t count, Element element, Stores stores);
 

@@ -1,5 +1,5 @@
-// nlohmann's parser reads through an iterator that counts bytes and reports events; the events
-// build the document and enforce the limits. The parser itself does not recurse.
+// nlohmann's parser reads through an iterator that counts bytes. Its events build the document and
+// enforce the limits. The parser does not recurse.
 #include "json/document.hpp"
 
 #include <fmt/format.h>
@@ -20,7 +20,7 @@ constexpr std::size_t longest_text = 4096;
   throw Error(ErrorCode::bad_data, fmt::format("{}: byte {}: {}", source, offset, what));
 }
 
-// The parser's own words, without its prefix, shortened, and safe to print.
+// The parser's message without its prefix, shortened, and with unprintable bytes replaced.
 std::string plain(std::string_view what) {
   if (const auto colon = what.find(": "); colon != std::string_view::npos)
     what.remove_prefix(colon + 2);
@@ -70,7 +70,7 @@ class Builder {
   bool number_unsigned(json::number_unsigned_t value) { return add_number(std::uint64_t{value}); }
   bool number_float(json::number_float_t value, const json::string_t&) { return add_number(value); }
   bool string(json::string_t& value) { return add(std::move(value)); }
-  bool binary(json::binary_t&) { return false; }  // JSON text has none
+  bool binary(json::binary_t&) { return false; }  // JSON text has no binary values
   bool start_object(std::size_t) { return open(JsonValue::Object{}); }
   bool start_array(std::size_t) { return open(JsonValue::Array{}); }
   bool end_object() { return close(); }
@@ -88,20 +88,20 @@ class Builder {
  private:
   template <class T>
   bool add(T&& value) {
-    place(std::forward<T>(value));
+    append(std::forward<T>(value));
     return true;
   }
 
-  // Only the byte after a number tells the parser that it has ended.
+  // The parser reads one byte past a number to find its end, so the offset is one too large.
   template <class T>
   bool add_number(T value) {
-    JsonValue* const slot = place(value);
+    JsonValue* const slot = append(value);
     if (slot->offset > 0) --slot->offset;
     return true;
   }
 
   template <class T>
-  JsonValue* place(T&& value) {
+  JsonValue* append(T&& value) {
     if (++values_ > limits_.values)
       bad(source_, offset_, fmt::format("more than {} values", limits_.values));
     JsonValue* slot = &root_;
@@ -116,12 +116,12 @@ class Builder {
     return slot;
   }
 
-  // The parents of an open value do not grow, so its address holds until it is closed.
+  // While a value is open its parents do not grow, so the pointer stays valid until close().
   template <class T>
   bool open(T&& empty) {
     if (open_.size() == limits_.depth)
       bad(source_, offset_, fmt::format("nested deeper than {} levels", limits_.depth));
-    open_.push_back(place(std::forward<T>(empty)));
+    open_.push_back(append(std::forward<T>(empty)));
     return true;
   }
 
@@ -146,7 +146,7 @@ JsonValue parse_json(std::string_view text, std::string_view source, JsonLimits 
     bad(source, limits.bytes, fmt::format("larger than {} bytes", limits.bytes));
   std::size_t offset = 0;
   Builder builder(source, limits, offset);
-  // The end needs no counter of its own: only the position is compared.
+  // The end iterator may share the counter, because comparison uses only the position.
   json::sax_parse(CountingIterator(text.data(), &offset),
                   CountingIterator(text.data() + text.size(), &offset), &builder);
   return builder.take();
@@ -217,7 +217,7 @@ std::uint64_t JsonObject::unsigned_or(std::string_view member, std::uint64_t abs
   const JsonValue* value = find(member);
   if (value == nullptr) return absent;
   const auto* integer = std::get_if<std::uint64_t>(&value->data);
-  if (integer == nullptr) fail(member, "is not an integer from 0");
+  if (integer == nullptr) fail(member, "is not an integer of at least 0");
   return *integer;
 }
 
@@ -229,19 +229,25 @@ std::optional<double> JsonObject::number(std::string_view member) const {
     number = static_cast<double>(*is_unsigned);
   else if (const auto* is_real = std::get_if<double>(&value->data))
     number = *is_real;
-  if (!std::isfinite(number) || number < 0) fail(member, "is not a number from 0");
+  if (!std::isfinite(number) || number < 0) fail(member, "is not a number of at least 0");
   return number;
 }
 
-std::vector<JsonObject> JsonObject::list(std::string_view member, std::size_t most) const {
+const JsonValue::Array& JsonObject::elements(std::string_view member, std::size_t most) const {
+  static const JsonValue::Array none;
   const JsonValue* value = find(member);
-  if (value == nullptr) return {};
+  if (value == nullptr) return none;
   const auto* array = std::get_if<JsonValue::Array>(&value->data);
   if (array == nullptr) fail(member, "is not an array");
   if (array->size() > most) fail(member, fmt::format("has more than {} elements", most));
+  return *array;
+}
+
+std::vector<JsonObject> JsonObject::list(std::string_view member, std::size_t most) const {
+  const JsonValue::Array& array = elements(member, most);
   std::vector<JsonObject> objects;
-  objects.reserve(array->size());
-  for (const JsonValue& element : *array)
+  objects.reserve(array.size());
+  for (const JsonValue& element : array)
     objects.emplace_back(element, source_, fmt::format("{}[{}]", member, objects.size()));
   return objects;
 }
@@ -267,12 +273,7 @@ std::map<std::string, std::string, std::less<>> JsonObject::texts(std::string_vi
 
 std::vector<std::string> JsonObject::text_list(std::string_view member, std::size_t most) const {
   std::vector<std::string> texts;
-  const JsonValue* value = find(member);
-  if (value == nullptr) return texts;
-  const auto* array = std::get_if<JsonValue::Array>(&value->data);
-  if (array == nullptr) fail(member, "is not an array");
-  if (array->size() > most) fail(member, fmt::format("has more than {} elements", most));
-  for (const JsonValue& element : *array)
+  for (const JsonValue& element : elements(member, most))
     texts.push_back(checked_text(member, element, longest_text));
   return texts;
 }

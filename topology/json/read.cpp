@@ -1,4 +1,4 @@
-// atoll's own JSON form, read; topology/README.md documents it.
+// Reader of atoll's JSON form, which topology/README.md documents.
 #include <fmt/format.h>
 
 #include <set>
@@ -10,7 +10,7 @@ namespace atoll_v1::atoll {
 namespace {
 
 constexpr std::string_view schema = "atoll-topology-1";
-constexpr std::size_t most_devices = 65'536;  // hosts, GPUs, NICs: each
+constexpr std::size_t most_devices = 65'536;  // limit for hosts, GPUs and NICs each
 constexpr std::size_t most_links = 524'288;
 constexpr std::size_t most_documents = 4'096;
 constexpr std::size_t most_partitions = 64;
@@ -21,7 +21,7 @@ IslandState state_of(const JsonObject& object, std::string_view member) {
   const std::string text = object.text_or(member, name(IslandState::unknown));
   for (const auto state : {IslandState::known, IslandState::none, IslandState::unknown})
     if (text == name(state)) return state;
-  object.fail(member, "is none of known, none, unknown");
+  object.fail(member, "is not one of known, none, unknown");
 }
 
 TopologyHost read_host(const JsonObject& object) {
@@ -94,7 +94,7 @@ TopologyPath read_path(const JsonObject& object) {
       path.level = known;
       return path;
     }
-  object.fail("level", "is none of PIX, PXB, PHB, NODE, PKG, SYS");
+  object.fail("level", "is not one of PIX, PXB, PHB, NODE, PKG, SYS");
 }
 
 TopologyConflict read_conflict(const JsonObject& object) {
@@ -107,14 +107,26 @@ TopologyDocument read_document(const JsonObject& object) {
           object.text_list("hosts", most_devices), object.long_text("text")};
 }
 
-// Ids must be new, and a device's host one of `hosts` (null for the hosts themselves).
-void check_id(const JsonObject& object, std::set<std::string>& seen,
-              const std::set<std::string>* hosts) {
-  const std::string id = object.text("id");
-  if (id.empty()) object.fail("id", "is empty");
-  if (!seen.insert(id).second) object.fail("id", "occurs twice");
-  if (hosts != nullptr && !hosts->contains(object.text("host")))
-    object.fail("host", "is the id of no host");
+// Requires ids that are not empty and occur once.
+class IdCheck {
+ public:
+  void operator()(const JsonObject& object) {
+    const std::string id = object.text("id");
+    if (id.empty()) object.fail("id", "is empty");
+    if (!seen_.insert(id).second) object.fail("id", "occurs twice");
+  }
+  bool contains(const std::string& id) const { return seen_.contains(id); }
+
+ private:
+  std::set<std::string> seen_;
+};
+
+template <class T>
+std::vector<T> read_list(const std::vector<JsonObject>& objects, T (*read)(const JsonObject&)) {
+  std::vector<T> list;
+  list.reserve(objects.size());
+  for (const JsonObject& object : objects) list.push_back(read(object));
+  return list;
 }
 
 }  // namespace
@@ -123,28 +135,23 @@ Topology Topology::from_json(std::string_view text, std::string_view source) {
   const JsonValue document = parse_json(text, source);
   const JsonObject root(document, source, "");
   if (root.text("schema") != schema) root.fail("schema", fmt::format("is not \"{}\"", schema));
+  const auto hosts = root.list("hosts", most_devices), gpus = root.list("gpus", most_devices),
+             nics = root.list("nics", most_devices);
+  IdCheck check_host, check_device;
+  for (const JsonObject& host : hosts) check_host(host);
+  for (const auto* devices : {&gpus, &nics})
+    for (const JsonObject& device : *devices) {
+      check_device(device);
+      if (!check_host.contains(device.text("host"))) device.fail("host", "is not the id of a host");
+    }
   Topology topology;
-  std::set<std::string> host_ids, device_ids;
-  for (const JsonObject& object : root.list("hosts", most_devices)) {
-    check_id(object, host_ids, nullptr);
-    topology.hosts.push_back(read_host(object));
-  }
-  for (const JsonObject& object : root.list("gpus", most_devices)) {
-    check_id(object, device_ids, &host_ids);
-    topology.gpus.push_back(read_gpu(object));
-  }
-  for (const JsonObject& object : root.list("nics", most_devices)) {
-    check_id(object, device_ids, &host_ids);
-    topology.nics.push_back(read_nic(object));
-  }
-  for (const JsonObject& object : root.list("links", most_links))
-    topology.links.push_back(read_link(object));
-  for (const JsonObject& object : root.list("paths", most_links))
-    topology.paths.push_back(read_path(object));
-  for (const JsonObject& object : root.list("conflicts", most_links))
-    topology.conflicts.push_back(read_conflict(object));
-  for (const JsonObject& object : root.list("documents", most_documents))
-    topology.documents.push_back(read_document(object));
+  topology.hosts = read_list(hosts, read_host);
+  topology.gpus = read_list(gpus, read_gpu);
+  topology.nics = read_list(nics, read_nic);
+  topology.links = read_list(root.list("links", most_links), read_link);
+  topology.paths = read_list(root.list("paths", most_links), read_path);
+  topology.conflicts = read_list(root.list("conflicts", most_links), read_conflict);
+  topology.documents = read_list(root.list("documents", most_documents), read_document);
   return topology;
 }
 

@@ -1,4 +1,4 @@
-// atoll's own JSON form, written; topology/README.md documents it.
+// Writer of atoll's JSON form, which topology/README.md documents.
 #include "json/write.hpp"
 
 namespace atoll_v1::atoll {
@@ -91,7 +91,7 @@ Json to_json_value(const Island& island) {
           {"gpu_gbyte_s", number(island.gpu_gbyte_s)}};
 }
 
-// An object for append_list(), as one function for all types of element.
+// Converts an element to JSON; lets append_list() call the right overload.
 constexpr auto value = [](const auto& element) { return to_json_value(element); };
 
 }  // namespace

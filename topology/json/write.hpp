@@ -1,4 +1,4 @@
-// The parts of which atoll's JSON form is written.
+// Building blocks for writing atoll's JSON form.
 #pragma once
 
 #include <fmt/format.h>
@@ -15,11 +15,11 @@ namespace atoll_v1::atoll::topology_json {
 
 using Json = nlohmann::ordered_json;
 
-// Names come from the machine: bytes that are not UTF-8 are replaced, never thrown at.
+// Prints one value. Replaces bytes that are not UTF-8, because names come from the machine.
 std::string print(const Json& value);
 
-// Appends the member `name`, one element a line, so that a diff of two files shows what changed.
-// `value` turns an element into JSON.
+// Appends the list `name` with one element on each line, so that a diff of two files shows which
+// elements changed. `value` converts an element to JSON.
 template <class T, class Value>
 void append_list(std::string& text, std::string_view name, const std::vector<T>& list,
                  const Value& value) {
@@ -31,7 +31,7 @@ void append_list(std::string& text, std::string_view name, const std::vector<T>&
   text += list.empty() ? "]" : "\n  ]";
 }
 
-// The members of a topology and its islands: everything but the closing brace.
+// Writes the topology and its islands, without the closing brace.
 std::string body(const Topology& topology, const std::vector<Island>& islands);
 
 }  // namespace atoll_v1::atoll::topology_json

@@ -6,16 +6,16 @@
 namespace atoll_v1::atoll {
 namespace {
 
-// 1, 2, ... `units` of them, as many as divide `units`.
+// Adds `unit` with every count that divides the number of units.
 void add_multiples(Candidate unit, std::vector<Candidate>& all) {
   for (unit.count = 1; unit.count <= unit.units; ++unit.count)
     if (unit.units % unit.count == 0) all.push_back(unit);
 }
 
-// Ranks of an island on one host, where the island reaches beyond it and all hosts have as many;
-// 0: none or unequal.
+// If an island spans hosts, returns its number of ranks on each host. 0 when the island stays on
+// one host or the hosts have unequal numbers.
 int ranks_on_host(const MeshSites& sites, const RankGroups& groups) {
-  std::map<std::pair<int, int>, int> parts;  // near group, host
+  std::map<std::pair<int, int>, int> parts;  // ranks by near group and host
   for (std::size_t rank = 0; rank < sites.ranks.size(); ++rank)
     ++parts[{groups.near_of[rank], sites.ranks[rank].host}];
   const int first = parts.begin()->second;
@@ -54,7 +54,7 @@ std::vector<Candidate> candidates(const MeshSites& sites, const RankGroups& grou
                    .units = widest.unit / near,
                    .noun = shared_noun(sites, groups.near)},
                   all);
-  // What fills a host is better called so.
+  // A candidate that fills a host is listed as the host.
   std::erase_if(all, [&](const Candidate& one) {
     return one.ranks() % inner != 0 || one.ranks() == widest.unit;
   });

@@ -1,6 +1,7 @@
-// The shard axes that a job whose neighbourhoods are alike can have. Candidates nest: GPUs without
-// links, k of a host; an island; k islands of a host; a host; k hosts or islands that reach beyond
-// one. k divides their number, so that every rank is used.
+// Candidates for the shard axis of a job whose islands and hosts are equal. Each candidate contains
+// the smaller ones: k GPUs of a host without links; an island; k islands of a host; a host; k
+// hosts, or k islands that span hosts. k divides the number of units, so that the mesh uses every
+// rank.
 #pragma once
 
 #include <string>
@@ -10,22 +11,22 @@
 
 namespace atoll_v1::atoll {
 
-// `count` units side by side, of `unit` ranks each.
+// A candidate is `count` neighbouring units of `unit` ranks each.
 struct Candidate {
   int unit = 1;
   int count = 1;
-  int units = 1;     // in the job, where `count` of them may be taken
-  std::string noun;  // of a unit
+  int units = 1;     // units from which `count` are chosen
+  std::string noun;  // name of a unit: "host", "NVLink island"
   int ranks() const { return unit * count; }
 };
 
-// All near groups have one size, and all wide ones.
+// Whether all near groups have one size, and all wide groups have one size.
 bool is_even(const RankGroups& groups);
 
 // The larger of island and host.
 Candidate widest_candidate(const MeshSites& sites, const RankGroups& groups);
 
-// By size. Each is a multiple of `inner` ranks.
+// Returns the candidates in ascending size. Each is a multiple of `inner` ranks.
 std::vector<Candidate> candidates(const MeshSites& sites, const RankGroups& groups, int inner);
 
 }  // namespace atoll_v1::atoll

@@ -5,15 +5,11 @@
 #include <unordered_map>
 #include <unordered_set>
 
+#include "affinity.hpp"
 #include "facts.hpp"
 #include "pcie_rate.hpp"
 
 namespace atoll_v1::atoll {
-namespace {
-
-std::size_t at_index(int number) { return static_cast<std::size_t>(number); }
-
-}  // namespace
 
 LinkRates::LinkRates(const Topology& topology, const MeshSites& sites, const RankGroups& groups)
     : topology_(topology), sites_(sites), groups_(groups) {}
@@ -78,7 +74,7 @@ std::optional<double> LinkRates::measure_pcie(int host) const {
   return slowest;
 }
 
-// The NICs are those that the affinity gives to the GPUs in use; without it, all that could be.
+// Uses the NICs that the affinity gives to the GPUs in use, or else all NICs that may be active.
 std::optional<double> LinkRates::measure_network(int host) const {
   const std::vector<std::size_t>& gpus = gpus_[at_index(host)];
   std::unordered_set<std::string_view> in_use;
@@ -87,8 +83,7 @@ std::optional<double> LinkRates::measure_network(int host) const {
   double sum = 0;
   for (const std::size_t number : nics_[at_index(host)]) {
     const TopologyNic& nic = topology_.nics[number];
-    const bool may_be_active = !nic.is_virtual && (nic.state.empty() || nic.state == "active");
-    if (in_use.empty() ? !may_be_active : !in_use.contains(nic.id)) continue;
+    if (in_use.empty() ? !may_be_active(nic) : !in_use.contains(nic.id)) continue;
     if (!usable_[number]) return std::nullopt;
     sum += *usable_[number];
   }
@@ -96,10 +91,10 @@ std::optional<double> LinkRates::measure_network(int host) const {
   return sum > 0 ? std::optional(sum / ranks) : std::nullopt;
 }
 
-// Payload is 8/10 of the bits up to 5 GT/s, 128/130 from 8 GT/s, 242/256 at 64 GT/s (PCI Express
-// base specification 6.0).
+// See pcie_gbyte_s() for the line coding. An idle GPU trains its link down, so the maximum speed
+// counts.
 std::optional<double> full_pcie_gbyte_s(const Facts& facts) {
-  constexpr double least = 7.5;  // a little below eight lanes at 8 GT/s
+  constexpr double least = 7.5;  // slightly less than eight lanes at 8 GT/s
   auto gt_s = number_fact(facts, fact::pci_gt_s_max);
   if (!gt_s) gt_s = number_fact(facts, fact::pci_gt_s);
   const auto width = number_fact(facts, fact::pci_width);

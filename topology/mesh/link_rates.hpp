@@ -1,6 +1,6 @@
-// How fast the ranks of a job reach each other: inside an island, over the PCIe links of a host,
-// over the network. GB/s in one direction for each GPU (rank, on hosts without); empty where no
-// source tells.
+// Rates at which the ranks of a job reach each other: inside an island, over a host's PCIe links
+// and over the network. GB/s in one direction for each GPU, or for each rank on hosts without GPUs.
+// Empty when no source gives the rate.
 #pragma once
 
 #include <optional>
@@ -12,14 +12,15 @@ namespace atoll_v1::atoll {
 
 class LinkRates {
  public:
-  // All are kept by reference.
+  // Keeps references to all arguments.
   LinkRates(const Topology& topology, const MeshSites& sites, const RankGroups& groups);
 
-  // Of a near group, by its number.
+  // Rate inside a near group; `near` is its index.
   std::optional<double> inside(int near);
-  // Of a host, by its number in the sites: the slowest link of a GPU that a rank uses.
+  // PCIe rate of a host: the slowest link of a GPU that a rank uses. `host` indexes
+  // MeshSites::hosts.
   std::optional<double> pcie(int host);
-  // Of a host: what the NICs that its ranks send through carry together, for each of them.
+  // Network rate of a host for each of its GPUs or ranks, which share the NICs in use equally.
   std::optional<double> network(int host);
 
  private:
@@ -35,18 +36,18 @@ class LinkRates {
   const Topology& topology_;
   const MeshSites& sites_;
   const RankGroups& groups_;
-  // By host. The vectors are empty until something is asked of a host.
+  // By host. The vectors stay empty until the first query about a host.
   std::vector<HostRates> rates_;
-  std::vector<const TopologyHost*> hosts_;      // null: not listed
-  std::vector<std::vector<std::size_t>> gpus_;  // those that ranks use, once each
+  std::vector<const TopologyHost*> hosts_;      // null if the topology does not list the host
+  std::vector<std::vector<std::size_t>> gpus_;  // GPUs that ranks use, each once
   std::vector<std::vector<std::size_t>> nics_;
-  std::vector<int> users_;                     // how many ranks
-  std::vector<Affinity> affinity_;             // by GPU
-  std::vector<std::optional<double>> usable_;  // by NIC
+  std::vector<int> users_;                     // number of ranks on each host
+  std::vector<Affinity> affinity_;             // NICs of each GPU
+  std::vector<std::optional<double>> usable_;  // bandwidth of each NIC
 };
 
-// What a GPU's PCIe link carries at its full speed; empty when unknown, or below what a slot of a
-// GPU gives: an idle link trains down, and virtual machines emulate slow ones.
+// Bandwidth of a GPU's PCIe link at full speed. Empty when unknown, or when it is below that of any
+// real GPU slot: an idle link trains down, and virtual machines emulate slow links.
 std::optional<double> full_pcie_gbyte_s(const Facts& facts);
 
 }  // namespace atoll_v1::atoll

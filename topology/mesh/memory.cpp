@@ -28,11 +28,11 @@ void check_options(const MeshPlanOptions& options) {
   check(options.state_bytes, "the state of a parameter in bytes");
   if (options.gpu_memory_bytes) check(*options.gpu_memory_bytes, "the memory of a GPU");
   if (!(options.reserve >= 0 && options.reserve < 1))
-    refuse(fmt::format("the part of the memory in reserve, {}, is not between 0 and 1",
+    refuse(fmt::format("the reserved share of the memory must be at least 0 and below 1, not {}",
                        options.reserve));
 }
 
-// "1.5e12", "70e9", "350e6", "1234"
+// Formats a count: "1.5e12", "70e9", "350e6", "1234".
 std::string count_text(double count) {
   if (count >= 1e12) return fmt::format("{:.6g}e12", count / 1e12);
   if (count >= 1e9) return fmt::format("{:.6g}e9", count / 1e9);
@@ -40,10 +40,10 @@ std::string count_text(double count) {
   return fmt::format("{:.6g}", count);
 }
 
-// What each rank has of its GPU's memory; ranks on one GPU share it.
+// Memory of the rank that has least. Ranks that share a GPU share its memory.
 double least_memory(const Topology& topology, const std::vector<RankSite>& ranks,
                     const MeshSites& sites) {
-  constexpr std::string_view remedy = "say it with --gpu-memory";
+  constexpr std::string_view remedy = "set it with --gpu-memory";
   std::map<int, int> users;
   for (const MeshSite& site : sites.ranks) ++users[site.gpu];
   double least = INFINITY;
@@ -70,7 +70,7 @@ std::string gib_text(double bytes) {
   return value >= 100 ? fmt::format("{:.0f} GiB", value) : fmt::format("{:.3g} GiB", value);
 }
 
-// A model that fills its memory exactly fits, whatever the last bit of the quotient is.
+// The factor tolerates rounding: a model that fills its memory exactly fits.
 double MemoryNeed::gpus_needed() const {
   return std::max(1.0, std::ceil(state / gpu_gives * (1 - 1e-12)));
 }
@@ -99,8 +99,8 @@ void refuse_model(const MemoryNeed& need, const MeshSites& sites) {
   const std::string_view noun = all_have_gpus(sites) ? "GPU" : "rank";
   const double all = static_cast<double>(size) * need.gpu_gives;
   refuse(fmt::format(
-      "the model does not fit: {}; {}, {}; {} are missing: take {:.0f} {}s or more, or fewer bytes "
-      "a parameter (--state-bytes)",
+      "the model does not fit: {}; {}, {}; {} are missing: use at least {:.0f} {}s, or fewer bytes "
+      "for each parameter (--state-bytes)",
       need.product,
       size == 1 ? fmt::format("1 {} holds {}", noun, gib_text(all))
                 : fmt::format("all {} hold {} together", plural(size, noun), gib_text(all)),

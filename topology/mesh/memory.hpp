@@ -1,4 +1,4 @@
-// What the state of a full shard needs, and what a GPU gives to it.
+// Memory that the sharded state of a model needs, and that each GPU provides.
 #pragma once
 
 #include <optional>
@@ -10,8 +10,8 @@
 namespace atoll_v1::atoll {
 
 struct MemoryNeed {
-  double state = 0;      // bytes of the whole model
-  double gpu_gives = 0;  // bytes of the smallest GPU, less the reserve
+  double state = 0;      // bytes for the state of the whole model
+  double gpu_gives = 0;  // bytes that the smallest GPU provides, without the reserve
   std::string product;   // "70e9 parameters x 16 bytes = 1043 GiB"
   std::string gives;     // "64 GiB a GPU (80 GiB less 20 %)"
 
@@ -19,15 +19,15 @@ struct MemoryNeed {
   double gpus_needed() const;
 };
 
-// Empty without `params`. Error(invalid_argument) for options that make no sense, and when the
-// memory of a GPU is neither in the options nor in the topology.
+// Empty without `params`. Error(invalid_argument) for invalid options, and when neither the options
+// nor the topology give the memory of a GPU.
 std::optional<MemoryNeed> memory_need(const Topology& topology, const std::vector<RankSite>& ranks,
                                       const MeshSites& sites, const MeshPlanOptions& options);
 
-// Error(invalid_argument), which names what is missing.
+// Throws Error(invalid_argument) that names the missing memory.
 [[noreturn]] void refuse_model(const MemoryNeed& need, const MeshSites& sites);
 
-// "1043 GiB"
+// Formats bytes: "1043 GiB".
 std::string gib_text(double bytes);
 
 }  // namespace atoll_v1::atoll

@@ -1,4 +1,4 @@
-// What a mesh costs that does not follow the islands.
+// Finds the groups of a mesh that cross islands, and the bandwidth that this costs.
 #include "mesh/mesh_check.hpp"
 
 #include <fmt/format.h>
@@ -16,15 +16,13 @@ namespace {
 
 using Kind = Neighbourhood::Kind;
 
-// A large job would repeat itself for every row.
+// Limits the findings of one mesh, since a large job would repeat them for every row.
 constexpr std::size_t most_findings = 8;
 constexpr std::size_t most_parts = 4;
 
-std::size_t at_index(int number) { return static_cast<std::size_t>(number); }
-
-// Ranks that communicate as one, by the near groups that they are in.
+// The near groups and hosts of ranks that communicate as one group.
 struct Parts {
-  std::map<int, int> members;  // near group -> how many
+  std::map<int, int> members;  // near group -> number of ranks
   std::set<int> hosts;
 };
 
@@ -34,7 +32,7 @@ class Crossings {
             LinkRates& rates)
       : topology_(topology), sites_(sites), groups_(groups), rates_(rates) {}
 
-  // Nothing is added for ranks of one near group.
+  // Adds a finding, unless all ranks are in one near group.
   void look(std::string_view noun, int number, const std::vector<int>& ranks, int inside) {
     const auto near_of = [&](int rank) { return groups_.near_of[at_index(rank)]; };
     if (std::ranges::all_of(ranks, [&](int rank) { return near_of(rank) == near_of(ranks[0]); }))
@@ -55,23 +53,16 @@ class Crossings {
     if (unsaid_ > 0)
       found_.push_back({.id = "mesh_crosses_islands",
                         .severity = Severity::warning,
-                        .subjects = {},
-                        .evidence = fmt::format("{} more cross{} islands too",
-                                                plural(unsaid_, noun), unsaid_ == 1 ? "es" : ""),
-                        .consequence = "",
-                        .fix = ""});
+                        .evidence = fmt::format("{} {} islands as well",
+                                                plural(unsaid_, fmt::format("other {}", noun)),
+                                                unsaid_ == 1 ? "crosses" : "cross")});
     unsaid_ = 0;
     return std::move(found_);
   }
 
  private:
   Finding describe(const std::string& name, const Parts& parts, int inside) {
-    Finding finding{.id = "mesh_crosses_islands",
-                    .severity = Severity::warning,
-                    .subjects = {},
-                    .evidence = "",
-                    .consequence = "",
-                    .fix = ""};
+    Finding finding{.id = "mesh_crosses_islands", .severity = Severity::warning};
     std::string joined;
     std::size_t shown = 0;
     for (const auto& [near, members] : parts.members) {
@@ -86,7 +77,8 @@ class Crossings {
       finding.fix = fmt::format("a shard axis of {} stays inside the islands", inside);
     if (groups_.near.front().where.kind == Kind::emulated) return finding;
     finding.evidence += cost(parts);
-    finding.consequence = "every gather and reduction of the group waits for what crosses";
+    finding.consequence =
+        "every gather and reduction of the group waits for the links that it crosses";
     for (const int host : parts.hosts) finding.subjects.push_back(sites_.hosts[at_index(host)]);
     return finding;
   }
@@ -121,7 +113,7 @@ class Crossings {
     return least;
   }
 
-  // What lies between the parts, against what an island gives, in figures where they are known.
+  // Compares the rate between the parts with the rate inside an island, where both are known.
   std::string cost(const Parts& parts) {
     const std::optional<double> across = slowest_across(parts);
     std::optional<double> inside;
@@ -145,7 +137,7 @@ class Crossings {
   const MeshSites& sites_;
   const RankGroups& groups_;
   LinkRates& rates_;
-  std::optional<DisplayNames> names_;  // made when there is something to say
+  std::optional<DisplayNames> names_;  // created for the first finding
   std::vector<Finding> found_;
   std::size_t unsaid_ = 0;
 };
@@ -169,8 +161,9 @@ void check_order(const MeshPlan& plan, std::size_t size) {
   for (const int rank : plan.order) {
     const auto number = at_index(rank);
     if (rank < 0 || number >= size || seen[number])
-      throw Error(ErrorCode::invalid_argument,
-                  fmt::format("the order of a mesh names rank {} wrongly or twice", rank));
+      throw Error(
+          ErrorCode::invalid_argument,
+          fmt::format("the order of a mesh names rank {} twice, or it is out of range", rank));
     seen[number] = true;
   }
   if (plan.order.size() != size)
@@ -195,7 +188,7 @@ std::vector<Finding> find_crossings(const Topology& topology, const MeshSites& s
   std::vector<int> ranks;
   Crossings shards(topology, sites, groups, rates);
   for (int r = 0; r < plan.replicate; ++r) {
-    std::vector<int> first;  // the near groups of the row's first shard group
+    std::vector<int> first;  // near groups of the row's first shard group
     for (int i = 0; i < plan.inner; ++i) {
       std::vector<int> near;
       ranks.clear();
@@ -203,7 +196,7 @@ std::vector<Finding> find_crossings(const Topology& topology, const MeshSites& s
         ranks.push_back(rank_at(r, s, i));
         near.push_back(groups.near_of[at_index(ranks.back())]);
       }
-      // One stands for those of its row that cross alike.
+      // One finding covers all groups of a row that cross the same islands.
       if (i > 0 && near == first) continue;
       if (i == 0) first = near;
       shards.look("shard group", r * plan.inner + i, ranks, inside);

@@ -1,4 +1,4 @@
-// Findings about a mesh whose ranks are located already.
+// Checks of a mesh whose ranks are located.
 #pragma once
 
 #include <vector>
@@ -7,15 +7,15 @@
 
 namespace atoll_v1::atoll {
 
-// The shard groups and inner groups that reach beyond an island.
+// Returns a finding for each shard group and each inner group that crosses islands.
 std::vector<Finding> find_crossings(const Topology& topology, const MeshSites& sites,
                                     const RankGroups& groups, LinkRates& rates,
                                     const MeshPlan& plan);
 
-// Error(invalid_argument) unless the plan's order holds every rank once and fits its shape.
+// Throws Error(invalid_argument) unless the plan's order holds every rank once and fits its shape.
 void check_order(const MeshPlan& plan, std::size_t size);
 
-// Largest shard axis that stays inside the near groups.
+// Returns the largest shard axis that stays inside the near groups.
 int shard_inside(const RankGroups& groups, int inner);
 
 }  // namespace atoll_v1::atoll

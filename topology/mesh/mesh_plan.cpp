@@ -1,15 +1,15 @@
-// Which mesh suits a machine.
+// Chooses the mesh that suits a machine.
 //
 // Idea: a sharded step gathers every parameter over the shard axis several times and crosses the
-// replicate axis once, so the shard axis belongs on the fastest links: as wide as they reach, or,
-// with a model to hold, as wide as its memory needs. Vocabulary: the *near* group of a rank is its
-// island, its *wide* group the larger of island and host (rank_groups.hpp). Steps:
+// replicate axis once, so the shard axis should use the fastest links. It is as wide as these
+// reach, or as wide as the memory of a model requires. The *near* group of a rank is its island;
+// its *wide* group is the larger of island and host (rank_groups.hpp). Steps:
 //   1. locate the ranks and group them;
-//   2. where all near groups are alike, and all wide ones, take a candidate (candidates.hpp): the
-//      wide group, or with a model the smallest that holds it. Elsewhere compare modelled times
-//      (uneven.cpp);
-//   3. order the ranks by host, rail and GPU, so that a column joins equal positions: on machines
-//      whose NICs form rails, equal positions share a rail.
+//   2. when all near groups have one size, and all wide groups too, choose a candidate
+//      (candidates.hpp): the wide group, or the smallest candidate that holds the model. Otherwise
+//      compare modelled times (uneven.cpp);
+//   3. order the ranks by host, rail and GPU, so that columns join ranks in equal positions. On
+//      machines with rails, equal positions share a rail.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -23,9 +23,7 @@
 namespace atoll_v1::atoll {
 namespace {
 
-std::size_t at_index(int number) { return static_cast<std::size_t>(number); }
-
-// Inner ranks stay inside an island.
+// Requires that the ranks of each inner group are inside one island.
 void check_inner(const Topology& topology, const MeshSites& sites, const RankGroups& groups,
                  int inner) {
   const auto refuse = [&](const std::string& why) {
@@ -40,14 +38,14 @@ void check_inner(const Topology& topology, const MeshSites& sites, const RankGro
     const std::string host = names.host(sites.hosts[at_index(sites.at(first).host)]);
     for (const int rank : group.ranks)
       if (group.where.kind == Neighbourhood::Kind::host && sites.is_alone(rank))
-        refuse(fmt::format("the GPUs of {} have no links, an island has 1 GPU", host));
+        refuse(fmt::format("the GPUs of {} have no links, so an island has 1 GPU", host));
     if (group.size() % inner != 0)
       refuse(fmt::format("{} on {} has {}, which {} does not divide", noun(sites, group), host,
                          plural(at_index(group.size()), "rank"), inner));
   }
 }
 
-// --- words ---
+// --- texts for people ---
 
 std::string amount(const Candidate& one, const MemoryNeed& need) {
   const std::string memory = gib_text(one.ranks() * need.gpu_gives);
@@ -62,7 +60,7 @@ Candidate times(Candidate unit, int count) {
   return unit;
 }
 
-// Why no smaller candidate does; `chosen` is the number of one of `all`.
+// Explains why no smaller candidate holds the model. `chosen` indexes `all`.
 std::string memory_text(const std::vector<Candidate>& all, std::size_t chosen,
                         const MemoryNeed& need) {
   std::string text = fmt::format("{}, at {}: ", need.product, need.gives);
@@ -78,13 +76,13 @@ std::string memory_text(const std::vector<Candidate>& all, std::size_t chosen,
   if (enough > 2) text += ", " + amount(times(taken, enough - 1), need);
   const std::string many = fmt::format("{} {}s ({})", taken.count, taken.noun, size);
   if (enough == taken.count) return text + fmt::format("; {} are the first to hold it; ", many);
-  return text + fmt::format("; {} ({}) would, but {} does not divide {}, {} do; ",
+  return text + fmt::format("; {} ({}) would hold it, but {} does not divide {}; {} do; ",
                             plural(at_index(enough), taken.noun),
                             gib_text(enough * taken.unit * need.gpu_gives), enough, taken.units,
                             many);
 }
 
-// "8 GPUs", "4 x 2 GPUs (2 below the shard axis)"
+// Describes a row: "8 GPUs", or "4 x 2 GPUs (2 below the shard axis)" with inner ranks.
 std::string row_text(const MeshPlan& plan, std::string_view user) {
   if (plan.inner == 1) return plural(at_index(plan.shard), user);
   return fmt::format("{} x {} ({} below the shard axis)", plan.shard,
@@ -127,7 +125,7 @@ MeshPlan plan_even(const MeshRequest& request) {
     const std::vector<Candidate> all = candidates(sites, request.groups, inner);
     const auto fits = std::ranges::find_if(
         all, [&](const Candidate& one) { return request.need->fits(one.ranks()); });
-    taken = *fits;  // the last one is the whole job, which fits
+    taken = *fits;  // the last candidate is the whole job, which fits
     memory = memory_text(all, at_index(static_cast<int>(fits - all.begin())), *request.need);
   }
   MeshLayout layout = arrange(request.groups, taken.ranks() / inner, inner);
@@ -148,14 +146,14 @@ void find_unknown(const Topology& topology, const MeshSites& sites, MeshPlan& pl
       if (island.state == IslandState::unknown && island.gpus.size() > 1) unknown.insert(site.host);
     }
   if (unknown.empty()) return;
-  Finding finding{
-      .id = "links_unknown", .severity = Severity::info, .subjects = {}, .evidence = ""};
+  Finding finding{.id = "links_unknown", .severity = Severity::info};
   for (const int host : unknown) finding.subjects.push_back(sites.hosts[at_index(host)]);
   finding.evidence =
       fmt::format("no source says how the GPUs of {}{} are joined",
                   DisplayNames(topology).host(finding.subjects.front()),
                   unknown.size() == 1 ? "" : " and " + plural(unknown.size() - 1, "other host"));
-  finding.consequence = "they are taken as one group; if they are not, shard groups cross islands";
+  finding.consequence =
+      "they are planned as one island; if they are not one, shard groups cross islands";
   finding.fix = "add a source that shows links: NVML, or `nvidia-smi topo -m`";
   plan.findings.push_back(std::move(finding));
 }
@@ -174,9 +172,9 @@ MeshPlan plan_mesh(const Topology& topology, const std::vector<RankSite>& ranks,
   MeshPlan plan = is_even(groups) ? plan_even(request) : plan_uneven(request);
   find_unknown(topology, sites, plan);
   for (Finding& finding : find_crossings(topology, sites, groups, rates, plan)) {
-    if (need) {  // the model needs it
+    if (need) {  // only more memory avoids the crossing
       finding.severity = Severity::info;
-      finding.fix = "GPUs with more memory, or fewer bytes a parameter, hold the model in less";
+      finding.fix = "use GPUs with more memory, or fewer bytes for each parameter";
     }
     plan.findings.push_back(std::move(finding));
   }

@@ -1,4 +1,4 @@
-// What the axes of a mesh carry.
+// Computes the rates of the axes of a mesh.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -12,8 +12,6 @@
 namespace atoll_v1::atoll {
 namespace {
 
-std::size_t at_index(int number) { return static_cast<std::size_t>(number); }
-
 void take_slower(GroupRate& slowest, const GroupRate& other) {
   slowest.gbyte_s = std::min(slowest.gbyte_s, other.gbyte_s);
   slowest.latency_us = std::max(slowest.latency_us, other.latency_us);
@@ -22,7 +20,7 @@ void take_slower(GroupRate& slowest, const GroupRate& other) {
 
 constexpr GroupRate fastest{.gbyte_s = std::numeric_limits<double>::infinity()};
 
-// The slowest levels of some groups.
+// Collects, over many groups, the slowest rate inside hosts and the slowest rate between hosts.
 class SlowestLevels {
  public:
   SlowestLevels(const MeshSites& sites, StepModel& model) : sites_(sites), model_(model) {}
@@ -37,13 +35,12 @@ class SlowestLevels {
       const auto here = group.subspan(first, inner);
       take_slower(slowest_.inside, model_.rate({here.begin(), here.end()}));
     }
-    std::vector<int> twins;
-    for (std::size_t place = 0; place < inner; ++place) {
-      twins.clear();
-      for (std::size_t rank = place; rank < group.size(); rank += inner) {
-        twins.push_back(group[rank]);
-      }
-      take_slower(slowest_.across, model_.rate(twins));
+    std::vector<int> column;
+    for (std::size_t first = 0; first < inner; ++first) {
+      column.clear();
+      for (std::size_t rank = first; rank < group.size(); rank += inner)
+        column.push_back(group[rank]);
+      take_slower(slowest_.across, model_.rate(column));
     }
   }
   LevelRates found() const { return everywhere_ ? slowest_ : LevelRates{}; }
@@ -74,8 +71,9 @@ GroupRate group_rate(const Topology& topology, const std::vector<RankSite>& rank
   const MeshSites sites = locate(topology, ranks, options);
   for (const int rank : group)
     if (rank < 0 || at_index(rank) >= ranks.size())
-      throw Error(ErrorCode::invalid_argument,
-                  fmt::format("a group names rank {} of {}", rank, ranks.size()));
+      throw Error(
+          ErrorCode::invalid_argument,
+          fmt::format("rank {} of a group does not exist: there are {} ranks", rank, ranks.size()));
   const RankGroups groups = group_ranks(sites);
   LinkRates rates(topology, sites, groups);
   return StepModel(sites, groups, rates).rate(group);
@@ -88,27 +86,18 @@ MeshRates mesh_rates(const Topology& topology, const std::vector<RankSite>& rank
   const RankGroups groups = group_ranks(sites);
   LinkRates rates(topology, sites, groups);
   StepModel model(sites, groups, rates);
-  const auto rank_at = [&](int r, int s, int i) {
-    return plan.order[at_index((r * plan.shard + s) * plan.inner + i)];
-  };
+  const MeshLayout layout{.shard = plan.shard, .inner = plan.inner, .order = plan.order};
   MeshRates found{.shard = fastest, .replicate = fastest, .world = model.rate(plan.order)};
   SlowestLevels shard(sites, model), replicate(sites, model), world(sites, model);
   world.add(plan.order);
-  std::vector<int> members;
-  for (int i = 0; i < plan.inner; ++i) {
-    for (int r = 0; r < plan.replicate; ++r) {
-      members.clear();
-      for (int s = 0; s < plan.shard; ++s) members.push_back(rank_at(r, s, i));
-      take_slower(found.shard, model.rate(members));
-      shard.add(members);
-    }
-    for (int s = 0; s < plan.shard; ++s) {
-      members.clear();
-      for (int r = 0; r < plan.replicate; ++r) members.push_back(rank_at(r, s, i));
-      take_slower(found.replicate, model.rate(members));
-      replicate.add(members);
-    }
-  }
+  layout.each_shard_group([&](const std::vector<int>& group) {
+    take_slower(found.shard, model.rate(group));
+    shard.add(group);
+  });
+  layout.each_replicate_group([&](const std::vector<int>& group) {
+    take_slower(found.replicate, model.rate(group));
+    replicate.add(group);
+  });
   found.shard_levels = shard.found();
   found.replicate_levels = replicate.found();
   found.world_levels = world.found();

@@ -14,7 +14,7 @@ namespace {
 
 using Numbers = std::unordered_map<std::string_view, int>;
 
-// The views last as long as the elements.
+// Maps each element's id to its index. The keys are views of the elements' ids.
 template <class T>
 Numbers number_ids(const std::vector<T>& elements) {
   Numbers numbers;
@@ -33,7 +33,7 @@ void locate_hosts(const Topology& topology, const std::vector<RankSite>& ranks, 
     if (found == listed.end())
       unlisted.insert(rank.host);
     else
-      used[static_cast<std::size_t>(found->second)] = true;
+      used[at_index(found->second)] = true;
   }
   for (std::size_t i = 0; i < used.size(); ++i)
     if (used[i]) sites.hosts.push_back(topology.hosts[i].id);
@@ -52,7 +52,7 @@ std::vector<int> islands_of_gpus(const std::vector<Island>& islands, const Numbe
   for (std::size_t i = 0; i < islands.size(); ++i)
     for (const std::string& gpu : islands[i].gpus)
       if (const auto found = gpus.find(gpu); found != gpus.end())
-        island_of[static_cast<std::size_t>(found->second)] = static_cast<int>(i);
+        island_of[at_index(found->second)] = static_cast<int>(i);
   return island_of;
 }
 
@@ -64,9 +64,9 @@ void locate_gpus(const Topology& topology, const std::vector<RankSite>& ranks,
     const auto gpu = numbers.find(ranks[rank].gpu);
     if (gpu == numbers.end())
       throw Error(ErrorCode::invalid_argument,
-                  fmt::format("rank {} is said to use GPU {}, which the topology does not list",
-                              rank, ranks[rank].gpu));
-    const auto number = static_cast<std::size_t>(gpu->second);
+                  fmt::format("rank {} uses GPU {}, which the topology does not list", rank,
+                              ranks[rank].gpu));
+    const auto number = at_index(gpu->second);
     MeshSite& site = sites.ranks[rank];
     site.gpu = gpu->second;
     site.number = topology.gpus[number].index;
@@ -74,8 +74,8 @@ void locate_gpus(const Topology& topology, const std::vector<RankSite>& ranks,
   }
 }
 
-// Where no leaf is known, rails are assumed to follow the order of the GPUs, which is the order
-// without them too; and columns of a mesh reach other hosts only where there are some.
+// Rails count only if leaf switches are known: rails that are assumed follow the order of the GPUs,
+// which ranks have anyway. With one host, no column leaves it.
 bool has_rails(const Topology& topology, const MeshSites& sites) {
   return sites.hosts.size() > 1 && std::ranges::any_of(topology.nics, [](const TopologyNic& nic) {
            return !get_fact(nic.facts, fact::leaf).empty();
@@ -88,11 +88,11 @@ void locate_rails(const Topology& topology, const Numbers& numbers, MeshSites& s
   for (const Rail& rail : find_rails(topology, find_affinity(topology)))
     for (const std::string& gpu : rail.gpus)
       if (const auto found = numbers.find(gpu); found != numbers.end()) {
-        int& first = rail_of[static_cast<std::size_t>(found->second)];
+        int& first = rail_of[at_index(found->second)];
         first = first < 0 ? rail.index : std::min(first, rail.index);
       }
   for (MeshSite& site : sites.ranks)
-    if (site.gpu >= 0) site.rail = rail_of[static_cast<std::size_t>(site.gpu)];
+    if (site.gpu >= 0) site.rail = rail_of[at_index(site.gpu)];
 }
 
 }  // namespace
@@ -101,7 +101,7 @@ Neighbourhood MeshSites::nearest(int rank) const {
   const MeshSite& site = at(rank);
   if (site.block >= 0) return {Neighbourhood::Kind::emulated, site.block};
   if (site.island >= 0) {
-    const Island& island = islands[static_cast<std::size_t>(site.island)];
+    const Island& island = islands[at_index(site.island)];
     if (island.state == IslandState::known && island.gpus.size() > 1)
       return {Neighbourhood::Kind::island, site.island};
   }
@@ -111,8 +111,7 @@ Neighbourhood MeshSites::nearest(int rank) const {
 Neighbourhood MeshSites::widest(int rank) const {
   const Neighbourhood near = nearest(rank);
   if (near.kind == Neighbourhood::Kind::emulated) return near;
-  if (near.kind == Neighbourhood::Kind::island &&
-      islands[static_cast<std::size_t>(near.number)].hosts.size() > 1)
+  if (near.kind == Neighbourhood::Kind::island && islands[at_index(near.number)].hosts.size() > 1)
     return near;
   return {Neighbourhood::Kind::host, at(rank).host};
 }
@@ -120,14 +119,14 @@ Neighbourhood MeshSites::widest(int rank) const {
 bool MeshSites::is_alone(int rank) const {
   const MeshSite& site = at(rank);
   if (site.block >= 0 || site.island < 0) return false;
-  const Island& island = islands[static_cast<std::size_t>(site.island)];
+  const Island& island = islands[at_index(site.island)];
   return island.state != IslandState::unknown && island.gpus.size() == 1;
 }
 
-std::tuple<int, int, unsigned, int, int, int> MeshSites::place(int rank) const {
+std::tuple<int, int, unsigned, int, int, int> MeshSites::position(int rank) const {
   const MeshSite& site = at(rank);
-  // Emulated islands follow the ranks' order. Ranks without a rail, then those without a GPU, come
-  // last.
+  // Ranks of emulated islands keep their order. Otherwise ranks without a rail follow those with
+  // one, and ranks without a GPU come last.
   if (site.block >= 0) return {site.block, 0, 0, 0, 0, rank};
   return {site.host, site.gpu < 0 ? 1 : 0, static_cast<unsigned>(site.rail), site.number, site.gpu,
           rank};
@@ -140,7 +139,7 @@ MeshSites locate(const Topology& topology, const std::vector<RankSite>& ranks,
   const int size = static_cast<int>(ranks.size());
   if (islands < 0 || (islands > 0 && size % islands != 0))
     throw Error(ErrorCode::invalid_argument,
-                fmt::format("{} ranks cannot be {} equal emulated islands", size, islands));
+                fmt::format("{} ranks cannot form {} equal emulated islands", size, islands));
 
   MeshSites sites;
   sites.ranks.resize(ranks.size());
@@ -151,7 +150,7 @@ MeshSites locate(const Topology& topology, const std::vector<RankSite>& ranks,
   if (islands == 0) locate_rails(topology, gpus, sites);
   if (islands > 0)
     for (int rank = 0; rank < size; ++rank)
-      sites.ranks[static_cast<std::size_t>(rank)].block = rank / (size / islands);
+      sites.ranks[at_index(rank)].block = rank / (size / islands);
   return sites;
 }
 

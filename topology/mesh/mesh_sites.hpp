@@ -1,4 +1,4 @@
-// The ranks of a mesh, located on the machine: what planning and checking both need.
+// Locates the ranks of a mesh on the machine, for planning and checking.
 #pragma once
 
 #include <string>
@@ -9,17 +9,19 @@
 
 namespace atoll_v1::atoll {
 
+inline std::size_t at_index(int number) { return static_cast<std::size_t>(number); }
+
 struct MeshSite {
   int host = 0;     // index into MeshSites::hosts
-  int island = -1;  // index into MeshSites::islands; -1: the rank has no GPU
-  int gpu = -1;     // index into Topology::gpus; -1: none
+  int island = -1;  // index into MeshSites::islands; -1 for a rank without a GPU
+  int gpu = -1;     // index into Topology::gpus; -1 for a rank without a GPU
   int number = -1;  // TopologyGpu::index
-  int rail = -1;    // the first rail that its GPU is on; -1: only assumed, or none
-  int block = -1;   // number of the emulated island; -1: none are emulated
+  int rail = -1;    // first rail of its GPU; -1 if no leaf switch is known
+  int block = -1;   // number of its emulated island; -1 without emulation
 };
 
-// A set of ranks between which nothing is slower than it must be: an island, or the part of a host
-// that lies in no island of several GPUs.
+// Part of the machine that connects its ranks well: an emulated island, an island or a host. As the
+// nearest neighbourhood of ranks, a host holds only ranks outside known islands of several GPUs.
 struct Neighbourhood {
   enum class Kind {
     emulated,
@@ -35,24 +37,26 @@ struct Neighbourhood {
 };
 
 struct MeshSites {
-  // Ids, in the topology's order; those that it does not list follow, by id. No order that a
-  // launcher chose, so that a mesh does not depend on one.
+  // Host ids in the topology's order, then unlisted hosts sorted by id. The order does not depend
+  // on the launcher, and neither does the mesh.
   std::vector<std::string> hosts;
   std::vector<Island> islands;
   std::vector<MeshSite> ranks;
 
-  const MeshSite& at(int rank) const { return ranks[static_cast<std::size_t>(rank)]; }
-  // The fast neighbourhood of a rank: a known island of several GPUs where it is in one.
+  const MeshSite& at(int rank) const { return ranks[at_index(rank)]; }
+  // The nearest neighbourhood of a rank: its island if that is known and has several GPUs, else its
+  // host.
   Neighbourhood nearest(int rank) const;
-  // The larger of island and host: the island where it reaches beyond the host.
+  // The larger of island and host: the island if it spans hosts, else the host.
   Neighbourhood widest(int rank) const;
-  // Its GPU is an island by itself, joined to no other.
+  // Whether the rank's GPU is known to have no links, so that its island is this GPU alone.
   bool is_alone(int rank) const;
-  // Sorts the ranks of a neighbourhood so that equal positions of two of them share a rail.
-  std::tuple<int, int, unsigned, int, int, int> place(int rank) const;
+  // Sort key for the ranks of a neighbourhood. In two neighbourhoods, ranks in equal positions of
+  // the sorted order share a rail.
+  std::tuple<int, int, unsigned, int, int, int> position(int rank) const;
 };
 
-// Throws Error(invalid_argument); see plan_mesh().
+// Throws Error(invalid_argument) as plan_mesh() does.
 MeshSites locate(const Topology& topology, const std::vector<RankSite>& ranks,
                  const MeshPlanOptions& options);
 

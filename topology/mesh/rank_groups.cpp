@@ -11,12 +11,12 @@
 namespace atoll_v1::atoll {
 namespace {
 
-// In order of their first ranks' places; islands that begin on one host in order of the kind.
+// Sorts the ranks of each group by position, and groups by the position of their first ranks.
 void sort_groups(const MeshSites& sites, std::vector<RankGroup>& groups) {
   for (RankGroup& group : groups)
-    std::ranges::sort(group.ranks, {}, [&](int rank) { return sites.place(rank); });
+    std::ranges::sort(group.ranks, {}, [&](int rank) { return sites.position(rank); });
   std::ranges::sort(groups, {},
-                    [&](const RankGroup& group) { return sites.place(group.ranks.front()); });
+                    [&](const RankGroup& group) { return sites.position(group.ranks.front()); });
 }
 
 std::vector<RankGroup> collect(const MeshSites& sites,
@@ -36,8 +36,7 @@ std::vector<RankGroup> collect(const MeshSites& sites,
 std::vector<int> numbers_of(const std::vector<RankGroup>& groups, std::size_t ranks) {
   std::vector<int> group_of(ranks, 0);
   for (std::size_t group = 0; group < groups.size(); ++group)
-    for (const int rank : groups[group].ranks)
-      group_of[static_cast<std::size_t>(rank)] = static_cast<int>(group);
+    for (const int rank : groups[group].ranks) group_of[at_index(rank)] = static_cast<int>(group);
   return group_of;
 }
 
@@ -49,7 +48,7 @@ RankGroups group_ranks(const MeshSites& sites) {
   groups.wide = collect(sites, &MeshSites::widest);
   groups.wide_of = numbers_of(groups.wide, sites.ranks.size());
   std::ranges::stable_sort(groups.near, {}, [&](const RankGroup& group) {
-    return groups.wide_of[static_cast<std::size_t>(group.ranks.front())];
+    return groups.wide_of[at_index(group.ranks.front())];
   });
   groups.near_of = numbers_of(groups.near, sites.ranks.size());
   return groups;
@@ -76,8 +75,7 @@ std::string noun(const MeshSites& sites, const RankGroup& group) {
       first.kind == Neighbourhood::Kind::island &&
       std::ranges::all_of(group.ranks, [&](int rank) { return sites.nearest(rank) == first; });
   if (!in_one_island) return "host";
-  return fmt::format("{} island",
-                     fabric_name(sites.islands[static_cast<std::size_t>(first.number)].fabric));
+  return fmt::format("{} island", fabric_name(sites.islands[at_index(first.number)].fabric));
 }
 
 std::string shared_noun(const MeshSites& sites, const std::vector<RankGroup>& groups) {

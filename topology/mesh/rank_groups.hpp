@@ -1,4 +1,4 @@
-// The ranks of a mesh by neighbourhood, in the order of the machine.
+// Groups of ranks by neighbourhood, in the order of the machine.
 #pragma once
 
 #include <vector>
@@ -9,30 +9,30 @@ namespace atoll_v1::atoll {
 
 struct RankGroup {
   Neighbourhood where;
-  std::vector<int> ranks;  // by place
+  std::vector<int> ranks;  // sorted by position
   int size() const { return static_cast<int>(ranks.size()); }
 };
 
-// Every rank is in one near and in one wide group; a near group lies in one wide group.
+// Every rank is in one near group and one wide group. Each near group is part of one wide group.
 struct RankGroups {
-  std::vector<RankGroup> near;  // the near groups of a wide one follow each other, in its order
+  std::vector<RankGroup> near;  // sorted by wide group
   std::vector<RankGroup> wide;
-  std::vector<int> near_of, wide_of;  // by rank: which group
+  std::vector<int> near_of, wide_of;  // group index by rank
 };
 
 RankGroups group_ranks(const MeshSites& sites);
 
-// All of one size.
+// Whether all groups have the same size.
 bool alike(const std::vector<RankGroup>& groups);
 
-// "2 of 8, 1 of 7": how many groups have how many ranks.
+// Describes sizes, such as "2 of 8, 1 of 7": two groups of 8 ranks and one group of 7.
 std::string sizes_text(const std::vector<RankGroup>& groups);
 
-// What the ranks of a group have between them: "NVLink island", "host", ...
+// Name for the neighbourhood of a group: "NVLink island", "host", ...
 std::string noun(const MeshSites& sites, const RankGroup& group);
-// The noun that holds for all groups.
+// The name if it is equal for all groups, else "island or host".
 std::string shared_noun(const MeshSites& sites, const std::vector<RankGroup>& groups);
-// "an NVLink island"
+// Adds an article: "an NVLink island".
 std::string with_article(const std::string& noun);
 bool all_have_gpus(const MeshSites& sites);
 

@@ -1,4 +1,4 @@
-// Where the ranks of a job run.
+// Assigns hosts and GPUs to ranks.
 #include <fmt/format.h>
 
 #include <string_view>
@@ -12,10 +12,10 @@ namespace {
 
 struct HostGpus {
   std::vector<const std::string*> gpus;
-  std::size_t given = 0;  // to ranks so far
+  std::size_t given = 0;  // number of GPUs already assigned to ranks
 };
 
-// The keys are texts of the topology.
+// The keys are views of strings in the topology.
 std::unordered_map<std::string_view, HostGpus> gpus_by_host(const Topology& topology) {
   std::unordered_map<std::string_view, HostGpus> hosts;
   for (const TopologyGpu& gpu : topology.gpus) hosts[gpu.host].gpus.push_back(&gpu.id);
@@ -44,12 +44,12 @@ std::vector<RankSite> fill_hosts(const Topology& topology, int count) {
   if (count < 0 || count > most_ranks)
     throw Error(ErrorCode::invalid_argument,
                 fmt::format("the number of ranks, {}, is not between 0 and {}", count, most_ranks));
-  if (topology.hosts.empty()) throw Error(ErrorCode::invalid_argument, "there is no host");
+  if (topology.hosts.empty()) throw Error(ErrorCode::invalid_argument, "the topology has no host");
   std::vector<std::string> hosts;
   if (topology.gpus.empty()) {
     if (count == 0)
       throw Error(ErrorCode::invalid_argument,
-                  "there are no GPUs to count: say how many ranks there are");
+                  "the topology has no GPUs: give the number of ranks");
     const std::size_t ranks = static_cast<std::size_t>(count), size = topology.hosts.size();
     for (std::size_t host = 0; host < size; ++host)
       hosts.resize(ranks * (host + 1) / size, topology.hosts[host].id);

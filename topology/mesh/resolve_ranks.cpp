@@ -1,18 +1,16 @@
-// Which GPU each rank uses, from what its process says of itself.
+// Finds the GPU of each rank from the environment of its process.
 //
-// Vocabulary: a *device* is what CUDA or HIP numbers: a GPU, or an instance of one. Steps, by host:
-//   1. the host's devices in order of bus id (CUDA_DEVICE_ORDER=PCI_BUS_ID; CUDA's default, fastest
-//      first, is the same where the GPUs are alike), without those that control groups hide: what
-//      is left is numbered from 0;
-//   2. CUDA_VISIBLE_DEVICES, after the CUDA programming guide: entries are numbers, "GPU-" with as
-//      much of a UUID as tells one GPU, or the UUID of a MIG instance; the first entry that is
-//      none of these, or names a device again, hides itself and what follows;
-//   3. ranks of a host that see the same devices take one each, by local rank. A device that is
-//      all a rank sees is its own, however many see it.
-// A UUID that several GPUs of a host share tells none of them: scrubbed files repeat one.
+// A *device* is what CUDA or HIP numbers: a GPU or an instance of one. Steps for each host:
+//   1. sort the host's devices by bus id, leave out those that control groups hide, and number the
+//      rest from 0. This is CUDA_DEVICE_ORDER=PCI_BUS_ID; CUDA's default order, fastest first, is
+//      equal when all GPUs are alike;
+//   2. apply CUDA_VISIBLE_DEVICES as the CUDA programming guide describes: an entry is a number,
+//      "GPU-" with a unique prefix of a UUID, or the UUID of a MIG instance. The first entry that
+//      is none of these, or names a device again, hides itself and all later entries;
+//   3. ranks of a host that see the same devices take one each, by local rank. A rank that sees a
+//      single device uses it, even if other ranks see it too.
+// A UUID that several GPUs of a host share identifies none of them; anonymized files repeat UUIDs.
 #include <algorithm>
-#include <cctype>
-#include <charconv>
 #include <map>
 #include <optional>
 #include <set>
@@ -22,6 +20,8 @@
 
 #include "atoll/mesh_plan.hpp"
 #include "facts.hpp"
+#include "parse_number.hpp"
+#include "wording.hpp"
 
 namespace atoll_v1::atoll {
 namespace {
@@ -36,29 +36,16 @@ struct Device {
 };
 using Devices = std::vector<Device>;
 
-std::string lower(std::string_view text) {
-  std::string result(text);
-  for (char& letter : result)
-    letter = static_cast<char>(std::tolower(static_cast<unsigned char>(letter)));
-  return result;
-}
-
-std::string_view trim(std::string_view text) {
-  const auto begin = text.find_first_not_of(" \t");
-  if (begin == std::string_view::npos) return {};
-  return text.substr(begin, text.find_last_not_of(" \t") - begin + 1);
-}
-
-// "0000:1B:00.0" and "1b:00.0" -> "00000000:1b:00.0"
+// Normalizes a bus id: "0000:1B:00.0" and "1b:00.0" -> "00000000:1b:00.0".
 std::string whole_busid(std::string_view busid) {
   constexpr std::size_t domain = 8, rest = sizeof(":1b:00.0") - 1;
-  std::string whole = lower(trim(busid));
+  std::string whole = lower_case(trimmed(busid));
   if (whole.size() == rest - 1) whole.insert(0, ":");
   return whole.size() < domain + rest ? std::string(domain + rest - whole.size(), '0') + whole
                                       : whole;
 }
 
-// CUDA uses the first instance of a GPU that is divided by MIG; HIP numbers all of a divided one.
+// CUDA uses only the first MIG instance of a GPU. HIP numbers all instances of a partitioned GPU.
 void add_devices(const TopologyGpu& gpu, Devices& devices) {
   if (gpu.partitions.empty()) {
     devices.push_back({&gpu, ""});
@@ -70,7 +57,7 @@ void add_devices(const TopologyGpu& gpu, Devices& devices) {
   }
 }
 
-// The GPUs of a host that control groups leave to a process.
+// The GPUs of a host that control groups allow to a process.
 class HostDevices {
  public:
   HostDevices(const std::vector<const TopologyGpu*>& gpus,
@@ -89,7 +76,7 @@ class HostDevices {
     Devices devices;
     while (true) {
       const auto comma = list.find(',');
-      const auto device = find(trim(list.substr(0, comma)));
+      const auto device = find(trimmed(list.substr(0, comma)));
       if (!device || std::ranges::find(devices, *device) != devices.end()) return devices;
       devices.push_back(*device);
       if (comma == std::string_view::npos) return devices;
@@ -105,31 +92,29 @@ class HostDevices {
       if (gpu == nullptr) return std::nullopt;
       return *std::ranges::find(all_, gpu, &Device::gpu);
     }
-    std::size_t number = 0;
-    const auto [end, error] = std::from_chars(entry.data(), entry.data() + entry.size(), number);
-    if (error != std::errc() || end != entry.data() + entry.size() || number >= all_.size())
-      return std::nullopt;
-    return all_[number];
+    const auto number = parse_number<std::size_t>(entry);
+    return number && *number < all_.size() ? std::optional(all_[*number]) : std::nullopt;
   }
 
-  // The only one whose UUID begins so.
+  // Finds the GPU whose UUID has this prefix; null if none or several have it.
   const TopologyGpu* find_gpu(std::string_view prefix) const {
-    const std::string wanted = lower(prefix);
+    const std::string wanted = lower_case(prefix);
     const TopologyGpu* found = nullptr;
     for (const TopologyGpu* gpu : gpus_) {
-      if (!lower(gpu->uuid).starts_with(wanted)) continue;
+      if (!lower_case(gpu->uuid).starts_with(wanted)) continue;
       if (found != nullptr) return nullptr;
       found = gpu;
     }
     return found;
   }
 
-  // "MIG-UUID", or "MIG-GPU-UUID/1/0" of drivers before 470, which names the GPU too.
+  // Finds "MIG-UUID", or "MIG-GPU-UUID/1/0", the form of drivers before 470, which names the GPU
+  // too.
   std::optional<Device> find_instance(std::string_view entry) const {
     std::optional<Device> found;
     for (const TopologyGpu* gpu : gpus_)
       for (const std::string& partition : gpu->partitions)
-        if (lower(partition) == lower(entry)) {
+        if (lower_case(partition) == lower_case(entry)) {
           if (found) return std::nullopt;
           found = Device{gpu, partition};
         }
@@ -143,7 +128,7 @@ class HostDevices {
   Devices all_;
 };
 
-// The ranks of one host.
+// Assigns devices to the ranks of one host.
 class HostRanks {
  public:
   explicit HostRanks(const std::vector<const TopologyGpu*>& gpus) : gpus_(gpus) {}
@@ -158,10 +143,10 @@ class HostRanks {
   void resolve(std::vector<RankSite>& sites) {
     for (auto& [devices, ranks] : users_) {
       std::ranges::sort(ranks);
-      for (std::size_t place = 0; place < ranks.size(); ++place) {
-        const std::size_t at = devices.size() == 1 ? 0 : place;
+      for (std::size_t position = 0; position < ranks.size(); ++position) {
+        const std::size_t at = devices.size() == 1 ? 0 : position;
         if (at >= devices.size()) continue;
-        RankSite& site = sites[ranks[place].second];
+        RankSite& site = sites[ranks[position].second];
         site.gpu = devices[at].gpu->id;
         site.partition = devices[at].partition;
       }
@@ -170,8 +155,8 @@ class HostRanks {
 
  private:
   std::vector<const TopologyGpu*> gpus_;
-  std::map<std::vector<std::string>, HostDevices> hosts_;  // by allowed bus ids
-  // What they see -> local rank and number of the ranks that see it.
+  std::map<std::vector<std::string>, HostDevices> hosts_;  // devices by the list of allowed bus ids
+  // Visible devices -> local rank and index of the ranks that see them.
   std::map<Devices, std::vector<std::pair<int, std::size_t>>> users_;
 };
 

@@ -11,28 +11,27 @@ namespace atoll_v1::atoll {
 namespace {
 
 constexpr double assumed_inside_gbyte_s = 250;
-constexpr double assumed_memory_gbyte_s = 10;  // of ranks without GPUs: what a core copies
+constexpr double assumed_memory_gbyte_s =
+    10;  // bandwidth of one core copying memory, for ranks without GPUs
 constexpr double inside_to_across = 10;
 constexpr double efficiency_inside = 0.8;
 
-// us. GPUs: NCCL's own figures. Ranks without: atoll's host backend, 8 bytes between four ranks of
-// a host (4 us) and between hosts over TCP (80 us); plugins/host/README.md.
+// Microseconds. For GPUs NCCL's own figures; for ranks without GPUs, atoll's host backend with 8
+// bytes: 4 us among four ranks of a host, 80 us between hosts over TCP (tests/bench).
 struct Latencies {
   double base, inside, pcie, network;
 };
 constexpr Latencies latencies_of_gpus{8.4, 3.4, 5.7, 14};
 constexpr Latencies latencies_of_cpus{1, 1, 1, 80};
 
-std::size_t at_index(int number) { return static_cast<std::size_t>(number); }
-
-// Measured all-gathers of 512 MB by number of hosts (1, 2, 4, ... 128), as parts of what the NICs
-// carry: the ratios that SimAI publishes (aliyun/SimAI, inputs/ratio), between its 256 MB and 1 GB.
+// Share of the NICs' bandwidth that all-gathers of 512 MB reach over 1, 2, 4, ... 128 hosts: ratios
+// that SimAI publishes (aliyun/SimAI, inputs/ratio), interpolated between its 256 MB and 1 GB.
 double efficiency_across(std::size_t parts) {
   constexpr std::array measured{1.0, 0.89, 0.85, 0.80, 0.67, 0.56, 0.38, 0.21};
-  const double place = std::log2(static_cast<double>(parts));
-  const auto below = static_cast<std::size_t>(place);
+  const double doublings = std::log2(static_cast<double>(parts));
+  const auto below = static_cast<std::size_t>(doublings);
   if (below + 1 >= measured.size()) return measured.back();
-  return std::lerp(measured[below], measured[below + 1], place - static_cast<double>(below));
+  return std::lerp(measured[below], measured[below + 1], doublings - static_cast<double>(below));
 }
 
 std::optional<double> least_of(const std::vector<std::optional<double>>& rates) {
@@ -81,23 +80,14 @@ StepModel::Rates StepModel::complete(const std::vector<std::optional<double>>& k
 
 double StepModel::seconds(const MeshLayout& layout, double gbytes) {
   const int shard = layout.shard, inner = layout.inner, replicate = layout.replicate();
-  const auto rank_at = [&](int r, int s, int i) {
-    return layout.order[at_index((r * shard + s) * inner + i)];
-  };
   double row = std::numeric_limits<double>::infinity(), column = row;
-  std::vector<int> members;
-  for (int i = 0; i < inner; ++i) {
-    for (int r = 0; r < replicate && shard > 1; ++r) {
-      members.clear();
-      for (int s = 0; s < shard; ++s) members.push_back(rank_at(r, s, i));
-      row = std::min(row, rate(members).gbyte_s);
-    }
-    for (int s = 0; s < shard && replicate > 1; ++s) {
-      members.clear();
-      for (int r = 0; r < replicate; ++r) members.push_back(rank_at(r, s, i));
-      column = std::min(column, rate(members).gbyte_s);
-    }
-  }
+  const auto slowest = [this](double& least) {
+    return [this, &least](const std::vector<int>& ranks) {
+      least = std::min(least, rate(ranks).gbyte_s);
+    };
+  };
+  if (shard > 1) layout.each_shard_group(slowest(row));
+  if (replicate > 1) layout.each_replicate_group(slowest(column));
   const double part = gbytes / inner;
   return 3.0 * (shard - 1) / shard * part / row +
          2.0 * (replicate - 1) / replicate * part / shard / column;
@@ -173,7 +163,7 @@ std::string StepModel::Rates::text() const {
 }
 
 std::string StepModel::rates_text() const {
-  // One near group may fill its host, or be alone.
+  // True when some host has several near groups, so that traffic inside a host crosses PCIe.
   const bool splits_hosts = groups_.near.size() > groups_.wide.size();
   std::string text = fmt::format("{} a {} inside an island", inside_.text(),
                                  all_have_gpus(sites_) ? "GPU" : "rank");

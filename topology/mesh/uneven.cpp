@@ -1,16 +1,17 @@
-// The mesh of a job whose islands or hosts are unequal: one lost a GPU, or was given fewer ranks.
+// Plans a mesh when islands or hosts are unequal, because one lost a GPU or got fewer ranks.
 //
-// Idea: with all ranks the shard axis is either a number that divides every island, often a small
-// one, or it crosses islands; without a few ranks the islands may be equal again. The modelled
-// communication of a step (step_model.hpp) says which is least. Steps:
-//   1. shard axes that use all ranks: the numbers that divide them. With a model to hold, those
-//      whose memory suffices. Without one nothing says what a GPU can hold, and the least
-//      communication would be no sharding at all: the axis may be half the largest neighbourhood,
-//      and reaches all of it before it crosses;
-//   2. of these the least modelled time, where a wider axis must be a tenth faster;
-//   3. meshes over equal parts of the islands, without at most a quarter of the ranks. They do less
-//      work, so that the time of computing counts too, which nobody knows here: one wins when the
-//      job is faster even if it computes for twice as long as it communicates with all ranks.
+// Idea: with all ranks, the shard axis either divides every island, and is often short, or it
+// crosses islands. Without a few ranks the islands may be equal again. The modelled communication
+// time of a step (step_model.hpp) decides. Steps:
+//   1. consider shard axes that use all ranks, which are the divisors of their number. With a model
+//      to hold, its memory must suffice. Without one, the memory of a GPU sets no lower limit, and
+//      no sharding at all would communicate least; so the axis must be at least half the largest
+//      neighbourhood, and must fill it before it may cross islands;
+//   2. choose the axis with the least modelled time; a wider axis must be at least 10 % faster;
+//   3. consider meshes over equal parts of the islands, without at most a quarter of the ranks.
+//      They do less work, so computing time matters as well, which is unknown here. Such a mesh
+//      wins if the job is faster even when it computes for twice the communication time of all
+//      ranks.
 #include "mesh/uneven.hpp"
 
 #include <fmt/format.h>
@@ -24,12 +25,10 @@
 namespace atoll_v1::atoll {
 namespace {
 
-constexpr double worth_widening = 0.9;  // of the time
-constexpr double most_left_out = 0.25;  // of the ranks
-constexpr double computing = 2;         // times the communication with all ranks
-constexpr double wire_bytes = 2;        // of a parameter: bf16
-
-std::size_t at_index(int number) { return static_cast<std::size_t>(number); }
+constexpr double worth_widening = 0.9;  // share of the time that a wider axis may take
+constexpr double most_left_out = 0.25;  // largest share of the ranks that may be left out
+constexpr double computing = 2;   // assumed computing time, relative to the communication time
+constexpr double wire_bytes = 2;  // bytes of a parameter in bf16
 
 struct Alternative {
   MeshLayout layout;
@@ -51,7 +50,7 @@ class UnevenPlanner {
         groups_(request.groups),
         inner_(request.options.inner),
         ranks_(static_cast<int>(sites_.ranks.size())),
-        places_(ranks_ / inner_),
+        slots_(ranks_ / inner_),
         gbytes_(request.options.params ? *request.options.params * wire_bytes / 1e9 : 1),
         model_(sites_, groups_, request.rates),
         names_(request.topology) {
@@ -81,7 +80,7 @@ class UnevenPlanner {
     return static_cast<double>(one.layout.order.size()) / ranks_;
   }
 
-  // Of a step that does the work of all ranks.
+  // Time of a step, scaled to the work of all ranks.
   double pace(const Alternative& one, double compute) const {
     return (compute + one.seconds) / share_kept(one);
   }
@@ -94,19 +93,20 @@ class UnevenPlanner {
   }
 
   bool may_shard(int shard) const {
-    if (places_ % shard != 0 || shard < least_) return false;
-    // Without a model, the widest axis inside the islands, and those that cross for more.
+    if (slots_ % shard != 0 || shard < least_) return false;
+    // Without a model, accept the widest axis inside the islands and all axes that fill the largest
+    // one.
     return request_.need || shard >= widest_ || shard == shard_inside(groups_, inner_);
   }
 
   Alternative with_all() {
     std::optional<Alternative> best;
-    for (int shard = 1; shard <= places_; ++shard) {
+    for (int shard = 1; shard <= slots_; ++shard) {
       if (!may_shard(shard)) continue;
       Alternative one = measure(arrange(groups_, shard, inner_));
       if (!best || one.seconds < worth_widening * best->seconds) best = std::move(one);
     }
-    return std::move(*best);  // all ranks in one row are always among them
+    return std::move(*best);  // one row of all ranks is always among them
   }
 
   std::optional<Alternative> without_some(double compute) {
@@ -128,35 +128,35 @@ class UnevenPlanner {
     return best;
   }
 
-  std::pair<int, int> position(int rank) const {
+  std::pair<int, int> rail_position(int rank) const {
     return {sites_.at(rank).rail, sites_.at(rank).number};
   }
 
-  // As many rows of `size` ranks as each unit has. What a larger unit leaves out are the positions
-  // that a unit of that size lacks, so that columns stay on their rails.
+  // Builds rows of `size` ranks from each unit. A larger unit leaves out the positions that a unit
+  // of that size lacks, so that columns stay on their rails.
   std::pair<MeshLayout, std::vector<int>> trim(const std::vector<RankGroup>& units,
                                                int size) const {
     MeshLayout layout{.shard = size / inner_, .inner = inner_, .order = {}};
     std::vector<int> left_out;
     std::set<std::pair<int, int>> positions;
     const auto model = std::ranges::find(units, size, &RankGroup::size);
-    for (const int rank : model->ranks) positions.insert(position(rank));
+    for (const int rank : model->ranks) positions.insert(rail_position(rank));
     for (const RankGroup& unit : units) {
       std::vector<int> first, last;
       for (const int rank : unit.ranks)
-        (positions.contains(position(rank)) ? first : last).push_back(rank);
+        (positions.contains(rail_position(rank)) ? first : last).push_back(rank);
       first.insert(first.end(), last.begin(), last.end());
       const auto kept = first.begin() + std::ptrdiff_t{unit.size() / size} * size;
       left_out.insert(left_out.end(), kept, first.end());
       std::sort(first.begin(), kept,
-                [&](int a, int b) { return sites_.place(a) < sites_.place(b); });
+                [&](int a, int b) { return sites_.position(a) < sites_.position(b); });
       layout.order.insert(layout.order.end(), first.begin(), kept);
     }
     std::ranges::sort(left_out);
     return {std::move(layout), std::move(left_out)};
   }
 
-  // --- words ---
+  // --- texts for people ---
 
   std::string name_of(int rank) const {
     const int gpu = sites_.at(rank).gpu;
@@ -164,14 +164,14 @@ class UnevenPlanner {
                    : names_.device(request_.topology.gpus[at_index(gpu)].id);
   }
 
-  std::vector<int> by_place(std::vector<int> ranks) const {
-    std::ranges::sort(ranks, {}, [&](int rank) { return sites_.place(rank); });
+  std::vector<int> by_position(std::vector<int> ranks) const {
+    std::ranges::sort(ranks, {}, [&](int rank) { return sites_.position(rank); });
     return ranks;
   }
 
   std::string names_of(const std::vector<int>& ranks) const {
     std::vector<std::string> names;
-    for (const int rank : by_place(ranks)) names.push_back(name_of(rank));
+    for (const int rank : by_position(ranks)) names.push_back(name_of(rank));
     return enumerate(names);
   }
 
@@ -181,7 +181,7 @@ class UnevenPlanner {
 
   std::string each() const { return request_.need ? "" : " for each GB of parameters"; }
 
-  // "shard over 4 GPUs"; places of several ranks are "4 x 2 GPUs".
+  // Describes the shard axis: "shard over 4 GPUs", or "shard over 4 x 2 GPUs" with inner ranks.
   std::string row_text(const MeshLayout& layout) const {
     const std::string_view user = all_have_gpus(sites_) ? "GPU" : "rank";
     if (inner_ == 1) return "shard over " + plural(at_index(layout.shard), user);
@@ -193,21 +193,22 @@ class UnevenPlanner {
     const int replicate = all.layout.replicate();
     std::string text;
     if (request_.need)
-      text = fmt::format("{}, at {}: {:.0f} hold it; ", request_.need->product,
-                         request_.need->gives, request_.need->gpus_needed());
+      text = fmt::format("{}, at {}: {} needed; ", request_.need->product, request_.need->gives,
+                         plural(static_cast<std::size_t>(request_.need->gpus_needed()),
+                                all_have_gpus(sites_) ? "GPU" : "rank"));
     if (!all.crosses && all.layout.shard == shard_inside(groups_, inner_))
       text += fmt::format(
           "{}, the largest number that divides the ranks of every {} ({}); replicate over {}", what,
           shared_noun(sites_, groups_.near), sizes(), plural(at_index(replicate), "group"));
     else
       text += fmt::format(
-          "{}{}; islands or hosts are unequal ({}), and of the meshes that use all ranks and shard "
-          "over {} or more this one communicates least: {} a step{} (modelled: {})",
+          "{}{}; islands or hosts are unequal ({}), and among the meshes that use all ranks and "
+          "shard over {} or more, this one communicates least: {} a step{} (modelled: {})",
           what,
           replicate == 1 ? ""
                          : fmt::format(", replicate over {}", plural(at_index(replicate), "group")),
           sizes(), least_, time(all.seconds), each(), model_.rates_text());
-    if (wins) text += "; without some ranks it would be faster, as the finding mesh_uneven says";
+    if (wins) text += "; it would be faster without some ranks (see the finding mesh_uneven)";
     return text;
   }
 
@@ -215,22 +216,17 @@ class UnevenPlanner {
     return seconds < 1 ? fmt::format("{:.3g} ms", seconds * 1e3) : fmt::format("{:.3g} s", seconds);
   }
 
-  // The shard axis that stays inside the islands and was passed over since it is so small.
+  // Describes the shard axis inside the islands when it was rejected as too short.
   std::string passed_over() {
     const int inside = shard_inside(groups_, inner_);
     if (inside >= least_ || request_.need) return "";
     const Alternative one = measure(arrange(groups_, inside, inner_));
-    return fmt::format("; {} as {}, at {:.3g} times the memory a GPU", time(one.seconds),
+    return fmt::format("; {} as {}, at {:.3g} times the memory of each GPU", time(one.seconds),
                        shape_text(one.layout), static_cast<double>(widest_) / inside);
   }
 
   Finding finding(const Alternative& all, const std::optional<Alternative>& fewer, bool wins) {
-    Finding finding{.id = "mesh_uneven",
-                    .severity = Severity::warning,
-                    .subjects = {},
-                    .evidence = "",
-                    .consequence = "",
-                    .fix = ""};
+    Finding finding{.id = "mesh_uneven", .severity = Severity::warning};
     finding.evidence = fmt::format("islands or hosts hold unequal numbers of ranks ({})", sizes());
     finding.consequence =
         fmt::format("a step communicates for {} as {}{}", time(all.seconds), shape_text(all.layout),
@@ -240,13 +236,14 @@ class UnevenPlanner {
                                          shape_text(fewer->layout), names_of(fewer->left_out));
     finding.consequence += passed_over();
     finding.consequence += fmt::format(" (modelled{}: {})", each(), model_.rates_text());
-    finding.fix = "give every island or host as many ranks, and mend what was lost";
+    finding.fix = "give every island or host equally many ranks, and repair lost GPUs and links";
     if (wins) finding.fix = remedy(all, *fewer);
     add_subjects(wins ? fewer->left_out : smaller(), finding);
     return finding;
   }
 
-  // (1 - f) / (compute + fewer) = 1 / (compute + all): with more compute than that, all ranks win.
+  // Solves (1 - lost) / (compute + fewer) = 1 / (compute + all): above this compute time all ranks
+  // win.
   std::string remedy(const Alternative& all, const Alternative& fewer) const {
     const double lost = 1 - share_kept(fewer);
     const double compute = ((1 - lost) * all.seconds - fewer.seconds) / lost;
@@ -256,7 +253,7 @@ class UnevenPlanner {
         names_of(fewer.left_out), fewer.left_out.size(), ranks_, lost * 100, time(compute), each());
   }
 
-  // The ranks of groups that are smaller than the largest.
+  // Returns the ranks of all groups that are smaller than the largest.
   std::vector<int> smaller() const {
     const std::vector<RankGroup>& units = alike(groups_.near) ? groups_.wide : groups_.near;
     const int largest = std::ranges::max(units, {}, &RankGroup::size).size();
@@ -267,7 +264,7 @@ class UnevenPlanner {
   }
 
   void add_subjects(const std::vector<int>& ranks, Finding& finding) const {
-    for (const int rank : by_place(ranks)) {
+    for (const int rank : by_position(ranks)) {
       const int gpu = sites_.at(rank).gpu;
       finding.subjects.push_back(gpu < 0 ? fmt::format("rank {}", rank)
                                          : request_.topology.gpus[at_index(gpu)].id);
@@ -277,8 +274,8 @@ class UnevenPlanner {
   const MeshRequest& request_;
   const MeshSites& sites_;
   const RankGroups& groups_;
-  int inner_, ranks_, places_;  // places: of the mesh, `inner` ranks each
-  int widest_ = 1, least_ = 1;  // shard axes
+  int inner_, ranks_, slots_;   // slots_: number of inner groups, ranks_ / inner_
+  int widest_ = 1, least_ = 1;  // largest useful and least allowed length of the shard axis
   double gbytes_;
   StepModel model_;
   DisplayNames names_;
@@ -289,8 +286,8 @@ class UnevenPlanner {
 MeshLayout arrange(const RankGroups& groups, int shard, int inner) {
   MeshLayout layout{.shard = shard, .inner = inner, .order = {}};
   const int ranks = static_cast<int>(groups.near_of.size());
-  // Rows of whole hosts: by place alone, so that equal positions of hosts share a rail. Rows that
-  // are parts of one: island by island, so that they break where the islands do.
+  // Rows of whole hosts are ordered by position alone, so that equal positions of hosts share a
+  // rail. Rows that are part of a host follow the islands, so that rows end where islands end.
   const bool whole = alike(groups.wide) && shard % groups.wide.front().size() == 0;
   const bool by_host = inner == 1 && (whole || shard == ranks);
   layout.order.reserve(at_index(ranks));

@@ -1,4 +1,4 @@
-// The mesh of a job whose islands or hosts are unequal.
+// Planning of meshes over unequal islands or hosts.
 #pragma once
 
 #include <optional>
@@ -17,10 +17,10 @@ struct MeshRequest {
   LinkRates& rates;
 };
 
-// The order of all ranks for a shard axis of `shard`.
+// Orders all ranks for a shard axis of length `shard`.
 MeshLayout arrange(const RankGroups& groups, int shard, int inner);
 
-// Shape, order, left_out, why, and the finding "mesh_uneven".
+// Plans shape, order, left_out and why, and adds the finding "mesh_uneven".
 MeshPlan plan_uneven(const MeshRequest& request);
 
 }  // namespace atoll_v1::atoll

@@ -15,6 +15,7 @@
 #include "facts.hpp"
 #include "sources/pci_address.hpp"
 #include "sources/small_file.hpp"
+#include "wording.hpp"
 
 namespace atoll_v1::atoll::topology_sources {
 namespace {
@@ -77,7 +78,7 @@ class Surroundings {
     return {};
   }
 
-  // Processors of x86 carry a flag under a hypervisor; others do not tell.
+  // x86 processors show a flag under a hypervisor. Other processors do not report it.
   std::string_view virtual_machine() const {
     const auto text = read_start(procfs_ / "cpuinfo", std::size_t{64} << 10);
     std::string_view answer;
@@ -89,7 +90,8 @@ class Surroundings {
     return answer;
   }
 
-  // Container engines leave variables, a root file system of layers, or control groups of theirs.
+  // Container engines leave environment variables, an overlay root file system, or control groups
+  // with their names.
   std::string_view container() const {
     for (const std::string_view name :
          {"container", "KUBERNETES_SERVICE_HOST", "APPTAINER_CONTAINER", "SINGULARITY_CONTAINER"})
@@ -99,7 +101,7 @@ class Surroundings {
     if (!mounts && !groups) return "";
     bool is_inside = false;
     for_each_line(mounts ? *mounts : "", [&](std::string_view line) {
-      // "id parent major:minor root MOUNTPOINT options ... - TYPE source options"
+      // Form of a line: "id parent major:minor root MOUNTPOINT options ... - TYPE source options"
       const auto type = line.find(" - ");
       std::string_view field = line;
       for (int i = 0; i < 4 && !field.empty(); ++i) {
@@ -115,7 +117,8 @@ class Surroundings {
     return yes_no(is_inside);
   }
 
-  // "identity", "DMA", "DMA-FQ": of the groups that GPUs and NICs are in; of all, without any.
+  // Looks at the IOMMU groups of GPUs and NICs, or at all groups when these have none. The kernel
+  // reports the type of a group as "identity", "DMA" or "DMA-FQ".
   std::string_view iommu() const {
     if (!is_there(sysfs_ / "class")) return "";
     const fs::path groups = sysfs_ / "kernel/iommu_groups";
@@ -140,7 +143,7 @@ class Surroundings {
                : "translated";
   }
 
-  // Kernels before 4.20 do not show the type of a group.
+  // Kernels before 4.20 do not report the type of a group, so the kernel command line decides.
   bool is_passthrough_by_default() const {
     const std::string line = " " + first_line(procfs_ / "cmdline") + " ";
     return line.find(" iommu=pt ") != std::string::npos ||
@@ -152,7 +155,8 @@ class Surroundings {
            (modules_ && ("\n" + *modules_).find(fmt::format("\n{} ", name)) != std::string::npos);
   }
 
-  // Linux exports GPU memory as dma-buf from 5.12 on, for NVIDIA's open module only.
+  // Linux supports dma-buf export of GPU memory from 5.12 on, with NVIDIA's open kernel module
+  // only.
   bool has_dma_buf_kernel() const {
     const std::string release = first_line(procfs_ / "sys/kernel/osrelease");
     int major = 0, minor = 0;
@@ -163,7 +167,7 @@ class Surroundings {
     return std::array{major, minor} >= std::array{5, 12};
   }
 
-  // "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  550.54.15  Release Build ..."
+  // Reads "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  550.54.15  Release Build ..."
   void describe_driver() {
     modules_ = read_start(procfs_ / "modules", largest_proc_file);
     const std::string line = first_line(procfs_ / "driver/nvidia/version");
@@ -180,7 +184,7 @@ class Surroundings {
     set(fact::imex_channel, yes_no(has_channel));
   }
 
-  // The first word of digits and dots.
+  // Returns the first word that consists of digits and dots.
   static std::string_view version_in(std::string_view line) {
     while (!line.empty()) {
       const auto end = std::min(line.find(' '), line.size());
@@ -224,7 +228,7 @@ class Surroundings {
     set(fmt::format("{}{}", prefix, name), printable(value, longest_value));
   }
 
-  // What NCCL reads, in its order: a setting that was given before stays.
+  // Reads NCCL's settings in NCCL's order of precedence; set_fact() keeps the first value of each.
   void describe_nccl() {
     for (const std::string& entry : variables_) {
       const auto equals = entry.find('=');
@@ -255,7 +259,7 @@ class Surroundings {
   std::span<const std::string> variables_;
   const Topology& topology_;
   TopologyHost& host_;
-  std::optional<std::string> modules_;  // /proc/modules
+  std::optional<std::string> modules_;  // content of /proc/modules
   std::size_t settings_ = 0;
 };
 
@@ -274,6 +278,6 @@ void read_environment(const LiveRequest& request, std::span<const std::string> v
   if (host != topology.hosts.end()) Surroundings(request, variables, topology, *host).describe();
 }
 
-const LiveSource environment{"environment", look};
+const LiveSource environment{look};
 
 }  // namespace atoll_v1::atoll::topology_sources

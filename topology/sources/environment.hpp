@@ -1,4 +1,4 @@
-// What surrounds a process: kernel, container, limits, and NCCL's settings.
+// Describes the surroundings of a process: kernel, container, limits and NCCL settings.
 #pragma once
 
 #include <span>
@@ -8,7 +8,7 @@
 
 namespace atoll_v1::atoll::topology_sources {
 
-// Adds facts to the host `request.host_id`. `variables` are the environment, "NAME=value".
+// Adds facts to the host `request.host_id`. `variables` holds the environment as "NAME=value".
 void read_environment(const LiveRequest& request, std::span<const std::string> variables,
                       Topology& topology);
 

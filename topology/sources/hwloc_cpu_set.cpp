@@ -4,7 +4,8 @@
 
 #include <algorithm>
 #include <bit>
-#include <charconv>
+
+#include "parse_number.hpp"
 
 namespace atoll_v1::atoll::topology_sources {
 namespace {
@@ -13,14 +14,11 @@ constexpr unsigned word_bits = 64;
 constexpr std::size_t most_words = CpuSet::most / word_bits;
 constexpr std::string_view infinite = "0xf...f";
 
-// One word of 32 bits, with or without "0x".
+// Parses one word of 32 bits, with or without "0x".
 std::optional<std::uint32_t> parse_word(std::string_view text) {
   if (text.empty()) return 0;
   if (text.starts_with("0x") || text.starts_with("0X")) text.remove_prefix(2);
-  std::uint32_t word = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), word, 16);
-  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
-  return word;
+  return parse_number<std::uint32_t>(text, 16);
 }
 
 }  // namespace
@@ -32,7 +30,7 @@ std::optional<CpuSet> CpuSet::parse(std::string_view text) {
     if (!text.empty() && !text.starts_with(',')) return std::nullopt;
     if (!text.empty()) text.remove_prefix(1);
   }
-  std::vector<std::uint32_t> halves;  // the highest first
+  std::vector<std::uint32_t> halves;  // words of 32 bits, the highest first
   while (!text.empty()) {
     const auto comma = text.find(',');
     const auto word = parse_word(text.substr(0, comma));
@@ -40,7 +38,8 @@ std::optional<CpuSet> CpuSet::parse(std::string_view text) {
     halves.push_back(*word);
     if (comma == std::string_view::npos) break;
     text.remove_prefix(comma + 1);
-    if (text.empty()) halves.push_back(0);  // the text ends with a comma
+    if (text.empty())
+      halves.push_back(0);  // the text ends with a comma, which stands for a last word of 0
   }
   if (halves.size() > 2 * most_words) return std::nullopt;
   if (is_infinite) halves.insert(halves.begin(), 2 * most_words - halves.size(), ~std::uint32_t{0});

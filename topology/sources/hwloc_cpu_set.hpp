@@ -1,4 +1,4 @@
-// A set of hardware threads (or of NUMA nodes), in the text form of hwloc's bitmaps.
+// A set of hardware threads or NUMA nodes, in the text form of hwloc's bitmaps.
 #pragma once
 
 #include <cstdint>
@@ -11,10 +11,11 @@ namespace atoll_v1::atoll::topology_sources {
 
 class CpuSet {
  public:
-  static constexpr unsigned most = 16'384;  // numbers are below it
+  static constexpr unsigned most = 16'384;  // upper bound of the numbers in a set
 
-  // "0x00000003,,0xffffffff": 32 bits a word, the highest first, an empty word is 0; a leading
-  // "0xf...f" stands for all numbers above the words. Empty when it is no such text.
+  // Parses "0x00000003,,0xffffffff": words of 32 bits, the highest first; an empty word is 0. A
+  // leading "0xf...f" adds all numbers above the words. Returns nothing when the text has another
+  // form.
   static std::optional<CpuSet> parse(std::string_view text);
   std::string to_text() const;
 
@@ -29,7 +30,7 @@ class CpuSet {
 
  private:
   void trim();
-  std::vector<std::uint64_t> words_;  // the lowest first; the last one is not 0
+  std::vector<std::uint64_t> words_;  // words of 64 bits, the lowest first; the last one is not 0
 };
 
 }  // namespace atoll_v1::atoll::topology_sources

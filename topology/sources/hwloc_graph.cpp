@@ -1,21 +1,21 @@
-// From hwloc's objects to hosts, GPUs and NICs. hwloc_links.cpp reads the matrices.
+// Converts hwloc's objects to hosts, GPUs and NICs. hwloc_links.cpp converts the matrices of links.
 //
-// A PCI device is a GPU by what hangs on it: an OS device of NVML, CUDA or ROCm SMI. Where hwloc
-// was built without those, class and vendor decide. NICs are OS devices of the kind OpenFabrics,
-// and the Slingshot adapters, which hwloc takes for Ethernet. What is near a device is told by the
-// threads of its nearest ancestor that has some.
+// A PCI device is a GPU if it carries an OS device of NVML, CUDA or ROCm SMI. When hwloc was built
+// without these libraries, the PCI class and vendor decide. A NIC is an OS device of type
+// OpenFabrics, or a Slingshot adapter, which hwloc reports as Ethernet. A device is near the
+// hardware threads of its closest ancestor that has any.
 #include "sources/hwloc_graph.hpp"
 
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <numeric>
 #include <set>
 #include <tuple>
 
 #include "facts.hpp"
 #include "gpu_models.hpp"
+#include "parse_number.hpp"
 
 namespace atoll_v1::atoll::topology_sources {
 namespace {
@@ -25,7 +25,7 @@ constexpr unsigned vendor_amd = 0x1002;
 constexpr unsigned vendor_cray = 0x17db;
 constexpr unsigned vendor_amazon = 0x1d0f;
 constexpr unsigned vendor_intel = 0x8086;
-constexpr unsigned class_display = 0x03;  // the upper byte
+constexpr unsigned class_display = 0x03;  // upper byte of the PCI class
 constexpr unsigned class_accelerator = 0x1200;
 constexpr unsigned class_display_other = 0x0380;
 constexpr unsigned class_ethernet = 0x0200;
@@ -34,16 +34,13 @@ constexpr unsigned class_omni_path = 0x0208;
 constexpr std::size_t most_partitions = 64;
 constexpr int most_ports = 16;
 
-// The number behind a name like "nvml3"; -1 when the name is another one.
+// Returns the number after a prefix: 3 for the name "nvml3" and the prefix "nvml". -1 without one.
 int number_after(std::string_view name, std::string_view prefix) {
-  int number = -1;
   if (!name.starts_with(prefix)) return -1;
-  const auto [end, error] =
-      std::from_chars(name.data() + prefix.size(), name.data() + name.size(), number);
-  return error == std::errc() && end == name.data() + name.size() ? number : -1;
+  return parse_number<int>(name.substr(prefix.size())).value_or(-1);
 }
 
-// Scrubbed files have zeros where an identity stood: they identify nothing.
+// Anonymized files contain zeros in place of ids, so an id of zeros identifies nothing.
 bool is_zero(std::string_view id) {
   if (id.starts_with("GPU-")) id.remove_prefix(4);
   return id.find_first_not_of("0-:x") == std::string_view::npos;
@@ -51,13 +48,13 @@ bool is_zero(std::string_view id) {
 
 std::string identity(std::string_view id) { return is_zero(id) ? std::string() : std::string(id); }
 
-// Memory of a GPU is no node to run on, though hwloc puts it next to processors.
+// hwloc shows GPU memory as a NUMA node near processors, but no thread can run there.
 bool has_cores(const HwlocNode& node) { return !node.cpus.empty() && node.subtype != "GPUMemory"; }
 
-// A GPU before it has a number: what the libraries call it.
+// A GPU that has no id yet, with the numbers that each library gives it.
 struct Candidate {
   TopologyGpu gpu;
-  std::vector<std::size_t> os;  // its OS devices
+  std::vector<std::size_t> os;  // indices of its OS devices
   std::optional<std::size_t> pci;
   int nvml = -1, cuda = -1, rsmi = -1, other = -1;
 };
@@ -90,7 +87,7 @@ class HostReader {
     CpuSet usable = machine_.usable;
     usable &= machine_.threads;
     host_.packages = static_cast<int>(machine_.packages.size());
-    std::vector<const CpuSet*> seen;  // memories of two kinds can share their processors
+    std::vector<const CpuSet*> seen;  // two kinds of memory may share processors
     for (const HwlocNode& node : machine_.nodes) {
       if (!has_cores(node)) continue;
       host_.memory_bytes += node.memory_bytes;
@@ -104,13 +101,13 @@ class HostReader {
         machine_.cores, [&](const CpuSet& core) { return core.intersects(usable); }));
     host_.host_threads = machine_.thread_count;
     host_.threads = usable.count();
-    if (host_.host_cores == 0) {  // some virtual machines show threads only
+    if (host_.host_cores == 0) {  // some virtual machines show threads but no cores
       host_.host_cores = host_.host_threads;
       host_.cores = host_.threads;
     }
   }
 
-  // Neither is known when the machine does not say which of several it is.
+  // Leaves NUMA node or package at -1 when several match.
   Locality find_locality(const CpuSet& cpus) const {
     Locality found;
     const CpuSet* near = nullptr;
@@ -131,13 +128,13 @@ class HostReader {
 
   template <class Device>
   Locality locality(const Device& device) {
-    if (!device.place) return {};
-    const auto [found, is_new] = localities_.try_emplace(*device.place);
-    if (is_new) found->second = find_locality(machine_.places[*device.place]);
+    if (!device.locality) return {};
+    const auto [found, is_new] = localities_.try_emplace(*device.locality);
+    if (is_new) found->second = find_locality(machine_.localities[*device.locality]);
     return found->second;
   }
 
-  // hwloc goes by locality; people and drivers number by bus id.
+  // hwloc orders devices by locality. This sorts them by bus id, as drivers number them.
   void sort_devices() {
     pci_order_.resize(machine_.pci.size());
     std::iota(pci_order_.begin(), pci_order_.end(), std::size_t{0});
@@ -154,7 +151,7 @@ class HostReader {
     int switches = 0;
     for (const std::size_t pci : pci_order_) {
       const HwlocPciDevice& device = machine_.pci[pci];
-      // A switch may show no vendor at all: the subtype is what counts.
+      // NVSwitches are recognized by subtype, since some show no vendor.
       if (device.subtype == "NVSwitch") {
         names_.pci[pci] = fmt::format("{}/nvswitch{}", host_.id, switches++);
         continue;
@@ -176,7 +173,7 @@ class HostReader {
   void number(Candidate& gpu) const {
     for (const std::size_t i : gpu.os) {
       const HwlocOsDevice& device = machine_.os[i];
-      if (device.kind != HwlocOsKind::other) continue;  // an interface may have any name
+      if (device.kind != HwlocOsKind::other) continue;  // network interfaces may have any name
       const auto lower = [&](int& least, std::string_view prefix) {
         const int found = number_after(device.name, prefix);
         if (found >= 0 && (least < 0 || found < least)) least = found;
@@ -188,7 +185,8 @@ class HostReader {
     }
   }
 
-  // A graphics unit inside a processor of AMD's has the class of a graphics card: only ROCm tells.
+  // Graphics units inside AMD processors have the PCI class of a graphics card, so only ROCm
+  // identifies AMD GPUs of that class.
   static bool is_gpu(const HwlocPciDevice& device, const Candidate& gpu) {
     if (std::max({gpu.nvml, gpu.cuda, gpu.rsmi, gpu.other}) >= 0) return true;
     if (device.vendor == vendor_nvidia) return (device.pci_class >> 8) == class_display;
@@ -218,7 +216,7 @@ class HostReader {
       set_fact(facts, fact::pci_gbyte_s, fmt::format("{:.6g}", device.link_gbyte_s));
   }
 
-  // NVML, CUDA and ROCm SMI, where hwloc was built with them, know more than the PCI device.
+  // Adds what hwloc's NVML, CUDA and ROCm SMI plugins know about the GPU.
   void describe_os(Candidate& candidate) const {
     TopologyGpu& gpu = candidate.gpu;
     std::vector<const HwlocOsDevice*> instances;
@@ -241,7 +239,8 @@ class HostReader {
     gpu.partitions = identities(instances);
   }
 
-  // By UUID, else by serial number, else by name: whichever tells them apart.
+  // Returns the UUIDs of the instances, or their serial numbers or names, whichever are all
+  // different.
   static std::vector<std::string> identities(const std::vector<const HwlocOsDevice*>& instances) {
     for (const char* key : {"AMDUUID", "AMDSerial"}) {
       std::vector<std::string> ids;
@@ -258,7 +257,7 @@ class HostReader {
     return names;
   }
 
-  // Without leading zeros.
+  // Removes "0x" and leading zeros.
   static std::string hive(std::string_view id) {
     if (id.empty()) return {};
     if (id.starts_with("0x")) id.remove_prefix(2);
@@ -266,7 +265,8 @@ class HostReader {
     return first == std::string_view::npos ? "0" : std::string(id.substr(first));
   }
 
-  // In some virtual machines drivers see GPUs whose PCI devices hwloc does not.
+  // Adds GPUs that drivers report but whose PCI devices hwloc does not see, as in some virtual
+  // machines.
   void add_gpus_without_pci() {
     const bool has_nvml = std::ranges::any_of(machine_.os, [](const HwlocOsDevice& device) {
       return number_after(device.name, "nvml") >= 0;
@@ -293,8 +293,8 @@ class HostReader {
     std::ranges::move(found, std::back_inserter(gpus_));
   }
 
-  // CUDA's numbers follow CUDA_VISIBLE_DEVICES, so NVML's count where there are any; ROCm counts
-  // partitions, so its numbers are the GPUs' only where no GPU is partitioned.
+  // Numbers the GPUs. CUDA's numbers depend on CUDA_VISIBLE_DEVICES, so they count only without
+  // NVML. ROCm numbers partitions, so its numbers count only when no GPU is partitioned.
   void number_gpus() {
     const auto any = [&](auto&& holds) { return std::ranges::any_of(gpus_, holds); };
     const bool has_nvml = any([](const Candidate& gpu) { return gpu.nvml >= 0; });
@@ -335,8 +335,9 @@ class HostReader {
     return devices;
   }
 
-  // The vendor tells a Slingshot adapter: "hsi0" is also what sites call IP over InfiniBand. It
-  // has two names, cxi0 of the fabric and hsn0 of the interface: libraries use the first.
+  // Slingshot adapters are recognized by vendor, because some sites call IP over InfiniBand "hsi0"
+  // too. An adapter has two names: cxi0 for the fabric and hsn0 for the interface. Libraries use
+  // cxi0.
   bool is_nic(const HwlocOsDevice& device) const {
     if (device.name.empty()) return false;
     if (device.kind == HwlocOsKind::openfabrics) return true;
@@ -402,22 +403,18 @@ class HostReader {
     return "";
   }
 
-  // "0x3a4"
+  // Parses a LID such as "0x3a4".
   static std::optional<long long> parse_lid(std::string_view text) {
     if (!text.starts_with("0x")) return std::nullopt;
-    text.remove_prefix(2);
-    unsigned lid = 0;
-    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), lid, 16);
-    if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
-    return lid;
+    return parse_number<unsigned>(text.substr(2), 16);
   }
 
   const HwlocMachine& machine_;
   TopologyHost host_;
   Topology& topology_;
-  std::map<std::size_t, Locality> localities_;      // of places
-  std::vector<std::size_t> pci_order_;              // by bus id
-  std::vector<std::vector<std::size_t>> children_;  // PCI device -> OS devices
+  std::map<std::size_t, Locality> localities_;      // by index in HwlocMachine::localities
+  std::vector<std::size_t> pci_order_;              // indices of PCI devices, sorted by bus id
+  std::vector<std::vector<std::size_t>> children_;  // OS devices of each PCI device
   std::vector<Candidate> gpus_;
   std::set<std::string> nics_;
   HwlocNames names_;
@@ -430,7 +427,7 @@ void add_host(const HwlocMachine& machine, TopologyHost host, Topology& topology
 }
 
 std::string_view nic_layer(const NicTraits& nic) {
-  constexpr long long no_lid = 0xffff;  // until a subnet manager gives one
+  constexpr long long no_lid = 0xffff;  // LID of a port before a subnet manager assigns one
   if (nic.vendor == vendor_cray || nic.subtype == "Slingshot") return "slingshot";
   if (nic.vendor == vendor_amazon) return "efa";
   if (nic.name.starts_with("hfi1") ||
@@ -440,7 +437,8 @@ std::string_view nic_layer(const NicTraits& nic) {
   if (nic.pci_class == class_ethernet) return "ethernet";
   if (!nic.lid) return "";
   if (*nic.lid > 0 && *nic.lid < no_lid) return "infiniband";
-  // A port of InfiniBand gets its LID before it becomes active.
+  // An InfiniBand port gets its LID before it becomes active, so an active port without one is
+  // Ethernet.
   return nic.state == "active" ? "ethernet" : "";
 }
 

@@ -1,4 +1,4 @@
-// A machine that hwloc describes, read into atoll's terms.
+// Conversion of a machine that hwloc describes to a Topology.
 #pragma once
 
 #include <map>
@@ -11,30 +11,30 @@
 
 namespace atoll_v1::atoll::topology_sources {
 
-// Adds one host with its packages, NUMA nodes, cores, GPUs, NICs and links. `host` brings id and
+// Adds one host with its packages, NUMA nodes, cores, GPUs, NICs and links. `host` provides id and
 // name. Throws Error(bad_data).
 void add_host(const HwlocMachine& machine, TopologyHost host, Topology& topology);
 
-// Ids of the GPUs, switches and packages of a machine.
+// Ids that add_host() gave to the GPUs, switches and packages of a machine.
 struct HwlocNames {
   std::string host;
-  std::map<std::size_t, std::string> pci;  // by number in HwlocMachine::pci
-  std::map<std::size_t, std::string> os;   // by number in HwlocMachine::os
+  std::map<std::size_t, std::string> pci;  // ids of PCI devices, by index in HwlocMachine::pci
+  std::map<std::size_t, std::string> os;   // ids of OS devices, by index in HwlocMachine::os
   std::map<std::size_t, std::string> packages;
 };
 
-// Adds the links that the matrices show and says what they prove: known, none or unknown. The
-// GPUs stand in `topology` already.
+// Adds the links of the matrices and returns whether they are known, none or unknown. `topology`
+// must contain the host's GPUs already.
 IslandState add_links(const HwlocMachine& machine, const HwlocNames& names, Topology& topology);
 
-// What tells the link layer of a network adapter.
+// Properties that determine the link layer of a network adapter.
 struct NicTraits {
-  unsigned vendor = 0, pci_class = 0;  // of its PCI device; 0: unknown
+  unsigned vendor = 0, pci_class = 0;  // vendor and class of the PCI device; 0 if unknown
   std::string_view name = {}, subtype = {}, state = {};
   std::optional<long long> lid = {};
 };
 
-// TopologyNic::layer; "" when nothing tells.
+// Returns TopologyNic::layer; "" when the properties do not determine it.
 std::string_view nic_layer(const NicTraits& nic);
 
 }  // namespace atoll_v1::atoll::topology_sources

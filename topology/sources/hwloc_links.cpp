@@ -1,11 +1,11 @@
-// The matrices in which hwloc shows links between GPUs.
+// Reads hwloc's matrices of links between GPUs.
 //
-// NVLinkBandwidth: MB/s in one direction, summed over the links of a pair; 0 where a pair has no
-// link of its own. The GPUs come first, then what else their links go to: packages on POWER,
-// NVSwitches. XGMIBandwidth: the value is a constant of hwloc's, so only its presence counts.
-// The diagonal says nothing. hwloc writes a matrix only where it found links, so one whose pairs
-// are all 0 comes from a transformation and proves nothing; atoll's own export writes zeros
-// everywhere, the diagonal included, for a host that is known to have no links.
+// NVLinkBandwidth: MB/s in one direction, summed over the links of a pair; 0 for a pair without a
+// direct link. Its rows are the GPUs, then the other ends of their links: packages on POWER, and
+// NVSwitches. XGMIBandwidth: every value is the same constant, so only its presence counts. The
+// diagonal means nothing. hwloc writes a matrix only if it found links, so a matrix whose pairs are
+// all 0 was edited and proves nothing. atoll's own export writes zeros everywhere, the diagonal
+// included, for a host that is known to have no links.
 #include <algorithm>
 #include <array>
 #include <charconv>
@@ -19,7 +19,7 @@
 namespace atoll_v1::atoll::topology_sources {
 namespace {
 
-// Up to 2.9.0 hwloc takes 50 GB/s for a link of generations 3 and 4, which carries 25.
+// hwloc up to 2.9.0 reports 50 GB/s for a link of generations 3 and 4, which carries 25 GB/s.
 bool doubles_nvlink(std::string_view version) {
   int major = 0, minor = 0, patch = 0;
   const auto* end = version.data() + version.size();
@@ -47,7 +47,7 @@ class LinkReader {
     if (xgmi != nullptr) add_xgmi(*xgmi);
     if (xgmi == nullptr) add_xgmi_peers();
     if (topology_.links.size() > before) return IslandState::known;
-    return shows_nothing(nvlink) || shows_nothing(xgmi) || no_hives() || no_connectors()
+    return shows_nothing(nvlink) || shows_nothing(xgmi) || no_hives() || all_gpus(has_no_connector)
                ? IslandState::none
                : IslandState::unknown;
   }
@@ -58,7 +58,7 @@ class LinkReader {
     return found == machine_.matrices.end() ? nullptr : &*found;
   }
 
-  // The GPU, switch or package of a row; "" for what is none.
+  // Returns the id of the GPU, switch or package of a row; "" for any other object.
   std::string id(const HwlocEnd& end) const {
     const auto named = [&](const std::map<std::size_t, std::string>& names, std::size_t index) {
       const auto found = names.find(index);
@@ -88,7 +88,7 @@ class LinkReader {
     return gpu == gpus_.end() ? nullptr : find_gpu_model(*gpu->second);
   }
 
-  // A pair may be given in one direction only.
+  // Some matrices give a pair in one direction only.
   static std::uint64_t between(const HwlocMatrix& matrix, std::size_t a, std::size_t b) {
     return std::max(matrix.at(a, b), matrix.at(b, a));
   }
@@ -100,8 +100,9 @@ class LinkReader {
         const std::uint64_t mbyte_s = between(matrix, i, j);
         if (mbyte_s == 0 || ends[i].empty() || ends[j].empty() || ends[i] == ends[j]) continue;
         if (!gpus_.contains(ends[i]) && !gpus_.contains(ends[j])) continue;
-        TopologyLink link{.a = ends[i], .b = ends[j], .type = "nvlink", .gbyte_s = {}};
-        // POWER joins GPUs and processors: that makes no island of two GPUs.
+        TopologyLink link{.a = ends[i], .b = ends[j], .type = "nvlink"};
+        // On POWER, NVLink also joins GPUs to processors, which does not make an island of two
+        // GPUs.
         if (matrix.ends[i].kind == HwlocEndKind::package ||
             matrix.ends[j].kind == HwlocEndKind::package)
           link.type = "nvlink_cpu";
@@ -114,7 +115,7 @@ class LinkReader {
     const GpuModel* rate = model(link.a) != nullptr ? model(link.a) : model(link.b);
     link.gbyte_s = mbyte_s / 1000;
     if (doubles_nvlink(machine_.version)) {
-      if (rate == nullptr) {  // right or twice the truth
+      if (rate == nullptr) {  // the value is either right or doubled
         link.gbyte_s.reset();
         return;
       }
@@ -125,7 +126,7 @@ class LinkReader {
     link.count = static_cast<int>(std::lround(std::clamp(links, 1.0, 1024.0)));
   }
 
-  // The partitions of one GPU are rows of their own, and give one link together.
+  // Partitions of one GPU have rows of their own, but add only one link to the GPU.
   void add_xgmi(const HwlocMatrix& matrix) {
     const std::vector<std::string> ends = ids(matrix);
     for (std::size_t i = 0; i < ends.size(); ++i)
@@ -136,10 +137,10 @@ class LinkReader {
   void join(const std::string& a, const std::string& b) {
     if (a == b || !gpus_.contains(a) || !gpus_.contains(b)) return;
     if (joined_.emplace(std::min(a, b), std::max(a, b)).second)
-      topology_.links.push_back({.a = a, .b = b, .type = "xgmi", .gbyte_s = {}});
+      topology_.links.push_back({.a = a, .b = b, .type = "xgmi"});
   }
 
-  // "rsmi1 rsmi2 ": a GPU lists the ones that it has links to.
+  // Reads "rsmi1 rsmi2 ", the list of GPUs that a GPU has links to.
   void add_xgmi_peers() {
     std::map<std::string_view, const std::string*> by_name;
     for (const auto& [os, id] : names_.os) by_name.try_emplace(machine_.os[os].name, &id);
@@ -173,14 +174,6 @@ class LinkReader {
   bool no_hives() const {
     return all_gpus(
         [](const TopologyGpu& gpu) { return get_fact(gpu.facts, fact::xgmi_hive) == "0"; });
-  }
-
-  // Of such a model nothing needs to be seen.
-  bool no_connectors() const {
-    return all_gpus([](const TopologyGpu& gpu) {
-      const GpuModel* model = find_gpu_model(gpu);
-      return model != nullptr && model->kind == LinkKind::never;
-    });
   }
 
   const HwlocMachine& machine_;

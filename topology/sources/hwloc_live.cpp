@@ -1,4 +1,4 @@
-// This host as hwloc sees it.
+// Discovers this host with libhwloc.
 #include <fmt/format.h>
 
 #include <cerrno>
@@ -8,7 +8,7 @@
 #include "sources/hwloc_loaded.hpp"
 #include "sources/source.hpp"
 
-// Present when the process runs under a leak checker.
+// Functions of the leak checker; null when the process runs without one.
 extern "C" {
 [[gnu::weak]] void __lsan_disable();
 [[gnu::weak]] void __lsan_enable();
@@ -17,8 +17,8 @@ extern "C" {
 namespace atoll_v1::atoll::topology_sources {
 namespace {
 
-// libpciaccess, under hwloc's PCI plugin, loses 1 KiB a load, and is unloaded by the time leaks are
-// counted, so that no suppression could name it.
+// Disables leak checking. libpciaccess, which hwloc's PCI plugin uses, leaks 1 KiB on each load. It
+// is unloaded before leaks are reported, so no suppression could name it.
 class LeakPardon {
  public:
   LeakPardon() {
@@ -41,12 +41,12 @@ HwlocTopology load() {
   hwloc_topology_t raw = nullptr;
   require(hwloc_topology_init(&raw), "init");
   HwlocTopology topology(raw);
-  // Without this there is no GPU, no NIC and no NVLink matrix.
+  // Without this filter hwloc reports no GPUs, NICs or NVLink matrix.
   require(hwloc_topology_set_io_types_filter(raw, HWLOC_TYPE_FILTER_KEEP_IMPORTANT), "filter");
-  // Cores that a control group denies are counted too; who may run where is asked below.
+  // Includes cores that a control group denies; usable_threads() removes them below.
   require(hwloc_topology_set_flags(raw, HWLOC_TOPOLOGY_FLAG_INCLUDE_DISALLOWED), "flags");
-  // OpenCL, X11 and Level Zero know nothing that is read here, CUDA no more than NVML does, and all
-  // of them take up to seconds to start.
+  // OpenCL, X11 and Level Zero provide nothing that is needed here, and CUDA nothing beyond NVML.
+  // Each may take seconds to start.
   for (const char* component : {"opencl", "gl", "cuda", "levelzero"})
     hwloc_topology_set_components(raw, HWLOC_TOPOLOGY_COMPONENTS_FLAG_BLACKLIST, component);
   const LeakPardon pardon;
@@ -54,12 +54,12 @@ HwlocTopology load() {
   return topology;
 }
 
-// What control groups allow and the binding of this process leaves.
+// Returns the threads that control groups and the binding of this process allow.
 Bitmap usable_threads(hwloc_topology_t topology) {
   Bitmap usable(hwloc_bitmap_dup(hwloc_topology_get_allowed_cpuset(topology)));
   Bitmap bound(hwloc_bitmap_alloc());
   if (!usable || !bound) throw Error(ErrorCode::out_of_memory, "hwloc: no memory for a bitmap");
-  // With HWLOC_XMLFILE the topology is another machine's, where nothing is bound.
+  // HWLOC_XMLFILE makes hwloc describe another machine, where no binding applies.
   if (hwloc_topology_is_thissystem(topology) != 0 &&
       hwloc_get_cpubind(topology, bound.get(), HWLOC_CPUBIND_PROCESS) == 0)
     hwloc_bitmap_and(usable.get(), usable.get(), bound.get());
@@ -77,6 +77,6 @@ void look(const LiveRequest& request, Topology& topology) {
 
 }  // namespace
 
-const LiveSource hwloc_live{"hwloc", look};
+const LiveSource hwloc_live{look};
 
 }  // namespace atoll_v1::atoll::topology_sources

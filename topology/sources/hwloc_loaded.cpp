@@ -71,17 +71,17 @@ class Loaded {
     });
   }
 
-  std::optional<std::size_t> place(hwloc_obj_t device) {
+  std::optional<std::size_t> locality(hwloc_obj_t device) {
     hwloc_obj_t near = hwloc_get_non_io_ancestor_obj(hwloc_, device);
     while (near != nullptr && (near->cpuset == nullptr || hwloc_bitmap_iszero(near->cpuset) != 0))
       near = near->parent;
     if (near == nullptr) return std::nullopt;
-    const auto [at, is_new] = places_.try_emplace(near, machine_.places.size());
-    if (is_new) machine_.places.push_back(to_set(near->cpuset));
+    const auto [at, is_new] = localities_.try_emplace(near, machine_.localities.size());
+    if (is_new) machine_.localities.push_back(to_set(near->cpuset));
     return at->second;
   }
 
-  // From the root complex down to the bridge above the device.
+  // Returns the path from the root complex to the bridge above the device.
   static std::string path(hwloc_obj_t device) {
     std::string path;
     for (hwloc_obj_t bridge = device->parent; bridge != nullptr; bridge = bridge->parent) {
@@ -115,7 +115,7 @@ class Loaded {
       device.subtype = text(pci->subtype);
       device.model = info(pci, "PCIDevice");
       device.path = path(pci);
-      device.place = place(pci);
+      device.locality = locality(pci);
       ends_[pci] = {HwlocEndKind::pci, machine_.pci.size()};
       machine_.pci.push_back(std::move(device));
     }
@@ -127,7 +127,7 @@ class Loaded {
       for (unsigned i = 0; i < os->infos_count; ++i)
         device.infos.emplace_back(text(os->infos[i].name), text(os->infos[i].value));
       device.pci = pci_of(os);
-      device.place = place(os);
+      device.locality = locality(os);
       ends_[os] = {HwlocEndKind::os, machine_.os.size()};
       machine_.os.push_back(std::move(device));
     }
@@ -161,7 +161,7 @@ class Loaded {
   hwloc_topology_t hwloc_;
   HwlocMachine machine_;
   std::map<hwloc_obj_t, HwlocEnd> ends_;
-  std::map<hwloc_obj_t, std::size_t> places_;
+  std::map<hwloc_obj_t, std::size_t> localities_;
 };
 
 }  // namespace

@@ -1,4 +1,4 @@
-// A topology that libhwloc has loaded, as plain data.
+// Converts a topology that libhwloc has loaded to plain data.
 #pragma once
 
 #include <hwloc.h>
@@ -19,8 +19,9 @@ struct BitmapDeleter {
 };
 using Bitmap = std::unique_ptr<hwloc_bitmap_s, BitmapDeleter>;
 
-// `usable` are the hardware threads that the process may run on. `hwloc` must have been loaded with
-// I/O objects, which are filtered out by default, and with what control groups deny.
+// `usable` holds the hardware threads that the process may run on. `hwloc` must have been loaded
+// with I/O objects, which hwloc filters out by default, and with resources that control groups
+// deny.
 HwlocMachine describe(hwloc_topology_t hwloc, hwloc_const_bitmap_t usable);
 
 }  // namespace atoll_v1::atoll::topology_sources

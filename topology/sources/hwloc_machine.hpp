@@ -1,11 +1,10 @@
-// What atoll reads of a machine that hwloc describes, as plain data: filled from a loaded libhwloc
-// topology (hwloc_loaded.hpp) or from hwloc's XML (hwloc_xml.cpp), and turned into a Topology by
-// the same rules (hwloc_graph.hpp).
+// The parts of hwloc's description of a machine that atoll uses, as plain data. hwloc_loaded.hpp
+// fills it from libhwloc, and inspect/importers/hwloc_xml.cpp from hwloc's XML. hwloc_graph.hpp
+// converts both to a Topology by the same rules.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
-#include <initializer_list>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -13,6 +12,7 @@
 #include <vector>
 
 #include "sources/hwloc_cpu_set.hpp"
+#include "sources/pci_address.hpp"
 
 namespace atoll_v1::atoll::topology_sources {
 
@@ -20,7 +20,7 @@ struct HwlocNode {
   int number = -1;
   CpuSet cpus;
   std::uint64_t memory_bytes = 0;
-  std::string subtype = {};  // "GPUMemory", "HBM", ...
+  std::string subtype = {};  // kind of memory: "GPUMemory", "HBM", ...
 };
 
 struct HwlocPackage {
@@ -28,15 +28,14 @@ struct HwlocPackage {
   CpuSet cpus;
 };
 
-struct HwlocPciDevice {
-  unsigned domain = 0, bus = 0, slot = 0, function = 0;
-  unsigned vendor = 0, device = 0, pci_class = 0;  // 0: not given
-  double link_gbyte_s = 0;                         // at its present speed; 0: not given
+struct HwlocPciDevice : PciAddress {
+  unsigned vendor = 0, device = 0, pci_class = 0;  // vendor id, device id and class; 0 if unknown
+  double link_gbyte_s = 0;  // bandwidth at the current link speed; 0 if unknown
   std::string subtype = {};
-  std::string model = {};                 // as a data base of PCI ids has it
-  std::string path = {};                  // TopologyGpu::pci_path
-  std::optional<std::size_t> place = {};  // number in HwlocMachine::places
-  std::ptrdiff_t offset = -1;             // in the text; -1: there is none
+  std::string model = {};                    // name in a PCI id database
+  std::string path = {};                     // TopologyGpu::pci_path
+  std::optional<std::size_t> locality = {};  // index into HwlocMachine::localities
+  std::ptrdiff_t offset = -1;                // byte offset in the XML text; -1 without a text
 };
 
 enum class HwlocOsKind {
@@ -50,18 +49,18 @@ struct HwlocOsDevice {
   std::string subtype = {};
   HwlocOsKind kind = HwlocOsKind::other;
   std::vector<std::pair<std::string, std::string>> infos = {};
-  std::optional<std::size_t> pci = {};    // number in HwlocMachine::pci
-  std::optional<std::size_t> place = {};  // number in HwlocMachine::places
+  std::optional<std::size_t> pci = {};       // index into HwlocMachine::pci
+  std::optional<std::size_t> locality = {};  // index into HwlocMachine::localities
   std::ptrdiff_t offset = -1;
 
-  std::string_view info(std::string_view key) const;  // "" when absent
+  std::string_view info(std::string_view key) const;  // value of an info attribute; "" when absent
 };
 
-// What a row of a matrix stands for.
+// Kind of object that a row of a matrix describes.
 enum class HwlocEndKind {
-  pci,      // number in HwlocMachine::pci
-  os,       // number in HwlocMachine::os
-  package,  // number in HwlocMachine::packages
+  pci,      // index into HwlocMachine::pci
+  os,       // index into HwlocMachine::os
+  package,  // index into HwlocMachine::packages
   other
 };
 
@@ -73,7 +72,7 @@ struct HwlocEnd {
 struct HwlocMatrix {
   std::string name;
   std::vector<HwlocEnd> ends;
-  std::vector<std::uint64_t> values;  // row by row, ends.size() squared
+  std::vector<std::uint64_t> values;  // values of all rows in turn, ends.size() in each row
 
   std::uint64_t at(std::size_t row, std::size_t column) const {
     return values[row * ends.size() + column];
@@ -81,45 +80,37 @@ struct HwlocMatrix {
 };
 
 struct HwlocMachine {
-  std::string origin = "hwloc";  // for messages
+  std::string origin = "hwloc";  // source that error messages name
   std::string host_name = {};
-  std::string version = {};  // of the hwloc that looked
+  std::string version = {};  // version of the hwloc that described the machine
   std::string kernel = {};
-  CpuSet usable = {};   // threads that the process which looked may run on
-  CpuSet threads = {};  // all that exist
+  CpuSet usable = {};   // threads that the describing process may run on
+  CpuSet threads = {};  // all hardware threads
   int thread_count = 0;
   std::vector<CpuSet> cores = {};
   std::vector<HwlocNode> nodes = {};
   std::vector<HwlocPackage> packages = {};
-  std::vector<CpuSet> places = {};  // the threads next to a device
+  std::vector<CpuSet> localities = {};  // sets of hardware threads that are near some device
   std::vector<HwlocPciDevice> pci = {};
   std::vector<HwlocOsDevice> os = {};
   std::vector<HwlocMatrix> matrices = {};
 };
 
-// A machine beyond these is none that exists; a matrix has a row for each GPU and switch.
-inline constexpr std::size_t most_hwloc_parts = 1024;  // nodes, packages, NICs: each
+// Limits that no real machine exceeds. A matrix has one row for each GPU and switch.
+inline constexpr std::size_t most_hwloc_parts =
+    1024;  // limit for NUMA nodes, packages and NICs each
 inline constexpr std::size_t most_hwloc_gpus = 512;
 inline constexpr std::size_t most_hwloc_devices = 16'384;
 inline constexpr std::size_t most_hwloc_ends = 512;
 
-// The matrices that are read: links of NVIDIA's and AMD's GPUs.
+// Names of hwloc's matrices of NVIDIA and AMD links.
 inline constexpr std::string_view nvlink_matrix = "NVLinkBandwidth";
 inline constexpr std::string_view xgmi_matrix = "XGMIBandwidth";
 
-// The hexadecimal numbers of a text, each followed by its separator: "0000:[17-1a]" of
-// {":[", "-", "]"} gives 0, 0x17, 0x1a. Empty when the text does not begin so.
-std::vector<unsigned> hex_numbers(std::string_view text,
-                                  std::initializer_list<std::string_view> separators);
-
-// "00000000:1b:00.0", as TopologyGpu::busid.
-std::string busid(const HwlocPciDevice& device);
-// Takes the address from a bus id; false when the text is none, and then nothing changes.
-bool parse_busid(std::string_view text, HwlocPciDevice& device);
-// "pci0000:17", how sysfs calls a root complex.
+// Names a root complex as sysfs does: "pci0000:17".
 std::string root_path(unsigned domain, unsigned bus);
 
-// Throws Error(bad_data) with the machine's origin, and the offset where there is one.
+// Throws Error(bad_data) that names the machine's origin, and the offset unless that is negative.
 [[noreturn]] void fail(const HwlocMachine& machine, std::ptrdiff_t offset, std::string_view what);
 
 }  // namespace atoll_v1::atoll::topology_sources

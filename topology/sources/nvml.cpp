@@ -1,9 +1,8 @@
-// NVIDIA's management library: the driver's own word on GPUs, NVLinks, fabric and health.
+// Reads GPUs, NVLinks, fabric and health from NVML, NVIDIA's management library.
 //
-// NVML numbers the GPUs, so their ids follow it. It shows only GPUs that this process may use, and
-// names the peer of each link: a GPU, a switch, or a processor. What hwloc saw of links came from
-// NVML too, by way of a matrix that is missing or wrong on many machines; where the two differ NVML
-// is believed.
+// GPU ids follow NVML's numbers. NVML shows only the GPUs that this process may use, and reports
+// the peer of each link: a GPU, a switch or a processor. hwloc's links come from NVML as well,
+// through a matrix that is missing or wrong on many machines, so NVML wins where the two differ.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -24,13 +23,14 @@
 namespace atoll_v1::atoll::topology_sources {
 namespace {
 
-// Without persistence mode the driver starts each GPU first, which takes seconds a piece.
+// Without persistence mode the driver must start each GPU first, which takes seconds for each.
 constexpr std::chrono::seconds patience{90};
 
 constexpr std::string_view fast_type = "nvlink";
 constexpr std::string_view processor_type = "nvlink_cpu";
 
-using Pair = std::pair<std::string, std::string>;  // ids; the second may be the switch
+using Pair =
+    std::pair<std::string, std::string>;  // ids of the two ends; the second may be a switch
 
 struct ByNumber {
   bool operator()(const Pair& a, const Pair& b) const noexcept {
@@ -103,14 +103,15 @@ class NvmlView {
     return !folder.empty() && read_number(folder / "vendor") == 0x10de;
   }
 
-  // A scheduler shows each rank its own GPUs, and this process looks for all ranks of the host.
+  // Job schedulers may show each rank only its own GPUs, but this process looks for all ranks of
+  // the host.
   static bool are_shared_out() {
     return std::ranges::any_of(std::array{"SLURM_JOB_ID", "FLUX_JOB_ID", "PBS_JOBID", "LSB_JOBID"},
                                [](const char* name) { return std::getenv(name) != nullptr; });
   }
 
-  // The PCI bus of a container is the host's, the GPUs that it may use are not. A GPU that did not
-  // answer must not look like one of those.
+  // Removes GPUs that this process may not use: a container shows the PCI bus of its host, but not
+  // all of the host's GPUs. Does nothing when a GPU failed to answer, which would look the same.
   void hide_others() {
     if (reading_.gpus.empty() || !reading_.all_gpus_answered || are_shared_out()) return;
     std::set<std::string_view> shown;
@@ -129,7 +130,7 @@ class NvmlView {
     set_fact(host_.facts, fact::hidden_gpus, hidden);
   }
 
-  // Ids follow NVML's numbers where every GPU has one of its own.
+  // Renames GPUs after NVML's numbers if every GPU has a number of its own.
   void number_gpus() {
     std::set<int> numbers;
     std::size_t gpus = 0;
@@ -163,7 +164,7 @@ class NvmlView {
     return found == topology_.gpus.end() ? nullptr : &*found;
   }
 
-  // Drivers before R470 do not say what the peer is; the PCI bus may.
+  // Drivers before R470 do not report the type of a peer, but its PCI class may tell.
   NvmlLink::Peer guess_peer(const NvmlLink& link) const {
     if (by_busid(link.busid) != nullptr) return NvmlLink::Peer::gpu;
     const auto folder = pci_folder(request_.sysfs, link.busid);
@@ -199,8 +200,8 @@ class NvmlView {
     }
   }
 
-  // A model that has links by its data sheet, and of which NVML says that it knows no links, is a
-  // virtual GPU or an unknown case: that proves nothing.
+  // A model with links in its data sheet but no links in NVML is a virtual GPU or an unknown case,
+  // which proves nothing.
   static bool may_have_been_seen(const NvmlGpu& seen, const TopologyGpu& gpu) {
     if (!seen.links_were_read) return false;
     const GpuModel* model = find_gpu_model(std::string_view(gpu.model));
@@ -215,7 +216,7 @@ class NvmlView {
       count = std::max(count, sides_[{gpu.id, peer->id}]);
       return;
     }
-    // The peer is kept from this process, or bus ids do not mean here what they mean to the driver.
+    // The peer is hidden from this process, or bus ids differ from those of the driver.
     some_links_unseen_ = true;
     if (peer == nullptr) ++unseen_[{gpu.id, fmt::format("{}/unseen-{}", host_.id, busid)}];
   }
@@ -226,7 +227,7 @@ class NvmlView {
     });
   }
 
-  // What is there already, in NVML's terms: all switches are one.
+  // Counts the links that other sources reported, with all switches as one, as NVML sees them.
   Counts stated_counts() const {
     Counts counts;
     for (const TopologyLink& link : topology_.links) {
@@ -243,12 +244,7 @@ class NvmlView {
   }
 
   void state_links() {
-    for (const auto& [pair, count] : unseen_)
-      topology_.links.push_back({.a = pair.first,
-                                 .b = pair.second,
-                                 .type = "nvlink_unseen",
-                                 .count = count,
-                                 .gbyte_s = std::nullopt});
+    add_links(unseen_, "nvlink_unseen");
     if (fast_.empty() && (some_links_unseen_ || reading_.gpus.empty())) return;
     const Counts stated = stated_counts();
     const bool is_confirmed = host_.gpu_links == IslandState::known && stated == fast_;
@@ -268,14 +264,12 @@ class NvmlView {
 
   void add_links(const Counts& counts, std::string_view type) {
     for (const auto& [pair, count] : counts)
-      topology_.links.push_back({.a = pair.first,
-                                 .b = pair.second,
-                                 .type = std::string(type),
-                                 .count = count,
-                                 .gbyte_s = std::nullopt});
+      topology_.links.push_back(
+          {.a = pair.first, .b = pair.second, .type = std::string(type), .count = count});
   }
 
-  // hwloc has bandwidths, not counts: they compare only where the rate of a link is known.
+  // hwloc reports bandwidths instead of counts, so counts compare only if the rate of a link is
+  // known.
   bool has_rate(const std::string& id) const {
     const auto gpu = std::ranges::find(topology_.gpus, id, &TopologyGpu::id);
     return gpu != topology_.gpus.end() && find_gpu_model(std::string_view(gpu->model)) != nullptr;
@@ -304,7 +298,7 @@ class NvmlView {
   TopologyHost& host_;
   Topology& topology_;
   Counts fast_, processors_, unseen_;
-  Counts sides_;  // a pair's links as its first GPU sees them
+  Counts sides_;  // number of links from one GPU to another, as the first GPU reports them
   bool some_links_unseen_ = false;
 };
 
@@ -321,6 +315,6 @@ void look(const LiveRequest& request, Topology& topology) {
 
 }  // namespace
 
-const LiveSource nvml{"nvml", look};
+const LiveSource nvml{look};
 
 }  // namespace atoll_v1::atoll::topology_sources

@@ -1,16 +1,15 @@
-// The part of NVML's C interface that is used here, declared by ourselves so that no header of CUDA
-// is needed to build. From NVIDIA's published NVML API reference (docs.nvidia.com/deploy/nvml-api);
-// the layouts are those of the 64-bit Linux ABI, which NVML keeps and extends by new symbols.
+// The part of NVML's C interface that atoll uses, declared here so that the build needs no CUDA
+// header. Taken from NVIDIA's NVML API reference (docs.nvidia.com/deploy/nvml-api). The layouts are
+// those of the 64-bit Linux ABI, which NVML keeps stable and extends by new symbols.
 #pragma once
 
 #include <cstddef>
-#include <cstdint>
 
 namespace atoll_v1::atoll::nvml_api {
 
 using Result = int;
 inline constexpr Result success = 0;
-inline constexpr Result invalid_argument = 2;  // also: the GPU has no link of that number
+inline constexpr Result invalid_argument = 2;  // also means: the GPU has no link of this number
 inline constexpr Result not_supported = 3;
 inline constexpr Result no_permission = 4;
 inline constexpr Result not_found = 6;
@@ -19,9 +18,9 @@ inline constexpr Result function_not_found = 13;
 inline constexpr Result gpu_is_lost = 15;
 inline constexpr Result version_mismatch = 25;
 
-struct Device;  // opaque
+struct Device;  // opaque handle of a GPU
 
-// Older symbols fill a shorter structure whose members up to pci_subsystem_id are the same.
+// Older symbols fill a shorter structure that is identical up to pci_subsystem_id.
 struct PciInfo {
   char legacy_busid[16];
   unsigned domain, bus, device;
@@ -50,13 +49,13 @@ enum FabricState : unsigned char {
 
 struct FabricInfo1 {
   unsigned char cluster_uuid[16];
-  Result status;  // means something once the state is completed
+  Result status;  // valid once the fabric's state is completed
   unsigned clique_id;
   unsigned char state;
 };
 static_assert(sizeof(FabricInfo1) == 28);
 
-// Version 3; version 2 ends before health_summary. Which one is meant, `version` says.
+// Version 3 of the structure; version 2 ends before health_summary. `version` selects one.
 struct FabricInfo {
   unsigned version;
   unsigned char cluster_uuid[16];
@@ -72,23 +71,23 @@ static_assert(sizeof(FabricInfo) == 40 && offsetof(FabricInfo, status) == 20 &&
 inline constexpr unsigned fabric_version_3 = 40U | (3U << 24);
 inline constexpr unsigned fabric_version_2 = 36U | (2U << 24);
 
-// Two bits each in the health mask: 0 not supported, 1 true, 2 false.
+// Fields of the health mask with two bits each: 0 not supported, 1 true, 2 false.
 inline constexpr unsigned health_degraded_bandwidth_shift = 0;
 inline constexpr unsigned health_route_recovery_shift = 2;
 inline constexpr unsigned health_route_unhealthy_shift = 4;
 inline constexpr unsigned health_access_timeout_recovery_shift = 6;
-// Four bits: 0 not supported, 1 none, above it what is incorrect.
+// Field with four bits: 0 not supported, 1 no fault, otherwise the fault.
 inline constexpr unsigned health_incorrect_configuration_shift = 8;
 
 inline constexpr unsigned char summary_healthy = 1;
 inline constexpr unsigned char summary_unhealthy = 2;
 inline constexpr unsigned char summary_limited_capacity = 3;
 
-inline constexpr unsigned most_links = 36;  // of any GPU so far
+inline constexpr unsigned most_links = 36;  // no GPU has more so far
 
 enum RemoteType : unsigned {
   remote_gpu = 0,
-  remote_processor = 1,  // IBM POWER
+  remote_processor = 1,  // processor, on IBM POWER
   remote_switch = 2,
   remote_unknown = 0xff,
 };
@@ -122,32 +121,32 @@ enum ValueType : unsigned {
 
 struct FieldValue {
   unsigned field;
-  unsigned scope;  // number of the link, for fields of a link
+  unsigned scope;  // link number, for fields of a link
   long long timestamp, latency;
-  unsigned type;  // ValueType
+  unsigned type;  // one of ValueType
   Result result;
   Value value;
 };
 static_assert(sizeof(FieldValue) == 40 && offsetof(FieldValue, value) == 32);
 
-// Counters over all links of a GPU.
+// Field ids of counters over all links of a GPU.
 inline constexpr unsigned field_crc_flit_total = 38;
 inline constexpr unsigned field_crc_data_total = 45;
 inline constexpr unsigned field_replay_total = 52;
 inline constexpr unsigned field_recovery_total = 59;
-// Counters of one link, from generation 5 on.
+// Field ids of counters of one link, available from generation 5 on.
 inline constexpr unsigned field_receive_errors = 208;
 inline constexpr unsigned field_link_integrity_errors = 211;
 inline constexpr unsigned field_recovery_events = 215;
 
-// Why clocks are lower than they could be.
+// Reasons why clocks are reduced.
 inline constexpr unsigned long long clocks_power_cap = 0x4;
 inline constexpr unsigned long long clocks_hw_slowdown = 0x8;
 inline constexpr unsigned long long clocks_sw_thermal = 0x20;
 inline constexpr unsigned long long clocks_hw_thermal = 0x40;
 inline constexpr unsigned long long clocks_power_brake = 0x80;
 
-// A null pointer is a function that this NVML does not have.
+// Entry points of the loaded NVML. A null pointer means that this NVML lacks the function.
 struct Functions {
   Result (*init)() = nullptr;
   Result (*shutdown)() = nullptr;

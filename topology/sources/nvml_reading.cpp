@@ -15,6 +15,7 @@
 #include "facts.hpp"
 #include "sources/nvml_api.hpp"
 #include "sources/nvml_words.hpp"
+#include "sources/pci_address.hpp"
 #include "sources/small_file.hpp"
 
 namespace atoll_v1::atoll::topology_sources {
@@ -36,7 +37,7 @@ struct LibraryCloser {
 };
 using LibraryHandle = std::unique_ptr<void, LibraryCloser>;
 
-// Takes the first of several names, the newest one, that the library has.
+// Sets `function` to the first of several symbol names that the library has, newest name first.
 template <class Function>
 void find_symbol(void* library, Function& function, std::initializer_list<const char*> names) {
   for (const char* name : names) {
@@ -87,10 +88,10 @@ nvml_api::Functions find_functions(void* library) {
   return f;
 }
 
-// "" for a device that is none: all ones stand for a switch that this machine cannot see.
+// Returns "" for an address of all ones, which stands for a switch that this machine cannot see.
 std::string busid(const nvml_api::PciInfo& at) {
   if (at.bus > 0xfe || at.device > 0x1f) return "";
-  return fmt::format("{:08x}:{:02x}:{:02x}.0", at.domain, at.bus, at.device);
+  return busid(PciAddress{at.domain, at.bus, at.device, 0});
 }
 
 std::string_view yes_no(unsigned value) { return value != 0 ? "yes" : "no"; }
@@ -130,7 +131,7 @@ class Reader {
   }
 
  private:
-  // "driver not loaded (9)"
+  // Explains a result, as in "driver not loaded (9)": NVML's text for a result, with the code.
   std::string explain(Result result) const {
     const char* text = api_.error_string == nullptr ? nullptr : api_.error_string(result);
     std::string words = text == nullptr ? "error" : printable(text, 200);
@@ -158,7 +159,7 @@ class Reader {
       reading.driver_version = printable(std::string_view(version.data()), version.size());
     unsigned count = 0;
     if (const Result result = call(api_.count, &count); result != nvml_api::success) {
-      reading.failure = fmt::format("NVML counts no GPUs: {}", explain(result));
+      reading.failure = fmt::format("NVML cannot count the GPUs: {}", explain(result));
       return;
     }
     count = std::min(count, most_gpus);
@@ -250,7 +251,7 @@ class Reader {
     }
   }
 
-  // Drivers refuse versions that are newer than they are.
+  // Drivers refuse structures of versions that they do not know, so older versions follow.
   std::optional<nvml_api::FabricInfo> fabric_of(Device* device) const {
     for (const unsigned version : {nvml_api::fabric_version_3, nvml_api::fabric_version_2}) {
       nvml_api::FabricInfo info{};
@@ -271,7 +272,7 @@ class Reader {
     const auto info = fabric_of(device);
     if (!info) return;
     set_fact(facts, fact::fabric_state, fabric_state(info->state));
-    if (info->state != nvml_api::fabric_completed) return;  // the rest has no meaning before
+    if (info->state != nvml_api::fabric_completed) return;  // nothing else is valid
     set_fact(facts, fact::fabric_status,
              info->status == nvml_api::success ? "success" : explain(info->status));
     set_fact(facts, fact::fabric_cluster, uuid_text(info->cluster_uuid));
@@ -285,7 +286,8 @@ class Reader {
     for (unsigned link = 0; link < nvml_api::most_links; ++link) {
       unsigned state = 0;
       const Result result = call(api_.link_state, device, link, &state);
-      // Numbers above those of the chip are "not supported" or "invalid", as the driver likes.
+      // For link numbers above those of the chip, drivers return either "not supported" or
+      // "invalid".
       if (result == nvml_api::not_supported || result == nvml_api::invalid_argument) continue;
       if (result != nvml_api::success) {
         gpu.links.clear();
@@ -308,7 +310,7 @@ class Reader {
     nvml_api::PciInfo pci{};
     if (call(api_.link_remote_pci, device, number, &pci) == nvml_api::success) {
       link.busid = busid(pci);
-      // What is out of sight is a switch: GPUs have bus ids.
+      // A peer that this process cannot see is a switch, since GPUs have bus ids.
       if (link.busid.empty()) link.peer = NvmlLink::Peer::network_switch;
     }
     unsigned type = nvml_api::remote_unknown;
@@ -337,7 +339,8 @@ class Reader {
     return value;
   }
 
-  // One call where it can be: asking for each counter of each link takes long on eight GPUs.
+  // Sums error counters with as few calls as possible: querying each counter of each link takes
+  // long on eight GPUs.
   std::optional<unsigned long long> link_errors(Device* device,
                                                 const std::vector<unsigned>& active) const {
     std::vector<nvml_api::FieldValue> fields;
@@ -366,8 +369,8 @@ class Reader {
   nvml_api::Functions api_;
 };
 
-// "libnvidia-ml.so.1: cannot open shared object file: No such file or directory", without what
-// the reader knows already.
+// Shortens dlerror's "libnvidia-ml.so.1: cannot open shared object file: No such file or directory"
+// to the reason.
 std::string reason_of(const char* message, const std::string& library) {
   std::string_view text = message == nullptr ? "unknown reason" : message;
   for (const std::string_view prefix : {std::string_view(library), std::string_view(": "),
@@ -378,7 +381,8 @@ std::string reason_of(const char* message, const std::string& library) {
 
 NvmlReading read_library(const std::string& library) {
   NvmlReading reading;
-  // It stays mapped: what it left in this thread is cleaned up when the thread ends.
+  // RTLD_NODELETE keeps the library mapped, because its thread-local data is destroyed when the
+  // thread ends.
   const LibraryHandle handle(dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE));
   if (!handle) {
     reading.failure =
@@ -395,7 +399,7 @@ NvmlReading read_nvml(const std::string& library, std::chrono::milliseconds pati
   std::future<NvmlReading> answer = task.get_future();
   try {
     std::thread(std::move(task)).detach();
-  } catch (const std::system_error&) {  // no more threads: ask without a guard
+  } catch (const std::system_error&) {  // out of threads: read without a timeout
     return read_library(library);
   }
   if (answer.wait_for(patience) == std::future_status::ready) return answer.get();

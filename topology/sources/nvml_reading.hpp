@@ -1,4 +1,4 @@
-// What NVML says of this host's GPUs, as data.
+// What NVML reports about this host's GPUs, as plain data.
 #pragma once
 
 #include <chrono>
@@ -18,7 +18,7 @@ struct NvmlLink {
   };
   bool is_active = false;
   Peer peer = Peer::unknown;
-  std::string busid = {};  // of the peer; "" when NVML does not say, or the peer is not visible
+  std::string busid = {};  // of the peer; "" if NVML does not report it or it is not visible
 };
 
 struct NvmlGpu {
@@ -26,21 +26,22 @@ struct NvmlGpu {
   int index = -1;
   std::vector<std::string> partitions;
   Facts facts;
-  std::vector<NvmlLink> links;  // those that the chip has, active or not
-  // False when NVML did not answer what links there are; it may answer that there are none.
+  std::vector<NvmlLink> links;  // all links of the chip, active or not
+  // False when NVML failed to report the links. A successful answer may contain no links.
   bool links_were_read = false;
 };
 
 struct NvmlReading {
-  std::string failure;  // why nothing was read: "libnvidia-ml.so.1 cannot be opened: ..."; else ""
+  std::string failure;  // why nothing was read, "NVML: driver not loaded (9)"; "" on success
   std::string remark;   // what is missing: "1 of 8 GPUs cannot be opened: GPU is lost (15)"
   std::string driver_version;
-  std::vector<NvmlGpu> gpus;      // those that this process may use
-  bool all_gpus_answered = true;  // GPUs that this process may not use apart
+  std::vector<NvmlGpu> gpus;      // GPUs that this process may use
+  bool all_gpus_answered = true;  // ignores GPUs that this process may not use
 };
 
-// Opens the library and asks it everything. The driver can hang when a GPU is broken, so the asking
-// has a thread of its own, which is left behind when no answer came within `patience`.
+// Loads the library and reads all GPUs. The driver may hang when a GPU is broken, so a separate
+// thread does the reading. After `patience` without an answer that thread is abandoned and
+// `failure` is set.
 NvmlReading read_nvml(const std::string& library, std::chrono::milliseconds patience);
 
 }  // namespace atoll_v1::atoll::topology_sources

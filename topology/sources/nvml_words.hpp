@@ -1,4 +1,4 @@
-// NVML's numbers in the words of atoll's facts.
+// Conversion of NVML's numbers to the values of atoll's facts.
 #pragma once
 
 #include <string>
@@ -8,19 +8,21 @@ namespace atoll_v1::atoll::topology_sources {
 
 std::string uuid_text(const unsigned char (&bytes)[16]);
 
-// "completed", "in_progress", "not_started", "not_supported"; "" for what is none of them.
+// Names the state of the fabric: "completed", "in_progress", "not_started" or "not_supported"; ""
+// for any other state.
 std::string_view fabric_state(unsigned char state);
 
-// "healthy", or what is not: "degraded bandwidth, route unhealthy"; "" when nobody tells.
+// Describes the fabric's health: "healthy", or a list of problems: "degraded bandwidth, route
+// unhealthy"; "" when NVML reports nothing.
 std::string fabric_health(unsigned mask, unsigned char summary);
 
-// "none", or "power_cap thermal".
+// Names the reasons for reduced clocks: "power_cap thermal", or "none".
 std::string throttle(unsigned long long reasons);
 
-// Of a lane, by the generation of PCI Express; "" for one that is none.
+// GT/s of one lane for a PCI Express generation: "32" for 5; "" for an unknown generation.
 std::string_view pcie_gigatransfers(unsigned generation);
 
-// "Driver Not Loaded" -> "driver not loaded"; words in capitals stay.
+// "Driver Not Loaded" -> "driver not loaded"; keeps words that are all capitals.
 std::string without_capitals(std::string words);
 
 }  // namespace atoll_v1::atoll::topology_sources

@@ -5,41 +5,47 @@
 #include <charconv>
 
 namespace atoll_v1::atoll::topology_sources {
-namespace {
 
-// Takes hexadecimal digits and what ends them off the front; false when they are not there.
-bool take(std::string_view& text, std::string_view end_mark, unsigned& value) {
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value, 16);
-  if (error != std::errc()) return false;
-  text.remove_prefix(static_cast<std::size_t>(end - text.data()));
-  if (!text.starts_with(end_mark)) return false;
-  text.remove_prefix(end_mark.size());
+std::vector<unsigned> hex_numbers(std::string_view text,
+                                  std::initializer_list<std::string_view> separators) {
+  std::vector<unsigned> numbers;
+  for (const std::string_view separator : separators) {
+    unsigned value = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value, 16);
+    if (error != std::errc()) return {};
+    text.remove_prefix(static_cast<std::size_t>(end - text.data()));
+    if (!text.starts_with(separator)) return {};
+    text.remove_prefix(separator.size());
+    numbers.push_back(value);
+  }
+  return numbers;
+}
+
+bool parse_busid(std::string_view text, PciAddress& at) {
+  constexpr std::string_view digits = "0123456789abcdefABCDEF";
+  const auto numbers = hex_numbers(text, {":", ":", ".", ""});
+  const auto dot = text.find('.');
+  if (numbers.empty() || numbers[1] > 0xff || numbers[2] > 0x1f || numbers[3] > 7 ||
+      text.find_first_not_of(digits, dot + 1) != std::string_view::npos)
+    return false;
+  at = {numbers[0], numbers[1], numbers[2], numbers[3]};
   return true;
 }
 
-struct Address {
-  unsigned domain = 0, bus = 0, device = 0, function = 0;
-};
-
-bool parse(std::string_view text, Address& at) {
-  return take(text, ":", at.domain) && take(text, ":", at.bus) && take(text, ".", at.device) &&
-         take(text, "", at.function) && text.empty() && at.bus <= 0xff && at.device <= 0x1f &&
-         at.function <= 7;
+std::string busid(const PciAddress& at) {
+  return fmt::format("{:08x}:{:02x}:{:02x}.{:x}", at.domain, at.bus, at.slot, at.function);
 }
 
-}  // namespace
-
 std::string normal_busid(std::string_view text) {
-  Address at;
-  if (!parse(text, at)) return "";
-  return fmt::format("{:08x}:{:02x}:{:02x}.{:x}", at.domain, at.bus, at.device, at.function);
+  PciAddress at;
+  return parse_busid(text, at) ? busid(at) : "";
 }
 
 std::filesystem::path pci_folder(const std::filesystem::path& sysfs, std::string_view busid) {
-  Address at;
-  if (!parse(busid, at)) return {};
+  PciAddress at;
+  if (!parse_busid(busid, at)) return {};
   return sysfs / "bus/pci/devices" /
-         fmt::format("{:04x}:{:02x}:{:02x}.{:x}", at.domain, at.bus, at.device, at.function);
+         fmt::format("{:04x}:{:02x}:{:02x}.{:x}", at.domain, at.bus, at.slot, at.function);
 }
 
 }  // namespace atoll_v1::atoll::topology_sources

@@ -1,6 +1,7 @@
-// Layouts: PCI Local Bus Specification 3.0, chapter 6, for the first 256 bytes and their list of
-// capabilities; PCI Express Base Specification, chapter 7, for the extended list behind them and
-// the registers. Names and numbers are also in Linux' include/uapi/linux/pci_regs.h.
+// Reads capabilities in PCI configuration space. Layouts: PCI Local Bus Specification 3.0, chapter
+// 6, for the first 256 bytes and their list of capabilities; PCI Express Base Specification,
+// chapter 7, for the extended list after them and for the registers. Linux lists names and numbers
+// in include/uapi/linux/pci_regs.h.
 #include "sources/pci_config.hpp"
 
 #include <array>
@@ -14,14 +15,14 @@ constexpr std::size_t header_size = 64, conventional_size = 256, extended_size =
 constexpr std::size_t vendor_at = 0x00, status_at = 0x06, header_type_at = 0x0e, first_at = 0x34;
 constexpr unsigned status_has_capabilities = 0x10;
 constexpr unsigned capability_express = 0x10;
-constexpr unsigned capability_acs = 0x0d, capability_ats = 0x0f;  // extended
+constexpr unsigned capability_acs = 0x0d, capability_ats = 0x0f;  // ids of extended capabilities
 
-constexpr std::size_t device_control_at = 8;  // in the PCI Express capability
+constexpr std::size_t device_control_at = 8;  // offset within the PCI Express capability
 constexpr unsigned control_relaxed_ordering = 1U << 4;
 constexpr unsigned control_read_request_shift = 12;
 
 constexpr std::size_t acs_control_at = 6, ats_control_at = 6;
-// Request redirect, completion redirect, upstream forwarding.
+// ACS control bits for request redirect, completion redirect and upstream forwarding.
 constexpr unsigned acs_redirecting = (1U << 2) | (1U << 3) | (1U << 4);
 constexpr unsigned ats_enabled = 1U << 15;
 
@@ -32,7 +33,7 @@ unsigned little_endian(std::span<const char> bytes) {
   return value;
 }
 
-// The first 256 bytes at once, and what is behind them piece by piece.
+// Reads the first 256 bytes at once, and later bytes on demand.
 class Config {
  public:
   explicit Config(const ReadConfig& read) : read_(read), conventional_(read(0, start_)) {}
@@ -40,7 +41,7 @@ class Config {
   bool has_conventional() const { return conventional_ >= conventional_size; }
   unsigned byte(std::size_t at) const { return little_endian(std::span(start_).subspan(at, 1)); }
   unsigned word(std::size_t at) const { return little_endian(std::span(start_).subspan(at, 2)); }
-  // Empty where nothing can be read.
+  // Reads up to four bytes of extended space; empty where nothing can be read.
   std::optional<unsigned> extended(std::size_t at, std::size_t bytes) const {
     std::array<char, 4> buffer{};
     const std::span<char> wanted = std::span(buffer).first(bytes);
@@ -63,11 +64,11 @@ struct Found {
   std::size_t at = 0;
 };
 
-// Lists of damaged devices can point anywhere, and in circles: both walks are bounded.
+// Lists of damaged devices may point anywhere or in circles, so both searches are bounded.
 Found find_capability(const Config& config, unsigned id) {
   constexpr int most = (conventional_size - header_size) / 4;
   if ((config.word(status_at) & status_has_capabilities) == 0) return {Found::Kind::absent};
-  if ((config.byte(header_type_at) & 0x7fU) > 1) return {Found::Kind::absent};  // a CardBus bridge
+  if ((config.byte(header_type_at) & 0x7fU) > 1) return {Found::Kind::absent};  // CardBus bridge
   std::size_t at = config.byte(first_at) & 0xfcU;
   for (int i = 0; i < most; ++i) {
     if (at == 0) return {Found::Kind::absent};
@@ -93,7 +94,7 @@ Found find_extended(const Config& config, unsigned id) {
   return {Found::Kind::damaged};
 }
 
-// Whether any of `bits` is set in the control word of an extended capability.
+// Returns whether any of `bits` is set in the control word of an extended capability.
 std::optional<bool> extended_bits(const Config& config, unsigned id, std::size_t control,
                                   unsigned bits) {
   const Found found = find_extended(config, id);
@@ -126,13 +127,13 @@ PciSettings read_pci_settings(const ReadConfig& read, std::uintmax_t size) {
   const Config config(read);
   PciSettings settings;
   const bool has_extended = size > conventional_size;
-  // Without rights the kernel shows the header alone.
+  // Without privileges the kernel shows only the first 64 bytes, the header.
   settings.is_cut = !config.has_conventional() ||
                     (has_extended && !config.extended(conventional_size, 4).has_value());
   if (!config.has_conventional() || config.word(vendor_at) == 0xffffU) return settings;
   read_device_control(config, settings);
   if (settings.is_cut) return settings;
-  // A device of 256 bytes has no extended capabilities.
+  // A device with 256 bytes of configuration space has no extended capabilities.
   settings.acs_redirects =
       has_extended ? extended_bits(config, capability_acs, acs_control_at, acs_redirecting) : false;
   settings.ats =

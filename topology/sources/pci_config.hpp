@@ -1,4 +1,4 @@
-// The configuration space of a PCI device: what its capabilities are set to.
+// Settings of a PCI device, read from its configuration space.
 #pragma once
 
 #include <cstddef>
@@ -9,20 +9,20 @@
 
 namespace atoll_v1::atoll::topology_sources {
 
-// What is not known, because it could not be read or makes no sense, is empty.
+// A member is empty when it could not be read or its value is invalid.
 struct PciSettings {
-  std::optional<unsigned> max_read_request;  // bytes
-  std::optional<bool> relaxed_ordering;      // the device may ask for it
-  std::optional<bool> ats;                   // address translation services are on
-  std::optional<bool> acs_redirects;         // traffic between devices goes by the root complex
+  std::optional<unsigned> max_read_request;  // maximum read request in bytes
+  std::optional<bool> relaxed_ordering;      // the device may use relaxed ordering
+  std::optional<bool> ats;                   // address translation services are enabled
+  std::optional<bool> acs_redirects;         // traffic between devices passes the root complex
   bool is_cut = false;                       // the kernel shows the rest to root only
 };
 
-// Reads bytes at an offset and returns how many there were.
+// Reads bytes at an offset and returns how many it read.
 using ReadConfig = std::function<std::size_t(std::size_t offset, std::span<char> bytes)>;
 
-// `size` is what the space claims to have. Asks for little: on hardware every four bytes are a
-// request on the bus. Any bytes are safe.
+// `size` is the size of the configuration space. Reads as few bytes as possible, because on
+// hardware every four bytes are a request on the bus. Safe for any content.
 PciSettings read_pci_settings(const ReadConfig& read, std::uintmax_t size);
 
 }  // namespace atoll_v1::atoll::topology_sources

@@ -5,10 +5,9 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cctype>
 #include <cerrno>
-#include <charconv>
 
+#include "parse_number.hpp"
 #include "wording.hpp"
 
 namespace atoll_v1::atoll::topology_sources {
@@ -19,7 +18,7 @@ constexpr std::size_t most_entries = 4096;
 
 }  // namespace
 
-// A pipe or a device in the place of a file must not be waited for.
+// O_NONBLOCK: opening a pipe or device in place of a file must not block.
 SmallFile::SmallFile(const std::filesystem::path& path)
     : descriptor_(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY)) {
   struct stat about {};
@@ -42,7 +41,7 @@ std::optional<std::size_t> SmallFile::read_at(std::size_t offset, std::span<char
     const ssize_t got = pread(descriptor_, bytes.data() + done, bytes.size() - done,
                               static_cast<off_t>(offset + done));
     if (got < 0 && errno == EINTR) continue;
-    // Some drivers answer with an error, which does not undo what came before.
+    // Some drivers fail at the end of a read; bytes that were read before remain valid.
     if (got < 0 && done == 0) return std::nullopt;
     if (got <= 0) break;
     done += static_cast<std::size_t>(got);
@@ -74,17 +73,7 @@ std::string first_line(const std::filesystem::path& path) {
 }
 
 std::optional<long long> read_number(const std::filesystem::path& path) {
-  const std::string line = first_line(path);
-  std::string_view text = line;
-  int base = 10;
-  if (text.starts_with("0x") || text.starts_with("0X")) {
-    text.remove_prefix(2);
-    base = 16;
-  }
-  long long value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value, base);
-  if (text.empty() || error != std::errc() || end != text.data() + text.size()) return std::nullopt;
-  return value;
+  return parse_integer(first_line(path));
 }
 
 std::vector<std::string> entries(const std::filesystem::path& folder) {
@@ -103,20 +92,6 @@ std::string printable(std::string_view text, std::size_t limit) {
   std::ranges::replace_if(
       shown, [](unsigned char c) { return c < 0x20 || c > 0x7e; }, '?');
   return shown;
-}
-
-std::string_view trimmed(std::string_view text) noexcept {
-  constexpr std::string_view blank = " \t\r\n";
-  const auto begin = text.find_first_not_of(blank);
-  if (begin == std::string_view::npos) return {};
-  return text.substr(begin, text.find_last_not_of(blank) - begin + 1);
-}
-
-std::string lower_case(std::string_view text) {
-  std::string lower(text);
-  std::ranges::transform(lower, lower.begin(),
-                         [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-  return lower;
 }
 
 }  // namespace atoll_v1::atoll::topology_sources

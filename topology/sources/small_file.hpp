@@ -1,4 +1,4 @@
-// The small files of sysfs, procfs and settings, read within limits and without waiting.
+// Reads small files of sysfs, procfs and settings, with limits and without blocking.
 #pragma once
 
 #include <cstddef>
@@ -12,7 +12,7 @@
 
 namespace atoll_v1::atoll::topology_sources {
 
-// A regular file that is open for reading; anything else is treated as absent.
+// A regular file that is open for reading; any other kind of file counts as absent.
 class SmallFile {
  public:
   explicit SmallFile(const std::filesystem::path& path);
@@ -20,9 +20,10 @@ class SmallFile {
   SmallFile& operator=(const SmallFile&) = delete;
   ~SmallFile();
   bool is_open() const noexcept { return descriptor_ >= 0; }
-  // What the file claims to have, which may be more than the kernel shows.
+  // Size that the file reports; the kernel may show fewer bytes.
   std::uintmax_t size() const noexcept { return size_; }
-  // Number of bytes read; fewer than asked for at the end; empty when nothing can be read there.
+  // Returns the number of bytes read, which is less than requested at the end of the file. Empty
+  // when nothing can be read.
   std::optional<std::size_t> read_at(std::size_t offset, std::span<char> bytes) const;
 
  private:
@@ -30,22 +31,19 @@ class SmallFile {
   std::uintmax_t size_ = 0;
 };
 
-// The first `limit` bytes of a regular file; empty when it cannot be read.
+// Returns the first `limit` bytes of a regular file; empty when it cannot be read.
 std::optional<std::string> read_start(const std::filesystem::path& path, std::size_t limit);
 
-// The first line without the white space around it, printable; "" when it cannot be read.
+// Returns the first line, trimmed and printable; "" when the file cannot be read.
 std::string first_line(const std::filesystem::path& path);
 
-// The first line as an integer; 0x... is hexadecimal.
+// Parses the first line as an integer; "0x..." is hexadecimal.
 std::optional<long long> read_number(const std::filesystem::path& path);
 
-// The names in a folder as people order them, at most 4096; none when it cannot be read.
+// Returns the names in a folder in natural order, at most 4,096; empty when it cannot be read.
 std::vector<std::string> entries(const std::filesystem::path& folder);
 
-// What is no printable ASCII becomes '?', and what is longer than `limit` is cut.
+// Replaces characters that are not printable ASCII by '?' and cuts the text after `limit` bytes.
 std::string printable(std::string_view text, std::size_t limit);
-
-std::string_view trimmed(std::string_view text) noexcept;
-std::string lower_case(std::string_view text);
 
 }  // namespace atoll_v1::atoll::topology_sources

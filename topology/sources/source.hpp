@@ -1,19 +1,18 @@
-// Where a topology comes from. A source is one file in this folder that defines one descriptor,
-// declared below and listed in topology.cpp; nothing else knows it.
+// Live sources of a topology. A source is one file in this folder that defines one LiveSource,
+// which is declared below and listed in topology.cpp. No other code knows the source.
 #pragma once
 
 #include <string>
-#include <string_view>
 
 #include "atoll/topology.hpp"
 
 namespace atoll_v1::atoll::topology_sources {
 
-// Looks at this host. Live sources run in the order of their list on one Topology: the first makes
-// hosts, GPUs and NICs, later ones add what it could not see. A source that finds nothing to say
-// leaves the topology as it is, with the reason in the host's fact "source.NAME"; it throws Error
-// only when the host cannot be described at all. Tests put captured trees and libraries in place of
-// the defaults.
+// Request to describe this host. Live sources run in the order of their list on one Topology: the
+// first adds host, GPUs and NICs, later ones add what it could not see. A source that finds nothing
+// leaves the topology unchanged and sets the host's fact "source.NAME" to the reason. It throws
+// Error only when the host cannot be described at all. Tests replace the default paths by captured
+// trees and libraries.
 struct LiveRequest {
   std::string host_id;
   std::string host_name;
@@ -25,14 +24,13 @@ struct LiveRequest {
 };
 
 struct LiveSource {
-  std::string_view name;
   void (*look)(const LiveRequest& request, Topology& topology);
 };
 
-extern const LiveSource hwloc_live;   // hosts, packages, NUMA nodes, GPUs, NICs, NVLink matrix
-extern const LiveSource nvml;         // GPUs, their links, fabric and health, by dlopen
-extern const LiveSource sysfs_ports;  // state, layer, rate, counters of the NICs' ports
-extern const LiveSource sysfs_pci;    // PCIe links, ACS, read requests of GPUs and NICs
-extern const LiveSource environment;  // NCCL settings, limits, container, modules
+extern const LiveSource hwloc_live;   // host, packages, NUMA nodes, GPUs, NICs, NVLink matrix
+extern const LiveSource nvml;         // GPUs with links, fabric and health; loads NVML by dlopen
+extern const LiveSource sysfs_ports;  // state, link layer, rate and counters of NIC ports
+extern const LiveSource sysfs_pci;    // PCIe links, ACS and read requests of GPUs and NICs
+extern const LiveSource environment;  // NCCL settings, limits, container, kernel modules
 
 }  // namespace atoll_v1::atoll::topology_sources

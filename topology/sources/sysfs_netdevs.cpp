@@ -1,5 +1,5 @@
-// Interfaces that are hardware have a `device`; bridges, veth pairs and tunnels have none. Speeds
-// are Mbit/s, and -1 or an error where nobody knows them (links that are down, virtual machines).
+// Hardware interfaces have a `device` folder; bridges, veth pairs and tunnels have none. Speeds are
+// Mbit/s; for links that are down and for some virtual machines the kernel reports -1 or an error.
 #include "sources/sysfs_netdevs.hpp"
 
 #include <fmt/format.h>
@@ -15,11 +15,11 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int arp_ethernet = 1;  // linux/if_arp.h
+constexpr int arp_ethernet = 1;  // interface types of linux/if_arp.h
 constexpr int arp_loopback = 772;
 constexpr long long vendor_slingshot = 0x17db;
-constexpr std::size_t longest_list = 4000;  // texts of atoll's JSON end at 4096 bytes
-constexpr std::size_t most_virtual = 64;    // containers have hundreds
+constexpr std::size_t longest_list = 4000;  // texts of atoll's JSON form may have 4,096 bytes
+constexpr std::size_t most_virtual = 64;    // container hosts have hundreds of virtual interfaces
 
 struct Netdev {
   std::string name;
@@ -41,7 +41,7 @@ std::vector<Netdev> list(const LiveRequest& request) {
     netdev.vendor = read_number(netdev.folder / "device/vendor").value_or(0);
     all.push_back(std::move(netdev));
   }
-  // Where the list is cut, hardware must stay.
+  // Hardware comes first, so that a list that is cut keeps it.
   std::stable_partition(all.begin(), all.end(),
                         [](const Netdev& netdev) { return netdev.is_hardware; });
   return all;
@@ -81,7 +81,7 @@ bool is_taken(const Topology& topology, const std::string& id) {
   return std::ranges::find(topology.nics, id, &TopologyNic::id) != topology.nics.end();
 }
 
-// libfabric, and NCCL through it, knows the adapter as "cxi0" and not by its interface "hsn0".
+// libfabric, and NCCL through it, names the adapter "cxi0" instead of its interface "hsn0".
 void add_slingshot(const Netdev& netdev, const std::string& host, Topology& topology) {
   const std::string busid = busid_of_class_device(netdev.folder / "device");
   for (TopologyNic& nic : topology.nics) {
@@ -102,7 +102,7 @@ std::string busid_of_class_device(const fs::path& device) {
   std::error_code error;
   fs::path real = fs::canonical(device, error);
   if (error) return "";
-  // A virtio device stands below the PCI device that carries it.
+  // A virtio device is below the PCI device that provides it.
   if (real.filename().string().starts_with("virtio")) real = real.parent_path();
   return normal_busid(real.filename().string());
 }

@@ -1,4 +1,4 @@
-// The network interfaces of a host, as the kernel shows them under /sys/class/net.
+// Reads a host's network interfaces from /sys/class/net.
 #pragma once
 
 #include <filesystem>
@@ -9,11 +9,11 @@
 
 namespace atoll_v1::atoll::topology_sources {
 
-// Lists the interfaces in the host's facts and adds Slingshot's as NICs; all others become NICs
-// too where the host has no NIC yet. The loopback interface never does.
+// Lists the interfaces in the host's facts and adds Slingshot interfaces as NICs. When the host has
+// no NIC yet, adds all other interfaces as well, except the loopback interface.
 void add_netdevs(const LiveRequest& request, TopologyHost& host, Topology& topology);
 
-// The bus id of a device of a class (/sys/class/net/eth0/device); "" when it is not on the PCI bus.
+// Returns the bus id of a class device (/sys/class/net/eth0/device); "" if it is not a PCI device.
 std::string busid_of_class_device(const std::filesystem::path& device);
 
 }  // namespace atoll_v1::atoll::topology_sources

@@ -1,7 +1,7 @@
-// The PCI side of GPUs and NICs as the kernel shows it under /sys/bus/pci/devices: the link now and
-// at its best, the NUMA node, the way up to the root complex, and what the devices and the bridges
-// on that way are set to. The latter stands in the configuration space, of which the kernel shows
-// the first 64 bytes to everybody and the rest to root.
+// Reads the PCI side of GPUs and NICs from /sys/bus/pci/devices: current and maximum link speed,
+// NUMA node, path to the root complex, and settings of the devices and of the bridges above them.
+// Settings are in configuration space, of which the kernel shows 64 bytes to everybody and the rest
+// to root.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -22,7 +22,7 @@ namespace fs = std::filesystem;
 
 constexpr std::size_t longest_way = 64;  // bridges; real machines have up to six
 
-// What GPUs and NICs have in common.
+// Properties that GPUs and NICs share.
 struct PciDevice {
   const std::string& busid;
   int& numa;
@@ -30,7 +30,7 @@ struct PciDevice {
   Facts& facts;
 };
 
-// "32.0 GT/s PCIe" -> "32"; "" for "Unknown".
+// Parses a link speed: "32.0 GT/s PCIe" -> "32"; "" for "Unknown".
 std::string gigatransfers(const std::string& text) {
   double value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
@@ -39,13 +39,13 @@ std::string gigatransfers(const std::string& text) {
   return fmt::format("{:g}", value);
 }
 
-// Zero and all ones stand for a link that the device does not tell of.
+// Devices report a width of 0 or all ones when they do not know the link.
 std::string lanes(const fs::path& file) {
   const long long width = read_number(file).value_or(0);
   return width > 0 && width <= 32 ? fmt::to_string(width) : "";
 }
 
-// Times that a packet went out again, by the device's own advanced error reporting.
+// Number of packets sent again, from the device's advanced error reporting.
 std::string replays(const fs::path& folder) {
   const auto text = read_start(folder / "aer_dev_correctable", 4096);
   if (!text) return "";
@@ -65,8 +65,8 @@ std::string replays(const fs::path& folder) {
   return is_any_readable ? fmt::to_string(sum) : "";
 }
 
-// The components of the device's real path from its root complex on: "pci0000:15", bridges, and
-// the device itself. None when the path is not of this form.
+// Splits the device's real path from the root complex on: "pci0000:15", the bridges, the device.
+// Empty when the path has another form.
 std::vector<std::string> way_to(const fs::path& folder) {
   std::error_code error;
   const fs::path real = fs::canonical(folder, error);
@@ -75,7 +75,7 @@ std::vector<std::string> way_to(const fs::path& folder) {
   for (const fs::path& part : real) {
     const std::string name = part.string();
     if (name.starts_with("pci") && name.find(':') != std::string::npos) {
-      way = {name};  // a root complex below another device begins a way of its own
+      way = {name};  // a root complex below another device starts a new path
     } else if (!way.empty()) {
       const std::string busid = normal_busid(name);
       if (busid.empty() || way.size() > longest_way) return {};
@@ -145,14 +145,15 @@ class PciReader {
     if (settings.ats) set_fact(facts, fact::pci_ats, *settings.ats ? "yes" : "no");
   }
 
-  // Empty for a bridge that cannot be read.
+  // Whether a bridge redirects traffic to the root complex; empty when the bridge cannot be read.
   std::optional<bool> redirects(const std::string& bridge) {
     const auto known = bridges_.find(bridge);
     if (known != bridges_.end()) return known->second;
     return bridges_[bridge] = settings_of(pci_folder(sysfs_, bridge)).acs_redirects;
   }
 
-  // A device right below the root complex has no bridge that could be told to redirect.
+  // Records the redirecting bridges above a device. A device directly below the root complex has
+  // none.
   void describe_bridges(const std::vector<std::string>& way, Facts& facts) {
     if (way.size() < 3) return;
     std::vector<std::string> redirecting;
@@ -166,7 +167,7 @@ class PciReader {
   }
 
   fs::path sysfs_;
-  std::map<std::string, std::optional<bool>> bridges_;  // bus id -> whether it redirects
+  std::map<std::string, std::optional<bool>> bridges_;  // bus id -> whether the bridge redirects
   bool is_any_cut_ = false;
 };
 
@@ -185,11 +186,11 @@ void look(const LiveRequest& request, Topology& topology) {
   for (TopologyNic& nic : topology.nics)
     if (nic.host == host->id) reader.describe({nic.busid, nic.numa, nic.pci_path, nic.facts});
   if (reader.is_any_cut())
-    set_fact(host->facts, reason, "PCIe extended configuration space needs root");
+    set_fact(host->facts, reason, "reading PCIe extended configuration space needs root");
 }
 
 }  // namespace
 
-const LiveSource sysfs_pci{"sysfs pci", look};
+const LiveSource sysfs_pci{look};
 
 }  // namespace atoll_v1::atoll::topology_sources

@@ -1,7 +1,6 @@
-// The ports of network adapters as the kernel shows them under /sys/class/infiniband (InfiniBand,
-// RoCE, EFA, Omni-Path) and /sys/class/net. hwloc knows neither rate nor link layer of a port, and
-// in a container it may see none. The files are described in the kernel's
-// Documentation/ABI/stable/sysfs-class-infiniband.
+// Reads ports of network adapters from /sys/class/infiniband (InfiniBand, RoCE, EFA, Omni-Path) and
+// /sys/class/net. hwloc reports neither rate nor link layer of a port, and may see no port in a
+// container. The kernel documents the files in Documentation/ABI/stable/sysfs-class-infiniband.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -10,9 +9,11 @@
 #include <filesystem>
 
 #include "facts.hpp"
+#include "parse_number.hpp"
 #include "sources/small_file.hpp"
 #include "sources/source.hpp"
 #include "sources/sysfs_netdevs.hpp"
+#include "wording.hpp"
 
 namespace atoll_v1::atoll::topology_sources {
 namespace {
@@ -21,18 +22,19 @@ namespace fs = std::filesystem;
 
 constexpr long long vendor_amazon = 0x1d0f, vendor_intel = 0x8086;
 constexpr unsigned most_gids = 256;
-// Entries may be missing in the middle, but not by the dozen.
+// The GID table may have gaps, but not long ones: reading stops after this many empty entries.
 constexpr unsigned most_empty_gids = 32;
 
-// Errors of the cable and of the far end. Discards are left out: congestion makes them as well.
+// Counters of cable errors and of errors at the far end. Discards are not among them, since
+// congestion causes discards too.
 constexpr std::array<const char*, 6> error_counters{
     "symbol_error",    "link_error_recovery",         "link_downed",
     "port_rcv_errors", "local_link_integrity_errors", "excessive_buffer_overrun_errors"};
 
-// "400 Gb/sec (4X NDR)"
+// A port's rate: "400 Gb/sec (4X NDR)".
 struct Rate {
   double gbit_s = 0;
-  int lanes = 0;  // 0: not given
+  int lanes = 0;  // number of lanes; 0 if not given
 };
 
 std::optional<Rate> parse_rate(std::string_view text) {
@@ -51,7 +53,7 @@ std::optional<Rate> parse_rate(std::string_view text) {
   return rate;
 }
 
-// "4: ACTIVE" -> "active"
+// Returns the name of a numbered state: "4: ACTIVE" -> "active".
 std::string second_word(const std::string& text) {
   const auto colon = text.find(": ");
   return lower_case(colon == std::string::npos ? text : text.substr(colon + 2));
@@ -69,7 +71,7 @@ bool is_zero_guid(std::string_view guid) {
   return guid.find_first_not_of("0:x") == std::string_view::npos;
 }
 
-// "none", or the counters that are not zero; "" when none can be read.
+// Lists the error counters that are not zero, or "none"; "" when no counter can be read.
 std::string errors_of(const fs::path& counters) {
   std::string text;
   bool is_any_readable = false;
@@ -82,7 +84,7 @@ std::string errors_of(const fs::path& counters) {
   return text.empty() && is_any_readable ? "none" : text;
 }
 
-// A GID that leaves the link: not fe80::/10, and not 169.254/16 mapped into IPv6.
+// A routable GID is neither link-local (fe80::/10) nor 169.254/16 mapped into IPv6.
 bool is_routable(std::string_view gid) {
   for (const std::string_view local :
        {"fe8", "fe9", "fea", "feb", "0000:0000:0000:0000:0000:ffff:a9fe:"})
@@ -108,7 +110,7 @@ std::string roce_gid(const fs::path& port) {
   return is_any_readable ? "none" : "";
 }
 
-// An adapter with several ports behind one PCI function tells them apart by dev_port, from 0.
+// If one PCI function has several ports, dev_port tells their interfaces apart; it counts from 0.
 std::string netdev_of(const fs::path& adapter, const fs::path& port, int number) {
   if (std::string name = first_line(port / "gid_attrs/ndevs/0"); !name.empty()) return name;
   const std::vector<std::string> names = entries(adapter / "device/net");
@@ -123,7 +125,7 @@ void set_number(Facts& facts, std::string_view name, const fs::path& file) {
 }
 
 struct Port {
-  fs::path adapter;  // folder
+  fs::path adapter;  // folder of the adapter
   std::string adapter_name;
   int number = 1;
   fs::path folder() const { return adapter / "ports" / fmt::to_string(number); }
@@ -135,7 +137,7 @@ void describe_link(const fs::path& port, TopologyNic& nic) {
   if (nic.state == "active_defer") nic.state = "active";
   if (const std::string state = first_line(port / "phys_state"); !state.empty())
     set_fact(nic.facts, fact::phys_state, second_word(state));
-  // A port that is down reports the slowest rate of its kind, which says nothing about the adapter.
+  // A port that is down reports the slowest rate of its kind, which is not the adapter's rate.
   if (nic.state == "active") {
     if (const auto rate = parse_rate(first_line(port / "rate"))) {
       nic.rate_gbit_s = rate->gbit_s;
@@ -154,7 +156,7 @@ void describe(const LiveRequest& request, const Port& port, TopologyNic& nic) {
   describe_link(folder, nic);
   if (nic.adapter.empty() || is_zero_guid(nic.adapter)) {
     nic.adapter = first_line(port.adapter / "sys_image_guid");
-    // Adapters without a GUID are not all one adapter.
+    // All zeros means no GUID, which must not make several adapters look like one.
     if (is_zero_guid(nic.adapter)) nic.adapter.clear();
   }
   set_fact(nic.facts, fact::firmware, first_line(port.adapter / "fw_ver"));
@@ -171,7 +173,7 @@ void describe(const LiveRequest& request, const Port& port, TopologyNic& nic) {
     set_number(nic.facts, fact::mtu, fs::path(request.sysfs) / "class/net" / netdev / "mtu");
 }
 
-// The NIC of a port, which is made where no source before saw it.
+// Returns the NIC of a port; adds it when no earlier source saw it.
 TopologyNic& nic_of(const LiveRequest& request, const Port& port, Topology& topology) {
   std::string name = printable(port.adapter_name, 64);
   if (port.number != 1) name += fmt::format(":{}", port.number);
@@ -189,9 +191,8 @@ TopologyNic& nic_of(const LiveRequest& request, const Port& port, Topology& topo
 }
 
 int port_number(std::string_view name) {
-  int number = 0;
-  const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), number);
-  return error == std::errc() && end == name.data() + name.size() && number <= 255 ? number : 0;
+  const int number = parse_number<int>(name).value_or(0);
+  return number <= 255 ? number : 0;
 }
 
 void look(const LiveRequest& request, Topology& topology) {
@@ -207,6 +208,6 @@ void look(const LiveRequest& request, Topology& topology) {
 
 }  // namespace
 
-const LiveSource sysfs_ports{"sysfs ports", look};
+const LiveSource sysfs_ports{look};
 
 }  // namespace atoll_v1::atoll::topology_sources

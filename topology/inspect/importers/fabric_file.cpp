@@ -33,9 +33,6 @@
 namespace atoll_v1::atoll {
 namespace {
 
-using topology_sources::lower_case;
-using topology_sources::trimmed;
-
 constexpr std::size_t file_limit = std::size_t{64} << 20;
 constexpr std::size_t longest_line = std::size_t{64} << 10;
 constexpr std::size_t longest_name = 256;

@@ -56,7 +56,7 @@ class XmlReader {
  private:
   struct Place {
     CpuSet cpus;
-    std::optional<std::size_t> number = {};  // in HwlocMachine::places, once a device is there
+    std::optional<std::size_t> number = {};  // in HwlocMachine::localities, once a device is there
   };
 
   // What the objects above give to an object.
@@ -138,8 +138,8 @@ class XmlReader {
   std::optional<std::size_t> place_of(const Above& above) {
     if (above.place == nullptr) return std::nullopt;
     if (!above.place->number) {
-      above.place->number = machine_.places.size();
-      machine_.places.push_back(above.place->cpus);
+      above.place->number = machine_.localities.size();
+      machine_.localities.push_back(above.place->cpus);
     }
     return above.place->number;
   }
@@ -187,7 +187,7 @@ class XmlReader {
     device.link_gbyte_s = static_cast<double>(object.attribute("pci_link_speed").as_float());
     device.subtype = object.attribute("subtype").value();
     device.path = above.path;
-    device.place = place_of(above);
+    device.locality = place_of(above);
     for (const pugi::xml_node info : object.children("info"))
       if (std::string_view(info.attribute("name").value()) == "PCIDevice")
         device.model = info.attribute("value").value();
@@ -217,7 +217,7 @@ class XmlReader {
     for (const pugi::xml_node info : object.children("info"))
       device.infos.emplace_back(info.attribute("name").value(), info.attribute("value").value());
     device.pci = above.pci;
-    device.place = place_of(above);
+    device.locality = place_of(above);
     if (machine_.os.size() == most_hwloc_devices)
       document_.fail(object, fmt::format("more than {} OS devices", most_hwloc_devices));
     note(object, "OSDev", {HwlocEndKind::os, machine_.os.size()});

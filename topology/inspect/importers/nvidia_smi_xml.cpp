@@ -16,6 +16,7 @@
 #include "facts.hpp"
 #include "sources/pci_address.hpp"
 #include "sources/small_file.hpp"
+#include "wording.hpp"
 #include "inspect/importers/importer.hpp"
 #include "inspect/importers/xml_document.hpp"
 

@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include <charconv>
+#include "parse_number.hpp"
 
 namespace atoll_v1::atoll::importers {
 namespace {
@@ -58,16 +58,7 @@ void XmlDocument::fail(pugi::xml_node node, std::string_view what) const {
 }
 
 std::optional<long long> XmlDocument::integer(pugi::xml_node node, const char* attribute) {
-  std::string_view text = node.attribute(attribute).value();
-  int base = 10;
-  if (text.starts_with("0x") || text.starts_with("0X")) {
-    text.remove_prefix(2);
-    base = 16;
-  }
-  long long value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value, base);
-  if (text.empty() || error != std::errc() || end != text.data() + text.size()) return std::nullopt;
-  return value;
+  return parse_integer(node.attribute(attribute).value());
 }
 
 bool first_element_is(std::string_view text, std::string_view name) {

@@ -58,13 +58,13 @@ class Matrix {
     }
     const bool unseen = island != nullptr && island->state == IslandState::unknown &&
                         other != island_of_.end() && island == other->second;
-    if (!unseen) return level(place_of(a), place_of(b));
+    if (!unseen) return level(location_of(a), location_of(b));
     used_.insert("...?");
-    return level(place_of(a), place_of(b)) + '?';
+    return level(location_of(a), location_of(b)) + '?';
   }
 
   std::string between(const TopologyGpu& gpu, const TopologyNic& nic) {
-    return level(place_of(gpu), place_of(nic));
+    return level(location_of(gpu), location_of(nic));
   }
 
   std::string explain() const {
@@ -80,7 +80,7 @@ class Matrix {
     return std::minmax<std::string_view>(a, b);
   }
 
-  std::string level(const DevicePlace& a, const DevicePlace& b) {
+  std::string level(const DeviceLocation& a, const DeviceLocation& b) {
     std::string word = "NET";
     if (a.host == b.host) {
       const auto known = levels_.between(a, b);

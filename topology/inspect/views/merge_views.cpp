@@ -27,7 +27,6 @@
 namespace atoll_v1::atoll {
 namespace {
 
-using topology_sources::lower_case;
 
 bool same_text(std::string_view a, std::string_view b) { return lower_case(a) == lower_case(b); }
 
