@@ -20,14 +20,14 @@ atoll::RankDevice choose_device(atoll::World& world, const std::string& wanted,
 }
 
 void Machine::reserve(const LargestShapes& shapes) const {
-  if (device().kind() == atoll::DeviceKind::host) return;  // whose scratch grows as it is met
+  if (device().kind() == atoll::DeviceKind::host) return;  // CPU scratch grows on demand
   auto stream = device().stream({.name = "reserve"});
   ops->reserve(stream, shapes);
 }
 
 double Machine::matrix_peak(atoll::World& world, atoll::DType dtype) const {
   if (device().kind() == atoll::DeviceKind::cuda) {
-    double peak = 0;  // of the whole GPU: those that share it measure one after the other
+    double peak = 0;  // of the whole GPU: ranks that share it measure in turn
     for (int turn = 0; turn < place.most_turns; ++turn) {
       if (turn == place.turn) peak = cuda::matrix_peak_flops(device(), dtype);
       if (place.most_turns > 1) world.barrier();
