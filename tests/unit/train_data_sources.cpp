@@ -221,7 +221,7 @@ TEST_CASE("open: fewer samples than wanted is a warning") {
   const auto file = folder.write("a.json", R"([{"instruction": "i", "output": "o"}])");
   const auto data = train::open_dataset({.data = file.string(), .samples = 5}, bytes());
   REQUIRE(data.warnings.size() == 1);
-  CHECK(data.warnings[0] == "a.json: 5 samples wanted, 1 there");
+  CHECK(data.warnings[0] == "a.json: 5 samples requested, 1 available");
 }
 
 TEST_CASE("fingerprint: sees tokens, labels and borders") {

@@ -21,7 +21,7 @@ void require(bool holds, const std::string& message) {
   if (!holds) throw Error(ErrorCode::invalid_argument, message);
 }
 
-// Where the part of rank `rank` of `total` samples begins; no product can overflow.
+// First sample of rank `rank` when `total` samples are divided evenly. Does not overflow.
 std::int64_t part_begin(std::int64_t total, std::int64_t rank, std::int64_t ranks) noexcept {
   return total / ranks * rank + std::min(rank, total % ranks);
 }
@@ -129,8 +129,8 @@ RowShape Batches::shape(std::span<const Row> rows) const noexcept {
   return shape;
 }
 
-// Packed: samples and, behind them, padding, of which single tokens are cut off until the number is
-// a multiple of as large a power of two as there is padding for.
+// Lengths of the documents of packed rows. Single padding tokens become documents of their own to
+// make the number of documents a multiple of a power of two, as large as the padding permits.
 std::vector<std::int64_t> Batches::documents(std::span<const Row> rows, RowShape shape) const {
   if (options_.pad_to != PadTo::pack) {
     return std::vector<std::int64_t>(static_cast<std::size_t>(shape.rows), shape.seq);
@@ -232,7 +232,7 @@ MicroBatch Batches::micro_batch(const StepPlan& step, int index) const {
   return batch;
 }
 
-// The samples of the row that begins at `at`, one behind the other.
+// Copies the samples of a row, one after another, starting at position `at`.
 void Batches::place(const Row& row, std::size_t at, MicroBatch& batch) const {
   for (const std::uint32_t index : row) {
     const Sample sample = dataset_.sample(index);

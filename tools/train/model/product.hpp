@@ -1,4 +1,4 @@
-// A matrix product as libraries are asked for it, and what the three of a linear layer are.
+// Describes a matrix product for a math library, and the three products of a linear layer.
 #pragma once
 
 #include <compare>
@@ -13,8 +13,8 @@ enum class Operand {
   transposed
 };
 
-// c [m, n] = a [m, k] b [k, n], or += it; row major. A transposed operand is stored as [k, m] or
-// [n, k]. a and b have dtype `in` (f32 or bf16), c has `out`; sums are f32.
+// c [m, n] = a [m, k] b [k, n], or c += a b; row-major. A transposed operand is stored as [k, m] or
+// [n, k]. a and b have dtype `in` (f32 or bf16), c has dtype `out`; sums are f32.
 struct Product {
   std::int64_t m, n, k;
   Operand a, b;

@@ -1,5 +1,5 @@
-// Ops on the host's streams: each call becomes one piece of work on the stream's worker thread,
-// which spreads over `threads` threads (OpenMP) and calls the kernels of this folder.
+// Ops for host streams. Each call is one task on the stream's worker thread, which runs the kernels
+// of this folder on `threads` OpenMP threads.
 #pragma once
 
 #include <memory>
@@ -10,12 +10,12 @@
 namespace train::cpu {
 
 struct CpuOpsOptions {
-  int threads = 1;  // with several ranks on a host: cores / ranks, or they fight
+  int threads = 1;  // use the host's cores / its ranks: more would compete for cores
   Bf16Arithmetic bf16 = Bf16Arithmetic::automatic;
 };
 
-// Must live until the streams that it was used on have finished. Scratch memory grows with the
-// largest shapes and stays.
+// Must outlive work on the streams that it served. Scratch memory grows to the largest shape and is
+// kept.
 class CpuOps final : public Ops {
  public:
   explicit CpuOps(CpuOpsOptions options);

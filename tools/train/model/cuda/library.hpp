@@ -1,4 +1,4 @@
-// A shared library that is looked for when it is first needed: one build runs with and without it.
+// Loads a shared library on first use, so that one build runs with and without it.
 #pragma once
 
 #include <string>
@@ -8,7 +8,7 @@ namespace train::cuda {
 
 class Library {
  public:
-  // Throws Error(not_found) that names the library and says that it is `needed_for`.
+  // `needed_for` completes the message of Error(not_found).
   Library(std::string name, std::string_view needed_for);
 
   template <class Function>
@@ -22,7 +22,7 @@ class Library {
   void* address(const char* symbol) const;
 
   std::string name_;
-  void* handle_;  // never closed: it has threads and state of its own
+  void* handle_;  // never closed, because the library has threads and state of its own
 };
 
 }  // namespace train::cuda
