@@ -132,7 +132,7 @@ TEST_CASE("wrong shapes and dtypes are named") {
                        atoll::Error);
   CHECK_THROWS_WITH_AS(bench.ops.linear_residual_forward(bench.stream, {2, 2, 1}, x.view(),
                                                          w.view(), y.view(), y.view()),
-                       "linear_residual_forward: y is the residual", atoll::Error);
+                       "linear_residual_forward: y must not alias residual", atoll::Error);
 }
 
 TEST_CASE("a residual is added to the rounded product") {

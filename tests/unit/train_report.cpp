@@ -338,14 +338,14 @@ TEST_CASE("progress: the line") {
 TEST_CASE("progress: the last word on a step") {
   train::Speed speed;
   CHECK(train::summary_line(speed) ==
-        "a step: compute -, communication -, exposed - (worst rank -)");
+        "per step: compute -, communication -, exposed - (worst rank -)");
   speed.compute_s = 12.34;
   speed.communication_s = 0.0301;
   speed.exposed_s = 0.0002;
   speed.exposed_worst_s = 0.0003;
   speed.axis_bytes = {{"shard", 12.3e6}, {"replicate", 2e3}};
   CHECK(train::summary_line(speed) ==
-        "a step: compute 12.3 s, communication 30.1 ms, exposed 0.200 ms (worst rank 0.300 ms), "
+        "per step: compute 12.3 s, communication 30.1 ms, exposed 0.200 ms (worst rank 0.300 ms), "
         "0.002 MB over replicate, 12.300 MB over shard");
 }
 

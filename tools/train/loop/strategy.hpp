@@ -39,5 +39,7 @@ std::uint64_t bytes_beside_engine(const RunOptions& options, const ModelConfig& 
 
 atoll::fsdp::Options engine_options(const RunOptions& options, const ModelConfig& model,
                                     const Strategy& strategy, const atoll::Device& device,
+                                    const DeviceMemory& memory);
+atoll::fsdp::OptimizerOptions optimizer_options(const RunOptions& options);
 
 }  // namespace train

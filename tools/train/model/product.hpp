@@ -3,7 +3,9 @@
 
 #include <compare>
 #include <cstdint>
+#include <string>
 
+#include "atoll/error.hpp"
 #include "model/ops.hpp"
 
 namespace train {
@@ -22,6 +24,15 @@ struct Product {
   WriteMode mode;
   friend auto operator<=>(const Product&, const Product&) = default;
 };
+
+// Whether dtype is bf16 rather than f32. Throws Error(unsupported) for any other type.
+inline bool is_bf16(atoll::DType dtype) {
+  if (dtype == atoll::DType::bf16) return true;
+  if (dtype == atoll::DType::f32) return false;
+  throw atoll::Error(
+      atoll::ErrorCode::unsupported,
+      "matrix product in " + std::string(atoll::name(dtype)) + ": only f32 and bf16 are supported");
+}
 
 // y = x W^T
 constexpr Product forward_product(LinearShape shape, atoll::DType in, atoll::DType out) {

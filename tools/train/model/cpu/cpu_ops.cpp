@@ -25,9 +25,9 @@ using atoll::View;
 
 namespace {
 
-// Tokens whose gradients of a norm's weight are summed together, whatever the number of threads.
+// Tokens per partial sum of a norm's weight gradient, independent of the number of threads.
 constexpr std::size_t norm_rows = 64;
-// A thread gets columns in whole cache lines.
+// Threads split columns at multiples of this, so that each has whole cache lines.
 constexpr std::size_t column_step = 64;
 
 void require_ids(const char* what, ConstView ids, std::int64_t vocab, std::int32_t lowest) {
@@ -41,22 +41,22 @@ void require_ids(const char* what, ConstView ids, std::int64_t vocab, std::int32
   }
 }
 
-// As ops.hpp has them.
+// Positions must start at 0 in each row, then increase by 1 or restart at 0.
 void check_positions(ConstView positions, std::int64_t seq) {
   const auto* values = positions.as<std::int32_t>();
   for (std::uint64_t i = 0; i < positions.count; ++i) {
     const bool begins = i % to_size(seq) == 0;
     if (values[i] == 0 || (!begins && values[i] == values[i - 1] + 1)) continue;
     throw Error(ErrorCode::invalid_argument,
-                fmt::format("token {} is at position {} of its document: neither at 0 nor behind "
-                            "the token before it",
+                fmt::format("token {} has position {}: it must be 0 or one more than the previous "
+                            "token's",
                             i, values[i]));
   }
 }
 
 }  // namespace
 
-// Runs on the stream's worker, one call at a time.
+// Shared state of all calls, which the stream's worker runs one at a time.
 class CpuOps::Impl {
  public:
   explicit Impl(CpuOpsOptions options)
@@ -66,9 +66,12 @@ class CpuOps::Impl {
   }
 
   MatMul& matmul() { return matmul_; }
+  void multiply(Stream& stream, const Product& product, ConstView a, ConstView b, View c) {
+    stream.enqueue([this, product, a, b, c] { matmul_.run(product, a.data, b.data, c.data); });
+  }
   int threads() const { return threads_; }
 
-  // body(Range) over [0, count) in one piece per thread, cut at multiples of `step`.
+  // Runs body(Range) on [0, count), divided among the threads at multiples of `step`.
   template <class Body>
   void split(std::size_t count, std::size_t step, const Body& body) const {
     const std::size_t steps = (count + step - 1) / step;
@@ -81,14 +84,14 @@ class CpuOps::Impl {
     }
   }
 
-  // body(i) for i in [0, count), one at a time per thread.
+  // Runs body(i) for i in [0, count); threads take one index at a time.
   template <class Body>
   void each(std::size_t count, const Body& body) const {
 #pragma omp parallel for num_threads(threads_) schedule(dynamic, 1)
     for (std::size_t i = 0; i < count; ++i) body(i);
   }
 
-  // Scratch of at least `floats` for each thread; inside `each`, thread_scratch() is one's own.
+  // Reserves `floats` of scratch per thread. Within each(), thread_scratch() is the current thread's.
   void reserve_threads(std::size_t floats) {
     for (std::size_t thread = 0; thread < scratch_.size(); ++thread) {
       reserve(scratch_[thread], scratch_floats_[thread], floats);
@@ -112,7 +115,8 @@ class CpuOps::Impl {
     memory = hwy::AllocateAligned<float>(floats);
     if (memory == nullptr) {
       size = 0;
-      throw Error(ErrorCode::out_of_memory, fmt::format("{} floats of scratch memory", floats));
+      throw Error(ErrorCode::out_of_memory,
+                  fmt::format("cannot allocate {} floats of scratch memory", floats));
     }
     size = floats;
   }
@@ -133,9 +137,7 @@ void CpuOps::linear_forward(Stream& stream, LinearShape shape, ConstView x, Cons
                             View y) {
   check_linear_forward(shape, x, weight, y);
   const Product product = forward_product(shape, x.dtype, y.dtype);
-  stream.enqueue([impl = impl_.get(), product, x, weight, y] {
-    impl->matmul().run(product, x.data, weight.data, y.data);
-  });
+  impl_->multiply(stream, product, x, weight, y);
 }
 
 void CpuOps::linear_residual_forward(Stream& stream, LinearShape shape, ConstView x,
@@ -153,9 +155,7 @@ void CpuOps::linear_dgrad(Stream& stream, LinearShape shape, ConstView dy, Const
   if (mode == WriteMode::none) return;
   check_linear_dgrad(shape, dy, weight, dx);
   const Product product = dgrad_product(shape, dy.dtype, dx.dtype, mode);
-  stream.enqueue([impl = impl_.get(), product, dy, weight, dx] {
-    impl->matmul().run(product, dy.data, weight.data, dx.data);
-  });
+  impl_->multiply(stream, product, dy, weight, dx);
 }
 
 void CpuOps::linear_wgrad(Stream& stream, LinearShape shape, ConstView dy, ConstView x,
@@ -163,9 +163,7 @@ void CpuOps::linear_wgrad(Stream& stream, LinearShape shape, ConstView dy, Const
   if (mode == WriteMode::none) return;
   check_linear_wgrad(shape, dy, x, dweight);
   const Product product = wgrad_product(shape, dy.dtype, dweight.dtype, mode);
-  stream.enqueue([impl = impl_.get(), product, dy, x, dweight] {
-    impl->matmul().run(product, dy.data, x.data, dweight.data);
-  });
+  impl_->multiply(stream, product, dy, x, dweight);
 }
 
 void CpuOps::rms_norm_forward(Stream& stream, const RmsNormForward& args) {

@@ -12,8 +12,8 @@ class Library {
   Library(std::string name, std::string_view needed_for);
 
   template <class Function>
-  void find(Function*& function, const char* symbol) const {
-    function = reinterpret_cast<Function*>(address(symbol));
+  Function* find(const char* symbol) const {
+    return reinterpret_cast<Function*>(address(symbol));
   }
   const std::string& name() const noexcept { return name_; }
   void* handle() const noexcept { return handle_; }
