@@ -114,8 +114,8 @@ HWY_INLINE float row_maximum(const T* logits, std::size_t n) {
   return maximum;
 }
 
-// Sum of exp(logit - maximum); NaN when a logit is NaN or +infinity, so that overflow is seen. f32
-// logits become these exponentials, which saves the gradient computing them again.
+// Returns the sum of exp(logit - maximum), which is NaN if a logit is NaN or +infinity. Replaces f32
+// logits with these exponentials, so that the gradient need not recompute them.
 template <class T>
 HWY_INLINE float sum_exponentials(T* logits, std::size_t n, float maximum) {
   return sum_lanes(n, [&](auto d, std::size_t i) HWY_ATTR {
@@ -125,7 +125,7 @@ HWY_INLINE float sum_exponentials(T* logits, std::size_t n, float maximum) {
   });
 }
 
-// After sum_exponentials: scale * softmax.
+// dlogits = factor * exponentials; runs after sum_exponentials().
 template <class In, class Out>
 HWY_INLINE void scaled_softmax(const In* logits, Out* dlogits, std::size_t n, float maximum,
                                float factor) {
@@ -158,7 +158,7 @@ void cross_entropy_typed(const CrossEntropy& args, Range tokens, double* row_los
     row_loss[token] = static_cast<double>(log_sum) - static_cast<double>(below);
     if (!gradient) continue;
     scaled_softmax(logits, dlogits, vocab, maximum, args.scale / sum);
-    // Against cancellation the label's element is computed anew: p - 1 for p near 1.
+    // The label's element is recomputed, because p - 1 would cancel for p near 1.
     store(one, hn::Set(one, std::expm1(below - log_sum) * args.scale), dlogits + label);
   }
 }
