@@ -1,4 +1,5 @@
-// The hand-written forward and backward pass against Hugging Face's, on the files of this folder.
+// Compares the hand-written forward and backward pass with Hugging Face's, from this folder's
+// files.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -45,10 +46,10 @@ bool same_bits(const Results& a, const Results& b) {
   return a.loss == b.loss && a.logits == b.logits && a.gradients == b.gradients;
 }
 
-// What f32 leaves: errors of 1e-6 are usual, a wrong term gives 1e-2 or more.
+// f32 tolerance: rounding errors are about 1e-6; a wrong term causes 1e-2 or more.
 constexpr Tolerance f32_tolerance{1e-5, 1e-6, 1e-5};
-// bf16 keeps 8 bits (a rounding is up to 2^-9 = 0.2 %) and rounds some 20 times on the way through
-// two layers; weights of these models are far larger than trained ones.
+// bf16 tolerance: each rounding is up to 2^-9 = 0.2 %, two layers round about 20 times, and these
+// weights are far larger than trained ones.
 constexpr Tolerance bf16_tolerance{0.03, 0.01, 0.06};
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Presets, config.json, sizes and costs of models.
+// Presets, config.json, parameter counts and FLOPs of models.
 #include <doctest/doctest.h>
 
 #include <filesystem>

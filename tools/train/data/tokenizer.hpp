@@ -40,8 +40,8 @@ class Tokenizer {
 std::unique_ptr<const Tokenizer> byte_tokenizer();
 
 // Loads a SentencePiece model. Throws Error: not_found; bad_data with the file name and, for a
-// truncated or foreign file, the byte offset; unsupported if built without the library. If the model
-// has no pad piece, pad() is eos.
+// truncated or foreign file, the byte offset; unsupported if built without the library. If the
+// model has no pad piece, pad() is eos.
 std::unique_ptr<const Tokenizer> sentencepiece_tokenizer(const std::filesystem::path& file);
 
 // `what` is `bytes` or the path of a SentencePiece model.

@@ -25,18 +25,18 @@ void Machine::reserve(const LargestShapes& shapes) const {
   ops->reserve(stream, shapes);
 }
 
-double Machine::matrix_peak(atoll::World& world, atoll::DType dtype) const {
+double Machine::matrix_peak(atoll::World& world, atoll::DType dtype, double seconds) const {
   if (device().kind() == atoll::DeviceKind::cuda) {
     double peak = 0;  // of the whole GPU: ranks that share it measure in turn
     for (int turn = 0; turn < place.most_turns; ++turn) {
-      if (turn == place.turn) peak = cuda::matrix_peak_flops(device(), dtype);
+      if (turn == place.turn) peak = cuda::matrix_peak_flops(device(), dtype, seconds);
       if (place.most_turns > 1) world.barrier();
     }
     return peak / place.sharing;
   }
   const auto cores = static_cast<double>(std::max(1L, ::sysconf(_SC_NPROCESSORS_ONLN)));
   const double share = std::min(1.0, cores / (static_cast<double>(threads) * place.sharing));
-  return share * cpu::matrix_peak_flops(dtype, threads);
+  return share * cpu::matrix_peak_flops(dtype, threads, seconds);
 }
 
 std::string Machine::peak_source() const {

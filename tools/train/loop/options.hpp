@@ -48,6 +48,7 @@ struct RunOptions {
   int threads = 0;  // CPU compute threads per rank; 0: the host's cores / its ranks
 
   std::int64_t steps = 100;
+  double peak_seconds = 0.5;      // time spent measuring the matrix peak, for MFU; not a flag
   std::int64_t warmup_steps = 2;  // initial steps that speed figures leave out
   std::uint64_t seed = 0;
 

@@ -150,7 +150,7 @@ Trainer::Trainer(atoll::World& world, const RunOptions& options)
   first_step_ = start_weights(options_, setup_.model, engine_, *optimizer_);
   tracing_.emplace(traced_steps(options_, first_step_));
   out_ = run_directory(options_.out, run_name(options_));
-  const double peak = setup_.machine.matrix_peak(world_, plan.compute);
+  const double peak = setup_.machine.matrix_peak(world_, plan.compute, options_.peak_seconds);
   metrics_.emplace(
       SpeedBase{options_.warmup_steps, parameter_count(setup_.model), peak, world.size()});
   if (world.rank() == 0) {

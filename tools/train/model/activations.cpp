@@ -182,9 +182,9 @@ View Activations::gradient(const Batch& batch) const {
   return first(gradient_, batch.size() * config_.hidden);
 }
 
-// Each block of rows reads and writes the head's whole f32 gradient: 8 bytes per element for 2 FLOPs
-// per row. On an H100 (989 TFLOP/s, 3.35 TB/s), up to 1,181 rows are limited by bandwidth. CPUs
-// compute fewer FLOPs per byte, and 512 rows of logits save memory.
+// Each block of rows reads and writes the head's whole f32 gradient: 8 bytes per element for 2
+// FLOPs per row. On an H100 (989 TFLOP/s, 3.35 TB/s), up to 1,181 rows are limited by bandwidth.
+// CPUs compute fewer FLOPs per byte, and 512 rows of logits save memory.
 std::int64_t usual_head_rows(atoll::DeviceKind device) {
   return device == atoll::DeviceKind::cuda ? 2048 : 512;
 }

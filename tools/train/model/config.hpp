@@ -53,9 +53,9 @@ void validate(const ModelConfig& config);
 std::int64_t parameter_count(const ModelConfig& config);
 
 // FLOPs of the matrix products in one forward pass over sequences of these lengths: 2 per
-// multiply-add in projections, feed-forward, head, and attention scores and values. Causal attention
-// counts half of length^2; with a window W < length, W * length - W^2 / 2. Look-ups, element-wise
-// work and recomputation are not counted.
+// multiply-add in projections, feed-forward, head, and attention scores and values. Causal
+// attention counts half of length^2; with a window W < length, W * length - W^2 / 2. Look-ups,
+// element-wise work and recomputation are not counted.
 double matmul_flops(const ModelConfig& config, std::span<const std::int64_t> lengths);
 
 // Forward and backward: three times matmul_flops(). MFU divides this by time x matrix peak.

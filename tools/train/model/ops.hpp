@@ -66,8 +66,8 @@ struct Rope {
   atoll::ConstView positions = {};
 };
 
-// `rows` sequences of `seq` tokens. Query i sees keys j of its document with i - window < j <= i, or
-// all j <= i if window is 0. It always sees itself, so right padding needs no mask.
+// `rows` sequences of `seq` tokens. Query i sees keys j of its document with i - window < j <= i,
+// or all j <= i if window is 0. It always sees itself, so right padding needs no mask.
 struct AttentionShape {
   std::int64_t rows, seq, heads, kv_heads, head_dim, window;
   std::int64_t documents = 0;  // number in all rows if positions are given; 0: unknown

@@ -1,8 +1,8 @@
 // Causal attention of one sequence and one key-value head, in blocks of query rows.
 //
-// Keys and values are packed once as f32, transposed where a product needs it. Each block of queries
-// visits only the keys that its rows see, so masked keys cost nothing, and only one block of scores
-// exists at a time. Backward recomputes the scores from log-sum-exp:
+// Keys and values are packed once as f32, transposed where a product needs it. Each block of
+// queries visits only the keys that its rows see, so masked keys cost nothing, and only one block
+// of scores exists at a time. Backward recomputes the scores from log-sum-exp:
 //   P = exp(S - lse)    dP = dO V^T    dS = P (dP - sum(dO O))
 //   dQ = scale dS K     dK += dS^T (scale Q)     dV += P^T dO
 // One thread computes all query heads of a key-value head, which fixes the order of the sums.

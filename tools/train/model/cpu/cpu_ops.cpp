@@ -91,7 +91,8 @@ class CpuOps::Impl {
     for (std::size_t i = 0; i < count; ++i) body(i);
   }
 
-  // Reserves `floats` of scratch per thread. Within each(), thread_scratch() is the current thread's.
+  // Reserves `floats` of scratch per thread. Within each(), thread_scratch() is the current
+  // thread's.
   void reserve_threads(std::size_t floats) {
     for (std::size_t thread = 0; thread < scratch_.size(); ++thread) {
       reserve(scratch_[thread], scratch_floats_[thread], floats);

@@ -1,6 +1,6 @@
-// Single-threaded kernels over a range of rows, columns or heads; CpuOps distributes the ranges over
-// threads. Each kernel is compiled for several instruction sets and selected at run time. Callers
-// have checked the arguments.
+// Single-threaded kernels over a range of rows, columns or heads; CpuOps distributes the ranges
+// over threads. Each kernel is compiled for several instruction sets and selected at run time.
+// Callers have checked the arguments.
 #pragma once
 
 #include <cstddef>

@@ -114,8 +114,8 @@ HWY_INLINE float row_maximum(const T* logits, std::size_t n) {
   return maximum;
 }
 
-// Returns the sum of exp(logit - maximum), which is NaN if a logit is NaN or +infinity. Replaces f32
-// logits with these exponentials, so that the gradient need not recompute them.
+// Returns the sum of exp(logit - maximum), which is NaN if a logit is NaN or +infinity. Replaces
+// f32 logits with these exponentials, so that the gradient need not recompute them.
 template <class T>
 HWY_INLINE float sum_exponentials(T* logits, std::size_t n, float maximum) {
   return sum_lanes(n, [&](auto d, std::size_t i) HWY_ATTR {

@@ -180,8 +180,8 @@ __global__ void __launch_bounds__(threads, 1)
   sums.store(shape.head(dq, at.row, shape.heads, at.head), first);
 }
 
-// Keeps keys and streams the queries of all heads that share them. Its shared memory admits only one
-// block per multiprocessor, so that block may use all registers.
+// Keeps keys and streams the queries of all heads that share them. Its shared memory admits only
+// one block per multiprocessor, so that block may use all registers.
 template <class T, class Tile>
 __global__ void __launch_bounds__(threads, 1)
     backward_keys(Shape all, const T* q, const T* k, const T* v, const T* dout,

@@ -109,7 +109,8 @@ struct Attention::Impl {
   // Why cuDNN cannot compute packed rows of this key; empty if it can.
   std::string objection(const Key& key) const {
     if (key.documents == 0) return "";
-    // Earlier versions assume that parts of backward's workspace are zero (TransformerEngine #2186).
+    // Earlier versions assume that parts of backward's workspace are zero (TransformerEngine
+    // #2186).
     constexpr std::size_t oldest = 91800;
     if (version() < oldest) return "packed rows need version 9.18";
     if (capability < 90 || capability >= 110)
@@ -120,8 +121,8 @@ struct Attention::Impl {
     return deterministic ? "deterministic backward of packed rows needs too much memory" : "";
   }
 
-  // Stays within the reserved scratch if possible, because growing it waits for the stream. A smaller
-  // shape rarely needs more than the largest, so the limit is only applied when it does.
+  // Stays within the reserved scratch if possible, because growing it waits for the stream. A
+  // smaller shape rarely needs more than the largest, so the limit is only applied when it does.
   std::optional<Plan> make(const Key& key, Direction direction) {
     std::string reason;
     std::optional<Plan> plan = build(key, direction, std::nullopt, reason);
@@ -134,8 +135,8 @@ struct Attention::Impl {
     return plan;
   }
 
-  // Limits the workspace to `limit` bytes, apart from the front end's additions. Returns nullopt with
-  // a reason if cuDNN does not support the key.
+  // Limits the workspace to `limit` bytes, apart from the front end's additions. Returns nullopt
+  // with a reason if cuDNN does not support the key.
   std::optional<Plan> build(const Key& key, Direction direction, std::optional<std::size_t> limit,
                             std::string& reason) {
     auto graph = std::make_shared<fe::graph::Graph>();
@@ -214,9 +215,9 @@ struct Attention::Impl {
     return true;
   }
 
-  // Returns false if the number of documents is unknown or offsets exceed 32 bits. Plans are made for
-  // the exact number: a larger plan has empty documents, with which cuDNN before 9.25 computes wrong
-  // gradients (cudnn-frontend #943).
+  // Returns false if the number of documents is unknown or offsets exceed 32 bits. Plans are made
+  // for the exact number: a larger plan has empty documents, with which cuDNN before 9.25 computes
+  // wrong gradients (cudnn-frontend #943).
   static bool prepare_documents(AttentionShape& shape, atoll::ConstView positions) {
     if (positions.count == 0) {
       shape.documents = 0;

@@ -73,7 +73,8 @@ __device__ void load(float* tile, int rows, const Head<const T>& head, int first
   }
 }
 
-// This thread's dot products: dots[i][j] = row ty * rows + i of `left` and row tx + 16 j of `right`.
+// This thread's dot products: dots[i][j] = row ty * rows + i of `left` and row tx + 16 j of
+// `right`.
 template <class Tile>
 __device__ __forceinline__ void dot_rows(const float* left, const float* right,
                                          float (&dots)[Tile::rows][met]) {

@@ -85,7 +85,8 @@ struct Row {
   }
 };
 
-// Calls body.operator()<n, held>() for rows of `width` elements, with packs of 16 bytes if they fit.
+// Calls body.operator()<n, held>() for rows of `width` elements, with packs of 16 bytes if they
+// fit.
 template <class T, class Body>
 void with_row_shape(std::int64_t width, bool aligned, const Body& body) {
   constexpr int n = 16 / static_cast<int>(sizeof(T));
