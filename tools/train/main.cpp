@@ -42,8 +42,8 @@ void add_data_flags(CLI::App& app, train::RunOptions& o) {
   app.add_option("--micro-batch", o.micro_batch, "rows per forward and backward on each rank");
   app.add_option("--pad-to", o.pad_to,
                  "row length: longest (sample of the micro batch), seq (always --seq), or pack: "
-                 "several samples share a row, without attention between them (on GPUs this uses "
-                 "f32 kernels instead of cuDNN)");
+                 "several samples share a row, without attention between them (on GPUs, fast only "
+                 "with cuDNN 9.18 on an H100 or B200)");
 }
 
 void add_model_flags(CLI::App& app, train::RunOptions& o) {
