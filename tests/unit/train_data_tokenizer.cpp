@@ -104,6 +104,35 @@ TEST_CASE("sentencepiece: a valid layout without a valid model") {
   CHECK(failure.says("odd.model"));
 }
 
+TEST_CASE("sentencepiece: a small model of our own") {
+  const auto file = std::filesystem::path(ATOLL_TEST_SOURCE_DIR) / "tests/train/tokenizer.model";
+  std::unique_ptr<const train::Tokenizer> tokenizer;
+  const auto failure = failure_of([&] { tokenizer = train::open_tokenizer(file.string()); });
+  if (failure.thrown && failure.code == ErrorCode::unsupported)
+    return;  // built without the library
+  REQUIRE_FALSE(failure.thrown);
+  CHECK(tokenizer->vocab_size() == 400);
+  CHECK(tokenizer->bos() == 1);
+  CHECK(tokenizer->eos() == 2);
+  CHECK(tokenizer->pad() == 2);
+  using Ids = std::vector<std::int32_t>;
+  CHECK(tokenizer->encode("A reef.") == Ids{275, 337, 362});
+  CHECK(tokenizer->encode("  two spaces\n") == Ids{349, 349, 335, 262, 367, 351, 282, 353, 381});
+  // Unknown characters become bytes.
+  const Ids ids{349, 360, 399, 351, 353, 349, 392, 349, 243, 162, 155, 131};
+  CHECK(tokenizer->encode("días ≤ 😀") == ids);
+  CHECK(tokenizer->decode(ids) == "días ≤ 😀");
+  CHECK(tokenizer->encode("</s>").front() != tokenizer->eos());
+
+  const TemporaryFolder folder;
+  const std::string whole = train::read_file(file, 1U << 20U);
+  for (const std::size_t kept : {std::size_t{1}, whole.size() / 2, whole.size() - 1}) {
+    CAPTURE(kept);
+    const auto cut = folder.write("cut.model", std::string_view(whole).substr(0, kept));
+    CHECK(failure_of([&] { (void)train::open_tokenizer(cut.string()); }).says("cut.model: byte "));
+  }
+}
+
 TEST_CASE("read_file: missing, empty, too large, not a file") {
   const TemporaryFolder folder;
   CHECK(failure_of([&] { (void)train::read_file(folder.path() / "none", 10); }).code ==
