@@ -63,9 +63,12 @@ class Tensor {
 // Ops with a stream. done() waits and rethrows the stream's error.
 struct Bench {
   explicit Bench(int threads = 1, cpu::Bf16Arithmetic bf16 = cpu::Bf16Arithmetic::automatic)
-      : ops({.threads = threads, .bf16 = bf16}), stream(atoll::Device::host().stream()) {}
+      : made(cpu::make_ops({.threads = threads, .bf16 = bf16})),
+        ops(*made),
+        stream(atoll::Device::host().stream()) {}
   void done() { stream.synchronize(); }
-  cpu::CpuOps ops;
+  std::unique_ptr<Ops> made;
+  Ops& ops;
   atoll::Stream stream;
 };
 

@@ -54,7 +54,7 @@ Machine make_machine(const atoll::World& world, atoll::RankDevice place, int thr
   if (place.device.kind() == atoll::DeviceKind::cuda) {
     ops = cuda::make_ops(place.device, {.deterministic = world.config().deterministic != 0});
   } else {
-    ops = std::make_unique<cpu::CpuOps>(cpu::CpuOpsOptions{.threads = threads});
+    ops = cpu::make_ops({.threads = threads});
   }
   return {std::move(place), std::move(ops), threads};
 }

@@ -286,8 +286,4 @@ double training_flops(const ModelConfig& config, std::span<const std::int64_t> l
   return 3 * matmul_flops(config, lengths);
 }
 
-double six_n_flops(const ModelConfig& config, std::int64_t tokens) {
-  return 6.0 * static_cast<double>(parameter_count(config)) * static_cast<double>(tokens);
-}
-
 }  // namespace train

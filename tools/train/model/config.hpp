@@ -61,7 +61,4 @@ double matmul_flops(const ModelConfig& config, std::span<const std::int64_t> len
 // Forward and backward: three times matmul_flops(). MFU divides this by time x matrix peak.
 double training_flops(const ModelConfig& config, std::span<const std::int64_t> lengths);
 
-// The usual estimate 6 x parameters x tokens, which counts the embedding but not attention.
-double six_n_flops(const ModelConfig& config, std::int64_t tokens);
-
 }  // namespace train

@@ -237,11 +237,7 @@ void attention_forward_typed(const AttentionForward& args, const AttentionTask& 
 }
 
 void attention_forward(const AttentionForward& args, const AttentionTask& task) {
-  if (args.q.dtype == DType::bf16) {
-    attention_forward_typed<bfloat16>(args, task);
-  } else {
-    attention_forward_typed<float>(args, task);
-  }
+  with_type(args.q.dtype, [&](auto zero) { attention_forward_typed<decltype(zero)>(args, task); });
 }
 
 // Turns scores into P and dprobs into dS.
@@ -328,19 +324,15 @@ void attention_backward_typed(const AttentionBackward& args, const AttentionTask
 }
 
 void attention_backward(const AttentionBackward& args, const AttentionTask& task) {
-  if (args.q.dtype == DType::bf16) {
-    attention_backward_typed<bfloat16>(args, task);
-  } else {
-    attention_backward_typed<float>(args, task);
-  }
+  with_type(args.q.dtype, [&](auto zero) { attention_backward_typed<decltype(zero)>(args, task); });
 }
 
-std::size_t forward_scratch(const AttentionShape& shape) {
+std::size_t attention_forward_scratch(const AttentionShape& shape) {
   const Sizes sizes(shape);
   return 2 * sizes.seq_pad * sizes.dim_pad + sizes.block * (2 * sizes.dim_pad + sizes.seq_pad);
 }
 
-std::size_t backward_scratch(const AttentionShape& shape) {
+std::size_t attention_backward_scratch(const AttentionShape& shape) {
   const Sizes sizes(shape);
   return 5 * sizes.seq_pad * sizes.dim_pad + sizes.block * (3 * sizes.dim_pad + 2 * sizes.seq_pad);
 }
@@ -352,23 +344,12 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace train::cpu {
 
-HWY_EXPORT(attention_forward);
-HWY_EXPORT(attention_backward);
-HWY_EXPORT(forward_scratch);
-HWY_EXPORT(backward_scratch);
-
-std::size_t attention_forward_scratch(const AttentionShape& shape) {
-  return HWY_DYNAMIC_DISPATCH(forward_scratch)(shape);
-}
-std::size_t attention_backward_scratch(const AttentionShape& shape) {
-  return HWY_DYNAMIC_DISPATCH(backward_scratch)(shape);
-}
-void attention_forward(const AttentionForward& args, const AttentionTask& task) {
-  HWY_DYNAMIC_DISPATCH(attention_forward)(args, task);
-}
-void attention_backward(const AttentionBackward& args, const AttentionTask& task) {
-  HWY_DYNAMIC_DISPATCH(attention_backward)(args, task);
-}
+ATOLL_DISPATCH(std::size_t, attention_forward_scratch, (const AttentionShape& shape), shape)
+ATOLL_DISPATCH(std::size_t, attention_backward_scratch, (const AttentionShape& shape), shape)
+ATOLL_DISPATCH(void, attention_forward, (const AttentionForward& args, const AttentionTask& task),
+               args, task)
+ATOLL_DISPATCH(void, attention_backward, (const AttentionBackward& args, const AttentionTask& task),
+               args, task)
 
 }  // namespace train::cpu
 #endif

@@ -1,4 +1,4 @@
-// Single-threaded kernels over a range of rows, columns or heads; CpuOps distributes the ranges
+// Single-threaded kernels over a range of rows, columns or heads; make_ops() distributes the ranges
 // over threads. Each kernel is compiled for several instruction sets and selected at run time.
 // Callers have checked the arguments.
 #pragma once
@@ -6,6 +6,11 @@
 #include <cstddef>
 
 #include "model/ops.hpp"
+
+// Exports a kernel and defines the function declared below, which calls its best version.
+#define ATOLL_DISPATCH(result, name, parameters, ...) \
+  HWY_EXPORT(name);                                   \
+  result name parameters { return HWY_DYNAMIC_DISPATCH(name)(__VA_ARGS__); }
 
 namespace train::cpu {
 

@@ -1,7 +1,6 @@
 #include "model/cpu/matmul.hpp"
 
 #include <fmt/format.h>
-#include <hwy/aligned_allocator.h>
 #include <omp.h>
 
 #include <algorithm>
@@ -14,6 +13,7 @@
 #include "atoll/error.hpp"
 #include "core/log.hpp"
 #include "model/cpu/kernels.hpp"
+#include "model/cpu/scratch.hpp"
 
 namespace train::cpu {
 namespace {
@@ -61,26 +61,6 @@ dnnl::memory::desc matrix(std::int64_t rows, std::int64_t columns, Operand layou
 struct Prepared {
   dnnl::matmul primitive;
   dnnl::memory a, b, c;
-};
-
-// f32 memory that grows to the largest request.
-class Scratch {
- public:
-  float* reserve(std::size_t floats) {
-    if (floats > size_) {
-      memory_ = hwy::AllocateAligned<float>(floats);
-      if (memory_ == nullptr) {
-        throw Error(ErrorCode::out_of_memory,
-                    fmt::format("cannot allocate {} floats to convert bf16 matrices", floats));
-      }
-      size_ = floats;
-    }
-    return memory_.get();
-  }
-
- private:
-  hwy::AlignedFreeUniquePtr<float[]> memory_;
-  std::size_t size_ = 0;
 };
 
 }  // namespace

@@ -41,11 +41,7 @@ void rms_norm_typed(const RmsNormForward& args, Range tokens) {
 }
 
 void rms_norm_forward(const RmsNormForward& args, Range tokens) {
-  if (args.x.dtype == DType::bf16) {
-    rms_norm_typed<bfloat16>(args, tokens);
-  } else {
-    rms_norm_typed<float>(args, tokens);
-  }
+  with_type(args.x.dtype, [&](auto zero) { rms_norm_typed<decltype(zero)>(args, tokens); });
 }
 
 // With r = 1 / rms and g = dy * weight: dx = r g - x r^3 mean(g x); dweight = sum of dy x r.
@@ -79,13 +75,14 @@ void rms_norm_backward_typed(const RmsNormBackward& args, Range tokens, float* p
 }
 
 void rms_norm_backward(const RmsNormBackward& args, Range tokens, float* partial) {
-  const bool accumulate = args.dx_mode == WriteMode::accumulate;
-  if (args.x.dtype == DType::bf16) {
-    if (accumulate) return rms_norm_backward_typed<bfloat16, true>(args, tokens, partial);
-    return rms_norm_backward_typed<bfloat16, false>(args, tokens, partial);
-  }
-  if (accumulate) return rms_norm_backward_typed<float, true>(args, tokens, partial);
-  return rms_norm_backward_typed<float, false>(args, tokens, partial);
+  with_type(args.x.dtype, [&](auto zero) {
+    using T = decltype(zero);
+    if (args.dx_mode == WriteMode::accumulate) {
+      rms_norm_backward_typed<T, true>(args, tokens, partial);
+    } else {
+      rms_norm_backward_typed<T, false>(args, tokens, partial);
+    }
+  });
 }
 
 void rms_norm_weight(const RmsNormBackward& args, const float* partials, std::size_t count,
@@ -164,12 +161,11 @@ void cross_entropy_typed(const CrossEntropy& args, Range tokens, double* row_los
 }
 
 void cross_entropy(const CrossEntropy& args, Range tokens, double* row_loss) {
-  const bool in_low = args.logits.dtype == DType::bf16;
-  const bool out_low = args.dlogits.dtype == DType::bf16;
-  if (in_low && out_low) return cross_entropy_typed<bfloat16, bfloat16>(args, tokens, row_loss);
-  if (in_low) return cross_entropy_typed<bfloat16, float>(args, tokens, row_loss);
-  if (out_low) return cross_entropy_typed<float, bfloat16>(args, tokens, row_loss);
-  return cross_entropy_typed<float, float>(args, tokens, row_loss);
+  with_type(args.logits.dtype, [&](auto in) {
+    with_type(args.dlogits.dtype, [&](auto out) {
+      cross_entropy_typed<decltype(in), decltype(out)>(args, tokens, row_loss);
+    });
+  });
 }
 
 }  // namespace HWY_NAMESPACE
@@ -179,24 +175,15 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace train::cpu {
 
-HWY_EXPORT(rms_norm_forward);
-HWY_EXPORT(rms_norm_backward);
-HWY_EXPORT(rms_norm_weight);
-HWY_EXPORT(cross_entropy);
-
-void rms_norm_forward(const RmsNormForward& args, Range tokens) {
-  HWY_DYNAMIC_DISPATCH(rms_norm_forward)(args, tokens);
-}
-void rms_norm_backward(const RmsNormBackward& args, Range tokens, float* partial) {
-  HWY_DYNAMIC_DISPATCH(rms_norm_backward)(args, tokens, partial);
-}
-void rms_norm_weight(const RmsNormBackward& args, const float* partials, std::size_t count,
-                     Range columns) {
-  HWY_DYNAMIC_DISPATCH(rms_norm_weight)(args, partials, count, columns);
-}
-void cross_entropy(const CrossEntropy& args, Range tokens, double* row_loss) {
-  HWY_DYNAMIC_DISPATCH(cross_entropy)(args, tokens, row_loss);
-}
+ATOLL_DISPATCH(void, rms_norm_forward, (const RmsNormForward& args, Range tokens), args, tokens)
+ATOLL_DISPATCH(void, rms_norm_backward, (const RmsNormBackward& args, Range tokens, float* partial),
+               args, tokens, partial)
+ATOLL_DISPATCH(void, rms_norm_weight,
+               (const RmsNormBackward& args, const float* partials, std::size_t count,
+                Range columns),
+               args, partials, count, columns)
+ATOLL_DISPATCH(void, cross_entropy, (const CrossEntropy& args, Range tokens, double* row_loss),
+               args, tokens, row_loss)
 
 }  // namespace train::cpu
 #endif

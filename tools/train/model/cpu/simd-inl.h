@@ -23,6 +23,16 @@ namespace hn = hwy::HWY_NAMESPACE;
 using Floats = HWY_FULL(float);
 using OneFloat = hn::CappedTag<float, 1>;
 
+// Calls body(zero), where zero has the element type of `dtype`: float or bfloat16.
+template <class Body>
+void with_type(atoll::DType dtype, const Body& body) {
+  if (dtype == atoll::DType::bf16) {
+    body(atoll::bfloat16{});
+  } else {
+    body(0.0F);
+  }
+}
+
 template <class D>
 HWY_INLINE hn::Vec<D> load(D d, const float* from) {
   return hn::LoadU(d, from);
