@@ -232,7 +232,7 @@ TEST_CASE("a run writes its curve, and a resumed run continues it") {
   }
 }
 
-TEST_CASE("a checkpoint that has all steps already leaves nothing to do") {
+TEST_CASE("a checkpoint with all steps leaves no work") {
   const TemporaryFolder folder;
   auto options = base(folder);
   const auto trained = run_job(4, options).front();
@@ -245,7 +245,7 @@ TEST_CASE("a checkpoint that has all steps already leaves nothing to do") {
   CHECK(read_json(fs::path(options.out) / "metrics.json")["steps"] == steps);
 }
 
-TEST_CASE("the length of rows suits the data unless it is told") {
+TEST_CASE("the default row length depends on the data") {
   train::RunOptions options;
   CHECK(train::resolved(options).seq == 512);
   options.data = "synthetic:copy";

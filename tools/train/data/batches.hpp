@@ -108,7 +108,6 @@ class Batches {
 
   // Position of the n-th step of a run, counted from 0.
   Position position(std::int64_t global_step) const noexcept;
-  Position after(Position position) const noexcept;
 
   // Throws Error(invalid_argument) for a position outside an epoch.
   StepPlan step(Position position);
