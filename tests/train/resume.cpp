@@ -190,9 +190,9 @@ TEST_CASE("weights in 16 bits come back rounded") {
     return distance(run_job(2, start).front().weights, trained);
   };
   const double bf16 = error_in(atoll::DType::bf16), f16 = error_in(atoll::DType::f16);
-  CHECK(bf16 > 1e-4);  // 8 bits of mantissa
+  CHECK(bf16 > 1e-4);  // bf16 has a mantissa of 8 bits
   CHECK(bf16 < 4e-3);
-  CHECK(f16 > 1e-5);  // 11 bits
+  CHECK(f16 > 1e-5);  // f16 has a mantissa of 11 bits
   CHECK(f16 < 5e-4);
 }
 

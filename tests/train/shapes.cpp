@@ -209,7 +209,7 @@ TEST_CASE("samples packed into rows train alike, in fewer micro batches") {
     flops += one.flops;
     flops_packed += alone.run.steps[s].flops;
   }
-  CHECK(flops_packed < flops);  // shorter attention, less padding
+  CHECK(flops_packed < flops);  // attention within a sample costs less, and there is less padding
 }
 
 TEST_CASE("packed rows: strategies and recomputation change no bit") {

@@ -312,7 +312,7 @@ TEST_CASE("packed: every sample appears once, with positions from 0") {
             }
             if (!begins || token < 1000) continue;
             CHECK(seen.insert(token - 1000).second);
-            // The sample must be complete.
+            // All tokens of the sample must be in the row.
             const auto length = static_cast<std::size_t>(data.length(token - 1000));
             REQUIRE(t % static_cast<std::size_t>(batch.seq) + length <=
                     static_cast<std::size_t>(batch.seq));

@@ -38,7 +38,7 @@ TEST_CASE("text: documents are packed with bos and eos, nothing is lost") {
   const std::vector<std::int32_t> stream{256, 'a', 'b',  '\n', 'c', 'd', 257, 256,
                                          'e', 'f', '\r', 257,  256, 'g', 257};
   auto expected = stream;
-  // "\r" before a blank line belongs to its line.
+  // A "\r" at the end of a line is part of the document.
   CHECK(data.size() == 4);
   expected.pop_back();  // the last eos is only a target
   CHECK(all_tokens(data) == expected);

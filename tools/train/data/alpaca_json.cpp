@@ -41,8 +41,8 @@ class Cursor {
 };
 
 enum class Layout {
-  list,   // the text is a list of records
-  record  // the text is a single record
+  list,   // a JSON list of records
+  record  // a single JSON record
 };
 
 // Extracts the reason from the parser's message as one line of printable characters.

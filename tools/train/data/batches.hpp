@@ -93,7 +93,7 @@ struct StepPlan {
   std::int64_t padded = 0;
   int micro_batches = 0;              // per rank
   std::vector<RowShape> shapes;       // [rank * micro_batches + index], for every rank
-  std::vector<std::int64_t> lengths;  // of each attention sequence: rows, or documents if packed
+  std::vector<std::int64_t> lengths;  // lengths of rows, or of documents if packed
   std::vector<std::uint32_t> mine;    // this rank's samples, in order
   std::vector<Row> rows;              // this rank's rows, ordered by micro batch
 };

@@ -27,7 +27,7 @@ void Machine::reserve(const LargestShapes& shapes) const {
 
 double Machine::matrix_peak(atoll::World& world, atoll::DType dtype, double seconds) const {
   if (device().kind() == atoll::DeviceKind::cuda) {
-    double peak = 0;  // of the whole GPU: ranks that share it measure in turn
+    double peak = 0;  // FLOP/s of the whole GPU; ranks that share it measure in turn
     for (int turn = 0; turn < place.most_turns; ++turn) {
       if (turn == place.turn) peak = cuda::matrix_peak_flops(device(), dtype, seconds);
       if (place.most_turns > 1) world.barrier();

@@ -24,8 +24,8 @@ struct Machine {
   const atoll::Device& device() const noexcept { return place.device; }
   // Allocates the scratch memory that kernels need for these shapes.
   void reserve(const LargestShapes& shapes) const;
-  // Peak matrix-product FLOP/s of this rank, measured for about `seconds`. Ranks that share cores or
-  // a GPU get their share of it. Collective.
+  // Peak matrix-product FLOP/s of this rank, measured for about `seconds`. Ranks that share cores
+  // or a GPU get their share of it. Collective.
   double matrix_peak(atoll::World& world, atoll::DType dtype, double seconds) const;
   // Describes how matrix_peak() measured, for reports.
   std::string peak_source() const;

@@ -87,7 +87,7 @@ struct AttentionForward {
 struct AttentionBackward {
   AttentionShape shape;
   atoll::ConstView q, k, v, out, lse, dout;
-  atoll::View dq, dk, dv;  // overwritten
+  atoll::View dq, dk, dv;  // gradients, always overwritten
   atoll::ConstView positions = {};
 };
 

@@ -15,7 +15,7 @@ namespace train {
 
 struct StepRecord {
   std::int64_t step = 0;   // counted from 1; a resumed run continues the count
-  std::int64_t epoch = 0;  // counted from 0
+  std::int64_t epoch = 0;  // epochs are counted from 0
   double seconds = 0;      // duration on the slowest rank
   double loss = 0;         // mean over valid tokens
   double learning_rate = 0;
@@ -78,7 +78,7 @@ struct Summary {
   std::int64_t real = 0;
   std::int64_t padded = 0;
   double step_seconds = 0;           // sum over all steps
-  std::optional<double> loss_first;  // first step of this run
+  std::optional<double> loss_first;  // loss of this run's first step
   std::optional<double> loss_last;   // mean of the last loss_window steps, or of all if fewer
   std::optional<double> loss_min;
   Speed speed;  // of the steps after the warm-up

@@ -15,7 +15,7 @@
 namespace train::cpu {
 
 struct Range {
-  std::size_t first, last;  // [first, last)
+  std::size_t first, last;  // last is exclusive
 };
 
 // Converts a non-negative count.

@@ -237,8 +237,6 @@ __global__ void __launch_bounds__(threads, 1)
   dvalues.store(shape.head(dv, at.row, shape.kv_heads, at.head), first);
 }
 
-// --- launching ---------------------------------------------------------------------------------
-
 Shape kernel_shape(const AttentionShape& shape, bool packs, atoll::ConstView positions) {
   const bool packed = positions.count != 0;
   Shape of{};

@@ -246,7 +246,7 @@ std::size_t Attention::scratch_bytes(cudaStream_t stream, const AttentionShape& 
   const Plans* const plans = impl_->plans_for(stream, shape, dtype);
   if (!plans) return 0;
   impl_->reserved = plans->workspace_bytes();
-  // Room for an index of as many documents as tokens.
+  // Include the document index for the largest possible number of documents, one per token.
   return plans->workspace_bytes() +
          (shape.documents > 0 ? DocumentIndex::bytes(shape.rows * shape.seq) : 0);
 }

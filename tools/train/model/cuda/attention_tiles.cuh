@@ -40,7 +40,7 @@ __device__ __forceinline__ int ty() { return static_cast<int>(threadIdx.x) / sid
 template <class T>
 struct Head {
   T* first;    // element 0 of token 0
-  int stride;  // elements between tokens
+  int stride;  // elements from one token to the next
   int tokens;
   int width;
   bool packs;  // rows can be read four elements at a time
@@ -164,7 +164,7 @@ struct Shape {
   bool packs;
   float scale;
   const std::int32_t* positions;  // null if each row is one document
-  int head_step, query_step;      // strides of lse
+  int head_step, query_step;      // strides of lse between heads and between queries
 
   // Restricts the shape to one row, whose positions become known.
   __device__ Shape of_row(int row) const {

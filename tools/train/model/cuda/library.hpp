@@ -8,7 +8,7 @@ namespace train::cuda {
 
 class Library {
  public:
-  // `needed_for` completes the message of Error(not_found).
+  // Throws Error(not_found) if the library is missing; `needed_for` is part of the message.
   Library(std::string name, std::string_view needed_for);
 
   template <class Function>
