@@ -146,7 +146,8 @@ void print_operations(const train::bench::TimedOps& timed, double passes) {
 
 nlohmann::json measure(const Arguments& arguments, DType dtype, int threads) {
   const train::ModelConfig config = train::preset(arguments.model);
-  train::cpu::CpuOps ops({.threads = threads});
+  const auto cpu_ops = train::cpu::make_ops({.threads = threads});
+  train::Ops& ops = *cpu_ops;
   train::bench::TimedOps timed(ops);
   Trial trial(config, arguments.ops ? static_cast<train::Ops&>(timed) : ops, arguments, dtype);
   for (int warm_up = 0; warm_up < 2; ++warm_up) trial.seconds_per_pass();

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Writes the golden files of this folder from Hugging Face transformers and sentencepiece.
 
-One safetensors file per small Mistral model, in f32 on the CPU, and tokenizer.json. README.md
-describes the contents; what it says about conventions is asserted here.
+One safetensors file per small Mistral model, computed in f32 on the CPU, and tokenizer.json. README.md
+describes the contents. This script asserts the conventions that README.md states.
 """
 import argparse
 import hashlib
@@ -20,8 +20,8 @@ FIELDS = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attentio
           "head_dim", "vocab_size", "sliding_window", "rms_norm_eps", "rope_theta", "tie_word_embeddings",
           "max_position_embeddings")
 
-# name -> (values of FIELDS, tokens per row T, one (prompt, length) per row). Labels before `prompt` and
-# from `length` on (right padding, id 0) are ignored, so (T, T) is a row without a valid label.
+# name -> (values of FIELDS, tokens per row T, one (prompt, length) per row). Labels are ignored before
+# `prompt` and from `length` on, where padding has id 0. (T, T) is a row without a valid label.
 MODELS = {
     "gqa_untied": ((48, 80, 2, 4, 2, 16, 101, None, 1e-5, 1e4, False, 64), 24, [(5, 24), (9, 17), (0, 24)]),
     "window_untied": ((40, 72, 2, 6, 2, 8, 97, 7, 1e-5, 1e4, False, 64), 24, [(0, 24), (11, 24), (3, 14)]),
@@ -41,30 +41,30 @@ TEXTS = [
 
 
 def batch(tokens, rows, vocabulary, generator):
-    """input_ids, labels as a data loader makes them, and labels shifted: [b, t] is the target of position t."""
+    """Returns input_ids, unshifted labels, and shifted labels, of which [b, t] is the target of position t."""
     ids = torch.randint(1, vocabulary, (len(rows), tokens), generator=generator)
     labels = ids.clone()
     for row, (prompt, length) in enumerate(rows):
         ids[row, length:] = 0
         labels[row, :prompt] = labels[row, length:] = IGNORED
-    labels[0, tokens // 2 : tokens // 2 + 2] = IGNORED  # a hole between valid labels
+    labels[0, tokens // 2 : tokens // 2 + 2] = IGNORED  # ignored labels between valid ones
     return ids, labels, torch.cat([labels[:, 1:], torch.full((len(rows), 1), IGNORED)], dim=1)
 
 
 def build(shape, attention, generator=None, weights=None):
-    """The model with random weights, or with `weights`."""
+    """Builds the model with `weights`, by default random."""
     rope = {"rope_type": "default", "rope_theta": shape["rope_theta"]}
     config = transformers.MistralConfig(**{key: v for key, v in shape.items() if key != "rope_theta"}, rope_parameters=rope)
     model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation=attention, dtype=torch.float32)
     with torch.no_grad():
-        for name, p in model.named_parameters():  # a tied head is not listed
-            # 0.15: scores and logits of order one, so that no gradient is degenerate
+        for name, p in model.named_parameters():  # omits a tied head
+            # Deviation 0.15 gives scores and logits of order one, so that no gradient is degenerate.
             p.copy_(weights[name] if weights else 0.15 * torch.randn(p.shape, generator=generator) + ("norm" in name))
     return model
 
 
 def golden(seed, shape, tokens, rows):
-    """Tensors of one file."""
+    """Computes the tensors of one file."""
     model = build(shape, "eager", generator := torch.Generator().manual_seed(seed))
     weights = {name: p.detach().clone() for name, p in model.named_parameters()}
     ids, labels, shifted = batch(tokens, rows, shape["vocab_size"], generator)
@@ -73,7 +73,7 @@ def golden(seed, shape, tokens, rows):
     gradients = {name: p.grad for name, p in model.named_parameters()}
     assert all(g.norm() > 1e-3 for g in gradients.values())
 
-    # The loss is the mean over valid tokens, and `shifted` is what transformers makes of `labels`.
+    # The loss is the mean over valid tokens, and transformers shifts `labels` like `shifted`.
     logp = out.logits.log_softmax(-1).gather(-1, shifted.clamp(min=0)[..., None])[..., 0]
     torch.testing.assert_close(out.loss, -logp[shifted != IGNORED].mean())
 
@@ -83,7 +83,7 @@ def golden(seed, shape, tokens, rows):
     assert len(out.attentions) == shape["num_hidden_layers"]
     assert all(torch.equal(a > 0, seen.expand_as(a)) for a in out.attentions)
 
-    # The window matters, and no window is the same as one that holds the whole sequence.
+    # The window changes logits, and no window equals a window of the whole sequence.
     full, long = (build({**shape, "sliding_window": window}, "eager", weights=weights)(input_ids=ids).logits
                   for window in (None, tokens))
     effect = (full - out.logits).abs().max().item()
@@ -102,7 +102,7 @@ def golden(seed, shape, tokens, rows):
 
 
 def serialize(tensors, metadata):
-    """A safetensors file with sorted metadata: the library writes them in a random order."""
+    """Serializes with sorted metadata, which the library would write in random order."""
     data = safetensors.torch.save(tensors, metadata)
     end = 8 + int.from_bytes(data[:8], "little")
     header = json.loads(data[8:end]) | {"__metadata__": dict(sorted(metadata.items()))}
@@ -112,7 +112,7 @@ def serialize(tensors, metadata):
 
 
 def tokenizer_cases(model):
-    """Ids without BOS and EOS, one case per line."""
+    """Encodes TEXTS without BOS and EOS, one case per line."""
     import sentencepiece
     data = model.read_bytes()
     encode = sentencepiece.SentencePieceProcessor(model_proto=data).encode

@@ -1,5 +1,4 @@
-// A model of this folder, loaded onto the host, with everything that a forward and backward pass
-// needs: weights by unit, gradients, batch, expected values.
+// Loads a golden model of this folder to the host: weights by unit, batch and expected values.
 #pragma once
 
 #include <filesystem>
@@ -14,7 +13,7 @@
 
 namespace train::golden {
 
-// |actual - expected| / |expected|, both as vectors; infinity when something is not finite.
+// |actual - expected| / |expected| as vectors; infinity if a value is not finite.
 double relative_error(const std::vector<float>& actual, const std::vector<float>& expected);
 
 struct Results {
@@ -36,10 +35,10 @@ class GoldenModel {
     atoll::DType compute = atoll::DType::f32;
     Recompute recompute = Recompute::none;
     std::int64_t head_rows = 512;
-    // 2: every gradient is accumulated onto the first pass's, with half the scale.
+    // 2 runs two passes that each add half of every gradient.
     int passes = 1;
   };
-  // Forward, logits, backward.
+  // Runs forward, logits and backward.
   Results run(Ops& ops, const Options& options) const;
 
  private:

@@ -1,4 +1,5 @@
-// The hand-written forward and backward pass against Hugging Face's, on the files of this folder.
+// Compares the hand-written forward and backward pass with Hugging Face's, from this folder's
+// files.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -9,7 +10,7 @@
 namespace {
 
 using train::cpu::Bf16Arithmetic;
-using train::cpu::CpuOps;
+using train::cpu::make_ops;
 using train::golden::GoldenModel;
 using train::golden::relative_error;
 using train::golden::Results;
@@ -45,10 +46,10 @@ bool same_bits(const Results& a, const Results& b) {
   return a.loss == b.loss && a.logits == b.logits && a.gradients == b.gradients;
 }
 
-// What f32 leaves: errors of 1e-6 are usual, a wrong term gives 1e-2 or more.
+// f32 tolerance: rounding errors are about 1e-6; a wrong term causes 1e-2 or more.
 constexpr Tolerance f32_tolerance{1e-5, 1e-6, 1e-5};
-// bf16 keeps 8 bits (a rounding is up to 2^-9 = 0.2 %) and rounds some 20 times on the way through
-// two layers; weights of these models are far larger than trained ones.
+// bf16 tolerance: each rounding is up to 2^-9 = 0.2 %, two layers round about 20 times, and these
+// weights are far larger than trained ones.
 constexpr Tolerance bf16_tolerance{0.03, 0.01, 0.06};
 
 }  // namespace
@@ -57,8 +58,8 @@ TEST_CASE("f32 reproduces logits, loss and every gradient") {
   for (const std::string& name : models) {
     CAPTURE(name);
     const GoldenModel model = load(name);
-    CpuOps ops({.threads = 1});
-    check_parity(model.run(ops, {}), model.expected(), f32_tolerance);
+    const auto ops = make_ops({.threads = 1});
+    check_parity(model.run(*ops, {}), model.expected(), f32_tolerance);
   }
 }
 
@@ -66,8 +67,9 @@ TEST_CASE("bf16 stays near f32") {
   for (const std::string& name : models) {
     CAPTURE(name);
     const GoldenModel model = load(name);
-    CpuOps ops({.threads = 1});
-    check_parity(model.run(ops, {.compute = atoll::DType::bf16}), model.expected(), bf16_tolerance);
+    const auto ops = make_ops({.threads = 1});
+    check_parity(model.run(*ops, {.compute = atoll::DType::bf16}), model.expected(),
+                 bf16_tolerance);
   }
 }
 
@@ -75,8 +77,9 @@ TEST_CASE("bf16 by conversion to f32 stays near f32 too") {
   for (const std::string& name : models) {
     CAPTURE(name);
     const GoldenModel model = load(name);
-    CpuOps ops({.threads = 2, .bf16 = Bf16Arithmetic::convert});
-    check_parity(model.run(ops, {.compute = atoll::DType::bf16}), model.expected(), bf16_tolerance);
+    const auto ops = make_ops({.threads = 2, .bf16 = Bf16Arithmetic::convert});
+    check_parity(model.run(*ops, {.compute = atoll::DType::bf16}), model.expected(),
+                 bf16_tolerance);
   }
 }
 
@@ -86,16 +89,16 @@ TEST_CASE("runs, thread counts and recomputation give the same bits") {
       CAPTURE(name);
       CAPTURE(atoll::name(compute));
       const GoldenModel model = load(name);
-      CpuOps one({.threads = 1});
-      const Results first = model.run(one, {.compute = compute});
-      CHECK(same_bits(first, model.run(one, {.compute = compute})));
+      const auto one = make_ops({.threads = 1});
+      const Results first = model.run(*one, {.compute = compute});
+      CHECK(same_bits(first, model.run(*one, {.compute = compute})));
       for (const auto recompute : {train::Recompute::selective, train::Recompute::full}) {
-        CHECK(same_bits(first, model.run(one, {.compute = compute, .recompute = recompute})));
+        CHECK(same_bits(first, model.run(*one, {.compute = compute, .recompute = recompute})));
       }
       for (const int threads : {2, 3}) {
         CAPTURE(threads);
-        CpuOps several({.threads = threads});
-        CHECK(same_bits(first, model.run(several, {.compute = compute})));
+        const auto several = make_ops({.threads = threads});
+        CHECK(same_bits(first, model.run(*several, {.compute = compute})));
       }
     }
   }
@@ -105,11 +108,11 @@ TEST_CASE("the head in pieces, and gradients accumulated over two passes") {
   for (const std::string& name : models) {
     CAPTURE(name);
     const GoldenModel model = load(name);
-    CpuOps ops({.threads = 1});
+    const auto ops = make_ops({.threads = 1});
     for (const std::int64_t rows : {1, 7, 24, 71}) {
       CAPTURE(rows);
-      check_parity(model.run(ops, {.head_rows = rows}), model.expected(), f32_tolerance);
+      check_parity(model.run(*ops, {.head_rows = rows}), model.expected(), f32_tolerance);
     }
-    check_parity(model.run(ops, {.passes = 2}), model.expected(), f32_tolerance);
+    check_parity(model.run(*ops, {.passes = 2}), model.expected(), f32_tolerance);
   }
 }

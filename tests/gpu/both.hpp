@@ -98,7 +98,7 @@ class Both {
 
   cudaStream_t stream() { return static_cast<cudaStream_t>(on_gpu_.backend().native()); }
   atoll::Stream& host_stream() { return on_host_; }
-  train::cpu::CpuOps& ops() { return ops_; }
+  train::Ops& ops() { return *ops_; }
   atoll::Stream& gpu_stream() { return on_gpu_; }
   const atoll::Device& gpu() const { return gpu_; }
 
@@ -111,7 +111,7 @@ class Both {
 
   atoll::Device gpu_ = atoll::Device::cuda(0), host_ = atoll::Device::host();
   atoll::Stream on_gpu_ = gpu_.stream(), on_host_ = host_.stream();
-  train::cpu::CpuOps ops_{{.threads = 4}};
+  std::unique_ptr<train::Ops> ops_ = train::cpu::make_ops({.threads = 4});
   std::mt19937 random_{7};
 };
 

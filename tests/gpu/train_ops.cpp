@@ -408,10 +408,10 @@ TEST_CASE("a whole pass of a model gives the loss and the gradients of the CPU")
   model.sliding_window = 9;
   const Device gpu = Device::cuda();
   const auto on_gpu = cuda::make_ops(gpu);
-  cpu::CpuOps on_host({.threads = 2});
+  const auto on_host = cpu::make_ops({.threads = 2});
   for (const DType dtype : computes) {
     const Pass there = pass(model, dtype, *on_gpu, gpu);
-    const Pass here = pass(model, dtype, on_host, Device::host());
+    const Pass here = pass(model, dtype, *on_host, Device::host());
     CAPTURE(atoll::name(dtype));
     CHECK(there.loss == doctest::Approx(here.loss).epsilon(dtype == DType::bf16 ? 2e-3 : 1e-5));
     for (const auto& [name, gradient] : here.gradients) {

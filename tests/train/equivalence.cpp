@@ -1,13 +1,13 @@
-// What one process trains, any number of ranks trains, however a step is cut: every strategy, 1 to
-// 6 ranks, 1 to 3 micro batches, recomputation, both dtypes, both optimizers, of a model whose
-// sizes are prime, whose head is tied and of which a part is frozen. SGD runs without clipping: a
-// wrong divisor scales its steps, where AdamW hides it.
+// Any number of ranks trains like one process: every strategy, 1 to 6 ranks, 1 to 3 micro batches,
+// every form of recomputation, both dtypes and both optimizers, on a model with prime sizes, a tied
+// head and frozen parameters. SGD runs without clipping, because a wrong divisor scales its steps,
+// which AdamW would hide.
 //
-// ATOLL_TEST_LONG=1 runs the whole product; otherwise a part of it in which every shape and every
-// size meets three of the four pairs of dtype and optimizer.
+// ATOLL_TEST_LONG=1 runs every combination. The short form covers every pair of values: each size
+// (ranks and mesh) trains every strategy with three cuts, one for each number of micro batches,
+// which differ in dtype or optimizer; the cuts rotate from size to size.
 #include <doctest/doctest.h>
 
-#include <cstdlib>
 #include <map>
 #include <set>
 #include <string>
@@ -36,12 +36,10 @@ const std::vector<std::string> recomputes{"none", "selective", "full"};
 
 struct Size {
   int ranks;
-  std::string mesh;  // planned, of all strategies
+  std::string mesh;  // planned mesh of all strategies
 };
 const std::vector<Size> sizes{{1, "1x1"}, {2, "1x2"}, {3, "1x3"},
                               {4, "2x2"}, {5, "1x5"}, {6, "2x3"}};
-
-bool whole_product() { return std::getenv("ATOLL_TEST_LONG") != nullptr; }
 
 train::RunOptions base(const TemporaryFolder& folder) {
   train::RunOptions options;
@@ -60,8 +58,8 @@ train::RunOptions base(const TemporaryFolder& folder) {
   return options;
 }
 
-// One of the factors that do not depend on the shape; a step has `micro` micro batches on each
-// rank, the last of which some ranks have no sample for.
+// The factors that do not depend on the strategy. Each rank has `micro` micro batches per step; in
+// the last of them one rank has no sample.
 struct Cut {
   int micro = 1;
   std::string recompute;
@@ -76,13 +74,13 @@ train::RunOptions with(train::RunOptions options, const Cut& cut, int ranks) {
   options.optimizer = cut.optimizer;
   if (cut.optimizer == "sgd") {
     options.clip = 0;
-    options.lr = 0.03;  // moves weights by far more than they may differ
+    options.lr = 0.03;  // moves weights far more than the tolerance
   }
   return options;
 }
 
-// All of them, or three: one for each number of micro batches, of which no two share dtype and
-// optimizer both.
+// All cuts in the long form. Otherwise three: one for each number of micro batches, no two of which
+// share both dtype and optimizer.
 std::vector<Cut> cuts(std::size_t turn) {
   std::vector<Cut> all, some;
   for (int micro = 1; micro <= 3; ++micro) {
@@ -93,8 +91,8 @@ std::vector<Cut> cuts(std::size_t turn) {
       }
     }
   }
-  if (whole_product()) return all;
-  // Of each combination of micro, dtype and optimizer one recomputation, another one each turn.
+  if (long_form()) return all;
+  // Rotates dtype, optimizer and recomputation from turn to turn.
   for (std::size_t i = 0; i < all.size(); i += recomputes.size()) {
     const std::size_t group = i / recomputes.size();
     if ((group + group / 4) % 4 == turn % 4)
@@ -103,8 +101,7 @@ std::vector<Cut> cuts(std::size_t turn) {
   return some;
 }
 
-// One process with the same samples in each step, which depends on the number of ranks and of micro
-// batches alone.
+// Results of one process that trains the same samples per step.
 class References {
  public:
   const RankResult& of(const train::RunOptions& options) {
@@ -127,7 +124,7 @@ struct Tolerance {
   double loss, grad_norm, weights;
 };
 
-// Masters are f32 in both; a bf16 copy may round to the other side, a 256th away.
+// Master weights are f32 for both dtypes. A bf16 copy may round the other way, by 1/256.
 Tolerance tolerance(const std::string& dtype) {
   return dtype == "bf16" ? Tolerance{1e-3, 1e-2, 1e-3} : Tolerance{1e-5, 1e-5, 1e-5};
 }
@@ -143,20 +140,20 @@ void check_same(const RankResult& result, const RankResult& other) {
   const auto curve = distance(result.run.steps, other.run.steps);
   CHECK(curve.loss == 0);
   CHECK(curve.grad_norm == 0);
-  const bool same = result.weights == other.weights;  // CHECK would print them all
+  const bool same = result.weights == other.weights;  // a plain CHECK would print every weight
   CHECK(same);
 }
 
-// Ways to accumulate: both in the long form, else in turn.
+// Both ways to accumulate in the long form, otherwise alternately one.
 std::vector<std::string> accumulations(const Cut& cut, std::size_t turn) {
   std::vector<std::string> result{"local", "shard"};
   const bool shard = (static_cast<std::size_t>(cut.micro) + turn) % 2 != 0;
-  if (cut.micro == 1 || !whole_product()) result = {shard ? "shard" : "local"};
+  if (cut.micro == 1 || !long_form()) result = {shard ? "shard" : "local"};
   return result;
 }
 
-// Every shape with one cut; how gradients accumulate decides in which order micro batches are
-// added, so it is the same for all.
+// One cut with every strategy. Accumulation decides the order in which micro batches are added, so
+// all jobs use the same.
 std::vector<train::RunOptions> jobs_of(const train::RunOptions& options, const Cut& cut,
                                        const std::string& accumulate, const Size& size) {
   std::vector<train::RunOptions> jobs;
@@ -171,9 +168,9 @@ std::vector<train::RunOptions> jobs_of(const train::RunOptions& options, const C
   return jobs;
 }
 
-// The first shape that sums in the order of shape `s`, in jobs of `micro` micro batches. Where each
-// of them is reduced at once, that is inside the axis that the strategy shards over; no_shard, with
-// one shard, has none.
+// The first shape with the same order of sums as shape `s`. Several micro batches that are reduced
+// at once are summed within the axis that the strategy shards over, so hybrid strategies differ
+// from others; no_shard always sums locally first.
 std::size_t first_alike(std::size_t s, const train::RunOptions& job, int micro) {
   if (job.accumulate == "local" || micro == 1 || shapes[s].strategy == "no_shard") return 0;
   const auto is_hybrid = [](const Shape& shape) { return shape.strategy.starts_with("hybrid"); };
@@ -214,7 +211,7 @@ void check_size(const Size& size, std::size_t turn, Order order, References& ref
 
 }  // namespace
 
-// Shards are whole blocks of 4,096 elements, of which a small model has fewer than ranks.
+// Shards are whole blocks of 4,096 elements, so a model that is too small leaves ranks without any.
 TEST_CASE("every shard has parameters of its own, on any number of ranks") {
   const TemporaryFolder folder;
   const auto options = base(folder);
@@ -249,7 +246,7 @@ TEST_CASE("one planned mesh: equal to one process, and all strategies bit for bi
 TEST_CASE("in the order that is fastest: equal to one process") {
   References references;
   for (std::size_t turn = 0; turn < sizes.size(); ++turn) {
-    const bool chosen = turn == 2 || turn == 3 || turn == 5;  // the others in the long form
-    if (chosen || whole_product()) check_size(sizes[turn], turn + 1, Order::fast, references);
+    const bool chosen = turn == 2 || turn == 3 || turn == 5;  // the long form runs all sizes
+    if (chosen || long_form()) check_size(sizes[turn], turn + 1, Order::fast, references);
   }
 }

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <exception>
 
 #include "model/config.hpp"
@@ -23,7 +24,9 @@ double relative(double a, double b) {
 RankResult run_rank(atoll::World& world, const train::RunOptions& options,
                     const train::Inspect& inspect) {
   RankResult result;
-  result.run = train::run(world, options, [&](fsdp::Engine& engine) {
+  train::RunOptions quick = options;
+  quick.peak_seconds = 0.01;
+  result.run = train::run(world, quick, [&](fsdp::Engine& engine) {
     engine.visit([&](const fsdp::Unit& unit, const fsdp::ParamSpec& param, auto values) {
       result.weights[unit.name() + "/" + param.name].assign(values.begin(), values.end());
     });
@@ -41,6 +44,8 @@ RankResult run_rank(atoll::World& world, const train::RunOptions& options,
 }
 
 }  // namespace
+
+bool long_form() { return std::getenv("ATOLL_TEST_LONG") != nullptr; }
 
 std::vector<RankResult> run_job(int ranks, const train::RunOptions& options,
                                 const train::Inspect& inspect) {
@@ -85,7 +90,7 @@ std::vector<std::string> failures_of_job(int ranks, const train::RunOptions& opt
   };
   try {
     atoll_test::run_thread_ranks(ranks, body, quiet);
-  } catch (const atoll::Error&) {  // kept above, for every rank
+  } catch (const atoll::Error&) {  // recorded above for every rank
   }
   return failures;
 }
@@ -125,7 +130,8 @@ void check_ranks_agree(const std::vector<RankResult>& ranks) {
     const CurveDistance apart = distance(rank.run.steps, ranks[0].run.steps);
     CHECK(apart.loss == 0);
     CHECK(apart.grad_norm == 0);
-    const bool same_weights = rank.weights == ranks[0].weights;  // CHECK would print them all
+    const bool same_weights =
+        rank.weights == ranks[0].weights;  // a plain CHECK would print every weight
     CHECK(same_weights);
     for (const RankResult& other : ranks) {
       const bool same_shards = other.shards == rank.shards;
@@ -156,7 +162,7 @@ std::string prime_model_json() {
   model.kv_heads = 1;
   model.head_dim = 24;
   model.ffn = 157;
-  model.vocab = 263;  // bytes, bos, eos, pad, and some to be prime
+  model.vocab = 263;  // bytes, bos, eos, pad, and four more to make it prime
   model.max_seq = 256;
   model.tied = true;
   return train::hf_config_json(model, "float32");

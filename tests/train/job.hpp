@@ -1,4 +1,4 @@
-// Training jobs for tests: train::run on ranks that are threads, with what every rank came to.
+// Runs training jobs for tests, with threads as ranks, and collects the results of every rank.
 #pragma once
 
 #include <cstdint>
@@ -12,38 +12,42 @@
 
 namespace train_test {
 
-// "layers.0/self_attn.q_proj.weight" -> elements.
+// Maps "layers.0/self_attn.q_proj.weight" to its elements.
 using Weights = std::map<std::string, std::vector<float>>;
+
+// Whether ATOLL_TEST_LONG is set. The short form of a test makes the same checks on fewer steps or
+// combinations.
+bool long_form();
 
 struct RankResult {
   train::RunResult run;
-  Weights weights;  // whole, gathered over this rank's own shard axis
-  Weights shards;   // what this rank owns, by parameter and first element
+  Weights weights;  // whole parameters, gathered over this rank's shard axis
+  Weights shards;   // the parts that this rank owns, by parameter and first element
   int shard_index = 0;
 };
 
-// The results by rank; throws what the lowest rank threw. `inspect` looks at every rank's engine.
+// Runs a job and returns the results by rank. Rethrows the error of the lowest failing rank.
+// `inspect` is called with every rank's engine. MFU is measured only for a moment, to save time.
 std::vector<RankResult> run_job(int ranks, const train::RunOptions& options,
                                 const train::Inspect& inspect = {});
 
-// How sums are ordered: as fast as it goes, or the same whatever the size and placement
-// (Config::deterministic).
+// Order of sums: the fastest, or independent of ranks and placement (Config::deterministic).
 enum class Order {
   fast,
   deterministic
 };
 
-// The results of several jobs, one after the other on the same ranks, by job and rank.
+// Runs several jobs in turn on the same ranks and returns the results by job and rank.
 std::vector<std::vector<RankResult>> run_jobs(int ranks, const std::vector<train::RunOptions>& jobs,
                                               Order order);
 
-// What every rank throws; "" for a rank that does not.
+// Returns the error message of every rank, or "" for a rank that does not fail.
 std::vector<std::string> failures_of_job(int ranks, const train::RunOptions& options);
 
-// The largest distance of a tensor: norm of the difference over norm.
+// The largest distance over all tensors: norm of the difference divided by the norm.
 double distance(const Weights& a, const Weights& b);
 
-// The largest relative difference of a step's loss, and of its gradient norm.
+// The largest relative differences over all steps.
 struct CurveDistance {
   double loss = 0;
   double grad_norm = 0;
@@ -51,14 +55,14 @@ struct CurveDistance {
 CurveDistance distance(const std::vector<train::StepRecord>& a,
                        const std::vector<train::StepRecord>& b);
 
-// All ranks have the same losses, norms and weights, and those that hold the same shard index (that
-// stand in one line of the replicate axis) the same shards: bit for bit.
+// Checks bit for bit that all ranks have equal losses, norms and weights, and that ranks with the
+// same shard index hold equal shards.
 void check_ranks_agree(const std::vector<RankResult>& ranks);
 
-// A config.json of a model that takes no time: 2 layers, 64 wide, for the bytes tokenizer.
+// The config.json of a fast model for the bytes tokenizer: 2 layers, hidden size 64.
 std::string small_model_json(bool tied);
 
-// A smaller one whose every extent that can be is prime, with a tied head.
+// The config.json of a model with a tied head and prime sizes wherever possible.
 std::string prime_model_json();
 
 }  // namespace train_test

@@ -1,12 +1,11 @@
-# For tests whose ranks are processes of atoll-train that are to fail: what each rank says on its own
-# output, and how it ends. Sourced by bash scripts that set `failures=0`.
+# Functions for tests whose atoll-train processes must fail: they check each rank's output and exit
+# status. Bash scripts source this file and set `failures=0`.
 
-# A log line has a time; a progress line its step.
+# Matches log lines, which start with a time, and progress lines.
 readonly no_answer='^([0-9-]{10} [0-9:.]{12} atoll |step [0-9])'
 
-# Runs as a rank: says with which status the command ended, and hides it, since mpirun would end the
-# other ranks before they have spoken. Nothing outlives the test. Where there is a folder for this rank,
-# it is the current one.
+# Runs a command as a rank and prints its exit status instead of returning it, because mpirun would
+# otherwise kill the other ranks before they report. The rank works in its own folder if there is one.
 readonly as_rank='cd "$0/rank${ATOLL_RANK:-$OMPI_COMM_WORLD_RANK}" 2>/dev/null || cd "$0"
   timeout -s KILL 40 "$@"
   echo "exit $?"'
@@ -16,8 +15,8 @@ complain() {
   failures=$((failures + 1))
 }
 
-# check_rank NAME RANK PATTERN OUTPUT: OUTPUT has lines "RANK text"; besides the log, the rank has said
-# one line, which matches, and has ended with a failure.
+# check_rank NAME RANK PATTERN OUTPUT: checks that a rank failed and that, apart from the log, it
+# printed exactly one line, which matches PATTERN. OUTPUT has lines "RANK text".
 check_rank() {
   local name=$1 rank=$2 pattern=$3 lines answer status
   lines=$(sed -n "s/^$rank //p" <<<"$4" | grep -vE "$no_answer" | grep -v '^$')
@@ -25,6 +24,6 @@ check_rank() {
   answer=$(grep -v '^exit ' <<<"$lines")
   [[ $status =~ ^[0-9]+$ && $status -ne 0 ]] || complain "$name: rank $rank: exit status '$status'"
   [[ -n $answer && $(wc -l <<<"$answer") -eq 1 ]] ||
-    complain "$name: rank $rank said $(grep -c . <<<"$answer") lines: $answer"
-  grep -qE -- "$pattern" <<<"$answer" || complain "$name: rank $rank does not say '$pattern': $answer"
+    complain "$name: rank $rank printed $(grep -c . <<<"$answer") lines: $answer"
+  grep -qE -- "$pattern" <<<"$answer" || complain "$name: rank $rank does not print '$pattern': $answer"
 }

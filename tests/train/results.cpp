@@ -1,5 +1,4 @@
-// The files that a run leaves: metrics.json under the names that others use, run_args.json,
-// steps.jsonl and a checkpoint.
+// The files that a run writes: metrics.json, run_args.json, steps.jsonl and a checkpoint.
 #include <doctest/doctest.h>
 
 #include <cmath>
@@ -82,7 +81,7 @@ void check_metrics(const json& metrics, const train::RunResult& run) {
   CHECK(metrics["world_size"] == 4);
   CHECK(metrics["gpu0"].is_null());
   CHECK(metrics["bf16"] == false);
-  CHECK(metrics["engine"]["name"] == "atoll");  // in the place of `torch`
+  CHECK(metrics["engine"]["name"] == "atoll");  // other trainers have a `torch` key instead
   CHECK(metrics["engine"]["version"].is_string());
   CHECK(metrics["dataset"] == "demo");
   CHECK(metrics["tokenizer"] == "bytes");
@@ -99,7 +98,7 @@ void check_metrics(const json& metrics, const train::RunResult& run) {
 
 }  // namespace
 
-TEST_CASE("a run leaves its figures") {
+TEST_CASE("a run writes its figures") {
   const TemporaryFolder folder;
   auto options = base(folder);
   const std::vector<std::pair<std::string, std::string>> meshes{
@@ -117,15 +116,15 @@ TEST_CASE("a run leaves its figures") {
   }
 }
 
-TEST_CASE("a strategy that is chosen is told with its reason, and follows the memory") {
+TEST_CASE("an automatic strategy reports its reason and depends on the memory") {
   const TemporaryFolder folder;
   auto options = base(folder);
   options.strategy = "auto";
-  options.model = "mistral-tiny";  // whose padding, which estimates leave out, is little
-  options.data = "synthetic";      // samples enough for each step
+  options.model = "mistral-tiny";  // has little bucket padding, which estimates omit
+  options.data = "synthetic";      // enough samples for each step
   options.seq = 64;
   options.steps = 2;
-  options.global_batch = 16;  // four micro batches: whole gradients are worth their memory
+  options.global_batch = 16;  // four micro batches, which favour whole gradients
   const auto chosen = [&](std::uint64_t limit) {
     options.memory_limit = limit;
     run_job(4, options);
@@ -144,7 +143,7 @@ TEST_CASE("a strategy that is chosen is told with its reason, and follows the me
   const auto [tight, fewer] = chosen(bytes * 3 / 4);
   CHECK(roomy != tight);
   CHECK(fewer < bytes);
-  // What is frozen needs neither moments nor gradients: there is room again.
+  // Frozen parameters need neither moments nor gradients, so the first choice fits again.
   options.freeze = {"*mlp*", "*embed*", "*lm_head*"};
   CHECK(chosen(bytes * 3 / 4).first == roomy);
   options.freeze.clear();
@@ -153,7 +152,7 @@ TEST_CASE("a strategy that is chosen is told with its reason, and follows the me
     CHECK(failure.find("activations alone take ") != std::string::npos);
   }
   options.strategy = tight;
-  options.memory_limit = bytes / 3;  // without the moments it is too much already
+  options.memory_limit = bytes / 3;  // too little even without moments
   for (const std::string& failure : failures_of_job(4, options)) {
     CHECK(failure.find("freeze: the plan is over ") != std::string::npos);
   }
@@ -163,7 +162,7 @@ TEST_CASE("a strategy that is chosen is told with its reason, and follows the me
   }
 }
 
-TEST_CASE("what the arithmetic holds of a device is room that no strategy has") {
+TEST_CASE("strategies cannot use memory that the kernels hold") {
   const TemporaryFolder folder;
   auto options = base(folder);
   options.strategy = "auto";
@@ -187,13 +186,13 @@ TEST_CASE("what the arithmetic holds of a device is room that no strategy has") 
   CHECK(engine.memory_bytes == 4000);
 }
 
-TEST_CASE("a run leaves its arguments") {
+TEST_CASE("a run writes its arguments") {
   const TemporaryFolder folder;
   const auto options = base(folder);
   run_job(4, options);
   const auto args = read_json(fs::path(options.out) / "run_args.json");
-  const auto told = train::to_json(options);
-  for (const auto& [name, value] : told.items()) {
+  const auto expected = train::to_json(options);
+  for (const auto& [name, value] : expected.items()) {
     CAPTURE(name);
     REQUIRE(args.contains(name));
     CHECK(args[name] == value);
@@ -203,7 +202,7 @@ TEST_CASE("a run leaves its arguments") {
   CHECK(args["threads"] == 1);
 }
 
-TEST_CASE("a run leaves its curve, and a resumed run goes on with it") {
+TEST_CASE("a run writes its curve, and a resumed run continues it") {
   const TemporaryFolder folder;
   auto options = base(folder);
   options.steps = 5;
@@ -225,14 +224,15 @@ TEST_CASE("a run leaves its curve, and a resumed run goes on with it") {
     CAPTURE(i);
     CHECK(lines[i]["step"] == i + 1);
     CHECK(lines[i]["loss"].get<double>() == doctest::Approx(first[i].loss));
-    CHECK(lines[i]["samples"] == (i == 6 ? 4 : 6));  // 40 samples: the last step of an epoch has 4
+    CHECK(lines[i]["samples"] ==
+          (i == 6 ? 4 : 6));  // the last step of an epoch of 40 has 4 samples
     check_positive(lines[i], {"loss", "learning_rate", "grad_norm", "seconds", "tokens",
                               "valid_tokens", "tokens_per_s", "tflops", "mfu"});
     check_fraction(lines[i], "exposed_comm_fraction");
   }
 }
 
-TEST_CASE("a checkpoint that has all steps already leaves nothing to do") {
+TEST_CASE("a checkpoint with all steps leaves no work") {
   const TemporaryFolder folder;
   auto options = base(folder);
   const auto trained = run_job(4, options).front();
@@ -245,7 +245,7 @@ TEST_CASE("a checkpoint that has all steps already leaves nothing to do") {
   CHECK(read_json(fs::path(options.out) / "metrics.json")["steps"] == steps);
 }
 
-TEST_CASE("the length of rows suits the data unless it is told") {
+TEST_CASE("the default row length depends on the data") {
   train::RunOptions options;
   CHECK(train::resolved(options).seq == 512);
   options.data = "synthetic:copy";

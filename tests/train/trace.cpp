@@ -1,4 +1,4 @@
-// The trace that a run leaves with --trace, and the figures of its steps.
+// The file that --trace writes, and the times of its steps.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -64,9 +64,9 @@ std::set<std::string> rows_of(const std::map<Row, std::vector<json>>& spans, int
   return rows;
 }
 
-// Spans of a row are in order, each beside the last one or inside one that is open.
+// Checks that the spans of a row are in order and properly nested.
 void check_nesting(const std::vector<json>& spans) {
-  constexpr double rounding = 0.002;  // us: ns as decimals
+  constexpr double rounding = 0.002;  // microseconds; timestamps have 3 decimals
   std::vector<double> open;
   double last = 0;
   for (const json& span : spans) {
@@ -81,7 +81,7 @@ void check_nesting(const std::vector<json>& spans) {
 
 bool is_collective(const json& span) { return span["cat"] == "communication"; }
 
-// What a rank moved over an axis; the optimizer's norms are not among the engine's traffic.
+// Bytes that a rank moved over an axis, without the optimizer's norms, which the engine omits too.
 std::int64_t traced_bytes(const std::map<Row, std::vector<json>>& spans, int rank,
                           const std::string& axis) {
   std::int64_t sum = 0;
@@ -138,7 +138,7 @@ TEST_CASE("the trace of a run: a row per stream of every rank, all bytes, spans 
   }
 }
 
-TEST_CASE("collectives of a trace say how long compute waited, which is what is exposed") {
+TEST_CASE("a trace shows how long compute waited for each collective") {
   const TemporaryFolder folder;
   auto options = base(folder);
   options.trace_steps = "2:4";
@@ -168,11 +168,11 @@ TEST_CASE("collectives of a trace say how long compute waited, which is what is 
     CHECK(step.compute_seconds + step.exposed_comm_seconds <= step.seconds + 1e-6);
     if (step.step >= 2) exposed_us += step.exposed_comm_seconds * ranks * 1e6;
   }
-  // The stamps around a wait see a little more than the wait itself.
+  // Timestamps around a wait include slightly more than the wait.
   CHECK(waits_us >= 0.9 * exposed_us);
 }
 
-TEST_CASE("a trace covers the steps that were asked for, 5 after the warm-up by default") {
+TEST_CASE("a trace covers the chosen steps, by default 5 after the warm-up") {
   train::RunOptions options;
   CHECK(train::traced_steps(options, 0).last < train::traced_steps(options, 0).first);
   options.trace = "x";
@@ -182,7 +182,7 @@ TEST_CASE("a trace covers the steps that were asked for, 5 after the warm-up by 
   CHECK(train::traced_steps(options, 0).last == 7);
   CHECK(train::traced_steps(options, 40).first == 43);
   options.steps = 2;
-  CHECK(train::traced_steps(options, 0).first == 2);  // the last one, where there is nothing else
+  CHECK(train::traced_steps(options, 0).first == 2);  // only the last step is left
   CHECK(train::traced_steps(options, 0).last == 2);
   options.trace_steps = "1:2";
   CHECK_NOTHROW(train::check(options = train::resolved(options)));
@@ -197,7 +197,7 @@ TEST_CASE("a trace covers the steps that were asked for, 5 after the warm-up by 
   CHECK_THROWS_AS(train::check(options), atoll::Error);
 }
 
-TEST_CASE("a trace that cannot be written is found out before training starts") {
+TEST_CASE("an unwritable trace file fails before training starts") {
   const TemporaryFolder folder;
   auto options = base(folder);
   options.trace = (folder.path() / "none" / "trace.json").string();

@@ -67,7 +67,7 @@ TEST_CASE("list: escapes, a byte order mark, an empty list") {
   CHECK(read_list("[]").empty());
 }
 
-TEST_CASE("list: a file that is not one") {
+TEST_CASE("list: a file without a list") {
   CHECK(list_failure(R"({"instruction": "i", "output": "o"})").says("not a list"));
   CHECK(list_failure(R"("text")").says("not a list of records, but a string"));
   CHECK(list_failure("12").says("not a list of records, but a number"));
@@ -134,7 +134,7 @@ TEST_CASE("list: a field of many megabytes is refused") {
   CHECK(failure.message.size() < 300);
 }
 
-TEST_CASE("list: the sink can stop before what is broken") {
+TEST_CASE("list: the sink can stop before a broken record") {
   int seen = 0;
   train::read_alpaca_json({R"([{"instruction": "i", "output": "o"}, broken)", "a.json"},
                           [&](const AlpacaRecord&) { return ++seen < 1; });
@@ -177,7 +177,7 @@ TEST_CASE("rows: shifted labels, loss on the output and eos only") {
   CHECK(data.name() == "a.json");
   const auto sample = data.sample(0);
   const std::string prompt = train::alpaca_prompt({"Go", "", ""});
-  // bos, prompt, o, k as inputs; prompt, o, k, eos as targets.
+  // The inputs are bos, prompt, o, k; the targets are prompt, o, k, eos.
   REQUIRE(sample.tokens.size() == 1 + prompt.size() + 2);
   CHECK(sample.labels.size() == sample.tokens.size());
   CHECK(sample.valid == 3);
@@ -209,13 +209,13 @@ TEST_CASE("rows: cut to seq, and dropped when no output is left") {
   const auto load = [&](std::int32_t seq) {
     return train::load_alpaca_json({text, "a.json"}, {.seq = seq}, *tokenizer);
   };
-  // seq inputs have seq targets; the first target of the output is number prompt + 1.
+  // seq inputs have seq targets. The first target of the output has index prompt + 1.
   const auto whole = load(prompt + 7);
   CHECK(whole.sample(0).valid == 7);
   CHECK(whole.warnings.empty());
   const auto cut = load(prompt + 6);
   CHECK(valid_text(cut.sample(0), *tokenizer) == "abcdef");
-  CHECK(cut.sample(0).valid == 6);  // no eos: the output goes on
+  CHECK(cut.sample(0).valid == 6);  // no eos, because the output was cut
   CHECK(cut.sample(0).tokens.size() == static_cast<std::size_t>(prompt) + 6);
   REQUIRE(cut.warnings.size() == 1);
   CHECK(cut.warnings[0].find("1 samples cut") != std::string::npos);

@@ -20,7 +20,8 @@ using train::ignored_label;
 using train::PadTo;
 using train_test::failure_of;
 
-// Sample i has 3 + (7 i) mod 40 tokens, all of them 1000 + i, and its first i mod 3 labels ignored.
+// Sample i has 3 + (7 i) mod 40 tokens, all equal to 1000 + i. Its first i mod 3 labels are
+// ignored.
 Dataset numbered(int size) {
   Dataset data("numbered");
   for (int i = 0; i < size; ++i) {
@@ -33,7 +34,7 @@ Dataset numbered(int size) {
   return data;
 }
 
-// The samples in a micro batch, read back from its rows; padded rows are left out.
+// Recovers the samples of a micro batch from its rows, ignoring padded rows.
 std::vector<int> samples_in(const train::MicroBatch& batch) {
   std::vector<int> samples;
   for (std::int32_t row = 0; row < batch.rows; ++row) {
@@ -72,7 +73,7 @@ TEST_CASE("order: a permutation, by seed and epoch") {
 }
 
 TEST_CASE("order: every place is about equally likely") {
-  // 6 orders of 3 items, 6,000 seeds: 1,000 each, standard deviation 29.
+  // 3 items have 6 orders. Of 6,000 seeds each should get about 1,000, standard deviation 29.
   std::vector<int> counts(27, 0);
   for (std::uint64_t seed = 0; seed < 6000; ++seed) {
     const auto order = train::epoch_order(3, seed, 0);
@@ -93,7 +94,7 @@ TEST_CASE("random: streams, indices and seeds differ; the values are pinned") {
     }
   }
   CHECK(values.size() == 16);
-  // A change here changes every order, demo and synthetic run: old runs can no longer be resumed.
+  // Changing these values changes every order, demo and synthetic run, and breaks resuming.
   CHECK(train::epoch_order(8, 42, 0) == std::vector<std::uint32_t>{7, 5, 0, 6, 4, 1, 2, 3});
 }
 
@@ -176,7 +177,7 @@ TEST_CASE(
   for (int rank = 0; rank < 4; ++rank) {
     Batches batches(data, options, {rank, 4});
     const auto step = batches.step({0, 0});
-    CHECK(step.micro_batches == 2);  // 3 samples on rank 0 in twos
+    CHECK(step.micro_batches == 2);  // rank 0 has 3 samples and micro batches of 2
     shares.push_back(step.mine.size());
     const auto last = batches.micro_batch(step, 1);
     if (rank == 0) {
@@ -227,12 +228,9 @@ TEST_CASE("position: steps of a run, epoch by epoch") {
   const auto data = numbered(10);
   const Batches batches(data, {.global_batch = 4, .seq = 48}, {});
   CHECK(batches.steps_per_epoch() == 3);
-  train::Position position;
-  for (std::int64_t n = 0; n < 10; ++n) {
-    CHECK(batches.position(n) == position);
-    position = batches.after(position);
+  for (std::int64_t n = 0; n <= 10; ++n) {
+    CHECK(batches.position(n) == train::Position{n / 3, n % 3});
   }
-  CHECK(position == train::Position{3, 1});
 }
 
 TEST_CASE("position: resuming at a step gives the step of the uninterrupted run") {
@@ -255,7 +253,7 @@ TEST_CASE("options: out of range is refused") {
   CHECK(refused({.global_batch = 0, .seq = 48}, {}));
   CHECK(refused({.micro_batch = 0, .seq = 48}, {}));
   CHECK(refused({.seq = 0}, {}));
-  CHECK(refused({.seq = 20}, {}));  // a sample is longer
+  CHECK(refused({.seq = 20}, {}));  // one sample is longer
   CHECK(refused({.seq = 48}, {2, 2}));
   CHECK(refused({.seq = 48}, {-1, 2}));
   CHECK(refused({.micro_batch = 100'000, .seq = 100'000}, {}));
@@ -273,7 +271,7 @@ TEST_CASE("options: a huge global batch is one step of everything") {
   CHECK(batches.step({0, 0}).mine.size() == 5);
 }
 
-TEST_CASE("packed: every sample once, in as many rows as it takes, each counted from 0") {
+TEST_CASE("packed: every sample appears once, with positions from 0") {
   const auto data = numbered(60);
   const BatchOptions options{
       .global_batch = 25, .micro_batch = 2, .seq = 64, .pad_token = 9, .pad_to = PadTo::pack};
@@ -314,7 +312,7 @@ TEST_CASE("packed: every sample once, in as many rows as it takes, each counted 
             }
             if (!begins || token < 1000) continue;
             CHECK(seen.insert(token - 1000).second);
-            // The whole sample is there.
+            // All tokens of the sample must be in the row.
             const auto length = static_cast<std::size_t>(data.length(token - 1000));
             REQUIRE(t % static_cast<std::size_t>(batch.seq) + length <=
                     static_cast<std::size_t>(batch.seq));
@@ -326,7 +324,7 @@ TEST_CASE("packed: every sample once, in as many rows as it takes, each counted 
             std::accumulate(first->lengths.begin(), first->lengths.end(), std::int64_t{0}));
       CHECK(first->real + first->padded == computed);
       CHECK(lengths == first->lengths);
-      // 10 to 25 samples of 3 to 42 tokens in rows of 64.
+      // Each rank has 10 to 25 samples of 3 to 42 tokens, in rows of 64.
       CHECK(longest_rows < (s < 2 ? 25 : 10) * 3 / 4 / ranks + 2);
     }
     CHECK(seen.size() == 60);
@@ -343,7 +341,7 @@ TEST_CASE("packed: best fit, longest first, and the order of samples in a row") 
   CHECK(train::pack_rows({}, length, 10).empty());
 }
 
-TEST_CASE("packed: padding is cut into documents only where there is enough of it") {
+TEST_CASE("packed: only sufficient padding is cut into documents") {
   const auto data = numbered(1);
   const auto length = static_cast<std::int32_t>(data.length(0));
   for (const std::int32_t spare : {0, 1, 14, 15, 16}) {
@@ -361,7 +359,7 @@ TEST_CASE("packed: padding is cut into documents only where there is enough of i
   }
 }
 
-TEST_CASE("packed: more ranks than samples, and what a name says") {
+TEST_CASE("packed: more ranks than samples, and names of pad_to") {
   const auto data = numbered(2);
   const BatchOptions options{.global_batch = 2, .seq = 64, .pad_to = PadTo::pack};
   Batches idle(data, options, {3, 4});

@@ -1,4 +1,5 @@
-// Against the ids of Mistral 7B v0.1's model, which is not part of the repository.
+// Compares the tokenizer with Mistral 7B v0.1's ids. Its model file is not part of the repository,
+// so these tests are skipped without it; train_data_tokenizer.cpp tests a small model of our own.
 #include <doctest/doctest.h>
 
 #include <cstdio>
@@ -18,7 +19,7 @@ using train_test::TemporaryFolder;
 
 const std::filesystem::path source_dir = ATOLL_TEST_SOURCE_DIR;
 
-// ATOLL_TEST_SHARED, or `shared` beside the source tree.
+// Finds a file in ATOLL_TEST_SHARED, by default the folder `shared` beside the source tree.
 std::filesystem::path shared_file(const std::string& name) {
   const char* shared = std::getenv("ATOLL_TEST_SHARED");
   const auto root =
@@ -37,7 +38,8 @@ std::filesystem::path model_file() { return shared_file("mistral-7b-v0.1.tokeniz
 const train::Tokenizer& mistral() {
   static const auto tokenizer = [] {
     if (!std::filesystem::exists(model_file())) {
-      skip("no " + model_file().string() + " (ATOLL_TEST_SHARED names the folder above data/)");
+      skip("no " + model_file().string() +
+           "; set ATOLL_TEST_SHARED to the folder that contains data/");
     }
     try {
       return train::sentencepiece_tokenizer(model_file());
@@ -83,7 +85,7 @@ TEST_CASE("mistral: decode gives the text back, without special pieces") {
   CHECK(failure_of([&] { (void)tokenizer.decode(outside); }).code == ErrorCode::invalid_argument);
 }
 
-TEST_CASE("mistral: control words and broken UTF-8 in a text are only text") {
+TEST_CASE("mistral: control words and broken UTF-8 are plain text") {
   const auto& tokenizer = mistral();
   for (const auto id : tokenizer.encode("</s> <s> \xff\xfe <unk>")) {
     CHECK(id != tokenizer.bos());

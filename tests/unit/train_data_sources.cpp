@@ -38,7 +38,7 @@ TEST_CASE("text: documents are packed with bos and eos, nothing is lost") {
   const std::vector<std::int32_t> stream{256, 'a', 'b',  '\n', 'c', 'd', 257, 256,
                                          'e', 'f', '\r', 257,  256, 'g', 257};
   auto expected = stream;
-  // "\r" before a blank line belongs to its line.
+  // A "\r" at the end of a line is part of the document.
   CHECK(data.size() == 4);
   expected.pop_back();  // the last eos is only a target
   CHECK(all_tokens(data) == expected);
@@ -74,7 +74,7 @@ TEST_CASE("text: not UTF-8 is refused with its byte") {
   CHECK(failure("\xed\xa0\x80").thrown);      // surrogate
   CHECK(failure("\xf4\x90\x80\x80").thrown);  // above U+10FFFF
   CHECK(failure("\xf0\x80\x80\x80").thrown);  // overlong
-  CHECK(failure("\x80").thrown);              // no first byte
+  CHECK(failure("\x80").thrown);              // a continuation byte first
   CHECK_FALSE(
       failure("\xc3\xa9 \xe2\x82\xac \xed\x9f\xbf \xf0\x9f\x90\x9a \xf4\x8f\xbf\xbf").thrown);
 }
@@ -205,7 +205,7 @@ TEST_CASE("open: every sample dropped is an error that says why") {
   CHECK(failure.says("1 samples dropped"));
 }
 
-TEST_CASE("open: what the model does not allow") {
+TEST_CASE("open: limits of the model") {
   CHECK(open_failure({.seq = 4097, .model = {.positions = 4096}}).says("at most 4096"));
   CHECK_FALSE(open_failure({.seq = 4096, .model = {.positions = 4096}}).thrown);
   CHECK(open_failure({.model = {.vocabulary = 258}}).says("tokenizer bytes has 259 tokens"));
@@ -216,15 +216,15 @@ TEST_CASE("open: what the model does not allow") {
   CHECK(open_failure({.samples = -1}).code == ErrorCode::invalid_argument);
 }
 
-TEST_CASE("open: fewer samples than wanted is a warning") {
+TEST_CASE("open: fewer samples than requested is a warning") {
   const TemporaryFolder folder;
   const auto file = folder.write("a.json", R"([{"instruction": "i", "output": "o"}])");
   const auto data = train::open_dataset({.data = file.string(), .samples = 5}, bytes());
   REQUIRE(data.warnings.size() == 1);
-  CHECK(data.warnings[0] == "a.json: 5 samples wanted, 1 there");
+  CHECK(data.warnings[0] == "a.json: 5 samples requested, 1 available");
 }
 
-TEST_CASE("fingerprint: sees tokens, labels and borders") {
+TEST_CASE("fingerprint: depends on tokens, labels and sample boundaries") {
   const std::vector<std::int32_t> a{1, 2, 3, 4};
   const std::vector<std::int32_t> b{1, 2, 3, 5};
   const auto print = [](std::initializer_list<std::span<const std::int32_t>> rows,

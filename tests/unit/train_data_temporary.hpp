@@ -1,4 +1,4 @@
-// A folder that lives as long as a test, and files in it.
+// A temporary folder with files, deleted at the end of a test.
 #pragma once
 
 #include <unistd.h>
@@ -53,7 +53,7 @@ struct Failure {
   bool says(std::string_view text) const { return message.find(text) != std::string::npos; }
 };
 
-// What `body` throws; errors are one line for people, so a line break is part of no message.
+// Captures the Error that `body` throws. Messages must be a single line.
 template <typename Body>
 Failure failure_of(Body&& body) {
   try {

@@ -13,7 +13,7 @@ using atoll::ErrorCode;
 using train_test::failure_of;
 using train_test::TemporaryFolder;
 
-// A length-delimited field of at most 127 bytes.
+// Encodes a length-delimited protobuf field of at most 127 bytes.
 std::string field(int number, const std::string& bytes) {
   return std::string{static_cast<char>((number << 3) | 2), static_cast<char>(bytes.size())} + bytes;
 }
@@ -32,7 +32,7 @@ TEST_CASE("bytes: every byte string comes back") {
   CHECK(tokenizer->encode("").empty());
 }
 
-TEST_CASE("bytes: special ids are apart from bytes and have no text") {
+TEST_CASE("bytes: special ids differ from bytes and have no text") {
   const auto tokenizer = train::byte_tokenizer();
   CHECK(tokenizer->vocab_size() == 259);
   CHECK(tokenizer->bos() == 256);
@@ -65,8 +65,7 @@ TEST_CASE("sentencepiece layout: whole, truncated anywhere, foreign") {
   const std::string whole = field(1, "piece a") + field(1, "piece b") + field(2, "trainer") +
                             field(3, "normalizer") + field(5, "");
   train::check_sentencepiece_file(whole, "tok.model");
-  // The optional last field is 2 bytes; without it, or cut inside any other, the file is not whole
-  // except exactly there.
+  // Every cut is an error, except exactly before the optional last field of 2 bytes.
   for (std::size_t size = 0; size < whole.size(); ++size) {
     CAPTURE(size);
     const auto failure = failure_of(
@@ -96,13 +95,42 @@ TEST_CASE("sentencepiece layout: a length near 2^64 does not wrap around") {
   CHECK(failure.says("4 are left"));
 }
 
-TEST_CASE("sentencepiece: files that pass the layout but are no model") {
+TEST_CASE("sentencepiece: a valid layout without a valid model") {
   const TemporaryFolder folder;
   const auto file =
       folder.write("odd.model", field(1, "\x01\x02\x03") + field(2, "\xff\xff") + field(3, "\x7f"));
   const auto failure = failure_of([&] { (void)train::open_tokenizer(file.string()); });
   CHECK((failure.code == ErrorCode::bad_data || failure.code == ErrorCode::unsupported));
   CHECK(failure.says("odd.model"));
+}
+
+TEST_CASE("sentencepiece: a small model of our own") {
+  const auto file = std::filesystem::path(ATOLL_TEST_SOURCE_DIR) / "tests/train/tokenizer.model";
+  std::unique_ptr<const train::Tokenizer> tokenizer;
+  const auto failure = failure_of([&] { tokenizer = train::open_tokenizer(file.string()); });
+  if (failure.thrown && failure.code == ErrorCode::unsupported)
+    return;  // built without the library
+  REQUIRE_FALSE(failure.thrown);
+  CHECK(tokenizer->vocab_size() == 400);
+  CHECK(tokenizer->bos() == 1);
+  CHECK(tokenizer->eos() == 2);
+  CHECK(tokenizer->pad() == 2);
+  using Ids = std::vector<std::int32_t>;
+  CHECK(tokenizer->encode("A reef.") == Ids{275, 337, 362});
+  CHECK(tokenizer->encode("  two spaces\n") == Ids{349, 349, 335, 262, 367, 351, 282, 353, 381});
+  // Unknown characters become bytes.
+  const Ids ids{349, 360, 399, 351, 353, 349, 392, 349, 243, 162, 155, 131};
+  CHECK(tokenizer->encode("días ≤ 😀") == ids);
+  CHECK(tokenizer->decode(ids) == "días ≤ 😀");
+  CHECK(tokenizer->encode("</s>").front() != tokenizer->eos());
+
+  const TemporaryFolder folder;
+  const std::string whole = train::read_file(file, 1U << 20U);
+  for (const std::size_t kept : {std::size_t{1}, whole.size() / 2, whole.size() - 1}) {
+    CAPTURE(kept);
+    const auto cut = folder.write("cut.model", std::string_view(whole).substr(0, kept));
+    CHECK(failure_of([&] { (void)train::open_tokenizer(cut.string()); }).says("cut.model: byte "));
+  }
 }
 
 TEST_CASE("read_file: missing, empty, too large, not a file") {

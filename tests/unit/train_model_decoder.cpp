@@ -1,4 +1,4 @@
-// The decoder's handling of batches and plans; its numbers are tested in tests/golden.
+// Batches and plans of the decoder; tests/golden checks its numbers.
 #include <doctest/doctest.h>
 
 #include <cmath>
@@ -28,7 +28,7 @@ ModelConfig small_config() {
   return config;
 }
 
-// A model with random weights, driven as a training loop would.
+// Runs a model with random weights like a training loop.
 class SmallModel {
  public:
   explicit SmallModel(std::int64_t max_tokens, std::int64_t max_seq = 16)
@@ -46,7 +46,7 @@ class SmallModel {
     }
   }
 
-  // A refused batch leaves enqueued work that still writes to the members.
+  // Work enqueued before a batch is refused may still write to the members.
   ~SmallModel() { bench_.done(); }
   SmallModel(const SmallModel&) = delete;
   SmallModel& operator=(const SmallModel&) = delete;
@@ -189,7 +189,7 @@ TEST_CASE("a batch larger than the plan is refused") {
   CHECK_THROWS_AS(model.train(0, 6, {}, {}), atoll::Error);
 }
 
-TEST_CASE("plans that make no sense are refused, and recomputation needs less memory") {
+TEST_CASE("invalid plans are refused, and recomputation needs less memory") {
   const auto device = atoll::Device::host();
   const ModelConfig config = small_config();
   CHECK_THROWS_AS(Activations(config, {0, 4}, device), atoll::Error);

@@ -1,4 +1,4 @@
-// A file that lives as long as the test.
+// A temporary file, deleted at the end of the test.
 #pragma once
 
 #include <unistd.h>

@@ -1,4 +1,4 @@
-// The reader of safetensors files, which model weights come in.
+// Reading safetensors files.
 #include <doctest/doctest.h>
 
 #include <cstring>
@@ -61,7 +61,7 @@ TEST_CASE("tensors and metadata of a safetensors file") {
   CHECK_THROWS_AS(moved.at("c"), Error);
 }
 
-TEST_CASE("a safetensors file that lies is refused with its name and a byte offset") {
+TEST_CASE("an inconsistent safetensors file is refused with its name and a byte offset") {
   const auto tensor = [](const std::string& body) { return file_of("{\"t\":" + body + "}", 16); };
   check_bad("", "byte 0");
   check_bad("1234", "byte 4");
@@ -95,7 +95,7 @@ TEST_CASE("a safetensors file that lies is refused with its name and a byte offs
   check_bad(file_of(R"({"__metadata__":{"a":1}})", 0), "not a string");
 }
 
-TEST_CASE("a safetensors file that is not there, or a folder") {
+TEST_CASE("a missing safetensors file, or a folder") {
   CHECK_THROWS_AS(SafetensorsFile::open("no-such-file.safetensors"), Error);
   CHECK_THROWS_AS(SafetensorsFile::open(std::filesystem::temp_directory_path()), Error);
 }

@@ -1,4 +1,4 @@
-// Attention against f64 and numerical gradients.
+// Compares attention with f64 and numerical gradients.
 #include <doctest/doctest.h>
 
 #include <cmath>
@@ -57,7 +57,7 @@ const AttentionShape small[] = {
     {2, 18, 2, 2, 4, 1}, {1, 20, 4, 1, 16, 7}, {1, 12, 2, 1, 34, 50},
 };
 
-// Long enough for several blocks of queries, and for blocks that skip keys outside the window.
+// Shapes with several blocks of queries, and with blocks that skip keys outside the window.
 const AttentionShape large[] = {
     {1, 150, 2, 1, 32, 0},
     {2, 131, 2, 2, 20, 0},
@@ -75,7 +75,7 @@ TEST_CASE("attention and its gradients agree with f64") {
       const Inputs in(shape, dtype);
       const Outputs o = run(shape, in, dtype, 2);
       CHECK(relative_error(o.out.values(), attention(shape, in.q, in.k, in.v)) < tolerance(dtype));
-      // In bf16 backward meets the rounded output; f32 has the exact one to 1e-7.
+      // bf16 backward uses the rounded output; in f32 its error is 1e-7.
       const double slack = dtype == DType::bf16 ? 2 : 1;
       const auto gradient = [&](const Values& of, const auto& loss) {
         return numerical_gradient(loss, of);
@@ -86,7 +86,7 @@ TEST_CASE("attention and its gradients agree with f64") {
           in.k, [&](const Values& k) { return dot(in.dout, attention(shape, in.q, k, in.v)); });
       const Values dv = gradient(
           in.v, [&](const Values& v) { return dot(in.dout, attention(shape, in.q, in.k, v)); });
-      // A single visible key leaves nothing but rounding in dq and dk.
+      // With a single visible key, dq and dk are zero but for rounding.
       const bool one_key = shape.seq == 1 || shape.window == 1;
       if (!one_key) {
         CHECK(relative_error(o.dq.values(), dq) < slack * tolerance(dtype));
@@ -142,7 +142,7 @@ TEST_CASE("attention has the same bits in every run and for any number of thread
   }
 }
 
-TEST_CASE("what a query does not see cannot reach it, and NaN is not hidden") {
+TEST_CASE("invisible keys have no influence, and NaN is not hidden") {
   const AttentionShape shape{1, 40, 1, 1, 8, 10};
   Inputs in(shape, DType::f32);
   const Values clean = run(shape, in, DType::f32, 1).out.values();
@@ -159,7 +159,7 @@ TEST_CASE("what a query does not see cannot reach it, and NaN is not hidden") {
   CHECK(std::isnan(run(shape, in, DType::f32, 1).out.values()[0]));
 }
 
-TEST_CASE("documents that share a row are as if each had one") {
+TEST_CASE("documents in one row act as if each had its own row") {
   constexpr std::int64_t seq = 170;
   const std::vector<std::vector<std::int64_t>> rows = {{1, 40, 64, 30, 35}, {seq}, {100, 70}};
   std::vector<std::int32_t> positions;
@@ -191,7 +191,7 @@ TEST_CASE("documents that share a row are as if each had one") {
                                  expected.values()) < tolerance(dtype));
           };
           same(together.out, alone.out, wide);
-          if (length > 1) {  // a single key leaves nothing but rounding
+          if (length > 1) {  // with a single key they are zero but for rounding
             same(together.dq, alone.dq, wide);
             same(together.dk, alone.dk, narrow);
           }
@@ -203,15 +203,13 @@ TEST_CASE("documents that share a row are as if each had one") {
   }
 }
 
-TEST_CASE("positions that no documents have are refused") {
+TEST_CASE("impossible positions are refused") {
   const AttentionShape shape{2, 3, 1, 1, 2, 0};
   const Inputs in(shape, DType::f32);
   CHECK_NOTHROW(run(shape, in, DType::f32, 1, {0, 0, 1, 0, 1, 2}));
-  CHECK_THROWS_WITH_AS(
-      run(shape, in, DType::f32, 1, {0, 1, 3, 0, 1, 2}),
-      "token 2 is at position 3 of its document: neither at 0 nor behind the token "
-      "before it",
-      atoll::Error);
+  CHECK_THROWS_WITH_AS(run(shape, in, DType::f32, 1, {0, 1, 3, 0, 1, 2}),
+                       "token 2 has position 3: it must be 0 or one more than the previous token's",
+                       atoll::Error);
   for (const auto& wrong : {std::vector<std::int32_t>{1, 2, 3, 0, 1, 2},
                             {0, 1, 2, 3, 4, 5},
                             {0, -1, 0, 0, 0, 0},

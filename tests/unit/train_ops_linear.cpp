@@ -1,4 +1,4 @@
-// Matrix products, sums and the embedding against f64.
+// Compares matrix products, sums and the embedding with f64.
 #include <doctest/doctest.h>
 
 #include "atoll/error.hpp"
@@ -89,7 +89,7 @@ TEST_CASE("bf16 products by conversion to f32 agree too") {
 }
 
 TEST_CASE("products have the same bits for any number of threads") {
-  const LinearShape shape{96, 4097, 70};  // a long sum, which threads might be tempted to share
+  const LinearShape shape{96, 4097, 70};  // a long sum, which threads must not split
   std::mt19937_64 random(3);
   for (const DType dtype : compute_dtypes) {
     CAPTURE(atoll::name(dtype));
@@ -107,7 +107,7 @@ TEST_CASE("products have the same bits for any number of threads") {
   }
 }
 
-TEST_CASE("a gradient that is not wanted is not touched") {
+TEST_CASE("a gradient with mode none is not touched") {
   Bench bench;
   const Tensor x({1, 2}, DType::f32), dy(Values{3}, DType::f32);
   bench.ops.linear_wgrad(bench.stream, {1, 2, 1}, dy.view(), x.view(), {}, WriteMode::none);
@@ -132,7 +132,7 @@ TEST_CASE("wrong shapes and dtypes are named") {
                        atoll::Error);
   CHECK_THROWS_WITH_AS(bench.ops.linear_residual_forward(bench.stream, {2, 2, 1}, x.view(),
                                                          w.view(), y.view(), y.view()),
-                       "linear_residual_forward: y is the residual", atoll::Error);
+                       "linear_residual_forward: y must not alias residual", atoll::Error);
 }
 
 TEST_CASE("a residual is added to the rounded product") {

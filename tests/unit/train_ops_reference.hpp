@@ -1,5 +1,4 @@
-// The operations of the model in f64, as plainly as they can be written, numerical gradients of
-// them, and tensors to feed the real ones.
+// Reference versions of the model's operations in f64, numerical gradients, and test tensors.
 #pragma once
 
 #include <cstdint>
@@ -16,13 +15,13 @@ namespace train::reference {
 using Values = std::vector<double>;
 
 Values random_values(std::mt19937_64& random, std::int64_t count, double deviation = 1.0);
-// What remains of the values in this dtype.
+// Rounds the values to this dtype.
 Values rounded(const Values& values, atoll::DType dtype);
 
-// |actual - expected| / |expected|; infinity when sizes differ or something is not finite.
+// |actual - expected| / |expected|; infinity if sizes differ or a value is not finite.
 double relative_error(const Values& actual, const Values& expected);
 
-// How far an operation may be from f64 when inputs are exact and outputs have this dtype.
+// Allowed relative error of an operation with exact inputs and outputs of this dtype.
 constexpr double tolerance(atoll::DType dtype) noexcept {
   return dtype == atoll::DType::bf16 ? 4e-3 : 3e-6;
 }
@@ -34,7 +33,7 @@ double dot(const Values& a, const Values& b);
 // y [tokens, out] = x [tokens, in] w [out, in]^T
 Values linear(LinearShape shape, const Values& x, const Values& w);
 Values rms_norm(std::int64_t width, double eps, const Values& x, const Values& weight);
-// Row r of x is at position r % seq.
+// Row r of x has position r % seq.
 Values rope(std::int64_t seq, std::int64_t heads, std::int64_t head_dim, double theta,
             const Values& x);
 Values attention(const AttentionShape& shape, const Values& q, const Values& k, const Values& v);
@@ -42,12 +41,12 @@ Values swiglu(const Values& gate, const Values& up);
 double cross_entropy(std::int64_t vocab, const std::vector<std::int32_t>& labels,
                      const Values& logits);
 
-// Memory of the host device with some values in it.
+// Host device memory with initial values.
 class Tensor {
  public:
   Tensor(const Values& values, atoll::DType dtype);
   explicit Tensor(const std::vector<std::int32_t>& ids);
-  // Not a number everywhere, so that what is not written is noticed.
+  // Filled with NaN, so that missing writes are noticed.
   static Tensor unset(std::int64_t count, atoll::DType dtype);
 
   atoll::View view() const { return buffer_.view(dtype_).part(0, count_); }
@@ -61,12 +60,15 @@ class Tensor {
   atoll::Buffer buffer_;
 };
 
-// Ops with a stream; done() waits and reports the stream's error.
+// Ops with a stream. done() waits and rethrows the stream's error.
 struct Bench {
   explicit Bench(int threads = 1, cpu::Bf16Arithmetic bf16 = cpu::Bf16Arithmetic::automatic)
-      : ops({.threads = threads, .bf16 = bf16}), stream(atoll::Device::host().stream()) {}
+      : made(cpu::make_ops({.threads = threads, .bf16 = bf16})),
+        ops(*made),
+        stream(atoll::Device::host().stream()) {}
   void done() { stream.synchronize(); }
-  cpu::CpuOps ops;
+  std::unique_ptr<Ops> made;
+  Ops& ops;
   atoll::Stream stream;
 };
 

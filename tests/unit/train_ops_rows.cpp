@@ -1,4 +1,4 @@
-// RMSNorm, SwiGLU, rotary embedding and cross entropy against f64 and numerical gradients.
+// Compares RMSNorm, SwiGLU, rotary embedding and cross entropy with f64 and numerical gradients.
 #include <doctest/doctest.h>
 
 #include <cmath>
@@ -69,7 +69,7 @@ EntropyRun run_cross_entropy(const std::vector<std::int32_t>& labels, const Valu
   const auto count = static_cast<std::int64_t>(logits.size());
   const Tensor tlabels(labels), tlogits(logits, in), total({0, 0}, DType::f64);
   const Tensor separate = Tensor::unset(count, out);
-  const Tensor& dlogits = in == out ? tlogits : separate;  // in place where it can be
+  const Tensor& dlogits = in == out ? tlogits : separate;  // in place if the dtypes match
   const auto vocab = count / static_cast<std::int64_t>(labels.size());
   bench.ops.cross_entropy(
       bench.stream, {vocab, tlabels.view(), tlogits.view(), dlogits.view(), scale, total.view()});
@@ -130,7 +130,7 @@ TEST_CASE("swiglu far from zero neither overflows nor hides NaN") {
   CHECK(std::isnan(values[4]));
 }
 
-TEST_CASE("rope turns and its inverse turns back") {
+TEST_CASE("rope rotates and its inverse rotates back") {
   std::mt19937_64 random(17);
   const double theta = 10000;
   for (const DType dtype : compute_dtypes) {

@@ -24,7 +24,7 @@ using train::StepRecord;
 using train_test::failure_of;
 using train_test::TemporaryFolder;
 
-// 2 s, 300 real and 100 padded positions, 200 of them valid, 6.4e12 FLOPs on 4 ranks.
+// A step of 2 s with 300 real, 100 padded and 200 valid positions, and 6.4e12 FLOPs on 4 ranks.
 StepRecord record(std::int64_t step, double loss) {
   return {.step = step,
           .epoch = 0,
@@ -73,7 +73,7 @@ TEST_CASE("speed: hand-computed figures of one step") {
   CHECK(*speed.padding_fraction == Approx(0.25));
 }
 
-TEST_CASE("speed: what is not known is absent, not zero") {
+TEST_CASE("speed: unknown figures are absent, not zero") {
   auto step = record(1, 3);
   step.flops = 0;
   const auto unknown = train::speed_of(step, {});
@@ -130,7 +130,7 @@ TEST_CASE("summary: no step, or no step after the warm-up") {
   CHECK(*metrics.summary().loss_last == Approx(2));
 }
 
-TEST_CASE("metrics.json: every name, and figures of a published kind of run") {
+TEST_CASE("metrics.json: every name, with the figures of a typical run") {
   Metrics metrics(base);
   for (int i = 1; i <= 10; ++i) metrics.add(record(i, 4 - 0.1 * i));
   const train::RunInfo run{.run_name = "try",
@@ -193,7 +193,7 @@ TEST_CASE("metrics.json: every name, and figures of a published kind of run") {
   CHECK(out["approx_tokens_per_s_per_rank"].get<double>() == Approx(40));
   CHECK(out["tokens_per_s"].get<double>() == Approx(150));
   CHECK(out["padded_tokens_per_s"].get<double>() == Approx(50));
-  CHECK(out["compute_s"].get<double>() == Approx(1.5));  // of a step
+  CHECK(out["compute_s"].get<double>() == Approx(1.5));  // mean per step
   CHECK(out["exposed_s"].get<double>() == Approx(0.25));
   CHECK(out["axis_bytes"] == json{{"shard", 1'500'000}});
   CHECK(out["loss_first"].get<double>() == Approx(3.9));
@@ -214,7 +214,7 @@ TEST_CASE("metrics.json: a run that diverged or never ran is still JSON") {
   CHECK(json::parse(out.dump()) == out);
 }
 
-TEST_CASE("steps.jsonl: a line per step, there before the log closes") {
+TEST_CASE("steps.jsonl: each line is flushed at once") {
   const TemporaryFolder folder;
   const auto file = folder.path() / "steps.jsonl";
   train::StepLog log(file, 1);
@@ -237,14 +237,14 @@ TEST_CASE("steps.jsonl: a line per step, there before the log closes") {
   CHECK(lines[1]["axis_bytes"] == json{{"shard", 1'500'000}});
 }
 
-TEST_CASE("steps.jsonl: a resumed run replaces what it computes again") {
+TEST_CASE("steps.jsonl: a resumed run replaces the steps that it repeats") {
   const TemporaryFolder folder;
   const auto file = folder.path() / "steps.jsonl";
   {
     train::StepLog log(file, 1);
     for (int i = 1; i <= 5; ++i) log.add(record(i, i), base);
   }
-  std::ofstream(file, std::ios::app) << "{\"step\": 6, \"lo";  // a crash in the middle of a line
+  std::ofstream(file, std::ios::app) << "{\"step\": 6, \"lo";  // a crash within a line
   {
     train::StepLog log(file, 4);
     log.add(record(4, 44), base);
@@ -257,13 +257,13 @@ TEST_CASE("steps.jsonl: a resumed run replaces what it computes again") {
   CHECK(TemporaryFolder::read(file).empty());
 }
 
-TEST_CASE("steps.jsonl: a folder that is not there") {
+TEST_CASE("steps.jsonl: a missing folder") {
   const TemporaryFolder folder;
   CHECK(failure_of([&] { train::StepLog(folder.path() / "no" / "steps.jsonl", 1); }).code ==
         ErrorCode::io);
 }
 
-TEST_CASE("files: atomic writes leave no draft and replace whole") {
+TEST_CASE("files: atomic writes leave no temporary file") {
   const TemporaryFolder folder;
   const auto file = folder.path() / "run_args.json";
   train::write_json_atomic(file, {{"seed", 1}});
@@ -279,7 +279,7 @@ TEST_CASE("files: atomic writes leave no draft and replace whole") {
   CHECK(failure.says("none"));
 }
 
-TEST_CASE("files: whether one can be written is known before") {
+TEST_CASE("files: check_writable() finds an unwritable file") {
   const TemporaryFolder folder;
   const auto file = folder.path() / "trace.json";
   train::check_writable(file);
@@ -293,7 +293,7 @@ TEST_CASE("files: whether one can be written is known before") {
   CHECK(failure.says("No such file"));
 }
 
-TEST_CASE("files: the old file stands when the new one cannot take its place") {
+TEST_CASE("files: a failed write keeps the old file") {
   const TemporaryFolder folder;
   std::filesystem::create_directories(folder.path() / "taken" / "inside");
   CHECK(failure_of([&] { train::write_file_atomic(folder.path() / "taken", "y"); }).thrown);
@@ -303,7 +303,7 @@ TEST_CASE("files: the old file stands when the new one cannot take its place") {
   CHECK(entries == 1);
 }
 
-TEST_CASE("files: where a run's results go") {
+TEST_CASE("files: the results folder of a run") {
   CHECK(train::run_directory("", "try") == std::filesystem::path("results/training/try"));
   CHECK(train::run_directory("/elsewhere", "a/b") == std::filesystem::path("/elsewhere"));
   for (const std::string name : {"", ".", "..", "a/b", "../x"}) {
@@ -335,17 +335,17 @@ TEST_CASE("progress: the line") {
   CHECK(train::progress_line(step, 400, speed).find("padded") == std::string::npos);
 }
 
-TEST_CASE("progress: the last word on a step") {
+TEST_CASE("progress: the summary of a run") {
   train::Speed speed;
   CHECK(train::summary_line(speed) ==
-        "a step: compute -, communication -, exposed - (worst rank -)");
+        "per step: compute -, communication -, exposed - (worst rank -)");
   speed.compute_s = 12.34;
   speed.communication_s = 0.0301;
   speed.exposed_s = 0.0002;
   speed.exposed_worst_s = 0.0003;
   speed.axis_bytes = {{"shard", 12.3e6}, {"replicate", 2e3}};
   CHECK(train::summary_line(speed) ==
-        "a step: compute 12.3 s, communication 30.1 ms, exposed 0.200 ms (worst rank 0.300 ms), "
+        "per step: compute 12.3 s, communication 30.1 ms, exposed 0.200 ms (worst rank 0.300 ms), "
         "0.002 MB over replicate, 12.300 MB over shard");
 }
 
@@ -402,10 +402,10 @@ TEST_CASE("progress: silent, and a stream that is no terminal") {
   std::fclose(stream);
   const auto text = TemporaryFolder::read(file);
   CHECK(text.find("step 1 ") != std::string::npos);
-  CHECK(text.find("step 2 ") != std::string::npos);  // pending at the end
+  CHECK(text.find("step 2 ") != std::string::npos);  // shown by finish()
 }
 
-TEST_CASE("peak memory: more than nothing, and grows") {
+TEST_CASE("peak memory: positive and growing") {
   const auto before = train::peak_resident_bytes();
   CHECK(before > 1 << 20);
   const std::vector<char> block(64U << 20U, 'x');

@@ -1,4 +1,4 @@
-// atoll-train: fine-tunes or trains a Mistral, sharded over the ranks of a job.
+// atoll-train: trains or fine-tunes a Mistral, sharded over the ranks of a job.
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <exception>
@@ -14,8 +14,9 @@ constexpr const char* examples =
     "  atoll-train --data demo\n"
     "  mpirun -n 4 --bind-to none atoll-train --data alpaca.json --tokenizer tokenizer.model \\\n"
     "      --strategy hybrid_shard --mesh 2x2 --steps 100 --out results/alpaca\n"
-    "Ranks are found from mpirun, srun --mpi=pmix, mpiexec, torchrun, or ATOLL_RANK, ATOLL_SIZE,\n"
-    "ATOLL_ADDR and ATOLL_TOKEN; `atoll-topo --env` lists every variable.";
+    "Start ranks with mpirun, srun --mpi=pmix, mpiexec or torchrun, or set ATOLL_RANK, "
+    "ATOLL_SIZE,\n"
+    "ATOLL_ADDR and ATOLL_TOKEN for each. `atoll-topo --env` lists every variable.";
 
 std::string preset_list() {
   std::string list;
@@ -24,157 +25,138 @@ std::string preset_list() {
   return list;
 }
 
-// Of unsigned numbers, whose text may still have a sign.
+// CLI11 would parse "-1" into an unsigned option.
 std::string not_negative(const std::string& text) {
   return text.starts_with('-') ? "must not be negative" : "";
 }
 
 void add_data_flags(CLI::App& app, train::RunOptions& o) {
+  app.option_defaults()->group("Data");
   app.add_option("--data", o.data,
-                 "demo, synthetic, synthetic:copy, or a file: alpaca .json or .jsonl, text .txt")
-      ->group("Data");
-  app.add_option("--tokenizer", o.tokenizer, "bytes, or a SentencePiece model file")->group("Data");
-  app.add_option("--samples", o.samples, "use the first N samples; 0: all")->group("Data");
-  app.add_option("--seq", o.seq, "longest row, in tokens; 0: 512, for synthetic:copy 64")
-      ->group("Data");
-  app.add_option("--global-batch", o.global_batch, "samples per step, over all ranks")
-      ->group("Data");
-  app.add_option("--micro-batch", o.micro_batch, "rows per forward and backward of a rank")
-      ->group("Data");
-  app.add_option(
-         "--pad-to", o.pad_to,
-         "length of rows: longest (of the micro batch), seq, or pack: as many samples in a "
-         "row as fit, each attending to itself alone (on GPUs by kernels in f32, not cuDNN)")
-      ->group("Data");
+                 "demo, synthetic, synthetic:copy, or a file: Alpaca .json or .jsonl, text .txt");
+  app.add_option("--tokenizer", o.tokenizer, "bytes, or the path of a SentencePiece model");
+  app.add_option("--samples", o.samples, "use the first N samples; 0 uses all");
+  app.add_option("--seq", o.seq,
+                 "longest row in tokens; 0 means 512, or 64 with --data synthetic:copy");
+  app.add_option("--global-batch", o.global_batch, "samples per step, summed over all ranks");
+  app.add_option("--micro-batch", o.micro_batch, "rows per forward and backward on each rank");
+  app.add_option("--pad-to", o.pad_to,
+                 "row length: longest (sample of the micro batch), seq (always --seq), or pack: "
+                 "several samples share a row, without attention between them (on GPUs, fast only "
+                 "with cuDNN 9.18 on an H100 or B200)");
 }
 
 void add_model_flags(CLI::App& app, train::RunOptions& o) {
+  app.option_defaults()->group("Model");
   app.add_option("--model", o.model,
-                 "a preset (" + preset_list() + ") or a Hugging Face config.json")
-      ->group("Model");
+                 "preset (" + preset_list() + ") or the path of a Hugging Face config.json");
   app.add_option("--init", o.init,
-                 "start from Hugging Face safetensors: a folder with a config.json, which replaces "
-                 "--model, or one file beside it")
-      ->group("Model");
+                 "Hugging Face weights to start from: a .safetensors file or a folder of them; the "
+                 "config.json beside them replaces --model. Default: random weights");
   app.add_option("--freeze", o.freeze,
-                 "parameters that are not trained: patterns of Hugging Face names, as in "
-                 "'model.embed_tokens.*,*norm.weight'")
+                 "parameters that stay untrained, as comma-separated patterns of Hugging Face "
+                 "names: 'model.embed_tokens.*,*norm.weight'")
       ->delimiter(',')
-      ->allow_extra_args(false)
-      ->group("Model");
-  app.add_option("--dtype", o.dtype, "of parameters and activations: f32 or bf16")->group("Model");
+      ->allow_extra_args(false);
+  app.add_option("--dtype", o.dtype, "f32 or bf16, for parameters and activations");
   app.add_option("--recompute", o.recompute,
-                 "activation checkpointing: none, selective (norms and SwiGLU) or full (layers)")
-      ->group("Model");
+                 "activations recomputed in backward: none, selective (norms and SwiGLU) or full "
+                 "(whole layers)");
   app.add_option("--head-rows", o.head_rows,
-                 "tokens whose logits exist at a time; 0: 512 on the host, 2048 on a GPU")
-      ->check(not_negative)
-      ->group("Model");
-  app.add_option("--seed", o.seed, "of weights, order of samples and generated data")
-      ->check(not_negative)
-      ->group("Model");
+                 "tokens per block of logits: fewer need less memory and more passes; 0 means 512 "
+                 "on CPUs, 2048 on GPUs")
+      ->check(not_negative);
+  app.add_option("--seed", o.seed, "seed of weights, sample order and generated data")
+      ->check(not_negative);
 }
 
 void add_optimizer_flags(CLI::App& app, train::RunOptions& o) {
-  app.add_option("--optimizer", o.optimizer, "adamw or sgd")->group("Optimizer");
-  app.add_option("--lr", o.lr, "learning rate")->group("Optimizer");
-  app.add_option("--lr-schedule", o.lr_schedule, "constant or cosine")->group("Optimizer");
-  app.add_option("--lr-warmup", o.lr_warmup, "steps of linear increase")->group("Optimizer");
-  app.add_option("--beta1", o.beta1, "of adamw")->group("Optimizer");
-  app.add_option("--beta2", o.beta2, "of adamw")->group("Optimizer");
-  app.add_option("--epsilon", o.epsilon, "of adamw")->group("Optimizer");
-  app.add_option("--weight-decay", o.weight_decay, "decoupled")->group("Optimizer");
-  app.add_option(
-         "--moments", o.moments,
-         "of adamw: f32, or bf16, which halves their memory and rounds up or down by chance")
-      ->group("Optimizer");
-  app.add_option("--clip", o.clip, "global gradient norm; 0: off")->group("Optimizer");
+  app.option_defaults()->group("Optimizer");
+  app.add_option("--optimizer", o.optimizer, "adamw or sgd");
+  app.add_option("--lr", o.lr, "learning rate after warm-up");
+  app.add_option("--lr-schedule", o.lr_schedule,
+                 "constant, or cosine, which falls to a tenth of --lr at the last step");
+  app.add_option("--lr-warmup", o.lr_warmup, "steps over which the learning rate rises from 0");
+  app.add_option("--beta1", o.beta1, "AdamW: decay of the first moment");
+  app.add_option("--beta2", o.beta2, "AdamW: decay of the second moment");
+  app.add_option("--epsilon", o.epsilon, "AdamW: term added to the denominator");
+  app.add_option("--weight-decay", o.weight_decay, "decoupled weight decay");
+  app.add_option("--moments", o.moments,
+                 "AdamW: f32, or bf16 with stochastic rounding, which halves the moments' memory");
+  app.add_option("--clip", o.clip, "largest global gradient norm; 0 disables clipping");
   app.add_flag("--skip-nonfinite,!--no-skip-nonfinite", o.skip_nonfinite,
-               "leave out steps whose gradient norm is not finite (default); without it, and "
-               "without --clip, weights are updated beside backward")
-      ->group("Optimizer");
+               "skip updates whose gradient norm is not finite (default). Disabling this and "
+               "--clip lets weights be updated during backward");
 }
 
 void add_sharding_flags(CLI::App& app, train::RunOptions& o, int& islands) {
+  app.option_defaults()->group("Sharding");
   app.add_option("--strategy", o.strategy,
                  "no_shard (DDP), shard_optimizer (ZeRO-1), shard_grad (ZeRO-2), full_shard "
-                 "(ZeRO-3), hybrid_shard or hybrid_shard_grad (the same within the shard axis), or "
-                 "auto: the fastest that fits")
-      ->group("Sharding");
+                 "(ZeRO-3), hybrid_shard or hybrid_shard_grad (ZeRO-3 or ZeRO-2 within the shard "
+                 "axis), or auto: the fastest that fits");
+  app.add_option("--mesh", o.mesh,
+                 "replicate x shard, for example 2x4. Default: planned from the topology");
+  app.add_option("--islands", islands,
+                 "plan the mesh as if the ranks formed N islands; 0 uses the detected islands")
+      ->check(not_negative);
   app.add_option(
          "--memory-limit", o.memory_limit,
-         "bytes of a rank, as in 16G (powers of 1024): auto looks for what fits, and a plan that "
-         "is larger is refused; 0: the host's memory, shared out, or the GPU's, for auto alone")
-      ->transform(CLI::AsSizeValue(false))
-      ->group("Sharding");
-  app.add_option(
-         "--accumulate", o.accumulate,
-         "gradients of a micro batch that is not the last: shard (reduced at once) or local "
-         "(kept whole); default: by the strategy")
-      ->group("Sharding");
-  app.add_option("--mesh", o.mesh,
-                 "replicate x shard, as in 2x4; default: planned from the topology")
-      ->group("Sharding");
-  app.add_option("--islands", islands, "treat the ranks as this many islands; 0: what is found")
-      ->check(not_negative)
-      ->group("Sharding");
-  app.add_option(
-         "--device", o.device,
-         "what ranks compute on: host (CPUs), cuda (GPUs, which go round among the ranks of a "
-         "host), or auto: cuda where every rank has a GPU of its own and what it needs")
-      ->group("Sharding");
-  app.add_option("--backend", o.backend,
-                 "of collectives: host, mpi, nccl, ...; default: the best that works")
-      ->group("Sharding");
-  app.add_flag("--require-gdr", o.require_gdr,
-               "fail where NICs do not reach memory of GPUs (GPUDirect RDMA) on every connection "
-               "between hosts: after the first step, and of later connections at the end")
-      ->group("Sharding");
+         "bytes per rank, for example 16G (powers of 1024): larger plans are refused, and "
+         "--strategy "
+         "auto chooses what fits; 0 limits only auto, to a rank's share of host memory or its GPU")
+      ->transform(CLI::AsSizeValue(false));
+  app.add_option("--accumulate", o.accumulate,
+                 "gradients between micro batches: shard (reduced after each), local (kept whole "
+                 "until the last), or auto (chosen by the strategy)");
   app.add_option("--reduce-dtype", o.reduce_dtype,
-                 "what gradients travel as: f32, or bf16, which halves their bytes and rounds the "
-                 "sum of each level")
-      ->group("Sharding");
-  app.add_option(
-         "--inner-shards", o.inner_shards,
-         "neighbouring ranks that keep between them what forward gathered, for backward to "
-         "gather there (partial resharding); 0: not kept. No effect where parameters stay whole")
-      ->group("Sharding");
+                 "f32, or bf16, which halves the bytes of gradient reductions and rounds the sum "
+                 "on each axis");
+  app.add_option("--inner-shards", o.inner_shards,
+                 "partial resharding: groups of N neighbouring ranks keep the gathered parameters "
+                 "from forward until backward; 0 disables this");
   app.add_option("--prefetch", o.prefetch,
-                 "units gathered ahead of compute; 0: none. A tied model takes one more")
-      ->group("Sharding");
+                 "units gathered ahead of compute; 0 gathers on demand. A tied head adds one");
   app.add_option("--reduce-buffers", o.reduce_buffers,
-                 "whole gradients that are written or reduced at the same time")
-      ->group("Sharding");
+                 "units whose whole gradients may exist at once while they are reduced");
+}
+
+void add_machine_flags(CLI::App& app, train::RunOptions& o) {
+  app.option_defaults()->group("Machine");
+  app.add_option("--device", o.device,
+                 "host (CPUs), cuda (GPUs, shared when a host has fewer GPUs than ranks), or auto: "
+                 "cuda if every rank has its own usable GPU");
+  app.add_option("--backend", o.backend,
+                 "communication backend: host, mpi, nccl, ... Default: the best that works");
   app.add_option("--threads", o.threads,
-                 "compute threads of a rank on the host; 0: cores / ranks there")
-      ->group("Sharding");
+                 "CPU compute threads per rank; 0 means the host's cores divided by its ranks");
+  app.add_flag("--require-gdr", o.require_gdr,
+               "fail unless every connection between hosts uses GPUDirect RDMA; checked after the "
+               "first step and at the end");
 }
 
 void add_run_flags(CLI::App& app, train::RunOptions& o) {
-  app.add_option("--steps", o.steps, "optimizer steps")->group("Run");
-  app.add_option("--warmup-steps", o.warmup_steps, "first steps left out of speed figures")
-      ->group("Run");
-  app.add_option("--out", o.out, "folder of results; default results/training/RUN-NAME")
-      ->group("Run");
-  app.add_option("--run-name", o.run_name, "default MODEL-DATA-STRATEGY")->group("Run");
-  app.add_option("--checkpoint-every", o.checkpoint_every, "steps; 0: only at the end")
-      ->group("Run");
-  app.add_flag("--no-checkpoint{false},--checkpoint", o.save_checkpoint, "whether to save any")
-      ->group("Run");
+  app.option_defaults()->group("Run");
+  app.add_option("--steps", o.steps, "number of optimizer steps");
+  app.add_option("--warmup-steps", o.warmup_steps, "initial steps that speed figures leave out");
+  app.add_option("--checkpoint-every", o.checkpoint_every,
+                 "steps between checkpoints; 0 saves only at the end");
+  app.add_flag("--no-checkpoint{false},--checkpoint", o.save_checkpoint,
+               "save no checkpoints; the default saves them in the results folder");
   app.add_option("--resume", o.resume,
-                 "folder of a checkpoint to go on from, at any number of ranks")
-      ->group("Run");
-  app.add_option("--export", o.export_weights, "safetensors file with the final weights, HF names")
-      ->group("Run");
-  app.add_option(
-         "--trace", o.trace,
-         "Chrome trace of all ranks to write, for https://ui.perfetto.dev: what each stream "
-         "did, each collective with its bandwidth and whether compute waited for it")
-      ->group("Run");
+                 "checkpoint folder to continue from, on any number of ranks");
+  app.option_defaults()->group("Results");
+  app.add_option("--out", o.out, "results folder. Default: results/training/RUN-NAME");
+  app.add_option("--run-name", o.run_name, "name of the run. Default: MODEL-DATA-STRATEGY");
+  app.add_option("--export", o.export_weights,
+                 "safetensors file to write at the end: f32 weights under Hugging Face names");
+  app.add_option("--trace", o.trace,
+                 "Chrome trace file to write at the end, with all ranks' streams and collectives; "
+                 "open it in https://ui.perfetto.dev");
   app.add_option("--trace-steps", o.trace_steps,
-                 "FIRST:LAST, counted from 1, as in 3:7; default: 5 steps after --warmup-steps")
-      ->group("Run");
-  app.add_flag("--quiet", o.quiet, "no progress line")->group("Run");
+                 "steps to trace, FIRST:LAST counted from 1, for example 3:7. Default: the 5 steps "
+                 "after --warmup-steps");
+  app.add_flag("--quiet", o.quiet, "show no progress line");
 }
 
 int train_on(atoll::World& world, const train::RunOptions& options) {
@@ -184,7 +166,7 @@ int train_on(atoll::World& world, const train::RunOptions& options) {
   } catch (const std::exception& error) {
     world.fail(error.what());
     const std::string who = "rank " + std::to_string(world.rank()) + ": ";
-    const std::string what = error.what();  // of communicators, it carries the rank already
+    const std::string what = error.what();  // errors of communicators already name the rank
     std::fprintf(stderr, "atoll-train: %s%s\n", what.starts_with(who) ? "" : who.c_str(),
                  what.c_str());
     return 1;
@@ -194,7 +176,7 @@ int train_on(atoll::World& world, const train::RunOptions& options) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  CLI::App app("Trains a Mistral, sharded over the ranks of a job.", "atoll-train");
+  CLI::App app("Trains or fine-tunes a Mistral, sharded over the ranks of a job.", "atoll-train");
   app.footer(examples);
   app.option_defaults()->always_capture_default();
   train::RunOptions options;
@@ -203,6 +185,7 @@ int main(int argc, char** argv) {
   add_model_flags(app, options);
   add_optimizer_flags(app, options);
   add_sharding_flags(app, options, islands);
+  add_machine_flags(app, options);
   add_run_flags(app, options);
   app.failure_message([](const CLI::App*, const CLI::Error& error) {
     return std::string("atoll-train: ") + error.what() + " (--help lists the flags)\n";

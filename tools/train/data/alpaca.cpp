@@ -1,5 +1,5 @@
-// From alpaca records to rows. Prompt and output are tokenized together, since a tokenizer may join
-// or space pieces differently at the start of a text; the output begins where the joint ids leave
+// Turns Alpaca records into rows. Prompt and output are tokenized together, since a tokenizer may
+// treat the start of a text differently. The output begins where the joint ids first differ from
 // those of the prompt alone.
 #include <fmt/format.h>
 
@@ -11,13 +11,13 @@
 namespace train {
 namespace {
 
-// A row keeps seq + 1 tokens, so text far beyond what they can cover need not be encoded: with a
-// tokenizer that is not linear, one huge record would take minutes to give one row.
+// Text far beyond seq + 1 tokens is not encoded: with a superlinear tokenizer, a single huge record
+// could take minutes.
 std::string_view head(std::string_view text, std::size_t limit) {
   return text.substr(0, std::min(text.size(), limit));
 }
 
-constexpr std::size_t longest_piece = 128;  // bytes of text that one token covers, generously
+constexpr std::size_t longest_piece = 128;  // generous bound on the bytes of one token
 
 }  // namespace
 
@@ -61,7 +61,7 @@ bool AlpacaRows::add(const AlpacaRecord& record) {
 void AlpacaRows::finish() {
   if (dropped_ > 0) {
     dataset_.warnings.push_back(
-        fmt::format("{}: {} samples dropped, since {} tokens end before their output begins",
+        fmt::format("{}: {} samples dropped, since their output begins after {} tokens",
                     dataset_.name(), dropped_, spec_.seq));
   }
   if (cut_ > dropped_) {

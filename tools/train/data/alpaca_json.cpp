@@ -1,5 +1,5 @@
-// Alpaca records out of JSON, event by event: nothing but the record in hand is kept, nesting costs
-// one bit a level in the parser (which is a loop, not a recursion) and is bounded here.
+// Parses Alpaca records from JSON events. Only the current record is kept in memory, and nesting is
+// bounded.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -17,7 +17,7 @@ namespace {
 constexpr int deepest = 64;
 constexpr std::size_t longest_field = 4U << 20U;
 
-// Reads the text and tells how far it has come, which the parser reports only with its own errors.
+// An input iterator that records how far the parser has read, so that every error has an offset.
 class Cursor {
  public:
   using iterator_category = std::input_iterator_tag;
@@ -41,11 +41,11 @@ class Cursor {
 };
 
 enum class Layout {
-  list,   // records stand in a list
-  record  // the text is one record
+  list,   // a JSON list of records
+  record  // a single JSON record
 };
 
-// The part of the parser's message that says what is wrong, on one line of printable characters.
+// Extracts the reason from the parser's message as one line of printable characters.
 std::string reason_of(std::string_view what) {
   if (const auto at = what.find("syntax error"); at != std::string_view::npos) {
     what.remove_prefix(at);
@@ -60,12 +60,12 @@ class AlpacaEvents {
   AlpacaEvents(Layout layout, const RecordSink& sink) noexcept
       : outer_(layout == Layout::list ? 1 : 0), sink_(sink) {}
 
-  // Why the parse ended; empty when it did not fail.
+  // The reason of a failure; empty if parsing succeeded or the sink stopped it.
   const std::string& error() const noexcept { return error_; }
   bool stopped() const noexcept { return stopped_; }
   std::optional<std::size_t> syntax_error_at() const noexcept { return syntax_error_at_; }
 
-  // What nlohmann::json::sax_parse calls. False ends the parse.
+  // The SAX interface of nlohmann::json::sax_parse. Returning false ends the parse.
   bool null() { return depth_ == outer_ + 1 || other_value("null"); }
   bool boolean(bool) { return other_value("a boolean"); }
   bool number_integer(std::int64_t) { return other_value("a number"); }
@@ -126,7 +126,7 @@ class AlpacaEvents {
     return true;
   }
 
-  // `read` counts the bytes taken, the one that does not fit among them.
+  // `read` counts consumed bytes, including the offending one.
   bool parse_error(std::size_t read, const std::string&, const nlohmann::detail::exception& error) {
     syntax_error_at_ = read > 0 ? read - 1 : 0;
     return fail(reason_of(error.what()));
@@ -138,7 +138,7 @@ class AlpacaEvents {
     return true;
   }
 
-  // Any value that no field takes: fine under keys that are skipped, wrong elsewhere.
+  // Handles a value that fills no field: accepted under ignored keys, an error elsewhere.
   bool other_value(std::string_view kind) {
     if (depth_ < outer_) return fail(fmt::format("not a list of records, but {}", kind));
     if (depth_ == outer_) return fail(fmt::format("not a record, but {}", kind));
@@ -161,38 +161,33 @@ class AlpacaEvents {
   AlpacaRecord record_;
   bool has_instruction_ = false;
   bool has_output_ = false;
-  std::string* field_ = nullptr;  // of record_, that the next value fills
+  std::string* field_ = nullptr;  // member of record_ that the next value fills
   std::string field_name_;
   std::string error_;
   std::optional<std::size_t> syntax_error_at_;
   bool stopped_ = false;
 };
 
-struct Outcome {
-  std::string error;     // empty: none
-  std::size_t byte = 0;  // that does not fit, or after the value that does not
-  bool stopped = false;
-};
-
-Outcome parse(std::string_view text, Layout layout, const RecordSink& sink) {
+// Parses the text and returns false if the sink wants no more records. Throws Error(bad_data) with
+// `place` and the byte, of which the text's first is number `base`.
+bool parse(std::string_view text, Layout layout, const RecordSink& sink, const std::string& place,
+           std::size_t base = 0) {
   AlpacaEvents events(layout, sink);
   const char* reached = text.data();
   const Cursor first(text.data(), &reached);
   const Cursor last(text.data() + text.size(), &reached);
   nlohmann::json::sax_parse(first, last, &events);
+  if (events.error().empty()) return !events.stopped();
   const auto end = static_cast<std::size_t>(reached - text.data());
-  return {events.error(), std::min(events.syntax_error_at().value_or(end), text.size()),
-          events.stopped()};
+  const std::size_t byte = base + std::min(events.syntax_error_at().value_or(end), text.size());
+  throw atoll::Error(atoll::ErrorCode::bad_data,
+                     fmt::format("{}byte {}: {}", place, byte, events.error()));
 }
 
 }  // namespace
 
 void read_alpaca_json(const Source& source, const RecordSink& sink) {
-  const Outcome outcome = parse(source.text, Layout::list, sink);
-  if (!outcome.error.empty()) {
-    throw atoll::Error(atoll::ErrorCode::bad_data,
-                       fmt::format("{}: byte {}: {}", source.file, outcome.byte, outcome.error));
-  }
+  parse(source.text, Layout::list, sink, fmt::format("{}: ", source.file));
 }
 
 void read_alpaca_jsonl(const Source& source, const RecordSink& sink) {
@@ -200,15 +195,9 @@ void read_alpaca_jsonl(const Source& source, const RecordSink& sink) {
   for (std::int64_t number = 1; begin < source.text.size(); ++number) {
     const std::size_t end = std::min(source.text.find('\n', begin), source.text.size());
     const std::string_view line = source.text.substr(begin, end - begin);
-    if (line.find_first_not_of(" \t\r") != std::string_view::npos) {
-      const Outcome outcome = parse(line, Layout::record, sink);
-      if (!outcome.error.empty()) {
-        throw atoll::Error(atoll::ErrorCode::bad_data,
-                           fmt::format("{}: line {}, byte {}: {}", source.file, number,
-                                       begin + outcome.byte, outcome.error));
-      }
-      if (outcome.stopped) return;
-    }
+    const bool blank = line.find_first_not_of(" \t\r") == std::string_view::npos;
+    const auto place = fmt::format("{}: line {}, ", source.file, number);
+    if (!blank && !parse(line, Layout::record, sink, place, begin)) return;
     begin = end + 1;
   }
 }

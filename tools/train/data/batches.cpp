@@ -21,7 +21,7 @@ void require(bool holds, const std::string& message) {
   if (!holds) throw Error(ErrorCode::invalid_argument, message);
 }
 
-// Where the part of rank `rank` of `total` samples begins; no product can overflow.
+// First sample of rank `rank` when `total` samples are divided evenly. Does not overflow.
 std::int64_t part_begin(std::int64_t total, std::int64_t rank, std::int64_t ranks) noexcept {
   return total / ranks * rank + std::min(rank, total % ranks);
 }
@@ -39,7 +39,7 @@ std::span<T> rows_of(std::span<T> samples, std::int64_t micro_batch, std::int64_
 PadTo pad_to_from_name(std::string_view name) {
   if (name == "longest") return PadTo::longest;
   if (name == "seq") return PadTo::seq;
-  require(name == "pack", fmt::format("rows as long as \"{}\": longest, seq or pack", name));
+  require(name == "pack", fmt::format("row length \"{}\": use longest, seq or pack", name));
   return PadTo::pack;
 }
 
@@ -64,13 +64,14 @@ Batches::Batches(const Dataset& dataset, const BatchOptions& options, Share shar
   require(share.ranks >= 1 && share.rank >= 0 && share.rank < share.ranks,
           fmt::format("rank {} of {}: no such rank", share.rank, share.ranks));
   require(dataset.size() >= 1 && dataset.size() <= std::numeric_limits<std::uint32_t>::max(),
-          fmt::format("{}: {} samples", dataset.name(), dataset.size()));
+          fmt::format("{}: {} samples: must be between 1 and 2^32 - 1", dataset.name(),
+                      dataset.size()));
   require(dataset.longest() <= options.seq,
-          fmt::format("{}: a sample of {} tokens; rows have {}", dataset.name(), dataset.longest(),
-                      options.seq));
+          fmt::format("{}: a sample has {} tokens, but rows have at most {}", dataset.name(),
+                      dataset.longest(), options.seq));
   const std::int64_t row_tokens = std::int64_t{options.micro_batch} * options.seq;
   require(row_tokens <= std::numeric_limits<std::int32_t>::max(),
-          fmt::format("micro batch {} of sequence length {}: more than 2^31 tokens",
+          fmt::format("micro batch {} x sequence length {}: must be below 2^31 tokens",
                       options.micro_batch, options.seq));
 }
 
@@ -80,11 +81,6 @@ std::int64_t Batches::steps_per_epoch() const noexcept {
 
 Position Batches::position(std::int64_t global_step) const noexcept {
   return {global_step / steps_per_epoch(), global_step % steps_per_epoch()};
-}
-
-Position Batches::after(Position position) const noexcept {
-  if (position.step + 1 < steps_per_epoch()) return {position.epoch, position.step + 1};
-  return {position.epoch + 1, 0};
 }
 
 const std::vector<std::uint32_t>& Batches::order(std::int64_t epoch) {
@@ -129,8 +125,8 @@ RowShape Batches::shape(std::span<const Row> rows) const noexcept {
   return shape;
 }
 
-// Packed: samples and, behind them, padding, of which single tokens are cut off until the number is
-// a multiple of as large a power of two as there is padding for.
+// Lengths of the documents of packed rows. Single padding tokens become documents of their own to
+// make the number of documents a multiple of a power of two, as large as the padding permits.
 std::vector<std::int64_t> Batches::documents(std::span<const Row> rows, RowShape shape) const {
   if (options_.pad_to != PadTo::pack) {
     return std::vector<std::int64_t>(static_cast<std::size_t>(shape.rows), shape.seq);
@@ -169,8 +165,8 @@ std::vector<std::int64_t> Batches::documents(std::span<const Row> rows, RowShape
 
 StepPlan Batches::step(Position position) {
   require(position.epoch >= 0 && position.step >= 0 && position.step < steps_per_epoch(),
-          fmt::format("epoch {}, step {}: an epoch has {} steps", position.epoch, position.step,
-                      steps_per_epoch()));
+          fmt::format("epoch {}, step {}: no such step, because an epoch has {} steps",
+                      position.epoch, position.step, steps_per_epoch()));
   const std::span<const std::uint32_t> all = order(position.epoch);
   const auto samples = rows_of(all, options_.global_batch, position.step);
 
@@ -232,7 +228,7 @@ MicroBatch Batches::micro_batch(const StepPlan& step, int index) const {
   return batch;
 }
 
-// The samples of the row that begins at `at`, one behind the other.
+// Copies the samples of a row, one after another, starting at position `at`.
 void Batches::place(const Row& row, std::size_t at, MicroBatch& batch) const {
   for (const std::uint32_t index : row) {
     const Sample sample = dataset_.sample(index);

@@ -1,18 +1,17 @@
-// Which samples a step takes, which of them this rank computes, and in what rows.
+// Plans a step: its samples, this rank's part of them, and the rows that hold them.
 //
-// An epoch is a permutation of the dataset that depends on (seed, epoch) alone. Step s of it takes
-// the next `global_batch` samples; the last step of an epoch takes what is left, so that an epoch
-// sees each sample once. A rank takes a contiguous part of the step's samples, one more or one less
-// than the others where they do not divide, none when there are more ranks than samples. So the
-// samples of a step are the same however many ranks share it, and (epoch, step) is all the state
-// that a resumed run needs.
+// An epoch is a permutation of the dataset, seeded by (seed, epoch). Step s takes its next
+// `global_batch` samples; the last step of an epoch takes the rest, so an epoch sees each sample
+// once. Ranks take contiguous parts whose sizes differ by at most one sample and may be zero. The
+// samples of a step are therefore independent of the number of ranks, and a resumed run needs no
+// state but (epoch, step).
 //
-// All ranks run the same number of micro batches of the same number of rows, since each of them is
-// a round of collectives. Rows that a rank has no sample for are padding whose labels are all
-// ignored: they go through the same compute path and add zero to the loss, the gradients and the
-// counts.
+// Every micro batch involves collectives, so all ranks run equally many micro batches with equally
+// many rows. A row without a sample is padding with ignored labels: it takes the same compute path
+// and adds zero to loss, gradients and counts.
 //
-// The lengths of all samples are known on every rank, so the totals of a step, its count of valid
+// Every rank knows the lengths of all samples, so a step's totals, its number of valid labels and
+// the packing of each rank need no communication.
 // labels among them, and how each rank packs, need no communication.
 #pragma once
 
@@ -27,20 +26,20 @@
 
 namespace train {
 
-// Length of the rows of a micro batch, and what is in them.
+// Length and contents of the rows of a micro batch.
 enum class PadTo {
-  longest,  // its longest sample, rounded up to a multiple of 16, at most seq
-  seq,      // always seq: one shape, and what published figures of padded runs count
-  pack,     // as longest, but a row holds as many samples as fit into seq, each of which attends to
-            // itself alone: fewer rows a step
+  longest,  // the longest sample, rounded up to row_multiple, at most seq
+  seq,      // always seq: a single shape, as in published figures of padded runs
+  pack,     // like longest, but each row holds several samples, up to seq tokens; attention stays
+            // within a sample
 };
 
 // "longest", "seq", "pack". Throws Error(invalid_argument).
 PadTo pad_to_from_name(std::string_view name);
 
 inline constexpr std::int32_t row_multiple = 16;
-// Of packed rows, at most: on GPUs each number of documents has plans of its own, which take time
-// to make.
+// Preferred multiple of documents in packed rows. GPUs build a plan for each number of documents,
+// so fewer distinct numbers save time.
 inline constexpr std::int64_t document_multiple = 16;
 
 struct BatchOptions {
@@ -54,7 +53,7 @@ struct BatchOptions {
 
 struct Share {
   int rank = 0;
-  int ranks = 1;  // that divide the samples: all of the job, whatever the mesh
+  int ranks = 1;  // all ranks of the job, whatever the mesh
 };
 
 struct Position {
@@ -63,20 +62,20 @@ struct Position {
   auto operator<=>(const Position&) const = default;
 };
 
-// Rows of equal length, row-major; what follows the last sample of a row is pad_token and
+// Rows of equal length, row-major. Positions after the last sample of a row hold pad_token and
 // ignored_label.
 struct MicroBatch {
   std::int32_t rows = 0;
   std::int32_t seq = 0;
   std::vector<std::int32_t> tokens;  // [rows * seq]
   std::vector<std::int32_t> labels;  // [rows * seq]
-  // [rows * seq], from 0 in each of the documents: samples, and parts of the padding behind them.
-  // Empty, without documents, unless rows are packed.
+  // [rows * seq]: positions within each document, from 0. A document is a sample or a part of the
+  // padding. Empty unless rows are packed.
   std::vector<std::int32_t> positions;
-  std::int64_t documents = 0;
-  std::int64_t valid = 0;   // labels that carry loss
-  std::int64_t real = 0;    // positions that hold a token of a sample
-  std::int64_t padded = 0;  // the others: rows * seq - real
+  std::int64_t documents = 0;  // 0 unless rows are packed
+  std::int64_t valid = 0;      // labels that carry loss
+  std::int64_t real = 0;       // positions that hold a token of a sample
+  std::int64_t padded = 0;     // rows * seq - real
 };
 
 struct RowShape {
@@ -85,18 +84,18 @@ struct RowShape {
   auto operator<=>(const RowShape&) const = default;
 };
 
-// Equal on every rank but for `mine`.
+// One step. All members except `mine` and `rows` are equal on every rank.
 struct StepPlan {
   Position position;
-  std::int64_t samples = 0;  // over all ranks, as are the next three
-  std::int64_t valid = 0;    // divide the sum of losses by this
+  std::int64_t samples = 0;  // samples, valid, real and padded count all ranks
+  std::int64_t valid = 0;    // divisor of the summed loss
   std::int64_t real = 0;
   std::int64_t padded = 0;
-  int micro_batches = 0;              // on each rank
-  std::vector<RowShape> shapes;       // [rank * micro_batches + index]: what every rank computes
-  std::vector<std::int64_t> lengths;  // of all that attends to itself: rows, or documents in them
-  std::vector<std::uint32_t> mine;    // samples of this rank, in order
-  std::vector<Row> rows;              // of this rank, those of a micro batch after another
+  int micro_batches = 0;              // per rank
+  std::vector<RowShape> shapes;       // [rank * micro_batches + index], for every rank
+  std::vector<std::int64_t> lengths;  // lengths of rows, or of documents if packed
+  std::vector<std::uint32_t> mine;    // this rank's samples, in order
+  std::vector<Row> rows;              // this rank's rows, ordered by micro batch
 };
 
 class Batches {
@@ -107,14 +106,13 @@ class Batches {
 
   std::int64_t steps_per_epoch() const noexcept;
 
-  // Of the n-th step of a run, counted from 0.
+  // Position of the n-th step of a run, counted from 0.
   Position position(std::int64_t global_step) const noexcept;
-  Position after(Position position) const noexcept;
 
   // Throws Error(invalid_argument) for a position outside an epoch.
   StepPlan step(Position position);
 
-  // Precondition: 0 <= index < step.micro_batches, and the step comes from this object.
+  // Preconditions: 0 <= index < step.micro_batches, and this object made the step.
   MicroBatch micro_batch(const StepPlan& step, int index) const;
 
  private:
@@ -128,7 +126,7 @@ class Batches {
   BatchOptions options_;
   Share share_;
   std::int64_t order_epoch_ = -1;
-  std::vector<std::uint32_t> order_;  // of order_epoch_
+  std::vector<std::uint32_t> order_;  // permutation of epoch order_epoch_
 };
 
 // The permutation of [0, size) that is epoch `epoch` under `seed`.

@@ -56,7 +56,7 @@ std::uint64_t Dataset::fingerprint() const noexcept {
 
 namespace {
 
-// alpaca has 23 MB; a corpus that does not fit in memory is not this loader's business.
+// The full Alpaca file has 23 MB. This loader keeps the whole file in memory.
 constexpr std::uintmax_t largest_file = 1U << 30U;
 
 enum class FileKind {
@@ -87,8 +87,8 @@ DataFile data_file(const std::string& data) {
   const auto kind = kind_of(extension.empty() ? "" : extension.substr(1));
   if (!kind) {
     throw Error(ErrorCode::invalid_argument,
-                fmt::format("data {}: neither demo, synthetic, synthetic:copy nor a .json, .jsonl, "
-                            ".txt or .md file (json:FILE, jsonl:FILE and text:FILE take any name)",
+                fmt::format("data {}: use demo, synthetic, synthetic:copy, or a .json, .jsonl, "
+                            ".txt or .md file (json:FILE, jsonl:FILE, text:FILE for other names)",
                             data));
   }
   return {*kind, path};
@@ -106,7 +106,7 @@ Dataset load(const DataFile& file, const DataSpec& spec, const Tokenizer& tokeni
     case FileKind::text:
       return load_text(source, spec, tokenizer);
   }
-  throw Error(ErrorCode::internal, "a kind of file without a loader");
+  throw Error(ErrorCode::internal, "unknown kind of data file");
 }
 
 void check(const DataSpec& spec, const Tokenizer& tokenizer) {
@@ -146,7 +146,7 @@ Dataset open_dataset(const DataSpec& spec, const Tokenizer& tokenizer) {
     throw Error(ErrorCode::bad_data, fmt::format("{}: no sample to train on{}", spec.data, why));
   }
   if (spec.samples > dataset.size()) {
-    dataset.warnings.push_back(fmt::format("{}: {} samples wanted, {} there", dataset.name(),
+    dataset.warnings.push_back(fmt::format("{}: {} samples requested, {} available", dataset.name(),
                                            spec.samples, dataset.size()));
   }
   return dataset;

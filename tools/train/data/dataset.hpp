@@ -1,4 +1,4 @@
-// Samples as token rows with labels, loaded once, the same on every rank.
+// Samples as token rows with labels. Every rank loads all of them once.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +25,7 @@ class Dataset {
  public:
   explicit Dataset(std::string name) : name_(std::move(name)) {}
 
-  // Copies both. Precondition: the same length, at least one valid label.
+  // Copies both spans. Preconditions: equal lengths and at least one valid label.
   void add(std::span<const std::int32_t> tokens, std::span<const std::int32_t> labels);
 
   std::int64_t size() const noexcept { return static_cast<std::int64_t>(valid_.size()); }
@@ -34,50 +34,49 @@ class Dataset {
   std::int64_t length(std::int64_t index) const noexcept;
   std::int64_t valid(std::int64_t index) const noexcept;
 
-  // Over all samples.
+  // Totals over all samples.
   std::int64_t total_tokens() const noexcept { return static_cast<std::int64_t>(tokens_.size()); }
   std::int64_t total_valid() const noexcept { return total_valid_; }
   std::int64_t longest() const noexcept { return longest_; }
 
-  // A hash of every token and label: ranks compare it at the start, since hosts with different
-  // copies of a file would train on different data and never notice.
+  // Hash of every token and label. Ranks compare it at the start, because hosts with different
+  // copies of a file would otherwise train on different data.
   std::uint64_t fingerprint() const noexcept;
 
   const std::string& name() const noexcept { return name_; }
 
-  // What the user should know and did not ask for (samples dropped, fewer than wanted), one line
-  // each. Rank 0 logs them.
+  // Messages for the user, one line each, such as dropped samples. Rank 0 logs them.
   std::vector<std::string> warnings;
 
  private:
   std::string name_;
   std::vector<std::int32_t> tokens_;
   std::vector<std::int32_t> labels_;
-  std::vector<std::size_t> begin_{0};  // of sample i in tokens_; the last entry is the end
+  std::vector<std::size_t> begin_{0};  // first token of each sample, then the end of tokens_
   std::vector<std::int64_t> valid_;
   std::int64_t total_valid_ = 0;
   std::int64_t longest_ = 0;
 };
 
-// What the model allows; 0 where that is not known.
+// Limits of the model; 0 means unknown.
 struct ModelLimits {
   std::int32_t vocabulary = 0;
   std::int32_t positions = 0;
 };
 
 struct DataSpec {
-  // `demo`, `synthetic`, `synthetic:copy`, or a file: .json, .jsonl, .txt or .md by its name;
-  // `json:FILE`, `jsonl:FILE`, `text:FILE` whatever its name.
+  // demo, synthetic, synthetic:copy, or a file whose name ends in .json, .jsonl, .txt or .md. The
+  // prefixes json:, jsonl: and text: override the ending.
   std::string data = "demo";
-  std::int64_t samples = 0;  // the first N; 0: all of a file, or the generator's own number
-  std::int32_t seq = 512;    // longest row
-  std::uint64_t seed = 0;    // of generated data; files do not depend on it
+  std::int64_t samples = 0;  // use the first N; 0: the whole file, or the generator's default
+  std::int32_t seq = 512;    // longest row in tokens
+  std::uint64_t seed = 0;    // seed of generated data; files ignore it
   ModelLimits model{};
 };
 
-// Throws Error with one line that names file and place: not_found, bad_data (malformed file, no
-// sample left), invalid_argument (sequence longer than the model allows, tokenizer with more tokens
-// than the model, unknown kind of data).
+// Throws Error with one line that names file and place: not_found, bad_data (malformed file or no
+// samples), invalid_argument (seq exceeds the model's positions, the tokenizer has more tokens than
+// the model, or the kind of data is unknown).
 Dataset open_dataset(const DataSpec& spec, const Tokenizer& tokenizer);
 
 }  // namespace train

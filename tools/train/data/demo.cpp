@@ -1,5 +1,5 @@
-// Instruction data made by the project, so that a first run needs no download. Few templates and
-// small vocabularies: a small model learns the wording in a few hundred steps, the sums later.
+// Generated instruction data, so that a first run needs no download. With few templates and small
+// vocabularies, a small model learns the wording in a few hundred steps, and the sums later.
 #include <fmt/format.h>
 
 #include <algorithm>

@@ -19,7 +19,7 @@ std::string read_file(const std::filesystem::path& path, std::uintmax_t limit) {
   if (!std::filesystem::exists(path, status)) {
     throw Error(ErrorCode::not_found, fmt::format("{}: no such file", path.string()));
   }
-  // A pipe or a device has no size to check and may never end.
+  // A pipe or device has no size to check and may never end.
   if (!std::filesystem::is_regular_file(path, status)) {
     throw Error(ErrorCode::bad_data, fmt::format("{}: not a regular file", path.string()));
   }

@@ -1,4 +1,4 @@
-// Reading untrusted files: whole, into memory, never more than a stated bound.
+// Reads untrusted files into memory, up to a size limit.
 #pragma once
 
 #include <cstdint>
@@ -7,8 +7,8 @@
 
 namespace train {
 
-// The bytes of a regular file. Throws Error: not_found when nothing is there, bad_data when it is
-// empty or has more than `limit` bytes, io when it cannot be read.
+// Returns the bytes of a regular file. Throws Error: not_found if it does not exist, bad_data if it
+// is empty or larger than `limit` bytes, io if reading fails.
 std::string read_file(const std::filesystem::path& path, std::uintmax_t limit);
 
 }  // namespace train

@@ -1,4 +1,4 @@
-// One function per kind of data, one file each; open_dataset chooses among them.
+// Loaders of each kind of data. open_dataset() selects one.
 #pragma once
 
 #include <cstddef>
@@ -10,7 +10,7 @@
 
 namespace train {
 
-// The bytes of a file and the name that errors give it.
+// The contents of a file, and its name for error messages.
 struct Source {
   std::string_view text;
   std::string_view file;
@@ -18,15 +18,15 @@ struct Source {
 
 // alpaca_json.cpp
 
-// One record of alpaca data. `instruction` and `output` must be there, `input` may be absent, null
-// or empty; other keys are skipped whatever they hold.
+// One Alpaca record. `instruction` and `output` are required, `input` may be absent, null or empty.
+// Other keys are ignored.
 struct AlpacaRecord {
   std::string instruction;
   std::string input;
   std::string output;
 };
 
-// Called in file order; false stops the reading, and what follows in the file is not looked at.
+// Receives records in file order. Returning false stops reading at once.
 using RecordSink = std::function<bool(const AlpacaRecord&)>;
 
 // A JSON list of records. Throws Error(bad_data) with file and byte offset.
@@ -37,18 +37,18 @@ void read_alpaca_jsonl(const Source& source, const RecordSink& sink);
 
 // alpaca.cpp
 
-// Turns records into rows: bos, prompt, output, eos, cut to seq + 1 tokens (the last one is only a
-// target). Labels begin at the output. A record whose output was cut off entirely is dropped and
-// counted.
+// Turns records into rows: bos, prompt, output, eos, cut to seq + 1 tokens, of which the last is
+// only a target. Labels begin at the output. A record is dropped and counted if its output does not
+// begin within the row.
 class AlpacaRows {
  public:
   AlpacaRows(const DataSpec& spec, const Tokenizer& tokenizer, Dataset& dataset) noexcept
       : spec_(spec), tokenizer_(tokenizer), dataset_(dataset) {}
 
-  // False when `spec.samples` rows are there and no more are wanted.
+  // Returns false once the dataset has `spec.samples` rows.
   bool add(const AlpacaRecord& record);
 
-  // Writes the warnings. Call once, after the last record.
+  // Adds the warnings to the dataset. Call once, after the last record.
   void finish();
 
  private:
@@ -59,34 +59,33 @@ class AlpacaRows {
   std::int64_t cut_ = 0;
 };
 
-// What stands before the output: the well known headings, without a preface.
+// The text before the output: the usual Alpaca headings without their preface.
 std::string alpaca_prompt(const AlpacaRecord& record);
 
 Dataset load_alpaca_json(const Source& source, const DataSpec& spec, const Tokenizer& tokenizer);
 Dataset load_alpaca_jsonl(const Source& source, const DataSpec& spec, const Tokenizer& tokenizer);
 
-// text.cpp: documents separated by blank lines, each as bos, text, eos, joined to one stream that
-// is cut into rows of seq predictions; the last row is shorter. A row may hold several documents,
-// and attention crosses their borders. Throws Error(bad_data) with the offset of a byte that is not
-// UTF-8.
+// text.cpp: documents separated by blank lines. Each becomes bos, text, eos; the joined stream is
+// cut into rows of seq predictions, of which the last may be shorter. Attention crosses documents
+// within a row. Throws Error(bad_data) with the offset of a byte that is not UTF-8.
 Dataset load_text(const Source& source, const DataSpec& spec, const Tokenizer& tokenizer);
 
 // synthetic.cpp
 
-// Uniform random tokens over the model's vocabulary (the tokenizer's when that is not known), every
-// position valid: the work of real rows, nothing to learn. 1,024 samples unless told otherwise.
+// Uniform random tokens of the model's vocabulary, or the tokenizer's if that is unknown. Every
+// position is valid. For speed measurements; there is nothing to learn. Default: 1,024 samples.
 Dataset make_random(const DataSpec& spec, const Tokenizer& tokenizer);
 
 inline constexpr std::int32_t copy_vocabulary = 64;
 
-// Rows of 2 h tokens, h = seq / 2: token 0, then h - 1 random ones of 1..63, and the same h again.
-// Only what the first half determines carries loss: position t in [h, 2 h - 2] predicts token t
-// + 1. Position h - 1, which predicts the separator 0 at h, is ignored, for no content announces
-// it. So h - 1 labels are valid in each row. Needs seq >= 4.
+// Rows of 2 h tokens, h = seq / 2: token 0, h - 1 random tokens of 1..63, then the same h tokens
+// again. Labels are valid where the first half determines the next token: position t in
+// [h, 2 h - 2] predicts token t + 1. Position h - 1 would predict the separator at h, which nothing
+// announces, so it is ignored. Each row has h - 1 valid labels. Needs seq >= 4.
 Dataset make_copy(const DataSpec& spec);
 
-// demo.cpp: instruction data from templates (sums, reversed words, plurals, colours, ...), 800
-// records unless told otherwise, a function of the seed.
+// demo.cpp: instruction data from templates (sums, reversed words, colours, ...), determined by the
+// seed. Default: 800 records.
 Dataset make_demo(const DataSpec& spec, const Tokenizer& tokenizer);
 
 AlpacaRecord demo_record(std::uint64_t seed, std::int64_t index);

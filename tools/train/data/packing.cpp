@@ -14,8 +14,8 @@ std::vector<Row> pack_rows(std::span<const std::uint32_t> samples,
   std::iota(order.begin(), order.end(), std::size_t{0});
   std::ranges::stable_sort(
       order, [&](std::size_t a, std::size_t b) { return length(samples[a]) > length(samples[b]); });
-  std::vector<std::vector<std::size_t>> rows;      // places in `samples`
-  std::multimap<std::int64_t, std::size_t> rooms;  // by what is left in the row
+  std::vector<std::vector<std::size_t>> rows;      // indices into `samples`
+  std::multimap<std::int64_t, std::size_t> rooms;  // free tokens of a row -> row
   for (const std::size_t place : order) {
     const std::int64_t tokens = length(samples[place]);
     std::int64_t room = capacity;

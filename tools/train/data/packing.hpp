@@ -1,4 +1,4 @@
-// Samples put together into rows of a bounded length.
+// Packs samples into rows of a bounded length.
 #pragma once
 
 #include <cstdint>
@@ -8,10 +8,10 @@
 
 namespace train {
 
-using Row = std::vector<std::uint32_t>;  // samples, in the order of their places
+using Row = std::vector<std::uint32_t>;  // samples, in row order
 
-// Best fit, longest first; equal lengths, and the samples of a row, in the order given.
-// Precondition: no length is over `capacity`.
+// Packs by best fit, longest sample first. Ties, and samples within a row, keep the given order.
+// Precondition: no length exceeds `capacity`.
 std::vector<Row> pack_rows(std::span<const std::uint32_t> samples,
                            const std::function<std::int64_t(std::uint32_t)>& length,
                            std::int64_t capacity);

@@ -1,12 +1,12 @@
-// Counter-based random numbers: a value is a function of (seed, stream, counter) alone, so every
-// rank computes any of them, in any order, and gets the same.
+// Counter-based random numbers: a value depends only on (seed, stream, index, counter), so any rank
+// can compute any value in any order.
 #pragma once
 
 #include <cstdint>
 
 namespace train {
 
-// The streams in use; two streams of one seed are independent.
+// Streams in use. Streams of the same seed are independent.
 enum class RandomStream : std::uint64_t {
   shuffle = 1,
   synthetic_tokens = 2,
@@ -14,8 +14,8 @@ enum class RandomStream : std::uint64_t {
   demo_records = 4,
 };
 
-// A bijection of 64 bits in which every input bit reaches every output bit (xor-shifts and odd
-// multiplications, the constants of Stafford's thirteenth mixer).
+// A bijection of 64-bit values in which every input bit affects every output bit (Stafford's mixer
+// 13).
 constexpr std::uint64_t scramble(std::uint64_t value) noexcept {
   value ^= value >> 30;
   value *= 0xbf58476d1ce4e5b9ULL;
@@ -28,7 +28,7 @@ constexpr std::uint64_t scramble(std::uint64_t value) noexcept {
 struct RandomKey {
   std::uint64_t seed = 0;
   RandomStream stream = RandomStream::shuffle;
-  std::uint64_t index = 0;  // epoch, sample, ...
+  std::uint64_t index = 0;  // epoch or sample, depending on the stream
 };
 
 class CounterRandom {
@@ -42,7 +42,7 @@ class CounterRandom {
     return scramble(key_ + (counter + 1) * golden);
   }
 
-  // In [0, bound), bound > 0. The bias of the remainder is below bound / 2^64.
+  // Uniform in [0, bound), bound > 0. The modulo bias is below bound / 2^64.
   constexpr std::uint64_t below(std::uint64_t counter, std::uint64_t bound) const noexcept {
     return bits(counter) % bound;
   }

@@ -1,4 +1,4 @@
-// Stands in for sentencepiece_tokenizer.cpp in a build without libsentencepiece.
+// Replaces sentencepiece_tokenizer.cpp in builds without libsentencepiece.
 #include <fmt/format.h>
 
 #include "atoll/error.hpp"
@@ -8,7 +8,8 @@ namespace train {
 
 std::unique_ptr<const Tokenizer> sentencepiece_tokenizer(const std::filesystem::path& file) {
   throw atoll::Error(atoll::ErrorCode::unsupported,
-                     fmt::format("{}: this build has no SentencePiece; the tokenizer `bytes` works",
+                     fmt::format("{}: this build lacks SentencePiece; use --tokenizer bytes or "
+                                 "rebuild with libsentencepiece-dev",
                                  file.string()));
 }
 

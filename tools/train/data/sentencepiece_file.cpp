@@ -22,7 +22,7 @@ constexpr std::size_t known_fields = 6;
       fmt::format("{}: byte {}: not a whole SentencePiece model: {}", file, offset, reason));
 }
 
-// A base-128 number, low group first; nothing when the bytes end inside it or it exceeds 64 bits.
+// Reads a base-128 number, low group first; nullopt if the bytes end early or it exceeds 64 bits.
 std::optional<std::uint64_t> read_varint(std::string_view bytes, std::size_t& at) {
   std::uint64_t value = 0;
   for (unsigned shift = 0; shift < 64 && at < bytes.size(); shift += 7) {
@@ -41,14 +41,14 @@ void check_sentencepiece_file(std::string_view bytes, std::string_view file) {
   while (at < bytes.size()) {
     const std::size_t start = at;
     const auto tag = read_varint(bytes, at);
-    if (!tag) fail(file, start, "it ends inside a field");
+    if (!tag) fail(file, start, "the file ends inside a field");
     const std::uint64_t field = *tag >> 3;
     const bool known = field >= 1 && field < known_fields;
     if ((*tag & 7) != length_delimited || (!known && field < first_extension)) {
       fail(file, start, fmt::format("unknown field {}", field));
     }
     const auto length = read_varint(bytes, at);
-    if (!length) fail(file, start, "it ends inside a field");
+    if (!length) fail(file, start, "the file ends inside a field");
     if (*length > bytes.size() - at) {
       fail(file, start,
            fmt::format("field {} needs {} bytes and {} are left", field, *length,

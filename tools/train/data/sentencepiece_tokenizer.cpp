@@ -12,7 +12,7 @@ namespace {
 using atoll::Error;
 using atoll::ErrorCode;
 
-// Mistral's model has 0.5 MB, the largest in use about 5 MB.
+// Mistral's model has 0.5 MB; large vocabularies need about 5 MB.
 constexpr std::uintmax_t largest_model = 64U << 20U;
 
 class SentencePieceTokenizer final : public Tokenizer {
@@ -26,7 +26,7 @@ class SentencePieceTokenizer final : public Tokenizer {
       throw Error(ErrorCode::bad_data, fmt::format("{}: not a SentencePiece model: {}",
                                                    file.string(), status.error_message()));
     }
-    // Every row begins with bos and every sample ends with eos: training needs both.
+    // Rows begin with bos and samples end with eos, so training needs both.
     if (processor_.bos_id() < 0 || processor_.eos_id() < 0) {
       throw Error(ErrorCode::bad_data,
                   fmt::format("{}: the model has no bos or no eos piece", file.string()));

@@ -1,4 +1,4 @@
-// Plain text, packed.
+// Loads plain text, packed into full rows.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -11,8 +11,8 @@
 namespace train {
 namespace {
 
-// Bytes of the UTF-8 sequence that `text` begins with; 0 when it is not one (RFC 3629: no overlong
-// forms, no surrogates, nothing above U+10FFFF).
+// Length of the UTF-8 sequence at the start of `text`; 0 if it is invalid (RFC 3629: overlong,
+// a surrogate, or above U+10FFFF).
 std::size_t utf8_length(std::string_view text) {
   const auto byte = [&](std::size_t i) {
     return i < text.size() ? static_cast<unsigned char>(text[i]) : 0U;
@@ -44,7 +44,7 @@ void check_utf8(const Source& source) {
   }
 }
 
-// Takes the next document off the front of `rest`: lines up to a blank one, without it.
+// Removes the next document, up to a blank line, from the front of `rest`.
 std::optional<std::string_view> next_document(std::string_view& rest) {
   std::size_t begin = std::string_view::npos;
   std::size_t end = 0;
@@ -74,7 +74,7 @@ Dataset load_text(const Source& source, const DataSpec& spec, const Tokenizer& t
   const auto seq = static_cast<std::size_t>(spec.seq);
   const auto wanted = [&] { return spec.samples == 0 || dataset.size() < spec.samples; };
 
-  // The last token of a row's labels is the first of the next row's tokens.
+  // A row's last label is the first token of the next row.
   std::vector<std::int32_t> stream;
   std::size_t row = 0;
   const auto take = [&](std::size_t length) {

@@ -36,7 +36,7 @@ void forward(fsdp::Engine& engine, fsdp::Pass& pass, const Decoder& decoder, con
     const auto scope = pass.forward(engine.unit(unit_name(model, u)));
     decoder.forward(step, u, [&](std::string_view name) { return scope[name]; });
   }
-  // The tied head reads the table in backward, which turns round here: it is gathered once.
+  // Re-enter embed, so that it stays gathered for the tied head's backward.
   if (model.tied) const auto table = pass.forward(engine.unit(unit_name(model, 0)));
 }
 
@@ -54,11 +54,11 @@ void backward(fsdp::Engine& engine, fsdp::Pass& pass, const Decoder& decoder, co
           step, u, [&](std::string_view name) { return owner(name)[name]; },
           [&](std::string_view name) { return gradient_of(owner(name), name); });
     }
-    table.reset();  // only the head uses it
+    table.reset();  // The head is computed first, and no other unit needs the table.
   }
 }
 
-// Which parameters are not trained, and whether the patterns that say so make sense.
+// Matches parameters against the patterns of --freeze, and checks that the patterns make sense.
 class Frozen {
  public:
   explicit Frozen(const std::vector<std::string>& patterns) {
@@ -79,11 +79,11 @@ class Frozen {
     };
     for (const Pattern& pattern : patterns_) {
       if (!pattern.used) {
-        refuse(fmt::format(" {}: no parameter of {} has such a name, as {} is one", pattern.text,
+        refuse(fmt::format(" {}: matches no parameter of {}; {} is one of its names", pattern.text,
                            model.name, param_specs(model, 0).front().hf_name));
       }
     }
-    if (trained_ == 0) refuse(": leaves no parameter to train");
+    if (trained_ == 0) refuse(": the patterns leave no parameter to train");
   }
 
  private:

@@ -1,5 +1,5 @@
-// The model on the engine: units added, and one micro batch taken through forward and backward with
-// weights and gradients that live in the engine's buckets.
+// Runs the model on the FSDP engine: adds its units, and computes forward and backward of a micro
+// batch with weights and gradients in the engine's buckets.
 #pragma once
 
 #include <string>
@@ -10,17 +10,17 @@
 
 namespace train {
 
-// Adds the model's units and freezes the engine. With a tied head the embedding stands at both ends
-// of the order: its gradient is reduced after its last use. Parameters whose HF name is like one of
-// the patterns (of a shell, with * ? [...]) `frozen` are not trained. Error(invalid_argument): a
-// pattern that is like none, and patterns that leave nothing to train.
+// Adds the model's units and freezes the engine. A tied embedding is both the first and the last
+// unit, and its gradient is reduced after its last use. Parameters whose HF name matches one of the
+// shell patterns `frozen` (with * ? [...]) are not trained. Throws Error(invalid_argument) for a
+// pattern that matches nothing, or when no parameter is left to train.
 void add_units(atoll::fsdp::Engine& engine, const ModelConfig& model,
                const std::vector<std::string>& frozen = {});
 
-// Parameters that these patterns freeze. The same errors.
+// Number of elements that these patterns freeze. Throws like add_units().
 std::uint64_t frozen_count(const ModelConfig& model, const std::vector<std::string>& patterns);
 
-// Forward and backward of one micro batch, enqueued on the step's stream.
+// Enqueues forward and backward of one micro batch on the step's stream.
 void train_micro_batch(atoll::fsdp::Engine& engine, atoll::fsdp::Pass pass, const Decoder& decoder,
                        const Step& step);
 

@@ -20,23 +20,23 @@ atoll::RankDevice choose_device(atoll::World& world, const std::string& wanted,
 }
 
 void Machine::reserve(const LargestShapes& shapes) const {
-  if (device().kind() == atoll::DeviceKind::host) return;  // whose scratch grows as it is met
+  if (device().kind() == atoll::DeviceKind::host) return;  // CPU scratch grows on demand
   auto stream = device().stream({.name = "reserve"});
   ops->reserve(stream, shapes);
 }
 
-double Machine::matrix_peak(atoll::World& world, atoll::DType dtype) const {
+double Machine::matrix_peak(atoll::World& world, atoll::DType dtype, double seconds) const {
   if (device().kind() == atoll::DeviceKind::cuda) {
-    double peak = 0;  // of the whole GPU: those that share it measure one after the other
+    double peak = 0;  // FLOP/s of the whole GPU; ranks that share it measure in turn
     for (int turn = 0; turn < place.most_turns; ++turn) {
-      if (turn == place.turn) peak = cuda::matrix_peak_flops(device(), dtype);
+      if (turn == place.turn) peak = cuda::matrix_peak_flops(device(), dtype, seconds);
       if (place.most_turns > 1) world.barrier();
     }
     return peak / place.sharing;
   }
   const auto cores = static_cast<double>(std::max(1L, ::sysconf(_SC_NPROCESSORS_ONLN)));
   const double share = std::min(1.0, cores / (static_cast<double>(threads) * place.sharing));
-  return share * cpu::matrix_peak_flops(dtype, threads);
+  return share * cpu::matrix_peak_flops(dtype, threads, seconds);
 }
 
 std::string Machine::peak_source() const {
@@ -54,7 +54,7 @@ Machine make_machine(const atoll::World& world, atoll::RankDevice place, int thr
   if (place.device.kind() == atoll::DeviceKind::cuda) {
     ops = cuda::make_ops(place.device, {.deterministic = world.config().deterministic != 0});
   } else {
-    ops = std::make_unique<cpu::CpuOps>(cpu::CpuOpsOptions{.threads = threads});
+    ops = cpu::make_ops({.threads = threads});
   }
   return {std::move(place), std::move(ops), threads};
 }

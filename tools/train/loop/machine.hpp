@@ -1,5 +1,5 @@
-// What a rank computes with: its device and the arithmetic for it. The one place in the trainer
-// that knows which kinds of device there are.
+// A rank's device and its compute kernels. Only this file of the trainer distinguishes kinds of
+// device.
 #pragma once
 
 #include <memory>
@@ -11,7 +11,8 @@
 
 namespace train {
 
-// As options.hpp has --device and --backend. Collective; errors as of choose_rank_device().
+// Chooses the rank's device from --device and --backend. Collective; throws like
+// choose_rank_device().
 atoll::RankDevice choose_device(atoll::World& world, const std::string& wanted,
                                 const std::string& backend);
 
@@ -21,18 +22,17 @@ struct Machine {
   int threads = 1;
 
   const atoll::Device& device() const noexcept { return place.device; }
-  // Lets the arithmetic allocate what such shapes take.
+  // Allocates the scratch memory that kernels need for these shapes.
   void reserve(const LargestShapes& shapes) const;
-  // Operations per second of matrix products that this rank can have: measured for about half a
-  // second, and shared where ranks of the host have more threads than cores, or one GPU.
-  // Collective.
-  double matrix_peak(atoll::World& world, atoll::DType dtype) const;
-  // How that figure came about, for reports.
+  // Peak matrix-product FLOP/s of this rank, measured for about `seconds`. Ranks that share cores
+  // or a GPU get their share of it. Collective.
+  double matrix_peak(atoll::World& world, atoll::DType dtype, double seconds) const;
+  // Describes how matrix_peak() measured, for reports.
   std::string peak_source() const;
 };
 
-// `threads` of each rank on the CPU. Error(out_of_memory, unsupported, not_found) for what this
-// rank has not.
+// Makes the kernels; `threads` is the number of compute threads of a CPU rank. Throws
+// Error(out_of_memory, unsupported or not_found) when this rank lacks a resource.
 Machine make_machine(const atoll::World& world, atoll::RankDevice place, int threads);
 
 }  // namespace train

@@ -6,9 +6,11 @@
 #include <charconv>
 #include <cmath>
 #include <filesystem>
+#include <initializer_list>
 #include <nlohmann/json.hpp>
 #include <numbers>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "atoll/fsdp.hpp"
@@ -39,63 +41,65 @@ StepRange parse_range(const std::string& text) {
   const char* end = text.data() + text.size();
   const auto first = std::from_chars(text.data(), end, range.first);
   const bool colon = first.ec == std::errc() && first.ptr != end && *first.ptr == ':';
-  require(colon, "--trace-steps " + text, "FIRST:LAST, as in 3:7");
-  const auto last = std::from_chars(first.ptr + 1, end, range.last);
+  const auto last = std::from_chars(colon ? first.ptr + 1 : end, end, range.last);
   require(last.ec == std::errc() && last.ptr == end, "--trace-steps " + text,
-          "FIRST:LAST, as in 3:7");
+          "use FIRST:LAST, for example 3:7");
   return range;
 }
 
 void check_trace(const RunOptions& options) {
   if (options.trace_steps.empty()) return;
-  require(!options.trace.empty(), "--trace-steps", "only with --trace");
+  require(!options.trace.empty(), "--trace-steps", "needs --trace");
   const StepRange range = parse_range(options.trace_steps);
   require(1 <= range.first && range.first <= range.last && range.last <= options.steps,
           "--trace-steps " + options.trace_steps,
-          fmt::format("within steps 1:{} of the run, the first one first", options.steps));
+          fmt::format("must lie within 1:{}, and FIRST must not exceed LAST", options.steps));
 }
 
 }  // namespace
 
 RunOptions resolved(RunOptions options) {
-  // A row of synthetic:copy is as long as it is asked for, and what it teaches needs no length.
+  // Every row of synthetic:copy has this length, and a short row teaches copying as well.
   if (options.seq == 0) options.seq = options.data == "synthetic:copy" ? 64 : 512;
   return options;
 }
 
 void check(const RunOptions& options) {
-  require(options.seq >= 2, "--seq", "at least 2");
-  require(options.global_batch >= 1, "--global-batch", "at least 1");
-  require(options.micro_batch >= 1, "--micro-batch", "at least 1");
-  require(options.steps >= 1, "--steps", "at least 1");
-  require(options.warmup_steps >= 0, "--warmup-steps", "not negative");
-  require(options.lr_warmup >= 0, "--lr-warmup", "not negative");
-  require(std::isfinite(options.lr) && options.lr >= 0, "--lr", "a number that is not negative");
-  require(options.beta1 >= 0 && options.beta1 < 1, "--beta1", "in [0, 1)");
-  require(options.beta2 >= 0 && options.beta2 < 1, "--beta2", "in [0, 1)");
-  require(options.epsilon > 0, "--epsilon", "greater than 0");
-  require(options.weight_decay >= 0, "--weight-decay", "not negative");
-  require(options.clip >= 0, "--clip", "not negative");
-  require(options.inner_shards >= 0, "--inner-shards", "not negative");
-  require(options.prefetch >= 0, "--prefetch", "not negative");
-  require(options.reduce_buffers >= 1, "--reduce-buffers", "at least 1");
-  require(options.threads >= 0, "--threads", "not negative");
-  require(options.samples >= 0, "--samples", "not negative");
-  require(options.checkpoint_every >= 0, "--checkpoint-every", "not negative");
-  require_one_of(options.optimizer, "--optimizer", {"adamw", "sgd"});
-  require_one_of(options.lr_schedule, "--lr-schedule", {"constant", "cosine"});
+  using Checks = std::initializer_list<std::pair<std::string_view, bool>>;
+  for (const auto& [flag, fine] : Checks{{"--global-batch", options.global_batch >= 1},
+                                         {"--micro-batch", options.micro_batch >= 1},
+                                         {"--steps", options.steps >= 1},
+                                         {"--reduce-buffers", options.reduce_buffers >= 1}})
+    require(fine, flag, "must be at least 1");
+  for (const auto& [flag, fine] : Checks{{"--warmup-steps", options.warmup_steps >= 0},
+                                         {"--lr-warmup", options.lr_warmup >= 0},
+                                         {"--weight-decay", options.weight_decay >= 0},
+                                         {"--clip", options.clip >= 0},
+                                         {"--inner-shards", options.inner_shards >= 0},
+                                         {"--prefetch", options.prefetch >= 0},
+                                         {"--threads", options.threads >= 0},
+                                         {"--samples", options.samples >= 0},
+                                         {"--checkpoint-every", options.checkpoint_every >= 0}})
+    require(fine, flag, "must not be negative");
+  require(options.beta1 >= 0 && options.beta1 < 1, "--beta1", "must be in [0, 1)");
+  require(options.beta2 >= 0 && options.beta2 < 1, "--beta2", "must be in [0, 1)");
+  require(options.seq >= 2, "--seq", "must be at least 2 tokens");
+  require(std::isfinite(options.lr) && options.lr >= 0, "--lr", "must be finite and not negative");
+  require(options.epsilon > 0, "--epsilon", "must be greater than 0");
   require_one_of(options.dtype, "--dtype", {"f32", "bf16"});
   require_one_of(options.reduce_dtype, "--reduce-dtype", {"f32", "bf16"});
   require_one_of(options.moments, "--moments", {"f32", "bf16"});
+  require_one_of(options.optimizer, "--optimizer", {"adamw", "sgd"});
+  require_one_of(options.lr_schedule, "--lr-schedule", {"constant", "cosine"});
   require_one_of(options.device, "--device", {"auto", "host", "cuda"});
   require_one_of(options.pad_to, "--pad-to", {"longest", "seq", "pack"});
   require_one_of(options.recompute, "--recompute", {"none", "selective", "full"});
+  require_one_of(options.accumulate, "--accumulate", {"auto", "shard", "local"});
   std::vector<std::string_view> strategies{"auto"};
   for (const auto strategy : atoll::fsdp::every_strategy()) {
     strategies.push_back(atoll::fsdp::name(strategy));
   }
   require_one_of(options.strategy, "--strategy", strategies);
-  require_one_of(options.accumulate, "--accumulate", {"auto", "shard", "local"});
   if (!options.mesh.empty()) atoll::parse_mesh(options.mesh);
   check_trace(options);
 }

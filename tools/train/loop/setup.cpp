@@ -31,7 +31,6 @@ std::uint64_t shared_memory(const atoll::World& world, const atoll::Topology& to
   return least;
 }
 
-// Of every rank.
 std::vector<std::uint64_t> exchange_bytes(atoll::World& world, const char* what,
                                           std::uint64_t mine) {
   std::vector<std::uint64_t> bytes;
@@ -41,7 +40,7 @@ std::vector<std::uint64_t> exchange_bytes(atoll::World& world, const char* what,
   return bytes;
 }
 
-// What each rank has at least, and what the arithmetic of any holds at most.
+// The smallest device memory of any rank, and the most that kernels hold on any rank.
 DeviceMemory memory_of_ranks(atoll::World& world, const atoll::Topology& topology,
                              const Machine& machine) {
   const atoll::DeviceKind kind = machine.device().kind();
@@ -56,7 +55,8 @@ DeviceMemory memory_of_ranks(atoll::World& world, const atoll::Topology& topolog
 ModelConfig load_model(const RunOptions& options, const Tokenizer& tokenizer) {
   if (!options.init.empty()) {
     if (!fs::exists(options.init)) {
-      throw atoll::Error(atoll::ErrorCode::not_found, "--init " + options.init + ": not there");
+      throw atoll::Error(atoll::ErrorCode::not_found,
+                         "--init " + options.init + ": no such file or folder");
     }
     const fs::path folder = fs::is_directory(options.init) ? fs::path(options.init)
                                                            : fs::path(options.init).parent_path();
@@ -98,14 +98,14 @@ int compute_threads(const atoll::World& world, const RunOptions& options,
   const int threads = told > 0 ? told : fair;
   if (device == atoll::DeviceKind::host && cores_allowed() < threads) {
     atoll::log::warn(
-        "this rank computes with {} threads and is bound to {} of {} cores: start mpirun with "
+        "this rank computes with {} threads but is bound to {} of {} cores: start mpirun with "
         "--bind-to none, or set --threads",
         threads, cores_allowed(), cores);
   }
   return threads;
 }
 
-// Every rank's `mine`, compared with rank 0's; `tell` describes a difference.
+// Compares `mine` of every rank with rank 0's; `tell` describes a difference.
 template <class Tell>
 void compare(atoll::World& world, std::string_view subject, const std::string& mine,
              const Tell& tell) {
@@ -121,13 +121,13 @@ std::string flag_difference(const std::string& theirs, const std::string& first)
   const auto flags = nlohmann::json::parse(theirs), others = nlohmann::json::parse(first);
   for (const auto& [flag, value] : flags.items()) {
     if (value == others.at(flag)) continue;
-    return fmt::format("other flags than rank 0: {} {}, there {}", flag, value.dump(),
+    return fmt::format("other flags than rank 0: {} is {}, on rank 0 {}", flag, value.dump(),
                        others.at(flag).dump());
   }
   return "other flags than rank 0";
 }
 
-// Hosts with different copies of a file or flag would train apart and never notice.
+// Ranks with different copies of a file or flag would train different models without any error.
 void compare_ranks(atoll::World& world, const RunOptions& options, const ModelConfig& model,
                    const Dataset& dataset) {
   auto flags = to_json(options);
@@ -139,7 +139,7 @@ void compare_ranks(atoll::World& world, const RunOptions& options, const ModelCo
           [](auto&&...) { return "other training data than rank 0 (another copy of the file?)"; });
 }
 
-// Rank 0 writes it, at the end: a long time to be told that it cannot.
+// Rank 0 writes the trace at the end; this finds an unwritable file at the start.
 void check_trace_file(const std::string& file) {
   try {
     check_writable(file);
@@ -148,20 +148,20 @@ void check_trace_file(const std::string& file) {
   }
 }
 
-// Refused before anything is allocated; the engine's part is known later.
+// Fails before anything is allocated. The engine's memory is checked later.
 void check_activations(const RunOptions& options, const ModelConfig& model,
                        atoll::DeviceKind device) {
   const std::uint64_t bytes = Activations::bytes_for(model, activation_plan(options, device));
   if (options.memory_limit == 0 || bytes <= options.memory_limit) return;
   throw atoll::Error(
       atoll::ErrorCode::invalid_argument,
-      fmt::format("--memory-limit: activations alone take {} of {} bytes: --recompute full and a "
-                  "smaller --micro-batch or --seq need less",
-                  bytes, options.memory_limit));
+      fmt::format(
+          "--memory-limit: activations alone take {} of {} bytes: use --recompute full or a "
+          "smaller --micro-batch or --seq",
+          bytes, options.memory_limit));
 }
 
-// Documents are some tens of tokens and more: what a plan for them takes hardly depends on their
-// number.
+// Assumes 64 tokens per packed document; kernel plans hardly depend on the number of documents.
 LargestShapes shapes_of(const RunOptions& options, const ModelConfig& model,
                         atoll::DeviceKind device) {
   const ActivationPlan plan = activation_plan(options, device);

@@ -1,5 +1,5 @@
-// What a run needs before its engine: tokenizer, data, model shape, mesh, arithmetic, strategy.
-// Everything that can be wrong with the input is found here, on every rank alike.
+// Prepares a run before its engine exists: tokenizer, data, model shape, mesh, kernels, strategy.
+// All checks of the input happen here, alike on every rank.
 #pragma once
 
 #include <memory>
@@ -20,18 +20,18 @@ struct Setup {
   ModelConfig model;
   Dataset dataset;
   atoll::Mesh mesh;
-  Machine machine;  // its arithmetic has reserved what the model takes
+  Machine machine;  // its kernels have reserved scratch memory for the model
   DeviceMemory memory;
   Strategy strategy;
 };
 
-// Collective. Throws Error(mismatch) that names the rank whose data or options differ from rank
-// 0's.
+// Collective. Throws Error(mismatch) that names a rank when its data or options differ from those
+// of rank 0.
 Setup prepare(atoll::World& world, const RunOptions& options);
 
 BatchOptions batch_options(const RunOptions& options, const Tokenizer& tokenizer);
 
-// The tensor of this parameter in Hugging Face's files.
+// The Hugging Face name of this parameter.
 std::string hf_name(const ModelConfig& model, std::string_view unit, std::string_view param);
 
 }  // namespace train

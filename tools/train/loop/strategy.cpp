@@ -67,7 +67,7 @@ Strategy choose_strategy(const RunOptions& options, const ModelConfig& model,
   question.options.inner_shards = options.inner_shards;
   question.frozen = frozen_count(model, options.freeze);
   question.options.prefetch = engine_prefetch(options, model);
-  // A tied table has a buffer of its own beside the others'.
+  // A tied table needs a gradient buffer of its own.
   question.options.reduce_buffers = options.reduce_buffers + (model.tied ? 1 : 0);
   fsdp::StrategyChoice choice = fsdp::choose_strategy(question);
   return {choice.strategy, std::move(choice.why)};
@@ -84,7 +84,7 @@ fsdp::Options engine_options(const RunOptions& options, const ModelConfig& model
                       .reduce = atoll::dtype_from_name(options.reduce_dtype)};
   engine.prefetch = engine_prefetch(options, model);
   engine.reduce_buffers = options.reduce_buffers;
-  // The moments are added when they are known.
+  // The optimizer adds its moments to the plan later.
   if (options.memory_limit > 0) {
     engine.memory_bytes =
         options.memory_limit -

@@ -1,5 +1,4 @@
-// How the model is sharded: as the options say, or as the library chooses; and the rest of what the
-// engine is asked for.
+// Turns the trainer's options into a sharding strategy and options of the engine and optimizer.
 #pragma once
 
 #include <cstdint>
@@ -14,32 +13,30 @@ namespace train {
 
 struct Strategy {
   atoll::fsdp::Strategy kind{};
-  std::string why;  // a sentence; "": it was asked for
+  std::string why;  // one sentence from the planner; empty when the user chose the strategy
 };
 
-// Of a rank's device, equal on all so that they choose alike.
+// Memory of a rank's device; equal on all ranks, so that all choose the same strategy.
 struct DeviceMemory {
   atoll::DeviceKind kind = atoll::DeviceKind::host;
-  std::uint64_t bytes = 0;       // 0: unknown; a limit in the options counts instead
-  std::uint64_t arithmetic = 0;  // of these, what Ops holds for itself
+  std::uint64_t bytes = 0;       // capacity; 0: unknown. RunOptions::memory_limit takes precedence
+  std::uint64_t arithmetic = 0;  // bytes within the capacity that the kernels (Ops) hold
 };
 
-// micro_batches: of a step, on each rank.
+// `micro_batches` is the number per step on each rank.
 Strategy choose_strategy(const RunOptions& options, const ModelConfig& model,
                          const atoll::Mesh& mesh, const DeviceMemory& memory, int micro_batches);
 
-// Units that the engine gathers ahead: those of the options, and, with a tied head, which computes
-// with two units at a time, one more.
+// Units that the engine gathers ahead. A tied head uses two units at once, so this is one more than
+// --prefetch.
 int engine_prefetch(const RunOptions& options, const ModelConfig& model);
 
 ActivationPlan activation_plan(const RunOptions& options, atoll::DeviceKind device);
 
-// What a rank's device holds that is not the engine's, as far as it is known before it is
-// allocated.
+// Bytes on a rank's device outside the engine, as far as they are known before allocation.
 std::uint64_t bytes_beside_engine(const RunOptions& options, const ModelConfig& model,
                                   const DeviceMemory& memory);
 
-// What the engine and its optimizer are asked for.
 atoll::fsdp::Options engine_options(const RunOptions& options, const ModelConfig& model,
                                     const Strategy& strategy, const atoll::Device& device,
                                     const DeviceMemory& memory);

@@ -12,7 +12,7 @@
 namespace train {
 namespace {
 
-// Of a rank; some 250 bytes of text each.
+// Limit per rank; a record takes about 250 bytes of text.
 constexpr std::size_t most_records = 100'000;
 
 template <class Clock>
@@ -20,13 +20,13 @@ std::int64_t ns_of(typename Clock::time_point when) {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(when.time_since_epoch()).count();
 }
 
-// What to add to a time of the steady clock to have that of the system's.
+// The offset that turns a steady-clock time into a system-clock time.
 std::int64_t system_minus_steady() {
   const auto steady = ns_of<std::chrono::steady_clock>(std::chrono::steady_clock::now());
   return ns_of<std::chrono::system_clock>(std::chrono::system_clock::now()) - steady;
 }
 
-// The beginning of the first record of all ranks, on this rank's steady clock.
+// The begin of the earliest record of any rank, on this rank's steady clock.
 std::int64_t common_zero(atoll::World& world, const std::vector<atoll::TraceRecord>& records) {
   const std::int64_t offset = system_minus_steady();
   std::int64_t first = std::numeric_limits<std::int64_t>::max() - std::max<std::int64_t>(offset, 0);
@@ -38,7 +38,7 @@ std::int64_t common_zero(atoll::World& world, const std::vector<atoll::TraceReco
   return earliest - offset;
 }
 
-// Every rank's text, on the root, by rank of the communicator; one rank's at a time on the way.
+// Gathers every rank's text on the root, one rank after another; index i is communicator rank i.
 std::vector<std::string> gather(atoll::World& world, atoll::Communicator* communicator, int root,
                                 const std::string& mine) {
   if (!communicator) return {mine};
@@ -104,9 +104,9 @@ void Tracing::write(atoll::World& world, atoll::Communicator* ranks, int root,
   if (ranks && ranks->rank() != root) return;
   write_file_atomic(file, atoll::chrome_trace(all));
   if (records_.empty()) {
-    return atoll::log::warn("{}: no step of this run was to be traced", file.string());
+    return atoll::log::warn("{}: no step of this run was traced", file.string());
   }
-  atoll::log::info("trace of steps {} to {} in {}: open it in https://ui.perfetto.dev",
+  atoll::log::info("trace of steps {} to {} in {}: open the file in https://ui.perfetto.dev",
                    steps_.first, steps_.last, file.string());
 }
 

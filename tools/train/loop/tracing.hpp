@@ -1,4 +1,4 @@
-// The trace of a run (--trace): what every rank has recorded of the chosen steps, in one file.
+// Collects the trace of the chosen steps (--trace) and writes all ranks into one file.
 #pragma once
 
 #include <chrono>
@@ -18,14 +18,14 @@ class Tracing {
 
   explicit Tracing(StepRange steps) : steps_(steps) {}
 
-  // Whether the step, counted from 1, is to be recorded in full.
+  // Whether this step, counted from 1, is traced.
   bool covers(std::int64_t step) const noexcept {
     return steps_.first <= step && step <= steps_.last;
   }
-  // What was recorded of a step that is covered, and from when to when this rank was at it.
+  // Adds the records of one traced step, which this rank computed from `begin` to `end`.
   void add(std::int64_t step, atoll::TraceLog log, Clock::time_point begin, Clock::time_point end);
-  // Collective over `ranks`, all ranks of the job, `root` of which writes the file. Ranks are set
-  // against each other by their system clocks. Error(io).
+  // Writes the file on `root`. Collective over `ranks`, which are all ranks of the job. System
+  // clocks align the ranks. Throws Error(io).
   void write(atoll::World& world, atoll::Communicator* ranks, int root,
              const std::filesystem::path& file) const;
 

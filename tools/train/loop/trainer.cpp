@@ -34,7 +34,7 @@ double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-// What rank 0 leaves behind and shows; the other ranks have none.
+// Files and progress line of a run; only rank 0 has them.
 struct Report {
   Report(const fs::path& out, const RunOptions& options, std::int64_t first_step)
       : folder(out), log(out / "steps.jsonl", first_step + 1), progress(stderr, [&] {
@@ -48,9 +48,9 @@ struct Report {
   Progress progress;
 };
 
-// What a rank tells the others of a step: f64 on the wire.
+// A rank's figures of one step, exchanged as f64.
 struct RankFigures {
-  double loss = 0;  // sum over its tokens
+  double loss = 0;  // sum over the rank's valid tokens
   double compute_seconds = 0;
   double enqueue_seconds = 0;
   double communication_seconds = 0;
@@ -59,8 +59,8 @@ struct RankFigures {
 
 struct StepStart {
   Clock::time_point time;
-  std::chrono::nanoseconds exposed;  // what has come to pass until then
-  double enqueue_seconds = 0;        // from then until the host had handed the step over
+  std::chrono::nanoseconds exposed;  // exposed communication before this step
+  double enqueue_seconds = 0;        // host time until the whole step was enqueued
 };
 
 class Trainer {
@@ -98,16 +98,16 @@ class Trainer {
   Decoder decoder_;
   std::optional<fsdp::Optimizer> optimizer_;
   std::optional<Activations> activations_;
-  atoll::Buffer ids_;  // of a micro batch: tokens, labels and, where rows are packed, positions
+  atoll::Buffer ids_;  // tokens, labels and, for packed rows, positions of a micro batch
   atoll::Buffer figures_;
-  std::vector<RankFigures> figures_of_ranks_;  // host memory for the same
-  std::vector<atoll::Buffer> staging_;         // ids of each micro batch of the step under way
-  // Ends before everything above, which its queue may still use.
+  std::vector<RankFigures> figures_of_ranks_;  // host copy of figures_
+  std::vector<atoll::Buffer> staging_;         // ids of each micro batch of the current step
+  // Destroyed before the members above, which its queued work may use.
   atoll::Stream compute_;
-  std::optional<atoll::Communicator> totals_;  // of several ranks: one needs no backend
+  std::optional<atoll::Communicator> totals_;  // empty with one rank, which needs no backend
   StepPlan next_plan_;
-  std::optional<fsdp::Pass> next_pass_;  // opened ahead
-  fsdp::Engine::Traffic counted_;        // by steps so far
+  std::optional<fsdp::Pass> next_pass_;  // opened ahead, so that its first gathers overlap
+  fsdp::Engine::Traffic counted_;        // traffic of the steps counted so far
   std::int64_t own_memory_ = 0;
   std::string transports_;
   std::int64_t first_step_ = 0;
@@ -132,7 +132,7 @@ Trainer::Trainer(atoll::World& world, const RunOptions& options)
         setup_.mesh.axis("world"),
         {.name = "totals", .backend = options.backend, .device = engine_.device()}));
   }
-  // What is over the limit already is refused before more is allocated.
+  // Check the limit after each part of the plan, before more is allocated.
   add_units(engine_, setup_.model, options_.freeze);
   const ActivationPlan plan = activation_plan(options_, setup_.memory.kind);
   engine_.memory().activations = bytes_beside_engine(options_, setup_.model, setup_.memory);
@@ -150,7 +150,7 @@ Trainer::Trainer(atoll::World& world, const RunOptions& options)
   first_step_ = start_weights(options_, setup_.model, engine_, *optimizer_);
   tracing_.emplace(traced_steps(options_, first_step_));
   out_ = run_directory(options_.out, run_name(options_));
-  const double peak = setup_.machine.matrix_peak(world_, plan.compute);
+  const double peak = setup_.machine.matrix_peak(world_, plan.compute, options_.peak_seconds);
   metrics_.emplace(
       SpeedBase{options_.warmup_steps, parameter_count(setup_.model), peak, world.size()});
   if (world.rank() == 0) {
@@ -160,13 +160,13 @@ Trainer::Trainer(atoll::World& world, const RunOptions& options)
   }
 }
 
-// After a failure in the middle of a step, work is still queued that uses what is about to go.
+// After a failure within a step, queued work may still use the members destroyed next.
 Trainer::~Trainer() {
   const auto drain = [](atoll::Stream& stream) {
     try {
       stream.synchronize();
     } catch (const std::exception& error) {
-      atoll::log::debug("at the end: {}", error.what());
+      atoll::log::debug("while stopping after a failure: {}", error.what());
     }
   };
   drain(compute_);
@@ -180,12 +180,12 @@ void Trainer::check_memory() {
   if (options_.memory_limit == 0 || planned <= options_.memory_limit) return;
   throw atoll::Error(
       atoll::ErrorCode::invalid_argument,
-      fmt::format("--memory-limit: the plan of {} is over {} bytes: --strategy auto finds what "
-                  "fits; --recompute full and a smaller --micro-batch need less\n{}",
+      fmt::format("--memory-limit: the plan of {} is over {} bytes: use --strategy auto to find a "
+                  "strategy that fits, --recompute full, or a smaller --micro-batch\n{}",
                   name(setup_.strategy.kind), options_.memory_limit, engine_.memory().to_string()));
 }
 
-// What is allocated beside the engine's.
+// Counts the device memory allocated outside the engine.
 void Trainer::count_activations() {
   engine_.memory().activations =
       activations_->bytes() + ids_.bytes() + figures_.bytes() + setup_.machine.ops->device_bytes();
@@ -203,7 +203,7 @@ void Trainer::announce() {
                    setup_.mesh.reason(), name(setup_.strategy.kind), shape.replicate, shape.shard);
   if (!setup_.strategy.why.empty()) atoll::log::info("{}", setup_.strategy.why);
   if (!setup_.machine.place.why.empty()) atoll::log::info("{}", setup_.machine.place.why);
-  atoll::log::info("{} samples of {}, {} a step; results in {}", setup_.dataset.size(),
+  atoll::log::info("{} samples of {}, {} per step; results in {}", setup_.dataset.size(),
                    setup_.dataset.name(), options_.global_batch, out_.string());
   std::istringstream table(engine_.memory().to_string());
   for (std::string line; std::getline(table, line);) atoll::log::info("{}", line);
@@ -218,7 +218,7 @@ void Trainer::announce() {
 }
 
 void Trainer::micro_batch(const StepPlan& plan, const MicroBatch& batch, int index) {
-  // The stream reads it when it gets there; it has when the step ends.
+  // The stream reads staging memory later, so each micro batch of a step has its own.
   if (static_cast<std::size_t>(index) == staging_.size()) {
     staging_.push_back(engine_.device().allocate_staging(ids_.bytes()));
   }
@@ -244,13 +244,13 @@ void Trainer::micro_batch(const StepPlan& plan, const MicroBatch& batch, int ind
   next_pass_.reset();
 }
 
-// Starts the first gathers.
+// Starts the first gathers of the next micro batch.
 void Trainer::open_pass(const StepPlan& plan, int index) {
   next_pass_.emplace(
       engine_.begin({fsdp::PassOptions::Kind::train, index, plan.micro_batches}, compute_));
 }
 
-// The sum of this rank's losses; blocks until the step's compute is complete.
+// Returns the sum of this rank's losses. Blocks until the step's compute is complete.
 double Trainer::finish_compute() {
   double sums[2] = {};
   compute_.copy(sums, activations_->total().data, sizeof(sums));
@@ -258,7 +258,7 @@ double Trainer::finish_compute() {
   return sums[0];
 }
 
-// Fills figures_of_ranks_, in the same order on all ranks; blocks.
+// Fills figures_of_ranks_, in the same order on all ranks. Blocks.
 void Trainer::exchange(const RankFigures& mine) {
   constexpr std::uint64_t each = sizeof(RankFigures) / sizeof(double);
   const auto rank = totals_ ? static_cast<std::size_t>(totals_->rank()) : 0;
@@ -272,7 +272,7 @@ void Trainer::exchange(const RankFigures& mine) {
   compute_.synchronize();
 }
 
-// Since the last call.
+// Records the bytes that collectives carried since the previous call.
 void Trainer::count_bytes(StepRecord& record) {
   const auto now = engine_.traffic();
   const auto before = std::exchange(counted_, now);
@@ -284,7 +284,7 @@ void Trainer::count_bytes(StepRecord& record) {
   count("replicate", now.replicate_bytes - before.replicate_bytes);
 }
 
-// The end of a step, on every rank; blocks until all have got there.
+// Completes the record of a step. Blocks until all ranks have finished the step.
 void Trainer::measure(StepRecord& record, const StepStart& start, std::int64_t valid_tokens) {
   RankFigures mine;
   mine.enqueue_seconds = start.enqueue_seconds;
@@ -293,7 +293,7 @@ void Trainer::measure(StepRecord& record, const StepStart& start, std::int64_t v
       std::chrono::duration<double>(compute_.exposed_communication() - start.exposed).count();
   mine.compute_seconds = std::max(0.0, seconds_since(start.time) - mine.exposed_seconds);
   atoll::TraceLog log = engine_.scheduler().take_records();
-  // Gathers for this step may have begun before it did.
+  // Leaves out gathers for this step that ran during the previous one.
   const std::int64_t began = start.time.time_since_epoch() / std::chrono::nanoseconds(1);
   mine.communication_seconds =
       static_cast<double>(atoll::communication_ns(log.records, began)) / 1e9;
@@ -308,7 +308,7 @@ void Trainer::measure(StepRecord& record, const StepStart& start, std::int64_t v
     record.communication_seconds += rank.communication_seconds / ranks;
     record.exposed_comm_seconds += rank.exposed_seconds / ranks;
     record.exposed_worst_seconds = std::max(record.exposed_worst_seconds, rank.exposed_seconds);
-    // A rank that was late to begin has a shorter step than those that waited for it.
+    // A rank that starts late measures a shorter step than the ranks that wait for it.
     record.seconds = std::max(record.seconds, rank.compute_seconds + rank.exposed_seconds);
   }
   record.loss = loss / static_cast<double>(std::max<std::int64_t>(valid_tokens, 1));
@@ -337,7 +337,7 @@ StepRecord Trainer::step(std::int64_t index) {
   optimizer_->step(static_cast<float>(record.learning_rate), compute_);
   start.enqueue_seconds = seconds_since(start.time);
   count_bytes(record);
-  // The next gathers run beside the updates, and while the figures of this step are waited for.
+  // Gather for the next step during the updates and while waiting for this step's figures.
   if (index + 1 < options_.steps) {
     next_plan_ = batches_.step(batches_.position(index + 1));
     open_pass(next_plan_, 0);
@@ -351,7 +351,7 @@ StepRecord Trainer::step(std::int64_t index) {
   return record;
 }
 
-// Of the process, when every buffer has been used.
+// The process's memory; called once every buffer has been used.
 void Trainer::note_memory() { own_memory_ = std::max(own_memory_, proportional_bytes()); }
 
 void Trainer::note_transports() {
@@ -359,7 +359,7 @@ void Trainer::note_transports() {
   transports_ = atoll::gather_transports(world_, totals_->transports()).to_string();
 }
 
-// Connections are made by the first step; a few, perhaps, later: at the end, when all is written.
+// Called after the first step, which makes most connections, and again at the end.
 void Trainer::check_transports() {
   if (totals_ && options_.require_gdr) {
     atoll::require_gpudirect_rdma(world_, totals_->transports());
@@ -372,7 +372,7 @@ void Trainer::save(std::int64_t steps_done) {
 
 RunResult Trainer::run() {
   world_.barrier();
-  engine_.scheduler().take_records();  // of what came before
+  engine_.scheduler().take_records();  // discard records from before the first step
   counted_ = engine_.traffic();
   next_plan_ = batches_.step(batches_.position(first_step_));
   RunResult result;
@@ -423,7 +423,7 @@ void Trainer::finish(RunResult& result, double wall_seconds) {
   const auto planned = static_cast<std::int64_t>(engine_.memory().total());
   const std::int64_t measured = most(
       "train/device_memory", static_cast<std::int64_t>(engine_.device().peak_allocated_bytes()));
-  if (!options_.export_weights.empty()) {  // whole parameters pass through memory of no plan
+  if (!options_.export_weights.empty()) {  // after the measurement: the plan excludes its memory
     fsdp::export_weights(options_.export_weights, engine_, atoll::DType::f32,
                          [&](const fsdp::Unit& unit, const fsdp::ParamSpec& param) {
                            return hf_name(setup_.model, unit.name(), param.name);
@@ -431,8 +431,11 @@ void Trainer::finish(RunResult& result, double wall_seconds) {
   }
   if (!report_) return;
   report_->progress.finish();
-  if (result.steps.empty()) {  // what the finished run left stays
-    return atoll::log::warn("the checkpoint has all of {} steps: nothing was done", options_.steps);
+  if (result.steps.empty()) {  // keep metrics.json of the finished run
+    return atoll::log::warn(
+        "the checkpoint already has all {} steps, so no step was run; raise "
+        "--steps to continue",
+        options_.steps);
   }
   if (result.summary.timed_steps > 0) {
     atoll::log::info("{}", summary_line(result.summary.speed));
@@ -455,8 +458,8 @@ void Trainer::finish(RunResult& result, double wall_seconds) {
   info.wall_time_s = wall_seconds;
   info.transports = transports_;
   atoll::log::info(
-      "memory of a rank: {:.1f} MB planned, {:.1f} MB allocated at most ({:+.1f} %); the process "
-      "{:.1f} MB, its share of what ranks map together",
+      "memory per rank: {:.1f} MB planned, {:.1f} MB allocated at peak ({:+.1f} %); {:.1f} MB "
+      "resident in the process, shared pages divided among its users",
       static_cast<double>(planned) * 1e-6, static_cast<double>(measured) * 1e-6,
       100 * (static_cast<double>(measured) / static_cast<double>(planned) - 1),
       static_cast<double>(own) * 1e-6);
@@ -472,7 +475,7 @@ RunResult run(atoll::World& world, const RunOptions& options, const Inspect& ins
     if (inspect) inspect(trainer.engine());
     return result;
   } catch (const std::exception& error) {
-    world.fail(error.what());  // before the trainer goes, which waits for what the peers owe it
+    world.fail(error.what());  // first: the Trainer's destructor waits for the peers' part
     throw;
   }
 }

@@ -1,4 +1,4 @@
-// The training run: data, model and engine put together, step by step.
+// The training loop.
 #pragma once
 
 #include <functional>
@@ -16,11 +16,11 @@ struct RunResult {
   Summary summary;
 };
 
-// Looks at the trained engine; called on every rank, so it may be collective.
+// Called on every rank with the trained engine, so it may use collectives.
 using Inspect = std::function<void(atoll::fsdp::Engine&)>;
 
-// One run on all ranks of the World. Collective. Rank 0 writes files and shows progress. Throws
-// atoll::Error with one line; the caller fails the World with it, so that no rank waits.
+// Trains on all ranks of the World. Collective. Rank 0 writes files and shows progress. Throws
+// atoll::Error with a one-line message; the caller then fails the World, so that no rank waits.
 RunResult run(atoll::World& world, const RunOptions& options, const Inspect& inspect = {});
 
 }  // namespace train

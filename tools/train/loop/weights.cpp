@@ -18,7 +18,7 @@ namespace {
 namespace fs = std::filesystem;
 namespace fsdp = atoll::fsdp;
 
-// Of the run that saved the checkpoint; a step that changed nothing counts here too.
+// Steps completed by the run that saved the checkpoint, skipped updates included.
 std::int64_t steps_done(const std::map<std::string, std::string>& extra,
                         const std::string& folder) {
   const auto found = extra.find("step");
@@ -30,7 +30,9 @@ std::int64_t steps_done(const std::map<std::string, std::string>& extra,
   }
   if (steps < 0) {
     throw atoll::Error(atoll::ErrorCode::bad_data,
-                       folder + ": the checkpoint does not say after which step it was saved");
+                       folder +
+                           ": the checkpoint lacks the number of its last step; save it again "
+                           "with atoll-train");
   }
   return steps;
 }

@@ -1,4 +1,4 @@
-// What a run begins with.
+// Initial weights of a run.
 #pragma once
 
 #include <cstdint>
@@ -10,8 +10,9 @@
 
 namespace train {
 
-// Weights, and moments where the run goes on: of the checkpoint of --resume, of the files of
-// --init, or by chance. Returns how many steps the checkpoint has; else 0. Collective.
+// Loads weights and moments from the checkpoint of --resume, or weights from the files of --init,
+// or draws random weights. Returns the steps that the checkpoint has completed, otherwise 0.
+// Collective.
 std::int64_t start_weights(const RunOptions& options, const ModelConfig& model,
                            atoll::fsdp::Engine& engine, atoll::fsdp::Optimizer& optimizer);
 

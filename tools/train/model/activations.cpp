@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 
 #include "atoll/error.hpp"
 
@@ -20,17 +21,44 @@ constexpr std::size_t alignment = 256;
 
 void validate(const ActivationPlan& plan) {
   if (plan.max_tokens <= 0 || plan.max_seq <= 0 || plan.head_rows <= 0) {
-    fail(
-        fmt::format("activations for {} tokens, sequences of {}, {} rows of the head: not positive",
-                    plan.max_tokens, plan.max_seq, plan.head_rows));
+    fail(fmt::format(
+        "activation plan: max_tokens = {}, max_seq = {}, head_rows = {}: all must be positive",
+        plan.max_tokens, plan.max_seq, plan.head_rows));
   }
   if (plan.compute != DType::f32 && plan.compute != DType::bf16) {
-    fail(fmt::format("activations in {}; f32 and bf16 are known", atoll::name(plan.compute)));
+    fail(fmt::format("activation plan: dtype {} is not supported, only f32 and bf16",
+                     atoll::name(plan.compute)));
   }
 }
 
 View first(View view, std::int64_t count) {
   return view.part(0, static_cast<std::uint64_t>(count));
+}
+
+// A view of LayerActivations: elements per token, dtype, and whether selective recomputation redoes
+// it.
+struct LayerField {
+  View LayerActivations::*view;
+  std::int64_t width;
+  DType dtype;
+  bool cheap = false;
+};
+
+std::array<LayerField, 13> layer_fields(const ModelConfig& config, DType low) {
+  using Layer = LayerActivations;
+  return {{{&Layer::normed1, config.hidden, low, true},
+           {&Layer::normed2, config.hidden, low, true},
+           {&Layer::hidden, config.ffn, low, true},
+           {&Layer::inverse1, 1, DType::f32},
+           {&Layer::q, config.query_width(), low},
+           {&Layer::k, config.kv_width(), low},
+           {&Layer::v, config.kv_width(), low},
+           {&Layer::attended, config.query_width(), low},
+           {&Layer::lse, config.heads, DType::f32},
+           {&Layer::middle, config.hidden, low},
+           {&Layer::inverse2, 1, DType::f32},
+           {&Layer::gate, config.ffn, low},
+           {&Layer::up, config.ffn, low}}};
 }
 
 }  // namespace
@@ -54,29 +82,20 @@ std::vector<Activations::Piece> Activations::pieces() {
   const std::int64_t hidden = tokens * config.hidden;
   const std::int64_t queries = tokens * config.query_width();
   const std::int64_t keys = tokens * config.kv_width();
-  const std::int64_t ffn = tokens * config.ffn;
   const std::int64_t head_rows = std::min(plan.head_rows, tokens);
   const DType low = plan.compute;
+  const bool selective = plan.recompute == Recompute::selective;
   std::vector<Piece> pieces;
   for (View& boundary : boundaries_) pieces.push_back({&boundary, hidden, low});
-  for (LayerActivations& layer : layers_) {
-    const bool own = plan.recompute != Recompute::selective;
-    LayerActivations& cheap = own ? layer : shared_;
-    if (own || &layer == layers_.data()) {
-      pieces.insert(pieces.end(), {{&cheap.normed1, hidden, low},
-                                   {&cheap.normed2, hidden, low},
-                                   {&cheap.hidden, ffn, low}});
+  for (const LayerField& field : layer_fields(config, low)) {
+    const auto add = [&](LayerActivations& layer) {
+      pieces.push_back({&(layer.*field.view), tokens * field.width, field.dtype});
+    };
+    if (selective && field.cheap) {
+      add(shared_);
+    } else {
+      for (LayerActivations& layer : layers_) add(layer);
     }
-    pieces.insert(pieces.end(), {{&layer.inverse1, tokens, DType::f32},
-                                 {&layer.q, queries, low},
-                                 {&layer.k, keys, low},
-                                 {&layer.v, keys, low},
-                                 {&layer.attended, queries, low},
-                                 {&layer.lse, tokens * config.heads, DType::f32},
-                                 {&layer.middle, hidden, low},
-                                 {&layer.inverse2, tokens, DType::f32},
-                                 {&layer.gate, ffn, low},
-                                 {&layer.up, ffn, low}});
   }
   pieces.insert(pieces.end(), {{&backward_.dattended, queries, low},
                                {&backward_.dq, queries, low},
@@ -114,12 +133,13 @@ Activations::Activations(const ModelConfig& config, const ActivationPlan& plan,
       layer.hidden = shared_.hidden;
     }
   }
-  head_.dnormed = backward_.dnormed;  // the head is done before a layer's backward begins
+  head_.dnormed = backward_.dnormed;  // the head's backward ends before any layer's begins
 }
 
 void Activations::require_fits(const Batch& batch) const {
   if (batch.rows <= 0 || batch.seq <= 0) {
-    fail(fmt::format("a batch of {} rows of {} tokens", batch.rows, batch.seq));
+    fail(fmt::format("a batch of {} rows of {} tokens: both must be positive", batch.rows,
+                     batch.seq));
   }
   if (batch.seq > plan_.max_seq || batch.rows > plan_.max_tokens / batch.seq) {
     fail(
@@ -136,25 +156,10 @@ View Activations::boundary(std::int64_t n, const Batch& batch) const {
 LayerActivations Activations::layer(std::int64_t n, const Batch& batch) const {
   const LayerActivations& all =
       layers_.at(plan_.recompute == Recompute::full ? 0 : static_cast<std::size_t>(n));
-  const std::int64_t tokens = batch.size();
-  const std::int64_t hidden = tokens * config_.hidden;
-  const std::int64_t queries = tokens * config_.query_width();
-  const std::int64_t keys = tokens * config_.kv_width();
-  const std::int64_t ffn = tokens * config_.ffn;
   LayerActivations cut;
-  cut.inverse1 = first(all.inverse1, tokens);
-  cut.normed1 = first(all.normed1, hidden);
-  cut.q = first(all.q, queries);
-  cut.k = first(all.k, keys);
-  cut.v = first(all.v, keys);
-  cut.attended = first(all.attended, queries);
-  cut.lse = first(all.lse, tokens * config_.heads);
-  cut.middle = first(all.middle, hidden);
-  cut.inverse2 = first(all.inverse2, tokens);
-  cut.normed2 = first(all.normed2, hidden);
-  cut.gate = first(all.gate, ffn);
-  cut.up = first(all.up, ffn);
-  cut.hidden = first(all.hidden, ffn);
+  for (const LayerField& field : layer_fields(config_, plan_.compute)) {
+    cut.*field.view = first(all.*field.view, batch.size() * field.width);
+  }
   return cut;
 }
 
@@ -177,9 +182,9 @@ View Activations::gradient(const Batch& batch) const {
   return first(gradient_, batch.size() * config_.hidden);
 }
 
-// Each piece's product for the gradient of the head reads and writes all of that gradient, 8 bytes
-// for 2 operations per row: on an H100 (989 TFLOP/s, 3.35 TB/s) bandwidth is the limit up to 1,181
-// rows. Hosts have fewer operations per byte, and logits of 512 rows are less memory.
+// Each block of rows reads and writes the head's whole f32 gradient: 8 bytes per element for 2
+// FLOPs per row. On an H100 (989 TFLOP/s, 3.35 TB/s), up to 1,181 rows are limited by bandwidth.
+// CPUs compute fewer FLOPs per byte, and 512 rows of logits save memory.
 std::int64_t usual_head_rows(atoll::DeviceKind device) {
   return device == atoll::DeviceKind::cuda ? 2048 : 512;
 }

@@ -96,7 +96,7 @@ Json parse_file(const std::filesystem::path& file) {
   text.resize(static_cast<std::size_t>(in.gcount()));
   if (in.bad()) throw Error(ErrorCode::io, fmt::format("cannot read {}", file.string()));
   if (text.size() > max_config_bytes) {
-    throw Error(ErrorCode::bad_data, fmt::format("{}: larger than {} bytes, not a model's "
+    throw Error(ErrorCode::bad_data, fmt::format("{}: larger than {} bytes, so not a model's "
                                                  "config.json",
                                                  file.string(), max_config_bytes));
   }
@@ -114,12 +114,12 @@ void require_mistral(const Reader& reader, const std::string& file) {
   const std::string type = reader.text_or("model_type", "mistral");
   if (type != "mistral") {
     throw Error(ErrorCode::unsupported,
-                fmt::format("{}: model_type \"{}\"; only \"mistral\" is known", file, type));
+                fmt::format("{}: model_type \"{}\": only \"mistral\" is supported", file, type));
   }
   const std::string activation = reader.text_or("hidden_act", "silu");
   if (activation != "silu") {
     throw Error(ErrorCode::unsupported,
-                fmt::format("{}: hidden_act \"{}\"; only \"silu\" is known", file, activation));
+                fmt::format("{}: hidden_act \"{}\": only \"silu\" is supported", file, activation));
   }
   if (reader.present("rope_scaling")) {
     throw Error(ErrorCode::unsupported, fmt::format("{}: rope_scaling is not supported", file));
@@ -159,7 +159,7 @@ ModelConfig preset(std::string_view name, std::int64_t vocab) {
   const auto* found = std::find_if(presets.begin(), presets.end(),
                                    [&](const Preset& entry) { return entry.name == name; });
   if (found == presets.end()) {
-    throw Error(ErrorCode::not_found, fmt::format("unknown model \"{}\"; known are {}", name,
+    throw Error(ErrorCode::not_found, fmt::format("unknown model \"{}\"; use one of {}", name,
                                                   fmt::join(preset_names(), ", ")));
   }
   ModelConfig config;
@@ -284,10 +284,6 @@ double matmul_flops(const ModelConfig& config, std::span<const std::int64_t> len
 
 double training_flops(const ModelConfig& config, std::span<const std::int64_t> lengths) {
   return 3 * matmul_flops(config, lengths);
-}
-
-double six_n_flops(const ModelConfig& config, std::int64_t tokens) {
-  return 6.0 * static_cast<double>(parameter_count(config)) * static_cast<double>(tokens);
 }
 
 }  // namespace train

@@ -1,4 +1,4 @@
-// The shape of a Mistral model: presets, Hugging Face's config.json, and what it costs.
+// The shape of a Mistral model: presets, Hugging Face's config.json, and its FLOPs.
 #pragma once
 
 #include <cstdint>
@@ -17,15 +17,15 @@ struct ModelConfig {
   std::int64_t layers = 0;
   std::int64_t hidden = 0;
   std::int64_t heads = 0;
-  std::int64_t kv_heads = 0;  // divides heads: each one serves heads / kv_heads query heads
-  std::int64_t head_dim = 0;  // even; heads * head_dim need not be hidden
+  std::int64_t kv_heads = 0;  // divides heads; each serves heads / kv_heads query heads
+  std::int64_t head_dim = 0;  // even; heads * head_dim may differ from hidden
   std::int64_t ffn = 0;
   std::int64_t vocab = 0;
   double rope_theta = 10000.0;
   double rms_eps = 1e-5;
-  std::int64_t sliding_window = 0;  // a query sees this many keys, itself among them; 0: all
-  bool tied = false;                // the head uses the embedding's weight
-  std::int64_t max_seq = 0;         // positions that the model is made for
+  std::int64_t sliding_window = 0;  // keys that a query sees, including itself; 0: all
+  bool tied = false;                // the head shares the embedding's weight
+  std::int64_t max_seq = 0;         // largest number of positions
 
   std::int64_t query_width() const noexcept { return heads * head_dim; }
   std::int64_t kv_width() const noexcept { return kv_heads * head_dim; }
@@ -33,36 +33,32 @@ struct ModelConfig {
   friend bool operator==(const ModelConfig&, const ModelConfig&) = default;
 };
 
-// Names that preset() knows, smallest first.
+// Names of the presets, smallest model first.
 std::vector<std::string_view> preset_names();
 
-// `vocab` > 0 replaces the preset's 32000, for another tokenizer. Throws Error(not_found) that
-// lists the known names.
+// `vocab` > 0 replaces the preset's 32000 tokens. Throws Error(not_found) that lists the names.
 ModelConfig preset(std::string_view name, std::int64_t vocab = 0);
 
-// Reads Hugging Face's config.json (at most 1 MiB; model_type "mistral"). Throws Error(io,
-// bad_data, unsupported) that names the file and the key, or the byte where it stops being JSON.
+// Reads Hugging Face's config.json (at most 1 MiB; model_type "mistral"). Throws Error(io, bad_data
+// or unsupported) that names the file and the key, or the byte of a syntax error.
 ModelConfig read_hf_config(const std::filesystem::path& file);
 
-// The text of a config.json that Hugging Face's MistralForCausalLM takes.
+// Writes a config.json for Hugging Face's MistralForCausalLM.
 std::string hf_config_json(const ModelConfig& config, std::string_view torch_dtype);
 
-// Throws Error(invalid_argument) that names the model, the field and its value. Every ModelConfig
-// that the functions above return has passed it; bounds keep all products below 2^62.
+// Throws Error(invalid_argument) that names the model, the field and its value. The functions above
+// return only valid configurations. The bounds keep all products below 2^62.
 void validate(const ModelConfig& config);
 
 std::int64_t parameter_count(const ModelConfig& config);
 
-// Floating-point operations of the matrix products in one forward pass over sequences of these
-// lengths: 2 per multiply-add; projections, feed-forward, head, attention scores and values.
-// Causal attention counts half of length^2 (with a window W < length: W * length - W^2 / 2). No
-// look-ups, element-wise work or recomputation.
+// FLOPs of the matrix products in one forward pass over sequences of these lengths: 2 per
+// multiply-add in projections, feed-forward, head, and attention scores and values. Causal
+// attention counts half of length^2; with a window W < length, W * length - W^2 / 2. Look-ups,
+// element-wise work and recomputation are not counted.
 double matmul_flops(const ModelConfig& config, std::span<const std::int64_t> lengths);
 
-// Forward and backward: three times the forward pass. MFU is this over time x matrix peak.
+// Forward and backward: three times matmul_flops(). MFU divides this by time x matrix peak.
 double training_flops(const ModelConfig& config, std::span<const std::int64_t> lengths);
-
-// The customary 6 x parameters x tokens, which counts the embedding and leaves attention out.
-double six_n_flops(const ModelConfig& config, std::int64_t tokens);
 
 }  // namespace train

@@ -1,5 +1,5 @@
-// Mistral's forward and backward pass, unit by unit, written out by hand. Knows neither FSDP nor
-// the kind of device: weights and gradients come through two look-ups, arithmetic goes to Ops.
+// Mistral's forward and backward pass, unit by unit, written by hand. It is independent of FSDP and
+// of the device: callers supply weights and gradients by name, and Ops does the arithmetic.
 //
 //   decoder.begin(step);
 //   for (unit = 0; unit < units; ++unit) decoder.forward(step, unit, weights);     // gather, run
@@ -19,7 +19,7 @@
 
 namespace train {
 
-// Called with the names of param_specs(config, unit); with tied embeddings the head also asks for
+// Called with the names of param_specs(config, unit). With tied embeddings, the head also requests
 // "embed_tokens.weight".
 using WeightLookup = std::function<atoll::ConstView(std::string_view name)>;
 
@@ -33,7 +33,7 @@ struct Step {
   atoll::Stream& stream;
   const Batch& batch;
   Activations& activations;
-  // Factor of every gradient: 1 / the number of valid labels of all ranks and micro batches.
+  // Scales every gradient: 1 / the number of valid labels of all ranks and micro batches.
   float loss_scale = 1.0F;
 };
 
@@ -48,21 +48,21 @@ class Decoder {
   Activations make_activations(const ActivationPlan& plan, const atoll::Device& device,
                                atoll::Stream& stream) const;
 
-  // Sets the loss total to zero: once before the micro batches whose sum is wanted.
+  // Zeroes the loss total; call once before the micro batches that it shall sum.
   void begin(const Step& step) const;
 
-  // One unit. The head's forward is the final norm alone, since its logits exist only in pieces: in
-  // training backward(head) computes them together with their gradient; evaluation calls loss().
+  // Runs one unit forward. For the head this is only the final norm, because logits exist only in
+  // blocks: backward(head) computes them with their gradient, and loss() without.
   void forward(const Step& step, std::size_t unit, const WeightLookup& weights) const;
 
-  // Evaluation, after forward(head), with the head's weights: adds to the loss total.
+  // For evaluation, after forward(head), with the head's weights: adds to the loss total.
   void loss(const Step& step, const WeightLookup& weights) const;
 
-  // Likewise, all logits: f32 [rows * seq, vocab]. For tests and sampling.
+  // For tests and sampling, after forward(head): all logits, f32 [rows * seq, vocab].
   void logits(const Step& step, const WeightLookup& weights, atoll::View out) const;
 
-  // One unit, in reverse order; gradients whose mode is `none` are not computed. backward(head)
-  // adds to the loss total. Consumes the unit's activations: once per forward.
+  // Runs one unit backward, in reverse order. Gradients with mode `none` are not computed.
+  // backward(head) adds to the loss total. Consumes the unit's activations, so call it once.
   void backward(const Step& step, std::size_t unit, const WeightLookup& weights,
                 const GradientLookup& gradients) const;
 

@@ -79,7 +79,7 @@ void Layer::forward_feed_forward(const WeightLookup& weights) const {
 
 void Layer::backward_feed_forward(const WeightLookup& weights,
                                   const GradientLookup& gradients) const {
-  // The gradient of `hidden`, then those of gate and up, take the places of what they are of.
+  // The gradients of hidden, gate and up overwrite these activations.
   weight_gradient(gradients, down_, gradient_, kept_.hidden);
   input_gradient(weights, down_, gradient_, kept_.hidden, WriteMode::overwrite);
   ops_.swiglu_backward(step_.stream, {kept_.gate, kept_.up, kept_.hidden, kept_.gate, kept_.up});

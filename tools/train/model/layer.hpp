@@ -1,4 +1,4 @@
-// One layer of the decoder for one step: attention and feed-forward halves, forward and backward.
+// One decoder layer for one step: attention and feed-forward, forward and backward.
 #pragma once
 
 #include <cstdint>
@@ -12,11 +12,11 @@ class Layer {
  public:
   Layer(const ModelConfig& config, Ops& ops, const Step& step, std::int64_t index);
 
-  // boundary(index) -> boundary(index + 1), filling the layer's activations. Can be run again from
-  // the same input, with the same bits.
+  // Computes boundary(index + 1) from boundary(index) and fills the layer's activations. Running it
+  // again gives the same bits.
   void forward(const WeightLookup& weights) const;
 
-  // The step's gradient turns from that of boundary(index + 1) into that of boundary(index).
+  // Replaces the step's gradient at boundary(index + 1) with that at boundary(index).
   void backward(const WeightLookup& weights, const GradientLookup& gradients) const;
 
  private:
@@ -28,7 +28,7 @@ class Layer {
   void backward_attention(const WeightLookup& weights, const GradientLookup& gradients) const;
   void rope(atoll::View x, std::int64_t heads, RopeDirection direction) const;
 
-  // x W^T, then both gradients of it, for the weight of this name.
+  // The weight of a linear layer y = x W^T.
   struct Linear {
     std::string_view name;
     std::int64_t in, out;

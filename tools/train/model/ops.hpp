@@ -1,14 +1,14 @@
-// The arithmetic of the model, one implementation per kind of device.
+// The model's arithmetic, with one implementation per kind of device.
 //
-// Contract of every function: it is enqueued on the stream and returns at once; views are memory of
-// the stream's device, valid until the work has run; structs and scalars are captured by value.
-// Nothing synchronises and nothing is allocated once each shape has been seen. Matrices are row
-// major, without gaps. Activations and weights have one dtype, f32 or bf16 ("compute"), the same in
-// all views of a call; arithmetic inside is f32. Gradients of weights are f32, so that they go
-// straight into a bucket. Views may not overlap unless said. Shapes and dtypes are checked at
-// enqueue: Error(invalid_argument). The order of every sum is fixed, so results have the same bits
-// in every run and for any number of threads; the one exception is in cuda/cuda_ops.hpp. An object
-// serves one stream at a time.
+// Contract of every function: it enqueues work on the stream and returns at once. Views are memory
+// of the stream's device and must stay valid until the work has run; structs and scalars are
+// copied. Nothing synchronizes, and nothing allocates once each shape has been seen. Matrices are
+// row-major without gaps. Activations and weights of a call share one dtype, f32 or bf16
+// ("compute"); arithmetic is f32. Weight gradients are f32, so they can be written into a bucket.
+// Views must not overlap unless stated. Shapes and dtypes are checked at enqueue and raise
+// Error(invalid_argument). Sums have a fixed order, so results are bitwise reproducible for any
+// number of threads; cuda/cuda_ops.hpp documents the only exception. An object serves one stream at
+// a time.
 #pragma once
 
 #include <cstdint>
@@ -17,11 +17,11 @@
 
 namespace train {
 
-// What becomes of the values that a gradient's view holds before.
+// How a gradient combines with the previous contents of its view.
 enum class WriteMode {
   overwrite,
   accumulate,
-  none  // the gradient is not wanted; its view may be empty
+  none  // not computed; the view may be empty
 };
 
 // A linear layer: y [tokens, out] = x [tokens, in] W^T, with W [out, in] as Hugging Face stores it.
@@ -41,7 +41,7 @@ struct RmsNormBackward {
   std::int64_t width;
   atoll::ConstView x, weight, inverse, dy;
   atoll::View dx;
-  WriteMode dx_mode;    // accumulate: onto the gradient of the residual path
+  WriteMode dx_mode;    // accumulate adds to the gradient of the residual path
   atoll::View dweight;  // f32 [width]
   WriteMode dweight_mode;
 };
@@ -51,34 +51,35 @@ enum class RopeDirection {
   inverse
 };  // inverse is the backward pass
 
-// Where rows of `seq` tokens hold several documents, `positions` (i32 [rows * seq]) has each
-// token's place in its document: it begins with 0 in a row, and goes on by 1 or begins again. Empty
-// where each row is one document. On the CPU anything else is an Error(invalid_argument) of the
-// stream; on GPUs it gives wrong results, and reads nothing from outside the views.
+// `positions` (i32 [rows * seq]) separates documents that share a row: each token's position in its
+// document, which starts at 0 in each row and then increases by 1 or restarts at 0. Empty positions
+// mean that each row is one document. Other values raise Error(invalid_argument) on the CPU stream;
+// on GPUs they give wrong results but never access memory outside the views.
 
-// Rotates pairs (k, k + head_dim / 2) of each head in place; token t of x is at position t % seq.
+// Rotates pairs (k, k + head_dim / 2) of each head in place. Without positions, token t of x has
+// position t % seq.
 struct Rope {
   std::int64_t seq, heads, head_dim;
   atoll::View x;           // [rows * seq, heads * head_dim]
-  atoll::ConstView table;  // from rope_table, for at least seq positions
+  atoll::ConstView table;  // from rope_table(), for at least seq positions
   RopeDirection direction;
   atoll::ConstView positions = {};
 };
 
-// `rows` sequences of `seq` tokens. Query i of a sequence sees keys j with i - window < j <= i
-// (window 0: all j <= i) of its document: always itself. Right padding needs no mask.
+// `rows` sequences of `seq` tokens. Query i sees keys j of its document with i - window < j <= i,
+// or all j <= i if window is 0. It always sees itself, so right padding needs no mask.
 struct AttentionShape {
   std::int64_t rows, seq, heads, kv_heads, head_dim, window;
-  std::int64_t documents = 0;  // in all rows, where `positions` tell them apart; 0: not known
+  std::int64_t documents = 0;  // number in all rows if positions are given; 0: unknown
 };
 
 struct AttentionForward {
   AttentionShape shape;
   atoll::ConstView q;     // [rows * seq, heads * head_dim], rotated
   atoll::ConstView k, v;  // [rows * seq, kv_heads * head_dim]
-  atoll::View out;        // as q
-  // f32 [rows, heads, seq], with positions [rows, seq, heads]: log of the sum of exp(scores), for
-  // backward.
+  atoll::View out;        // shaped like q
+  // log(sum(exp(scores))) for backward: f32 [rows, heads, seq], or [rows, seq, heads] with
+  // positions.
   atoll::View lse;
   atoll::ConstView positions = {};
 };
@@ -86,13 +87,13 @@ struct AttentionForward {
 struct AttentionBackward {
   AttentionShape shape;
   atoll::ConstView q, k, v, out, lse, dout;
-  atoll::View dq, dk, dv;  // overwritten
+  atoll::View dq, dk, dv;  // gradients, always overwritten
   atoll::ConstView positions = {};
 };
 
 struct SwigluBackward {
   atoll::ConstView gate, up, dout;
-  atoll::View dgate, dup;  // may be gate and up
+  atoll::View dgate, dup;  // may alias gate and up
 };
 
 struct EmbeddingBackward {
@@ -102,21 +103,21 @@ struct EmbeddingBackward {
   WriteMode mode;
 };
 
-// Negative log likelihood of `labels` under softmax(logits), summed over rows with a label >= 0
-// (-100 and other negative labels are ignored; so are all rows of a batch without one).
+// Negative log likelihood of `labels` under softmax(logits), summed over rows with a label >= 0.
+// Negative labels are ignored; a batch may consist of them.
 struct CrossEntropy {
   std::int64_t vocab;
   atoll::ConstView labels;  // i32 [n]
-  atoll::View logits;       // f32 or bf16 [n, vocab]; holds nothing of use afterwards
-  atoll::View dlogits;      // scale * d(sum) / d(logits); may be `logits`; count 0: loss only
+  atoll::View logits;       // f32 or bf16 [n, vocab]; overwritten with scratch values
+  atoll::View dlogits;      // scale * d(sum) / d(logits); may alias logits; count 0: loss only
   float scale;              // 1 / the global number of valid tokens
-  atoll::View total;        // f64 [2]: += sum of losses, += number of valid rows
+  atoll::View total;        // f64 [2]: adds the sum of losses and the number of valid rows
 };
 
-// What a model asks for at most.
+// Upper bounds of the shapes that a model uses.
 struct LargestShapes {
-  AttentionShape attention;  // of all tokens of a micro batch
-  std::int64_t width;        // of what is normalized
+  AttentionShape attention;  // for all tokens of a micro batch
+  std::int64_t width;        // row width of the norms
   atoll::DType compute;
 };
 
@@ -124,33 +125,32 @@ class Ops {
  public:
   virtual ~Ops() = default;
 
-  // Memory of the device that this holds for itself; the host's is not counted.
+  // Bytes of device memory that this object holds; host memory is not counted.
   virtual std::uint64_t device_bytes() const { return 0; }
-  // Allocates what such shapes take, which would otherwise be done as they are met.
-  // Error(unsupported) for a width that this does not take.
+  // Allocates scratch for these shapes ahead of their first use. Throws Error(unsupported) for a
+  // width that the kernels do not support.
   virtual void reserve([[maybe_unused]] atoll::Stream& stream,
                        [[maybe_unused]] const LargestShapes& shapes) {}
 
   virtual void linear_forward(atoll::Stream& stream, LinearShape shape, atoll::ConstView x,
                               atoll::ConstView weight, atoll::View y) = 0;
-  // y = x W^T + residual, all of one dtype, y apart from both: the end of half a layer. On the CPU
-  // the product is rounded to it before the sum; on GPUs the sum alone is, where the product is
-  // written.
+  // y = x W^T + residual, all of one dtype; y must not alias x or residual. The CPU rounds the
+  // product to that dtype before adding; GPUs round only the sum.
   virtual void linear_residual_forward(atoll::Stream& stream, LinearShape shape, atoll::ConstView x,
                                        atoll::ConstView weight, atoll::ConstView residual,
                                        atoll::View y) = 0;
-  // dx = dy W, or dx += dy W. y may also be f32 above, where nothing goes back through it.
+  // dx = dy W, or dx += dy W. The forward's y may be f32 if no gradient flows back through it.
   virtual void linear_dgrad(atoll::Stream& stream, LinearShape shape, atoll::ConstView dy,
                             atoll::ConstView weight, atoll::View dx, WriteMode mode) = 0;
-  // dweight (f32) = dy^T x, or += it.
+  // dweight (f32) = dy^T x, or dweight += dy^T x.
   virtual void linear_wgrad(atoll::Stream& stream, LinearShape shape, atoll::ConstView dy,
                             atoll::ConstView x, atoll::View dweight, WriteMode mode) = 0;
 
   virtual void rms_norm_forward(atoll::Stream& stream, const RmsNormForward& args) = 0;
   virtual void rms_norm_backward(atoll::Stream& stream, const RmsNormBackward& args) = 0;
 
-  // table (f32 [positions, head_dim]): head_dim / 2 cosines, then sines, of position * theta^(-2k /
-  // head_dim).
+  // table: f32 [positions, head_dim]. Each row has head_dim / 2 cosines, then as many sines, of
+  // position * theta^(-2k / head_dim).
   virtual void rope_table(atoll::Stream& stream, atoll::View table, std::int64_t head_dim,
                           double theta) = 0;
   virtual void rope(atoll::Stream& stream, const Rope& args) = 0;
@@ -158,19 +158,19 @@ class Ops {
   virtual void attention_forward(atoll::Stream& stream, const AttentionForward& args) = 0;
   virtual void attention_backward(atoll::Stream& stream, const AttentionBackward& args) = 0;
 
-  // out = silu(gate) * up
   virtual void swiglu_forward(atoll::Stream& stream, atoll::ConstView gate, atoll::ConstView up,
                               atoll::View out) = 0;
   virtual void swiglu_backward(atoll::Stream& stream, const SwigluBackward& args) = 0;
 
-  // out [n, width] = rows of table [vocab, width]. A token outside the vocabulary, like such a
-  // label below, is an Error(invalid_argument) of the stream, at the latest behind check_ids.
+  // out [n, width] = rows of table [vocab, width]. A token or label outside the vocabulary raises
+  // Error(invalid_argument) on the stream, at check_ids() at the latest.
   virtual void embedding_forward(atoll::Stream& stream, atoll::ConstView tokens,
                                  atoll::ConstView table, atoll::View out, std::int64_t width) = 0;
   virtual void embedding_backward(atoll::Stream& stream, const EmbeddingBackward& args) = 0;
 
   virtual void cross_entropy(atoll::Stream& stream, const CrossEntropy& args) = 0;
-  // Once behind all that read ids: a GPU would wait for the host behind each of them.
+  // Reports invalid ids of all previous calls. Separate, so that a GPU does not wait for the host
+  // after each call.
   virtual void check_ids([[maybe_unused]] atoll::Stream& stream) {}
 };
 

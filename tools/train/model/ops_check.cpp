@@ -35,7 +35,6 @@ class Checker {
     count(what, view, expected);
     dtype(what, view, type);
   }
-  // f32 or bf16.
   void compute(std::string_view what, ConstView view) const {
     if (view.dtype != DType::f32 && view.dtype != DType::bf16) {
       fail(fmt::format("{} is {}, expected f32 or bf16", what, atoll::name(view.dtype)));
@@ -110,7 +109,7 @@ void check_linear_residual_forward(LinearShape shape, ConstView x, ConstView wei
   const Checker checker("linear_residual_forward");
   checker.dtype("y", y, x.dtype);
   checker.view("residual", residual, elements(y), x.dtype);
-  if (residual.data == y.data) checker.fail("y is the residual");
+  if (residual.data == y.data) checker.fail("y must not alias residual");
 }
 
 void check_linear_dgrad(LinearShape shape, ConstView dy, ConstView weight, ConstView dx) {
@@ -180,8 +179,10 @@ void check(const Rope& args) {
   check_positions(checker, args.positions, elements(args.x) / (args.heads * args.head_dim));
 }
 
-void check(const AttentionForward& args) {
-  const Checker checker("attention_forward");
+namespace {
+
+template <class Args>
+AttentionCounts check_attention(const Checker& checker, const Args& args) {
   const AttentionCounts counts = check_shape(checker, args.shape);
   checker.compute("q", args.q);
   checker.view("q", args.q, counts.queries, args.q.dtype);
@@ -190,22 +191,20 @@ void check(const AttentionForward& args) {
   checker.view("out", args.out, counts.queries, args.q.dtype);
   checker.view("lse", args.lse, counts.lse, DType::f32);
   check_positions(checker, args.positions, args.shape.rows * args.shape.seq);
+  return counts;
 }
+
+}  // namespace
+
+void check(const AttentionForward& args) { check_attention(Checker("attention_forward"), args); }
 
 void check(const AttentionBackward& args) {
   const Checker checker("attention_backward");
-  const AttentionCounts counts = check_shape(checker, args.shape);
-  checker.compute("q", args.q);
-  checker.view("q", args.q, counts.queries, args.q.dtype);
-  checker.view("k", args.k, counts.keys, args.q.dtype);
-  checker.view("v", args.v, counts.keys, args.q.dtype);
-  checker.view("out", args.out, counts.queries, args.q.dtype);
-  checker.view("lse", args.lse, counts.lse, DType::f32);
+  const AttentionCounts counts = check_attention(checker, args);
   checker.view("dout", args.dout, counts.queries, args.q.dtype);
   checker.view("dq", args.dq, counts.queries, args.q.dtype);
   checker.view("dk", args.dk, counts.keys, args.q.dtype);
   checker.view("dv", args.dv, counts.keys, args.q.dtype);
-  check_positions(checker, args.positions, args.shape.rows * args.shape.seq);
 }
 
 void check_swiglu_forward(ConstView gate, ConstView up, ConstView out) {

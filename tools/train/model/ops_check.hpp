@@ -1,5 +1,5 @@
-// The checks of shapes and dtypes that every implementation of Ops makes when a call is enqueued.
-// Each throws Error(invalid_argument) that names the operation, the argument and both numbers.
+// Checks of shapes and dtypes that every implementation of Ops makes at enqueue. Each throws
+// Error(invalid_argument) that names the operation, the argument and both numbers.
 #pragma once
 
 #include "model/ops.hpp"

@@ -1,9 +1,11 @@
-// A matrix product as libraries are asked for it, and what the three of a linear layer are.
+// Describes a matrix product for a math library, and the three products of a linear layer.
 #pragma once
 
 #include <compare>
 #include <cstdint>
+#include <string>
 
+#include "atoll/error.hpp"
 #include "model/ops.hpp"
 
 namespace train {
@@ -13,8 +15,8 @@ enum class Operand {
   transposed
 };
 
-// c [m, n] = a [m, k] b [k, n], or += it; row major. A transposed operand is stored as [k, m] or
-// [n, k]. a and b have dtype `in` (f32 or bf16), c has `out`; sums are f32.
+// c [m, n] = a [m, k] b [k, n], or c += a b; row-major. A transposed operand is stored as [k, m] or
+// [n, k]. a and b have dtype `in` (f32 or bf16), c has dtype `out`; sums are f32.
 struct Product {
   std::int64_t m, n, k;
   Operand a, b;
@@ -22,6 +24,15 @@ struct Product {
   WriteMode mode;
   friend auto operator<=>(const Product&, const Product&) = default;
 };
+
+// Whether dtype is bf16 rather than f32. Throws Error(unsupported) for any other type.
+inline bool is_bf16(atoll::DType dtype) {
+  if (dtype == atoll::DType::bf16) return true;
+  if (dtype == atoll::DType::f32) return false;
+  throw atoll::Error(
+      atoll::ErrorCode::unsupported,
+      "matrix product in " + std::string(atoll::name(dtype)) + ": only f32 and bf16 are supported");
+}
 
 // y = x W^T
 constexpr Product forward_product(LinearShape shape, atoll::DType in, atoll::DType out) {

@@ -61,7 +61,7 @@ std::filesystem::path run_directory(const std::string& out, const std::string& r
                      run_name.find_first_of(std::string_view("/\0", 2)) == std::string::npos;
   if (!plain) {
     throw Error(ErrorCode::invalid_argument,
-                fmt::format("run name `{}`: must be the name of one folder", run_name));
+                fmt::format("run name `{}`: must be a single folder name", run_name));
   }
   return std::filesystem::path("results") / "training" / run_name;
 }
@@ -76,7 +76,7 @@ void make_directory(const std::filesystem::path& directory) {
 
 namespace {
 
-// The process id keeps two runs into one directory from writing into each other's draft.
+// The process id keeps two runs in one directory from sharing a temporary file.
 std::filesystem::path draft_of(const std::filesystem::path& file) {
   return fmt::format("{}.{}.tmp", file.string(), ::getpid());
 }
@@ -104,8 +104,8 @@ void write_file_atomic(const std::filesystem::path& file, std::string_view bytes
     ::unlink(draft.c_str());
     throw;
   }
-  // The rename itself survives a power cut only once the directory is on the disk; file systems
-  // that cannot flush a directory are not worth failing for.
+  // Flush the directory, so that the rename survives a power cut. Failure is ignored, because some
+  // file systems cannot flush directories.
   const std::filesystem::path directory = file.has_parent_path() ? file.parent_path() : ".";
   const int fd = ::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (fd >= 0) {

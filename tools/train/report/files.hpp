@@ -1,4 +1,4 @@
-// The files of a run. Only rank 0 writes.
+// Files of a run, which only rank 0 writes.
 #pragma once
 
 #include <filesystem>
@@ -8,21 +8,21 @@
 
 namespace train {
 
-// `out` when it is given, else results/training/<run_name>. Throws Error(invalid_argument) for a
-// run name that is not one plain folder name.
+// Returns `out` unless it is empty, otherwise results/training/<run_name>. Throws
+// Error(invalid_argument) if the run name is not a single folder name.
 std::filesystem::path run_directory(const std::string& out, const std::string& run_name);
 
-// Makes the directory and those above it; throws Error(io) with the reason.
+// Creates the directory and its parents. Throws Error(io) with the reason.
 void make_directory(const std::filesystem::path& directory);
 
-// A reader sees the old file or the new one, also when this process dies at any point: written
-// beside it, flushed to the disk, renamed. Throws Error(io); then the old file stands.
+// Replaces the file atomically: writes a temporary file, flushes it to disk and renames it. Readers
+// see the old or the new file, even after a crash. Throws Error(io) and leaves the old file.
 void write_file_atomic(const std::filesystem::path& file, std::string_view bytes);
 
-// Whether write_file_atomic() has what it needs; leaves nothing behind. Throws Error(io).
+// Throws Error(io) if write_file_atomic() could not write this file. Leaves no file behind.
 void check_writable(const std::filesystem::path& file);
 
-// write_file_atomic of the indented text. Bytes that are not UTF-8 are replaced.
+// Writes indented JSON atomically. Invalid UTF-8 is replaced.
 void write_json_atomic(const std::filesystem::path& file, const nlohmann::json& value);
 
 }  // namespace train

@@ -48,6 +48,21 @@ Speed speed_of_sums(const StepRecord& sums, std::int64_t steps, const SpeedBase&
   return speed;
 }
 
+void accumulate(const StepRecord& step, StepRecord& sums) {
+  sums.seconds += step.seconds;
+  sums.samples += step.samples;
+  sums.valid += step.valid;
+  sums.real += step.real;
+  sums.padded += step.padded;
+  sums.compute_seconds += step.compute_seconds;
+  sums.enqueue_seconds += step.enqueue_seconds;
+  sums.communication_seconds += step.communication_seconds;
+  sums.exposed_comm_seconds += step.exposed_comm_seconds;
+  sums.exposed_worst_seconds += step.exposed_worst_seconds;
+  for (const auto& [axis, bytes] : step.axis_bytes) sums.axis_bytes[axis] += bytes;
+  sums.flops += step.flops;
+}
+
 }  // namespace
 
 Speed speed_of(const StepRecord& step, const SpeedBase& base) {
@@ -55,38 +70,29 @@ Speed speed_of(const StepRecord& step, const SpeedBase& base) {
 }
 
 void Metrics::add(const StepRecord& step) {
-  if (!totals_.loss_first) totals_.loss_first = step.loss;
-  totals_.loss_min = std::min(totals_.loss_min.value_or(step.loss), step.loss);
-  if (totals_.steps < loss_window) {
+  if (steps_ == 0) loss_first_ = loss_min_ = step.loss;
+  loss_min_ = std::min(*loss_min_, step.loss);
+  if (steps_ < loss_window) {
     last_losses_.push_back(step.loss);
   } else {
-    last_losses_[static_cast<std::size_t>(totals_.steps % loss_window)] = step.loss;
+    last_losses_[static_cast<std::size_t>(steps_ % loss_window)] = step.loss;
   }
-  ++totals_.steps;
-  totals_.samples += step.samples;
-  totals_.valid += step.valid;
-  totals_.real += step.real;
-  totals_.padded += step.padded;
-  totals_.step_seconds += step.seconds;
-  if (totals_.steps <= base_.warmup_steps) return;
-
-  ++totals_.timed_steps;
-  timed_.seconds += step.seconds;
-  timed_.samples += step.samples;
-  timed_.valid += step.valid;
-  timed_.real += step.real;
-  timed_.padded += step.padded;
-  timed_.compute_seconds += step.compute_seconds;
-  timed_.enqueue_seconds += step.enqueue_seconds;
-  timed_.communication_seconds += step.communication_seconds;
-  timed_.exposed_comm_seconds += step.exposed_comm_seconds;
-  timed_.exposed_worst_seconds += step.exposed_worst_seconds;
-  for (const auto& [axis, bytes] : step.axis_bytes) timed_.axis_bytes[axis] += bytes;
-  timed_.flops += step.flops;
+  ++steps_;
+  accumulate(step, all_);
+  if (steps_ > base_.warmup_steps) accumulate(step, timed_);
 }
 
 Summary Metrics::summary() const {
-  Summary summary = totals_;
+  Summary summary;
+  summary.steps = steps_;
+  summary.timed_steps = timed_steps();
+  summary.samples = all_.samples;
+  summary.valid = all_.valid;
+  summary.real = all_.real;
+  summary.padded = all_.padded;
+  summary.step_seconds = all_.seconds;
+  summary.loss_first = loss_first_;
+  summary.loss_min = loss_min_;
   if (!last_losses_.empty()) {
     summary.loss_last = std::accumulate(last_losses_.begin(), last_losses_.end(), 0.0) /
                         static_cast<double>(last_losses_.size());
@@ -95,6 +101,6 @@ Summary Metrics::summary() const {
   return summary;
 }
 
-Speed Metrics::running() const { return speed_of_sums(timed_, totals_.timed_steps, base_); }
+Speed Metrics::running() const { return speed_of_sums(timed_, timed_steps(), base_); }
 
 }  // namespace train

@@ -1,10 +1,10 @@
-// The figures of a run: added step by step, summed up once. Pure: no clock, no file.
+// Accumulates the figures of a run, step by step. Uses neither clock nor files.
 //
-// Vocabulary of tokens: `valid` carry loss; `real` are positions that hold a token of a sample;
-// `padded` are positions computed for nothing. real + padded = positions computed. All counts are
-// over all ranks.
+// Token counts: `valid` positions carry loss, `real` positions hold a token of a sample, `padded`
+// positions hold none. real + padded = positions computed. All counts include all ranks.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -14,9 +14,9 @@
 namespace train {
 
 struct StepRecord {
-  std::int64_t step = 0;   // of the run, counted from 1; a resumed run goes on counting
-  std::int64_t epoch = 0;  // counted from 0
-  double seconds = 0;      // of the rank that took longest
+  std::int64_t step = 0;   // counted from 1; a resumed run continues the count
+  std::int64_t epoch = 0;  // epochs are counted from 0
+  double seconds = 0;      // duration on the slowest rank
   double loss = 0;         // mean over valid tokens
   double learning_rate = 0;
   double grad_norm = 0;
@@ -24,40 +24,39 @@ struct StepRecord {
   std::int64_t valid = 0;
   std::int64_t real = 0;
   std::int64_t padded = 0;
-  // Means over ranks, and the worst of them.
-  double compute_seconds = 0;        // the rest of the step: compute, and what holds it up
-  double enqueue_seconds = 0;        // until the host had handed its work to the device
-  double communication_seconds = 0;  // at least one collective ran; not before the step began
-  double exposed_comm_seconds = 0;   // compute waited for communication
+  // Means over ranks; exposed_worst_seconds is the maximum.
+  double compute_seconds = 0;        // the step without exposed communication
+  double enqueue_seconds = 0;        // until the host had enqueued the step
+  double communication_seconds = 0;  // time within the step with a collective in flight
+  double exposed_comm_seconds = 0;   // time that compute waited for communication
   double exposed_worst_seconds = 0;
-  // Bytes that a rank has handed to collectives, by the axis that they ran over.
+  // Bytes that a rank passed to collectives, by mesh axis.
   std::map<std::string, std::int64_t> axis_bytes{};
-  double flops =
-      0;  // of the model on all positions computed, over all ranks; recomputation excluded
+  double flops = 0;  // model FLOPs on all computed positions of all ranks, without recomputation
 };
 
-// What turns counts into rates.
+// Constants that turn counts into rates.
 struct SpeedBase {
-  std::int64_t warmup_steps = 0;  // the first ones of this run, left out of rates and fractions
-  std::int64_t parameters = 0;    // of the whole model, for the 6 N rule
-  double peak_flops = 0;          // of one rank, per second: measured or published; 0: not known
+  std::int64_t warmup_steps = 0;  // first steps of this run, excluded from rates and fractions
+  std::int64_t parameters = 0;    // of the whole model, for the 6 N estimate
+  double peak_flops = 0;          // FLOP/s of one rank, measured or published; 0: unknown
   int world_size = 1;
 };
 
-// Rates of a set of steps. Nothing where a divisor is zero or not known.
+// Rates of a set of steps. A rate is empty if its divisor is zero or unknown.
 struct Speed {
   double seconds = 0;
   std::optional<double> steps_per_s;
   std::optional<double> samples_per_s;
-  std::optional<double> tokens_per_s;         // real
-  std::optional<double> padded_tokens_per_s;  // beside them, not among them
+  std::optional<double> tokens_per_s;         // real positions only
+  std::optional<double> padded_tokens_per_s;  // in addition to tokens_per_s
   std::optional<double> valid_tokens_per_s;
-  std::optional<double> tflops;     // of one rank, on all positions computed
-  std::optional<double> mfu;        // tflops over the peak
-  std::optional<double> tflops_6n;  // 6 x parameters x positions instead of the counted FLOPs
+  std::optional<double> tflops;     // TFLOP/s per rank, on all computed positions
+  std::optional<double> mfu;        // tflops / peak
+  std::optional<double> tflops_6n;  // from 6 x parameters x positions instead of counted FLOPs
   std::optional<double> mfu_6n;
-  std::optional<double> mfu_real;  // mfu x real / (real + padded): padding counts as lost
-  // Of a step, in s and bytes.
+  std::optional<double> mfu_real;  // mfu x real / (real + padded)
+  // Means per step, in seconds and bytes.
   std::optional<double> compute_s;
   std::optional<double> enqueue_s;
   std::optional<double> communication_s;
@@ -74,15 +73,15 @@ Speed speed_of(const StepRecord& step, const SpeedBase& base);
 struct Summary {
   std::int64_t steps = 0;
   std::int64_t timed_steps = 0;
-  std::int64_t samples = 0;  // this and the next three over all steps, warm-up too
+  std::int64_t samples = 0;  // samples and token counts include warm-up steps
   std::int64_t valid = 0;
   std::int64_t real = 0;
   std::int64_t padded = 0;
   double step_seconds = 0;           // sum over all steps
-  std::optional<double> loss_first;  // of the first step of this run
-  std::optional<double> loss_last;   // mean of the last 20 steps, of all when there are fewer
+  std::optional<double> loss_first;  // loss of this run's first step
+  std::optional<double> loss_last;   // mean of the last loss_window steps, or of all if fewer
   std::optional<double> loss_min;
-  Speed speed;  // of the timed steps
+  Speed speed;  // of the steps after the warm-up
 };
 
 inline constexpr std::int64_t loss_window = 20;
@@ -96,14 +95,20 @@ class Metrics {
   const SpeedBase& base() const noexcept { return base_; }
   Summary summary() const;
 
-  // Of all steps from the end of the warm-up to now: what a progress line shows.
+  // Speed of all steps since the warm-up, for the progress line.
   Speed running() const;
 
  private:
+  std::int64_t timed_steps() const {
+    return std::max<std::int64_t>(steps_ - base_.warmup_steps, 0);
+  }
+
   SpeedBase base_;
-  Summary totals_;
-  StepRecord timed_;                 // sums over the timed steps
-  std::vector<double> last_losses_;  // ring of loss_window
+  std::int64_t steps_ = 0;
+  StepRecord all_;    // sums over all steps
+  StepRecord timed_;  // sums over the steps after the warm-up
+  std::optional<double> loss_first_, loss_min_;
+  std::vector<double> last_losses_;  // ring buffer of loss_window entries
 };
 
 }  // namespace train

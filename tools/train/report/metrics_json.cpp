@@ -3,7 +3,9 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <initializer_list>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 namespace train {
 namespace {
@@ -15,17 +17,22 @@ json number(std::optional<double> value) {
   return *value;
 }
 
+using Numbers = std::initializer_list<std::pair<const char*, std::optional<double>>>;
+void put(json& out, const Numbers& numbers) {
+  for (const auto& [name, value] : numbers) out[name] = number(value);
+}
+
 void put_speed(json& out, const Speed& speed) {
-  out["tokens_per_s"] = number(speed.tokens_per_s);
-  out["padded_tokens_per_s"] = number(speed.padded_tokens_per_s);
-  out["tflops"] = number(speed.tflops);
-  out["mfu"] = number(speed.mfu);
-  out["exposed_comm_fraction"] = number(speed.exposed_comm_fraction);
-  out["compute_s"] = number(speed.compute_s);
-  out["enqueue_s"] = number(speed.enqueue_s);
-  out["communication_s"] = number(speed.communication_s);
-  out["exposed_s"] = number(speed.exposed_s);
-  out["exposed_worst_s"] = number(speed.exposed_worst_s);
+  put(out, {{"tokens_per_s", speed.tokens_per_s},
+            {"padded_tokens_per_s", speed.padded_tokens_per_s},
+            {"tflops", speed.tflops},
+            {"mfu", speed.mfu},
+            {"exposed_comm_fraction", speed.exposed_comm_fraction},
+            {"compute_s", speed.compute_s},
+            {"enqueue_s", speed.enqueue_s},
+            {"communication_s", speed.communication_s},
+            {"exposed_s", speed.exposed_s},
+            {"exposed_worst_s", speed.exposed_worst_s}});
   out["axis_bytes"] = json::object();
   for (const auto& [axis, bytes] : speed.axis_bytes) out["axis_bytes"][axis] = std::llround(bytes);
 }
@@ -36,66 +43,58 @@ json metrics_json(const RunInfo& run, const SpeedBase& base, const Summary& summ
   const Speed& speed = summary.speed;
   const double per_rank =
       static_cast<double>(summary.real + summary.padded) / static_cast<double>(base.world_size);
-  json out;
-  out["run_name"] = run.run_name;
-  out["engine"] = {{"name", "atoll"}, {"version", ATOLL_VERSION}};
-  out["model"] = run.model;
-  out["parameters"] = base.parameters;
-  out["dataset"] = run.dataset;
-  out["tokenizer"] = run.tokenizer;
-  out["fsdp"] = run.strategy;
-  out["strategy"] = run.strategy;
-  out["mesh"] = fmt::format("{}x{}", run.replicate, run.shard);
-  out["world_size"] = base.world_size;
-  out["gpu0"] = run.gpu0 ? json(*run.gpu0) : json(nullptr);
-  out["bf16"] = run.dtype == "bf16";
-
-  out["wall_time_s"] = number(run.wall_time_s);
-  out["approx_tokens_per_rank"] = std::llround(per_rank);
-  out["approx_tokens_per_s_per_rank"] =
-      run.wall_time_s > 0 ? number(per_rank / run.wall_time_s) : json(nullptr);
-
-  out["steps"] = summary.steps;
-  out["warmup_steps"] = summary.steps - summary.timed_steps;
-  out["samples"] = summary.samples;
-  out["tokens"] = summary.real;
-  out["padded_tokens"] = summary.padded;
-  out["valid_tokens"] = summary.valid;
-  out["loss_first"] = number(summary.loss_first);
-  out["loss_last"] = number(summary.loss_last);
-  out["loss_min"] = number(summary.loss_min);
-
+  json out{{"run_name", run.run_name},
+           {"engine", {{"name", "atoll"}, {"version", ATOLL_VERSION}}},
+           {"model", run.model},
+           {"parameters", base.parameters},
+           {"dataset", run.dataset},
+           {"tokenizer", run.tokenizer},
+           {"fsdp", run.strategy},
+           {"strategy", run.strategy},
+           {"mesh", fmt::format("{}x{}", run.replicate, run.shard)},
+           {"world_size", base.world_size},
+           {"gpu0", run.gpu0 ? json(*run.gpu0) : json(nullptr)},
+           {"bf16", run.dtype == "bf16"},
+           {"approx_tokens_per_rank", std::llround(per_rank)},
+           {"steps", summary.steps},
+           {"warmup_steps", summary.steps - summary.timed_steps},
+           {"samples", summary.samples},
+           {"tokens", summary.real},
+           {"padded_tokens", summary.padded},
+           {"valid_tokens", summary.valid},
+           {"peak_source", run.peak_source},
+           {"transports", run.transports},
+           {"peak_memory_bytes", run.peak_memory_bytes},
+           {"planned_memory_bytes", run.planned_memory_bytes},
+           {"device_memory_bytes", run.device_memory_bytes},
+           {"proportional_memory_bytes", run.proportional_memory_bytes}};
+  const std::optional<double> none;
+  const bool timed = run.wall_time_s > 0;
   put_speed(out, speed);
-  out["steps_per_s"] = number(speed.steps_per_s);
-  out["samples_per_s"] = number(speed.samples_per_s);
-  out["valid_tokens_per_s"] = number(speed.valid_tokens_per_s);
-  out["padding_fraction"] = number(speed.padding_fraction);
-  out["compute_fraction"] = number(speed.compute_fraction);
-  out["mfu_real"] = number(speed.mfu_real);
-  out["tflops_6n"] = number(speed.tflops_6n);
-  out["mfu_6n"] = number(speed.mfu_6n);
-  out["peak_flops_per_rank"] = base.peak_flops > 0 ? number(base.peak_flops) : json(nullptr);
-  out["peak_source"] = run.peak_source;
-  out["transports"] = run.transports;
-  out["peak_memory_bytes"] = run.peak_memory_bytes;
-  out["planned_memory_bytes"] = run.planned_memory_bytes;
-  out["device_memory_bytes"] = run.device_memory_bytes;
-  out["proportional_memory_bytes"] = run.proportional_memory_bytes;
+  put(out, {{"wall_time_s", run.wall_time_s},
+            {"approx_tokens_per_s_per_rank", timed ? per_rank / run.wall_time_s : none},
+            {"loss_first", summary.loss_first},
+            {"loss_last", summary.loss_last},
+            {"loss_min", summary.loss_min},
+            {"steps_per_s", speed.steps_per_s},
+            {"samples_per_s", speed.samples_per_s},
+            {"valid_tokens_per_s", speed.valid_tokens_per_s},
+            {"padding_fraction", speed.padding_fraction},
+            {"compute_fraction", speed.compute_fraction},
+            {"mfu_real", speed.mfu_real},
+            {"tflops_6n", speed.tflops_6n},
+            {"mfu_6n", speed.mfu_6n},
+            {"peak_flops_per_rank", base.peak_flops > 0 ? base.peak_flops : none}});
   return out;
 }
 
 json step_json(const StepRecord& step, const SpeedBase& base) {
-  json out;
-  out["step"] = step.step;
-  out["epoch"] = step.epoch;
-  out["loss"] = number(step.loss);
-  out["learning_rate"] = number(step.learning_rate);
-  out["grad_norm"] = number(step.grad_norm);
-  out["seconds"] = number(step.seconds);
-  out["samples"] = step.samples;
-  out["tokens"] = step.real;
-  out["padded_tokens"] = step.padded;
-  out["valid_tokens"] = step.valid;
+  json out{{"step", step.step},   {"epoch", step.epoch},          {"samples", step.samples},
+           {"tokens", step.real}, {"padded_tokens", step.padded}, {"valid_tokens", step.valid}};
+  put(out, {{"loss", step.loss},
+            {"learning_rate", step.learning_rate},
+            {"grad_norm", step.grad_norm},
+            {"seconds", step.seconds}});
   put_speed(out, speed_of(step, base));
   return out;
 }

@@ -1,4 +1,4 @@
-// metrics.json: the summary of a run beside what ran, in names that other trainers use.
+// Writes metrics.json and steps.jsonl, under names that other trainers use.
 #pragma once
 
 #include <cstdint>
@@ -18,26 +18,24 @@ struct RunInfo {
   std::string strategy;  // atoll::fsdp::name
   int replicate = 1;
   int shard = 1;
-  std::string dtype = "f32";           // of the parameters that compute reads: f32 or bf16
-  std::optional<std::string> gpu0;     // name of the first GPU; nothing on a CPU
-  std::string peak_source;             // how SpeedBase::peak_flops was found
-  std::string transports;              // what joins the ranks; "": one rank
-  std::int64_t peak_memory_bytes = 0;  // largest over the ranks
-  // Of a rank, the largest over the ranks: what the memory plan says (rank 0's), what the device
-  // has handed out at most, and what the process has resident, shared pages divided by who maps
-  // them.
-  std::int64_t planned_memory_bytes = 0;
-  std::int64_t device_memory_bytes = 0;
-  std::int64_t proportional_memory_bytes = 0;
-  double wall_time_s = 0;  // of the training loop, warm-up and checkpoints included
+  std::string dtype = "f32";        // f32 or bf16, of the parameters that compute reads
+  std::optional<std::string> gpu0;  // name of the first GPU; empty on CPUs
+  std::string peak_source;          // how SpeedBase::peak_flops was measured
+  std::string transports;           // transports between the ranks; empty with one rank
+  // Bytes per rank, the largest of all ranks; the plan is rank 0's.
+  std::int64_t peak_memory_bytes = 0;          // peak resident memory of the process
+  std::int64_t planned_memory_bytes = 0;       // memory plan
+  std::int64_t device_memory_bytes = 0;        // peak of the device allocator
+  std::int64_t proportional_memory_bytes = 0;  // resident, shared pages divided by their users
+  double wall_time_s = 0;  // duration of the training loop, including warm-up and checkpoints
 };
 
-// Numbers that are not known, or not finite, are null. `fsdp` is the strategy under the name that
-// others give it, which is atoll's too. `approx_tokens_per_rank` counts positions with padding, as
-// published figures of padded runs do; `tokens_per_s` is without.
+// Unknown and non-finite numbers are null. `fsdp` equals `strategy`; other trainers read that key.
+// `approx_tokens_per_rank` includes padding, like published figures of padded runs; `tokens_per_s`
+// does not.
 nlohmann::json metrics_json(const RunInfo& run, const SpeedBase& base, const Summary& summary);
 
-// One line of steps.jsonl: the record and its rates.
+// One line of steps.jsonl: a record and its rates.
 nlohmann::json step_json(const StepRecord& step, const SpeedBase& base);
 
 }  // namespace train

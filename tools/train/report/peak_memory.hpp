@@ -4,11 +4,12 @@
 
 namespace train {
 
-// The most memory that this process has had resident, in bytes.
+// Peak resident memory of this process, in bytes.
 std::int64_t peak_resident_bytes() noexcept;
 
-// What it has resident now, shared pages divided by the processes that map them: gathered buffers
-// of the ranks of a host count once over all of them. 0: the kernel does not tell.
+// Current resident memory of this process in bytes, with shared pages divided among the processes
+// that map them: a buffer that ranks share counts once in total. 0 if the kernel does not report
+// it.
 std::int64_t proportional_bytes();
 
 }  // namespace train

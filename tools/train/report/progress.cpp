@@ -48,9 +48,9 @@ std::string summary_line(const Speed& speed) {
   const auto time = [](std::optional<double> seconds) {
     return seconds ? duration(*seconds) : std::string("-");
   };
-  std::string line = fmt::format("a step: compute {}, communication {}, exposed {} (worst rank {})",
-                                 time(speed.compute_s), time(speed.communication_s),
-                                 time(speed.exposed_s), time(speed.exposed_worst_s));
+  std::string line = fmt::format(
+      "per step: compute {}, communication {}, exposed {} (worst rank {})", time(speed.compute_s),
+      time(speed.communication_s), time(speed.exposed_s), time(speed.exposed_worst_s));
   for (const auto& [axis, bytes] : speed.axis_bytes) {
     line += fmt::format(", {:.3f} MB over {}", bytes / 1e6, axis);
   }
@@ -117,7 +117,7 @@ Progress::~Progress() { finish(); }
 
 void Progress::write(const std::string& bytes) {
   if (bytes.empty()) return;
-  // A terminal that went away is no reason to stop a training run.
+  // Ignore errors: a closed terminal must not stop the training run.
   (void)std::fwrite(bytes.data(), 1, bytes.size(), stream_);
   (void)std::fflush(stream_);
 }

@@ -31,14 +31,16 @@ StepLog::StepLog(const std::filesystem::path& file, std::int64_t first_step) : f
   write_file_atomic(file, first_step > 1 ? lines_before(file, first_step) : "");
   out_.open(file, std::ios::app);
   if (!out_)
-    throw atoll::Error(atoll::ErrorCode::io, fmt::format("{}: not writable", file.string()));
+    throw atoll::Error(atoll::ErrorCode::io,
+                       fmt::format("{}: cannot be opened for writing", file.string()));
 }
 
 void StepLog::add(const StepRecord& step, const SpeedBase& base) {
   out_ << step_json(step, base).dump() << '\n' << std::flush;
   if (!out_) {
     throw atoll::Error(atoll::ErrorCode::io,
-                       fmt::format("{}: step {} not written", file_.string(), step.step));
+                       fmt::format("{}: writing the line of step {} failed (disk full?)",
+                                   file_.string(), step.step));
   }
 }
 

@@ -1,12 +1,11 @@
 // Causal attention of one sequence and one key-value head, in blocks of query rows.
 //
-// Keys and values are packed once as f32, transposed where a product wants it; each block of
-// queries then meets only the keys that its rows can see, so that the causal half (and what lies
-// outside the window, or in another document) costs nothing. The scores of one block are all that
-// exists at a time. The backward pass computes them again from log-sum-exp:
+// Keys and values are packed once as f32, transposed where a product needs it. Each block of
+// queries visits only the keys that its rows see, so masked keys cost nothing, and only one block
+// of scores exists at a time. Backward recomputes the scores from log-sum-exp:
 //   P = exp(S - lse)    dP = dO V^T    dS = P (dP - sum(dO O))
 //   dQ = scale dS K     dK += dS^T (scale Q)     dV += P^T dO
-// One thread does all query heads of a key-value head in order, which fixes the order of the sums.
+// One thread computes all query heads of a key-value head, which fixes the order of the sums.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -28,7 +27,7 @@ namespace HWY_NAMESPACE {
 using atoll::bfloat16;
 using atoll::DType;
 
-// Rows of a block: a block of scores (rows x keys) should stay in the second-level cache.
+// Rows per block. A block of scores (rows x keys) should fit the second-level cache.
 std::size_t block_rows(std::size_t seq) {
   constexpr std::size_t score_floats = 64 * 1024;
   return std::clamp<std::size_t>(score_floats / padded(seq) / 8 * 8, 16, 64);
@@ -36,7 +35,7 @@ std::size_t block_rows(std::size_t seq) {
 
 struct Sizes {
   std::size_t seq, seq_pad, dim, dim_pad, group, heads, kv_heads, window, block;
-  const std::int32_t* positions = nullptr;  // of one row, where it holds several documents
+  const std::int32_t* positions = nullptr;  // of one row; null if the row is one document
   explicit Sizes(const AttentionShape& shape)
       : seq(to_size(shape.seq)),
         seq_pad(padded(seq)),
@@ -53,7 +52,7 @@ struct Sizes {
       positions = positions_of_rows.as<std::int32_t>() + row * seq;
     }
   }
-  // Never before that of an earlier query.
+  // First visible key; it never decreases from query to query.
   std::size_t first_key(std::size_t query) const {
     const std::size_t in_window = query + 1 > window ? query + 1 - window : 0;
     if (positions == nullptr) return in_window;
@@ -61,7 +60,7 @@ struct Sizes {
   }
 };
 
-// The statistics of one head of one row, one for each query.
+// The log-sum-exp of one head and row, indexed by query.
 struct Statistics {
   float* first;
   std::size_t stride;
@@ -75,7 +74,7 @@ Statistics statistics(const Sizes& sizes, const atoll::ConstView& lse, std::size
   return {all + row * sizes.seq * sizes.heads + head, sizes.heads};
 }
 
-// Query rows [first, first + rows) and the padded range of keys [low, low + span) that they see.
+// Query rows [first, first + rows) and the padded range [low, low + span) of keys that they see.
 struct Block {
   std::size_t first, rows, low, span;
 };
@@ -86,7 +85,7 @@ Block block_at(const Sizes& sizes, std::size_t first) {
   return {first, rows, low, padded(first + rows) - low};
 }
 
-// Cuts the scratch memory of a task; every piece is a multiple of 64 bytes.
+// Divides a task's scratch memory. Every piece is a multiple of 64 bytes.
 class Arena {
  public:
   explicit Arena(float* next) : next_(next) {}
@@ -100,14 +99,14 @@ class Arena {
   float* next_;
 };
 
-// A head's slice of an activation: `rows` rows of `dim` elements, `stride` apart.
+// One head of an activation: rows of head_dim elements, `stride` apart.
 template <class T>
 struct Slice {
   T* data;
   std::size_t stride;
 };
 
-// to[row][dim_pad] = scale * from, padding zeroed.
+// to[row][dim_pad] = scale * from, with zero padding.
 template <class T>
 void pack(const Slice<const T>& from, const Sizes& sizes, std::size_t rows, float scale,
           float* to) {
@@ -121,7 +120,7 @@ void pack(const Slice<const T>& from, const Sizes& sizes, std::size_t rows, floa
   }
 }
 
-// to[dim][seq_pad] from the packed [seq_pad][dim_pad], in squares that stay in the first cache.
+// Transposes [seq_pad][dim_pad] to [dim][seq_pad], in squares that fit the first-level cache.
 void transpose(const float* from, const Sizes& sizes, float* to) {
   for (std::size_t row = 0; row < sizes.seq_pad; row += tile_pad) {
     for (std::size_t i = 0; i < sizes.dim; ++i) {
@@ -139,7 +138,7 @@ void pack_keys(const Slice<const T>& from, const Sizes& sizes, float* rows, floa
   if (columns != nullptr) transpose(rows, sizes, columns);
 }
 
-// to = scale * from[row][dim_pad] without the padding.
+// to = scale * from[row][dim_pad], without the padding.
 template <class T>
 void unpack(const float* from, const Sizes& sizes, std::size_t rows, float scale,
             const Slice<T>& to) {
@@ -152,11 +151,11 @@ void unpack(const float* from, const Sizes& sizes, std::size_t rows, float scale
   }
 }
 
-// The keys [low, high] that a query sees, as vectors of a row of scores that starts at key
-// `origin`. Positions fit f32 exactly (below 2^24).
+// The columns of keys that a query sees, in a row of scores that starts at key `origin`. Column
+// numbers are below 2^24, so f32 represents them exactly.
 struct Visible {
-  std::size_t begin, end;  // columns of the row, whole vectors
-  float low, high;         // columns, inclusive
+  std::size_t begin, end;  // whole vectors that contain visible columns
+  float low, high;         // visible columns, inclusive
   Visible(const Sizes& sizes, std::size_t query, std::size_t origin) {
     const std::size_t lanes = hn::Lanes(Floats());
     const std::size_t first = sizes.first_key(query) - origin;
@@ -172,7 +171,7 @@ struct Visible {
   }
 };
 
-// Turns a row of scores into exp(score - maximum), 0 where the query does not see. Returns the sum.
+// Turns scores into exp(score - maximum), or 0 for invisible keys. Returns the sum.
 HWY_INLINE float softmax_row(float* row, std::size_t span, const Visible& visible, float* maximum) {
   const Floats d;
   const std::size_t lanes = hn::Lanes(d);
@@ -208,7 +207,7 @@ void attention_forward_typed(const AttentionForward& args, const AttentionTask& 
   float* out = arena.take(sizes.block * sizes.dim_pad);
   float* scores = arena.take(sizes.block * sizes.seq_pad);
   const std::size_t kv_at = task.row * sizes.seq * kv_width + task.kv_head * sizes.dim;
-  // `values` holds the packed keys until they are transposed.
+  // `values` holds the packed keys until they have been transposed.
   pack_keys<T>({args.k.as<T>() + kv_at, kv_width}, sizes, values, keys);
   pack_keys<T>({args.v.as<T>() + kv_at, kv_width}, sizes, values, nullptr);
   for (std::size_t g = 0; g < sizes.group; ++g) {
@@ -238,14 +237,10 @@ void attention_forward_typed(const AttentionForward& args, const AttentionTask& 
 }
 
 void attention_forward(const AttentionForward& args, const AttentionTask& task) {
-  if (args.q.dtype == DType::bf16) {
-    attention_forward_typed<bfloat16>(args, task);
-  } else {
-    attention_forward_typed<float>(args, task);
-  }
+  with_type(args.q.dtype, [&](auto zero) { attention_forward_typed<decltype(zero)>(args, task); });
 }
 
-// scores becomes P, dprobs becomes dS.
+// Turns scores into P and dprobs into dS.
 HWY_INLINE void softmax_backward_row(float* scores, float* dprobs, std::size_t span,
                                      const Visible& visible, float lse, float delta) {
   const Floats d;
@@ -262,7 +257,7 @@ HWY_INLINE void softmax_backward_row(float* scores, float* dprobs, std::size_t s
   std::fill(dprobs + visible.end, dprobs + span, 0.0F);
 }
 
-// What one task of the backward pass keeps in its scratch memory.
+// Scratch memory of one backward task.
 struct BackwardScratch {
   float *keys, *keys_t, *values_t, *dkeys, *dvalues, *query, *dout, *dquery, *scores, *dprobs;
   BackwardScratch(float* memory, const Sizes& sizes) {
@@ -329,19 +324,15 @@ void attention_backward_typed(const AttentionBackward& args, const AttentionTask
 }
 
 void attention_backward(const AttentionBackward& args, const AttentionTask& task) {
-  if (args.q.dtype == DType::bf16) {
-    attention_backward_typed<bfloat16>(args, task);
-  } else {
-    attention_backward_typed<float>(args, task);
-  }
+  with_type(args.q.dtype, [&](auto zero) { attention_backward_typed<decltype(zero)>(args, task); });
 }
 
-std::size_t forward_scratch(const AttentionShape& shape) {
+std::size_t attention_forward_scratch(const AttentionShape& shape) {
   const Sizes sizes(shape);
   return 2 * sizes.seq_pad * sizes.dim_pad + sizes.block * (2 * sizes.dim_pad + sizes.seq_pad);
 }
 
-std::size_t backward_scratch(const AttentionShape& shape) {
+std::size_t attention_backward_scratch(const AttentionShape& shape) {
   const Sizes sizes(shape);
   return 5 * sizes.seq_pad * sizes.dim_pad + sizes.block * (3 * sizes.dim_pad + 2 * sizes.seq_pad);
 }
@@ -353,23 +344,12 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace train::cpu {
 
-HWY_EXPORT(attention_forward);
-HWY_EXPORT(attention_backward);
-HWY_EXPORT(forward_scratch);
-HWY_EXPORT(backward_scratch);
-
-std::size_t attention_forward_scratch(const AttentionShape& shape) {
-  return HWY_DYNAMIC_DISPATCH(forward_scratch)(shape);
-}
-std::size_t attention_backward_scratch(const AttentionShape& shape) {
-  return HWY_DYNAMIC_DISPATCH(backward_scratch)(shape);
-}
-void attention_forward(const AttentionForward& args, const AttentionTask& task) {
-  HWY_DYNAMIC_DISPATCH(attention_forward)(args, task);
-}
-void attention_backward(const AttentionBackward& args, const AttentionTask& task) {
-  HWY_DYNAMIC_DISPATCH(attention_backward)(args, task);
-}
+ATOLL_DISPATCH(std::size_t, attention_forward_scratch, (const AttentionShape& shape), shape)
+ATOLL_DISPATCH(std::size_t, attention_backward_scratch, (const AttentionShape& shape), shape)
+ATOLL_DISPATCH(void, attention_forward, (const AttentionForward& args, const AttentionTask& task),
+               args, task)
+ATOLL_DISPATCH(void, attention_backward, (const AttentionBackward& args, const AttentionTask& task),
+               args, task)
 
 }  // namespace train::cpu
 #endif

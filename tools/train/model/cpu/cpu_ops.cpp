@@ -1,17 +1,18 @@
 #include "model/cpu/cpu_ops.hpp"
 
 #include <fmt/format.h>
-#include <hwy/aligned_allocator.h>
 #include <omp.h>
 
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <limits>
 #include <vector>
 
 #include "atoll/error.hpp"
 #include "core/log.hpp"
 #include "model/cpu/kernels.hpp"
+#include "model/cpu/scratch.hpp"
 #include "model/ops_check.hpp"
 
 namespace train::cpu {
@@ -25,9 +26,9 @@ using atoll::View;
 
 namespace {
 
-// Tokens whose gradients of a norm's weight are summed together, whatever the number of threads.
+// Tokens per partial sum of a norm's weight gradient, independent of the number of threads.
 constexpr std::size_t norm_rows = 64;
-// A thread gets columns in whole cache lines.
+// Threads split columns at multiples of this, so that each has whole cache lines.
 constexpr std::size_t column_step = 64;
 
 void require_ids(const char* what, ConstView ids, std::int64_t vocab, std::int32_t lowest) {
@@ -41,34 +42,197 @@ void require_ids(const char* what, ConstView ids, std::int64_t vocab, std::int32
   }
 }
 
-// As ops.hpp has them.
+// Positions must start at 0 in each row, then increase by 1 or restart at 0.
 void check_positions(ConstView positions, std::int64_t seq) {
   const auto* values = positions.as<std::int32_t>();
   for (std::uint64_t i = 0; i < positions.count; ++i) {
     const bool begins = i % to_size(seq) == 0;
     if (values[i] == 0 || (!begins && values[i] == values[i - 1] + 1)) continue;
     throw Error(ErrorCode::invalid_argument,
-                fmt::format("token {} is at position {} of its document: neither at 0 nor behind "
-                            "the token before it",
+                fmt::format("token {} has position {}: it must be 0 or one more than the previous "
+                            "token's",
                             i, values[i]));
   }
 }
 
-}  // namespace
-
-// Runs on the stream's worker, one call at a time.
-class CpuOps::Impl {
+// The stream's worker runs the enqueued calls one at a time, so they share scratch memory.
+class CpuOps final : public Ops {
  public:
-  explicit Impl(CpuOpsOptions options)
-      : threads_(std::max(1, options.threads)), matmul_(threads_, options.bf16) {
-    scratch_.resize(to_size(threads_));
-    scratch_floats_.resize(to_size(threads_), 0);
+  explicit CpuOps(const CpuOpsOptions& options)
+      : threads_(std::max(1, options.threads)),
+        matmul_(threads_, options.bf16),
+        scratch_(to_size(threads_)) {}
+
+  void linear_forward(Stream& stream, LinearShape shape, ConstView x, ConstView weight,
+                      View y) override {
+    check_linear_forward(shape, x, weight, y);
+    const Product product = forward_product(shape, x.dtype, y.dtype);
+    multiply(stream, product, x, weight, y);
   }
 
-  MatMul& matmul() { return matmul_; }
-  int threads() const { return threads_; }
+  void linear_residual_forward(Stream& stream, LinearShape shape, ConstView x, ConstView weight,
+                               ConstView residual, View y) override {
+    check_linear_residual_forward(shape, x, weight, residual, y);
+    const Product product = forward_product(shape, x.dtype, y.dtype);
+    stream.enqueue([this, product, x, weight, residual, y] {
+      matmul_.run(product, x.data, weight.data, y.data);
+      split(y.count, column_step, [&](Range r) { cpu::add(y, residual, y, r); });
+    });
+  }
 
-  // body(Range) over [0, count) in one piece per thread, cut at multiples of `step`.
+  void linear_dgrad(Stream& stream, LinearShape shape, ConstView dy, ConstView weight, View dx,
+                    WriteMode mode) override {
+    if (mode == WriteMode::none) return;
+    check_linear_dgrad(shape, dy, weight, dx);
+    const Product product = dgrad_product(shape, dy.dtype, dx.dtype, mode);
+    multiply(stream, product, dy, weight, dx);
+  }
+
+  void linear_wgrad(Stream& stream, LinearShape shape, ConstView dy, ConstView x, View dweight,
+                    WriteMode mode) override {
+    if (mode == WriteMode::none) return;
+    check_linear_wgrad(shape, dy, x, dweight);
+    const Product product = wgrad_product(shape, dy.dtype, dweight.dtype, mode);
+    multiply(stream, product, dy, x, dweight);
+  }
+
+  void rms_norm_forward(Stream& stream, const RmsNormForward& args) override {
+    check(args);
+    stream.enqueue([this, args] {
+      split(args.inverse.count, 1, [&](Range r) { cpu::rms_norm_forward(args, r); });
+    });
+  }
+
+  void rms_norm_backward(Stream& stream, const RmsNormBackward& args) override {
+    check(args);
+    stream.enqueue([this, args] {
+      const std::size_t tokens = args.inverse.count;
+      const std::size_t width = to_size(args.width);
+      const std::size_t blocks = (tokens + norm_rows - 1) / norm_rows;
+      const bool wanted = args.dweight_mode != WriteMode::none;
+      float* partials = wanted ? shared_.reserve(blocks * width) : nullptr;
+      each(blocks, [&](std::size_t block) {
+        const Range range{block * norm_rows, std::min(tokens, (block + 1) * norm_rows)};
+        cpu::rms_norm_backward(args, range, wanted ? partials + block * width : nullptr);
+      });
+      if (!wanted) return;
+      split(width, column_step,
+            [&](Range columns) { rms_norm_weight(args, partials, blocks, columns); });
+    });
+  }
+
+  void rope_table(Stream& stream, View table, std::int64_t head_dim, double theta) override {
+    check_rope_table(table, head_dim);
+    stream.enqueue([table, head_dim, theta] {
+      const std::int64_t half = head_dim / 2;
+      const auto positions = static_cast<std::int64_t>(table.count) / head_dim;
+      for (std::int64_t position = 0; position < positions; ++position) {
+        float* row = table.as<float>() + position * head_dim;
+        for (std::int64_t k = 0; k < half; ++k) {
+          const double exponent = -2.0 * static_cast<double>(k) / static_cast<double>(head_dim);
+          const double angle = static_cast<double>(position) * std::pow(theta, exponent);
+          row[k] = static_cast<float>(std::cos(angle));
+          row[half + k] = static_cast<float>(std::sin(angle));
+        }
+      }
+    });
+  }
+
+  void rope(Stream& stream, const Rope& args) override {
+    check(args);
+    stream.enqueue([this, args] {
+      check_positions(args.positions, args.seq);
+      const std::size_t tokens = args.x.count / to_size(args.heads * args.head_dim);
+      split(tokens, 1, [&](Range range) { cpu::rope(args, range); });
+    });
+  }
+
+  void attention_forward(Stream& stream, const AttentionForward& args) override {
+    check(args);
+    stream.enqueue([this, args] {
+      check_positions(args.positions, args.shape.seq);
+      const std::size_t kv_heads = to_size(args.shape.kv_heads);
+      reserve_threads(attention_forward_scratch(args.shape));
+      each(to_size(args.shape.rows) * kv_heads, [&](std::size_t i) {
+        cpu::attention_forward(args, {i / kv_heads, i % kv_heads, thread_scratch()});
+      });
+    });
+  }
+
+  void attention_backward(Stream& stream, const AttentionBackward& args) override {
+    check(args);
+    stream.enqueue([this, args] {
+      check_positions(args.positions, args.shape.seq);
+      const std::size_t kv_heads = to_size(args.shape.kv_heads);
+      reserve_threads(attention_backward_scratch(args.shape));
+      each(to_size(args.shape.rows) * kv_heads, [&](std::size_t i) {
+        cpu::attention_backward(args, {i / kv_heads, i % kv_heads, thread_scratch()});
+      });
+    });
+  }
+
+  void swiglu_forward(Stream& stream, ConstView gate, ConstView up, View out) override {
+    check_swiglu_forward(gate, up, out);
+    stream.enqueue([this, gate, up, out] {
+      split(gate.count, column_step, [&](Range r) { cpu::swiglu_forward(gate, up, out, r); });
+    });
+  }
+
+  void swiglu_backward(Stream& stream, const SwigluBackward& args) override {
+    check(args);
+    stream.enqueue([this, args] {
+      split(args.gate.count, column_step, [&](Range r) { cpu::swiglu_backward(args, r); });
+    });
+  }
+
+  void embedding_forward(Stream& stream, ConstView tokens, ConstView table, View out,
+                         std::int64_t width) override {
+    check_embedding_forward(tokens, table, out, width);
+    stream.enqueue([this, tokens, table, out, width] {
+      require_ids("token", tokens, static_cast<std::int64_t>(table.count) / width, 0);
+      const std::size_t bytes = to_size(width) * size_of(table.dtype);
+      const auto* from = static_cast<const std::byte*>(table.data);
+      auto* to = static_cast<std::byte*>(out.data);
+      split(tokens.count, 1, [&](Range range) {
+        for (std::size_t i = range.first; i < range.last; ++i) {
+          const auto id = to_size(tokens.as<std::int32_t>()[i]);
+          std::memcpy(to + i * bytes, from + id * bytes, bytes);
+        }
+      });
+    });
+  }
+
+  void embedding_backward(Stream& stream, const EmbeddingBackward& args) override {
+    if (args.mode == WriteMode::none) return;
+    check(args);
+    stream.enqueue([this, args] {
+      require_ids("token", args.tokens, args.vocab, 0);
+      split(to_size(args.width), column_step,
+            [&](Range columns) { cpu::embedding_backward(args, columns); });
+    });
+  }
+
+  void cross_entropy(Stream& stream, const CrossEntropy& args) override {
+    check(args);
+    stream.enqueue([this, args] {
+      const std::size_t tokens = args.labels.count;
+      require_ids("label", args.labels, args.vocab, std::numeric_limits<std::int32_t>::min());
+      double* losses = row_losses(tokens);
+      split(tokens, 1, [&](Range range) { cpu::cross_entropy(args, range, losses); });
+      auto* total = args.total.as<double>();
+      for (std::size_t i = 0; i < tokens; ++i) {
+        total[0] += losses[i];
+        total[1] += args.labels.as<std::int32_t>()[i] >= 0 ? 1.0 : 0.0;
+      }
+    });
+  }
+
+ private:
+  void multiply(Stream& stream, const Product& product, ConstView a, ConstView b, View c) {
+    stream.enqueue([this, product, a, b, c] { matmul_.run(product, a.data, b.data, c.data); });
+  }
+
+  // Runs body(Range) on [0, count), divided among the threads at multiples of `step`.
   template <class Body>
   void split(std::size_t count, std::size_t step, const Body& body) const {
     const std::size_t steps = (count + step - 1) / step;
@@ -81,222 +245,36 @@ class CpuOps::Impl {
     }
   }
 
-  // body(i) for i in [0, count), one at a time per thread.
+  // Runs body(i) for i in [0, count); threads take one index at a time.
   template <class Body>
   void each(std::size_t count, const Body& body) const {
 #pragma omp parallel for num_threads(threads_) schedule(dynamic, 1)
     for (std::size_t i = 0; i < count; ++i) body(i);
   }
 
-  // Scratch of at least `floats` for each thread; inside `each`, thread_scratch() is one's own.
+  // Reserves `floats` of scratch per thread. Within each(), thread_scratch() is the current
+  // thread's.
   void reserve_threads(std::size_t floats) {
-    for (std::size_t thread = 0; thread < scratch_.size(); ++thread) {
-      reserve(scratch_[thread], scratch_floats_[thread], floats);
-    }
+    for (Scratch& scratch : scratch_) scratch.reserve(floats);
   }
-  float* thread_scratch() const { return scratch_[to_size(omp_get_thread_num())].get(); }
+  float* thread_scratch() { return scratch_[to_size(omp_get_thread_num())].reserve(0); }
 
-  float* shared(std::size_t floats) {
-    reserve(shared_, shared_floats_, floats);
-    return shared_.get();
-  }
   double* row_losses(std::size_t rows) {
     if (row_losses_.size() < rows) row_losses_.resize(rows);
     return row_losses_.data();
   }
 
- private:
-  using Floats = hwy::AlignedFreeUniquePtr<float[]>;
-  static void reserve(Floats& memory, std::size_t& size, std::size_t floats) {
-    if (floats <= size) return;
-    memory = hwy::AllocateAligned<float>(floats);
-    if (memory == nullptr) {
-      size = 0;
-      throw Error(ErrorCode::out_of_memory, fmt::format("{} floats of scratch memory", floats));
-    }
-    size = floats;
-  }
-
   int threads_;
   MatMul matmul_;
-  std::vector<Floats> scratch_;
-  std::vector<std::size_t> scratch_floats_;
-  Floats shared_;
-  std::size_t shared_floats_ = 0;
+  std::vector<Scratch> scratch_;  // one per thread
+  Scratch shared_;
   std::vector<double> row_losses_;
 };
 
-CpuOps::CpuOps(CpuOpsOptions options) : impl_(std::make_unique<Impl>(options)) {}
-CpuOps::~CpuOps() = default;
+}  // namespace
 
-void CpuOps::linear_forward(Stream& stream, LinearShape shape, ConstView x, ConstView weight,
-                            View y) {
-  check_linear_forward(shape, x, weight, y);
-  const Product product = forward_product(shape, x.dtype, y.dtype);
-  stream.enqueue([impl = impl_.get(), product, x, weight, y] {
-    impl->matmul().run(product, x.data, weight.data, y.data);
-  });
-}
-
-void CpuOps::linear_residual_forward(Stream& stream, LinearShape shape, ConstView x,
-                                     ConstView weight, ConstView residual, View y) {
-  check_linear_residual_forward(shape, x, weight, residual, y);
-  const Product product = forward_product(shape, x.dtype, y.dtype);
-  stream.enqueue([impl = impl_.get(), product, x, weight, residual, y] {
-    impl->matmul().run(product, x.data, weight.data, y.data);
-    impl->split(y.count, column_step, [&](Range r) { cpu::add(y, residual, y, r); });
-  });
-}
-
-void CpuOps::linear_dgrad(Stream& stream, LinearShape shape, ConstView dy, ConstView weight,
-                          View dx, WriteMode mode) {
-  if (mode == WriteMode::none) return;
-  check_linear_dgrad(shape, dy, weight, dx);
-  const Product product = dgrad_product(shape, dy.dtype, dx.dtype, mode);
-  stream.enqueue([impl = impl_.get(), product, dy, weight, dx] {
-    impl->matmul().run(product, dy.data, weight.data, dx.data);
-  });
-}
-
-void CpuOps::linear_wgrad(Stream& stream, LinearShape shape, ConstView dy, ConstView x,
-                          View dweight, WriteMode mode) {
-  if (mode == WriteMode::none) return;
-  check_linear_wgrad(shape, dy, x, dweight);
-  const Product product = wgrad_product(shape, dy.dtype, dweight.dtype, mode);
-  stream.enqueue([impl = impl_.get(), product, dy, x, dweight] {
-    impl->matmul().run(product, dy.data, x.data, dweight.data);
-  });
-}
-
-void CpuOps::rms_norm_forward(Stream& stream, const RmsNormForward& args) {
-  check(args);
-  stream.enqueue([impl = impl_.get(), args] {
-    impl->split(args.inverse.count, 1, [&](Range r) { cpu::rms_norm_forward(args, r); });
-  });
-}
-
-void CpuOps::rms_norm_backward(Stream& stream, const RmsNormBackward& args) {
-  check(args);
-  stream.enqueue([impl = impl_.get(), args] {
-    const std::size_t tokens = args.inverse.count;
-    const std::size_t width = to_size(args.width);
-    const std::size_t blocks = (tokens + norm_rows - 1) / norm_rows;
-    const bool wanted = args.dweight_mode != WriteMode::none;
-    float* partials = wanted ? impl->shared(blocks * width) : nullptr;
-    impl->each(blocks, [&](std::size_t block) {
-      const Range range{block * norm_rows, std::min(tokens, (block + 1) * norm_rows)};
-      cpu::rms_norm_backward(args, range, wanted ? partials + block * width : nullptr);
-    });
-    if (!wanted) return;
-    impl->split(width, column_step,
-                [&](Range columns) { rms_norm_weight(args, partials, blocks, columns); });
-  });
-}
-
-void CpuOps::rope_table(Stream& stream, View table, std::int64_t head_dim, double theta) {
-  check_rope_table(table, head_dim);
-  stream.enqueue([table, head_dim, theta] {
-    const std::int64_t half = head_dim / 2;
-    const auto positions = static_cast<std::int64_t>(table.count) / head_dim;
-    for (std::int64_t position = 0; position < positions; ++position) {
-      float* row = table.as<float>() + position * head_dim;
-      for (std::int64_t k = 0; k < half; ++k) {
-        const double exponent = -2.0 * static_cast<double>(k) / static_cast<double>(head_dim);
-        const double angle = static_cast<double>(position) * std::pow(theta, exponent);
-        row[k] = static_cast<float>(std::cos(angle));
-        row[half + k] = static_cast<float>(std::sin(angle));
-      }
-    }
-  });
-}
-
-void CpuOps::rope(Stream& stream, const Rope& args) {
-  check(args);
-  stream.enqueue([impl = impl_.get(), args] {
-    check_positions(args.positions, args.seq);
-    const std::size_t tokens = args.x.count / to_size(args.heads * args.head_dim);
-    impl->split(tokens, 1, [&](Range range) { cpu::rope(args, range); });
-  });
-}
-
-void CpuOps::attention_forward(Stream& stream, const AttentionForward& args) {
-  check(args);
-  stream.enqueue([impl = impl_.get(), args] {
-    check_positions(args.positions, args.shape.seq);
-    const std::size_t kv_heads = to_size(args.shape.kv_heads);
-    impl->reserve_threads(attention_forward_scratch(args.shape));
-    impl->each(to_size(args.shape.rows) * kv_heads, [&](std::size_t i) {
-      cpu::attention_forward(args, {i / kv_heads, i % kv_heads, impl->thread_scratch()});
-    });
-  });
-}
-
-void CpuOps::attention_backward(Stream& stream, const AttentionBackward& args) {
-  check(args);
-  stream.enqueue([impl = impl_.get(), args] {
-    check_positions(args.positions, args.shape.seq);
-    const std::size_t kv_heads = to_size(args.shape.kv_heads);
-    impl->reserve_threads(attention_backward_scratch(args.shape));
-    impl->each(to_size(args.shape.rows) * kv_heads, [&](std::size_t i) {
-      cpu::attention_backward(args, {i / kv_heads, i % kv_heads, impl->thread_scratch()});
-    });
-  });
-}
-
-void CpuOps::swiglu_forward(Stream& stream, ConstView gate, ConstView up, View out) {
-  check_swiglu_forward(gate, up, out);
-  stream.enqueue([impl = impl_.get(), gate, up, out] {
-    impl->split(gate.count, column_step, [&](Range r) { cpu::swiglu_forward(gate, up, out, r); });
-  });
-}
-
-void CpuOps::swiglu_backward(Stream& stream, const SwigluBackward& args) {
-  check(args);
-  stream.enqueue([impl = impl_.get(), args] {
-    impl->split(args.gate.count, column_step, [&](Range r) { cpu::swiglu_backward(args, r); });
-  });
-}
-
-void CpuOps::embedding_forward(Stream& stream, ConstView tokens, ConstView table, View out,
-                               std::int64_t width) {
-  check_embedding_forward(tokens, table, out, width);
-  stream.enqueue([impl = impl_.get(), tokens, table, out, width] {
-    require_ids("token", tokens, static_cast<std::int64_t>(table.count) / width, 0);
-    const std::size_t bytes = to_size(width) * size_of(table.dtype);
-    const auto* from = static_cast<const std::byte*>(table.data);
-    auto* to = static_cast<std::byte*>(out.data);
-    impl->split(tokens.count, 1, [&](Range range) {
-      for (std::size_t i = range.first; i < range.last; ++i) {
-        const auto id = to_size(tokens.as<std::int32_t>()[i]);
-        std::memcpy(to + i * bytes, from + id * bytes, bytes);
-      }
-    });
-  });
-}
-
-void CpuOps::embedding_backward(Stream& stream, const EmbeddingBackward& args) {
-  if (args.mode == WriteMode::none) return;
-  check(args);
-  stream.enqueue([impl = impl_.get(), args] {
-    require_ids("token", args.tokens, args.vocab, 0);
-    impl->split(to_size(args.width), column_step,
-                [&](Range columns) { cpu::embedding_backward(args, columns); });
-  });
-}
-
-void CpuOps::cross_entropy(Stream& stream, const CrossEntropy& args) {
-  check(args);
-  stream.enqueue([impl = impl_.get(), args] {
-    const std::size_t tokens = args.labels.count;
-    require_ids("label", args.labels, args.vocab, std::numeric_limits<std::int32_t>::min());
-    double* losses = impl->row_losses(tokens);
-    impl->split(tokens, 1, [&](Range range) { cpu::cross_entropy(args, range, losses); });
-    auto* total = args.total.as<double>();
-    for (std::size_t i = 0; i < tokens; ++i) {
-      total[0] += losses[i];
-      total[1] += args.labels.as<std::int32_t>()[i] >= 0 ? 1.0 : 0.0;
-    }
-  });
+std::unique_ptr<Ops> make_ops(const CpuOpsOptions& options) {
+  return std::make_unique<CpuOps>(options);
 }
 
 }  // namespace train::cpu

@@ -28,11 +28,10 @@ void add_typed(const T* a, const T* b, T* out, Range range) {
 }
 
 void add(const ConstView& a, const ConstView& b, const View& out, Range range) {
-  if (a.dtype == DType::bf16) {
-    add_typed(a.as<bfloat16>(), b.as<bfloat16>(), out.as<bfloat16>(), range);
-  } else {
-    add_typed(a.as<float>(), b.as<float>(), out.as<float>(), range);
-  }
+  with_type(a.dtype, [&](auto zero) {
+    using T = decltype(zero);
+    add_typed(a.as<T>(), b.as<T>(), out.as<T>(), range);
+  });
 }
 
 template <class D>
@@ -50,11 +49,10 @@ void swiglu_typed(const T* gate, const T* up, T* out, Range range) {
 }
 
 void swiglu_forward(const ConstView& gate, const ConstView& up, const View& out, Range range) {
-  if (gate.dtype == DType::bf16) {
-    swiglu_typed(gate.as<bfloat16>(), up.as<bfloat16>(), out.as<bfloat16>(), range);
-  } else {
-    swiglu_typed(gate.as<float>(), up.as<float>(), out.as<float>(), range);
-  }
+  with_type(gate.dtype, [&](auto zero) {
+    using T = decltype(zero);
+    swiglu_typed(gate.as<T>(), up.as<T>(), out.as<T>(), range);
+  });
 }
 
 // With s = sigmoid(g): d(silu)/dg = s + g s (1 - s).
@@ -78,11 +76,8 @@ void swiglu_backward_typed(const SwigluBackward& args, Range range) {
 }
 
 void swiglu_backward(const SwigluBackward& args, Range range) {
-  if (args.gate.dtype == DType::bf16) {
-    swiglu_backward_typed<bfloat16>(args, range);
-  } else {
-    swiglu_backward_typed<float>(args, range);
-  }
+  with_type(args.gate.dtype,
+            [&](auto zero) { swiglu_backward_typed<decltype(zero)>(args, range); });
 }
 
 template <class T>
@@ -114,11 +109,7 @@ void rope_typed(const Rope& args, Range tokens) {
 }
 
 void rope(const Rope& args, Range tokens) {
-  if (args.x.dtype == DType::bf16) {
-    rope_typed<bfloat16>(args, tokens);
-  } else {
-    rope_typed<float>(args, tokens);
-  }
+  with_type(args.x.dtype, [&](auto zero) { rope_typed<decltype(zero)>(args, tokens); });
 }
 
 template <class From, class To>
@@ -128,12 +119,11 @@ void convert_typed(const From* from, To* to, Range range) {
 }
 
 void convert(const ConstView& from, const View& to, Range range) {
-  const bool from_low = from.dtype == DType::bf16;
-  const bool to_low = to.dtype == DType::bf16;
-  if (from_low && to_low) convert_typed(from.as<bfloat16>(), to.as<bfloat16>(), range);
-  if (from_low && !to_low) convert_typed(from.as<bfloat16>(), to.as<float>(), range);
-  if (!from_low && to_low) convert_typed(from.as<float>(), to.as<bfloat16>(), range);
-  if (!from_low && !to_low) convert_typed(from.as<float>(), to.as<float>(), range);
+  with_type(from.dtype, [&](auto in) {
+    with_type(to.dtype, [&](auto out) {
+      convert_typed(from.as<decltype(in)>(), to.as<decltype(out)>(), range);
+    });
+  });
 }
 
 template <class T>
@@ -158,11 +148,8 @@ void embedding_backward_typed(const EmbeddingBackward& args, Range columns) {
 }
 
 void embedding_backward(const EmbeddingBackward& args, Range columns) {
-  if (args.dy.dtype == DType::bf16) {
-    embedding_backward_typed<bfloat16>(args, columns);
-  } else {
-    embedding_backward_typed<float>(args, columns);
-  }
+  with_type(args.dy.dtype,
+            [&](auto zero) { embedding_backward_typed<decltype(zero)>(args, columns); });
 }
 
 }  // namespace HWY_NAMESPACE
@@ -172,29 +159,17 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace train::cpu {
 
-HWY_EXPORT(add);
-HWY_EXPORT(swiglu_forward);
-HWY_EXPORT(swiglu_backward);
-HWY_EXPORT(rope);
-HWY_EXPORT(convert);
-HWY_EXPORT(embedding_backward);
+using atoll::ConstView;
+using atoll::View;
 
-void add(atoll::ConstView a, atoll::ConstView b, atoll::View out, Range elements) {
-  HWY_DYNAMIC_DISPATCH(add)(a, b, out, elements);
-}
-void swiglu_forward(atoll::ConstView gate, atoll::ConstView up, atoll::View out, Range elements) {
-  HWY_DYNAMIC_DISPATCH(swiglu_forward)(gate, up, out, elements);
-}
-void swiglu_backward(const SwigluBackward& args, Range elements) {
-  HWY_DYNAMIC_DISPATCH(swiglu_backward)(args, elements);
-}
-void rope(const Rope& args, Range tokens) { HWY_DYNAMIC_DISPATCH(rope)(args, tokens); }
-void convert(atoll::ConstView from, atoll::View to, Range elements) {
-  HWY_DYNAMIC_DISPATCH(convert)(from, to, elements);
-}
-void embedding_backward(const EmbeddingBackward& args, Range columns) {
-  HWY_DYNAMIC_DISPATCH(embedding_backward)(args, columns);
-}
+ATOLL_DISPATCH(void, add, (ConstView a, ConstView b, View out, Range r), a, b, out, r)
+ATOLL_DISPATCH(void, swiglu_forward, (ConstView gate, ConstView up, View out, Range r), gate, up,
+               out, r)
+ATOLL_DISPATCH(void, swiglu_backward, (const SwigluBackward& args, Range r), args, r)
+ATOLL_DISPATCH(void, rope, (const Rope& args, Range tokens), args, tokens)
+ATOLL_DISPATCH(void, convert, (ConstView from, View to, Range r), from, to, r)
+ATOLL_DISPATCH(void, embedding_backward, (const EmbeddingBackward& args, Range columns), args,
+               columns)
 
 }  // namespace train::cpu
 #endif

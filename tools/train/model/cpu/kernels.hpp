@@ -1,41 +1,48 @@
-// Single-threaded kernels over a range of rows (or columns, or heads); CpuOps cuts the work and
-// runs the ranges on threads. Each is compiled for several instruction sets and the best one is
-// chosen when the program runs. Arguments have been checked.
+// Single-threaded kernels over a range of rows, columns or heads; make_ops() distributes the ranges
+// over threads. Each kernel is compiled for several instruction sets and selected at run time.
+// Callers have checked the arguments.
 #pragma once
 
 #include <cstddef>
 
 #include "model/ops.hpp"
 
+// Exports a kernel and defines the function declared below, which calls its best version.
+#define ATOLL_DISPATCH(result, name, parameters, ...) \
+  HWY_EXPORT(name);                                   \
+  result name parameters { return HWY_DYNAMIC_DISPATCH(name)(__VA_ARGS__); }
+
 namespace train::cpu {
 
 struct Range {
-  std::size_t first, last;  // [first, last)
+  std::size_t first, last;  // last is exclusive
 };
 
-// Elements, tokens or rows of the whole view.
+// Converts a non-negative count.
 inline std::size_t to_size(std::int64_t value) noexcept { return static_cast<std::size_t>(value); }
 
 void add(atoll::ConstView a, atoll::ConstView b, atoll::View out, Range elements);
 void swiglu_forward(atoll::ConstView gate, atoll::ConstView up, atoll::View out, Range elements);
 void swiglu_backward(const SwigluBackward& args, Range elements);
 void rope(const Rope& args, Range tokens);
-void convert(atoll::ConstView from, atoll::View to, Range elements);  // f32, bf16 -> f32, bf16
+// Converts between f32 and bf16.
+void convert(atoll::ConstView from, atoll::View to, Range elements);
 
-// Sets or adds columns [first, last) of all vocabulary rows, tokens in ascending order.
+// Overwrites or accumulates these columns of every vocabulary row, tokens in ascending order.
 void embedding_backward(const EmbeddingBackward& args, Range columns);
 
 void rms_norm_forward(const RmsNormForward& args, Range tokens);
-// dx of the tokens; `partial` (args.width floats) becomes their part of dweight unless null.
+// Computes dx of the tokens. `partial` (args.width floats) receives their share of dweight, unless
+// it is null.
 void rms_norm_backward(const RmsNormBackward& args, Range tokens, float* partial);
-// dweight columns from `count` partials that follow each other, in order.
+// Sums `count` consecutive partials, in order, into these columns of dweight.
 void rms_norm_weight(const RmsNormBackward& args, const float* partials, std::size_t count,
                      Range columns);
 
-// Loss of each token of the range into row_loss (0 where ignored), and dlogits.
+// Writes dlogits and the loss of each token to row_loss, 0 for ignored labels.
 void cross_entropy(const CrossEntropy& args, Range tokens, double* row_loss);
 
-// One sequence and one key-value head with all query heads that share it.
+// One sequence and one key-value head, with all query heads that share it.
 struct AttentionTask {
   std::size_t row, kv_head;
   float* scratch;  // attention_*_scratch floats, 64-byte aligned

@@ -1,7 +1,6 @@
 #include "model/cpu/matmul.hpp"
 
 #include <fmt/format.h>
-#include <hwy/aligned_allocator.h>
 #include <omp.h>
 
 #include <algorithm>
@@ -14,6 +13,7 @@
 #include "atoll/error.hpp"
 #include "core/log.hpp"
 #include "model/cpu/kernels.hpp"
+#include "model/cpu/scratch.hpp"
 
 namespace train::cpu {
 namespace {
@@ -22,8 +22,8 @@ using atoll::DType;
 using atoll::Error;
 using atoll::ErrorCode;
 
-// oneDNN asks OpenMP for the thread count of the calling thread, both when a primitive is made and
-// when it runs; the caller's own setting comes back afterwards.
+// oneDNN uses OpenMP's thread count of the calling thread, both to create and to run a primitive.
+// Sets that count and restores it afterwards.
 class ThreadCount {
  public:
   explicit ThreadCount(int threads) : before_(omp_get_max_threads()) {
@@ -37,30 +37,18 @@ class ThreadCount {
   int before_;
 };
 
-// Products by AMX differ with the number of threads. Whoever wants their speed says so to oneDNN.
-// To be called before anything is asked of the library: the first answer is final.
+// Excludes AMX, with which results depend on the number of threads, unless the user sets oneDNN's
+// own variable. Must precede any other use of oneDNN, which fixes the choice.
 void leave_out_amx() {
   static const bool once = [] {
     const bool asked = std::getenv("ONEDNN_MAX_CPU_ISA") || std::getenv("DNNL_MAX_CPU_ISA");
     return asked || dnnl::set_max_cpu_isa(dnnl::cpu_isa::avx512_core_bf16) == dnnl::status::success;
   }();
-  if (!once) atoll::log::debug("oneDNN was in use before: it chooses its instructions by itself");
+  if (!once) atoll::log::debug("oneDNN was already in use, so its default instruction sets apply");
 }
 
 dnnl::memory::data_type to_dnnl(DType dtype) {
-  switch (dtype) {
-    case DType::f32:
-      return dnnl::memory::data_type::f32;
-    case DType::bf16:
-      return dnnl::memory::data_type::bf16;
-    case DType::f16:
-    case DType::f64:
-    case DType::i32:
-    case DType::i64:
-    case DType::u8:
-      break;
-  }
-  throw Error(ErrorCode::unsupported, fmt::format("matrix product in {}", atoll::name(dtype)));
+  return is_bf16(dtype) ? dnnl::memory::data_type::bf16 : dnnl::memory::data_type::f32;
 }
 
 dnnl::memory::desc matrix(std::int64_t rows, std::int64_t columns, Operand layout, DType dtype) {
@@ -69,29 +57,10 @@ dnnl::memory::desc matrix(std::int64_t rows, std::int64_t columns, Operand layou
   return {{rows, columns}, to_dnnl(dtype), strides};
 }
 
-// A primitive with its three operands, whose addresses are set at each call.
+// A primitive and its three operands. Each call sets their addresses.
 struct Prepared {
   dnnl::matmul primitive;
   dnnl::memory a, b, c;
-};
-
-// f32 memory that grows to the largest request.
-class Scratch {
- public:
-  float* reserve(std::size_t floats) {
-    if (floats > size_) {
-      memory_ = hwy::AllocateAligned<float>(floats);
-      if (memory_ == nullptr) {
-        throw Error(ErrorCode::out_of_memory, fmt::format("{} floats to convert bf16", floats));
-      }
-      size_ = floats;
-    }
-    return memory_.get();
-  }
-
- private:
-  hwy::AlignedFreeUniquePtr<float[]> memory_;
-  std::size_t size_ = 0;
 };
 
 }  // namespace
@@ -119,12 +88,12 @@ struct MatMul::Impl {
     if (bf16 == Bf16Arithmetic::convert) return true;
     if (!native && !told) {
       told = true;
-      atoll::log::warn("this processor has no AVX512-BF16: matrix products of bf16 run in f32");
+      atoll::log::warn("this processor lacks AVX512-BF16: bf16 matrix products run at f32 speed");
     }
     return !native;
   }
 
-  // Data sets of unequal batches make many shapes; this bounds what they hold.
+  // Limits the cache: batches of unequal length produce many shapes.
   static constexpr std::size_t most_shapes = 2048;
 
   Prepared& prepared(const Product& product) {
@@ -151,7 +120,7 @@ struct MatMul::Impl {
     entry.a.set_data_handle(const_cast<void*>(a));
     entry.b.set_data_handle(const_cast<void*>(b));
     entry.c.set_data_handle(c);
-    // The C call takes an array where the C++ one builds a hash map.
+    // The C function accepts an array; the C++ one would build a hash map.
     const std::array<dnnl_exec_arg_t, 3> arguments{{{DNNL_ARG_SRC, entry.a.get()},
                                                     {DNNL_ARG_WEIGHTS, entry.b.get()},
                                                     {DNNL_ARG_DST, entry.c.get()}}};
@@ -173,7 +142,7 @@ struct MatMul::Impl {
     }
   }
 
-  // The same product in f32, on copies.
+  // Computes the product on f32 copies.
   void execute_converted(const Product& product, const void* a, const void* b, void* c) {
     const std::size_t a_count = to_size(product.m * product.k);
     const std::size_t b_count = to_size(product.k * product.n);
@@ -213,7 +182,7 @@ void MatMul::run(const Product& product, const void* a, const void* b, void* c) 
 
 namespace {
 
-// One size of product, its right side in the layout that oneDNN likes best.
+// Measures products of one size, with the right operand in oneDNN's preferred layout.
 class PeakProduct {
  public:
   PeakProduct(DType dtype, std::int64_t m, std::int64_t n, std::int64_t k)

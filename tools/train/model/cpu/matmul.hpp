@@ -1,4 +1,4 @@
-// Matrix products on oneDNN, one cached primitive per shape.
+// Matrix products with oneDNN. Primitives are cached by shape.
 #pragma once
 
 #include <memory>
@@ -9,14 +9,14 @@
 namespace train::cpu {
 
 enum class Bf16Arithmetic {
-  automatic,  // oneDNN's where the processor multiplies bf16 (AVX512-BF16), else `convert`
-  convert     // operands become f32 first: any processor, at the speed of f32
+  automatic,  // oneDNN's bf16 kernels if the processor has AVX512-BF16, else convert
+  convert     // converts operands to f32: any processor, at f32 speed
 };
 
-// Whether this processor has AVX512-BF16 and oneDNN uses it.
+// Whether the processor has AVX512-BF16 and oneDNN uses it.
 bool native_bf16();
 
-// Runs on the calling thread and `threads - 1` more, and returns when done. One caller at a time.
+// run() computes on the calling thread and `threads - 1` others and blocks. One caller at a time.
 class MatMul {
  public:
   MatMul(int threads, Bf16Arithmetic bf16);
@@ -31,8 +31,8 @@ class MatMul {
   std::unique_ptr<Impl> impl_;
 };
 
-// Operations per second of the largest products that oneDNN does on this machine, measured for
-// about `seconds` with weights in its own layout: what MFU is a share of. f32 or bf16.
+// Peak FLOP/s of large oneDNN products in f32 or bf16, with weights in oneDNN's preferred layout,
+// measured for about `seconds`. The denominator of MFU.
 double matrix_peak_flops(atoll::DType dtype, int threads, double seconds = 0.5);
 
 }  // namespace train::cpu

@@ -41,11 +41,7 @@ void rms_norm_typed(const RmsNormForward& args, Range tokens) {
 }
 
 void rms_norm_forward(const RmsNormForward& args, Range tokens) {
-  if (args.x.dtype == DType::bf16) {
-    rms_norm_typed<bfloat16>(args, tokens);
-  } else {
-    rms_norm_typed<float>(args, tokens);
-  }
+  with_type(args.x.dtype, [&](auto zero) { rms_norm_typed<decltype(zero)>(args, tokens); });
 }
 
 // With r = 1 / rms and g = dy * weight: dx = r g - x r^3 mean(g x); dweight = sum of dy x r.
@@ -79,13 +75,14 @@ void rms_norm_backward_typed(const RmsNormBackward& args, Range tokens, float* p
 }
 
 void rms_norm_backward(const RmsNormBackward& args, Range tokens, float* partial) {
-  const bool accumulate = args.dx_mode == WriteMode::accumulate;
-  if (args.x.dtype == DType::bf16) {
-    if (accumulate) return rms_norm_backward_typed<bfloat16, true>(args, tokens, partial);
-    return rms_norm_backward_typed<bfloat16, false>(args, tokens, partial);
-  }
-  if (accumulate) return rms_norm_backward_typed<float, true>(args, tokens, partial);
-  return rms_norm_backward_typed<float, false>(args, tokens, partial);
+  with_type(args.x.dtype, [&](auto zero) {
+    using T = decltype(zero);
+    if (args.dx_mode == WriteMode::accumulate) {
+      rms_norm_backward_typed<T, true>(args, tokens, partial);
+    } else {
+      rms_norm_backward_typed<T, false>(args, tokens, partial);
+    }
+  });
 }
 
 void rms_norm_weight(const RmsNormBackward& args, const float* partials, std::size_t count,
@@ -114,8 +111,8 @@ HWY_INLINE float row_maximum(const T* logits, std::size_t n) {
   return maximum;
 }
 
-// Sum of exp(logit - maximum); NaN when a logit is NaN or +infinity, so that overflow is seen. f32
-// logits become these exponentials, which saves the gradient computing them again.
+// Returns the sum of exp(logit - maximum), which is NaN if a logit is NaN or +infinity. Replaces
+// f32 logits with these exponentials, so that the gradient need not recompute them.
 template <class T>
 HWY_INLINE float sum_exponentials(T* logits, std::size_t n, float maximum) {
   return sum_lanes(n, [&](auto d, std::size_t i) HWY_ATTR {
@@ -125,7 +122,7 @@ HWY_INLINE float sum_exponentials(T* logits, std::size_t n, float maximum) {
   });
 }
 
-// After sum_exponentials: scale * softmax.
+// dlogits = factor * exponentials; runs after sum_exponentials().
 template <class In, class Out>
 HWY_INLINE void scaled_softmax(const In* logits, Out* dlogits, std::size_t n, float maximum,
                                float factor) {
@@ -158,18 +155,17 @@ void cross_entropy_typed(const CrossEntropy& args, Range tokens, double* row_los
     row_loss[token] = static_cast<double>(log_sum) - static_cast<double>(below);
     if (!gradient) continue;
     scaled_softmax(logits, dlogits, vocab, maximum, args.scale / sum);
-    // Against cancellation the label's element is computed anew: p - 1 for p near 1.
+    // The label's element is recomputed, because p - 1 would cancel for p near 1.
     store(one, hn::Set(one, std::expm1(below - log_sum) * args.scale), dlogits + label);
   }
 }
 
 void cross_entropy(const CrossEntropy& args, Range tokens, double* row_loss) {
-  const bool in_low = args.logits.dtype == DType::bf16;
-  const bool out_low = args.dlogits.dtype == DType::bf16;
-  if (in_low && out_low) return cross_entropy_typed<bfloat16, bfloat16>(args, tokens, row_loss);
-  if (in_low) return cross_entropy_typed<bfloat16, float>(args, tokens, row_loss);
-  if (out_low) return cross_entropy_typed<float, bfloat16>(args, tokens, row_loss);
-  return cross_entropy_typed<float, float>(args, tokens, row_loss);
+  with_type(args.logits.dtype, [&](auto in) {
+    with_type(args.dlogits.dtype, [&](auto out) {
+      cross_entropy_typed<decltype(in), decltype(out)>(args, tokens, row_loss);
+    });
+  });
 }
 
 }  // namespace HWY_NAMESPACE
@@ -179,24 +175,15 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace train::cpu {
 
-HWY_EXPORT(rms_norm_forward);
-HWY_EXPORT(rms_norm_backward);
-HWY_EXPORT(rms_norm_weight);
-HWY_EXPORT(cross_entropy);
-
-void rms_norm_forward(const RmsNormForward& args, Range tokens) {
-  HWY_DYNAMIC_DISPATCH(rms_norm_forward)(args, tokens);
-}
-void rms_norm_backward(const RmsNormBackward& args, Range tokens, float* partial) {
-  HWY_DYNAMIC_DISPATCH(rms_norm_backward)(args, tokens, partial);
-}
-void rms_norm_weight(const RmsNormBackward& args, const float* partials, std::size_t count,
-                     Range columns) {
-  HWY_DYNAMIC_DISPATCH(rms_norm_weight)(args, partials, count, columns);
-}
-void cross_entropy(const CrossEntropy& args, Range tokens, double* row_loss) {
-  HWY_DYNAMIC_DISPATCH(cross_entropy)(args, tokens, row_loss);
-}
+ATOLL_DISPATCH(void, rms_norm_forward, (const RmsNormForward& args, Range tokens), args, tokens)
+ATOLL_DISPATCH(void, rms_norm_backward, (const RmsNormBackward& args, Range tokens, float* partial),
+               args, tokens, partial)
+ATOLL_DISPATCH(void, rms_norm_weight,
+               (const RmsNormBackward& args, const float* partials, std::size_t count,
+                Range columns),
+               args, partials, count, columns)
+ATOLL_DISPATCH(void, cross_entropy, (const CrossEntropy& args, Range tokens, double* row_loss),
+               args, tokens, row_loss)
 
 }  // namespace train::cpu
 #endif

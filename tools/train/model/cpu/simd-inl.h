@@ -1,5 +1,5 @@
-// Loads, stores and loops over f32 and bf16 arrays for the SIMD kernels. Included once per target
-// by Highway's foreach_target mechanism, hence no #pragma once.
+// Loads, stores and loops over f32 and bf16 arrays for SIMD kernels. Highway's foreach_target
+// includes this file once per target, hence no #pragma once.
 #if defined(TRAIN_MODEL_CPU_SIMD_INL_H) == defined(HWY_TARGET_TOGGLE)
 #ifdef TRAIN_MODEL_CPU_SIMD_INL_H
 #undef TRAIN_MODEL_CPU_SIMD_INL_H
@@ -23,6 +23,16 @@ namespace hn = hwy::HWY_NAMESPACE;
 using Floats = HWY_FULL(float);
 using OneFloat = hn::CappedTag<float, 1>;
 
+// Calls body(zero), where zero has the element type of `dtype`: float or bfloat16.
+template <class Body>
+void with_type(atoll::DType dtype, const Body& body) {
+  if (dtype == atoll::DType::bf16) {
+    body(atoll::bfloat16{});
+  } else {
+    body(0.0F);
+  }
+}
+
 template <class D>
 HWY_INLINE hn::Vec<D> load(D d, const float* from) {
   return hn::LoadU(d, from);
@@ -41,7 +51,7 @@ HWY_INLINE void store(D d, hn::Vec<D> value, float* to) {
   hn::StoreU(value, d, to);
 }
 
-// Rounds to nearest even, as to_bfloat16; NaN becomes a quiet NaN instead of rounding to infinity.
+// Rounds to nearest even, like to_bfloat16. NaN becomes a quiet NaN and never infinity.
 template <class D>
 HWY_INLINE void store(D /*d*/, hn::Vec<D> value, atoll::bfloat16* to) {
   const hn::Rebind<std::uint16_t, D> d16;
@@ -66,7 +76,7 @@ HWY_INLINE void for_lanes(std::size_t first, std::size_t last, const Body& body)
   for (; i < last; ++i) body(OneFloat(), i);
 }
 
-// Sum over [0, n) of the vectors that term(tag, i) gives.
+// Sums the vectors that term(tag, i) returns over [0, n).
 template <class Term>
 HWY_INLINE float sum_lanes(std::size_t n, const Term& term) {
   const Floats d;
@@ -88,16 +98,15 @@ HWY_INLINE float sum_lanes(std::size_t n, const Term& term) {
   return hn::GetLane(hn::SumOfLanes(d, hn::Add(even, odd))) + rest;
 }
 
-// e^x for x <= 88, to 2 units in the last place: 2^n e^r with |r| <= ln(2) / 2, and a polynomial
-// for e^r that interpolates it at the Chebyshev points (error 3e-9). Below -64 it stays at e^-64,
-// far below what f32 keeps beside the 1 that every softmax holds, and far above subnormal numbers.
-// NaN stays NaN: Max returns its second operand then. (Highway's Exp takes twice the time and turns
-// NaN into 0.)
+// e^x for x <= 88, accurate to 2 units in the last place: 2^n e^r with |r| <= ln(2) / 2, and a
+// polynomial for e^r through the Chebyshev points (error 3e-9). x below -64 gives e^-64, which is
+// negligible beside the 1 in every softmax but not subnormal. NaN stays NaN, because Max then
+// returns its second operand. Highway's Exp takes twice the time and turns NaN into 0.
 template <class D>
 HWY_INLINE hn::Vec<D> exponential(D d, hn::Vec<D> x) {
   const hn::RebindToSigned<D> di;
   const auto bounded = hn::Max(hn::Set(d, -64.0F), x);
-  // Adding 1.5 * 2^23 rounds to an integer, which then stands in the low bits.
+  // Adding 1.5 * 2^23 rounds to an integer and leaves it in the low bits.
   const auto magic = hn::Set(d, 12582912.0F);
   const auto shifted = hn::MulAdd(bounded, hn::Set(d, 1.44269504F), magic);
   const auto n = hn::Sub(shifted, magic);

@@ -1,5 +1,5 @@
-// Products of small f32 matrices that lie in the caches: the inside of attention. Included once per
-// target by Highway's foreach_target mechanism, hence no #pragma once.
+// Products of small f32 matrices that fit the caches, for attention. Highway's foreach_target
+// includes this file once per target, hence no #pragma once.
 #if defined(TRAIN_MODEL_CPU_TILE_INL_H) == defined(HWY_TARGET_TOGGLE)
 #ifdef TRAIN_MODEL_CPU_TILE_INL_H
 #undef TRAIN_MODEL_CPU_TILE_INL_H
@@ -15,13 +15,13 @@ HWY_BEFORE_NAMESPACE();
 namespace train::cpu {
 namespace HWY_NAMESPACE {
 
-// Rows of B and C are padded to this many floats, so that no vector needs a mask.
+// Rows of B and C are padded to a multiple of this many floats, so that no vector needs a mask.
 inline constexpr std::size_t tile_pad = 16;
 
 constexpr std::size_t padded(std::size_t n) { return (n + tile_pad - 1) / tile_pad * tile_pad; }
 
-// C [m, n] = A [m, k] B [k, n], or += it. A is read element by element with two strides, so it can
-// be a transposed matrix; n is a multiple of tile_pad.
+// C [m, n] = A [m, k] B [k, n], or C += A B. Two strides address A, so it may be transposed. n is a
+// multiple of tile_pad.
 struct Tile {
   const float* a;
   std::size_t a_row, a_column;
@@ -32,7 +32,7 @@ struct Tile {
   std::size_t m, n, k;
 };
 
-// Accumulators in registers: 16 of 32 with AVX-512, 8 of 16 otherwise.
+// Vectors of accumulators per row. A block keeps 16 of AVX-512's 32 registers, or 8 of 16.
 #if HWY_TARGET <= HWY_AVX3
 inline constexpr std::size_t wide_vectors = 4;
 #else
@@ -74,7 +74,7 @@ HWY_INLINE void tile_block(const Tile& tile, std::size_t i, std::size_t j) {
   }
 }
 
-// All rows of the columns [j, j + vectors * lanes).
+// Computes all rows of the columns [j, j + vectors * lanes).
 template <std::size_t vectors, bool accumulate>
 HWY_INLINE void tile_columns(const Tile& tile, std::size_t j) {
   constexpr std::size_t most = vectors == wide_vectors ? 4 : 8;

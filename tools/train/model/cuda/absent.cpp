@@ -1,4 +1,4 @@
-// In place of this folder, in a build without CUDA.
+// Replaces this folder in builds without CUDA.
 #include "atoll/error.hpp"
 #include "model/cuda/cuda_ops.hpp"
 

@@ -1,12 +1,12 @@
-// Attention in f32, also of bf16 tensors: what cuDNN has for 16-bit types alone. No matrix of
-// scores exists; backward makes them again from log-sum-exp, as the CPU's does:
+// Attention in f32 arithmetic, also for bf16 tensors that cuDNN does not support. No matrix of
+// scores is stored; backward recomputes them from log-sum-exp, as on the CPU:
 //   P = exp(S - lse)    dP = dO V^T    dS = scale P (dP - sum(dO O))
 //   dQ = dS K           dK = dS^T Q    dV = P^T dO
-// Three kernels of one shape. A block of threads keeps a tile of rows (queries; in the last kernel
-// keys) in shared memory, and tiles of what these rows meet go by. Dots of both give a tile of
-// weights, and weights times what goes by is added to sums in registers: 16 x 16 threads, each with
-// a few rows and the columns 4 tx + 64 g of them. Nothing is added by two blocks, so all sums have
-// one order.
+// Three kernels share one structure. A block of 16 x 16 threads keeps a tile of rows (queries; keys
+// in the last kernel) in shared memory and streams tiles of the other side past it. Dot products of
+// both tiles give a tile of weights; weights times the streamed tile are added to sums in
+// registers. A thread owns a few rows and the columns 4 tx + 64 g of them. No two blocks add to the
+// same sum, so all sums have a fixed order.
 #include <algorithm>
 #include <cmath>
 #include <string_view>
@@ -19,7 +19,7 @@ namespace {
 
 using namespace tiles;
 
-// Of each row of this thread, over the keys that have gone by: the highest score, and the sum of
+// Online softmax of a thread's rows over the keys seen so far: the highest score, and the sum of
 // weights exp(score - highest).
 template <class Tile>
 struct Softmax {
@@ -30,8 +30,8 @@ struct Softmax {
     for (int i = 0; i < Tile::rows; ++i) maximum[i] = -INFINITY, total[i] = 0;
   }
 
-  // Scores of the queries from `first` on with the keys from `key` on become weights; what has been
-  // added up before is brought to the new maximum.
+  // Turns the scores of queries from `first` and keys from `key` into weights, and rescales earlier
+  // sums to the new maximum.
   __device__ __forceinline__ void add(const Shape& shape, int first, int key,
                                       float (&scores)[Tile::rows][met], float* weights,
                                       Sums<Tile>& sums) {
@@ -46,7 +46,7 @@ struct Softmax {
         highest = fmaxf(highest, scores[i][j]);
       }
       highest = over_row<Maximum>(highest);
-      const float base = highest == -INFINITY ? 0.0f : highest;  // nothing is seen yet
+      const float base = highest == -INFINITY ? 0.0f : highest;  // no key is visible yet
       const float factor = expf(maximum[i] - base);
       maximum[i] = highest;
       float added = 0;
@@ -88,7 +88,7 @@ __global__ void __launch_bounds__(threads, Tile::groups <= 2 ? 2 : 1)
     float scores[Tile::rows][met];
     dot_rows<Tile>(queries, keys, scores);
     softmax.add(shape, first, key, scores, weights, sums);
-    __syncwarp();  // the threads of a row are of one warp
+    __syncwarp();  // the threads of a row belong to one warp
     sums.add(weights, values);
   }
 #pragma unroll
@@ -102,7 +102,7 @@ __global__ void __launch_bounds__(threads, Tile::groups <= 2 ? 2 : 1)
   sums.store(shape.head(out, at.row, shape.heads, at.head), first);
 }
 
-// deltas [rows, heads, seq] = sum(dO O) of each query and head: a warp each.
+// deltas [rows, heads, seq] = sum(dO O); one warp per query and head.
 template <class T>
 __global__ void __launch_bounds__(threads)
     sum_products(Shape shape, const T* out, const T* dout, float* deltas, std::int64_t count) {
@@ -123,7 +123,7 @@ __global__ void __launch_bounds__(threads)
   deltas[(row * shape.heads + head) * shape.seq + query] = sum;
 }
 
-// Of one head: log-sum-exp and sum(dO O) of its queries.
+// Log-sum-exp and sum(dO O) of the queries of one head.
 struct Statistics {
   const float *lse, *deltas;
 };
@@ -180,8 +180,8 @@ __global__ void __launch_bounds__(threads, 1)
   sums.store(shape.head(dq, at.row, shape.heads, at.head), first);
 }
 
-// Rows are keys here, and queries go by: those of all heads that share the keys.
-// Its shared memory leaves room for one block: registers may be that one's.
+// Keeps keys and streams the queries of all heads that share them. Its shared memory admits only
+// one block per multiprocessor, so that block may use all registers.
 template <class T, class Tile>
 __global__ void __launch_bounds__(threads, 1)
     backward_keys(Shape all, const T* q, const T* k, const T* v, const T* dout,
@@ -205,7 +205,7 @@ __global__ void __launch_bounds__(threads, 1)
     const auto dout_head = shape.head(dout, at.row, shape.heads, head);
     const std::int64_t of_head = (std::int64_t{at.row} * shape.heads + head) * shape.seq;
     for (int query = first / passing * passing; query < shape.end_query(last); query += passing) {
-      if (shape.start(query) > last) break;  // later documents see nothing of these keys
+      if (shape.start(query) > last) break;  // later documents do not see these keys
       __syncthreads();
       load<Tile>(queries, passing, query_head, query);
       load<Tile>(douts, passing, dout_head, query);
@@ -237,8 +237,6 @@ __global__ void __launch_bounds__(threads, 1)
   dvalues.store(shape.head(dv, at.row, shape.kv_heads, at.head), first);
 }
 
-// --- launching ---------------------------------------------------------------------------------
-
 Shape kernel_shape(const AttentionShape& shape, bool packs, atoll::ConstView positions) {
   const bool packed = positions.count != 0;
   Shape of{};
@@ -255,7 +253,7 @@ Shape kernel_shape(const AttentionShape& shape, bool packs, atoll::ConstView pos
   return of;
 }
 
-// With more shared memory than a kernel has without asking.
+// Launches a kernel whose shared memory exceeds the default limit.
 template <class... Parameters, class... Arguments>
 void start_large(std::string_view name, void (*kernel)(Parameters...), dim3 blocks,
                  std::size_t floats, cudaStream_t stream, const Arguments&... arguments) {
@@ -278,7 +276,7 @@ bool in_fours(const AttentionShape& shape, const Views&... views) {
   return shape.head_dim % 4 == 0 && (atoll::cuda::is_aligned(views.data, 4 * sizeof(T)) && ...);
 }
 
-// body.operator()<T, Tile>()
+// Calls body.operator()<T, Tile>() for the dtype and head size.
 template <class T, class Body>
 void with_tiles(std::int64_t head_dim, const Body& body) {
   if (head_dim <= 64) return body.template operator()<T, Tiles<1>>();

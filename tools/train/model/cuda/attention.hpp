@@ -1,4 +1,4 @@
-// Attention of 16-bit types by cuDNN, one plan for each shape.
+// 16-bit attention with cuDNN. Plans are cached by shape.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -11,31 +11,29 @@
 
 namespace train::cuda {
 
-// Made and called while its device is current.
+// Construct and call with the device current.
 class Attention {
  public:
-  // Deterministic: sums of backward have one order, so that results have the same bits every time.
-  // cuDNN keeps a matrix of scores for each head then, in place of a row, and packed rows are not
-  // for it.
+  // If `deterministic`, backward sums in a fixed order and results are bitwise reproducible. cuDNN
+  // then needs a matrix of scores per head instead of a row, and does not support packed rows.
   explicit Attention(bool deterministic);
   ~Attention();
   Attention(const Attention&) = delete;
   Attention& operator=(const Attention&) = delete;
 
-  // 91800 for 9.18.0; 0: it is not there.
+  // For example 91800 for 9.18.0; 0 if cuDNN is absent.
   std::size_t cudnn_version() const noexcept;
 
-  // Memory of the device for what is enqueued next.
+  // Returns device memory for the work enqueued next.
   using Scratch = std::function<void*(std::size_t bytes)>;
 
-  // What both directions take for this shape; 0 for what cuDNN does not do. Shapes that come later
-  // are done within this where cuDNN has a way to.
+  // Scratch bytes of both directions for this shape; 0 if cuDNN does not support it. Later shapes
+  // use plans that fit this scratch where cuDNN has any.
   std::size_t scratch_bytes(cudaStream_t stream, const AttentionShape& shape, atoll::DType dtype);
 
-  // False, with nothing enqueued, for what cuDNN does not do: f32, shapes that it does not take in
-  // both directions, tensors that begin at no multiple of 16 bytes, and anything where it is not
-  // there (which the log says once). Logarithms of sums are as Ops has them, so that a direction
-  // may be done elsewhere.
+  // Returns false and enqueues nothing if cuDNN cannot do it: f32, a shape not supported in both
+  // directions, tensors not aligned to 16 bytes, or cuDNN absent (logged once). The lse layout
+  // matches Ops, so another implementation may compute the other direction.
   bool forward(cudaStream_t stream, const AttentionForward& args, const Scratch& scratch);
   bool backward(cudaStream_t stream, const AttentionBackward& args, const Scratch& scratch);
 

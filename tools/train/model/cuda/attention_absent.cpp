@@ -1,4 +1,4 @@
-// In place of attention_cudnn.cpp, in a build without cuDNN's headers.
+// Replaces attention_cudnn.cpp in builds without cuDNN's headers.
 #include "model/cuda/attention.hpp"
 
 namespace train::cuda {

@@ -36,7 +36,7 @@ struct Plan {
   std::size_t workspace_bytes;
 };
 
-// cuDNN does both directions or none, so that the numbers of a step come from one implementation.
+// cuDNN computes both directions of a shape or none, so that a step uses one implementation.
 struct Plans {
   Plan forward, backward;
   const Plan& of(Direction direction) const {
@@ -65,24 +65,24 @@ void check(fe::error_t status, const char* what) {
 }  // namespace
 
 struct Attention::Impl {
-  cudnnHandle_t handle = nullptr;             // NULL: cuDNN is not there
-  bool deterministic;                         // backward
-  int capability = 0;                         // of the device: 90 for H100
-  std::map<Key, std::optional<Plans>> plans;  // without a value: not done by cuDNN
-  std::set<std::string> told;                 // reasons that the log has
-  std::optional<std::size_t> reserved;        // bytes of scratch that are there for plans to come
+  cudnnHandle_t handle = nullptr;             // null if cuDNN is absent
+  bool deterministic;                         // fix the order of backward's sums
+  int capability = 0;                         // of the device, for example 90 for an H100
+  std::map<Key, std::optional<Plans>> plans;  // nullopt: cuDNN does not support the shape
+  std::set<std::string> told;                 // reasons that were logged
+  std::optional<std::size_t> reserved;        // scratch bytes available to later plans
 
   explicit Impl(bool deterministic_) : deterministic(deterministic_) {
     try {
       find_cudnn();
     } catch (const Error& error) {
-      atoll::log::warn("{}; attention is that of our own kernels, in f32", error.what());
+      atoll::log::warn("{}; attention uses atoll's own f32 kernels instead", error.what());
       return;
     }
     if (const cudnnStatus_t status = fe::detail::create_handle(&handle);
         status != CUDNN_STATUS_SUCCESS) {
-      throw Error(ErrorCode::backend,
-                  fmt::format("cuDNN: no handle: status {}", static_cast<int>(status)));
+      throw Error(ErrorCode::backend, fmt::format("cuDNN: creating a handle failed: status {}",
+                                                  static_cast<int>(status)));
     }
     capability = capability_of_current();
   }
@@ -99,30 +99,30 @@ struct Attention::Impl {
       tell(key, reason);
       return std::nullopt;
     }
-    // What is done in one direction only, as a rule is not in backward.
+    // Backward first: cuDNN usually supports it for fewer shapes.
     std::optional<Plan> backward = make(key, Direction::backward);
     std::optional<Plan> forward = backward ? make(key, Direction::forward) : std::nullopt;
     if (!forward) return std::nullopt;
     return Plans{std::move(*forward), std::move(*backward)};
   }
 
-  // Why packed rows are not for cuDNN, whatever their plans would be; "" if they are.
+  // Why cuDNN cannot compute packed rows of this key; empty if it can.
   std::string objection(const Key& key) const {
     if (key.documents == 0) return "";
-    // Backward of earlier ones took some of its workspace for zeros (TransformerEngine #2186).
+    // Earlier versions assume that parts of backward's workspace are zero (TransformerEngine
+    // #2186).
     constexpr std::size_t oldest = 91800;
     if (version() < oldest) return "packed rows need version 9.18";
-    if (capability < 90 || capability >= 110) return "packed rows need H100, B200 or their like";
-    // Without this the front end takes workspace for documents of a whole row each.
-    if (key.head_dim % 16 != 0) return "packed rows need heads of a multiple of 16";
-    // A matrix of scores of a whole row for each document and head.
-    return deterministic ? "an order of sums that is always the same takes too much memory there"
-                         : "";
+    if (capability < 90 || capability >= 110)
+      return "packed rows need an H100, B200 or similar GPU";
+    // Otherwise the front end sizes the workspace for documents of a whole row each.
+    if (key.head_dim % 16 != 0) return "packed rows need a head_dim that is a multiple of 16";
+    // Deterministic backward needs a matrix of scores of a whole row for each document and head.
+    return deterministic ? "deterministic backward of packed rows needs too much memory" : "";
   }
 
-  // Within what is reserved, if cuDNN can: scratch that grows in a step waits for the stream. A
-  // smaller shape takes more than the largest only where it is done in another way, so that is
-  // asked for last.
+  // Stays within the reserved scratch if possible, because growing it waits for the stream. A
+  // smaller shape rarely needs more than the largest, so the limit is only applied when it does.
   std::optional<Plan> make(const Key& key, Direction direction) {
     std::string reason;
     std::optional<Plan> plan = build(key, direction, std::nullopt, reason);
@@ -135,8 +135,8 @@ struct Attention::Impl {
     return plan;
   }
 
-  // With a workspace of at most so many bytes, but for what the front end adds. Nothing, with a
-  // reason, for what cuDNN does not do.
+  // Limits the workspace to `limit` bytes, apart from the front end's additions. Returns nullopt
+  // with a reason if cuDNN does not support the key.
   std::optional<Plan> build(const Key& key, Direction direction, std::optional<std::size_t> limit,
                             std::string& reason) {
     auto graph = std::make_shared<fe::graph::Graph>();
@@ -152,20 +152,20 @@ struct Attention::Impl {
     return Plan{std::move(graph), static_cast<std::size_t>(bytes)};
   }
 
-  // Once for each reason, of whatever shape it is then.
+  // Logs each reason once, with the first shape that met it.
   void tell(const Key& key, const std::string& reason) {
     if (!told.insert(reason).second) return;
     atoll::log::warn(
-        "cuDNN does not take attention over {} x {} tokens{} of {} heads ({} of keys) of {}: {}; "
-        "it is that of our own kernels, in f32",
+        "cuDNN does not support attention over {} x {} tokens{} with {} heads ({} of keys) of {}: "
+        "{}; it uses atoll's own f32 kernels instead",
         key.rows, key.seq, key.documents > 0 ? ", packed," : "", key.heads, key.kv_heads,
         key.head_dim, reason);
   }
 
-  // NULL for what cuDNN does not do.
+  // Returns null if cuDNN does not support the shape.
   const Plans* plans_for(cudaStream_t stream, const AttentionShape& shape, DType dtype) {
     if (handle == nullptr || dtype != DType::bf16) return nullptr;
-    // Of packed rows the length is a bound, so a few plans do for all of them.
+    // For packed rows seq is only a bound, so rounding it up lets few plans serve all batches.
     const bool packed = shape.documents > 0;
     const std::int64_t seq = packed ? bit_ceil(shape.seq) : shape.seq;
     const Key key{shape.rows,     seq,          shape.heads,    shape.kv_heads,
@@ -173,7 +173,8 @@ struct Attention::Impl {
     auto found = plans.find(key);
     if (found == plans.end()) {
       if (plans.size() >= most_shapes) {
-        atoll::cuda::check(cudaStreamSynchronize(stream), "cudaStreamSynchronize");  // they may run
+        // plans may be in use
+        atoll::cuda::check(cudaStreamSynchronize(stream), "cudaStreamSynchronize");
         plans.clear();
       }
       found = plans.emplace(key, make(key)).first;
@@ -184,7 +185,7 @@ struct Attention::Impl {
   bool run(cudaStream_t stream, AttentionShape shape, atoll::ConstView positions, DType dtype,
            Direction direction, Pointers pointers, const Scratch& scratch) {
     if (!prepare_documents(shape, positions)) return false;
-    constexpr std::size_t alignment = 16;  // cuDNN takes tensors to have it
+    constexpr std::size_t alignment = 16;  // cuDNN assumes this alignment of tensors
     for (const auto& [tensor, address] : pointers) {
       if (reinterpret_cast<std::uintptr_t>(address) % alignment != 0) return false;
     }
@@ -196,7 +197,7 @@ struct Attention::Impl {
     auto* const memory = bytes > 0 ? static_cast<std::byte*>(scratch(bytes)) : nullptr;
     if (shape.documents > 0) {
       const auto index = DocumentIndex::in(memory, shape.documents);
-      // Grouped heads have been reported to depend on what is there (TransformerEngine #2448).
+      // Results of grouped heads may depend on old contents (TransformerEngine #2448).
       atoll::cuda::check(cudaMemsetAsync(memory + index_bytes, 0, plan.workspace_bytes, stream),
                          "cudaMemsetAsync");
       document_index(stream, positions, shape, index);
@@ -214,9 +215,9 @@ struct Attention::Impl {
     return true;
   }
 
-  // False where the number of documents is not known, or offsets have no room in 32 bits. Plans are
-  // for exactly as many documents as there are: a plan for more would see documents of no tokens,
-  // which cuDNN gets wrong in backward before 9.25 (cudnn-frontend #943).
+  // Returns false if the number of documents is unknown or offsets exceed 32 bits. Plans are made
+  // for the exact number: a larger plan has empty documents, with which cuDNN before 9.25 computes
+  // wrong gradients (cudnn-frontend #943).
   static bool prepare_documents(AttentionShape& shape, atoll::ConstView positions) {
     if (positions.count == 0) {
       shape.documents = 0;
@@ -230,7 +231,7 @@ struct Attention::Impl {
     return static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(value)));
   }
 
-  // Data sets of unequal batches make many shapes; this bounds what they hold.
+  // Limits the cache: batches of unequal length produce many shapes.
   static constexpr std::size_t most_shapes = 1024;
 };
 
@@ -241,11 +242,11 @@ std::size_t Attention::cudnn_version() const noexcept { return impl_->version();
 
 std::size_t Attention::scratch_bytes(cudaStream_t stream, const AttentionShape& shape,
                                      DType dtype) {
-  impl_->reserved.reset();  // this may be more
+  impl_->reserved.reset();  // this request may exceed the previous one
   const Plans* const plans = impl_->plans_for(stream, shape, dtype);
   if (!plans) return 0;
   impl_->reserved = plans->workspace_bytes();
-  // The index for as many documents as there can be.
+  // Include the document index for the largest possible number of documents, one per token.
   return plans->workspace_bytes() +
          (shape.documents > 0 ? DocumentIndex::bytes(shape.rows * shape.seq) : 0);
 }

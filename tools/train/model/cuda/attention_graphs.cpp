@@ -7,7 +7,7 @@
 
 #include "model/cuda/library.hpp"
 
-// cuDNN is found at run time: the headers ask this handle for its functions.
+// cuDNN is loaded at run time. The front end's headers look up its functions in this handle.
 namespace cudnn_frontend {
 void* cudnn_dlhandle = nullptr;
 }
@@ -17,9 +17,8 @@ namespace {
 
 namespace fe = cudnn_frontend;
 
-// How the tensors of a graph lie: [rows * seq, heads * head_dim], seen as rows x heads x seq x
-// head_dim, or, where rows hold several documents, as documents of up to seq tokens behind each
-// other ("ragged").
+// Memory layout of a graph's tensors: [rows * seq, heads * head_dim], seen as rows x heads x seq x
+// head_dim. Packed rows are seen as consecutive documents of up to seq tokens ("ragged").
 class Layout {
  public:
   using Attributes = fe::graph::Tensor_attributes;
@@ -73,10 +72,10 @@ class Layout {
 
   fe::graph::Graph& graph_;
   const AttentionKey& key_;
-  Handle queries_, keys_, statistics_;  // offsets; NULL where rows are documents
+  Handle queries_, keys_, statistics_;  // document offsets; null unless rows are packed
 };
 
-// What a node gives gets the place that is meant for it.
+// Assigns a node's result its tensor id and layout.
 void place(const std::shared_ptr<fe::graph::Tensor_attributes>& result,
            fe::graph::Tensor_attributes as) {
   result->set_output(true)
@@ -86,7 +85,7 @@ void place(const std::shared_ptr<fe::graph::Tensor_attributes>& result,
       .set_ragged_offset(as.get_ragged_offset());
 }
 
-// Causal, and within the window where there is one: cuDNN masks keys at or before query - bound.
+// Causal mask, with a window if there is one: cuDNN masks keys at or before query - bound.
 template <class Attributes>
 void set_mask(Attributes& attributes, const AttentionKey& key) {
   attributes.set_attn_scale(static_cast<float>(1.0 / std::sqrt(static_cast<double>(key.head_dim))))
@@ -117,7 +116,7 @@ void describe_backward(fe::graph::Graph& graph, const AttentionKey& key, bool de
   attributes.set_name("attention_backward").set_deterministic_algorithm(deterministic);
   set_mask(attributes, key);
   layout.set_lengths(attributes);
-  if (key.documents > 0) {  // or the workspace would be for documents of seq tokens each
+  if (key.documents > 0) {  // otherwise the workspace would allow seq tokens per document
     attributes.set_max_total_seq_len_q(key.rows * key.seq)
         .set_max_total_seq_len_kv(key.rows * key.seq);
   }
@@ -136,7 +135,7 @@ void find_cudnn() {
   constexpr auto what = "attention in bf16";
   static const Library runtime(fmt::format("libcudart.so.{}", CUDART_VERSION / 1000), what);
   static const Library library(fmt::format("libcudnn.so.{}", CUDNN_MAJOR), what);
-  fe::cudnn_dlhandle = library.handle();  // and of `runtime` the headers find their own
+  fe::cudnn_dlhandle = library.handle();  // the headers find `runtime` by themselves
 }
 
 void describe_attention(fe::graph::Graph& graph, const AttentionKey& key, Direction direction,

@@ -1,5 +1,5 @@
-// Attention as graphs of cuDNN's front end: which tensors, how they lie, which operation. No GPU is
-// needed to describe them.
+// Describes attention as cuDNN front-end graphs: tensors, their layout and the operation. Needs no
+// GPU.
 #pragma once
 
 #include <cudnn_frontend.h>
@@ -9,10 +9,10 @@
 
 namespace train::cuda {
 
-// Looks for cuDNN and lets the front end's headers find its functions. Throws Error(not_found).
+// Loads cuDNN for the front end's headers. Throws Error(not_found).
 void find_cudnn();
 
-// Names of the tensors of a graph.
+// Ids of the tensors in a graph.
 namespace tensor {
 enum Name : std::int64_t {
   q = 1,
@@ -37,14 +37,14 @@ enum class Direction {
   backward
 };
 
-// Two graphs, one for each direction, are for one of these.
+// Cache key of a pair of graphs, one per direction.
 struct AttentionKey {
   std::int64_t rows, seq, heads, kv_heads, head_dim, window;
-  std::int64_t documents;  // in all rows, where these hold several; else 0
+  std::int64_t documents;  // number in all rows if rows are packed, else 0
   friend auto operator<=>(const AttentionKey&, const AttentionKey&) = default;
 };
 
-// Backward in an order of sums that is the same every time, where that is asked for.
+// If `deterministic`, backward sums in a fixed order.
 void describe_attention(cudnn_frontend::graph::Graph& graph, const AttentionKey& key,
                         Direction direction, bool deterministic);
 

@@ -1,5 +1,5 @@
-// What the kernels of attention are made of: tiles in shared memory, products of them, and which
-// tokens see each other.
+// Building blocks of the attention kernels: tiles in shared memory, their products, and visibility
+// between tokens.
 #pragma once
 
 #include <cstdint>
@@ -9,25 +9,25 @@
 
 namespace train::cuda::tiles {
 
-constexpr int side = 16;             // of the square of threads
-constexpr int passing = 32;          // rows of a tile that goes by
-constexpr int met = passing / side;  // of them, a thread's: tx + 16 j
+constexpr int side = 16;              // threads form a side x side square
+constexpr int passing = 32;           // rows of a streamed tile
+constexpr int met = passing / side;   // streamed rows per thread: tx + 16 j
 static_assert(side * side == threads);
 
-// Tiles for heads of up to 64 * groups elements; those of wide heads have fewer rows, so that all
-// fits into the shared memory of sm_80.
+// Tiles for heads of up to 64 * groups elements. Wide heads use fewer rows, so that everything fits
+// into the shared memory of sm_80.
 template <int groups_>
 struct Tiles {
   static constexpr int groups = groups_;
   static constexpr int columns = 64 * groups;
-  static constexpr int stride = columns + 4;  // rows begin in different banks
+  static constexpr int stride = columns + 4;  // consecutive rows begin in different banks
   static constexpr int resident = groups <= 2 ? 64 : 32;
-  static constexpr int rows = resident / side;  // of a thread: ty * rows + i
+  static constexpr int rows = resident / side;  // rows per thread: ty * rows + i
   static constexpr int resident_floats = resident * stride;
   static constexpr int passing_floats = passing * stride;
   static constexpr int weight_floats = resident * (passing + 1);
 
-  // What the kernels keep in shared memory.
+  // Shared memory of the kernels, in floats.
   static constexpr int forward_floats = resident_floats + 2 * passing_floats + weight_floats;
   static constexpr int queries_floats = 2 * resident_floats + 2 * passing_floats + weight_floats;
   static constexpr int keys_floats = queries_floats + weight_floats;
@@ -39,16 +39,16 @@ __device__ __forceinline__ int ty() { return static_cast<int>(threadIdx.x) / sid
 // One head of one sequence.
 template <class T>
 struct Head {
-  T* first;    // of token 0
-  int stride;  // between tokens
+  T* first;    // element 0 of token 0
+  int stride;  // elements from one token to the next
   int tokens;
   int width;
-  bool packs;  // its rows can be read in fours
+  bool packs;  // rows can be read four elements at a time
 
   __device__ T* row(int token) const { return first + std::int64_t{token} * stride; }
 };
 
-// A tile from token `first` on; what is outside the sequence or the head is 0.
+// Loads a tile from token `first`. Elements outside the sequence or the head become 0.
 template <class Tile, class T>
 __device__ void load(float* tile, int rows, const Head<const T>& head, int first) {
   constexpr int fours = Tile::columns / 4;
@@ -73,7 +73,8 @@ __device__ void load(float* tile, int rows, const Head<const T>& head, int first
   }
 }
 
-// Of this thread: dots[i][j] = row ty * rows + i of `left` with row tx + 16 j of `right`.
+// This thread's dot products: dots[i][j] = row ty * rows + i of `left` and row tx + 16 j of
+// `right`.
 template <class Tile>
 __device__ __forceinline__ void dot_rows(const float* left, const float* right,
                                          float (&dots)[Tile::rows][met]) {
@@ -103,12 +104,12 @@ __device__ __forceinline__ void dot_rows(const float* left, const float* right,
   }
 }
 
-// What a thread adds up: its rows, and of each 4 columns of every 64.
+// This thread's sums: its rows, and 4 columns of every 64.
 template <class Tile>
 struct Sums {
   float values[Tile::rows][4 * Tile::groups] = {};
 
-  // += weights [resident][passing + 1] times the tile [passing][stride].
+  // Adds weights [resident][passing + 1] times the tile [passing][stride].
   __device__ __forceinline__ void add(const float* weights, const float* tile) {
 #pragma unroll 2
     for (int k = 0; k < passing; ++k) {
@@ -147,7 +148,7 @@ struct Sums {
   }
 };
 
-// Over the 16 threads that share rows, on all of them.
+// Reduces over the 16 threads that share rows; all of them receive the result.
 template <class Op>
 __device__ __forceinline__ float over_row(float value) {
 #pragma unroll
@@ -157,25 +158,25 @@ __device__ __forceinline__ float over_row(float value) {
   return value;
 }
 
-// The part of AttentionShape that kernels need, and which tokens see each other.
+// The kernels' part of AttentionShape, and visibility between tokens.
 struct Shape {
   int seq, heads, kv_heads, width, window;
   bool packs;
   float scale;
-  const std::int32_t* positions;  // NULL where each row is one document
-  int head_step, query_step;      // of lse
+  const std::int32_t* positions;  // null if each row is one document
+  int head_step, query_step;      // strides of lse between heads and between queries
 
-  // Within a row from here on, whose positions are known then.
+  // Restricts the shape to one row, whose positions become known.
   __device__ Shape of_row(int row) const {
     Shape shape = *this;
     if (positions != nullptr) shape.positions += std::int64_t{row} * seq;
     return shape;
   }
-  // Of a query and head, in lse.
+  // Index of a query and head in lse.
   __device__ std::int64_t statistic(int row, int head, int query) const {
     return std::int64_t{row} * heads * seq + head * head_step + query * query_step;
   }
-  // Of the document of a query: its first token.
+  // First token of a query's document.
   __device__ int start(int query) const {
     return positions == nullptr ? 0 : max(0, query - positions[query]);
   }
@@ -183,11 +184,11 @@ struct Shape {
     return key <= query && (window == 0 || key > query - window) && query < seq &&
            key >= start(query);
   }
-  // Never before that of an earlier query.
+  // First visible key of a query; it never decreases from query to query.
   __device__ int first_key(int query) const {
     return window == 0 ? start(query) : max(start(query), query - window + 1);
   }
-  // Behind the last query that sees a key.
+  // One past the last query that sees a key.
   __device__ int end_query(int key) const {
     return window == 0 || window >= seq - key ? seq : key + window;
   }
@@ -199,7 +200,7 @@ struct Shape {
   }
 };
 
-// The tile of a block in a grid of (tiles, heads, rows): those with most to do come first.
+// The tile of a block in a grid of (tiles, heads, rows). Tiles with the most work come first.
 struct Place {
   int tile, head, row;
   __device__ static Place last_first() {

@@ -1,5 +1,5 @@
-// Cross entropy: a block of threads to a row of logits, which is read twice and written once; no
-// f32 copy of 16-bit logits exists.
+// Cross entropy with one block of threads per row of logits, which is read twice and written once.
+// 16-bit logits are never copied to f32 memory.
 #include <cmath>
 
 #include "model/cuda/kernels.hpp"
@@ -12,7 +12,7 @@ using atoll::cuda::is_aligned;
 
 constexpr float log2_e = 1.44269504f;
 
-// body(pack, its index) for this thread's packs of a row, of which some are read at a time.
+// Calls body(pack, index) for this thread's packs of a row, loading several packs at a time.
 template <int n, class T, class Body>
 __device__ __forceinline__ void each_pack(const T* row, int packs, const Body& body) {
   constexpr int ahead = 4, stride = static_cast<int>(threads);
@@ -31,11 +31,11 @@ __device__ __forceinline__ void each_pack(const T* row, int packs, const Body& b
   }
 }
 
-// A maximum and the sum of exponentials below it, of one thread, as its part of the row goes by.
+// Online maximum, and sum of exponentials relative to it, of one thread's part of a row.
 struct Running {
   float maximum = Maximum::none();
   float sum = 0;
-  // The sum is brought to a new maximum once for all of them: no branches. NaN stays NaN.
+  // Rescales the sum once per pack, without branches. NaN propagates.
   template <class T, int n>
   __device__ void add(const Pack<T, n>& pack) {
     float most = maximum;
@@ -48,7 +48,7 @@ struct Running {
   }
 };
 
-// n elements a thread at a time.
+// Each thread handles n elements at a time.
 template <class In, class Out, int n>
 __global__ void __launch_bounds__(threads)
     loss_of_rows(const In* logits, Out* dlogits, const std::int32_t* labels, double* losses,
@@ -88,12 +88,12 @@ __global__ void __launch_bounds__(threads)
       to.values[e] = convert<Out>(exp2f((value - maximum) * log2_e) * factor);
     }
     reinterpret_cast<Pack<Out, n>*>(to_row)[i] = to;
-    // Against cancellation the label's element is computed apart: p - 1 for p near 1.
+    // The label's element is computed separately, because p - 1 would cancel for p near 1.
     if (i == label / n) to_row[label] = convert<Out>(expm1f(below - log_sum) * scale);
   });
 }
 
-// One block: every thread adds the rows that are its number apart, then pairs at half the distance.
+// A single block: each thread sums rows at a stride, then pairs are added at halving distances.
 __global__ void __launch_bounds__(threads)
     add_losses(double* total, const double* losses, const std::int32_t* labels,
                std::uint64_t rows) {
@@ -126,7 +126,7 @@ void launch(cudaStream_t stream, const CrossEntropy& args, double* losses, BadId
         args.labels.as<std::int32_t>(), losses, static_cast<int>(args.vocab), args.scale, bad);
 }
 
-// Packs of at most 16 bytes.
+// Chooses packs of at most 16 bytes.
 template <class In, class Out>
 void launch(cudaStream_t stream, const CrossEntropy& args, double* losses, BadId* bad) {
   constexpr int n = 16 / static_cast<int>(sizeof(In) > sizeof(Out) ? sizeof(In) : sizeof(Out));

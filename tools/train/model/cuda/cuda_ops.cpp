@@ -26,8 +26,7 @@ using atoll::cuda::native;
 
 namespace {
 
-// What kernels tell of ids: memory of the host that the GPU writes to, read when the stream gets
-// there.
+// Invalid ids that kernels report: host memory that the GPU writes, read in stream order.
 class IdReport {
  public:
   IdReport() {
@@ -37,7 +36,7 @@ class IdReport {
                                   [](Told* mapped) { cudaFreeHost(mapped); });
     *told_ = {};
   }
-  // For an operation on ids of such a vocabulary.
+  // Where kernels report tokens and labels outside a vocabulary of this size.
   BadId* token(std::int64_t vocab) noexcept {
     vocab_ = vocab;
     return &told_->token;
@@ -47,7 +46,7 @@ class IdReport {
     return &told_->label;
   }
 
-  // Behind the kernels that told: an Error of the stream.
+  // Enqueues a check that raises an Error on the stream; call after the kernels that report.
   void check_behind(Stream& stream) const {
     stream.enqueue([told = told_, vocab = vocab_] {
       const Told found = std::exchange(*told, {});
@@ -75,18 +74,18 @@ void check_at_most(const char* what, std::int64_t value, std::int64_t most) {
   if (value <= most) return;
   throw Error(
       ErrorCode::unsupported,
-      fmt::format("{} of {} elements: the kernels for GPUs take up to {}", what, value, most));
+      fmt::format("{} of {} elements: the GPU kernels support up to {}", what, value, most));
 }
 
 void check_norm_width(std::int64_t width, atoll::DType dtype, bool aligned = true) {
   if (width <= norm_width_limit(width, dtype, aligned)) return;
   throw Error(ErrorCode::unsupported,
-              fmt::format("a row of {} elements of {}: the norms for GPUs take up to {} in "
-                          "multiples of 16 bytes, half as many elsewhere",
+              fmt::format("a row of {} {} elements: the GPU norms support up to {} in rows "
+                          "aligned to 16 bytes, and half as many otherwise",
                           width, atoll::name(dtype), most_norm_width));
 }
 
-// Calls come from one thread, and the stream runs them in their order, so scratch is shared by all.
+// Operations share scratch memory, because one stream runs them one after another.
 class CudaOps final : public Ops {
  public:
   CudaOps(const atoll::Device& device, const CudaOpsOptions& options)
@@ -111,35 +110,27 @@ class CudaOps final : public Ops {
   void linear_forward(Stream& stream, LinearShape shape, ConstView x, ConstView weight,
                       View y) override {
     check_linear_forward(shape, x, weight, y);
-    const Current current(ordinal_);
-    matmul_.run(native(stream), forward_product(shape, x.dtype, y.dtype), x.data, weight.data,
-                y.data);
+    multiply(stream, forward_product(shape, x.dtype, y.dtype), x, weight, y);
   }
 
   void linear_residual_forward(Stream& stream, LinearShape shape, ConstView x, ConstView weight,
                                ConstView residual, View y) override {
     check_linear_residual_forward(shape, x, weight, residual, y);
-    const Current current(ordinal_);
-    matmul_.run(native(stream), forward_product(shape, x.dtype, y.dtype), x.data, weight.data,
-                y.data, residual.data);
+    multiply(stream, forward_product(shape, x.dtype, y.dtype), x, weight, y, residual.data);
   }
 
   void linear_dgrad(Stream& stream, LinearShape shape, ConstView dy, ConstView weight, View dx,
                     WriteMode mode) override {
     if (mode == WriteMode::none) return;
     check_linear_dgrad(shape, dy, weight, dx);
-    const Current current(ordinal_);
-    matmul_.run(native(stream), dgrad_product(shape, dy.dtype, dx.dtype, mode), dy.data,
-                weight.data, dx.data);
+    multiply(stream, dgrad_product(shape, dy.dtype, dx.dtype, mode), dy, weight, dx);
   }
 
   void linear_wgrad(Stream& stream, LinearShape shape, ConstView dy, ConstView x, View dweight,
                     WriteMode mode) override {
     if (mode == WriteMode::none) return;
     check_linear_wgrad(shape, dy, x, dweight);
-    const Current current(ordinal_);
-    matmul_.run(native(stream), wgrad_product(shape, dy.dtype, dweight.dtype, mode), dy.data,
-                x.data, dweight.data);
+    multiply(stream, wgrad_product(shape, dy.dtype, dweight.dtype, mode), dy, x, dweight);
   }
 
   void rms_norm_forward(Stream& stream, const RmsNormForward& args) override {
@@ -228,9 +219,15 @@ class CudaOps final : public Ops {
   void check_ids(Stream& stream) override { ids_.check_behind(stream); }
 
  private:
+  void multiply(Stream& stream, const Product& product, ConstView a, ConstView b, View c,
+                const void* residual = nullptr) {
+    const Current current(ordinal_);
+    matmul_.run(native(stream), product, a.data, b.data, c.data, residual);
+  }
+
   void* scratch(Stream& stream, std::size_t bytes) {
     if (bytes > scratch_.bytes()) {
-      stream.synchronize();  // what runs still uses the old one
+      stream.synchronize();  // queued work still uses the old scratch
       scratch_ = {};
       scratch_ = device_.allocate(bytes);
     }
@@ -256,8 +253,8 @@ void check_usable(const atoll::Device& device) {
   if (static_cast<std::size_t>(bytes) < attention_shared_bytes()) {
     throw Error(
         ErrorCode::unsupported,
-        fmt::format("{}: a block has {} bytes of shared memory, and the kernels of attention "
-                    "take {}: A100, H100, B200 and their like have as much",
+        fmt::format("{}: a block has {} bytes of shared memory, but the attention kernels need {}; "
+                    "use an A100, H100, B200 or similar GPU",
                     device.name(), bytes, attention_shared_bytes()));
   }
   MatMul::find_library();

@@ -1,6 +1,6 @@
-// Ops on the streams of a GPU: matrix products by cuBLASLt, attention of bf16 by cuDNN where it is
-// there, the kernels of this folder for the rest. Both libraries are looked for when they are first
-// needed, so that the same build runs without them.
+// Ops for GPU streams: cuBLASLt for matrix products, cuDNN for bf16 attention if present, and the
+// kernels of this folder for the rest. Both libraries are loaded on first use, so one build runs
+// with and without them.
 #pragma once
 
 #include <memory>
@@ -11,22 +11,21 @@
 namespace train::cuda {
 
 struct CudaOpsOptions {
-  bool deterministic =
-      false;  // the one sum of no fixed order, in cuDNN's backward attention, has one
+  // Fixes the order of the only sum without one, in cuDNN's backward attention.
+  bool deterministic = false;
 };
 
-// Throws what make_ops() would: Error(unsupported) in a build without CUDA and for GPUs that the
-// kernels do not fit, Error(not_found) without cuBLASLt.
+// Throws like make_ops(): Error(unsupported) in a build without CUDA or for a GPU that the kernels
+// do not support, Error(not_found) without cuBLASLt.
 void check_usable(const atoll::Device& device);
 
-// Of a cuda device, whose memory is its scratch: as much as the largest shapes need, for as long as
-// it lives; growing waits for the stream. Must live until the streams that it was used on have
-// finished. Rows of norms have up to 8,192 elements, heads up to 256: more is an
-// Error(unsupported).
+// Makes Ops for a cuda device. They keep scratch memory on it, as much as the largest shape needs;
+// growing it waits for the stream. Must outlive work on the streams that they served. Norm rows may
+// have at most 8,192 elements and heads at most 256; more raises Error(unsupported).
 std::unique_ptr<Ops> make_ops(const atoll::Device& device, const CudaOpsOptions& options = {});
 
-// Operations per second of the largest products that cuBLASLt does on this GPU, measured for about
-// `seconds`: what MFU is a share of. f32 or bf16. Errors as above.
+// Peak FLOP/s of large cuBLASLt products in f32 or bf16, measured for about `seconds`. The
+// denominator of MFU. Throws like make_ops().
 double matrix_peak_flops(const atoll::Device& device, atoll::DType dtype, double seconds = 0.5);
 
 }  // namespace train::cuda

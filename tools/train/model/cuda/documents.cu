@@ -1,11 +1,11 @@
-// Documents in packed rows, found by one block of threads.
+// Finds the documents in packed rows, with one block of threads.
 #include "model/cuda/kernels.hpp"
 #include "model/cuda/rows.cuh"
 
 namespace train::cuda {
 namespace {
 
-// Elements of one token.
+// Elements per token.
 struct Strides {
   int queries, keys, statistics;
 };
@@ -13,7 +13,7 @@ struct Strides {
 __global__ void __launch_bounds__(threads)
     find_documents(const std::int32_t* positions, int tokens, int documents, Strides strides,
                    DocumentIndex index) {
-  __shared__ int before[threads + 1];  // documents that begin in the tokens of earlier threads
+  __shared__ int before[threads + 1];  // documents that begin in tokens of earlier threads
   const int each = (tokens + static_cast<int>(threads) - 1) / static_cast<int>(threads);
   const int begin = min(tokens, static_cast<int>(threadIdx.x) * each);
   const int end = min(tokens, begin + each);
@@ -26,7 +26,7 @@ __global__ void __launch_bounds__(threads)
     for (unsigned t = 0; t < threads; ++t) before[t + 1] += before[t];
   }
   __syncthreads();
-  // The first tokens of all, where the keys' offsets will be.
+  // Store the first token of each document where the key offsets will be.
   int document = before[threadIdx.x];
   for (int token = begin; token < end; ++token) {
     if (positions[token] == 0 && document < documents) index.keys[document++] = token;
@@ -48,7 +48,7 @@ __global__ void __launch_bounds__(threads)
   }
 }
 
-// Elements of one of the four, so that each begins at a multiple of 256 bytes.
+// Elements of one array, rounded up so that each begins at a multiple of 256 bytes.
 std::size_t padded(std::int64_t documents) {
   constexpr std::int64_t step = 256 / sizeof(std::int32_t);
   return static_cast<std::size_t>((documents + 1 + step - 1) / step * step);

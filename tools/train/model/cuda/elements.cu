@@ -1,4 +1,4 @@
-// What touches each element once: sums, SwiGLU and the rotary embedding.
+// Kernels that touch each element once: sums, SwiGLU and rotary embedding.
 #include <cmath>
 
 #include "model/cuda/kernels.hpp"
@@ -31,7 +31,7 @@ __global__ void __launch_bounds__(threads)
   }
 }
 
-// With s = sigmoid(g): d(silu)/dg = s + g s (1 - s). A thread reads a pack before it overwrites it.
+// With s = sigmoid(g): d(silu)/dg = s + g s (1 - s). A thread reads a pack before overwriting it.
 template <class T, int n>
 __global__ void __launch_bounds__(threads)
     swiglu_backward_packs(const T* gate, const T* up, const T* dout, T* dgate, T* dup,
@@ -68,7 +68,7 @@ __global__ void __launch_bounds__(threads)
   }
 }
 
-// n pairs of a head a thread at a time: (k, k + head_dim / 2).
+// A thread rotates n pairs (k, k + head_dim / 2) of a head.
 template <class T, int n>
 __global__ void __launch_bounds__(threads)
     rotate(T* x, const float* table, const std::int32_t* positions, std::uint64_t packs, int seq,
@@ -102,7 +102,7 @@ __global__ void __launch_bounds__(threads)
   }
 }
 
-// body.operator()<T, n>(done, packs): the packs of 16 bytes, then the elements that are left.
+// Calls body.operator()<T, n>(done, packs) for packs of 16 bytes, then for the remaining elements.
 template <class T, class Body>
 void in_packs(std::uint64_t count, bool aligned, const Body& body) {
   constexpr int n = 16 / static_cast<int>(sizeof(T));

@@ -1,5 +1,5 @@
-// Rows of the embedding table, and their gradient: tokens are sorted, so that each row of the table
-// is added up by one thread for a few columns, in the order of positions.
+// Embedding rows and their gradient. The gradient sorts the tokens, so that one thread sums a few
+// columns of a table row over its positions, in order.
 #include <algorithm>
 #include <bit>
 #include <cub/device/device_radix_sort.cuh>
@@ -22,7 +22,7 @@ __device__ __forceinline__ bool is_bad(std::int32_t id, std::int64_t vocab, std:
   return true;
 }
 
-// A row of nothing for a token that is not in the vocabulary.
+// Copies zeros for a token outside the vocabulary.
 template <class Chunk>
 __global__ void __launch_bounds__(threads)
     copy_rows(const std::int32_t* tokens, const Chunk* table, Chunk* out, std::uint64_t chunks,
@@ -41,8 +41,8 @@ __global__ void __launch_bounds__(threads) count_up(std::int32_t* positions, std
   }
 }
 
-// A row of blocks for each place in the sorted tokens; those that begin a run add it up, a thread
-// for n columns, in the order of positions, of which some are read at a time.
+// One row of blocks per sorted position. Those at the beginning of a run of equal tokens sum it in
+// order of positions: each thread sums n columns and loads several positions at a time.
 template <class T, int n>
 __global__ void __launch_bounds__(threads)
     add_runs(const std::int32_t* ids, const std::int32_t* positions, const T* dy, float* dtable,
@@ -88,7 +88,7 @@ __global__ void __launch_bounds__(threads)
   for (int k = 0; k < n / n_of_sums; ++k) to[k] = sums[k];
 }
 
-// Of the sort: positions before and after, ids after, and what it needs itself.
+// Memory of the sort: positions before and after, sorted ids, and cub's own scratch.
 struct Scratch {
   std::int32_t *positions, *sorted_ids, *sorted_positions;
   void* sort;
@@ -97,7 +97,7 @@ struct Scratch {
 
 std::size_t round_up(std::size_t bytes) { return (bytes + 255) / 256 * 256; }
 
-// For keys of any number of bits.
+// Scratch bytes of a sort with keys of any number of bits.
 std::size_t sort_bytes(std::uint64_t tokens) {
   std::size_t bytes = 0;
   const std::int32_t* in = nullptr;
@@ -178,8 +178,8 @@ void embedding_backward(cudaStream_t stream, const EmbeddingBackward& args, void
   Scratch parts = cut(scratch, args.tokens.count);
   start("embedding_backward", count_up, {blocks_for(args.tokens.count), stream}, parts.positions,
         args.tokens.count);
-  // Stable: the tokens of a row stay in the order of their positions. By the bits that tokens of
-  // the vocabulary have: another one may part a run, but then the sums count for nothing.
+  // The sort is stable, so tokens of a row keep their order. It compares only the bits that valid
+  // tokens have; an invalid token may split a run, but then the step fails anyway.
   const auto bits = static_cast<int>(std::bit_width(static_cast<std::uint64_t>(args.vocab)));
   atoll::cuda::check(
       cub::DeviceRadixSort::SortPairs(

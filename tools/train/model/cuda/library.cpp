@@ -15,8 +15,8 @@ Library::Library(std::string name, std::string_view needed_for)
   const char* const why = ::dlerror();
   throw atoll::Error(
       atoll::ErrorCode::not_found,
-      fmt::format("{} is needed for {} and was not found ({}): install it, or name its folder in "
-                  "LD_LIBRARY_PATH; Python's NVIDIA packages have it in nvidia/*/lib",
+      fmt::format("{} is needed for {} but was not found ({}): install it or add its folder to "
+                  "LD_LIBRARY_PATH; Python's NVIDIA packages contain it in nvidia/*/lib",
                   name_, needed_for, why ? why : "no reason given"));
 }
 
@@ -25,7 +25,7 @@ void* Library::address(const char* symbol) const {
   if (found != nullptr) return found;
   throw atoll::Error(
       atoll::ErrorCode::not_found,
-      fmt::format("{} has no {}: another version than this build is for", name_, symbol));
+      fmt::format("{} has no {}: install the version that this build expects", name_, symbol));
 }
 
 }  // namespace train::cuda

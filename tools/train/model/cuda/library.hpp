@@ -1,4 +1,4 @@
-// A shared library that is looked for when it is first needed: one build runs with and without it.
+// Loads a shared library on first use, so that one build runs with and without it.
 #pragma once
 
 #include <string>
@@ -8,12 +8,12 @@ namespace train::cuda {
 
 class Library {
  public:
-  // Throws Error(not_found) that names the library and says that it is `needed_for`.
+  // Throws Error(not_found) if the library is missing; `needed_for` is part of the message.
   Library(std::string name, std::string_view needed_for);
 
   template <class Function>
-  void find(Function*& function, const char* symbol) const {
-    function = reinterpret_cast<Function*>(address(symbol));
+  Function* find(const char* symbol) const {
+    return reinterpret_cast<Function*>(address(symbol));
   }
   const std::string& name() const noexcept { return name_; }
   void* handle() const noexcept { return handle_; }
@@ -22,7 +22,7 @@ class Library {
   void* address(const char* symbol) const;
 
   std::string name_;
-  void* handle_;  // never closed: it has threads and state of its own
+  void* handle_;  // never closed, because the library has threads and state of its own
 };
 
 }  // namespace train::cuda

@@ -1,6 +1,6 @@
-// cuBLASLt knows matrices by columns: a matrix of ours by rows is, to it, its own transpose. So
-// that c = a b is asked for as c^T = b^T a^T: operands change places, and each is "transposed" to
-// it when it is to us.
+// cuBLASLt expects column-major matrices, and a row-major matrix is the transpose of the
+// column-major one in the same memory. c = a b is therefore computed as c^T = b^T a^T: the operands
+// change places and keep their transposition flags.
 #include "model/cuda/matmul.hpp"
 
 #include <cublasLt.h>
@@ -29,41 +29,28 @@ using atoll::ErrorCode;
 using atoll::cuda::Current;
 using atoll::cuda::native;
 
-// Data sets of unequal batches make many shapes; this bounds what they hold.
+// Limits the cache: batches of unequal length produce many shapes.
 constexpr std::size_t most_shapes = 2048;
 
-// The part of the library that is used.
+#define ATOLL_CUBLASLT(function, name) \
+  decltype(::name)* function = library.find<decltype(::name)>(#name)
+
+// The functions of cuBLASLt that MatMul calls.
 struct CublasLt {
   Library library{fmt::format("libcublasLt.so.{}", CUBLAS_VER_MAJOR), "matrix products on GPUs"};
-  decltype(cublasLtCreate)* create;
-  decltype(cublasLtDestroy)* destroy;
-  decltype(cublasLtGetStatusString)* status_string;
-  decltype(cublasLtMatmulDescCreate)* desc_create;
-  decltype(cublasLtMatmulDescDestroy)* desc_destroy;
-  decltype(cublasLtMatmulDescSetAttribute)* desc_set;
-  decltype(cublasLtMatrixLayoutCreate)* layout_create;
-  decltype(cublasLtMatrixLayoutDestroy)* layout_destroy;
-  decltype(cublasLtMatmulPreferenceCreate)* preference_create;
-  decltype(cublasLtMatmulPreferenceDestroy)* preference_destroy;
-  decltype(cublasLtMatmulPreferenceSetAttribute)* preference_set;
-  decltype(cublasLtMatmulAlgoGetHeuristic)* heuristic;
-  decltype(cublasLtMatmul)* matmul;
-
-  CublasLt() {
-    library.find(create, "cublasLtCreate");
-    library.find(destroy, "cublasLtDestroy");
-    library.find(status_string, "cublasLtGetStatusString");
-    library.find(desc_create, "cublasLtMatmulDescCreate");
-    library.find(desc_destroy, "cublasLtMatmulDescDestroy");
-    library.find(desc_set, "cublasLtMatmulDescSetAttribute");
-    library.find(layout_create, "cublasLtMatrixLayoutCreate");
-    library.find(layout_destroy, "cublasLtMatrixLayoutDestroy");
-    library.find(preference_create, "cublasLtMatmulPreferenceCreate");
-    library.find(preference_destroy, "cublasLtMatmulPreferenceDestroy");
-    library.find(preference_set, "cublasLtMatmulPreferenceSetAttribute");
-    library.find(heuristic, "cublasLtMatmulAlgoGetHeuristic");
-    library.find(matmul, "cublasLtMatmul");
-  }
+  ATOLL_CUBLASLT(create, cublasLtCreate);
+  ATOLL_CUBLASLT(destroy, cublasLtDestroy);
+  ATOLL_CUBLASLT(status_string, cublasLtGetStatusString);
+  ATOLL_CUBLASLT(desc_create, cublasLtMatmulDescCreate);
+  ATOLL_CUBLASLT(desc_destroy, cublasLtMatmulDescDestroy);
+  ATOLL_CUBLASLT(desc_set, cublasLtMatmulDescSetAttribute);
+  ATOLL_CUBLASLT(layout_create, cublasLtMatrixLayoutCreate);
+  ATOLL_CUBLASLT(layout_destroy, cublasLtMatrixLayoutDestroy);
+  ATOLL_CUBLASLT(preference_create, cublasLtMatmulPreferenceCreate);
+  ATOLL_CUBLASLT(preference_destroy, cublasLtMatmulPreferenceDestroy);
+  ATOLL_CUBLASLT(preference_set, cublasLtMatmulPreferenceSetAttribute);
+  ATOLL_CUBLASLT(heuristic, cublasLtMatmulAlgoGetHeuristic);
+  ATOLL_CUBLASLT(matmul, cublasLtMatmul);
 
   void check(cublasStatus_t status, std::string_view what) const {
     if (status == CUBLAS_STATUS_SUCCESS) return;
@@ -73,7 +60,9 @@ struct CublasLt {
   }
 };
 
-// A handle of the library, ended with it. Created is what creates it.
+#undef ATOLL_CUBLASLT
+
+// Owns a cuBLASLt handle.
 template <class Handle>
 class Owned {
  public:
@@ -92,23 +81,9 @@ class Owned {
   Destroy* destroy_;
 };
 
-cudaDataType_t type_of(DType dtype) {
-  switch (dtype) {
-    case DType::f32:
-      return CUDA_R_32F;
-    case DType::bf16:
-      return CUDA_R_16BF;
-    case DType::f16:
-    case DType::f64:
-    case DType::i32:
-    case DType::i64:
-    case DType::u8:
-      break;
-  }
-  throw Error(ErrorCode::unsupported, fmt::format("matrix product in {}", atoll::name(dtype)));
-}
+cudaDataType_t type_of(DType dtype) { return is_bf16(dtype) ? CUDA_R_16BF : CUDA_R_32F; }
 
-// Of an address, in bytes, as far as algorithms differ.
+// Alignment of an address in bytes, capped where algorithms stop distinguishing it.
 std::uint32_t alignment(const void* address) {
   const auto value = reinterpret_cast<std::uintptr_t>(address);
   return 1u << std::min(8, std::countr_zero(value));
@@ -148,7 +123,7 @@ struct MatMul::Impl {
     return {made, lt.destroy};
   }
 
-  // As stored: `rows` of ours are its columns.
+  // Describes a row-major matrix of `rows` x `columns` as stored.
   Owned<cublasLtMatrixLayout_t> layout(DType dtype, std::int64_t rows, std::int64_t columns) const {
     cublasLtMatrixLayout_t made = nullptr;
     lt.check(lt.layout_create(&made, type_of(dtype), static_cast<std::uint64_t>(columns),
@@ -180,7 +155,7 @@ struct MatMul::Impl {
                "cublasLtMatmulPreferenceSetAttribute");
     };
     set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, std::uint64_t{workspace_bytes});
-    // Parts of a split sum wait in the workspace, in f32, until all are there.
+    // Split sums keep their parts in the workspace, in f32, and combine them in order.
     set(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
         std::uint32_t{CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE});
     set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, key.alignments[1]);
@@ -226,7 +201,7 @@ MatMul::~MatMul() = default;
 
 void MatMul::run(cudaStream_t stream, const Product& product, const void* a, const void* b, void* c,
                  const void* residual) {
-  // What is added: c itself where sums accumulate, and nothing is read where neither is wanted.
+  // cuBLASLt computes c = a b + kept * old, and does not read `old` if kept is 0.
   const void* const old = residual != nullptr ? residual : c;
   const bool adds = residual != nullptr || product.mode == WriteMode::accumulate;
   const Prepared& with = impl_->prepared(
@@ -247,26 +222,26 @@ double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-// A square product of one size.
+// Measures square products of one size.
 class PeakProduct {
  public:
   PeakProduct(const atoll::Device& device, DType dtype, std::int64_t size)
       : size_(size), dtype_(dtype), stream_(device.stream({.name = "peak"})), matmul_(device) {
     const auto elements = static_cast<std::size_t>(size * size);
     for (atoll::Buffer& matrix : matrices_) matrix = device.allocate(elements * size_of(dtype));
-    // Random values, as zeros need less power and so run faster than any model does.
+    // Random values, because zeros need less power and run unrealistically fast.
     const atoll::Buffer values = device.allocate(elements * sizeof(float));
     for (const atoll::Buffer& operand : {std::cref(matrices_[0]), std::cref(matrices_[1])}) {
       device.ops().fill_normal(stream_, values.view(DType::f32), {1, 1, 0, 0.0f, 1.0f});
       device.ops().cast(stream_, operand.view(dtype), values.view(DType::f32));
     }
-    seconds(1);  // the first time takes longer
+    seconds(1);  // warm up
   }
   double operations() const {
     const auto n = static_cast<double>(size_);
     return 2 * n * n * n;
   }
-  // For so many in a row.
+  // Time of `batch` consecutive products.
   double seconds(int batch) {
     const Product product{size_,
                           size_,
@@ -300,7 +275,7 @@ double matrix_peak_flops(const atoll::Device& device, DType dtype, double second
   constexpr std::int64_t smallest = 128, largest = 8192;
   constexpr int batch = 4;
   const Current current(device.backend()->ordinal());
-  // What is allocated here is not the caller's.
+  // A separate Device, so that the caller's peak_allocated_bytes() ignores this memory.
   const atoll::Device own = atoll::Device::cuda(device.backend()->ordinal());
   double best = 0;
   for (std::int64_t size = smallest; size <= largest; size *= 2) {
@@ -312,10 +287,10 @@ double matrix_peak_flops(const atoll::Device& device, DType dtype, double second
         once = product.seconds(batch) / batch;
         best = std::max(best, product.operations() / once);
       } while (size == largest && seconds_since(start) < seconds);
-      if (8 * batch * once > seconds) break;  // the next size takes 8 times as long
+      if (8 * batch * once > seconds) break;  // the next size would take 8 times as long
     } catch (const Error& error) {
       if (error.code() != ErrorCode::out_of_memory || best == 0) throw;
-      break;  // the model has the memory
+      break;  // the model occupies the memory
     }
   }
   return best;

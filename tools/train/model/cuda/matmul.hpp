@@ -1,4 +1,4 @@
-// Matrix products on cuBLASLt, one algorithm for each shape, chosen when it is first seen.
+// Matrix products with cuBLASLt. The algorithm of each shape is chosen on first use.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -11,12 +11,12 @@
 
 namespace train::cuda {
 
-// f32 is f32 throughout, not TF32. Sums that are split over blocks are put together in one order,
-// so results have the same bits every time on one GPU and version of cuBLAS.
+// f32 products use no TF32. Split sums are combined in a fixed order, so results are bitwise
+// reproducible on one GPU model and cuBLAS version.
 class MatMul {
  public:
   static constexpr std::size_t workspace_bytes = std::size_t{32}
-                                                 << 20;  // as NVIDIA advises for sm_90
+                                                 << 20;  // NVIDIA's advice for sm_90
 
   // Throws Error(not_found) without cuBLASLt.
   static void find_library();
@@ -25,8 +25,8 @@ class MatMul {
   MatMul(const MatMul&) = delete;
   MatMul& operator=(const MatMul&) = delete;
 
-  // Enqueued; the device is current. One stream at a time, as they share a workspace. With a
-  // residual, as large as c and of its dtype: c = a b + residual.
+  // Enqueues the product; the device must be current. Products share a workspace, so use one stream
+  // at a time. With a residual of c's size and dtype: c = a b + residual.
   void run(cudaStream_t stream, const Product& product, const void* a, const void* b, void* c,
            const void* residual = nullptr);
 

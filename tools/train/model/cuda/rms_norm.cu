@@ -1,4 +1,4 @@
-// RMSNorm: a block of threads to a row, which it reads once.
+// RMSNorm with one block of threads per row, which is read once.
 #include "model/cuda/kernels.hpp"
 #include "model/cuda/rows.cuh"
 
@@ -44,7 +44,7 @@ __global__ void __launch_bounds__(threads)
   row.store(y + first, packs);
 }
 
-// Rows whose shares of the weight's gradient one block adds up.
+// Rows whose weight gradients one block sums.
 constexpr int rows_of_block = 16;
 
 // With r = 1 / rms and g = dy * weight: dx = r g - x r^3 mean(g x); dweight = sum of dy x r.
@@ -57,7 +57,7 @@ __global__ void __launch_bounds__(threads)
   Row<T, n, held> scale;
   scale.load(weight, packs);
   float dweight[held][n] = {};
-  // The next row is read while this one is summed, where registers allow it.
+  // Load the next row while summing this one, if registers allow.
   constexpr bool ahead = held * n * sizeof(T) <= 32;
   const std::int64_t begin = std::int64_t{blockIdx.x} * rows_of_block;
   const std::int64_t end = begin + rows_of_block < tokens ? begin + rows_of_block : tokens;
@@ -99,8 +99,8 @@ __global__ void __launch_bounds__(threads)
   scale.each(packs, [&](int k, int e, int column) { mine[column] = dweight[k][e]; });
 }
 
-// A block for as many columns as a warp has lanes: each warp adds its share of the partials, every
-// so manieth, then the warps' sums are added in their order.
+// One block per 32 columns: each warp sums every n-th partial, and the sums of the warps are added
+// in order.
 __global__ void __launch_bounds__(threads)
     add_partials(float* dweight, const float* partials, int width, int count, WriteMode mode) {
   __shared__ float sums[threads];

@@ -1,4 +1,4 @@
-// Rows of a matrix that a block of threads holds in its registers, in packs of 16 bytes.
+// Keeps rows of a matrix in a block's registers, in packs of 16 bytes.
 #pragma once
 
 #include "device/cuda/elements.cuh"
@@ -16,7 +16,7 @@ using atoll::cuda::Type;
 constexpr int warps = threads / 32;
 static_assert(most_norm_width == 32 * threads);
 
-// In one store, as several threads may tell of one.
+// Reports an invalid id. Uses a single store, because several threads may report.
 __device__ __forceinline__ void tell(BadId* bad, std::int32_t id, std::uint64_t position) {
   const BadId told{id, static_cast<std::int32_t>(position) + 1};
   long long word = 0;
@@ -29,13 +29,13 @@ struct Sum {
   static __device__ float none() { return 0.0f; }
 };
 struct Maximum {
-  // NaN is the largest, so that it is seen.
+  // NaN counts as the largest value, so that it propagates.
   static __device__ float of(float a, float b) { return a >= b || a != a ? a : b; }
   static __device__ float none() { return -3.4028234664e38f; }
 };
 
-// Of all threads of the block, on all of them: pairs at distance 16, 8, ... of a warp, then of
-// warps.
+// Reduces over all threads of the block; all of them receive the result. Pairs combine at distances
+// 16, 8, ... within a warp, then across warps.
 template <class Op>
 __device__ __forceinline__ float over_block(float value, float* shared) {
 #pragma unroll
@@ -49,11 +49,11 @@ __device__ __forceinline__ float over_block(float value, float* shared) {
   for (int step = warps / 2; step > 0; step /= 2) {
     value = Op::of(value, __shfl_xor_sync(0xffffffffu, value, step));
   }
-  __syncthreads();  // nobody overwrites `shared` before all have read it
+  __syncthreads();  // all threads must read `shared` before it is overwritten
   return __shfl_sync(0xffffffffu, value, 0);
 }
 
-// Up to `held` packs of n elements of one row for each thread.
+// Up to `held` packs of n elements of one row per thread.
 template <class T, int n, int held>
 struct Row {
   Pack<T, n> packs[held];
@@ -65,7 +65,7 @@ struct Row {
       if (index(k) < count) packs[k] = reinterpret_cast<const Pack<T, n>*>(from)[index(k)];
     }
   }
-  // body(pack, element, index of the element in the row)
+  // Calls body(pack, element, index of the element in the row).
   template <class Body>
   static __device__ __forceinline__ void each(int count, const Body& body) {
 #pragma unroll
@@ -85,7 +85,8 @@ struct Row {
   }
 };
 
-// Calls body.operator()<n, held>() for rows of `width` elements: packs of 16 bytes where they fit.
+// Calls body.operator()<n, held>() for rows of `width` elements, with packs of 16 bytes if they
+// fit.
 template <class T, class Body>
 void with_row_shape(std::int64_t width, bool aligned, const Body& body) {
   constexpr int n = 16 / static_cast<int>(sizeof(T));
