@@ -12,8 +12,7 @@
 
 #include "core/log.hpp"
 #include "device/host/kernels.hpp"
-#include "fsdp/engine_impl.hpp"
-#include "fsdp/optimizer_impl.hpp"
+#include "fsdp/pass_state.hpp"
 #include "fsdp/safetensors.hpp"
 #include "fsdp/safetensors_writer.hpp"
 #include "fsdp/together.hpp"
@@ -48,11 +47,11 @@ std::string tensor_name(std::string_view unit, std::string_view bucket, std::str
 std::vector<BucketTensors> tensors_of(Engine& engine, const Optimizer& optimizer) {
   std::vector<BucketTensors> all;
   for (const auto& unit : engine.units()) {
-    const auto& buckets = unit->state().buckets;
+    const auto& buckets = state_of(*unit).buckets;
     for (std::size_t b = 0; b < buckets.size(); ++b) {
       const std::string label = buckets[b].label();
       BucketTensors one{unit.get(), b, {{"weights", buckets[b].master}}};
-      const auto [first, second] = optimizer.impl().moments[unit->state().index][b];
+      const auto [first, second] = EngineAccess::moments(optimizer, *unit, b);
       if (first.count) {
         one.tensors.emplace_back("moment1", first);
         one.tensors.emplace_back("moment2", second);
@@ -88,13 +87,13 @@ json describe(Engine& engine, const Optimizer& optimizer,
               const std::map<std::string, std::string>& extra) {
   json units = json::array();
   for (const auto& unit : engine.units()) {
-    const Unit::State& state = unit->state();
+    const UnitState& state = state_of(*unit);
     json params = json::array(), buckets = json::array();
     for (std::size_t p = 0; p < state.params.size(); ++p) {
       params.push_back({{"name", state.params[p].name},
                         {"shape", state.params[p].shape},
-                        {"bucket", state.places[p].bucket},
-                        {"offset", state.places[p].slot.offset}});
+                        {"bucket", state.locations[p].bucket},
+                        {"offset", state.locations[p].slot.offset}});
     }
     for (const UnitBucket& bucket : state.buckets) {
       buckets.push_back({{"name", bucket.label()}, {"elements", bucket.layout.elements}});
@@ -289,16 +288,26 @@ std::vector<SafetensorsFile> open_shards(const fs::path& folder, const json& ind
   return shards;
 }
 
+Moments moments_of(const Optimizer& optimizer, const Segment& segment) {
+  const UnitState& unit = state_of(*segment.unit);
+  const std::size_t b = unit.locations[unit.find(segment.param->name)].bucket;
+  const auto [first, second] = EngineAccess::moments(optimizer, *segment.unit, b);
+  if (first.count == 0) return {};
+  const auto begin =
+      static_cast<std::uint64_t>(segment.values.as<float>() - unit.buckets[b].master.as<float>());
+  return {first.part(begin, segment.values.count), second.part(begin, segment.values.count)};
+}
+
 void read_shards(const fs::path& folder, const json& index, Engine& engine,
                  const Optimizer& optimizer) {
   const fs::path file = folder / "index.json";
   const auto shards = open_shards(folder, index);
   Stream& stream = engine.scheduler().stream(Lane::gather);
-  engine.impl().wait_idle_parameters(stream);
+  EngineAccess::pass(engine).wait_idle(stream);
   std::vector<float> values;
   std::vector<std::byte> bytes;
   for (const Segment& segment : engine.segments()) {
-    const Unit::State& unit = segment.unit->state();
+    const UnitState& unit = state_of(*segment.unit);
     const std::size_t param = unit.find(segment.param->name);
     const StoredParam stored = stored_param(index.at("units").at(unit.index), param,
                                             segment.param->count(), shards.size(), file);
@@ -312,7 +321,7 @@ void read_shards(const fs::path& folder, const json& index, Engine& engine,
       stream.synchronize();
     };
     read("weights", segment.values);
-    const auto [first, second] = optimizer.impl().moments_of(segment);
+    const auto [first, second] = moments_of(optimizer, segment);
     if (first.count) read("moment1", first);
     if (second.count) read("moment2", second);
   }
@@ -322,7 +331,7 @@ void read_shards(const fs::path& folder, const json& index, Engine& engine,
 
 void save(const fs::path& wanted, Engine& engine, const Optimizer& optimizer,
           const std::map<std::string, std::string>& extra) {
-  World& world = engine.impl().world;
+  World& world = EngineAccess::setup(engine).world;
   const fs::path folder = wanted.has_filename() ? wanted : wanted.parent_path();  // "out/" is "out"
   const fs::path partial = folder.string() + ".partial";
   together(world, [&] {
@@ -331,7 +340,7 @@ void save(const fs::path& wanted, Engine& engine, const Optimizer& optimizer,
     fs::create_directories(partial);
   });
   together(world, [&] {
-    engine.impl().wait_updated(engine.scheduler().stream(Lane::gather));
+    EngineAccess::gathering(engine).wait_updated(engine.scheduler().stream(Lane::gather));
     const Scheduler& scheduler = engine.scheduler();
     if (scheduler.replicate_index() != 0) return;
     write_shard(shard_file(partial, static_cast<std::uint64_t>(scheduler.shard_index()),
@@ -365,9 +374,9 @@ std::map<std::string, std::string> load(const fs::path& wanted, Engine& engine,
       throw Error(ErrorCode::bad_data, fmt::format("{}: {}", file.string(), error.what()));
     }
   };
-  engine.impl().check_idle();
+  EngineAccess::pass(engine).check_idle();
   try {
-    together(engine.impl().world, read);
+    together(EngineAccess::setup(engine).world, read);
   } catch (...) {
     engine.refresh();  // some masters are written
     throw;

@@ -1,4 +1,5 @@
-// Which strategy suits a mesh, a model and a memory.
+#include "atoll/choose_strategy.hpp"
+
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -37,7 +38,7 @@ class Estimator {
   StrategyEstimate of(Strategy strategy) const {
     StrategyRule rule = rule_of(strategy, q_.options.accumulation);
     const int shards = shards_of(rule.over);
-    if (shards == 1) rule.resident = rule.kept_gradients = true;
+    if (shards == 1) rule.resident = rule.accumulates_unsharded = true;
     StrategyEstimate estimate{.strategy = strategy,
                               .bytes = bytes(rule, static_cast<std::uint64_t>(shards)),
                               .seconds = seconds(rule, shards)};
@@ -87,7 +88,7 @@ class Estimator {
       sum += shards > 1 ? q_.largest_unit * narrow + share : 0;
       sum += rule.over != ShardedOver::world && replicas(shards) > 1 ? share : 0;
     }
-    if (rule.kept_gradients) return sum + trained() * gradient_size;
+    if (rule.accumulates_unsharded) return sum + trained() * gradient_size;
     return sum + (shard + q_.largest_unit / shards) * gradient_size +
            static_cast<std::uint64_t>(options.reduce_buffers) * q_.largest_unit * gradient_size;
   }
@@ -101,7 +102,7 @@ class Estimator {
     const bool inner = !rule.resident && q_.options.inner_shards > 0;
     const double gathers = rule.resident ? 1 : (inner ? 1 : 2) * q_.micro_batches;
     const double inside = inner ? q_.micro_batches * inner_leg(gathered) : 0;
-    const double reductions = rule.kept_gradients ? 1 : q_.micro_batches;
+    const double reductions = rule.accumulates_unsharded ? 1 : q_.micro_batches;
     switch (rule.over) {
       case ShardedOver::nothing:
         return 2 * world_leg(reduced);

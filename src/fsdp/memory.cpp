@@ -5,7 +5,7 @@
 namespace atoll_v1::atoll::fsdp {
 
 std::uint64_t MemoryPlan::total() const noexcept {
-  return parameters + resident + optimizer + gradients + gathered + kept + whole_gradients +
+  return parameters + resident + optimizer + gradients + gathered + inner_shards + whole_gradients +
          staging + activations;
 }
 
@@ -19,7 +19,7 @@ std::string MemoryPlan::to_string() const {
   row("optimizer", optimizer);
   row("gradients (f32 shards)", gradients);
   row("parameters (gathered, passing)", gathered);
-  row("parameters (inner shards, kept)", kept);
+  row("parameters (inner shards)", inner_shards);
   row("whole gradients", whole_gradients);
   row("staging", staging);
   row("activations (the consumer's)", activations);

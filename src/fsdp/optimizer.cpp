@@ -3,15 +3,21 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <array>
+#include <optional>
+#include <span>
+#include <vector>
 
 #include "core/hash.hpp"
 #include "device/ops.hpp"
-#include "fsdp/optimizer_impl.hpp"
+#include "fsdp/gathering.hpp"
+#include "fsdp/pass_state.hpp"
+#include "fsdp/reducing.hpp"
 
 namespace atoll_v1::atoll::fsdp {
 namespace {
 
-std::uint64_t owned_elements(const Unit::State& unit) {
+std::uint64_t owned_elements(const UnitState& unit) {
   std::uint64_t sum = 0;
   for (const UnitBucket& bucket : unit.buckets) sum += bucket.gradient.count;
   return sum;
@@ -19,12 +25,57 @@ std::uint64_t owned_elements(const Unit::State& unit) {
 
 }  // namespace
 
+struct Optimizer::Impl {
+  Impl(Engine& engine_, OptimizerOptions options_);
+  ~Impl();
+  Impl(const Impl&) = delete;
+  Impl& operator=(const Impl&) = delete;
+
+  void allocate_moments();
+  void allocate_norm();
+  std::array<const Buffer*, 4> norm_buffers() const;
+  std::uint64_t norm_bytes() const;
+  void start_update(float learning_rate);
+  void gradient_complete(const UnitState& unit, Stream& stream);
+  void sum_squares(const UnitState& unit, Stream& stream);
+  // Squares and updates of units that backward has left for the step.
+  void finish_squares(Stream& compute);
+  void finish_updates(float learning_rate, Stream& compute);
+  // Leaves norm and clip factor in `result`, or in backward mode the norm in `reported`.
+  void measure(Stream& compute);
+  View gather_blocks(Stream& compute);
+  std::uint64_t rounding_key(const UnitState& unit, const UnitBucket& bucket) const;
+  void update(const UnitState& unit, float learning_rate, Stream& stream);
+
+  Engine& engine;
+  OptimizerOptions options;
+  Buffer moment1, moment2;
+  std::vector<std::vector<Moments>> moments;  // by unit and bucket
+
+  // Norm blocks of this rank, all units in turn; the same of every shard, by rank.
+  Buffer local_blocks, gathered_blocks;
+  std::vector<std::uint64_t> first_block;  // by unit, in local_blocks
+  Buffer result;                           // f64: norm, factor, steps
+  Buffer reported;                         // the same, of a norm that no update waits for
+  // What result and reported say, once `known` has happened. From other memory of the host a GPU's
+  // copy would hold up the caller until the norm is there.
+  Buffer outcome_memory = engine.device().allocate_staging(3 * sizeof(double));
+  std::span<double, 3> outcome{static_cast<double*>(outcome_memory.data()), 3};
+  Event known;
+  Event done;  // the last step, updates and all
+
+  std::vector<bool> squared;         // by unit: its blocks are those of the gradient of this step
+  std::vector<bool> updated;         // by unit: backward has updated it
+  std::optional<float> in_backward;  // the learning rate, while backward updates
+  Stream updates;
+};
+
 Optimizer::Impl::Impl(Engine& engine_, OptimizerOptions options_)
     : engine(engine_), options(options_), updates(engine.device().stream({.name = "update"})) {
-  if (!engine.impl().frozen) {
+  if (!EngineAccess::setup(engine).frozen) {
     throw Error(ErrorCode::invalid_argument, "Optimizer: call Engine::freeze() first");
   }
-  if (engine.impl().on_gradient) {
+  if (EngineAccess::reducing(engine).has_on_final()) {
     throw Error(ErrorCode::invalid_argument, "Optimizer: the engine has one already");
   }
   if (!(options.epsilon > 0)) {
@@ -40,13 +91,12 @@ Optimizer::Impl::Impl(Engine& engine_, OptimizerOptions options_)
   allocate_norm();
   squared.assign(engine.units().size(), false);
   updated.assign(engine.units().size(), false);
-  engine.impl().on_gradient = [this](Unit::State& unit, Stream& stream) {
-    gradient_complete(unit, stream);
-  };
+  EngineAccess::reducing(engine).set_on_final(
+      [this](const UnitState& unit, Stream& stream) { gradient_complete(unit, stream); });
 }
 
 Optimizer::Impl::~Impl() {
-  engine.impl().on_gradient = nullptr;
+  EngineAccess::reducing(engine).set_on_final(nullptr);
   const auto wait = [](auto&& what) {
     try {
       what.synchronize();  // the last step uses the moments and writes into this object
@@ -62,7 +112,7 @@ Optimizer::Impl::~Impl() {
 
 void Optimizer::Impl::allocate_moments() {
   std::uint64_t owned = 0;
-  for (const auto& unit : engine.units()) owned += owned_elements(unit->state());
+  for (const auto& unit : engine.units()) owned += owned_elements(state_of(*unit));
   moments.resize(engine.units().size());
   if (options.kind == OptimizerOptions::Kind::adamw) {
     moment1 = engine.device().allocate(owned * size_of(options.moment_dtype));
@@ -71,7 +121,7 @@ void Optimizer::Impl::allocate_moments() {
   }
   std::uint64_t offset = 0;
   for (const auto& unit : engine.units()) {
-    const Unit::State& state = unit->state();
+    const UnitState& state = state_of(*unit);
     moments[state.index].resize(state.buckets.size());
     if (owned == 0 || moment1.bytes() == 0) continue;
     for (std::size_t b = 0; b < state.buckets.size(); ++b) {
@@ -81,18 +131,8 @@ void Optimizer::Impl::allocate_moments() {
       offset += n;
     }
   }
-  engine.impl().set_zero(moment1);
-  engine.impl().set_zero(moment2);
-}
-
-Optimizer::Impl::Moments Optimizer::Impl::moments_of(const Segment& segment) const {
-  const Unit::State& unit = segment.unit->state();
-  const std::size_t b = unit.places[unit.find(segment.param->name)].bucket;
-  const auto [first, second] = moments[unit.index][b];
-  if (first.count == 0) return {};
-  const auto begin =
-      static_cast<std::uint64_t>(segment.values.as<float>() - unit.buckets[b].master.as<float>());
-  return {first.part(begin, segment.values.count), second.part(begin, segment.values.count)};
+  EngineAccess::setup(engine).set_zero(moment1);
+  EngineAccess::setup(engine).set_zero(moment2);
 }
 
 void Optimizer::Impl::allocate_norm() {
@@ -100,14 +140,14 @@ void Optimizer::Impl::allocate_norm() {
   std::uint64_t blocks = 0;
   for (const auto& unit : engine.units()) {
     first_block.push_back(blocks);
-    blocks += owned_elements(unit->state()) / norm_block;
+    blocks += owned_elements(state_of(*unit)) / norm_block;
   }
   const auto shards = static_cast<std::uint64_t>(engine.scheduler().shard_count());
   local_blocks = device.allocate(blocks * sizeof(double));
   result = device.allocate(outcome.size() * sizeof(double));
   reported = device.allocate(outcome.size() * sizeof(double));
   if (shards > 1) gathered_blocks = device.allocate(blocks * shards * sizeof(double));
-  for (const Buffer* buffer : norm_buffers()) engine.impl().set_zero(*buffer);
+  for (const Buffer* buffer : norm_buffers()) EngineAccess::setup(engine).set_zero(*buffer);
   engine.memory().staging += norm_bytes();
 }
 
@@ -121,7 +161,7 @@ std::uint64_t Optimizer::Impl::norm_bytes() const {
   return sum;
 }
 
-void Optimizer::Impl::gradient_complete(Unit::State& unit, Stream& stream) {
+void Optimizer::Impl::gradient_complete(const UnitState& unit, Stream& stream) {
   stream.wait(known);  // the last step has read the blocks
   sum_squares(unit, stream);
   if (!in_backward) return;
@@ -136,7 +176,7 @@ void Optimizer::Impl::gradient_complete(Unit::State& unit, Stream& stream) {
   updated[unit.index] = true;
 }
 
-void Optimizer::Impl::sum_squares(const Unit::State& unit, Stream& stream) {
+void Optimizer::Impl::sum_squares(const UnitState& unit, Stream& stream) {
   std::uint64_t offset = first_block[unit.index];
   for (const UnitBucket& bucket : unit.buckets) {
     const std::uint64_t n = bucket.gradient.count / norm_block;
@@ -178,13 +218,12 @@ void Optimizer::Impl::measure(Stream& compute) {
 }
 
 // 0: to the nearest.
-std::uint64_t Optimizer::Impl::rounding_key(const Unit::State& unit,
-                                            const UnitBucket& bucket) const {
+std::uint64_t Optimizer::Impl::rounding_key(const UnitState& unit, const UnitBucket& bucket) const {
   if (options.moment_dtype == DType::f32 || !options.stochastic_rounding) return 0;
   return fnv1a(fmt::format("{}/{}/{}", options.seed, unit.name, bucket.label())) | 1;
 }
 
-void Optimizer::Impl::update(Unit::State& unit, float learning_rate, Stream& stream) {
+void Optimizer::Impl::update(const UnitState& unit, float learning_rate, Stream& stream) {
   DeviceOps& ops = engine.device().ops();
   const double* factor = result.view(DType::f64).part(1, 1).as<double>();
   const Stamp begin = engine.scheduler().begin_work(stream);
@@ -193,32 +232,32 @@ void Optimizer::Impl::update(Unit::State& unit, float learning_rate, Stream& str
     const UnitBucket& bucket = unit.buckets[b];
     if (!bucket.trainable) continue;
     if (options.kind == OptimizerOptions::Kind::sgd) {
-      ops.sgd(stream, {bucket.master, bucket.gradient, bucket.low, learning_rate,
+      ops.sgd(stream, {bucket.master, bucket.gradient, bucket.compute_copy, learning_rate,
                        options.weight_decay, factor});
     } else {
       const auto [first, second] = moments[unit.index][b];
-      ops.adamw(stream, {bucket.master, bucket.gradient, first, second, bucket.low, learning_rate,
-                         options.beta1, options.beta2, options.epsilon, options.weight_decay, steps,
-                         factor, rounding_key(unit, bucket),
+      ops.adamw(stream, {bucket.master, bucket.gradient, first, second, bucket.compute_copy,
+                         learning_rate, options.beta1, options.beta2, options.epsilon,
+                         options.weight_decay, steps, factor, rounding_key(unit, bucket),
                          bucket.master.count *
                              static_cast<std::uint64_t>(engine.scheduler().shard_index())});
     }
   }
   engine.scheduler().end_work(stream, begin, "update", unit.name);
-  engine.impl().update(unit, stream.record(), Stale::trainable);
+  EngineAccess::gathering(engine).masters_updated(unit.index, stream.record(), Stale::trainable);
 }
 
 void Optimizer::Impl::finish_squares(Stream& compute) {
   for (const auto& unit : engine.units()) {
-    if (!squared[unit->state().index]) sum_squares(unit->state(), compute);
+    if (!squared[state_of(*unit).index]) sum_squares(state_of(*unit), compute);
   }
   squared.assign(squared.size(), false);
 }
 
 // In the order of use, so that the next pass can begin soonest.
 void Optimizer::Impl::finish_updates(float learning_rate, Stream& compute) {
-  for (const std::size_t index : engine.impl().plan.sequence) {
-    Unit::State& unit = engine.units()[index]->state();
+  for (const std::size_t index : EngineAccess::setup(engine).plan.sequence) {
+    const UnitState& unit = state_of(*engine.units()[index]);
     if (updated[index] || unit.size.gradient == 0) continue;
     updated[index] = true;
     update(unit, learning_rate, compute);
@@ -263,7 +302,7 @@ void Optimizer::step(float learning_rate, Stream& compute) {
   // Every gradient first: a failed reduction stops the stream before anything is changed, and what
   // kept a pass from its end is told instead of that.
   impl_->engine.wait_gradients(compute);
-  if (!impl_->engine.impl().gradients_whole) {
+  if (!EngineAccess::pass(impl_->engine).gradients_complete()) {
     throw Error(ErrorCode::invalid_argument,
                 "Optimizer::step: before all micro batches of the step are complete, gradients are "
                 "not those of all ranks");
@@ -295,6 +334,10 @@ void Optimizer::set_steps(std::int64_t steps) {
   Stream& stream = impl_->engine.scheduler().stream(Lane::gather);
   stream.copy(impl_->result.data(), impl_->outcome.data(), impl_->result.bytes());
   stream.synchronize();
+}
+
+Moments EngineAccess::moments(const Optimizer& optimizer, const Unit& unit, std::size_t bucket) {
+  return optimizer.impl_->moments[state_of(unit).index][bucket];
 }
 
 const OptimizerOptions& Optimizer::options() const noexcept { return impl_->options; }

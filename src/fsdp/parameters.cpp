@@ -31,13 +31,14 @@ void fill_narrow(const Device& device, Stream& stream, View values, NormalFill f
 
 std::vector<Segment> Engine::segments() const {
   std::vector<Segment> found;
-  for (const auto& unit : impl_->units) {
-    const Unit::State& state = unit->state();
+  for (const auto& unit : impl_->setup.units) {
+    const UnitState& state = state_of(*unit);
     for (std::size_t p = 0; p < state.params.size(); ++p) {
-      const auto& [index, slot] = state.places[p];
+      const auto& [index, slot] = state.locations[p];
       const UnitBucket& bucket = state.buckets[index];
       const std::uint64_t n = bucket.layout.shard_elements();
-      const std::uint64_t begin = n * static_cast<std::uint64_t>(impl_->scheduler.shard_index());
+      const std::uint64_t begin =
+          n * static_cast<std::uint64_t>(impl_->setup.scheduler.shard_index());
       const std::uint64_t first = std::max(slot.offset, begin);
       const std::uint64_t last = std::min(slot.offset + slot.count, begin + n);
       if (first >= last) continue;
@@ -49,9 +50,9 @@ std::vector<Segment> Engine::segments() const {
 }
 
 void Engine::initialize(std::uint64_t seed) {
-  const Device& device = impl_->options.device;
-  Stream& stream = impl_->scheduler.stream(Lane::gather);
-  impl_->wait_idle_parameters(stream);
+  const Device& device = impl_->setup.options.device;
+  Stream& stream = impl_->setup.scheduler.stream(Lane::gather);
+  impl_->pass.wait_idle(stream);
   for (const Segment& segment : segments()) {
     const NormalFill fill{seed, hash_name(segment.unit->name(), segment.param->name), segment.first,
                           segment.param->init.mean, segment.param->init.deviation};
@@ -65,8 +66,8 @@ void Engine::initialize(std::uint64_t seed) {
 }
 
 void Engine::assign(const std::function<void(const Segment&, std::span<float>)>& fill) {
-  Stream& stream = impl_->scheduler.stream(Lane::gather);
-  impl_->wait_idle_parameters(stream);
+  Stream& stream = impl_->setup.scheduler.stream(Lane::gather);
+  impl_->pass.wait_idle(stream);
   std::vector<float> values;
   std::vector<std::byte> stored;
   try {
@@ -86,26 +87,26 @@ void Engine::assign(const std::function<void(const Segment&, std::span<float>)>&
 }
 
 void Engine::refresh() {
-  Stream& stream = impl_->scheduler.stream(Lane::gather);
-  impl_->wait_idle_parameters(stream);
+  Stream& stream = impl_->setup.scheduler.stream(Lane::gather);
+  impl_->pass.wait_idle(stream);
   parameters_changed(stream);
   stream.synchronize();
 }
 
 void Engine::visit(
     const std::function<void(const Unit&, const ParamSpec&, std::span<const float>)>& visit) {
-  Stream& stream = impl_->scheduler.stream(Lane::gather);
-  impl_->wait_updated(stream);
+  Stream& stream = impl_->setup.scheduler.stream(Lane::gather);
+  impl_->gathering.wait_updated(stream);
   std::vector<std::vector<float>> values;  // by bucket of a unit
-  for (const auto& unit : impl_->units) {
-    const Unit::State& state = unit->state();
+  for (const auto& unit : impl_->setup.units) {
+    const UnitState& state = state_of(*unit);
     values.resize(state.buckets.size());
     for (std::size_t b = 0; b < state.buckets.size(); ++b) {
       const UnitBucket& bucket = state.buckets[b];
-      const Buffer whole =
-          impl_->options.device.allocate(bucket.layout.elements * size_of(bucket.master.dtype));
+      const Buffer whole = impl_->setup.options.device.allocate(bucket.layout.elements *
+                                                                size_of(bucket.master.dtype));
       const View view = whole.view(bucket.master.dtype);
-      impl_->scheduler.all_gather(bucket.master, view, {}).synchronize();
+      impl_->setup.scheduler.all_gather(bucket.master, view, {}).synchronize();
       std::vector<std::byte> stored(whole.bytes());
       stream.copy(stored.data(), whole.data(), whole.bytes());
       stream.synchronize();
@@ -113,7 +114,7 @@ void Engine::visit(
       host::cast(values[b], ConstView(stored.data(), view.count, view.dtype));
     }
     for (std::size_t p = 0; p < state.params.size(); ++p) {
-      const auto& [bucket, slot] = state.places[p];
+      const auto& [bucket, slot] = state.locations[p];
       visit(*unit, state.params[p], std::span(values[bucket]).subspan(slot.offset, slot.count));
     }
   }

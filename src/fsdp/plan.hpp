@@ -4,7 +4,7 @@
 // Vocabulary. A *position* is one use of a unit: the forward uses in declared order, then the
 // backward uses in reverse. A *residence* is a run of neighbouring positions of one unit, during
 // which it stays gathered (the last unit stays over the turn from forward to backward). A *slot* is
-// a buffer that residences, or whole gradients, share in turn.
+// a buffer that unshards, or whole gradients, share in turn.
 #pragma once
 
 #include <cstddef>
@@ -14,11 +14,11 @@
 
 namespace atoll_v1::atoll::fsdp {
 
-struct Residence {
+struct Unshard {
   std::size_t unit = 0;
   std::size_t first = 0, last = 0;  // positions
   std::size_t slot = 0;
-  bool stays = false;  // of forward: backward finds it in its slot
+  bool stays_unsharded = false;  // of forward: backward finds it in its slot
 };
 
 // A unit's whole gradient, from its first use in backward to its last.
@@ -35,15 +35,15 @@ struct UnitSize {
 struct PassPlan {
   std::vector<std::size_t> sequence;          // unit by position
   std::size_t forward_length = 0;             // positions of the forward part
-  std::vector<Residence> residences;          // in order of first
-  std::vector<std::size_t> residence_of;      // by position
+  std::vector<Unshard> unshards;              // in order of first
+  std::vector<std::size_t> unshard_of;        // by position
   std::vector<std::uint64_t> gathered_slots;  // bytes of each slot
   std::vector<GradientUse> gradients;         // by unit
   std::vector<std::uint64_t> gradient_slots;  // bytes of each slot
 
   // The residence of the same unit on the other side of the turn.
-  std::size_t mirror_of(std::size_t residence) const noexcept {
-    return residences.size() - 1 - residence;
+  std::size_t mirror_of(std::size_t unshard) const noexcept {
+    return unshards.size() - 1 - unshard;
   }
 };
 

@@ -110,7 +110,7 @@ StrategyRule rule_of(Strategy strategy, Accumulation accumulation) noexcept {
       break;
   }
   if (accumulation != Accumulation::automatic) {
-    rule.kept_gradients = accumulation == Accumulation::local;
+    rule.accumulates_unsharded = accumulation == Accumulation::local;
   }
   return rule;
 }
@@ -137,7 +137,7 @@ void check_options(const Options& options) {
 Sharding sharding_of(const Mesh& mesh, const Options& options) {
   World& world = mesh.world();
   const StrategyRule rule = rule_of(options.strategy, options.accumulation);
-  Sharding sharding{{}, {}, {}, rule.resident, rule.kept_gradients};
+  Sharding sharding{{}, {}, {}, rule.resident, rule.accumulates_unsharded};
   switch (rule.over) {
     case ShardedOver::nothing:
       sharding.shard = alone(world, "shard");
@@ -153,7 +153,7 @@ Sharding sharding_of(const Mesh& mesh, const Options& options) {
       break;
   }
   const bool sharded = sharding.shard.size() > 1;
-  if (!sharded) sharding.resident = sharding.kept_gradients = true;
+  if (!sharded) sharding.resident = sharding.accumulates_unsharded = true;
   if (!sharding.resident && options.inner_shards > 0) {
     sharding.inner = inner_axis(sharding.shard, options.inner_shards);
   }

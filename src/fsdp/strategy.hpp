@@ -15,7 +15,7 @@ enum class ShardedOver {
 struct StrategyRule {
   ShardedOver over = ShardedOver::nothing;
   bool resident = false;
-  bool kept_gradients = false;
+  bool accumulates_unsharded = false;
 };
 // Over more than one shard; over one everything is resident and kept.
 StrategyRule rule_of(Strategy strategy, Accumulation accumulation) noexcept;
@@ -28,7 +28,7 @@ struct Sharding {
   // that does not find them in a slot.
   bool resident = false;
   // Whole gradients are kept over the micro batches of a step, and sent with the last.
-  bool kept_gradients = false;
+  bool accumulates_unsharded = false;
 };
 
 bool computes_in(DType dtype) noexcept;

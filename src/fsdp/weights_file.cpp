@@ -7,9 +7,9 @@
 
 #include "atoll/checkpoint.hpp"
 #include "device/host/kernels.hpp"
-#include "fsdp/engine_impl.hpp"
 #include "fsdp/safetensors.hpp"
 #include "fsdp/safetensors_writer.hpp"
+#include "fsdp/setup.hpp"
 #include "fsdp/together.hpp"
 
 namespace atoll_v1::atoll::fsdp {
@@ -54,7 +54,7 @@ void export_weights(const fs::path& file, Engine& engine, DType dtype,
     throw Error(ErrorCode::invalid_argument,
                 fmt::format("export_weights: {}: use f32, bf16 or f16", name(dtype)));
   }
-  World& world = engine.impl().world;
+  World& world = EngineAccess::setup(engine).world;
   const fs::path partial = file.string() + ".partial";
   std::optional<SafetensorsWriter> writer;
   together(world, [&] {
@@ -104,7 +104,7 @@ void import_weights(const std::vector<fs::path>& paths, Engine& engine,
     });
   };
   try {
-    together(engine.impl().world, fill);
+    together(EngineAccess::setup(engine).world, fill);
   } catch (...) {
     engine.refresh();  // on every rank, whoever of them has failed
     throw;

@@ -55,7 +55,7 @@ BucketPlan plan_buckets(std::span<const std::uint64_t> counts, DType dtype, std:
     if (first == last) return;
     plan.buckets.push_back(plan_bucket(counts.subspan(first, last - first), shards));
     for (const BucketSlot& slot : plan.buckets.back().slots) {
-      plan.places.push_back({plan.buckets.size() - 1, slot});
+      plan.locations.push_back({plan.buckets.size() - 1, slot});
     }
     first = last;
   };

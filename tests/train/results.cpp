@@ -155,7 +155,7 @@ TEST_CASE("a strategy that is chosen is told with its reason, and follows the me
   options.strategy = tight;
   options.memory_limit = bytes / 3;  // without the moments it is too much already
   for (const std::string& failure : failures_of_job(4, options)) {
-    CHECK(failure.find("freeze: the plan is over ") != std::string::npos);
+    CHECK(failure.find("freeze: the plan needs more than ") != std::string::npos);
   }
   options.memory_limit = fewer - 1;
   for (const std::string& failure : failures_of_job(4, options)) {

@@ -3,11 +3,13 @@
 
 #include <mutex>
 
+#include "atoll/choose_strategy.hpp"
 #include "atoll/optimizer.hpp"
 #include "thread_ranks.hpp"
 #include "unit/topology_machines.hpp"
 
 using atoll::DType;
+using atoll::load_topology;
 using atoll::Topology;
 using namespace atoll::fsdp;
 

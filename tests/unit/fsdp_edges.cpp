@@ -9,7 +9,7 @@
 #include <thread>
 
 #include "atoll/optimizer.hpp"
-#include "fsdp/engine_impl.hpp"
+#include "fsdp/access.hpp"
 #include "thread_ranks.hpp"
 
 using namespace atoll_test;
@@ -100,7 +100,7 @@ TEST_CASE("without an optimizer step in between, the next gradients wait for the
       train(engine, compute, 10.0f);
       engine.wait_gradients(compute);
       compute.synchronize();
-      const auto gradient = engine.unit("a").state().buckets[0].gradient;
+      const auto gradient = fsdp::state_of(engine.unit("a")).buckets[0].gradient;
       const float expected = 10.0f * static_cast<float>(world.size());
       std::size_t wrong = 0;
       for (std::uint64_t i = 0; i < 1 << 16; ++i) wrong += gradient.as<float>()[i] != expected;
@@ -133,7 +133,7 @@ TEST_CASE("two units may be open in backward, a third is refused") {
     engine.wait_gradients(compute);
     compute.synchronize();
     for (const auto& [name, value] : {std::pair{"a", 2.0f}, {"b", 4.0f}, {"c", 6.0f}}) {
-      CHECK(engine.unit(name).state().buckets[0].gradient.as<float>()[0] == value);
+      CHECK(fsdp::state_of(engine.unit(name)).buckets[0].gradient.as<float>()[0] == value);
     }
     world.barrier();
   });
@@ -235,7 +235,7 @@ TEST_CASE("an exception that leaves a scope gives the pass up, and nothing more 
         throw std::runtime_error("out of patience");
       };
       CHECK_THROWS_AS(write_half(), std::runtime_error);
-      CHECK_THROWS_WITH_AS(pass.backward(engine.unit("a")), doctest::Contains("gave it up"),
+      CHECK_THROWS_WITH_AS(pass.backward(engine.unit("a")), doctest::Contains("is abandoned"),
                            atoll::Error);
       CHECK_THROWS_AS(optimizer.step(1.0f, compute), atoll::Error);
     }
@@ -260,7 +260,7 @@ TEST_CASE("an exception that leaves a scope gives the pass up, and nothing more 
     optimizer.step(1.0f, compute);
     compute.synchronize();
     for (const char* name : {"a", "b"}) {
-      CHECK(engine.unit(name).state().buckets[0].gradient.as<float>()[0] == 2.0f);
+      CHECK(fsdp::state_of(engine.unit(name)).buckets[0].gradient.as<float>()[0] == 2.0f);
     }
     world.barrier();
   });
@@ -339,7 +339,7 @@ TEST_CASE("parameters are not written while a pass is under way") {
   auto compute = engine.device().stream();
   {
     const auto pass = engine.begin({fsdp::PassOptions::Kind::eval, 0, 1}, compute);
-    CHECK_THROWS_WITH_AS(set_all(engine, 7.0f), doctest::Contains("while a pass is under way"),
+    CHECK_THROWS_WITH_AS(set_all(engine, 7.0f), doctest::Contains("while a pass is in progress"),
                          atoll::Error);
     CHECK_THROWS_AS(engine.initialize(1), atoll::Error);
   }

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "deaf_device.hpp"
-#include "fsdp/engine_impl.hpp"
+#include "fsdp/access.hpp"
 #include "fsdp_toy.hpp"
 #include "thread_ranks.hpp"
 
@@ -231,7 +231,7 @@ TEST_CASE("gradient shards read before the reduction is waited for") {
       }
     }
     if (waits) engine.wait_gradients(compute);
-    const auto shard = engine.unit("a").state().buckets[0].gradient;
+    const auto shard = fsdp::state_of(engine.unit("a")).buckets[0].gradient;
     compute.use(shard, atoll::Access::read, "norm");
   };
   using namespace std::placeholders;

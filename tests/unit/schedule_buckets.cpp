@@ -21,7 +21,7 @@ constexpr std::uint64_t mib = 1 << 20;
 // Every tensor is where its place says, in order, and no bucket is larger than it must be.
 void check_plan(const BucketPlan& plan, const Counts& counts, DType dtype, std::uint64_t max_bytes,
                 std::uint64_t shards) {
-  REQUIRE(plan.places.size() == counts.size());
+  REQUIRE(plan.locations.size() == counts.size());
   std::size_t tensor = 0;
   for (std::size_t b = 0; b < plan.buckets.size(); ++b) {
     const auto& bucket = plan.buckets[b];
@@ -30,8 +30,8 @@ void check_plan(const BucketPlan& plan, const Counts& counts, DType dtype, std::
     REQUIRE_FALSE(bucket.slots.empty());
     std::size_t real = 0;
     for (const auto& slot : bucket.slots) {
-      CHECK(plan.places[tensor].bucket == b);
-      CHECK(plan.places[tensor].slot.offset == slot.offset);
+      CHECK(plan.locations[tensor].bucket == b);
+      CHECK(plan.locations[tensor].slot.offset == slot.offset);
       CHECK(slot.count == counts[tensor]);
       CHECK(slot.offset + slot.count <= bucket.elements);
       real += slot.count > 0 ? 1 : 0;
@@ -88,7 +88,7 @@ TEST_CASE("nothing, and too much") {
   const BucketPlan empty = plan_buckets(Counts{0, 0}, DType::f32, mib, 3);
   REQUIRE(empty.buckets.size() == 1);
   CHECK(empty.buckets[0].elements == 0);
-  CHECK(empty.places.size() == 2);
+  CHECK(empty.locations.size() == 2);
   constexpr std::uint64_t most = std::numeric_limits<std::uint64_t>::max();
   CHECK_THROWS_AS(plan_buckets(Counts{1}, DType::f32, mib, 0), atoll::Error);
   CHECK_THROWS_AS(plan_buckets(Counts{1, most}, DType::f32, most), atoll::Error);
