@@ -14,7 +14,6 @@
 #include "device/host/kernels.hpp"
 #include "fsdp/pass_state.hpp"
 #include "fsdp/safetensors.hpp"
-#include "fsdp/safetensors_writer.hpp"
 #include "fsdp/together.hpp"
 
 namespace atoll_v1::atoll::fsdp {
@@ -27,13 +26,13 @@ constexpr std::string_view format_name = "atoll-checkpoint";
 constexpr int format_version = 2;
 constexpr std::uintmax_t max_index_bytes = 256 << 20;
 constexpr int max_index_depth = 8;
-constexpr std::uint64_t max_steps = std::uint64_t{1} << 53;  // what a double counts exactly
+constexpr std::uint64_t max_steps = std::uint64_t{1} << 53;  // a double is exact up to here
 
 fs::path shard_file(const fs::path& folder, std::uint64_t index, std::uint64_t shards) {
   return folder / fmt::format("shard-{:05}-of-{:05}.safetensors", index, shards);
 }
 
-// The flat tensors of one bucket, in the order of the file.
+// The flat tensors of one bucket, in file order.
 struct BucketTensors {
   const Unit* unit;
   std::size_t bucket;
@@ -119,9 +118,8 @@ void write_text(const fs::path& file, const std::string& text) {
   sync_to_disk(file);
 }
 
-// Puts `partial` in the place of `folder`; what was there is gone once the new one is complete. On
-// file systems that cannot exchange two names in one step, `folder`.old is all there is for a
-// moment: there load() finds it.
+// Replaces `folder` by `partial`. File systems that cannot exchange two names atomically have only
+// `folder`.old for a moment, which readable() finds.
 void publish(const fs::path& partial, const fs::path& folder) {
   sync_to_disk(partial);
   const fs::path parent = folder.has_parent_path() ? folder.parent_path() : fs::path(".");
@@ -140,11 +138,11 @@ void publish(const fs::path& partial, const fs::path& folder) {
   fs::remove_all(old);
 }
 
-// The folder to read: `folder`, or what an interrupted save has left of it.
+// Returns `folder`, or `folder`.old if an interrupted save has left only that.
 fs::path readable(const fs::path& folder) {
   const fs::path old = folder.string() + ".old";
   if (fs::exists(folder) || !fs::exists(old / "index.json")) return folder;
-  log::warn("{} is not there: reading {}, which an interrupted save has left", folder.string(),
+  log::warn("{} does not exist: reading {}, which an interrupted save has left", folder.string(),
             old.string());
   return old;
 }
@@ -156,11 +154,13 @@ json read_index(const fs::path& file) {
     throw Error(ErrorCode::io, fmt::format("{}: not a checkpoint: {}", file.parent_path().string(),
                                            missing.message()));
   }
-  if (size > max_index_bytes) throw Error(ErrorCode::bad_data, file.string() + ": too large");
+  if (size > max_index_bytes)
+    throw Error(ErrorCode::bad_data, file.string() + ": too large for the index of a checkpoint");
   std::ifstream in(file, std::ios::binary);
   const auto shallow = [&](int depth, json::parse_event_t, json&) {
     if (depth > max_index_depth) {
-      throw Error(ErrorCode::bad_data, file.string() + ": nested too deep for a checkpoint");
+      throw Error(ErrorCode::bad_data,
+                  file.string() + ": nested too deeply for the index of a checkpoint");
     }
     return true;
   };
@@ -176,22 +176,23 @@ std::uint64_t number_at(const json& object, const char* key, const fs::path& fil
   const auto found = object.find(key);
   if (found == object.end() || !found->is_number_unsigned()) {
     throw Error(ErrorCode::bad_data,
-                fmt::format("{}: \"{}\" is not a number that is not negative", file.string(), key));
+                fmt::format("{}: \"{}\" is not a non-negative number", file.string(), key));
   }
   return found->get<std::uint64_t>();
 }
 
-// Compares names and shapes; shards, and what is frozen or of which dtype, may differ.
+// Compares names and shapes. The number of shards, dtypes and frozen parameters may differ.
 void check_layout(const json& index, const json& expected, const fs::path& file) {
   const auto mismatch = [&](const std::string& what) {
     throw Error(ErrorCode::mismatch, fmt::format("{}: {}", file.string(), what));
   };
   if (index.at("format") != format_name || index.at("version") != format_version) {
-    mismatch("not a checkpoint of this version");
+    mismatch(fmt::format("not a checkpoint of version {}", format_version));
   }
   const json &theirs = index.at("units"), &ours = expected.at("units");
   if (theirs.size() != ours.size()) {
-    mismatch(fmt::format("{} units, the model has {}", theirs.size(), ours.size()));
+    mismatch(
+        fmt::format("the checkpoint has {} units, the model has {}", theirs.size(), ours.size()));
   }
   const auto shapes = [](const json& unit) {
     json list = json::array();
@@ -206,25 +207,25 @@ void check_layout(const json& index, const json& expected, const fs::path& file)
     }
   }
   if (expected.at("optimizer") == "adamw" && index.at("optimizer") != "adamw") {
-    mismatch("it has no moments for adamw");
+    mismatch("the checkpoint has no moments for adamw");
   }
 }
 
-// A flat tensor of which each shard holds an equal part.
+// A flat tensor that is split evenly over shard files.
 class ShardedTensor {
  public:
-  // `elements` in all, padding included.
+  // `elements`: of all shards, padding included.
   ShardedTensor(const std::vector<SafetensorsFile>& shards, std::string name,
                 std::uint64_t elements)
       : shards_(shards), name_(std::move(name)), each_(elements / shards.size()) {}
 
-  // The elements [first, first + values.size()).
+  // Reads elements [first, first + values.size()).
   void read(std::uint64_t first, std::span<float> values) const {
     while (!values.empty()) {
       const std::uint64_t shard = first / each_, begin = first % each_;
       const std::uint64_t n = std::min<std::uint64_t>(values.size(), each_ - begin);
       const ConstView part = data(shard).part(begin, n);
-      aligned_.resize(part.bytes());  // a file does not promise alignment
+      aligned_.resize(part.bytes());  // the format does not guarantee alignment
       std::memcpy(aligned_.data(), part.data, part.bytes());
       host::cast(values.first(n), ConstView(aligned_.data(), n, part.dtype));
       first += n;
@@ -237,11 +238,12 @@ class ShardedTensor {
     const ConstView data = shards_[shard].at(name_).data;
     const bool fits = data.dtype == DType::f32 || data.dtype == DType::bf16;
     if (!fits || data.count != each_) {
-      throw Error(ErrorCode::mismatch,
-                  fmt::format("{}: tensor {} is {} with {} elements, the index says {} of f32 or "
-                              "bf16",
-                              shards_[shard].path().string(), name_, atoll::name(data.dtype),
-                              data.count, each_));
+      throw Error(
+          ErrorCode::mismatch,
+          fmt::format("{}: tensor {} is {} with {} elements, but the index says {} elements "
+                      "of f32 or bf16",
+                      shards_[shard].path().string(), name_, atoll::name(data.dtype), data.count,
+                      each_));
     }
     return data;
   }
@@ -252,7 +254,7 @@ class ShardedTensor {
   mutable std::vector<std::byte> aligned_;
 };
 
-// Where a checkpoint has a parameter.
+// The part of a checkpoint that holds a parameter.
 struct StoredParam {
   std::string unit;
   std::string bucket;
@@ -269,8 +271,8 @@ StoredParam stored_param(const json& unit, std::size_t param, std::uint64_t coun
   const bool fits = stored.offset <= stored.elements && count <= stored.elements - stored.offset;
   if (!fits || stored.elements % shards != 0) {
     throw Error(ErrorCode::bad_data,
-                fmt::format("{}: unit {}: bucket {} with {} elements in {} shards", file.string(),
-                            stored.unit, stored.bucket, stored.elements, shards));
+                fmt::format("{}: unit {}: bucket {} cannot have {} elements in {} shards",
+                            file.string(), stored.unit, stored.bucket, stored.elements, shards));
   }
   return stored;
 }
@@ -279,7 +281,8 @@ std::vector<SafetensorsFile> open_shards(const fs::path& folder, const json& ind
   const fs::path file = folder / "index.json";
   const std::uint64_t count = number_at(index, "shards", file);
   if (count == 0 || count > 1'000'000) {
-    throw Error(ErrorCode::bad_data, fmt::format("{}: {} shards", file.string(), count));
+    throw Error(ErrorCode::bad_data,
+                fmt::format("{}: impossible number of shards: {}", file.string(), count));
   }
   std::vector<SafetensorsFile> shards;
   for (std::uint64_t s = 0; s < count; ++s) {
@@ -332,7 +335,8 @@ void read_shards(const fs::path& folder, const json& index, Engine& engine,
 void save(const fs::path& wanted, Engine& engine, const Optimizer& optimizer,
           const std::map<std::string, std::string>& extra) {
   World& world = EngineAccess::setup(engine).world;
-  const fs::path folder = wanted.has_filename() ? wanted : wanted.parent_path();  // "out/" is "out"
+  const fs::path folder =
+      wanted.has_filename() ? wanted : wanted.parent_path();  // "out/" means "out"
   const fs::path partial = folder.string() + ".partial";
   together(world, [&] {
     if (world.rank() != 0) return;
@@ -366,7 +370,8 @@ std::map<std::string, std::string> load(const fs::path& wanted, Engine& engine,
       read_shards(folder, index, engine, optimizer);
       const std::uint64_t steps = number_at(index, "steps", file);
       if (steps > max_steps) {
-        throw Error(ErrorCode::bad_data, fmt::format("{}: {} steps", file.string(), steps));
+        throw Error(ErrorCode::bad_data,
+                    fmt::format("{}: impossible number of steps: {}", file.string(), steps));
       }
       optimizer.set_steps(static_cast<std::int64_t>(steps));
       extra = index.at("extra").get<std::map<std::string, std::string>>();
@@ -378,7 +383,7 @@ std::map<std::string, std::string> load(const fs::path& wanted, Engine& engine,
   try {
     together(EngineAccess::setup(engine).world, read);
   } catch (...) {
-    engine.refresh();  // some masters are written
+    engine.refresh();  // some masters may be written
     throw;
   }
   engine.refresh();

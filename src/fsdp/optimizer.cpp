@@ -1,3 +1,7 @@
+// A step in three parts. When the gradient of a unit is final, its blocks of squares are summed on
+// the lane that reduced it. step() gathers the blocks of all shards and computes the norm and the
+// clip factor. Then it updates unit by unit. With update_in_backward() each unit is updated right
+// after its squares, on the stream `updates`.
 #include "atoll/optimizer.hpp"
 
 #include <fmt/core.h>
@@ -38,10 +42,10 @@ struct Optimizer::Impl {
   void start_update(float learning_rate);
   void gradient_complete(const UnitState& unit, Stream& stream);
   void sum_squares(const UnitState& unit, Stream& stream);
-  // Squares and updates of units that backward has left for the step.
+  // Squares and updates of the units that backward has not done.
   void finish_squares(Stream& compute);
   void finish_updates(float learning_rate, Stream& compute);
-  // Leaves norm and clip factor in `result`, or in backward mode the norm in `reported`.
+  // Writes norm and clip factor to `result`, or after updates in backward the norm to `reported`.
   void measure(Stream& compute);
   View gather_blocks(Stream& compute);
   std::uint64_t rounding_key(const UnitState& unit, const UnitBucket& bucket) const;
@@ -52,21 +56,21 @@ struct Optimizer::Impl {
   Buffer moment1, moment2;
   std::vector<std::vector<Moments>> moments;  // by unit and bucket
 
-  // Norm blocks of this rank, all units in turn; the same of every shard, by rank.
-  Buffer local_blocks, gathered_blocks;
+  Buffer local_blocks;                     // this rank's sums of squares, unit after unit
+  Buffer gathered_blocks;                  // the local_blocks of all shards
   std::vector<std::uint64_t> first_block;  // by unit, in local_blocks
-  Buffer result;                           // f64: norm, factor, steps
-  Buffer reported;                         // the same, of a norm that no update waits for
-  // What result and reported say, once `known` has happened. From other memory of the host a GPU's
-  // copy would hold up the caller until the norm is there.
+  Buffer result;                           // f64: norm, clip factor, number of steps
+  Buffer reported;                         // f64: norm that no update waits for
+  // Host copy of the results, valid after `known`. It is staging memory, since a GPU's copy to
+  // ordinary host memory would block the caller.
   Buffer outcome_memory = engine.device().allocate_staging(3 * sizeof(double));
   std::span<double, 3> outcome{static_cast<double*>(outcome_memory.data()), 3};
   Event known;
-  Event done;  // the last step, updates and all
+  Event done;  // the last step is complete
 
-  std::vector<bool> squared;         // by unit: its blocks are those of the gradient of this step
+  std::vector<bool> squared;         // by unit: local_blocks are those of this step
   std::vector<bool> updated;         // by unit: backward has updated it
-  std::optional<float> in_backward;  // the learning rate, while backward updates
+  std::optional<float> in_backward;  // learning rate of updates in backward; unset: none requested
   Stream updates;
 };
 
@@ -76,14 +80,14 @@ Optimizer::Impl::Impl(Engine& engine_, OptimizerOptions options_)
     throw Error(ErrorCode::invalid_argument, "Optimizer: call Engine::freeze() first");
   }
   if (EngineAccess::reducing(engine).has_on_final()) {
-    throw Error(ErrorCode::invalid_argument, "Optimizer: the engine has one already");
+    throw Error(ErrorCode::invalid_argument, "Optimizer: the engine has another optimizer already");
   }
   if (!(options.epsilon > 0)) {
     throw Error(ErrorCode::invalid_argument, "Optimizer: epsilon must be greater than 0");
   }
   if (options.moment_dtype != DType::f32 && options.moment_dtype != DType::bf16) {
     throw Error(ErrorCode::invalid_argument,
-                fmt::format("Optimizer: moments in {}: f32 and bf16 are there",
+                fmt::format("Optimizer: moments cannot be {}: use f32 or bf16",
                             name(options.moment_dtype)));
   }
   std::ranges::fill(outcome, 0.0);
@@ -101,10 +105,10 @@ Optimizer::Impl::~Impl() {
     try {
       what.synchronize();  // the last step uses the moments and writes into this object
     } catch (...) {
-      return;  // whoever waited for the step has been told
+      return;  // callers that waited for the step have received the failure
     }
   };
-  wait(engine.scheduler());  // sums of squares, also of a step that was given up halfway
+  wait(engine.scheduler());  // for sums of squares, which an abandoned step may have left
   wait(done);
   engine.memory().optimizer = 0;
   engine.memory().staging -= norm_bytes();
@@ -162,13 +166,13 @@ std::uint64_t Optimizer::Impl::norm_bytes() const {
 }
 
 void Optimizer::Impl::gradient_complete(const UnitState& unit, Stream& stream) {
-  stream.wait(known);  // the last step has read the blocks
+  stream.wait(known);  // the last step has read local_blocks
   sum_squares(unit, stream);
   if (!in_backward) return;
   if (updated[unit.index]) {
     throw Error(ErrorCode::invalid_argument,
-                fmt::format("unit {}: a pass that was given up has updated it already; with "
-                            "update_in_backward() a step cannot begin again",
+                fmt::format("unit {}: an abandoned pass has updated it already: a step with "
+                            "update_in_backward() cannot begin again",
                             unit.name));
   }
   updates.wait(stream.record());
@@ -188,7 +192,7 @@ void Optimizer::Impl::sum_squares(const UnitState& unit, Stream& stream) {
   squared[unit.index] = true;
 }
 
-// The blocks of all shards.
+// Returns the blocks of all shards.
 View Optimizer::Impl::gather_blocks(Stream& compute) {
   const View local = local_blocks.view(DType::f64);
   if (engine.scheduler().shard_count() == 1 || local.count == 0) return local;
@@ -217,7 +221,7 @@ void Optimizer::Impl::measure(Stream& compute) {
   known = compute.record();
 }
 
-// 0: to the nearest.
+// The seed of stochastic rounding; 0 means rounding to nearest.
 std::uint64_t Optimizer::Impl::rounding_key(const UnitState& unit, const UnitBucket& bucket) const {
   if (options.moment_dtype == DType::f32 || !options.stochastic_rounding) return 0;
   return fnv1a(fmt::format("{}/{}/{}", options.seed, unit.name, bucket.label())) | 1;
@@ -254,7 +258,7 @@ void Optimizer::Impl::finish_squares(Stream& compute) {
   squared.assign(squared.size(), false);
 }
 
-// In the order of use, so that the next pass can begin soonest.
+// In the order of use, so that the next pass can start early.
 void Optimizer::Impl::finish_updates(float learning_rate, Stream& compute) {
   for (const std::size_t index : EngineAccess::setup(engine).plan.sequence) {
     const UnitState& unit = state_of(*engine.units()[index]);
@@ -277,15 +281,16 @@ bool Optimizer::update_in_backward(float learning_rate) {
   return true;
 }
 
-// Factor 1, and one step more.
+// Sets the clip factor to 1 and counts the step.
 void Optimizer::Impl::start_update(float learning_rate) {
   if (in_backward) {
     if (std::ranges::count(updated, true) > 0) {
-      throw Error(ErrorCode::invalid_argument,
-                  "update_in_backward: step() has not been called since, and units have been "
-                  "updated: a step that was given up so late cannot begin again");
+      throw Error(
+          ErrorCode::invalid_argument,
+          "update_in_backward: units have been updated since the last step(): the abandoned "
+          "step cannot begin again");
     }
-    in_backward = learning_rate;  // of a step that begins again
+    in_backward = learning_rate;  // the step begins again
     return;
   }
   updates.wait(done);
@@ -297,22 +302,22 @@ void Optimizer::Impl::start_update(float learning_rate) {
 void Optimizer::step(float learning_rate, Stream& compute) {
   if (impl_->in_backward && *impl_->in_backward != learning_rate) {
     throw Error(ErrorCode::invalid_argument,
-                "Optimizer::step: another learning rate than update_in_backward() was given");
+                "Optimizer::step: the learning rate differs from that of update_in_backward()");
   }
-  // Every gradient first: a failed reduction stops the stream before anything is changed, and what
-  // kept a pass from its end is told instead of that.
+  // Waits first: a failed reduction then stops the stream before anything is changed, and its own
+  // error is thrown instead of the one below.
   impl_->engine.wait_gradients(compute);
   if (!EngineAccess::pass(impl_->engine).gradients_complete()) {
     throw Error(ErrorCode::invalid_argument,
-                "Optimizer::step: before all micro batches of the step are complete, gradients are "
-                "not those of all ranks");
+                "Optimizer::step: called before all micro batches of the step are complete, so "
+                "gradients are not sums over all ranks");
   }
   try {
     impl_->finish_squares(compute);
     impl_->measure(compute);
     impl_->finish_updates(learning_rate, compute);
   } catch (...) {
-    impl_->done = compute.record();  // what was enqueued until now still uses this object
+    impl_->done = compute.record();  // the work enqueued so far still uses this object
     throw;
   }
   impl_->done = compute.record();

@@ -1,4 +1,4 @@
-// Values of parameters going in and out, a shard at a time.
+// Engine functions that read and write the values of parameters, one shard at a time.
 #include <algorithm>
 #include <vector>
 
@@ -14,7 +14,7 @@ std::uint64_t hash_name(std::string_view unit, std::string_view param) {
   return fnv1a(param, fnv1a("/", fnv1a(unit)));
 }
 
-// Of another type than f32, in pieces, so that no whole tensor is needed beside it.
+// Fills values that are not f32, in pieces, so that the f32 scratch stays small.
 void fill_narrow(const Device& device, Stream& stream, View values, NormalFill fill) {
   constexpr std::uint64_t most = 1 << 16;
   const Buffer wide = device.allocate(std::min(most, values.count) * sizeof(float));
@@ -80,7 +80,7 @@ void Engine::assign(const std::function<void(const Segment&, std::span<float>)>&
       stream.synchronize();  // `stored` is used again
     }
   } catch (...) {
-    refresh();  // some are written
+    refresh();  // some masters are written
     throw;
   }
   refresh();
@@ -97,7 +97,7 @@ void Engine::visit(
     const std::function<void(const Unit&, const ParamSpec&, std::span<const float>)>& visit) {
   Stream& stream = impl_->setup.scheduler.stream(Lane::gather);
   impl_->gathering.wait_updated(stream);
-  std::vector<std::vector<float>> values;  // by bucket of a unit
+  std::vector<std::vector<float>> values;  // by bucket of the unit
   for (const auto& unit : impl_->setup.units) {
     const UnitState& state = state_of(*unit);
     values.resize(state.buckets.size());

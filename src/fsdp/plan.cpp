@@ -37,7 +37,7 @@ void plan_gradients(PassPlan& plan, std::span<const UnitSize> sizes, std::size_t
     seen[plan.sequence[position]] = true;
     use.last = position;
   }
-  // A unit that waits while others have their turn takes no part in the rotation: slots behind it.
+  // Slots after the first `buffers` are for units that backward uses again after other units.
   std::vector<std::optional<std::size_t>> busy_until(buffers);
   plan.gradient_slots.assign(buffers, 0);
   const auto rotation = static_cast<std::ptrdiff_t>(buffers);
@@ -48,7 +48,7 @@ void plan_gradients(PassPlan& plan, std::span<const UnitSize> sizes, std::size_t
     const bool waits = use.last > plan.unshards[plan.unshard_of[position]].last;
     const auto begin = waits ? busy_until.begin() + rotation : busy_until.begin();
     const auto end = waits ? busy_until.end() : busy_until.begin() + rotation;
-    // The slot that has been free for longest: its reduction is the most likely to be complete.
+    // Prefer the slot that has been free longest: its reduction is most likely complete.
     auto best = std::min_element(begin, end);
     if (best == end || (best->has_value() && **best >= position)) {
       busy_until.emplace_back();

@@ -48,18 +48,18 @@ Axis alone(World& world, std::string name) {
   return {.world = &world, .name = std::move(name), .ranks = {world.rank()}, .index = 0};
 }
 
-// The block of `ranks` neighbours that this rank is in.
+// The group of `ranks` consecutive ranks that contains this rank.
 Axis inner_axis(const Axis& shard, int ranks) {
   if (shard.size() % ranks != 0) {
-    throw Error(
-        ErrorCode::invalid_argument,
-        fmt::format("Engine: {} inner shards do not divide {} shards", ranks, shard.size()));
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("Engine: inner_shards = {} does not divide the {} shards", ranks,
+                            shard.size()));
   }
-  // Blocks of the planned mesh are what lies close together.
+  // Ranks of one block of the planned mesh have the fast links.
   if (shard.block > 0 && shard.block % ranks != 0 && ranks % shard.block != 0 && shard.index == 0) {
     log::warn(
-        "inner groups of {} ranks straddle the shard groups of {} of the mesh: backward gathers "
-        "across them; a divisor of {} stays inside",
+        "inner groups of {} ranks cross the mesh's shard groups of {} ranks, so backward gathers "
+        "over slower links: use a divisor of {} for inner_shards",
         ranks, shard.block, shard.block);
   }
   const auto first = shard.ranks.begin() + shard.index / ranks * ranks;
@@ -117,20 +117,20 @@ StrategyRule rule_of(Strategy strategy, Accumulation accumulation) noexcept {
 
 void check_options(const Options& options) {
   if (!computes_in(options.precision.param)) {
-    throw Error(ErrorCode::unsupported, fmt::format("Engine: parameters in {}: use f32 or bf16",
-                                                    name(options.precision.param)));
+    throw Error(ErrorCode::unsupported,
+                fmt::format("Engine: parameters cannot be {}: use f32 or bf16",
+                            name(options.precision.param)));
   }
   if (!computes_in(options.precision.reduce)) {
     throw Error(ErrorCode::unsupported,
-                fmt::format("Engine: gradients reduced in {}: use f32 or bf16",
+                fmt::format("Engine: gradients cannot be reduced in {}: use f32 or bf16",
                             name(options.precision.reduce)));
   }
   if (options.prefetch < 0 || options.reduce_buffers < 1 || options.inner_shards < 0) {
-    throw Error(
-        ErrorCode::invalid_argument,
-        fmt::format("Engine: prefetch {}, {} reduce buffers, {} inner shards: use 0 or more, "
-                    "1 or more, 0 or more",
-                    options.prefetch, options.reduce_buffers, options.inner_shards));
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("Engine: prefetch = {}, reduce_buffers = {}, inner_shards = {}: use at "
+                            "least 0, 1 and 0",
+                            options.prefetch, options.reduce_buffers, options.inner_shards));
   }
 }
 
