@@ -29,7 +29,8 @@ void save(const std::filesystem::path& folder, Engine& engine, const Optimizer& 
           const std::map<std::string, std::string>& extra = {});
 
 // Reads a checkpoint; each rank reads only the parts of its own shards. Units and shapes must be
-// those of the engine: Error(mismatch) names the first difference. Returns `extra`.
+// those of the engine: Error(mismatch) names the first difference. Shards, strategy, dtypes and
+// frozen parameters may differ from those at saving. Returns `extra`.
 std::map<std::string, std::string> load(const std::filesystem::path& folder, Engine& engine,
                                         Optimizer& optimizer);
 

@@ -230,8 +230,8 @@ void SafetensorsFile::Impl::parse_entry(const std::string& name, const Json& jso
   const std::uint64_t end = number(name, offsets[1]);
   const std::uint64_t available = mapping.size() - data_begin;
   if (begin > end || end > available) {
-    fail(name,
-         fmt::format("data_offsets [{}, {}] do not fit in {} bytes of data", begin, end, available));
+    fail(name, fmt::format("data_offsets [{}, {}] do not fit in {} bytes of data", begin, end,
+                           available));
   }
   std::uint64_t bytes = 0;
   if (__builtin_mul_overflow(entry.data.count, size_of(entry.data.dtype), &bytes) ||

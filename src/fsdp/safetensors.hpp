@@ -42,8 +42,7 @@ class SafetensorsFile {
 
   // In the order of their data in the file.
   std::span<const SafetensorsEntry> tensors() const noexcept;
-  const SafetensorsEntry* find(
-      std::string_view name) const noexcept;                // null when there is no such tensor
+  const SafetensorsEntry* find(std::string_view name) const noexcept;  // null: no such tensor
   const SafetensorsEntry& at(std::string_view name) const;  // Error(not_found) names the file
   const std::map<std::string, std::string, std::less<>>& metadata() const noexcept;
   const std::filesystem::path& path() const noexcept;

@@ -10,10 +10,11 @@ void InFlight::admit(std::uint64_t bytes, Stream& stream) {
   if (limit_ == 0) return;
   while (!held_.empty() && (bytes > limit_ || bytes_ > limit_ - bytes)) {
     if (released_ == 0) {
-      throw Error(ErrorCode::invalid_argument,
-                  fmt::format("Scheduler: {} bytes more on the lane {}, where {} of at most {} are "
-                              "in flight and nothing says when they end: call release() first",
-                              bytes, lane_, bytes_, limit_));
+      throw Error(
+          ErrorCode::invalid_argument,
+          fmt::format("Scheduler: {} more bytes do not fit on the lane {}, which has {} of at "
+                      "most {} bytes in flight: call release() first",
+                      bytes, lane_, bytes_, limit_));
     }
     stream.wait(*held_.front().free);
     bytes_ -= held_.front().bytes;

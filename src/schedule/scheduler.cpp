@@ -22,11 +22,12 @@ TraceRecord gather_record(std::string_view axis, std::uint64_t bytes, std::strin
           .axis = std::string(axis)};
 }
 
-// An axis without ranks is that of this rank alone.
+// Replaces an axis without ranks by an axis of this rank alone.
 Axis or_alone(const Axis& axis, const Axis& other, std::string_view name) {
   if (!axis.ranks.empty() && axis.world) return axis;
   if (!other.world) {
-    throw Error(ErrorCode::invalid_argument, "Scheduler: neither axis has ranks");
+    throw Error(ErrorCode::invalid_argument,
+                "Scheduler: the shard axis or the replicate axis must have ranks");
   }
   return {.world = other.world, .name = std::string(name), .ranks = {other.world->rank()}};
 }
@@ -45,7 +46,7 @@ struct Scheduler::Impl {
         streams{device.stream({.name = "gather", .priority = StreamPriority::high}),
                 device.stream({.name = "reduce", .priority = StreamPriority::high}),
                 device.stream({.name = "outer"})} {
-    // One order on all ranks; each lane its own, so that none waits behind another.
+    // All ranks open in this order. Lanes do not share communicators, so that none waits for another.
     const auto open = [&](const Axis& axis, std::string_view lane) -> std::optional<Communicator> {
       if (axis.size() == 1) return std::nullopt;
       return Communicator::open(axis, {.name = axis.name + "." + std::string(lane),
@@ -75,7 +76,7 @@ struct Scheduler::Impl {
   }
   Stream& stream(Lane lane) { return streams[static_cast<std::size_t>(lane)]; }
 
-  // What `record` says, between two stamps of the lane; `start` enqueues it.
+  // Enqueues a collective by `start` and logs `record` with stamps before and after it.
   template <class Start>
   Work collective(Lane lane, const Communicator& communicator, TraceRecord record,
                   const Start& start) {
@@ -88,7 +89,8 @@ struct Scheduler::Impl {
     return work;
   }
 
-  // Puts an operation of `bytes` on its lane, behind `after`; one that is refused holds nothing.
+  // Enqueues an operation of `bytes` on its lane after `after`. If that fails, the bytes are not
+  // counted as in flight.
   template <class Start>
   Work admit(Lane lane, std::uint64_t bytes, const Event& after, const Start& start) {
     InFlight& held = in_flight[static_cast<std::size_t>(lane)];
@@ -108,9 +110,9 @@ struct Scheduler::Impl {
   ActivityLog log;
   std::uint64_t collectives = 0;
   Recording recording = Recording::collectives;
-  // Communicators are closed before the streams that their operations ran on end.
+  // Declared before the communicators, which must be closed before their streams end.
   std::array<Stream, 3> streams;
-  std::optional<Communicator> root;  // never used but to make the others
+  std::optional<Communicator> root;  // parent of the other communicators; runs no collectives
   std::optional<Communicator> gather, reduce, outer, gather_inner;
 };
 
