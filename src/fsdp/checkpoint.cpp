@@ -259,7 +259,7 @@ struct StoredParam {
   std::string unit;
   std::string bucket;
   std::uint64_t offset;
-  std::uint64_t elements;  // of the bucket
+  std::uint64_t elements;  // of the whole bucket, padding included
 };
 
 StoredParam stored_param(const json& unit, std::size_t param, std::uint64_t count,

@@ -144,7 +144,7 @@ class Estimator {
   GroupRate shard_, replicate_;
 };
 
-// Among the strategies that fit; null if none does.
+// Returns the fastest strategy that fits; null if none fits.
 const StrategyEstimate* fastest(const std::vector<StrategyEstimate>& all,
                                 std::optional<Strategy> without = {}) {
   const StrategyEstimate* best = nullptr;

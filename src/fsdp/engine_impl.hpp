@@ -9,12 +9,13 @@
 
 namespace atoll_v1::atoll::fsdp {
 
-// Members are destroyed in reverse: buffers before the scheduler that has registered them.
+// The order of members matters: buffers must be destroyed before the scheduler, which has
+// registered them.
 struct Engine::Impl {
   Impl(const Mesh& mesh, Options options) : setup(mesh, std::move(options)) {}
 
   EngineSetup setup;
-  std::map<std::string, std::size_t, std::less<>> by_name;  // index in setup.units
+  std::map<std::string, std::size_t, std::less<>> by_name;  // unit name to index in setup.units
   Storage storage{setup};
   Gathering gathering{setup, storage};
   Reducing reducing{setup, storage};

@@ -105,7 +105,7 @@ Event Gathering::cancel(Stream& compute) {
   return ended;
 }
 
-// In the order of use, so that compute can start soonest.
+// Gathers in the order of use, so that compute can start early.
 void Gathering::gather_resident() {
   for (const std::size_t index : setup_.plan.sequence) {
     const UnitState& unit = setup_.state(index);
@@ -159,7 +159,7 @@ bool Gathering::may_gather(std::size_t index) const {
 
 void Gathering::gather(std::size_t index) {
   const Unshard& unshard = setup_.plan.unshards[index];
-  if (is_in_slot(unshard)) return;  // compute has waited for that gather
+  if (is_in_slot(unshard)) return;  // compute has waited for the earlier gather
   const UnitState& unit = setup_.state(unshard.unit);
   const UnitParameters& parameters = units_[unshard.unit];
   Stream& stream = setup_.scheduler.stream(Lane::gather);

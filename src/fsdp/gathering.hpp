@@ -1,4 +1,4 @@
-// Unsharding: all-gathers of parameters, started ahead of compute on the lane `gather`.
+// Unshards parameters: starts their all-gathers ahead of compute, on the lane `gather`.
 #pragma once
 
 #include <cstdint>
@@ -10,10 +10,10 @@
 
 namespace atoll_v1::atoll::fsdp {
 
-// The unsharded copies of a unit that are out of date, since its masters were written later.
+// Which unsharded copies of a unit are stale, that is, older than the master shards.
 enum class Stale {
   none,
-  trainable,  // an optimizer leaves frozen parameters alone
+  trainable,  // trainable parameters only, as after an optimizer step
   all
 };
 
@@ -32,21 +32,22 @@ class Gathering {
 
   Gathering(EngineSetup& setup, const Storage& storage) : setup_(setup), storage_(storage) {}
   void add_unit() { units_.emplace_back(); }
-  void freeze();  // once, after Storage::allocate()
+  void freeze();  // must be called once, after Storage::allocate()
 
-  // The masters of a unit are up to date once `event` has happened.
+  // States that the masters of a unit are up to date once `event` has happened.
   void masters_updated(std::size_t unit, const Event& event, Stale stale);
-  void wait_updated(Stream& stream) const;  // for the masters of all units
+  // Makes `stream` wait until the masters of all units are up to date.
+  void wait_updated(Stream& stream) const;
   void synchronize_updates() const noexcept;
 
-  // Starts the gathers that need no compute to end first.
+  // Starts the first gathers of a pass: all stale resident units, or Options::prefetch units.
   void begin_pass(const PassOptions& pass);
   // Makes `compute` wait until the unit at this position is unsharded, and starts the gathers of
   // the next Options::prefetch units. Error(invalid_argument), which names `scope`, when open scopes
   // occupy all slots.
   void unshard(Stream& compute, std::size_t position, std::string_view scope);
-  // Compute has ended its use of the unit; `position` is that of the scope that ended last. The
-  // slot may be gathered into once `compute` has reached this point.
+  // States that compute has ended its use of the unit; `position` is that of the scope that ended
+  // last. Gathers may overwrite the slot once `compute` has reached this point.
   void reshard(Stream& compute, std::size_t position);
   // Ends a pass that is not complete. Returns the point of `compute` after which no slot is used.
   Event cancel(Stream& compute);
@@ -56,14 +57,14 @@ class Gathering {
   struct Slot {
     Event free;                          // compute has ended the last use
     std::optional<std::size_t> content;  // the unit that is unsharded here
-    bool stale = false;                  // the masters of that unit have changed since
+    bool stale = false;                  // the masters of `content` have changed since the gather
   };
   struct UnitParameters {
     Event updated;                 // the masters are up to date
     Event read;                    // compute has ended its use of the resident parameters
     LaneEvent gathered;            // the resident parameters are unsharded
-    Stale stale = Stale::all;      // of the resident parameters
-    bool has_inner_shard = false;  // forward of this pass has saved it
+    Stale stale = Stale::all;      // resident parameters that are stale
+    bool has_inner_shard = false;  // forward of this pass has saved the inner shard
   };
 
   bool is_training() const noexcept { return pass_.kind == PassOptions::Kind::train; }

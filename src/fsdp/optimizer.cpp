@@ -42,7 +42,7 @@ struct Optimizer::Impl {
   void start_update(float learning_rate);
   void gradient_complete(const UnitState& unit, Stream& stream);
   void sum_squares(const UnitState& unit, Stream& stream);
-  // Squares and updates of the units that backward has not done.
+  // Compute the squares and the updates that backward has not done.
   void finish_squares(Stream& compute);
   void finish_updates(float learning_rate, Stream& compute);
   // Writes norm and clip factor to `result`, or after updates in backward the norm to `reported`.
@@ -54,11 +54,11 @@ struct Optimizer::Impl {
   Engine& engine;
   OptimizerOptions options;
   Buffer moment1, moment2;
-  std::vector<std::vector<Moments>> moments;  // by unit and bucket
+  std::vector<std::vector<Moments>> moments;  // indexed by unit and bucket
 
   Buffer local_blocks;                     // this rank's sums of squares, unit after unit
   Buffer gathered_blocks;                  // the local_blocks of all shards
-  std::vector<std::uint64_t> first_block;  // by unit, in local_blocks
+  std::vector<std::uint64_t> first_block;  // each unit's first block in local_blocks
   Buffer result;                           // f64: norm, clip factor, number of steps
   Buffer reported;                         // f64: norm that no update waits for
   // Host copy of the results, valid after `known`. It is staging memory, since a GPU's copy to
@@ -68,8 +68,8 @@ struct Optimizer::Impl {
   Event known;
   Event done;  // the last step is complete
 
-  std::vector<bool> squared;         // by unit: local_blocks are those of this step
-  std::vector<bool> updated;         // by unit: backward has updated it
+  std::vector<bool> squared;         // units with the squares of this step in local_blocks
+  std::vector<bool> updated;         // units that backward has updated in this step
   std::optional<float> in_backward;  // learning rate of updates in backward; unset: none requested
   Stream updates;
 };
@@ -258,7 +258,7 @@ void Optimizer::Impl::finish_squares(Stream& compute) {
   squared.assign(squared.size(), false);
 }
 
-// In the order of use, so that the next pass can start early.
+// Updates in the order of use, so that the next pass can start early.
 void Optimizer::Impl::finish_updates(float learning_rate, Stream& compute) {
   for (const std::size_t index : EngineAccess::setup(engine).plan.sequence) {
     const UnitState& unit = state_of(*engine.units()[index]);

@@ -97,7 +97,7 @@ void Engine::visit(
     const std::function<void(const Unit&, const ParamSpec&, std::span<const float>)>& visit) {
   Stream& stream = impl_->setup.scheduler.stream(Lane::gather);
   impl_->gathering.wait_updated(stream);
-  std::vector<std::vector<float>> values;  // by bucket of the unit
+  std::vector<std::vector<float>> values;  // one vector per bucket of the unit
   for (const auto& unit : impl_->setup.units) {
     const UnitState& state = state_of(*unit);
     values.resize(state.buckets.size());

@@ -21,7 +21,7 @@ class PassState {
 
   // Error(invalid_argument) for a call out of turn: see Engine::begin() and PassOptions.
   void begin(const PassOptions& options, Stream& compute);
-  // Begin a scope and return its position.
+  // Begin a scope of the unit and return its position.
   std::size_t enter_forward(Unit& unit);
   std::size_t enter_backward(Unit& unit);
   void abandon() noexcept { abandoned_ = true; }
@@ -37,11 +37,12 @@ class PassState {
   void check_idle() const;  // Error(invalid_argument) while a pass is in progress
   // Makes `stream` wait until it may write the masters. Errors are those of check_idle().
   void wait_idle(Stream& stream) const;
-  void synchronize() const noexcept;  // until no compute uses the memory of the engine
+  // Blocks until no stream uses the memory of the engine.
+  void synchronize() const noexcept;
 
  private:
   bool is_training() const noexcept { return options_.kind == PassOptions::Kind::train; }
-  std::size_t length() const noexcept;  // positions of this pass
+  std::size_t length() const noexcept;  // number of positions in this pass
   void check_micro(const PassOptions& next) const;
   void check_usable(const Unit& unit, std::string_view scope) const;
   void check_order(const Unit& unit, std::size_t lowest, std::size_t end,
@@ -58,11 +59,11 @@ class PassState {
   bool abandoned_ = false;
   PassOptions options_;
   Stream* compute_ = nullptr;
-  std::size_t position_ = 0;           // of the next scope
+  std::size_t position_ = 0;           // position of the next scope
   std::size_t ended_uses_ = 0;         // unshards that compute has ended
-  std::vector<int> open_scopes_;       // by unshard
-  std::vector<Stamp> begun_;           // by position; empty unless work is recorded
-  std::vector<std::uint64_t> ranges_;  // by position: the profiler's range of an open scope
+  std::vector<int> open_scopes_;       // number of open scopes of each unshard
+  std::vector<Stamp> begun_;           // begin of the scope at each position, for traces
+  std::vector<std::uint64_t> ranges_;  // profiler range of the open scope at each position
   Event ended_;                        // compute of the last pass has ended
   int next_micro_ = 0;                 // micro batch that continues the step; 0: a new step
   int step_micros_ = 1;                // micro batches of that step

@@ -35,15 +35,15 @@ struct UnitSize {
 };
 
 struct PassPlan {
-  std::vector<std::size_t> sequence;          // unit by position
+  std::vector<std::size_t> sequence;          // index of the unit at each position
   std::size_t forward_length = 0;             // number of forward positions
-  std::vector<Unshard> unshards;              // in order of first
-  std::vector<std::size_t> unshard_of;        // by position: index in unshards
+  std::vector<Unshard> unshards;              // in ascending order of positions
+  std::vector<std::size_t> unshard_of;        // index in unshards, by position
   std::vector<std::uint64_t> gathered_slots;  // bytes of each slot for unsharded parameters
-  std::vector<GradientUse> gradients;         // by unit
+  std::vector<GradientUse> gradients;         // one per unit
   std::vector<std::uint64_t> gradient_slots;  // bytes of each slot for unsharded gradients
 
-  // The unshard of the same unit in backward, or for one of backward that in forward.
+  // Maps an unshard of forward to that of the same unit in backward, and the other way round.
   std::size_t mirror_of(std::size_t unshard) const noexcept {
     return unshards.size() - 1 - unshard;
   }

@@ -11,7 +11,7 @@
 
 namespace atoll_v1::atoll::fsdp {
 
-// Gradients are summed over ranks, not averaged. Event edges:
+// Reduces gradients: sums over ranks, no averages. Event edges order the work:
 //  - compute writes into a gradient slot after the reduction of the slot's last gradient has read
 //    it;
 //  - a reduction over the shard axis waits until compute has written the whole gradient;
@@ -29,7 +29,7 @@ class Reducing {
 
   Reducing(EngineSetup& setup, const Storage& storage) : setup_(setup), storage_(storage) {}
   void add_unit() { units_.emplace_back(); }
-  void freeze();  // once, after Storage::allocate()
+  void freeze();  // must be called once, after Storage::allocate()
   void set_on_final(OnFinal on_final) { on_final_ = std::move(on_final); }
   bool has_on_final() const noexcept { return static_cast<bool>(on_final_); }
 
@@ -52,12 +52,12 @@ class Reducing {
  private:
   struct Slot {
     LaneEvent free;                    // the last reduction has read the slot
-    std::optional<std::size_t> owner;  // the unit in backward
+    std::optional<std::size_t> owner;  // unit that compute is writing the gradient of
   };
   struct UnitGradient {
     LaneEvent reduced;  // the last reduction of the sharded gradient
-    LaneEvent final;    // `reduced`, and the work of on_final
-    int scopes = 0;     // of backward that are open
+    LaneEvent final;    // `reduced`, and the work that on_final has enqueued after it
+    int scopes = 0;     // number of open backward scopes
   };
 
   bool is_last() const noexcept { return pass_.micro + 1 == pass_.of; }

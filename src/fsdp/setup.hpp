@@ -17,14 +17,14 @@ struct EngineSetup {
 
   bool sharded() const noexcept { return scheduler.shard_count() > 1; }
   bool replicated() const noexcept { return scheduler.replicate_count() > 1; }
-  // Gradients are cast before they are sent.
+  // Whether gradients are cast to another type before they are sent.
   bool casts_gradients() const noexcept { return options.precision.reduce != DType::f32; }
   UnitState& state(std::size_t unit) const noexcept { return state_of(*units[unit]); }
   DeviceOps& ops() const noexcept { return options.device.ops(); }
   // Fills the buffer with zeros; blocks.
   void set_zero(const Buffer& buffer);
 
-  Options options;  // device: the scheduler's, which may be a checker around the caller's
+  Options options;  // its device is the scheduler's, which may be a checker around the caller's
   World& world;
   Sharding sharding;
   Scheduler scheduler;

@@ -91,7 +91,8 @@ std::uint64_t Storage::plan_casts(std::uint64_t shard_elements) {
   return cast_bytes_[0] + cast_bytes_[1] + cast_bytes_[2];
 }
 
-// Fallback reductions, which the library builds where a backend cannot order its sums.
+// Plans the scratch of fallback reductions, which the library builds where a backend cannot order
+// its sums.
 std::uint64_t Storage::plan_scratch(std::uint64_t shard_elements) {
   const DType dtype = setup_.options.precision.reduce;
   const auto bytes = [&](bool used, Lane lane) {
@@ -111,7 +112,7 @@ void Storage::allocate() {
   hold_fixed_memory();
 }
 
-// Otherwise the master is this rank's part of the resident parameters.
+// false: the master is this rank's part of the resident parameters.
 bool Storage::has_separate_master(const UnitBucket& bucket) const {
   return !setup_.sharding.resident || master_dtype(bucket) != bucket.dtype;
 }
@@ -138,7 +139,8 @@ void Storage::allocate_parameters() {
   setup_.set_zero(residents_);
 }
 
-// An accumulating unsharded gradient contains this rank's shard: reduce-scatters work in place.
+// A gradient that accumulates unsharded contains this rank's shard, so that reduce-scatters work in
+// place.
 void Storage::allocate_gradients() {
   Scheduler& scheduler = setup_.scheduler;
   const bool accumulates = setup_.sharding.accumulates_unsharded;
@@ -229,7 +231,7 @@ void Storage::hold_nothing(Stream& stream, const Buffer& slot) {
   stream.backend().hold(slot.data(), slot.bytes(), {});
 }
 
-// Names all memory with one content for good, and empties the slots.
+// Reports to the lifetime checker the memory whose content never changes, and that slots are empty.
 void Storage::hold_fixed_memory() {
   Stream& stream = setup_.scheduler.stream(Lane::gather);
   for (const auto& entry : setup_.units) {

@@ -10,8 +10,8 @@
 namespace atoll_v1::atoll::fsdp {
 
 // Owns every buffer that passes use. allocate() sets the views of all units; nothing is allocated
-// or moved afterwards. The class knows where data is, and not when it may be used: the order of
-// uses is the business of Gathering, Reducing and PassState.
+// or moved afterwards. Storage knows where data is, while Gathering, Reducing and PassState decide
+// when it may be used.
 class Storage {
  public:
   explicit Storage(EngineSetup& setup) : setup_(setup) {}
@@ -29,7 +29,8 @@ class Storage {
   const Buffer& gradient_slot(std::size_t slot) const { return gradient_slots_[slot]; }
   // Receives a reduced shard before it is added to the gradient of earlier micro batches.
   View staging(std::uint64_t elements) const;
-  // Gradients in Precision::reduce on their way: unsharded, reduced shard, and across replicas.
+  // Buffers for gradients in the type Precision::reduce: the unsharded gradient, the reduced shard,
+  // and the shard that is summed across replicas.
   View cast_unsharded(std::uint64_t elements) const { return cast_view(cast_unsharded_, elements); }
   View cast_shard(std::uint64_t elements) const { return cast_view(cast_shard_, elements); }
   View cast_outer(std::uint64_t elements) const { return cast_view(cast_outer_, elements); }
@@ -55,8 +56,8 @@ class Storage {
 
   EngineSetup& setup_;
   MemoryPlan memory_;
-  std::array<std::uint64_t, 3> cast_bytes_{};     // unsharded, shard, outer
-  std::array<std::uint64_t, 2> scratch_bytes_{};  // of the lanes reduce and outer
+  std::array<std::uint64_t, 3> cast_bytes_{};  // sizes of cast_unsharded_, cast_shard_, cast_outer_
+  std::array<std::uint64_t, 2> scratch_bytes_{};  // scratch of the lanes reduce and outer
   std::uint64_t staging_bytes_ = 0;
   Buffer masters_, residents_, inner_shards_, gradients_, unsharded_gradients_, staging_;
   Buffer cast_unsharded_, cast_shard_, cast_outer_;

@@ -11,11 +11,11 @@ enum class ShardedOver {
   shard_axis
 };
 
-// The rule of a strategy, before it meets a mesh. On one shard both flags are true in effect.
+// The rule of a strategy without a mesh. With a single shard sharding_of() sets both flags.
 struct StrategyRule {
   ShardedOver over = ShardedOver::nothing;
   // Parameters stay unsharded between passes and are gathered once after each update. Otherwise each
-  // use gathers them, unless a slot still holds them.
+  // use of a unit gathers them, unless a slot still contains them.
   bool resident = false;
   // Gradients accumulate unsharded over the micro batches of a step and are reduced with the last.
   bool accumulates_unsharded = false;
@@ -26,7 +26,7 @@ StrategyRule rule_of(Strategy strategy, Accumulation accumulation) noexcept;
 struct Sharding {
   Axis shard;
   Axis replicate;
-  Axis inner{};  // this rank's group for partial resharding; empty: none
+  Axis inner{};  // group of ranks for partial resharding; empty: off
   bool resident = false;
   bool accumulates_unsharded = false;
 };

@@ -13,7 +13,7 @@ namespace {
 
 constexpr std::uint64_t most_elements = std::uint64_t{1} << 48;
 
-// More than most_elements: the shape is impossible.
+// Returns more than most_elements for an impossible shape.
 std::uint64_t checked_count(const ParamSpec& param) {
   std::uint64_t count = 1;
   for (const std::int64_t extent : param.shape) {

@@ -47,7 +47,7 @@ struct UnitState {
   std::size_t index;  // position in Engine::units()
   std::vector<ParamSpec> params;
   std::vector<UnitBucket> buckets;
-  std::vector<Location> locations;  // by parameter
+  std::vector<Location> locations;  // one per parameter
   UnitSize size;
   View inner_shard;  // bytes of this rank's inner shard; empty without partial resharding
 };

@@ -17,12 +17,12 @@ namespace atoll_v1::atoll {
 class ActivityLog {
  public:
   static constexpr std::size_t capacity_unasked = 16'384;  // records kept before the first take()
-  static constexpr std::size_t capacity_asked = 262'144;   // records kept between two take()
+  static constexpr std::size_t capacity_asked = 262'144;   // records kept after the first take()
 
   struct Entry {
-    TraceRecord record;  // without times
+    TraceRecord record;  // its times are not set yet
     Lane lane = Lane::gather;
-    std::uint64_t number = 0;  // of a collective; for a wait, the last collective it waits for
+    std::uint64_t number = 0;  // number of the collective; for a wait, of the last one it waits for
     Stamp begin, end;
   };
 

@@ -20,7 +20,7 @@ class InFlight {
   void admit(std::uint64_t bytes, Stream& stream);
   // Undoes the last admit(), because enqueuing its operation failed.
   void withdraw() noexcept;
-  // Scheduler::release() is the contract.
+  // Implements Scheduler::release().
   void release(const Event& after);
 
  private:

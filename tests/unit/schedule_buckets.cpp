@@ -1,4 +1,4 @@
-// Plans of several buckets, and how large they are.
+// Plans with several buckets, and the size of buckets.
 #include <doctest/doctest.h>
 
 #include <limits>
@@ -18,7 +18,8 @@ namespace {
 using Counts = std::vector<std::uint64_t>;
 constexpr std::uint64_t mib = 1 << 20;
 
-// Every tensor is where its place says, in order, and no bucket is larger than it must be.
+// Checks that locations match the layouts, that tensors are in order, and that no bucket is larger
+// than necessary.
 void check_plan(const BucketPlan& plan, const Counts& counts, DType dtype, std::uint64_t max_bytes,
                 std::uint64_t shards) {
   REQUIRE(plan.locations.size() == counts.size());
@@ -72,7 +73,7 @@ TEST_CASE("a bucket is closed only when the next tensor does not fit") {
   CHECK(plan.buckets[0].slots.size() == 4);
   CHECK(plan.buckets[0].elements * sizeof(float) == mib);
   CHECK(plan.buckets[2].slots.size() == 1);
-  // The same elements in 16 bits need half of them.
+  // With 16 bits per element, half as many buckets are enough.
   CHECK(plan_buckets(Counts(9, quarter), DType::bf16, mib).buckets.size() == 2);
 }
 
@@ -99,7 +100,7 @@ TEST_CASE("nothing, and too much") {
 }
 
 TEST_CASE("the size of a bucket keeps latency a small share of its time") {
-  // 1 GB/s and 1 ms: 1 MB takes as long as the latency.
+  // At 1 GB/s and 1 ms of latency, 1 MB takes as long as the latency.
   const Axis slow = axis_of(4, 1, 1000);
   const std::uint64_t bytes = bucket_bytes(slow);
   CHECK(bytes >= 19'000'000);

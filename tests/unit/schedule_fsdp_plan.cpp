@@ -60,8 +60,8 @@ std::vector<UnitSize> sizes_of(std::initializer_list<std::uint64_t> bytes) {
   return sizes;
 }
 
-// Two unshards that are alive at once, prefetch included, share a slot only if they are of one
-// unit.
+// Checks that two unshards that overlap in time, prefetch included, share a slot only if they are of
+// the same unit.
 void check_slots(const PassPlan& plan, std::size_t prefetch) {
   for (std::size_t k = 0; k < plan.unshards.size(); ++k) {
     for (std::size_t ahead = 1; ahead <= prefetch && k + ahead < plan.unshards.size(); ++ahead) {
@@ -89,7 +89,7 @@ TEST_CASE("two slots hold a pass that prefetches one unit, the last kept at the 
   }
   CHECK(slots == std::vector<std::size_t>{0, 1, 0, 1, 0, 1, 0});
   CHECK(stay == std::vector<std::size_t>{2});
-  // Never more than the two largest units together.
+  // The slots never need more than the two largest units.
   CHECK(plan.gathered_slots[0] + plan.gathered_slots[1] <= 180);
 }
 
@@ -103,7 +103,7 @@ TEST_CASE("backward finds in the slots what forward left there") {
       const std::vector<UnitSize> sizes(units, {64, 64});
       const PassPlan plan = plan_pass(order, sizes, {.prefetch = prefetch});
       check_slots(plan, std::min(prefetch, units - 1));
-      std::vector<std::size_t> holds(prefetch + 1, units);  // nothing
+      std::vector<std::size_t> holds(prefetch + 1, units);  // `units` means that a slot is empty
       std::size_t found = 0;
       for (std::size_t k = 0; k < plan.unshards.size(); ++k) {
         const auto& [unit, first, last, slot, stays] = plan.unshards[k];
@@ -114,7 +114,7 @@ TEST_CASE("backward finds in the slots what forward left there") {
         holds[slot] = unit;
       }
       CHECK(found == std::min(prefetch, units - 1));
-      // The next forward begins with the first ones in their slots.
+      // The next forward finds its first units in their slots.
       for (std::size_t unit = 0; unit < std::min(prefetch + 1, units); ++unit) {
         CHECK(holds[plan.unshards[unit].slot] == unit);
       }
@@ -149,7 +149,7 @@ TEST_CASE("a unit used at both ends keeps its gradient from first to last use") 
   const PassPlan plan = plan_pass(order, sizes, {});
   CHECK(plan.gradients[0].first == 4);
   CHECK(plan.gradients[0].last == 7);
-  // It has a slot of its own, beside those that the others alternate between.
+  // The tied unit has an additional slot; the others alternate between two.
   CHECK(plan.gradient_slots.size() == 3);
   CHECK(plan.gradients[0].slot == 2);
   CHECK(plan.gradients[1].slot != plan.gradients[2].slot);
