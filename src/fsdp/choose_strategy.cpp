@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "fsdp/strategy.hpp"
+#include "schedule/invalid.hpp"
 
 namespace atoll_v1::atoll::fsdp {
 namespace {
@@ -16,7 +17,7 @@ constexpr double tie = 0.01;  // relative difference in time below which strateg
 
 void check(const StrategyQuestion& q) {
   const auto require = [](bool fine, const char* what) {
-    if (!fine) throw Error(ErrorCode::invalid_argument, fmt::format("choose_strategy: {}", what));
+    if (!fine) throw invalid("choose_strategy: {}", what);
   };
   require(q.mesh.replicate >= 1 && q.mesh.shard >= 1, "the mesh has no ranks");
   require(q.parameters >= 1, "the model has no parameters");

@@ -1,11 +1,10 @@
 #include "fsdp/gathering.hpp"
 
-#include <fmt/core.h>
-
 #include <algorithm>
 #include <utility>
 
 #include "device/ops.hpp"
+#include "schedule/invalid.hpp"
 
 namespace atoll_v1::atoll::fsdp {
 
@@ -68,12 +67,10 @@ Error Gathering::no_slot(std::size_t index, std::string_view scope) const {
   const std::string& unit = setup_.state(setup_.plan.unshards[index].unit).name;
   const std::size_t mirror = setup_.plan.mirror_of(index);
   if (mirror < index && !resharded_[mirror]) {
-    return {ErrorCode::invalid_argument,
-            fmt::format("{}({}): the scope of its forward is still open", scope, unit)};
+    return invalid("{}({}): the scope of its forward is still open", scope, unit);
   }
-  return {ErrorCode::invalid_argument,
-          fmt::format("{}({}): {} units would be open at once: use a prefetch of {} or more", scope,
-                      unit, slots_.size() + 1, slots_.size())};
+  return invalid("{}({}): {} units would be open at once: use a prefetch of {} or more", scope,
+                 unit, slots_.size() + 1, slots_.size());
 }
 
 void Gathering::reshard(Stream& compute, std::size_t position) {

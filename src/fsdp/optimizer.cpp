@@ -17,6 +17,7 @@
 #include "fsdp/gathering.hpp"
 #include "fsdp/pass_state.hpp"
 #include "fsdp/reducing.hpp"
+#include "schedule/invalid.hpp"
 
 namespace atoll_v1::atoll::fsdp {
 namespace {
@@ -77,18 +78,16 @@ struct Optimizer::Impl {
 Optimizer::Impl::Impl(Engine& engine_, OptimizerOptions options_)
     : engine(engine_), options(options_), updates(engine.device().stream({.name = "update"})) {
   if (!EngineAccess::setup(engine).frozen) {
-    throw Error(ErrorCode::invalid_argument, "Optimizer: call Engine::freeze() first");
+    throw invalid("Optimizer: call Engine::freeze() first");
   }
   if (EngineAccess::reducing(engine).has_on_final()) {
-    throw Error(ErrorCode::invalid_argument, "Optimizer: the engine has another optimizer already");
+    throw invalid("Optimizer: the engine has another optimizer already");
   }
   if (!(options.epsilon > 0)) {
-    throw Error(ErrorCode::invalid_argument, "Optimizer: epsilon must be greater than 0");
+    throw invalid("Optimizer: epsilon must be greater than 0");
   }
   if (options.moment_dtype != DType::f32 && options.moment_dtype != DType::bf16) {
-    throw Error(ErrorCode::invalid_argument,
-                fmt::format("Optimizer: moments cannot be {}: use f32 or bf16",
-                            name(options.moment_dtype)));
+    throw invalid("Optimizer: moments cannot be {}: use f32 or bf16", name(options.moment_dtype));
   }
   std::ranges::fill(outcome, 0.0);
   allocate_moments();
@@ -170,10 +169,10 @@ void Optimizer::Impl::gradient_complete(const UnitState& unit, Stream& stream) {
   sum_squares(unit, stream);
   if (!in_backward) return;
   if (updated[unit.index]) {
-    throw Error(ErrorCode::invalid_argument,
-                fmt::format("unit {}: an abandoned pass has updated it already: a step with "
-                            "update_in_backward() cannot begin again",
-                            unit.name));
+    throw invalid(
+        "unit {}: an abandoned pass has updated it already: a step with "
+        "update_in_backward() cannot begin again",
+        unit.name);
   }
   updates.wait(stream.record());
   update(unit, *in_backward, updates);
@@ -285,8 +284,7 @@ bool Optimizer::update_in_backward(float learning_rate) {
 void Optimizer::Impl::start_update(float learning_rate) {
   if (in_backward) {
     if (std::ranges::count(updated, true) > 0) {
-      throw Error(
-          ErrorCode::invalid_argument,
+      throw invalid(
           "update_in_backward: units have been updated since the last step(): the abandoned "
           "step cannot begin again");
     }
@@ -301,16 +299,15 @@ void Optimizer::Impl::start_update(float learning_rate) {
 
 void Optimizer::step(float learning_rate, Stream& compute) {
   if (impl_->in_backward && *impl_->in_backward != learning_rate) {
-    throw Error(ErrorCode::invalid_argument,
-                "Optimizer::step: the learning rate differs from that of update_in_backward()");
+    throw invalid("Optimizer::step: the learning rate differs from that of update_in_backward()");
   }
   // Waits first: a failed reduction then stops the stream before anything is changed, and its own
   // error is thrown instead of the one below.
   impl_->engine.wait_gradients(compute);
   if (!EngineAccess::pass(impl_->engine).gradients_complete()) {
-    throw Error(ErrorCode::invalid_argument,
-                "Optimizer::step: called before all micro batches of the step are complete, so "
-                "gradients are not sums over all ranks");
+    throw invalid(
+        "Optimizer::step: called before all micro batches of the step are complete, so "
+        "gradients are not sums over all ranks");
   }
   try {
     impl_->finish_squares(compute);

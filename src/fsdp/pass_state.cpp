@@ -9,6 +9,7 @@
 #include "core/assert.hpp"
 #include "core/log.hpp"
 #include "device/backend.hpp"
+#include "schedule/invalid.hpp"
 
 namespace atoll_v1::atoll::fsdp {
 
@@ -24,23 +25,20 @@ void PassState::check_micro(const PassOptions& next) const {
       next_micro_ == 0 ? std::string("a new step begins with micro batch 0")
                        : fmt::format("the step continues with {} of {}, or begins again with 0",
                                      next_micro_, step_micros_);
-  throw Error(ErrorCode::invalid_argument,
-              fmt::format("Engine::begin: micro batch {} of {} is out of turn: {}", next.micro,
-                          next.of, expected));
+  throw invalid("Engine::begin: micro batch {} of {} is out of turn: {}", next.micro, next.of,
+                expected);
 }
 
 void PassState::begin(const PassOptions& options, Stream& compute) {
   setup_.world.check();
   if (!setup_.frozen) {
-    throw Error(ErrorCode::invalid_argument, "Engine::begin: call freeze() first");
+    throw invalid("Engine::begin: call freeze() first");
   }
   if (active_) {
-    throw Error(ErrorCode::invalid_argument, "Engine::begin: another pass is in progress");
+    throw invalid("Engine::begin: another pass is in progress");
   }
   if (options.of < 1 || options.micro < 0 || options.micro >= options.of) {
-    throw Error(
-        ErrorCode::invalid_argument,
-        fmt::format("Engine::begin: there is no micro batch {} of {}", options.micro, options.of));
+    throw invalid("Engine::begin: there is no micro batch {} of {}", options.micro, options.of);
   }
   check_micro(options);
   options_ = options;
@@ -63,24 +61,22 @@ void PassState::begin(const PassOptions& options, Stream& compute) {
 
 void PassState::check_usable(const Unit& unit, std::string_view scope) const {
   if (!abandoned_) return;
-  throw Error(ErrorCode::invalid_argument,
-              fmt::format("{}({}): this pass is abandoned, since an exception has left one of its "
-                          "scopes",
-                          scope, unit.name()));
+  throw invalid(
+      "{}({}): this pass is abandoned, since an exception has left one of its "
+      "scopes",
+      scope, unit.name());
 }
 
 void PassState::check_order(const Unit& unit, std::size_t lowest, std::size_t end,
                             std::string_view scope) const {
   if (position_ < lowest || position_ >= end) {
-    throw Error(ErrorCode::invalid_argument,
-                fmt::format("{}({}): out of order: {} of the {} uses of this pass are over", scope,
-                            unit.name(), position_, length()));
+    throw invalid("{}({}): out of order: {} of the {} uses of this pass are over", scope,
+                  unit.name(), position_, length());
   }
   const Unit& expected = *setup_.units[setup_.plan.sequence[position_]];
   if (&expected == &unit) return;
-  throw Error(ErrorCode::invalid_argument,
-              fmt::format("{}({}): the declared order has {} here (use {} of {})", scope,
-                          unit.name(), expected.name(), position_ + 1, length()));
+  throw invalid("{}({}): the declared order has {} here (use {} of {})", scope, unit.name(),
+                expected.name(), position_ + 1, length());
 }
 
 std::size_t PassState::enter_forward(Unit& unit) {
@@ -91,8 +87,7 @@ std::size_t PassState::enter_forward(Unit& unit) {
 
 std::size_t PassState::enter_backward(Unit& unit) {
   if (!is_training()) {
-    throw Error(ErrorCode::invalid_argument,
-                fmt::format("backward({}): this pass is for evaluation", unit.name()));
+    throw invalid("backward({}): this pass is for evaluation", unit.name());
   }
   check_usable(unit, "backward");
   reducing_.check_slot(state_of(unit), position_);
@@ -190,8 +185,7 @@ Gradient PassState::gradient(const UnitState& unit, std::string_view param,
 
 void PassState::check_idle() const {
   if (!active_) return;
-  throw Error(ErrorCode::invalid_argument,
-              "Engine: parameters cannot be written or loaded while a pass is in progress");
+  throw invalid("Engine: parameters cannot be written or loaded while a pass is in progress");
 }
 
 void PassState::wait_idle(Stream& stream) const {

@@ -1,8 +1,7 @@
 #include "fsdp/reducing.hpp"
 
-#include <fmt/core.h>
-
 #include "device/ops.hpp"
+#include "schedule/invalid.hpp"
 
 namespace atoll_v1::atoll::fsdp {
 
@@ -21,9 +20,8 @@ void Reducing::check_slot(const UnitState& unit, std::size_t position) const {
   const GradientUse& use = setup_.plan.gradients[unit.index];
   const auto& owner = slots_[use.slot].owner;
   if (position != use.first || !owner) return;
-  throw Error(ErrorCode::invalid_argument,
-              fmt::format("backward({}): {} units are open already, one of them {}", unit.name,
-                          slots_.size(), setup_.state(*owner).name));
+  throw invalid("backward({}): {} units are open already, one of them {}", unit.name, slots_.size(),
+                setup_.state(*owner).name);
 }
 
 void Reducing::open(Stream& compute, const UnitState& unit, std::size_t position) {

@@ -4,9 +4,8 @@
 #include <memory>
 #include <vector>
 
-#include "fsdp/access.hpp"
-#include "fsdp/plan.hpp"
 #include "fsdp/strategy.hpp"
+#include "fsdp/unit.hpp"
 
 namespace atoll_v1::atoll::fsdp {
 

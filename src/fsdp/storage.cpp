@@ -1,10 +1,9 @@
 #include "fsdp/storage.hpp"
 
-#include <fmt/core.h>
-
 #include <algorithm>
 
 #include "device/backend.hpp"
+#include "schedule/invalid.hpp"
 
 namespace atoll_v1::atoll::fsdp {
 namespace {
@@ -42,6 +41,29 @@ std::uint64_t sum(const std::vector<std::uint64_t>& bytes) {
 
 }  // namespace
 
+std::uint64_t MemoryPlan::total() const noexcept {
+  return parameters + resident + optimizer + gradients + gathered + inner_shards + whole_gradients +
+         staging + activations;
+}
+
+std::string MemoryPlan::to_string() const {
+  std::string text = fmt::format("{:<34}{:>16}\n", "memory of this rank", "bytes");
+  const auto row = [&](std::string_view what, std::uint64_t bytes) {
+    text += fmt::format("  {:<32}{:>16}\n", what, bytes);
+  };
+  row("parameters (master shards)", parameters);
+  row("parameters (whole, resident)", resident);
+  row("optimizer", optimizer);
+  row("gradients (f32 shards)", gradients);
+  row("parameters (gathered, passing)", gathered);
+  row("parameters (inner shards)", inner_shards);
+  row("whole gradients", whole_gradients);
+  row("staging", staging);
+  row("activations (the consumer's)", activations);
+  row("total", total());
+  return text;
+}
+
 void Storage::plan_memory() {
   const Sharding& sharding = setup_.sharding;
   std::uint64_t unsharded_gradients = 0;
@@ -73,14 +95,14 @@ void Storage::plan_memory() {
   memory_.staging += plan_scratch(largest);
   const std::uint64_t limit = setup_.options.memory_bytes;
   if (limit == 0 || memory_.total() <= limit) return;
-  throw Error(ErrorCode::invalid_argument,
-              fmt::format("freeze: the plan needs more than the {} bytes of Options::memory_bytes"
-                          "{}\n{}",
-                          limit,
-                          sharding.accumulates_unsharded && setup_.sharded()
-                              ? "; Accumulation::shard would keep no whole gradients"
-                              : "",
-                          memory_.to_string()));
+  throw invalid(
+      "freeze: the plan needs more than the {} bytes of Options::memory_bytes"
+      "{}\n{}",
+      limit,
+      sharding.accumulates_unsharded && setup_.sharded()
+          ? "; Accumulation::shard would keep no whole gradients"
+          : "",
+      memory_.to_string());
 }
 
 std::uint64_t Storage::plan_casts(std::uint64_t shard_elements) {

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "core/log.hpp"
+#include "schedule/invalid.hpp"
 
 namespace atoll_v1::atoll::fsdp {
 namespace {
@@ -40,8 +41,7 @@ auto find_value(const Table& table, std::string_view what, std::string_view text
     if (name == text) return entry;
     known.push_back(name);
   }
-  throw Error(ErrorCode::invalid_argument,
-              fmt::format("unknown {} \"{}\": use one of {}", what, text, fmt::join(known, ", ")));
+  throw invalid("unknown {} \"{}\": use one of {}", what, text, fmt::join(known, ", "));
 }
 
 Axis alone(World& world, std::string name) {
@@ -51,9 +51,7 @@ Axis alone(World& world, std::string name) {
 // The group of `ranks` consecutive ranks that contains this rank.
 Axis inner_axis(const Axis& shard, int ranks) {
   if (shard.size() % ranks != 0) {
-    throw Error(ErrorCode::invalid_argument,
-                fmt::format("Engine: inner_shards = {} does not divide the {} shards", ranks,
-                            shard.size()));
+    throw invalid("Engine: inner_shards = {} does not divide the {} shards", ranks, shard.size());
   }
   // Ranks of one block of the planned mesh have the fast links.
   if (shard.block > 0 && shard.block % ranks != 0 && ranks % shard.block != 0 && shard.index == 0) {
@@ -127,10 +125,10 @@ void check_options(const Options& options) {
                             name(options.precision.reduce)));
   }
   if (options.prefetch < 0 || options.reduce_buffers < 1 || options.inner_shards < 0) {
-    throw Error(ErrorCode::invalid_argument,
-                fmt::format("Engine: prefetch = {}, reduce_buffers = {}, inner_shards = {}: use at "
-                            "least 0, 1 and 0",
-                            options.prefetch, options.reduce_buffers, options.inner_shards));
+    throw invalid(
+        "Engine: prefetch = {}, reduce_buffers = {}, inner_shards = {}: use at "
+        "least 0, 1 and 0",
+        options.prefetch, options.reduce_buffers, options.inner_shards);
   }
 }
 

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "fsdp/strategy.hpp"
+#include "schedule/invalid.hpp"
 
 namespace atoll_v1::atoll::fsdp {
 namespace {
@@ -37,10 +38,10 @@ void check_params(std::string_view unit, const std::vector<ParamSpec>& params) {
                               param.name, atoll::name(*param.dtype)));
     }
     if (count > most_elements || total > most_elements || !names.insert(param.name).second) {
-      throw Error(ErrorCode::invalid_argument,
-                  fmt::format("add_unit({}): parameter {} has an impossible shape or a name that "
-                              "is already in use",
-                              unit, param.name));
+      throw invalid(
+          "add_unit({}): parameter {} has an impossible shape or a name that "
+          "is already in use",
+          unit, param.name);
     }
   }
 }

@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "atoll/fsdp.hpp"
+#include "atoll/optimizer.hpp"
 #include "fsdp/plan.hpp"
 
 namespace atoll_v1::atoll::fsdp {
@@ -51,5 +51,31 @@ struct UnitState {
   UnitSize size;
   View inner_shard;  // bytes of this rank's inner shard; empty without partial resharding
 };
+
+struct EngineSetup;
+class Storage;
+class Gathering;
+class Reducing;
+class PassState;
+
+// The optimizer's moments of a bucket or of a part of it; empty without moments.
+struct Moments {
+  View first, second;
+};
+
+// A friend of the public classes. References live as long as the engine.
+struct EngineAccess {
+  static std::unique_ptr<Unit> make_unit(std::unique_ptr<UnitState> state) {
+    return std::unique_ptr<Unit>(new Unit(std::move(state)));
+  }
+  static UnitState& state(const Unit& unit) noexcept { return *unit.state_; }
+  static EngineSetup& setup(Engine& engine) noexcept;
+  static Gathering& gathering(Engine& engine) noexcept;
+  static Reducing& reducing(Engine& engine) noexcept;
+  static PassState& pass(Engine& engine) noexcept;
+  static Moments moments(const Optimizer& optimizer, const Unit& unit, std::size_t bucket);
+};
+
+inline UnitState& state_of(const Unit& unit) noexcept { return EngineAccess::state(unit); }
 
 }  // namespace atoll_v1::atoll::fsdp

@@ -10,6 +10,7 @@
 #include "fsdp/safetensors.hpp"
 #include "fsdp/setup.hpp"
 #include "fsdp/together.hpp"
+#include "schedule/invalid.hpp"
 
 namespace atoll_v1::atoll::fsdp {
 namespace {
@@ -51,8 +52,7 @@ const SafetensorsEntry& find_entry(const std::vector<SafetensorsFile>& files,
 void export_weights(const fs::path& file, Engine& engine, DType dtype,
                     const ParamName& param_name) {
   if (!is_float(dtype)) {
-    throw Error(ErrorCode::invalid_argument,
-                fmt::format("export_weights: cannot write {}: use f32, bf16 or f16", name(dtype)));
+    throw invalid("export_weights: cannot write {}: use f32, bf16 or f16", name(dtype));
   }
   World& world = EngineAccess::setup(engine).world;
   const fs::path partial = file.string() + ".partial";

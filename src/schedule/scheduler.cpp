@@ -11,6 +11,7 @@
 #include "device/checked/device.hpp"
 #include "schedule/activity_log.hpp"
 #include "schedule/in_flight.hpp"
+#include "schedule/invalid.hpp"
 
 namespace atoll_v1::atoll {
 namespace {
@@ -26,8 +27,7 @@ TraceRecord gather_record(std::string_view axis, std::uint64_t bytes, std::strin
 Axis or_alone(const Axis& axis, const Axis& other, std::string_view name) {
   if (!axis.ranks.empty() && axis.world) return axis;
   if (!other.world) {
-    throw Error(ErrorCode::invalid_argument,
-                "Scheduler: the shard axis or the replicate axis must have ranks");
+    throw invalid("Scheduler: the shard axis or the replicate axis must have ranks");
   }
   return {.world = other.world, .name = std::string(name), .ranks = {other.world->rank()}};
 }

@@ -9,7 +9,7 @@
 #include <thread>
 
 #include "atoll/optimizer.hpp"
-#include "fsdp/access.hpp"
+#include "fsdp/unit.hpp"
 #include "thread_ranks.hpp"
 
 using namespace atoll_test;

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "deaf_device.hpp"
-#include "fsdp/access.hpp"
+#include "fsdp/unit.hpp"
 #include "fsdp_toy.hpp"
 #include "thread_ranks.hpp"
 
