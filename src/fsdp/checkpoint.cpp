@@ -28,6 +28,12 @@ constexpr std::uintmax_t max_index_bytes = 256 << 20;
 constexpr int max_index_depth = 8;
 constexpr std::uint64_t max_steps = std::uint64_t{1} << 53;  // a double is exact up to here
 
+template <class... Args>
+Error bad(const fs::path& file, fmt::format_string<Args...> text, Args&&... args) {
+  return {ErrorCode::bad_data,
+          file.string() + ": " + fmt::format(text, std::forward<Args>(args)...)};
+}
+
 fs::path shard_file(const fs::path& folder, std::uint64_t index, std::uint64_t shards) {
   return folder / fmt::format("shard-{:05}-of-{:05}.safetensors", index, shards);
 }
@@ -154,29 +160,25 @@ json read_index(const fs::path& file) {
     throw Error(ErrorCode::io, fmt::format("{}: not a checkpoint: {}", file.parent_path().string(),
                                            missing.message()));
   }
-  if (size > max_index_bytes)
-    throw Error(ErrorCode::bad_data, file.string() + ": too large for the index of a checkpoint");
+  if (size > max_index_bytes) throw bad(file, "too large for the index of a checkpoint");
   std::ifstream in(file, std::ios::binary);
   const auto shallow = [&](int depth, json::parse_event_t, json&) {
     if (depth > max_index_depth) {
-      throw Error(ErrorCode::bad_data,
-                  file.string() + ": nested too deeply for the index of a checkpoint");
+      throw bad(file, "nested too deeply for the index of a checkpoint");
     }
     return true;
   };
   try {
     return json::parse(in, shallow);
   } catch (const json::parse_error& error) {
-    throw Error(ErrorCode::bad_data,
-                fmt::format("{}: byte {}: not JSON", file.string(), error.byte));
+    throw bad(file, "byte {}: not JSON", error.byte);
   }
 }
 
 std::uint64_t number_at(const json& object, const char* key, const fs::path& file) {
   const auto found = object.find(key);
   if (found == object.end() || !found->is_number_unsigned()) {
-    throw Error(ErrorCode::bad_data,
-                fmt::format("{}: \"{}\" is not a non-negative number", file.string(), key));
+    throw bad(file, "\"{}\" is not a non-negative number", key);
   }
   return found->get<std::uint64_t>();
 }
@@ -211,49 +213,6 @@ void check_layout(const json& index, const json& expected, const fs::path& file)
   }
 }
 
-// A flat tensor that is split evenly over shard files.
-class ShardedTensor {
- public:
-  // `elements`: of all shards, padding included.
-  ShardedTensor(const std::vector<SafetensorsFile>& shards, std::string name,
-                std::uint64_t elements)
-      : shards_(shards), name_(std::move(name)), each_(elements / shards.size()) {}
-
-  // Reads elements [first, first + values.size()).
-  void read(std::uint64_t first, std::span<float> values) const {
-    while (!values.empty()) {
-      const std::uint64_t shard = first / each_, begin = first % each_;
-      const std::uint64_t n = std::min<std::uint64_t>(values.size(), each_ - begin);
-      const ConstView part = data(shard).part(begin, n);
-      aligned_.resize(part.bytes());  // the format does not guarantee alignment
-      std::memcpy(aligned_.data(), part.data, part.bytes());
-      host::cast(values.first(n), ConstView(aligned_.data(), n, part.dtype));
-      first += n;
-      values = values.subspan(n);
-    }
-  }
-
- private:
-  ConstView data(std::uint64_t shard) const {
-    const ConstView data = shards_[shard].at(name_).data;
-    const bool fits = data.dtype == DType::f32 || data.dtype == DType::bf16;
-    if (!fits || data.count != each_) {
-      throw Error(
-          ErrorCode::mismatch,
-          fmt::format("{}: tensor {} is {} with {} elements, but the index says {} elements "
-                      "of f32 or bf16",
-                      shards_[shard].path().string(), name_, atoll::name(data.dtype), data.count,
-                      each_));
-    }
-    return data;
-  }
-
-  const std::vector<SafetensorsFile>& shards_;
-  std::string name_;
-  std::uint64_t each_;
-  mutable std::vector<std::byte> aligned_;
-};
-
 // The part of a checkpoint that holds a parameter.
 struct StoredParam {
   std::string unit;
@@ -270,19 +229,43 @@ StoredParam stored_param(const json& unit, std::size_t param, std::uint64_t coun
                            number_at(entry, "offset", file), number_at(bucket, "elements", file)};
   const bool fits = stored.offset <= stored.elements && count <= stored.elements - stored.offset;
   if (!fits || stored.elements % shards != 0) {
-    throw Error(ErrorCode::bad_data,
-                fmt::format("{}: unit {}: bucket {} cannot have {} elements in {} shards",
-                            file.string(), stored.unit, stored.bucket, stored.elements, shards));
+    throw bad(file, "unit {}: bucket {} cannot have {} elements in {} shards", stored.unit,
+              stored.bucket, stored.elements, shards);
   }
   return stored;
+}
+
+// Reads elements from `first` on of a flat tensor, which is split evenly over the shard files.
+// `elements` is the size of the tensor, padding included.
+void read_tensor(const std::vector<SafetensorsFile>& shards, const std::string& name,
+                 std::uint64_t elements, std::uint64_t first, std::span<float> values) {
+  const std::uint64_t each = elements / shards.size();
+  std::vector<std::byte> aligned;  // the format does not guarantee alignment
+  while (!values.empty()) {
+    const SafetensorsFile& file = shards[first / each];
+    const ConstView data = file.at(name).data;
+    if ((data.dtype != DType::f32 && data.dtype != DType::bf16) || data.count != each) {
+      throw Error(
+          ErrorCode::mismatch,
+          fmt::format("{}: tensor {} is {} with {} elements, but the index says {} elements "
+                      "of f32 or bf16",
+                      file.path().string(), name, atoll::name(data.dtype), data.count, each));
+    }
+    const std::uint64_t n = std::min<std::uint64_t>(values.size(), each - first % each);
+    const ConstView part = data.part(first % each, n);
+    aligned.resize(part.bytes());
+    std::memcpy(aligned.data(), part.data, part.bytes());
+    host::cast(values.first(n), ConstView(aligned.data(), n, part.dtype));
+    first += n;
+    values = values.subspan(n);
+  }
 }
 
 std::vector<SafetensorsFile> open_shards(const fs::path& folder, const json& index) {
   const fs::path file = folder / "index.json";
   const std::uint64_t count = number_at(index, "shards", file);
   if (count == 0 || count > 1'000'000) {
-    throw Error(ErrorCode::bad_data,
-                fmt::format("{}: impossible number of shards: {}", file.string(), count));
+    throw bad(file, "impossible number of shards: {}", count);
   }
   std::vector<SafetensorsFile> shards;
   for (std::uint64_t s = 0; s < count; ++s) {
@@ -315,9 +298,9 @@ void read_shards(const fs::path& folder, const json& index, Engine& engine,
     const StoredParam stored = stored_param(index.at("units").at(unit.index), param,
                                             segment.param->count(), shards.size(), file);
     const auto read = [&](std::string_view what, const View& into) {
-      const std::string name = tensor_name(stored.unit, stored.bucket, what);
       values.resize(into.count);
-      ShardedTensor(shards, name, stored.elements).read(stored.offset + segment.first, values);
+      read_tensor(shards, tensor_name(stored.unit, stored.bucket, what), stored.elements,
+                  stored.offset + segment.first, values);
       bytes.resize(into.bytes());
       host::cast({bytes.data(), into.count, into.dtype}, values);
       stream.copy(into.data, bytes.data(), bytes.size());
@@ -370,13 +353,12 @@ std::map<std::string, std::string> load(const fs::path& wanted, Engine& engine,
       read_shards(folder, index, engine, optimizer);
       const std::uint64_t steps = number_at(index, "steps", file);
       if (steps > max_steps) {
-        throw Error(ErrorCode::bad_data,
-                    fmt::format("{}: impossible number of steps: {}", file.string(), steps));
+        throw bad(file, "impossible number of steps: {}", steps);
       }
       optimizer.set_steps(static_cast<std::int64_t>(steps));
       extra = index.at("extra").get<std::map<std::string, std::string>>();
     } catch (const json::exception& error) {
-      throw Error(ErrorCode::bad_data, fmt::format("{}: {}", file.string(), error.what()));
+      throw bad(file, "{}", error.what());
     }
   };
   EngineAccess::pass(engine).check_idle();

@@ -81,6 +81,9 @@ class Gathering {
   void empty(Stream& stream, std::size_t slot);
 
   EngineSetup& setup_;
+  Scheduler& scheduler_ = setup_.scheduler;
+  const Sharding& sharding_ = setup_.sharding;
+  const PassPlan& plan_ = setup_.plan;
   const Storage& storage_;
   std::vector<UnitParameters> units_;
   std::vector<Slot> slots_;

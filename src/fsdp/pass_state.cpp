@@ -14,7 +14,7 @@
 namespace atoll_v1::atoll::fsdp {
 
 std::size_t PassState::length() const noexcept {
-  return is_training() ? setup_.plan.sequence.size() : setup_.plan.forward_length;
+  return is_training() ? plan_.sequence.size() : plan_.forward_length;
 }
 
 // A repeated micro batch would be added twice, and a skipped one would be missing from the sum.
@@ -50,9 +50,9 @@ void PassState::begin(const PassOptions& options, Stream& compute) {
   compute_ = &compute;
   compute.wait(ended_);  // the last pass may have used another stream
   position_ = ended_uses_ = 0;
-  open_scopes_.assign(setup_.plan.unshards.size(), 0);
-  begun_.assign(setup_.plan.sequence.size(), Stamp());
-  ranges_.assign(setup_.plan.sequence.size(), 0);
+  open_scopes_.assign(plan_.unshards.size(), 0);
+  begun_.assign(plan_.sequence.size(), Stamp());
+  ranges_.assign(plan_.sequence.size(), 0);
   reducing_.begin_pass(options);
   gathering_.begin_pass(options);
   abandoned_ = false;
@@ -73,7 +73,7 @@ void PassState::check_order(const Unit& unit, std::size_t lowest, std::size_t en
     throw invalid("{}({}): out of order: {} of the {} uses of this pass are over", scope,
                   unit.name(), position_, length());
   }
-  const Unit& expected = *setup_.units[setup_.plan.sequence[position_]];
+  const Unit& expected = *setup_.units[plan_.sequence[position_]];
   if (&expected == &unit) return;
   throw invalid("{}({}): the declared order has {} here (use {} of {})", scope, unit.name(),
                 expected.name(), position_ + 1, length());
@@ -81,7 +81,7 @@ void PassState::check_order(const Unit& unit, std::size_t lowest, std::size_t en
 
 std::size_t PassState::enter_forward(Unit& unit) {
   check_usable(unit, "forward");
-  check_order(unit, 0, setup_.plan.forward_length, "forward");
+  check_order(unit, 0, plan_.forward_length, "forward");
   return begin_scope(unit, "forward");
 }
 
@@ -91,7 +91,7 @@ std::size_t PassState::enter_backward(Unit& unit) {
   }
   check_usable(unit, "backward");
   reducing_.check_slot(state_of(unit), position_);
-  check_order(unit, setup_.plan.forward_length, setup_.plan.sequence.size(), "backward");
+  check_order(unit, plan_.forward_length, plan_.sequence.size(), "backward");
   return begin_scope(unit, "backward");
 }
 
@@ -100,10 +100,10 @@ std::size_t PassState::begin_scope(Unit& unit, std::string_view scope) {
   const UnitState& state = state_of(unit);
   const std::size_t position = position_;
   gathering_.unshard(*compute_, position, scope);
-  ++open_scopes_[setup_.plan.unshard_of[position]];
+  ++open_scopes_[plan_.unshard_of[position]];
   ++position_;
-  if (position >= setup_.plan.forward_length) reducing_.open(*compute_, state, position);
-  begun_[position] = setup_.scheduler.begin_work(*compute_);
+  if (position >= plan_.forward_length) reducing_.open(*compute_, state, position);
+  begun_[position] = scheduler_.begin_work(*compute_);
   storage_.report_uses(*compute_, state, position);
   ranges_[position] = compute_->backend().begin_range({scope, unit.name()});
   return position;
@@ -118,9 +118,9 @@ void PassState::leave(const Unit& unit, std::size_t position) noexcept {
   try {
     const UnitState& state = state_of(unit);
     storage_.report_uses(*compute_, state, position);
-    const bool backward = position >= setup_.plan.forward_length;
-    setup_.scheduler.end_work(*compute_, begun_[position], backward ? "backward" : "forward",
-                              unit.name());
+    const bool backward = position >= plan_.forward_length;
+    scheduler_.end_work(*compute_, begun_[position], backward ? "backward" : "forward",
+                        unit.name());
     if (backward) reducing_.close(*compute_, state, position_);
     end_use(position);
   } catch (const Error& error) {
@@ -137,13 +137,13 @@ void PassState::leave(const Unit& unit, std::size_t position) noexcept {
 
 // Reshards the unit when its last open scope ends.
 void PassState::end_use(std::size_t position) {
-  const std::size_t index = setup_.plan.unshard_of[position];
-  const bool last_entered = position_ > std::min(setup_.plan.unshards[index].last, length() - 1);
+  const std::size_t index = plan_.unshard_of[position];
+  const bool last_entered = position_ > std::min(plan_.unshards[index].last, length() - 1);
   if (--open_scopes_[index] > 0 || !last_entered) return;
   ++ended_uses_;
   if (is_training()) {
     gradients_complete_ = options_.micro + 1 == options_.of && position_ == length() &&
-                          ended_uses_ == setup_.plan.unshards.size();
+                          ended_uses_ == plan_.unshards.size();
   }
   gathering_.reshard(*compute_, position);
 }
@@ -201,7 +201,7 @@ void PassState::synchronize() const noexcept {
     } catch (...) {  // callers that waited for the failed work have received the failure
     }
   };
-  wait([&] { setup_.scheduler.synchronize(); });
+  wait([&] { scheduler_.synchronize(); });
   gathering_.synchronize_updates();
   wait([&] { ended_.synchronize(); });
 }

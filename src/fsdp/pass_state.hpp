@@ -51,6 +51,8 @@ class PassState {
   void end_use(std::size_t position);
 
   EngineSetup& setup_;
+  Scheduler& scheduler_ = setup_.scheduler;
+  const PassPlan& plan_ = setup_.plan;
   const Storage& storage_;
   Gathering& gathering_;
   Reducing& reducing_;

@@ -6,7 +6,7 @@
 namespace atoll_v1::atoll::fsdp {
 
 void Reducing::freeze() {
-  slots_.resize(setup_.sharding.accumulates_unsharded ? 0 : setup_.plan.gradient_slots.size());
+  slots_.resize(sharding_.accumulates_unsharded ? 0 : plan_.gradient_slots.size());
 }
 
 void Reducing::begin_pass(const PassOptions& pass) {
@@ -16,8 +16,8 @@ void Reducing::begin_pass(const PassOptions& pass) {
 }
 
 void Reducing::check_slot(const UnitState& unit, std::size_t position) const {
-  if (setup_.sharding.accumulates_unsharded || unit.size.gradient == 0) return;
-  const GradientUse& use = setup_.plan.gradients[unit.index];
+  if (sharding_.accumulates_unsharded || unit.size.gradient == 0) return;
+  const GradientUse& use = plan_.gradients[unit.index];
   const auto& owner = slots_[use.slot].owner;
   if (position != use.first || !owner) return;
   throw invalid("backward({}): {} units are open already, one of them {}", unit.name, slots_.size(),
@@ -26,15 +26,15 @@ void Reducing::check_slot(const UnitState& unit, std::size_t position) const {
 
 void Reducing::open(Stream& compute, const UnitState& unit, std::size_t position) {
   ++units_[unit.index].scopes;
-  const GradientUse& use = setup_.plan.gradients[unit.index];
+  const GradientUse& use = plan_.gradients[unit.index];
   if (position != use.first || unit.size.gradient == 0) return;
-  if (setup_.sharding.accumulates_unsharded) {
+  if (sharding_.accumulates_unsharded) {
     // The last step may have been skipped, so that nobody has waited for its reduction.
-    if (pass_.micro == 0) setup_.scheduler.wait(compute, units_[unit.index].final, unit.name);
+    if (pass_.micro == 0) scheduler_.wait(compute, units_[unit.index].final, unit.name);
     return;
   }
   slots_[use.slot].owner = unit.index;
-  setup_.scheduler.wait(compute, slots_[use.slot].free, unit.name);
+  scheduler_.wait(compute, slots_[use.slot].free, unit.name);
   storage_.hold_gradient(compute, use.slot, unit);
   // Units of other layouts share the slot and have left their values in the gaps of this layout.
   for (const UnitBucket& bucket : unit.buckets) {
@@ -47,9 +47,9 @@ void Reducing::open(Stream& compute, const UnitState& unit, std::size_t position
 }
 
 void Reducing::close(Stream& compute, const UnitState& unit, std::size_t next) {
-  const GradientUse& use = setup_.plan.gradients[unit.index];
+  const GradientUse& use = plan_.gradients[unit.index];
   if (--units_[unit.index].scopes > 0 || next <= use.last || unit.size.gradient == 0) return;
-  if (!setup_.sharding.accumulates_unsharded) {
+  if (!sharding_.accumulates_unsharded) {
     slots_[use.slot].owner.reset();
   } else if (!is_last()) {
     return;
@@ -58,9 +58,9 @@ void Reducing::close(Stream& compute, const UnitState& unit, std::size_t next) {
 }
 
 WriteMode Reducing::write_mode(const UnitState& unit, std::size_t position) const noexcept {
-  const bool is_empty = !setup_.sharding.accumulates_unsharded || pass_.micro == 0;
-  return is_empty && position == setup_.plan.gradients[unit.index].first ? WriteMode::overwrite
-                                                                         : WriteMode::accumulate;
+  const bool is_empty = !sharding_.accumulates_unsharded || pass_.micro == 0;
+  return is_empty && position == plan_.gradients[unit.index].first ? WriteMode::overwrite
+                                                                   : WriteMode::accumulate;
 }
 
 void Reducing::cancel(Stream& compute) const {
@@ -71,13 +71,12 @@ void Reducing::cancel(Stream& compute) const {
 
 void Reducing::wait(Stream& compute) const {
   for (std::size_t unit = 0; unit < units_.size(); ++unit) {
-    setup_.scheduler.wait(compute, units_[unit].reduced, setup_.state(unit).name);
+    scheduler_.wait(compute, units_[unit].reduced, setup_.state(unit).name);
     compute.wait(units_[unit].final);  // sums of squares are compute, not communication
   }
 }
 
 void Reducing::reduce(const UnitState& unit, const Event& written) {
-  Scheduler& scheduler = setup_.scheduler;
   UnitGradient& gradient = units_[unit.index];
   LaneEvent reduced = setup_.sharded() ? reduce_shards(unit, written) : written;
   const bool outer = is_last() && setup_.replicated();
@@ -85,23 +84,23 @@ void Reducing::reduce(const UnitState& unit, const Event& written) {
     for (const UnitBucket& bucket : unit.buckets) {
       if (bucket.trainable) reduce_across(unit, bucket.gradient, reduced);
     }
-    reduced = scheduler.record(Lane::outer);
+    reduced = scheduler_.record(Lane::outer);
   }
   gradient.reduced = reduced;
   if (is_last() && on_final_) {
     const Lane lane = outer ? Lane::outer : Lane::reduce;
-    Stream& stream = scheduler.stream(lane);
+    Stream& stream = scheduler_.stream(lane);
     stream.wait(reduced);
     on_final_(unit, stream);
-    reduced = scheduler.record(lane);
+    reduced = scheduler_.record(lane);
   }
   gradient.final = reduced;
 }
 
 // Sums over the shard axis into the sharded gradients; the event is the end of the sums.
 LaneEvent Reducing::reduce_shards(const UnitState& unit, const Event& written) {
-  const bool accumulates_unsharded = setup_.sharding.accumulates_unsharded;
-  Stream& stream = setup_.scheduler.stream(Lane::reduce);
+  const bool accumulates_unsharded = sharding_.accumulates_unsharded;
+  Stream& stream = scheduler_.stream(Lane::reduce);
   const bool adds = !accumulates_unsharded && pass_.micro > 0;
   if (!accumulates_unsharded && pass_.micro == 0) stream.wait(units_[unit.index].final);
   for (const UnitBucket& bucket : unit.buckets) {
@@ -110,44 +109,42 @@ LaneEvent Reducing::reduce_shards(const UnitState& unit, const Event& written) {
     reduce_shard(unit, storage_.unsharded_gradient(unit, bucket), target, written);
     if (adds) setup_.ops().add(stream, bucket.gradient, target);
   }
-  if (accumulates_unsharded) return setup_.scheduler.record(Lane::reduce);
-  const std::size_t slot = setup_.plan.gradients[unit.index].slot;
+  if (accumulates_unsharded) return scheduler_.record(Lane::reduce);
+  const std::size_t slot = plan_.gradients[unit.index].slot;
   Storage::hold_nothing(stream, storage_.gradient_slot(slot));
-  return slots_[slot].free = setup_.scheduler.record(Lane::reduce);
+  return slots_[slot].free = scheduler_.record(Lane::reduce);
 }
 
 void Reducing::reduce_shard(const UnitState& unit, View unsharded, View target,
                             const Event& written) {
-  Scheduler& scheduler = setup_.scheduler;
   if (!setup_.casts_gradients()) {
-    const Work work = scheduler.reduce_scatter(unsharded, target, written, unit.name);
+    const Work work = scheduler_.reduce_scatter(unsharded, target, written, unit.name);
     traffic_.shard_bytes += unsharded.bytes();
     return;
   }
   const View from = storage_.cast_unsharded(unsharded.count);
   const View to = storage_.cast_shard(target.count);
-  scheduler.run(
+  scheduler_.run(
       Lane::reduce, written, [&](Stream& stream) { setup_.ops().cast(stream, from, unsharded); },
       "cast");
-  const Work work = scheduler.reduce_scatter(from, to, {}, unit.name);
+  const Work work = scheduler_.reduce_scatter(from, to, {}, unit.name);
   traffic_.shard_bytes += from.bytes();
-  setup_.ops().cast(scheduler.stream(Lane::reduce), target, to);
+  setup_.ops().cast(scheduler_.stream(Lane::reduce), target, to);
 }
 
 // Sums the sharded gradient over the replicate axis, in place.
 void Reducing::reduce_across(const UnitState& unit, View gradient, const Event& reduced) {
-  Scheduler& scheduler = setup_.scheduler;
   View sent = gradient;
   if (setup_.casts_gradients()) {
     sent = storage_.cast_outer(gradient.count);
-    scheduler.run(
+    scheduler_.run(
         Lane::outer, reduced, [&](Stream& stream) { setup_.ops().cast(stream, sent, gradient); },
         "cast");
   }
-  const Work work = scheduler.all_reduce(sent, reduced, unit.name);
+  const Work work = scheduler_.all_reduce(sent, reduced, unit.name);
   traffic_.replicate_bytes += sent.bytes();
   if (setup_.casts_gradients()) {
-    setup_.ops().cast(scheduler.stream(Lane::outer), gradient, sent);
+    setup_.ops().cast(scheduler_.stream(Lane::outer), gradient, sent);
   }
 }
 

@@ -67,6 +67,9 @@ class Reducing {
   void reduce_across(const UnitState& unit, View gradient, const Event& reduced);
 
   EngineSetup& setup_;
+  Scheduler& scheduler_ = setup_.scheduler;
+  const Sharding& sharding_ = setup_.sharding;
+  const PassPlan& plan_ = setup_.plan;
   const Storage& storage_;
   std::vector<UnitGradient> units_;
   std::vector<Slot> slots_;

@@ -65,15 +65,14 @@ std::string MemoryPlan::to_string() const {
 }
 
 void Storage::plan_memory() {
-  const Sharding& sharding = setup_.sharding;
   std::uint64_t unsharded_gradients = 0;
   std::uint64_t largest = 0;  // elements of the largest trainable shard
   for (const auto& entry : setup_.units) {
     const UnitState& unit = state_of(*entry);
-    if (sharding.resident) memory_.resident += unit.size.gathered;
-    if (!sharding.inner.ranks.empty()) {
+    if (sharding_.resident) memory_.resident += unit.size.gathered;
+    if (!sharding_.inner.ranks.empty()) {
       memory_.inner_shards +=
-          unit.size.gathered / static_cast<std::uint64_t>(sharding.inner.size());
+          unit.size.gathered / static_cast<std::uint64_t>(sharding_.inner.size());
     }
     unsharded_gradients += unit.size.gradient;
     for (const UnitBucket& bucket : unit.buckets) {
@@ -82,14 +81,13 @@ void Storage::plan_memory() {
       if (bucket.trainable) largest = std::max(largest, n);
     }
   }
-  memory_.gradients =
-      unsharded_gradients / static_cast<std::uint64_t>(setup_.scheduler.shard_count());
-  if (!sharding.resident) memory_.gathered = sum(setup_.plan.gathered_slots);
-  if (sharding.accumulates_unsharded) {
+  memory_.gradients = unsharded_gradients / static_cast<std::uint64_t>(scheduler_.shard_count());
+  if (!sharding_.resident) memory_.gathered = sum(plan_.gathered_slots);
+  if (sharding_.accumulates_unsharded) {
     memory_.whole_gradients = unsharded_gradients - memory_.gradients;
   } else {
     memory_.staging = staging_bytes_ = largest * sizeof(float);
-    memory_.whole_gradients = sum(setup_.plan.gradient_slots);
+    memory_.whole_gradients = sum(plan_.gradient_slots);
   }
   if (setup_.casts_gradients()) memory_.staging += plan_casts(largest);
   memory_.staging += plan_scratch(largest);
@@ -99,7 +97,7 @@ void Storage::plan_memory() {
       "freeze: the plan needs more than the {} bytes of Options::memory_bytes"
       "{}\n{}",
       limit,
-      sharding.accumulates_unsharded && setup_.sharded()
+      sharding_.accumulates_unsharded && setup_.sharded()
           ? "; Accumulation::shard would keep no whole gradients"
           : "",
       memory_.to_string());
@@ -107,7 +105,7 @@ void Storage::plan_memory() {
 
 std::uint64_t Storage::plan_casts(std::uint64_t shard_elements) {
   const std::uint64_t shard = shard_elements * size_of(setup_.options.precision.reduce);
-  const auto shards = static_cast<std::uint64_t>(setup_.scheduler.shard_count());
+  const auto shards = static_cast<std::uint64_t>(scheduler_.shard_count());
   cast_bytes_ = {setup_.sharded() ? shard * shards : 0, setup_.sharded() ? shard : 0,
                  setup_.replicated() ? shard : 0};
   return cast_bytes_[0] + cast_bytes_[1] + cast_bytes_[2];
@@ -118,7 +116,7 @@ std::uint64_t Storage::plan_casts(std::uint64_t shard_elements) {
 std::uint64_t Storage::plan_scratch(std::uint64_t shard_elements) {
   const DType dtype = setup_.options.precision.reduce;
   const auto bytes = [&](bool used, Lane lane) {
-    return used ? setup_.scheduler.scratch_bytes(lane, shard_elements, dtype) : 0;
+    return used ? scheduler_.scratch_bytes(lane, shard_elements, dtype) : 0;
   };
   scratch_bytes_ = {bytes(setup_.sharded(), Lane::reduce), bytes(setup_.replicated(), Lane::outer)};
   return scratch_bytes_[0] + scratch_bytes_[1];
@@ -126,8 +124,8 @@ std::uint64_t Storage::plan_scratch(std::uint64_t shard_elements) {
 
 void Storage::allocate() {
   plan_memory();
-  setup_.scheduler.reserve_scratch(Lane::reduce, scratch_bytes_[0]);
-  setup_.scheduler.reserve_scratch(Lane::outer, scratch_bytes_[1]);
+  scheduler_.reserve_scratch(Lane::reduce, scratch_bytes_[0]);
+  scheduler_.reserve_scratch(Lane::outer, scratch_bytes_[1]);
   allocate_parameters();
   allocate_gradients();
   allocate_slots();
@@ -136,22 +134,22 @@ void Storage::allocate() {
 
 // false: the master is this rank's part of the resident parameters.
 bool Storage::has_separate_master(const UnitBucket& bucket) const {
-  return !setup_.sharding.resident || master_dtype(bucket) != bucket.dtype;
+  return !sharding_.resident || master_dtype(bucket) != bucket.dtype;
 }
 
 // This rank's part of resident parameters is the master or its compute copy, so that all-gathers
 // work in place.
 void Storage::allocate_parameters() {
-  masters_ = setup_.scheduler.allocate(memory_.parameters, {Lane::gather});
-  residents_ = setup_.scheduler.allocate(memory_.resident, {Lane::gather});
+  masters_ = scheduler_.allocate(memory_.parameters, {Lane::gather});
+  residents_ = scheduler_.allocate(memory_.resident, {Lane::gather});
   Parts of_masters(masters_), of_residents(residents_);
-  const auto index = static_cast<std::uint64_t>(setup_.scheduler.shard_index());
+  const auto index = static_cast<std::uint64_t>(scheduler_.shard_index());
   for (const auto& unit : setup_.units) {
     for (UnitBucket& bucket : state_of(*unit).buckets) {
       const std::uint64_t n = bucket.layout.shard_elements();
       const bool separate = has_separate_master(bucket);
       if (separate) bucket.master = of_masters.next(n, master_dtype(bucket));
-      if (!setup_.sharding.resident) continue;
+      if (!sharding_.resident) continue;
       bucket.unsharded = of_residents.next(bucket.layout.elements, bucket.dtype);
       (separate ? bucket.compute_copy : bucket.master) = bucket.unsharded.part(n * index, n);
     }
@@ -164,20 +162,19 @@ void Storage::allocate_parameters() {
 // A gradient that accumulates unsharded contains this rank's shard, so that reduce-scatters work in
 // place.
 void Storage::allocate_gradients() {
-  Scheduler& scheduler = setup_.scheduler;
-  const bool accumulates = setup_.sharding.accumulates_unsharded;
+  const bool accumulates = sharding_.accumulates_unsharded;
   if (accumulates) {
-    unsharded_gradients_ = scheduler.allocate(memory_.gradients + memory_.whole_gradients,
-                                              {Lane::reduce, Lane::outer});
+    unsharded_gradients_ = scheduler_.allocate(memory_.gradients + memory_.whole_gradients,
+                                               {Lane::reduce, Lane::outer});
   } else {
-    gradients_ = scheduler.allocate(memory_.gradients, {Lane::reduce, Lane::outer});
-    staging_ = scheduler.allocate(staging_bytes_, {Lane::reduce});
+    gradients_ = scheduler_.allocate(memory_.gradients, {Lane::reduce, Lane::outer});
+    staging_ = scheduler_.allocate(staging_bytes_, {Lane::reduce});
   }
-  cast_unsharded_ = scheduler.allocate(cast_bytes_[0], {Lane::reduce});
-  cast_shard_ = scheduler.allocate(cast_bytes_[1], {Lane::reduce});
-  cast_outer_ = scheduler.allocate(cast_bytes_[2], {Lane::outer});
+  cast_unsharded_ = scheduler_.allocate(cast_bytes_[0], {Lane::reduce});
+  cast_shard_ = scheduler_.allocate(cast_bytes_[1], {Lane::reduce});
+  cast_outer_ = scheduler_.allocate(cast_bytes_[2], {Lane::outer});
   Parts of_shards(gradients_), of_unsharded(unsharded_gradients_);
-  const auto index = static_cast<std::uint64_t>(scheduler.shard_index());
+  const auto index = static_cast<std::uint64_t>(scheduler_.shard_index());
   for (const auto& unit : setup_.units) {
     for (UnitBucket& bucket : state_of(*unit).buckets) {
       if (!bucket.trainable) continue;
@@ -195,40 +192,37 @@ void Storage::allocate_gradients() {
 }
 
 void Storage::allocate_slots() {
-  const Sharding& sharding = setup_.sharding;
-  Scheduler& scheduler = setup_.scheduler;
-  if (!sharding.inner.ranks.empty()) {
-    const auto shards = static_cast<std::uint64_t>(sharding.inner.size());
-    inner_shards_ = scheduler.allocate(memory_.inner_shards, {Lane::gather});
+  if (!sharding_.inner.ranks.empty()) {
+    const auto shards = static_cast<std::uint64_t>(sharding_.inner.size());
+    inner_shards_ = scheduler_.allocate(memory_.inner_shards, {Lane::gather});
     Parts parts(inner_shards_);
     for (const auto& entry : setup_.units) {
       UnitState& unit = state_of(*entry);
       unit.inner_shard = parts.next(unit.size.gathered / shards, DType::u8);
     }
   }
-  if (!sharding.resident) {
-    for (const std::uint64_t bytes : setup_.plan.gathered_slots) {
-      parameter_slots_.push_back(scheduler.allocate(bytes, {Lane::gather}));
+  if (!sharding_.resident) {
+    for (const std::uint64_t bytes : plan_.gathered_slots) {
+      parameter_slots_.push_back(scheduler_.allocate(bytes, {Lane::gather}));
     }
   }
-  if (!sharding.accumulates_unsharded) {
-    for (const std::uint64_t bytes : setup_.plan.gradient_slots) {
-      gradient_slots_.push_back(scheduler.allocate(bytes, {Lane::reduce}));
+  if (!sharding_.accumulates_unsharded) {
+    for (const std::uint64_t bytes : plan_.gradient_slots) {
+      gradient_slots_.push_back(scheduler_.allocate(bytes, {Lane::reduce}));
     }
   }
 }
 
 View Storage::unsharded(const UnitBucket& bucket, std::size_t position) const {
-  if (setup_.sharding.resident) return bucket.unsharded;
-  const PassPlan& plan = setup_.plan;
-  const Buffer& slot = parameter_slots_[plan.unshards[plan.unshard_of[position]].slot];
+  if (sharding_.resident) return bucket.unsharded;
+  const Buffer& slot = parameter_slots_[plan_.unshards[plan_.unshard_of[position]].slot];
   return {static_cast<std::byte*>(slot.data()) + bucket.gathered_offset, bucket.layout.elements,
           bucket.dtype};
 }
 
 View Storage::unsharded_gradient(const UnitState& unit, const UnitBucket& bucket) const {
-  if (setup_.sharding.accumulates_unsharded) return bucket.unsharded_gradient;
-  return gradient_slots_[setup_.plan.gradients[unit.index].slot]
+  if (sharding_.accumulates_unsharded) return bucket.unsharded_gradient;
+  return gradient_slots_[plan_.gradients[unit.index].slot]
       .view(DType::f32)
       .part(bucket.gradient_offset, bucket.layout.elements);
 }
@@ -255,16 +249,16 @@ void Storage::hold_nothing(Stream& stream, const Buffer& slot) {
 
 // Reports to the lifetime checker the memory whose content never changes, and that slots are empty.
 void Storage::hold_fixed_memory() {
-  Stream& stream = setup_.scheduler.stream(Lane::gather);
+  Stream& stream = scheduler_.stream(Lane::gather);
   for (const auto& entry : setup_.units) {
     const UnitState& unit = state_of(*entry);
     hold(stream, unit.inner_shard, "inner shard of", unit);
     for (const UnitBucket& bucket : unit.buckets) {
       hold(stream, bucket.unsharded, parameters_of, unit);
-      const bool is_part_of_unsharded = setup_.sharding.resident && bucket.compute_copy.count == 0;
+      const bool is_part_of_unsharded = sharding_.resident && bucket.compute_copy.count == 0;
       if (!is_part_of_unsharded) hold(stream, bucket.master, "masters of", unit);
       hold(stream, bucket.unsharded_gradient, gradient_of, unit);
-      if (!setup_.sharding.accumulates_unsharded) {
+      if (!sharding_.accumulates_unsharded) {
         hold(stream, bucket.gradient, "gradient shard of", unit);
       }
     }
@@ -280,7 +274,7 @@ void Storage::hold_fixed_memory() {
 
 void Storage::report_uses(Stream& compute, const UnitState& unit, std::size_t position) const {
   StreamBackend& stream = compute.backend();
-  const bool backward = position >= setup_.plan.forward_length;
+  const bool backward = position >= plan_.forward_length;
   const Label by{backward ? "backward" : "forward", unit.name};
   for (const UnitBucket& bucket : unit.buckets) {
     const View parameters = unsharded(bucket, position);

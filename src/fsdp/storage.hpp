@@ -55,6 +55,9 @@ class Storage {
   View cast_view(const Buffer& buffer, std::uint64_t elements) const;
 
   EngineSetup& setup_;
+  Scheduler& scheduler_ = setup_.scheduler;
+  const Sharding& sharding_ = setup_.sharding;
+  const PassPlan& plan_ = setup_.plan;
   MemoryPlan memory_;
   std::array<std::uint64_t, 3> cast_bytes_{};  // sizes of cast_unsharded_, cast_shard_, cast_outer_
   std::array<std::uint64_t, 2> scratch_bytes_{};  // scratch of the lanes reduce and outer

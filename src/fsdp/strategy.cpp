@@ -12,34 +12,37 @@
 namespace atoll_v1::atoll::fsdp {
 namespace {
 
+struct StrategyRow {
+  Strategy value;
+  std::string_view name;
+  StrategyRule rule;  // with Accumulation::automatic
+};
+// In the order of the enumerators. The flags are resident and accumulates_unsharded.
 constexpr std::array strategies = {
-    std::pair{Strategy::no_shard, std::string_view("no_shard")},
-    std::pair{Strategy::shard_optimizer, std::string_view("shard_optimizer")},
-    std::pair{Strategy::shard_grad, std::string_view("shard_grad")},
-    std::pair{Strategy::full_shard, std::string_view("full_shard")},
-    std::pair{Strategy::hybrid_shard, std::string_view("hybrid_shard")},
-    std::pair{Strategy::hybrid_shard_grad, std::string_view("hybrid_shard_grad")},
+    StrategyRow{Strategy::no_shard, "no_shard", {ShardedOver::nothing, true, true}},
+    StrategyRow{Strategy::shard_optimizer, "shard_optimizer", {ShardedOver::world, true, true}},
+    StrategyRow{Strategy::shard_grad, "shard_grad", {ShardedOver::world, true, false}},
+    StrategyRow{Strategy::full_shard, "full_shard", {ShardedOver::world, false, false}},
+    StrategyRow{Strategy::hybrid_shard, "hybrid_shard", {ShardedOver::shard_axis, false, false}},
+    StrategyRow{
+        Strategy::hybrid_shard_grad, "hybrid_shard_grad", {ShardedOver::shard_axis, true, false}},
+};
+struct AccumulationRow {
+  Accumulation value;
+  std::string_view name;
 };
 constexpr std::array accumulations = {
-    std::pair{Accumulation::automatic, std::string_view("auto")},
-    std::pair{Accumulation::shard, std::string_view("shard")},
-    std::pair{Accumulation::local, std::string_view("local")},
+    AccumulationRow{Accumulation::automatic, "auto"},
+    AccumulationRow{Accumulation::shard, "shard"},
+    AccumulationRow{Accumulation::local, "local"},
 };
-
-template <class Table, class Value>
-std::string_view find_name(const Table& table, Value value) noexcept {
-  for (const auto& [entry, text] : table) {
-    if (entry == value) return text;
-  }
-  return "?";
-}
 
 template <class Table>
 auto find_value(const Table& table, std::string_view what, std::string_view text) {
   std::vector<std::string_view> known;
-  for (const auto& [entry, name] : table) {
-    if (name == text) return entry;
-    known.push_back(name);
+  for (const auto& row : table) {
+    if (row.name == text) return row.value;
+    known.push_back(row.name);
   }
   throw invalid("unknown {} \"{}\": use one of {}", what, text, fmt::join(known, ", "));
 }
@@ -66,9 +69,11 @@ Axis inner_axis(const Axis& shard, int ranks) {
 
 }  // namespace
 
-std::string_view name(Strategy strategy) noexcept { return find_name(strategies, strategy); }
+std::string_view name(Strategy strategy) noexcept {
+  return strategies[static_cast<std::size_t>(strategy)].name;
+}
 std::string_view name(Accumulation accumulation) noexcept {
-  return find_name(accumulations, accumulation);
+  return accumulations[static_cast<std::size_t>(accumulation)].name;
 }
 Strategy strategy_from_name(std::string_view text) {
   return find_value(strategies, "strategy", text);
@@ -79,34 +84,14 @@ Accumulation accumulation_from_name(std::string_view text) {
 
 std::vector<Strategy> every_strategy() {
   std::vector<Strategy> all;
-  for (const auto& [strategy, text] : strategies) all.push_back(strategy);
+  for (const StrategyRow& row : strategies) all.push_back(row.value);
   return all;
 }
 
 bool computes_in(DType dtype) noexcept { return dtype == DType::f32 || dtype == DType::bf16; }
 
 StrategyRule rule_of(Strategy strategy, Accumulation accumulation) noexcept {
-  StrategyRule rule;
-  switch (strategy) {
-    case Strategy::no_shard:
-      rule = {ShardedOver::nothing, true, true};
-      break;
-    case Strategy::shard_optimizer:
-      rule = {ShardedOver::world, true, true};
-      break;
-    case Strategy::shard_grad:
-      rule = {ShardedOver::world, true, false};
-      break;
-    case Strategy::full_shard:
-      rule = {ShardedOver::world, false, false};
-      break;
-    case Strategy::hybrid_shard:
-      rule = {ShardedOver::shard_axis, false, false};
-      break;
-    case Strategy::hybrid_shard_grad:
-      rule = {ShardedOver::shard_axis, true, false};
-      break;
-  }
+  StrategyRule rule = strategies[static_cast<std::size_t>(strategy)].rule;
   if (accumulation != Accumulation::automatic) {
     rule.accumulates_unsharded = accumulation == Accumulation::local;
   }

@@ -16,11 +16,15 @@
 namespace atoll_v1::atoll {
 namespace {
 
-TraceRecord gather_record(std::string_view axis, std::uint64_t bytes, std::string_view label) {
-  return {.activity = Activity::all_gather,
-          .label = std::string(label),
-          .bytes = bytes,
-          .axis = std::string(axis)};
+TraceRecord record_of(Activity activity, std::string_view axis, std::uint64_t bytes,
+                      std::string_view label) {
+  return {
+      .activity = activity, .label = std::string(label), .bytes = bytes, .axis = std::string(axis)};
+}
+
+Lane lane_of(Activity collective) {
+  if (collective == Activity::all_gather) return Lane::gather;
+  return collective == Activity::reduce_scatter ? Lane::reduce : Lane::outer;
 }
 
 // Replaces an axis without ranks by an axis of this rank alone.
@@ -76,32 +80,36 @@ struct Scheduler::Impl {
   }
   Stream& stream(Lane lane) { return streams[static_cast<std::size_t>(lane)]; }
 
-  // Enqueues a collective by `start` and logs `record` with stamps before and after it.
+  // Enqueues a collective on its lane after `after`, and logs `record` with stamps before and after
+  // it. Without a communicator the collective is a copy. If it fails, its bytes are not counted as in
+  // flight.
   template <class Start>
-  Work collective(Lane lane, const Communicator& communicator, TraceRecord record,
-                  const Start& start) {
+  Work collective(std::optional<Communicator>& communicator, TraceRecord record, ConstView src,
+                  View dst, const Event& after, const Start& start) {
+    const Lane lane = lane_of(record.activity);
     Stream& on = stream(lane);
-    record.row = on.name();
-    record.ranks = communicator.size();
-    const Stamp begin = on.stamp();
-    Work work = start(on);
-    log.add({std::move(record), lane, ++collectives, begin, on.stamp()});
-    return work;
-  }
-
-  // Enqueues an operation of `bytes` on its lane after `after`. If that fails, the bytes are not
-  // counted as in flight.
-  template <class Start>
-  Work admit(Lane lane, std::uint64_t bytes, const Event& after, const Start& start) {
     InFlight& held = in_flight[static_cast<std::size_t>(lane)];
-    held.admit(bytes, stream(lane));
+    held.admit(record.bytes, on);
     try {
-      stream(lane).wait(after);
-      return start(stream(lane));
+      on.wait(after);
+      if (!communicator) return Work::local_copy(src, dst, on);
+      record.row = on.name();
+      record.ranks = communicator->size();
+      const Stamp begin = on.stamp();
+      Work work = start(*communicator, on);
+      log.add({std::move(record), lane, ++collectives, begin, on.stamp()});
+      return work;
     } catch (...) {
       held.withdraw();
       throw;
     }
+  }
+
+  Work all_gather(std::optional<Communicator>& communicator, TraceRecord record, ConstView src,
+                  View dst, const Event& after) {
+    return collective(
+        communicator, std::move(record), src, dst, after,
+        [&](Communicator& on, Stream& lane) { return on.all_gather(src, dst, lane); });
   }
 
   Axis shard, replicate, inner;
@@ -123,55 +131,32 @@ Scheduler& Scheduler::operator=(Scheduler&&) noexcept = default;
 Scheduler::~Scheduler() = default;
 
 Work Scheduler::all_gather(ConstView src, View dst, const Event& after, std::string_view label) {
-  return impl_->admit(Lane::gather, dst.bytes(), after, [&](Stream& stream) {
-    if (!impl_->gather) return Work::local_copy(src, dst, stream);
-    const auto start = [&](Stream& lane) { return impl_->gather->all_gather(src, dst, lane); };
-    return impl_->collective(Lane::gather, *impl_->gather,
-                             gather_record("shard", dst.bytes(), label), start);
-  });
+  return impl_->all_gather(
+      impl_->gather, record_of(Activity::all_gather, "shard", dst.bytes(), label), src, dst, after);
 }
 
 Work Scheduler::all_gather_inner(ConstView src, View dst, const Event& after,
                                  std::string_view label) {
-  return impl_->admit(Lane::gather, dst.bytes(), after, [&](Stream& stream) {
-    if (!impl_->gather_inner) return Work::local_copy(src, dst, stream);
-    const auto start = [&](Stream& lane) {
-      return impl_->gather_inner->all_gather(src, dst, lane);
-    };
-    return impl_->collective(Lane::gather, *impl_->gather_inner,
-                             gather_record("inner", dst.bytes(), label), start);
-  });
+  return impl_->all_gather(impl_->gather_inner,
+                           record_of(Activity::all_gather, "inner", dst.bytes(), label), src, dst,
+                           after);
 }
 
 Work Scheduler::reduce_scatter(ConstView src, View dst, const Event& after,
                                std::string_view label) {
-  return impl_->admit(Lane::reduce, src.bytes(), after, [&](Stream& stream) {
-    if (!impl_->reduce) return Work::local_copy(src, dst, stream);
-    const auto start = [&](Stream& lane) {
-      return impl_->reduce->reduce_scatter(src, dst, ReduceOp::sum, lane);
-    };
-    return impl_->collective(Lane::reduce, *impl_->reduce,
-                             {.activity = Activity::reduce_scatter,
-                              .label = std::string(label),
-                              .bytes = src.bytes(),
-                              .axis = "shard"},
-                             start);
-  });
+  return impl_->collective(impl_->reduce,
+                           record_of(Activity::reduce_scatter, "shard", src.bytes(), label), src,
+                           dst, after, [&](Communicator& on, Stream& lane) {
+                             return on.reduce_scatter(src, dst, ReduceOp::sum, lane);
+                           });
 }
 
 Work Scheduler::all_reduce(View data, const Event& after, std::string_view label) {
-  return impl_->admit(Lane::outer, data.bytes(), after, [&](Stream& stream) {
-    if (!impl_->outer) return Work::local_copy(data, data, stream);
-    const auto start = [&](Stream& lane) {
-      return impl_->outer->all_reduce(data, data, ReduceOp::sum, lane);
-    };
-    return impl_->collective(Lane::outer, *impl_->outer,
-                             {.activity = Activity::all_reduce,
-                              .label = std::string(label),
-                              .bytes = data.bytes(),
-                              .axis = "replicate"},
-                             start);
-  });
+  return impl_->collective(impl_->outer,
+                           record_of(Activity::all_reduce, "replicate", data.bytes(), label), data,
+                           data, after, [&](Communicator& on, Stream& lane) {
+                             return on.all_reduce(data, data, ReduceOp::sum, lane);
+                           });
 }
 
 LaneEvent Scheduler::run(Lane lane, const Event& after, const std::function<void(Stream&)>& enqueue,

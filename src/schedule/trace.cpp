@@ -127,32 +127,13 @@ void add_row_names(EventText& text, const TraceProcess& process, const std::vect
 }  // namespace
 
 std::string_view name(Activity activity) noexcept {
-  switch (activity) {
-    case Activity::all_gather:
-      return "all_gather";
-    case Activity::reduce_scatter:
-      return "reduce_scatter";
-    case Activity::all_reduce:
-      return "all_reduce";
-    case Activity::wait:
-      return "wait";
-    case Activity::work:
-      break;
-  }
-  return "work";
+  constexpr std::array<std::string_view, 5> names = {"all_gather", "reduce_scatter", "all_reduce",
+                                                     "wait", "work"};
+  return names[static_cast<std::size_t>(activity)];
 }
 
 bool is_collective(Activity activity) noexcept {
-  switch (activity) {
-    case Activity::all_gather:
-    case Activity::reduce_scatter:
-    case Activity::all_reduce:
-      return true;
-    case Activity::wait:
-    case Activity::work:
-      break;
-  }
-  return false;
+  return activity != Activity::wait && activity != Activity::work;
 }
 
 std::int64_t communication_ns(std::span<const TraceRecord> records, std::int64_t from_ns) {
