@@ -1,6 +1,6 @@
 // Fully sharded data parallel training. Parameters, gradients and optimizer states are sharded over
-// an axis of the mesh. The engine gathers (unshards) the parameters of a unit shortly before compute
-// uses them, and reduces gradients as soon as they are complete. Both overlap with compute.
+// an axis of the mesh. The engine gathers (unshards) the parameters of a unit shortly before
+// compute uses them, and reduces gradients as soon as they are complete. Both overlap with compute.
 //
 //   fsdp::Engine engine(mesh, {.strategy = Strategy::hybrid_shard});
 //   Unit& block = engine.add_unit("layers.0", specs);
@@ -30,9 +30,9 @@
 
 namespace atoll_v1::atoll::fsdp {
 
-// The bytes are those of one rank for P parameters on n ranks (n = r replicas x s shards), with bf16
-// compute, f32 masters and gradients, and AdamW's two f32 moments. Buffers for one or two unsharded
-// units are extra where parameters or gradients are sharded.
+// The bytes are those of one rank for P parameters on n ranks (n = r replicas x s shards), with
+// bf16 compute, f32 masters and gradients, and AdamW's two f32 moments. Buffers for one or two
+// unsharded units are extra where parameters or gradients are sharded.
 enum class Strategy {
   no_shard,           // replicates everything and all-reduces gradients (DDP): 18 P
   shard_optimizer,    // shards masters and moments over all ranks (ZeRO-1): 6 P + 12 P / n
@@ -56,8 +56,8 @@ Accumulation accumulation_from_name(std::string_view name);
 
 struct Precision {
   DType param = DType::f32;  // f32 or bf16: the type that compute reads and that gathers send
-  // f32 or bf16: the type in which gradients are sent. With bf16 each level of a sum adds in f32 and
-  // rounds once. Compute writes gradients in f32, and optimizers read them in f32.
+  // f32 or bf16: the type in which gradients are sent. With bf16 each level of a sum adds in f32
+  // and rounds once. Compute writes gradients in f32, and optimizers read them in f32.
   DType reduce = DType::f32;
 };
 
@@ -65,10 +65,10 @@ struct Options {
   Strategy strategy = Strategy::hybrid_shard;
   Accumulation accumulation = Accumulation::automatic;
   Precision precision{};
-  // Partial resharding (FSDP2: reshard_after_forward = N). After forward the unit stays sharded over
-  // groups of this many neighbouring ranks of the shard axis, and backward gathers inside the group.
-  // 1 keeps whole parameters on every rank; 0 turns it off. The number must divide the shard axis.
-  // It has no effect when parameters are resident.
+  // Partial resharding (FSDP2: reshard_after_forward = N). After forward the unit stays sharded
+  // over groups of this many neighbouring ranks of the shard axis, and backward gathers inside the
+  // group. 1 keeps whole parameters on every rank; 0 turns it off. The number must divide the shard
+  // axis. It has no effect when parameters are resident.
   int inner_shards = 0;
   int prefetch = 1;        // units to gather ahead of compute
   int reduce_buffers = 2;  // unsharded gradients that may be written or reduced at the same time
@@ -78,8 +78,8 @@ struct Options {
   std::string backend{};  // "": config().backend, or else the best backend common to all ranks
 };
 
-// Initial values are normal(mean, deviation) numbers computed from (seed, unit name, parameter name,
-// element), so that they do not depend on the mesh or on the number of ranks.
+// Initial values are normal(mean, deviation) numbers computed from (seed, unit name, parameter
+// name, element), so that they do not depend on the mesh or on the number of ranks.
 struct Init {
   float mean = 0;
   float deviation = 0.02f;
@@ -228,8 +228,8 @@ class Engine {
   // Error(invalid_argument): after freeze(), for a name in use, for an impossible shape.
   Unit& add_unit(std::string_view name, std::vector<ParamSpec> params);
   // Collective, once. Declares the order of use, plans every buffer and allocates it. Units may
-  // repeat; backward uses the reverse order. Error(not_found, invalid_argument) names a unit that is
-  // missing on either side. Error(invalid_argument) shows a plan that exceeds
+  // repeat; backward uses the reverse order. Error(not_found, invalid_argument) names a unit that
+  // is missing on either side. Error(invalid_argument) shows a plan that exceeds
   // Options::memory_bytes, before anything is allocated.
   void freeze(const std::vector<std::string>& order);
 
@@ -254,8 +254,8 @@ class Engine {
   // Makes `compute` wait until every gradient shard is final.
   void wait_gradients(Stream& compute);
   // For callers with an optimizer of their own, after the last micro batch: states that the work
-  // enqueued on `compute` so far updates the master shards. Enqueues the copies in the compute dtype
-  // on `compute`; the next gathers wait for them.
+  // enqueued on `compute` so far updates the master shards. Enqueues the copies in the compute
+  // dtype on `compute`; the next gathers wait for them.
   void parameters_changed(Stream& compute);
 
   Unit& unit(std::string_view name);  // Error(not_found)

@@ -53,8 +53,8 @@ class Optimizer {
   // nothing and returns false. Error(invalid_argument) when called again before step() and after a
   // unit has been updated.
   bool update_in_backward(float learning_rate);
-  // Enqueues the step on `compute`: waits for the gradients, computes the norm, and updates units in
-  // the order of use, so that the next pass can gather the first units while others are updated.
+  // Enqueues the step on `compute`: waits for the gradients, computes the norm, and updates units
+  // in the order of use, so that the next pass can gather the first units while others are updated.
   // Collective over the shard axis. Error(invalid_argument) before all micro batches of the step
   // have ended, since gradients are not yet sums over all ranks, and for another learning rate than
   // update_in_backward() was given.

@@ -50,18 +50,18 @@ struct BucketPlan {
   std::vector<Location> locations;  // by tensor
 };
 
-// Fills buckets in the order of `counts`. A bucket has at most `max_bytes`, padding included, unless
-// it holds a single larger tensor: tensors are never split. List tensors in the order in which their
-// gradients become complete, so that buckets become complete in order as well. Errors are those of
-// plan_bucket().
+// Fills buckets in the order of `counts`. A bucket has at most `max_bytes`, padding included,
+// unless it holds a single larger tensor: tensors are never split. List tensors in the order in
+// which their gradients become complete, so that buckets become complete in order as well. Errors
+// are those of plan_bucket().
 BucketPlan plan_buckets(std::span<const std::uint64_t> counts, DType dtype, std::uint64_t max_bytes,
                         std::uint64_t shards = 1);
 
 // The bucket size at which a collective over `axis` spends at most `latency_share` of its time on
 // latency: (1 - share) / share * latency * bandwidth, rounded up to MiB and clamped to the bounds
 // below. Smaller buckets waste bandwidth. Larger ones start later, and nothing overlaps with the
-// last bucket of a backward. Returns the default for an axis of one rank or with unknown rate. Equal
-// on all ranks.
+// last bucket of a backward. Returns the default for an axis of one rank or with unknown rate.
+// Equal on all ranks.
 std::uint64_t bucket_bytes(const Axis& axis, double latency_share = 0.05);
 inline constexpr std::uint64_t least_bucket_bytes = std::uint64_t{1} << 20;
 inline constexpr std::uint64_t most_bucket_bytes = std::uint64_t{128} << 20;
@@ -120,17 +120,18 @@ struct SchedulerOptions {
 
 // Runs collectives beside compute on three lanes.
 //
-// Order: one thread makes all calls, in the same order on all ranks. Calls return at once. An
-// operation starts after its `after` event and after earlier operations of its lane.
-// Buffers: dtypes, shapes, aliasing and errors are those of Communicator. Reductions sum, they never
-// average. On an axis of one rank a collective is a copy, or nothing if src and dst are the same.
-// Completion: the returned Work may be dropped, since record() on the lane covers the operation.
-// `label` names the purpose of an operation in take_records(), for example a unit.
+// One thread makes all calls, in the same order on all ranks, and calls return at once. An operation
+// starts after its `after` event and after earlier operations of its lane. The returned Work may be
+// dropped, since record() on the lane covers the operation.
+//
+// Dtypes, shapes, aliasing and errors are those of Communicator. Reductions sum; they never average.
+// On an axis of one rank a collective is a copy, or nothing if src and dst are the same. `label`
+// names the purpose of an operation in take_records(), for example a unit.
 class Scheduler {
  public:
-  // Collective over all ranks of the mesh: opens the communicators. An axis without ranks means this
-  // rank alone. A DDP trainer passes {} and mesh.axis("world"), so that all_reduce() sums over all
-  // ranks whatever mesh was planned.
+  // Collective over all ranks of the mesh: opens the communicators. An axis without ranks means
+  // this rank alone. A DDP trainer passes {} and mesh.axis("world"), so that all_reduce() sums over
+  // all ranks whatever mesh was planned.
   Scheduler(const Axis& shard, const Axis& replicate, SchedulerOptions options = {});
   Scheduler(Scheduler&&) noexcept;
   Scheduler& operator=(Scheduler&&) noexcept;

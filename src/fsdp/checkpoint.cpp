@@ -163,9 +163,7 @@ json read_index(const fs::path& file) {
   if (size > max_index_bytes) throw bad(file, "too large for the index of a checkpoint");
   std::ifstream in(file, std::ios::binary);
   const auto shallow = [&](int depth, json::parse_event_t, json&) {
-    if (depth > max_index_depth) {
-      throw bad(file, "nested too deeply for the index of a checkpoint");
-    }
+    if (depth > max_index_depth) throw bad(file, "nested too deeply for the index of a checkpoint");
     return true;
   };
   try {
@@ -264,9 +262,7 @@ void read_tensor(const std::vector<SafetensorsFile>& shards, const std::string& 
 std::vector<SafetensorsFile> open_shards(const fs::path& folder, const json& index) {
   const fs::path file = folder / "index.json";
   const std::uint64_t count = number_at(index, "shards", file);
-  if (count == 0 || count > 1'000'000) {
-    throw bad(file, "impossible number of shards: {}", count);
-  }
+  if (count == 0 || count > 1'000'000) throw bad(file, "impossible number of shards: {}", count);
   std::vector<SafetensorsFile> shards;
   for (std::uint64_t s = 0; s < count; ++s) {
     shards.push_back(SafetensorsFile::open(shard_file(folder, s, count)));
@@ -352,9 +348,7 @@ std::map<std::string, std::string> load(const fs::path& wanted, Engine& engine,
       check_layout(index, describe(engine, optimizer, {}), file);
       read_shards(folder, index, engine, optimizer);
       const std::uint64_t steps = number_at(index, "steps", file);
-      if (steps > max_steps) {
-        throw bad(file, "impossible number of steps: {}", steps);
-      }
+      if (steps > max_steps) throw bad(file, "impossible number of steps: {}", steps);
       optimizer.set_steps(static_cast<std::int64_t>(steps));
       extra = index.at("extra").get<std::map<std::string, std::string>>();
     } catch (const json::exception& error) {

@@ -87,9 +87,7 @@ Engine::~Engine() {
 
 Unit& Engine::add_unit(std::string_view unit_name, std::vector<ParamSpec> params) {
   EngineSetup& setup = impl_->setup;
-  if (setup.frozen) {
-    throw invalid("add_unit({}): freeze() has been called already", unit_name);
-  }
+  if (setup.frozen) throw invalid("add_unit({}): freeze() has been called already", unit_name);
   if (impl_->by_name.contains(unit_name)) {
     throw invalid("add_unit({}): the name is already in use", unit_name);
   }
@@ -114,9 +112,7 @@ void Engine::freeze(const std::vector<std::string>& order) {
   }
   std::vector<UnitSize> sizes;
   for (const auto& unit : setup.units) {
-    if (!used[sizes.size()]) {
-      throw invalid("freeze: unit {} is not in the order", unit->name());
-    }
+    if (!used[sizes.size()]) throw invalid("freeze: unit {} is not in the order", unit->name());
     sizes.push_back(state_of(*unit).size);
   }
   setup.plan =

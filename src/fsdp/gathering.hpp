@@ -43,8 +43,8 @@ class Gathering {
   // Starts the first gathers of a pass: all stale resident units, or Options::prefetch units.
   void begin_pass(const PassOptions& pass);
   // Makes `compute` wait until the unit at this position is unsharded, and starts the gathers of
-  // the next Options::prefetch units. Error(invalid_argument), which names `scope`, when open scopes
-  // occupy all slots.
+  // the next Options::prefetch units. Error(invalid_argument), which names `scope`, when open
+  // scopes occupy all slots.
   void unshard(Stream& compute, std::size_t position, std::string_view scope);
   // States that compute has ended its use of the unit; `position` is that of the scope that ended
   // last. Gathers may overwrite the slot once `compute` has reached this point.

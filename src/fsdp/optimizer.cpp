@@ -77,15 +77,11 @@ struct Optimizer::Impl {
 
 Optimizer::Impl::Impl(Engine& engine_, OptimizerOptions options_)
     : engine(engine_), options(options_), updates(engine.device().stream({.name = "update"})) {
-  if (!EngineAccess::setup(engine).frozen) {
-    throw invalid("Optimizer: call Engine::freeze() first");
-  }
+  if (!EngineAccess::setup(engine).frozen) throw invalid("Optimizer: call Engine::freeze() first");
   if (EngineAccess::reducing(engine).has_on_final()) {
     throw invalid("Optimizer: the engine has another optimizer already");
   }
-  if (!(options.epsilon > 0)) {
-    throw invalid("Optimizer: epsilon must be greater than 0");
-  }
+  if (!(options.epsilon > 0)) throw invalid("Optimizer: epsilon must be greater than 0");
   if (options.moment_dtype != DType::f32 && options.moment_dtype != DType::bf16) {
     throw invalid("Optimizer: moments cannot be {}: use f32 or bf16", name(options.moment_dtype));
   }
@@ -170,8 +166,8 @@ void Optimizer::Impl::gradient_complete(const UnitState& unit, Stream& stream) {
   if (!in_backward) return;
   if (updated[unit.index]) {
     throw invalid(
-        "unit {}: an abandoned pass has updated it already: a step with "
-        "update_in_backward() cannot begin again",
+        "unit {}: an abandoned pass has updated it already: a step with update_in_backward() "
+        "cannot begin again",
         unit.name);
   }
   updates.wait(stream.record());
@@ -285,8 +281,8 @@ void Optimizer::Impl::start_update(float learning_rate) {
   if (in_backward) {
     if (std::ranges::count(updated, true) > 0) {
       throw invalid(
-          "update_in_backward: units have been updated since the last step(): the abandoned "
-          "step cannot begin again");
+          "update_in_backward: units have been updated since the last step(): the abandoned step "
+          "cannot begin again");
     }
     in_backward = learning_rate;  // the step begins again
     return;
@@ -306,8 +302,8 @@ void Optimizer::step(float learning_rate, Stream& compute) {
   impl_->engine.wait_gradients(compute);
   if (!EngineAccess::pass(impl_->engine).gradients_complete()) {
     throw invalid(
-        "Optimizer::step: called before all micro batches of the step are complete, so "
-        "gradients are not sums over all ranks");
+        "Optimizer::step: called before all micro batches of the step are complete, so gradients "
+        "are not sums over all ranks");
   }
   try {
     impl_->finish_squares(compute);

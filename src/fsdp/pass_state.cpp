@@ -31,12 +31,8 @@ void PassState::check_micro(const PassOptions& next) const {
 
 void PassState::begin(const PassOptions& options, Stream& compute) {
   setup_.world.check();
-  if (!setup_.frozen) {
-    throw invalid("Engine::begin: call freeze() first");
-  }
-  if (active_) {
-    throw invalid("Engine::begin: another pass is in progress");
-  }
+  if (!setup_.frozen) throw invalid("Engine::begin: call freeze() first");
+  if (active_) throw invalid("Engine::begin: another pass is in progress");
   if (options.of < 1 || options.micro < 0 || options.micro >= options.of) {
     throw invalid("Engine::begin: there is no micro batch {} of {}", options.micro, options.of);
   }
@@ -61,10 +57,8 @@ void PassState::begin(const PassOptions& options, Stream& compute) {
 
 void PassState::check_usable(const Unit& unit, std::string_view scope) const {
   if (!abandoned_) return;
-  throw invalid(
-      "{}({}): this pass is abandoned, since an exception has left one of its "
-      "scopes",
-      scope, unit.name());
+  throw invalid("{}({}): this pass is abandoned, since an exception has left one of its scopes",
+                scope, unit.name());
 }
 
 void PassState::check_order(const Unit& unit, std::size_t lowest, std::size_t end,
@@ -86,9 +80,7 @@ std::size_t PassState::enter_forward(Unit& unit) {
 }
 
 std::size_t PassState::enter_backward(Unit& unit) {
-  if (!is_training()) {
-    throw invalid("backward({}): this pass is for evaluation", unit.name());
-  }
+  if (!is_training()) throw invalid("backward({}): this pass is for evaluation", unit.name());
   check_usable(unit, "backward");
   reducing_.check_slot(state_of(unit), position_);
   check_order(unit, plan_.forward_length, plan_.sequence.size(), "backward");

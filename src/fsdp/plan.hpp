@@ -3,9 +3,9 @@
 //
 // A *position* is one use of a unit in a pass: first the forward uses in declared order, then the
 // backward uses in reverse. An *unshard* is the time in which a unit stays unsharded, from its
-// gather to its reshard: a run of consecutive positions of one unit. The last unit of forward is the
-// first of backward, so the two uses are one unshard. A *slot* is a buffer that several units, or
-// several unsharded gradients, use in turn.
+// gather to its reshard: a run of consecutive positions of one unit. The last unit of forward is
+// the first of backward, so the two uses are one unshard. A *slot* is a buffer that several units,
+// or several unsharded gradients, use in turn.
 #pragma once
 
 #include <cstddef>
@@ -19,7 +19,8 @@ struct Unshard {
   std::size_t unit = 0;
   std::size_t first = 0, last = 0;  // positions
   std::size_t slot = 0;
-  // Forward leaves the unit unsharded in its slot for backward (FSDP2: reshard_after_forward=False).
+  // Forward leaves the unit unsharded in its slot for backward (FSDP2:
+  // reshard_after_forward=False).
   bool stays_unsharded = false;
 };
 

@@ -1,6 +1,6 @@
 // Reads and writes Hugging Face's safetensors files: a little-endian 8-byte length N, a JSON header
-// of N bytes {"name": {"dtype", "shape", "data_offsets": [begin, end)}, "__metadata__": {text}}, and
-// the data, in which the offsets count. https://github.com/huggingface/safetensors
+// of N bytes {"name": {"dtype", "shape", "data_offsets": [begin, end)}, "__metadata__": {text}},
+// and the data, in which the offsets count. https://github.com/huggingface/safetensors
 //
 // Files are memory-mapped and untrusted: open() bounds and checks everything, and Error(bad_data)
 // names the file and a byte offset in it. Tensor data is read only when a caller accesses it.
@@ -24,8 +24,8 @@ namespace atoll_v1::atoll::fsdp {
 struct SafetensorsEntry {
   std::string name;
   std::vector<std::uint64_t> shape;
-  // A read-only view of the mapping, valid as long as the file object. The format does not guarantee
-  // alignment to the element size: copy the bytes unless `aligned`.
+  // A read-only view of the mapping, valid as long as the file object. The format does not
+  // guarantee alignment to the element size: copy the bytes unless `aligned`.
   ConstView data;
   bool aligned = true;
 };

@@ -93,14 +93,12 @@ void Storage::plan_memory() {
   memory_.staging += plan_scratch(largest);
   const std::uint64_t limit = setup_.options.memory_bytes;
   if (limit == 0 || memory_.total() <= limit) return;
-  throw invalid(
-      "freeze: the plan needs more than the {} bytes of Options::memory_bytes"
-      "{}\n{}",
-      limit,
-      sharding_.accumulates_unsharded && setup_.sharded()
-          ? "; Accumulation::shard would keep no whole gradients"
-          : "",
-      memory_.to_string());
+  throw invalid("freeze: the plan needs more than the {} bytes of Options::memory_bytes{}\n{}",
+                limit,
+                sharding_.accumulates_unsharded && setup_.sharded()
+                    ? "; Accumulation::shard would keep no whole gradients"
+                    : "",
+                memory_.to_string());
 }
 
 std::uint64_t Storage::plan_casts(std::uint64_t shard_elements) {

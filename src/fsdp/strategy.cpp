@@ -111,8 +111,7 @@ void check_options(const Options& options) {
   }
   if (options.prefetch < 0 || options.reduce_buffers < 1 || options.inner_shards < 0) {
     throw invalid(
-        "Engine: prefetch = {}, reduce_buffers = {}, inner_shards = {}: use at "
-        "least 0, 1 and 0",
+        "Engine: prefetch = {}, reduce_buffers = {}, inner_shards = {}: use at least 0, 1 and 0",
         options.prefetch, options.reduce_buffers, options.inner_shards);
   }
 }

@@ -14,8 +14,8 @@ enum class ShardedOver {
 // The rule of a strategy without a mesh. With a single shard sharding_of() sets both flags.
 struct StrategyRule {
   ShardedOver over = ShardedOver::nothing;
-  // Parameters stay unsharded between passes and are gathered once after each update. Otherwise each
-  // use of a unit gathers them, unless a slot still contains them.
+  // Parameters stay unsharded between passes and are gathered once after each update. Otherwise
+  // each use of a unit gathers them, unless a slot still contains them.
   bool resident = false;
   // Gradients accumulate unsharded over the micro batches of a step and are reduced with the last.
   bool accumulates_unsharded = false;

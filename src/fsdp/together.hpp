@@ -10,8 +10,8 @@
 
 namespace atoll_v1::atoll::fsdp {
 
-// Collective. Runs `body` and exchanges its outcome: all ranks return, or all throw the error of the
-// lowest rank that failed.
+// Collective. Runs `body` and exchanges its outcome: all ranks return, or all throw the error of
+// the lowest rank that failed.
 template <class Body>
 void together(World& world, const Body& body) {
   std::string problem;

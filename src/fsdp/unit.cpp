@@ -39,8 +39,7 @@ void check_params(std::string_view unit, const std::vector<ParamSpec>& params) {
     }
     if (count > most_elements || total > most_elements || !names.insert(param.name).second) {
       throw invalid(
-          "add_unit({}): parameter {} has an impossible shape or a name that "
-          "is already in use",
+          "add_unit({}): parameter {} has an impossible shape or a name that is already in use",
           unit, param.name);
     }
   }

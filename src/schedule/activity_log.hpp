@@ -2,8 +2,9 @@
 //
 // The log computes how long compute waited for each collective, as the overlap of the wait with the
 // collective. A lane runs one operation at a time, in order: while compute waits for a point of the
-// lane, it waits for the operation that the lane is running. An all-reduce across replicas waits for
-// reduce-scatters, so a wait for the lane `outer` also counts for earlier collectives of `reduce`.
+// lane, it waits for the operation that the lane is running. An all-reduce across replicas waits
+// for reduce-scatters, so a wait for the lane `outer` also counts for earlier collectives of
+// `reduce`.
 #pragma once
 
 #include <cstddef>

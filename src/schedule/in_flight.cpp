@@ -10,8 +10,8 @@ void InFlight::admit(std::uint64_t bytes, Stream& stream) {
   while (!held_.empty() && (bytes > limit_ || bytes_ > limit_ - bytes)) {
     if (released_ == 0) {
       throw invalid(
-          "Scheduler: {} more bytes do not fit on the lane {}, which has {} of at "
-          "most {} bytes in flight: call release() first",
+          "Scheduler: {} more bytes do not fit on the lane {}, which has {} of at most {} bytes in "
+          "flight: call release() first",
           bytes, lane_, bytes_, limit_);
     }
     stream.wait(*held_.front().free);

@@ -50,7 +50,8 @@ struct Scheduler::Impl {
         streams{device.stream({.name = "gather", .priority = StreamPriority::high}),
                 device.stream({.name = "reduce", .priority = StreamPriority::high}),
                 device.stream({.name = "outer"})} {
-    // All ranks open in this order. Lanes do not share communicators, so that none waits for another.
+    // All ranks open in this order. Lanes do not share communicators, so that none waits for
+    // another.
     const auto open = [&](const Axis& axis, std::string_view lane) -> std::optional<Communicator> {
       if (axis.size() == 1) return std::nullopt;
       return Communicator::open(axis, {.name = axis.name + "." + std::string(lane),
@@ -81,8 +82,8 @@ struct Scheduler::Impl {
   Stream& stream(Lane lane) { return streams[static_cast<std::size_t>(lane)]; }
 
   // Enqueues a collective on its lane after `after`, and logs `record` with stamps before and after
-  // it. Without a communicator the collective is a copy. If it fails, its bytes are not counted as in
-  // flight.
+  // it. Without a communicator the collective is a copy. If it fails, its bytes are not counted as
+  // in flight.
   template <class Start>
   Work collective(std::optional<Communicator>& communicator, TraceRecord record, ConstView src,
                   View dst, const Event& after, const Start& start) {

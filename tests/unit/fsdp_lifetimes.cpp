@@ -54,8 +54,8 @@ Outcome run_deaf(atoll::MeshShape shape, const ToyRun& run, const Waits& of_rank
 
 // Leaves out every wait in turn. The checker must report each wait that adds an order. Redundant
 // waits are skipped: their stream is already ordered after the event, or the next wait includes
-// them. For example, a reduction waits for the last step's reduction and then for compute, which has
-// itself waited for it unless the step was skipped.
+// them. For example, a reduction waits for the last step's reduction and then for compute, which
+// has itself waited for it unless the step was skipped.
 void check_every_edge(atoll::MeshShape shape, const ToyRun& run, bool slow = false) {
   const Outcome clean = run_deaf(shape, run, {.slow = slow});
   REQUIRE(clean.finding == "");

@@ -60,8 +60,8 @@ std::vector<UnitSize> sizes_of(std::initializer_list<std::uint64_t> bytes) {
   return sizes;
 }
 
-// Checks that two unshards that overlap in time, prefetch included, share a slot only if they are of
-// the same unit.
+// Checks that two unshards that overlap in time, prefetch included, share a slot only if they are
+// of the same unit.
 void check_slots(const PassPlan& plan, std::size_t prefetch) {
   for (std::size_t k = 0; k < plan.unshards.size(); ++k) {
     for (std::size_t ahead = 1; ahead <= prefetch && k + ahead < plan.unshards.size(); ++ahead) {
