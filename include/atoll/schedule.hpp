@@ -120,13 +120,13 @@ struct SchedulerOptions {
 
 // Runs collectives beside compute on three lanes.
 //
-// One thread makes all calls, in the same order on all ranks, and calls return at once. An operation
-// starts after its `after` event and after earlier operations of its lane. The returned Work may be
-// dropped, since record() on the lane covers the operation.
+// One thread makes all calls, in the same order on all ranks, and calls return at once. An
+// operation starts after its `after` event and after earlier operations of its lane. The returned
+// Work may be dropped, since record() on the lane covers the operation.
 //
-// Dtypes, shapes, aliasing and errors are those of Communicator. Reductions sum; they never average.
-// On an axis of one rank a collective is a copy, or nothing if src and dst are the same. `label`
-// names the purpose of an operation in take_records(), for example a unit.
+// Dtypes, shapes, aliasing and errors are those of Communicator. Reductions sum; they never
+// average. On an axis of one rank a collective is a copy, or nothing if src and dst are the same.
+// `label` names the purpose of an operation in take_records(), for example a unit.
 class Scheduler {
  public:
   // Collective over all ranks of the mesh: opens the communicators. An axis without ranks means

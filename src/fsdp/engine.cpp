@@ -91,9 +91,9 @@ Unit& Engine::add_unit(std::string_view unit_name, std::vector<ParamSpec> params
   if (impl_->by_name.contains(unit_name)) {
     throw invalid("add_unit({}): the name is already in use", unit_name);
   }
-  auto state = std::make_unique<UnitState>(unit_name, setup.units.size(), std::move(params));
-  state->make_buckets(setup.options.precision.param,
-                      static_cast<std::uint64_t>(setup.scheduler.shard_count()));
+  auto state = std::make_unique<UnitState>(
+      unit_name, setup.units.size(), std::move(params), setup.options.precision.param,
+      static_cast<std::uint64_t>(setup.scheduler.shard_count()));
   impl_->by_name.emplace(unit_name, state->index);
   setup.units.push_back(EngineAccess::make_unit(std::move(state)));
   impl_->gathering.add_unit();
@@ -168,8 +168,7 @@ std::string_view Engine::backend() const noexcept { return impl_->setup.schedule
 MemoryPlan& Engine::memory() noexcept { return impl_->storage.plan(); }
 Scheduler& Engine::scheduler() noexcept { return impl_->setup.scheduler; }
 Engine::Traffic Engine::traffic() const noexcept {
-  const auto gathered = impl_->gathering.traffic();
-  const auto reduced = impl_->reducing.traffic();
+  const Traffic &gathered = impl_->gathering.traffic(), &reduced = impl_->reducing.traffic();
   return {gathered.shard_bytes + reduced.shard_bytes, gathered.inner_bytes,
           reduced.replicate_bytes};
 }

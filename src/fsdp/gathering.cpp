@@ -23,12 +23,7 @@ void Gathering::wait_updated(Stream& stream) const {
 }
 
 void Gathering::synchronize_updates() const noexcept {
-  for (const UnitParameters& unit : units_) {
-    try {
-      unit.updated.synchronize();
-    } catch (...) {  // callers that waited for the update have received the failure
-    }
-  }
+  for (const UnitParameters& unit : units_) settle(unit.updated);
 }
 
 void Gathering::begin_pass(const PassOptions& pass) {

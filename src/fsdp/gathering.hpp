@@ -25,11 +25,6 @@ enum class Stale {
 // A unit that is still unsharded in its slot is not gathered again.
 class Gathering {
  public:
-  struct Traffic {
-    std::uint64_t shard_bytes = 0;
-    std::uint64_t inner_bytes = 0;
-  };
-
   Gathering(EngineSetup& setup, const Storage& storage) : setup_(setup), storage_(storage) {}
   void add_unit() { units_.emplace_back(); }
   void freeze();  // must be called once, after Storage::allocate()
@@ -51,7 +46,7 @@ class Gathering {
   void reshard(Stream& compute, std::size_t position);
   // Ends a pass that is not complete. Returns the point of `compute` after which no slot is used.
   Event cancel(Stream& compute);
-  Traffic traffic() const noexcept { return traffic_; }
+  const Engine::Traffic& traffic() const noexcept { return traffic_; }
 
  private:
   struct Slot {
@@ -87,7 +82,7 @@ class Gathering {
   const Storage& storage_;
   std::vector<UnitParameters> units_;
   std::vector<Slot> slots_;
-  Traffic traffic_;
+  Engine::Traffic traffic_;
 
   // The pass in progress. Indices are those of PassPlan::unshards.
   PassOptions pass_;

@@ -96,15 +96,10 @@ Optimizer::Impl::Impl(Engine& engine_, OptimizerOptions options_)
 
 Optimizer::Impl::~Impl() {
   EngineAccess::reducing(engine).set_on_final(nullptr);
-  const auto wait = [](auto&& what) {
-    try {
-      what.synchronize();  // the last step uses the moments and writes into this object
-    } catch (...) {
-      return;  // callers that waited for the step have received the failure
-    }
-  };
-  wait(engine.scheduler());  // for sums of squares, which an abandoned step may have left
-  wait(done);
+  // The last step uses the moments and writes into this object; an abandoned step may have left sums
+  // of squares on the lanes.
+  settle(engine.scheduler());
+  settle(done);
   engine.memory().optimizer = 0;
   engine.memory().staging -= norm_bytes();
 }

@@ -187,15 +187,9 @@ void PassState::wait_idle(Stream& stream) const {
 }
 
 void PassState::synchronize() const noexcept {
-  const auto wait = [](auto&& what) {
-    try {
-      what();
-    } catch (...) {  // callers that waited for the failed work have received the failure
-    }
-  };
-  wait([&] { scheduler_.synchronize(); });
+  settle(scheduler_);
   gathering_.synchronize_updates();
-  wait([&] { ended_.synchronize(); });
+  settle(ended_);
 }
 
 Pass::Pass(Engine& engine) : engine_(&engine) {}

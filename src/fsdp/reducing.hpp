@@ -19,10 +19,6 @@ namespace atoll_v1::atoll::fsdp {
 // Nothing else is ordered, so each lane runs as early as it can.
 class Reducing {
  public:
-  struct Traffic {
-    std::uint64_t shard_bytes = 0;
-    std::uint64_t replicate_bytes = 0;
-  };
   // Called when the gradient of a step is final. Work that it enqueues on `stream` runs before
   // anybody else sees the gradient.
   using OnFinal = std::function<void(const UnitState& unit, Stream& stream)>;
@@ -47,7 +43,7 @@ class Reducing {
   void cancel(Stream& compute) const;
   // `compute` waits until all gradients are final.
   void wait(Stream& compute) const;
-  Traffic traffic() const noexcept { return traffic_; }
+  const Engine::Traffic& traffic() const noexcept { return traffic_; }
 
  private:
   struct Slot {
@@ -75,7 +71,7 @@ class Reducing {
   std::vector<Slot> slots_;
   PassOptions pass_;
   OnFinal on_final_;
-  Traffic traffic_;
+  Engine::Traffic traffic_;
 };
 
 }  // namespace atoll_v1::atoll::fsdp

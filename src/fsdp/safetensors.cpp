@@ -29,13 +29,11 @@ constexpr std::size_t max_dimensions = 32;
 constexpr int max_depth = 3;  // header object, tensor object, list
 constexpr std::string_view metadata_key = "__metadata__";
 
-constexpr std::array<std::pair<std::string_view, DType>, 7> dtype_names{{{"F32", DType::f32},
-                                                                         {"BF16", DType::bf16},
-                                                                         {"F16", DType::f16},
-                                                                         {"F64", DType::f64},
-                                                                         {"I32", DType::i32},
-                                                                         {"I64", DType::i64},
-                                                                         {"U8", DType::u8}}};
+using Tag = std::pair<std::string_view, DType>;
+constexpr std::array dtype_names = {Tag{"F32", DType::f32}, Tag{"BF16", DType::bf16},
+                                    Tag{"F16", DType::f16}, Tag{"F64", DType::f64},
+                                    Tag{"I32", DType::i32}, Tag{"I64", DType::i64},
+                                    Tag{"U8", DType::u8}};
 
 [[noreturn]] void fail_io(const fs::path& path, std::string_view what) {
   throw Error(ErrorCode::io,
@@ -240,7 +238,6 @@ void SafetensorsFile::Impl::parse_entry(const std::string& name, const Json& jso
                            entry.data.count, atoll::name(entry.data.dtype)));
   }
   entry.data.data = mapping.data() + data_begin + begin;
-  entry.aligned = (data_begin + begin) % size_of(entry.data.dtype) == 0;
   entries.push_back(std::move(entry));
 }
 
@@ -332,11 +329,8 @@ void SafetensorsWriter::close() {
 }
 
 void sync_to_disk(const fs::path& path) {
-  const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (descriptor < 0) fail_io(path, "open");
-  const int status = ::fsync(descriptor);
-  ::close(descriptor);
-  if (status != 0) fail_io(path, "sync");
+  const Descriptor file(path);
+  if (::fsync(file.get()) != 0) fail_io(path, "sync");
 }
 
 }  // namespace atoll_v1::atoll::fsdp

@@ -25,9 +25,8 @@ struct SafetensorsEntry {
   std::string name;
   std::vector<std::uint64_t> shape;
   // A read-only view of the mapping, valid as long as the file object. The format does not
-  // guarantee alignment to the element size: copy the bytes unless `aligned`.
+  // guarantee alignment to the element size: copy the bytes before use.
   ConstView data;
-  bool aligned = true;
 };
 
 class SafetensorsFile {

@@ -32,4 +32,15 @@ struct EngineSetup {
   PassPlan plan;
 };
 
+// Blocks until a stream, an event or all lanes have completed. Failures are ignored, since callers
+// that waited for the failed work have received them.
+template <class Work>
+void settle(Work& work) noexcept {
+  try {
+    work.synchronize();
+  } catch (...) {
+    return;
+  }
+}
+
 }  // namespace atoll_v1::atoll::fsdp

@@ -68,11 +68,6 @@ std::string UnitBucket::label() const {
   return fmt::format("{}{}", trainable ? "" : "frozen ", atoll::name(dtype));
 }
 
-UnitState::UnitState(std::string_view name_, std::size_t index_, std::vector<ParamSpec> params_)
-    : name(name_), index(index_), params(std::move(params_)) {
-  check_params(name, params);
-}
-
 std::size_t UnitState::find(std::string_view param) const {
   for (std::size_t i = 0; i < params.size(); ++i) {
     if (params[i].name == param) return i;
@@ -80,8 +75,11 @@ std::size_t UnitState::find(std::string_view param) const {
   throw Error(ErrorCode::not_found, fmt::format("unit {} has no parameter \"{}\"", name, param));
 }
 
-// Buckets are in the order of their first parameter.
-void UnitState::make_buckets(DType param_dtype, std::uint64_t shards) {
+UnitState::UnitState(std::string_view name_, std::size_t index_, std::vector<ParamSpec> params_,
+                     DType param_dtype, std::uint64_t shards)
+    : name(name_), index(index_), params(std::move(params_)) {
+  check_params(name, params);
+  // Buckets are in the order of their first parameter.
   std::vector<std::vector<std::uint64_t>> counts;
   std::vector<std::size_t> index_in_bucket;
   for (const ParamSpec& param : params) {

@@ -37,10 +37,10 @@ struct UnitState {
     BucketSlot slot;
   };
 
-  // Error(invalid_argument, unsupported) names the unit and the parameter at fault.
-  UnitState(std::string_view name, std::size_t index, std::vector<ParamSpec> params);
-  // Assigns parameters without a dtype of their own to `param_dtype`.
-  void make_buckets(DType param_dtype, std::uint64_t shards);
+  // Parameters without a dtype of their own have `param_dtype`. Error(invalid_argument, unsupported)
+  // names the unit and the parameter at fault.
+  UnitState(std::string_view name, std::size_t index, std::vector<ParamSpec> params,
+            DType param_dtype, std::uint64_t shards);
   std::size_t find(std::string_view param) const;  // index in params; Error(not_found)
 
   std::string name;
