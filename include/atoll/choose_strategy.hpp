@@ -30,8 +30,8 @@ struct StrategyQuestion {
 
 struct StrategyEstimate {
   Strategy strategy{};
-  // Memory of a rank: sharded state, buffers for gathered units, and activations. Excludes the
-  // scratch of fallback reductions.
+  // Memory of a rank by the categories of MemoryPlan: sharded state, buffers for gathered units,
+  // and activations. Excludes padding and the scratch of fallback reductions.
   std::uint64_t bytes = 0;
   // Time of a step's communication if nothing overlapped. Every collective has two levels, each
   // with the bytes of a ring at the rate of its axis and one latency per unit. Resident parameters
@@ -47,11 +47,12 @@ struct StrategyChoice {
   std::vector<StrategyEstimate> estimates;
 };
 
-// Returns the strategy with the least communication among those that fit; among strategies within
-// 1 % of it, the one with the least memory. If none fits, returns the one with the least memory and
-// says so in `why`. A pure function: equal questions give equal answers on all ranks.
-// Error(invalid_argument): sizes or counts below 1, options that no engine supports, or a reserve
-// outside [0, 1).
+// Returns the strategy with the least communication among those that fit; among strategies within 1
+// % of it, the one with the least memory. If none fits, returns the one with the least memory and
+// says so in `why`. Overlap with compute is unknown here: if compute hides all communication, a
+// smaller strategy may be equally fast. A pure function: equal questions give equal answers on all
+// ranks. Error(invalid_argument): sizes or counts below 1, options that no engine supports, or a
+// reserve outside [0, 1).
 StrategyChoice choose_strategy(const StrategyQuestion& question);
 
 // The measured or assumed rates of a mesh's axes.
