@@ -47,8 +47,8 @@ struct StrategyChoice {
   std::vector<StrategyEstimate> estimates;
 };
 
-// Returns the strategy with the least communication among those that fit; among strategies within 1
-// % of it, the one with the least memory. If none fits, returns the one with the least memory and
+// Returns the strategy with the least communication among those that fit; among strategies within
+// 1 % of it, the one with the least memory. If none fits, returns the one with the least memory and
 // says so in `why`. Overlap with compute is unknown here: if compute hides all communication, a
 // smaller strategy may be equally fast. A pure function: equal questions give equal answers on all
 // ranks. Error(invalid_argument): sizes or counts below 1, options that no engine supports, or a
