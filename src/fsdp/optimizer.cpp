@@ -71,7 +71,7 @@ struct Optimizer::Impl {
 
   std::vector<bool> squared;         // units with the squares of this step in local_blocks
   std::vector<bool> updated;         // units that backward has updated in this step
-  std::optional<float> in_backward;  // learning rate of updates in backward; unset: none requested
+  std::optional<float> in_backward;  // learning rate of updates in backward; unset: no updates there
   Stream updates;
 };
 

@@ -11,7 +11,7 @@
 
 namespace atoll_v1::atoll::fsdp {
 
-// At most one pass is in progress. It goes through the positions of PassPlan::sequence in order;
+// At most one pass is in progress. A pass visits the positions of PassPlan::sequence in order; its
 // scopes may be nested. A pass that ends early, or that an exception leaves, is abandoned: nothing
 // more is reduced, and the step has to begin again with micro batch 0.
 class PassState {
@@ -19,7 +19,7 @@ class PassState {
   PassState(EngineSetup& setup, const Storage& storage, Gathering& gathering, Reducing& reducing)
       : setup_(setup), storage_(storage), gathering_(gathering), reducing_(reducing) {}
 
-  // Error(invalid_argument) for a call out of turn: see Engine::begin() and PassOptions.
+  // Errors are those of Engine::begin() and PassOptions.
   void begin(const PassOptions& options, Stream& compute);
   // Begin a scope of the unit and return its position.
   std::size_t enter_forward(Unit& unit);

@@ -57,11 +57,11 @@ struct PlanOptions {
 
 // Every unit must occur in `order`. `sizes` is by unit and includes padding.
 //
-// Parameters use prefetch + 1 slots. Forward takes them in turn, and backward uses for each unit
+// Parameters use prefetch + 1 slots. Forward uses them in turn, and backward uses for each unit
 // the slot that forward used. So backward finds the last prefetch + 1 units of forward in their
 // slots, and the next forward finds the last units of backward there.
 //
-// Gradients take `reduce_buffers` slots in turn, so that one is reduced while the next is written.
+// Gradients use `reduce_buffers` slots in turn, so that one is reduced while the next is written.
 // A unit that backward uses again after other units, such as a tied embedding, has an additional
 // slot until its last use.
 PassPlan plan_pass(std::span<const std::size_t> order, std::span<const UnitSize> sizes,

@@ -29,7 +29,7 @@ void Reducing::open(Stream& compute, const UnitState& unit, std::size_t position
   const GradientUse& use = plan_.gradients[unit.index];
   if (position != use.first || unit.size.gradient == 0) return;
   if (sharding_.accumulates_unsharded) {
-    // The last step may have been skipped, so that nobody has waited for its reduction.
+    // If the optimizer skipped the last step, compute has not waited for its reduction yet.
     if (pass_.micro == 0) scheduler_.wait(compute, units_[unit.index].final, unit.name);
     return;
   }

@@ -20,7 +20,7 @@ namespace atoll_v1::atoll::fsdp {
 class Reducing {
  public:
   // Called when the gradient of a step is final. Work that it enqueues on `stream` runs before
-  // anybody else sees the gradient.
+  // wait() lets compute read the gradient.
   using OnFinal = std::function<void(const UnitState& unit, Stream& stream)>;
 
   Reducing(EngineSetup& setup, const Storage& storage) : setup_(setup), storage_(storage) {}

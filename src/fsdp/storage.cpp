@@ -245,7 +245,7 @@ void Storage::hold_nothing(Stream& stream, const Buffer& slot) {
   stream.backend().hold(slot.data(), slot.bytes(), {});
 }
 
-// Reports to the lifetime checker the memory whose content never changes, and that slots are empty.
+// Reports to the lifetime checker the memory with fixed content, and that slots are empty.
 void Storage::hold_fixed_memory() {
   Stream& stream = scheduler_.stream(Lane::gather);
   for (const auto& entry : setup_.units) {

@@ -174,7 +174,7 @@ TEST_CASE("a unit used after its scope") {
   CHECK(has(text, "outside its lifetime, which ended on stream compute"));
 }
 
-TEST_CASE("a unit used when another is in its place") {
+TEST_CASE("a unit used when another unit is in its slot") {
   const std::string text = finding_of([](fsdp::Engine& engine, atoll::Stream& compute) {
     auto pass = engine.begin({fsdp::PassOptions::Kind::eval, 0, 1}, compute);
     atoll::View late;

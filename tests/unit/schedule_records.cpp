@@ -69,7 +69,7 @@ std::vector<TraceRecord> of(const std::vector<TraceRecord>& records, Activity ac
 
 }  // namespace
 
-TEST_CASE("a late reduction holds up no gather") {
+TEST_CASE("a late reduction delays no gather") {
   atoll_test::plant_delay(ATOLL_REDUCE_SCATTER, 1, 0, 300);
   run_thread_ranks(
       2,

@@ -84,7 +84,7 @@ TEST_CASE("bandwidth: all_reduce crosses the link twice; no time, no bandwidth")
   CHECK(atoll::bandwidth(collective(Activity::all_gather, 7, 7)).algorithm == 0);
 }
 
-TEST_CASE("rows stand in the order of the data's way, whatever came first") {
+TEST_CASE("rows are in a fixed order, whatever came first") {
   const auto rows = rows_of(events_of({}, {work("zebra", "z", 0, 1), work("outer", "o", 0, 1),
                                            work("gather", "g", 5, 6), work("compute", "c", 2, 3)}));
   CHECK(rows ==
