@@ -71,7 +71,7 @@ struct Optimizer::Impl {
 
   std::vector<bool> squared;         // units with the squares of this step in local_blocks
   std::vector<bool> updated;         // units that backward has updated in this step
-  std::optional<float> in_backward;  // learning rate of updates in backward; unset: no updates there
+  std::optional<float> in_backward;  // learning rate of updates in backward, if requested
   Stream updates;
 };
 
@@ -96,8 +96,8 @@ Optimizer::Impl::Impl(Engine& engine_, OptimizerOptions options_)
 
 Optimizer::Impl::~Impl() {
   EngineAccess::reducing(engine).set_on_final(nullptr);
-  // The last step uses the moments and writes into this object; an abandoned step may have left sums
-  // of squares on the lanes.
+  // The last step uses the moments and writes into this object; an abandoned step may have left
+  // sums of squares on the lanes.
   settle(engine.scheduler());
   settle(done);
   engine.memory().optimizer = 0;

@@ -37,8 +37,8 @@ struct UnitState {
     BucketSlot slot;
   };
 
-  // Parameters without a dtype of their own have `param_dtype`. Error(invalid_argument, unsupported)
-  // names the unit and the parameter at fault.
+  // Parameters without a dtype of their own have `param_dtype`. Error(invalid_argument,
+  // unsupported) names the unit and the parameter at fault.
   UnitState(std::string_view name, std::size_t index, std::vector<ParamSpec> params,
             DType param_dtype, std::uint64_t shards);
   std::size_t find(std::string_view param) const;  // index in params; Error(not_found)
