@@ -1,5 +1,7 @@
-// Sharded checkpoints: every shard index of replica 0 writes its own file, nobody gathers anything,
-// and a checkpoint loads at any world size, mesh and strategy.
+// Sharded checkpoints, and import and export of whole weights as safetensors. A checkpoint is
+// written without gathering, and loads at any world size, mesh and strategy.
+//
+// All functions are collective and block. A failure on one rank throws the same Error on all ranks.
 #pragma once
 
 #include <cstdint>
@@ -14,34 +16,36 @@
 
 namespace atoll_v1::atoll::fsdp {
 
-// A folder with `index.json` (layout: units, parameters, shapes, offsets; number of shards;
-// `extra`) and one safetensors file per shard, `shard-00000-of-00004.safetensors`, that holds for
-// each unit the flat tensors UNIT/weights (f32), UNIT/moment1 and UNIT/moment2 (f32 or bf16; either
-// is read as what the optimizer has).
+// Writes a folder that contains `index.json` (units, parameters, shapes, offsets, number of shards,
+// `extra`) and one safetensors file per shard, such as `shard-00000-of-00004.safetensors`. A shard
+// file holds flat tensors for each bucket: UNIT/BUCKET/weights, and UNIT/BUCKET/moment1 and
+// UNIT/BUCKET/moment2 (f32 or bf16; load() converts). Each shard index of replica 0 writes its own
+// file.
 //
-// Collective; blocks. The folder appears whole or not at all: files are written and synced under a
-// temporary name beside it, and renamed by one rank after all are done; an existing folder of that
-// name is replaced. Throws Error(io) that names the file, on every rank.
+// The folder appears complete or not at all: files are written and synced under a temporary name
+// beside it, which rank 0 renames when all ranks are done. An existing folder of that name is
+// replaced. All ranks must see the same file system. Error(io) names the file.
 void save(const std::filesystem::path& folder, Engine& engine, const Optimizer& optimizer,
           const std::map<std::string, std::string>& extra = {});
 
-// Collective; blocks. Each rank reads the parts of its own shards only. The units and shapes must
-// be those of the engine: Error(mismatch) names the first difference. Returns `extra`.
+// Reads a checkpoint; each rank reads only the parts of its own shards. Units and shapes must be
+// those of the engine: Error(mismatch) names the first difference. Shards, strategy, dtypes and
+// frozen parameters may differ from those at saving. Returns `extra`.
 std::map<std::string, std::string> load(const std::filesystem::path& folder, Engine& engine,
                                         Optimizer& optimizer);
 
-// The name of a parameter in files of others, "model.layers.0.mlp.up_proj.weight".
+// Returns the name of a parameter in a weights file, such as "model.layers.0.mlp.up_proj.weight".
 using ParamName = std::function<std::string(const Unit&, const ParamSpec&)>;
 
-// One safetensors file with every parameter whole, in `dtype` (f32, bf16 or f16). Collective;
-// blocks. Rank 0 writes it unit by unit, so that no rank ever holds more than one whole unit; the
-// file appears whole or not at all. Throws Error(io) on every rank.
+// Writes one safetensors file with every parameter whole, in `dtype` (f32, bf16 or f16). Rank 0
+// writes unit by unit, so that no rank holds more than one whole unit. The file appears complete or
+// not at all. Error(io) names the file.
 void export_weights(const std::filesystem::path& file, Engine& engine, DType dtype,
                     const ParamName& name);
 
-// Fills the shards of every rank from safetensors files (f32, bf16 or f16) that together hold every
-// parameter under its name and shape. Collective; blocks; each rank reads its own parts only.
-// Throws Error(not_found, mismatch) that names file and tensor, on every rank.
+// Fills the shards of every rank from safetensors files (f32, bf16 or f16) that together contain
+// every parameter with its name and shape. Each rank reads only its own parts.
+// Error(not_found, mismatch) names file and tensor.
 void import_weights(const std::vector<std::filesystem::path>& files, Engine& engine,
                     const ParamName& name);
 

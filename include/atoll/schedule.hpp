@@ -1,5 +1,5 @@
-// Flat buckets and the lanes that move them beside compute. The FSDP engine is built on this; a
-// trainer of its own can use it alone.
+// Flat buckets of tensors, and a scheduler that runs their collectives beside compute. The FSDP
+// engine is built on both, and a trainer can use them without the engine.
 #pragma once
 
 #include <cstdint>
@@ -16,71 +16,72 @@
 
 namespace atoll_v1::atoll {
 
-// Where one tensor lies in a bucket, in elements.
+// The part of a bucket that holds one tensor, in elements.
 struct BucketSlot {
   std::uint64_t offset = 0;
   std::uint64_t count = 0;
 };
 
-// Several tensors in one flat allocation: each at an aligned offset that does not depend on the
-// number of shards, the whole padded so that it divides evenly into shards of whole norm blocks.
+// Several tensors in one flat allocation. Each tensor has an aligned offset that does not depend on
+// the number of shards. The end is padded, so that every shard has the same number of elements, a
+// multiple of bucket_granularity.
 struct BucketLayout {
-  std::vector<BucketSlot> slots;  // in the order given
-  std::uint64_t elements = 0;     // padded
+  std::vector<BucketSlot> slots;  // in the order given to plan_bucket()
+  std::uint64_t elements = 0;     // padding included
   std::uint64_t shards = 1;
 
   std::uint64_t shard_elements() const noexcept { return elements / shards; }
-  // The parts that belong to no tensor, ascending.
-  std::vector<BucketSlot> gaps() const;
+  std::vector<BucketSlot> gaps() const;  // the parts without a tensor, in ascending order
 };
 
-inline constexpr std::uint64_t bucket_alignment = 64;  // elements; 256 bytes of f32
-inline constexpr std::uint64_t bucket_granularity =
-    4096;  // elements; shard boundaries are multiples
+inline constexpr std::uint64_t bucket_alignment = 64;      // elements; 256 bytes of f32
+inline constexpr std::uint64_t bucket_granularity = 4096;  // elements; one block of a norm
 
-// Throws Error(invalid_argument) for zero shards, and for more elements than 2^60.
+// Error(invalid_argument) for zero shards and for more than 2^60 elements.
 BucketLayout plan_bucket(std::span<const std::uint64_t> counts, std::uint64_t shards);
 
-// Tensors of one dtype in several buckets, in the order given: neighbours share one.
+// Tensors of one dtype in several buckets. Consecutive tensors share a bucket.
 struct BucketPlan {
-  struct Place {
+  struct Location {
     std::size_t bucket = 0;
     BucketSlot slot;  // in that bucket
   };
   std::vector<BucketLayout> buckets;
-  std::vector<Place> places;  // by tensor
+  std::vector<Location> locations;  // by tensor
 };
 
-// Takes tensors into a bucket as long as it has at most `max_bytes`, padding included; a tensor
-// that needs more has a bucket to itself, since none is split. List tensors in the order in which
-// their gradients become complete, so that buckets do, too. Errors are those of plan_bucket.
+// Fills buckets in the order of `counts`. A bucket has at most `max_bytes`, padding included,
+// unless it holds a single larger tensor: tensors are never split. List tensors in the order in
+// which their gradients become complete, so that buckets become complete in order as well. Errors
+// are those of plan_bucket().
 BucketPlan plan_buckets(std::span<const std::uint64_t> counts, DType dtype, std::uint64_t max_bytes,
                         std::uint64_t shards = 1);
 
-// Bytes of a bucket whose collective over `axis` spends at most `latency_share` of its time on
-// latency: (1 - share) / share * latency * bandwidth, in whole MiB, between the bounds below.
-// Smaller buckets waste bandwidth, larger ones start late: the last bucket of a backward hides
-// behind nothing. The same on all ranks. An axis without a rate, or of one rank, gets the default.
+// The bucket size at which a collective over `axis` spends at most `latency_share` of its time on
+// latency: (1 - share) / share * latency * bandwidth, rounded up to MiB and clamped to the bounds
+// below. Smaller buckets waste bandwidth. Larger ones start later, and nothing overlaps with the
+// last bucket of a backward. Returns the default for an axis of one rank or with unknown rate.
+// Equal on all ranks.
 std::uint64_t bucket_bytes(const Axis& axis, double latency_share = 0.05);
 inline constexpr std::uint64_t least_bucket_bytes = std::uint64_t{1} << 20;
 inline constexpr std::uint64_t most_bucket_bytes = std::uint64_t{128} << 20;
 inline constexpr std::uint64_t default_bucket_bytes = std::uint64_t{32} << 20;
 
-// The three kinds of traffic of sharded training. Each has a stream and a communicator of its own,
-// so that a late reduction never holds up a gather. Where a device has priorities, `gather` and
-// `reduce` go before compute and `outer` beside it: compute waits for the next gather, and the next
-// whole gradient for the memory of a reduction, while nothing but the optimizer waits for `outer`.
+// The three kinds of traffic in sharded training. Each lane has its own stream and communicator, so
+// that a late reduction never delays a gather. On devices with stream priorities, `gather` and
+// `reduce` run before compute, since compute waits for the next gather and for the memory that
+// reductions free; `outer` runs at the priority of compute, since only the optimizer waits for it.
 enum class Lane {
-  gather,
-  reduce,
-  outer
+  gather,  // all-gathers over the shard axis and over inner groups
+  reduce,  // reduce-scatters over the shard axis
+  outer    // all-reduces over the replicate axis
 };
 
-// A point in the work of a lane, and which collectives lie before it.
+// A point in the work of a lane, which remembers the collectives issued before it.
 class LaneEvent : public Event {
  public:
   LaneEvent() = default;
-  // Of no lane: who waits for it is not said to wait for a collective.
+  // An event without a lane: waiting for it does not count as waiting for a collective.
   LaneEvent(Event event) : Event(std::move(event)) {}  // NOLINT(google-explicit-constructor)
   LaneEvent(Event event, Lane lane, std::uint64_t through)
       : Event(std::move(event)), lane_(lane), through_(through) {}
@@ -92,10 +93,10 @@ class LaneEvent : public Event {
   std::uint64_t through_ = 0;
 };
 
-// What the scheduler writes down, besides collectives and waits, which it always does.
+// How much the scheduler records for traces.
 enum class Recording {
-  collectives,
-  work  // local work on the lanes and what begin_work() and end_work() mark, too
+  collectives,  // collectives, and waits of compute for them
+  work          // also local work on lanes, and spans between begin_work() and end_work()
 };
 
 struct LaneBytes {
@@ -104,116 +105,98 @@ struct LaneBytes {
 
 struct SchedulerOptions {
   Device device = Device::host();
-  // A group inside the shard axis to gather in as well, on the lane `gather`; empty: none.
+  // A group inside the shard axis for all_gather_inner(); empty: no inner group.
   Axis inner{};
-  std::string backend{};  // "": config().backend, else the best common one
-  // The ranks of all groups of both axes, which make a scheduler now: on GPUs the communicators of
-  // the lanes are made out of one of these. Empty: each has a bootstrap of its own.
+  std::string backend{};  // "": config().backend, or else the best backend common to all ranks
+  // All ranks that construct a scheduler in this call. On GPUs the lanes' communicators are then
+  // split from one communicator of these ranks. Empty: each communicator bootstraps separately.
   Axis root{};
-  // How many bytes of a lane's operations may be in flight: from the start of an operation until
-  // the event given to release(), by the larger of src and dst. An operation that would exceed them
-  // starts behind the oldest releases that make room, by an event edge; the host goes on. One that
-  // is larger than the limit runs alone. 0: no limit, and nothing to release.
+  // Limits on the bytes in flight of each lane; 0: no limit. An operation counts the larger of src
+  // and dst, from its start until the event given to release(). An operation that would exceed the
+  // limit starts after the oldest releases that make room; the host does not wait. An operation
+  // larger than the limit runs alone.
   LaneBytes max_in_flight{};
 };
 
-// Runs collectives beside compute: `gather` and `reduce` over the shard axis, `outer` over the
-// replicate axis. Every call is made by one thread, in one order on all ranks, and returns at once.
-// `after` is what must have happened before the operation may start; dtypes, shapes, aliasing and
-// errors are those of Communicator. A Work may be dropped: the lane's next event covers it. An axis
-// of one rank costs nothing: its collectives are copies, or nothing where src and dst are the same.
-// `label` says what an operation is for, such as the name of a unit, in what take_records() tells.
+// Runs collectives beside compute on three lanes.
+//
+// One thread makes all calls, in the same order on all ranks, and calls return at once. An
+// operation starts after its `after` event and after earlier operations of its lane. The returned
+// Work may be dropped, since record() on the lane covers the operation.
+//
+// Dtypes, shapes, aliasing and errors are those of Communicator. Reductions sum; they never
+// average. On an axis of one rank a collective is a copy, or nothing if src and dst are the same.
+// `label` names the purpose of an operation in take_records(), for example a unit.
 class Scheduler {
  public:
-  // Opens the communicators; collective over all ranks of the mesh. An axis without ranks is that
-  // of this rank alone: a DDP trainer passes {} and mesh.axis("world"), whatever mesh was planned,
-  // and all_reduce sums over all ranks.
+  // Collective over all ranks of the mesh: opens the communicators. An axis without ranks means
+  // this rank alone. A DDP trainer passes {} and mesh.axis("world"), so that all_reduce() sums over
+  // all ranks whatever mesh was planned.
   Scheduler(const Axis& shard, const Axis& replicate, SchedulerOptions options = {});
   Scheduler(Scheduler&&) noexcept;
   Scheduler& operator=(Scheduler&&) noexcept;
   ~Scheduler();
 
-  // Over the shard axis, on the lane `gather`.
+  // Gathers over the shard axis, on the lane `gather`.
   Work all_gather(ConstView src, View dst, const Event& after, std::string_view label = {});
-  // Over the inner group, on the lane `gather`.
+  // Gathers over SchedulerOptions::inner, on the lane `gather`.
   Work all_gather_inner(ConstView src, View dst, const Event& after, std::string_view label = {});
-  // Sum over the shard axis, on the lane `reduce`.
+  // Sums over the shard axis, on the lane `reduce`.
   Work reduce_scatter(ConstView src, View dst, const Event& after, std::string_view label = {});
-  // Sum over the replicate axis, in place, on the lane `outer`.
+  // Sums over the replicate axis in place, on the lane `outer`.
   Work all_reduce(View data, const Event& after, std::string_view label = {});
-  // Local work (casts, sums) in the order of a lane; the event is its completion.
+  // Enqueues local work, such as casts, in the order of a lane. Returns its completion.
   LaneEvent run(Lane lane, const Event& after, const std::function<void(Stream&)>& enqueue,
                 std::string_view label = {});
-  // A point behind everything that was put on the lane so far.
+  // Returns the point after everything that was enqueued on the lane so far.
   LaneEvent record(Lane lane);
-  // Makes a stream of compute wait for a lane: exposed communication, which is written down, with
-  // the name of the lane before the label. Work::wait orders as well, and is not written down.
+  // Makes a compute stream wait for a lane, and records the wait as exposed communication, labelled
+  // with the lane and `label`. Work::wait() orders streams as well, but records nothing.
   void wait(Stream& compute, const LaneEvent& event, std::string_view label = {});
 
-  // Marks work on a stream as a span, from one call to the other; nothing without Recording::work.
-  // The label is `what` and `subject` with a space between.
+  // Record the work on a stream between two calls as a span with the label "WHAT SUBJECT". Without
+  // Recording::work they do nothing.
   Stamp begin_work(Stream& stream);
   void end_work(Stream& stream, const Stamp& begin, std::string_view what,
                 std::string_view subject = {});
   void set_recording(Recording recording) noexcept;
-  // What has been written down since the last call and is complete. After synchronize() of every
-  // stream that waits, that is all of it, and waited_ns are final. The newest 262,144 records are
-  // kept until somebody asks; before the first call 16,384.
+  // Returns the complete records since the last call. If every waiting stream has been synchronized
+  // before, these are all records and their waited_ns are final. The scheduler keeps the newest
+  // 262,144 records between calls, and 16,384 before the first call.
   TraceLog take_records();
 
-  // The memory of the lane's oldest operation that was not released yet is free after `after`: what
-  // it gathered has been used, what it reduced has been read. `after` may only depend on what was
-  // enqueued before this call, so that lanes never wait for each other in a circle. On a lane with
-  // a limit each operation is released, before the first one that needs its room is called: that
-  // one throws Error(invalid_argument) otherwise, and so does a release without an operation.
+  // States that the memory of the lane's oldest unreleased operation is free after `after`, which
+  // may depend only on work enqueued before this call: so lanes never wait for each other in a
+  // cycle. On a lane with a limit, release each operation before calling the operation that needs
+  // its room. Error(invalid_argument) for that operation otherwise, and for a release without an
+  // operation.
   void release(Lane lane, const Event& after);
 
-  // Memory that the backends of these lanes handle without copies: collective over all ranks of the
-  // mesh, in one order and with one size on all of them.
+  // Allocates memory that the backends of these lanes use without copies. Collective over all ranks
+  // of the mesh, in the same order and with the same size.
   Buffer allocate(std::size_t bytes, std::initializer_list<Lane> lanes);
 
-  // Device memory that sums of `count` elements on a lane take beside their buffers, where the
-  // library builds them: Communicator::scratch_bytes, of dst for the lane `reduce`, of data for
-  // `outer`, 0 for `gather`.
+  // Device memory that sums on a lane need beside their buffers where the library builds them from
+  // other collectives, for `count` elements: of dst on the lane `reduce`, of data on `outer`. 0 on
+  // `gather`.
   std::uint64_t scratch_bytes(Lane lane, std::uint64_t count, DType dtype) const;
   void reserve_scratch(Lane lane, std::uint64_t bytes);  // before the first operation
 
   Stream& stream(Lane lane) noexcept;
-  // What all streams and memory that meet the lanes come from: the device of the options, or, where
-  // ATOLL_CHECK=lifetimes asks for it, the same under a checker.
+  // SchedulerOptions::device, or with ATOLL_CHECK=lifetimes a checker around it. Streams and memory
+  // that meet the lanes must come from this device.
   const Device& device() const noexcept;
   int shard_count() const noexcept;
   int replicate_count() const noexcept;
   int shard_index() const noexcept;
   int replicate_index() const noexcept;
-  std::string_view backend() const noexcept;  // of the first communicator that is open; "none"
-  void synchronize();                         // all lanes; throws the first failure
+  // Backend of the gather lane, else of the outer lane; "none" if neither has several ranks.
+  std::string_view backend() const noexcept;
+  void synchronize();  // blocks until all lanes are idle; throws the first failure
 
  private:
   struct Impl;
   std::unique_ptr<Impl> impl_;
-};
-
-// A few buffers that take turns: written by one stream, read by a lane, written again. With K of
-// them K - 1 may still be read while one is written, and nobody allocates.
-class Rotation {
- public:
-  // Error(invalid_argument) without buffers.
-  explicit Rotation(std::vector<Buffer> buffers);
-  // The next in turn, once its last use is over: `writer` waits, the host does not. Its contents
-  // are those of that use. Error(invalid_argument) where it was not released since its last turn.
-  const Buffer& next(Stream& writer);
-  // The earliest buffer handed out and not released yet is free after `after`.
-  // Error(invalid_argument) where there is none.
-  void release(const Event& after);
-
- private:
-  struct Turn {
-    Buffer buffer;
-    Event free{};
-  };
-  std::vector<Turn> turns_;
-  std::uint64_t taken_ = 0, released_ = 0;
 };
 
 }  // namespace atoll_v1::atoll

@@ -12,10 +12,8 @@
 
 #include "core/log.hpp"
 #include "device/host/kernels.hpp"
-#include "fsdp/engine_impl.hpp"
-#include "fsdp/optimizer_impl.hpp"
+#include "fsdp/pass_state.hpp"
 #include "fsdp/safetensors.hpp"
-#include "fsdp/safetensors_writer.hpp"
 #include "fsdp/together.hpp"
 
 namespace atoll_v1::atoll::fsdp {
@@ -28,13 +26,19 @@ constexpr std::string_view format_name = "atoll-checkpoint";
 constexpr int format_version = 2;
 constexpr std::uintmax_t max_index_bytes = 256 << 20;
 constexpr int max_index_depth = 8;
-constexpr std::uint64_t max_steps = std::uint64_t{1} << 53;  // what a double counts exactly
+constexpr std::uint64_t max_steps = std::uint64_t{1} << 53;  // a double is exact up to here
+
+template <class... Args>
+Error bad(const fs::path& file, fmt::format_string<Args...> text, Args&&... args) {
+  return {ErrorCode::bad_data,
+          file.string() + ": " + fmt::format(text, std::forward<Args>(args)...)};
+}
 
 fs::path shard_file(const fs::path& folder, std::uint64_t index, std::uint64_t shards) {
   return folder / fmt::format("shard-{:05}-of-{:05}.safetensors", index, shards);
 }
 
-// The flat tensors of one bucket, in the order of the file.
+// The flat tensors of one bucket, in file order.
 struct BucketTensors {
   const Unit* unit;
   std::size_t bucket;
@@ -48,11 +52,11 @@ std::string tensor_name(std::string_view unit, std::string_view bucket, std::str
 std::vector<BucketTensors> tensors_of(Engine& engine, const Optimizer& optimizer) {
   std::vector<BucketTensors> all;
   for (const auto& unit : engine.units()) {
-    const auto& buckets = unit->state().buckets;
+    const auto& buckets = state_of(*unit).buckets;
     for (std::size_t b = 0; b < buckets.size(); ++b) {
       const std::string label = buckets[b].label();
       BucketTensors one{unit.get(), b, {{"weights", buckets[b].master}}};
-      const auto [first, second] = optimizer.impl().moments[unit->state().index][b];
+      const auto [first, second] = EngineAccess::moments(optimizer, *unit, b);
       if (first.count) {
         one.tensors.emplace_back("moment1", first);
         one.tensors.emplace_back("moment2", second);
@@ -88,13 +92,13 @@ json describe(Engine& engine, const Optimizer& optimizer,
               const std::map<std::string, std::string>& extra) {
   json units = json::array();
   for (const auto& unit : engine.units()) {
-    const Unit::State& state = unit->state();
+    const UnitState& state = state_of(*unit);
     json params = json::array(), buckets = json::array();
     for (std::size_t p = 0; p < state.params.size(); ++p) {
       params.push_back({{"name", state.params[p].name},
                         {"shape", state.params[p].shape},
-                        {"bucket", state.places[p].bucket},
-                        {"offset", state.places[p].slot.offset}});
+                        {"bucket", state.locations[p].bucket},
+                        {"offset", state.locations[p].slot.offset}});
     }
     for (const UnitBucket& bucket : state.buckets) {
       buckets.push_back({{"name", bucket.label()}, {"elements", bucket.layout.elements}});
@@ -120,9 +124,8 @@ void write_text(const fs::path& file, const std::string& text) {
   sync_to_disk(file);
 }
 
-// Puts `partial` in the place of `folder`; what was there is gone once the new one is complete. On
-// file systems that cannot exchange two names in one step, `folder`.old is all there is for a
-// moment: there load() finds it.
+// Replaces `folder` by `partial`. File systems that cannot exchange two names atomically have only
+// `folder`.old for a moment, which readable() finds.
 void publish(const fs::path& partial, const fs::path& folder) {
   sync_to_disk(partial);
   const fs::path parent = folder.has_parent_path() ? folder.parent_path() : fs::path(".");
@@ -141,11 +144,11 @@ void publish(const fs::path& partial, const fs::path& folder) {
   fs::remove_all(old);
 }
 
-// The folder to read: `folder`, or what an interrupted save has left of it.
+// Returns `folder`, or `folder`.old if an interrupted save has left only that.
 fs::path readable(const fs::path& folder) {
   const fs::path old = folder.string() + ".old";
   if (fs::exists(folder) || !fs::exists(old / "index.json")) return folder;
-  log::warn("{} is not there: reading {}, which an interrupted save has left", folder.string(),
+  log::warn("{} does not exist: reading {}, which an interrupted save has left", folder.string(),
             old.string());
   return old;
 }
@@ -157,42 +160,39 @@ json read_index(const fs::path& file) {
     throw Error(ErrorCode::io, fmt::format("{}: not a checkpoint: {}", file.parent_path().string(),
                                            missing.message()));
   }
-  if (size > max_index_bytes) throw Error(ErrorCode::bad_data, file.string() + ": too large");
+  if (size > max_index_bytes) throw bad(file, "too large for the index of a checkpoint");
   std::ifstream in(file, std::ios::binary);
   const auto shallow = [&](int depth, json::parse_event_t, json&) {
-    if (depth > max_index_depth) {
-      throw Error(ErrorCode::bad_data, file.string() + ": nested too deep for a checkpoint");
-    }
+    if (depth > max_index_depth) throw bad(file, "nested too deeply for the index of a checkpoint");
     return true;
   };
   try {
     return json::parse(in, shallow);
   } catch (const json::parse_error& error) {
-    throw Error(ErrorCode::bad_data,
-                fmt::format("{}: byte {}: not JSON", file.string(), error.byte));
+    throw bad(file, "byte {}: not JSON", error.byte);
   }
 }
 
 std::uint64_t number_at(const json& object, const char* key, const fs::path& file) {
   const auto found = object.find(key);
   if (found == object.end() || !found->is_number_unsigned()) {
-    throw Error(ErrorCode::bad_data,
-                fmt::format("{}: \"{}\" is not a number that is not negative", file.string(), key));
+    throw bad(file, "\"{}\" is not a non-negative number", key);
   }
   return found->get<std::uint64_t>();
 }
 
-// Compares names and shapes; shards, and what is frozen or of which dtype, may differ.
+// Compares names and shapes. The number of shards, dtypes and frozen parameters may differ.
 void check_layout(const json& index, const json& expected, const fs::path& file) {
   const auto mismatch = [&](const std::string& what) {
     throw Error(ErrorCode::mismatch, fmt::format("{}: {}", file.string(), what));
   };
   if (index.at("format") != format_name || index.at("version") != format_version) {
-    mismatch("not a checkpoint of this version");
+    mismatch(fmt::format("not a checkpoint of version {}", format_version));
   }
   const json &theirs = index.at("units"), &ours = expected.at("units");
   if (theirs.size() != ours.size()) {
-    mismatch(fmt::format("{} units, the model has {}", theirs.size(), ours.size()));
+    mismatch(
+        fmt::format("the checkpoint has {} units, the model has {}", theirs.size(), ours.size()));
   }
   const auto shapes = [](const json& unit) {
     json list = json::array();
@@ -207,58 +207,16 @@ void check_layout(const json& index, const json& expected, const fs::path& file)
     }
   }
   if (expected.at("optimizer") == "adamw" && index.at("optimizer") != "adamw") {
-    mismatch("it has no moments for adamw");
+    mismatch("the checkpoint has no moments for adamw");
   }
 }
 
-// A flat tensor of which each shard holds an equal part.
-class ShardedTensor {
- public:
-  // `elements` in all, padding included.
-  ShardedTensor(const std::vector<SafetensorsFile>& shards, std::string name,
-                std::uint64_t elements)
-      : shards_(shards), name_(std::move(name)), each_(elements / shards.size()) {}
-
-  // The elements [first, first + values.size()).
-  void read(std::uint64_t first, std::span<float> values) const {
-    while (!values.empty()) {
-      const std::uint64_t shard = first / each_, begin = first % each_;
-      const std::uint64_t n = std::min<std::uint64_t>(values.size(), each_ - begin);
-      const ConstView part = data(shard).part(begin, n);
-      aligned_.resize(part.bytes());  // a file does not promise alignment
-      std::memcpy(aligned_.data(), part.data, part.bytes());
-      host::cast(values.first(n), ConstView(aligned_.data(), n, part.dtype));
-      first += n;
-      values = values.subspan(n);
-    }
-  }
-
- private:
-  ConstView data(std::uint64_t shard) const {
-    const ConstView data = shards_[shard].at(name_).data;
-    const bool fits = data.dtype == DType::f32 || data.dtype == DType::bf16;
-    if (!fits || data.count != each_) {
-      throw Error(ErrorCode::mismatch,
-                  fmt::format("{}: tensor {} is {} with {} elements, the index says {} of f32 or "
-                              "bf16",
-                              shards_[shard].path().string(), name_, atoll::name(data.dtype),
-                              data.count, each_));
-    }
-    return data;
-  }
-
-  const std::vector<SafetensorsFile>& shards_;
-  std::string name_;
-  std::uint64_t each_;
-  mutable std::vector<std::byte> aligned_;
-};
-
-// Where a checkpoint has a parameter.
+// The part of a checkpoint that holds a parameter.
 struct StoredParam {
   std::string unit;
   std::string bucket;
   std::uint64_t offset;
-  std::uint64_t elements;  // of the bucket
+  std::uint64_t elements;  // of the whole bucket, padding included
 };
 
 StoredParam stored_param(const json& unit, std::size_t param, std::uint64_t count,
@@ -269,19 +227,42 @@ StoredParam stored_param(const json& unit, std::size_t param, std::uint64_t coun
                            number_at(entry, "offset", file), number_at(bucket, "elements", file)};
   const bool fits = stored.offset <= stored.elements && count <= stored.elements - stored.offset;
   if (!fits || stored.elements % shards != 0) {
-    throw Error(ErrorCode::bad_data,
-                fmt::format("{}: unit {}: bucket {} with {} elements in {} shards", file.string(),
-                            stored.unit, stored.bucket, stored.elements, shards));
+    throw bad(file, "unit {}: bucket {} cannot have {} elements in {} shards", stored.unit,
+              stored.bucket, stored.elements, shards);
   }
   return stored;
+}
+
+// Reads elements from `first` on of a flat tensor, which is split evenly over the shard files.
+// `elements` is the size of the tensor, padding included.
+void read_tensor(const std::vector<SafetensorsFile>& shards, const std::string& name,
+                 std::uint64_t elements, std::uint64_t first, std::span<float> values) {
+  const std::uint64_t each = elements / shards.size();
+  std::vector<std::byte> aligned;  // the format does not guarantee alignment
+  while (!values.empty()) {
+    const SafetensorsFile& file = shards[first / each];
+    const ConstView data = file.at(name).data;
+    if ((data.dtype != DType::f32 && data.dtype != DType::bf16) || data.count != each) {
+      throw Error(
+          ErrorCode::mismatch,
+          fmt::format("{}: tensor {} is {} with {} elements, but the index says {} elements "
+                      "of f32 or bf16",
+                      file.path().string(), name, atoll::name(data.dtype), data.count, each));
+    }
+    const std::uint64_t n = std::min<std::uint64_t>(values.size(), each - first % each);
+    const ConstView part = data.part(first % each, n);
+    aligned.resize(part.bytes());
+    std::memcpy(aligned.data(), part.data, part.bytes());
+    host::cast(values.first(n), ConstView(aligned.data(), n, part.dtype));
+    first += n;
+    values = values.subspan(n);
+  }
 }
 
 std::vector<SafetensorsFile> open_shards(const fs::path& folder, const json& index) {
   const fs::path file = folder / "index.json";
   const std::uint64_t count = number_at(index, "shards", file);
-  if (count == 0 || count > 1'000'000) {
-    throw Error(ErrorCode::bad_data, fmt::format("{}: {} shards", file.string(), count));
-  }
+  if (count == 0 || count > 1'000'000) throw bad(file, "impossible number of shards: {}", count);
   std::vector<SafetensorsFile> shards;
   for (std::uint64_t s = 0; s < count; ++s) {
     shards.push_back(SafetensorsFile::open(shard_file(folder, s, count)));
@@ -289,30 +270,40 @@ std::vector<SafetensorsFile> open_shards(const fs::path& folder, const json& ind
   return shards;
 }
 
+Moments moments_of(const Optimizer& optimizer, const Segment& segment) {
+  const UnitState& unit = state_of(*segment.unit);
+  const std::size_t b = unit.locations[unit.find(segment.param->name)].bucket;
+  const auto [first, second] = EngineAccess::moments(optimizer, *segment.unit, b);
+  if (first.count == 0) return {};
+  const auto begin =
+      static_cast<std::uint64_t>(segment.values.as<float>() - unit.buckets[b].master.as<float>());
+  return {first.part(begin, segment.values.count), second.part(begin, segment.values.count)};
+}
+
 void read_shards(const fs::path& folder, const json& index, Engine& engine,
                  const Optimizer& optimizer) {
   const fs::path file = folder / "index.json";
   const auto shards = open_shards(folder, index);
   Stream& stream = engine.scheduler().stream(Lane::gather);
-  engine.impl().wait_idle_parameters(stream);
+  EngineAccess::pass(engine).wait_idle(stream);
   std::vector<float> values;
   std::vector<std::byte> bytes;
   for (const Segment& segment : engine.segments()) {
-    const Unit::State& unit = segment.unit->state();
+    const UnitState& unit = state_of(*segment.unit);
     const std::size_t param = unit.find(segment.param->name);
     const StoredParam stored = stored_param(index.at("units").at(unit.index), param,
                                             segment.param->count(), shards.size(), file);
     const auto read = [&](std::string_view what, const View& into) {
-      const std::string name = tensor_name(stored.unit, stored.bucket, what);
       values.resize(into.count);
-      ShardedTensor(shards, name, stored.elements).read(stored.offset + segment.first, values);
+      read_tensor(shards, tensor_name(stored.unit, stored.bucket, what), stored.elements,
+                  stored.offset + segment.first, values);
       bytes.resize(into.bytes());
       host::cast({bytes.data(), into.count, into.dtype}, values);
       stream.copy(into.data, bytes.data(), bytes.size());
       stream.synchronize();
     };
     read("weights", segment.values);
-    const auto [first, second] = optimizer.impl().moments_of(segment);
+    const auto [first, second] = moments_of(optimizer, segment);
     if (first.count) read("moment1", first);
     if (second.count) read("moment2", second);
   }
@@ -322,8 +313,9 @@ void read_shards(const fs::path& folder, const json& index, Engine& engine,
 
 void save(const fs::path& wanted, Engine& engine, const Optimizer& optimizer,
           const std::map<std::string, std::string>& extra) {
-  World& world = engine.impl().world;
-  const fs::path folder = wanted.has_filename() ? wanted : wanted.parent_path();  // "out/" is "out"
+  World& world = EngineAccess::setup(engine).world;
+  const fs::path folder =
+      wanted.has_filename() ? wanted : wanted.parent_path();  // "out/" means "out"
   const fs::path partial = folder.string() + ".partial";
   together(world, [&] {
     if (world.rank() != 0) return;
@@ -331,7 +323,7 @@ void save(const fs::path& wanted, Engine& engine, const Optimizer& optimizer,
     fs::create_directories(partial);
   });
   together(world, [&] {
-    engine.impl().wait_updated(engine.scheduler().stream(Lane::gather));
+    EngineAccess::gathering(engine).wait_updated(engine.scheduler().stream(Lane::gather));
     const Scheduler& scheduler = engine.scheduler();
     if (scheduler.replicate_index() != 0) return;
     write_shard(shard_file(partial, static_cast<std::uint64_t>(scheduler.shard_index()),
@@ -356,20 +348,18 @@ std::map<std::string, std::string> load(const fs::path& wanted, Engine& engine,
       check_layout(index, describe(engine, optimizer, {}), file);
       read_shards(folder, index, engine, optimizer);
       const std::uint64_t steps = number_at(index, "steps", file);
-      if (steps > max_steps) {
-        throw Error(ErrorCode::bad_data, fmt::format("{}: {} steps", file.string(), steps));
-      }
+      if (steps > max_steps) throw bad(file, "impossible number of steps: {}", steps);
       optimizer.set_steps(static_cast<std::int64_t>(steps));
       extra = index.at("extra").get<std::map<std::string, std::string>>();
     } catch (const json::exception& error) {
-      throw Error(ErrorCode::bad_data, fmt::format("{}: {}", file.string(), error.what()));
+      throw bad(file, "{}", error.what());
     }
   };
-  engine.impl().check_idle();
+  EngineAccess::pass(engine).check_idle();
   try {
-    together(engine.impl().world, read);
+    together(EngineAccess::setup(engine).world, read);
   } catch (...) {
-    engine.refresh();  // some masters are written
+    engine.refresh();  // some masters may be written
     throw;
   }
   engine.refresh();

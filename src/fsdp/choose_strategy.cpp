@@ -1,4 +1,5 @@
-// Which strategy suits a mesh, a model and a memory.
+#include "atoll/choose_strategy.hpp"
+
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -6,23 +7,24 @@
 #include <optional>
 
 #include "fsdp/strategy.hpp"
+#include "schedule/invalid.hpp"
 
 namespace atoll_v1::atoll::fsdp {
 namespace {
 
 constexpr std::uint64_t master_size = 4, gradient_size = 4;
-constexpr double tie = 0.01;
+constexpr double tie = 0.01;  // relative difference in time below which strategies are equal
 
 void check(const StrategyQuestion& q) {
   const auto require = [](bool fine, const char* what) {
-    if (!fine) throw Error(ErrorCode::invalid_argument, fmt::format("choose_strategy: {}", what));
+    if (!fine) throw invalid("choose_strategy: {}", what);
   };
-  require(q.mesh.replicate >= 1 && q.mesh.shard >= 1, "a mesh of no ranks");
-  require(q.parameters >= 1, "a model without parameters");
-  require(q.frozen <= q.parameters, "more frozen parameters than there are");
+  require(q.mesh.replicate >= 1 && q.mesh.shard >= 1, "the mesh has no ranks");
+  require(q.parameters >= 1, "the model has no parameters");
+  require(q.frozen <= q.parameters, "more frozen parameters than parameters");
   check_options(q.options);
-  require(q.units >= 1 && q.micro_batches >= 1, "no units or no micro batches");
-  require(q.reserve >= 0 && q.reserve < 1, "a reserve outside of [0, 1)");
+  require(q.units >= 1 && q.micro_batches >= 1, "units and micro_batches must be at least 1");
+  require(q.reserve >= 0 && q.reserve < 1, "reserve must be in [0, 1)");
 }
 
 class Estimator {
@@ -37,14 +39,14 @@ class Estimator {
   StrategyEstimate of(Strategy strategy) const {
     StrategyRule rule = rule_of(strategy, q_.options.accumulation);
     const int shards = shards_of(rule.over);
-    if (shards == 1) rule.resident = rule.kept_gradients = true;
+    if (shards == 1) rule.resident = rule.accumulates_unsharded = true;
     StrategyEstimate estimate{.strategy = strategy,
                               .bytes = bytes(rule, static_cast<std::uint64_t>(shards)),
                               .seconds = seconds(rule, shards)};
     estimate.fits = q_.memory_bytes == 0 || static_cast<double>(estimate.bytes) <= available();
     return estimate;
   }
-  // Whether an engine has it with these options.
+  // Whether an engine supports the strategy with these options.
   bool is_possible(Strategy strategy) const {
     const StrategyRule rule = rule_of(strategy, q_.options.accumulation);
     const int shards = shards_of(rule.over), inner = q_.options.inner_shards;
@@ -65,13 +67,14 @@ class Estimator {
     return 1;
   }
 
-  // The categories of MemoryPlan, without padding.
+  // Adds the categories of MemoryPlan, without padding.
   std::uint64_t bytes(const StrategyRule& rule, std::uint64_t shards) const {
     const Options& options = q_.options;
     const std::uint64_t low = size_of(options.precision.param);
     const std::uint64_t shard = (trained() + shards - 1) / shards;
     std::uint64_t sum = q_.activation_bytes + shard * q_.moment_bytes;
-    // Masters lie among resident parameters of their own type, which frozen ones always have.
+    // Masters of the compute dtype are part of the resident parameters, and those of frozen
+    // parameters always have it.
     if (!rule.resident || options.precision.param != DType::f32) sum += shard * master_size;
     if (!rule.resident) sum += q_.frozen * low / shards;
     if (rule.resident) {
@@ -87,21 +90,21 @@ class Estimator {
       sum += shards > 1 ? q_.largest_unit * narrow + share : 0;
       sum += rule.over != ShardedOver::world && replicas(shards) > 1 ? share : 0;
     }
-    if (rule.kept_gradients) return sum + trained() * gradient_size;
+    if (rule.accumulates_unsharded) return sum + trained() * gradient_size;
     return sum + (shard + q_.largest_unit / shards) * gradient_size +
            static_cast<std::uint64_t>(options.reduce_buffers) * q_.largest_unit * gradient_size;
   }
 
   double seconds(const StrategyRule& rule, int shards) const {
     const auto low = static_cast<double>(size_of(q_.options.precision.param));
-    // Frozen parameters that stay are gathered once for ever.
+    // Resident frozen parameters are gathered once, not once a step.
     const double gathered = static_cast<double>(rule.resident ? trained() : q_.parameters) * low;
     const double reduced =
         static_cast<double>(trained()) * static_cast<double>(size_of(q_.options.precision.reduce));
     const bool inner = !rule.resident && q_.options.inner_shards > 0;
     const double gathers = rule.resident ? 1 : (inner ? 1 : 2) * q_.micro_batches;
     const double inside = inner ? q_.micro_batches * inner_leg(gathered) : 0;
-    const double reductions = rule.kept_gradients ? 1 : q_.micro_batches;
+    const double reductions = rule.accumulates_unsharded ? 1 : q_.micro_batches;
     switch (rule.over) {
       case ShardedOver::nothing:
         return 2 * world_leg(reduced);
@@ -115,13 +118,13 @@ class Estimator {
     return 0;
   }
 
-  // All units gathered, or reduced, over all ranks: inside the shard groups, and each share across.
+  // One collective of all units over all ranks: inside the shard groups, then across them.
   double world_leg(double bytes) const {
     return leg(bytes, q_.mesh.shard, shard_) +
            leg(bytes / q_.mesh.shard, q_.mesh.replicate, replicate_);
   }
-  // Over groups of neighbours: within a shard group, or whole ones; where some straddle shard
-  // groups, those are the ones that all wait for.
+  // One gather of all units over the inner groups. If some groups cross shard groups, all ranks
+  // wait for those.
   double inner_leg(double bytes) const {
     const int ranks = q_.options.inner_shards, shard = q_.mesh.shard;
     if (shard % ranks != 0 && ranks % shard != 0) return leg(bytes, ranks, replicate_);
@@ -142,7 +145,7 @@ class Estimator {
   GroupRate shard_, replicate_;
 };
 
-// Of those that fit; NULL: none.
+// Returns the fastest strategy that fits; null if none fits.
 const StrategyEstimate* fastest(const std::vector<StrategyEstimate>& all,
                                 std::optional<Strategy> without = {}) {
   const StrategyEstimate* best = nullptr;
@@ -177,37 +180,37 @@ std::string time_of(const StrategyEstimate& one) {
 std::string explain(const StrategyQuestion& q, const std::vector<StrategyEstimate>& all,
                     const StrategyEstimate& taken, double available) {
   if (q.mesh.replicate * q.mesh.shard == 1) {
-    return fmt::format("{}: one rank has nothing to shard over, and needs {}", name(taken.strategy),
+    return fmt::format("{}: one rank cannot shard; it needs {}", name(taken.strategy),
                        size_text(taken.bytes));
   }
   const std::string room = fmt::format("{} ({} less {:.0f} %)", size_text(available),
                                        size_text(q.memory_bytes), q.reserve * 100);
   if (!taken.fits) {
-    return fmt::format("{}: no strategy fits {}, and this one needs the least, {} a rank",
+    return fmt::format("{}: no strategy fits in {}; this one needs the least, {} per rank",
                        name(taken.strategy), room, size_text(taken.bytes));
   }
-  std::string text = fmt::format("{}: {} of communication a step and {} a rank{}",
+  std::string text = fmt::format("{}: {} of communication per step and {} per rank{}",
                                  name(taken.strategy), time_of(taken), size_text(taken.bytes),
-                                 q.memory_bytes > 0 ? " of " + room : ", with the memory unknown");
+                                 q.memory_bytes > 0 ? " of " + room : ", memory limit unknown");
   if (const auto* next = fastest(all, taken.strategy)) {
     const bool tied = next->seconds <= taken.seconds * (1 + tie);
-    const char* relation = !tied                       ? "next is"
-                           : next->bytes > taken.bytes ? "as fast within 1 %, and smaller than,"
-                                                       : "not worse than";
+    const char* relation = !tied                       ? "the next is"
+                           : next->bytes > taken.bytes ? "equally fast within 1 % but larger is"
+                                                       : "equal is";
     text += fmt::format("; {} {} with {} and {}", relation, name(next->strategy), time_of(*next),
                         size_text(next->bytes));
   }
   const auto fastest_of_all = std::ranges::min_element(all, {}, &StrategyEstimate::seconds);
   if (!fastest_of_all->fits) {
-    text += fmt::format("; {} would take {} and needs {}", name(fastest_of_all->strategy),
+    text += fmt::format("; {} would take {} but needs {}", name(fastest_of_all->strategy),
                         time_of(*fastest_of_all), size_text(fastest_of_all->bytes));
   }
   const GroupRate& shard = q.rates.shard;
   const GroupRate& replicate = q.rates.replicate;
   const bool unknown =
       (q.mesh.shard > 1 && !shard.is_known()) || (q.mesh.replicate > 1 && !replicate.is_known());
-  if (unknown) return text + "; rates unknown, 1 GB/s everywhere";
-  return shard.is_assumed || replicate.is_assumed ? text + "; rates assumed" : text;
+  if (unknown) return text + "; link rates unknown, assuming 1 GB/s everywhere";
+  return shard.is_assumed || replicate.is_assumed ? text + "; link rates assumed" : text;
 }
 
 }  // namespace

@@ -1,108 +1,55 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <set>
+#include <functional>
+#include <map>
+#include <string>
 #include <utility>
+#include <vector>
 
+#include "core/hash.hpp"
 #include "core/log.hpp"
+#include "device/host/kernels.hpp"
 #include "device/ops.hpp"
-#include "fsdp/engine_impl.hpp"
+#include "fsdp/pass_state.hpp"
+#include "schedule/invalid.hpp"
 
 namespace atoll_v1::atoll::fsdp {
 namespace {
 
-// Shapes that make sense, and names that are unique.
-void check_params(std::string_view unit, const std::vector<ParamSpec>& params) {
-  constexpr std::uint64_t largest_unit = std::uint64_t{1} << 48;  // elements
-  std::set<std::string_view> names;
-  std::uint64_t total = 0;
-  for (const auto& param : params) {
-    std::uint64_t count = 1;
-    for (const std::int64_t extent : param.shape) {
-      const bool fits = extent >= 0 &&
-                        (extent == 0 || count <= largest_unit / static_cast<std::uint64_t>(extent));
-      count = fits ? count * static_cast<std::uint64_t>(extent) : largest_unit + 1;
-      if (count > largest_unit) break;
-    }
-    total += count;
-    if (param.dtype && !computes_in(*param.dtype)) {
-      throw Error(ErrorCode::unsupported,
-                  fmt::format("add_unit({}): parameter {} in {}: use f32 or bf16", unit, param.name,
-                              atoll::name(*param.dtype)));
-    }
-    if (count > largest_unit || total > largest_unit || !names.insert(param.name).second) {
-      throw Error(ErrorCode::invalid_argument,
-                  fmt::format("add_unit({}): parameter {} has an impossible shape or a name in use",
-                              unit, param.name));
-    }
-  }
+std::uint64_t hash_name(std::string_view unit, std::string_view param) {
+  return fnv1a(param, fnv1a("/", fnv1a(unit)));
 }
 
-// One bucket for each dtype of trainable and of frozen parameters, in the order of the first.
-void make_buckets(Unit::State& unit, DType usual, std::uint64_t shards) {
-  std::vector<std::vector<std::uint64_t>> counts;
-  std::vector<std::size_t> index_in_bucket;
-  for (const ParamSpec& param : unit.params) {
-    const DType dtype = param.dtype.value_or(usual);
-    const auto found = std::ranges::find_if(unit.buckets, [&](const UnitBucket& bucket) {
-      return bucket.dtype == dtype && bucket.trainable == param.trainable;
-    });
-    const auto index = static_cast<std::size_t>(found - unit.buckets.begin());
-    if (found == unit.buckets.end()) {
-      UnitBucket& bucket = unit.buckets.emplace_back();
-      bucket.dtype = dtype;
-      bucket.trainable = param.trainable;
-      counts.emplace_back();
-    }
-    unit.places.push_back({index, {}});
-    index_in_bucket.push_back(counts[index].size());
-    counts[index].push_back(param.count());
+// Fills values that are not f32, in pieces, so that the f32 scratch stays small.
+void fill_narrow(const Device& device, Stream& stream, View values, NormalFill fill) {
+  constexpr std::uint64_t most = 1 << 16;
+  const Buffer wide = device.allocate(std::min(most, values.count) * sizeof(float));
+  for (std::uint64_t at = 0; at < values.count; at += most) {
+    const std::uint64_t n = std::min(most, values.count - at);
+    device.ops().fill_normal(stream, wide.view(DType::f32).part(0, n), fill);
+    device.ops().cast(stream, values.part(at, n), wide.view(DType::f32).part(0, n));
+    fill.first += n;
   }
-  for (std::size_t b = 0; b < unit.buckets.size(); ++b) {
-    UnitBucket& bucket = unit.buckets[b];
-    bucket.layout = plan_bucket(counts[b], shards);
-    bucket.gathered_offset = unit.size.gathered;
-    bucket.gradient_offset = unit.size.gradient / sizeof(float);
-    unit.size.gathered += bucket.layout.elements * size_of(bucket.dtype);
-    if (bucket.trainable) unit.size.gradient += bucket.layout.elements * sizeof(float);
-  }
-  for (std::size_t p = 0; p < unit.places.size(); ++p) {
-    Unit::State::Place& place = unit.places[p];
-    place.slot = unit.buckets[place.bucket].layout.slots[index_in_bucket[p]];
-  }
+  stream.synchronize();
 }
 
 }  // namespace
 
-std::uint64_t ParamSpec::count() const noexcept {
-  std::uint64_t product = 1;
-  for (const std::int64_t extent : shape) product *= static_cast<std::uint64_t>(extent);
-  return product;
-}
+// The order of members matters: buffers must be destroyed before the scheduler, which has
+// registered them.
+struct Engine::Impl {
+  Impl(const Mesh& mesh, Options options) : setup(mesh, std::move(options)) {}
 
-Unit::Unit(std::unique_ptr<State> state) : state_(std::move(state)) {}
-Unit::~Unit() = default;
-const std::string& Unit::name() const noexcept { return state_->name; }
-const std::vector<ParamSpec>& Unit::params() const noexcept { return state_->params; }
+  EngineSetup setup;
+  std::map<std::string, std::size_t, std::less<>> by_name;  // unit name to index in setup.units
+  Storage storage{setup};
+  Gathering gathering{setup, storage};
+  Reducing reducing{setup, storage};
+  PassState pass{setup, storage, gathering, reducing};
+};
 
-std::uint64_t Unit::count() const noexcept {
-  std::uint64_t sum = 0;
-  for (const auto& param : state_->params) sum += param.count();
-  return sum;
-}
-
-std::size_t Unit::State::find(std::string_view param) const {
-  for (std::size_t i = 0; i < params.size(); ++i) {
-    if (params[i].name == param) return i;
-  }
-  throw Error(ErrorCode::not_found, fmt::format("unit {} has no parameter \"{}\"", name, param));
-}
-
-std::string UnitBucket::label() const {
-  return fmt::format("{}{}", trainable ? "" : "frozen ", atoll::name(dtype));
-}
-
-Engine::Impl::Impl(const Mesh& mesh, Options options_)
+EngineSetup::EngineSetup(const Mesh& mesh, Options options_)
     : options(std::move(options_)),
       world(mesh.world()),
       sharding(sharding_of(mesh, options)),
@@ -113,49 +60,21 @@ Engine::Impl::Impl(const Mesh& mesh, Options options_)
                  .root = mesh.axis("world")}) {
   options.device = scheduler.device();
   if (!world.config().check.empty() && world.rank() == 0) {
-    log::info("ATOLL_CHECK={}: uses of device memory are checked; steps take longer",
+    log::info("ATOLL_CHECK={}: every use of device memory is checked, so steps take longer",
               world.config().check);
   }
 }
 
-void Engine::Impl::update(Unit::State& unit, const Event& event, Stale stale) {
-  unit.updated = event;
-  unit.stale = std::max(unit.stale, stale);
-  for (GatheredSlot& slot : gathered_slots) {
-    if (slot.holds == unit.index) slot.stale = true;
-  }
+void EngineSetup::set_zero(const Buffer& buffer) {
+  Stream& stream = scheduler.stream(Lane::gather);
+  stream.zero(buffer.data(), buffer.bytes());
+  stream.synchronize();
 }
 
-void Engine::Impl::wait_updated(Stream& stream) {
-  for (const auto& unit : units) stream.wait(unit->state().updated);
-}
-
-void Engine::Impl::check_idle() const {
-  if (!active) return;
-  throw Error(ErrorCode::invalid_argument,
-              "Engine: parameters cannot be written or loaded while a pass is under way");
-}
-
-void Engine::Impl::wait_idle_parameters(Stream& stream) {
-  check_idle();
-  wait_updated(stream);
-  stream.wait(passed);
-}
-
-// Waits until nothing uses the buffers any more. Failures have been told to whoever waited for
-// them.
-void Engine::Impl::settle() noexcept {
-  const auto wait = [](const auto& what) {
-    try {
-      what();
-    } catch (...) {
-      return;
-    }
-  };
-  wait([&] { scheduler.synchronize(); });
-  for (const auto& unit : units) wait([&] { unit->state().updated.synchronize(); });
-  wait([&] { passed.synchronize(); });
-}
+EngineSetup& EngineAccess::setup(Engine& engine) noexcept { return engine.impl_->setup; }
+Gathering& EngineAccess::gathering(Engine& engine) noexcept { return engine.impl_->gathering; }
+Reducing& EngineAccess::reducing(Engine& engine) noexcept { return engine.impl_->reducing; }
+PassState& EngineAccess::pass(Engine& engine) noexcept { return engine.impl_->pass; }
 
 Engine::Engine(const Mesh& mesh, Options options) {
   check_options(options);
@@ -163,51 +82,47 @@ Engine::Engine(const Mesh& mesh, Options options) {
 }
 
 Engine::~Engine() {
-  if (impl_) impl_->settle();
+  if (impl_) impl_->pass.synchronize();
 }
 
 Unit& Engine::add_unit(std::string_view unit_name, std::vector<ParamSpec> params) {
-  if (impl_->frozen) {
-    throw Error(ErrorCode::invalid_argument,
-                fmt::format("add_unit({}): the engine is frozen", unit_name));
-  }
+  EngineSetup& setup = impl_->setup;
+  if (setup.frozen) throw invalid("add_unit({}): freeze() has been called already", unit_name);
   if (impl_->by_name.contains(unit_name)) {
-    throw Error(ErrorCode::invalid_argument, fmt::format("add_unit({}): name in use", unit_name));
+    throw invalid("add_unit({}): the name is already in use", unit_name);
   }
-  check_params(unit_name, params);
-  auto state = std::make_unique<Unit::State>();
-  state->name = unit_name;
-  state->index = impl_->units.size();
-  state->params = std::move(params);
-  make_buckets(*state, impl_->options.precision.param,
-               static_cast<std::uint64_t>(impl_->scheduler.shard_count()));
+  auto state = std::make_unique<UnitState>(
+      unit_name, setup.units.size(), std::move(params), setup.options.precision.param,
+      static_cast<std::uint64_t>(setup.scheduler.shard_count()));
   impl_->by_name.emplace(unit_name, state->index);
-  impl_->units.push_back(std::make_unique<Unit>(std::move(state)));
-  return *impl_->units.back();
+  setup.units.push_back(EngineAccess::make_unit(std::move(state)));
+  impl_->gathering.add_unit();
+  impl_->reducing.add_unit();
+  return *setup.units.back();
 }
 
 void Engine::freeze(const std::vector<std::string>& order) {
-  if (impl_->frozen) throw Error(ErrorCode::invalid_argument, "freeze: called twice");
+  EngineSetup& setup = impl_->setup;
+  if (setup.frozen) throw invalid("freeze: called twice");
   std::vector<std::size_t> indices;
-  std::vector<bool> used(impl_->units.size(), false);
+  std::vector<bool> used(setup.units.size(), false);
   for (const auto& unit_name : order) {
-    indices.push_back(unit(unit_name).state().index);
+    indices.push_back(state_of(unit(unit_name)).index);
     used[indices.back()] = true;
   }
   std::vector<UnitSize> sizes;
-  for (const auto& unit : impl_->units) {
-    if (!used[unit->state().index]) {
-      throw Error(ErrorCode::invalid_argument,
-                  fmt::format("freeze: unit {} is not in the order", unit->name()));
-    }
-    sizes.push_back(unit->state().size);
+  for (const auto& unit : setup.units) {
+    if (!used[sizes.size()]) throw invalid("freeze: unit {} is not in the order", unit->name());
+    sizes.push_back(state_of(*unit).size);
   }
-  const Options& wanted = impl_->options;
-  impl_->plan = plan_pass(indices, sizes,
-                          {.prefetch = static_cast<std::size_t>(wanted.prefetch),
-                           .reduce_buffers = static_cast<std::size_t>(wanted.reduce_buffers)});
-  impl_->allocate();
-  impl_->frozen = true;
+  setup.plan =
+      plan_pass(indices, sizes,
+                {.prefetch = static_cast<std::size_t>(setup.options.prefetch),
+                 .reduce_buffers = static_cast<std::size_t>(setup.options.reduce_buffers)});
+  impl_->storage.allocate();
+  impl_->gathering.freeze();
+  impl_->reducing.freeze();
+  setup.frozen = true;
 }
 
 Unit& Engine::unit(std::string_view unit_name) {
@@ -215,18 +130,138 @@ Unit& Engine::unit(std::string_view unit_name) {
   if (found == impl_->by_name.end()) {
     throw Error(ErrorCode::not_found, fmt::format("the engine has no unit \"{}\"", unit_name));
   }
-  return *impl_->units[found->second];
+  return *impl_->setup.units[found->second];
 }
 
-const std::vector<std::unique_ptr<Unit>>& Engine::units() const noexcept { return impl_->units; }
-const Options& Engine::options() const noexcept { return impl_->options; }
-const Device& Engine::device() const noexcept { return impl_->options.device; }
-MeshShape Engine::sharding() const noexcept {
-  return {impl_->scheduler.replicate_count(), impl_->scheduler.shard_count()};
+Pass Engine::begin(const PassOptions& options, Stream& compute) {
+  impl_->pass.begin(options, compute);
+  return Pass(*this);
 }
-std::string_view Engine::backend() const noexcept { return impl_->scheduler.backend(); }
-MemoryPlan& Engine::memory() noexcept { return impl_->memory; }
-Scheduler& Engine::scheduler() noexcept { return impl_->scheduler; }
-Engine::Traffic Engine::traffic() const noexcept { return impl_->traffic; }
+
+void Engine::wait_gradients(Stream& compute) {
+  impl_->setup.world.check();
+  impl_->reducing.wait(compute);
+}
+
+void Engine::parameters_changed(Stream& compute) {
+  for (const auto& unit : impl_->setup.units) {
+    for (const UnitBucket& bucket : state_of(*unit).buckets) {
+      if (bucket.compute_copy.count == 0) continue;
+      impl_->setup.ops().cast(compute, bucket.compute_copy, bucket.master);
+    }
+  }
+  const Event updated = compute.record();
+  for (std::size_t unit = 0; unit < impl_->setup.units.size(); ++unit) {
+    impl_->gathering.masters_updated(unit, updated, Stale::all);
+  }
+}
+
+const std::vector<std::unique_ptr<Unit>>& Engine::units() const noexcept {
+  return impl_->setup.units;
+}
+const Options& Engine::options() const noexcept { return impl_->setup.options; }
+const Device& Engine::device() const noexcept { return impl_->setup.options.device; }
+MeshShape Engine::sharding() const noexcept {
+  return {impl_->setup.scheduler.replicate_count(), impl_->setup.scheduler.shard_count()};
+}
+std::string_view Engine::backend() const noexcept { return impl_->setup.scheduler.backend(); }
+MemoryPlan& Engine::memory() noexcept { return impl_->storage.plan(); }
+Scheduler& Engine::scheduler() noexcept { return impl_->setup.scheduler; }
+Engine::Traffic Engine::traffic() const noexcept {
+  const Traffic &gathered = impl_->gathering.traffic(), &reduced = impl_->reducing.traffic();
+  return {gathered.shard_bytes + reduced.shard_bytes, gathered.inner_bytes,
+          reduced.replicate_bytes};
+}
+
+std::vector<Segment> Engine::segments() const {
+  std::vector<Segment> found;
+  for (const auto& unit : impl_->setup.units) {
+    const UnitState& state = state_of(*unit);
+    for (std::size_t p = 0; p < state.params.size(); ++p) {
+      const auto& [index, slot] = state.locations[p];
+      const UnitBucket& bucket = state.buckets[index];
+      const std::uint64_t n = bucket.layout.shard_elements();
+      const std::uint64_t begin =
+          n * static_cast<std::uint64_t>(impl_->setup.scheduler.shard_index());
+      const std::uint64_t first = std::max(slot.offset, begin);
+      const std::uint64_t last = std::min(slot.offset + slot.count, begin + n);
+      if (first >= last) continue;
+      found.push_back({unit.get(), &state.params[p], first - slot.offset,
+                       bucket.master.part(first - begin, last - first)});
+    }
+  }
+  return found;
+}
+
+void Engine::initialize(std::uint64_t seed) {
+  const Device& device = impl_->setup.options.device;
+  Stream& stream = impl_->setup.scheduler.stream(Lane::gather);
+  impl_->pass.wait_idle(stream);
+  for (const Segment& segment : segments()) {
+    const NormalFill fill{seed, hash_name(segment.unit->name(), segment.param->name), segment.first,
+                          segment.param->init.mean, segment.param->init.deviation};
+    if (segment.values.dtype == DType::f32) {
+      device.ops().fill_normal(stream, segment.values, fill);
+      continue;
+    }
+    fill_narrow(device, stream, segment.values, fill);
+  }
+  refresh();
+}
+
+void Engine::assign(const std::function<void(const Segment&, std::span<float>)>& fill) {
+  Stream& stream = impl_->setup.scheduler.stream(Lane::gather);
+  impl_->pass.wait_idle(stream);
+  std::vector<float> values;
+  std::vector<std::byte> stored;
+  try {
+    for (const Segment& segment : segments()) {
+      values.resize(segment.values.count);
+      fill(segment, values);
+      stored.resize(segment.values.bytes());
+      host::cast({stored.data(), values.size(), segment.values.dtype}, values);
+      stream.copy(segment.values.data, stored.data(), stored.size());
+      stream.synchronize();  // `stored` is used again
+    }
+  } catch (...) {
+    refresh();  // some masters are written
+    throw;
+  }
+  refresh();
+}
+
+void Engine::refresh() {
+  Stream& stream = impl_->setup.scheduler.stream(Lane::gather);
+  impl_->pass.wait_idle(stream);
+  parameters_changed(stream);
+  stream.synchronize();
+}
+
+void Engine::visit(
+    const std::function<void(const Unit&, const ParamSpec&, std::span<const float>)>& visit) {
+  Stream& stream = impl_->setup.scheduler.stream(Lane::gather);
+  impl_->gathering.wait_updated(stream);
+  std::vector<std::vector<float>> values;  // one vector per bucket of the unit
+  for (const auto& unit : impl_->setup.units) {
+    const UnitState& state = state_of(*unit);
+    values.resize(state.buckets.size());
+    for (std::size_t b = 0; b < state.buckets.size(); ++b) {
+      const UnitBucket& bucket = state.buckets[b];
+      const Buffer whole = impl_->setup.options.device.allocate(bucket.layout.elements *
+                                                                size_of(bucket.master.dtype));
+      const View view = whole.view(bucket.master.dtype);
+      impl_->setup.scheduler.all_gather(bucket.master, view, {}).synchronize();
+      std::vector<std::byte> stored(whole.bytes());
+      stream.copy(stored.data(), whole.data(), whole.bytes());
+      stream.synchronize();
+      values[b].resize(view.count);
+      host::cast(values[b], ConstView(stored.data(), view.count, view.dtype));
+    }
+    for (std::size_t p = 0; p < state.params.size(); ++p) {
+      const auto& [bucket, slot] = state.locations[p];
+      visit(*unit, state.params[p], std::span(values[bucket]).subspan(slot.offset, slot.count));
+    }
+  }
+}
 
 }  // namespace atoll_v1::atoll::fsdp

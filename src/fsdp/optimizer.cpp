@@ -1,17 +1,28 @@
+// A step in three parts. When the gradient of a unit is final, its blocks of squares are summed on
+// the lane that reduced it. step() gathers the blocks of all shards and computes the norm and the
+// clip factor. Then it updates unit by unit. With update_in_backward() each unit is updated right
+// after its squares, on the stream `updates`.
 #include "atoll/optimizer.hpp"
 
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <array>
+#include <optional>
+#include <span>
+#include <vector>
 
 #include "core/hash.hpp"
 #include "device/ops.hpp"
-#include "fsdp/optimizer_impl.hpp"
+#include "fsdp/gathering.hpp"
+#include "fsdp/pass_state.hpp"
+#include "fsdp/reducing.hpp"
+#include "schedule/invalid.hpp"
 
 namespace atoll_v1::atoll::fsdp {
 namespace {
 
-std::uint64_t owned_elements(const Unit::State& unit) {
+std::uint64_t owned_elements(const UnitState& unit) {
   std::uint64_t sum = 0;
   for (const UnitBucket& bucket : unit.buckets) sum += bucket.gradient.count;
   return sum;
@@ -19,50 +30,83 @@ std::uint64_t owned_elements(const Unit::State& unit) {
 
 }  // namespace
 
+struct Optimizer::Impl {
+  Impl(Engine& engine_, OptimizerOptions options_);
+  ~Impl();
+  Impl(const Impl&) = delete;
+  Impl& operator=(const Impl&) = delete;
+
+  void allocate_moments();
+  void allocate_norm();
+  std::array<const Buffer*, 4> norm_buffers() const;
+  std::uint64_t norm_bytes() const;
+  void start_update(float learning_rate);
+  void gradient_complete(const UnitState& unit, Stream& stream);
+  void sum_squares(const UnitState& unit, Stream& stream);
+  // Compute the squares and the updates that backward has not done.
+  void finish_squares(Stream& compute);
+  void finish_updates(float learning_rate, Stream& compute);
+  // Writes norm and clip factor to `result`, or after updates in backward the norm to `reported`.
+  void measure(Stream& compute);
+  View gather_blocks(Stream& compute);
+  std::uint64_t rounding_key(const UnitState& unit, const UnitBucket& bucket) const;
+  void update(const UnitState& unit, float learning_rate, Stream& stream);
+
+  Engine& engine;
+  OptimizerOptions options;
+  Buffer moment1, moment2;
+  std::vector<std::vector<Moments>> moments;  // indexed by unit and bucket
+
+  Buffer local_blocks;                     // this rank's sums of squares, unit after unit
+  Buffer gathered_blocks;                  // the local_blocks of all shards
+  std::vector<std::uint64_t> first_block;  // each unit's first block in local_blocks
+  Buffer result;                           // f64: norm, clip factor, number of steps
+  Buffer reported;                         // f64: norm that no update waits for
+  // Host copy of the results, valid after `known`. It is staging memory, since a GPU's copy to
+  // ordinary host memory would block the caller.
+  Buffer outcome_memory = engine.device().allocate_staging(3 * sizeof(double));
+  std::span<double, 3> outcome{static_cast<double*>(outcome_memory.data()), 3};
+  Event known;
+  Event done;  // the last step is complete
+
+  std::vector<bool> squared;         // units with the squares of this step in local_blocks
+  std::vector<bool> updated;         // units that backward has updated in this step
+  std::optional<float> in_backward;  // learning rate of updates in backward, if requested
+  Stream updates;
+};
+
 Optimizer::Impl::Impl(Engine& engine_, OptimizerOptions options_)
     : engine(engine_), options(options_), updates(engine.device().stream({.name = "update"})) {
-  if (!engine.impl().frozen) {
-    throw Error(ErrorCode::invalid_argument, "Optimizer: call Engine::freeze() first");
+  if (!EngineAccess::setup(engine).frozen) throw invalid("Optimizer: call Engine::freeze() first");
+  if (EngineAccess::reducing(engine).has_on_final()) {
+    throw invalid("Optimizer: the engine has another optimizer already");
   }
-  if (engine.impl().on_gradient) {
-    throw Error(ErrorCode::invalid_argument, "Optimizer: the engine has one already");
-  }
-  if (!(options.epsilon > 0)) {
-    throw Error(ErrorCode::invalid_argument, "Optimizer: epsilon must be greater than 0");
-  }
+  if (!(options.epsilon > 0)) throw invalid("Optimizer: epsilon must be greater than 0");
   if (options.moment_dtype != DType::f32 && options.moment_dtype != DType::bf16) {
-    throw Error(ErrorCode::invalid_argument,
-                fmt::format("Optimizer: moments in {}: f32 and bf16 are there",
-                            name(options.moment_dtype)));
+    throw invalid("Optimizer: moments cannot be {}: use f32 or bf16", name(options.moment_dtype));
   }
   std::ranges::fill(outcome, 0.0);
   allocate_moments();
   allocate_norm();
   squared.assign(engine.units().size(), false);
   updated.assign(engine.units().size(), false);
-  engine.impl().on_gradient = [this](Unit::State& unit, Stream& stream) {
-    gradient_complete(unit, stream);
-  };
+  EngineAccess::reducing(engine).set_on_final(
+      [this](const UnitState& unit, Stream& stream) { gradient_complete(unit, stream); });
 }
 
 Optimizer::Impl::~Impl() {
-  engine.impl().on_gradient = nullptr;
-  const auto wait = [](auto&& what) {
-    try {
-      what.synchronize();  // the last step uses the moments and writes into this object
-    } catch (...) {
-      return;  // whoever waited for the step has been told
-    }
-  };
-  wait(engine.scheduler());  // sums of squares, also of a step that was given up halfway
-  wait(done);
+  EngineAccess::reducing(engine).set_on_final(nullptr);
+  // The last step uses the moments and writes into this object; an abandoned step may have left
+  // sums of squares on the lanes.
+  settle(engine.scheduler());
+  settle(done);
   engine.memory().optimizer = 0;
   engine.memory().staging -= norm_bytes();
 }
 
 void Optimizer::Impl::allocate_moments() {
   std::uint64_t owned = 0;
-  for (const auto& unit : engine.units()) owned += owned_elements(unit->state());
+  for (const auto& unit : engine.units()) owned += owned_elements(state_of(*unit));
   moments.resize(engine.units().size());
   if (options.kind == OptimizerOptions::Kind::adamw) {
     moment1 = engine.device().allocate(owned * size_of(options.moment_dtype));
@@ -71,7 +115,7 @@ void Optimizer::Impl::allocate_moments() {
   }
   std::uint64_t offset = 0;
   for (const auto& unit : engine.units()) {
-    const Unit::State& state = unit->state();
+    const UnitState& state = state_of(*unit);
     moments[state.index].resize(state.buckets.size());
     if (owned == 0 || moment1.bytes() == 0) continue;
     for (std::size_t b = 0; b < state.buckets.size(); ++b) {
@@ -81,18 +125,8 @@ void Optimizer::Impl::allocate_moments() {
       offset += n;
     }
   }
-  engine.impl().set_zero(moment1);
-  engine.impl().set_zero(moment2);
-}
-
-Optimizer::Impl::Moments Optimizer::Impl::moments_of(const Segment& segment) const {
-  const Unit::State& unit = segment.unit->state();
-  const std::size_t b = unit.places[unit.find(segment.param->name)].bucket;
-  const auto [first, second] = moments[unit.index][b];
-  if (first.count == 0) return {};
-  const auto begin =
-      static_cast<std::uint64_t>(segment.values.as<float>() - unit.buckets[b].master.as<float>());
-  return {first.part(begin, segment.values.count), second.part(begin, segment.values.count)};
+  EngineAccess::setup(engine).set_zero(moment1);
+  EngineAccess::setup(engine).set_zero(moment2);
 }
 
 void Optimizer::Impl::allocate_norm() {
@@ -100,14 +134,14 @@ void Optimizer::Impl::allocate_norm() {
   std::uint64_t blocks = 0;
   for (const auto& unit : engine.units()) {
     first_block.push_back(blocks);
-    blocks += owned_elements(unit->state()) / norm_block;
+    blocks += owned_elements(state_of(*unit)) / norm_block;
   }
   const auto shards = static_cast<std::uint64_t>(engine.scheduler().shard_count());
   local_blocks = device.allocate(blocks * sizeof(double));
   result = device.allocate(outcome.size() * sizeof(double));
   reported = device.allocate(outcome.size() * sizeof(double));
   if (shards > 1) gathered_blocks = device.allocate(blocks * shards * sizeof(double));
-  for (const Buffer* buffer : norm_buffers()) engine.impl().set_zero(*buffer);
+  for (const Buffer* buffer : norm_buffers()) EngineAccess::setup(engine).set_zero(*buffer);
   engine.memory().staging += norm_bytes();
 }
 
@@ -121,22 +155,22 @@ std::uint64_t Optimizer::Impl::norm_bytes() const {
   return sum;
 }
 
-void Optimizer::Impl::gradient_complete(Unit::State& unit, Stream& stream) {
-  stream.wait(known);  // the last step has read the blocks
+void Optimizer::Impl::gradient_complete(const UnitState& unit, Stream& stream) {
+  stream.wait(known);  // the last step has read local_blocks
   sum_squares(unit, stream);
   if (!in_backward) return;
   if (updated[unit.index]) {
-    throw Error(ErrorCode::invalid_argument,
-                fmt::format("unit {}: a pass that was given up has updated it already; with "
-                            "update_in_backward() a step cannot begin again",
-                            unit.name));
+    throw invalid(
+        "unit {}: an abandoned pass has updated it already: a step with update_in_backward() "
+        "cannot begin again",
+        unit.name);
   }
   updates.wait(stream.record());
   update(unit, *in_backward, updates);
   updated[unit.index] = true;
 }
 
-void Optimizer::Impl::sum_squares(const Unit::State& unit, Stream& stream) {
+void Optimizer::Impl::sum_squares(const UnitState& unit, Stream& stream) {
   std::uint64_t offset = first_block[unit.index];
   for (const UnitBucket& bucket : unit.buckets) {
     const std::uint64_t n = bucket.gradient.count / norm_block;
@@ -148,7 +182,7 @@ void Optimizer::Impl::sum_squares(const Unit::State& unit, Stream& stream) {
   squared[unit.index] = true;
 }
 
-// The blocks of all shards.
+// Returns the blocks of all shards.
 View Optimizer::Impl::gather_blocks(Stream& compute) {
   const View local = local_blocks.view(DType::f64);
   if (engine.scheduler().shard_count() == 1 || local.count == 0) return local;
@@ -177,14 +211,13 @@ void Optimizer::Impl::measure(Stream& compute) {
   known = compute.record();
 }
 
-// 0: to the nearest.
-std::uint64_t Optimizer::Impl::rounding_key(const Unit::State& unit,
-                                            const UnitBucket& bucket) const {
+// The seed of stochastic rounding; 0 means rounding to nearest.
+std::uint64_t Optimizer::Impl::rounding_key(const UnitState& unit, const UnitBucket& bucket) const {
   if (options.moment_dtype == DType::f32 || !options.stochastic_rounding) return 0;
   return fnv1a(fmt::format("{}/{}/{}", options.seed, unit.name, bucket.label())) | 1;
 }
 
-void Optimizer::Impl::update(Unit::State& unit, float learning_rate, Stream& stream) {
+void Optimizer::Impl::update(const UnitState& unit, float learning_rate, Stream& stream) {
   DeviceOps& ops = engine.device().ops();
   const double* factor = result.view(DType::f64).part(1, 1).as<double>();
   const Stamp begin = engine.scheduler().begin_work(stream);
@@ -193,32 +226,32 @@ void Optimizer::Impl::update(Unit::State& unit, float learning_rate, Stream& str
     const UnitBucket& bucket = unit.buckets[b];
     if (!bucket.trainable) continue;
     if (options.kind == OptimizerOptions::Kind::sgd) {
-      ops.sgd(stream, {bucket.master, bucket.gradient, bucket.low, learning_rate,
+      ops.sgd(stream, {bucket.master, bucket.gradient, bucket.compute_copy, learning_rate,
                        options.weight_decay, factor});
     } else {
       const auto [first, second] = moments[unit.index][b];
-      ops.adamw(stream, {bucket.master, bucket.gradient, first, second, bucket.low, learning_rate,
-                         options.beta1, options.beta2, options.epsilon, options.weight_decay, steps,
-                         factor, rounding_key(unit, bucket),
+      ops.adamw(stream, {bucket.master, bucket.gradient, first, second, bucket.compute_copy,
+                         learning_rate, options.beta1, options.beta2, options.epsilon,
+                         options.weight_decay, steps, factor, rounding_key(unit, bucket),
                          bucket.master.count *
                              static_cast<std::uint64_t>(engine.scheduler().shard_index())});
     }
   }
   engine.scheduler().end_work(stream, begin, "update", unit.name);
-  engine.impl().update(unit, stream.record(), Stale::trainable);
+  EngineAccess::gathering(engine).masters_updated(unit.index, stream.record(), Stale::trainable);
 }
 
 void Optimizer::Impl::finish_squares(Stream& compute) {
   for (const auto& unit : engine.units()) {
-    if (!squared[unit->state().index]) sum_squares(unit->state(), compute);
+    if (!squared[state_of(*unit).index]) sum_squares(state_of(*unit), compute);
   }
   squared.assign(squared.size(), false);
 }
 
-// In the order of use, so that the next pass can begin soonest.
+// Updates in the order of use, so that the next pass can start early.
 void Optimizer::Impl::finish_updates(float learning_rate, Stream& compute) {
-  for (const std::size_t index : engine.impl().plan.sequence) {
-    Unit::State& unit = engine.units()[index]->state();
+  for (const std::size_t index : EngineAccess::setup(engine).plan.sequence) {
+    const UnitState& unit = state_of(*engine.units()[index]);
     if (updated[index] || unit.size.gradient == 0) continue;
     updated[index] = true;
     update(unit, learning_rate, compute);
@@ -238,15 +271,15 @@ bool Optimizer::update_in_backward(float learning_rate) {
   return true;
 }
 
-// Factor 1, and one step more.
+// Sets the clip factor to 1 and counts the step.
 void Optimizer::Impl::start_update(float learning_rate) {
   if (in_backward) {
     if (std::ranges::count(updated, true) > 0) {
-      throw Error(ErrorCode::invalid_argument,
-                  "update_in_backward: step() has not been called since, and units have been "
-                  "updated: a step that was given up so late cannot begin again");
+      throw invalid(
+          "update_in_backward: units have been updated since the last step(): the abandoned step "
+          "cannot begin again");
     }
-    in_backward = learning_rate;  // of a step that begins again
+    in_backward = learning_rate;  // the step begins again
     return;
   }
   updates.wait(done);
@@ -257,23 +290,22 @@ void Optimizer::Impl::start_update(float learning_rate) {
 
 void Optimizer::step(float learning_rate, Stream& compute) {
   if (impl_->in_backward && *impl_->in_backward != learning_rate) {
-    throw Error(ErrorCode::invalid_argument,
-                "Optimizer::step: another learning rate than update_in_backward() was given");
+    throw invalid("Optimizer::step: the learning rate differs from that of update_in_backward()");
   }
-  // Every gradient first: a failed reduction stops the stream before anything is changed, and what
-  // kept a pass from its end is told instead of that.
+  // Waits first: a failed reduction then stops the stream before anything is changed, and its own
+  // error is thrown instead of the one below.
   impl_->engine.wait_gradients(compute);
-  if (!impl_->engine.impl().gradients_whole) {
-    throw Error(ErrorCode::invalid_argument,
-                "Optimizer::step: before all micro batches of the step are complete, gradients are "
-                "not those of all ranks");
+  if (!EngineAccess::pass(impl_->engine).gradients_complete()) {
+    throw invalid(
+        "Optimizer::step: called before all micro batches of the step are complete, so gradients "
+        "are not sums over all ranks");
   }
   try {
     impl_->finish_squares(compute);
     impl_->measure(compute);
     impl_->finish_updates(learning_rate, compute);
   } catch (...) {
-    impl_->done = compute.record();  // what was enqueued until now still uses this object
+    impl_->done = compute.record();  // the work enqueued so far still uses this object
     throw;
   }
   impl_->done = compute.record();
@@ -295,6 +327,10 @@ void Optimizer::set_steps(std::int64_t steps) {
   Stream& stream = impl_->engine.scheduler().stream(Lane::gather);
   stream.copy(impl_->result.data(), impl_->outcome.data(), impl_->result.bytes());
   stream.synchronize();
+}
+
+Moments EngineAccess::moments(const Optimizer& optimizer, const Unit& unit, std::size_t bucket) {
+  return optimizer.impl_->moments[state_of(unit).index][bucket];
 }
 
 const OptimizerOptions& Optimizer::options() const noexcept { return impl_->options; }

@@ -6,25 +6,25 @@
 namespace atoll_v1::atoll::fsdp {
 namespace {
 
-void plan_residences(PassPlan& plan, std::span<const UnitSize> sizes, std::size_t prefetch) {
+void plan_unshards(PassPlan& plan, std::span<const UnitSize> sizes, std::size_t prefetch) {
   const std::size_t slots = prefetch + 1;
   for (std::size_t position = 0; position < plan.sequence.size(); ++position) {
     const std::size_t unit = plan.sequence[position];
-    if (plan.residences.empty() || plan.residences.back().unit != unit) {
-      plan.residences.push_back({.unit = unit, .first = position});
+    if (plan.unshards.empty() || plan.unshards.back().unit != unit) {
+      plan.unshards.push_back({.unit = unit, .first = position});
     }
-    plan.residences.back().last = position;
-    plan.residence_of.push_back(plan.residences.size() - 1);
+    plan.unshards.back().last = position;
+    plan.unshard_of.push_back(plan.unshards.size() - 1);
   }
   plan.gathered_slots.assign(slots, 0);
-  if (plan.residences.empty()) return;
-  const std::size_t turn = plan.residences.size() / 2;
+  if (plan.unshards.empty()) return;
+  const std::size_t turn = plan.unshards.size() / 2;
   for (std::size_t index = 0; index <= turn; ++index) {
-    Residence& residence = plan.residences[index];
-    residence.slot = plan.residences[plan.mirror_of(index)].slot = index % slots;
-    residence.stays = index < turn && index + slots > turn;
-    std::uint64_t& bytes = plan.gathered_slots[residence.slot];
-    bytes = std::max(bytes, sizes[residence.unit].gathered);
+    Unshard& unshard = plan.unshards[index];
+    unshard.slot = plan.unshards[plan.mirror_of(index)].slot = index % slots;
+    unshard.stays_unsharded = index < turn && index + slots > turn;
+    std::uint64_t& bytes = plan.gathered_slots[unshard.slot];
+    bytes = std::max(bytes, sizes[unshard.unit].gathered);
   }
 }
 
@@ -37,7 +37,7 @@ void plan_gradients(PassPlan& plan, std::span<const UnitSize> sizes, std::size_t
     seen[plan.sequence[position]] = true;
     use.last = position;
   }
-  // A unit that waits while others have their turn takes no part in the rotation: slots behind it.
+  // Slots after the first `buffers` are for units that backward uses again after other units.
   std::vector<std::optional<std::size_t>> busy_until(buffers);
   plan.gradient_slots.assign(buffers, 0);
   const auto rotation = static_cast<std::ptrdiff_t>(buffers);
@@ -45,10 +45,10 @@ void plan_gradients(PassPlan& plan, std::span<const UnitSize> sizes, std::size_t
     const std::size_t unit = plan.sequence[position];
     GradientUse& use = plan.gradients[unit];
     if (use.first != position || sizes[unit].gradient == 0) continue;
-    const bool waits = use.last > plan.residences[plan.residence_of[position]].last;
+    const bool waits = use.last > plan.unshards[plan.unshard_of[position]].last;
     const auto begin = waits ? busy_until.begin() + rotation : busy_until.begin();
     const auto end = waits ? busy_until.end() : busy_until.begin() + rotation;
-    // The slot that has been free for longest: its reduction is the most likely to be complete.
+    // Prefer the slot that has been free longest: its reduction is most likely complete.
     auto best = std::min_element(begin, end);
     if (best == end || (best->has_value() && **best >= position)) {
       busy_until.emplace_back();
@@ -69,7 +69,7 @@ PassPlan plan_pass(std::span<const std::size_t> order, std::span<const UnitSize>
   plan.forward_length = order.size();
   plan.sequence.assign(order.begin(), order.end());
   plan.sequence.insert(plan.sequence.end(), order.rbegin(), order.rend());
-  plan_residences(plan, sizes, options.prefetch);
+  plan_unshards(plan, sizes, options.prefetch);
   plan_gradients(plan, sizes, options.reduce_buffers);
   return plan;
 }

@@ -1,10 +1,11 @@
-// Which buffer every unit uses at every point of a pass: fixed before training, from the declared
-// order alone. Pure.
+// Plans which buffer each unit uses at each point of a pass, from the declared order alone, before
+// training starts. A pure function.
 //
-// Vocabulary. A *position* is one use of a unit: the forward uses in declared order, then the
-// backward uses in reverse. A *residence* is a run of neighbouring positions of one unit, during
-// which it stays gathered (the last unit stays over the turn from forward to backward). A *slot* is
-// a buffer that residences, or whole gradients, share in turn.
+// A *position* is one use of a unit in a pass: first the forward uses in declared order, then the
+// backward uses in reverse. An *unshard* is the time in which a unit stays unsharded, from its
+// gather to its reshard: a run of consecutive positions of one unit. The last unit of forward is
+// the first of backward, so the two uses are one unshard. A *slot* is a buffer that several units,
+// or several unsharded gradients, use in turn.
 #pragma once
 
 #include <cstddef>
@@ -14,36 +15,38 @@
 
 namespace atoll_v1::atoll::fsdp {
 
-struct Residence {
+struct Unshard {
   std::size_t unit = 0;
   std::size_t first = 0, last = 0;  // positions
   std::size_t slot = 0;
-  bool stays = false;  // of forward: backward finds it in its slot
+  // Forward leaves the unit unsharded in its slot for backward (FSDP2:
+  // reshard_after_forward=False).
+  bool stays_unsharded = false;
 };
 
-// A unit's whole gradient, from its first use in backward to its last.
+// The time in which a unit's unsharded gradient exists.
 struct GradientUse {
-  std::size_t first = 0, last = 0;  // positions
+  std::size_t first = 0, last = 0;  // positions in backward
   std::size_t slot = 0;
 };
 
 struct UnitSize {
-  std::uint64_t gathered = 0;  // bytes of the parameters as compute reads them
-  std::uint64_t gradient = 0;  // bytes of the whole gradient; 0: the unit is frozen
+  std::uint64_t gathered = 0;  // bytes of the unsharded parameters as compute reads them
+  std::uint64_t gradient = 0;  // bytes of the unsharded gradient; 0: all parameters are frozen
 };
 
 struct PassPlan {
-  std::vector<std::size_t> sequence;          // unit by position
-  std::size_t forward_length = 0;             // positions of the forward part
-  std::vector<Residence> residences;          // in order of first
-  std::vector<std::size_t> residence_of;      // by position
-  std::vector<std::uint64_t> gathered_slots;  // bytes of each slot
-  std::vector<GradientUse> gradients;         // by unit
-  std::vector<std::uint64_t> gradient_slots;  // bytes of each slot
+  std::vector<std::size_t> sequence;          // index of the unit at each position
+  std::size_t forward_length = 0;             // number of forward positions
+  std::vector<Unshard> unshards;              // in ascending order of positions
+  std::vector<std::size_t> unshard_of;        // index in unshards, by position
+  std::vector<std::uint64_t> gathered_slots;  // bytes of each slot for unsharded parameters
+  std::vector<GradientUse> gradients;         // one per unit
+  std::vector<std::uint64_t> gradient_slots;  // bytes of each slot for unsharded gradients
 
-  // The residence of the same unit on the other side of the turn.
-  std::size_t mirror_of(std::size_t residence) const noexcept {
-    return residences.size() - 1 - residence;
+  // Maps an unshard of forward to that of the same unit in backward, and the other way round.
+  std::size_t mirror_of(std::size_t unshard) const noexcept {
+    return unshards.size() - 1 - unshard;
   }
 };
 
@@ -52,12 +55,15 @@ struct PlanOptions {
   std::size_t reduce_buffers = 2;
 };
 
-// `sizes` by unit, padding included; every unit occurs in `order`. With `prefetch` units gathered
-// ahead, prefetch + 1 slots are enough: they rotate in forward, and backward has each unit where
-// forward had it. So whatever is in the slots at the turn backward finds there, and what is there
-// at the end the next forward. Gradients rotate over `reduce_buffers` slots, so that one is reduced
-// while the next is written; a unit that is used again after others in backward has a slot of its
-// own beside them until then.
+// Every unit must occur in `order`. `sizes` is by unit and includes padding.
+//
+// Parameters use prefetch + 1 slots. Forward uses them in turn, and backward uses for each unit
+// the slot that forward used. So backward finds the last prefetch + 1 units of forward in their
+// slots, and the next forward finds the last units of backward there.
+//
+// Gradients use `reduce_buffers` slots in turn, so that one is reduced while the next is written.
+// A unit that backward uses again after other units, such as a tied embedding, has an additional
+// slot until its last use.
 PassPlan plan_pass(std::span<const std::size_t> order, std::span<const UnitSize> sizes,
                    PlanOptions options);
 

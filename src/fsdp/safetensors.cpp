@@ -24,18 +24,16 @@ using Json = nlohmann::json;
 namespace fs = std::filesystem;
 
 constexpr std::uint64_t length_bytes = 8;
-constexpr std::uint64_t max_header_bytes = 100'000'000;  // the limit of the reference reader
+constexpr std::uint64_t max_header_bytes = 100'000'000;  // the reference reader has the same limit
 constexpr std::size_t max_dimensions = 32;
-constexpr int max_depth = 3;  // names, a tensor's object, its lists
+constexpr int max_depth = 3;  // header object, tensor object, list
 constexpr std::string_view metadata_key = "__metadata__";
 
-constexpr std::array<std::pair<std::string_view, DType>, 7> dtype_names{{{"F32", DType::f32},
-                                                                         {"BF16", DType::bf16},
-                                                                         {"F16", DType::f16},
-                                                                         {"F64", DType::f64},
-                                                                         {"I32", DType::i32},
-                                                                         {"I64", DType::i64},
-                                                                         {"U8", DType::u8}}};
+using Tag = std::pair<std::string_view, DType>;
+constexpr std::array dtype_names = {Tag{"F32", DType::f32}, Tag{"BF16", DType::bf16},
+                                    Tag{"F16", DType::f16}, Tag{"F64", DType::f64},
+                                    Tag{"I32", DType::i32}, Tag{"I64", DType::i64},
+                                    Tag{"U8", DType::u8}};
 
 [[noreturn]] void fail_io(const fs::path& path, std::string_view what) {
   throw Error(ErrorCode::io,
@@ -89,6 +87,13 @@ class Mapping {
   std::uint64_t size_ = 0;
 };
 
+std::string_view tag_of(DType dtype) {
+  for (const auto& [tag, known] : dtype_names) {
+    if (known == dtype) return tag;
+  }
+  return "";
+}
+
 }  // namespace
 
 struct SafetensorsFile::Impl {
@@ -96,10 +101,10 @@ struct SafetensorsFile::Impl {
 
   fs::path path;
   Mapping mapping;
-  std::string_view text;  // the header
+  std::string_view text;  // JSON header
   std::uint64_t data_begin = 0;
   std::vector<SafetensorsEntry> entries;
-  std::map<std::string_view, std::size_t, std::less<>> index;  // names live in `entries`
+  std::map<std::string_view, std::size_t, std::less<>> index;  // keys view the names in `entries`
   std::map<std::string, std::string, std::less<>> metadata;
 
   void parse();
@@ -111,7 +116,7 @@ struct SafetensorsFile::Impl {
   std::uint64_t number(const std::string& name, const Json& json) const;
   void order_entries();
 
-  // Complaints about a tensor give the offset at which its name stands in the header.
+  // Byte offset of a tensor's name in the file, for error messages.
   std::uint64_t offset_of(std::string_view name) const {
     const std::size_t at = text.find(fmt::format("\"{}\"", name));
     return length_bytes + (at == std::string_view::npos ? 0 : at);
@@ -122,25 +127,27 @@ struct SafetensorsFile::Impl {
 };
 
 Json SafetensorsFile::Impl::parse_header() {
-  if (mapping.size() < length_bytes) bad(path, mapping.size(), "ends inside the header's length");
+  if (mapping.size() < length_bytes)
+    bad(path, mapping.size(), "the file ends inside the header's length");
   std::uint64_t length = 0;
   for (std::uint64_t i = length_bytes; i-- > 0;) {
     length = length << 8 | std::to_integer<std::uint64_t>(mapping.data()[i]);
   }
   const std::uint64_t most = std::min(max_header_bytes, mapping.size() - length_bytes);
   if (length > most) {
-    bad(path, 0, fmt::format("a header of {} bytes; at most {} are possible", length, most));
+    bad(path, 0,
+        fmt::format("the header claims {} bytes, but at most {} are possible", length, most));
   }
   data_begin = length_bytes + length;
   text = {reinterpret_cast<const char*>(mapping.data() + length_bytes),
           static_cast<std::size_t>(length)};
   std::set<std::string, std::less<>> names;
-  // Called while parsing, so that neither depth nor repetition is paid for first.
+  // Runs while parsing, so that a deep or repetitive header is rejected before it uses memory.
   const auto examine = [&](int depth, Json::parse_event_t event, Json& value) {
     if (depth > max_depth) bad(path, length_bytes, "the header is nested too deeply");
     if (depth == 1 && event == Json::parse_event_t::key) {
       const auto& name = value.get_ref<const std::string&>();
-      if (!names.insert(name).second) fail(name, "stands in the header twice");
+      if (!names.insert(name).second) fail(name, "appears twice in the header");
     }
     return true;
   };
@@ -167,16 +174,16 @@ void SafetensorsFile::Impl::parse() {
 }
 
 void SafetensorsFile::Impl::parse_metadata(const Json& json) {
-  if (!json.is_object()) fail(metadata_key, "not an object");
+  if (!json.is_object()) fail(metadata_key, "is not an object");
   for (const auto& [key, value] : json.items()) {
-    if (!value.is_string()) fail(metadata_key, "a value that is not a string");
+    if (!value.is_string()) fail(metadata_key, "a value is not a string");
     metadata.emplace(key, value.get<std::string>());
   }
 }
 
 DType SafetensorsFile::Impl::parse_dtype(const std::string& name, const Json& json) const {
   const auto found = json.find("dtype");
-  if (found == json.end() || !found->is_string()) fail(name, "no dtype");
+  if (found == json.end() || !found->is_string()) fail(name, "has no dtype");
   const auto& spelling = found->get_ref<const std::string&>();
   for (const auto& [known, dtype] : dtype_names) {
     if (known == spelling) return dtype;
@@ -189,48 +196,48 @@ DType SafetensorsFile::Impl::parse_dtype(const std::string& name, const Json& js
 const Json& SafetensorsFile::Impl::list(const std::string& name, const Json& json,
                                         const char* key) const {
   const auto found = json.find(key);
-  if (found == json.end() || !found->is_array()) fail(name, fmt::format("no list {}", key));
+  if (found == json.end() || !found->is_array()) fail(name, fmt::format("has no list {}", key));
   return *found;
 }
 
 std::uint64_t SafetensorsFile::Impl::number(const std::string& name, const Json& json) const {
   constexpr std::uint64_t most = std::numeric_limits<std::int64_t>::max();
-  if (!json.is_number_unsigned()) fail(name, "a number that is not an unsigned integer");
+  if (!json.is_number_unsigned()) fail(name, "numbers must be unsigned integers");
   const auto value = json.get<std::uint64_t>();
-  if (value > most) fail(name, "a number above 2^63 - 1");
+  if (value > most) fail(name, "a number exceeds 2^63 - 1");
   return value;
 }
 
 void SafetensorsFile::Impl::parse_entry(const std::string& name, const Json& json) {
-  if (!json.is_object()) fail(name, "not an object");
+  if (!json.is_object()) fail(name, "is not an object");
   SafetensorsEntry entry;
   entry.name = name;
   entry.data.dtype = parse_dtype(name, json);
   entry.data.count = 1;
   const Json& shape = list(name, json, "shape");
-  if (shape.size() > max_dimensions) fail(name, "more than 32 dimensions");
+  if (shape.size() > max_dimensions) fail(name, "has more than 32 dimensions");
   for (const Json& extent : shape) {
     entry.shape.push_back(number(name, extent));
     if (__builtin_mul_overflow(entry.data.count, entry.shape.back(), &entry.data.count)) {
-      fail(name, "more than 2^64 elements");
+      fail(name, "has more than 2^64 elements");
     }
   }
   const Json& offsets = list(name, json, "data_offsets");
-  if (offsets.size() != 2) fail(name, "data_offsets are not a pair");
+  if (offsets.size() != 2) fail(name, "data_offsets is not a pair");
   const std::uint64_t begin = number(name, offsets[0]);
   const std::uint64_t end = number(name, offsets[1]);
   const std::uint64_t available = mapping.size() - data_begin;
   if (begin > end || end > available) {
-    fail(name, fmt::format("data_offsets [{}, {}] in {} bytes of data", begin, end, available));
+    fail(name, fmt::format("data_offsets [{}, {}] do not fit in {} bytes of data", begin, end,
+                           available));
   }
   std::uint64_t bytes = 0;
   if (__builtin_mul_overflow(entry.data.count, size_of(entry.data.dtype), &bytes) ||
       bytes != end - begin) {
-    fail(name, fmt::format("{} bytes of data for {} elements of {}", end - begin, entry.data.count,
-                           atoll::name(entry.data.dtype)));
+    fail(name, fmt::format("has {} bytes of data for {} elements of {}", end - begin,
+                           entry.data.count, atoll::name(entry.data.dtype)));
   }
   entry.data.data = mapping.data() + data_begin + begin;
-  entry.aligned = (data_begin + begin) % size_of(entry.data.dtype) == 0;
   entries.push_back(std::move(entry));
 }
 
@@ -243,7 +250,7 @@ void SafetensorsFile::Impl::order_entries() {
     index.emplace(entries[i].name, i);
     const auto* begin = static_cast<const std::byte*>(entries[i].data.data);
     if (begin < end) {
-      fail(entries[i].name, fmt::format("its data overlap those of {}", entries[i - 1].name));
+      fail(entries[i].name, fmt::format("its data overlaps that of {}", entries[i - 1].name));
     }
     end = begin + entries[i].data.bytes();
   }
@@ -280,5 +287,50 @@ const std::map<std::string, std::string, std::less<>>& SafetensorsFile::metadata
 }
 
 const fs::path& SafetensorsFile::path() const noexcept { return impl_->path; }
+
+SafetensorsWriter::SafetensorsWriter(const fs::path& file,
+                                     std::span<const SafetensorsDeclaration> tensors,
+                                     const std::map<std::string, std::string>& metadata)
+    : path_(file), file_(file, std::ios::binary | std::ios::trunc) {
+  if (!file_) fail_io(path_, "create");
+  Json header = Json::object();
+  if (!metadata.empty()) header[std::string(metadata_key)] = metadata;
+  for (const auto& tensor : tensors) {
+    std::uint64_t bytes = size_of(tensor.dtype);
+    for (const std::uint64_t extent : tensor.shape) bytes *= extent;
+    header[tensor.name] = {{"dtype", tag_of(tensor.dtype)},
+                           {"shape", tensor.shape},
+                           {"data_offsets", {expected_, expected_ + bytes}}};
+    expected_ += bytes;
+  }
+  std::string text = header.dump();
+  text.resize((text.size() + 7) / 8 * 8, ' ');  // aligns the data to 8 bytes
+  const std::uint64_t length = text.size();
+  file_.write(reinterpret_cast<const char*>(&length), sizeof(length));
+  file_.write(text.data(), static_cast<std::streamsize>(text.size()));
+  if (!file_) fail_io(path_, "write");
+}
+
+void SafetensorsWriter::write(std::span<const std::byte> data) {
+  written_ += data.size();
+  file_.write(reinterpret_cast<const char*>(data.data()),
+              static_cast<std::streamsize>(data.size()));
+  if (!file_) fail_io(path_, "write");
+}
+
+void SafetensorsWriter::close() {
+  if (written_ != expected_) {
+    throw Error(ErrorCode::io, fmt::format("{}: {} bytes declared, {} written", path_.string(),
+                                           expected_, written_));
+  }
+  file_.close();
+  if (!file_) fail_io(path_, "close");
+  sync_to_disk(path_);
+}
+
+void sync_to_disk(const fs::path& path) {
+  const Descriptor file(path);
+  if (::fsync(file.get()) != 0) fail_io(path, "sync");
+}
 
 }  // namespace atoll_v1::atoll::fsdp

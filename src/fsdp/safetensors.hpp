@@ -1,13 +1,15 @@
-// Reads Hugging Face's safetensors files, memory-mapped: 8 bytes little-endian length N, N bytes of
-// JSON header {"name": {"dtype", "shape", "data_offsets": [begin, end)}, "__metadata__": {text}},
-// then the data that the offsets count in. https://github.com/huggingface/safetensors
+// Reads and writes Hugging Face's safetensors files: a little-endian 8-byte length N, a JSON header
+// of N bytes {"name": {"dtype", "shape", "data_offsets": [begin, end)}, "__metadata__": {text}},
+// and the data, in which the offsets count. https://github.com/huggingface/safetensors
 //
-// The file is untrusted: everything is bounded and checked in open(), and an Error(bad_data) names
-// the file and a byte offset in it. Nothing is read from the data until a caller does.
+// Files are memory-mapped and untrusted: open() bounds and checks everything, and Error(bad_data)
+// names the file and a byte offset in it. Tensor data is read only when a caller accesses it.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <fstream>
 #include <map>
 #include <memory>
 #include <span>
@@ -22,26 +24,24 @@ namespace atoll_v1::atoll::fsdp {
 struct SafetensorsEntry {
   std::string name;
   std::vector<std::uint64_t> shape;
-  // Mapped, read-only, valid as long as the file object. The format does not promise alignment to
-  // the element size (common writers keep it): copy bytes unless `aligned`.
+  // A read-only view of the mapping, valid as long as the file object. The format does not
+  // guarantee alignment to the element size: copy the bytes before use.
   ConstView data;
-  bool aligned = true;
 };
 
 class SafetensorsFile {
  public:
-  // Throws Error(io) when the file cannot be opened or mapped, Error(bad_data) when it is not a
-  // safetensors file whose tensors lie inside it without overlap, Error(unsupported) for a dtype
-  // that DType does not have.
+  // Error(io): the file cannot be opened or mapped. Error(bad_data): it is not a safetensors file,
+  // or tensors overlap or exceed the file. Error(unsupported): DType has no such dtype.
   static SafetensorsFile open(const std::filesystem::path& path);
 
   SafetensorsFile(SafetensorsFile&&) noexcept;
   SafetensorsFile& operator=(SafetensorsFile&&) noexcept;
   ~SafetensorsFile();
 
-  // In the order of their data.
+  // In the order of their data in the file.
   std::span<const SafetensorsEntry> tensors() const noexcept;
-  const SafetensorsEntry* find(std::string_view name) const noexcept;  // nullptr: not there
+  const SafetensorsEntry* find(std::string_view name) const noexcept;  // null: no such tensor
   const SafetensorsEntry& at(std::string_view name) const;  // Error(not_found) names the file
   const std::map<std::string, std::string, std::less<>>& metadata() const noexcept;
   const std::filesystem::path& path() const noexcept;
@@ -51,5 +51,33 @@ class SafetensorsFile {
   explicit SafetensorsFile(std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> impl_;
 };
+
+struct SafetensorsDeclaration {
+  std::string name;
+  DType dtype = DType::f32;
+  std::vector<std::uint64_t> shape;
+};
+
+// Writes a file front to back: the constructor declares all tensors, and write() appends their data
+// in the same order, in pieces of any size. Every function throws Error(io) that names the file.
+class SafetensorsWriter {
+ public:
+  SafetensorsWriter(const std::filesystem::path& file,
+                    std::span<const SafetensorsDeclaration> tensors,
+                    const std::map<std::string, std::string>& metadata = {});
+  void write(std::span<const std::byte> data);
+  // Syncs the file to disk; without close() the file is incomplete. Throws if more or less data was
+  // written than declared.
+  void close();
+
+ private:
+  std::filesystem::path path_;
+  std::ofstream file_;
+  std::uint64_t expected_ = 0;
+  std::uint64_t written_ = 0;
+};
+
+// Flushes a file or folder to disk. Error(io) names it.
+void sync_to_disk(const std::filesystem::path& path);
 
 }  // namespace atoll_v1::atoll::fsdp

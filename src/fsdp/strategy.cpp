@@ -7,59 +7,60 @@
 #include <utility>
 
 #include "core/log.hpp"
+#include "schedule/invalid.hpp"
 
 namespace atoll_v1::atoll::fsdp {
 namespace {
 
+struct StrategyRow {
+  Strategy value;
+  std::string_view name;
+  StrategyRule rule;  // with Accumulation::automatic
+};
+// In the order of the enumerators. The flags are resident and accumulates_unsharded.
 constexpr std::array strategies = {
-    std::pair{Strategy::no_shard, std::string_view("no_shard")},
-    std::pair{Strategy::shard_optimizer, std::string_view("shard_optimizer")},
-    std::pair{Strategy::shard_grad, std::string_view("shard_grad")},
-    std::pair{Strategy::full_shard, std::string_view("full_shard")},
-    std::pair{Strategy::hybrid_shard, std::string_view("hybrid_shard")},
-    std::pair{Strategy::hybrid_shard_grad, std::string_view("hybrid_shard_grad")},
+    StrategyRow{Strategy::no_shard, "no_shard", {ShardedOver::nothing, true, true}},
+    StrategyRow{Strategy::shard_optimizer, "shard_optimizer", {ShardedOver::world, true, true}},
+    StrategyRow{Strategy::shard_grad, "shard_grad", {ShardedOver::world, true, false}},
+    StrategyRow{Strategy::full_shard, "full_shard", {ShardedOver::world, false, false}},
+    StrategyRow{Strategy::hybrid_shard, "hybrid_shard", {ShardedOver::shard_axis, false, false}},
+    StrategyRow{
+        Strategy::hybrid_shard_grad, "hybrid_shard_grad", {ShardedOver::shard_axis, true, false}},
+};
+struct AccumulationRow {
+  Accumulation value;
+  std::string_view name;
 };
 constexpr std::array accumulations = {
-    std::pair{Accumulation::automatic, std::string_view("auto")},
-    std::pair{Accumulation::shard, std::string_view("shard")},
-    std::pair{Accumulation::local, std::string_view("local")},
+    AccumulationRow{Accumulation::automatic, "auto"},
+    AccumulationRow{Accumulation::shard, "shard"},
+    AccumulationRow{Accumulation::local, "local"},
 };
-
-template <class Table, class Value>
-std::string_view find_name(const Table& table, Value value) noexcept {
-  for (const auto& [entry, text] : table) {
-    if (entry == value) return text;
-  }
-  return "?";
-}
 
 template <class Table>
 auto find_value(const Table& table, std::string_view what, std::string_view text) {
   std::vector<std::string_view> known;
-  for (const auto& [entry, name] : table) {
-    if (name == text) return entry;
-    known.push_back(name);
+  for (const auto& row : table) {
+    if (row.name == text) return row.value;
+    known.push_back(row.name);
   }
-  throw Error(ErrorCode::invalid_argument,
-              fmt::format("unknown {} \"{}\": use one of {}", what, text, fmt::join(known, ", ")));
+  throw invalid("unknown {} \"{}\": use one of {}", what, text, fmt::join(known, ", "));
 }
 
 Axis alone(World& world, std::string name) {
   return {.world = &world, .name = std::move(name), .ranks = {world.rank()}, .index = 0};
 }
 
-// The block of `ranks` neighbours that this rank is in.
+// The group of `ranks` consecutive ranks that contains this rank.
 Axis inner_axis(const Axis& shard, int ranks) {
   if (shard.size() % ranks != 0) {
-    throw Error(
-        ErrorCode::invalid_argument,
-        fmt::format("Engine: {} inner shards do not divide {} shards", ranks, shard.size()));
+    throw invalid("Engine: inner_shards = {} does not divide the {} shards", ranks, shard.size());
   }
-  // Blocks of the planned mesh are what lies close together.
+  // Ranks of one block of the planned mesh have the fast links.
   if (shard.block > 0 && shard.block % ranks != 0 && ranks % shard.block != 0 && shard.index == 0) {
     log::warn(
-        "inner groups of {} ranks straddle the shard groups of {} of the mesh: backward gathers "
-        "across them; a divisor of {} stays inside",
+        "inner groups of {} ranks cross the mesh's shard groups of {} ranks, so backward gathers "
+        "over slower links: use a divisor of {} for inner_shards",
         ranks, shard.block, shard.block);
   }
   const auto first = shard.ranks.begin() + shard.index / ranks * ranks;
@@ -68,9 +69,11 @@ Axis inner_axis(const Axis& shard, int ranks) {
 
 }  // namespace
 
-std::string_view name(Strategy strategy) noexcept { return find_name(strategies, strategy); }
+std::string_view name(Strategy strategy) noexcept {
+  return strategies[static_cast<std::size_t>(strategy)].name;
+}
 std::string_view name(Accumulation accumulation) noexcept {
-  return find_name(accumulations, accumulation);
+  return accumulations[static_cast<std::size_t>(accumulation)].name;
 }
 Strategy strategy_from_name(std::string_view text) {
   return find_value(strategies, "strategy", text);
@@ -81,63 +84,42 @@ Accumulation accumulation_from_name(std::string_view text) {
 
 std::vector<Strategy> every_strategy() {
   std::vector<Strategy> all;
-  for (const auto& [strategy, text] : strategies) all.push_back(strategy);
+  for (const StrategyRow& row : strategies) all.push_back(row.value);
   return all;
 }
 
 bool computes_in(DType dtype) noexcept { return dtype == DType::f32 || dtype == DType::bf16; }
 
 StrategyRule rule_of(Strategy strategy, Accumulation accumulation) noexcept {
-  StrategyRule rule;
-  switch (strategy) {
-    case Strategy::no_shard:
-      rule = {ShardedOver::nothing, true, true};
-      break;
-    case Strategy::shard_optimizer:
-      rule = {ShardedOver::world, true, true};
-      break;
-    case Strategy::shard_grad:
-      rule = {ShardedOver::world, true, false};
-      break;
-    case Strategy::full_shard:
-      rule = {ShardedOver::world, false, false};
-      break;
-    case Strategy::hybrid_shard:
-      rule = {ShardedOver::shard_axis, false, false};
-      break;
-    case Strategy::hybrid_shard_grad:
-      rule = {ShardedOver::shard_axis, true, false};
-      break;
-  }
+  StrategyRule rule = strategies[static_cast<std::size_t>(strategy)].rule;
   if (accumulation != Accumulation::automatic) {
-    rule.kept_gradients = accumulation == Accumulation::local;
+    rule.accumulates_unsharded = accumulation == Accumulation::local;
   }
   return rule;
 }
 
 void check_options(const Options& options) {
   if (!computes_in(options.precision.param)) {
-    throw Error(ErrorCode::unsupported, fmt::format("Engine: parameters in {}: use f32 or bf16",
-                                                    name(options.precision.param)));
+    throw Error(ErrorCode::unsupported,
+                fmt::format("Engine: parameters cannot be {}: use f32 or bf16",
+                            name(options.precision.param)));
   }
   if (!computes_in(options.precision.reduce)) {
     throw Error(ErrorCode::unsupported,
-                fmt::format("Engine: gradients reduced in {}: use f32 or bf16",
+                fmt::format("Engine: gradients cannot be reduced in {}: use f32 or bf16",
                             name(options.precision.reduce)));
   }
   if (options.prefetch < 0 || options.reduce_buffers < 1 || options.inner_shards < 0) {
-    throw Error(
-        ErrorCode::invalid_argument,
-        fmt::format("Engine: prefetch {}, {} reduce buffers, {} inner shards: use 0 or more, "
-                    "1 or more, 0 or more",
-                    options.prefetch, options.reduce_buffers, options.inner_shards));
+    throw invalid(
+        "Engine: prefetch = {}, reduce_buffers = {}, inner_shards = {}: use at least 0, 1 and 0",
+        options.prefetch, options.reduce_buffers, options.inner_shards);
   }
 }
 
 Sharding sharding_of(const Mesh& mesh, const Options& options) {
   World& world = mesh.world();
   const StrategyRule rule = rule_of(options.strategy, options.accumulation);
-  Sharding sharding{{}, {}, {}, rule.resident, rule.kept_gradients};
+  Sharding sharding{{}, {}, {}, rule.resident, rule.accumulates_unsharded};
   switch (rule.over) {
     case ShardedOver::nothing:
       sharding.shard = alone(world, "shard");
@@ -153,7 +135,7 @@ Sharding sharding_of(const Mesh& mesh, const Options& options) {
       break;
   }
   const bool sharded = sharding.shard.size() > 1;
-  if (!sharded) sharding.resident = sharding.kept_gradients = true;
+  if (!sharded) sharding.resident = sharding.accumulates_unsharded = true;
   if (!sharding.resident && options.inner_shards > 0) {
     sharding.inner = inner_axis(sharding.shard, options.inner_shards);
   }

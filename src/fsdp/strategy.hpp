@@ -1,4 +1,4 @@
-// What a strategy means: over which ranks state is sharded, and what stays whole in between.
+// The meaning of a strategy: the ranks over which state is sharded, and what stays unsharded.
 #pragma once
 
 #include "atoll/fsdp.hpp"
@@ -11,31 +11,30 @@ enum class ShardedOver {
   shard_axis
 };
 
-// Without looking at a mesh.
+// The rule of a strategy without a mesh. With a single shard sharding_of() sets both flags.
 struct StrategyRule {
   ShardedOver over = ShardedOver::nothing;
+  // Parameters stay unsharded between passes and are gathered once after each update. Otherwise
+  // each use of a unit gathers them, unless a slot still contains them.
   bool resident = false;
-  bool kept_gradients = false;
+  // Gradients accumulate unsharded over the micro batches of a step and are reduced with the last.
+  bool accumulates_unsharded = false;
 };
-// Over more than one shard; over one everything is resident and kept.
 StrategyRule rule_of(Strategy strategy, Accumulation accumulation) noexcept;
 
+// A rule applied to a mesh.
 struct Sharding {
   Axis shard;
   Axis replicate;
-  Axis inner{};  // of partial resharding; empty: none
-  // Parameters are gathered once after each update and stay whole; else before each use
-  // that does not find them in a slot.
+  Axis inner{};  // group of ranks for partial resharding; empty: off
   bool resident = false;
-  // Whole gradients are kept over the micro batches of a step, and sent with the last.
-  bool kept_gradients = false;
+  bool accumulates_unsharded = false;
 };
-
-bool computes_in(DType dtype) noexcept;
-// Throws an Error that says what an engine does not take.
-void check_options(const Options& options);
-
 // Error(invalid_argument): inner shards that do not divide the shard axis.
 Sharding sharding_of(const Mesh& mesh, const Options& options);
+
+bool computes_in(DType dtype) noexcept;  // whether compute may read parameters of this type
+// Error(invalid_argument, unsupported) names the option that no engine supports.
+void check_options(const Options& options);
 
 }  // namespace atoll_v1::atoll::fsdp

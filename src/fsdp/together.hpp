@@ -1,4 +1,4 @@
-// File work that all ranks finish together.
+// File work that succeeds or fails on all ranks together.
 #pragma once
 
 #include <fmt/core.h>
@@ -10,7 +10,8 @@
 
 namespace atoll_v1::atoll::fsdp {
 
-// Runs `body` and lets every rank know how it went: all return, or all throw the first error.
+// Collective. Runs `body` and exchanges its outcome: all ranks return, or all throw the error of
+// the lowest rank that failed.
 template <class Body>
 void together(World& world, const Body& body) {
   std::string problem;

@@ -1,4 +1,4 @@
-// Whole weights in the files of others (Hugging Face's safetensors).
+// Export and import of whole weights as safetensors, the format of Hugging Face.
 #include <fmt/core.h>
 
 #include <cstring>
@@ -7,10 +7,10 @@
 
 #include "atoll/checkpoint.hpp"
 #include "device/host/kernels.hpp"
-#include "fsdp/engine_impl.hpp"
 #include "fsdp/safetensors.hpp"
-#include "fsdp/safetensors_writer.hpp"
+#include "fsdp/setup.hpp"
 #include "fsdp/together.hpp"
+#include "schedule/invalid.hpp"
 
 namespace atoll_v1::atoll::fsdp {
 namespace {
@@ -25,7 +25,7 @@ bool is_float(DType dtype) {
   return dtype == DType::f32 || dtype == DType::bf16 || dtype == DType::f16;
 }
 
-// The entry of a parameter in whichever file has it.
+// Finds the entry of a parameter in the first file that contains it.
 const SafetensorsEntry& find_entry(const std::vector<SafetensorsFile>& files,
                                    const std::string& tensor, const ParamSpec& param) {
   for (const SafetensorsFile& file : files) {
@@ -34,16 +34,17 @@ const SafetensorsEntry& find_entry(const std::vector<SafetensorsFile>& files,
     if (entry->shape != file_shape(param) || !is_float(entry->data.dtype)) {
       throw Error(
           ErrorCode::mismatch,
-          fmt::format("{}: tensor {} is {} with {} elements, the model needs {} of f32, bf16 "
-                      "or f16 in its own shape",
+          fmt::format("{}: tensor {} is {} with {} elements, but the model needs {} elements of "
+                      "f32, bf16 or f16 in the shape of its parameter",
                       file.path().string(), tensor, name(entry->data.dtype), entry->data.count,
                       param.count()));
     }
     return *entry;
   }
-  throw Error(ErrorCode::not_found,
-              fmt::format("{}: no tensor {}", files.empty() ? "no file" : files[0].path().string(),
-                          tensor));
+  throw Error(
+      ErrorCode::not_found,
+      fmt::format("{}: no tensor {}",
+                  files.empty() ? "no weights file given" : files[0].path().string(), tensor));
 }
 
 }  // namespace
@@ -51,10 +52,9 @@ const SafetensorsEntry& find_entry(const std::vector<SafetensorsFile>& files,
 void export_weights(const fs::path& file, Engine& engine, DType dtype,
                     const ParamName& param_name) {
   if (!is_float(dtype)) {
-    throw Error(ErrorCode::invalid_argument,
-                fmt::format("export_weights: {}: use f32, bf16 or f16", name(dtype)));
+    throw invalid("export_weights: cannot write {}: use f32, bf16 or f16", name(dtype));
   }
-  World& world = engine.impl().world;
+  World& world = EngineAccess::setup(engine).world;
   const fs::path partial = file.string() + ".partial";
   std::optional<SafetensorsWriter> writer;
   together(world, [&] {
@@ -68,7 +68,7 @@ void export_weights(const fs::path& file, Engine& engine, DType dtype,
     if (file.has_parent_path()) fs::create_directories(file.parent_path());
     writer.emplace(partial, declared, std::map<std::string, std::string>{{"format", "pt"}});
   });
-  std::optional<Error> problem;  // the gathers go on, so that no rank waits for this one
+  std::optional<Error> problem;  // visit() continues, since other ranks wait for its gathers
   std::vector<std::byte> bytes;
   engine.visit([&](const Unit&, const ParamSpec&, std::span<const float> values) {
     if (!writer || problem) return;
@@ -98,15 +98,15 @@ void import_weights(const std::vector<fs::path>& paths, Engine& engine,
       const std::string tensor = param_name(*segment.unit, *segment.param);
       const ConstView source =
           find_entry(files, tensor, *segment.param).data.part(segment.first, out.size());
-      aligned.resize(source.bytes());  // a file does not promise alignment
+      aligned.resize(source.bytes());  // the format does not guarantee alignment
       std::memcpy(aligned.data(), source.data, source.bytes());
       host::cast(out, ConstView(aligned.data(), source.count, source.dtype));
     });
   };
   try {
-    together(engine.impl().world, fill);
+    together(EngineAccess::setup(engine).world, fill);
   } catch (...) {
-    engine.refresh();  // on every rank, whoever of them has failed
+    engine.refresh();  // on every rank, since some masters may be written
     throw;
   }
 }

@@ -1,9 +1,10 @@
-// What a scheduler has put on streams, until somebody asks: records whose times come later.
+// The log of a scheduler: records whose times are known once the streams have passed their stamps.
 //
-// How long compute waited for a collective is the time in which the two overlap: a lane runs one
-// operation at a time, in order, so what it is at while compute waits for a later point of it is
-// what compute waits for. A sum across replicas waits for the one inside the shard axis, so a wait
-// for `outer` is one for `reduce` as well, as far as its collectives came earlier.
+// The log computes how long compute waited for each collective, as the overlap of the wait with the
+// collective. A lane runs one operation at a time, in order: while compute waits for a point of the
+// lane, it waits for the operation that the lane is running. An all-reduce across replicas waits
+// for reduce-scatters, so a wait for the lane `outer` also counts for earlier collectives of
+// `reduce`.
 #pragma once
 
 #include <cstddef>
@@ -16,22 +17,22 @@ namespace atoll_v1::atoll {
 
 class ActivityLog {
  public:
-  // Records that are kept where nobody asks, and between the questions of somebody who does.
-  static constexpr std::size_t capacity_unasked = 16'384;
-  static constexpr std::size_t capacity_asked = 262'144;
+  static constexpr std::size_t capacity_unasked = 16'384;  // records kept before the first take()
+  static constexpr std::size_t capacity_asked = 262'144;   // records kept after the first take()
 
   struct Entry {
-    TraceRecord record;  // without times
+    TraceRecord record;  // its times are not set yet
     Lane lane = Lane::gather;
-    std::uint64_t number = 0;  // of the collective; of a wait, the last collective it is for
+    std::uint64_t number = 0;  // number of the collective; for a wait, of the last one it waits for
     Stamp begin, end;
   };
 
   void add(Entry&& entry);
+  // Removes and returns the records whose times are known.
   TraceLog take();
 
  private:
-  std::vector<Entry> entries_;  // a ring, once it is full
+  std::vector<Entry> entries_;  // a ring buffer once it is full
   std::size_t oldest_ = 0;
   std::size_t capacity_ = capacity_unasked;
   std::uint64_t left_out_ = 0;

@@ -1,17 +1,16 @@
-#include <fmt/core.h>
-
 #include <algorithm>
 #include <cmath>
 
 #include "atoll/schedule.hpp"
 #include "device/ops.hpp"
+#include "schedule/invalid.hpp"
 
 namespace atoll_v1::atoll {
 namespace {
 
 static_assert(bucket_granularity == norm_block, "a norm block never spans two shards");
 
-// Far below where rounding up, and bytes, leave 64 bits.
+// Small enough that rounding up and conversion to bytes stay within 64 bits.
 constexpr std::uint64_t most_elements = std::uint64_t{1} << 60;
 
 constexpr std::uint64_t round_up(std::uint64_t value, std::uint64_t multiple) {
@@ -23,15 +22,14 @@ void check_size(std::uint64_t offset, std::uint64_t count, std::uint64_t shards)
       count <= most_elements - offset) {
     return;
   }
-  throw Error(ErrorCode::invalid_argument,
-              fmt::format("a bucket of a tensor of {} elements behind {} in {} shards is too large",
-                          count, offset, shards));
+  throw invalid("a bucket is too large: a tensor of {} elements at offset {}, in {} shards", count,
+                offset, shards);
 }
 
 }  // namespace
 
 BucketLayout plan_bucket(std::span<const std::uint64_t> counts, std::uint64_t shards) {
-  if (shards == 0) throw Error(ErrorCode::invalid_argument, "plan_bucket: zero shards");
+  if (shards == 0) throw invalid("plan_bucket: zero shards");
   BucketLayout layout;
   layout.shards = shards;
   std::uint64_t end = 0;
@@ -47,15 +45,15 @@ BucketLayout plan_bucket(std::span<const std::uint64_t> counts, std::uint64_t sh
 
 BucketPlan plan_buckets(std::span<const std::uint64_t> counts, DType dtype, std::uint64_t max_bytes,
                         std::uint64_t shards) {
-  if (shards == 0) throw Error(ErrorCode::invalid_argument, "plan_buckets: zero shards");
+  if (shards == 0) throw invalid("plan_buckets: zero shards");
   BucketPlan plan;
-  std::size_t first = 0;  // of the bucket that is being filled
+  std::size_t first = 0;  // first tensor of the bucket being filled
   std::uint64_t end = 0;
   const auto close = [&](std::size_t last) {
     if (first == last) return;
     plan.buckets.push_back(plan_bucket(counts.subspan(first, last - first), shards));
     for (const BucketSlot& slot : plan.buckets.back().slots) {
-      plan.places.push_back({plan.buckets.size() - 1, slot});
+      plan.locations.push_back({plan.buckets.size() - 1, slot});
     }
     first = last;
   };
@@ -75,8 +73,7 @@ BucketPlan plan_buckets(std::span<const std::uint64_t> counts, DType dtype, std:
 
 std::uint64_t bucket_bytes(const Axis& axis, double latency_share) {
   if (!(latency_share > 0 && latency_share < 1)) {
-    throw Error(ErrorCode::invalid_argument,
-                fmt::format("bucket_bytes: a share of {} is not between 0 and 1", latency_share));
+    throw invalid("bucket_bytes: latency_share is {}, but must be between 0 and 1", latency_share);
   }
   if (axis.size() < 2 || !axis.rate.is_known()) return default_bucket_bytes;
   const double latency_bytes = axis.rate.latency_us * 1e-6 * axis.rate.gbyte_s * 1e9;

@@ -1,8 +1,7 @@
 #include "schedule/in_flight.hpp"
 
-#include <fmt/core.h>
-
 #include "atoll/error.hpp"
+#include "schedule/invalid.hpp"
 
 namespace atoll_v1::atoll {
 
@@ -10,10 +9,10 @@ void InFlight::admit(std::uint64_t bytes, Stream& stream) {
   if (limit_ == 0) return;
   while (!held_.empty() && (bytes > limit_ || bytes_ > limit_ - bytes)) {
     if (released_ == 0) {
-      throw Error(ErrorCode::invalid_argument,
-                  fmt::format("Scheduler: {} bytes more on the lane {}, where {} of at most {} are "
-                              "in flight and nothing says when they end: call release() first",
-                              bytes, lane_, bytes_, limit_));
+      throw invalid(
+          "Scheduler: {} more bytes do not fit on the lane {}, which has {} of at most {} bytes in "
+          "flight: call release() first",
+          bytes, lane_, bytes_, limit_);
     }
     stream.wait(*held_.front().free);
     bytes_ -= held_.front().bytes;
@@ -33,8 +32,7 @@ void InFlight::withdraw() noexcept {
 void InFlight::release(const Event& after) {
   if (limit_ == 0) return;
   if (released_ == held_.size()) {
-    throw Error(ErrorCode::invalid_argument,
-                fmt::format("Scheduler: nothing to release on the lane {}", lane_));
+    throw invalid("Scheduler: nothing to release on the lane {}", lane_);
   }
   held_[released_++].free = after;
 }

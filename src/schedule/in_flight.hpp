@@ -1,4 +1,4 @@
-// The bytes that the operations of one lane may hold at a time.
+// Limits the bytes that operations of one lane hold at the same time.
 #pragma once
 
 #include <cstdint>
@@ -10,29 +10,30 @@
 
 namespace atoll_v1::atoll {
 
-// Decides by the order of calls alone, which is the same on all ranks, and never by the clock.
+// Decisions depend only on the order of calls, which is the same on all ranks, and never on time.
 class InFlight {
  public:
   InFlight(std::string_view lane, std::uint64_t limit) : lane_(lane), limit_(limit) {}
 
-  // Before an operation of `bytes` is put on the stream, which is made to wait until they fit.
+  // Call before enqueuing an operation of `bytes`: makes the stream wait until they fit.
+  // Error(invalid_argument) if they cannot fit before a further release().
   void admit(std::uint64_t bytes, Stream& stream);
-  // Of the operation that was admitted last and came to nothing.
+  // Undoes the last admit(), because enqueuing its operation failed.
   void withdraw() noexcept;
-  // See Scheduler::release().
+  // Implements Scheduler::release().
   void release(const Event& after);
 
  private:
   struct Held {
     std::uint64_t bytes = 0;
-    std::optional<Event> free{};  // unset: not released
+    std::optional<Event> free{};  // the event of release(); unset before it
   };
 
   std::string_view lane_;
-  std::uint64_t limit_;  // 0: none, and nothing is held
+  std::uint64_t limit_;  // 0: no limit, nothing is counted
   std::deque<Held> held_;
-  std::uint64_t bytes_ = 0;   // of all that are held
-  std::size_t released_ = 0;  // the first so many of them
+  std::uint64_t bytes_ = 0;   // sum over held_
+  std::size_t released_ = 0;  // the number of released operations, at the front of held_
 };
 
 }  // namespace atoll_v1::atoll

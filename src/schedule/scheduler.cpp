@@ -11,22 +11,27 @@
 #include "device/checked/device.hpp"
 #include "schedule/activity_log.hpp"
 #include "schedule/in_flight.hpp"
+#include "schedule/invalid.hpp"
 
 namespace atoll_v1::atoll {
 namespace {
 
-TraceRecord gather_record(std::string_view axis, std::uint64_t bytes, std::string_view label) {
-  return {.activity = Activity::all_gather,
-          .label = std::string(label),
-          .bytes = bytes,
-          .axis = std::string(axis)};
+TraceRecord record_of(Activity activity, std::string_view axis, std::uint64_t bytes,
+                      std::string_view label) {
+  return {
+      .activity = activity, .label = std::string(label), .bytes = bytes, .axis = std::string(axis)};
 }
 
-// An axis without ranks is that of this rank alone.
+Lane lane_of(Activity collective) {
+  if (collective == Activity::all_gather) return Lane::gather;
+  return collective == Activity::reduce_scatter ? Lane::reduce : Lane::outer;
+}
+
+// Replaces an axis without ranks by an axis of this rank alone.
 Axis or_alone(const Axis& axis, const Axis& other, std::string_view name) {
   if (!axis.ranks.empty() && axis.world) return axis;
   if (!other.world) {
-    throw Error(ErrorCode::invalid_argument, "Scheduler: neither axis has ranks");
+    throw invalid("Scheduler: the shard axis or the replicate axis must have ranks");
   }
   return {.world = other.world, .name = std::string(name), .ranks = {other.world->rank()}};
 }
@@ -45,7 +50,8 @@ struct Scheduler::Impl {
         streams{device.stream({.name = "gather", .priority = StreamPriority::high}),
                 device.stream({.name = "reduce", .priority = StreamPriority::high}),
                 device.stream({.name = "outer"})} {
-    // One order on all ranks; each lane its own, so that none waits behind another.
+    // All ranks open in this order. Lanes do not share communicators, so that none waits for
+    // another.
     const auto open = [&](const Axis& axis, std::string_view lane) -> std::optional<Communicator> {
       if (axis.size() == 1) return std::nullopt;
       return Communicator::open(axis, {.name = axis.name + "." + std::string(lane),
@@ -75,31 +81,36 @@ struct Scheduler::Impl {
   }
   Stream& stream(Lane lane) { return streams[static_cast<std::size_t>(lane)]; }
 
-  // What `record` says, between two stamps of the lane; `start` enqueues it.
+  // Enqueues a collective on its lane after `after`, and logs `record` with stamps before and after
+  // it. Without a communicator the collective is a copy. If it fails, its bytes are not counted as
+  // in flight.
   template <class Start>
-  Work collective(Lane lane, const Communicator& communicator, TraceRecord record,
-                  const Start& start) {
+  Work collective(std::optional<Communicator>& communicator, TraceRecord record, ConstView src,
+                  View dst, const Event& after, const Start& start) {
+    const Lane lane = lane_of(record.activity);
     Stream& on = stream(lane);
-    record.row = on.name();
-    record.ranks = communicator.size();
-    const Stamp begin = on.stamp();
-    Work work = start(on);
-    log.add({std::move(record), lane, ++collectives, begin, on.stamp()});
-    return work;
-  }
-
-  // Puts an operation of `bytes` on its lane, behind `after`; one that is refused holds nothing.
-  template <class Start>
-  Work admit(Lane lane, std::uint64_t bytes, const Event& after, const Start& start) {
     InFlight& held = in_flight[static_cast<std::size_t>(lane)];
-    held.admit(bytes, stream(lane));
+    held.admit(record.bytes, on);
     try {
-      stream(lane).wait(after);
-      return start(stream(lane));
+      on.wait(after);
+      if (!communicator) return Work::local_copy(src, dst, on);
+      record.row = on.name();
+      record.ranks = communicator->size();
+      const Stamp begin = on.stamp();
+      Work work = start(*communicator, on);
+      log.add({std::move(record), lane, ++collectives, begin, on.stamp()});
+      return work;
     } catch (...) {
       held.withdraw();
       throw;
     }
+  }
+
+  Work all_gather(std::optional<Communicator>& communicator, TraceRecord record, ConstView src,
+                  View dst, const Event& after) {
+    return collective(
+        communicator, std::move(record), src, dst, after,
+        [&](Communicator& on, Stream& lane) { return on.all_gather(src, dst, lane); });
   }
 
   Axis shard, replicate, inner;
@@ -108,9 +119,9 @@ struct Scheduler::Impl {
   ActivityLog log;
   std::uint64_t collectives = 0;
   Recording recording = Recording::collectives;
-  // Communicators are closed before the streams that their operations ran on end.
+  // Declared before the communicators, which must be closed before their streams end.
   std::array<Stream, 3> streams;
-  std::optional<Communicator> root;  // never used but to make the others
+  std::optional<Communicator> root;  // parent of the other communicators; runs no collectives
   std::optional<Communicator> gather, reduce, outer, gather_inner;
 };
 
@@ -121,55 +132,32 @@ Scheduler& Scheduler::operator=(Scheduler&&) noexcept = default;
 Scheduler::~Scheduler() = default;
 
 Work Scheduler::all_gather(ConstView src, View dst, const Event& after, std::string_view label) {
-  return impl_->admit(Lane::gather, dst.bytes(), after, [&](Stream& stream) {
-    if (!impl_->gather) return Work::local_copy(src, dst, stream);
-    const auto start = [&](Stream& lane) { return impl_->gather->all_gather(src, dst, lane); };
-    return impl_->collective(Lane::gather, *impl_->gather,
-                             gather_record("shard", dst.bytes(), label), start);
-  });
+  return impl_->all_gather(
+      impl_->gather, record_of(Activity::all_gather, "shard", dst.bytes(), label), src, dst, after);
 }
 
 Work Scheduler::all_gather_inner(ConstView src, View dst, const Event& after,
                                  std::string_view label) {
-  return impl_->admit(Lane::gather, dst.bytes(), after, [&](Stream& stream) {
-    if (!impl_->gather_inner) return Work::local_copy(src, dst, stream);
-    const auto start = [&](Stream& lane) {
-      return impl_->gather_inner->all_gather(src, dst, lane);
-    };
-    return impl_->collective(Lane::gather, *impl_->gather_inner,
-                             gather_record("inner", dst.bytes(), label), start);
-  });
+  return impl_->all_gather(impl_->gather_inner,
+                           record_of(Activity::all_gather, "inner", dst.bytes(), label), src, dst,
+                           after);
 }
 
 Work Scheduler::reduce_scatter(ConstView src, View dst, const Event& after,
                                std::string_view label) {
-  return impl_->admit(Lane::reduce, src.bytes(), after, [&](Stream& stream) {
-    if (!impl_->reduce) return Work::local_copy(src, dst, stream);
-    const auto start = [&](Stream& lane) {
-      return impl_->reduce->reduce_scatter(src, dst, ReduceOp::sum, lane);
-    };
-    return impl_->collective(Lane::reduce, *impl_->reduce,
-                             {.activity = Activity::reduce_scatter,
-                              .label = std::string(label),
-                              .bytes = src.bytes(),
-                              .axis = "shard"},
-                             start);
-  });
+  return impl_->collective(impl_->reduce,
+                           record_of(Activity::reduce_scatter, "shard", src.bytes(), label), src,
+                           dst, after, [&](Communicator& on, Stream& lane) {
+                             return on.reduce_scatter(src, dst, ReduceOp::sum, lane);
+                           });
 }
 
 Work Scheduler::all_reduce(View data, const Event& after, std::string_view label) {
-  return impl_->admit(Lane::outer, data.bytes(), after, [&](Stream& stream) {
-    if (!impl_->outer) return Work::local_copy(data, data, stream);
-    const auto start = [&](Stream& lane) {
-      return impl_->outer->all_reduce(data, data, ReduceOp::sum, lane);
-    };
-    return impl_->collective(Lane::outer, *impl_->outer,
-                             {.activity = Activity::all_reduce,
-                              .label = std::string(label),
-                              .bytes = data.bytes(),
-                              .axis = "replicate"},
-                             start);
-  });
+  return impl_->collective(impl_->outer,
+                           record_of(Activity::all_reduce, "replicate", data.bytes(), label), data,
+                           data, after, [&](Communicator& on, Stream& lane) {
+                             return on.all_reduce(data, data, ReduceOp::sum, lane);
+                           });
 }
 
 LaneEvent Scheduler::run(Lane lane, const Event& after, const std::function<void(Stream&)>& enqueue,

@@ -1,6 +1,6 @@
-// Chrome's trace event format:
-// docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU ("Trace Event Format"). A
-// rank is a process, a stream a thread; ts and dur are us.
+// Writes Chrome's trace event format, in which a rank is a process and a stream is a thread; ts and
+// dur are in us. The format is described in "Trace Event Format":
+// docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU
 #include "atoll/trace.hpp"
 
 #include <fmt/format.h>
@@ -16,24 +16,25 @@ namespace {
 
 using nlohmann::json;
 
-// From top to bottom; others come below, by name.
+// The order of rows from top to bottom. Other rows follow, ordered by name.
 constexpr std::array<std::string_view, 6> usual_rows = {"step",   "compute", "update",
                                                         "gather", "reduce",  "outer"};
 
 struct Row {
   std::string name;
-  std::vector<const TraceRecord*> records;  // by beginning; of equal ones the longer first
+  std::vector<const TraceRecord*> records;  // by begin; for equal begins the longer first
 };
 
 std::size_t rank_of(std::string_view row) {
   return static_cast<std::size_t>(std::ranges::find(usual_rows, row) - usual_rows.begin());
 }
 
-// Every record into the first row of its stream that it does not cross anything of.
+// Puts each record into the first row of its stream in which it crosses no other record.
 std::vector<Row> rows_of_stream(const std::string& name,
                                 const std::vector<const TraceRecord*>& records) {
   std::vector<Row> rows;
-  std::vector<std::vector<std::int64_t>> open;  // by row: the ends of what has begun
+  std::vector<std::vector<std::int64_t>>
+      open;  // by row: end times of the spans that contain the current time
   for (const TraceRecord* record : records) {
     std::size_t row = 0;
     for (; row < rows.size(); ++row) {
@@ -126,32 +127,13 @@ void add_row_names(EventText& text, const TraceProcess& process, const std::vect
 }  // namespace
 
 std::string_view name(Activity activity) noexcept {
-  switch (activity) {
-    case Activity::all_gather:
-      return "all_gather";
-    case Activity::reduce_scatter:
-      return "reduce_scatter";
-    case Activity::all_reduce:
-      return "all_reduce";
-    case Activity::wait:
-      return "wait";
-    case Activity::work:
-      break;
-  }
-  return "work";
+  constexpr std::array<std::string_view, 5> names = {"all_gather", "reduce_scatter", "all_reduce",
+                                                     "wait", "work"};
+  return names[static_cast<std::size_t>(activity)];
 }
 
 bool is_collective(Activity activity) noexcept {
-  switch (activity) {
-    case Activity::all_gather:
-    case Activity::reduce_scatter:
-    case Activity::all_reduce:
-      return true;
-    case Activity::wait:
-    case Activity::work:
-      break;
-  }
-  return false;
+  return activity != Activity::wait && activity != Activity::work;
 }
 
 std::int64_t communication_ns(std::span<const TraceRecord> records, std::int64_t from_ns) {
@@ -160,7 +142,7 @@ std::int64_t communication_ns(std::span<const TraceRecord> records, std::int64_t
     if (is_collective(record.activity)) spans.emplace_back(record.begin_ns, record.end_ns);
   }
   std::ranges::sort(spans);
-  std::int64_t sum = 0, covered = from_ns;  // nothing before `covered` is counted any more
+  std::int64_t sum = 0, covered = from_ns;  // time before `covered` is counted already
   for (const auto& [begin, end] : spans) {
     if (end > covered) sum += end - std::max(begin, covered);
     covered = std::max(covered, end);

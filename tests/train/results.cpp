@@ -154,7 +154,7 @@ TEST_CASE("an automatic strategy reports its reason and depends on the memory") 
   options.strategy = tight;
   options.memory_limit = bytes / 3;  // too little even without moments
   for (const std::string& failure : failures_of_job(4, options)) {
-    CHECK(failure.find("freeze: the plan is over ") != std::string::npos);
+    CHECK(failure.find("freeze: the plan needs more than ") != std::string::npos);
   }
   options.memory_limit = fewer - 1;
   for (const std::string& failure : failures_of_job(4, options)) {

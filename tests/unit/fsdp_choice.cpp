@@ -1,13 +1,15 @@
-// Which strategy is chosen, and whether the engine agrees with what was estimated for it.
+// The choice of a strategy, and its estimates against the memory that engines allocate.
 #include <doctest/doctest.h>
 
 #include <mutex>
 
+#include "atoll/choose_strategy.hpp"
 #include "atoll/optimizer.hpp"
 #include "thread_ranks.hpp"
 #include "unit/topology_machines.hpp"
 
 using atoll::DType;
+using atoll::load_topology;
 using atoll::Topology;
 using namespace atoll::fsdp;
 
@@ -15,7 +17,7 @@ namespace {
 
 constexpr std::uint64_t gb = 1'000'000'000;
 
-// A model in bf16 on machines of 80 GB a GPU, in the mesh that is planned for them.
+// A bf16 model on GPUs of 80 GB, with the mesh that plan_mesh() returns for the machine.
 StrategyQuestion question(const Topology& topology, std::uint64_t parameters) {
   const auto ranks = fill_hosts(topology, 0);
   const auto plan = plan_mesh(topology, ranks);
@@ -47,7 +49,7 @@ bool says(const StrategyChoice& choice, const std::string& part) {
 
 }  // namespace
 
-TEST_CASE("choice: bytes are those of the strategies' definition") {
+TEST_CASE("choice: bytes follow the definition of the strategies") {
   auto asked = question(load_topology("azure-nd-h100-v5x3"), 1200 * gb / 100);
   asked.largest_unit = 0;
   REQUIRE(asked.mesh == atoll::MeshShape{3, 8});
@@ -61,9 +63,9 @@ TEST_CASE("choice: bytes are those of the strategies' definition") {
   CHECK(estimate(choice, Strategy::hybrid_shard_grad).bytes == 2 * p + 16 * p / 8);
 }
 
-TEST_CASE("choice: times are those of the bytes that cross between hosts") {
+TEST_CASE("choice: times follow the bytes that cross between hosts") {
   auto asked = question(three_hosts(400), 8 * gb);
-  // Inside a host nothing takes time: what is left are the (H - 1) / H bytes of each host's NICs.
+  // Links inside a host take no time, so only the (H - 1) / H of the bytes that cross NICs count.
   asked.rates.shard = {.gbyte_s = 1e12};
   asked.rates.replicate = {.gbyte_s = 1};
   const double p = 8 * 2.0 / 3 / 8;  // seconds for a byte a parameter: 8 G, 2 of 3 parts, 8 NICs
@@ -83,17 +85,17 @@ TEST_CASE("choice: times are those of the bytes that cross between hosts") {
   }
 }
 
-TEST_CASE("choice: one host, where ties go to the smaller") {
+TEST_CASE("choice: one host, where the smaller strategy wins ties") {
   auto asked = question(load_topology("azure-nd-h100-v5"), 7 * gb);
   const auto one = choose_strategy(asked);
   CHECK(one.strategy == Strategy::shard_grad);
   MESSAGE(one.why);
-  CHECK(says(one, "GB a rank of 72 GB (80 GB less 10 %)"));
-  CHECK(says(one, "as fast within 1 %, and smaller than, shard_optimizer"));
-  // With more micro batches whole gradients are worth their memory ...
+  CHECK(says(one, "GB per rank of 72 GB (80 GB less 10 %)"));
+  CHECK(says(one, "equally fast within 1 % but larger is shard_optimizer"));
+  // With more micro batches, unsharded gradients save enough communication ...
   asked.micro_batches = 4;
   CHECK(choose_strategy(asked).strategy == Strategy::shard_optimizer);
-  // ... while there is some.
+  // ... as long as they fit.
   asked.activation_bytes = 30 * gb;
   const auto tight = choose_strategy(asked);
   CHECK(tight.strategy == Strategy::shard_grad);
@@ -115,7 +117,7 @@ TEST_CASE("choice: three hosts, over fast and over slow rails") {
         2 * estimate(on_slow, Strategy::hybrid_shard).seconds);
 }
 
-TEST_CASE("choice: a model that fits nowhere but fully sharded, and one that fits nowhere") {
+TEST_CASE("choice: a model that fits only with full_shard, and a model that fits nowhere") {
   const Topology topology = load_topology("azure-nd-h100-v5x3");
   auto asked = question(topology, 70 * gb);
   CHECK(choose_strategy(asked).strategy == Strategy::full_shard);
@@ -123,13 +125,13 @@ TEST_CASE("choice: a model that fits nowhere but fully sharded, and one that fit
   const auto none = choose_strategy(asked);
   CHECK(none.strategy == Strategy::full_shard);
   CHECK_FALSE(estimate(none, none.strategy).fits);
-  CHECK(says(none, "no strategy fits 72 GB"));
-  // Without a figure of the memory, nothing speaks against the fastest.
+  CHECK(says(none, "no strategy fits in 72 GB"));
+  // If the memory is unknown, the fastest strategy is chosen.
   asked.memory_bytes = 0;
   asked.micro_batches = 8;
   const auto unknown = choose_strategy(asked);
   CHECK(unknown.strategy == Strategy::shard_optimizer);
-  CHECK(says(unknown, "with the memory unknown"));
+  CHECK(says(unknown, "memory limit unknown"));
 }
 
 TEST_CASE("choice: one rank, unknown rates, refusals") {
@@ -138,9 +140,9 @@ TEST_CASE("choice: one rank, unknown rates, refusals") {
   CHECK(one.strategy == Strategy::no_shard);
   CHECK(says(one, "one rank"));
   asked.mesh = {2, 2};
-  CHECK(says(choose_strategy(asked), "rates unknown, 1 GB/s everywhere"));
+  CHECK(says(choose_strategy(asked), "link rates unknown, assuming 1 GB/s everywhere"));
   asked.rates = {.shard = {.gbyte_s = 1, .is_assumed = true}, .replicate = {.gbyte_s = 1}};
-  CHECK(says(choose_strategy(asked), "rates assumed"));
+  CHECK(says(choose_strategy(asked), "link rates assumed"));
   for (const auto spoil : {+[](StrategyQuestion& q) { q.parameters = 0; },
                            +[](StrategyQuestion& q) { q.mesh.shard = 0; },
                            +[](StrategyQuestion& q) { q.micro_batches = 0; },
@@ -159,7 +161,7 @@ TEST_CASE("choice: strategies that the options rule out are not considered") {
   for (const auto& one : choice.estimates) CHECK(one.strategy != Strategy::hybrid_shard);
 }
 
-TEST_CASE("choice: inner groups that straddle shard groups cost what the links between hosts do") {
+TEST_CASE("choice: inner groups that cross shard groups pay for the links between hosts") {
   const auto seconds = [](int inner) {
     auto asked = question(load_topology("azure-nd-h100-v5x3"), 100 * gb);
     asked.options.inner_shards = inner;

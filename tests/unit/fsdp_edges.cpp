@@ -1,5 +1,5 @@
-// The edges of the engine: calls in unusual order, several scopes at once, steps that are skipped,
-// objects that end while streams still work.
+// Edge cases of the engine: calls in unusual order, several scopes at once, skipped steps, and
+// objects that are destroyed while streams still work.
 #include <doctest/doctest.h>
 
 #include <atomic>
@@ -9,7 +9,7 @@
 #include <thread>
 
 #include "atoll/optimizer.hpp"
-#include "fsdp/engine_impl.hpp"
+#include "fsdp/unit.hpp"
 #include "thread_ranks.hpp"
 
 using namespace atoll_test;
@@ -28,7 +28,7 @@ void fill(atoll::Stream& compute, const atoll::View& view, float value,
   });
 }
 
-// A pass in which every gradient is `value` everywhere, written after `delay`.
+// Runs a pass in which compute writes `value` to every gradient element after `delay`.
 void train(Engine& engine, atoll::Stream& compute, float value,
            std::chrono::milliseconds delay = 0ms, fsdp::PassOptions options = {}) {
   auto pass = engine.begin(options, compute);
@@ -100,7 +100,7 @@ TEST_CASE("without an optimizer step in between, the next gradients wait for the
       train(engine, compute, 10.0f);
       engine.wait_gradients(compute);
       compute.synchronize();
-      const auto gradient = engine.unit("a").state().buckets[0].gradient;
+      const auto gradient = fsdp::state_of(engine.unit("a")).buckets[0].gradient;
       const float expected = 10.0f * static_cast<float>(world.size());
       std::size_t wrong = 0;
       for (std::uint64_t i = 0; i < 1 << 16; ++i) wrong += gradient.as<float>()[i] != expected;
@@ -133,7 +133,7 @@ TEST_CASE("two units may be open in backward, a third is refused") {
     engine.wait_gradients(compute);
     compute.synchronize();
     for (const auto& [name, value] : {std::pair{"a", 2.0f}, {"b", 4.0f}, {"c", 6.0f}}) {
-      CHECK(engine.unit(name).state().buckets[0].gradient.as<float>()[0] == value);
+      CHECK(fsdp::state_of(engine.unit(name)).buckets[0].gradient.as<float>()[0] == value);
     }
     world.barrier();
   });
@@ -172,7 +172,7 @@ TEST_CASE("a unit that is still whole in its slot is not gathered again") {
         const std::uint64_t backward = inner > 0 ? 0 : units - slots;
         CHECK(micro_batch(0) == units + backward);
         CHECK(micro_batch(1) == units - slots + backward);
-        // Forward only: what is in the slots is used, and given up.
+        // An evaluation uses the units that are still in the slots and leaves the slots empty.
         const auto eval = [&] {
           auto pass = engine.begin({fsdp::PassOptions::Kind::eval, 0, 1}, compute);
           for (const auto& unit : engine.units()) const auto w = pass.forward(*unit);
@@ -180,7 +180,7 @@ TEST_CASE("a unit that is still whole in its slot is not gathered again") {
         CHECK(gathers_of(eval) == units - slots);
         CHECK(gathers_of(eval) == units);
         CHECK(micro_batch(2) == units + backward);
-        // Compute reads what has been changed, wherever that was kept.
+        // Changed parameters are gathered again, although their units are still in the slots.
         CHECK(micro_batch(0) == units + backward);
         set_all(engine, 7.0f);
         CHECK(micro_batch(1) == units + backward);
@@ -215,7 +215,7 @@ TEST_CASE("a unit cannot begin backward while its forward is open") {
   });
 }
 
-TEST_CASE("an exception that leaves a scope gives the pass up, and nothing more is reduced") {
+TEST_CASE("an exception that leaves a scope abandons the pass, and nothing more is reduced") {
   run_thread_ranks(2, [](atoll::World& world) {
     Engine engine(atoll::Mesh::make(world, {1, 2}), {.strategy = Strategy::full_shard});
     add_units(engine, {"a", "b"}, 8192);
@@ -235,14 +235,14 @@ TEST_CASE("an exception that leaves a scope gives the pass up, and nothing more 
         throw std::runtime_error("out of patience");
       };
       CHECK_THROWS_AS(write_half(), std::runtime_error);
-      CHECK_THROWS_WITH_AS(pass.backward(engine.unit("a")), doctest::Contains("gave it up"),
+      CHECK_THROWS_WITH_AS(pass.backward(engine.unit("a")), doctest::Contains("is abandoned"),
                            atoll::Error);
       CHECK_THROWS_AS(optimizer.step(1.0f, compute), atoll::Error);
     }
     compute.synchronize();
     engine.scheduler().take_records();
     {
-      // Caught inside a scope of an outer unit, whose gradient is not all there either.
+      // An exception inside an inner scope also makes the gradient of the outer unit incomplete.
       auto pass = engine.begin({}, compute);
       for (const auto& unit : engine.units()) const auto w = pass.forward(*unit);
       const auto outer = pass.backward(engine.unit("b"));
@@ -260,7 +260,7 @@ TEST_CASE("an exception that leaves a scope gives the pass up, and nothing more 
     optimizer.step(1.0f, compute);
     compute.synchronize();
     for (const char* name : {"a", "b"}) {
-      CHECK(engine.unit(name).state().buckets[0].gradient.as<float>()[0] == 2.0f);
+      CHECK(fsdp::state_of(engine.unit(name)).buckets[0].gradient.as<float>()[0] == 2.0f);
     }
     world.barrier();
   });
@@ -285,7 +285,7 @@ TEST_CASE("a unit stays gathered as long as any scope of it is open") {
         std::this_thread::sleep_for(50ms);
         seen = v.as<float>()[0];
       });
-      CHECK_THROWS_AS(pass.backward(engine.unit("a")), atoll::Error);  // c still has its slot
+      CHECK_THROWS_AS(pass.backward(engine.unit("a")), atoll::Error);  // c still occupies its slot
       outer.reset();
       const auto w = pass.backward(engine.unit("a"));
     }
@@ -295,7 +295,7 @@ TEST_CASE("a unit stays gathered as long as any scope of it is open") {
   });
 }
 
-TEST_CASE("objects that end while a step is under way wait for it") {
+TEST_CASE("objects that end while a step is in progress wait for it") {
   run_thread_ranks(2, [](atoll::World& world) {
     std::optional<atoll::Stream> compute;
     {
@@ -332,14 +332,14 @@ TEST_CASE("an engine that ends after the job has failed waits for the compute th
   CHECK(read);
 }
 
-TEST_CASE("parameters are not written while a pass is under way") {
+TEST_CASE("parameters are not written while a pass is in progress") {
   auto world = single_rank();
   Engine engine(atoll::Mesh::make(world, {1, 1}));
   add_units(engine, {"a"}, 8);
   auto compute = engine.device().stream();
   {
     const auto pass = engine.begin({fsdp::PassOptions::Kind::eval, 0, 1}, compute);
-    CHECK_THROWS_WITH_AS(set_all(engine, 7.0f), doctest::Contains("while a pass is under way"),
+    CHECK_THROWS_WITH_AS(set_all(engine, 7.0f), doctest::Contains("while a pass is in progress"),
                          atoll::Error);
     CHECK_THROWS_AS(engine.initialize(1), atoll::Error);
   }
@@ -456,6 +456,6 @@ TEST_CASE("a rank alone exposes no communication, however long its norms take") 
     optimizer.step(0.1f, compute);
   }
   compute.synchronize();
-  // Stamps around events that have happened, or are about to.
+  // Only the cost of the stamps counts, since the events have happened or are about to.
   CHECK(compute.exposed_communication() < 1ms);
 }

@@ -22,7 +22,7 @@ ToyRun toy_run(Strategy strategy = Strategy::hybrid_shard) {
   return run;
 }
 
-// The run on `shape.replicate * shape.shard` ranks; every rank must come to the same weights.
+// Runs on `shape.replicate * shape.shard` ranks and checks that all get the same weights.
 ToyResult run_on(atoll::MeshShape shape, const ToyRun& run, bool jitter = false) {
   std::mutex mutex;
   std::vector<ToyResult> results;
@@ -277,13 +277,13 @@ TEST_CASE("gradients that travel as bf16 stay near f32, at half the bytes") {
     CHECK(distance(low.weights, reference.weights) < 2e-2);
     CHECK(low.weights != reference.weights);
     CHECK(run_on({2, 2}, run, true).weights == low.weights);
-    // One rank sends nothing.
+    // A single rank sends nothing, so its gradients are not rounded to bf16.
     CHECK(run_on({1, 1}, run).weights != low.weights);
   }
   for (const auto strategy : fsdp::every_strategy()) {
     CAPTURE(fsdp::name(strategy));
     run_thread_ranks(4, [&](atoll::World& world) {
-      std::vector<std::uint64_t> bytes;  // of gradients, by dtype
+      std::vector<std::uint64_t> bytes;  // gradient bytes sent, one entry per dtype
       for (const auto dtype : {atoll::DType::f32, atoll::DType::bf16}) {
         fsdp::Engine engine(atoll::Mesh::make(world, {2, 2}),
                             {.strategy = strategy, .precision = {.reduce = dtype}});
@@ -300,7 +300,7 @@ TEST_CASE("gradients that travel as bf16 stay near f32, at half the bytes") {
           const auto now = engine.traffic();
           return now.shard_bytes - gathered.shard_bytes + now.replicate_bytes;
         };
-        std::uint64_t again = 0;  // what backward gathers
+        std::uint64_t again = 0;  // bytes that backward gathers
         for (const char* name : {"b", "a"}) {
           const auto before = engine.traffic().shard_bytes;
           const auto w = pass.backward(engine.unit(name));
@@ -332,12 +332,12 @@ TEST_CASE("state is a quarter on four ranks, plus the two largest units, byte fo
       const fsdp::Optimizer optimizer(engine);
       const std::uint64_t allocated = engine.device().allocated_bytes();
       if (world.rank() == 0) memory = engine.memory();
-      CHECK(allocated == engine.memory().total());  // the plan is what was allocated
+      CHECK(allocated == engine.memory().total());  // the plan equals what was allocated
     });
     return memory;
   };
   const auto whole = plan(Strategy::no_shard), quarter = plan(Strategy::full_shard);
-  CHECK(whole.parameters == 0);  // the master is what compute reads
+  CHECK(whole.parameters == 0);  // compute reads the masters themselves
   CHECK(whole.resident == units * unit_bytes);
   CHECK(whole.gradients == units * unit_bytes);
   CHECK(whole.optimizer == 2 * units * unit_bytes);
@@ -365,8 +365,8 @@ TEST_CASE("whatever is chosen, the plan is what is allocated") {
     const fsdp::Optimizer optimizer(engine);
     CHECK(engine.device().allocated_bytes() == engine.memory().total());
   };
-  // Sums over shards of three are built by the library, where their order is asked for, and take
-  // memory of their own.
+  // In deterministic mode the library builds sums over three shards itself, which needs scratch
+  // memory.
   run_thread_ranks(
       6,
       [&](atoll::World& world) {

@@ -1,5 +1,5 @@
-// Faults planted in the engine's order, and in the use of it, are found by ATOLL_CHECK=lifetimes.
-// That the engine is clean under it is shown by the tests of the engine, which run with it as well.
+// ATOLL_CHECK=lifetimes finds faults planted in the engine's event edges and in the use of the
+// engine. The tests of the engine run under the checker as well and must be clean.
 #include <doctest/doctest.h>
 
 #include <cmath>
@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "deaf_device.hpp"
-#include "fsdp/engine_impl.hpp"
+#include "fsdp/unit.hpp"
 #include "fsdp_toy.hpp"
 #include "thread_ranks.hpp"
 
@@ -21,11 +21,11 @@ using fsdp::Strategy;
 namespace {
 
 struct Outcome {
-  std::string finding;  // of rank 0
-  Waits waits;          // the same
+  std::string finding;  // the checker's finding on rank 0
+  Waits waits;          // the waits of rank 0's streams
 };
 
-// What rank 0 does on its device.
+// Runs the toy with planted faults on rank 0 and returns what its checker found.
 Outcome run_deaf(atoll::MeshShape shape, const ToyRun& run, const Waits& of_rank_0) {
   Outcome outcome;
   const auto body = [&](atoll::World& world) {
@@ -52,14 +52,14 @@ Outcome run_deaf(atoll::MeshShape shape, const ToyRun& run, const Waits& of_rank
   return outcome;
 }
 
-// Every wait that orders something is missed when it is left out. The others wait for what their
-// stream is behind already, by the very rule that finds a missing edge, or stand in front of a wait
-// that includes them: a reduction waits for the last step's and then for compute, which has waited
-// for that one itself, unless the step was skipped.
+// Leaves out every wait in turn. The checker must report each wait that adds an order. Redundant
+// waits are skipped: their stream is already ordered after the event, or the next wait includes
+// them. For example, a reduction waits for the last step's reduction and then for compute, which
+// has itself waited for it unless the step was skipped.
 void check_every_edge(atoll::MeshShape shape, const ToyRun& run, bool slow = false) {
   const Outcome clean = run_deaf(shape, run, {.slow = slow});
   REQUIRE(clean.finding == "");
-  std::map<std::string, int> found;  // by stream
+  std::map<std::string, int> found;  // number of findings per stream
   for (std::size_t n = 0; n < clean.waits.streams.size(); ++n) {
     if (!clean.waits.adds[n]) continue;
     CAPTURE(n);
@@ -83,12 +83,13 @@ ToyRun toy_run(Strategy strategy) {
   run.units = toy_units();
   run.order = toy_order();
   run.steps = run.micro = 2;
-  run.figures = false;  // what the host waits for needs no edges
+  run.figures = false;  // waits of the host would order streams without edges
   run.engine.strategy = strategy;
   return run;
 }
 
-// What compute is told on one rank of two that share a unit "a" and "b".
+// Runs `misuse` on two ranks with the units "a" and "b", and returns the checker's finding on
+// rank 0.
 std::string finding_of(const std::function<void(fsdp::Engine&, atoll::Stream&)>& misuse,
                        Strategy strategy = Strategy::full_shard) {
   std::string finding;
@@ -173,7 +174,7 @@ TEST_CASE("a unit used after its scope") {
   CHECK(has(text, "after its lifetime has ended on stream compute"));
 }
 
-TEST_CASE("a unit used when another is in its place") {
+TEST_CASE("a unit used when another unit is in its slot") {
   const std::string text = finding_of([](fsdp::Engine& engine, atoll::Stream& compute) {
     auto pass = engine.begin({fsdp::PassOptions::Kind::eval, 0, 1}, compute);
     atoll::View late;
@@ -203,7 +204,7 @@ TEST_CASE("a gradient written after its reduction has started") {
         compute.zero(late.data, late.bytes());
       }
       if (tells) compute.use(late, atoll::Access::write, "matmul");
-      // A kernel that tells nobody meets NaN.
+      // A kernel that does not report its use reads NaN.
       engine.scheduler().synchronize();
       static std::mutex mutex;
       const std::lock_guard lock(mutex);
@@ -231,7 +232,7 @@ TEST_CASE("gradient shards read before the reduction is waited for") {
       }
     }
     if (waits) engine.wait_gradients(compute);
-    const auto shard = engine.unit("a").state().buckets[0].gradient;
+    const auto shard = fsdp::state_of(engine.unit("a")).buckets[0].gradient;
     compute.use(shard, atoll::Access::read, "norm");
   };
   using namespace std::placeholders;

@@ -1,5 +1,5 @@
-// Whether compute hides communication, by what compute waited for. How much time that saves is
-// measured by tests/bench/overlap; the bounds here are wide, since a test may share its machine.
+// Compute hides communication, as measured by how long compute waits. tests/bench/overlap measures
+// the time saved. The bounds are wide, since a test may share its machine.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -15,11 +15,10 @@ using namespace atoll_test;
 
 namespace {
 
-// Who shares the machine adds to these, and takes nothing away: the least of many steps, on two
-// ranks.
+// The minimum over many steps on two ranks, since other processes on the machine only add time.
 struct Reported {
-  double waited_ms = 1e9;   // for the third gather, by its record
-  double exposed_ms = 1e9;  // of the step
+  double waited_ms = 1e9;   // wait of compute for the third gather, from its record
+  double exposed_ms = 1e9;  // exposed communication of the step
 };
 
 double waited_for_third_gather_ms(const std::vector<atoll::TraceRecord>& records) {
@@ -34,7 +33,7 @@ double waited_for_third_gather_ms(const std::vector<atoll::TraceRecord>& records
 Reported report_of_uncovered_gather(std::int64_t planted_ms) {
   const OverlapRun run{.units = 3, .compute = std::chrono::milliseconds(10)};
   constexpr std::uint64_t gathers =
-      5;  // of a step: forward 3, and backward all but the one at the turn
+      5;  // per step: three in forward, two in backward, which finds the last unit unsharded
   plant_delay(planted_ms > 0 ? ATOLL_ALL_GATHER : -1, gathers, 2, planted_ms);
   std::mutex mutex;
   Reported least;

@@ -1,6 +1,6 @@
-// A model small enough to be checked by hand: each sample pulls every weight towards a target of
-// its own, so the gradient of weight i is the sum over samples of (w[i] - target(sample, i)). What
-// the engine adds (gathering, sharding, reduction, accumulation, order) is all that can go wrong.
+// A model that is small enough to check by hand. Each sample pulls every weight towards a target of
+// its own, so the gradient of weight i is the sum over samples of (w[i] - target(sample, i)). Any
+// error therefore comes from the engine: gathering, sharding, reduction, accumulation or order.
 #pragma once
 
 #include <cstdint>
@@ -28,12 +28,12 @@ struct ToyUnit {
 struct ToyRun {
   std::vector<ToyUnit> units;
   std::vector<std::string> order;
-  int samples = 12;  // of one step, spread over ranks and micro batches
+  int samples = 12;  // per step, spread over ranks and micro batches
   int micro = 1;
   int steps = 4;
-  bool figures = true;       // of each step, for which the host waits; else it runs ahead
-  bool updates = true;       // else the weights stay
-  bool in_backward = false;  // updates, where the optimizer's options allow it
+  bool figures = true;       // the host waits for norm and sum of each step; false: it runs ahead
+  bool updates = true;       // false: the optimizer is never called
+  bool in_backward = false;  // calls update_in_backward()
   atoll::fsdp::Options engine;
   atoll::fsdp::OptimizerOptions optimizer;
 };
@@ -42,8 +42,8 @@ using Weights = std::map<std::string, std::vector<float>>;
 
 struct ToyResult {
   Weights weights;
-  std::vector<float> norms;  // by step
-  std::vector<double> sums;  // by step: the sum of all weights that forward saw
+  std::vector<float> norms;  // one per step
+  std::vector<double> sums;  // sum of all weights that forward read, one per step
 };
 
 inline float toy_target(int sample, std::uint64_t element) {
@@ -56,9 +56,9 @@ inline std::vector<ToyUnit> toy_units() {
   return {{"embed", {{101}}},
           {"layers.0", {{31}, {64}, {17}}},
           {"layers.1", {{31}, {64}, {17}}},
-          {"head", {{20'011}, {3}}}};  // which four ranks share
+          {"head", {{20'011}, {3}}}};  // large enough for shards on four ranks
 }
-// Frozen parameters, a frozen unit, and two dtypes in one unit.
+// A model with frozen parameters, a frozen unit, and two dtypes in one unit.
 inline std::vector<ToyUnit> toy_mixed_units() {
   constexpr auto f32 = atoll::DType::f32, bf16 = atoll::DType::bf16;
   return {{"embed", {{101, false}}},
@@ -68,7 +68,7 @@ inline std::vector<ToyUnit> toy_mixed_units() {
 }
 inline std::vector<std::string> toy_order() { return {"embed", "layers.0", "layers.1", "head"}; }
 
-// What a unit's parameter looks like to compute, as f32.
+// Returns an element of a parameter as f32.
 inline float toy_weight(const atoll::View& view, std::uint64_t i) {
   return view.dtype == atoll::DType::f32 ? view.as<float>()[i]
                                          : atoll::to_float(view.as<atoll::bfloat16>()[i]);
@@ -122,12 +122,12 @@ inline ToyResult run_toy(const atoll::Mesh& mesh, const ToyRun& run,
   engine.freeze(run.order);
   engine.initialize(42);
   fsdp::Optimizer optimizer(engine, run.optimizer);
-  double sum = 0;  // what is queued on `compute` uses it
+  double sum = 0;  // tasks queued on `compute` write it
   auto compute = engine.device().stream({.name = "compute"});
   ToyResult result;
   const int ranks = mesh.world().size(), rank = mesh.world().rank();
   for (int step = 0; step < run.steps; ++step) {
-    if (run.figures) sum = 0;  // else compute may still be using it
+    if (run.figures) sum = 0;  // without figures, compute may still be writing it
     for (int micro = 0; micro < run.micro; ++micro) {
       std::vector<int> mine;  // strided, so that some ranks get one sample more than others
       for (int s = rank + ranks * micro; s < run.samples; s += ranks * run.micro) mine.push_back(s);

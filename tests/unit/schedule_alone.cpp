@@ -1,4 +1,4 @@
-// A Scheduler that is used by itself: overlap, and bytes in flight.
+// A Scheduler without an engine: overlap and limits on the bytes in flight.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -19,7 +19,7 @@ using atoll::View;
 
 namespace {
 
-// A scheduler of one rank, whose collectives are copies, and a compute stream.
+// A scheduler of one rank, on which collectives are copies, and a compute stream.
 struct Alone {
   explicit Alone(atoll::LaneBytes limits)
       : mesh(Mesh::make(world, {1, 1})),
@@ -27,7 +27,7 @@ struct Alone {
         compute(scheduler.device().stream({.name = "compute"})) {}
 
   atoll::Work gather(View dst) { return scheduler.all_gather(dst.part(0, 0), dst.part(0, 0), {}); }
-  // Of the size of `data`.
+  // Counts data.bytes() as in flight.
   atoll::Work reduce(View data) { return scheduler.all_reduce(data, {}); }
 
   atoll::World world = atoll::World::single();
@@ -40,7 +40,7 @@ struct Alone {
 
 }  // namespace
 
-TEST_CASE("an axis without ranks is this rank alone, whatever mesh was planned") {
+TEST_CASE("an axis without ranks means this rank alone, whatever mesh was planned") {
   atoll_test::run_thread_ranks(2, [](atoll::World& world) {
     const Mesh mesh = Mesh::make(world, {1, 2});
     Scheduler scheduler({}, mesh.axis("world"));
@@ -53,7 +53,7 @@ TEST_CASE("an axis without ranks is this rank alone, whatever mesh was planned")
   CHECK_THROWS_AS(Scheduler({}, {}), atoll::Error);
 }
 
-TEST_CASE("a bucket is summed over ranks while compute is in the rest of backward") {
+TEST_CASE("a bucket is summed over ranks while compute continues with backward") {
   atoll_test::run_thread_ranks(2, [](atoll::World& world) {
     const Mesh mesh = Mesh::make(world, {2, 1});
     Scheduler scheduler(mesh.axis("shard"), mesh.axis("replicate"));
@@ -100,21 +100,21 @@ TEST_CASE(
   one.scheduler.release(Lane::outer, before);
   const auto second = one.reduce(one.bytes(100));
   one.scheduler.release(Lane::outer, behind);
-  const auto third = one.reduce(one.bytes(100));  // in the room of the first
+  const auto third = one.reduce(one.bytes(100));  // reuses the bytes of the first
   third.synchronize();
   one.scheduler.release(Lane::outer, {});
-  const auto fourth = one.reduce(one.bytes(100));  // in the room of the second
+  const auto fourth = one.reduce(one.bytes(100));  // reuses the bytes of the second
   CHECK(first.done());
   CHECK(second.done());
   CHECK_FALSE(fourth.done());
-  // The other lanes go on, and no limit holds for them.
+  // Other lanes continue, and the limit does not apply to them.
   one.scheduler.all_gather(one.bytes(4000), one.bytes(4000), {}).synchronize();
   gate.set_value();
   fourth.synchronize();
   one.scheduler.synchronize();
 }
 
-TEST_CASE("in flight: one beyond the limit runs alone, nothing waits without a limit") {
+TEST_CASE("in flight: an operation above the limit runs alone, and without a limit nothing waits") {
   Alone one({.outer = 200});
   one.reduce(one.bytes(150));
   one.scheduler.release(Lane::outer, {});
@@ -125,17 +125,18 @@ TEST_CASE("in flight: one beyond the limit runs alone, nothing waits without a l
 
   Alone free({});
   for (int i = 0; i < 100; ++i) free.reduce(free.bytes(4000));
-  free.scheduler.release(Lane::outer, {});  // of no effect
+  free.scheduler.release(Lane::outer, {});  // has no effect
   free.scheduler.synchronize();
 }
 
-TEST_CASE("in flight: what can never start is refused when it is called") {
+TEST_CASE("in flight: an operation that could never start throws when it is called") {
   Alone one({.gather = 100, .outer = 200});
   one.reduce(one.bytes(150));
-  CHECK_THROWS_WITH_AS(one.reduce(one.bytes(100)),
-                       "Scheduler: 100 bytes more on the lane outer, where 150 of at most 200 are "
-                       "in flight and nothing says when they end: call release() first",
-                       atoll::Error);
+  CHECK_THROWS_WITH_AS(
+      one.reduce(one.bytes(100)),
+      "Scheduler: 100 more bytes do not fit on the lane outer, which has 150 of at "
+      "most 200 bytes in flight: call release() first",
+      atoll::Error);
   one.scheduler.release(Lane::outer, {});
   CHECK_THROWS_WITH_AS(one.scheduler.release(Lane::outer, {}),
                        "Scheduler: nothing to release on the lane outer", atoll::Error);
@@ -183,54 +184,6 @@ TEST_CASE("in flight: gathers never hold more than the limit ahead of compute") 
     });
   }
   CHECK(most <= 2 * unit);
-  // What the limit prevents.
+  // Without the limit, gathers run further ahead.
   CHECK(most_free > 2 * unit);
-}
-
-TEST_CASE("buffers take turns, and none is written before its reduction is over") {
-  static constexpr std::size_t n = 5000;
-  for (const std::size_t buffers : {1u, 2u, 3u}) {
-    atoll_test::run_thread_ranks(2, [&](atoll::World& world) {
-      std::vector<std::vector<float>> sums(30, std::vector<float>(n));
-      const Mesh mesh = Mesh::make(world, {1, 2});
-      Scheduler scheduler(mesh.axis("shard"), mesh.axis("replicate"));
-      std::vector<atoll::Buffer> memory;
-      for (std::size_t k = 0; k < buffers; ++k) {
-        memory.push_back(scheduler.allocate(2 * n * sizeof(float), {Lane::reduce}));
-      }
-      atoll::Rotation rotation(std::move(memory));
-      auto compute = scheduler.device().stream({.name = "compute"});
-      for (std::size_t i = 0; i < sums.size(); ++i) {
-        const View gradient = rotation.next(compute).view(DType::f32);
-        compute.enqueue([values = gradient.as<float>(), i] {
-          std::fill(values, values + 2 * n, static_cast<float>(i));
-        });
-        scheduler.reduce_scatter(gradient, View(sums[i].data(), n, DType::f32), compute.record());
-        rotation.release(scheduler.run(Lane::reduce, {}, [](atoll::Stream&) {}));
-      }
-      scheduler.synchronize();
-      for (std::size_t i = 0; i < sums.size(); ++i) {
-        CHECK(std::all_of(sums[i].begin(), sums[i].end(),
-                          [&](float v) { return v == 2.0f * static_cast<float>(i); }));
-      }
-    });
-  }
-}
-
-TEST_CASE("a rotation refuses what could never end") {
-  CHECK_THROWS_AS(atoll::Rotation({}), atoll::Error);
-  const auto device = atoll::Device::host();
-  auto stream = device.stream();
-  std::vector<atoll::Buffer> memory;
-  memory.push_back(device.allocate(16));
-  memory.push_back(device.allocate(16));
-  atoll::Rotation rotation(std::move(memory));
-  CHECK_THROWS_AS(rotation.release({}), atoll::Error);
-  const void* const first = rotation.next(stream).data();
-  CHECK(rotation.next(stream).data() != first);
-  CHECK_THROWS_WITH_AS(rotation.next(stream),
-                       "Rotation: all of 2 buffers are handed out: call release() first",
-                       atoll::Error);
-  rotation.release({});
-  CHECK(rotation.next(stream).data() == first);
 }

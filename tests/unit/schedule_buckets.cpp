@@ -1,4 +1,4 @@
-// Plans of several buckets, and how large they are.
+// Plans with several buckets, and the size of buckets.
 #include <doctest/doctest.h>
 
 #include <limits>
@@ -18,10 +18,11 @@ namespace {
 using Counts = std::vector<std::uint64_t>;
 constexpr std::uint64_t mib = 1 << 20;
 
-// Every tensor is where its place says, in order, and no bucket is larger than it must be.
+// Checks that locations match the layouts, that tensors are in order, and that no bucket is larger
+// than necessary.
 void check_plan(const BucketPlan& plan, const Counts& counts, DType dtype, std::uint64_t max_bytes,
                 std::uint64_t shards) {
-  REQUIRE(plan.places.size() == counts.size());
+  REQUIRE(plan.locations.size() == counts.size());
   std::size_t tensor = 0;
   for (std::size_t b = 0; b < plan.buckets.size(); ++b) {
     const auto& bucket = plan.buckets[b];
@@ -30,8 +31,8 @@ void check_plan(const BucketPlan& plan, const Counts& counts, DType dtype, std::
     REQUIRE_FALSE(bucket.slots.empty());
     std::size_t real = 0;
     for (const auto& slot : bucket.slots) {
-      CHECK(plan.places[tensor].bucket == b);
-      CHECK(plan.places[tensor].slot.offset == slot.offset);
+      CHECK(plan.locations[tensor].bucket == b);
+      CHECK(plan.locations[tensor].slot.offset == slot.offset);
       CHECK(slot.count == counts[tensor]);
       CHECK(slot.offset + slot.count <= bucket.elements);
       real += slot.count > 0 ? 1 : 0;
@@ -72,7 +73,7 @@ TEST_CASE("a bucket is closed only when the next tensor does not fit") {
   CHECK(plan.buckets[0].slots.size() == 4);
   CHECK(plan.buckets[0].elements * sizeof(float) == mib);
   CHECK(plan.buckets[2].slots.size() == 1);
-  // The same elements in 16 bits need half of them.
+  // With 16 bits per element, half as many buckets are enough.
   CHECK(plan_buckets(Counts(9, quarter), DType::bf16, mib).buckets.size() == 2);
 }
 
@@ -88,7 +89,7 @@ TEST_CASE("nothing, and too much") {
   const BucketPlan empty = plan_buckets(Counts{0, 0}, DType::f32, mib, 3);
   REQUIRE(empty.buckets.size() == 1);
   CHECK(empty.buckets[0].elements == 0);
-  CHECK(empty.places.size() == 2);
+  CHECK(empty.locations.size() == 2);
   constexpr std::uint64_t most = std::numeric_limits<std::uint64_t>::max();
   CHECK_THROWS_AS(plan_buckets(Counts{1}, DType::f32, mib, 0), atoll::Error);
   CHECK_THROWS_AS(plan_buckets(Counts{1, most}, DType::f32, most), atoll::Error);
@@ -99,7 +100,7 @@ TEST_CASE("nothing, and too much") {
 }
 
 TEST_CASE("the size of a bucket keeps latency a small share of its time") {
-  // 1 GB/s and 1 ms: 1 MB takes as long as the latency.
+  // At 1 GB/s and 1 ms of latency, 1 MB takes as long as the latency.
   const Axis slow = axis_of(4, 1, 1000);
   const std::uint64_t bytes = bucket_bytes(slow);
   CHECK(bytes >= 19'000'000);

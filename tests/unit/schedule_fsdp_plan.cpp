@@ -60,12 +60,12 @@ std::vector<UnitSize> sizes_of(std::initializer_list<std::uint64_t> bytes) {
   return sizes;
 }
 
-// Two residences that are alive at once, prefetch included, share a slot only if they are of one
-// unit.
+// Checks that two unshards that overlap in time, prefetch included, share a slot only if they are
+// of the same unit.
 void check_slots(const PassPlan& plan, std::size_t prefetch) {
-  for (std::size_t k = 0; k < plan.residences.size(); ++k) {
-    for (std::size_t ahead = 1; ahead <= prefetch && k + ahead < plan.residences.size(); ++ahead) {
-      const auto &one = plan.residences[k], &other = plan.residences[k + ahead];
+  for (std::size_t k = 0; k < plan.unshards.size(); ++k) {
+    for (std::size_t ahead = 1; ahead <= prefetch && k + ahead < plan.unshards.size(); ++ahead) {
+      const auto &one = plan.unshards[k], &other = plan.unshards[k + ahead];
       CHECK((one.slot == other.slot) == (one.unit == other.unit));
     }
   }
@@ -78,18 +78,18 @@ TEST_CASE("two slots hold a pass that prefetches one unit, the last kept at the 
   const auto sizes = sizes_of({100, 10, 10, 80});
   const PassPlan plan = plan_pass(order, sizes, {});
   CHECK(plan.sequence == std::vector<std::size_t>{0, 1, 2, 3, 3, 2, 1, 0});
-  CHECK(plan.residences.size() == 7);
-  CHECK(plan.residence_of[3] == plan.residence_of[4]);
+  CHECK(plan.unshards.size() == 7);
+  CHECK(plan.unshard_of[3] == plan.unshard_of[4]);
   CHECK(plan.gathered_slots.size() == 2);
   check_slots(plan, 1);
   std::vector<std::size_t> slots, stay;
-  for (std::size_t k = 0; k < plan.residences.size(); ++k) {
-    slots.push_back(plan.residences[k].slot);
-    if (plan.residences[k].stays) stay.push_back(k);
+  for (std::size_t k = 0; k < plan.unshards.size(); ++k) {
+    slots.push_back(plan.unshards[k].slot);
+    if (plan.unshards[k].stays_unsharded) stay.push_back(k);
   }
   CHECK(slots == std::vector<std::size_t>{0, 1, 0, 1, 0, 1, 0});
   CHECK(stay == std::vector<std::size_t>{2});
-  // Never more than the two largest units together.
+  // The slots never need more than the two largest units.
   CHECK(plan.gathered_slots[0] + plan.gathered_slots[1] <= 180);
 }
 
@@ -103,20 +103,20 @@ TEST_CASE("backward finds in the slots what forward left there") {
       const std::vector<UnitSize> sizes(units, {64, 64});
       const PassPlan plan = plan_pass(order, sizes, {.prefetch = prefetch});
       check_slots(plan, std::min(prefetch, units - 1));
-      std::vector<std::size_t> holds(prefetch + 1, units);  // nothing
+      std::vector<std::size_t> holds(prefetch + 1, units);  // `units` means that a slot is empty
       std::size_t found = 0;
-      for (std::size_t k = 0; k < plan.residences.size(); ++k) {
-        const auto& [unit, first, last, slot, stays] = plan.residences[k];
+      for (std::size_t k = 0; k < plan.unshards.size(); ++k) {
+        const auto& [unit, first, last, slot, stays] = plan.unshards[k];
         const bool again = holds[slot] == unit;
-        if (k >= units) CHECK(again == plan.residences[plan.mirror_of(k)].stays);
+        if (k >= units) CHECK(again == plan.unshards[plan.mirror_of(k)].stays_unsharded);
         if (k < units) CHECK(!again);
         found += again;
         holds[slot] = unit;
       }
       CHECK(found == std::min(prefetch, units - 1));
-      // The next forward begins with the first ones in their slots.
+      // The next forward finds its first units in their slots.
       for (std::size_t unit = 0; unit < std::min(prefetch + 1, units); ++unit) {
-        CHECK(holds[plan.residences[unit].slot] == unit);
+        CHECK(holds[plan.unshards[unit].slot] == unit);
       }
     }
   }
@@ -149,11 +149,11 @@ TEST_CASE("a unit used at both ends keeps its gradient from first to last use") 
   const PassPlan plan = plan_pass(order, sizes, {});
   CHECK(plan.gradients[0].first == 4);
   CHECK(plan.gradients[0].last == 7);
-  // It has a slot of its own, beside those that the others alternate between.
+  // The tied unit has an additional slot; the others alternate between two.
   CHECK(plan.gradient_slots.size() == 3);
   CHECK(plan.gradients[0].slot == 2);
   CHECK(plan.gradients[1].slot != plan.gradients[2].slot);
-  CHECK(plan.residence_of[3] == plan.residence_of[4]);
+  CHECK(plan.unshard_of[3] == plan.unshard_of[4]);
 }
 
 TEST_CASE("whole gradients rotate over as many slots as were asked for; frozen units have none") {

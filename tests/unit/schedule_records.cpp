@@ -1,4 +1,4 @@
-// What a scheduler writes down of the collectives that it runs.
+// Records that a scheduler makes of its collectives.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -22,7 +22,7 @@ namespace {
 
 constexpr std::size_t count = 512;
 
-// Buffers of one rank, and the calls of a step: gather, reduce, sum across replicas.
+// The buffers of one rank and the calls of a step: gather, reduce, sum across replicas.
 struct Step {
   explicit Step(const atoll::Mesh& mesh)
       : scheduler(mesh.axis("shard"), mesh.axis("replicate")),
@@ -41,7 +41,7 @@ struct Step {
         scheduler.all_gather(shard(), whole.view(atoll::DType::f32), compute.record(), label);
     scheduler.wait(compute, scheduler.record(Lane::gather), label);
   }
-  // Without anybody who waits.
+  // Starts both reductions, and makes nothing wait for them.
   void reduce(std::string_view label) {
     const auto sum = scheduler.reduce_scatter(whole.view(atoll::DType::f32), shard(),
                                               scheduler.record(Lane::gather), label);
@@ -69,7 +69,7 @@ std::vector<TraceRecord> of(const std::vector<TraceRecord>& records, Activity ac
 
 }  // namespace
 
-TEST_CASE("a late reduction holds up no gather") {
+TEST_CASE("a late reduction delays no gather") {
   atoll_test::plant_delay(ATOLL_REDUCE_SCATTER, 1, 0, 300);
   run_thread_ranks(
       2,
@@ -119,9 +119,9 @@ TEST_CASE("every collective of a lane is written down with its bytes, axis and t
     const auto outer = check(Activity::all_reduce, "outer", "replicate", "b", 1024);
     CHECK(gather.end_ns <= reduce.begin_ns);
     CHECK(reduce.end_ns <= outer.begin_ns);
-    CHECK(outer.waited_ns == 0);  // nobody did
+    CHECK(outer.waited_ns == 0);  // compute did not wait for it
     CHECK(of(records, Activity::work).empty());
-    CHECK(step.scheduler.take_records().records.empty());  // drained
+    CHECK(step.scheduler.take_records().records.empty());  // the first call has taken all records
   });
 }
 
@@ -162,8 +162,8 @@ TEST_CASE("work is written down when it is asked for") {
   });
 }
 
-// The second of three gathers takes 50 ms longer: it is what compute waits for, not its neighbours,
-// also where compute waits for the last of them only.
+// The second of three gathers takes 50 ms longer. The wait is attributed to that gather, and not to
+// its neighbours, even if compute waits only for the last gather.
 TEST_CASE("the time that compute waits is that of the collective which held it up") {
   std::mutex mutex;
   for (const bool each : {true, false}) {
@@ -215,7 +215,7 @@ TEST_CASE("a wait for the sum across replicas is one for the sum inside the shar
         const std::lock_guard lock(mutex);
         REQUIRE(reductions.size() == 2);
         CHECK(reductions[0].waited_ns >= 45'000'000);
-        CHECK(reductions[1].waited_ns == 0);  // it came later, and nobody waits for it
+        CHECK(reductions[1].waited_ns == 0);  // it starts later, and nothing waits for it
       },
       atoll_test::use_delay_backend);
   atoll_test::plant_delay(-1, 1, 0, 0);

@@ -1,4 +1,4 @@
-// The trace of records that are made up: what a viewer must find in it.
+// Chrome traces of made-up records contain what a viewer needs.
 #include <doctest/doctest.h>
 
 #include <map>
@@ -37,7 +37,7 @@ std::vector<json> events_of(const atoll::TraceProcess& process,
   return document.at("traceEvents").get<std::vector<json>>();
 }
 
-// Names of rows by thread.
+// Returns the name of each row by its thread id.
 std::map<int, std::string> rows_of(const std::vector<json>& events) {
   std::map<int, std::string> rows;
   for (const json& event : events) {
@@ -73,7 +73,7 @@ TEST_CASE("a collective has bytes, axis, bandwidth and how long compute waited")
   CHECK(args["axis"] == "shard");
   CHECK(args["ranks"] == 4);
   CHECK(args["algorithm_GB_per_s"] == Approx(4));  // 8,000 B in 2 us
-  CHECK(args["bus_GB_per_s"] == Approx(3));        // 3/4 of it
+  CHECK(args["bus_GB_per_s"] == Approx(3));        // 3/4 of the algorithm bandwidth
   CHECK(args["waited_us"] == Approx(0.5));
   CHECK(args["compute_waited"] == true);
 }
@@ -84,7 +84,7 @@ TEST_CASE("bandwidth: all_reduce crosses the link twice; no time, no bandwidth")
   CHECK(atoll::bandwidth(collective(Activity::all_gather, 7, 7)).algorithm == 0);
 }
 
-TEST_CASE("rows stand in the order of the data's way, whatever came first") {
+TEST_CASE("rows are in a fixed order, whatever came first") {
   const auto rows = rows_of(events_of({}, {work("zebra", "z", 0, 1), work("outer", "o", 0, 1),
                                            work("gather", "g", 5, 6), work("compute", "c", 2, 3)}));
   CHECK(rows ==
@@ -92,7 +92,7 @@ TEST_CASE("rows stand in the order of the data's way, whatever came first") {
 }
 
 TEST_CASE("spans of a row lie beside or inside each other") {
-  // b inside a; c crosses a, so it moves; d is beside both.
+  // Span b is inside a. Span c crosses a, so it moves to another row. Span d is after both.
   const auto events = events_of({}, {work("compute", "d", 200, 300), work("compute", "c", 50, 150),
                                      work("compute", "b", 0, 40), work("compute", "a", 0, 100)});
   auto rows = rows_of(events);

@@ -71,7 +71,7 @@ TEST_CASE("an inconsistent safetensors file is refused with its name and a byte 
   check_bad(file_of("\"\xff\"", 0), "the header is not JSON");
   check_bad(file_of(std::string(100000, '['), 0), "the header");
   check_bad(file_of(R"({"a":{"b":[[1]]}})", 0), "nested too deeply");
-  check_bad(tensor("1"), "byte 9: tensor t: not an object");
+  check_bad(tensor("1"), "byte 9: tensor t: is not an object");
   check_bad(tensor(R"({"shape":[4],"data_offsets":[0,16]})"), "no dtype");
   check_bad(tensor(R"({"dtype":"F8","shape":[4],"data_offsets":[0,16]})"), "dtype F8",
             ErrorCode::unsupported);

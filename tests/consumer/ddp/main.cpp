@@ -108,13 +108,13 @@ class Gradients {
     for (const auto& bucket : memory_) compute.zero(bucket.data(), bucket.bytes());
   }
   float* of(std::size_t layer) const {
-    const auto& place = plan_.places[depth - 1 - layer];
+    const auto& place = plan_.locations[depth - 1 - layer];
     return static_cast<float*>(memory_[place.bucket].data()) + place.slot.offset;
   }
   // Call when the last gradient of the layer is enqueued; starts the all-reduce of a complete bucket.
   void complete(std::size_t layer, atoll::Stream& compute) {
-    const std::size_t bucket = plan_.places[depth - 1 - layer].bucket;
-    if (layer > 0 && plan_.places[depth - layer].bucket == bucket) return;
+    const std::size_t bucket = plan_.locations[depth - 1 - layer].bucket;
+    if (layer > 0 && plan_.locations[depth - layer].bucket == bucket) return;
     scheduler_.all_reduce(memory_[bucket].view(atoll::DType::f32), compute.record());
   }
   void wait(atoll::Stream& compute) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "atoll/choose_strategy.hpp"
 #include "loop/engine_model.hpp"
 #include "model/params.hpp"
 

@@ -1,0 +1,213 @@
+#include "fsdp/gathering.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include "device/ops.hpp"
+#include "schedule/invalid.hpp"
+
+namespace atoll_v1::atoll::fsdp {
+
+void Gathering::freeze() { slots_.resize(sharding_.resident ? 0 : plan_.gathered_slots.size()); }
+
+void Gathering::masters_updated(std::size_t unit, const Event& event, Stale stale) {
+  units_[unit].updated = event;
+  units_[unit].stale = std::max(units_[unit].stale, stale);
+  for (Slot& slot : slots_) {
+    if (slot.content == unit) slot.stale = true;
+  }
+}
+
+void Gathering::wait_updated(Stream& stream) const {
+  for (const UnitParameters& unit : units_) stream.wait(unit.updated);
+}
+
+void Gathering::synchronize_updates() const noexcept {
+  for (const UnitParameters& unit : units_) settle(unit.updated);
+}
+
+void Gathering::begin_pass(const PassOptions& pass) {
+  pass_ = pass;
+  next_ = wanted_ = 0;
+  resharded_.assign(plan_.unshards.size(), false);
+  gathered_.assign(plan_.unshards.size(), LaneEvent());
+  for (UnitParameters& unit : units_) unit.has_inner_shard = false;
+  if (sharding_.resident) {
+    gather_resident();
+  } else if (setup_.options.prefetch > 0) {
+    gather_ahead(static_cast<std::size_t>(setup_.options.prefetch) - 1);
+  }
+}
+
+void Gathering::unshard(Stream& compute, std::size_t position, std::string_view scope) {
+  const std::size_t index = plan_.unshard_of[position];
+  const Unshard& unshard = plan_.unshards[index];
+  const UnitState& unit = setup_.state(unshard.unit);
+  const bool first = position == unshard.first;
+  if (sharding_.resident) {
+    if (first && setup_.sharded()) {
+      scheduler_.wait(compute, units_[unit.index].gathered, unit.name);
+    }
+    if (first && !setup_.sharded()) compute.wait(units_[unit.index].updated);
+    return;
+  }
+  gather_ahead(index + static_cast<std::size_t>(setup_.options.prefetch));
+  if (next_ <= index) throw no_slot(index, scope);
+  if (first) scheduler_.wait(compute, gathered_[index], unit.name);
+}
+
+Error Gathering::no_slot(std::size_t index, std::string_view scope) const {
+  const std::string& unit = setup_.state(plan_.unshards[index].unit).name;
+  const std::size_t mirror = plan_.mirror_of(index);
+  if (mirror < index && !resharded_[mirror]) {
+    return invalid("{}({}): the scope of its forward is still open", scope, unit);
+  }
+  return invalid("{}({}): {} units would be open at once: use a prefetch of {} or more", scope,
+                 unit, slots_.size() + 1, slots_.size());
+}
+
+void Gathering::reshard(Stream& compute, std::size_t position) {
+  const std::size_t index = plan_.unshard_of[position];
+  const Unshard& unshard = plan_.unshards[index];
+  UnitParameters& unit = units_[unshard.unit];
+  resharded_[index] = true;
+  if (sharding_.resident) {
+    unit.read = compute.record();
+    return;
+  }
+  const bool backward_follows = is_training() && position < plan_.forward_length;
+  const bool saves = backward_follows && setup_.state(unshard.unit).inner_shard.count > 0 &&
+                     !unit.has_inner_shard && !unshard.stays_unsharded;
+  if (!saves && !is_used_again(index)) empty(compute, unshard.slot);
+  slots_[unshard.slot].free = compute.record();
+  if (saves) save_inner_shard(unshard.unit, unshard.slot);
+  gather_ahead(wanted_);
+}
+
+Event Gathering::cancel(Stream& compute) {
+  // Gathers that compute has not waited for still read the masters.
+  for (std::size_t index = 0; index < next_; ++index) compute.wait(gathered_[index]);
+  for (const UnitParameters& unit : units_) compute.wait(unit.gathered);
+  for (std::size_t slot = 0; slot < slots_.size(); ++slot) empty(compute, slot);
+  Event ended = compute.record();
+  for (Slot& slot : slots_) slot.free = ended;
+  for (UnitParameters& unit : units_) unit.read = ended;
+  return ended;
+}
+
+// Gathers in the order of use, so that compute can start early.
+void Gathering::gather_resident() {
+  for (const std::size_t index : plan_.sequence) {
+    const UnitState& unit = setup_.state(index);
+    UnitParameters& parameters = units_[index];
+    const Stale stale = std::exchange(parameters.stale, Stale::none);
+    if (stale == Stale::none || !setup_.sharded()) continue;
+    scheduler_.stream(Lane::gather).wait(parameters.updated);
+    for (const UnitBucket& bucket : unit.buckets) {
+      if (!bucket.trainable && stale != Stale::all) continue;
+      gather_bucket(unit, bucket, bucket.unsharded, parameters.read);
+    }
+    parameters.gathered = scheduler_.record(Lane::gather);
+  }
+}
+
+// Starts the gathers up to and including `index`, as far as their slots are free. reshard() starts
+// the rest when a scope ends, which happens when several units are open at once.
+void Gathering::gather_ahead(std::size_t index) {
+  const auto& unshards = plan_.unshards;
+  const std::size_t end = is_training() ? plan_.sequence.size() : plan_.forward_length;
+  wanted_ = std::max(wanted_, index);
+  while (next_ <= wanted_ && next_ < unshards.size() && unshards[next_].first < end &&
+         may_gather(next_)) {
+    gather(next_++);
+  }
+}
+
+bool Gathering::is_in_slot(const Unshard& unshard) const {
+  const Slot& slot = slots_[unshard.slot];
+  return slot.content == unshard.unit && !slot.stale;
+}
+
+// Whether the unit is used again before another unit needs its slot: by backward, or by the next
+// micro batch, which starts with the units that this one ends with.
+bool Gathering::is_used_again(std::size_t index) const {
+  if (!is_training()) return false;
+  const bool at_end = plan_.mirror_of(index) < slots_.size();
+  return plan_.unshards[index].stays_unsharded || (at_end && pass_.micro + 1 < pass_.of);
+}
+
+// A gather needs a free slot. A gather of backward also needs the end of the unit's forward when
+// forward saves an inner shard, or when the unit stays unsharded in between.
+bool Gathering::may_gather(std::size_t index) const {
+  const Unshard& unshard = plan_.unshards[index];
+  const std::size_t mirror = plan_.mirror_of(index);
+  const bool backward = unshard.first >= plan_.forward_length;
+  if (backward && plan_.unshards[mirror].stays_unsharded) return resharded_[mirror];
+  if (index >= slots_.size() && !resharded_[index - slots_.size()]) return false;
+  return !backward || setup_.state(unshard.unit).inner_shard.count == 0 || resharded_[mirror];
+}
+
+void Gathering::gather(std::size_t index) {
+  const Unshard& unshard = plan_.unshards[index];
+  if (is_in_slot(unshard)) return;  // compute has waited for the earlier gather
+  const UnitState& unit = setup_.state(unshard.unit);
+  const UnitParameters& parameters = units_[unshard.unit];
+  Stream& stream = scheduler_.stream(Lane::gather);
+  Slot& slot = slots_[unshard.slot];
+  stream.wait(slot.free);
+  empty(stream, unshard.slot);
+  storage_.hold_parameters(stream, unshard.slot, unit);
+  if (parameters.has_inner_shard) {
+    const View all =
+        storage_.parameter_slot(unshard.slot).view(DType::u8).part(0, unit.size.gathered);
+    const Work work = scheduler_.all_gather_inner(unit.inner_shard, all, {}, unit.name);
+    if (sharding_.inner.size() > 1) traffic_.inner_bytes += all.bytes();
+  } else {
+    stream.wait(parameters.updated);
+    for (const UnitBucket& bucket : unit.buckets) {
+      gather_bucket(unit, bucket, storage_.unsharded(bucket, unshard.first), {});
+    }
+  }
+  gathered_[index] = scheduler_.record(Lane::gather);
+  slot.content = unshard.unit;
+  slot.stale = false;
+}
+
+// Gathers from the compute copy or from the master. A master of another dtype is cast first, into
+// this rank's part of `unsharded`.
+void Gathering::gather_bucket(const UnitState& unit, const UnitBucket& bucket, View unsharded,
+                              const Event& after) {
+  ConstView mine = bucket.compute_copy.count > 0 ? bucket.compute_copy : bucket.master;
+  if (mine.dtype != bucket.dtype) {
+    const std::uint64_t n = bucket.layout.shard_elements();
+    const View part = unsharded.part(n * static_cast<std::uint64_t>(scheduler_.shard_index()), n);
+    scheduler_.run(
+        Lane::gather, after,
+        [&](Stream& stream) { setup_.ops().cast(stream, part, bucket.master); }, "cast");
+    mine = part;
+  }
+  const Work work = scheduler_.all_gather(mine, unsharded, after, unit.name);
+  traffic_.shard_bytes += unsharded.bytes();
+}
+
+// Copies this rank's inner shard out of the slot, which is free afterwards.
+void Gathering::save_inner_shard(std::size_t index, std::size_t slot) {
+  const View to = setup_.state(index).inner_shard;
+  const auto* from = static_cast<const std::byte*>(storage_.parameter_slot(slot).data());
+  from += static_cast<std::uint64_t>(sharding_.inner.index) * to.count;
+  units_[index].has_inner_shard = true;
+  slots_[slot].free = scheduler_.run(
+      Lane::gather, slots_[slot].free,
+      [&](Stream& stream) {
+        stream.copy(to.data, from, to.count);
+        empty(stream, slot);
+      },
+      "keep");
+}
+
+void Gathering::empty(Stream& stream, std::size_t slot) {
+  if (slots_[slot].content) Storage::hold_nothing(stream, storage_.parameter_slot(slot));
+  slots_[slot].content.reset();
+}
+
+}  // namespace atoll_v1::atoll::fsdp

@@ -1,0 +1,95 @@
+// Unshards parameters: starts their all-gathers ahead of compute, on the lane `gather`.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string_view>
+#include <vector>
+
+#include "fsdp/storage.hpp"
+
+namespace atoll_v1::atoll::fsdp {
+
+// Which unsharded copies of a unit are stale, that is, older than the master shards.
+enum class Stale {
+  none,
+  trainable,  // trainable parameters only, as after an optimizer step
+  all
+};
+
+// Decides when each unit is gathered, from what, and into which slot, and orders the all-gathers
+// with compute and with updates by event edges:
+//  - a gather waits until compute has ended the previous use of the slot, and for the last update
+//    of the unit's masters;
+//  - compute waits for the gather.
+// A unit that is still unsharded in its slot is not gathered again.
+class Gathering {
+ public:
+  Gathering(EngineSetup& setup, const Storage& storage) : setup_(setup), storage_(storage) {}
+  void add_unit() { units_.emplace_back(); }
+  void freeze();  // must be called once, after Storage::allocate()
+
+  // States that the masters of a unit are up to date once `event` has happened.
+  void masters_updated(std::size_t unit, const Event& event, Stale stale);
+  // Makes `stream` wait until the masters of all units are up to date.
+  void wait_updated(Stream& stream) const;
+  void synchronize_updates() const noexcept;
+
+  // Starts the first gathers of a pass: all stale resident units, or Options::prefetch units.
+  void begin_pass(const PassOptions& pass);
+  // Makes `compute` wait until the unit at this position is unsharded, and starts the gathers of
+  // the next Options::prefetch units. Error(invalid_argument), which names `scope`, when open
+  // scopes occupy all slots.
+  void unshard(Stream& compute, std::size_t position, std::string_view scope);
+  // States that compute has ended its use of the unit; `position` is that of the scope that ended
+  // last. Gathers may overwrite the slot once `compute` has reached this point.
+  void reshard(Stream& compute, std::size_t position);
+  // Ends a pass that is not complete. Returns the point of `compute` after which no slot is used.
+  Event cancel(Stream& compute);
+  const Engine::Traffic& traffic() const noexcept { return traffic_; }
+
+ private:
+  struct Slot {
+    Event free;                          // compute has ended the last use
+    std::optional<std::size_t> content;  // the unit that is unsharded here
+    bool stale = false;                  // the masters of `content` have changed since the gather
+  };
+  struct UnitParameters {
+    Event updated;                 // the masters are up to date
+    Event read;                    // compute has ended its use of the resident parameters
+    LaneEvent gathered;            // the resident parameters are unsharded
+    Stale stale = Stale::all;      // resident parameters that are stale
+    bool has_inner_shard = false;  // forward of this pass has saved the inner shard
+  };
+
+  bool is_training() const noexcept { return pass_.kind == PassOptions::Kind::train; }
+  bool is_in_slot(const Unshard& unshard) const;
+  bool is_used_again(std::size_t index) const;
+  bool may_gather(std::size_t index) const;
+  Error no_slot(std::size_t index, std::string_view scope) const;
+  void gather_resident();
+  void gather_ahead(std::size_t index);
+  void gather(std::size_t index);
+  void gather_bucket(const UnitState& unit, const UnitBucket& bucket, View unsharded,
+                     const Event& after);
+  void save_inner_shard(std::size_t unit, std::size_t slot);
+  void empty(Stream& stream, std::size_t slot);
+
+  EngineSetup& setup_;
+  Scheduler& scheduler_ = setup_.scheduler;
+  const Sharding& sharding_ = setup_.sharding;
+  const PassPlan& plan_ = setup_.plan;
+  const Storage& storage_;
+  std::vector<UnitParameters> units_;
+  std::vector<Slot> slots_;
+  Engine::Traffic traffic_;
+
+  // The pass in progress. Indices are those of PassPlan::unshards.
+  PassOptions pass_;
+  std::size_t next_ = 0;             // the first gather that is not started
+  std::size_t wanted_ = 0;           // the last gather that should be started
+  std::vector<bool> resharded_;      // compute has ended this use
+  std::vector<LaneEvent> gathered_;  // empty when the unit was found in its slot
+};
+
+}  // namespace atoll_v1::atoll::fsdp

@@ -1,0 +1,236 @@
+#include "fsdp/pass_state.hpp"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <exception>
+#include <utility>
+
+#include "core/assert.hpp"
+#include "core/log.hpp"
+#include "device/backend.hpp"
+#include "schedule/invalid.hpp"
+
+namespace atoll_v1::atoll::fsdp {
+
+std::size_t PassState::length() const noexcept {
+  return is_training() ? plan_.sequence.size() : plan_.forward_length;
+}
+
+// A repeated micro batch would be added twice, and a skipped one would be missing from the sum.
+void PassState::check_micro(const PassOptions& next) const {
+  if (next.kind != PassOptions::Kind::train || next.micro == 0) return;
+  if (next.micro == next_micro_ && next.of == step_micros_) return;
+  const std::string expected =
+      next_micro_ == 0 ? std::string("a new step begins with micro batch 0")
+                       : fmt::format("the step continues with {} of {}, or begins again with 0",
+                                     next_micro_, step_micros_);
+  throw invalid("Engine::begin: micro batch {} of {} is out of turn: {}", next.micro, next.of,
+                expected);
+}
+
+void PassState::begin(const PassOptions& options, Stream& compute) {
+  setup_.world.check();
+  if (!setup_.frozen) throw invalid("Engine::begin: call freeze() first");
+  if (active_) throw invalid("Engine::begin: another pass is in progress");
+  if (options.of < 1 || options.micro < 0 || options.micro >= options.of) {
+    throw invalid("Engine::begin: there is no micro batch {} of {}", options.micro, options.of);
+  }
+  check_micro(options);
+  options_ = options;
+  if (is_training()) {
+    next_micro_ = 0;  // until this pass is complete
+    gradients_complete_ = false;
+    step_micros_ = options.of;
+  }
+  compute_ = &compute;
+  compute.wait(ended_);  // the last pass may have used another stream
+  position_ = ended_uses_ = 0;
+  open_scopes_.assign(plan_.unshards.size(), 0);
+  begun_.assign(plan_.sequence.size(), Stamp());
+  ranges_.assign(plan_.sequence.size(), 0);
+  reducing_.begin_pass(options);
+  gathering_.begin_pass(options);
+  abandoned_ = false;
+  active_ = true;
+}
+
+void PassState::check_usable(const Unit& unit, std::string_view scope) const {
+  if (!abandoned_) return;
+  throw invalid("{}({}): this pass is abandoned, since an exception has left one of its scopes",
+                scope, unit.name());
+}
+
+void PassState::check_order(const Unit& unit, std::size_t lowest, std::size_t end,
+                            std::string_view scope) const {
+  if (position_ < lowest || position_ >= end) {
+    throw invalid("{}({}): out of order: {} of the {} uses of this pass are over", scope,
+                  unit.name(), position_, length());
+  }
+  const Unit& expected = *setup_.units[plan_.sequence[position_]];
+  if (&expected == &unit) return;
+  throw invalid("{}({}): the declared order has {} here (use {} of {})", scope, unit.name(),
+                expected.name(), position_ + 1, length());
+}
+
+std::size_t PassState::enter_forward(Unit& unit) {
+  check_usable(unit, "forward");
+  check_order(unit, 0, plan_.forward_length, "forward");
+  return begin_scope(unit, "forward");
+}
+
+std::size_t PassState::enter_backward(Unit& unit) {
+  if (!is_training()) throw invalid("backward({}): this pass is for evaluation", unit.name());
+  check_usable(unit, "backward");
+  reducing_.check_slot(state_of(unit), position_);
+  check_order(unit, plan_.forward_length, plan_.sequence.size(), "backward");
+  return begin_scope(unit, "backward");
+}
+
+std::size_t PassState::begin_scope(Unit& unit, std::string_view scope) {
+  ATOLL_ASSERT(active_, "a scope needs a pass");
+  const UnitState& state = state_of(unit);
+  const std::size_t position = position_;
+  gathering_.unshard(*compute_, position, scope);
+  ++open_scopes_[plan_.unshard_of[position]];
+  ++position_;
+  if (position >= plan_.forward_length) reducing_.open(*compute_, state, position);
+  begun_[position] = scheduler_.begin_work(*compute_);
+  storage_.report_uses(*compute_, state, position);
+  ranges_[position] = compute_->backend().begin_range({scope, unit.name()});
+  return position;
+}
+
+void PassState::leave(const Unit& unit, std::size_t position) noexcept {
+  compute_->backend().end_range(ranges_[position]);
+  if (abandoned_) return;  // gradients may be written in part only
+  const auto fail = [&](const char* what) {
+    setup_.world.fail(fmt::format("end of unit {}: {}", unit.name(), what));
+  };
+  try {
+    const UnitState& state = state_of(unit);
+    storage_.report_uses(*compute_, state, position);
+    const bool backward = position >= plan_.forward_length;
+    scheduler_.end_work(*compute_, begun_[position], backward ? "backward" : "forward",
+                        unit.name());
+    if (backward) reducing_.close(*compute_, state, position_);
+    end_use(position);
+  } catch (const Error& error) {
+    // A finding of the lifetime checker does not fail the job: the next call reports it in full.
+    if (error.code() == ErrorCode::internal) {
+      log::debug("end of unit {}: {}", unit.name(), error.what());
+    } else {
+      fail(error.what());
+    }
+  } catch (const std::exception& error) {
+    fail(error.what());
+  }
+}
+
+// Reshards the unit when its last open scope ends.
+void PassState::end_use(std::size_t position) {
+  const std::size_t index = plan_.unshard_of[position];
+  const bool last_entered = position_ > std::min(plan_.unshards[index].last, length() - 1);
+  if (--open_scopes_[index] > 0 || !last_entered) return;
+  ++ended_uses_;
+  if (is_training()) {
+    gradients_complete_ = options_.micro + 1 == options_.of && position_ == length() &&
+                          ended_uses_ == plan_.unshards.size();
+  }
+  gathering_.reshard(*compute_, position);
+}
+
+void PassState::end() noexcept {
+  active_ = false;
+  try {
+    ended_ = compute_->record();  // even after a failure, compute may still read the buffers
+    setup_.world.check();
+    if (position_ == length() && !abandoned_) {
+      if (is_training()) next_micro_ = (options_.micro + 1) % options_.of;
+      return;
+    }
+    log::warn("a pass {} after {} of {} uses of units", abandoned_ ? "was abandoned" : "ended",
+              position_, length());
+    reducing_.cancel(*compute_);
+    ended_ = gathering_.cancel(*compute_);
+  } catch (const Error&) {
+    // The job has failed: no order of streams matters.
+  } catch (const std::exception& error) {
+    setup_.world.fail(error.what());
+  }
+}
+
+View PassState::parameter(const UnitState& unit, std::string_view param,
+                          std::size_t position) const {
+  const auto& [bucket, slot] = unit.locations[unit.find(param)];
+  return storage_.unsharded(unit.buckets[bucket], position).part(slot.offset, slot.count);
+}
+
+Gradient PassState::gradient(const UnitState& unit, std::string_view param,
+                             std::size_t position) const {
+  const auto& [index, slot] = unit.locations[unit.find(param)];
+  const UnitBucket& bucket = unit.buckets[index];
+  if (!bucket.trainable) return {{nullptr, 0, DType::f32}, WriteMode::none};
+  return {storage_.unsharded_gradient(unit, bucket).part(slot.offset, slot.count),
+          reducing_.write_mode(unit, position)};
+}
+
+void PassState::check_idle() const {
+  if (!active_) return;
+  throw invalid("Engine: parameters cannot be written or loaded while a pass is in progress");
+}
+
+void PassState::wait_idle(Stream& stream) const {
+  check_idle();
+  gathering_.wait_updated(stream);
+  stream.wait(ended_);
+}
+
+void PassState::synchronize() const noexcept {
+  settle(scheduler_);
+  gathering_.synchronize_updates();
+  settle(ended_);
+}
+
+Pass::Pass(Engine& engine) : engine_(&engine) {}
+Pass::Pass(Pass&& other) noexcept : engine_(std::exchange(other.engine_, nullptr)) {}
+Pass::~Pass() {
+  if (engine_) EngineAccess::pass(*engine_).end();
+}
+
+ForwardScope Pass::forward(Unit& unit) {
+  return {*engine_, unit, EngineAccess::pass(*engine_).enter_forward(unit)};
+}
+
+BackwardScope Pass::backward(Unit& unit) {
+  return {*engine_, unit, EngineAccess::pass(*engine_).enter_backward(unit)};
+}
+
+ForwardScope::ForwardScope(Engine& engine, Unit& unit, std::size_t position)
+    : engine_(&engine),
+      unit_(&unit),
+      position_(position),
+      exceptions_(std::uncaught_exceptions()) {}
+
+ForwardScope::ForwardScope(ForwardScope&& other) noexcept
+    : engine_(std::exchange(other.engine_, nullptr)),
+      unit_(other.unit_),
+      position_(other.position_),
+      exceptions_(other.exceptions_) {}
+
+ForwardScope::~ForwardScope() {
+  if (!engine_) return;
+  PassState& pass = EngineAccess::pass(*engine_);
+  if (std::uncaught_exceptions() > exceptions_) pass.abandon();
+  pass.leave(*unit_, position_);
+}
+
+View ForwardScope::operator[](std::string_view param) const {
+  return EngineAccess::pass(*engine_).parameter(state_of(*unit_), param, position_);
+}
+
+Gradient BackwardScope::grad(std::string_view param) const {
+  return EngineAccess::pass(*engine_).gradient(state_of(*unit_), param, position_);
+}
+
+}  // namespace atoll_v1::atoll::fsdp

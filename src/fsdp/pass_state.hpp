@@ -1,0 +1,75 @@
+// The state machine of a pass: which unit may be used next, and what the begin and end of a scope
+// start.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+#include "fsdp/gathering.hpp"
+#include "fsdp/reducing.hpp"
+
+namespace atoll_v1::atoll::fsdp {
+
+// At most one pass is in progress. A pass visits the positions of PassPlan::sequence in order; its
+// scopes may be nested. A pass that ends early, or that an exception leaves, is abandoned: nothing
+// more is reduced, and the step has to begin again with micro batch 0.
+class PassState {
+ public:
+  PassState(EngineSetup& setup, const Storage& storage, Gathering& gathering, Reducing& reducing)
+      : setup_(setup), storage_(storage), gathering_(gathering), reducing_(reducing) {}
+
+  // Errors are those of Engine::begin() and PassOptions.
+  void begin(const PassOptions& options, Stream& compute);
+  // Begin a scope of the unit and return its position.
+  std::size_t enter_forward(Unit& unit);
+  std::size_t enter_backward(Unit& unit);
+  void abandon() noexcept { abandoned_ = true; }
+  // Ends a scope. A failure fails the job, since peers wait for what was not enqueued.
+  void leave(const Unit& unit, std::size_t position) noexcept;
+  void end() noexcept;
+
+  View parameter(const UnitState& unit, std::string_view param, std::size_t position) const;
+  Gradient gradient(const UnitState& unit, std::string_view param, std::size_t position) const;
+  // All micro batches of the last step have ended, so that gradients are sums over all ranks.
+  bool gradients_complete() const noexcept { return gradients_complete_; }
+
+  void check_idle() const;  // Error(invalid_argument) while a pass is in progress
+  // Makes `stream` wait until it may write the masters. Errors are those of check_idle().
+  void wait_idle(Stream& stream) const;
+  // Blocks until no stream uses the memory of the engine.
+  void synchronize() const noexcept;
+
+ private:
+  bool is_training() const noexcept { return options_.kind == PassOptions::Kind::train; }
+  std::size_t length() const noexcept;  // number of positions in this pass
+  void check_micro(const PassOptions& next) const;
+  void check_usable(const Unit& unit, std::string_view scope) const;
+  void check_order(const Unit& unit, std::size_t lowest, std::size_t end,
+                   std::string_view scope) const;
+  std::size_t begin_scope(Unit& unit, std::string_view scope);
+  void end_use(std::size_t position);
+
+  EngineSetup& setup_;
+  Scheduler& scheduler_ = setup_.scheduler;
+  const PassPlan& plan_ = setup_.plan;
+  const Storage& storage_;
+  Gathering& gathering_;
+  Reducing& reducing_;
+
+  bool active_ = false;
+  bool abandoned_ = false;
+  PassOptions options_;
+  Stream* compute_ = nullptr;
+  std::size_t position_ = 0;           // position of the next scope
+  std::size_t ended_uses_ = 0;         // unshards that compute has ended
+  std::vector<int> open_scopes_;       // number of open scopes of each unshard
+  std::vector<Stamp> begun_;           // begin of the scope at each position, for traces
+  std::vector<std::uint64_t> ranges_;  // profiler range of the open scope at each position
+  Event ended_;                        // compute of the last pass has ended
+  int next_micro_ = 0;                 // micro batch that continues the step; 0: a new step
+  int step_micros_ = 1;                // micro batches of that step
+  bool gradients_complete_ = false;
+};
+
+}  // namespace atoll_v1::atoll::fsdp

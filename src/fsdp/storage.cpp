@@ -1,0 +1,286 @@
+#include "fsdp/storage.hpp"
+
+#include <algorithm>
+
+#include "device/backend.hpp"
+#include "schedule/invalid.hpp"
+
+namespace atoll_v1::atoll::fsdp {
+namespace {
+
+// Cuts an allocation into consecutive views.
+class Parts {
+ public:
+  explicit Parts(const Buffer& buffer) : buffer_(buffer) {}
+  View next(std::uint64_t count, DType dtype) {
+    View part(static_cast<std::byte*>(buffer_.data()) + offset_, count, dtype);
+    offset_ += part.bytes();
+    return part;
+  }
+
+ private:
+  const Buffer& buffer_;
+  std::uint64_t offset_ = 0;
+};
+
+constexpr std::string_view parameters_of = "parameters of", gradient_of = "gradient of";
+
+void hold(Stream& stream, View memory, std::string_view what, const UnitState& unit) {
+  stream.backend().hold(memory.data, memory.bytes(), {what, unit.name});
+}
+
+DType master_dtype(const UnitBucket& bucket) {
+  return bucket.trainable ? DType::f32 : bucket.dtype;
+}
+
+std::uint64_t sum(const std::vector<std::uint64_t>& bytes) {
+  std::uint64_t total = 0;
+  for (const std::uint64_t n : bytes) total += n;
+  return total;
+}
+
+}  // namespace
+
+std::uint64_t MemoryPlan::total() const noexcept {
+  return parameters + resident + optimizer + gradients + gathered + inner_shards + whole_gradients +
+         staging + activations;
+}
+
+std::string MemoryPlan::to_string() const {
+  std::string text = fmt::format("{:<34}{:>16}\n", "memory of this rank", "bytes");
+  const auto row = [&](std::string_view what, std::uint64_t bytes) {
+    text += fmt::format("  {:<32}{:>16}\n", what, bytes);
+  };
+  row("parameters (master shards)", parameters);
+  row("parameters (whole, resident)", resident);
+  row("optimizer", optimizer);
+  row("gradients (f32 shards)", gradients);
+  row("parameters (gathered, passing)", gathered);
+  row("parameters (inner shards)", inner_shards);
+  row("whole gradients", whole_gradients);
+  row("staging", staging);
+  row("activations (the consumer's)", activations);
+  row("total", total());
+  return text;
+}
+
+void Storage::plan_memory() {
+  std::uint64_t unsharded_gradients = 0;
+  std::uint64_t largest = 0;  // elements of the largest trainable shard
+  for (const auto& entry : setup_.units) {
+    const UnitState& unit = state_of(*entry);
+    if (sharding_.resident) memory_.resident += unit.size.gathered;
+    if (!sharding_.inner.ranks.empty()) {
+      memory_.inner_shards +=
+          unit.size.gathered / static_cast<std::uint64_t>(sharding_.inner.size());
+    }
+    unsharded_gradients += unit.size.gradient;
+    for (const UnitBucket& bucket : unit.buckets) {
+      const std::uint64_t n = bucket.layout.shard_elements();
+      if (has_separate_master(bucket)) memory_.parameters += n * size_of(master_dtype(bucket));
+      if (bucket.trainable) largest = std::max(largest, n);
+    }
+  }
+  memory_.gradients = unsharded_gradients / static_cast<std::uint64_t>(scheduler_.shard_count());
+  if (!sharding_.resident) memory_.gathered = sum(plan_.gathered_slots);
+  if (sharding_.accumulates_unsharded) {
+    memory_.whole_gradients = unsharded_gradients - memory_.gradients;
+  } else {
+    memory_.staging = staging_bytes_ = largest * sizeof(float);
+    memory_.whole_gradients = sum(plan_.gradient_slots);
+  }
+  if (setup_.casts_gradients()) memory_.staging += plan_casts(largest);
+  memory_.staging += plan_scratch(largest);
+  const std::uint64_t limit = setup_.options.memory_bytes;
+  if (limit == 0 || memory_.total() <= limit) return;
+  throw invalid("freeze: the plan needs more than the {} bytes of Options::memory_bytes{}\n{}",
+                limit,
+                sharding_.accumulates_unsharded && setup_.sharded()
+                    ? "; Accumulation::shard would keep no whole gradients"
+                    : "",
+                memory_.to_string());
+}
+
+std::uint64_t Storage::plan_casts(std::uint64_t shard_elements) {
+  const std::uint64_t shard = shard_elements * size_of(setup_.options.precision.reduce);
+  const auto shards = static_cast<std::uint64_t>(scheduler_.shard_count());
+  cast_bytes_ = {setup_.sharded() ? shard * shards : 0, setup_.sharded() ? shard : 0,
+                 setup_.replicated() ? shard : 0};
+  return cast_bytes_[0] + cast_bytes_[1] + cast_bytes_[2];
+}
+
+// Plans the scratch of fallback reductions, which the library builds where a backend cannot order
+// its sums.
+std::uint64_t Storage::plan_scratch(std::uint64_t shard_elements) {
+  const DType dtype = setup_.options.precision.reduce;
+  const auto bytes = [&](bool used, Lane lane) {
+    return used ? scheduler_.scratch_bytes(lane, shard_elements, dtype) : 0;
+  };
+  scratch_bytes_ = {bytes(setup_.sharded(), Lane::reduce), bytes(setup_.replicated(), Lane::outer)};
+  return scratch_bytes_[0] + scratch_bytes_[1];
+}
+
+void Storage::allocate() {
+  plan_memory();
+  scheduler_.reserve_scratch(Lane::reduce, scratch_bytes_[0]);
+  scheduler_.reserve_scratch(Lane::outer, scratch_bytes_[1]);
+  allocate_parameters();
+  allocate_gradients();
+  allocate_slots();
+  hold_fixed_memory();
+}
+
+// false: the master is this rank's part of the resident parameters.
+bool Storage::has_separate_master(const UnitBucket& bucket) const {
+  return !sharding_.resident || master_dtype(bucket) != bucket.dtype;
+}
+
+// This rank's part of resident parameters is the master or its compute copy, so that all-gathers
+// work in place.
+void Storage::allocate_parameters() {
+  masters_ = scheduler_.allocate(memory_.parameters, {Lane::gather});
+  residents_ = scheduler_.allocate(memory_.resident, {Lane::gather});
+  Parts of_masters(masters_), of_residents(residents_);
+  const auto index = static_cast<std::uint64_t>(scheduler_.shard_index());
+  for (const auto& unit : setup_.units) {
+    for (UnitBucket& bucket : state_of(*unit).buckets) {
+      const std::uint64_t n = bucket.layout.shard_elements();
+      const bool separate = has_separate_master(bucket);
+      if (separate) bucket.master = of_masters.next(n, master_dtype(bucket));
+      if (!sharding_.resident) continue;
+      bucket.unsharded = of_residents.next(bucket.layout.elements, bucket.dtype);
+      (separate ? bucket.compute_copy : bucket.master) = bucket.unsharded.part(n * index, n);
+    }
+  }
+  // Padding stays zero: it adds nothing to a norm, and an optimizer does not move it.
+  setup_.set_zero(masters_);
+  setup_.set_zero(residents_);
+}
+
+// A gradient that accumulates unsharded contains this rank's shard, so that reduce-scatters work in
+// place.
+void Storage::allocate_gradients() {
+  const bool accumulates = sharding_.accumulates_unsharded;
+  if (accumulates) {
+    unsharded_gradients_ = scheduler_.allocate(memory_.gradients + memory_.whole_gradients,
+                                               {Lane::reduce, Lane::outer});
+  } else {
+    gradients_ = scheduler_.allocate(memory_.gradients, {Lane::reduce, Lane::outer});
+    staging_ = scheduler_.allocate(staging_bytes_, {Lane::reduce});
+  }
+  cast_unsharded_ = scheduler_.allocate(cast_bytes_[0], {Lane::reduce});
+  cast_shard_ = scheduler_.allocate(cast_bytes_[1], {Lane::reduce});
+  cast_outer_ = scheduler_.allocate(cast_bytes_[2], {Lane::outer});
+  Parts of_shards(gradients_), of_unsharded(unsharded_gradients_);
+  const auto index = static_cast<std::uint64_t>(scheduler_.shard_index());
+  for (const auto& unit : setup_.units) {
+    for (UnitBucket& bucket : state_of(*unit).buckets) {
+      if (!bucket.trainable) continue;
+      const std::uint64_t n = bucket.layout.shard_elements();
+      if (accumulates) {
+        bucket.unsharded_gradient = of_unsharded.next(bucket.layout.elements, DType::f32);
+        bucket.gradient = bucket.unsharded_gradient.part(n * index, n);
+      } else {
+        bucket.gradient = of_shards.next(n, DType::f32);
+      }
+    }
+  }
+  setup_.set_zero(gradients_);
+  setup_.set_zero(unsharded_gradients_);
+}
+
+void Storage::allocate_slots() {
+  if (!sharding_.inner.ranks.empty()) {
+    const auto shards = static_cast<std::uint64_t>(sharding_.inner.size());
+    inner_shards_ = scheduler_.allocate(memory_.inner_shards, {Lane::gather});
+    Parts parts(inner_shards_);
+    for (const auto& entry : setup_.units) {
+      UnitState& unit = state_of(*entry);
+      unit.inner_shard = parts.next(unit.size.gathered / shards, DType::u8);
+    }
+  }
+  if (!sharding_.resident) {
+    for (const std::uint64_t bytes : plan_.gathered_slots) {
+      parameter_slots_.push_back(scheduler_.allocate(bytes, {Lane::gather}));
+    }
+  }
+  if (!sharding_.accumulates_unsharded) {
+    for (const std::uint64_t bytes : plan_.gradient_slots) {
+      gradient_slots_.push_back(scheduler_.allocate(bytes, {Lane::reduce}));
+    }
+  }
+}
+
+View Storage::unsharded(const UnitBucket& bucket, std::size_t position) const {
+  if (sharding_.resident) return bucket.unsharded;
+  const Buffer& slot = parameter_slots_[plan_.unshards[plan_.unshard_of[position]].slot];
+  return {static_cast<std::byte*>(slot.data()) + bucket.gathered_offset, bucket.layout.elements,
+          bucket.dtype};
+}
+
+View Storage::unsharded_gradient(const UnitState& unit, const UnitBucket& bucket) const {
+  if (sharding_.accumulates_unsharded) return bucket.unsharded_gradient;
+  return gradient_slots_[plan_.gradients[unit.index].slot]
+      .view(DType::f32)
+      .part(bucket.gradient_offset, bucket.layout.elements);
+}
+
+View Storage::staging(std::uint64_t elements) const {
+  return staging_.view(DType::f32).part(0, elements);
+}
+
+View Storage::cast_view(const Buffer& buffer, std::uint64_t elements) const {
+  return buffer.view(setup_.options.precision.reduce).part(0, elements);
+}
+
+void Storage::hold_parameters(Stream& stream, std::size_t slot, const UnitState& unit) const {
+  hold(stream, parameter_slots_[slot].view(DType::u8), parameters_of, unit);
+}
+
+void Storage::hold_gradient(Stream& stream, std::size_t slot, const UnitState& unit) const {
+  hold(stream, gradient_slots_[slot].view(DType::u8), gradient_of, unit);
+}
+
+void Storage::hold_nothing(Stream& stream, const Buffer& slot) {
+  stream.backend().hold(slot.data(), slot.bytes(), {});
+}
+
+// Reports to the lifetime checker the memory with fixed content, and that slots are empty.
+void Storage::hold_fixed_memory() {
+  Stream& stream = scheduler_.stream(Lane::gather);
+  for (const auto& entry : setup_.units) {
+    const UnitState& unit = state_of(*entry);
+    hold(stream, unit.inner_shard, "inner shard of", unit);
+    for (const UnitBucket& bucket : unit.buckets) {
+      hold(stream, bucket.unsharded, parameters_of, unit);
+      const bool is_part_of_unsharded = sharding_.resident && bucket.compute_copy.count == 0;
+      if (!is_part_of_unsharded) hold(stream, bucket.master, "masters of", unit);
+      hold(stream, bucket.unsharded_gradient, gradient_of, unit);
+      if (!sharding_.accumulates_unsharded) {
+        hold(stream, bucket.gradient, "gradient shard of", unit);
+      }
+    }
+  }
+  stream.backend().hold(staging_.data(), staging_.bytes(), {"staging of further micro batches"});
+  for (const Buffer* casts : {&cast_unsharded_, &cast_shard_, &cast_outer_}) {
+    stream.backend().hold(casts->data(), casts->bytes(), {"gradients as they travel"});
+  }
+  for (const Buffer& slot : parameter_slots_) hold_nothing(stream, slot);
+  for (const Buffer& slot : gradient_slots_) hold_nothing(stream, slot);
+  stream.synchronize();
+}
+
+void Storage::report_uses(Stream& compute, const UnitState& unit, std::size_t position) const {
+  StreamBackend& stream = compute.backend();
+  const bool backward = position >= plan_.forward_length;
+  const Label by{backward ? "backward" : "forward", unit.name};
+  for (const UnitBucket& bucket : unit.buckets) {
+    const View parameters = unsharded(bucket, position);
+    stream.use(parameters.data, parameters.bytes(), Access::read, by, {parameters_of, unit.name});
+    if (!backward || !bucket.trainable) continue;
+    const View gradient = unsharded_gradient(unit, bucket);
+    stream.use(gradient.data, gradient.bytes(), Access::write, by, {gradient_of, unit.name});
+  }
+}
+
+}  // namespace atoll_v1::atoll::fsdp

@@ -1,0 +1,70 @@
+// The device memory of an engine: one allocation per category of MemoryPlan, laid out once.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <vector>
+
+#include "fsdp/setup.hpp"
+
+namespace atoll_v1::atoll::fsdp {
+
+// Owns every buffer that passes use. allocate() sets the views of all units; nothing is allocated
+// or moved afterwards. Storage knows where data is, while Gathering, Reducing and PassState decide
+// when it may be used.
+class Storage {
+ public:
+  explicit Storage(EngineSetup& setup) : setup_(setup) {}
+
+  // Collective. Plans first: Error(invalid_argument) shows a plan above Options::memory_bytes
+  // before anything is allocated. Masters and gradients start as zeros.
+  void allocate();
+  MemoryPlan& plan() noexcept { return memory_; }
+
+  // The whole bucket as compute reads it at a position of the pass.
+  View unsharded(const UnitBucket& bucket, std::size_t position) const;
+  // The whole gradient of the bucket, which compute writes.
+  View unsharded_gradient(const UnitState& unit, const UnitBucket& bucket) const;
+  const Buffer& parameter_slot(std::size_t slot) const { return parameter_slots_[slot]; }
+  const Buffer& gradient_slot(std::size_t slot) const { return gradient_slots_[slot]; }
+  // Receives a reduced shard before it is added to the gradient of earlier micro batches.
+  View staging(std::uint64_t elements) const;
+  // Buffers for gradients in the type Precision::reduce: the unsharded gradient, the reduced shard,
+  // and the shard that is summed across replicas.
+  View cast_unsharded(std::uint64_t elements) const { return cast_view(cast_unsharded_, elements); }
+  View cast_shard(std::uint64_t elements) const { return cast_view(cast_shard_, elements); }
+  View cast_outer(std::uint64_t elements) const { return cast_view(cast_outer_, elements); }
+
+  // Report to the lifetime checker (ATOLL_CHECK=lifetimes), in the order of `stream`, what a slot
+  // contains from here on. Without a checker these calls do nothing.
+  void hold_parameters(Stream& stream, std::size_t slot, const UnitState& unit) const;
+  void hold_gradient(Stream& stream, std::size_t slot, const UnitState& unit) const;
+  static void hold_nothing(Stream& stream, const Buffer& slot);
+  // Reports to the checker what compute reads and writes in the scope at `position`.
+  void report_uses(Stream& compute, const UnitState& unit, std::size_t position) const;
+
+ private:
+  void plan_memory();
+  std::uint64_t plan_casts(std::uint64_t shard_elements);
+  std::uint64_t plan_scratch(std::uint64_t shard_elements);
+  bool has_separate_master(const UnitBucket& bucket) const;
+  void allocate_parameters();
+  void allocate_gradients();
+  void allocate_slots();
+  void hold_fixed_memory();
+  View cast_view(const Buffer& buffer, std::uint64_t elements) const;
+
+  EngineSetup& setup_;
+  Scheduler& scheduler_ = setup_.scheduler;
+  const Sharding& sharding_ = setup_.sharding;
+  const PassPlan& plan_ = setup_.plan;
+  MemoryPlan memory_;
+  std::array<std::uint64_t, 3> cast_bytes_{};  // sizes of cast_unsharded_, cast_shard_, cast_outer_
+  std::array<std::uint64_t, 2> scratch_bytes_{};  // scratch of the lanes reduce and outer
+  std::uint64_t staging_bytes_ = 0;
+  Buffer masters_, residents_, inner_shards_, gradients_, unsharded_gradients_, staging_;
+  Buffer cast_unsharded_, cast_shard_, cast_outer_;
+  std::vector<Buffer> parameter_slots_, gradient_slots_;
+};
+
+}  // namespace atoll_v1::atoll::fsdp

@@ -1,0 +1,115 @@
+#include "fsdp/unit.hpp"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include "fsdp/strategy.hpp"
+#include "schedule/invalid.hpp"
+
+namespace atoll_v1::atoll::fsdp {
+namespace {
+
+constexpr std::uint64_t most_elements = std::uint64_t{1} << 48;
+
+// Returns more than most_elements for an impossible shape.
+std::uint64_t checked_count(const ParamSpec& param) {
+  std::uint64_t count = 1;
+  for (const std::int64_t extent : param.shape) {
+    const bool fits =
+        extent >= 0 && (extent == 0 || count <= most_elements / static_cast<std::uint64_t>(extent));
+    if (!fits) return most_elements + 1;
+    count *= static_cast<std::uint64_t>(extent);
+  }
+  return count;
+}
+
+void check_params(std::string_view unit, const std::vector<ParamSpec>& params) {
+  std::set<std::string_view> names;
+  std::uint64_t total = 0;
+  for (const auto& param : params) {
+    const std::uint64_t count = checked_count(param);
+    total += count;
+    if (param.dtype && !computes_in(*param.dtype)) {
+      throw Error(ErrorCode::unsupported,
+                  fmt::format("add_unit({}): parameter {} has dtype {}: use f32 or bf16", unit,
+                              param.name, atoll::name(*param.dtype)));
+    }
+    if (count > most_elements || total > most_elements || !names.insert(param.name).second) {
+      throw invalid(
+          "add_unit({}): parameter {} has an impossible shape or a name that is already in use",
+          unit, param.name);
+    }
+  }
+}
+
+}  // namespace
+
+std::uint64_t ParamSpec::count() const noexcept {
+  std::uint64_t product = 1;
+  for (const std::int64_t extent : shape) product *= static_cast<std::uint64_t>(extent);
+  return product;
+}
+
+Unit::Unit(std::unique_ptr<UnitState> state) : state_(std::move(state)) {}
+Unit::~Unit() = default;
+const std::string& Unit::name() const noexcept { return state_->name; }
+const std::vector<ParamSpec>& Unit::params() const noexcept { return state_->params; }
+
+std::uint64_t Unit::count() const noexcept {
+  std::uint64_t sum = 0;
+  for (const auto& param : state_->params) sum += param.count();
+  return sum;
+}
+
+std::string UnitBucket::label() const {
+  return fmt::format("{}{}", trainable ? "" : "frozen ", atoll::name(dtype));
+}
+
+std::size_t UnitState::find(std::string_view param) const {
+  for (std::size_t i = 0; i < params.size(); ++i) {
+    if (params[i].name == param) return i;
+  }
+  throw Error(ErrorCode::not_found, fmt::format("unit {} has no parameter \"{}\"", name, param));
+}
+
+UnitState::UnitState(std::string_view name_, std::size_t index_, std::vector<ParamSpec> params_,
+                     DType param_dtype, std::uint64_t shards)
+    : name(name_), index(index_), params(std::move(params_)) {
+  check_params(name, params);
+  // Buckets are in the order of their first parameter.
+  std::vector<std::vector<std::uint64_t>> counts;
+  std::vector<std::size_t> index_in_bucket;
+  for (const ParamSpec& param : params) {
+    const DType dtype = param.dtype.value_or(param_dtype);
+    const auto found = std::ranges::find_if(buckets, [&](const UnitBucket& bucket) {
+      return bucket.dtype == dtype && bucket.trainable == param.trainable;
+    });
+    const auto bucket_index = static_cast<std::size_t>(found - buckets.begin());
+    if (found == buckets.end()) {
+      UnitBucket& bucket = buckets.emplace_back();
+      bucket.dtype = dtype;
+      bucket.trainable = param.trainable;
+      counts.emplace_back();
+    }
+    locations.push_back({bucket_index, {}});
+    index_in_bucket.push_back(counts[bucket_index].size());
+    counts[bucket_index].push_back(param.count());
+  }
+  for (std::size_t b = 0; b < buckets.size(); ++b) {
+    UnitBucket& bucket = buckets[b];
+    bucket.layout = plan_bucket(counts[b], shards);
+    bucket.gathered_offset = size.gathered;
+    bucket.gradient_offset = size.gradient / sizeof(float);
+    size.gathered += bucket.layout.elements * size_of(bucket.dtype);
+    if (bucket.trainable) size.gradient += bucket.layout.elements * sizeof(float);
+  }
+  for (std::size_t p = 0; p < locations.size(); ++p) {
+    Location& location = locations[p];
+    location.slot = buckets[location.bucket].layout.slots[index_in_bucket[p]];
+  }
+}
+
+}  // namespace atoll_v1::atoll::fsdp
