@@ -6,7 +6,7 @@
 #include "atoll/plugin.h"
 #include "sdk/guard.hpp"
 
-namespace atoll_sdk::nccl {
+namespace atoll_nccl {
 namespace {
 
 atoll_status status_of(ncclResult_t result) {
@@ -27,12 +27,13 @@ atoll_status status_of(ncclResult_t result) {
   return ATOLL_BACKEND;
 }
 
-// To make a device current brings up a context there, some hundred MB of it: a thread that begins
-// with device 0 does not go back to that for nothing. The driver is asked through the runtime.
+// Making a device current creates a context of several hundred MB there, so a thread must not return
+// to device 0 only because it began with it. The driver is called through the runtime, so that the
+// plugin needs no driver library.
 bool has_context(int device) noexcept {
   using GetState = decltype(cuDevicePrimaryCtxGetState);
   static const auto get_state = []() -> GetState* {
-    constexpr unsigned since = 7000;  // of CUDA, as its versions are counted
+    constexpr unsigned since = 7000;  // CUDA 7.0
     void* found = nullptr;
     cudaDriverEntryPointQueryResult result{};
     const cudaError_t status = cudaGetDriverEntryPointByVersion(
@@ -62,7 +63,7 @@ void check(ncclResult_t result, std::string_view call, ncclComm_t comm) {
 
 void check(cudaError_t result, std::string_view call) {
   if (result == cudaSuccess) return;
-  cudaGetLastError();  // it is told here, not by the next call
+  cudaGetLastError();  // clears the error, so that the next call does not report it
   throw Error(result == cudaErrorMemoryAllocation ? ATOLL_OUT_OF_MEMORY : ATOLL_BACKEND,
               fmt::format("{}: {}", call, cudaGetErrorString(result)));
 }
@@ -114,4 +115,4 @@ Current::~Current() {
   if (before_ >= 0 && has_context(before_)) cudaSetDevice(before_);
 }
 
-}  // namespace atoll_sdk::nccl
+}  // namespace atoll_nccl

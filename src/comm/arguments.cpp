@@ -104,11 +104,6 @@ void Arguments::reduction(DType dtype, const Reduction& reduction) const {
   if (is_integer(dtype)) {
     refuse(fmt::format("a factor of {} with elements of {}", reduction.factor, name(dtype)));
   }
-  constexpr std::uint32_t minor_with_factors = 1;
-  if (impl_.plugin->table.abi_minor < minor_with_factors) {
-    refuse(fmt::format("backend {} was built before there were factors", impl_.plugin->name),
-           ErrorCode::unsupported);
-  }
 }
 
 }  // namespace atoll_v1::atoll

@@ -31,11 +31,7 @@ bool is_floating(DType dtype) {
   return dtype != DType::i32 && dtype != DType::i64 && dtype != DType::u8;
 }
 
-// One of an older ABI does not say, and keeps what it has.
-bool lacks_levels(const Plugin& plugin) {
-  constexpr std::uint32_t minor_with_levels = 2;
-  return plugin.table.abi_minor >= minor_with_levels && plugin.table.has_levels == 0;
-}
+bool lacks_levels(const Plugin& plugin) { return plugin.table.has_levels == 0; }
 
 // Gives the store a moment to bring the failure that may stand behind one seen here.
 void await_failure(const World& world) {
@@ -158,9 +154,9 @@ void Communicator::Impl::opened() {
   log::debug("opened communicator {} of {} ranks on backend {}", name, axis.size(), plugin->name);
 }
 
-// A backend that cannot order its sums says so; one of ABI 1.0 has not heard of it.
+// A backend that cannot order its sums returns ATOLL_UNSUPPORTED.
 atoll_status Communicator::Impl::open_group(atoll_group& group) {
-  orders_sums = group.deterministic == 0 || plugin->table.abi_minor > 0;
+  orders_sums = true;
   if (leaves_order(group)) {
     block = axis.block;
     orders_sums = false;

@@ -6,12 +6,12 @@
 #include <string>
 #include <vector>
 
-#include "host/tuning.hpp"
+#include "collectives/tuning.hpp"
 
 namespace {
 
-using atoll_sdk::host::Algorithm;
-using atoll_sdk::host::Tuning;
+using atoll_collectives::Algorithm;
+using atoll_collectives::Tuning;
 
 constexpr std::uint64_t KiB = 1024;
 
@@ -44,7 +44,7 @@ Algorithm choice(const Job& job, std::int32_t kind, std::uint64_t bytes,
   operation.size = sizeof(operation);
   operation.kind = kind;
   operation.dtype = dtype;
-  return Tuning(group, atoll_sdk::Layout(group)).choose(operation, bytes);
+  return Tuning(group, atoll_collectives::Layout(group)).choose(operation, bytes);
 }
 
 }  // namespace

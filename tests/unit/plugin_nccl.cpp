@@ -53,7 +53,7 @@ TEST_CASE("the backend on real libraries loads, and without a GPU says so") {
     CHECK(std::string(real.last_error(nullptr)).find("no device") == 0);
   }
   CHECK(real.probe(nullptr, &on_host.get()) == 0);
-  CHECK(std::string(real.last_error(nullptr)) == "takes memory of GPUs only");
+  CHECK(std::string(real.last_error(nullptr)) == "supports GPU memory only");
 }
 
 TEST_CASE("what is left to core: 16-bit sums, averages that are divided first, other memory") {

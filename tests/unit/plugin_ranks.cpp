@@ -134,17 +134,10 @@ void with_dtype(std::int32_t dtype, Use use) {
   }
 }
 
-atoll_status reduce_into(void* /*ctx*/, const atoll_reduction* reduction) {
+atoll_status reduce(void* /*ctx*/, const atoll_reduction* reduction) {
   with_dtype(reduction->dtype,
              [&](auto value, auto codec) { reduce_as<decltype(value)>(*reduction, codec); });
   return ATOLL_OK;
-}
-
-atoll_status reduce(void* ctx, void* dst, const void* const* parts, std::int32_t nparts,
-                    std::uint64_t count, std::int32_t dtype, std::int32_t op) {
-  const atoll_reduction reduction{
-      sizeof(atoll_reduction), &dst, parts, nullptr, 1, nparts, count, dtype, op, 0, 0};
-  return reduce_into(ctx, &reduction);
 }
 
 void copy(void* /*ctx*/, void* dst, const void* src, std::size_t bytes, std::int32_t) {
@@ -168,7 +161,6 @@ FakeCore::FakeCore() : host_{} {
   host_.put = &FakeCore::put;
   host_.get = &FakeCore::get;
   host_.reduce = &plugin_ranks::reduce;
-  host_.reduce_into = &plugin_ranks::reduce_into;
   host_.copy = &plugin_ranks::copy;
 }
 
@@ -214,8 +206,8 @@ Group::Group(const Layout& layout, int rank, const GroupOptions& options)
   for (std::size_t r = 0; r < layout.size(); ++r) {
     const char* rails = options_.rails.empty() ? nullptr : options_.rails[r].c_str();
     const int device = options_.memory == ATOLL_MEMORY_CUDA ? static_cast<int>(r) : -1;
-    placements_.push_back({sizeof(atoll_placement), 2 * static_cast<int>(r) + 1, layout[r], -1,
-                           device, -1, "127.0.0.1", rails});
+    placements_.push_back({sizeof(atoll_placement), 2 * static_cast<int>(r) + 1, layout[r], device,
+                           "127.0.0.1", rails});
   }
   for (const auto& placement : placements_) pointers_.push_back(&placement);
   group_.size = sizeof(group_);
@@ -227,7 +219,6 @@ Group::Group(const Layout& layout, int rank, const GroupOptions& options)
   group_.id = options_.id.c_str();
   group_.name = "shard";
   group_.placements = pointers_.data();
-  group_.topology_json = "";
   group_.token = options_.token.c_str();
   group_.timeout_ns = options_.timeout_ns;
   group_.tuning = options_.tuning.c_str();

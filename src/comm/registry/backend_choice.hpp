@@ -36,7 +36,7 @@ struct GroupDescription {
     }
     for (std::size_t i = 0; i < rails.size(); ++i) {
       const Placement& place = world.placements()[static_cast<std::size_t>(axis.ranks[i])];
-      placements.push_back({sizeof(atoll_placement), place.rank, place.host, -1, -1, -1,
+      placements.push_back({sizeof(atoll_placement), place.rank, place.host, -1,
                             place.address.c_str(), rails[i].c_str()});
     }
     placements[static_cast<std::size_t>(axis.index)].device = device;
@@ -50,7 +50,6 @@ struct GroupDescription {
     group.id = id.c_str();
     group.name = name.c_str();
     group.placements = pointers.data();
-    group.topology_json = "";
     group.token = token.c_str();
     group.timeout_ns = std::chrono::nanoseconds(world.config().rendezvous_timeout).count();
     group.tuning = tuning.c_str();
