@@ -360,8 +360,6 @@ void Communicator::Impl::call_backend(std::span<const Request> requests,
                      first_sequence++,
                      stream,
                      std::chrono::nanoseconds(world.config().timeout).count(),
-                     0,
-                     0,
                      request.counts.empty() ? nullptr : request.counts.data(),
                      request.reduction.factor};
     pointers[i] = &operations[i];

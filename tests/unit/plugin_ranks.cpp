@@ -393,8 +393,19 @@ Bytes reference_reduce(const std::vector<Bytes>& parts, std::int32_t dtype, std:
   Bytes result(parts.front().size());
   std::vector<const void*> pointers;
   for (const auto& part : parts) pointers.push_back(part.data());
-  reduce(nullptr, result.data(), pointers.data(), static_cast<std::int32_t>(parts.size()),
-         result.size() / size_of(dtype), dtype, op);
+  void* dst = result.data();
+  const atoll_reduction reduction{sizeof(atoll_reduction),
+                                  &dst,
+                                  pointers.data(),
+                                  nullptr,
+                                  1,
+                                  static_cast<std::int32_t>(parts.size()),
+                                  result.size() / size_of(dtype),
+                                  dtype,
+                                  op,
+                                  0,
+                                  0};
+  reduce(nullptr, &reduction);
   return result;
 }
 
