@@ -1,5 +1,5 @@
-/* Where every field of plugin.h stands on a 64-bit machine. A backend that was built last year must
- * find them there: a line here may be added, never changed. Included by a C and by a C++ file. */
+/* The offset of every field of plugin.h on a 64-bit machine. Once the ABI is released, lines may be
+ * added here but never changed, because old backends rely on them. Included by a C and a C++ file. */
 #include <stddef.h>
 
 #include "atoll/plugin.h"

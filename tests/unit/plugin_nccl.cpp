@@ -1,6 +1,5 @@
-// The nccl backend between threads, on a GPU and an NCCL that are made of host memory
-// (fake_gpu.hpp): what it asks of NCCL, how it waits, fails and cleans up. The real one only says
-// that it is there.
+// Tests the nccl backend between threads on an emulated GPU and NCCL (fake_gpu.hpp): its calls of
+// NCCL, how it waits, fails and cleans up. The real backend is only probed.
 #include <doctest/doctest.h>
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// What is read from NCCL's log.
+// Tests the parser of NCCL's log.
 #include <doctest/doctest.h>
 #include <sys/wait.h>
 #include <unistd.h>

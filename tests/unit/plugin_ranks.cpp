@@ -15,7 +15,7 @@
 namespace plugin_ranks {
 namespace {
 
-// 16-bit floats by the numbers of their format: bits of mantissa and the bias of the exponent.
+// Conversions of 16-bit floats, from the bits of the mantissa and the bias of the exponent.
 struct Narrow {
   int mantissa;
   int bias;
@@ -33,7 +33,7 @@ float widen(std::uint16_t bits, Narrow format) {
   return sign * std::ldexp(static_cast<float>(mantissa + hidden), power);
 }
 
-// Round to nearest even; finite normal values only.
+// Rounds to nearest even; for finite normal values only.
 std::uint16_t narrow(float value, Narrow format) {
   if (value == 0.0F) return std::signbit(value) ? 0x8000 : 0;
   const int exponent = std::ilogb(value);
@@ -61,7 +61,7 @@ T combine(T a, T b, std::int32_t op) {
   return static_cast<T>(a + b);
 }
 
-// Adjacent pairs, in place: the odd last one is carried up.
+// Sums adjacent pairs in place; an odd last value moves up unchanged.
 template <typename T>
 T tree(std::vector<T>& values, std::int32_t op, std::int32_t divisor) {
   for (std::size_t left = values.size(); left > 1; left = (left + 1) / 2) {
@@ -91,7 +91,7 @@ void reduce_as(const atoll_reduction& r, std::pair<Load, Store> codec) {
   }
 }
 
-// Stores return the size of an element, and store nothing at NULL.
+// Store functions return the size of an element, and store nothing if the address is null.
 template <typename T>
 auto plain() {
   return std::pair([](const std::byte* at) { return load_as<T>(at); },
@@ -111,7 +111,7 @@ auto half(Narrow format) {
       });
 }
 
-// Calls `use` with the codec of the dtype and a value of its arithmetic type.
+// Calls `use` with a value of the arithmetic type and the codec of the dtype.
 template <typename Use>
 void with_dtype(std::int32_t dtype, Use use) {
   switch (dtype) {

@@ -1,4 +1,4 @@
-// The sdk's own parts, apart from a backend.
+// Tests parts of plugins/sdk and plugins/collectives without a backend.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -32,7 +32,7 @@ std::vector<std::uint8_t> octets(const std::string& text) { return {text.begin()
 
 }  // namespace
 
-// FIPS 180-4 and RFC 4231 give these.
+// Test vectors of FIPS 180-4 and RFC 4231.
 TEST_CASE("SHA-256 and HMAC give the published results") {
   CHECK(hex(atoll_collectives::sha256("abc")) ==
         "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
@@ -129,11 +129,12 @@ TEST_CASE("digests of calls are equal exactly where the calls agree") {
   CHECK(calls.size() == 468);
   CHECK(wrong == 0);
   auto longer = calls.front();
-  longer.factor = 0.5;  // ranks may differ in it
+  longer.factor = 0.5;  // factors of ranks may differ
   CHECK(digest(longer) == digest(calls.front()));
 }
 
-// Else kernels that read several in step miss in caches that tell lines by few bits of an address.
+// Otherwise kernels that read several mappings in step miss in caches that index by few address
+// bits.
 TEST_CASE("large allocations differ in low bits of their addresses, wherever they are") {
   for (const std::size_t mib : {2, 6, 8, 22}) {
     CAPTURE(mib);
