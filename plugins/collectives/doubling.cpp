@@ -23,7 +23,7 @@ void lead(Group& group, const atoll_operation& operation, std::span<std::byte> d
     const unsigned other = position ^ distance;
     exchange.send(pairs.rank_at(other), data);
     pairs.receive(pairs.rank_at(other), pairs.incoming);
-    exchange.run();  // also completes the send, whose source the addition overwrites
+    exchange.run();  // also completes the send, because the addition overwrites its source
     pairs.add(data, other < position ? Side::left : Side::right, pairs.op_at(distance));
   }
   if (pairs.is_paired()) exchange.send(pairs.partner(), data);

@@ -51,7 +51,7 @@ class Column {
     pairs_.add(part(kept), low ? HostPairs::Side::right : HostPairs::Side::left,
                pairs_.op_at(distance));
     descend(2 * distance, kept);
-    // `other` received `given` before it sent what arrives here, so it may be overwritten.
+    // `other` had received `given` before it sent this data, so the range may be overwritten.
     exchange_.send(other, part(kept));
     pairs_.receive(other, part(given));
   }

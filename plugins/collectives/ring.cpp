@@ -29,7 +29,7 @@ Block piece_of(const Block& block, std::size_t k) {
   return {block.offset + first, std::min(largest_piece, block.bytes - first)};
 }
 
-// A reduce_scatter whose partial sums travel around the ring. The scratch memory has two halves:
+// A reduce_scatter that passes partial sums around the ring. The scratch memory has two halves:
 // the sums of one step are sent from one half while those of the next step arrive in the other.
 class ReduceScatterRing {
  public:

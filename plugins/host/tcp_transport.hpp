@@ -2,9 +2,9 @@
 // over one or several rails.
 //
 // With several connections the byte stream to a rank is cut into stripes. One byte after each
-// stripe names the connection that carries the next stripe. Connections take turns, but one whose
-// queue is much longer than another's is skipped, so that a faster or less busy rail carries more.
-// The receiver always knows which connection its next byte comes from.
+// stripe names the connection that carries the next stripe. Connections take turns, but a
+// connection with a much longer queue than another is skipped, so that a faster or less busy rail
+// carries more. The receiver always knows which connection its next byte comes from.
 #pragma once
 
 #include <cstddef>

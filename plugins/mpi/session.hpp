@@ -54,7 +54,7 @@ class Session {
     MPI_Op max = MPI_OP_NULL;
   };
   const Operators& u8_operators() const noexcept { return u8_; }
-  // True between MPI_Init and MPI_Finalize, whoever called them.
+  // True between MPI_Init and MPI_Finalize, even if the program called them.
   bool alive() const;
 
   // Keeps memory until the process ends, because MPI may still access it after an aborted wait.

@@ -41,8 +41,8 @@ std::uintptr_t address(const void* memory) { return reinterpret_cast<std::uintpt
 
 constexpr std::size_t huge_page = std::size_t{1} << 21;
 
-// Large mappings begin on huge pages whose numbers differ in the low four bits for any 16
-// consecutive mappings. The kernel would place them side by side, so mappings of 256 MiB would be a
+// Large mappings begin on huge pages. The numbers of these pages differ in the low four bits for
+// any 16 consecutive mappings. The kernel would place them side by side, so mappings of 256 MiB would be a
 // power of two apart. A reduction that reads them in step would then miss in the L1 cache of an
 // EPYC, which selects lines by a hash of address bits 12 to 27: sums of 256 MiB took 1.7 times as
 // long.

@@ -1,4 +1,4 @@
-// In place of plugins/sdk/signature.cpp, in a copy of the host backend that compares nothing: what
+// In place of plugins/collectives/signature.cpp, in a copy of the host backend that compares nothing: what
 // bench_signature measures the backend against.
 #include <cstdlib>
 
