@@ -1,6 +1,5 @@
-// The names of the numbers in plugin.h, and what kinds of operations have in common: the one
-// spelling of the API, the plugins, tuning files, logs and messages. Of plugin.h alone, so that a
-// backend can use it without the library.
+// Names and properties of the constants in plugin.h. The API, backends, tuning files, logs and error
+// texts all use these spellings. Depends on plugin.h alone, so that backends can include it.
 #pragma once
 
 #include <array>
@@ -12,7 +11,7 @@
 
 namespace atoll_abi {
 
-// By their numbers. An entry is appended together with its enumerator.
+// Indexed by atoll_collective_kind. A new enumerator needs a new entry here.
 inline constexpr std::array<std::string_view, 13> kinds = {
     "barrier",         "broadcast",  "all_gather", "reduce_scatter",
     "all_reduce",      "all_to_all", "send",       "recv",
@@ -36,7 +35,7 @@ constexpr bool within(const Table& table, std::int32_t number) noexcept {
   return number >= 0 && static_cast<std::size_t>(number) < table.size();
 }
 
-// "all_gather", "f32", "sum"; "?" for a number that plugin.h does not define.
+// "all_gather", "f32", "sum"; "?" if plugin.h does not define the number.
 constexpr std::string_view kind_name(std::int32_t kind) noexcept {
   return within(kinds, kind) ? kinds[static_cast<std::size_t>(kind)] : "?";
 }
@@ -47,12 +46,12 @@ constexpr std::string_view op_name(std::int32_t op) noexcept {
   return within(ops, op) ? ops[static_cast<std::size_t>(op)] : "?";
 }
 
-// Bytes of an element; 0: unknown dtype.
+// Bytes of an element; 0 for an unknown dtype.
 constexpr std::size_t dtype_size(std::int32_t dtype) noexcept {
   return within(dtypes, dtype) ? dtypes[static_cast<std::size_t>(dtype)].size : 0;
 }
 
-// The inverse of kind_name(); -1: no such kind.
+// The inverse of kind_name(); -1 for an unknown name.
 constexpr std::int32_t kind_of(std::string_view name) noexcept {
   for (std::size_t kind = 0; kind < kinds.size(); ++kind) {
     if (kinds[kind] == name) return static_cast<std::int32_t>(kind);
@@ -68,7 +67,7 @@ constexpr bool has_root(std::int32_t kind) noexcept {
   return kind == ATOLL_BROADCAST || kind == ATOLL_REDUCE || kind == ATOLL_GATHER ||
          kind == ATOLL_SCATTER;
 }
-// Of one count per rank.
+// True for the _v forms, which have one count per rank.
 constexpr bool is_uneven(std::int32_t kind) noexcept {
   return kind == ATOLL_ALL_GATHER_V || kind == ATOLL_REDUCE_SCATTER_V;
 }

@@ -9,7 +9,10 @@
 
 #include "sdk/guard.hpp"
 
-namespace atoll_sdk {
+namespace atoll_collectives {
+
+using namespace atoll_sdk;
+
 namespace {
 
 __extension__ using Wide = unsigned __int128;
@@ -25,8 +28,8 @@ constexpr std::array<std::uint64_t, 64> first_primes() {
   return primes;
 }
 
-// The first 32 bits of the fraction of the `degree`-th root of `prime`: the constants of FIPS
-// 180-4, 4.2.2 (cube roots) and 5.3.3 (square roots).
+// The first 32 fractional bits of the `degree`-th root of `prime`. FIPS 180-4 defines its constants
+// this way: cube roots in section 4.2.2, square roots in section 5.3.3.
 constexpr std::uint32_t root_fraction(std::uint64_t prime, int degree) {
   const Wide target = Wide{prime} << (32 * degree);
   Wide root = 0;
@@ -142,4 +145,4 @@ Digest random_digest() {
   return digest;
 }
 
-}  // namespace atoll_sdk
+}  // namespace atoll_collectives

@@ -1,4 +1,4 @@
-// Proof that a peer knows the job's secret, without sending the secret.
+// Primitives to prove knowledge of the job's secret without sending it.
 #pragma once
 
 #include <array>
@@ -7,7 +7,7 @@
 #include <span>
 #include <string_view>
 
-namespace atoll_sdk {
+namespace atoll_collectives {
 
 using Digest = std::array<std::uint8_t, 32>;
 
@@ -18,10 +18,10 @@ Digest sha256(std::string_view message);
 // HMAC-SHA-256 (RFC 2104).
 Digest hmac(std::string_view key, std::span<const std::uint8_t> message);
 
-// In a time that does not depend on where they differ.
+// Compares in constant time.
 bool equal(const Digest& a, const Digest& b) noexcept;
 
-// From the kernel's generator. Throws Error(ATOLL_IO).
+// Random bytes from the kernel. Throws Error(ATOLL_IO).
 Digest random_digest();
 
-}  // namespace atoll_sdk
+}  // namespace atoll_collectives

@@ -1,11 +1,11 @@
-// A file descriptor with an owner.
+// Owns a file descriptor and closes it on destruction.
 #pragma once
 
 #include <unistd.h>
 
 #include <utility>
 
-namespace atoll_sdk {
+namespace atoll_collectives {
 
 class Descriptor {
  public:
@@ -32,4 +32,4 @@ class Descriptor {
   int fd_ = -1;
 };
 
-}  // namespace atoll_sdk
+}  // namespace atoll_collectives

@@ -6,23 +6,22 @@
 #include <cstring>
 #include <utility>
 
-#include "sdk/describe.hpp"
-#include "sdk/guard.hpp"
 #include "collectives/relax.hpp"
+#include "sdk/guard.hpp"
+#include "sdk/operation.hpp"
 
-namespace atoll_sdk {
+namespace atoll_collectives {
 namespace {
 
 using namespace std::chrono_literals;
 
-// Long enough to catch a peer that runs on another core, short against a time slice.
+// Long enough to notice a peer that runs on another core, short compared with a time slice.
 constexpr auto spin_limit = 30us;
-// A sleeper is woken by what it waits for; the limit bounds how late abort and deadline are seen,
-// and heals a wake-up that a transport could not deliver.
+// A sleeping rank is woken by the event that it waits for. The limits bound how late it notices an
+// abort, a deadline, or an event whose wake-up was lost.
 constexpr auto first_sleep = 1ms;
 constexpr auto longest_sleep = 5ms;
-
-// How many peers a message names before it says "and so many more".
+// Error texts name at most this many peers and count the others.
 constexpr int peers_named = 8;
 
 }  // namespace
@@ -42,53 +41,54 @@ Exchange::Exchange(Team& team, const atoll_operation& operation)
   const auto now = Clock::now();
   const auto timeout = std::chrono::nanoseconds(operation.timeout_ns);
   if (timeout > 0ns && timeout < deadline_ - now) deadline_ = now + timeout;
-  for (auto& lane : team.lanes) {
-    lane.sends.clear();
-    lane.recvs.clear();
-    lane.next_send = lane.next_recv = 0;
-    lane.sent = lane.to_send = lane.received = lane.to_receive = 0;
-    lane.sends_queued = lane.sends_done = lane.recvs_queued = lane.recvs_done = 0;
+  for (auto& channel : team.channels) {
+    channel.sends.clear();
+    channel.recvs.clear();
+    channel.next_send = channel.next_recv = 0;
+    channel.sent = channel.to_send = channel.received = channel.to_receive = 0;
+    channel.sends_queued = channel.sends_done = channel.recvs_queued = channel.recvs_done = 0;
   }
-  peers_.reserve(team.lanes.size());
+  peers_.reserve(team.channels.size());
   for (int step = 1; step < team.size(); ++step) peers_.push_back((team.rank + step) % team.size());
 }
 
-void Exchange::greet(int peer) {
-  announce(peer, signature_);
-  expect(peer, signature_);
+void Exchange::compare_with(int peer) {
+  send_signature(peer, signature_);
+  expect_signature(peer, signature_);
 }
 
-void Exchange::greet_all() {
-  for (const int peer : peers_) greet(peer);
+void Exchange::compare_with_all() {
+  for (const int peer : peers_) compare_with(peer);
 }
 
-void Exchange::announce(int peer, const Signature& signature) {
-  lane(peer).sends.push_back({Lane::Content::signature, nullptr, sizeof(Signature), 0, signature});
-  ++lane(peer).sends_queued;
+void Exchange::send_signature(int peer, const Signature& signature) {
+  channel(peer).sends.push_back(
+      {Channel::Content::signature, nullptr, sizeof(Signature), 0, signature});
+  ++channel(peer).sends_queued;
   ++pending_sends_;
 }
 
-void Exchange::expect(int peer, const Signature& signature) {
-  lane(peer).recvs.push_back(
-      {Lane::Content::signature, nullptr, sizeof(Signature), 0, signature, {}});
-  ++lane(peer).recvs_queued;
+void Exchange::expect_signature(int peer, const Signature& signature) {
+  channel(peer).recvs.push_back(
+      {Channel::Content::signature, nullptr, sizeof(Signature), 0, signature, {}});
+  ++channel(peer).recvs_queued;
   ++pending_recvs_;
 }
 
 std::uint64_t Exchange::send(int peer, std::span<const std::byte> data) {
-  if (data.empty()) return lane(peer).sends_queued;
-  lane(peer).sends.push_back({Lane::Content::payload, data.data(), data.size(), 0, {}});
-  lane(peer).to_send += data.size();
+  if (data.empty()) return channel(peer).sends_queued;
+  channel(peer).sends.push_back({Channel::Content::payload, data.data(), data.size(), 0, {}});
+  channel(peer).to_send += data.size();
   ++pending_sends_;
-  return ++lane(peer).sends_queued;
+  return ++channel(peer).sends_queued;
 }
 
 std::uint64_t Exchange::recv(int peer, std::span<std::byte> data) {
-  if (data.empty()) return lane(peer).recvs_queued;
-  lane(peer).recvs.push_back({Lane::Content::payload, data.data(), data.size(), 0, {}, {}});
-  lane(peer).to_receive += data.size();
+  if (data.empty()) return channel(peer).recvs_queued;
+  channel(peer).recvs.push_back({Channel::Content::payload, data.data(), data.size(), 0, {}, {}});
+  channel(peer).to_receive += data.size();
   ++pending_recvs_;
-  return ++lane(peer).recvs_queued;
+  return ++channel(peer).recvs_queued;
 }
 
 void Exchange::start() {
@@ -106,11 +106,11 @@ void Exchange::run() {
 }
 
 void Exchange::run_until_sent(int peer, std::uint64_t ticket) {
-  run_until([&] { return lane(peer).sends_done >= ticket; });
+  run_until([&] { return channel(peer).sends_done >= ticket; });
 }
 
 void Exchange::run_until_received(int peer, std::uint64_t ticket) {
-  run_until([&] { return lane(peer).recvs_done >= ticket; });
+  run_until([&] { return channel(peer).recvs_done >= ticket; });
 }
 
 template <class Done>
@@ -129,7 +129,7 @@ void Exchange::run_until(const Done& done) {
   }
 }
 
-// All sends before all receives: a rank that fails on what it reads has said what it wanted to say.
+// Sends come before receives, so that a rank that fails on a received signature has sent its own.
 bool Exchange::progress() {
   bool moved = false;
   for (const int peer : peers_) moved |= push(peer);
@@ -138,11 +138,11 @@ bool Exchange::progress() {
 }
 
 bool Exchange::push(int peer) {
-  Lane& to = lane(peer);
+  Channel& to = channel(peer);
   bool moved = false;
   while (to.next_send < to.sends.size()) {
     auto& item = to.sends[to.next_send];
-    const bool payload = item.content == Lane::Content::payload;
+    const bool payload = item.content == Channel::Content::payload;
     const auto* data = payload ? item.data : reinterpret_cast<const std::byte*>(&item.signature);
     std::size_t n = 0;
     try {
@@ -159,7 +159,7 @@ bool Exchange::push(int peer) {
     ++to.next_send;
     ++to.sends_done;
     --pending_sends_;
-    // One piece of payload per turn, so that every peer gets its share of this rank's time.
+    // One piece of payload per call, so that all peers progress at the same rate.
     if (payload) break;
   }
   if (to.next_send == to.sends.size()) {
@@ -170,11 +170,11 @@ bool Exchange::push(int peer) {
 }
 
 bool Exchange::pull(int peer) {
-  Lane& from = lane(peer);
+  Channel& from = channel(peer);
   bool moved = false;
   while (from.next_recv < from.recvs.size()) {
     auto& item = from.recvs[from.next_recv];
-    const bool payload = item.content == Lane::Content::payload;
+    const bool payload = item.content == Channel::Content::payload;
     auto* data = payload ? item.data : reinterpret_cast<std::byte*>(&item.arrived);
     std::size_t n = 0;
     try {
@@ -204,9 +204,9 @@ bool Exchange::pull(int peer) {
   return moved;
 }
 
-void Exchange::finish_signature(int peer, const Lane::Incoming& item) const {
+void Exchange::finish_signature(int peer, const Channel::Incoming& item) const {
   if (item.arrived.magic != signature_magic) {
-    throw Error(ATOLL_INTERNAL, fmt::format("{}: the stream from {} is out of step", label(),
+    throw Error(ATOLL_INTERNAL, fmt::format("{}: the stream from {} is out of sync", label(),
                                             team_.describe(peer)));
   }
   if (agree(item.arrived, item.expected)) return;
@@ -246,7 +246,7 @@ bool Exchange::spin() {
 void Exchange::collect_needs() {
   for (auto& needs : needs_) needs.clear();
   for (const int peer : peers_) {
-    const Lane& l = lane(peer);
+    const Channel& l = channel(peer);
     const auto at = static_cast<std::size_t>(
         std::find(team_.transports.begin(), team_.transports.end(), &route(peer)) -
         team_.transports.begin());
@@ -292,7 +292,7 @@ std::string Exchange::pending_text() const {
   int named = 0;
   int more = 0;
   for (const int peer : peers_) {
-    const Lane& l = lane(peer);
+    const Channel& l = channel(peer);
     const bool receives = l.next_recv < l.recvs.size();
     const bool sends = l.next_send < l.sends.size();
     if (!receives && !sends) continue;
@@ -308,4 +308,4 @@ std::string Exchange::pending_text() const {
   return text.empty() ? "nothing pending" : text;
 }
 
-}  // namespace atoll_sdk
+}  // namespace atoll_collectives

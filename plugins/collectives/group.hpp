@@ -1,4 +1,5 @@
-// A communicator as the algorithms see it: its ranks, where they are, and what they share.
+// A communicator as the collectives see it: its ranks, how they are connected, and the memory that
+// they share.
 #pragma once
 
 #include <cstddef>
@@ -8,53 +9,28 @@
 #include <vector>
 
 #include "atoll/plugin.h"
-#include "collectives/board.hpp"
 #include "collectives/exchange.hpp"
-#include "collectives/windows.hpp"
+#include "collectives/layout.hpp"
+#include "collectives/shared_memory/local_sync.hpp"
+#include "collectives/shared_memory/windows.hpp"
+#include "collectives/tuning.hpp"
 
-namespace atoll_sdk {
+namespace atoll_collectives {
 
-// Data of up to this size goes through the stage whatever memory it is in: a copy of it costs less
-// than a second meeting of the ranks.
+// Data of up to this size goes through the staging buffers even if it is in a registered window: an
+// extra copy costs less than a second synchronization.
 constexpr std::size_t small_bytes = 2 * 1024;
 
-// Which ranks share a host. Hosts are numbered by their lowest rank.
-class Layout {
- public:
-  explicit Layout(const atoll_group& group);
-
-  int hosts() const noexcept { return static_cast<int>(ranks_.size()); }
-  int host_of(int rank) const noexcept { return host_[static_cast<std::size_t>(rank)]; }
-  int local_of(int rank) const noexcept { return local_[static_cast<std::size_t>(rank)]; }
-  const std::vector<int>& ranks_of(int host) const noexcept {
-    return ranks_[static_cast<std::size_t>(host)];
-  }
-  // The rank of `host` that deals with `rank` of another host: the one of the same place, counted
-  // round where that host has fewer ranks.
-  int twin(int rank, int host) const noexcept;
-  // Of the host that has fewest.
-  int fewest_ranks() const noexcept;
-  // Whether a tree over the ranks of each host and then over the hosts is the adjacent-pair tree
-  // over all ranks: hosts of one size, a power of two, each with ranks in a row.
-  bool tree_of_hosts() const noexcept { return tree_of_hosts_; }
-
- private:
-  std::vector<int> host_;   // by rank
-  std::vector<int> local_;  // by rank
-  std::vector<std::vector<int>> ranks_;
-  bool tree_of_hosts_ = true;
-};
-
-// Bytes that a rank has for others of its host, or has got for them from elsewhere.
+// Bytes that one rank provides to other ranks of its host, in src or dst.
 struct Offer {
   enum class From {
     src,
     dst
   } from;
-  std::size_t offset;  // in that buffer of the rank that offers
-  std::size_t to;      // in the dst of a rank that takes
+  std::size_t offset;  // in that buffer of the providing rank
+  std::size_t to;      // in the dst of the receiving rank
   std::size_t bytes;
-  int taker;  // local; everybody
+  int receiver;  // local rank, or everybody
 };
 constexpr int everybody = -1;
 
@@ -62,14 +38,21 @@ constexpr int everybody = -1;
 struct Slice {
   std::size_t offset;  // in src
   std::size_t bytes;
-  int reducer;  // local; everybody: each for itself
+  int reducer;  // local rank that reduces the slice; everybody: each rank reduces it for itself
   std::byte* dst;
 };
 
+// A backend owns the Team, the shared memory transport (null if this rank is alone on its host) and
+// the Group of each open communicator, and passes the Group to collectives.hpp.
 struct Group {
   Group(const atoll_host& host_, const atoll_group& group, Team& team_, ShmTransport* shm)
-      : host(host_), team(team_), layout(group), board(team_, shm), windows(team_, shm) {
-    offers.resize(static_cast<std::size_t>(board.size()));
+      : host(host_),
+        team(team_),
+        layout(group),
+        tuning(group, layout),
+        sync(team_, shm),
+        windows(team_, shm) {
+    offers.resize(static_cast<std::size_t>(sync.size()));
     parts.resize(static_cast<std::size_t>(team_.size()));
   }
   Group(const Group&) = delete;
@@ -79,22 +62,29 @@ struct Group {
   int size() const noexcept { return team.size(); }
   bool one_host() const noexcept { return layout.hosts() == 1; }
 
+  // Copies with core's kernel, unless dst is src.
   void copy(std::byte* dst, const std::byte* src, std::size_t bytes, int streaming) const {
     if (bytes > 0 && dst != src) host.copy(host.ctx, dst, src, bytes, streaming);
   }
+  // Reduces with core's kernel.
   void reduce(const atoll_reduction& reduction) const;
-  // At least `bytes`, aligned to a cache line; what it held is lost at the next call.
+  // Reduces one part per rank, in rank order, with the op and dtype of `operation`. dst may be one
+  // of the parts. Null `factors` means that every factor is 1.
+  void reduce_parts(std::byte* dst, std::span<const void* const> all, const double* all_factors,
+                    std::uint64_t count, const atoll_operation& operation) const;
+  // Scratch memory of at least `bytes`, aligned to a cache line, valid until the next call.
   std::span<std::byte> scratch(std::size_t bytes);
 
   const atoll_host& host;
   Team& team;
   Layout layout;
-  Board board;
+  Tuning tuning;
+  LocalSync sync;
   Windows windows;
 
-  // What an algorithm asks of move() and sum(); kept, so that small operations allocate nothing.
-  std::vector<std::vector<Offer>> offers;  // by local; cleared by move()
-  std::vector<Slice> slices;               // cleared by sum()
+  // Arguments of move() and sum(). They are members so that small operations allocate nothing.
+  std::vector<std::vector<Offer>> offers;  // indexed by local rank; move() clears them
+  std::vector<Slice> slices;               // sum() clears them
   std::vector<const void*> parts;
   std::vector<double> factors;
   std::vector<void*> dsts;
@@ -107,46 +97,54 @@ struct Group {
   std::size_t scratch_bytes_ = 0;
 };
 
-// Whether the stores of an operation should pass by the caches, where so many ranks of this host
-// read and write `bytes` in all, and do not write where they read: not while they fit the caches,
-// where a store costs no more than the line that it fills; beyond, a cached store first reads from
-// memory what it overwrites.
+// Returns 1 if an operation of `ranks` ranks of this host that reads and writes `bytes` in all
+// should use non-temporal stores, because the working set exceeds the caches: a cached store would
+// first read the line that it overwrites. In-place operations should not ask: their lines are
+// already in the cache.
 int streaming(std::size_t bytes, int ranks);
 
-// Bytes of src and dst of this rank.
+// Sizes of this rank's src and dst in bytes.
 struct Extents {
   std::size_t src;
   std::size_t dst;
 };
 
-// One step on the board: everybody takes what group.offers has for it into its dst; when it
-// returns, the data is there and nobody reads this rank's buffers any more. Data in windows is
-// copied once, other data through the stage.
+// Collective over the ranks of this host: every rank copies what group.offers has for it into its
+// dst. On return the data is complete, and no other rank reads this rank's buffers. Data in
+// registered windows is copied once, other data twice. While this rank waits, it drives `exchange`.
 void move(Group& group, const atoll_operation& operation, Extents extents,
           Exchange* exchange = nullptr);
 
-// What a sum over the ranks of a host is part of.
+// The op of partial sums: only the last step of an average divides.
+inline std::int32_t partial_op(const atoll_operation& operation) {
+  return operation.op == ATOLL_AVG ? ATOLL_SUM : operation.op;
+}
+
 struct Sum {
   std::int32_t op;
-  std::int32_t divisor = 0;
+  std::int32_t divisor = 0;  // divisor of AVG; 0: the number of parts
+  // Which ranks get the result of each slice, if their dst is in a registered window.
   enum class Push {
     no,
     all,
     root,
   } push = Push::no;
-  int root = 0;  // local
-  // Whether a slice's result belongs at the start of its reducer's dst, or elsewhere.
+  int root = 0;  // local rank
+  // Whether Slice::dst is the start of the reducer's dst, or any memory of the reducer.
   enum class Owners {
     elsewhere,
     in_dst,
   } owners_write = Owners::elsewhere;
 };
-// Bytes of a job where ranks take what there is to do in turn.
-std::size_t piece_of_work(std::size_t bytes) noexcept;
-// One step on the board: every reducer combines its slices of all src, in rank order. With `push`
-// the result goes into dst of everybody, or of the root, at the slice's offset, if those are in
-// windows: then true; otherwise (false) into the slice's own dst.
+
+// Collective over the ranks of this host: every reducer combines its slices of all src in rank
+// order. With `push` the result goes to the slice's offset in the dst of all ranks or of the root,
+// if those are in registered windows, and sum() returns true. Otherwise the result goes to the
+// slice's own dst, and sum() returns false.
 bool sum(Group& group, const atoll_operation& operation, Extents extents, const Sum& how,
          Exchange* exchange = nullptr);
 
-}  // namespace atoll_sdk
+// Size of the pieces into which `bytes` are cut when idle ranks share the work of others.
+std::size_t piece_of_work(std::size_t bytes) noexcept;
+
+}  // namespace atoll_collectives

@@ -1,7 +1,7 @@
-// One turn of a loop that waits for another core.
+// The CPU's pause instruction, for loops that wait for another core.
 #pragma once
 
-namespace atoll_sdk {
+namespace atoll_collectives {
 
 inline void relax() noexcept {
 #if defined(__x86_64__) || defined(__i386__)
@@ -11,4 +11,4 @@ inline void relax() noexcept {
 #endif
 }
 
-}  // namespace atoll_sdk
+}  // namespace atoll_collectives

@@ -2,13 +2,13 @@
 
 #include <fmt/format.h>
 
-#include "sdk/describe.hpp"
 #include "sdk/guard.hpp"
+#include "sdk/operation.hpp"
 
-namespace atoll_sdk {
+namespace atoll_collectives {
 namespace {
 
-// FNV-1a (Fowler, Noll, Vo) over whole numbers.
+// FNV-1a hash over 64-bit numbers.
 std::uint32_t layout_of(const std::uint64_t* counts, int nranks) {
   std::uint64_t hash = 0xcbf29ce484222325u;
   for (int rank = 0; rank < nranks; ++rank) hash = (hash ^ counts[rank]) * 0x100000001b3u;
@@ -29,7 +29,7 @@ Signature make_signature(const atoll_operation& operation, int nranks, std::uint
   s.count = barrier ? 0 : operation.count;
   s.ordinal = ordinal;
   s.sequence = operation.sequence;
-  s.factor = factor_of(operation);
+  s.factor = operation.factor;
   return s;
 }
 
@@ -38,11 +38,12 @@ bool agree(const Signature& a, const Signature& b) noexcept {
          a.layout == b.layout && a.count == b.count && a.ordinal == b.ordinal;
 }
 
-// Odd multipliers: the change of one field alone never vanishes. These are the golden ratio's, as
-// Knuth's multiplicative hashing has it, and the two of MurmurHash3's and of SplitMix64's
-// finalizers.
+// The multipliers are odd, so a change of a single field always changes the sum. They come from
+// Knuth's multiplicative hashing (the golden ratio) and from the finalizers of MurmurHash3 and
+// SplitMix64.
 std::uint64_t digest(const Signature& s) noexcept {
-  // Both in the lower half, too: a product's lower half knows nothing of a factor's upper one.
+  // Mixes `high` into the lower half as well, because the lower half of a product does not depend
+  // on the upper half of a factor.
   const auto both = [](std::uint32_t high, std::uint32_t low) {
     return std::uint64_t{high} << 32 | (high * 0x9e3779b1U ^ low);
   };
@@ -69,10 +70,10 @@ void throw_mismatch(const std::string& communicator, const std::string& mine,
   const auto ordinals =
       my_call.ordinal == their_call.ordinal
           ? std::string()
-          : fmt::format(" (numbers {} and {} of their kind)", my_call.ordinal, their_call.ordinal);
+          : fmt::format(" (calls {} and {})", my_call.ordinal, their_call.ordinal);
   throw Error(ATOLL_MISMATCH,
               fmt::format("communicator {}: {} called {} where {} called {}{}", communicator, mine,
                           describe(my_call), theirs, describe(their_call), ordinals));
 }
 
-}  // namespace atoll_sdk
+}  // namespace atoll_collectives

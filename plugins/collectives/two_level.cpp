@@ -3,16 +3,16 @@
 #include <algorithm>
 #include <array>
 
-#include "sdk/describe.hpp"
+#include "sdk/operation.hpp"
 
-namespace atoll_sdk {
+namespace atoll_collectives {
 namespace {
 
-// A piece is large against what a meeting of the host's ranks costs, small against the whole.
+// A piece is large against the cost of a synchronization of ranks, and small against the whole.
 constexpr std::size_t smallest_piece = 128 * 1024;
 constexpr std::size_t largest_piece = 1024 * 1024;
 constexpr std::size_t pieces_wanted = 16;
-// Pieces under way at the same time: their sums lie in scratch memory until they are sent.
+// Number of pieces in flight. Their sums stay in scratch memory until they are sent.
 constexpr std::size_t depth = 4;
 constexpr std::size_t scratch_budget = 32 * 1024 * 1024;
 
@@ -22,7 +22,7 @@ std::size_t largest_block(const std::vector<Block>& blocks) {
   return largest;
 }
 
-// The same on every rank.
+// Size of a piece, equal on every rank.
 std::size_t piece_for(std::size_t largest, std::size_t limit) {
   const std::size_t wanted = largest / pieces_wanted / cache_line * cache_line;
   return std::max(
@@ -30,7 +30,7 @@ std::size_t piece_for(std::size_t largest, std::size_t limit) {
       cache_line);
 }
 
-// The part of a block that is in piece `k`.
+// The part of a block that belongs to piece `k`.
 Block piece_of(const Block& block, std::size_t k, std::size_t piece) {
   const std::size_t first = std::min(k * piece, block.bytes);
   return {block.offset + first, std::min(piece, block.bytes - first)};
@@ -38,12 +38,12 @@ Block piece_of(const Block& block, std::size_t k, std::size_t piece) {
 
 std::byte* at(void* buffer, std::size_t offset) { return static_cast<std::byte*>(buffer) + offset; }
 
-// The ranks' blocks, reduced piece by piece: for each piece start() and, while others are under
-// way, finish().
+// Reduces the ranks' blocks piece by piece. Call start() and later finish() for each piece, in
+// order, with at most `depth` pieces in flight.
 class ReduceScatter {
  public:
-  // `out` NULL: pieces of the own block lie in scratch memory, until `depth` more have been
-  // started.
+  // If `out` is null, the pieces of this rank's block stay in scratch memory until `depth` more
+  // pieces have been started.
   ReduceScatter(Group& group, const atoll_operation& operation, Extents extents,
                 const std::vector<Block>& blocks, std::byte* out, Exchange& exchange)
       : group_(group),
@@ -58,9 +58,9 @@ class ReduceScatter {
       if (reducer(rank) == group.rank()) sends_to_.push_back(rank);
     }
     for (int host = 0; host < group.layout.hosts(); ++host) {
-      if (host != host_) receives_from_.push_back(group.layout.twin(group.rank(), host));
+      if (host != host_) receives_from_.push_back(group.layout.counterpart(group.rank(), host));
     }
-    // By the most that any rank needs, so that all take the same pieces.
+    // The most slots that any rank may need, so that all ranks choose the same pieces.
     const auto most =
         static_cast<std::size_t>(group.size()) + static_cast<std::size_t>(group.layout.hosts()) + 1;
     const std::size_t largest = largest_block(blocks);
@@ -73,12 +73,13 @@ class ReduceScatter {
 
   std::size_t pieces() const { return pieces_; }
   std::size_t piece_bytes() const { return piece_; }
-  // Where piece k of the own block is.
+  // Memory of piece k of this rank's block.
   std::byte* own(std::size_t k) const {
     return kept_ == nullptr ? out_ + k * piece_ : kept_ + k % depth * piece_;
   }
 
-  // Sums the host's part of piece k of all blocks, sends what belongs elsewhere, expects the rest.
+  // Sums this host's contributions to piece k of all blocks, sends the results to owners on other
+  // hosts, and queues the receives for this rank's block.
   void start(std::size_t k) {
     auto& sent = sent_[k % depth];
     for (std::size_t i = 0; i < sent.size(); ++i) exchange_.run_until_sent(sends_to_[i], sent[i]);
@@ -95,8 +96,7 @@ class ReduceScatter {
       }
       group_.slices.push_back({piece.offset, piece.bytes, group_.layout.local_of(who), dst});
     }
-    const std::int32_t op = operation_.op == ATOLL_AVG ? ATOLL_SUM : operation_.op;
-    sum(group_, operation_, extents_, {.op = op}, &exchange_);
+    sum(group_, operation_, extents_, {.op = partial_op(operation_)}, &exchange_);
     sent.clear();
     for (std::size_t i = 0; i < sends_to_.size(); ++i) {
       const std::size_t bytes = piece_of(block(sends_to_[i]), k, piece_).bytes;
@@ -111,7 +111,7 @@ class ReduceScatter {
     exchange_.start();
   }
 
-  // Combines the sums of all hosts.
+  // Combines the sums of all hosts for piece k of this rank's block.
   void finish(std::size_t k) {
     const std::size_t bytes = piece_of(block(group_.rank()), k, piece_).bytes;
     if (bytes == 0) return;
@@ -131,9 +131,9 @@ class ReduceScatter {
   }
 
  private:
-  // Who sums a rank's block on this host.
+  // The rank that sums another rank's block for this host.
   int reducer(int rank) const {
-    return group_.layout.host_of(rank) == host_ ? rank : group_.layout.twin(rank, host_);
+    return group_.layout.host_of(rank) == host_ ? rank : group_.layout.counterpart(rank, host_);
   }
   std::byte* slot(std::size_t k, std::size_t index) const {
     const std::size_t slots = sends_to_.size() + receives_from_.size();
@@ -148,17 +148,17 @@ class ReduceScatter {
   std::byte* out_;
   Exchange& exchange_;
   int host_;
-  std::vector<int> sends_to_;       // whose blocks this rank sums for its host
-  std::vector<int> receives_from_;  // one per other host, in their order
+  std::vector<int> sends_to_;       // ranks whose blocks this rank sums for its host
+  std::vector<int> receives_from_;  // one rank per other host, in host order
   std::size_t piece_ = 0;
   std::size_t pieces_ = 0;
   std::span<std::byte> scratch_;
-  std::byte* kept_ = nullptr;  // pieces of the own block, where there is no place for the whole
+  std::byte* kept_ = nullptr;  // scratch memory for pieces of this rank's block if `out` is null
   std::array<std::vector<std::uint64_t>, depth> sent_;
   std::array<std::vector<std::uint64_t>, depth> expected_;
 };
 
-// A reduce_scatter over blocks whose owners pass each piece on to the root as it is done.
+// A reduce_scatter in which each owner passes finished pieces on to the root.
 class Reduce {
  public:
   Reduce(Group& group, const atoll_operation& operation, const std::vector<Block>& blocks,
@@ -176,9 +176,9 @@ class Reduce {
         local_(operation) {
     if (!at_root_) local_.dst = reduce_scatter_.own(0);
     for (const int rank : group.layout.ranks_of(host_of_root_)) {
-      through_board_ |= rank != root_ && block(rank).bytes > 0;
+      through_memory_ |= rank != root_ && block(rank).bytes > 0;
     }
-    through_board_ &= group.layout.host_of(group.rank()) == host_of_root_;
+    through_memory_ &= group.layout.host_of(group.rank()) == host_of_root_;
   }
 
   void run() {
@@ -209,7 +209,7 @@ class Reduce {
       sent_[k % depth] = exchange_.send(root_, {reduce_scatter_.own(k), part.bytes});
     }
     exchange_.start();
-    if (through_board_) deliver_on_host(k);
+    if (through_memory_) deliver_on_host(k);
   }
 
   void deliver_on_host(std::size_t k) {
@@ -233,12 +233,12 @@ class Reduce {
   int host_of_root_;
   bool at_root_;
   ReduceScatter reduce_scatter_;
-  atoll_operation local_;       // whose dst is where this rank's pieces are
-  bool through_board_ = false;  // ranks of the root's host have pieces for it
+  atoll_operation local_;        // copy of the operation with dst = this rank's pieces
+  bool through_memory_ = false;  // ranks of the root's host own pieces
   std::array<std::uint64_t, depth> sent_{};
 };
 
-// Whose blocks a reduce consists of.
+// The blocks of a reduce: an even split over the ranks that own one.
 std::vector<Block> owned_blocks(const Layout& layout, int root, std::size_t bytes,
                                 std::size_t ranks) {
   const int host = layout.host_of(root);
@@ -248,7 +248,7 @@ std::vector<Block> owned_blocks(const Layout& layout, int root, std::size_t byte
   std::size_t owners = 0;
   for (std::size_t rank = 0; rank < ranks; ++rank) owners += owns(static_cast<int>(rank)) ? 1 : 0;
   const std::size_t even = (bytes + owners - 1) / owners;
-  const std::size_t each = (even + cache_line - 1) / cache_line * cache_line;
+  const std::size_t each = round_up_to_line(even);
   std::vector<Block> blocks;
   std::size_t offset = 0;
   for (std::size_t rank = 0; rank < ranks; ++rank) {
@@ -260,20 +260,6 @@ std::vector<Block> owned_blocks(const Layout& layout, int root, std::size_t byte
 }
 
 }  // namespace
-
-std::vector<int> twins(const Layout& layout, int rank) {
-  std::vector<int> result;
-  const int host = layout.host_of(rank);
-  for (int other = 0; other < layout.hosts(); ++other) {
-    if (other == host) continue;
-    for (const int candidate : layout.ranks_of(other)) {
-      if (layout.twin(candidate, host) == rank || layout.twin(rank, other) == candidate) {
-        result.push_back(candidate);
-      }
-    }
-  }
-  return result;
-}
 
 void two_level_all_gather(Group& group, const atoll_operation& operation, Extents extents,
                           const std::vector<Block>& blocks, Offer own, Exchange& exchange) {
@@ -290,12 +276,12 @@ void two_level_all_gather(Group& group, const atoll_operation& operation, Extent
       static_cast<const std::byte*>(own.from == Offer::From::src ? operation.src : operation.dst);
   for (int other = 0; other < layout.hosts(); ++other) {
     if (other == host) continue;
-    exchange.send(layout.twin(group.rank(), other), {from + own.offset, own.bytes});
+    exchange.send(layout.counterpart(group.rank(), other), {from + own.offset, own.bytes});
   }
-  // Whose blocks come to this rank, and when each piece of them is there.
+  // The ranks whose blocks this rank receives, and the tickets of their pieces.
   std::vector<std::pair<int, std::vector<std::uint64_t>>> incoming;
   for (int rank = 0; rank < group.size(); ++rank) {
-    if (layout.host_of(rank) == host || layout.twin(rank, host) != group.rank()) continue;
+    if (layout.host_of(rank) == host || layout.counterpart(rank, host) != group.rank()) continue;
     auto& tickets = incoming.emplace_back(rank, std::vector<std::uint64_t>()).second;
     for (std::size_t k = 0; k < pieces; ++k) {
       const Block part = piece_of(block(rank), k, piece);
@@ -317,7 +303,7 @@ void two_level_all_gather(Group& group, const atoll_operation& operation, Extent
       if (layout.host_of(rank) == host) continue;
       const Block part = piece_of(block(rank), k, piece);
       auto& offers =
-          group.offers[static_cast<std::size_t>(layout.local_of(layout.twin(rank, host)))];
+          group.offers[static_cast<std::size_t>(layout.local_of(layout.counterpart(rank, host)))];
       offers.push_back({Offer::From::dst, part.offset, part.offset, part.bytes, everybody});
     }
     move(group, operation, extents, &exchange);
@@ -341,4 +327,4 @@ void two_level_reduce(Group& group, const atoll_operation& operation, Exchange& 
   Reduce(group, operation, blocks, exchange).run();
 }
 
-}  // namespace atoll_sdk
+}  // namespace atoll_collectives

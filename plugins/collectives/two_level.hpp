@@ -1,44 +1,40 @@
-// Collectives over several hosts that send each byte across a link between hosts only as often as
-// it must: (H - 1) / H of the data S into and out of each of H hosts, where a flat exchange of h
-// ranks a host sends h times that; for reduce S.
+// Collectives over several hosts that send each byte between hosts only as often as necessary: for
+// a tensor of S bytes, (H - 1) / H S into and out of each of H hosts, where a flat exchange of h
+// ranks per host sends h times that; S for reduce.
 //
-// Vocabulary. Twin: the rank of another host that deals with this one (Layout::twin). Block: what
-// one rank has (all_gather) or wants (reduce_scatter) of the whole tensor; blocks may differ in
-// size. Piece: what is passed from one level to the other at a time, so that both work at once.
+// A piece is the part of the tensor that is handed from one level to the other at a time, so that
+// the network and shared memory work at once. Callers have compared signatures with the
+// counterparts (Layout::counterparts).
 #pragma once
 
 #include <cstddef>
 #include <vector>
 
+#include "collectives/block.hpp"
 #include "collectives/group.hpp"
 
-namespace atoll_sdk {
+namespace atoll_collectives {
 
-struct Block {
-  std::size_t offset;  // bytes in the tensor
-  std::size_t bytes;
-};
-
-// The ranks of other hosts that this rank exchanges data with.
-std::vector<int> twins(const Layout& layout, int rank);
-
-// Fills dst with the blocks of all ranks. `own`: where this rank's block lies, in src or in dst.
-// Every block crosses to each other host once, from its owner to the twin there, which the other
-// ranks of that host copy it from. `exchange` has greeted the twins; it may have sends left.
+// Fills dst with the blocks of all ranks; blocks may differ in size. `own` says where this rank's
+// block is, in src or in dst. Every block crosses to each other host once, from its owner to the
+// owner's counterpart, and the other ranks of that host copy it from there. `exchange` may have
+// pending sends on return.
 void two_level_all_gather(Group& group, const atoll_operation& operation, Extents extents,
                           const std::vector<Block>& blocks, Offer own, Exchange& exchange);
 
-// Reduces every rank's block over all ranks: on each host the twin of its owner sums the host's
-// contributions and sends the result, rounded to the dtype, to the owner, which adds those of all
-// hosts in their order. The sum is a tree over the ranks of each host, then one over the hosts.
+// Reduces every rank's block over all ranks into `out`. On each host the owner's counterpart sums
+// the host's contributions and sends the result, rounded to the dtype, to the owner, which adds the
+// results of all hosts in host order. The sum is a tree over the ranks of each host, followed by a
+// tree over the hosts.
 void two_level_reduce_scatter(Group& group, const atoll_operation& operation, Extents extents,
                               const std::vector<Block>& blocks, std::byte* out, Exchange& exchange);
 
-// Reduces everything into the root's dst: a reduce_scatter, whose owners pass each piece on to the
-// root as soon as it is done; the same sum. Of two hosts the ranks of the root's own blocks, which
-// reach it through the board: S goes into the root's host, and nothing out of it. Of more hosts the
-// ranks of all others do: S into and out of every host, where all at the root would be (H - 1) S.
-// `exchange` has greeted the twins, and the root everybody.
+// Reduces everything into the root's dst, with the same order of the sum: a reduce_scatter in which
+// each owner passes a piece on to the root as soon as it is done. On two hosts the ranks of the
+// root's host own the blocks and deliver them through shared memory: S bytes go into the root's
+// host and none out of it. On more hosts the ranks of all other hosts own the blocks: S bytes go
+// into and out of every host, where the root alone would receive (H - 1) S. The root has compared
+// signatures with every rank.
 void two_level_reduce(Group& group, const atoll_operation& operation, Exchange& exchange);
 
-}  // namespace atoll_sdk
+}  // namespace atoll_collectives

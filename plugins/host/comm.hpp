@@ -1,5 +1,4 @@
-// An open communicator of the host backend: the channels to its ranks, the board of its host, and
-// whether it still works.
+// An open communicator of the host backend.
 #pragma once
 
 #include <cstddef>
@@ -9,53 +8,41 @@
 #include <string>
 
 #include "atoll/plugin.h"
-#include "host/tcp_transport.hpp"
-#include "host/tuning.hpp"
-#include "collectives/exchange.hpp"
-#include "collectives/group.hpp"
-#include "collectives/shm_transport.hpp"
+#include "collectives/collectives.hpp"
+#include "host/opening.hpp"
 
-namespace atoll_sdk::host {
+namespace atoll_host_backend {
 
 class Comm {
  public:
+  static std::int32_t probe(const atoll_group& world);
+  static std::int32_t capability(std::int32_t kind, std::int32_t dtype, std::int32_t op,
+                                 std::int32_t memory);
   // Collective over the group. Throws atoll_sdk::Error.
+  static std::unique_ptr<Comm> open(const atoll_host& host, const atoll_group& group);
+
   Comm(const atoll_host& host, const atoll_group& group);
   Comm(const Comm&) = delete;
   Comm& operator=(const Comm&) = delete;
-  // Idle: sees what was sent on its way. Failed or aborted: leaves at once.
+  // An idle communicator waits, for a bounded time, until its sent data has left this host. A
+  // failed or aborted one closes at once.
   ~Comm();
 
+  // The first failure is final: every later call throws Error(ATOLL_ABORTED) with its text.
   void submit(std::span<atoll_operation* const> operations);
-  void abort() noexcept;  // any thread
-  // Collective.
-  void register_memory(void* memory, std::size_t bytes);
+  void abort() noexcept;                                  // any thread may call it
+  void register_memory(void* memory, std::size_t bytes);  // collective
   void deregister_memory(void* memory) { group_->windows.remove(memory); }
 
-  // For the algorithms.
-  atoll_sdk::Team& team() noexcept { return team_; }
-  atoll_sdk::Group& group() noexcept { return *group_; }
-  const Tuning& tuning() const noexcept { return tuning_; }
-  int rank() const noexcept { return team_.rank; }
-  int size() const noexcept { return team_.size(); }
-  // dst = op over parts, which stand in rank order, `count` elements each. dst may be one of them.
-  // `factors`: by part; NULL: all 1.
-  void reduce(std::byte* dst, std::span<const void* const> parts, const double* factors,
-              std::uint64_t count, const atoll_operation& operation) const;
-
  private:
-  void submit_all(std::span<atoll_operation* const> operations);
-  void perform(const atoll_operation& operation);
   template <class Body>
-  void guarded(const Body& body);
+  void run(const Body& body);
 
   std::int64_t open_timeout_ns_;
-  atoll_sdk::Team team_;
-  std::unique_ptr<atoll_sdk::ShmTransport> shm_;
-  std::unique_ptr<TcpTransport> tcp_;
-  std::unique_ptr<atoll_sdk::Group> group_;
-  Tuning tuning_;
-  std::string failure_;  // why it works no more
+  atoll_collectives::Team team_;
+  Transports transports_;
+  std::unique_ptr<atoll_collectives::Group> group_;
+  std::string failure_;  // text of the first failure; empty while the communicator works
 };
 
-}  // namespace atoll_sdk::host
+}  // namespace atoll_host_backend

@@ -14,11 +14,11 @@
 #include <thread>
 #include <vector>
 
+#include "collectives/tuning.hpp"
 #include "host/tcp_rendezvous.hpp"
-#include "host/tuning.hpp"
 #include "sdk/guard.hpp"
 
-namespace atoll_sdk::host {
+namespace atoll_host_backend {
 namespace {
 
 using namespace std::chrono_literals;
@@ -26,12 +26,12 @@ using atoll_sdk::Error;
 using Clock = std::chrono::steady_clock;
 
 constexpr std::size_t largest_value = 1024;
-constexpr int connections_wanted = 2;  // between two hosts, on each rail
+constexpr int connections_wanted = 2;  // at least this many between two hosts on each rail
 constexpr std::size_t most_rails = 64;
 constexpr auto first_nap = 50us;
 constexpr auto longest_nap = 2ms;
 constexpr auto check_period = 250ms;
-constexpr auto no_limit = 10'000h;  // far from where a store's arithmetic overflows
+constexpr auto no_limit = 10'000h;  // small enough that adding it to a time does not overflow
 
 const atoll_placement& placement(const atoll_group& group, int rank) {
   return *group.placements[rank];
@@ -39,10 +39,9 @@ const atoll_placement& placement(const atoll_group& group, int rank) {
 
 std::string text_or_empty(const char* text) { return text == nullptr ? std::string() : text; }
 
-// By rail. An older core knows one address.
+// The addresses of a rank, indexed by rail.
 std::vector<std::string> rails_of(const atoll_placement& place) {
-  constexpr std::size_t told = offsetof(atoll_placement, rail_addresses) + sizeof(const char*);
-  std::istringstream in(place.size >= told ? text_or_empty(place.rail_addresses) : std::string());
+  std::istringstream in(text_or_empty(place.rail_addresses));
   std::vector<std::string> result{std::istream_iterator<std::string>(in), {}};
   if (result.empty()) result.push_back(text_or_empty(place.address));
   if (result.size() > most_rails) {
@@ -52,8 +51,8 @@ std::vector<std::string> rails_of(const atoll_placement& place) {
   return result;
 }
 
-// What a rank publishes: "NAME:RING_BYTES PORT...", a port per rail; "-" and none for what it does
-// not need.
+// What a rank publishes in the store: "NAME:RING_BYTES PORT...", with one port per rail. NAME is "-"
+// without an inbox, and ports are missing without other hosts.
 struct Contact {
   std::string inbox;
   std::vector<std::uint16_t> ports;
@@ -75,10 +74,10 @@ Contact decode(const std::string& text, const std::string& who) {
   return contact;
 }
 
-// One opening on one rank.
+// Opens one communicator on one rank.
 class Opening {
  public:
-  Opening(const atoll_host& host, const atoll_group& group, const atoll_sdk::Team& team)
+  Opening(const atoll_host& host, const atoll_group& group, const atoll_collectives::Team& team)
       : host_(host), group_(group), team_(team), deadline_(Clock::time_point::max()) {
     const auto timeout = std::chrono::nanoseconds(group.timeout_ns);
     if (timeout > 0ns && timeout < deadline_ - Clock::now()) deadline_ = Clock::now() + timeout;
@@ -91,15 +90,16 @@ class Opening {
     }
   }
 
-  Links run() {
-    Links links;
+  Transports run() {
+    Transports transports;
     std::optional<Rendezvous> rendezvous;
     Contact mine;
     if (here_.size() > 1) {
-      const auto bells =
-          elsewhere_.empty() ? atoll_sdk::Bells::futex_only : atoll_sdk::Bells::futex_or_socket;
-      links.shm = std::make_unique<atoll_sdk::ShmTransport>(here_, team_.rank, bells);
-      mine.inbox = links.shm->published();
+      const auto doorbell = elsewhere_.empty() ? atoll_collectives::Doorbell::futex_only
+                                               : atoll_collectives::Doorbell::futex_or_socket;
+      transports.shm =
+          std::make_unique<atoll_collectives::ShmTransport>(here_, team_.rank, doorbell);
+      mine.inbox = transports.shm->published();
     }
     if (!elsewhere_.empty()) {
       rendezvous.emplace(Identity{text_or_empty(group_.token), group_.id, team_.rank},
@@ -108,14 +108,14 @@ class Opening {
     }
     publish(mine);
     for (const int rank : here_) {
-      if (rank != team_.rank) links.shm->attach(rank, contact(rank).inbox);
+      if (rank != team_.rank) transports.shm->attach(rank, contact(rank).inbox);
     }
-    if (rendezvous) links.tcp = std::make_unique<TcpTransport>(connect(*rendezvous));
-    if (links.shm) {
-      await_attached(*links.shm);
-      links.shm->conceal();
+    if (rendezvous) transports.tcp = std::make_unique<TcpTransport>(connect(*rendezvous));
+    if (transports.shm) {
+      await_attached(*transports.shm);
+      transports.shm->conceal();
     }
-    return links;
+    return transports;
   }
 
  private:
@@ -134,27 +134,27 @@ class Opening {
   std::string get(int rank) const {
     std::array<char, largest_value> value{};
     std::size_t size = value.size();
-    // Never 0, which a store may take for "for ever".
+    // At least 1, because a store may wait forever if the limit is 0.
     std::int64_t left = std::chrono::nanoseconds(no_limit).count();
     if (deadline_ != Clock::time_point::max()) {
       left = std::max<std::int64_t>(1, std::chrono::nanoseconds(deadline_ - Clock::now()).count());
     }
     const auto status = host_.get(host_.ctx, key(rank).c_str(), value.data(), &size, left);
     if (status != ATOLL_OK) {
-      throw Error(status, fmt::format("{}: no word from {}", opening(), team_.describe(rank)));
+      throw Error(status, fmt::format("{}: cannot read the address of {} from the store", opening(),
+                                      team_.describe(rank)));
     }
     return {value.data(), size};
   }
 
   Contact contact(int rank) const { return decode(get(rank), team_.describe(rank)); }
 
-  // The store answers at once for a key that is there, and with a failure when the job has failed.
+  // Throws if the job has failed: reading an existing key then returns a failure at once.
   void check_job() const { get(team_.rank); }
 
-  // Per pair of ranks and rail, so that two hosts have a few connections however few ranks they
-  // have.
+  // Connections per pair of ranks and rail: hosts with few ranks still get `connections_wanted`.
   int streams_per_rail() const {
-    if (const int asked = connections_of(group_); asked > 0) return asked;
+    if (const int asked = atoll_collectives::connections_of(group_); asked > 0) return asked;
     std::map<int, int> ranks_of_host;
     for (int rank = 0; rank < team_.size(); ++rank) ++ranks_of_host[placement(group_, rank).host];
     int fewest = team_.size();
@@ -162,7 +162,7 @@ class Opening {
     return std::max(1, connections_wanted / fewest);
   }
 
-  // Of a rank among those of its host.
+  // Local rank of a rank.
   int local_index(int rank) const {
     int index = 0;
     for (int other = 0; other < rank; ++other) {
@@ -171,8 +171,8 @@ class Opening {
     return index;
   }
 
-  // The connections with `rank`, equal on both sides: over the rails in turn, as many as both have.
-  // Ranks of a host begin with different rails, so that they do not crowd on one.
+  // Announces the connections with `rank`, the same on both sides. They take turns on the rails that
+  // both ranks have. Ranks of a host begin with different rails to spread the load.
   void arrange(Rendezvous& rendezvous, int rank, int per_rail) const {
     const auto mine = rails_of(placement(group_, team_.rank));
     const auto theirs = rails_of(placement(group_, rank));
@@ -193,9 +193,9 @@ class Opening {
       if (rank > team_.rank) {
         rendezvous.expect({rank, stream}, rail);
       } else {
-        // With one rail the kernel knows the way, also where addresses are translated.
-        rendezvous.call({rank, stream},
-                        {rails > 1 ? mine[rail] : "", theirs[rail], listener.ports[rail]});
+        // With one rail the kernel chooses the source address, which also works behind NAT.
+        rendezvous.connect_to({rank, stream},
+                              {rails > 1 ? mine[rail] : "", theirs[rail], listener.ports[rail]});
       }
     }
   }
@@ -204,14 +204,14 @@ class Opening {
     const int per_rail = streams_per_rail();
     for (const int rank : elsewhere_) arrange(rendezvous, rank, per_rail);
     try {
-      return rendezvous.meet(
+      return rendezvous.run(
           deadline_, [this] { check_job(); }, [this](int rank) { return team_.describe(rank); });
     } catch (const Error& error) {
       throw Error(error.status(), fmt::format("{}: {}", opening(), error.what()));
     }
   }
 
-  void await_attached(const atoll_sdk::ShmTransport& shm) const {
+  void await_attached(const atoll_collectives::ShmTransport& shm) const {
     std::chrono::microseconds nap = first_nap;
     auto next_check = Clock::now() + check_period;
     for (auto absent = shm.absent(); !absent.empty(); absent = shm.absent()) {
@@ -232,15 +232,15 @@ class Opening {
 
   const atoll_host& host_;
   const atoll_group& group_;
-  const atoll_sdk::Team& team_;
+  const atoll_collectives::Team& team_;
   Clock::time_point deadline_;
-  std::vector<int> here_;  // with this rank
+  std::vector<int> here_;  // ranks of this host, including this rank
   std::vector<int> elsewhere_;
 };
 
 }  // namespace
 
-void describe_team(const atoll_group& group, atoll_sdk::Team& team) {
+void describe_team(const atoll_group& group, atoll_collectives::Team& team) {
   if (group.memory != ATOLL_MEMORY_HOST) {
     throw Error(ATOLL_UNSUPPORTED, "the host backend takes host memory only");
   }
@@ -257,16 +257,16 @@ void describe_team(const atoll_group& group, atoll_sdk::Team& team) {
   }
   const auto size = static_cast<std::size_t>(group.nranks);
   team.routes.assign(size, nullptr);
-  team.lanes.resize(size);
-  // An older core does not say how many ranks of the job are here.
-  const bool told = group.size >= sizeof(atoll_group) && group.host_ranks > 0;
-  const int neighbours = told ? std::max(here, group.host_ranks) : here;
-  team.waiting = neighbours <= ::sysconf(_SC_NPROCESSORS_ONLN) ? atoll_sdk::Waiting::spin_then_sleep
-                                                               : atoll_sdk::Waiting::sleep;
+  team.channels.resize(size);
+  const int neighbours = std::max(here, group.host_ranks);
+  team.waiting = neighbours <= ::sysconf(_SC_NPROCESSORS_ONLN)
+                     ? atoll_collectives::Waiting::spin_then_sleep
+                     : atoll_collectives::Waiting::sleep;
 }
 
-Links open_links(const atoll_host& host, const atoll_group& group, const atoll_sdk::Team& team) {
+Transports open_transports(const atoll_host& host, const atoll_group& group,
+                           const atoll_collectives::Team& team) {
   return Opening(host, group, team).run();
 }
 
-}  // namespace atoll_sdk::host
+}  // namespace atoll_host_backend

@@ -15,12 +15,10 @@
 
 #include "sdk/guard.hpp"
 
-namespace atoll_sdk::host {
+namespace atoll_host_backend {
 namespace {
 
 using namespace std::chrono_literals;
-using atoll_sdk::Descriptor;
-using atoll_sdk::Digest;
 using atoll_sdk::Error;
 
 constexpr std::uint32_t hello_magic = 0x41544854;
@@ -29,11 +27,11 @@ constexpr auto handshake_limit = 5s;
 constexpr auto retry_pause = 50ms;
 constexpr auto poll_limit = 50ms;
 constexpr auto check_period = 250ms;
-constexpr std::size_t most_guests = 256;
+constexpr std::size_t most_incoming = 256;
 
 using Addresses = std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)>;
 
-// Empty when the name does not resolve.
+// Null if the name does not resolve.
 Addresses resolve(const std::string& host, const std::string& port, int flags) {
   addrinfo hints{};
   hints.ai_socktype = SOCK_STREAM;
@@ -74,8 +72,7 @@ std::uint16_t port_of(int socket) {
   return ntohs(port);
 }
 
-// What the socket sends leaves with this source address. The port is left to connect(), which needs
-// it unique per peer only.
+// Binds the source address. connect() chooses the port, which then has to be unique per peer only.
 bool bind_source(int socket, const std::string& address) {
   const int on = 1;
   ::setsockopt(socket, IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, &on, sizeof(on));
@@ -90,7 +87,7 @@ void tune(int socket) {
   ::setsockopt(socket, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof(on));
 }
 
-// Handshake messages are small against the buffer of a fresh socket.
+// Does not retry: a handshake message fits into the empty buffer of a new socket.
 bool send_all(int socket, const void* data, std::size_t size) {
   return ::send(socket, data, size, MSG_DONTWAIT | MSG_NOSIGNAL) == static_cast<ssize_t>(size);
 }
@@ -101,7 +98,7 @@ enum class Fill {
   failed,
 };
 
-// Reads up to the end of `buffer` and not a byte more: what follows a handshake is payload.
+// Reads no byte past the end of `buffer`, because payload follows the handshake.
 Fill fill(int socket, std::span<std::uint8_t> buffer, std::size_t& have) {
   const ssize_t n = ::recv(socket, buffer.data() + have, buffer.size() - have, MSG_DONTWAIT);
   if (n < 0 && (errno == EAGAIN || errno == EINTR)) return Fill::partial;
@@ -114,7 +111,7 @@ Fill fill(int socket, std::span<std::uint8_t> buffer, std::size_t& have) {
 
 Rendezvous::Rendezvous(Identity identity, std::vector<std::string> addresses)
     : identity_(std::move(identity)),
-      group_(atoll_sdk::sha256(identity_.group)),
+      group_(atoll_collectives::sha256(identity_.group)),
       addresses_(std::move(addresses)) {
   for (const auto& address : addresses_) {
     Descriptor listener;
@@ -136,19 +133,19 @@ std::vector<std::uint16_t> Rendezvous::ports() const {
   return result;
 }
 
-void Rendezvous::expect(Link link, std::size_t rail) { expected_.emplace(link, rail); }
+void Rendezvous::expect(StreamId stream, std::size_t rail) { expected_.emplace(stream, rail); }
 
-void Rendezvous::call(Link link, Way way) {
-  Call& call = calls_.emplace_back();
-  call.link = link;
-  call.way = std::move(way);
+void Rendezvous::connect_to(StreamId stream, Endpoint where) {
+  Outgoing& attempt = outgoing_.emplace_back();
+  attempt.stream = stream;
+  attempt.where = std::move(where);
 }
 
-std::map<int, Streams> Rendezvous::meet(Clock::time_point deadline,
-                                        const std::function<void()>& check,
-                                        const std::function<std::string(int)>& describe) {
+std::map<int, Streams> Rendezvous::run(Clock::time_point deadline,
+                                       const std::function<void()>& check,
+                                       const std::function<std::string(int)>& describe) {
   auto next_check = Clock::now() + check_period;
-  while (!calls_.empty() || !expected_.empty()) {
+  while (!outgoing_.empty() || !expected_.empty()) {
     const auto now = Clock::now();
     if (now >= deadline) throw Error(ATOLL_TIMEOUT, missing(describe));
     if (now >= next_check) {
@@ -157,159 +154,167 @@ std::map<int, Streams> Rendezvous::meet(Clock::time_point deadline,
     }
     poll_once();
   }
-  guests_.clear();
+  incoming_.clear();
   listeners_.clear();
   std::map<int, Streams> result;
-  for (auto& [link, socket] : connected_) result[link.first].push_back(std::move(socket));
+  for (auto& [stream, socket] : connected_) result[stream.first].push_back(std::move(socket));
   return result;
 }
 
 void Rendezvous::poll_once() {
   std::vector<pollfd> descriptors;
   for (const auto& listener : listeners_) descriptors.push_back({listener.get(), POLLIN, 0});
-  for (const auto& guest : guests_) descriptors.push_back({guest.socket.get(), POLLIN, 0});
+  for (const auto& peer : incoming_) descriptors.push_back({peer.socket.get(), POLLIN, 0});
   bool paused = false;
-  for (const auto& call : calls_) {
-    paused |= call.step == Step::pause && call.attempt == 0;
-    if (call.step == Step::pause) continue;
-    const short events = call.step == Step::connecting ? POLLOUT : POLLIN;
-    descriptors.push_back({call.socket.get(), events, 0});
+  for (const auto& attempt : outgoing_) {
+    paused |= attempt.step == Step::pause && attempt.attempt == 0;
+    if (attempt.step == Step::pause) continue;
+    const short events = attempt.step == Step::connecting ? POLLOUT : POLLIN;
+    descriptors.push_back({attempt.socket.get(), events, 0});
   }
   const auto limit = paused ? 0ms : poll_limit;
   ::poll(descriptors.data(), descriptors.size(), static_cast<int>(limit.count()));
   for (const auto& listener : listeners_) admit(listener.get());
-  guests_.remove_if([this](Guest& guest) { return !serve(guest); });
-  for (auto& call : calls_) advance(call);
-  calls_.remove_if([this](const Call& call) { return connected_.contains(call.link); });
+  incoming_.remove_if([this](Incoming& peer) { return !serve(peer); });
+  for (auto& attempt : outgoing_) advance(attempt);
+  outgoing_.remove_if(
+      [this](const Outgoing& attempt) { return connected_.contains(attempt.stream); });
 }
 
 void Rendezvous::admit(int listener) {
   for (;;) {
     Descriptor socket(::accept4(listener, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
     if (!socket) return;
-    // The oldest gives way: a flood of silent strangers must not lock the ranks out.
-    if (guests_.size() >= most_guests) guests_.pop_front();
-    Guest& guest = guests_.emplace_back();
-    guest.socket = std::move(socket);
-    guest.deadline = Clock::now() + handshake_limit;
-    guest.challenge = atoll_sdk::random_digest();
-    tune(guest.socket.get());
-    send_all(guest.socket.get(), guest.challenge.data(), guest.challenge.size());
+    // Drops the oldest connection, so that silent strangers cannot keep ranks out.
+    if (incoming_.size() >= most_incoming) incoming_.pop_front();
+    Incoming& peer = incoming_.emplace_back();
+    peer.socket = std::move(socket);
+    peer.deadline = Clock::now() + handshake_limit;
+    peer.challenge = atoll_collectives::random_digest();
+    tune(peer.socket.get());
+    send_all(peer.socket.get(), peer.challenge.data(), peer.challenge.size());
   }
 }
 
-bool Rendezvous::serve(Guest& guest) {
-  switch (fill(guest.socket.get(), guest.received, guest.have)) {
+bool Rendezvous::serve(Incoming& peer) {
+  switch (fill(peer.socket.get(), peer.received, peer.have)) {
     case Fill::partial:
-      return Clock::now() < guest.deadline;
+      return Clock::now() < peer.deadline;
     case Fill::failed:
       return false;
     case Fill::full:
-      return welcome(guest);
+      return welcome(peer);
   }
   return false;
 }
 
-// Always ends the guest: known, its socket moves to the connections; unknown, it is closed.
-bool Rendezvous::welcome(Guest& guest) {
+// Returns false, which removes the entry: the socket of a known rank moves to the connected streams,
+// any other is closed.
+bool Rendezvous::welcome(Incoming& peer) {
   Hello hello{};
   Digest given{};
-  std::memcpy(&hello, guest.received.data(), sizeof(hello));
-  std::memcpy(given.data(), guest.received.data() + sizeof(hello), sizeof(given));
-  if (!atoll_sdk::equal(given, proof("connect", guest.challenge, hello))) return false;
+  std::memcpy(&hello, peer.received.data(), sizeof(hello));
+  std::memcpy(given.data(), peer.received.data() + sizeof(hello), sizeof(given));
+  if (!atoll_collectives::equal(given, proof("connect", peer.challenge, hello))) return false;
   if (hello.magic != hello_magic || hello.version != hello_version || hello.to != identity_.rank ||
       hello.group != group_ || !expected_.contains({hello.from, hello.stream})) {
     return false;
   }
-  const Digest answer = proof("accept", guest.challenge, hello);
-  if (!send_all(guest.socket.get(), answer.data(), answer.size())) return false;
-  const Link link{hello.from, hello.stream};
-  connected_[link] = std::move(guest.socket);
-  expected_.erase(link);
+  const Digest answer = proof("accept", peer.challenge, hello);
+  if (!send_all(peer.socket.get(), answer.data(), answer.size())) return false;
+  const StreamId stream{hello.from, hello.stream};
+  connected_[stream] = std::move(peer.socket);
+  expected_.erase(stream);
   return false;
 }
 
-void Rendezvous::advance(Call& call) {
-  if (call.step != Step::pause && Clock::now() >= call.until) fail(call, "handshake timed out");
-  switch (call.step) {
+void Rendezvous::advance(Outgoing& attempt) {
+  if (attempt.step != Step::pause && Clock::now() >= attempt.until)
+    fail(attempt, "handshake timed out");
+  switch (attempt.step) {
     case Step::pause:
-      if (Clock::now() >= call.until) connect(call);
+      if (Clock::now() >= attempt.until) connect(attempt);
       return;
     case Step::connecting: {
       int error = 0;
       socklen_t size = sizeof(error);
-      pollfd ready{call.socket.get(), POLLOUT, 0};
+      pollfd ready{attempt.socket.get(), POLLOUT, 0};
       if (::poll(&ready, 1, 0) == 0) return;
-      ::getsockopt(call.socket.get(), SOL_SOCKET, SO_ERROR, &error, &size);
-      if (error != 0) return fail(call, std::generic_category().message(error));
-      call.step = Step::challenged;
+      ::getsockopt(attempt.socket.get(), SOL_SOCKET, SO_ERROR, &error, &size);
+      if (error != 0) return fail(attempt, std::generic_category().message(error));
+      attempt.step = Step::challenged;
       return;
     }
     case Step::challenged:
     case Step::answered:
-      switch (fill(call.socket.get(), call.received, call.have)) {
+      switch (fill(attempt.socket.get(), attempt.received, attempt.have)) {
         case Fill::partial:
           return;
         case Fill::failed:
-          return fail(call, "it closed the connection during the handshake");
+          return fail(attempt, "it closed the connection during the handshake");
         case Fill::full:
-          return answer(call);
+          return answer(attempt);
       }
   }
 }
 
-void Rendezvous::connect(Call& call) {
-  const auto addresses = resolve(call.way.address, fmt::format("{}", call.way.port), 0);
-  if (!addresses) return fail(call, "its address does not resolve");
+void Rendezvous::connect(Outgoing& attempt) {
+  const auto addresses = resolve(attempt.where.address, fmt::format("{}", attempt.where.port), 0);
+  if (!addresses) return fail(attempt, "its address does not resolve");
   std::vector<const addrinfo*> all;
   for (const auto* a = addresses.get(); a != nullptr; a = a->ai_next) all.push_back(a);
-  const addrinfo& to = *all[call.attempt % all.size()];
-  call.socket = stream_socket(to.ai_family);
-  if (!call.socket) return fail(call, std::generic_category().message(errno));
-  if (!call.way.from.empty() && !bind_source(call.socket.get(), call.way.from)) {
-    return fail(call, std::generic_category().message(errno));
+  const addrinfo& to = *all[attempt.attempt % all.size()];
+  attempt.socket = stream_socket(to.ai_family);
+  if (!attempt.socket) return fail(attempt, std::generic_category().message(errno));
+  if (!attempt.where.from.empty() && !bind_source(attempt.socket.get(), attempt.where.from)) {
+    return fail(attempt, std::generic_category().message(errno));
   }
-  tune(call.socket.get());
-  ++call.attempt;
-  call.have = 0;
-  call.until = Clock::now() + handshake_limit;
-  call.step = Step::connecting;
-  if (::connect(call.socket.get(), to.ai_addr, to.ai_addrlen) != 0 && errno != EINPROGRESS) {
-    fail(call, std::generic_category().message(errno));
+  tune(attempt.socket.get());
+  ++attempt.attempt;
+  attempt.have = 0;
+  attempt.until = Clock::now() + handshake_limit;
+  attempt.step = Step::connecting;
+  if (::connect(attempt.socket.get(), to.ai_addr, to.ai_addrlen) != 0 && errno != EINPROGRESS) {
+    fail(attempt, std::generic_category().message(errno));
   }
 }
 
-void Rendezvous::answer(Call& call) {
-  if (call.step == Step::answered) {
-    if (!atoll_sdk::equal(call.received, proof("accept", call.challenge, call.hello))) {
-      return fail(call, "it does not know the job's token");
+void Rendezvous::answer(Outgoing& attempt) {
+  if (attempt.step == Step::answered) {
+    if (!atoll_collectives::equal(attempt.received,
+                                  proof("accept", attempt.challenge, attempt.hello))) {
+      return fail(attempt, "it does not know the job's token");
     }
-    connected_[call.link] = std::move(call.socket);
-    call.step = Step::pause;
+    connected_[attempt.stream] = std::move(attempt.socket);
+    attempt.step = Step::pause;
     return;
   }
-  call.challenge = call.received;
-  call.hello = {hello_magic,      hello_version,
-                identity_.rank,   call.link.first,
-                call.link.second, 0,
-                group_,           atoll_sdk::random_digest()};
+  attempt.challenge = attempt.received;
+  attempt.hello = {hello_magic,
+                   hello_version,
+                   identity_.rank,
+                   attempt.stream.first,
+                   attempt.stream.second,
+                   0,
+                   group_,
+                   atoll_collectives::random_digest()};
   std::array<std::uint8_t, sizeof(Hello) + sizeof(Digest)> message{};
-  const Digest mine = proof("connect", call.challenge, call.hello);
-  std::memcpy(message.data(), &call.hello, sizeof(Hello));
+  const Digest mine = proof("connect", attempt.challenge, attempt.hello);
+  std::memcpy(message.data(), &attempt.hello, sizeof(Hello));
   std::memcpy(message.data() + sizeof(Hello), mine.data(), mine.size());
-  if (!send_all(call.socket.get(), message.data(), message.size())) {
-    return fail(call, std::generic_category().message(errno));
+  if (!send_all(attempt.socket.get(), message.data(), message.size())) {
+    return fail(attempt, std::generic_category().message(errno));
   }
-  call.have = 0;
-  call.step = Step::answered;
+  attempt.have = 0;
+  attempt.step = Step::answered;
 }
 
-void Rendezvous::fail(Call& call, std::string why) {
-  call.failure = std::move(why);
-  call.socket.reset();
-  call.step = Step::pause;
-  call.until = Clock::now() + retry_pause;
-  ++call.attempt;
+void Rendezvous::fail(Outgoing& attempt, std::string why) {
+  attempt.failure = std::move(why);
+  attempt.socket.reset();
+  attempt.step = Step::pause;
+  attempt.until = Clock::now() + retry_pause;
+  ++attempt.attempt;
 }
 
 Digest Rendezvous::proof(const char* role, const Digest& challenge, const Hello& hello) const {
@@ -318,24 +323,26 @@ Digest Rendezvous::proof(const char* role, const Digest& challenge, const Hello&
   for (const char* c = role; *c != '\0'; ++c) message.push_back(static_cast<std::uint8_t>(*c));
   message.insert(message.end(), challenge.begin(), challenge.end());
   message.insert(message.end(), octets, octets + sizeof(hello));
-  return atoll_sdk::hmac(identity_.token, message);
+  return atoll_collectives::hmac(identity_.token, message);
 }
 
 std::string Rendezvous::missing(const std::function<std::string(int)>& describe) const {
   std::string text = "no connection with";
-  std::set<std::pair<int, std::string>> named;  // a line per rank and rail, not per stream
-  for (const auto& call : calls_) {
-    if (!named.emplace(call.link.first, call.way.address).second) continue;
-    text += fmt::format(" {} at {} port {}{}{} ({});", describe(call.link.first), call.way.address,
-                        call.way.port, call.way.from.empty() ? "" : " from ", call.way.from,
-                        call.failure);
+  std::set<std::pair<int, std::string>> named;  // names each rank and rail once
+  for (const auto& attempt : outgoing_) {
+    if (!named.emplace(attempt.stream.first, attempt.where.address).second) continue;
+    text += fmt::format(" {} at {} port {}{}{} ({});", describe(attempt.stream.first),
+                        attempt.where.address, attempt.where.port,
+                        attempt.where.from.empty() ? "" : " from ", attempt.where.from,
+                        attempt.failure);
   }
-  for (const auto& [link, rail] : expected_) {
-    if (!named.emplace(link.first, addresses_[rail]).second) continue;
-    text += fmt::format(" {} (it did not connect to {});", describe(link.first), addresses_[rail]);
+  for (const auto& [stream, rail] : expected_) {
+    if (!named.emplace(stream.first, addresses_[rail]).second) continue;
+    text +=
+        fmt::format(" {} (it did not connect to {});", describe(stream.first), addresses_[rail]);
   }
   text.pop_back();
   return text;
 }
 
-}  // namespace atoll_sdk::host
+}  // namespace atoll_host_backend

@@ -1,16 +1,16 @@
-// How ranks of different hosts find each other: the lower rank of a pair listens, the higher one
-// connects, and both prove that they know the job's token before either trusts the other.
+// How ranks of different hosts connect: the lower rank of a pair listens, the higher rank connects,
+// and both prove that they know the job's token before they trust each other.
 //
-// Handshake, C connects to L:
+// Handshake when C connects to L:
 //   L -> C  challenge: 32 random bytes
-//   C -> L  hello: version, the two ranks, which of their streams, SHA-256 of the group's id, 32
-//           random bytes of its own; HMAC(token, "connect", challenge, hello)
+//   C -> L  hello: version, both ranks, the number of the stream, SHA-256 of the group's id, 32
+//           random bytes; then HMAC(token, "connect", challenge, hello)
 //   L -> C  HMAC(token, "accept", challenge, hello)
-// A stranger gets random bytes and a closed connection. The listener serves many guests at once,
-// each for a bounded time, so that one that stays silent keeps nobody out.
+// A stranger gets random bytes and a closed connection. The listener serves many incoming
+// connections at once, each for a bounded time, so that a silent one blocks nobody.
 //
-// Rail: one of a host's networks. A rank listens once per rail, and each stream of a pair has its
-// rail; one that cannot be reached is an error, also when others can.
+// A rail is one of a host's networks. A rank listens once per rail, and each stream between two
+// ranks uses one rail. A rail that cannot be reached is an error, even if other rails work.
 #pragma once
 
 #include <poll.h>
@@ -29,7 +29,10 @@
 #include "collectives/auth.hpp"
 #include "collectives/descriptor.hpp"
 
-namespace atoll_sdk::host {
+namespace atoll_host_backend {
+
+using atoll_collectives::Descriptor;
+using atoll_collectives::Digest;
 
 struct Hello {
   std::uint32_t magic;
@@ -38,27 +41,27 @@ struct Hello {
   std::int32_t to;
   std::int32_t stream;
   std::int32_t reserved;
-  atoll_sdk::Digest group;
-  atoll_sdk::Digest nonce;
+  Digest group;
+  Digest nonce;
 };
 static_assert(sizeof(Hello) == 88);
 
-// Who one is, for a handshake.
+// What this rank states about itself in a handshake.
 struct Identity {
   std::string token;
-  std::string group;  // id
+  std::string group;  // id of the group
   int rank;
 };
 
-// The connections with one rank, by stream.
-using Streams = std::vector<atoll_sdk::Descriptor>;
+// The connections with one rank, indexed by stream number.
+using Streams = std::vector<Descriptor>;
 
-// Which connection: rank and stream.
-using Link = std::pair<int, int>;
+// Identifies a connection: peer rank and stream number.
+using StreamId = std::pair<int, int>;
 
-// The way to a listening rank.
-struct Way {
-  std::string from;  // own address on the rail; "": the kernel chooses
+// Addresses of a connection to a listening rank.
+struct Endpoint {
+  std::string from;  // address of this host on the rail; "" lets the kernel choose
   std::string address;
   std::uint16_t port = 0;
 };
@@ -67,24 +70,25 @@ class Rendezvous {
  public:
   using Clock = std::chrono::steady_clock;
 
-  // Listens on each of `addresses`, one per rail, if it belongs to this host, else on all.
+  // Listens on each of `addresses`, one per rail, or on all addresses of this host if one of them
+  // cannot be bound.
   Rendezvous(Identity identity, std::vector<std::string> addresses);
 
-  std::vector<std::uint16_t> ports() const;  // by rail
-  void expect(Link link, std::size_t rail);  // of a higher rank, which will connect
-  void call(Link link, Way way);             // of a lower one
+  std::vector<std::uint16_t> ports() const;          // indexed by rail
+  void expect(StreamId stream, std::size_t rail);    // a higher rank will connect to this rank
+  void connect_to(StreamId stream, Endpoint where);  // this rank will connect to a lower rank
 
-  // Opens every link named before. `check` is called now and then and may throw. At the
-  // deadline: Error(ATOLL_TIMEOUT) that names the missing ones, as `describe` words them.
-  std::map<int, Streams> meet(Clock::time_point deadline, const std::function<void()>& check,
-                              const std::function<std::string(int)>& describe);
+  // Establishes all announced streams. Calls `check` from time to time; it may throw. At the
+  // deadline throws Error(ATOLL_TIMEOUT) that names the missing ranks as `describe` formats them.
+  std::map<int, Streams> run(Clock::time_point deadline, const std::function<void()>& check,
+                             const std::function<std::string(int)>& describe);
 
  private:
-  struct Guest {  // connected to us, not known yet
-    atoll_sdk::Descriptor socket;
+  struct Incoming {  // accepted connection of an unknown peer
+    Descriptor socket;
     Clock::time_point deadline;
-    atoll_sdk::Digest challenge;
-    std::array<std::uint8_t, sizeof(Hello) + sizeof(atoll_sdk::Digest)> received{};
+    Digest challenge;
+    std::array<std::uint8_t, sizeof(Hello) + sizeof(Digest)> received{};
     std::size_t have = 0;
   };
   enum class Step {
@@ -93,40 +97,39 @@ class Rendezvous {
     challenged,
     answered,
   };
-  struct Call {  // our connection to a lower rank
-    Link link{};
-    Way way;
+  struct Outgoing {  // connection attempt to a lower rank
+    StreamId stream{};
+    Endpoint where;
     Step step = Step::pause;
-    Clock::time_point until{};  // end of the pause, or of the handshake
+    Clock::time_point until{};  // end of the pause or of the handshake
     unsigned attempt = 0;
-    atoll_sdk::Descriptor socket;
-    atoll_sdk::Digest received{};
+    Descriptor socket;
+    Digest received{};
     std::size_t have = 0;
     Hello hello{};
-    atoll_sdk::Digest challenge{};
+    Digest challenge{};
     std::string failure = "no answer";
   };
 
-  atoll_sdk::Digest proof(const char* role, const atoll_sdk::Digest& challenge,
-                          const Hello& hello) const;
+  Digest proof(const char* role, const Digest& challenge, const Hello& hello) const;
   void poll_once();
   void admit(int listener);
-  bool serve(Guest& guest);  // false: done with it
-  bool welcome(Guest& guest);
-  void advance(Call& call);
-  void connect(Call& call);
-  void answer(Call& call);
-  void fail(Call& call, std::string why);
+  bool serve(Incoming& peer);  // returns false when the entry is to be removed
+  bool welcome(Incoming& peer);
+  void advance(Outgoing& attempt);
+  void connect(Outgoing& attempt);
+  void answer(Outgoing& attempt);
+  void fail(Outgoing& attempt, std::string why);
   std::string missing(const std::function<std::string(int)>& describe) const;
 
   Identity identity_;
-  atoll_sdk::Digest group_;
-  std::vector<std::string> addresses_;            // by rail
-  std::vector<atoll_sdk::Descriptor> listeners_;  // by rail
-  std::map<Link, std::size_t> expected_;          // the rail of each
-  std::list<Guest> guests_;
-  std::list<Call> calls_;
-  std::map<Link, atoll_sdk::Descriptor> connected_;
+  Digest group_;
+  std::vector<std::string> addresses_;        // indexed by rail
+  std::vector<Descriptor> listeners_;         // indexed by rail
+  std::map<StreamId, std::size_t> expected_;  // rail of each expected stream
+  std::list<Incoming> incoming_;
+  std::list<Outgoing> outgoing_;
+  std::map<StreamId, Descriptor> connected_;
 };
 
-}  // namespace atoll_sdk::host
+}  // namespace atoll_host_backend

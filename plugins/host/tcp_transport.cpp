@@ -12,16 +12,17 @@
 
 #include "sdk/guard.hpp"
 
-namespace atoll_sdk::host {
+namespace atoll_host_backend {
 namespace {
 
 using namespace std::chrono_literals;
 
 constexpr std::size_t stripe_bytes = 64 * 1024;
-constexpr std::size_t lead = 4 * stripe_bytes;  // less to deliver than the next in turn
+// Another connection must have this much less queued to be preferred to the next one in turn.
+constexpr std::size_t lead = 4 * stripe_bytes;
 constexpr auto farewell_limit = 2s;
 
-// The number of bytes moved, 0 for "not now".
+// Returns the number of bytes moved, 0 if the call would block.
 std::size_t moved(ssize_t n) {
   if (n >= 0) return static_cast<std::size_t>(n);
   const int error = errno;
@@ -29,7 +30,7 @@ std::size_t moved(ssize_t n) {
   throw atoll_sdk::Error(ATOLL_PEER_LOST, std::generic_category().message(error));
 }
 
-// Bytes that the peer's kernel does not have yet.
+// Bytes that the peer's kernel has not acknowledged yet.
 std::size_t unsent(int socket) {
   int bytes = 0;
   return ::ioctl(socket, SIOCOUTQ, &bytes) == 0 ? static_cast<std::size_t>(bytes) : 0;
@@ -43,8 +44,8 @@ TcpTransport::TcpTransport(std::map<int, Streams> connections) {
   }
 }
 
-// The next in turn, unless another one is clearly ahead of it: on rails of equal speed turns even
-// out by themselves, and following every small difference costs more than it gains.
+// Chooses the next connection in turn, unless another one has a much shorter queue. Taking turns
+// keeps equal rails balanced, and following small differences costs more than it gains.
 std::uint8_t TcpTransport::choose(const Peer& peer) {
   const std::size_t count = peer.streams.size();
   std::size_t best = 0;
@@ -66,7 +67,7 @@ std::size_t TcpTransport::send(int peer, std::span<const std::byte> data) {
     const std::size_t n = std::min(data.size(), to.out.left);
     const bool ends = several && n == to.out.left;
     std::uint8_t next = ends ? choose(to) : 0;
-    // sendmsg() does not write to what it sends.
+    // The cast is safe, because sendmsg() does not write to the buffer.
     iovec parts[2] = {{const_cast<std::byte*>(data.data()), n}, {&next, sizeof(next)}};
     msghdr message{};
     message.msg_iov = parts;
@@ -96,7 +97,7 @@ std::size_t TcpTransport::recv(int peer, std::span<std::byte> data) {
     }
     const std::size_t done = moved(got);
     if (done > n && next >= from.streams.size()) {
-      throw atoll_sdk::Error(ATOLL_INTERNAL, "its stripes are out of step");
+      throw atoll_sdk::Error(ATOLL_INTERNAL, "its stripes are out of sync");
     }
     if (several)
       from.in = done > n ? Turn{next, stripe_bytes} : Turn{from.in.stream, from.in.left - done};
@@ -104,7 +105,7 @@ std::size_t TcpTransport::recv(int peer, std::span<std::byte> data) {
   }
 }
 
-void TcpTransport::wait(std::uint32_t ticket, std::span<const atoll_sdk::Need> needs,
+void TcpTransport::wait(std::uint32_t ticket, std::span<const atoll_collectives::Need> needs,
                         std::chrono::nanoseconds limit) {
   descriptors_.clear();
   arm(ticket, needs, descriptors_);
@@ -115,11 +116,11 @@ void TcpTransport::wait(std::uint32_t ticket, std::span<const atoll_sdk::Need> n
 }
 
 TcpTransport::Armed TcpTransport::arm(std::uint32_t /*ticket*/,
-                                      std::span<const atoll_sdk::Need> needs,
+                                      std::span<const atoll_collectives::Need> needs,
                                       std::vector<pollfd>& descriptors) {
   for (const auto& need : needs) {
     const Peer& peer = peers_.at(need.peer);
-    if (need.direction == atoll_sdk::Direction::send) {
+    if (need.direction == atoll_collectives::Direction::send) {
       descriptors.push_back({peer.streams[peer.out.stream].get(), POLLOUT, 0});
     } else {
       descriptors.push_back({peer.streams[peer.in.stream].get(), POLLIN, 0});
@@ -128,8 +129,8 @@ TcpTransport::Armed TcpTransport::arm(std::uint32_t /*ticket*/,
   return Armed::sleep;
 }
 
-// The kernel goes on delivering after close(), but not after the end of a container's network, so
-// an orderly end waits until the peers' kernels have everything.
+// The kernel delivers sent data after close(), but not after a container's network has gone away.
+// So an orderly close waits until the peers' kernels have everything.
 void TcpTransport::finish() noexcept {
   for (const auto& [rank, peer] : peers_) {
     for (const auto& connection : peer.streams) ::shutdown(connection.get(), SHUT_WR);
@@ -144,4 +145,4 @@ void TcpTransport::finish() noexcept {
   }
 }
 
-}  // namespace atoll_sdk::host
+}  // namespace atoll_host_backend

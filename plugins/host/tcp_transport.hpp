@@ -1,10 +1,10 @@
-// Channels between ranks of different hosts: one or several TCP connections per pair, over one or
-// several rails.
+// The transport between ranks of different hosts: one or several TCP connections per pair of ranks,
+// over one or several rails.
 //
-// With several, what a rank sends is cut into stripes. After each stripe one byte names the
-// connection that carries the next: they take turns, but one that has much more left to deliver
-// than another is passed over, so that a fast rail, or one that nobody else uses, carries more. The
-// receiver follows, and always knows the one connection that its next byte comes by.
+// With several connections the byte stream to a rank is cut into stripes. One byte after each
+// stripe names the connection that carries the next stripe. Connections take turns, but a
+// connection with a much longer queue than another is skipped, so that a faster or less busy rail
+// carries more. The receiver always knows which connection its next byte comes from.
 #pragma once
 
 #include <cstddef>
@@ -12,14 +12,14 @@
 #include <map>
 #include <vector>
 
-#include "host/tcp_rendezvous.hpp"
 #include "collectives/transport.hpp"
+#include "host/tcp_rendezvous.hpp"
 
-namespace atoll_sdk::host {
+namespace atoll_host_backend {
 
-class TcpTransport final : public atoll_sdk::Transport {
+class TcpTransport final : public atoll_collectives::Transport {
  public:
-  // By rank of the group; connected, authenticated, non-blocking. At most 255 per rank.
+  // `connections` are indexed by rank, authenticated and non-blocking; at most 255 per rank.
   explicit TcpTransport(std::map<int, Streams> connections);
 
   std::size_t send(int peer, std::span<const std::byte> data) override;
@@ -27,17 +27,17 @@ class TcpTransport final : public atoll_sdk::Transport {
   bool can_spin() const noexcept override { return false; }
   std::uint32_t ticket() const noexcept override { return 0; }
   bool changed(std::uint32_t /*ticket*/) const noexcept override { return false; }
-  void wait(std::uint32_t ticket, std::span<const atoll_sdk::Need> needs,
+  void wait(std::uint32_t ticket, std::span<const atoll_collectives::Need> needs,
             std::chrono::nanoseconds limit) override;
-  Armed arm(std::uint32_t ticket, std::span<const atoll_sdk::Need> needs,
+  Armed arm(std::uint32_t ticket, std::span<const atoll_collectives::Need> needs,
             std::vector<pollfd>& descriptors) override;
   void disarm() noexcept override {}
-  void wake() noexcept override {}  // waits are short
+  void wake() noexcept override {}  // waits are bounded by their limit
   void finish() noexcept override;
 
  private:
-  // Of one direction: the connection in use, and the bytes up to the end of its stripe; 0: the byte
-  // that names the next connection.
+  // State of one direction: the connection in use and the bytes left in its stripe. 0 means that the
+  // byte that names the next connection follows.
   struct Turn {
     std::size_t stream = 0;
     std::size_t left = 0;
@@ -53,4 +53,4 @@ class TcpTransport final : public atoll_sdk::Transport {
   std::vector<pollfd> descriptors_;
 };
 
-}  // namespace atoll_sdk::host
+}  // namespace atoll_host_backend

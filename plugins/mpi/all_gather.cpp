@@ -1,14 +1,14 @@
-// MPI chooses the algorithm. MPI_IN_PLACE is passed when all ranks are in place, which they ask
-// each other when blocks are large; ranks that differ exchange messages. A small block that lies in
-// place goes out of scratch memory, for src and dst must not be the same memory otherwise.
+// all_gather: MPI chooses the algorithm. For large blocks the ranks first agree whether all are in
+// place; then they pass MPI_IN_PLACE, and if only some are, they exchange messages. A small block in
+// place is sent from scratch memory, because MPI forbids overlapping src and dst.
 #include <cstring>
 
 #include "collectives.hpp"
 #include "in_place.hpp"
-#include "sdk/describe.hpp"
+#include "sdk/operation.hpp"
 #include "types.hpp"
 
-namespace atoll_sdk::mpi {
+namespace atoll_mpi {
 namespace {
 
 void as_uneven_messages(Comm& comm, atoll_operation operation) {
@@ -41,4 +41,4 @@ void all_gather(Comm& comm, const atoll_operation& operation) {
   });
 }
 
-}  // namespace atoll_sdk::mpi
+}  // namespace atoll_mpi

@@ -1,15 +1,15 @@
-// MPI's own form counts in ints, and so do its displacements: what does not fit them goes as
-// messages between all pairs. MPI_IN_PLACE as in all_gather.cpp.
+// all_gather_v: MPI_Allgatherv has int counts and displacements, so larger data moves in messages
+// between all pairs of ranks. MPI_IN_PLACE is handled as in all_gather.cpp.
 #include <cstring>
 #include <limits>
 #include <numeric>
 
 #include "collectives.hpp"
 #include "in_place.hpp"
-#include "sdk/describe.hpp"
+#include "sdk/operation.hpp"
 #include "types.hpp"
 
-namespace atoll_sdk::mpi {
+namespace atoll_mpi {
 
 void all_gather_messages(Comm& comm, const atoll_operation& operation) {
   const std::size_t element = dtype_size(operation.dtype);
@@ -52,7 +52,7 @@ void all_gather_v(Comm& comm, const atoll_operation& operation) {
     if (all == Sources::mixed) return all_gather_messages(comm, operation);
     if (all == Sources::in_place) src = MPI_IN_PLACE;
   }
-  // In scratch memory, because MPI may read them as long as the operation is under way.
+  // The arrays are in scratch memory, because MPI may read them while the operation is in flight.
   const bool copies = bounces && in_place;
   int* bytes = reinterpret_cast<int*>(comm.scratch(2 * ranks * sizeof(int) + (copies ? own : 0)));
   int* starts = bytes + ranks;
@@ -69,4 +69,4 @@ void all_gather_v(Comm& comm, const atoll_operation& operation) {
   });
 }
 
-}  // namespace atoll_sdk::mpi
+}  // namespace atoll_mpi

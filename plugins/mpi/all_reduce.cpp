@@ -1,17 +1,18 @@
-// MPI chooses the algorithm and the order of the sums. Large counts go in pieces of packed_bytes.
+// all_reduce: MPI chooses the algorithm and the order of the sums. Large data is reduced in pieces of
+// packed_bytes.
 //
-// MPI_IN_PLACE is for all ranks or none (Open MPI 4.1 chooses the algorithm by it), and a rank does
-// not know what the others have. So it is never used: what is in place, or has to be multiplied
-// first, goes out of scratch memory.
+// MPI requires MPI_IN_PLACE on all ranks or on none (Open MPI 4.1 chooses the algorithm by it), and
+// a rank does not know what the others have. So it is never passed: data that is in place, or that
+// has a factor, is sent from scratch memory.
 #include <algorithm>
 #include <cstring>
 
 #include "collectives.hpp"
 #include "operation.hpp"
-#include "sdk/describe.hpp"
+#include "sdk/operation.hpp"
 #include "types.hpp"
 
-namespace atoll_sdk::mpi {
+namespace atoll_mpi {
 
 void all_reduce(Comm& comm, const atoll_operation& operation) {
   const std::size_t element = dtype_size(operation.dtype);
@@ -38,4 +39,4 @@ void all_reduce(Comm& comm, const atoll_operation& operation) {
   if (operation.op == ATOLL_AVG) divide(dst, operation.count, operation.dtype, comm.size());
 }
 
-}  // namespace atoll_sdk::mpi
+}  // namespace atoll_mpi

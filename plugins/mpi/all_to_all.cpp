@@ -1,8 +1,9 @@
+// all_to_all: MPI chooses the algorithm.
 #include "collectives.hpp"
-#include "sdk/describe.hpp"
+#include "sdk/operation.hpp"
 #include "types.hpp"
 
-namespace atoll_sdk::mpi {
+namespace atoll_mpi {
 
 void all_to_all(Comm& comm, const atoll_operation& operation) {
   const Block block(comm.session(), operation.count * dtype_size(operation.dtype));
@@ -12,4 +13,4 @@ void all_to_all(Comm& comm, const atoll_operation& operation) {
   });
 }
 
-}  // namespace atoll_sdk::mpi
+}  // namespace atoll_mpi

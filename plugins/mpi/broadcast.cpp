@@ -1,10 +1,11 @@
+// broadcast: the root copies src to dst first, so that MPI needs one buffer.
 #include <cstring>
 
 #include "collectives.hpp"
-#include "sdk/describe.hpp"
+#include "sdk/operation.hpp"
 #include "types.hpp"
 
-namespace atoll_sdk::mpi {
+namespace atoll_mpi {
 
 void broadcast(Comm& comm, const atoll_operation& operation) {
   const std::uint64_t bytes = operation.count * dtype_size(operation.dtype);
@@ -18,4 +19,4 @@ void broadcast(Comm& comm, const atoll_operation& operation) {
   });
 }
 
-}  // namespace atoll_sdk::mpi
+}  // namespace atoll_mpi

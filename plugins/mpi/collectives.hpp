@@ -1,9 +1,9 @@
-// The collectives, one file each. All of them run one operation to its end; arguments are checked.
+// The collectives, one file each. Each function runs one checked operation to its end.
 #pragma once
 
 #include "comm.hpp"
 
-namespace atoll_sdk::mpi {
+namespace atoll_mpi {
 
 void barrier(Comm& comm, const atoll_operation& operation);
 void broadcast(Comm& comm, const atoll_operation& operation);
@@ -17,16 +17,17 @@ void scatter(Comm& comm, const atoll_operation& operation);
 void all_gather_v(Comm& comm, const atoll_operation& operation);
 void reduce_scatter_v(Comm& comm, const atoll_operation& operation);
 
-// all_gather_v as messages between all pairs, however large and wherever src is on each rank.
+// all_gather_v as messages between all pairs of ranks: for any size, and any mixture of ranks with
+// and without src in place.
 void all_gather_messages(Comm& comm, const atoll_operation& operation);
 
-// The sends and receives of a group, under way at the same time.
-// Whose messages they are: the user's, or those of which a collective consists.
+// The origin of messages: calls of send and recv, or a collective that is built from messages.
 enum class Messages {
   own,
   of_collective
 };
+// Runs all sends and receives of a group at the same time.
 void send_recv(Comm& comm, const std::vector<const atoll_operation*>& operations,
                Messages whose = Messages::own);
 
-}  // namespace atoll_sdk::mpi
+}  // namespace atoll_mpi

@@ -9,13 +9,13 @@
 
 #include "collectives.hpp"
 #include "operation.hpp"
-#include "sdk/describe.hpp"
 #include "sdk/guard.hpp"
+#include "sdk/operation.hpp"
 
-namespace atoll_sdk::mpi {
+namespace atoll_mpi {
 namespace {
 
-constexpr int meeting_tag = 1;
+constexpr int rendezvous_tag = 1;
 constexpr std::uint64_t different_groups = 0;
 
 std::vector<int> world_ranks(const atoll_group& group) {
@@ -24,7 +24,7 @@ std::vector<int> world_ranks(const atoll_group& group) {
   return ranks;
 }
 
-// FNV-1a (Fowler, Noll, Vo) over the name of the group and its ranks; never different_groups.
+// FNV-1a hash over the id of the group and its ranks; never equal to different_groups.
 std::uint64_t fingerprint(const atoll_group& group) {
   std::uint64_t hash = 0xcbf29ce484222325u;
   const auto add = [&hash](std::string_view text) {
@@ -35,13 +35,13 @@ std::uint64_t fingerprint(const atoll_group& group) {
   return hash == different_groups ? 1 : hash;
 }
 
-// One word from every rank to the first of the group, and its answer. MPI_Comm_create_group waits
-// for all members inside MPI: it must not be called before they are all about to call it, because
-// nothing could then name the absent one, and under MPI_THREAD_SERIALIZED it keeps every other
-// thread out of MPI while it waits.
-class Meeting {
+// Makes sure that all ranks of a group are about to open it: each sends a fingerprint to the first
+// rank and receives an answer. MPI_Comm_create_group waits inside MPI for all members. Without this
+// rendezvous nothing would name an absent rank, and under MPI_THREAD_SERIALIZED no other thread
+// could use MPI meanwhile.
+class Rendezvous {
  public:
-  Meeting(Session& session, const atoll_group& group)
+  Rendezvous(Session& session, const atoll_group& group)
       : session_(session),
         group_(group),
         memory_((index(group.nranks) + 1) * sizeof(std::uint64_t)),
@@ -51,54 +51,54 @@ class Meeting {
     answer_ = different_groups;
   }
 
-  void hold() {
+  void run() {
     const std::atomic<bool> aborted{false};
-    Patience patience(aborted, group_.timeout_ns);
+    Backoff backoff(aborted, group_.timeout_ns);
     try {
       if (group_.rank == 0) {
-        lead(patience);
+        lead(backoff);
       } else {
-        follow(patience);
+        follow(backoff);
       }
     } catch (...) {
-      session_.bury(std::move(memory_));  // who comes too late still writes there
+      session_.retain(std::move(memory_));  // late ranks still write to it
       throw;
     }
   }
 
  private:
-  void lead(Patience& patience) {
+  void lead(Backoff& backoff) {
     const std::uint64_t own = words_[0];
     Requests arrivals(session_);
     for (int i = 1; i < group_.nranks; ++i) receive(arrivals, words_[index(i)], i);
-    arrivals.wait(patience);
+    arrivals.wait(backoff);
     const bool equal = std::ranges::count(words_, own) == group_.nranks;
     words_[0] = equal ? own : different_groups;
     Requests answers(session_);
     for (int i = 1; i < group_.nranks; ++i) send(answers, i);
-    answers.wait(patience);
+    answers.wait(backoff);
     if (!equal) refuse();
   }
 
-  void follow(Patience& patience) {
+  void follow(Backoff& backoff) {
     const std::uint64_t own = words_[0];
     Requests exchange(session_);
     send(exchange, 0);
     receive(exchange, answer_, 0);
-    exchange.wait(patience);
+    exchange.wait(backoff);
     if (answer_ != own) refuse();
   }
 
   void send(Requests& requests, int to) {
     requests.post("MPI_Isend", [&](MPI_Request* request) {
-      return MPI_Isend(words_.data(), 1, MPI_UINT64_T, world_rank(to), meeting_tag,
+      return MPI_Isend(words_.data(), 1, MPI_UINT64_T, world_rank(to), rendezvous_tag,
                        session_.world(), request);
     });
   }
 
   void receive(Requests& requests, std::uint64_t& word, int from) {
     requests.post("MPI_Irecv", [&](MPI_Request* request) {
-      return MPI_Irecv(&word, 1, MPI_UINT64_T, world_rank(from), meeting_tag, session_.world(),
+      return MPI_Irecv(&word, 1, MPI_UINT64_T, world_rank(from), rendezvous_tag, session_.world(),
                        request);
     });
   }
@@ -114,8 +114,8 @@ class Meeting {
   Session& session_;
   const atoll_group& group_;
   std::vector<std::byte> memory_;
-  // In it: by rank, [0] is this rank's own word, later the answer to the others; and the answer to
-  // this one.
+  // Parts of memory_. words_ is indexed by rank; words_[0] holds this rank's fingerprint and later
+  // the answer to the other ranks. answer_ receives the answer of the first rank.
   std::span<std::uint64_t> words_;
   std::uint64_t& answer_;
 };
@@ -137,9 +137,8 @@ MPI_Comm create_group(Session& session, const atoll_group& group) {
   return comm;
 }
 
-// Nothing here chooses an algorithm or orders sums: MPI does.
-void refuse_wishes(const atoll_group& group) {
-  if (group.size < sizeof(atoll_group)) return;  // by a core that cannot ask
+// MPI chooses algorithms itself and does not guarantee an order of sums.
+void refuse_options(const atoll_group& group) {
   if (group.tuning != nullptr && *group.tuning != '\0') {
     throw Error(ATOLL_INVALID_ARGUMENT,
                 "the mpi backend leaves algorithms to MPI: set OMPI_MCA_coll_tuned_... or "
@@ -152,36 +151,32 @@ void refuse_wishes(const atoll_group& group) {
 
 }  // namespace
 
-std::int32_t capability(std::int32_t kind, std::int32_t dtype, std::int32_t op,
-                        std::int32_t memory) {
-  if (memory != ATOLL_MEMORY_HOST || kind < ATOLL_BARRIER || kind > ATOLL_REDUCE_SCATTER_V)
-    return 0;
-  if (kind == ATOLL_BARRIER) return 1;
-  if (dtype < ATOLL_F32 || dtype > ATOLL_U8) return 0;
-  if (!reduces(kind)) return 1;
-  return dtype != ATOLL_BF16 && dtype != ATOLL_F16 && op >= ATOLL_SUM && op <= ATOLL_MAX;
+// MPI has no 16-bit floating point types, so core builds their sums.
+std::int32_t Comm::capability(std::int32_t kind, std::int32_t dtype, std::int32_t op,
+                              std::int32_t memory) {
+  if (memory != ATOLL_MEMORY_HOST || !is_known(kind, dtype, op)) return 0;
+  return !reduces(kind) || (dtype != ATOLL_BF16 && dtype != ATOLL_F16) ? 1 : 0;
 }
 
 std::unique_ptr<Comm> Comm::open(const atoll_host& host, const atoll_group& group) {
   if (group.memory != ATOLL_MEMORY_HOST) {
-    throw Error(ATOLL_UNSUPPORTED, "the mpi backend takes host memory only");
+    throw Error(ATOLL_UNSUPPORTED, "the mpi backend supports host memory only");
   }
-  refuse_wishes(group);
+  refuse_options(group);
   Session& session = Session::get();
   session.start(host, group);
-  Meeting(session, group).hold();
+  Rendezvous(session, group).run();
   return std::unique_ptr<Comm>(new Comm(group, create_group(session, group)));
 }
 
 Comm::Comm(const atoll_group& group, MPI_Comm mpi)
     : session_(Session::get()), mpi_(mpi), rank_(group.rank), size_(group.nranks) {}
 
-// MPI_Comm_free is collective on paper, local in MPI libraries ("it is anticipated that this
-// operation will normally be implemented to be local", MPI 3.1, 6.4.3): the other ranks may close
-// at other times. After a failure MPI is not entered again.
+// The standard calls MPI_Comm_free collective, but MPI libraries implement it locally (MPI 3.1,
+// section 6.4.3), so ranks may close at different times. After a failure MPI is not called again.
 Comm::~Comm() {
   if (broken_ || aborted_) {
-    session_.bury(std::move(scratch_));
+    session_.retain(std::move(scratch_));
   } else if (session_.alive()) {
     const auto lock = session_.lock();
     MPI_Comm_free(&mpi_);
@@ -193,22 +188,22 @@ std::byte* Comm::scratch(std::size_t bytes) {
   return scratch_.data();
 }
 
-void Comm::submit(atoll_operation* const* operations, int n) {
+void Comm::submit(std::span<atoll_operation* const> operations) {
   std::int64_t timeout_ns = 0;
   std::vector<const atoll_operation*> messages;
-  for (const atoll_operation* operation : std::span(operations, static_cast<std::size_t>(n))) {
+  for (const atoll_operation* operation : operations) {
     validate(*operation, rank_, size_);
     timeout_ns = std::max(timeout_ns, operation->timeout_ns);
     if (is_message(operation->kind)) messages.push_back(operation);
   }
-  const atoll_operation* current = messages.empty() ? operations[0] : messages.front();
+  const atoll_operation* current = messages.empty() ? operations.front() : messages.front();
   try {
     if (broken_) throw Error(ATOLL_ABORTED, "an earlier operation of this communicator failed");
-    patience_ = std::make_unique<Patience>(aborted_, timeout_ns);
+    backoff_ = std::make_unique<Backoff>(aborted_, timeout_ns);
     if (!messages.empty()) send_recv(*this, messages);
-    for (int i = 0; i < n; ++i) {
-      if (is_message(operations[i]->kind)) continue;
-      current = operations[i];
+    for (const atoll_operation* operation : operations) {
+      if (is_message(operation->kind)) continue;
+      current = operation;
       perform(*current);
     }
   } catch (const Error& error) {
@@ -244,4 +239,4 @@ void Comm::perform(const atoll_operation& operation) {
   }
 }
 
-}  // namespace atoll_sdk::mpi
+}  // namespace atoll_mpi

@@ -1,4 +1,4 @@
-// One communicator: an MPI_Comm over the ranks of a group, and what every collective needs from it.
+// One communicator: an MPI_Comm over the ranks of a group.
 #pragma once
 
 #include <mpi.h>
@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cstddef>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -13,36 +14,38 @@
 #include "progress.hpp"
 #include "session.hpp"
 
-namespace atoll_sdk::mpi {
+namespace atoll_mpi {
 
 class Comm {
  public:
+  static std::int32_t probe(const atoll_group& world) { return Session::probe(world); }
+  static std::int32_t capability(std::int32_t kind, std::int32_t dtype, std::int32_t op,
+                                 std::int32_t memory);
   // Collective over the group.
   static std::unique_ptr<Comm> open(const atoll_host& host, const atoll_group& group);
   ~Comm();
   Comm(const Comm&) = delete;
   Comm& operator=(const Comm&) = delete;
 
-  // Performs the operations; complete when it returns. A failure is thrown with the operation's
-  // name in front, and is the last thing that the communicator does.
-  void submit(atoll_operation* const* operations, int n);
+  // Performs the operations and returns when they are complete. The first failure is final: later
+  // calls throw Error(ATOLL_ABORTED).
+  void submit(std::span<atoll_operation* const> operations);
   void abort() noexcept { aborted_.store(true, std::memory_order_relaxed); }
 
-  // For the collectives.
   Session& session() noexcept { return session_; }
   MPI_Comm mpi() const noexcept { return mpi_; }
   int rank() const noexcept { return rank_; }
   int size() const noexcept { return size_; }
-  // Memory of at least `bytes`, until the next call.
+  // Scratch memory of at least `bytes`, valid until the next call.
   std::byte* scratch(std::size_t bytes);
   // Posts one nonblocking collective and waits for it.
   template <class Post>
   void run(const char* call, Post&& post) {
     Requests requests(session_);
     requests.post(call, std::forward<Post>(post));
-    requests.wait(*patience_);
+    requests.wait(*backoff_);
   }
-  Patience& patience() noexcept { return *patience_; }
+  Backoff& backoff() noexcept { return *backoff_; }
 
  private:
   Comm(const atoll_group& group, MPI_Comm mpi);
@@ -54,12 +57,8 @@ class Comm {
   int size_;
   std::atomic<bool> aborted_{false};
   bool broken_ = false;
-  std::unique_ptr<Patience> patience_;  // of the submit() under way
+  std::unique_ptr<Backoff> backoff_;  // limits the current submit()
   std::vector<std::byte> scratch_;
 };
 
-// 1 when the operation can be done here, else 0.
-std::int32_t capability(std::int32_t kind, std::int32_t dtype, std::int32_t op,
-                        std::int32_t memory);
-
-}  // namespace atoll_sdk::mpi
+}  // namespace atoll_mpi

@@ -1,10 +1,10 @@
 #include "in_place.hpp"
 
-namespace atoll_sdk::mpi {
+namespace atoll_mpi {
 
 Sources agree(Comm& comm, Sources own) {
-  // Of each wish whether nobody is against it. In scratch memory, because MPI may write there as
-  // long as it runs, also when the wait is given up.
+  // words[0] and words[1] say whether this rank accepts in_place and elsewhere. They are in scratch
+  // memory, because MPI may still write to them after a wait has been aborted.
   int* words = reinterpret_cast<int*>(comm.scratch(4 * sizeof(int)));
   words[0] = own != Sources::elsewhere ? 1 : 0;
   words[1] = own != Sources::in_place ? 1 : 0;
@@ -15,4 +15,4 @@ Sources agree(Comm& comm, Sources own) {
   return words[3] != 0 ? Sources::elsewhere : Sources::mixed;
 }
 
-}  // namespace atoll_sdk::mpi
+}  // namespace atoll_mpi

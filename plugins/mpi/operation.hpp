@@ -1,21 +1,15 @@
-// What an atoll_operation asks for: its arguments checked, and its name for messages.
+// Checks of an operation.
 #pragma once
-
-#include <cstdint>
-#include <string>
 
 #include "atoll/plugin.h"
 
-namespace atoll_sdk::mpi {
+namespace atoll_mpi {
 
-// Whether src has to be multiplied with this rank's factor first.
+// True if src must be multiplied by this rank's factor before MPI reduces it.
 bool scaled(const atoll_operation& operation) noexcept;
 
 // Throws Error(ATOLL_INVALID_ARGUMENT or ATOLL_UNSUPPORTED) unless rank `rank` of a group of
-// `nranks` can perform this.
+// `nranks` can perform the operation.
 void validate(const atoll_operation& operation, int rank, int nranks);
 
-// "all_reduce 17 (1000 x f32, 4000 bytes, sum)"; core adds the rank and the communicator.
-std::string describe(const atoll_operation& operation);
-
-}  // namespace atoll_sdk::mpi
+}  // namespace atoll_mpi

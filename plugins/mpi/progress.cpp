@@ -6,7 +6,7 @@
 
 #include "sdk/guard.hpp"
 
-namespace atoll_sdk::mpi {
+namespace atoll_mpi {
 namespace {
 
 using std::chrono::microseconds;
@@ -17,14 +17,14 @@ constexpr microseconds longest_sleep{100};
 
 }  // namespace
 
-Patience::Patience(const std::atomic<bool>& aborted, std::int64_t timeout_ns)
+Backoff::Backoff(const std::atomic<bool>& aborted, std::int64_t timeout_ns)
     : aborted_(aborted),
       start_(Clock::now()),
       deadline_(timeout_ns > 0 ? start_ + std::chrono::nanoseconds(timeout_ns)
                                : Clock::time_point::max()),
       idle_since_(start_) {}
 
-void Patience::pause() {
+void Backoff::pause() {
   if (aborted_.load(std::memory_order_relaxed)) throw Error(ATOLL_ABORTED, "aborted");
   if (++spins_ <= spin_tests) return;
   const auto now = Clock::now();
@@ -40,14 +40,14 @@ void Patience::pause() {
   }
 }
 
-void Patience::refresh() noexcept {
+void Backoff::refresh() noexcept {
   spins_ = 0;
   idle_since_ = Clock::now();
 }
 
-void Requests::wait(Patience& patience) {
-  patience.refresh();
-  while (!test()) patience.pause();
+void Requests::wait(Backoff& backoff) {
+  backoff.refresh();
+  while (!test()) backoff.pause();
 }
 
 bool Requests::test() {
@@ -72,4 +72,4 @@ std::uint64_t Requests::received_bytes(std::size_t i, MPI_Datatype type) const {
   return static_cast<std::uint64_t>(bytes);
 }
 
-}  // namespace atoll_sdk::mpi
+}  // namespace atoll_mpi

@@ -1,5 +1,5 @@
-// Waiting for MPI without holding anything up: requests are posted and tested, never waited for, so
-// that abort() and deadlines are seen and ranks that outnumber the cores leave them to each other.
+// Waiting for MPI. Requests are posted and then tested, never waited for inside MPI, so that abort()
+// and deadlines are noticed and ranks can share cores.
 #pragma once
 
 #include <mpi.h>
@@ -12,19 +12,19 @@
 
 #include "session.hpp"
 
-namespace atoll_sdk::mpi {
+namespace atoll_mpi {
 
-// How long one operation may wait, and how politely it does.
-class Patience {
+// The pauses between two tests of one operation, and their time limit.
+class Backoff {
  public:
   using Clock = std::chrono::steady_clock;
 
   // A timeout of 0 or less means no limit.
-  Patience(const std::atomic<bool>& aborted, std::int64_t timeout_ns);
-  // Between two tests: spins, then yields, then sleeps longer and longer, up to 100 us. Throws
-  // Error(ATOLL_ABORTED) or Error(ATOLL_TIMEOUT).
+  Backoff(const std::atomic<bool>& aborted, std::int64_t timeout_ns);
+  // Call it between two tests. Spins at first, then yields, then sleeps for increasing times of up
+  // to 100 us. Throws Error(ATOLL_ABORTED) or Error(ATOLL_TIMEOUT).
   void pause();
-  // Progress was made: be quick again.
+  // Restarts the backoff after progress.
   void refresh() noexcept;
 
  private:
@@ -35,14 +35,13 @@ class Patience {
   int spins_ = 0;
 };
 
-// Requests under way. Those that are not complete at destruction, because waiting failed, are given
-// up: MPI cannot cancel a collective, so their buffers must outlive MPI's last call in this
-// process.
+// Requests in flight. If waiting failed, destruction abandons them. MPI cannot cancel a collective,
+// so the buffers of abandoned requests must outlive MPI's last call in this process.
 class Requests {
  public:
   explicit Requests(Session& session) : session_(session) {}
 
-  // post(MPI_Request*) makes one nonblocking call, named `call` in messages.
+  // post_call(MPI_Request*) makes one nonblocking call; error texts name it `call`.
   template <class Post>
   void post(const char* call, Post&& post_call) {
     const auto lock = session_.lock();
@@ -50,8 +49,8 @@ class Requests {
     check(std::forward<Post>(post_call)(&request), call);
     requests_.push_back(request);
   }
-  void wait(Patience& patience);
-  // Bytes that arrived at the i-th posted request, a receive of elements of `type`; after wait().
+  void wait(Backoff& backoff);
+  // Bytes received by the i-th posted request, a receive of elements of `type`. Call it after wait().
   std::uint64_t received_bytes(std::size_t i, MPI_Datatype type) const;
 
  private:
@@ -62,4 +61,4 @@ class Requests {
   std::vector<MPI_Status> statuses_;
 };
 
-}  // namespace atoll_sdk::mpi
+}  // namespace atoll_mpi

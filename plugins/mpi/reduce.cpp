@@ -1,21 +1,21 @@
-// MPI chooses the algorithm and the order of the sums. Large counts go in pieces of piece_bytes.
-// What has to be multiplied first is put where the result will be, or into scratch memory of a
-// piece on ranks that get none. Large data is reduced on all ranks, into scratch memory where it is
-// not wanted: Open MPI's MPI_Ireduce of 1 MiB and more takes many times as long as MPI_Iallreduce.
+// reduce: MPI chooses the algorithm and the order of the sums. Large data is reduced in pieces of
+// piece_bytes. The product with a factor is stored in the root's dst, or in scratch memory on other
+// ranks. Large data is reduced on all ranks, because Open MPI's MPI_Ireduce of 1 MiB and more takes
+// many times as long as MPI_Iallreduce.
 #include <algorithm>
 #include <cstring>
 
 #include "collectives.hpp"
 #include "operation.hpp"
-#include "sdk/describe.hpp"
+#include "sdk/operation.hpp"
 #include "types.hpp"
 
-namespace atoll_sdk::mpi {
+namespace atoll_mpi {
 
 namespace {
 
 constexpr std::uint64_t most_for_reduce = 256 * 1024;   // bytes
-constexpr std::uint64_t large_piece = 8 * 1024 * 1024;  // bytes of scratch, for the product too
+constexpr std::uint64_t large_piece = 8 * 1024 * 1024;  // bytes of scratch memory
 
 }  // namespace
 
@@ -38,7 +38,7 @@ void reduce(Comm& comm, const atoll_operation& operation) {
       from = to;
     }
     if (on_all) {
-      // In place on all ranks or on none, as MPI asks.
+      // All ranks pass MPI_IN_PLACE, as MPI requires.
       if (from != to) std::memcpy(to, from, n * element);
       comm.run("MPI_Iallreduce", [&](MPI_Request* request) {
         return MPI_Iallreduce(MPI_IN_PLACE, to, static_cast<int>(n), type, op, comm.mpi(), request);
@@ -56,4 +56,4 @@ void reduce(Comm& comm, const atoll_operation& operation) {
   }
 }
 
-}  // namespace atoll_sdk::mpi
+}  // namespace atoll_mpi

@@ -1,19 +1,19 @@
-// MPI chooses the algorithm and the order of the sums.
+// reduce_scatter: MPI chooses the algorithm and the order of the sums.
 //
-// MPI wants the blocks of all ranks in a row. A whole operation has them so and passes straight,
-// unless it has to be multiplied first; when its bytes exceed piece_bytes, the same piece of every
-// block is packed into scratch memory first. MPI's own in-place form leaves the result at the start
-// of the buffer and overwrites other blocks; atoll's leaves it in this rank's block and the others
-// alone, so it, too, goes through scratch.
+// Up to piece_bytes and without a factor, src is passed to MPI directly. Otherwise the same piece of
+// every block is packed into scratch memory, because MPI needs the blocks of all ranks to be
+// contiguous. An in-place result goes through scratch memory as well: MPI's in-place form would
+// write it to the start of the buffer and overwrite other blocks, but atoll writes it to this rank's
+// block and leaves the others alone.
 #include <algorithm>
 #include <cstring>
 
 #include "collectives.hpp"
 #include "operation.hpp"
-#include "sdk/describe.hpp"
+#include "sdk/operation.hpp"
 #include "types.hpp"
 
-namespace atoll_sdk::mpi {
+namespace atoll_mpi {
 
 void reduce_scatter(Comm& comm, const atoll_operation& operation) {
   const auto ranks = static_cast<std::uint64_t>(comm.size());
@@ -52,4 +52,4 @@ void reduce_scatter(Comm& comm, const atoll_operation& operation) {
   if (operation.op == ATOLL_AVG) divide(dst, operation.count, operation.dtype, comm.size());
 }
 
-}  // namespace atoll_sdk::mpi
+}  // namespace atoll_mpi

@@ -1,21 +1,21 @@
-// MPI chooses the algorithm and the order of the sums. As in reduce_scatter.cpp, what is larger
-// than piece_bytes goes in pieces: the same piece of every block is packed first, shorter or empty
-// for blocks that end before it. The result goes through scratch memory: in place it must, and
-// ranks with a count of 0 may have no dst.
+// reduce_scatter_v: MPI chooses the algorithm and the order of the sums. As in reduce_scatter.cpp,
+// data of more than piece_bytes is reduced in pieces: the same piece of every block is packed, with
+// fewer elements or none for shorter blocks. The result goes through scratch memory, because it may
+// be in place, and ranks with a count of 0 may have no dst.
 #include <algorithm>
 #include <cstring>
 
 #include "collectives.hpp"
 #include "operation.hpp"
-#include "sdk/describe.hpp"
+#include "sdk/operation.hpp"
 #include "types.hpp"
 
-namespace atoll_sdk::mpi {
+namespace atoll_mpi {
 namespace {
 
-// Where the pieces of one round are.
+// Scratch memory of one round, in which one piece of every block is reduced.
 struct Round {
-  int* counts;  // of the ranks, in this round
+  int* counts;  // elements of each rank in this round
   std::byte* packed;
   std::byte* result;
 };
@@ -28,7 +28,7 @@ Round lay_out(Comm& comm, std::size_t packed, std::size_t result) {
   return {reinterpret_cast<int*>(all), all + counts_bytes, all + counts_bytes + rounded(packed)};
 }
 
-// The elements [first, first + piece) of every block, one after the other.
+// Packs the elements [first, first + piece) of every block one after the other.
 void pack(Comm& comm, const atoll_operation& operation, const Round& round, std::uint64_t first) {
   const std::size_t element = dtype_size(operation.dtype);
   const auto* block = static_cast<const std::byte*>(operation.src);
@@ -80,4 +80,4 @@ void reduce_scatter_v(Comm& comm, const atoll_operation& operation) {
   if (operation.op == ATOLL_AVG && own > 0) divide(dst, own, operation.dtype, comm.size());
 }
 
-}  // namespace atoll_sdk::mpi
+}  // namespace atoll_mpi

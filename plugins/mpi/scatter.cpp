@@ -1,8 +1,9 @@
+// scatter: only the root may be in place, so no agreement is needed.
 #include "collectives.hpp"
-#include "sdk/describe.hpp"
+#include "sdk/operation.hpp"
 #include "types.hpp"
 
-namespace atoll_sdk::mpi {
+namespace atoll_mpi {
 
 void scatter(Comm& comm, const atoll_operation& operation) {
   const std::uint64_t bytes = operation.count * dtype_size(operation.dtype);
@@ -19,4 +20,4 @@ void scatter(Comm& comm, const atoll_operation& operation) {
   });
 }
 
-}  // namespace atoll_sdk::mpi
+}  // namespace atoll_mpi

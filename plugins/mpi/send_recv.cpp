@@ -1,15 +1,16 @@
+// send and recv: all messages of a group are in flight at the same time.
 #include <deque>
 
 #include "collectives.hpp"
-#include "sdk/describe.hpp"
 #include "sdk/guard.hpp"
+#include "sdk/operation.hpp"
 #include "types.hpp"
 
-namespace atoll_sdk::mpi {
+namespace atoll_mpi {
 namespace {
 
-// Messages between two ranks match in the order of their calls, so one tag does; those of which a
-// collective consists have another one, since ranks may call it and a message in either order.
+// Messages between two ranks match in the order of their calls, so one tag is enough. Messages of a
+// collective have another tag, because ranks may call the collective and a message in either order.
 constexpr int tag_of_messages = 0;
 constexpr int tag_of_pieces = 1;
 
@@ -17,7 +18,7 @@ void check_length(const atoll_operation& operation, std::uint64_t arrived) {
   const std::uint64_t expected = operation.count * dtype_size(operation.dtype);
   if (arrived == expected) return;
   throw Error(ATOLL_MISMATCH, "rank " + std::to_string(operation.peer) + " sent " +
-                                  std::to_string(arrived) + " bytes, expected are " +
+                                  std::to_string(arrived) + " bytes; expected " +
                                   std::to_string(expected));
 }
 
@@ -42,11 +43,11 @@ void send_recv(Comm& comm, const std::vector<const atoll_operation*>& operations
       });
     }
   }
-  requests.wait(comm.patience());
+  requests.wait(comm.backoff());
   for (std::size_t i = 0; i < operations.size(); ++i) {
     if (operations[i]->kind != ATOLL_RECV) continue;
     check_length(*operations[i], requests.received_bytes(i, blocks[i].type()));
   }
 }
 
-}  // namespace atoll_sdk::mpi
+}  // namespace atoll_mpi

@@ -12,16 +12,17 @@
 
 #include "sdk/guard.hpp"
 
-namespace atoll_sdk::mpi {
+namespace atoll_mpi {
 namespace {
 
 using Clock = std::chrono::steady_clock;
 
 constexpr int preference_launched = 50;
-constexpr int preference_alone =
-    10;  // a world of one needs no launcher, and gains nothing from MPI
+// A world of one rank needs no launcher, and gains nothing from MPI.
+constexpr int preference_alone = 10;
 constexpr std::size_t answer_bytes = 512;
-constexpr std::int64_t patience_for_answer_ns = 2'000'000'000;  // rank 0's own timeout comes first
+// Other ranks wait this much longer than rank 0, so that its timeout comes first.
+constexpr std::int64_t answer_margin_ns = 2'000'000'000;
 
 std::string library_version() {
   std::array<char, MPI_MAX_LIBRARY_VERSION_STRING> text{};
@@ -31,7 +32,7 @@ std::string library_version() {
   return std::string(all.substr(0, all.find_first_of(",\n")));
 }
 
-// The rank and size variables of the launchers that this MPI library understands.
+// The environment variables that a launcher sets; only launchers of the linked library count.
 struct Launcher {
   const char* rank;
   const char* size;
@@ -59,12 +60,12 @@ bool mpi_finalized() {
   return flag != 0;
 }
 
-// The plugin is loaded with RTLD_LOCAL and libmpi with it; components that libmpi loads in turn
-// look for its symbols in the global scope, and do not find them unless it is raised into it.
+// Moves libmpi into the global symbol scope. It was loaded with RTLD_LOCAL as a dependency of the
+// plugin, but the components that libmpi loads look for its symbols in the global scope.
 void raise_library_scope() {
   Dl_info info{};
   if (dladdr(reinterpret_cast<const void*>(&MPI_Init_thread), &info) == 0) return;
-  // The handle is kept: it only counts a reference to a library that never leaves.
+  // The handle is never closed, because libmpi stays loaded anyway.
   dlopen(info.dli_fname, RTLD_NOW | RTLD_GLOBAL | RTLD_NOLOAD);
 }
 
@@ -105,18 +106,22 @@ Session& Session::get() {
   return session;
 }
 
-Session::Prospect Session::probe(const atoll_group& world) {
-  if (world.memory != ATOLL_MEMORY_HOST) return {0, "the mpi backend takes host memory only"};
-  if (mpi_finalized()) return {0, "MPI has been finalised in this process"};
+std::int32_t Session::probe(const atoll_group& world) {
+  const auto refuse = [](const std::string& why) { throw Error(ATOLL_UNSUPPORTED, why); };
+  const std::string in_world =
+      std::to_string(world.world_rank) + " of " + std::to_string(world.world_size);
+  if (world.memory != ATOLL_MEMORY_HOST) refuse("the mpi backend supports host memory only");
+  if (mpi_finalized()) refuse("MPI has been finalised in this process");
   if (mpi_initialized()) {
     int rank = 0;
     int size = 0;
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     MPI_Comm_size(MPI_COMM_WORLD, &size);
-    if (rank == world.world_rank && size == world.world_size) return {preference_launched, ""};
-    return {0, "MPI calls this process rank " + std::to_string(rank) + " of " +
-                   std::to_string(size) + ", the World calls it " +
-                   std::to_string(world.world_rank) + " of " + std::to_string(world.world_size)};
+    if (rank != world.world_rank || size != world.world_size) {
+      refuse("this process is rank " + std::to_string(rank) + " of " + std::to_string(size) +
+             " in MPI, but rank " + in_world + " in the World");
+    }
+    return preference_launched;
   }
   const std::string library = library_version();
   std::string looked_for;
@@ -125,16 +130,18 @@ Session::Prospect Session::probe(const atoll_group& world) {
     const char* size = launcher.size ? std::getenv(launcher.size) : nullptr;
     if (rank == nullptr) {
       looked_for += (looked_for.empty() ? "" : " and ") + std::string(launcher.rank);
-    } else if (differs(rank, world.world_rank) || differs(size, world.world_size)) {
-      return {0, std::string(launcher.rank) + " says rank " + rank + (size ? " of " : "") +
-                     (size ? size : "") + ", the World says " + std::to_string(world.world_rank) +
-                     " of " + std::to_string(world.world_size)};
-    } else {
-      return {preference_launched, ""};
+      continue;
     }
+    if (differs(rank, world.world_rank) || differs(size, world.world_size)) {
+      refuse(std::string(launcher.rank) + " says rank " + rank + (size ? " of " : "") +
+             (size ? size : "") + ", but this process is rank " + in_world + " in the World");
+    }
+    return preference_launched;
   }
-  if (world.world_size == 1) return {preference_alone, ""};
-  return {0, "not started by a launcher of " + library + " (" + looked_for + " are not set)"};
+  if (world.world_size > 1) {
+    refuse("not started by a launcher of " + library + " (" + looked_for + " are not set)");
+  }
+  return preference_alone;
 }
 
 void Session::start(const atoll_host& host, const atoll_group& group) {
@@ -143,7 +150,7 @@ void Session::start(const atoll_host& host, const atoll_group& group) {
     throw Error(ATOLL_UNSUPPORTED, "MPI has ended in this process and cannot start again");
   }
   if (state_ == State::idle) {
-    meet(host, group);
+    wait_for_ranks(host, group);
     initialise();
     verify(group);
     check(MPI_Comm_dup(MPI_COMM_WORLD, &world_), "MPI_Comm_dup");
@@ -156,8 +163,8 @@ void Session::start(const atoll_host& host, const atoll_group& group) {
   verify(group);
 }
 
-// Rank 0 counts the others in and gives the word, or says who is missing.
-void Session::meet(const atoll_host& host, const atoll_group& group) const {
+// Rank 0 waits for all ranks and then tells them to start, or names the absent rank.
+void Session::wait_for_ranks(const atoll_host& host, const atoll_group& group) const {
   constexpr const char* go_key = "atoll/mpi/go";
   std::array<char, answer_bytes> text{};
   std::size_t n = text.size();
@@ -168,9 +175,9 @@ void Session::meet(const atoll_host& host, const atoll_group& group) const {
       throw Error(status, "cannot announce this rank to rank 0 before MPI_Init");
     }
     if (const auto status =
-            host.get(host.ctx, go_key, text.data(), &n, group.timeout_ns + patience_for_answer_ns);
+            host.get(host.ctx, go_key, text.data(), &n, group.timeout_ns + answer_margin_ns);
         status != ATOLL_OK) {
-      throw Error(status, "rank 0 gave no word to start MPI");
+      throw Error(status, "rank 0 did not signal that all ranks are ready for MPI_Init");
     }
     if (n > 0) throw Error(ATOLL_TIMEOUT, std::string(text.data(), n));
     return;
@@ -202,8 +209,8 @@ void Session::initialise() {
     check(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &thread_level_),
           "MPI_Init_thread");
     initialised_here_ = true;
-    // Open MPI blames what fails inside a nonblocking collective on MPI_COMM_WORLD, whose handler
-    // would end the process.
+    // Open MPI reports failures inside nonblocking collectives on MPI_COMM_WORLD. The default
+    // handler would end the process.
     check(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
   }
   if (thread_level_ < MPI_THREAD_SERIALIZED) {
@@ -219,10 +226,10 @@ void Session::verify(const atoll_group& group) const {
   check(MPI_Comm_rank(MPI_COMM_WORLD, &rank), "MPI_Comm_rank");
   check(MPI_Comm_size(MPI_COMM_WORLD, &size), "MPI_Comm_size");
   if (rank == group.world_rank && size == group.world_size) return;
-  throw Error(ATOLL_MISMATCH, "MPI calls this process rank " + std::to_string(rank) + " of " +
-                                  std::to_string(size) + ", the World calls it " +
+  throw Error(ATOLL_MISMATCH, "this process is rank " + std::to_string(rank) + " of " +
+                                  std::to_string(size) + " in MPI, but rank " +
                                   std::to_string(group.world_rank) + " of " +
-                                  std::to_string(group.world_size));
+                                  std::to_string(group.world_size) + " in the World");
 }
 
 void Session::finish(Ending ending) {
@@ -236,7 +243,7 @@ void Session::finish(Ending ending) {
   if (initialised_here_) {
     check(MPI_Finalize(), "MPI_Finalize");
   } else {
-    state_ = State::idle;  // the program's MPI lives on, and so may its next World
+    state_ = State::idle;  // the program owns MPI and may create another World
   }
 }
 
@@ -248,9 +255,9 @@ std::unique_lock<std::mutex> Session::lock() {
 
 bool Session::alive() const { return mpi_initialized() && !mpi_finalized(); }
 
-void Session::bury(std::vector<std::byte> memory) {
-  const std::lock_guard guard(buried_mutex_);
-  buried_.push_back(std::move(memory));
+void Session::retain(std::vector<std::byte> memory) {
+  const std::lock_guard guard(retained_mutex_);
+  retained_.push_back(std::move(memory));
 }
 
-}  // namespace atoll_sdk::mpi
+}  // namespace atoll_mpi

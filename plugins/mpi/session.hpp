@@ -1,5 +1,5 @@
-// What this process shares with MPI. MPI starts and ends once in a process and has one world, so
-// there is one Session, whatever the number of communicators.
+// The process-wide state of MPI. MPI starts and ends once per process and has one world, so there is
+// one Session for all communicators.
 #pragma once
 
 #include <mpi.h>
@@ -9,9 +9,11 @@
 #include <string>
 #include <vector>
 
-#include "atoll/plugin.h"
+#include "sdk/guard.hpp"
 
-namespace atoll_sdk::mpi {
+namespace atoll_mpi {
+
+using namespace atoll_sdk;
 
 // Throws Error(ATOLL_BACKEND), or ATOLL_MISMATCH for a truncated message, with MPI's own text.
 void check(int code, const char* call);
@@ -20,50 +22,46 @@ class Session {
  public:
   static Session& get();
 
-  // How well MPI would do here: 0 with a reason, or a preference. Starts nothing.
-  struct Prospect {
-    int preference = 0;
-    std::string reason;
-  };
-  static Prospect probe(const atoll_group& world);
+  // Returns a preference, or throws Error(ATOLL_UNSUPPORTED) with the reason. Does not start MPI.
+  static std::int32_t probe(const atoll_group& world);
 
-  // Idempotent; the first call is collective over the World. Waits for all ranks in the store
-  // before it calls MPI_Init, which would wait for an absent one forever, and namelessly.
-  // Initialises MPI if nobody has, asks for MPI_THREAD_MULTIPLE, takes SERIALIZED, and refuses
-  // less.
+  // Idempotent; the first call is collective over the World. It waits in the store for all ranks,
+  // because MPI_Init would wait forever for an absent rank without naming it. Then it initialises
+  // MPI, unless the program has done so, and requests MPI_THREAD_MULTIPLE. It accepts
+  // MPI_THREAD_SERIALIZED and refuses lower levels.
   void start(const atoll_host& host, const atoll_group& group);
 
-  // Ends MPI if start() began it. After a failure it does nothing: MPI_Finalize waits for the
-  // others.
+  // Finalizes MPI if start() initialised it. Does nothing after a failure, because MPI_Finalize
+  // waits for the other ranks.
   enum class Ending {
     orderly,
     failed
   };
   void finish(Ending ending);
 
-  // All MPI calls are made under this lock. It locks nothing when MPI gave us MPI_THREAD_MULTIPLE.
-  // Under MPI_THREAD_SERIALIZED it keeps one thread at a time inside MPI, so no call that waits for
-  // another rank may be made under it: only posts and tests.
+  // Every MPI call is made under this lock. It does nothing with MPI_THREAD_MULTIPLE. With
+  // MPI_THREAD_SERIALIZED it admits one thread at a time, so a call under it must not wait for
+  // another rank: only post and test operations.
   [[nodiscard]] std::unique_lock<std::mutex> lock();
 
-  // A duplicate of MPI_COMM_WORLD, so that our messages never meet those of the program.
+  // A duplicate of MPI_COMM_WORLD, so that messages never match those of the program.
   MPI_Comm world() const noexcept { return world_; }
-  // Reductions of u8, where those of MPI libraries disagree with C: Open MPI 4.1 saturates MPI_SUM
-  // on processors with AVX, MPICH 4.0 compares as if bytes had a sign.
+  // Reductions of u8. The built-in ones differ from C: Open MPI 4.1 saturates MPI_SUM on processors
+  // with AVX, and MPICH 4.0 compares bytes as signed numbers.
   struct Operators {
     MPI_Op sum = MPI_OP_NULL;  // modulo 256
     MPI_Op min = MPI_OP_NULL;
     MPI_Op max = MPI_OP_NULL;
   };
   const Operators& u8_operators() const noexcept { return u8_; }
-  // False once MPI has been finalised, by us or by the program.
+  // True between MPI_Init and MPI_Finalize, even if the program called them.
   bool alive() const;
 
-  // Memory that MPI may still write to, because an operation on it was given up, stays to the end.
-  void bury(std::vector<std::byte> memory);
+  // Keeps memory until the process ends, because MPI may still access it after an aborted wait.
+  void retain(std::vector<std::byte> memory);
 
  private:
-  void meet(const atoll_host& host, const atoll_group& group) const;
+  void wait_for_ranks(const atoll_host& host, const atoll_group& group) const;
   void initialise();
   void verify(const atoll_group& group) const;
 
@@ -79,8 +77,8 @@ class Session {
   MPI_Comm world_ = MPI_COMM_NULL;
   Operators u8_;
   std::mutex serial_;
-  std::mutex buried_mutex_;
-  std::vector<std::vector<std::byte>> buried_;
+  std::mutex retained_mutex_;
+  std::vector<std::vector<std::byte>> retained_;
 };
 
-}  // namespace atoll_sdk::mpi
+}  // namespace atoll_mpi

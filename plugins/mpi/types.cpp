@@ -7,7 +7,7 @@
 
 #include "sdk/guard.hpp"
 
-namespace atoll_sdk::mpi {
+namespace atoll_mpi {
 namespace {
 
 template <class T>
@@ -24,8 +24,8 @@ void multiply_typed(void* dst, const void* src, std::uint64_t count, T factor) {
 }
 
 [[noreturn]] void unknown(const char* what, std::int32_t value) {
-  throw Error(ATOLL_UNSUPPORTED,
-              std::string(what) + " " + std::to_string(value) + " is unknown to the mpi backend");
+  throw Error(ATOLL_UNSUPPORTED, std::string(what) + " " + std::to_string(value) +
+                                     " is unsupported by the mpi backend");
 }
 
 }  // namespace
@@ -71,7 +71,7 @@ void divide(void* dst, std::uint64_t count, std::int32_t dtype, std::int32_t n) 
     case ATOLL_I64:
       return divide_typed<std::int64_t>(dst, count, n);
     case ATOLL_U8:
-      // The divisor can be too large for a u8, and then every quotient is 0.
+      // Every quotient is 0 if the divisor exceeds the range of u8.
       if (n > std::numeric_limits<std::uint8_t>::max()) {
         std::memset(dst, 0, count);
       } else {
@@ -94,7 +94,7 @@ Block::Block(Session& session, std::uint64_t bytes)
     : session_(session), count_(static_cast<int>(bytes)) {
   constexpr std::uint64_t most = std::numeric_limits<int>::max();
   if (bytes <= most) return;
-  constexpr int row = 1 << 20;  // rows still fit an int at 2 PiB
+  constexpr int row = 1 << 20;  // the number of rows fits into an int up to 2 PiB
   count_ = 1;
   const auto lock = session_.lock();
   MPI_Datatype one_row = MPI_DATATYPE_NULL;
@@ -114,7 +114,7 @@ Block::Block(Session& session, std::uint64_t bytes)
 Block::~Block() {
   if (type_ == MPI_BYTE) return;
   const auto lock = session_.lock();
-  MPI_Type_free(&type_);  // operations under way keep it alive
+  MPI_Type_free(&type_);  // MPI keeps the type alive for operations in flight
 }
 
-}  // namespace atoll_sdk::mpi
+}  // namespace atoll_mpi

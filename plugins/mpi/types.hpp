@@ -1,4 +1,4 @@
-// How atoll's element types, reductions and byte counts are spoken in MPI.
+// Translates atoll's element types, reductions and byte counts to MPI.
 #pragma once
 
 #include <mpi.h>
@@ -7,21 +7,21 @@
 
 #include "session.hpp"
 
-namespace atoll_sdk::mpi {
+namespace atoll_mpi {
 
-// Of the reductions: MPI has no 16-bit floating point types, so capability() does not offer them.
+// The MPI type for a reduction. MPI has no 16-bit floating point types.
 MPI_Datatype reduction_type(std::int32_t dtype);
-// avg is a sum, which divide() then finishes.
+// The MPI operation for a reduction. An average is a sum; call divide() afterwards.
 MPI_Op reduction_op(const Session& session, std::int32_t dtype, std::int32_t op);
 
-// dst[i] /= n; integers truncate, as everywhere in atoll.
+// dst[i] /= n. Integers truncate, as in all of atoll.
 void divide(void* dst, std::uint64_t count, std::int32_t dtype, std::int32_t n);
 
-// dst[i] = factor * src[i], rounded to the type; f32 and f64, as scaled() says. dst may be src.
+// dst[i] = factor * src[i], rounded to the type, which is f32 or f64. dst may be src.
 void multiply(void* dst, const void* src, std::uint64_t count, const atoll_operation& operation);
 
-// `bytes` bytes in a row, as the (count, type) pair of an MPI call. MPI counts are ints; what does
-// not fit one is a single element of a derived type that spans all of it.
+// The (count, type) pair that describes `bytes` contiguous bytes in an MPI call. MPI counts are ints;
+// larger sizes become one element of a derived type.
 class Block {
  public:
   Block(Session& session, std::uint64_t bytes);
@@ -38,10 +38,10 @@ class Block {
   MPI_Datatype type_ = MPI_BYTE;
 };
 
-// Reductions cannot use derived types: they go in pieces, so small that no byte count inside an MPI
-// library overflows an int.
+// Reductions cannot use derived types, so they run in pieces of at most this size. No byte count
+// inside an MPI library then overflows an int.
 inline constexpr std::uint64_t piece_bytes = std::uint64_t{1} << 30;
-// Of scratch memory in which pieces of larger operations are packed, at most.
+// Limit of the scratch memory in which pieces of larger operations are packed.
 inline constexpr std::uint64_t packed_bytes = std::uint64_t{1} << 26;
 
-}  // namespace atoll_sdk::mpi
+}  // namespace atoll_mpi

@@ -10,24 +10,24 @@
 #include <mutex>
 #include <set>
 
-namespace atoll_sdk::nccl {
+namespace atoll_nccl {
 namespace {
 
 struct Log {
   int file = -1;
-  std::string missing;  // why there is none
+  std::string missing;  // reason if the log is not captured
 };
 
-// Decided once: NCCL reads its environment when it is first called.
+// Evaluated once, because NCCL reads its environment at its first call.
 const Log& log() {
   static const Log log = [] {
     for (const char* name : {"NCCL_DEBUG", "NCCL_DEBUG_FILE", "NCCL_DEBUG_SUBSYS"}) {
       if (const char* value = std::getenv(name)) {
-        return Log{-1, fmt::format("{}={} is set: NCCL's log goes where that says", name, value)};
+        return Log{-1, fmt::format("{}={} is set, so NCCL's log is not captured", name, value)};
       }
     }
     const int file = ::memfd_create("nccl-log", MFD_CLOEXEC);
-    if (file < 0) return Log{-1, "no memory for NCCL's log"};
+    if (file < 0) return Log{-1, "no memory file for NCCL's log"};
     ::setenv("NCCL_DEBUG", "INFO", 1);
     ::setenv("NCCL_DEBUG_SUBSYS", "INIT,NET", 1);
     ::setenv("NCCL_DEBUG_FILE", fmt::format("/proc/self/fd/{}", file).c_str(), 1);
@@ -45,7 +45,7 @@ std::string content(int file) {
   return text;
 }
 
-// "... [send] via NET/IB/0(3)/GDRDMA(PCI)/Shared"
+// Collects lines such as "... [send] via NET/IB/0(3)/GDRDMA(PCI)/Shared".
 struct Connections {
   std::set<std::string, std::less<>> networks;
   int all = 0, direct = 0;
@@ -101,4 +101,4 @@ std::string transports_of(std::string_view log) {
   return text;
 }
 
-}  // namespace atoll_sdk::nccl
+}  // namespace atoll_nccl

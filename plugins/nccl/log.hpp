@@ -1,23 +1,23 @@
-// What NCCL says of its connections. There is no call that tells, so its log is read:
-// NCCL_DEBUG=INFO, of initialization and network, into memory of this process. Where the user asks
-// for a log it is theirs.
+// Finds out which transports NCCL uses. NCCL has no call for that, so its log is captured in a
+// memory file (NCCL_DEBUG=INFO for initialization and network) and parsed. If the user has set
+// NCCL_DEBUG, the log is left to the user.
 #pragma once
 
 #include <string>
 #include <string_view>
 
-namespace atoll_sdk::nccl {
+namespace atoll_nccl {
 
-// Before the first call of NCCL in this process; nothing happens after that.
+// Redirects the log. Call it before the first NCCL call of the process; NCCL ignores later changes.
 void keep_log();
-// Once NCCL has read its environment: what keep_log() put there goes, so that no child process and
-// no other NCCL writes into a file of that number.
+// Removes the variables that keep_log() has set, after NCCL has read them, so that no child process
+// writes to an unrelated file descriptor.
 void release_environment();
 
-// What plugin.h's `transports` gives.
+// The text of atoll_backend::transports.
 std::string transports();
 
-// The same of a log: lines of NCCL 2.27 and later, in the words of its net.cc and nvls.cc.
+// Parses a log of NCCL 2.27 or later; the patterns come from its net.cc and nvls.cc.
 std::string transports_of(std::string_view log);
 
-}  // namespace atoll_sdk::nccl
+}  // namespace atoll_nccl

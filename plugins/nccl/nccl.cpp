@@ -6,7 +6,7 @@
 #include "atoll/plugin.h"
 #include "sdk/guard.hpp"
 
-namespace atoll_sdk::nccl {
+namespace atoll_nccl {
 namespace {
 
 atoll_status status_of(ncclResult_t result) {
@@ -42,7 +42,7 @@ void check(ncclResult_t result, std::string_view call, ncclComm_t comm) {
 
 void check(cudaError_t result, std::string_view call) {
   if (result == cudaSuccess) return;
-  cudaGetLastError();  // it is told here, not by the next call
+  cudaGetLastError();  // clears the error, so that the next call does not report it
   throw Error(result == cudaErrorMemoryAllocation ? ATOLL_OUT_OF_MEMORY : ATOLL_BACKEND,
               fmt::format("{}: {}", call, cudaGetErrorString(result)));
 }
@@ -94,4 +94,4 @@ Current::~Current() {
   if (before_ >= 0 && atoll_abi::has_cuda_context(before_)) cudaSetDevice(before_);
 }
 
-}  // namespace atoll_sdk::nccl
+}  // namespace atoll_nccl

@@ -1,23 +1,18 @@
-// The table of the nccl backend: exceptions end here.
+// The C table of the nccl backend.
 #include <map>
 #include <memory>
 #include <mutex>
 #include <string>
 
-#include "atoll/plugin.h"
 #include "comm.hpp"
 #include "log.hpp"
-#include "sdk/guard.hpp"
+#include "sdk/table.hpp"
 
-struct atoll_comm {
-  std::unique_ptr<atoll_sdk::nccl::Comm> comm;
-};
-
-namespace atoll_sdk::nccl {
+namespace atoll_nccl {
 namespace {
 
-// Which GPU memory of mem_alloc is on. The runtime would tell only with a context on the thread's
-// own device, which need not be one that this process uses.
+// The device of each mem_alloc() allocation. The CUDA runtime could report it only after creating a
+// context on the thread's current device, which this process may not use at all.
 class Owners {
  public:
   void add(void* memory, int device) {
@@ -40,68 +35,22 @@ class Owners {
   std::map<void*, int> devices_;
 };
 Owners& owners() {
-  static auto* const one = new Owners;  // buffers may outlive main
+  static auto* const one = new Owners;  // never destroyed, because buffers may outlive main()
   return *one;
 }
 
-// Before all others where there is a GPU and the memory is its own.
-constexpr std::int32_t usual_preference = 100;
-
-void probe_here(const atoll_group& world) {
-  if (world.memory != ATOLL_MEMORY_CUDA) {
-    throw Error(ATOLL_UNSUPPORTED, "takes memory of GPUs only");
-  }
-  int devices = 0;
-  const cudaError_t found = cudaGetDeviceCount(&devices);
-  if (found == cudaSuccess && devices > 0) return;
-  cudaGetLastError();
-  throw Error(ATOLL_UNSUPPORTED, found == cudaSuccess
-                                     ? std::string("no device")
-                                     : std::string("no device: ") + cudaGetErrorString(found));
-}
-
-int32_t probe(const atoll_host*, const atoll_group* world) {
-  return guard([&] { probe_here(*world); }) == ATOLL_OK ? usual_preference : 0;
-}
-
-atoll_status open(const atoll_host* host, const atoll_group* group, atoll_comm** out) {
-  return guard([&] {
-    auto handle = std::make_unique<atoll_comm>();
-    handle->comm = Comm::open(*host, *group);
-    *out = handle.release();
-  });
-}
-
 atoll_status split(atoll_comm* comm, const atoll_group* group, atoll_comm** out) {
-  return guard([&] {
-    auto handle = std::make_unique<atoll_comm>();
-    handle->comm = comm->comm->split(group);
-    *out = handle->comm ? handle.release() : nullptr;
-  });
+  return guard([&] { *out = handle_of(comm_of<Comm>(comm).split(group)); });
 }
-
-atoll_status submit(atoll_comm* comm, atoll_operation* const* operations, int32_t n) {
-  return guard([&] {
-    if (n > 0) comm->comm->submit(operations, n);
-  });
-}
-
-void abort(atoll_comm* comm) { comm->comm->abort(); }
-
-void close(atoll_comm* comm) { const std::unique_ptr<atoll_comm> owned(comm); }
-
-const char* last_error_of(const atoll_comm*) { return last_error(); }
-
-void shutdown(int32_t) {}
 
 atoll_status async_error(atoll_comm* comm) {
-  return guard([&] { comm->comm->check_async(); });
+  return guard([&] { comm_of<Comm>(comm).check_async(); });
 }
 
 atoll_status mem_alloc(size_t bytes, int32_t memory, int32_t device, void** out) {
   return guard([&] {
     if (memory != ATOLL_MEMORY_CUDA) {
-      throw Error(ATOLL_UNSUPPORTED, "the nccl backend has memory of GPUs only");
+      throw Error(ATOLL_UNSUPPORTED, "the nccl backend allocates GPU memory only");
     }
     const Current current(device);
     void* data = nullptr;
@@ -117,13 +66,13 @@ atoll_status mem_alloc(size_t bytes, int32_t memory, int32_t device, void** out)
 atoll_status mem_free(void* memory) {
   return guard([&] {
     const Current current(owners().of(memory));
-    owners().remove(memory);  // before others can be given the address
+    owners().remove(memory);  // first, because another thread may get the same address at once
     check(ncclMemFree(memory), "ncclMemFree");
   });
 }
 
 atoll_status register_memory(atoll_comm* comm, void* memory, size_t bytes) {
-  return guard([&] { comm->comm->register_window(memory, bytes); });
+  return guard([&] { comm_of<Comm>(comm).register_window(memory, bytes); });
 }
 
 const char* transports_text(atoll_comm*) {
@@ -132,19 +81,7 @@ const char* transports_text(atoll_comm*) {
 }
 
 constexpr atoll_backend table = [] {
-  atoll_backend backend{};
-  backend.size = sizeof(atoll_backend);
-  backend.abi_major = ATOLL_ABI_MAJOR;
-  backend.abi_minor = ATOLL_ABI_MINOR;
-  backend.name = "nccl";
-  backend.probe = probe;
-  backend.capability = nccl::capability;
-  backend.open = open;
-  backend.submit = submit;
-  backend.abort = abort;
-  backend.close = close;
-  backend.last_error = last_error_of;
-  backend.shutdown = shutdown;
+  atoll_backend backend = table_of<Comm>("nccl");
   backend.async_error = async_error;
   backend.split = split;
   backend.mem_alloc = mem_alloc;
@@ -155,8 +92,8 @@ constexpr atoll_backend table = [] {
 }();
 
 }  // namespace
-}  // namespace atoll_sdk::nccl
+}  // namespace atoll_nccl
 
 extern "C" __attribute__((visibility("default"))) const atoll_backend* atoll_backend_entry_v1() {
-  return &atoll_sdk::nccl::table;
+  return &atoll_nccl::table;
 }

@@ -1,9 +1,13 @@
-// Errors of a plugin: exceptions inside, an atoll_status and a line of text at the C boundary.
+// Errors of a backend: C++ exceptions inside, a status and one line of text at the C boundary.
 #pragma once
 
+#include <algorithm>
+#include <array>
+#include <new>
 #include <stdexcept>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <utility>
 
 #include "atoll/plugin.h"
@@ -20,17 +24,47 @@ class Error : public std::runtime_error {
   atoll_status status_;
 };
 
-// ATOLL_IO: "WHAT: text of the errno value `error`".
-Error system_error(std::string_view what, int error);
+// An ATOLL_IO error with the text "WHAT: meaning of the errno value `error`".
+inline Error system_error(std::string_view what, int error) {
+  return {ATOLL_IO, std::string(what) + ": " + std::generic_category().message(error)};
+}
 
-// The calling thread's last failure; "" when there was none.
-const char* last_error() noexcept;
-void set_last_error(std::string_view text) noexcept;
+// The text that last_error() returns. The array has a fixed size, so that an out-of-memory error
+// can be reported without allocating.
+inline thread_local std::array<char, 2048> last_error_text{};
 
-// Inside a catch block: notes the exception's text and returns its status.
-atoll_status record_current_exception() noexcept;
+// Text of the calling thread's most recent failure; "" if nothing has failed.
+inline const char* last_error() noexcept { return last_error_text.data(); }
 
-// Runs `body` behind the C boundary: whatever it throws becomes a status and last_error().
+// Texts of 2,048 bytes and more are cut.
+inline void set_last_error(std::string_view message) noexcept {
+  const std::size_t length = std::min(message.size(), last_error_text.size() - 1);
+  std::copy_n(message.data(), length, last_error_text.data());
+  last_error_text[length] = '\0';
+}
+
+// Call it inside a catch block only: it stores the exception's text for last_error() and returns
+// the matching status.
+inline atoll_status record_current_exception() noexcept {
+  try {
+    throw;
+  } catch (const Error& error) {
+    set_last_error(error.what());
+    return error.status();
+  } catch (const std::bad_alloc&) {
+    set_last_error("out of memory");
+    return ATOLL_OUT_OF_MEMORY;
+  } catch (const std::exception& error) {
+    set_last_error(error.what());
+    return ATOLL_INTERNAL;
+  } catch (...) {
+    set_last_error("unknown exception");
+    return ATOLL_INTERNAL;
+  }
+}
+
+// Runs `body` and turns any exception into a status and a text for last_error(). Every function of
+// a backend's C table wraps its work in guard().
 template <typename Body>
 atoll_status guard(Body&& body) noexcept {
   try {

@@ -1,12 +1,12 @@
-# find_package(atoll) for consumers: targets, version and configuration files, public headers.
+# The package that find_package(atoll) finds: targets, version and configuration files, and headers.
 include(CMakePackageConfigHelpers)
 
-# What the public headers ask of the compiler of a consumer; plugin.h is C.
+# The public headers require C++20 of a consumer, except for plugin.h, which is C.
 target_compile_features(atoll_topology INTERFACE cxx_std_20)
 target_compile_features(atoll_inspect INTERFACE cxx_std_20)
 target_compile_features(atoll INTERFACE cxx_std_20)
 
-install(TARGETS atoll_plugin_api atoll_topology atoll_inspect atoll EXPORT atoll-targets
+install(TARGETS atoll_plugin_api atoll_plugin_sdk atoll_topology atoll_inspect atoll EXPORT atoll-targets
   LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/atoll DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 install(EXPORT atoll-targets NAMESPACE atoll:: DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/atoll)
@@ -15,6 +15,6 @@ configure_package_config_file(${CMAKE_CURRENT_LIST_DIR}/atoll-config.cmake.in
   INSTALL_DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/atoll)
 write_basic_package_version_file(${PROJECT_BINARY_DIR}/atoll-config-version.cmake
   COMPATIBILITY SameMinorVersion)
-install(FILES ${PROJECT_BINARY_DIR}/atoll-config.cmake
+install(FILES ${PROJECT_BINARY_DIR}/atoll-config.cmake ${CMAKE_CURRENT_LIST_DIR}/AtollPlugin.cmake
   ${PROJECT_BINARY_DIR}/atoll-config-version.cmake
   DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/atoll)

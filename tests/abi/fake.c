@@ -1,6 +1,5 @@
-/* A backend in C that does nothing, built once per way of being right or wrong: FAKE_NAME and,
- * where they differ from those of plugin.h, FAKE_MAJOR, FAKE_SIZE and FAKE_PREFERENCE; FAKE_TABLE.
- */
+/* A backend in C that does nothing. CMake builds several valid and invalid variants of it: FAKE_NAME
+ * is required; FAKE_MAJOR, FAKE_SIZE, FAKE_PREFERENCE and FAKE_TABLE replace the valid values. */
 #include <stddef.h>
 
 #include "atoll/plugin.h"
@@ -54,13 +53,13 @@ static const char* last_error(const atoll_comm* comm) {
 
 static void end(int32_t failed) { (void)failed; }
 
-/* Stands behind the shorter tables, where the loader must not look. */
+/* Follows the shorter tables in memory, where the loader must not read. */
 static atoll_status async_error(atoll_comm* comm) {
   (void)comm;
   return ATOLL_OK;
 }
 
-/* The table of a later minor version. */
+/* A table of a later minor version, with more slots. */
 static const struct {
   atoll_backend known;
   void (*later[4])(void);

@@ -1,4 +1,4 @@
-// plugin.h alone, its layout in C++20, and that the C++ enums carry its values.
+// Compiles plugin.h alone, checks its layout in C++20, and compares the C++ enums with its values.
 #include "atoll/plugin.h"
 //
 #include <doctest/doctest.h>

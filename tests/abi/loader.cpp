@@ -1,4 +1,4 @@
-// What the loader takes and what it refuses.
+// Tests which backends the loader accepts and refuses.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -15,12 +15,12 @@ namespace {
 
 using atoll::ErrorCode;
 
-const std::filesystem::path fakes = ATOLL_FAKES;  // folder, set by CMake
+const std::filesystem::path fakes = ATOLL_FAKES;  // folder set by CMake
 const std::filesystem::path other_fakes = ATOLL_OTHER_FAKES;
 
 std::filesystem::path fake(const std::string& name) { return fakes / ("libatoll-" + name + ".so"); }
 
-// The error of loading `file`, which must be refused with `code` and a line that names the file.
+// Checks that loading `file` fails with `code` and one line that names the file; returns that line.
 std::string refusal(const std::filesystem::path& file, ErrorCode code) {
   try {
     (void)atoll::load_plugin(file);
@@ -64,7 +64,8 @@ TEST_CASE("a file is loaded once, whatever its spelling") {
 TEST_CASE("a shorter table has NULL in the slots that it does not reach") {
   const auto& plugin = atoll::load_plugin(fake("shorter"));
   CHECK(exists(plugin.table.shutdown));
-  CHECK_FALSE(exists(plugin.table.async_error));  // although memory behind the table holds one
+  CHECK_FALSE(
+      exists(plugin.table.async_error));  // although the memory after the table holds a pointer
   CHECK_FALSE(exists(plugin.table.deregister_memory));
 }
 
@@ -112,7 +113,7 @@ TEST_CASE("folders of the plugin path are searched in their order") {
     });
   };
   CHECK(count(other_fakes / "libatoll-exact.so") == 1);
-  CHECK(count(fakes / "libatoll-exact.so") == 0);  // hidden by the one before
+  CHECK(count(fakes / "libatoll-exact.so") == 0);  // hidden by the file in the earlier folder
   CHECK(count(fakes / "libatoll-shorter.so") == 1);
   CHECK(std::all_of(files.begin(), files.end(), [](const auto& file) {
     return file.filename().string().starts_with("libatoll-") && file.extension() == ".so";

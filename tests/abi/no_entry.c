@@ -1,3 +1,3 @@
-/* A shared object that is no backend. */
+/* A shared object that is not a backend. */
 int atoll_nothing_to_see_here(void);
 int atoll_nothing_to_see_here(void) { return 0; }

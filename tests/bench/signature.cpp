@@ -24,7 +24,7 @@
 #include <vector>
 
 #include "peers/job.hpp"
-#include "collectives/seat.hpp"
+#include "collectives/shared_memory/control_block.hpp"
 #include "collectives/signature.hpp"
 
 namespace {
@@ -83,14 +83,14 @@ double work_ns(int ranks) {
   operation.dtype = ATOLL_F32;
   operation.op = ATOLL_SUM;
   operation.count = 1 << 14;
-  std::vector<atoll_sdk::Post> posts(static_cast<std::size_t>(ranks));
+  std::vector<atoll_collectives::Advert> posts(static_cast<std::size_t>(ranks));
   std::uint64_t agreed = 0;
   const auto begin = std::chrono::steady_clock::now();
   for (std::uint64_t i = 0; i < repeats; ++i) {
     // Tells the compiler that other ranks may have written here.
     asm volatile("" : : "r"(posts.data()) : "memory");
     auto& mine = posts[i % posts.size()];
-    mine.signature = atoll_sdk::make_signature(operation, ranks, i);
+    mine.signature = atoll_collectives::make_signature(operation, ranks, i);
     mine.call = digest(mine.signature);
     for (const auto& post : posts) agreed += post.call == mine.call ? 1 : 0;
   }

@@ -1,4 +1,4 @@
-// One call of a collective on all ranks, out of place and in place, against its closed form.
+// Runs a collective on all ranks, out of place and in place, and compares it with its closed form.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +7,7 @@
 
 namespace plugin_ranks {
 
-// One assertion per operation: millions of CHECKs would take their time.
+// Makes one assertion per operation, because millions of CHECKs are slow.
 void expect_ok(const Result& result);
 
 void check_all_gather(Rank& rank, std::int32_t dtype, std::uint64_t count);
@@ -17,9 +17,9 @@ void check_reduce(Rank& rank, std::int32_t dtype, std::int32_t op, std::uint64_t
 void check_broadcast(Rank& rank, std::int32_t dtype, std::uint64_t count, int root);
 void check_all_to_all(Rank& rank, std::int32_t dtype, std::uint64_t count);
 
-// To or from `peer`: all of `data`.
+// A message with all of `data` to or from `peer`.
 atoll_operation message(const Rank& rank, std::int32_t kind, int peer, Bytes& data);
-// Everybody, oneself included, exchanges two messages with everybody in one group.
+// Every rank exchanges two messages with every rank, including itself, in one group.
 void check_messages(Rank& rank, std::uint64_t count);
 
 }  // namespace plugin_ranks

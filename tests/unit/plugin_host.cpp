@@ -1,4 +1,5 @@
-// Every collective of the host backend against closed forms, over shared memory, TCP and both.
+// Compares every collective of the host backend with its closed form, over shared memory, TCP and
+// both.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -16,7 +17,7 @@ const atoll_backend& backend() {
 
 const std::vector<Layout> layouts = {{0},       {0, 0},    {0, 0, 0},    {0, 0, 0, 0, 0}, {0, 1},
                                      {0, 1, 2}, {0, 0, 1}, {0, 1, 0, 1}, {0, 0, 1, 1, 2}};
-// Threads meet in the same places whatever they add, and under the thread sanitizer take minutes.
+// Smaller under the thread sanitizer, which takes minutes: synchronization does not depend on sizes.
 #ifdef __SANITIZE_THREAD__
 const std::vector<std::int32_t> dtypes = {ATOLL_F32, ATOLL_BF16};
 const std::vector<std::int32_t> ops = {ATOLL_SUM, ATOLL_MAX};
@@ -82,7 +83,7 @@ TEST_CASE("reducing collectives") {
       }
       for (const auto dtype : dtypes) {
         for (const auto op : ops) {
-          // Below and above what all_reduce sends in one trip.
+          // Sizes below and above the limit up to which all_reduce sends everything at once.
           for (const std::uint64_t count : {67, 2503}) {
             check_reduce_scatter(rank, dtype, op, count);
             check_all_reduce(rank, dtype, op, count);
@@ -149,7 +150,7 @@ TEST_CASE("messages outside a group") {
         expect_ok(rank.submit(message(rank, kind, 1 - rank.rank(), data)));
         CHECK(data == input(ATOLL_U8, 0, count));
       }
-      // Collectives and messages take turns on the same streams.
+      // Collectives and messages alternate on the same streams.
       check_all_gather(rank, ATOLL_F32, 11);
     });
   }

@@ -1,5 +1,5 @@
-// The algorithms between hosts: every one of them on odd placements, with sizes around their
-// pieces, in place and not. Registered memory: plugin_host_windows.cpp.
+// Tests every algorithm between hosts on uneven placements, with sizes around those of pieces, in
+// place and out of place. plugin_host_windows.cpp tests registered memory.
 #include <doctest/doctest.h>
 
 #include <numeric>
@@ -12,7 +12,7 @@ using namespace plugin_ranks;
 
 const atoll_backend& backend() { return load(ATOLL_PLUGIN_HOST); }
 
-// Small whole numbers: their sums are exact in every order.
+// Small whole numbers, so that sums are exact in every order.
 std::vector<float> numbers(int rank, std::uint64_t count) {
   std::vector<float> values(count);
   for (std::uint64_t i = 0; i < count; ++i) {
@@ -50,7 +50,7 @@ void check_all_reduce(Rank& rank, std::uint64_t count) {
   CHECK(wrong_sums(dst, rank.size(), 0) == 0);
 }
 
-// counts[r] elements of rank r; even counts take the even forms.
+// Rank r has counts[r] elements. Equal counts use the even forms.
 void check_blocks(Rank& rank, const std::vector<std::uint64_t>& counts) {
   const auto self = static_cast<std::size_t>(rank.rank());
   const bool even =
@@ -87,7 +87,7 @@ void check_blocks(Rank& rank, const std::vector<std::uint64_t>& counts) {
 void check_op(Rank& rank, std::int32_t dtype, std::int32_t op, std::uint64_t count) {
   std::vector<Bytes> all;
   for (int r = 0; r < rank.size(); ++r) all.push_back(input(dtype, r, count));
-  // Small whole numbers: roundings on the way change nothing, in the 16-bit types either.
+  // Small whole numbers, so that intermediate roundings change nothing, even for 16-bit types.
   const auto expected = reference_reduce(all, dtype, op);
   Bytes mine = all[static_cast<std::size_t>(rank.rank())];
   Bytes out(mine.size());
@@ -100,7 +100,7 @@ void check_op(Rank& rank, std::int32_t dtype, std::int32_t op, std::uint64_t cou
   CHECK(mine == expected);
 }
 
-// What every rank gets when fractions are added, factors among them: the same on all of them.
+// Adds fractions with factors and returns the result, which must be equal on all ranks.
 Bytes noisy_sums(const Layout& layout, const GroupOptions& options) {
   std::vector<Bytes> results(layout.size());
   run_ranks(
@@ -204,7 +204,8 @@ TEST_CASE("every dtype and op in every algorithm of all_reduce") {
   }
 }
 
-// Hosts of equal powers of two of ranks in a row, a power of two of them: one tree.
+// If hosts have equal powers of two of consecutive ranks, and there is a power of two of hosts, all
+// algorithms sum in one tree.
 TEST_CASE("where the orders of the sum agree, the bits do") {
   for (const Layout& layout :
        {Layout{0, 1}, Layout{0, 0, 1, 1}, Layout{0, 1, 2, 3}, Layout{0, 0, 1, 1, 2, 2, 3, 3}}) {
@@ -231,7 +232,7 @@ TEST_CASE("deterministic sums have the order of flat on any hosts") {
   }
 }
 
-// Below and above where the backend's own choice changes: 4 hosts of one rank, and of two.
+// Sizes below and above the thresholds of the built-in choice, on 4 hosts of one and of two ranks.
 TEST_CASE("what the backend chooses, by size") {
   for (const Layout& layout : {Layout{0, 1, 2, 3}, Layout{0, 0, 1, 1, 2, 2, 3, 3}, Layout{0, 1}}) {
     CAPTURE(text(layout));

@@ -1,4 +1,4 @@
-// How the host backend fails: named, in time, and without leaving anything behind.
+// Failures of the host backend name the rank, come in time, and leave no resources behind.
 #include <arpa/inet.h>
 #include <dirent.h>
 #include <doctest/doctest.h>
@@ -65,7 +65,7 @@ Result barrier(Rank& rank) {
   return rank.submit(rank.operation(ATOLL_BARRIER, 0, nullptr, nullptr, 0));
 }
 
-// A connection to a port of this host. Returns a descriptor.
+// Connects to a port of this host and returns the descriptor.
 int connect_to(int port) {
   const int fd = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   sockaddr_in to{};
@@ -96,7 +96,7 @@ TEST_CASE("abort ends a wait at once") {
     }
     CHECK(result.status == ATOLL_ABORTED);
     CHECK_MESSAGE(contains(result.text, "all_gather 0"), result.text);
-    CHECK(late.count() < 0.25);  // 5 ms, and what a crowded machine adds
+    CHECK(late.count() < 0.25);  // 5 ms, with a margin for a busy machine
     CHECK(barrier(ranks[0]).status == ATOLL_ABORTED);
   }
 }
@@ -105,7 +105,7 @@ TEST_CASE("a deadline names who is absent, what, and how much") {
   for (const auto& layout : threes) {
     CAPTURE(text(layout));
     FakeCore core;
-    // In two levels a rank can wait for one that waits itself, and names it as well.
+    // With two levels a rank may wait for a rank that is waiting as well, and names that rank too.
     auto ranks = open_ranks(backend(), core, layout, {.tuning = "reduce_scatter 0 flat\n"});
     in_threads(3, [&](int r) {
       auto& rank = ranks[static_cast<std::size_t>(r)];

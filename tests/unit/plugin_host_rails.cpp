@@ -1,5 +1,5 @@
-// Several rails per rank: which connections there are, that bytes stay in order over them, and what
-// a rail that does not lead anywhere is called. Addresses of loopback stand for rails.
+// Several rails per rank: checks the connections, the order of bytes, and the error for a rail that
+// cannot be reached. Loopback addresses represent rails.
 #include <arpa/inet.h>
 #include <dirent.h>
 #include <doctest/doctest.h>
@@ -29,7 +29,7 @@ std::string text(const sockaddr_in& address) {
   return result.data();
 }
 
-// How many connections this process has, by own and other address; IPv4.
+// Counts the IPv4 connections of this process by local and remote address.
 using Connections = std::map<std::pair<std::string, std::string>, int>;
 
 Connections connections() {
@@ -98,7 +98,7 @@ void gather_and_reduce(Rank& rank, std::uint64_t count) {
 TEST_CASE("a pair of ranks connects over every rail that both have, from its own address there") {
   FakeCore core;
   auto ranks = open_ranks(backend(), core, {0, 1}, with_rails({2, 3}));
-  // Two per rail: these hosts have one rank each. Both ends are in this process.
+  // Hosts with one rank have two connections per rail. Both ends are in this process.
   const Connections expected = {{{"127.0.1.1", "127.0.2.1"}, 2},
                                 {{"127.0.2.1", "127.0.1.1"}, 2},
                                 {{"127.0.1.2", "127.0.2.2"}, 2},
@@ -135,7 +135,7 @@ TEST_CASE("a pair of ranks has as many connections on each rail as the tuning fi
       CHECK(count == 3);
       all += count;
     }
-    CHECK(all == 2 * 4 * 2 * 3);  // ends, pairs, rails
+    CHECK(all == 2 * 4 * 2 * 3);  // ends x pairs x rails x connections
   }
   run_ranks(
       backend(), {0, 0, 1, 1}, [](Rank& rank) { gather_and_reduce(rank, 300'007); }, options);
@@ -160,7 +160,7 @@ TEST_CASE("bytes stay in order over several rails") {
     run_ranks(
         backend(), layout,
         [](Rank& rank) {
-          // Ends of messages around those of stripes, which drift with the signatures.
+          // Message sizes around the stripe size; signatures shift where stripes end.
           for (const std::uint64_t count :
                {1U, 1031U, 16'384U - 20U, 16'384U, 16'384U + 1U, 100'003U, 700'001U}) {
             gather_and_reduce(rank, count);
@@ -172,7 +172,7 @@ TEST_CASE("bytes stay in order over several rails") {
 
 TEST_CASE("a rail that leads nowhere is an error that names it, although others work") {
   GroupOptions options = with_rails({2, 2});
-  options.rails[0] = "127.0.1.1 192.0.2.7";  // TEST-NET-1, not of this host
+  options.rails[0] = "127.0.1.1 192.0.2.7";  // TEST-NET-1, an address of no host
   options.timeout_ns = 500'000'000;
   FakeCore core;
   std::array<std::string, 2> texts;

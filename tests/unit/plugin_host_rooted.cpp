@@ -1,4 +1,5 @@
-// reduce and broadcast between hosts: every algorithm, placement and root, in place and not.
+// Tests reduce and broadcast between hosts: every algorithm, placement and root, in place and out of
+// place.
 #include <doctest/doctest.h>
 
 #include <functional>
@@ -15,7 +16,7 @@ const std::vector<Layout> layouts = {
     {0, 1},          {0, 0, 1, 1}, {0, 1, 1, 1, 0},    {0, 1, 2},
     {0, 1, 0, 1, 2}, {0, 1, 2, 3}, {2, 0, 0, 1, 3, 4}, {0, 1, 2, 3, 4, 5, 5}};
 
-// What the roots get when fractions are added: one root after the other.
+// Adds fractions with each rank as the root in turn and returns the results.
 Bytes noisy_reduce(const Layout& layout, std::int32_t kind, const GroupOptions& options) {
   std::vector<Bytes> results(layout.size());
   constexpr std::uint64_t count = 10'007;
@@ -38,7 +39,7 @@ Bytes noisy_reduce(const Layout& layout, std::int32_t kind, const GroupOptions& 
   return results.front();
 }
 
-// Calls body(kind, tuning, layout, rank) for both collectives, their algorithms and every rank.
+// Calls body(kind, tuning, layout, rank) for both collectives, each algorithm and every rank.
 template <class Body>
 void for_each_rank_of(const Body& body) {
   for (const auto kind : {ATOLL_REDUCE, ATOLL_BROADCAST}) {

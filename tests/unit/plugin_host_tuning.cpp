@@ -1,21 +1,21 @@
-// Which algorithm the host backend takes by itself: its table, row by row, on either side of each
-// threshold. What the algorithms do is shown by plugin_host_algorithms.cpp.
+// Tests the built-in choice of algorithms, row by row, on both sides of each threshold.
+// plugin_host_algorithms.cpp tests the algorithms.
 #include <doctest/doctest.h>
 
 #include <cstdint>
 #include <string>
 #include <vector>
 
-#include "host/tuning.hpp"
+#include "collectives/tuning.hpp"
 
 namespace {
 
-using atoll_sdk::host::Algorithm;
-using atoll_sdk::host::Tuning;
+using atoll_collectives::Algorithm;
+using atoll_collectives::Tuning;
 
 constexpr std::uint64_t KiB = 1024;
 
-// Hosts with so many ranks each, in a row.
+// Hosts with equal numbers of consecutive ranks.
 struct Job {
   int hosts = 2;
   int ranks_per_host = 1;
@@ -44,7 +44,7 @@ Algorithm choice(const Job& job, std::int32_t kind, std::uint64_t bytes,
   operation.size = sizeof(operation);
   operation.kind = kind;
   operation.dtype = dtype;
-  return Tuning(group, atoll_sdk::Layout(group)).choose(operation, bytes);
+  return Tuning(group, atoll_collectives::Layout(group)).choose(operation, bytes);
 }
 
 }  // namespace
@@ -114,9 +114,9 @@ TEST_CASE("host: the user's choice wins, and determinism over both") {
   CHECK(choice({2, 1, rules}, ATOLL_ALL_GATHER, 65536) == Algorithm::two_level);
   CHECK(choice({2, 1, rules, 1}, ATOLL_ALL_REDUCE, 8) == Algorithm::flat);
   CHECK(choice({2, 1, rules, 1}, ATOLL_ALL_REDUCE, 65536) == Algorithm::halving);
-  // Three hosts at distance 1 and 2 are no tree.
+  // Exchanges of three hosts at distance 1 and 2 do not sum in an adjacent-pair tree.
   CHECK(choice({3, 1, rules, 1}, ATOLL_ALL_REDUCE, 65536) == Algorithm::flat);
-  // Without rules the next best that keeps the order.
+  // Without a rule, the last built-in choice that keeps the order counts.
   CHECK(choice({4, 1, "", 1}, ATOLL_ALL_REDUCE, 4096 * KiB) == Algorithm::two_level);
   CHECK(choice({3, 2, "", 1}, ATOLL_REDUCE_SCATTER, 4096 * KiB) == Algorithm::two_level);
   CHECK(choice({2, 3, "", 1}, ATOLL_REDUCE_SCATTER, 4096 * KiB) == Algorithm::flat);

@@ -1,8 +1,8 @@
-// Registered memory: windows, which all ranks of a host reach, of all ranks and of some; the work
-// that ranks share where they outnumber cores; and how both end when a rank goes.
+// Registered memory: windows on all ranks and on some, shared work on oversubscribed hosts, and what
+// happens to both when a rank disappears.
 //
-// Where a job has 1000 ranks on a host they share work, on any machine. Where it has 1, they do if
-// the group has more ranks than there are cores: then plain memory takes the other path.
+// A job with 1000 ranks per host makes ranks share work on any machine. With 1 rank per host they
+// share work only if the group has more ranks than cores.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -25,14 +25,14 @@ using Clock = std::chrono::steady_clock;
 constexpr std::int64_t second = 1'000'000'000;
 const std::vector<Layout> layouts = {{0},          {0, 0},          {0, 0, 0},
                                      {0, 0, 0, 0}, {0, 0, 0, 0, 0}, {0, 0, 1, 1}};
-// Ranks of the job on each host, as the group is told.
+// atoll_group::host_ranks of the job.
 const std::vector<int> neighbours = {1, 1000};
 
-// Elements over all ranks. The largest are several jobs, and several rounds of the stage.
+// Elements over all ranks. The largest counts need several jobs and several staging rounds.
 constexpr std::uint64_t largest = 200'003;
 const std::vector<std::uint64_t> sizes = {0, 1, 1031, 3001, 20'011, largest};
 
-// What is registered begins within an allocation, and data within what is registered.
+// Registered ranges begin inside an allocation, and buffers inside a registered range.
 constexpr std::size_t registered_at = 3;
 constexpr std::size_t data_at = 8;
 constexpr std::size_t capacity = data_at + largest + 16;
@@ -45,8 +45,8 @@ const atoll_backend& backend() {
 
 void expect_ok(const Result& result) { CHECK_MESSAGE(result.status == ATOLL_OK, result.text); }
 
-// Memory of a rank for elements of f32: a window, or plain memory that is registered in its place,
-// since the ranks of a host register together.
+// Memory of a rank for f32 elements: a window, or plain memory that is registered as well, because
+// registration is collective over the ranks of a host.
 class Buffer {
  public:
   Buffer(Rank& rank, bool window) : rank_(rank) {
@@ -60,7 +60,7 @@ class Buffer {
   }
   Buffer(const Buffer&) = delete;
   Buffer& operator=(const Buffer&) = delete;
-  // Stays registered: the communicator may be closed by now.
+  // Does not deregister, because the communicator may be closed already.
   ~Buffer() {
     if (window_ != nullptr) backend().mem_free(window_);
   }
@@ -78,7 +78,7 @@ class Buffer {
   std::vector<float> plain_;
 };
 
-// Which of a rank's buffers are windows.
+// The buffers of a rank that are windows.
 struct Windows {
   bool in = true;
   bool out = true;
@@ -91,8 +91,8 @@ struct Buffers {
   Buffer out;
 };
 
-// They tell where they belong: no piece of a job, of a round or of a rank looks like another. Whole
-// and small, so that their sums are exact.
+// Numbers that differ between the pieces of jobs, rounds and ranks, so that a misplaced piece is
+// noticed. They are whole and small, so that sums are exact.
 std::vector<float> numbers(int factor, std::uint64_t first, std::uint64_t count) {
   std::vector<float> values(count);
   for (std::uint64_t i = 0; i < count; ++i) {
@@ -114,13 +114,13 @@ float* put(float* at, const std::vector<float>& values) {
   return at;
 }
 
-// Where `count` elements are about to come, and one behind them that must not.
+// Marks the destination of `count` elements and one element after it that must stay unchanged.
 float* blank(Buffer& buffer, std::uint64_t count) {
   std::fill_n(buffer.data(), count + 1, -1.0F);
   return buffer.data();
 }
 
-// What is behind the result stays what it was.
+// Checks that the element after the result is unchanged.
 void expect(Rank& rank, const atoll_operation& o, const float* got,
             const std::vector<float>& expected) {
   const float behind = got[expected.size()];
@@ -130,9 +130,9 @@ void expect(Rank& rank, const atoll_operation& o, const float* got,
   CHECK_MESSAGE((right && got[expected.size()] == behind), what);
 }
 
-// What each rank has of the whole. Even ones take the even forms.
+// The elements of each rank. Equal counts use the even forms.
 struct Blocks {
-  std::vector<std::uint64_t> counts;  // by rank
+  std::vector<std::uint64_t> counts;  // indexed by rank
   bool even;
 
   std::uint64_t of(int rank) const { return counts[static_cast<std::size_t>(rank)]; }
@@ -147,7 +147,7 @@ Blocks even_blocks(int ranks, std::uint64_t whole) {
   return {std::vector<std::uint64_t>(n, (whole + n - 1) / n), true};
 }
 
-// Nothing of ranks 1, 4, ...; of rank 0 what the others leave.
+// Ranks 1, 4, ... have no elements; rank 0 has the remainder.
 Blocks uneven_blocks(int ranks, std::uint64_t whole) {
   Blocks blocks{std::vector<std::uint64_t>(static_cast<std::size_t>(ranks), 0), false};
   for (std::size_t rank = 2; rank < blocks.counts.size(); ++rank) {
@@ -157,7 +157,7 @@ Blocks uneven_blocks(int ranks, std::uint64_t whole) {
   return blocks;
 }
 
-// `kind` is the even form.
+// `kind` is the kind with equal counts.
 atoll_operation operation(const Rank& rank, std::int32_t kind, const Blocks& blocks,
                           const float* src, float* dst) {
   const std::int32_t uneven =
@@ -175,7 +175,7 @@ atoll_operation rooted(const Rank& rank, std::int32_t kind, int root, const floa
   return o;
 }
 
-// A block of every rank's numbers, from number `first` of the rank on.
+// One block per rank with that rank's numbers, beginning with number `first`.
 std::vector<float> gathered(const Blocks& blocks, std::uint64_t first) {
   std::vector<float> all;
   for (int rank = 0; rank < static_cast<int>(blocks.counts.size()); ++rank) {
@@ -249,7 +249,7 @@ void check_broadcast(Buffers& buffers, std::uint64_t count, int root) {
   expect(rank, o, out, expected);
 }
 
-// Ranks that are not the root keep what they have.
+// The dst of ranks other than the root must stay unchanged.
 void check_reduce(Buffers& buffers, std::uint64_t count, int root) {
   Rank& rank = buffers.rank;
   const bool is_root = rank.rank() == root;
@@ -312,7 +312,7 @@ void check_all(Buffers& buffers, std::uint64_t whole) {
   }
 }
 
-// Runs body(buffers) on all ranks; `last` is what the last of them has.
+// Runs body(buffers) on all ranks; `last` describes the buffers of the last rank.
 void with_buffers(const Layout& layout, Windows last, const std::function<void(Buffers&)>& body) {
   for (const int host_ranks : neighbours) {
     const auto on_rank = [&](Rank& rank) {
@@ -363,7 +363,7 @@ TEST_CASE("deregistered memory is plain memory, until it is registered again") {
       buffers.in.delist();
       check_all(buffers, largest);
       CHECK(buffers.rank.deregister_memory(buffers.in.data()).status == ATOLL_NOT_FOUND);
-      // In the other order than before.
+      // Removes the windows in the opposite order.
       buffers.out.enlist();
       buffers.in.enlist();
       check_all(buffers, 20'011);
@@ -371,7 +371,7 @@ TEST_CASE("deregistered memory is plain memory, until it is registered again") {
   }
 }
 
-// A rank that comes late to a step finds its jobs done, or the next step's under way.
+// A late rank may find the jobs of its step done, or those of the next step in progress.
 TEST_CASE("many steps in a row") {
   for (const Layout& layout : {Layout{0, 0}, Layout{0, 0, 0, 0, 0}}) {
     with_buffers(layout, {}, [](Buffers& buffers) {
@@ -403,7 +403,7 @@ TEST_CASE("a rank that aborts before a step leaves nobody waiting in it") {
             if (closes) rank.close();
             return {};
           }
-          // Nothing on this host tells of an abort: there the deadline ends it.
+          // No rank of this host notices the abort, so the deadline ends the wait.
           rank.timeout_ns = closes ? 10 * second : second / 2;
           const auto begin = Clock::now();
           auto result = all_reduce_largest(buffers);
@@ -424,7 +424,7 @@ TEST_CASE("a rank that aborts before a step leaves nobody waiting in it") {
   }
 }
 
-// Where work is shared the others do that of the rank which went, and miss it in the next step.
+// With shared work the other ranks do the work of the rank that left, and miss it in the next step.
 TEST_CASE("a rank that aborts within a step leaves nobody waiting for more than its deadline") {
   for (const int host_ranks : neighbours) {
     CAPTURE(host_ranks);

@@ -1,6 +1,5 @@
-// The nccl backend between threads, on a GPU and an NCCL that are made of host memory
-// (fake_gpu.hpp): what it asks of NCCL, how it waits, fails and cleans up. The real one only says
-// that it is there.
+// Tests the nccl backend between threads on an emulated GPU and NCCL (fake_gpu.hpp): its calls of
+// NCCL, how it waits, fails and cleans up. The real backend is only probed.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -53,7 +52,7 @@ TEST_CASE("the backend on real libraries loads, and without a GPU says so") {
     CHECK(std::string(real.last_error(nullptr)).find("no device") == 0);
   }
   CHECK(real.probe(nullptr, &on_host.get()) == 0);
-  CHECK(std::string(real.last_error(nullptr)) == "takes memory of GPUs only");
+  CHECK(std::string(real.last_error(nullptr)) == "supports GPU memory only");
 }
 
 TEST_CASE("what is left to core: 16-bit sums, averages that are divided first, other memory") {

@@ -1,4 +1,4 @@
-// What is read from NCCL's log.
+// Tests the parser of NCCL's log.
 #include <doctest/doctest.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -9,7 +9,7 @@
 
 #include "../../plugins/nccl/log.hpp"
 
-using namespace atoll_sdk::nccl;
+using namespace atoll_nccl;
 
 namespace {
 
@@ -53,7 +53,7 @@ TEST_CASE("the log is kept in memory of the process, unless somebody wants it el
     keep_log();
     const bool untouched = std::getenv("NCCL_DEBUG_FILE") == nullptr;
     const bool told =
-        transports() == "unknown=NCCL_DEBUG=WARN is set: NCCL's log goes where that says\n";
+        transports() == "unknown=NCCL_DEBUG=WARN is set, so NCCL's log is not captured\n";
     ::_exit(untouched && told ? 0 : 1);
   }
   int status = -1;

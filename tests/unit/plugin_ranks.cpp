@@ -15,7 +15,7 @@
 namespace plugin_ranks {
 namespace {
 
-// 16-bit floats by the numbers of their format: bits of mantissa and the bias of the exponent.
+// Conversions of 16-bit floats, from the bits of the mantissa and the bias of the exponent.
 struct Narrow {
   int mantissa;
   int bias;
@@ -33,7 +33,7 @@ float widen(std::uint16_t bits, Narrow format) {
   return sign * std::ldexp(static_cast<float>(mantissa + hidden), power);
 }
 
-// Round to nearest even; finite normal values only.
+// Rounds to nearest even; for finite normal values only.
 std::uint16_t narrow(float value, Narrow format) {
   if (value == 0.0F) return std::signbit(value) ? 0x8000 : 0;
   const int exponent = std::ilogb(value);
@@ -61,7 +61,7 @@ T combine(T a, T b, std::int32_t op) {
   return static_cast<T>(a + b);
 }
 
-// Adjacent pairs, in place: the odd last one is carried up.
+// Sums adjacent pairs in place; an odd last value moves up unchanged.
 template <typename T>
 T tree(std::vector<T>& values, std::int32_t op, std::int32_t divisor) {
   for (std::size_t left = values.size(); left > 1; left = (left + 1) / 2) {
@@ -91,7 +91,7 @@ void reduce_as(const atoll_reduction& r, std::pair<Load, Store> codec) {
   }
 }
 
-// Stores return the size of an element, and store nothing at NULL.
+// Store functions return the size of an element, and store nothing if the address is null.
 template <typename T>
 auto plain() {
   return std::pair([](const std::byte* at) { return load_as<T>(at); },
@@ -111,7 +111,7 @@ auto half(Narrow format) {
       });
 }
 
-// Calls `use` with the codec of the dtype and a value of its arithmetic type.
+// Calls `use` with a value of the arithmetic type and the codec of the dtype.
 template <typename Use>
 void with_dtype(std::int32_t dtype, Use use) {
   switch (dtype) {
@@ -134,17 +134,10 @@ void with_dtype(std::int32_t dtype, Use use) {
   }
 }
 
-atoll_status reduce_into(void* /*ctx*/, const atoll_reduction* reduction) {
+atoll_status reduce(void* /*ctx*/, const atoll_reduction* reduction) {
   with_dtype(reduction->dtype,
              [&](auto value, auto codec) { reduce_as<decltype(value)>(*reduction, codec); });
   return ATOLL_OK;
-}
-
-atoll_status reduce(void* ctx, void* dst, const void* const* parts, std::int32_t nparts,
-                    std::uint64_t count, std::int32_t dtype, std::int32_t op) {
-  const atoll_reduction reduction{
-      sizeof(atoll_reduction), &dst, parts, nullptr, 1, nparts, count, dtype, op, 0, 0};
-  return reduce_into(ctx, &reduction);
 }
 
 void copy(void* /*ctx*/, void* dst, const void* src, std::size_t bytes, std::int32_t) {
@@ -168,7 +161,6 @@ FakeCore::FakeCore() : host_{} {
   host_.put = &FakeCore::put;
   host_.get = &FakeCore::get;
   host_.reduce = &plugin_ranks::reduce;
-  host_.reduce_into = &plugin_ranks::reduce_into;
   host_.copy = &plugin_ranks::copy;
 }
 
@@ -214,8 +206,8 @@ Group::Group(const Layout& layout, int rank, const GroupOptions& options)
   for (std::size_t r = 0; r < layout.size(); ++r) {
     const char* rails = options_.rails.empty() ? nullptr : options_.rails[r].c_str();
     const int device = options_.memory == ATOLL_MEMORY_CUDA ? static_cast<int>(r) : -1;
-    placements_.push_back({sizeof(atoll_placement), 2 * static_cast<int>(r) + 1, layout[r], -1,
-                           device, -1, "127.0.0.1", rails});
+    placements_.push_back({sizeof(atoll_placement), 2 * static_cast<int>(r) + 1, layout[r], device,
+                           "127.0.0.1", rails});
   }
   for (const auto& placement : placements_) pointers_.push_back(&placement);
   group_.size = sizeof(group_);
@@ -227,7 +219,6 @@ Group::Group(const Layout& layout, int rank, const GroupOptions& options)
   group_.id = options_.id.c_str();
   group_.name = "shard";
   group_.placements = pointers_.data();
-  group_.topology_json = "";
   group_.token = options_.token.c_str();
   group_.timeout_ns = options_.timeout_ns;
   group_.tuning = options_.tuning.c_str();
@@ -402,8 +393,19 @@ Bytes reference_reduce(const std::vector<Bytes>& parts, std::int32_t dtype, std:
   Bytes result(parts.front().size());
   std::vector<const void*> pointers;
   for (const auto& part : parts) pointers.push_back(part.data());
-  reduce(nullptr, result.data(), pointers.data(), static_cast<std::int32_t>(parts.size()),
-         result.size() / size_of(dtype), dtype, op);
+  void* dst = result.data();
+  const atoll_reduction reduction{sizeof(atoll_reduction),
+                                  &dst,
+                                  pointers.data(),
+                                  nullptr,
+                                  1,
+                                  static_cast<std::int32_t>(parts.size()),
+                                  result.size() / size_of(dtype),
+                                  dtype,
+                                  op,
+                                  0,
+                                  0};
+  reduce(nullptr, &reduction);
   return result;
 }
 

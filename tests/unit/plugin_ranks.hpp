@@ -1,5 +1,5 @@
-// Drives a backend's table directly, with threads as ranks of an invented job: a store in memory, a
-// plain reference of core's reduction, and any layout of ranks over hosts.
+// Drives a backend's table directly, with threads as ranks: a store in memory, a simple reference of
+// core's reduction, and any layout of ranks over hosts.
 #pragma once
 
 #include <condition_variable>
@@ -18,24 +18,24 @@ namespace plugin_ranks {
 
 using Bytes = std::vector<std::byte>;
 
-// Large counts are divided by this: the thread sanitizer takes twenty times as long for each
-// element, and threads meet as often over fewer.
+// Divisor of large counts: the thread sanitizer takes twenty times as long per element, and fewer
+// elements synchronize as often.
 #ifdef __SANITIZE_THREAD__
 inline constexpr std::uint64_t fewer = 8;
 #else
 inline constexpr std::uint64_t fewer = 1;
 #endif
 
-// The table of a shared object, which stays loaded. Throws std::runtime_error.
+// Loads a shared object, which stays loaded, and returns its table. Throws std::runtime_error.
 const atoll_backend& load(const std::string& path);
 
-// What core lends to a plugin.
+// The services that core offers to a backend.
 class FakeCore {
  public:
   FakeCore();
   const atoll_host& host() const { return host_; }
-  atoll_host& host() { return host_; }  // for a core that fails
-  // Waits for a key, as a plugin would.
+  atoll_host& host() { return host_; }  // for tests that replace services
+  // Waits for a key, as a backend would.
   std::string get(const std::string& key);
 
  private:
@@ -49,7 +49,7 @@ class FakeCore {
   atoll_host host_;
 };
 
-// By rank: the number of its host.
+// The host number of each rank.
 using Layout = std::vector<int>;
 std::string text(const Layout& layout);
 
@@ -59,11 +59,11 @@ struct GroupOptions {
   std::string tuning{};
   int deterministic = 0;
   std::int64_t timeout_ns = 20'000'000'000;
-  std::vector<std::string> rails{};         // by rank, as in its placement; none: one rail for all
-  int host_ranks = 0;                       // of the job, on each host; 0: unknown
+  std::vector<std::string> rails{};         // rail_addresses of each rank; empty: one rail each
+  int host_ranks = 0;                       // atoll_group::host_ranks; 0: unknown
   std::int32_t memory = ATOLL_MEMORY_HOST;  // CUDA: rank r has device r
 };
-// World ranks are 2 * rank + 1, so that messages which mix the two up are found.
+// World ranks are 2 * rank + 1, so that tests notice texts that confuse the two.
 class Group {
  public:
   Group(const Layout& layout, int rank, const GroupOptions& options = {});
@@ -81,7 +81,7 @@ struct Result {
   std::string text;
 };
 
-// An open communicator on one rank; closes in its destructor. The sequence counts the submits.
+// An open communicator on one rank; the destructor closes it. The sequence counts submits.
 class Rank {
  public:
   Rank(const atoll_backend& backend, atoll_comm* comm, const Layout& layout, int rank,
@@ -113,30 +113,31 @@ class Rank {
   std::uint64_t sequence_ = 0;
 };
 
-// Runs `body` on every rank of an opened group, in threads; throws what the first failed rank
-// threw.
+// Opens a group and runs `body` on every rank in a thread. Rethrows the exception of the first rank
+// that failed.
 void run_ranks(const atoll_backend& backend, const Layout& layout,
                const std::function<void(Rank&)>& body, const GroupOptions& options = {});
-// Only opens, and returns what each rank got; a negative host number in `absent` is not opened.
+// Opens a group and returns the result of each rank. Ranks with a negative host number in `absent`
+// do not open.
 std::vector<Rank> open_ranks(const atoll_backend& backend, FakeCore& core, const Layout& layout,
                              const GroupOptions& options = {});
-// Closes all of them at the same time, as the processes of a job do: a backend may wait for the
-// others.
+// Closes all ranks at the same time, as the processes of a job do, because a backend may wait for
+// the other ranks.
 void close_ranks(std::vector<Rank>& ranks);
 // Runs `body(i)` for i in [0, n) in threads.
 void in_threads(int n, const std::function<void(int)>& body);
 
-// Runs body(rank) on all ranks; as core does, a rank that fails ends it for the others, but for
-// `gone`, which may have closed.
+// Runs body(rank) on all ranks. As in core, a rank that fails aborts the others, except for `gone`,
+// which may have closed.
 std::vector<Result> until_one_fails(std::vector<Rank>& ranks,
                                     const std::function<Result(Rank&)>& body, int gone = -1);
 
-// Small whole numbers, exact in every dtype, also when eight of them are added.
+// Small whole numbers, exact in every dtype even if eight of them are added.
 Bytes input(std::int32_t dtype, int rank, std::uint64_t count, int salt = 0);
-// Fractions that make the order of additions visible; f32 only.
+// f32 fractions whose sum depends on the order of additions.
 Bytes noisy_input(int rank, std::uint64_t count);
 std::size_t size_of(std::int32_t dtype);
-// The reduction of plugin.h, element by element.
+// Reference of the reduction in plugin.h, element by element.
 Bytes reference_reduce(const std::vector<Bytes>& parts, std::int32_t dtype, std::int32_t op);
 
 }  // namespace plugin_ranks

@@ -1,4 +1,4 @@
-// The sdk's own parts, apart from a backend.
+// Tests parts of plugins/sdk and plugins/collectives without a backend.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -11,14 +11,14 @@
 #include <vector>
 
 #include "collectives/auth.hpp"
-#include "sdk/describe.hpp"
-#include "sdk/guard.hpp"
-#include "collectives/shared_memory.hpp"
+#include "collectives/shared_memory/memory_file.hpp"
 #include "collectives/signature.hpp"
+#include "sdk/guard.hpp"
+#include "sdk/operation.hpp"
 
 namespace {
 
-std::string hex(const atoll_sdk::Digest& digest) {
+std::string hex(const atoll_collectives::Digest& digest) {
   static constexpr char digits[] = "0123456789abcdef";
   std::string text;
   for (const unsigned octet : digest) {
@@ -32,25 +32,27 @@ std::vector<std::uint8_t> octets(const std::string& text) { return {text.begin()
 
 }  // namespace
 
-// FIPS 180-4 and RFC 4231 give these.
+// Test vectors of FIPS 180-4 and RFC 4231.
 TEST_CASE("SHA-256 and HMAC give the published results") {
-  CHECK(hex(atoll_sdk::sha256("abc")) ==
+  CHECK(hex(atoll_collectives::sha256("abc")) ==
         "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
-  CHECK(hex(atoll_sdk::sha256("")) ==
+  CHECK(hex(atoll_collectives::sha256("")) ==
         "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
-  CHECK(hex(atoll_sdk::sha256("abcdbcdecdefdefgefghfghighijhijkijkljklmklmnlmnomnopnopq")) ==
-        "248d6a61d20638b8e5c026930c3e6039a33ce45964ff2167f6ecedd419db06c1");
-  CHECK(hex(atoll_sdk::hmac("Jefe", octets("what do ya want for nothing?"))) ==
+  CHECK(
+      hex(atoll_collectives::sha256("abcdbcdecdefdefgefghfghighijhijkijkljklmklmnlmnomnopnopq")) ==
+      "248d6a61d20638b8e5c026930c3e6039a33ce45964ff2167f6ecedd419db06c1");
+  CHECK(hex(atoll_collectives::hmac("Jefe", octets("what do ya want for nothing?"))) ==
         "5bdcc146bf60754e6a042426089575c75a003f089d2739839dec58b964ec3843");
-  CHECK(hex(atoll_sdk::hmac(std::string(131, '\xaa'),
-                            octets("Test Using Larger Than Block-Size Key - Hash Key First"))) ==
+  CHECK(hex(atoll_collectives::hmac(
+            std::string(131, '\xaa'),
+            octets("Test Using Larger Than Block-Size Key - Hash Key First"))) ==
         "60e431591ee0b67f0d8a26aacbf5b77f8e0bc6213728c5140546040f0ee37f54");
 }
 
 TEST_CASE("random digests differ") {
-  const auto a = atoll_sdk::random_digest();
-  CHECK(atoll_sdk::equal(a, a));
-  CHECK_FALSE(atoll_sdk::equal(a, atoll_sdk::random_digest()));
+  const auto a = atoll_collectives::random_digest();
+  CHECK(atoll_collectives::equal(a, a));
+  CHECK_FALSE(atoll_collectives::equal(a, atoll_collectives::random_digest()));
 }
 
 TEST_CASE("guard turns whatever is thrown into a status and a text") {
@@ -100,7 +102,7 @@ TEST_CASE("operations are checked before they start") {
 }
 
 TEST_CASE("digests of calls are equal exactly where the calls agree") {
-  std::vector<atoll_sdk::Signature> calls;
+  std::vector<atoll_collectives::Signature> calls;
   const std::array<std::uint64_t, 3> counts{7, 8, 1UL << 33};
   for (std::int32_t kind = ATOLL_BARRIER; kind <= ATOLL_REDUCE_SCATTER_V; ++kind) {
     for (const std::int32_t dtype : {ATOLL_F32, ATOLL_BF16, ATOLL_U8}) {
@@ -114,7 +116,7 @@ TEST_CASE("digests of calls are equal exactly where the calls agree") {
             operation.peer = root;
             operation.counts = counts.data();
             operation.count = counts[ordinal];
-            calls.push_back(atoll_sdk::make_signature(operation, 3, ordinal));
+            calls.push_back(atoll_collectives::make_signature(operation, 3, ordinal));
           }
         }
       }
@@ -127,23 +129,24 @@ TEST_CASE("digests of calls are equal exactly where the calls agree") {
   CHECK(calls.size() == 468);
   CHECK(wrong == 0);
   auto longer = calls.front();
-  longer.factor = 0.5;  // ranks may differ in it
+  longer.factor = 0.5;  // factors of ranks may differ
   CHECK(digest(longer) == digest(calls.front()));
 }
 
-// Else kernels that read several in step miss in caches that tell lines by few bits of an address.
+// Otherwise kernels that read several mappings in step miss in caches that index by few address
+// bits.
 TEST_CASE("large allocations differ in low bits of their addresses, wherever they are") {
   for (const std::size_t mib : {2, 6, 8, 22}) {
     CAPTURE(mib);
     std::array<void*, 16> memory{};
     std::set<std::uintptr_t> colours;
     for (void*& at : memory) {
-      at = atoll_sdk::shared_memory::allocate(mib << 20);
+      at = atoll_collectives::shared_memory::allocate(mib << 20);
       const auto number = reinterpret_cast<std::uintptr_t>(at);
       CHECK(number % (1 << 21) == 0);
       colours.insert(number >> 21 & 15U);
     }
     CHECK(colours.size() == memory.size());
-    for (void* at : memory) atoll_sdk::shared_memory::free(at);
+    for (void* at : memory) atoll_collectives::shared_memory::free(at);
   }
 }

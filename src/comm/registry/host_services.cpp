@@ -61,18 +61,7 @@ atoll_status store_get(void* ctx, const char* key, void* value, size_t* n, int64
   });
 }
 
-atoll_status reduce_parts(void*, void* dst, const void* const* parts, int32_t nparts,
-                          uint64_t count, int32_t dtype, int32_t op) {
-  return guarded([&] {
-    if (nparts < 1 || dtype < ATOLL_F32 || dtype > ATOLL_U8 || op < ATOLL_SUM || op > ATOLL_MAX) {
-      throw Error(ErrorCode::invalid_argument, "reduce: arguments out of range");
-    }
-    host::reduce({dst, count, static_cast<DType>(dtype)}, {parts, static_cast<std::size_t>(nparts)},
-                 static_cast<ReduceOp>(op));
-  });
-}
-
-atoll_status reduce_into(void*, const atoll_reduction* r) {
+atoll_status reduce_parts(void*, const atoll_reduction* r) {
   return guarded([&] {
     if (r->nparts < 1 || r->ndsts < 1 || r->dtype < ATOLL_F32 || r->dtype > ATOLL_U8 ||
         r->op < ATOLL_SUM || r->op > ATOLL_MAX) {
@@ -96,8 +85,7 @@ void copy_bytes(void*, void* dst, const void* src, size_t bytes, int32_t streami
 }  // namespace
 
 atoll_host host_services(World& world) {
-  return {sizeof(atoll_host), &world,       log_line,    store_put,
-          store_get,          reduce_parts, reduce_into, copy_bytes};
+  return {sizeof(atoll_host), &world, log_line, store_put, store_get, reduce_parts, copy_bytes};
 }
 
 }  // namespace atoll_v1::atoll

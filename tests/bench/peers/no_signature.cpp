@@ -2,10 +2,10 @@
 // bench_signature uses for comparison.
 #include <cstdlib>
 
-#include "sdk/describe.hpp"
+#include "sdk/operation.hpp"
 #include "collectives/signature.hpp"
 
-namespace atoll_sdk {
+namespace atoll_collectives {
 
 Signature make_signature(const atoll_operation& operation, int, std::uint64_t) {
   Signature signature{};
@@ -25,4 +25,4 @@ void throw_mismatch(const std::string&, const std::string&, const Signature&, co
   std::abort();
 }
 
-}  // namespace atoll_sdk
+}  // namespace atoll_collectives

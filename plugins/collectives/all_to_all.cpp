@@ -1,0 +1,46 @@
+// all_to_all: dst[r * n + i] = src[rank * n + i] of rank r.
+//
+// On one host every rank copies its blocks out of every src. Over several hosts every pair of ranks
+// exchanges blocks, all pairs at the same time.
+// Bytes for blocks of B bytes: (N - 1) B out of and into each rank, the least possible.
+#include "collectives/collectives.hpp"
+
+namespace atoll_collectives {
+namespace {
+
+void one_host(Group& group, const atoll_operation& operation) {
+  const std::size_t size = bytes(operation);
+  for (int rank = 0; rank < group.size(); ++rank) {
+    auto& offers = group.offers[static_cast<std::size_t>(rank)];
+    // Each rank's offers begin with another receiver, so that all ranks copy at the same time.
+    for (int step = 0; step < group.size(); ++step) {
+      const int receiver = (rank + step) % group.size();
+      offers.push_back(
+          {Offer::From::src, block(receiver, size), block(rank, size), size, receiver});
+    }
+  }
+  const std::size_t whole = block(group.size(), size);
+  move(group, operation, {whole, whole});
+}
+
+}  // namespace
+
+void all_to_all(Group& group, const atoll_operation& operation) {
+  const std::size_t size = bytes(operation);
+  if (group.one_host()) return one_host(group, operation);
+  const std::byte* src = source(operation);
+  std::byte* dst = destination(operation);
+  Exchange exchange(group.team, operation);
+  exchange.compare_with_all();
+  for (int peer = 0; peer < group.size() && size > 0; ++peer) {
+    if (peer == group.rank()) continue;
+    exchange.send(peer, {src + block(peer, size), size});
+    exchange.recv(peer, {dst + block(peer, size), size});
+  }
+  exchange.start();
+  const std::size_t own = block(group.rank(), size);
+  if (size > 0) copy(dst + own, src + own, size);
+  exchange.run();
+}
+
+}  // namespace atoll_collectives

@@ -1,0 +1,40 @@
+// Ranges of a tensor in bytes, and how a tensor is split evenly.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+
+#include "collectives/shared_memory/control_block.hpp"
+
+namespace atoll_collectives {
+
+// The bytes of the whole tensor that one rank contributes or receives.
+struct Block {
+  std::size_t offset;
+  std::size_t bytes;
+};
+
+constexpr std::size_t round_up_to_line(std::size_t bytes) {
+  return (bytes + cache_line - 1) / cache_line * cache_line;
+}
+
+// `size` bytes cut into `parts` ranges of whole cache lines; the last ranges may be shorter or
+// empty.
+class EvenSplit {
+ public:
+  EvenSplit(std::size_t size, int parts)
+      : size_(size),
+        each_(round_up_to_line((size + static_cast<std::size_t>(parts) - 1) /
+                               static_cast<std::size_t>(parts))) {}
+
+  Block operator[](int part) const {
+    const std::size_t begin = std::min(static_cast<std::size_t>(part) * each_, size_);
+    return {begin, std::min(each_, size_ - begin)};
+  }
+
+ private:
+  std::size_t size_;
+  std::size_t each_;
+};
+
+}  // namespace atoll_collectives

@@ -1,0 +1,157 @@
+// broadcast: copies the root's data to every rank.
+//
+// A host's leader is the rank through which the data reaches that host; on the root's host it is
+// the root. A piece is the part that is passed on at a time, so that the network and the ranks of a
+// host work at once.
+//
+// On one host every rank copies everything from the root's memory.
+//
+// Over several hosts:
+//   flat: the root sends everything to its counterpart on every other host.
+//   chain: each leader sends every piece to its counterpart on the next host, counted from the
+//     root's host, as soon as the piece has arrived.
+// On each host the ranks copy a piece from the leader while the next pieces arrive.
+//
+// Bytes between H hosts, for S bytes: S into each host but the root's. Out of a host: flat
+// (H - 1) S from the root's host; chain S from each host but the last. Time for large data on equal
+// links: flat (H - 1) S, chain S + (H - 2) pieces.
+//
+// Counterparts compare signatures, and the ranks of a host compare theirs in shared memory, so that
+// ranks with different roots notice instead of waiting for each other.
+#include <algorithm>
+
+#include "collectives/collectives.hpp"
+
+namespace atoll_collectives {
+namespace {
+
+// A piece is large against the cost of a synchronization of ranks, and small against the whole.
+constexpr std::size_t smallest_piece = 64 * 1024;
+constexpr std::size_t largest_piece = 1024 * 1024;
+constexpr std::size_t pieces_wanted = 16;
+
+// The path of the data through one host.
+struct Route {
+  int from = -1;        // rank that sends to this host; -1 on the root's host
+  int leader = 0;       // leader of this host
+  std::vector<int> to;  // ranks that the leader sends to
+};
+
+Route direct_route(const Layout& layout, int root, int here) {
+  const int first = layout.host_of(root);
+  if (here != first) return {root, layout.counterpart(root, here), {}};
+  Route route{-1, root, {}};
+  for (int host = 0; host < layout.hosts(); ++host) {
+    if (host != first) route.to.push_back(layout.counterpart(root, host));
+  }
+  return route;
+}
+
+Route chain_route(const Layout& layout, int root, int here) {
+  Route route{-1, root, {}};
+  const int first = layout.host_of(root);
+  for (int step = 1; step < layout.hosts(); ++step) {
+    const int host = (first + step) % layout.hosts();
+    const int next = layout.counterpart(route.leader, host);
+    if (layout.host_of(route.leader) == here) {
+      route.to.push_back(next);
+      break;
+    }
+    route.from = route.leader;
+    route.leader = next;
+  }
+  return route;
+}
+
+class Broadcast {
+ public:
+  Broadcast(Group& group, const atoll_operation& operation, Route route, Exchange& exchange)
+      : group_(group),
+        operation_(operation),
+        route_(std::move(route)),
+        exchange_(exchange),
+        size_(bytes(operation)),
+        leads_(group.rank() == route_.leader) {
+    const auto links = static_cast<std::size_t>(group.layout.hosts() - 1);
+    const std::size_t wanted = size_ / (pieces_wanted * links) / cache_line * cache_line;
+    piece_ = std::clamp(wanted, smallest_piece, largest_piece);
+    pieces_ = std::max<std::size_t>((size_ + piece_ - 1) / piece_, 1);
+  }
+
+  void run() {
+    if (route_.from < 0) {
+      // Pieces let every host receive at the same rate.
+      for (std::size_t k = 0; leads_ && k < pieces_; ++k) pass_on(k, source(operation_));
+      exchange_.start();
+      return offer(0, size_, Offer::From::src);
+    }
+    std::vector<std::uint64_t> tickets;
+    for (std::size_t k = 0; leads_ && k < pieces_; ++k) {
+      tickets.push_back(exchange_.recv(route_.from, {destination(operation_) + at(k), length(k)}));
+    }
+    exchange_.start();
+    for (std::size_t k = 0; k < pieces_; ++k) {
+      if (leads_) {
+        exchange_.run_until_received(route_.from, tickets[k]);
+        pass_on(k, destination(operation_));
+        exchange_.start();
+      }
+      offer(at(k), length(k), Offer::From::dst);
+    }
+  }
+
+ private:
+  std::size_t at(std::size_t k) const { return std::min(k * piece_, size_); }
+  std::size_t length(std::size_t k) const { return at(k + 1) - at(k); }
+
+  void pass_on(std::size_t k, const std::byte* data) {
+    for (const int rank : route_.to) exchange_.send(rank, {data + at(k), length(k)});
+  }
+
+  // Lets the ranks of this host copy a part from the leader.
+  void offer(std::size_t begin, std::size_t length, Offer::From from) {
+    group_.offers[static_cast<std::size_t>(group_.layout.local_of(route_.leader))].push_back(
+        {from, begin, begin, length, everybody});
+    const bool reads = from == Offer::From::src && leads_;
+    move(group_, operation_, {reads ? size_ : 0, size_}, &exchange_);
+  }
+
+  Group& group_;
+  const atoll_operation& operation_;
+  Route route_;
+  Exchange& exchange_;
+  std::size_t size_;
+  bool leads_;
+  std::size_t piece_ = 0;
+  std::size_t pieces_ = 0;
+};
+
+void one_host(Group& group, const atoll_operation& operation) {
+  const std::size_t size = bytes(operation);
+  const bool reads = group.rank() == operation.peer;
+  group.offers[static_cast<std::size_t>(operation.peer)].push_back(
+      {Offer::From::src, 0, 0, size, everybody});
+  move(group, operation, {reads ? size : 0, size});
+}
+
+}  // namespace
+
+void broadcast(Group& group, const atoll_operation& operation) {
+  const int root = operation.peer;
+  auto local = operation;
+  if (group.rank() == root && local.src == nullptr) local.src = local.dst;
+  if (group.rank() == root && local.dst == nullptr) local.dst = const_cast<void*>(local.src);
+  if (group.one_host()) return one_host(group, local);
+
+  const auto& layout = group.layout;
+  const int here = layout.host_of(group.rank());
+  const bool chain = group.tuning.choose(operation, bytes(operation)) == Algorithm::chain;
+  Exchange exchange(group.team, operation);
+  compare_with_counterparts(group, exchange);
+  Broadcast(group, local,
+            chain ? chain_route(layout, root, here) : direct_route(layout, root, here), exchange)
+      .run();
+  exchange.run();
+}
+
+}  // namespace atoll_collectives

@@ -1,0 +1,80 @@
+// The exchange pattern of doubling.cpp and halving.cpp: hosts at distance 1, 2, 4, ... exchange
+// data, through one rank per host.
+//
+// A power of two of hosts participates. If there are more hosts, the first ones form pairs: the odd
+// host of a pair hands its data to the even one, which participates for both and returns the
+// result. A participant's position is its number among the participants.
+#pragma once
+
+#include <bit>
+#include <cstddef>
+#include <span>
+
+#include "collectives/group.hpp"
+
+namespace atoll_collectives {
+
+class HostPairs {
+ public:
+  // Uses group.scratch() for `scratch_bytes` of incoming data.
+  HostPairs(Group& group, const atoll_operation& operation, Exchange& exchange,
+            std::size_t scratch_bytes)
+      : incoming(group.scratch(scratch_bytes)),
+        group_(group),
+        operation_(operation),
+        exchange_(exchange),
+        participants_(std::bit_floor(static_cast<unsigned>(group.layout.hosts()))),
+        pairs_(static_cast<unsigned>(group.layout.hosts()) - participants_),
+        host_(static_cast<unsigned>(group.layout.host_of(group.rank()))) {}
+
+  unsigned participants() const { return participants_; }
+  bool is_paired() const { return host_ < 2 * pairs_; }
+  bool hands_over() const { return is_paired() && host_ % 2 == 1; }
+  unsigned position() const { return is_paired() ? host_ / 2 : host_ - pairs_; }
+  int rank_at(unsigned position) const {
+    return rank_of(position < pairs_ ? 2 * position : position + pairs_);
+  }
+  // The rank of the other host of this pair.
+  int partner() const { return rank_of(host_ ^ 1U); }
+
+  // The op of an exchange at this distance: only the last one applies the divisor of an average.
+  std::int32_t op_at(unsigned distance) const {
+    return 2 * distance == participants_ ? operation_.op : partial_op(operation_);
+  }
+
+  void receive(int rank, std::span<std::byte> to) {
+    exchange_.run_until_received(rank, exchange_.recv(rank, to));
+  }
+
+  enum class Side {
+    left,
+    right
+  };
+  // Adds what arrived in `incoming` to `own`. `side` is the side of `own` on which the incoming
+  // operand appears, so that the order of the sum is the same on both ranks.
+  void add(std::span<std::byte> own, Side side, std::int32_t op) {
+    const bool left = side == Side::left;
+    void* dst = own.data();
+    const void* parts[] = {left ? incoming.data() : own.data(),
+                           left ? own.data() : incoming.data()};
+    group_.reduce({sizeof(atoll_reduction), &dst, parts, nullptr, 1, 2,
+                   own.size() / dtype_size(operation_.dtype), operation_.dtype, op, group_.size(),
+                   0});
+  }
+
+  std::span<std::byte> incoming;
+
+ private:
+  int rank_of(unsigned host) const {
+    return group_.layout.counterpart(group_.rank(), static_cast<int>(host));
+  }
+
+  Group& group_;
+  const atoll_operation& operation_;
+  Exchange& exchange_;
+  unsigned participants_;
+  unsigned pairs_;
+  unsigned host_;
+};
+
+}  // namespace atoll_collectives

@@ -1,0 +1,73 @@
+// reduce: dst[i] of the root = op over all ranks of src[i].
+//
+// On one host every rank sums a slice and writes it into the root's dst. If the root's dst is not
+// in a registered window, or the data is small, the root sums everything.
+//
+// Over several hosts:
+//   flat: every rank sends everything to the root, which reduces chunk by chunk.
+//   two_level: a reduce_scatter; each rank passes its finished pieces on to the root
+//     (two_level.cpp).
+//
+// Bytes into the root's host, for S bytes and h ranks on that host: flat (N - h) S; two_level S.
+// Order of the sum: flat, an adjacent-pair tree over the ranks; two_level, as in reduce_scatter.cpp.
+#include <algorithm>
+
+#include "collectives/collectives.hpp"
+#include "collectives/two_level.hpp"
+
+namespace atoll_collectives {
+namespace {
+
+void one_host(Group& group, const atoll_operation& operation) {
+  const std::size_t size = bytes(operation);
+  const bool root = group.rank() == operation.peer;
+  std::byte* dst = destination(operation);
+  if (size <= small_bytes) {
+    group.slices.push_back({0, size, operation.peer, dst});
+  } else {
+    const EvenSplit slices(size, group.size());
+    for (int rank = 0; rank < group.size(); ++rank) {
+      const Block slice = slices[rank];
+      group.slices.push_back(
+          {slice.offset, slice.bytes, rank, root ? dst + slice.offset : nullptr});
+    }
+  }
+  sum(group, operation, {size, root ? size : 0},
+      {.op = operation.op, .push = Sum::Push::root, .root = operation.peer});
+}
+
+void flat(Group& group, const atoll_operation& operation, Exchange& exchange) {
+  const std::size_t size = bytes(operation);
+  if (group.rank() == operation.peer) {
+    exchange.start();
+    receive_and_reduce(group, exchange, {source(operation), size}, destination(operation),
+                       operation);
+  } else {
+    exchange.send(operation.peer, {source(operation), size});
+  }
+}
+
+// Every algorithm compares these signatures, so that ranks with different roots or counts notice.
+void compare_with_root_and_counterparts(Group& group, int root, Exchange& exchange) {
+  if (group.rank() == root) return exchange.compare_with_all();
+  const auto known = group.layout.counterparts(group.rank());
+  for (const int rank : known) exchange.compare_with(rank);
+  if (std::ranges::find(known, root) == known.end()) exchange.compare_with(root);
+}
+
+}  // namespace
+
+void reduce(Group& group, const atoll_operation& operation) {
+  if (group.one_host()) return one_host(group, operation);
+  Exchange exchange(group.team, operation);
+  if (group.tuning.choose(operation, bytes(operation)) == Algorithm::two_level) {
+    compare_with_root_and_counterparts(group, operation.peer, exchange);
+    two_level_reduce(group, operation, exchange);
+  } else {
+    exchange.compare_with_all();
+    flat(group, operation, exchange);
+  }
+  exchange.run();
+}
+
+}  // namespace atoll_collectives

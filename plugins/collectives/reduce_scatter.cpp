@@ -1,0 +1,112 @@
+// reduce_scatter: dst[i] = op over all ranks of src[rank * n + i]. reduce_scatter_v: the same with
+// n[r] packed elements for rank r.
+//
+// A slice is the part of src that one rank reduces. A chunk is the part of a slice that is received
+// from every peer before it is reduced; chunks bound the scratch memory.
+//
+// On one host every rank reads its slice of every src and writes the sum.
+//
+// Over several hosts:
+//   two_level: each host sums its ranks' contributions to a slice before they cross
+//     (two_level.cpp).
+//   ring: each slice passes through all ranks, and every rank adds its contribution (ring.cpp).
+//   flat: each rank receives all contributions to its slice and reduces them in rank order.
+//
+// Bytes between H hosts with h ranks each, per host and direction, for S bytes in all: two_level
+// (H - 1) / H S; ring with consecutive ranks on each host (N - 1) / N S; flat h times two_level,
+// but in one message, so it suits small data.
+//
+// Order of the sum: on one host and in flat, an adjacent-pair tree over the ranks. In two_level,
+// such a tree over the ranks of each host and then one over the hosts; this is the same tree if all
+// hosts have the same power of two of consecutive ranks. In ring, one rank after the other.
+#include <algorithm>
+
+#include "collectives/collectives.hpp"
+#include "collectives/two_level.hpp"
+
+namespace atoll_collectives {
+namespace {
+
+// A chunk from every peer should stay in the caches between its arrival and its reduction.
+constexpr std::size_t largest_chunk = 256 * 1024;
+constexpr std::size_t smallest_chunk = 16 * 1024;
+constexpr std::size_t scratch_budget = 4 * 1024 * 1024;
+
+std::size_t chunk_bytes(int ranks) {
+  const std::size_t fair =
+      scratch_budget / static_cast<std::size_t>(ranks) / cache_line * cache_line;
+  return std::clamp(fair, smallest_chunk, largest_chunk);
+}
+
+void one_host(Group& group, const atoll_operation& operation) {
+  Extents extents{0, 0};
+  for_each_block(group, operation, [&](int rank, const Block& block) {
+    group.slices.push_back({block.offset, block.bytes, rank, destination(operation)});
+    extents.src += block.bytes;
+    if (rank == group.rank()) extents.dst = block.bytes;
+  });
+  sum(group, operation, extents, {.op = operation.op, .owners_write = Sum::Owners::in_dst});
+}
+
+}  // namespace
+
+void receive_and_reduce(Group& group, Exchange& exchange, std::span<const std::byte> own,
+                        std::byte* dst, const atoll_operation& operation) {
+  const auto ranks = static_cast<std::size_t>(group.size());
+  const std::size_t element = dtype_size(operation.dtype);
+  const std::size_t chunk = std::min(chunk_bytes(group.size()), own.size());
+  const std::size_t stride = round_up_to_line(chunk);
+  const auto scratch = group.scratch(stride * ranks);
+  std::vector<const void*> parts(ranks);
+  std::vector<double> factors(ranks, operation.factor);
+  for (std::size_t at = 0; at < own.size(); at += chunk) {
+    const std::size_t size = std::min(chunk, own.size() - at);
+    for (int rank = 0; rank < group.size(); ++rank) {
+      const auto part = scratch.subspan(block(rank, stride), size);
+      if (rank != group.rank()) exchange.recv(rank, part);
+      parts[static_cast<std::size_t>(rank)] = rank == group.rank() ? own.data() + at : part.data();
+    }
+    exchange.run_receives();
+    for (int rank = 0; rank < group.size(); ++rank) {
+      if (rank != group.rank()) factors[static_cast<std::size_t>(rank)] = exchange.factor(rank);
+    }
+    const bool scaled = std::ranges::any_of(factors, [](double f) { return f != 1.0; });
+    group.reduce_parts(dst + at, parts, scaled ? factors.data() : nullptr, size / element,
+                       operation);
+  }
+}
+
+void reduce_scatter(Group& group, const atoll_operation& operation) {
+  if (group.one_host()) return one_host(group, operation);
+  const Partition partition(group, operation);
+  const Block own = partition.own;
+  Exchange exchange(group.team, operation);
+  switch (group.tuning.choose(operation, partition.whole)) {
+    case Algorithm::flat:
+      exchange.compare_with_all();
+      for (int peer = 0; peer < group.size(); ++peer) {
+        const auto& theirs = partition.blocks[static_cast<std::size_t>(peer)];
+        if (peer != group.rank()) {
+          exchange.send(peer, {source(operation) + theirs.offset, theirs.bytes});
+        }
+      }
+      receive_and_reduce(group, exchange, {source(operation) + own.offset, own.bytes},
+                         destination(operation), operation);
+      break;
+    case Algorithm::ring:
+      exchange.compare_with_all();
+      ring_reduce_scatter(group, partition.blocks, destination(operation), operation, exchange);
+      break;
+    case Algorithm::doubling:  // never chosen for reduce_scatter, like halving and chain
+    case Algorithm::halving:
+    case Algorithm::chain:
+    case Algorithm::two_level:
+      compare_with_counterparts(group, exchange);
+      two_level_reduce_scatter(group, operation, {partition.whole, own.bytes}, partition.blocks,
+                               destination(operation), exchange);
+      break;
+  }
+  exchange.run();
+}
+
+}  // namespace atoll_collectives

@@ -1,0 +1,160 @@
+// Ring algorithms: every rank passes on to the next rank what it received from the previous one,
+// N - 1 times.
+//
+// A rank passes data on in pieces, so that the network is busy while the rank adds.
+// Bytes: (N - 1) / N S out of and into each rank, and per host and direction if the ranks of a host
+// are consecutive. That is less than flat, and more than two_level except with one rank per host.
+// Each rank has one sender and one receiver, whatever the number of hosts.
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "collectives/collectives.hpp"
+
+namespace atoll_collectives {
+namespace {
+
+constexpr std::size_t largest_piece = 256 * 1024;
+
+const Block& block_at(const std::vector<Block>& blocks, int rank) {
+  const int n = static_cast<int>(blocks.size());
+  return blocks[static_cast<std::size_t>((rank % n + n) % n)];
+}
+
+std::size_t pieces_of(std::size_t bytes) { return (bytes + largest_piece - 1) / largest_piece; }
+
+// Piece k of a block, as a range of the tensor.
+Block piece_of(const Block& block, std::size_t k) {
+  const std::size_t first = std::min(k * largest_piece, block.bytes);
+  return {block.offset + first, std::min(largest_piece, block.bytes - first)};
+}
+
+// A reduce_scatter that passes partial sums around the ring. The scratch memory has two halves:
+// the sums of one step are sent from one half while those of the next step arrive in the other.
+class ReduceScatterRing {
+ public:
+  ReduceScatterRing(Group& group, const std::vector<Block>& blocks, std::byte* out,
+                    const atoll_operation& operation, Exchange& exchange)
+      : group_(group),
+        blocks_(blocks),
+        out_(out),
+        operation_(operation),
+        exchange_(exchange),
+        element_(dtype_size(operation.dtype)),
+        factor_(operation.factor),
+        next_((group.rank() + 1) % group.size()),
+        previous_((group.rank() + group.size() - 1) % group.size()) {
+    for (const auto& block : blocks) largest_ = std::max(largest_, block.bytes);
+    largest_ = round_up_to_line(largest_);
+    scratch_ = group.scratch(2 * largest_);
+    for (auto& sent : sent_) sent.assign(pieces_of(largest_), 0);
+  }
+
+  // Block b starts at rank b + 1 and so ends at rank b.
+  void run() {
+    begin();
+    for (int step = 1; step < group_.size(); ++step) {
+      const auto& block = block_at(blocks_, group_.rank() - step - 1);
+      const std::size_t pieces = pieces_of(block.bytes);
+      if (pieces > 0) expect(step, 0);
+      for (std::size_t k = 0; k < pieces; ++k) {
+        const auto ticket = expected_;
+        if (k + 1 < pieces) expect(step, k + 1);
+        exchange_.run_until_received(previous_, ticket);
+        add(step, k);
+      }
+    }
+  }
+
+ private:
+  // Scratch memory for piece k of a step.
+  std::span<std::byte> buffer(int step, std::size_t k, std::size_t bytes) const {
+    const std::size_t half = step % 2 == 0 ? 0 : largest_;
+    return scratch_.subspan(half + k * largest_piece, bytes);
+  }
+  Block piece(int step, std::size_t k) const {
+    return piece_of(block_at(blocks_, group_.rank() - step - 1), k);
+  }
+  std::vector<std::uint64_t>& sent(int step) { return sent_[static_cast<std::size_t>(step % 2)]; }
+
+  void begin() {
+    auto part = operation_;
+    part.op = partial_op(operation_);
+    for (std::size_t k = 0; k < pieces_of(block_at(blocks_, group_.rank() - 1).bytes); ++k) {
+      const auto range = piece(0, k);
+      const auto to = buffer(0, k, range.bytes);
+      const void* own = source(operation_) + range.offset;
+      group_.reduce_parts(to.data(), {&own, 1}, factor_ == 1.0 ? nullptr : &factor_,
+                          range.bytes / element_, part);
+      sent(0)[k] = exchange_.send(next_, to);
+      exchange_.progress();
+    }
+  }
+
+  void expect(int step, std::size_t k) {
+    exchange_.run_until_sent(next_, sent(step)[k]);
+    expected_ = exchange_.recv(previous_, buffer(step, k, piece(step, k).bytes));
+  }
+
+  void add(int step, std::size_t k) {
+    const bool last = step + 1 == group_.size();
+    const auto range = piece(step, k);
+    const auto arrived = buffer(step, k, range.bytes);
+    const void* parts[] = {arrived.data(), source(operation_) + range.offset};
+    const double factors[] = {1.0, factor_};
+    void* result = last ? out_ + k * largest_piece : arrived.data();
+    group_.reduce({sizeof(atoll_reduction), &result, parts, factor_ == 1.0 ? nullptr : factors, 1,
+                   2, range.bytes / element_, operation_.dtype,
+                   last ? operation_.op : partial_op(operation_), group_.size(), 0});
+    if (last) return;
+    sent(step)[k] = exchange_.send(next_, arrived);
+    exchange_.progress();
+  }
+
+  Group& group_;
+  const std::vector<Block>& blocks_;
+  std::byte* out_;
+  const atoll_operation& operation_;
+  Exchange& exchange_;
+  std::size_t element_;
+  double factor_;
+  int next_;
+  int previous_;
+  std::size_t largest_ = 0;
+  std::span<std::byte> scratch_;
+  std::array<std::vector<std::uint64_t>, 2> sent_;  // tickets of sends, by half and piece
+  std::uint64_t expected_ = 0;                      // ticket of the latest receive
+};
+
+}  // namespace
+
+void ring_all_gather(Group& group, const std::vector<Block>& blocks, std::byte* dst,
+                     Exchange& exchange) {
+  const int next = (group.rank() + 1) % group.size();
+  const int previous = (group.rank() + group.size() - 1) % group.size();
+  const auto send = [&](const Block& piece) {
+    exchange.send(next, {dst + piece.offset, piece.bytes});
+  };
+  const auto& own = block_at(blocks, group.rank());
+  for (std::size_t k = 0; k < pieces_of(own.bytes); ++k) send(piece_of(own, k));
+  std::vector<std::pair<Block, std::uint64_t>> passed;
+  for (int step = 1; step < group.size(); ++step) {
+    const auto& block = block_at(blocks, group.rank() - step);
+    for (std::size_t k = 0; k < pieces_of(block.bytes); ++k) {
+      const auto piece = piece_of(block, k);
+      const auto ticket = exchange.recv(previous, {dst + piece.offset, piece.bytes});
+      if (step + 1 < group.size()) passed.emplace_back(piece, ticket);
+    }
+  }
+  for (const auto& [piece, ticket] : passed) {
+    exchange.run_until_received(previous, ticket);
+    send(piece);
+  }
+}
+
+void ring_reduce_scatter(Group& group, const std::vector<Block>& blocks, std::byte* out,
+                         const atoll_operation& operation, Exchange& exchange) {
+  ReduceScatterRing(group, blocks, out, operation, exchange).run();
+}
+
+}  // namespace atoll_collectives

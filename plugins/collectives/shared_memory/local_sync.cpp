@@ -1,0 +1,222 @@
+#include "collectives/shared_memory/local_sync.hpp"
+
+#include <fmt/format.h>
+#include <sched.h>
+
+#include <algorithm>
+
+#include "collectives/relax.hpp"
+#include "sdk/guard.hpp"
+#include "sdk/operation.hpp"
+
+namespace atoll_collectives {
+namespace {
+
+using namespace std::chrono_literals;
+
+// The low bits of a position hold the phase, the others the number of the step.
+constexpr int phase_bits = 24;
+// Used if every rank has a core: long enough to notice a peer that runs on another core, short
+// compared with a time slice.
+constexpr std::chrono::nanoseconds longest_spin = 20us;
+constexpr std::chrono::nanoseconds shortest_spin = 500ns;
+// Yielding lets a peer on the same core run; it costs about one context switch.
+constexpr auto yield_limit = 200us;
+constexpr int looks_between_clocks = 16;
+// The event that a sleeping rank waits for wakes it; the limit bounds how late the rank notices an
+// abort or a deadline.
+constexpr auto longest_sleep = 5ms;
+// The limit while sockets have to be driven as well, because they do not wake the sleeping rank.
+constexpr auto longest_sleep_with_sockets = 200us;
+
+}  // namespace
+
+LocalSync::LocalSync(Team& team, ShmTransport* transport)
+    : team_(team), transport_(transport), patience_(longest_spin) {
+  if (transport_ == nullptr) {
+    ranks_ = {team.rank};
+    blocks_ = {&alone_};
+    return;
+  }
+  ranks_ = transport_->ranks();
+  self_ = static_cast<int>(transport_->self());
+  for (std::size_t i = 0; i < ranks_.size(); ++i) blocks_.push_back(&transport_->control_block(i));
+}
+
+void LocalSync::begin(const atoll_operation& operation, Exchange* exchange) {
+  ++step_;
+  operation_ = &operation;
+  exchange_ = exchange;
+  deadline_ = Clock::time_point::max();
+}
+
+Advert& LocalSync::advertise(const Signature& signature) noexcept {
+  Advert& advert = blocks_[static_cast<std::size_t>(self_)]->adverts[step_ & 1];
+  const bool oversubscribed = team_.waiting == Waiting::sleep;
+  advert = {digest(signature), signature.factor, oversubscribed, {}, {}, signature};
+  return advert;
+}
+
+bool LocalSync::oversubscribed() const noexcept {
+  for (int local = 0; local < size(); ++local) {
+    if (!advert_of(local).oversubscribed) return false;
+  }
+  return true;
+}
+
+const Advert& LocalSync::advert_of(int local) const noexcept {
+  return blocks_[static_cast<std::size_t>(local)]->adverts[step_ & 1];
+}
+
+std::uint64_t LocalSync::position(std::uint64_t phase) const noexcept {
+  return (step_ << phase_bits) | phase;
+}
+
+void LocalSync::arrive(std::uint64_t phase) {
+  blocks_[static_cast<std::size_t>(self_)]->reached.store(position(phase),
+                                                          std::memory_order_seq_cst);
+  if (transport_ != nullptr) transport_->notify_sleepers();
+}
+
+// Sequentially consistent loads pair with ShmTransport::notify_sleepers().
+bool LocalSync::reached(std::uint64_t target) noexcept {
+  for (; seen_ < size(); ++seen_) {
+    const auto& block = *blocks_[static_cast<std::size_t>(seen_)];
+    if (block.reached.load(std::memory_order_seq_cst) < target) return false;
+  }
+  return true;
+}
+
+template <class Done>
+void LocalSync::wait(const Done& done, std::uint64_t target) {
+  const auto start = Clock::now();
+  const auto timeout = std::chrono::nanoseconds(operation_->timeout_ns);
+  if (deadline_ == Clock::time_point::max() && timeout > 0ns && timeout < deadline_ - start) {
+    deadline_ = start + timeout;
+  }
+  while (!done()) {
+    if (exchange_ != nullptr && exchange_->progress()) continue;
+    if (Clock::now() - start < yield_limit) {
+      ::sched_yield();
+      continue;
+    }
+    check(target);
+    const auto limit = exchange_ != nullptr ? longest_sleep_with_sockets : longest_sleep;
+    transport_->sleep_until([&] { return done() || team_.aborted.load(); }, limit);
+  }
+}
+
+void LocalSync::await(std::uint64_t phase) {
+  seen_ = 0;
+  const std::uint64_t target = position(phase);
+  if (reached(target)) return;
+  if (spin(target)) return;
+  wait([&] { return reached(target); }, target);
+}
+
+// If all jobs of this step are done, a late rank may already find the larger numbers of the next
+// step.
+std::int64_t LocalSync::claim(std::uint64_t jobs) noexcept {
+  auto& claimed = work().claimed;
+  std::uint64_t seen = claimed.load(std::memory_order_acquire);
+  while (true) {
+    const std::uint64_t next = std::max(seen, position(0));
+    if (next >= position(jobs)) return -1;
+    if (claimed.compare_exchange_weak(seen, next + 1, std::memory_order_acq_rel)) {
+      return static_cast<std::int64_t>(next - position(0));
+    }
+  }
+}
+
+void LocalSync::finish_job() noexcept {
+  auto& done = work().done;
+  std::uint64_t seen = done.load(std::memory_order_acquire);
+  while (!done.compare_exchange_weak(seen, std::max(seen, position(0)) + 1,
+                                     std::memory_order_acq_rel)) {
+  }
+}
+
+void LocalSync::await_jobs(std::uint64_t jobs) {
+  const auto done = [&] { return work().done.load(std::memory_order_seq_cst) >= position(jobs); };
+  if (!done()) wait(done, position(1));
+  if (transport_ != nullptr) transport_->notify_sleepers();
+}
+
+bool LocalSync::spin(std::uint64_t target) {
+  if (exchange_ != nullptr || team_.waiting == Waiting::sleep) return false;
+  auto end = Clock::time_point::max();
+  while (true) {
+    for (int i = 0; i < looks_between_clocks; ++i) {
+      if (reached(target)) {
+        patience_ = std::min(patience_ * 2, longest_spin);
+        return true;
+      }
+      relax();
+    }
+    const auto now = Clock::now();
+    if (end == Clock::time_point::max()) end = now + patience_;
+    if (now >= end) break;
+  }
+  patience_ = std::max(patience_ / 4, shortest_spin);
+  return false;
+}
+
+void LocalSync::check(std::uint64_t target) const {
+  const auto label = [&] {
+    return fmt::format("{} {} of communicator {} on {}, {} bytes", kind_name(operation_->kind),
+                       operation_->sequence, team_.name, team_.describe(team_.rank),
+                       operation_->count * dtype_size(operation_->dtype));
+  };
+  if (team_.aborted.load(std::memory_order_acquire)) {
+    throw Error(ATOLL_ABORTED, fmt::format("{}: aborted; {}", label(), pending_text(target)));
+  }
+  if (Clock::now() >= deadline_) {
+    throw Error(ATOLL_TIMEOUT, fmt::format("{}: timed out after {:.3f} s; {}", label(),
+                                           static_cast<double>(operation_->timeout_ns) * 1e-9,
+                                           pending_text(target)));
+  }
+  for (std::size_t i = 0; i < blocks_.size(); ++i) {
+    if (static_cast<int>(i) == self_) continue;
+    // Reads `closed` before the position, because a rank that has finished the step may close.
+    const bool closed = transport_->closed(i);
+    if (closed && blocks_[i]->reached.load(std::memory_order_seq_cst) < target) {
+      throw Error(ATOLL_PEER_LOST,
+                  fmt::format("{}: lost {}: it has closed", label(), team_.describe(ranks_[i])));
+    }
+  }
+}
+
+std::string LocalSync::pending_text(std::uint64_t target) const {
+  constexpr int most_named = 8;
+  std::string text;
+  int more = 0;
+  int named = 0;
+  for (std::size_t i = 0; i < blocks_.size(); ++i) {
+    const std::uint64_t theirs = blocks_[i]->reached.load(std::memory_order_acquire);
+    if (theirs >= target) continue;
+    if (++named > most_named) {
+      ++more;
+      continue;
+    }
+    text += fmt::format("{}{}, which {}", text.empty() ? "waiting for " : "; ",
+                        team_.describe(ranks_[i]),
+                        theirs >> phase_bits == step_ ? "has not finished" : "has not arrived");
+  }
+  if (more > 0) text += fmt::format("; and {} more", more);
+  return text.empty() ? "all ranks have arrived; one has not finished its share of the work" : text;
+}
+
+void LocalSync::check_adverts() const {
+  const std::uint64_t mine = advert_of(self_).call;
+  for (int local = 0; local < size(); ++local) {
+    if (advert_of(local).call == mine) continue;
+    throw_mismatch(team_.name, team_.describe(team_.rank), advert_of(self_).signature,
+                   team_.describe(rank_of(local)), advert_of(local).signature);
+  }
+}
+
+std::byte* LocalSync::staging(int local) const noexcept {
+  return transport_->staging(static_cast<std::size_t>(local), round_ & 1);
+}
+
+}  // namespace atoll_collectives

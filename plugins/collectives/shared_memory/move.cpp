@@ -1,0 +1,252 @@
+// move(): the ranks of a host copy data from each other.
+//
+// 1. Every rank advertises where its buffers are. Data outside registered windows goes through the
+//    staging buffers in rounds: each rank fills its half, all ranks synchronize, and each copies
+//    what it needs from the others' halves. So does small data, because that copy costs less than a
+//    second synchronization.
+// 2. Data in registered windows is copied straight to its destination. All ranks synchronize again,
+//    so that no rank overwrites data that others still read.
+// Copies per byte: one from windows, two through the staging buffers, which stay in the caches.
+#include <algorithm>
+
+#include "collectives/group.hpp"
+#include "sdk/operation.hpp"
+
+namespace atoll_collectives {
+namespace {
+
+class Move {
+ public:
+  Move(Group& group, const atoll_operation& operation, Extents extents, Exchange* exchange)
+      : group_(group),
+        sync_(group.sync),
+        operation_(operation),
+        extents_(extents),
+        exchange_(exchange),
+        self_(sync_.self()) {
+    // Data in place is not read, so it does not count.
+    std::size_t received = 0;
+    std::size_t read = 0;
+    for (const auto& offers : group.offers) {
+      for (const auto& offer : offers) {
+        if (receives(offer, self_)) received += offer.bytes;
+        if (offer.from == Offer::From::src && !in_place(offer)) read += offer.bytes;
+      }
+    }
+    streaming_ = streaming(received * static_cast<std::size_t>(sync_.size()) + read, sync_.size());
+  }
+
+  void run() {
+    sync_.begin(operation_, exchange_);
+    advertise();
+    if (staged(self_)) fill_staging(0);
+    sync_.arrive(1);
+    copy_own();
+    sync_.await(1);
+    sync_.check_adverts();
+    std::size_t rounds = 0;
+    bool direct = false;
+    for (int local = 0; local < sync_.size(); ++local) {
+      const std::size_t bytes = offered(local);
+      if (bytes == 0) continue;
+      if (staged(local)) {
+        rounds = std::max(rounds, (bytes + staging_bytes - 1) / staging_bytes);
+      } else {
+        direct = true;
+      }
+    }
+    if (rounds == 0 && share_work()) return;
+    if (direct) copy_direct();
+    copy_staged(rounds);
+    if (direct) {
+      sync_.arrive(rounds + 2);
+      sync_.await(rounds + 2);
+    }
+  }
+
+ private:
+  bool receives(const Offer& offer, int local) const {
+    return offer.receiver == everybody || offer.receiver == local;
+  }
+  // Looks at this rank's own offers only; the other ranks' offers are assumed to be alike.
+  bool in_place(const Offer& offer) const {
+    const auto& mine = offers(self_);
+    return !mine.empty() && mine.front().from == offer.from &&
+           own(offer.from) + mine.front().offset == dst() + mine.front().to;
+  }
+  const std::vector<Offer>& offers(int local) const {
+    return group_.offers[static_cast<std::size_t>(local)];
+  }
+  const std::byte* own(Offer::From from) const {
+    return static_cast<const std::byte*>(from == Offer::From::src ? operation_.src
+                                                                  : operation_.dst);
+  }
+  std::byte* dst() const { return static_cast<std::byte*>(operation_.dst); }
+
+  // Bytes that a rank provides to other ranks.
+  std::size_t offered(int local) const {
+    std::size_t bytes = 0;
+    if (sync_.size() == 1) return 0;
+    for (const auto& offer : offers(local)) bytes += offer.receiver == local ? 0 : offer.bytes;
+    return bytes;
+  }
+
+  bool any_large() const {
+    for (int local = 0; local < sync_.size(); ++local) {
+      if (offered(local) > small_bytes) return true;
+    }
+    return false;
+  }
+
+  // True if a rank's data goes through its staging buffer. Follows from the adverts, so that all
+  // ranks agree.
+  bool staged(int local) const {
+    const std::size_t bytes = offered(local);
+    if (bytes == 0) return false;
+    if (bytes <= small_bytes) return true;
+    const Advert& advert = sync_.advert_of(local);
+    return std::ranges::any_of(offers(local), [&](const Offer& offer) {
+      return offer.receiver != local &&
+             (offer.from == Offer::From::src ? advert.src : advert.dst).window < 0;
+    });
+  }
+
+  void advertise() {
+    Advert& advert =
+        sync_.advertise(make_signature(operation_, group_.size(), group_.team.collectives));
+    if (offered(self_) > small_bytes) {
+      advert.src = group_.windows.find(operation_.src, extents_.src);
+    }
+    // A rank that only receives advertises its dst too, so that other ranks can do its work.
+    if (any_large()) advert.dst = group_.windows.find(operation_.dst, extents_.dst);
+  }
+
+  void copy_own() const {
+    for (const auto& offer : offers(self_)) {
+      if (!receives(offer, self_)) continue;
+      group_.copy(dst() + offer.to, own(offer.from) + offer.offset, offer.bytes, streaming_);
+    }
+  }
+
+  // Calls body(offer, first, bytes, at) for the parts of the offers of `local` that belong to the
+  // given round. `first` is an offset in the offer, `at` in the half of the staging buffer.
+  template <class Body>
+  void each_piece(int local, std::size_t round, const Body& body) const {
+    const std::size_t low = round * staging_bytes;
+    const std::size_t high = low + staging_bytes;
+    std::size_t begin = 0;
+    for (const auto& offer : offers(local)) {
+      if (offer.receiver == local) continue;
+      const std::size_t end = begin + offer.bytes;
+      const std::size_t from = std::max(begin, low);
+      const std::size_t to = std::min(end, high);
+      if (from < to) body(offer, from - begin, to - from, from - low);
+      begin = end;
+    }
+  }
+
+  void fill_staging(std::size_t round) const {
+    std::byte* staging = sync_.staging(self_);
+    each_piece(self_, round,
+               [&](const Offer& offer, std::size_t first, std::size_t bytes, std::size_t at) {
+                 group_.copy(staging + at, own(offer.from) + offer.offset + first, bytes, 0);
+               });
+  }
+
+  void copy_staged(std::size_t rounds) const {
+    for (std::size_t round = 0; round < rounds; ++round) {
+      if (round > 0) {
+        if (staged(self_)) fill_staging(round);
+        sync_.arrive(round + 1);
+        sync_.await(round + 1);
+      }
+      for (int step = 1; step < sync_.size(); ++step) {
+        const int local = (self_ + step) % sync_.size();
+        if (!staged(local)) continue;
+        const std::byte* staging = sync_.staging(local);
+        each_piece(local, round,
+                   [&](const Offer& offer, std::size_t first, std::size_t bytes, std::size_t at) {
+                     if (!receives(offer, self_)) return;
+                     group_.copy(dst() + offer.to + first, staging + at, bytes, streaming_);
+                   });
+      }
+      sync_.next_round();
+    }
+  }
+
+  // Calls body(local, offer, first, bytes) for every piece of every offer.
+  template <class Body>
+  void each_job(const Body& body) const {
+    for (int local = 0; local < sync_.size(); ++local) {
+      for (const auto& offer : offers(local)) {
+        const std::size_t piece = piece_of_work(offer.bytes);
+        for (std::size_t first = 0; first < offer.bytes; first += piece) {
+          body(local, offer, first, std::min(piece, offer.bytes - first));
+        }
+      }
+    }
+  }
+
+  // On an oversubscribed host, and if all buffers are in registered windows, the running ranks
+  // perform all copies of the step. Returns false if this does not apply.
+  bool share_work() {
+    if (!sync_.oversubscribed() || sync_.size() == 1) return false;
+    for (int local = 0; local < sync_.size(); ++local) {
+      if (sync_.advert_of(local).dst.window < 0) return false;
+    }
+    std::uint64_t jobs = 0;
+    each_job([&](int, const Offer&, std::size_t, std::size_t) { ++jobs; });
+    std::uint64_t number = 0;
+    std::int64_t mine = sync_.claim(jobs);
+    each_job([&](int local, const Offer& offer, std::size_t first, std::size_t bytes) {
+      if (static_cast<std::int64_t>(number++) != mine) return;
+      copy_piece(local, offer, first, bytes);
+      sync_.finish_job();
+      mine = sync_.claim(jobs);
+    });
+    sync_.await_jobs(jobs);
+    return true;
+  }
+
+  void copy_piece(int local, const Offer& offer, std::size_t first, std::size_t bytes) const {
+    const Advert& from = sync_.advert_of(local);
+    const WindowOffset& place = offer.from == Offer::From::src ? from.src : from.dst;
+    const std::byte* source = group_.windows.at(local, place) + offer.offset + first;
+    for (int receiver = 0; receiver < sync_.size(); ++receiver) {
+      if (receiver == local || !receives(offer, receiver)) continue;  // copied by copy_own()
+      std::byte* to = group_.windows.at(receiver, sync_.advert_of(receiver).dst) + offer.to + first;
+      group_.copy(to, source, bytes, streaming_);
+    }
+  }
+
+  void copy_direct() const {
+    for (int step = 1; step < sync_.size(); ++step) {
+      const int local = (self_ + step) % sync_.size();
+      if (staged(local)) continue;
+      const Advert& advert = sync_.advert_of(local);
+      for (const auto& offer : offers(local)) {
+        if (!receives(offer, self_) || offer.bytes == 0) continue;
+        const WindowOffset& place = offer.from == Offer::From::src ? advert.src : advert.dst;
+        group_.copy(dst() + offer.to, group_.windows.at(local, place) + offer.offset, offer.bytes,
+                    streaming_);
+      }
+    }
+  }
+
+  Group& group_;
+  LocalSync& sync_;
+  const atoll_operation& operation_;
+  Extents extents_;
+  Exchange* exchange_;
+  int self_;
+  int streaming_;
+};
+
+}  // namespace
+
+void move(Group& group, const atoll_operation& operation, Extents extents, Exchange* exchange) {
+  Move(group, operation, extents, exchange).run();
+  for (auto& offers : group.offers) offers.clear();
+}
+
+}  // namespace atoll_collectives

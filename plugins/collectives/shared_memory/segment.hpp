@@ -1,0 +1,88 @@
+// A rank's inbox in shared memory: one ring buffer per other rank of the host, a doorbell that its
+// owner sleeps on, a flag that the owner sets when it closes, its control block, and its staging
+// buffer.
+//
+// The owner creates the segment under a random name, the other ranks attach, and then the owner
+// removes the name. From then on the memory lives as long as a process maps it, so a killed process
+// leaves nothing behind.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "collectives/shared_memory/control_block.hpp"
+
+namespace atoll_collectives {
+
+// Bytes of one of the two halves of a staging buffer: one half is filled while the other is read.
+constexpr std::size_t staging_bytes = 256 * 1024;
+
+// How the owner of an inbox waits.
+enum class Sleeper : std::uint32_t {
+  awake = 0,
+  futex = 1,   // sleeps on Inbox::doorbell
+  socket = 2,  // sleeps in poll() with its datagram socket
+};
+
+struct Inbox {
+  std::uint64_t magic;
+  std::uint64_t ring_bytes;  // a power of two
+  std::uint64_t rings;
+  alignas(cache_line) std::atomic<std::uint32_t> doorbell;  // counts events for the owner
+  std::atomic<std::uint32_t> sleeper;                       // a Sleeper
+  alignas(cache_line) std::atomic<std::uint32_t> closed;
+  ControlBlock control;
+};
+
+// Header of a ring buffer. Positions count bytes since the beginning; modulo ring_bytes they are
+// offsets.
+struct Ring {
+  alignas(cache_line) std::atomic<std::uint64_t> written;
+  alignas(cache_line) std::atomic<std::uint64_t> consumed;
+  alignas(cache_line) std::atomic<std::uint32_t> attached;  // nonzero once the writer has attached
+};
+static_assert(std::atomic<std::uint32_t>::is_always_lock_free);
+static_assert(sizeof(std::atomic<std::uint32_t>) == 4, "the doorbell is a futex");
+
+class Segment {
+ public:
+  // Reserves the memory, so that a full /dev/shm is an Error here and not a SIGBUS later. If memory
+  // is short, tries smaller rings, down to 16 KiB. `ring_bytes` is a power of two.
+  static std::unique_ptr<Segment> create(std::size_t rings, std::size_t ring_bytes);
+  static std::unique_ptr<Segment> attach(const std::string& name, std::size_t rings,
+                                         std::size_t ring_bytes);
+  // For create() and attach() only: maps nothing.
+  Segment(std::string name, std::size_t rings, std::size_t ring_bytes);
+  Segment(const Segment&) = delete;
+  Segment& operator=(const Segment&) = delete;
+  ~Segment();
+
+  const std::string& name() const noexcept { return name_; }
+  std::size_t ring_bytes() const noexcept { return ring_bytes_; }
+  // Removes the name; existing mappings stay valid.
+  void unlink() noexcept;
+
+  Inbox& inbox() const noexcept;
+  Ring& ring(std::size_t index) const noexcept;
+  std::span<std::byte> data(std::size_t index) const noexcept;
+  std::byte* staging(std::size_t half) const noexcept;
+
+ private:
+  enum class Named {
+    no,
+    yes,
+  };
+  void map(int fd);
+
+  std::string name_;
+  std::size_t rings_;
+  std::size_t ring_bytes_;
+  Named named_ = Named::no;
+  std::span<std::byte> memory_;
+};
+
+}  // namespace atoll_collectives

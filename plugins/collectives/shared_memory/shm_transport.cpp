@@ -1,0 +1,256 @@
+#include "collectives/shared_memory/shm_transport.hpp"
+
+#include <fmt/format.h>
+#include <linux/futex.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/un.h>
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cerrno>
+#include <charconv>
+#include <climits>
+#include <cstddef>
+#include <cstring>
+
+#include "sdk/guard.hpp"
+
+namespace atoll_collectives {
+namespace {
+
+// A ring holds a few pieces, so that writer and reader work at the same time. All rings together
+// should stay in the caches.
+constexpr std::size_t piece_bytes = 128 * 1024;
+constexpr std::size_t largest_ring = 512 * 1024;
+constexpr std::size_t smallest_ring = 64 * 1024;
+constexpr std::size_t inbox_budget = 4 * 1024 * 1024;
+
+std::size_t ring_bytes_for(std::size_t rings) {
+  if (rings == 0) return smallest_ring;
+  return std::clamp(std::bit_floor(inbox_budget / rings), smallest_ring, largest_ring);
+}
+
+void futex_wait(std::atomic<std::uint32_t>& word, std::uint32_t value,
+                std::chrono::nanoseconds limit) {
+  const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(limit);
+  const timespec time{static_cast<time_t>(seconds.count()),
+                      static_cast<long>((limit - seconds).count())};
+  // The caller checks its condition again after every return, whatever the reason.
+  ::syscall(SYS_futex, &word, FUTEX_WAIT, value, &time, nullptr, 0);
+}
+
+void futex_wake(std::atomic<std::uint32_t>& word) {
+  ::syscall(SYS_futex, &word, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
+}
+
+struct Address {
+  sockaddr_un socket{};
+  socklen_t size = 0;
+};
+
+// An address in the abstract namespace. Ranks of one host share it, because they share the network
+// namespace.
+Address doorbell_address(const std::string& segment_name) {
+  Address address;
+  address.socket.sun_family = AF_UNIX;
+  segment_name.copy(address.socket.sun_path + 1, sizeof(address.socket.sun_path) - 1);
+  address.size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + segment_name.size());
+  return address;
+}
+
+std::uint32_t number(Sleeper sleeper) { return static_cast<std::uint32_t>(sleeper); }
+
+}  // namespace
+
+ShmTransport::ShmTransport(std::vector<int> ranks, int rank, Doorbell doorbell)
+    : ranks_(std::move(ranks)), index_(static_cast<std::size_t>(ranks_.back()) + 1, -1) {
+  for (std::size_t i = 0; i < ranks_.size(); ++i) {
+    index_[static_cast<std::size_t>(ranks_[i])] = static_cast<int>(i);
+  }
+  self_ = local_index(rank);
+  peers_.resize(ranks_.size());
+  own_ = Segment::create(ranks_.size() - 1, ring_bytes_for(ranks_.size() - 1));
+  for (std::size_t i = 0; i < peers_.size(); ++i) {
+    if (i == self_) continue;
+    const std::size_t slot = i < self_ ? i : i - 1;
+    peers_[i].incoming = &own_->ring(slot);
+    peers_[i].incoming_data = own_->data(slot);
+  }
+  if (doorbell == Doorbell::futex_or_socket) open_socket();
+}
+
+ShmTransport::~ShmTransport() {
+  own_->inbox().closed.store(1, std::memory_order_seq_cst);
+  for (const auto& peer : peers_) {
+    if (peer.inbox) ring_doorbell(*peer.inbox);
+  }
+}
+
+std::size_t ShmTransport::local_index(int rank) const {
+  return static_cast<std::size_t>(index_.at(static_cast<std::size_t>(rank)));
+}
+
+void ShmTransport::open_socket() {
+  socket_ = Descriptor(::socket(AF_UNIX, SOCK_DGRAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  if (!socket_) throw system_error("socket", errno);
+  const auto address = doorbell_address(own_->name());
+  if (::bind(socket_.get(), reinterpret_cast<const sockaddr*>(&address.socket), address.size) !=
+      0) {
+    throw system_error("bind of a Unix socket", errno);
+  }
+}
+
+std::string ShmTransport::published() const {
+  return fmt::format("{}:{}", own_->name(), own_->ring_bytes());
+}
+
+void ShmTransport::attach(int rank, const std::string& published) {
+  const auto colon = published.find(':');
+  std::size_t ring_bytes = 0;
+  if (colon != std::string::npos) {
+    std::from_chars(published.data() + colon + 1, published.data() + published.size(), ring_bytes);
+  }
+  if (!std::has_single_bit(ring_bytes)) {
+    throw Error(ATOLL_BAD_DATA, fmt::format("rank {} published '{}'", rank, published));
+  }
+  Peer& to = peer(rank);
+  to.inbox = Segment::attach(published.substr(0, colon), ranks_.size() - 1, ring_bytes);
+  const std::size_t slot = self_ < local_index(rank) ? self_ : self_ - 1;
+  to.outgoing = &to.inbox->ring(slot);
+  to.outgoing_data = to.inbox->data(slot);
+  to.outgoing->attached.store(1, std::memory_order_release);
+}
+
+std::vector<int> ShmTransport::absent() const {
+  std::vector<int> result;
+  for (std::size_t i = 0; i < peers_.size(); ++i) {
+    if (i == self_) continue;
+    if (peers_[i].incoming->attached.load(std::memory_order_acquire) == 0) {
+      result.push_back(ranks_[i]);
+    }
+  }
+  return result;
+}
+
+void ShmTransport::conceal() noexcept { own_->unlink(); }
+
+std::size_t ShmTransport::send(int rank, std::span<const std::byte> data) {
+  Peer& to = peer(rank);
+  const std::uint64_t written = to.outgoing->written.load(std::memory_order_relaxed);
+  const std::uint64_t consumed = to.outgoing->consumed.load(std::memory_order_acquire);
+  const std::size_t size = to.outgoing_data.size();
+  const std::size_t free = size - static_cast<std::size_t>(written - consumed);
+  const std::size_t n = std::min({data.size(), free, piece_bytes});
+  if (to.inbox->inbox().closed.load(std::memory_order_acquire) != 0) {
+    throw Error(ATOLL_PEER_LOST, "it has closed");
+  }
+  if (n == 0) return 0;
+  const std::size_t at = static_cast<std::size_t>(written) & (size - 1);
+  const std::size_t first = std::min(n, size - at);
+  std::memcpy(to.outgoing_data.data() + at, data.data(), first);
+  if (n > first) std::memcpy(to.outgoing_data.data(), data.data() + first, n - first);
+  to.outgoing->written.store(written + n, std::memory_order_release);
+  ring_doorbell(*to.inbox);
+  return n;
+}
+
+std::size_t ShmTransport::recv(int rank, std::span<std::byte> data) {
+  Peer& from = peer(rank);
+  // Reads `closed` before the ring, so that everything the peer wrote before closing is received.
+  const bool closed = from.inbox->inbox().closed.load(std::memory_order_acquire) != 0;
+  const std::uint64_t consumed = from.incoming->consumed.load(std::memory_order_relaxed);
+  const std::uint64_t written = from.incoming->written.load(std::memory_order_acquire);
+  const std::size_t size = from.incoming_data.size();
+  const std::size_t n =
+      std::min({data.size(), static_cast<std::size_t>(written - consumed), piece_bytes});
+  if (n == 0) {
+    if (closed) throw Error(ATOLL_PEER_LOST, "it has closed");
+    return 0;
+  }
+  const std::size_t at = static_cast<std::size_t>(consumed) & (size - 1);
+  const std::size_t first = std::min(n, size - at);
+  std::memcpy(data.data(), from.incoming_data.data() + at, first);
+  if (n > first) std::memcpy(data.data() + first, from.incoming_data.data(), n - first);
+  from.incoming->consumed.store(consumed + n, std::memory_order_release);
+  ring_doorbell(*from.inbox);
+  return n;
+}
+
+// A sleeper announces itself and then checks the doorbell; here the doorbell changes first and then
+// the sleeper is checked. Both are sequentially consistent, so one side sees the other.
+void ShmTransport::ring_doorbell(const Segment& segment) const noexcept {
+  Inbox& inbox = segment.inbox();
+  inbox.doorbell.fetch_add(1, std::memory_order_seq_cst);
+  const std::uint32_t sleeper = inbox.sleeper.load(std::memory_order_seq_cst);
+  if (sleeper == number(Sleeper::futex)) {
+    futex_wake(inbox.doorbell);
+  } else if (sleeper == number(Sleeper::socket) && socket_) {
+    // Errors do not matter: a full queue wakes its owner as well, and a closed socket has no
+    // sleeper.
+    const auto address = doorbell_address(segment.name());
+    ::sendto(socket_.get(), "", 1, MSG_DONTWAIT | MSG_NOSIGNAL,
+             reinterpret_cast<const sockaddr*>(&address.socket), address.size);
+  }
+}
+
+std::uint32_t ShmTransport::ticket() const noexcept {
+  return own_->inbox().doorbell.load(std::memory_order_acquire);
+}
+
+bool ShmTransport::changed(std::uint32_t ticket) const noexcept {
+  return own_->inbox().doorbell.load(std::memory_order_acquire) != ticket;
+}
+
+void ShmTransport::wait(std::uint32_t ticket, std::span<const Need> /*needs*/,
+                        std::chrono::nanoseconds limit) {
+  announce_sleep();
+  sleep(ticket, limit);
+  announce_waking();
+}
+
+void ShmTransport::announce_sleep() noexcept {
+  own_->inbox().sleeper.store(number(Sleeper::futex), std::memory_order_seq_cst);
+}
+
+void ShmTransport::sleep(std::uint32_t before, std::chrono::nanoseconds limit) noexcept {
+  auto& doorbell = own_->inbox().doorbell;
+  if (doorbell.load(std::memory_order_seq_cst) == before) futex_wait(doorbell, before, limit);
+}
+
+void ShmTransport::announce_waking() noexcept {
+  own_->inbox().sleeper.store(number(Sleeper::awake), std::memory_order_relaxed);
+}
+
+// The caller has changed its control block; a sleeper announces itself before it checks the control
+// blocks again. Both are sequentially consistent, so one side sees the other.
+void ShmTransport::notify_sleepers() const noexcept {
+  for (const auto& peer : peers_) {
+    if (!peer.inbox) continue;
+    const auto& sleeper = peer.inbox->inbox().sleeper;
+    if (sleeper.load(std::memory_order_seq_cst) != number(Sleeper::awake))
+      ring_doorbell(*peer.inbox);
+  }
+}
+
+ShmTransport::Armed ShmTransport::arm(std::uint32_t ticket, std::span<const Need> /*needs*/,
+                                      std::vector<pollfd>& descriptors) {
+  if (socket_) descriptors.push_back({socket_.get(), POLLIN, 0});
+  Inbox& inbox = own_->inbox();
+  inbox.sleeper.store(number(Sleeper::socket), std::memory_order_seq_cst);
+  return inbox.doorbell.load(std::memory_order_seq_cst) == ticket ? Armed::sleep : Armed::changed;
+}
+
+void ShmTransport::disarm() noexcept {
+  own_->inbox().sleeper.store(number(Sleeper::awake), std::memory_order_relaxed);
+  std::array<char, 8> sink{};
+  // The number of reads is bounded, because other processes may send to this socket as well.
+  for (int i = 0; i < 64; ++i) {
+    if (::recv(socket_.get(), sink.data(), sink.size(), MSG_DONTWAIT) < 0) return;
+  }
+}
+
+void ShmTransport::wake() noexcept { ring_doorbell(*own_); }
+
+}  // namespace atoll_collectives

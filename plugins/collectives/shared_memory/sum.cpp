@@ -1,0 +1,256 @@
+// sum(): the ranks of a host reduce slices of their data.
+//
+// 1. Every rank advertises where its buffers are. Contributions outside registered windows, and
+//    small ones, go through the staging buffers in rounds: each rank copies the next chunk of every
+//    slice into its half, all ranks synchronize, and each reducer combines the chunks of its slices.
+// 2. Contributions in registered windows are read where they are: one pass reads every rank's part
+//    of a slice and writes the result, if possible to every rank that needs it. All ranks
+//    synchronize again, so that no rank overwrites data that others still read.
+// Memory traffic per rank for S bytes on n ranks, without staging: reduce_scatter reads S and writes
+// S / n; all_reduce reads S and writes S.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "collectives/group.hpp"
+#include "sdk/guard.hpp"
+#include "sdk/operation.hpp"
+
+namespace atoll_collectives {
+namespace {
+
+class LocalSum {
+ public:
+  LocalSum(Group& group, const atoll_operation& operation, Extents extents, const Sum& how,
+           Exchange* exchange)
+      : group_(group),
+        sync_(group.sync),
+        operation_(operation),
+        extents_(extents),
+        how_(how),
+        exchange_(exchange),
+        self_(sync_.self()),
+        element_(dtype_size(operation.dtype)) {
+    for (const auto& slice : group.slices) {
+      largest_ = std::max(largest_, slice.bytes);
+      total_ += slice.bytes;
+    }
+    const auto ranks = static_cast<std::size_t>(sync_.size());
+    const bool in_place = operation.dst >= operation.src &&
+                          operation.dst < src() + std::max<std::size_t>(extents.src, 1);
+    const std::size_t written = how.push == Sum::Push::all ? ranks * total_ : total_;
+    // An in-place sum writes lines that it has just read into the cache.
+    streaming_ = in_place ? 0 : streaming(ranks * total_ + written, sync_.size());
+    const std::size_t slices = std::max<std::size_t>(group.slices.size(), 1);
+    chunk_ = staging_bytes / slices / cache_line * cache_line;
+    if (chunk_ == 0) {
+      throw Error(ATOLL_UNSUPPORTED,
+                  fmt::format("a reduction over more than {} ranks", staging_bytes / cache_line));
+    }
+    group.factors.resize(static_cast<std::size_t>(sync_.size()));
+  }
+
+  bool run() {
+    sync_.begin(operation_, exchange_);
+    advertise();
+    if (staged(self_)) fill_staging(0);
+    sync_.arrive(1);
+    sync_.await(1);
+    sync_.check_adverts();
+    const bool pushed = can_push();
+    if (pushed && writes_where_it_reads()) streaming_ = 0;
+    if (how_.push == Sum::Push::root && !pushed) leave_to_root();
+    read_factors();
+    if (share_work(pushed)) return pushed;
+    bool any_staged = false;
+    bool any_direct = pushed;
+    for (int local = 0; local < sync_.size() && sync_.size() > 1; ++local) {
+      (staged(local) ? any_staged : any_direct) = true;
+    }
+    const std::size_t piece = any_staged ? chunk_ : largest_;
+    const std::size_t rounds =
+        any_staged ? std::max<std::size_t>((largest_ + chunk_ - 1) / chunk_, 1) : 1;
+    for (std::size_t round = 0; round < rounds; ++round) {
+      if (round > 0) {
+        if (staged(self_)) fill_staging(round);
+        sync_.arrive(round + 1);
+        sync_.await(round + 1);
+      }
+      reduce_slices(round, piece, pushed);
+      if (any_staged) sync_.next_round();
+    }
+    if (any_direct) {
+      sync_.arrive(rounds + 1);
+      sync_.await(rounds + 1);
+    }
+    return pushed;
+  }
+
+  // On an oversubscribed host, and if all dsts are in registered windows, the running ranks perform
+  // all reductions of the step. Returns false if this does not apply.
+  bool share_work(bool pushed) {
+    const bool in_dst = how_.owners_write == Sum::Owners::in_dst;
+    if (!sync_.oversubscribed() || sync_.size() == 1 || !(pushed || in_dst)) return false;
+    for (int local = 0; local < sync_.size(); ++local) {
+      if (staged(local) || (!pushed && sync_.advert_of(local).dst.window < 0)) return false;
+    }
+    const std::size_t piece = piece_of_work(total_);
+    const std::size_t pieces = std::max<std::size_t>((largest_ + piece - 1) / piece, 1);
+    const std::uint64_t jobs = pieces * group_.slices.size();
+    for (auto job = sync_.claim(jobs); job >= 0; job = sync_.claim(jobs)) {
+      const auto number = static_cast<std::size_t>(job);
+      auto slice = group_.slices[number / pieces];
+      if (!pushed) {
+        slice.dst = group_.windows.at(slice.reducer, sync_.advert_of(slice.reducer).dst);
+      }
+      reduce_part_of(slice, number % pieces, piece, 0, pushed);
+      sync_.finish_job();
+    }
+    sync_.await_jobs(jobs);
+    return true;
+  }
+
+ private:
+  const std::byte* src() const { return static_cast<const std::byte*>(operation_.src); }
+
+  bool staged(int local) const {
+    if (sync_.size() == 1 || total_ == 0) return false;
+    return total_ <= small_bytes || sync_.advert_of(local).src.window < 0;
+  }
+
+  void advertise() {
+    Advert& advert =
+        sync_.advertise(make_signature(operation_, group_.size(), group_.team.collectives));
+    if (total_ <= small_bytes || sync_.size() == 1) return;
+    advert.src = group_.windows.find(operation_.src, extents_.src);
+    advert.dst = group_.windows.find(operation_.dst, extents_.dst);
+  }
+
+  bool can_push() const {
+    if (sync_.size() == 1) return false;
+    switch (how_.push) {
+      case Sum::Push::no:
+        return false;
+      case Sum::Push::root:
+        return sync_.advert_of(how_.root).dst.window >= 0;
+      case Sum::Push::all:
+        for (int local = 0; local < sync_.size(); ++local) {
+          if (sync_.advert_of(local).dst.window < 0) return false;
+        }
+        return true;
+    }
+    return false;
+  }
+
+  // True if any rank that gets results has dst = src.
+  bool writes_where_it_reads() const {
+    for (int local = 0; local < sync_.size(); ++local) {
+      if (how_.push == Sum::Push::root && local != how_.root) continue;
+      const Advert& advert = sync_.advert_of(local);
+      if (advert.src.window >= 0 && advert.src.window == advert.dst.window &&
+          advert.src.offset == advert.dst.offset) {
+        return true;
+      }
+    }
+    return false;
+  }
+
+  // The root reduces everything if other ranks cannot write its dst. The layout of the staging
+  // buffers stays the same.
+  void leave_to_root() {
+    for (auto& slice : group_.slices) slice.reducer = how_.root;
+  }
+
+  void read_factors() {
+    scaled_ = false;
+    for (int local = 0; local < sync_.size(); ++local) {
+      const double factor = sync_.advert_of(local).factor;
+      group_.factors[static_cast<std::size_t>(local)] = factor;
+      scaled_ |= factor != 1.0;
+    }
+  }
+
+  // Slices that this rank reduces itself are read from src. They are staged only if the root may
+  // have to reduce them.
+  void fill_staging(std::size_t round) const {
+    std::byte* staging = sync_.staging(self_);
+    for (const auto& slice : group_.slices) {
+      const std::size_t first = std::min(round * chunk_, slice.bytes);
+      const std::size_t bytes = std::min(chunk_, slice.bytes - first);
+      const bool for_root = how_.push == Sum::Push::root && how_.root != self_;
+      if (slice.reducer != self_ || for_root)
+        group_.copy(staging, src() + slice.offset + first, bytes, 0);
+      staging += chunk_;
+    }
+  }
+
+  void reduce_slices(std::size_t round, std::size_t piece, bool pushed) {
+    std::size_t at_staging = 0;
+    for (const auto& slice : group_.slices) {
+      const std::size_t staging = std::exchange(at_staging, at_staging + chunk_);
+      if (slice.reducer != self_ && slice.reducer != everybody) continue;
+      reduce_part_of(slice, round, piece, staging, pushed);
+    }
+  }
+
+  void reduce_part_of(const Slice& slice, std::size_t number, std::size_t piece,
+                      std::size_t staging, bool pushed) {
+    const std::size_t first = std::min(number * piece, slice.bytes);
+    const std::size_t bytes = std::min(piece, slice.bytes - first);
+    const std::byte* own = src() + slice.offset + first;
+    if (bytes == 0 || (sync_.size() == 1 && !scaled_ && slice.dst + first == own)) return;
+    for (int local = 0; local < sync_.size(); ++local) {
+      group_.parts[static_cast<std::size_t>(local)] = part(local, slice.offset + first, staging);
+    }
+    reduce_piece(slice, first, bytes, pushed);
+  }
+
+  const std::byte* part(int local, std::size_t offset, std::size_t staging) const {
+    if (local == self_) return src() + offset;
+    if (staged(local)) return sync_.staging(local) + staging;
+    return group_.windows.at(local, sync_.advert_of(local).src) + offset;
+  }
+
+  void reduce_piece(const Slice& slice, std::size_t first, std::size_t bytes, bool pushed) {
+    group_.dsts.clear();
+    if (!pushed) {
+      group_.dsts.push_back(slice.dst + first);
+    } else {
+      for (int local = 0; local < sync_.size(); ++local) {
+        if (how_.push == Sum::Push::root && local != how_.root) continue;
+        group_.dsts.push_back(group_.windows.at(local, sync_.advert_of(local).dst) + slice.offset +
+                              first);
+      }
+    }
+    group_.reduce({sizeof(atoll_reduction), group_.dsts.data(), group_.parts.data(),
+                   scaled_ ? group_.factors.data() : nullptr,
+                   static_cast<std::int32_t>(group_.dsts.size()), sync_.size(), bytes / element_,
+                   operation_.dtype, how_.op, how_.divisor, streaming_});
+  }
+
+  Group& group_;
+  LocalSync& sync_;
+  const atoll_operation& operation_;
+  Extents extents_;
+  const Sum& how_;
+  Exchange* exchange_;
+  int self_;
+  std::size_t element_;
+  std::size_t largest_ = 0;
+  std::size_t total_ = 0;
+  std::size_t chunk_ = 0;
+  int streaming_ = 0;
+  bool scaled_ = false;
+};
+
+}  // namespace
+
+bool sum(Group& group, const atoll_operation& operation, Extents extents, const Sum& how,
+         Exchange* exchange) {
+  const bool pushed = LocalSum(group, operation, extents, how, exchange).run();
+  group.slices.clear();
+  return pushed;
+}
+
+}  // namespace atoll_collectives

@@ -1,0 +1,244 @@
+#include "collectives/shared_memory/windows.hpp"
+
+#include <fmt/format.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <set>
+#include <thread>
+
+#include "sdk/guard.hpp"
+
+namespace atoll_collectives {
+namespace {
+
+using namespace std::chrono_literals;
+using Clock = std::chrono::steady_clock;
+
+constexpr std::uint64_t message_magic = 0x31776f646e697461;  // "atindow1"
+constexpr auto look_period = 5ms;
+constexpr auto retry_period = 100us;
+
+struct Address {
+  sockaddr_un socket{};
+  socklen_t size = 0;
+};
+
+// An address in the abstract namespace that is derived from the inbox' random name.
+Address address_of(const std::string& inbox) {
+  Address address;
+  const std::string name = inbox + ".windows";
+  address.socket.sun_family = AF_UNIX;
+  name.copy(address.socket.sun_path + 1, sizeof(address.socket.sun_path) - 1);
+  address.size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
+  return address;
+}
+
+std::uintptr_t number_of(const void* memory) { return reinterpret_cast<std::uintptr_t>(memory); }
+
+}  // namespace
+
+struct Windows::Message {
+  std::uint64_t magic;
+  std::uint64_t number;
+  std::uint64_t offset;
+  std::uint64_t bytes;
+  std::int32_t local;
+  std::int32_t with_file;
+};
+
+Windows::Windows(const Team& team, const ShmTransport* transport)
+    : team_(team), transport_(transport) {
+  if (transport_ != nullptr) open_socket();
+}
+
+void Windows::open_socket() {
+  socket_ = Descriptor(::socket(AF_UNIX, SOCK_DGRAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  if (!socket_) throw system_error("socket", errno);
+  const int on = 1;
+  ::setsockopt(socket_.get(), SOL_SOCKET, SO_PASSCRED, &on, sizeof(on));
+  const auto address = address_of(transport_->inbox_name(transport_->self()));
+  if (::bind(socket_.get(), reinterpret_cast<const sockaddr*>(&address.socket), address.size) !=
+      0) {
+    throw system_error("bind of a Unix socket", errno);
+  }
+}
+
+// Returns false if the peer's queue is full or the peer has not opened the communicator yet.
+bool Windows::send(int local, const Message& message, int fd) const {
+  auto address = address_of(transport_->inbox_name(static_cast<std::size_t>(local)));
+  iovec data{const_cast<Message*>(&message), sizeof(message)};
+  msghdr header{};
+  header.msg_name = &address.socket;
+  header.msg_namelen = address.size;
+  header.msg_iov = &data;
+  header.msg_iovlen = 1;
+  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control{};
+  if (fd >= 0) {
+    header.msg_control = control.data();
+    header.msg_controllen = control.size();
+    cmsghdr* rights = CMSG_FIRSTHDR(&header);
+    rights->cmsg_level = SOL_SOCKET;
+    rights->cmsg_type = SCM_RIGHTS;
+    rights->cmsg_len = CMSG_LEN(sizeof(int));
+    std::memcpy(CMSG_DATA(rights), &fd, sizeof(fd));
+  }
+  if (::sendmsg(socket_.get(), &header, MSG_NOSIGNAL) >= 0) return true;
+  // ETOOMANYREFS: too many descriptors of this user are in flight.
+  if (errno == EAGAIN || errno == EINTR || errno == ENOBUFS || errno == ETOOMANYREFS) return false;
+  const bool closed = transport_->closed(static_cast<std::size_t>(local));
+  if (errno == ECONNREFUSED && !closed) return false;
+  throw Error(ATOLL_PEER_LOST,
+              fmt::format("cannot pass memory to {}: {}",
+                          team_.describe(transport_->ranks()[static_cast<std::size_t>(local)]),
+                          std::strerror(errno)));
+}
+
+// Receives one message; returns false if the queue is empty. Drops messages of other users.
+bool Windows::receive_one() {
+  Message message{};
+  iovec data{&message, sizeof(message)};
+  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int)) + CMSG_SPACE(sizeof(ucred))> control{};
+  msghdr header{};
+  header.msg_iov = &data;
+  header.msg_iovlen = 1;
+  header.msg_control = control.data();
+  header.msg_controllen = control.size();
+  const ssize_t n = ::recvmsg(socket_.get(), &header, MSG_CMSG_CLOEXEC);
+  if (n < 0) return false;
+  Descriptor file;
+  ucred sender{};
+  sender.uid = static_cast<uid_t>(-1);
+  for (cmsghdr* c = CMSG_FIRSTHDR(&header); c != nullptr; c = CMSG_NXTHDR(&header, c)) {
+    if (c->cmsg_level != SOL_SOCKET) continue;
+    if (c->cmsg_type == SCM_RIGHTS) {
+      int fd = -1;
+      std::memcpy(&fd, CMSG_DATA(c), sizeof(fd));
+      file = Descriptor(fd);
+    } else if (c->cmsg_type == SCM_CREDENTIALS) {
+      std::memcpy(&sender, CMSG_DATA(c), sizeof(sender));
+    }
+  }
+  const bool ours = n == sizeof(message) && message.magic == message_magic &&
+                    sender.uid == ::geteuid() && message.local >= 0 &&
+                    static_cast<std::size_t>(message.local) < transport_->ranks().size();
+  if (ours && message.with_file != 0 && !file) {
+    throw Error(
+        ATOLL_IO,
+        fmt::format("registering memory with communicator {}: {} has no file "
+                    "descriptor left for the memory of {}; raise `ulimit -n`",
+                    team_.name, team_.describe(team_.rank),
+                    team_.describe(transport_->ranks()[static_cast<std::size_t>(message.local)])));
+  }
+  if (ours) {
+    arrived_[{message.number, message.local}] = {message.offset, message.bytes, std::move(file)};
+  }
+  return true;
+}
+
+void Windows::exchange(const Message& mine, int fd, std::int64_t timeout_ns) {
+  const auto deadline = timeout_ns > 0 ? Clock::now() + std::chrono::nanoseconds(timeout_ns)
+                                       : Clock::time_point::max();
+  std::set<int> to_send;
+  for (std::size_t i = 0; i < transport_->ranks().size(); ++i) {
+    if (i != transport_->self()) to_send.insert(static_cast<int>(i));
+  }
+  std::set<int> to_receive = to_send;
+  while (true) {
+    std::erase_if(to_send, [&](int local) { return send(local, mine, fd); });
+    while (receive_one()) {
+    }
+    std::erase_if(to_receive, [&](int local) { return arrived_.contains({mine.number, local}); });
+    if (to_send.empty() && to_receive.empty()) return;
+    if (team_.aborted.load(std::memory_order_acquire)) throw Error(ATOLL_ABORTED, "aborted");
+    if (Clock::now() >= deadline) {
+      std::string names;
+      std::set<int> absent = to_receive;
+      absent.insert(to_send.begin(), to_send.end());
+      for (const int local : absent) {
+        names += " " + team_.describe(transport_->ranks()[static_cast<std::size_t>(local)]);
+      }
+      throw Error(ATOLL_TIMEOUT, fmt::format("registering memory with communicator {}: absent:{}",
+                                             team_.name, names));
+    }
+    if (!to_send.empty()) {
+      std::this_thread::sleep_for(retry_period);
+    } else {
+      pollfd descriptor{socket_.get(), POLLIN, 0};
+      ::poll(&descriptor, 1, static_cast<int>(look_period / 1ms));
+    }
+  }
+}
+
+void Windows::add(void* memory, std::size_t bytes, std::int64_t timeout_ns) {
+  Window window;
+  window.own = static_cast<std::byte*>(memory);
+  window.bytes = bytes;
+  const auto number = static_cast<std::uint64_t>(windows_.size());
+  if (transport_ != nullptr) {
+    const auto range = shared_memory::find(memory, bytes);
+    window.shared = range.has_value();
+    window.parts.resize(transport_->ranks().size());
+    const Message mine{message_magic,
+                       number,
+                       range ? range->offset : 0,
+                       bytes,
+                       static_cast<std::int32_t>(transport_->self()),
+                       range ? 1 : 0};
+    exchange(mine, range ? range->file->get() : -1, timeout_ns);
+    for (std::size_t i = 0; i < window.parts.size(); ++i) {
+      auto node = arrived_.extract({number, static_cast<int>(i)});
+      if (node.empty()) continue;
+      const Part& part = node.mapped();
+      if (part.bytes != bytes) {
+        throw Error(ATOLL_MISMATCH,
+                    fmt::format("registering memory with communicator {}: {} registers {} bytes "
+                                "where {} registers {}",
+                                team_.name, team_.describe(team_.rank), bytes,
+                                team_.describe(transport_->ranks()[i]), part.bytes));
+      }
+      if (part.file) window.parts[i] = Mapping(part.file.get(), part.offset, bytes);
+    }
+  }
+  by_address_[number_of(memory)] = windows_.size();
+  windows_.push_back(std::move(window));
+}
+
+void Windows::remove(void* memory) {
+  const auto found = by_address_.find(number_of(memory));
+  if (found == by_address_.end()) {
+    throw Error(ATOLL_NOT_FOUND, "deregister_memory: not a registered address");
+  }
+  windows_[found->second] = Window{};
+  by_address_.erase(found);
+}
+
+WindowOffset Windows::find(const void* data, std::size_t bytes) const noexcept {
+  const auto after = by_address_.upper_bound(number_of(data));
+  if (after == by_address_.begin()) return {};
+  const auto& [begin, number] = *std::prev(after);
+  const Window& window = windows_[number];
+  const std::size_t offset = number_of(data) - begin;
+  if (!window.shared || offset > window.bytes || bytes > window.bytes - offset) return {};
+  return {static_cast<std::int64_t>(number), offset};
+}
+
+std::byte* Windows::at(int local, const WindowOffset& place) const {
+  const auto& window = windows_[static_cast<std::size_t>(place.window)];
+  const auto i = static_cast<std::size_t>(local);
+  if (i == (transport_ == nullptr ? 0 : transport_->self())) return window.own + place.offset;
+  if (i >= window.parts.size()) {
+    throw Error(ATOLL_INVALID_ARGUMENT,
+                fmt::format("communicator {}: {} still uses memory that {} has freed", team_.name,
+                            team_.describe(transport_->ranks()[i]), team_.describe(team_.rank)));
+  }
+  return window.parts[i].data() + place.offset;
+}
+
+}  // namespace atoll_collectives

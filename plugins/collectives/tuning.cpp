@@ -1,0 +1,239 @@
+#include "collectives/tuning.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+#include <charconv>
+#include <iterator>
+#include <limits>
+#include <optional>
+#include <span>
+#include <string>
+
+#include "sdk/guard.hpp"
+#include "sdk/operation.hpp"
+
+namespace atoll_collectives {
+
+using namespace atoll_sdk;
+
+namespace {
+
+constexpr std::int32_t gathers[] = {ATOLL_ALL_GATHER, ATOLL_ALL_GATHER_V};
+constexpr std::int32_t reduce_scatters[] = {ATOLL_REDUCE_SCATTER, ATOLL_REDUCE_SCATTER_V};
+constexpr std::int32_t all_reduces[] = {ATOLL_ALL_REDUCE};
+constexpr std::int32_t reduces_to_root[] = {ATOLL_REDUCE};
+constexpr std::int32_t broadcasts[] = {ATOLL_BROADCAST};
+
+constexpr std::uint64_t KiB = 1024;
+enum class Hosts {
+  any,
+  power_of_two,
+};
+enum class Ranks {  // ranks on the host with the most ranks
+  any,
+  one,
+  several,
+};
+enum class Dtypes {
+  all,
+  wide,  // excludes 16-bit types, which the algorithm would round more often than flat does
+};
+
+// The operations that a rule matches.
+struct When {
+  std::uint64_t bytes = 0;           // least size of the tensor
+  std::uint64_t bytes_per_host = 0;  // least size of the tensor divided by the number of hosts
+  int min_hosts = 2;
+  Hosts hosts = Hosts::any;
+  Ranks ranks = Ranks::any;
+  Dtypes dtypes = Dtypes::all;
+};
+struct Default {
+  std::span<const std::int32_t> kinds;
+  Algorithm algorithm;
+  When when;
+};
+
+// The last matching row counts; without a match the algorithm is flat. Measured on links of 1
+// Gbit/s (tests/bench/results-host-backend.md).
+constexpr Default defaults[] = {
+    // Flat sends one message per pair of ranks, two_level one per pair of counterparts. With one
+    // rank per host they differ only in that two_level sends pieces.
+    {gathers, Algorithm::two_level, {.bytes = 32 * KiB}},
+    {gathers, Algorithm::two_level, {.ranks = Ranks::several}},
+    {reduce_scatters, Algorithm::two_level, {.bytes = 32 * KiB}},
+    {reduce_scatters, Algorithm::two_level, {.ranks = Ranks::several, .dtypes = Dtypes::wide}},
+    // With one sender per receiver, four hosts and more reach 5 to 40 % more bandwidth than when
+    // all send at once. The ring needs one message latency per host, so it pays for large blocks.
+    {gathers, Algorithm::ring, {.bytes_per_host = 256 * KiB, .min_hosts = 4, .ranks = Ranks::one}},
+    {reduce_scatters,
+     Algorithm::ring,
+     {.bytes_per_host = 256 * KiB, .min_hosts = 4, .ranks = Ranks::one, .dtypes = Dtypes::wide}},
+
+    // Latency decides for small data. On H hosts doubling needs log2 H messages of all data,
+    // halving 2 log2 H messages of parts, two_level 2 messages to each of H - 1 hosts at once.
+    {all_reduces, Algorithm::doubling, {.dtypes = Dtypes::wide}},
+    {all_reduces, Algorithm::two_level, {.bytes = 32 * KiB}},
+    // If the number of hosts is not a power of two, some hosts send twice the bytes.
+    {all_reduces,
+     Algorithm::halving,
+     {.bytes = 64 * KiB, .min_hosts = 4, .hosts = Hosts::power_of_two, .dtypes = Dtypes::wide}},
+    // Pieces let two_level use the network and shared memory at the same time.
+    {all_reduces, Algorithm::two_level, {.bytes = 1024 * KiB, .ranks = Ranks::several}},
+    {all_reduces, Algorithm::two_level, {.bytes = 2048 * KiB}},
+    {all_reduces,
+     Algorithm::ring,
+     {.bytes_per_host = 256 * KiB, .min_hosts = 4, .ranks = Ranks::one, .dtypes = Dtypes::wide}},
+
+    // Flat sends every rank's data to the root's host, two_level only one sum, in two messages.
+    {reduces_to_root, Algorithm::two_level, {.bytes_per_host = 4 * KiB}},
+    // The chain needs H - 1 messages in a row, so it pays when their transfer outlasts latency.
+    {broadcasts, Algorithm::chain, {.bytes = 64 * KiB, .min_hosts = 3}},
+};
+
+std::optional<Algorithm> algorithm_of(std::string_view name) {
+  if (name == "flat") return Algorithm::flat;
+  if (name == "ring") return Algorithm::ring;
+  if (name == "doubling") return Algorithm::doubling;
+  if (name == "chain") return Algorithm::chain;
+  if (name == "halving") return Algorithm::halving;
+  if (name == "two_level") return Algorithm::two_level;
+  return std::nullopt;
+}
+
+bool is_half(std::int32_t dtype) { return dtype == ATOLL_BF16 || dtype == ATOLL_F16; }
+
+bool one_of(std::span<const std::int32_t> kinds, std::int32_t kind) {
+  return std::ranges::find(kinds, kind) != kinds.end();
+}
+
+bool matches(const Default& row, int host_count, int ranks_per_host,
+             const atoll_operation& operation, std::uint64_t bytes) {
+  const When& when = row.when;
+  const auto hosts = static_cast<unsigned>(host_count);
+  if (!one_of(row.kinds, operation.kind) || host_count < when.min_hosts) return false;
+  if (bytes < when.bytes || bytes < when.bytes_per_host * hosts) return false;
+  if (when.hosts == Hosts::power_of_two && !std::has_single_bit(hosts)) return false;
+  const auto ranks = ranks_per_host == 1 ? Ranks::one : Ranks::several;
+  if (when.ranks != Ranks::any && when.ranks != ranks) return false;
+  return when.dtypes == Dtypes::all || !is_half(operation.dtype);
+}
+
+bool supports(std::int32_t kind, Algorithm algorithm) {
+  const bool in_blocks = one_of(gathers, kind) || one_of(reduce_scatters, kind);
+  switch (algorithm) {
+    case Algorithm::flat:
+      return true;
+    case Algorithm::ring:
+      return in_blocks || kind == ATOLL_ALL_REDUCE;
+    case Algorithm::chain:
+      return kind == ATOLL_BROADCAST;
+    case Algorithm::doubling:
+    case Algorithm::halving:
+      return kind == ATOLL_ALL_REDUCE;
+    case Algorithm::two_level:
+      return in_blocks || kind == ATOLL_ALL_REDUCE || kind == ATOLL_REDUCE;
+  }
+  return false;
+}
+
+constexpr std::string_view connections = "connections";
+
+std::string_view text_of(const atoll_group& group) {
+  return group.tuning == nullptr ? "" : group.tuning;
+}
+
+template <class Line>
+void for_each_line(std::string_view text, const Line& line) {
+  while (!text.empty()) {
+    const auto end = std::min(text.find('\n'), text.size());
+    if (end > 0) line(text.substr(0, end));
+    text.remove_prefix(std::min(end + 1, text.size()));
+  }
+}
+
+std::string_view next_word(std::string_view& line) {
+  const auto end = std::min(line.find(' '), line.size());
+  const auto word = line.substr(0, end);
+  line.remove_prefix(std::min(end + 1, line.size()));
+  return word;
+}
+
+}  // namespace
+
+Tuning::Tuning(const atoll_group& group, const Layout& layout)
+    : deterministic_(group.deterministic != 0),
+      hosts_(layout.hosts()),
+      tree_of_hosts_(layout.tree_of_hosts()) {
+  for (int host = 0; host < layout.hosts(); ++host) {
+    ranks_per_host_ = std::max(ranks_per_host_, static_cast<int>(layout.ranks_of(host).size()));
+  }
+  for_each_line(text_of(group), [&](std::string_view line) {
+    if (!line.starts_with(connections)) add(line);
+  });
+}
+
+int connections_of(const atoll_group& group) {
+  int number = 0;
+  for_each_line(text_of(group), [&](std::string_view line) {
+    if (next_word(line) == connections)
+      std::from_chars(line.data(), line.data() + line.size(), number);
+  });
+  return number;
+}
+
+void Tuning::add(std::string_view line) {
+  std::string_view rest = line;
+  const auto kind = kind_of(next_word(rest));
+  const auto bytes_text = next_word(rest);
+  const auto algorithm = algorithm_of(rest);
+  std::uint64_t bytes = 0;
+  const auto* end = bytes_text.data() + bytes_text.size();
+  const auto [rest_of_number, problem] = std::from_chars(bytes_text.data(), end, bytes);
+  const bool number = problem == std::errc() && rest_of_number == end && !bytes_text.empty();
+  if (kind < 0 || !number || !algorithm || !supports(kind, *algorithm)) {
+    throw Error(ATOLL_INVALID_ARGUMENT,
+                fmt::format("algorithm \"{}\" is unknown: use flat for any collective; "
+                            "ring or two_level for all_gather, reduce_scatter, their _v forms and "
+                            "all_reduce; doubling or halving for all_reduce; two_level for reduce; "
+                            "chain for broadcast",
+                            line));
+  }
+  rules_.push_back({kind, bytes, *algorithm});
+}
+
+Algorithm Tuning::choose(const atoll_operation& operation, std::uint64_t bytes) const noexcept {
+  const bool sums_in_order = deterministic_ && reduces(operation.kind);
+  auto choice = Algorithm::flat;
+  for (const auto& row : defaults) {
+    if (!matches(row, hosts_, ranks_per_host_, operation, bytes)) continue;
+    if (!sums_in_order || ordered(row.algorithm, operation.dtype)) choice = row.algorithm;
+  }
+  for (const auto& rule : rules_) {
+    if (rule.kind == operation.kind && bytes >= rule.min_bytes) choice = rule.algorithm;
+  }
+  return sums_in_order && !ordered(choice, operation.dtype) ? Algorithm::flat : choice;
+}
+
+// True if the algorithm sums in an adjacent-pair tree over the ranks and rounds once.
+bool Tuning::ordered(Algorithm choice, std::int32_t dtype) const noexcept {
+  // Algorithms with several levels round 16-bit types at each level.
+  const bool levels = tree_of_hosts_ && !is_half(dtype);
+  switch (choice) {
+    case Algorithm::flat:
+      return true;
+    case Algorithm::two_level:
+      return levels;
+    case Algorithm::doubling:
+    case Algorithm::halving:
+      return levels && std::has_single_bit(static_cast<unsigned>(hosts_));
+    case Algorithm::ring:   // adds one rank after the other
+    case Algorithm::chain:  // moves data only
+      return false;
+  }
+  return false;
+}
+
+}  // namespace atoll_collectives

@@ -1,0 +1,168 @@
+// The collectives: each is one call of NCCL, or one group of messages, broadcasts or reduces. NCCL
+// chooses the algorithms and the order of sums. Between islands its rings send (N - 1) / N of the
+// data through each host's links; core composes two levels instead if the model says that they are
+// faster.
+#include "collectives.hpp"
+
+#include "sdk/operation.hpp"
+
+namespace atoll_nccl {
+namespace {
+
+// The parts of an operation that most calls need.
+struct Call {
+  explicit Call(const Comm& comm, const atoll_operation& operation_)
+      : operation(operation_),
+        nccl(comm.nccl()),
+        stream(static_cast<cudaStream_t>(operation_.stream)),
+        rank(comm.rank()),
+        size(comm.size()),
+        type(type_of(operation_.dtype)),
+        element(dtype_size(operation_.dtype)),
+        src(static_cast<const std::byte*>(operation_.src)),
+        dst(static_cast<std::byte*>(operation_.dst)) {}
+
+  ncclResult_t send(const void* data, int peer) const {
+    return ncclSend(data, operation.count, type, peer, nccl, stream);
+  }
+  ncclResult_t recv(void* data, int peer) const {
+    return ncclRecv(data, operation.count, type, peer, nccl, stream);
+  }
+
+  const atoll_operation& operation;
+  ncclComm_t nccl;
+  cudaStream_t stream;
+  int rank;
+  int size;
+  ncclDataType_t type;
+  std::size_t element;
+  const std::byte* src;
+  std::byte* dst;
+};
+
+// NCCL has no barrier. The maximum of one word is complete on a rank only after all ranks came.
+ncclResult_t barrier(const Comm& comm, const atoll_operation& operation) {
+  return ncclAllReduce(comm.barrier_word(), comm.barrier_word(), 1, ncclInt32, ncclMax, comm.nccl(),
+                       static_cast<cudaStream_t>(operation.stream));
+}
+
+// The root may pass its data in src or in dst.
+ncclResult_t broadcast(const Call& call) {
+  const auto& operation = call.operation;
+  const void* src = call.src != nullptr ? operation.src : operation.dst;
+  void* dst = call.dst != nullptr ? operation.dst : const_cast<void*>(operation.src);
+  return ncclBroadcast(src, dst, operation.count, call.type, operation.peer, call.nccl,
+                       call.stream);
+}
+
+// Messages to and from each rank, including this one: the oldest supported NCCL has no all_to_all.
+ncclResult_t all_to_all(const Call& call) {
+  const std::size_t block = call.operation.count * call.element;
+  ncclResult_t result = ncclSuccess;
+  for (int peer = 0; peer < call.size; ++peer) {
+    const std::size_t offset = static_cast<std::size_t>(peer) * block;
+    result = worse(result, call.send(call.src + offset, peer));
+    result = worse(result, call.recv(call.dst + offset, peer));
+  }
+  return result;
+}
+
+// A message from each rank to the root. The root sends none to itself if it is in place.
+ncclResult_t gather(const Call& call) {
+  const std::size_t block = call.operation.count * call.element;
+  const int root = call.operation.peer;
+  const bool is_root = call.rank == root;
+  const bool in_place = is_root && call.src == call.dst + block * static_cast<std::size_t>(root);
+  ncclResult_t result = in_place ? ncclSuccess : call.send(call.src, root);
+  for (int peer = 0; is_root && peer < call.size; ++peer) {
+    if (in_place && peer == root) continue;
+    result = worse(result, call.recv(call.dst + block * static_cast<std::size_t>(peer), peer));
+  }
+  return result;
+}
+
+// A message from the root to each rank. The root sends none to itself if it is in place.
+ncclResult_t scatter(const Call& call) {
+  const std::size_t block = call.operation.count * call.element;
+  const int root = call.operation.peer;
+  const bool is_root = call.rank == root;
+  const bool in_place = is_root && call.dst == call.src + block * static_cast<std::size_t>(root);
+  ncclResult_t result = in_place ? ncclSuccess : call.recv(call.dst, root);
+  for (int peer = 0; is_root && peer < call.size; ++peer) {
+    if (in_place && peer == root) continue;
+    result = worse(result, call.send(call.src + block * static_cast<std::size_t>(peer), peer));
+  }
+  return result;
+}
+
+// A group of broadcasts, one per block.
+ncclResult_t all_gather_v(const Call& call) {
+  std::byte* dst = call.dst;
+  ncclResult_t result = ncclSuccess;
+  for (int root = 0; root < call.size; ++root) {
+    const std::uint64_t count = call.operation.counts[root];
+    const void* src = root == call.rank ? call.operation.src : dst;
+    if (count > 0) {
+      result =
+          worse(result, ncclBroadcast(src, dst, count, call.type, root, call.nccl, call.stream));
+    }
+    dst += count * call.element;
+  }
+  return result;
+}
+
+// A group of reduces, one per block.
+ncclResult_t reduce_scatter_v(const Call& call) {
+  const ncclRedOp_t op = op_of(call.operation.op);
+  const std::byte* src = call.src;
+  ncclResult_t result = ncclSuccess;
+  for (int root = 0; root < call.size; ++root) {
+    const std::uint64_t count = call.operation.counts[root];
+    void* dst = root == call.rank ? call.operation.dst : nullptr;
+    if (count > 0) {
+      result =
+          worse(result, ncclReduce(src, dst, count, call.type, op, root, call.nccl, call.stream));
+    }
+    src += count * call.element;
+  }
+  return result;
+}
+
+}  // namespace
+
+ncclResult_t perform(Comm& comm, const atoll_operation& operation) {
+  if (operation.kind == ATOLL_BARRIER) return barrier(comm, operation);
+  if (operation.count == 0) return ncclSuccess;
+  const Call call(comm, operation);
+  switch (operation.kind) {
+    case ATOLL_BROADCAST:
+      return broadcast(call);
+    case ATOLL_ALL_GATHER:
+      return ncclAllGather(call.src, call.dst, operation.count, call.type, call.nccl, call.stream);
+    case ATOLL_REDUCE_SCATTER:
+      return ncclReduceScatter(call.src, call.dst, operation.count, call.type, op_of(operation.op),
+                               call.nccl, call.stream);
+    case ATOLL_ALL_REDUCE:
+      return ncclAllReduce(call.src, call.dst, operation.count, call.type, op_of(operation.op),
+                           call.nccl, call.stream);
+    case ATOLL_REDUCE:
+      return ncclReduce(call.src, call.dst, operation.count, call.type, op_of(operation.op),
+                        operation.peer, call.nccl, call.stream);
+    case ATOLL_ALL_TO_ALL:
+      return all_to_all(call);
+    case ATOLL_GATHER:
+      return gather(call);
+    case ATOLL_SCATTER:
+      return scatter(call);
+    case ATOLL_ALL_GATHER_V:
+      return all_gather_v(call);
+    case ATOLL_REDUCE_SCATTER_V:
+      return reduce_scatter_v(call);
+    case ATOLL_SEND:
+      return call.send(call.src, operation.peer);
+    default:
+      return call.recv(call.dst, operation.peer);
+  }
+}
+
+}  // namespace atoll_nccl

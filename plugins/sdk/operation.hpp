@@ -1,0 +1,159 @@
+// Checks and texts for an atoll_operation; names and sizes come from atoll/plugin_names.hpp.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <string_view>
+
+#include "atoll/plugin.h"
+#include "atoll/plugin_names.hpp"
+#include "sdk/guard.hpp"
+
+namespace atoll_sdk {
+
+using atoll_abi::dtype_name;
+using atoll_abi::dtype_size;
+using atoll_abi::has_root;
+using atoll_abi::is_message;
+using atoll_abi::is_uneven;
+using atoll_abi::kind_name;
+using atoll_abi::kind_of;
+using atoll_abi::op_name;
+using atoll_abi::reduces;
+
+// "all_reduce 17 (1000 x f32, 4000 bytes, sum)". Core adds the rank and the communicator.
+inline std::string describe(const atoll_operation& operation) {
+  std::string text =
+      std::string(kind_name(operation.kind)) + " " + std::to_string(operation.sequence);
+  if (operation.kind == ATOLL_BARRIER) return text;
+  text += " (" + std::to_string(operation.count) + " x ";
+  text += dtype_name(operation.dtype);
+  text += ", " + std::to_string(operation.count * dtype_size(operation.dtype)) + " bytes";
+  if (reduces(operation.kind)) (text += ", ") += op_name(operation.op);
+  if (has_root(operation.kind)) text += ", root " + std::to_string(operation.peer);
+  if (is_message(operation.kind)) text += ", peer " + std::to_string(operation.peer);
+  return text + ")";
+}
+
+// True if this kind, dtype and reduction exist. A dtype is not needed for a barrier, nor a
+// reduction for a kind that does not reduce.
+inline bool is_known(std::int32_t kind, std::int32_t dtype, std::int32_t op) noexcept {
+  if (!atoll_abi::within(atoll_abi::kinds, kind)) return false;
+  if (kind == ATOLL_BARRIER) return true;
+  return dtype_size(dtype) > 0 && (!reduces(kind) || atoll_abi::within(atoll_abi::ops, op));
+}
+
+namespace checks {
+
+[[noreturn]] inline void refuse(const atoll_operation& operation, std::string_view why) {
+  throw Error(ATOLL_INVALID_ARGUMENT, std::string(kind_name(operation.kind)) + " " +
+                                          std::to_string(operation.sequence) + ": " +
+                                          std::string(why));
+}
+
+inline void check_size(const atoll_operation& operation, int nranks) {
+  constexpr auto limit = static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max());
+  const int blocks = is_uneven(operation.kind) ? 1 : nranks;
+  const std::uint64_t unit = dtype_size(operation.dtype) * static_cast<std::uint64_t>(blocks);
+  if (operation.count > limit / unit) refuse(operation, "count too large");
+}
+
+inline void check_counts(const atoll_operation& operation, int nranks) {
+  if (operation.counts == nullptr) refuse(operation, "no counts");
+  std::uint64_t sum = 0;
+  for (int rank = 0; rank < nranks; ++rank) {
+    if (operation.counts[rank] > operation.count) refuse(operation, "counts exceed their sum");
+    sum += operation.counts[rank];
+  }
+  if (sum != operation.count) refuse(operation, "counts do not add up");
+}
+
+// The buffers that a rank must pass.
+struct Sides {
+  bool src = true;
+  bool dst = true;
+};
+
+// A broadcast's root may pass either buffer; its receivers need no src. In the _v forms a rank with
+// a count of 0 needs no buffer on the side that counts describe.
+inline Sides sides_of(const atoll_operation& operation, int rank) {
+  const bool is_root = operation.peer == rank;
+  switch (operation.kind) {
+    case ATOLL_SEND:
+      return {.dst = false};
+    case ATOLL_RECV:
+      return {.src = false};
+    case ATOLL_BROADCAST:
+      return {.src = is_root && operation.dst == nullptr,
+              .dst = !is_root || operation.src == nullptr};
+    case ATOLL_REDUCE:
+    case ATOLL_GATHER:
+      return {.dst = is_root};
+    case ATOLL_SCATTER:
+      return {.src = is_root};
+    case ATOLL_ALL_GATHER_V:
+      return {.src = operation.counts[rank] > 0};
+    case ATOLL_REDUCE_SCATTER_V:
+      return {.dst = operation.counts[rank] > 0};
+    default:
+      return {};
+  }
+}
+
+inline void check_buffers(const atoll_operation& operation, int rank) {
+  if (operation.count == 0) return;
+  const Sides needed = sides_of(operation, rank);
+  if (needed.src && operation.src == nullptr) refuse(operation, "src is NULL");
+  if (needed.dst && operation.dst == nullptr) refuse(operation, "dst is NULL");
+}
+
+inline void check_factor(const atoll_operation& operation) {
+  if (operation.factor == 1.0) return;
+  const bool floating = operation.dtype == ATOLL_F32 || operation.dtype == ATOLL_BF16 ||
+                        operation.dtype == ATOLL_F16 || operation.dtype == ATOLL_F64;
+  const bool sums = operation.op == ATOLL_SUM || operation.op == ATOLL_AVG;
+  if (!reduces(operation.kind) || !floating || !sums) {
+    refuse(operation, "a factor goes with sums of floating types only");
+  }
+}
+
+}  // namespace checks
+
+// Checks the arguments of rank `rank` in a group of `nranks` ranks: kind, dtype and op exist, the
+// peer is in the group, counts add up, required buffers are there, a factor is allowed, and sizes
+// stay below 2^63 bytes. Throws Error(ATOLL_INVALID_ARGUMENT), or Error(ATOLL_UNSUPPORTED) if the
+// buffers are not in `memory`.
+inline void check_operation(const atoll_operation& operation, int rank, int nranks,
+                            std::int32_t memory = ATOLL_MEMORY_HOST) {
+  using namespace checks;
+  if (operation.size < sizeof(atoll_operation)) {
+    refuse(operation, "built for an older plugin ABI; rebuild atoll");
+  }
+  if (!atoll_abi::within(atoll_abi::kinds, operation.kind)) {
+    refuse(operation, "unknown kind of operation");
+  }
+  if (operation.memory != memory) {
+    throw Error(ATOLL_UNSUPPORTED,
+                std::string(kind_name(operation.kind)) + " " + std::to_string(operation.sequence) +
+                    ": this backend supports " + (memory == ATOLL_MEMORY_HOST ? "host" : "GPU") +
+                    " memory only");
+  }
+  if (operation.kind == ATOLL_BARRIER) return;
+  if (dtype_size(operation.dtype) == 0) refuse(operation, "unknown dtype");
+  if (reduces(operation.kind) && !atoll_abi::within(atoll_abi::ops, operation.op)) {
+    refuse(operation, "unknown reduction");
+  }
+  const bool has_peer = has_root(operation.kind) || is_message(operation.kind);
+  if (has_peer && (operation.peer < 0 || operation.peer >= nranks)) {
+    refuse(operation, "peer " + std::to_string(operation.peer) + " is not one of " +
+                          std::to_string(nranks) + " ranks");
+  }
+  check_size(operation, nranks);
+  if (is_uneven(operation.kind)) check_counts(operation, nranks);
+  check_factor(operation);
+  check_buffers(operation, rank);
+}
+
+}  // namespace atoll_sdk

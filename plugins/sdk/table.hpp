@@ -1,0 +1,76 @@
+// The C table of a backend, filled from a C++ class.
+//
+// `Comm` is an open communicator and provides:
+//   static std::int32_t probe(const atoll_group&);   // preference; throws Error if unusable here
+//   static std::int32_t capability(kind, dtype, op, memory);                // 1 or 0
+//   static std::unique_ptr<Comm> open(const atoll_host&, const atoll_group&);
+//   void submit(std::span<atoll_operation* const>);                         // at least one
+//   void abort() noexcept;                                                  // any thread
+// The destructor closes the communicator. A backend sets optional slots of the table by itself.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include "atoll/plugin.h"
+#include "sdk/guard.hpp"
+
+namespace atoll_sdk {
+
+// An atoll_comm* is a pointer to the backend's own class.
+template <class Comm>
+Comm& comm_of(atoll_comm* comm) {
+  if (comm == nullptr) throw Error(ATOLL_INVALID_ARGUMENT, "the communicator is NULL");
+  return *reinterpret_cast<Comm*>(comm);
+}
+template <class Comm>
+atoll_comm* handle_of(std::unique_ptr<Comm> comm) {
+  return reinterpret_cast<atoll_comm*>(comm.release());
+}
+
+// A table with every required slot. shutdown() does nothing.
+template <class Comm>
+constexpr atoll_backend table_of(const char* name) {
+  atoll_backend table{};
+  table.size = sizeof(atoll_backend);
+  table.abi_major = ATOLL_ABI_MAJOR;
+  table.abi_minor = ATOLL_ABI_MINOR;
+  table.name = name;
+  table.probe = [](const atoll_host*, const atoll_group* world) -> std::int32_t {
+    std::int32_t preference = 0;
+    const auto status = guard([&] { preference = Comm::probe(*world); });
+    return status == ATOLL_OK ? preference : 0;
+  };
+  table.capability = [](std::int32_t kind, std::int32_t dtype, std::int32_t op,
+                        std::int32_t memory) { return Comm::capability(kind, dtype, op, memory); };
+  table.open = [](const atoll_host* host, const atoll_group* group, atoll_comm** out) {
+    return guard([&] {
+      if (host == nullptr || group == nullptr || out == nullptr) {
+        throw Error(ATOLL_INVALID_ARGUMENT, "open: an argument is NULL");
+      }
+      *out = handle_of(Comm::open(*host, *group));
+    });
+  };
+  table.submit = [](atoll_comm* comm, atoll_operation* const* operations, std::int32_t n) {
+    return guard([&] {
+      Comm& open = comm_of<Comm>(comm);
+      if (n < 0 || (n > 0 && operations == nullptr)) {
+        throw Error(ATOLL_INVALID_ARGUMENT, "submit: the operations are NULL");
+      }
+      if (n > 0) open.submit(std::span(operations, static_cast<std::size_t>(n)));
+    });
+  };
+  table.abort = [](atoll_comm* comm) {
+    if (comm != nullptr) comm_of<Comm>(comm).abort();
+  };
+  table.close = [](atoll_comm* comm) {
+    const std::unique_ptr<Comm> owned(reinterpret_cast<Comm*>(comm));
+  };
+  table.last_error = [](const atoll_comm*) { return last_error(); };
+  table.shutdown = [](std::int32_t) {};
+  return table;
+}
+
+}  // namespace atoll_sdk

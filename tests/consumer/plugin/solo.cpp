@@ -1,0 +1,45 @@
+// The backend `solo`: communicators of one rank, for which every collective is a copy.
+#include <cstring>
+#include <sdk/operation.hpp>
+#include <sdk/table.hpp>
+
+namespace {
+
+class Solo {
+ public:
+  static std::int32_t probe(const atoll_group& world) {
+    if (world.world_size == 1) return 1;
+    throw atoll_sdk::Error(ATOLL_UNSUPPORTED, "solo supports one rank only");
+  }
+  static std::int32_t capability(std::int32_t kind, std::int32_t dtype, std::int32_t op,
+                                 std::int32_t memory) {
+    return memory == ATOLL_MEMORY_HOST && atoll_sdk::is_known(kind, dtype, op) ? 1 : 0;
+  }
+  static std::unique_ptr<Solo> open(const atoll_host& host, const atoll_group& group) {
+    host.log(host.ctx, ATOLL_LOG_DEBUG, group.name);
+    return std::make_unique<Solo>();
+  }
+
+  void submit(std::span<atoll_operation* const> operations) {
+    for (const auto* operation : operations) {
+      atoll_sdk::check_operation(*operation, 0, 1);
+      if (operation->factor != 1.0) {
+        throw atoll_sdk::Error(ATOLL_UNSUPPORTED,
+                               atoll_sdk::describe(*operation) + ": solo supports no factors");
+      }
+      const std::size_t bytes = operation->count * atoll_sdk::dtype_size(operation->dtype);
+      if (operation->src != nullptr && operation->dst != nullptr) {
+        std::memmove(operation->dst, operation->src, bytes);
+      }
+    }
+  }
+  void abort() noexcept {}
+};
+
+constexpr atoll_backend table = atoll_sdk::table_of<Solo>("solo");
+
+}  // namespace
+
+extern "C" __attribute__((visibility("default"))) const atoll_backend* atoll_backend_entry_v1() {
+  return &table;
+}
