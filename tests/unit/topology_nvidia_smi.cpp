@@ -227,6 +227,21 @@ TEST_CASE("topo -m: older drivers name NICs in the header and have other words")
   CHECK(read.hosts[0].numa_nodes == 0);
 }
 
+TEST_CASE("topo -m: the legend names NICs without its heading as well") {
+  std::string pasted = pairs;
+  pasted.erase(pasted.find("NIC Legend:"), std::string("NIC Legend:\n").size());
+  const Topology read = read_topo(pasted);
+  REQUIRE(read.nics.size() == 2);
+  CHECK(read.nics[0].name == "mlx5_0");
+  CHECK(read.nics[1].name == "mlx5_bond_0");
+  CHECK(read.nics[1].id == "node7/mlx5_bond_0");
+  // Older drivers name the NICs in the header: a line about one is no legend.
+  std::string old = pasted;
+  for (auto at = old.find("NIC1  "); at != std::string::npos; at = old.find("NIC1  ", at))
+    old.replace(at, 6, "mlx5_7");
+  CHECK(read_topo(old + "mlx5_7: active\n").nics[1].name == "mlx5_7");
+}
+
 TEST_CASE("topo -m: a NIC without a legend keeps its number as name") {
   const Topology read = read_topo(pairs.substr(0, pairs.find("NIC Legend:")));
   CHECK(read.nics[0].id == "node7/NIC0");

@@ -27,7 +27,7 @@ atoll::MeshPlan row_major(atoll::MeshShape shape, int inner) {
   return plan;
 }
 
-// The mesh that was asked for, or the one that suits; a mesh of somebody else's choice is checked.
+// Plans a mesh, or checks the mesh that the user gave.
 atoll::MeshPlan plan_for(const atoll::Topology& topology, const Sites& sites,
                          const Options& options, const atoll::Config& config) {
   atoll::MeshPlanOptions plan_options;
@@ -46,7 +46,7 @@ atoll::MeshPlan plan_for(const atoll::Topology& topology, const Sites& sites,
   return plan;
 }
 
-// Ranks that do not run: those of the options, or one a GPU.
+// Places ranks that do not run: the number given by the options, or one on each GPU.
 Sites sites_on_paper(const atoll::Topology& topology, const Options& options) {
   int ranks = options.ranks;
   if (ranks == 0 && !options.mesh->empty()) {
@@ -64,7 +64,7 @@ Sites sites_on_paper(const atoll::Topology& topology, const Options& options) {
   return atoll::fill_hosts(topology, ranks);
 }
 
-// One host of several; its rails are those of the whole no more.
+// Keeps one host of several. Its rails are computed anew.
 atoll::Topology only_host(const atoll::Topology& topology, const std::string& name) {
   const auto host = std::ranges::find_if(topology.hosts, [&](const atoll::TopologyHost& one) {
     return one.id == name || one.name == name;

@@ -19,7 +19,7 @@ struct Unit {
   double factor;
 };
 
-// A positive number with one of the units behind it.
+// Parses a positive number and one of the units.
 double parse_quantity(const std::string& text, std::span<const Unit> units, std::string_view what,
                       std::string_view example) {
   double value = 0;

@@ -1,8 +1,8 @@
-// How two machines differ.
+// Lists the differences between two machines.
 //
-// Hosts are matched by name, or by position where each side has one; devices by what stands behind
-// the host in their id. Links are compared per pair of ends. What changes from minute to minute
-// (counters, throttling, the speed of an idle PCIe link) is not compared.
+// Hosts are matched by name, or by position when each side has one host. Devices are matched by the
+// part of their id after the host. Links are summed for each pair of ends. Facts that change from
+// minute to minute (counters, throttling, the speed of an idle PCIe link) are not compared.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -17,7 +17,7 @@ namespace atoll_v1::atoll {
 namespace {
 
 using Members = std::map<std::string, std::string>;
-// What there is, by a name that both machines can share.
+// The parts of a machine, by a name that both machines share.
 using Things = std::map<std::string, Members>;
 
 void add_facts(const Facts& facts, Members& members) {
@@ -35,7 +35,8 @@ void add(Members& members, const char* name, int value) {
 
 class Flattened {
  public:
-  // `names` are the hosts' common names, in order.
+  // `names` gives each host the name that it shares with its counterpart, in the order of the
+  // hosts.
   Flattened(const Topology& topology, const std::vector<std::string>& names) {
     for (std::size_t i = 0; i < topology.hosts.size(); ++i) names_[topology.hosts[i].id] = names[i];
     for (const TopologyHost& host : topology.hosts) add_host(host);

@@ -1,5 +1,5 @@
-// The devices of a host as hwloc has them: PCI functions below bridges below host bridges, and
-// what the operating system calls them.
+// Arranges the devices of a host as hwloc does: OS devices below PCI functions, below bridges,
+// below host bridges.
 #pragma once
 
 #include <map>
@@ -12,7 +12,7 @@
 
 namespace atoll_v1::atoll {
 
-// Who numbers a GPU; its OS device is called after it: "nvml3", "rsmi3", "gpu3".
+// The driver that numbers a GPU. hwloc's OS device is named after it: "nvml3", "rsmi3", "gpu3".
 enum class GpuDriver {
   nvml,
   rsmi,
@@ -25,7 +25,7 @@ struct GpuName {
   std::string text() const;
 };
 
-// An OS device for the ports of one adapter.
+// The OS device of an adapter with its ports.
 struct AdapterEntry {
   std::string name;
   std::vector<const TopologyNic*> ports;
@@ -34,29 +34,29 @@ struct AdapterEntry {
 struct PciSlot {
   topology_sources::HwlocPciDevice pci;
   bool has_address = false;
-  std::string root = {};  // "pci0000:17"; "" when the way is unknown
+  std::string root = {};  // "pci0000:17"; "" when the path is unknown
   std::vector<topology_sources::HwlocPciDevice> bridges = {};
-  std::size_t place = 0;  // in HwlocLayout::parts
+  std::size_t place = 0;  // position in HwlocLayout::parts
   std::vector<const TopologyGpu*> gpus = {};
   std::vector<AdapterEntry> adapters = {};
 };
 
 struct HwlocDevices {
-  std::vector<std::unique_ptr<PciSlot>> slots;  // by bus id; those without come last
-  std::map<std::string, GpuName> gpus;          // by TopologyGpu::id
+  std::vector<std::unique_ptr<PciSlot>> slots;  // sorted by bus id; slots without one come last
+  std::map<std::string, GpuName> gpus;          // TopologyGpu::id -> name
 };
 
-// What cannot be placed as it is known goes to `lost`.
+// Adds a line to `lost` for each property that the arrangement cannot keep.
 HwlocDevices arrange_devices(const Topology& topology, const HwlocLayout& layout,
                              std::vector<std::string>& lost);
 
-// Whether hwloc shows such a NIC as a device of OpenFabrics; else it is a network interface.
+// True if hwloc shows the NIC as an OpenFabrics device instead of a network interface.
 bool is_openfabrics(const TopologyNic& nic);
 
-// "4" for "active", as hwloc's infos have the states of ports; "" for a word that is none.
+// hwloc's number for the state of a port: "4" for "active"; "" for an unknown state.
 std::string_view port_state_number(std::string_view state);
 
-// What else the format has no room for: facts, rates, partitions, ...
+// Adds a line to `lost` for everything else that the format cannot hold: facts, rates, partitions.
 void find_lost(const Topology& topology, const HwlocDevices& devices,
                std::vector<std::string>& lost);
 

@@ -1,6 +1,6 @@
-// A host's processors as hwloc needs them: every package, NUMA node, core and thread an object of
-// its own. A Topology has their numbers only, so they are spread evenly; where devices tell which
-// NUMA node belongs to which package, that is kept.
+// The processors of a host as hwloc objects: packages, NUMA nodes, cores and threads. A Topology
+// has only their numbers, so they are distributed evenly. If devices show which NUMA node belongs
+// to which package, that is kept.
 #pragma once
 
 #include <optional>
@@ -14,13 +14,13 @@ namespace atoll_v1::atoll {
 enum class LayoutKind {
   machine,
   package,
-  group  // what is near one NUMA node, where that is neither a package nor the machine
+  group  // the surroundings of a NUMA node that is neither a package nor the machine
 };
 
 struct LayoutPart {
   LayoutKind kind = LayoutKind::machine;
-  int number = -1;               // of a package
-  std::optional<int> numa = {};  // the node whose memory stands in this part
+  int number = -1;               // number of a package
+  std::optional<int> numa = {};  // NUMA node at this part
   std::vector<std::size_t> children = {};
   int first_core = 0, cores = 0;
 
@@ -31,21 +31,21 @@ struct LayoutPart {
 
 class HwlocLayout {
  public:
-  // `devices` give the NUMA nodes and packages that must exist. Error(unsupported) for a host of
-  // more parts than any has.
+  // All NUMA nodes and packages of `devices` will exist. Error(unsupported) when the host has more
+  // parts than hwloc can represent here.
   HwlocLayout(const TopologyHost& host, const Topology& devices);
 
-  const std::vector<LayoutPart>& parts() const { return parts_; }  // the machine first
+  const std::vector<LayoutPart>& parts() const { return parts_; }  // begins with the machine
   const std::vector<int>& numas() const { return numas_; }         // ascending
   int cores() const { return cores_; }
-  // Threads of a core are [first_thread(core), first_thread(core + 1)).
+  // A core has the threads [first_thread(core), first_thread(core + 1)).
   int first_thread(int core) const;
   topology_sources::CpuSet cpus(const LayoutPart& part) const;
   topology_sources::CpuSet nodes(const LayoutPart& part) const;
 
-  // The part for a device near a NUMA node and a package, where -1 is unknown.
+  // The part for a device near a NUMA node and a package; -1 when unknown.
   std::size_t place(int numa, int package) const;
-  // Whether what hangs there is read as near them again.
+  // True if a reader finds the device near the same NUMA node and package again.
   bool is_true(std::size_t place, int numa, int package) const;
 
  private:
@@ -58,7 +58,7 @@ class HwlocLayout {
 
   std::vector<LayoutPart> parts_;
   std::vector<int> numas_, packages_;
-  std::vector<std::size_t> homes_;  // of NUMA nodes: which package, where nodes are in packages
+  std::vector<std::size_t> homes_;  // package of each NUMA node, if packages contain nodes
   int cores_ = 0, threads_ = 0;
 };
 

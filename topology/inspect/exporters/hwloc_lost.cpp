@@ -1,4 +1,4 @@
-// What hwloc's XML has no room for, said to the one who exports.
+// Lists what hwloc's XML cannot hold, for the user who exports.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -13,7 +13,7 @@
 namespace atoll_v1::atoll {
 namespace {
 
-// What is written, as attributes or infos.
+// Facts that are written as attributes or infos.
 constexpr std::array kept_facts{fact::kernel_release, fact::pci_device, fact::pci_class,
                                 fact::pci_gbyte_s,    fact::xgmi_hive,  fact::lid,
                                 fact::node_guid};
@@ -30,7 +30,7 @@ void collect(const Facts& facts, std::set<std::string>& names) {
     if (std::ranges::find(kept_facts, name) == kept_facts.end()) names.insert(name);
 }
 
-// The layer that a reader of the file finds.
+// The link layer that a reader of the file derives.
 std::string_view read_layer(const TopologyNic& nic, const PciSlot& slot) {
   topology_sources::NicTraits traits{.vendor = slot.pci.vendor,
                                      .pci_class = slot.pci.pci_class,

@@ -1,6 +1,7 @@
-// Which leaf switch each port of a NIC hangs on, from atoll's own JSON or from `ibnetdiscover`.
+// Reads which leaf switch each NIC port is connected to, from atoll's own JSON or from
+// `ibnetdiscover`.
 //
-// The output of ibnetdiscover(8) has a block for each node, and each cable twice:
+// The output of ibnetdiscover(8) has a block for each node, and shows each cable twice:
 //
 //   Switch  40 "S-b8599f0300fc6de4"      # "leaf-3" enhanced port 0 lid 13 lmc 0
 //   [1]     "H-ec0d9a03007d7d0a"[1](ec0d9a03007d7d0a)    # "node0 mlx5_0" lid 9 4xEDR
@@ -8,24 +9,20 @@
 //   Ca      1 "H-ec0d9a03007d7d0a"       # "node0 mlx5_0"
 //   [1](ec0d9a03007d7d0a)   "S-b8599f0300fc6de4"[1]      # lid 9 lmc 0 "leaf-3" lid 13 4xEDR
 //
-// A port is matched by the GUID of its node, else by the node's description: rdma-ndd writes the
-// host and the device ("node0 mlx5_0"), older scripts number the devices ("node0 HCA-1"). Both are
-// used only where they name one NIC. A fabric is larger than a job, so ports of other hosts are no
-// error.
+// A port is matched by the GUID of its node, else by the node's description. rdma-ndd writes the
+// host and the device ("node0 mlx5_0"); older scripts number the devices ("node0 HCA-1"). Neither
+// is used unless it identifies exactly one NIC. A fabric is larger than a job, so ports of other
+// hosts are ignored.
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
-#include <cerrno>
-#include <charconv>
-#include <cstring>
-#include <filesystem>
-#include <fstream>
 #include <optional>
 #include <utility>
 
 #include "atoll/inspect/load.hpp"
 #include "facts.hpp"
+#include "inspect/importers/importer.hpp"
+#include "inspect/text.hpp"
 #include "json/document.hpp"
 #include "sources/small_file.hpp"
 #include "wording.hpp"
@@ -33,38 +30,17 @@
 namespace atoll_v1::atoll {
 namespace {
 
+using importers::fail_at;
 using topology_sources::lower_case;
 using topology_sources::trimmed;
 
-constexpr std::size_t file_limit = std::size_t{64} << 20;
 constexpr std::size_t longest_line = std::size_t{64} << 10;
 constexpr std::size_t longest_name = 256;
 constexpr std::size_t most_ports = 1'000'000;
 constexpr std::string_view schema = "atoll-fabric-1";
 
-[[noreturn]] void bad(std::string_view path, std::size_t offset, std::string_view what) {
-  throw Error(ErrorCode::bad_data, fmt::format("{}: byte {}: {}", path, offset, what));
-}
-
-std::string read_whole(const std::string& path) {
-  if (std::error_code error; std::filesystem::is_directory(path, error))
-    throw Error(ErrorCode::io, fmt::format("{}: is a directory", path));
-  std::ifstream file(path, std::ios::binary);
-  if (!file)
-    throw Error(errno == ENOENT ? ErrorCode::not_found : ErrorCode::io,
-                fmt::format("{}: {}", path, std::strerror(errno)));
-  std::string text;
-  std::array<char, 1 << 16> block{};
-  while (file.read(block.data(), block.size()) || file.gcount() > 0) {
-    text.append(block.data(), static_cast<std::size_t>(file.gcount()));
-    if (text.size() > file_limit) bad(path, file_limit, "larger than 64 MiB");
-  }
-  if (file.bad()) throw Error(ErrorCode::io, fmt::format("{}: cannot be read", path));
-  return text;
-}
-
-// "506b:4b03:00cb:b4e2", "0x506b4b0300cbb4e2" -> "506b4b0300cbb4e2", without zeros in front; "" for
-// what is no GUID, or none of a device.
+// "506b:4b03:00cb:b4e2" and "0x506b4b0300cbb4e2" -> "506b4b0300cbb4e2", without leading zeros; ""
+// when the text is not a GUID or the GUID is zero.
 std::string guid_of(std::string_view text) {
   std::string guid = lower_case(text.starts_with("0x") ? text.substr(2) : text);
   std::erase(guid, ':');
@@ -75,7 +51,7 @@ std::string guid_of(std::string_view text) {
 
 std::string short_name(std::string_view host) { return lower_case(host.substr(0, host.find('.'))); }
 
-// The NICs of a topology by what fabric files call them.
+// Finds the NICs of a topology by the names that fabric files use.
 class NicNames {
  public:
   explicit NicNames(const Topology& topology) {
@@ -102,7 +78,7 @@ class NicNames {
     several
   };
 
-  // The id of a host called so, with or without its domain.
+  // The id of the host with this name; the domain may be missing on either side.
   std::pair<Found, std::string> host(std::string_view text) const {
     if (const auto found = look_up(hosts_, lower_case(text)); found.first != Found::none)
       return found;
@@ -110,7 +86,7 @@ class NicNames {
     return by_short.first != Found::none ? by_short : look_up(hosts_, short_name(text));
   }
 
-  // "mlx5_0", "mlx5_0:2"
+  // The position of the NIC "mlx5_0" or "mlx5_0:2" of a host.
   std::optional<std::size_t> nic(const std::string& host, std::string_view text) const {
     for (const auto* names : {&ports_, &devices_})
       if (const auto found = look_up(*names, {host, std::string(text)}); found.first == Found::one)
@@ -123,7 +99,7 @@ class NicNames {
     return found.first == Found::one ? std::optional(found.second) : std::nullopt;
   }
 
-  // By "node0 mlx5_0", or "node0 HCA-1": the first of the host's mlx devices.
+  // Finds a NIC by "node0 mlx5_0", or by "node0 HCA-1", which is the first mlx device of the host.
   std::optional<std::size_t> by_description(std::string_view text, int port) const {
     text = trimmed(text);
     const std::size_t space = text.rfind(' ');
@@ -133,8 +109,7 @@ class NicNames {
     std::string device(text.substr(space + 1));
     if (device.starts_with("HCA-")) {
       const auto names = numbered_.find(id);
-      std::size_t number = 0;
-      std::from_chars(device.data() + 4, device.data() + device.size(), number);
+      const auto number = parse_whole<std::size_t>(device.substr(4)).value_or(0);
       if (names == numbered_.end() || number < 1 || number > names->second.size())
         return std::nullopt;
       device = names->second[number - 1];
@@ -162,26 +137,21 @@ class NicNames {
     return nic.id.starts_with(nic.host + '/') ? nic.id.substr(nic.host.size() + 1) : nic.name;
   }
 
-  // The second port of a device is "HOST/mlx5_0:2".
+  // The id of a device's second port is "HOST/mlx5_0:2".
   static int port_of(const TopologyNic& nic) {
-    const std::string name = port_name(nic);
-    const std::size_t colon = name.rfind(':');
-    int port = 1;
-    if (colon != std::string::npos)
-      std::from_chars(name.data() + colon + 1, name.data() + name.size(), port);
-    return port;
+    return parse_whole<int>(split_port(port_name(nic)).port).value_or(1);
   }
 
   Names<std::string, std::string> hosts_, short_hosts_;
   Names<std::pair<std::string, std::string>, std::size_t> ports_, devices_;
   Names<std::pair<std::string, int>, std::size_t> guids_;
-  std::map<std::string, std::vector<std::string>> numbered_;  // host -> mlx devices
+  std::map<std::string, std::vector<std::string>> numbered_;  // host -> its mlx devices, sorted
 };
 
-// What a file says of the NICs that are here.
+// The leaf switches of the topology's NICs.
 struct Leaves {
   std::map<std::size_t, std::string> of_nic;
-  std::size_t ports = 0;  // in the file
+  std::size_t ports = 0;  // all ports in the file
 };
 
 Leaves read_json(std::string_view text, const std::string& path, const NicNames& names) {
@@ -205,14 +175,14 @@ Leaves read_json(std::string_view text, const std::string& path, const NicNames&
   return leaves;
 }
 
-// A node of the fabric as a line names it: "S-b8599f0300fc6de4", "leaf-3".
+// A node of the fabric, as one line names it: "S-b8599f0300fc6de4", "leaf-3".
 struct FabricNode {
   std::string_view id, description;
 };
 
-// The end of a cable at a NIC.
+// The NIC's end of a cable.
 struct FabricPort {
-  FabricNode node;  // the adapter
+  FabricNode node;  // adapter
   int port = 1;
   std::string_view leaf;  // id of the switch
   std::size_t offset = 0;
@@ -222,21 +192,22 @@ class DiscoverReader {
  public:
   DiscoverReader(std::string_view text, std::string_view path) : text_(text), path_(path) {}
 
-  // Ports in the order of the text; a cable occurs once for each end that has a block.
+  // Returns the ports in the order of the text. A cable occurs once for each end that has a block.
   std::vector<FabricPort> read() {
     for (std::size_t at = 0; at < text_.size();) {
       const std::size_t end = std::min(text_.find('\n', at), text_.size());
       if (end - at > longest_line)
-        bad(path_, at, fmt::format("a line of more than {} bytes", longest_line));
+        fail_at(path_, at, fmt::format("a line of more than {} bytes", longest_line));
       read_line(text_.substr(at, end - at), at);
       at = end + 1;
     }
     if (blocks_ == 0)
-      bad(path_, 0, fmt::format("neither \"{}\" nor the output of ibnetdiscover", schema));
+      fail_at(path_, 0, fmt::format("neither \"{}\" nor the output of ibnetdiscover", schema));
     return std::move(ports_);
   }
 
-  // Names are set by people, and switches of one make start with one name.
+  // Administrators set these names, and several switches may have the same one; the id is added
+  // then.
   std::string leaf_name(std::string_view id) const {
     const auto name = switches_.find(id);
     if (name == switches_.end() || name->second.empty()) return std::string(id);
@@ -245,7 +216,7 @@ class DiscoverReader {
   }
 
  private:
-  // The text between the next two quotes, which `rest` then stands behind.
+  // Returns the text between the next two quotes, and removes everything up to the second one.
   std::optional<std::string_view> next_quoted(std::string_view& rest) const {
     const std::size_t begin = rest.find('"');
     if (begin == std::string_view::npos) return std::nullopt;
@@ -258,12 +229,9 @@ class DiscoverReader {
 
   // "[12]..." -> 12
   static std::optional<int> bracketed(std::string_view text) {
-    int number = 0;
-    if (!text.starts_with('[')) return std::nullopt;
-    const auto [end, error] = std::from_chars(text.data() + 1, text.data() + text.size(), number);
-    if (error != std::errc() || end == text.data() + text.size() || *end != ']' || number < 0)
-      return std::nullopt;
-    return number;
+    if (!text.starts_with('[') || text.find(']') == std::string_view::npos) return std::nullopt;
+    const auto number = parse_whole<int>(text.substr(1, text.find(']') - 1));
+    return number && *number >= 0 ? number : std::nullopt;
   }
 
   void read_line(std::string_view line, std::size_t offset) {
@@ -277,7 +245,7 @@ class DiscoverReader {
     std::string_view rest = text;
     const auto id = next_quoted(rest);
     if (!id || id->size() < 3 || (*id)[1] != '-')
-      bad(path_, offset, fmt::format("{} without its GUID", kind));
+      fail_at(path_, offset, fmt::format("{} without its GUID", kind));
     kind_ = kind;
     block_ = {*id, next_quoted(rest).value_or("")};
     if (kind == "Switch" && switches_.try_emplace(block_.id, block_.description).second)
@@ -286,26 +254,26 @@ class DiscoverReader {
   }
 
   void read_port(std::string_view line, std::size_t offset) {
-    if (kind_.empty()) bad(path_, offset, "a port before any Switch or Ca");
+    if (kind_.empty()) fail_at(path_, offset, "a port before any Switch or Ca");
     const auto port = bracketed(line);
     std::string_view rest = line;
     const auto peer = next_quoted(rest);
     const auto peer_port = bracketed(rest);
     if (!port || !peer || !peer_port)
-      bad(path_, offset, "not a port as ibnetdiscover prints it ([1] \"H-...\"[1] # \"...\")");
+      fail_at(path_, offset, "not a port as ibnetdiscover prints it ([1] \"H-...\"[1] # \"...\")");
     if (ports_.size() == most_ports)
-      bad(path_, offset, fmt::format("more than {} ports", most_ports));
+      fail_at(path_, offset, fmt::format("more than {} ports", most_ports));
     if (kind_ == "Switch" && peer->starts_with("H-"))
       ports_.push_back({{*peer, next_quoted(rest).value_or("")}, *peer_port, block_.id, offset});
     if (kind_ == "Ca" && peer->starts_with("S-")) ports_.push_back({block_, *port, *peer, offset});
   }
 
   std::string_view text_, path_;
-  std::string_view kind_;  // of the block
+  std::string_view kind_;  // kind of the current block
   FabricNode block_;
   std::size_t blocks_ = 0;
   std::map<std::string_view, std::string_view> switches_;  // id -> description
-  std::map<std::string_view, int> uses_;                   // of a description
+  std::map<std::string_view, int> uses_;                   // description -> switches that have it
   std::vector<FabricPort> ports_;
 };
 
@@ -319,11 +287,11 @@ Leaves read_discover(std::string_view text, const std::string& path, const NicNa
     if (!nic) continue;
     const auto [at, is_new] = by_guid.try_emplace(*nic, port.leaf);
     if (!is_new && at->second != port.leaf)
-      bad(path, port.offset,
-          fmt::format("port {} of {} hangs on {} and on {}", port.port, port.node.id, at->second,
-                      port.leaf));
+      fail_at(path, port.offset,
+              fmt::format("port {} of {} hangs on {} and on {}", port.port, port.node.id,
+                          at->second, port.leaf));
   }
-  // Two hosts of a fabric may bear one name: then it names neither.
+  // If two NICs of the fabric have the same description, it identifies neither.
   constexpr std::string_view several = "";
   for (const FabricPort& port : ports) {
     const auto nic = names.by_description(port.node.description, port.port);
@@ -340,14 +308,14 @@ Leaves read_discover(std::string_view text, const std::string& path, const NicNa
 }  // namespace
 
 void apply_fabric(const std::string& path, Topology& topology) {
-  const std::string text = read_whole(path);
+  const std::string text = importers::read_file(path);
   const NicNames names(topology);
   const std::size_t begin = text.find_first_not_of(" \t\r\n");
   const bool is_json = begin != std::string::npos && text[begin] == '{';
   const Leaves leaves = is_json ? read_json(text, path, names) : read_discover(text, path, names);
   if (leaves.of_nic.empty())
-    bad(path, 0,
-        fmt::format("none of its {} is a NIC of this topology", plural(leaves.ports, "port")));
+    fail_at(path, 0,
+            fmt::format("none of its {} is a NIC of this topology", plural(leaves.ports, "port")));
   for (const auto& [nic, leaf] : leaves.of_nic)
     topology.nics[nic].facts.insert_or_assign(std::string(fact::leaf), leaf);
 }

@@ -2,16 +2,13 @@
 
 #include <fmt/format.h>
 
-#include <charconv>
+#include "inspect/importers/importer.hpp"
+#include "inspect/text.hpp"
 
 namespace atoll_v1::atoll::importers {
 namespace {
 
-[[noreturn]] void bad(std::string_view origin, std::ptrdiff_t offset, std::string_view what) {
-  throw Error(ErrorCode::bad_data, fmt::format("{}: byte {}: {}", origin, offset, what));
-}
-
-// Skips one "<? ... ?>", "<!-- ... -->" or "<! ... >" at `at`; npos when it does not end.
+// Skips one "<? ... ?>", "<!-- ... -->" or "<! ... >" at `at`. Returns npos when it has no end.
 std::size_t skip_markup(std::string_view text, std::size_t at) {
   const bool is_comment = text.substr(at, 4) == "<!--";
   const std::string_view end = is_comment ? "-->" : ">";
@@ -24,11 +21,13 @@ std::size_t skip_markup(std::string_view text, std::size_t at) {
 XmlDocument::XmlDocument(std::string_view text, std::string_view origin, XmlLimits limits)
     : origin_(origin) {
   if (const auto zero = text.find('\0'); zero != std::string_view::npos)
-    bad(origin_, static_cast<std::ptrdiff_t>(zero), "a zero byte: this is no XML text");
+    fail_at(origin_, zero, "a zero byte: this is no XML text");
   const auto result =
       document_.load_buffer(text.data(), text.size(), pugi::parse_default, pugi::encoding_utf8);
-  if (!result) bad(origin_, result.offset, fmt::format("XML: {}", result.description()));
-  // Walked without recursion: what reads the document may then recurse.
+  if (!result)
+    fail_at(origin_, static_cast<std::size_t>(std::max<std::ptrdiff_t>(0, result.offset)),
+            fmt::format("XML: {}", result.description()));
+  // Walks without recursion, so that readers of the document may recurse.
   std::size_t nodes = 0, depth = 0;
   pugi::xml_node node = document_.first_child();
   while (node) {
@@ -54,20 +53,14 @@ pugi::xml_node XmlDocument::root(std::string_view name) const {
 }
 
 void XmlDocument::fail(pugi::xml_node node, std::string_view what) const {
-  bad(origin_, std::max<std::ptrdiff_t>(0, node.offset_debug()), what);
+  fail_at(origin_, static_cast<std::size_t>(std::max<std::ptrdiff_t>(0, node.offset_debug())),
+          what);
 }
 
 std::optional<long long> XmlDocument::integer(pugi::xml_node node, const char* attribute) {
-  std::string_view text = node.attribute(attribute).value();
-  int base = 10;
-  if (text.starts_with("0x") || text.starts_with("0X")) {
-    text.remove_prefix(2);
-    base = 16;
-  }
-  long long value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value, base);
-  if (text.empty() || error != std::errc() || end != text.data() + text.size()) return std::nullopt;
-  return value;
+  const std::string_view text = node.attribute(attribute).value();
+  const bool is_hexadecimal = text.starts_with("0x") || text.starts_with("0X");
+  return parse_whole<long long>(text.substr(is_hexadecimal ? 2 : 0), is_hexadecimal ? 16 : 10);
 }
 
 bool first_element_is(std::string_view text, std::string_view name) {

@@ -1,4 +1,4 @@
-// GPUs x (GPUs, NICs), one word a pair, for people: the shape of `nvidia-smi topo -m`.
+// Prints a matrix of GPUs x (GPUs, NICs) like `nvidia-smi topo -m`: one word for each pair.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -121,7 +121,7 @@ std::string to_matrix(const Inspection& inspection, Colour colour) {
   const auto label = [&](const std::string& id) {
     return topology.hosts.size() > 1 ? names.device(id) : printable(id.substr(id.rfind('/') + 1));
   };
-  // NICs of several hosts would mostly say NET.
+  // With several hosts nearly all cells of NICs would be NET.
   std::vector<const TopologyNic*> nics;
   if (topology.hosts.size() == 1)
     for (const TopologyNic& nic : topology.nics)

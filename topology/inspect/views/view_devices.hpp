@@ -1,4 +1,4 @@
-// Which devices in several views of one host are one and the same.
+// Matches the devices in several views of one host.
 #pragma once
 
 #include <cstddef>
@@ -18,7 +18,7 @@ struct Sight {
   const Device* device = nullptr;
 };
 
-// One device, as the views show it, the most trusted view first.
+// One device in all views that show it, the most trusted view first.
 template <class Device>
 struct DeviceGroup {
   std::string id;
@@ -28,11 +28,12 @@ struct DeviceGroup {
 struct MatchedDevices {
   std::vector<DeviceGroup<TopologyGpu>> gpus;
   std::vector<DeviceGroup<TopologyNic>> nics;
-  std::vector<std::map<std::string, std::string>> ids;  // per view: its ids -> those of groups
+  // For each view: id in the view -> id of the group.
+  std::vector<std::map<std::string, std::string>> ids;
 };
 
-// Refers to the views, each of which describes one host. `origins` name them in messages.
-// Error(bad_data) when GPUs cannot be matched.
+// Each view must describe one host and must outlive the result. `origins` are the names of the
+// views for error messages. Error(bad_data) when GPUs cannot be matched.
 MatchedDevices match_devices(std::string_view host, const std::vector<Topology>& views,
                              const std::vector<std::string>& origins);
 

@@ -1,4 +1,4 @@
-// The links between GPUs as several views of one host show them.
+// Comparison of the links between GPUs in several views of one host.
 #pragma once
 
 #include <set>
@@ -9,20 +9,22 @@
 
 namespace atoll_v1::atoll {
 
-// What one view says of the links, under names that all views share.
+// The links in one view, with merged ids.
 struct LinkView {
   std::size_t view = 0;
-  std::set<std::string> gpus;  // that it shows
+  std::set<std::string> gpus;  // GPUs that the view shows
   std::vector<TopologyLink> links;
 };
 
-// Whether both say the same of `gpus`, which both show. A GPU's links to several switches count
-// together; numbers of links are compared, or rates where a source knows no numbers.
+// True if both views show the same links among `gpus`, which both must contain. Links of a GPU to
+// several switches are added up. Numbers of links are compared, or bandwidths if the numbers differ
+// and both views have bandwidths.
 bool same_links(const LinkView& a, const LinkView& b, const std::set<std::string>& gpus);
 
 bool has_rates(const LinkView& view);
 
-// "8 GPUs on a switch, 18 links each", "2 times 2 GPUs joined directly, 4 links each", "no links"
+// "8 GPUs on a switch, 18 links each", "2 times 2 GPUs joined directly, 4 links each" or "no
+// links".
 std::string link_summary(const LinkView& view, const std::set<std::string>& gpus);
 
 }  // namespace atoll_v1::atoll
