@@ -292,7 +292,7 @@ TEST_CASE("catalog: unknown names name the nearest entries") {
   CHECK(contains(near.message, "hgx-h200"));
   CHECK_FALSE(contains(near.message, "gcp-a3-mega"));
   CHECK(contains(near.message, "atoll-topo --cluster list"));
-  CHECK(contains(failure("hgxh100x16").message, "the nearest: hgx-h100"));
+  CHECK(contains(failure("hgxh100x16").message, "similar names: hgx-h100"));
   const Failure far = failure("zzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzz");
   CHECK(far.code == ErrorCode::not_found);
   CHECK_FALSE(contains(far.message, "nearest"));

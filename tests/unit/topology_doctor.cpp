@@ -44,7 +44,7 @@ TEST_CASE("diagnosis: a machine without GPUs and NICs says so") {
     CHECK(state_of(diagnosis, id) == "no GPUs");
   CHECK(state_of(diagnosis, "link_errors") == "no NICs");
   CHECK(state_of(diagnosis, "pcie_width") == "no GPUs and no NICs");
-  CHECK(state_of(diagnosis, "ranks_share_gpu") == "no job: there are no ranks");
+  CHECK(state_of(diagnosis, "ranks_share_gpu") == "this is not a job: there are no ranks");
   CHECK(state_of(diagnosis, "mesh") == "no mesh");
 }
 
@@ -86,7 +86,7 @@ TEST_CASE("diagnosis: equal findings of a cluster are one, and many different on
   REQUIRE(many.size() == 12);
   CHECK(many[0].evidence == "the power limit is 400 W, 700 W by default");
   CHECK(many[11].evidence ==
-        "149 cases more; the first: the power limit is 411 W, 700 W by default");
+        "149 more cases; the first: the power limit is 411 W, 700 W by default");
   CHECK(many[11].subjects.size() == 149);
 }
 
@@ -391,7 +391,8 @@ TEST_CASE("links_unknown: says what to do about it") {
   const Finding finding = the_finding(topology, "links_unknown");
   CHECK(finding.severity == Severity::info);
   CHECK(finding.subjects == Strings{"a", "b"});
-  CHECK(finding.evidence == "no source says how its GPUs are joined (no NVML: cannot be opened)");
+  CHECK(finding.evidence ==
+        "no source shows the links between its GPUs (no NVML: cannot be opened)");
   CHECK(has(finding.fix, "nvidia-smi topo -m"));
 }
 

@@ -76,7 +76,7 @@ TEST_CASE("pcie_speed: idle devices are information, a NIC whose port is faster 
   finding = the_finding(topology, "pcie_speed");
   CHECK(finding.severity == Severity::warning);
   CHECK(finding.subjects == Strings{"a/mlx5_2"});
-  CHECK(finding.consequence == "carries 31.5 GB/s, its port 50");
+  CHECK(finding.consequence == "carries 31.5 GB/s, but its port 50");
   topology.nics[2].rate_gbit_s = 200;
   CHECK(the_finding(topology, "pcie_speed").severity == Severity::info);
 }
@@ -248,7 +248,7 @@ TEST_CASE("throttle: heat is trouble, a power cap alone is not") {
   set(topology.gpus[0].facts, fact::throttle, "power_cap thermal");
   const Finding finding = the_finding(topology, "throttle");
   CHECK(finding.severity == Severity::warning);
-  CHECK(finding.evidence == "clocks are held down: power_cap, thermal");
+  CHECK(finding.evidence == "clocks are reduced: power_cap, thermal");
 }
 
 TEST_CASE("power_cap: a limit below the default") {

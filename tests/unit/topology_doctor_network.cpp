@@ -26,10 +26,9 @@ TEST_CASE("port_down: an error where it is a GPU's nearest NIC") {
   CHECK(finding.severity == Severity::error);
   CHECK(finding.subjects == Strings{"a/mlx5_2"});
   CHECK(finding.evidence == "the port is down");
-  CHECK(
-      finding.consequence ==
-      "it is the nearest NIC of 1 GPU, which must send through farther ones; 3 of 4 such ports of "
-      "its host are active, with 150 of 200 GB/s");
+  CHECK(finding.consequence ==
+        "it is the nearest NIC of 1 GPU, which must send through farther ones; 3 of 4 such ports "
+        "on its host are active, with 150 of 200 GB/s");
   CHECK(has(finding.fix, "ibstat mlx5_2 1"));
   set(topology.nics[2].facts, fact::phys_state, "polling");
   CHECK(the_finding(topology, "port_down").evidence ==
@@ -63,7 +62,7 @@ TEST_CASE("port_initialising: no subnet manager") {
   const auto findings = found_in(diagnose(topology), "port_initialising");
   REQUIRE(findings.size() == 2);
   CHECK(findings[0].severity == Severity::error);
-  CHECK(findings[0].evidence == "the port is init (no subnet manager has spoken to it)");
+  CHECK(findings[0].evidence == "the port is init (no subnet manager has configured it)");
   CHECK(findings[1].evidence == "the port is armed");
   CHECK(has(findings[0].fix, "opensm"));
   topology.nics.clear();
@@ -84,7 +83,7 @@ TEST_CASE("port_slow: slower or narrower than its peers") {
   set(topology.nics[0].facts, fact::width, "2");
   finding = the_finding(topology, "port_slow");
   CHECK(finding.evidence == "the port has 2 lanes, 3 peers have 4");
-  CHECK(finding.consequence == "carries 50 % of what they do");
+  CHECK(finding.consequence == "carries 50 % of their bandwidth");
 }
 
 TEST_CASE("port_slow: a port that no GPU uses is information, and holds up no rails") {
@@ -238,7 +237,7 @@ TEST_CASE("nic_far: the nearest usable NIC on another socket") {
 TEST_CASE("nic_far: sockets that nobody knows") {
   Topology topology = lopsided();
   for (auto& gpu : topology.gpus) gpu.package = gpu.numa = -1;
-  CHECK(state_of(topology, "nic_far") == "no source tells the sockets of GPUs and NICs");
+  CHECK(state_of(topology, "nic_far") == "no source shows the sockets of GPUs and NICs");
 }
 
 TEST_CASE("nic_shared: GPUs on one NIC, with the share of each") {
@@ -268,8 +267,7 @@ TEST_CASE("rails_assumed: until a file names the leaves") {
   const Finding finding = the_finding(topology, "rails_assumed");
   CHECK(finding.severity == Severity::info);
   CHECK(finding.evidence ==
-        "no source says on which leaf switch 12 of 12 NICs hang; 4 rails a host are assumed by "
-        "position");
+        "the leaf switches of 12 of 12 NICs are unknown; 4 rails per host are assumed by position");
   CHECK(has(finding.fix, "--fabric"));
   for (auto& nic : topology.nics) set(nic.facts, fact::leaf, "leaf " + nic.name);
   CHECK(state_of(topology, "rails_assumed") == "ok");

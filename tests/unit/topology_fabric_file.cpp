@@ -245,8 +245,9 @@ TEST_CASE("fabric: damaged ibnetdiscover output is named with its byte") {
   }
   const std::string moved = switch_block("1", "x", cable(1, "000000aa00000000", "?")) +
                             switch_block("2", "y", cable(1, "000000aa00000000", "?"));
-  CHECK(error_of(moved) == fmt::format("{}: port 1 of H-000000aa00000000 hangs on S-1 and on S-2",
-                                       moved.rfind("[1]\t")));
+  CHECK(error_of(moved) ==
+        fmt::format("{}: port 1 of H-000000aa00000000 is connected to both S-1 and S-2",
+                    moved.rfind("[1]\t")));
   CHECK(error_of(head + std::string(70'000, 'x'))
             .starts_with(fmt::format("{}: a line of more than", head.size())));
 }

@@ -205,8 +205,8 @@ TEST_CASE("views: GPUs that cannot be matched are refused") {
   without_numbers(a);
   without_busids(b);
   CHECK(error_of({a, b}) ==
-        "b.txt: its GPUs cannot be matched with those of a.xml: bus ids, UUIDs and numbers do not "
-        "tell which is which");
+        "b.txt: its GPUs cannot be matched with those of a.xml: neither bus ids nor UUIDs nor "
+        "indices identify them");
   SUBCASE("nor are those of another host added") {
     Topology other = view("other", 2);
     for (auto& one : other.gpus) one.busid.replace(9, 1, "f");

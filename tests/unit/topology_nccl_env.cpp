@@ -13,14 +13,14 @@ namespace {
 
 std::string env_of(const Topology& topology) { return to_nccl_env(atoll::inspect(topology)); }
 
-constexpr auto nothing = "# nothing: NCCL's defaults fit this machine\n";
+constexpr auto nothing = "# no settings: NCCL's defaults fit this machine\n";
 
 }  // namespace
 
 TEST_CASE("nccl env: a plain machine needs nothing") {
   CHECK(env_of(cluster(1)) == nothing);
   CHECK(env_of(cluster(3)) == nothing);
-  CHECK(env_of(machines::cpus(2)) == "# nothing: NCCL joins GPUs, and this machine has none\n");
+  CHECK(env_of(machines::cpus(2)) == "# no settings: this machine has no GPUs\n");
   Topology down = cluster(1);
   down.nics[1].state = "down";  // NCCL passes over it by itself
   CHECK(env_of(down) == nothing);
@@ -121,7 +121,7 @@ TEST_CASE("nccl env: a replaced NCCL_IB_HCA names each active port that it leave
   for (auto& nic : blind.nics) nic.pci_path = "";
   set_hosts(blind, fact::container, "no");
   set_hosts(blind, "env.NCCL_IB_HCA", "mlx4");
-  CHECK(has(env_of(blind), "(no source tells the way to it)\nNCCL_IB_HCA=="));
+  CHECK(has(env_of(blind), "(no source shows the path to it)\nNCCL_IB_HCA=="));
 }
 
 TEST_CASE("nccl env: the RoCE address, only where NCCL would take another one") {
@@ -143,7 +143,7 @@ TEST_CASE("nccl env: the interface, where made-up ones would be taken too") {
   Topology topology = cluster(1, 2);
   set_hosts(topology, fact::net_interfaces, "lo docker0 eth0 br-1f2e veth12 veth34");
   CHECK(env_of(topology) ==
-        "# the one physical interface; NCCL would also take br-1f2e, veth12 and veth34\n"
+        "# the only physical interface; NCCL would also take br-1f2e, veth12 and veth34\n"
         "NCCL_SOCKET_IFNAME==eth0\n");
   set_hosts(topology, fact::net_interfaces, "lo docker0 virbr0 eth0");  // NCCL takes these last
   CHECK(env_of(topology) == nothing);

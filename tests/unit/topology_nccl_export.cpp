@@ -172,7 +172,7 @@ TEST_CASE("a file that does not fit the topology any more is left out, and that 
   damaged.documents[0].text = "<system><cpu";
   const atoll::Export anew = to_nccl_xml(damaged);
   CHECK(has(anew.text, "<gpu dev=\"0\" sm=\"90\" gdr=\"1\"/>"));
-  CHECK(tells_loss(anew, "what 1 file of NCCL say beyond all this"));
+  CHECK(tells_loss(anew, "other contents of 1 file of NCCL"));
   Topology renamed = read(one_cpu(gpu("0:1:00.0", 0)));
   machines::add_host(renamed, "other");
   CHECK(read(to_nccl_xml(renamed).text).hosts.size() == 2);
@@ -221,8 +221,8 @@ TEST_CASE("switches of different hosts stay apart") {
     machines::link(topology, gpu.id, gpu.host + "/nvswitch0", 18);
   const atoll::Export result = to_nccl_xml(topology);
   CHECK(islands(read(result.text)) == "4 known nvlink of 450 450; 4 known nvlink of 450 450; ");
-  CHECK(
-      tells_loss(result, "that the switches of hosts are apart: NCCL takes all of a file for one"));
+  CHECK(tells_loss(
+      result, "that the switches of the hosts are separate: NCCL merges all switches of a file"));
 }
 
 TEST_CASE("two racks do not become one") {

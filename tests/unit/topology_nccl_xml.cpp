@@ -432,7 +432,7 @@ TEST_CASE("the text is kept for the export") {
 TEST_CASE("damage is told with the byte where it stands") {
   const std::string itself = pci("0:1:00.0", "", pci("0:2:00.0", "", pci("0:1:00.0", "")));
   CHECK(complaint(one_cpu(itself)) ==
-        "dumps/m.xml: byte 103: <pci>: 00000000:01:00.0 stands inside itself");
+        "dumps/m.xml: byte 103: <pci>: 00000000:01:00.0 is nested inside itself");
   const auto said = [](const std::string& children, const char* words) {
     const std::string text = complaint(one_cpu(children));
     CHECK_MESSAGE(text.starts_with("dumps/m.xml: byte "), text);

@@ -305,7 +305,8 @@ TEST_CASE("-q -x: damage is named with its byte") {
                                        twice.rfind("<gpu ") + 1));
   const std::string open = whole_log("").substr(0, 150);
   CHECK(error_of(open).starts_with("dir/node7.xml: byte "));
-  CHECK(error_of("<nvidia_smi/>").find("the document is no <nvidia_smi_log>") != std::string::npos);
+  CHECK(error_of("<nvidia_smi/>").find("the document is not a <nvidia_smi_log>") !=
+        std::string::npos);
   std::string deep;
   for (int i = 0; i < 100; ++i) deep += "<gpu>";
   for (int i = 0; i < 100; ++i) deep += "</gpu>";

@@ -161,14 +161,14 @@ TEST_CASE("truth: every file of the folder can be shown and exported") {
 
 TEST_CASE("truth: two views of one machine agree, and complete each other") {
   const auto at = [](const char* file) { return (folder / file).string(); };
-  const Topology perlmutter = atoll::load_topology("nid1=" + at("nccl_perlmutter_4xa100.xml") + ',' +
-                                             at("topo_perlmutter_4xa100.txt"));
+  const Topology perlmutter = atoll::load_topology("nid1=" + at("nccl_perlmutter_4xa100.xml") +
+                                                   ',' + at("topo_perlmutter_4xa100.txt"));
   CHECK(perlmutter.gpus.size() == 4);
   CHECK(perlmutter.hosts[0].name == "nid1");
   for (const auto& conflict : perlmutter.conflicts) CHECK_MESSAGE(false, conflict.subject);
 
-  const Inspection h200 = atoll::inspect(atoll::load_topology("h200=" + at("nccl_hgx_h200_vastai.xml") +
-                                                        ',' + at("topo_hgx_h200_vastai.txt")));
+  const Inspection h200 = atoll::inspect(atoll::load_topology(
+      "h200=" + at("nccl_hgx_h200_vastai.xml") + ',' + at("topo_hgx_h200_vastai.txt")));
   REQUIRE(h200.islands.size() == 1);
   CHECK(h200.islands[0].gpu_gbyte_s == 450);
   for (int i = 0; i < 8; ++i)

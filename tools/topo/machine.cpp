@@ -41,7 +41,7 @@ atoll::MeshPlan plan_for(const atoll::Topology& topology, const Sites& sites,
   atoll::MeshPlan plan = row_major(atoll::parse_mesh(*options.mesh), options.inner);
   plan.findings = atoll::check_mesh(topology, sites, plan, plan_options);
   const std::string inner = options.inner == 1 ? "" : fmt::format("x{}", options.inner);
-  plan.why = fmt::format("asked for; atoll would take {}x{}{}: {}", suggested.replicate,
+  plan.why = fmt::format("requested; atoll would choose {}x{}{}: {}", suggested.replicate,
                          suggested.shard, inner, suggested.why);
   return plan;
 }
@@ -60,7 +60,7 @@ Sites sites_on_paper(const atoll::Topology& topology, const Options& options) {
   }
   if (ranks == 0 && topology.gpus.empty())
     throw atoll::Error(atoll::ErrorCode::invalid_argument,
-                       "there are no GPUs to count ranks by: add --ranks N");
+                       "the machine has no GPUs, so the number of ranks is unknown: add --ranks N");
   return atoll::fill_hosts(topology, ranks);
 }
 
@@ -74,7 +74,7 @@ atoll::Topology only_host(const atoll::Topology& topology, const std::string& na
     for (std::size_t i = 0; i < std::min<std::size_t>(topology.hosts.size(), 8); ++i)
       names += (i == 0 ? "" : ", ") + topology.hosts[i].name;
     throw atoll::Error(atoll::ErrorCode::invalid_argument,
-                       fmt::format("--host {}: there are {}{}", name, names,
+                       fmt::format("--host {}: no such host; the hosts are {}{}", name, names,
                                    topology.hosts.size() > 8 ? ", ..." : ""));
   }
   const auto is_here = [&](const std::string& id) { return id.starts_with(host->id + '/'); };
@@ -112,9 +112,9 @@ std::optional<Examination> examine(const Options& options, const atoll::Config& 
   if (!options.fabric.empty()) atoll::apply_fabric(options.fabric, topology);
   const bool is_job = !on_paper && world.size() > 1;
   if (is_job && options.ranks != 0 && options.ranks != world.size())
-    throw atoll::Error(
-        atoll::ErrorCode::invalid_argument,
-        fmt::format("--ranks {} in a job of {} ranks: leave it out", options.ranks, world.size()));
+    throw atoll::Error(atoll::ErrorCode::invalid_argument,
+                       fmt::format("--ranks {} in a job of {} ranks: remove the option",
+                                   options.ranks, world.size()));
   Sites sites;
   if (is_job) sites = atoll::locate_ranks(topology, world);
   if (world.rank() != 0) return std::nullopt;

@@ -1,30 +1,14 @@
-// Parsing of short texts: numbers, words, prefixes, port names.
+// Parsing of short texts: words, prefixes, port names.
 #pragma once
 
 #include <algorithm>
-#include <charconv>
 #include <initializer_list>
-#include <optional>
 #include <string_view>
-#include <type_traits>
 #include <vector>
 
-namespace atoll_v1::atoll {
+#include "parse_number.hpp"
 
-// Parses the whole text as a number; empty when it is anything else or out of range. `base` is
-// ignored for floating-point numbers.
-template <class Number>
-std::optional<Number> parse_whole(std::string_view text, int base = 10) {
-  Number value{};
-  const char* const end = text.data() + text.size();
-  std::from_chars_result result{};
-  if constexpr (std::is_floating_point_v<Number>)
-    result = std::from_chars(text.data(), end, value);
-  else
-    result = std::from_chars(text.data(), end, value, base);
-  if (text.empty() || result.ec != std::errc() || result.ptr != end) return std::nullopt;
-  return value;
-}
+namespace atoll_v1::atoll {
 
 // Calls take(word) for each word between separators. Neighbouring separators count as one.
 template <class Take>

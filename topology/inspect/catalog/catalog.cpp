@@ -68,10 +68,10 @@ void append(std::vector<T>& all, std::vector<T>& part) {
 Topology copies_of(const CatalogFile& file, std::string_view digits) {
   const Topology machine = read(file);
   const std::size_t most = most_hosts / machine.hosts.size();
-  const std::size_t copies = parse_whole<std::size_t>(digits).value_or(0);
+  const std::size_t copies = parse_number<std::size_t>(digits).value_or(0);
   if (copies == 0 || copies > most)
     throw Error(ErrorCode::invalid_argument,
-                fmt::format("{}x{}: the number of copies is 1 to {}, for at most {} hosts",
+                fmt::format("{}x{}: the number of copies must be 1 to {}, for at most {} hosts",
                             file.name, shown_as(digits), most, most_hosts));
   Topology cluster;
   for (std::size_t copy = 0; copy < copies; ++copy) {
@@ -119,11 +119,11 @@ std::size_t edit_distance(std::string_view a, std::string_view b) {
   for (const auto& [distance, other] : ranked) {
     const bool is_near = distance <= std::max<std::size_t>(2, shown.size() / 2);
     if (is_near && distance <= ranked.front().first + 2)
-      nearest += fmt::format("{}{}", nearest.empty() ? "; the nearest: " : ", ", other);
+      nearest += fmt::format("{}{}", nearest.empty() ? "; similar names: " : ", ", other);
   }
   throw Error(
       ErrorCode::not_found,
-      fmt::format("the catalog has no machine \"{}\"{}; atoll-topo --cluster list names all",
+      fmt::format("the catalog has no machine \"{}\"{}; atoll-topo --cluster list prints all names",
                   shown_as(name), nearest));
 }
 

@@ -296,7 +296,7 @@ std::vector<Finding> CheckResult::findings(std::string_view id) const {
   if (groups_.size() > most_findings) {
     findings.resize(most_findings);
     Finding& last = findings.back();
-    last.evidence = fmt::format("{} cases more; the first: {}", groups_.size() - most_findings + 1,
+    last.evidence = fmt::format("{} more cases; the first: {}", groups_.size() - most_findings + 1,
                                 last.evidence);
     for (std::size_t i = most_findings; i < groups_.size(); ++i) {
       const Finding& more = groups_[i];
@@ -355,7 +355,7 @@ bool is_card(const TopologyGpu& gpu) {
 }
 
 std::optional<double> number_of(std::string_view text) {
-  const auto value = parse_whole<double>(text);
+  const auto value = parse_number<double>(text);
   return value && std::isfinite(*value) ? value : std::nullopt;
 }
 

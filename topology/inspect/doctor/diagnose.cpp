@@ -10,7 +10,7 @@ using doctor::CheckRow;
 
 // Reports the planner's remaining findings as one check, which is the last.
 Check mesh_check(const MeshPlan* plan, const std::vector<Finding>& said) {
-  Check check{.id = "mesh", .title = "The planner has nothing against the mesh", .reason = ""};
+  Check check{.id = "mesh", .title = "The planner finds no fault with the mesh", .reason = ""};
   check.status = said.empty() ? CheckStatus::ok : CheckStatus::finding;
   if (plan == nullptr) {
     check.status = CheckStatus::not_checked;

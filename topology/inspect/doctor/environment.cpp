@@ -17,11 +17,11 @@ void vm_flattened(const Machine& machine, CheckResult& result) {
     if (!has_rdma(machine, view) || !is_flattened(machine, view)) return;
     if (!setting_of(*view.host, "NCCL_TOPO_FILE").value.empty()) return;
     result.add(*view.host, {warning,
-                            "a virtual machine that shows every GPU equally far from every NIC, "
-                            "and NCCL_TOPO_FILE is not set",
+                            "this virtual machine shows every GPU equally far from every NIC, and "
+                            "NCCL_TOPO_FILE is not set",
                             "NCCL pairs GPUs with the wrong NICs and does not use GPUDirect",
-                            "NCCL_TOPO_FILE=FILE, with the provider's file for this kind of "
-                            "machine (Azure: /opt/microsoft/*-topo.xml), or the catalog's: "
+                            "set NCCL_TOPO_FILE to the provider's file for this type of machine "
+                            "(Azure: /opt/microsoft/*-topo.xml) or to one from the catalog: "
                             "atoll-topo --cluster NAME --format nccl-xml"});
   });
 }
@@ -38,13 +38,13 @@ void memlock(const Machine& machine, CheckResult& result) {
     }
     result.looked();
     if (limit == "unlimited" || *bytes >= least) continue;
-    result.add(
-        *view.host,
-        {warning, fmt::format("a process may lock {:.4g} MiB of memory", *bytes / mebibyte),
-         "memory cannot be registered with the NICs (unless the process is privileged), and RDMA "
-         "fails: cannot allocate memory",
-         "ulimit -l unlimited; for good: \"* - memlock unlimited\" in /etc/security/limits.conf, "
-         "LimitMEMLOCK=infinity for slurmd, --ulimit memlock=-1 for containers"});
+    result.add(*view.host,
+               {warning, fmt::format("a process may lock {:.4g} MiB of memory", *bytes / mebibyte),
+                "an unprivileged process cannot register memory with the NICs, and RDMA fails with "
+                "\"cannot allocate memory\"",
+                "ulimit -l unlimited; permanently: \"* - memlock unlimited\" in "
+                "/etc/security/limits.conf, LimitMEMLOCK=infinity for slurmd, --ulimit memlock=-1 "
+                "for containers"});
   }
 }
 
@@ -56,7 +56,7 @@ void shm_small(const Machine& machine, CheckResult& result) {
     result.add(
         *view.host,
         {warning, fmt::format("/dev/shm holds {:.4g} MiB", *bytes / mebibyte),
-         "ranks of one host meet in shared memory: NCCL and the host backend may fail to start",
+         "NCCL and the host backend exchange data in shared memory and may fail to start",
          "containers: --shm-size=8g or --ipc=host; hosts: mount -o remount,size=50% /dev/shm"});
   });
 }
@@ -76,7 +76,7 @@ void hidden(const Machine& machine, CheckResult& result) {
         {warning,
          fmt::format("{} {}", is_container ? "a container hides" : "this process does not see",
                      fmt::join(words_of(paths), ", ")),
-         "NICs cannot be used, or their places cannot be seen",
+         "NICs cannot be used, or their PCI paths are unknown",
          is_container ? fmt::format("start the container with {}", fmt::join(fixes, " "))
                       : fmt::format("{}", fmt::join(fixes, "; "))});
   });
@@ -103,11 +103,11 @@ void gpus_hidden(const Machine& machine, CheckResult& result) {
     const std::vector<std::string_view> words = words_of(busids, " ,");
     const std::vector<std::string> names(words.begin(), words.end());
     result.add(*view.host, {info,
-                            fmt::format("the driver does not show {} of the PCI bus: {}",
+                            fmt::format("the driver does not show {} that the PCI bus has: {}",
                                         plural(names.size(), "GPU"), enumerate(names, 16)),
                             "this process cannot use them",
-                            "if it should: give the container or cgroup access to them (docker run "
-                            "--gpus all, the job's --gres, /dev/nvidia*)"});
+                            "if the process needs them, give its container or cgroup access to "
+                            "them (docker run --gpus all, the job's --gres, /dev/nvidia*)"});
   }
 }
 
@@ -144,8 +144,9 @@ void hwloc_version(const Machine& machine, CheckResult& result) {
       result.add(
           *view.host,
           {info,
-           fmt::format("hwloc {} gives NVLink of generation {} twice its rate", text, generation),
-           "none here, where it is halved; other tools are misled", "hwloc 2.12 or newer"});
+           fmt::format("hwloc {} reports twice the bandwidth of NVLink generation {}", text,
+                       generation),
+           "none here, since atoll corrects it; other tools do not", "use hwloc 2.12 or newer"});
       return;
     }
     if (version <= last_doubling || version >= sees_hopper || generation < 4) return;
@@ -153,18 +154,18 @@ void hwloc_version(const Machine& machine, CheckResult& result) {
     result.add(*view.host, {unknown ? warning : info,
                             fmt::format("hwloc {} does not show the NVLinks of these GPUs", text),
                             unknown ? "their islands are unknown"
-                                    : "none here, where another source shows them",
-                            "hwloc 2.12 or newer, or add nvidia-smi topo -m"});
+                                    : "none here, since another source shows them",
+                            "use hwloc 2.12 or newer, or add nvidia-smi topo -m"});
   });
 }
 
 constexpr CheckRow rows[] = {
-    {"vm_flattened", "Virtual machines say where their devices are", vm_flattened, "no hosts"},
+    {"vm_flattened", "Virtual machines show where their devices are", vm_flattened, "no hosts"},
     {"memlock", "Memory may be locked", memlock, "no RDMA NICs"},
     {"shm_small", "Shared memory is large enough", shm_small, "no hosts"},
     {"hidden", "Containers hide nothing that is needed", hidden, "no hosts"},
     {"gpus_hidden", "The driver shows every GPU of the PCI bus", gpus_hidden, "no hosts"},
-    {"hwloc_version", "hwloc reads NVLink well", hwloc_version, "no GPUs"},
+    {"hwloc_version", "hwloc reports NVLink correctly", hwloc_version, "no GPUs"},
 };
 
 }  // namespace

@@ -15,7 +15,7 @@ void mig(const Machine& machine, CheckResult& result) {
         {warning,
          parts == 0 ? "MIG is on" : fmt::format("MIG is on, with {}", plural(parts, "instance")),
          "its instances use neither NVLink nor peer-to-peer transfers",
-         "when its jobs have ended: nvidia-smi -i INDEX -mig 0"});
+         "after its jobs have ended: nvidia-smi -i INDEX -mig 0"});
   });
 }
 
@@ -30,10 +30,11 @@ void ecc_remap(const Machine& machine, CheckResult& result) {
            "take it out of service (nvidia-smi -q -i INDEX -d ROW_REMAPPER) and have it replaced"});
   each_gpu(machine, result, fact::ecc_remap_pending, [&](std::size_t gpu, std::string_view value) {
     if (value != "yes") return;
-    result.add(machine.gpu(gpu), {warning, "a memory row is to be remapped",
-                                  "the row stays in use until then, and an error in it that cannot "
-                                  "be corrected ends the job",
-                                  "drain the GPU and reset it: nvidia-smi -r -i INDEX"});
+    result.add(
+        machine.gpu(gpu),
+        {warning, "a memory row waits to be remapped",
+         "the GPU uses the row until its next reset; an uncorrectable error in it ends the job",
+         "drain the GPU and reset it: nvidia-smi -r -i INDEX"});
   });
 }
 
@@ -49,9 +50,9 @@ void throttle(const Machine& machine, CheckResult& result) {
     if (value == "none") return;
     result.add(machine.gpu(gpu),
                {is_trouble(value) ? warning : info,
-                fmt::format("clocks are held down: {}", fmt::join(words_of(value, " ,"), ", ")),
+                fmt::format("clocks are reduced: {}", fmt::join(words_of(value, " ,"), ", ")),
                 "a synchronous job runs at the pace of its slowest GPU",
-                "nvidia-smi -q -i INDEX -d PERFORMANCE,TEMPERATURE,POWER; look at fans, inlet air "
+                "nvidia-smi -q -i INDEX -d PERFORMANCE,TEMPERATURE,POWER; check fans, inlet air "
                 "and power supplies"});
   });
 }
@@ -72,7 +73,7 @@ void power_cap(const Machine& machine, CheckResult& result) {
         machine.gpu(gpu),
         {warning, fmt::format("the power limit is {:g} W, {:g} W by default", *limit, *usual),
          "clocks drop under load",
-         fmt::format("unless it is meant so: nvidia-smi -i INDEX -pl {:.0f}", *usual)});
+         fmt::format("unless this is intended: nvidia-smi -i INDEX -pl {:.0f}", *usual)});
   }
 }
 
@@ -81,7 +82,7 @@ void persistence(const Machine& machine, CheckResult& result) {
     if (value != "no") return;
     result.add(machine.gpu(gpu),
                {info, "persistence mode is off",
-                "the driver forgets the GPU between jobs: each start takes seconds longer, and "
+                "the driver resets the GPU between jobs: each start takes seconds longer, and "
                 "settings are lost",
                 "systemctl enable --now nvidia-persistenced, or nvidia-smi -pm 1"});
   });
@@ -90,8 +91,8 @@ void persistence(const Machine& machine, CheckResult& result) {
 constexpr CheckRow rows[] = {
     {"mig", "MIG is off", mig, "no GPUs"},
     {"ecc_remap", "No memory rows wait to be remapped", ecc_remap, "no GPUs"},
-    {"throttle", "Clocks are not held down", throttle, "no GPUs"},
-    {"power_cap", "Power limits are the default ones", power_cap, "no GPUs"},
+    {"throttle", "Clocks are not reduced", throttle, "no GPUs"},
+    {"power_cap", "Power limits have their default values", power_cap, "no GPUs"},
     {"persistence", "Persistence mode is on", persistence, "no GPUs"},
 };
 

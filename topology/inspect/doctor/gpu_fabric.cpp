@@ -122,8 +122,8 @@ Trouble down(const GpuModel* model, int active, int expected) {
     cost += fmt::format(", not at {:g} GB/s", expected * rate);
   return {active == 0 ? error : warning, fmt::format("{} of {} NVLinks are up", active, expected),
           cost,
-          "see which: nvidia-smi nvlink -s -i INDEX; reset the GPU (nvidia-smi -r -i INDEX) or "
-          "reboot; if they stay down, have the board or the bridge looked at"};
+          "list them: nvidia-smi nvlink -s -i INDEX; reset the GPU (nvidia-smi -r -i INDEX) or "
+          "reboot; if they stay down, have the board or the bridge checked"};
 }
 
 void look_at_host(const Machine& machine, const HostView& view, const LinkCounts& counts,
@@ -172,9 +172,9 @@ void nvlink_errors(const Machine& machine, CheckResult& result) {
   if (gpus.empty()) return;
   result.add(gpus,
              {warning, fmt::format("{} link errors (CRC, replay, recovery)", range.text()),
-              "what is damaged is sent again; a count that rises goes before a link that fails",
-              "watch it under load: nvidia-smi nvlink -e -i INDEX; if it rises, have the board "
-              "looked at"});
+              "damaged packets are sent again; a rising count often precedes the failure of a link",
+              "watch the count under load: nvidia-smi nvlink -e -i INDEX; if it rises, have the "
+              "board checked"});
 }
 
 // --- the fabric manager ---
@@ -193,7 +193,7 @@ void fabric_not_completed(const Machine& machine, CheckResult& result) {
                 "CUDA does not start on these GPUs, or only without NVLink (error 802: system not "
                 "yet initialized)",
                 "systemctl status nvidia-fabricmanager; systemctl restart nvidia-fabricmanager; on "
-                "racks look at the fabric manager of the switch trays"});
+                "racks, check the fabric manager of the switch trays"});
   });
 }
 
@@ -203,7 +203,7 @@ void fabric_degraded(const Machine& machine, CheckResult& result) {
     result.add(machine.gpu(gpu),
                {warning, fmt::format("the health of the NVLink fabric is: {}", health),
                 "NVLink is slower than it should be, or about to fail",
-                "nvidia-smi -q -i INDEX | grep -A 12 Fabric; look at the fabric manager's log "
+                "nvidia-smi -q -i INDEX | grep -A 12 Fabric; read the fabric manager's log "
                 "(/var/log/fabricmanager.log)"});
   });
 }
@@ -229,8 +229,8 @@ void imex_channel(const Machine& machine, CheckResult& result) {
     result.add(
         *view.host,
         {spans ? error : warning,
-         "the GPUs belong to an NVLink domain of several hosts, and there is no IMEX channel",
-         "GPUs of other hosts cannot be reached over NVLink; all traffic between hosts takes the "
+         "the GPUs belong to an NVLink domain of several hosts, but there is no IMEX channel",
+         "GPUs of other hosts cannot be reached over NVLink; all traffic between hosts uses the "
          "NICs",
          "mkdir -p /dev/nvidia-caps-imex-channels; mknod /dev/nvidia-caps-imex-channels/channel0 c "
          "$(awk '/nvidia-caps-imex-channels/ {print $1}' /proc/devices) 0; systemctl restart "
@@ -309,7 +309,7 @@ void unequal_inside(const Machine& machine, const std::vector<std::size_t>& isla
                            : error,
                        fmt::format("the {} GPUs form islands of {}", all, sizes),
                        fmt::format("a shard axis over all of them crosses PCIe or the network; one "
-                                   "that does not shrinks to {}, their common divisor",
+                                   "inside the islands shrinks to {}, their common divisor",
                                    divisor),
                        "find out why they have no links (nvidia-smi nvlink -s -i INDEX), or leave "
                        "them out of CUDA_VISIBLE_DEVICES"});
@@ -334,14 +334,13 @@ void islands_unequal(const Machine& machine, CheckResult& result) {
   for (const auto& [island, model] : whole) {
     const auto& [size, count] = sizes[model].majority();
     if (island->gpus.size() == size) continue;
-    result.add(
-        Subject(island->hosts.front()),
-        {warning,
-         fmt::format("an island here has {}, {} elsewhere have {}",
-                     plural(island->gpus.size(), "GPU"), count, size),
-         fmt::format("one shard axis for all islands shrinks to {}",
-                     std::gcd(island->gpus.size(), size)),
-         "look for GPUs that are gone (nvidia-smi -L; dmesg | grep Xid), or leave the host out"});
+    result.add(Subject(island->hosts.front()),
+               {warning,
+                fmt::format("an island here has {}, {} elsewhere have {}",
+                            plural(island->gpus.size(), "GPU"), count, size),
+                fmt::format("a shard axis that fits all islands shrinks to {}",
+                            std::gcd(island->gpus.size(), size)),
+                "look for lost GPUs (nvidia-smi -L; dmesg | grep Xid), or leave the host out"});
   }
   for (const HostView& view : machine.hosts)
     if (!view.gpus.empty()) result.lacks(*view.host, "nvlink.active");
@@ -357,10 +356,10 @@ void links_unknown(const Machine& machine, CheckResult& result) {
     const TopologyHost& where = machine.topology.hosts[host];
     const std::string_view why = get_fact(where.facts, "source.nvml");
     result.add(where, {info,
-                       fmt::format("no source says how its GPUs are joined{}",
+                       fmt::format("no source shows the links between its GPUs{}",
                                    why.empty() ? "" : fmt::format(" ({})", why)),
-                       "they are taken as one group of unknown bandwidth",
-                       "on the host: nvidia-smi topo -m > topo.txt, then give both files: --from "
+                       "they are treated as one island of unknown bandwidth",
+                       "on the host: nvidia-smi topo -m > topo.txt, then use both files: --from "
                        "HOST=FILE,topo.txt"});
   }
 }
@@ -372,8 +371,8 @@ void sources_conflict(const Machine& machine, CheckResult& result) {
                {warning,
                 fmt::format("{}: {} is believed, {} contradicts it", conflict.member,
                             conflict.believed, conflict.contradiction),
-                "what is said of this part may be wrong",
-                "name the source to be trusted first: --from HOST=TRUSTED,OTHER"});
+                "the description of this part may be wrong",
+                "put the trusted source first: --from HOST=TRUSTED,OTHER"});
 }
 
 constexpr CheckRow rows[] = {

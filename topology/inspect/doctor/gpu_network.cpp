@@ -12,7 +12,7 @@ namespace {
 // --- GPUDirect ---
 
 constexpr auto gpudirect_cost =
-    "data between GPUs and NICs is copied through host memory, and NCCL does not say so";
+    "data between GPUs and NICs is copied through host memory, and NCCL prints no warning";
 
 void look_at_modules(const HostView& view, CheckResult& result) {
   const std::string_view peermem = get_fact(view.host->facts, fact::peermem);
@@ -21,7 +21,7 @@ void look_at_modules(const HostView& view, CheckResult& result) {
   if (peermem.empty()) return result.lacks(*view.host, fact::peermem);
   if (dma_buf.empty()) return result.lacks(*view.host, fact::dma_buf);
   result.add(*view.host,
-             {error, "nvidia_peermem is not loaded, and GPU memory cannot be had as dma-buf",
+             {error, "nvidia_peermem is not loaded, and GPU memory cannot be exported as dma-buf",
               gpudirect_cost,
               "modprobe nvidia_peermem (and add it to /etc/modules-load.d), or use the open kernel "
               "modules of the driver with Linux 5.12 or newer"});
@@ -30,10 +30,10 @@ void look_at_modules(const HostView& view, CheckResult& result) {
 void look_at_setting(const HostView& view, CheckResult& result) {
   const Setting setting = setting_of(*view.host, "NCCL_NET_GDR_LEVEL");
   if (setting.value != "LOC" && setting.value != "0") return;
-  result.add(
-      *view.host,
-      {error, fmt::format("NCCL_NET_GDR_LEVEL is {} ({}): never", setting.value, setting.where),
-       gpudirect_cost, "unset NCCL_NET_GDR_LEVEL"});
+  result.add(*view.host, {error,
+                          fmt::format("NCCL_NET_GDR_LEVEL is {} ({}), which turns GPUDirect off",
+                                      setting.value, setting.where),
+                          gpudirect_cost, "unset NCCL_NET_GDR_LEVEL"});
 }
 
 void look_at_nic(const Machine& machine, std::size_t nic, CheckResult& result) {
@@ -41,7 +41,7 @@ void look_at_nic(const Machine& machine, std::size_t nic, CheckResult& result) {
   if (!gdr.empty()) result.looked();
   if (gdr != "no") return;
   result.add(machine.nic(nic),
-             {warning, "NCCL's own file says that the NIC has no GPUDirect", gpudirect_cost,
+             {warning, "NCCL's topology file says that the NIC has no GPUDirect", gpudirect_cost,
               "modprobe nvidia_peermem; then let NCCL write the file again (NCCL_TOPO_DUMP_FILE)"});
 }
 
@@ -85,18 +85,18 @@ void nic_far(const Machine& machine, CheckResult& result) {
       const TopologyNic& nic = machine.nic(machine.used[number].front());
       const auto far = on_other_socket(gpu, nic, *view.host);
       if (!far) {
-        result.not_checked("no source tells the sockets of GPUs and NICs");
+        result.not_checked("no source shows the sockets of GPUs and NICs");
         continue;
       }
       result.looked();
       if (!*far) continue;
-      result.add(gpu, {warning,
-                       fmt::format("the nearest NIC that it can use, {}, hangs on another socket",
-                                   nic.name),
-                       "its traffic crosses the link between the sockets, and NCCL does not use "
-                       "GPUDirect over it",
-                       "bring up or plug in a NIC on the GPU's own socket (atoll-topo shows which "
-                       "ports are down)"});
+      result.add(
+          gpu, {warning,
+                fmt::format("the nearest NIC that it can use, {}, is on another socket", nic.name),
+                "its traffic crosses the link between the sockets, and NCCL does not use "
+                "GPUDirect over it",
+                "bring up or plug in a NIC on the GPU's own socket (atoll-topo shows which "
+                "ports are down)"});
     }
 }
 
@@ -190,11 +190,10 @@ void rails_assumed(const Machine& machine, CheckResult& result) {
   result.add(
       std::vector<Subject>{},
       {info,
-       fmt::format(
-           "no source says on which leaf switch {} of {} hang; {} a host are assumed by position",
-           assumed, plural(used, "NIC"), plural(rails, "rail")),
-       "if positions and leaves differ, replicate groups cross the spine",
-       "ibnetdiscover > fabric.txt, then give it: --fabric fabric.txt"});
+       fmt::format("the leaf switches of {} of {} are unknown; {} per host are assumed by position",
+                   assumed, plural(used, "NIC"), plural(rails, "rail")),
+       "if positions do not match leaf switches, replicate groups cross the spine",
+       "ibnetdiscover > fabric.txt, then use it: --fabric fabric.txt"});
 }
 
 constexpr CheckRow rows[] = {

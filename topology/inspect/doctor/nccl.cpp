@@ -31,7 +31,7 @@ struct NameList {
       if (entries.size() == most_names) break;
       const PortName name = split_port(text);
       if (!name.device.empty())
-        entries.push_back({name.device, parse_whole<int>(name.port).value_or(-1), text});
+        entries.push_back({name.device, parse_number<int>(name.port).value_or(-1), text});
     }
   }
 
@@ -59,7 +59,7 @@ std::vector<Port> rdma_ports(const Machine& machine, const HostView& view) {
   for (const std::size_t number : view.nics) {
     if (!machine.is_rdma[number]) continue;
     const PortName name = split_port(machine.nic(number).name);
-    ports.push_back({number, name.device, parse_whole<int>(name.port).value_or(1)});
+    ports.push_back({number, name.device, parse_number<int>(name.port).value_or(1)});
   }
   return ports;
 }
@@ -77,7 +77,7 @@ double gbyte_s(const Machine& machine, const std::vector<std::size_t>& nics) {
 // --- NCCL_IB_HCA ---
 
 constexpr auto exact_fix =
-    "write whole names with ports, after an '=': atoll-topo --format env prints the line";
+    "write whole names with ports after an '='; atoll-topo --format env prints the line";
 
 // As a prefix, "mlx5_1" also matches "mlx5_10", which is hardly intended; "mlx5" for "mlx5_0" is.
 bool cuts_a_number(std::string_view prefix, std::string_view name) {
@@ -102,22 +102,23 @@ void judge_entries(const HostView& view, const Setting& setting, const NameList&
       result.add(*view.host, {warning,
                               fmt::format("{} names {}, which this host does not have",
                                           quoted("NCCL_IB_HCA", setting), entry.text),
-                              list.exclude ? "nothing is left out for that name"
-                                           : "NCCL uses fewer NICs than was meant",
+                              list.exclude ? "this name leaves nothing out"
+                                           : "NCCL uses fewer NICs than intended",
                               exact_fix});
     if (!whole) also = std::move(longer);
     also.erase(std::unique(also.begin(), also.end()), also.end());
     if (!also.empty())
-      result.add(*view.host,
-                 {warning,
-                  fmt::format("{}: {}{}{}", quoted("NCCL_IB_HCA", setting),
-                              whole ? fmt::format("{} is a prefix and means ", entry.name)
-                                    : fmt::format("no adapter is called {}, as a prefix it means ",
-                                                  entry.name),
-                              enumerate(also, 4), whole ? " too" : ""),
-                  list.exclude ? "NCCL leaves out more NICs than was meant"
-                               : "NCCL uses more NICs than was meant",
-                  exact_fix});
+      result.add(
+          *view.host,
+          {warning,
+           fmt::format(
+               "{}: {}{}", quoted("NCCL_IB_HCA", setting),
+               whole ? fmt::format("as a prefix, {} also matches ", entry.name)
+                     : fmt::format("no adapter is called {}; as a prefix it matches ", entry.name),
+               enumerate(also, 4)),
+           list.exclude ? "NCCL leaves out more NICs than intended"
+                        : "NCCL uses more NICs than intended",
+           exact_fix});
   }
 }
 
@@ -135,7 +136,7 @@ void judge_excess(const Machine& machine, const HostView& view, const std::strin
   std::ranges::sort(names, natural_less);
   result.add(*view.host,
              {far ? warning : info,
-              fmt::format("{} takes {}, which no GPU should use", setting, enumerate(names, 4)),
+              fmt::format("{} selects {}, which no GPU should use", setting, enumerate(names, 4)),
               far ? "NCCL may send through ports that are farther or slower than the GPUs' own"
                   : "GPUs may get unequal shares of the ports",
               exact_fix});
@@ -163,7 +164,7 @@ void judge_choice(const Machine& machine, const HostView& view, const Setting& s
     result.add(*view.host,
                {error, fmt::format("{} leaves no active port", text),
                 "NCCL falls back to TCP sockets, or stops",
-                "unset NCCL_IB_HCA, or take the line that atoll-topo --format env prints"});
+                "unset NCCL_IB_HCA, or use the line that atoll-topo --format env prints"});
     return;
   }
   if (kept.size() < useful.size())
@@ -174,10 +175,10 @@ void judge_choice(const Machine& machine, const HostView& view, const Setting& s
                                         gbyte_s(machine, useful)),
                             exact_fix});
   if (layers.size() > 1)
-    result.add(
-        *view.host,
-        {warning, fmt::format("{} takes ports of several kinds: {}", text, fmt::join(layers, ", ")),
-         "NCCL cannot connect a port of one kind with one of another", exact_fix});
+    result.add(*view.host, {warning,
+                            fmt::format("{} selects ports of several link layers: {}", text,
+                                        fmt::join(layers, ", ")),
+                            "NCCL cannot connect ports of different link layers", exact_fix});
   else
     judge_excess(machine, view, text, useless, result);
 }
@@ -252,10 +253,9 @@ void nccl_p2p_disabled(const Machine& machine, CheckResult& result) {
         if (linked)
           cost += rate ? fmt::format(", not over their links of {:.4g} GB/s a GPU", *rate)
                        : ", not over their links";
-        result.add(*view.host,
-                   {linked ? error : warning,
-                    quoted(disabled ? "NCCL_P2P_DISABLE" : "NCCL_P2P_LEVEL", setting), cost,
-                    "unset NCCL_P2P_DISABLE NCCL_P2P_LEVEL (and look into nccl.conf)"});
+        result.add(*view.host, {linked ? error : warning,
+                                quoted(disabled ? "NCCL_P2P_DISABLE" : "NCCL_P2P_LEVEL", setting),
+                                cost, "unset NCCL_P2P_DISABLE NCCL_P2P_LEVEL (also in nccl.conf)"});
       });
 }
 
@@ -264,10 +264,11 @@ void nccl_shm_disabled(const Machine& machine, CheckResult& result) {
       machine, result, "env.NCCL_SHM_DISABLE", has_several_gpus, [&](const HostView& view) {
         const Setting setting = switched_off(*view.host, "NCCL_SHM_DISABLE", "");
         if (setting.value.empty()) return;
-        result.add(*view.host,
-                   {warning, quoted("NCCL_SHM_DISABLE", setting),
-                    "GPUs that cannot reach each other directly use the network inside the host",
-                    "unset NCCL_SHM_DISABLE (and look into nccl.conf)"});
+        result.add(
+            *view.host,
+            {warning, quoted("NCCL_SHM_DISABLE", setting),
+             "GPUs that cannot reach each other directly use the network even inside the host",
+             "unset NCCL_SHM_DISABLE (also in nccl.conf)"});
       });
 }
 
@@ -302,7 +303,7 @@ void nccl_socket_ifname(const Machine& machine, CheckResult& result) {
                      fmt::format("{} names {}, which this host does not have; there are {}",
                                  quoted("NCCL_SOCKET_IFNAME", setting), enumerate(absent),
                                  enumerate(present)),
-                     "NCCL uses fewer interfaces than was meant", "name interfaces of this host"});
+                     "NCCL uses fewer interfaces than intended", "name interfaces of this host"});
             });
 }
 
@@ -331,8 +332,8 @@ void nccl_conf(const Machine& machine, CheckResult& result) {
     if (settings.empty()) return;
     result.add(*view.host,
                {info, fmt::format("nccl.conf sets {}", fmt::join(settings, ", ")),
-                "they hold for every job of the host that does not set them itself",
-                "see that they are meant: /etc/nccl.conf, ~/.nccl.conf, $NCCL_CONF_FILE"});
+                "they apply to every job on the host that does not set them itself",
+                "check that they are intended: /etc/nccl.conf, ~/.nccl.conf, $NCCL_CONF_FILE"});
   });
 }
 
@@ -341,7 +342,7 @@ constexpr CheckRow rows[] = {
     {"nccl_ib_disabled", "NCCL may use RDMA", nccl_ib_disabled, "no active RDMA ports"},
     {"nccl_socket_ifname", "NCCL_SOCKET_IFNAME names interfaces that exist", nccl_socket_ifname,
      "no hosts"},
-    {"nccl_p2p_disabled", "NCCL may join GPUs directly", nccl_p2p_disabled,
+    {"nccl_p2p_disabled", "NCCL may transfer data directly between GPUs", nccl_p2p_disabled,
      "no host with several GPUs"},
     {"nccl_shm_disabled", "NCCL may use shared memory", nccl_shm_disabled,
      "no host with several GPUs"},

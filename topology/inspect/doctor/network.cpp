@@ -43,7 +43,7 @@ std::string what_is_left(const Machine& machine, const HostView& view, std::stri
     rate += machine.nic(nic).rate_gbit_s.value_or(0) / 8;
   }
   std::string text =
-      fmt::format("{} of {} of its host are active", active, plural(all, "such port"));
+      fmt::format("{} of {} on its host are active", active, plural(all, "such port"));
   if (active > 0 && rate > 0)
     text += fmt::format(", with {:.4g} of {:.4g} GB/s", rate,
                         rate / static_cast<double>(active) * static_cast<double>(all));
@@ -57,7 +57,7 @@ std::string why_idle(const TopologyNic& nic) {
   if (physical == "disabled") return " (disabled)";
   if (physical == "polling") return " (polling: it finds no peer)";
   if (nic.state != "down" && get_fact(nic.facts, fact::sm_lid) == "0")
-    return " (no subnet manager has spoken to it)";
+    return " (no subnet manager has configured it)";
   return "";
 }
 
@@ -106,9 +106,9 @@ void port_down(const Machine& machine, CheckResult& result) {
         is_ethernet(nic)
             ? "ip link set dev $(ls /sys/class/infiniband/NAME/device/net) up; look at cable and "
               "switch port (mlxlink -d NAME)"
-            : "look at cable and switch port: ibstat NAME PORT; mlxlink -d NAME -p PORT";
-    if (!is_rdma(nic)) fix = "ip link set dev NAME up; look at cable and switch port";
-    return fix + "; a port that is not meant to be used can be kept out of NCCL_IB_HCA";
+            : "check cable and switch port: ibstat NAME PORT; mlxlink -d NAME -p PORT";
+    if (!is_rdma(nic)) fix = "ip link set dev NAME up; check cable and switch port";
+    return fix + "; leave an unused port out of NCCL_IB_HCA";
   });
 }
 
@@ -116,7 +116,7 @@ void port_initialising(const Machine& machine, CheckResult& result) {
   constexpr std::array<std::string_view, 2> states{"init", "armed"};
   idle_ports(machine, result, states, [](const TopologyNic&) {
     return "the link is up, but no subnet manager has set it up: sminfo; systemctl status opensm "
-           "on the host (or look at the switch) that should run it";
+           "on the host (or check the switch) that should run it";
   });
 }
 
@@ -173,7 +173,7 @@ void port_slow(const Machine& machine, CheckResult& result) {
     for (const std::size_t nic : used_nics(machine, view)) used.insert(machine.nic(nic).id);
   const auto add = [&](const TopologyNic& nic, const std::string& evidence, std::string cost) {
     result.add(nic, {used.contains(nic.id) ? warning : info, evidence, std::move(cost),
-                     "look at cable, transceiver and the switch port's setting: mlxlink -d NAME -p "
+                     "check cable, transceiver and the switch port's setting: mlxlink -d NAME -p "
                      "PORT; ibstat NAME PORT"});
   };
   Numbers widths(machine.nic_facts[fact::width]);
@@ -183,7 +183,7 @@ void port_slow(const Machine& machine, CheckResult& result) {
         if (rate > most.first) return;
         add(nic, fmt::format("the port runs at {:g} Gbit/s, {}", rate, others(most)),
             fmt::format("carries {:.4g} of {:.4g} GB/s, and {}", rate / 8, most.first / 8,
-                        used.contains(nic.id) ? "what goes over all rails waits for the slowest"
+                        used.contains(nic.id) ? "transfers over all rails wait for the slowest"
                                               : "no GPU sends through it"));
       });
   compare(
@@ -191,7 +191,7 @@ void port_slow(const Machine& machine, CheckResult& result) {
       [&](const TopologyNic& nic, double lanes, const auto& most) {
         if (lanes > most.first) return;
         add(nic, fmt::format("the port has {:g} lanes, {}", lanes, others(most)),
-            fmt::format("carries {:.0f} % of what they do", 100 * lanes / most.first));
+            fmt::format("carries {:.0f} % of their bandwidth", 100 * lanes / most.first));
       });
 }
 
@@ -201,7 +201,7 @@ void mtu_differs(const Machine& machine, CheckResult& result) {
       machine, result, [&](std::size_t nic) { return mtus[nic]; },
       [&](const TopologyNic& nic, double mtu, const auto& most) {
         result.add(nic, {warning, fmt::format("the MTU is {:g}, {}", mtu, others(most)),
-                         "connections use the smaller one, and some do not come up at all",
+                         "connections use the smaller MTU, and some fail",
                          is_ethernet(nic)
                              ? "ip link set dev $(ls /sys/class/infiniband/NAME/device/net) mtu "
                                "9000, and on the switch ports"
@@ -234,7 +234,7 @@ void firmware_differs(const Machine& machine, CheckResult& result) {
     result.add(
         machine.nic(nic),
         {info,
-         fmt::format("firmware {}, {} like it {} {}", version, plural(count, "NIC"),
+         fmt::format("firmware {}, {} of its type {} {}", version, plural(count, "NIC"),
                      count == 1 ? "has" : "have", usual),
          "they may behave differently under load", "mlxfwmanager --query; update to one version"});
   });
@@ -256,8 +256,8 @@ void link_errors(const Machine& machine, CheckResult& result) {
   result.add(
       nics,
       {warning, evidence,
-       "packets are sent again or lost; counts that rise mean a bad cable, transceiver or port",
-       "see whether they rise: perfquery -x; mlxlink -d NAME -p PORT -c; clean or change the "
+       "packets are sent again or lost; rising counts mean a bad cable, transceiver or port",
+       "check whether they rise: perfquery -x; mlxlink -d NAME -p PORT -c; clean or change the "
        "cable"});
 }
 
@@ -304,11 +304,11 @@ void roce_gid(const Machine& machine, CheckResult& result) {
 
 constexpr CheckRow rows[] = {
     {"port_down", "All ports are up", port_down, "no NICs"},
-    {"port_initialising", "All ports are set up by a subnet manager", port_initialising, "no NICs"},
+    {"port_initialising", "A subnet manager has set up all ports", port_initialising, "no NICs"},
     {"port_slow", "Ports are as fast as their peers", port_slow, "no two like ports of known rate"},
     {"link_errors", "Ports have no errors", link_errors, "no NICs"},
-    {"mtu_differs", "Ports have one MTU", mtu_differs, "no two like ports of known MTU"},
-    {"firmware_differs", "Like NICs have one firmware", firmware_differs, "no NICs"},
+    {"mtu_differs", "Ports have the same MTU", mtu_differs, "no two like ports of known MTU"},
+    {"firmware_differs", "NICs of one type have the same firmware", firmware_differs, "no NICs"},
     {"roce_gid", "RoCE ports have the address that NCCL uses", roce_gid, "no active RoCE ports"},
 };
 

@@ -72,7 +72,7 @@ bool is_emulated(const HostView& view, const PciLink& link) {
 std::string carries(double gt_s, double width, double gt_s_max, double width_max) {
   const auto now = lane_gbyte_s(gt_s), most = lane_gbyte_s(gt_s_max);
   if (!now || !most)
-    return fmt::format("carries {:.0f} % of what it could", 100 * width / width_max);
+    return fmt::format("carries {:.0f} % of its bandwidth", 100 * width / width_max);
   return fmt::format("carries {:.3g} of {:.3g} GB/s", *now * width, *most * width_max);
 }
 
@@ -93,7 +93,7 @@ void pcie_width(const Machine& machine, CheckResult& result) {
         subject_of(machine, device),
         {warning, fmt::format("the PCIe link has {:g} of {:g} lanes", link.width, link.width_max),
          carries(gt_s, link.width, gt_s, link.width_max),
-         "lspci -vv -s BUSID | grep -e LnkCap -e LnkSta; reseat the card or its riser; look at the "
+         "lspci -vv -s BUSID | grep -e LnkCap -e LnkSta; reseat the card or its riser; check the "
          "slot's bifurcation in the BIOS"});
   });
 }
@@ -103,14 +103,14 @@ Trouble slow_link(const PciLink& link, double port_gbyte_s) {
   Trouble trouble{info,
                   fmt::format("the PCIe link runs at {:g} of {:g} GT/s", link.gt_s, link.gt_s_max),
                   "none if the device is idle: an idle GPU slows its link down",
-                  "look again under load: lspci -vv -s BUSID | grep LnkSta"};
+                  "check again under load: lspci -vv -s BUSID | grep LnkSta"};
   const auto lane = lane_gbyte_s(link.gt_s);
   if (!lane || port_gbyte_s <= 0 || link.width <= 0) return trouble;
-  trouble.consequence = "none: it carries what the port does";
+  trouble.consequence = "none: it carries as much as the port";
   if (*lane * link.width >= port_gbyte_s) return trouble;
   trouble.severity = warning;
   trouble.consequence =
-      fmt::format("carries {:.3g} GB/s, its port {:.3g}", *lane * link.width, port_gbyte_s);
+      fmt::format("carries {:.3g} GB/s, but its port {:.3g}", *lane * link.width, port_gbyte_s);
   trouble.fix =
       "lspci -vv -s BUSID | grep -e LnkCap -e LnkSta; use a faster slot, or lift the slot's limit "
       "in the BIOS";
@@ -147,12 +147,11 @@ void pcie_replays(const Machine& machine, CheckResult& result) {
   const auto tell = [&](const std::vector<Subject>& subjects, Severity severity,
                         const Range& range) {
     if (subjects.empty()) return;
-    result.add(
-        subjects,
-        {severity, fmt::format("{} PCIe replays", range.text()),
-         "damaged packets are sent again; a count that rises means a bad slot, riser or cable",
-         "look whether it rises under load: grep . /sys/bus/pci/devices/BUSID/aer_dev_correctable; "
-         "reseat the card"});
+    result.add(subjects,
+               {severity, fmt::format("{} PCIe replays", range.text()),
+                "damaged packets are sent again; a rising count means a bad slot, riser or cable",
+                "check whether the count rises under load: grep . "
+                "/sys/bus/pci/devices/BUSID/aer_dev_correctable; reseat the card"});
   };
   tell(many, warning, many_range);
   tell(few, info, few_range);
@@ -235,8 +234,8 @@ void acs(const Machine& machine, CheckResult& result) {
   result.add(subjects, {warning,
                         fmt::format("ACS redirects their traffic at {}: {}",
                                     plural(names.size(), "PCIe bridge"), enumerate(names, 4)),
-                        "transfers between GPUs and NICs go up to the root complex and back, not "
-                        "through the switch: often half the rate, sometimes a hang",
+                        "transfers between GPUs and NICs go up to the root complex and back "
+                        "instead of through the switch, often at half the rate; some hang",
                         "as root, for each of these bridges and after each boot: setpci -s BRIDGE "
                         "ECAP_ACS+0x6.w=0000; or switch off ACS in the BIOS"});
 }
@@ -257,7 +256,7 @@ void iommu(const Machine& machine, CheckResult& result) {
     if (value != "translated" || has_grace(machine, view)) return;
     result.add(*view.host, {warning, "the IOMMU translates the addresses of devices",
                             "transfers between GPUs and NICs go through the root complex and wait "
-                            "for translations: much slower, sometimes a hang",
+                            "for translations: they are much slower, and some hang",
                             "boot with iommu=pt (GRUB_CMDLINE_LINUX in /etc/default/grub, then "
                             "update-grub), or switch the IOMMU off in the BIOS"});
   });
@@ -277,8 +276,8 @@ void ats(const Machine& machine, CheckResult& result) {
             {warning,
              fmt::format("ATS is off, and {}",
                          translated ? "the IOMMU translates" : "this is a virtual machine"),
-             "every transfer to a GPU is redirected to the root complex for its address",
-             "on the bare host: mlxconfig -d BUSID set ATS_ENABLED=true, then a cold reboot"});
+             "every transfer to a GPU goes to the root complex to translate its address",
+             "on the physical host: mlxconfig -d BUSID set ATS_ENABLED=true, then a cold reboot"});
       });
 }
 
@@ -305,7 +304,7 @@ void max_read_request(const Machine& machine, CheckResult& result) {
     const bool fast = machine.nic(nic).rate_gbit_s.value_or(0) >= fast_port;
     result.add(machine.nic(nic),
                {fast ? warning : info, evidence,
-                "more requests for the same bytes: a fast port may not be filled",
+                "the same data needs more requests, which may limit a fast port",
                 "as root, after each boot: setpci -s BUSID CAP_EXP+8.w=5000:7000"});
   });
 }
@@ -332,7 +331,7 @@ void relaxed_ordering(const Machine& machine, CheckResult& result) {
         {warning,
          fmt::format("NCCL_IB_PCI_RELAXED_ORDERING is {} ({})", setting.value, setting.where),
          "NCCL's writes into GPU memory wait for each other, above all in virtual machines",
-         "leave it unset: NCCL then uses relaxed ordering where it can"});
+         "leave it unset: NCCL then uses relaxed ordering where it is available"});
   }
 }
 
@@ -342,7 +341,7 @@ constexpr CheckRow rows[] = {
     {"pcie_replays", "PCIe links have no replays", pcie_replays, "no GPUs and no NICs"},
     {"acs", "No bridge redirects peer-to-peer traffic", acs, "no host with GPUs and RDMA NICs"},
     {"iommu", "The IOMMU does not translate", iommu, "no host with GPUs and RDMA NICs"},
-    {"ats", "NICs keep translations where there are some", ats, "no RDMA NICs"},
+    {"ats", "NICs cache address translations where they need them", ats, "no RDMA NICs"},
     {"max_read_request", "NICs read 4096 bytes at once", max_read_request, "no RDMA NICs"},
     {"relaxed_ordering", "NICs use relaxed ordering", relaxed_ordering, "no RDMA NICs"},
 };

@@ -43,7 +43,7 @@ void ranks_share_gpu(const Machine& machine, CheckResult& result) {
   if (cases.empty()) return;
   result.add(subjects, {error, enumerate(cases, 4),
                         "they share its memory and its time, and NCCL refuses two ranks on one GPU",
-                        "start one rank a GPU, each with its own CUDA_VISIBLE_DEVICES (Slurm: "
+                        "start one rank per GPU, each with its own CUDA_VISIBLE_DEVICES (Slurm: "
                         "--gpus-per-task=1; Open MPI sets OMPI_COMM_WORLD_LOCAL_RANK)"});
 }
 
@@ -92,19 +92,18 @@ void rank_off_socket(const Machine& machine, CheckResult& result) {
                                                                  : packages.of(host, device.numa);
     if (!here || !there) {
       result.not_checked(site.numa < 0 ? "no rank is bound to one NUMA node"
-                                       : "no source tells the GPUs' sockets");
+                                       : "no source shows the sockets of the GPUs");
       continue;
     }
     result.looked();
     if (*here == *there) continue;
-    result.add(
-        {rank_subject(rank), Subject(device)},
-        {warning,
-         fmt::format("bound to NUMA node {} on socket {}, with a GPU on socket {}", site.numa,
-                     *here, *there),
-         "all that passes between the process and its GPU crosses the link between the sockets",
-         "bind ranks where their GPUs are: mpirun --map-by ppr:N:numa --bind-to numa; srun "
-         "--gpu-bind=closest; or numactl --cpunodebind=N --membind=N"});
+    result.add({rank_subject(rank), Subject(device)},
+               {warning,
+                fmt::format("bound to NUMA node {} on socket {}, with a GPU on socket {}",
+                            site.numa, *here, *there),
+                "all traffic between the process and its GPU crosses the link between the sockets",
+                "bind ranks where their GPUs are: mpirun --map-by ppr:N:numa --bind-to numa; srun "
+                "--gpu-bind=closest; or numactl --cpunodebind=N --membind=N"});
   }
 }
 
@@ -163,7 +162,7 @@ void ranks_share_core(const Machine& machine, CheckResult& result) {
     const RankSite& site = machine.ranks[rank];
     const int threads = host_of(site.host).host_threads;
     if (site.cpus.empty()) {
-      result.not_checked("no rank says where it may run");
+      result.not_checked("no rank reports its CPUs");
       continue;
     }
     result.looked();
@@ -177,18 +176,19 @@ void ranks_share_core(const Machine& machine, CheckResult& result) {
     for (const Crowd& crowd : crowds_of(machine, ranks)) {
       if (!is_crowded(crowd, host_of(id))) continue;
       const std::vector<int> numbers(crowd.ranks.begin(), crowd.ranks.end());
-      cases.push_back(fmt::format("ranks {} on {} have {} between them", number_ranges(numbers),
+      cases.push_back(fmt::format("ranks {} on {} share {}", number_ranges(numbers),
                                   machine.names.host(std::string(id)),
                                   plural(crowd.cpus.size(), "hardware thread")));
       for (const std::size_t rank : crowd.ranks) subjects.push_back(rank_subject(rank));
     }
   }
   if (cases.empty()) return;
-  result.add(subjects,
-             {warning, enumerate(cases, 4),
-              "they take turns on their cores, and each waits for the others in every collective",
-              "give each rank its own cores: mpirun --map-by ppr:N:numa:PE=CORES --bind-to core; "
-              "srun --cpus-per-task=CORES --cpu-bind=cores"});
+  result.add(
+      subjects,
+      {warning, enumerate(cases, 4),
+       "the ranks take turns on their cores, and each waits for the others in every collective",
+       "give each rank its own cores: mpirun --map-by ppr:N:numa:PE=CORES --bind-to core; "
+       "srun --cpus-per-task=CORES --cpu-bind=cores"});
 }
 
 // --- shard_not_island ---
@@ -254,7 +254,7 @@ std::string slowdown(const Machine& machine) {
     for (const std::size_t nic : machine.used[gpu]) network += machine.usable[nic].value_or(0);
     if (network > 0) least(outside, network);
   }
-  std::string text = "their gathers run at the speed between islands";
+  std::string text = "their all-gathers run at the speed between islands";
   if (inside && outside) text += fmt::format(": {:.4g}, not {:.4g} GB/s a GPU", *outside, *inside);
   return text;
 }
@@ -271,7 +271,7 @@ void shard_not_island(const Machine& machine, CheckResult& result) {
   if (rows.crossing + rows.splitting > 0)
     result.add(std::vector<Subject>{},
                {rows.splitting > 0 ? warning : info,
-                fmt::format("{} of {} join up to {} islands", rows.crossing + rows.splitting,
+                fmt::format("{} of {} span up to {} islands", rows.crossing + rows.splitting,
                             plural(rows.all, "shard group"), rows.islands),
                 slowdown(machine),
                 "shard inside the islands unless the model does not fit there: atoll-topo --mesh "
@@ -358,11 +358,12 @@ void hosts_differ(const Machine& machine, CheckResult& result) {
 
 constexpr CheckRow rows[] = {
     {"ranks_share_gpu", "Each rank has a GPU of its own", ranks_share_gpu,
-     "no job: there are no ranks"},
+     "this is not a job: there are no ranks"},
     {"rank_off_socket", "Ranks run on their GPU's socket", rank_off_socket,
-     "no job: there are no ranks"},
-    {"ranks_share_core", "Ranks share no cores", ranks_share_core, "no job: there are no ranks"},
-    {"shard_not_island", "The shard axis is an island", shard_not_island, "no mesh"},
+     "this is not a job: there are no ranks"},
+    {"ranks_share_core", "Ranks share no cores", ranks_share_core,
+     "this is not a job: there are no ranks"},
+    {"shard_not_island", "Shard groups match islands", shard_not_island, "no mesh"},
     {"hosts_differ", "Hosts are alike", hosts_differ, "only one host"},
 };
 

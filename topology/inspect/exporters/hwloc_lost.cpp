@@ -86,15 +86,16 @@ void find_lost(const Topology& topology, const HwlocDevices& devices,
     lost.push_back(
         fmt::format("that {} of {} hardware threads may be used", host.threads, host.host_threads));
   if (host.host_cores == 0)
-    lost.emplace_back("that nothing is known of the cores: the least is written");
+    lost.emplace_back("that the number of cores is unknown: the minimum is written");
   else if (host.numa_nodes > 1 || host.packages > 1)
-    lost.emplace_back("which cores are near which NUMA node: they are spread evenly");
+    lost.emplace_back("which cores are near which NUMA node: they are distributed evenly");
   if (!topology.paths.empty())
-    lost.push_back(fmt::format("{} without a way", plural(topology.paths.size(), "distance")));
+    lost.push_back(fmt::format("{} without a path", plural(topology.paths.size(), "distance")));
   if (!topology.conflicts.empty())
     lost.push_back(plural(topology.conflicts.size(), "conflict") + " between sources");
   for (const TopologyDocument& document : topology.documents)
-    lost.push_back(fmt::format("what only {} can hold ({})", document.format, document.origin));
+    lost.push_back(
+        fmt::format("contents that only {} can hold ({})", document.format, document.origin));
 }
 
 }  // namespace atoll_v1::atoll

@@ -112,7 +112,7 @@ void HwlocMatrices::name_switches(const HwlocDevices& devices) {
     if (!name.starts_with(host_ + "/")) elsewhere.push_back(name);
   }
   if (!names.empty())
-    lost_.push_back(fmt::format("bus ids of {} NVSwitch{}: they stand in PCI domain {:04x}",
+    lost_.push_back(fmt::format("bus ids of {} NVSwitch{}: they are in PCI domain {:04x}",
                                 names.size(), names.size() == 1 ? "" : "es", domain));
   if (!elsewhere.empty())
     lost_.push_back(fmt::format("that {} joins other hosts too", enumerate(elsewhere)));

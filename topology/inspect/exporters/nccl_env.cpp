@@ -98,7 +98,8 @@ class HostLines {
     if (nic.rate_gbit_s && usual.rate_gbit_s && *nic.rate_gbit_s < *usual.rate_gbit_s)
       return fmt::format("{:g}, not {:g} Gbit/s", *nic.rate_gbit_s, *usual.rate_gbit_s);
     if (nearest_.empty()) return "";
-    return nearest_.contains(nic.id) ? "left over when the GPUs share alike" : "nearest to no GPU";
+    return nearest_.contains(nic.id) ? "left over after an even distribution to the GPUs"
+                                     : "nearest to no GPU";
   }
 
   void add_hca() {
@@ -114,7 +115,7 @@ class HostLines {
       const std::string why = why_spare(*nic);
       must = must || !why.empty();
       spare.push_back(
-          fmt::format("{} ({})", nic->name, why.empty() ? "no source tells the way to it" : why));
+          fmt::format("{} ({})", nic->name, why.empty() ? "no source shows the path to it" : why));
     }
     if (!must) return;
     std::string reason;
@@ -129,7 +130,7 @@ class HostLines {
     if (std::ranges::all_of(used, doctor::is_plain))
       add(name, fmt::format("={}", fmt::join(used, ",")), reason);
     else
-      add(name, "", "cannot be written: a NIC has an odd name");
+      add(name, "", "cannot be written: the name of a NIC has unusual characters");
   }
 
   void add_gid_index() {
@@ -139,7 +140,7 @@ class HostLines {
       if (nic->layer == "ethernet") indices.insert(get_fact(nic->facts, fact::gid_roce_v2));
     const std::string_view set = setting(name).value;
     const bool is_set = !set.empty() && set != "-1";
-    if (indices.size() > 1 && is_set) unset(name, "no one index fits all NICs");
+    if (indices.size() > 1 && is_set) unset(name, "no single index fits all NICs");
     if (indices.size() != 1 || !doctor::number_of(*indices.begin())) return;
     const std::string_view index = *indices.begin();
     if (is_set && set != index)
@@ -171,11 +172,11 @@ class HostLines {
       if (wrong) unset(name, "it names interfaces that this host does not have");
     } else if (wrong) {
       add(name, "=" + physical.front(),
-          fmt::format("the one physical interface, unlike the {} here ({})", setting(name).value,
+          fmt::format("the only physical interface, unlike the {} here ({})", setting(name).value,
                       setting(name).where));
     } else if (!made_up.empty() && !has_ib) {
       add(name, "=" + physical.front(),
-          fmt::format("the one physical interface; NCCL would also take {}",
+          fmt::format("the only physical interface; NCCL would also take {}",
                       enumerate(made_up, 4)));
     }
   }
@@ -184,12 +185,12 @@ class HostLines {
     const auto is_set = [&](std::string_view name) { return doctor::is_on(setting(name).value); };
     const bool has_ports = !used_.empty(), has_peers = view_.gpus.size() > 1;
     if (has_ports && is_set("NCCL_IB_DISABLE"))
-      override_with("NCCL_IB_DISABLE", "0", "the RDMA ports are there to be used");
+      override_with("NCCL_IB_DISABLE", "0", "the RDMA ports are usable");
     if (has_peers && is_set("NCCL_P2P_DISABLE"))
       override_with("NCCL_P2P_DISABLE", "0", "GPUs reach each other directly");
     if (has_peers && is_set("NCCL_SHM_DISABLE"))
       override_with("NCCL_SHM_DISABLE", "0",
-                    "without shared memory data takes the network inside the host");
+                    "without shared memory, data uses the network even inside the host");
     if (has_peers && is_never(setting("NCCL_P2P_LEVEL").value))
       unset("NCCL_P2P_LEVEL", "GPUs reach each other directly");
     if (has_ports && is_never(setting("NCCL_NET_GDR_LEVEL").value))
@@ -204,7 +205,7 @@ class HostLines {
     if (!setting("NCCL_TOPO_FILE").value.empty()) return;
     add("NCCL_TOPO_FILE", "",
         "NCCL_TOPO_FILE=FILE is needed: this virtual machine hides which NIC is near which GPU; "
-        "take the provider's file for it, or the catalog's (atoll-topo --cluster NAME --format "
+        "use the provider's file or one from the catalog (atoll-topo --cluster NAME --format "
         "nccl-xml)");
     const Facts& facts = view_.host->facts;
     if (get_fact(facts, fact::peermem) == "yes" || get_fact(facts, fact::dma_buf) == "yes")
@@ -255,7 +256,7 @@ std::string to_nccl_env(const Inspection& inspection) {
       who.push_back(view.host);
     }
   }
-  if (hosts == 0) return "# nothing: NCCL joins GPUs, and this machine has none\n";
+  if (hosts == 0) return "# no settings: this machine has no GPUs\n";
   std::string for_all, for_some;
   for (const Line& line : order) {
     const auto& who = needs[line];
@@ -264,7 +265,8 @@ std::string to_nccl_env(const Inspection& inspection) {
     else
       for_some += shown_for(machine, line, who);
   }
-  if (for_all.empty() && for_some.empty()) return "# nothing: NCCL's defaults fit this machine\n";
+  if (for_all.empty() && for_some.empty())
+    return "# no settings: NCCL's defaults fit this machine\n";
   return for_all + for_some;
 }
 

@@ -195,7 +195,8 @@ class Loss {
       return !sum.second.is_shared && sum.first.find("switch") != std::string::npos;
     });
     if (has_switches)
-      lines_.push_back("that the switches of hosts are apart: NCCL takes all of a file for one");
+      lines_.push_back(
+          "that the switches of the hosts are separate: NCCL merges all switches of a file");
   }
 
   void add_rest() {
@@ -210,7 +211,7 @@ class Loss {
     const auto files =
         static_cast<std::size_t>(std::ranges::count_if(topology_.documents, is_ours));
     if (files > (from_document_ ? 1U : 0U))
-      lines_.push_back(fmt::format("what {} of NCCL say beyond all this", plural(files, "file")));
+      lines_.push_back(fmt::format("other contents of {} of NCCL", plural(files, "file")));
   }
 
   const Topology& topology_;

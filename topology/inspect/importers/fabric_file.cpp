@@ -31,8 +31,7 @@ namespace atoll_v1::atoll {
 namespace {
 
 using importers::fail_at;
-using topology_sources::lower_case;
-using topology_sources::trimmed;
+using namespace topology_sources;
 
 constexpr std::size_t longest_line = std::size_t{64} << 10;
 constexpr std::size_t longest_name = 256;
@@ -109,7 +108,7 @@ class NicNames {
     std::string device(text.substr(space + 1));
     if (device.starts_with("HCA-")) {
       const auto names = numbered_.find(id);
-      const auto number = parse_whole<std::size_t>(device.substr(4)).value_or(0);
+      const auto number = parse_number<std::size_t>(device.substr(4)).value_or(0);
       if (names == numbered_.end() || number < 1 || number > names->second.size())
         return std::nullopt;
       device = names->second[number - 1];
@@ -139,7 +138,7 @@ class NicNames {
 
   // The id of a device's second port is "HOST/mlx5_0:2".
   static int port_of(const TopologyNic& nic) {
-    return parse_whole<int>(split_port(port_name(nic)).port).value_or(1);
+    return parse_number<int>(split_port(port_name(nic)).port).value_or(1);
   }
 
   Names<std::string, std::string> hosts_, short_hosts_;
@@ -230,7 +229,7 @@ class DiscoverReader {
   // "[12]..." -> 12
   static std::optional<int> bracketed(std::string_view text) {
     if (!text.starts_with('[') || text.find(']') == std::string_view::npos) return std::nullopt;
-    const auto number = parse_whole<int>(text.substr(1, text.find(']') - 1));
+    const auto number = parse_number<int>(text.substr(1, text.find(']') - 1));
     return number && *number >= 0 ? number : std::nullopt;
   }
 
@@ -288,7 +287,7 @@ Leaves read_discover(std::string_view text, const std::string& path, const NicNa
     const auto [at, is_new] = by_guid.try_emplace(*nic, port.leaf);
     if (!is_new && at->second != port.leaf)
       fail_at(path, port.offset,
-              fmt::format("port {} of {} hangs on {} and on {}", port.port, port.node.id,
+              fmt::format("port {} of {} is connected to both {} and {}", port.port, port.node.id,
                           at->second, port.leaf));
   }
   // If two NICs of the fabric have the same description, it identifies neither.

@@ -104,7 +104,7 @@ class XmlReader {
     auto set = CpuSet::parse(text.value());
     if (!set)
       document_.fail(object,
-                     fmt::format("{} is no set of at most {} threads", attribute, CpuSet::most));
+                     fmt::format("{} is not a set of at most {} threads", attribute, CpuSet::most));
     return set;
   }
 
@@ -241,7 +241,7 @@ class XmlReader {
       });
     for (const pugi::xml_node child : node.children("u64values"))
       each_word(child.child_value(), blanks, [&](std::string_view word) {
-        const auto value = parse_whole<std::uint64_t>(word);
+        const auto value = parse_number<std::uint64_t>(word);
         if (!value) document_.fail(child, "a value of a matrix is not a number");
         if (matrix.values.size() == count * count)
           document_.fail(child, "more values than nbobjs squared");
@@ -262,13 +262,14 @@ class XmlReader {
       type = word.substr(0, colon);
       word.remove_prefix(colon + 1);
     }
-    const auto number = parse_whole<std::uint64_t>(word);
-    if (!number || *number > INT64_MAX) document_.fail(child, "an index of a matrix is no number");
+    const auto number = parse_number<std::uint64_t>(word);
+    if (!number || *number > INT64_MAX)
+      document_.fail(child, "an index of a matrix is not a number");
     if (type != "OSDev" && type != "PCIDev" && type != "Package") return {};
     const auto found = ends_.find({type, static_cast<long long>(*number)});
     if (found == ends_.end())
       document_.fail(child,
-                     fmt::format("the matrix names {} {}, which is no object", type, *number));
+                     fmt::format("the matrix names {} {}, which does not exist", type, *number));
     return found->second;
   }
 

@@ -12,10 +12,11 @@
 #include "inspect/text.hpp"
 #include "sources/pci_address.hpp"
 #include "sources/small_file.hpp"
+#include "wording.hpp"
 
 namespace atoll_v1::atoll::nccl {
 
-using topology_sources::lower_case;
+using namespace topology_sources;
 namespace {
 
 constexpr int nvidia = 0x10de;
@@ -150,7 +151,7 @@ LinkEnd link_end(pugi::xml_node link, const PciElements& elements) {
 }
 
 std::string guid_of(std::string_view number) {
-  const auto read = parse_whole<std::uint64_t>(hexadecimal(number), 16);
+  const auto read = parse_number<std::uint64_t>(hexadecimal(number), 16);
   if (!read || *read < smallest_guid) return "";
   const std::uint64_t value = turned(*read);
   return fmt::format("{:04x}:{:04x}:{:04x}:{:04x}", value >> 48, value >> 32 & 0xffff,
@@ -160,7 +161,7 @@ std::string guid_of(std::string_view number) {
 std::string number_of_guid(std::string_view guid) {
   std::string digits(guid);
   std::erase(digits, ':');
-  const auto value = parse_whole<std::uint64_t>(digits, 16);
+  const auto value = parse_number<std::uint64_t>(digits, 16);
   if (digits.size() != 16 || !value) return "";
   const std::string number = fmt::format("{:#x}", turned(*value));
   return guid_of(number) == guid ? number : "";
@@ -178,7 +179,7 @@ void add_mask(std::string_view text, std::vector<std::uint32_t>& set) {
   while (!text.empty()) {
     const auto comma = text.rfind(',');
     const std::size_t begin = comma == std::string_view::npos ? 0 : comma + 1;
-    const auto value = parse_whole<std::uint32_t>(text.substr(begin), 16);
+    const auto value = parse_number<std::uint32_t>(text.substr(begin), 16);
     if (!value || words.size() == most_mask_words) return;
     words.push_back(*value);
     text = text.substr(0, begin == 0 ? 0 : comma);

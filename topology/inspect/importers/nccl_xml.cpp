@@ -92,9 +92,9 @@ class HostReader {
 
   void add_pci(pugi::xml_node pci) {
     const std::string busid = normal_busid(pci.attribute("busid").value());
-    if (busid.empty()) document_.fail(pci, "<pci>: the busid is no bus id");
+    if (busid.empty()) document_.fail(pci, "<pci>: the busid is not a bus id");
     if (std::ranges::find(way_, busid) != way_.end())
-      document_.fail(pci, fmt::format("<pci>: {} stands inside itself", busid));
+      document_.fail(pci, fmt::format("<pci>: {} is nested inside itself", busid));
     if (way_.empty()) root_ = root_above(busid);
     const bool is_gpu = nccl::is_gpu(pci);
     if (!nccl::add_element(elements_, busid, pci))
@@ -260,7 +260,7 @@ class HostReader {
           add_to_pair(gpu, by_busid_.at(target), link, count);
           break;
         case LinkEnd::unseen_gpu:
-          if (target.empty()) document_.fail(link, "a link: the target is no bus id");
+          if (target.empty()) document_.fail(link, "a link: the target is not a bus id");
           unseen[target] += count;
           break;
         case LinkEnd::processor:

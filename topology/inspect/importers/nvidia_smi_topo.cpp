@@ -97,7 +97,7 @@ using Tokens = std::vector<std::string_view>;
 Tokens split(std::string_view line) { return words_of(line, " \t"); }
 
 std::optional<int> number_of(std::string_view text, int highest) {
-  const auto number = parse_whole<int>(text);
+  const auto number = parse_number<int>(text);
   return number && *number >= 0 && *number <= highest ? number : std::nullopt;
 }
 
@@ -318,7 +318,7 @@ class MatrixReader {
       if (!cell_read)
         what = "not a cell of topo -m";
       else if ((cell_read->kind == CellKind::self) != (row == column))
-        what = "X stands on the diagonal, and only there";
+        what = "X must be on the diagonal and only there";
       else if (cell_read->kind == CellKind::links && !(is_gpu(row) && is_gpu(column)))
         what = "a NIC has no NVLinks";
       if (!what.empty())

@@ -17,6 +17,7 @@
 #include "inspect/text.hpp"
 #include "sources/pci_address.hpp"
 #include "sources/small_file.hpp"
+#include "wording.hpp"
 
 namespace atoll_v1::atoll::importers {
 
@@ -51,7 +52,7 @@ std::optional<double> number_of(pugi::xml_node node, std::string_view unit = "")
   std::string_view text = trimmed(node.child_value());
   if (!text.ends_with(unit)) return std::nullopt;
   text.remove_suffix(unit.size());
-  const auto number = parse_whole<double>(text);
+  const auto number = parse_number<double>(text);
   return number && *number >= 0 && *number <= 1e12 ? number : std::nullopt;
 }
 

@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 
 #include "inspect/importers/importer.hpp"
-#include "inspect/text.hpp"
+#include "parse_number.hpp"
 
 namespace atoll_v1::atoll::importers {
 namespace {
@@ -21,7 +21,7 @@ std::size_t skip_markup(std::string_view text, std::size_t at) {
 XmlDocument::XmlDocument(std::string_view text, std::string_view origin, XmlLimits limits)
     : origin_(origin) {
   if (const auto zero = text.find('\0'); zero != std::string_view::npos)
-    fail_at(origin_, zero, "a zero byte: this is no XML text");
+    fail_at(origin_, zero, "a zero byte: this is not XML");
   const auto result =
       document_.load_buffer(text.data(), text.size(), pugi::parse_default, pugi::encoding_utf8);
   if (!result)
@@ -48,7 +48,7 @@ XmlDocument::XmlDocument(std::string_view text, std::string_view origin, XmlLimi
 
 pugi::xml_node XmlDocument::root(std::string_view name) const {
   const pugi::xml_node root = document_.document_element();
-  if (root.name() != name) fail(root, fmt::format("the document is no <{}>", name));
+  if (root.name() != name) fail(root, fmt::format("the document is not a <{}>", name));
   return root;
 }
 
@@ -58,9 +58,7 @@ void XmlDocument::fail(pugi::xml_node node, std::string_view what) const {
 }
 
 std::optional<long long> XmlDocument::integer(pugi::xml_node node, const char* attribute) {
-  const std::string_view text = node.attribute(attribute).value();
-  const bool is_hexadecimal = text.starts_with("0x") || text.starts_with("0X");
-  return parse_whole<long long>(text.substr(is_hexadecimal ? 2 : 0), is_hexadecimal ? 16 : 10);
+  return parse_integer(node.attribute(attribute).value());
 }
 
 bool first_element_is(std::string_view text, std::string_view name) {

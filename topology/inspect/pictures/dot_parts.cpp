@@ -25,7 +25,7 @@ Mark mark_of(Severity severity) {
 std::optional<std::size_t> rank_of(std::string_view subject) {
   constexpr std::string_view word = "rank ";
   if (!subject.starts_with(word)) return std::nullopt;
-  return parse_whole<std::size_t>(subject.substr(word.size()));
+  return parse_number<std::size_t>(subject.substr(word.size()));
 }
 
 template <class T>

@@ -20,9 +20,9 @@ struct Word {
   std::string_view word, meaning;
 };
 constexpr Word legend[] = {
-    {"NVn", "n NVLinks of this pair's own"},
+    {"NVn", "n direct NVLinks"},
     {"NV*", "NVLink through switches or other GPUs of the island"},
-    {"XGn", "n xGMI links of this pair's own"},
+    {"XGn", "n direct xGMI links"},
     {"XG*", "xGMI through other GPUs of the island"},
     {"PIX", "at most one PCIe bridge"},
     {"PXB", "several PCIe bridges"},
@@ -30,8 +30,8 @@ constexpr Word legend[] = {
     {"NODE", "one NUMA node"},
     {"PKG", "one processor package"},
     {"SYS", "the links between packages"},
-    {"-", "one host, but no source tells the way"},
-    {"...?", "and no source could see whether fast links join the two"},
+    {"-", "one host, but no source shows the path"},
+    {"...?", "no source shows whether fast links join the two"},
     {"NET", "the network"},
 };
 

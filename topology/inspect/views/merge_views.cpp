@@ -28,7 +28,7 @@
 namespace atoll_v1::atoll {
 namespace {
 
-using topology_sources::lower_case;
+using namespace topology_sources;
 
 bool same_text(std::string_view a, std::string_view b) { return lower_case(a) == lower_case(b); }
 
@@ -83,7 +83,7 @@ bool is_passing(std::string_view name) {
 bool same_fact(std::string_view name, std::string_view a, std::string_view b) {
   if (is_passing(name) || same_text(a, b)) return true;
   if (name == fact::node_guid) return same_guid(a, b);
-  const auto x = parse_whole<double>(a), y = parse_whole<double>(b);
+  const auto x = parse_number<double>(a), y = parse_number<double>(b);
   // The driver reserves some memory, which not every source includes.
   return x && y && same_number(*x, *y, name == fact::memory_bytes ? 0.05 : 1e-6);
 }
@@ -126,12 +126,12 @@ class ViewMerger {
  private:
   void check_views() const {
     if (views_.empty() || views_.size() != origins_.size())
-      throw Error(ErrorCode::invalid_argument, fmt::format("{}: {} views, and names of {}", host_,
+      throw Error(ErrorCode::invalid_argument, fmt::format("{}: {} views, but {} origins", host_,
                                                            views_.size(), origins_.size()));
     for (std::size_t view = 0; view < views_.size(); ++view)
       if (views_[view].hosts.size() != 1)
         throw Error(ErrorCode::bad_data,
-                    fmt::format("{}: describes {}, and a view of {} must describe one",
+                    fmt::format("{}: describes {}, but a view of {} must describe one host",
                                 origins_[view], plural(views_[view].hosts.size(), "host"), host_));
   }
 

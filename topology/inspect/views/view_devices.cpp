@@ -135,8 +135,8 @@ class DeviceMatcher {
     if (!left.empty() &&
         (is_stranger || !(tells_apart(busid_of<TopologyGpu>, left) || tells_apart(index_of, left))))
       throw Error(ErrorCode::bad_data,
-                  fmt::format("{}: its GPUs cannot be matched with those of {}: bus ids, UUIDs and "
-                              "numbers do not tell which is which",
+                  fmt::format("{}: its GPUs cannot be matched with those of {}: neither bus ids "
+                              "nor UUIDs nor indices identify them",
                               origins_[view_], origins_[groups.front().sights.front().view]));
     for (const Sight<TopologyGpu>& sight : left) add_group(groups, sight);
   }
