@@ -1,4 +1,4 @@
-// The doctor: virtual machines, containers, limits, versions, and NCCL's settings.
+// Tests of the doctor: virtual machines, containers, limits, versions, and NCCL's settings.
 #include "topology_doctor.hpp"
 
 namespace fact = atoll::fact;
@@ -25,7 +25,7 @@ Topology flat_vm() {
   return topology;
 }
 
-// A machine of which somebody looked at the environment.
+// A machine with an examined environment that has one NCCL setting.
 Topology with_setting(const std::string& name, const std::string& value, int gpus = 4) {
   Topology topology = cluster(1, gpus);
   set_hosts(topology, fact::container, "no");
@@ -51,7 +51,7 @@ TEST_CASE("vm_flattened: without a topology file") {
   CHECK(has(finding.fix, "set NCCL_TOPO_FILE"));
   set_hosts(topology, "nccl.conf.NCCL_TOPO_FILE", "/opt/topo.xml");
   CHECK(state_of(topology, "vm_flattened") == "ok");
-  Topology shaped = cluster(1);  // a virtual machine that shows where its devices are
+  Topology shaped = cluster(1);  // virtual machine that shows where its devices are
   set_hosts(shaped, fact::virtual_machine, "yes");
   CHECK(state_of(shaped, "vm_flattened") == "ok");
 }
@@ -103,7 +103,7 @@ TEST_CASE("hidden: what a container takes away") {
   CHECK(finding.severity == Severity::warning);
   CHECK(finding.evidence == "a container hides /sys, /dev/infiniband");
   CHECK(finding.fix == "start the container with --device /dev/infiniband -v /sys:/sys:ro");
-  set_hosts(topology, fact::container, "no");  // a driver that is not loaded looks the same
+  set_hosts(topology, fact::container, "no");  // an unloaded driver looks the same
   const Finding bare = the_finding(topology, "hidden");
   CHECK(bare.evidence == "this process does not see /sys, /dev/infiniband");
   CHECK_FALSE(has(bare.fix, "container"));
@@ -200,7 +200,8 @@ TEST_CASE("nccl_ib_hca: a prefix that cuts a number, and is no name itself") {
   CHECK(finding.evidence ==
         "NCCL_IB_HCA=mlx5_1 (environment): no adapter is called mlx5_1; as a prefix it matches "
         "mlx5_10 and mlx5_11");
-  set_hosts(topology, "env.NCCL_IB_HCA", "mlx5");  // "mlx5_10" goes on with no digit
+  // No number is cut: "_" follows "mlx5" in "mlx5_10".
+  set_hosts(topology, "env.NCCL_IB_HCA", "mlx5");
   CHECK(state_of(topology, "nccl_ib_hca") == "ok");
 }
 
@@ -216,7 +217,7 @@ TEST_CASE("nccl_ib_hca: active ports that no GPU uses, if the list is given") {
   CHECK(finding.evidence ==
         "NCCL_IB_HCA=mlx5 (environment) selects mlx5_2 and mlx5_20, which no GPU should use");
   topology.nics[3].state = "down";
-  CHECK(has(the_finding(topology, "nccl_ib_hca").evidence, "takes mlx5_2, which"));
+  CHECK(has(the_finding(topology, "nccl_ib_hca").evidence, "selects mlx5_2, which"));
   set_hosts(topology, "env.NCCL_IB_HCA", "=mlx5_0,mlx5_1");
   CHECK(state_of(topology, "nccl_ib_hca") == "ok");
   topology.hosts[0].facts.erase("env.NCCL_IB_HCA");

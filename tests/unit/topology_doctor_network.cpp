@@ -1,4 +1,4 @@
-// The doctor: ports of NICs, and what lies between GPUs and NICs.
+// Tests of the doctor: ports of NICs, and the way from GPUs to NICs.
 #include "topology_doctor.hpp"
 
 namespace fact = atoll::fact;
@@ -103,7 +103,7 @@ TEST_CASE("port_slow: ports for storage are no peers of the fast ones") {
   CHECK(state_of(topology, "port_slow") == "ok");
   Topology one = cluster(1, 1);
   CHECK(state_of(one, "port_slow") == "no two like ports of known rate");
-  // Of one kind by their PCI device, whatever they are called.
+  // Equal PCI device ids make them peers, whatever their names are.
   one = cluster(1);
   set_nics(one, fact::pci_device, "15b3:1021");
   machines::add_port(one, "a", 9, "infiniband", 100);
@@ -150,8 +150,8 @@ TEST_CASE("firmware_differs: among like NICs only") {
   const Finding finding = the_finding(topology, "firmware_differs");
   CHECK(finding.severity == Severity::info);
   CHECK(finding.subjects == Strings{"c/mlx5_0"});
-  CHECK(finding.evidence == "firmware 28.36.1010, 2 NICs like it have 28.39.1002");
-  set(topology.nics[2].facts, fact::firmware, "20.36.1010");  // another kind of adapter
+  CHECK(finding.evidence == "firmware 28.36.1010, 2 NICs of its type have 28.39.1002");
+  set(topology.nics[2].facts, fact::firmware, "20.36.1010");  // another type of adapter
   CHECK(state_of(topology, "firmware_differs") == "ok");
 }
 
@@ -200,7 +200,7 @@ TEST_CASE("gpudirect: switched off in NCCL, or absent in its file") {
   CHECK(state_of(topology, "gpudirect") == "ok");
   set_hosts(topology, "env.NCCL_NET_GDR_LEVEL", "LOC");
   CHECK(the_finding(topology, "gpudirect").evidence ==
-        "NCCL_NET_GDR_LEVEL is LOC (environment): never");
+        "NCCL_NET_GDR_LEVEL is LOC (environment), which turns GPUDirect off");
   topology.hosts[0].facts.clear();
   set_nics(topology, fact::gdr, "yes");
   CHECK(state_of(topology, "gpudirect") == "ok");
@@ -210,7 +210,7 @@ TEST_CASE("gpudirect: switched off in NCCL, or absent in its file") {
 
 namespace {
 
-// One NIC, on the socket of GPUs 0 and 1.
+// A host with one NIC, on the socket of GPUs 0 and 1.
 Topology lopsided() {
   Topology topology = cluster(1);
   topology.nics.resize(1);

@@ -70,30 +70,32 @@ class Flattened {
     add_facts(host.facts, members);
   }
 
+  // The members that GPUs and NICs share.
+  template <class Device>
+  Members& add_device(const Device& device) {
+    Members& members = things_[shared(device.id)];
+    add(members, "bus id", device.busid);
+    add(members, "NUMA node", device.numa);
+    add(members, "package", device.package);
+    add(members, "PCI path", device.pci_path);
+    add_facts(device.facts, members);
+    return members;
+  }
+
   void add_gpu(const TopologyGpu& gpu) {
-    Members& members = things_[shared(gpu.id)];
-    add(members, "bus id", gpu.busid);
+    Members& members = add_device(gpu);
     add(members, "UUID", gpu.uuid);
     add(members, "model", gpu.model);
-    add(members, "NUMA node", gpu.numa);
-    add(members, "package", gpu.package);
-    add(members, "PCI path", gpu.pci_path);
     members["partitions"] = std::to_string(gpu.partitions.size());
-    add_facts(gpu.facts, members);
   }
 
   void add_nic(const TopologyNic& nic) {
-    Members& members = things_[shared(nic.id)];
-    add(members, "bus id", nic.busid);
+    Members& members = add_device(nic);
     add(members, "adapter", nic.adapter);
     add(members, "layer", nic.layer);
     add(members, "state", nic.state);
     if (nic.rate_gbit_s) members["Gbit/s"] = fmt::format("{:g}", *nic.rate_gbit_s);
-    add(members, "NUMA node", nic.numa);
-    add(members, "package", nic.package);
     if (nic.is_virtual) members["virtual"] = "yes";
-    add(members, "PCI path", nic.pci_path);
-    add_facts(nic.facts, members);
   }
 
   void add_link(const TopologyLink& link) {

@@ -81,11 +81,7 @@ void show_hidden_switches(Topology& topology, int most_links_of_unknown) {
     if (found == switch_of.end()) continue;
     int most = 0;
     for (const auto& [peer, count] : neighbours.at(gpu.id)) most = std::max(most, count);
-    topology.links.push_back({.a = gpu.id,
-                              .b = found->second,
-                              .type = "nvlink",
-                              .count = most,
-                              .gbyte_s = std::nullopt});
+    topology.links.push_back({gpu.id, found->second, "nvlink", most, std::nullopt});
   }
 }
 

@@ -29,9 +29,12 @@ struct NameList {
     if (list.starts_with('=')) exact = true, list.remove_prefix(1);
     for (const std::string_view text : words_of(list, ",")) {
       if (entries.size() == most_names) break;
-      const PortName name = split_port(text);
-      if (!name.device.empty())
-        entries.push_back({name.device, parse_number<int>(name.port).value_or(-1), text});
+      const std::size_t colon = std::min(text.find(':'), text.size());
+      const std::string_view name = text.substr(0, colon), rest = text.substr(colon);
+      const std::string_view port = rest.substr(0, rest.find(':', 1));
+      if (!name.empty())
+        entries.push_back(
+            {name, parse_number<int>(port.substr(port.empty() ? 0 : 1)).value_or(-1), text});
     }
   }
 

@@ -1,4 +1,4 @@
-#include "inspect/exporters/hwloc_layout.hpp"
+#include "inspect/exporters/hwloc_devices.hpp"
 
 #include <fmt/format.h>
 

@@ -2,8 +2,8 @@
 // source documents the format. libhwloc's built-in parser accepts no comments, and attributes only
 // in hwloc's own order.
 //
-// Steps: distribute the processors (hwloc_layout.hpp), arrange the devices below their bridges
-// (hwloc_devices.hpp), print both as one tree, then print the matrices of links.
+// Steps: distribute the processors (hwloc_layout.cpp), arrange the devices below their bridges
+// (hwloc_devices.cpp), print both as one tree, then print the matrices of links.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -12,7 +12,6 @@
 #include "atoll/inspect/inspection.hpp"
 #include "facts.hpp"
 #include "inspect/exporters/hwloc_devices.hpp"
-#include "inspect/exporters/hwloc_layout.hpp"
 #include "inspect/exporters/hwloc_matrices.hpp"
 #include "wording.hpp"
 

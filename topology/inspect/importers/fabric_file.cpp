@@ -17,6 +17,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <set>
 #include <utility>
 
 #include "atoll/inspect/load.hpp"
@@ -55,47 +56,38 @@ class NicNames {
  public:
   explicit NicNames(const Topology& topology) {
     for (const TopologyHost& host : topology.hosts) {
-      add(hosts_, lower_case(host.id), host.id);
-      if (host.name != host.id) add(hosts_, lower_case(host.name), host.id);
+      hosts_[lower_case(host.id)].insert(host.id);
+      hosts_[lower_case(host.name)].insert(host.id);
       if (short_name(host.name) != lower_case(host.name))
-        add(short_hosts_, short_name(host.name), host.id);
+        short_hosts_[short_name(host.name)].insert(host.id);
     }
     for (std::size_t nic = 0; nic < topology.nics.size(); ++nic) {
       const TopologyNic& one = topology.nics[nic];
-      add(ports_, {one.host, port_name(one)}, nic);
-      add(devices_, {one.host, one.name}, nic);
+      ports_[{one.host, port_name(one)}].insert(nic);
+      devices_[{one.host, one.name}].insert(nic);
       const std::string guid = guid_of(get_fact(one.facts, fact::node_guid));
-      if (!guid.empty()) add(guids_, {guid, port_of(one)}, nic);
+      if (!guid.empty()) guids_[{guid, port_of(one)}].insert(nic);
       if (one.name.starts_with("mlx") && port_of(one) == 1) numbered_[one.host].push_back(one.name);
     }
     for (auto& [host, names] : numbered_) std::ranges::sort(names, natural_less);
   }
 
-  enum class Found {
-    none,
-    one,
-    several
-  };
-
-  // The id of the host with this name; the domain may be missing on either side.
-  std::pair<Found, std::string> host(std::string_view text) const {
-    if (const auto found = look_up(hosts_, lower_case(text)); found.first != Found::none)
-      return found;
-    const auto by_short = look_up(short_hosts_, lower_case(text));
-    return by_short.first != Found::none ? by_short : look_up(hosts_, short_name(text));
+  // Ids of the hosts with this name; the domain may be missing on either side.
+  std::set<std::string> hosts(std::string_view text) const {
+    std::set<std::string> found = look_up(hosts_, lower_case(text));
+    if (found.empty()) found = look_up(short_hosts_, lower_case(text));
+    return found.empty() ? look_up(hosts_, short_name(text)) : found;
   }
 
   // The position of the NIC "mlx5_0" or "mlx5_0:2" of a host.
   std::optional<std::size_t> nic(const std::string& host, std::string_view text) const {
-    for (const auto* names : {&ports_, &devices_})
-      if (const auto found = look_up(*names, {host, std::string(text)}); found.first == Found::one)
-        return found.second;
-    return std::nullopt;
+    const std::pair key(host, std::string(text));
+    const auto port = only(look_up(ports_, key));
+    return port ? port : only(look_up(devices_, key));
   }
 
   std::optional<std::size_t> by_guid(std::string_view guid, int port) const {
-    const auto found = look_up(guids_, {guid_of(guid), port});
-    return found.first == Found::one ? std::optional(found.second) : std::nullopt;
+    return only(look_up(guids_, {guid_of(guid), port}));
   }
 
   // Finds a NIC by "node0 mlx5_0", or by "node0 HCA-1", which is the first mlx device of the host.
@@ -103,8 +95,9 @@ class NicNames {
     text = trimmed(text);
     const std::size_t space = text.rfind(' ');
     if (space == std::string_view::npos) return std::nullopt;
-    const auto [found, id] = host(trimmed(text.substr(0, space)));
-    if (found != Found::one) return std::nullopt;
+    const std::set<std::string> found = hosts(trimmed(text.substr(0, space)));
+    if (found.size() != 1) return std::nullopt;
+    const std::string& id = *found.begin();
     std::string device(text.substr(space + 1));
     if (device.starts_with("HCA-")) {
       const auto names = numbered_.find(id);
@@ -117,19 +110,18 @@ class NicNames {
   }
 
  private:
+  // Everything that has a name.
   template <class Key, class Value>
-  using Names = std::map<Key, std::pair<Found, Value>>;
+  using Names = std::map<Key, std::set<Value>>;
 
   template <class Key, class Value>
-  static void add(Names<Key, Value>& names, const Key& key, const Value& value) {
-    const auto [at, is_new] = names.try_emplace(key, Found::one, value);
-    if (!is_new && at->second.second != value) at->second.first = Found::several;
+  static std::set<Value> look_up(const Names<Key, Value>& names, const Key& key) {
+    const auto found = names.find(key);
+    return found == names.end() ? std::set<Value>() : found->second;
   }
 
-  template <class Key, class Value>
-  static std::pair<Found, Value> look_up(const Names<Key, Value>& names, const Key& key) {
-    const auto found = names.find(key);
-    return found == names.end() ? std::pair(Found::none, Value()) : found->second;
+  static std::optional<std::size_t> only(const std::set<std::size_t>& found) {
+    return found.size() == 1 ? std::optional(*found.begin()) : std::nullopt;
   }
 
   static std::string port_name(const TopologyNic& nic) {
@@ -163,9 +155,9 @@ Leaves read_json(std::string_view text, const std::string& path, const NicNames&
     const std::string nic_name = port.text("nic"), leaf = port.text("leaf");
     if (leaf.empty() || leaf.size() > longest_name)
       port.fail("leaf", fmt::format("is empty or longer than {} bytes", longest_name));
-    const auto [found, host] = names.host(port.text("host"));
-    if (found == NicNames::Found::several) port.fail("host", "is the name of several hosts");
-    const auto nic = found == NicNames::Found::one ? names.nic(host, nic_name) : std::nullopt;
+    const std::set<std::string> hosts = names.hosts(port.text("host"));
+    if (hosts.size() > 1) port.fail("host", "is the name of several hosts");
+    const auto nic = hosts.empty() ? std::nullopt : names.nic(*hosts.begin(), nic_name);
     if (!nic) continue;
     const auto [at, is_new] = leaves.of_nic.try_emplace(*nic, leaf);
     if (!is_new && at->second != leaf)

@@ -88,8 +88,6 @@ class HostReader {
     std::string type;
   };
 
-  const TopologyNic& nic_of(const Net& net) const { return topology_.nics[net.nic]; }
-
   void add_pci(pugi::xml_node pci) {
     const std::string busid = normal_busid(pci.attribute("busid").value());
     if (busid.empty()) document_.fail(pci, "<pci>: the busid is not a bus id");
@@ -286,8 +284,7 @@ class HostReader {
   }
 
   void add_link(const std::string& a, const std::string& b, const std::string& type, int count) {
-    topology_.links.push_back(
-        {.a = a, .b = b, .type = type, .count = count, .gbyte_s = std::nullopt});
+    topology_.links.push_back({a, b, type, count, std::nullopt});
   }
 
   void add_to_pair(std::size_t from, std::size_t to, pugi::xml_node link, int count) {
@@ -373,11 +370,7 @@ void add_switch_links(const std::vector<std::vector<SwitchLinks>>& hosts, std::s
       const std::string rack = fmt::format("rack:{}/nvswitch0", host_of(origin));
       const auto add = [&](const std::string& end, int count) {
         if (count == 0) return;
-        topology.links.push_back({.a = links.gpu,
-                                  .b = end,
-                                  .type = links.type,
-                                  .count = count,
-                                  .gbyte_s = std::nullopt});
+        topology.links.push_back({links.gpu, end, links.type, count, std::nullopt});
       };
       add(own, links.own + (is_rack ? 0 : links.hidden));
       if (is_rack) add(rack, links.hidden);

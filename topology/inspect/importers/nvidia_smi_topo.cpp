@@ -417,11 +417,7 @@ class MatrixReader {
     for (const std::size_t a : gpus_)
       for (const std::size_t b : gpus_)
         if (a < b && cell(a, b).count > 0)
-          topology_.links.push_back({.a = ids_[a],
-                                     .b = ids_[b],
-                                     .type = "nvlink",
-                                     .count = cell(a, b).count,
-                                     .gbyte_s = std::nullopt});
+          topology_.links.push_back({ids_[a], ids_[b], "nvlink", cell(a, b).count, std::nullopt});
     show_hidden_switches(topology_, most_links_of_gpu);
   }
 

@@ -8,6 +8,9 @@
 namespace atoll_v1::atoll::importers {
 namespace {
 
+constexpr std::size_t most_nodes = 2'000'000;
+constexpr std::size_t most_depth = 64;
+
 // Skips one "<? ... ?>", "<!-- ... -->" or "<! ... >" at `at`. Returns npos when it has no end.
 std::size_t skip_markup(std::string_view text, std::size_t at) {
   const bool is_comment = text.substr(at, 4) == "<!--";
@@ -18,8 +21,7 @@ std::size_t skip_markup(std::string_view text, std::size_t at) {
 
 }  // namespace
 
-XmlDocument::XmlDocument(std::string_view text, std::string_view origin, XmlLimits limits)
-    : origin_(origin) {
+XmlDocument::XmlDocument(std::string_view text, std::string_view origin) : origin_(origin) {
   if (const auto zero = text.find('\0'); zero != std::string_view::npos)
     fail_at(origin_, zero, "a zero byte: this is not XML");
   const auto result =
@@ -31,10 +33,10 @@ XmlDocument::XmlDocument(std::string_view text, std::string_view origin, XmlLimi
   std::size_t nodes = 0, depth = 0;
   pugi::xml_node node = document_.first_child();
   while (node) {
-    if (++nodes > limits.nodes) fail(node, fmt::format("XML: more than {} elements", limits.nodes));
+    if (++nodes > most_nodes) fail(node, fmt::format("XML: more than {} elements", most_nodes));
     if (node.first_child()) {
-      if (++depth > limits.depth)
-        fail(node, fmt::format("XML: elements nest deeper than {}", limits.depth));
+      if (++depth > most_depth)
+        fail(node, fmt::format("XML: elements nest deeper than {}", most_depth));
       node = node.first_child();
       continue;
     }

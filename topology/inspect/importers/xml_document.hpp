@@ -1,4 +1,5 @@
-// Parses untrusted XML within limits. Errors name the byte offset of the element.
+// Parses untrusted XML of at most 2,000,000 elements that nest at most 64 deep. Errors name the byte
+// offset of the element.
 #pragma once
 
 #include <cstddef>
@@ -11,16 +12,11 @@
 
 namespace atoll_v1::atoll::importers {
 
-struct XmlLimits {
-  std::size_t nodes = 2'000'000;
-  std::size_t depth = 64;
-};
-
 class XmlDocument {
  public:
   // Does not expand entities or read external files. Error(bad_data) names `origin` and a byte
   // offset.
-  XmlDocument(std::string_view text, std::string_view origin, XmlLimits limits = {});
+  XmlDocument(std::string_view text, std::string_view origin);
 
   // The root element. Throws Error(bad_data) unless it is called `name`.
   pugi::xml_node root(std::string_view name) const;

@@ -20,8 +20,7 @@
 #include "gpu_models.hpp"
 #include "inspect/hidden_switches.hpp"
 #include "inspect/text.hpp"
-#include "inspect/views/view_devices.hpp"
-#include "inspect/views/view_links.hpp"
+#include "inspect/views/views.hpp"
 #include "sources/small_file.hpp"
 #include "wording.hpp"
 

@@ -1,7 +1,7 @@
 // Devices are matched by keys, the strongest first: bus id, UUID, index, name. A key matches only
 // if it is unique on both sides. A device that no key matches is new, provided that a key proves
 // it.
-#include "inspect/views/view_devices.hpp"
+#include "inspect/views/views.hpp"
 
 #include <fmt/format.h>
 

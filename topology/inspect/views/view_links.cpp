@@ -1,4 +1,4 @@
-#include "inspect/views/view_links.hpp"
+#include "inspect/views/views.hpp"
 
 #include <fmt/format.h>
 
