@@ -176,7 +176,7 @@ std::optional<Options> parse_options(int argc, char** argv) {
       "the machines differ; otherwise 2 after one line on standard error.");
   try {
     app.parse(argc, argv);
-  } catch (const CLI::Success& request) {  // --help, --version
+  } catch (const CLI::Success& request) {  // the request was --help or --version
     app.exit(request);
     return std::nullopt;
   }

@@ -8,12 +8,12 @@
 namespace topo {
 
 struct Options {
-  // Which machine.
+  // Options that select the machine.
   std::vector<std::string> from;
   std::vector<std::string> cluster;
   std::string fabric;
   std::string host;
-  // What to print.
+  // Options that select the output.
   std::string format = "tree";
   std::string colour = "auto";
   std::string output;
@@ -21,8 +21,8 @@ struct Options {
   bool doctor = false;
   bool env = false;
   bool catalog = false;
-  // Which mesh.
-  std::optional<std::string> mesh;  // "" plans a mesh
+  // Options of the mesh.
+  std::optional<std::string> mesh;  // without a shape (""), a mesh is planned
   int ranks = 0;
   int islands = 0;
   int inner = 1;

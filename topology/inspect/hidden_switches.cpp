@@ -13,7 +13,7 @@
 namespace atoll_v1::atoll {
 namespace {
 
-// Number of links to each peer.
+// Maps each GPU to its peers and the number of links to them.
 using Neighbours = std::map<std::string, std::map<std::string, int>>;
 
 Neighbours direct_links(const Topology& topology) {

@@ -23,7 +23,7 @@ std::string_view name(CheckStatus status) noexcept;
 
 struct Check {
   std::string id;
-  std::string title;  // true when all is well: "NVLinks are up"
+  std::string title;  // statement that is true of a healthy machine: "NVLinks are up"
   CheckStatus status = CheckStatus::not_checked;
   std::string reason;  // why the check could not run ("needs root", "no NVML: ..."); "" otherwise
 };

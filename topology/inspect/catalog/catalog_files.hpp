@@ -12,6 +12,6 @@ struct CatalogFile {
   std::span<const std::string_view> pieces;  // parts of the text, in order
 };
 
-std::span<const CatalogFile> catalog_files() noexcept;  // sorted by name
+std::span<const CatalogFile> catalog_files() noexcept;  // entries are sorted by name
 
 }  // namespace atoll_v1::atoll

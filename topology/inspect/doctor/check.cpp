@@ -13,13 +13,13 @@
 namespace atoll_v1::atoll::doctor {
 namespace {
 
-// A longer list would not be read to its end.
+// Users would not read a longer list of findings to its end.
 constexpr std::size_t most_findings = 12;
 // The hosts of a cluster lack a fact for the same few reasons.
 constexpr std::size_t most_lacks = 64;
 constexpr std::size_t most_reasons = 2;
 
-// Sorted, like the facts of a device.
+// The names are sorted, like the facts of a device.
 constexpr auto fact_names = [] {
   std::array names{fact::pci_device,
                    fact::pci_gt_s,
@@ -57,7 +57,7 @@ constexpr auto fact_names = [] {
   std::ranges::sort(names);
   return names;
 }();
-// The source that could give a fact.
+// Returns the name of the source that could give a fact.
 std::string_view source_of(std::string_view fact) {
   if (starts_with_any(fact, {"pci.", "iommu"})) return "sysfs_pci";
   if (starts_with_any(

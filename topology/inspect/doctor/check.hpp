@@ -94,8 +94,8 @@ struct Machine {
   FactColumns gpu_facts, nic_facts;
   std::vector<Island> islands;
   std::vector<Affinity> affinity;                 // one entry for each GPU
-  std::vector<std::size_t> gpu_hosts, nic_hosts;  // nowhere when the host is not listed
-  std::vector<std::size_t> island_of_gpu;         // nowhere when the GPU is in no island
+  std::vector<std::size_t> gpu_hosts, nic_hosts;  // `nowhere` marks devices of unlisted hosts
+  std::vector<std::size_t> island_of_gpu;         // `nowhere` marks GPUs in no island
   std::vector<const GpuModel*> models;  // one entry for each GPU; null when the model is unknown
   std::vector<std::vector<std::size_t>> used;  // NICs that each GPU sends through
   std::vector<bool> is_rdma, may_be_active;    // one entry for each NIC
@@ -161,7 +161,7 @@ class CheckResult {
   std::vector<Finding> findings(std::string_view id) const;
 
  private:
-  std::vector<Finding> groups_;  // id is still empty
+  std::vector<Finding> groups_;  // one for each trouble; their ids are still empty
   // Text of a trouble -> its position in groups_.
   std::unordered_map<std::string, std::size_t> numbers_;
   std::vector<std::string> reasons_;
@@ -256,7 +256,7 @@ class Census {
 
 enum class Among {
   gpus,
-  nics,      // all but virtual NICs
+  nics,      // all NICs except virtual ones
   rdma_nics  // NICs for which is_rdma() is true
 };
 
@@ -276,7 +276,7 @@ void each_device(const Machine& machine, CheckResult& result, Among among, std::
   }
 }
 
-// These also record each such device as examined.
+// The next two also record each visited device as examined.
 template <class Look>
 void each_gpu(const Machine& machine, CheckResult& result, std::string_view fact, Look look) {
   each_device(machine, result, Among::gpus, fact, [&](std::size_t gpu, std::string_view value) {

@@ -82,7 +82,7 @@ class LinkCounts {
   std::vector<bool> hosts_with_links_;
 };
 
-// Figures of the GPUs of one model on one host.
+// Link counts of all GPUs of one model on one host.
 struct Neighbours {
   std::size_t gpus = 0;
   int most_active = 0;

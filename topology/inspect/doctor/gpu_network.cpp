@@ -62,7 +62,7 @@ void gpudirect(const Machine& machine, CheckResult& result) {
 
 // --- distance ---
 
-// Empty when the topology does not show it.
+// True if GPU and NIC are on different sockets; empty when the topology does not show it.
 std::optional<bool> on_other_socket(const TopologyGpu& gpu, const TopologyNic& nic,
                                     const TopologyHost& host) {
   if (gpu.package >= 0 && nic.package >= 0) return gpu.package != nic.package;
@@ -102,7 +102,7 @@ void nic_far(const Machine& machine, CheckResult& result) {
 
 // --- shares ---
 
-// "gpu0 and gpu2", without the host.
+// "gpu0 and gpu2": the names of devices without their host.
 std::string local_names(const std::vector<Subject>& subjects) {
   std::vector<std::string> names;
   names.reserve(subjects.size());

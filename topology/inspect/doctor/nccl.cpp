@@ -42,7 +42,7 @@ struct NameList {
     const bool same = exact ? name == entry.name : name.starts_with(entry.name);
     return same && (entry.port == -1 || port == -1 || port == entry.port);
   }
-  // An empty list selects everything.
+  // Returns true if NCCL would use this port. An empty list selects all ports.
   bool selects(std::string_view name, int port) const {
     const bool named = entries.empty() || std::ranges::any_of(entries, [&](const Entry& entry) {
                          return names(entry, name, port);
@@ -53,7 +53,7 @@ struct NameList {
 
 struct Port {
   std::size_t number = 0;  // position in the topology
-  std::string_view name;   // of the adapter: "mlx5_0"
+  std::string_view name;   // name of the adapter: "mlx5_0"
   int port = 1;
 };
 
@@ -281,7 +281,7 @@ void nccl_socket_ifname(const Machine& machine, CheckResult& result) {
   each_host(machine, result, fact::net_interfaces,
             [&](const HostView& view, std::string_view interfaces) {
               const Setting setting = setting_of(*view.host, "NCCL_SOCKET_IFNAME");
-              if (setting.value.size() < 2) return;  // NCCL ignores a single character
+              if (setting.value.size() < 2) return;  // NCCL ignores a value of one character
               const NameList list(setting.value);
               const std::vector<std::string_view> names = words_of(interfaces, " ,");
               const bool any = std::ranges::any_of(

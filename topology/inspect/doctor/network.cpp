@@ -296,7 +296,7 @@ void roce_gid(const Machine& machine, CheckResult& result) {
     if (index == "none") {
       result.add(nic, no_address());
     } else if (!setting.value.empty() && setting.value != index && setting.value != "-1") {
-      // -1 lets NCCL choose.
+      // The value -1 lets NCCL choose.
       result.add(nic, other_address(setting, index));
     }
   }

@@ -133,7 +133,7 @@ void pcie_speed(const Machine& machine, CheckResult& result) {
 }
 
 void pcie_replays(const Machine& machine, CheckResult& result) {
-  constexpr double usual = 10;  // link training causes a few
+  constexpr double usual = 10;  // link training causes a few replays
   std::vector<Subject> few, many;
   Range few_range, many_range;
   each_pci_device(machine, result, fact::pci_replays,
@@ -168,7 +168,7 @@ std::vector<std::string_view> redirecting(std::string_view redirects, std::strin
   if (redirects.empty() || redirects == "off") return found;
   const std::vector<std::string_view> own = words_of(path, "/"), theirs = words_of(other, "/");
   const auto fork = std::ranges::mismatch(own, theirs).in1;
-  if (fork - own.begin() < 2) return found;  // the root complex and its port come first
+  if (fork - own.begin() < 2) return found;  // the root complex and the port below it come first
   const std::vector<std::string_view> bridges = words_of(redirects, " ,");
   std::copy_if(fork, own.end(), std::back_inserter(found), [&](std::string_view bridge) {
     return std::ranges::find(bridges, bridge) != bridges.end();
@@ -270,7 +270,7 @@ void ats(const Machine& machine, CheckResult& result) {
         if (value != "no") return;
         const HostView& view = machine.host_of_nic(nic);
         const bool translated = get_fact(view.host->facts, fact::iommu) == "translated";
-        if (!view.is_vm && !translated) return;  // no translations to cache
+        if (!view.is_vm && !translated) return;  // without translation there is nothing to cache
         result.add(
             machine.nic(nic),
             {warning,
@@ -282,8 +282,9 @@ void ats(const Machine& machine, CheckResult& result) {
 }
 
 void max_read_request(const Machine& machine, CheckResult& result) {
-  constexpr double best = 4096;      // bytes: the maximum of PCIe
-  constexpr double fast_port = 200;  // Gbit/s from which small reads cost bandwidth
+  constexpr double best = 4096;  // largest read request of PCIe, in bytes
+  // Rate of a port, in Gbit/s, at which small reads cost bandwidth.
+  constexpr double fast_port = 200;
   Range all;
   const auto look = [&](auto judge) {
     Numbers sizes(machine.nic_facts[fact::pci_max_read_request]);

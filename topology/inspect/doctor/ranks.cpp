@@ -290,7 +290,7 @@ void shard_not_island(const Machine& machine, CheckResult& result) {
 struct Feature {
   std::string_view what;
   Severity severity;
-  std::function<std::string(const HostView&)> of;  // "" when unknown
+  std::function<std::string(const HostView&)> of;  // returns "" when the value is unknown
 };
 
 std::string models_of(const Machine& machine, const HostView& view) {

@@ -20,7 +20,7 @@ using topology_sources::hex_numbers;
 using topology_sources::HwlocPciDevice;
 
 constexpr std::size_t most_bridges = 24;
-constexpr unsigned most_domain = 0xffff;  // limit of common builds of hwloc
+constexpr unsigned most_domain = 0xffff;  // largest PCI domain in common builds of hwloc
 
 auto address(const HwlocPciDevice& pci) {
   return std::tuple{pci.domain, pci.bus, pci.slot, pci.function};
@@ -142,7 +142,7 @@ class Arranger {
     return *known;
   }
 
-  // "mlx4_0:2" is the second port of mlx4_0.
+  // Adds a NIC. "mlx4_0:2" is the second port of the adapter mlx4_0.
   void add_nic(const TopologyNic& nic) {
     PciSlot& slot = slot_of(nic);
     if (slot.has_address && slot.pci.pci_class == 0) slot.pci.pci_class = class_of(nic.layer);

@@ -23,8 +23,8 @@ enum class LayoutKind {
 
 struct LayoutPart {
   LayoutKind kind = LayoutKind::machine;
-  int number = -1;               // number of a package
-  std::optional<int> numa = {};  // NUMA node at this part
+  int number = -1;               // number of the package, if it is one
+  std::optional<int> numa = {};  // number of the NUMA node at this part
   std::vector<std::size_t> children = {};
   int first_core = 0, cores = 0;
 
@@ -42,8 +42,8 @@ class HwlocLayout {
   // parts than hwloc can represent here.
   HwlocLayout(const TopologyHost& host, const Topology& devices);
 
-  const std::vector<LayoutPart>& parts() const { return parts_; }  // begins with the machine
-  const std::vector<int>& numas() const { return numas_; }         // ascending
+  const std::vector<LayoutPart>& parts() const { return parts_; }  // the first part is the machine
+  const std::vector<int>& numas() const { return numas_; }  // numbers of NUMA nodes, ascending
   int cores() const { return cores_; }
   // A core has the threads [first_thread(core), first_thread(core + 1)).
   int first_thread(int core) const;

@@ -148,7 +148,7 @@ CpuSet HwlocLayout::nodes(const LayoutPart& part) const {
   if (part.numa) set.add(static_cast<unsigned>(*part.numa));
   for (const std::size_t child : part.children) set |= nodes(parts_[child]);
   if (!set.empty()) return set;
-  for (const LayoutPart& above : parts_)  // several packages at one node
+  for (const LayoutPart& above : parts_)  // several packages may share one node
     if (above.numa && above.holds(part)) set.add(static_cast<unsigned>(*above.numa));
   return set;
 }
@@ -163,14 +163,14 @@ std::optional<std::size_t> HwlocLayout::find(int numa, int package) const {
 
 std::size_t HwlocLayout::place(int numa, int package) const {
   const auto by_numa = find(numa, -1), by_package = find(-1, package);
-  if (by_numa && by_package)  // the smaller part
+  if (by_numa && by_package)  // choose the smaller part
     return parts_[*by_numa].cores < parts_[*by_package].cores ? *by_numa : *by_package;
   return by_numa.value_or(by_package.value_or(0));
 }
 
 bool HwlocLayout::is_true(std::size_t place, int numa, int package) const {
   const auto within = [&](std::optional<std::size_t> other, int number) {
-    if (number < 0) return true;  // an unknown place cannot be wrong
+    if (number < 0) return true;  // an unknown number cannot be wrong
     return other && parts_[*other].holds(parts_[place]);
   };
   return within(find(numa, -1), numa) && within(find(-1, package), package);

@@ -12,7 +12,7 @@
 namespace atoll_v1::atoll {
 namespace {
 
-constexpr double own_mbyte_s = 1'000'000;  // diagonal of hwloc's matrices
+constexpr double own_mbyte_s = 1'000'000;  // value on the diagonal of hwloc's matrices
 constexpr double xgmi_mbyte_s = 100'000;   // hwloc's constant, since it does not measure xGMI
 constexpr double least_mbyte_s = 1;
 constexpr double most_mbyte_s = 1e12;

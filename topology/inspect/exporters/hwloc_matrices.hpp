@@ -31,7 +31,7 @@ class HwlocMatrices {
   void set_id(const std::string& name, std::string_view type, std::uint64_t id);
 
   const std::vector<HwlocSwitch>& switches() const { return switches_; }
-  // Call after all ids are registered.
+  // Prints all matrices. Call this after all ids are registered.
   std::string text() const;
 
  private:

@@ -22,7 +22,7 @@ using topology_sources::busid;
 using topology_sources::CpuSet;
 using topology_sources::HwlocPciDevice;
 
-// hwloc accepts only printable ASCII.
+// Escapes text for XML. hwloc accepts only printable ASCII.
 std::string escape(std::string_view text) {
   std::string escaped;
   for (const char c : text) {
@@ -184,7 +184,7 @@ class Writer {
     }
   }
 
-  // The range of buses below `level`.
+  // Returns the range of PCI buses below `level` bridges.
   static std::pair<unsigned, unsigned> buses(const Slots& slots, std::size_t level) {
     unsigned first = 0xff, last = 0;
     for (const PciSlot* slot : slots) {

@@ -39,7 +39,7 @@ Json to_json_value(const Check& check) {
           {"reason", check.reason}};
 }
 
-// The position in the list is the rank.
+// Ranks are not written: the position in the list is the rank.
 Json to_json_value(const RankSite& site) {
   return {{"host", site.host},
           {"gpu", site.gpu},

@@ -217,7 +217,7 @@ class HostLines {
   const Inspection& inspection_;
   const Machine& machine_;
   const HostView& view_;
-  std::set<std::string_view> nearest_;  // ids of NICs
+  std::set<std::string_view> nearest_;  // ids of the NICs that are nearest to a GPU
   std::vector<const TopologyNic*> used_, spare_;
   std::vector<Line> lines_;
 };

@@ -14,7 +14,7 @@ namespace {
 
 using topology_sources::normal_busid;
 
-constexpr std::size_t most_bridges = 40;  // above one device
+constexpr std::size_t most_bridges = 40;  // maximum of bridges above one device
 
 // The bridges of a PCI path, outermost first; empty when the path is malformed.
 std::vector<std::string> bridges_of(std::string_view pci_path) {
@@ -163,7 +163,7 @@ pugi::xml_node HostTree::device(const std::string& busid, std::string_view pci_p
   auto bridges = bridges_of(pci_path);
   std::erase(bridges, busid);
   if (ways_ == Ways::kernel) leave_out_ports(bridges);
-  std::size_t present = bridges.size();  // bridges that are already in the tree
+  std::size_t present = bridges.size();  // number of bridges that are already in the tree
   while (present > 0 && !elements_.contains(bridges[present - 1])) --present;
   pugi::xml_node parent = present > 0 ? elements_.at(bridges[present - 1]) : cpu(numa);
   for (std::size_t i = present; i < bridges.size(); ++i) {

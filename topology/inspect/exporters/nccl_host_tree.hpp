@@ -14,8 +14,8 @@ namespace atoll_v1::atoll::nccl {
 
 // The form of the PCI paths of a topology.
 enum class Ways {
-  kernel,  // as in sysfs; ports of switches are to be omitted
-  nccl     // from a file of NCCL; all bridges are kept
+  kernel,  // paths as in sysfs; ports of switches are omitted
+  nccl     // paths from a file of NCCL; all bridges are kept
 };
 
 class HostTree {

@@ -26,7 +26,7 @@ struct LinkSum {
   int count = 0;
   double gbyte_s = 0;
   bool has_rate = true;
-  bool is_shared = false;  // one end is a switch of no host
+  bool is_shared = false;  // one end is a switch that belongs to no host
 };
 
 // Links by ends and type, in names that both topologies share.
@@ -219,9 +219,9 @@ class Loss {
   bool from_document_;
   Numbers hosts_, again_hosts_;
   std::vector<std::string> lines_;
-  // (kind, noun) -> count.
+  // Maps (kind of loss, kind of part) to a count.
   std::map<std::pair<std::string_view, std::string_view>, std::size_t> numbers_;
-  std::map<std::string_view, std::set<std::string>> facts_;  // noun -> names of facts
+  std::map<std::string_view, std::set<std::string>> facts_;  // kind of part -> names of lost facts
 };
 
 }  // namespace

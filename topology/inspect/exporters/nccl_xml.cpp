@@ -47,7 +47,7 @@ std::string whole_number(const Facts& facts, std::string_view name, double most)
   return value && *value >= 1 && *value <= most ? fmt::format("{:.0f}", *value) : "";
 }
 
-// The kernel's spelling, which NCCL compares as text.
+// Returns the speed in the kernel's spelling, which NCCL compares as text.
 std::string link_speed(const Facts& facts) {
   const auto rate = number_fact(facts, fact::pci_gt_s);
   constexpr std::array rates{2.5, 5.0, 8.0, 16.0, 32.0, 64.0};
@@ -71,7 +71,7 @@ void add_pci_attributes(pugi::xml_node pci, const Facts& facts, const std::strin
   add_number(pci, "link_width", whole_number(facts, fact::pci_width, 32));
 }
 
-// NCCL uses 0x03 for a GPU of unknown class.
+// Returns the PCI class of a GPU. NCCL uses 0x03 when it is unknown.
 std::string class_of(const TopologyGpu& gpu) {
   const std::string_view known = get_fact(gpu.facts, fact::pci_class);
   const bool is_gpu = known == "0300" || known == "0302" || known == "0380" || known == "1200";
@@ -136,7 +136,7 @@ class Writer {
   }
 
  private:
-  using Pair = std::pair<std::string, std::string>;  // of bus ids, the lesser first
+  using Pair = std::pair<std::string, std::string>;  // pair of bus ids, the lesser first
   struct Part {
     HostTree tree;
     // GPUs that the file itself links, even if only one of them states it.
@@ -273,7 +273,7 @@ class Writer {
     add_links(links->second, present, element);
   }
 
-  // The format merges all switches of a host.
+  // Returns the links that a <gpu> has. The format merges all switches of a host.
   static std::set<Target> links_in(pugi::xml_node gpu, const nccl::PciElements& elements) {
     std::set<Target> present;
     for (const pugi::xml_node link : gpu.children()) {
@@ -347,7 +347,7 @@ class Writer {
     add_attribute(net, "gdr", gdr_of(nic.facts));
   }
 
-  // Null when the NIC cannot be written.
+  // Adds a <net>. Returns null when the NIC cannot be written.
   pugi::xml_node new_net(const TopologyNic& nic, HostTree& tree) const {
     const std::string busid = normal_busid(nic.busid);
     if (busid.empty() || nic.is_virtual || nic.name.empty() || !nccl::is_plain(nic.name)) return {};
@@ -384,13 +384,14 @@ class Writer {
   const Topology& topology_;
   std::map<std::string, const TopologyHost*> hosts_;
   std::map<std::string, const TopologyGpu*> gpus_;
-  std::set<std::string> from_files_;                          // hosts with PCI paths in NCCL's form
-  std::set<std::pair<std::string, std::string>> with_ports_;  // (host, device)
-  std::set<std::string> racks_;                               // switches of no host
-  std::map<std::string, std::map<Target, Links>> links_;      // GPU -> its links
+  std::set<std::string> from_files_;  // hosts with PCI paths in NCCL's form
+  // (host, device) of NICs with several ports.
+  std::set<std::pair<std::string, std::string>> with_ports_;
+  std::set<std::string> racks_;                           // ids of switches that belong to no host
+  std::map<std::string, std::map<Target, Links>> links_;  // GPU -> its links
   pugi::xml_document document_;
   const TopologyDocument* original_ = nullptr;
-  std::vector<Part> parts_;  // one for each host
+  std::vector<Part> parts_;  // one part for each host
 };
 
 }  // namespace

@@ -110,7 +110,7 @@ class NicNames {
   }
 
  private:
-  // Everything that has a name.
+  // Maps a name to everything that has this name.
   template <class Key, class Value>
   using Names = std::map<Key, std::set<Value>>;
 
@@ -142,7 +142,7 @@ class NicNames {
 // The leaf switches of the topology's NICs.
 struct Leaves {
   std::map<std::size_t, std::string> of_nic;
-  std::size_t ports = 0;  // all ports in the file
+  std::size_t ports = 0;  // number of all ports in the file
 };
 
 Leaves read_json(std::string_view text, const std::string& path, const NicNames& names) {
@@ -171,9 +171,9 @@ struct FabricNode {
   std::string_view id, description;
 };
 
-// The NIC's end of a cable.
+// The end of a cable at a NIC.
 struct FabricPort {
-  FabricNode node;  // adapter
+  FabricNode node;  // node of the adapter
   int port = 1;
   std::string_view leaf;  // id of the switch
   std::size_t offset = 0;
@@ -218,7 +218,7 @@ class DiscoverReader {
     return quoted.substr(0, longest_name);
   }
 
-  // "[12]..." -> 12
+  // Parses a port number: "[12]..." -> 12.
   static std::optional<int> bracketed(std::string_view text) {
     if (!text.starts_with('[') || text.find(']') == std::string_view::npos) return std::nullopt;
     const auto number = parse_number<int>(text.substr(1, text.find(']') - 1));

@@ -21,7 +21,7 @@ using namespace topology_sources;
 namespace {
 
 constexpr std::string_view blanks = " \t\r\n";
-constexpr int most_number = 1'000'000;  // packages, NUMA nodes
+constexpr int most_number = 1'000'000;  // limit for numbers of packages and NUMA nodes
 
 class XmlReader {
  public:
@@ -65,7 +65,7 @@ class XmlReader {
   struct Above {
     Place* place = nullptr;
     std::optional<std::size_t> pci = {};
-    std::string path = {};  // bridges above
+    std::string path = {};  // PCI path of the bridges above
   };
 
   void read_infos(pugi::xml_node object) {
@@ -201,8 +201,9 @@ class XmlReader {
   }
 
   HwlocOsKind kind_of(pugi::xml_node object) const {
-    constexpr long long network = 2, openfabrics = 3;                    // in versions 1 and 2
-    constexpr long long network_bit = 1 << 4, openfabrics_bit = 1 << 5;  // in version 3
+    constexpr long long network = 2, openfabrics = 3;  // osdev_type in versions 1 and 2
+    // Bits of osdev_type in version 3.
+    constexpr long long network_bit = 1 << 4, openfabrics_bit = 1 << 5;
     const long long type = XmlDocument::integer(object, "osdev_type").value_or(-1);
     if (type < 0) return HwlocOsKind::other;
     if (is_version_3_ ? (type & openfabrics_bit) != 0 : type == openfabrics)

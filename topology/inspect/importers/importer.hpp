@@ -18,13 +18,13 @@ struct Importer {
   Topology (*read)(std::string_view text, std::string_view origin);
 };
 
-extern const Importer json;             // atoll's own form
-extern const Importer hwloc_xml;        // hwloc, versions 1 to 3
-extern const Importer nccl_xml;         // topology files of NCCL and RCCL
-extern const Importer nvidia_smi_xml;   // nvidia-smi -q -x
-extern const Importer nvidia_smi_topo;  // nvidia-smi topo -m
+extern const Importer json;             // reads atoll's own JSON form
+extern const Importer hwloc_xml;        // reads hwloc's XML, versions 1 to 3
+extern const Importer nccl_xml;         // reads topology files of NCCL and RCCL
+extern const Importer nvidia_smi_xml;   // reads nvidia-smi -q -x
+extern const Importer nvidia_smi_topo;  // reads nvidia-smi topo -m
 
-// "node7" for "dumps/node7.xml".
+// Names a host after its file: "node7" for "dumps/node7.xml".
 std::string host_of(std::string_view origin);
 
 // Reads a whole file of at most 64 MiB. Error(not_found | io | bad_data) names the file.

@@ -17,10 +17,11 @@
 
 namespace atoll_v1::atoll::nccl {
 
-inline constexpr std::string_view document_format = "nccl xml";  // for TopologyDocument::format
+// Value of TopologyDocument::format.
+inline constexpr std::string_view document_format = "nccl xml";
 inline constexpr std::string_view hidden_target = "fffffff:ff:ff.0";
-inline constexpr std::size_t longest_text = 255;  // bytes of an attribute that NCCL accepts
-inline constexpr int most_links = 1024;           // from a GPU to one other end
+inline constexpr std::size_t longest_text = 255;  // longest attribute that NCCL accepts, in bytes
+inline constexpr int most_links = 1024;           // maximum of links from a GPU to one other end
 inline constexpr double most_gbit_s = 100'000;
 // "HOST/unseen-BUSID" is the id of a link's end.
 inline constexpr std::string_view unseen_prefix = "unseen-";
@@ -66,12 +67,12 @@ enum class LinkEnd {
   gpu,     // GPU of this host that is in the file
   // GPU that is not in the file; files contain only the GPUs of the job that wrote them.
   unseen_gpu,
-  processor,      // CPU, on POWER
+  processor,      // CPU, on POWER machines
   hidden_switch,  // switch that the host cannot see, so that other hosts may share it
   own_switch      // switch of this host
 };
 LinkEnd link_end(pugi::xml_node link, const PciElements& elements);
-bool is_link(pugi::xml_node element);  // <nvlink> or <xgmi>
+bool is_link(pugi::xml_node element);  // True for <nvlink> and <xgmi>
 // "nvlink" or "xgmi"
 std::string_view type_of_link(pugi::xml_node link);
 
@@ -94,10 +95,10 @@ void add_mask(std::string_view text, std::vector<std::uint32_t>& set);
 
 // Adds device id, class and link of a <pci>, unless they are placeholders.
 void add_pci_facts(pugi::xml_node pci, Facts& facts);
-// `node` is a <gpu> or a <net>.
+// Adds whether GPUDirect works; `node` is a <gpu> or a <net>.
 void add_gdr(pugi::xml_node node, Facts& facts);
 
-// "gfx942"; "" for GPUs of NVIDIA.
+// Returns "gfx942" or the like; "" for GPUs of NVIDIA.
 std::string gcn_of(pugi::xml_node gpu);
 
 // Rate of a <net>; empty when the file has none, 0 or -1.

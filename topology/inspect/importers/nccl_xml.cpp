@@ -41,8 +41,8 @@ constexpr std::string_view bad_count = "a count of links that is not from 1 to 1
 struct SwitchLinks {
   std::string gpu;
   std::string type;
-  int own = 0;     // to switches of the host
-  int hidden = 0;  // to switches that hosts may share
+  int own = 0;     // links to switches of the host
+  int hidden = 0;  // links to switches that hosts may share
 };
 
 class HostReader {
@@ -78,7 +78,7 @@ class HostReader {
     bool is_linked = false;
   };
   struct Net {
-    std::size_t nic = 0;  // position in the topology
+    std::size_t nic = 0;  // position of the NIC in the topology
     long long port = 0;
     pugi::xml_node node;
   };
@@ -341,8 +341,8 @@ class HostReader {
   std::string_view origin_;
   Topology& topology_;
   std::string id_;
-  int numa_ = -1;                             // of the current <cpu>
-  std::string root_;                          // above the current outermost <pci>
+  int numa_ = -1;                             // NUMA node of the current <cpu>
+  std::string root_;                          // root complex above the current outermost <pci>
   std::vector<std::string> way_;              // bus ids of the open <pci> elements, outermost first
   std::map<std::string, std::string> roots_;  // bus id of an outermost <pci> -> root above it
   std::set<std::string> root_names_;

@@ -39,17 +39,17 @@
 namespace atoll_v1::atoll::importers {
 namespace {
 
-constexpr std::size_t header_lines = 200;  // a log may precede the matrix
+constexpr std::size_t header_lines = 200;  // a log may precede the matrix, up to this many lines
 constexpr std::size_t header_bytes = std::size_t{1} << 20;
 constexpr std::size_t longest_line = std::size_t{64} << 10;
 constexpr std::size_t longest_name = 64;
 constexpr std::string_view name_bytes =
     "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz_-.:";
-constexpr std::size_t most_devices = 1024;  // makes half a million paths
+constexpr std::size_t most_devices = 1024;  // a larger matrix would have too many paths
 constexpr int most_cpus = 16'384;
-constexpr int most_nodes = 1'024;  // NUMA nodes
+constexpr int most_nodes = 1'024;  // maximum of NUMA nodes
 constexpr int highest_gpu = 65'535;
-constexpr int most_links_of_gpu = 18;  // of NVLink 4 and 5
+constexpr int most_links_of_gpu = 18;  // no GPU has more, as of NVLink 5
 
 // The position after the terminal escape at `at`, or `at` itself when there is no escape.
 std::size_t after_escape(std::string_view text, std::size_t at) {
@@ -118,7 +118,7 @@ struct Cell {
   CellKind kind = CellKind::silent;
   PathLevel level = PathLevel::sys;  // for CellKind::path
   std::uint16_t count = 0;           // for CellKind::links
-  std::uint32_t offset = 0;          // fits, since files end at 64 MiB
+  std::uint32_t offset = 0;          // 32 bits suffice for files of 64 MiB
   bool same(const Cell& other) const {
     return kind == other.kind && level == other.level && count == other.count;
   }
@@ -166,7 +166,7 @@ void read_tails(std::span<const std::string_view> tokens, Header& header) {
     const bool is_affinity = is(at + 1, "Affinity");
     if (is_affinity && is(at, "CPU")) header.cpus = header.tails;
     if (is_affinity && is(at, "NUMA")) header.numa = header.tails;
-    at += is_affinity ? 2 : is(at + 1, "NUMA") ? 3 : 1;  // "GPU NUMA ID"
+    at += is_affinity ? 2 : is(at + 1, "NUMA") ? 3 : 1;  // the last case is "GPU NUMA ID"
   }
 }
 
@@ -432,9 +432,9 @@ class MatrixReader {
   std::string origin_, host_;
   Header header_;
   std::map<std::string_view, std::size_t> columns_;
-  std::vector<std::size_t> gpus_;  // their columns
-  std::vector<Cell> cells_;        // row by row
-  std::bitset<most_cpus> cpus_;    // near some device
+  std::vector<std::size_t> gpus_;  // columns of GPUs
+  std::vector<Cell> cells_;        // all rows, one after the other
+  std::bitset<most_cpus> cpus_;    // CPUs that are near some device
   std::vector<std::vector<int>> near_nodes_;
   std::vector<std::string> ids_;
   Topology topology_;

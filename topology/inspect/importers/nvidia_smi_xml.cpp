@@ -25,7 +25,7 @@ using namespace topology_sources;
 namespace {
 
 constexpr std::size_t most_gpus = 1024;
-constexpr std::size_t most_partitions = 64;  // of one GPU
+constexpr std::size_t most_partitions = 64;  // maximum of MIG instances of one GPU
 constexpr std::size_t longest_text = 256;
 
 // The text of an element; "" for a phrase that means there is no value.
@@ -73,7 +73,8 @@ bool is_hexadecimal(std::string_view text) {
 
 void read_pci(pugi::xml_node pci, Facts& facts) {
   std::string device =
-      lower_case(trimmed(pci.child_value("pci_device_id")));  // device id, then vendor id
+      // The device id precedes the vendor id.
+      lower_case(trimmed(pci.child_value("pci_device_id")));
   if (device.starts_with("0x")) device.erase(0, 2);
   if (device.size() == 8 && is_hexadecimal(device))
     set_fact(facts, fact::pci_device, fmt::format("{}:{}", device.substr(4), device.substr(0, 4)));
@@ -113,7 +114,7 @@ std::string health_of(pugi::xml_node health) {
     } else if (value == "true" || value == "yes") {
       add(words);
     } else if (yes_or_no(child).empty() && value != "full") {
-      add(fmt::format("{} {}", words, value));  // "bandwidth degraded"
+      add(fmt::format("{} {}", words, value));  // for example "bandwidth degraded"
     }
   }
   const std::string summary = lower_case(words_of(health.child("summary")));

@@ -103,7 +103,7 @@ double place_stacks(double y, HostBox& host) {
   return height;
 }
 
-// "NVSwitch, 18 links a GPU"
+// Returns the label of the switches: "NVSwitch, 18 links a GPU".
 std::string switch_title(const IslandBox& island, const std::vector<Stub>& stubs) {
   std::string name = island.fabric == "nvlink" ? "NVSwitch" : "switch";
   for (const Stub& stub : stubs)

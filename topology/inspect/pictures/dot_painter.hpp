@@ -5,18 +5,16 @@
 
 namespace atoll_v1::atoll::drawing {
 
-inline constexpr std::string_view quiet = "#5a6067";
+inline constexpr std::string_view quiet = "#5a6067";  // colour of secondary text
 inline constexpr double title_font = 12;
 inline constexpr double detail_font = 9.5;
 inline constexpr double line_height = 14;
-inline constexpr double gap = 14;         // points between frames
-inline constexpr double arc_height = 15;  // points for each GPU below an arc
+inline constexpr double gap = 14;         // distance between frames in points
+inline constexpr double arc_height = 15;  // height in points for each GPU below an arc
 
 // Computes where everything in a group is drawn. Positions in a host are relative to its upper left
 // corner; those of hosts, summaries and the surrounding island are relative to the group.
 void place(Group& group);
-
-// colour of secondary text
 
 std::string_view colour_of(Mark mark, std::string_view otherwise);
 Look island_look(const IslandBox& island);

@@ -17,8 +17,8 @@
 namespace atoll_v1::atoll::drawing {
 namespace {
 
-constexpr std::size_t most_hosts = 4;    // drawn in full
-constexpr std::size_t most_islands = 2;  // islands that span hosts
+constexpr std::size_t most_hosts = 4;    // maximum of hosts that are drawn in full
+constexpr std::size_t most_islands = 2;  // maximum of islands that span hosts
 constexpr std::size_t most_hosts_in_island = 3;
 constexpr std::size_t most_summaries = 3;
 constexpr std::size_t most_tracks = 16;
@@ -64,7 +64,7 @@ std::string count_hosts(const std::vector<Candidate>& candidates, const Kind& ki
   return plural(hosts, "host");
 }
 
-// "node2 ... node9 are like node1 (8 hosts)"
+// Returns the parts of "node2 ... node9 are like node1 (8 hosts)".
 std::vector<std::string> describe(const std::vector<Candidate>& candidates, const Kind& rest,
                                   std::size_t like) {
   const std::string& first = candidates[rest.front()].name;

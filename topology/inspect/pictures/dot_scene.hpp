@@ -23,7 +23,7 @@ enum class Mark {
 
 struct GpuBox {
   std::string id;
-  std::vector<std::string> lines;  // "GPU 3", "rank 11"
+  std::vector<std::string> lines;  // texts in the box: "GPU 3", "rank 11"
   std::string tooltip;
   Mark mark = Mark::none;
   int package = -1;
@@ -45,7 +45,7 @@ struct NicStack {
   std::vector<std::size_t> users = {};
   std::vector<std::size_t> near = {};  // GPUs that would send through the stack if it worked
   std::vector<std::size_t> tracks = {};
-  std::string more = {};  // "and 3 more"
+  std::string more = {};  // text about NICs that are not drawn: "and 3 more"
   Rect last = {};         // the lowest row: the last NIC, or the line with `more`
 };
 
@@ -68,8 +68,9 @@ struct Bar {
 };
 
 struct IslandBox {
-  std::string id, detail;          // detail: "H100 80GB HBM3"
-  std::vector<std::string> title;  // "NVLink island:", "8 GPUs,", "450 GB/s a GPU"
+  std::string id, detail;  // detail: "H100 80GB HBM3"
+  // Parts of the title: "NVLink island:", "8 GPUs,", "450 GB/s a GPU"
+  std::vector<std::string> title;
   IslandState state = IslandState::unknown;
   std::string fabric;
   Mark mark = Mark::none;
@@ -79,7 +80,7 @@ struct IslandBox {
   std::vector<Stub> stubs;
   Rect frame, text;
   std::vector<std::string> lines;  // title, wrapped to the width of the frame
-  std::optional<Bar> bar;          // drawn for the switches
+  std::optional<Bar> bar;          // bar for the switches
 };
 
 struct HostBox {
@@ -113,7 +114,7 @@ struct Group {
 
 // One line for all rails that lead to the same places.
 struct Track {
-  std::string title;  // "rail 3 (assumed)"
+  std::string title;  // label of the line: "rail 3 (assumed)"
   bool is_assumed = false;
 };
 
@@ -157,7 +158,7 @@ class Parts {
   std::optional<std::size_t> island(std::string_view gpu) const { return find(island_of_, gpu); }
   const Affinity* affinity(std::string_view gpu) const;
   Mark mark(std::string_view subject) const;
-  // "rank 3", "ranks 0, 4", or "" without ranks.
+  // Returns the ranks on a GPU: "rank 3", "ranks 0, 4", or "".
   std::string ranks(std::string_view gpu) const;
 
  private:

@@ -26,7 +26,7 @@ std::string short_id(const std::string& id) {
   return id.substr(0, boot) + id.substr(end);
 }
 
-// "node0/gpu0-3, node1/gpu2 and 6 more"
+// Shortens a list of subjects: "node0/gpu0-3, node1/gpu2 and 6 more".
 std::string subjects_text(const std::vector<std::string>& subjects) {
   std::vector<std::string> ids;
   ids.reserve(subjects.size());

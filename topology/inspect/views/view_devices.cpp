@@ -30,7 +30,7 @@ std::string busid_of(const Device& device) {
   return device.busid;
 }
 
-// "gpu0" for "HOST/gpu0".
+// The part of a device's id after the host: "gpu0" for "HOST/gpu0".
 template <class Device>
 std::string rest_of(const Device& device) {
   const std::string& id = device.id;

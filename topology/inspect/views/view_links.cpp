@@ -16,8 +16,8 @@ namespace {
 struct Cluster {
   std::set<std::string> gpus;
   bool is_switched = false;
-  std::map<std::string, double> of_gpu;  // sum of all links of each GPU
-  // Links of a pair without a switch.
+  std::map<std::string, double> of_gpu;  // all links of each GPU, added up
+  // Links of each pair without a switch, added up.
   std::map<std::pair<std::string, std::string>, double> of_pairs;
 
   // Two GPUs on a switch are equal to two GPUs with direct links.
@@ -83,7 +83,7 @@ class ClusterFinder {
 
  private:
   const std::set<std::string>& gpus_;
-  std::vector<TopologyLink> links_;  // with both ends replaced by nodes
+  std::vector<TopologyLink> links_;  // links with both ends replaced by nodes
   std::map<std::string, std::vector<std::string>> next_;
 };
 
