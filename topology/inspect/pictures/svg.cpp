@@ -14,7 +14,6 @@
 #include <chrono>
 #include <csignal>
 #include <cstring>
-#include <optional>
 #include <thread>
 
 #include "atoll/error.hpp"
@@ -49,8 +48,7 @@ class MemoryFile {
 
   std::size_t size() const {
     struct stat about {};
-    if (fstat(fd_, &about) != 0) fail("fstat", errno);
-    return static_cast<std::size_t>(about.st_size);
+    return fstat(fd_, &about) == 0 ? static_cast<std::size_t>(about.st_size) : 0;
   }
 
   void fill(std::string_view text) const {
@@ -68,32 +66,6 @@ class MemoryFile {
 
  private:
   int fd_;
-};
-
-// A child process. The destructor kills and reaps it if it still runs.
-class Child {
- public:
-  explicit Child(pid_t pid) : pid_(pid) {}
-  Child(const Child&) = delete;
-  Child& operator=(const Child&) = delete;
-  ~Child() {
-    if (pid_ <= 0) return;
-    kill(pid_, SIGKILL);
-    while (waitpid(pid_, nullptr, 0) < 0 && errno == EINTR) {
-    }
-  }
-
-  // Exit status; empty while the child runs, 0 when another part of this process has reaped it.
-  std::optional<int> status() {
-    int status = 0;
-    const pid_t ended = waitpid(pid_, &status, WNOHANG);
-    if (ended == 0 || (ended < 0 && errno == EINTR)) return std::nullopt;
-    pid_ = 0;
-    return ended < 0 ? 0 : status;
-  }
-
- private:
-  pid_t pid_;
 };
 
 pid_t spawn_dot(const MemoryFile& input, const MemoryFile& output, const MemoryFile& complaint) {
@@ -115,16 +87,27 @@ pid_t spawn_dot(const MemoryFile& input, const MemoryFile& output, const MemoryF
   return pid;
 }
 
-// Throws if the child writes too much or does not end in time.
-int wait_for(Child& child, const MemoryFile& output, const MemoryFile& complaint) {
+// Returns the exit status of `dot`, or 0 if another part of this process has reaped it. Kills it if
+// it writes too much or does not end in time.
+int run_dot(const MemoryFile& input, const MemoryFile& output, const MemoryFile& complaint) {
+  const pid_t pid = spawn_dot(input, output, complaint);
   const Clock::time_point deadline = Clock::now() + patience;
   while (true) {
-    const std::optional<int> status = child.status();
-    if (std::max(output.size(), complaint.size()) > most_output)
+    int status = 0;
+    const pid_t ended = waitpid(pid, &status, WNOHANG);
+    const bool has_ended = ended == pid || (ended < 0 && errno != EINTR);
+    const bool is_large = std::max(output.size(), complaint.size()) > most_output;
+    const bool is_late = Clock::now() >= deadline;
+    if (!has_ended && (is_large || is_late)) {
+      kill(pid, SIGKILL);
+      while (waitpid(pid, nullptr, 0) < 0 && errno == EINTR) {
+      }
+    }
+    if (is_large)
       throw Error(ErrorCode::unsupported,
                   fmt::format("the picture is larger than {} MiB", most_output >> 20));
-    if (status) return *status;
-    if (Clock::now() >= deadline) fail("no answer", ETIMEDOUT);
+    if (has_ended) return status;
+    if (is_late) fail("no answer", ETIMEDOUT);
     std::this_thread::sleep_for(std::chrono::milliseconds(2));
   }
 }
@@ -134,8 +117,7 @@ int wait_for(Child& child, const MemoryFile& output, const MemoryFile& complaint
 std::string to_svg(const Inspection& inspection) {
   const MemoryFile input, output, complaint;
   input.fill(to_dot(inspection));
-  Child child(spawn_dot(input, output, complaint));
-  const int status = wait_for(child, output, complaint);
+  const int status = run_dot(input, output, complaint);
   std::string picture = output.text(most_output);
   if (status != 0 || picture.find("<svg") == std::string::npos) {
     const std::string reason = complaint.text(most_complaint);
