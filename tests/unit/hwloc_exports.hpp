@@ -1,4 +1,4 @@
-// The export to hwloc XML, held against what it was made from.
+// Compares exports to hwloc XML with the topologies that they were made from.
 #pragma once
 
 #include <doctest/doctest.h>
@@ -17,7 +17,7 @@
 
 namespace hwloc_machines {
 
-// What a file can say of a topology: facts, rates and the like are listed as lost.
+// The part of a topology that the file can hold; facts, rates and others are reported as lost.
 struct Told {
   std::vector<std::string> gpus, nics, links, islands;
   atoll::IslandState state = atoll::IslandState::unknown;
@@ -56,7 +56,7 @@ inline bool says(const atoll::Export& written, const std::string& what) {
       written.lost, [&](const std::string& line) { return line.find(what) != std::string::npos; });
 }
 
-// Both readings of the export must tell what the topology does.
+// Checks that both readers of the export find what the topology has.
 inline atoll::Export check_export(const atoll::Topology& topology) {
   const atoll::Export written = to_hwloc_xml(topology);
   atoll::Topology again = atoll::importers::hwloc_xml.read(written.text, "h.xml");
@@ -74,8 +74,8 @@ inline atoll::Export check_export(const atoll::Topology& topology) {
   return written;
 }
 
-// 2 packages of 2 NUMA nodes and half the GPUs each; GPUs sit behind a switch of their own, with
-// a NIC beside.
+// A host with 2 packages of 2 NUMA nodes, and half the GPUs at each package. Each GPU has a PCIe
+// switch of its own with a NIC.
 inline atoll::Topology board(int gpus, const std::string& model, const std::string& device) {
   atoll::Topology topology;
   machines::add_host(topology, "h", gpus, atoll::IslandState::known);

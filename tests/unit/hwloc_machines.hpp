@@ -1,4 +1,4 @@
-// Small hwloc XML files made by hand, for tests, and libhwloc's reading of them.
+// Small handmade hwloc XML files for tests, and libhwloc's reading of them.
 #pragma once
 
 #include <doctest/doctest.h>
@@ -15,7 +15,7 @@
 
 namespace hwloc_machines {
 
-// A host called `id`.
+// Reads a text with libhwloc; the host is called `id`.
 inline atoll::Topology read_with_libhwloc(const std::string& text, const std::string& id) {
   hwloc_topology_t raw = nullptr;
   REQUIRE(hwloc_topology_init(&raw) == 0);
@@ -33,7 +33,7 @@ inline atoll::Topology read_with_libhwloc(const std::string& text, const std::st
   return topology;
 }
 
-// The attributes of an object near some threads and some nodes (hexadecimal).
+// The attributes of an object near some threads and some nodes (hexadecimal masks).
 inline std::string sets(std::string_view cpus, std::string_view nodes = "1") {
   return fmt::format(
       R"(cpuset="0x{0}" complete_cpuset="0x{0}" nodeset="0x{1}" complete_nodeset="0x{1}")", cpus,
@@ -44,7 +44,7 @@ inline std::string info(std::string_view name, std::string_view value) {
   return fmt::format(R"(<info name="{}" value="{}"/>)", name, value);
 }
 
-// Cores of one thread each.
+// Cores with one thread each.
 inline std::string cores(int first, int end, std::string_view nodes = "1") {
   std::string text;
   for (int i = first; i < end; ++i) {
@@ -65,13 +65,13 @@ inline std::string node(int number, std::string_view cpus, std::string_view attr
       number, sets(cpus, fmt::format("{:x}", 1 << number)), 10 + number, attributes);
 }
 
-// One package with 2 cores of one thread, with `devices` below its host bridge.
+// One package with 2 single-threaded cores, and `devices` below its host bridge.
 struct XmlMachine {
-  std::string version = "2.12.0";  // of hwloc
+  std::string version = "2.12.0";  // version of hwloc
   std::string devices = {};
   std::string distances = {};
-  std::string os_devices = {};  // below the machine
-  // Or all that is below the machine, with its threads and nodes.
+  std::string os_devices = {};  // below the machine object
+  // Replaces everything below the machine object, threads and nodes included.
   std::string parts = {};
   std::string cpus = "3", nodes = "1";
 
@@ -133,7 +133,7 @@ inline std::string amd(int number, int index, const std::string& infos = "") {
                 info("GPUModel", "AMD Instinct MI300X") + infos, R"(subtype="RSMI")"));
 }
 
-// An adapter of OpenFabrics.
+// An OpenFabrics adapter.
 inline std::string adapter(int number, const std::string& type, const std::string& name,
                            const std::string& infos) {
   return pci(number, type, os(400 + number, name, 3, infos));
@@ -160,8 +160,8 @@ inline std::string matrix(const std::vector<std::string>& objects, const std::ve
       cells.size(), name, cells);
 }
 
-// Two packages of two NUMA nodes with one core each; `devices` has what is near each place:
-// package 0, its second node, package 1, the machine.
+// Two packages with two NUMA nodes of one core each. `devices` are those near package 0, near its
+// second node, near package 1, and below the machine.
 inline XmlMachine packages(const std::array<std::string, 4>& devices) {
   XmlMachine machine;
   machine.cpus = "f";
@@ -183,7 +183,7 @@ inline XmlMachine packages(const std::array<std::string, 4>& devices) {
   return machine;
 }
 
-// A machine of hwloc 1: two nodes, which contain a core and a GPU each, in one socket.
+// A machine of hwloc 1: one socket with two nodes, each with a core and a GPU.
 inline std::string version_1(const std::string& socket) {
   std::string node;
   for (int i = 0; i < 2; ++i) {

@@ -1,4 +1,4 @@
-// The catalog against what is published of its machines, and clusters made of them.
+// Tests of the catalog against published figures, and of clusters made from it.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -20,15 +20,15 @@ using atoll::Topology;
 
 namespace {
 
-// What data sheets and providers' pages say. NIC rates are Gbit/s of a host's NICs together.
+// Figures of data sheets and providers' pages.
 struct Published {
   const char* name;
   std::size_t hosts, gpus;
   std::vector<std::size_t> islands;
-  double gpu_gbyte_s;   // of a GPU to its island; 0: none
-  double pair_gbyte_s;  // 0: pairs differ, or there are none
+  double gpu_gbyte_s;   // from a GPU to its island; 0 without links
+  double pair_gbyte_s;  // 0 when pairs differ or have no links
   std::size_t nics;     // of one host
-  double nic_gbit_s;    // per GPU
+  double nic_gbit_s;    // for each GPU
 };
 
 const std::vector<Published> published{
@@ -76,7 +76,7 @@ std::vector<std::size_t> sizes(const std::vector<Island>& islands) {
   return sizes;
 }
 
-// How many leading parts two PCI paths share.
+// The number of leading parts that two PCI paths share.
 std::size_t shared_parts(const std::string& a, const std::string& b) {
   const auto fork = std::mismatch(a.begin(), a.end(), b.begin(), b.end());
   std::size_t parts = static_cast<std::size_t>(std::count(a.begin(), fork.first, '/'));
@@ -213,7 +213,7 @@ TEST_CASE("catalog: the paths lead each GPU to its own NICs") {
   CHECK(nearest(dgx2, "dgx-2/gpu15") == std::set<std::string>{"mlx5_9"});
   const Topology oci = catalog_cluster("oci-h100");
   CHECK(nearest(oci, "oci-h100/gpu5") == std::set<std::string>{"mlx5_12", "mlx5_13"});
-  // No PCIe switch joins a Grace's GPUs to its adapters: the NUMA node tells.
+  // GPUs and adapters of a Grace CPU share no PCIe switch, so the NUMA node decides.
   CHECK(nearest(catalog_cluster("gb200-nvl72"), "gb200-nvl72-t00/gpu0").empty());
 }
 
@@ -228,7 +228,7 @@ TEST_CASE("catalog: the cube mesh of the DGX-1 is that of its white paper") {
   CHECK(links[{"2", "6"}] == 1);
   CHECK_FALSE(links.contains({"0", "5"}));
   CHECK_FALSE(links.contains({"3", "4"}));
-  // The four GPUs of a processor are joined all with all.
+  // The four GPUs of each processor are linked to each other.
   for (const char* first : {"0123", "4567"})
     for (int a = 0; a < 4; ++a)
       for (int b = a + 1; b < 4; ++b)
@@ -292,7 +292,7 @@ TEST_CASE("catalog: unknown names name the nearest entries") {
   CHECK(contains(near.message, "hgx-h200"));
   CHECK_FALSE(contains(near.message, "gcp-a3-mega"));
   CHECK(contains(near.message, "atoll-topo --cluster list"));
-  CHECK(contains(failure("hgxh100x16").message, "the nearest: hgx-h100"));
+  CHECK(contains(failure("hgxh100x16").message, "similar names: hgx-h100"));
   const Failure far = failure("zzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzz");
   CHECK(far.code == ErrorCode::not_found);
   CHECK_FALSE(contains(far.message, "nearest"));
@@ -322,5 +322,5 @@ TEST_CASE("catalog: 2,048 machines are made in a moment") {
   CHECK(topology.gpus.size() == 16384);
   CHECK(topology.gpus.back().id == "hgx-h100-2047/gpu7");
   MESSAGE("hgx-h100x2048 in " << elapsed.count() * 1e3 << " ms");
-  CHECK(elapsed.count() < 5);  // far above what a sanitizer needs; tests/bench measures
+  CHECK(elapsed.count() < 5);  // generous, for sanitizers; tests/bench measures the time
 }

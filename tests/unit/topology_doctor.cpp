@@ -1,4 +1,4 @@
-// The doctor: the shape of a diagnosis, its report, and the fabric between GPUs.
+// Tests of the doctor: the structure of a diagnosis, its report, and the fabric between GPUs.
 #include "topology_doctor.hpp"
 
 #include <chrono>
@@ -44,7 +44,7 @@ TEST_CASE("diagnosis: a machine without GPUs and NICs says so") {
     CHECK(state_of(diagnosis, id) == "no GPUs");
   CHECK(state_of(diagnosis, "link_errors") == "no NICs");
   CHECK(state_of(diagnosis, "pcie_width") == "no GPUs and no NICs");
-  CHECK(state_of(diagnosis, "ranks_share_gpu") == "no job: there are no ranks");
+  CHECK(state_of(diagnosis, "ranks_share_gpu") == "this is not a job: there are no ranks");
   CHECK(state_of(diagnosis, "mesh") == "no mesh");
 }
 
@@ -86,7 +86,7 @@ TEST_CASE("diagnosis: equal findings of a cluster are one, and many different on
   REQUIRE(many.size() == 12);
   CHECK(many[0].evidence == "the power limit is 400 W, 700 W by default");
   CHECK(many[11].evidence ==
-        "149 cases more; the first: the power limit is 411 W, 700 W by default");
+        "149 more cases; the first: the power limit is 411 W, 700 W by default");
   CHECK(many[11].subjects.size() == 149);
 }
 
@@ -105,8 +105,7 @@ TEST_CASE("diagnosis: a large cluster is quick and stays readable") {
   const auto taken = std::chrono::steady_clock::now() - start;
   CHECK(diagnosis.findings.size() == 4);
   CHECK(std::ranges::count(report, '\n') < 100);
-  // Far above what it takes, so that a sanitizer on a busy machine passes, and far below what
-  // anything quadratic would.
+  // Long enough for a sanitizer on a busy machine, too short for a quadratic algorithm.
   CHECK(taken < std::chrono::seconds(10));
 }
 
@@ -230,7 +229,7 @@ TEST_CASE("nvlink_down: a source that shows no links on boards that have them") 
   topology.links.clear();
   topology.hosts[0].gpu_links = atoll::IslandState::none;
   CHECK(the_finding(topology, "nvlink_down").subjects.size() == 4);
-  // MIG switches them off.
+  // MIG turns NVLinks off.
   set_gpus(topology, fact::mig, "yes");
   CHECK(state_of(topology, "nvlink_down") == "ok");
 }
@@ -252,14 +251,14 @@ TEST_CASE("nvlink_down: bridges may be left out, and hidden GPUs hide links") {
   for (auto& card : cards.gpus) card.model = "NVIDIA A100 80GB PCIe";
   CHECK(state_of(cards, "nvlink_down") == "ok");
 
-  // Two of the four GPUs of a board without a switch: 6 links each go to the hidden ones.
+  // Two of the four GPUs of a board without switches; 6 links of each lead to hidden GPUs.
   Topology board;
   machines::add_host(board, "a", 2, atoll::IslandState::known);
   machines::link(board, gpu("a", 0), gpu("a", 1), 6);
   for (auto& one : board.gpus) one.model = "NVIDIA H100 80GB HBM3";
   CHECK(state_of(board, "nvlink_down") == "ok");
 
-  // All four, of which one pair lost a link.
+  // All four GPUs; one pair has lost a link.
   Topology whole;
   machines::add_host(whole, "a", 4, atoll::IslandState::known);
   machines::join_all(whole, "a", {0, 1, 2, 3}, 6);
@@ -391,7 +390,8 @@ TEST_CASE("links_unknown: says what to do about it") {
   const Finding finding = the_finding(topology, "links_unknown");
   CHECK(finding.severity == Severity::info);
   CHECK(finding.subjects == Strings{"a", "b"});
-  CHECK(finding.evidence == "no source says how its GPUs are joined (no NVML: cannot be opened)");
+  CHECK(finding.evidence ==
+        "no source shows the links between its GPUs (no NVML: cannot be opened)");
   CHECK(has(finding.fix, "nvidia-smi topo -m"));
 }
 

@@ -1,4 +1,4 @@
-// What the tests of the doctor share: looking into a diagnosis.
+// Shared by the tests of the doctor: machines, and access to a diagnosis.
 #pragma once
 
 #include <doctest/doctest.h>
@@ -25,7 +25,7 @@ inline Check check_of(const Diagnosis& diagnosis, std::string_view id) {
   return *found;
 }
 
-// "ok", "finding", or the reason for not looking.
+// Returns "ok", "finding", or the reason why the check did not run.
 inline std::string state_of(const Diagnosis& diagnosis, std::string_view id) {
   const Check check = check_of(diagnosis, id);
   return check.reason.empty() ? std::string(name(check.status)) : check.reason;
@@ -42,7 +42,7 @@ inline std::vector<Finding> found_in(const Diagnosis& diagnosis, std::string_vie
   return findings;
 }
 
-// The one finding of a check.
+// Returns the only finding of a check.
 inline Finding the_finding(const Diagnosis& diagnosis, std::string_view id) {
   const std::vector<Finding> findings = found_in(diagnosis, id);
   REQUIRE_MESSAGE(findings.size() == 1, std::string(id), ": ", findings.size(), " findings");
@@ -65,7 +65,7 @@ inline void set(atoll::Facts& facts, std::string_view name, std::string_view val
   facts.insert_or_assign(std::string(name), std::string(value));
 }
 
-// Every GPU of the machine.
+// Sets a fact of every GPU.
 inline void set_gpus(Topology& topology, std::string_view name, std::string_view value) {
   for (atoll::TopologyGpu& gpu : topology.gpus) set(gpu.facts, name, value);
 }
@@ -78,7 +78,7 @@ inline void set_hosts(Topology& topology, std::string_view name, std::string_vie
   for (atoll::TopologyHost& host : topology.hosts) set(host.facts, name, value);
 }
 
-// An adapter's port at the GPU that has the same number, on a PCIe switch of their own.
+// Adds a port next to the GPU with the same number, on a PCIe switch of their own.
 inline atoll::TopologyNic& add_port(Topology& topology, const std::string& host, int number,
                                     const std::string& layer = "infiniband", double gbit_s = 400) {
   const std::string name = "mlx5_" + std::to_string(number);
@@ -102,7 +102,7 @@ inline atoll::TopologyNic& add_port(Topology& topology, const std::string& host,
   return topology.nics.back();
 }
 
-// Hosts a, b, ... of `gpus` switched H100, each with a NIC of its own.
+// Hosts a, b, ... with `gpus` switched H100 GPUs, each with its own NIC.
 inline Topology cluster(int hosts, int gpus = 4) {
   Topology topology;
   for (int i = 0; i < hosts; ++i) {

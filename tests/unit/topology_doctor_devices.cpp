@@ -1,4 +1,4 @@
-// The doctor: PCIe links, and GPUs by themselves.
+// Tests of the doctor: PCIe links, and GPUs by themselves.
 #include "topology_doctor.hpp"
 
 namespace fact = atoll::fact;
@@ -39,7 +39,7 @@ TEST_CASE("pcie_width: lanes that are missing, with the bandwidth lost") {
   CHECK(state_of(machines::cluster(1), "pcie_width") == "no source gives pci.width");
   Topology topology = with_links();
   CHECK(state_of(topology, "pcie_width") == "ok");
-  // Idle: the speed is low too, which says nothing about the lanes.
+  // The device is idle: its speed is low too, which proves nothing about the lanes.
   set_link(topology.gpus[1].facts, "2.5", "32", "8", "16");
   const Finding finding = the_finding(topology, "pcie_width");
   CHECK(finding.severity == Severity::warning);
@@ -76,7 +76,7 @@ TEST_CASE("pcie_speed: idle devices are information, a NIC whose port is faster 
   finding = the_finding(topology, "pcie_speed");
   CHECK(finding.severity == Severity::warning);
   CHECK(finding.subjects == Strings{"a/mlx5_2"});
-  CHECK(finding.consequence == "carries 31.5 GB/s, its port 50");
+  CHECK(finding.consequence == "carries 31.5 GB/s, but its port 50");
   topology.nics[2].rate_gbit_s = 200;
   CHECK(the_finding(topology, "pcie_speed").severity == Severity::info);
 }
@@ -103,7 +103,7 @@ TEST_CASE("acs: bridges that redirect are named once") {
   CHECK(state_of(topology, "acs") == "needs root");
   set_gpus(topology, fact::pci_acs, "off");
   CHECK(state_of(topology, "acs") == "ok");
-  // The port that both share redirects nothing between them: they turn round below it.
+  // The port above both devices redirects nothing, since their traffic stays below it.
   set(topology.gpus[0].facts, fact::pci_acs, "00000000:00:01.0 00000000:00:02.0");
   set(topology.nics[0].facts, fact::pci_acs, "00000000:00:01.0 00000000:00:03.0");
   const Finding finding = the_finding(topology, "acs");
@@ -119,10 +119,11 @@ TEST_CASE("acs: bridges that redirect are named once") {
 TEST_CASE("acs: bridges that are not between a GPU and a NIC do no harm") {
   Topology topology = machines::cluster(1, 2);
   set_gpus(topology, fact::pci_acs, "off");
-  topology.nics[0].pci_path = "pci0000:00/00000000:00:09.0/00000000:00:0a.0";  // another root port
+  // Below another root port.
+  topology.nics[0].pci_path = "pci0000:00/00000000:00:09.0/00000000:00:0a.0";
   set(topology.nics[0].facts, fact::pci_acs, "00000000:00:09.0 00000000:00:0a.0");
   set(topology.gpus[0].facts, fact::pci_acs, "00000000:00:01.0 00000000:00:02.0");
-  set(topology.nics[1].facts, fact::pci_acs, "00000000:01:01.0");  // above both
+  set(topology.nics[1].facts, fact::pci_acs, "00000000:01:01.0");  // above both devices
   CHECK(state_of(topology, "acs") == "ok");
   topology.gpus[0].pci_path = topology.nics[0].pci_path = "";
   topology.gpus[1].pci_path = topology.nics[1].pci_path = "";
@@ -248,7 +249,7 @@ TEST_CASE("throttle: heat is trouble, a power cap alone is not") {
   set(topology.gpus[0].facts, fact::throttle, "power_cap thermal");
   const Finding finding = the_finding(topology, "throttle");
   CHECK(finding.severity == Severity::warning);
-  CHECK(finding.evidence == "clocks are held down: power_cap, thermal");
+  CHECK(finding.evidence == "clocks are reduced: power_cap, thermal");
 }
 
 TEST_CASE("power_cap: a limit below the default") {

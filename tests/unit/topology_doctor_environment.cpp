@@ -1,4 +1,4 @@
-// The doctor: virtual machines, containers, limits, versions, and NCCL's settings.
+// Tests of the doctor: virtual machines, containers, limits, versions, and NCCL's settings.
 #include "topology_doctor.hpp"
 
 namespace fact = atoll::fact;
@@ -25,7 +25,7 @@ Topology flat_vm() {
   return topology;
 }
 
-// A machine of which somebody looked at the environment.
+// A machine with an examined environment that has one NCCL setting.
 Topology with_setting(const std::string& name, const std::string& value, int gpus = 4) {
   Topology topology = cluster(1, gpus);
   set_hosts(topology, fact::container, "no");
@@ -48,10 +48,10 @@ TEST_CASE("vm_flattened: without a topology file") {
   const Finding finding = the_finding(topology, "vm_flattened");
   CHECK(finding.severity == Severity::warning);
   CHECK(finding.subjects == Strings{"a"});
-  CHECK(has(finding.fix, "NCCL_TOPO_FILE=FILE"));
+  CHECK(has(finding.fix, "set NCCL_TOPO_FILE"));
   set_hosts(topology, "nccl.conf.NCCL_TOPO_FILE", "/opt/topo.xml");
   CHECK(state_of(topology, "vm_flattened") == "ok");
-  Topology shaped = cluster(1);  // a virtual machine that shows where its devices are
+  Topology shaped = cluster(1);  // virtual machine that shows where its devices are
   set_hosts(shaped, fact::virtual_machine, "yes");
   CHECK(state_of(shaped, "vm_flattened") == "ok");
 }
@@ -103,7 +103,7 @@ TEST_CASE("hidden: what a container takes away") {
   CHECK(finding.severity == Severity::warning);
   CHECK(finding.evidence == "a container hides /sys, /dev/infiniband");
   CHECK(finding.fix == "start the container with --device /dev/infiniband -v /sys:/sys:ro");
-  set_hosts(topology, fact::container, "no");  // a driver that is not loaded looks the same
+  set_hosts(topology, fact::container, "no");  // an unloaded driver looks the same
   const Finding bare = the_finding(topology, "hidden");
   CHECK(bare.evidence == "this process does not see /sys, /dev/infiniband");
   CHECK_FALSE(has(bare.fix, "container"));
@@ -122,7 +122,8 @@ TEST_CASE("gpus_hidden: GPUs of the bus that this process may not use") {
   CHECK(finding.severity == Severity::info);
   CHECK(finding.subjects == Strings{"a"});
   CHECK(finding.evidence ==
-        "the driver does not show 2 GPUs of the PCI bus: 00000000:1b:00.0 and 00000000:2c:00.0");
+        "the driver does not show 2 GPUs that the PCI bus has: 00000000:1b:00.0 and "
+        "00000000:2c:00.0");
   CHECK(finding.consequence == "this process cannot use them");
   CHECK(has(finding.fix, "cgroup"));
   CHECK(state_of(machines::cpus(1), "gpus_hidden") == "no GPUs");
@@ -136,7 +137,7 @@ TEST_CASE("hwloc_version: versions that misread NVLink, where that concerns the 
   set_hosts(topology, fact::hwloc_version, "2.9.0");
   Finding finding = the_finding(topology, "hwloc_version");
   CHECK(finding.severity == Severity::info);
-  CHECK(finding.evidence == "hwloc 2.9.0 gives NVLink of generation 4 twice its rate");
+  CHECK(finding.evidence == "hwloc 2.9.0 reports twice the bandwidth of NVLink generation 4");
   set_hosts(topology, fact::hwloc_version, "2.10.0");
   CHECK(the_finding(topology, "hwloc_version").severity == Severity::info);
   topology.hosts[0].gpu_links = atoll::IslandState::unknown;
@@ -185,7 +186,7 @@ TEST_CASE("nccl_ib_hca: a prefix that means more than one NIC") {
   topology.nics[0].name = "mlx5_10";
   const Strings evidence = evidence_of(topology, "nccl_ib_hca");
   CHECK(evidence ==
-        Strings{"NCCL_IB_HCA=mlx5_1 (environment): mlx5_1 is a prefix and means mlx5_10 too"});
+        Strings{"NCCL_IB_HCA=mlx5_1 (environment): as a prefix, mlx5_1 also matches mlx5_10"});
   set_hosts(topology, "env.NCCL_IB_HCA", "=mlx5_1,mlx5_10");
   CHECK(state_of(topology, "nccl_ib_hca") == "ok");
 }
@@ -197,9 +198,10 @@ TEST_CASE("nccl_ib_hca: a prefix that cuts a number, and is no name itself") {
   const Finding finding = the_finding(topology, "nccl_ib_hca");
   CHECK(finding.severity == Severity::warning);
   CHECK(finding.evidence ==
-        "NCCL_IB_HCA=mlx5_1 (environment): no adapter is called mlx5_1, as a prefix it means "
+        "NCCL_IB_HCA=mlx5_1 (environment): no adapter is called mlx5_1; as a prefix it matches "
         "mlx5_10 and mlx5_11");
-  set_hosts(topology, "env.NCCL_IB_HCA", "mlx5");  // "mlx5_10" goes on with no digit
+  // No number is cut: "_" follows "mlx5" in "mlx5_10".
+  set_hosts(topology, "env.NCCL_IB_HCA", "mlx5");
   CHECK(state_of(topology, "nccl_ib_hca") == "ok");
 }
 
@@ -213,9 +215,9 @@ TEST_CASE("nccl_ib_hca: active ports that no GPU uses, if the list is given") {
   const Finding finding = the_finding(topology, "nccl_ib_hca");
   CHECK(finding.severity == Severity::warning);
   CHECK(finding.evidence ==
-        "NCCL_IB_HCA=mlx5 (environment) takes mlx5_2 and mlx5_20, which no GPU should use");
+        "NCCL_IB_HCA=mlx5 (environment) selects mlx5_2 and mlx5_20, which no GPU should use");
   topology.nics[3].state = "down";
-  CHECK(has(the_finding(topology, "nccl_ib_hca").evidence, "takes mlx5_2, which"));
+  CHECK(has(the_finding(topology, "nccl_ib_hca").evidence, "selects mlx5_2, which"));
   set_hosts(topology, "env.NCCL_IB_HCA", "=mlx5_0,mlx5_1");
   CHECK(state_of(topology, "nccl_ib_hca") == "ok");
   topology.hosts[0].facts.erase("env.NCCL_IB_HCA");
@@ -238,7 +240,7 @@ TEST_CASE("nccl_ib_hca: InfiniBand and RoCE together; nccl.conf counts, the envi
   Finding finding = the_finding(topology, "nccl_ib_hca");
   CHECK(finding.severity == Severity::warning);
   CHECK(finding.evidence ==
-        "NCCL_IB_HCA=mlx5 (nccl.conf) takes ports of several kinds: ethernet, infiniband");
+        "NCCL_IB_HCA=mlx5 (nccl.conf) selects ports of several link layers: ethernet, infiniband");
   set_hosts(topology, "env.NCCL_IB_HCA", "^=mlx5_9");
   CHECK(state_of(topology, "nccl_ib_hca") == "ok");
 }

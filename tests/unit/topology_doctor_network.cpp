@@ -1,4 +1,4 @@
-// The doctor: ports of NICs, and what lies between GPUs and NICs.
+// Tests of the doctor: ports of NICs, and the way from GPUs to NICs.
 #include "topology_doctor.hpp"
 
 namespace fact = atoll::fact;
@@ -26,10 +26,9 @@ TEST_CASE("port_down: an error where it is a GPU's nearest NIC") {
   CHECK(finding.severity == Severity::error);
   CHECK(finding.subjects == Strings{"a/mlx5_2"});
   CHECK(finding.evidence == "the port is down");
-  CHECK(
-      finding.consequence ==
-      "it is the nearest NIC of 1 GPU, which must send through farther ones; 3 of 4 such ports of "
-      "its host are active, with 150 of 200 GB/s");
+  CHECK(finding.consequence ==
+        "it is the nearest NIC of 1 GPU, which must send through farther ones; 3 of 4 such ports "
+        "on its host are active, with 150 of 200 GB/s");
   CHECK(has(finding.fix, "ibstat mlx5_2 1"));
   set(topology.nics[2].facts, fact::phys_state, "polling");
   CHECK(the_finding(topology, "port_down").evidence ==
@@ -63,7 +62,7 @@ TEST_CASE("port_initialising: no subnet manager") {
   const auto findings = found_in(diagnose(topology), "port_initialising");
   REQUIRE(findings.size() == 2);
   CHECK(findings[0].severity == Severity::error);
-  CHECK(findings[0].evidence == "the port is init (no subnet manager has spoken to it)");
+  CHECK(findings[0].evidence == "the port is init (no subnet manager has configured it)");
   CHECK(findings[1].evidence == "the port is armed");
   CHECK(has(findings[0].fix, "opensm"));
   topology.nics.clear();
@@ -84,7 +83,7 @@ TEST_CASE("port_slow: slower or narrower than its peers") {
   set(topology.nics[0].facts, fact::width, "2");
   finding = the_finding(topology, "port_slow");
   CHECK(finding.evidence == "the port has 2 lanes, 3 peers have 4");
-  CHECK(finding.consequence == "carries 50 % of what they do");
+  CHECK(finding.consequence == "carries 50 % of their bandwidth");
 }
 
 TEST_CASE("port_slow: a port that no GPU uses is information, and holds up no rails") {
@@ -104,7 +103,7 @@ TEST_CASE("port_slow: ports for storage are no peers of the fast ones") {
   CHECK(state_of(topology, "port_slow") == "ok");
   Topology one = cluster(1, 1);
   CHECK(state_of(one, "port_slow") == "no two like ports of known rate");
-  // Of one kind by their PCI device, whatever they are called.
+  // Equal PCI device ids make them peers, whatever their names are.
   one = cluster(1);
   set_nics(one, fact::pci_device, "15b3:1021");
   machines::add_port(one, "a", 9, "infiniband", 100);
@@ -151,8 +150,8 @@ TEST_CASE("firmware_differs: among like NICs only") {
   const Finding finding = the_finding(topology, "firmware_differs");
   CHECK(finding.severity == Severity::info);
   CHECK(finding.subjects == Strings{"c/mlx5_0"});
-  CHECK(finding.evidence == "firmware 28.36.1010, 2 NICs like it have 28.39.1002");
-  set(topology.nics[2].facts, fact::firmware, "20.36.1010");  // another kind of adapter
+  CHECK(finding.evidence == "firmware 28.36.1010, 2 NICs of its type have 28.39.1002");
+  set(topology.nics[2].facts, fact::firmware, "20.36.1010");  // another type of adapter
   CHECK(state_of(topology, "firmware_differs") == "ok");
 }
 
@@ -201,7 +200,7 @@ TEST_CASE("gpudirect: switched off in NCCL, or absent in its file") {
   CHECK(state_of(topology, "gpudirect") == "ok");
   set_hosts(topology, "env.NCCL_NET_GDR_LEVEL", "LOC");
   CHECK(the_finding(topology, "gpudirect").evidence ==
-        "NCCL_NET_GDR_LEVEL is LOC (environment): never");
+        "NCCL_NET_GDR_LEVEL is LOC (environment), which turns GPUDirect off");
   topology.hosts[0].facts.clear();
   set_nics(topology, fact::gdr, "yes");
   CHECK(state_of(topology, "gpudirect") == "ok");
@@ -211,7 +210,7 @@ TEST_CASE("gpudirect: switched off in NCCL, or absent in its file") {
 
 namespace {
 
-// One NIC, on the socket of GPUs 0 and 1.
+// A host with one NIC, on the socket of GPUs 0 and 1.
 Topology lopsided() {
   Topology topology = cluster(1);
   topology.nics.resize(1);
@@ -238,7 +237,7 @@ TEST_CASE("nic_far: the nearest usable NIC on another socket") {
 TEST_CASE("nic_far: sockets that nobody knows") {
   Topology topology = lopsided();
   for (auto& gpu : topology.gpus) gpu.package = gpu.numa = -1;
-  CHECK(state_of(topology, "nic_far") == "no source tells the sockets of GPUs and NICs");
+  CHECK(state_of(topology, "nic_far") == "no source shows the sockets of GPUs and NICs");
 }
 
 TEST_CASE("nic_shared: GPUs on one NIC, with the share of each") {
@@ -268,8 +267,7 @@ TEST_CASE("rails_assumed: until a file names the leaves") {
   const Finding finding = the_finding(topology, "rails_assumed");
   CHECK(finding.severity == Severity::info);
   CHECK(finding.evidence ==
-        "no source says on which leaf switch 12 of 12 NICs hang; 4 rails a host are assumed by "
-        "position");
+        "the leaf switches of 12 of 12 NICs are unknown; 4 rails per host are assumed by position");
   CHECK(has(finding.fix, "--fabric"));
   for (auto& nic : topology.nics) set(nic.facts, fact::leaf, "leaf " + nic.name);
   CHECK(state_of(topology, "rails_assumed") == "ok");

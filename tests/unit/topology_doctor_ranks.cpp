@@ -1,4 +1,4 @@
-// The doctor: ranks, their mesh, and hosts that should be alike.
+// Tests of the doctor: ranks, their mesh, and hosts that should be alike.
 #include "topology_doctor.hpp"
 
 namespace fact = atoll::fact;
@@ -87,20 +87,20 @@ TEST_CASE("rank_off_socket: several NUMA nodes a socket") {
 }
 
 TEST_CASE("ranks_share_core: bound to the same core, or to sets that overlap") {
-  const Topology topology = cluster(1);  // 8 cores of 2 threads
+  const Topology topology = cluster(1);  // 8 cores with 2 threads each
   auto ranks = one_a_gpu(topology);
   const auto cpus = [&](const std::vector<std::vector<int>>& sets) {
     for (std::size_t i = 0; i < sets.size(); ++i) ranks[i].cpus = sets[i];
     return diagnose(topology, ranks);
   };
-  CHECK(state_of(diagnose(topology, ranks), "ranks_share_core") == "no rank says where it may run");
+  CHECK(state_of(diagnose(topology, ranks), "ranks_share_core") == "no rank reports its CPUs");
   CHECK(state_of(cpus({{0, 1}, {2, 3}, {4, 5}, {6, 7}}), "ranks_share_core") == "ok");
   Finding finding = the_finding(cpus({{0, 1}, {0, 1}, {4, 5}, {6, 7}}), "ranks_share_core");
   CHECK(finding.severity == Severity::warning);
   CHECK(finding.subjects == Strings{"rank 0", "rank 1"});
-  CHECK(finding.evidence == "ranks 0-1 on a have 2 hardware threads between them");
+  CHECK(finding.evidence == "ranks 0-1 on a share 2 hardware threads");
   finding = the_finding(cpus({{0, 1}, {2, 3}, {3, 4}, {4, 5}}), "ranks_share_core");
-  CHECK(finding.evidence == "ranks 1-3 on a have 4 hardware threads between them");
+  CHECK(finding.evidence == "ranks 1-3 on a share 4 hardware threads");
 }
 
 TEST_CASE("ranks_share_core: a socket that is shared by design, and ranks that are not bound") {
@@ -122,20 +122,20 @@ TEST_CASE("shard_not_island: rows that cross, split or divide islands") {
   CHECK(state_of(diagnose(topology, ranks), "shard_not_island") == "no mesh");
   MeshPlan plan = mesh(2, 4);
   CHECK(state_of(diagnose(topology, ranks, &plan), "shard_not_island") == "ok");
-  plan = mesh(2, 2, 2);  // the whole island, half of it for tensor parallelism
+  plan = mesh(2, 2, 2);  // the whole island; half of the GPUs for tensor parallelism
   CHECK(state_of(diagnose(topology, ranks, &plan), "shard_not_island") == "ok");
 
   plan = mesh(1, 8);
   Finding finding = the_finding(diagnose(topology, ranks, &plan), "shard_not_island");
   CHECK(finding.severity == Severity::info);
-  CHECK(finding.evidence == "1 of 1 shard group join up to 2 islands");
+  CHECK(finding.evidence == "1 of 1 shard group span up to 2 islands");
   CHECK(has(finding.consequence, "50, not 450 GB/s a GPU"));
 
   plan = mesh(2, 4);
   plan.order = {0, 1, 4, 5, 2, 3, 6, 7};
   finding = the_finding(diagnose(topology, ranks, &plan), "shard_not_island");
   CHECK(finding.severity == Severity::warning);
-  CHECK(finding.evidence == "2 of 2 shard groups join up to 2 islands");
+  CHECK(finding.evidence == "2 of 2 shard groups span up to 2 islands");
 
   plan = mesh(4, 2);
   finding = the_finding(diagnose(topology, ranks, &plan), "shard_not_island");

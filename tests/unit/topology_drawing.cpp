@@ -1,4 +1,4 @@
-// The picture: what is in it, where it stands, and that names cannot break it.
+// Tests of pictures: their content, the positions, and names that try to break them.
 #include <doctest/doctest.h>
 #include <unistd.h>
 
@@ -35,7 +35,7 @@ std::size_t count(const std::string& text, const std::string& part) {
   return found;
 }
 
-// The line that declares a node, or an edge "A -- B"; "" if there is none.
+// The line that declares a node or an edge "A -- B"; "" when there is none.
 std::string line_of(const std::string& dot, const std::string& what) {
   std::istringstream lines(dot);
   for (std::string line; std::getline(lines, line);)
@@ -52,7 +52,7 @@ std::string edge(const std::string& dot, const std::string& a, const std::string
   return line_of(dot, '"' + a + "\" -- \"" + b + '"');
 }
 
-// Islands as they are found; NIC i of a host belongs to GPU i.
+// An inspection with computed islands; NIC i of a host belongs to GPU i.
 Inspection inspect_by_hand(Topology topology) {
   Inspection inspection;
   inspection.islands = find_islands(topology);
@@ -78,7 +78,8 @@ void add_nic(Topology& topology, const std::string& host, int number) {
   nic.id = host + '/' + nic.name;
 }
 
-// Hosts a, b, ... of `gpus` switched GPUs with a NIC each, and rails that join equal NICs.
+// Hosts a, b, ... with `gpus` switched GPUs, a NIC for each, and rails between NICs of the same
+// number.
 Inspection rails_of(int hosts, int gpus, const std::string& evidence) {
   Topology topology;
   std::vector<atoll::Rail> rails(static_cast<std::size_t>(gpus));
@@ -109,7 +110,7 @@ struct Box {
   double left, right, bottom, top;
 };
 
-// Boxes that must not touch: all but labels of lines and the sheets behind a summary.
+// Boxes that must not overlap: all except labels of lines and the sheets behind a summary.
 std::vector<Box> boxes_of(const std::string& dot) {
   static const std::regex pattern(
       "\"([^\"]*)\" \\[pos=\"([-0-9.]+),([-0-9.]+)\", width=([0-9.]+), height=([0-9.]+), "
@@ -126,7 +127,7 @@ std::vector<Box> boxes_of(const std::string& dot) {
   return boxes;
 }
 
-// An absent dot is no failure of these tests.
+// These tests pass without Graphviz.
 bool has_dot() {
   FILE* pipe = popen("command -v dot", "r");
   if (pipe == nullptr) return false;
@@ -164,7 +165,7 @@ TEST_CASE("picture: an HGX host is a host with an island with GPUs on one switch
   }
   CHECK(edge(dot, "a/gpu0", "a/mlx5_1").empty());
   CHECK(edge(dot, "a/gpu0", "a/gpu1").empty());
-  // A rail of one host joins nothing.
+  // A rail with a single host connects nothing.
   CHECK_FALSE(contains(dot, "rail"));
 }
 
@@ -363,7 +364,7 @@ TEST_CASE("picture: names cannot end strings, command Graphviz or spoil its outp
   CHECK(contains(dot, "a &amp; b &amp;quot; ?? <b>?[31m caf\xc3\xa9"));
   CHECK(contains(dot, "error: y\\\\\\\"?: \\\"quoted\\\""));
   CHECK_FALSE(contains(dot, "\x1b"));
-  // Outside of quotes there is only what Graphviz' language has.
+  // Outside of quotes, only characters of Graphviz' language may occur.
   bool is_quoted = false;
   for (std::size_t i = 0; i < dot.size(); ++i) {
     if (dot[i] == '\\') {
@@ -442,7 +443,7 @@ TEST_CASE("picture: a dot that fails says why, and one that raves is stopped") {
     std::ofstream(folder / "dot") << "#!/bin/sh\n" << script << '\n';
     std::filesystem::permissions(folder / "dot", std::filesystem::perms::owner_all);
     try {
-      // More than the channels hold, so that not reading it is noticed.
+      // A picture larger than a pipe's buffer, which a script may leave unread.
       return to_svg(rails_of(4, 64, "assumed")).substr(0, 5);
     } catch (const atoll::Error& error) {
       return error.what();

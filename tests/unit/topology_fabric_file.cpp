@@ -1,4 +1,4 @@
-// Files that say which leaf switch each NIC hangs on.
+// Tests of files with the leaf switch of each NIC.
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 #include <unistd.h>
@@ -17,7 +17,7 @@ using atoll::get_fact;
 using atoll::Topology;
 namespace fact = atoll::fact;
 
-// A file that lives as long as a test.
+// A file that the destructor removes.
 class TemporaryFile {
  public:
   explicit TemporaryFile(const std::string& text)
@@ -46,8 +46,8 @@ void add_nic(Topology& topology, const std::string& host, const std::string& nam
   if (!guid.empty()) nic.facts.emplace(fact::node_guid, guid);
 }
 
-// Hosts "id0", "id1" that people call "node0.cluster", "node1.cluster", each with mlx5_0, mlx5_2
-// and mlx5_10.
+// Hosts "id0" and "id1" with names "node0.cluster" and "node1.cluster" and NICs mlx5_0, mlx5_2,
+// mlx5_10.
 Topology two_hosts() {
   Topology topology;
   for (int i = 0; i < 2; ++i) {
@@ -61,7 +61,7 @@ Topology two_hosts() {
   return topology;
 }
 
-// The leaf of every NIC, "-" for none: "leaf-0 - leaf-1 - - -".
+// The leaf of each NIC, or "-": "leaf-0 - leaf-1 - - -".
 std::string leaves(const std::string& text, Topology topology = two_hosts()) {
   const TemporaryFile file(text);
   atoll::apply_fabric(file.path(), topology);
@@ -73,7 +73,7 @@ std::string leaves(const std::string& text, Topology topology = two_hosts()) {
   return all;
 }
 
-// What stands behind "FILE: byte N: ", with N in front.
+// The byte offset and the text of the error, without the file name.
 std::string error_of(const std::string& text, Topology topology = two_hosts()) {
   const TemporaryFile file(text);
   try {
@@ -182,7 +182,7 @@ TEST_CASE("fabric: ibnetdiscover, ports by the node's description") {
                        cable(41, "4", "Mellanox Technologies Aggregation Node"));
   CHECK(leaves(text) == "leaf-0 - - - leaf-0 -");
   SUBCASE("the GUID goes before it") {
-    // The adapter moved to node1, and the switch has not noticed.
+    // The adapter has moved to node1, but the switch still has its old description.
     CHECK(leaves(switch_block("1", "x", cable(1, "000000aa00000010", "node0 mlx5_0"))) ==
           "x - - x - -");
     CHECK(leaves(switch_block("1", "x", cable(1, "000000aa00000000", "?")) +
@@ -206,7 +206,7 @@ TEST_CASE("fabric: ibnetdiscover, ports by the node's description") {
 }
 
 TEST_CASE("fabric: a GUID that several NICs share names none of them") {
-  Topology topology = two_hosts();  // a scrubbed file, or one machine twice
+  Topology topology = two_hosts();  // an anonymised file, or one machine twice
   for (auto& nic : topology.nics) nic.facts[std::string(fact::node_guid)] = "aa";
   CHECK(leaves(switch_block("1", "x", cable(1, "aa", "node1 mlx5_0")), topology) == "- - - x - -");
 }
@@ -245,8 +245,9 @@ TEST_CASE("fabric: damaged ibnetdiscover output is named with its byte") {
   }
   const std::string moved = switch_block("1", "x", cable(1, "000000aa00000000", "?")) +
                             switch_block("2", "y", cable(1, "000000aa00000000", "?"));
-  CHECK(error_of(moved) == fmt::format("{}: port 1 of H-000000aa00000000 hangs on S-1 and on S-2",
-                                       moved.rfind("[1]\t")));
+  CHECK(error_of(moved) ==
+        fmt::format("{}: port 1 of H-000000aa00000000 is connected to both S-1 and S-2",
+                    moved.rfind("[1]\t")));
   CHECK(error_of(head + std::string(70'000, 'x'))
             .starts_with(fmt::format("{}: a line of more than", head.size())));
 }

@@ -1,5 +1,5 @@
-// Machines as hwloc shows them. Every file is read twice, by libhwloc and without it, and both must
-// say the same.
+// Tests of machines that hwloc describes. Every file is read twice, with and without libhwloc, and
+// both results must be equal.
 #include <doctest/doctest.h>
 
 #include <array>
@@ -84,9 +84,9 @@ TEST_CASE("hwloc: GPUs with and without NVML, and a graphics card that is no GPU
   CHECK_FALSE(first.facts.contains(fact::pci_gbyte_s));
   CHECK(topology.gpus[1].model == "GH100 [H100 SXM5 80GB]");
   CHECK(topology.gpus[1].index == -1);
-  CHECK(topology.gpus[2].model == "NVIDIA H100 80GB HBM3");  // by device id
+  CHECK(topology.gpus[2].model == "NVIDIA H100 80GB HBM3");  // derived from the device id
   CHECK(get_fact(topology.hosts[0].facts, fact::hwloc_version) == "2.12.0");
-  // No matrix: unknown, never none.
+  // Without a matrix the links are unknown, never none.
   const auto islands = find_islands(topology);
   REQUIRE(islands.size() == 1);
   CHECK(islands[0].state == IslandState::unknown);
@@ -129,7 +129,7 @@ TEST_CASE("hwloc: what is near a device, and when nothing tells") {
   CHECK(host.host_cores == 4);
   REQUIRE(topology.gpus.size() == 4);
   CHECK(topology.gpus[0].package == 0);
-  CHECK(topology.gpus[0].numa == -1);  // one of two
+  CHECK(topology.gpus[0].numa == -1);  // one of two nodes
   CHECK(topology.gpus[1].package == 0);
   CHECK(topology.gpus[1].numa == 1);
   CHECK(topology.gpus[2].package == 8);
@@ -161,12 +161,12 @@ TEST_CASE("hwloc: GPUs are numbered as NVML does, not as CUDA shows them") {
   XmlMachine machine;
   machine.devices = both(0x10, 0, 1) + both(0x11, 1, 0);
   CHECK(ids(read(machine)) == Ids{"h/gpu0", "h/gpu1"});
-  // NVML may number against the order of the buses.
+  // NVML's indices may be in the reverse order of bus ids.
   machine.devices = both(0x10, 1, 0) + both(0x11, 0, 1);
   CHECK(ids(read(machine)) == Ids{"h/gpu1", "h/gpu0"});
   machine.devices = both(0x10, -1, 1) + both(0x11, -1, 0);
   CHECK(ids(read(machine)) == Ids{"h/gpu1", "h/gpu0"});
-  // A GPU that only CUDA sees has no number of NVML's, so positions count.
+  // A GPU that only CUDA shows has no NVML index, so positions count.
   machine.devices = both(0x10, 1, 0) + both(0x11, -1, 1);
   const Topology topology = read(machine);
   CHECK(ids(topology) == Ids{"h/gpu0", "h/gpu1"});
@@ -247,7 +247,7 @@ TEST_CASE("hwloc: a model that nobody knows, doubled or not") {
 TEST_CASE("hwloc: switches join GPUs, processors do not") {
   XmlMachine machine;
   for (int i = 0; i < 2; ++i) machine.devices += gpu(0x10 + i, i, "NVIDIA H100");
-  // A switch may show neither class nor vendor: its subtype tells.
+  // A switch without class and vendor is recognised by its subtype.
   machine.devices += pci(0x66, "0000 [0000:0000] [0000:0000] 00", "",
                          "subtype=\"NVSwitch\" pci_link_speed=\"0.0\"") +
                      pci(0x67, "0680 [10de:22a3] [10de:0000] a1", "",
@@ -286,7 +286,7 @@ TEST_CASE("hwloc: pairs of zeros prove nothing, a matrix of zeros is how atoll w
   topology = read(machine);
   CHECK(topology.hosts[0].gpu_links == IslandState::none);
   CHECK(find_islands(topology).size() == 2);
-  machine.devices += gpu(0x12, 2, "x");  // of which it says nothing
+  machine.devices += gpu(0x12, 2, "x");  // a GPU that the matrix omits
   CHECK(read(machine).hosts[0].gpu_links == IslandState::unknown);
 }
 
@@ -305,10 +305,11 @@ TEST_CASE("hwloc: models without a connector need no matrix") {
 
 TEST_CASE("hwloc: AMD's GPUs, with and without ROCm") {
   XmlMachine machine;
-  machine.devices =
-      amd(0x10, 0, info("AMDUUID", "0a1b")) + amd(0x11, 1, info("AMDUUID", "0000000000000000")) +
-      pci(0x12, "0380 [1002:740c] [1002:0b0c] 01", "") +
-      pci(0x13, "0300 [1002:164e] [1002:0000] c1", os(413, "renderD128", 1));  // in a processor
+  machine.devices = amd(0x10, 0, info("AMDUUID", "0a1b")) +
+                    amd(0x11, 1, info("AMDUUID", "0000000000000000")) +
+                    pci(0x12, "0380 [1002:740c] [1002:0b0c] 01", "") +
+                    // Integrated in a processor.
+                    pci(0x13, "0300 [1002:164e] [1002:0000] c1", os(413, "renderD128", 1));
   const Topology topology = read(machine);
   REQUIRE(topology.gpus.size() == 3);
   CHECK(topology.gpus[0].model == "AMD Instinct MI300X");
@@ -371,8 +372,8 @@ TEST_CASE("hwloc: partitions are one GPU") {
   const Topology topology = read(machine);
   REQUIRE(ids(topology) == Ids{"h/gpu0", "h/gpu1"});
   CHECK(topology.gpus[0].partitions == Ids{"a0", "a1"});
-  CHECK(topology.gpus[1].partitions == Ids{"rsmi2", "rsmi3"});  // one UUID for both tells nothing
-  CHECK(topology.gpus[1].index == -1);                          // rsmi2 is no number of a GPU
+  CHECK(topology.gpus[1].partitions == Ids{"rsmi2", "rsmi3"});  // the UUID is ambiguous
+  CHECK(topology.gpus[1].index == -1);                          // "rsmi2" is not a unique index
   CHECK(topology.links.size() == 1);
 }
 
@@ -414,7 +415,8 @@ TEST_CASE("hwloc: where the class does not tell InfiniBand from Ethernet, the LI
   CHECK(layer(4, "0x3a4") == "infiniband");
   CHECK(layer(4, "0x0") == "ethernet");
   CHECK(layer(1, "0xffff").empty());
-  CHECK(layer(1, "0x0").empty());  // InfiniBand too has no LID before there is a subnet manager
+  // InfiniBand has no LID either until a subnet manager assigns one.
+  CHECK(layer(1, "0x0").empty());
   CHECK(layer(4, "").empty());
 }
 
@@ -425,7 +427,7 @@ TEST_CASE("hwloc: adapters that are neither InfiniBand nor Ethernet") {
       adapter(0x40, "0200 [1d0f:efa1] [1d0f:efa1] 00", "rdmap64s0",
               info("NodeGUID", zero) + info("SysImageGUID", zero) + port(1, 4, "0x0")) +
       adapter(0x41, "0208 [8086:24f0] [8086:24f0] 11", "hfi1_0", port(1, 4, "0x7ee")) +
-      // The vendor tells Slingshot from IP over InfiniBand.
+      // The vendor distinguishes Slingshot from IP over InfiniBand.
       pci(0x42, "0200 [17db:0501] [17db:0000] 02", os(442, "hsi0", 2)) +
       pci(0x43, "0207 [15b3:101b] [15b3:0008] 00", os(443, "hsi1", 2)) +
       pci(0x44, "0208 [8086:24f0] [8086:24f0] 11", os(444, "hsi2", 2)) +
@@ -482,6 +484,6 @@ TEST_CASE("live: HWLOC_XMLFILE puts another machine in place of this one") {
   REQUIRE(topology.hosts.size() == 1);
   CHECK(topology.hosts[0].id == "h");
   CHECK(topology.hosts[0].name == "n");
-  CHECK(topology.hosts[0].threads == 2);  // though this process may be bound to fewer
+  CHECK(topology.hosts[0].threads == 2);  // this process may be bound to fewer
   CHECK(ids(topology) == Ids{"h/gpu0", "h/gpu1"});
 }

@@ -1,4 +1,4 @@
-// hwloc's XML: old and new forms, damage, real files, and the export.
+// Tests of hwloc's XML: old and new versions, damaged files, real files, and the export.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -24,7 +24,7 @@ Topology read(const std::string& text, const std::string& origin = "node7.xml") 
   return atoll::importers::hwloc_xml.read(text, origin);
 }
 
-// Error(bad_data) whose message has the byte and `what`.
+// Expects Error(bad_data) with this byte offset and `what`.
 void refuses(const std::string& text, const std::string& what) {
   INFO(what);
   try {
@@ -82,7 +82,7 @@ TEST_CASE("hwloc XML: sets of threads, joined and cut") {
   CHECK(a.count() == 3);
   a &= b;
   CHECK(a == b);
-  b.add(sources::CpuSet::most);  // beyond: nothing
+  b.add(sources::CpuSet::most);  // beyond the limit, so ignored
   CHECK(b.count() == 1);
 }
 
@@ -170,7 +170,7 @@ TEST_CASE("hwloc XML: what nobody knows is passed over, what is missing too") {
       read("<topology version=\"2.0\"><object type=\"Machine\" cpuset=\"0x7\"/></topology>");
   CHECK(bare.hosts[0].threads == 3);
   CHECK(bare.gpus.empty());
-  // A device without an address cannot be named; one without a type is none that is known.
+  // A device without an address is skipped; one without a type is unknown.
   const std::string empty_pci = replaced(text, "</object>\n<object type=\"PCIDev\"",
                                          "</object><object type=\"PCIDev\"/>"
                                          "<object type=\"PCIDev\" pci_busid=\"0:1:0.0\"/>\n"
@@ -203,13 +203,13 @@ TEST_CASE("hwloc XML: a damaged matrix is an error that names the byte") {
   };
   const std::string good = matrix({"416", "417"}, {0, 1, 1, 0});
   read(with(good));
-  refuses(with(matrix({"416", "999"}, {0, 1, 1, 0})), "OSDev 999, which is no object");
+  refuses(with(matrix({"416", "999"}, {0, 1, 1, 0})), "OSDev 999, which does not exist");
   refuses(with(matrix({"416", "417"}, {0, 1, 1})), "2 indexes and 3 values where nbobjs is 2");
   refuses(with(matrix({"416", "417"}, {0, 1, 1, 0, 0})), "more values");
   refuses(with(replaced(good, "416 417", "416 417 416")), "more indexes");
   refuses(with(replaced(good, "416 417", "416")), "1 indexes");
-  refuses(with(replaced(good, "416 417", "416 x")), "index of a matrix is no number");
-  refuses(with(replaced(good, "0 1 1 0", "0 1 -1 0")), "value of a matrix is no number");
+  refuses(with(replaced(good, "416 417", "416 x")), "index of a matrix is not a number");
+  refuses(with(replaced(good, "0 1 1 0", "0 1 -1 0")), "value of a matrix is not a number");
   refuses(with(replaced(good, "nbobjs=\"2\"", "nbobjs=\"4294967298\"")), "nbobjs");
   refuses(with(replaced(good, "nbobjs=\"2\"", "")), "nbobjs");
 }
@@ -253,8 +253,8 @@ TEST_CASE("hwloc XML: cut or changed anywhere, it is read or refused") {
   CHECK(readable > 0);
 }
 
-// libhwloc and our reader on real machines. Nothing has to be left out of the comparison, but both
-// must be told one name for the host where the file has none.
+// Compares libhwloc with our importer on real machines. The results must be equal; only the host's
+// name is set if the file has none.
 TEST_CASE("hwloc XML: real files are read as libhwloc reads them") {
   const std::filesystem::path folder = std::filesystem::path(ATOLL_TEST_SHARED_DIR) / "topologies";
   if (!std::filesystem::is_directory(folder)) {
@@ -356,14 +356,15 @@ TEST_CASE("hwloc XML export: devices of which little is known") {
   const Topology again = read(written.text);
   CHECK(again.to_json() == read_with_libhwloc(written.text, "h").to_json());
   REQUIRE(again.gpus.size() == 2);
-  CHECK(again.gpus[0].busid == topology.gpus[1].busid);         // by bus, and then those without
-  CHECK_FALSE(again.gpus[0].facts.contains(fact::pci_device));  // no vendor is made up
+  // Sorted by bus id; GPUs without one come last.
+  CHECK(again.gpus[0].busid == topology.gpus[1].busid);
+  CHECK_FALSE(again.gpus[0].facts.contains(fact::pci_device));  // the vendor stays unknown
   CHECK(again.gpus[1].model == "a & b <c> \"d\"?");
   CHECK(says(written, "the PCI path of h/gpu1"));
   CHECK(says(written, "the numbers of GPUs"));
   REQUIRE(again.nics.size() == 1);
   CHECK(again.nics[0].state == "active");
-  CHECK(says(written, "the link layer of h/mlx5_0"));  // there is no PCI device to carry it
+  CHECK(says(written, "the link layer of h/mlx5_0"));  // without a PCI device, nothing carries it
 }
 
 TEST_CASE("hwloc XML export: more packages than NUMA nodes, and ids with gaps") {
@@ -421,7 +422,7 @@ TEST_CASE("hwloc XML export: a second port, and adapters of other fabrics") {
 
 TEST_CASE("hwloc XML export: one host, which may be this one") {
   Topology here = Topology::discover_local();
-  // Interfaces without RDMA are written, and are no NICs when they are read from hwloc's XML.
+  // Interfaces without RDMA are written, but reading hwloc's XML does not make NICs of them.
   std::erase_if(here.nics, [](const atoll::TopologyNic& nic) {
     return nic.layer != "slingshot" && !is_openfabrics(nic);
   });

@@ -1,5 +1,5 @@
-// Several views of one host, made one: devices and their members. Links are in
-// topology_merge_links.cpp.
+// Tests of merging views of one host: devices and their members. topology_merge_links.cpp tests
+// links.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -152,7 +152,7 @@ TEST_CASE("views: names of models") {
 TEST_CASE("views: GPUs are matched by bus id, though their numbers differ") {
   Topology a = view("a", 2), b = view("b", 2);
   std::swap(b.gpus[0].busid, b.gpus[1].busid);
-  b.gpus[0].model = "H100";  // number 0, bus id of a's number 1
+  b.gpus[0].model = "H100";  // index 0, with the bus id of index 1 in `a`
   const Topology node = merge_two(a, b);
   REQUIRE(node.gpus.size() == 2);
   CHECK(node.gpus[1].index == 1);
@@ -189,7 +189,7 @@ TEST_CASE("views: NVML's numbers go by bus id") {
   Topology a = view("a", 3), b = view("b", 3);
   without_numbers(a);
   without_busids(b);
-  std::swap(a.gpus[0], a.gpus[2]);  // a lists bus ids 12, 11, 10
+  std::swap(a.gpus[0], a.gpus[2]);  // `a` lists bus ids 12, 11, 10
   b.gpus[0].package = 7;
   for (const auto& node : {merge_two(a, b), merge_two(b, a)}) {
     REQUIRE(node.gpus.size() == 3);
@@ -205,8 +205,8 @@ TEST_CASE("views: GPUs that cannot be matched are refused") {
   without_numbers(a);
   without_busids(b);
   CHECK(error_of({a, b}) ==
-        "b.txt: its GPUs cannot be matched with those of a.xml: bus ids, UUIDs and numbers do not "
-        "tell which is which");
+        "b.txt: its GPUs cannot be matched with those of a.xml: neither bus ids nor UUIDs nor "
+        "indices identify them");
   SUBCASE("nor are those of another host added") {
     Topology other = view("other", 2);
     for (auto& one : other.gpus) one.busid.replace(9, 1, "f");
@@ -216,7 +216,7 @@ TEST_CASE("views: GPUs that cannot be matched are refused") {
 
 TEST_CASE("views: GPUs that a container hides from the first view are added") {
   Topology a = view("a", 2), b = view("b", 4);
-  a.gpus[0].busid = "00000000:12:00.0";  // it numbers from 0 what the host calls 2 and 3
+  a.gpus[0].busid = "00000000:12:00.0";  // numbers GPUs 2 and 3 of the host from 0
   a.gpus[1].busid = "00000000:13:00.0";
   const Topology node = merge_two(a, b);
   REQUIRE(node.gpus.size() == 4);
@@ -302,7 +302,7 @@ TEST_CASE("views: members of NICs") {
   other.rate_gbit_s = 180;
   other.evidence = "nccl xml";
   one.adapter = "506b:4b03:00cb:b4e2";
-  other.adapter = "0xe2b4cb00034b6b50";  // the same, as NCCL prints it
+  other.adapter = "0xe2b4cb00034b6b50";  // the same GUID in NCCL's form
   one.state = "active";
   other.state = "down";
   one.layer = "infiniband";
@@ -344,7 +344,7 @@ TEST_CASE("views: each describes one host") {
   Topology two = view("a", 1);
   add_host(two, "b");
   CHECK(error_of({view("a", 1), two}) ==
-        "b.txt: describes 2 hosts, and a view of node must describe one");
+        "b.txt: describes 2 hosts, but a view of node must describe one host");
   CHECK(error_of({Topology(), view("a", 1)}).starts_with("a.xml: describes 0 hosts"));
   CHECK_THROWS_AS(atoll::merge_views("node", {}, {}), atoll::Error);
   CHECK_THROWS_AS(atoll::merge_views("node", {view("a", 1)}, {}), atoll::Error);

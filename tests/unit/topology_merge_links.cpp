@@ -1,4 +1,4 @@
-// Several views of one host, made one: links and paths.
+// Tests of merging views of one host: links and paths.
 #include <doctest/doctest.h>
 #include <unistd.h>
 
@@ -106,7 +106,7 @@ TEST_CASE("views: links are compared on the GPUs that both views show") {
   switched(all, 18);
   const Topology node = merge_two(some, all);
   CHECK(conflict(node, "node", "links") == nullptr);
-  CHECK(node.links.size() == 8);  // those of the hidden GPUs are added
+  CHECK(node.links.size() == 8);  // with the links of the hidden GPUs
   CHECK(atoll::find_islands(node).size() == 1);
   CHECK(atoll::find_islands(node)[0].gpus.size() == 8);
   CHECK(conflict(merge_two(all, some), "node", "links") == nullptr);

@@ -1,4 +1,4 @@
-// The NCCL settings that a machine needs: exact, each with its reason, and none that it does not.
+// Tests of the NCCL settings that a machine needs: exactly these, each with its reason.
 #include "topology_doctor.hpp"
 
 namespace fact = atoll::fact;
@@ -13,16 +13,16 @@ namespace {
 
 std::string env_of(const Topology& topology) { return to_nccl_env(atoll::inspect(topology)); }
 
-constexpr auto nothing = "# nothing: NCCL's defaults fit this machine\n";
+constexpr auto nothing = "# no settings: NCCL's defaults fit this machine\n";
 
 }  // namespace
 
 TEST_CASE("nccl env: a plain machine needs nothing") {
   CHECK(env_of(cluster(1)) == nothing);
   CHECK(env_of(cluster(3)) == nothing);
-  CHECK(env_of(machines::cpus(2)) == "# nothing: NCCL joins GPUs, and this machine has none\n");
+  CHECK(env_of(machines::cpus(2)) == "# no settings: this machine has no GPUs\n");
   Topology down = cluster(1);
-  down.nics[1].state = "down";  // NCCL passes over it by itself
+  down.nics[1].state = "down";  // NCCL skips it anyway
   CHECK(env_of(down) == nothing);
 }
 
@@ -121,7 +121,7 @@ TEST_CASE("nccl env: a replaced NCCL_IB_HCA names each active port that it leave
   for (auto& nic : blind.nics) nic.pci_path = "";
   set_hosts(blind, fact::container, "no");
   set_hosts(blind, "env.NCCL_IB_HCA", "mlx4");
-  CHECK(has(env_of(blind), "(no source tells the way to it)\nNCCL_IB_HCA=="));
+  CHECK(has(env_of(blind), "(no source shows the path to it)\nNCCL_IB_HCA=="));
 }
 
 TEST_CASE("nccl env: the RoCE address, only where NCCL would take another one") {
@@ -135,7 +135,7 @@ TEST_CASE("nccl env: the RoCE address, only where NCCL would take another one") 
   set_hosts(topology, "nccl.conf.NCCL_IB_GID_INDEX", "1");
   CHECK(env_of(topology) ==
         "# the routable RoCE v2 address of all NICs; nccl.conf says 1\nNCCL_IB_GID_INDEX=3\n");
-  set(topology.nics[0].facts, fact::gid_roce_v2, "5");  // no index fits both
+  set(topology.nics[0].facts, fact::gid_roce_v2, "5");  // no single index fits both
   CHECK_FALSE(has(env_of(topology), "\nNCCL_IB_GID_INDEX="));
 }
 
@@ -143,13 +143,14 @@ TEST_CASE("nccl env: the interface, where made-up ones would be taken too") {
   Topology topology = cluster(1, 2);
   set_hosts(topology, fact::net_interfaces, "lo docker0 eth0 br-1f2e veth12 veth34");
   CHECK(env_of(topology) ==
-        "# the one physical interface; NCCL would also take br-1f2e, veth12 and veth34\n"
+        "# the only physical interface; NCCL would also take br-1f2e, veth12 and veth34\n"
         "NCCL_SOCKET_IFNAME==eth0\n");
-  set_hosts(topology, fact::net_interfaces, "lo docker0 virbr0 eth0");  // NCCL takes these last
+  set_hosts(topology, fact::net_interfaces, "lo docker0 virbr0 eth0");  // NCCL tries these last
   CHECK(env_of(topology) == nothing);
-  set_hosts(topology, fact::net_interfaces, "lo ib0 eth0 veth12");  // and ib* first
+  set_hosts(topology, fact::net_interfaces, "lo ib0 eth0 veth12");  // NCCL tries ib* first
   CHECK(env_of(topology) == nothing);
-  set_hosts(topology, fact::net_interfaces, "lo eth0 eth1 veth12");  // none is clear
+  // No interface is the obvious one.
+  set_hosts(topology, fact::net_interfaces, "lo eth0 eth1 veth12");
   CHECK(env_of(topology) == nothing);
   set_nics(topology, fact::netdev, "eth1");
   CHECK(has(env_of(topology), "\nNCCL_SOCKET_IFNAME==eth0\n"));

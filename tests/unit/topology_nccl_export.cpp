@@ -1,4 +1,4 @@
-// NCCL's topology files, written: what goes in comes out again, and nothing else.
+// Tests of NCCL's topology files, written: an export keeps what was imported and adds nothing.
 #include <algorithm>
 
 #include "atoll/inspect/inspection.hpp"
@@ -21,7 +21,7 @@ bool tells_loss(const atoll::Export& result, const std::string& line) {
   return std::ranges::find(result.lost, line) != result.lost.end();
 }
 
-// The sizes of the islands, their bandwidths and states, in words.
+// Sizes, bandwidths and states of the islands, as text.
 std::string islands(const Topology& topology) {
   std::string text;
   for (const atoll::Island& island : find_islands(topology))
@@ -31,7 +31,7 @@ std::string islands(const Topology& topology) {
   return text;
 }
 
-// Bus ids, numbers, and places of the GPUs; the same and the rate of NICs; links.
+// Bus ids, indices and places of GPUs, the same and rates of NICs, and links, as text.
 std::string devices(const Topology& topology) {
   std::string text;
   for (const atoll::TopologyGpu& gpu : topology.gpus)
@@ -45,7 +45,7 @@ std::string devices(const Topology& topology) {
 
 Topology exported(const Topology& topology) { return read(to_nccl_xml(topology).text); }
 
-// NVIDIA H100s with a bus id, a number and a compute capability each.
+// NVIDIA H100 GPUs with bus id, index and compute capability.
 Topology h100s(int hosts, int gpus) {
   Topology topology;
   for (int i = 0; i < hosts; ++i) {
@@ -143,7 +143,7 @@ TEST_CASE("a contradiction in a file goes out as it came in") {
   const atoll::Export result = to_nccl_xml(topology);
   CHECK_FALSE(has(result.text, "target=\"0000:01:00.0\""));
   CHECK(read(result.text).conflicts.size() == 1);
-  // A GPU that said nothing may be completed.
+  // A GPU without statements about links may be completed.
   const Topology silent = read(
       one_cpu(gpu("0000:01:00.0", 0, to_gpu("0000:02:00.0", 4)) + pci("0000:02:00.0", "0x030200")));
   CHECK(has(to_nccl_xml(silent).text, "target=\"0000:01:00.0\" count=\"4\""));
@@ -172,7 +172,7 @@ TEST_CASE("a file that does not fit the topology any more is left out, and that 
   damaged.documents[0].text = "<system><cpu";
   const atoll::Export anew = to_nccl_xml(damaged);
   CHECK(has(anew.text, "<gpu dev=\"0\" sm=\"90\" gdr=\"1\"/>"));
-  CHECK(tells_loss(anew, "what 1 file of NCCL say beyond all this"));
+  CHECK(tells_loss(anew, "other contents of 1 file of NCCL"));
   Topology renamed = read(one_cpu(gpu("0:1:00.0", 0)));
   machines::add_host(renamed, "other");
   CHECK(read(to_nccl_xml(renamed).text).hosts.size() == 2);
@@ -221,8 +221,8 @@ TEST_CASE("switches of different hosts stay apart") {
     machines::link(topology, gpu.id, gpu.host + "/nvswitch0", 18);
   const atoll::Export result = to_nccl_xml(topology);
   CHECK(islands(read(result.text)) == "4 known nvlink of 450 450; 4 known nvlink of 450 450; ");
-  CHECK(
-      tells_loss(result, "that the switches of hosts are apart: NCCL takes all of a file for one"));
+  CHECK(tells_loss(
+      result, "that the switches of the hosts are separate: NCCL merges all switches of a file"));
 }
 
 TEST_CASE("two racks do not become one") {
@@ -314,10 +314,10 @@ TEST_CASE("a switch as the kernel spells it becomes one bridge") {
   CHECK(again.gpus[0].pci_path == "pci0000:0a/00000000:0a:00.0");
   CHECK(again.nics[0].pci_path == again.gpus[0].pci_path);
   CHECK(again.gpus[1].pci_path == "pci0000:11");
-  // Two GPUs that meet at a bridge keep it, whichever it is.
+  // A bridge where two GPUs meet is kept, whichever it is.
   topology.gpus[1].pci_path = above + "00000000:0b:00.0";
   CHECK(exported(topology).gpus[1].pci_path == "pci0000:0a/00000000:0a:00.0/00000000:0b:00.0");
-  // The functions of one device do not meet; they are one.
+  // Functions of one device do not meet at a bridge.
   topology.gpus[1].pci_path = "pci0000:08/00000000:08:01.0";
   topology.nics.push_back(topology.nics[0]);
   topology.nics[1].name = "mlx5_1";

@@ -1,4 +1,4 @@
-// NCCL's topology files, read: machines of a few lines each.
+// Tests of NCCL's topology files, read from a few lines each.
 #include "unit/topology_nccl_files.hpp"
 
 namespace {
@@ -247,7 +247,7 @@ TEST_CASE("links to GPUs that the file leaves out are kept and join nothing") {
   REQUIRE(topology.links.size() == 2);
   CHECK(topology.links[0].type == "nvlink_unseen");
   CHECK(topology.links[0].b == "m/unseen-00000000:09:00.0");
-  // Whether the two are joined by what is left out, nobody can tell.
+  // GPUs that the file omits may join the two, so their links are unknown.
   REQUIRE(sizes(topology) == std::vector<std::size_t>{2});
   CHECK(find_islands(topology)[0].state == IslandState::unknown);
   CHECK(get_fact(topology.gpus[0].facts, fact::nvlink_active) == "4");
@@ -265,7 +265,7 @@ TEST_CASE("a NIC") {
   CHECK(nic.busid == "00000000:0c:00.0");
   CHECK(nic.rate_gbit_s == 400);
   CHECK(nic.evidence == "nccl xml");
-  CHECK(nic.adapter == "946d:ae03:0050:709a");  // as the kernel prints it
+  CHECK(nic.adapter == "946d:ae03:0050:709a");  // the kernel's form
   CHECK(nic.layer == "infiniband");
   CHECK(nic.state == "");
   CHECK(nic.numa == 0);
@@ -432,15 +432,15 @@ TEST_CASE("the text is kept for the export") {
 TEST_CASE("damage is told with the byte where it stands") {
   const std::string itself = pci("0:1:00.0", "", pci("0:2:00.0", "", pci("0:1:00.0", "")));
   CHECK(complaint(one_cpu(itself)) ==
-        "dumps/m.xml: byte 103: <pci>: 00000000:01:00.0 stands inside itself");
+        "dumps/m.xml: byte 103: <pci>: 00000000:01:00.0 is nested inside itself");
   const auto said = [](const std::string& children, const char* words) {
     const std::string text = complaint(one_cpu(children));
     CHECK_MESSAGE(text.starts_with("dumps/m.xml: byte "), text);
     CHECK_MESSAGE(text.find(words) != std::string::npos, text);
   };
-  said("<pci class=\"0x030200\"/>", "no bus id");
-  said(pci("0000:1b", "0x030200"), "no bus id");
-  said(pci("12345678a:1b:00.0", "0x030200"), "no bus id");
+  said("<pci class=\"0x030200\"/>", "not a bus id");
+  said(pci("0000:1b", "0x030200"), "not a bus id");
+  said(pci("12345678a:1b:00.0", "0x030200"), "not a bus id");
   said(gpu("0:1:00.0", 0) + gpu("0000:01:00.0", 1), "a second GPU");
   for (const char* count : {"0", "-3", "1025", "many", "", "99999999999999999999"})
     said(gpu("0:1:00.0", 0, fmt::format("<nvlink target=\"0:2:00.0\" count=\"{}\"/>", count)),
@@ -448,7 +448,7 @@ TEST_CASE("damage is told with the byte where it stands") {
   said(gpu("0:1:00.0", 0,
            nvlink("0:c3:00.0", 1024, "0x068000") + nvlink("0:c4:00.0", 1, "0x068000")),
        "a count of links");
-  said(gpu("0:1:00.0", 0, nvlink("nowhere", 4, "0x030200")), "no bus id");
+  said(gpu("0:1:00.0", 0, nvlink("nowhere", 4, "0x030200")), "not a bus id");
   said(net("speed=\"1000\""), "neither a name");
   said(net(fmt::format("name=\"{}\"", std::string(256, 'n'))), "too long");
   said(net("name=\"&#27;[31m\""), "not text");

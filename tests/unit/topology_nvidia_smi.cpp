@@ -1,4 +1,4 @@
-// The matrix of `nvidia-smi topo -m`; the log of `-q -x` is in topology_nvidia_smi_log.cpp.
+// Tests of the matrix of `nvidia-smi topo -m`; topology_nvidia_smi_log.cpp tests `-q -x`.
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 
@@ -33,7 +33,7 @@ std::string at_byte(const std::string& text, const std::string& what, std::size_
   return fmt::format("dir/node7.txt: byte {}: ", text.find(what) + past);
 }
 
-// A matrix of GPUs of which every pair is joined by `cell`.
+// A matrix with the same cell for every pair of GPUs.
 std::string uniform(int gpus, const std::string& cell) {
   std::string text;
   for (int i = 0; i < gpus; ++i) text += fmt::format("\tGPU{}", i);
@@ -227,6 +227,21 @@ TEST_CASE("topo -m: older drivers name NICs in the header and have other words")
   CHECK(read.hosts[0].numa_nodes == 0);
 }
 
+TEST_CASE("topo -m: the legend names NICs without its heading as well") {
+  std::string pasted = pairs;
+  pasted.erase(pasted.find("NIC Legend:"), std::string("NIC Legend:\n").size());
+  const Topology read = read_topo(pasted);
+  REQUIRE(read.nics.size() == 2);
+  CHECK(read.nics[0].name == "mlx5_0");
+  CHECK(read.nics[1].name == "mlx5_bond_0");
+  CHECK(read.nics[1].id == "node7/mlx5_bond_0");
+  // Older drivers name the NICs in the header, so a line about one of them is not a legend.
+  std::string old = pasted;
+  for (auto at = old.find("NIC1  "); at != std::string::npos; at = old.find("NIC1  ", at))
+    old.replace(at, 6, "mlx5_7");
+  CHECK(read_topo(old + "mlx5_7: active\n").nics[1].name == "mlx5_7");
+}
+
 TEST_CASE("topo -m: a NIC without a legend keeps its number as name") {
   const Topology read = read_topo(pairs.substr(0, pairs.find("NIC Legend:")));
   CHECK(read.nics[0].id == "node7/NIC0");
@@ -242,11 +257,11 @@ TEST_CASE("topo -m: a GPU is near one NUMA node only where the file says so") {
     return read.gpus[0].numa;
   };
   CHECK(numa_of("0-15\t1\t\tN/A") == 1);
-  CHECK(numa_of("0-15\t1\t\t2") == 1);  // the node of its memory is another one
+  CHECK(numa_of("0-15\t1\t\t2") == 1);  // its memory is on another NUMA node
   CHECK(numa_of("0-15\t0-1\t\tN/A") == -1);
   CHECK(numa_of("0-15\tN/A\t\tN/A") == -1);
   CHECK(numa_of("0-15\t-1\t\tN/A") == -1);
-  CHECK(numa_of("\t\t\t\tN/A") == -1);  // WSL: nothing tells which column this is
+  CHECK(numa_of("\t\t\t\tN/A") == -1);  // WSL: the column cannot be identified
   CHECK(numa_of("") == -1);
 }
 
@@ -331,5 +346,5 @@ TEST_CASE("topo -m: sizes are bounded") {
       "\tGPU0\tGPU1\tCPU Affinity\nGPU0\tX\t" + std::string(70'000, ' ') + "NV4\n";
   CHECK(error_of(wide).find("a line of more than 65536 bytes") != std::string::npos);
   const std::string cpus = "\tGPU0\tCPU Affinity\nGPU0\tX\t0-9,5-9,5-9\n";
-  CHECK(read_topo(cpus).hosts[0].host_threads == 0);  // no list of CPUs
+  CHECK(read_topo(cpus).hosts[0].host_threads == 0);  // not a list of CPUs
 }

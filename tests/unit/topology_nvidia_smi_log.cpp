@@ -1,4 +1,4 @@
-// The log of `nvidia-smi -q -x`.
+// Tests of the log of `nvidia-smi -q -x`.
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 
@@ -68,7 +68,7 @@ std::string whole_log(const std::string& members) {
          members + "</nvidia_smi_log>\n";
 }
 
-// The facts of one GPU that has these members.
+// The facts of a GPU with the given elements.
 atoll::Facts facts_of(const std::string& members) {
   return read_log(whole_log(gpu_element("00000000:1B:00.0", members))).gpus.at(0).facts;
 }
@@ -190,7 +190,7 @@ TEST_CASE("-q -x: the fabric joins GPUs that completed in one cluster") {
   const auto read = read_log(
       whole_log(gpu_element("00000000:1B:00.0", joined) + gpu_element("00000000:43:00.0", joined)));
   CHECK(atoll::find_islands(read)[0].state == IslandState::known);
-  // Without a cluster nothing is known, and "none" would be false.
+  // A GPU outside of any cluster has no cluster, so the fact must be absent.
   const auto alone = read_log(
       whole_log(gpu_element("00000000:1B:00.0", h100) + gpu_element("00000000:43:00.0", h100)));
   REQUIRE(atoll::find_islands(alone).size() == 1);
@@ -285,7 +285,7 @@ TEST_CASE("-q -x: a GPU passed to a virtual machine") {
     return std::string(get_fact(read.hosts[0].facts, fact::virtual_machine));
   };
   CHECK(machine("Pass-Through") == "yes");
-  CHECK(machine("None").empty());  // of the GPU; the host may be one all the same
+  CHECK(machine("None").empty());  // the GPU is not virtual; its host may still be
 }
 
 TEST_CASE("-q -x: a bus id that is none, and a host without GPUs") {
@@ -305,7 +305,8 @@ TEST_CASE("-q -x: damage is named with its byte") {
                                        twice.rfind("<gpu ") + 1));
   const std::string open = whole_log("").substr(0, 150);
   CHECK(error_of(open).starts_with("dir/node7.xml: byte "));
-  CHECK(error_of("<nvidia_smi/>").find("the document is no <nvidia_smi_log>") != std::string::npos);
+  CHECK(error_of("<nvidia_smi/>").find("the document is not a <nvidia_smi_log>") !=
+        std::string::npos);
   std::string deep;
   for (int i = 0; i < 100; ++i) deep += "<gpu>";
   for (int i = 0; i < 100; ++i) deep += "</gpu>";

@@ -1,5 +1,5 @@
-// Real machines and what is known of them: ../shared/topologies/truth.csv, a row a file. What the
-// table leaves blank cannot be known from the file alone and is not compared.
+// Compares real machines with ../shared/topologies/truth.csv, which has a row for each file. Blank
+// fields cannot be known from the file alone and are not compared.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -26,7 +26,7 @@ namespace fs = std::filesystem;
 
 const fs::path folder = fs::path(ATOLL_TEST_SHARED_DIR) / "topologies";
 
-// Before the first test: without the files there is nothing to test.
+// Runs before the first test: skips the program when the files are absent.
 [[maybe_unused]] const bool present = [] {
   if (fs::exists(folder / "truth.csv")) return true;
   std::printf("skipped: %s is not there\n", (folder / "truth.csv").c_str());
@@ -58,7 +58,7 @@ std::vector<Row> read_truth() {
   return rows;
 }
 
-// The number by which the table calls a GPU: the source's own.
+// Maps the id of each GPU to its number in the table, which is the source's own.
 std::map<std::string, int> numbers_of(const Topology& topology) {
   std::map<std::string, int> numbers;
   for (const auto& gpu : topology.gpus) numbers[gpu.id] = gpu.index;
@@ -103,7 +103,7 @@ void check_rates(const Row& truth, const Inspection& inspection) {
   }
 }
 
-// "0=mlx5_0|mlx5_1;1=mlx5_2"
+// Parses "0=mlx5_0|mlx5_1;1=mlx5_2" and compares it.
 void check_nearest(const Row& truth, const Inspection& inspection) {
   std::map<std::string, std::set<std::string>> found;
   const auto numbers = numbers_of(inspection.topology);
@@ -161,14 +161,14 @@ TEST_CASE("truth: every file of the folder can be shown and exported") {
 
 TEST_CASE("truth: two views of one machine agree, and complete each other") {
   const auto at = [](const char* file) { return (folder / file).string(); };
-  const Topology perlmutter = atoll::load_topology("nid1=" + at("nccl_perlmutter_4xa100.xml") + ',' +
-                                             at("topo_perlmutter_4xa100.txt"));
+  const Topology perlmutter = atoll::load_topology("nid1=" + at("nccl_perlmutter_4xa100.xml") +
+                                                   ',' + at("topo_perlmutter_4xa100.txt"));
   CHECK(perlmutter.gpus.size() == 4);
   CHECK(perlmutter.hosts[0].name == "nid1");
   for (const auto& conflict : perlmutter.conflicts) CHECK_MESSAGE(false, conflict.subject);
 
-  const Inspection h200 = atoll::inspect(atoll::load_topology("h200=" + at("nccl_hgx_h200_vastai.xml") +
-                                                        ',' + at("topo_hgx_h200_vastai.txt")));
+  const Inspection h200 = atoll::inspect(atoll::load_topology(
+      "h200=" + at("nccl_hgx_h200_vastai.xml") + ',' + at("topo_hgx_h200_vastai.txt")));
   REQUIRE(h200.islands.size() == 1);
   CHECK(h200.islands[0].gpu_gbyte_s == 450);
   for (int i = 0; i < 8; ++i)

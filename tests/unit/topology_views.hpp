@@ -15,7 +15,7 @@ using atoll::Topology;
 using atoll::TopologyConflict;
 using machines::add_host;
 
-// One host, whose GPUs have bus ids 10, 11, ... and numbers 0, 1, ...
+// One host with GPUs that have bus ids 10, 11, ... and indices 0, 1, ...
 inline Topology view(const std::string& host, int gpus, IslandState links = IslandState::unknown) {
   Topology topology;
   add_host(topology, host, gpus, links);

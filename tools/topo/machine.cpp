@@ -27,7 +27,7 @@ atoll::MeshPlan row_major(atoll::MeshShape shape, int inner) {
   return plan;
 }
 
-// The mesh that was asked for, or the one that suits; a mesh of somebody else's choice is checked.
+// Plans a mesh, or checks the mesh that the user gave.
 atoll::MeshPlan plan_for(const atoll::Topology& topology, const Sites& sites,
                          const Options& options, const atoll::Config& config) {
   atoll::MeshPlanOptions plan_options;
@@ -41,12 +41,12 @@ atoll::MeshPlan plan_for(const atoll::Topology& topology, const Sites& sites,
   atoll::MeshPlan plan = row_major(atoll::parse_mesh(*options.mesh), options.inner);
   plan.findings = atoll::check_mesh(topology, sites, plan, plan_options);
   const std::string inner = options.inner == 1 ? "" : fmt::format("x{}", options.inner);
-  plan.why = fmt::format("asked for; atoll would take {}x{}{}: {}", suggested.replicate,
+  plan.why = fmt::format("requested; atoll would choose {}x{}{}: {}", suggested.replicate,
                          suggested.shard, inner, suggested.why);
   return plan;
 }
 
-// Ranks that do not run: those of the options, or one a GPU.
+// Places ranks that do not run: the number given by the options, or one on each GPU.
 Sites sites_on_paper(const atoll::Topology& topology, const Options& options) {
   int ranks = options.ranks;
   if (ranks == 0 && !options.mesh->empty()) {
@@ -60,11 +60,11 @@ Sites sites_on_paper(const atoll::Topology& topology, const Options& options) {
   }
   if (ranks == 0 && topology.gpus.empty())
     throw atoll::Error(atoll::ErrorCode::invalid_argument,
-                       "there are no GPUs to count ranks by: add --ranks N");
+                       "the machine has no GPUs, so the number of ranks is unknown: add --ranks N");
   return atoll::fill_hosts(topology, ranks);
 }
 
-// One host of several; its rails are those of the whole no more.
+// Keeps one host of several. Its rails are computed anew.
 atoll::Topology only_host(const atoll::Topology& topology, const std::string& name) {
   const auto host = std::ranges::find_if(topology.hosts, [&](const atoll::TopologyHost& one) {
     return one.id == name || one.name == name;
@@ -74,7 +74,7 @@ atoll::Topology only_host(const atoll::Topology& topology, const std::string& na
     for (std::size_t i = 0; i < std::min<std::size_t>(topology.hosts.size(), 8); ++i)
       names += (i == 0 ? "" : ", ") + topology.hosts[i].name;
     throw atoll::Error(atoll::ErrorCode::invalid_argument,
-                       fmt::format("--host {}: there are {}{}", name, names,
+                       fmt::format("--host {}: no such host; the hosts are {}{}", name, names,
                                    topology.hosts.size() > 8 ? ", ..." : ""));
   }
   const auto is_here = [&](const std::string& id) { return id.starts_with(host->id + '/'); };
@@ -112,9 +112,9 @@ std::optional<Examination> examine(const Options& options, const atoll::Config& 
   if (!options.fabric.empty()) atoll::apply_fabric(options.fabric, topology);
   const bool is_job = !on_paper && world.size() > 1;
   if (is_job && options.ranks != 0 && options.ranks != world.size())
-    throw atoll::Error(
-        atoll::ErrorCode::invalid_argument,
-        fmt::format("--ranks {} in a job of {} ranks: leave it out", options.ranks, world.size()));
+    throw atoll::Error(atoll::ErrorCode::invalid_argument,
+                       fmt::format("--ranks {} in a job of {} ranks: remove the option",
+                                   options.ranks, world.size()));
   Sites sites;
   if (is_job) sites = atoll::locate_ranks(topology, world);
   if (world.rank() != 0) return std::nullopt;

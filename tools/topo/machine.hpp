@@ -1,4 +1,4 @@
-// The machine that atoll-topo describes, and the mesh on it.
+// Gets the machine that atoll-topo describes, and its mesh.
 #pragma once
 
 #include <optional>
@@ -12,10 +12,10 @@ namespace topo {
 
 struct Examination {
   atoll::Inspection inspection;
-  bool by_launcher = false;  // one started this process
+  bool by_launcher = false;  // a launcher started this process
 };
 
-// Empty on the ranks of a job that print nothing. Collective under a launcher.
+// Under a launcher all ranks must call this. Empty on ranks that print nothing.
 std::optional<Examination> examine(const Options& options, const atoll::Config& config);
 
 }  // namespace topo

@@ -1,5 +1,5 @@
-// atoll-topo: what atoll sees of a machine or of a job, what is wrong with it, and which mesh it
-// would lay on it.
+// atoll-topo shows a machine or the hosts of a job, reports what is wrong with it, and plans a
+// mesh.
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -20,13 +20,13 @@
 namespace {
 
 constexpr int exit_ok = 0;
-constexpr int exit_warnings = 1;  // --doctor; --diff: they differ
-constexpr int exit_errors = 2;    // --doctor
+constexpr int exit_warnings = 1;  // --doctor found warnings; --diff found differences
+constexpr int exit_errors = 2;    // --doctor found errors
 constexpr int exit_failure = 2;
 constexpr int exit_doctor_failure = 3;
 
-// Colours for a terminal, unless NO_COLOR (no-color.org) asks for none. A launcher gives its ranks
-// a terminal even where its own output is a pipe.
+// Colours are used on a terminal, unless NO_COLOR (no-color.org) is set. A launcher gives its ranks
+// a terminal even if its own output is a pipe, so colours are off there.
 atoll::Colour colour_of(const topo::Options& options, bool by_launcher) {
   if (options.colour == "always") return atoll::Colour::on;
   const char* no_color = std::getenv("NO_COLOR");

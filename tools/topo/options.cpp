@@ -19,7 +19,7 @@ struct Unit {
   double factor;
 };
 
-// A positive number with one of the units behind it.
+// Parses a positive number and one of the units.
 double parse_quantity(const std::string& text, std::span<const Unit> units, std::string_view what,
                       std::string_view example) {
   double value = 0;
@@ -39,41 +39,41 @@ struct Texts {
 
 void declare_machine(CLI::App& app, Options& options) {
   app.add_option("--from", options.from,
-                 "describe the machine in FILE (hwloc XML, NCCL XML, nvidia-smi topo -m or -q -x, "
-                 "atoll JSON, a name of the catalog) instead of this one; NAME=a.xml,b.txt merges "
-                 "several views of one host; again for more hosts")
+                 "describe the machine in FILE instead of this one: hwloc XML, NCCL XML, "
+                 "nvidia-smi topo -m or -q -x, atoll JSON, or a catalog name; NAME=a.xml,b.txt "
+                 "merges several views of one host; repeat the option for more hosts")
       ->option_text("FILE")
       ->expected(1)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   app.add_option("--cluster", options.cluster,
-                 "describe N machines of the catalog; \"list\" prints the names")
+                 "describe N machines of the catalog; \"list\" prints all names")
       ->option_text("NAME[xN]")
       ->expected(1)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   app.add_option("--fabric", options.fabric,
-                 "which leaf switch each NIC hangs on: output of ibnetdiscover, or JSON")
+                 "read the leaf switch of each NIC from FILE: output of ibnetdiscover, or JSON")
       ->option_text("FILE");
-  app.add_option("--host", options.host, "of the machine, this host only (name or id)")
-      ->option_text("NAME");
+  app.add_option("--host", options.host, "show only this host (name or id)")->option_text("NAME");
 }
 
 void declare_views(CLI::App& app, Options& options) {
   app.add_option("--format", options.format,
-                 "tree and matrix for people; json (for --from); dot and svg draw it (svg needs "
-                 "Graphviz); hwloc-xml for lstopo -i; nccl-xml for NCCL_TOPO_FILE; env: the NCCL "
-                 "settings that this machine needs")
+                 "tree and matrix are for people; json can be read by --from; dot and svg are "
+                 "pictures (svg needs Graphviz); hwloc-xml is for lstopo -i; nccl-xml is for "
+                 "NCCL_TOPO_FILE; env prints the NCCL settings that the machine needs")
       ->check(
           CLI::IsMember({"tree", "matrix", "json", "dot", "svg", "hwloc-xml", "nccl-xml", "env"}))
       ->option_text("tree|matrix|json|dot|svg|hwloc-xml|nccl-xml|env");
   app.add_flag("--doctor", options.doctor,
-               "what is wrong, what it costs and how to mend it; exit status 1 for warnings, 2 for "
-               "errors, 3 when nothing could be examined");
-  app.add_option("--diff", options.diff, "how machine B differs from A (files or catalog names)")
+               "report what is wrong, what it costs and how to fix it; the exit status is 1 for "
+               "warnings, 2 for errors, 3 when the machine could not be examined");
+  app.add_option("--diff", options.diff,
+                 "list the differences between machines A and B (files or catalog names)")
       ->option_text("A B")
       ->expected(2);
   app.add_option("-o,--output", options.output, "write to FILE instead of standard output")
       ->option_text("FILE");
-  app.add_option("--color", options.colour, "auto (on a terminal), always or never")
+  app.add_option("--color", options.colour, "use colours: auto (on a terminal), always or never")
       ->check(CLI::IsMember({"auto", "always", "never"}))
       ->option_text("WHEN");
   app.add_flag("--env", options.env, "list every ATOLL_* variable with its value and meaning");
@@ -81,12 +81,12 @@ void declare_views(CLI::App& app, Options& options) {
 
 void declare_mesh(CLI::App& app, Options& options, Texts& texts) {
   app.add_option("--mesh", options.mesh,
-                 "plan a mesh and say why; with RxS (replicate x shard) check that one")
+                 "plan a mesh and explain it; with RxS (replicate x shard), check that mesh")
       ->option_text("[RxS]")
       ->expected(0, 1);
   app.add_option("--ranks", options.ranks,
-                 "plan for N ranks, filled host by host (default: one a GPU; under a launcher: the "
-                 "job's)")
+                 "plan for N ranks, placed host by host (default: one per GPU; under a launcher: "
+                 "the ranks of the job)")
       ->option_text("N")
       ->check(CLI::Range(1, 1'000'000))
       ->needs("--mesh");
@@ -96,20 +96,20 @@ void declare_mesh(CLI::App& app, Options& options, Texts& texts) {
       ->check(CLI::Range(1, 1'000'000))
       ->needs("--mesh");
   app.add_option("--params", texts.params,
-                 "the model's parameters: shard over the least that holds them")
+                 "parameters of the model: shard over as few GPUs as can hold them")
       ->option_text("70e9|70B")
       ->needs("--mesh");
   app.add_option("--gpu-memory", texts.gpu_memory,
-                 "memory of one GPU (default: what the machine tells)")
+                 "memory of one GPU (default: as the machine reports it)")
       ->option_text("80GiB")
       ->needs("--params");
   app.add_option("--state-bytes", options.state_bytes,
-                 "bytes a parameter takes: weights, gradients, optimizer (default: 16)")
+                 "bytes per parameter for weights, gradients and optimizer (default: 16)")
       ->option_text("B")
       ->check(CLI::Range(0.01, 1000.0))
       ->needs("--params");
   app.add_option("--inner", options.inner,
-                 "keep K GPUs of an island below the shard axis, for tensor parallelism")
+                 "reserve groups of K GPUs inside an island for tensor parallelism")
       ->option_text("K")
       ->check(CLI::Range(1, 1'000'000))
       ->needs("--mesh");
@@ -121,15 +121,15 @@ void require(bool holds, const char* what) {
 
 void check(const Options& options) {
   require(options.from.empty() || options.cluster.empty(),
-          "--from and --cluster: give one of them");
+          "--from and --cluster: use only one of them");
   require(options.diff.empty() || (options.from.empty() && options.cluster.empty()),
-          "--diff names its machines itself: leave --from and --cluster out");
+          "--diff names both machines: remove --from and --cluster");
   require(!options.doctor || options.format == "tree" || options.format == "json",
           "--doctor prints a report, or JSON with --format json");
   require(!options.mesh || options.mesh->empty() || !options.params,
-          "--params plans a mesh: leave the RxS of --mesh out");
+          "--params plans a mesh: remove the RxS of --mesh");
   require(options.islands == 0 || options.inner == 1,
-          "--inner needs real islands: leave --islands out");
+          "--inner needs real islands: remove --islands");
 }
 
 }  // namespace
@@ -152,29 +152,31 @@ std::optional<Options> parse_options(int argc, char** argv) {
   Options options;
   Texts texts;
   CLI::App app(
-      "What atoll sees of a machine: hosts, GPUs, NICs, islands, rails, what is wrong with them, "
-      "and the mesh that suits them.",
+      "Shows the hosts, GPUs, NICs, islands and rails of a machine, reports what is wrong with "
+      "them, "
+      "and plans a mesh.",
       "atoll-topo");
   declare_machine(app, options);
   declare_views(app, options);
   declare_mesh(app, options, texts);
   app.set_version_flag("--version", "atoll-topo " ATOLL_VERSION, "print the version");
   app.footer(
-      "Under a launcher all hosts of the job are described, and rank 0 prints.\n\n"
+      "Under a launcher, atoll-topo describes all hosts of the job, and rank 0 prints.\n\n"
       "Examples:\n"
       "  atoll-topo                                    this machine\n"
-      "  atoll-topo --doctor                           what is wrong with it\n"
-      "  mpirun -n 16 atoll-topo --mesh                the job's machine, and its mesh\n"
-      "  atoll-topo --format json > node.json          keep it; --from node.json shows it\n"
+      "  atoll-topo --doctor                           its faults and how to fix them\n"
+      "  mpirun -n 16 atoll-topo --mesh                the hosts of a job, and a mesh\n"
+      "  atoll-topo --format json > node.json          save it; --from node.json reads it\n"
       "  atoll-topo --from n0=n0.xml,n0.txt --mesh     two views of one host\n"
       "  atoll-topo --cluster hgx-h100x16 --mesh --params 70e9\n"
-      "                                                a cluster that does not exist yet\n"
+      "                                                a cluster that you plan to buy\n"
       "  atoll-topo --format svg -o node.svg           a picture\n\n"
-      "Exit status: 0; --doctor: 1 for warnings, 2 for errors, 3 for a failure; --diff: 1 when "
-      "they differ; otherwise 2 after one line on standard error.");
+      "Exit status: 0 on success; --doctor: 1 for warnings, 2 for errors, 3 for a failure; --diff: "
+      "1 when "
+      "the machines differ; otherwise 2 after one line on standard error.");
   try {
     app.parse(argc, argv);
-  } catch (const CLI::Success& request) {  // --help, --version
+  } catch (const CLI::Success& request) {  // the request was --help or --version
     app.exit(request);
     return std::nullopt;
   }

@@ -1,4 +1,4 @@
-// What atoll-topo was asked.
+// The command line of atoll-topo.
 #pragma once
 
 #include <optional>
@@ -8,12 +8,12 @@
 namespace topo {
 
 struct Options {
-  // The machine.
+  // Options that select the machine.
   std::vector<std::string> from;
   std::vector<std::string> cluster;
   std::string fabric;
   std::string host;
-  // What to show of it.
+  // Options that select the output.
   std::string format = "tree";
   std::string colour = "auto";
   std::string output;
@@ -21,8 +21,8 @@ struct Options {
   bool doctor = false;
   bool env = false;
   bool catalog = false;
-  // The mesh.
-  std::optional<std::string> mesh;  // "": plan one
+  // Options of the mesh.
+  std::optional<std::string> mesh;  // without a shape (""), a mesh is planned
   int ranks = 0;
   int islands = 0;
   int inner = 1;
@@ -31,13 +31,13 @@ struct Options {
   double state_bytes = 16;
 };
 
-// Empty when the command line asked for nothing but help or the version, which was printed.
-// Throws std::exception whose what() is one line.
+// Empty after --help or --version, which it prints. Throws an exception with a one-line message for
+// an invalid command line.
 std::optional<Options> parse_options(int argc, char** argv);
 
-// "70e9", "70B", "7.2b" (1e9), "350M" (1e6); Error(invalid_argument) that quotes the text.
+// Parses "70e9", "70B", "7.2b" (1e9) or "350M" (1e6). Error(invalid_argument) quotes the text.
 double parse_params(const std::string& text);
-// "80GiB", "141GB", "1.5 TiB", a plain number of bytes; Error(invalid_argument).
+// Parses "80GiB", "141GB", "1.5 TiB" or a number of bytes. Error(invalid_argument) quotes the text.
 double parse_bytes(const std::string& text);
 
 }  // namespace topo

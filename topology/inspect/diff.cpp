@@ -1,8 +1,8 @@
-// How two machines differ.
+// Lists the differences between two machines.
 //
-// Hosts are matched by name, or by position where each side has one; devices by what stands behind
-// the host in their id. Links are compared per pair of ends. What changes from minute to minute
-// (counters, throttling, the speed of an idle PCIe link) is not compared.
+// Hosts are matched by name, or by position when each side has one host. Devices are matched by the
+// part of their id after the host. Links are summed for each pair of ends. Facts that change from
+// minute to minute (counters, throttling, the speed of an idle PCIe link) are not compared.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -17,7 +17,7 @@ namespace atoll_v1::atoll {
 namespace {
 
 using Members = std::map<std::string, std::string>;
-// What there is, by a name that both machines can share.
+// The parts of a machine, by a name that both machines share.
 using Things = std::map<std::string, Members>;
 
 void add_facts(const Facts& facts, Members& members) {
@@ -35,7 +35,8 @@ void add(Members& members, const char* name, int value) {
 
 class Flattened {
  public:
-  // `names` are the hosts' common names, in order.
+  // `names` gives each host the name that it shares with its counterpart, in the order of the
+  // hosts.
   Flattened(const Topology& topology, const std::vector<std::string>& names) {
     for (std::size_t i = 0; i < topology.hosts.size(); ++i) names_[topology.hosts[i].id] = names[i];
     for (const TopologyHost& host : topology.hosts) add_host(host);
@@ -69,30 +70,32 @@ class Flattened {
     add_facts(host.facts, members);
   }
 
+  // The members that GPUs and NICs share.
+  template <class Device>
+  Members& add_device(const Device& device) {
+    Members& members = things_[shared(device.id)];
+    add(members, "bus id", device.busid);
+    add(members, "NUMA node", device.numa);
+    add(members, "package", device.package);
+    add(members, "PCI path", device.pci_path);
+    add_facts(device.facts, members);
+    return members;
+  }
+
   void add_gpu(const TopologyGpu& gpu) {
-    Members& members = things_[shared(gpu.id)];
-    add(members, "bus id", gpu.busid);
+    Members& members = add_device(gpu);
     add(members, "UUID", gpu.uuid);
     add(members, "model", gpu.model);
-    add(members, "NUMA node", gpu.numa);
-    add(members, "package", gpu.package);
-    add(members, "PCI path", gpu.pci_path);
     members["partitions"] = std::to_string(gpu.partitions.size());
-    add_facts(gpu.facts, members);
   }
 
   void add_nic(const TopologyNic& nic) {
-    Members& members = things_[shared(nic.id)];
-    add(members, "bus id", nic.busid);
+    Members& members = add_device(nic);
     add(members, "adapter", nic.adapter);
     add(members, "layer", nic.layer);
     add(members, "state", nic.state);
     if (nic.rate_gbit_s) members["Gbit/s"] = fmt::format("{:g}", *nic.rate_gbit_s);
-    add(members, "NUMA node", nic.numa);
-    add(members, "package", nic.package);
     if (nic.is_virtual) members["virtual"] = "yes";
-    add(members, "PCI path", nic.pci_path);
-    add_facts(nic.facts, members);
   }
 
   void add_link(const TopologyLink& link) {

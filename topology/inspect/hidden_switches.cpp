@@ -1,5 +1,6 @@
-#include "gpu_models.hpp"
 #include "inspect/hidden_switches.hpp"
+
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <map>
@@ -7,11 +8,13 @@
 #include <vector>
 
 #include "atoll/topology.hpp"
+#include "gpu_models.hpp"
 
 namespace atoll_v1::atoll {
 namespace {
 
-using Neighbours = std::map<std::string, std::map<std::string, int>>;  // counts of links
+// Maps each GPU to its peers and the number of links to them.
+using Neighbours = std::map<std::string, std::map<std::string, int>>;
 
 Neighbours direct_links(const Topology& topology) {
   std::set<std::string_view> gpus;
@@ -27,7 +30,7 @@ Neighbours direct_links(const Topology& topology) {
   return neighbours;
 }
 
-// GPUs that hang together with `first`; they leave `rest`.
+// Returns the GPUs that `first` reaches over direct links, and removes them from `rest`.
 std::set<std::string> connected(const Neighbours& neighbours, const std::string& first,
                                 std::set<std::string>& rest) {
   std::set<std::string> found{first};
@@ -44,35 +47,41 @@ std::set<std::string> connected(const Neighbours& neighbours, const std::string&
 
 }  // namespace
 
-void show_hidden_switches(Topology& topology) {
+void show_hidden_switches(Topology& topology, int most_links_of_unknown) {
   const Neighbours neighbours = direct_links(topology);
-  if (neighbours.empty()) return;
-  std::map<std::string, const TopologyGpu*> gpus;
+  std::map<std::string_view, const TopologyGpu*> gpus;
   for (const TopologyGpu& gpu : topology.gpus) gpus[gpu.id] = &gpu;
-  const auto has_too_many = [&](const std::string& gpu) {
-    const GpuModel* model = find_gpu_model(*gpus.at(gpu));
-    int sum = 0;
-    for (const auto& [peer, count] : neighbours.at(gpu)) sum += count;
-    return model != nullptr && model->links > 0 && sum > model->links;
-  };
   std::set<std::string> rest;
   for (const auto& [gpu, peers] : neighbours) rest.insert(gpu);
-  while (!rest.empty()) {
-    const std::string first = *rest.begin();
-    const std::set<std::string> members = connected(neighbours, first, rest);
+  std::map<std::string_view, int> switches;      // host -> number of its switches
+  std::map<std::string, std::string> switch_of;  // GPU -> id of its switch
+  for (const TopologyGpu& first : topology.gpus) {
+    if (!rest.contains(first.id)) continue;
+    const std::set<std::string> members = connected(neighbours, first.id, rest);
+    const auto has_too_many = [&](const std::string& gpu) {
+      const GpuModel* model = find_gpu_model(*gpus.at(gpu));
+      const int most = model != nullptr ? model->links : most_links_of_unknown;
+      int sum = 0;
+      for (const auto& [peer, count] : neighbours.at(gpu)) sum += count;
+      return most > 0 && (sum > most || (model == nullptr && members.size() == 2 && sum == most));
+    };
     if (std::ranges::none_of(members, has_too_many)) continue;
-    std::erase_if(topology.links, [&](const TopologyLink& link) {
-      return link.type == "nvlink" && members.contains(link.a) && members.contains(link.b);
-    });
-    for (const std::string& gpu : members) {
-      int most = 0;
-      for (const auto& [peer, count] : neighbours.at(gpu)) most = std::max(most, count);
-      topology.links.push_back({.a = gpu,
-                                .b = gpus.at(gpu)->host + "/nvswitch0",
-                                .type = "nvlink",
-                                .count = most,
-                                .gbyte_s = std::nullopt});
-    }
+    // All switches with ids "HOST/..." count as one, so a second set of GPUs needs another form of
+    // id.
+    const int number = switches[first.host]++;
+    for (const std::string& gpu : members)
+      switch_of[gpu] = number == 0 ? first.host + "/nvswitch0"
+                                   : fmt::format("{}:nvswitch{}", first.host, number);
+  }
+  std::erase_if(topology.links, [&](const TopologyLink& link) {
+    return link.type == "nvlink" && switch_of.contains(link.a) && switch_of.contains(link.b);
+  });
+  for (const TopologyGpu& gpu : topology.gpus) {
+    const auto found = switch_of.find(gpu.id);
+    if (found == switch_of.end()) continue;
+    int most = 0;
+    for (const auto& [peer, count] : neighbours.at(gpu.id)) most = std::max(most, count);
+    topology.links.push_back({gpu.id, found->second, "nvlink", most, std::nullopt});
   }
 }
 

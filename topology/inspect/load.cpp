@@ -1,4 +1,4 @@
-// The list of importers, and what a name on a command line means.
+// Loads a topology from a file with the first importer that recognises it, or from the catalog.
 #include "atoll/inspect/load.hpp"
 
 #include <fmt/format.h>
@@ -18,28 +18,8 @@ namespace {
 
 constexpr std::size_t file_limit = std::size_t{64} << 20;
 
-const std::array every_importer{&importers::json, &importers::hwloc_xml,
-                              &importers::nccl_xml, &importers::nvidia_smi_xml,
-                              &importers::nvidia_smi_topo};
-
-std::string read_file(const std::string& path) {
-  if (std::error_code error; std::filesystem::is_directory(path, error))
-    throw Error(ErrorCode::io, fmt::format("{}: is a directory", path));
-  std::ifstream file(path, std::ios::binary);
-  if (!file)
-    throw Error(errno == ENOENT ? ErrorCode::not_found : ErrorCode::io,
-                fmt::format("{}: {}", path, std::strerror(errno)));
-  std::string text;
-  std::array<char, 1 << 16> block{};
-  while (file.read(block.data(), block.size()) || file.gcount() > 0) {
-    text.append(block.data(), static_cast<std::size_t>(file.gcount()));
-    if (text.size() > file_limit)
-      throw Error(ErrorCode::bad_data, fmt::format("{}: byte {}: larger than {} MiB", path,
-                                                   file_limit, file_limit >> 20));
-  }
-  if (file.bad()) throw Error(ErrorCode::io, fmt::format("{}: cannot be read", path));
-  return text;
-}
+const std::array every_importer{&importers::json, &importers::hwloc_xml, &importers::nccl_xml,
+                                &importers::nvidia_smi_xml, &importers::nvidia_smi_topo};
 
 Topology read_text(std::string_view text, const std::string& origin) {
   for (const auto* importer : every_importer)
@@ -52,12 +32,11 @@ Topology read_text(std::string_view text, const std::string& origin) {
   std::string names;
   for (const auto* importer : every_importer)
     names += (names.empty() ? "" : ", ") + std::string(importer->name);
-  throw Error(
-      ErrorCode::bad_data,
-      fmt::format("{}: byte 0: not a topology in a form that atoll reads ({})", origin, names));
+  importers::fail_at(origin, 0,
+                     fmt::format("not a topology in a form that atoll reads ({})", names));
 }
 
-// A file, else a name of the catalog.
+// `what` is a file, else a name in the catalog.
 Topology load_one(const std::string& what) {
   if (!std::filesystem::exists(what) && what.find('/') == std::string::npos) try {
       return catalog_cluster(what);
@@ -65,10 +44,10 @@ Topology load_one(const std::string& what) {
       throw Error(error.code(), fmt::format("{}: neither a file nor a machine of the catalog: {}",
                                             what, error.what()));
     }
-  return read_text(read_file(what), what);
+  return read_text(importers::read_file(what), what);
 }
 
-// "NAME=FILE,FILE..."; a file whose own name has a '=' is taken as that.
+// True for "NAME=FILE,FILE...", unless a file of exactly this name exists.
 bool is_views(const std::string& what) {
   const auto equals = what.find('=');
   return equals != std::string::npos && equals > 0 && what.find('/') > equals &&
@@ -100,9 +79,35 @@ Topology load_topology(const std::string& what) {
   return is_views(what) ? load_views(what) : load_one(what);
 }
 
-std::string importers::host_of(std::string_view origin) {
+namespace importers {
+
+std::string host_of(std::string_view origin) {
   const std::string stem = std::filesystem::path(origin).stem().string();
   return stem.empty() ? "host" : stem;
 }
+
+void fail_at(std::string_view origin, std::size_t offset, std::string_view what) {
+  throw Error(ErrorCode::bad_data, fmt::format("{}: byte {}: {}", origin, offset, what));
+}
+
+std::string read_file(const std::string& path) {
+  if (std::error_code error; std::filesystem::is_directory(path, error))
+    throw Error(ErrorCode::io, fmt::format("{}: is a directory", path));
+  std::ifstream file(path, std::ios::binary);
+  if (!file)
+    throw Error(errno == ENOENT ? ErrorCode::not_found : ErrorCode::io,
+                fmt::format("{}: {}", path, std::strerror(errno)));
+  std::string text;
+  std::array<char, 1 << 16> block{};
+  while (file.read(block.data(), block.size()) || file.gcount() > 0) {
+    text.append(block.data(), static_cast<std::size_t>(file.gcount()));
+    if (text.size() > file_limit)
+      fail_at(path, file_limit, fmt::format("larger than {} MiB", file_limit >> 20));
+  }
+  if (file.bad()) throw Error(ErrorCode::io, fmt::format("{}: cannot be read", path));
+  return text;
+}
+
+}  // namespace importers
 
 }  // namespace atoll_v1::atoll

@@ -1,4 +1,4 @@
-// The doctor: checks of a machine or a job, and what they find.
+// The doctor: checks a machine or a job and explains what it finds.
 #pragma once
 
 #include <span>
@@ -23,18 +23,18 @@ std::string_view name(CheckStatus status) noexcept;
 
 struct Check {
   std::string id;
-  std::string title;  // "NVLinks are up"
+  std::string title;  // statement that is true of a healthy machine: "NVLinks are up"
   CheckStatus status = CheckStatus::not_checked;
-  std::string reason;  // why it was not_checked: "needs root", "no NVML: ..."; else ""
+  std::string reason;  // why the check could not run ("needs root", "no NVML: ..."); "" otherwise
 };
 
 struct Diagnosis {
-  std::vector<Check> checks;      // every check that exists, in a fixed order
+  std::vector<Check> checks;      // all existing checks, in a fixed order
   std::vector<Finding> findings;  // errors first, then in the order of the checks
 };
 
-// Runs every check. A pure function of its arguments. Without ranks or a plan, the checks that need
-// them are not_checked.
+// Runs all checks. The result depends only on the arguments; no file or device is read. Without
+// ranks or a plan, the checks that need them are not_checked.
 Diagnosis diagnose(const Topology& topology, std::span<const RankSite> ranks = {},
                    const MeshPlan* plan = nullptr);
 

@@ -1,4 +1,4 @@
-// Machines from files and from the catalog; several descriptions of one machine made into one.
+// Loads machines from files and from the catalog, and combines several topologies into one.
 #pragma once
 
 #include <string>
@@ -9,34 +9,35 @@
 
 namespace atoll_v1::atoll {
 
-// A machine from a file in any form that an importer of topology/inspect/importers/ recognises, or from
-// "NAME=FILE,FILE...": several sources of one host, which is called NAME. A name of the catalog,
-// with or without a number of machines ("hgx-h100", "hgx-h100x16"), stands for a file where there
-// is none of that name. Error(not_found | io | bad_data), which names the file and the byte.
+// Loads a machine from a file in any form that an importer recognises, or merges
+// "NAME=FILE,FILE...", several views of the host NAME. If no file has the name, it is looked up in
+// the catalog: "hgx-h100", "hgx-h100x16". Error(not_found | io | bad_data) names the file and the
+// byte.
 Topology load_topology(const std::string& what);
 
-// A machine of the catalog: "hgx-h100", or "hgx-h100x16" for a cluster of 16.
-// Error(not_found), which names the nearest entries.
+// A machine of the catalog: "hgx-h100", or "hgx-h100x16" for a cluster of 16. Error(not_found)
+// names similar entries.
 Topology catalog_cluster(std::string_view name);
 
 struct CatalogEntry {
   std::string name;
   std::string title;
 };
-std::vector<CatalogEntry> catalog();  // by name
+std::vector<CatalogEntry> catalog();  // sorted by name
 
-// Topologies of different hosts. A host whose id an earlier part has is another machine, and gets a
-// number behind its id and name: "node", "node-2".
+// Joins topologies of different hosts. If an earlier part has a host with the same id, the hosts of
+// the later part are renamed with a number: "node", "node-2".
 Topology join_hosts(std::vector<Topology> parts);
 
-// Several views of one host, the most trusted first. Devices are matched by bus id, then by index
-// (GPUs) or name (NICs). What a view lacks is taken from the next one; what it contradicts is a
-// conflict. Error(bad_data) when a view describes several hosts, or GPUs cannot be matched.
+// Merges several views of one host, the most trusted first. Devices are matched by bus id, then by
+// UUID or index (GPUs) or name (NICs). A missing value is taken from the next view; a contradicting
+// value becomes a conflict. Error(bad_data) when a view does not describe exactly one host, or when
+// GPUs cannot be matched.
 Topology merge_views(std::string_view host_name, const std::vector<Topology>& views,
                      const std::vector<std::string>& origins);
 
-// Marks NICs with the leaf switch that a fabric file gives: atoll's JSON or `ibnetdiscover` output
-// (topology/README.md). Error(not_found | io | bad_data).
+// Stores the leaf switch of each NIC, read from a fabric file: atoll's JSON or the output of
+// `ibnetdiscover` (topology/inspect/README.md). Error(not_found | io | bad_data).
 void apply_fabric(const std::string& path, Topology& topology);
 
 }  // namespace atoll_v1::atoll

@@ -1,32 +1,33 @@
-// Machines that are known without looking.
+// The catalog of well-known machines.
 //
-// Idea: an entry is a machine in atoll's JSON form whose ids all begin with the entry's name, so a
-// copy of it is the same text with another beginning: "hgx-h100/gpu3" is "hgx-h100-5/gpu3" in copy
-// 5, "rack:gb200-nvl72" is "rack:gb200-nvl72-5". The text is parsed once; the copies are structs.
+// An entry is a machine in atoll's JSON form. All its ids begin with the entry's name, so a copy
+// differs only in this prefix: "hgx-h100/gpu3" is "hgx-h100-5/gpu3" in copy 5, and
+// "rack:gb200-nvl72" is "rack:gb200-nvl72-5". The JSON text is parsed only once.
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
+#include <iterator>
 #include <numeric>
 
 #include "atoll/error.hpp"
 #include "atoll/inspect/load.hpp"
-#include "inspect/catalog/catalog_files.hpp"
 #include "facts.hpp"
+#include "inspect/catalog/catalog_files.hpp"
+#include "inspect/text.hpp"
+#include "inspect/views/each_id.hpp"
+#include "sources/small_file.hpp"
 
 namespace atoll_v1::atoll {
 namespace {
 
 constexpr std::size_t most_hosts = 65'536;
-constexpr std::size_t longest_name = 64;  // that is looked at and printed
+// Bytes; longer names are cut before they are searched or printed.
+constexpr std::size_t longest_name = 64;
 constexpr std::string_view rack_prefix = "rack:";
 
-// As far as it can be shown.
 std::string shown_as(std::string_view name) {
-  std::string text(name.substr(0, longest_name));
-  std::ranges::replace_if(
-      text, [](unsigned char c) { return c < 0x20 || c > 0x7e; }, '?');
-  return name.size() > longest_name ? text + "..." : text;
+  return topology_sources::printable(name, longest_name) +
+         (name.size() > longest_name ? "..." : "");
 }
 
 const CatalogFile* find_file(std::string_view name) noexcept {
@@ -41,81 +42,51 @@ Topology read(const CatalogFile& file) {
   return Topology::from_json(text, fmt::format("catalog {}", file.name));
 }
 
-// Gives ids another beginning.
-class Renaming {
- public:
-  Renaming(std::string_view name, std::size_t copy)
-      : name_(name), copy_(copy), new_name_(fmt::format("{}-{}", name, copy)) {}
-
-  void apply(std::string& id) const {
+// Renames all ids for a copy: "hgx-h100/gpu3" -> "hgx-h100-5/gpu3" in copy 5.
+void rename(Topology& machine, std::string_view name, std::size_t copy) {
+  const std::string new_name = fmt::format("{}-{}", name, copy);
+  const auto rename_id = [&](std::string& id) {
     const std::size_t at = id.starts_with(rack_prefix) ? rack_prefix.size() : 0;
-    if (id.compare(at, name_.size(), name_) == 0) id.replace(at, name_.size(), new_name_);
-  }
-
-  // Two racks are two fabrics: the last group of the UUID counts the copies.
-  void apply(Facts& facts) const {
-    const auto cluster = facts.find(fact::fabric_cluster);
-    if (cluster == facts.end()) return;
-    std::string& uuid = cluster->second;
-    uuid = fmt::format("{}-{:012x}", uuid.substr(0, uuid.rfind('-')), copy_ + 1);
-  }
-
- private:
-  std::string_view name_;
-  std::size_t copy_;
-  std::string new_name_;
-};
-
-template <class T, class Rename>
-void append_copy(std::vector<T>& all, const std::vector<T>& parts, Rename rename) {
-  for (const T& part : parts) rename(all.emplace_back(part));
+    if (id.compare(at, name.size(), name) == 0) id.replace(at, name.size(), new_name);
+  };
+  each_id(machine, rename_id, rename_id);
+  for (TopologyHost& host : machine.hosts) rename_id(host.name);
+  for (TopologyNic& nic : machine.nics) rename_id(nic.adapter);
+  // Each rack has a fabric of its own: the last group of the fabric's UUID counts the copies.
+  for (TopologyGpu& gpu : machine.gpus)
+    if (const auto cluster = gpu.facts.find(fact::fabric_cluster); cluster != gpu.facts.end()) {
+      std::string& uuid = cluster->second;
+      uuid = fmt::format("{}-{:012x}", uuid.substr(0, uuid.rfind('-')), copy + 1);
+    }
 }
 
-void append_copy(Topology& all, const Topology& machine, const Renaming& renaming) {
-  append_copy(all.hosts, machine.hosts, [&](TopologyHost& host) {
-    renaming.apply(host.id);
-    renaming.apply(host.name);
-  });
-  append_copy(all.gpus, machine.gpus, [&](TopologyGpu& gpu) {
-    renaming.apply(gpu.id);
-    renaming.apply(gpu.host);
-    renaming.apply(gpu.facts);
-  });
-  append_copy(all.nics, machine.nics, [&](TopologyNic& nic) {
-    renaming.apply(nic.id);
-    renaming.apply(nic.host);
-    renaming.apply(nic.adapter);
-  });
-  append_copy(all.links, machine.links, [&](TopologyLink& link) {
-    renaming.apply(link.a);
-    renaming.apply(link.b);
-  });
-  append_copy(all.paths, machine.paths, [&](TopologyPath& path) {
-    renaming.apply(path.a);
-    renaming.apply(path.b);
-  });
+template <class T>
+void append(std::vector<T>& all, std::vector<T>& part) {
+  all.insert(all.end(), std::make_move_iterator(part.begin()), std::make_move_iterator(part.end()));
 }
 
 Topology copies_of(const CatalogFile& file, std::string_view digits) {
   const Topology machine = read(file);
   const std::size_t most = most_hosts / machine.hosts.size();
-  std::size_t copies = 0;
-  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), copies);
-  if (error != std::errc() || copies == 0 || copies > most)
+  const std::size_t copies = parse_number<std::size_t>(digits).value_or(0);
+  if (copies == 0 || copies > most)
     throw Error(ErrorCode::invalid_argument,
-                fmt::format("{}x{}: the number of copies is 1 to {}, for at most {} hosts",
+                fmt::format("{}x{}: the number of copies must be 1 to {}, for at most {} hosts",
                             file.name, shown_as(digits), most, most_hosts));
   Topology cluster;
-  cluster.hosts.reserve(machine.hosts.size() * copies);
-  cluster.gpus.reserve(machine.gpus.size() * copies);
-  cluster.nics.reserve(machine.nics.size() * copies);
-  cluster.links.reserve(machine.links.size() * copies);
-  for (std::size_t copy = 0; copy < copies; ++copy)
-    append_copy(cluster, machine, Renaming(file.name, copy));
+  for (std::size_t copy = 0; copy < copies; ++copy) {
+    Topology one = machine;
+    rename(one, file.name, copy);
+    append(cluster.hosts, one.hosts);
+    append(cluster.gpus, one.gpus);
+    append(cluster.nics, one.nics);
+    append(cluster.links, one.links);
+    append(cluster.paths, one.paths);
+  }
   return cluster;
 }
 
-// "hgx-h100x16" -> {"hgx-h100", "16"}; a name without "xDIGITS" at its end has no count.
+// "hgx-h100x16" -> {"hgx-h100", "16"}; the count is empty when the name does not end in "xDIGITS".
 std::pair<std::string_view, std::string_view> split_count(std::string_view name) {
   const auto last = name.find_last_not_of("0123456789");
   if (last == std::string_view::npos || name[last] != 'x' || last + 1 == name.size())
@@ -123,7 +94,7 @@ std::pair<std::string_view, std::string_view> split_count(std::string_view name)
   return {name.substr(0, last), name.substr(last + 1)};
 }
 
-// Insertions, deletions and replacements that turn one word into the other (Levenshtein).
+// Levenshtein distance: the number of letters to insert, delete or replace.
 std::size_t edit_distance(std::string_view a, std::string_view b) {
   std::vector<std::size_t> row(b.size() + 1);
   std::iota(row.begin(), row.end(), std::size_t{0});
@@ -148,11 +119,11 @@ std::size_t edit_distance(std::string_view a, std::string_view b) {
   for (const auto& [distance, other] : ranked) {
     const bool is_near = distance <= std::max<std::size_t>(2, shown.size() / 2);
     if (is_near && distance <= ranked.front().first + 2)
-      nearest += fmt::format("{}{}", nearest.empty() ? "; the nearest: " : ", ", other);
+      nearest += fmt::format("{}{}", nearest.empty() ? "; similar names: " : ", ", other);
   }
   throw Error(
       ErrorCode::not_found,
-      fmt::format("the catalog has no machine \"{}\"{}; atoll-topo --cluster list names all",
+      fmt::format("the catalog has no machine \"{}\"{}; atoll-topo --cluster list prints all names",
                   shown_as(name), nearest));
 }
 

@@ -1,4 +1,4 @@
-// The catalog's JSON files as the build embeds them (embed.cmake).
+// The catalog's JSON files, which embed.cmake compiles into the library.
 #pragma once
 
 #include <span>
@@ -7,11 +7,11 @@
 namespace atoll_v1::atoll {
 
 struct CatalogFile {
-  std::string_view name;  // without ".json"; the beginning of every id in it
+  std::string_view name;  // file name without ".json"; the prefix of all ids in the file
   std::string_view title;
-  std::span<const std::string_view> pieces;  // the text, in order
+  std::span<const std::string_view> pieces;  // parts of the text, in order
 };
 
-std::span<const CatalogFile> catalog_files() noexcept;  // by name
+std::span<const CatalogFile> catalog_files() noexcept;  // entries are sorted by name
 
 }  // namespace atoll_v1::atoll

@@ -13,70 +13,63 @@
 namespace atoll_v1::atoll::doctor {
 namespace {
 
-// A diagnosis that nobody reads to its end helps nobody.
+// Users would not read a longer list of findings to its end.
 constexpr std::size_t most_findings = 12;
-// Hosts of a cluster lack a fact for the same few reasons.
+// The hosts of a cluster lack a fact for the same few reasons.
 constexpr std::size_t most_lacks = 64;
 constexpr std::size_t most_reasons = 2;
 
-// Sorted, as the facts of a device are.
+// The names are sorted, like the facts of a device.
 constexpr auto fact_names = [] {
-  std::array names{
-      fact::pci_device,
-      fact::pci_gt_s,
-      fact::pci_gt_s_max,
-      fact::pci_width,
-      fact::pci_width_max,
-      fact::pci_replays,
-      fact::pci_acs,
-      fact::pci_ats,
-      fact::pci_max_read_request,
-      fact::sm,
-      fact::nvlink_active,
-      fact::nvlink_total,
-      fact::nvlink_errors,
-      fact::fabric_state,
-      fact::fabric_status,
-      fact::fabric_cluster,
-      fact::fabric_health,
-      fact::mig,
-      fact::persistence,
-      fact::ecc_remap_failed,
-      fact::ecc_remap_pending,
-      fact::throttle,
-      fact::power_limit_w,
-      fact::power_default_w,
-      fact::firmware,
-      fact::mtu,
-      fact::width,
-      fact::errors,
-      fact::gid_roce_v2,
-      fact::netdev,
-      fact::gdr,
-      fact::leaf,
-      fact::pci_relaxed_ordering,
-  };
+  std::array names{fact::pci_device,
+                   fact::pci_gt_s,
+                   fact::pci_gt_s_max,
+                   fact::pci_width,
+                   fact::pci_width_max,
+                   fact::pci_replays,
+                   fact::pci_acs,
+                   fact::pci_ats,
+                   fact::pci_max_read_request,
+                   fact::sm,
+                   fact::nvlink_active,
+                   fact::nvlink_total,
+                   fact::nvlink_errors,
+                   fact::fabric_state,
+                   fact::fabric_status,
+                   fact::fabric_cluster,
+                   fact::fabric_health,
+                   fact::mig,
+                   fact::persistence,
+                   fact::ecc_remap_failed,
+                   fact::ecc_remap_pending,
+                   fact::throttle,
+                   fact::power_limit_w,
+                   fact::power_default_w,
+                   fact::firmware,
+                   fact::mtu,
+                   fact::width,
+                   fact::errors,
+                   fact::gid_roce_v2,
+                   fact::netdev,
+                   fact::gdr,
+                   fact::leaf,
+                   fact::pci_relaxed_ordering};
   std::ranges::sort(names);
   return names;
 }();
-bool is_one_of(std::string_view fact, std::initializer_list<std::string_view> prefixes) {
-  return std::ranges::any_of(prefixes,
-                             [&](std::string_view prefix) { return fact.starts_with(prefix); });
-}
-
-// Which source gives a fact.
+// Returns the name of the source that could give a fact.
 std::string_view source_of(std::string_view fact) {
-  if (is_one_of(fact, {"pci.", "iommu"})) return "sysfs_pci";
-  if (is_one_of(fact,
-                {"gpus.", "nvlink.", "fabric.", "ecc.", "mig", "persist", "throttle", "power."}))
+  if (starts_with_any(fact, {"pci.", "iommu"})) return "sysfs_pci";
+  if (starts_with_any(
+          fact, {"gpus.", "nvlink.", "fabric.", "ecc.", "mig", "persist", "throttle", "power."}))
     return "nvml";
-  if (is_one_of(fact, {"link.", "mtu", "firmware", "gid.", "netdev"})) return "sysfs_ports";
+  if (starts_with_any(fact, {"link.", "mtu", "firmware", "gid.", "netdev"})) return "sysfs_ports";
   return "environment";
 }
 
-// Most of the configuration space is for root alone; the rest of what sysfs shows is for all.
+// Only root can read these parts of the PCI configuration space.
 bool needs_root(std::string_view fact) {
-  return is_one_of(
+  return starts_with_any(
       fact, {fact::pci_acs, fact::pci_ats, fact::pci_max_read_request, fact::pci_relaxed_ordering});
 }
 
@@ -92,7 +85,7 @@ std::string why_absent(const TopologyHost& host, std::string_view fact) {
   return std::string(why);
 }
 
-// "00000000:1b:00.0" -> "0000:1b:00.0", as lspci has it.
+// "00000000:1b:00.0" -> "0000:1b:00.0", the spelling of lspci.
 std::string short_busid(std::string_view busid) {
   return std::string(busid.size() == 16 && busid.starts_with("0000") ? busid.substr(4) : busid);
 }
@@ -119,7 +112,7 @@ bool has_environment(const TopologyHost& host) {
     const auto found = host.facts.lower_bound(prefix);
     if (found != host.facts.end() && found->first.starts_with(prefix)) return true;
   }
-  // Only the source that looks at the environment gives these.
+  // Only the source of the environment gives these facts.
   return std::ranges::any_of(
       std::array{fact::memlock_bytes, fact::shm_bytes, fact::container, fact::net_interfaces},
       [&](std::string_view fact) { return host.facts.contains(fact); });
@@ -148,8 +141,8 @@ std::span<const std::string_view> FactColumns::operator[](std::string_view fact)
   return columns_[number];
 }
 
-// Neighbours mostly have the same facts, with the same values: what the last device had in the same
-// place is tried first, and equal values are kept once, so that they stay in the cache.
+// Neighbouring devices mostly have the same facts in the same order, so the columns of the last
+// device are tried first. Equal neighbours share one text, so that it stays in the cache.
 void FactColumns::add(std::size_t device, const Facts& facts) {
   columns_.resize(fact_names.size());
   std::size_t place = 0;
@@ -178,14 +171,14 @@ Machine::Machine(const Topology& machine, std::span<const RankSite> sites, const
       ranks(sites),
       plan(mesh),
       names(machine),
-      host_numbers(numbers_of(machine.hosts)),
-      gpu_numbers(numbers_of(machine.gpus)),
-      nic_numbers(numbers_of(machine.nics)),
       gpu_facts(machine.gpus),
       nic_facts(machine.nics),
       islands(find_islands(machine)),
       affinity(find_affinity(machine)),
-      usable(usable_gbyte_s(machine)) {
+      usable(usable_gbyte_s(machine)),
+      host_numbers_(numbers_of(machine.hosts)),
+      gpu_numbers_(numbers_of(machine.gpus)),
+      nic_numbers_(numbers_of(machine.nics)) {
   affinity.resize(topology.gpus.size());
   usable.resize(topology.nics.size());
   hosts.reserve(topology.hosts.size());
@@ -207,13 +200,13 @@ Machine::Machine(const Topology& machine, std::span<const RankSite> sites, const
 template <class Devices>
 void Machine::place(const Devices& devices, std::vector<std::size_t>& hosts_of,
                     std::vector<std::size_t> HostView::*members) {
-  hosts_of.assign(devices.size(), nowhere);
+  hosts_of.resize(devices.size());
   for (std::size_t i = 0; i < devices.size(); ++i) {
-    // Devices mostly follow each other host by host.
+    // Devices are usually sorted by host.
     if (i > 0 && devices[i].host == devices[i - 1].host)
       hosts_of[i] = hosts_of[i - 1];
-    else if (const auto found = host_numbers.find(devices[i].host); found != host_numbers.end())
-      hosts_of[i] = found->second;
+    else
+      hosts_of[i] = host_number(devices[i].host);
     if (hosts_of[i] != nowhere) (hosts[hosts_of[i]].*members).push_back(i);
   }
 }
@@ -226,14 +219,12 @@ void Machine::look_at_gpus() {
                            devices[i] == devices[i - 1] && sms[i] == sms[i - 1];
     models.push_back(like_last ? models.back() : find_gpu_model(gpu(i)));
     for (const std::string& id : affinity[i].use)
-      if (const auto nic = nic_numbers.find(id); nic != nic_numbers.end())
-        used[i].push_back(nic->second);
+      if (const std::size_t nic = nic_number(id); nic != nowhere) used[i].push_back(nic);
   }
   island_of_gpu.assign(topology.gpus.size(), nowhere);
   for (std::size_t island = 0; island < islands.size(); ++island)
     for (const std::string& id : islands[island].gpus)
-      if (const auto found = gpu_numbers.find(id); found != gpu_numbers.end())
-        island_of_gpu[found->second] = island;
+      if (const std::size_t gpu = gpu_number(id); gpu != nowhere) island_of_gpu[gpu] = island;
 }
 
 const HostView& Machine::host_or_none(std::size_t number) const {
@@ -247,14 +238,13 @@ Subject::Subject(const TopologyGpu& gpu)
       busid(short_busid(gpu.busid)),
       index(gpu.index >= 0 ? std::to_string(gpu.index) : short_busid(gpu.busid)) {}
 
-Subject::Subject(const TopologyNic& nic)
-    : id(nic.id),
-      busid(short_busid(nic.busid)),
-      name(nic.name.substr(0, nic.name.find(':'))),
-      port(nic.name.find(':') == std::string::npos ? "1"
-                                                   : nic.name.substr(nic.name.find(':') + 1)) {}
+Subject::Subject(const TopologyNic& nic) : id(nic.id), busid(short_busid(nic.busid)) {
+  const PortName own = split_port(nic.name);
+  name = own.device;
+  port = own.port.empty() ? "1" : own.port;
+}
 
-void Verdict::lacks(const TopologyHost& host, std::string_view fact) {
+void CheckResult::lacks(const TopologyHost& host, std::string_view fact) {
   if (&host == last_lack_host_ && fact == last_lack_fact_) return;
   last_lack_host_ = &host;
   last_lack_fact_ = fact;
@@ -262,63 +252,57 @@ void Verdict::lacks(const TopologyHost& host, std::string_view fact) {
   not_checked(why_absent(host, fact));
 }
 
-void Verdict::not_checked(std::string_view reason) {
+void CheckResult::not_checked(std::string_view reason) {
   if (reasons_.size() < most_reasons && std::ranges::find(reasons_, reason) == reasons_.end())
     reasons_.emplace_back(reason);
 }
 
-void Verdict::add(const Subject& subject, const Trouble& trouble) {
+void CheckResult::add(const Subject& subject, const Trouble& trouble) {
   add(std::vector{subject}, trouble);
 }
 
-void Verdict::add(const std::vector<Subject>& subjects, const Trouble& trouble) {
+void CheckResult::add(const std::vector<Subject>& subjects, const Trouble& trouble) {
   looked();
   const std::string text = fmt::format("{}\n{}\n{}\n{}", static_cast<int>(trouble.severity),
                                        trouble.evidence, trouble.consequence, trouble.fix);
   const auto [at, is_new] = numbers_.try_emplace(text, groups_.size());
-  if (is_new) {
-    groups_.push_back({trouble, {}});
-    if (!subjects.empty()) groups_.back().trouble.fix = with_names(trouble.fix, subjects.front());
-  }
+  if (is_new)
+    groups_.push_back({"",
+                       trouble.severity,
+                       {},
+                       trouble.evidence,
+                       trouble.consequence,
+                       subjects.empty() ? trouble.fix : with_names(trouble.fix, subjects.front())});
   for (const Subject& subject : subjects) groups_[at->second].subjects.push_back(subject.id);
 }
 
-Check Verdict::check(std::string_view id, std::string_view title) const {
-  Check check{.id = std::string(id), .title = std::string(title), .reason = ""};
+Check CheckResult::check(const CheckRow& row) const {
+  Check check{.id = std::string(row.id), .title = std::string(row.title), .reason = ""};
   if (!groups_.empty() || said_elsewhere_) {
     check.status = CheckStatus::finding;
   } else if (looked_) {
     check.status = CheckStatus::ok;
   } else {
     check.status = CheckStatus::not_checked;
-    check.reason =
-        reasons_.empty() ? "nothing to look at" : fmt::format("{}", fmt::join(reasons_, "; "));
+    check.reason = reasons_.empty() ? row.nothing : fmt::format("{}", fmt::join(reasons_, "; "));
   }
   return check;
 }
 
-std::vector<Finding> Verdict::findings(std::string_view id) const {
-  std::vector<Finding> findings;
-  const std::size_t shown = groups_.size() <= most_findings ? groups_.size() : most_findings - 1;
-  const auto make = [&](const Group& group) {
-    return Finding{.id = std::string(id),
-                   .severity = group.trouble.severity,
-                   .subjects = group.subjects,
-                   .evidence = group.trouble.evidence,
-                   .consequence = group.trouble.consequence,
-                   .fix = group.trouble.fix};
-  };
-  for (std::size_t i = 0; i < shown; ++i) findings.push_back(make(groups_[i]));
-  if (shown == groups_.size()) return findings;
-  Finding rest = make(groups_[shown]);
-  rest.evidence =
-      fmt::format("{} cases more; the first: {}", groups_.size() - shown, rest.evidence);
-  for (std::size_t i = shown + 1; i < groups_.size(); ++i) {
-    rest.severity = std::max(rest.severity, groups_[i].trouble.severity);
-    rest.subjects.insert(rest.subjects.end(), groups_[i].subjects.begin(),
-                         groups_[i].subjects.end());
+std::vector<Finding> CheckResult::findings(std::string_view id) const {
+  std::vector<Finding> findings = groups_;
+  if (groups_.size() > most_findings) {
+    findings.resize(most_findings);
+    Finding& last = findings.back();
+    last.evidence = fmt::format("{} more cases; the first: {}", groups_.size() - most_findings + 1,
+                                last.evidence);
+    for (std::size_t i = most_findings; i < groups_.size(); ++i) {
+      const Finding& more = groups_[i];
+      last.severity = std::max(last.severity, more.severity);
+      last.subjects.insert(last.subjects.end(), more.subjects.begin(), more.subjects.end());
+    }
   }
-  findings.push_back(std::move(rest));
+  for (Finding& finding : findings) finding.id = id;
   return findings;
 }
 
@@ -328,19 +312,33 @@ bool is_rdma(const TopologyNic& nic) {
   if (is_interface && nic.layer != "slingshot") return false;
   if (!nic.layer.empty() && nic.layer != "ethernet") return true;
   if (!get_fact(nic.facts, fact::gid_roce_v2).empty()) return true;
-  constexpr std::array sockets{"eth", "en", "bond", "ib", "wl", "hsn"};
-  return std::ranges::none_of(sockets,
-                              [&](const char* prefix) { return nic.name.starts_with(prefix); });
+  return !starts_with_any(nic.name, {"eth", "en", "bond", "ib", "wl", "hsn"});
 }
 
 bool has_rdma(const Machine& machine, const HostView& view) {
   return std::ranges::any_of(view.nics, [&](std::size_t nic) { return machine.is_rdma[nic]; });
 }
 
+std::set<std::string_view> nearest_nics(const Machine& machine, const HostView& view) {
+  std::set<std::string_view> ids;
+  for (const std::size_t gpu : view.gpus)
+    if (const Affinity& one = machine.affinity[gpu]; one.level)
+      ids.insert(one.nearest.begin(), one.nearest.end());
+  return ids;
+}
+
+std::set<std::size_t> used_nics(const Machine& machine, const HostView& view) {
+  std::set<std::size_t> nics;
+  for (const std::size_t gpu : view.gpus)
+    nics.insert(machine.used[gpu].begin(), machine.used[gpu].end());
+  return nics;
+}
+
 bool is_plain(std::string_view word) {
-  return !word.empty() && word.find_first_not_of(
-                              "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUV"
-                              "WXYZ0123456789_.:-") == std::string_view::npos;
+  return !word.empty() &&
+         word.find_first_not_of(
+             "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.:-") ==
+             std::string_view::npos;
 }
 
 bool may_be_active(const TopologyNic& nic) {
@@ -355,11 +353,8 @@ bool is_card(const TopologyGpu& gpu) {
 }
 
 std::optional<double> number_of(std::string_view text) {
-  double value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size() || !std::isfinite(value))
-    return std::nullopt;
-  return value;
+  const auto value = parse_number<double>(text);
+  return value && std::isfinite(*value) ? value : std::nullopt;
 }
 
 std::optional<double> lane_gbyte_s(double gt_s) {
@@ -392,16 +387,6 @@ bool is_on(std::string_view setting) {
   long long value = 0;
   std::from_chars(setting.data(), setting.data() + setting.size(), value);
   return value != 0;
-}
-
-std::vector<std::string_view> words_of(std::string_view text, std::string_view separators) {
-  std::vector<std::string_view> words;
-  for (std::size_t at = text.find_first_not_of(separators); at != std::string_view::npos;) {
-    const std::size_t end = std::min(text.find_first_of(separators, at), text.size());
-    words.push_back(text.substr(at, end - at));
-    at = text.find_first_not_of(separators, end);
-  }
-  return words;
 }
 
 void Range::add(double value) {

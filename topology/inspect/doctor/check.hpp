@@ -1,10 +1,11 @@
-// What the checks of the doctor share. A check is one row of a table: an id, a title that says what
-// is so when all is well, and a function that looks at the machine and tells a Verdict what it saw.
-// README.md says how to add one.
+// The parts that the doctor's checks share. A check is one row of a table: an id, a title that is
+// true of a healthy machine, and a function that examines the machine and reports to a CheckResult.
+// README.md says how to add a check.
 #pragma once
 
 #include <map>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
@@ -17,14 +18,18 @@
 #include "atoll/topology.hpp"
 #include "facts.hpp"
 #include "gpu_models.hpp"
+#include "inspect/text.hpp"
 #include "wording.hpp"
 
 namespace atoll_v1::atoll::doctor {
 
+using enum Severity;
+
 inline constexpr std::size_t nowhere = static_cast<std::size_t>(-1);
 
-// The facts that checks read, turned round: one column a fact, one entry a device. Each device's
-// facts are walked through once, since on a large cluster they fill more memory than any cache.
+// The facts that checks read, stored by column: one column for each fact, one entry for each
+// device. The facts of a device are read only once, because those of a large cluster do not fit
+// into a cache.
 class FactColumns {
  public:
   template <class Devices>
@@ -32,19 +37,22 @@ class FactColumns {
     for (std::size_t device = 0; device < devices.size(); ++device)
       add(device, devices[device].facts);
   }
-  // Empty where the fact is absent. Only names of facts.hpp.
+  // One entry for each device; an entry is empty when the device lacks the fact. Only facts listed
+  // in check.cpp have columns.
   std::span<const std::string_view> operator[](std::string_view fact) const;
 
  private:
-  static std::size_t number_of(std::string_view fact);  // of its column; nowhere: none
+  static std::size_t number_of(std::string_view fact);  // column of the fact, or nowhere
   void add(std::size_t device, const Facts& facts);
 
-  std::vector<std::pair<std::string_view, std::size_t>> places_;  // of the last device's facts
+  // Facts of the last device, with their columns.
+  std::vector<std::pair<std::string_view, std::size_t>> places_;
   std::vector<std::string_view> absent_;
   std::vector<std::vector<std::string_view>> columns_;
 };
 
-// A column as numbers. Neighbours mostly have equal values, which are read once.
+// A column read as numbers. The last text is remembered, because neighbouring devices usually have
+// equal values.
 class Numbers {
  public:
   explicit Numbers(std::span<const std::string_view> column) : column_(column) {}
@@ -58,52 +66,62 @@ class Numbers {
 
 struct HostView {
   const TopologyHost* host = nullptr;
-  std::vector<std::size_t> gpus, nics;  // numbers in the topology
-  bool has_environment = false;         // a source looked at settings and limits
+  std::vector<std::size_t> gpus, nics;  // positions in the topology
+  bool has_environment = false;         // a source read its settings and limits
   bool is_vm = false;
 };
 
-// A topology and what follows from it, found once for all checks.
+// A topology and everything derived from it, computed once for all checks.
 struct Machine {
   Machine(const Topology& topology, std::span<const RankSite> ranks, const MeshPlan* plan);
 
   const TopologyGpu& gpu(std::size_t number) const { return topology.gpus[number]; }
   const TopologyNic& nic(std::size_t number) const { return topology.nics[number]; }
-  // Of a device. An empty host where the topology does not list it.
+  // The host of a device; an empty host when the topology does not list it.
   const HostView& host_of_gpu(std::size_t number) const { return host_or_none(gpu_hosts[number]); }
   const HostView& host_of_nic(std::size_t number) const { return host_or_none(nic_hosts[number]); }
   const HostView& host_or_none(std::size_t number) const;
+  // Positions in the topology; nowhere when the id is unknown.
+  std::size_t host_number(std::string_view id) const { return find(host_numbers_, id); }
+  std::size_t gpu_number(std::string_view id) const { return find(gpu_numbers_, id); }
+  std::size_t nic_number(std::string_view id) const { return find(nic_numbers_, id); }
 
   const Topology& topology;
   std::span<const RankSite> ranks;
   const MeshPlan* plan;
   DisplayNames names;
-  std::unordered_map<std::string_view, std::size_t> host_numbers, gpu_numbers, nic_numbers;
   std::vector<HostView> hosts;
   FactColumns gpu_facts, nic_facts;
   std::vector<Island> islands;
-  std::vector<Affinity> affinity;                 // of each GPU
-  std::vector<std::size_t> gpu_hosts, nic_hosts;  // nowhere: not listed
-  std::vector<std::size_t> island_of_gpu;         // nowhere where the GPU is in none
-  std::vector<const GpuModel*> models;            // of each GPU; null: not known
-  std::vector<std::vector<std::size_t>> used;     // the NICs that each GPU sends through
-  std::vector<bool> is_rdma, may_be_active;       // of each NIC
-  std::vector<std::optional<double>> usable;      // GB/s of each NIC
+  std::vector<Affinity> affinity;                 // one entry for each GPU
+  std::vector<std::size_t> gpu_hosts, nic_hosts;  // `nowhere` marks devices of unlisted hosts
+  std::vector<std::size_t> island_of_gpu;         // `nowhere` marks GPUs in no island
+  std::vector<const GpuModel*> models;  // one entry for each GPU; null when the model is unknown
+  std::vector<std::vector<std::size_t>> used;  // NICs that each GPU sends through
+  std::vector<bool> is_rdma, may_be_active;    // one entry for each NIC
+  std::vector<std::optional<double>> usable;   // bandwidth of each NIC in GB/s
 
  private:
+  using Positions = std::unordered_map<std::string_view, std::size_t>;
+  static std::size_t find(const Positions& positions, std::string_view id) {
+    const auto found = positions.find(id);
+    return found == positions.end() ? nowhere : found->second;
+  }
   template <class Devices>
   void place(const Devices& devices, std::vector<std::size_t>& hosts_of,
              std::vector<std::size_t> HostView::*members);
   void look_at_gpus();
+
+  Positions host_numbers_, gpu_numbers_, nic_numbers_;
 };
 
-// Whom a finding is about. `busid`, `number` and `name` stand for BUSID, INDEX, NAME and PORT in
-// the commands of a fix.
+// The host, device or rank that a finding is about. In the commands of a fix, the members replace
+// the words BUSID, INDEX, NAME and PORT.
 struct Subject {
   explicit Subject(std::string whole_id) : id(std::move(whole_id)) {}
-  explicit Subject(const TopologyHost& host) : id(host.id) {}
-  explicit Subject(const TopologyGpu& gpu);
-  explicit Subject(const TopologyNic& nic);
+  Subject(const TopologyHost& host) : id(host.id) {}
+  Subject(const TopologyGpu& gpu);
+  Subject(const TopologyNic& nic);
 
   std::string id, busid, index, name, port;
 };
@@ -115,31 +133,37 @@ struct Trouble {
   std::string fix = {};
 };
 
-// Collects what one check sees.
-class Verdict {
+class CheckResult;
+
+struct CheckRow {
+  std::string_view id;
+  std::string_view title;
+  void (*run)(const Machine& machine, CheckResult& result);
+  std::string_view nothing;  // reason when the machine has nothing to examine: "no GPUs"
+};
+
+// Collects the findings of one check.
+class CheckResult {
  public:
-  // The facts of a device or host were there to be looked at.
+  // Call for each device or host whose facts were present.
   void looked() { looked_ = true; }
-  // A fact is absent; the reason is sought in what the host's sources say of themselves.
+  // A fact is missing. The reason is taken from the host's facts about its sources.
   void lacks(const TopologyHost& host, std::string_view fact);
-  // The reason when nothing could be looked at.
+  // Records why something could not be examined. The reason is shown only if nothing was.
   void not_checked(std::string_view reason);
-  // Equal troubles of many subjects become one finding.
+  // Equal troubles of several subjects become one finding.
   void add(const Subject& subject, const Trouble& trouble);
   void add(const std::vector<Subject>& subjects, const Trouble& trouble);
-  // Another part of the diagnosis reports what this check saw.
+  // The planner reports a finding with the id of this check.
   void said_elsewhere() { said_elsewhere_ = true; }
 
-  Check check(std::string_view id, std::string_view title) const;
+  Check check(const CheckRow& row) const;
   std::vector<Finding> findings(std::string_view id) const;
 
  private:
-  struct Group {
-    Trouble trouble;  // with the fix as a person can run it
-    std::vector<std::string> subjects;
-  };
-  std::vector<Group> groups_;
-  std::unordered_map<std::string, std::size_t> numbers_;  // text of a trouble -> group
+  std::vector<Finding> groups_;  // one for each trouble; their ids are still empty
+  // Text of a trouble -> its position in groups_.
+  std::unordered_map<std::string, std::size_t> numbers_;
   std::vector<std::string> reasons_;
   const TopologyHost* last_lack_host_ = nullptr;
   std::string last_lack_fact_;
@@ -148,52 +172,49 @@ class Verdict {
   bool said_elsewhere_ = false;
 };
 
-struct CheckRow {
-  std::string_view id;
-  std::string_view title;
-  void (*run)(const Machine& machine, Verdict& verdict);
-};
-
-// The areas, in the order of a diagnosis.
+// The checks of each area, in the order of a diagnosis.
 extern const std::span<const CheckRow> gpu_fabric_checks;
 extern const std::span<const CheckRow> pcie_checks;
 extern const std::span<const CheckRow> gpu_checks;
 extern const std::span<const CheckRow> network_checks;
-extern const std::span<const CheckRow> gpu_network_checks;  // what lies between GPUs and NICs
+extern const std::span<const CheckRow> gpu_network_checks;  // what connects GPUs and NICs
 extern const std::span<const CheckRow> environment_checks;
 extern const std::span<const CheckRow> nccl_checks;
 extern const std::span<const CheckRow> rank_checks;
 
-void hosts_differ(const Machine& machine, Verdict& verdict);  // one of rank_checks
-
-// Carries verbs: everything but plain and made-up network interfaces.
+// True for NICs that support RDMA verbs; false for plain and virtual network interfaces.
 bool is_rdma(const TopologyNic& nic);
 bool may_be_active(const TopologyNic& nic);
 bool has_rdma(const Machine& machine, const HostView& view);
-// A card whose links are made by bridges, which may be left out, or a workstation's board, which
-// does not use all links.
+// Ids of the NICs that are nearest to a GPU of the host; empty when no source shows the PCI paths.
+std::set<std::string_view> nearest_nics(const Machine& machine, const HostView& view);
+// Positions of the NICs that the GPUs of the host send through.
+std::set<std::size_t> used_nics(const Machine& machine, const HostView& view);
+// True for cards, whose NVLinks need bridges that may be missing, and for workstation boards, which
+// do not use all links of their GPUs.
 bool is_card(const TopologyGpu& gpu);
-// Empty when it is no number, and nothing but one.
+// The whole text as a finite number.
 std::optional<double> number_of(std::string_view text);
-// Payload of a PCIe lane in one direction; empty for a rate that PCIe does not have.
+// Payload of one PCIe lane in one direction, in GB/s; empty for a rate that PCIe does not define.
 std::optional<double> lane_gbyte_s(double gt_s);
-// A virtual machine in which every GPU is equally far from every NIC, or no NUMA node is known.
+// True for a virtual machine that hides its topology: all GPUs are equally far from all NICs, or no
+// GPU has a NUMA node.
 bool is_flattened(const Machine& machine, const HostView& view);
 
-// An NCCL setting. The environment wins over nccl.conf; `value` is empty where neither has it.
+// An NCCL setting. The environment overrides nccl.conf; `value` is empty when neither sets it.
 struct Setting {
   std::string_view value;
-  std::string_view where;  // "environment", "nccl.conf"
+  std::string_view where;  // "environment" or "nccl.conf"
 };
 Setting setting_of(const TopologyHost& host, std::string_view name);
 
-// What NCCL takes for 1: a number other than 0.
+// True for any number except 0, which is how NCCL reads a switch.
 bool is_on(std::string_view setting);
-// Letters, digits and "_.:-": names from files end up in commands that people paste.
+// True for letters, digits and "_.:-" only. Names from files may become part of commands that
+// people paste, so other names are not inserted.
 bool is_plain(std::string_view word);
-std::vector<std::string_view> words_of(std::string_view text, std::string_view separators = " ");
 
-// Figures that differ from device to device: "3", "3 to 40".
+// The range of a figure that differs between devices: "3", "3 to 40".
 class Range {
  public:
   void add(double value);
@@ -205,7 +226,7 @@ class Range {
   bool empty_ = true;
 };
 
-// What devices of a kind have, and the value that most of them share; the greater one wins a tie.
+// Counts equal values and finds the most frequent one; the greater value wins a tie.
 template <class Value>
 class Census {
  public:
@@ -216,7 +237,7 @@ class Census {
   }
   std::size_t size() const { return size_; }
   std::size_t kinds() const { return counts_.size(); }
-  // {value, how many have it}, of a census that is not empty.
+  // The most frequent value and its count. The census must not be empty.
   const std::pair<Value, std::size_t>& majority() {
     if (!majority_) {
       auto best = counts_.begin();
@@ -233,49 +254,71 @@ class Census {
   std::size_t size_ = 0;
 };
 
-// Calls look(gpu, value) for each GPU that has the fact.
+enum class Among {
+  gpus,
+  nics,      // all NICs except virtual ones
+  rdma_nics  // NICs for which is_rdma() is true
+};
+
+// Calls look(position, value) for each device that has the fact.
 template <class Look>
-void each_gpu(const Machine& machine, Verdict& verdict, std::string_view fact, Look look) {
-  const auto values = machine.gpu_facts[fact];
-  if (values.empty()) verdict.not_checked("no GPUs");
-  for (std::size_t gpu = 0; gpu < values.size(); ++gpu) {
-    if (values[gpu].empty()) {
-      verdict.lacks(*machine.host_of_gpu(gpu).host, fact);
+void each_device(const Machine& machine, CheckResult& result, Among among, std::string_view fact,
+                 Look look) {
+  const bool is_gpu = among == Among::gpus;
+  const auto values = is_gpu ? machine.gpu_facts[fact] : machine.nic_facts[fact];
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    if (!is_gpu && (among == Among::nics ? machine.nic(i).is_virtual : !machine.is_rdma[i]))
       continue;
-    }
-    verdict.looked();
-    look(gpu, values[gpu]);
+    if (values[i].empty())
+      result.lacks(*(is_gpu ? machine.host_of_gpu(i) : machine.host_of_nic(i)).host, fact);
+    else
+      look(i, values[i]);
   }
 }
 
-// Calls look(nic, value) for each NIC that has the fact and is not virtual.
+// The next two also record each visited device as examined.
 template <class Look>
-void each_nic(const Machine& machine, Verdict& verdict, std::string_view fact, Look look) {
-  const auto values = machine.nic_facts[fact];
-  if (values.empty()) verdict.not_checked("no NICs");
-  for (std::size_t nic = 0; nic < values.size(); ++nic) {
-    if (values[nic].empty()) {
-      if (!machine.nic(nic).is_virtual) verdict.lacks(*machine.host_of_nic(nic).host, fact);
-      continue;
-    }
-    if (machine.nic(nic).is_virtual) continue;
-    verdict.looked();
-    look(nic, values[nic]);
-  }
+void each_gpu(const Machine& machine, CheckResult& result, std::string_view fact, Look look) {
+  each_device(machine, result, Among::gpus, fact, [&](std::size_t gpu, std::string_view value) {
+    result.looked();
+    look(gpu, value);
+  });
+}
+template <class Look>
+void each_nic(const Machine& machine, CheckResult& result, std::string_view fact, Look look) {
+  each_device(machine, result, Among::nics, fact, [&](std::size_t nic, std::string_view value) {
+    result.looked();
+    look(nic, value);
+  });
 }
 
-// Calls look(view, value) for each host that has the fact.
+// Calls look(view, value) for each host that has the fact, and records the host as examined.
 template <class Look>
-void each_host(const Machine& machine, Verdict& verdict, std::string_view fact, Look look) {
-  if (machine.hosts.empty()) verdict.not_checked("no hosts");
+void each_host(const Machine& machine, CheckResult& result, std::string_view fact, Look look) {
   for (const HostView& view : machine.hosts) {
     const std::string_view value = get_fact(view.host->facts, fact);
     if (value.empty()) {
-      verdict.lacks(*view.host, fact);
+      result.lacks(*view.host, fact);
       continue;
     }
-    verdict.looked();
+    result.looked();
     look(view, value);
+  }
+}
+
+// Calls look(view) for each host that concerns(view) accepts, if a source read its settings. On
+// other hosts `setting` is reported as missing.
+template <class Concerns, class Look>
+void each_configured_host(const Machine& machine, CheckResult& result, std::string_view setting,
+                          Concerns concerns, Look look) {
+  for (const HostView& view : machine.hosts) {
+    if (!concerns(view)) continue;
+    if (!view.has_environment) {
+      result.lacks(*view.host, setting);
+      continue;
+    }
+    result.looked();
+    look(view);
   }
 }
 

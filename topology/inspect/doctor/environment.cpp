@@ -1,4 +1,4 @@
-// What surrounds the process: virtual machine, container, limits, versions.
+// Checks of the surroundings of the process: virtual machine, container, limits, versions.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -12,67 +12,57 @@ namespace {
 
 constexpr double mebibyte = 1024.0 * 1024;
 
-void vm_flattened(const Machine& machine, Verdict& verdict) {
-  each_host(machine, verdict, fact::virtual_machine, [&](const HostView& view, std::string_view) {
+void vm_flattened(const Machine& machine, CheckResult& result) {
+  each_host(machine, result, fact::virtual_machine, [&](const HostView& view, std::string_view) {
     if (!has_rdma(machine, view) || !is_flattened(machine, view)) return;
     if (!setting_of(*view.host, "NCCL_TOPO_FILE").value.empty()) return;
-    verdict.add(
-        Subject(*view.host),
-        {.severity = Severity::warning,
-         .evidence = "a virtual machine that shows every GPU equally far from every NIC, and "
-                     "NCCL_TOPO_FILE is not set",
-         .consequence = "NCCL pairs GPUs with the wrong NICs and does not use GPUDirect",
-         .fix = "NCCL_TOPO_FILE=FILE, with the provider's file for this kind of machine (Azure: "
-                "/opt/microsoft/*-topo.xml), or the catalog's: atoll-topo --cluster NAME --format "
-                "nccl-xml"});
+    result.add(*view.host, {warning,
+                            "this virtual machine shows every GPU equally far from every NIC, and "
+                            "NCCL_TOPO_FILE is not set",
+                            "NCCL pairs GPUs with the wrong NICs and does not use GPUDirect",
+                            "set NCCL_TOPO_FILE to the provider's file for this type of machine "
+                            "(Azure: /opt/microsoft/*-topo.xml) or to one from the catalog: "
+                            "atoll-topo --cluster NAME --format nccl-xml"});
   });
 }
 
-void memlock(const Machine& machine, Verdict& verdict) {
+void memlock(const Machine& machine, CheckResult& result) {
   constexpr double least = 64 * mebibyte;
-  bool any = false;
   for (const HostView& view : machine.hosts) {
     if (!has_rdma(machine, view)) continue;
-    any = true;
     const std::string_view limit = get_fact(view.host->facts, fact::memlock_bytes);
     const auto bytes = number_fact(view.host->facts, fact::memlock_bytes);
     if (limit != "unlimited" && !bytes) {
-      verdict.lacks(*view.host, fact::memlock_bytes);
+      result.lacks(*view.host, fact::memlock_bytes);
       continue;
     }
-    verdict.looked();
+    result.looked();
     if (limit == "unlimited" || *bytes >= least) continue;
-    verdict.add(
-        Subject(*view.host),
-        {.severity = Severity::warning,
-         .evidence = fmt::format("a process may lock {:.4g} MiB of memory", *bytes / mebibyte),
-         .consequence = "memory cannot be registered with the NICs (unless the process is "
-                        "privileged), and RDMA fails: cannot allocate memory",
-         .fix = "ulimit -l unlimited; for good: \"* - memlock unlimited\" in "
-                "/etc/security/limits.conf, LimitMEMLOCK=infinity for slurmd, --ulimit "
-                "memlock=-1 for containers"});
+    result.add(*view.host,
+               {warning, fmt::format("a process may lock {:.4g} MiB of memory", *bytes / mebibyte),
+                "an unprivileged process cannot register memory with the NICs, and RDMA fails with "
+                "\"cannot allocate memory\"",
+                "ulimit -l unlimited; permanently: \"* - memlock unlimited\" in "
+                "/etc/security/limits.conf, LimitMEMLOCK=infinity for slurmd, --ulimit memlock=-1 "
+                "for containers"});
   }
-  if (!any) verdict.not_checked("no RDMA NICs");
 }
 
-void shm_small(const Machine& machine, Verdict& verdict) {
+void shm_small(const Machine& machine, CheckResult& result) {
   constexpr double least = 1024 * mebibyte;
-  each_host(machine, verdict, fact::shm_bytes, [&](const HostView& view, std::string_view) {
+  each_host(machine, result, fact::shm_bytes, [&](const HostView& view, std::string_view) {
     const auto bytes = number_fact(view.host->facts, fact::shm_bytes);
     if (!bytes || *bytes >= least) return;
-    verdict.add(
-        Subject(*view.host),
-        {.severity = Severity::warning,
-         .evidence = fmt::format("/dev/shm holds {:.4g} MiB", *bytes / mebibyte),
-         .consequence = "ranks of one host meet in shared memory: NCCL and the host backend "
-                        "may fail to start",
-         .fix = "containers: --shm-size=8g or --ipc=host; hosts: mount -o remount,size=50% "
-                "/dev/shm"});
+    result.add(
+        *view.host,
+        {warning, fmt::format("/dev/shm holds {:.4g} MiB", *bytes / mebibyte),
+         "NCCL and the host backend exchange data in shared memory and may fail to start",
+         "containers: --shm-size=8g or --ipc=host; hosts: mount -o remount,size=50% /dev/shm"});
   });
 }
 
-void hidden(const Machine& machine, Verdict& verdict) {
-  each_host(machine, verdict, fact::container, [&](const HostView& view, std::string_view inside) {
+void hidden(const Machine& machine, CheckResult& result) {
+  each_host(machine, result, fact::container, [&](const HostView& view, std::string_view inside) {
     const std::string_view paths = get_fact(view.host->facts, fact::hidden);
     if (paths.empty() || paths == "none") return;
     const bool is_container = inside == "yes";
@@ -81,22 +71,20 @@ void hidden(const Machine& machine, Verdict& verdict) {
       fixes.emplace_back(is_container ? "--device /dev/infiniband" : "modprobe ib_uverbs");
     if (paths.find("/sys") != std::string_view::npos)
       fixes.emplace_back(is_container ? "-v /sys:/sys:ro" : "mount -t sysfs sysfs /sys");
-    verdict.add(
-        Subject(*view.host),
-        {.severity = Severity::warning,
-         .evidence =
-             fmt::format("{} {}", is_container ? "a container hides" : "this process does not see",
-                         fmt::join(words_of(paths), ", ")),
-         .consequence = "NICs cannot be used, or their places cannot be seen",
-         .fix = is_container ? fmt::format("start the container with {}", fmt::join(fixes, " "))
-                             : fmt::format("{}", fmt::join(fixes, "; "))});
+    result.add(
+        *view.host,
+        {warning,
+         fmt::format("{} {}", is_container ? "a container hides" : "this process does not see",
+                     fmt::join(words_of(paths), ", ")),
+         "NICs cannot be used, or their PCI paths are unknown",
+         is_container ? fmt::format("start the container with {}", fmt::join(fixes, " "))
+                      : fmt::format("{}", fmt::join(fixes, "; "))});
   });
 }
 
-// NVML compares what the driver shows with the PCI bus; where it could look and the fact is absent,
-// nothing is hidden.
-void gpus_hidden(const Machine& machine, Verdict& verdict) {
-  if (machine.hosts.empty()) return verdict.not_checked("no hosts");
+// NVML compares the driver's GPUs with those on the PCI bus. If it could look and left no fact, the
+// driver hides none.
+void gpus_hidden(const Machine& machine, CheckResult& result) {
   for (const HostView& view : machine.hosts) {
     const Facts& facts = view.host->facts;
     const std::string_view busids = get_fact(facts, fact::hidden_gpus);
@@ -105,22 +93,21 @@ void gpus_hidden(const Machine& machine, Verdict& verdict) {
                                !get_fact(facts, fact::driver_version).empty() &&
                                get_fact(facts, std::string(fact::source_prefix) + "nvml").empty();
       if (view.gpus.empty())
-        verdict.not_checked("no GPUs");
+        result.not_checked("no GPUs");
       else if (nvml_looked)
-        verdict.looked();
+        result.looked();
       else
-        verdict.lacks(*view.host, fact::hidden_gpus);
+        result.lacks(*view.host, fact::hidden_gpus);
       continue;
     }
     const std::vector<std::string_view> words = words_of(busids, " ,");
     const std::vector<std::string> names(words.begin(), words.end());
-    verdict.add(Subject(*view.host),
-                {.severity = Severity::info,
-                 .evidence = fmt::format("the driver does not show {} of the PCI bus: {}",
-                                         plural(names.size(), "GPU"), enumerate(names, 16)),
-                 .consequence = "this process cannot use them",
-                 .fix = "if it should: give the container or cgroup access to them (docker run "
-                        "--gpus all, the job's --gres, /dev/nvidia*)"});
+    result.add(*view.host, {info,
+                            fmt::format("the driver does not show {} that the PCI bus has: {}",
+                                        plural(names.size(), "GPU"), enumerate(names, 16)),
+                            "this process cannot use them",
+                            "if the process needs them, give its container or cgroup access to "
+                            "them (docker run --gpus all, the job's --gres, /dev/nvidia*)"});
   }
 }
 
@@ -146,43 +133,39 @@ int highest_generation(const Machine& machine, const HostView& view) {
   return highest;
 }
 
-void hwloc_version(const Machine& machine, Verdict& verdict) {
+void hwloc_version(const Machine& machine, CheckResult& result) {
   constexpr Version sees_nvlink{2, 5, 0}, last_doubling{2, 9, 0}, sees_hopper{2, 12, 0};
-  if (machine.topology.gpus.empty()) return verdict.not_checked("no GPUs");
-  each_host(
-      machine, verdict, fact::hwloc_version, [&](const HostView& view, std::string_view text) {
-        const Version version = version_of(text);
-        const int generation = highest_generation(machine, view);
-        if (version < sees_nvlink) return;
-        if (version <= last_doubling && (generation == 3 || generation == 4)) {
-          verdict.add(
-              Subject(*view.host),
-              {.severity = Severity::info,
-               .evidence = fmt::format("hwloc {} gives NVLink of generation {} twice its rate",
-                                       text, generation),
-               .consequence = "none here, where it is halved; other tools are misled",
-               .fix = "hwloc 2.12 or newer"});
-          return;
-        }
-        if (version <= last_doubling || version >= sees_hopper || generation < 4) return;
-        const bool unknown = view.host->gpu_links == IslandState::unknown;
-        verdict.add(
-            Subject(*view.host),
-            {.severity = unknown ? Severity::warning : Severity::info,
-             .evidence = fmt::format("hwloc {} does not show the NVLinks of these GPUs", text),
-             .consequence = unknown ? "their islands are unknown"
-                                    : "none here, where another source shows them",
-             .fix = "hwloc 2.12 or newer, or add nvidia-smi topo -m"});
-      });
+  if (machine.topology.gpus.empty()) return;
+  each_host(machine, result, fact::hwloc_version, [&](const HostView& view, std::string_view text) {
+    const Version version = version_of(text);
+    const int generation = highest_generation(machine, view);
+    if (version < sees_nvlink) return;
+    if (version <= last_doubling && (generation == 3 || generation == 4)) {
+      result.add(
+          *view.host,
+          {info,
+           fmt::format("hwloc {} reports twice the bandwidth of NVLink generation {}", text,
+                       generation),
+           "none here, since atoll corrects it; other tools do not", "use hwloc 2.12 or newer"});
+      return;
+    }
+    if (version <= last_doubling || version >= sees_hopper || generation < 4) return;
+    const bool unknown = view.host->gpu_links == IslandState::unknown;
+    result.add(*view.host, {unknown ? warning : info,
+                            fmt::format("hwloc {} does not show the NVLinks of these GPUs", text),
+                            unknown ? "their islands are unknown"
+                                    : "none here, since another source shows them",
+                            "use hwloc 2.12 or newer, or add nvidia-smi topo -m"});
+  });
 }
 
 constexpr CheckRow rows[] = {
-    {"vm_flattened", "Virtual machines say where their devices are", vm_flattened},
-    {"memlock", "Memory may be locked", memlock},
-    {"shm_small", "Shared memory is large enough", shm_small},
-    {"hidden", "Containers hide nothing that is needed", hidden},
-    {"gpus_hidden", "The driver shows every GPU of the PCI bus", gpus_hidden},
-    {"hwloc_version", "hwloc reads NVLink well", hwloc_version},
+    {"vm_flattened", "Virtual machines show where their devices are", vm_flattened, "no hosts"},
+    {"memlock", "Memory may be locked", memlock, "no RDMA NICs"},
+    {"shm_small", "Shared memory is large enough", shm_small, "no hosts"},
+    {"hidden", "Containers hide nothing that is needed", hidden, "no hosts"},
+    {"gpus_hidden", "The driver shows every GPU of the PCI bus", gpus_hidden, "no hosts"},
+    {"hwloc_version", "hwloc reports NVLink correctly", hwloc_version, "no GPUs"},
 };
 
 }  // namespace

@@ -1,4 +1,4 @@
-// The fabric between GPUs: links, fabric manager, islands.
+// Checks of the fabric between GPUs: links, fabric manager, islands.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -6,19 +6,19 @@
 #include <numeric>
 #include <set>
 
-#include "inspect/doctor/check.hpp"
 #include "gpu_models.hpp"
+#include "inspect/doctor/check.hpp"
 
 namespace atoll_v1::atoll::doctor {
 namespace {
 
 // --- nvlink_down ---
 
-// How many NVLinks of a GPU are up, and how many should be.
+// The NVLinks of a GPU: how many are up, and how many should be.
 struct LinkCount {
   std::optional<int> active, expected;
-  bool counted = false;   // from the links in the topology, which hidden peers take away
-  bool switched = false;  // hangs on a switch: peers that are hidden do not matter
+  bool counted = false;   // taken from the topology's links; a hidden peer lowers the number
+  bool switched = false;  // linked to a switch, so hidden peers do not matter
 };
 
 int as_int(double number) { return static_cast<int>(std::clamp(number, 0.0, 1e6)); }
@@ -39,14 +39,13 @@ class LinkCounts {
   void count_topology_links() {
     linked_.resize(counts_.size());
     hosts_with_links_.resize(machine_.hosts.size());
-    const auto none = machine_.gpu_numbers.end();
     for (const TopologyLink& link : machine_.topology.links) {
       if (link.type != "nvlink" && link.type != "nvlink_cpu") continue;
-      const auto a = machine_.gpu_numbers.find(link.a), b = machine_.gpu_numbers.find(link.b);
-      for (const auto& end : {a, b})
-        if (end != none) add(end->second, link.count);
-      if (link.type == "nvlink" && (a == none) != (b == none))
-        counts_[(a == none ? b : a)->second].switched = true;
+      const std::size_t a = machine_.gpu_number(link.a), b = machine_.gpu_number(link.b);
+      for (const std::size_t end : {a, b})
+        if (end != nowhere) add(end, link.count);
+      if (link.type == "nvlink" && (a == nowhere) != (b == nowhere))
+        counts_[a == nowhere ? b : a].switched = true;
     }
   }
 
@@ -70,7 +69,7 @@ class LinkCounts {
     }
   }
 
-  // An island may be known by its fabric's UUID alone, without a single link.
+  // A fabric UUID alone can prove an island, without a single link in the topology.
   bool are_links_shown(std::size_t gpu) const {
     const std::size_t host = machine_.gpu_hosts[gpu];
     return host != nowhere &&
@@ -83,29 +82,29 @@ class LinkCounts {
   std::vector<bool> hosts_with_links_;
 };
 
-// What the like GPUs of one host show.
+// Link counts of all GPUs of one model on one host.
 struct Neighbours {
   std::size_t gpus = 0;
   int most_active = 0;
   bool switched = false;
 };
 
-// How many links a GPU lacks is judged only where something proves that it should have them.
+// The number of links that a GPU should have, if something proves it and the GPU has fewer.
 std::optional<int> should_have(const TopologyGpu& gpu, const LinkCount& count,
                                const Neighbours& like, bool in_container) {
   const int expected = std::max(count.expected.value_or(0), like.most_active);
   if (*count.active >= expected) return std::nullopt;
-  if (get_fact(gpu.facts, fact::mig) == "yes") return std::nullopt;  // MIG switches them off
+  if (get_fact(gpu.facts, fact::mig) == "yes") return std::nullopt;  // MIG turns NVLinks off
   if (is_card(gpu)) {
-    // Without a bridge a card has no link, which is no fault.
+    // A card without a bridge has no links, which is no fault.
     if (*count.active == 0) return std::nullopt;
     return like.most_active;
   }
-  // The only GPU that a container or virtual machine got may have its links switched off.
+  // A container or virtual machine with a single GPU may have its links turned off.
   if (*count.active == 0 && like.gpus < 2) return std::nullopt;
   if (count.counted && !count.switched && !like.switched) {
-    // On boards without a switch a hidden GPU hides the links to it. A neighbour with all its links
-    // proves that none is hidden; so does it when no link is shown at all.
+    // On a board without switches, a hidden GPU also hides the links that lead to it. Nothing is
+    // hidden if another GPU shows all its links, or if no GPU shows any.
     const bool all_shown = !in_container && like.most_active >= expected;
     if (!all_shown && like.most_active > 0) return std::nullopt;
   }
@@ -121,16 +120,14 @@ Trouble down(const GpuModel* model, int active, int expected) {
     cost = fmt::format("carries {:.0f} % of its NVLink bandwidth", 100.0 * active / expected);
   else if (rate > 0)
     cost += fmt::format(", not at {:g} GB/s", expected * rate);
-  return {.severity = active == 0 ? Severity::error : Severity::warning,
-          .evidence = fmt::format("{} of {} NVLinks are up", active, expected),
-          .consequence = cost,
-          .fix =
-              "see which: nvidia-smi nvlink -s -i INDEX; reset the GPU (nvidia-smi -r -i INDEX) "
-              "or reboot; if they stay down, have the board or the bridge looked at"};
+  return {active == 0 ? error : warning, fmt::format("{} of {} NVLinks are up", active, expected),
+          cost,
+          "list them: nvidia-smi nvlink -s -i INDEX; reset the GPU (nvidia-smi -r -i INDEX) or "
+          "reboot; if they stay down, have the board or the bridge checked"};
 }
 
 void look_at_host(const Machine& machine, const HostView& view, const LinkCounts& counts,
-                  Verdict& verdict) {
+                  CheckResult& result) {
   const bool in_container = get_fact(view.host->facts, fact::container) == "yes";
   std::map<std::string_view, Neighbours> like;
   for (const std::size_t gpu : view.gpus) {
@@ -143,81 +140,75 @@ void look_at_host(const Machine& machine, const HostView& view, const LinkCounts
     const TopologyGpu& gpu = machine.gpu(number);
     const GpuModel* model = machine.models[number];
     if (model != nullptr && model->kind == LinkKind::never) {
-      verdict.not_checked("no GPU that can have NVLinks");
+      result.not_checked("no GPU that can have NVLinks");
       continue;
     }
     const LinkCount& count = counts[number];
     if (!count.active) {
-      verdict.lacks(*view.host, fact::nvlink_active);
+      result.lacks(*view.host, fact::nvlink_active);
       continue;
     }
-    verdict.looked();
+    result.looked();
     const auto expected = should_have(gpu, count, like[gpu.model], in_container);
     if (expected && *count.active < *expected)
-      verdict.add(Subject(gpu), down(model, *count.active, *expected));
+      result.add(gpu, down(model, *count.active, *expected));
   }
 }
 
-void nvlink_down(const Machine& machine, Verdict& verdict) {
-  if (machine.topology.gpus.empty()) return verdict.not_checked("no GPUs");
+void nvlink_down(const Machine& machine, CheckResult& result) {
   const LinkCounts counts(machine);
-  for (const HostView& view : machine.hosts) look_at_host(machine, view, counts, verdict);
+  for (const HostView& view : machine.hosts) look_at_host(machine, view, counts, result);
 }
 
-void nvlink_errors(const Machine& machine, Verdict& verdict) {
+void nvlink_errors(const Machine& machine, CheckResult& result) {
   std::vector<Subject> gpus;
   Range range;
   Numbers errors(machine.gpu_facts[fact::nvlink_errors]);
-  each_gpu(machine, verdict, fact::nvlink_errors, [&](std::size_t gpu, std::string_view) {
+  each_gpu(machine, result, fact::nvlink_errors, [&](std::size_t gpu, std::string_view) {
     if (errors[gpu].value_or(0) <= 0) return;
     gpus.emplace_back(machine.gpu(gpu));
     range.add(*errors[gpu]);
   });
   if (gpus.empty()) return;
-  verdict.add(gpus,
-              {.severity = Severity::warning,
-               .evidence = fmt::format("{} link errors (CRC, replay, recovery)", range.text()),
-               .consequence = "what is damaged is sent again; a count that rises goes before "
-                              "a link that fails",
-               .fix = "watch it under load: nvidia-smi nvlink -e -i INDEX; if it rises, have "
-                      "the board looked at"});
+  result.add(gpus,
+             {warning, fmt::format("{} link errors (CRC, replay, recovery)", range.text()),
+              "damaged packets are sent again; a rising count often precedes the failure of a link",
+              "watch the count under load: nvidia-smi nvlink -e -i INDEX; if it rises, have the "
+              "board checked"});
 }
 
 // --- the fabric manager ---
 
-void fabric_not_completed(const Machine& machine, Verdict& verdict) {
+void fabric_not_completed(const Machine& machine, CheckResult& result) {
   const auto statuses = machine.gpu_facts[fact::fabric_status];
-  each_gpu(machine, verdict, fact::fabric_state, [&](std::size_t gpu, std::string_view state) {
+  each_gpu(machine, result, fact::fabric_state, [&](std::size_t gpu, std::string_view state) {
     const std::string_view status = statuses[gpu];
     const bool failed = !status.empty() && status != "success" && status != "Success";
     const bool completed = state == "completed" && !failed;
     if (state == "not_supported" || completed) return;
-    verdict.add(Subject(machine.gpu(gpu)),
-                {.severity = Severity::error,
-                 .evidence = fmt::format("the state of the NVLink fabric is {}{}", state,
-                                         failed ? fmt::format(", its status \"{}\"", status) : ""),
-                 .consequence = "CUDA does not start on these GPUs, or only without NVLink (error "
-                                "802: system not yet initialized)",
-                 .fix = "systemctl status nvidia-fabricmanager; systemctl restart "
-                        "nvidia-fabricmanager; on racks look at the fabric manager of the switch "
-                        "trays"});
+    result.add(machine.gpu(gpu),
+               {error,
+                fmt::format("the state of the NVLink fabric is {}{}", state,
+                            failed ? fmt::format(", its status \"{}\"", status) : ""),
+                "CUDA does not start on these GPUs, or only without NVLink (error 802: system not "
+                "yet initialized)",
+                "systemctl status nvidia-fabricmanager; systemctl restart nvidia-fabricmanager; on "
+                "racks, check the fabric manager of the switch trays"});
   });
 }
 
-void fabric_degraded(const Machine& machine, Verdict& verdict) {
-  each_gpu(machine, verdict, fact::fabric_health, [&](std::size_t gpu, std::string_view health) {
+void fabric_degraded(const Machine& machine, CheckResult& result) {
+  each_gpu(machine, result, fact::fabric_health, [&](std::size_t gpu, std::string_view health) {
     if (health == "healthy" || health == "Healthy") return;
-    verdict.add(Subject(machine.gpu(gpu)),
-                {.severity = Severity::warning,
-                 .evidence = fmt::format("the health of the NVLink fabric is: {}", health),
-                 .consequence = "NVLink is slower than it should be, or about to fail",
-                 .fix = "nvidia-smi -q -i INDEX | grep -A 12 Fabric; look at the fabric manager's "
-                        "log (/var/log/fabricmanager.log)"});
+    result.add(machine.gpu(gpu),
+               {warning, fmt::format("the health of the NVLink fabric is: {}", health),
+                "NVLink is slower than it should be, or about to fail",
+                "nvidia-smi -q -i INDEX | grep -A 12 Fabric; read the fabric manager's log "
+                "(/var/log/fabricmanager.log)"});
   });
 }
 
-void imex_channel(const Machine& machine, Verdict& verdict) {
-  if (machine.topology.gpus.empty()) return verdict.not_checked("no GPUs");
+void imex_channel(const Machine& machine, CheckResult& result) {
   std::set<std::string_view> spanning, members;
   for (const Island& island : machine.islands)
     if (island.hosts.size() > 1) spanning.insert(island.hosts.begin(), island.hosts.end());
@@ -230,28 +221,27 @@ void imex_channel(const Machine& machine, Verdict& verdict) {
     if (!spans && !members.contains(view.host->id)) continue;
     const std::string_view channel = get_fact(view.host->facts, fact::imex_channel);
     if (channel.empty()) {
-      verdict.lacks(*view.host, fact::imex_channel);
+      result.lacks(*view.host, fact::imex_channel);
       continue;
     }
-    verdict.looked();
+    result.looked();
     if (channel == "yes") continue;
-    verdict.add(
-        Subject(*view.host),
-        {.severity = spans ? Severity::error : Severity::warning,
-         .evidence = "the GPUs belong to an NVLink domain of several hosts, and there is no IMEX "
-                     "channel",
-         .consequence = "GPUs of other hosts cannot be reached over NVLink; all traffic between "
-                        "hosts takes the NICs",
-         .fix = "mkdir -p /dev/nvidia-caps-imex-channels; mknod "
-                "/dev/nvidia-caps-imex-channels/channel0 c $(awk '/nvidia-caps-imex-channels/ "
-                "{print $1}' /proc/devices) 0; systemctl restart nvidia-imex"});
+    result.add(
+        *view.host,
+        {spans ? error : warning,
+         "the GPUs belong to an NVLink domain of several hosts, but there is no IMEX channel",
+         "GPUs of other hosts cannot be reached over NVLink; all traffic between hosts uses the "
+         "NICs",
+         "mkdir -p /dev/nvidia-caps-imex-channels; mknod /dev/nvidia-caps-imex-channels/channel0 c "
+         "$(awk '/nvidia-caps-imex-channels/ {print $1}' /proc/devices) 0; systemctl restart "
+         "nvidia-imex"});
   }
-  if (spanning.empty() && members.empty()) verdict.not_checked("no NVLink domain spans hosts");
 }
 
 // --- islands ---
 
-// The islands that should be one: those of a host, or of hosts that an island joins.
+// Groups of islands that should form one island: those of one host, or of hosts that an island
+// joins.
 class Domains {
  public:
   explicit Domains(const Machine& machine) : parents_(machine.hosts.size()) {
@@ -259,21 +249,21 @@ class Domains {
     for (const Island& island : machine.islands) {
       std::size_t first = nowhere;
       for (const std::string& host : island.hosts) {
-        const auto found = machine.host_numbers.find(host);
-        if (found == machine.host_numbers.end()) continue;
-        if (first == nowhere) first = root(found->second);
-        parents_[root(found->second)] = first;
+        const std::size_t number = machine.host_number(host);
+        if (number == nowhere) continue;
+        if (first == nowhere) first = root(number);
+        parents_[root(number)] = first;
       }
     }
     for (std::size_t i = 0; i < machine.islands.size(); ++i) {
       const Island& island = machine.islands[i];
       if (island.gpus.empty() || island.state == IslandState::unknown) continue;
-      const auto host = machine.host_numbers.find(island.hosts.front());
-      if (host != machine.host_numbers.end()) islands[root(host->second)].push_back(i);
+      const std::size_t host = machine.host_number(island.hosts.front());
+      if (host != nowhere) islands[root(host)].push_back(i);
     }
   }
 
-  std::map<std::size_t, std::vector<std::size_t>> islands;  // first host -> its islands
+  std::map<std::size_t, std::vector<std::size_t>> islands;  // first host of a group -> its islands
 
  private:
   std::size_t root(std::size_t host) {
@@ -284,11 +274,11 @@ class Domains {
 };
 
 const TopologyGpu& first_gpu(const Machine& machine, const Island& island) {
-  return machine.gpu(machine.gpu_numbers.find(island.gpus.front())->second);
+  return machine.gpu(machine.gpu_number(island.gpus.front()));
 }
 
-// Islands of GPUs like those of the largest one, which comes first. A display card beside them is
-// not a fault.
+// Sorts islands by size, largest first, and drops those whose GPUs are of another model than the
+// largest island's: a display card is not a fault.
 std::vector<std::size_t> like_the_largest(const Machine& machine,
                                           std::vector<std::size_t> islands) {
   const auto size = [&](std::size_t island) { return machine.islands[island].gpus.size(); };
@@ -301,7 +291,7 @@ std::vector<std::size_t> like_the_largest(const Machine& machine,
 }
 
 void unequal_inside(const Machine& machine, const std::vector<std::size_t>& islands,
-                    Verdict& verdict) {
+                    CheckResult& result) {
   std::vector<Subject> outside;
   std::string sizes;
   std::size_t divisor = 0, all = 0;
@@ -312,33 +302,29 @@ void unequal_inside(const Machine& machine, const std::vector<std::size_t>& isla
     divisor = std::gcd(divisor, gpus.size());
     all += gpus.size();
     if (gpus.size() == largest) continue;
-    for (const std::string& gpu : gpus)
-      outside.emplace_back(machine.gpu(machine.gpu_numbers.find(gpu)->second));
+    for (const std::string& gpu : gpus) outside.emplace_back(machine.gpu(machine.gpu_number(gpu)));
   }
-  verdict.add(outside,
-              {.severity = is_card(first_gpu(machine, machine.islands[islands.front()]))
-                               ? Severity::warning  // bridges may have been left out on purpose
-                               : Severity::error,
-               .evidence = fmt::format("the {} GPUs form islands of {}", all, sizes),
-               .consequence = fmt::format(
-                   "a shard axis over all of them crosses PCIe or the network; one that does not "
-                   "shrinks to {}, their common divisor",
-                   divisor),
-               .fix = "find out why they have no links (nvidia-smi nvlink -s -i INDEX), or leave "
-                      "them out of CUDA_VISIBLE_DEVICES"});
+  result.add(outside, {is_card(first_gpu(machine, machine.islands[islands.front()]))
+                           ? warning  // bridges may be missing on purpose
+                           : error,
+                       fmt::format("the {} GPUs form islands of {}", all, sizes),
+                       fmt::format("a shard axis over all of them crosses PCIe or the network; one "
+                                   "inside the islands shrinks to {}, their common divisor",
+                                   divisor),
+                       "find out why they have no links (nvidia-smi nvlink -s -i INDEX), or leave "
+                       "them out of CUDA_VISIBLE_DEVICES"});
 }
 
-void islands_unequal(const Machine& machine, Verdict& verdict) {
-  if (machine.topology.gpus.empty()) return verdict.not_checked("no GPUs");
+void islands_unequal(const Machine& machine, CheckResult& result) {
   Domains domains(machine);
-  std::map<std::string_view, Census<std::size_t>> sizes;  // by model, of whole domains
+  std::map<std::string_view, Census<std::size_t>> sizes;  // model -> sizes of its islands
   std::vector<std::pair<const Island*, std::string_view>> whole;
   for (const auto& [host, all] : domains.islands) {
     const std::vector<std::size_t> islands = like_the_largest(machine, all);
     const Island& largest = machine.islands[islands.front()];
-    verdict.looked();
+    result.looked();
     if (machine.islands[islands.back()].gpus.size() != largest.gpus.size()) {
-      unequal_inside(machine, islands, verdict);
+      unequal_inside(machine, islands, result);
     } else if (largest.state == IslandState::known) {
       const std::string_view model = first_gpu(machine, largest).model;
       sizes[model].add(largest.gpus.size());
@@ -348,59 +334,57 @@ void islands_unequal(const Machine& machine, Verdict& verdict) {
   for (const auto& [island, model] : whole) {
     const auto& [size, count] = sizes[model].majority();
     if (island->gpus.size() == size) continue;
-    verdict.add(Subject(island->hosts.front()),
-                {.severity = Severity::warning,
-                 .evidence = fmt::format("an island here has {}, {} elsewhere have {}",
-                                         plural(island->gpus.size(), "GPU"), count, size),
-                 .consequence = fmt::format("one shard axis for all islands shrinks to {}",
-                                            std::gcd(island->gpus.size(), size)),
-                 .fix = "look for GPUs that are gone (nvidia-smi -L; dmesg | grep Xid), or leave "
-                        "the host out"});
+    result.add(Subject(island->hosts.front()),
+               {warning,
+                fmt::format("an island here has {}, {} elsewhere have {}",
+                            plural(island->gpus.size(), "GPU"), count, size),
+                fmt::format("a shard axis that fits all islands shrinks to {}",
+                            std::gcd(island->gpus.size(), size)),
+                "look for lost GPUs (nvidia-smi -L; dmesg | grep Xid), or leave the host out"});
   }
   for (const HostView& view : machine.hosts)
-    if (!view.gpus.empty()) verdict.lacks(*view.host, "nvlink.active");
+    if (!view.gpus.empty()) result.lacks(*view.host, "nvlink.active");
 }
 
-void links_unknown(const Machine& machine, Verdict& verdict) {
-  if (machine.topology.gpus.empty()) return verdict.not_checked("no GPUs");
+void links_unknown(const Machine& machine, CheckResult& result) {
   for (const Island& island : machine.islands) {
     if (island.gpus.empty()) continue;
-    verdict.looked();
+    result.looked();
     if (island.state != IslandState::unknown || island.gpus.size() < 2) continue;
-    const auto host = machine.host_numbers.find(island.hosts.front());
-    if (host == machine.host_numbers.end()) continue;
-    const TopologyHost& where = machine.topology.hosts[host->second];
+    const std::size_t host = machine.host_number(island.hosts.front());
+    if (host == nowhere) continue;
+    const TopologyHost& where = machine.topology.hosts[host];
     const std::string_view why = get_fact(where.facts, "source.nvml");
-    verdict.add(Subject(where),
-                {.severity = Severity::info,
-                 .evidence = fmt::format("no source says how its GPUs are joined{}",
-                                         why.empty() ? "" : fmt::format(" ({})", why)),
-                 .consequence = "they are taken as one group of unknown bandwidth",
-                 .fix = "on the host: nvidia-smi topo -m > topo.txt, then give both files: --from "
-                        "HOST=FILE,topo.txt"});
+    result.add(where, {info,
+                       fmt::format("no source shows the links between its GPUs{}",
+                                   why.empty() ? "" : fmt::format(" ({})", why)),
+                       "they are treated as one island of unknown bandwidth",
+                       "on the host: nvidia-smi topo -m > topo.txt, then use both files: --from "
+                       "HOST=FILE,topo.txt"});
   }
 }
 
-void sources_conflict(const Machine& machine, Verdict& verdict) {
-  verdict.looked();
+void sources_conflict(const Machine& machine, CheckResult& result) {
+  result.looked();
   for (const TopologyConflict& conflict : machine.topology.conflicts)
-    verdict.add(Subject(conflict.subject),
-                {.severity = Severity::warning,
-                 .evidence = fmt::format("{}: {} is believed, {} contradicts it", conflict.member,
-                                         conflict.believed, conflict.contradiction),
-                 .consequence = "what is said of this part may be wrong",
-                 .fix = "name the source to be trusted first: --from HOST=TRUSTED,OTHER"});
+    result.add(Subject(conflict.subject),
+               {warning,
+                fmt::format("{}: {} is believed, {} contradicts it", conflict.member,
+                            conflict.believed, conflict.contradiction),
+                "the description of this part may be wrong",
+                "put the trusted source first: --from HOST=TRUSTED,OTHER"});
 }
 
 constexpr CheckRow rows[] = {
-    {"nvlink_down", "All NVLinks are up", nvlink_down},
-    {"nvlink_errors", "NVLinks have no errors", nvlink_errors},
-    {"fabric_not_completed", "The NVLink fabric is set up", fabric_not_completed},
-    {"fabric_degraded", "The NVLink fabric is healthy", fabric_degraded},
-    {"imex_channel", "NVLink domains of several hosts have IMEX channels", imex_channel},
-    {"islands_unequal", "Islands are of equal size", islands_unequal},
-    {"links_unknown", "The links between GPUs are known", links_unknown},
-    {"sources_conflict", "Sources agree", sources_conflict},
+    {"nvlink_down", "All NVLinks are up", nvlink_down, "no GPUs"},
+    {"nvlink_errors", "NVLinks have no errors", nvlink_errors, "no GPUs"},
+    {"fabric_not_completed", "The NVLink fabric is set up", fabric_not_completed, "no GPUs"},
+    {"fabric_degraded", "The NVLink fabric is healthy", fabric_degraded, "no GPUs"},
+    {"imex_channel", "NVLink domains of several hosts have IMEX channels", imex_channel,
+     "no NVLink domain spans hosts"},
+    {"islands_unequal", "Islands are of equal size", islands_unequal, "no GPUs"},
+    {"links_unknown", "The links between GPUs are known", links_unknown, "no GPUs"},
+    {"sources_conflict", "Sources agree", sources_conflict, ""},
 };
 
 }  // namespace

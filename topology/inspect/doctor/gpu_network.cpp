@@ -1,4 +1,4 @@
-// What lies between GPUs and NICs: GPUDirect, distance, shares, rails.
+// Checks of the way from GPUs to NICs: GPUDirect, distance, shared NICs, rails.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -12,110 +12,97 @@ namespace {
 // --- GPUDirect ---
 
 constexpr auto gpudirect_cost =
-    "data between GPUs and NICs is copied through host memory, and NCCL does not say so";
+    "data between GPUs and NICs is copied through host memory, and NCCL prints no warning";
 
-void look_at_modules(const HostView& view, Verdict& verdict) {
+void look_at_modules(const HostView& view, CheckResult& result) {
   const std::string_view peermem = get_fact(view.host->facts, fact::peermem);
   const std::string_view dma_buf = get_fact(view.host->facts, fact::dma_buf);
-  if (peermem == "yes" || dma_buf == "yes") return verdict.looked();
-  if (peermem.empty()) return verdict.lacks(*view.host, fact::peermem);
-  if (dma_buf.empty()) return verdict.lacks(*view.host, fact::dma_buf);
-  verdict.add(
-      Subject(*view.host),
-      {.severity = Severity::error,
-       .evidence = "nvidia_peermem is not loaded, and GPU memory cannot be had as dma-buf",
-       .consequence = gpudirect_cost,
-       .fix = "modprobe nvidia_peermem (and add it to /etc/modules-load.d), or use the open "
-              "kernel modules of the driver with Linux 5.12 or newer"});
+  if (peermem == "yes" || dma_buf == "yes") return result.looked();
+  if (peermem.empty()) return result.lacks(*view.host, fact::peermem);
+  if (dma_buf.empty()) return result.lacks(*view.host, fact::dma_buf);
+  result.add(*view.host,
+             {error, "nvidia_peermem is not loaded, and GPU memory cannot be exported as dma-buf",
+              gpudirect_cost,
+              "modprobe nvidia_peermem (and add it to /etc/modules-load.d), or use the open kernel "
+              "modules of the driver with Linux 5.12 or newer"});
 }
 
-void look_at_setting(const HostView& view, Verdict& verdict) {
+void look_at_setting(const HostView& view, CheckResult& result) {
   const Setting setting = setting_of(*view.host, "NCCL_NET_GDR_LEVEL");
   if (setting.value != "LOC" && setting.value != "0") return;
-  verdict.add(Subject(*view.host), {.severity = Severity::error,
-                                    .evidence = fmt::format("NCCL_NET_GDR_LEVEL is {} ({}): never",
-                                                            setting.value, setting.where),
-                                    .consequence = gpudirect_cost,
-                                    .fix = "unset NCCL_NET_GDR_LEVEL"});
+  result.add(*view.host, {error,
+                          fmt::format("NCCL_NET_GDR_LEVEL is {} ({}), which turns GPUDirect off",
+                                      setting.value, setting.where),
+                          gpudirect_cost, "unset NCCL_NET_GDR_LEVEL"});
 }
 
-void look_at_nic(const Machine& machine, std::size_t nic, Verdict& verdict) {
+void look_at_nic(const Machine& machine, std::size_t nic, CheckResult& result) {
   const std::string_view gdr = machine.nic_facts[fact::gdr][nic];
-  if (!gdr.empty()) verdict.looked();
+  if (!gdr.empty()) result.looked();
   if (gdr != "no") return;
-  verdict.add(Subject(machine.nic(nic)),
-              {.severity = Severity::warning,
-               .evidence = "NCCL's own file says that the NIC has no GPUDirect",
-               .consequence = gpudirect_cost,
-               .fix = "modprobe nvidia_peermem; then let NCCL write the file again "
-                      "(NCCL_TOPO_DUMP_FILE)"});
+  result.add(machine.nic(nic),
+             {warning, "NCCL's topology file says that the NIC has no GPUDirect", gpudirect_cost,
+              "modprobe nvidia_peermem; then let NCCL write the file again (NCCL_TOPO_DUMP_FILE)"});
 }
 
-void gpudirect(const Machine& machine, Verdict& verdict) {
-  bool any = false;
+void gpudirect(const Machine& machine, CheckResult& result) {
   for (const HostView& view : machine.hosts) {
     if (view.gpus.empty()) continue;
     bool has_nics = false;
     for (const std::size_t nic : view.nics) {
       if (!machine.is_rdma[nic] || !machine.may_be_active[nic]) continue;
       has_nics = true;
-      look_at_nic(machine, nic, verdict);
+      look_at_nic(machine, nic, result);
     }
     if (!has_nics) continue;
-    any = true;
-    look_at_modules(view, verdict);
-    look_at_setting(view, verdict);
+    look_at_modules(view, result);
+    look_at_setting(view, result);
   }
-  if (!any) verdict.not_checked("no host with GPUs and RDMA NICs");
 }
 
 // --- distance ---
 
-// Empty: nobody knows.
+// True if GPU and NIC are on different sockets; empty when the topology does not show it.
 std::optional<bool> on_other_socket(const TopologyGpu& gpu, const TopologyNic& nic,
                                     const TopologyHost& host) {
   if (gpu.package >= 0 && nic.package >= 0) return gpu.package != nic.package;
   if (host.packages == 1) return false;
   if (gpu.numa < 0 || nic.numa < 0) return std::nullopt;
   if (gpu.numa == nic.numa) return false;
-  // With one node a socket, nodes tell the sockets apart.
+  // With one NUMA node in each package, different nodes are different packages.
   if (host.numa_nodes == host.packages && host.packages > 0) return true;
   return std::nullopt;
 }
 
-void nic_far(const Machine& machine, Verdict& verdict) {
-  if (machine.topology.gpus.empty()) return verdict.not_checked("no GPUs");
+void nic_far(const Machine& machine, CheckResult& result) {
   for (const HostView& view : machine.hosts)
     for (const std::size_t number : view.gpus) {
       const TopologyGpu& gpu = machine.gpu(number);
       if (machine.used[number].empty()) {
-        verdict.not_checked("no NIC that a GPU could use");
+        result.not_checked("no NIC that a GPU could use");
         continue;
       }
       const TopologyNic& nic = machine.nic(machine.used[number].front());
       const auto far = on_other_socket(gpu, nic, *view.host);
       if (!far) {
-        verdict.not_checked("no source tells the sockets of GPUs and NICs");
+        result.not_checked("no source shows the sockets of GPUs and NICs");
         continue;
       }
-      verdict.looked();
+      result.looked();
       if (!*far) continue;
-      verdict.add(
-          Subject(gpu),
-          {.severity = Severity::warning,
-           .evidence = fmt::format("the nearest NIC that it can use, {}, hangs on another "
-                                   "socket",
-                                   nic.name),
-           .consequence = "its traffic crosses the link between the sockets, and NCCL does "
-                          "not use GPUDirect over it",
-           .fix = "bring up or plug in a NIC on the GPU's own socket (atoll-topo shows which "
-                  "ports are down)"});
+      result.add(
+          gpu, {warning,
+                fmt::format("the nearest NIC that it can use, {}, is on another socket", nic.name),
+                "its traffic crosses the link between the sockets, and NCCL does not use "
+                "GPUDirect over it",
+                "bring up or plug in a NIC on the GPU's own socket (atoll-topo shows which "
+                "ports are down)"});
     }
 }
 
 // --- shares ---
 
-// "gpu0 and gpu2", without their host.
+// "gpu0 and gpu2": the names of devices without their host.
 std::string local_names(const std::vector<Subject>& subjects) {
   std::vector<std::string> names;
   names.reserve(subjects.size());
@@ -131,10 +118,10 @@ struct Share {
   bool known = true;
 };
 
-void nic_shared(const Machine& machine, Verdict& verdict) {
-  if (machine.topology.gpus.empty()) return verdict.not_checked("no GPUs");
+void nic_shared(const Machine& machine, CheckResult& result) {
   std::vector<std::size_t> share_of(machine.topology.nics.size(), nowhere);
-  std::map<std::pair<std::size_t, std::string_view>, std::size_t> adapters;  // host, adapter
+  // (host, adapter) -> position in shares.
+  std::map<std::pair<std::size_t, std::string_view>, std::size_t> adapters;
   std::vector<Share> shares;
   const auto place = [&](std::size_t nic) {
     const std::string_view adapter = machine.nic(nic).adapter;
@@ -155,7 +142,7 @@ void nic_shared(const Machine& machine, Verdict& verdict) {
       if (gpus.empty() || gpus.back() != gpu) gpus.push_back(gpu);
     }
   for (const Share& share : shares) {
-    verdict.looked();
+    result.looked();
     if (share.gpus.size() < 2) continue;
     std::string cost;
     if (share.known)
@@ -164,23 +151,22 @@ void nic_shared(const Machine& machine, Verdict& verdict) {
     std::vector<Subject> gpus, nics;
     for (const std::size_t gpu : share.gpus) gpus.emplace_back(machine.gpu(gpu));
     for (const std::size_t nic : share.nics) nics.emplace_back(machine.nic(nic));
-    // Who shares with whom: a list of subjects does not tell.
+    // The subjects alone do not show which GPU shares which NIC.
     const std::string evidence = fmt::format(
         "{} ({}) share {} ({})", plural(gpus.size(), "GPU"), local_names(gpus),
         nics.size() == 1 ? "one NIC" : fmt::format("{} ports of one adapter", nics.size()),
         local_names(nics));
     std::vector<Subject> subjects = std::move(nics);
     subjects.insert(subjects.end(), gpus.begin(), gpus.end());
-    verdict.add(subjects, {.severity = Severity::info, .evidence = evidence, .consequence = cost});
+    result.add(subjects, {info, evidence, cost});
   }
-  verdict.not_checked("no NIC that a GPU could use");
 }
 
 // --- rails ---
 
-void rails_assumed(const Machine& machine, Verdict& verdict) {
+void rails_assumed(const Machine& machine, CheckResult& result) {
   if (machine.hosts.size() < 2)
-    return verdict.not_checked("rails join hosts, and there is only one");
+    return result.not_checked("rails join hosts, and there is only one");
   const auto leaves = machine.nic_facts[fact::leaf];
   std::vector<bool> seen(machine.topology.nics.size());
   std::size_t used = 0, assumed = 0, rails = 0;
@@ -198,24 +184,24 @@ void rails_assumed(const Machine& machine, Verdict& verdict) {
     }
     rails = std::max(rails, rails_here);
   }
-  if (used == 0) return verdict.not_checked("no NIC that a GPU could use");
-  verdict.looked();
+  if (used == 0) return;
+  result.looked();
   if (assumed == 0) return;
-  verdict.add(
+  result.add(
       std::vector<Subject>{},
-      {.severity = Severity::info,
-       .evidence = fmt::format("no source says on which leaf switch {} of {} hang; {} a host "
-                               "are assumed by position",
-                               assumed, plural(used, "NIC"), plural(rails, "rail")),
-       .consequence = "if positions and leaves differ, replicate groups cross the spine",
-       .fix = "ibnetdiscover > fabric.txt, then give it: --fabric fabric.txt"});
+      {info,
+       fmt::format("the leaf switches of {} of {} are unknown; {} per host are assumed by position",
+                   assumed, plural(used, "NIC"), plural(rails, "rail")),
+       "if positions do not match leaf switches, replicate groups cross the spine",
+       "ibnetdiscover > fabric.txt, then use it: --fabric fabric.txt"});
 }
 
 constexpr CheckRow rows[] = {
-    {"gpudirect", "NICs reach GPU memory directly", gpudirect},
-    {"nic_far", "GPUs have a NIC on their socket", nic_far},
-    {"nic_shared", "Each GPU has NICs of its own", nic_shared},
-    {"rails_assumed", "The leaf switches of the rails are known", rails_assumed},
+    {"gpudirect", "NICs reach GPU memory directly", gpudirect, "no host with GPUs and RDMA NICs"},
+    {"nic_far", "GPUs have a NIC on their socket", nic_far, "no GPUs"},
+    {"nic_shared", "Each GPU has NICs of its own", nic_shared, "no NIC that a GPU could use"},
+    {"rails_assumed", "The leaf switches of the rails are known", rails_assumed,
+     "no NIC that a GPU could use"},
 };
 
 }  // namespace

@@ -1,13 +1,11 @@
-// NCCL's settings, from the environment and from nccl.conf.
+// Checks of NCCL's settings in the environment and in nccl.conf.
 //
-// NCCL_IB_HCA and NCCL_SOCKET_IFNAME are lists: an optional '^' (all but these), then an optional
-// '=' (whole names; else each name is a prefix), then names separated by commas, each with an
-// optional ":port" (NCCL's manual, "Environment Variables"). NCCL reads 32 names at most.
+// NCCL_IB_HCA and NCCL_SOCKET_IFNAME are lists: an optional '^' excludes the names, an optional '='
+// after it demands whole names instead of prefixes, then names follow, separated by commas, each
+// with an optional ":port" (NCCL's manual, "Environment Variables"). NCCL reads at most 32 names.
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
-#include <charconv>
 #include <set>
 
 #include "inspect/doctor/check.hpp"
@@ -20,7 +18,7 @@ constexpr std::size_t most_names = 32;
 struct NameList {
   struct Entry {
     std::string_view name;
-    int port = -1;  // -1: all
+    int port = -1;  // -1 means all ports
     std::string_view text;
   };
   bool exclude = false, exact = false;
@@ -31,11 +29,12 @@ struct NameList {
     if (list.starts_with('=')) exact = true, list.remove_prefix(1);
     for (const std::string_view text : words_of(list, ",")) {
       if (entries.size() == most_names) break;
-      const std::size_t colon = text.find(':');
-      Entry entry{.name = text.substr(0, colon), .text = text};
-      if (colon != std::string_view::npos)
-        std::from_chars(text.data() + colon + 1, text.data() + text.size(), entry.port);
-      if (!entry.name.empty()) entries.push_back(entry);
+      const std::size_t colon = std::min(text.find(':'), text.size());
+      const std::string_view name = text.substr(0, colon), rest = text.substr(colon);
+      const std::string_view port = rest.substr(0, rest.find(':', 1));
+      if (!name.empty())
+        entries.push_back(
+            {name, parse_number<int>(port.substr(port.empty() ? 0 : 1)).value_or(-1), text});
     }
   }
 
@@ -43,7 +42,7 @@ struct NameList {
     const bool same = exact ? name == entry.name : name.starts_with(entry.name);
     return same && (entry.port == -1 || port == -1 || port == entry.port);
   }
-  // An empty list names everything.
+  // Returns true if NCCL would use this port. An empty list selects all ports.
   bool selects(std::string_view name, int port) const {
     const bool named = entries.empty() || std::ranges::any_of(entries, [&](const Entry& entry) {
                          return names(entry, name, port);
@@ -53,8 +52,8 @@ struct NameList {
 };
 
 struct Port {
-  std::size_t number = 0;  // in the topology
-  std::string_view name;   // of the adapter: "mlx5_0"
+  std::size_t number = 0;  // position in the topology
+  std::string_view name;   // name of the adapter: "mlx5_0"
   int port = 1;
 };
 
@@ -62,11 +61,8 @@ std::vector<Port> rdma_ports(const Machine& machine, const HostView& view) {
   std::vector<Port> ports;
   for (const std::size_t number : view.nics) {
     if (!machine.is_rdma[number]) continue;
-    const std::string_view name = machine.nic(number).name;
-    Port port{.number = number, .name = name.substr(0, name.find(':'))};
-    if (port.name.size() < name.size())
-      std::from_chars(name.data() + port.name.size() + 1, name.data() + name.size(), port.port);
-    ports.push_back(port);
+    const PortName name = split_port(machine.nic(number).name);
+    ports.push_back({number, name.device, parse_number<int>(name.port).value_or(1)});
   }
   return ports;
 }
@@ -84,17 +80,17 @@ double gbyte_s(const Machine& machine, const std::vector<std::size_t>& nics) {
 // --- NCCL_IB_HCA ---
 
 constexpr auto exact_fix =
-    "write whole names with ports, after an '=': atoll-topo --format env prints the line";
+    "write whole names with ports after an '='; atoll-topo --format env prints the line";
 
-// "mlx5_1" as the beginning of "mlx5_10", unlike "mlx5" as that of "mlx5_0": not meant so.
+// As a prefix, "mlx5_1" also matches "mlx5_10", which is hardly intended; "mlx5" for "mlx5_0" is.
 bool cuts_a_number(std::string_view prefix, std::string_view name) {
   const auto is_digit = [](char c) { return c >= '0' && c <= '9'; };
   return prefix.size() < name.size() && is_digit(prefix.back()) && is_digit(name[prefix.size()]);
 }
 
-// Names that are on no adapter, and names that are the beginning of others.
+// Reports names that match no adapter, and names that match others as prefixes.
 void judge_entries(const HostView& view, const Setting& setting, const NameList& list,
-                   const std::vector<Port>& ports, Verdict& verdict) {
+                   const std::vector<Port>& ports, CheckResult& result) {
   for (const NameList::Entry& entry : list.entries) {
     std::vector<std::string> also, longer;
     bool found = false, whole = false;
@@ -106,38 +102,34 @@ void judge_entries(const HostView& view, const Setting& setting, const NameList&
       if (cuts_a_number(entry.name, port.name)) longer.emplace_back(port.name);
     }
     if (!found)
-      verdict.add(Subject(*view.host),
-                  {.severity = Severity::warning,
-                   .evidence = fmt::format("{} names {}, which this host does not have",
-                                           quoted("NCCL_IB_HCA", setting), entry.text),
-                   .consequence = list.exclude ? "nothing is left out for that name"
-                                               : "NCCL uses fewer NICs than was meant",
-                   .fix = exact_fix});
+      result.add(*view.host, {warning,
+                              fmt::format("{} names {}, which this host does not have",
+                                          quoted("NCCL_IB_HCA", setting), entry.text),
+                              list.exclude ? "this name leaves nothing out"
+                                           : "NCCL uses fewer NICs than intended",
+                              exact_fix});
     if (!whole) also = std::move(longer);
     also.erase(std::unique(also.begin(), also.end()), also.end());
     if (!also.empty())
-      verdict.add(
-          Subject(*view.host),
-          {.severity = Severity::warning,
-           .evidence = fmt::format(
-               "{}: {}{}{}", quoted("NCCL_IB_HCA", setting),
-               whole ? fmt::format("{} is a prefix and means ", entry.name)
-                     : fmt::format("no adapter is called {}, as a prefix it means ", entry.name),
-               enumerate(also, 4), whole ? " too" : ""),
-           .consequence = list.exclude ? "NCCL leaves out more NICs than was meant"
-                                       : "NCCL uses more NICs than was meant",
-           .fix = exact_fix});
+      result.add(
+          *view.host,
+          {warning,
+           fmt::format(
+               "{}: {}{}", quoted("NCCL_IB_HCA", setting),
+               whole ? fmt::format("as a prefix, {} also matches ", entry.name)
+                     : fmt::format("no adapter is called {}; as a prefix it matches ", entry.name),
+               enumerate(also, 4)),
+           list.exclude ? "NCCL leaves out more NICs than intended"
+                        : "NCCL uses more NICs than intended",
+           exact_fix});
   }
 }
 
-// Selected ports that no GPU sends through. `useless` are numbers in the topology.
+// Reports selected ports that no GPU sends through; `useless` holds their positions.
 void judge_excess(const Machine& machine, const HostView& view, const std::string& setting,
-                  const std::vector<std::size_t>& useless, Verdict& verdict) {
-  std::set<std::string_view> nearest;
-  for (const std::size_t gpu : view.gpus)
-    if (machine.affinity[gpu].level)
-      nearest.insert(machine.affinity[gpu].nearest.begin(), machine.affinity[gpu].nearest.end());
-  if (useless.empty() || nearest.empty()) return;  // where nobody knows the way, none is too far
+                  const std::vector<std::size_t>& useless, CheckResult& result) {
+  const std::set<std::string_view> nearest = nearest_nics(machine, view);
+  if (useless.empty() || nearest.empty()) return;  // without known paths, no port is too far
   std::vector<std::string> names;
   bool far = false;
   for (const std::size_t nic : useless) {
@@ -145,22 +137,18 @@ void judge_excess(const Machine& machine, const HostView& view, const std::strin
     far = far || !nearest.contains(machine.nic(nic).id);
   }
   std::ranges::sort(names, natural_less);
-  verdict.add(Subject(*view.host),
-              {.severity = far ? Severity::warning : Severity::info,
-               .evidence = fmt::format("{} takes {}, which no GPU should use", setting,
-                                       enumerate(names, 4)),
-               .consequence = far ? "NCCL may send through ports that are farther or slower than "
-                                    "the GPUs' own"
-                                  : "GPUs may get unequal shares of the ports",
-               .fix = exact_fix});
+  result.add(*view.host,
+             {far ? warning : info,
+              fmt::format("{} selects {}, which no GPU should use", setting, enumerate(names, 4)),
+              far ? "NCCL may send through ports that are farther or slower than the GPUs' own"
+                  : "GPUs may get unequal shares of the ports",
+              exact_fix});
 }
 
-// What the list leaves of the NICs that the GPUs should use.
+// Compares the ports that the list selects with those that the GPUs should use.
 void judge_choice(const Machine& machine, const HostView& view, const Setting& setting,
-                  const NameList& list, const std::vector<Port>& ports, Verdict& verdict) {
-  std::set<std::size_t> wanted;
-  for (const std::size_t gpu : view.gpus)
-    wanted.insert(machine.used[gpu].begin(), machine.used[gpu].end());
+                  const NameList& list, const std::vector<Port>& ports, CheckResult& result) {
+  const std::set<std::size_t> wanted = used_nics(machine, view);
   std::vector<std::size_t> useful, kept, useless;
   std::set<std::string_view> layers;
   bool any = false;
@@ -176,88 +164,71 @@ void judge_choice(const Machine& machine, const HostView& view, const Setting& s
   }
   const std::string text = quoted("NCCL_IB_HCA", setting);
   if (!any) {
-    verdict.add(Subject(*view.host),
-                {.severity = Severity::error,
-                 .evidence = fmt::format("{} leaves no active port", text),
-                 .consequence = "NCCL falls back to TCP sockets, or stops",
-                 .fix = "unset NCCL_IB_HCA, or take the line that atoll-topo --format env prints"});
+    result.add(*view.host,
+               {error, fmt::format("{} leaves no active port", text),
+                "NCCL falls back to TCP sockets, or stops",
+                "unset NCCL_IB_HCA, or use the line that atoll-topo --format env prints"});
     return;
   }
   if (kept.size() < useful.size())
-    verdict.add(Subject(*view.host),
-                {.severity = Severity::warning,
-                 .evidence = fmt::format("{} keeps {} of the {} NICs that the GPUs should use",
-                                         text, kept.size(), useful.size()),
-                 .consequence = fmt::format("{:.4g} of {:.4g} GB/s", gbyte_s(machine, kept),
-                                            gbyte_s(machine, useful)),
-                 .fix = exact_fix});
+    result.add(*view.host, {warning,
+                            fmt::format("{} keeps {} of the {} NICs that the GPUs should use", text,
+                                        kept.size(), useful.size()),
+                            fmt::format("{:.4g} of {:.4g} GB/s", gbyte_s(machine, kept),
+                                        gbyte_s(machine, useful)),
+                            exact_fix});
   if (layers.size() > 1)
-    verdict.add(Subject(*view.host),
-                {.severity = Severity::warning,
-                 .evidence = fmt::format("{} takes ports of several kinds: {}", text,
-                                         fmt::join(layers, ", ")),
-                 .consequence = "NCCL cannot connect a port of one kind with one of another",
-                 .fix = exact_fix});
+    result.add(*view.host, {warning,
+                            fmt::format("{} selects ports of several link layers: {}", text,
+                                        fmt::join(layers, ", ")),
+                            "NCCL cannot connect ports of different link layers", exact_fix});
   else
-    judge_excess(machine, view, text, useless, verdict);
+    judge_excess(machine, view, text, useless, result);
 }
 
-void nccl_ib_hca(const Machine& machine, Verdict& verdict) {
-  bool any = false;
-  for (const HostView& view : machine.hosts) {
+void nccl_ib_hca(const Machine& machine, CheckResult& result) {
+  const auto setting = [](const HostView& view) { return setting_of(*view.host, "NCCL_IB_HCA"); };
+  const auto concerns = [&](const HostView& view) {
+    return has_rdma(machine, view) || !setting(view).value.empty();
+  };
+  each_configured_host(machine, result, "env.NCCL_IB_HCA", concerns, [&](const HostView& view) {
+    if (setting(view).value.empty()) return;
     const std::vector<Port> ports = rdma_ports(machine, view);
-    const Setting setting = setting_of(*view.host, "NCCL_IB_HCA");
-    if (ports.empty() && setting.value.empty()) continue;
-    any = true;
-    if (!view.has_environment) {
-      verdict.lacks(*view.host, "env.NCCL_IB_HCA");
-      continue;
-    }
-    verdict.looked();
-    if (setting.value.empty()) continue;
-    const NameList list(setting.value);
-    judge_entries(view, setting, list, ports, verdict);
-    judge_choice(machine, view, setting, list, ports, verdict);
-  }
-  if (!any) verdict.not_checked("no RDMA NICs");
+    const NameList list(setting(view).value);
+    judge_entries(view, setting(view), list, ports, result);
+    judge_choice(machine, view, setting(view), list, ports, result);
+  });
 }
 
 // --- switches ---
 
-void nccl_ib_disabled(const Machine& machine, Verdict& verdict) {
-  bool any = false;
-  for (const HostView& view : machine.hosts) {
+void nccl_ib_disabled(const Machine& machine, CheckResult& result) {
+  const auto active_ports = [&](const HostView& view) {
     std::vector<std::size_t> active;
     for (const std::size_t nic : view.nics)
       if (machine.is_rdma[nic] && machine.may_be_active[nic]) active.push_back(nic);
-    if (active.empty()) continue;
-    any = true;
-    if (!view.has_environment) {
-      verdict.lacks(*view.host, "env.NCCL_IB_DISABLE");
-      continue;
-    }
-    verdict.looked();
+    return active;
+  };
+  const auto concerns = [&](const HostView& view) { return !active_ports(view).empty(); };
+  each_configured_host(machine, result, "env.NCCL_IB_DISABLE", concerns, [&](const HostView& view) {
+    const std::vector<std::size_t> active = active_ports(view);
     const Setting setting = setting_of(*view.host, "NCCL_IB_DISABLE");
-    if (!is_on(setting.value)) continue;
+    if (!is_on(setting.value)) return;
     const double lost = gbyte_s(machine, active);
-    verdict.add(Subject(*view.host),
-                {.severity = Severity::error,
-                 .evidence = fmt::format("{}, and {} active", quoted("NCCL_IB_DISABLE", setting),
-                                         active.size() == 1
-                                             ? "an RDMA port is"
-                                             : fmt::format("{} RDMA ports are", active.size())),
-                 .consequence = lost > 0 ? fmt::format("{:.4g} GB/s are not used: NCCL sends over "
-                                                       "TCP sockets",
-                                                       lost)
-                                         : "NCCL sends over TCP sockets",
-                 .fix = setting.where == "environment" ? "unset NCCL_IB_DISABLE"
-                                                       : "remove it from nccl.conf, or "
-                                                         "NCCL_IB_DISABLE=0"});
-  }
-  if (!any) verdict.not_checked("no active RDMA ports");
+    result.add(
+        *view.host,
+        {error,
+         fmt::format("{}, and {} active", quoted("NCCL_IB_DISABLE", setting),
+                     active.size() == 1 ? "an RDMA port is"
+                                        : fmt::format("{} RDMA ports are", active.size())),
+         lost > 0 ? fmt::format("{:.4g} GB/s are not used: NCCL sends over TCP sockets", lost)
+                  : "NCCL sends over TCP sockets",
+         setting.where == "environment" ? "unset NCCL_IB_DISABLE"
+                                        : "remove it from nccl.conf, or NCCL_IB_DISABLE=0"});
+  });
 }
 
-// The setting that switches a transport off, if one does.
+// The setting that turns a transport off; empty when none does.
 Setting switched_off(const TopologyHost& host, std::string_view disable, std::string_view level) {
   if (const Setting setting = setting_of(host, disable); is_on(setting.value)) return setting;
   if (level.empty()) return {};
@@ -265,119 +236,92 @@ Setting switched_off(const TopologyHost& host, std::string_view disable, std::st
   return setting.value == "LOC" || setting.value == "0" ? setting : Setting{};
 }
 
-// Hosts with several GPUs, between which the transport matters.
-template <class Judge>
-void each_gpu_group(const Machine& machine, Verdict& verdict, std::string_view setting,
-                    Judge judge) {
-  bool any = false;
-  for (const HostView& view : machine.hosts) {
-    if (view.gpus.size() < 2) continue;
-    any = true;
-    if (!view.has_environment) {
-      verdict.lacks(*view.host, setting);
-      continue;
-    }
-    verdict.looked();
-    judge(view);
-  }
-  if (!any) verdict.not_checked("no host with several GPUs");
+bool has_several_gpus(const HostView& view) { return view.gpus.size() > 1; }
+
+void nccl_p2p_disabled(const Machine& machine, CheckResult& result) {
+  each_configured_host(
+      machine, result, "env.NCCL_P2P_DISABLE", has_several_gpus, [&](const HostView& view) {
+        const bool disabled = is_on(setting_of(*view.host, "NCCL_P2P_DISABLE").value);
+        const Setting setting = switched_off(*view.host, "NCCL_P2P_DISABLE", "NCCL_P2P_LEVEL");
+        if (setting.value.empty()) return;
+        std::optional<double> rate;
+        bool linked = false;
+        for (const std::size_t gpu : view.gpus) {
+          const std::size_t number = machine.island_of_gpu[gpu];
+          if (number == nowhere || machine.islands[number].state != IslandState::known) continue;
+          linked = true;
+          if (machine.islands[number].gpu_gbyte_s) rate = machine.islands[number].gpu_gbyte_s;
+        }
+        std::string cost = "GPUs exchange data through host memory";
+        if (linked)
+          cost += rate ? fmt::format(", not over their links of {:.4g} GB/s a GPU", *rate)
+                       : ", not over their links";
+        result.add(*view.host, {linked ? error : warning,
+                                quoted(disabled ? "NCCL_P2P_DISABLE" : "NCCL_P2P_LEVEL", setting),
+                                cost, "unset NCCL_P2P_DISABLE NCCL_P2P_LEVEL (also in nccl.conf)"});
+      });
 }
 
-void nccl_p2p_disabled(const Machine& machine, Verdict& verdict) {
-  each_gpu_group(machine, verdict, "env.NCCL_P2P_DISABLE", [&](const HostView& view) {
-    const bool disabled = is_on(setting_of(*view.host, "NCCL_P2P_DISABLE").value);
-    const Setting setting = switched_off(*view.host, "NCCL_P2P_DISABLE", "NCCL_P2P_LEVEL");
-    if (setting.value.empty()) return;
-    std::optional<double> rate;
-    bool linked = false;
-    for (const std::size_t gpu : view.gpus) {
-      const std::size_t number = machine.island_of_gpu[gpu];
-      if (number == nowhere || machine.islands[number].state != IslandState::known) continue;
-      linked = true;
-      if (machine.islands[number].gpu_gbyte_s) rate = machine.islands[number].gpu_gbyte_s;
-    }
-    std::string cost = "GPUs exchange data through host memory";
-    if (linked)
-      cost += rate ? fmt::format(", not over their links of {:.4g} GB/s a GPU", *rate)
-                   : ", not over their links";
-    verdict.add(Subject(*view.host),
-                {.severity = linked ? Severity::error : Severity::warning,
-                 .evidence = quoted(disabled ? "NCCL_P2P_DISABLE" : "NCCL_P2P_LEVEL", setting),
-                 .consequence = cost,
-                 .fix = "unset NCCL_P2P_DISABLE NCCL_P2P_LEVEL (and look into nccl.conf)"});
-  });
-}
-
-void nccl_shm_disabled(const Machine& machine, Verdict& verdict) {
-  each_gpu_group(machine, verdict, "env.NCCL_SHM_DISABLE", [&](const HostView& view) {
-    const Setting setting = switched_off(*view.host, "NCCL_SHM_DISABLE", "");
-    if (setting.value.empty()) return;
-    verdict.add(Subject(*view.host),
-                {.severity = Severity::warning,
-                 .evidence = quoted("NCCL_SHM_DISABLE", setting),
-                 .consequence = "GPUs that cannot reach each other directly use the network inside "
-                                "the host",
-                 .fix = "unset NCCL_SHM_DISABLE (and look into nccl.conf)"});
-  });
+void nccl_shm_disabled(const Machine& machine, CheckResult& result) {
+  each_configured_host(
+      machine, result, "env.NCCL_SHM_DISABLE", has_several_gpus, [&](const HostView& view) {
+        const Setting setting = switched_off(*view.host, "NCCL_SHM_DISABLE", "");
+        if (setting.value.empty()) return;
+        result.add(
+            *view.host,
+            {warning, quoted("NCCL_SHM_DISABLE", setting),
+             "GPUs that cannot reach each other directly use the network even inside the host",
+             "unset NCCL_SHM_DISABLE (also in nccl.conf)"});
+      });
 }
 
 // --- NCCL_SOCKET_IFNAME ---
 
-void nccl_socket_ifname(const Machine& machine, Verdict& verdict) {
-  each_host(
-      machine, verdict, fact::net_interfaces,
-      [&](const HostView& view, std::string_view interfaces) {
-        const Setting setting = setting_of(*view.host, "NCCL_SOCKET_IFNAME");
-        if (setting.value.size() < 2) return;  // NCCL ignores a single character
-        const NameList list(setting.value);
-        const std::vector<std::string_view> names = words_of(interfaces, " ,");
-        const bool any = std::ranges::any_of(
-            names, [&](std::string_view name) { return list.selects(name, -1); });
-        std::vector<std::string> absent;
-        for (const NameList::Entry& entry : list.entries)
-          if (std::ranges::none_of(
-                  names, [&](std::string_view name) { return list.names(entry, name, -1); }))
-            absent.emplace_back(entry.name);
-        std::vector<std::string> present(names.begin(), names.end());
-        if (!any)
-          verdict.add(
-              Subject(*view.host),
-              {.severity = Severity::error,
-               .evidence = fmt::format("{} leaves no interface; there are {}",
-                                       quoted("NCCL_SOCKET_IFNAME", setting), enumerate(present)),
-               .consequence = "NCCL does not start",
-               .fix = "unset NCCL_SOCKET_IFNAME, or name an interface of this host"});
-        else if (!absent.empty() && !list.exclude)
-          verdict.add(
-              Subject(*view.host),
-              {.severity = Severity::warning,
-               .evidence = fmt::format("{} names {}, which this host does not have; there are {}",
-                                       quoted("NCCL_SOCKET_IFNAME", setting), enumerate(absent),
-                                       enumerate(present)),
-               .consequence = "NCCL uses fewer interfaces than was meant",
-               .fix = "name interfaces of this host"});
-      });
+void nccl_socket_ifname(const Machine& machine, CheckResult& result) {
+  each_host(machine, result, fact::net_interfaces,
+            [&](const HostView& view, std::string_view interfaces) {
+              const Setting setting = setting_of(*view.host, "NCCL_SOCKET_IFNAME");
+              if (setting.value.size() < 2) return;  // NCCL ignores a value of one character
+              const NameList list(setting.value);
+              const std::vector<std::string_view> names = words_of(interfaces, " ,");
+              const bool any = std::ranges::any_of(
+                  names, [&](std::string_view name) { return list.selects(name, -1); });
+              std::vector<std::string> absent;
+              for (const NameList::Entry& entry : list.entries)
+                if (std::ranges::none_of(
+                        names, [&](std::string_view name) { return list.names(entry, name, -1); }))
+                  absent.emplace_back(entry.name);
+              std::vector<std::string> present(names.begin(), names.end());
+              if (!any)
+                result.add(*view.host,
+                           {error,
+                            fmt::format("{} leaves no interface; there are {}",
+                                        quoted("NCCL_SOCKET_IFNAME", setting), enumerate(present)),
+                            "NCCL does not start",
+                            "unset NCCL_SOCKET_IFNAME, or name an interface of this host"});
+              else if (!absent.empty() && !list.exclude)
+                result.add(
+                    *view.host,
+                    {warning,
+                     fmt::format("{} names {}, which this host does not have; there are {}",
+                                 quoted("NCCL_SOCKET_IFNAME", setting), enumerate(absent),
+                                 enumerate(present)),
+                     "NCCL uses fewer interfaces than intended", "name interfaces of this host"});
+            });
 }
 
 // --- nccl.conf ---
 
 bool changes_transport(std::string_view name) {
-  constexpr std::array prefixes{"NCCL_IB_",    "NCCL_NET",   "NCCL_SOCKET_", "NCCL_P2P_",
-                                "NCCL_SHM_",   "NCCL_ALGO",  "NCCL_PROTO",   "NCCL_TOPO_FILE",
-                                "NCCL_NVLS",   "NCCL_MNNVL", "NCCL_CROSS_",  "NCCL_COLLNET",
-                                "NCCL_GRAPH_", "NCCL_MIN_",  "NCCL_MAX_",    "NCCL_NCHANNELS"};
-  return std::ranges::any_of(prefixes,
-                             [&](const char* prefix) { return name.starts_with(prefix); });
+  return starts_with_any(
+      name, {"NCCL_IB_", "NCCL_NET", "NCCL_SOCKET_", "NCCL_P2P_", "NCCL_SHM_", "NCCL_ALGO",
+             "NCCL_PROTO", "NCCL_TOPO_FILE", "NCCL_NVLS", "NCCL_MNNVL", "NCCL_CROSS_",
+             "NCCL_COLLNET", "NCCL_GRAPH_", "NCCL_MIN_", "NCCL_MAX_", "NCCL_NCHANNELS"});
 }
 
-void nccl_conf(const Machine& machine, Verdict& verdict) {
-  if (machine.hosts.empty()) return verdict.not_checked("no hosts");
-  for (const HostView& view : machine.hosts) {
-    if (!view.has_environment) {
-      verdict.lacks(*view.host, "nccl.conf.*");
-      continue;
-    }
-    verdict.looked();
+void nccl_conf(const Machine& machine, CheckResult& result) {
+  const auto any = [](const HostView&) { return true; };
+  each_configured_host(machine, result, "nccl.conf.*", any, [&](const HostView& view) {
     const Facts& facts = view.host->facts;
     std::vector<std::string> settings;
     for (auto at = facts.lower_bound(fact::nccl_conf_prefix);
@@ -388,24 +332,24 @@ void nccl_conf(const Machine& machine, Verdict& verdict) {
       settings.push_back(fmt::format("{}={}", name, at->second));
       if (!env.empty()) settings.back() += fmt::format(" (the environment says {})", env);
     }
-    if (settings.empty()) continue;
-    verdict.add(Subject(*view.host),
-                {.severity = Severity::info,
-                 .evidence = fmt::format("nccl.conf sets {}", fmt::join(settings, ", ")),
-                 .consequence = "they hold for every job of the host that does "
-                                "not set them itself",
-                 .fix = "see that they are meant: /etc/nccl.conf, "
-                        "~/.nccl.conf, $NCCL_CONF_FILE"});
-  }
+    if (settings.empty()) return;
+    result.add(*view.host,
+               {info, fmt::format("nccl.conf sets {}", fmt::join(settings, ", ")),
+                "they apply to every job on the host that does not set them itself",
+                "check that they are intended: /etc/nccl.conf, ~/.nccl.conf, $NCCL_CONF_FILE"});
+  });
 }
 
 constexpr CheckRow rows[] = {
-    {"nccl_ib_hca", "NCCL_IB_HCA names the right NICs", nccl_ib_hca},
-    {"nccl_ib_disabled", "NCCL may use RDMA", nccl_ib_disabled},
-    {"nccl_socket_ifname", "NCCL_SOCKET_IFNAME names interfaces that exist", nccl_socket_ifname},
-    {"nccl_p2p_disabled", "NCCL may join GPUs directly", nccl_p2p_disabled},
-    {"nccl_shm_disabled", "NCCL may use shared memory", nccl_shm_disabled},
-    {"nccl_conf", "nccl.conf changes no transport", nccl_conf},
+    {"nccl_ib_hca", "NCCL_IB_HCA names the right NICs", nccl_ib_hca, "no RDMA NICs"},
+    {"nccl_ib_disabled", "NCCL may use RDMA", nccl_ib_disabled, "no active RDMA ports"},
+    {"nccl_socket_ifname", "NCCL_SOCKET_IFNAME names interfaces that exist", nccl_socket_ifname,
+     "no hosts"},
+    {"nccl_p2p_disabled", "NCCL may transfer data directly between GPUs", nccl_p2p_disabled,
+     "no host with several GPUs"},
+    {"nccl_shm_disabled", "NCCL may use shared memory", nccl_shm_disabled,
+     "no host with several GPUs"},
+    {"nccl_conf", "nccl.conf changes no transport", nccl_conf, "no hosts"},
 };
 
 }  // namespace

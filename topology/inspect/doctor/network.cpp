@@ -1,4 +1,4 @@
-// The ports of the NICs: state, rate, errors, settings.
+// Checks of network ports: state, rate, errors, settings.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -11,19 +11,19 @@
 namespace atoll_v1::atoll::doctor {
 namespace {
 
-// --- ports that carry nothing ---
+// --- ports that are not active ---
 
-// Of each NIC, how many GPUs have no nearer one that is of any use.
+// For each NIC, the number of GPUs that it is nearest to and that have no active NIC as near.
 std::vector<std::size_t> gpus_without_other(const Machine& machine) {
   std::vector<std::size_t> gpus(machine.topology.nics.size());
   for (const Affinity& one : machine.affinity) {
     std::vector<std::size_t> nics;
     bool has_active = false;
     for (const std::string& id : one.nearest) {
-      const auto found = machine.nic_numbers.find(id);
-      if (found == machine.nic_numbers.end()) continue;
-      nics.push_back(found->second);
-      has_active = has_active || machine.may_be_active[found->second];
+      const std::size_t nic = machine.nic_number(id);
+      if (nic == nowhere) continue;
+      nics.push_back(nic);
+      has_active = has_active || machine.may_be_active[nic];
     }
     if (has_active) continue;
     for (const std::size_t nic : nics) ++gpus[nic];
@@ -31,7 +31,7 @@ std::vector<std::size_t> gpus_without_other(const Machine& machine) {
   return gpus;
 }
 
-// "3 of 4 such ports of its host are active, with 150 of 200 GB/s"
+// "3 of 4 ports of this kind on its host are active, with 150 of 200 GB/s"
 std::string what_is_left(const Machine& machine, const HostView& view, std::string_view layer) {
   std::size_t all = 0, active = 0;
   double rate = 0;
@@ -43,7 +43,7 @@ std::string what_is_left(const Machine& machine, const HostView& view, std::stri
     rate += machine.nic(nic).rate_gbit_s.value_or(0) / 8;
   }
   std::string text =
-      fmt::format("{} of {} of its host are active", active, plural(all, "such port"));
+      fmt::format("{} of {} on its host are active", active, plural(all, "such port"));
   if (active > 0 && rate > 0)
     text += fmt::format(", with {:.4g} of {:.4g} GB/s", rate,
                         rate / static_cast<double>(active) * static_cast<double>(all));
@@ -57,76 +57,74 @@ std::string why_idle(const TopologyNic& nic) {
   if (physical == "disabled") return " (disabled)";
   if (physical == "polling") return " (polling: it finds no peer)";
   if (nic.state != "down" && get_fact(nic.facts, fact::sm_lid) == "0")
-    return " (no subnet manager has spoken to it)";
+    return " (no subnet manager has configured it)";
   return "";
 }
 
 Trouble idle_port(const Machine& machine, std::size_t number, std::size_t gpus, std::string fix) {
   const TopologyNic& nic = machine.nic(number);
-  Trouble trouble{.severity = gpus > 0 ? Severity::error : Severity::warning,
-                  .evidence = fmt::format("the port is {}{}", nic.state, why_idle(nic)),
-                  .consequence = what_is_left(machine, machine.host_of_nic(number), nic.layer),
-                  .fix = std::move(fix)};
+  Trouble trouble{gpus > 0 ? error : warning,
+                  fmt::format("the port is {}{}", nic.state, why_idle(nic)),
+                  what_is_left(machine, machine.host_of_nic(number), nic.layer), std::move(fix)};
   if (gpus > 0)
     trouble.consequence =
         fmt::format("it is the nearest NIC of {}, which must send through farther ones; {}",
                     plural(gpus, "GPU"), trouble.consequence);
   if (!machine.is_rdma[number]) {
-    trouble.severity = Severity::info;
+    trouble.severity = info;
     trouble.consequence = "none, if nothing is plugged in";
   }
   return trouble;
 }
 
-// Ports in one of the states; `fix` is called with the port.
+// Reports the ports that are in one of `states`. fix(nic) returns the remedy.
 template <class Fix>
-void idle_ports(const Machine& machine, Verdict& verdict, std::span<const std::string_view> states,
-                Fix fix) {
-  if (machine.topology.nics.empty()) return verdict.not_checked("no NICs");
+void idle_ports(const Machine& machine, CheckResult& result,
+                std::span<const std::string_view> states, Fix fix) {
   std::vector<std::size_t> idle;
   for (std::size_t number = 0; number < machine.topology.nics.size(); ++number) {
     const TopologyNic& nic = machine.nic(number);
     if (nic.is_virtual) continue;
     if (nic.state.empty()) {
-      verdict.lacks(*machine.host_of_nic(number).host, "link.state");
+      result.lacks(*machine.host_of_nic(number).host, "link.state");
       continue;
     }
-    verdict.looked();
+    result.looked();
     if (std::ranges::find(states, nic.state) != states.end()) idle.push_back(number);
   }
   if (idle.empty()) return;
   const std::vector<std::size_t> gpus = gpus_without_other(machine);
   for (const std::size_t number : idle)
-    verdict.add(Subject(machine.nic(number)),
-                idle_port(machine, number, gpus[number], fix(machine.nic(number))));
+    result.add(machine.nic(number),
+               idle_port(machine, number, gpus[number], fix(machine.nic(number))));
 }
 
-void port_down(const Machine& machine, Verdict& verdict) {
+void port_down(const Machine& machine, CheckResult& result) {
   constexpr std::array<std::string_view, 1> states{"down"};
-  idle_ports(machine, verdict, states, [](const TopologyNic& nic) {
-    std::string fix = is_ethernet(nic)
-                          ? "ip link set dev $(ls /sys/class/infiniband/NAME/device/net) "
-                            "up; look at cable and switch port (mlxlink -d NAME)"
-                          : "look at cable and switch port: ibstat NAME PORT; mlxlink "
-                            "-d NAME -p PORT";
-    if (!is_rdma(nic)) fix = "ip link set dev NAME up; look at cable and switch port";
-    return fix + "; a port that is not meant to be used can be kept out of NCCL_IB_HCA";
+  idle_ports(machine, result, states, [](const TopologyNic& nic) {
+    std::string fix =
+        is_ethernet(nic)
+            ? "ip link set dev $(ls /sys/class/infiniband/NAME/device/net) up; look at cable and "
+              "switch port (mlxlink -d NAME)"
+            : "check cable and switch port: ibstat NAME PORT; mlxlink -d NAME -p PORT";
+    if (!is_rdma(nic)) fix = "ip link set dev NAME up; check cable and switch port";
+    return fix + "; leave an unused port out of NCCL_IB_HCA";
   });
 }
 
-void port_initialising(const Machine& machine, Verdict& verdict) {
+void port_initialising(const Machine& machine, CheckResult& result) {
   constexpr std::array<std::string_view, 2> states{"init", "armed"};
-  idle_ports(machine, verdict, states, [](const TopologyNic&) {
+  idle_ports(machine, result, states, [](const TopologyNic&) {
     return "the link is up, but no subnet manager has set it up: sminfo; systemctl status opensm "
-           "on "
-           "the host (or look at the switch) that should run it";
+           "on the host (or check the switch) that should run it";
   });
 }
 
 // --- ports that differ from their peers ---
 
-// Peers are ports that should be alike: of one device, else of one layer and, on a cluster, one
-// name, since hosts may have slow ports for storage beside the fast ones.
+// Peers are ports that should be alike: those of the same PCI device id. Where that is unknown,
+// those of one link layer; on several hosts also of one name, since a host may have slow ports for
+// storage beside its fast ones.
 using PeerKey = std::pair<std::string_view, std::string_view>;
 
 PeerKey peers_of(const Machine& machine, std::size_t nic) {
@@ -136,11 +134,10 @@ PeerKey peers_of(const Machine& machine, std::size_t nic) {
   return {machine.nic(nic).layer, machine.nic(nic).name};
 }
 
-// Calls differs(nic, value, {usual value, how many}) for each active port whose number is not that
-// of most peers. `value_of` gives a port's number.
+// Calls differs(nic, value, {usual value, its count}) for each active port whose value_of(nic) is
+// not the usual value of its peers.
 template <class Value, class Differs>
-void compare(const Machine& machine, Verdict& verdict, Value value_of, Differs differs) {
-  if (machine.topology.nics.empty()) verdict.not_checked("no NICs");
+void compare(const Machine& machine, CheckResult& result, Value value_of, Differs differs) {
   std::map<PeerKey, Census<double>> peers;
   struct Entry {
     std::size_t nic;
@@ -158,115 +155,95 @@ void compare(const Machine& machine, Verdict& verdict, Value value_of, Differs d
   }
   for (const auto& [nic, value, census] : entries) {
     if (census->size() < 2) continue;
-    verdict.looked();
+    result.looked();
     const auto& usual = census->majority();
     if (value != usual.first) differs(machine.nic(nic), value, usual);
   }
 }
 
-std::string others(std::size_t count, double value, std::string_view unit) {
-  return fmt::format("{} {} {:g}{}", count, count == 1 ? "peer has" : "peers have", value, unit);
+// `usual` is the most frequent value among the peers, with its count.
+std::string others(const std::pair<double, std::size_t>& usual) {
+  const auto& [value, count] = usual;
+  return fmt::format("{} {} {:g}", count, count == 1 ? "peer has" : "peers have", value);
 }
 
-// Ids of the NICs that GPUs send through.
-std::set<std::string_view> used_by_gpus(const Machine& machine) {
-  std::set<std::string_view> ids;
-  for (const auto& nics : machine.used)
-    for (const std::size_t nic : nics) ids.insert(machine.nic(nic).id);
-  return ids;
-}
-
-void port_slow(const Machine& machine, Verdict& verdict) {
-  const std::set<std::string_view> used = used_by_gpus(machine);
+void port_slow(const Machine& machine, CheckResult& result) {
+  std::set<std::string_view> used;
+  for (const HostView& view : machine.hosts)
+    for (const std::size_t nic : used_nics(machine, view)) used.insert(machine.nic(nic).id);
+  const auto add = [&](const TopologyNic& nic, const std::string& evidence, std::string cost) {
+    result.add(nic, {used.contains(nic.id) ? warning : info, evidence, std::move(cost),
+                     "check cable, transceiver and the switch port's setting: mlxlink -d NAME -p "
+                     "PORT; ibstat NAME PORT"});
+  };
   Numbers widths(machine.nic_facts[fact::width]);
-  constexpr auto fix =
-      "look at cable, transceiver and the switch port's setting: mlxlink -d NAME -p "
-      "PORT; ibstat NAME PORT";
   compare(
-      machine, verdict, [&](std::size_t nic) { return machine.nic(nic).rate_gbit_s; },
+      machine, result, [&](std::size_t nic) { return machine.nic(nic).rate_gbit_s; },
       [&](const TopologyNic& nic, double rate, const auto& most) {
         if (rate > most.first) return;
-        const bool is_used = used.contains(nic.id);
-        verdict.add(Subject(nic),
-                    {.severity = is_used ? Severity::warning : Severity::info,
-                     .evidence = fmt::format("the port runs at {:g} Gbit/s, {}", rate,
-                                             others(most.second, most.first, "")),
-                     .consequence = fmt::format(
-                         "carries {:.4g} of {:.4g} GB/s, and {}", rate / 8, most.first / 8,
-                         is_used ? "what goes over all rails waits for the slowest"
-                                 : "no GPU sends through it"),
-                     .fix = fix});
+        add(nic, fmt::format("the port runs at {:g} Gbit/s, {}", rate, others(most)),
+            fmt::format("carries {:.4g} of {:.4g} GB/s, and {}", rate / 8, most.first / 8,
+                        used.contains(nic.id) ? "transfers over all rails wait for the slowest"
+                                              : "no GPU sends through it"));
       });
   compare(
-      machine, verdict, [&](std::size_t nic) { return widths[nic]; },
+      machine, result, [&](std::size_t nic) { return widths[nic]; },
       [&](const TopologyNic& nic, double lanes, const auto& most) {
         if (lanes > most.first) return;
-        verdict.add(Subject(nic),
-                    {.severity = used.contains(nic.id) ? Severity::warning : Severity::info,
-                     .evidence = fmt::format("the port has {:g} lanes, {}", lanes,
-                                             others(most.second, most.first, "")),
-                     .consequence =
-                         fmt::format("carries {:.0f} % of what they do", 100 * lanes / most.first),
-                     .fix = fix});
+        add(nic, fmt::format("the port has {:g} lanes, {}", lanes, others(most)),
+            fmt::format("carries {:.0f} % of their bandwidth", 100 * lanes / most.first));
       });
-  if (!machine.topology.nics.empty()) verdict.not_checked("no two like ports of known rate");
 }
 
-void mtu_differs(const Machine& machine, Verdict& verdict) {
+void mtu_differs(const Machine& machine, CheckResult& result) {
   Numbers mtus(machine.nic_facts[fact::mtu]);
   compare(
-      machine, verdict, [&](std::size_t nic) { return mtus[nic]; },
+      machine, result, [&](std::size_t nic) { return mtus[nic]; },
       [&](const TopologyNic& nic, double mtu, const auto& most) {
-        verdict.add(
-            Subject(nic),
-            {.severity = Severity::warning,
-             .evidence =
-                 fmt::format("the MTU is {:g}, {}", mtu, others(most.second, most.first, "")),
-             .consequence = "connections use the smaller one, and some do not come up at all",
-             .fix =
-                 is_ethernet(nic)
-                     ? "ip link set dev $(ls /sys/class/infiniband/NAME/device/net) mtu 9000, and "
-                       "on the switch ports"
-                     : "set one MTU for the partition in the subnet manager (partitions.conf: "
-                       "mtu=5 is 4096)"});
+        result.add(nic, {warning, fmt::format("the MTU is {:g}, {}", mtu, others(most)),
+                         "connections use the smaller MTU, and some fail",
+                         is_ethernet(nic)
+                             ? "ip link set dev $(ls /sys/class/infiniband/NAME/device/net) mtu "
+                               "9000, and on the switch ports"
+                             : "set one MTU for the partition in the subnet manager "
+                               "(partitions.conf: mtu=5 is 4096)"});
       });
-  if (!machine.topology.nics.empty()) verdict.not_checked("no two like ports of known MTU");
 }
 
-// "28.39.1002" -> 28: for NVIDIA's adapters the first number names the kind of device.
+// "28.39.1002" -> 28. On NVIDIA's adapters the first number identifies the type of device.
 int firmware_family(std::string_view version) {
   int family = -1;
   std::from_chars(version.data(), version.data() + version.size(), family);
   return family;
 }
 
-void firmware_differs(const Machine& machine, Verdict& verdict) {
-  using Peers = std::pair<std::string_view, int>;  // device or layer, family
+void firmware_differs(const Machine& machine, CheckResult& result) {
+  using Peers = std::pair<std::string_view, int>;  // (PCI device id or link layer, firmware family)
   std::map<Peers, Census<std::string_view>> peers;
   const auto devices = machine.nic_facts[fact::pci_device];
   const auto census_of = [&](std::size_t nic, std::string_view version) -> auto& {
     return devices[nic].empty() ? peers[{machine.nic(nic).layer, firmware_family(version)}]
                                 : peers[{devices[nic], 0}];
   };
-  each_nic(machine, verdict, fact::firmware, [&](std::size_t nic, std::string_view version) {
+  each_nic(machine, result, fact::firmware, [&](std::size_t nic, std::string_view version) {
     census_of(nic, version).add(version);
   });
-  each_nic(machine, verdict, fact::firmware, [&](std::size_t nic, std::string_view version) {
+  each_nic(machine, result, fact::firmware, [&](std::size_t nic, std::string_view version) {
     const auto& [usual, count] = census_of(nic, version).majority();
     if (version == usual) return;
-    verdict.add(Subject(machine.nic(nic)),
-                {.severity = Severity::info,
-                 .evidence = fmt::format("firmware {}, {} like it {} {}", version,
-                                         plural(count, "NIC"), count == 1 ? "has" : "have", usual),
-                 .consequence = "they may behave differently under load",
-                 .fix = "mlxfwmanager --query; update to one version"});
+    result.add(
+        machine.nic(nic),
+        {info,
+         fmt::format("firmware {}, {} of its type {} {}", version, plural(count, "NIC"),
+                     count == 1 ? "has" : "have", usual),
+         "they may behave differently under load", "mlxfwmanager --query; update to one version"});
   });
 }
 
-void link_errors(const Machine& machine, Verdict& verdict) {
+void link_errors(const Machine& machine, CheckResult& result) {
   std::vector<Subject> nics;
   std::vector<std::string> counts;
-  each_nic(machine, verdict, fact::errors, [&](std::size_t nic, std::string_view errors) {
+  each_nic(machine, result, fact::errors, [&](std::size_t nic, std::string_view errors) {
     if (errors == "none") return;
     nics.emplace_back(machine.nic(nic));
     if (counts.size() < 3)
@@ -276,70 +253,63 @@ void link_errors(const Machine& machine, Verdict& verdict) {
   std::string evidence = fmt::format("{}", fmt::join(counts, "; "));
   if (nics.size() > counts.size())
     evidence += fmt::format("; and {} more", nics.size() - counts.size());
-  verdict.add(nics,
-              {.severity = Severity::warning,
-               .evidence = evidence,
-               .consequence = "packets are sent again or lost; counts that rise mean a bad "
-                              "cable, transceiver or port",
-               .fix = "see whether they rise: perfquery -x; mlxlink -d NAME -p PORT -c; clean "
-                      "or change the cable"});
+  result.add(
+      nics,
+      {warning, evidence,
+       "packets are sent again or lost; rising counts mean a bad cable, transceiver or port",
+       "check whether they rise: perfquery -x; mlxlink -d NAME -p PORT -c; clean or change the "
+       "cable"});
 }
 
 // --- RoCE ---
 
 Trouble no_address() {
-  return {.severity = Severity::warning,
-          .evidence = "the port has no routable RoCE v2 address (GID)",
-          .consequence = "it reaches no host beyond its own network, or none at all",
-          .fix =
-              "give its interface an IP address: ip address add ADDRESS/PREFIX dev $(ls "
-              "/sys/class/infiniband/NAME/device/net); then show_gids NAME"};
+  return {warning, "the port has no routable RoCE v2 address (GID)",
+          "it reaches no host beyond its own network, or none at all",
+          "give its interface an IP address: ip address add ADDRESS/PREFIX dev $(ls "
+          "/sys/class/infiniband/NAME/device/net); then show_gids NAME"};
 }
 
 Trouble other_address(const Setting& setting, std::string_view index) {
-  return {.severity = Severity::warning,
-          .evidence = fmt::format("NCCL_IB_GID_INDEX is {} ({}), the routable RoCE v2 address has "
-                                  "index {}",
-                                  setting.value, setting.where, index),
-          .consequence = "NCCL sends from another address, which peers may not reach",
-          .fix = fmt::format(
-              "unset NCCL_IB_GID_INDEX (NCCL 2.21 and newer find it), or set it to {}", index)};
+  return {
+      warning,
+      fmt::format("NCCL_IB_GID_INDEX is {} ({}), the routable RoCE v2 address has index {}",
+                  setting.value, setting.where, index),
+      "NCCL sends from another address, which peers may not reach",
+      fmt::format("unset NCCL_IB_GID_INDEX (NCCL 2.21 and newer find it), or set it to {}", index)};
 }
 
-void roce_gid(const Machine& machine, Verdict& verdict) {
+void roce_gid(const Machine& machine, CheckResult& result) {
   const auto indices = machine.nic_facts[fact::gid_roce_v2];
-  bool any = false;
   for (std::size_t number = 0; number < indices.size(); ++number) {
     if (!machine.is_rdma[number] || !machine.may_be_active[number]) continue;
     const TopologyNic& nic = machine.nic(number);
     if (!is_ethernet(nic)) continue;
-    any = true;
     const TopologyHost& host = *machine.host_of_nic(number).host;
     const std::string_view index = indices[number];
     if (index.empty()) {
-      verdict.lacks(host, fact::gid_roce_v2);
+      result.lacks(host, fact::gid_roce_v2);
       continue;
     }
-    verdict.looked();
+    result.looked();
     const Setting setting = setting_of(host, "NCCL_IB_GID_INDEX");
     if (index == "none") {
-      verdict.add(Subject(nic), no_address());
+      result.add(nic, no_address());
     } else if (!setting.value.empty() && setting.value != index && setting.value != "-1") {
-      // -1 leaves the choice to NCCL.
-      verdict.add(Subject(nic), other_address(setting, index));
+      // The value -1 lets NCCL choose.
+      result.add(nic, other_address(setting, index));
     }
   }
-  if (!any) verdict.not_checked("no active RoCE ports");
 }
 
 constexpr CheckRow rows[] = {
-    {"port_down", "All ports are up", port_down},
-    {"port_initialising", "All ports are set up by a subnet manager", port_initialising},
-    {"port_slow", "Ports are as fast as their peers", port_slow},
-    {"link_errors", "Ports have no errors", link_errors},
-    {"mtu_differs", "Ports have one MTU", mtu_differs},
-    {"firmware_differs", "Like NICs have one firmware", firmware_differs},
-    {"roce_gid", "RoCE ports have the address that NCCL uses", roce_gid},
+    {"port_down", "All ports are up", port_down, "no NICs"},
+    {"port_initialising", "A subnet manager has set up all ports", port_initialising, "no NICs"},
+    {"port_slow", "Ports are as fast as their peers", port_slow, "no two like ports of known rate"},
+    {"link_errors", "Ports have no errors", link_errors, "no NICs"},
+    {"mtu_differs", "Ports have the same MTU", mtu_differs, "no two like ports of known MTU"},
+    {"firmware_differs", "NICs of one type have the same firmware", firmware_differs, "no NICs"},
+    {"roce_gid", "RoCE ports have the address that NCCL uses", roce_gid, "no active RoCE ports"},
 };
 
 }  // namespace

@@ -1,4 +1,4 @@
-// The PCIe links of GPUs and NICs, and what lies on the way between them.
+// Checks of the PCIe links of GPUs and NICs, and of the bridges between them.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -10,7 +10,7 @@
 namespace atoll_v1::atoll::doctor {
 namespace {
 
-// A GPU or NIC as the bus sees it.
+// A GPU or a NIC.
 struct Device {
   bool is_nic = false;
   std::size_t number = 0;
@@ -24,44 +24,21 @@ const HostView& host_of(const Machine& machine, const Device& device) {
   return device.is_nic ? machine.host_of_nic(device.number) : machine.host_of_gpu(device.number);
 }
 
-// Calls look(device, value) for each device that has the fact.
+// Calls look(device, value) for each GPU and each NIC that has the fact.
 template <class Look>
-void each_device(const Machine& machine, Verdict& verdict, std::string_view fact, Look look) {
-  if (machine.topology.gpus.empty() && machine.topology.nics.empty())
-    return verdict.not_checked("no GPUs and no NICs");
-  for (const bool is_nic : {false, true}) {
-    const auto values = is_nic ? machine.nic_facts[fact] : machine.gpu_facts[fact];
-    for (std::size_t number = 0; number < values.size(); ++number) {
-      const Device device{is_nic, number};
-      if (is_nic && machine.nic(number).is_virtual) continue;
-      if (values[number].empty())
-        verdict.lacks(*host_of(machine, device).host, fact);
-      else
-        look(device, values[number]);
-    }
-  }
-}
-
-// Calls look(nic, value) for each NIC that carries verbs and has the fact.
-template <class Look>
-void each_port(const Machine& machine, Verdict& verdict, std::string_view fact, Look look) {
-  const auto values = machine.nic_facts[fact];
-  bool any = false;
-  for (std::size_t nic = 0; nic < values.size(); ++nic) {
-    if (!machine.is_rdma[nic]) continue;
-    any = true;
-    if (values[nic].empty())
-      verdict.lacks(*machine.host_of_nic(nic).host, fact);
-    else
-      look(nic, values[nic]);
-  }
-  if (!any) verdict.not_checked("no RDMA NICs");
+void each_pci_device(const Machine& machine, CheckResult& result, std::string_view fact,
+                     Look look) {
+  for (const bool is_nic : {false, true})
+    each_device(machine, result, is_nic ? Among::nics : Among::gpus, fact,
+                [&](std::size_t number, std::string_view value) {
+                  look(Device{is_nic, number}, value);
+                });
 }
 
 // --- the link ---
 
 struct PciLink {
-  double gt_s = 0, gt_s_max = 0, width = 0, width_max = 0;  // 0: unknown
+  double gt_s = 0, gt_s_max = 0, width = 0, width_max = 0;  // 0 when unknown
 };
 
 class PciLinks {
@@ -86,7 +63,7 @@ class PciLinks {
   Columns gpus_, nics_;
 };
 
-// Virtual machines show emulated links: 2.5 GT/s, one lane, or none at all.
+// Virtual machines show emulated links: 2.5 GT/s, one lane, or none.
 bool is_emulated(const HostView& view, const PciLink& link) {
   return view.is_vm &&
          (link.width <= 0 || link.width_max <= 1 || (link.gt_s_max > 0 && link.gt_s_max <= 2.5));
@@ -95,107 +72,103 @@ bool is_emulated(const HostView& view, const PciLink& link) {
 std::string carries(double gt_s, double width, double gt_s_max, double width_max) {
   const auto now = lane_gbyte_s(gt_s), most = lane_gbyte_s(gt_s_max);
   if (!now || !most)
-    return fmt::format("carries {:.0f} % of what it could", 100 * width / width_max);
+    return fmt::format("carries {:.0f} % of its bandwidth", 100 * width / width_max);
   return fmt::format("carries {:.3g} of {:.3g} GB/s", *now * width, *most * width_max);
 }
 
-void pcie_width(const Machine& machine, Verdict& verdict) {
+void pcie_width(const Machine& machine, CheckResult& result) {
   PciLinks links(machine);
-  each_device(machine, verdict, fact::pci_width, [&](const Device& device, std::string_view) {
+  each_pci_device(machine, result, fact::pci_width, [&](const Device& device, std::string_view) {
     const HostView& view = host_of(machine, device);
     const PciLink link = links[device];
     if (is_emulated(view, link))
-      return verdict.not_checked("a virtual machine shows emulated PCIe links");
+      return result.not_checked("a virtual machine shows emulated PCIe links");
     if (link.width <= 0 || link.width_max <= 0)
-      return verdict.lacks(*view.host, fact::pci_width_max);
-    verdict.looked();
+      return result.lacks(*view.host, fact::pci_width_max);
+    result.looked();
     if (link.width >= link.width_max) return;
-    // Idle devices slow their link down, so the lanes are counted at full speed.
+    // Idle devices lower the speed of their link, so lanes are rated at full speed.
     const double gt_s = std::max(link.gt_s, link.gt_s_max);
-    verdict.add(subject_of(machine, device),
-                {.severity = Severity::warning,
-                 .evidence = fmt::format("the PCIe link has {:g} of {:g} lanes", link.width,
-                                         link.width_max),
-                 .consequence = carries(gt_s, link.width, gt_s, link.width_max),
-                 .fix = "lspci -vv -s BUSID | grep -e LnkCap -e LnkSta; reseat the card or its "
-                        "riser; look at the slot's bifurcation in the BIOS"});
+    result.add(
+        subject_of(machine, device),
+        {warning, fmt::format("the PCIe link has {:g} of {:g} lanes", link.width, link.width_max),
+         carries(gt_s, link.width, gt_s, link.width_max),
+         "lspci -vv -s BUSID | grep -e LnkCap -e LnkSta; reseat the card or its riser; check the "
+         "slot's bifurcation in the BIOS"});
   });
 }
 
-// A NIC's link must carry what its port does; a GPU's need not be fast while it is idle.
+// A NIC's link must carry what its port does. A GPU's link may be slow while the GPU is idle.
 Trouble slow_link(const PciLink& link, double port_gbyte_s) {
-  Trouble trouble{
-      .severity = Severity::info,
-      .evidence = fmt::format("the PCIe link runs at {:g} of {:g} GT/s", link.gt_s, link.gt_s_max),
-      .consequence = "none if the device is idle: an idle GPU slows its link down",
-      .fix = "look again under load: lspci -vv -s BUSID | grep LnkSta"};
+  Trouble trouble{info,
+                  fmt::format("the PCIe link runs at {:g} of {:g} GT/s", link.gt_s, link.gt_s_max),
+                  "none if the device is idle: an idle GPU slows its link down",
+                  "check again under load: lspci -vv -s BUSID | grep LnkSta"};
   const auto lane = lane_gbyte_s(link.gt_s);
   if (!lane || port_gbyte_s <= 0 || link.width <= 0) return trouble;
-  trouble.consequence = "none: it carries what the port does";
+  trouble.consequence = "none: it carries as much as the port";
   if (*lane * link.width >= port_gbyte_s) return trouble;
-  trouble.severity = Severity::warning;
+  trouble.severity = warning;
   trouble.consequence =
-      fmt::format("carries {:.3g} GB/s, its port {:.3g}", *lane * link.width, port_gbyte_s);
+      fmt::format("carries {:.3g} GB/s, but its port {:.3g}", *lane * link.width, port_gbyte_s);
   trouble.fix =
-      "lspci -vv -s BUSID | grep -e LnkCap -e LnkSta; use a faster slot, or lift the "
-      "slot's limit in the BIOS";
+      "lspci -vv -s BUSID | grep -e LnkCap -e LnkSta; use a faster slot, or lift the slot's limit "
+      "in the BIOS";
   return trouble;
 }
 
-void pcie_speed(const Machine& machine, Verdict& verdict) {
+void pcie_speed(const Machine& machine, CheckResult& result) {
   PciLinks links(machine);
-  each_device(machine, verdict, fact::pci_gt_s, [&](const Device& device, std::string_view) {
+  each_pci_device(machine, result, fact::pci_gt_s, [&](const Device& device, std::string_view) {
     const HostView& view = host_of(machine, device);
     const PciLink link = links[device];
     if (is_emulated(view, link))
-      return verdict.not_checked("a virtual machine shows emulated PCIe links");
-    if (link.gt_s <= 0 || link.gt_s_max <= 0) return verdict.lacks(*view.host, fact::pci_gt_s_max);
-    verdict.looked();
+      return result.not_checked("a virtual machine shows emulated PCIe links");
+    if (link.gt_s <= 0 || link.gt_s_max <= 0) return result.lacks(*view.host, fact::pci_gt_s_max);
+    result.looked();
     if (link.gt_s >= link.gt_s_max) return;
     const double port = device.is_nic ? machine.nic(device.number).rate_gbit_s.value_or(0) / 8 : 0;
-    verdict.add(subject_of(machine, device), slow_link(link, port));
+    result.add(subject_of(machine, device), slow_link(link, port));
   });
 }
 
-void pcie_replays(const Machine& machine, Verdict& verdict) {
-  constexpr double usual = 10;  // a few happen when a link is trained
+void pcie_replays(const Machine& machine, CheckResult& result) {
+  constexpr double usual = 10;  // link training causes a few replays
   std::vector<Subject> few, many;
   Range few_range, many_range;
-  each_device(machine, verdict, fact::pci_replays,
-              [&](const Device& device, std::string_view value) {
-                verdict.looked();
-                const double replays = value == "0" ? 0 : number_of(value).value_or(0);
-                if (replays <= 0) return;
-                (replays < usual ? few : many).push_back(subject_of(machine, device));
-                (replays < usual ? few_range : many_range).add(replays);
-              });
+  each_pci_device(machine, result, fact::pci_replays,
+                  [&](const Device& device, std::string_view value) {
+                    result.looked();
+                    const double replays = value == "0" ? 0 : number_of(value).value_or(0);
+                    if (replays <= 0) return;
+                    (replays < usual ? few : many).push_back(subject_of(machine, device));
+                    (replays < usual ? few_range : many_range).add(replays);
+                  });
   const auto tell = [&](const std::vector<Subject>& subjects, Severity severity,
                         const Range& range) {
     if (subjects.empty()) return;
-    verdict.add(subjects,
-                {.severity = severity,
-                 .evidence = fmt::format("{} PCIe replays", range.text()),
-                 .consequence = "damaged packets are sent again; a count that rises means "
-                                "a bad slot, riser or cable",
-                 .fix = "look whether it rises under load: grep . "
-                        "/sys/bus/pci/devices/BUSID/aer_dev_correctable; reseat the "
-                        "card"});
+    result.add(subjects,
+               {severity, fmt::format("{} PCIe replays", range.text()),
+                "damaged packets are sent again; a rising count means a bad slot, riser or cable",
+                "check whether the count rises under load: grep . "
+                "/sys/bus/pci/devices/BUSID/aer_dev_correctable; reseat the card"});
   };
-  tell(many, Severity::warning, many_range);
-  tell(few, Severity::info, few_range);
+  tell(many, warning, many_range);
+  tell(few, info, few_range);
 }
 
-// --- the way between devices ---
+// --- between devices ---
 
-// The bridges above one device that redirect and lie below the lowest bridge that it shares with
-// the other. None where the two meet in the root complex: their traffic goes up there in any case.
+// The bridges above the device at `path` that redirect its traffic to the device at `other` and
+// that are below their lowest common bridge. Empty when the two meet in the root complex, since
+// their traffic goes there anyway.
 std::vector<std::string_view> redirecting(std::string_view redirects, std::string_view path,
                                           std::string_view other) {
   std::vector<std::string_view> found;
   if (redirects.empty() || redirects == "off") return found;
   const std::vector<std::string_view> own = words_of(path, "/"), theirs = words_of(other, "/");
   const auto fork = std::ranges::mismatch(own, theirs).in1;
-  if (fork - own.begin() < 2) return found;  // the root complex comes first, then its port
+  if (fork - own.begin() < 2) return found;  // the root complex and the port below it come first
   const std::vector<std::string_view> bridges = words_of(redirects, " ,");
   std::copy_if(fork, own.end(), std::back_inserter(found), [&](std::string_view bridge) {
     return std::ranges::find(bridges, bridge) != bridges.end();
@@ -203,7 +176,7 @@ std::vector<std::string_view> redirecting(std::string_view redirects, std::strin
   return found;
 }
 
-// What ACS does between the GPUs and the RDMA NICs of hosts.
+// The GPUs and RDMA NICs with traffic that ACS redirects, and the bridges that do so.
 struct Redirected {
   std::set<std::size_t> gpus, nics;
   std::set<std::string, std::less<>> bridges;
@@ -225,7 +198,7 @@ struct Redirected {
   }
 };
 
-// Whether any bridge above a GPU or RDMA NIC was looked at.
+// True when a source examined a bridge above a GPU or an RDMA NIC.
 bool knows_acs(const Machine& machine, const HostView& view) {
   const auto of_gpus = machine.gpu_facts[fact::pci_acs], of_nics = machine.nic_facts[fact::pci_acs];
   return std::ranges::any_of(view.gpus,
@@ -238,24 +211,19 @@ bool knows_acs(const Machine& machine, const HostView& view) {
          });
 }
 
-// Calls look(view) for each host on which GPUs and NICs could exchange data.
+// Calls look(view) for each host that has both GPUs and RDMA NICs.
 template <class Look>
-void each_pairing_host(const Machine& machine, Verdict& verdict, Look look) {
-  bool any = false;
-  for (const HostView& view : machine.hosts) {
-    if (view.gpus.empty() || !has_rdma(machine, view)) continue;
-    any = true;
-    look(view);
-  }
-  if (!any) verdict.not_checked("no host with GPUs and RDMA NICs");
+void each_pairing_host(const Machine& machine, Look look) {
+  for (const HostView& view : machine.hosts)
+    if (!view.gpus.empty() && has_rdma(machine, view)) look(view);
 }
 
-void acs(const Machine& machine, Verdict& verdict) {
+void acs(const Machine& machine, CheckResult& result) {
   Redirected redirected;
-  each_pairing_host(machine, verdict, [&](const HostView& view) {
-    if (!knows_acs(machine, view)) return verdict.lacks(*view.host, fact::pci_acs);
-    if (view.is_vm) return verdict.not_checked("a virtual machine needs ACS");
-    verdict.looked();
+  each_pairing_host(machine, [&](const HostView& view) {
+    if (!knows_acs(machine, view)) return result.lacks(*view.host, fact::pci_acs);
+    if (view.is_vm) return result.not_checked("a virtual machine needs ACS");
+    result.looked();
     redirected.add_host(machine, view);
   });
   if (redirected.bridges.empty()) return;
@@ -263,17 +231,16 @@ void acs(const Machine& machine, Verdict& verdict) {
   for (const std::size_t gpu : redirected.gpus) subjects.emplace_back(machine.gpu(gpu));
   for (const std::size_t nic : redirected.nics) subjects.emplace_back(machine.nic(nic));
   const std::vector<std::string> names(redirected.bridges.begin(), redirected.bridges.end());
-  verdict.add(subjects,
-              {.severity = Severity::warning,
-               .evidence = fmt::format("ACS redirects their traffic at {}: {}",
-                                       plural(names.size(), "PCIe bridge"), enumerate(names, 4)),
-               .consequence = "transfers between GPUs and NICs go up to the root complex and back, "
-                              "not through the switch: often half the rate, sometimes a hang",
-               .fix = "as root, for each of these bridges and after each boot: setpci -s BRIDGE "
-                      "ECAP_ACS+0x6.w=0000; or switch off ACS in the BIOS"});
+  result.add(subjects, {warning,
+                        fmt::format("ACS redirects their traffic at {}: {}",
+                                    plural(names.size(), "PCIe bridge"), enumerate(names, 4)),
+                        "transfers between GPUs and NICs go up to the root complex and back "
+                        "instead of through the switch, often at half the rate; some hang",
+                        "as root, for each of these bridges and after each boot: setpci -s BRIDGE "
+                        "ECAP_ACS+0x6.w=0000; or switch off ACS in the BIOS"});
 }
 
-// Grace reaches its GPU's memory through the translation, by design.
+// Grace CPUs use address translation to reach the memory of their GPUs.
 bool has_grace(const Machine& machine, const HostView& view) {
   for (const std::size_t gpu : view.gpus)
     for (const std::string_view model : {"GH200", "GB200", "GB300"})
@@ -281,53 +248,54 @@ bool has_grace(const Machine& machine, const HostView& view) {
   return false;
 }
 
-void iommu(const Machine& machine, Verdict& verdict) {
-  each_pairing_host(machine, verdict, [&](const HostView& view) {
+void iommu(const Machine& machine, CheckResult& result) {
+  each_pairing_host(machine, [&](const HostView& view) {
     const std::string_view value = get_fact(view.host->facts, fact::iommu);
-    if (value.empty()) return verdict.lacks(*view.host, fact::iommu);
-    verdict.looked();
+    if (value.empty()) return result.lacks(*view.host, fact::iommu);
+    result.looked();
     if (value != "translated" || has_grace(machine, view)) return;
-    verdict.add(Subject(*view.host),
-                {.severity = Severity::warning,
-                 .evidence = "the IOMMU translates the addresses of devices",
-                 .consequence = "transfers between GPUs and NICs go through the root complex and "
-                                "wait for translations: much slower, sometimes a hang",
-                 .fix = "boot with iommu=pt (GRUB_CMDLINE_LINUX in /etc/default/grub, then "
-                        "update-grub), or switch the IOMMU off in the BIOS"});
+    result.add(*view.host, {warning, "the IOMMU translates the addresses of devices",
+                            "transfers between GPUs and NICs go through the root complex and wait "
+                            "for translations: they are much slower, and some hang",
+                            "boot with iommu=pt (GRUB_CMDLINE_LINUX in /etc/default/grub, then "
+                            "update-grub), or switch the IOMMU off in the BIOS"});
   });
 }
 
-void ats(const Machine& machine, Verdict& verdict) {
-  each_port(machine, verdict, fact::pci_ats, [&](std::size_t nic, std::string_view value) {
-    verdict.looked();
-    if (value != "no") return;
-    const HostView& view = machine.host_of_nic(nic);
-    const bool translated = get_fact(view.host->facts, fact::iommu) == "translated";
-    if (!view.is_vm && !translated) return;  // there is nothing to keep
-    verdict.add(
-        Subject(machine.nic(nic)),
-        {.severity = Severity::warning,
-         .evidence = fmt::format("ATS is off, and {}",
-                                 translated ? "the IOMMU translates" : "this is a virtual machine"),
-         .consequence = "every transfer to a GPU is redirected to the root complex for its "
-                        "address",
-         .fix = "on the bare host: mlxconfig -d BUSID set ATS_ENABLED=true, then a cold "
-                "reboot"});
-  });
+void ats(const Machine& machine, CheckResult& result) {
+  each_device(
+      machine, result, Among::rdma_nics, fact::pci_ats,
+      [&](std::size_t nic, std::string_view value) {
+        result.looked();
+        if (value != "no") return;
+        const HostView& view = machine.host_of_nic(nic);
+        const bool translated = get_fact(view.host->facts, fact::iommu) == "translated";
+        if (!view.is_vm && !translated) return;  // without translation there is nothing to cache
+        result.add(
+            machine.nic(nic),
+            {warning,
+             fmt::format("ATS is off, and {}",
+                         translated ? "the IOMMU translates" : "this is a virtual machine"),
+             "every transfer to a GPU goes to the root complex to translate its address",
+             "on the physical host: mlxconfig -d BUSID set ATS_ENABLED=true, then a cold reboot"});
+      });
 }
 
-void max_read_request(const Machine& machine, Verdict& verdict) {
-  constexpr double best = 4096;      // bytes: the most that PCIe allows
-  constexpr double fast_port = 200;  // Gbit/s from which it is felt
+void max_read_request(const Machine& machine, CheckResult& result) {
+  constexpr double best = 4096;  // largest read request of PCIe, in bytes
+  // Rate of a port, in Gbit/s, at which small reads cost bandwidth.
+  constexpr double fast_port = 200;
   Range all;
   const auto look = [&](auto judge) {
     Numbers sizes(machine.nic_facts[fact::pci_max_read_request]);
-    each_port(machine, verdict, fact::pci_max_read_request, [&](std::size_t nic, std::string_view) {
-      if (machine.host_of_nic(nic).is_vm)
-        return verdict.not_checked("a virtual function shows no read requests of its own");
-      verdict.looked();
-      if (const auto bytes = sizes[nic]) judge(nic, *bytes);
-    });
+    each_device(
+        machine, result, Among::rdma_nics, fact::pci_max_read_request,
+        [&](std::size_t nic, std::string_view) {
+          if (machine.host_of_nic(nic).is_vm)
+            return result.not_checked("a virtual function shows no read requests of its own");
+          result.looked();
+          if (const auto bytes = sizes[nic]) judge(nic, *bytes);
+        });
   };
   look([&](std::size_t, double bytes) { all.add(bytes); });
   look([&](std::size_t nic, double bytes) {
@@ -335,51 +303,48 @@ void max_read_request(const Machine& machine, Verdict& verdict) {
     std::string evidence = fmt::format("reads at most {:g} bytes at once", bytes);
     if (all.most() > bytes) evidence += fmt::format(", other NICs {:g}", all.most());
     const bool fast = machine.nic(nic).rate_gbit_s.value_or(0) >= fast_port;
-    verdict.add(Subject(machine.nic(nic)),
-                {.severity = fast ? Severity::warning : Severity::info,
-                 .evidence = evidence,
-                 .consequence = "more requests for the same bytes: a fast port may not be filled",
-                 .fix = "as root, after each boot: setpci -s BUSID CAP_EXP+8.w=5000:7000"});
+    result.add(machine.nic(nic),
+               {fast ? warning : info, evidence,
+                "the same data needs more requests, which may limit a fast port",
+                "as root, after each boot: setpci -s BUSID CAP_EXP+8.w=5000:7000"});
   });
 }
 
-void relaxed_ordering(const Machine& machine, Verdict& verdict) {
-  each_port(
-      machine, verdict, fact::pci_relaxed_ordering, [&](std::size_t nic, std::string_view value) {
+void relaxed_ordering(const Machine& machine, CheckResult& result) {
+  each_device(
+      machine, result, Among::rdma_nics, fact::pci_relaxed_ordering,
+      [&](std::size_t nic, std::string_view value) {
         if (machine.host_of_nic(nic).is_vm)
-          return verdict.not_checked("a virtual function shows no relaxed ordering of its own");
-        verdict.looked();
+          return result.not_checked("a virtual function shows no relaxed ordering of its own");
+        result.looked();
         if (value != "no") return;
-        verdict.add(
-            Subject(machine.nic(nic)),
-            {.severity = Severity::warning,
-             .evidence = "relaxed ordering is off",
-             .consequence = "writes into GPU memory wait for each other, above all on AMD hosts",
-             .fix = "as root, after each boot: setpci -s BUSID CAP_EXP+8.w=0010:0010"});
+        result.add(machine.nic(nic),
+                   {warning, "relaxed ordering is off",
+                    "writes into GPU memory wait for each other, above all on AMD hosts",
+                    "as root, after each boot: setpci -s BUSID CAP_EXP+8.w=0010:0010"});
       });
   for (const HostView& view : machine.hosts) {
     const Setting setting = setting_of(*view.host, "NCCL_IB_PCI_RELAXED_ORDERING");
     if (view.gpus.empty() || view.nics.empty() || setting.value.empty() || is_on(setting.value))
       continue;
-    verdict.add(Subject(*view.host),
-                {.severity = Severity::warning,
-                 .evidence = fmt::format("NCCL_IB_PCI_RELAXED_ORDERING is {} ({})", setting.value,
-                                         setting.where),
-                 .consequence = "NCCL's writes into GPU memory wait for each other, above all in "
-                                "virtual machines",
-                 .fix = "leave it unset: NCCL then uses relaxed ordering where it can"});
+    result.add(
+        *view.host,
+        {warning,
+         fmt::format("NCCL_IB_PCI_RELAXED_ORDERING is {} ({})", setting.value, setting.where),
+         "NCCL's writes into GPU memory wait for each other, above all in virtual machines",
+         "leave it unset: NCCL then uses relaxed ordering where it is available"});
   }
 }
 
 constexpr CheckRow rows[] = {
-    {"pcie_width", "PCIe links use all their lanes", pcie_width},
-    {"pcie_speed", "PCIe links run at full speed", pcie_speed},
-    {"pcie_replays", "PCIe links have no replays", pcie_replays},
-    {"acs", "No bridge redirects peer-to-peer traffic", acs},
-    {"iommu", "The IOMMU does not translate", iommu},
-    {"ats", "NICs keep translations where there are some", ats},
-    {"max_read_request", "NICs read 4096 bytes at once", max_read_request},
-    {"relaxed_ordering", "NICs use relaxed ordering", relaxed_ordering},
+    {"pcie_width", "PCIe links use all their lanes", pcie_width, "no GPUs and no NICs"},
+    {"pcie_speed", "PCIe links run at full speed", pcie_speed, "no GPUs and no NICs"},
+    {"pcie_replays", "PCIe links have no replays", pcie_replays, "no GPUs and no NICs"},
+    {"acs", "No bridge redirects peer-to-peer traffic", acs, "no host with GPUs and RDMA NICs"},
+    {"iommu", "The IOMMU does not translate", iommu, "no host with GPUs and RDMA NICs"},
+    {"ats", "NICs cache address translations where they need them", ats, "no RDMA NICs"},
+    {"max_read_request", "NICs read 4096 bytes at once", max_read_request, "no RDMA NICs"},
+    {"relaxed_ordering", "NICs use relaxed ordering", relaxed_ordering, "no RDMA NICs"},
 };
 
 }  // namespace

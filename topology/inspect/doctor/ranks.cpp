@@ -1,7 +1,8 @@
-// The ranks of a job: GPUs, sockets, cores, mesh; and hosts that should be alike.
+// Checks of a job: the GPUs, sockets, cores and mesh of its ranks; hosts that should be alike.
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <functional>
 #include <numeric>
 #include <set>
 
@@ -12,19 +13,16 @@ namespace {
 
 Subject rank_subject(std::size_t rank) { return Subject(fmt::format("rank {}", rank)); }
 
-constexpr auto no_ranks = "no job: there are no ranks";
-
 // --- ranks_share_gpu ---
 
-void ranks_share_gpu(const Machine& machine, Verdict& verdict) {
-  if (machine.ranks.empty()) return verdict.not_checked(no_ranks);
+void ranks_share_gpu(const Machine& machine, CheckResult& result) {
   std::map<std::string_view, std::vector<std::size_t>> users;
   for (std::size_t rank = 0; rank < machine.ranks.size(); ++rank)
     if (!machine.ranks[rank].gpu.empty()) users[machine.ranks[rank].gpu].push_back(rank);
   std::vector<Subject> subjects;
   std::vector<std::string> cases;
   for (const auto& [gpu, ranks] : users) {
-    verdict.looked();
+    result.looked();
     std::set<std::string_view> partitions;
     bool shared = false;
     for (const std::size_t rank : ranks) {
@@ -38,24 +36,21 @@ void ranks_share_gpu(const Machine& machine, Verdict& verdict) {
     cases.push_back(
         fmt::format("ranks {} use {}", number_ranges(numbers), machine.names.device(id)));
     for (const std::size_t rank : ranks) subjects.push_back(rank_subject(rank));
-    const auto found = machine.gpu_numbers.find(gpu);
-    subjects.push_back(found == machine.gpu_numbers.end() ? Subject(id)
-                                                          : Subject(machine.gpu(found->second)));
+    const std::size_t number = machine.gpu_number(gpu);
+    subjects.push_back(number == nowhere ? Subject(id) : Subject(machine.gpu(number)));
   }
-  verdict.not_checked("no rank has a GPU");
+  if (!machine.ranks.empty()) result.not_checked("no rank has a GPU");
   if (cases.empty()) return;
-  verdict.add(subjects,
-              {.severity = Severity::error,
-               .evidence = enumerate(cases, 4),
-               .consequence = "they share its memory and its time, and NCCL refuses two "
-                              "ranks on one GPU",
-               .fix = "start one rank a GPU, each with its own CUDA_VISIBLE_DEVICES (Slurm: "
-                      "--gpus-per-task=1; Open MPI sets OMPI_COMM_WORLD_LOCAL_RANK)"});
+  result.add(subjects, {error, enumerate(cases, 4),
+                        "they share its memory and its time, and NCCL refuses two ranks on one GPU",
+                        "start one rank per GPU, each with its own CUDA_VISIBLE_DEVICES (Slurm: "
+                        "--gpus-per-task=1; Open MPI sets OMPI_COMM_WORLD_LOCAL_RANK)"});
 }
 
 // --- rank_off_socket ---
 
-// Which package a NUMA node belongs to, as the devices of a host show; else by counting.
+// Finds the package of a NUMA node: from the devices of the host, else by dividing the nodes
+// evenly.
 class Packages {
  public:
   explicit Packages(const Machine& machine) {
@@ -81,47 +76,44 @@ class Packages {
   std::map<std::pair<std::string_view, int>, int> seen_;
 };
 
-void rank_off_socket(const Machine& machine, Verdict& verdict) {
-  if (machine.ranks.empty()) return verdict.not_checked(no_ranks);
+void rank_off_socket(const Machine& machine, CheckResult& result) {
   const Packages packages(machine);
   for (std::size_t rank = 0; rank < machine.ranks.size(); ++rank) {
     const RankSite& site = machine.ranks[rank];
-    const auto gpu = machine.gpu_numbers.find(site.gpu);
-    if (gpu == machine.gpu_numbers.end()) {
-      verdict.not_checked("no rank has a GPU");
+    const std::size_t gpu = machine.gpu_number(site.gpu);
+    if (gpu == nowhere) {
+      result.not_checked("no rank has a GPU");
       continue;
     }
-    const TopologyGpu& device = machine.gpu(gpu->second);
-    const TopologyHost& host = *machine.host_of_gpu(gpu->second).host;
+    const TopologyGpu& device = machine.gpu(gpu);
+    const TopologyHost& host = *machine.host_of_gpu(gpu).host;
     const auto here = packages.of(host, site.numa);
     const auto there = device.package >= 0 && host.packages != 1 ? std::optional(device.package)
                                                                  : packages.of(host, device.numa);
     if (!here || !there) {
-      verdict.not_checked(site.numa < 0 ? "no rank is bound to one NUMA node"
-                                        : "no source tells the GPUs' sockets");
+      result.not_checked(site.numa < 0 ? "no rank is bound to one NUMA node"
+                                       : "no source shows the sockets of the GPUs");
       continue;
     }
-    verdict.looked();
+    result.looked();
     if (*here == *there) continue;
-    verdict.add(
-        {rank_subject(rank), Subject(device)},
-        {.severity = Severity::warning,
-         .evidence = fmt::format("bound to NUMA node {} on socket {}, with a GPU on socket {}",
-                                 site.numa, *here, *there),
-         .consequence = "all that passes between the process and its GPU crosses the link "
-                        "between the sockets",
-         .fix = "bind ranks where their GPUs are: mpirun --map-by ppr:N:numa --bind-to numa; "
-                "srun --gpu-bind=closest; or numactl --cpunodebind=N --membind=N"});
+    result.add({rank_subject(rank), Subject(device)},
+               {warning,
+                fmt::format("bound to NUMA node {} on socket {}, with a GPU on socket {}",
+                            site.numa, *here, *there),
+                "all traffic between the process and its GPU crosses the link between the sockets",
+                "bind ranks where their GPUs are: mpirun --map-by ppr:N:numa --bind-to numa; srun "
+                "--gpu-bind=closest; or numactl --cpunodebind=N --membind=N"});
   }
 }
 
 // --- ranks_share_core ---
 
-// The ranks of one host whose sets of hardware threads overlap, directly or through others.
+// Ranks of one host with overlapping sets of hardware threads, directly or through other ranks.
 struct Crowd {
   std::vector<std::size_t> ranks;
   std::set<int> cpus;
-  bool equal = true;  // all have the same set
+  bool equal = true;  // all ranks have the same set
 };
 
 std::vector<Crowd> crowds_of(const Machine& machine, const std::vector<std::size_t>& ranks) {
@@ -152,8 +144,8 @@ std::vector<Crowd> crowds_of(const Machine& machine, const std::vector<std::size
   return result;
 }
 
-// Ranks that are all bound to the same socket share it by design; they crowd only when a core does
-// not come to each. Sets that overlap in part are nobody's design.
+// Ranks that are bound to the same socket share it on purpose. They are crowded only if there is
+// less than one core for each rank. Partly overlapping sets are never on purpose.
 bool is_crowded(const Crowd& crowd, const TopologyHost& host) {
   if (!crowd.equal) return true;
   const bool smt = host.host_threads > host.host_cores && host.host_cores > 0;
@@ -161,65 +153,63 @@ bool is_crowded(const Crowd& crowd, const TopologyHost& host) {
   return crowd.cpus.size() < each * crowd.ranks.size();
 }
 
-void ranks_share_core(const Machine& machine, Verdict& verdict) {
-  if (machine.ranks.empty()) return verdict.not_checked(no_ranks);
+void ranks_share_core(const Machine& machine, CheckResult& result) {
+  const auto host_of = [&](std::string_view id) -> const TopologyHost& {
+    return *machine.host_or_none(machine.host_number(id)).host;
+  };
   std::map<std::string_view, std::vector<std::size_t>> bound;
   for (std::size_t rank = 0; rank < machine.ranks.size(); ++rank) {
     const RankSite& site = machine.ranks[rank];
-    const auto host = machine.host_numbers.find(site.host);
-    const int threads =
-        host == machine.host_numbers.end() ? 0 : machine.topology.hosts[host->second].host_threads;
+    const int threads = host_of(site.host).host_threads;
     if (site.cpus.empty()) {
-      verdict.not_checked("no rank says where it may run");
+      result.not_checked("no rank reports its CPUs");
       continue;
     }
-    verdict.looked();
+    result.looked();
     if (threads > 0 && site.cpus.size() >= static_cast<std::size_t>(threads))
-      continue;  // not bound
+      continue;  // the rank is not bound
     bound[site.host].push_back(rank);
   }
   std::vector<Subject> subjects;
   std::vector<std::string> cases;
   for (const auto& [id, ranks] : bound) {
-    const auto number = machine.host_numbers.find(id);
-    const TopologyHost& host =
-        *machine.host_or_none(number == machine.host_numbers.end() ? nowhere : number->second).host;
     for (const Crowd& crowd : crowds_of(machine, ranks)) {
-      if (!is_crowded(crowd, host)) continue;
+      if (!is_crowded(crowd, host_of(id))) continue;
       const std::vector<int> numbers(crowd.ranks.begin(), crowd.ranks.end());
-      cases.push_back(fmt::format("ranks {} on {} have {} between them", number_ranges(numbers),
+      cases.push_back(fmt::format("ranks {} on {} share {}", number_ranges(numbers),
                                   machine.names.host(std::string(id)),
                                   plural(crowd.cpus.size(), "hardware thread")));
       for (const std::size_t rank : crowd.ranks) subjects.push_back(rank_subject(rank));
     }
   }
   if (cases.empty()) return;
-  verdict.add(subjects, {.severity = Severity::warning,
-                         .evidence = enumerate(cases, 4),
-                         .consequence = "they take turns on their cores, and each waits for the "
-                                        "others in every collective",
-                         .fix = "give each rank its own cores: mpirun --map-by ppr:N:numa:PE=CORES "
-                                "--bind-to core; srun --cpus-per-task=CORES --cpu-bind=cores"});
+  result.add(
+      subjects,
+      {warning, enumerate(cases, 4),
+       "the ranks take turns on their cores, and each waits for the others in every collective",
+       "give each rank its own cores: mpirun --map-by ppr:N:numa:PE=CORES --bind-to core; "
+       "srun --cpus-per-task=CORES --cpu-bind=cores"});
 }
 
 // --- shard_not_island ---
 
 struct Rows {
-  std::size_t all = 0, crossing = 0, splitting = 0;  // splitting: crosses, and takes parts only
-  std::size_t islands = 0;                           // the most in one row
-  std::set<std::size_t> narrow;                      // islands that are wider than the rows in them
+  // Rows; rows across islands; those that also split an island.
+  std::size_t all = 0, crossing = 0, splitting = 0;
+  std::size_t islands = 0;       // most islands in one row
+  std::set<std::size_t> narrow;  // islands wider than the rows inside them
   bool known = false;
 };
 
-// The ranks that share a row of the mesh, tensor parallelism included.
+// Examines the rows of the mesh. A row is a shard group with its tensor-parallel ranks.
 Rows look_at_rows(const Machine& machine) {
   const MeshPlan& plan = *machine.plan;
   std::vector<std::size_t> island_of(machine.ranks.size(), nowhere);
   std::map<std::size_t, std::size_t> ranks_in;
   for (std::size_t rank = 0; rank < machine.ranks.size(); ++rank) {
-    const auto gpu = machine.gpu_numbers.find(machine.ranks[rank].gpu);
-    if (gpu == machine.gpu_numbers.end()) continue;
-    const std::size_t island = machine.island_of_gpu[gpu->second];
+    const std::size_t gpu = machine.gpu_number(machine.ranks[rank].gpu);
+    if (gpu == nowhere) continue;
+    const std::size_t island = machine.island_of_gpu[gpu];
     if (island == nowhere || machine.islands[island].state != IslandState::known ||
         machine.islands[island].gpus.size() < 2)
       continue;
@@ -230,7 +220,7 @@ Rows look_at_rows(const Machine& machine) {
   const auto width = static_cast<std::size_t>(std::max(1, plan.shard)) *
                      static_cast<std::size_t>(std::max(1, plan.inner));
   for (std::size_t begin = 0; begin + width <= plan.order.size(); begin += width) {
-    std::map<std::size_t, std::size_t> parts;  // island -> ranks of the row
+    std::map<std::size_t, std::size_t> parts;  // island -> ranks of the row in it
     for (std::size_t i = begin; i < begin + width; ++i) {
       const auto rank = static_cast<std::size_t>(plan.order[i]);
       ++parts[rank < island_of.size() ? island_of[rank] : nowhere];
@@ -248,62 +238,133 @@ Rows look_at_rows(const Machine& machine) {
   return rows;
 }
 
-// The slowest island and the slowest network share of a rank, in GB/s.
+// Compares the slowest island with the smallest network share of a rank, in GB/s.
 std::string slowdown(const Machine& machine) {
   std::optional<double> inside, outside;
   const auto least = [](std::optional<double>& sum, double value) {
     sum = std::min(sum.value_or(value), value);
   };
   for (const RankSite& site : machine.ranks) {
-    const auto gpu = machine.gpu_numbers.find(site.gpu);
-    if (gpu == machine.gpu_numbers.end()) continue;
-    if (const std::size_t island = machine.island_of_gpu[gpu->second];
+    const std::size_t gpu = machine.gpu_number(site.gpu);
+    if (gpu == nowhere) continue;
+    if (const std::size_t island = machine.island_of_gpu[gpu];
         island != nowhere && machine.islands[island].gpu_gbyte_s)
       least(inside, *machine.islands[island].gpu_gbyte_s);
     double network = 0;
-    for (const std::size_t nic : machine.used[gpu->second])
-      network += machine.usable[nic].value_or(0);
+    for (const std::size_t nic : machine.used[gpu]) network += machine.usable[nic].value_or(0);
     if (network > 0) least(outside, network);
   }
-  std::string text = "their gathers run at the speed between islands";
+  std::string text = "their all-gathers run at the speed between islands";
   if (inside && outside) text += fmt::format(": {:.4g}, not {:.4g} GB/s a GPU", *outside, *inside);
   return text;
 }
 
-void shard_not_island(const Machine& machine, Verdict& verdict) {
-  if (machine.plan == nullptr || machine.ranks.empty()) return verdict.not_checked("no mesh");
+void shard_not_island(const Machine& machine, CheckResult& result) {
+  if (machine.plan == nullptr || machine.ranks.empty()) return;
   const Rows rows = look_at_rows(machine);
-  if (!rows.known) return verdict.not_checked("no rank is in a known island of several GPUs");
-  verdict.looked();
+  if (!rows.known) return result.not_checked("no rank is in a known island of several GPUs");
+  result.looked();
   const auto& said = machine.plan->findings;
   const bool crossing_said = std::ranges::any_of(
       said, [](const Finding& finding) { return finding.id == "mesh_crosses_islands"; });
-  if (crossing_said) return verdict.said_elsewhere();
+  if (crossing_said) return result.said_elsewhere();
   if (rows.crossing + rows.splitting > 0)
-    verdict.add(
-        std::vector<Subject>{},
-        {.severity = rows.splitting > 0 ? Severity::warning : Severity::info,
-         .evidence = fmt::format("{} of {} join up to {} islands", rows.crossing + rows.splitting,
-                                 plural(rows.all, "shard group"), rows.islands),
-         .consequence = slowdown(machine),
-         .fix = "shard inside the islands unless the model does not fit there: atoll-topo "
-                "--mesh plans it"});
+    result.add(std::vector<Subject>{},
+               {rows.splitting > 0 ? warning : info,
+                fmt::format("{} of {} span up to {} islands", rows.crossing + rows.splitting,
+                            plural(rows.all, "shard group"), rows.islands),
+                slowdown(machine),
+                "shard inside the islands unless the model does not fit there: atoll-topo --mesh "
+                "plans it"});
   if (!rows.narrow.empty())
-    verdict.add(std::vector<Subject>{},
-                {.severity = Severity::info,
-                 .evidence = fmt::format("the shard axis of {} is narrower than {}",
-                                         machine.plan->shard * machine.plan->inner,
-                                         plural(rows.narrow.size(), "island")),
-                 .consequence = "each GPU holds a larger share of the state than it must",
-                 .fix = "shard over whole islands: atoll-topo --mesh plans it"});
+    result.add(std::vector<Subject>{}, {info,
+                                        fmt::format("the shard axis of {} is narrower than {}",
+                                                    machine.plan->shard * machine.plan->inner,
+                                                    plural(rows.narrow.size(), "island")),
+                                        "each GPU holds a larger share of the state than it must",
+                                        "shard over whole islands: atoll-topo --mesh plans it"});
+}
+
+// --- hosts_differ ---
+
+struct Feature {
+  std::string_view what;
+  Severity severity;
+  std::function<std::string(const HostView&)> of;  // returns "" when the value is unknown
+};
+
+std::string models_of(const Machine& machine, const HostView& view) {
+  std::set<std::string_view> models;
+  for (const std::size_t gpu : view.gpus)
+    if (const std::string& model = machine.gpu(gpu).model; !model.empty()) models.insert(model);
+  return fmt::format("{}", fmt::join(models, ", "));
+}
+
+std::string rates_of(const Machine& machine, const HostView& view) {
+  std::set<double> rates;
+  for (const std::size_t nic : view.nics)
+    if (machine.is_rdma[nic] && machine.may_be_active[nic] && machine.nic(nic).rate_gbit_s)
+      rates.insert(*machine.nic(nic).rate_gbit_s);
+  return rates.empty() ? "" : fmt::format("{} Gbit/s", fmt::join(rates, ", "));
+}
+
+std::string nic_count(const Machine& machine, const HostView& view) {
+  const auto count =
+      std::ranges::count_if(view.nics, [&](std::size_t nic) { return machine.is_rdma[nic]; });
+  return std::to_string(count);
+}
+
+std::vector<Feature> features_of(const Machine& machine) {
+  const auto fact_of = [](std::string_view fact) {
+    return [fact](const HostView& view) { return std::string(get_fact(view.host->facts, fact)); };
+  };
+  return {
+      {"GPUs", warning, [](const HostView& view) { return std::to_string(view.gpus.size()); }},
+      {"models", warning, [&](const HostView& view) { return models_of(machine, view); }},
+      {"RDMA ports", warning, [&](const HostView& view) { return nic_count(machine, view); }},
+      {"rates", warning, [&](const HostView& view) { return rates_of(machine, view); }},
+      {"driver", warning, fact_of(fact::driver_version)},
+      {"kernel", info, fact_of(fact::kernel_release)},
+      {"cores", info,
+       [](const HostView& view) {
+         return view.host->host_cores > 0 ? std::to_string(view.host->host_cores) : "";
+       }},
+  };
+}
+
+void hosts_differ(const Machine& machine, CheckResult& result) {
+  for (const Feature& feature : features_of(machine)) {
+    Census<std::string> census;
+    std::vector<std::string> values;
+    for (const HostView& view : machine.hosts) {
+      values.push_back(feature.of(view));
+      if (!values.back().empty()) census.add(values.back());
+    }
+    if (census.size() < 2) continue;
+    result.looked();
+    if (census.kinds() == 1) continue;
+    const auto& [usual, count] = census.majority();
+    for (std::size_t host = 0; host < values.size(); ++host) {
+      if (values[host].empty() || values[host] == usual) continue;
+      result.add(*machine.hosts[host].host,
+                 {feature.severity,
+                  fmt::format("{}: {}, on {} {}", feature.what, values[host],
+                              plural(count, "other host"), usual),
+                  "a synchronous job runs at the pace of its slowest host",
+                  "leave the host out, or make it like the others"});
+    }
+  }
 }
 
 constexpr CheckRow rows[] = {
-    {"ranks_share_gpu", "Each rank has a GPU of its own", ranks_share_gpu},
-    {"rank_off_socket", "Ranks run on their GPU's socket", rank_off_socket},
-    {"ranks_share_core", "Ranks share no cores", ranks_share_core},
-    {"shard_not_island", "The shard axis is an island", shard_not_island},
-    {"hosts_differ", "Hosts are alike", hosts_differ},
+    {"ranks_share_gpu", "Each rank has a GPU of its own", ranks_share_gpu,
+     "this is not a job: there are no ranks"},
+    {"rank_off_socket", "Ranks run on their GPU's socket", rank_off_socket,
+     "this is not a job: there are no ranks"},
+    {"ranks_share_core", "Ranks share no cores", ranks_share_core,
+     "this is not a job: there are no ranks"},
+    {"shard_not_island", "Shard groups match islands", shard_not_island, "no mesh"},
+    {"hosts_differ", "Hosts are alike", hosts_differ, "only one host"},
 };
 
 }  // namespace

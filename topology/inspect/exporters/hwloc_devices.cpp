@@ -20,7 +20,7 @@ using topology_sources::hex_numbers;
 using topology_sources::HwlocPciDevice;
 
 constexpr std::size_t most_bridges = 24;
-constexpr unsigned most_domain = 0xffff;  // of hwloc as it is commonly built
+constexpr unsigned most_domain = 0xffff;  // largest PCI domain in common builds of hwloc
 
 auto address(const HwlocPciDevice& pci) {
   return std::tuple{pci.domain, pci.bus, pci.slot, pci.function};
@@ -30,7 +30,8 @@ bool contains(std::string_view text, std::string_view word) {
   return text.find(word) != std::string_view::npos;
 }
 
-// "pci0000:17/00000000:17:01.0": false when a part has another form.
+// Reads a path such as "pci0000:17/00000000:17:01.0" into `slot`. Returns false when a part is
+// malformed.
 bool parse_path(std::string_view path, PciSlot& slot) {
   const auto slash = path.find('/');
   const std::string_view root = path.substr(0, slash);
@@ -52,7 +53,7 @@ bool parse_path(std::string_view path, PciSlot& slot) {
   return true;
 }
 
-// Bytes a second of one direction, after the encoding of the generation.
+// Bandwidth of the device's PCIe link in one direction, after line coding.
 double link_gbyte_s(const Facts& facts) {
   if (const auto stated = number_fact(facts, fact::pci_gbyte_s)) return *stated;
   const auto gt_s = number_fact(facts, fact::pci_gt_s);
@@ -74,7 +75,7 @@ void set_pci(const Facts& facts, HwlocPciDevice& pci) {
   if (pci.link_gbyte_s <= 0 && gbyte_s > 0 && gbyte_s < 1e6) pci.link_gbyte_s = gbyte_s;
 }
 
-// The class says of a network adapter what it speaks.
+// The PCI class of a network adapter depends on its link layer.
 unsigned class_of(std::string_view layer) {
   if (layer == "infiniband") return 0x0207;
   if (layer == "omni-path") return 0x0208;
@@ -122,7 +123,7 @@ class Arranger {
     HwlocPciDevice pci;
     bool has_address =
         topology_sources::parse_busid(device.busid, pci) && pci.domain <= most_domain;
-    // One PCI device is one GPU.
+    // A second GPU with the same bus id is placed without one.
     if (std::is_same_v<Device, TopologyGpu> && has_address)
       has_address = gpu_addresses_.insert(topology_sources::busid(pci)).second;
     if (!has_address && !device.busid.empty()) without_address_.push_back(device.id);
@@ -141,7 +142,7 @@ class Arranger {
     return *known;
   }
 
-  // "mlx4_0:2" is the second port of mlx4_0.
+  // Adds a NIC. "mlx4_0:2" is the second port of the adapter mlx4_0.
   void add_nic(const TopologyNic& nic) {
     PciSlot& slot = slot_of(nic);
     if (slot.has_address && slot.pci.pci_class == 0) slot.pci.pci_class = class_of(nic.layer);
@@ -217,7 +218,7 @@ HwlocDevices arrange_devices(const Topology& topology, const HwlocLayout& layout
   return Arranger(topology, layout, lost).arrange();
 }
 
-// What the kernel calls RDMA devices begins with the driver's name.
+// RDMA devices in the kernel are named after their drivers.
 bool is_openfabrics(const TopologyNic& nic) {
   if (nic.layer == "infiniband" || nic.layer == "omni-path" || nic.layer == "efa") return true;
   if (nic.layer == "slingshot") return false;

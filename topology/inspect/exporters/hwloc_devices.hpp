@@ -1,18 +1,80 @@
-// The devices of a host as hwloc has them: PCI functions below bridges below host bridges, and
-// what the operating system calls them.
+// A host in hwloc's terms: processors (hwloc_layout.cpp) and devices (hwloc_devices.cpp).
 #pragma once
 
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
-#include "inspect/exporters/hwloc_layout.hpp"
+#include "atoll/topology.hpp"
+#include "sources/hwloc_cpu_set.hpp"
 #include "sources/hwloc_machine.hpp"
 
 namespace atoll_v1::atoll {
 
-// Who numbers a GPU; its OS device is called after it: "nvml3", "rsmi3", "gpu3".
+// --- processors ---
+
+enum class LayoutKind {
+  machine,
+  package,
+  group  // the surroundings of a NUMA node that is neither a package nor the machine
+};
+
+struct LayoutPart {
+  LayoutKind kind = LayoutKind::machine;
+  int number = -1;               // number of the package, if it is one
+  std::optional<int> numa = {};  // number of the NUMA node at this part
+  std::vector<std::size_t> children = {};
+  int first_core = 0, cores = 0;
+
+  bool holds(const LayoutPart& inner) const {
+    return first_core <= inner.first_core && inner.first_core + inner.cores <= first_core + cores;
+  }
+};
+
+// The processors of a host as hwloc objects: packages, NUMA nodes, cores and threads. A Topology
+// has only their numbers, so they are distributed evenly. If devices show which NUMA node belongs
+// to which package, that is kept.
+class HwlocLayout {
+ public:
+  // All NUMA nodes and packages of `devices` will exist. Error(unsupported) when the host has more
+  // parts than hwloc can represent here.
+  HwlocLayout(const TopologyHost& host, const Topology& devices);
+
+  const std::vector<LayoutPart>& parts() const { return parts_; }  // the first part is the machine
+  const std::vector<int>& numas() const { return numas_; }  // numbers of NUMA nodes, ascending
+  int cores() const { return cores_; }
+  // A core has the threads [first_thread(core), first_thread(core + 1)).
+  int first_thread(int core) const;
+  topology_sources::CpuSet cpus(const LayoutPart& part) const;
+  topology_sources::CpuSet nodes(const LayoutPart& part) const;
+
+  // The part for a device near a NUMA node and a package; -1 when unknown.
+  std::size_t place(int numa, int package) const;
+  // True if a reader finds the device near the same NUMA node and package again.
+  bool is_true(std::size_t place, int numa, int package) const;
+
+ private:
+  void number_parts(const TopologyHost& host, const Topology& devices);
+  void build();
+  std::vector<std::size_t> packages_of_numas(const Topology& devices) const;
+  std::size_t add(LayoutPart part, std::size_t parent);
+  void spread_cores(std::size_t part, int& leaf, int leaves);
+  std::optional<std::size_t> find(int numa, int package) const;
+
+  std::vector<LayoutPart> parts_;
+  std::vector<int> numas_, packages_;
+  std::vector<std::size_t> homes_;  // package of each NUMA node, if packages contain nodes
+  int cores_ = 0, threads_ = 0;
+};
+
+// --- devices ---
+
+// hwloc arranges the devices of a host as a tree: OS devices below PCI functions, below bridges,
+// below host bridges.
+
+// The driver that numbers a GPU. hwloc's OS device is named after it: "nvml3", "rsmi3", "gpu3".
 enum class GpuDriver {
   nvml,
   rsmi,
@@ -25,7 +87,7 @@ struct GpuName {
   std::string text() const;
 };
 
-// An OS device for the ports of one adapter.
+// The OS device of an adapter with its ports.
 struct AdapterEntry {
   std::string name;
   std::vector<const TopologyNic*> ports;
@@ -34,29 +96,29 @@ struct AdapterEntry {
 struct PciSlot {
   topology_sources::HwlocPciDevice pci;
   bool has_address = false;
-  std::string root = {};  // "pci0000:17"; "" when the way is unknown
+  std::string root = {};  // "pci0000:17"; "" when the path is unknown
   std::vector<topology_sources::HwlocPciDevice> bridges = {};
-  std::size_t place = 0;  // in HwlocLayout::parts
+  std::size_t place = 0;  // position in HwlocLayout::parts
   std::vector<const TopologyGpu*> gpus = {};
   std::vector<AdapterEntry> adapters = {};
 };
 
 struct HwlocDevices {
-  std::vector<std::unique_ptr<PciSlot>> slots;  // by bus id; those without come last
-  std::map<std::string, GpuName> gpus;          // by TopologyGpu::id
+  std::vector<std::unique_ptr<PciSlot>> slots;  // sorted by bus id; slots without one come last
+  std::map<std::string, GpuName> gpus;          // TopologyGpu::id -> name
 };
 
-// What cannot be placed as it is known goes to `lost`.
+// Adds a line to `lost` for each property that the arrangement cannot keep.
 HwlocDevices arrange_devices(const Topology& topology, const HwlocLayout& layout,
                              std::vector<std::string>& lost);
 
-// Whether hwloc shows such a NIC as a device of OpenFabrics; else it is a network interface.
+// True if hwloc shows the NIC as an OpenFabrics device instead of a network interface.
 bool is_openfabrics(const TopologyNic& nic);
 
-// "4" for "active", as hwloc's infos have the states of ports; "" for a word that is none.
+// hwloc's number for the state of a port: "4" for "active"; "" for an unknown state.
 std::string_view port_state_number(std::string_view state);
 
-// What else the format has no room for: facts, rates, partitions, ...
+// Adds a line to `lost` for everything else that the format cannot hold: facts, rates, partitions.
 void find_lost(const Topology& topology, const HwlocDevices& devices,
                std::vector<std::string>& lost);
 

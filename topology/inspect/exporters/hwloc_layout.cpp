@@ -1,4 +1,4 @@
-#include "inspect/exporters/hwloc_layout.hpp"
+#include "inspect/exporters/hwloc_devices.hpp"
 
 #include <fmt/format.h>
 
@@ -17,7 +17,7 @@ constexpr int most_threads = 16'384;
 constexpr std::size_t most_gpus = topology_sources::most_hwloc_gpus;
 constexpr std::size_t most_nics = topology_sources::most_hwloc_parts;
 
-// `wanted` numbers, those that are seen among them and the lowest unused ones for the rest.
+// Returns `wanted` numbers: those in `seen`, then the lowest unused ones.
 std::vector<int> complete(std::set<int> seen, int wanted) {
   for (int number = 0; static_cast<int>(seen.size()) < std::max(1, wanted); ++number)
     seen.insert(number);
@@ -65,7 +65,8 @@ void HwlocLayout::number_parts(const TopologyHost& host, const Topology& devices
   packages_ = complete(std::move(packages), host.packages);
 }
 
-// Evenly and in order, except where a device is near both. All packages must keep a node.
+// Distributes NUMA nodes over packages evenly, except where a device shows the package of a node.
+// Falls back to an even distribution if a package would have no node.
 std::vector<std::size_t> HwlocLayout::packages_of_numas(const Topology& devices) const {
   std::vector<std::size_t> even;
   for (std::size_t i = 0; i < numas_.size(); ++i)
@@ -120,7 +121,7 @@ void HwlocLayout::build() {
         groups[i * groups.size() / packages_.size()]);
 }
 
-// Depth first, so that the threads of each part follow one another.
+// Depth first, so that the threads of each part have consecutive numbers.
 void HwlocLayout::spread_cores(std::size_t part, int& leaf, int leaves) {
   const auto before = [&](int number) {
     return static_cast<int>(static_cast<long long>(cores_) * number / leaves);
@@ -147,7 +148,7 @@ CpuSet HwlocLayout::nodes(const LayoutPart& part) const {
   if (part.numa) set.add(static_cast<unsigned>(*part.numa));
   for (const std::size_t child : part.children) set |= nodes(parts_[child]);
   if (!set.empty()) return set;
-  for (const LayoutPart& above : parts_)  // a package beside others at one node
+  for (const LayoutPart& above : parts_)  // several packages may share one node
     if (above.numa && above.holds(part)) set.add(static_cast<unsigned>(*above.numa));
   return set;
 }
@@ -162,14 +163,14 @@ std::optional<std::size_t> HwlocLayout::find(int numa, int package) const {
 
 std::size_t HwlocLayout::place(int numa, int package) const {
   const auto by_numa = find(numa, -1), by_package = find(-1, package);
-  if (by_numa && by_package)  // the smaller of the two
+  if (by_numa && by_package)  // choose the smaller part
     return parts_[*by_numa].cores < parts_[*by_package].cores ? *by_numa : *by_package;
   return by_numa.value_or(by_package.value_or(0));
 }
 
 bool HwlocLayout::is_true(std::size_t place, int numa, int package) const {
   const auto within = [&](std::optional<std::size_t> other, int number) {
-    if (number < 0) return true;  // a machine may tell more than was known
+    if (number < 0) return true;  // an unknown number cannot be wrong
     return other && parts_[*other].holds(parts_[place]);
   };
   return within(find(numa, -1), numa) && within(find(-1, package), package);

@@ -1,4 +1,4 @@
-// What hwloc's XML has no room for, said to the one who exports.
+// Lists what hwloc's XML cannot hold, for the user who exports.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -13,7 +13,7 @@
 namespace atoll_v1::atoll {
 namespace {
 
-// What is written, as attributes or infos.
+// Facts that are written as attributes or infos.
 constexpr std::array kept_facts{fact::kernel_release, fact::pci_device, fact::pci_class,
                                 fact::pci_gbyte_s,    fact::xgmi_hive,  fact::lid,
                                 fact::node_guid};
@@ -30,7 +30,7 @@ void collect(const Facts& facts, std::set<std::string>& names) {
     if (std::ranges::find(kept_facts, name) == kept_facts.end()) names.insert(name);
 }
 
-// The layer that a reader of the file finds.
+// The link layer that a reader of the file derives.
 std::string_view read_layer(const TopologyNic& nic, const PciSlot& slot) {
   topology_sources::NicTraits traits{.vendor = slot.pci.vendor,
                                      .pci_class = slot.pci.pci_class,
@@ -86,15 +86,16 @@ void find_lost(const Topology& topology, const HwlocDevices& devices,
     lost.push_back(
         fmt::format("that {} of {} hardware threads may be used", host.threads, host.host_threads));
   if (host.host_cores == 0)
-    lost.emplace_back("that nothing is known of the cores: the least is written");
+    lost.emplace_back("that the number of cores is unknown: the minimum is written");
   else if (host.numa_nodes > 1 || host.packages > 1)
-    lost.emplace_back("which cores are near which NUMA node: they are spread evenly");
+    lost.emplace_back("which cores are near which NUMA node: they are distributed evenly");
   if (!topology.paths.empty())
-    lost.push_back(fmt::format("{} without a way", plural(topology.paths.size(), "distance")));
+    lost.push_back(fmt::format("{} without a path", plural(topology.paths.size(), "distance")));
   if (!topology.conflicts.empty())
     lost.push_back(plural(topology.conflicts.size(), "conflict") + " between sources");
   for (const TopologyDocument& document : topology.documents)
-    lost.push_back(fmt::format("what only {} can hold ({})", document.format, document.origin));
+    lost.push_back(
+        fmt::format("contents that only {} can hold ({})", document.format, document.origin));
 }
 
 }  // namespace atoll_v1::atoll

@@ -12,8 +12,8 @@
 namespace atoll_v1::atoll {
 namespace {
 
-constexpr double own_mbyte_s = 1'000'000;  // hwloc's diagonal
-constexpr double xgmi_mbyte_s = 100'000;   // hwloc's constant: it does not measure xGMI
+constexpr double own_mbyte_s = 1'000'000;  // value on the diagonal of hwloc's matrices
+constexpr double xgmi_mbyte_s = 100'000;   // hwloc's constant, since it does not measure xGMI
 constexpr double least_mbyte_s = 1;
 constexpr double most_mbyte_s = 1e12;
 constexpr std::size_t values_per_line = 10;
@@ -22,7 +22,7 @@ bool is_amd(GpuDriver driver) { return driver == GpuDriver::rsmi; }
 bool is_not_amd(GpuDriver driver) { return driver != GpuDriver::rsmi; }
 bool is_any(GpuDriver) { return true; }
 
-// As libhwloc breaks lines; its built-in parser wants the exact length.
+// Breaks lines like libhwloc. Its built-in parser requires the exact length.
 void print_lines(std::string_view tag, const std::vector<std::string>& words, std::string& text) {
   for (std::size_t i = 0; i < words.size(); i += values_per_line) {
     std::string line;
@@ -55,7 +55,7 @@ HwlocMatrices::HwlocMatrices(const Topology& topology, const HwlocDevices& devic
 }
 
 void HwlocMatrices::read_links(const Topology& topology) {
-  std::map<std::string, std::size_t> others;  // type -> links
+  std::map<std::string, std::size_t> others;  // type -> number of links
   bool counts_lost = false, rates_lost = false;
   std::map<std::string_view, const GpuModel*> models;
   for (const TopologyGpu& gpu : topology.gpus) models[gpu.id] = find_gpu_model(gpu);
@@ -112,7 +112,7 @@ void HwlocMatrices::name_switches(const HwlocDevices& devices) {
     if (!name.starts_with(host_ + "/")) elsewhere.push_back(name);
   }
   if (!names.empty())
-    lost_.push_back(fmt::format("bus ids of {} NVSwitch{}: they stand in PCI domain {:04x}",
+    lost_.push_back(fmt::format("bus ids of {} NVSwitch{}: they are in PCI domain {:04x}",
                                 names.size(), names.size() == 1 ? "" : "es", domain));
   if (!elsewhere.empty())
     lost_.push_back(fmt::format("that {} joins other hosts too", enumerate(elsewhere)));
@@ -133,7 +133,8 @@ void HwlocMatrices::add_nvlinks(const HwlocDevices& devices) {
                 .ends = gpus_of(devices, is_not_amd),
                 .mbyte_s = nvlink_};
   std::set<std::string> ends(matrix.ends.begin(), matrix.ends.end());
-  for (const auto& [pair, unused] : nvlink_)  // a model of AMD's with NVLink is some error
+  // An AMD GPU with NVLink is probably an error, but is kept.
+  for (const auto& [pair, unused] : nvlink_)
     for (const std::string* end : {&pair.first, &pair.second})
       if (!switch_names_.contains(*end) && ends.insert(*end).second) matrix.ends.push_back(*end);
   for (const HwlocSwitch& device : switches_) matrix.ends.push_back(device.name);

@@ -1,5 +1,5 @@
-// The links of a host as hwloc's matrices: MB/s in one direction between GPUs, and between GPUs
-// and switches or packages.
+// The links of a host as hwloc matrices: bandwidth in MB/s in one direction between GPUs, and from
+// GPUs to switches and packages.
 #pragma once
 
 #include <cstdint>
@@ -12,12 +12,12 @@
 
 namespace atoll_v1::atoll {
 
-// A switch has no bus id in a Topology, and no matrix names it without a PCI device: it gets one in
-// a PCI domain of its own.
+// A switch in a Topology has no bus id, but a matrix can only name PCI devices. So each switch gets
+// a bus id in an unused PCI domain.
 struct HwlocSwitch {
   std::string name;
   topology_sources::HwlocPciDevice pci;
-  std::uint64_t id = 0;  // gp_index
+  std::uint64_t id = 0;  // hwloc's gp_index
 };
 
 class HwlocMatrices {
@@ -25,13 +25,13 @@ class HwlocMatrices {
   HwlocMatrices(const Topology& topology, const HwlocDevices& devices, const HwlocLayout& layout,
                 std::vector<std::string>& lost);
 
-  // A number for an object (gp_index); all objects of a topology have different ones.
+  // Returns a new gp_index; each object of a file needs a different one.
   std::uint64_t new_id() { return next_id_++; }
-  // Which object stands for a GPU or a package; `type` is hwloc's.
+  // Registers the object of a GPU or package; `type` is hwloc's name of the object's type.
   void set_id(const std::string& name, std::string_view type, std::uint64_t id);
 
   const std::vector<HwlocSwitch>& switches() const { return switches_; }
-  // After all ids were set.
+  // Prints all matrices. Call this after all ids are registered.
   std::string text() const;
 
  private:
@@ -40,7 +40,7 @@ class HwlocMatrices {
     std::string_view name;
     std::vector<std::string> ends;
     std::map<Pair, double> mbyte_s;
-    bool zeros = false;  // the diagonal too: how atoll says that there are no links
+    bool zeros = false;  // also on the diagonal: atoll's way to write that there are no links
   };
 
   bool is_gpu(const std::string& name) const { return gpus_.contains(name); }

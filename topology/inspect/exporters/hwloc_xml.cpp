@@ -1,9 +1,9 @@
-// hwloc 2's XML of one host, as hwloc2.dtd in hwloc's source documents it: what libhwloc from 2.0
-// and `lstopo -i` load. No comments and no order of attributes but hwloc's own, since libhwloc's
-// built-in parser knows no more.
+// Exports one host as hwloc 2 XML, for libhwloc 2.0 or newer and `lstopo -i`; hwloc2.dtd in hwloc's
+// source documents the format. libhwloc's built-in parser accepts no comments, and attributes only
+// in hwloc's own order.
 //
-// Steps: spread the processors (hwloc_layout.hpp), arrange the devices below their bridges
-// (hwloc_devices.hpp), print both as one tree, then the matrices of links.
+// Steps: distribute the processors (hwloc_layout.cpp), arrange the devices below their bridges
+// (hwloc_devices.cpp), print both as one tree, then print the matrices of links.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -12,7 +12,6 @@
 #include "atoll/inspect/inspection.hpp"
 #include "facts.hpp"
 #include "inspect/exporters/hwloc_devices.hpp"
-#include "inspect/exporters/hwloc_layout.hpp"
 #include "inspect/exporters/hwloc_matrices.hpp"
 #include "wording.hpp"
 
@@ -23,7 +22,7 @@ using topology_sources::busid;
 using topology_sources::CpuSet;
 using topology_sources::HwlocPciDevice;
 
-// hwloc exports printable ASCII only.
+// Escapes text for XML. hwloc accepts only printable ASCII.
 std::string escape(std::string_view text) {
   std::string escaped;
   for (const char c : text) {
@@ -144,10 +143,10 @@ class Writer {
 
   using Slots = std::vector<const PciSlot*>;
 
-  // A root complex of which devices near several places hang, as in the files of some clouds,
-  // stands at each of them.
+  // Writes the devices at a part, by root complex. In the files of some clouds, one root complex
+  // has devices near several parts; it is then written at each of them.
   void write_devices(std::size_t place) {
-    std::map<std::string, Slots> below;  // root complex -> devices
+    std::map<std::string, Slots> below;  // root complex -> its devices
     for (const auto& slot : devices_.slots)
       if (!slot->root.empty() && slot->place == place) below[slot->root].push_back(slot.get());
     for (const auto& [root, slots] : below) {
@@ -164,7 +163,7 @@ class Writer {
       if (slot->root.empty() && slot->place == place) write_slot(*slot);
   }
 
-  // What has `level` bridges above it, and the bridges below which the rest stands.
+  // Writes the devices with `level` bridges above them, and the next bridges with the rest.
   void write_below(const Slots& slots, std::size_t level) {
     std::map<std::string, Slots> below;
     for (const PciSlot* slot : slots)
@@ -185,7 +184,7 @@ class Writer {
     }
   }
 
-  // The buses that must lie below, from the one right there.
+  // Returns the range of PCI buses below `level` bridges.
   static std::pair<unsigned, unsigned> buses(const Slots& slots, std::size_t level) {
     unsigned first = 0xff, last = 0;
     for (const PciSlot* slot : slots) {

@@ -1,4 +1,4 @@
-// The JSON form of an inspection: that of the topology, and what was decided about it.
+// Exports an inspection as JSON: the topology, and everything derived from it.
 #include "atoll/inspect/inspection.hpp"
 #include "json/write.hpp"
 
@@ -39,7 +39,7 @@ Json to_json_value(const Check& check) {
           {"reason", check.reason}};
 }
 
-// A rank is named by its position in the list.
+// Ranks are not written: the position in the list is the rank.
 Json to_json_value(const RankSite& site) {
   return {{"host", site.host},
           {"gpu", site.gpu},
@@ -56,7 +56,7 @@ Json to_json_value(const MeshPlan& plan) {
           {"findings", findings}};
 }
 
-// An object for append_list(), as one function for all types of element.
+// One function object for append_list() and all types of elements.
 constexpr auto value = [](const auto& element) { return to_json_value(element); };
 
 }  // namespace

@@ -6,17 +6,17 @@
 #include <cstdint>
 
 #include "facts.hpp"
-#include "sources/pci_address.hpp"
 #include "inspect/importers/xml_document.hpp"
+#include "sources/pci_address.hpp"
 
 namespace atoll_v1::atoll::nccl {
 namespace {
 
 using topology_sources::normal_busid;
 
-constexpr std::size_t most_bridges = 40;  // above one device
+constexpr std::size_t most_bridges = 40;  // maximum of bridges above one device
 
-// The bridges of a path, outermost first; none when it is no path.
+// The bridges of a PCI path, outermost first; empty when the path is malformed.
 std::vector<std::string> bridges_of(std::string_view pci_path) {
   std::vector<std::string> bridges;
   while (!pci_path.empty()) {
@@ -52,8 +52,8 @@ bool is_written(pugi::xml_node node) {
   return node.type() == pugi::node_element || node.type() == pugi::node_comment;
 }
 
-// NCCL's parser is no XML parser: it takes no declaration, no tab between elements and no space
-// before the end of one.
+// NCCL has a parser of its own, which accepts no XML declaration, no tabs between elements and no
+// space before the end of an element.
 void append_node(pugi::xml_node node, std::size_t depth, std::string& out) {
   const std::string indent(2 * depth, ' ');
   if (node.type() == pugi::node_comment) {
@@ -124,7 +124,7 @@ void HostTree::index(pugi::xml_node parent) {
 }
 
 void HostTree::set_hash(std::set<std::string>& taken) {
-  std::uint64_t number = 14695981039346656037ULL;  // FNV-1a
+  std::uint64_t number = 14695981039346656037ULL;  // FNV-1a hash
   for (const char c : host_->id)
     number = (number ^ static_cast<unsigned char>(c)) * 1099511628211ULL;
   while (hash_.empty() || !taken.insert(hash_).second) hash_ = fmt::format("{:#x}", number++);
@@ -139,9 +139,9 @@ void HostTree::note_way(const std::string& busid, std::string_view pci_path) {
   }
 }
 
-// The kernel shows a switch as an upstream port and, below it, a port for each device; above all
-// stands a root port. NCCL writes the upstream port alone. So of the kernel's way every second
-// bridge is left out, from the device upwards, unless several devices meet there.
+// For each switch, the kernel's path has an upstream port and a downstream port, and a root port
+// above the first switch. NCCL writes only upstream ports. So every second bridge is omitted,
+// counted from the device upwards, except where several devices meet.
 void HostTree::leave_out_ports(std::vector<std::string>& bridges) const {
   std::vector<std::string> kept;
   bool may_be_port = true;
@@ -163,7 +163,7 @@ pugi::xml_node HostTree::device(const std::string& busid, std::string_view pci_p
   auto bridges = bridges_of(pci_path);
   std::erase(bridges, busid);
   if (ways_ == Ways::kernel) leave_out_ports(bridges);
-  std::size_t present = bridges.size();  // how many of them are in the tree
+  std::size_t present = bridges.size();  // number of bridges that are already in the tree
   while (present > 0 && !elements_.contains(bridges[present - 1])) --present;
   pugi::xml_node parent = present > 0 ? elements_.at(bridges[present - 1]) : cpu(numa);
   for (std::size_t i = present; i < bridges.size(); ++i) {

@@ -1,4 +1,4 @@
-// One host's part of NCCL's topology tree, as it is completed.
+// Builds the part of NCCL's topology tree that belongs to one host.
 #pragma once
 
 #include <map>
@@ -12,34 +12,35 @@
 
 namespace atoll_v1::atoll::nccl {
 
-// Whether the bridges of a PCI path are all to be kept.
+// The form of the PCI paths of a topology.
 enum class Ways {
-  kernel,  // as sysfs spells them
-  nccl     // from a file of NCCL
+  kernel,  // paths as in sysfs; ports of switches are omitted
+  nccl     // paths from a file of NCCL; all bridges are kept
 };
 
 class HostTree {
  public:
-  // `elements` are what is there already; none for a host that is to be written anew.
+  // `elements` are the host's elements in the document; empty when the host is new.
   HostTree(pugi::xml_node system, const HostElements& elements, const TopologyHost& host,
            Ways ways);
 
   const TopologyHost& host() const { return *host_; }
   const PciElements& elements() const { return elements_; }
 
-  // Several hosts in one file need a hash each. It is made of the id where no source gave one.
+  // A file with several hosts needs a hash for each. If no source gave one, it is derived from the
+  // id.
   void set_hash(std::set<std::string>& taken);
 
-  // All ways have to be known before the first device is added.
+  // Call this for all devices before the first call of device().
   void note_way(const std::string& busid, std::string_view pci_path);
 
-  // The <pci> of a device, and the bridges above it, which are added where they are missing.
+  // Returns the <pci> of a device and adds it, with its bridges, if it is missing.
   pugi::xml_node device(const std::string& busid, std::string_view pci_path, int numa);
-  // The <cpu> of a NUMA node; -1: of devices whose node is unknown.
+  // Returns the <cpu> of a NUMA node; -1 stands for an unknown node.
   pugi::xml_node cpu(int numa);
   bool has_cpus() const { return !cpus_.empty(); }
 
-  // A <net> by the name that the reader gives it; null when there is none.
+  // Finds a <net> by the name that the importer gives it; null when there is none.
   pugi::xml_node net(const std::string& name) const;
 
  private:
@@ -54,15 +55,16 @@ class HostTree {
   std::vector<pugi::xml_node> cpus_;
   PciElements elements_;
   std::map<std::string, pugi::xml_node, std::less<>> nets_;
-  std::map<std::string, std::set<std::string>> below_;  // devices on a bridge, without function
+  // Bridge -> devices below it, without their function number.
+  std::map<std::string, std::set<std::string>> below_;
 };
 
-// Adds an attribute that is absent or empty.
+// Sets an attribute that is absent or empty.
 void add_attribute(pugi::xml_node node, const char* name, const std::string& value);
-// Also where it is a number that means "unknown": 0 or -1.
+// Also replaces the numbers 0 and -1, which mean "unknown".
 void add_number(pugi::xml_node node, const char* name, const std::string& value);
 
-// As NCCL writes it and its parser reads it.
+// Prints the document in NCCL's style, which NCCL's parser accepts.
 std::string to_text(const pugi::xml_document& document);
 
 }  // namespace atoll_v1::atoll::nccl

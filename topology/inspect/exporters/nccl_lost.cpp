@@ -1,5 +1,5 @@
-// What an export to NCCL's topology file loses: it is read again, and what does not come back is
-// counted by kind. Devices are matched by bus id or name, links by their ends.
+// Lists what an export to NCCL's topology file loses: the file is read again, and whatever does not
+// come back is counted by kind. Devices are matched by bus id or name, links by their ends.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -14,7 +14,7 @@
 namespace atoll_v1::atoll::nccl {
 namespace {
 
-using Numbers = std::map<std::string_view, std::size_t>;  // of hosts, by id
+using Numbers = std::map<std::string_view, std::size_t>;  // host id -> position
 
 Numbers numbers_of_hosts(const Topology& topology) {
   Numbers numbers;
@@ -26,10 +26,10 @@ struct LinkSum {
   int count = 0;
   double gbyte_s = 0;
   bool has_rate = true;
-  bool is_shared = false;  // with a switch of no host
+  bool is_shared = false;  // one end is a switch that belongs to no host
 };
 
-// Links by their ends and type, in words that both topologies share.
+// Links by ends and type, in names that both topologies share.
 class LinkSums {
  public:
   LinkSums(const Topology& topology, const Numbers& hosts) : hosts_(hosts) {
@@ -67,7 +67,7 @@ class LinkSums {
 
 constexpr std::string_view all = "all that is known";
 constexpr std::string_view no_busid = "all that is known (without a bus id)";
-// A place is stated for every device of the file.
+// The file states a place on PCIe for every device.
 constexpr std::string_view no_place =
     "the place on PCIe (unknown here, and NCCL will not look for it)";
 
@@ -106,7 +106,7 @@ class Loss {
       if (get_fact(again, name) != value) facts_[noun].insert(name);
   }
 
-  // Matches by the number of the host and a name of the device; null when it did not come back.
+  // Index of devices by (position of the host, name). take() sets found devices to null.
   template <class Device>
   static std::map<std::pair<std::size_t, std::string>, const Device*> by_name(
       const std::vector<Device>& devices, const Numbers& hosts, std::string Device::*name) {
@@ -195,7 +195,8 @@ class Loss {
       return !sum.second.is_shared && sum.first.find("switch") != std::string::npos;
     });
     if (has_switches)
-      lines_.push_back("that the switches of hosts are apart: NCCL takes all of a file for one");
+      lines_.push_back(
+          "that the switches of the hosts are separate: NCCL merges all switches of a file");
   }
 
   void add_rest() {
@@ -210,7 +211,7 @@ class Loss {
     const auto files =
         static_cast<std::size_t>(std::ranges::count_if(topology_.documents, is_ours));
     if (files > (from_document_ ? 1U : 0U))
-      lines_.push_back(fmt::format("what {} of NCCL say beyond all this", plural(files, "file")));
+      lines_.push_back(fmt::format("other contents of {} of NCCL", plural(files, "file")));
   }
 
   const Topology& topology_;
@@ -218,8 +219,9 @@ class Loss {
   bool from_document_;
   Numbers hosts_, again_hosts_;
   std::vector<std::string> lines_;
-  std::map<std::pair<std::string_view, std::string_view>, std::size_t> numbers_;  // kind, noun
-  std::map<std::string_view, std::set<std::string>> facts_;                       // by noun
+  // Maps (kind of loss, kind of part) to a count.
+  std::map<std::pair<std::string_view, std::string_view>, std::size_t> numbers_;
+  std::map<std::string_view, std::set<std::string>> facts_;  // kind of part -> names of lost facts
 };
 
 }  // namespace

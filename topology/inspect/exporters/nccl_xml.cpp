@@ -1,13 +1,13 @@
-// NCCL's topology file, written.
+// Exports NCCL's topology file.
 //
-// Idea: complete a tree. Where all hosts were read from one such file, the tree is that file, whose
-// unknown attributes thereby go out again; else it is an empty <system>. Then what the topology
-// knows and the tree lacks is added. Nothing is removed or contradicted.
+// The exporter completes a tree. If all hosts were read from one such file, the tree is that file,
+// so its unknown attributes are written again; otherwise it is an empty <system>. Then the exporter
+// adds what the topology knows and the tree lacks. It never removes or contradicts anything.
 //
-// What NCCL fills in by itself when an attribute is absent, but believes when it is there, is left
-// out unless it is known: sm, gdr, speed, arch and the like. The rank of a GPU and the number of a
-// network device belong to a job, not to a machine: NCCL sets both. A <gpu> without links states
-// that it has none, so a GPU about whose links nothing is known stays a bare <pci>.
+// NCCL determines some attributes itself when they are absent, but believes them when they are
+// present: sm, gdr, speed, arch and others. They are omitted unless they are known. The rank of a
+// GPU and the number of a network device belong to a job, so NCCL sets both. A <gpu> without links
+// states that the GPU has none, so a GPU with unknown links is written as a bare <pci>.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -16,10 +16,11 @@
 
 #include "atoll/inspect/inspection.hpp"
 #include "facts.hpp"
-#include "inspect/exporters/nccl_host_tree.hpp"
 #include "gpu_models.hpp"
-#include "sources/pci_address.hpp"
+#include "inspect/exporters/nccl_host_tree.hpp"
 #include "inspect/importers/importer.hpp"
+#include "inspect/text.hpp"
+#include "sources/pci_address.hpp"
 
 namespace atoll_v1::atoll {
 namespace {
@@ -30,11 +31,11 @@ using nccl::HostTree;
 using nccl::LinkEnd;
 using topology_sources::normal_busid;
 
-// Stands for the switches of one host where other hosts are in the file: an id as templates use for
+// Target of links to switches of one host in a file with several hosts. Templates use such ids for
 // bridges that do not exist.
 constexpr std::string_view made_up_switch = "ffff:fe:00.0";
 
-// "10de" -> "0x10de"; "" for what are not four hexadecimal digits.
+// "10de" -> "0x10de"; "" unless the text has four hexadecimal digits.
 std::string prefixed(std::string_view digits) {
   const bool is_number =
       digits.size() == 4 && digits.find_first_not_of("0123456789abcdef") == std::string::npos;
@@ -46,7 +47,7 @@ std::string whole_number(const Facts& facts, std::string_view name, double most)
   return value && *value >= 1 && *value <= most ? fmt::format("{:.0f}", *value) : "";
 }
 
-// As the kernel spells it, which is what NCCL compares with.
+// Returns the speed in the kernel's spelling, which NCCL compares as text.
 std::string link_speed(const Facts& facts) {
   const auto rate = number_fact(facts, fact::pci_gt_s);
   constexpr std::array rates{2.5, 5.0, 8.0, 16.0, 32.0, 64.0};
@@ -70,7 +71,7 @@ void add_pci_attributes(pugi::xml_node pci, const Facts& facts, const std::strin
   add_number(pci, "link_width", whole_number(facts, fact::pci_width, 32));
 }
 
-// NCCL's own word for a GPU of unknown class is 0x03.
+// Returns the PCI class of a GPU. NCCL uses 0x03 when it is unknown.
 std::string class_of(const TopologyGpu& gpu) {
   const std::string_view known = get_fact(gpu.facts, fact::pci_class);
   const bool is_gpu = known == "0300" || known == "0302" || known == "0380" || known == "1200";
@@ -82,7 +83,7 @@ struct Layer {
   std::string pci_class, vendor;
 };
 
-// Some layers are told by their one vendor.
+// Some link layers are recognised by their only vendor.
 Layer layer_of(const TopologyNic& nic) {
   static const std::array known{
       Layer{"infiniband", "0x020700", ""}, Layer{"ethernet", "0x020000", ""},
@@ -96,19 +97,6 @@ Layer layer_of(const TopologyNic& nic) {
   return layer;
 }
 
-struct PortName {
-  std::string device, port;
-};
-
-// "mlx5_0:2" -> {"mlx5_0", "2"}.
-PortName split_port(const std::string& name) {
-  const auto colon = name.rfind(':');
-  if (colon == std::string::npos || colon == 0 || colon + 1 == name.size() ||
-      name.find_first_not_of("0123456789", colon + 1) != std::string::npos)
-    return {name, ""};
-  return {name.substr(0, colon), name.substr(colon + 1)};
-}
-
 class Writer {
  public:
   explicit Writer(const Topology& topology) : topology_(topology) {
@@ -119,7 +107,7 @@ class Writer {
         from_files_.insert(document.hosts.begin(), document.hosts.end());
     for (const TopologyNic& nic : topology.nics)
       if (const PortName port = split_port(nic.name); !port.port.empty())
-        with_ports_.insert({nic.host, port.device});
+        with_ports_.insert({nic.host, std::string(port.device)});
     for (const TopologyLink& link : topology.links) {
       note_link(link, link.a, link.b);
       note_link(link, link.b, link.a);
@@ -148,14 +136,15 @@ class Writer {
   }
 
  private:
-  using Pair = std::pair<std::string, std::string>;  // of bus ids, the lesser first
+  using Pair = std::pair<std::string, std::string>;  // pair of bus ids, the lesser first
   struct Part {
     HostTree tree;
-    std::set<Pair> stated = {};  // GPUs that the file itself joins, if from one side only
+    // GPUs that the file itself links, even if only one of them states it.
+    std::set<Pair> stated = {};
     std::vector<const TopologyGpu*> gpus = {};
     std::vector<const TopologyNic*> nics = {};
   };
-  // The other end of a GPU's links.
+  // The other end of the links of a GPU.
   struct Target {
     LinkEnd end = LinkEnd::own_switch;
     std::string busid;
@@ -164,12 +153,12 @@ class Writer {
     }
   };
   struct Links {
-    std::string element;  // "nvlink", "xgmi"
+    std::string element;  // "nvlink" or "xgmi"
     int count = 0;
-    const TopologyGpu* gpu = nullptr;  // at the other end
+    const TopologyGpu* gpu = nullptr;  // GPU at the other end, if any
   };
 
-  // The one file from which all hosts were read, if there is such a file and it is one.
+  // Loads the file that all hosts were read from. Returns false when there is no such file.
   bool take_document() {
     for (const TopologyDocument& original : topology_.documents) {
       const std::set<std::string> hosts(original.hosts.begin(), original.hosts.end());
@@ -206,7 +195,7 @@ class Writer {
       for (Part& part : parts_) part.tree.set_hash(taken);
   }
 
-  // What a file lacks, it gave no way to: that is from another source, as the kernel spells it.
+  // Devices that the file lacks came from another source, so their paths have the kernel's form.
   void add_tree(const TopologyHost& host, const nccl::HostElements& elements, nccl::Ways ways) {
     parts_.push_back({.tree = HostTree(document_.document_element(), elements, host, ways)});
   }
@@ -232,7 +221,7 @@ class Writer {
     return !hosts_.contains(end.substr(0, std::min(end.size(), end.rfind('/'))));
   }
 
-  // Files of NCCL hold the links of one host's GPUs, and one switch.
+  // The format holds the links between GPUs of one host, and one switch.
   void note_link(const TopologyLink& link, const std::string& from, const std::string& to) {
     const auto gpu = gpus_.find(from);
     if (gpu == gpus_.end() || link.count > nccl::most_links) return;
@@ -284,7 +273,7 @@ class Writer {
     add_links(links->second, present, element);
   }
 
-  // All switches of a host are one.
+  // Returns the links that a <gpu> has. The format merges all switches of a host.
   static std::set<Target> links_in(pugi::xml_node gpu, const nccl::PciElements& elements) {
     std::set<Target> present;
     for (const pugi::xml_node link : gpu.children()) {
@@ -311,8 +300,8 @@ class Writer {
     }
   }
 
-  // The switch that no machine sees joins all hosts whose GPUs point at it; so in a file of several
-  // hosts it stands for a rack, of which there may be one.
+  // All hosts with GPUs linked to the hidden target are joined by it. In a file of several hosts it
+  // stands for a rack, of which the file can have only one.
   std::string target_of(const Target& target) const {
     switch (target.end) {
       case LinkEnd::itself:
@@ -346,8 +335,8 @@ class Writer {
     return "";
   }
 
-  // NCCL does not look for a device that the file has: what has no place on PCIe is left to it, and
-  // virtual interfaces, which it is not to use, are left out.
+  // NCCL does not search for a device that the file contains. So NICs without a bus id are left for
+  // NCCL to find. Virtual interfaces are omitted, since NCCL must not use them.
   void add_nic(const TopologyNic& nic, HostTree& tree) {
     pugi::xml_node net = tree.net(nic.name);
     if (!net) net = new_net(nic, tree);
@@ -358,7 +347,7 @@ class Writer {
     add_attribute(net, "gdr", gdr_of(nic.facts));
   }
 
-  // Null for what cannot be one.
+  // Adds a <net>. Returns null when the NIC cannot be written.
   pugi::xml_node new_net(const TopologyNic& nic, HostTree& tree) const {
     const std::string busid = normal_busid(nic.busid);
     if (busid.empty() || nic.is_virtual || nic.name.empty() || !nccl::is_plain(nic.name)) return {};
@@ -371,8 +360,8 @@ class Writer {
     if (!element) element = pci.append_child("nic");
     pugi::xml_node net = element.append_child("net");
     const PortName port = split_port(nic.name);
-    add_attribute(net, "name", port.device);
-    add_attribute(net, "port", port.port);
+    add_attribute(net, "name", std::string(port.device));
+    add_attribute(net, "port", std::string(port.port));
     if (with_ports_.contains({nic.host, nic.name})) add_attribute(net, "port", "1");
     return net;
   }
@@ -395,13 +384,14 @@ class Writer {
   const Topology& topology_;
   std::map<std::string, const TopologyHost*> hosts_;
   std::map<std::string, const TopologyGpu*> gpus_;
-  std::set<std::string> from_files_;                          // hosts whose PCI paths are NCCL's
-  std::set<std::pair<std::string, std::string>> with_ports_;  // host and device
-  std::set<std::string> racks_;                               // switches of no host
-  std::map<std::string, std::map<Target, Links>> links_;      // by GPU
+  std::set<std::string> from_files_;  // hosts with PCI paths in NCCL's form
+  // (host, device) of NICs with several ports.
+  std::set<std::pair<std::string, std::string>> with_ports_;
+  std::set<std::string> racks_;                           // ids of switches that belong to no host
+  std::map<std::string, std::map<Target, Links>> links_;  // GPU -> its links
   pugi::xml_document document_;
   const TopologyDocument* original_ = nullptr;
-  std::vector<Part> parts_;  // one a host
+  std::vector<Part> parts_;  // one part for each host
 };
 
 }  // namespace

@@ -1,4 +1,4 @@
-// atoll's own JSON form; json/read.cpp reads it.
+// Imports atoll's own JSON form, which json/read.cpp parses.
 #include "inspect/importers/importer.hpp"
 
 namespace atoll_v1::atoll::importers {

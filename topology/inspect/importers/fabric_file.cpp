@@ -1,6 +1,7 @@
-// Which leaf switch each port of a NIC hangs on, from atoll's own JSON or from `ibnetdiscover`.
+// Reads which leaf switch each NIC port is connected to, from atoll's own JSON or from
+// `ibnetdiscover`.
 //
-// The output of ibnetdiscover(8) has a block for each node, and each cable twice:
+// The output of ibnetdiscover(8) has a block for each node, and shows each cable twice:
 //
 //   Switch  40 "S-b8599f0300fc6de4"      # "leaf-3" enhanced port 0 lid 13 lmc 0
 //   [1]     "H-ec0d9a03007d7d0a"[1](ec0d9a03007d7d0a)    # "node0 mlx5_0" lid 9 4xEDR
@@ -8,24 +9,21 @@
 //   Ca      1 "H-ec0d9a03007d7d0a"       # "node0 mlx5_0"
 //   [1](ec0d9a03007d7d0a)   "S-b8599f0300fc6de4"[1]      # lid 9 lmc 0 "leaf-3" lid 13 4xEDR
 //
-// A port is matched by the GUID of its node, else by the node's description: rdma-ndd writes the
-// host and the device ("node0 mlx5_0"), older scripts number the devices ("node0 HCA-1"). Both are
-// used only where they name one NIC. A fabric is larger than a job, so ports of other hosts are no
-// error.
+// A port is matched by the GUID of its node, else by the node's description. rdma-ndd writes the
+// host and the device ("node0 mlx5_0"); older scripts number the devices ("node0 HCA-1"). Neither
+// is used unless it identifies exactly one NIC. A fabric is larger than a job, so ports of other
+// hosts are ignored.
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
-#include <cerrno>
-#include <charconv>
-#include <cstring>
-#include <filesystem>
-#include <fstream>
 #include <optional>
+#include <set>
 #include <utility>
 
 #include "atoll/inspect/load.hpp"
 #include "facts.hpp"
+#include "inspect/importers/importer.hpp"
+#include "inspect/text.hpp"
 #include "json/document.hpp"
 #include "sources/small_file.hpp"
 #include "wording.hpp"
@@ -33,35 +31,16 @@
 namespace atoll_v1::atoll {
 namespace {
 
-constexpr std::size_t file_limit = std::size_t{64} << 20;
+using importers::fail_at;
+using namespace topology_sources;
+
 constexpr std::size_t longest_line = std::size_t{64} << 10;
 constexpr std::size_t longest_name = 256;
 constexpr std::size_t most_ports = 1'000'000;
 constexpr std::string_view schema = "atoll-fabric-1";
 
-[[noreturn]] void bad(std::string_view path, std::size_t offset, std::string_view what) {
-  throw Error(ErrorCode::bad_data, fmt::format("{}: byte {}: {}", path, offset, what));
-}
-
-std::string read_whole(const std::string& path) {
-  if (std::error_code error; std::filesystem::is_directory(path, error))
-    throw Error(ErrorCode::io, fmt::format("{}: is a directory", path));
-  std::ifstream file(path, std::ios::binary);
-  if (!file)
-    throw Error(errno == ENOENT ? ErrorCode::not_found : ErrorCode::io,
-                fmt::format("{}: {}", path, std::strerror(errno)));
-  std::string text;
-  std::array<char, 1 << 16> block{};
-  while (file.read(block.data(), block.size()) || file.gcount() > 0) {
-    text.append(block.data(), static_cast<std::size_t>(file.gcount()));
-    if (text.size() > file_limit) bad(path, file_limit, "larger than 64 MiB");
-  }
-  if (file.bad()) throw Error(ErrorCode::io, fmt::format("{}: cannot be read", path));
-  return text;
-}
-
-// "506b:4b03:00cb:b4e2", "0x506b4b0300cbb4e2" -> "506b4b0300cbb4e2", without zeros in front; "" for
-// what is no GUID, or none of a device.
+// "506b:4b03:00cb:b4e2" and "0x506b4b0300cbb4e2" -> "506b4b0300cbb4e2", without leading zeros; ""
+// when the text is not a GUID or the GUID is zero.
 std::string guid_of(std::string_view text) {
   std::string guid = lower_case(text.starts_with("0x") ? text.substr(2) : text);
   std::erase(guid, ':');
@@ -72,66 +51,57 @@ std::string guid_of(std::string_view text) {
 
 std::string short_name(std::string_view host) { return lower_case(host.substr(0, host.find('.'))); }
 
-// The NICs of a topology by what fabric files call them.
+// Finds the NICs of a topology by the names that fabric files use.
 class NicNames {
  public:
   explicit NicNames(const Topology& topology) {
     for (const TopologyHost& host : topology.hosts) {
-      add(hosts_, lower_case(host.id), host.id);
-      if (host.name != host.id) add(hosts_, lower_case(host.name), host.id);
+      hosts_[lower_case(host.id)].insert(host.id);
+      hosts_[lower_case(host.name)].insert(host.id);
       if (short_name(host.name) != lower_case(host.name))
-        add(short_hosts_, short_name(host.name), host.id);
+        short_hosts_[short_name(host.name)].insert(host.id);
     }
     for (std::size_t nic = 0; nic < topology.nics.size(); ++nic) {
       const TopologyNic& one = topology.nics[nic];
-      add(ports_, {one.host, port_name(one)}, nic);
-      add(devices_, {one.host, one.name}, nic);
+      ports_[{one.host, port_name(one)}].insert(nic);
+      devices_[{one.host, one.name}].insert(nic);
       const std::string guid = guid_of(get_fact(one.facts, fact::node_guid));
-      if (!guid.empty()) add(guids_, {guid, port_of(one)}, nic);
+      if (!guid.empty()) guids_[{guid, port_of(one)}].insert(nic);
       if (one.name.starts_with("mlx") && port_of(one) == 1) numbered_[one.host].push_back(one.name);
     }
     for (auto& [host, names] : numbered_) std::ranges::sort(names, natural_less);
   }
 
-  enum class Found {
-    none,
-    one,
-    several
-  };
-
-  // The id of a host called so, with or without its domain.
-  std::pair<Found, std::string> host(std::string_view text) const {
-    if (const auto found = look_up(hosts_, lower_case(text)); found.first != Found::none)
-      return found;
-    const auto by_short = look_up(short_hosts_, lower_case(text));
-    return by_short.first != Found::none ? by_short : look_up(hosts_, short_name(text));
+  // Ids of the hosts with this name; the domain may be missing on either side.
+  std::set<std::string> hosts(std::string_view text) const {
+    std::set<std::string> found = look_up(hosts_, lower_case(text));
+    if (found.empty()) found = look_up(short_hosts_, lower_case(text));
+    return found.empty() ? look_up(hosts_, short_name(text)) : found;
   }
 
-  // "mlx5_0", "mlx5_0:2"
+  // The position of the NIC "mlx5_0" or "mlx5_0:2" of a host.
   std::optional<std::size_t> nic(const std::string& host, std::string_view text) const {
-    for (const auto* names : {&ports_, &devices_})
-      if (const auto found = look_up(*names, {host, std::string(text)}); found.first == Found::one)
-        return found.second;
-    return std::nullopt;
+    const std::pair key(host, std::string(text));
+    const auto port = only(look_up(ports_, key));
+    return port ? port : only(look_up(devices_, key));
   }
 
   std::optional<std::size_t> by_guid(std::string_view guid, int port) const {
-    const auto found = look_up(guids_, {guid_of(guid), port});
-    return found.first == Found::one ? std::optional(found.second) : std::nullopt;
+    return only(look_up(guids_, {guid_of(guid), port}));
   }
 
-  // By "node0 mlx5_0", or "node0 HCA-1": the first of the host's mlx devices.
+  // Finds a NIC by "node0 mlx5_0", or by "node0 HCA-1", which is the first mlx device of the host.
   std::optional<std::size_t> by_description(std::string_view text, int port) const {
     text = trimmed(text);
     const std::size_t space = text.rfind(' ');
     if (space == std::string_view::npos) return std::nullopt;
-    const auto [found, id] = host(trimmed(text.substr(0, space)));
-    if (found != Found::one) return std::nullopt;
+    const std::set<std::string> found = hosts(trimmed(text.substr(0, space)));
+    if (found.size() != 1) return std::nullopt;
+    const std::string& id = *found.begin();
     std::string device(text.substr(space + 1));
     if (device.starts_with("HCA-")) {
       const auto names = numbered_.find(id);
-      std::size_t number = 0;
-      std::from_chars(device.data() + 4, device.data() + device.size(), number);
+      const auto number = parse_number<std::size_t>(device.substr(4)).value_or(0);
       if (names == numbered_.end() || number < 1 || number > names->second.size())
         return std::nullopt;
       device = names->second[number - 1];
@@ -140,45 +110,39 @@ class NicNames {
   }
 
  private:
+  // Maps a name to everything that has this name.
   template <class Key, class Value>
-  using Names = std::map<Key, std::pair<Found, Value>>;
+  using Names = std::map<Key, std::set<Value>>;
 
   template <class Key, class Value>
-  static void add(Names<Key, Value>& names, const Key& key, const Value& value) {
-    const auto [at, is_new] = names.try_emplace(key, Found::one, value);
-    if (!is_new && at->second.second != value) at->second.first = Found::several;
+  static std::set<Value> look_up(const Names<Key, Value>& names, const Key& key) {
+    const auto found = names.find(key);
+    return found == names.end() ? std::set<Value>() : found->second;
   }
 
-  template <class Key, class Value>
-  static std::pair<Found, Value> look_up(const Names<Key, Value>& names, const Key& key) {
-    const auto found = names.find(key);
-    return found == names.end() ? std::pair(Found::none, Value()) : found->second;
+  static std::optional<std::size_t> only(const std::set<std::size_t>& found) {
+    return found.size() == 1 ? std::optional(*found.begin()) : std::nullopt;
   }
 
   static std::string port_name(const TopologyNic& nic) {
     return nic.id.starts_with(nic.host + '/') ? nic.id.substr(nic.host.size() + 1) : nic.name;
   }
 
-  // The second port of a device is "HOST/mlx5_0:2".
+  // The id of a device's second port is "HOST/mlx5_0:2".
   static int port_of(const TopologyNic& nic) {
-    const std::string name = port_name(nic);
-    const std::size_t colon = name.rfind(':');
-    int port = 1;
-    if (colon != std::string::npos)
-      std::from_chars(name.data() + colon + 1, name.data() + name.size(), port);
-    return port;
+    return parse_number<int>(split_port(port_name(nic)).port).value_or(1);
   }
 
   Names<std::string, std::string> hosts_, short_hosts_;
   Names<std::pair<std::string, std::string>, std::size_t> ports_, devices_;
   Names<std::pair<std::string, int>, std::size_t> guids_;
-  std::map<std::string, std::vector<std::string>> numbered_;  // host -> mlx devices
+  std::map<std::string, std::vector<std::string>> numbered_;  // host -> its mlx devices, sorted
 };
 
-// What a file says of the NICs that are here.
+// The leaf switches of the topology's NICs.
 struct Leaves {
   std::map<std::size_t, std::string> of_nic;
-  std::size_t ports = 0;  // in the file
+  std::size_t ports = 0;  // number of all ports in the file
 };
 
 Leaves read_json(std::string_view text, const std::string& path, const NicNames& names) {
@@ -191,9 +155,9 @@ Leaves read_json(std::string_view text, const std::string& path, const NicNames&
     const std::string nic_name = port.text("nic"), leaf = port.text("leaf");
     if (leaf.empty() || leaf.size() > longest_name)
       port.fail("leaf", fmt::format("is empty or longer than {} bytes", longest_name));
-    const auto [found, host] = names.host(port.text("host"));
-    if (found == NicNames::Found::several) port.fail("host", "is the name of several hosts");
-    const auto nic = found == NicNames::Found::one ? names.nic(host, nic_name) : std::nullopt;
+    const std::set<std::string> hosts = names.hosts(port.text("host"));
+    if (hosts.size() > 1) port.fail("host", "is the name of several hosts");
+    const auto nic = hosts.empty() ? std::nullopt : names.nic(*hosts.begin(), nic_name);
     if (!nic) continue;
     const auto [at, is_new] = leaves.of_nic.try_emplace(*nic, leaf);
     if (!is_new && at->second != leaf)
@@ -202,14 +166,14 @@ Leaves read_json(std::string_view text, const std::string& path, const NicNames&
   return leaves;
 }
 
-// A node of the fabric as a line names it: "S-b8599f0300fc6de4", "leaf-3".
+// A node of the fabric, as one line names it: "S-b8599f0300fc6de4", "leaf-3".
 struct FabricNode {
   std::string_view id, description;
 };
 
 // The end of a cable at a NIC.
 struct FabricPort {
-  FabricNode node;  // the adapter
+  FabricNode node;  // node of the adapter
   int port = 1;
   std::string_view leaf;  // id of the switch
   std::size_t offset = 0;
@@ -219,21 +183,22 @@ class DiscoverReader {
  public:
   DiscoverReader(std::string_view text, std::string_view path) : text_(text), path_(path) {}
 
-  // Ports in the order of the text; a cable occurs once for each end that has a block.
+  // Returns the ports in the order of the text. A cable occurs once for each end that has a block.
   std::vector<FabricPort> read() {
     for (std::size_t at = 0; at < text_.size();) {
       const std::size_t end = std::min(text_.find('\n', at), text_.size());
       if (end - at > longest_line)
-        bad(path_, at, fmt::format("a line of more than {} bytes", longest_line));
+        fail_at(path_, at, fmt::format("a line of more than {} bytes", longest_line));
       read_line(text_.substr(at, end - at), at);
       at = end + 1;
     }
     if (blocks_ == 0)
-      bad(path_, 0, fmt::format("neither \"{}\" nor the output of ibnetdiscover", schema));
+      fail_at(path_, 0, fmt::format("neither \"{}\" nor the output of ibnetdiscover", schema));
     return std::move(ports_);
   }
 
-  // Names are set by people, and switches of one make start with one name.
+  // Administrators set these names, and several switches may have the same one; the id is added
+  // then.
   std::string leaf_name(std::string_view id) const {
     const auto name = switches_.find(id);
     if (name == switches_.end() || name->second.empty()) return std::string(id);
@@ -242,7 +207,7 @@ class DiscoverReader {
   }
 
  private:
-  // The text between the next two quotes, which `rest` then stands behind.
+  // Returns the text between the next two quotes, and removes everything up to the second one.
   std::optional<std::string_view> next_quoted(std::string_view& rest) const {
     const std::size_t begin = rest.find('"');
     if (begin == std::string_view::npos) return std::nullopt;
@@ -253,14 +218,11 @@ class DiscoverReader {
     return quoted.substr(0, longest_name);
   }
 
-  // "[12]..." -> 12
+  // Parses a port number: "[12]..." -> 12.
   static std::optional<int> bracketed(std::string_view text) {
-    int number = 0;
-    if (!text.starts_with('[')) return std::nullopt;
-    const auto [end, error] = std::from_chars(text.data() + 1, text.data() + text.size(), number);
-    if (error != std::errc() || end == text.data() + text.size() || *end != ']' || number < 0)
-      return std::nullopt;
-    return number;
+    if (!text.starts_with('[') || text.find(']') == std::string_view::npos) return std::nullopt;
+    const auto number = parse_number<int>(text.substr(1, text.find(']') - 1));
+    return number && *number >= 0 ? number : std::nullopt;
   }
 
   void read_line(std::string_view line, std::size_t offset) {
@@ -274,7 +236,7 @@ class DiscoverReader {
     std::string_view rest = text;
     const auto id = next_quoted(rest);
     if (!id || id->size() < 3 || (*id)[1] != '-')
-      bad(path_, offset, fmt::format("{} without its GUID", kind));
+      fail_at(path_, offset, fmt::format("{} without its GUID", kind));
     kind_ = kind;
     block_ = {*id, next_quoted(rest).value_or("")};
     if (kind == "Switch" && switches_.try_emplace(block_.id, block_.description).second)
@@ -283,26 +245,26 @@ class DiscoverReader {
   }
 
   void read_port(std::string_view line, std::size_t offset) {
-    if (kind_.empty()) bad(path_, offset, "a port before any Switch or Ca");
+    if (kind_.empty()) fail_at(path_, offset, "a port before any Switch or Ca");
     const auto port = bracketed(line);
     std::string_view rest = line;
     const auto peer = next_quoted(rest);
     const auto peer_port = bracketed(rest);
     if (!port || !peer || !peer_port)
-      bad(path_, offset, "not a port as ibnetdiscover prints it ([1] \"H-...\"[1] # \"...\")");
+      fail_at(path_, offset, "not a port as ibnetdiscover prints it ([1] \"H-...\"[1] # \"...\")");
     if (ports_.size() == most_ports)
-      bad(path_, offset, fmt::format("more than {} ports", most_ports));
+      fail_at(path_, offset, fmt::format("more than {} ports", most_ports));
     if (kind_ == "Switch" && peer->starts_with("H-"))
       ports_.push_back({{*peer, next_quoted(rest).value_or("")}, *peer_port, block_.id, offset});
     if (kind_ == "Ca" && peer->starts_with("S-")) ports_.push_back({block_, *port, *peer, offset});
   }
 
   std::string_view text_, path_;
-  std::string_view kind_;  // of the block
+  std::string_view kind_;  // kind of the current block
   FabricNode block_;
   std::size_t blocks_ = 0;
   std::map<std::string_view, std::string_view> switches_;  // id -> description
-  std::map<std::string_view, int> uses_;                   // of a description
+  std::map<std::string_view, int> uses_;                   // description -> switches that have it
   std::vector<FabricPort> ports_;
 };
 
@@ -316,11 +278,11 @@ Leaves read_discover(std::string_view text, const std::string& path, const NicNa
     if (!nic) continue;
     const auto [at, is_new] = by_guid.try_emplace(*nic, port.leaf);
     if (!is_new && at->second != port.leaf)
-      bad(path, port.offset,
-          fmt::format("port {} of {} hangs on {} and on {}", port.port, port.node.id, at->second,
-                      port.leaf));
+      fail_at(path, port.offset,
+              fmt::format("port {} of {} is connected to both {} and {}", port.port, port.node.id,
+                          at->second, port.leaf));
   }
-  // Two hosts of a fabric may bear one name: then it names neither.
+  // If two NICs of the fabric have the same description, it identifies neither.
   constexpr std::string_view several = "";
   for (const FabricPort& port : ports) {
     const auto nic = names.by_description(port.node.description, port.port);
@@ -337,14 +299,14 @@ Leaves read_discover(std::string_view text, const std::string& path, const NicNa
 }  // namespace
 
 void apply_fabric(const std::string& path, Topology& topology) {
-  const std::string text = read_whole(path);
+  const std::string text = importers::read_file(path);
   const NicNames names(topology);
   const std::size_t begin = text.find_first_not_of(" \t\r\n");
   const bool is_json = begin != std::string::npos && text[begin] == '{';
   const Leaves leaves = is_json ? read_json(text, path, names) : read_discover(text, path, names);
   if (leaves.of_nic.empty())
-    bad(path, 0,
-        fmt::format("none of its {} is a NIC of this topology", plural(leaves.ports, "port")));
+    fail_at(path, 0,
+            fmt::format("none of its {} is a NIC of this topology", plural(leaves.ports, "port")));
   for (const auto& [nic, leaf] : leaves.of_nic)
     topology.nics[nic].facts.insert_or_assign(std::string(fact::leaf), leaf);
 }

@@ -1,26 +1,27 @@
-// hwloc's XML, versions 1 to 3, read without libhwloc, whose importer ends the process on some
-// damaged files. The form is documented by hwloc.dtd and hwloc2.dtd in hwloc's source.
+// Imports hwloc's XML, versions 1 to 3. libhwloc is not used, because its importer ends the process
+// on some damaged files. hwloc.dtd and hwloc2.dtd in hwloc's source document the format.
 //
-// <topology version="2.0"> holds nested <object>s, then matrices. An object with a `cpuset` is a
-// place; bridges, PCI devices and OS devices hang below places. In version 1 there is no version
-// attribute, NUMA nodes contain what is near them and matrices of links do not exist. In version 3
-// the kind of an OS device is a set of bits.
+// <topology version="2.0"> contains nested <object>s, then matrices. An object with a `cpuset` is a
+// place; bridges, PCI devices and OS devices are below places. Version 1 has no version attribute
+// and no matrices of links, and its NUMA nodes contain the objects near them. In version 3 the type
+// of an OS device is a set of bits.
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <map>
 
-#include "sources/hwloc_graph.hpp"
 #include "inspect/importers/importer.hpp"
 #include "inspect/importers/xml_document.hpp"
+#include "inspect/text.hpp"
+#include "sources/hwloc_graph.hpp"
 
 namespace atoll_v1::atoll::importers {
 
 using namespace topology_sources;
 namespace {
 
-constexpr int most_number = 1'000'000;  // of packages and NUMA nodes
+constexpr std::string_view blanks = " \t\r\n";
+constexpr int most_number = 1'000'000;  // limit for numbers of packages and NUMA nodes
 
 class XmlReader {
  public:
@@ -40,7 +41,7 @@ class XmlReader {
     machine_.usable = set_of(root, "allowed_cpuset").value_or(*cpus);
     visit(root, {});
     if (machine_.thread_count == 0) machine_.threads = *cpus;
-    // Version 1 has no node on a machine with a single one.
+    // Version 1 omits the NUMA node of a machine with only one.
     if (machine_.nodes.empty())
       machine_.nodes.push_back({.number = 0, .cpus = *cpus, .memory_bytes = memory_of(root)});
     for (const pugi::xml_node node : topology.children()) {
@@ -56,14 +57,15 @@ class XmlReader {
  private:
   struct Place {
     CpuSet cpus;
-    std::optional<std::size_t> number = {};  // in HwlocMachine::localities, once a device is there
+    // Position in HwlocMachine::localities, once a device needs it.
+    std::optional<std::size_t> number = {};
   };
 
-  // What the objects above give to an object.
+  // What an object inherits from the objects above it.
   struct Above {
     Place* place = nullptr;
     std::optional<std::size_t> pci = {};
-    std::string path = {};  // of bridges
+    std::string path = {};  // PCI path of the bridges above
   };
 
   void read_infos(pugi::xml_node object) {
@@ -77,7 +79,7 @@ class XmlReader {
     take("OSRelease", machine_.kernel);
   }
 
-  // Recursion is as deep as the document, which XmlDocument limits.
+  // Recursion cannot be deeper than the document, whose depth XmlDocument limits.
   void visit(pugi::xml_node object, Above above) {
     if (!object.attribute("type")) document_.fail(object, "an <object> without a type");
     const std::string_view type = object.attribute("type").value();
@@ -102,7 +104,7 @@ class XmlReader {
     auto set = CpuSet::parse(text.value());
     if (!set)
       document_.fail(object,
-                     fmt::format("{} is no set of at most {} threads", attribute, CpuSet::most));
+                     fmt::format("{} is not a set of at most {} threads", attribute, CpuSet::most));
     return set;
   }
 
@@ -163,7 +165,7 @@ class XmlReader {
     if (!above.path.empty() && read_busid(object, device)) above.path += "/" + busid(device);
   }
 
-  // False where there is none.
+  // Returns false when the object has no bus id.
   bool read_busid(pugi::xml_node object, HwlocPciDevice& device) const {
     const std::string_view text = object.attribute("pci_busid").value();
     if (text.empty()) return false;
@@ -199,8 +201,9 @@ class XmlReader {
   }
 
   HwlocOsKind kind_of(pugi::xml_node object) const {
-    constexpr long long network = 2, openfabrics = 3;                    // versions 1 and 2
-    constexpr long long network_bit = 1 << 4, openfabrics_bit = 1 << 5;  // version 3
+    constexpr long long network = 2, openfabrics = 3;  // osdev_type in versions 1 and 2
+    // Bits of osdev_type in version 3.
+    constexpr long long network_bit = 1 << 4, openfabrics_bit = 1 << 5;
     const long long type = XmlDocument::integer(object, "osdev_type").value_or(-1);
     if (type < 0) return HwlocOsKind::other;
     if (is_version_3_ ? (type & openfabrics_bit) != 0 : type == openfabrics)
@@ -224,31 +227,6 @@ class XmlReader {
     machine_.os.push_back(std::move(device));
   }
 
-  // The words of all children that are called `tag`, which hwloc breaks at ten.
-  template <class Take>
-  void each_word(pugi::xml_node matrix, const char* tag, Take&& take) {
-    for (const pugi::xml_node child : matrix.children(tag)) {
-      std::string_view text = child.child_value();
-      while (true) {
-        constexpr std::string_view space = " \t\r\n";
-        const auto begin = text.find_first_not_of(space);
-        if (begin == std::string_view::npos) break;
-        text.remove_prefix(begin);
-        const std::string_view word = text.substr(0, text.find_first_of(space));
-        take(child, word);
-        text.remove_prefix(word.size());
-      }
-    }
-  }
-
-  static std::optional<std::uint64_t> decimal(std::string_view text) {
-    std::uint64_t value = 0;
-    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-    if (text.empty() || error != std::errc() || end != text.data() + text.size())
-      return std::nullopt;
-    return value;
-  }
-
   void read_matrix(pugi::xml_node node) {
     HwlocMatrix matrix{.name = node.attribute("name").value(), .ends = {}, .values = {}};
     const auto size = XmlDocument::integer(node, "nbobjs");
@@ -256,17 +234,20 @@ class XmlReader {
       document_.fail(node,
                      fmt::format("nbobjs of {} is not from 1 to {}", matrix.name, most_hwloc_ends));
     const auto count = static_cast<std::size_t>(*size);
-    each_word(node, "indexes", [&](pugi::xml_node child, std::string_view word) {
-      if (matrix.ends.size() == count) document_.fail(child, "more indexes than nbobjs");
-      matrix.ends.push_back(read_end(node, child, word));
-    });
-    each_word(node, "u64values", [&](pugi::xml_node child, std::string_view word) {
-      const auto value = decimal(word);
-      if (!value) document_.fail(child, "a value of a matrix is no number");
-      if (matrix.values.size() == count * count)
-        document_.fail(child, "more values than nbobjs squared");
-      matrix.values.push_back(*value);
-    });
+    // hwloc splits long lists into several elements.
+    for (const pugi::xml_node child : node.children("indexes"))
+      each_word(child.child_value(), blanks, [&](std::string_view word) {
+        if (matrix.ends.size() == count) document_.fail(child, "more indexes than nbobjs");
+        matrix.ends.push_back(read_end(node, child, word));
+      });
+    for (const pugi::xml_node child : node.children("u64values"))
+      each_word(child.child_value(), blanks, [&](std::string_view word) {
+        const auto value = parse_number<std::uint64_t>(word);
+        if (!value) document_.fail(child, "a value of a matrix is not a number");
+        if (matrix.values.size() == count * count)
+          document_.fail(child, "more values than nbobjs squared");
+        matrix.values.push_back(*value);
+      });
     if (matrix.ends.size() != count || matrix.values.size() != count * count)
       document_.fail(node,
                      fmt::format("{} has {} indexes and {} values where nbobjs is {}", matrix.name,
@@ -274,7 +255,7 @@ class XmlReader {
     machine_.matrices.push_back(std::move(matrix));
   }
 
-  // "894" of the matrix's type, or "PCIDev:449".
+  // A word is "894", with the type of the matrix, or "PCIDev:449".
   HwlocEnd read_end(pugi::xml_node matrix, pugi::xml_node child, std::string_view word) const {
     std::string type = matrix.attribute("type").value();
     const auto colon = word.find(':');
@@ -282,19 +263,20 @@ class XmlReader {
       type = word.substr(0, colon);
       word.remove_prefix(colon + 1);
     }
-    const auto number = decimal(word);
-    if (!number || *number > INT64_MAX) document_.fail(child, "an index of a matrix is no number");
+    const auto number = parse_number<std::uint64_t>(word);
+    if (!number || *number > INT64_MAX)
+      document_.fail(child, "an index of a matrix is not a number");
     if (type != "OSDev" && type != "PCIDev" && type != "Package") return {};
     const auto found = ends_.find({type, static_cast<long long>(*number)});
     if (found == ends_.end())
       document_.fail(child,
-                     fmt::format("the matrix names {} {}, which is no object", type, *number));
+                     fmt::format("the matrix names {} {}, which does not exist", type, *number));
     return found->second;
   }
 
   const XmlDocument& document_;
   HwlocMachine machine_;
-  std::map<std::pair<std::string, long long>, HwlocEnd> ends_;  // by type and gp_index
+  std::map<std::pair<std::string, long long>, HwlocEnd> ends_;  // (type, gp_index) -> object
   bool is_version_3_ = false;
 };
 

@@ -3,38 +3,35 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <charconv>
-#include <cstdint>
 #include <set>
 
-#include "sources/pci_address.hpp"
+#include "facts.hpp"
 #include "inspect/importers/xml_document.hpp"
+#include "inspect/text.hpp"
+#include "sources/pci_address.hpp"
+#include "sources/small_file.hpp"
+#include "wording.hpp"
 
 namespace atoll_v1::atoll::nccl {
+
+using namespace topology_sources;
 namespace {
 
 constexpr int nvidia = 0x10de;
 constexpr int ibm = 0x1014;
 constexpr std::uint64_t smallest_guid = 0x10000;
 
-std::string lower(std::string_view text) {
-  std::string result(text);
-  std::ranges::transform(result, result.begin(), [](char c) {
-    return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
-  });
-  return result;
-}
-
-// "0x030200" -> "030200".
+// "0x030200" -> "030200"; "" when the text is not hexadecimal.
 std::string hexadecimal(std::string_view text) {
-  std::string digits = lower(text);
+  std::string digits = lower_case(text);
   if (digits.starts_with("0x")) digits.erase(0, 2);
   return digits.find_first_not_of("0123456789abcdef") == std::string::npos ? digits : "";
 }
 
 bool is_gpu_class(std::string_view pci_class) {
-  return pci_class == "03" || pci_class.starts_with("0300") || pci_class.starts_with("0302") ||
-         pci_class.starts_with("0380") || pci_class.starts_with("1200");
+  return pci_class == "03" || starts_with_any(pci_class, {"0300", "0302", "0380", "1200"});
 }
 
 bool is_power(pugi::xml_node node) {
@@ -48,11 +45,19 @@ std::uint64_t turned(std::uint64_t number) {
   return result;
 }
 
-// The whole text as a number to base 16.
-bool read_number(std::string_view digits, std::uint64_t& number) {
-  const auto [end, error] =
-      std::from_chars(digits.data(), digits.data() + digits.size(), number, 16);
-  return error == std::errc() && end == digits.data() + digits.size();
+constexpr std::size_t most_mask_words = 2'048;
+constexpr auto most_mbit_s = static_cast<long long>(1000 * most_gbit_s);
+
+// "32.0 GT/s PCIe" or "32 GT/s PCIe/s" -> "32"; "" when PCIe has no such speed.
+std::string transfer_rate(std::string_view text) {
+  double rate = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), rate);
+  if (error != std::errc()) return "";
+  text.remove_prefix(static_cast<std::size_t>(end - text.data()));
+  text.remove_prefix(std::min(text.find_first_not_of(' '), text.size()));
+  constexpr std::array rates{2.5, 5.0, 8.0, 16.0, 32.0, 64.0};
+  if (!text.starts_with("GT/s") || std::ranges::find(rates, rate) == rates.end()) return "";
+  return fmt::format("{}", rate);
 }
 
 }  // namespace
@@ -98,8 +103,7 @@ bool add_element(PciElements& elements, const std::string& busid, pugi::xml_node
 }
 
 bool is_network(std::string_view pci_class) {
-  return pci_class == "02" || pci_class.starts_with("0200") || pci_class.starts_with("0207") ||
-         pci_class.starts_with("0208");
+  return pci_class == "02" || starts_with_any(pci_class, {"0200", "0207", "0208"});
 }
 
 std::string unnamed_nic(std::string_view busid) { return "nic-" + short_busid(busid); }
@@ -125,9 +129,10 @@ std::string_view type_of_link(pugi::xml_node link) {
   return is_xgmi ? "xgmi" : "nvlink";
 }
 
-// NCCL takes everything that is neither GPU nor CPU for a switch, and 0x068001 for a CPU. Dumps of
-// POWER machines call the bridge to the CPU 0x068000, which means NVSwitch elsewhere; there it is
-// told by its vendor, or by the host's architecture, for which NVSwitches were never built.
+// NCCL treats every target that is neither a GPU nor a CPU as a switch, and class 0x068001 as a
+// CPU. Files from POWER machines give the bridge to the CPU class 0x068000, which means NVSwitch
+// elsewhere. The bridge's vendor or the host's architecture identifies it, since no POWER machine
+// has NVSwitches.
 LinkEnd link_end(pugi::xml_node link, const PciElements& elements) {
   const pugi::xml_node own = link.parent().parent();
   const std::string_view text = link.attribute("target").value();
@@ -142,13 +147,13 @@ LinkEnd link_end(pugi::xml_node link, const PciElements& elements) {
   if (is_gpu_class(target_class)) return LinkEnd::unseen_gpu;
   if (target_class == "068001" || (target_class.starts_with("06") && is_power(own)))
     return LinkEnd::processor;
-  return lower(text).starts_with("fffffff:") ? LinkEnd::hidden_switch : LinkEnd::own_switch;
+  return lower_case(text).starts_with("fffffff:") ? LinkEnd::hidden_switch : LinkEnd::own_switch;
 }
 
 std::string guid_of(std::string_view number) {
-  std::uint64_t value = 0;
-  if (!read_number(hexadecimal(number), value) || value < smallest_guid) return "";
-  value = turned(value);
+  const auto read = parse_number<std::uint64_t>(hexadecimal(number), 16);
+  if (!read || *read < smallest_guid) return "";
+  const std::uint64_t value = turned(*read);
   return fmt::format("{:04x}:{:04x}:{:04x}:{:04x}", value >> 48, value >> 32 & 0xffff,
                      value >> 16 & 0xffff, value & 0xffff);
 }
@@ -156,10 +161,84 @@ std::string guid_of(std::string_view number) {
 std::string number_of_guid(std::string_view guid) {
   std::string digits(guid);
   std::erase(digits, ':');
-  std::uint64_t value = 0;
-  if (digits.size() != 16 || !read_number(digits, value)) return "";
-  const std::string number = fmt::format("{:#x}", turned(value));
+  const auto value = parse_number<std::uint64_t>(digits, 16);
+  if (digits.size() != 16 || !value) return "";
+  const std::string number = fmt::format("{:#x}", turned(*value));
   return guid_of(number) == guid ? number : "";
+}
+
+std::optional<int> integer_in(pugi::xml_node node, const char* attribute,
+                              std::pair<long long, long long> range) {
+  const auto value = importers::XmlDocument::integer(node, attribute);
+  if (!value || *value < range.first || *value > range.second) return std::nullopt;
+  return static_cast<int>(*value);
+}
+
+void add_mask(std::string_view text, std::vector<std::uint32_t>& set) {
+  std::vector<std::uint32_t> words;
+  while (!text.empty()) {
+    const auto comma = text.rfind(',');
+    const std::size_t begin = comma == std::string_view::npos ? 0 : comma + 1;
+    const auto value = parse_number<std::uint32_t>(text.substr(begin), 16);
+    if (!value || words.size() == most_mask_words) return;
+    words.push_back(*value);
+    text = text.substr(0, begin == 0 ? 0 : comma);
+  }
+  set.resize(std::max(set.size(), words.size()));
+  for (std::size_t i = 0; i < words.size(); ++i) set[i] |= words[i];
+}
+
+void add_pci_facts(pugi::xml_node pci, Facts& facts) {
+  const int vendor = vendor_of(pci);
+  if (const auto device = integer_in(pci, "device", {1, 0xfffe}); device && vendor != 0)
+    set_fact(facts, fact::pci_device, fmt::format("{:04x}:{:04x}", vendor, *device));
+  if (const std::string pci_class = class_of(pci); pci_class.size() >= 4)
+    set_fact(facts, fact::pci_class, std::string_view(pci_class).substr(0, 4));
+  set_fact(facts, fact::pci_gt_s, transfer_rate(pci.attribute("link_speed").value()));
+  if (const auto width = integer_in(pci, "link_width", {1, 32}))
+    set_fact(facts, fact::pci_width, std::to_string(*width));
+}
+
+void add_gdr(pugi::xml_node node, Facts& facts) {
+  if (const auto gdr = integer_in(node, "gdr", {0, 1}))
+    set_fact(facts, fact::gdr, *gdr == 1 ? "yes" : "no");
+}
+
+// Older RCCL files contain only the number, and call gfx90a "910".
+std::string gcn_of(pugi::xml_node gpu) {
+  std::string gcn = gpu.attribute("gcn").value();
+  if (!is_plain(gcn)) return "";
+  if (gcn.empty() || gcn.find_first_not_of("0123456789") != std::string::npos) return gcn;
+  return gcn == "910" ? "gfx90a" : "gfx" + gcn;
+}
+
+// Network plugins write -1 for an unknown speed.
+std::optional<double> gbit_s_of(pugi::xml_node net) {
+  const auto mbit_s = integer_in(net, "speed", {1, most_mbit_s});
+  return mbit_s ? std::optional(*mbit_s / 1000.0) : std::nullopt;
+}
+
+bool is_virtual_name(std::string_view name) {
+  const bool is_numbered_bridge = name.size() > 2 && name.starts_with("br") &&
+                                  name.find_first_not_of("0123456789", 2) == std::string::npos;
+  return name == "lo" || is_numbered_bridge ||
+         starts_with_any(name, {"veth",   "br-",  "docker", "virbr",    "vxlan",  "flannel", "cni",
+                                "cali",   "tun",  "tap",    "bridge",   "vnet",   "lxc",     "lxd",
+                                "podman", "kube", "dummy",  "wg",       "cilium", "weave",   "ovs",
+                                "gre",    "sit",  "ifb",    "tailscale"});
+}
+
+std::string layer_of(pugi::xml_node pci, std::string_view name) {
+  constexpr int amazon = 0x1d0f, hewlett_packard = 0x17db, intel = 0x8086;
+  const int vendor = vendor_of(pci);
+  const std::string pci_class = class_of(pci);
+  if (vendor == amazon) return "efa";
+  if (vendor == hewlett_packard) return "slingshot";
+  if (pci_class.starts_with("0207")) return "infiniband";
+  if (pci_class.starts_with("0200")) return "ethernet";
+  if (pci_class.starts_with("0208") && vendor == intel) return "omni-path";
+  if (!pci && (name.starts_with("eth") || name.starts_with("en"))) return "ethernet";
+  return "";
 }
 
 }  // namespace atoll_v1::atoll::nccl

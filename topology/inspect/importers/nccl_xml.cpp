@@ -1,16 +1,16 @@
-// NCCL's topology file (NCCL_TOPO_DUMP_FILE, NCCL_TOPO_FILE) and RCCL's dialect of it.
+// Imports NCCL's topology file (NCCL_TOPO_DUMP_FILE, NCCL_TOPO_FILE) and RCCL's variant of it.
 //
-// Idea: a tree. <system> holds the NUMA nodes of one or more hosts as <cpu>; below them <pci>
-// bridges nest down to devices; a <pci> with <gpu> is a GPU, one with <nic> an adapter whose
-// ports are <net>. Below <gpu> stand the links, <nvlink> or <xgmi>, with the bus id of the other
-// end.
+// The file is a tree. <system> contains a <cpu> for each NUMA node of one or more hosts. Below it,
+// <pci> elements nest: bridges, then devices. A <pci> with a <gpu> is a GPU; one with a <nic> is an
+// adapter, and its ports are <net> elements. Links are <nvlink> or <xgmi> elements below <gpu>,
+// with the bus id of the other end.
 //
-// Traps: vendors' templates are completed by the live machine, so they may hold bus ids and classes
-// only: a GPU that is known by its class alone says nothing about links. The dumps hold what a job
-// used: GPUs that links point at may be missing. A network interface without a PCI device hangs on
-// the first <cpu> of whoever looked, so one that stands below several <cpu> stands below none. The
-// outermost <pci> of a branch is the upstream port of a switch or the device itself; which root
-// complex is above it, the file does not tell.
+// Pitfalls: vendors publish templates that the live machine completes. They may have only bus ids
+// and classes, so a GPU known by its class alone proves nothing about links. Dumps contain only
+// what a job used, so GPUs at the end of links may be missing. A network interface without a PCI
+// device is below the first <cpu> of the rank that wrote it; if it is below several, its place is
+// unknown. The outermost <pci> of a branch is the upstream port of a switch, or the device; the
+// file does not show the root complex above it.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -20,12 +20,11 @@
 #include <set>
 
 #include "facts.hpp"
-#include "inspect/importers/nccl_tree.hpp"
 #include "gpu_models.hpp"
-#include "inspect/importers/nccl_attributes.hpp"
-#include "sources/pci_address.hpp"
 #include "inspect/importers/importer.hpp"
+#include "inspect/importers/nccl_tree.hpp"
 #include "inspect/importers/xml_document.hpp"
+#include "sources/pci_address.hpp"
 
 namespace atoll_v1::atoll::importers {
 
@@ -34,7 +33,7 @@ namespace {
 
 using nccl::LinkEnd;
 
-constexpr std::size_t most_devices = 65'536;  // hosts, GPUs, NICs: each
+constexpr std::size_t most_devices = 65'536;  // maximum of hosts, of GPUs and of NICs
 constexpr long long most_numa_nodes = 65'536;
 constexpr long long most_index = 1'000'000;
 constexpr std::string_view bad_count = "a count of links that is not from 1 to 1024";
@@ -42,8 +41,8 @@ constexpr std::string_view bad_count = "a count of links that is not from 1 to 1
 struct SwitchLinks {
   std::string gpu;
   std::string type;
-  int own = 0;     // to switches of the host
-  int hidden = 0;  // to switches that may be shared
+  int own = 0;     // links to switches of the host
+  int hidden = 0;  // links to switches that hosts may share
 };
 
 class HostReader {
@@ -52,12 +51,12 @@ class HostReader {
              std::string id)
       : document_(document), origin_(origin), topology_(topology), id_(std::move(id)) {}
 
-  // What hangs on switches is left to the caller, who sees all hosts.
+  // Returns the links to switches. The caller adds them, because it sees all hosts.
   std::vector<SwitchLinks> read(const nccl::HostElements& elements) {
     for (const pugi::xml_node cpu : elements.cpus) {
-      numa_ = integer_in(cpu, "numaid", {0, most_numa_nodes}).value_or(-1);
+      numa_ = nccl::integer_in(cpu, "numaid", {0, most_numa_nodes}).value_or(-1);
       if (numa_ >= 0) numa_nodes_.insert(numa_);
-      add_mask(cpu.attribute("affinity").value(), threads_);
+      nccl::add_mask(cpu.attribute("affinity").value(), threads_);
       for (const pugi::xml_node child : cpu.children()) {
         if (std::string_view(child.name()) == "pci") add_pci(child);
         if (std::string_view(child.name()) == "nic") add_nets(child, pugi::xml_node());
@@ -75,27 +74,25 @@ class HostReader {
   struct Found {
     TopologyGpu gpu;
     pugi::xml_node pci;
-    bool says_links = false;  // that it has some, or that it has none
+    bool says_links = false;  // its <gpu> shows links, or proves that there are none
     bool is_linked = false;
   };
   struct Net {
-    std::size_t nic = 0;  // in the topology
+    std::size_t nic = 0;  // position of the NIC in the topology
     long long port = 0;
     pugi::xml_node node;
   };
-  // Links between two GPUs as each of them states it; 0: it does not.
+  // Links between two GPUs, as each of them states the number; 0 when it does not.
   struct Pair {
     int from_first = 0, from_second = 0;
     std::string type;
   };
 
-  const TopologyNic& nic_of(const Net& net) const { return topology_.nics[net.nic]; }
-
   void add_pci(pugi::xml_node pci) {
     const std::string busid = normal_busid(pci.attribute("busid").value());
-    if (busid.empty()) document_.fail(pci, "<pci>: the busid is no bus id");
+    if (busid.empty()) document_.fail(pci, "<pci>: the busid is not a bus id");
     if (std::ranges::find(way_, busid) != way_.end())
-      document_.fail(pci, fmt::format("<pci>: {} stands inside itself", busid));
+      document_.fail(pci, fmt::format("<pci>: {} is nested inside itself", busid));
     if (way_.empty()) root_ = root_above(busid);
     const bool is_gpu = nccl::is_gpu(pci);
     if (!nccl::add_element(elements_, busid, pci))
@@ -111,9 +108,9 @@ class HostReader {
     way_.pop_back();
   }
 
-  // NCCL leaves the root complex out. Devices on different outermost <pci> meet only in the CPU, so
-  // each gets a root of its own, called after its bus; one on the same bus is told by the rest of
-  // its bus id.
+  // The file omits the root complex. Devices below different outermost <pci> elements meet only in
+  // the CPU, so each outermost <pci> gets a root of its own, named after its bus, or after its
+  // whole bus id when another root has that name.
   std::string root_above(const std::string& busid) {
     const auto found = roots_.find(busid);
     if (found != roots_.end()) return found->second;
@@ -137,15 +134,15 @@ class HostReader {
     TopologyGpu& gpu = found.gpu;
     gpu.numa = numa_;
     gpu.pci_path = pci_path();
-    add_pci_facts(pci, gpu.facts);
+    nccl::add_pci_facts(pci, gpu.facts);
     gpu.model = model_of_pci_device(get_fact(gpu.facts, fact::pci_device));
     if (const pugi::xml_node element = pci.child("gpu")) {
-      gpu.index = integer_in(element, "dev", {0, most_index}).value_or(-1);
-      add_gdr(element, gpu.facts);
-      const std::string gcn = gcn_of(element);
+      gpu.index = nccl::integer_in(element, "dev", {0, most_index}).value_or(-1);
+      nccl::add_gdr(element, gpu.facts);
+      const std::string gcn = nccl::gcn_of(element);
       set_fact(gpu.facts, fact::gcn, gcn);
-      // RCCL keeps the number of compute units there.
-      const auto sm = integer_in(element, "sm", {10, 999});
+      // RCCL writes the number of compute units here.
+      const auto sm = nccl::integer_in(element, "sm", {10, 999});
       if (sm && gcn.empty() && nccl::vendor_of(pci) != nccl::amd)
         set_fact(gpu.facts, fact::sm, std::to_string(*sm));
     }
@@ -163,7 +160,7 @@ class HostReader {
     }
   }
 
-  // `net` is the <pci> itself where the file has no <net>.
+  // If the file has no <net> for the adapter, `net` is the <pci> itself.
   void add_nic(pugi::xml_node net, pugi::xml_node pci, std::string name) {
     const long long port = XmlDocument::integer(net, "port").value_or(0);
     auto known = nets_.find(name);
@@ -191,24 +188,24 @@ class HostReader {
                     .name = name,
                     .busid = "",
                     .adapter = nccl::guid_of(net.attribute("guid").value()),
-                    .layer = layer_of(pci, name),
+                    .layer = nccl::layer_of(pci, name),
                     .state = "",
                     .rate_gbit_s = std::nullopt,
                     .evidence = ""};
-    nic.rate_gbit_s = gbit_s_of(net);
+    nic.rate_gbit_s = nccl::gbit_s_of(net);
     if (nic.rate_gbit_s) nic.evidence = nccl::document_format;
     nic.numa = numa_;
-    nic.is_virtual = !pci && is_virtual_name(name);
+    nic.is_virtual = !pci && nccl::is_virtual_name(name);
     if (pci) {
       nic.busid = normal_busid(pci.attribute("busid").value());
       nic.pci_path = pci_path();
-      add_pci_facts(pci, nic.facts);
+      nccl::add_pci_facts(pci, nic.facts);
     }
-    add_gdr(net, nic.facts);
+    nccl::add_gdr(net, nic.facts);
     return nic;
   }
 
-  // By the file's numbers if they tell all GPUs apart, else in order of the bus ids.
+  // Numbers GPUs as the file does, if its numbers are unique, else in the order of bus ids.
   void number_gpus() {
     std::ranges::sort(gpus_, {},
                       [](const Found& found) -> const std::string& { return found.gpu.busid; });
@@ -227,7 +224,7 @@ class HostReader {
   }
 
   int count_of(pugi::xml_node link) const {
-    const auto count = integer_in(link, "count", {1, nccl::most_links});
+    const auto count = nccl::integer_in(link, "count", {1, nccl::most_links});
     if (!count) document_.fail(link, bad_count);
     return *count;
   }
@@ -237,7 +234,7 @@ class HostReader {
     if (sum > nccl::most_links) document_.fail(link, bad_count);
   }
 
-  // A GPU without <gpu> is silent about links, and so is one whose links all point at itself.
+  // A GPU without a <gpu> element, or with links to itself only, proves nothing about links.
   void add_links(std::size_t gpu) {
     Found& found = gpus_[gpu];
     const pugi::xml_node element = found.pci.child("gpu");
@@ -261,7 +258,7 @@ class HostReader {
           add_to_pair(gpu, by_busid_.at(target), link, count);
           break;
         case LinkEnd::unseen_gpu:
-          if (target.empty()) document_.fail(link, "a link: the target is no bus id");
+          if (target.empty()) document_.fail(link, "a link: the target is not a bus id");
           unseen[target] += count;
           break;
         case LinkEnd::processor:
@@ -287,8 +284,7 @@ class HostReader {
   }
 
   void add_link(const std::string& a, const std::string& b, const std::string& type, int count) {
-    topology_.links.push_back(
-        {.a = a, .b = b, .type = type, .count = count, .gbyte_s = std::nullopt});
+    topology_.links.push_back({a, b, type, count, std::nullopt});
   }
 
   void add_to_pair(std::size_t from, std::size_t to, pugi::xml_node link, int count) {
@@ -298,8 +294,8 @@ class HostReader {
     gpus_[to].is_linked = true;
   }
 
-  // Each side states the pair's links; the smaller statement is believed. A side without <gpu>
-  // could not state anything.
+  // If the two GPUs of a pair state different numbers, the smaller one is believed. A GPU without a
+  // <gpu> element cannot state any.
   void join_pairs() {
     for (const auto& [ends, pair] : pairs_) {
       const Found &first = gpus_[ends.first], &second = gpus_[ends.second];
@@ -328,8 +324,8 @@ class HostReader {
     return std::ranges::any_of(gpus_, &Found::is_linked) ? IslandState::known : IslandState::none;
   }
 
-  // Neither packages nor cores can be told: a package may have several NUMA nodes, and processors
-  // are hardware threads.
+  // The file proves no number of packages or cores: a package may have several NUMA nodes, and
+  // masks count hardware threads.
   void add_host(const nccl::HostElements& elements) {
     TopologyHost host;
     host.id = host.name = id_;
@@ -345,23 +341,23 @@ class HostReader {
   std::string_view origin_;
   Topology& topology_;
   std::string id_;
-  int numa_ = -1;                             // of the <cpu> that is being read
-  std::string root_;                          // of the outermost <pci> that is being read
-  std::vector<std::string> way_;              // the <pci> that are open, outermost first
-  std::map<std::string, std::string> roots_;  // above outermost <pci>, by their bus ids
+  int numa_ = -1;                             // NUMA node of the current <cpu>
+  std::string root_;                          // root complex above the current outermost <pci>
+  std::vector<std::string> way_;              // bus ids of the open <pci> elements, outermost first
+  std::map<std::string, std::string> roots_;  // bus id of an outermost <pci> -> root above it
   std::set<std::string> root_names_;
   std::set<int> numa_nodes_;
   std::vector<std::uint32_t> threads_;
   nccl::PciElements elements_;
   std::vector<Found> gpus_;
   std::map<std::string, std::size_t> by_busid_;
-  std::map<std::string, Net> nets_;  // by name
+  std::map<std::string, Net> nets_;  // name -> NIC
   std::map<std::pair<std::size_t, std::size_t>, Pair> pairs_;
   std::vector<SwitchLinks> switches_;
 };
 
-// NCCL joins the files of several hosts only where NVLink joins the hosts; the switches are then
-// those of the rack, and no host sees them.
+// NCCL writes several hosts into one file only if NVLink joins them. Their hidden switches are then
+// the switches of the rack.
 void add_switch_links(const std::vector<std::vector<SwitchLinks>>& hosts, std::string_view origin,
                       Topology& topology) {
   const auto hides_switches = [](const std::vector<SwitchLinks>& gpus) {
@@ -374,11 +370,7 @@ void add_switch_links(const std::vector<std::vector<SwitchLinks>>& hosts, std::s
       const std::string rack = fmt::format("rack:{}/nvswitch0", host_of(origin));
       const auto add = [&](const std::string& end, int count) {
         if (count == 0) return;
-        topology.links.push_back({.a = links.gpu,
-                                  .b = end,
-                                  .type = links.type,
-                                  .count = count,
-                                  .gbyte_s = std::nullopt});
+        topology.links.push_back({links.gpu, end, links.type, count, std::nullopt});
       };
       add(own, links.own + (is_rack ? 0 : links.hidden));
       if (is_rack) add(rack, links.hidden);

@@ -1,6 +1,7 @@
-// `nvidia-smi topo -m`: how each pair of GPUs and NICs is joined, as a matrix.
+// Imports the matrix of `nvidia-smi topo -m`, which shows how each pair of GPUs and NICs is
+// connected.
 //
-// The form, as it is printed by drivers since 2016 and pasted into reports since then:
+// Drivers have printed this form since 2016, and people paste it into reports:
 //
 //         GPU0    GPU1    NIC0    CPU Affinity    NUMA Affinity   GPU NUMA ID
 //   GPU0   X      NV4     SYS     0-23,48-71      0               N/A
@@ -10,20 +11,19 @@
 //   NIC Legend:
 //     NIC0: mlx5_0
 //
-// Columns are set apart by tabs, blanks or both; the header is underlined by terminal escapes, of
-// which a paste may keep a part; older drivers name the NICs in the header. A cell NVk is a bonded
-// set of k NVLinks. On a board without switches the set belongs to its pair. Under NVSwitch it is
-// all links of the GPU, shown again for every peer, so that a row holds more links than any GPU
-// has: this tells the two apart.
+// Tabs, spaces or both separate the columns. Terminal escapes underline the header, and a paste may
+// keep parts of them. Older drivers write the names of NICs into the header. A cell NVk means k
+// NVLinks. On a board without switches these links belong to the pair. With NVSwitch they are all
+// links of the GPU, repeated for every peer, so that a row has more links than any GPU;
+// show_hidden_switches() detects this.
 //
-// Steps: blank out the escapes; find the header; read a row for each column; check that the matrix
-// is symmetric; read the legend; turn cells into links and paths.
+// Steps: replace the escapes by spaces, find the header, read one row for each column, check that
+// the matrix is symmetric, read the legend, turn the cells into links and paths.
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <array>
 #include <bitset>
-#include <charconv>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -32,30 +32,73 @@
 #include <utility>
 #include <vector>
 
-#include "inspect/importers/pasted_text.hpp"
+#include "inspect/hidden_switches.hpp"
 #include "inspect/importers/importer.hpp"
+#include "inspect/text.hpp"
 
 namespace atoll_v1::atoll::importers {
 namespace {
 
-constexpr std::size_t header_lines = 200;  // logs are pasted around the matrix
+constexpr std::size_t header_lines = 200;  // a log may precede the matrix, up to this many lines
 constexpr std::size_t header_bytes = std::size_t{1} << 20;
 constexpr std::size_t longest_line = std::size_t{64} << 10;
 constexpr std::size_t longest_name = 64;
 constexpr std::string_view name_bytes =
     "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz_-.:";
-constexpr std::size_t most_devices = 1024;  // half a million paths
+constexpr std::size_t most_devices = 1024;  // a larger matrix would have too many paths
 constexpr int most_cpus = 16'384;
-constexpr int most_nodes = 1'024;  // NUMA nodes
+constexpr int most_nodes = 1'024;  // maximum of NUMA nodes
 constexpr int highest_gpu = 65'535;
-constexpr int most_links_of_gpu = 18;  // NVLink 4 and 5; no GPU has more
+constexpr int most_links_of_gpu = 18;  // no GPU has more, as of NVLink 5
+
+// The position after the terminal escape at `at`, or `at` itself when there is no escape.
+std::size_t after_escape(std::string_view text, std::size_t at) {
+  constexpr std::string_view parameters = "0123456789;:<=>?";
+  const bool is_whole = text.substr(at, 2) == "\x1b[";
+  const bool is_caret = text.substr(at, 3) == "^[[";
+  if (!is_whole && !is_caret && text[at] != '[') return at;
+  const std::size_t begin = at + (is_caret ? 3 : is_whole ? 2 : 1);
+  const std::size_t end = text.substr(0, begin + 16).find_first_not_of(parameters, begin);
+  if (end == std::string_view::npos) return at;
+  const bool is_final = is_whole ? text[end] >= '@' && text[end] <= '~' : text[end] == 'm';
+  return is_final ? end + 1 : at;
+}
+
+// Replaces terminal escapes (ECMA-48) and control characters by spaces, so that offsets do not
+// change. Also recognises the remains of "ESC[4m" in pasted text: "[4m" and "^[[4m".
+std::string without_escapes(std::string_view text) {
+  std::string plain(text);
+  for (std::size_t i = 0; i < plain.size();) {
+    const std::size_t end = after_escape(text, i);
+    if (end > i) {
+      std::fill(plain.begin() + static_cast<std::ptrdiff_t>(i),
+                plain.begin() + static_cast<std::ptrdiff_t>(end), ' ');
+      i = end;
+      continue;
+    }
+    const auto byte = static_cast<unsigned char>(plain[i]);
+    if ((byte < 0x20 && byte != '\n') || byte == 0x7f) plain[i] = byte == '\t' ? '\t' : ' ';
+    ++i;
+  }
+  return plain;
+}
+
+// Removes the first line from `rest` and returns it; empty at the end of the text.
+std::optional<std::string_view> next_line(std::string_view& rest) {
+  if (rest.empty()) return std::nullopt;
+  const std::size_t end = std::min(rest.find('\n'), rest.size());
+  const std::string_view line = rest.substr(0, end);
+  rest.remove_prefix(std::min(end + 1, rest.size()));
+  return line;
+}
+
+using Tokens = std::vector<std::string_view>;
+
+Tokens split(std::string_view line) { return words_of(line, " \t"); }
 
 std::optional<int> number_of(std::string_view text, int highest) {
-  int number = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (error != std::errc() || end != text.data() + text.size() || number < 0 || number > highest)
-    return std::nullopt;
-  return number;
+  const auto number = parse_number<int>(text);
+  return number && *number >= 0 && *number <= highest ? number : std::nullopt;
 }
 
 // "GPU7" -> 7
@@ -64,27 +107,24 @@ std::optional<int> gpu_number(std::string_view label) {
   return number_of(label.substr(3), highest_gpu);
 }
 
-using Line = TextPiece;
-using Token = TextPiece;
-
 enum class CellKind : std::uint8_t {
   self,
   links,
   path,
-  silent  // "N/A": the driver could not tell
+  silent  // "N/A": the driver does not know
 };
 
 struct Cell {
   CellKind kind = CellKind::silent;
-  PathLevel level = PathLevel::sys;  // of a path
-  std::uint16_t count = 0;           // of links
-  std::uint32_t offset = 0;          // files end at 64 MiB
+  PathLevel level = PathLevel::sys;  // for CellKind::path
+  std::uint16_t count = 0;           // for CellKind::links
+  std::uint32_t offset = 0;          // 32 bits suffice for files of 64 MiB
   bool same(const Cell& other) const {
     return kind == other.kind && level == other.level && count == other.count;
   }
 };
 
-std::optional<Cell> cell_of(const Token& token) {
+std::optional<Cell> cell_of(std::string_view token) {
   struct Word {
     std::string_view word;
     PathLevel level;
@@ -93,50 +133,50 @@ std::optional<Cell> cell_of(const Token& token) {
                              Word{"PXB", PathLevel::pxb},   Word{"PHB", PathLevel::phb},
                              Word{"NODE", PathLevel::node}, Word{"SYS", PathLevel::sys},
                              Word{"SOC", PathLevel::sys}};
-  Cell cell{.offset = static_cast<std::uint32_t>(token.offset)};
-  if (token.text == "N/A") return cell;
-  const auto word = std::ranges::find(words, token.text, &Word::word);
-  if (token.text == "X") {
+  Cell cell;
+  if (token == "N/A") return cell;
+  const auto word = std::ranges::find(words, token, &Word::word);
+  if (token == "X") {
     cell.kind = CellKind::self;
   } else if (word != words.end()) {
     cell.kind = CellKind::path;
     cell.level = word->level;
   } else {
-    if (!token.text.starts_with("NV")) return std::nullopt;
+    if (!token.starts_with("NV")) return std::nullopt;
     cell.kind = CellKind::links;
-    cell.count = static_cast<std::uint16_t>(number_of(token.text.substr(2), 1000).value_or(0));
+    cell.count = static_cast<std::uint16_t>(number_of(token.substr(2), 1000).value_or(0));
     if (cell.count == 0) return std::nullopt;
   }
   return cell;
 }
 
-bool is_cell(const Token& token) { return cell_of(token).has_value(); }
+bool is_cell(std::string_view token) { return cell_of(token).has_value(); }
 
 struct Header {
-  std::vector<Token> devices;
-  std::size_t tails = 0;  // columns behind the matrix; of these:
+  Tokens devices;
+  std::size_t tails = 0;  // columns after the matrix; cpus and numa are two of them
   std::optional<std::size_t> cpus, numa;
 };
 
-void read_tails(std::span<const Token> tokens, Header& header) {
+void read_tails(std::span<const std::string_view> tokens, Header& header) {
   const auto is = [&](std::size_t at, std::string_view word) {
-    return at < tokens.size() && tokens[at].text == word;
+    return at < tokens.size() && tokens[at] == word;
   };
   for (std::size_t at = 0; at < tokens.size(); ++header.tails) {
     const bool is_affinity = is(at + 1, "Affinity");
     if (is_affinity && is(at, "CPU")) header.cpus = header.tails;
     if (is_affinity && is(at, "NUMA")) header.numa = header.tails;
-    at += is_affinity ? 2 : is(at + 1, "NUMA") ? 3 : 1;  // "GPU NUMA ID"
+    at += is_affinity ? 2 : is(at + 1, "NUMA") ? 3 : 1;  // the last case is "GPU NUMA ID"
   }
 }
 
-// A line of device names that begins with a GPU, and no row.
-std::optional<Header> header_of(const Line& line) {
-  if (line.text.size() > longest_line) return std::nullopt;
-  const std::vector<Token> tokens = split_words(line);
-  if (tokens.empty() || !gpu_number(tokens[0].text)) return std::nullopt;
-  const auto end = std::ranges::find_if(tokens, [](const Token& token) {
-    return token.text == "CPU" || token.text == "NUMA" || token.text == "GPU";
+// A header is a line of device names that begins with a GPU and has no cells.
+std::optional<Header> header_of(std::string_view line) {
+  if (line.size() > longest_line) return std::nullopt;
+  const Tokens tokens = split(line);
+  if (tokens.empty() || !gpu_number(tokens[0])) return std::nullopt;
+  const auto end = std::ranges::find_if(tokens, [](std::string_view token) {
+    return token == "CPU" || token == "NUMA" || token == "GPU";
   });
   Header header;
   header.devices.assign(tokens.begin(), end);
@@ -145,26 +185,25 @@ std::optional<Header> header_of(const Line& line) {
   return header;
 }
 
-// Other matrices (topo -p2p) have the same names and other cells.
-bool is_row_of(const Header& header, const Line& line) {
-  if (line.text.size() > longest_line) return false;
-  const std::vector<Token> tokens = split_words(line);
-  if (tokens.size() <= header.devices.size() || tokens[0].text != header.devices[0].text)
-    return false;
+// Distinguishes the matrix from others with the same header (topo -p2p).
+bool is_row_of(const Header& header, std::string_view line) {
+  if (line.size() > longest_line) return false;
+  const Tokens tokens = split(line);
+  if (tokens.size() <= header.devices.size() || tokens[0] != header.devices[0]) return false;
   return std::ranges::all_of(std::span(tokens).subspan(1, header.devices.size()), is_cell);
 }
 
-// The matrix' header; `lines` then stand behind it.
-std::optional<Header> find_header(TextLines& lines) {
+// Finds the header of the matrix and leaves `rest` at the line after it.
+std::optional<Header> find_header(std::string_view& rest) {
   for (std::size_t i = 0; i < header_lines; ++i) {
-    const auto line = lines.next();
+    const auto line = next_line(rest);
     if (!line) break;
     auto header = header_of(*line);
     if (!header) continue;
     if (header->cpus) return header;
-    TextLines ahead = lines;
-    auto row = ahead.next();
-    while (row && row->text.find_first_not_of(" \t") == std::string_view::npos) row = ahead.next();
+    std::string_view ahead = rest;
+    auto row = next_line(ahead);
+    while (row && row->find_first_not_of(" \t") == std::string_view::npos) row = next_line(ahead);
     if (row && is_row_of(*header, *row)) return header;
   }
   return std::nullopt;
@@ -172,11 +211,11 @@ std::optional<Header> find_header(TextLines& lines) {
 
 bool recognises(std::string_view text) {
   const std::string plain = without_escapes(text.substr(0, header_bytes));
-  TextLines lines(plain);
-  return find_header(lines).has_value();
+  std::string_view rest = plain;
+  return find_header(rest).has_value();
 }
 
-// Calls `take` with the numbers of "0-23,48-71" or "1"; with none of anything else ("N/A", "-1").
+// Calls take() for each number in "0-23,48-71" or "1". Any other text ("N/A", "-1") has no numbers.
 template <class Take>
 void for_numbers(std::string_view text, int highest, const Take& take) {
   std::vector<std::pair<int, int>> ranges;
@@ -186,7 +225,7 @@ void for_numbers(std::string_view text, int highest, const Take& take) {
     const std::size_t dash = std::min(range.find('-'), range.size());
     const auto first = number_of(range.substr(0, dash), highest);
     const auto last = dash < range.size() ? number_of(range.substr(dash + 1), highest) : first;
-    // Lists ascend; one that repeats itself could take forever.
+    // The driver prints ascending ranges. Others could make the loop below very long.
     if (!first || !last || *last < *first || (!ranges.empty() && *first <= ranges.back().second))
       return;
     ranges.emplace_back(*first, *last);
@@ -200,10 +239,10 @@ void for_numbers(std::string_view text, int highest, const Take& take) {
 class MatrixReader {
  public:
   MatrixReader(std::string_view text, std::string_view origin)
-      : lines_(text), origin_(origin), host_(host_of(origin)) {}
+      : text_(text), rest_(text), origin_(origin), host_(host_of(origin)) {}
 
   Topology read() {
-    auto header = find_header(lines_);
+    auto header = find_header(rest_);
     if (!header) fail(0, "no header of a matrix (GPU0 GPU1 ...)");
     header_ = std::move(*header);
     check_devices();
@@ -217,27 +256,32 @@ class MatrixReader {
 
  private:
   [[noreturn]] void fail(std::size_t offset, std::string_view what) const {
-    throw Error(ErrorCode::bad_data, fmt::format("{}: byte {}: {}", origin_, offset, what));
+    fail_at(origin_, offset, what);
+  }
+  [[noreturn]] void fail(std::string_view part, std::string_view what) const {
+    fail(offset_of(part), what);
+  }
+  std::size_t offset_of(std::string_view part) const {
+    return static_cast<std::size_t>(part.data() - text_.data());
   }
 
   std::size_t size() const { return header_.devices.size(); }
-  std::string_view label(std::size_t device) const { return header_.devices[device].text; }
+  std::string_view label(std::size_t device) const { return header_.devices[device]; }
   bool is_gpu(std::size_t device) const { return gpu_number(label(device)).has_value(); }
   Cell& cell(std::size_t row, std::size_t column) { return cells_[row * size() + column]; }
 
-  void check_name(const Token& name) const {
-    if (name.text.size() > longest_name ||
-        name.text.find_first_not_of(name_bytes) != std::string_view::npos)
-      fail(name.offset, "not the name of a device");
+  void check_name(std::string_view name) const {
+    if (name.size() > longest_name || name.find_first_not_of(name_bytes) != std::string_view::npos)
+      fail(name, "not the name of a device");
   }
 
   void check_devices() {
     if (size() > most_devices)
-      fail(header_.devices[most_devices].offset, fmt::format("more than {} devices", most_devices));
+      fail(label(most_devices), fmt::format("more than {} devices", most_devices));
     for (std::size_t i = 0; i < size(); ++i) {
-      check_name(header_.devices[i]);
+      check_name(label(i));
       if (!columns_.try_emplace(label(i), i).second)
-        fail(header_.devices[i].offset, fmt::format("a second column {}", label(i)));
+        fail(label(i), fmt::format("a second column {}", label(i)));
       if (is_gpu(i)) gpus_.push_back(i);
     }
     cells_.resize(size() * size());
@@ -247,50 +291,49 @@ class MatrixReader {
   void read_rows() {
     std::vector<bool> seen(size());
     for (std::size_t rows = 0; rows < size();) {
-      const auto line = lines_.next();
-      if (!line) fail(lines_.offset(), fmt::format("{} rows for {} columns", rows, size()));
-      if (line->text.size() > longest_line)
-        fail(line->offset, fmt::format("a line of more than {} bytes", longest_line));
-      const std::vector<Token> tokens = split_words(*line);
+      const auto line = next_line(rest_);
+      if (!line) fail(text_.size(), fmt::format("{} rows for {} columns", rows, size()));
+      if (line->size() > longest_line)
+        fail(*line, fmt::format("a line of more than {} bytes", longest_line));
+      const Tokens tokens = split(*line);
       if (tokens.empty()) continue;
-      const auto column = columns_.find(tokens[0].text);
+      const auto column = columns_.find(tokens[0]);
       if (column == columns_.end())
-        fail(tokens[0].offset, fmt::format("{} rows for {} columns", rows, size()));
-      if (seen[column->second])
-        fail(tokens[0].offset, fmt::format("a second row {}", tokens[0].text));
+        fail(tokens[0], fmt::format("{} rows for {} columns", rows, size()));
+      if (seen[column->second]) fail(tokens[0], fmt::format("a second row {}", tokens[0]));
       seen[column->second] = true;
       read_row(column->second, tokens);
       ++rows;
     }
   }
 
-  void read_row(std::size_t row, const std::vector<Token>& tokens) {
+  void read_row(std::size_t row, const Tokens& tokens) {
     for (std::size_t column = 0; column < size(); ++column) {
-      const Token& last = tokens.back();
       if (column + 1 >= tokens.size())
-        fail(last.offset + last.text.size(),
+        fail(offset_of(tokens.back()) + tokens.back().size(),
              fmt::format("row {} has no cell for {}", label(row), label(column)));
-      const Token& token = tokens[column + 1];
-      const auto cell_read = cell_of(token);
+      const std::string_view token = tokens[column + 1];
+      auto cell_read = cell_of(token);
       std::string_view what;
       if (!cell_read)
         what = "not a cell of topo -m";
       else if ((cell_read->kind == CellKind::self) != (row == column))
-        what = "X stands on the diagonal, and only there";
+        what = "X must be on the diagonal and only there";
       else if (cell_read->kind == CellKind::links && !(is_gpu(row) && is_gpu(column)))
         what = "a NIC has no NVLinks";
       if (!what.empty())
-        fail(token.offset, fmt::format("row {}, column {}: {}", label(row), label(column), what));
+        fail(token, fmt::format("row {}, column {}: {}", label(row), label(column), what));
+      cell_read->offset = static_cast<std::uint32_t>(offset_of(token));
       cell(row, column) = *cell_read;
     }
-    // Where a column is left empty, nothing tells which of the others it is.
+    // If a row has an empty column, the others cannot be assigned.
     const auto tails = std::span(tokens).subspan(size() + 1);
     if (tails.size() != header_.tails) return;
     if (header_.cpus)
-      for_numbers(tails[*header_.cpus].text, most_cpus - 1,
+      for_numbers(tails[*header_.cpus], most_cpus - 1,
                   [&](int cpu) { cpus_.set(static_cast<std::size_t>(cpu)); });
     if (header_.numa)
-      for_numbers(tails[*header_.numa].text, most_nodes - 1,
+      for_numbers(tails[*header_.numa], most_nodes - 1,
                   [&](int node) { near_nodes_[row].push_back(node); });
   }
 
@@ -303,33 +346,36 @@ class MatrixReader {
                            label(column), label(column), label(row)));
   }
 
-  // "NIC0: mlx5_0" behind "NIC Legend:", by label.
-  std::map<std::string_view, Token> read_legend() {
-    std::map<std::string_view, Token> names;
+  // Lines such as "NIC0: mlx5_0" after the matrix name the NICs. If a paste lacks the heading "NIC
+  // Legend:", only columns named NIC and a number are renamed, since any log may contain a line
+  // about "mlx5_0:". The header of another matrix ends the legend.
+  std::map<std::string_view, std::string_view> read_legend() {
+    std::map<std::string_view, std::string_view> names;
     bool is_legend = false;
-    while (const auto line = lines_.next()) {
-      if (line->text.size() > longest_line || header_of(*line)) break;
-      const std::vector<Token> tokens = split_words(*line);
+    while (const auto line = next_line(rest_)) {
+      if (line->size() > longest_line || header_of(*line)) break;
+      const Tokens tokens = split(*line);
       if (tokens.size() != 2) continue;
-      is_legend = is_legend || (tokens[0].text == "NIC" && tokens[1].text == "Legend:");
-      if (!is_legend || !tokens[0].text.ends_with(':')) continue;
-      const std::string_view nic = tokens[0].text.substr(0, tokens[0].text.size() - 1);
-      if (columns_.contains(nic)) names.try_emplace(nic, tokens[1]);
+      is_legend = is_legend || (tokens[0] == "NIC" && tokens[1] == "Legend:");
+      if (!tokens[0].ends_with(':')) continue;
+      const std::string_view nic = tokens[0].substr(0, tokens[0].size() - 1);
+      const auto column = columns_.find(nic);
+      if (column == columns_.end() || is_gpu(column->second)) continue;
+      if (is_legend || nic.starts_with("NIC")) names.try_emplace(nic, tokens[1]);
     }
     return names;
   }
 
-  void add_devices(const std::map<std::string_view, Token>& legend) {
+  void add_devices(const std::map<std::string_view, std::string_view>& legend) {
     ids_.resize(size());
     std::set<std::string_view> seen;
     for (std::size_t device = 0; device < size(); ++device) {
       const auto named = legend.find(label(device));
-      const Token name = named == legend.end() ? header_.devices[device] : named->second;
+      const std::string_view name = named == legend.end() ? label(device) : named->second;
       check_name(name);
       ids_[device] = is_gpu(device) ? fmt::format("{}/gpu{}", host_, *gpu_number(label(device)))
-                                    : fmt::format("{}/{}", host_, name.text);
-      if (!seen.insert(ids_[device]).second)
-        fail(name.offset, fmt::format("a second device {}", name.text));
+                                    : fmt::format("{}/{}", host_, name);
+      if (!seen.insert(ids_[device]).second) fail(name, fmt::format("a second device {}", name));
       if (is_gpu(device)) {
         TopologyGpu& gpu = topology_.gpus.emplace_back();
         gpu.id = ids_[device];
@@ -340,7 +386,7 @@ class MatrixReader {
         TopologyNic& nic = topology_.nics.emplace_back();
         nic.id = ids_[device];
         nic.host = host_;
-        nic.name = name.text;
+        nic.name = name;
       }
     }
     add_host();
@@ -356,7 +402,7 @@ class MatrixReader {
     host.gpu_links = state();
   }
 
-  // One GPU has nobody to be linked with: nothing is shown.
+  // A single GPU has no peer, so nothing is known about links.
   IslandState state() {
     bool is_silent = gpus_.size() < 2;
     for (const std::size_t a : gpus_)
@@ -367,59 +413,12 @@ class MatrixReader {
     return is_silent ? IslandState::unknown : IslandState::none;
   }
 
-  std::vector<std::size_t> linked_with(std::size_t first, std::vector<bool>& seen) {
-    std::vector<std::size_t> members{first};
-    seen[first] = true;
-    for (std::size_t i = 0; i < members.size(); ++i)
-      for (const std::size_t gpu : gpus_)
-        if (!seen[gpu] && cell(members[i], gpu).kind == CellKind::links) {
-          seen[gpu] = true;
-          members.push_back(gpu);
-        }
-    std::ranges::sort(members);
-    return members;
-  }
-
   void add_links() {
-    std::vector<bool> seen(size());
-    int switches = 0;
-    for (const std::size_t gpu : gpus_) {
-      if (seen[gpu]) continue;
-      const std::vector<std::size_t> members = linked_with(gpu, seen);
-      if (!is_switched(members)) {
-        for (const std::size_t a : members)
-          for (const std::size_t b : members)
-            if (a < b && cell(a, b).count > 0) add_link(ids_[a], ids_[b], cell(a, b).count);
-        continue;
-      }
-      // The switches of a host, "HOST/...", are one; a second set that the first does not reach is
-      // not named as one of them.
-      const std::string name = switches == 0 ? fmt::format("{}/nvswitch0", host_)
-                                             : fmt::format("{}:nvswitch{}", host_, switches);
-      ++switches;
-      for (const std::size_t member : members) add_link(ids_[member], name, most_of(member));
-    }
-  }
-
-  // A pair with all links that a GPU has is more likely to hang on a switch than on 18 bridges.
-  bool is_switched(const std::vector<std::size_t>& members) {
-    if (members.size() == 2) return most_of(members[0]) >= most_links_of_gpu;
-    return std::ranges::any_of(members, [&](std::size_t gpu) {
-      int sum = 0;
-      for (const std::size_t peer : gpus_) sum += cell(gpu, peer).count;
-      return sum > most_links_of_gpu;
-    });
-  }
-
-  int most_of(std::size_t gpu) {
-    int most = 0;
-    for (const std::size_t peer : gpus_) most = std::max<int>(most, cell(gpu, peer).count);
-    return most;
-  }
-
-  void add_link(const std::string& a, const std::string& b, int count) {
-    topology_.links.push_back(
-        {.a = a, .b = b, .type = "nvlink", .count = count, .gbyte_s = std::nullopt});
+    for (const std::size_t a : gpus_)
+      for (const std::size_t b : gpus_)
+        if (a < b && cell(a, b).count > 0)
+          topology_.links.push_back({ids_[a], ids_[b], "nvlink", cell(a, b).count, std::nullopt});
+    show_hidden_switches(topology_, most_links_of_gpu);
   }
 
   void add_paths() {
@@ -429,13 +428,13 @@ class MatrixReader {
           topology_.paths.push_back({.a = ids_[a], .b = ids_[b], .level = cell(a, b).level});
   }
 
-  TextLines lines_;
+  std::string_view text_, rest_;
   std::string origin_, host_;
   Header header_;
   std::map<std::string_view, std::size_t> columns_;
-  std::vector<std::size_t> gpus_;  // columns
-  std::vector<Cell> cells_;        // row by row
-  std::bitset<most_cpus> cpus_;    // that some device is near to
+  std::vector<std::size_t> gpus_;  // columns of GPUs
+  std::vector<Cell> cells_;        // all rows, one after the other
+  std::bitset<most_cpus> cpus_;    // CPUs that are near some device
   std::vector<std::vector<int>> near_nodes_;
   std::vector<std::string> ids_;
   Topology topology_;

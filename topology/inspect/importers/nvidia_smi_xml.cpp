@@ -1,24 +1,23 @@
-// `nvidia-smi -q -x`: what the driver says of each GPU: identity, PCIe link, health, NVLink fabric.
+// Imports `nvidia-smi -q -x`: identity, PCIe link, health and NVLink fabric of each GPU.
 //
-// The form is that of nvsmi_device_v10 to v13.dtd (drivers 450 to 580); elements came and were
-// renamed, so each is optional here. A value that the driver does not have is a phrase ("N/A",
-// "[Unknown Error]", "Requested functionality has been deprecated"), and therefore only values of
-// the expected form count. The log shows no links and no NICs.
+// The format is nvsmi_device_v10 to v13.dtd (drivers 450 to 580). Versions added and renamed
+// elements, so each is optional here. Missing values are phrases ("N/A", "[Unknown Error]",
+// "Requested functionality has been deprecated"), so a value counts only if it has the expected
+// form. The log has no links and no NICs.
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <array>
-#include <charconv>
-#include <cmath>
 #include <optional>
 #include <set>
 
 #include "facts.hpp"
+#include "inspect/importers/importer.hpp"
+#include "inspect/importers/xml_document.hpp"
+#include "inspect/text.hpp"
 #include "sources/pci_address.hpp"
 #include "sources/small_file.hpp"
 #include "wording.hpp"
-#include "inspect/importers/importer.hpp"
-#include "inspect/importers/xml_document.hpp"
 
 namespace atoll_v1::atoll::importers {
 
@@ -26,10 +25,10 @@ using namespace topology_sources;
 namespace {
 
 constexpr std::size_t most_gpus = 1024;
-constexpr std::size_t most_partitions = 64;  // of a GPU
+constexpr std::size_t most_partitions = 64;  // maximum of MIG instances of one GPU
 constexpr std::size_t longest_text = 256;
 
-// A value in words; "" for the phrases that stand where there is none.
+// The text of an element; "" for a phrase that means there is no value.
 std::string_view words_of(pugi::xml_node node) {
   constexpr std::array none{"n/a",
                             "none",
@@ -48,17 +47,13 @@ std::string_view words_of(pugi::xml_node node) {
   return text;
 }
 
-// "1200.00 W" with the unit " W"; "0" without one.
+// The number before `unit`: "1200.00 W" with the unit " W".
 std::optional<double> number_of(pugi::xml_node node, std::string_view unit = "") {
   std::string_view text = trimmed(node.child_value());
   if (!text.ends_with(unit)) return std::nullopt;
   text.remove_suffix(unit.size());
-  double number = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (error != std::errc() || end != text.data() + text.size() || !std::isfinite(number) ||
-      number < 0 || number > 1e12)
-    return std::nullopt;
-  return number;
+  const auto number = parse_number<double>(text);
+  return number && *number >= 0 && *number <= 1e12 ? number : std::nullopt;
 }
 
 std::string_view yes_or_no(pugi::xml_node node) {
@@ -78,7 +73,8 @@ bool is_hexadecimal(std::string_view text) {
 
 void read_pci(pugi::xml_node pci, Facts& facts) {
   std::string device =
-      lower_case(trimmed(pci.child_value("pci_device_id")));  // device, then vendor
+      // The device id precedes the vendor id.
+      lower_case(trimmed(pci.child_value("pci_device_id")));
   if (device.starts_with("0x")) device.erase(0, 2);
   if (device.size() == 8 && is_hexadecimal(device))
     set_fact(facts, fact::pci_device, fmt::format("{}:{}", device.substr(4), device.substr(0, 4)));
@@ -100,7 +96,7 @@ void read_pci(pugi::xml_node pci, Facts& facts) {
   set_number(facts, fact::pci_replays, number_of(pci.child("replay_counter")));
 }
 
-// "healthy", what is not, or "" where the driver does not tell.
+// "healthy", a list of faults, or "" when the driver does not report it.
 std::string health_of(pugi::xml_node health) {
   std::string troubles;
   bool is_told = false;
@@ -118,7 +114,7 @@ std::string health_of(pugi::xml_node health) {
     } else if (value == "true" || value == "yes") {
       add(words);
     } else if (yes_or_no(child).empty() && value != "full") {
-      add(fmt::format("{} {}", words, value));  // "bandwidth degraded"
+      add(fmt::format("{} {}", words, value));  // for example "bandwidth degraded"
     }
   }
   const std::string summary = lower_case(words_of(health.child("summary")));
@@ -144,8 +140,8 @@ void read_fabric(pugi::xml_node fabric, Facts& facts) {
   set_fact(facts, fact::fabric_health, health_of(fabric.child("health")));
 }
 
-// Of the reasons for lower clocks those that mean trouble: not idleness, nor clocks that somebody
-// set. Until driver 525 they were called throttle reasons.
+// Reads the reasons for lower clocks that mean trouble, not idleness or clocks that a user set.
+// Drivers before 525 called them throttle reasons.
 void read_throttle(pugi::xml_node gpu, Facts& facts) {
   struct Reason {
     std::string_view element, word;
@@ -226,7 +222,7 @@ class LogReader {
       set_fact(topology_.hosts.front().facts, fact::virtual_machine, "yes");
   }
 
-  // Few drivers print the UUIDs of instances. CUDA also knows them as "MIG-GPU-UUID/GI/CI".
+  // Few drivers print the UUID of a MIG instance. CUDA also accepts "MIG-GPU-UUID/GI/CI".
   void add_partitions(pugi::xml_node devices, TopologyGpu& gpu) const {
     for (const pugi::xml_node device : devices.children("mig_device")) {
       if (gpu.partitions.size() == most_partitions)
@@ -243,7 +239,7 @@ class LogReader {
     }
   }
 
-  // GPUs stand in the order of their numbers, unless the log is of a selection (-i).
+  // GPUs are in the order of their indices, unless the log shows only some of them (-i).
   void number_gpus() {
     const auto attached = number_of(root_.child("attached_gpus"));
     const bool is_whole = !attached || *attached == static_cast<double>(topology_.gpus.size());

@@ -2,16 +2,16 @@
 
 #include <fmt/format.h>
 
+#include "inspect/importers/importer.hpp"
 #include "parse_number.hpp"
 
 namespace atoll_v1::atoll::importers {
 namespace {
 
-[[noreturn]] void bad(std::string_view origin, std::ptrdiff_t offset, std::string_view what) {
-  throw Error(ErrorCode::bad_data, fmt::format("{}: byte {}: {}", origin, offset, what));
-}
+constexpr std::size_t most_nodes = 2'000'000;
+constexpr std::size_t most_depth = 64;
 
-// Skips one "<? ... ?>", "<!-- ... -->" or "<! ... >" at `at`; npos when it does not end.
+// Skips one "<? ... ?>", "<!-- ... -->" or "<! ... >" at `at`. Returns npos when it has no end.
 std::size_t skip_markup(std::string_view text, std::size_t at) {
   const bool is_comment = text.substr(at, 4) == "<!--";
   const std::string_view end = is_comment ? "-->" : ">";
@@ -21,21 +21,22 @@ std::size_t skip_markup(std::string_view text, std::size_t at) {
 
 }  // namespace
 
-XmlDocument::XmlDocument(std::string_view text, std::string_view origin, XmlLimits limits)
-    : origin_(origin) {
+XmlDocument::XmlDocument(std::string_view text, std::string_view origin) : origin_(origin) {
   if (const auto zero = text.find('\0'); zero != std::string_view::npos)
-    bad(origin_, static_cast<std::ptrdiff_t>(zero), "a zero byte: this is no XML text");
+    fail_at(origin_, zero, "a zero byte: this is not XML");
   const auto result =
       document_.load_buffer(text.data(), text.size(), pugi::parse_default, pugi::encoding_utf8);
-  if (!result) bad(origin_, result.offset, fmt::format("XML: {}", result.description()));
-  // Walked without recursion: what reads the document may then recurse.
+  if (!result)
+    fail_at(origin_, static_cast<std::size_t>(std::max<std::ptrdiff_t>(0, result.offset)),
+            fmt::format("XML: {}", result.description()));
+  // Walks without recursion, so that readers of the document may recurse.
   std::size_t nodes = 0, depth = 0;
   pugi::xml_node node = document_.first_child();
   while (node) {
-    if (++nodes > limits.nodes) fail(node, fmt::format("XML: more than {} elements", limits.nodes));
+    if (++nodes > most_nodes) fail(node, fmt::format("XML: more than {} elements", most_nodes));
     if (node.first_child()) {
-      if (++depth > limits.depth)
-        fail(node, fmt::format("XML: elements nest deeper than {}", limits.depth));
+      if (++depth > most_depth)
+        fail(node, fmt::format("XML: elements nest deeper than {}", most_depth));
       node = node.first_child();
       continue;
     }
@@ -49,12 +50,13 @@ XmlDocument::XmlDocument(std::string_view text, std::string_view origin, XmlLimi
 
 pugi::xml_node XmlDocument::root(std::string_view name) const {
   const pugi::xml_node root = document_.document_element();
-  if (root.name() != name) fail(root, fmt::format("the document is no <{}>", name));
+  if (root.name() != name) fail(root, fmt::format("the document is not a <{}>", name));
   return root;
 }
 
 void XmlDocument::fail(pugi::xml_node node, std::string_view what) const {
-  bad(origin_, std::max<std::ptrdiff_t>(0, node.offset_debug()), what);
+  fail_at(origin_, static_cast<std::size_t>(std::max<std::ptrdiff_t>(0, node.offset_debug())),
+          what);
 }
 
 std::optional<long long> XmlDocument::integer(pugi::xml_node node, const char* attribute) {

@@ -1,4 +1,5 @@
-// XML from a stranger: parsed within limits, and complaints name the byte where an element stands.
+// Parses untrusted XML of at most 2,000,000 elements that nest at most 64 deep. Errors name the byte
+// offset of the element.
 #pragma once
 
 #include <cstddef>
@@ -11,22 +12,17 @@
 
 namespace atoll_v1::atoll::importers {
 
-struct XmlLimits {
-  std::size_t nodes = 2'000'000;
-  std::size_t depth = 64;
-};
-
 class XmlDocument {
  public:
-  // Entities are not expanded and external parts not read. Throws Error(bad_data) that names
-  // `origin` and a byte offset.
-  XmlDocument(std::string_view text, std::string_view origin, XmlLimits limits = {});
+  // Does not expand entities or read external files. Error(bad_data) names `origin` and a byte
+  // offset.
+  XmlDocument(std::string_view text, std::string_view origin);
 
-  // The document's element; throws unless it is called `name`.
+  // The root element. Throws Error(bad_data) unless it is called `name`.
   pugi::xml_node root(std::string_view name) const;
   [[noreturn]] void fail(pugi::xml_node node, std::string_view what) const;
 
-  // An attribute as an integer (0x... is hexadecimal); empty when absent or not a number in range.
+  // An attribute as a decimal integer, or hexadecimal after "0x"; empty when absent or invalid.
   static std::optional<long long> integer(pugi::xml_node node, const char* attribute);
 
  private:
@@ -34,8 +30,8 @@ class XmlDocument {
   std::string origin_;
 };
 
-// Whether an XML text's first element is `name`; comments, declarations and white space may stand
-// before it. Looks at the first 64 KiB.
+// True if the first element of an XML text is `name`, after any comments, declarations and white
+// space. Examines only the first 64 KiB.
 bool first_element_is(std::string_view text, std::string_view name);
 
 }  // namespace atoll_v1::atoll::importers

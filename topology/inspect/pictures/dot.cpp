@@ -1,17 +1,14 @@
-// The picture: two rows of hosts, or of islands that span hosts, with the rails between them. The
-// lower row stands on its head, so that all NICs look at the rails. Vocabulary: a *block* is a
-// group or a summary in a row; a *drop* is the line from a block to a track; dot_scene.hpp has the
-// rest.
+// Draws a scene: two rows of hosts, or of islands that span hosts, with the rails between the rows.
+// The lower row is drawn upside down, so that all NICs face the rails. A *block* is a group or a
+// summary in a row; a *drop* is the line from a block to a track. dot_scene.hpp defines groups,
+// summaries and tracks.
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <array>
 #include <cmath>
 
-#include "inspect/pictures/dot_canvas.hpp"
-#include "inspect/pictures/dot_layout.hpp"
 #include "inspect/pictures/dot_painter.hpp"
-#include "inspect/pictures/dot_scene.hpp"
 
 namespace atoll_v1::atoll {
 namespace drawing {
@@ -22,10 +19,10 @@ constexpr double heading_font = 13, trouble_font = 10;
 constexpr double track_pitch = 13;
 constexpr double row_gap = 24;
 constexpr double summary_width = 330, summary_height = 4 * line_height;
-constexpr double widest_row = 1400;     // above a row of summaries
-constexpr double widest_trouble = 800;  // that widens the picture
+constexpr double widest_row = 1400;     // points; a wider row of groups is split in two
+constexpr double widest_trouble = 800;  // points; a longer line does not widen the picture
 
-// Told apart by people who do not see red and green alike; none looks like trouble.
+// These colours differ for colour-blind readers, and none looks like an error or a warning.
 constexpr std::array<std::string_view, 8> track_colours{"#0b62a4", "#7a3fa0", "#00807a", "#5b7f00",
                                                         "#a8437b", "#6b5b3e", "#3f51b5", "#2e8b57"};
 
@@ -37,10 +34,9 @@ struct Drop {
 
 struct Block {
   const Group* group = nullptr;
-  const Summary* summary = nullptr;
-  GroupPlan plan;
-  double width() const { return group != nullptr ? plan.width : summary_width; }
-  double height() const { return group != nullptr ? plan.height : summary_height; }
+  Summary* summary = nullptr;
+  double width() const { return group != nullptr ? group->width : summary_width; }
+  double height() const { return group != nullptr ? group->height : summary_height; }
 };
 
 using Row = std::vector<Block>;
@@ -57,8 +53,8 @@ double row_height(const Row& row) {
   return height;
 }
 
-// The drops of a row whose left end is at `x`; those of its NICs first, since the summaries' can
-// stand anywhere.
+// Computes the drops of a row with its upper left corner at `at`. NICs come first, since drops of
+// summaries can move sideways.
 class Drops {
  public:
   Drops(const Row& row, Point at, bool is_mirrored, const std::vector<Drop>& others)
@@ -79,7 +75,7 @@ class Drops {
 
   const std::vector<Drop>& drops() const { return drops_; }
 
-  // Drops that lie on one of another track.
+  // Counts the drops that cover a drop of another track.
   std::size_t clashes() const {
     std::size_t count = 0;
     for (const Drop& drop : drops_)
@@ -92,36 +88,32 @@ class Drops {
   double mirrored(double y, double height) const { return is_mirrored_ ? height - y : y; }
 
   void add_stacks(const Block& block, Point corner) {
-    for (std::size_t h = 0; h < block.plan.hosts.size(); ++h) {
-      const HostPlan& plan = block.plan.hosts[h];
-      const Point at = block.plan.hosts_at[h];
-      for (std::size_t s = 0; s < plan.stacks.size(); ++s) {
-        const NicStack& stack = block.group->hosts[h].stacks[s];
-        const Rect& last = plan.stacks[s].nics.back();
-        const double y = corner.y + mirrored(at.y + last.bottom(), block.plan.height);
-        double x =
-            corner.x + at.x + last.middle() - 5 * (static_cast<double>(stack.tracks.size()) - 1);
+    for (const HostBox& host : block.group->hosts)
+      for (const NicStack& stack : host.stacks) {
+        const double y = corner.y + mirrored(host.at.y + stack.last.bottom(), block.height());
+        double x = corner.x + host.at.x + stack.last.middle() -
+                   5 * (static_cast<double>(stack.tracks.size()) - 1);
         for (const std::size_t track : stack.tracks) {
           drops_.push_back({stack.nics.back().id, {x, y}, track});
           x += 10;
         }
       }
-    }
   }
 
   void add_summaries(const Block& block, Point corner) {
     if (block.summary != nullptr)
       add_summary(*block.summary, {corner.x, corner.y, block.width(), block.height()},
                   mirrored(block.height() - (is_mirrored_ ? 0 : 8), block.height()) + corner.y);
-    for (std::size_t i = 0; i < block.plan.summaries.size(); ++i) {
-      Rect place = block.plan.summaries[i];
-      const double y = mirrored(place.bottom() - 8, block.plan.height) + corner.y;
+    if (block.group == nullptr) return;
+    for (const Summary& summary : block.group->summaries) {
+      Rect place = summary.place;
+      const double y = mirrored(place.bottom() - 8, block.height()) + corner.y;
       place.x += corner.x;
-      add_summary(block.group->summaries[i], place, y);
+      add_summary(summary, place, y);
     }
   }
 
-  // Beside those that are there already.
+  // Moves each drop sideways until it is clear of the others.
   void add_summary(const Summary& summary, const Rect& place, double y) {
     const double step = place.width / (static_cast<double>(summary.tracks.size()) + 1);
     for (std::size_t i = 0; i < summary.tracks.size(); ++i) {
@@ -142,7 +134,7 @@ class Drops {
 
 class Painter {
  public:
-  explicit Painter(const Scene& scene) : scene_(scene) {}
+  explicit Painter(Scene scene) : scene_(std::move(scene)) {}
 
   std::string paint() {
     fill_rows();
@@ -163,8 +155,10 @@ class Painter {
 
  private:
   void fill_rows() {
-    for (const Group& group : scene_.groups)
-      rows_[0].push_back({.group = &group, .plan = plan_group(group)});
+    for (Group& group : scene_.groups) {
+      place(group);
+      rows_[0].push_back({.group = &group});
+    }
     const std::size_t groups = scene_.groups.size();
     const bool is_short =
         !scene_.summaries.empty() && groups <= 2 && row_width(rows_[0]) < widest_row;
@@ -173,8 +167,7 @@ class Painter {
       rows_[1].assign(half, rows_[0].end());
       rows_[0].erase(half, rows_[0].end());
     }
-    for (const Summary& summary : scene_.summaries)
-      rows_[1].push_back({.summary = &summary, .plan = {}});
+    for (Summary& summary : scene_.summaries) rows_[1].push_back({.summary = &summary});
   }
 
   void measure() {
@@ -188,8 +181,9 @@ class Painter {
     width_ = left_ + width + margin;
   }
 
-  // Where a row begins: single blocks on the left, so that equal ones stand below each other; else
-  // in the middle, but aside where drops of different tracks would lie on each other.
+  // The left edge of a row. Up to two blocks are aligned on the left, so that equal blocks are
+  // above each other. Other rows are centred, but shifted if that avoids drops of different tracks
+  // that cover each other.
   double begin_of(const Row& row, double y, bool is_mirrored) const {
     if (rows_[0].size() + rows_[1].size() <= 2) return left_;
     const double middle = left_ + (width_ - margin - left_ - row_width(row)) / 2;
@@ -204,62 +198,56 @@ class Painter {
     return best;
   }
 
-  // Returns the y below it.
+  // Returns the y coordinate below the row.
   double paint_row(const Row& row, double y, bool is_mirrored) {
     const double height = row_height(row);
     double x = begin_of(row, y, is_mirrored);
     const std::vector<Drop> drops = Drops(row, {x, y}, is_mirrored, drops_).drops();
     drops_.insert(drops_.end(), drops.begin(), drops.end());
     for (const Block& block : row) {
-      // Blocks of one row stand on the side of the rails.
+      // Blocks of different height are aligned on the side that faces the rails.
       const double top = is_mirrored ? y : y + height - block.height();
       if (block.group != nullptr) {
-        paint_group(block, {x, top}, is_mirrored);
+        paint_group(*block.group, {x, top}, is_mirrored);
       } else {
         canvas_.move_to({});
-        paint_summary(canvas_, *block.summary, {x, top, block.width(), block.height()});
+        block.summary->place = {x, top, block.width(), block.height()};
+        paint_summary(canvas_, *block.summary);
       }
       x += block.width() + row_gap;
     }
     return y + height;
   }
 
-  void paint_group(const Block& block, Point at, bool is_mirrored) {
-    const GroupPlan& plan = block.plan;
-    const double mirrored_height = is_mirrored ? plan.height : 0;
+  void paint_group(const Group& group, Point at, bool is_mirrored) {
+    const double mirrored_height = is_mirrored ? group.height : 0;
     canvas_.move_to(at, mirrored_height);
-    if (plan.around) {
-      open_island(canvas_, *block.group->around, *plan.around);
-      if (plan.around->bar) paint_switch(canvas_, *block.group->around, *plan.around->bar);
-    }
-    for (std::size_t i = 0; i < plan.hosts.size(); ++i) {
-      const HostPlan& host = plan.hosts[i];
-      const double y = plan.hosts_at[i].y;
-      canvas_.move_to(
-          {at.x + plan.hosts_at[i].x, at.y + (is_mirrored ? plan.height - y - host.height : y)},
-          is_mirrored ? host.height : 0);
-      paint_host(canvas_, block.group->hosts[i], host);
+    const bool has_bar = group.around && group.around->bar;
+    if (group.around) open_island(canvas_, *group.around);
+    if (has_bar) paint_switch(canvas_, *group.around);
+    for (const HostBox& host : group.hosts) {
+      const double y = is_mirrored ? group.height - host.at.y - host.height : host.at.y;
+      canvas_.move_to({at.x + host.at.x, at.y + y}, is_mirrored ? host.height : 0);
+      paint_host(canvas_, host);
     }
     canvas_.move_to(at, mirrored_height);
-    for (std::size_t i = 0; i < plan.summaries.size(); ++i)
-      paint_summary(canvas_, block.group->summaries[i], plan.summaries[i]);
-    if (!plan.around) return;
-    if (plan.around->bar) paint_buses(*block.group, plan);
-    canvas_.close();
+    for (const Summary& summary : group.summaries) paint_summary(canvas_, summary);
+    if (has_bar) paint_buses(group);
+    if (group.around) canvas_.close();
   }
 
-  // From the switches to the hosts.
-  void paint_buses(const Group& group, const GroupPlan& plan) {
-    const Rect& bar = plan.around->bar->place;
+  // Draws the lines from the switches of an island to its hosts.
+  void paint_buses(const Group& group) {
     const std::string from = switch_id(*group.around);
     const auto paint_bus = [&](double x, double y) {
       const std::string to = fmt::format("{} {:.0f}", from, x);
       canvas_.dot(to, {x, y}, 0, "black");
-      canvas_.line(from, to, {{x, bar.bottom()}, {x, y}}, fabric_pen(*group.around, 5));
+      canvas_.line(from, to, {{x, group.around->bar->place.bottom()}, {x, y}},
+                   fabric_pen(*group.around, 5));
     };
-    for (std::size_t i = 0; i < plan.hosts.size(); ++i)
-      paint_bus(plan.hosts_at[i].x + plan.hosts[i].width / 2, plan.hosts_at[i].y);
-    for (const Rect& summary : plan.summaries) paint_bus(summary.middle(), summary.y);
+    for (const HostBox& host : group.hosts) paint_bus(host.at.x + host.width / 2, host.at.y);
+    for (const Summary& summary : group.summaries)
+      paint_bus(summary.place.middle(), summary.place.y);
   }
 
   void paint_track(std::size_t number, double y) {
@@ -284,7 +272,7 @@ class Painter {
     }
   }
 
-  // Returns the y below them.
+  // Returns the y coordinate below the list.
   double paint_troubles(double y) {
     if (!scene_.troubles.empty()) y += row_gap;
     const double width = width_ - 2 * margin;
@@ -296,7 +284,7 @@ class Painter {
     return y;
   }
 
-  const Scene& scene_;
+  Scene scene_;
   Canvas canvas_;
   std::array<Row, 2> rows_;
   std::vector<Drop> drops_;
@@ -307,8 +295,7 @@ class Painter {
 }  // namespace drawing
 
 std::string to_dot(const Inspection& inspection) {
-  const drawing::Scene scene = drawing::make_scene(inspection);
-  return drawing::Painter(scene).paint();
+  return drawing::Painter(drawing::make_scene(inspection)).paint();
 }
 
 }  // namespace atoll_v1::atoll

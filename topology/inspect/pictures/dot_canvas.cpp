@@ -9,7 +9,7 @@ namespace {
 
 constexpr double per_inch = 72;
 
-// The length of the UTF-8 sequence at the beginning; 0 for bytes that are none.
+// The length of the UTF-8 sequence at the start of the text; 0 if it is invalid.
 std::size_t sequence_length(std::string_view text) {
   const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
   const std::size_t length = byte(0) < 0x80             ? 1
@@ -23,8 +23,8 @@ std::size_t sequence_length(std::string_view text) {
   return length;
 }
 
-// Names come from machines: what would end the string, command Graphviz or break its output is
-// written so that it is seen as it is, or as a question mark.
+// Escapes text for a quoted string of Graphviz. Names come from files: quotes and backslashes are
+// escaped, and bytes that Graphviz would interpret or reject become question marks.
 std::string escaped(std::string_view text) {
   std::string result;
   while (!text.empty()) {

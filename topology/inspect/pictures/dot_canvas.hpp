@@ -1,6 +1,6 @@
-// A drawing in Graphviz' language whose every place is given, so that Graphviz only paints it:
-// `layout=nop2` of neato reads `pos` and `bb` as `dot -Tdot` writes them. Places are in points
-// (1/72 inch) from the top left corner; Graphviz counts from the bottom.
+// Writes a drawing in Graphviz' language. All positions are given, so Graphviz only paints: with
+// `layout=nop2`, neato reads `pos` and `bb` in the form that `dot -Tdot` writes. Positions are in
+// points (1/72 inch) from the upper left corner; Graphviz itself counts from the lower left one.
 #pragma once
 
 #include <initializer_list>
@@ -58,33 +58,33 @@ struct TextLook {
   std::string_view colour = "#222222";
 };
 
-// What a text takes, in points: an upper estimate for the usual sans-serif fonts.
+// An upper estimate of a text's width in points, for common sans-serif fonts.
 double text_width(std::string_view text, double font);
 
-// Lines of at most `width`, of parts that stay whole.
+// Joins `parts` into lines of at most `width`, without splitting a part.
 std::vector<std::string> wrapped(const std::vector<std::string>& parts, double width, double font);
 
-// Shortened to `width`, with dots in place of what is missing.
+// Cuts a text to `width` and marks the cut with dots.
 std::string shortened(std::string_view text, double width, double font);
 
 class Canvas {
  public:
-  // Until the next call, places are relative to `origin`, and upside down within `height` when it
-  // is positive.
+  // Sets the origin for all positions until the next call. If `mirrored_height` is positive, the
+  // area of this height below the origin is drawn upside down.
   void move_to(Point origin, double mirrored_height = 0);
 
-  // A frame around everything until its close(). `name` is unique.
+  // Begins a frame; close() ends it. `name` must be unique.
   void open(std::string_view name, const Rect& place, const Look& look, std::string_view tooltip);
   void close();
 
-  // `id` names the box for edges.
+  // Edges refer to the box by `id`.
   void box(std::string_view id, const Rect& place, const std::vector<std::string>& lines,
            const Look& look, std::string_view tooltip);
   void text(const Rect& place, const std::vector<std::string>& lines, const TextLook& look);
-  // An anchor for edges that is not seen unless it has a size.
+  // An end point for edges; invisible when `size` is 0.
   void dot(std::string_view id, Point place, double size, std::string_view colour);
 
-  // A line from box to box along cubic Bezier curves: a start, then three points a curve.
+  // An edge along cubic Bezier curves: a start, then three points for each curve.
   void curve(std::string_view a, std::string_view b, const std::vector<Point>& points,
              const Pen& pen);
   void line(std::string_view a, std::string_view b, std::initializer_list<Point> corners,

@@ -1,4 +1,4 @@
-// One host as a picture shows it.
+// Builds the boxes of one host.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -11,7 +11,7 @@ namespace atoll_v1::atoll::drawing {
 namespace {
 
 constexpr std::size_t most_in_stack = 6;
-constexpr std::size_t most_single_nics = 8;  // of a host without GPUs
+constexpr std::size_t most_single_nics = 8;  // of a host without GPUs; more NICs share one stack
 
 std::string_view last_part(std::string_view id) { return id.substr(id.rfind('/') + 1); }
 
@@ -94,7 +94,7 @@ void add_links(const Parts& parts, const HostParts& host,
 
 // --- islands ---
 
-// GPUs without links share one box, whichever island of one each of them is.
+// All GPUs of a host that have no links share one box.
 IslandBox make_lone(std::size_t gpus, std::size_t of) {
   IslandBox box;
   box.state = IslandState::none;
@@ -112,12 +112,13 @@ std::string models_of(const Topology& topology, const std::vector<std::size_t>& 
   return std::string(short_model(model));
 }
 
-// Fills islands, and the GPUs in their order. Returns where each GPU of the topology went.
+// Fills the islands, and the GPUs in the order of the islands. Returns the position in `box` of
+// each GPU of the topology.
 std::map<std::size_t, std::size_t> add_islands(const Parts& parts, const HostParts& host,
                                                HostBox& box) {
   const Topology& topology = parts.topology();
   const std::vector<Island>& islands = parts.inspection().islands;
-  std::map<std::size_t, std::vector<std::size_t>> members;  // island -> its GPUs here
+  std::map<std::size_t, std::vector<std::size_t>> members;  // island -> its GPUs on this host
   std::vector<std::size_t> order, lone;
   for (const std::size_t gpu : host.gpus) {
     const auto island = parts.island(topology.gpus[gpu].id);
@@ -147,7 +148,7 @@ std::map<std::size_t, std::size_t> add_islands(const Parts& parts, const HostPar
 
 // --- NICs ---
 
-// Which GPUs of the host send through a NIC, and which would.
+// The GPUs of the host that send through a NIC, and those that it is nearest to.
 using Gpus = std::vector<std::size_t>;
 struct Use {
   Gpus users, near;
@@ -166,7 +167,7 @@ std::map<std::size_t, Use> uses_of(const Parts& parts, const HostBox& box) {
   return uses;
 }
 
-// Trouble first, so that it is not among those left out.
+// Moves NICs with findings to the front, so that they are not left out.
 void shorten(NicStack& stack) {
   if (stack.nics.size() <= most_in_stack) return;
   std::ranges::stable_sort(stack.nics, std::ranges::greater(), &NicBox::mark);
@@ -177,7 +178,7 @@ void shorten(NicStack& stack) {
 void add_stacks(const Parts& parts, const HostParts& host, HostBox& box) {
   const Topology& topology = parts.topology();
   const std::map<std::size_t, Use> uses = uses_of(parts, box);
-  std::map<std::pair<Gpus, Gpus>, std::size_t> stack_of;  // users, near
+  std::map<std::pair<Gpus, Gpus>, std::size_t> stack_of;  // (users, near) -> stack
   NicStack others;
   for (const std::size_t position : host.nics) {
     const TopologyNic& nic = topology.nics[position];

@@ -1,6 +1,6 @@
-// Places, from the inside out: GPUs stand in one row, island by island; what joins them is above,
-// the NICs that they use are below them.
-#include "inspect/pictures/dot_layout.hpp"
+// Computes positions, from the inside out: the GPUs of a host form one row, island by island. Their
+// links are above them, their NICs below.
+#include "inspect/pictures/dot_painter.hpp"
 
 #include <fmt/format.h>
 
@@ -35,35 +35,33 @@ double island_width(const IslandBox& island) {
   return std::max(island.has_frame ? least_island_width : 0, gpus + 2 * pad);
 }
 
-std::vector<std::string> island_lines(const IslandBox& island, double width) {
-  return wrapped(island.title, width - 2 * pad, title_font);
-}
-
-// Runs of neighbours on one processor; none unless there are two processors at least.
-std::vector<Bar> package_bars(const HostBox& host, const std::vector<Rect>& gpus, double y) {
+// One bar for each run of neighbouring GPUs on the same processor; none if there is only one bar.
+std::vector<Bar> package_bars(const std::vector<GpuBox>& gpus, double y) {
   std::vector<Bar> bars;
-  for (std::size_t i = 0; i < host.gpus.size(); ++i) {
-    const int package = host.gpus[i].package;
+  for (std::size_t i = 0; i < gpus.size(); ++i) {
+    const Rect& at = gpus[i].place;
+    const int package = gpus[i].package;
     if (package < 0) return {};
-    if (i > 0 && package == host.gpus[i - 1].package)
-      bars.back().place.width = gpus[i].right() - bars.back().place.x;
+    if (i > 0 && package == gpus[i - 1].package)
+      bars.back().place.width = at.right() - bars.back().place.x;
     else
-      bars.push_back(
-          {{gpus[i].x, y, gpus[i].width, package_height}, fmt::format("CPU {}", package)});
+      bars.push_back({{at.x, y, at.width, package_height}, fmt::format("CPU {}", package)});
   }
   return bars.size() > 1 ? bars : std::vector<Bar>();
 }
 
-double mean_x(const std::vector<std::size_t>& gpus, const std::vector<Rect>& places) {
+double mean_x(const std::vector<std::size_t>& gpus, const std::vector<GpuBox>& boxes) {
   double sum = 0;
-  for (const std::size_t gpu : gpus) sum += places[gpu].middle();
+  for (const std::size_t gpu : gpus) sum += boxes[gpu].place.middle();
   return sum / static_cast<double>(gpus.size());
 }
 
-// Each stack below its GPUs where it can be, the others to the right; none on another.
-std::vector<double> stack_middles(const HostBox& host, const std::vector<Rect>& gpus) {
+// The middle of each stack: below its GPUs if possible, unused stacks to the right, without
+// overlap.
+std::vector<double> stack_middles(const HostBox& host) {
+  const std::vector<GpuBox>& gpus = host.gpus;
   std::vector<double> wanted(host.stacks.size());
-  double right = gpus.empty() ? pad - nic_pitch / 2 : gpus.back().middle();
+  double right = gpus.empty() ? pad - nic_pitch / 2 : gpus.back().place.middle();
   for (std::size_t i = 0; i < host.stacks.size(); ++i) {
     const NicStack& stack = host.stacks[i];
     const auto& below = stack.users.empty() ? stack.near : stack.users;
@@ -76,75 +74,36 @@ std::vector<double> stack_middles(const HostBox& host, const std::vector<Rect>& 
   for (std::size_t k = 0; k < order.size(); ++k)
     middles[order[k]] = std::max(wanted[order[k]],
                                  k == 0 ? pad + nic_width / 2 : middles[order[k - 1]] + nic_pitch);
-  // Those that were pushed to the right come back as far as there is room.
+  // Stacks that were pushed to the right move back as far as there is room.
   for (std::size_t k = order.size(); k-- > 0;) {
     const double limit = k + 1 < order.size() ? middles[order[k + 1]] - nic_pitch
                          : gpus.empty()       ? middles[order[k]]
-                                              : std::max(wanted[order[k]], gpus.back().middle());
+                                        : std::max(wanted[order[k]], gpus.back().place.middle());
     const double least = pad + nic_width / 2 + static_cast<double>(k) * nic_pitch;
     middles[order[k]] = std::max(least, std::min(middles[order[k]], limit));
   }
   return middles;
 }
 
-// Returns the height of the highest.
-double add_stacks(const HostBox& host, double y, HostPlan& plan) {
-  const std::vector<double> middles = stack_middles(host, plan.gpus);
+// Returns the height of the highest stack.
+double place_stacks(double y, HostBox& host) {
+  const std::vector<double> middles = stack_middles(host);
   double height = 0;
   for (std::size_t i = 0; i < host.stacks.size(); ++i) {
-    const NicStack& stack = host.stacks[i];
-    StackPlan placed;
-    placed.x = middles[i];
-    const std::size_t rows = stack.nics.size() + (stack.more.empty() ? 0 : 1);
-    for (std::size_t row = 0; row < rows; ++row)
-      placed.nics.push_back({placed.x - nic_width / 2,
-                             y + static_cast<double>(row) * (nic_height + 2), nic_width,
-                             nic_height});
-    height = std::max(height, placed.nics.back().bottom() - y);
-    plan.width = std::max(plan.width, placed.x + nic_width / 2);
-    plan.stacks.push_back(std::move(placed));
+    NicStack& stack = host.stacks[i];
+    auto next = [&, row = 0.0]() mutable {
+      return stack.last = {middles[i] - nic_width / 2, y + row++ * (nic_height + 2), nic_width,
+                           nic_height};
+    };
+    for (NicBox& nic : stack.nics) nic.place = next();
+    if (!stack.more.empty()) next();
+    height = std::max(height, stack.last.bottom() - y);
+    host.width = std::max(host.width, middles[i] + nic_width / 2);
   }
   return height;
 }
 
-// Returns the y below the islands.
-double add_islands(const HostBox& host, double y, HostPlan& plan) {
-  std::size_t lines = 0;
-  double fabric = 0;
-  const bool has_frames = std::ranges::any_of(host.islands, &IslandBox::has_frame);
-  for (const IslandBox& island : host.islands) {
-    lines = std::max(lines, island_lines(island, island_width(island)).size());
-    fabric = std::max(fabric, fabric_height(island));
-  }
-  const double text_height = has_frames ? static_cast<double>(lines + 1) * line_height + pad : 0;
-  const double gpu_y = y + text_height + fabric;
-  const double bottom = gpu_y + gpu_height + (has_frames ? pad : 0);
-  double x = pad;
-  plan.gpus.resize(host.gpus.size());
-  for (const IslandBox& island : host.islands) {
-    IslandPlan placed;
-    const double width = island_width(island);
-    placed.frame = {x, y, width, bottom - y};
-    placed.text = {x + pad, y + pad / 2, width - 2 * pad, text_height - pad};
-    placed.title = island_lines(island, width);
-    const double row = static_cast<double>(island.gpus.size()) * gpu_pitch;
-    double gpu_x = x + (width - row + gpu_pitch - gpu_width) / 2;
-    for (const std::size_t gpu : island.gpus) {
-      plan.gpus[gpu] = {gpu_x, gpu_y, gpu_width, gpu_height};
-      gpu_x += gpu_pitch;
-    }
-    if (!island.stubs.empty() && island.has_frame)
-      placed.bar = Bar{{x + pad, gpu_y - stub_height - bar_height, width - 2 * pad, bar_height},
-                       switch_title(island, island.stubs)};
-    plan.islands.push_back(std::move(placed));
-    x += width + gap;
-  }
-  plan.width = std::max(plan.width, x - gap);
-  return bottom;
-}
-
-}  // namespace
-
+// Returns the label of the switches: "NVSwitch, 18 links a GPU".
 std::string switch_title(const IslandBox& island, const std::vector<Stub>& stubs) {
   std::string name = island.fabric == "nvlink" ? "NVSwitch" : "switch";
   for (const Stub& stub : stubs)
@@ -154,59 +113,88 @@ std::string switch_title(const IslandBox& island, const std::vector<Stub>& stubs
              : fmt::format("{}, {} links a GPU", name, stubs.front().count);
 }
 
-HostPlan plan_host(const HostBox& host) {
-  HostPlan plan;
-  plan.width =
-      std::max(text_width(host.title, title_font) + 2 * pad, text_width(host.detail, detail_font)) +
-      pad;
-  plan.title = {pad, 6, 0, 2 * line_height};
-  double y = plan.title.bottom() + 6;
-  // Processors are told by the GPUs that hang on them, whose columns only add_islands() knows.
-  add_islands(host, y, plan);
-  plan.packages = package_bars(host, plan.gpus, y);
-  if (!plan.packages.empty()) y += package_height + 6;
-  plan.islands.clear();
-  if (!host.islands.empty()) y = add_islands(host, y, plan);
-  if (!host.stacks.empty()) {
-    if (!host.gpus.empty()) y += nic_gap;
-    y += add_stacks(host, y, plan);
+// Returns the y coordinate below the islands.
+double place_islands(double y, HostBox& host) {
+  std::size_t lines = 0;
+  double fabric = 0;
+  const bool has_frames = std::ranges::any_of(host.islands, &IslandBox::has_frame);
+  for (IslandBox& island : host.islands) {
+    island.lines = wrapped(island.title, island_width(island) - 2 * pad, title_font);
+    lines = std::max(lines, island.lines.size());
+    fabric = std::max(fabric, fabric_height(island));
   }
-  plan.width += pad;
-  plan.height = y + pad;
-  plan.title.width = plan.width - 2 * pad;
-  return plan;
+  const double text_height = has_frames ? static_cast<double>(lines + 1) * line_height + pad : 0;
+  const double gpu_y = y + text_height + fabric;
+  const double bottom = gpu_y + gpu_height + (has_frames ? pad : 0);
+  double x = pad;
+  for (IslandBox& island : host.islands) {
+    const double width = island_width(island);
+    island.frame = {x, y, width, bottom - y};
+    island.text = {x + pad, y + pad / 2, width - 2 * pad, text_height - pad};
+    const double row = static_cast<double>(island.gpus.size()) * gpu_pitch;
+    double gpu_x = x + (width - row + gpu_pitch - gpu_width) / 2;
+    for (const std::size_t gpu : island.gpus) {
+      host.gpus[gpu].place = {gpu_x, gpu_y, gpu_width, gpu_height};
+      gpu_x += gpu_pitch;
+    }
+    if (!island.stubs.empty() && island.has_frame)
+      island.bar = Bar{{x + pad, gpu_y - stub_height - bar_height, width - 2 * pad, bar_height},
+                       switch_title(island, island.stubs)};
+    x += width + gap;
+  }
+  host.width = std::max(host.width, x - gap);
+  return bottom;
 }
 
-GroupPlan plan_group(const Group& group) {
-  GroupPlan plan;
+void place(HostBox& host) {
+  host.width =
+      std::max(text_width(host.title, title_font) + 2 * pad, text_width(host.detail, detail_font)) +
+      pad;
+  host.title_place = {pad, 6, 0, 2 * line_height};
+  double y = host.title_place.bottom() + 6;
+  // The first call of place_islands() only finds the columns of the GPUs, for the bars above them.
+  place_islands(y, host);
+  host.packages = package_bars(host.gpus, y);
+  if (!host.packages.empty()) y += package_height + 6;
+  if (!host.islands.empty()) y = place_islands(y, host);
+  if (!host.stacks.empty()) {
+    if (!host.gpus.empty()) y += nic_gap;
+    y += place_stacks(y, host);
+  }
+  host.width += pad;
+  host.height = y + pad;
+  host.title_place.width = host.width - 2 * pad;
+}
+
+}  // namespace
+
+void place(Group& group) {
   double x = group.around ? gap : 0, height = 0;
   const double top = group.around ? 2 * line_height + pad + bar_height + 22 : 0;
-  for (const HostBox& host : group.hosts) {
-    plan.hosts.push_back(plan_host(host));
-    plan.hosts_at.push_back({x, top});
-    x += plan.hosts.back().width + gap;
-    height = std::max(height, plan.hosts.back().height);
+  for (HostBox& host : group.hosts) {
+    place(host);
+    host.at = {x, top};
+    x += host.width + gap;
+    height = std::max(height, host.height);
   }
-  for (std::size_t i = 0; i < group.summaries.size(); ++i) {
-    plan.summaries.push_back({x, top, summary_width, height});
+  for (Summary& summary : group.summaries) {
+    summary.place = {x, top, summary_width, height};
     x += summary_width + gap;
   }
-  plan.width = group.around ? x : x - gap;
-  plan.height = top + height + (group.around ? gap : 0);
-  if (!group.around) return plan;
-  IslandPlan around;
-  around.frame = {0, 0, plan.width, plan.height};
-  around.text = {gap, 6, plan.width - 2 * gap, 2 * line_height};
-  around.title = wrapped(group.around->title, around.text.width, title_font);
+  group.width = group.around ? x : x - gap;
+  group.height = top + height + (group.around ? gap : 0);
+  if (!group.around) return;
+  IslandBox& around = *group.around;
+  around.frame = {0, 0, group.width, group.height};
+  around.text = {gap, 6, group.width - 2 * gap, 2 * line_height};
+  around.lines = wrapped(around.title, around.text.width, title_font);
   std::vector<Stub> stubs;
   for (const HostBox& host : group.hosts)
     for (const IslandBox& island : host.islands)
       stubs.insert(stubs.end(), island.stubs.begin(), island.stubs.end());
   if (!stubs.empty())
-    around.bar = Bar{{gap, around.text.bottom() + pad / 2, plan.width - 2 * gap, bar_height},
-                     switch_title(*group.around, stubs)};
-  plan.around = std::move(around);
-  return plan;
+    around.bar = Bar{{gap, around.text.bottom() + pad / 2, group.width - 2 * gap, bar_height},
+                     switch_title(around, stubs)};
 }
 
 }  // namespace atoll_v1::atoll::drawing

@@ -29,29 +29,26 @@ Look with_mark(Look look, Mark mark) {
 
 class HostPainter {
  public:
-  HostPainter(Canvas& canvas, const HostBox& host, const HostPlan& plan)
-      : canvas_(canvas), host_(host), plan_(plan) {}
+  HostPainter(Canvas& canvas, const HostBox& host) : canvas_(canvas), host_(host) {}
 
   void paint() {
     Look look{.fill = host_fill, .border = {frame_colour, 1}};
     if (host_.mark != Mark::none) look.border = {colour_of(host_.mark, ""), 2};
-    canvas_.open(fmt::format("host {}", host_.id), {0, 0, plan_.width, plan_.height}, look,
+    canvas_.open(fmt::format("host {}", host_.id), {0, 0, host_.width, host_.height}, look,
                  host_.id);
     paint_title();
-    for (const Bar& bar : plan_.packages)
+    for (const Bar& bar : host_.packages)
       canvas_.box(
           fmt::format("{} {} {:.0f}", host_.id, bar.text, bar.place.x), bar.place, {bar.text},
           {.fill = "#e4e7eb", .border = {"#c9ced4", 1}, .text = quiet, .font = 9}, bar.text);
-    for (std::size_t i = 0; i < host_.islands.size(); ++i)
-      paint_island(host_.islands[i], plan_.islands[i]);
-    for (std::size_t i = 0; i < host_.stacks.size(); ++i)
-      paint_stack(host_.stacks[i], plan_.stacks[i]);
+    for (const IslandBox& island : host_.islands) paint_island(island);
+    for (const NicStack& stack : host_.stacks) paint_stack(stack);
     canvas_.close();
   }
 
  private:
   void paint_title() {
-    Rect place = plan_.title;
+    Rect place = host_.title_place;
     place.height /= 2;
     canvas_.text(
         place, {host_.title},
@@ -60,15 +57,16 @@ class HostPainter {
     canvas_.text(place, {host_.detail}, {.font = detail_font, .colour = quiet});
   }
 
-  void paint_island(const IslandBox& island, const IslandPlan& plan) {
-    if (island.has_frame) open_island(canvas_, island, plan);
-    if (plan.bar) paint_switch(canvas_, island, *plan.bar);
-    for (const std::size_t gpu : island.gpus)
-      canvas_.box(host_.gpus[gpu].id, plan_.gpus[gpu], host_.gpus[gpu].lines,
-                  with_mark({.border = {"#3c4248", 1}}, host_.gpus[gpu].mark),
-                  host_.gpus[gpu].tooltip);
+  void paint_island(const IslandBox& island) {
+    if (island.has_frame) open_island(canvas_, island);
+    if (island.bar) paint_switch(canvas_, island);
+    for (const std::size_t number : island.gpus) {
+      const GpuBox& gpu = host_.gpus[number];
+      canvas_.box(gpu.id, gpu.place, gpu.lines, with_mark({.border = {"#3c4248", 1}}, gpu.mark),
+                  gpu.tooltip);
+    }
     if (island.has_frame) canvas_.close();
-    if (plan.bar) paint_stubs(island, *plan.bar);
+    if (island.bar) paint_stubs(island, *island.bar);
     if (island.has_frame)
       for (const Arc& arc : island.arcs) paint_arc(island, arc);
   }
@@ -77,7 +75,7 @@ class HostPainter {
     int most = 0;
     for (const Stub& stub : island.stubs) most = std::max(most, stub.count);
     for (const Stub& stub : island.stubs) {
-      const Rect& gpu = plan_.gpus[stub.gpu];
+      const Rect& gpu = host_.gpus[stub.gpu].place;
       Pen pen = fabric_pen(island, 3);
       if (stub.count < most) {
         pen = {warning_colour, 1.5};
@@ -89,11 +87,11 @@ class HostPainter {
     }
   }
 
-  // From top to top over the GPUs between; the count stands at the highest point, and a line
-  // without one is one link.
+  // Draws an arc over the GPUs between two linked GPUs, with the number of links at its top. The
+  // number is omitted when all pairs have one link.
   void paint_arc(const IslandBox& island, const Arc& arc) {
     const auto [least, most] = std::ranges::minmax(island.arcs, {}, &Arc::count);
-    const Rect &a = plan_.gpus[arc.a], &b = plan_.gpus[arc.b];
+    const Rect &a = host_.gpus[arc.a].place, &b = host_.gpus[arc.b].place;
     const double height = arc_height * static_cast<double>(arc.b - arc.a) + 4;
     const Point from{a.middle() + 8, a.y}, to{b.middle() - 8, b.y};
     const double weight = std::min(4.0, static_cast<double>(arc.count) / least.count);
@@ -113,20 +111,19 @@ class HostPainter {
                 fmt::format("{} links", count));
   }
 
-  void paint_stack(const NicStack& stack, const StackPlan& plan) {
+  void paint_stack(const NicStack& stack) {
     const bool is_used = !stack.users.empty() || host_.gpus.empty();
-    for (std::size_t i = 0; i < stack.nics.size(); ++i)
-      paint_nic(stack.nics[i], plan.nics[i], is_used);
+    for (const NicBox& nic : stack.nics) paint_nic(nic, is_used);
     if (!stack.more.empty())
-      canvas_.text(plan.nics.back(), {stack.more},
+      canvas_.text(stack.last, {stack.more},
                    {.font = 8.5, .align = Align::middle, .colour = quiet});
     for (const std::size_t gpu : stack.users)
-      join(gpu, stack.nics.front(), plan.nics.front(), {"#555555", 1.2});
+      join(host_.gpus[gpu], stack.nics.front(), {"#555555", 1.2});
     for (const std::size_t gpu : stack.near)
-      join(gpu, stack.nics.front(), plan.nics.front(), {error_colour, 1, Dash::dotted});
+      join(host_.gpus[gpu], stack.nics.front(), {error_colour, 1, Dash::dotted});
   }
 
-  void paint_nic(const NicBox& nic, const Rect& place, bool is_used) {
+  void paint_nic(const NicBox& nic, bool is_used) {
     Look look{.fill = is_used ? "#e3edfa" : "#f1f2f4",
               .border = {is_used ? "#4a78b5" : "#b5bcc4", 1},
               .text = is_used ? dark : quiet,
@@ -136,25 +133,21 @@ class HostPainter {
       look.border.dash = Dash::dashed;
       look.text = error_colour;
     }
-    std::vector<std::string> lines{shortened(nic.name, place.width, look.font)};
+    std::vector<std::string> lines{shortened(nic.name, nic.place.width, look.font)};
     if (!nic.note.empty()) lines.push_back(nic.note);
-    canvas_.box(nic.id, place, lines, look, nic.tooltip);
+    canvas_.box(nic.id, nic.place, lines, look, nic.tooltip);
   }
 
-  void join(std::size_t gpu, const NicBox& nic, const Rect& top, const Pen& pen) {
-    const Rect& place = plan_.gpus[gpu];
-    const double middle = (place.bottom() + top.y) / 2;
-    canvas_.curve(host_.gpus[gpu].id, nic.id,
-                  {{place.middle(), place.bottom()},
-                   {place.middle(), middle},
-                   {top.middle(), middle},
-                   {top.middle(), top.y}},
-                  pen);
+  void join(const GpuBox& gpu, const NicBox& nic, const Pen& pen) {
+    const double left = gpu.place.middle(), right = nic.place.middle();
+    const double middle = (gpu.place.bottom() + nic.place.y) / 2;
+    canvas_.curve(
+        gpu.id, nic.id,
+        {{left, gpu.place.bottom()}, {left, middle}, {right, middle}, {right, nic.place.y}}, pen);
   }
 
   Canvas& canvas_;
   const HostBox& host_;
-  const HostPlan& plan_;
 };
 
 }  // namespace
@@ -190,29 +183,30 @@ Pen fabric_pen(const IslandBox& island, double width) {
 
 std::string switch_id(const IslandBox& island) { return fmt::format("switch of {}", island.id); }
 
-void open_island(Canvas& canvas, const IslandBox& island, const IslandPlan& plan) {
-  canvas.open(fmt::format("island {}", island.id), plan.frame, island_look(island),
+void open_island(Canvas& canvas, const IslandBox& island) {
+  canvas.open(fmt::format("island {}", island.id), island.frame, island_look(island),
               fmt::format("{}", fmt::join(island.title, " ")));
-  const double lines = static_cast<double>(plan.title.size());
-  Rect place{plan.text.x, plan.text.y, plan.text.width, lines * line_height};
-  canvas.text(place, plan.title, {.font = title_font, .weight = Weight::bold, .colour = dark});
+  const double lines = static_cast<double>(island.lines.size());
+  Rect place = island.text;
+  place.height = lines * line_height;
+  canvas.text(place, island.lines, {.font = title_font, .weight = Weight::bold, .colour = dark});
   place.y += place.height;
   place.height = line_height;
   canvas.text(place, {shortened(island.detail, place.width, detail_font)},
               {.font = detail_font, .colour = quiet});
 }
 
-void paint_switch(Canvas& canvas, const IslandBox& island, const Bar& bar) {
+void paint_switch(Canvas& canvas, const IslandBox& island) {
+  const Bar& bar = *island.bar;
   const Pen pen = fabric_pen(island, 1);
   canvas.box(switch_id(island), bar.place, {bar.text},
              {.fill = pen.colour, .border = pen, .text = "white", .font = 10}, bar.text);
 }
 
-void paint_host(Canvas& canvas, const HostBox& host, const HostPlan& plan) {
-  HostPainter(canvas, host, plan).paint();
-}
+void paint_host(Canvas& canvas, const HostBox& host) { HostPainter(canvas, host).paint(); }
 
-void paint_summary(Canvas& canvas, const Summary& summary, const Rect& place) {
+void paint_summary(Canvas& canvas, const Summary& summary) {
+  const Rect& place = summary.place;
   const Look look{.fill = host_fill, .border = {frame_colour, 1}, .text = "#3c4248", .font = 10};
   const std::string id = summary_id(summary);
   Rect at{place.x, place.y, place.width - 8, place.height - 8};

@@ -1,32 +1,36 @@
-// How the parts of a picture look.
+// Places the boxes of a scene (dot_layout.cpp) and draws them (dot_painter.cpp).
 #pragma once
 
-#include <string>
-#include <string_view>
-
-#include "inspect/pictures/dot_canvas.hpp"
-#include "inspect/pictures/dot_layout.hpp"
 #include "inspect/pictures/dot_scene.hpp"
 
 namespace atoll_v1::atoll::drawing {
 
-inline constexpr std::string_view quiet = "#5a6067";  // of what matters less
+inline constexpr std::string_view quiet = "#5a6067";  // colour of secondary text
+inline constexpr double title_font = 12;
+inline constexpr double detail_font = 9.5;
+inline constexpr double line_height = 14;
+inline constexpr double gap = 14;         // distance between frames in points
+inline constexpr double arc_height = 15;  // height in points for each GPU below an arc
+
+// Computes where everything in a group is drawn. Positions in a host are relative to its upper left
+// corner; those of hosts, summaries and the surrounding island are relative to the group.
+void place(Group& group);
 
 std::string_view colour_of(Mark mark, std::string_view otherwise);
 Look island_look(const IslandBox& island);
 Pen fabric_pen(const IslandBox& island, double width);
 
-// The id of the switches of an island, for edges.
+// Edges refer to the switches of an island by this id.
 std::string switch_id(const IslandBox& island);
 
-// What islands in a host and islands around hosts have in common.
-void open_island(Canvas& canvas, const IslandBox& island, const IslandPlan& plan);
-void paint_switch(Canvas& canvas, const IslandBox& island, const Bar& bar);
+// Used for islands inside a host and for islands around hosts.
+void open_island(Canvas& canvas, const IslandBox& island);
+void paint_switch(Canvas& canvas, const IslandBox& island);
 
-void paint_host(Canvas& canvas, const HostBox& host, const HostPlan& plan);
+void paint_host(Canvas& canvas, const HostBox& host);
 
-// A box with others behind it.
-void paint_summary(Canvas& canvas, const Summary& summary, const Rect& place);
+// Draws a box with two more behind it, for several equal hosts.
+void paint_summary(Canvas& canvas, const Summary& summary);
 std::string summary_id(const Summary& summary);
 
 }  // namespace atoll_v1::atoll::drawing

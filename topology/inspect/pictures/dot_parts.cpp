@@ -1,10 +1,10 @@
-// The parts of an inspection by the host that they belong to, found by id.
+// Indexes an inspection by id and by host.
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 
 #include "inspect/pictures/dot_scene.hpp"
+#include "inspect/text.hpp"
 
 namespace atoll_v1::atoll::drawing {
 namespace {
@@ -21,15 +21,11 @@ Mark mark_of(Severity severity) {
   return Mark::none;
 }
 
-// "rank 3" -> 3.
+// "rank 3" -> 3
 std::optional<std::size_t> rank_of(std::string_view subject) {
   constexpr std::string_view word = "rank ";
   if (!subject.starts_with(word)) return std::nullopt;
-  subject.remove_prefix(word.size());
-  std::size_t rank = 0;
-  const auto [end, error] = std::from_chars(subject.data(), subject.data() + subject.size(), rank);
-  if (error != std::errc() || end != subject.data() + subject.size()) return std::nullopt;
-  return rank;
+  return parse_number<std::size_t>(subject.substr(word.size()));
 }
 
 template <class T>

@@ -1,8 +1,9 @@
-// Which hosts are drawn, which are only told of, and which lines join them.
+// Chooses the hosts to draw, the hosts to summarise, and the lines between them.
 //
-// Idea: hosts that look alike are a *kind*. Small machines are drawn whole; of large ones, one host
-// of each kind, kinds in trouble first. A *group* is a host, or an island that spans hosts with
-// those hosts. A *track* is one line for all rails that lead to the same places.
+// Hosts that look alike are a *kind*. Small machines are drawn completely; of a large machine, one
+// host of each kind is drawn, kinds with findings first. A *group* is one host, or an island that
+// spans hosts together with these hosts. A *track* is one line for all rails that lead to the same
+// places.
 #include "inspect/pictures/dot_scene.hpp"
 
 #include <fmt/format.h>
@@ -16,8 +17,8 @@
 namespace atoll_v1::atoll::drawing {
 namespace {
 
-constexpr std::size_t most_hosts = 4;    // in full
-constexpr std::size_t most_islands = 2;  // that span hosts
+constexpr std::size_t most_hosts = 4;    // maximum of hosts that are drawn in full
+constexpr std::size_t most_islands = 2;  // maximum of islands that span hosts
 constexpr std::size_t most_hosts_in_island = 3;
 constexpr std::size_t most_summaries = 3;
 constexpr std::size_t most_tracks = 16;
@@ -26,15 +27,15 @@ constexpr std::size_t most_troubles = 8;
 // --- choice ---
 
 struct Candidate {
-  std::string name, last_name;        // of its first and its last host
-  std::vector<std::size_t> likeness;  // equal for those that look alike
+  std::string name, last_name;        // names of its first and last host
+  std::vector<std::size_t> likeness;  // equal for candidates that look alike
   Mark mark = Mark::none;
   std::size_t hosts = 1;
 };
 
 struct Told {
   std::vector<std::string> parts;
-  std::optional<std::size_t> like;  // a candidate that is drawn
+  std::optional<std::size_t> like;  // position of the drawn candidate that looks alike
 };
 
 struct Choice {
@@ -42,7 +43,7 @@ struct Choice {
   std::vector<Told> told;
 };
 
-using Kind = std::vector<std::size_t>;  // candidates that look alike
+using Kind = std::vector<std::size_t>;  // positions of candidates that look alike
 
 std::vector<Kind> kinds_of(const std::vector<Candidate>& candidates) {
   std::map<std::vector<std::size_t>, std::size_t> kind_of;
@@ -63,7 +64,7 @@ std::string count_hosts(const std::vector<Candidate>& candidates, const Kind& ki
   return plural(hosts, "host");
 }
 
-// "node2 ... node9 are like node1 (8 hosts)"
+// Returns the parts of "node2 ... node9 are like node1 (8 hosts)".
 std::vector<std::string> describe(const std::vector<Candidate>& candidates, const Kind& rest,
                                   std::size_t like) {
   const std::string& first = candidates[rest.front()].name;
@@ -91,7 +92,7 @@ Choice choose(const std::vector<Candidate>& candidates, std::size_t most) {
       ++other_kinds;
       continue;
     }
-    // Of a single kind two are drawn: one alone looks as if the network led nowhere.
+    // If all hosts look alike, two are drawn: with one host, the rails would seem to lead nowhere.
     const std::size_t drawn = kinds.size() == 1 ? std::min<std::size_t>(2, most) : 1;
     const std::size_t like = kind[drawn - 1];
     choice.drawn.insert(choice.drawn.end(), kind.begin(),
@@ -109,7 +110,7 @@ Choice choose(const std::vector<Candidate>& candidates, std::size_t most) {
 
 // --- groups ---
 
-// The hosts of each group, and the island around them if there is one.
+// The hosts of a group, and the island around them if there is one.
 struct Outline {
   std::vector<std::size_t> hosts;
   std::optional<std::size_t> island;
@@ -117,7 +118,7 @@ struct Outline {
 
 std::vector<Outline> outlines_of(const Parts& parts) {
   const auto& islands = parts.inspection().islands;
-  // host -> the island that holds all its GPUs, where that spans hosts
+  // host -> the island that holds all its GPUs and spans several hosts
   std::map<std::size_t, std::size_t> around;
   for (std::size_t i = 0; i < islands.size(); ++i) {
     if (islands[i].hosts.size() < 2) continue;
@@ -134,7 +135,7 @@ std::vector<Outline> outlines_of(const Parts& parts) {
       for (const std::size_t host : hosts) around[host] = i;
   }
   std::vector<Outline> outlines;
-  std::map<std::size_t, std::size_t> outline_of;  // island -> outline
+  std::map<std::size_t, std::size_t> outline_of;  // island -> position in outlines
   for (std::size_t host = 0; host < parts.hosts().size(); ++host) {
     const auto found = around.find(host);
     if (found == around.end()) {
@@ -156,9 +157,9 @@ Mark worst_mark(const HostBox& host) {
   return worst;
 }
 
-// Boxes of all hosts would be large, so only what the choice needs is kept.
+// Boxes of all hosts would need much memory, so only the data for the choice is kept.
 std::vector<Candidate> candidates_of(const Parts& parts) {
-  std::unordered_map<std::string, std::size_t> numbers;  // of likenesses
+  std::unordered_map<std::string, std::size_t> numbers;  // likeness -> number
   std::vector<Candidate> candidates;
   for (const HostParts& host : parts.hosts()) {
     HostBox box = make_host(parts, host);
@@ -205,10 +206,10 @@ Group make_group(const Parts& parts, const std::vector<Candidate>& hosts, const 
 
 // --- tracks ---
 
-using StackPlace = std::array<std::size_t, 3>;  // group, host, stack
+using StackPlace = std::array<std::size_t, 3>;  // positions of group, host and stack
 
 std::map<std::string, StackPlace, std::less<>> stack_places(const std::vector<Group>& groups) {
-  std::map<std::string, StackPlace, std::less<>> places;  // NIC -> where it is drawn
+  std::map<std::string, StackPlace, std::less<>> places;  // NIC id -> position
   for (std::size_t g = 0; g < groups.size(); ++g)
     for (std::size_t h = 0; h < groups[g].hosts.size(); ++h)
       for (std::size_t s = 0; s < groups[g].hosts[h].stacks.size(); ++s)

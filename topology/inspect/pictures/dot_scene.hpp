@@ -1,5 +1,5 @@
-// What a picture of a machine shows: texts and marks, no places. Hosts that look alike are shown
-// once or twice and then counted.
+// The content of a picture: boxes with texts and marks. dot_layout.cpp fills in the positions.
+// Hosts that look alike are drawn once or twice and then counted.
 #pragma once
 
 #include <optional>
@@ -9,11 +9,12 @@
 #include <vector>
 
 #include "atoll/inspect/inspection.hpp"
+#include "inspect/pictures/dot_canvas.hpp"
 #include "wording.hpp"
 
 namespace atoll_v1::atoll::drawing {
 
-// The worst finding about a thing; information is not shown.
+// Severity of the worst finding about a part; information is not marked.
 enum class Mark {
   none,
   warning,
@@ -22,79 +23,98 @@ enum class Mark {
 
 struct GpuBox {
   std::string id;
-  std::vector<std::string> lines;  // "GPU 3", "rank 11"
+  std::vector<std::string> lines;  // texts in the box: "GPU 3", "rank 11"
   std::string tooltip;
   Mark mark = Mark::none;
   int package = -1;
+  Rect place = {};
 };
 
 struct NicBox {
-  std::string id, name, note;  // "mlx5_0", "400G IB"
+  std::string id, name, note;  // name and note: "mlx5_0", "400G IB"
   std::string tooltip;
   Mark mark = Mark::none;
   bool is_active = true;
+  Rect place = {};
 };
 
-// NICs that the same GPUs send through, drawn as one pile.
+// NICs that the same GPUs send through, drawn as one stack.
 struct NicStack {
   std::vector<NicBox> nics = {};
-  std::vector<std::size_t> users = {};  // GPUs, by their position in the host
-  std::vector<std::size_t> near = {};   // GPUs that would use it if it worked
+  // GPUs that send through the stack, as positions in HostBox::gpus.
+  std::vector<std::size_t> users = {};
+  std::vector<std::size_t> near = {};  // GPUs that would send through the stack if it worked
   std::vector<std::size_t> tracks = {};
-  std::string more = {};  // "and 3 more"
+  std::string more = {};  // text about NICs that are not drawn: "and 3 more"
+  Rect last = {};         // the lowest row: the last NIC, or the line with `more`
 };
 
-// Links of a pair's own.
+// Direct links between two GPUs.
 struct Arc {
-  std::size_t a = 0, b = 0;  // GPUs of the host, a < b
+  std::size_t a = 0, b = 0;  // positions in HostBox::gpus, a < b
   int count = 0;
   Mark mark = Mark::none;
 };
 
-// Links to switches.
+// Links of a GPU to switches.
 struct Stub {
   std::size_t gpu = 0;
   int count = 0;
 };
 
+struct Bar {
+  Rect place;
+  std::string text;
+};
+
 struct IslandBox {
-  std::string id, detail;          // "H100 80GB HBM3"
-  std::vector<std::string> title;  // "NVLink island:", "8 GPUs,", "450 GB/s a GPU"
+  std::string id, detail;  // detail: "H100 80GB HBM3"
+  // Parts of the title: "NVLink island:", "8 GPUs,", "450 GB/s a GPU"
+  std::vector<std::string> title;
   IslandState state = IslandState::unknown;
   std::string fabric;
   Mark mark = Mark::none;
-  bool has_frame = true;  // false: the frame is around the whole host
+  bool has_frame = true;  // false when the frame is drawn around the hosts instead
   std::vector<std::size_t> gpus;
   std::vector<Arc> arcs;
   std::vector<Stub> stubs;
+  Rect frame, text;
+  std::vector<std::string> lines;  // title, wrapped to the width of the frame
+  std::optional<Bar> bar;          // bar for the switches
 };
 
 struct HostBox {
   std::string id, title, detail;
   Mark mark = Mark::none;
-  std::vector<GpuBox> gpus;  // in order of the islands
+  std::vector<GpuBox> gpus;  // sorted by island
   std::vector<IslandBox> islands;
   std::vector<NicStack> stacks;
-  // Equal for hosts that look alike but for their names.
+  // Equal for hosts that look alike; names are not part of it.
   std::string likeness;
+  Point at;  // position in the group
+  double width = 0, height = 0;
+  Rect title_place;
+  std::vector<Bar> packages;
 };
 
-// What is told of things that are not drawn: "node2 ... node9 are like node1 (8 hosts)".
+// Describes hosts that are not drawn: "node2 ... node9 are like node1 (8 hosts)".
 struct Summary {
   std::vector<std::string> parts;
-  std::vector<std::size_t> tracks;  // those of the thing that they are like
+  std::vector<std::size_t> tracks;  // tracks of the drawn hosts that look alike
+  Rect place = {};
 };
 
-// A host, or an island that spans hosts with them.
+// One host, or an island that spans hosts together with these hosts.
 struct Group {
   std::vector<HostBox> hosts;
   std::vector<Summary> summaries;
   std::optional<IslandBox> around;
+  double width = 0, height = 0;
 };
 
-// Rails that lead to the same places, as one line.
+// One line for all rails that lead to the same places.
 struct Track {
-  std::string title;  // "rail 3 (assumed)"
+  std::string title;  // label of the line: "rail 3 (assumed)"
   bool is_assumed = false;
 };
 
@@ -113,9 +133,9 @@ struct Scene {
 
 Scene make_scene(const Inspection& inspection);
 
-// --- between the files that make a scene ---
+// --- shared by the files that build a scene ---
 
-// The parts of an inspection by the host that they belong to.
+// A host with its devices and links.
 struct HostParts {
   const TopologyHost* host = nullptr;
   std::vector<std::size_t> gpus;  // positions in the topology
@@ -131,14 +151,14 @@ class Parts {
   const std::vector<HostParts>& hosts() const { return hosts_; }
   const Topology& topology() const { return inspection_.topology; }
   const DisplayNames& names() const { return names_; }
-  // Positions; none: not there.
+  // Positions in the inspection; empty when the id is unknown.
   std::optional<std::size_t> host(std::string_view id) const { return find(host_of_, id); }
   std::optional<std::size_t> gpu(std::string_view id) const { return find(gpu_of_, id); }
   std::optional<std::size_t> nic(std::string_view id) const { return find(nic_of_, id); }
   std::optional<std::size_t> island(std::string_view gpu) const { return find(island_of_, gpu); }
   const Affinity* affinity(std::string_view gpu) const;
   Mark mark(std::string_view subject) const;
-  // "rank 3", "ranks 0, 4"; "" without.
+  // Returns the ranks on a GPU: "rank 3", "ranks 0, 4", or "".
   std::string ranks(std::string_view gpu) const;
 
  private:

@@ -1,4 +1,4 @@
-// GPUs x (GPUs, NICs), one word a pair, for people: the shape of `nvidia-smi topo -m`.
+// Prints a matrix of GPUs x (GPUs, NICs) like `nvidia-smi topo -m`: one word for each pair.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -20,9 +20,9 @@ struct Word {
   std::string_view word, meaning;
 };
 constexpr Word legend[] = {
-    {"NVn", "n NVLinks of this pair's own"},
+    {"NVn", "n direct NVLinks"},
     {"NV*", "NVLink through switches or other GPUs of the island"},
-    {"XGn", "n xGMI links of this pair's own"},
+    {"XGn", "n direct xGMI links"},
     {"XG*", "xGMI through other GPUs of the island"},
     {"PIX", "at most one PCIe bridge"},
     {"PXB", "several PCIe bridges"},
@@ -30,8 +30,8 @@ constexpr Word legend[] = {
     {"NODE", "one NUMA node"},
     {"PKG", "one processor package"},
     {"SYS", "the links between packages"},
-    {"-", "one host, but no source tells the way"},
-    {"...?", "and no source could see whether fast links join the two"},
+    {"-", "one host, but no source shows the path"},
+    {"...?", "no source shows whether fast links join the two"},
     {"NET", "the network"},
 };
 
@@ -121,7 +121,7 @@ std::string to_matrix(const Inspection& inspection, Colour colour) {
   const auto label = [&](const std::string& id) {
     return topology.hosts.size() > 1 ? names.device(id) : printable(id.substr(id.rfind('/') + 1));
   };
-  // NICs of several hosts would mostly say NET.
+  // With several hosts nearly all cells of NICs would be NET.
   std::vector<const TopologyNic*> nics;
   if (topology.hosts.size() == 1)
     for (const TopologyNic& nic : topology.nics)

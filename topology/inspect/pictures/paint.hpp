@@ -1,6 +1,9 @@
-// Colours of a terminal (ECMA-48).
+// Coloured text for terminals (ECMA-48).
 #pragma once
 
+#include <fmt/format.h>
+
+#include <array>
 #include <string>
 #include <string_view>
 
@@ -8,6 +11,7 @@
 
 namespace atoll_v1::atoll {
 
+// paint() lists the codes in the same order.
 enum class Ink {
   bold,
   dim,
@@ -19,24 +23,8 @@ enum class Ink {
 
 inline std::string paint(Colour colour, Ink ink, std::string_view text) {
   if (colour == Colour::off || text.empty()) return std::string(text);
-  const auto code = [&]() -> std::string_view {
-    switch (ink) {
-      case Ink::bold:
-        return "1";
-      case Ink::dim:
-        return "2";
-      case Ink::red:
-        return "31";
-      case Ink::green:
-        return "32";
-      case Ink::yellow:
-        return "33";
-      case Ink::blue:
-        return "34";
-    }
-    return "0";
-  }();
-  return "\x1b[" + std::string(code) + 'm' + std::string(text) + "\x1b[0m";
+  constexpr std::array<std::string_view, 6> codes{"1", "2", "31", "32", "33", "34"};
+  return fmt::format("\x1b[{}m{}\x1b[0m", codes[static_cast<std::size_t>(ink)], text);
 }
 
 inline Ink ink_of(Severity severity) {
@@ -50,5 +38,8 @@ inline Ink ink_of(Severity severity) {
   }
   return Ink::blue;
 }
+
+// Describes a mesh: shape, reason, shard groups and findings.
+std::string to_text(const MeshPlan& plan, Colour colour);
 
 }  // namespace atoll_v1::atoll

@@ -1,31 +1,25 @@
-#include "inspect/pictures/plan.hpp"
-
+// Prints a mesh plan for people.
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <span>
 
 #include "inspect/pictures/paint.hpp"
+#include "wording.hpp"
 
 namespace atoll_v1::atoll {
 namespace {
 
 constexpr int most_rows = 32;
 
-// "0-7, 12"; long lists are cut.
+// "0-7, 12"; a list of more than 16 ranges is cut.
 std::string ranks_text(std::span<const int> ranks) {
   constexpr int most_pieces = 16;
-  std::string text;
-  int pieces = 0;
-  for (std::size_t begin = 0; begin < ranks.size();) {
-    if (++pieces > most_pieces) return text + ", ...";
-    std::size_t last = begin;
-    while (last + 1 < ranks.size() && ranks[last + 1] == ranks[last] + 1) ++last;
-    text += fmt::format("{}{}", text.empty() ? "" : ", ", ranks[begin]);
-    if (last != begin) text += fmt::format("-{}", ranks[last]);
-    begin = last + 1;
-  }
-  return text;
+  std::string text = number_ranges(ranks);
+  std::size_t end = 0;
+  for (int piece = 0; piece < most_pieces && end != std::string::npos; ++piece)
+    end = text.find(", ", end == 0 ? 0 : end + 2);
+  return end == std::string::npos ? text : text.substr(0, end) + ", ...";
 }
 
 }  // namespace
@@ -41,7 +35,7 @@ std::string to_text(const MeshPlan& plan, Colour colour) {
   const std::size_t row =
       static_cast<std::size_t>(plan.shard) * static_cast<std::size_t>(plan.inner);
   const std::span<const int> order(plan.order);
-  // With inner ranks a row holds several shard groups.
+  // With inner ranks, a row contains several shard groups.
   const std::string_view group = has_inner ? "replica" : "shard group";
   for (int i = 0; i < std::min(plan.replicate, most_rows); ++i)
     text += fmt::format("  {} {}: ranks {}\n", group, i,

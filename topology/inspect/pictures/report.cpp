@@ -1,4 +1,4 @@
-// A diagnosis as text for people: what is wrong, errors first, then what nobody could look at.
+// Prints a diagnosis for people: findings by severity, then the checks that could not run.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -6,45 +6,17 @@
 #include <map>
 
 #include "atoll/inspect/inspection.hpp"
+#include "inspect/pictures/paint.hpp"
 #include "wording.hpp"
 
 namespace atoll_v1::atoll {
 namespace {
 
-// ECMA-48, "select graphic rendition".
-constexpr std::string_view red = "31", yellow = "33", blue = "34", green = "32", dim = "2",
-                           bold = "1";
-
-class Painter {
- public:
-  explicit Painter(Colour colour) : colour_(colour) {}
-  std::string paint(std::string_view style, std::string_view text) const {
-    return colour_ == Colour::on ? fmt::format("\x1b[{}m{}\x1b[0m", style, text)
-                                 : std::string(text);
-  }
-
- private:
-  Colour colour_;
-};
-
-std::string_view colour_of(Severity severity) {
-  switch (severity) {
-    case Severity::info:
-      return blue;
-    case Severity::warning:
-      return yellow;
-    case Severity::error:
-      return red;
-  }
-  return red;
-}
-
 bool is_number(std::string_view text) {
   return !text.empty() && text.find_first_not_of("0123456789") == std::string_view::npos;
 }
 
-// Host ids are "NAME/BOOT ID/NAMESPACE": of "node0/6f0e.../4026531840/gpu0" people want
-// "node0/gpu0".
+// Host ids are "NAME/BOOT ID/NAMESPACE". Shortens "node0/6f0e.../4026531840/gpu0" to "node0/gpu0".
 std::string short_id(const std::string& id) {
   const auto boot = id.find('/');
   const auto space = boot == std::string::npos ? boot : id.find('/', boot + 1);
@@ -54,7 +26,7 @@ std::string short_id(const std::string& id) {
   return id.substr(0, boot) + id.substr(end);
 }
 
-// "node0/gpu0-3, node1/gpu2 and 6 more"
+// Shortens a list of subjects: "node0/gpu0-3, node1/gpu2 and 6 more".
 std::string subjects_text(const std::vector<std::string>& subjects) {
   std::vector<std::string> ids;
   ids.reserve(subjects.size());
@@ -62,7 +34,7 @@ std::string subjects_text(const std::vector<std::string>& subjects) {
   return DisplayNames(Topology{}).gpus(ids, 6);
 }
 
-// Breaks at blanks; lines after the first are indented.
+// Breaks lines at spaces and indents all lines but the first.
 std::string wrapped(std::string_view text, std::size_t indent, std::size_t width) {
   std::string lines;
   std::size_t column = 0;
@@ -81,9 +53,9 @@ std::string wrapped(std::string_view text, std::size_t indent, std::size_t width
   return lines;
 }
 
-void append_finding(std::string& text, const Finding& finding, const Painter& painter) {
+void append_finding(std::string& text, const Finding& finding, Colour colour) {
   constexpr std::size_t indent = 12, width = 86;
-  text += fmt::format("  {}  {}", painter.paint(bold, printable(finding.id)),
+  text += fmt::format("  {}  {}", paint(colour, Ink::bold, printable(finding.id)),
                       wrapped(subjects_text(finding.subjects), indent, width));
   while (text.ends_with(' ')) text.pop_back();
   text += '\n';
@@ -91,7 +63,7 @@ void append_finding(std::string& text, const Finding& finding, const Painter& pa
       {{"seen", &finding.evidence}, {"costs", &finding.consequence}, {"fix", &finding.fix}}};
   for (const auto& [label, part] : parts)
     if (!part->empty())
-      text += fmt::format("    {}{:{}}{}\n", painter.paint(dim, label), "",
+      text += fmt::format("    {}{:{}}{}\n", paint(colour, Ink::dim, label), "",
                           indent - 4 - label.size(), wrapped(printable(*part), indent, width));
 }
 
@@ -104,8 +76,8 @@ std::size_t count(const Diagnosis& diagnosis, CheckStatus status) {
   return static_cast<std::size_t>(std::ranges::count(diagnosis.checks, status, &Check::status));
 }
 
-// Checks that lack one fact each would be a line each: they share one.
-void append_not_checked(std::string& text, const Diagnosis& diagnosis, const Painter& painter) {
+// Checks that each lack one fact share a line, instead of a line for each.
+void append_not_checked(std::string& text, const Diagnosis& diagnosis, Colour colour) {
   constexpr std::string_view missing = "no source gives ";
   constexpr std::size_t indent = 6, width = 92;
   std::map<std::string, std::vector<std::string>> by_reason;
@@ -119,45 +91,46 @@ void append_not_checked(std::string& text, const Diagnosis& diagnosis, const Pai
         what.empty() || what == check.id ? check.id : fmt::format("{} ({})", check.id, what));
   }
   if (by_reason.empty()) return;
-  text += fmt::format("{}\n", painter.paint(dim, "not checked"));
+  text += fmt::format("{}\n", paint(colour, Ink::dim, "not checked"));
   for (const auto& [reason, ids] : by_reason)
-    text += fmt::format("    {}\n      {}\n", painter.paint(dim, wrapped(reason, indent, width)),
-                        wrapped(fmt::format("{}", fmt::join(ids, ", ")), indent, width));
+    text +=
+        fmt::format("    {}\n      {}\n", paint(colour, Ink::dim, wrapped(reason, indent, width)),
+                    wrapped(fmt::format("{}", fmt::join(ids, ", ")), indent, width));
 }
 
-std::string summary(const Diagnosis& diagnosis, const Painter& painter) {
+std::string summary(const Diagnosis& diagnosis, Colour colour) {
   const std::size_t errors = count(diagnosis, Severity::error),
                     warnings = count(diagnosis, Severity::warning),
                     ok = count(diagnosis, CheckStatus::ok);
-  const auto shown = [&](std::string_view style, std::size_t number, const std::string& words) {
-    return number == 0 ? words : painter.paint(style, words);
+  const auto shown = [&](Ink ink, std::size_t number, const std::string& words) {
+    return number == 0 ? words : paint(colour, ink, words);
   };
   return fmt::format(
-      "{}, {}, {} info; {}, {} not checked\n", shown(red, errors, plural(errors, "error")),
-      shown(yellow, warnings, plural(warnings, "warning")), count(diagnosis, Severity::info),
-      shown(green, ok, fmt::format("{} ok", plural(ok, "check"))),
+      "{}, {}, {} info; {}, {} not checked\n", shown(Ink::red, errors, plural(errors, "error")),
+      shown(Ink::yellow, warnings, plural(warnings, "warning")), count(diagnosis, Severity::info),
+      shown(Ink::green, ok, fmt::format("{} ok", plural(ok, "check"))),
       count(diagnosis, CheckStatus::not_checked));
 }
 
 }  // namespace
 
 std::string to_report(const Diagnosis& diagnosis, Colour colour) {
-  const Painter painter(colour);
   std::string text;
   for (const Severity severity : {Severity::error, Severity::warning, Severity::info}) {
     const std::size_t number = count(diagnosis, severity);
     if (number == 0) continue;
     const std::string title =
         severity == Severity::info ? "information" : plural(number, name(severity));
-    text += fmt::format("{}\n", painter.paint(colour_of(severity), title));
+    text += fmt::format("{}\n", paint(colour, ink_of(severity), title));
     for (const Finding& finding : diagnosis.findings)
-      if (finding.severity == severity) append_finding(text, finding, painter);
+      if (finding.severity == severity) append_finding(text, finding, colour);
     text += '\n';
   }
   if (const std::size_t ok = count(diagnosis, CheckStatus::ok); ok > 0)
-    text += fmt::format("{}\n", painter.paint(green, fmt::format("{} ok", plural(ok, "check"))));
-  append_not_checked(text, diagnosis, painter);
-  return text + summary(diagnosis, painter);
+    text +=
+        fmt::format("{}\n", paint(colour, Ink::green, fmt::format("{} ok", plural(ok, "check"))));
+  append_not_checked(text, diagnosis, colour);
+  return text + summary(diagnosis, colour);
 }
 
 }  // namespace atoll_v1::atoll

@@ -1,4 +1,4 @@
-// The machine as a tree, for people.
+// Prints a machine as a tree for people.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -8,7 +8,6 @@
 
 #include "atoll/inspect/inspection.hpp"
 #include "inspect/pictures/paint.hpp"
-#include "inspect/pictures/plan.hpp"
 #include "wording.hpp"
 
 namespace atoll_v1::atoll {
@@ -28,7 +27,7 @@ std::string count(int number, std::string_view noun) {
   return plural(static_cast<std::size_t>(std::max(0, number)), noun);
 }
 
-// "2 packages, 2 NUMA nodes, 64 cores (128 threads), 503 GiB"; what no source told is left out.
+// "2 packages, 2 NUMA nodes, 64 cores (128 threads), 503 GiB"; unknown parts are left out.
 std::string host_line(const TopologyHost& host) {
   std::vector<std::string> parts;
   if (host.packages > 0) parts.push_back(count(host.packages, "package"));
@@ -99,7 +98,7 @@ class Tree {
                    paint(colour_, ink, state), rate, nic.busid});
   }
 
-  // What people see of a host; equal texts are shown once.
+  // The text below a host's name. Hosts with equal texts are printed once.
   std::string body(const TopologyHost& host) const {
     std::string text = host_line(host).empty() ? "" : fmt::format("  {}\n", host_line(host));
     std::map<int, std::vector<std::string>> by_numa;
@@ -115,7 +114,8 @@ class Tree {
   }
 
   void append_hosts() {
-    std::vector<std::pair<std::string, std::vector<std::string>>> groups;  // body, names
+    // (text, names of the hosts).
+    std::vector<std::pair<std::string, std::vector<std::string>>> groups;
     std::unordered_map<std::string, std::size_t> numbers;
     for (const TopologyHost& host : topology_.hosts) {
       std::string one = body(host);
@@ -158,13 +158,14 @@ class Tree {
     const std::size_t shown = std::min(all_.islands.size(), most_islands);
     for (std::size_t i = 0; i < shown; ++i)
       text_ += fmt::format("  {}: {}\n", i, island_line(all_.islands[i]));
-    std::map<std::size_t, std::size_t, std::greater<>> rest;  // size -> number of islands
+    // GPUs in an island -> number of islands.
+    std::map<std::size_t, std::size_t, std::greater<>> rest;
     for (std::size_t i = shown; i < all_.islands.size(); ++i) ++rest[all_.islands[i].gpus.size()];
     for (const auto& [size, number] : rest)
       text_ += fmt::format("  and {} more of {}\n", number, plural(size, "GPU"));
   }
 
-  // "mlx5_0 of 3 hosts  for gpu0"; devices of different names are listed.
+  // "mlx5_0 of 3 hosts", or a list when names and hosts do not combine.
   std::string devices(const std::vector<std::string>& ids) const {
     std::set<std::string> parts, hosts;
     for (const std::string& id : ids) {
@@ -189,13 +190,14 @@ class Tree {
   }
 
   void append_rails() {
-    // Rails join hosts; those of one host alone are worth a line only where a fabric names them.
+    // Rails connect hosts. With a single host they are printed only when a fabric file names them.
     const bool assumed = std::ranges::any_of(
         all_.rails, [](const Rail& rail) { return rail.evidence == "assumed"; });
     if (all_.rails.empty() || (topology_.hosts.size() == 1 && assumed)) return;
     text_ += paint(colour_, Ink::bold, "rails");
-    text_ += assumed ? " (assumed: equal positions in the hosts; --fabric tells the leaves)\n"
-                     : " (from the fabric)\n";
+    text_ += assumed
+                 ? " (assumed: equal positions in the hosts; --fabric names the leaf switches)\n"
+                 : " (from the fabric)\n";
     const std::size_t shown = std::min(all_.rails.size(), most_rails);
     for (std::size_t i = 0; i < shown; ++i)
       text_ += fmt::format("  {}: {}\n", all_.rails[i].index, rail_line(all_.rails[i]));

@@ -1,12 +1,12 @@
-// Several views of one host, made one.
+// Merges several views of one host into one topology.
 //
-// Vocabulary: a *view* is what one source says of the host, its *origin* the source's name; a
-// *group* is one device as the views show it, the most trusted view first. Steps:
-//   1. match the devices of the views (view_devices.cpp);
-//   2. settle each member of a group: the first view that has a value is believed, and another
-//      value of a later view is a conflict, unless it is a reading that changes by itself;
-//   3. settle the links between GPUs as a whole, since half a matrix says nothing;
-//   4. join the rest: other links, paths, documents, and the views' own conflicts, renamed.
+// Vocabulary: a *view* is the host as one source describes it; its *origin* is the name of the
+// source. A *group* is one device in all views that show it, the most trusted view first. Steps:
+//   1. Match the devices of the views (view_devices.cpp).
+//   2. Settle each member of a group: the first view with a value is believed. A different value in
+//      a later view is a conflict, unless the value is a reading that changes by itself.
+//   3. Settle the links between GPUs as a whole, since half a matrix proves nothing.
+//   4. Copy other links, paths, documents and conflicts, with renamed ids.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -19,14 +19,15 @@
 #include "facts.hpp"
 #include "gpu_models.hpp"
 #include "inspect/hidden_switches.hpp"
+#include "inspect/text.hpp"
+#include "inspect/views/views.hpp"
 #include "sources/small_file.hpp"
-#include "inspect/views/view_devices.hpp"
-#include "inspect/views/view_links.hpp"
 #include "wording.hpp"
 
 namespace atoll_v1::atoll {
 namespace {
 
+using namespace topology_sources;
 
 bool same_text(std::string_view a, std::string_view b) { return lower_case(a) == lower_case(b); }
 
@@ -34,8 +35,8 @@ bool same_number(double a, double b, double tolerance) {
   return std::abs(a - b) <= tolerance * std::max(std::abs(a), std::abs(b));
 }
 
-// "0x506b4b0300cbb4e2", "506b:4b03:00cb:b4e2"; NCCL prints the network's order of bytes as a number
-// of the machine.
+// Compares "0x506b4b0300cbb4e2" and "506b:4b03:00cb:b4e2". NCCL prints GUIDs with their bytes in
+// reverse order, so both orders are accepted.
 bool same_guid(std::string_view a, std::string_view b) {
   const auto digits = [](std::string_view text) {
     std::string result = lower_case(text.starts_with("0x") ? text.substr(2) : text);
@@ -54,21 +55,14 @@ struct ModelWords {
 
 ModelWords words_of_model(std::string_view model) {
   ModelWords words;
-  std::string word;
-  for (const char c : lower_case(model) + ' ') {
-    if (c != ' ' && c != '-' && c != '_') {
-      word += c;
-      continue;
-    }
-    if (word.ends_with("gb")) words.memory.insert(word);
-    if (!word.empty() && word != "nvidia" && word != "tesla" && word != "amd")
-      words.all.insert(word);
-    word.clear();
-  }
+  each_word(lower_case(model), " -_", [&](std::string_view word) {
+    if (word.ends_with("gb")) words.memory.emplace(word);
+    if (word != "nvidia" && word != "tesla" && word != "amd") words.all.emplace(word);
+  });
   return words;
 }
 
-// "NVIDIA H100 80GB HBM3" is an "H100" and an "H100 SXM", and no "H100 PCIe".
+// "NVIDIA H100 80GB HBM3" matches "H100" and "H100 SXM", but not "H100 PCIe".
 bool same_model(std::string_view a, std::string_view b) {
   const ModelWords one = words_of_model(a), other = words_of_model(b);
   if (std::ranges::includes(one.all, other.all) || std::ranges::includes(other.all, one.all))
@@ -77,7 +71,7 @@ bool same_model(std::string_view a, std::string_view b) {
   return same_memory && find_gpu_model(a) != nullptr && find_gpu_model(a) == find_gpu_model(b);
 }
 
-// Readings that change by themselves, and what is about the process that looked.
+// True for readings that change by themselves and for facts about the process that read them.
 bool is_passing(std::string_view name) {
   constexpr std::array passing{fact::hwloc_version, fact::host_hash, fact::memlock_bytes,
                                fact::hidden,        fact::container, fact::net_interfaces};
@@ -88,11 +82,8 @@ bool is_passing(std::string_view name) {
 bool same_fact(std::string_view name, std::string_view a, std::string_view b) {
   if (is_passing(name) || same_text(a, b)) return true;
   if (name == fact::node_guid) return same_guid(a, b);
-  Facts both;
-  set_fact(both, "a", a);
-  set_fact(both, "b", b);
-  const auto x = number_fact(both, "a"), y = number_fact(both, "b");
-  // The driver keeps some memory for itself, and not every source counts that.
+  const auto x = parse_number<double>(a), y = parse_number<double>(b);
+  // The driver reserves some memory, which not every source includes.
   return x && y && same_number(*x, *y, name == fact::memory_bytes ? 0.05 : 1e-6);
 }
 
@@ -100,7 +91,7 @@ std::string number_text(int number) { return number < 0 ? "" : std::to_string(nu
 
 bool is_fast(const TopologyLink& link) { return link.type == "nvlink" || link.type == "xgmi"; }
 
-// The driver names the fabric that the GPU is joined to.
+// True when the driver names the fabric that the GPU has joined.
 bool reports_fabric(const TopologyGpu& gpu) {
   const std::string_view cluster = get_fact(gpu.facts, fact::fabric_cluster);
   return get_fact(gpu.facts, fact::fabric_state) == "completed" &&
@@ -134,17 +125,17 @@ class ViewMerger {
  private:
   void check_views() const {
     if (views_.empty() || views_.size() != origins_.size())
-      throw Error(ErrorCode::invalid_argument, fmt::format("{}: {} views, and names of {}", host_,
+      throw Error(ErrorCode::invalid_argument, fmt::format("{}: {} views, but {} origins", host_,
                                                            views_.size(), origins_.size()));
     for (std::size_t view = 0; view < views_.size(); ++view)
       if (views_[view].hosts.size() != 1)
         throw Error(ErrorCode::bad_data,
-                    fmt::format("{}: describes {}, and a view of {} must describe one",
+                    fmt::format("{}: describes {}, but a view of {} must describe one host",
                                 origins_[view], plural(views_[view].hosts.size(), "host"), host_));
   }
 
-  // An id of a view under its merged name. Switches of the host are named after it ("OLD/...",
-  // "OLD:nvswitch1"); other names are of something larger.
+  // The merged id for an id in a view. Ids of the host's switches begin with the host's id
+  // ("OLD/...", "OLD:nvswitch1"); other ids belong to something larger than a host and stay.
   std::string renamed(std::size_t view, const std::string& id) const {
     const auto& ids = devices_.ids[view];
     if (const auto found = ids.find(id); found != ids.end()) return found->second;
@@ -172,8 +163,8 @@ class ViewMerger {
              fmt::format("{} ({})", contradiction.text, origins_[contradiction.view])});
   }
 
-  // The device whose value is believed, null where no view has one. Each other value is one
-  // conflict.
+  // Returns the device with the believed value, or null when no view has one. Each different value
+  // in a later view becomes a conflict.
   template <class Device, class Text, class Same>
   const Device* settle(const DeviceGroup<Device>& group, std::string_view member, const Text& text,
                        const Same& same) {
@@ -220,7 +211,7 @@ class ViewMerger {
       }
   }
 
-  // A view may hide a part of the host, and invents none: of counts the most is true.
+  // A view may hide part of a host but never invents parts, so the largest count is believed.
   void settle_host() {
     DeviceGroup<TopologyHost> group{.id = host_, .sights = {}};
     TopologyHost host;
@@ -246,36 +237,38 @@ class ViewMerger {
     merged_.hosts.push_back(std::move(host));
   }
 
+  // Settles the members that GPUs and NICs share, and all facts.
+  template <class Device>
+  Device settle_device(const DeviceGroup<Device>& group) {
+    Device device;
+    device.id = group.id;
+    device.host = host_;
+    settle_text(group, "busid", &Device::busid, device);
+    settle_number(group, "numa", &Device::numa, device);
+    settle_number(group, "package", &Device::package, device);
+    for (const auto& sight : group.sights)
+      if (device.pci_path.empty()) device.pci_path = sight.device->pci_path;
+    settle_facts(group, device);
+    return device;
+  }
+
   void settle_gpu(const DeviceGroup<TopologyGpu>& group) {
-    TopologyGpu gpu;
-    gpu.id = group.id;
-    gpu.host = host_;
-    settle_text(group, "busid", &TopologyGpu::busid, gpu);
+    TopologyGpu gpu = settle_device(group);
     settle_text(group, "uuid", &TopologyGpu::uuid, gpu);
     settle_text(group, "model", &TopologyGpu::model, gpu, same_model);
     settle_number(group, "index", &TopologyGpu::index, gpu);
-    settle_number(group, "numa", &TopologyGpu::numa, gpu);
-    settle_number(group, "package", &TopologyGpu::package, gpu);
-    for (const auto& sight : group.sights) {
-      if (gpu.pci_path.empty()) gpu.pci_path = sight.device->pci_path;
+    for (const auto& sight : group.sights)
       if (gpu.partitions.empty()) gpu.partitions = sight.device->partitions;
-    }
-    settle_facts(group, gpu);
     if (!indices_.insert(gpu.index).second) gpu.index = -1;
     merged_.gpus.push_back(std::move(gpu));
   }
 
   void settle_nic(const DeviceGroup<TopologyNic>& group) {
-    TopologyNic nic;
-    nic.id = group.id;
-    nic.host = host_;
+    TopologyNic nic = settle_device(group);
     settle_text(group, "name", &TopologyNic::name, nic);
-    settle_text(group, "busid", &TopologyNic::busid, nic);
     settle_text(group, "adapter", &TopologyNic::adapter, nic, same_guid);
     settle_text(group, "layer", &TopologyNic::layer, nic);
     settle_text(group, "state", &TopologyNic::state, nic);
-    settle_number(group, "numa", &TopologyNic::numa, nic);
-    settle_number(group, "package", &TopologyNic::package, nic);
     const auto rate = [](const TopologyNic& one) {
       return one.rate_gbit_s ? fmt::format("{}", *one.rate_gbit_s) : "";
     };
@@ -284,16 +277,13 @@ class ViewMerger {
       nic.rate_gbit_s = found->rate_gbit_s;
       nic.evidence = found->evidence;
     }
-    for (const auto& sight : group.sights) {
-      if (nic.pci_path.empty()) nic.pci_path = sight.device->pci_path;
+    for (const auto& sight : group.sights)
       nic.is_virtual = nic.is_virtual || sight.device->is_virtual;
-    }
-    settle_facts(group, nic);
     merged_.nics.push_back(std::move(nic));
   }
 
-  // Views that show other numbers of GPUs, and NICs without their names (topo -m without its
-  // legend), which cannot be matched with those that have one.
+  // Reports views with different numbers of GPUs. Also reports NICs that a view only numbers (topo
+  // -m without a legend), since these cannot be matched with named ones.
   void compare_devices() {
     std::optional<std::size_t> first;
     for (std::size_t view = 0; view < views_.size(); ++view) {
@@ -335,8 +325,8 @@ class ViewMerger {
     return result;
   }
 
-  // The first view that can tell is believed. A later one adds the links of GPUs that earlier ones
-  // do not show.
+  // Believes the first view that shows links or proves their absence. Later views add only the
+  // links of GPUs that earlier views do not show.
   void settle_links() {
     std::vector<LinkView> telling;
     for (std::size_t view = 0; view < views_.size(); ++view) {
@@ -373,8 +363,8 @@ class ViewMerger {
     check_covered(*believed, covered);
   }
 
-  // A host's links are known as a whole or not at all: beside linked GPUs, one of which nothing is
-  // known would pass for one without links.
+  // The links of a host are known completely or not at all. Otherwise a GPU that no view knows
+  // anything about would seem to have no links.
   void check_covered(const LinkView& believed, const std::set<std::string>& covered) {
     std::vector<std::string> silent;
     std::size_t view = 0;
@@ -395,7 +385,8 @@ class ViewMerger {
 
   // --- the rest ---
 
-  // Links that make no islands, of each pair from the first view that has them.
+  // Copies links that do not form islands; those of each pair come from the first view that has
+  // them.
   void join_other_links() {
     std::map<std::pair<Pair, std::string>, std::size_t> first;
     for (std::size_t view = 0; view < views_.size(); ++view)
@@ -408,7 +399,7 @@ class ViewMerger {
       }
   }
 
-  // One conflict for all paths of a view: a matrix that differs tends to differ in many cells.
+  // A matrix that differs usually differs in many cells, so each view causes at most one conflict.
   void join_paths() {
     std::map<Pair, std::pair<std::size_t, PathLevel>> stated;
     for (std::size_t view = 0; view < views_.size(); ++view) {

@@ -1,7 +1,7 @@
-// Idea: keys in order of what they prove. The devices of a view are compared with the groups so
-// far, key by key; a key counts only where one device on either side has it. What no key joins is a
-// device that earlier views did not see, if a key proves that as well.
-#include "inspect/views/view_devices.hpp"
+// Devices are matched by keys, the strongest first: bus id, UUID, index, name. A key matches only
+// if it is unique on both sides. A device that no key matches is new, provided that a key proves
+// it.
+#include "inspect/views/views.hpp"
 
 #include <fmt/format.h>
 
@@ -19,7 +19,7 @@ using Sights = std::vector<Sight<Device>>;
 template <class Device>
 using Groups = std::vector<DeviceGroup<Device>>;
 
-// Whether two devices with different bus ids may still be one: renumbered by a virtual machine.
+// Whether devices with different bus ids may match. A virtual machine renumbers its PCI bus.
 enum class OtherBusids {
   accept,
   refuse
@@ -30,7 +30,7 @@ std::string busid_of(const Device& device) {
   return device.busid;
 }
 
-// "gpu0" of "HOST/gpu0"
+// The part of a device's id after the host: "gpu0" for "HOST/gpu0".
 template <class Device>
 std::string rest_of(const Device& device) {
   const std::string& id = device.id;
@@ -41,14 +41,14 @@ std::string index_of(const TopologyGpu& gpu) {
   return gpu.index < 0 ? "" : std::to_string(gpu.index);
 }
 
-// Scrubbed files have UUIDs of zeros.
+// Anonymised files contain UUIDs of zeros.
 std::string uuid_of(const TopologyGpu& gpu) {
   const std::size_t begin = gpu.uuid.starts_with("GPU-") ? 4 : 0;
   const bool is_real = gpu.uuid.find_first_not_of("0-", begin) != std::string::npos;
   return is_real ? gpu.uuid : "";
 }
 
-// What the group's devices have of a key: the first that is not empty.
+// The first value of the key that is not empty among the group's devices.
 template <class Device, class Key>
 std::string key_of(const DeviceGroup<Device>& group, const Key& key) {
   for (const Sight<Device>& sight : group.sights)
@@ -86,7 +86,7 @@ class DeviceMatcher {
     matched_.ids[view_].emplace(sight.device->id, group.id);
   }
 
-  // A view may have given its name to another device.
+  // Adds a new device; its name may already be taken by a device of another view.
   template <class Device>
   void add_group(Groups<Device>& groups, const Sight<Device>& sight) {
     const std::string rest = rest_of(*sight.device);
@@ -98,7 +98,7 @@ class DeviceMatcher {
     join(groups.back(), sight);
   }
 
-  // Joins those of `left` whose key is that of one group, and takes them out.
+  // Adds each device in `left` to the one group that has the same key, and removes it from `left`.
   template <class Device, class Key>
   void join_by(const Key& key, OtherBusids others, Groups<Device>& groups, Sights<Device>& left) {
     std::map<std::string, std::vector<std::size_t>> of_groups, of_left;
@@ -135,13 +135,14 @@ class DeviceMatcher {
     if (!left.empty() &&
         (is_stranger || !(tells_apart(busid_of<TopologyGpu>, left) || tells_apart(index_of, left))))
       throw Error(ErrorCode::bad_data,
-                  fmt::format("{}: its GPUs cannot be matched with those of {}: bus ids, UUIDs and "
-                              "numbers do not tell which is which",
+                  fmt::format("{}: its GPUs cannot be matched with those of {}: neither bus ids "
+                              "nor UUIDs nor indices identify them",
                               origins_[view_], origins_[groups.front().sights.front().view]));
     for (const Sight<TopologyGpu>& sight : left) add_group(groups, sight);
   }
 
-  // Whether a key tells that those of `left` are none of the groups that nothing fits.
+  // True if every device in `left` and every unmatched group has the key, so that different keys
+  // prove different devices.
   template <class Key>
   bool tells_apart(const Key& key, const Sights<TopologyGpu>& left) const {
     return std::ranges::none_of(left,
@@ -151,7 +152,8 @@ class DeviceMatcher {
            });
   }
 
-  // One side has bus ids only, the other numbers only: NVML numbers GPUs in the order of bus ids.
+  // Matches GPUs with bus ids on one side to GPUs with indices on the other. NVML assigns indices
+  // in the order of bus ids.
   void join_in_order(Sights<TopologyGpu>& left) {
     using Place = std::pair<std::string, int>;
     std::vector<std::pair<Place, std::size_t>> of_groups, of_left;
@@ -183,7 +185,7 @@ class DeviceMatcher {
     left.clear();
   }
 
-  // The two ports of an adapter may share a bus id, and a container may rename NICs.
+  // Both ports of an adapter may share a bus id, and a container may rename NICs.
   void match_nics() {
     Groups<TopologyNic>& groups = matched_.nics;
     Sights<TopologyNic> left = sights_of(views_[view_].nics);

@@ -1,4 +1,4 @@
-#include "inspect/views/view_links.hpp"
+#include "inspect/views/views.hpp"
 
 #include <fmt/format.h>
 
@@ -12,14 +12,15 @@
 namespace atoll_v1::atoll {
 namespace {
 
-// GPUs that are joined, and how much each has.
+// A set of linked GPUs and the amount of their links.
 struct Cluster {
   std::set<std::string> gpus;
   bool is_switched = false;
-  std::map<std::string, double> of_gpu;                            // all links of a GPU
-  std::map<std::pair<std::string, std::string>, double> of_pairs;  // the links of a pair alone
+  std::map<std::string, double> of_gpu;  // all links of each GPU, added up
+  // Links of each pair without a switch, added up.
+  std::map<std::pair<std::string, std::string>, double> of_pairs;
 
-  // A pair on a switch has what a pair with links of its own has.
+  // Two GPUs on a switch are equal to two GPUs with direct links.
   bool same(const Cluster& other) const {
     return gpus == other.gpus && of_gpu == other.of_gpu &&
            (gpus.size() == 2 || (is_switched == other.is_switched && of_pairs == other.of_pairs));
@@ -29,13 +30,13 @@ struct Cluster {
 double count_of(const TopologyLink& link) { return link.count; }
 double rate_of(const TopologyLink& link) { return link.gbyte_s.value_or(0); }
 
-// An end that is no GPU is a switch, and the switches of one host, "HOST/...", are one.
+// An end that is not a GPU is a switch; all switches of one host, "HOST/...", are one node.
 std::string node_of(const LinkView& view, const std::string& end) {
   const std::size_t slash = end.rfind('/');
   return view.gpus.contains(end) || slash == std::string::npos ? end : end.substr(0, slash + 1);
 }
 
-// The clusters among `gpus`; a GPU without links is in none.
+// Finds the clusters among `gpus`; a GPU without links is in none.
 class ClusterFinder {
  public:
   ClusterFinder(const LinkView& view, const std::set<std::string>& gpus) : gpus_(gpus) {
@@ -54,7 +55,7 @@ class ClusterFinder {
 
   std::vector<Cluster> find(double (*measure)(const TopologyLink&)) {
     std::vector<Cluster> clusters;
-    std::map<std::string, std::size_t> cluster_of;  // node -> cluster
+    std::map<std::string, std::size_t> cluster_of;  // node -> index of its cluster
     for (const std::string& gpu : gpus_) {
       if (!next_.contains(gpu) || cluster_of.contains(gpu)) continue;
       std::vector<std::string> nodes{gpu};
@@ -82,7 +83,7 @@ class ClusterFinder {
 
  private:
   const std::set<std::string>& gpus_;
-  std::vector<TopologyLink> links_;  // between nodes
+  std::vector<TopologyLink> links_;  // links with both ends replaced by nodes
   std::map<std::string, std::vector<std::string>> next_;
 };
 
