@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include "atoll/cuda_context.hpp"
+#include "atoll/cuda/context.hpp"
 #include "atoll/plugin.h"
 #include "sdk/guard.hpp"
 

@@ -1,34 +1,17 @@
-// The log of the library writes one line per message to stderr, with time, level and rank. Any thread
-// may call any function. Only log.cpp includes spdlog, because its headers are slow to compile.
+// Formats messages for the log of atoll/log.hpp. Only log.cpp includes spdlog, because its headers are
+// slow to compile.
 #pragma once
 
 #include <fmt/core.h>
 
-#include <string_view>
+#include <utility>
 
-#include "atoll/namespace.hpp"
+#include "atoll/log.hpp"
 
 namespace atoll_v1::atoll::log {
 
-enum class Level {
-  trace,
-  debug,
-  info,
-  warn,
-  error,
-  off
-};
-
-// Parses the name of a level; throws Error(invalid_argument) for any other text.
-Level level_from_name(std::string_view name);
-
-// Level and rank apply to the whole process. The initial level is info, and an unknown rank prints as
-// "-".
-void set_level(Level level);
+// The rank that lines show, for the whole process; "-" until it is set.
 void set_rank(int rank) noexcept;
-bool enabled(Level level) noexcept;
-
-void write(Level level, std::string_view message);
 
 template <class... Args>
 void formatted(Level level, fmt::format_string<Args...> format, Args&&... args) {

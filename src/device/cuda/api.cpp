@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "atoll/cuda_context.hpp"
+#include "atoll/cuda/context.hpp"
 #include "atoll/error.hpp"
 
 namespace atoll_v1::atoll::cuda {

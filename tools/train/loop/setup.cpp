@@ -9,7 +9,7 @@
 #include <nlohmann/json.hpp>
 #include <vector>
 
-#include "core/log.hpp"
+#include "report/log.hpp"
 #include "data/loaders.hpp"
 #include "model/params.hpp"
 #include "report/files.hpp"
@@ -97,7 +97,7 @@ int compute_threads(const atoll::World& world, const RunOptions& options,
   const int fair = std::max(1, cores / world.local_size());
   const int threads = told > 0 ? told : fair;
   if (device == atoll::DeviceKind::host && cores_allowed() < threads) {
-    atoll::log::warn(
+    log::warn(
         "this rank computes with {} threads but is bound to {} of {} cores: start mpirun with "
         "--bind-to none, or set --threads",
         threads, cores_allowed(), cores);

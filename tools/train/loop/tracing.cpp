@@ -6,7 +6,7 @@
 #include <string>
 #include <utility>
 
-#include "core/log.hpp"
+#include "report/log.hpp"
 #include "report/files.hpp"
 
 namespace train {
@@ -104,9 +104,9 @@ void Tracing::write(atoll::World& world, atoll::Communicator* ranks, int root,
   if (ranks && ranks->rank() != root) return;
   write_file_atomic(file, atoll::chrome_trace(all));
   if (records_.empty()) {
-    return atoll::log::warn("{}: no step of this run was traced", file.string());
+    return log::warn("{}: no step of this run was traced", file.string());
   }
-  atoll::log::info("trace of steps {} to {} in {}: open the file in https://ui.perfetto.dev",
+  log::info("trace of steps {} to {} in {}: open the file in https://ui.perfetto.dev",
                    steps_.first, steps_.last, file.string());
 }
 

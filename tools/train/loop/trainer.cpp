@@ -10,7 +10,7 @@
 #include <sstream>
 
 #include "atoll/checkpoint.hpp"
-#include "core/log.hpp"
+#include "report/log.hpp"
 #include "data/batches.hpp"
 #include "loop/engine_model.hpp"
 #include "loop/machine.hpp"
@@ -166,7 +166,7 @@ Trainer::~Trainer() {
     try {
       stream.synchronize();
     } catch (const std::exception& error) {
-      atoll::log::debug("while stopping after a failure: {}", error.what());
+      log::debug("while stopping after a failure: {}", error.what());
     }
   };
   drain(compute_);
@@ -192,21 +192,21 @@ void Trainer::count_activations() {
 }
 
 void Trainer::announce() {
-  for (const auto& line : setup_.dataset.warnings) atoll::log::warn("{}", line);
+  for (const auto& line : setup_.dataset.warnings) log::warn("{}", line);
   for (const auto& finding : setup_.mesh.findings())
-    atoll::log::warn("{}", atoll::to_line(finding));
+    log::warn("{}", atoll::to_line(finding));
   const auto shape = engine_.sharding();
-  atoll::log::info("{}: {:.2f} M parameters in {} on {} ranks, backend {}", setup_.model.name,
+  log::info("{}: {:.2f} M parameters in {} on {} ranks, backend {}", setup_.model.name,
                    static_cast<double>(parameter_count(setup_.model)) / 1e6, options_.dtype,
                    world_.size(), engine_.backend());
-  atoll::log::info("mesh {} ({}); {}: {} replicas of {} shards", setup_.mesh.to_string(),
+  log::info("mesh {} ({}); {}: {} replicas of {} shards", setup_.mesh.to_string(),
                    setup_.mesh.reason(), name(setup_.strategy.kind), shape.replicate, shape.shard);
-  if (!setup_.strategy.why.empty()) atoll::log::info("{}", setup_.strategy.why);
-  if (!setup_.machine.place.why.empty()) atoll::log::info("{}", setup_.machine.place.why);
-  atoll::log::info("{} samples of {}, {} per step; results in {}", setup_.dataset.size(),
+  if (!setup_.strategy.why.empty()) log::info("{}", setup_.strategy.why);
+  if (!setup_.machine.place.why.empty()) log::info("{}", setup_.machine.place.why);
+  log::info("{} samples of {}, {} per step; results in {}", setup_.dataset.size(),
                    setup_.dataset.name(), options_.global_batch, out_.string());
   std::istringstream table(engine_.memory().to_string());
-  for (std::string line; std::getline(table, line);) atoll::log::info("{}", line);
+  for (std::string line; std::getline(table, line);) log::info("{}", line);
   auto args = to_json(options_);
   args["mesh"] = setup_.mesh.to_string();
   args["world_size"] = world_.size();
@@ -432,13 +432,13 @@ void Trainer::finish(RunResult& result, double wall_seconds) {
   if (!report_) return;
   report_->progress.finish();
   if (result.steps.empty()) {  // keep metrics.json of the finished run
-    return atoll::log::warn(
+    return log::warn(
         "the checkpoint already has all {} steps, so no step was run; raise "
         "--steps to continue",
         options_.steps);
   }
   if (result.summary.timed_steps > 0) {
-    atoll::log::info("{}", summary_line(result.summary.speed));
+    log::info("{}", summary_line(result.summary.speed));
   }
   const auto shape = engine_.sharding();
   RunInfo info;
@@ -457,7 +457,7 @@ void Trainer::finish(RunResult& result, double wall_seconds) {
   info.device_memory_bytes = measured;
   info.wall_time_s = wall_seconds;
   info.transports = transports_;
-  atoll::log::info(
+  log::info(
       "memory per rank: {:.1f} MB planned, {:.1f} MB allocated at peak ({:+.1f} %); {:.1f} MB "
       "resident in the process, shared pages divided among its users",
       static_cast<double>(planned) * 1e-6, static_cast<double>(measured) * 1e-6,

@@ -14,7 +14,7 @@
 #include "facts.hpp"
 #include "inspect/catalog/catalog_files.hpp"
 #include "inspect/text.hpp"
-#include "inspect/views/each_id.hpp"
+#include "inspect/each_id.hpp"
 #include "sources/small_file.hpp"
 
 namespace atoll_v1::atoll {

@@ -6,7 +6,7 @@
 #include <unordered_map>
 
 #include "atoll/inspect/load.hpp"
-#include "inspect/views/each_id.hpp"
+#include "inspect/each_id.hpp"
 
 namespace atoll_v1::atoll {
 namespace {

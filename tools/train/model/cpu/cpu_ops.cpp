@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "atoll/error.hpp"
-#include "core/log.hpp"
+#include "report/log.hpp"
 #include "model/cpu/kernels.hpp"
 #include "model/cpu/scratch.hpp"
 #include "model/ops_check.hpp"

@@ -11,7 +11,7 @@
 #include <oneapi/dnnl/dnnl.hpp>
 
 #include "atoll/error.hpp"
-#include "core/log.hpp"
+#include "report/log.hpp"
 #include "model/cpu/kernels.hpp"
 #include "model/cpu/scratch.hpp"
 
@@ -44,7 +44,7 @@ void leave_out_amx() {
     const bool asked = std::getenv("ONEDNN_MAX_CPU_ISA") || std::getenv("DNNL_MAX_CPU_ISA");
     return asked || dnnl::set_max_cpu_isa(dnnl::cpu_isa::avx512_core_bf16) == dnnl::status::success;
   }();
-  if (!once) atoll::log::debug("oneDNN was already in use, so its default instruction sets apply");
+  if (!once) log::debug("oneDNN was already in use, so its default instruction sets apply");
 }
 
 dnnl::memory::data_type to_dnnl(DType dtype) {
@@ -88,7 +88,7 @@ struct MatMul::Impl {
     if (bf16 == Bf16Arithmetic::convert) return true;
     if (!native && !told) {
       told = true;
-      atoll::log::warn("this processor lacks AVX512-BF16: bf16 matrix products run at f32 speed");
+      log::warn("this processor lacks AVX512-BF16: bf16 matrix products run at f32 speed");
     }
     return !native;
   }

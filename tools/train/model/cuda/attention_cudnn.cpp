@@ -14,7 +14,7 @@
 #include <utility>
 
 #include "atoll/error.hpp"
-#include "core/log.hpp"
+#include "report/log.hpp"
 #include "device/cuda/api.hpp"
 #include "model/cuda/attention.hpp"
 #include "model/cuda/attention_graphs.hpp"
@@ -76,7 +76,7 @@ struct Attention::Impl {
     try {
       find_cudnn();
     } catch (const Error& error) {
-      atoll::log::warn("{}; attention uses atoll's own f32 kernels instead", error.what());
+      log::warn("{}; attention uses atoll's own f32 kernels instead", error.what());
       return;
     }
     if (const cudnnStatus_t status = fe::detail::create_handle(&handle);
@@ -155,7 +155,7 @@ struct Attention::Impl {
   // Logs each reason once, with the first shape that met it.
   void tell(const Key& key, const std::string& reason) {
     if (!told.insert(reason).second) return;
-    atoll::log::warn(
+    log::warn(
         "cuDNN does not support attention over {} x {} tokens{} with {} heads ({} of keys) of {}: "
         "{}; it uses atoll's own f32 kernels instead",
         key.rows, key.seq, key.documents > 0 ? ", packed," : "", key.heads, key.kv_heads,
