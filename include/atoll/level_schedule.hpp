@@ -61,6 +61,21 @@ class HostLayout {
   }
   // The holder on `host` of the block that `owner` owns.
   int holder(int owner, int host) const noexcept { return counterpart(owner, host); }
+  // All ranks of other hosts that `rank` exchanges blocks with: its counterparts, and the ranks that
+  // have `rank` as their counterpart.
+  std::vector<int> counterparts(int rank) const {
+    std::vector<int> result;
+    const int host = host_of(rank);
+    for (int other = 0; other < hosts(); ++other) {
+      if (other == host) continue;
+      for (const int candidate : ranks_of(other)) {
+        if (counterpart(candidate, host) == rank || counterpart(rank, other) == candidate) {
+          result.push_back(candidate);
+        }
+      }
+    }
+    return result;
+  }
   // The number of ranks on the host with the fewest.
   int fewest_ranks() const noexcept {
     std::size_t fewest = ranks_.empty() ? 0 : ranks_.front().size();

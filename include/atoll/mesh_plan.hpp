@@ -106,12 +106,7 @@ struct GroupRate {
 GroupRate group_rate(const Topology& topology, const std::vector<RankSite>& ranks,
                      const std::vector<int>& group, const MeshPlanOptions& options = {});
 
-// Number of ranks on each host of a group, if all hosts hold equally many neighbouring ranks and
-// there are several hosts and several ranks on each; otherwise 0. `hosts` holds the hosts of the
-// group's ranks, in the order of the ranks.
-int ranks_per_host(std::span<const int> hosts);
-
-// Rates of two-level collectives over a group for which ranks_per_host() is not 0. inside: among
+// Rates of two-level collectives over a group for which HostLayout::ranks_per_host() of level_schedule.hpp is not 0. inside: among
 // the ranks of one host. across: among ranks in equal positions of all hosts, while all positions
 // communicate at once. Each is the slowest of its kind; unknown for other groups.
 struct LevelRates {

@@ -48,7 +48,7 @@ struct Group {
   Group(const atoll_host& host_, const atoll_group& group, Team& team_, ShmTransport* shm)
       : host(host_),
         team(team_),
-        layout(group),
+        layout(layout_of(group)),
         tuning(group, layout),
         sync(team_, shm),
         windows(team_, shm) {

@@ -166,7 +166,7 @@ std::string_view next_word(std::string_view& line) {
 Tuning::Tuning(const atoll_group& group, const Layout& layout)
     : deterministic_(group.deterministic != 0),
       hosts_(layout.hosts()),
-      tree_of_hosts_(layout.tree_of_hosts()) {
+      tree_of_hosts_(layout.is_subtree()) {
   for (int host = 0; host < layout.hosts(); ++host) {
     ranks_per_host_ = std::max(ranks_per_host_, static_cast<int>(layout.ranks_of(host).size()));
   }

@@ -47,7 +47,7 @@ class Tuning {
   bool deterministic_ = false;
   int hosts_ = 1;
   int ranks_per_host_ = 1;     // of the host with the most ranks
-  bool tree_of_hosts_ = true;  // Layout::tree_of_hosts()
+  bool tree_of_hosts_ = true;  // Layout::is_subtree()
 };
 
 }  // namespace atoll_collectives

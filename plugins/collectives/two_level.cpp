@@ -53,13 +53,11 @@ class ReduceScatter {
         out_(out),
         exchange_(exchange),
         host_(group.layout.host_of(group.rank())) {
-    for (int rank = 0; rank < group.size(); ++rank) {
-      if (block(rank).bytes == 0 || rank == group.rank()) continue;
-      if (reducer(rank) == group.rank()) sends_to_.push_back(rank);
+    const auto transfers = atoll_levels::transfers(group.layout, group.rank()).reversed();
+    for (const auto& transfer : transfers.out) {
+      if (block(transfer.owner).bytes > 0) sends_to_.push_back(transfer.peer);
     }
-    for (int host = 0; host < group.layout.hosts(); ++host) {
-      if (host != host_) receives_from_.push_back(group.layout.counterpart(group.rank(), host));
-    }
+    for (const auto& transfer : transfers.in) receives_from_.push_back(transfer.peer);
     // The most slots that any rank may need, so that all ranks choose the same pieces.
     const auto most =
         static_cast<std::size_t>(group.size()) + static_cast<std::size_t>(group.layout.hosts()) + 1;
@@ -87,7 +85,7 @@ class ReduceScatter {
     for (int rank = 0; rank < group_.size(); ++rank) {
       if (block(rank).bytes == 0) continue;
       const Block piece = piece_of(block(rank), k, piece_);
-      const int who = reducer(rank);
+      const int who = group_.layout.holder(rank, host_);
       std::byte* dst = nullptr;
       if (rank == group_.rank()) {
         dst = own(k);
@@ -131,10 +129,6 @@ class ReduceScatter {
   }
 
  private:
-  // The rank that sums another rank's block for this host.
-  int reducer(int rank) const {
-    return group_.layout.host_of(rank) == host_ ? rank : group_.layout.counterpart(rank, host_);
-  }
   std::byte* slot(std::size_t k, std::size_t index) const {
     const std::size_t slots = sends_to_.size() + receives_from_.size();
     return scratch_.data() + ((k % depth) * slots + index) * piece_;
@@ -182,16 +176,16 @@ class Reduce {
   }
 
   void run() {
-    const std::size_t pieces = reduce_scatter_.pieces();
-    for (std::size_t k = 0; k < pieces + depth - 1; ++k) {
-      if (k < pieces) {
-        exchange_.run_until_sent(root_, sent_[k % depth]);
-        reduce_scatter_.start(k);
-      }
-      if (k + 1 < depth) continue;
-      reduce_scatter_.finish(k + 1 - depth);
-      deliver(k + 1 - depth);
-    }
+    atoll_levels::run_pipeline(
+        reduce_scatter_.pieces(), depth,
+        [&](std::size_t k) {
+          exchange_.run_until_sent(root_, sent_[k % depth]);
+          reduce_scatter_.start(k);
+        },
+        [&](std::size_t k) {
+          reduce_scatter_.finish(k);
+          deliver(k);
+        });
   }
 
  private:
@@ -274,18 +268,17 @@ void two_level_all_gather(Group& group, const atoll_operation& operation, Extent
 
   const auto* from =
       static_cast<const std::byte*>(own.from == Offer::From::src ? operation.src : operation.dst);
-  for (int other = 0; other < layout.hosts(); ++other) {
-    if (other == host) continue;
-    exchange.send(layout.counterpart(group.rank(), other), {from + own.offset, own.bytes});
+  const auto transfers = atoll_levels::transfers(layout, group.rank());
+  for (const auto& transfer : transfers.out) {
+    exchange.send(transfer.peer, {from + own.offset, own.bytes});
   }
   // The ranks whose blocks this rank receives, and the tickets of their pieces.
   std::vector<std::pair<int, std::vector<std::uint64_t>>> incoming;
-  for (int rank = 0; rank < group.size(); ++rank) {
-    if (layout.host_of(rank) == host || layout.counterpart(rank, host) != group.rank()) continue;
-    auto& tickets = incoming.emplace_back(rank, std::vector<std::uint64_t>()).second;
+  for (const auto& [peer, owner] : transfers.in) {
+    auto& tickets = incoming.emplace_back(peer, std::vector<std::uint64_t>()).second;
     for (std::size_t k = 0; k < pieces; ++k) {
-      const Block part = piece_of(block(rank), k, piece);
-      tickets.push_back(exchange.recv(rank, {at(operation.dst, part.offset), part.bytes}));
+      const Block part = piece_of(block(owner), k, piece);
+      tickets.push_back(exchange.recv(peer, {at(operation.dst, part.offset), part.bytes}));
     }
   }
   exchange.start();
@@ -303,7 +296,7 @@ void two_level_all_gather(Group& group, const atoll_operation& operation, Extent
       if (layout.host_of(rank) == host) continue;
       const Block part = piece_of(block(rank), k, piece);
       auto& offers =
-          group.offers[static_cast<std::size_t>(layout.local_of(layout.counterpart(rank, host)))];
+          group.offers[static_cast<std::size_t>(layout.local_of(layout.holder(rank, host)))];
       offers.push_back({Offer::From::dst, part.offset, part.offset, part.bytes, everybody});
     }
     move(group, operation, extents, &exchange);
@@ -314,10 +307,9 @@ void two_level_reduce_scatter(Group& group, const atoll_operation& operation, Ex
                               const std::vector<Block>& blocks, std::byte* out,
                               Exchange& exchange) {
   ReduceScatter reduction(group, operation, extents, blocks, out, exchange);
-  for (std::size_t k = 0; k < reduction.pieces() + depth - 1; ++k) {
-    if (k < reduction.pieces()) reduction.start(k);
-    if (k + 1 >= depth) reduction.finish(k + 1 - depth);
-  }
+  atoll_levels::run_pipeline(
+      reduction.pieces(), depth, [&](std::size_t k) { reduction.start(k); },
+      [&](std::size_t k) { reduction.finish(k); });
 }
 
 void two_level_reduce(Group& group, const atoll_operation& operation, Exchange& exchange) {

@@ -41,7 +41,7 @@ class Grid {
  public:
   Grid(const GroupShape& shape, DType dtype, std::span<const std::uint64_t> counts,
        std::uint64_t first)
-      : inner_(static_cast<std::uint64_t>(shape.levels->inner)), rank_(shape.rank) {
+      : inner_(static_cast<std::uint64_t>(shape.levels->inner())), rank_(shape.rank) {
     const std::uint64_t most = piece_of_slice(shape, dtype);
     for (const std::uint64_t count : counts) {
       counts_.push_back(std::min(most, count - std::min(first, count)));
@@ -141,18 +141,23 @@ void exchange_inside(const FallbackContext& call, const Grid& grid, View own, Vi
 }
 
 void exchange_across(const FallbackContext& call, const Grid& grid, View partial, View slices) {
+  const atoll_levels::HostLayout& layout = call.shape.levels->layout;
+  const auto rank = static_cast<int>(call.rank());
+  const auto transfers = atoll_levels::transfers(layout, rank).reversed();
+  const auto host_of = [&](int r) { return static_cast<std::uint64_t>(layout.host_of(r)); };
+  const auto sum_for = [&](int owner) {
+    return partial.part(grid.before(host_of(owner), grid.column()),
+                        grid.count(static_cast<std::uint64_t>(owner)));
+  };
+  const auto sum_from = [&](int r) { return slices.part(host_of(r) * grid.mine(), grid.mine()); };
   std::vector<Operation> messages;
-  for (std::uint64_t h = 0; h < grid.outer(); ++h) {
-    const std::uint64_t r = grid.rank(h, grid.column());
-    const View theirs = partial.part(grid.before(h, grid.column()), grid.count(r));
-    const View from = slices.part(h * grid.mine(), grid.mine());
-    if (h == grid.host()) {
-      call.copy_unless_there(from, theirs);
-    } else {
-      messages.push_back(send_to(r, theirs));
-      messages.push_back(receive_from(r, from));
-    }
+  for (const auto& [peer, owner] : transfers.out) {
+    messages.push_back(send_to(static_cast<std::uint64_t>(peer), sum_for(owner)));
   }
+  for (const auto& [peer, owner] : transfers.in) {
+    messages.push_back(receive_from(static_cast<std::uint64_t>(peer), sum_from(peer)));
+  }
+  call.copy_unless_there(sum_from(rank), sum_for(rank));
   call.submit_messages(std::move(messages));
 }
 
@@ -182,14 +187,15 @@ std::vector<int> hosts_of(const Axis& axis) {
 }
 
 std::optional<Levels> levels_of(std::span<const int> hosts, int block) {
-  const int of_host = ranks_per_host(hosts);
+  const atoll_levels::HostLayout layout(hosts);
+  const int of_host = layout.ranks_per_host();
   if (of_host == 0) return std::nullopt;
   if (block == 0 || block == of_host) {
     if (block == 0 && !is_power_of_two(of_host)) return std::nullopt;
-    return Levels{of_host, 0, 0};
+    return Levels{layout, 0, 0};
   }
-  if (block % of_host == 0 && is_power_of_two(of_host)) return Levels{of_host, 0, block / of_host};
-  if (of_host % block == 0 && is_power_of_two(of_host / block)) return Levels{of_host, block, 0};
+  if (block % of_host == 0 && is_power_of_two(of_host)) return Levels{layout, 0, block / of_host};
+  if (of_host % block == 0 && is_power_of_two(of_host / block)) return Levels{layout, block, 0};
   return std::nullopt;
 }
 
@@ -197,7 +203,7 @@ bool sums_by_levels(const GroupShape& shape, const Operation& operation) {
   if (!shape.levels) return false;
   const DType dtype = operation.dtype;
   const bool saves =
-      static_cast<std::size_t>(shape.levels->inner) * size_of(dtype) > size_of(wide(dtype));
+      static_cast<std::size_t>(shape.levels->inner()) * size_of(dtype) > size_of(wide(dtype));
   // Only the host's kernel can divide by a number that is not its number of parts.
   return saves && (operation.reduction.op != ReduceOp::avg || shape.memory == DeviceKind::host);
 }

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "atoll/device.hpp"
+#include "atoll/level_schedule.hpp"
 #include "atoll/mesh.hpp"
 
 namespace atoll_v1::atoll {
@@ -14,9 +15,11 @@ namespace atoll_v1::atoll {
 // A sum in two levels, first inside each host and then across hosts, that adds in the same order as
 // the tree over all ranks.
 struct Levels {
-  int inner;        // ranks of each host; they are neighbours on the axis
+  atoll_levels::HostLayout layout;  // each host has the same number of neighbours on the axis
   int inner_block;  // block size of the tree inside a host; 0 when that tree has no blocks
   int outer_block;  // block size of the tree across hosts; 0 when that tree has no blocks
+
+  int inner() const noexcept { return layout.fewest_ranks(); }  // ranks of each host
 };
 
 // The host of each rank of the axis, in axis order.

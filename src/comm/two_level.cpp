@@ -30,28 +30,28 @@ double flat_us(const GroupRate& rate, int ranks, std::uint64_t bytes) {
 }
 
 double two_level_us(const LevelRates& rates, int ranks, int inner, std::uint64_t bytes) {
-  const auto of_twins = static_cast<std::uint64_t>(bytes / static_cast<std::uint64_t>(inner));
-  return flat_us(rates.across, ranks / inner, of_twins) + flat_us(rates.inside, inner, bytes);
+  const auto per_rank = static_cast<std::uint64_t>(bytes / static_cast<std::uint64_t>(inner));
+  return flat_us(rates.across, ranks / inner, per_rank) + flat_us(rates.inside, inner, bytes);
 }
 
 std::unique_ptr<TwoLevel> TwoLevel::open(BackendGroup& whole) {
   const Axis& axis = whole.axis();
-  const int inner = ranks_per_host(hosts_of(axis));
-  if (inner == 0 || (!whole.level_choice().asks_for_levels() && !has_rates(axis))) return nullptr;
-  const int hosts = axis.size() / inner;
-  const int host = axis.index / inner, place = axis.index % inner;
-  const auto rank_at = [&](int h, int l) {
-    return axis.ranks[static_cast<std::size_t>(h * inner + l)];
-  };
-  std::vector<int> neighbours, twins;
-  for (int l = 0; l < inner; ++l) neighbours.push_back(rank_at(host, l));
-  for (int h = 0; h < hosts; ++h) twins.push_back(rank_at(h, place));
-  auto levels = std::make_unique<TwoLevel>(whole);
-  levels->inner_ = static_cast<std::uint64_t>(inner);
-  levels->hosts_ = static_cast<std::uint64_t>(hosts);
-  levels->inside_ = open_part(whole, "inside", std::move(neighbours), place);
-  levels->across_ = open_part(whole, "across", std::move(twins), host);
-  log::debug("communicator {}: two levels, {} hosts of {} ranks", whole.name(), hosts, inner);
+  atoll_levels::HostLayout layout(hosts_of(axis));
+  const bool is_wanted = whole.level_choice().asks_for_levels() || has_rates(axis);
+  if (layout.ranks_per_host() == 0 || !is_wanted) return nullptr;
+  auto levels = std::make_unique<TwoLevel>(whole, std::move(layout));
+  const atoll_levels::HostLayout& all = levels->layout_;
+  const int host = all.host_of(axis.index), local = all.local_of(axis.index);
+  const auto world_rank = [&](int rank) { return axis.ranks[static_cast<std::size_t>(rank)]; };
+  std::vector<int> inside, across;
+  for (const int rank : all.ranks_of(host)) inside.push_back(world_rank(rank));
+  for (int h = 0; h < all.hosts(); ++h) {
+    across.push_back(world_rank(all.counterpart(axis.index, h)));
+  }
+  levels->inside_ = open_part(whole, "inside", std::move(inside), local);
+  levels->across_ = open_part(whole, "across", std::move(across), host);
+  log::debug("communicator {}: two levels, {} hosts of {} ranks", whole.name(), all.hosts(),
+             all.ranks_per_host());
   return levels;
 }
 
@@ -71,13 +71,13 @@ bool TwoLevel::takes(const Operation& operation) const {
   const std::uint64_t bytes =
       operation.count * size_of(operation.dtype) * static_cast<std::uint64_t>(n);
   if (const auto chosen = whole_.level_choice().two_level(operation.kind, bytes)) return *chosen;
-  return has_rates(axis) && two_level_us(axis.levels, n, static_cast<int>(inner_), bytes) <
-                                flat_us(axis.rate, n, bytes);
+  return has_rates(axis) &&
+         two_level_us(axis.levels, n, layout_.fewest_ranks(), bytes) < flat_us(axis.rate, n, bytes);
 }
 
 std::uint64_t TwoLevel::scratch_bytes(const Operation& operation) const {
   if (operation.kind != ATOLL_REDUCE_SCATTER) return 0;
-  return hosts_ * operation.count * size_of(operation.dtype);
+  return static_cast<std::uint64_t>(layout_.hosts()) * operation.count * size_of(operation.dtype);
 }
 
 void TwoLevel::run(const FallbackContext& call) const {
@@ -88,19 +88,28 @@ void TwoLevel::run(const FallbackContext& call) const {
   }
 }
 
+// The group across hosts numbers its ranks by host.
 void TwoLevel::all_gather(const FallbackContext& call) const {
   const Operation& whole = call.operation;
-  const std::uint64_t count = whole.count;
-  const std::uint64_t host = call.rank() / inner_, place = call.rank() % inner_;
+  const auto rank = static_cast<int>(call.rank());
+  const auto block = [&](int owner, int ranks = 1) {
+    return whole.dst.part(static_cast<std::uint64_t>(owner) * whole.count,
+                          static_cast<std::uint64_t>(ranks) * whole.count);
+  };
+  const auto host_of = [&](int r) { return static_cast<std::uint64_t>(layout_.host_of(r)); };
+  const auto transfers = atoll_levels::transfers(layout_, rank);
   std::vector<Operation> exchange, gathers;
-  for (std::uint64_t h = 0; h < hosts_; ++h) {
-    const View block = whole.dst.part((h * inner_ + place) * count, count);
-    if (h != host) {
-      exchange.push_back(send_to(h, whole.src));
-      exchange.push_back(receive_from(h, block));
-    }
-    gathers.push_back({ATOLL_ALL_GATHER, h == host ? whole.src : ConstView(block),
-                       whole.dst.part(h * inner_ * count, inner_ * count), count, whole.dtype});
+  for (const auto& [peer, owner] : transfers.out) {
+    exchange.push_back(send_to(host_of(peer), whole.src));
+  }
+  for (const auto& [peer, owner] : transfers.in) {
+    exchange.push_back(receive_from(host_of(peer), block(owner)));
+  }
+  for (int h = 0; h < layout_.hosts(); ++h) {
+    const int owner = layout_.counterpart(rank, h);
+    gathers.push_back({ATOLL_ALL_GATHER, owner == rank ? whole.src : ConstView(block(owner)),
+                       block(layout_.ranks_of(h).front(), layout_.fewest_ranks()), whole.count,
+                       whole.dtype});
   }
   call.submit_to(*across_, std::move(exchange));
   call.submit_to(*inside_, std::move(gathers));
@@ -109,11 +118,15 @@ void TwoLevel::all_gather(const FallbackContext& call) const {
 void TwoLevel::reduce_scatter(const FallbackContext& call) const {
   const Operation& whole = call.operation;
   const std::uint64_t count = whole.count;
-  const View partial = call.scratch(hosts_ * count, whole.dtype);
+  const auto inner = static_cast<std::uint64_t>(layout_.fewest_ranks());
+  const View partial =
+      call.scratch(static_cast<std::uint64_t>(layout_.hosts()) * count, whole.dtype);
   std::vector<Operation> sums;
-  for (std::uint64_t h = 0; h < hosts_; ++h) {
-    sums.push_back({ATOLL_REDUCE_SCATTER, whole.src.part(h * inner_ * count, inner_ * count),
-                    partial.part(h * count, count), count, whole.dtype, whole.reduction});
+  for (int h = 0; h < layout_.hosts(); ++h) {
+    const auto first = static_cast<std::uint64_t>(layout_.ranks_of(h).front());
+    sums.push_back({ATOLL_REDUCE_SCATTER, whole.src.part(first * count, inner * count),
+                    partial.part(static_cast<std::uint64_t>(h) * count, count), count, whole.dtype,
+                    whole.reduction});
   }
   call.submit_to(*inside_, std::move(sums));
   call.submit_to(*across_, {{ATOLL_REDUCE_SCATTER, partial, whole.dst, count, whole.dtype,

@@ -1,10 +1,11 @@
 // all_gather and reduce_scatter in two levels, for a backend that has no levels of its own.
 //
 // n ranks are H hosts of L neighbours; rank (h, l) is rank l of host h and owns block (h, l) of the
-// whole tensor of T bytes. Twins are the ranks with the same l on every host.
-//   all_gather: twins exchange their blocks; then every host gathers H times, once for the blocks
+// whole tensor of T bytes. Counterparts are the ranks with the same l
+// on other hosts (level_schedule.hpp).
+//   all_gather: counterparts exchange their blocks; then every host gathers H times, once for the blocks
 //   of each host.
-//   reduce_scatter: every host does H reduce_scatters, one for the blocks of each host; then twins
+//   reduce_scatter: every host does H reduce_scatters, one for the blocks of each host; then counterparts
 //   reduce_scatter the H partial sums that each of them holds.
 // A host sends (H - 1) / H of T to other hosts, where a ring over all ranks sends (n - 1) / n.
 // Blocks arrive in their final places. reduce_scatter needs T / L of scratch memory for the partial
@@ -14,7 +15,9 @@
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <utility>
 
+#include "atoll/level_schedule.hpp"
 #include "comm/fallback.hpp"
 
 namespace atoll_v1::atoll {
@@ -30,7 +33,9 @@ class TwoLevel {
   // Collective over the axis. Returns null when the axis does not have two such levels, or when
   // neither the tuning asks for levels nor rates are known that could favour them.
   static std::unique_ptr<TwoLevel> open(BackendGroup& whole);
-  explicit TwoLevel(BackendGroup& whole) : whole_(whole) {}  // incomplete: use open()
+  // Incomplete: use open().
+  TwoLevel(BackendGroup& whole, atoll_levels::HostLayout layout)
+      : whole_(whole), layout_(std::move(layout)) {}
 
   // True when the tuning asks for two levels here, or when they are faster by the rates of the
   // axis. All ranks decide the same.
@@ -45,9 +50,8 @@ class TwoLevel {
   void reduce_scatter(const FallbackContext& call) const;
 
   BackendGroup& whole_;
-  std::uint64_t inner_ = 1;  // number of ranks on each host
-  std::uint64_t hosts_ = 1;
-  std::shared_ptr<BackendGroup> inside_, across_;  // the ranks of this host, and the twins
+  atoll_levels::HostLayout layout_;
+  std::shared_ptr<BackendGroup> inside_, across_;  // the ranks of this host, and its counterparts
 };
 
 }  // namespace atoll_v1::atoll

@@ -11,7 +11,7 @@ namespace {
 std::string levels(const std::vector<int>& hosts, int block = 0) {
   const auto found = atoll::levels_of(hosts, block);
   if (!found) return "one";
-  return std::to_string(found->inner) + "/" + std::to_string(found->inner_block) + "/" +
+  return std::to_string(found->inner()) + "/" + std::to_string(found->inner_block) + "/" +
          std::to_string(found->outer_block);
 }
 

@@ -3,6 +3,7 @@
 
 #include <cmath>
 
+#include "atoll/level_schedule.hpp"
 #include "unit/topology_mesh.hpp"
 
 using atoll::GroupRate;
@@ -125,10 +126,10 @@ TEST_CASE("rates of the two levels of an axis over hosts") {
 
 TEST_CASE("neighbours on a host") {
   using Hosts = std::vector<int>;
-  CHECK(atoll::ranks_per_host(Hosts{0, 0, 1, 1}) == 2);
-  CHECK(atoll::ranks_per_host(Hosts{4, 4, 4, 2, 2, 2}) == 3);
+  CHECK(atoll_levels::HostLayout(Hosts{0, 0, 1, 1}).ranks_per_host() == 2);
+  CHECK(atoll_levels::HostLayout(Hosts{4, 4, 4, 2, 2, 2}).ranks_per_host() == 3);
   for (const Hosts& hosts : {Hosts{}, Hosts{0}, Hosts{0, 0}, Hosts{0, 1}, Hosts{0, 1, 0, 1},
                              Hosts{0, 0, 1}, Hosts{0, 0, 1, 1, 2}, Hosts{0, 0, 0, 1}}) {
-    CHECK(atoll::ranks_per_host(hosts) == 0);
+    CHECK(atoll_levels::HostLayout(hosts).ranks_per_host() == 0);
   }
 }

@@ -6,6 +6,7 @@
 #include <span>
 #include <vector>
 
+#include "atoll/level_schedule.hpp"
 #include "mesh/mesh_check.hpp"
 #include "mesh/step_model.hpp"
 
@@ -28,7 +29,7 @@ class SlowestLevels {
   void add(std::span<const int> group) {
     std::vector<int> hosts;
     for (const int rank : group) hosts.push_back(sites_.at(rank).host);
-    const auto inner = at_index(ranks_per_host(hosts));
+    const auto inner = at_index(atoll_levels::HostLayout(hosts).ranks_per_host());
     everywhere_ = everywhere_ && inner > 0;
     if (!everywhere_) return;
     for (std::size_t first = 0; first < group.size(); first += inner) {
@@ -53,18 +54,6 @@ class SlowestLevels {
 };
 
 }  // namespace
-
-int ranks_per_host(std::span<const int> hosts) {
-  const auto next = std::ranges::find_if(hosts, [&](int host) { return host != hosts.front(); });
-  const auto inner = next - hosts.begin();
-  const auto ranks = std::ssize(hosts);
-  if (inner < 2 || inner == ranks || ranks % inner != 0) return 0;
-  for (std::ptrdiff_t rank = 1; rank < ranks; ++rank) {
-    const auto at = static_cast<std::size_t>(rank);
-    if ((hosts[at] != hosts[at - 1]) != (rank % inner == 0)) return 0;
-  }
-  return static_cast<int>(inner);
-}
 
 GroupRate group_rate(const Topology& topology, const std::vector<RankSite>& ranks,
                      const std::vector<int>& group, const MeshPlanOptions& options) {
