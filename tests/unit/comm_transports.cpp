@@ -56,7 +56,7 @@ TEST_CASE("one that has a connection without it is named, and so is one that doe
 }
 
 TEST_CASE("without any connection between several hosts it is refused, on one host it is not") {
-  CHECK(refused({"a", "b"}, {{}, {}}).find("no rank has connected") != std::string::npos);
+  CHECK(refused({"a", "b"}, {{}, {}}).find("no rank is known to have a connection") != std::string::npos);
   CHECK(refused({"a", "a"}, {{}, {}}) == "");
   CHECK(refused({"a", "a"}, {by("Socket", false), {}}) == "");
 }
