@@ -330,7 +330,7 @@ std::atomic<bool> next_sum_fails = false;
 atoll_status reduce_or_fail(void* ctx, const atoll_reduction* reduction) {
   static const FakeCore working;
   if (next_sum_fails.exchange(false)) return ATOLL_BACKEND;
-  return working.host().reduce_into(ctx, reduction);
+  return working.host().reduce(ctx, reduction);
 }
 
 }  // namespace
@@ -463,7 +463,7 @@ TEST_CASE("a rank that fails with a job in its hands ends it for those that wait
       CAPTURE(text(layout));
       CAPTURE(host_ranks);
       FakeCore core;
-      core.host().reduce_into = &reduce_or_fail;
+      core.host().reduce = &reduce_or_fail;
       auto ranks = open_ranks(backend(), core, layout, {.host_ranks = host_ranks});
       next_sum_fails = true;
       const auto results = until_one_fails(ranks, [](Rank& rank) {

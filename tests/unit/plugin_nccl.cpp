@@ -236,7 +236,7 @@ TEST_CASE("a rank that does not call is waited for until the timeout, then nothi
     ranks[0].timeout_ns = 50'000'000;
     const Result late = add_one(ranks[0]);
     CHECK(late.status == ATOLL_TIMEOUT);
-    CHECK_MESSAGE(has(late, "all_reduce 0 (5 x f32)"), late.text);
+    CHECK_MESSAGE(has(late, "all_reduce 0 (5 x f32, 20 bytes, sum)"), late.text);
     CHECK(add_one(ranks[0]).status == ATOLL_ABORTED);
     ranks[1].abort();
   }
