@@ -44,7 +44,7 @@ Algorithm choice(const Job& job, std::int32_t kind, std::uint64_t bytes,
   operation.size = sizeof(operation);
   operation.kind = kind;
   operation.dtype = dtype;
-  return Tuning(group, atoll_collectives::Layout(group)).choose(operation, bytes);
+  return Tuning(group, atoll_collectives::layout_of(group)).choose(operation, bytes);
 }
 
 }  // namespace
