@@ -2,10 +2,9 @@
 # target atoll_plugin_NAME. Core finds it beside libatoll or in a folder of ATOLL_PLUGIN_PATH. Part of
 # the installed package. With COPY the target is atoll_plugin_NAME_SUFFIX, for tests: the same file
 # name in FOLDER of the build tree, never installed.
-include(GNUInstallDirs)
-find_package(Threads REQUIRED)
-
 function(atoll_add_plugin name)
+  include(GNUInstallDirs)
+  find_package(Threads REQUIRED)
   cmake_parse_arguments(arg "" "" "COPY" ${ARGN})
   set(target atoll_plugin_${name})
   set(folder lib/atoll)

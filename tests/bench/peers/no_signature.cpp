@@ -10,7 +10,7 @@ namespace atoll_collectives {
 Signature make_signature(const atoll_operation& operation, int, std::uint64_t) {
   Signature signature{};
   signature.magic = signature_magic;
-  signature.factor = factor_of(operation);
+  signature.factor = operation.factor;
   return signature;
 }
 
