@@ -24,13 +24,13 @@ function(atoll_precompile target)
     list(APPEND headers <doctest/doctest.h>)
   endif()
   if(NOT TARGET ${source})
-    # Compilers accept a precompiled header only under the flags that it was made with, which are
-    # other ones for libraries and for programs.
-    file(CONFIGURE OUTPUT ${PROJECT_BINARY_DIR}/${source}.cpp CONTENT "int main() {}\n")
+    file(CONFIGURE OUTPUT ${PROJECT_BINARY_DIR}/${source}.cpp CONTENT "")
+    add_library(${source} OBJECT ${PROJECT_BINARY_DIR}/${source}.cpp)
     if("doctest" IN_LIST ARGN)
-      add_executable(${source} EXCLUDE_FROM_ALL ${PROJECT_BINARY_DIR}/${source}.cpp)
-    else()
-      add_library(${source} OBJECT ${PROJECT_BINARY_DIR}/${source}.cpp)
+      # GCC accepts a precompiled header only under the flags that it was made with: programs are
+      # compiled with -fPIE, libraries with -fPIC.
+      set_target_properties(${source} PROPERTIES POSITION_INDEPENDENT_CODE OFF)
+      target_compile_options(${source} PRIVATE ${CMAKE_CXX_COMPILE_OPTIONS_PIE})
     endif()
     target_link_libraries(${source} PRIVATE ${libraries})
     target_compile_options(${source} PRIVATE ${ATOLL_PRECOMPILE_OPTIONS})
