@@ -16,12 +16,6 @@
 namespace atoll_v1::atoll::cuda {
 namespace {
 
-using namespace std::chrono_literals;
-
-std::int64_t steady_ns() {
-  return std::chrono::steady_clock::now().time_since_epoch() / std::chrono::nanoseconds(1);
-}
-
 std::chrono::nanoseconds between(cudaEvent_t begin, cudaEvent_t end) {
   float ms = 0;
   check(cudaEventElapsedTime(&ms, begin, end), "cudaEventElapsedTime");

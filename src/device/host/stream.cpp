@@ -8,7 +8,6 @@
 #include <utility>
 
 #include "core/assert.hpp"
-#include "device/clock_stamp.hpp"
 
 namespace atoll_v1::atoll::host {
 namespace {
