@@ -57,7 +57,7 @@ struct Type {
 
 // Calls body with the Type that corresponds to a dtype.
 template <class Body>
-void with_floating_type(DType dtype, const Body& body) {
+void with_type(DType dtype, const Body& body) {
   switch (dtype) {
     case DType::f32:
       return body(Type<float>{});
@@ -68,29 +68,23 @@ void with_floating_type(DType dtype, const Body& body) {
     case DType::f64:
       return body(Type<double>{});
     case DType::i32:
-    case DType::i64:
-    case DType::u8:
-      break;
-  }
-  ATOLL_ASSERT(false, "floating point types only");
-}
-
-template <class Body>
-void with_type(DType dtype, const Body& body) {
-  switch (dtype) {
-    case DType::i32:
       return body(Type<std::int32_t>{});
     case DType::i64:
       return body(Type<std::int64_t>{});
     case DType::u8:
       return body(Type<std::uint8_t>{});
-    case DType::f32:
-    case DType::bf16:
-    case DType::f16:
-    case DType::f64:
-      break;
   }
-  with_floating_type(dtype, body);
+}
+
+template <class Body>
+void with_floating_type(DType dtype, const Body& body) {
+  with_type(dtype, [&]<class T>(Type<T> type) {
+    if constexpr (std::is_integral_v<T>) {
+      ATOLL_ASSERT(false, "floating point types only");
+    } else {
+      body(type);
+    }
+  });
 }
 
 // The finaliser of SplitMix64 (Steele, Lea, Flood 2014); equal to mix() in ../host/kernels.cpp.
