@@ -32,8 +32,7 @@ __device__ __forceinline__ __nv_bfloat16 round_by_chance(float value, std::uint3
 
 // Decoupled weight decay (Loshchilov and Hutter, arXiv 1711.05101); the weights shrink first.
 template <class Low, class Moment, int n>
-__global__ void __launch_bounds__(threads)
-    adamw_packs(AdamWStep s, Low* low, std::uint64_t packs) {
+__global__ void __launch_bounds__(threads) adamw_packs(AdamWStep s, Low* low, std::uint64_t packs) {
   __shared__ float rate, root, scale;
   __shared__ bool skipped;
   if (threadIdx.x == 0) {
@@ -151,11 +150,11 @@ void CudaOps::sgd(Stream& stream, const SgdStep& step) {
   if (step.weights.count == 0) return;
   const Current current(ordinal_);
   with_low(step.weights_low, [&]<class Low>(Low* low) {
-    in_packs(step.weights.count, {step.weights.data, step.gradient.data, low},
-             [&]<int n>(std::integral_constant<int, n>, std::uint64_t packs) {
-               start("sgd", sgd_packs<Low, n>, {blocks_for(packs), native(stream)}, step, low,
-                     packs);
-             });
+    in_packs(
+        step.weights.count, {step.weights.data, step.gradient.data, low},
+        [&]<int n>(std::integral_constant<int, n>, std::uint64_t packs) {
+          start("sgd", sgd_packs<Low, n>, {blocks_for(packs), native(stream)}, step, low, packs);
+        });
   });
 }
 
