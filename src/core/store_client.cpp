@@ -9,7 +9,6 @@
 #include <utility>
 
 #include "core/log.hpp"
-#include "core/store_poll.hpp"
 
 namespace atoll_v1::atoll::store {
 namespace {

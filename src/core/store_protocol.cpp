@@ -130,6 +130,27 @@ Answer decode_answer(std::string_view body) {
   return result;
 }
 
+std::string encode(const std::vector<Answered>& answers) {
+  Packer packer;
+  for (const Answered& answer : answers) {
+    packer.number(static_cast<std::uint32_t>(answer.how)).text(answer.text);
+  }
+  return packer.take();
+}
+
+std::vector<Answered> decode_answers(std::string_view body) {
+  std::vector<Answered> result;
+  Unpacker in(body);
+  for (std::size_t left = body.size(); left > 0; left -= result.back().text.size() + 8) {
+    const std::uint32_t how = in.number();
+    if (how > static_cast<std::uint32_t>(Answered::How::departed)) {
+      throw Error(ErrorCode::bad_data, "store message: unknown kind of answer");
+    }
+    result.push_back({static_cast<Answered::How>(how), std::string(in.text(max_value_bytes))});
+  }
+  return result;
+}
+
 bool equal_secrets(std::string_view expected, std::string_view given) noexcept {
   std::size_t difference = expected.size() ^ given.size();
   for (std::size_t i = 0; i < expected.size(); ++i) {

@@ -12,7 +12,6 @@
 
 #include "core/log.hpp"
 #include "core/store_connection.hpp"
-#include "core/store_poll.hpp"
 #include "core/store_protocol.hpp"
 #include "core/store_table.hpp"
 
@@ -66,7 +65,6 @@ class Server::Service {
   std::atomic<Clock::rep> finish_deadline_{0};  // 0 until finish() is called
   Roster roster_;
   Table table_;
-  Polls polls_;
   std::list<Connection> connections_;  // oldest first; a list, so that addresses are stable
   std::optional<Error> failure_;
   Clock::time_point failed_at_;
@@ -77,8 +75,7 @@ Server::Service::Service(ServerOptions options)
       wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
       rendezvous_deadline_(Clock::now() + options_.rendezvous_timeout),
       roster_(options_.size),
-      table_(roster_, &Service::reply),
-      polls_(roster_, &Service::reply) {
+      table_(roster_, &Service::reply) {
   if (!wake_) throw Error(ErrorCode::io, "eventfd: no file descriptor for the store");
 }
 
@@ -120,7 +117,7 @@ Clock::time_point Server::Service::next_deadline() const {
   for (const Connection& connection : connections_) {
     if (connection.rank() < 0) result = std::min(result, connection.opened() + handshake_timeout);
   }
-  return polls_.next_deadline(table_.next_deadline(result));
+  return table_.next_deadline(result);
 }
 
 void Server::Service::expire(Clock::time_point now) {
@@ -128,7 +125,6 @@ void Server::Service::expire(Clock::time_point now) {
     if (connection.rank() < 0 && connection.opened() + handshake_timeout <= now) close(connection);
   }
   table_.expire(now);
-  polls_.expire(now);
   if (!failure_ && now >= rendezvous_deadline_ && roster_.any(Peer::State::absent)) {
     declare(ErrorCode::timeout,
             fmt::format("{} did not join the job within {} s", roster_.named(Peer::State::absent),
@@ -194,7 +190,6 @@ void Server::Service::close(Connection& connection) {
   if (!connection.is_open()) return;
   connection.close();
   table_.forget(connection);
-  polls_.forget(connection);
   if (connection.rank() < 0) return;
   Peer& peer = roster_[connection.rank()];
   if (peer.state != Peer::State::present) return;
@@ -217,25 +212,10 @@ void Server::Service::end() {
 
 void Server::Service::handle(Connection& connection, const Connection::Frame& frame) {
   const Kind kind{frame.kind};
-  switch (kind) {
-    case Kind::hello:
-      if (connection.rank() < 0) return handle_hello(connection, frame);
-      break;
-    case Kind::put:
-    case Kind::get:
-    case Kind::exchange:
-    case Kind::fail:
-    case Kind::farewell:
-    case Kind::ask:
-    case Kind::reply:
-      if (connection.rank() >= 0) return handle_request(connection, kind, frame);
-      break;
-    case Kind::welcome:
-    case Kind::answer:
-    case Kind::refusal:
-    case Kind::failure:
-    case Kind::question:
-      break;
+  const bool known = connection.rank() >= 0;
+  if (kind == Kind::hello && !known) return handle_hello(connection, frame);
+  if (kind >= Kind::put && kind <= Kind::reply && known) {
+    return handle_request(connection, kind, frame);
   }
   throw Error(ErrorCode::bad_data,
               fmt::format("store message of kind {} is not allowed here", frame.kind));
@@ -290,14 +270,14 @@ void Server::Service::handle_request(Connection& connection, Kind kind,
   } else if (kind == Kind::ask) {
     ask_all(waiter, std::move(value));
   } else if (kind == Kind::reply) {
-    polls_.answer(frame.request, connection.rank(), std::move(value));
+    table_.answer(frame.request, connection.rank(), std::move(value));
   } else {
     table_.exchange(waiter, connection.rank(), key, std::move(value));
   }
 }
 
 void Server::Service::ask_all(const Waiter& waiter, std::string question) {
-  const std::uint64_t number = polls_.open(waiter);
+  const std::uint64_t number = table_.ask(waiter);
   const auto body = std::make_shared<const std::string>(std::move(question));
   for (Connection& connection : connections_) {
     if (!connection.is_open() || connection.rank() < 0) continue;
@@ -309,7 +289,6 @@ void Server::Service::ask_all(const Waiter& waiter, std::string question) {
 void Server::Service::depart(Connection& connection, std::uint64_t request) {
   roster_[connection.rank()].state = Peer::State::departed;
   table_.depart(connection.rank());
-  polls_.settle();
   reply({&connection, request, {}, {}}, std::nullopt, std::make_shared<std::string>());
 }
 
@@ -326,7 +305,6 @@ void Server::Service::declare(ErrorCode code, const std::string& reason) {
   failure_.emplace(code, reason);
   failed_at_ = Clock::now();
   table_.forget_all();
-  polls_.forget_all();
   for (Connection& connection : connections_) {
     if (connection.is_open() && connection.rank() >= 0) notify(connection);
   }
