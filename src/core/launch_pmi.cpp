@@ -13,7 +13,6 @@
 // Slurm MPI_Init must come before World.
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -80,13 +79,11 @@ class PmiSession {
   }
 
  private:
-  void send(std::string line) {
-    line += '\n';
-    for (std::string_view left = line; !left.empty();) {
-      const ssize_t written = ::send(socket_.get(), left.data(), left.size(), MSG_NOSIGNAL);
-      if (written < 0 && errno == EINTR) continue;
-      if (written < 0) fail(ErrorCode::io, "the launcher has closed PMI_FD");
-      left.remove_prefix(static_cast<std::size_t>(written));
+  void send(const std::string& line) {
+    try {
+      net::send_all(socket_.get(), line + '\n');
+    } catch (const Error&) {
+      fail(ErrorCode::io, "the launcher has closed PMI_FD");
     }
   }
 

@@ -375,26 +375,11 @@ void WorldInternals::answer_with(World& world, store::Answerer answerer) {
   world.impl_->store->answer_with(std::move(answerer));
 }
 
-struct World::Subscription::Impl {
-  Impl(std::shared_ptr<Failure> failure_, std::uint64_t id_)
-      : failure(std::move(failure_)), id(id_) {}
-  Impl(const Impl&) = delete;
-  Impl& operator=(const Impl&) = delete;
-  ~Impl() { failure->unsubscribe(id); }
-
-  std::shared_ptr<Failure> failure;
-  std::uint64_t id;
-};
-
-World::Subscription::Subscription() noexcept = default;
-World::Subscription::Subscription(Subscription&&) noexcept = default;
-World::Subscription& World::Subscription::operator=(Subscription&&) noexcept = default;
-World::Subscription::~Subscription() = default;
-
 World::Subscription World::on_failure(std::function<void(const Error&)> callback) {
-  Subscription result;
   const std::uint64_t id = impl_->failure->subscribe(std::move(callback));
-  result.impl_ = std::make_unique<Subscription::Impl>(impl_->failure, id);
+  Subscription result;
+  result.registration_ = std::shared_ptr<void>(
+      nullptr, [failure = impl_->failure, id](void*) { failure->unsubscribe(id); });
   return result;
 }
 
