@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
 
 namespace atoll_v1::atoll {
 namespace {
@@ -23,17 +24,9 @@ bool has_called(const FlightView& view, std::int64_t collective) {
 }
 
 std::string_view progress_text(FlightState state) {
-  switch (state) {
-    case FlightState::enqueued:
-      return "not started";
-    case FlightState::started:
-      return "in progress";
-    case FlightState::completed:
-      return "complete";
-    case FlightState::failed:
-      return "failed";
-  }
-  return "?";
+  constexpr std::array<std::string_view, 4> texts = {"not started", "in progress", "complete",
+                                                     "failed"};
+  return texts[static_cast<std::size_t>(state)];
 }
 
 // A call and the ranks that made it.
