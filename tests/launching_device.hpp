@@ -41,7 +41,9 @@ class LaunchingStream final : public atoll::StreamBackend {
   void copy(void* dst, const void* src, std::size_t bytes) override {
     inner_->copy(dst, src, bytes);
   }
-  void zero(void* dst, std::size_t bytes) override { inner_->zero(dst, bytes); }
+  void fill(void* dst, std::byte value, std::size_t bytes) override {
+    inner_->fill(dst, value, bytes);
+  }
   std::shared_ptr<atoll::EventBackend> record() override {
     return std::make_shared<LaunchingEvent>(inner_->record(), failure_, ++position_);
   }

@@ -109,10 +109,7 @@ std::vector<std::string> Client::exchange(std::string_view key, std::string_view
 }
 
 std::vector<Answered> Client::ask(std::string_view question, milliseconds timeout) {
-  timeout = bounded(timeout);
-  const auto timeout_ms = static_cast<std::uint32_t>(timeout.count());
-  const std::string body = Packer().number(timeout_ms).text("").text(question).take();
-  return decode_answers(call(Kind::ask, body, timeout + ask_grace));
+  return decode_answers(request(Kind::ask, "", question, timeout));
 }
 
 void Client::answer_with(Answerer answerer) {
@@ -140,7 +137,7 @@ std::string Client::request(Kind kind, std::string_view key, std::string_view va
   timeout = bounded(timeout);
   const auto timeout_ms = static_cast<std::uint32_t>(timeout.count());
   const std::string body = Packer().number(timeout_ms).text(key).text(value).take();
-  return call(kind, body, timeout + grace);
+  return call(kind, body, timeout + (kind == Kind::ask ? ask_grace : grace));
 }
 
 std::string Client::call(Kind kind, std::string_view body, milliseconds patience) {

@@ -117,10 +117,6 @@ Hello decode_hello(std::string_view body) {
   return hello;
 }
 
-std::uint32_t answer_status(std::optional<ErrorCode> problem) noexcept {
-  return problem ? static_cast<std::uint32_t>(*problem) : 0;
-}
-
 Answer decode_answer(std::string_view body) {
   Unpacker in(body);
   const std::uint32_t status = in.number();

@@ -93,7 +93,6 @@ struct Answer {
   std::optional<ErrorCode> problem;
   std::string_view payload;
 };
-std::uint32_t answer_status(std::optional<ErrorCode> problem) noexcept;
 Answer decode_answer(std::string_view body);
 
 // The result of Kind::ask: what every rank answered, indexed by rank.

@@ -3,19 +3,117 @@
 #include <fmt/format.h>
 #include <poll.h>
 #include <sys/eventfd.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
+#include <cerrno>
+#include <deque>
 #include <list>
 #include <optional>
 #include <utility>
 
 #include "core/log.hpp"
-#include "core/store_connection.hpp"
 #include "core/store_protocol.hpp"
 #include "core/store_table.hpp"
 
 namespace atoll_v1::atoll::store {
+
+// One accepted connection: a nonblocking socket, the received part of the next frame, and the output that
+// is not yet sent.
+class Connection {
+ public:
+  explicit Connection(net::Fd socket) : socket_(std::move(socket)) {}
+
+  int socket() const noexcept { return socket_.get(); }
+  bool is_open() const noexcept { return static_cast<bool>(socket_); }
+  void close() noexcept { socket_.reset(); }
+  net::Clock::time_point opened() const noexcept { return opened_; }
+
+  // Rank of the peer; -1 until its hello is accepted.
+  int rank() const noexcept { return rank_; }
+  void authenticate(int rank) noexcept { rank_ = rank; }
+
+  // Reads available data, up to a limit; returns false if the peer has closed the connection.
+  bool receive();
+  // Extracts one complete frame from the received data, if there is one. Throws Error(bad_data) if the
+  // frame is longer than a peer in this state may send.
+  struct Frame {
+    std::uint32_t kind = 0;
+    std::uint64_t request = 0;
+    std::string body;
+  };
+  bool next(Frame& frame);
+
+  // Queues a frame; all frames of the store have the format of an answer. Bodies are shared, because
+  // an exchange sends the same bytes to every rank.
+  void queue(Kind kind, std::uint64_t request, std::optional<ErrorCode> problem,
+             std::shared_ptr<const std::string> body);
+  bool has_output() const noexcept { return !output_.empty(); }
+  bool send();  // sends what the socket accepts; false if the peer closed it
+
+ private:
+  net::Fd socket_;
+  net::Clock::time_point opened_ = net::Clock::now();
+  int rank_ = -1;
+  std::string input_;
+  std::deque<std::shared_ptr<const std::string>> output_;
+  std::size_t sent_ = 0;  // bytes of output_.front() already sent
+};
+
+bool Connection::receive() {
+  std::array<char, 64 * 1024> chunk;
+  const ssize_t received = ::recv(socket_.get(), chunk.data(), chunk.size(), 0);
+  if (received < 0) return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR;
+  if (received == 0) return false;
+  input_.append(chunk.data(), static_cast<std::size_t>(received));
+  return true;
+}
+
+bool Connection::next(Frame& frame) {
+  if (input_.size() < header_bytes) return false;
+  const Header header = decode_header(input_);
+  const std::size_t most = rank_ < 0 ? max_hello_bytes : max_request_bytes;
+  if (header.length > most) {
+    throw Error(
+        ErrorCode::bad_data,
+        fmt::format("store message of {} bytes; at most {} are allowed", header.length, most));
+  }
+  const std::size_t total = header_bytes + header.length;
+  if (input_.size() < total) return false;
+  frame.kind = header.kind;
+  frame.request = header.request;
+  frame.body.assign(input_, header_bytes, header.length);
+  input_.erase(0, total);
+  return true;
+}
+
+void Connection::queue(Kind kind, std::uint64_t request, std::optional<ErrorCode> problem,
+                       std::shared_ptr<const std::string> body) {
+  const std::string status =
+      Packer().number(problem ? static_cast<std::uint32_t>(*problem) : 0).take();
+  const auto length = static_cast<std::uint32_t>(status.size() + body->size());
+  output_.push_back(std::make_shared<const std::string>(
+      encode_header({length, static_cast<std::uint32_t>(kind), request}) + status));
+  if (!body->empty()) output_.push_back(std::move(body));
+}
+
+bool Connection::send() {
+  while (!output_.empty()) {
+    const std::string& front = *output_.front();
+    const ssize_t sent =
+        ::send(socket_.get(), front.data() + sent_, front.size() - sent_, MSG_NOSIGNAL);
+    if (sent < 0) return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR;
+    sent_ += static_cast<std::size_t>(sent);
+    if (sent_ == front.size()) {
+      output_.pop_front();
+      sent_ = 0;
+    }
+  }
+  return true;
+}
+
 namespace {
 
 using net::Clock;

@@ -6,7 +6,6 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <exception>
 #include <functional>
 #include <memory>
@@ -69,11 +68,7 @@ class StreamBackend {
   virtual ~StreamBackend() = default;  // waits for all enqueued work
   virtual void enqueue(std::function<void()> work) = 0;
   virtual void copy(void* dst, const void* src, std::size_t bytes) = 0;
-  virtual void zero(void* dst, std::size_t bytes) = 0;
-  // Sets every byte to `value`. Devices with memory that the CPU cannot write must override this.
-  virtual void fill(void* dst, std::byte value, std::size_t bytes) {
-    enqueue([=] { std::memset(dst, std::to_integer<int>(value), bytes); });
-  }
+  virtual void fill(void* dst, std::byte value, std::size_t bytes) = 0;
   virtual std::shared_ptr<EventBackend> record() = 0;
   virtual std::shared_ptr<EventBackend> enqueue_and_record(Task work) {
     enqueue([task = std::make_shared<Task>(std::move(work))] { (*task)(); });

@@ -45,7 +45,7 @@ Stream::~Stream() = default;
 
 void Stream::enqueue(std::function<void()> work) { impl_->enqueue(std::move(work)); }
 void Stream::copy(void* dst, const void* src, std::size_t bytes) { impl_->copy(dst, src, bytes); }
-void Stream::zero(void* dst, std::size_t bytes) { impl_->zero(dst, bytes); }
+void Stream::zero(void* dst, std::size_t bytes) { impl_->fill(dst, std::byte{0}, bytes); }
 Event Stream::record() { return Event(impl_->record()); }
 Event Stream::enqueue_and_record(std::function<void()> work) {
   return Event(impl_->enqueue_and_record(std::move(work)));

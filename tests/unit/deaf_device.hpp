@@ -31,7 +31,6 @@ class DeafStream final : public atoll::StreamBackend {
   void copy(void* dst, const void* src, std::size_t bytes) override {
     after_waits().copy(dst, src, bytes);
   }
-  void zero(void* dst, std::size_t bytes) override { after_waits().zero(dst, bytes); }
   void fill(void* dst, std::byte value, std::size_t bytes) override {
     after_waits().fill(dst, value, bytes);
   }

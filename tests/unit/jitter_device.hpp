@@ -80,9 +80,9 @@ class JitterStream final : public atoll::StreamBackend {
       if (bytes > 0) std::memmove(dst, src, bytes);
     });
   }
-  void zero(void* dst, std::size_t bytes) override {
+  void fill(void* dst, std::byte value, std::size_t bytes) override {
     enqueue([=] {
-      if (bytes > 0) std::memset(dst, 0, bytes);
+      if (bytes > 0) std::memset(dst, std::to_integer<int>(value), bytes);
     });
   }
   std::shared_ptr<atoll::EventBackend> record() override {

@@ -74,7 +74,7 @@ class CheckedStream final : public StreamBackend {
         party_(lifetimes_->add_stream(name)) {}
   ~CheckedStream() override {
     inner_.reset();
-    lifetimes_->drained(party_);
+    lifetimes_->synchronized(lifetimes_->record(party_));
   }
 
   void enqueue(std::function<void()> work) override {
@@ -89,12 +89,8 @@ class CheckedStream final : public StreamBackend {
     use(dst, bytes, Access::write, {"copy"}, {});
     inner_->copy(dst, src, bytes);
   }
-  void zero(void* dst, std::size_t bytes) override {
-    use(dst, bytes, Access::write, {"zero"}, {});
-    inner_->zero(dst, bytes);
-  }
   void fill(void* dst, std::byte value, std::size_t bytes) override {
-    use(dst, bytes, Access::write, {"fill"}, {});
+    use(dst, bytes, Access::write, {value == std::byte{0} ? "zero" : "fill"}, {});
     inner_->fill(dst, value, bytes);
   }
   std::shared_ptr<EventBackend> record() override { return event(inner_->record()); }
@@ -127,7 +123,7 @@ class CheckedStream final : public StreamBackend {
   void use(const void* data, std::size_t bytes, Access access, Label by, Label content) override {
     lifetimes_->use(party_, {data, bytes}, access, by, content);
   }
-  bool is_behind(const Clock& event) const { return lifetimes_->is_behind(party_, event); }
+  bool is_behind(const Clock& event) const { return lifetimes_->record(party_).includes(event); }
   void hold(void* data, std::size_t bytes, Label content) override {
     lifetimes_->hold(party_, {data, bytes}, content);
     if (content.what.empty() && bytes > 0) inner_->fill(data, std::byte{0xff}, bytes);

@@ -72,10 +72,8 @@ class Lifetimes {
 
   Party add_stream(std::string name);
   Clock record(Party party);
-  bool is_behind(Party party, const Clock& event);
   void wait(Party party, const Clock& event);  // throws
   void synchronized(const Clock& event);       // the host has synchronized with the event
-  void drained(Party party);                   // the host has waited for the whole stream
 
   void allocated(Range range);
   // The caller that frees memory. A free by a task of a stream is not checked, because its order is not known.

@@ -16,17 +16,8 @@ namespace atoll_v1::atoll::cuda {
 
 // The type in which elements of T are summed: f32 for 16-bit types, else T.
 template <class T>
-struct Wide {
-  using type = T;
-};
-template <>
-struct Wide<__nv_bfloat16> {
-  using type = float;
-};
-template <>
-struct Wide<__half> {
-  using type = float;
-};
+using Wide =
+    std::conditional_t<std::is_same_v<T, __nv_bfloat16> || std::is_same_v<T, __half>, float, T>;
 
 template <class To, class From>
 __device__ __forceinline__ To convert(From value) {

@@ -32,12 +32,12 @@ __global__ void __launch_bounds__(threads) add_packs(T* dst, const T* src, std::
 
 template <class T, int n>
 __global__ void __launch_bounds__(threads)
-    scale_packs(T* dst, const T* src, typename Wide<T>::type factor, std::uint64_t packs) {
+    scale_packs(T* dst, const T* src, Wide<T> factor, std::uint64_t packs) {
   for (std::uint64_t i = first_item(); i < packs; i += items_stride()) {
     auto pack = reinterpret_cast<const Pack<T, n>*>(src)[i];
 #pragma unroll
     for (int k = 0; k < n; ++k) {
-      pack.values[k] = convert<T>(factor * convert<typename Wide<T>::type>(pack.values[k]));
+      pack.values[k] = convert<T>(factor * convert<Wide<T>>(pack.values[k]));
     }
     reinterpret_cast<Pack<T, n>*>(dst)[i] = pack;
   }
@@ -121,7 +121,7 @@ void CudaOps::scale(Stream& stream, View dst, ConstView src, double factor) {
     const auto* const from = static_cast<const T*>(src.data);
     in_packs(to, from, dst.count, [&]<int n>(std::uint64_t first, std::uint64_t packs) {
       start("scale", scale_packs<T, n>, {blocks_for(packs), native(stream)}, to + first,
-            from + first, static_cast<typename Wide<T>::type>(factor), packs);
+            from + first, static_cast<Wide<T>>(factor), packs);
     });
   });
 }

@@ -144,9 +144,10 @@ void HostStream::copy(void* dst, const void* src, std::size_t bytes) {
   queue_->push(HostEvent::Kind::work, [=] { std::memcpy(dst, src, bytes); });
 }
 
-void HostStream::zero(void* dst, std::size_t bytes) {
+void HostStream::fill(void* dst, std::byte value, std::size_t bytes) {
   if (bytes == 0) return;
-  queue_->push(HostEvent::Kind::work, [=] { std::memset(dst, 0, bytes); });
+  queue_->push(HostEvent::Kind::work,
+               [=] { std::memset(dst, std::to_integer<int>(value), bytes); });
 }
 
 std::shared_ptr<EventBackend> HostStream::record() {
