@@ -8,9 +8,7 @@
 #include <charconv>
 #include <cstdlib>
 #include <fstream>
-#include <limits>
 #include <numeric>
-#include <optional>
 #include <variant>
 
 #include "atoll/error.hpp"

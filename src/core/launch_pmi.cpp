@@ -17,7 +17,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstdint>
 #include <exception>
 
 #include "atoll/error.hpp"

@@ -6,7 +6,6 @@
 #include <array>
 #include <atomic>
 #include <memory>
-#include <string>
 
 #include "atoll/error.hpp"
 

@@ -10,15 +10,18 @@
 #include <array>
 #include <cerrno>
 #include <deque>
-#include <list>
-#include <optional>
 #include <utility>
 
 #include "core/log.hpp"
 #include "core/store_protocol.hpp"
-#include "core/store_table.hpp"
 
 namespace atoll_v1::atoll::store {
+
+struct Frame {
+  std::uint32_t kind = 0;
+  std::uint64_t request = 0;
+  std::string body;
+};
 
 // One accepted connection: a nonblocking socket, the received part of the next frame, and the output that
 // is not yet sent.
@@ -39,11 +42,6 @@ class Connection {
   bool receive();
   // Extracts one complete frame from the received data, if there is one. Throws Error(bad_data) if the
   // frame is longer than a peer in this state may send.
-  struct Frame {
-    std::uint32_t kind = 0;
-    std::uint64_t request = 0;
-    std::string body;
-  };
   bool next(Frame& frame);
 
   // Queues a frame; all frames of the store have the format of an answer. Bodies are shared, because
@@ -129,55 +127,19 @@ Waiter waiter_of(Connection& connection, std::uint64_t request, std::uint32_t ti
 
 }  // namespace
 
-class Server::Service {
- public:
-  explicit Service(ServerOptions options);
-  void run();
-  void finish(milliseconds patience) noexcept;
-
- private:
-  bool done(Clock::time_point now) const;
-  Clock::time_point next_deadline() const;
-  Clock::time_point finish_deadline() const;
-  void expire(Clock::time_point now);
-  void turn(Clock::time_point until);
-  void accept_all(int listener);
-  void serve(Connection& connection, short events);
-  void close(Connection& connection);
-  void end();
-
-  void handle(Connection& connection, const Connection::Frame& frame);
-  void handle_hello(Connection& connection, const Connection::Frame& frame);
-  void handle_request(Connection& connection, Kind kind, const Connection::Frame& frame);
-  void ask_all(const Waiter& waiter, std::string question);
-  void depart(Connection& connection, std::uint64_t request);
-  void refuse(Connection& connection, const std::string& why);
-  static void reply(const Waiter& waiter, std::optional<ErrorCode> problem,
-                    const Table::Body& body);
-  void declare(ErrorCode code, const std::string& reason);
-  void notify(Connection& connection);
-
-  ServerOptions options_;
-  net::Fd wake_;
-  Clock::time_point rendezvous_deadline_;
-  std::atomic<Clock::rep> finish_deadline_{0};  // 0 until finish() is called
-  Roster roster_;
-  Table table_;
-  std::list<Connection> connections_;  // oldest first; a list, so that addresses are stable
-  std::optional<Error> failure_;
-  Clock::time_point failed_at_;
-};
-
-Server::Service::Service(ServerOptions options)
+Server::Server(ServerOptions options)
     : options_(std::move(options)),
       wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
       rendezvous_deadline_(Clock::now() + options_.rendezvous_timeout),
       roster_(options_.size),
-      table_(roster_, &Service::reply) {
+      table_(roster_, &Server::reply) {
   if (!wake_) throw Error(ErrorCode::io, "eventfd: no file descriptor for the store");
+  thread_ = std::jthread([this] { run(); });
 }
 
-void Server::Service::run() {
+Server::~Server() { finish(failed_patience); }
+
+void Server::run() {
   for (;;) {
     const Clock::time_point now = Clock::now();
     expire(now);
@@ -187,27 +149,29 @@ void Server::Service::run() {
   end();
 }
 
-void Server::Service::finish(milliseconds patience) noexcept {
+void Server::finish(milliseconds patience) {
+  if (!thread_.joinable()) return;
   finish_deadline_ = (Clock::now() + patience).time_since_epoch().count();
   const std::uint64_t one = 1;
   [[maybe_unused]] const ssize_t written = ::write(wake_.get(), &one, sizeof one);
+  thread_.join();
 }
 
-Clock::time_point Server::Service::finish_deadline() const {
+Clock::time_point Server::finish_deadline() const {
   const Clock::rep ticks = finish_deadline_;
   if (ticks == 0) return Clock::time_point::max();
   const Clock::time_point deadline{Clock::duration(ticks)};
   return failure_ ? std::min(deadline, failed_at_ + failed_patience) : deadline;
 }
 
-bool Server::Service::done(Clock::time_point now) const {
+bool Server::done(Clock::time_point now) const {
   if (finish_deadline_ == 0) return false;
   if (now >= finish_deadline()) return true;
   return failure_ ? connections_.empty()
                   : !roster_.any(Peer::State::absent) && !roster_.any(Peer::State::present);
 }
 
-Clock::time_point Server::Service::next_deadline() const {
+Clock::time_point Server::next_deadline() const {
   Clock::time_point result = Clock::now() + std::chrono::hours(1);
   result = std::min(result, finish_deadline());
   if (!failure_ && roster_.any(Peer::State::absent))
@@ -218,7 +182,7 @@ Clock::time_point Server::Service::next_deadline() const {
   return table_.next_deadline(result);
 }
 
-void Server::Service::expire(Clock::time_point now) {
+void Server::expire(Clock::time_point now) {
   for (Connection& connection : connections_) {
     if (connection.rank() < 0 && connection.opened() + handshake_timeout <= now) close(connection);
   }
@@ -231,7 +195,7 @@ void Server::Service::expire(Clock::time_point now) {
   connections_.remove_if([](const Connection& connection) { return !connection.is_open(); });
 }
 
-void Server::Service::turn(Clock::time_point until) {
+void Server::turn(Clock::time_point until) {
   std::vector<pollfd> items{{wake_.get(), POLLIN, 0}};
   for (const net::Fd& listener : options_.listeners) items.push_back({listener.get(), POLLIN, 0});
   const std::size_t first = items.size();
@@ -257,7 +221,7 @@ void Server::Service::turn(Clock::time_point until) {
   connections_.remove_if([](const Connection& item) { return !item.is_open(); });
 }
 
-void Server::Service::accept_all(int listener) {
+void Server::accept_all(int listener) {
   const auto is_stranger = [](const Connection& c) { return c.is_open() && c.rank() < 0; };
   while (net::Fd socket = net::accept_from(listener)) {
     const auto strangers = std::ranges::count_if(connections_, is_stranger);
@@ -268,12 +232,12 @@ void Server::Service::accept_all(int listener) {
   }
 }
 
-void Server::Service::serve(Connection& connection, short events) {
+void Server::serve(Connection& connection, short events) {
   bool open = true;
   try {
     if ((events & POLLOUT) != 0) open = connection.send();
     if (open && (events & ~POLLOUT) != 0) open = connection.receive();
-    Connection::Frame frame;
+    Frame frame;
     while (connection.is_open() && connection.next(frame)) handle(connection, frame);
     if (open && connection.is_open()) open = connection.send();
   } catch (const Error& error) {
@@ -284,7 +248,7 @@ void Server::Service::serve(Connection& connection, short events) {
   if (!open) close(connection);
 }
 
-void Server::Service::close(Connection& connection) {
+void Server::close(Connection& connection) {
   if (!connection.is_open()) return;
   connection.close();
   table_.forget(connection);
@@ -296,7 +260,7 @@ void Server::Service::close(Connection& connection) {
 }
 
 // Tells connected ranks why the store ends; otherwise they would report a crash of rank 0.
-void Server::Service::end() {
+void Server::end() {
   if (roster_.any(Peer::State::present)) {
     declare(ErrorCode::peer_lost, fmt::format("rank 0, which serves the store, ended before {}",
                                               roster_.named(Peer::State::present)));
@@ -308,7 +272,7 @@ void Server::Service::end() {
   }
 }
 
-void Server::Service::handle(Connection& connection, const Connection::Frame& frame) {
+void Server::handle(Connection& connection, const Frame& frame) {
   const Kind kind{frame.kind};
   const bool known = connection.rank() >= 0;
   if (kind == Kind::hello && !known) return handle_hello(connection, frame);
@@ -319,7 +283,7 @@ void Server::Service::handle(Connection& connection, const Connection::Frame& fr
               fmt::format("store message of kind {} is not allowed here", frame.kind));
 }
 
-void Server::Service::handle_hello(Connection& connection, const Connection::Frame& frame) {
+void Server::handle_hello(Connection& connection, const Frame& frame) {
   const Hello hello = decode_hello(frame.body);
   if (!equal_secrets(options_.token, hello.token)) {
     throw Error(ErrorCode::bad_data, "store message: wrong token");
@@ -339,14 +303,13 @@ void Server::Service::handle_hello(Connection& connection, const Connection::Fra
   if (failure_) notify(connection);
 }
 
-void Server::Service::refuse(Connection& connection, const std::string& why) {
+void Server::refuse(Connection& connection, const std::string& why) {
   connection.queue(Kind::refusal, 0, ErrorCode::mismatch, std::make_shared<std::string>(why));
   connection.send();
   close(connection);
 }
 
-void Server::Service::handle_request(Connection& connection, Kind kind,
-                                     const Connection::Frame& frame) {
+void Server::handle_request(Connection& connection, Kind kind, const Frame& frame) {
   if (kind == Kind::farewell) return depart(connection, frame.request);
   // After a failure, requests need no answer: the failure message has been sent to every rank.
   if (failure_) return;
@@ -374,7 +337,7 @@ void Server::Service::handle_request(Connection& connection, Kind kind,
   }
 }
 
-void Server::Service::ask_all(const Waiter& waiter, std::string question) {
+void Server::ask_all(const Waiter& waiter, std::string question) {
   const std::uint64_t number = table_.ask(waiter);
   const auto body = std::make_shared<const std::string>(std::move(question));
   for (Connection& connection : connections_) {
@@ -384,7 +347,7 @@ void Server::Service::ask_all(const Waiter& waiter, std::string question) {
   }
 }
 
-void Server::Service::depart(Connection& connection, std::uint64_t request) {
+void Server::depart(Connection& connection, std::uint64_t request) {
   roster_[connection.rank()].state = Peer::State::departed;
   table_.depart(connection.rank());
   reply({&connection, request, {}, {}}, std::nullopt, std::make_shared<std::string>());
@@ -392,13 +355,13 @@ void Server::Service::depart(Connection& connection, std::uint64_t request) {
 
 // Sends at once as much as the socket accepts, because a reply often goes to another connection than
 // the one that is being served.
-void Server::Service::reply(const Waiter& waiter, std::optional<ErrorCode> problem,
-                            const Table::Body& body) {
+void Server::reply(const Waiter& waiter, std::optional<ErrorCode> problem,
+                   const Table::Body& body) {
   waiter.connection->queue(Kind::answer, waiter.request, problem, body);
   waiter.connection->send();
 }
 
-void Server::Service::declare(ErrorCode code, const std::string& reason) {
+void Server::declare(ErrorCode code, const std::string& reason) {
   if (failure_) return;
   failure_.emplace(code, reason);
   failed_at_ = Clock::now();
@@ -408,22 +371,10 @@ void Server::Service::declare(ErrorCode code, const std::string& reason) {
   }
 }
 
-void Server::Service::notify(Connection& connection) {
+void Server::notify(Connection& connection) {
   connection.queue(Kind::failure, 0, failure_->code(),
                    std::make_shared<std::string>(failure_->what()));
   connection.send();
-}
-
-Server::Server(ServerOptions options)
-    : service_(std::make_unique<Service>(std::move(options))),
-      thread_([service = service_.get()] { service->run(); }) {}
-
-Server::~Server() { finish(failed_patience); }
-
-void Server::finish(milliseconds patience) {
-  if (!thread_.joinable()) return;
-  service_->finish(patience);
-  thread_.join();
 }
 
 }  // namespace atoll_v1::atoll::store

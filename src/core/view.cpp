@@ -1,7 +1,6 @@
 #include "atoll/view.hpp"
 
 #include <bit>
-#include <cmath>
 #include <string>
 
 #include "atoll/error.hpp"

@@ -226,7 +226,7 @@ launch::Endpoint World::Impl::serve(const launch::Job& job, Clock::time_point de
     options.listeners = listen_where_agreed(endpoint);
   } else {
     endpoint.host_id = own_host_id(config);
-    endpoint.addresses = {net::host_address(config.interface)};
+    endpoint.addresses = {net::rail_addresses(config.interface).front()};
     endpoint.token = net::random_token(token_bytes);
     options.listeners = listen_anywhere(endpoint);
   }

@@ -8,9 +8,9 @@
 #include <concepts>
 #include <cstdint>
 #include <fstream>
-#include <iterator>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <ranges>
 
 #include "atoll/error.hpp"
 #include "atoll/flight.hpp"
@@ -64,34 +64,6 @@ void for_each_field(auto& o, const auto& field) requires requires { o.kind; }
   field("finished_ns", o.finished_ns);
   field("error", o.error);
 }
-
-// An iterator over bytes that stores how far the parser has read.
-class Position {
- public:
-  using iterator_category = std::input_iterator_tag;
-  using value_type = char;
-  using difference_type = std::ptrdiff_t;
-  using pointer = const char*;
-  using reference = const char&;
-
-  Position(const char* at, const char** reached) : at_(at), reached_(reached) {}
-  reference operator*() const { return *at_; }
-  Position& operator++() {
-    *reached_ = ++at_;
-    return *this;
-  }
-  Position operator++(int) {
-    const Position before = *this;
-    ++*this;
-    return before;
-  }
-  bool operator==(const Position& other) const { return at_ == other.at_; }
-  bool operator!=(const Position& other) const { return at_ != other.at_; }
-
- private:
-  const char* at_;
-  const char** reached_;
-};
 
 class Reader {
  public:
@@ -253,10 +225,13 @@ FlightLog Reader::read() {
     bad(0, fmt::format("the file has {} bytes; at most {} are allowed", text_.size(),
                        max_flight_bytes));
   }
-  const char* const end = text_.data() + text_.size();
+  auto bytes = std::views::transform(text_, [this](const char& byte) {
+    reached_ = &byte + 1;  // how far the parser has read
+    return byte;
+  });
   Json head;
   try {
-    head = Json::parse(Position(text_.data(), &reached_), Position(end, &reached_),
+    head = Json::parse(bytes.begin(), bytes.end(),
                        [this](int depth, Json::parse_event_t event, Json& value) {
                          return examine(depth, event, value);
                        });

@@ -1,5 +1,4 @@
-#include "flight/signal.hpp"
-
+// Turns SIGUSR1 into an event that a thread can wait for.
 #include <unistd.h>
 
 #include <array>
@@ -10,6 +9,7 @@
 #include <thread>
 
 #include "core/log.hpp"
+#include "flight/flight.hpp"
 
 namespace atoll_v1::atoll {
 namespace {

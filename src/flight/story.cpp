@@ -124,10 +124,6 @@ std::string ranks_text(const std::vector<int>& ranks) {
   return fmt::format("ranks {}", fmt::join(runs, ", "));
 }
 
-std::string seconds_text(std::int64_t ns) {
-  return fmt::format("{:.3g} s", static_cast<double>(ns) * 1e-9);
-}
-
 bool same_call(const FlightOperation& a, const FlightOperation& b) {
   if (a.kind != b.kind || a.part_of != b.part_of) return false;
   if (a.kind == "barrier") return true;

@@ -70,8 +70,8 @@ std::string tell_rank(const FlightView& view) {
   std::string text = fmt::format("  rank {}: ", view.rank());
   const FlightOperation* const running = view.running;
   if (running && running->communicator == view.index && view.communicator) {
-    return text + fmt::format("in {} for {}\n", call_text(*running),
-                              seconds_text(view.log->monotonic_ns - running->started_ns));
+    const auto ns = static_cast<double>(view.log->monotonic_ns - running->started_ns);
+    return text + fmt::format("in {} for {:.3g} s\n", call_text(*running), ns * 1e-9);
   }
   if (view.last && view.last->state == FlightState::failed) {
     return text + fmt::format("{} failed: {}\n", call_text(*view.last), view.last->error);

@@ -69,13 +69,8 @@ class CudaDevice final : public DeviceBackend {
   void* allocate_staging(std::size_t bytes) override {
     const Current current(ordinal_);
     void* data = nullptr;
-    const cudaError_t status = cudaHostAlloc(&data, bytes, cudaHostAllocDefault);
-    if (status == cudaErrorMemoryAllocation) {
-      cudaGetLastError();
-      throw Error(ErrorCode::out_of_memory,
-                  fmt::format("pinned host memory: cannot allocate {} bytes", bytes));
-    }
-    check(status, "cudaHostAlloc");
+    check(cudaHostAlloc(&data, bytes, cudaHostAllocDefault),
+          fmt::format("pinned host memory: cannot allocate {} bytes", bytes));
     return data;
   }
 

@@ -7,7 +7,6 @@
 
 #include <cstdint>
 #include <type_traits>
-#include <utility>
 
 #include "atoll/view.hpp"
 #include "core/assert.hpp"

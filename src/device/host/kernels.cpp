@@ -3,12 +3,10 @@
 #include "device/host/kernels.hpp"
 
 #include <algorithm>
-#include <array>
 #include <bit>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
-#include <memory>
 #include <numbers>
 #include <type_traits>
 
