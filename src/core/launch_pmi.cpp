@@ -13,6 +13,7 @@
 // Slurm MPI_Init must come before World.
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <poll.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -67,7 +68,7 @@ class PmiSession {
     if (!name_space_.empty()) return name_space_;
     send("cmd=init pmi_version=1 pmi_subversion=1");
     const auto patience = std::min(deadline, Clock::now() + std::chrono::seconds(2));
-    if (net::wait_readable(socket_.get(), patience)) expect("response_to_init", deadline);
+    if (net::wait_for(socket_.get(), POLLIN, patience)) expect("response_to_init", deadline);
     name_space_ = field(ask("cmd=get_my_kvsname", "my_kvsname", deadline), "kvsname");
     return name_space_;
   }
@@ -105,7 +106,7 @@ class PmiSession {
     constexpr std::size_t longest = 4096;
     std::string line;
     for (char c = 0; line.size() < longest;) {
-      if (!net::wait_readable(socket_.get(), deadline)) {
+      if (!net::wait_for(socket_.get(), POLLIN, deadline)) {
         fail(ErrorCode::timeout, "some rank did not join the job in time");
       }
       const ssize_t count = ::read(socket_.get(), &c, 1);

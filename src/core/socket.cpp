@@ -53,6 +53,8 @@ void configure_stream(int socket) noexcept {
   set(IPPROTO_TCP, TCP_USER_TIMEOUT, 30'000);
 }
 
+}  // namespace
+
 bool wait_for(int socket, short events, Clock::time_point deadline) {
   for (;;) {
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now()).count();
@@ -65,8 +67,6 @@ bool wait_for(int socket, short events, Clock::time_point deadline) {
     if (ready == 0 && left <= 0) return false;
   }
 }
-
-}  // namespace
 
 Fd& Fd::operator=(Fd&& other) noexcept {
   if (this != &other) {
@@ -172,10 +172,6 @@ Fd connect_to(const Address& address, Clock::time_point deadline) {
   return result;
 }
 
-bool wait_readable(int socket, Clock::time_point deadline) {
-  return wait_for(socket, POLLIN, deadline);
-}
-
 Address local_address(int socket) {
   sockaddr_storage storage{};
   socklen_t length = sizeof storage;
@@ -198,7 +194,7 @@ void send_all(int socket, std::string_view data) {
 
 void receive_all(int socket, std::span<char> data, Clock::time_point deadline) {
   while (!data.empty()) {
-    if (!wait_readable(socket, deadline)) throw Error(ErrorCode::timeout, "no answer");
+    if (!wait_for(socket, POLLIN, deadline)) throw Error(ErrorCode::timeout, "no answer");
     const ssize_t received = ::recv(socket, data.data(), data.size(), MSG_DONTWAIT);
     if (received < 0 && (errno == EINTR || errno == EAGAIN)) continue;
     if (received <= 0) throw Error(ErrorCode::peer_lost, "the connection was closed");

@@ -48,8 +48,8 @@ Fd listen_on(const Address& address);
 Fd accept_from(int listener);  // nonblocking; an empty Fd if no connection waits
 Fd connect_to(const Address& address, Clock::time_point deadline);  // the socket is blocking
 Address local_address(int socket);
-// Waits until data, or an error, can be read; returns false at the deadline.
-bool wait_readable(int socket, Clock::time_point deadline);
+// Waits for one of the `events` of poll(), or for an error; returns false at the deadline.
+bool wait_for(int socket, short events, Clock::time_point deadline);
 
 // Transfer all bytes, or throw Error(peer_lost) if the connection ends and Error(timeout) at the
 // deadline.

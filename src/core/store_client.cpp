@@ -23,12 +23,6 @@ constexpr milliseconds ask_grace{1'000};
 constexpr milliseconds fail_patience{2'000};
 constexpr milliseconds farewell_patience{2'000};
 
-// Limits a timeout to the range of a frame: 0 to 49 days.
-milliseconds bounded(milliseconds timeout) {
-  return std::clamp(timeout, milliseconds(0),
-                    milliseconds(std::numeric_limits<std::uint32_t>::max()));
-}
-
 // Sends the hello and reads the answer. The store closes the connection silently if the token is wrong.
 void shake_hands(int socket, const Hello& hello, Clock::time_point deadline) {
   net::send_all(socket, encode_frame(Kind::hello, 0, encode(hello)));
@@ -134,7 +128,9 @@ void Client::respond(std::uint64_t number, std::string_view question) noexcept {
 
 std::string Client::request(Kind kind, std::string_view key, std::string_view value,
                             milliseconds timeout) {
-  timeout = bounded(timeout);
+  // The range of a frame is 0 to 49 days.
+  timeout =
+      std::clamp(timeout, milliseconds(0), milliseconds(std::numeric_limits<std::uint32_t>::max()));
   const auto timeout_ms = static_cast<std::uint32_t>(timeout.count());
   const std::string body = Packer().number(timeout_ms).text(key).text(value).take();
   return call(kind, body, timeout + (kind == Kind::ask ? ask_grace : grace));

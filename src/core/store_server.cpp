@@ -120,11 +120,6 @@ using std::chrono::milliseconds;
 // Time for the reason of a failure to reach all ranks before the store stops.
 constexpr milliseconds failed_patience{1000};
 
-Waiter waiter_of(Connection& connection, std::uint64_t request, std::uint32_t timeout_ms) {
-  const milliseconds timeout(timeout_ms);
-  return {&connection, request, Clock::now() + timeout, timeout};
-}
-
 }  // namespace
 
 Server::Server(ServerOptions options)
@@ -318,11 +313,11 @@ void Server::handle_request(Connection& connection, Kind kind, const Frame& fram
     return declare(ErrorCode::aborted, fmt::format("{}: {}", roster_.named(connection.rank()),
                                                    in.text(max_request_bytes)));
   }
-  const std::uint32_t timeout_ms = in.number();
+  const milliseconds timeout(in.number());
   const std::string key(in.text(max_key_bytes));
   std::string value(in.text(max_value_bytes));
   in.finish();
-  const Waiter waiter = waiter_of(connection, frame.request, timeout_ms);
+  const Waiter waiter{&connection, frame.request, Clock::now() + timeout, timeout};
   if (kind == Kind::put) {
     table_.put(key, std::move(value));
     reply(waiter, std::nullopt, std::make_shared<std::string>());

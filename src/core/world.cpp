@@ -110,11 +110,6 @@ std::string encode(const Placed& placed) {
       .take();
 }
 
-std::vector<std::string> words_of(std::string_view text) {
-  std::istringstream in{std::string(text)};
-  return {std::istream_iterator<std::string>(in), {}};
-}
-
 std::string own_host_id(const Config& config) {
   constexpr std::size_t most = 64;
   const bool plain = std::ranges::all_of(config.host_id, [](unsigned char c) {
@@ -138,7 +133,8 @@ Placed decode_placed(std::string_view bytes) {
   result.host.name = in.text(most);
   result.host.id = in.text(most);
   result.pid = static_cast<int>(in.number());
-  result.addresses = words_of(in.text(most_addresses));
+  std::istringstream addresses{std::string(in.text(most_addresses))};
+  result.addresses.assign(std::istream_iterator<std::string>(addresses), {});
   in.finish();
   if (result.addresses.empty()) {
     throw Error(ErrorCode::bad_data, "a rank has published no address");

@@ -41,9 +41,7 @@ struct alignas(sizeof(T) * n) Pack {
 };
 
 template <class T>
-struct Type {
-  using type = T;
-};
+using Type = std::type_identity<T>;
 
 // Calls body with the Type that corresponds to a dtype.
 template <class Body>

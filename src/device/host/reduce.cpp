@@ -96,13 +96,9 @@ struct Lanes<bfloat16> {
   static HWY_INLINE void stream(hn::Vec<Words> packed, bfloat16* to) {
     hn::Stream(packed, Words(), reinterpret_cast<std::uint32_t*>(to));
   }
-  template <class Function>
-  static HWY_INLINE Vector apply(const Function& f, Vector a) {
-    return {f(a.lower), f(a.upper)};
-  }
-  template <class Function>
-  static HWY_INLINE Vector apply(const Function& f, Vector a, Vector b) {
-    return {f(a.lower, b.lower), f(a.upper, b.upper)};
+  template <class Function, class... Vectors>
+  static HWY_INLINE Vector apply(const Function& f, Vectors... v) {
+    return {f(v.lower...), f(v.upper...)};
   }
   static HWY_INLINE Vector load_sums(const float* from) {
     return {hn::LoadU(Tag(), from), hn::LoadU(Tag(), from + hn::Lanes(Tag()))};
