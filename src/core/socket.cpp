@@ -69,17 +69,12 @@ bool wait_for(int socket, short events, Clock::time_point deadline) {
 }
 
 Fd& Fd::operator=(Fd&& other) noexcept {
-  if (this != &other) {
-    reset();
-    fd_ = other.release();
-  }
+  const Fd old(std::exchange(fd_, std::exchange(other.fd_, -1)));
   return *this;
 }
 
-int Fd::release() noexcept { return std::exchange(fd_, -1); }
-
 void Fd::reset() noexcept {
-  if (fd_ >= 0) ::close(release());
+  if (fd_ >= 0) ::close(std::exchange(fd_, -1));
 }
 
 std::vector<Address> resolve(std::string_view host, int port) {

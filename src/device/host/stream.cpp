@@ -168,18 +168,13 @@ void HostStream::wait(std::shared_ptr<EventBackend> event, WaitReason reason) {
   // A plain pointer is safe, because the queue outlives its tasks; a shared_ptr would be a cycle.
   queue_->push(HostEvent::Kind::work, [event = std::move(event), reason, queue = queue_.get()] {
     if (event->happened() || reason == WaitReason::order) return event->synchronize();
-    const auto start = std::chrono::steady_clock::now();
-    const auto account = [&] {
-      queue->exposed_ns +=
-          std::chrono::nanoseconds(std::chrono::steady_clock::now() - start).count();
+    struct Timer {
+      Queue& queue;
+      std::int64_t start = steady_ns();
+      ~Timer() { queue.exposed_ns += steady_ns() - start; }
     };
-    try {
-      event->synchronize();
-    } catch (...) {
-      account();
-      throw;
-    }
-    account();
+    const Timer timer{*queue};
+    event->synchronize();
   });
 }
 
