@@ -5,7 +5,6 @@
 #include <atomic>
 #include <chrono>
 #include <list>
-#include <memory>
 #include <optional>
 #include <string>
 #include <thread>
