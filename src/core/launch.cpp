@@ -88,8 +88,8 @@ std::string next_key() {
 
 namespace {
 
-// Processes started by hand or by a script, with ATOLL_RANK and ATOLL_SIZE and, for more than one rank,
-// ATOLL_ADDR and ATOLL_TOKEN.
+// Processes started by hand or by a script, with ATOLL_RANK and ATOLL_SIZE and, for more than one
+// rank, ATOLL_ADDR and ATOLL_TOKEN.
 std::optional<Job> find_explicit(const Config& config) {
   if (config.rank < 0 && config.size < 0) return std::nullopt;
   if (config.rank < 0 || config.size < 1 || config.rank >= config.size) {

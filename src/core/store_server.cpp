@@ -23,8 +23,8 @@ struct Frame {
   std::string body;
 };
 
-// One accepted connection: a nonblocking socket, the received part of the next frame, and the output that
-// is not yet sent.
+// One accepted connection: a nonblocking socket, the received part of the next frame, and the output
+// that is not yet sent.
 class Connection {
  public:
   explicit Connection(net::Fd socket) : socket_(std::move(socket)) {}
