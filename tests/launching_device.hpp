@@ -41,7 +41,9 @@ class LaunchingStream final : public atoll::StreamBackend {
   void copy(void* dst, const void* src, std::size_t bytes) override {
     inner_->copy(dst, src, bytes);
   }
-  void zero(void* dst, std::size_t bytes) override { inner_->zero(dst, bytes); }
+  void fill(void* dst, std::byte value, std::size_t bytes) override {
+    inner_->fill(dst, value, bytes);
+  }
   std::shared_ptr<atoll::EventBackend> record() override {
     return std::make_shared<LaunchingEvent>(inner_->record(), failure_, ++position_);
   }
@@ -67,22 +69,16 @@ class LaunchingStream final : public atoll::StreamBackend {
 
 class LaunchingDevice final : public atoll::DeviceBackend {
  public:
-  atoll::DeviceKind kind() const noexcept override { return atoll::DeviceKind::cuda; }
-  std::string_view name() const noexcept override { return "launching"; }
-  int ordinal() const noexcept override { return 0; }
+  LaunchingDevice()
+      : DeviceBackend({.kind = atoll::DeviceKind::cuda, .name = "launching", .ordinal = 0}) {}
   void* allocate(std::size_t bytes) override { return host_.backend()->allocate(bytes); }
   void deallocate(void* data, std::size_t bytes) noexcept override {
     host_.backend()->deallocate(data, bytes);
   }
-  void account(std::ptrdiff_t bytes) noexcept override { host_.backend()->account(bytes); }
   std::unique_ptr<atoll::StreamBackend> make_stream(const atoll::StreamOptions& options) override {
     return std::make_unique<LaunchingStream>(host_.backend()->make_stream(options));
   }
   atoll::DeviceOps& ops() noexcept override { return host_.ops(); }
-  std::size_t allocated_bytes() const noexcept override { return host_.allocated_bytes(); }
-  std::size_t peak_allocated_bytes() const noexcept override {
-    return host_.peak_allocated_bytes();
-  }
 
  private:
   atoll::Device host_ = atoll::Device::host();

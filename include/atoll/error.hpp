@@ -2,6 +2,8 @@
 // linking the library.
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -28,33 +30,13 @@ enum class ErrorCode : int {
 };
 
 constexpr std::string_view name(ErrorCode code) noexcept {
-  switch (code) {
-    case ErrorCode::invalid_argument:
-      return "invalid argument";
-    case ErrorCode::not_found:
-      return "not found";
-    case ErrorCode::unsupported:
-      return "unsupported";
-    case ErrorCode::timeout:
-      return "timeout";
-    case ErrorCode::peer_lost:
-      return "peer lost";
-    case ErrorCode::aborted:
-      return "aborted";
-    case ErrorCode::mismatch:
-      return "mismatch";
-    case ErrorCode::io:
-      return "input/output error";
-    case ErrorCode::out_of_memory:
-      return "out of memory";
-    case ErrorCode::bad_data:
-      return "bad data";
-    case ErrorCode::backend:
-      return "backend error";
-    case ErrorCode::internal:
-      return "internal error";
-  }
-  return "unknown error";
+  constexpr std::array<std::string_view, 13> names = {
+      "success",   "invalid argument", "not found",     "unsupported",        "timeout",
+      "peer lost", "aborted",          "mismatch",      "input/output error", "out of memory",
+      "bad data",  "backend error",    "internal error"};
+  static_assert(names.size() == static_cast<std::size_t>(ErrorCode::internal) + 1);
+  const auto index = static_cast<std::size_t>(code);
+  return index > 0 && index < names.size() ? names[index] : "unknown error";
 }
 
 // Thrown by every function of atoll that fails and is not noexcept. what() is one line that names

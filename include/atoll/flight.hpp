@@ -18,8 +18,8 @@
 //   communicators   list of objects, in the order of opening:
 //     id            identifier, the same on all ranks of the communicator and unique in the job
 //     name, backend
-//     rank          rank of the writer in the communicator
 //     ranks         World rank of every member, by its rank in the communicator
+//     rank          rank of the writer in the communicator
 //     closed        true after the communicator was closed on this rank
 //     enqueued, completed   numbers of operations that were called, and that are complete
 //     collectives_enqueued, collectives_completed   the same numbers without send and recv

@@ -102,15 +102,13 @@ class World {
   // call in progress.
   class Subscription {
    public:
-    Subscription() noexcept;
-    Subscription(Subscription&&) noexcept;
-    Subscription& operator=(Subscription&&) noexcept;
-    ~Subscription();
+    Subscription() noexcept = default;
+    Subscription(Subscription&&) noexcept = default;
+    Subscription& operator=(Subscription&&) noexcept = default;
 
    private:
     friend class World;
-    struct Impl;
-    std::unique_ptr<Impl> impl_;
+    std::shared_ptr<void> registration_;  // its deleter removes the callback
   };
   // Calls `callback` once when the job fails, from a thread of World; if the job has already failed,
   // calls it at once on this thread.

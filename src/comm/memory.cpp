@@ -20,7 +20,7 @@ class Memory {
       if (!group->plugin().table.mem_alloc) continue;
       check(*group, bytes,
             group->plugin().table.mem_alloc(bytes, memory_of(device.kind()),
-                                            device.backend()->ordinal(), &data_));
+                                            device.ordinal(), &data_));
       owner_ = &group->plugin();
       device.backend()->adopt(data_, bytes);
       return;

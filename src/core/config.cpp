@@ -8,9 +8,7 @@
 #include <charconv>
 #include <cstdlib>
 #include <fstream>
-#include <limits>
 #include <numeric>
-#include <optional>
 #include <variant>
 
 #include "atoll/error.hpp"
@@ -21,8 +19,15 @@ namespace {
 
 constexpr std::string_view prefix = "ATOLL_";
 constexpr std::string_view file_variable = "ATOLL_CONFIG";
-constexpr int many = 1 << 20;
-constexpr int most_seconds = 1'000'000'000;
+
+// Smallest and largest value of a setting.
+struct Limits {
+  int least = 0;
+  int most = 0;
+};
+constexpr Limits rank_limits{-1, 1 << 20};
+constexpr Limits count_limits{0, 1 << 20};
+constexpr Limits seconds_limits{1, 1'000'000'000};
 
 // Marks the row of ATOLL_CONFIG, which has no field in Config because only from_env() reads it.
 struct FileName {};
@@ -32,73 +37,65 @@ using Field =
 struct Row {
   ConfigEntry entry;
   Field field;
-  int least = 0;  // smallest and largest value of numbers and seconds
-  int most = 0;
+  Limits limits{};  // used by numbers and seconds only
 };
 
-const std::array rows{
-    Row{{file_variable, "path", "file of `name = value` lines, read before the environment"},
-        FileName{}},
-    Row{{"ATOLL_RANK", "", "rank of this process; -1: the launcher decides"},
-        &Config::rank,
-        -1,
-        many},
-    Row{{"ATOLL_SIZE", "", "number of ranks; -1: the launcher decides"}, &Config::size, -1, many},
-    Row{{"ATOLL_LOCAL_RANK", "", "rank among the ranks of this host; -1: counted"},
-        &Config::local_rank,
-        -1,
-        many},
-    Row{{"ATOLL_ADDR", "host:port", "address at which rank 0 serves the rendezvous store"},
-        &Config::addr},
-    Row{{"ATOLL_TOKEN", "", "secret shared by all ranks of the job"}, &Config::token},
-    Row{{"ATOLL_PORT", "port", "port of the store under torchrun; 0: MASTER_PORT + 1"},
-        &Config::port,
-        0,
-        65535},
-    Row{{"ATOLL_INTERFACE", "",
-         "comma-separated network interfaces, one per rail; empty: that of the default route"},
-        &Config::interface},
-    Row{{"ATOLL_HOST_ID", "",
-         "ranks with different values count as different hosts, to test several hosts on one "
-         "machine"},
-        &Config::host_id},
-    Row{{"ATOLL_RENDEZVOUS_TIMEOUT", "seconds", "time for all ranks to join the job"},
-        &Config::rendezvous_timeout,
-        1,
-        most_seconds},
-    Row{{"ATOLL_TIMEOUT", "seconds", "time for one collective"}, &Config::timeout, 1, most_seconds},
-    Row{{"ATOLL_BACKEND", "", "communication backend; empty: the best that works on every rank"},
-        &Config::backend},
-    Row{{"ATOLL_PLUGIN_PATH", "path", "colon-separated directories, searched first for backends"},
-        &Config::plugin_path},
-    Row{{"ATOLL_ALGORITHM", "",
-         "COLLECTIVE:ALGORITHM,... overrides the choice of the backend (names: README of the "
-         "backend)"},
-        &Config::algorithm},
-    Row{{"ATOLL_TUNING", "path",
-         "file of algorithms by collective and size, as written by atoll-busbw --tune"},
-        &Config::tuning},
-    Row{{"ATOLL_DETERMINISTIC", "", "1: sums in one order, independent of job size and placement"},
-        &Config::deterministic,
-        0,
-        1},
-    Row{{"ATOLL_FLIGHT", "path",
-         "prefix of files PREFIX.RANK.json with the last operations of each rank, written at a "
-         "failure and on SIGUSR1; empty: none"},
-        &Config::flight},
-    Row{{"ATOLL_ISLANDS", "",
-         "emulates this many islands over all ranks; 0: the islands of the topology"},
-        &Config::islands,
-        0,
-        many},
-    Row{{"ATOLL_THREADS", "", "compute threads of this rank; 0: its share of the cores"},
-        &Config::threads,
-        0,
-        many},
-    Row{{"ATOLL_CHECK", "",
-         "\"lifetimes\": checks the order of all uses of device memory (slower); empty: no checks"},
-        &Config::check},
-    Row{{"ATOLL_LOG", "", "trace, debug, info, warn, error or off"}, &Config::log},
+const Row rows[] = {
+    {{file_variable, "path", "file of `name = value` lines, read before the environment"},
+     FileName{}},
+    {{"ATOLL_RANK", "", "rank of this process; -1: the launcher decides"},
+     &Config::rank,
+     rank_limits},
+    {{"ATOLL_SIZE", "", "number of ranks; -1: the launcher decides"}, &Config::size, rank_limits},
+    {{"ATOLL_LOCAL_RANK", "", "rank among the ranks of this host; -1: counted"},
+     &Config::local_rank,
+     rank_limits},
+    {{"ATOLL_ADDR", "host:port", "address at which rank 0 serves the rendezvous store"},
+     &Config::addr},
+    {{"ATOLL_TOKEN", "", "secret shared by all ranks of the job"}, &Config::token},
+    {{"ATOLL_PORT", "port", "port of the store under torchrun; 0: MASTER_PORT + 1"},
+     &Config::port,
+     Limits{0, 65535}},
+    {{"ATOLL_INTERFACE", "",
+      "comma-separated network interfaces, one per rail; empty: that of the default route"},
+     &Config::interface},
+    {{"ATOLL_HOST_ID", "",
+      "ranks with different values count as different hosts, to test several hosts on one "
+      "machine"},
+     &Config::host_id},
+    {{"ATOLL_RENDEZVOUS_TIMEOUT", "seconds", "time for all ranks to join the job"},
+     &Config::rendezvous_timeout,
+     seconds_limits},
+    {{"ATOLL_TIMEOUT", "seconds", "time for one collective"}, &Config::timeout, seconds_limits},
+    {{"ATOLL_BACKEND", "", "communication backend; empty: the best that works on every rank"},
+     &Config::backend},
+    {{"ATOLL_PLUGIN_PATH", "path", "colon-separated directories, searched first for backends"},
+     &Config::plugin_path},
+    {{"ATOLL_ALGORITHM", "",
+      "COLLECTIVE:ALGORITHM,... overrides the choice of the backend (names: README of the "
+      "backend)"},
+     &Config::algorithm},
+    {{"ATOLL_TUNING", "path",
+      "file of algorithms by collective and size, as written by atoll-busbw --tune"},
+     &Config::tuning},
+    {{"ATOLL_DETERMINISTIC", "", "1: sums in one order, independent of job size and placement"},
+     &Config::deterministic,
+     Limits{0, 1}},
+    {{"ATOLL_FLIGHT", "path",
+      "prefix of files PREFIX.RANK.json with the last operations of each rank, written at a "
+      "failure and on SIGUSR1; empty: none"},
+     &Config::flight},
+    {{"ATOLL_ISLANDS", "",
+      "emulates this many islands over all ranks; 0: the islands of the topology"},
+     &Config::islands,
+     count_limits},
+    {{"ATOLL_THREADS", "", "compute threads of this rank; 0: its share of the cores"},
+     &Config::threads,
+     count_limits},
+    {{"ATOLL_CHECK", "",
+      "\"lifetimes\": checks the order of all uses of device memory (slower); empty: no checks"},
+     &Config::check},
+    {{"ATOLL_LOG", "", "trace, debug, info, warn, error or off"}, &Config::log},
 };
 
 std::string name_in_file(std::string_view variable) {
@@ -113,7 +110,7 @@ const Row* find_row(std::string_view name) {
   const auto found = std::ranges::find_if(rows, [&](const Row& row) {
     return row.entry.variable == name || name_in_file(row.entry.variable) == name;
   });
-  return found == rows.end() ? nullptr : &*found;
+  return found == std::end(rows) ? nullptr : &*found;
 }
 
 [[noreturn]] void reject(std::string_view variable, std::string_view value, std::string_view want) {
@@ -124,11 +121,11 @@ const Row* find_row(std::string_view name) {
 int parse_number(const Row& row, std::string_view value) {
   int number = 0;
   const auto [end, problem] = std::from_chars(value.data(), value.data() + value.size(), number);
-  if (problem != std::errc{} || end != value.data() + value.size() || number < row.least ||
-      number > row.most) {
+  if (problem != std::errc{} || end != value.data() + value.size() || number < row.limits.least ||
+      number > row.limits.most) {
     reject(row.entry.variable, value,
            fmt::format("a whole number{}{} from {} to {}", row.entry.unit.empty() ? "" : " of ",
-                       row.entry.unit, row.least, row.most));
+                       row.entry.unit, row.limits.least, row.limits.most));
   }
   return number;
 }
@@ -279,7 +276,7 @@ void Config::set(std::string_view name, std::string_view value) {
 
 std::span<const ConfigEntry> config_entries() noexcept {
   static const auto entries = [] {
-    std::array<ConfigEntry, rows.size()> result;
+    std::array<ConfigEntry, std::size(rows)> result;
     std::ranges::transform(rows, result.begin(), &Row::entry);
     return result;
   }();

@@ -15,8 +15,8 @@
 #include <cctype>
 #include <cstring>
 #include <fstream>
+#include <iterator>
 #include <memory>
-#include <optional>
 #include <sstream>
 #include <vector>
 
@@ -63,37 +63,32 @@ std::vector<Interface> list_interfaces() {
   return result;
 }
 
-// Reads /proc/net/route, see proc(5). Fields: interface, destination, gateway, flags, two counts,
-// metric, mask. The default route has destination and mask 0.
-std::optional<std::string> default_interface() {
-  std::ifstream routes("/proc/net/route");
-  std::string line;
-  std::getline(routes, line);
-  while (std::getline(routes, line)) {
-    std::istringstream fields(line);
-    std::string name, destination, skipped, mask;
-    fields >> name >> destination;
-    for (int i = 0; i < 5; ++i) fields >> skipped;
-    fields >> mask;
-    if (fields && destination == "00000000" && mask == "00000000") return name;
+using Fields = std::vector<std::string>;
+
+// Returns the first name that `interface_of` finds in a line of a routing table; "" if it finds none.
+std::string interface_in(const char* table, std::string (*interface_of)(const Fields&)) {
+  std::ifstream routes(table);
+  for (std::string line; std::getline(routes, line);) {
+    std::istringstream words(line);
+    const Fields fields{std::istream_iterator<std::string>(words), {}};
+    if (std::string name = interface_of(fields); !name.empty()) return name;
   }
-  return std::nullopt;
+  return "";
 }
 
-// Reads /proc/net/ipv6_route, see proc(5). The first fields are destination and prefix length, the last
-// is the interface.
-std::optional<std::string> default_interface_v6() {
-  std::ifstream routes("/proc/net/ipv6_route");
-  std::string line;
-  while (std::getline(routes, line)) {
-    std::istringstream fields(line);
-    std::string destination, prefix, field, name;
-    fields >> destination >> prefix;
-    while (fields >> field) name = field;
-    const bool all = destination.find_first_not_of('0') == std::string::npos && prefix == "00";
-    if (all && name != "lo") return name;
-  }
-  return std::nullopt;
+// Fields of /proc/net/route, see proc(5): interface, destination, gateway, flags, two counts, metric,
+// mask. The default route has destination and mask 0.
+std::string default_of_v4(const Fields& fields) {
+  const bool all = fields.size() > 7 && fields[1] == "00000000" && fields[7] == "00000000";
+  return all ? fields[0] : "";
+}
+
+// Fields of /proc/net/ipv6_route, see proc(5): first the destination and the prefix length, last the
+// interface.
+std::string default_of_v6(const Fields& fields) {
+  const bool all = fields.size() > 2 && fields[1] == "00" &&
+                   fields[0].find_first_not_of('0') == std::string::npos;
+  return all && fields.back() != "lo" ? fields.back() : "";
 }
 
 std::string_view trimmed(std::string_view text) {
@@ -108,42 +103,14 @@ const Interface* find_interface(const std::vector<Interface>& all, std::string_v
 }
 
 std::string default_address(const std::vector<Interface>& all) {
-  for (const auto& name : {default_interface(), default_interface_v6()}) {
-    if (!name) continue;
-    if (const Interface* item = find_interface(all, *name)) return item->address;
+  for (const std::string& name : {interface_in("/proc/net/route", default_of_v4),
+                                  interface_in("/proc/net/ipv6_route", default_of_v6)}) {
+    if (const Interface* item = find_interface(all, name)) return item->address;
   }
   const auto up = std::ranges::find_if(all, [](const Interface& item) {
     return (item.flags & IFF_UP) != 0 && (item.flags & IFF_LOOPBACK) == 0;
   });
   return up == all.end() ? "127.0.0.1" : up->address;
-}
-
-[[noreturn]] void reject_interfaces(std::string_view value, std::string_view why,
-                                    const std::vector<Interface>& all) {
-  std::vector<std::string_view> names;
-  for (const Interface& item : all) {
-    if (std::ranges::find(names, item.name) == names.end()) names.push_back(item.name);
-  }
-  throw Error(ErrorCode::invalid_argument,
-              fmt::format("ATOLL_INTERFACE=\"{}\": {}; interfaces with an address: {}", value, why,
-                          names.empty() ? "none" : fmt::format("{}", fmt::join(names, ", "))));
-}
-
-// `value` is the whole setting, which error messages quote.
-std::string named_address(std::string_view name, std::string_view value,
-                          const std::vector<Interface>& all) {
-  if (const Interface* item = find_interface(all, name)) return item->address;
-  if (name.empty()) {
-    reject_interfaces(value, "a name is empty; write one interface name between two commas", all);
-  }
-  if (::if_nametoindex(std::string(name).c_str()) == 0) {
-    reject_interfaces(value, fmt::format("there is no interface {}", name), all);
-  }
-  reject_interfaces(value,
-                    fmt::format("interface {0} has no address: give it one (`ip addr add "
-                                "ADDRESS/BITS dev {0}`) or leave it out",
-                                name),
-                    all);
 }
 
 }  // namespace
@@ -171,27 +138,43 @@ std::string host_id() {
 std::vector<std::string> rail_addresses(std::string_view interfaces) {
   const std::vector<Interface> all = list_interfaces();
   if (interfaces.empty()) return {default_address(all)};
+  const auto reject = [&](std::string_view why) {
+    std::vector<std::string_view> known;
+    for (const Interface& item : all) {
+      if (std::ranges::find(known, item.name) == known.end()) known.push_back(item.name);
+    }
+    throw Error(
+        ErrorCode::invalid_argument,
+        fmt::format("ATOLL_INTERFACE=\"{}\": {}; interfaces with an address: {}", interfaces, why,
+                    known.empty() ? "none" : fmt::format("{}", fmt::join(known, ", "))));
+  };
   std::vector<std::string_view> names;
   std::vector<std::string> result;
   for (std::string_view rest = interfaces;;) {
     const auto comma = rest.find(',');
     const std::string_view name = trimmed(rest.substr(0, comma));
     if (std::ranges::find(names, name) != names.end()) {
-      reject_interfaces(interfaces, fmt::format("{} is listed twice; name each rail once", name),
-                        all);
+      reject(fmt::format("{} is listed twice; name each rail once", name));
+    }
+    if (name.empty()) reject("a name is empty; write one interface name between two commas");
+    const Interface* const item = find_interface(all, name);
+    if (item == nullptr && ::if_nametoindex(std::string(name).c_str()) == 0) {
+      reject(fmt::format("there is no interface {}", name));
+    }
+    if (item == nullptr) {
+      reject(
+          fmt::format("interface {0} has no address: give it one (`ip addr add ADDRESS/BITS dev "
+                      "{0}`) or leave it out",
+                      name));
     }
     names.push_back(name);
-    result.push_back(named_address(name, interfaces, all));
+    result.push_back(item->address);
     if (comma == std::string_view::npos) break;
     rest.remove_prefix(comma + 1);
   }
-  if (result.size() > most_rails) {
-    reject_interfaces(interfaces, fmt::format("at most {} rails", most_rails), all);
-  }
+  if (result.size() > most_rails) reject(fmt::format("at most {} rails", most_rails));
   return result;
 }
-
-std::string host_address(std::string_view interfaces) { return rail_addresses(interfaces).front(); }
 
 std::string random_token(std::size_t bytes) {
   std::vector<unsigned char> random(bytes);

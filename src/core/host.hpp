@@ -24,9 +24,6 @@ std::string host_id();
 // more than 16 interfaces.
 std::vector<std::string> rail_addresses(std::string_view interfaces);
 
-// The first address that rail_addresses() returns.
-std::string host_address(std::string_view interfaces);
-
 // Returns `bytes` random bytes from the kernel as hexadecimal digits.
 std::string random_token(std::size_t bytes);
 

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <atomic>
 #include <charconv>
 #include <cstdlib>
@@ -84,6 +85,81 @@ std::string next_key() {
   static std::atomic<int> count{0};
   return fmt::format("atoll-{}", count++);
 }
+
+namespace {
+
+// Processes started by hand or by a script, with ATOLL_RANK and ATOLL_SIZE and, for more than one
+// rank, ATOLL_ADDR and ATOLL_TOKEN.
+std::optional<Job> find_explicit(const Config& config) {
+  if (config.rank < 0 && config.size < 0) return std::nullopt;
+  if (config.rank < 0 || config.size < 1 || config.rank >= config.size) {
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("ATOLL_RANK={} and ATOLL_SIZE={}: expected 0 <= rank < size",
+                            config.rank, config.size));
+  }
+  Job job{"explicit", config.rank, config.size, configured_endpoint(config), nullptr};
+  if (job.size > 1 && !job.agreed) {
+    throw Error(
+        ErrorCode::invalid_argument,
+        fmt::format("rank {} of {} was set by ATOLL_RANK: also set ATOLL_ADDR (host:port of rank "
+                    "0) and ATOLL_TOKEN (a secret of the job)",
+                    job.rank, job.size));
+  }
+  return job;
+}
+
+// torchrun, and launchers that set the same variables: RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT.
+// The agent of torchrun listens on MASTER_PORT, so the store uses the next port or ATOLL_PORT.
+std::optional<Job> find_torchrun(const Config& config) {
+  const std::optional<int> rank = number("RANK", 0);
+  const std::optional<int> size = number("WORLD_SIZE", 1);
+  const std::optional<std::string> address = variable("MASTER_ADDR");
+  if (!rank || !size || !address) return std::nullopt;
+  Job job{"torchrun", *rank, *size, configured_endpoint(config), nullptr};
+  if (*rank >= *size) {
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("RANK={} and WORLD_SIZE={}: expected rank < size", *rank, *size));
+  }
+  if (*size == 1 || job.agreed) return job;
+
+  const int port = config.port != 0 ? config.port : number("MASTER_PORT", 1).value_or(0) + 1;
+  if (port < 2 || port > 65535) {
+    throw Error(
+        ErrorCode::invalid_argument,
+        "no port for the store: set MASTER_PORT (the store uses the next port) or ATOLL_PORT");
+  }
+  const std::vector<net::Address> addresses = net::resolve(*address, port);
+  if (config.token.empty() && !std::ranges::all_of(addresses, net::is_loopback)) {
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("MASTER_ADDR={} can be reached from other hosts: set ATOLL_TOKEN to a "
+                            "secret of the job on every rank",
+                            *address));
+  }
+  job.agreed = Endpoint{"", {*address}, port, config.token};
+  return job;
+}
+
+// srun without a PMI plugin: Slurm provides rank and size, but cannot transport the address of the
+// store.
+std::optional<Job> find_slurm(const Config& config) {
+  // A batch script also has SLURM_PROCID=0, but it is not a job step.
+  if (!variable("SLURM_STEP_ID")) return std::nullopt;
+  const std::optional<int> rank = number("SLURM_PROCID", 0);
+  std::optional<int> size = number("SLURM_STEP_NUM_TASKS", 1);
+  if (!size) size = number("SLURM_NTASKS", 1);
+  if (!rank || !size || *size == 1) return std::nullopt;
+  Job job{"slurm", *rank, *size, configured_endpoint(config), nullptr};
+  if (!job.agreed) {
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("rank {} of {} of a Slurm step without PMI: start it with `srun "
+                            "--mpi=pmix`, or set ATOLL_ADDR (host:port of rank 0) and ATOLL_TOKEN "
+                            "(a secret of the job)",
+                            *rank, *size));
+  }
+  return job;
+}
+
+}  // namespace
 
 Job find(const Config& config) {
   for (const auto finder : {find_explicit, find_pmix, find_pmi, find_torchrun, find_slurm}) {

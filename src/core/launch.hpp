@@ -1,6 +1,6 @@
 // Finds out how this process was started: its rank, the size of the job, and how ranks learn the
-// address of the store on rank 0. Each launcher has one file with one function, which inspects the
-// environment and returns nothing if the process was not started by that launcher.
+// address of the store on rank 0. Each launcher has one function, which inspects the environment and
+// returns nothing if the process was not started by that launcher.
 #pragma once
 
 #include <memory>
@@ -44,15 +44,11 @@ struct Job {
   std::unique_ptr<Rendezvous> rendezvous;
 };
 
-// Returns the job of the first launcher that applies, in the order of the functions below, or a job of
-// one rank.
+// Returns the job of the first launcher that applies, or a job of one rank.
 Job find(const Config& config);
 
-std::optional<Job> find_explicit(const Config& config);
 std::optional<Job> find_pmix(const Config& config);  // Open MPI's mpirun, srun --mpi=pmix
 std::optional<Job> find_pmi(const Config& config);   // MPICH's Hydra, srun --mpi=pmi2
-std::optional<Job> find_torchrun(const Config& config);
-std::optional<Job> find_slurm(const Config& config);  // srun without PMI or PMIx
 
 // Used by the files of the launchers:
 

@@ -13,12 +13,11 @@
 // Slurm MPI_Init must come before World.
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/socket.h>
+#include <poll.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
-#include <cstdint>
 #include <exception>
 
 #include "atoll/error.hpp"
@@ -69,7 +68,7 @@ class PmiSession {
     if (!name_space_.empty()) return name_space_;
     send("cmd=init pmi_version=1 pmi_subversion=1");
     const auto patience = std::min(deadline, Clock::now() + std::chrono::seconds(2));
-    if (net::wait_readable(socket_.get(), patience)) expect("response_to_init", deadline);
+    if (net::wait_for(socket_.get(), POLLIN, patience)) expect("response_to_init", deadline);
     name_space_ = field(ask("cmd=get_my_kvsname", "my_kvsname", deadline), "kvsname");
     return name_space_;
   }
@@ -80,13 +79,11 @@ class PmiSession {
   }
 
  private:
-  void send(std::string line) {
-    line += '\n';
-    for (std::string_view left = line; !left.empty();) {
-      const ssize_t written = ::send(socket_.get(), left.data(), left.size(), MSG_NOSIGNAL);
-      if (written < 0 && errno == EINTR) continue;
-      if (written < 0) fail(ErrorCode::io, "the launcher has closed PMI_FD");
-      left.remove_prefix(static_cast<std::size_t>(written));
+  void send(const std::string& line) {
+    try {
+      net::send_all(socket_.get(), line + '\n');
+    } catch (const Error&) {
+      fail(ErrorCode::io, "the launcher has closed PMI_FD");
     }
   }
 
@@ -109,7 +106,7 @@ class PmiSession {
     constexpr std::size_t longest = 4096;
     std::string line;
     for (char c = 0; line.size() < longest;) {
-      if (!net::wait_readable(socket_.get(), deadline)) {
+      if (!net::wait_for(socket_.get(), POLLIN, deadline)) {
         fail(ErrorCode::timeout, "some rank did not join the job in time");
       }
       const ssize_t count = ::read(socket_.get(), &c, 1);

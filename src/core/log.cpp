@@ -6,39 +6,28 @@
 #include <array>
 #include <atomic>
 #include <memory>
-#include <string>
-#include <utility>
 
 #include "atoll/error.hpp"
 
 namespace atoll_v1::atoll::log {
 namespace {
 
-constexpr std::array<std::pair<std::string_view, Level>, 6> level_names{{{"trace", Level::trace},
-                                                                         {"debug", Level::debug},
-                                                                         {"info", Level::info},
-                                                                         {"warn", Level::warn},
-                                                                         {"error", Level::error},
-                                                                         {"off", Level::off}}};
+struct LevelEntry {
+  std::string_view name;
+  spdlog::level::level_enum level;
+};
+// Indexed by Level.
+constexpr std::array<LevelEntry, 6> levels{{{"trace", spdlog::level::trace},
+                                            {"debug", spdlog::level::debug},
+                                            {"info", spdlog::level::info},
+                                            {"warn", spdlog::level::warn},
+                                            {"error", spdlog::level::err},
+                                            {"off", spdlog::level::off}}};
 
 std::atomic<int> this_rank{-1};
 
 spdlog::level::level_enum to_spdlog(Level level) noexcept {
-  switch (level) {
-    case Level::trace:
-      return spdlog::level::trace;
-    case Level::debug:
-      return spdlog::level::debug;
-    case Level::info:
-      return spdlog::level::info;
-    case Level::warn:
-      return spdlog::level::warn;
-    case Level::error:
-      return spdlog::level::err;
-    case Level::off:
-      return spdlog::level::off;
-  }
-  return spdlog::level::info;
+  return levels[static_cast<std::size_t>(level)].level;
 }
 
 // Not in spdlog's global registry, which belongs to the program.
@@ -55,8 +44,8 @@ spdlog::logger& logger() {
 }  // namespace
 
 Level level_from_name(std::string_view name) {
-  for (const auto& [spelling, level] : level_names) {
-    if (spelling == name) return level;
+  for (std::size_t i = 0; i < levels.size(); ++i) {
+    if (levels[i].name == name) return static_cast<Level>(i);
   }
   throw Error(
       ErrorCode::invalid_argument,

@@ -13,29 +13,18 @@ namespace atoll_v1::atoll::log {
 // The rank that lines show, for the whole process; "-" until it is set.
 void set_rank(int rank) noexcept;
 
-template <class... Args>
-void formatted(Level level, fmt::format_string<Args...> format, Args&&... args) {
-  if (enabled(level)) write(level, fmt::format(format, std::forward<Args>(args)...));
-}
-template <class... Args>
-void trace(fmt::format_string<Args...> format, Args&&... args) {
-  formatted<Args...>(Level::trace, format, std::forward<Args>(args)...);
-}
-template <class... Args>
-void debug(fmt::format_string<Args...> format, Args&&... args) {
-  formatted<Args...>(Level::debug, format, std::forward<Args>(args)...);
-}
-template <class... Args>
-void info(fmt::format_string<Args...> format, Args&&... args) {
-  formatted<Args...>(Level::info, format, std::forward<Args>(args)...);
-}
-template <class... Args>
-void warn(fmt::format_string<Args...> format, Args&&... args) {
-  formatted<Args...>(Level::warn, format, std::forward<Args>(args)...);
-}
-template <class... Args>
-void error(fmt::format_string<Args...> format, Args&&... args) {
-  formatted<Args...>(Level::error, format, std::forward<Args>(args)...);
-}
+// Writes messages of one level; formats them only if the level is enabled.
+template <Level level>
+struct Writer {
+  template <class... Args>
+  void operator()(fmt::format_string<Args...> format, Args&&... args) const {
+    if (enabled(level)) write(level, fmt::format(format, std::forward<Args>(args)...));
+  }
+};
+inline constexpr Writer<Level::trace> trace;
+inline constexpr Writer<Level::debug> debug;
+inline constexpr Writer<Level::info> info;
+inline constexpr Writer<Level::warn> warn;
+inline constexpr Writer<Level::error> error;
 
 }  // namespace atoll_v1::atoll::log

@@ -53,6 +53,8 @@ void configure_stream(int socket) noexcept {
   set(IPPROTO_TCP, TCP_USER_TIMEOUT, 30'000);
 }
 
+}  // namespace
+
 bool wait_for(int socket, short events, Clock::time_point deadline) {
   for (;;) {
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now()).count();
@@ -66,20 +68,13 @@ bool wait_for(int socket, short events, Clock::time_point deadline) {
   }
 }
 
-}  // namespace
-
 Fd& Fd::operator=(Fd&& other) noexcept {
-  if (this != &other) {
-    reset();
-    fd_ = other.release();
-  }
+  const Fd old(std::exchange(fd_, std::exchange(other.fd_, -1)));
   return *this;
 }
 
-int Fd::release() noexcept { return std::exchange(fd_, -1); }
-
 void Fd::reset() noexcept {
-  if (fd_ >= 0) ::close(release());
+  if (fd_ >= 0) ::close(std::exchange(fd_, -1));
 }
 
 std::vector<Address> resolve(std::string_view host, int port) {
@@ -172,10 +167,6 @@ Fd connect_to(const Address& address, Clock::time_point deadline) {
   return result;
 }
 
-bool wait_readable(int socket, Clock::time_point deadline) {
-  return wait_for(socket, POLLIN, deadline);
-}
-
 Address local_address(int socket) {
   sockaddr_storage storage{};
   socklen_t length = sizeof storage;
@@ -198,7 +189,7 @@ void send_all(int socket, std::string_view data) {
 
 void receive_all(int socket, std::span<char> data, Clock::time_point deadline) {
   while (!data.empty()) {
-    if (!wait_readable(socket, deadline)) throw Error(ErrorCode::timeout, "no answer");
+    if (!wait_for(socket, POLLIN, deadline)) throw Error(ErrorCode::timeout, "no answer");
     const ssize_t received = ::recv(socket, data.data(), data.size(), MSG_DONTWAIT);
     if (received < 0 && (errno == EINTR || errno == EAGAIN)) continue;
     if (received <= 0) throw Error(ErrorCode::peer_lost, "the connection was closed");

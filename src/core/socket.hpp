@@ -7,6 +7,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "atoll/namespace.hpp"
@@ -19,13 +20,12 @@ class Fd {
  public:
   Fd() = default;
   explicit Fd(int fd) noexcept : fd_(fd) {}
-  Fd(Fd&& other) noexcept : fd_(other.release()) {}
+  Fd(Fd&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
   Fd& operator=(Fd&& other) noexcept;
   ~Fd() { reset(); }
 
   int get() const noexcept { return fd_; }
   explicit operator bool() const noexcept { return fd_ >= 0; }
-  int release() noexcept;
   void reset() noexcept;
 
  private:
@@ -48,8 +48,8 @@ Fd listen_on(const Address& address);
 Fd accept_from(int listener);  // nonblocking; an empty Fd if no connection waits
 Fd connect_to(const Address& address, Clock::time_point deadline);  // the socket is blocking
 Address local_address(int socket);
-// Waits until data, or an error, can be read; returns false at the deadline.
-bool wait_readable(int socket, Clock::time_point deadline);
+// Waits for one of the `events` of poll(), or for an error; returns false at the deadline.
+bool wait_for(int socket, short events, Clock::time_point deadline);
 
 // Transfer all bytes, or throw Error(peer_lost) if the connection ends and Error(timeout) at the
 // deadline.

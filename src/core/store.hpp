@@ -40,8 +40,10 @@ class Store {
   // key "" is reserved for barriers.
   virtual std::vector<std::string> exchange(std::string_view key, std::string_view mine,
                                             std::chrono::milliseconds timeout) = 0;
-  // Sends a question to every rank, waits for at most `timeout`, and returns the answers by rank. A
-  // rank answers with its answerer, on the thread that reads its connection, or with "" without one.
+  // Sends a question to every rank, this one included, waits for at most `timeout`, and returns the
+  // answers by rank. A rank answers with its answerer, or with "" without one, on the thread that
+  // reads its connection, so it answers even while it computes or hangs. Throws Error(timeout) if the
+  // store does not answer.
   virtual std::vector<Answered> ask(std::string_view question,
                                     std::chrono::milliseconds timeout) = 0;
   // Sets the function that answers questions; it must not block or call the store. An empty function

@@ -9,7 +9,6 @@
 #include <utility>
 
 #include "core/log.hpp"
-#include "core/store_poll.hpp"
 
 namespace atoll_v1::atoll::store {
 namespace {
@@ -23,12 +22,6 @@ constexpr milliseconds grace{10'000};
 constexpr milliseconds ask_grace{1'000};
 constexpr milliseconds fail_patience{2'000};
 constexpr milliseconds farewell_patience{2'000};
-
-// Limits a timeout to the range of a frame: 0 to 49 days.
-milliseconds bounded(milliseconds timeout) {
-  return std::clamp(timeout, milliseconds(0),
-                    milliseconds(std::numeric_limits<std::uint32_t>::max()));
-}
 
 // Sends the hello and reads the answer. The store closes the connection silently if the token is wrong.
 void shake_hands(int socket, const Hello& hello, Clock::time_point deadline) {
@@ -47,6 +40,75 @@ void shake_hands(int socket, const Hello& hello, Clock::time_point deadline) {
   if (kind == Kind::refusal) throw Error(ErrorCode::mismatch, std::string(answer.payload));
   throw Error(ErrorCode::bad_data, "the peer is not a store of atoll");
 }
+
+// The store of a job of one process: a map in memory.
+class SoloStore final : public Store {
+ public:
+  explicit SoloStore(std::shared_ptr<Failure> failure) : failure_(std::move(failure)) {}
+
+  void put(std::string_view key, std::string_view value) override {
+    failure_->check();
+    {
+      const std::lock_guard lock(mutex_);
+      values_.insert_or_assign(std::string(key), std::string(value));
+    }
+    changed_.notify_all();
+  }
+
+  std::string get(std::string_view key, std::chrono::milliseconds timeout) override {
+    // A larger timeout would overflow the clock.
+    timeout = std::min<std::chrono::milliseconds>(timeout, std::chrono::hours(24 * 365));
+    std::unique_lock lock(mutex_);
+    const bool ready =
+        changed_.wait_for(lock, timeout, [&] { return failure_->get() || values_.contains(key); });
+    failure_->check();
+    if (!ready) {
+      throw Error(ErrorCode::timeout,
+                  fmt::format("rank 0: no rank put key \"{}\" within {} ms", key, timeout.count()));
+    }
+    return values_.find(key)->second;
+  }
+
+  std::vector<std::string> exchange(std::string_view, std::string_view mine,
+                                    std::chrono::milliseconds) override {
+    failure_->check();
+    return {std::string(mine)};
+  }
+
+  std::vector<Answered> ask(std::string_view question, std::chrono::milliseconds) override {
+    failure_->check();
+    const std::lock_guard lock(mutex_);
+    return {{Answered::How::answered, answerer_ ? answerer_(question) : std::string()}};
+  }
+
+  void answer_with(Answerer answerer) override {
+    const std::lock_guard lock(mutex_);
+    answerer_ = std::move(answerer);
+  }
+
+  void fail(std::string_view reason) noexcept override {
+    try {
+      if (!failure_->record(Error(ErrorCode::aborted, fmt::format("rank 0: {}", reason)))) return;
+      {
+        const std::lock_guard lock(
+            mutex_);  // no get() is between its check of failure_ and its wait
+      }
+      changed_.notify_all();
+      failure_->announce();
+    } catch (const std::exception& problem) {
+      log::error("cannot record the failure \"{}\": {}", reason, problem.what());
+    }
+  }
+
+  void farewell() noexcept override {}
+
+ private:
+  std::shared_ptr<Failure> failure_;
+  std::mutex mutex_;  // guards everything below
+  std::condition_variable changed_;
+  std::map<std::string, std::string, std::less<>> values_;
+  Answerer answerer_;
+};
 
 }  // namespace
 
@@ -110,10 +172,7 @@ std::vector<std::string> Client::exchange(std::string_view key, std::string_view
 }
 
 std::vector<Answered> Client::ask(std::string_view question, milliseconds timeout) {
-  timeout = bounded(timeout);
-  const auto timeout_ms = static_cast<std::uint32_t>(timeout.count());
-  const std::string body = Packer().number(timeout_ms).text("").text(question).take();
-  return decode_answers(call(Kind::ask, body, timeout + ask_grace));
+  return decode_answers(request(Kind::ask, "", question, timeout));
 }
 
 void Client::answer_with(Answerer answerer) {
@@ -138,10 +197,12 @@ void Client::respond(std::uint64_t number, std::string_view question) noexcept {
 
 std::string Client::request(Kind kind, std::string_view key, std::string_view value,
                             milliseconds timeout) {
-  timeout = bounded(timeout);
+  // The range of a frame is 0 to 49 days.
+  timeout =
+      std::clamp(timeout, milliseconds(0), milliseconds(std::numeric_limits<std::uint32_t>::max()));
   const auto timeout_ms = static_cast<std::uint32_t>(timeout.count());
   const std::string body = Packer().number(timeout_ms).text(key).text(value).take();
-  return call(kind, body, timeout + grace);
+  return call(kind, body, timeout + (kind == Kind::ask ? ask_grace : grace));
 }
 
 std::string Client::call(Kind kind, std::string_view body, milliseconds patience) {
@@ -251,6 +312,10 @@ void Client::lose(const Error& error) {
   }
   changed_.notify_all();
   failure_->announce();
+}
+
+std::unique_ptr<Store> make_solo_store(std::shared_ptr<Failure> failure) {
+  return std::make_unique<SoloStore>(std::move(failure));
 }
 
 }  // namespace atoll_v1::atoll::store

@@ -117,16 +117,33 @@ Hello decode_hello(std::string_view body) {
   return hello;
 }
 
-std::uint32_t answer_status(std::optional<ErrorCode> problem) noexcept {
-  return problem ? static_cast<std::uint32_t>(*problem) : 0;
-}
-
 Answer decode_answer(std::string_view body) {
   Unpacker in(body);
   const std::uint32_t status = in.number();
   Answer result{std::nullopt, in.rest()};
   if (status > last_error_code) result.problem = ErrorCode::internal;
   if (status >= 1 && status <= last_error_code) result.problem = static_cast<ErrorCode>(status);
+  return result;
+}
+
+std::string encode(const std::vector<Answered>& answers) {
+  Packer packer;
+  for (const Answered& answer : answers) {
+    packer.number(static_cast<std::uint32_t>(answer.how)).text(answer.text);
+  }
+  return packer.take();
+}
+
+std::vector<Answered> decode_answers(std::string_view body) {
+  std::vector<Answered> result;
+  Unpacker in(body);
+  for (std::size_t left = body.size(); left > 0; left -= result.back().text.size() + 8) {
+    const std::uint32_t how = in.number();
+    if (how > static_cast<std::uint32_t>(Answered::How::departed)) {
+      throw Error(ErrorCode::bad_data, "store message: unknown kind of answer");
+    }
+    result.push_back({static_cast<Answered::How>(how), std::string(in.text(max_value_bytes))});
+  }
   return result;
 }
 

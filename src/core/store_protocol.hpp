@@ -9,8 +9,10 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "atoll/error.hpp"
+#include "core/store.hpp"
 
 namespace atoll_v1::atoll::store {
 
@@ -91,8 +93,11 @@ struct Answer {
   std::optional<ErrorCode> problem;
   std::string_view payload;
 };
-std::uint32_t answer_status(std::optional<ErrorCode> problem) noexcept;
 Answer decode_answer(std::string_view body);
+
+// The result of Kind::ask: what every rank answered, indexed by rank.
+std::string encode(const std::vector<Answered>& answers);
+std::vector<Answered> decode_answers(std::string_view body);
 
 // Compares secrets in a time that does not depend on where they differ.
 bool equal_secrets(std::string_view expected, std::string_view given) noexcept;

@@ -3,20 +3,115 @@
 #include <fmt/format.h>
 #include <poll.h>
 #include <sys/eventfd.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <list>
-#include <optional>
+#include <array>
+#include <cerrno>
+#include <deque>
 #include <utility>
 
 #include "core/log.hpp"
-#include "core/store_connection.hpp"
-#include "core/store_poll.hpp"
 #include "core/store_protocol.hpp"
-#include "core/store_table.hpp"
 
 namespace atoll_v1::atoll::store {
+
+struct Frame {
+  std::uint32_t kind = 0;
+  std::uint64_t request = 0;
+  std::string body;
+};
+
+// One accepted connection: a nonblocking socket, the received part of the next frame, and the output
+// that is not yet sent.
+class Connection {
+ public:
+  explicit Connection(net::Fd socket) : socket_(std::move(socket)) {}
+
+  int socket() const noexcept { return socket_.get(); }
+  bool is_open() const noexcept { return static_cast<bool>(socket_); }
+  void close() noexcept { socket_.reset(); }
+  net::Clock::time_point opened() const noexcept { return opened_; }
+
+  // Rank of the peer; -1 until its hello is accepted.
+  int rank() const noexcept { return rank_; }
+  void authenticate(int rank) noexcept { rank_ = rank; }
+
+  // Reads available data, up to a limit; returns false if the peer has closed the connection.
+  bool receive();
+  // Extracts one complete frame from the received data, if there is one. Throws Error(bad_data) if the
+  // frame is longer than a peer in this state may send.
+  bool next(Frame& frame);
+
+  // Queues a frame; all frames of the store have the format of an answer. Bodies are shared, because
+  // an exchange sends the same bytes to every rank.
+  void queue(Kind kind, std::uint64_t request, std::optional<ErrorCode> problem,
+             std::shared_ptr<const std::string> body);
+  bool has_output() const noexcept { return !output_.empty(); }
+  bool send();  // sends what the socket accepts; false if the peer closed it
+
+ private:
+  net::Fd socket_;
+  net::Clock::time_point opened_ = net::Clock::now();
+  int rank_ = -1;
+  std::string input_;
+  std::deque<std::shared_ptr<const std::string>> output_;
+  std::size_t sent_ = 0;  // bytes of output_.front() already sent
+};
+
+bool Connection::receive() {
+  std::array<char, 64 * 1024> chunk;
+  const ssize_t received = ::recv(socket_.get(), chunk.data(), chunk.size(), 0);
+  if (received < 0) return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR;
+  if (received == 0) return false;
+  input_.append(chunk.data(), static_cast<std::size_t>(received));
+  return true;
+}
+
+bool Connection::next(Frame& frame) {
+  if (input_.size() < header_bytes) return false;
+  const Header header = decode_header(input_);
+  const std::size_t most = rank_ < 0 ? max_hello_bytes : max_request_bytes;
+  if (header.length > most) {
+    throw Error(
+        ErrorCode::bad_data,
+        fmt::format("store message of {} bytes; at most {} are allowed", header.length, most));
+  }
+  const std::size_t total = header_bytes + header.length;
+  if (input_.size() < total) return false;
+  frame.kind = header.kind;
+  frame.request = header.request;
+  frame.body.assign(input_, header_bytes, header.length);
+  input_.erase(0, total);
+  return true;
+}
+
+void Connection::queue(Kind kind, std::uint64_t request, std::optional<ErrorCode> problem,
+                       std::shared_ptr<const std::string> body) {
+  const std::string status =
+      Packer().number(problem ? static_cast<std::uint32_t>(*problem) : 0).take();
+  const auto length = static_cast<std::uint32_t>(status.size() + body->size());
+  output_.push_back(std::make_shared<const std::string>(
+      encode_header({length, static_cast<std::uint32_t>(kind), request}) + status));
+  if (!body->empty()) output_.push_back(std::move(body));
+}
+
+bool Connection::send() {
+  while (!output_.empty()) {
+    const std::string& front = *output_.front();
+    const ssize_t sent =
+        ::send(socket_.get(), front.data() + sent_, front.size() - sent_, MSG_NOSIGNAL);
+    if (sent < 0) return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR;
+    sent_ += static_cast<std::size_t>(sent);
+    if (sent_ == front.size()) {
+      output_.pop_front();
+      sent_ = 0;
+    }
+  }
+  return true;
+}
+
 namespace {
 
 using net::Clock;
@@ -25,64 +120,21 @@ using std::chrono::milliseconds;
 // Time for the reason of a failure to reach all ranks before the store stops.
 constexpr milliseconds failed_patience{1000};
 
-Waiter waiter_of(Connection& connection, std::uint64_t request, std::uint32_t timeout_ms) {
-  const milliseconds timeout(timeout_ms);
-  return {&connection, request, Clock::now() + timeout, timeout};
-}
-
 }  // namespace
 
-class Server::Service {
- public:
-  explicit Service(ServerOptions options);
-  void run();
-  void finish(milliseconds patience) noexcept;
-
- private:
-  bool done(Clock::time_point now) const;
-  Clock::time_point next_deadline() const;
-  Clock::time_point finish_deadline() const;
-  void expire(Clock::time_point now);
-  void turn(Clock::time_point until);
-  void accept_all(int listener);
-  void serve(Connection& connection, short events);
-  void close(Connection& connection);
-  void end();
-
-  void handle(Connection& connection, const Connection::Frame& frame);
-  void handle_hello(Connection& connection, const Connection::Frame& frame);
-  void handle_request(Connection& connection, Kind kind, const Connection::Frame& frame);
-  void ask_all(const Waiter& waiter, std::string question);
-  void depart(Connection& connection, std::uint64_t request);
-  void refuse(Connection& connection, const std::string& why);
-  static void reply(const Waiter& waiter, std::optional<ErrorCode> problem,
-                    const Table::Body& body);
-  void declare(ErrorCode code, const std::string& reason);
-  void notify(Connection& connection);
-
-  ServerOptions options_;
-  net::Fd wake_;
-  Clock::time_point rendezvous_deadline_;
-  std::atomic<Clock::rep> finish_deadline_{0};  // 0 until finish() is called
-  Roster roster_;
-  Table table_;
-  Polls polls_;
-  std::list<Connection> connections_;  // oldest first; a list, so that addresses are stable
-  std::optional<Error> failure_;
-  Clock::time_point failed_at_;
-};
-
-Server::Service::Service(ServerOptions options)
+Server::Server(ServerOptions options)
     : options_(std::move(options)),
       wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
       rendezvous_deadline_(Clock::now() + options_.rendezvous_timeout),
       roster_(options_.size),
-      table_(roster_, &Service::reply),
-      polls_(roster_, &Service::reply) {
+      table_(roster_, &Server::reply) {
   if (!wake_) throw Error(ErrorCode::io, "eventfd: no file descriptor for the store");
+  thread_ = std::jthread([this] { run(); });
 }
 
-void Server::Service::run() {
+Server::~Server() { finish(failed_patience); }
+
+void Server::run() {
   for (;;) {
     const Clock::time_point now = Clock::now();
     expire(now);
@@ -92,27 +144,29 @@ void Server::Service::run() {
   end();
 }
 
-void Server::Service::finish(milliseconds patience) noexcept {
+void Server::finish(milliseconds patience) {
+  if (!thread_.joinable()) return;
   finish_deadline_ = (Clock::now() + patience).time_since_epoch().count();
   const std::uint64_t one = 1;
   [[maybe_unused]] const ssize_t written = ::write(wake_.get(), &one, sizeof one);
+  thread_.join();
 }
 
-Clock::time_point Server::Service::finish_deadline() const {
+Clock::time_point Server::finish_deadline() const {
   const Clock::rep ticks = finish_deadline_;
   if (ticks == 0) return Clock::time_point::max();
   const Clock::time_point deadline{Clock::duration(ticks)};
   return failure_ ? std::min(deadline, failed_at_ + failed_patience) : deadline;
 }
 
-bool Server::Service::done(Clock::time_point now) const {
+bool Server::done(Clock::time_point now) const {
   if (finish_deadline_ == 0) return false;
   if (now >= finish_deadline()) return true;
   return failure_ ? connections_.empty()
                   : !roster_.any(Peer::State::absent) && !roster_.any(Peer::State::present);
 }
 
-Clock::time_point Server::Service::next_deadline() const {
+Clock::time_point Server::next_deadline() const {
   Clock::time_point result = Clock::now() + std::chrono::hours(1);
   result = std::min(result, finish_deadline());
   if (!failure_ && roster_.any(Peer::State::absent))
@@ -120,15 +174,14 @@ Clock::time_point Server::Service::next_deadline() const {
   for (const Connection& connection : connections_) {
     if (connection.rank() < 0) result = std::min(result, connection.opened() + handshake_timeout);
   }
-  return polls_.next_deadline(table_.next_deadline(result));
+  return table_.next_deadline(result);
 }
 
-void Server::Service::expire(Clock::time_point now) {
+void Server::expire(Clock::time_point now) {
   for (Connection& connection : connections_) {
     if (connection.rank() < 0 && connection.opened() + handshake_timeout <= now) close(connection);
   }
   table_.expire(now);
-  polls_.expire(now);
   if (!failure_ && now >= rendezvous_deadline_ && roster_.any(Peer::State::absent)) {
     declare(ErrorCode::timeout,
             fmt::format("{} did not join the job within {} s", roster_.named(Peer::State::absent),
@@ -137,7 +190,7 @@ void Server::Service::expire(Clock::time_point now) {
   connections_.remove_if([](const Connection& connection) { return !connection.is_open(); });
 }
 
-void Server::Service::turn(Clock::time_point until) {
+void Server::turn(Clock::time_point until) {
   std::vector<pollfd> items{{wake_.get(), POLLIN, 0}};
   for (const net::Fd& listener : options_.listeners) items.push_back({listener.get(), POLLIN, 0});
   const std::size_t first = items.size();
@@ -163,7 +216,7 @@ void Server::Service::turn(Clock::time_point until) {
   connections_.remove_if([](const Connection& item) { return !item.is_open(); });
 }
 
-void Server::Service::accept_all(int listener) {
+void Server::accept_all(int listener) {
   const auto is_stranger = [](const Connection& c) { return c.is_open() && c.rank() < 0; };
   while (net::Fd socket = net::accept_from(listener)) {
     const auto strangers = std::ranges::count_if(connections_, is_stranger);
@@ -174,12 +227,12 @@ void Server::Service::accept_all(int listener) {
   }
 }
 
-void Server::Service::serve(Connection& connection, short events) {
+void Server::serve(Connection& connection, short events) {
   bool open = true;
   try {
     if ((events & POLLOUT) != 0) open = connection.send();
     if (open && (events & ~POLLOUT) != 0) open = connection.receive();
-    Connection::Frame frame;
+    Frame frame;
     while (connection.is_open() && connection.next(frame)) handle(connection, frame);
     if (open && connection.is_open()) open = connection.send();
   } catch (const Error& error) {
@@ -190,11 +243,10 @@ void Server::Service::serve(Connection& connection, short events) {
   if (!open) close(connection);
 }
 
-void Server::Service::close(Connection& connection) {
+void Server::close(Connection& connection) {
   if (!connection.is_open()) return;
   connection.close();
   table_.forget(connection);
-  polls_.forget(connection);
   if (connection.rank() < 0) return;
   Peer& peer = roster_[connection.rank()];
   if (peer.state != Peer::State::present) return;
@@ -203,7 +255,7 @@ void Server::Service::close(Connection& connection) {
 }
 
 // Tells connected ranks why the store ends; otherwise they would report a crash of rank 0.
-void Server::Service::end() {
+void Server::end() {
   if (roster_.any(Peer::State::present)) {
     declare(ErrorCode::peer_lost, fmt::format("rank 0, which serves the store, ended before {}",
                                               roster_.named(Peer::State::present)));
@@ -215,33 +267,18 @@ void Server::Service::end() {
   }
 }
 
-void Server::Service::handle(Connection& connection, const Connection::Frame& frame) {
+void Server::handle(Connection& connection, const Frame& frame) {
   const Kind kind{frame.kind};
-  switch (kind) {
-    case Kind::hello:
-      if (connection.rank() < 0) return handle_hello(connection, frame);
-      break;
-    case Kind::put:
-    case Kind::get:
-    case Kind::exchange:
-    case Kind::fail:
-    case Kind::farewell:
-    case Kind::ask:
-    case Kind::reply:
-      if (connection.rank() >= 0) return handle_request(connection, kind, frame);
-      break;
-    case Kind::welcome:
-    case Kind::answer:
-    case Kind::refusal:
-    case Kind::failure:
-    case Kind::question:
-      break;
+  const bool known = connection.rank() >= 0;
+  if (kind == Kind::hello && !known) return handle_hello(connection, frame);
+  if (kind >= Kind::put && kind <= Kind::reply && known) {
+    return handle_request(connection, kind, frame);
   }
   throw Error(ErrorCode::bad_data,
               fmt::format("store message of kind {} is not allowed here", frame.kind));
 }
 
-void Server::Service::handle_hello(Connection& connection, const Connection::Frame& frame) {
+void Server::handle_hello(Connection& connection, const Frame& frame) {
   const Hello hello = decode_hello(frame.body);
   if (!equal_secrets(options_.token, hello.token)) {
     throw Error(ErrorCode::bad_data, "store message: wrong token");
@@ -261,14 +298,13 @@ void Server::Service::handle_hello(Connection& connection, const Connection::Fra
   if (failure_) notify(connection);
 }
 
-void Server::Service::refuse(Connection& connection, const std::string& why) {
+void Server::refuse(Connection& connection, const std::string& why) {
   connection.queue(Kind::refusal, 0, ErrorCode::mismatch, std::make_shared<std::string>(why));
   connection.send();
   close(connection);
 }
 
-void Server::Service::handle_request(Connection& connection, Kind kind,
-                                     const Connection::Frame& frame) {
+void Server::handle_request(Connection& connection, Kind kind, const Frame& frame) {
   if (kind == Kind::farewell) return depart(connection, frame.request);
   // After a failure, requests need no answer: the failure message has been sent to every rank.
   if (failure_) return;
@@ -277,11 +313,11 @@ void Server::Service::handle_request(Connection& connection, Kind kind,
     return declare(ErrorCode::aborted, fmt::format("{}: {}", roster_.named(connection.rank()),
                                                    in.text(max_request_bytes)));
   }
-  const std::uint32_t timeout_ms = in.number();
+  const milliseconds timeout(in.number());
   const std::string key(in.text(max_key_bytes));
   std::string value(in.text(max_value_bytes));
   in.finish();
-  const Waiter waiter = waiter_of(connection, frame.request, timeout_ms);
+  const Waiter waiter{&connection, frame.request, Clock::now() + timeout, timeout};
   if (kind == Kind::put) {
     table_.put(key, std::move(value));
     reply(waiter, std::nullopt, std::make_shared<std::string>());
@@ -290,14 +326,14 @@ void Server::Service::handle_request(Connection& connection, Kind kind,
   } else if (kind == Kind::ask) {
     ask_all(waiter, std::move(value));
   } else if (kind == Kind::reply) {
-    polls_.answer(frame.request, connection.rank(), std::move(value));
+    table_.answer(frame.request, connection.rank(), std::move(value));
   } else {
     table_.exchange(waiter, connection.rank(), key, std::move(value));
   }
 }
 
-void Server::Service::ask_all(const Waiter& waiter, std::string question) {
-  const std::uint64_t number = polls_.open(waiter);
+void Server::ask_all(const Waiter& waiter, std::string question) {
+  const std::uint64_t number = table_.ask(waiter);
   const auto body = std::make_shared<const std::string>(std::move(question));
   for (Connection& connection : connections_) {
     if (!connection.is_open() || connection.rank() < 0) continue;
@@ -306,48 +342,34 @@ void Server::Service::ask_all(const Waiter& waiter, std::string question) {
   }
 }
 
-void Server::Service::depart(Connection& connection, std::uint64_t request) {
+void Server::depart(Connection& connection, std::uint64_t request) {
   roster_[connection.rank()].state = Peer::State::departed;
   table_.depart(connection.rank());
-  polls_.settle();
   reply({&connection, request, {}, {}}, std::nullopt, std::make_shared<std::string>());
 }
 
 // Sends at once as much as the socket accepts, because a reply often goes to another connection than
 // the one that is being served.
-void Server::Service::reply(const Waiter& waiter, std::optional<ErrorCode> problem,
-                            const Table::Body& body) {
+void Server::reply(const Waiter& waiter, std::optional<ErrorCode> problem,
+                   const Table::Body& body) {
   waiter.connection->queue(Kind::answer, waiter.request, problem, body);
   waiter.connection->send();
 }
 
-void Server::Service::declare(ErrorCode code, const std::string& reason) {
+void Server::declare(ErrorCode code, const std::string& reason) {
   if (failure_) return;
   failure_.emplace(code, reason);
   failed_at_ = Clock::now();
   table_.forget_all();
-  polls_.forget_all();
   for (Connection& connection : connections_) {
     if (connection.is_open() && connection.rank() >= 0) notify(connection);
   }
 }
 
-void Server::Service::notify(Connection& connection) {
+void Server::notify(Connection& connection) {
   connection.queue(Kind::failure, 0, failure_->code(),
                    std::make_shared<std::string>(failure_->what()));
   connection.send();
-}
-
-Server::Server(ServerOptions options)
-    : service_(std::make_unique<Service>(std::move(options))),
-      thread_([service = service_.get()] { service->run(); }) {}
-
-Server::~Server() { finish(failed_patience); }
-
-void Server::finish(milliseconds patience) {
-  if (!thread_.joinable()) return;
-  service_->finish(patience);
-  thread_.join();
 }
 
 }  // namespace atoll_v1::atoll::store

@@ -4,12 +4,15 @@
 
 #include <atomic>
 #include <chrono>
-#include <memory>
+#include <list>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "core/socket.hpp"
+#include "core/store_protocol.hpp"
+#include "core/store_table.hpp"
 
 namespace atoll_v1::atoll::store {
 
@@ -25,6 +28,9 @@ struct ServerOptions {
   std::chrono::milliseconds rendezvous_timeout{60'000};
 };
 
+class Connection;
+struct Frame;
+
 class Server {
  public:
   explicit Server(ServerOptions options);
@@ -35,8 +41,37 @@ class Server {
   void finish(std::chrono::milliseconds patience);
 
  private:
-  class Service;
-  std::unique_ptr<Service> service_;
+  void run();  // runs in thread_
+  bool done(net::Clock::time_point now) const;
+  net::Clock::time_point next_deadline() const;
+  net::Clock::time_point finish_deadline() const;
+  void expire(net::Clock::time_point now);
+  void turn(net::Clock::time_point until);
+  void accept_all(int listener);
+  void serve(Connection& connection, short events);
+  void close(Connection& connection);
+  void end();
+
+  void handle(Connection& connection, const Frame& frame);
+  void handle_hello(Connection& connection, const Frame& frame);
+  void handle_request(Connection& connection, Kind kind, const Frame& frame);
+  void ask_all(const Waiter& waiter, std::string question);
+  void depart(Connection& connection, std::uint64_t request);
+  void refuse(Connection& connection, const std::string& why);
+  static void reply(const Waiter& waiter, std::optional<ErrorCode> problem,
+                    const Table::Body& body);
+  void declare(ErrorCode code, const std::string& reason);
+  void notify(Connection& connection);
+
+  ServerOptions options_;
+  net::Fd wake_;
+  net::Clock::time_point rendezvous_deadline_;
+  std::atomic<net::Clock::rep> finish_deadline_{0};  // 0 until finish() is called
+  Roster roster_;
+  Table table_;
+  std::list<Connection> connections_;  // oldest first; a list, so that addresses are stable
+  std::optional<Error> failure_;
+  net::Clock::time_point failed_at_;
   std::jthread thread_;
 };
 

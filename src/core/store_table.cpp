@@ -108,6 +108,52 @@ void Table::complete(const Round& round) {
   for (const Round::Entry& entry : round.entries) reply_(entry.waiter, std::nullopt, body);
 }
 
+std::uint64_t Table::ask(const Waiter& waiter) {
+  const std::uint64_t number = next_poll_++;
+  Poll& poll = polls_[number];
+  poll.waiter = waiter;
+  poll.answers.resize(static_cast<std::size_t>(roster_.size()));
+  return number;
+}
+
+void Table::answer(std::uint64_t number, int rank, std::string text) {
+  const auto found = polls_.find(number);
+  if (found == polls_.end()) return;
+  found->second.answers[static_cast<std::size_t>(rank)] = std::move(text);
+  settle();
+}
+
+bool Table::is_complete(const Poll& poll) const {
+  for (int rank = 0; rank < roster_.size(); ++rank) {
+    const bool there = roster_[rank].state == Peer::State::present;
+    if (there && !poll.answers[static_cast<std::size_t>(rank)]) return false;
+  }
+  return true;
+}
+
+void Table::settle() {
+  std::erase_if(polls_, [&](const auto& item) {
+    const bool complete = is_complete(item.second);
+    if (complete) finish(item.second);
+    return complete;
+  });
+}
+
+void Table::finish(const Poll& poll) const {
+  std::vector<Answered> answers;
+  for (int rank = 0; rank < roster_.size(); ++rank) {
+    const auto& answer = poll.answers[static_cast<std::size_t>(rank)];
+    if (roster_[rank].state == Peer::State::departed) {
+      answers.push_back({Answered::How::departed, {}});
+    } else if (answer) {
+      answers.push_back({Answered::How::answered, *answer});
+    } else {
+      answers.push_back({Answered::How::silent, {}});
+    }
+  }
+  reply_(poll.waiter, std::nullopt, shared(encode(answers)));
+}
+
 // Answers one rank with an error and removes its value, so that the round cannot complete without it.
 void Table::reject(Round& round, Round::Entry& entry, ErrorCode code, const std::string& why) {
   reply_(entry.waiter, code, shared(why));
@@ -137,6 +183,7 @@ net::Clock::time_point Table::next_deadline(net::Clock::time_point latest) const
       if (entry.value) latest = std::min(latest, entry.waiter.deadline);
     }
   }
+  for (const auto& [number, poll] : polls_) latest = std::min(latest, poll.waiter.deadline);
   return latest;
 }
 
@@ -162,6 +209,11 @@ void Table::expire(net::Clock::time_point now) {
     }
   }
   std::erase_if(rounds_, [](const auto& item) { return item.second.bytes == 0; });
+  std::erase_if(polls_, [&](const auto& item) {
+    const bool late = item.second.waiter.deadline <= now;
+    if (late) finish(item.second);
+    return late;
+  });
 }
 
 void Table::depart(int rank) {
@@ -174,6 +226,7 @@ void Table::depart(int rank) {
     }
   }
   std::erase_if(rounds_, [](const auto& item) { return item.second.bytes == 0; });
+  settle();
 }
 
 void Table::forget(const Connection& connection) {
@@ -189,11 +242,14 @@ void Table::forget(const Connection& connection) {
   }
   std::erase_if(waiting_, [](const auto& item) { return item.second.empty(); });
   std::erase_if(rounds_, [](const auto& item) { return item.second.bytes == 0; });
+  std::erase_if(polls_,
+                [&](const auto& item) { return item.second.waiter.connection == &connection; });
 }
 
 void Table::forget_all() {
   waiting_.clear();
   rounds_.clear();
+  polls_.clear();
 }
 
 }  // namespace atoll_v1::atoll::store

@@ -69,10 +69,15 @@ class Table {
   void put(const std::string& key, std::string value);
   void get(const Waiter& waiter, const std::string& key);
   void exchange(const Waiter& waiter, int rank, const std::string& key, std::string value);
+  // Starts a poll of all present ranks and returns its number, which their answers carry.
+  std::uint64_t ask(const Waiter& waiter);
+  // Adds the answer of a rank; does nothing if the poll has ended.
+  void answer(std::uint64_t number, int rank, std::string text);
 
   net::Clock::time_point next_deadline(net::Clock::time_point latest) const;
   void expire(net::Clock::time_point now);
-  // A rank has left the job: fails the rounds that it has not joined, which can never complete.
+  // A rank has left the job: fails the rounds that it has not joined, which can never complete, and
+  // completes the polls that waited for its answer only.
   void depart(int rank);
   void forget(const Connection& connection);
   void forget_all();
@@ -88,17 +93,26 @@ class Table {
     std::vector<Entry> entries;  // indexed by rank
     std::size_t bytes = 0;
   };
-  using Rounds = std::map<std::string, Round>;
+  // A question from one rank to all ranks.
+  struct Poll {
+    Waiter waiter;
+    std::vector<std::optional<std::string>> answers;  // indexed by rank
+  };
 
   void complete(const Round& round);
   void reject(Round& round, Round::Entry& entry, ErrorCode code, const std::string& why);
   std::string missing_in(const Round& round) const;
+  void settle();  // completes the polls that every present rank has answered
+  bool is_complete(const Poll& poll) const;
+  void finish(const Poll& poll) const;
 
   const Roster& roster_;
   Reply reply_;
   std::unordered_map<std::string, Body> values_;
   std::map<std::string, std::vector<Waiter>> waiting_;  // requests that wait for a key
-  Rounds rounds_;
+  std::map<std::string, Round> rounds_;
+  std::map<std::uint64_t, Poll> polls_;
+  std::uint64_t next_poll_ = 1;
 };
 
 }  // namespace atoll_v1::atoll::store

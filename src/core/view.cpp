@@ -1,17 +1,12 @@
 #include "atoll/view.hpp"
 
-#include <array>
 #include <bit>
-#include <cmath>
 #include <string>
 
 #include "atoll/error.hpp"
 
 namespace atoll_v1::atoll {
 namespace {
-
-constexpr std::array all_dtypes{DType::f32, DType::bf16, DType::f16, DType::f64,
-                                DType::i32, DType::i64,  DType::u8};
 
 constexpr std::uint32_t f32_infinity = 0x7f80'0000;
 constexpr std::uint32_t f32_magnitude = 0x7fff'ffff;
@@ -24,8 +19,8 @@ constexpr std::uint32_t f16_normal = 0x3880'0000;    // 2^-14, the smallest norm
 }  // namespace
 
 DType dtype_from_name(std::string_view name) {
-  for (const DType dtype : all_dtypes) {
-    if (atoll_v1::atoll::name(dtype) == name) return dtype;
+  for (std::size_t dtype = 0; dtype < atoll_abi::dtypes.size(); ++dtype) {
+    if (atoll_abi::dtypes[dtype].name == name) return static_cast<DType>(dtype);
   }
   throw Error(ErrorCode::invalid_argument,
               "dtype \"" + std::string(name) + "\": expected f32, bf16, f16, f64, i32, i64 or u8");

@@ -110,11 +110,6 @@ std::string encode(const Placed& placed) {
       .take();
 }
 
-std::vector<std::string> words_of(std::string_view text) {
-  std::istringstream in{std::string(text)};
-  return {std::istream_iterator<std::string>(in), {}};
-}
-
 std::string own_host_id(const Config& config) {
   constexpr std::size_t most = 64;
   const bool plain = std::ranges::all_of(config.host_id, [](unsigned char c) {
@@ -138,7 +133,8 @@ Placed decode_placed(std::string_view bytes) {
   result.host.name = in.text(most);
   result.host.id = in.text(most);
   result.pid = static_cast<int>(in.number());
-  result.addresses = words_of(in.text(most_addresses));
+  std::istringstream addresses{std::string(in.text(most_addresses))};
+  result.addresses.assign(std::istream_iterator<std::string>(addresses), {});
   in.finish();
   if (result.addresses.empty()) {
     throw Error(ErrorCode::bad_data, "a rank has published no address");
@@ -226,7 +222,7 @@ launch::Endpoint World::Impl::serve(const launch::Job& job, Clock::time_point de
     options.listeners = listen_where_agreed(endpoint);
   } else {
     endpoint.host_id = own_host_id(config);
-    endpoint.addresses = {net::host_address(config.interface)};
+    endpoint.addresses = {net::rail_addresses(config.interface).front()};
     endpoint.token = net::random_token(token_bytes);
     options.listeners = listen_anywhere(endpoint);
   }
@@ -375,26 +371,11 @@ void WorldInternals::answer_with(World& world, store::Answerer answerer) {
   world.impl_->store->answer_with(std::move(answerer));
 }
 
-struct World::Subscription::Impl {
-  Impl(std::shared_ptr<Failure> failure_, std::uint64_t id_)
-      : failure(std::move(failure_)), id(id_) {}
-  Impl(const Impl&) = delete;
-  Impl& operator=(const Impl&) = delete;
-  ~Impl() { failure->unsubscribe(id); }
-
-  std::shared_ptr<Failure> failure;
-  std::uint64_t id;
-};
-
-World::Subscription::Subscription() noexcept = default;
-World::Subscription::Subscription(Subscription&&) noexcept = default;
-World::Subscription& World::Subscription::operator=(Subscription&&) noexcept = default;
-World::Subscription::~Subscription() = default;
-
 World::Subscription World::on_failure(std::function<void(const Error&)> callback) {
-  Subscription result;
   const std::uint64_t id = impl_->failure->subscribe(std::move(callback));
-  result.impl_ = std::make_unique<Subscription::Impl>(impl_->failure, id);
+  Subscription result;
+  result.registration_ = std::shared_ptr<void>(
+      nullptr, [failure = impl_->failure, id](void*) { failure->unsubscribe(id); });
   return result;
 }
 

@@ -4,7 +4,6 @@
 #include <chrono>
 #include <functional>
 #include <memory>
-#include <string>
 #include <string_view>
 #include <vector>
 
@@ -19,13 +18,10 @@ struct WorldInternals {
   static std::shared_ptr<void> companion(World& world,
                                          const std::function<std::shared_ptr<void>()>& make);
 
-  // Sends a question to every rank, this one included, waits for at most `patience` and returns the
-  // answers by rank. A rank answers on the thread that reads its connection, so it answers even while
-  // it computes or hangs. Throws the failure of the job, or Error(timeout) if the store does not answer.
+  // Calls Store::ask.
   static std::vector<store::Answered> ask(World& world, std::string_view question,
                                           std::chrono::milliseconds patience);
-  // Sets the function that answers questions on this rank; it must not block or call the World. An
-  // empty function removes it and waits for a call in progress. A rank without one answers "".
+  // Calls Store::answer_with.
   static void answer_with(World& world, store::Answerer answerer);
 };
 

@@ -2,14 +2,15 @@
 // tests add another, which proves that no caller depends on the host device.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <exception>
 #include <functional>
 #include <memory>
 #include <optional>
+#include <string>
 #include <string_view>
 #include <utility>
 
@@ -44,16 +45,30 @@ class StampBackend {
   virtual std::optional<std::int64_t> ns() const = 0;  // time on the steady clock, once known
 };
 
+inline std::int64_t steady_ns() {
+  return std::chrono::steady_clock::now().time_since_epoch() / std::chrono::nanoseconds(1);
+}
+
+// A stamp of the CPU's clock: a task of the stream calls take().
+class ClockStamp final : public StampBackend {
+ public:
+  void take() noexcept { ns_.store(steady_ns(), std::memory_order_release); }
+  std::optional<std::int64_t> ns() const override {
+    const std::int64_t ns = ns_.load(std::memory_order_acquire);
+    return ns == unknown ? std::nullopt : std::optional(ns);
+  }
+
+ private:
+  static constexpr std::int64_t unknown = -1;
+  std::atomic<std::int64_t> ns_{unknown};
+};
+
 class StreamBackend {
  public:
   virtual ~StreamBackend() = default;  // waits for all enqueued work
   virtual void enqueue(std::function<void()> work) = 0;
   virtual void copy(void* dst, const void* src, std::size_t bytes) = 0;
-  virtual void zero(void* dst, std::size_t bytes) = 0;
-  // Sets every byte to `value`. Devices with memory that the CPU cannot write must override this.
-  virtual void fill(void* dst, std::byte value, std::size_t bytes) {
-    enqueue([=] { std::memset(dst, std::to_integer<int>(value), bytes); });
-  }
+  virtual void fill(void* dst, std::byte value, std::size_t bytes) = 0;
   virtual std::shared_ptr<EventBackend> record() = 0;
   virtual std::shared_ptr<EventBackend> enqueue_and_record(Task work) {
     enqueue([task = std::make_shared<Task>(std::move(work))] { (*task)(); });
@@ -95,35 +110,61 @@ class Range {
   std::uint64_t number_;
 };
 
+// Counts the allocated bytes of a device, and the largest number so far. Any thread may call.
+class AllocationCount {
+ public:
+  // A negative number of bytes means that memory was freed.
+  void add(std::ptrdiff_t bytes) noexcept {
+    const std::size_t now = now_ +=
+        static_cast<std::size_t>(bytes);  // unsigned wrap-around subtracts a negative number
+    std::size_t peak = peak_.load();
+    while (bytes > 0 && now > peak && !peak_.compare_exchange_weak(peak, now)) {
+    }
+  }
+  std::size_t now() const noexcept { return now_; }
+  std::size_t peak() const noexcept { return peak_; }
+
+ private:
+  std::atomic<std::size_t> now_{0};
+  std::atomic<std::size_t> peak_{0};
+};
+
+// The properties that Device reports; they never change.
+struct DeviceInfo {
+  DeviceKind kind = DeviceKind::host;
+  std::string name;
+  int ordinal = -1;
+  std::string uuid{};
+  std::string pci_address{};
+  std::uint64_t memory_bytes = 0;
+};
+
 class DeviceBackend {
  public:
+  explicit DeviceBackend(DeviceInfo info) : info_(std::move(info)) {}
   virtual ~DeviceBackend() = default;
-  virtual DeviceKind kind() const noexcept = 0;
-  virtual std::string_view name() const noexcept = 0;
-  virtual int ordinal() const noexcept { return -1; }  // CUDA ordinal of a GPU; -1 on other devices
-  virtual std::string_view uuid() const noexcept { return {}; }
-  virtual std::string_view pci_address() const noexcept { return {}; }
+  const DeviceInfo& info() const noexcept { return info_; }
   virtual void* allocate(std::size_t bytes) = 0;  // throws Error(out_of_memory)
   virtual void deallocate(void* data, std::size_t bytes) noexcept = 0;
-  virtual std::uint64_t memory_bytes() const noexcept { return 0; }
   // Allocates host memory that the device copies to and from without blocking the host; throws
   // Error(out_of_memory).
   virtual void* allocate_staging(std::size_t bytes);
   virtual void deallocate_staging(void* data) noexcept;
-  // Adds to allocated_bytes() the memory that a communication backend allocated on this device; a
-  // negative number means that it was freed.
-  virtual void account(std::ptrdiff_t bytes) noexcept = 0;
-  // adopt() and disown() do the same with the address of the memory, which the checker needs.
+  // Announces memory of this device that streams will use, and the end of that use. Device::allocate
+  // announces its memory, and communicators that of their backends. It counts as allocated_bytes().
   virtual void adopt([[maybe_unused]] void* data, std::size_t bytes) {
-    account(static_cast<std::ptrdiff_t>(bytes));
+    allocations().add(static_cast<std::ptrdiff_t>(bytes));
   }
   virtual void disown([[maybe_unused]] void* data, std::size_t bytes) noexcept {
-    account(-static_cast<std::ptrdiff_t>(bytes));
+    allocations().add(-static_cast<std::ptrdiff_t>(bytes));
   }
+  virtual AllocationCount& allocations() noexcept { return allocations_; }
   virtual std::unique_ptr<StreamBackend> make_stream(const StreamOptions& options) = 0;
   virtual DeviceOps& ops() noexcept = 0;
-  virtual std::size_t allocated_bytes() const noexcept = 0;
-  virtual std::size_t peak_allocated_bytes() const noexcept = 0;
+
+ private:
+  DeviceInfo info_;
+  AllocationCount allocations_;
 };
 
 }  // namespace atoll_v1::atoll

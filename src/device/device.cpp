@@ -5,7 +5,6 @@
 
 #include "atoll/error.hpp"
 #include "device/backend.hpp"
-#include "device/clock_stamp.hpp"
 
 namespace atoll_v1::atoll {
 
@@ -46,7 +45,7 @@ Stream::~Stream() = default;
 
 void Stream::enqueue(std::function<void()> work) { impl_->enqueue(std::move(work)); }
 void Stream::copy(void* dst, const void* src, std::size_t bytes) { impl_->copy(dst, src, bytes); }
-void Stream::zero(void* dst, std::size_t bytes) { impl_->zero(dst, bytes); }
+void Stream::zero(void* dst, std::size_t bytes) { impl_->fill(dst, std::byte{0}, bytes); }
 Event Stream::record() { return Event(impl_->record()); }
 Event Stream::enqueue_and_record(std::function<void()> work) {
   return Event(impl_->enqueue_and_record(std::move(work)));
@@ -64,28 +63,33 @@ std::chrono::nanoseconds Stream::exposed_communication() const {
 }
 
 Device::Device(std::shared_ptr<DeviceBackend> impl) : impl_(std::move(impl)) {}
-DeviceKind Device::kind() const noexcept { return impl_->kind(); }
-std::string_view Device::name() const noexcept { return impl_->name(); }
-int Device::ordinal() const noexcept { return impl_->ordinal(); }
-std::string_view Device::uuid() const noexcept { return impl_->uuid(); }
-std::string_view Device::pci_address() const noexcept { return impl_->pci_address(); }
+DeviceKind Device::kind() const noexcept { return impl_->info().kind; }
+std::string_view Device::name() const noexcept { return impl_->info().name; }
+int Device::ordinal() const noexcept { return impl_->info().ordinal; }
+std::string_view Device::uuid() const noexcept { return impl_->info().uuid; }
+std::string_view Device::pci_address() const noexcept { return impl_->info().pci_address; }
 Buffer Device::allocate(std::size_t bytes) const {
   if (bytes == 0) return {};
-  const auto free = [device = impl_, bytes](void* data) { device->deallocate(data, bytes); };
-  return Buffer(std::shared_ptr<void>(impl_->allocate(bytes), free), bytes);
+  void* const data = impl_->allocate(bytes);
+  impl_->adopt(data, bytes);
+  const auto free = [device = impl_, bytes](void* memory) {
+    device->disown(memory, bytes);
+    device->deallocate(memory, bytes);
+  };
+  return Buffer(std::shared_ptr<void>(data, free), bytes);
 }
 Buffer Device::allocate_staging(std::size_t bytes) const {
   if (bytes == 0) return {};
   const auto free = [device = impl_](void* data) { device->deallocate_staging(data); };
   return Buffer(std::shared_ptr<void>(impl_->allocate_staging(bytes), free), bytes);
 }
-std::uint64_t Device::memory_bytes() const noexcept { return impl_->memory_bytes(); }
+std::uint64_t Device::memory_bytes() const noexcept { return impl_->info().memory_bytes; }
 Stream Device::stream(StreamOptions options) const {
   auto stream = impl_->make_stream(options);
   return {std::move(stream), std::move(options.name)};
 }
 DeviceOps& Device::ops() const noexcept { return impl_->ops(); }
-std::size_t Device::allocated_bytes() const noexcept { return impl_->allocated_bytes(); }
-std::size_t Device::peak_allocated_bytes() const noexcept { return impl_->peak_allocated_bytes(); }
+std::size_t Device::allocated_bytes() const noexcept { return impl_->allocations().now(); }
+std::size_t Device::peak_allocated_bytes() const noexcept { return impl_->allocations().peak(); }
 
 }  // namespace atoll_v1::atoll

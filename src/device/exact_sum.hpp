@@ -4,9 +4,9 @@
 #pragma once
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <cstdint>
+#include <cstring>
 #include <span>
 
 #ifdef __CUDACC__
@@ -22,11 +22,9 @@ class ExactSum {
   // The bit pattern of a value without its sign. Patterns sort like the values, with infinity and then
   // NaN after all finite values.
   ATOLL_ANYWHERE static std::uint64_t bits(double value) {
-#ifdef __CUDA_ARCH__
-    return static_cast<std::uint64_t>(__double_as_longlong(value)) & ~(std::uint64_t{1} << 63);
-#else
-    return std::bit_cast<std::uint64_t>(value) & ~(std::uint64_t{1} << 63);
-#endif
+    std::uint64_t bits = 0;
+    memcpy(&bits, &value, sizeof bits);
+    return bits & ~(std::uint64_t{1} << 63);
   }
 
   // `largest` is the largest bits() of all values that will be added.
@@ -75,11 +73,9 @@ class ExactSum {
     return (value & (one - 1)) | (value < one ? 0 : one);
   }
   ATOLL_ANYWHERE static double as_double(std::uint64_t value) {
-#ifdef __CUDA_ARCH__
-    return __longlong_as_double(static_cast<long long>(value));
-#else
-    return std::bit_cast<double>(value);
-#endif
+    double result = 0;
+    memcpy(&result, &value, sizeof result);
+    return result;
   }
 
   std::uint64_t largest_;

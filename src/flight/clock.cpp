@@ -17,9 +17,9 @@ FlightClock::FlightClock() {
 }
 
 // Reads both clocks at one moment: the attempt that took the shortest time wins.
-FlightClock::Scale::Point FlightClock::look() const noexcept {
+FlightClock::Point FlightClock::look() const noexcept {
   constexpr int attempts = 5;
-  Scale::Point best;
+  Point best;
   std::int64_t shortest = std::numeric_limits<std::int64_t>::max();
   for (int i = 0; i < attempts; ++i) {
     const std::int64_t before = ticks(), ns = steady_ns(), spent = ticks() - before;
@@ -30,18 +30,11 @@ FlightClock::Scale::Point FlightClock::look() const noexcept {
   return best;
 }
 
-FlightClock::Scale FlightClock::scale() const noexcept {
-  Scale scale;
-  scale.first_ = start_;
-  scale.last_ = look();
-  return scale;
-}
-
 std::int64_t FlightClock::Scale::ns(std::int64_t ticks) const noexcept {
-  if (ticks >= last_.ticks) return last_.ns;
-  const auto part = static_cast<double>(std::max<std::int64_t>(ticks - first_.ticks, 0)) /
-                    static_cast<double>(last_.ticks - first_.ticks);
-  return first_.ns + static_cast<std::int64_t>(part * static_cast<double>(last_.ns - first_.ns));
+  if (ticks >= last.ticks) return last.ns;
+  const auto part = static_cast<double>(std::max<std::int64_t>(ticks - first.ticks, 0)) /
+                    static_cast<double>(last.ticks - first.ticks);
+  return first.ns + static_cast<std::int64_t>(part * static_cast<double>(last.ns - first.ns));
 }
 
 }  // namespace atoll_v1::atoll

@@ -24,33 +24,29 @@ class FlightClock {
     return steady_ns();
   }
 
+  // One moment on both clocks.
+  struct Point {
+    std::int64_t ticks = 0;
+    std::int64_t ns = 0;
+  };
   // Converts ticks to ns of the steady clock. The rate is measured between the creation of the
   // clock and the creation of the scale, so stamps from that interval stay inside it.
-  class Scale {
-   public:
+  struct Scale {
+    Point first;
+    Point last;  // creation of the scale
     std::int64_t ns(std::int64_t ticks) const noexcept;
-    std::int64_t now_ns() const noexcept { return last_.ns; }
-
-   private:
-    friend class FlightClock;
-    struct Point {
-      std::int64_t ticks = 0;
-      std::int64_t ns = 0;
-    };
-    Point first_;
-    Point last_;
   };
-  Scale scale() const noexcept;
+  Scale scale() const noexcept { return {start_, look()}; }
 
  private:
   static std::int64_t steady_ns() noexcept {
     return std::chrono::steady_clock::now().time_since_epoch() / std::chrono::nanoseconds(1);
   }
 
-  Scale::Point look() const noexcept;
+  Point look() const noexcept;
 
   bool counts_ = false;
-  Scale::Point start_;
+  Point start_;
 };
 
 }  // namespace atoll_v1::atoll

@@ -5,11 +5,12 @@
 
 #include <algorithm>
 #include <array>
+#include <concepts>
 #include <cstdint>
 #include <fstream>
-#include <iterator>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <ranges>
 
 #include "atoll/error.hpp"
 #include "atoll/flight.hpp"
@@ -24,68 +25,45 @@ using Json = nlohmann::json;
 constexpr int version = 1;
 constexpr int entry_depth = 2;  // nesting depth of an object in one of the lists
 constexpr int max_depth = 4;
-constexpr std::array states = {FlightState::enqueued, FlightState::started, FlightState::completed,
-                               FlightState::failed};
+constexpr std::int64_t most_int64 = std::numeric_limits<std::int64_t>::max();
+constexpr std::int64_t most_int = std::numeric_limits<int>::max();
+// Indexed by FlightState.
+constexpr std::array<std::string_view, 4> states = {"enqueued", "started", "completed", "failed"};
 
-Ordered json_of(const FlightCommunicator& c) {
-  return {{"id", c.id},
-          {"name", c.name},
-          {"backend", c.backend},
-          {"rank", c.rank},
-          {"ranks", c.ranks},
-          {"closed", c.closed},
-          {"enqueued", c.enqueued},
-          {"completed", c.completed},
-          {"collectives_enqueued", c.collectives_enqueued},
-          {"collectives_completed", c.collectives_completed}};
+// Calls field(key, value) for each field of an entry, in the order of the file. For a number that is
+// not from 0 to 2^63 - 1, the call also passes the least and the largest value.
+void for_each_field(auto& c, const auto& field) requires requires { c.backend; }
+{
+  field("id", c.id);
+  field("name", c.name);
+  field("backend", c.backend);
+  field("ranks", c.ranks);
+  field("rank", c.rank, 0, static_cast<std::int64_t>(c.ranks.size()) - 1);
+  field("closed", c.closed);
+  field("enqueued", c.enqueued);
+  field("completed", c.completed);
+  field("collectives_enqueued", c.collectives_enqueued);
+  field("collectives_completed", c.collectives_completed);
 }
-
-Ordered json_of(const FlightOperation& o) {
-  return {{"number", o.number},
-          {"communicator", o.communicator},
-          {"kind", o.kind},
-          {"part_of", o.part_of},
-          {"sequence", o.sequence},
-          {"collective", o.collective},
-          {"dtype", o.dtype},
-          {"op", o.op},
-          {"count", o.count},
-          {"bytes", o.bytes},
-          {"peer", o.peer},
-          {"state", name(o.state)},
-          {"enqueued_ns", o.enqueued_ns},
-          {"started_ns", o.started_ns},
-          {"finished_ns", o.finished_ns},
-          {"error", o.error}};
+void for_each_field(auto& o, const auto& field) requires requires { o.kind; }
+{
+  field("number", o.number);
+  field("communicator", o.communicator, 0, std::int64_t{max_flight_communicators} - 1);
+  field("kind", o.kind);
+  field("part_of", o.part_of);
+  field("sequence", o.sequence);
+  field("collective", o.collective, -1, most_int64);
+  field("dtype", o.dtype);
+  field("op", o.op);
+  field("count", o.count);
+  field("bytes", o.bytes);
+  field("peer", o.peer, -1, most_int);
+  field("state", o.state);
+  field("enqueued_ns", o.enqueued_ns);
+  field("started_ns", o.started_ns);
+  field("finished_ns", o.finished_ns);
+  field("error", o.error);
 }
-
-// An iterator over bytes that stores how far the parser has read.
-class Position {
- public:
-  using iterator_category = std::input_iterator_tag;
-  using value_type = char;
-  using difference_type = std::ptrdiff_t;
-  using pointer = const char*;
-  using reference = const char&;
-
-  Position(const char* at, const char** reached) : at_(at), reached_(reached) {}
-  reference operator*() const { return *at_; }
-  Position& operator++() {
-    *reached_ = ++at_;
-    return *this;
-  }
-  Position operator++(int) {
-    const Position before = *this;
-    ++*this;
-    return before;
-  }
-  bool operator==(const Position& other) const { return at_ == other.at_; }
-  bool operator!=(const Position& other) const { return at_ != other.at_; }
-
- private:
-  const char* at_;
-  const char** reached_;
-};
 
 class Reader {
  public:
@@ -103,41 +81,31 @@ class Reader {
   }
 
   bool examine(int depth, Json::parse_event_t event, Json& value);
-  void add_communicator(const Json& entry);
-  void add_operation(const Json& entry);
+  template <class Entry>
+  void add_to(std::vector<Entry>& entries, std::size_t most, const Json& object);
   void read_head(const Json& head);
   void check() const;
 
-  const Json& field(const Json& entry, const char* key) const;
-  std::string text(const Json& entry, const char* key) const;
-  bool flag(const Json& entry, const char* key) const;
-  template <class T>
-  T number(const Json& entry, const char* key, T least, T most) const {
-    const Json& value = field(entry, key);
-    if (!value.is_number_integer()) bad_here(fmt::format("{} is not a whole number", key));
-    return number_of<T>(value, key, least, most);
+  const Json& field(const Json& object, const char* key) const;
+  void read(const Json& object, const char* key, std::string& value) const;
+  void read(const Json& object, const char* key, bool& value) const;
+  void read(const Json& object, const char* key, FlightState& value) const;
+  void read(const Json& object, const char* key, std::vector<int>& ranks) const;
+  template <std::integral T>
+  void read(const Json& object, const char* key, T& value, std::int64_t least = 0,
+            std::int64_t most = most_int64) const {
+    value = number_of<T>(field(object, key), key, least, most);
   }
-  template <class T>
-  T number_of(const Json& value, const char* key, T least, T most) const {
-    bool fine = false;
-    if (value.is_number_unsigned()) {
-      const auto n = value.get<std::uint64_t>();
-      fine = std::cmp_greater_equal(n, least) && std::cmp_less_equal(n, most);
-    } else {
-      const auto n = value.get<std::int64_t>();
-      fine = std::cmp_greater_equal(n, least) && std::cmp_less_equal(n, most);
-    }
+  template <std::integral T>
+  T number_of(const Json& value, const char* key, std::int64_t least, std::int64_t most) const {
+    if (!value.is_number_integer()) bad_here(fmt::format("{} is not a whole number", key));
+    const bool fine = value.is_number_unsigned()
+                          ? std::cmp_greater_equal(value.get<std::uint64_t>(), least) &&
+                                std::cmp_less_equal(value.get<std::uint64_t>(), most)
+                          : value.get<std::int64_t>() >= least && value.get<std::int64_t>() <= most;
     if (!fine) bad_here(fmt::format("{} is not from {} to {}", key, least, most));
     return value.get<T>();
   }
-  std::uint64_t natural(const Json& entry, const char* key) const {
-    return number<std::uint64_t>(entry, key, 0, std::numeric_limits<std::int64_t>::max());
-  }
-  std::int64_t time(const Json& entry, const char* key) const {
-    return number<std::int64_t>(entry, key, 0, std::numeric_limits<std::int64_t>::max());
-  }
-
-  static constexpr int most_int = std::numeric_limits<int>::max();
 
   std::string_view text_;
   std::string_view file_;
@@ -146,30 +114,45 @@ class Reader {
   FlightLog log_;
 };
 
-const Json& Reader::field(const Json& entry, const char* key) const {
-  const auto found = entry.find(key);
-  if (found == entry.end()) bad_here(fmt::format("{} is missing", key));
+const Json& Reader::field(const Json& object, const char* key) const {
+  const auto found = object.find(key);
+  if (found == object.end()) bad_here(fmt::format("{} is missing", key));
   return *found;
 }
 
-std::string Reader::text(const Json& entry, const char* key) const {
-  const Json& value = field(entry, key);
-  if (!value.is_string()) bad_here(fmt::format("{} is not a string", key));
-  const auto& result = value.get_ref<const std::string&>();
-  if (result.size() > max_flight_text) {
-    bad_here(fmt::format("{} has {} bytes; at most {} are allowed", key, result.size(),
-                         max_flight_text));
+void Reader::read(const Json& object, const char* key, std::string& value) const {
+  const Json& found = field(object, key);
+  if (!found.is_string()) bad_here(fmt::format("{} is not a string", key));
+  value = found.get<std::string>();
+  if (value.size() > max_flight_text) {
+    bad_here(
+        fmt::format("{} has {} bytes; at most {} are allowed", key, value.size(), max_flight_text));
   }
   const bool printable =
-      std::ranges::none_of(result, [](char c) { return static_cast<unsigned char>(c) < ' '; });
+      std::ranges::none_of(value, [](char c) { return static_cast<unsigned char>(c) < ' '; });
   if (!printable) bad_here(fmt::format("{} has control characters", key));
-  return result;
 }
 
-bool Reader::flag(const Json& entry, const char* key) const {
-  const Json& value = field(entry, key);
-  if (!value.is_boolean()) bad_here(fmt::format("{} is not true or false", key));
-  return value.get<bool>();
+void Reader::read(const Json& object, const char* key, bool& value) const {
+  const Json& found = field(object, key);
+  if (!found.is_boolean()) bad_here(fmt::format("{} is not true or false", key));
+  value = found.get<bool>();
+}
+
+void Reader::read(const Json& object, const char* key, FlightState& value) const {
+  std::string text;
+  read(object, key, text);
+  const auto known = std::ranges::find(states, text);
+  if (known == states.end()) bad_here("state is not one of enqueued, started, completed, failed");
+  value = static_cast<FlightState>(known - states.begin());
+}
+
+void Reader::read(const Json& object, const char* key, std::vector<int>& ranks) const {
+  const Json& found = field(object, key);
+  if (!found.is_array() || found.empty() || found.size() > max_flight_ranks) {
+    bad_here(fmt::format("{} is not a list of 1 to {} numbers", key, max_flight_ranks));
+  }
+  for (const Json& rank : found) ranks.push_back(number_of<int>(rank, key, 0, most_int));
 }
 
 // Callback of the parser for every event. It consumes the entries of the lists and returns false
@@ -179,79 +162,40 @@ bool Reader::examine(int depth, Json::parse_event_t event, Json& value) {
   if (event == Json::parse_event_t::key && depth == 1) section_ = value.get<std::string>();
   if (event != Json::parse_event_t::object_end || depth != entry_depth) return true;
   if (section_ == "communicators") {
-    add_communicator(value);
-    return false;
+    add_to(log_.communicators, max_flight_communicators, value);
+  } else if (section_ == "operations") {
+    add_to(log_.operations, max_flight_operations, value);
+  } else {
+    return true;
   }
-  if (section_ == "operations") {
-    add_operation(value);
-    return false;
-  }
-  return true;
+  return false;
 }
 
-void Reader::add_communicator(const Json& entry) {
-  if (log_.communicators.size() >= max_flight_communicators) bad_here("too many communicators");
-  FlightCommunicator c;
-  c.id = text(entry, "id");
-  c.name = text(entry, "name");
-  c.backend = text(entry, "backend");
-  const Json& ranks = field(entry, "ranks");
-  if (!ranks.is_array() || ranks.empty() || ranks.size() > max_flight_ranks) {
-    bad_here(fmt::format("ranks is not a list of 1 to {} numbers", max_flight_ranks));
-  }
-  for (const Json& rank : ranks) {
-    if (!rank.is_number_integer()) bad_here("ranks has an element that is not a whole number");
-    c.ranks.push_back(number_of<int>(rank, "ranks", 0, most_int));
-  }
-  c.rank = number<int>(entry, "rank", 0, static_cast<int>(c.ranks.size()) - 1);
-  c.closed = flag(entry, "closed");
-  c.enqueued = natural(entry, "enqueued");
-  c.completed = natural(entry, "completed");
-  c.collectives_enqueued = natural(entry, "collectives_enqueued");
-  c.collectives_completed = natural(entry, "collectives_completed");
-  log_.communicators.push_back(std::move(c));
-}
-
-void Reader::add_operation(const Json& entry) {
-  if (log_.operations.size() >= max_flight_operations) bad_here("too many operations");
-  FlightOperation o;
-  o.number = natural(entry, "number");
-  o.communicator = number<std::size_t>(entry, "communicator", 0, max_flight_communicators - 1);
-  o.kind = text(entry, "kind");
-  if (entry.contains("part_of")) o.part_of = text(entry, "part_of");
-  o.sequence = natural(entry, "sequence");
-  o.collective =
-      number<std::int64_t>(entry, "collective", -1, std::numeric_limits<std::int64_t>::max());
-  o.dtype = text(entry, "dtype");
-  o.op = text(entry, "op");
-  o.count = natural(entry, "count");
-  o.bytes = natural(entry, "bytes");
-  o.peer = number<int>(entry, "peer", -1, most_int);
-  const std::string state = text(entry, "state");
-  const auto known = std::ranges::find(states, state, [](FlightState s) { return name(s); });
-  if (known == states.end()) bad_here("state is not one of enqueued, started, completed, failed");
-  o.state = *known;
-  o.enqueued_ns = time(entry, "enqueued_ns");
-  o.started_ns = time(entry, "started_ns");
-  o.finished_ns = time(entry, "finished_ns");
-  o.error = text(entry, "error");
-  log_.operations.push_back(std::move(o));
+template <class Entry>
+void Reader::add_to(std::vector<Entry>& entries, std::size_t most, const Json& object) {
+  if (entries.size() >= most) bad_here(fmt::format("too many {}", section_));
+  for_each_field(entries.emplace_back(), [&](const char* key, auto& value, auto... limits) {
+    if (key != std::string_view("part_of") || object.contains(key)) {
+      read(object, key, value, limits...);
+    }
+  });
 }
 
 void Reader::read_head(const Json& head) {
   if (!head.is_object()) bad(0, "the file is not a JSON object");
-  const int found = number<int>(head, "atoll_flight", 0, most_int);
+  int found = 0;
+  read(head, "atoll_flight", found, 0, most_int);
   if (found != version) {
     bad_here(fmt::format("the file has version {}; this library reads version {}", found, version));
   }
-  log_.size = number<int>(head, "size", 1, static_cast<int>(max_flight_ranks));
-  log_.rank = number<int>(head, "rank", 0, log_.size - 1);
-  log_.host = text(head, "host");
-  log_.pid = number<int>(head, "pid", 0, most_int);
-  log_.reason = text(head, "reason");
-  log_.failure = text(head, "failure");
-  log_.written_ns = time(head, "written_ns");
-  log_.monotonic_ns = time(head, "monotonic_ns");
+  read(head, "size", log_.size, 1, static_cast<std::int64_t>(max_flight_ranks));
+  read(head, "rank", log_.rank, 0, log_.size - 1);
+  read(head, "host", log_.host);
+  read(head, "pid", log_.pid, 0, most_int);
+  read(head, "reason", log_.reason);
+  read(head, "failure", log_.failure);
+  read(head, "written_ns", log_.written_ns);
+  read(head, "monotonic_ns", log_.monotonic_ns);
   for (const char* list : {"communicators", "operations"}) {
     const Json& value = field(head, list);
     // examine() has consumed every object, so the list must be empty.
@@ -281,10 +225,13 @@ FlightLog Reader::read() {
     bad(0, fmt::format("the file has {} bytes; at most {} are allowed", text_.size(),
                        max_flight_bytes));
   }
-  const char* const end = text_.data() + text_.size();
+  auto bytes = std::views::transform(text_, [this](const char& byte) {
+    reached_ = &byte + 1;  // how far the parser has read
+    return byte;
+  });
   Json head;
   try {
-    head = Json::parse(Position(text_.data(), &reached_), Position(end, &reached_),
+    head = Json::parse(bytes.begin(), bytes.end(),
                        [this](int depth, Json::parse_event_t event, Json& value) {
                          return examine(depth, event, value);
                        });
@@ -301,17 +248,7 @@ FlightLog Reader::read() {
 }  // namespace
 
 std::string_view name(FlightState state) noexcept {
-  switch (state) {
-    case FlightState::enqueued:
-      return "enqueued";
-    case FlightState::started:
-      return "started";
-    case FlightState::completed:
-      return "completed";
-    case FlightState::failed:
-      return "failed";
-  }
-  return "?";
+  return states[static_cast<std::size_t>(state)];
 }
 
 std::string to_json(const FlightLog& log) {
@@ -321,7 +258,15 @@ std::string to_json(const FlightLog& log) {
   const auto list = [&](const auto& entries) {
     std::string text;
     for (const auto& entry : entries) {
-      text += fmt::format("{}\n    {}", text.empty() ? "" : ",", dumped(json_of(entry)));
+      Ordered json;
+      for_each_field(entry, [&](const char* key, const auto& value, auto...) {
+        if constexpr (std::is_same_v<decltype(value), const FlightState&>) {
+          json[key] = name(value);
+        } else {
+          json[key] = value;
+        }
+      });
+      text += fmt::format("{}\n    {}", text.empty() ? "" : ",", dumped(json));
     }
     return text;
   };

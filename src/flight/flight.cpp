@@ -24,11 +24,6 @@ constexpr std::uint64_t changed = std::uint64_t{1} << 32;
 
 constexpr std::chrono::seconds write_patience{1};
 
-std::string path_of(const World& world) {
-  const std::string& prefix = world.config().flight;
-  return prefix.empty() ? prefix : fmt::format("{}.{}.json", prefix, world.rank());
-}
-
 void replace_file(const std::string& path, std::string_view text) {
   const std::string fresh = fmt::format("{}.{}.tmp", path, ::getpid());
   std::ofstream out(fresh, std::ios::binary | std::ios::trunc);
@@ -52,7 +47,12 @@ std::shared_ptr<Flight> Flight::of(World& world) {
 }
 
 Flight::Flight(World& world)
-    : rank_(world.rank()), size_(world.size()), host_(net::host_name()), path_(path_of(world)) {
+    : rank_(world.rank()),
+      size_(world.size()),
+      host_(net::host_name()),
+      path_(world.config().flight.empty()
+                ? ""
+                : fmt::format("{}.{}.json", world.config().flight, world.rank())) {
   WorldInternals::answer_with(world, [this](std::string_view question) {
     return answer_inquiry(log("question"), question);
   });

@@ -1,7 +1,6 @@
-// The flight recorder of one World: owns the ring, writes the file and answers other ranks.
+// The flight recorder of one World. It owns the ring, writes the file and answers other ranks.
 #pragma once
 
-#include <atomic>
 #include <condition_variable>
 #include <cstdint>
 #include <memory>
@@ -13,9 +12,23 @@
 #include "atoll/world.hpp"
 #include "core/socket.hpp"
 #include "flight/recorder.hpp"
-#include "flight/signal.hpp"
 
 namespace atoll_v1::atoll {
+
+// While a FlightSignal exists, every SIGUSR1 of the process adds `value` to its eventfd. The first
+// object installs the handler, unless the program has its own handler, which stays; the log says
+// so. The last object restores the default handler, unless the program has installed another one
+// since. At most 64 objects receive signals at a time.
+class FlightSignal {
+ public:
+  FlightSignal(int eventfd, std::uint64_t value);
+  ~FlightSignal();
+  FlightSignal(const FlightSignal&) = delete;
+  FlightSignal& operator=(const FlightSignal&) = delete;
+
+ private:
+  int place_ = -1;
+};
 
 class Flight {
  public:

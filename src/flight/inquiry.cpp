@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <set>
 #include <utility>
 
 #include "core/log.hpp"
@@ -32,10 +33,7 @@ struct Answers {
 
 Answers sort_out(const std::vector<store::Answered>& answers, const InquirySubject& subject) {
   Answers sorted;
-  std::vector<int> ranks = subject.ranks;
-  std::ranges::sort(ranks);
-  ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());
-  for (const int rank : ranks) {
+  for (const int rank : std::set<int>(subject.ranks.begin(), subject.ranks.end())) {
     const store::Answered& answer = answers.at(static_cast<std::size_t>(rank));
     switch (answer.how) {
       case How::silent:

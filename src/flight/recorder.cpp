@@ -88,29 +88,26 @@ std::uint64_t FlightRecorder::enqueue(FlightTrack& track, std::span<const Flight
 
 // An entry that is overwritten between the check and the store may hold a wrong time, until its own
 // operation stores the right one.
-void FlightRecorder::advance(std::uint64_t number, std::atomic<std::int64_t> Slot::*time,
-                             std::int64_t now, std::uint64_t state) noexcept {
-  Slot& entry = slot(number);
-  std::uint64_t word = entry.word.load(memory_order_relaxed);
-  if (word >> state_bits != number + 1 || (word & state_mask) == writing) return;
-  (entry.*time).store(now, memory_order_release);
-  entry.word.compare_exchange_strong(word, word_of(number, state), memory_order_release,
-                                     memory_order_relaxed);
+void FlightRecorder::advance(std::uint64_t first, std::size_t n,
+                             std::atomic<std::int64_t> Slot::*time, FlightState state) noexcept {
+  const std::int64_t now = clock_.ticks();
+  for (std::uint64_t number = first; number < first + n; ++number) {
+    Slot& entry = slot(number);
+    std::uint64_t word = entry.word.load(memory_order_relaxed);
+    if (word >> state_bits != number + 1 || (word & state_mask) == writing) continue;
+    (entry.*time).store(now, memory_order_release);
+    entry.word.compare_exchange_strong(word, word_of(number, state), memory_order_release,
+                                       memory_order_relaxed);
+  }
 }
 
 void FlightRecorder::started(std::uint64_t number, std::size_t n) noexcept {
-  const std::int64_t now = clock_.ticks();
-  for (std::size_t i = 0; i < n; ++i) {
-    advance(number + i, &Slot::started, now, static_cast<std::uint64_t>(FlightState::started));
-  }
+  advance(number, n, &Slot::started, FlightState::started);
 }
 
 void FlightRecorder::completed(FlightTrack& track, std::uint64_t number, std::size_t n,
                                std::uint64_t collectives) noexcept {
-  const std::int64_t now = clock_.ticks();
-  for (std::size_t i = 0; i < n; ++i) {
-    advance(number + i, &Slot::finished, now, static_cast<std::uint64_t>(FlightState::completed));
-  }
+  advance(number, n, &Slot::finished, FlightState::completed);
   // Operations of a communicator run one after the other, so no other thread adds here.
   track.completed.store(track.completed.load(memory_order_relaxed) + n, memory_order_relaxed);
   track.collectives_completed.store(
@@ -125,10 +122,7 @@ void FlightRecorder::failed(std::uint64_t number, std::size_t n, std::string_vie
       errors_.emplace_back(number + i, error.substr(0, max_flight_text));
     }
   }
-  const std::int64_t now = clock_.ticks();
-  for (std::size_t i = 0; i < n; ++i) {
-    advance(number + i, &Slot::finished, now, static_cast<std::uint64_t>(FlightState::failed));
-  }
+  advance(number, n, &Slot::finished, FlightState::failed);
 }
 
 std::optional<std::pair<FlightOperation, std::uint32_t>> FlightRecorder::read(const Slot& entry) {
@@ -175,7 +169,7 @@ FlightLog FlightRecorder::snapshot() const {
 
   FlightLog log;
   const FlightClock::Scale scale = clock_.scale();
-  log.monotonic_ns = scale.now_ns();
+  log.monotonic_ns = scale.last.ns;
   log.written_ns =
       std::chrono::system_clock::now().time_since_epoch() / std::chrono::nanoseconds(1);
   const std::lock_guard lock(mutex_);

@@ -85,8 +85,8 @@ class FlightRecorder {
 
   Slot& slot(std::uint64_t number) noexcept { return slots_[number % flight_capacity]; }
   static bool claim(Slot& entry, std::uint64_t number) noexcept;
-  void advance(std::uint64_t number, std::atomic<std::int64_t> Slot::*time, std::int64_t now,
-               std::uint64_t state) noexcept;
+  void advance(std::uint64_t first, std::size_t n, std::atomic<std::int64_t> Slot::*time,
+               FlightState state) noexcept;
   // The operation, with its times in ticks, and the id of its track.
   static std::optional<std::pair<FlightOperation, std::uint32_t>> read(const Slot& slot);
 

@@ -1,5 +1,4 @@
-#include "flight/signal.hpp"
-
+// Turns SIGUSR1 into an event that a thread can wait for.
 #include <unistd.h>
 
 #include <array>
@@ -10,6 +9,7 @@
 #include <thread>
 
 #include "core/log.hpp"
+#include "flight/flight.hpp"
 
 namespace atoll_v1::atoll {
 namespace {
@@ -35,35 +35,25 @@ extern "C" void atoll_flight_signalled(int) {
   errno = saved;
 }
 
-// Whether the handler is installed, and how many objects use it.
-struct Installation {
-  std::mutex mutex;
-  int users = 0;
-  bool installed = false;
-};
-
-Installation& installation() {
-  static Installation instance;
-  return instance;
-}
+std::mutex installing;  // guards `users`, and the handler while it is installed or removed
+int users = 0;
 
 bool is_ours(const struct sigaction& action) {
   return (action.sa_flags & SA_SIGINFO) == 0 && action.sa_handler == atoll_flight_signalled;
 }
 
-bool install() {
+void install() {
   struct sigaction current {};
-  if (::sigaction(SIGUSR1, nullptr, &current) != 0) return false;
-  if (is_ours(current)) return true;
+  if (::sigaction(SIGUSR1, nullptr, &current) != 0 || is_ours(current)) return;
   if ((current.sa_flags & SA_SIGINFO) != 0 || current.sa_handler != SIG_DFL) {
     log::info("the program has its own SIGUSR1 handler: the signal will not write flight files");
-    return false;
+    return;
   }
   struct sigaction action {};
   action.sa_handler = atoll_flight_signalled;
   action.sa_flags = SA_RESTART;
   ::sigemptyset(&action.sa_mask);
-  return ::sigaction(SIGUSR1, &action, nullptr) == 0;
+  ::sigaction(SIGUSR1, &action, nullptr);
 }
 
 void give_back() {
@@ -77,20 +67,20 @@ void give_back() {
 }  // namespace
 
 FlightSignal::FlightSignal(int eventfd, std::uint64_t value) {
-  const std::lock_guard lock(installation().mutex);
+  const std::lock_guard lock(installing);
   for (std::size_t i = 0; i < targets.size() && place_ < 0; ++i) {
     if (targets[i].eventfd >= 0) continue;
     targets[i].value = value;
     targets[i].eventfd = eventfd;
     place_ = static_cast<int>(i);
   }
-  if (place_ >= 0 && installation().users++ == 0) installation().installed = install();
+  if (place_ >= 0 && users++ == 0) install();
 }
 
 FlightSignal::~FlightSignal() {
   if (place_ < 0) return;
-  const std::lock_guard lock(installation().mutex);
-  if (--installation().users == 0 && installation().installed) give_back();
+  const std::lock_guard lock(installing);
+  if (--users == 0) give_back();
   targets[static_cast<std::size_t>(place_)].eventfd = -1;
   // A running handler may have read the descriptor and still write to it.
   while (handlers_running > 0) std::this_thread::yield();

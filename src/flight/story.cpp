@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
 
 namespace atoll_v1::atoll {
 namespace {
@@ -23,17 +24,9 @@ bool has_called(const FlightView& view, std::int64_t collective) {
 }
 
 std::string_view progress_text(FlightState state) {
-  switch (state) {
-    case FlightState::enqueued:
-      return "not started";
-    case FlightState::started:
-      return "in progress";
-    case FlightState::completed:
-      return "complete";
-    case FlightState::failed:
-      return "failed";
-  }
-  return "?";
+  constexpr std::array<std::string_view, 4> texts = {"not started", "in progress", "complete",
+                                                     "failed"};
+  return texts[static_cast<std::size_t>(state)];
 }
 
 // A call and the ranks that made it.
@@ -72,42 +65,32 @@ std::string disagreement(const std::vector<CallOfRanks>& calls) {
 // How far the ranks that called it are, grouped by state.
 std::vector<std::string> progress(const std::vector<FlightView>& views, std::int64_t collective,
                                   std::string_view name) {
-  std::vector<int> through, in, failed;
-  std::vector<std::string> waiting;
+  std::map<FlightState, std::vector<int>> ranks_in;
+  std::vector<std::string> result;
   for (const FlightView& view : views) {
     if (!has_called(view, collective)) continue;
     const FlightOperation* operation = find(view, collective);
     const FlightState state = operation ? operation->state : FlightState::completed;
-    switch (state) {
-      case FlightState::completed:
-        through.push_back(view.rank());
-        break;
-      case FlightState::started:
-        in.push_back(view.rank());
-        break;
-      case FlightState::failed:
-        failed.push_back(view.rank());
-        break;
-      case FlightState::enqueued:
-        const bool elsewhere = view.running != nullptr;
-        waiting.push_back(fmt::format(
-            "rank {} has enqueued {}, {}", view.rank(), name,
-            elsewhere
-                ? fmt::format("which waits for {} of communicator {}", call_text(*view.running),
-                              view.log->communicators[view.running->communicator].name)
-                : "but its stream has not reached it"));
-        break;
+    if (state != FlightState::enqueued) {
+      ranks_in[state].push_back(view.rank());
+      continue;
     }
+    result.push_back(fmt::format(
+        "rank {} has enqueued {}, {}", view.rank(), name,
+        view.running
+            ? fmt::format("which waits for {} of communicator {}", call_text(*view.running),
+                          view.log->communicators[view.running->communicator].name)
+            : "but its stream has not reached it"));
   }
-  std::vector<std::string> result = std::move(waiting);
-  const auto add = [&](const std::vector<int>& ranks, std::string_view one, std::string_view all) {
+  const auto add = [&](FlightState state, std::string_view one, std::string_view all) {
+    const std::vector<int>& ranks = ranks_in[state];
     if (ranks.empty()) return;
     const auto verb = ranks.size() == 1 ? one : all;
     result.push_back(fmt::format("{} {} {}", ranks_text(ranks), verb, name));
   };
-  add(in, "is in", "are in");
-  add(failed, "has failed in", "have failed in");
-  add(through, "has completed", "have completed");
+  add(FlightState::started, "is in", "are in");
+  add(FlightState::failed, "has failed in", "have failed in");
+  add(FlightState::completed, "has completed", "have completed");
   return result;
 }
 
@@ -139,10 +122,6 @@ std::string ranks_text(const std::vector<int>& ranks) {
     i = end;
   }
   return fmt::format("ranks {}", fmt::join(runs, ", "));
-}
-
-std::string seconds_text(std::int64_t ns) {
-  return fmt::format("{:.3g} s", static_cast<double>(ns) * 1e-9);
 }
 
 bool same_call(const FlightOperation& a, const FlightOperation& b) {

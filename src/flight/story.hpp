@@ -17,8 +17,6 @@ std::string name_text(const FlightOperation& operation);
 std::string call_text(const FlightOperation& operation);
 // "rank 3", "ranks 0-2, 5"; `ranks` ascending, not empty.
 std::string ranks_text(const std::vector<int>& ranks);
-// "0.52 s"
-std::string seconds_text(std::int64_t ns);
 // True when the two collectives match, so that backends can run them together.
 bool same_call(const FlightOperation& a, const FlightOperation& b);
 

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <map>
+#include <numeric>
 #include <set>
 
 #include "atoll/error.hpp"
@@ -33,12 +34,6 @@ Logs in_order(std::span<const FlightLog> logs) {
   return result;
 }
 
-std::vector<int> ranks_of(const Logs& logs) {
-  std::vector<int> ranks;
-  for (const FlightLog* log : logs) ranks.push_back(log->rank);
-  return ranks;
-}
-
 std::vector<int> missing(const std::vector<int>& all, const std::vector<int>& there) {
   std::vector<int> result;
   std::ranges::set_difference(all, there, std::back_inserter(result));
@@ -47,9 +42,10 @@ std::vector<int> missing(const std::vector<int>& all, const std::vector<int>& th
 
 std::string tell_job(const Logs& logs) {
   const int size = logs.front()->size;
-  std::vector<int> all;
-  for (int rank = 0; rank < size; ++rank) all.push_back(rank);
-  const std::vector<int> there = ranks_of(logs), absent = missing(all, there);
+  std::vector<int> all(static_cast<std::size_t>(size)), there;
+  std::iota(all.begin(), all.end(), 0);
+  for (const FlightLog* log : logs) there.push_back(log->rank);
+  const std::vector<int> absent = missing(all, there);
   std::string text = fmt::format("{} rank{}; logs of {}", size, size == 1 ? "" : "s",
                                  absent.empty() && size > 1 ? "all" : ranks_text(there));
   if (!absent.empty()) text += fmt::format("; none of {}", ranks_text(absent));
@@ -70,8 +66,8 @@ std::string tell_rank(const FlightView& view) {
   std::string text = fmt::format("  rank {}: ", view.rank());
   const FlightOperation* const running = view.running;
   if (running && running->communicator == view.index && view.communicator) {
-    return text + fmt::format("in {} for {}\n", call_text(*running),
-                              seconds_text(view.log->monotonic_ns - running->started_ns));
+    const auto ns = static_cast<double>(view.log->monotonic_ns - running->started_ns);
+    return text + fmt::format("in {} for {:.3g} s\n", call_text(*running), ns * 1e-9);
   }
   if (view.last && view.last->state == FlightState::failed) {
     return text + fmt::format("{} failed: {}\n", call_text(*view.last), view.last->error);

@@ -106,7 +106,7 @@ auto documents(Both& both, std::int64_t tokens, std::int64_t seq) {
 bool does_packed(const Both& both) {
   int major = 0;
   cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor,
-                         both.gpu().backend()->ordinal());
+                         both.gpu().ordinal());
   return major == 9 || major == 10;
 }
 

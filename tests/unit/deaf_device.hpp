@@ -31,7 +31,6 @@ class DeafStream final : public atoll::StreamBackend {
   void copy(void* dst, const void* src, std::size_t bytes) override {
     after_waits().copy(dst, src, bytes);
   }
-  void zero(void* dst, std::size_t bytes) override { after_waits().zero(dst, bytes); }
   void fill(void* dst, std::byte value, std::size_t bytes) override {
     after_waits().fill(dst, value, bytes);
   }
@@ -80,24 +79,19 @@ class DeafStream final : public atoll::StreamBackend {
 class DeafDevice final : public atoll::DeviceBackend {
  public:
   // `waits` outlives the device.
-  DeafDevice(const atoll::Device& inner, Waits& waits) : inner_(inner.backend()), waits_(waits) {}
-  atoll::DeviceKind kind() const noexcept override { return inner_->kind(); }
-  std::string_view name() const noexcept override { return inner_->name(); }
+  DeafDevice(const atoll::Device& inner, Waits& waits)
+      : DeviceBackend(inner.backend()->info()), inner_(inner.backend()), waits_(waits) {}
   void* allocate(std::size_t bytes) override { return inner_->allocate(bytes); }
   void deallocate(void* data, std::size_t bytes) noexcept override {
     inner_->deallocate(data, bytes);
   }
-  void account(std::ptrdiff_t bytes) noexcept override { inner_->account(bytes); }
   void adopt(void* data, std::size_t bytes) override { inner_->adopt(data, bytes); }
   void disown(void* data, std::size_t bytes) noexcept override { inner_->disown(data, bytes); }
   std::unique_ptr<atoll::StreamBackend> make_stream(const atoll::StreamOptions& options) override {
     return std::make_unique<DeafStream>(inner_->make_stream(options), options.name, waits_);
   }
   atoll::DeviceOps& ops() noexcept override { return inner_->ops(); }
-  std::size_t allocated_bytes() const noexcept override { return inner_->allocated_bytes(); }
-  std::size_t peak_allocated_bytes() const noexcept override {
-    return inner_->peak_allocated_bytes();
-  }
+  atoll::AllocationCount& allocations() noexcept override { return inner_->allocations(); }
 
  private:
   std::shared_ptr<atoll::DeviceBackend> inner_;

@@ -19,7 +19,6 @@
 #include <vector>
 
 #include "device/backend.hpp"
-#include "device/host/ops.hpp"
 
 namespace atoll_test {
 
@@ -81,9 +80,9 @@ class JitterStream final : public atoll::StreamBackend {
       if (bytes > 0) std::memmove(dst, src, bytes);
     });
   }
-  void zero(void* dst, std::size_t bytes) override {
+  void fill(void* dst, std::byte value, std::size_t bytes) override {
     enqueue([=] {
-      if (bytes > 0) std::memset(dst, 0, bytes);
+      if (bytes > 0) std::memset(dst, std::to_integer<int>(value), bytes);
     });
   }
   std::shared_ptr<atoll::EventBackend> record() override {
@@ -156,36 +155,25 @@ class JitterStream final : public atoll::StreamBackend {
 
 class JitterDevice final : public atoll::DeviceBackend {
  public:
-  explicit JitterDevice(unsigned seed) : seed_(seed) {}
   // Its memory is the host's, so that the host backend can move it.
-  atoll::DeviceKind kind() const noexcept override { return atoll::DeviceKind::host; }
-  std::string_view name() const noexcept override { return "jitter"; }
+  explicit JitterDevice(unsigned seed) : DeviceBackend({.name = "jitter"}), seed_(seed) {}
   void* allocate(std::size_t bytes) override {
     void* data = ::operator new(bytes, std::align_val_t(4096));
     std::memset(data, 0xff, bytes);  // NaN in every floating point type
-    account(static_cast<std::ptrdiff_t>(bytes));
     return data;
   }
   void deallocate(void* data, std::size_t bytes) noexcept override {
     std::memset(data, 0xff, bytes);  // what still reads it is found out
     ::operator delete(data, std::align_val_t(4096));
-    account(-static_cast<std::ptrdiff_t>(bytes));
-  }
-  void account(std::ptrdiff_t bytes) noexcept override {
-    const std::size_t now = allocated_ += static_cast<std::size_t>(bytes);
-    if (bytes > 0 && now > peak_) peak_ = now;
   }
   std::unique_ptr<atoll::StreamBackend> make_stream(const atoll::StreamOptions&) override {
     return std::make_unique<JitterStream>(seed_++);
   }
-  atoll::DeviceOps& ops() noexcept override { return *ops_; }
-  std::size_t allocated_bytes() const noexcept override { return allocated_; }
-  std::size_t peak_allocated_bytes() const noexcept override { return peak_; }
+  atoll::DeviceOps& ops() noexcept override { return host_.ops(); }
 
  private:
-  std::unique_ptr<atoll::DeviceOps> ops_ = atoll::host::make_ops();
+  atoll::Device host_ = atoll::Device::host();
   std::atomic<unsigned> seed_;
-  std::atomic<std::size_t> allocated_{0}, peak_{0};
 };
 
 }  // namespace atoll_test

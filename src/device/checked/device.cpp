@@ -1,10 +1,11 @@
 #include "device/checked/device.hpp"
 
+#include <initializer_list>
 #include <utility>
 
 #include "device/backend.hpp"
 #include "device/checked/lifetimes.hpp"
-#include "device/checked/ops.hpp"
+#include "device/ops.hpp"
 
 namespace atoll_v1::atoll {
 namespace checked {
@@ -73,7 +74,7 @@ class CheckedStream final : public StreamBackend {
         party_(lifetimes_->add_stream(name)) {}
   ~CheckedStream() override {
     inner_.reset();
-    lifetimes_->drained(party_);
+    lifetimes_->synchronized(lifetimes_->record(party_));
   }
 
   void enqueue(std::function<void()> work) override {
@@ -88,12 +89,8 @@ class CheckedStream final : public StreamBackend {
     use(dst, bytes, Access::write, {"copy"}, {});
     inner_->copy(dst, src, bytes);
   }
-  void zero(void* dst, std::size_t bytes) override {
-    use(dst, bytes, Access::write, {"zero"}, {});
-    inner_->zero(dst, bytes);
-  }
   void fill(void* dst, std::byte value, std::size_t bytes) override {
-    use(dst, bytes, Access::write, {"fill"}, {});
+    use(dst, bytes, Access::write, {value == std::byte{0} ? "zero" : "fill"}, {});
     inner_->fill(dst, value, bytes);
   }
   std::shared_ptr<EventBackend> record() override { return event(inner_->record()); }
@@ -126,7 +123,7 @@ class CheckedStream final : public StreamBackend {
   void use(const void* data, std::size_t bytes, Access access, Label by, Label content) override {
     lifetimes_->use(party_, {data, bytes}, access, by, content);
   }
-  bool is_behind(const Clock& event) const { return lifetimes_->is_behind(party_, event); }
+  bool is_behind(const Clock& event) const { return lifetimes_->record(party_).includes(event); }
   void hold(void* data, std::size_t bytes, Label content) override {
     lifetimes_->hold(party_, {data, bytes}, content);
     if (content.what.empty() && bytes > 0) inner_->fill(data, std::byte{0xff}, bytes);
@@ -142,57 +139,96 @@ class CheckedStream final : public StreamBackend {
   Party party_;
 };
 
+void tell(Stream& stream, std::string_view kernel, std::initializer_list<ConstView> reads,
+          std::initializer_list<ConstView> writes) {
+  for (const ConstView& view : reads) stream.use(view, Access::read, kernel);
+  for (const ConstView& view : writes) stream.use(view, Access::write, kernel);
+}
+
+ConstView one(const double* value) { return {value, value ? std::uint64_t{1} : 0, DType::f64}; }
+
+// Declares the memory of each kernel to the checker, then starts the kernel on `inner`.
+class CheckedOps final : public DeviceOps {
+ public:
+  explicit CheckedOps(DeviceOps& inner) : inner_(inner) {}
+
+  void cast(Stream& stream, View dst, ConstView src) override {
+    tell(stream, "cast", {src}, {dst});
+    inner_.cast(stream, dst, src);
+  }
+  void add(Stream& stream, View dst, ConstView src) override {
+    tell(stream, "add", {src}, {dst});
+    inner_.add(stream, dst, src);
+  }
+  void scale(Stream& stream, View dst, ConstView src, double factor) override {
+    tell(stream, "scale", {src}, {dst});
+    inner_.scale(stream, dst, src, factor);
+  }
+  void reduce(Stream& stream, View dst, ConstView parts, ReduceOp op, int block) override {
+    tell(stream, "reduce", {parts}, {dst});
+    inner_.reduce(stream, dst, parts, op, block);
+  }
+  void sum_squares(Stream& stream, View out, ConstView src) override {
+    tell(stream, "sum_squares", {src}, {out});
+    inner_.sum_squares(stream, out, src);
+  }
+  void clip_factor(Stream& stream, View result, ConstView blocks, ClipRule rule) override {
+    tell(stream, "clip_factor", {blocks}, {result});
+    inner_.clip_factor(stream, result, blocks, rule);
+  }
+  void adamw(Stream& stream, const AdamWStep& step) override {
+    tell(stream, "adamw", {step.gradient, one(step.steps), one(step.scale)},
+         {step.weights, step.moment1, step.moment2, step.weights_low});
+    inner_.adamw(stream, step);
+  }
+  void sgd(Stream& stream, const SgdStep& step) override {
+    tell(stream, "sgd", {step.gradient, one(step.scale)}, {step.weights, step.weights_low});
+    inner_.sgd(stream, step);
+  }
+  void fill_normal(Stream& stream, View dst, const NormalFill& fill) override {
+    tell(stream, "fill_normal", {}, {dst});
+    inner_.fill_normal(stream, dst, fill);
+  }
+
+ private:
+  DeviceOps& inner_;
+};
+
 class CheckedDevice final : public DeviceBackend {
  public:
   explicit CheckedDevice(std::shared_ptr<DeviceBackend> inner)
-      : inner_(std::move(inner)), ops_(checked_ops(inner_->ops())) {}
+      : DeviceBackend(inner->info()), inner_(std::move(inner)), ops_(inner_->ops()) {}
 
-  DeviceKind kind() const noexcept override { return inner_->kind(); }
-  std::string_view name() const noexcept override { return inner_->name(); }
-  int ordinal() const noexcept override { return inner_->ordinal(); }
-  std::string_view uuid() const noexcept override { return inner_->uuid(); }
-  std::string_view pci_address() const noexcept override { return inner_->pci_address(); }
   void* allocate(std::size_t bytes) override {
     void* data = inner_->allocate(bytes);
     const auto stream = inner_->make_stream({.name = "fill"});
     stream->fill(data, std::byte{0xff}, bytes);  // NaN in every floating point type
     stream->synchronize();
-    lifetimes_->allocated({data, bytes});
     return data;
   }
   void deallocate(void* data, std::size_t bytes) noexcept override {
-    forget(data);
     inner_->deallocate(data, bytes);
   }
-  std::uint64_t memory_bytes() const noexcept override { return inner_->memory_bytes(); }
   void* allocate_staging(std::size_t bytes) override { return inner_->allocate_staging(bytes); }
   void deallocate_staging(void* data) noexcept override { inner_->deallocate_staging(data); }
-  void account(std::ptrdiff_t bytes) noexcept override { inner_->account(bytes); }
   void adopt(void* data, std::size_t bytes) override {
     inner_->adopt(data, bytes);
     lifetimes_->allocated({data, bytes});
   }
   void disown(void* data, std::size_t bytes) noexcept override {
-    forget(data);
+    lifetimes_->freed(data, in_task ? Lifetimes::By::task : Lifetimes::By::host);
     inner_->disown(data, bytes);
   }
+  AllocationCount& allocations() noexcept override { return inner_->allocations(); }
   std::unique_ptr<StreamBackend> make_stream(const StreamOptions& options) override {
     return std::make_unique<CheckedStream>(inner_->make_stream(options), lifetimes_, options.name);
   }
-  DeviceOps& ops() noexcept override { return *ops_; }
-  std::size_t allocated_bytes() const noexcept override { return inner_->allocated_bytes(); }
-  std::size_t peak_allocated_bytes() const noexcept override {
-    return inner_->peak_allocated_bytes();
-  }
+  DeviceOps& ops() noexcept override { return ops_; }
 
  private:
-  void forget(const void* data) noexcept {
-    lifetimes_->freed(data, in_task ? Lifetimes::By::task : Lifetimes::By::host);
-  }
-
   std::shared_ptr<DeviceBackend> inner_;
   std::shared_ptr<Lifetimes> lifetimes_ = std::make_shared<Lifetimes>();
-  std::unique_ptr<DeviceOps> ops_;
+  CheckedOps ops_;
 };
 
 }  // namespace

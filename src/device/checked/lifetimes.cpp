@@ -41,8 +41,6 @@ Clock Lifetimes::record(Party party) {
   return clocks_[party];
 }
 
-bool Lifetimes::is_behind(Party party, const Clock& event) { return record(party).includes(event); }
-
 void Lifetimes::wait(Party party, const Clock& event) {
   const std::lock_guard lock(mutex_);
   clocks_[party].join(event);
@@ -52,12 +50,6 @@ void Lifetimes::wait(Party party, const Clock& event) {
 void Lifetimes::synchronized(const Clock& event) {
   const std::lock_guard lock(mutex_);
   clocks_[host_party].join(event);
-}
-
-void Lifetimes::drained(Party party) {
-  const std::lock_guard lock(mutex_);
-  const Clock drained = clocks_[party];
-  clocks_[host_party].join(drained);
 }
 
 void Lifetimes::allocated(Range range) {

@@ -8,6 +8,8 @@
 // ordered if the stream of the later use knows the earlier one.
 #pragma once
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -19,11 +21,43 @@
 
 #include "atoll/error.hpp"
 #include "device/backend.hpp"
-#include "device/checked/clock.hpp"
 
 namespace atoll_v1::atoll::checked {
 
+// A party executes work in order. The host is party 0, and each stream is another party.
+using Party = std::size_t;
 inline constexpr Party host_party = 0;
+
+// A vector clock (Lamport, Mattern). At a point of one party's work, it states how much work of every
+// other party is known to be done.
+class Clock {
+ public:
+  // Number of the last operation of `party` that is known to be done; operations count from 1.
+  std::uint64_t of(Party party) const noexcept {
+    return party < moments_.size() ? moments_[party] : 0;
+  }
+  bool includes(const Clock& other) const noexcept {
+    for (Party party = 0; party < other.moments_.size(); ++party) {
+      if (other.moments_[party] > of(party)) return false;
+    }
+    return true;
+  }
+  // Starts the next operation of `party` and returns its number.
+  std::uint64_t tick(Party party) {
+    if (party >= moments_.size()) moments_.resize(party + 1, 0);
+    return ++moments_[party];
+  }
+  // Adds everything that `other` knows to be done.
+  void join(const Clock& other) {
+    if (other.moments_.size() > moments_.size()) moments_.resize(other.moments_.size(), 0);
+    for (std::size_t i = 0; i < other.moments_.size(); ++i) {
+      moments_[i] = std::max(moments_[i], other.moments_[i]);
+    }
+  }
+
+ private:
+  std::vector<std::uint64_t> moments_;  // indexed by party
+};
 
 struct Range {
   const void* data = nullptr;
@@ -38,10 +72,8 @@ class Lifetimes {
 
   Party add_stream(std::string name);
   Clock record(Party party);
-  bool is_behind(Party party, const Clock& event);
   void wait(Party party, const Clock& event);  // throws
   void synchronized(const Clock& event);       // the host has synchronized with the event
-  void drained(Party party);                   // the host has waited for the whole stream
 
   void allocated(Range range);
   // The caller that frees memory. A free by a task of a stream is not checked, because its order is not known.

@@ -5,7 +5,6 @@
 #include <string>
 
 #include "atoll/error.hpp"
-#include "device/allocation_count.hpp"
 #include "device/backend.hpp"
 #include "device/cuda/api.hpp"
 #include "device/cuda/ops.hpp"
@@ -25,25 +24,26 @@ std::string to_text(const cudaUUID_t& uuid) {
   return text;
 }
 
+DeviceInfo info_of(int ordinal) {
+  cudaDeviceProp properties{};
+  check(cudaGetDeviceProperties(&properties, ordinal),
+        fmt::format("cudaGetDeviceProperties({})", ordinal));
+  return {.kind = DeviceKind::cuda,
+          .name = fmt::format("cuda:{} ({})", ordinal, properties.name),
+          .ordinal = ordinal,
+          .uuid = to_text(properties.uuid),
+          .pci_address = fmt::format("{:04x}:{:02x}:{:02x}.0", properties.pciDomainID,
+                                     properties.pciBusID, properties.pciDeviceID),
+          .memory_bytes = properties.totalGlobalMem};
+}
+
 class CudaDevice final : public DeviceBackend {
  public:
   explicit CudaDevice(int ordinal)
-      : ordinal_(ordinal), clock_(std::make_shared<Clock>(ordinal)), ops_(ordinal) {
-    cudaDeviceProp properties{};
-    check(cudaGetDeviceProperties(&properties, ordinal),
-          fmt::format("cudaGetDeviceProperties({})", ordinal));
-    name_ = fmt::format("cuda:{} ({})", ordinal, properties.name);
-    memory_bytes_ = properties.totalGlobalMem;
-    uuid_ = to_text(properties.uuid);
-    pci_address_ = fmt::format("{:04x}:{:02x}:{:02x}.0", properties.pciDomainID,
-                               properties.pciBusID, properties.pciDeviceID);
-  }
-
-  DeviceKind kind() const noexcept override { return DeviceKind::cuda; }
-  std::string_view name() const noexcept override { return name_; }
-  int ordinal() const noexcept override { return ordinal_; }
-  std::string_view uuid() const noexcept override { return uuid_; }
-  std::string_view pci_address() const noexcept override { return pci_address_; }
+      : DeviceBackend(info_of(ordinal)),
+        ordinal_(ordinal),
+        clock_(std::make_shared<Clock>(ordinal)),
+        ops_(ordinal) {}
 
   void* allocate(std::size_t bytes) override {
     const Current current(ordinal_);
@@ -54,32 +54,23 @@ class CudaDevice final : public DeviceBackend {
       std::size_t free = 0, total = 0;
       cudaMemGetInfo(&free, &total);
       throw Error(ErrorCode::out_of_memory,
-                  fmt::format("{}: cannot allocate {} bytes; {} of {} are free", name_, bytes, free,
-                              total));
+                  fmt::format("{}: cannot allocate {} bytes; {} of {} are free", info().name, bytes,
+                              free, total));
     }
     check(status, "cudaMalloc");
-    allocated_.add(static_cast<std::ptrdiff_t>(bytes));
     return data;
   }
 
-  void deallocate(void* data, std::size_t bytes) noexcept override {
+  void deallocate(void* data, std::size_t) noexcept override {
     const Current current(ordinal_, std::nothrow);
     cudaFree(data);
-    allocated_.add(-static_cast<std::ptrdiff_t>(bytes));
   }
-
-  std::uint64_t memory_bytes() const noexcept override { return memory_bytes_; }
 
   void* allocate_staging(std::size_t bytes) override {
     const Current current(ordinal_);
     void* data = nullptr;
-    const cudaError_t status = cudaHostAlloc(&data, bytes, cudaHostAllocDefault);
-    if (status == cudaErrorMemoryAllocation) {
-      cudaGetLastError();
-      throw Error(ErrorCode::out_of_memory,
-                  fmt::format("pinned host memory: cannot allocate {} bytes", bytes));
-    }
-    check(status, "cudaHostAlloc");
+    check(cudaHostAlloc(&data, bytes, cudaHostAllocDefault),
+          fmt::format("pinned host memory: cannot allocate {} bytes", bytes));
     return data;
   }
 
@@ -88,23 +79,15 @@ class CudaDevice final : public DeviceBackend {
     cudaFreeHost(data);
   }
 
-  void account(std::ptrdiff_t bytes) noexcept override { allocated_.add(bytes); }
-
   std::unique_ptr<StreamBackend> make_stream(const StreamOptions& options) override {
     return std::make_unique<CudaStream>(ordinal_, options, clock_);
   }
   DeviceOps& ops() noexcept override { return ops_; }
-  std::size_t allocated_bytes() const noexcept override { return allocated_.now(); }
-  std::size_t peak_allocated_bytes() const noexcept override { return allocated_.peak(); }
 
  private:
   int ordinal_;
-  std::string name_;
-  std::string uuid_, pci_address_;
-  std::uint64_t memory_bytes_ = 0;
   std::shared_ptr<Clock> clock_;
   CudaOps ops_;
-  AllocationCount allocated_;
 };
 
 }  // namespace

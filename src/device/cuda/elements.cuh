@@ -7,7 +7,6 @@
 
 #include <cstdint>
 #include <type_traits>
-#include <utility>
 
 #include "atoll/view.hpp"
 #include "core/assert.hpp"
@@ -16,17 +15,8 @@ namespace atoll_v1::atoll::cuda {
 
 // The type in which elements of T are summed: f32 for 16-bit types, else T.
 template <class T>
-struct Wide {
-  using type = T;
-};
-template <>
-struct Wide<__nv_bfloat16> {
-  using type = float;
-};
-template <>
-struct Wide<__half> {
-  using type = float;
-};
+using Wide =
+    std::conditional_t<std::is_same_v<T, __nv_bfloat16> || std::is_same_v<T, __half>, float, T>;
 
 template <class To, class From>
 __device__ __forceinline__ To convert(From value) {
@@ -51,13 +41,11 @@ struct alignas(sizeof(T) * n) Pack {
 };
 
 template <class T>
-struct Type {
-  using type = T;
-};
+using Type = std::type_identity<T>;
 
 // Calls body with the Type that corresponds to a dtype.
 template <class Body>
-void with_floating_type(DType dtype, const Body& body) {
+void with_type(DType dtype, const Body& body) {
   switch (dtype) {
     case DType::f32:
       return body(Type<float>{});
@@ -68,29 +56,23 @@ void with_floating_type(DType dtype, const Body& body) {
     case DType::f64:
       return body(Type<double>{});
     case DType::i32:
-    case DType::i64:
-    case DType::u8:
-      break;
-  }
-  ATOLL_ASSERT(false, "floating point types only");
-}
-
-template <class Body>
-void with_type(DType dtype, const Body& body) {
-  switch (dtype) {
-    case DType::i32:
       return body(Type<std::int32_t>{});
     case DType::i64:
       return body(Type<std::int64_t>{});
     case DType::u8:
       return body(Type<std::uint8_t>{});
-    case DType::f32:
-    case DType::bf16:
-    case DType::f16:
-    case DType::f64:
-      break;
   }
-  with_floating_type(dtype, body);
+}
+
+template <class Body>
+void with_floating_type(DType dtype, const Body& body) {
+  with_type(dtype, [&]<class T>(Type<T> type) {
+    if constexpr (std::is_integral_v<T>) {
+      ATOLL_ASSERT(false, "floating point types only");
+    } else {
+      body(type);
+    }
+  });
 }
 
 // The finaliser of SplitMix64 (Steele, Lea, Flood 2014); equal to mix() in ../host/kernels.cpp.

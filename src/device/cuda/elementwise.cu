@@ -32,12 +32,12 @@ __global__ void __launch_bounds__(threads) add_packs(T* dst, const T* src, std::
 
 template <class T, int n>
 __global__ void __launch_bounds__(threads)
-    scale_packs(T* dst, const T* src, typename Wide<T>::type factor, std::uint64_t packs) {
+    scale_packs(T* dst, const T* src, Wide<T> factor, std::uint64_t packs) {
   for (std::uint64_t i = first_item(); i < packs; i += items_stride()) {
     auto pack = reinterpret_cast<const Pack<T, n>*>(src)[i];
 #pragma unroll
     for (int k = 0; k < n; ++k) {
-      pack.values[k] = convert<T>(factor * convert<typename Wide<T>::type>(pack.values[k]));
+      pack.values[k] = convert<T>(factor * convert<Wide<T>>(pack.values[k]));
     }
     reinterpret_cast<Pack<T, n>*>(dst)[i] = pack;
   }
@@ -56,27 +56,13 @@ __global__ void __launch_bounds__(threads)
   }
 }
 
-template <class To, class From>
-void launch_cast(cudaStream_t stream, To* dst, const From* src, std::uint64_t count) {
+// Calls body.operator()<n>(first, packs) for packs of 16 bytes of the wider type if both arrays are
+// aligned to packs, and then with n = 1 for the remaining elements.
+template <class To, class From, class Body>
+void in_packs(const To* dst, const From* src, std::uint64_t count, const Body& body) {
   constexpr int n = 16 / static_cast<int>(sizeof(To) > sizeof(From) ? sizeof(To) : sizeof(From));
   std::uint64_t done = 0;
   if (is_aligned(dst, sizeof(To) * n) && is_aligned(src, sizeof(From) * n) && count >= n) {
-    const std::uint64_t packs = count / n;
-    start("cast", cast_packs<To, From, n>, {blocks_for(packs), stream}, dst, src, packs);
-    done = packs * n;
-  }
-  if (done == count) return;
-  start("cast", cast_packs<To, From, 1>, {blocks_for(count - done), stream}, dst + done, src + done,
-        count - done);
-}
-
-// Calls body.operator()<n>(first, packs) for packs of 16 bytes if both arrays are aligned, and then
-// with n = 1 for the remaining elements.
-template <class T, class Body>
-void in_packs(const T* dst, const T* src, std::uint64_t count, const Body& body) {
-  constexpr int n = 16 / static_cast<int>(sizeof(T));
-  std::uint64_t done = 0;
-  if (is_aligned(dst, 16) && is_aligned(src, 16) && count >= n) {
     body.template operator()<n>(std::uint64_t{0}, count / n);
     done = count / n * n;
   }
@@ -87,14 +73,6 @@ template <class T>
 void launch_add(cudaStream_t stream, T* dst, const T* src, std::uint64_t count) {
   in_packs(dst, src, count, [&]<int n>(std::uint64_t first, std::uint64_t packs) {
     start("add", add_packs<T, n>, {blocks_for(packs), stream}, dst + first, src + first, packs);
-  });
-}
-
-template <class T>
-void launch_scale(cudaStream_t stream, T* dst, const T* src, double factor, std::uint64_t count) {
-  in_packs(dst, src, count, [&]<int n>(std::uint64_t first, std::uint64_t packs) {
-    start("scale", scale_packs<T, n>, {blocks_for(packs), stream}, dst + first, src + first,
-          static_cast<typename Wide<T>::type>(factor), packs);
   });
 }
 
@@ -110,9 +88,13 @@ void CudaOps::cast(Stream& stream, View dst, ConstView src) {
   }
   with_floating_type(dst.dtype, [&]<class To>(Type<To>) {
     with_floating_type(src.dtype, [&]<class From>(Type<From>) {
+      auto* const to = static_cast<To*>(dst.data);
+      const auto* const from = static_cast<const From*>(src.data);
       if constexpr (!std::is_same_v<To, From>) {
-        launch_cast(native(stream), static_cast<To*>(dst.data), static_cast<const From*>(src.data),
-                    dst.count);
+        in_packs(to, from, dst.count, [&]<int n>(std::uint64_t first, std::uint64_t packs) {
+          start("cast", cast_packs<To, From, n>, {blocks_for(packs), native(stream)}, to + first,
+                from + first, packs);
+        });
       }
     });
   });
@@ -135,8 +117,12 @@ void CudaOps::scale(Stream& stream, View dst, ConstView src, double factor) {
   if (dst.count == 0) return;
   const Current current(ordinal_);
   with_floating_type(dst.dtype, [&]<class T>(Type<T>) {
-    launch_scale(native(stream), static_cast<T*>(dst.data), static_cast<const T*>(src.data), factor,
-                 dst.count);
+    auto* const to = static_cast<T*>(dst.data);
+    const auto* const from = static_cast<const T*>(src.data);
+    in_packs(to, from, dst.count, [&]<int n>(std::uint64_t first, std::uint64_t packs) {
+      start("scale", scale_packs<T, n>, {blocks_for(packs), native(stream)}, to + first,
+            from + first, static_cast<Wide<T>>(factor), packs);
+    });
   });
 }
 

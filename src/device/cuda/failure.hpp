@@ -3,6 +3,7 @@
 // host functions are skipped, and synchronizing throws the error.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <exception>
 #include <memory>
@@ -50,9 +51,8 @@ class Failure {
   };
 
   std::exception_ptr before(std::uint64_t position, std::vector<const Failure*>& seen) const {
-    for (const Failure* one : seen) {
-      if (one == this) return nullptr;  // the streams wait for each other in turn
-    }
+    // The streams may wait for each other in turn.
+    if (std::ranges::find(seen, this) != seen.end()) return nullptr;
     seen.push_back(this);
     std::vector<Source> sources;
     {

@@ -30,20 +30,9 @@ __device__ __forceinline__ __nv_bfloat16 round_by_chance(float value, std::uint3
   return __nv_bfloat16_raw{static_cast<unsigned short>((bits + (chance & 0xffffu)) >> 16)};
 }
 
-template <class Moment>
-struct AdamW {
-  float* weights;
-  Moment *moment1, *moment2;
-  const float* gradient;
-  const double *steps, *scale;
-  float learning_rate, beta1, beta2, epsilon, weight_decay;
-  std::uint64_t key, first;
-};
-
 // Decoupled weight decay (Loshchilov and Hutter, arXiv 1711.05101); the weights shrink first.
 template <class Low, class Moment, int n>
-__global__ void __launch_bounds__(threads)
-    adamw_packs(AdamW<Moment> s, Low* low, std::uint64_t packs) {
+__global__ void __launch_bounds__(threads) adamw_packs(AdamWStep s, Low* low, std::uint64_t packs) {
   __shared__ float rate, root, scale;
   __shared__ bool skipped;
   if (threadIdx.x == 0) {
@@ -61,10 +50,10 @@ __global__ void __launch_bounds__(threads)
   const float keep = 1.0f - s.learning_rate * s.weight_decay;
   const std::uint64_t key = mix(s.key + static_cast<std::uint64_t>(*s.steps));
   for (std::uint64_t i = first_item(); i < packs; i += items_stride()) {
-    const auto g = reinterpret_cast<const Pack<float, n>*>(s.gradient)[i];
-    auto w = reinterpret_cast<Pack<float, n>*>(s.weights)[i];
-    auto moments1 = reinterpret_cast<Pack<Moment, n>*>(s.moment1)[i];
-    auto moments2 = reinterpret_cast<Pack<Moment, n>*>(s.moment2)[i];
+    const auto g = reinterpret_cast<const Pack<float, n>*>(s.gradient.data)[i];
+    auto w = reinterpret_cast<Pack<float, n>*>(s.weights.data)[i];
+    auto moments1 = reinterpret_cast<Pack<Moment, n>*>(s.moment1.data)[i];
+    auto moments2 = reinterpret_cast<Pack<Moment, n>*>(s.moment2.data)[i];
 #pragma unroll
     for (int k = 0; k < n; ++k) {
       const float gradient = g.values[k] * scale;
@@ -83,34 +72,27 @@ __global__ void __launch_bounds__(threads)
             round_by_chance(v, static_cast<std::uint32_t>(chance >> 16), s.key == 0);
       }
     }
-    reinterpret_cast<Pack<float, n>*>(s.weights)[i] = w;
-    reinterpret_cast<Pack<Moment, n>*>(s.moment1)[i] = moments1;
-    reinterpret_cast<Pack<Moment, n>*>(s.moment2)[i] = moments2;
+    reinterpret_cast<Pack<float, n>*>(s.weights.data)[i] = w;
+    reinterpret_cast<Pack<Moment, n>*>(s.moment1.data)[i] = moments1;
+    reinterpret_cast<Pack<Moment, n>*>(s.moment2.data)[i] = moments2;
     store_low<Low, n>(low, i, w);
   }
 }
 
-struct Sgd {
-  float* weights;
-  const float* gradient;
-  const double* scale;
-  float learning_rate, weight_decay;
-};
-
 template <class Low, int n>
-__global__ void __launch_bounds__(threads) sgd_packs(Sgd s, Low* low, std::uint64_t packs) {
+__global__ void __launch_bounds__(threads) sgd_packs(SgdStep s, Low* low, std::uint64_t packs) {
   const double factor = s.scale ? *s.scale : 1.0;
   if (!isfinite(factor)) return;
   const auto scale = static_cast<float>(factor);
   const float keep = 1.0f - s.learning_rate * s.weight_decay;
   for (std::uint64_t i = first_item(); i < packs; i += items_stride()) {
-    const auto g = reinterpret_cast<const Pack<float, n>*>(s.gradient)[i];
-    auto w = reinterpret_cast<Pack<float, n>*>(s.weights)[i];
+    const auto g = reinterpret_cast<const Pack<float, n>*>(s.gradient.data)[i];
+    auto w = reinterpret_cast<Pack<float, n>*>(s.weights.data)[i];
 #pragma unroll
     for (int k = 0; k < n; ++k) {
       w.values[k] = w.values[k] * keep - s.learning_rate * (g.values[k] * scale);
     }
-    reinterpret_cast<Pack<float, n>*>(s.weights)[i] = w;
+    reinterpret_cast<Pack<float, n>*>(s.weights.data)[i] = w;
     store_low<Low, n>(low, i, w);
   }
 }
@@ -129,15 +111,12 @@ void in_packs(std::uint64_t count, std::initializer_list<const void*> arrays,
   }
 }
 
+// Calls body with the address of the low-precision copy; it is null if there is no copy.
 template <class Body>
-void with_low_type(View low, const Body& body) {
-  if (low.count == 0) return body(Type<__nv_bfloat16>{});
-  with_floating_type(low.dtype, body);
+void with_low(View low, const Body& body) {
+  if (low.count == 0) return body(static_cast<__nv_bfloat16*>(nullptr));
+  with_floating_type(low.dtype, [&]<class Low>(Type<Low>) { body(static_cast<Low*>(low.data)); });
 }
-
-}  // namespace
-
-namespace {
 
 // Every block first computes the two bias corrections, which need f64 powers. This limit keeps that
 // cost small, and still gives enough blocks that a slow last block does not matter.
@@ -145,26 +124,12 @@ constexpr unsigned most_adamw_blocks = 8192;
 
 template <class Moment>
 void launch_adamw(cudaStream_t stream, const AdamWStep& step) {
-  const AdamW<Moment> s{step.weights.as<float>(),
-                        static_cast<Moment*>(step.moment1.data),
-                        static_cast<Moment*>(step.moment2.data),
-                        step.gradient.as<float>(),
-                        step.steps,
-                        step.scale,
-                        step.learning_rate,
-                        step.beta1,
-                        step.beta2,
-                        step.epsilon,
-                        step.weight_decay,
-                        step.key,
-                        step.first};
-  with_low_type(step.weights_low, [&]<class Low>(Type<Low>) {
-    auto* const low =
-        step.weights_low.count > 0 ? static_cast<Low*>(step.weights_low.data) : nullptr;
-    in_packs(step.weights.count, {s.weights, s.moment1, s.moment2, s.gradient, low},
+  with_low(step.weights_low, [&]<class Low>(Low* low) {
+    in_packs(step.weights.count,
+             {step.weights.data, step.moment1.data, step.moment2.data, step.gradient.data, low},
              [&]<int n>(std::integral_constant<int, n>, std::uint64_t packs) {
                const unsigned blocks = std::min(blocks_for(packs), most_adamw_blocks);
-               start("adamw", adamw_packs<Low, Moment, n>, {blocks, stream}, s, low, packs);
+               start("adamw", adamw_packs<Low, Moment, n>, {blocks, stream}, step, low, packs);
              });
   });
 }
@@ -182,18 +147,14 @@ void CudaOps::adamw(Stream& stream, const AdamWStep& step) {
 }
 
 void CudaOps::sgd(Stream& stream, const SgdStep& step) {
-  const std::uint64_t count = step.weights.count;
-  if (count == 0) return;
+  if (step.weights.count == 0) return;
   const Current current(ordinal_);
-  const Sgd s{step.weights.as<float>(), step.gradient.as<float>(), step.scale, step.learning_rate,
-              step.weight_decay};
-  with_low_type(step.weights_low, [&]<class Low>(Type<Low>) {
-    auto* const low =
-        step.weights_low.count > 0 ? static_cast<Low*>(step.weights_low.data) : nullptr;
-    in_packs(count, {s.weights, s.gradient, low},
-             [&]<int n>(std::integral_constant<int, n>, std::uint64_t packs) {
-               start("sgd", sgd_packs<Low, n>, {blocks_for(packs), native(stream)}, s, low, packs);
-             });
+  with_low(step.weights_low, [&]<class Low>(Low* low) {
+    in_packs(
+        step.weights.count, {step.weights.data, step.gradient.data, low},
+        [&]<int n>(std::integral_constant<int, n>, std::uint64_t packs) {
+          start("sgd", sgd_packs<Low, n>, {blocks_for(packs), native(stream)}, step, low, packs);
+        });
   });
 }
 

@@ -35,7 +35,7 @@ class Tree {
     for (int k = 0; k < n; ++k) carried[k] = value[k];
     bool placed = false;
 #pragma unroll
-    for (int level = 0; level < levels; ++level) {
+    for (int level = 0; level < tree_levels; ++level) {
       if (placed) continue;
       if ((held_ >> level & 1u) != 0) {
 #pragma unroll
@@ -53,7 +53,7 @@ class Tree {
   __device__ void finish(T (&result)[n]) {
     bool any = false;
 #pragma unroll
-    for (int level = 0; level < levels; ++level) {
+    for (int level = 0; level < tree_levels; ++level) {
       if ((held_ >> level & 1u) == 0) continue;
 #pragma unroll
       for (int k = 0; k < n; ++k) {
@@ -64,10 +64,8 @@ class Tree {
     held_ = 0;
   }
 
-  static constexpr int levels = tree_levels;
-
  private:
-  T sums_[levels][n];
+  T sums_[tree_levels][n];
   unsigned held_ = 0;
 };
 
@@ -91,7 +89,7 @@ template <class T, ReduceOp op, int n>
 __global__ void __launch_bounds__(threads, blocks_at_once<T>)
     reduce_packs(T* dst, const T* parts, std::uint64_t packs, std::uint64_t part_elements,
                  int nparts, int block, int divisor) {
-  using Sum = typename Wide<T>::type;
+  using Sum = Wide<T>;
   for (std::uint64_t i = first_item(); i < packs; i += items_stride()) {
     Tree<op, Sum, n> outer, inner;
     for (int p = 0; p < nparts; ++p) {
@@ -121,7 +119,7 @@ __global__ void __launch_bounds__(threads, blocks_at_once<T>)
 template <class T, ReduceOp op, int n, int nparts>
 __global__ void __launch_bounds__(threads)
     reduce_few(T* dst, const T* parts, std::uint64_t packs, std::uint64_t part_elements) {
-  using Sum = typename Wide<T>::type;
+  using Sum = Wide<T>;
   for (std::uint64_t i = first_item(); i < packs; i += items_stride()) {
     Pack<T, n> from[nparts];
 #pragma unroll
@@ -153,8 +151,7 @@ void launch_reduce(cudaStream_t stream, T* dst, const T* parts, std::uint64_t co
   constexpr int n = sizeof(T) >= 4 ? 16 / static_cast<int>(sizeof(T)) : 4;
   const bool packs =
       count % n == 0 && is_aligned(dst, sizeof(T) * n) && is_aligned(parts, sizeof(T) * n);
-  if constexpr (std::is_same_v<typename Wide<T>::type, float> &&
-                (op == ReduceOp::sum || op == ReduceOp::avg)) {
+  if constexpr (std::is_same_v<Wide<T>, float> && (op == ReduceOp::sum || op == ReduceOp::avg)) {
     const auto few = [&]<int parts_at_once>() {
       start("reduce", reduce_few<T, op, n, parts_at_once>, {blocks_for(count / n), stream}, dst,
             parts, count / n, count);

@@ -16,12 +16,6 @@
 namespace atoll_v1::atoll::cuda {
 namespace {
 
-using namespace std::chrono_literals;
-
-std::int64_t steady_ns() {
-  return std::chrono::steady_clock::now().time_since_epoch() / std::chrono::nanoseconds(1);
-}
-
 std::chrono::nanoseconds between(cudaEvent_t begin, cudaEvent_t end) {
   float ms = 0;
   check(cudaEventElapsedTime(&ms, begin, end), "cudaEventElapsedTime");
@@ -160,8 +154,6 @@ void CudaStream::copy(void* dst, const void* src, std::size_t bytes) {
   check(cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDefault, stream_), "cudaMemcpyAsync");
 }
 
-void CudaStream::zero(void* dst, std::size_t bytes) { fill(dst, std::byte{0}, bytes); }
-
 void CudaStream::fill(void* dst, std::byte value, std::size_t bytes) {
   if (bytes == 0) return;
   const Current current(ordinal_);
@@ -224,18 +216,20 @@ std::chrono::nanoseconds CudaStream::exposed_communication() const {
   return exposed_;
 }
 
+std::uint64_t CudaStream::begin_range([[maybe_unused]] const Label& label) {
 #if __has_include(<nvtx3/nvToolsExt.h>)
-std::uint64_t CudaStream::begin_range(const Label& label) {
   char text[128];  // on the stack: there may be no profiler, so ranges must be cheap
   *fmt::format_to_n(text, sizeof text - 1, "{} {}", label.what, label.of).out = '\0';
   return nvtxRangeStartA(text);
+#else
+  return 0;
+#endif
 }
 
-void CudaStream::end_range(std::uint64_t number) noexcept { nvtxRangeEnd(number); }
-#else
-std::uint64_t CudaStream::begin_range(const Label&) { return 0; }
-
-void CudaStream::end_range(std::uint64_t) noexcept {}
+void CudaStream::end_range([[maybe_unused]] std::uint64_t number) noexcept {
+#if __has_include(<nvtx3/nvToolsExt.h>)
+  nvtxRangeEnd(number);
 #endif
+}
 
 }  // namespace atoll_v1::atoll::cuda

@@ -36,7 +36,6 @@ class CudaStream final : public StreamBackend {
   ~CudaStream() override;
   void enqueue(std::function<void()> work) override;
   void copy(void* dst, const void* src, std::size_t bytes) override;
-  void zero(void* dst, std::size_t bytes) override;
   void fill(void* dst, std::byte value, std::size_t bytes) override;
   std::shared_ptr<EventBackend> record() override;
   std::shared_ptr<const StampBackend> stamp() override;

@@ -1,14 +1,18 @@
-// The host device: memory of the CPU, and streams with worker threads.
+// The host device: memory of the CPU, streams with worker threads, and kernels as tasks of a stream.
 #include <unistd.h>
 
+#include <array>
+#include <cmath>
 #include <cstdlib>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "atoll/error.hpp"
-#include "device/allocation_count.hpp"
+#include "core/assert.hpp"
 #include "device/backend.hpp"
-#include "device/host/ops.hpp"
+#include "device/exact_sum.hpp"
+#include "device/host/kernels.hpp"
 #include "device/host/stream.hpp"
 
 namespace atoll_v1::atoll {
@@ -18,44 +22,112 @@ namespace {
 constexpr std::size_t page = 4096;
 constexpr std::size_t round_up(std::size_t bytes) { return (bytes + page - 1) / page * page; }
 
+std::uint64_t memory_of_machine() {
+  const long pages = ::sysconf(_SC_PHYS_PAGES), bytes = ::sysconf(_SC_PAGESIZE);
+  if (pages <= 0 || bytes <= 0) return 0;
+  return static_cast<std::uint64_t>(pages) * static_cast<std::uint64_t>(bytes);
+}
+
+class HostOps final : public DeviceOps {
+ public:
+  void cast(Stream& stream, View dst, ConstView src) override {
+    ATOLL_ASSERT(dst.count == src.count, "cast: counts differ");
+    stream.enqueue([=] { host::cast(dst, src); });
+  }
+
+  void add(Stream& stream, View dst, ConstView src) override {
+    ATOLL_ASSERT(dst.count == src.count && dst.dtype == src.dtype, "add: views differ");
+    stream.enqueue([=] {
+      const std::array<const void*, 2> parts = {dst.data, src.data};
+      host::reduce(dst, parts, ReduceOp::sum);
+    });
+  }
+
+  void scale(Stream& stream, View dst, ConstView src, double factor) override {
+    ATOLL_ASSERT(dst.count == src.count && dst.dtype == src.dtype, "scale: views differ");
+    stream.enqueue([dst, src, factor] {
+      void* const to = dst.data;
+      const void* const from = src.data;
+      host::reduce_into({.dsts = {&to, 1},
+                         .parts = {&from, 1},
+                         .factors = &factor,
+                         .count = src.count,
+                         .dtype = src.dtype});
+    });
+  }
+
+  void reduce(Stream& stream, View dst, ConstView parts, ReduceOp op, int block) override {
+    ATOLL_ASSERT(dst.count == 0 || parts.count % dst.count == 0, "reduce: parts are not whole");
+    stream.enqueue([=] {
+      if (dst.count == 0) return;
+      std::vector<const void*> pointers;
+      for (std::uint64_t first = 0; first < parts.count; first += dst.count) {
+        pointers.push_back(parts.part(first, dst.count).data);
+      }
+      void* const to = dst.data;
+      host::reduce_into({.dsts = {&to, 1},
+                         .parts = pointers,
+                         .count = dst.count,
+                         .dtype = dst.dtype,
+                         .op = op,
+                         .divisor = static_cast<int>(pointers.size()),
+                         .block = static_cast<std::size_t>(block)});
+    });
+  }
+
+  void sum_squares(Stream& stream, View out, ConstView src) override {
+    ATOLL_ASSERT(out.dtype == DType::f64 && src.dtype == DType::f32 &&
+                     out.count == (src.count + norm_block - 1) / norm_block,
+                 "sum_squares: one f64 for each block of f32");
+    stream.enqueue([=] { host::sum_squares(out.as<double>(), src.as<float>(), src.count); });
+  }
+
+  void clip_factor(Stream& stream, View result, ConstView blocks, ClipRule rule) override {
+    ATOLL_ASSERT(result.count == 3 && result.dtype == DType::f64 && blocks.dtype == DType::f64,
+                 "clip_factor: f64 blocks in, norm, factor and steps (f64) out");
+    stream.enqueue([=] {
+      const double norm = std::sqrt(exact_sum({blocks.as<double>(), blocks.count}));
+      const auto limit = static_cast<double>(rule.max_norm);
+      double factor = limit > 0 && norm > limit ? limit / norm : 1.0;
+      if (!std::isfinite(norm)) factor = rule.skip_nonfinite ? std::nan("") : 1.0;
+      result.as<double>()[0] = norm;
+      result.as<double>()[1] = factor;
+      if (!std::isnan(factor)) result.as<double>()[2] += 1.0;
+    });
+  }
+
+  void adamw(Stream& stream, const AdamWStep& step) override {
+    stream.enqueue([=] { host::adamw(step); });
+  }
+
+  void sgd(Stream& stream, const SgdStep& step) override {
+    stream.enqueue([=] { host::sgd(step); });
+  }
+
+  void fill_normal(Stream& stream, View dst, const NormalFill& fill) override {
+    ATOLL_ASSERT(dst.dtype == DType::f32, "fill_normal: f32 only");
+    stream.enqueue([=] { host::fill_normal(dst.as<float>(), dst.count, fill); });
+  }
+};
+
 class HostDevice final : public DeviceBackend {
  public:
-  DeviceKind kind() const noexcept override { return DeviceKind::host; }
-  std::string_view name() const noexcept override { return "host"; }
+  HostDevice() : DeviceBackend({.name = "host", .memory_bytes = memory_of_machine()}) {}
 
   void* allocate(std::size_t bytes) override {
     void* data = std::aligned_alloc(page, round_up(bytes));
-    if (!data) {
-      throw Error(ErrorCode::out_of_memory,
-                  "host memory: cannot allocate " + std::to_string(bytes) + " bytes");
-    }
-    allocated_.add(static_cast<std::ptrdiff_t>(bytes));
-    return data;
+    if (data) return data;
+    throw Error(ErrorCode::out_of_memory,
+                "host memory: cannot allocate " + std::to_string(bytes) + " bytes");
   }
-
-  void deallocate(void* data, std::size_t bytes) noexcept override {
-    std::free(data);
-    allocated_.add(-static_cast<std::ptrdiff_t>(bytes));
-  }
-
-  std::uint64_t memory_bytes() const noexcept override {
-    const long pages = ::sysconf(_SC_PHYS_PAGES), bytes = ::sysconf(_SC_PAGESIZE);
-    if (pages <= 0 || bytes <= 0) return 0;
-    return static_cast<std::uint64_t>(pages) * static_cast<std::uint64_t>(bytes);
-  }
-
-  void account(std::ptrdiff_t bytes) noexcept override { allocated_.add(bytes); }
-
+  void deallocate(void* data, std::size_t) noexcept override { std::free(data); }
   std::unique_ptr<StreamBackend> make_stream(const StreamOptions& options) override {
     return std::make_unique<HostStream>(options);
   }
-  DeviceOps& ops() noexcept override { return *ops_; }
-  std::size_t allocated_bytes() const noexcept override { return allocated_.now(); }
-  std::size_t peak_allocated_bytes() const noexcept override { return allocated_.peak(); }
+  DeviceOps& ops() noexcept override { return ops_; }
 
  private:
-  std::unique_ptr<DeviceOps> ops_ = make_ops();
-  AllocationCount allocated_;
+  HostOps ops_;
 };
 
 }  // namespace

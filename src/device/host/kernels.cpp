@@ -3,12 +3,10 @@
 #include "device/host/kernels.hpp"
 
 #include <algorithm>
-#include <array>
 #include <bit>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
-#include <memory>
 #include <numbers>
 #include <type_traits>
 
@@ -59,9 +57,6 @@ inline float widen(bfloat16 value) {
 inline float widen(float16 value) { return to_float(value); }
 inline float widen(float value) { return value; }
 inline double widen(double value) { return value; }
-inline std::int32_t widen(std::int32_t value) { return value; }
-inline std::int64_t widen(std::int64_t value) { return value; }
-inline std::uint8_t widen(std::uint8_t value) { return value; }
 
 // Rounds to nearest even and keeps NaN quiet. Without branches, so that loops vectorise.
 inline bfloat16 narrow_bf16(float value) {

@@ -9,7 +9,6 @@ namespace atoll_v1::atoll::host {
 
 // Converts between f32, bf16, f16 and f64, rounding to nearest even.
 void cast(View dst, ConstView src);
-void add(View dst, ConstView src);
 // dst[i] = op over all p of parts[p][i], in the order of an adjacent-pair tree: parts 0 and 1, parts 2
 // and 3 and so on are combined, then pairs of these results; an odd last operand moves up a level.
 // 16-bit types are summed in f32 and rounded once. avg divides before that rounding; for integers the
@@ -25,12 +24,13 @@ enum class Stores {
 struct Reduction {
   std::span<void* const> dsts;
   std::span<const void* const> parts;
-  const double* factors;  // one per part; null means 1. Only for sum and avg of floating types
+  const double* factors =
+      nullptr;  // one per part; null means 1. Only for sum and avg of floating types
   std::uint64_t count;
   DType dtype;
-  ReduceOp op;
-  int divisor;  // avg divides the sum by this number
-  Stores stores;
+  ReduceOp op = ReduceOp::sum;
+  int divisor = 1;  // avg divides the sum by this number
+  Stores stores = Stores::cached;
   std::size_t block = 0;  // consecutive parts per inner tree; 0 means one tree over all parts
 };
 void reduce_into(const Reduction& reduction);

@@ -96,13 +96,9 @@ struct Lanes<bfloat16> {
   static HWY_INLINE void stream(hn::Vec<Words> packed, bfloat16* to) {
     hn::Stream(packed, Words(), reinterpret_cast<std::uint32_t*>(to));
   }
-  template <class Function>
-  static HWY_INLINE Vector apply(const Function& f, Vector a) {
-    return {f(a.lower), f(a.upper)};
-  }
-  template <class Function>
-  static HWY_INLINE Vector apply(const Function& f, Vector a, Vector b) {
-    return {f(a.lower, b.lower), f(a.upper, b.upper)};
+  template <class Function, class... Vectors>
+  static HWY_INLINE Vector apply(const Function& f, Vectors... v) {
+    return {f(v.lower...), f(v.upper...)};
   }
   static HWY_INLINE Vector load_sums(const float* from) {
     return {hn::LoadU(Tag(), from), hn::LoadU(Tag(), from + hn::Lanes(Tag()))};
@@ -114,12 +110,8 @@ struct Lanes<bfloat16> {
 };
 
 template <>
-struct Lanes<float16> {
-  using Accumulator = float;
-  using Tag = hn::ScalableTag<float>;
+struct Lanes<float16> : Lanes<float> {
   using Half = hn::Rebind<hwy::float16_t, Tag>;
-  using Vector = hn::Vec<Tag>;
-  static std::size_t count() { return hn::Lanes(Tag()); }
   static HWY_INLINE Vector load(const float16* from) {
     return hn::PromoteTo(Tag(), hn::LoadU(Half(), reinterpret_cast<const hwy::float16_t*>(from)));
   }
@@ -128,12 +120,6 @@ struct Lanes<float16> {
     hn::StoreU(packed, Half(), reinterpret_cast<hwy::float16_t*>(to));
   }
   static HWY_INLINE void stream(hn::Vec<Half> packed, float16* to) { store(packed, to); }
-  template <class Function, class... Vectors>
-  static HWY_INLINE Vector apply(const Function& f, Vectors... v) {
-    return f(v...);
-  }
-  static HWY_INLINE Vector load_sums(const float* from) { return hn::LoadU(Tag(), from); }
-  static HWY_INLINE void store_sums(Vector v, float* to) { hn::StoreU(v, Tag(), to); }
 };
 
 // Gradients are sums of f32 and bf16, so these sums get a loop for each usual number of parts and dsts.
@@ -511,19 +497,12 @@ void reduce_into(const Reduction& reduction) {
 }
 
 void reduce(View dst, std::span<const void* const> parts, ReduceOp op) {
-  reduce_into({{&dst.data, 1},
-               parts,
-               nullptr,
-               dst.count,
-               dst.dtype,
-               op,
-               static_cast<int>(parts.size()),
-               Stores::cached});
-}
-
-void add(View dst, ConstView src) {
-  const std::array<const void*, 2> parts = {dst.data, src.data};
-  reduce(dst, parts, ReduceOp::sum);
+  reduce_into({.dsts = {&dst.data, 1},
+               .parts = parts,
+               .count = dst.count,
+               .dtype = dst.dtype,
+               .op = op,
+               .divisor = static_cast<int>(parts.size())});
 }
 
 }  // namespace atoll_v1::atoll::host

@@ -8,7 +8,6 @@
 #include <utility>
 
 #include "core/assert.hpp"
-#include "device/clock_stamp.hpp"
 
 namespace atoll_v1::atoll::host {
 namespace {
@@ -145,9 +144,10 @@ void HostStream::copy(void* dst, const void* src, std::size_t bytes) {
   queue_->push(HostEvent::Kind::work, [=] { std::memcpy(dst, src, bytes); });
 }
 
-void HostStream::zero(void* dst, std::size_t bytes) {
+void HostStream::fill(void* dst, std::byte value, std::size_t bytes) {
   if (bytes == 0) return;
-  queue_->push(HostEvent::Kind::work, [=] { std::memset(dst, 0, bytes); });
+  queue_->push(HostEvent::Kind::work,
+               [=] { std::memset(dst, std::to_integer<int>(value), bytes); });
 }
 
 std::shared_ptr<EventBackend> HostStream::record() {
@@ -168,18 +168,13 @@ void HostStream::wait(std::shared_ptr<EventBackend> event, WaitReason reason) {
   // A plain pointer is safe, because the queue outlives its tasks; a shared_ptr would be a cycle.
   queue_->push(HostEvent::Kind::work, [event = std::move(event), reason, queue = queue_.get()] {
     if (event->happened() || reason == WaitReason::order) return event->synchronize();
-    const auto start = std::chrono::steady_clock::now();
-    const auto account = [&] {
-      queue->exposed_ns +=
-          std::chrono::nanoseconds(std::chrono::steady_clock::now() - start).count();
+    struct Timer {
+      Queue& queue;
+      std::int64_t start = steady_ns();
+      ~Timer() { queue.exposed_ns += steady_ns() - start; }
     };
-    try {
-      event->synchronize();
-    } catch (...) {
-      account();
-      throw;
-    }
-    account();
+    const Timer timer{*queue};
+    event->synchronize();
   });
 }
 

@@ -107,7 +107,7 @@ class HostStream final : public StreamBackend {
   ~HostStream() override;
   void enqueue(std::function<void()> work) override;
   void copy(void* dst, const void* src, std::size_t bytes) override;
-  void zero(void* dst, std::size_t bytes) override;
+  void fill(void* dst, std::byte value, std::size_t bytes) override;
   std::shared_ptr<EventBackend> record() override;
   std::shared_ptr<EventBackend> enqueue_and_record(Task work) override;
   std::shared_ptr<const StampBackend> stamp() override;  // set even after a failure

@@ -90,7 +90,7 @@ class CudaOps final : public Ops {
  public:
   CudaOps(const atoll::Device& device, const CudaOpsOptions& options)
       : device_(device),
-        ordinal_(device.backend()->ordinal()),
+        ordinal_(device.ordinal()),
         matmul_(device),
         attention_(options.deterministic) {}
 
@@ -245,7 +245,7 @@ class CudaOps final : public Ops {
 }  // namespace
 
 void check_usable(const atoll::Device& device) {
-  const int ordinal = device.backend()->ordinal();
+  const int ordinal = device.ordinal();
   int bytes = 0;
   atoll::cuda::check(
       cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, ordinal),
@@ -262,7 +262,7 @@ void check_usable(const atoll::Device& device) {
 
 std::unique_ptr<Ops> make_ops(const atoll::Device& device, const CudaOpsOptions& options) {
   check_usable(device);
-  const Current current(device.backend()->ordinal());
+  const Current current(device.ordinal());
   return std::make_unique<CudaOps>(device, options);
 }
 
