@@ -1,6 +1,7 @@
 #include "atoll/finding.hpp"
 
 #include <algorithm>
+#include <array>
 
 namespace atoll_v1::atoll {
 namespace {
@@ -13,6 +14,11 @@ std::string one_line(std::string text) {
 }
 
 }  // namespace
+
+std::string_view name(Severity severity) noexcept {
+  constexpr std::array<std::string_view, 3> names{"info", "warning", "error"};
+  return names[static_cast<std::size_t>(severity)];
+}
 
 std::string to_line(const Finding& finding) {
   std::string line = finding.evidence;

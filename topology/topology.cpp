@@ -36,6 +36,16 @@ void append(std::vector<T>& all, const std::vector<T>& part) {
 
 }  // namespace
 
+std::string_view name(IslandState state) noexcept {
+  constexpr std::array<std::string_view, 3> names{"known", "none", "unknown"};
+  return names[static_cast<std::size_t>(state)];
+}
+
+std::string_view name(PathLevel level) noexcept {
+  constexpr std::array<std::string_view, 6> names{"PIX", "PXB", "PHB", "NODE", "PKG", "SYS"};
+  return names[static_cast<std::size_t>(level)];
+}
+
 Topology Topology::discover_local(std::string_view host_id) {
   topology_sources::LiveRequest request;
   request.host_name = host_name();

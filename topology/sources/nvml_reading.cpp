@@ -16,6 +16,7 @@
 #include "sources/nvml_words.hpp"
 #include "sources/pci_address.hpp"
 #include "sources/small_file.hpp"
+#include "wording.hpp"
 
 namespace atoll_v1::atoll::topology_sources {
 namespace {

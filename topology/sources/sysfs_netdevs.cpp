@@ -9,6 +9,7 @@
 #include "facts.hpp"
 #include "sources/pci_address.hpp"
 #include "sources/small_file.hpp"
+#include "wording.hpp"
 
 namespace atoll_v1::atoll::topology_sources {
 namespace {
