@@ -1,5 +1,4 @@
-#include "sources/environment.hpp"
-
+// Describes the surroundings of this process: kernel, container, limits and NCCL settings.
 #include <fmt/format.h>
 #include <sys/resource.h>
 #include <sys/statvfs.h>
@@ -15,6 +14,7 @@
 #include "facts.hpp"
 #include "sources/pci_address.hpp"
 #include "sources/small_file.hpp"
+#include "sources/source.hpp"
 #include "wording.hpp"
 
 namespace atoll_v1::atoll::topology_sources {
@@ -263,13 +263,6 @@ class Surroundings {
   std::size_t settings_ = 0;
 };
 
-void look(const LiveRequest& request, Topology& topology) {
-  std::vector<std::string> variables;
-  for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry)
-    variables.emplace_back(*entry);
-  read_environment(request, variables, topology);
-}
-
 }  // namespace
 
 void read_environment(const LiveRequest& request, std::span<const std::string> variables,
@@ -278,6 +271,11 @@ void read_environment(const LiveRequest& request, std::span<const std::string> v
   if (host != topology.hosts.end()) Surroundings(request, variables, topology, *host).describe();
 }
 
-const LiveSource environment{look};
+void environment(const LiveRequest& request, Topology& topology) {
+  std::vector<std::string> variables;
+  for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry)
+    variables.emplace_back(*entry);
+  read_environment(request, variables, topology);
+}
 
 }  // namespace atoll_v1::atoll::topology_sources

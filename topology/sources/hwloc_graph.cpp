@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <numeric>
 #include <set>
 #include <tuple>
@@ -395,12 +396,9 @@ class HostReader {
   }
 
   static std::string port_state(std::string_view number) {
-    if (number == "1") return "down";
-    if (number == "2") return "init";
-    if (number == "3") return "armed";
-    if (number == "4") return "active";
-    if (number == "5") return "deferred";
-    return "";
+    constexpr std::array states{"", "down", "init", "armed", "active", "deferred"};
+    const auto state = parse_number<std::size_t>(number).value_or(0);
+    return state < states.size() ? states[state] : "";
   }
 
   // Parses a LID such as "0x3a4".
@@ -424,6 +422,21 @@ class HostReader {
 
 void add_host(const HwlocMachine& machine, TopologyHost host, Topology& topology) {
   HostReader(machine, std::move(host), topology).read();
+}
+
+std::string_view HwlocOsDevice::info(std::string_view key) const {
+  const auto found = std::ranges::find(infos, key, &std::pair<std::string, std::string>::first);
+  return found == infos.end() ? std::string_view() : std::string_view(found->second);
+}
+
+std::string root_path(unsigned domain, unsigned bus) {
+  return fmt::format("pci{:04x}:{:02x}", domain, bus);
+}
+
+void fail(const HwlocMachine& machine, std::ptrdiff_t offset, std::string_view what) {
+  throw Error(ErrorCode::bad_data,
+              offset < 0 ? fmt::format("{}: {}", machine.origin, what)
+                         : fmt::format("{}: byte {}: {}", machine.origin, offset, what));
 }
 
 std::string_view nic_layer(const NicTraits& nic) {

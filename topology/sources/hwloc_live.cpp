@@ -66,7 +66,9 @@ Bitmap usable_threads(hwloc_topology_t topology) {
   return usable;
 }
 
-void look(const LiveRequest& request, Topology& topology) {
+}  // namespace
+
+void hwloc_live(const LiveRequest& request, Topology& topology) {
   const HwlocTopology hwloc = load();
   const Bitmap usable = usable_threads(hwloc.get());
   TopologyHost host;
@@ -74,9 +76,5 @@ void look(const LiveRequest& request, Topology& topology) {
   host.name = request.host_name;
   add_host(describe(hwloc.get(), usable.get()), std::move(host), topology);
 }
-
-}  // namespace
-
-const LiveSource hwloc_live{look};
 
 }  // namespace atoll_v1::atoll::topology_sources

@@ -302,7 +302,9 @@ class NvmlView {
   bool some_links_unseen_ = false;
 };
 
-void look(const LiveRequest& request, Topology& topology) {
+}  // namespace
+
+void nvml(const LiveRequest& request, Topology& topology) {
   const auto host = std::ranges::find(topology.hosts, request.host_id, &TopologyHost::id);
   if (host == topology.hosts.end()) return;
   NvmlReading reading = read_nvml(request.nvml, patience);
@@ -312,9 +314,5 @@ void look(const LiveRequest& request, Topology& topology) {
   }
   NvmlView(request, std::move(reading), *host, topology).apply();
 }
-
-}  // namespace
-
-const LiveSource nvml{look};
 
 }  // namespace atoll_v1::atoll::topology_sources

@@ -195,7 +195,9 @@ int port_number(std::string_view name) {
   return number <= 255 ? number : 0;
 }
 
-void look(const LiveRequest& request, Topology& topology) {
+}  // namespace
+
+void sysfs_ports(const LiveRequest& request, Topology& topology) {
   const fs::path adapters = fs::path(request.sysfs) / "class/infiniband";
   for (const std::string& adapter : entries(adapters))
     for (const std::string& name : entries(adapters / adapter / "ports")) {
@@ -205,9 +207,5 @@ void look(const LiveRequest& request, Topology& topology) {
   const auto host = std::ranges::find(topology.hosts, request.host_id, &TopologyHost::id);
   if (host != topology.hosts.end()) add_netdevs(request, *host, topology);
 }
-
-}  // namespace
-
-const LiveSource sysfs_ports{look};
 
 }  // namespace atoll_v1::atoll::topology_sources
