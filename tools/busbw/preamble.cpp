@@ -1,24 +1,18 @@
 // Text above the table: what runs where, in the format of nccl-tests.
 #include <fmt/format.h>
 
+#include <array>
+
 #include "sweep.hpp"
 
 namespace busbw {
 namespace {
 
-std::string_view blocking_line(Blocking blocking) {
-  switch (blocking) {
-    case Blocking::none:
-      return "";
-    case Blocking::barrier:
-      return "# Blocking Enabled: wait and barrier after each operation\n";
-    case Blocking::wait:
-      return "# Blocking Enabled: wait after each operation, no barrier\n";
-    case Blocking::batch:
-      return "# Blocking Enabled: wait and barrier after each batch (-m); time excludes barrier\n";
-  }
-  return "";
-}
+// Line for each value of Blocking.
+constexpr std::array<std::string_view, 4> blocking_lines{
+    "", "# Blocking Enabled: wait and barrier after each operation\n",
+    "# Blocking Enabled: wait after each operation, no barrier\n",
+    "# Blocking Enabled: wait and barrier after each batch (-m); time excludes barrier\n"};
 
 std::string rank_line(const Job& job, const atoll::Placement& placement) {
   const UsedDevice& device = job.devices()[static_cast<std::size_t>(placement.rank)];
@@ -44,7 +38,8 @@ std::string preamble(const Job& job, const Options& o, Collective collective) {
       "agg iters: {} validation: {} graph: 0 unalign: {}\n{}",
       title_line(job), program_name(collective), o.min_bytes, o.max_bytes,
       by_factor ? o.step_factor : o.step_bytes, by_factor ? "factor" : "bytes", o.warmups,
-      o.iterations, o.batch, o.checks, o.unalign, blocking_line(o.blocking));
+      o.iterations, o.batch, o.checks, o.unalign,
+      blocking_lines[static_cast<std::size_t>(o.blocking)]);
   if (!job.rank_device().why.empty()) text += fmt::format("# {}\n", job.rank_device().why);
   for (const std::string& note : o.notes) text += fmt::format("# {}\n", note);
   text += fmt::format(
