@@ -152,6 +152,16 @@ Json head_json(const CommandLine& command, const Job& job, const Options& o) {
           {"atoll", atoll_json(job, o)},   {"config", config_json(job, o)}};
 }
 
+using File = std::unique_ptr<std::FILE, int (*)(std::FILE*)>;
+
+File open_file(const std::string& path, const char* mode) {
+  return {std::fopen(path.c_str(), mode), std::fclose};
+}
+
+[[noreturn]] void refuse(const std::string& path) {
+  throw atoll::Error(atoll::ErrorCode::io, fmt::format("{}: {}", path, std::strerror(errno)));
+}
+
 std::string text_of(const Json& json) { return json.dump(2) + '\n'; }
 
 }  // namespace
@@ -237,20 +247,14 @@ std::string to_curve(const Job& job, const Options& options, std::span<const Tab
 }
 
 void require_writable(const std::string& path) {
-  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(path.c_str(), "ab"),
-                                                             std::fclose);
-  if (!file)
-    throw atoll::Error(atoll::ErrorCode::io, fmt::format("{}: {}", path, std::strerror(errno)));
+  if (!open_file(path, "ab")) refuse(path);
 }
 
 void write_file(const std::string& path, const std::string& text) {
-  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(path.c_str(), "wb"),
-                                                             std::fclose);
-  const bool is_written = file &&
-                          std::fwrite(text.data(), 1, text.size(), file.get()) == text.size() &&
-                          std::fflush(file.get()) == 0;
-  if (!is_written)
-    throw atoll::Error(atoll::ErrorCode::io, fmt::format("{}: {}", path, std::strerror(errno)));
+  const File file = open_file(path, "wb");
+  if (!file || std::fwrite(text.data(), 1, text.size(), file.get()) != text.size() ||
+      std::fflush(file.get()) != 0)
+    refuse(path);
 }
 
 }  // namespace busbw
