@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 #include <hwloc/distances.h>
 
-#include <algorithm>
 #include <map>
 
 namespace atoll_v1::atoll::topology_sources {
