@@ -11,42 +11,43 @@
 
 namespace atoll_v1::atoll {
 
-LinkRates::LinkRates(const Topology& topology, const MeshSites& sites, const RankGroups& groups)
-    : topology_(topology), sites_(sites), groups_(groups) {}
+LinkRates::LinkRates(const Topology& of, const std::vector<RankSite>& ranks,
+                     const MeshPlanOptions& options)
+    : topology(of), sites(locate(of, ranks, options)), groups(group_ranks(sites)) {}
 
 void LinkRates::collect_hosts() {
-  const std::size_t size = sites_.hosts.size();
+  const std::size_t size = sites.hosts.size();
   rates_.resize(size);
   hosts_.resize(size, nullptr);
   gpus_.resize(size);
   nics_.resize(size);
   users_.resize(size, 0);
   std::unordered_map<std::string_view, std::size_t> numbers;
-  for (std::size_t i = 0; i < size; ++i) numbers.try_emplace(sites_.hosts[i], i);
-  for (const TopologyHost& host : topology_.hosts)
+  for (std::size_t i = 0; i < size; ++i) numbers.try_emplace(sites.hosts[i], i);
+  for (const TopologyHost& host : topology.hosts)
     if (const auto found = numbers.find(host.id); found != numbers.end())
       hosts_[found->second] = &host;
-  for (std::size_t i = 0; i < topology_.nics.size(); ++i)
-    if (const auto host = numbers.find(topology_.nics[i].host); host != numbers.end())
+  for (std::size_t i = 0; i < topology.nics.size(); ++i)
+    if (const auto host = numbers.find(topology.nics[i].host); host != numbers.end())
       nics_[host->second].push_back(i);
-  std::vector<bool> seen(topology_.gpus.size(), false);
-  for (const MeshSite& site : sites_.ranks) {
+  std::vector<bool> seen(topology.gpus.size(), false);
+  for (const MeshSite& site : sites.ranks) {
     ++users_[at_index(site.host)];
     if (site.gpu < 0 || seen[at_index(site.gpu)]) continue;
     seen[at_index(site.gpu)] = true;
     gpus_[at_index(site.host)].push_back(at_index(site.gpu));
   }
-  affinity_ = find_affinity(topology_);
-  usable_ = usable_gbyte_s(topology_);
+  affinity_ = find_affinity(topology);
+  usable_ = usable_gbyte_s(topology);
 }
 
 std::optional<double> LinkRates::inside(int near) {
-  const RankGroup& group = groups_.near[at_index(near)];
+  const RankGroup& group = groups.near[at_index(near)];
   if (group.where.kind == Neighbourhood::Kind::island)
-    return sites_.islands[at_index(group.where.number)].gpu_gbyte_s;
+    return sites.islands[at_index(group.where.number)].gpu_gbyte_s;
   const bool without_links =
-      std::ranges::all_of(group.ranks, [&](int rank) { return sites_.is_alone(rank); });
-  return without_links ? pcie(sites_.at(group.ranks.front()).host) : std::nullopt;
+      std::ranges::all_of(group.ranks, [&](int rank) { return sites.is_alone(rank); });
+  return without_links ? pcie(sites.at(group.ranks.front()).host) : std::nullopt;
 }
 
 std::optional<double> LinkRates::pcie(int host) { return at(host).pcie; }
@@ -67,7 +68,7 @@ std::optional<double> LinkRates::measure_pcie(int host) const {
     return std::nullopt;
   std::optional<double> slowest;
   for (const std::size_t gpu : gpus_[at_index(host)]) {
-    const auto rate = full_pcie_gbyte_s(topology_.gpus[gpu].facts);
+    const auto rate = full_pcie_gbyte_s(topology.gpus[gpu].facts);
     if (!rate) return std::nullopt;
     slowest = std::min(slowest.value_or(*rate), *rate);
   }
@@ -82,7 +83,7 @@ std::optional<double> LinkRates::measure_network(int host) const {
     for (const std::string& nic : affinity_[gpu].use) in_use.insert(nic);
   double sum = 0;
   for (const std::size_t number : nics_[at_index(host)]) {
-    const TopologyNic& nic = topology_.nics[number];
+    const TopologyNic& nic = topology.nics[number];
     if (in_use.empty() ? !may_be_active(nic) : !in_use.contains(nic.id)) continue;
     if (!usable_[number]) return std::nullopt;
     sum += *usable_[number];

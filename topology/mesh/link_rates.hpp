@@ -10,10 +10,17 @@
 
 namespace atoll_v1::atoll {
 
+// The ranks of a job, located and grouped, with their rates.
 class LinkRates {
  public:
-  // Keeps references to all arguments.
-  LinkRates(const Topology& topology, const MeshSites& sites, const RankGroups& groups);
+  // Keeps a reference to the topology. Throws Error(invalid_argument) as locate() does.
+  LinkRates(const Topology& of, const std::vector<RankSite>& ranks, const MeshPlanOptions& options);
+  LinkRates(const LinkRates&) = delete;
+  LinkRates& operator=(const LinkRates&) = delete;
+
+  const Topology& topology;
+  const MeshSites sites;
+  const RankGroups groups;
 
   // Rate inside a near group; `near` is its index.
   std::optional<double> inside(int near);
@@ -33,9 +40,6 @@ class LinkRates {
   std::optional<double> measure_pcie(int host) const;
   std::optional<double> measure_network(int host) const;
 
-  const Topology& topology_;
-  const MeshSites& sites_;
-  const RankGroups& groups_;
   // By host. The vectors stay empty until the first query about a host.
   std::vector<HostRates> rates_;
   std::vector<const TopologyHost*> hosts_;      // null if the topology does not list the host

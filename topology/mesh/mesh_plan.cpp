@@ -24,24 +24,23 @@ namespace atoll_v1::atoll {
 namespace {
 
 // Requires that the ranks of each inner group are inside one island.
-void check_inner(const Topology& topology, const MeshSites& sites, const RankGroups& groups,
-                 int inner) {
+void check_inner(const LinkRates& rates, int inner) {
   const auto refuse = [&](const std::string& why) {
     throw Error(ErrorCode::invalid_argument,
                 fmt::format("{} inner ranks do not fit: {}", inner, why));
   };
   if (inner < 1) refuse("there must be at least 1");
   if (inner == 1) return;
-  const DisplayNames names(topology);
-  for (const RankGroup& group : groups.near) {
+  const DisplayNames names(rates.topology);
+  for (const RankGroup& group : rates.groups.near) {
     const int first = group.ranks.front();
-    const std::string host = names.host(sites.hosts[at_index(sites.at(first).host)]);
+    const std::string host = names.host(rates.sites.hosts[at_index(rates.sites.at(first).host)]);
     for (const int rank : group.ranks)
-      if (group.where.kind == Neighbourhood::Kind::host && sites.is_alone(rank))
+      if (group.where.kind == Neighbourhood::Kind::host && rates.sites.is_alone(rank))
         refuse(fmt::format("the GPUs of {} have no links, so an island has 1 GPU", host));
     if (group.size() % inner != 0)
-      refuse(fmt::format("{} on {} has {}, which {} does not divide", noun(sites, group), host,
-                         plural(at_index(group.size()), "rank"), inner));
+      refuse(fmt::format("{} on {} has {}, which {} does not divide", noun(rates.sites, group),
+                         host, plural(at_index(group.size()), "rank"), inner));
   }
 }
 
@@ -187,18 +186,18 @@ std::string explain(const MeshSites& sites, const Candidate& taken, const MeshPl
 }
 
 MeshPlan plan_even(const MeshRequest& request) {
-  const MeshSites& sites = request.sites;
+  const MeshSites& sites = request.rates.sites;
   const int inner = request.options.inner;
-  Candidate taken = widest_candidate(sites, request.groups);
+  Candidate taken = widest_candidate(sites, request.rates.groups);
   std::string memory;
   if (request.need) {
-    const std::vector<Candidate> all = candidates(sites, request.groups, inner);
+    const std::vector<Candidate> all = candidates(sites, request.rates.groups, inner);
     const auto fits = std::ranges::find_if(
         all, [&](const Candidate& one) { return request.need->fits(one.ranks()); });
     taken = *fits;  // the last candidate is the whole job, which fits
     memory = memory_text(all, at_index(static_cast<int>(fits - all.begin())), *request.need);
   }
-  MeshLayout layout = arrange(request.groups, taken.ranks() / inner, inner);
+  MeshLayout layout = arrange(request.rates.groups, taken.ranks() / inner, inner);
   MeshPlan plan;
   plan.replicate = layout.replicate();
   plan.shard = layout.shard;
@@ -232,17 +231,15 @@ void find_unknown(const Topology& topology, const MeshSites& sites, MeshPlan& pl
 
 MeshPlan plan_mesh(const Topology& topology, const std::vector<RankSite>& ranks,
                    const MeshPlanOptions& options) {
-  const MeshSites sites = locate(topology, ranks, options);
-  const RankGroups groups = group_ranks(sites);
-  check_inner(topology, sites, groups, options.inner);
-  const std::optional<MemoryNeed> need = memory_need(topology, ranks, sites, options);
-  if (need && !need->fits(static_cast<double>(ranks.size()))) refuse_model(*need, sites);
-  LinkRates rates(topology, sites, groups);
-  const MeshRequest request{topology, sites, groups, options, need, rates};
-  const bool is_even = alike(groups.near) && alike(groups.wide);
+  LinkRates rates(topology, ranks, options);
+  check_inner(rates, options.inner);
+  const std::optional<MemoryNeed> need = memory_need(topology, ranks, rates.sites, options);
+  if (need && !need->fits(static_cast<double>(ranks.size()))) refuse_model(*need, rates.sites);
+  const MeshRequest request{rates, options, need};
+  const bool is_even = alike(rates.groups.near) && alike(rates.groups.wide);
   MeshPlan plan = is_even ? plan_even(request) : plan_uneven(request);
-  find_unknown(topology, sites, plan);
-  for (Finding& finding : find_crossings(topology, sites, groups, rates, plan)) {
+  find_unknown(topology, rates.sites, plan);
+  for (Finding& finding : find_crossings(rates, plan)) {
     if (need) {  // only more memory avoids the crossing
       finding.severity = Severity::info;
       finding.fix = "use GPUs with more memory, or fewer bytes for each parameter";
