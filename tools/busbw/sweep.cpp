@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <numeric>
 #include <utility>
 
 #include "atoll/error.hpp"
@@ -27,6 +28,21 @@ double seconds_since(Clock::time_point begin) {
 traffic::Element element_of(const Call& call) {
   const bool halves = has_reduction(call.collective) && size_of(call.dtype) == 2;
   return halves ? traffic::Element::bf16 : traffic::Element::f32;
+}
+
+// The time of a group, as -a selects.
+double selected(TimeOf which, const std::vector<double>& times) {
+  switch (which) {
+    case TimeOf::rank_0:
+      return times.front();
+    case TimeOf::average:
+      return std::accumulate(times.begin(), times.end(), 0.0) / static_cast<double>(times.size());
+    case TimeOf::fastest:
+      return std::ranges::min(times);
+    case TimeOf::slowest:
+      return std::ranges::max(times);
+  }
+  return 0;
 }
 
 // Requires that two buffers for each rank leave some memory of the host or GPU. Checked before
@@ -258,34 +274,15 @@ Half Sweep::gather(const Call& call, const std::vector<double>& mine) {
   return half;
 }
 
-// Selects the time within each group as -a says; the slowest group counts.
+// Returns the time of the slowest group.
 double Sweep::by_time_of(const std::vector<std::vector<double>>& all, std::size_t entry) const {
-  double result = 0;
+  double slowest = 0;
   for (const std::vector<int>& group : job_.groups()) {
     std::vector<double> times;
-    double sum = 0;
-    for (const int rank : group) {
-      times.push_back(all[static_cast<std::size_t>(rank)][entry]);
-      sum += times.back();
-    }
-    double time = 0;
-    switch (options_.time_of) {
-      case TimeOf::rank_0:
-        time = times.front();
-        break;
-      case TimeOf::average:
-        time = sum / static_cast<double>(times.size());
-        break;
-      case TimeOf::fastest:
-        time = std::ranges::min(times);
-        break;
-      case TimeOf::slowest:
-        time = std::ranges::max(times);
-        break;
-    }
-    result = std::max(result, time);
+    for (const int rank : group) times.push_back(all[static_cast<std::size_t>(rank)][entry]);
+    slowest = std::max(slowest, selected(options_.time_of, times));
   }
-  return result;
+  return slowest;
 }
 
 std::uint64_t Sweep::stride_of(const Call& call) const {

@@ -48,15 +48,14 @@ class Crossings {
     found_.push_back(describe(fmt::format("{} {}", noun, number), parts, inside));
   }
 
-  std::vector<Finding> take(std::string_view noun) {
+  void take(std::string_view noun, std::vector<Finding>& all) {
     if (unsaid_ > 0)
       found_.push_back({.id = "mesh_crosses_islands",
                         .severity = Severity::warning,
                         .evidence = fmt::format("{} {} islands as well",
                                                 plural(unsaid_, fmt::format("other {}", noun)),
                                                 unsaid_ == 1 ? "crosses" : "cross")});
-    unsaid_ = 0;
-    return std::move(found_);
+    std::ranges::move(found_, std::back_inserter(all));
   }
 
  private:
@@ -141,10 +140,6 @@ class Crossings {
   std::size_t unsaid_ = 0;
 };
 
-void append(std::vector<Finding>& all, std::vector<Finding> more) {
-  for (Finding& finding : more) all.push_back(std::move(finding));
-}
-
 }  // namespace
 
 void check_order(const MeshPlan& plan, std::size_t size) {
@@ -199,14 +194,14 @@ std::vector<Finding> find_crossings(LinkRates& rates, const MeshPlan& plan) {
       shards.look("shard group", r * plan.inner + i, ranks, inside);
     }
   }
-  append(findings, shards.take("shard group"));
+  shards.take("shard group", findings);
   Crossings inners(rates);
   for (int row = 0; row < plan.replicate * plan.shard && plan.inner > 1; ++row) {
     const auto begin = plan.order.begin() + std::ptrdiff_t{row} * plan.inner;
     ranks.assign(begin, begin + plan.inner);
     inners.look("inner group", row, ranks, inside);
   }
-  append(findings, inners.take("inner group"));
+  inners.take("inner group", findings);
   return findings;
 }
 
