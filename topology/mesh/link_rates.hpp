@@ -6,7 +6,7 @@
 #include <optional>
 #include <vector>
 
-#include "mesh/rank_groups.hpp"
+#include "mesh/mesh_sites.hpp"
 
 namespace atoll_v1::atoll {
 

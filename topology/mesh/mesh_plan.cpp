@@ -3,7 +3,7 @@
 // Idea: a sharded step gathers every parameter over the shard axis several times and crosses the
 // replicate axis once, so the shard axis should use the fastest links. It is as wide as these
 // reach, or as wide as the memory of a model requires. The *near* group of a rank is its island;
-// its *wide* group is the larger of island and host (rank_groups.hpp). Steps:
+// its *wide* group is the larger of island and host (mesh_sites.hpp). Steps:
 //   1. locate the ranks and group them;
 //   2. when all near groups have one size, and all wide groups too, choose a candidate:
 //      the wide group, or the smallest candidate that holds the model. Otherwise compare modelled
