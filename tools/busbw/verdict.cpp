@@ -174,9 +174,9 @@ class Judge {
     }
     const std::string where =
         worst->finding.kind == PairFinding::Kind::rank ? "" : " between hosts";
-    worst->finding.text =
-        fmt::format("slow: {}{} {} at {:.0f} % of the bandwidth of others{}", worst->finding.subject,
-                    worst->finding.text, direction, worst_share * 100, where);
+    worst->finding.text = fmt::format("slow: {}{} {} at {:.0f} % of the bandwidth of others{}",
+                                      worst->finding.subject, worst->finding.text, direction,
+                                      worst_share * 100, where);
     verdict_.findings.push_back(worst->finding);
     return true;
   }
