@@ -31,21 +31,20 @@ class LinkRates {
   std::optional<double> network(int host);
 
  private:
-  struct HostRates {
+  struct Host {
+    const TopologyHost* listed = nullptr;  // null if the topology does not list the host
+    std::vector<std::size_t> gpus = {};    // GPUs that ranks use, each once
+    std::vector<std::size_t> nics = {};
+    int users = 0;  // number of ranks
     bool is_measured = false;
-    std::optional<double> pcie, network;
+    std::optional<double> pcie = {}, network = {};
   };
   void collect_hosts();
-  HostRates& at(int host);
-  std::optional<double> measure_pcie(int host) const;
-  std::optional<double> measure_network(int host) const;
+  Host& at(int host);
+  std::optional<double> measure_pcie(const Host& host) const;
+  std::optional<double> measure_network(const Host& host) const;
 
-  // By host. The vectors stay empty until the first query about a host.
-  std::vector<HostRates> rates_;
-  std::vector<const TopologyHost*> hosts_;      // null if the topology does not list the host
-  std::vector<std::vector<std::size_t>> gpus_;  // GPUs that ranks use, each once
-  std::vector<std::vector<std::size_t>> nics_;
-  std::vector<int> users_;                     // number of ranks on each host
+  std::vector<Host> hosts_;                    // stays empty until the first query about a host
   std::vector<Affinity> affinity_;             // NICs of each GPU
   std::vector<std::optional<double>> usable_;  // bandwidth of each NIC
 };
