@@ -115,11 +115,9 @@ std::vector<double> measure_rounds(Job& job, const Options& options,
 }
 
 int most_ranks_of_a_host(const PairSites& sites) {
-  int most = 0;
-  for (const int host : sites.host) {
-    most = std::max(most, static_cast<int>(std::ranges::count(sites.host, host)));
-  }
-  return most;
+  std::ptrdiff_t most = 0;
+  for (const int host : sites.host) most = std::max(most, std::ranges::count(sites.host, host));
+  return static_cast<int>(most);
 }
 
 }  // namespace

@@ -175,19 +175,14 @@ class Writer {
   Json json_;
 };
 
-// Requires ids that are not empty and occur once.
-class IdCheck {
- public:
-  void operator()(const JsonObject& object) {
-    const std::string id = object.text("id");
-    if (id.empty()) object.fail("id", "is empty");
-    if (!seen_.insert(id).second) object.fail("id", "occurs twice");
-  }
-  bool contains(const std::string& id) const { return seen_.contains(id); }
+using Ids = std::set<std::string>;
 
- private:
-  std::set<std::string> seen_;
-};
+// Requires an id that is not empty and occurs once.
+void check_id(const JsonObject& object, Ids& seen) {
+  const std::string id = object.text("id");
+  if (id.empty()) object.fail("id", "is empty");
+  if (!seen.insert(id).second) object.fail("id", "occurs twice");
+}
 
 template <class T>
 void read_list(const std::vector<JsonObject>& objects, std::vector<T>& list) {
@@ -233,12 +228,12 @@ Topology Topology::from_json(std::string_view text, std::string_view source) {
   if (root.text("schema") != schema) root.fail("schema", fmt::format("is not \"{}\"", schema));
   const auto hosts = root.list("hosts", most_devices), gpus = root.list("gpus", most_devices),
              nics = root.list("nics", most_devices);
-  IdCheck check_host, check_device;
-  for (const JsonObject& host : hosts) check_host(host);
+  Ids host_ids, device_ids;
+  for (const JsonObject& host : hosts) check_id(host, host_ids);
   for (const auto* devices : {&gpus, &nics})
     for (const JsonObject& device : *devices) {
-      check_device(device);
-      if (!check_host.contains(device.text("host"))) device.fail("host", "is not the id of a host");
+      check_id(device, device_ids);
+      if (!host_ids.contains(device.text("host"))) device.fail("host", "is not the id of a host");
     }
   Topology topology;
   read_list(hosts, topology.hosts);

@@ -1,6 +1,7 @@
 // Locates the ranks of a mesh on the machine and groups them, for planning and checking.
 #pragma once
 
+#include <compare>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -30,10 +31,7 @@ struct Neighbourhood {
   };
   Kind kind = Kind::host;
   int number = 0;
-  friend bool operator==(const Neighbourhood&, const Neighbourhood&) = default;
-  friend bool operator<(const Neighbourhood& a, const Neighbourhood& b) {
-    return std::tie(a.kind, a.number) < std::tie(b.kind, b.number);
-  }
+  friend auto operator<=>(const Neighbourhood&, const Neighbourhood&) = default;
 };
 
 struct MeshSites {

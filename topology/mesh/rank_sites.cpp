@@ -14,11 +14,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <compare>
 #include <map>
 #include <optional>
 #include <set>
 #include <string_view>
-#include <tuple>
 #include <unordered_map>
 
 #include "atoll/mesh_plan.hpp"
@@ -32,10 +32,7 @@ namespace {
 struct Device {
   const TopologyGpu* gpu = nullptr;
   std::string partition;
-  friend bool operator==(const Device&, const Device&) = default;
-  friend bool operator<(const Device& a, const Device& b) {
-    return std::tie(a.gpu, a.partition) < std::tie(b.gpu, b.partition);
-  }
+  friend auto operator<=>(const Device&, const Device&) = default;
 };
 using Devices = std::vector<Device>;
 
