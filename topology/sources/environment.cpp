@@ -125,18 +125,18 @@ class Surroundings {
     const std::vector<std::string> numbers = entries(groups);
     if (numbers.empty()) return "off";
     std::vector<std::string> types;
-    const auto ask = [&](const std::string& busid) {
-      const fs::path folder = pci_folder(sysfs_, busid);
-      if (folder.empty()) return;
-      if (std::string type = first_line(folder / "iommu_group/type"); !type.empty())
+    const auto ask = [&](const fs::path& group) {
+      if (std::string type = first_line(group / "type"); !type.empty())
         types.push_back(std::move(type));
     };
-    for (const TopologyGpu& gpu : topology_.gpus) ask(gpu.busid);
-    for (const TopologyNic& nic : topology_.nics) ask(nic.busid);
+    const auto ask_device = [&](const std::string& busid) {
+      if (const fs::path folder = pci_folder(sysfs_, busid); !folder.empty())
+        ask(folder / "iommu_group");
+    };
+    for (const TopologyGpu& gpu : topology_.gpus) ask_device(gpu.busid);
+    for (const TopologyNic& nic : topology_.nics) ask_device(nic.busid);
     if (types.empty())
-      for (const std::string& number : numbers)
-        if (std::string type = first_line(groups / number / "type"); !type.empty())
-          types.push_back(std::move(type));
+      for (const std::string& number : numbers) ask(groups / number);
     if (types.empty()) return is_passthrough_by_default() ? "passthrough" : "translated";
     return std::ranges::all_of(types, [](const auto& type) { return type == "identity"; })
                ? "passthrough"
