@@ -88,7 +88,13 @@ std::string rank_line(const Job& job, const atoll::Placement& placement) {
                      device.number, device.pci, device.info);
 }
 
-// Text above the table: what runs where, in the format of nccl-tests.
+}  // namespace
+
+std::string title_line(const Job& job) {
+  return fmt::format("# atoll-busbw version {} backend {} launcher {}\n", ATOLL_VERSION,
+                     job.communicator->backend(), job.world.launcher());
+}
+
 std::string preamble(const Job& job, const Options& o, Collective collective) {
   const atoll::World& world = job.world;
   const bool by_factor = o.step_factor > 1;
@@ -109,13 +115,6 @@ std::string preamble(const Job& job, const Options& o, Collective collective) {
       job.group_size() == 1 ? "" : "s", job.mesh.to_string(), name(o.memory));
   for (const atoll::Placement& placement : world.placements()) text += rank_line(job, placement);
   return text;
-}
-
-}  // namespace
-
-std::string title_line(const Job& job) {
-  return fmt::format("# atoll-busbw version {} backend {} launcher {}\n", ATOLL_VERSION,
-                     job.communicator->backend(), job.world.launcher());
 }
 
 bool Table::is_good() const noexcept {

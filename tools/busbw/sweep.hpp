@@ -79,5 +79,7 @@ class Sweep {
 
 // First line of every report: version, backend and launcher.
 std::string title_line(const Job& job);
+// Text above the first table: what runs where.
+std::string preamble(const Job& job, const Options& options, Collective collective);
 
 }  // namespace busbw
