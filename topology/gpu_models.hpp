@@ -1,7 +1,6 @@
 // Published properties of GPU models, from NVIDIA's and AMD's data sheets and the pci-ids database.
 #pragma once
 
-#include <optional>
 #include <string_view>
 
 namespace atoll_v1::atoll {

@@ -30,14 +30,6 @@ std::optional<PathLevel> by_pci(std::string_view a, std::string_view b) {
 
 }  // namespace
 
-DeviceLocation location_of(const TopologyGpu& gpu) {
-  return {gpu.id, gpu.host, gpu.pci_path, gpu.numa, gpu.package};
-}
-
-DeviceLocation location_of(const TopologyNic& nic) {
-  return {nic.id, nic.host, nic.pci_path, nic.numa, nic.package};
-}
-
 PathLevels::PathLevels(const Topology& topology) {
   for (const TopologyPath& path : topology.paths)
     stated_.try_emplace(std::minmax<std::string_view>(path.a, path.b), path.level);

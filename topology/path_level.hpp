@@ -16,8 +16,10 @@ struct DeviceLocation {
   int numa = -1;
   int package = -1;
 };
-DeviceLocation location_of(const TopologyGpu& gpu);
-DeviceLocation location_of(const TopologyNic& nic);
+template <class Device>
+DeviceLocation location_of(const Device& device) {
+  return {device.id, device.host, device.pci_path, device.numa, device.package};
+}
 
 // Computes distances between devices. A distance that a source states takes precedence over one
 // derived from PCI paths and NUMA nodes. Keeps references to the topology.

@@ -124,11 +124,7 @@ class RailFinder {
     else
       key = "name " + nic.substr(std::min(nic.size(), host.size()));
     const auto [at, is_new] = numbers_.try_emplace(key, rails_.size());
-    if (is_new)
-      rails_.push_back({.index = 0,
-                        .nics = {},
-                        .gpus = {},
-                        .evidence = leaf != leaves_.end() ? "fabric" : "assumed"});
+    if (is_new) rails_.emplace_back().evidence = leaf != leaves_.end() ? "fabric" : "assumed";
     return rails_[at->second];
   }
 

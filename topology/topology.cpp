@@ -12,10 +12,6 @@
 namespace atoll_v1::atoll {
 namespace {
 
-const std::array live_sources{&topology_sources::hwloc_live, &topology_sources::nvml,
-                              &topology_sources::sysfs_ports, &topology_sources::sysfs_pci,
-                              &topology_sources::environment};
-
 std::string host_name() {
   std::array<char, 256> buffer{};
   if (gethostname(buffer.data(), buffer.size() - 1) != 0) return "localhost";
@@ -36,12 +32,25 @@ void append(std::vector<T>& all, const std::vector<T>& part) {
 
 }  // namespace
 
+std::string_view name(IslandState state) noexcept {
+  constexpr std::array<std::string_view, 3> names{"known", "none", "unknown"};
+  return names[static_cast<std::size_t>(state)];
+}
+
+std::string_view name(PathLevel level) noexcept {
+  constexpr std::array<std::string_view, 6> names{"PIX", "PXB", "PHB", "NODE", "PKG", "SYS"};
+  return names[static_cast<std::size_t>(level)];
+}
+
 Topology Topology::discover_local(std::string_view host_id) {
   topology_sources::LiveRequest request;
   request.host_name = host_name();
   request.host_id = host_id.empty() ? request.host_name : std::string(host_id);
   Topology topology;
-  for (const auto* source : live_sources) source->look(request, topology);
+  for (const auto look :
+       {topology_sources::hwloc_live, topology_sources::nvml, topology_sources::sysfs_ports,
+        topology_sources::sysfs_pci, topology_sources::environment})
+    look(request, topology);
   fill_link_rates(topology);
   return topology;
 }

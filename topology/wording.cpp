@@ -79,6 +79,13 @@ std::string printable(std::string_view text) {
   return shown;
 }
 
+std::string printable(std::string_view text, std::size_t limit) {
+  std::string shown(text.substr(0, limit));
+  std::ranges::replace_if(
+      shown, [](unsigned char c) { return c < 0x20 || c > 0x7e; }, '?');
+  return shown;
+}
+
 std::string_view trimmed(std::string_view text) noexcept {
   constexpr std::string_view blank = " \t\r\n";
   const auto begin = text.find_first_not_of(blank);

@@ -24,6 +24,8 @@ std::string enumerate(std::span<const std::string> words, std::size_t most = 8);
 
 // Replaces control characters by '?', so that names from files and devices cannot steer a terminal.
 std::string printable(std::string_view text);
+// Replaces characters that are not printable ASCII by '?' and cuts the text after `limit` bytes.
+std::string printable(std::string_view text, std::size_t limit);
 
 std::string_view trimmed(std::string_view text) noexcept;
 std::string lower_case(std::string_view text);

@@ -2,9 +2,7 @@
 // a Topology.
 #pragma once
 
-#include <cstdint>
 #include <optional>
-#include <span>
 #include <string>
 #include <vector>
 

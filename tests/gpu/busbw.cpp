@@ -44,7 +44,7 @@ TEST_CASE("every collective and element type, registered or not: results are rig
       options.ops = {busbw::Op::sum, busbw::Op::avg, busbw::Op::mulsum};
       busbw::Job job(world, options);
       REQUIRE(job.is_on_gpu());
-      REQUIRE(job.communicator().backend() == "nccl");
+      REQUIRE(job.communicator->backend() == "nccl");
       busbw::Sweep sweep(job, options);
       using enum busbw::Collective;
       for (const auto collective :

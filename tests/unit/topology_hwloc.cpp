@@ -479,7 +479,7 @@ TEST_CASE("live: HWLOC_XMLFILE puts another machine in place of this one") {
   tree.write("machine.xml", machine.text());
   REQUIRE(setenv("HWLOC_XMLFILE", tree.path("machine.xml").c_str(), 1) == 0);
   Topology topology;
-  sources::hwloc_live.look({.host_id = "h", .host_name = "n"}, topology);
+  sources::hwloc_live({.host_id = "h", .host_name = "n"}, topology);
   unsetenv("HWLOC_XMLFILE");
   REQUIRE(topology.hosts.size() == 1);
   CHECK(topology.hosts[0].id == "h");

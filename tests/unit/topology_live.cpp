@@ -7,8 +7,8 @@
 #include <chrono>
 
 #include "facts.hpp"
-#include "sources/environment.hpp"
 #include "sources/small_file.hpp"
+#include "sources/source.hpp"
 #include "unit/captured_tree.hpp"
 #include "unit/topology_machines.hpp"
 

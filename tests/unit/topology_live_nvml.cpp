@@ -43,7 +43,7 @@ enum class Driver {
 void look(const CapturedTree& tree, Topology& topology, Driver driver = Driver::current) {
   auto request = tree.request();
   request.nvml = driver == Driver::current ? ATOLL_FAKE_NVML_LIBRARY : ATOLL_FAKE_NVML_OLD_LIBRARY;
-  sources::nvml.look(request, topology);
+  sources::nvml(request, topology);
 }
 
 Topology discover(const char* machine, Driver driver = Driver::current) {
@@ -85,7 +85,7 @@ TEST_CASE("nvml: a library that is absent, and one that does not start") {
   Topology topology;
   machines::add_host(topology, "h", 2);
   const CapturedTree tree;
-  sources::nvml.look(tree.request(), topology);
+  sources::nvml(tree.request(), topology);
   CHECK(source_reason(topology) ==
         tree.path("no such library") + " cannot be opened: No such file or directory");
   CHECK(topology.hosts[0].gpu_links == IslandState::unknown);

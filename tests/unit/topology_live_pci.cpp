@@ -197,7 +197,7 @@ TEST_CASE("sysfs: PCI link, NUMA node, path and bridges") {
   tree.write(nic + "aer_dev_correctable",
              "RxErr 1\nBadTLP 2\nBadDLLP 0\nRollover 3\nTimeout 4\nTOTAL_ERR_COR 10\n");
   Topology topology = with_devices("00000000:17:00.0", "00000000:18:00.0");
-  sources::sysfs_pci.look(tree.request(), topology);
+  sources::sysfs_pci(tree.request(), topology);
 
   const auto& facts = topology.gpus[0].facts;
   CHECK(topology.gpus[0].pci_path == "pci0000:15/00000000:15:01.0/00000000:16:00.0");
@@ -232,7 +232,7 @@ TEST_CASE("sysfs: what other sources gave stays, and what sysfs does not know is
   topology.gpus[0].numa = 0;
   topology.gpus[0].pci_path = "pci0000:99";
   topology.gpus[0].facts["pci.gt_s_max"] = "32";
-  sources::sysfs_pci.look(tree.request(), topology);
+  sources::sysfs_pci(tree.request(), topology);
   const auto& facts = topology.gpus[0].facts;
   CHECK(topology.gpus[0].numa == 0);
   CHECK(topology.gpus[0].pci_path == "pci0000:99");
@@ -251,7 +251,7 @@ TEST_CASE("sysfs: without root the settings are not known") {
   tree.write(tree.add_pci(root) + "config", ConfigSpace(64).text());
   tree.write(tree.add_pci(root + "/0000:17:00.0") + "config", ConfigSpace(64).text());
   Topology topology = with_devices("00000000:17:00.0", "");
-  sources::sysfs_pci.look(tree.request(), topology);
+  sources::sysfs_pci(tree.request(), topology);
   CHECK(get_fact(topology.gpus[0].facts, fact::pci_acs).empty());
   CHECK(get_fact(topology.gpus[0].facts, fact::pci_ats).empty());
   CHECK(topology.gpus[0].pci_path == "pci0000:15/00000000:15:01.0");
@@ -260,7 +260,7 @@ TEST_CASE("sysfs: without root the settings are not known") {
 
   const CapturedTree empty;
   topology = with_devices("00000000:17:00.0", "");
-  sources::sysfs_pci.look(empty.request(), topology);
+  sources::sysfs_pci(empty.request(), topology);
   CHECK(get_fact(topology.hosts[0].facts, "source.sysfs_pci") == "no PCI devices under /sys");
 }
 
@@ -269,6 +269,6 @@ TEST_CASE("sysfs: a root complex below another device") {
   tree.add_pci("pci0000:00/0000:00:0e.0/pci10000:00/10000:00:02.0");
   tree.add_pci("pci0000:00/0000:00:0e.0/pci10000:00/10000:00:02.0/10000:01:00.0");
   Topology topology = with_devices("", "00010000:01:00.0");
-  sources::sysfs_pci.look(tree.request(), topology);
+  sources::sysfs_pci(tree.request(), topology);
   CHECK(topology.nics[0].pci_path == "pci10000:00/00010000:00:02.0");
 }

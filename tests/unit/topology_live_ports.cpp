@@ -47,7 +47,7 @@ void add_interface(const CapturedTree& tree, const std::string& name, const std:
 
 Topology look(const CapturedTree& tree, Topology topology = {}) {
   if (topology.hosts.empty()) machines::add_host(topology, "h");
-  sources::sysfs_ports.look(tree.request(), topology);
+  sources::sysfs_ports(tree.request(), topology);
   return topology;
 }
 

@@ -17,41 +17,66 @@ std::uint64_t round_down(std::uint64_t elements, DType dtype) {
   return elements / grain * grain;
 }
 
-bool is_floating(DType dtype) {
-  switch (dtype) {
-    case DType::f32:
-    case DType::bf16:
-    case DType::f16:
-    case DType::f64:
-      return true;
-    case DType::i32:
-    case DType::i64:
-    case DType::u8:
-      return false;
-  }
-  return false;
+// Name of each type in the `type` column.
+struct TypeTraits {
+  DType dtype;
+  std::string_view column;
+  bool is_floating = false;
+};
+constexpr std::array types{
+    TypeTraits{DType::u8, "uint8"},
+    TypeTraits{DType::i32, "int32"},
+    TypeTraits{DType::i64, "int64"},
+    TypeTraits{DType::f16, "half", true},
+    TypeTraits{DType::f32, "float", true},
+    TypeTraits{DType::f64, "double", true},
+    TypeTraits{DType::bf16, "bfloat16", true},
+};
+static_assert(types.size() == all_dtypes.size());
+
+const TypeTraits& traits_of(DType dtype) noexcept {
+  return *std::ranges::find(types, dtype, &TypeTraits::dtype);
 }
 
 std::uint64_t weight(int rank) { return static_cast<std::uint64_t>(rank % 4 + 1); }
 
+std::uint64_t total_weight(int ranks) {
+  std::uint64_t sum = 0;
+  for (int r = 0; r < ranks; ++r) sum += weight(r);
+  return sum;
+}
+
+template <class Enum, std::size_t size>
+std::optional<Enum> from_name(const std::array<Enum, size>& all, std::string_view text) noexcept {
+  const auto found = std::ranges::find_if(all, [&](Enum one) { return name(one) == text; });
+  return found == all.end() ? std::nullopt : std::optional(*found);
+}
+
+enum class Division {
+  whole,  // every rank has the whole tensor
+  equal,  // every rank has an equal part
+  uneven  // parts have the weights of weight()
+};
+
 struct Traits {
   std::string_view name, program;
+  Division division = Division::whole;
   bool has_reduction = false, has_root = false, has_in_place = true;
 };
 
 // In the order of the enumerators.
 constexpr std::array traits{
-    Traits{"all_reduce", "all_reduce_perf", true},
-    Traits{"all_gather", "all_gather_perf"},
-    Traits{"reduce_scatter", "reduce_scatter_perf", true},
-    Traits{"broadcast", "broadcast_perf", false, true},
-    Traits{"reduce", "reduce_perf", true, true},
-    Traits{"gather", "gather_perf", false, true},
-    Traits{"scatter", "scatter_perf", false, true},
-    Traits{"all_to_all", "alltoall_perf", false, false, false},
-    Traits{"all_gather_v", "all_gather_v_perf"},
-    Traits{"reduce_scatter_v", "reduce_scatter_v_perf", true},
-    Traits{"send_recv", "sendrecv_perf", false, false, false},
+    Traits{"all_reduce", "all_reduce_perf", Division::whole, true},
+    Traits{"all_gather", "all_gather_perf", Division::equal},
+    Traits{"reduce_scatter", "reduce_scatter_perf", Division::equal, true},
+    Traits{"broadcast", "broadcast_perf", Division::whole, false, true},
+    Traits{"reduce", "reduce_perf", Division::whole, true, true},
+    Traits{"gather", "gather_perf", Division::equal, false, true},
+    Traits{"scatter", "scatter_perf", Division::equal, false, true},
+    Traits{"all_to_all", "alltoall_perf", Division::equal, false, false, false},
+    Traits{"all_gather_v", "all_gather_v_perf", Division::uneven},
+    Traits{"reduce_scatter_v", "reduce_scatter_v_perf", Division::uneven, true},
+    Traits{"send_recv", "sendrecv_perf", Division::whole, false, false, false},
 };
 static_assert(traits.size() == all_collectives.size());
 
@@ -61,8 +86,7 @@ const Traits& traits_of(Collective collective) noexcept {
 
 Shape uneven(std::uint64_t elements, DType dtype, int ranks) {
   Shape shape;
-  std::uint64_t weights = 0;
-  for (int r = 0; r < ranks; ++r) weights += weight(r);
+  const std::uint64_t weights = total_weight(ranks);
   for (int r = 0; r < ranks; ++r)
     shape.counts.push_back(round_down(elements / weights * weight(r), dtype));
   shape.total = std::accumulate(shape.counts.begin(), shape.counts.end(), std::uint64_t{0});
@@ -73,21 +97,14 @@ Shape uneven(std::uint64_t elements, DType dtype, int ranks) {
 }  // namespace
 
 double share_of(Collective collective, int rank, int ranks) noexcept {
-  if (collective != Collective::all_gather_v && collective != Collective::reduce_scatter_v) {
-    return 1.0 / ranks;
-  }
-  std::uint64_t weights = 0;
-  for (int r = 0; r < ranks; ++r) weights += weight(r);
-  return static_cast<double>(weight(rank)) / static_cast<double>(weights);
+  if (traits_of(collective).division != Division::uneven) return 1.0 / ranks;
+  return static_cast<double>(weight(rank)) / static_cast<double>(total_weight(ranks));
 }
 
 std::string_view name(Collective collective) noexcept { return traits_of(collective).name; }
 
 std::optional<Collective> collective_from_name(std::string_view text) noexcept {
-  const auto found =
-      std::ranges::find_if(all_collectives, [&](Collective one) { return name(one) == text; });
-  if (found == all_collectives.end()) return std::nullopt;
-  return *found;
+  return from_name(all_collectives, text);
 }
 
 std::string_view program_name(Collective collective) noexcept {
@@ -101,48 +118,13 @@ bool has_root(Collective collective) noexcept { return traits_of(collective).has
 bool has_in_place(Collective collective) noexcept { return traits_of(collective).has_in_place; }
 
 std::string_view name(Op op) noexcept {
-  switch (op) {
-    case Op::none:
-      return "none";
-    case Op::sum:
-      return "sum";
-    case Op::min:
-      return "min";
-    case Op::max:
-      return "max";
-    case Op::avg:
-      return "avg";
-    case Op::mulsum:
-      return "mulsum";
-  }
-  return "?";
+  constexpr std::array<std::string_view, 6> names{"none", "sum", "min", "max", "avg", "mulsum"};
+  return names[static_cast<std::size_t>(op)];
 }
 
-std::optional<Op> op_from_name(std::string_view text) noexcept {
-  const auto found = std::ranges::find_if(all_ops, [&](Op one) { return name(one) == text; });
-  if (found == all_ops.end()) return std::nullopt;
-  return *found;
-}
+std::optional<Op> op_from_name(std::string_view text) noexcept { return from_name(all_ops, text); }
 
-std::string_view column_name(DType dtype) noexcept {
-  switch (dtype) {
-    case DType::f32:
-      return "float";
-    case DType::bf16:
-      return "bfloat16";
-    case DType::f16:
-      return "half";
-    case DType::f64:
-      return "double";
-    case DType::i32:
-      return "int32";
-    case DType::i64:
-      return "int64";
-    case DType::u8:
-      return "uint8";
-  }
-  return "?";
-}
+std::string_view column_name(DType dtype) noexcept { return traits_of(dtype).column; }
 
 std::optional<DType> dtype_from_name(std::string_view text) noexcept {
   if (text == "int") return DType::i32;
@@ -153,12 +135,12 @@ std::optional<DType> dtype_from_name(std::string_view text) noexcept {
 }
 
 std::optional<std::string> why_undefined(Op op, DType dtype) {
-  if (op != Op::mulsum || is_floating(dtype)) return std::nullopt;
+  if (op != Op::mulsum || traits_of(dtype).is_floating) return std::nullopt;
   std::string floating;
-  for (const DType one : all_dtypes) {
-    if (!is_floating(one)) continue;
-    if (!floating.empty()) floating += one == all_dtypes.back() ? " or " : ", ";
-    floating += column_name(one);
+  for (const TypeTraits& one : types) {
+    if (!one.is_floating) continue;
+    if (!floating.empty()) floating += one.dtype == types.back().dtype ? " or " : ", ";
+    floating += one.column;
   }
   return "mulsum supports floating-point types only: use sum for " +
          std::string(column_name(dtype)) + ", or mulsum for " + floating;
@@ -167,22 +149,14 @@ std::optional<std::string> why_undefined(Op op, DType dtype) {
 Shape shape_of(Collective collective, std::uint64_t bytes, DType dtype, int ranks) {
   const std::uint64_t elements = bytes / size_of(dtype);
   const auto n = static_cast<std::uint64_t>(ranks);
-  switch (collective) {
-    case Collective::all_reduce:
-    case Collective::broadcast:
-    case Collective::reduce:
-    case Collective::send_recv:
+  switch (traits_of(collective).division) {
+    case Division::whole:
       return {.count = elements, .total = elements};
-    case Collective::all_gather:
-    case Collective::reduce_scatter:
-    case Collective::gather:
-    case Collective::scatter:
-    case Collective::all_to_all: {
+    case Division::equal: {
       const std::uint64_t part = round_down(elements / n, dtype);
       return {.count = part, .total = part * n};
     }
-    case Collective::all_gather_v:
-    case Collective::reduce_scatter_v:
+    case Division::uneven:
       return uneven(elements, dtype, ranks);
   }
   return {};
@@ -190,23 +164,8 @@ Shape shape_of(Collective collective, std::uint64_t bytes, DType dtype, int rank
 
 double bus_factor(Collective collective, int ranks) noexcept {
   const double share = static_cast<double>(ranks - 1) / ranks;
-  switch (collective) {
-    case Collective::all_reduce:
-      return 2 * share;
-    case Collective::all_gather:
-    case Collective::reduce_scatter:
-    case Collective::gather:
-    case Collective::scatter:
-    case Collective::all_to_all:
-    case Collective::all_gather_v:
-    case Collective::reduce_scatter_v:
-      return share;
-    case Collective::broadcast:
-    case Collective::reduce:
-    case Collective::send_recv:
-      return 1;
-  }
-  return 1;
+  if (collective == Collective::all_reduce) return 2 * share;
+  return traits_of(collective).division == Division::whole ? 1 : share;
 }
 
 std::vector<std::uint64_t> sweep_sizes(std::uint64_t minimum, std::uint64_t maximum,
@@ -225,15 +184,12 @@ std::vector<std::uint64_t> sweep_sizes(std::uint64_t minimum, std::uint64_t maxi
 }
 
 std::string_view name(AxisName axis) noexcept {
-  switch (axis) {
-    case AxisName::world:
-      return "world";
-    case AxisName::shard:
-      return "shard";
-    case AxisName::replicate:
-      return "replicate";
-  }
-  return "?";
+  constexpr std::array<std::string_view, 3> names{"world", "shard", "replicate"};
+  return names[static_cast<std::size_t>(axis)];
+}
+
+std::optional<AxisName> axis_from_name(std::string_view text) noexcept {
+  return from_name(std::array{AxisName::world, AxisName::shard, AxisName::replicate}, text);
 }
 
 std::vector<std::vector<int>> axis_groups(const std::vector<int>& order, int shard, AxisName axis) {

@@ -110,6 +110,7 @@ enum class AxisName {
   replicate
 };
 std::string_view name(AxisName axis) noexcept;
+std::optional<AxisName> axis_from_name(std::string_view name) noexcept;
 std::vector<std::vector<int>> axis_groups(const std::vector<int>& order, int shard, AxisName axis);
 
 }  // namespace busbw

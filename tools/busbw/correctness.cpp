@@ -1,6 +1,7 @@
 #include "correctness.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstring>
 #include <utility>
@@ -139,28 +140,19 @@ double decode(DType dtype, const std::byte* at) {
 }
 
 struct Precision {
+  DType dtype;
   double exact;    // largest number up to which all whole numbers are exact
   double average;  // relative tolerance of averages: four units in the last place, or 0
 };
+constexpr std::array precisions{
+    Precision{DType::u8, 0xFF, 0},         Precision{DType::bf16, 0x1p8, 0x1p-6},
+    Precision{DType::f16, 0x1p11, 0x1p-9}, Precision{DType::f32, 0x1p24, 0x1p-21},
+    Precision{DType::i32, 0x1p31 - 1, 0},  Precision{DType::f64, 0x1p53, 0x1p-50},
+    Precision{DType::i64, 0x1p53, 0},
+};
 
-Precision precision_of(DType dtype) noexcept {
-  switch (dtype) {
-    case DType::u8:
-      return {0xFF, 0};
-    case DType::bf16:
-      return {0x1p8, 0x1p-6};
-    case DType::f16:
-      return {0x1p11, 0x1p-9};
-    case DType::f32:
-      return {0x1p24, 0x1p-21};
-    case DType::i32:
-      return {0x1p31 - 1, 0};
-    case DType::f64:
-      return {0x1p53, 0x1p-50};
-    case DType::i64:
-      return {0x1p53, 0};
-  }
-  return {0, 0};
+const Precision& precision_of(DType dtype) noexcept {
+  return *std::ranges::find(precisions, dtype, &Precision::dtype);
 }
 
 }  // namespace

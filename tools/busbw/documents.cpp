@@ -39,7 +39,7 @@ std::string truth(bool value) { return value ? "true" : "false"; }
 // Returns the collective's choice in "all_reduce:ring,all_gather:tree"; "" when the backend
 // chooses.
 std::string algorithm_of(const Job& job, Collective collective) {
-  std::string_view rest = job.world().config().algorithm;
+  std::string_view rest = job.world.config().algorithm;
   while (!rest.empty()) {
     const std::string_view choice = rest.substr(0, rest.find(','));
     const std::size_t colon = std::min(choice.find(':'), choice.size());
@@ -69,12 +69,12 @@ Json config_json(const Job& job, const Options& o) {
   config["per_iter_skip"] = o.latency_skip;
   config["parallel_init"] = truth(false);
   Json devices = Json::array();
-  for (const atoll::Placement& one : job.world().placements()) {
-    const UsedDevice& device = job.devices()[static_cast<std::size_t>(one.rank)];
+  for (const atoll::Placement& one : job.world.placements()) {
+    const UsedDevice& device = job.devices[static_cast<std::size_t>(one.rank)];
     devices.push_back({{"rank", one.rank},
-                       {"group", job.group_of(one.rank)},
+                       {"group", job.group_of[static_cast<std::size_t>(one.rank)]},
                        {"pid", one.pid},
-                       {"hostname", job.world().hosts()[static_cast<std::size_t>(one.host)].name},
+                       {"hostname", job.world.hosts()[static_cast<std::size_t>(one.host)].name},
                        {"device", std::stoi(device.number)},
                        {"device_hex", device.pci},
                        {"device_info", device.info}});
@@ -85,12 +85,12 @@ Json config_json(const Job& job, const Options& o) {
 
 Json atoll_json(const Job& job, const Options& o) {
   return {{"version", ATOLL_VERSION},
-          {"backend", job.communicator().backend()},
-          {"launcher", job.world().launcher()},
-          {"algorithm", job.world().config().algorithm},
+          {"backend", job.communicator->backend()},
+          {"launcher", job.world.launcher()},
+          {"algorithm", job.world.config().algorithm},
           {"axis", name(o.axis)},
-          {"mesh", job.mesh().to_string()},
-          {"groups", job.groups()},
+          {"mesh", job.mesh.to_string()},
+          {"groups", job.groups},
           {"memory", name(o.memory)}};
 }
 
@@ -152,6 +152,16 @@ Json head_json(const CommandLine& command, const Job& job, const Options& o) {
           {"atoll", atoll_json(job, o)},   {"config", config_json(job, o)}};
 }
 
+using File = std::unique_ptr<std::FILE, int (*)(std::FILE*)>;
+
+File open_file(const std::string& path, const char* mode) {
+  return {std::fopen(path.c_str(), mode), std::fclose};
+}
+
+[[noreturn]] void refuse(const std::string& path) {
+  throw atoll::Error(atoll::ErrorCode::io, fmt::format("{}: {}", path, std::strerror(errno)));
+}
+
 std::string text_of(const Json& json) { return json.dump(2) + '\n'; }
 
 }  // namespace
@@ -199,18 +209,18 @@ std::string to_json(const CommandLine& command, const Job& job, const Options& o
 
 std::string to_curve(const Job& job, const Options& options, std::span<const Table> tables) {
   Json hosts = Json::array();
-  for (const atoll::HostInfo& host : job.world().hosts())
+  for (const atoll::HostInfo& host : job.world.hosts())
     hosts.push_back({{"name", host.name}, {"ranks", host.ranks}});
   Json json{{"schema", "atoll-curve-1"},
             {"version", curve_version},
             {"atoll", ATOLL_VERSION},
-            {"backend", job.communicator().backend()},
+            {"backend", job.communicator->backend()},
             {"placement",
-             {{"ranks", job.world().size()},
+             {{"ranks", job.world.size()},
               {"hosts", hosts},
-              {"mesh", job.mesh().to_string()},
+              {"mesh", job.mesh.to_string()},
               {"axis", name(options.axis)},
-              {"groups", job.groups()},
+              {"groups", job.groups},
               {"memory", name(options.memory)}}}};
   Json rows = Json::array();
   for (const Table& table : tables) {
@@ -237,20 +247,14 @@ std::string to_curve(const Job& job, const Options& options, std::span<const Tab
 }
 
 void require_writable(const std::string& path) {
-  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(path.c_str(), "ab"),
-                                                             std::fclose);
-  if (!file)
-    throw atoll::Error(atoll::ErrorCode::io, fmt::format("{}: {}", path, std::strerror(errno)));
+  if (!open_file(path, "ab")) refuse(path);
 }
 
 void write_file(const std::string& path, const std::string& text) {
-  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(path.c_str(), "wb"),
-                                                             std::fclose);
-  const bool is_written = file &&
-                          std::fwrite(text.data(), 1, text.size(), file.get()) == text.size() &&
-                          std::fflush(file.get()) == 0;
-  if (!is_written)
-    throw atoll::Error(atoll::ErrorCode::io, fmt::format("{}: {}", path, std::strerror(errno)));
+  const File file = open_file(path, "wb");
+  if (!file || std::fwrite(text.data(), 1, text.size(), file.get()) != text.size() ||
+      std::fflush(file.get()) != 0)
+    refuse(path);
 }
 
 }  // namespace busbw

@@ -45,39 +45,38 @@ std::vector<UsedDevice> used_devices(atoll::World& world, const atoll::Device& d
 
 }  // namespace
 
-Job::Job(atoll::World& world, const Options& options)
-    : world_(world),
-      rank_device_(atoll::choose_rank_device(
-          world_, {.wanted = options.device, .backend = options.backend})),
-      devices_(used_devices(world_, rank_device_.device)),
-      topology_(atoll::Topology::discover(world_)) {
-  mesh_ = atoll::Mesh::plan(topology_, world_);
-  groups_ = axis_groups(mesh_->axis("world").ranks, mesh_->shape().shard, options.axis);
-  group_of_.resize(static_cast<std::size_t>(world_.size()));
-  for (std::size_t g = 0; g < groups_.size(); ++g)
-    for (const int rank : groups_[g])
-      group_of_[static_cast<std::size_t>(rank)] = static_cast<int>(g);
-  for (const atoll::Placement& placement : world_.placements()) host_of_.push_back(placement.host);
-  axis_gbyte_s_ = mesh_->axis(name(options.axis)).rate.gbyte_s;
-  communicator_ = atoll::Communicator::open(
-      mesh_->axis(name(options.axis)),
-      {.name = "busbw", .backend = options.backend, .device = rank_device_.device});
-  stream_ = communicator_->device().stream({.name = "busbw"});
+Job::Job(atoll::World& in, const Options& options)
+    : world(in),
+      rank_device(
+          atoll::choose_rank_device(world, {.wanted = options.device, .backend = options.backend})),
+      devices(used_devices(world, rank_device.device)),
+      topology(atoll::Topology::discover(world)),
+      mesh(atoll::Mesh::plan(topology, world)),
+      groups(axis_groups(mesh.axis("world").ranks, mesh.shape().shard, options.axis)),
+      group_of(static_cast<std::size_t>(world.size())) {
+  for (std::size_t g = 0; g < groups.size(); ++g)
+    for (const int rank : groups[g]) group_of[static_cast<std::size_t>(rank)] = static_cast<int>(g);
+  for (const atoll::Placement& placement : world.placements()) host_of.push_back(placement.host);
+  const atoll::Axis& axis = mesh.axis(name(options.axis));
+  axis_gbyte_s = axis.rate.gbyte_s;
+  communicator = atoll::Communicator::open(
+      axis, {.name = "busbw", .backend = options.backend, .device = rank_device.device});
+  stream = communicator->device().stream({.name = "busbw"});
 }
 
 std::size_t Job::hosts_of_group() const {
   std::size_t most = 0;
-  for (const std::vector<int>& group : groups_) {
+  for (const std::vector<int>& group : groups) {
     std::set<int> hosts;
-    for (const int rank : group) hosts.insert(host_of_[static_cast<std::size_t>(rank)]);
+    for (const int rank : group) hosts.insert(host_of[static_cast<std::size_t>(rank)]);
     most = std::max(most, hosts.size());
   }
   return most;
 }
 
 atoll::Buffer Job::allocate(std::uint64_t bytes, MemoryKind kind) {
-  const atoll::Device& device = communicator_->device();
-  return kind == MemoryKind::registered ? atoll::allocate(device, bytes, {*communicator_})
+  const atoll::Device& device = communicator->device();
+  return kind == MemoryKind::registered ? atoll::allocate(device, bytes, {*communicator})
                                         : device.allocate(bytes);
 }
 
@@ -85,7 +84,7 @@ std::vector<std::vector<double>> Job::exchange(const std::vector<double>& mine) 
   const std::string_view bytes(reinterpret_cast<const char*>(mine.data()),
                                mine.size() * sizeof(double));
   std::vector<std::vector<double>> all;
-  for (const std::string& text : world_.exchange("busbw", bytes)) {
+  for (const std::string& text : world.exchange("busbw", bytes)) {
     auto& numbers = all.emplace_back(text.size() / sizeof(double));
     std::memcpy(numbers.data(), text.data(), numbers.size() * sizeof(double));
   }
@@ -93,8 +92,8 @@ std::vector<std::vector<double>> Job::exchange(const std::vector<double>& mine) 
 }
 
 void Job::meet() {
-  world_.barrier();
-  communicator_->barrier(*stream_).synchronize();
+  world.barrier();
+  communicator->barrier(*stream).synchronize();
 }
 
 }  // namespace busbw

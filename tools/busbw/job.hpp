@@ -25,35 +25,16 @@ struct UsedDevice {
   std::string info;  // description: "cuda:0 (NVIDIA H200)", or "CPU"
 };
 
-class Job {
- public:
-  // Collective. `world` must outlive the job.
-  Job(atoll::World& world, const Options& options);
+struct Job {
+  // Collective. `in` must outlive the job.
+  Job(atoll::World& in, const Options& options);
   Job(const Job&) = delete;
   Job& operator=(const Job&) = delete;
 
-  atoll::World& world() noexcept { return world_; }
-  const atoll::World& world() const noexcept { return world_; }
-  const atoll::Topology& topology() const noexcept { return topology_; }
-  const atoll::Mesh& mesh() const noexcept { return *mesh_; }
-  atoll::Communicator& communicator() noexcept { return *communicator_; }
-  const atoll::Communicator& communicator() const noexcept { return *communicator_; }
-  atoll::Stream& stream() noexcept { return *stream_; }
-  const atoll::RankDevice& rank_device() const noexcept { return rank_device_; }
-  bool is_on_gpu() const noexcept { return rank_device_.device.kind() == atoll::DeviceKind::cuda; }
-  // Devices by world rank.
-  const std::vector<UsedDevice>& devices() const noexcept { return devices_; }
-
-  bool is_root() const noexcept { return world_.rank() == 0; }
-  int group_size() const noexcept { return communicator_->size(); }
-  // World ranks of every group of the axis, in the order of the axis.
-  const std::vector<std::vector<int>>& groups() const noexcept { return groups_; }
-  // Index of the rank's group, by world rank.
-  int group_of(int rank) const noexcept { return group_of_[static_cast<std::size_t>(rank)]; }
-  const std::vector<int>& host_of() const noexcept { return host_of_; }
+  bool is_on_gpu() const noexcept { return rank_device.device.kind() == atoll::DeviceKind::cuda; }
+  bool is_root() const noexcept { return world.rank() == 0; }
+  int group_size() const noexcept { return communicator->size(); }
   std::size_t hosts_of_group() const;
-  // GB/s of a ring over the axis, from the topology; 0 if unknown.
-  double axis_gbyte_s() const noexcept { return axis_gbyte_s_; }
 
   // Memory of the communicator's device.
   atoll::Buffer allocate(std::uint64_t bytes, MemoryKind kind);
@@ -65,18 +46,17 @@ class Job {
   // Collective.
   void meet();
 
- private:
-  atoll::World& world_;
-  atoll::RankDevice rank_device_;
-  std::vector<UsedDevice> devices_;
-  atoll::Topology topology_;
-  std::optional<atoll::Mesh> mesh_;
-  std::vector<std::vector<int>> groups_;
-  std::vector<int> group_of_;
-  std::vector<int> host_of_;
-  double axis_gbyte_s_ = 0;
-  std::optional<atoll::Communicator> communicator_;
-  std::optional<atoll::Stream> stream_;
+  atoll::World& world;
+  atoll::RankDevice rank_device;
+  std::vector<UsedDevice> devices;  // by world rank
+  atoll::Topology topology;
+  atoll::Mesh mesh;
+  std::vector<std::vector<int>> groups;  // world ranks of every group, in the order of the axis
+  std::vector<int> group_of;             // index of the rank's group, by world rank
+  std::vector<int> host_of;              // host, by world rank
+  double axis_gbyte_s = 0;  // GB/s of a ring over the axis, from the topology; 0 if unknown
+  std::optional<atoll::Communicator> communicator;
+  std::optional<atoll::Stream> stream;
 };
 
 }  // namespace busbw

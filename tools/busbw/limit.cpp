@@ -5,12 +5,6 @@
 namespace busbw {
 namespace {
 
-std::map<int, int> ranks_by_host(std::span<const int> hosts) {
-  std::map<int, int> ranks;
-  for (const int host : hosts) ++ranks[host];
-  return ranks;
-}
-
 // For each edge of the ring that leaves a host, the host sends S to the next host.
 std::map<int, double> ring_bytes(double total_bytes, std::span<const int> hosts) {
   std::map<int, double> sent, received;
@@ -57,7 +51,8 @@ Traffic traffic_of(Collective collective, double total_bytes, int ranks, Place p
 
 std::map<int, double> wire_bytes(Collective collective, double total_bytes,
                                  std::span<const int> hosts, int root) {
-  const std::map<int, int> ranks = ranks_by_host(hosts);
+  std::map<int, int> ranks;  // number on each host
+  for (const int host : hosts) ++ranks[host];
   if (ranks.size() < 2) return {};
   if (collective == Collective::send_recv) return ring_bytes(total_bytes, hosts);
   const auto n = static_cast<double>(hosts.size());

@@ -4,7 +4,6 @@
 
 #include <chrono>
 #include <csignal>
-#include <cstdio>
 #include <cstdlib>
 #include <exception>
 #include <span>
@@ -71,7 +70,7 @@ void check_outputs(Job& job, const Options& options) {
       problem = error.what();
     }
   }
-  const auto all = job.world().exchange("busbw/outputs", problem);
+  const auto all = job.world.exchange("busbw/outputs", problem);
   if (!all.front().empty()) throw atoll::Error(atoll::ErrorCode::invalid_argument, all.front());
 }
 

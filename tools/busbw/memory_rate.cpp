@@ -88,7 +88,7 @@ double MemoryRate::measure(const Question& question, std::span<const Memory> slo
 MemoryRate::Pass MemoryRate::pass_at(const Traffic& traffic, std::uint64_t bytes,
                                      Memory memory) const {
   const auto ranks = static_cast<std::uint64_t>(job_.group_size());
-  const auto rank = static_cast<std::uint64_t>(job_.communicator().rank());
+  const auto rank = static_cast<std::uint64_t>(job_.communicator->rank());
   const bool in = traffic.place == Place::in;
   const std::byte* inputs = in ? memory.recv : memory.send;
   Pass pass;
@@ -157,7 +157,7 @@ double MemoryRate::best_span(const std::vector<std::vector<double>>& begins_and_
   double best = std::numeric_limits<double>::max();
   for (std::size_t i = 0; i < begins_and_ends.front().size(); i += 2) {
     double slowest = 0;
-    for (const atoll::HostInfo& host : job_.world().hosts()) {
+    for (const atoll::HostInfo& host : job_.world.hosts()) {
       double begin = std::numeric_limits<double>::max(), end = 0;
       for (const int rank : host.ranks) {
         const auto& times = begins_and_ends[static_cast<std::size_t>(rank)];

@@ -5,7 +5,6 @@
 #include <charconv>
 #include <cmath>
 #include <cstdlib>
-#include <map>
 #include <utility>
 
 #include "atoll/error.hpp"
@@ -208,10 +207,9 @@ void take_lists(Options& o, const Texts& t) {
                         "-d", dtype_from_name);
   if (t.op == "prod") refuse("-o prod: atoll has no products");
   o.ops = parse_list(t.op, std::vector<Op>(all_ops.begin(), all_ops.end()), "-o", op_from_name);
-  static const std::map<std::string, AxisName> axes{
-      {"world", AxisName::world}, {"shard", AxisName::shard}, {"replicate", AxisName::replicate}};
-  if (!axes.contains(t.axis)) refuse("--axis " + t.axis + ": not world, shard or replicate");
-  o.axis = axes.at(t.axis);
+  const auto axis = axis_from_name(t.axis);
+  if (!axis) refuse("--axis " + t.axis + ": not world, shard or replicate");
+  o.axis = *axis;
 }
 
 void take_memory(Options& o, const Texts& t) {

@@ -32,15 +32,15 @@ struct Messages {
 double send_all(Job& job, const Messages& messages, int peer) {
   const auto begin = Clock::now();
   for (int i = 0; i < messages.count; ++i)
-    static_cast<void>(job.communicator().send(messages.data, peer, job.stream()));
-  job.communicator().recv(messages.answer, peer, job.stream()).synchronize();
+    static_cast<void>(job.communicator->send(messages.data, peer, *job.stream));
+  job.communicator->recv(messages.answer, peer, *job.stream).synchronize();
   return std::chrono::duration<double>(Clock::now() - begin).count();
 }
 
 void receive_all(Job& job, const Messages& messages, int peer) {
   for (int i = 0; i < messages.count; ++i)
-    static_cast<void>(job.communicator().recv(messages.data, peer, job.stream()));
-  job.communicator().send(messages.answer, peer, job.stream()).synchronize();
+    static_cast<void>(job.communicator->recv(messages.data, peer, *job.stream));
+  job.communicator->send(messages.answer, peer, *job.stream).synchronize();
 }
 
 // The only NIC that joins a host to others; "" if there are none or several.
@@ -56,12 +56,12 @@ std::string only_nic(const atoll::Topology& topology, const std::string& host_id
 
 PairSites sites_of(const Job& job, const std::vector<int>& group) {
   PairSites sites;
-  for (const atoll::HostInfo& host : job.world().hosts()) sites.host_names.push_back(host.name);
+  for (const atoll::HostInfo& host : job.world.hosts()) sites.host_names.push_back(host.name);
   for (const int rank : group) {
-    const int host = job.host_of()[static_cast<std::size_t>(rank)];
+    const int host = job.host_of[static_cast<std::size_t>(rank)];
     sites.host.push_back(host);
     sites.nic.push_back(
-        only_nic(job.topology(), job.world().hosts()[static_cast<std::size_t>(host)].id));
+        only_nic(job.topology, job.world.hosts()[static_cast<std::size_t>(host)].id));
   }
   return sites;
 }
@@ -74,9 +74,9 @@ std::string title(const Job& job, const std::vector<int>& group, std::uint64_t b
       title_line(job), trials, count, human_bytes(bytes));
   for (std::size_t r = 0; r < group.size(); ++r) {
     const auto world_rank = static_cast<std::size_t>(group[r]);
-    const auto host = static_cast<std::size_t>(job.host_of()[world_rank]);
+    const auto host = static_cast<std::size_t>(job.host_of[world_rank]);
     text += fmt::format("#  Rank {:2} is rank {:2} of the job, on {}\n", r, group[r],
-                        job.world().hosts()[host].name);
+                        job.world.hosts()[host].name);
   }
   return text;
 }
@@ -85,7 +85,7 @@ std::string title(const Job& job, const std::vector<int>& group, std::uint64_t b
 std::vector<double> measure_rounds(Job& job, const Options& options,
                                    const std::vector<std::vector<Pair>>& rounds,
                                    const Messages& messages) {
-  const int me = job.communicator().rank();
+  const int me = job.communicator->rank();
   std::vector<double> seconds(static_cast<std::size_t>(job.group_size()));
   const Messages warmup{messages.data, messages.answer, std::max(1, options.warmups)};
   const bool shows = job.is_root() && isatty(STDERR_FILENO) == 1;
@@ -97,7 +97,7 @@ std::vector<double> measure_rounds(Job& job, const Options& options,
       fmt::print(stderr, "round {}/{}\n", r + 1, rounds.size());
       told = Clock::now();
     }
-    job.world().barrier();
+    job.world.barrier();
     for (const Pair& pair : rounds[r]) {
       if (pair.from == me) {
         send_all(job, warmup, pair.to);
@@ -115,11 +115,9 @@ std::vector<double> measure_rounds(Job& job, const Options& options,
 }
 
 int most_ranks_of_a_host(const PairSites& sites) {
-  int most = 0;
-  for (const int host : sites.host) {
-    most = std::max(most, static_cast<int>(std::ranges::count(sites.host, host)));
-  }
-  return most;
+  std::ptrdiff_t most = 0;
+  for (const int host : sites.host) most = std::max(most, std::ranges::count(sites.host, host));
+  return static_cast<int>(most);
 }
 
 }  // namespace
@@ -128,7 +126,7 @@ PairReport measure_pairs(Job& job, const Options& options) {
   const int ranks = job.group_size();
   if (ranks < 2)
     throw atoll::Error(atoll::ErrorCode::invalid_argument, "--pairs needs two ranks in the axis");
-  const std::vector<int>& group = job.groups().front();
+  const std::vector<int>& group = job.groups.front();
   const PairSites sites = sites_of(job, group);
   PairReport report{.bytes = std::max<std::uint64_t>(1, options.max_bytes)};
   const atoll::Buffer data = job.allocate(report.bytes, options.memory);
@@ -143,7 +141,7 @@ PairReport measure_pairs(Job& job, const Options& options) {
   }
   const auto seconds = measure_rounds(job, options, plan_rounds(sites.host), messages);
   if (options.require_gdr) {
-    atoll::require_gpudirect_rdma(job.world(), job.communicator().transports());
+    atoll::require_gpudirect_rdma(job.world, job.communicator->transports());
   }
   const auto all = job.exchange(seconds);
   const double sent = static_cast<double>(report.bytes) * messages.count;

@@ -1,18 +1,15 @@
 #include "plot.hpp"
 
 #include <fmt/format.h>
-#include <spawn.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <map>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include "atoll/error.hpp"
@@ -57,36 +54,6 @@ std::vector<Curve> curves_of(std::span<const Table> tables) {
   return curves;
 }
 
-[[noreturn]] void refuse_missing() {
-  throw atoll::Error(atoll::ErrorCode::not_found,
-                     "--plot: gnuplot is not in PATH: install the package gnuplot-nox");
-}
-
-class Pipe {
- public:
-  Pipe() {
-    if (pipe(ends_.data()) != 0)
-      throw atoll::Error(atoll::ErrorCode::io, fmt::format("pipe: {}", std::strerror(errno)));
-  }
-  Pipe(const Pipe&) = delete;
-  Pipe& operator=(const Pipe&) = delete;
-  ~Pipe() {
-    close_end(0);
-    close_end(1);
-  }
-  int reader() const { return ends_[0]; }
-  int writer() const { return ends_[1]; }
-  void close_reader() { close_end(0); }
-  void close_writer() { close_end(1); }
-
- private:
-  void close_end(std::size_t end) {
-    if (ends_[end] >= 0) close(std::exchange(ends_[end], -1));
-  }
-
-  std::array<int, 2> ends_{-1, -1};
-};
-
 }  // namespace
 
 std::string plot_program(std::span<const Table> tables, const std::string& path) {
@@ -121,36 +88,20 @@ void find_gnuplot() {
     if (access(program.c_str(), X_OK) == 0) return;
     folders.remove_prefix(std::min(end + 1, folders.size()));
   }
-  refuse_missing();
+  throw atoll::Error(atoll::ErrorCode::not_found,
+                     "--plot: gnuplot is not in PATH: install the package gnuplot-nox");
 }
 
 void run_gnuplot(const std::string& program) {
   if (program.empty())
     throw atoll::Error(atoll::ErrorCode::invalid_argument, "--plot: there is no data to draw");
-  Pipe pipe;
-  posix_spawn_file_actions_t actions;
-  posix_spawn_file_actions_init(&actions);
-  posix_spawn_file_actions_adddup2(&actions, pipe.reader(), STDIN_FILENO);
-  posix_spawn_file_actions_addclose(&actions, pipe.writer());
-  std::array<char, 8> name{"gnuplot"};
-  std::array<char*, 2> arguments{name.data(), nullptr};
-  pid_t pid = 0;
-  const int error = posix_spawnp(&pid, name.data(), &actions, nullptr, arguments.data(), environ);
-  posix_spawn_file_actions_destroy(&actions);
-  if (error != 0) refuse_missing();
-  pipe.close_reader();
-  std::string_view rest = program;
-  while (!rest.empty()) {
-    const ssize_t sent = write(pipe.writer(), rest.data(), rest.size());
-    if (sent < 0 && errno == EINTR) continue;
-    if (sent <= 0) break;  // gnuplot ended; its status is checked below
-    rest.remove_prefix(static_cast<std::size_t>(sent));
-  }
-  pipe.close_writer();
-  int status = 0;
-  while (waitpid(pid, &status, 0) < 0 && errno == EINTR) {
-  }
-  if (status != 0)
+  find_gnuplot();
+  std::FILE* const gnuplot = popen("gnuplot", "we");
+  if (gnuplot == nullptr)
+    throw atoll::Error(atoll::ErrorCode::io, fmt::format("--plot: {}", std::strerror(errno)));
+  // If gnuplot ends early, its status shows that.
+  static_cast<void>(std::fwrite(program.data(), 1, program.size(), gnuplot));
+  if (pclose(gnuplot) != 0)
     throw atoll::Error(atoll::ErrorCode::io, "--plot: gnuplot failed; see its output above");
 }
 

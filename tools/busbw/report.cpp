@@ -20,17 +20,24 @@ double percentile(const std::vector<double>& sorted, int percent) {
   return sorted[static_cast<std::size_t>(std::max(0, index))];
 }
 
+std::string number(double value) { return short_number(value, 7); }
+
+// Columns of seven characters.
+template <class... Text>
+std::string sevens(const Text&... texts) {
+  return (fmt::format("  {:>7}", texts) + ...);
+}
+
 std::string half_text(const Half& half, const Layout& layout) {
   const std::string wrong =
       half.wrong ? fmt::format("{:6g}", static_cast<double>(*half.wrong)) : "   N/A";
-  std::string text = fmt::format("  {:>7}  {:>6}  {:>6}  {}",
-                                 short_number(layout.cpu_time ? half.cpu_us : half.time_us, 7),
-                                 short_number(half.algbw, 6), short_number(half.busbw, 6), wrong);
+  std::string text =
+      fmt::format("  {:>7}  {:>6}  {:>6}  {}", number(layout.cpu_time ? half.cpu_us : half.time_us),
+                  short_number(half.algbw, 6), short_number(half.busbw, 6), wrong);
   if (layout.latency && half.latency) {
     const LatencySummary& times = *half.latency;
-    text += fmt::format("  {:>7}  {:>7}  {:>7}  {:>7}", short_number(times.min, 7),
-                        short_number(times.max, 7), short_number(times.p99, 7),
-                        short_number(times.cv_percent(), 7));
+    text +=
+        sevens(number(times.min), number(times.max), number(times.p99), number(times.cv_percent()));
   }
   return text;
 }
@@ -45,24 +52,13 @@ std::string title_half(std::string_view time, std::string_view bandwidth_a,
   return fmt::format("  {:>7}  {:>6}  {:>6}  {:>6}", time, bandwidth_a, bandwidth_b, wrong);
 }
 
-std::string latency_titles(std::string_view a, std::string_view b, std::string_view c,
-                           std::string_view d) {
-  return fmt::format("  {:>7}  {:>7}  {:>7}  {:>7}", a, b, c, d);
-}
-
-std::string percent_text(const std::optional<double>& percent) {
-  return percent ? short_number(*percent, 7) : "N/A";
-}
-
 std::string limit_half(const Half& half, const Layout& layout) {
   const auto percent = half.percent();
-  std::string text =
-      fmt::format("  {:>7}  {:>7}", percent_text(percent),
-                  percent && *percent > 0 ? short_number(half.busbw * 100 / *percent, 7) : "N/A");
+  std::string text = sevens(percent ? number(*percent) : "N/A",
+                            percent && *percent > 0 ? number(half.busbw * 100 / *percent) : "N/A");
   if (layout.latency)
-    text += half.latency ? fmt::format("  {:>7}  {:>7}", short_number(half.latency->p50, 7),
-                                       short_number(half.latency->p99, 7))
-                         : fmt::format("  {:>7}  {:>7}", "N/A", "N/A");
+    text += half.latency ? sevens(number(half.latency->p50), number(half.latency->p99))
+                         : sevens("N/A", "N/A");
   return text;
 }
 
@@ -128,8 +124,8 @@ std::string header_lines(const Layout& layout) {
     titles += title_half(time, "algbw", "busbw", "#wrong");
     units += title_half("(us)", "(GB/s)", "(GB/s)", "");
     if (!layout.latency) continue;
-    titles += latency_titles("i_min", "i_max", "i_p99", "i_cv%");
-    units += latency_titles("(us)", "(us)", "(us)", "(%)");
+    titles += sevens("i_min", "i_max", "i_p99", "i_cv%");
+    units += sevens("(us)", "(us)", "(us)", "(%)");
   }
   titles += ' ';
   units += ' ';
@@ -186,11 +182,11 @@ std::string limit_lines(std::span<const Row> rows, const Layout& layout) {
       fmt::format("# {:>10}  {:>8}  {:>6}  {:>6}", "size", "type", "redop", "root");
   std::string units = fmt::format("# {:>10}  {:>8}  {:>6}  {:>6}", "(B)", "", "", "");
   for (const Place place : both_places) {
-    titles += fmt::format("  {:>7}  {:>7}", fmt::format("%lim {}", name(place)), "limit");
-    units += fmt::format("  {:>7}  {:>7}", "(%)", "(GB/s)");
+    titles += sevens(fmt::format("%lim {}", name(place)), "limit");
+    units += sevens("(%)", "(GB/s)");
     if (!layout.latency) continue;
-    titles += fmt::format("  {:>7}  {:>7}", "p50", "p99");
-    units += fmt::format("  {:>7}  {:>7}", "(us)", "(us)");
+    titles += sevens("p50", "p99");
+    units += sevens("(us)", "(us)");
   }
   std::string text = fmt::format(
       "# {}: % of limit, and the limit as bus bandwidth{}\n{}  by\n{}\n",

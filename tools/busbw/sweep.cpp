@@ -4,7 +4,9 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cstring>
+#include <numeric>
 #include <utility>
 
 #include "atoll/error.hpp"
@@ -29,12 +31,27 @@ traffic::Element element_of(const Call& call) {
   return halves ? traffic::Element::bf16 : traffic::Element::f32;
 }
 
+// The time of a group, as -a selects.
+double selected(TimeOf which, const std::vector<double>& times) {
+  switch (which) {
+    case TimeOf::rank_0:
+      return times.front();
+    case TimeOf::average:
+      return std::accumulate(times.begin(), times.end(), 0.0) / static_cast<double>(times.size());
+    case TimeOf::fastest:
+      return std::ranges::min(times);
+    case TimeOf::slowest:
+      return std::ranges::max(times);
+  }
+  return 0;
+}
+
 // Requires that two buffers for each rank leave some memory of the host or GPU. Checked before
 // allocation, with the same result on all ranks.
 void require_room(Job& job, std::uint64_t bytes) {
   if (job.is_on_gpu()) {
     const double wanted = 2.0 * static_cast<double>(bytes);
-    for (const auto& has : job.exchange({static_cast<double>(job.rank_device().memory_bytes())})) {
+    for (const auto& has : job.exchange({static_cast<double>(job.rank_device.memory_bytes())})) {
       if (wanted <= 0.9 * has.front()) continue;
       throw atoll::Error(
           atoll::ErrorCode::invalid_argument,
@@ -43,9 +60,9 @@ void require_room(Job& job, std::uint64_t bytes) {
     }
     return;
   }
-  for (const atoll::HostInfo& host : job.world().hosts()) {
-    const auto known = std::ranges::find(job.topology().hosts, host.id, &atoll::TopologyHost::id);
-    if (known == job.topology().hosts.end() || known->memory_bytes == 0) continue;
+  for (const atoll::HostInfo& host : job.world.hosts()) {
+    const auto known = std::ranges::find(job.topology.hosts, host.id, &atoll::TopologyHost::id);
+    if (known == job.topology.hosts.end() || known->memory_bytes == 0) continue;
     const double wanted = 2.0 * static_cast<double>(bytes) * static_cast<double>(host.ranks.size());
     if (wanted <= 0.8 * static_cast<double>(known->memory_bytes)) continue;
     throw atoll::Error(
@@ -56,7 +73,49 @@ void require_room(Job& job, std::uint64_t bytes) {
   }
 }
 
+// Line for each value of Blocking.
+constexpr std::array<std::string_view, 4> blocking_lines{
+    "", "# Blocking Enabled: wait and barrier after each operation\n",
+    "# Blocking Enabled: wait after each operation, no barrier\n",
+    "# Blocking Enabled: wait and barrier after each batch (-m); time excludes barrier\n"};
+
+std::string rank_line(const Job& job, const atoll::Placement& placement) {
+  const UsedDevice& device = job.devices[static_cast<std::size_t>(placement.rank)];
+  return fmt::format("#  Rank {:2} Group {:2} Pid {:6} on {:>10} device {:>2} [{}] {}\n",
+                     placement.rank, job.group_of[static_cast<std::size_t>(placement.rank)],
+                     placement.pid,
+                     job.world.hosts()[static_cast<std::size_t>(placement.host)].name,
+                     device.number, device.pci, device.info);
+}
+
 }  // namespace
+
+std::string title_line(const Job& job) {
+  return fmt::format("# atoll-busbw version {} backend {} launcher {}\n", ATOLL_VERSION,
+                     job.communicator->backend(), job.world.launcher());
+}
+
+std::string preamble(const Job& job, const Options& o, Collective collective) {
+  const atoll::World& world = job.world;
+  const bool by_factor = o.step_factor > 1;
+  std::string text = fmt::format(
+      "{}# Collective test starting: {}\n"
+      "# nThread 1 nGpus 1 minBytes {} maxBytes {} step: {}({}) warmup iters: {} iters: {} "
+      "agg iters: {} validation: {} graph: 0 unalign: {}\n{}",
+      title_line(job), program_name(collective), o.min_bytes, o.max_bytes,
+      by_factor ? o.step_factor : o.step_bytes, by_factor ? "factor" : "bytes", o.warmups,
+      o.iterations, o.batch, o.checks, o.unalign,
+      blocking_lines[static_cast<std::size_t>(o.blocking)]);
+  if (!job.rank_device.why.empty()) text += fmt::format("# {}\n", job.rank_device.why);
+  for (const std::string& note : o.notes) text += fmt::format("# {}\n", note);
+  text += fmt::format(
+      "# Axis {}: {} group{} of {} rank{} at once, of mesh {} (replicate x shard); {} memory\n#\n"
+      "# Using devices\n",
+      name(o.axis), job.groups.size(), job.groups.size() == 1 ? "" : "s", job.group_size(),
+      job.group_size() == 1 ? "" : "s", job.mesh.to_string(), name(o.memory));
+  for (const atoll::Placement& placement : world.placements()) text += rank_line(job, placement);
+  return text;
+}
 
 bool Table::is_good() const noexcept {
   return verdict.wrong_rows == 0 && verdict.is_bandwidth_fine() &&
@@ -71,8 +130,8 @@ Sweep::Sweep(Job& job, const Options& options) : job_(job), options_(options), m
   const std::uint64_t bytes = options.max_bytes + stride_bytes +
                               widest_element * static_cast<std::uint64_t>(options.unalign);
   require_room(job, bytes);
-  for (const atoll::HostInfo& host : job.world().hosts())
-    rates_.host_gbyte_s.push_back(host_gbyte_s(job.topology(), host.id));
+  for (const atoll::HostInfo& host : job.world.hosts())
+    rates_.host_gbyte_s.push_back(host_gbyte_s(job.topology, host.id));
   for (atoll::Buffer* buffer : {&send_, &recv_}) {
     *buffer = job.allocate(bytes, options.memory);
     // Writes every page, since untouched pages may all map to one page of zeros.
@@ -118,10 +177,10 @@ std::optional<std::string> Sweep::why_unsupported(Collective collective, Kind ki
                   .op = kind.op,
                   .shape = shape_of(collective, bytes, kind.dtype, job_.group_size())};
   try {
-    start(call, memory_at(call, 0), job_.communicator(), job_.stream()).synchronize();
+    start(call, memory_at(call, 0), *job_.communicator, *job_.stream).synchronize();
   } catch (const atoll::Error& error) {
-    if (error.code() != atoll::ErrorCode::unsupported || job_.world().failure()) throw;
-    return fmt::format("not supported by backend {}: {}: {}", job_.communicator().backend(), what,
+    if (error.code() != atoll::ErrorCode::unsupported || job_.world.failure()) throw;
+    return fmt::format("not supported by backend {}: {}: {}", job_.communicator->backend(), what,
                        error.what());
   }
   return std::nullopt;
@@ -183,11 +242,10 @@ void Sweep::measure_rows(Kind kind, int root, const std::vector<std::uint64_t>& 
 
 // Prints the transports, once the operations of a table have opened connections.
 void Sweep::tell_transports() {
-  const atoll::Transports mine = job_.communicator().transports();
-  if (options_.require_gdr) atoll::require_gpudirect_rdma(job_.world(), mine);
+  const atoll::Transports mine = job_.communicator->transports();
+  if (options_.require_gdr) atoll::require_gpudirect_rdma(job_.world, mine);
   if (!job_.is_on_gpu()) return;
-  print(
-      fmt::format("# Transports: {}\n", atoll::gather_transports(job_.world(), mine).to_string()));
+  print(fmt::format("# Transports: {}\n", atoll::gather_transports(job_.world, mine).to_string()));
 }
 
 Row Sweep::measure_row(const Call& call) {
@@ -258,34 +316,15 @@ Half Sweep::gather(const Call& call, const std::vector<double>& mine) {
   return half;
 }
 
-// Selects the time within each group as -a says; the slowest group counts.
+// Returns the time of the slowest group.
 double Sweep::by_time_of(const std::vector<std::vector<double>>& all, std::size_t entry) const {
-  double result = 0;
-  for (const std::vector<int>& group : job_.groups()) {
+  double slowest = 0;
+  for (const std::vector<int>& group : job_.groups) {
     std::vector<double> times;
-    double sum = 0;
-    for (const int rank : group) {
-      times.push_back(all[static_cast<std::size_t>(rank)][entry]);
-      sum += times.back();
-    }
-    double time = 0;
-    switch (options_.time_of) {
-      case TimeOf::rank_0:
-        time = times.front();
-        break;
-      case TimeOf::average:
-        time = sum / static_cast<double>(times.size());
-        break;
-      case TimeOf::fastest:
-        time = std::ranges::min(times);
-        break;
-      case TimeOf::slowest:
-        time = std::ranges::max(times);
-        break;
-    }
-    result = std::max(result, time);
+    for (const int rank : group) times.push_back(all[static_cast<std::size_t>(rank)][entry]);
+    slowest = std::max(slowest, selected(options_.time_of, times));
   }
-  return result;
+  return slowest;
 }
 
 std::uint64_t Sweep::stride_of(const Call& call) const {
@@ -318,13 +357,13 @@ std::vector<Memory> Sweep::slots_of(const Call& call) const {
 void Sweep::warm_up(const Call& call) {
   atoll::Work last;
   for (int i = 0; i < options_.warmups; ++i)
-    last = start(call, memory_at(call, i), job_.communicator(), job_.stream());
+    last = start(call, memory_at(call, i), *job_.communicator, *job_.stream);
   last.synchronize();
 }
 
 Sweep::Timing Sweep::time_batches(const Call& call) {
-  atoll::Communicator& communicator = job_.communicator();
-  atoll::Stream& stream = job_.stream();
+  atoll::Communicator& communicator = *job_.communicator;
+  atoll::Stream& stream = *job_.stream;
   warm_up(call);
   atoll::Work last;
   job_.meet();
@@ -357,7 +396,7 @@ std::vector<double> Sweep::time_single(const Call& call) {
   job_.meet();
   for (int i = 0; i < options_.iterations; ++i) {
     const auto begin = Clock::now();
-    start(call, memory_at(call, i), job_.communicator(), job_.stream()).synchronize();
+    start(call, memory_at(call, i), *job_.communicator, *job_.stream).synchronize();
     times.push_back(seconds_since(begin));
   }
   return times;
@@ -369,9 +408,9 @@ std::uint64_t Sweep::check(const Call& call) {
   for (int i = 0; i < options_.checks; ++i) {
     const Memory memory = memory_at(call, i);
     ++seed_;
-    prepare(call, memory, job_.communicator(), job_.stream(), seed_);
-    start(call, memory, job_.communicator(), job_.stream()).synchronize();
-    wrong += count_wrong(call, memory, job_.communicator(), job_.stream(), seed_);
+    prepare(call, memory, *job_.communicator, *job_.stream, seed_);
+    start(call, memory, *job_.communicator, *job_.stream).synchronize();
+    wrong += count_wrong(call, memory, *job_.communicator, *job_.stream, seed_);
   }
   return wrong;
 }
@@ -385,16 +424,15 @@ Ceiling Sweep::ceiling_of(const Call& call) {
       return ceiling_of_busbw(call.collective, bytes, job_.group_size(), options_.limit_busbw);
     case LimitFrom::machine:
       if (!job_.is_on_gpu()) break;
-      if (has_reduction(call.collective) && job_.world().config().deterministic != 0)
+      if (has_reduction(call.collective) && job_.world.config().deterministic != 0)
         return {std::nullopt, "sums in a fixed order use no ring"};
       return ceiling_of_ring(call.collective, call.op, call.dtype, bytes, job_.group_size(),
-                             job_.axis_gbyte_s());
+                             job_.axis_gbyte_s);
   }
   rates_.memory_gbyte_s =
       memory_rate_.gbyte_s(traffic_of(call.collective, bytes, job_.group_size(), call.place),
                            element_of(call), slots_of(call));
-  return ceiling(call.collective, bytes, call.place, call.root, job_.groups(), job_.host_of(),
-                 rates_);
+  return ceiling(call.collective, bytes, call.place, call.root, job_.groups, job_.host_of, rates_);
 }
 
 void Sweep::improve_limit(const Call& call) {

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <functional>
 #include <map>
 #include <optional>
 #include <set>
@@ -69,42 +68,46 @@ class Judge {
   }
 
  private:
-  using Selects = std::function<bool(const Entry&)>;
   struct Candidate {
     PairFinding finding;
-    Selects sends, receives;  // entries that the candidate sends or receives
-    bool needs_both = false;  // counts as slow only when both directions are slow
+    std::set<int> ranks;
+
+    bool is_rank() const { return finding.kind == PairFinding::Kind::rank; }
+    // Whether the candidate takes part in an entry; hosts and NICs have entries between hosts only.
+    bool sends(const Entry& e) const { return (e.between || is_rank()) && ranks.contains(e.from); }
+    bool receives(const Entry& e) const { return (e.between || is_rank()) && ranks.contains(e.to); }
   };
 
   static std::size_t index(int i) { return static_cast<std::size_t>(i); }
   int host(int rank) const { return sites_.host[index(rank)]; }
   const std::string& host_name(int h) const { return sites_.host_names[index(h)]; }
 
-  std::optional<double> share_of(const Selects& selects) const {
+  std::optional<double> share_of(const Candidate& candidate,
+                                 bool (Candidate::*selects)(const Entry&) const) const {
     std::vector<double> shares;
     for (const Entry& entry : entries_)
-      if (!entry.explained && selects(entry)) shares.push_back(entry.share);
+      if (!entry.explained && (candidate.*selects)(entry)) shares.push_back(entry.share);
     if (shares.empty()) return std::nullopt;
     return median(shares);
   }
 
   // Whether entries of the same class exist without the candidate. Without them there is no
   // comparison.
-  bool has_others(const Candidate& candidate, bool between_only) const {
+  bool has_others(const Candidate& candidate) const {
     return std::ranges::any_of(entries_, [&](const Entry& entry) {
       return !candidate.sends(entry) && !candidate.receives(entry) && !entry.explained &&
-             (entry.between || !between_only);
+             (entry.between || candidate.is_rank());
     });
   }
 
   std::vector<Candidate> host_candidates() const {
+    std::map<int, std::set<int>> ranks_of;
+    for (std::size_t r = 0; r < sites_.host.size(); ++r)
+      ranks_of[sites_.host[r]].insert(static_cast<int>(r));
     std::vector<Candidate> candidates;
-    const std::set<int> hosts(sites_.host.begin(), sites_.host.end());
-    if (hosts.size() < 3) return candidates;  // with two hosts, either may be the cause
-    for (const int h : hosts) {
-      candidates.push_back({{PairFinding::Kind::host, "host " + host_name(h), ""},
-                            [this, h](const Entry& e) { return e.between && host(e.from) == h; },
-                            [this, h](const Entry& e) { return e.between && host(e.to) == h; }});
+    if (ranks_of.size() < 3) return candidates;  // with two hosts, either may be the cause
+    for (const auto& [h, ranks] : ranks_of) {
+      candidates.push_back({{PairFinding::Kind::host, "host " + host_name(h), ""}, ranks});
       name_single_nic(h, candidates.back());
     }
     return candidates;
@@ -124,24 +127,16 @@ class Judge {
     for (std::size_t r = 0; r < sites_.nic.size(); ++r)
       if (!sites_.nic[r].empty()) ranks_of[sites_.nic[r]].insert(static_cast<int>(r));
     std::vector<Candidate> candidates;
-    for (const auto& [nic, ranks] : ranks_of) {
-      candidates.push_back(
-          {{PairFinding::Kind::nic, "NIC " + nic, ""},
-           [ranks = ranks](const Entry& e) { return e.between && ranks.contains(e.from); },
-           [ranks = ranks](const Entry& e) { return e.between && ranks.contains(e.to); }});
-    }
+    for (const auto& [nic, ranks] : ranks_of)
+      candidates.push_back({{PairFinding::Kind::nic, "NIC " + nic, ""}, ranks});
     return candidates;
   }
 
   std::vector<Candidate> rank_candidates() const {
     std::vector<Candidate> candidates;
     if (sites_.host.size() < 3) return candidates;  // with two ranks, either may be the cause
-    for (int r = 0; r < static_cast<int>(sites_.host.size()); ++r) {
-      candidates.push_back({{PairFinding::Kind::rank, fmt::format("rank {}", r), ""},
-                            [r](const Entry& e) { return e.from == r; },
-                            [r](const Entry& e) { return e.to == r; },
-                            true});
-    }
+    for (int r = 0; r < static_cast<int>(sites_.host.size()); ++r)
+      candidates.push_back({{PairFinding::Kind::rank, fmt::format("rank {}", r), ""}, {r}});
     return candidates;
   }
 
@@ -152,13 +147,13 @@ class Judge {
     double worst_share = slow_share;
     std::string direction;
     for (const Candidate& candidate : (this->*candidates_of)()) {
-      const auto sends = share_of(candidate.sends);
-      const auto receives = share_of(candidate.receives);
-      if (!sends || !receives) continue;
-      if (!has_others(candidate, candidate.finding.kind != PairFinding::Kind::rank)) continue;
+      const auto sends = share_of(candidate, &Candidate::sends);
+      const auto receives = share_of(candidate, &Candidate::receives);
+      if (!sends || !receives || !has_others(candidate)) continue;
       const bool slow_out = *sends < slow_share;
       const bool slow_in = *receives < slow_share;
-      if (candidate.needs_both ? !(slow_out && slow_in) : !(slow_out || slow_in)) continue;
+      // A rank counts as slow only when both directions are slow.
+      if (candidate.is_rank() ? !(slow_out && slow_in) : !(slow_out || slow_in)) continue;
       const double share =
           slow_out && slow_in ? (*sends + *receives) / 2 : std::min(*sends, *receives);
       if (share >= worst_share) continue;
@@ -172,11 +167,10 @@ class Judge {
                         (direction != "sends" && worst->receives(entry));
       entry.explained = entry.explained || mine;
     }
-    const std::string where =
-        worst->finding.kind == PairFinding::Kind::rank ? "" : " between hosts";
-    worst->finding.text =
-        fmt::format("slow: {}{} {} at {:.0f} % of the bandwidth of others{}", worst->finding.subject,
-                    worst->finding.text, direction, worst_share * 100, where);
+    const std::string where = worst->is_rank() ? "" : " between hosts";
+    worst->finding.text = fmt::format("slow: {}{} {} at {:.0f} % of the bandwidth of others{}",
+                                      worst->finding.subject, worst->finding.text, direction,
+                                      worst_share * 100, where);
     verdict_.findings.push_back(worst->finding);
     return true;
   }

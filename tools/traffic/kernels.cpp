@@ -2,6 +2,7 @@
 // kernels read and write every array once, all arrays in lockstep, without waiting.
 #include "traffic/kernels.hpp"
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <cstring>
@@ -47,16 +48,20 @@ void copy_with(std::byte* to, const std::byte* from, std::size_t bytes) {
   if constexpr (stores == Stores::streaming) hwy::FlushStream();
 }
 
+hn::Vec<hn::ScalableTag<std::uint32_t>> load_words(const std::byte* from, std::uint64_t word) {
+  return hn::LoadU(hn::ScalableTag<std::uint32_t>(),
+                   reinterpret_cast<const std::uint32_t*>(from) + word);
+}
+
 // Converts vectors of words to f32 elements that can be added, and back.
 struct Single {
-  static constexpr std::size_t per_word = 1;
   using Floats = hn::ScalableTag<float>;
   using Words = hn::ScalableTag<std::uint32_t>;
   struct Value {
     hn::Vec<Floats> v;
   };
-  static Value load(const std::uint32_t* from) {
-    return {hn::BitCast(Floats(), hn::LoadU(Words(), from))};
+  static Value load(const std::byte* from, std::uint64_t word) {
+    return {hn::BitCast(Floats(), load_words(from, word))};
   }
   static void add(Value& to, Value more) { to.v = hn::Add(to.v, more.v); }
   static hn::Vec<Words> pack(Value value) { return hn::BitCast(Words(), value.v); }
@@ -64,14 +69,13 @@ struct Single {
 
 // Handles two bf16 elements in each word; the lower and the upper ones are summed separately.
 struct Pair {
-  static constexpr std::size_t per_word = 2;
   using Floats = hn::ScalableTag<float>;
   using Words = hn::ScalableTag<std::uint32_t>;
   struct Value {
     hn::Vec<Floats> lower, upper;
   };
-  static Value load(const std::uint32_t* from) {
-    const auto words = hn::LoadU(Words(), from);
+  static Value load(const std::byte* from, std::uint64_t word) {
+    const auto words = load_words(from, word);
     return {hn::BitCast(Floats(), hn::ShiftLeft<16>(words)),
             hn::BitCast(Floats(), hn::And(words, hn::Set(Words(), 0xffff0000U)))};
   }
@@ -90,68 +94,46 @@ struct Pair {
   }
 };
 
-// `fixed` and `fixed_to` are the numbers of input and output arrays; 0 means any number. Fixed
-// numbers let the compiler unroll loops over arrays and keep their addresses in registers.
-template <class Format, Stores stores, std::size_t fixed, std::size_t fixed_to>
-void sum_words(std::span<std::byte* const> to, std::span<const std::byte* const> from,
-               std::uint64_t words) {
+// `inputs` and `outputs` are spans or arrays. Arrays let the compiler unroll the loops over them and
+// keep their addresses in registers.
+template <class Format, Stores stores, class Inputs, class Outputs>
+void sum_words(const Outputs outputs, const Inputs inputs, std::uint64_t words) {
   const typename Format::Words d;
   const std::size_t lanes = hn::Lanes(d);
-  const std::size_t arrays = fixed > 0 ? fixed : from.size();
-  const auto in = [&](std::size_t i) { return reinterpret_cast<const std::uint32_t*>(from[i]); };
-  std::array<const std::uint32_t*, fixed> inputs;
-  for (std::size_t i = 0; i < fixed; ++i) inputs[i] = in(i);
-  std::array<std::uint32_t*, fixed_to> outputs;
-  for (std::size_t i = 0; i < fixed_to; ++i) {
-    outputs[i] = reinterpret_cast<std::uint32_t*>(to[i]);
-  }
-  if constexpr (fixed > 0 && fixed_to > 0) {
-    for (std::uint64_t at = 0; at + lanes <= words; at += lanes) {
-      auto total = Format::load(inputs[0] + at);
-      for (std::size_t i = 1; i < fixed; ++i) Format::add(total, Format::load(inputs[i] + at));
-      const auto result = Format::pack(total);
-      for (std::size_t i = 0; i < fixed_to; ++i) store<stores>(result, d, outputs[i] + at);
-    }
-    if constexpr (stores == Stores::streaming) hwy::FlushStream();
-    return;
-  }
   for (std::uint64_t at = 0; at + lanes <= words; at += lanes) {
-    auto total = Format::load(in(0) + at);
-    for (std::size_t i = 1; i < arrays; ++i) Format::add(total, Format::load(in(i) + at));
+    auto total = Format::load(inputs[0], at);
+    for (std::size_t i = 1; i < inputs.size(); ++i) Format::add(total, Format::load(inputs[i], at));
     const auto result = Format::pack(total);
-    for (std::byte* target : to) {
+    for (std::byte* target : outputs)
       store<stores>(result, d, reinterpret_cast<std::uint32_t*>(target) + at);
-    }
   }
   if constexpr (stores == Stores::streaming) hwy::FlushStream();
 }
 
-template <class Format, Stores stores, std::size_t fixed>
+template <std::size_t size, class T>
+std::array<T, size> first(std::span<T const> all) {
+  std::array<T, size> some;
+  std::copy_n(all.begin(), size, some.begin());
+  return some;
+}
+
+// Two or four ranks sum to one array or to as many as they have inputs.
+template <class Format, Stores stores, std::size_t inputs>
 void sum_from(std::span<std::byte* const> to, std::span<const std::byte* const> from,
               std::uint64_t words) {
-  switch (to.size()) {
-    case 1:
-      return sum_words<Format, stores, fixed, 1>(to, from, words);
-    case 2:
-      return sum_words<Format, stores, fixed, 2>(to, from, words);
-    case 4:
-      return sum_words<Format, stores, fixed, 4>(to, from, words);
-    default:
-      return sum_words<Format, stores, fixed, 0>(to, from, words);
-  }
+  const auto in = first<inputs, const std::byte*>(from);
+  if (to.size() == 1) return sum_words<Format, stores>(first<1, std::byte*>(to), in, words);
+  if (to.size() == inputs)
+    return sum_words<Format, stores>(first<inputs, std::byte*>(to), in, words);
+  sum_words<Format, stores>(to, in, words);
 }
 
 template <class Format, Stores stores>
 void sum_with(std::span<std::byte* const> to, std::span<const std::byte* const> from,
               std::uint64_t words) {
-  switch (from.size()) {
-    case 2:
-      return sum_from<Format, stores, 2>(to, from, words);
-    case 4:
-      return sum_from<Format, stores, 4>(to, from, words);
-    default:
-      return sum_words<Format, stores, 0, 0>(to, from, words);
-  }
+  if (from.size() == 2) return sum_from<Format, stores, 2>(to, from, words);
+  if (from.size() == 4) return sum_from<Format, stores, 4>(to, from, words);
+  sum_words<Format, stores>(to, from, words);
 }
 
 std::size_t word_lanes() { return hn::Lanes(hn::ScalableTag<std::uint32_t>()); }

@@ -9,6 +9,8 @@
 #include <iterator>
 #include <nlohmann/json.hpp>
 
+#include "wording.hpp"
+
 namespace atoll_v1::atoll {
 namespace {
 
@@ -20,14 +22,10 @@ constexpr std::size_t longest_text = 4096;
   throw Error(ErrorCode::bad_data, fmt::format("{}: byte {}: {}", source, offset, what));
 }
 
-// The parser's message without its prefix, shortened, and with unprintable bytes replaced.
+// The parser's message without its prefix, shortened.
 std::string plain(std::string_view what) {
-  if (const auto colon = what.find(": "); colon != std::string_view::npos)
-    what.remove_prefix(colon + 2);
-  std::string words(what.substr(0, 200));
-  std::ranges::replace_if(
-      words, [](unsigned char c) { return c < 0x20 || c > 0x7e; }, '?');
-  return words;
+  const auto colon = what.find(": ");
+  return printable(colon == std::string_view::npos ? what : what.substr(colon + 2), 200);
 }
 
 class CountingIterator {
@@ -51,7 +49,6 @@ class CountingIterator {
     return before;
   }
   bool operator==(const CountingIterator& other) const { return at_ == other.at_; }
-  bool operator!=(const CountingIterator& other) const { return at_ != other.at_; }
 
  private:
   const char* at_;
@@ -171,6 +168,14 @@ const JsonValue& JsonObject::get(std::string_view member) const {
   return *value;
 }
 
+template <class T>
+const T* JsonObject::typed(std::string_view member, std::string_view otherwise) const {
+  const JsonValue* value = find(member);
+  const T* typed = value == nullptr ? nullptr : std::get_if<T>(&value->data);
+  if (value != nullptr && typed == nullptr) fail(member, otherwise);
+  return typed;
+}
+
 void JsonObject::fail(std::string_view member, std::string_view what) const {
   const JsonValue* value = find(member);
   bad(source_, value == nullptr ? value_->offset : value->offset,
@@ -214,11 +219,8 @@ int JsonObject::integer_or(std::string_view member, int absent, std::pair<int, i
 }
 
 std::uint64_t JsonObject::unsigned_or(std::string_view member, std::uint64_t absent) const {
-  const JsonValue* value = find(member);
-  if (value == nullptr) return absent;
-  const auto* integer = std::get_if<std::uint64_t>(&value->data);
-  if (integer == nullptr) fail(member, "is not an integer of at least 0");
-  return *integer;
+  const auto* integer = typed<std::uint64_t>(member, "is not an integer of at least 0");
+  return integer == nullptr ? absent : *integer;
 }
 
 std::optional<double> JsonObject::number(std::string_view member) const {
@@ -235,10 +237,8 @@ std::optional<double> JsonObject::number(std::string_view member) const {
 
 const JsonValue::Array& JsonObject::elements(std::string_view member, std::size_t most) const {
   static const JsonValue::Array none;
-  const JsonValue* value = find(member);
-  if (value == nullptr) return none;
-  const auto* array = std::get_if<JsonValue::Array>(&value->data);
-  if (array == nullptr) fail(member, "is not an array");
+  const auto* array = typed<JsonValue::Array>(member, "is not an array");
+  if (array == nullptr) return none;
   if (array->size() > most) fail(member, fmt::format("has more than {} elements", most));
   return *array;
 }
@@ -253,19 +253,14 @@ std::vector<JsonObject> JsonObject::list(std::string_view member, std::size_t mo
 }
 
 bool JsonObject::is_true(std::string_view member) const {
-  const JsonValue* value = find(member);
-  if (value == nullptr) return false;
-  const auto* truth = std::get_if<bool>(&value->data);
-  if (truth == nullptr) fail(member, "is neither true nor false");
-  return *truth;
+  const bool* truth = typed<bool>(member, "is neither true nor false");
+  return truth != nullptr && *truth;
 }
 
 std::map<std::string, std::string, std::less<>> JsonObject::texts(std::string_view member) const {
   std::map<std::string, std::string, std::less<>> texts;
-  const JsonValue* value = find(member);
-  if (value == nullptr) return texts;
-  const auto* object = std::get_if<JsonValue::Object>(&value->data);
-  if (object == nullptr) fail(member, "is not an object");
+  const auto* object = typed<JsonValue::Object>(member, "is not an object");
+  if (object == nullptr) return texts;
   for (const auto& [key, text] : *object)
     texts.insert_or_assign(key, checked_text(member, text, longest_text));
   return texts;

@@ -66,6 +66,9 @@ class JsonObject {
  private:
   const JsonValue* find(std::string_view member) const;
   const JsonValue& get(std::string_view member) const;
+  // The member's value; null when absent. Fails with `otherwise` when it has another type.
+  template <class T>
+  const T* typed(std::string_view member, std::string_view otherwise) const;
   const JsonValue::Array& elements(std::string_view member, std::size_t most) const;
   std::string checked_text(std::string_view member, const JsonValue& value,
                            std::size_t longest) const;

@@ -11,63 +11,62 @@
 
 namespace atoll_v1::atoll {
 
-LinkRates::LinkRates(const Topology& topology, const MeshSites& sites, const RankGroups& groups)
-    : topology_(topology), sites_(sites), groups_(groups) {}
+LinkRates::LinkRates(const Topology& of, const std::vector<RankSite>& ranks,
+                     const MeshPlanOptions& options)
+    : topology(of), sites(locate(of, ranks, options)), groups(group_ranks(sites)) {}
 
 void LinkRates::collect_hosts() {
-  const std::size_t size = sites_.hosts.size();
-  rates_.resize(size);
-  hosts_.resize(size, nullptr);
-  gpus_.resize(size);
-  nics_.resize(size);
-  users_.resize(size, 0);
+  const std::size_t size = sites.hosts.size();
+  hosts_.resize(size);
   std::unordered_map<std::string_view, std::size_t> numbers;
-  for (std::size_t i = 0; i < size; ++i) numbers.try_emplace(sites_.hosts[i], i);
-  for (const TopologyHost& host : topology_.hosts)
+  for (std::size_t i = 0; i < size; ++i) numbers.try_emplace(sites.hosts[i], i);
+  for (const TopologyHost& host : topology.hosts)
     if (const auto found = numbers.find(host.id); found != numbers.end())
-      hosts_[found->second] = &host;
-  for (std::size_t i = 0; i < topology_.nics.size(); ++i)
-    if (const auto host = numbers.find(topology_.nics[i].host); host != numbers.end())
-      nics_[host->second].push_back(i);
-  std::vector<bool> seen(topology_.gpus.size(), false);
-  for (const MeshSite& site : sites_.ranks) {
-    ++users_[at_index(site.host)];
+      hosts_[found->second].listed = &host;
+  for (std::size_t i = 0; i < topology.nics.size(); ++i)
+    if (const auto host = numbers.find(topology.nics[i].host); host != numbers.end())
+      hosts_[host->second].nics.push_back(i);
+  std::vector<bool> seen(topology.gpus.size(), false);
+  for (const MeshSite& site : sites.ranks) {
+    ++hosts_[at_index(site.host)].users;
     if (site.gpu < 0 || seen[at_index(site.gpu)]) continue;
     seen[at_index(site.gpu)] = true;
-    gpus_[at_index(site.host)].push_back(at_index(site.gpu));
+    hosts_[at_index(site.host)].gpus.push_back(at_index(site.gpu));
   }
-  affinity_ = find_affinity(topology_);
-  usable_ = usable_gbyte_s(topology_);
+  affinity_ = find_affinity(topology);
+  usable_ = usable_gbyte_s(topology);
 }
 
 std::optional<double> LinkRates::inside(int near) {
-  const RankGroup& group = groups_.near[at_index(near)];
+  const RankGroup& group = groups.near[at_index(near)];
   if (group.where.kind == Neighbourhood::Kind::island)
-    return sites_.islands[at_index(group.where.number)].gpu_gbyte_s;
+    return sites.islands[at_index(group.where.number)].gpu_gbyte_s;
   const bool without_links =
-      std::ranges::all_of(group.ranks, [&](int rank) { return sites_.is_alone(rank); });
-  return without_links ? pcie(sites_.at(group.ranks.front()).host) : std::nullopt;
+      std::ranges::all_of(group.ranks, [&](int rank) { return sites.is_alone(rank); });
+  return without_links ? pcie(sites.at(group.ranks.front()).host) : std::nullopt;
 }
 
 std::optional<double> LinkRates::pcie(int host) { return at(host).pcie; }
 
 std::optional<double> LinkRates::network(int host) { return at(host).network; }
 
-LinkRates::HostRates& LinkRates::at(int host) {
-  if (rates_.empty()) collect_hosts();
-  HostRates& rates = rates_[at_index(host)];
-  if (!rates.is_measured)
-    rates = {.is_measured = true, .pcie = measure_pcie(host), .network = measure_network(host)};
-  return rates;
+LinkRates::Host& LinkRates::at(int number) {
+  if (hosts_.empty()) collect_hosts();
+  Host& host = hosts_[at_index(number)];
+  if (!host.is_measured) {
+    host.pcie = measure_pcie(host);
+    host.network = measure_network(host);
+    host.is_measured = true;
+  }
+  return host;
 }
 
-std::optional<double> LinkRates::measure_pcie(int host) const {
-  const TopologyHost* known = hosts_[at_index(host)];
-  if (known != nullptr && get_fact(known->facts, fact::virtual_machine) == "yes")
+std::optional<double> LinkRates::measure_pcie(const Host& host) const {
+  if (host.listed != nullptr && get_fact(host.listed->facts, fact::virtual_machine) == "yes")
     return std::nullopt;
   std::optional<double> slowest;
-  for (const std::size_t gpu : gpus_[at_index(host)]) {
-    const auto rate = full_pcie_gbyte_s(topology_.gpus[gpu].facts);
+  for (const std::size_t gpu : host.gpus) {
+    const auto rate = full_pcie_gbyte_s(topology.gpus[gpu].facts);
     if (!rate) return std::nullopt;
     slowest = std::min(slowest.value_or(*rate), *rate);
   }
@@ -75,19 +74,18 @@ std::optional<double> LinkRates::measure_pcie(int host) const {
 }
 
 // Uses the NICs that the affinity gives to the GPUs in use, or else all NICs that may be active.
-std::optional<double> LinkRates::measure_network(int host) const {
-  const std::vector<std::size_t>& gpus = gpus_[at_index(host)];
+std::optional<double> LinkRates::measure_network(const Host& host) const {
   std::unordered_set<std::string_view> in_use;
-  for (const std::size_t gpu : gpus)
+  for (const std::size_t gpu : host.gpus)
     for (const std::string& nic : affinity_[gpu].use) in_use.insert(nic);
   double sum = 0;
-  for (const std::size_t number : nics_[at_index(host)]) {
-    const TopologyNic& nic = topology_.nics[number];
+  for (const std::size_t number : host.nics) {
+    const TopologyNic& nic = topology.nics[number];
     if (in_use.empty() ? !may_be_active(nic) : !in_use.contains(nic.id)) continue;
     if (!usable_[number]) return std::nullopt;
     sum += *usable_[number];
   }
-  const double ranks = gpus.empty() ? users_[at_index(host)] : static_cast<double>(gpus.size());
+  const double ranks = host.gpus.empty() ? host.users : static_cast<double>(host.gpus.size());
   return sum > 0 ? std::optional(sum / ranks) : std::nullopt;
 }
 

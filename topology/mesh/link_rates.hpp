@@ -6,14 +6,21 @@
 #include <optional>
 #include <vector>
 
-#include "mesh/rank_groups.hpp"
+#include "mesh/mesh_sites.hpp"
 
 namespace atoll_v1::atoll {
 
+// The ranks of a job, located and grouped, with their rates.
 class LinkRates {
  public:
-  // Keeps references to all arguments.
-  LinkRates(const Topology& topology, const MeshSites& sites, const RankGroups& groups);
+  // Keeps a reference to the topology. Throws Error(invalid_argument) as locate() does.
+  LinkRates(const Topology& of, const std::vector<RankSite>& ranks, const MeshPlanOptions& options);
+  LinkRates(const LinkRates&) = delete;
+  LinkRates& operator=(const LinkRates&) = delete;
+
+  const Topology& topology;
+  const MeshSites sites;
+  const RankGroups groups;
 
   // Rate inside a near group; `near` is its index.
   std::optional<double> inside(int near);
@@ -24,24 +31,20 @@ class LinkRates {
   std::optional<double> network(int host);
 
  private:
-  struct HostRates {
+  struct Host {
+    const TopologyHost* listed = nullptr;  // null if the topology does not list the host
+    std::vector<std::size_t> gpus = {};    // GPUs that ranks use, each once
+    std::vector<std::size_t> nics = {};
+    int users = 0;  // number of ranks
     bool is_measured = false;
-    std::optional<double> pcie, network;
+    std::optional<double> pcie = {}, network = {};
   };
   void collect_hosts();
-  HostRates& at(int host);
-  std::optional<double> measure_pcie(int host) const;
-  std::optional<double> measure_network(int host) const;
+  Host& at(int host);
+  std::optional<double> measure_pcie(const Host& host) const;
+  std::optional<double> measure_network(const Host& host) const;
 
-  const Topology& topology_;
-  const MeshSites& sites_;
-  const RankGroups& groups_;
-  // By host. The vectors stay empty until the first query about a host.
-  std::vector<HostRates> rates_;
-  std::vector<const TopologyHost*> hosts_;      // null if the topology does not list the host
-  std::vector<std::vector<std::size_t>> gpus_;  // GPUs that ranks use, each once
-  std::vector<std::vector<std::size_t>> nics_;
-  std::vector<int> users_;                     // number of ranks on each host
+  std::vector<Host> hosts_;                    // stays empty until the first query about a host
   std::vector<Affinity> affinity_;             // NICs of each GPU
   std::vector<std::optional<double>> usable_;  // bandwidth of each NIC
 };

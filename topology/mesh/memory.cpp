@@ -7,7 +7,6 @@
 #include <map>
 
 #include "facts.hpp"
-#include "mesh/rank_groups.hpp"
 #include "wording.hpp"
 
 namespace atoll_v1::atoll {

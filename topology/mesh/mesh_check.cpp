@@ -28,9 +28,8 @@ struct Parts {
 
 class Crossings {
  public:
-  Crossings(const Topology& topology, const MeshSites& sites, const RankGroups& groups,
-            LinkRates& rates)
-      : topology_(topology), sites_(sites), groups_(groups), rates_(rates) {}
+  explicit Crossings(LinkRates& rates)
+      : sites_(rates.sites), groups_(rates.groups), rates_(rates) {}
 
   // Adds a finding, unless all ranks are in one near group.
   void look(std::string_view noun, int number, const std::vector<int>& ranks, int inside) {
@@ -49,15 +48,14 @@ class Crossings {
     found_.push_back(describe(fmt::format("{} {}", noun, number), parts, inside));
   }
 
-  std::vector<Finding> take(std::string_view noun) {
+  void take(std::string_view noun, std::vector<Finding>& all) {
     if (unsaid_ > 0)
       found_.push_back({.id = "mesh_crosses_islands",
                         .severity = Severity::warning,
                         .evidence = fmt::format("{} {} islands as well",
                                                 plural(unsaid_, fmt::format("other {}", noun)),
                                                 unsaid_ == 1 ? "crosses" : "cross")});
-    unsaid_ = 0;
-    return std::move(found_);
+    std::ranges::move(found_, std::back_inserter(all));
   }
 
  private:
@@ -84,7 +82,7 @@ class Crossings {
   }
 
   std::string label(int near) {
-    if (!names_) names_.emplace(topology_);
+    if (!names_) names_.emplace(rates_.topology);
     const RankGroup& group = groups_.near[at_index(near)];
     const Neighbourhood& where = group.where;
     switch (where.kind) {
@@ -97,7 +95,8 @@ class Crossings {
       case Kind::host:
         if (group.size() == 1 && sites_.is_alone(group.ranks.front()))
           return "unlinked " +
-                 names_->device(topology_.gpus[at_index(sites_.at(group.ranks.front()).gpu)].id);
+                 names_->device(
+                     rates_.topology.gpus[at_index(sites_.at(group.ranks.front()).gpu)].id);
         return "host " + names_->host(sites_.hosts[at_index(where.number)]);
     }
     return "";
@@ -133,7 +132,6 @@ class Crossings {
     return text;
   }
 
-  const Topology& topology_;
   const MeshSites& sites_;
   const RankGroups& groups_;
   LinkRates& rates_;
@@ -141,10 +139,6 @@ class Crossings {
   std::vector<Finding> found_;
   std::size_t unsaid_ = 0;
 };
-
-void append(std::vector<Finding>& all, std::vector<Finding> more) {
-  for (Finding& finding : more) all.push_back(std::move(finding));
-}
 
 }  // namespace
 
@@ -177,16 +171,14 @@ int shard_inside(const RankGroups& groups, int inner) {
   return inside / inner;
 }
 
-std::vector<Finding> find_crossings(const Topology& topology, const MeshSites& sites,
-                                    const RankGroups& groups, LinkRates& rates,
-                                    const MeshPlan& plan) {
+std::vector<Finding> find_crossings(LinkRates& rates, const MeshPlan& plan) {
   const auto rank_at = [&](int r, int s, int i) {
     return plan.order[at_index((r * plan.shard + s) * plan.inner + i)];
   };
-  const int inside = shard_inside(groups, plan.inner);
+  const int inside = shard_inside(rates.groups, plan.inner);
   std::vector<Finding> findings;
   std::vector<int> ranks;
-  Crossings shards(topology, sites, groups, rates);
+  Crossings shards(rates);
   for (int r = 0; r < plan.replicate; ++r) {
     std::vector<int> first;  // near groups of the row's first shard group
     for (int i = 0; i < plan.inner; ++i) {
@@ -194,7 +186,7 @@ std::vector<Finding> find_crossings(const Topology& topology, const MeshSites& s
       ranks.clear();
       for (int s = 0; s < plan.shard; ++s) {
         ranks.push_back(rank_at(r, s, i));
-        near.push_back(groups.near_of[at_index(ranks.back())]);
+        near.push_back(rates.groups.near_of[at_index(ranks.back())]);
       }
       // One finding covers all groups of a row that cross the same islands.
       if (i > 0 && near == first) continue;
@@ -202,24 +194,22 @@ std::vector<Finding> find_crossings(const Topology& topology, const MeshSites& s
       shards.look("shard group", r * plan.inner + i, ranks, inside);
     }
   }
-  append(findings, shards.take("shard group"));
-  Crossings inners(topology, sites, groups, rates);
+  shards.take("shard group", findings);
+  Crossings inners(rates);
   for (int row = 0; row < plan.replicate * plan.shard && plan.inner > 1; ++row) {
     const auto begin = plan.order.begin() + std::ptrdiff_t{row} * plan.inner;
     ranks.assign(begin, begin + plan.inner);
     inners.look("inner group", row, ranks, inside);
   }
-  append(findings, inners.take("inner group"));
+  inners.take("inner group", findings);
   return findings;
 }
 
 std::vector<Finding> check_mesh(const Topology& topology, const std::vector<RankSite>& ranks,
                                 const MeshPlan& plan, const MeshPlanOptions& options) {
-  const MeshSites sites = locate(topology, ranks, options);
+  LinkRates rates(topology, ranks, options);
   check_order(plan, ranks.size());
-  const RankGroups groups = group_ranks(sites);
-  LinkRates rates(topology, sites, groups);
-  return find_crossings(topology, sites, groups, rates, plan);
+  return find_crossings(rates, plan);
 }
 
 }  // namespace atoll_v1::atoll

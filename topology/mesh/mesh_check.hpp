@@ -8,9 +8,7 @@
 namespace atoll_v1::atoll {
 
 // Returns a finding for each shard group and each inner group that crosses islands.
-std::vector<Finding> find_crossings(const Topology& topology, const MeshSites& sites,
-                                    const RankGroups& groups, LinkRates& rates,
-                                    const MeshPlan& plan);
+std::vector<Finding> find_crossings(LinkRates& rates, const MeshPlan& plan);
 
 // Throws Error(invalid_argument) unless the plan's order holds every rank once and fits its shape.
 void check_order(const MeshPlan& plan, std::size_t size);

@@ -3,19 +3,19 @@
 // Idea: a sharded step gathers every parameter over the shard axis several times and crosses the
 // replicate axis once, so the shard axis should use the fastest links. It is as wide as these
 // reach, or as wide as the memory of a model requires. The *near* group of a rank is its island;
-// its *wide* group is the larger of island and host (rank_groups.hpp). Steps:
+// its *wide* group is the larger of island and host (mesh_sites.hpp). Steps:
 //   1. locate the ranks and group them;
-//   2. when all near groups have one size, and all wide groups too, choose a candidate
-//      (candidates.hpp): the wide group, or the smallest candidate that holds the model. Otherwise
-//      compare modelled times (uneven.cpp);
+//   2. when all near groups have one size, and all wide groups too, choose a candidate:
+//      the wide group, or the smallest candidate that holds the model. Otherwise compare modelled
+//      times (uneven.cpp);
 //   3. order the ranks by host, rail and GPU, so that columns join ranks in equal positions. On
 //      machines with rails, equal positions share a rail.
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 #include <set>
 
-#include "mesh/candidates.hpp"
 #include "mesh/mesh_check.hpp"
 #include "mesh/uneven.hpp"
 #include "wording.hpp"
@@ -24,25 +24,94 @@ namespace atoll_v1::atoll {
 namespace {
 
 // Requires that the ranks of each inner group are inside one island.
-void check_inner(const Topology& topology, const MeshSites& sites, const RankGroups& groups,
-                 int inner) {
+void check_inner(const LinkRates& rates, int inner) {
   const auto refuse = [&](const std::string& why) {
     throw Error(ErrorCode::invalid_argument,
                 fmt::format("{} inner ranks do not fit: {}", inner, why));
   };
   if (inner < 1) refuse("there must be at least 1");
   if (inner == 1) return;
-  const DisplayNames names(topology);
-  for (const RankGroup& group : groups.near) {
+  const DisplayNames names(rates.topology);
+  for (const RankGroup& group : rates.groups.near) {
     const int first = group.ranks.front();
-    const std::string host = names.host(sites.hosts[at_index(sites.at(first).host)]);
+    const std::string host = names.host(rates.sites.hosts[at_index(rates.sites.at(first).host)]);
     for (const int rank : group.ranks)
-      if (group.where.kind == Neighbourhood::Kind::host && sites.is_alone(rank))
+      if (group.where.kind == Neighbourhood::Kind::host && rates.sites.is_alone(rank))
         refuse(fmt::format("the GPUs of {} have no links, so an island has 1 GPU", host));
     if (group.size() % inner != 0)
-      refuse(fmt::format("{} on {} has {}, which {} does not divide", noun(sites, group), host,
-                         plural(at_index(group.size()), "rank"), inner));
+      refuse(fmt::format("{} on {} has {}, which {} does not divide", noun(rates.sites, group),
+                         host, plural(at_index(group.size()), "rank"), inner));
   }
+}
+
+// --- candidates for the shard axis ---
+//
+// When islands and hosts are equal, each candidate contains the smaller ones: k GPUs of a host
+// without links; an island; k islands of a host; a host; k hosts, or k islands that span hosts. k
+// divides the number of units, so that the mesh uses every rank.
+
+// A candidate is `count` neighbouring units of `unit` ranks each.
+struct Candidate {
+  int unit = 1;
+  int count = 1;
+  int units = 1;     // units from which `count` are chosen
+  std::string noun;  // name of a unit: "host", "NVLink island"
+  int ranks() const { return unit * count; }
+};
+
+// Adds `unit` with every count that divides the number of units.
+void add_multiples(Candidate unit, std::vector<Candidate>& all) {
+  for (unit.count = 1; unit.count <= unit.units; ++unit.count)
+    if (unit.units % unit.count == 0) all.push_back(unit);
+}
+
+// If an island spans hosts, returns its number of ranks on each host. 0 when the island stays on
+// one host or the hosts have unequal numbers.
+int ranks_on_host(const MeshSites& sites, const RankGroups& groups) {
+  std::map<std::pair<int, int>, int> parts;  // ranks by near group and host
+  for (std::size_t rank = 0; rank < sites.ranks.size(); ++rank)
+    ++parts[{groups.near_of[rank], sites.ranks[rank].host}];
+  const int first = parts.begin()->second;
+  const bool equal =
+      std::ranges::all_of(parts, [&](const auto& part) { return part.second == first; });
+  return equal && first < groups.near.front().size() ? first : 0;
+}
+
+// The larger of island and host.
+Candidate widest_candidate(const MeshSites& sites, const RankGroups& groups) {
+  return {.unit = groups.wide.front().size(),
+          .count = 1,
+          .units = static_cast<int>(groups.wide.size()),
+          .noun = shared_noun(sites, groups.wide)};
+}
+
+// Returns the candidates in ascending size. Each is a multiple of `inner` ranks.
+std::vector<Candidate> candidates(const MeshSites& sites, const RankGroups& groups, int inner) {
+  std::vector<Candidate> all;
+  const Candidate widest = widest_candidate(sites, groups);
+  const int near = groups.near.front().size();
+  bool alone = true;
+  for (int rank = 0; rank < static_cast<int>(sites.ranks.size()); ++rank)
+    alone = alone && sites.is_alone(rank);
+  if (alone) add_multiples({.unit = 1, .count = 1, .units = near, .noun = "GPU"}, all);
+  if (const int host = ranks_on_host(sites, groups); host > 0)
+    all.push_back({.unit = host,
+                   .count = 1,
+                   .units = static_cast<int>(sites.ranks.size()) / host,
+                   .noun = "host"});
+  if (near < widest.unit)
+    add_multiples({.unit = near,
+                   .count = 1,
+                   .units = widest.unit / near,
+                   .noun = shared_noun(sites, groups.near)},
+                  all);
+  // A candidate that fills a host is listed as the host.
+  std::erase_if(all, [&](const Candidate& one) {
+    return one.ranks() % inner != 0 || one.ranks() == widest.unit;
+  });
+  add_multiples(widest, all);
+  std::ranges::stable_sort(all, {}, &Candidate::ranks);
+  return all;
 }
 
 // --- texts for people ---
@@ -117,18 +186,18 @@ std::string explain(const MeshSites& sites, const Candidate& taken, const MeshPl
 }
 
 MeshPlan plan_even(const MeshRequest& request) {
-  const MeshSites& sites = request.sites;
+  const MeshSites& sites = request.rates.sites;
   const int inner = request.options.inner;
-  Candidate taken = widest_candidate(sites, request.groups);
+  Candidate taken = widest_candidate(sites, request.rates.groups);
   std::string memory;
   if (request.need) {
-    const std::vector<Candidate> all = candidates(sites, request.groups, inner);
+    const std::vector<Candidate> all = candidates(sites, request.rates.groups, inner);
     const auto fits = std::ranges::find_if(
         all, [&](const Candidate& one) { return request.need->fits(one.ranks()); });
     taken = *fits;  // the last candidate is the whole job, which fits
     memory = memory_text(all, at_index(static_cast<int>(fits - all.begin())), *request.need);
   }
-  MeshLayout layout = arrange(request.groups, taken.ranks() / inner, inner);
+  MeshLayout layout = arrange(request.rates.groups, taken.ranks() / inner, inner);
   MeshPlan plan;
   plan.replicate = layout.replicate();
   plan.shard = layout.shard;
@@ -162,16 +231,15 @@ void find_unknown(const Topology& topology, const MeshSites& sites, MeshPlan& pl
 
 MeshPlan plan_mesh(const Topology& topology, const std::vector<RankSite>& ranks,
                    const MeshPlanOptions& options) {
-  const MeshSites sites = locate(topology, ranks, options);
-  const RankGroups groups = group_ranks(sites);
-  check_inner(topology, sites, groups, options.inner);
-  const std::optional<MemoryNeed> need = memory_need(topology, ranks, sites, options);
-  if (need && !need->fits(static_cast<double>(ranks.size()))) refuse_model(*need, sites);
-  LinkRates rates(topology, sites, groups);
-  const MeshRequest request{topology, sites, groups, options, need, rates};
-  MeshPlan plan = is_even(groups) ? plan_even(request) : plan_uneven(request);
-  find_unknown(topology, sites, plan);
-  for (Finding& finding : find_crossings(topology, sites, groups, rates, plan)) {
+  LinkRates rates(topology, ranks, options);
+  check_inner(rates, options.inner);
+  const std::optional<MemoryNeed> need = memory_need(topology, ranks, rates.sites, options);
+  if (need && !need->fits(static_cast<double>(ranks.size()))) refuse_model(*need, rates.sites);
+  const MeshRequest request{rates, options, need};
+  const bool is_even = alike(rates.groups.near) && alike(rates.groups.wide);
+  MeshPlan plan = is_even ? plan_even(request) : plan_uneven(request);
+  find_unknown(topology, rates.sites, plan);
+  for (Finding& finding : find_crossings(rates, plan)) {
     if (need) {  // only more memory avoids the crossing
       finding.severity = Severity::info;
       finding.fix = "use GPUs with more memory, or fewer bytes for each parameter";

@@ -57,27 +57,23 @@ class SlowestLevels {
 
 GroupRate group_rate(const Topology& topology, const std::vector<RankSite>& ranks,
                      const std::vector<int>& group, const MeshPlanOptions& options) {
-  const MeshSites sites = locate(topology, ranks, options);
+  LinkRates rates(topology, ranks, options);
   for (const int rank : group)
     if (rank < 0 || at_index(rank) >= ranks.size())
       throw Error(
           ErrorCode::invalid_argument,
           fmt::format("rank {} of a group does not exist: there are {} ranks", rank, ranks.size()));
-  const RankGroups groups = group_ranks(sites);
-  LinkRates rates(topology, sites, groups);
-  return StepModel(sites, groups, rates).rate(group);
+  return StepModel(rates).rate(group);
 }
 
 MeshRates mesh_rates(const Topology& topology, const std::vector<RankSite>& ranks,
                      const MeshPlan& plan, const MeshPlanOptions& options) {
-  const MeshSites sites = locate(topology, ranks, options);
+  LinkRates rates(topology, ranks, options);
   check_order(plan, ranks.size());
-  const RankGroups groups = group_ranks(sites);
-  LinkRates rates(topology, sites, groups);
-  StepModel model(sites, groups, rates);
+  StepModel model(rates);
   const MeshLayout layout{.shard = plan.shard, .inner = plan.inner, .order = plan.order};
   MeshRates found{.shard = fastest, .replicate = fastest, .world = model.rate(plan.order)};
-  SlowestLevels shard(sites, model), replicate(sites, model), world(sites, model);
+  SlowestLevels shard(rates.sites, model), replicate(rates.sites, model), world(rates.sites, model);
   world.add(plan.order);
   layout.each_shard_group([&](const std::vector<int>& group) {
     take_slower(found.shard, model.rate(group));

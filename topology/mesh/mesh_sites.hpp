@@ -1,6 +1,7 @@
-// Locates the ranks of a mesh on the machine, for planning and checking.
+// Locates the ranks of a mesh on the machine and groups them, for planning and checking.
 #pragma once
 
+#include <compare>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -30,10 +31,7 @@ struct Neighbourhood {
   };
   Kind kind = Kind::host;
   int number = 0;
-  friend bool operator==(const Neighbourhood&, const Neighbourhood&) = default;
-  friend bool operator<(const Neighbourhood& a, const Neighbourhood& b) {
-    return std::tie(a.kind, a.number) < std::tie(b.kind, b.number);
-  }
+  friend auto operator<=>(const Neighbourhood&, const Neighbourhood&) = default;
 };
 
 struct MeshSites {
@@ -59,5 +57,36 @@ struct MeshSites {
 // Throws Error(invalid_argument) as plan_mesh() does.
 MeshSites locate(const Topology& topology, const std::vector<RankSite>& ranks,
                  const MeshPlanOptions& options);
+
+// --- groups of ranks by neighbourhood, in the order of the machine ---
+
+struct RankGroup {
+  Neighbourhood where;
+  std::vector<int> ranks;  // sorted by position
+  int size() const { return static_cast<int>(ranks.size()); }
+};
+
+// Every rank is in one near group and one wide group. Each near group is part of one wide group.
+struct RankGroups {
+  std::vector<RankGroup> near;  // sorted by wide group
+  std::vector<RankGroup> wide;
+  std::vector<int> near_of, wide_of;  // group index by rank
+};
+
+RankGroups group_ranks(const MeshSites& sites);
+
+// Whether all groups have the same size.
+bool alike(const std::vector<RankGroup>& groups);
+
+// Describes sizes, such as "2 of 8, 1 of 7": two groups of 8 ranks and one group of 7.
+std::string sizes_text(const std::vector<RankGroup>& groups);
+
+// Name for the neighbourhood of a group: "NVLink island", "host", ...
+std::string noun(const MeshSites& sites, const RankGroup& group);
+// The name if it is equal for all groups, else "island or host".
+std::string shared_noun(const MeshSites& sites, const std::vector<RankGroup>& groups);
+// Adds an article: "an NVLink island".
+std::string with_article(const std::string& noun);
+bool all_have_gpus(const MeshSites& sites);
 
 }  // namespace atoll_v1::atoll

@@ -43,20 +43,20 @@ std::optional<double> least_of(const std::vector<std::optional<double>>& rates) 
 
 }  // namespace
 
-StepModel::StepModel(const MeshSites& sites, const RankGroups& groups, LinkRates& rates)
-    : sites_(sites), groups_(groups), parts_(groups.wide.size()) {
+StepModel::StepModel(LinkRates& rates)
+    : sites_(rates.sites), groups_(rates.groups), parts_(groups_.wide.size()) {
   std::vector<std::optional<double>> inside, pcie, network;
-  for (int near = 0; near < static_cast<int>(groups.near.size()); ++near)
+  for (int near = 0; near < static_cast<int>(groups_.near.size()); ++near)
     inside.push_back(rates.inside(near));
-  for (int host = 0; host < static_cast<int>(sites.hosts.size()); ++host) {
+  for (int host = 0; host < static_cast<int>(sites_.hosts.size()); ++host) {
     pcie.push_back(rates.pcie(host));
     network.push_back(rates.network(host));
   }
-  const double assumed = all_have_gpus(sites) ? assumed_inside_gbyte_s : assumed_memory_gbyte_s;
+  const double assumed = all_have_gpus(sites_) ? assumed_inside_gbyte_s : assumed_memory_gbyte_s;
   double reference = least_of(network).value_or(assumed / inside_to_across);
   reference = least_of(inside).value_or(reference * inside_to_across);
   std::vector<bool> has_pair;
-  for (const RankGroup& group : groups.near) has_pair.push_back(group.size() > 1);
+  for (const RankGroup& group : groups_.near) has_pair.push_back(group.size() > 1);
   inside_ = complete(inside, reference, has_pair);
   pcie_ = complete(pcie, reference / inside_to_across);
   network_ = complete(network, reference / inside_to_across);

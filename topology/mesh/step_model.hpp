@@ -56,7 +56,7 @@ struct MeshLayout {
 
 class StepModel {
  public:
-  StepModel(const MeshSites& sites, const RankGroups& groups, LinkRates& rates);
+  explicit StepModel(LinkRates& rates);
 
   // Seconds that one step communicates, for `gbytes` of parameters in the type that is sent.
   double seconds(const MeshLayout& layout, double gbytes);

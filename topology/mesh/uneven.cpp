@@ -46,14 +46,14 @@ class UnevenPlanner {
  public:
   explicit UnevenPlanner(const MeshRequest& request)
       : request_(request),
-        sites_(request.sites),
-        groups_(request.groups),
+        sites_(request.rates.sites),
+        groups_(request.rates.groups),
         inner_(request.options.inner),
         ranks_(static_cast<int>(sites_.ranks.size())),
         slots_(ranks_ / inner_),
         gbytes_(request.options.params ? *request.options.params * wire_bytes / 1e9 : 1),
-        model_(sites_, groups_, request.rates),
-        names_(request.topology) {
+        model_(request.rates),
+        names_(request.rates.topology) {
     for (const RankGroup& group : groups_.wide) widest_ = std::max(widest_, group.size() / inner_);
     least_ = std::max(1, (widest_ + 1) / 2);
     if (request.need) least_ = static_cast<int>(request.need->gpus_needed() - 1) / inner_ + 1;
@@ -161,7 +161,7 @@ class UnevenPlanner {
   std::string name_of(int rank) const {
     const int gpu = sites_.at(rank).gpu;
     return gpu < 0 ? fmt::format("rank {}", rank)
-                   : names_.device(request_.topology.gpus[at_index(gpu)].id);
+                   : names_.device(request_.rates.topology.gpus[at_index(gpu)].id);
   }
 
   std::vector<int> by_position(std::vector<int> ranks) const {
@@ -267,7 +267,7 @@ class UnevenPlanner {
     for (const int rank : by_position(ranks)) {
       const int gpu = sites_.at(rank).gpu;
       finding.subjects.push_back(gpu < 0 ? fmt::format("rank {}", rank)
-                                         : request_.topology.gpus[at_index(gpu)].id);
+                                         : request_.rates.topology.gpus[at_index(gpu)].id);
     }
   }
 

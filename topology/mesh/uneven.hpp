@@ -9,12 +9,9 @@
 namespace atoll_v1::atoll {
 
 struct MeshRequest {
-  const Topology& topology;
-  const MeshSites& sites;
-  const RankGroups& groups;
+  LinkRates& rates;
   const MeshPlanOptions& options;
   const std::optional<MemoryNeed>& need;
-  LinkRates& rates;
 };
 
 // Orders all ranks for a shard axis of length `shard`.

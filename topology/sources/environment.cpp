@@ -1,5 +1,4 @@
-#include "sources/environment.hpp"
-
+// Describes the surroundings of this process: kernel, container, limits and NCCL settings.
 #include <fmt/format.h>
 #include <sys/resource.h>
 #include <sys/statvfs.h>
@@ -15,6 +14,7 @@
 #include "facts.hpp"
 #include "sources/pci_address.hpp"
 #include "sources/small_file.hpp"
+#include "sources/source.hpp"
 #include "wording.hpp"
 
 namespace atoll_v1::atoll::topology_sources {
@@ -125,18 +125,18 @@ class Surroundings {
     const std::vector<std::string> numbers = entries(groups);
     if (numbers.empty()) return "off";
     std::vector<std::string> types;
-    const auto ask = [&](const std::string& busid) {
-      const fs::path folder = pci_folder(sysfs_, busid);
-      if (folder.empty()) return;
-      if (std::string type = first_line(folder / "iommu_group/type"); !type.empty())
+    const auto ask = [&](const fs::path& group) {
+      if (std::string type = first_line(group / "type"); !type.empty())
         types.push_back(std::move(type));
     };
-    for (const TopologyGpu& gpu : topology_.gpus) ask(gpu.busid);
-    for (const TopologyNic& nic : topology_.nics) ask(nic.busid);
+    const auto ask_device = [&](const std::string& busid) {
+      if (const fs::path folder = pci_folder(sysfs_, busid); !folder.empty())
+        ask(folder / "iommu_group");
+    };
+    for (const TopologyGpu& gpu : topology_.gpus) ask_device(gpu.busid);
+    for (const TopologyNic& nic : topology_.nics) ask_device(nic.busid);
     if (types.empty())
-      for (const std::string& number : numbers)
-        if (std::string type = first_line(groups / number / "type"); !type.empty())
-          types.push_back(std::move(type));
+      for (const std::string& number : numbers) ask(groups / number);
     if (types.empty()) return is_passthrough_by_default() ? "passthrough" : "translated";
     return std::ranges::all_of(types, [](const auto& type) { return type == "identity"; })
                ? "passthrough"
@@ -263,13 +263,6 @@ class Surroundings {
   std::size_t settings_ = 0;
 };
 
-void look(const LiveRequest& request, Topology& topology) {
-  std::vector<std::string> variables;
-  for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry)
-    variables.emplace_back(*entry);
-  read_environment(request, variables, topology);
-}
-
 }  // namespace
 
 void read_environment(const LiveRequest& request, std::span<const std::string> variables,
@@ -278,6 +271,11 @@ void read_environment(const LiveRequest& request, std::span<const std::string> v
   if (host != topology.hosts.end()) Surroundings(request, variables, topology, *host).describe();
 }
 
-const LiveSource environment{look};
+void environment(const LiveRequest& request, Topology& topology) {
+  std::vector<std::string> variables;
+  for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry)
+    variables.emplace_back(*entry);
+  read_environment(request, variables, topology);
+}
 
 }  // namespace atoll_v1::atoll::topology_sources

@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <numeric>
 #include <set>
 #include <tuple>
@@ -126,12 +127,19 @@ class HostReader {
     return found;
   }
 
+  // Sets NUMA node and package of a GPU or NIC.
   template <class Device>
-  Locality locality(const Device& device) {
-    if (!device.locality) return {};
-    const auto [found, is_new] = localities_.try_emplace(*device.locality);
-    if (is_new) found->second = find_locality(machine_.localities[*device.locality]);
-    return found->second;
+  void place(const std::optional<std::size_t>& locality, Device& device) {
+    if (!locality) return;
+    const auto [found, is_new] = localities_.try_emplace(*locality);
+    if (is_new) found->second = find_locality(machine_.localities[*locality]);
+    device.numa = found->second.numa;
+    device.package = found->second.package;
+  }
+
+  void require_room(std::size_t gpus, std::ptrdiff_t offset) const {
+    if (gpus == most_hwloc_gpus)
+      fail(machine_, offset, fmt::format("more than {} GPUs", most_hwloc_gpus));
   }
 
   // hwloc orders devices by locality. This sorts them by bus id, as drivers number them.
@@ -161,8 +169,7 @@ class HostReader {
       gpu.os = children_[pci];
       number(gpu);
       if (!is_gpu(device, gpu)) continue;
-      if (gpus_.size() == most_hwloc_gpus)
-        fail(machine_, device.offset, fmt::format("more than {} GPUs", most_hwloc_gpus));
+      require_room(gpus_.size(), device.offset);
       describe(device, gpu);
       gpus_.push_back(std::move(gpu));
     }
@@ -198,9 +205,7 @@ class HostReader {
     TopologyGpu& gpu = candidate.gpu;
     gpu.busid = busid(device);
     gpu.pci_path = device.path;
-    const Locality near = locality(device);
-    gpu.numa = near.numa;
-    gpu.package = near.package;
+    place(device.locality, gpu);
     set_pci_facts(device, gpu.facts);
     describe_os(candidate);
     if (gpu.model.empty()) gpu.model = device.model;
@@ -279,12 +284,9 @@ class HostReader {
       gpu.os = {i};
       number(gpu);
       if (std::max({gpu.nvml, gpu.rsmi, gpu.other}) < 0 && (has_nvml || gpu.cuda < 0)) continue;
-      if (gpus_.size() + found.size() == most_hwloc_gpus)
-        fail(machine_, device.offset, fmt::format("more than {} GPUs", most_hwloc_gpus));
+      require_room(gpus_.size() + found.size(), device.offset);
       describe_os(gpu);
-      const Locality near = locality(device);
-      gpu.gpu.numa = near.numa;
-      gpu.gpu.package = near.package;
+      place(device.locality, gpu.gpu);
       found.push_back(std::move(gpu));
     }
     std::ranges::stable_sort(found, {}, [](const Candidate& gpu) {
@@ -366,9 +368,7 @@ class HostReader {
     } else {
       nic.is_virtual = device.name.starts_with("rxe") || device.name.starts_with("siw");
     }
-    const Locality near = device.pci ? locality(machine_.pci[*device.pci]) : locality(device);
-    nic.numa = near.numa;
-    nic.package = near.package;
+    place(device.pci ? machine_.pci[*device.pci].locality : device.locality, nic);
     set_fact(nic.facts, fact::node_guid, identity(device.info("NodeGUID")));
     for (int port = 1; port <= most_ports; ++port) {
       const auto state = device.info(fmt::format("Port{}State", port));
@@ -395,12 +395,9 @@ class HostReader {
   }
 
   static std::string port_state(std::string_view number) {
-    if (number == "1") return "down";
-    if (number == "2") return "init";
-    if (number == "3") return "armed";
-    if (number == "4") return "active";
-    if (number == "5") return "deferred";
-    return "";
+    constexpr std::array states{"", "down", "init", "armed", "active", "deferred"};
+    const auto state = parse_number<std::size_t>(number).value_or(0);
+    return state < states.size() ? states[state] : "";
   }
 
   // Parses a LID such as "0x3a4".
@@ -424,6 +421,21 @@ class HostReader {
 
 void add_host(const HwlocMachine& machine, TopologyHost host, Topology& topology) {
   HostReader(machine, std::move(host), topology).read();
+}
+
+std::string_view HwlocOsDevice::info(std::string_view key) const {
+  const auto found = std::ranges::find(infos, key, &std::pair<std::string, std::string>::first);
+  return found == infos.end() ? std::string_view() : std::string_view(found->second);
+}
+
+std::string root_path(unsigned domain, unsigned bus) {
+  return fmt::format("pci{:04x}:{:02x}", domain, bus);
+}
+
+void fail(const HwlocMachine& machine, std::ptrdiff_t offset, std::string_view what) {
+  throw Error(ErrorCode::bad_data,
+              offset < 0 ? fmt::format("{}: {}", machine.origin, what)
+                         : fmt::format("{}: byte {}: {}", machine.origin, offset, what));
 }
 
 std::string_view nic_layer(const NicTraits& nic) {

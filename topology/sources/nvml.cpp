@@ -89,11 +89,9 @@ class NvmlView {
   }
 
   std::string free_id() const {
-    for (std::size_t number = topology_.gpus.size();; ++number) {
-      std::string id = fmt::format("{}/gpu{}", host_.id, number);
-      if (std::ranges::find(topology_.gpus, id, &TopologyGpu::id) == topology_.gpus.end())
+    for (std::size_t number = topology_.gpus.size();; ++number)
+      if (std::string id = fmt::format("{}/gpu{}", host_.id, number); by_id(id) == nullptr)
         return id;
-    }
   }
 
   bool is_nvidia(const TopologyGpu& gpu) const {
@@ -232,15 +230,16 @@ class NvmlView {
     Counts counts;
     for (const TopologyLink& link : topology_.links) {
       if (link.type != fast_type || !is_own(link)) continue;
-      const bool a = is_gpu(link.a), b = is_gpu(link.b);
+      const bool a = by_id(link.a) != nullptr, b = by_id(link.b) != nullptr;
       const std::string network = fmt::format("{}/nvswitch0", host_.id);
       counts[a && b ? ordered(link.a, link.b) : Pair(a ? link.a : link.b, network)] += link.count;
     }
     return counts;
   }
 
-  bool is_gpu(const std::string& id) const {
-    return std::ranges::find(topology_.gpus, id, &TopologyGpu::id) != topology_.gpus.end();
+  const TopologyGpu* by_id(const std::string& id) const {
+    const auto found = std::ranges::find(topology_.gpus, id, &TopologyGpu::id);
+    return found == topology_.gpus.end() ? nullptr : &*found;
   }
 
   void state_links() {
@@ -271,25 +270,20 @@ class NvmlView {
   // hwloc reports bandwidths instead of counts, so counts compare only if the rate of a link is
   // known.
   bool has_rate(const std::string& id) const {
-    const auto gpu = std::ranges::find(topology_.gpus, id, &TopologyGpu::id);
-    return gpu != topology_.gpus.end() && find_gpu_model(std::string_view(gpu->model)) != nullptr;
+    const TopologyGpu* gpu = by_id(id);
+    return gpu != nullptr && find_gpu_model(std::string_view(gpu->model)) != nullptr;
   }
 
   void report_conflicts(const Counts& stated) {
-    std::set<Pair, ByNumber> pairs;
-    for (const Counts* counts : {&stated, static_cast<const Counts*>(&fast_)})
-      for (const auto& [pair, count] : *counts) pairs.insert(pair);
-    const auto count_in = [](const Counts& counts, const Pair& pair) {
-      const auto found = counts.find(pair);
-      return found == counts.end() ? 0 : found->second;
-    };
-    for (const Pair& pair : pairs) {
-      const int believed = count_in(fast_, pair), other = count_in(stated, pair);
-      if (believed == other || !has_rate(pair.first)) continue;
+    std::map<Pair, std::pair<int, int>, ByNumber> pairs;  // number of links by NVML and by hwloc
+    for (const auto& [pair, count] : fast_) pairs[pair].first = count;
+    for (const auto& [pair, count] : stated) pairs[pair].second = count;
+    for (const auto& [pair, counts] : pairs) {
+      if (counts.first == counts.second || !has_rate(pair.first)) continue;
       topology_.conflicts.push_back({.subject = fmt::format("{} - {}", pair.first, pair.second),
                                      .member = "links",
-                                     .believed = fmt::format("{} (NVML)", believed),
-                                     .contradiction = fmt::format("{} (hwloc)", other)});
+                                     .believed = fmt::format("{} (NVML)", counts.first),
+                                     .contradiction = fmt::format("{} (hwloc)", counts.second)});
     }
   }
 
@@ -302,7 +296,9 @@ class NvmlView {
   bool some_links_unseen_ = false;
 };
 
-void look(const LiveRequest& request, Topology& topology) {
+}  // namespace
+
+void nvml(const LiveRequest& request, Topology& topology) {
   const auto host = std::ranges::find(topology.hosts, request.host_id, &TopologyHost::id);
   if (host == topology.hosts.end()) return;
   NvmlReading reading = read_nvml(request.nvml, patience);
@@ -312,9 +308,5 @@ void look(const LiveRequest& request, Topology& topology) {
   }
   NvmlView(request, std::move(reading), *host, topology).apply();
 }
-
-}  // namespace
-
-const LiveSource nvml{look};
 
 }  // namespace atoll_v1::atoll::topology_sources

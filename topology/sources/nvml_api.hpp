@@ -3,7 +3,10 @@
 // those of the 64-bit Linux ABI, which NVML keeps stable and extends by new symbols.
 #pragma once
 
+#include <dlfcn.h>
+
 #include <cstddef>
+#include <initializer_list>
 
 namespace atoll_v1::atoll::nvml_api {
 
@@ -146,41 +149,70 @@ inline constexpr unsigned long long clocks_sw_thermal = 0x20;
 inline constexpr unsigned long long clocks_hw_thermal = 0x40;
 inline constexpr unsigned long long clocks_power_brake = 0x80;
 
-// Entry points of the loaded NVML. A null pointer means that this NVML lacks the function.
+// An entry point of NVML. Calling a function that the library lacks returns function_not_found.
+template <class... Parameters>
+struct Function {
+  using Type = Result (*)(Parameters...);
+  Type found = nullptr;
+
+  // Looks for several names of the function, newest first.
+  Function(void* library, std::initializer_list<const char*> names) {
+    for (const char* name : names)
+      if (found == nullptr) found = reinterpret_cast<Type>(dlsym(library, name));
+  }
+  Result operator()(Parameters... arguments) const {
+    return found == nullptr ? function_not_found : found(arguments...);
+  }
+};
+
+using Number = Function<Device*, unsigned*>;
+using Text = Function<Device*, char*, unsigned>;  // buffer and its size
+
+// The functions of a library that dlopen() has loaded.
 struct Functions {
-  Result (*init)() = nullptr;
-  Result (*shutdown)() = nullptr;
-  const char* (*error_string)(Result) = nullptr;
-  Result (*driver_version)(char* text, unsigned size) = nullptr;
-  Result (*count)(unsigned*) = nullptr;
-  Result (*by_index)(unsigned, Device**) = nullptr;
-  Result (*index)(Device*, unsigned*) = nullptr;
-  Result (*pci_info)(Device*, PciInfo*) = nullptr;
-  Result (*uuid)(Device*, char* text, unsigned size) = nullptr;
-  Result (*name)(Device*, char* text, unsigned size) = nullptr;
-  Result (*memory)(Device*, Memory*) = nullptr;
-  Result (*compute_capability)(Device*, int* major, int* minor) = nullptr;
-  Result (*pcie_generation)(Device*, unsigned*) = nullptr;
-  Result (*pcie_generation_max)(Device*, unsigned*) = nullptr;
-  Result (*pcie_width)(Device*, unsigned*) = nullptr;
-  Result (*pcie_width_max)(Device*, unsigned*) = nullptr;
-  Result (*pcie_replays)(Device*, unsigned*) = nullptr;
-  Result (*mig_mode)(Device*, unsigned* current, unsigned* pending) = nullptr;
-  Result (*mig_most)(Device*, unsigned*) = nullptr;
-  Result (*mig_by_index)(Device*, unsigned, Device**) = nullptr;
-  Result (*persistence)(Device*, unsigned*) = nullptr;
-  Result (*remapped_rows)(Device*, unsigned* correctable, unsigned* uncorrectable,
-                          unsigned* pending, unsigned* failed) = nullptr;
-  Result (*clocks_reasons)(Device*, unsigned long long*) = nullptr;
-  Result (*power_limit)(Device*, unsigned* milliwatts) = nullptr;
-  Result (*power_default)(Device*, unsigned* milliwatts) = nullptr;
-  Result (*fabric)(Device*, FabricInfo*) = nullptr;
-  Result (*fabric_1)(Device*, FabricInfo1*) = nullptr;
-  Result (*link_state)(Device*, unsigned link, unsigned* is_active) = nullptr;
-  Result (*link_remote_pci)(Device*, unsigned link, PciInfo*) = nullptr;
-  Result (*link_remote_type)(Device*, unsigned link, unsigned* type) = nullptr;
-  Result (*link_errors)(Device*, unsigned link, unsigned counter, unsigned long long*) = nullptr;
-  Result (*field_values)(Device*, int count, FieldValue*) = nullptr;
+  void* library;
+  Function<> init{library, {"nvmlInit_v2", "nvmlInit"}};
+  Function<> shutdown{library, {"nvmlShutdown"}};
+  const char* (*error_string)(Result) =
+      reinterpret_cast<const char* (*)(Result)>(dlsym(library, "nvmlErrorString"));
+  Function<char*, unsigned> driver_version{library, {"nvmlSystemGetDriverVersion"}};
+  Function<unsigned*> count{library, {"nvmlDeviceGetCount_v2", "nvmlDeviceGetCount"}};
+  Function<unsigned, Device**> by_index{
+      library, {"nvmlDeviceGetHandleByIndex_v2", "nvmlDeviceGetHandleByIndex"}};
+  Number index{library, {"nvmlDeviceGetIndex"}};
+  Function<Device*, PciInfo*> pci_info{
+      library, {"nvmlDeviceGetPciInfo_v3", "nvmlDeviceGetPciInfo_v2", "nvmlDeviceGetPciInfo"}};
+  Text uuid{library, {"nvmlDeviceGetUUID"}};
+  Text name{library, {"nvmlDeviceGetName"}};
+  Function<Device*, Memory*> memory{library, {"nvmlDeviceGetMemoryInfo"}};
+  Function<Device*, int*, int*> compute_capability{library, {"nvmlDeviceGetCudaComputeCapability"}};
+  Number pcie_generation{library, {"nvmlDeviceGetCurrPcieLinkGeneration"}};
+  Number pcie_generation_max{library, {"nvmlDeviceGetMaxPcieLinkGeneration"}};
+  Number pcie_width{library, {"nvmlDeviceGetCurrPcieLinkWidth"}};
+  Number pcie_width_max{library, {"nvmlDeviceGetMaxPcieLinkWidth"}};
+  Number pcie_replays{library, {"nvmlDeviceGetPcieReplayCounter"}};
+  Function<Device*, unsigned*, unsigned*> mig_mode{library, {"nvmlDeviceGetMigMode"}};
+  Number mig_most{library, {"nvmlDeviceGetMaxMigDeviceCount"}};
+  Function<Device*, unsigned, Device**> mig_by_index{library,
+                                                     {"nvmlDeviceGetMigDeviceHandleByIndex"}};
+  Number persistence{library, {"nvmlDeviceGetPersistenceMode"}};
+  Function<Device*, unsigned*, unsigned*, unsigned*, unsigned*> remapped_rows{
+      library, {"nvmlDeviceGetRemappedRows"}};
+  Function<Device*, unsigned long long*> clocks_reasons{
+      library,
+      {"nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons"}};
+  Number power_limit{library, {"nvmlDeviceGetPowerManagementLimit"}};
+  Number power_default{library, {"nvmlDeviceGetPowerManagementDefaultLimit"}};
+  Function<Device*, FabricInfo*> fabric{library, {"nvmlDeviceGetGpuFabricInfoV"}};
+  Function<Device*, FabricInfo1*> fabric_1{library, {"nvmlDeviceGetGpuFabricInfo"}};
+  Function<Device*, unsigned, unsigned*> link_state{library, {"nvmlDeviceGetNvLinkState"}};
+  Function<Device*, unsigned, PciInfo*> link_remote_pci{
+      library, {"nvmlDeviceGetNvLinkRemotePciInfo_v2", "nvmlDeviceGetNvLinkRemotePciInfo"}};
+  Function<Device*, unsigned, unsigned*> link_remote_type{library,
+                                                          {"nvmlDeviceGetNvLinkRemoteDeviceType"}};
+  Function<Device*, unsigned, unsigned, unsigned long long*> link_errors{
+      library, {"nvmlDeviceGetNvLinkErrorCounter"}};
+  Function<Device*, int, FieldValue*> field_values{library, {"nvmlDeviceGetFieldValues"}};
 };
 
 }  // namespace atoll_v1::atoll::nvml_api

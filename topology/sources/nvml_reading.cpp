@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <array>
 #include <future>
-#include <initializer_list>
 #include <memory>
 #include <optional>
 #include <system_error>
@@ -14,9 +13,9 @@
 
 #include "facts.hpp"
 #include "sources/nvml_api.hpp"
-#include "sources/nvml_words.hpp"
 #include "sources/pci_address.hpp"
 #include "sources/small_file.hpp"
+#include "wording.hpp"
 
 namespace atoll_v1::atoll::topology_sources {
 namespace {
@@ -27,66 +26,10 @@ using nvml_api::Result;
 constexpr unsigned most_gpus = 1024;
 constexpr unsigned most_partitions = 64;
 
-template <class... Parameters, class... Arguments>
-Result call(Result (*function)(Parameters...), Arguments... arguments) {
-  return function == nullptr ? nvml_api::function_not_found : function(arguments...);
-}
-
 struct LibraryCloser {
   void operator()(void* handle) const { dlclose(handle); }
 };
 using LibraryHandle = std::unique_ptr<void, LibraryCloser>;
-
-// Sets `function` to the first of several symbol names that the library has, newest name first.
-template <class Function>
-void find_symbol(void* library, Function& function, std::initializer_list<const char*> names) {
-  for (const char* name : names) {
-    function = reinterpret_cast<Function>(dlsym(library, name));
-    if (function != nullptr) return;
-  }
-}
-
-nvml_api::Functions find_functions(void* library) {
-  nvml_api::Functions f;
-  const auto find = [library](auto& function, std::initializer_list<const char*> names) {
-    find_symbol(library, function, names);
-  };
-  find(f.init, {"nvmlInit_v2", "nvmlInit"});
-  find(f.shutdown, {"nvmlShutdown"});
-  find(f.error_string, {"nvmlErrorString"});
-  find(f.driver_version, {"nvmlSystemGetDriverVersion"});
-  find(f.count, {"nvmlDeviceGetCount_v2", "nvmlDeviceGetCount"});
-  find(f.by_index, {"nvmlDeviceGetHandleByIndex_v2", "nvmlDeviceGetHandleByIndex"});
-  find(f.index, {"nvmlDeviceGetIndex"});
-  find(f.pci_info, {"nvmlDeviceGetPciInfo_v3", "nvmlDeviceGetPciInfo_v2", "nvmlDeviceGetPciInfo"});
-  find(f.uuid, {"nvmlDeviceGetUUID"});
-  find(f.name, {"nvmlDeviceGetName"});
-  find(f.memory, {"nvmlDeviceGetMemoryInfo"});
-  find(f.compute_capability, {"nvmlDeviceGetCudaComputeCapability"});
-  find(f.pcie_generation, {"nvmlDeviceGetCurrPcieLinkGeneration"});
-  find(f.pcie_generation_max, {"nvmlDeviceGetMaxPcieLinkGeneration"});
-  find(f.pcie_width, {"nvmlDeviceGetCurrPcieLinkWidth"});
-  find(f.pcie_width_max, {"nvmlDeviceGetMaxPcieLinkWidth"});
-  find(f.pcie_replays, {"nvmlDeviceGetPcieReplayCounter"});
-  find(f.mig_mode, {"nvmlDeviceGetMigMode"});
-  find(f.mig_most, {"nvmlDeviceGetMaxMigDeviceCount"});
-  find(f.mig_by_index, {"nvmlDeviceGetMigDeviceHandleByIndex"});
-  find(f.persistence, {"nvmlDeviceGetPersistenceMode"});
-  find(f.remapped_rows, {"nvmlDeviceGetRemappedRows"});
-  find(f.clocks_reasons,
-       {"nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons"});
-  find(f.power_limit, {"nvmlDeviceGetPowerManagementLimit"});
-  find(f.power_default, {"nvmlDeviceGetPowerManagementDefaultLimit"});
-  find(f.fabric, {"nvmlDeviceGetGpuFabricInfoV"});
-  find(f.fabric_1, {"nvmlDeviceGetGpuFabricInfo"});
-  find(f.link_state, {"nvmlDeviceGetNvLinkState"});
-  find(f.link_remote_pci,
-       {"nvmlDeviceGetNvLinkRemotePciInfo_v2", "nvmlDeviceGetNvLinkRemotePciInfo"});
-  find(f.link_remote_type, {"nvmlDeviceGetNvLinkRemoteDeviceType"});
-  find(f.link_errors, {"nvmlDeviceGetNvLinkErrorCounter"});
-  find(f.field_values, {"nvmlDeviceGetFieldValues"});
-  return f;
-}
 
 // Returns "" for an address of all ones, which stands for a switch that this machine cannot see.
 std::string busid(const nvml_api::PciInfo& at) {
@@ -115,18 +58,104 @@ std::optional<unsigned long long> count_of(const nvml_api::FieldValue& value) {
   return std::nullopt;
 }
 
+// --- NVML's numbers as the values of facts ---
+
+std::string_view configuration_fault(unsigned code) {
+  constexpr std::array<std::string_view, 9> faults{
+      "",
+      "",
+      "system GUID",
+      "chassis serial number",
+      "no partition",
+      "insufficient NVLinks",
+      "incompatible GPU firmware",
+      "invalid location",
+      "GPU state invalid",
+  };
+  return code < faults.size() ? faults[code] : "unknown";
+}
+
+std::string uuid_text(const unsigned char (&bytes)[16]) {
+  std::string text;
+  for (std::size_t i = 0; i < std::size(bytes); ++i) {
+    if (i == 4 || i == 6 || i == 8 || i == 10) text += '-';
+    text += fmt::format("{:02x}", bytes[i]);
+  }
+  return text;
+}
+
+// Names the state of the fabric; "" for an unknown state.
+std::string_view fabric_state(unsigned char state) {
+  constexpr std::array<std::string_view, 4> names{"not_supported", "not_started", "in_progress",
+                                                  "completed"};
+  return state < names.size() ? names[state] : "";
+}
+
+// Describes the fabric's health: "healthy", or a list of problems: "degraded bandwidth, route
+// unhealthy"; "" when NVML reports nothing.
+std::string fabric_health(unsigned mask, unsigned char summary) {
+  std::string words;
+  const auto add = [&words](std::string_view word) {
+    if (!words.empty()) words += ", ";
+    words += word;
+  };
+  const auto is_true = [mask](unsigned shift) { return ((mask >> shift) & 3U) == 1U; };
+  if (is_true(nvml_api::health_degraded_bandwidth_shift)) add("degraded bandwidth");
+  if (is_true(nvml_api::health_route_recovery_shift)) add("route recovery");
+  if (is_true(nvml_api::health_route_unhealthy_shift)) add("route unhealthy");
+  if (is_true(nvml_api::health_access_timeout_recovery_shift)) add("access timeout recovery");
+  const unsigned configuration = (mask >> nvml_api::health_incorrect_configuration_shift) & 0xfU;
+  if (const auto fault = configuration_fault(configuration); !fault.empty())
+    add(fmt::format("incorrect configuration ({})", fault));
+  if (summary == nvml_api::summary_limited_capacity) add("limited capacity");
+  if (!words.empty()) return words;
+  if (summary == nvml_api::summary_unhealthy) return "unhealthy";
+  return mask == 0 && summary == 0 ? "" : "healthy";
+}
+
+// Names the reasons for reduced clocks: "power_cap thermal", or "none".
+std::string throttle(unsigned long long reasons) {
+  std::string words;
+  const auto add = [&](unsigned long long bits, std::string_view word) {
+    if ((reasons & bits) == 0) return;
+    if (!words.empty()) words += ' ';
+    words += word;
+  };
+  add(nvml_api::clocks_power_cap, "power_cap");
+  add(nvml_api::clocks_sw_thermal | nvml_api::clocks_hw_thermal, "thermal");
+  add(nvml_api::clocks_hw_slowdown, "hw_slowdown");
+  add(nvml_api::clocks_power_brake, "power_brake");
+  return words.empty() ? "none" : words;
+}
+
+// GT/s of one lane for a PCI Express generation: "32" for 5; "" for an unknown generation.
+std::string_view pcie_gigatransfers(unsigned generation) {
+  constexpr std::array<std::string_view, 8> rates{"", "2.5", "5", "8", "16", "32", "64", "128"};
+  return generation < rates.size() ? rates[generation] : "";
+}
+
+// "Driver Not Loaded" -> "driver not loaded"; keeps words that are all capitals.
+std::string without_capitals(std::string words) {
+  const auto is_lower = [](char c) { return c >= 'a' && c <= 'z'; };
+  for (std::size_t i = 0; i + 1 < words.size(); ++i)
+    if ((i == 0 || words[i - 1] == ' ') && is_lower(words[i + 1]) && words[i] >= 'A' &&
+        words[i] <= 'Z')
+      words[i] = static_cast<char>(words[i] - 'A' + 'a');
+  return words;
+}
+
 class Reader {
  public:
-  explicit Reader(void* library) : api_(find_functions(library)) {}
+  explicit Reader(void* library) : api_{library} {}
 
   NvmlReading read() {
     NvmlReading reading;
-    if (const Result result = call(api_.init); result != nvml_api::success) {
+    if (const Result result = api_.init(); result != nvml_api::success) {
       reading.failure = fmt::format("NVML: {}", explain(result));
       return reading;
     }
     read_all(reading);
-    call(api_.shutdown);
+    api_.shutdown();
     return reading;
   }
 
@@ -140,25 +169,24 @@ class Reader {
   }
 
   template <std::size_t size>
-  std::string text_of(Result (*function)(Device*, char*, unsigned), Device* device) const {
+  static std::string text_of(const nvml_api::Text& function, Device* device) {
     std::array<char, size> text{};
-    if (call(function, device, text.data(), unsigned{size - 1}) != nvml_api::success) return "";
+    if (function(device, text.data(), unsigned{size - 1}) != nvml_api::success) return "";
     return printable(std::string_view(text.data()), size);
   }
 
-  std::optional<unsigned> number_of(Result (*function)(Device*, unsigned*), Device* device) const {
+  static std::optional<unsigned> number_of(const nvml_api::Number& function, Device* device) {
     unsigned value = 0;
-    if (call(function, device, &value) != nvml_api::success) return std::nullopt;
+    if (function(device, &value) != nvml_api::success) return std::nullopt;
     return value;
   }
 
   void read_all(NvmlReading& reading) const {
     std::array<char, nvml_api::version_size> version{};
-    if (call(api_.driver_version, version.data(), unsigned{version.size() - 1}) ==
-        nvml_api::success)
+    if (api_.driver_version(version.data(), unsigned{version.size() - 1}) == nvml_api::success)
       reading.driver_version = printable(std::string_view(version.data()), version.size());
     unsigned count = 0;
-    if (const Result result = call(api_.count, &count); result != nvml_api::success) {
+    if (const Result result = api_.count(&count); result != nvml_api::success) {
       reading.failure = fmt::format("NVML cannot count the GPUs: {}", explain(result));
       return;
     }
@@ -167,7 +195,7 @@ class Reader {
     Result last = nvml_api::success;
     for (unsigned i = 0; i < count; ++i) {
       Device* device = nullptr;
-      const Result result = call(api_.by_index, i, &device);
+      const Result result = api_.by_index(i, &device);
       if (result == nvml_api::success) {
         reading.gpus.push_back(read_gpu(device, i));
       } else if (result != nvml_api::no_permission) {
@@ -187,7 +215,7 @@ class Reader {
     gpu.uuid = text_of<nvml_api::uuid_size>(api_.uuid, device);
     gpu.model = text_of<nvml_api::name_size>(api_.name, device);
     nvml_api::PciInfo pci{};
-    if (call(api_.pci_info, device, &pci) == nvml_api::success) {
+    if (api_.pci_info(device, &pci) == nvml_api::success) {
       gpu.busid = busid(pci);
       set_fact(gpu.facts, fact::pci_device,
                fmt::format("{:04x}:{:04x}", pci.pci_device_id & 0xffffU, pci.pci_device_id >> 16));
@@ -202,10 +230,10 @@ class Reader {
 
   void read_chip(Device* device, Facts& facts) const {
     int major = 0, minor = 0;
-    if (call(api_.compute_capability, device, &major, &minor) == nvml_api::success)
+    if (api_.compute_capability(device, &major, &minor) == nvml_api::success)
       set_fact(facts, fact::sm, fmt::format("{}{}", major, minor));
     nvml_api::Memory memory{};
-    if (call(api_.memory, device, &memory) == nvml_api::success && memory.total > 0)
+    if (api_.memory(device, &memory) == nvml_api::success && memory.total > 0)
       set_fact(facts, fact::memory_bytes, fmt::to_string(memory.total));
     set_fact(facts, fact::pci_gt_s,
              pcie_gigatransfers(number_of(api_.pcie_generation, device).value_or(0)));
@@ -223,13 +251,13 @@ class Reader {
     if (const auto mode = number_of(api_.persistence, device))
       set_fact(facts, fact::persistence, yes_no(*mode));
     unsigned correctable = 0, uncorrectable = 0, pending = 0, failed = 0;
-    if (call(api_.remapped_rows, device, &correctable, &uncorrectable, &pending, &failed) ==
+    if (api_.remapped_rows(device, &correctable, &uncorrectable, &pending, &failed) ==
         nvml_api::success) {
       set_fact(facts, fact::ecc_remap_pending, yes_no(pending));
       set_fact(facts, fact::ecc_remap_failed, yes_no(failed));
     }
     unsigned long long reasons = 0;
-    if (call(api_.clocks_reasons, device, &reasons) == nvml_api::success)
+    if (api_.clocks_reasons(device, &reasons) == nvml_api::success)
       set_fact(facts, fact::throttle, throttle(reasons));
     if (const auto milliwatts = number_of(api_.power_limit, device))
       set_fact(facts, fact::power_limit_w, fmt::format("{:g}", *milliwatts / 1000.0));
@@ -239,13 +267,13 @@ class Reader {
 
   void read_partitions(Device* device, NvmlGpu& gpu) const {
     unsigned current = 0, pending = 0;
-    if (call(api_.mig_mode, device, &current, &pending) != nvml_api::success) return;
+    if (api_.mig_mode(device, &current, &pending) != nvml_api::success) return;
     set_fact(gpu.facts, fact::mig, yes_no(current));
     if (current == 0) return;
     const unsigned most = number_of(api_.mig_most, device).value_or(0);
     for (unsigned i = 0; i < std::min(most, most_partitions); ++i) {
       Device* partition = nullptr;
-      if (call(api_.mig_by_index, device, i, &partition) != nvml_api::success) continue;
+      if (api_.mig_by_index(device, i, &partition) != nvml_api::success) continue;
       std::string uuid = text_of<nvml_api::uuid_size>(api_.uuid, partition);
       if (!uuid.empty()) gpu.partitions.push_back(std::move(uuid));
     }
@@ -256,10 +284,10 @@ class Reader {
     for (const unsigned version : {nvml_api::fabric_version_3, nvml_api::fabric_version_2}) {
       nvml_api::FabricInfo info{};
       info.version = version;
-      if (call(api_.fabric, device, &info) == nvml_api::success) return info;
+      if (api_.fabric(device, &info) == nvml_api::success) return info;
     }
     nvml_api::FabricInfo1 old{};
-    if (call(api_.fabric_1, device, &old) != nvml_api::success) return std::nullopt;
+    if (api_.fabric_1(device, &old) != nvml_api::success) return std::nullopt;
     nvml_api::FabricInfo info{};
     std::ranges::copy(old.cluster_uuid, info.cluster_uuid);
     info.status = old.status;
@@ -285,7 +313,7 @@ class Reader {
     std::vector<unsigned> active;
     for (unsigned link = 0; link < nvml_api::most_links; ++link) {
       unsigned state = 0;
-      const Result result = call(api_.link_state, device, link, &state);
+      const Result result = api_.link_state(device, link, &state);
       // For link numbers above those of the chip, drivers return either "not supported" or
       // "invalid".
       if (result == nvml_api::not_supported || result == nvml_api::invalid_argument) continue;
@@ -308,13 +336,13 @@ class Reader {
 
   void read_peer(Device* device, unsigned number, NvmlLink& link) const {
     nvml_api::PciInfo pci{};
-    if (call(api_.link_remote_pci, device, number, &pci) == nvml_api::success) {
+    if (api_.link_remote_pci(device, number, &pci) == nvml_api::success) {
       link.busid = busid(pci);
       // A peer that this process cannot see is a switch, since GPUs have bus ids.
       if (link.busid.empty()) link.peer = NvmlLink::Peer::network_switch;
     }
     unsigned type = nvml_api::remote_unknown;
-    if (call(api_.link_remote_type, device, number, &type) != nvml_api::success) return;
+    if (api_.link_remote_type(device, number, &type) != nvml_api::success) return;
     if (type == nvml_api::remote_gpu) link.peer = NvmlLink::Peer::gpu;
     if (type == nvml_api::remote_switch) link.peer = NvmlLink::Peer::network_switch;
     if (type == nvml_api::remote_processor) link.peer = NvmlLink::Peer::processor;
@@ -322,7 +350,7 @@ class Reader {
 
   std::optional<unsigned long long> sum_fields(Device* device,
                                                std::vector<nvml_api::FieldValue>& fields) const {
-    if (call(api_.field_values, device, static_cast<int>(fields.size()), fields.data()) !=
+    if (api_.field_values(device, static_cast<int>(fields.size()), fields.data()) !=
         nvml_api::success)
       return std::nullopt;
     std::optional<unsigned long long> sum;
@@ -360,7 +388,7 @@ class Reader {
       for (const unsigned counter : {nvml_api::link_replay, nvml_api::link_recovery,
                                      nvml_api::link_crc_flit, nvml_api::link_crc_data}) {
         unsigned long long count = 0;
-        if (call(api_.link_errors, device, link, counter, &count) == nvml_api::success)
+        if (api_.link_errors(device, link, counter, &count) == nvml_api::success)
           sum = sum.value_or(0) + count;
       }
     return sum;

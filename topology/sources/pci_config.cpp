@@ -98,17 +98,10 @@ Found find_extended(const Config& config, unsigned id) {
 std::optional<bool> extended_bits(const Config& config, unsigned id, std::size_t control,
                                   unsigned bits) {
   const Found found = find_extended(config, id);
-  switch (found.kind) {
-    case Found::Kind::found: {
-      const auto word = config.extended(found.at + control, 2);
-      return word ? std::optional<bool>((*word & bits) != 0) : std::nullopt;
-    }
-    case Found::Kind::absent:
-      return false;
-    case Found::Kind::damaged:
-      return std::nullopt;
-  }
-  return std::nullopt;
+  if (found.kind == Found::Kind::absent) return false;
+  if (found.kind == Found::Kind::damaged) return std::nullopt;
+  const auto word = config.extended(found.at + control, 2);
+  return word ? std::optional((*word & bits) != 0) : std::nullopt;
 }
 
 void read_device_control(const Config& config, PciSettings& settings) {

@@ -87,11 +87,4 @@ std::vector<std::string> entries(const std::filesystem::path& folder) {
   return names;
 }
 
-std::string printable(std::string_view text, std::size_t limit) {
-  std::string shown(text.substr(0, limit));
-  std::ranges::replace_if(
-      shown, [](unsigned char c) { return c < 0x20 || c > 0x7e; }, '?');
-  return shown;
-}
-
 }  // namespace atoll_v1::atoll::topology_sources

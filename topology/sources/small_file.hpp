@@ -43,7 +43,4 @@ std::optional<long long> read_number(const std::filesystem::path& path);
 // Returns the names in a folder in natural order, at most 4,096; empty when it cannot be read.
 std::vector<std::string> entries(const std::filesystem::path& folder);
 
-// Replaces characters that are not printable ASCII by '?' and cuts the text after `limit` bytes.
-std::string printable(std::string_view text, std::size_t limit);
-
 }  // namespace atoll_v1::atoll::topology_sources

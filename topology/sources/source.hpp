@@ -1,7 +1,8 @@
-// Live sources of a topology. A source is one file in this folder that defines one LiveSource,
-// which is declared below and listed in topology.cpp. No other code knows the source.
+// Live sources of a topology. A source is one file in this folder that defines one
+// function, which is declared below and listed in topology.cpp. No other code knows the source.
 #pragma once
 
+#include <span>
 #include <string>
 
 #include "atoll/topology.hpp"
@@ -23,14 +24,18 @@ struct LiveRequest {
   std::string nvml = "libnvidia-ml.so.1";
 };
 
-struct LiveSource {
-  void (*look)(const LiveRequest& request, Topology& topology);
-};
-
-extern const LiveSource hwloc_live;   // host, packages, NUMA nodes, GPUs, NICs, NVLink matrix
-extern const LiveSource nvml;         // GPUs with links, fabric and health; loads NVML by dlopen
-extern const LiveSource sysfs_ports;  // state, link layer, rate and counters of NIC ports
-extern const LiveSource sysfs_pci;    // PCIe links, ACS and read requests of GPUs and NICs
-extern const LiveSource environment;  // NCCL settings, limits, container, kernel modules
+// Host, packages, NUMA nodes, GPUs, NICs and the NVLink matrix.
+void hwloc_live(const LiveRequest& request, Topology& topology);
+// GPUs with links, fabric and health; loads NVML by dlopen.
+void nvml(const LiveRequest& request, Topology& topology);
+// State, link layer, rate and counters of NIC ports.
+void sysfs_ports(const LiveRequest& request, Topology& topology);
+// PCIe links, ACS and read requests of GPUs and NICs.
+void sysfs_pci(const LiveRequest& request, Topology& topology);
+// NCCL settings, limits, container and kernel modules.
+void environment(const LiveRequest& request, Topology& topology);
+// As environment(), with the environment given as "NAME=value".
+void read_environment(const LiveRequest& request, std::span<const std::string> variables,
+                      Topology& topology);
 
 }  // namespace atoll_v1::atoll::topology_sources

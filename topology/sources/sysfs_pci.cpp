@@ -171,7 +171,9 @@ class PciReader {
   bool is_any_cut_ = false;
 };
 
-void look(const LiveRequest& request, Topology& topology) {
+}  // namespace
+
+void sysfs_pci(const LiveRequest& request, Topology& topology) {
   const auto host = std::ranges::find(topology.hosts, request.host_id, &TopologyHost::id);
   if (host == topology.hosts.end()) return;
   const std::string reason = fmt::format("{}sysfs_pci", fact::source_prefix);
@@ -188,9 +190,5 @@ void look(const LiveRequest& request, Topology& topology) {
   if (reader.is_any_cut())
     set_fact(host->facts, reason, "reading PCIe extended configuration space needs root");
 }
-
-}  // namespace
-
-const LiveSource sysfs_pci{look};
 
 }  // namespace atoll_v1::atoll::topology_sources

@@ -15,7 +15,7 @@
 #include "inspect/catalog/catalog_files.hpp"
 #include "inspect/text.hpp"
 #include "inspect/each_id.hpp"
-#include "sources/small_file.hpp"
+#include "wording.hpp"
 
 namespace atoll_v1::atoll {
 namespace {
@@ -26,7 +26,7 @@ constexpr std::size_t longest_name = 64;
 constexpr std::string_view rack_prefix = "rack:";
 
 std::string shown_as(std::string_view name) {
-  return topology_sources::printable(name, longest_name) +
+  return printable(name, longest_name) +
          (name.size() > longest_name ? "..." : "");
 }
 
