@@ -67,15 +67,11 @@ class Decoder {
                 const GradientLookup& gradients) const;
 
  private:
-  enum class HeadWork {
-    loss,
-    loss_and_gradients
-  };
-  void head_chunks(const Step& step, HeadWork work, const WeightLookup& weights,
-                   const GradientLookup& gradients) const;
+  // Adds to the loss total, and computes gradients unless the lookup is null.
+  void head_chunks(const Step& step, const WeightLookup& weights,
+                   const GradientLookup* gradients) const;
   void backward_head(const Step& step, const WeightLookup& weights,
                      const GradientLookup& gradients) const;
-  void backward_embed(const Step& step, const GradientLookup& gradients) const;
   std::string_view head_weight() const noexcept;
 
   ModelConfig config_;

@@ -10,10 +10,10 @@
 #include <vector>
 
 #include "atoll/error.hpp"
-#include "report/log.hpp"
 #include "model/cpu/kernels.hpp"
 #include "model/cpu/scratch.hpp"
 #include "model/ops_check.hpp"
+#include "report/log.hpp"
 
 namespace train::cpu {
 
@@ -63,37 +63,12 @@ class CpuOps final : public Ops {
         matmul_(threads_, options.bf16),
         scratch_(to_size(threads_)) {}
 
-  void linear_forward(Stream& stream, LinearShape shape, ConstView x, ConstView weight,
-                      View y) override {
-    check_linear_forward(shape, x, weight, y);
-    const Product product = forward_product(shape, x.dtype, y.dtype);
-    multiply(stream, product, x, weight, y);
-  }
-
-  void linear_residual_forward(Stream& stream, LinearShape shape, ConstView x, ConstView weight,
-                               ConstView residual, View y) override {
-    check_linear_residual_forward(shape, x, weight, residual, y);
-    const Product product = forward_product(shape, x.dtype, y.dtype);
-    stream.enqueue([this, product, x, weight, residual, y] {
-      matmul_.run(product, x.data, weight.data, y.data);
-      split(y.count, column_step, [&](Range r) { cpu::add(y, residual, y, r); });
+  void multiply(Stream& stream, const Product& product, ConstView a, ConstView b, View c,
+                ConstView residual) override {
+    stream.enqueue([this, product, a, b, c, residual] {
+      matmul_.run(product, a.data, b.data, c.data);
+      split(residual.count, column_step, [&](Range r) { cpu::add(c, residual, c, r); });
     });
-  }
-
-  void linear_dgrad(Stream& stream, LinearShape shape, ConstView dy, ConstView weight, View dx,
-                    WriteMode mode) override {
-    if (mode == WriteMode::none) return;
-    check_linear_dgrad(shape, dy, weight, dx);
-    const Product product = dgrad_product(shape, dy.dtype, dx.dtype, mode);
-    multiply(stream, product, dy, weight, dx);
-  }
-
-  void linear_wgrad(Stream& stream, LinearShape shape, ConstView dy, ConstView x, View dweight,
-                    WriteMode mode) override {
-    if (mode == WriteMode::none) return;
-    check_linear_wgrad(shape, dy, x, dweight);
-    const Product product = wgrad_product(shape, dy.dtype, dweight.dtype, mode);
-    multiply(stream, product, dy, x, dweight);
   }
 
   void rms_norm_forward(Stream& stream, const RmsNormForward& args) override {
@@ -228,13 +203,10 @@ class CpuOps final : public Ops {
   }
 
  private:
-  void multiply(Stream& stream, const Product& product, ConstView a, ConstView b, View c) {
-    stream.enqueue([this, product, a, b, c] { matmul_.run(product, a.data, b.data, c.data); });
-  }
-
   // Runs body(Range) on [0, count), divided among the threads at multiples of `step`.
   template <class Body>
   void split(std::size_t count, std::size_t step, const Body& body) const {
+    if (count == 0) return;
     const std::size_t steps = (count + step - 1) / step;
     const auto parts = static_cast<std::size_t>(threads_);
 #pragma omp parallel for num_threads(threads_) schedule(static)

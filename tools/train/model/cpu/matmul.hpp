@@ -3,8 +3,7 @@
 
 #include <memory>
 
-#include "atoll/view.hpp"
-#include "model/product.hpp"
+#include "model/ops.hpp"
 
 namespace train::cpu {
 

@@ -277,21 +277,14 @@ bool in_fours(const AttentionShape& shape, const Views&... views) {
 }
 
 // Calls body.operator()<T, Tile>() for the dtype and head size.
-template <class T, class Body>
-void with_tiles(std::int64_t head_dim, const Body& body) {
-  if (head_dim <= 64) return body.template operator()<T, Tiles<1>>();
-  if (head_dim <= 128) return body.template operator()<T, Tiles<2>>();
-  body.template operator()<T, Tiles<4>>();
-}
-
 template <class Body>
 void with_tiles(const AttentionShape& shape, atoll::DType dtype, const Body& body) {
   ATOLL_ASSERT(shape.head_dim <= most_head_dim, "heads are too wide");
-  if (dtype == atoll::DType::bf16) {
-    with_tiles<__nv_bfloat16>(shape.head_dim, body);
-  } else {
-    with_tiles<float>(shape.head_dim, body);
-  }
+  with_compute_type(dtype, [&]<class T>(Type<T>) {
+    if (shape.head_dim <= 64) return body.template operator()<T, Tiles<1>>();
+    if (shape.head_dim <= 128) return body.template operator()<T, Tiles<2>>();
+    body.template operator()<T, Tiles<4>>();
+  });
 }
 
 }  // namespace

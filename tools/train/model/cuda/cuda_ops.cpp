@@ -107,30 +107,10 @@ class CudaOps final : public Ops {
                               attention_.scratch_bytes(native(stream), of.attention, of.compute)}));
   }
 
-  void linear_forward(Stream& stream, LinearShape shape, ConstView x, ConstView weight,
-                      View y) override {
-    check_linear_forward(shape, x, weight, y);
-    multiply(stream, forward_product(shape, x.dtype, y.dtype), x, weight, y);
-  }
-
-  void linear_residual_forward(Stream& stream, LinearShape shape, ConstView x, ConstView weight,
-                               ConstView residual, View y) override {
-    check_linear_residual_forward(shape, x, weight, residual, y);
-    multiply(stream, forward_product(shape, x.dtype, y.dtype), x, weight, y, residual.data);
-  }
-
-  void linear_dgrad(Stream& stream, LinearShape shape, ConstView dy, ConstView weight, View dx,
-                    WriteMode mode) override {
-    if (mode == WriteMode::none) return;
-    check_linear_dgrad(shape, dy, weight, dx);
-    multiply(stream, dgrad_product(shape, dy.dtype, dx.dtype, mode), dy, weight, dx);
-  }
-
-  void linear_wgrad(Stream& stream, LinearShape shape, ConstView dy, ConstView x, View dweight,
-                    WriteMode mode) override {
-    if (mode == WriteMode::none) return;
-    check_linear_wgrad(shape, dy, x, dweight);
-    multiply(stream, wgrad_product(shape, dy.dtype, dweight.dtype, mode), dy, x, dweight);
+  void multiply(Stream& stream, const Product& product, ConstView a, ConstView b, View c,
+                ConstView residual) override {
+    const Current current(ordinal_);
+    matmul_.run(native(stream), product, a.data, b.data, c.data, residual.data);
   }
 
   void rms_norm_forward(Stream& stream, const RmsNormForward& args) override {
@@ -219,12 +199,6 @@ class CudaOps final : public Ops {
   void check_ids(Stream& stream) override { ids_.check_behind(stream); }
 
  private:
-  void multiply(Stream& stream, const Product& product, ConstView a, ConstView b, View c,
-                const void* residual = nullptr) {
-    const Current current(ordinal_);
-    matmul_.run(native(stream), product, a.data, b.data, c.data, residual);
-  }
-
   void* scratch(Stream& stream, std::size_t bytes) {
     if (bytes > scratch_.bytes()) {
       stream.synchronize();  // queued work still uses the old scratch
