@@ -12,17 +12,16 @@
 //
 // Every rank knows the lengths of all samples, so a step's totals, its number of valid labels and
 // the packing of each rank need no communication.
-// labels among them, and how each rank packs, need no communication.
 #pragma once
 
 #include <compare>
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string_view>
 #include <vector>
 
 #include "data/dataset.hpp"
-#include "data/packing.hpp"
 
 namespace train {
 
@@ -84,6 +83,8 @@ struct RowShape {
   auto operator<=>(const RowShape&) const = default;
 };
 
+using Row = std::vector<std::uint32_t>;  // samples, in row order
+
 // One step. All members except `mine` and `rows` are equal on every rank.
 struct StepPlan {
   Position position;
@@ -128,6 +129,12 @@ class Batches {
   std::int64_t order_epoch_ = -1;
   std::vector<std::uint32_t> order_;  // permutation of epoch order_epoch_
 };
+
+// Packs samples into rows of up to `capacity` tokens by best fit, longest sample first. Ties, and samples within a row, keep the given order.
+// Precondition: no length exceeds `capacity`.
+std::vector<Row> pack_rows(std::span<const std::uint32_t> samples,
+                           const std::function<std::int64_t(std::uint32_t)>& length,
+                           std::int64_t capacity);
 
 // The permutation of [0, size) that is epoch `epoch` under `seed`.
 std::vector<std::uint32_t> epoch_order(std::int64_t size, std::uint64_t seed, std::int64_t epoch);

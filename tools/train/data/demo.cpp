@@ -115,9 +115,7 @@ AlpacaRecord larger(Draw& draw) {
 AlpacaRecord demo_record(std::uint64_t seed, std::int64_t index) {
   using Template = AlpacaRecord (*)(Draw&);
   constexpr std::array<Template, 6> templates{sum, reversed, colour, opposite, repeated, larger};
-  Draw draw({.seed = seed,
-             .stream = RandomStream::demo_records,
-             .index = static_cast<std::uint64_t>(index)});
+  Draw draw({seed, RandomStream::demo_records, index});
   return draw.pick(templates)(draw);
 }
 
