@@ -83,21 +83,17 @@ void Metrics::add(const StepRecord& step) {
 }
 
 Summary Metrics::summary() const {
-  Summary summary;
-  summary.steps = steps_;
-  summary.timed_steps = timed_steps();
-  summary.samples = all_.samples;
-  summary.valid = all_.valid;
-  summary.real = all_.real;
-  summary.padded = all_.padded;
-  summary.step_seconds = all_.seconds;
-  summary.loss_first = loss_first_;
-  summary.loss_min = loss_min_;
+  Summary summary{.steps = steps_,
+                  .timed_steps = timed_steps(),
+                  .totals = all_,
+                  .loss_first = loss_first_,
+                  .loss_last = std::nullopt,
+                  .loss_min = loss_min_,
+                  .speed = running()};
   if (!last_losses_.empty()) {
     summary.loss_last = std::accumulate(last_losses_.begin(), last_losses_.end(), 0.0) /
                         static_cast<double>(last_losses_.size());
   }
-  summary.speed = running();
   return summary;
 }
 
