@@ -90,6 +90,7 @@ struct Rope {
 struct AttentionShape {
   std::int64_t rows, seq, heads, kv_heads, head_dim, window;
   std::int64_t documents = 0;  // number in all rows if positions are given; 0: unknown
+  friend auto operator<=>(const AttentionShape&, const AttentionShape&) = default;
 };
 
 struct AttentionForward {

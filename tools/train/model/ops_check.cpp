@@ -107,6 +107,28 @@ AttentionCounts check_shape(const Checker& checker, const AttentionShape& shape)
           tokens * shape.heads};
 }
 
+template <class Args>
+AttentionCounts check_attention(const Checker& checker, const Args& args) {
+  const AttentionCounts counts = check_shape(checker, args.shape);
+  checker.compute("q", args.q);
+  checker.view("q", args.q, counts.queries, args.q.dtype);
+  checker.view("k", args.k, counts.keys, args.q.dtype);
+  checker.view("v", args.v, counts.keys, args.q.dtype);
+  checker.view("out", args.out, counts.queries, args.q.dtype);
+  checker.view("lse", args.lse, counts.lse, DType::f32);
+  check_positions(checker, args.positions, args.shape.rows * args.shape.seq);
+  return counts;
+}
+
+template <class Args>
+void check_norm(const Checker& checker, const Args& args) {
+  checker.positive("width", args.width);
+  checker.compute("x", args.x);
+  checker.multiple("x", args.x, args.width);
+  checker.view("weight", args.weight, args.width, args.x.dtype);
+  checker.view("inverse", args.inverse, elements(args.x) / args.width, DType::f32);
+}
+
 }  // namespace
 
 bool is_bf16(DType dtype) {
@@ -160,21 +182,13 @@ void Ops::linear_wgrad(Stream& stream, LinearShape shape, ConstView dy, ConstVie
 
 void check(const RmsNormForward& args) {
   const Checker checker("rms_norm_forward");
-  checker.positive("width", args.width);
-  checker.compute("x", args.x);
-  checker.multiple("x", args.x, args.width);
-  checker.view("weight", args.weight, args.width, args.x.dtype);
+  check_norm(checker, args);
   checker.view("y", args.y, elements(args.x), args.x.dtype);
-  checker.view("inverse", args.inverse, elements(args.x) / args.width, DType::f32);
 }
 
 void check(const RmsNormBackward& args) {
   const Checker checker("rms_norm_backward");
-  checker.positive("width", args.width);
-  checker.compute("x", args.x);
-  checker.multiple("x", args.x, args.width);
-  checker.view("weight", args.weight, args.width, args.x.dtype);
-  checker.view("inverse", args.inverse, elements(args.x) / args.width, DType::f32);
+  check_norm(checker, args);
   checker.view("dy", args.dy, elements(args.x), args.x.dtype);
   checker.view("dx", args.dx, elements(args.x), args.x.dtype);
   if (args.dx_mode == WriteMode::none) checker.fail("dx_mode none is not supported");
@@ -206,23 +220,6 @@ void check(const Rope& args) {
   }
   check_positions(checker, args.positions, elements(args.x) / (args.heads * args.head_dim));
 }
-
-namespace {
-
-template <class Args>
-AttentionCounts check_attention(const Checker& checker, const Args& args) {
-  const AttentionCounts counts = check_shape(checker, args.shape);
-  checker.compute("q", args.q);
-  checker.view("q", args.q, counts.queries, args.q.dtype);
-  checker.view("k", args.k, counts.keys, args.q.dtype);
-  checker.view("v", args.v, counts.keys, args.q.dtype);
-  checker.view("out", args.out, counts.queries, args.q.dtype);
-  checker.view("lse", args.lse, counts.lse, DType::f32);
-  check_positions(checker, args.positions, args.shape.rows * args.shape.seq);
-  return counts;
-}
-
-}  // namespace
 
 void check(const AttentionForward& args) { check_attention(Checker("attention_forward"), args); }
 

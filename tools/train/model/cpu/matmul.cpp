@@ -11,9 +11,9 @@
 #include <oneapi/dnnl/dnnl.hpp>
 
 #include "atoll/error.hpp"
-#include "report/log.hpp"
 #include "model/cpu/kernels.hpp"
 #include "model/cpu/scratch.hpp"
+#include "report/log.hpp"
 
 namespace train::cpu {
 namespace {

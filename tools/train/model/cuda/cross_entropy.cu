@@ -130,10 +130,9 @@ void cross_entropy(cudaStream_t stream, const CrossEntropy& args, double* losses
       const bool packed = args.vocab % n == 0 && is_aligned(args.logits.data, sizeof(In) * n) &&
                           (!wanted || is_aligned(args.dlogits.data, sizeof(Out) * n));
       start("cross_entropy", packed ? loss_of_rows<In, Out, n> : loss_of_rows<In, Out, 1>,
-            {static_cast<unsigned>(args.labels.count), stream},
-            static_cast<const In*>(args.logits.data),
-            wanted ? static_cast<Out*>(args.dlogits.data) : nullptr,
-            args.labels.as<std::int32_t>(), losses, static_cast<int>(args.vocab), args.scale, bad);
+            {static_cast<unsigned>(args.labels.count), stream}, pointer<In>(args.logits),
+            wanted ? pointer<Out>(args.dlogits) : nullptr, args.labels.as<std::int32_t>(), losses,
+            static_cast<int>(args.vocab), args.scale, bad);
     });
   });
   start("cross_entropy", add_losses, {1, stream}, args.total.as<double>(), losses,

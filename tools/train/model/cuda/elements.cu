@@ -120,8 +120,7 @@ void swiglu_forward(cudaStream_t stream, atoll::ConstView gate, atoll::ConstView
   in_packs(gate.dtype, gate.count, all_aligned(gate, up, out),
            [&]<class T, int n>(std::uint64_t done, std::uint64_t packs) {
              start("swiglu_forward", swiglu_packs<T, n>, {blocks_for(packs), stream},
-                   static_cast<const T*>(gate.data) + done, static_cast<const T*>(up.data) + done,
-                   static_cast<T*>(out.data) + done, packs);
+                   pointer<T>(gate) + done, pointer<T>(up) + done, pointer<T>(out) + done, packs);
            });
 }
 
@@ -130,11 +129,9 @@ void swiglu_backward(cudaStream_t stream, const SwigluBackward& args) {
            all_aligned(args.gate, args.up, args.dout, args.dgate, args.dup),
            [&]<class T, int n>(std::uint64_t done, std::uint64_t packs) {
              start("swiglu_backward", swiglu_backward_packs<T, n>, {blocks_for(packs), stream},
-                   static_cast<const T*>(args.gate.data) + done,
-                   static_cast<const T*>(args.up.data) + done,
-                   static_cast<const T*>(args.dout.data) + done,
-                   static_cast<T*>(args.dgate.data) + done, static_cast<T*>(args.dup.data) + done,
-                   packs);
+                   pointer<T>(args.gate) + done, pointer<T>(args.up) + done,
+                   pointer<T>(args.dout) + done, pointer<T>(args.dgate) + done,
+                   pointer<T>(args.dup) + done, packs);
            });
 }
 
@@ -152,9 +149,9 @@ void rope(cudaStream_t stream, const Rope& args) {
     const bool packed = args.head_dim / 2 % n == 0 && is_aligned(args.x.data, 16);
     const std::uint64_t packs = args.x.count / 2 / (packed ? n : 1);
     start("rope", packed ? rotate<T, n> : rotate<T, 1>, {blocks_for(packs), stream},
-          static_cast<T*>(args.x.data), args.table.as<float>(),
-          args.positions.count == 0 ? nullptr : args.positions.as<std::int32_t>(), packs, static_cast<int>(args.seq), static_cast<int>(args.heads),
-          static_cast<int>(args.head_dim),
+          pointer<T>(args.x), args.table.as<float>(),
+          args.positions.count == 0 ? nullptr : args.positions.as<std::int32_t>(), packs,
+          static_cast<int>(args.seq), static_cast<int>(args.heads), static_cast<int>(args.head_dim),
           args.direction == RopeDirection::inverse ? -1.0f : 1.0f);
   });
 }

@@ -167,8 +167,8 @@ void embedding_backward(cudaStream_t stream, const EmbeddingBackward& args, void
     const dim3 blocks(static_cast<unsigned>(args.tokens.count),
                       static_cast<unsigned>((columns + threads - 1) / threads));
     start("embedding_backward", packed ? add_runs<T, n> : add_runs<T, 1>, {blocks, stream},
-          parts.sorted_ids, parts.sorted_positions, static_cast<const T*>(args.dy.data),
-          args.dtable.as<float>(), args.tokens.count, args.width, args.vocab, args.mode, bad);
+          parts.sorted_ids, parts.sorted_positions, pointer<T>(args.dy), args.dtable.as<float>(),
+          args.tokens.count, args.width, args.vocab, args.mode, bad);
   });
 }
 

@@ -12,6 +12,8 @@
 #include <chrono>
 #include <functional>
 #include <map>
+#include <memory>
+#include <type_traits>
 #include <utility>
 
 #include "atoll/error.hpp"
@@ -62,24 +64,9 @@ struct CublasLt {
 
 #undef ATOLL_CUBLASLT
 
-// Owns a cuBLASLt handle.
+// Owns a cuBLASLt handle, which is a pointer to an opaque struct.
 template <class Handle>
-class Owned {
- public:
-  using Destroy = cublasStatus_t(Handle);
-  Owned(Handle handle, Destroy* destroy) : handle_(handle), destroy_(destroy) {}
-  ~Owned() {
-    if (handle_ != nullptr) destroy_(handle_);
-  }
-  Owned(Owned&& other) noexcept
-      : handle_(std::exchange(other.handle_, nullptr)), destroy_(other.destroy_) {}
-  Owned& operator=(Owned&&) = delete;
-  Handle get() const noexcept { return handle_; }
-
- private:
-  Handle handle_;
-  Destroy* destroy_;
-};
+using Owned = std::unique_ptr<std::remove_pointer_t<Handle>, cublasStatus_t (*)(Handle)>;
 
 cudaDataType_t type_of(DType dtype) { return is_bf16(dtype) ? CUDA_R_16BF : CUDA_R_32F; }
 
@@ -120,7 +107,7 @@ struct MatMul::Impl {
   static Owned<cublasLtHandle_t> make_handle(const CublasLt& lt) {
     cublasLtHandle_t made = nullptr;
     lt.check(lt.create(&made), "cublasLtCreate");
-    return {made, lt.destroy};
+    return Owned<cublasLtHandle_t>(made, lt.destroy);
   }
 
   // Describes a row-major matrix of `rows` x `columns` as stored.
@@ -129,7 +116,7 @@ struct MatMul::Impl {
     lt.check(lt.layout_create(&made, type_of(dtype), static_cast<std::uint64_t>(columns),
                               static_cast<std::uint64_t>(rows), columns),
              "cublasLtMatrixLayoutCreate");
-    return {made, lt.layout_destroy};
+    return Owned<cublasLtMatrixLayout_t>(made, lt.layout_destroy);
   }
 
   Owned<cublasLtMatmulDesc_t> description(const Product& product) const {

@@ -118,9 +118,9 @@ void rms_norm_forward(cudaStream_t stream, const RmsNormForward& args) {
   with_compute_type(args.x.dtype, [&]<class T>(Type<T>) {
     with_row_shape<T>(args.width, is_aligned(args), [&]<int n, int held>() {
       start("rms_norm_forward", forward<T, n, held>,
-            {static_cast<unsigned>(args.inverse.count), stream}, static_cast<const T*>(args.x.data),
-            static_cast<const T*>(args.weight.data), static_cast<T*>(args.y.data),
-            args.inverse.as<float>(), static_cast<int>(args.width), args.eps);
+            {static_cast<unsigned>(args.inverse.count), stream}, pointer<T>(args.x),
+            pointer<T>(args.weight), pointer<T>(args.y), args.inverse.as<float>(),
+            static_cast<int>(args.width), args.eps);
     });
   });
 }
@@ -143,10 +143,9 @@ void rms_norm_backward(cudaStream_t stream, const RmsNormBackward& args, float* 
     with_row_shape<T>(args.width, is_aligned(args), [&]<int n, int held>() {
       const bool adds = args.dx_mode == WriteMode::accumulate;
       start("rms_norm_backward", adds ? backward<T, n, held, true> : backward<T, n, held, false>,
-            {static_cast<unsigned>(blocks), stream}, static_cast<const T*>(args.x.data),
-            static_cast<const T*>(args.weight.data), static_cast<const T*>(args.dy.data),
-            args.inverse.as<float>(), static_cast<T*>(args.dx.data), wanted ? partials : nullptr,
-            width, tokens);
+            {static_cast<unsigned>(blocks), stream}, pointer<T>(args.x), pointer<T>(args.weight),
+            pointer<T>(args.dy), args.inverse.as<float>(), pointer<T>(args.dx),
+            wanted ? partials : nullptr, width, tokens);
     });
   });
   if (!wanted) return;

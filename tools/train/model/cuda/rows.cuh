@@ -29,6 +29,15 @@ void with_compute_type(atoll::DType dtype, const Body& body) {
   }
 }
 
+template <class T>
+const T* pointer(atoll::ConstView view) {
+  return static_cast<const T*>(view.data);
+}
+template <class T>
+T* pointer(atoll::View view) {
+  return static_cast<T*>(view.data);
+}
+
 template <class... Views>
 bool all_aligned(const Views&... views) {
   return (atoll::cuda::is_aligned(views.data, 16) && ...);
