@@ -1,17 +1,12 @@
 // Plans a step: its samples, this rank's part of them, and the rows that hold them.
 //
 // An epoch is a permutation of the dataset, seeded by (seed, epoch). Step s takes its next
-// `global_batch` samples; the last step of an epoch takes the rest, so an epoch sees each sample
-// once. Ranks take contiguous parts whose sizes differ by at most one sample and may be zero. The
-// samples of a step are therefore independent of the number of ranks, and a resumed run needs no
-// state but (epoch, step).
+// `global_batch` samples; the last step takes the rest. The samples of a step are therefore
+// independent of the number of ranks, and a resumed run needs no state but (epoch, step).
 //
 // Every micro batch involves collectives, so all ranks run equally many micro batches with equally
-// many rows. A row without a sample is padding with ignored labels: it takes the same compute path
-// and adds zero to loss, gradients and counts.
-//
-// Every rank knows the lengths of all samples, so a step's totals, its number of valid labels and
-// the packing of each rank need no communication.
+// many rows. A row without a sample is padding with ignored labels. Every rank knows the lengths of
+// all samples, so the plan needs no communication.
 #pragma once
 
 #include <compare>

@@ -64,19 +64,13 @@ ModelConfig load_model(const RunOptions& options, const Tokenizer& tokenizer) {
 }
 
 Dataset load_data(const RunOptions& options, const ModelConfig& model, const Tokenizer& tokenizer) {
-  DataSpec spec;
-  spec.data = options.data;
-  spec.samples = options.samples;
-  spec.seq = options.seq;
-  spec.seed = options.seed;
-  spec.model = {static_cast<std::int32_t>(model.vocab), static_cast<std::int32_t>(model.max_seq)};
-  return open_dataset(spec, tokenizer);
-}
-
-atoll::Mesh make_mesh(atoll::World& world, const RunOptions& options,
-                      const atoll::Topology& topology) {
-  if (options.mesh.empty()) return atoll::Mesh::plan(topology, world);
-  return atoll::Mesh::make(world, atoll::parse_mesh(options.mesh), topology);
+  return open_dataset(
+      {.data = options.data,
+       .samples = options.samples,
+       .seq = options.seq,
+       .seed = options.seed,
+       .model = {static_cast<std::int32_t>(model.vocab), static_cast<std::int32_t>(model.max_seq)}},
+      tokenizer);
 }
 
 int cores_allowed() {
@@ -208,7 +202,9 @@ Setup prepare(atoll::World& world, const RunOptions& options) {
   auto dataset = load_data(options, model, *tokenizer);
   compare_ranks(world, options, model, dataset);
   const auto topology = atoll::Topology::discover(world);
-  auto mesh = make_mesh(world, options, topology);
+  auto mesh = options.mesh.empty()
+                  ? atoll::Mesh::plan(topology, world)
+                  : atoll::Mesh::make(world, atoll::parse_mesh(options.mesh), topology);
   auto place = choose_device(world, options.device, options.backend);
   const atoll::DeviceKind kind = place.device.kind();
   check_activations(options, model, kind);

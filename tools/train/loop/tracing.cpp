@@ -91,12 +91,11 @@ void Tracing::write(atoll::World& world, atoll::Communicator* ranks, int root,
                     const std::filesystem::path& file) const {
   const auto host =
       static_cast<std::size_t>(world.placements()[static_cast<std::size_t>(world.rank())].host);
-  atoll::TraceProcess process;
-  process.rank = world.rank();
-  process.host = world.hosts()[host].name;
-  process.zero_ns = common_zero(world, records_);
-  process.left_out = left_out_;
-  process.most_records = most_records;
+  const atoll::TraceProcess process{.rank = world.rank(),
+                                    .host = world.hosts()[host].name,
+                                    .zero_ns = common_zero(world, records_),
+                                    .left_out = left_out_,
+                                    .most_records = most_records};
   const auto all = gather(world, ranks, root, atoll::chrome_events(process, records_));
   if (ranks && ranks->rank() != root) return;
   write_file_atomic(file, atoll::chrome_trace(all));
