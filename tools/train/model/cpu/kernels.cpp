@@ -22,17 +22,13 @@ namespace HWY_NAMESPACE {
 using atoll::ConstView;
 using atoll::View;
 
-template <class T>
-void add_typed(const T* a, const T* b, T* out, Range range) {
-  for_lanes(range.first, range.last, [&](auto d, std::size_t i) HWY_ATTR {
-    store(d, hn::Add(load(d, a + i), load(d, b + i)), out + i);
-  });
-}
-
 void add(const ConstView& a, const ConstView& b, const View& out, Range range) {
-  with_type(a.dtype, [&](auto zero) {
-    using T = decltype(zero);
-    add_typed(a.as<T>(), b.as<T>(), out.as<T>(), range);
+  with_type(a.dtype, [&]<class T>(T) HWY_ATTR {
+    const T *left = a.as<T>(), *right = b.as<T>();
+    T* to = out.as<T>();
+    for_lanes(range.first, range.last, [&](auto d, std::size_t i) HWY_ATTR {
+      store(d, hn::Add(load(d, left + i), load(d, right + i)), to + i);
+    });
   });
 }
 
@@ -42,140 +38,119 @@ HWY_INLINE hn::Vec<D> sigmoid(D d, hn::Vec<D> x) {
   return hn::Div(one, hn::Add(one, exponential(d, hn::Min(hn::Neg(x), hn::Set(d, 88.0F)))));
 }
 
-template <class T>
-void swiglu_typed(const T* gate, const T* up, T* out, Range range) {
-  for_lanes(range.first, range.last, [&](auto d, std::size_t i) HWY_ATTR {
-    const auto g = load(d, gate + i);
-    store(d, hn::Mul(hn::Mul(g, sigmoid(d, g)), load(d, up + i)), out + i);
-  });
-}
-
 void swiglu_forward(const ConstView& gate, const ConstView& up, const View& out, Range range) {
-  with_type(gate.dtype, [&](auto zero) {
-    using T = decltype(zero);
-    swiglu_typed(gate.as<T>(), up.as<T>(), out.as<T>(), range);
+  with_type(gate.dtype, [&]<class T>(T) HWY_ATTR {
+    const T *gates = gate.as<T>(), *ups = up.as<T>();
+    T* to = out.as<T>();
+    for_lanes(range.first, range.last, [&](auto d, std::size_t i) HWY_ATTR {
+      const auto g = load(d, gates + i);
+      store(d, hn::Mul(hn::Mul(g, sigmoid(d, g)), load(d, ups + i)), to + i);
+    });
   });
 }
 
 // With s = sigmoid(g): d(silu)/dg = s + g s (1 - s).
-template <class T>
-void swiglu_backward_typed(const SwigluBackward& args, Range range) {
-  const T* gate = args.gate.as<T>();
-  const T* up = args.up.as<T>();
-  const T* dout = args.dout.as<T>();
-  T* dgate = args.dgate.as<T>();
-  T* dup = args.dup.as<T>();
-  for_lanes(range.first, range.last, [&](auto d, std::size_t i) HWY_ATTR {
-    const auto g = load(d, gate + i);
-    const auto u = load(d, up + i);
-    const auto dy = load(d, dout + i);
-    const auto s = sigmoid(d, g);
-    const auto silu = hn::Mul(g, s);
-    const auto slope = hn::MulAdd(silu, hn::Sub(hn::Set(d, 1.0F), s), s);
-    store(d, hn::Mul(hn::Mul(dy, u), slope), dgate + i);
-    store(d, hn::Mul(dy, silu), dup + i);
-  });
-}
-
 void swiglu_backward(const SwigluBackward& args, Range range) {
-  with_type(args.gate.dtype,
-            [&](auto zero) { swiglu_backward_typed<decltype(zero)>(args, range); });
-}
-
-template <class T>
-void rope_typed(const Rope& args, Range tokens) {
-  const std::size_t head_dim = to_size(args.head_dim);
-  const std::size_t half = head_dim / 2;
-  const std::size_t width = to_size(args.heads) * head_dim;
-  const float direction = args.direction == RopeDirection::inverse ? -1.0F : 1.0F;
-  const auto* positions = args.positions.as<std::int32_t>();
-  for (std::size_t token = tokens.first; token < tokens.last; ++token) {
-    const std::size_t position = args.positions.count == 0
-                                     ? token % to_size(args.seq)
-                                     : static_cast<std::size_t>(positions[token]);
-    const float* cosine = args.table.as<float>() + position * head_dim;
-    const float* sine = cosine + half;
-    T* row = args.x.as<T>() + token * width;
-    for (T* low = row; low < row + width; low += head_dim) {
-      T* high = low + half;
-      for_lanes(0, half, [&](auto d, std::size_t k) HWY_ATTR {
-        const auto a = load(d, low + k);
-        const auto b = load(d, high + k);
-        const auto c = load(d, cosine + k);
-        const auto s = hn::Mul(load(d, sine + k), hn::Set(d, direction));
-        store(d, hn::NegMulAdd(b, s, hn::Mul(a, c)), low + k);
-        store(d, hn::MulAdd(a, s, hn::Mul(b, c)), high + k);
-      });
-    }
-  }
+  with_type(args.gate.dtype, [&]<class T>(T) HWY_ATTR {
+    const T* gate = args.gate.as<T>();
+    const T* up = args.up.as<T>();
+    const T* dout = args.dout.as<T>();
+    T* dgate = args.dgate.as<T>();
+    T* dup = args.dup.as<T>();
+    for_lanes(range.first, range.last, [&](auto d, std::size_t i) HWY_ATTR {
+      const auto g = load(d, gate + i);
+      const auto u = load(d, up + i);
+      const auto dy = load(d, dout + i);
+      const auto s = sigmoid(d, g);
+      const auto silu = hn::Mul(g, s);
+      const auto slope = hn::MulAdd(silu, hn::Sub(hn::Set(d, 1.0F), s), s);
+      store(d, hn::Mul(hn::Mul(dy, u), slope), dgate + i);
+      store(d, hn::Mul(dy, silu), dup + i);
+    });
+  });
 }
 
 void rope(const Rope& args, Range tokens) {
-  with_type(args.x.dtype, [&](auto zero) { rope_typed<decltype(zero)>(args, tokens); });
-}
-
-template <class From, class To>
-void convert_typed(const From* from, To* to, Range range) {
-  for_lanes(range.first, range.last,
-            [&](auto d, std::size_t i) HWY_ATTR { store(d, load(d, from + i), to + i); });
+  with_type(args.x.dtype, [&]<class T>(T) HWY_ATTR {
+    const std::size_t head_dim = to_size(args.head_dim);
+    const std::size_t half = head_dim / 2;
+    const std::size_t width = to_size(args.heads) * head_dim;
+    const float direction = args.direction == RopeDirection::inverse ? -1.0F : 1.0F;
+    const auto* positions = args.positions.as<std::int32_t>();
+    for (std::size_t token = tokens.first; token < tokens.last; ++token) {
+      const std::size_t position = args.positions.count == 0
+                                       ? token % to_size(args.seq)
+                                       : static_cast<std::size_t>(positions[token]);
+      const float* cosine = args.table.as<float>() + position * head_dim;
+      const float* sine = cosine + half;
+      T* row = args.x.as<T>() + token * width;
+      for (T* low = row; low < row + width; low += head_dim) {
+        T* high = low + half;
+        for_lanes(0, half, [&](auto d, std::size_t k) HWY_ATTR {
+          const auto a = load(d, low + k);
+          const auto b = load(d, high + k);
+          const auto c = load(d, cosine + k);
+          const auto s = hn::Mul(load(d, sine + k), hn::Set(d, direction));
+          store(d, hn::NegMulAdd(b, s, hn::Mul(a, c)), low + k);
+          store(d, hn::MulAdd(a, s, hn::Mul(b, c)), high + k);
+        });
+      }
+    }
+  });
 }
 
 void convert(const ConstView& from, const View& to, Range range) {
-  with_type(from.dtype, [&](auto in) {
-    with_type(to.dtype, [&](auto out) {
-      convert_typed(from.as<decltype(in)>(), to.as<decltype(out)>(), range);
+  with_type(from.dtype, [&]<class From>(From) {
+    with_type(to.dtype, [&]<class To>(To) HWY_ATTR {
+      const From* in = from.as<From>();
+      To* out = to.as<To>();
+      for_lanes(range.first, range.last,
+                [&](auto d, std::size_t i) HWY_ATTR { store(d, load(d, in + i), out + i); });
     });
   });
 }
 
-template <class T>
-void embedding_backward_typed(const EmbeddingBackward& args, Range columns) {
-  const std::size_t width = to_size(args.width);
-  const std::int32_t* tokens = args.tokens.as<std::int32_t>();
-  const T* dy = args.dy.as<T>();
-  float* dtable = args.dtable.as<float>();
-  if (args.mode == WriteMode::overwrite) {
-    for (std::size_t row = 0; row < to_size(args.vocab); ++row) {
-      std::memset(dtable + row * width + columns.first, 0,
-                  (columns.last - columns.first) * sizeof(float));
-    }
-  }
-  for (std::size_t i = 0; i < args.tokens.count; ++i) {
-    float* to = dtable + static_cast<std::size_t>(tokens[i]) * width;
-    const T* from = dy + i * width;
-    for_lanes(columns.first, columns.last, [&](auto d, std::size_t c) HWY_ATTR {
-      store(d, hn::Add(load(d, to + c), load(d, from + c)), to + c);
-    });
-  }
-}
-
 void embedding_backward(const EmbeddingBackward& args, Range columns) {
-  with_type(args.dy.dtype,
-            [&](auto zero) { embedding_backward_typed<decltype(zero)>(args, columns); });
-}
-
-template <class T>
-void rms_norm_typed(const RmsNormForward& args, Range tokens) {
-  const std::size_t width = to_size(args.width);
-  const T* weight = args.weight.as<T>();
-  for (std::size_t token = tokens.first; token < tokens.last; ++token) {
-    const T* x = args.x.as<T>() + token * width;
-    T* y = args.y.as<T>() + token * width;
-    const float squares = sum_lanes(width, [&](auto d, std::size_t i) HWY_ATTR {
-      const auto v = load(d, x + i);
-      return hn::Mul(v, v);
-    });
-    const float inverse = 1.0F / std::sqrt(squares / static_cast<float>(width) + args.eps);
-    args.inverse.as<float>()[token] = inverse;
-    for_lanes(0, width, [&](auto d, std::size_t i) HWY_ATTR {
-      const auto normal = hn::Mul(load(d, x + i), hn::Set(d, inverse));
-      store(d, hn::Mul(normal, load(d, weight + i)), y + i);
-    });
-  }
+  with_type(args.dy.dtype, [&]<class T>(T) HWY_ATTR {
+    const std::size_t width = to_size(args.width);
+    const std::int32_t* tokens = args.tokens.as<std::int32_t>();
+    const T* dy = args.dy.as<T>();
+    float* dtable = args.dtable.as<float>();
+    if (args.mode == WriteMode::overwrite) {
+      for (std::size_t row = 0; row < to_size(args.vocab); ++row) {
+        std::memset(dtable + row * width + columns.first, 0,
+                    (columns.last - columns.first) * sizeof(float));
+      }
+    }
+    for (std::size_t i = 0; i < args.tokens.count; ++i) {
+      float* to = dtable + static_cast<std::size_t>(tokens[i]) * width;
+      const T* from = dy + i * width;
+      for_lanes(columns.first, columns.last, [&](auto d, std::size_t c) HWY_ATTR {
+        store(d, hn::Add(load(d, to + c), load(d, from + c)), to + c);
+      });
+    }
+  });
 }
 
 void rms_norm_forward(const RmsNormForward& args, Range tokens) {
-  with_type(args.x.dtype, [&](auto zero) { rms_norm_typed<decltype(zero)>(args, tokens); });
+  with_type(args.x.dtype, [&]<class T>(T) HWY_ATTR {
+    const std::size_t width = to_size(args.width);
+    const T* weight = args.weight.as<T>();
+    for (std::size_t token = tokens.first; token < tokens.last; ++token) {
+      const T* x = args.x.as<T>() + token * width;
+      T* y = args.y.as<T>() + token * width;
+      const float squares = sum_lanes(width, [&](auto d, std::size_t i) HWY_ATTR {
+        const auto v = load(d, x + i);
+        return hn::Mul(v, v);
+      });
+      const float inverse = 1.0F / std::sqrt(squares / static_cast<float>(width) + args.eps);
+      args.inverse.as<float>()[token] = inverse;
+      for_lanes(0, width, [&](auto d, std::size_t i) HWY_ATTR {
+        const auto normal = hn::Mul(load(d, x + i), hn::Set(d, inverse));
+        store(d, hn::Mul(normal, load(d, weight + i)), y + i);
+      });
+    }
+  });
 }
 
 // With r = 1 / rms and g = dy * weight: dx = r g - x r^3 mean(g x); dweight = sum of dy x r.
