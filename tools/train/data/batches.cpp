@@ -6,7 +6,6 @@
 #include <limits>
 #include <map>
 #include <numeric>
-#include <span>
 
 #include "atoll/error.hpp"
 #include "data/random.hpp"

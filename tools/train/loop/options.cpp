@@ -11,7 +11,6 @@
 #include <numbers>
 #include <string_view>
 #include <utility>
-#include <vector>
 
 #include "atoll/fsdp.hpp"
 #include "atoll/mesh.hpp"

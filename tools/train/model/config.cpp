@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <fstream>
 #include <iterator>
 #include <nlohmann/json.hpp>
@@ -30,11 +29,6 @@ const std::vector<ModelConfig>& presets() {
       {"mistral-7b", 32, 4096, 32, 8, 128, 14336, default_vocab, 1e4, 1e-5, 4096, false, 32768}};
   return all;
 }
-
-struct Bound {
-  std::string_view field;
-  std::int64_t value, low, high;
-};
 
 // Reads keys of one JSON object; every complaint names the file and the key.
 class Reader {
@@ -202,26 +196,23 @@ std::string hf_config_json(const ModelConfig& config, std::string_view torch_dty
 
 void validate(const ModelConfig& config) {
   constexpr std::int64_t million = 1'000'000;
-  const std::array bounds{
-      Bound{"layers", config.layers, 1, 1000},
-      Bound{"hidden", config.hidden, 1, million},
-      Bound{"heads", config.heads, 1, 10'000},
-      Bound{"kv_heads", config.kv_heads, 1, config.heads},
-      Bound{"head_dim", config.head_dim, 2, 10'000},
-      Bound{"ffn", config.ffn, 1, million},
-      Bound{"vocab", config.vocab, 2, 16 * million},
-      Bound{"sliding_window", config.sliding_window, 0, 1000 * million},
-      Bound{"max_seq", config.max_seq, 1, 1000 * million},
-  };
   const auto fail = [&](const std::string& what) {
     throw Error(ErrorCode::invalid_argument, fmt::format("model {}: {}", config.name, what));
   };
-  for (const Bound& bound : bounds) {
-    if (bound.value < bound.low || bound.value > bound.high) {
-      fail(fmt::format("{} = {} is not in [{}, {}]", bound.field, bound.value, bound.low,
-                       bound.high));
-    }
-  }
+  const auto within = [&](std::string_view field, std::int64_t value, std::int64_t low,
+                          std::int64_t high) {
+    if (value >= low && value <= high) return;
+    fail(fmt::format("{} = {} is not in [{}, {}]", field, value, low, high));
+  };
+  within("layers", config.layers, 1, 1000);
+  within("hidden", config.hidden, 1, million);
+  within("heads", config.heads, 1, 10'000);
+  within("kv_heads", config.kv_heads, 1, config.heads);
+  within("head_dim", config.head_dim, 2, 10'000);
+  within("ffn", config.ffn, 1, million);
+  within("vocab", config.vocab, 2, 16 * million);
+  within("sliding_window", config.sliding_window, 0, 1000 * million);
+  within("max_seq", config.max_seq, 1, 1000 * million);
   if (config.heads % config.kv_heads != 0) {
     fail(fmt::format("heads = {} is not a multiple of kv_heads = {}", config.heads,
                      config.kv_heads));

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "atoll/error.hpp"
 #include "model/layer.hpp"
 
 namespace train {

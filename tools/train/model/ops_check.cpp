@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <initializer_list>
 #include <string_view>
 
 #include "atoll/error.hpp"

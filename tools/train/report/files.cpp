@@ -74,9 +74,7 @@ std::filesystem::path run_directory(const std::string& out, const std::string& r
 void make_directory(const std::filesystem::path& directory) {
   std::error_code error;
   std::filesystem::create_directories(directory, error);
-  if (error) {
-    throw Error(ErrorCode::io, fmt::format("{}: {}", directory.string(), error.message()));
-  }
+  if (error) fail(directory, error.value());
 }
 
 void check_writable(const std::filesystem::path& file) {

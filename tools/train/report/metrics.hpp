@@ -68,7 +68,8 @@ struct Speed {
   std::optional<double> padding_fraction;
 };
 
-Speed speed_of(const StepRecord& step, const SpeedBase& base);
+// `sums` adds up the records of this number of steps.
+Speed speed_of(const StepRecord& sums, const SpeedBase& base, std::int64_t steps = 1);
 
 struct Summary {
   std::int64_t steps = 0;

@@ -16,14 +16,11 @@ namespace {
 
 using nlohmann::json;
 
-json number(std::optional<double> value) {
-  if (!value || !std::isfinite(*value)) return nullptr;
-  return *value;
-}
-
 using Numbers = std::initializer_list<std::pair<const char*, std::optional<double>>>;
 void put(json& out, const Numbers& numbers) {
-  for (const auto& [name, value] : numbers) out[name] = number(value);
+  for (const auto& [name, value] : numbers) {
+    out[name] = value && std::isfinite(*value) ? json(*value) : json(nullptr);
+  }
 }
 
 void put_speed(json& out, const Speed& speed) {

@@ -13,12 +13,10 @@
 #include "model/cpu/kernels.hpp"
 #include "model/cpu/scratch.hpp"
 #include "model/ops_check.hpp"
-#include "report/log.hpp"
 
 namespace train::cpu {
 
 using atoll::ConstView;
-using atoll::DType;
 using atoll::Error;
 using atoll::ErrorCode;
 using atoll::Stream;
@@ -192,7 +190,8 @@ class CpuOps final : public Ops {
     stream.enqueue([this, args] {
       const std::size_t tokens = args.labels.count;
       require_ids("label", args.labels, args.vocab, std::numeric_limits<std::int32_t>::min());
-      double* losses = row_losses(tokens);
+      if (row_losses_.size() < tokens) row_losses_.resize(tokens);
+      double* losses = row_losses_.data();
       split(tokens, 1, [&](Range range) { cpu::cross_entropy(args, range, losses); });
       auto* total = args.total.as<double>();
       for (std::size_t i = 0; i < tokens; ++i) {
@@ -230,11 +229,6 @@ class CpuOps final : public Ops {
     for (Scratch& scratch : scratch_) scratch.reserve(floats);
   }
   float* thread_scratch() { return scratch_[to_size(omp_get_thread_num())].reserve(0); }
-
-  double* row_losses(std::size_t rows) {
-    if (row_losses_.size() < rows) row_losses_.resize(rows);
-    return row_losses_.data();
-  }
 
   int threads_;
   MatMul matmul_;

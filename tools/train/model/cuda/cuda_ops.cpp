@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <memory>
 #include <utility>
 
 #include "atoll/error.hpp"
@@ -70,11 +69,11 @@ class IdReport {
   std::int64_t vocab_ = 0;
 };
 
-void check_at_most(const char* what, std::int64_t value, std::int64_t most) {
-  if (value <= most) return;
-  throw Error(
-      ErrorCode::unsupported,
-      fmt::format("{} of {} elements: the GPU kernels support up to {}", what, value, most));
+void check_head_dim(std::int64_t head_dim) {
+  if (head_dim <= most_head_dim) return;
+  throw Error(ErrorCode::unsupported,
+              fmt::format("a head of {} elements: the GPU kernels support up to {}", head_dim,
+                          most_head_dim));
 }
 
 void check_norm_width(std::int64_t width, atoll::DType dtype, bool aligned = true) {
@@ -143,7 +142,7 @@ class CudaOps final : public Ops {
 
   void attention_forward(Stream& stream, const AttentionForward& args) override {
     check(args);
-    check_at_most("a head", args.shape.head_dim, most_head_dim);
+    check_head_dim(args.shape.head_dim);
     const Current current(ordinal_);
     const bool done = attention_.forward(native(stream), args,
                                          [&](std::size_t bytes) { return scratch(stream, bytes); });
@@ -152,7 +151,7 @@ class CudaOps final : public Ops {
 
   void attention_backward(Stream& stream, const AttentionBackward& args) override {
     check(args);
-    check_at_most("a head", args.shape.head_dim, most_head_dim);
+    check_head_dim(args.shape.head_dim);
     const Current current(ordinal_);
     const bool done = attention_.backward(
         native(stream), args, [&](std::size_t bytes) { return scratch(stream, bytes); });

@@ -12,7 +12,6 @@
 #include <chrono>
 #include <functional>
 #include <map>
-#include <memory>
 #include <type_traits>
 #include <utility>
 
@@ -91,6 +90,59 @@ struct Prepared {
   Owned<cublasLtMatmulDesc_t> desc;
   Owned<cublasLtMatrixLayout_t> left, right, out;
   cublasLtMatmulAlgo_t algorithm;
+};
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+// Measures square products of one size.
+class PeakProduct {
+ public:
+  PeakProduct(const atoll::Device& device, DType dtype, std::int64_t size)
+      : size_(size), dtype_(dtype), stream_(device.stream({.name = "peak"})), matmul_(device) {
+    const auto elements = static_cast<std::size_t>(size * size);
+    for (atoll::Buffer& matrix : matrices_) matrix = device.allocate(elements * size_of(dtype));
+    // Random values, because zeros need less power and run unrealistically fast.
+    const atoll::Buffer values = device.allocate(elements * sizeof(float));
+    for (const atoll::Buffer& operand : {std::cref(matrices_[0]), std::cref(matrices_[1])}) {
+      device.ops().fill_normal(stream_, values.view(DType::f32), {1, 1, 0, 0.0f, 1.0f});
+      device.ops().cast(stream_, operand.view(dtype), values.view(DType::f32));
+    }
+    seconds(1);  // warm up
+  }
+  double operations() const {
+    const auto n = static_cast<double>(size_);
+    return 2 * n * n * n;
+  }
+  // Time of `batch` consecutive products.
+  double seconds(int batch) {
+    const Product product{size_,
+                          size_,
+                          size_,
+                          Operand::plain,
+                          Operand::transposed,
+                          dtype_,
+                          dtype_,
+                          WriteMode::overwrite};
+    stream_.synchronize();
+    const auto start = Clock::now();
+    for (int i = 0; i < batch; ++i) {
+      matmul_.run(native(stream_), product, matrices_[0].data(), matrices_[1].data(),
+                  matrices_[2].data());
+    }
+    stream_.synchronize();
+    return seconds_since(start);
+  }
+
+ private:
+  std::int64_t size_;
+  DType dtype_;
+  std::array<atoll::Buffer, 3> matrices_;
+  atoll::Stream stream_;
+  MatMul matmul_;
 };
 
 }  // namespace
@@ -200,63 +252,6 @@ void MatMul::run(cudaStream_t stream, const Product& product, const void* a, con
                      &with.algorithm, impl_->workspace.data(), impl_->workspace.bytes(), stream),
            to_string(product));
 }
-
-namespace {
-
-using Clock = std::chrono::steady_clock;
-
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
-
-// Measures square products of one size.
-class PeakProduct {
- public:
-  PeakProduct(const atoll::Device& device, DType dtype, std::int64_t size)
-      : size_(size), dtype_(dtype), stream_(device.stream({.name = "peak"})), matmul_(device) {
-    const auto elements = static_cast<std::size_t>(size * size);
-    for (atoll::Buffer& matrix : matrices_) matrix = device.allocate(elements * size_of(dtype));
-    // Random values, because zeros need less power and run unrealistically fast.
-    const atoll::Buffer values = device.allocate(elements * sizeof(float));
-    for (const atoll::Buffer& operand : {std::cref(matrices_[0]), std::cref(matrices_[1])}) {
-      device.ops().fill_normal(stream_, values.view(DType::f32), {1, 1, 0, 0.0f, 1.0f});
-      device.ops().cast(stream_, operand.view(dtype), values.view(DType::f32));
-    }
-    seconds(1);  // warm up
-  }
-  double operations() const {
-    const auto n = static_cast<double>(size_);
-    return 2 * n * n * n;
-  }
-  // Time of `batch` consecutive products.
-  double seconds(int batch) {
-    const Product product{size_,
-                          size_,
-                          size_,
-                          Operand::plain,
-                          Operand::transposed,
-                          dtype_,
-                          dtype_,
-                          WriteMode::overwrite};
-    stream_.synchronize();
-    const auto start = Clock::now();
-    for (int i = 0; i < batch; ++i) {
-      matmul_.run(native(stream_), product, matrices_[0].data(), matrices_[1].data(),
-                  matrices_[2].data());
-    }
-    stream_.synchronize();
-    return seconds_since(start);
-  }
-
- private:
-  std::int64_t size_;
-  DType dtype_;
-  std::array<atoll::Buffer, 3> matrices_;
-  atoll::Stream stream_;
-  MatMul matmul_;
-};
-
-}  // namespace
 
 double matrix_peak_flops(const atoll::Device& device, DType dtype, double seconds) {
   constexpr std::int64_t smallest = 128, largest = 8192;
