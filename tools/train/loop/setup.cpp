@@ -63,16 +63,6 @@ ModelConfig load_model(const RunOptions& options, const Tokenizer& tokenizer) {
   return preset(options.model, copies ? copy_vocabulary : tokenizer.vocab_size());
 }
 
-Dataset load_data(const RunOptions& options, const ModelConfig& model, const Tokenizer& tokenizer) {
-  return open_dataset(
-      {.data = options.data,
-       .samples = options.samples,
-       .seq = options.seq,
-       .seed = options.seed,
-       .model = {static_cast<std::int32_t>(model.vocab), static_cast<std::int32_t>(model.max_seq)}},
-      tokenizer);
-}
-
 int cores_allowed() {
   cpu_set_t set;
   CPU_ZERO(&set);
@@ -139,9 +129,7 @@ void check_trace_file(const std::string& file) {
 }
 
 // Fails before anything is allocated. The engine's memory is checked later.
-void check_activations(const RunOptions& options, const ModelConfig& model,
-                       atoll::DeviceKind device) {
-  const std::uint64_t bytes = Activations::bytes_for(model, activation_plan(options, device));
+void check_activations(const RunOptions& options, std::uint64_t bytes) {
   if (options.memory_limit == 0 || bytes <= options.memory_limit) return;
   throw atoll::Error(
       atoll::ErrorCode::invalid_argument,
@@ -149,17 +137,6 @@ void check_activations(const RunOptions& options, const ModelConfig& model,
           "--memory-limit: activations alone take {} of {} bytes: use --recompute full or a "
           "smaller --micro-batch or --seq",
           bytes, options.memory_limit));
-}
-
-// Assumes 64 tokens per packed document; kernel plans hardly depend on the number of documents.
-LargestShapes shapes_of(const RunOptions& options, const ModelConfig& model,
-                        atoll::DeviceKind device) {
-  const ActivationPlan plan = activation_plan(options, device);
-  LargestShapes shapes = largest_shapes(model, plan);
-  if (pad_to_from_name(options.pad_to) == PadTo::pack) {
-    shapes.attention.documents = std::max<std::int64_t>(1, plan.max_tokens / 64);
-  }
-  return shapes;
 }
 
 // Steps completed by the run that saved the checkpoint, skipped updates included.
@@ -199,7 +176,14 @@ Setup prepare(atoll::World& world, const RunOptions& options) {
   if (!options.trace.empty() && world.rank() == 0) check_trace_file(options.trace);
   auto tokenizer = open_tokenizer(options.tokenizer);
   auto model = load_model(options, *tokenizer);
-  auto dataset = load_data(options, model, *tokenizer);
+  const ModelLimits limits{static_cast<std::int32_t>(model.vocab),
+                           static_cast<std::int32_t>(model.max_seq)};
+  auto dataset = open_dataset({.data = options.data,
+                               .samples = options.samples,
+                               .seq = options.seq,
+                               .seed = options.seed,
+                               .model = limits},
+                              *tokenizer);
   compare_ranks(world, options, model, dataset);
   const auto topology = atoll::Topology::discover(world);
   auto mesh = options.mesh.empty()
@@ -207,10 +191,16 @@ Setup prepare(atoll::World& world, const RunOptions& options) {
                   : atoll::Mesh::make(world, atoll::parse_mesh(options.mesh), topology);
   auto place = choose_device(world, options.device, options.backend);
   const atoll::DeviceKind kind = place.device.kind();
-  check_activations(options, model, kind);
+  const ActivationPlan plan = activation_plan(options, kind);
+  check_activations(options, Activations::bytes_for(model, plan));
   const int threads = compute_threads(world, options, kind);
   Machine machine = make_machine(world, std::move(place), threads);
-  machine.reserve(shapes_of(options, model, kind));
+  LargestShapes shapes = largest_shapes(model, plan);
+  if (options.pad_to == "pack") {
+    // Assumes 64 tokens per document; kernel plans hardly depend on the number of documents.
+    shapes.attention.documents = std::max<std::int64_t>(1, plan.max_tokens / 64);
+  }
+  machine.reserve(shapes);
   const DeviceMemory memory = memory_of_ranks(world, topology, machine);
   Batches batches(dataset, batch_options(options, *tokenizer), {world.rank(), world.size()});
   const int micro_batches = batches.step({0, 0}).micro_batches;

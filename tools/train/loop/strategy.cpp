@@ -11,11 +11,6 @@ namespace {
 
 namespace fsdp = atoll::fsdp;
 
-Recompute recompute_of(const RunOptions& options) {
-  if (options.recompute == "full") return Recompute::full;
-  return options.recompute == "selective" ? Recompute::selective : Recompute::none;
-}
-
 std::uint64_t largest_unit(const ModelConfig& model) {
   std::int64_t largest = 0;
   for (std::size_t u = 0; u < unit_count(model); ++u) {
@@ -46,7 +41,9 @@ ActivationPlan activation_plan(const RunOptions& options, atoll::DeviceKind devi
   plan.max_tokens = std::int64_t{options.micro_batch} * options.seq;
   plan.max_seq = options.seq;
   plan.compute = atoll::dtype_from_name(options.dtype);
-  plan.recompute = recompute_of(options);
+  plan.recompute = options.recompute == "full"        ? Recompute::full
+                   : options.recompute == "selective" ? Recompute::selective
+                                                      : Recompute::none;
   plan.head_rows = options.head_rows > 0 ? options.head_rows : usual_head_rows(device);
   return plan;
 }

@@ -47,6 +47,13 @@ void leave_out_amx() {
   if (!once) log::debug("oneDNN was already in use, so its default instruction sets apply");
 }
 
+// Whether the processor has AVX512-BF16 and oneDNN uses it.
+bool native_bf16() {
+  leave_out_amx();
+  constexpr auto needed = static_cast<unsigned>(dnnl::cpu_isa::avx512_core_bf16);
+  return (static_cast<unsigned>(dnnl::get_effective_cpu_isa()) & needed) == needed;
+}
+
 dnnl::memory::data_type to_dnnl(DType dtype) {
   return is_bf16(dtype) ? dnnl::memory::data_type::bf16 : dnnl::memory::data_type::f32;
 }
@@ -103,12 +110,6 @@ class PeakProduct {
 };
 
 }  // namespace
-
-bool native_bf16() {
-  leave_out_amx();
-  constexpr auto needed = static_cast<unsigned>(dnnl::cpu_isa::avx512_core_bf16);
-  return (static_cast<unsigned>(dnnl::get_effective_cpu_isa()) & needed) == needed;
-}
 
 struct MatMul::Impl {
   int threads;

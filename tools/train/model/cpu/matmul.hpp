@@ -12,9 +12,6 @@ enum class Bf16Arithmetic {
   convert     // converts operands to f32: any processor, at f32 speed
 };
 
-// Whether the processor has AVX512-BF16 and oneDNN uses it.
-bool native_bf16();
-
 // run() computes on the calling thread and `threads - 1` others and blocks. One caller at a time.
 class MatMul {
  public:
