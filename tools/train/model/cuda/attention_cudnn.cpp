@@ -47,8 +47,6 @@ struct Plans {
   }
 };
 
-void* address(atoll::ConstView view) { return const_cast<void*>(view.data); }
-
 int capability_of_current() {
   int device = 0, major = 0, minor = 0;
   atoll::cuda::check(cudaGetDevice(&device), "cudaGetDevice");
@@ -248,6 +246,10 @@ std::size_t Attention::scratch_bytes(cudaStream_t stream, const AttentionShape& 
   return plans->workspace_bytes() +
          (shape.documents > 0 ? DocumentIndex::bytes(shape.rows * shape.seq) : 0);
 }
+
+namespace {
+void* address(atoll::ConstView view) { return const_cast<void*>(view.data); }
+}  // namespace
 
 bool Attention::forward(cudaStream_t stream, const AttentionForward& args, const Scratch& scratch) {
   return impl_->run(stream, args.shape, args.positions, args.q.dtype, Direction::forward,
