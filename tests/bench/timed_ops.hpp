@@ -24,26 +24,10 @@ class TimedOps final : public Ops {
   const std::map<std::string_view, double>& times() const noexcept { return times_; }
   void reset() { times_.clear(); }
 
-  void linear_forward(atoll::Stream& s, LinearShape shape, atoll::ConstView x, atoll::ConstView w,
-                      atoll::View y) override {
-    const auto name = shape.out >= head_columns ? "head linear_forward" : "linear_forward";
-    time(name, s, [&] { ops_.linear_forward(s, shape, x, w, y); });
-  }
-  void linear_residual_forward(atoll::Stream& s, LinearShape shape, atoll::ConstView x,
-                               atoll::ConstView w, atoll::ConstView residual,
-                               atoll::View y) override {
-    time("linear_residual_forward", s,
-         [&] { ops_.linear_residual_forward(s, shape, x, w, residual, y); });
-  }
-  void linear_dgrad(atoll::Stream& s, LinearShape shape, atoll::ConstView dy, atoll::ConstView w,
-                    atoll::View dx, WriteMode mode) override {
-    const auto name = shape.out >= head_columns ? "head linear_dgrad" : "linear_dgrad";
-    time(name, s, [&] { ops_.linear_dgrad(s, shape, dy, w, dx, mode); });
-  }
-  void linear_wgrad(atoll::Stream& s, LinearShape shape, atoll::ConstView dy, atoll::ConstView x,
-                    atoll::View dw, WriteMode mode) override {
-    const auto name = shape.out >= head_columns ? "head linear_wgrad" : "linear_wgrad";
-    time(name, s, [&] { ops_.linear_wgrad(s, shape, dy, x, dw, mode); });
+  void multiply(atoll::Stream& s, const Product& product, atoll::ConstView a, atoll::ConstView b,
+                atoll::View c, atoll::ConstView residual) override {
+    time(name_of(product, residual.count != 0), s,
+         [&] { ops_.multiply(s, product, a, b, c, residual); });
   }
   void rms_norm_forward(atoll::Stream& s, const RmsNormForward& args) override {
     time("rms_norm_forward", s, [&] { ops_.rms_norm_forward(s, args); });
@@ -84,7 +68,17 @@ class TimedOps final : public Ops {
   void check_ids(atoll::Stream& s) override { ops_.check_ids(s); }
 
  private:
-  static constexpr std::int64_t head_columns = 16384;
+  static std::string_view name_of(const Product& product, bool adds) {
+    constexpr std::int64_t head_columns = 16384;
+    if (adds) return "linear_residual_forward";
+    if (product.b == Operand::transposed) {
+      return product.n >= head_columns ? "head linear_forward" : "linear_forward";
+    }
+    if (product.a == Operand::plain) {
+      return product.k >= head_columns ? "head linear_dgrad" : "linear_dgrad";
+    }
+    return product.m >= head_columns ? "head linear_wgrad" : "linear_wgrad";
+  }
 
   template <class Call>
   void time(std::string_view name, atoll::Stream& stream, const Call& call) {

@@ -1,6 +1,6 @@
 // Checks the outer layout of a tokenizer model, which is verified before SentencePiece parses the
 // file.
-#include "data/sentencepiece_file.hpp"
+#include "data/tokenizer.hpp"
 
 #include <cstdint>
 

@@ -86,7 +86,7 @@ TEST_CASE("random: streams, indices and seeds differ; the values are pinned") {
   std::set<std::uint64_t> values;
   for (std::uint64_t seed : {0U, 1U}) {
     for (const auto stream : {train::RandomStream::shuffle, train::RandomStream::copy_tokens}) {
-      for (std::uint64_t index : {0U, 1U}) {
+      for (std::int64_t index : {0, 1}) {
         const train::CounterRandom random({seed, stream, index});
         values.insert(random.bits(0));
         values.insert(random.bits(1));

@@ -3,7 +3,6 @@
 #include <numeric>
 
 #include "data/file.hpp"
-#include "data/sentencepiece_file.hpp"
 #include "data/tokenizer.hpp"
 #include "train_data_temporary.hpp"
 

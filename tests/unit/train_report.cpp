@@ -10,7 +10,6 @@
 #include "report/metrics_json.hpp"
 #include "report/peak_memory.hpp"
 #include "report/progress.hpp"
-#include "report/step_log.hpp"
 #include "train_data_temporary.hpp"
 
 namespace {
@@ -98,11 +97,11 @@ TEST_CASE("summary: warm-up counts in totals and losses, not in rates") {
   const auto summary = metrics.summary();
   CHECK(summary.steps == 5);
   CHECK(summary.timed_steps == 3);
-  CHECK(summary.real == 1500);
-  CHECK(summary.padded == 500);
-  CHECK(summary.valid == 1000);
-  CHECK(summary.samples == 40);
-  CHECK(summary.step_seconds == Approx(206));
+  CHECK(summary.totals.real == 1500);
+  CHECK(summary.totals.padded == 500);
+  CHECK(summary.totals.valid == 1000);
+  CHECK(summary.totals.samples == 40);
+  CHECK(summary.totals.seconds == Approx(206));
   CHECK(summary.speed.seconds == Approx(6));
   CHECK(*summary.speed.tokens_per_s == Approx(150));
   CHECK(*summary.speed.steps_per_s == Approx(0.5));
@@ -141,7 +140,6 @@ TEST_CASE("metrics.json: every name, with the figures of a typical run") {
                            .replicate = 2,
                            .shard = 2,
                            .dtype = "bf16",
-                           .gpu0 = std::nullopt,
                            .peak_source = "measured",
                            .transports = "network IB",
                            .peak_memory_bytes = 123,

@@ -1,4 +1,6 @@
 // atoll-train: trains or fine-tunes a Mistral, sharded over the ranks of a job.
+#include <fmt/format.h>
+
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <exception>
@@ -17,13 +19,6 @@ constexpr const char* examples =
     "Start ranks with mpirun, srun --mpi=pmix, mpiexec or torchrun, or set ATOLL_RANK, "
     "ATOLL_SIZE,\n"
     "ATOLL_ADDR and ATOLL_TOKEN for each. `atoll-topo --env` lists every variable.";
-
-std::string preset_list() {
-  std::string list;
-  for (const auto name : train::preset_names())
-    list += (list.empty() ? "" : ", ") + std::string(name);
-  return list;
-}
 
 // CLI11 would parse "-1" into an unsigned option.
 std::string not_negative(const std::string& text) {
@@ -49,7 +44,8 @@ void add_data_flags(CLI::App& app, train::RunOptions& o) {
 void add_model_flags(CLI::App& app, train::RunOptions& o) {
   app.option_defaults()->group("Model");
   app.add_option("--model", o.model,
-                 "preset (" + preset_list() + ") or the path of a Hugging Face config.json");
+                 fmt::format("preset ({}) or the path of a Hugging Face config.json",
+                             fmt::join(train::preset_names(), ", ")));
   app.add_option("--init", o.init,
                  "Hugging Face weights to start from: a .safetensors file or a folder of them; the "
                  "config.json beside them replaces --model. Default: random weights");
@@ -159,13 +155,14 @@ void add_run_flags(CLI::App& app, train::RunOptions& o) {
   app.add_flag("--quiet", o.quiet, "show no progress line");
 }
 
+// Returns the exit code.
 int train_on(atoll::World& world, const train::RunOptions& options) {
   try {
     train::run(world, options);
     return 0;
   } catch (const std::exception& error) {
     world.fail(error.what());
-    const std::string who = "rank " + std::to_string(world.rank()) + ": ";
+    const std::string who = fmt::format("rank {}: ", world.rank());
     const std::string what = error.what();  // errors of communicators already name the rank
     std::fprintf(stderr, "atoll-train: %s%s\n", what.starts_with(who) ? "" : who.c_str(),
                  what.c_str());

@@ -19,6 +19,17 @@ std::string_view head(std::string_view text, std::size_t limit) {
 
 constexpr std::size_t longest_piece = 128;  // generous bound on the bytes of one token
 
+using Reader = void (*)(const Source&, const RecordSink&);
+
+Dataset load(const Source& source, const DataSpec& spec, const Tokenizer& tokenizer,
+             Reader reader) {
+  Dataset dataset(std::filesystem::path(source.file).filename().string());
+  AlpacaRows rows(spec, tokenizer, dataset);
+  reader(source, [&rows](const AlpacaRecord& record) { return rows.add(record); });
+  rows.finish();
+  return dataset;
+}
+
 }  // namespace
 
 std::string alpaca_prompt(const AlpacaRecord& record) {
@@ -69,21 +80,6 @@ void AlpacaRows::finish() {
                                             cut_ - dropped_, spec_.seq));
   }
 }
-
-namespace {
-
-using Reader = void (*)(const Source&, const RecordSink&);
-
-Dataset load(const Source& source, const DataSpec& spec, const Tokenizer& tokenizer,
-             Reader reader) {
-  Dataset dataset(std::filesystem::path(source.file).filename().string());
-  AlpacaRows rows(spec, tokenizer, dataset);
-  reader(source, [&rows](const AlpacaRecord& record) { return rows.add(record); });
-  rows.finish();
-  return dataset;
-}
-
-}  // namespace
 
 Dataset load_alpaca_json(const Source& source, const DataSpec& spec, const Tokenizer& tokenizer) {
   return load(source, spec, tokenizer, read_alpaca_json);

@@ -4,8 +4,8 @@
 
 #include <algorithm>
 #include <limits>
+#include <map>
 #include <numeric>
-#include <span>
 
 #include "atoll/error.hpp"
 #include "data/random.hpp"
@@ -46,12 +46,42 @@ PadTo pad_to_from_name(std::string_view name) {
 std::vector<std::uint32_t> epoch_order(std::int64_t size, std::uint64_t seed, std::int64_t epoch) {
   std::vector<std::uint32_t> order(static_cast<std::size_t>(size));
   std::iota(order.begin(), order.end(), 0U);
-  const CounterRandom random(
-      {.seed = seed, .stream = RandomStream::shuffle, .index = static_cast<std::uint64_t>(epoch)});
+  const CounterRandom random({seed, RandomStream::shuffle, epoch});
   for (std::size_t left = order.size(); left > 1; --left) {
     std::swap(order[left - 1], order[static_cast<std::size_t>(random.below(left, left))]);
   }
   return order;
+}
+
+std::vector<Row> pack_rows(std::span<const std::uint32_t> samples,
+                           const std::function<std::int64_t(std::uint32_t)>& length,
+                           std::int64_t capacity) {
+  std::vector<std::size_t> order(samples.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::ranges::stable_sort(
+      order, [&](std::size_t a, std::size_t b) { return length(samples[a]) > length(samples[b]); });
+  std::vector<std::vector<std::size_t>> rows;      // indices into `samples`
+  std::multimap<std::int64_t, std::size_t> rooms;  // free tokens of a row -> row
+  for (const std::size_t place : order) {
+    const std::int64_t tokens = length(samples[place]);
+    std::int64_t room = capacity;
+    std::size_t row = rows.size();
+    if (const auto found = rooms.lower_bound(tokens); found != rooms.end()) {
+      room = found->first;
+      row = found->second;
+      rooms.erase(found);
+    } else {
+      rows.emplace_back();
+    }
+    rows[row].push_back(place);
+    rooms.emplace(room - tokens, row);
+  }
+  std::vector<Row> packed(rows.size());
+  for (std::size_t r = 0; r < rows.size(); ++r) {
+    std::ranges::sort(rows[r]);
+    for (const std::size_t place : rows[r]) packed[r].push_back(samples[place]);
+  }
+  return packed;
 }
 
 Batches::Batches(const Dataset& dataset, const BatchOptions& options, Share share)
@@ -92,13 +122,9 @@ const std::vector<std::uint32_t>& Batches::order(std::int64_t epoch) {
 }
 
 std::vector<Row> Batches::rows(std::span<const std::uint32_t> samples) const {
-  switch (options_.pad_to) {
-    case PadTo::pack:
-      return pack_rows(
-          samples, [&](std::uint32_t sample) { return dataset_.length(sample); }, options_.seq);
-    case PadTo::longest:
-    case PadTo::seq:
-      break;
+  if (options_.pad_to == PadTo::pack) {
+    return pack_rows(
+        samples, [&](std::uint32_t sample) { return dataset_.length(sample); }, options_.seq);
   }
   std::vector<Row> rows;
   for (const std::uint32_t sample : samples) rows.push_back({sample});
@@ -107,13 +133,7 @@ std::vector<Row> Batches::rows(std::span<const std::uint32_t> samples) const {
 
 RowShape Batches::shape(std::span<const Row> rows) const noexcept {
   RowShape shape{options_.micro_batch, options_.seq};
-  switch (options_.pad_to) {
-    case PadTo::seq:
-      return shape;
-    case PadTo::longest:
-    case PadTo::pack:
-      break;
-  }
+  if (options_.pad_to == PadTo::seq) return shape;
   std::int64_t longest = 1;
   for (const Row& row : rows) {
     std::int64_t tokens = 0;
@@ -180,10 +200,9 @@ StepPlan Batches::step(Position position) {
   std::vector<std::vector<Row>> rows_of_ranks;
   std::size_t most_rows = 1;
   for (int rank = 0; rank < share_.ranks; ++rank) {
-    const auto begin = part_begin(step.samples, rank, share_.ranks);
-    const auto end = part_begin(step.samples, rank + 1, share_.ranks);
-    const auto part =
-        samples.subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(end - begin));
+    const auto begin = static_cast<std::size_t>(part_begin(step.samples, rank, share_.ranks));
+    const auto end = static_cast<std::size_t>(part_begin(step.samples, rank + 1, share_.ranks));
+    const auto part = samples.subspan(begin, end - begin);
     if (rank == share_.rank) step.mine.assign(part.begin(), part.end());
     rows_of_ranks.push_back(rows(part));
     most_rows = std::max(most_rows, rows_of_ranks.back().size());

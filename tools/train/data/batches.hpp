@@ -1,28 +1,22 @@
 // Plans a step: its samples, this rank's part of them, and the rows that hold them.
 //
 // An epoch is a permutation of the dataset, seeded by (seed, epoch). Step s takes its next
-// `global_batch` samples; the last step of an epoch takes the rest, so an epoch sees each sample
-// once. Ranks take contiguous parts whose sizes differ by at most one sample and may be zero. The
-// samples of a step are therefore independent of the number of ranks, and a resumed run needs no
-// state but (epoch, step).
+// `global_batch` samples; the last step takes the rest. The samples of a step are therefore
+// independent of the number of ranks, and a resumed run needs no state but (epoch, step).
 //
 // Every micro batch involves collectives, so all ranks run equally many micro batches with equally
-// many rows. A row without a sample is padding with ignored labels: it takes the same compute path
-// and adds zero to loss, gradients and counts.
-//
-// Every rank knows the lengths of all samples, so a step's totals, its number of valid labels and
-// the packing of each rank need no communication.
-// labels among them, and how each rank packs, need no communication.
+// many rows. A row without a sample is padding with ignored labels. Every rank knows the lengths of
+// all samples, so the plan needs no communication.
 #pragma once
 
 #include <compare>
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string_view>
 #include <vector>
 
 #include "data/dataset.hpp"
-#include "data/packing.hpp"
 
 namespace train {
 
@@ -84,6 +78,8 @@ struct RowShape {
   auto operator<=>(const RowShape&) const = default;
 };
 
+using Row = std::vector<std::uint32_t>;  // samples, in row order
+
 // One step. All members except `mine` and `rows` are equal on every rank.
 struct StepPlan {
   Position position;
@@ -128,6 +124,12 @@ class Batches {
   std::int64_t order_epoch_ = -1;
   std::vector<std::uint32_t> order_;  // permutation of epoch order_epoch_
 };
+
+// Packs samples into rows of up to `capacity` tokens by best fit, longest sample first. Ties, and samples within a row, keep the given order.
+// Precondition: no length exceeds `capacity`.
+std::vector<Row> pack_rows(std::span<const std::uint32_t> samples,
+                           const std::function<std::int64_t(std::uint32_t)>& length,
+                           std::int64_t capacity);
 
 // The permutation of [0, size) that is epoch `epoch` under `seed`.
 std::vector<std::uint32_t> epoch_order(std::int64_t size, std::uint64_t seed, std::int64_t epoch);

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <optional>
+#include <iterator>
 
 #include "atoll/error.hpp"
 #include "data/file.hpp"
@@ -59,54 +59,35 @@ namespace {
 // The full Alpaca file has 23 MB. This loader keeps the whole file in memory.
 constexpr std::uintmax_t largest_file = 1U << 30U;
 
-enum class FileKind {
-  json,
-  jsonl,
-  text,
+struct FileKind {
+  std::string_view name;  // ending of file names, or prefix before a colon
+  Dataset (*load)(const Source&, const DataSpec&, const Tokenizer&);
 };
+constexpr FileKind kinds[] = {{"json", load_alpaca_json},
+                              {"jsonl", load_alpaca_jsonl},
+                              {"txt", load_text},
+                              {"md", load_text},
+                              {"text", load_text}};
 
-struct DataFile {
-  FileKind kind = FileKind::json;
-  std::filesystem::path path;
-};
-
-std::optional<FileKind> kind_of(std::string_view extension) {
-  if (extension == "json") return FileKind::json;
-  if (extension == "jsonl") return FileKind::jsonl;
-  if (extension == "txt" || extension == "md" || extension == "text") return FileKind::text;
-  return std::nullopt;
-}
-
-DataFile data_file(const std::string& data) {
-  const std::size_t colon = data.find(':');
-  if (colon != std::string::npos) {
-    if (const auto kind = kind_of(data.substr(0, colon))) return {*kind, data.substr(colon + 1)};
+Dataset load(const DataSpec& spec, const Tokenizer& tokenizer) {
+  const std::size_t colon = spec.data.find(':');
+  std::filesystem::path path = spec.data;
+  const auto* kind = std::ranges::find(kinds, spec.data.substr(0, colon), &FileKind::name);
+  if (colon != std::string::npos && kind != std::end(kinds)) {
+    path = spec.data.substr(colon + 1);
+  } else {
+    const std::string extension = path.extension().string();
+    kind = std::ranges::find(kinds, extension.empty() ? "" : extension.substr(1), &FileKind::name);
   }
-  const std::filesystem::path path = data;
-  const std::string extension = path.extension().string();
-  const auto kind = kind_of(extension.empty() ? "" : extension.substr(1));
-  if (!kind) {
+  if (kind == std::end(kinds)) {
     throw Error(ErrorCode::invalid_argument,
                 fmt::format("data {}: use demo, synthetic, synthetic:copy, or a .json, .jsonl, "
                             ".txt or .md file (json:FILE, jsonl:FILE, text:FILE for other names)",
-                            data));
+                            spec.data));
   }
-  return {*kind, path};
-}
-
-Dataset load(const DataFile& file, const DataSpec& spec, const Tokenizer& tokenizer) {
-  const std::string bytes = read_file(file.path, largest_file);
-  const std::string name = file.path.string();
-  const Source source{bytes, name};
-  switch (file.kind) {
-    case FileKind::json:
-      return load_alpaca_json(source, spec, tokenizer);
-    case FileKind::jsonl:
-      return load_alpaca_jsonl(source, spec, tokenizer);
-    case FileKind::text:
-      return load_text(source, spec, tokenizer);
-  }
-  throw Error(ErrorCode::internal, "unknown kind of data file");
+  const std::string bytes = read_file(path, largest_file);
+  const std::string name = path.string();
+  return kind->load({bytes, name}, spec, tokenizer);
 }
 
 void check(const DataSpec& spec, const Tokenizer& tokenizer) {
@@ -133,7 +114,7 @@ Dataset make(const DataSpec& spec, const Tokenizer& tokenizer) {
   if (spec.data == "demo") return make_demo(spec, tokenizer);
   if (spec.data == "synthetic") return make_random(spec, tokenizer);
   if (spec.data == "synthetic:copy") return make_copy(spec);
-  return load(data_file(spec.data), spec, tokenizer);
+  return load(spec, tokenizer);
 }
 
 }  // namespace

@@ -14,49 +14,28 @@ namespace {
 
 constexpr std::int64_t default_records = 800;
 
-struct Pair {
-  std::string_view first;
-  std::string_view second;
-};
-
 constexpr std::array<std::string_view, 24> words{
     "reef",  "sand",  "wave",  "palm",  "shell", "tide", "coral", "boat",
     "whale", "crab",  "storm", "beach", "stone", "gull", "pearl", "island",
     "rope",  "cloud", "shore", "kelp",  "ray",   "net",  "sail",  "lagoon"};
 
-constexpr std::array<Pair, 16> colours{{{"grass", "green"},
-                                        {"snow", "white"},
-                                        {"coal", "black"},
-                                        {"blood", "red"},
-                                        {"the sea", "blue"},
-                                        {"a lemon", "yellow"},
-                                        {"a carrot", "orange"},
-                                        {"a plum", "purple"},
-                                        {"milk", "white"},
-                                        {"an emerald", "green"},
-                                        {"a ruby", "red"},
-                                        {"the sun", "yellow"},
-                                        {"chocolate", "brown"},
-                                        {"ash", "grey"},
-                                        {"a flamingo", "pink"},
-                                        {"a raven", "black"}}};
+// The last word of an entry is the colour, or the opposite.
+constexpr std::array<std::string_view, 16> colours{
+    "grass green",     "snow white",       "coal black",      "blood red",
+    "the sea blue",    "a lemon yellow",   "a carrot orange", "a plum purple",
+    "milk white",      "an emerald green", "a ruby red",      "the sun yellow",
+    "chocolate brown", "ash grey",         "a flamingo pink", "a raven black"};
 
-constexpr std::array<Pair, 16> opposites{{{"hot", "cold"},
-                                          {"big", "small"},
-                                          {"fast", "slow"},
-                                          {"light", "dark"},
-                                          {"open", "closed"},
-                                          {"up", "down"},
-                                          {"early", "late"},
-                                          {"full", "empty"},
-                                          {"wet", "dry"},
-                                          {"hard", "soft"},
-                                          {"old", "new"},
-                                          {"loud", "quiet"},
-                                          {"rich", "poor"},
-                                          {"near", "far"},
-                                          {"high", "low"},
-                                          {"sweet", "sour"}}};
+constexpr std::array<std::string_view, 16> opposites{
+    "hot cold",   "big small",  "fast slow", "light dark", "open closed", "up down",
+    "early late", "full empty", "wet dry",   "hard soft",  "old new",     "loud quiet",
+    "rich poor",  "near far",   "high low",  "sweet sour"};
+
+struct Pair {
+  std::string_view first, second;
+  explicit Pair(std::string_view entry)
+      : first(entry.substr(0, entry.rfind(' '))), second(entry.substr(first.size() + 1)) {}
+};
 
 class Draw {
  public:
@@ -86,13 +65,13 @@ AlpacaRecord reversed(Draw& draw) {
 }
 
 AlpacaRecord colour(Draw& draw) {
-  const Pair& fact = draw.pick(colours);
+  const Pair fact(draw.pick(colours));
   return {fmt::format("What colour is {}?", fact.first), "",
           fmt::format("The colour of {} is {}.", fact.first, fact.second)};
 }
 
 AlpacaRecord opposite(Draw& draw) {
-  const Pair& pair = draw.pick(opposites);
+  const Pair pair(draw.pick(opposites));
   return {"Give the opposite.", std::string(pair.first),
           fmt::format("The opposite of {} is {}.", pair.first, pair.second)};
 }
@@ -115,9 +94,7 @@ AlpacaRecord larger(Draw& draw) {
 AlpacaRecord demo_record(std::uint64_t seed, std::int64_t index) {
   using Template = AlpacaRecord (*)(Draw&);
   constexpr std::array<Template, 6> templates{sum, reversed, colour, opposite, repeated, larger};
-  Draw draw({.seed = seed,
-             .stream = RandomStream::demo_records,
-             .index = static_cast<std::uint64_t>(index)});
+  Draw draw({seed, RandomStream::demo_records, index});
   return draw.pick(templates)(draw);
 }
 

@@ -1,7 +1,6 @@
 // Loaders of each kind of data. open_dataset() selects one.
 #pragma once
 
-#include <cstddef>
 #include <functional>
 #include <string>
 #include <string_view>

@@ -28,7 +28,7 @@ constexpr std::uint64_t scramble(std::uint64_t value) noexcept {
 struct RandomKey {
   std::uint64_t seed = 0;
   RandomStream stream = RandomStream::shuffle;
-  std::uint64_t index = 0;  // epoch or sample, depending on the stream
+  std::int64_t index = 0;  // epoch or sample, depending on the stream
 };
 
 class CounterRandom {
@@ -36,7 +36,7 @@ class CounterRandom {
   explicit constexpr CounterRandom(const RandomKey& key) noexcept
       : key_(scramble(scramble(scramble(key.seed + golden) +
                                static_cast<std::uint64_t>(key.stream) * golden) +
-                      key.index * golden)) {}
+                      static_cast<std::uint64_t>(key.index) * golden)) {}
 
   constexpr std::uint64_t bits(std::uint64_t counter) const noexcept {
     return scramble(key_ + (counter + 1) * golden);

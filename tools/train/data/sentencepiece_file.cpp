@@ -1,4 +1,4 @@
-#include "data/sentencepiece_file.hpp"
+#include "data/tokenizer.hpp"
 
 #include <fmt/format.h>
 

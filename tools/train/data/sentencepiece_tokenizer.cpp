@@ -3,7 +3,6 @@
 
 #include "atoll/error.hpp"
 #include "data/file.hpp"
-#include "data/sentencepiece_file.hpp"
 #include "data/tokenizer.hpp"
 
 namespace train {

@@ -23,9 +23,7 @@ Dataset make_random(const DataSpec& spec, const Tokenizer& tokenizer) {
       spec.model.vocabulary > 0 ? spec.model.vocabulary : tokenizer.vocab_size();
   std::vector<std::int32_t> ids(static_cast<std::size_t>(spec.seq) + 1);
   for (std::int64_t i = 0; i < sample_count(spec); ++i) {
-    const CounterRandom random({.seed = spec.seed,
-                                .stream = RandomStream::synthetic_tokens,
-                                .index = static_cast<std::uint64_t>(i)});
+    const CounterRandom random({spec.seed, RandomStream::synthetic_tokens, i});
     for (std::size_t t = 0; t < ids.size(); ++t) {
       ids[t] = static_cast<std::int32_t>(random.below(t, static_cast<std::uint64_t>(vocabulary)));
     }
@@ -45,9 +43,7 @@ Dataset make_copy(const DataSpec& spec) {
   std::vector<std::int32_t> ids(2 * half);
   std::vector<std::int32_t> labels(2 * half);
   for (std::int64_t i = 0; i < sample_count(spec); ++i) {
-    const CounterRandom random({.seed = spec.seed,
-                                .stream = RandomStream::copy_tokens,
-                                .index = static_cast<std::uint64_t>(i)});
+    const CounterRandom random({spec.seed, RandomStream::copy_tokens, i});
     ids[0] = 0;
     for (std::size_t t = 1; t < half; ++t) {
       ids[t] = 1 + static_cast<std::int32_t>(random.below(t, copy_vocabulary - 1));

@@ -4,7 +4,6 @@
 #include <fnmatch.h>
 
 #include <optional>
-#include <string>
 
 namespace train {
 namespace {

@@ -1,6 +1,6 @@
 #include "loop/options.hpp"
 
-#include <fmt/core.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <charconv>
@@ -11,7 +11,6 @@
 #include <numbers>
 #include <string_view>
 #include <utility>
-#include <vector>
 
 #include "atoll/fsdp.hpp"
 #include "atoll/mesh.hpp"
@@ -27,13 +26,8 @@ void require(bool fine, std::string_view flag, std::string_view rule) {
 
 void require_one_of(const std::string& value, std::string_view flag,
                     const std::vector<std::string_view>& known) {
-  std::string list;
-  for (const auto word : known) {
-    if (value == word) return;
-    list += (list.empty() ? "" : ", ") + std::string(word);
-  }
-  throw atoll::Error(atoll::ErrorCode::invalid_argument,
-                     fmt::format("{} {}: use one of {}", flag, value, list));
+  require(std::ranges::find(known, value) != known.end(), fmt::format("{} {}", flag, value),
+          fmt::format("use one of {}", fmt::join(known, ", ")));
 }
 
 StepRange parse_range(const std::string& text) {

@@ -5,19 +5,23 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <charconv>
 #include <filesystem>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <vector>
 
-#include "report/log.hpp"
+#include "atoll/checkpoint.hpp"
 #include "data/loaders.hpp"
 #include "model/params.hpp"
 #include "report/files.hpp"
+#include "report/log.hpp"
 
 namespace train {
 namespace {
 
 namespace fs = std::filesystem;
+namespace fsdp = atoll::fsdp;
 
 std::uint64_t shared_memory(const atoll::World& world, const atoll::Topology& topology) {
   std::uint64_t least = 0;
@@ -31,25 +35,17 @@ std::uint64_t shared_memory(const atoll::World& world, const atoll::Topology& to
   return least;
 }
 
-std::vector<std::uint64_t> exchange_bytes(atoll::World& world, const char* what,
-                                          std::uint64_t mine) {
-  std::vector<std::uint64_t> bytes;
-  for (const auto& text : world.exchange(what, std::to_string(mine))) {
-    bytes.push_back(std::stoull(text));
-  }
-  return bytes;
-}
-
 // The smallest device memory of any rank, and the most that kernels hold on any rank.
 DeviceMemory memory_of_ranks(atoll::World& world, const atoll::Topology& topology,
                              const Machine& machine) {
   const atoll::DeviceKind kind = machine.device().kind();
   if (kind == atoll::DeviceKind::host) return {kind, shared_memory(world, topology)};
-  return {
-      kind,
-      std::ranges::min(exchange_bytes(world, "train/setup/memory", machine.place.memory_bytes())),
-      std::ranges::max(
-          exchange_bytes(world, "train/setup/arithmetic", machine.ops->device_bytes()))};
+  const auto bytes = exchange_numbers(world, "train/setup/memory",
+                                      static_cast<std::int64_t>(machine.place.memory_bytes()));
+  const auto held = exchange_numbers(world, "train/setup/arithmetic",
+                                     static_cast<std::int64_t>(machine.ops->device_bytes()));
+  return {kind, static_cast<std::uint64_t>(std::ranges::min(bytes)),
+          static_cast<std::uint64_t>(std::ranges::max(held))};
 }
 
 ModelConfig load_model(const RunOptions& options, const Tokenizer& tokenizer) {
@@ -65,22 +61,6 @@ ModelConfig load_model(const RunOptions& options, const Tokenizer& tokenizer) {
   if (options.model.ends_with(".json")) return read_hf_config(options.model);
   const bool copies = options.data == "synthetic:copy";
   return preset(options.model, copies ? copy_vocabulary : tokenizer.vocab_size());
-}
-
-Dataset load_data(const RunOptions& options, const ModelConfig& model, const Tokenizer& tokenizer) {
-  DataSpec spec;
-  spec.data = options.data;
-  spec.samples = options.samples;
-  spec.seq = options.seq;
-  spec.seed = options.seed;
-  spec.model = {static_cast<std::int32_t>(model.vocab), static_cast<std::int32_t>(model.max_seq)};
-  return open_dataset(spec, tokenizer);
-}
-
-atoll::Mesh make_mesh(atoll::World& world, const RunOptions& options,
-                      const atoll::Topology& topology) {
-  if (options.mesh.empty()) return atoll::Mesh::plan(topology, world);
-  return atoll::Mesh::make(world, atoll::parse_mesh(options.mesh), topology);
 }
 
 int cores_allowed() {
@@ -149,9 +129,7 @@ void check_trace_file(const std::string& file) {
 }
 
 // Fails before anything is allocated. The engine's memory is checked later.
-void check_activations(const RunOptions& options, const ModelConfig& model,
-                       atoll::DeviceKind device) {
-  const std::uint64_t bytes = Activations::bytes_for(model, activation_plan(options, device));
+void check_activations(const RunOptions& options, std::uint64_t bytes) {
   if (options.memory_limit == 0 || bytes <= options.memory_limit) return;
   throw atoll::Error(
       atoll::ErrorCode::invalid_argument,
@@ -161,18 +139,31 @@ void check_activations(const RunOptions& options, const ModelConfig& model,
           bytes, options.memory_limit));
 }
 
-// Assumes 64 tokens per packed document; kernel plans hardly depend on the number of documents.
-LargestShapes shapes_of(const RunOptions& options, const ModelConfig& model,
-                        atoll::DeviceKind device) {
-  const ActivationPlan plan = activation_plan(options, device);
-  LargestShapes shapes = largest_shapes(model, plan);
-  if (pad_to_from_name(options.pad_to) == PadTo::pack) {
-    shapes.attention.documents = std::max<std::int64_t>(1, plan.max_tokens / 64);
-  }
-  return shapes;
+// Steps completed by the run that saved the checkpoint, skipped updates included.
+std::int64_t steps_done(const std::map<std::string, std::string>& extra,
+                        const std::string& folder) {
+  const auto found = extra.find("step");
+  const std::string text = found == extra.end() ? "" : found->second;
+  const char* const end = text.data() + text.size();
+  std::int64_t steps = -1;
+  const auto parsed = std::from_chars(text.data(), end, steps);
+  if (parsed.ec == std::errc() && parsed.ptr == end && steps >= 0) return steps;
+  throw atoll::Error(
+      atoll::ErrorCode::bad_data,
+      folder +
+          ": the checkpoint lacks the number of its last step; save it again with atoll-train");
 }
 
 }  // namespace
+
+std::vector<std::int64_t> exchange_numbers(atoll::World& world, const char* what,
+                                           std::int64_t mine) {
+  std::vector<std::int64_t> numbers;
+  for (const auto& text : world.exchange(what, std::to_string(mine))) {
+    numbers.push_back(std::stoll(text));
+  }
+  return numbers;
+}
 
 BatchOptions batch_options(const RunOptions& options, const Tokenizer& tokenizer) {
   return {options.global_batch, options.micro_batch,
@@ -185,22 +176,65 @@ Setup prepare(atoll::World& world, const RunOptions& options) {
   if (!options.trace.empty() && world.rank() == 0) check_trace_file(options.trace);
   auto tokenizer = open_tokenizer(options.tokenizer);
   auto model = load_model(options, *tokenizer);
-  auto dataset = load_data(options, model, *tokenizer);
+  const ModelLimits limits{static_cast<std::int32_t>(model.vocab),
+                           static_cast<std::int32_t>(model.max_seq)};
+  auto dataset = open_dataset({.data = options.data,
+                               .samples = options.samples,
+                               .seq = options.seq,
+                               .seed = options.seed,
+                               .model = limits},
+                              *tokenizer);
   compare_ranks(world, options, model, dataset);
   const auto topology = atoll::Topology::discover(world);
-  auto mesh = make_mesh(world, options, topology);
+  auto mesh = options.mesh.empty()
+                  ? atoll::Mesh::plan(topology, world)
+                  : atoll::Mesh::make(world, atoll::parse_mesh(options.mesh), topology);
   auto place = choose_device(world, options.device, options.backend);
   const atoll::DeviceKind kind = place.device.kind();
-  check_activations(options, model, kind);
+  const ActivationPlan plan = activation_plan(options, kind);
+  check_activations(options, Activations::bytes_for(model, plan));
   const int threads = compute_threads(world, options, kind);
   Machine machine = make_machine(world, std::move(place), threads);
-  machine.reserve(shapes_of(options, model, kind));
+  LargestShapes shapes = largest_shapes(model, plan);
+  if (options.pad_to == "pack") {
+    // Assumes 64 tokens per document; kernel plans hardly depend on the number of documents.
+    shapes.attention.documents = std::max<std::int64_t>(1, plan.max_tokens / 64);
+  }
+  machine.reserve(shapes);
   const DeviceMemory memory = memory_of_ranks(world, topology, machine);
   Batches batches(dataset, batch_options(options, *tokenizer), {world.rank(), world.size()});
   const int micro_batches = batches.step({0, 0}).micro_batches;
   auto strategy = choose_strategy(options, model, mesh, memory, micro_batches);
   return {std::move(tokenizer), std::move(model), std::move(dataset), std::move(mesh),
           std::move(machine),   memory,           std::move(strategy)};
+}
+
+std::int64_t start_weights(const RunOptions& options, const ModelConfig& model,
+                           fsdp::Engine& engine, fsdp::Optimizer& optimizer) {
+  if (!options.resume.empty()) {
+    return steps_done(fsdp::load(options.resume, engine, optimizer), options.resume);
+  }
+  if (options.init.empty()) {
+    engine.initialize(options.seed);
+    return 0;
+  }
+  std::vector<fs::path> files;
+  if (fs::is_directory(options.init)) {
+    for (const auto& entry : fs::directory_iterator(options.init)) {
+      if (entry.path().extension() == ".safetensors") files.push_back(entry.path());
+    }
+    std::sort(files.begin(), files.end());
+    if (files.empty()) {
+      throw atoll::Error(atoll::ErrorCode::not_found,
+                         fmt::format("{}: no .safetensors file in it", options.init));
+    }
+  } else {
+    files.emplace_back(options.init);
+  }
+  fsdp::import_weights(files, engine, [&](const fsdp::Unit& unit, const fsdp::ParamSpec& param) {
+    return hf_name(model, unit.name(), param.name);
+  });
+  return 0;
 }
 
 std::string hf_name(const ModelConfig& model, std::string_view unit, std::string_view param) {

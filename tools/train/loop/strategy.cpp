@@ -11,11 +11,6 @@ namespace {
 
 namespace fsdp = atoll::fsdp;
 
-Recompute recompute_of(const RunOptions& options) {
-  if (options.recompute == "full") return Recompute::full;
-  return options.recompute == "selective" ? Recompute::selective : Recompute::none;
-}
-
 std::uint64_t largest_unit(const ModelConfig& model) {
   std::int64_t largest = 0;
   for (std::size_t u = 0; u < unit_count(model); ++u) {
@@ -26,6 +21,19 @@ std::uint64_t largest_unit(const ModelConfig& model) {
   return static_cast<std::uint64_t>(largest);
 }
 
+// The options that both the planner and the engine use.
+fsdp::Options sharding_options(const RunOptions& options, const ModelConfig& model) {
+  fsdp::Options sharding;
+  sharding.precision = {.param = atoll::dtype_from_name(options.dtype),
+                        .reduce = atoll::dtype_from_name(options.reduce_dtype)};
+  sharding.accumulation = fsdp::accumulation_from_name(options.accumulate);
+  sharding.inner_shards = options.inner_shards;
+  // A tied head uses two units at once.
+  sharding.prefetch = options.prefetch + (model.tied ? 1 : 0);
+  sharding.reduce_buffers = options.reduce_buffers;
+  return sharding;
+}
+
 }  // namespace
 
 ActivationPlan activation_plan(const RunOptions& options, atoll::DeviceKind device) {
@@ -33,7 +41,9 @@ ActivationPlan activation_plan(const RunOptions& options, atoll::DeviceKind devi
   plan.max_tokens = std::int64_t{options.micro_batch} * options.seq;
   plan.max_seq = options.seq;
   plan.compute = atoll::dtype_from_name(options.dtype);
-  plan.recompute = recompute_of(options);
+  plan.recompute = options.recompute == "full"        ? Recompute::full
+                   : options.recompute == "selective" ? Recompute::selective
+                                                      : Recompute::none;
   plan.head_rows = options.head_rows > 0 ? options.head_rows : usual_head_rows(device);
   return plan;
 }
@@ -43,17 +53,15 @@ std::uint64_t bytes_beside_engine(const RunOptions& options, const ModelConfig& 
   return Activations::bytes_for(model, activation_plan(options, memory.kind)) + memory.arithmetic;
 }
 
-int engine_prefetch(const RunOptions& options, const ModelConfig& model) {
-  return options.prefetch + (model.tied ? 1 : 0);
-}
-
 Strategy choose_strategy(const RunOptions& options, const ModelConfig& model,
                          const atoll::Mesh& mesh, const DeviceMemory& memory, int micro_batches) {
   if (options.strategy != "auto") return {fsdp::strategy_from_name(options.strategy), ""};
   fsdp::StrategyQuestion question{
       .mesh = mesh.shape(),
       .rates = fsdp::rates_of(mesh),
+      .options = sharding_options(options, model),
       .parameters = static_cast<std::uint64_t>(parameter_count(model)),
+      .frozen = frozen_count(model, options.freeze),
       .largest_unit = largest_unit(model),
       .units = static_cast<int>(unit_count(model)),
       .micro_batches = micro_batches,
@@ -62,14 +70,8 @@ Strategy choose_strategy(const RunOptions& options, const ModelConfig& model,
                                                   : 8u,
       .activation_bytes = bytes_beside_engine(options, model, memory),
       .memory_bytes = options.memory_limit > 0 ? options.memory_limit : memory.bytes};
-  question.options.precision = {.param = atoll::dtype_from_name(options.dtype),
-                                .reduce = atoll::dtype_from_name(options.reduce_dtype)};
-  question.options.accumulation = fsdp::accumulation_from_name(options.accumulate);
-  question.options.inner_shards = options.inner_shards;
-  question.frozen = frozen_count(model, options.freeze);
-  question.options.prefetch = engine_prefetch(options, model);
   // A tied table needs a gradient buffer of its own.
-  question.options.reduce_buffers = options.reduce_buffers + (model.tied ? 1 : 0);
+  if (model.tied) ++question.options.reduce_buffers;
   fsdp::StrategyChoice choice = fsdp::choose_strategy(question);
   return {choice.strategy, std::move(choice.why)};
 }
@@ -77,14 +79,8 @@ Strategy choose_strategy(const RunOptions& options, const ModelConfig& model,
 fsdp::Options engine_options(const RunOptions& options, const ModelConfig& model,
                              const Strategy& strategy, const atoll::Device& device,
                              const DeviceMemory& memory) {
-  fsdp::Options engine;
+  fsdp::Options engine = sharding_options(options, model);
   engine.strategy = strategy.kind;
-  engine.inner_shards = options.inner_shards;
-  engine.accumulation = fsdp::accumulation_from_name(options.accumulate);
-  engine.precision = {.param = atoll::dtype_from_name(options.dtype),
-                      .reduce = atoll::dtype_from_name(options.reduce_dtype)};
-  engine.prefetch = engine_prefetch(options, model);
-  engine.reduce_buffers = options.reduce_buffers;
   // The optimizer adds its moments to the plan later.
   if (options.memory_limit > 0) {
     engine.memory_bytes =

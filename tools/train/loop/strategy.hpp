@@ -27,10 +27,6 @@ struct DeviceMemory {
 Strategy choose_strategy(const RunOptions& options, const ModelConfig& model,
                          const atoll::Mesh& mesh, const DeviceMemory& memory, int micro_batches);
 
-// Units that the engine gathers ahead. A tied head uses two units at once, so this is one more than
-// --prefetch.
-int engine_prefetch(const RunOptions& options, const ModelConfig& model);
-
 ActivationPlan activation_plan(const RunOptions& options, atoll::DeviceKind device);
 
 // Bytes on a rank's device outside the engine, as far as they are known before allocation.

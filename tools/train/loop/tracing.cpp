@@ -6,8 +6,9 @@
 #include <string>
 #include <utility>
 
-#include "report/log.hpp"
+#include "loop/setup.hpp"
 #include "report/files.hpp"
+#include "report/log.hpp"
 
 namespace train {
 namespace {
@@ -31,11 +32,7 @@ std::int64_t common_zero(atoll::World& world, const std::vector<atoll::TraceReco
   const std::int64_t offset = system_minus_steady();
   std::int64_t first = std::numeric_limits<std::int64_t>::max() - std::max<std::int64_t>(offset, 0);
   for (const auto& record : records) first = std::min(first, record.begin_ns);
-  std::int64_t earliest = std::numeric_limits<std::int64_t>::max();
-  for (const auto& text : world.exchange("train/trace/begin", std::to_string(first + offset))) {
-    earliest = std::min<std::int64_t>(earliest, std::stoll(text));
-  }
-  return earliest - offset;
+  return std::ranges::min(exchange_numbers(world, "train/trace/begin", first + offset)) - offset;
 }
 
 // Gathers every rank's text on the root, one rank after another; index i is communicator rank i.
@@ -43,12 +40,12 @@ std::vector<std::string> gather(atoll::World& world, atoll::Communicator* commun
                                 const std::string& mine) {
   if (!communicator) return {mine};
   atoll::Communicator& ranks = *communicator;
-  const auto bytes = world.exchange(
-      "train/trace/bytes", std::to_string(ranks.rank()) + " " + std::to_string(mine.size()));
-  std::vector<std::size_t> sizes(static_cast<std::size_t>(ranks.size()));
-  for (const std::string& text : bytes) {
-    const auto space = text.find(' ');
-    sizes[std::stoul(text.substr(0, space))] = std::stoul(text.substr(space + 1));
+  const auto at = exchange_numbers(world, "train/trace/ranks", ranks.rank());
+  const auto bytes =
+      exchange_numbers(world, "train/trace/bytes", static_cast<std::int64_t>(mine.size()));
+  std::vector<std::size_t> sizes(at.size());
+  for (std::size_t i = 0; i < at.size(); ++i) {
+    sizes[static_cast<std::size_t>(at[i])] = static_cast<std::size_t>(bytes[i]);
   }
   auto stream = ranks.device().stream({.name = "trace"});
   const atoll::Buffer buffer = ranks.device().allocate(
@@ -94,20 +91,19 @@ void Tracing::write(atoll::World& world, atoll::Communicator* ranks, int root,
                     const std::filesystem::path& file) const {
   const auto host =
       static_cast<std::size_t>(world.placements()[static_cast<std::size_t>(world.rank())].host);
-  atoll::TraceProcess process;
-  process.rank = world.rank();
-  process.host = world.hosts()[host].name;
-  process.zero_ns = common_zero(world, records_);
-  process.left_out = left_out_;
-  process.most_records = most_records;
+  const atoll::TraceProcess process{.rank = world.rank(),
+                                    .host = world.hosts()[host].name,
+                                    .zero_ns = common_zero(world, records_),
+                                    .left_out = left_out_,
+                                    .most_records = most_records};
   const auto all = gather(world, ranks, root, atoll::chrome_events(process, records_));
   if (ranks && ranks->rank() != root) return;
   write_file_atomic(file, atoll::chrome_trace(all));
   if (records_.empty()) {
     return log::warn("{}: no step of this run was traced", file.string());
   }
-  log::info("trace of steps {} to {} in {}: open the file in https://ui.perfetto.dev",
-                   steps_.first, steps_.last, file.string());
+  log::info("trace of steps {} to {} in {}: open the file in https://ui.perfetto.dev", steps_.first,
+            steps_.last, file.string());
 }
 
 }  // namespace train

@@ -10,18 +10,16 @@
 #include <sstream>
 
 #include "atoll/checkpoint.hpp"
-#include "report/log.hpp"
 #include "data/batches.hpp"
 #include "loop/engine_model.hpp"
 #include "loop/machine.hpp"
 #include "loop/setup.hpp"
 #include "loop/tracing.hpp"
-#include "loop/weights.hpp"
 #include "report/files.hpp"
+#include "report/log.hpp"
 #include "report/metrics_json.hpp"
 #include "report/peak_memory.hpp"
 #include "report/progress.hpp"
-#include "report/step_log.hpp"
 
 namespace train {
 namespace {
@@ -37,13 +35,12 @@ double seconds_since(Clock::time_point start) {
 // Files and progress line of a run; only rank 0 has them.
 struct Report {
   Report(const fs::path& out, const RunOptions& options, std::int64_t first_step)
-      : folder(out), log(out / "steps.jsonl", first_step + 1), progress(stderr, [&] {
+      : log(out / "steps.jsonl", first_step + 1), progress(stderr, [&] {
           auto shown = progress_options_for(stderr);
           shown.total_steps = options.steps;
           if (options.quiet) shown.surface = Surface::silent;
           return shown;
         }()) {}
-  fs::path folder;
   StepLog log;
   Progress progress;
 };
@@ -79,14 +76,10 @@ class Trainer {
   StepRecord step(std::int64_t index);
   void micro_batch(const StepPlan& plan, const MicroBatch& batch, int index);
   void open_pass(const StepPlan& plan, int index);
-  double finish_compute();
   void exchange(const RankFigures& mine);
   void measure(StepRecord& record, const StepStart& start, std::int64_t valid_tokens);
   void count_bytes(StepRecord& record);
-  void write_trace();
-  void save(std::int64_t steps_done);
   void note_memory();
-  void note_transports();
   void check_transports();
   void finish(RunResult& result, double wall_seconds);
 
@@ -109,7 +102,6 @@ class Trainer {
   std::optional<fsdp::Pass> next_pass_;  // opened ahead, so that its first gathers overlap
   fsdp::Engine::Traffic counted_;        // traffic of the steps counted so far
   std::int64_t own_memory_ = 0;
-  std::string transports_;
   std::int64_t first_step_ = 0;
   std::optional<Tracing> tracing_;
   std::optional<Metrics> metrics_;
@@ -193,18 +185,17 @@ void Trainer::count_activations() {
 
 void Trainer::announce() {
   for (const auto& line : setup_.dataset.warnings) log::warn("{}", line);
-  for (const auto& finding : setup_.mesh.findings())
-    log::warn("{}", atoll::to_line(finding));
+  for (const auto& finding : setup_.mesh.findings()) log::warn("{}", atoll::to_line(finding));
   const auto shape = engine_.sharding();
   log::info("{}: {:.2f} M parameters in {} on {} ranks, backend {}", setup_.model.name,
-                   static_cast<double>(parameter_count(setup_.model)) / 1e6, options_.dtype,
-                   world_.size(), engine_.backend());
+            static_cast<double>(parameter_count(setup_.model)) / 1e6, options_.dtype, world_.size(),
+            engine_.backend());
   log::info("mesh {} ({}); {}: {} replicas of {} shards", setup_.mesh.to_string(),
-                   setup_.mesh.reason(), name(setup_.strategy.kind), shape.replicate, shape.shard);
+            setup_.mesh.reason(), name(setup_.strategy.kind), shape.replicate, shape.shard);
   if (!setup_.strategy.why.empty()) log::info("{}", setup_.strategy.why);
   if (!setup_.machine.place.why.empty()) log::info("{}", setup_.machine.place.why);
   log::info("{} samples of {}, {} per step; results in {}", setup_.dataset.size(),
-                   setup_.dataset.name(), options_.global_batch, out_.string());
+            setup_.dataset.name(), options_.global_batch, out_.string());
   std::istringstream table(engine_.memory().to_string());
   for (std::string line; std::getline(table, line);) log::info("{}", line);
   auto args = to_json(options_);
@@ -250,14 +241,6 @@ void Trainer::open_pass(const StepPlan& plan, int index) {
       engine_.begin({fsdp::PassOptions::Kind::train, index, plan.micro_batches}, compute_));
 }
 
-// Returns the sum of this rank's losses. Blocks until the step's compute is complete.
-double Trainer::finish_compute() {
-  double sums[2] = {};
-  compute_.copy(sums, activations_->total().data, sizeof(sums));
-  compute_.synchronize();
-  return sums[0];
-}
-
 // Fills figures_of_ranks_, in the same order on all ranks. Blocks.
 void Trainer::exchange(const RankFigures& mine) {
   constexpr std::uint64_t each = sizeof(RankFigures) / sizeof(double);
@@ -288,7 +271,8 @@ void Trainer::count_bytes(StepRecord& record) {
 void Trainer::measure(StepRecord& record, const StepStart& start, std::int64_t valid_tokens) {
   RankFigures mine;
   mine.enqueue_seconds = start.enqueue_seconds;
-  mine.loss = finish_compute();
+  compute_.copy(&mine.loss, activations_->total().data, sizeof(mine.loss));
+  compute_.synchronize();  // the step's compute is complete
   mine.exposed_seconds =
       std::chrono::duration<double>(compute_.exposed_communication() - start.exposed).count();
   mine.compute_seconds = std::max(0.0, seconds_since(start.time) - mine.exposed_seconds);
@@ -354,20 +338,11 @@ StepRecord Trainer::step(std::int64_t index) {
 // The process's memory; called once every buffer has been used.
 void Trainer::note_memory() { own_memory_ = std::max(own_memory_, proportional_bytes()); }
 
-void Trainer::note_transports() {
-  if (!totals_) return;
-  transports_ = atoll::gather_transports(world_, totals_->transports()).to_string();
-}
-
 // Called after the first step, which makes most connections, and again at the end.
 void Trainer::check_transports() {
   if (totals_ && options_.require_gdr) {
     atoll::require_gpudirect_rdma(world_, totals_->transports());
   }
-}
-
-void Trainer::save(std::int64_t steps_done) {
-  fsdp::save(out_ / "checkpoint", engine_, *optimizer_, {{"step", std::to_string(steps_done)}});
 }
 
 RunResult Trainer::run() {
@@ -391,31 +366,27 @@ RunResult Trainer::run() {
     }
     const bool last = index + 1 == options_.steps;
     const bool due = options_.checkpoint_every > 0 && (index + 1) % options_.checkpoint_every == 0;
-    if (options_.save_checkpoint && (last || due)) save(index + 1);
+    if (options_.save_checkpoint && (last || due)) {
+      fsdp::save(out_ / "checkpoint", engine_, *optimizer_, {{"step", std::to_string(index + 1)}});
+    }
   }
   finish(result, seconds_since(start));
-  write_trace();
+  if (!options_.trace.empty()) {
+    const auto& ranks = setup_.mesh.axis("world").ranks;
+    const auto root = std::ranges::find(ranks, 0) - ranks.begin();
+    tracing_->write(world_, totals_ ? &*totals_ : nullptr, static_cast<int>(root), options_.trace);
+  }
   if (!result.steps.empty()) check_transports();
   return result;
-}
-
-void Trainer::write_trace() {
-  if (options_.trace.empty()) return;
-  const auto& ranks = setup_.mesh.axis("world").ranks;
-  const auto root = std::ranges::find(ranks, 0) - ranks.begin();
-  tracing_->write(world_, totals_ ? &*totals_ : nullptr, static_cast<int>(root), options_.trace);
 }
 
 void Trainer::finish(RunResult& result, double wall_seconds) {
   result.summary = metrics_->summary();
   note_memory();
-  note_transports();
+  const std::string transports =
+      totals_ ? atoll::gather_transports(world_, totals_->transports()).to_string() : "";
   const auto most = [&](const char* what, std::int64_t mine) {
-    std::int64_t bytes = 0;
-    for (const auto& text : world_.exchange(what, std::to_string(mine))) {
-      bytes = std::max<std::int64_t>(bytes, std::stoll(text));
-    }
-    return bytes;
+    return std::ranges::max(exchange_numbers(world_, what, mine));
   };
   const std::int64_t peak = most("train/peak_memory", peak_resident_bytes());
   const std::int64_t own = most("train/own_memory", own_memory_);
@@ -456,7 +427,7 @@ void Trainer::finish(RunResult& result, double wall_seconds) {
   info.planned_memory_bytes = planned;
   info.device_memory_bytes = measured;
   info.wall_time_s = wall_seconds;
-  info.transports = transports_;
+  info.transports = transports;
   log::info(
       "memory per rank: {:.1f} MB planned, {:.1f} MB allocated at peak ({:+.1f} %); {:.1f} MB "
       "resident in the process, shared pages divided among its users",

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <fstream>
 #include <iterator>
 #include <nlohmann/json.hpp>
@@ -20,23 +19,16 @@ using Json = nlohmann::json;
 constexpr std::size_t max_config_bytes = std::size_t{1} << 20;
 constexpr std::int64_t default_vocab = 32000;
 
-struct Preset {
-  std::string_view name;
-  std::int64_t layers, hidden, heads, kv_heads, head_dim, ffn, sliding_window, max_seq;
-};
-
-constexpr std::array presets{
-    Preset{"mistral-tiny", 6, 192, 6, 2, 32, 512, 0, 2048},
-    Preset{"mistral-mini", 8, 384, 6, 2, 64, 1024, 0, 2048},
-    Preset{"mistral-small", 12, 768, 12, 4, 64, 2048, 0, 4096},
-    Preset{"mistral-1b", 24, 2048, 16, 4, 128, 5632, 4096, 8192},
-    Preset{"mistral-7b", 32, 4096, 32, 8, 128, 14336, 4096, 32768},
-};
-
-struct Bound {
-  std::string_view field;
-  std::int64_t value, low, high;
-};
+// In the order of ModelConfig's members.
+const std::vector<ModelConfig>& presets() {
+  static const std::vector<ModelConfig> all{
+      {"mistral-tiny", 6, 192, 6, 2, 32, 512, default_vocab, 1e4, 1e-5, 0, false, 2048},
+      {"mistral-mini", 8, 384, 6, 2, 64, 1024, default_vocab, 1e4, 1e-5, 0, false, 2048},
+      {"mistral-small", 12, 768, 12, 4, 64, 2048, default_vocab, 1e4, 1e-5, 0, false, 4096},
+      {"mistral-1b", 24, 2048, 16, 4, 128, 5632, default_vocab, 1e4, 1e-5, 4096, false, 8192},
+      {"mistral-7b", 32, 4096, 32, 8, 128, 14336, default_vocab, 1e4, 1e-5, 4096, false, 32768}};
+  return all;
+}
 
 // Reads keys of one JSON object; every complaint names the file and the key.
 class Reader {
@@ -44,44 +36,51 @@ class Reader {
   Reader(const Json& json, std::string file) : json_(json), file_(std::move(file)) {}
 
   std::int64_t integer(const char* key) const {
-    const Json& value = at(key);
-    if (!value.is_number_integer()) fail(key, "is not an integer");
-    return value.get<std::int64_t>();
+    if (!present(key)) fail(fmt::format("\"{}\" is missing", key));
+    return integer_or(key, 0);
   }
   std::int64_t integer_or(const char* key, std::int64_t fallback) const {
-    return present(key) ? integer(key) : fallback;
+    return get(key, fallback, &Json::is_number_integer, "an integer");
   }
   double number_or(const char* key, double fallback) const {
-    if (!present(key)) return fallback;
-    const Json& value = at(key);
-    if (!value.is_number()) fail(key, "is not a number");
-    return value.get<double>();
+    return get(key, fallback, &Json::is_number, "a number");
   }
-  bool boolean_or_false(const char* key) const {
-    if (!present(key)) return false;
-    const Json& value = at(key);
-    if (!value.is_boolean()) fail(key, "is not true or false");
-    return value.get<bool>();
+  bool boolean_or(const char* key, bool fallback) const {
+    return get(key, fallback, &Json::is_boolean, "true or false");
   }
-  std::string text_or(const char* key, const char* fallback) const {
-    if (!present(key)) return fallback;
-    const Json& value = at(key);
-    if (!value.is_string()) fail(key, "is not a string");
-    return value.get<std::string>();
+  std::string text_or(const char* key, const std::string& fallback) const {
+    return get(key, fallback, &Json::is_string, "a string");
   }
   // Hugging Face writes null for "none".
   bool present(const char* key) const {
     const auto found = json_.find(key);
     return found != json_.end() && !found->is_null();
   }
+  [[noreturn]] void fail(const std::string& why, ErrorCode code = ErrorCode::bad_data) const {
+    throw Error(code, fmt::format("{}: {}", file_, why));
+  }
+  // Newer versions of transformers nest theta in "rope_parameters".
+  double rope_theta() const {
+    constexpr double fallback = 10000.0;
+    if (!present("rope_parameters")) return number_or("rope_theta", fallback);
+    const Json& nested = json_["rope_parameters"];
+    if (!nested.is_object()) fail("\"rope_parameters\" is not an object");
+    const Reader inner(nested, file_);
+    const std::string type = inner.text_or("rope_type", "default");
+    if (type != "default") {
+      fail(fmt::format("rope_type \"{}\" is not supported", type), ErrorCode::unsupported);
+    }
+    return inner.number_or("rope_theta", fallback);
+  }
 
  private:
-  const Json& at(const char* key) const {
-    if (!present(key)) fail(key, "is missing");
-    return *json_.find(key);
-  }
-  [[noreturn]] void fail(const char* key, const char* what) const {
-    throw Error(ErrorCode::bad_data, fmt::format("{}: \"{}\" {}", file_, key, what));
+  template <class T>
+  T get(const char* key, const T& fallback, bool (Json::*is)() const noexcept,
+        const char* kind) const {
+    if (!present(key)) return fallback;
+    const Json& value = json_[key];
+    if (!(value.*is)()) fail(fmt::format("\"{}\" is not {}", key, kind));
+    return value.get<T>();
   }
 
   const Json& json_;
@@ -89,6 +88,9 @@ class Reader {
 };
 
 Json parse_file(const std::filesystem::path& file) {
+  const auto fail = [&](const std::string& why) {
+    throw Error(ErrorCode::bad_data, fmt::format("{}: {}", file.string(), why));
+  };
   std::ifstream in(file, std::ios::binary);
   if (!in) throw Error(ErrorCode::io, fmt::format("cannot open {}", file.string()));
   std::string text(max_config_bytes + 1, '\0');
@@ -96,50 +98,30 @@ Json parse_file(const std::filesystem::path& file) {
   text.resize(static_cast<std::size_t>(in.gcount()));
   if (in.bad()) throw Error(ErrorCode::io, fmt::format("cannot read {}", file.string()));
   if (text.size() > max_config_bytes) {
-    throw Error(ErrorCode::bad_data, fmt::format("{}: larger than {} bytes, so not a model's "
-                                                 "config.json",
-                                                 file.string(), max_config_bytes));
+    fail(fmt::format("larger than {} bytes, so not a model's config.json", max_config_bytes));
   }
+  Json json;
   try {
-    Json json = Json::parse(text);
-    if (json.is_object()) return json;
+    json = Json::parse(text);
   } catch (const Json::parse_error& error) {
-    throw Error(ErrorCode::bad_data,
-                fmt::format("{}: not JSON at byte {}", file.string(), error.byte));
+    fail(fmt::format("not JSON at byte {}", error.byte));
   }
-  throw Error(ErrorCode::bad_data, fmt::format("{}: not a JSON object at byte 0", file.string()));
+  if (!json.is_object()) fail("not a JSON object at byte 0");
+  return json;
 }
 
-void require_mistral(const Reader& reader, const std::string& file) {
-  const std::string type = reader.text_or("model_type", "mistral");
-  if (type != "mistral") {
-    throw Error(ErrorCode::unsupported,
-                fmt::format("{}: model_type \"{}\": only \"mistral\" is supported", file, type));
-  }
-  const std::string activation = reader.text_or("hidden_act", "silu");
-  if (activation != "silu") {
-    throw Error(ErrorCode::unsupported,
-                fmt::format("{}: hidden_act \"{}\": only \"silu\" is supported", file, activation));
-  }
+void require_mistral(const Reader& reader) {
+  const auto require = [&](const char* key, const std::string& only) {
+    const std::string value = reader.text_or(key, only);
+    if (value == only) return;
+    reader.fail(fmt::format("{} \"{}\": only \"{}\" is supported", key, value, only),
+                ErrorCode::unsupported);
+  };
+  require("model_type", "mistral");
+  require("hidden_act", "silu");
   if (reader.present("rope_scaling")) {
-    throw Error(ErrorCode::unsupported, fmt::format("{}: rope_scaling is not supported", file));
+    reader.fail("rope_scaling is not supported", ErrorCode::unsupported);
   }
-}
-
-// Newer versions of transformers nest theta in "rope_parameters".
-double rope_theta(const Json& json, const Reader& reader, const std::string& file) {
-  constexpr double fallback = 10000.0;
-  if (!reader.present("rope_parameters")) return reader.number_or("rope_theta", fallback);
-  const Json& nested = json["rope_parameters"];
-  if (!nested.is_object()) {
-    throw Error(ErrorCode::bad_data, fmt::format("{}: \"rope_parameters\" is not an object", file));
-  }
-  const Reader inner(nested, file);
-  if (inner.text_or("rope_type", "default") != "default") {
-    throw Error(ErrorCode::unsupported, fmt::format("{}: rope_type \"{}\" is not supported", file,
-                                                    inner.text_or("rope_type", "default")));
-  }
-  return inner.number_or("rope_theta", fallback);
 }
 
 double attended_pairs(double length, double window) {
@@ -151,28 +133,18 @@ double attended_pairs(double length, double window) {
 
 std::vector<std::string_view> preset_names() {
   std::vector<std::string_view> names;
-  for (const Preset& preset : presets) names.push_back(preset.name);
+  for (const ModelConfig& preset : presets()) names.push_back(preset.name);
   return names;
 }
 
 ModelConfig preset(std::string_view name, std::int64_t vocab) {
-  const auto* found = std::find_if(presets.begin(), presets.end(),
-                                   [&](const Preset& entry) { return entry.name == name; });
-  if (found == presets.end()) {
+  const auto found = std::ranges::find(presets(), name, &ModelConfig::name);
+  if (found == presets().end()) {
     throw Error(ErrorCode::not_found, fmt::format("unknown model \"{}\"; use one of {}", name,
                                                   fmt::join(preset_names(), ", ")));
   }
-  ModelConfig config;
-  config.name = found->name;
-  config.layers = found->layers;
-  config.hidden = found->hidden;
-  config.heads = found->heads;
-  config.kv_heads = found->kv_heads;
-  config.head_dim = found->head_dim;
-  config.ffn = found->ffn;
-  config.vocab = vocab > 0 ? vocab : default_vocab;
-  config.sliding_window = found->sliding_window;
-  config.max_seq = found->max_seq;
+  ModelConfig config = *found;
+  if (vocab > 0) config.vocab = vocab;
   validate(config);
   return config;
 }
@@ -180,7 +152,7 @@ ModelConfig preset(std::string_view name, std::int64_t vocab) {
 ModelConfig read_hf_config(const std::filesystem::path& file) {
   const Json json = parse_file(file);
   const Reader reader(json, file.string());
-  require_mistral(reader, file.string());
+  require_mistral(reader);
   ModelConfig config;
   config.name = file.string();
   config.layers = reader.integer("num_hidden_layers");
@@ -191,10 +163,10 @@ ModelConfig read_hf_config(const std::filesystem::path& file) {
   config.head_dim = reader.integer_or("head_dim", by_division);
   config.ffn = reader.integer("intermediate_size");
   config.vocab = reader.integer("vocab_size");
-  config.rope_theta = rope_theta(json, reader, file.string());
+  config.rope_theta = reader.rope_theta();
   config.rms_eps = reader.number_or("rms_norm_eps", 1e-6);
   config.sliding_window = reader.integer_or("sliding_window", 0);
-  config.tied = reader.boolean_or_false("tie_word_embeddings");
+  config.tied = reader.boolean_or("tie_word_embeddings", false);
   config.max_seq = reader.integer_or("max_position_embeddings", 4096);
   validate(config);
   return config;
@@ -224,26 +196,23 @@ std::string hf_config_json(const ModelConfig& config, std::string_view torch_dty
 
 void validate(const ModelConfig& config) {
   constexpr std::int64_t million = 1'000'000;
-  const std::array bounds{
-      Bound{"layers", config.layers, 1, 1000},
-      Bound{"hidden", config.hidden, 1, million},
-      Bound{"heads", config.heads, 1, 10'000},
-      Bound{"kv_heads", config.kv_heads, 1, config.heads},
-      Bound{"head_dim", config.head_dim, 2, 10'000},
-      Bound{"ffn", config.ffn, 1, million},
-      Bound{"vocab", config.vocab, 2, 16 * million},
-      Bound{"sliding_window", config.sliding_window, 0, 1000 * million},
-      Bound{"max_seq", config.max_seq, 1, 1000 * million},
-  };
   const auto fail = [&](const std::string& what) {
     throw Error(ErrorCode::invalid_argument, fmt::format("model {}: {}", config.name, what));
   };
-  for (const Bound& bound : bounds) {
-    if (bound.value < bound.low || bound.value > bound.high) {
-      fail(fmt::format("{} = {} is not in [{}, {}]", bound.field, bound.value, bound.low,
-                       bound.high));
-    }
-  }
+  const auto within = [&](std::string_view field, std::int64_t value, std::int64_t low,
+                          std::int64_t high) {
+    if (value >= low && value <= high) return;
+    fail(fmt::format("{} = {} is not in [{}, {}]", field, value, low, high));
+  };
+  within("layers", config.layers, 1, 1000);
+  within("hidden", config.hidden, 1, million);
+  within("heads", config.heads, 1, 10'000);
+  within("kv_heads", config.kv_heads, 1, config.heads);
+  within("head_dim", config.head_dim, 2, 10'000);
+  within("ffn", config.ffn, 1, million);
+  within("vocab", config.vocab, 2, 16 * million);
+  within("sliding_window", config.sliding_window, 0, 1000 * million);
+  within("max_seq", config.max_seq, 1, 1000 * million);
   if (config.heads % config.kv_heads != 0) {
     fail(fmt::format("heads = {} is not a multiple of kv_heads = {}", config.heads,
                      config.kv_heads));

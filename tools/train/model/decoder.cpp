@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "atoll/error.hpp"
 #include "model/layer.hpp"
 
 namespace train {
@@ -35,9 +34,7 @@ void Decoder::forward(const Step& step, std::size_t unit, const WeightLookup& we
     return;
   }
   if (unit + 1 < units()) {
-    const Layer layer(config_, ops_, step, static_cast<std::int64_t>(unit) - 1);
-    layer.forward(weights);
-    return;
+    return forward_layer({config_, ops_, step, static_cast<std::int64_t>(unit) - 1, weights});
   }
   const HeadActivations head = step.activations.head(step.batch);
   ops_.rms_norm_forward(step.stream, {config_.hidden, static_cast<float>(config_.rms_eps),
@@ -48,11 +45,14 @@ void Decoder::forward(const Step& step, std::size_t unit, const WeightLookup& we
 void Decoder::backward(const Step& step, std::size_t unit, const WeightLookup& weights,
                        const GradientLookup& gradients) const {
   step.activations.require_fits(step.batch);
-  if (unit == 0) return backward_embed(step, gradients);
+  if (unit == 0) {
+    const Gradient dtable = gradients("embed_tokens.weight");
+    return ops_.embedding_backward(
+        step.stream, {config_.vocab, config_.hidden, step.batch.tokens,
+                      step.activations.gradient(step.batch), dtable.view, dtable.mode});
+  }
   if (unit + 1 == units()) return backward_head(step, weights, gradients);
-  const Layer layer(config_, ops_, step, static_cast<std::int64_t>(unit) - 1);
-  if (step.activations.plan().recompute == Recompute::full) layer.forward(weights);
-  layer.backward(weights, gradients);
+  backward_layer({config_, ops_, step, static_cast<std::int64_t>(unit) - 1, weights}, gradients);
 }
 
 std::string_view Decoder::head_weight() const noexcept {
@@ -60,7 +60,7 @@ std::string_view Decoder::head_weight() const noexcept {
 }
 
 void Decoder::loss(const Step& step, const WeightLookup& weights) const {
-  head_chunks(step, HeadWork::loss, weights, {});
+  head_chunks(step, weights, nullptr);
 }
 
 void Decoder::logits(const Step& step, const WeightLookup& weights, View out) const {
@@ -70,12 +70,12 @@ void Decoder::logits(const Step& step, const WeightLookup& weights, View out) co
   ops_.check_ids(step.stream);
 }
 
-void Decoder::head_chunks(const Step& step, HeadWork work, const WeightLookup& weights,
-                          const GradientLookup& gradients) const {
+void Decoder::head_chunks(const Step& step, const WeightLookup& weights,
+                          const GradientLookup* gradients) const {
   const HeadActivations head = step.activations.head(step.batch);
   const ConstView weight = weights(head_weight());
-  const bool training = work == HeadWork::loss_and_gradients;
-  Gradient dweight = training ? gradients(head_weight()) : Gradient{};
+  const bool training = gradients != nullptr;
+  Gradient dweight = training ? (*gradients)(head_weight()) : Gradient{};
   const std::int64_t chunk = std::min(step.activations.plan().head_rows, step.batch.size());
   const auto part = [](View view, std::int64_t row, std::int64_t rows, std::int64_t width) {
     return view.part(static_cast<std::uint64_t>(row * width),
@@ -102,7 +102,7 @@ void Decoder::head_chunks(const Step& step, HeadWork work, const WeightLookup& w
 
 void Decoder::backward_head(const Step& step, const WeightLookup& weights,
                             const GradientLookup& gradients) const {
-  head_chunks(step, HeadWork::loss_and_gradients, weights, gradients);
+  head_chunks(step, weights, &gradients);
   const HeadActivations head = step.activations.head(step.batch);
   const Gradient dweight = gradients("norm.weight");
   ops_.rms_norm_backward(
@@ -110,13 +110,6 @@ void Decoder::backward_head(const Step& step, const WeightLookup& weights,
       {config_.hidden, step.activations.boundary(config_.layers, step.batch),
        weights("norm.weight"), head.inverse, head.dnormed, step.activations.gradient(step.batch),
        WriteMode::overwrite, dweight.view, dweight.mode});
-}
-
-void Decoder::backward_embed(const Step& step, const GradientLookup& gradients) const {
-  const Gradient dtable = gradients("embed_tokens.weight");
-  ops_.embedding_backward(step.stream,
-                          {config_.vocab, config_.hidden, step.batch.tokens,
-                           step.activations.gradient(step.batch), dtable.view, dtable.mode});
 }
 
 }  // namespace train

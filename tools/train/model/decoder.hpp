@@ -1,12 +1,7 @@
 // Mistral's forward and backward pass, unit by unit, written by hand. It is independent of FSDP and
 // of the device: callers supply weights and gradients by name, and Ops does the arithmetic.
-//
-//   decoder.begin(step);
-//   for (unit = 0; unit < units; ++unit) decoder.forward(step, unit, weights);     // gather, run
-//   for (unit = units; unit-- > 0;)      decoder.backward(step, unit, weights, gradients);
-//   stream.synchronize();  // activations.total() holds the sum of losses and the valid labels
-//
 // Everything is enqueued on the step's stream. Weights have the compute dtype of the activations.
+// README.md shows a whole pass.
 #pragma once
 
 #include <cstddef>
@@ -67,15 +62,11 @@ class Decoder {
                 const GradientLookup& gradients) const;
 
  private:
-  enum class HeadWork {
-    loss,
-    loss_and_gradients
-  };
-  void head_chunks(const Step& step, HeadWork work, const WeightLookup& weights,
-                   const GradientLookup& gradients) const;
+  // Adds to the loss total, and computes gradients unless the lookup is null.
+  void head_chunks(const Step& step, const WeightLookup& weights,
+                   const GradientLookup* gradients) const;
   void backward_head(const Step& step, const WeightLookup& weights,
                      const GradientLookup& gradients) const;
-  void backward_embed(const Step& step, const GradientLookup& gradients) const;
   std::string_view head_weight() const noexcept;
 
   ModelConfig config_;

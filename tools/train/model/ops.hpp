@@ -11,6 +11,7 @@
 // a time.
 #pragma once
 
+#include <compare>
 #include <cstdint>
 
 #include "atoll/device.hpp"
@@ -28,6 +29,24 @@ enum class WriteMode {
 struct LinearShape {
   std::int64_t tokens, in, out;
 };
+
+enum class Operand {
+  plain,
+  transposed
+};
+
+// c [m, n] = a [m, k] b [k, n], or c += a b; row-major. A transposed operand is stored as [k, m] or
+// [n, k]. a and b have dtype `in` (f32 or bf16), c has dtype `out`; sums are f32.
+struct Product {
+  std::int64_t m, n, k;
+  Operand a, b;
+  atoll::DType in, out;
+  WriteMode mode;
+  friend auto operator<=>(const Product&, const Product&) = default;
+};
+
+// Whether a product's dtype is bf16 rather than f32. Throws Error(unsupported) for any other type.
+bool is_bf16(atoll::DType dtype);
 
 struct RmsNormForward {
   std::int64_t width;
@@ -71,6 +90,7 @@ struct Rope {
 struct AttentionShape {
   std::int64_t rows, seq, heads, kv_heads, head_dim, window;
   std::int64_t documents = 0;  // number in all rows if positions are given; 0: unknown
+  friend auto operator<=>(const AttentionShape&, const AttentionShape&) = default;
 };
 
 struct AttentionForward {
@@ -132,19 +152,23 @@ class Ops {
   virtual void reserve([[maybe_unused]] atoll::Stream& stream,
                        [[maybe_unused]] const LargestShapes& shapes) {}
 
-  virtual void linear_forward(atoll::Stream& stream, LinearShape shape, atoll::ConstView x,
-                              atoll::ConstView weight, atoll::View y) = 0;
+  // y = x W^T; y may be f32 if no gradient flows back through it.
+  void linear_forward(atoll::Stream& stream, LinearShape shape, atoll::ConstView x,
+                      atoll::ConstView weight, atoll::View y);
   // y = x W^T + residual, all of one dtype; y must not alias x or residual. The CPU rounds the
   // product to that dtype before adding; GPUs round only the sum.
-  virtual void linear_residual_forward(atoll::Stream& stream, LinearShape shape, atoll::ConstView x,
-                                       atoll::ConstView weight, atoll::ConstView residual,
-                                       atoll::View y) = 0;
-  // dx = dy W, or dx += dy W. The forward's y may be f32 if no gradient flows back through it.
-  virtual void linear_dgrad(atoll::Stream& stream, LinearShape shape, atoll::ConstView dy,
-                            atoll::ConstView weight, atoll::View dx, WriteMode mode) = 0;
+  void linear_residual_forward(atoll::Stream& stream, LinearShape shape, atoll::ConstView x,
+                               atoll::ConstView weight, atoll::ConstView residual, atoll::View y);
+  // dx = dy W, or dx += dy W.
+  void linear_dgrad(atoll::Stream& stream, LinearShape shape, atoll::ConstView dy,
+                    atoll::ConstView weight, atoll::View dx, WriteMode mode);
   // dweight (f32) = dy^T x, or dweight += dy^T x.
-  virtual void linear_wgrad(atoll::Stream& stream, LinearShape shape, atoll::ConstView dy,
-                            atoll::ConstView x, atoll::View dweight, WriteMode mode) = 0;
+  void linear_wgrad(atoll::Stream& stream, LinearShape shape, atoll::ConstView dy,
+                    atoll::ConstView x, atoll::View dweight, WriteMode mode);
+  // Computes the products of the functions above, which check the arguments. The residual may be
+  // empty.
+  virtual void multiply(atoll::Stream& stream, const Product& product, atoll::ConstView a,
+                        atoll::ConstView b, atoll::View c, atoll::ConstView residual) = 0;
 
   virtual void rms_norm_forward(atoll::Stream& stream, const RmsNormForward& args) = 0;
   virtual void rms_norm_backward(atoll::Stream& stream, const RmsNormBackward& args) = 0;

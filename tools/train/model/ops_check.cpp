@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <initializer_list>
 #include <string_view>
 
 #include "atoll/error.hpp"
@@ -12,6 +11,8 @@ namespace {
 
 using atoll::ConstView;
 using atoll::DType;
+using atoll::Stream;
+using atoll::View;
 
 class Checker {
  public:
@@ -55,10 +56,24 @@ class Checker {
 
 std::int64_t elements(ConstView view) { return static_cast<std::int64_t>(view.count); }
 
-void check_shape(const Checker& checker, LinearShape shape) {
+// Checks the shape and the argument that determines the compute dtype.
+void check_linear(const Checker& checker, LinearShape shape, std::string_view what, ConstView view,
+                  std::int64_t count) {
   checker.positive("tokens", shape.tokens);
   checker.positive("in", shape.in);
   checker.positive("out", shape.out);
+  checker.compute(what, view);
+  checker.count(what, view, count);
+}
+
+Product forward_product(LinearShape shape, ConstView x, ConstView weight, ConstView y) {
+  const Checker checker("linear_forward");
+  check_linear(checker, shape, "x", x, shape.tokens * shape.in);
+  checker.view("weight", weight, shape.out * shape.in, x.dtype);
+  checker.count("y", y, shape.tokens * shape.out);
+  if (y.dtype != DType::f32) checker.dtype("y", y, x.dtype);
+  return {shape.tokens,        shape.out, shape.in, Operand::plain,
+          Operand::transposed, x.dtype,   y.dtype,  WriteMode::overwrite};
 }
 
 struct AttentionCounts {
@@ -91,62 +106,88 @@ AttentionCounts check_shape(const Checker& checker, const AttentionShape& shape)
           tokens * shape.heads};
 }
 
-}  // namespace
-
-void check_linear_forward(LinearShape shape, ConstView x, ConstView weight, ConstView y) {
-  const Checker checker("linear_forward");
-  check_shape(checker, shape);
-  checker.compute("x", x);
-  checker.count("x", x, shape.tokens * shape.in);
-  checker.view("weight", weight, shape.out * shape.in, x.dtype);
-  checker.count("y", y, shape.tokens * shape.out);
-  if (y.dtype != DType::f32) checker.dtype("y", y, x.dtype);
+template <class Args>
+AttentionCounts check_attention(const Checker& checker, const Args& args) {
+  const AttentionCounts counts = check_shape(checker, args.shape);
+  checker.compute("q", args.q);
+  checker.view("q", args.q, counts.queries, args.q.dtype);
+  checker.view("k", args.k, counts.keys, args.q.dtype);
+  checker.view("v", args.v, counts.keys, args.q.dtype);
+  checker.view("out", args.out, counts.queries, args.q.dtype);
+  checker.view("lse", args.lse, counts.lse, DType::f32);
+  check_positions(checker, args.positions, args.shape.rows * args.shape.seq);
+  return counts;
 }
 
-void check_linear_residual_forward(LinearShape shape, ConstView x, ConstView weight,
-                                   ConstView residual, ConstView y) {
-  check_linear_forward(shape, x, weight, y);
+template <class Args>
+void check_norm(const Checker& checker, const Args& args) {
+  checker.positive("width", args.width);
+  checker.compute("x", args.x);
+  checker.multiple("x", args.x, args.width);
+  checker.view("weight", args.weight, args.width, args.x.dtype);
+  checker.view("inverse", args.inverse, elements(args.x) / args.width, DType::f32);
+}
+
+}  // namespace
+
+bool is_bf16(DType dtype) {
+  if (dtype == DType::bf16) return true;
+  if (dtype == DType::f32) return false;
+  throw atoll::Error(
+      atoll::ErrorCode::unsupported,
+      fmt::format("matrix product in {}: only f32 and bf16 are supported", atoll::name(dtype)));
+}
+
+void Ops::linear_forward(Stream& stream, LinearShape shape, ConstView x, ConstView weight, View y) {
+  const Product product = forward_product(shape, x, weight, y);
+  multiply(stream, product, x, weight, y, {});
+}
+
+void Ops::linear_residual_forward(Stream& stream, LinearShape shape, ConstView x, ConstView weight,
+                                  ConstView residual, View y) {
+  const Product product = forward_product(shape, x, weight, y);
   const Checker checker("linear_residual_forward");
   checker.dtype("y", y, x.dtype);
   checker.view("residual", residual, elements(y), x.dtype);
   if (residual.data == y.data) checker.fail("y must not alias residual");
+  multiply(stream, product, x, weight, y, residual);
 }
 
-void check_linear_dgrad(LinearShape shape, ConstView dy, ConstView weight, ConstView dx) {
+void Ops::linear_dgrad(Stream& stream, LinearShape shape, ConstView dy, ConstView weight, View dx,
+                       WriteMode mode) {
+  if (mode == WriteMode::none) return;
   const Checker checker("linear_dgrad");
-  check_shape(checker, shape);
-  checker.compute("dy", dy);
-  checker.count("dy", dy, shape.tokens * shape.out);
+  check_linear(checker, shape, "dy", dy, shape.tokens * shape.out);
   checker.view("weight", weight, shape.out * shape.in, dy.dtype);
   checker.view("dx", dx, shape.tokens * shape.in, dy.dtype);
+  multiply(
+      stream,
+      {shape.tokens, shape.in, shape.out, Operand::plain, Operand::plain, dy.dtype, dx.dtype, mode},
+      dy, weight, dx, {});
 }
 
-void check_linear_wgrad(LinearShape shape, ConstView dy, ConstView x, ConstView dweight) {
+void Ops::linear_wgrad(Stream& stream, LinearShape shape, ConstView dy, ConstView x, View dweight,
+                       WriteMode mode) {
+  if (mode == WriteMode::none) return;
   const Checker checker("linear_wgrad");
-  check_shape(checker, shape);
-  checker.compute("dy", dy);
-  checker.count("dy", dy, shape.tokens * shape.out);
+  check_linear(checker, shape, "dy", dy, shape.tokens * shape.out);
   checker.view("x", x, shape.tokens * shape.in, dy.dtype);
   checker.view("dweight", dweight, shape.out * shape.in, DType::f32);
+  multiply(stream,
+           {shape.out, shape.in, shape.tokens, Operand::transposed, Operand::plain, dy.dtype,
+            dweight.dtype, mode},
+           dy, x, dweight, {});
 }
 
 void check(const RmsNormForward& args) {
   const Checker checker("rms_norm_forward");
-  checker.positive("width", args.width);
-  checker.compute("x", args.x);
-  checker.multiple("x", args.x, args.width);
-  checker.view("weight", args.weight, args.width, args.x.dtype);
+  check_norm(checker, args);
   checker.view("y", args.y, elements(args.x), args.x.dtype);
-  checker.view("inverse", args.inverse, elements(args.x) / args.width, DType::f32);
 }
 
 void check(const RmsNormBackward& args) {
   const Checker checker("rms_norm_backward");
-  checker.positive("width", args.width);
-  checker.compute("x", args.x);
-  checker.multiple("x", args.x, args.width);
-  checker.view("weight", args.weight, args.width, args.x.dtype);
-  checker.view("inverse", args.inverse, elements(args.x) / args.width, DType::f32);
+  check_norm(checker, args);
   checker.view("dy", args.dy, elements(args.x), args.x.dtype);
   checker.view("dx", args.dx, elements(args.x), args.x.dtype);
   if (args.dx_mode == WriteMode::none) checker.fail("dx_mode none is not supported");
@@ -178,23 +219,6 @@ void check(const Rope& args) {
   }
   check_positions(checker, args.positions, elements(args.x) / (args.heads * args.head_dim));
 }
-
-namespace {
-
-template <class Args>
-AttentionCounts check_attention(const Checker& checker, const Args& args) {
-  const AttentionCounts counts = check_shape(checker, args.shape);
-  checker.compute("q", args.q);
-  checker.view("q", args.q, counts.queries, args.q.dtype);
-  checker.view("k", args.k, counts.keys, args.q.dtype);
-  checker.view("v", args.v, counts.keys, args.q.dtype);
-  checker.view("out", args.out, counts.queries, args.q.dtype);
-  checker.view("lse", args.lse, counts.lse, DType::f32);
-  check_positions(checker, args.positions, args.shape.rows * args.shape.seq);
-  return counts;
-}
-
-}  // namespace
 
 void check(const AttentionForward& args) { check_attention(Checker("attention_forward"), args); }
 

@@ -6,14 +6,6 @@
 
 namespace train {
 
-void check_linear_forward(LinearShape shape, atoll::ConstView x, atoll::ConstView weight,
-                          atoll::ConstView y);
-void check_linear_residual_forward(LinearShape shape, atoll::ConstView x, atoll::ConstView weight,
-                                   atoll::ConstView residual, atoll::ConstView y);
-void check_linear_dgrad(LinearShape shape, atoll::ConstView dy, atoll::ConstView weight,
-                        atoll::ConstView dx);
-void check_linear_wgrad(LinearShape shape, atoll::ConstView dy, atoll::ConstView x,
-                        atoll::ConstView dweight);
 void check(const RmsNormForward& args);
 void check(const RmsNormBackward& args);
 void check_rope_table(atoll::ConstView table, std::int64_t head_dim);

@@ -53,6 +53,11 @@ class Descriptor {
   int fd_;
 };
 
+// The process id keeps two runs in one directory from sharing a temporary file.
+std::filesystem::path draft_of(const std::filesystem::path& file) {
+  return fmt::format("{}.{}.tmp", file.string(), ::getpid());
+}
+
 }  // namespace
 
 std::filesystem::path run_directory(const std::string& out, const std::string& run_name) {
@@ -69,19 +74,8 @@ std::filesystem::path run_directory(const std::string& out, const std::string& r
 void make_directory(const std::filesystem::path& directory) {
   std::error_code error;
   std::filesystem::create_directories(directory, error);
-  if (error) {
-    throw Error(ErrorCode::io, fmt::format("{}: {}", directory.string(), error.message()));
-  }
+  if (error) fail(directory, error.value());
 }
-
-namespace {
-
-// The process id keeps two runs in one directory from sharing a temporary file.
-std::filesystem::path draft_of(const std::filesystem::path& file) {
-  return fmt::format("{}.{}.tmp", file.string(), ::getpid());
-}
-
-}  // namespace
 
 void check_writable(const std::filesystem::path& file) {
   std::error_code error;

@@ -9,23 +9,17 @@
 
 namespace train::log {
 
-template <class... Args>
-void debug(fmt::format_string<Args...> format, Args&&... args) {
-  if (atoll::log::enabled(atoll::log::Level::debug)) {
-    atoll::log::write(atoll::log::Level::debug, fmt::format(format, std::forward<Args>(args)...));
+template <atoll::log::Level level>
+struct Writer {
+  template <class... Args>
+  void operator()(fmt::format_string<Args...> format, Args&&... args) const {
+    if (!atoll::log::enabled(level)) return;
+    atoll::log::write(level, fmt::format(format, std::forward<Args>(args)...));
   }
-}
-template <class... Args>
-void info(fmt::format_string<Args...> format, Args&&... args) {
-  if (atoll::log::enabled(atoll::log::Level::info)) {
-    atoll::log::write(atoll::log::Level::info, fmt::format(format, std::forward<Args>(args)...));
-  }
-}
-template <class... Args>
-void warn(fmt::format_string<Args...> format, Args&&... args) {
-  if (atoll::log::enabled(atoll::log::Level::warn)) {
-    atoll::log::write(atoll::log::Level::warn, fmt::format(format, std::forward<Args>(args)...));
-  }
-}
+};
+
+inline constexpr Writer<atoll::log::Level::debug> debug;
+inline constexpr Writer<atoll::log::Level::info> info;
+inline constexpr Writer<atoll::log::Level::warn> warn;
 
 }  // namespace train::log

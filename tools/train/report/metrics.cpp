@@ -1,6 +1,5 @@
 #include "report/metrics.hpp"
 
-#include <algorithm>
 #include <numeric>
 
 namespace train {
@@ -13,7 +12,24 @@ std::optional<double> ratio(double numerator, double denominator) {
   return numerator / denominator;
 }
 
-Speed speed_of_sums(const StepRecord& sums, std::int64_t steps, const SpeedBase& base) {
+void accumulate(const StepRecord& step, StepRecord& sums) {
+  sums.seconds += step.seconds;
+  sums.samples += step.samples;
+  sums.valid += step.valid;
+  sums.real += step.real;
+  sums.padded += step.padded;
+  sums.compute_seconds += step.compute_seconds;
+  sums.enqueue_seconds += step.enqueue_seconds;
+  sums.communication_seconds += step.communication_seconds;
+  sums.exposed_comm_seconds += step.exposed_comm_seconds;
+  sums.exposed_worst_seconds += step.exposed_worst_seconds;
+  for (const auto& [axis, bytes] : step.axis_bytes) sums.axis_bytes[axis] += bytes;
+  sums.flops += step.flops;
+}
+
+}  // namespace
+
+Speed speed_of(const StepRecord& sums, const SpeedBase& base, std::int64_t steps) {
   const double seconds = sums.seconds;
   const auto positions = static_cast<double>(sums.real + sums.padded);
   const double rank_seconds = seconds * base.world_size;
@@ -48,27 +64,6 @@ Speed speed_of_sums(const StepRecord& sums, std::int64_t steps, const SpeedBase&
   return speed;
 }
 
-void accumulate(const StepRecord& step, StepRecord& sums) {
-  sums.seconds += step.seconds;
-  sums.samples += step.samples;
-  sums.valid += step.valid;
-  sums.real += step.real;
-  sums.padded += step.padded;
-  sums.compute_seconds += step.compute_seconds;
-  sums.enqueue_seconds += step.enqueue_seconds;
-  sums.communication_seconds += step.communication_seconds;
-  sums.exposed_comm_seconds += step.exposed_comm_seconds;
-  sums.exposed_worst_seconds += step.exposed_worst_seconds;
-  for (const auto& [axis, bytes] : step.axis_bytes) sums.axis_bytes[axis] += bytes;
-  sums.flops += step.flops;
-}
-
-}  // namespace
-
-Speed speed_of(const StepRecord& step, const SpeedBase& base) {
-  return speed_of_sums(step, 1, base);
-}
-
 void Metrics::add(const StepRecord& step) {
   if (steps_ == 0) loss_first_ = loss_min_ = step.loss;
   loss_min_ = std::min(*loss_min_, step.loss);
@@ -83,24 +78,20 @@ void Metrics::add(const StepRecord& step) {
 }
 
 Summary Metrics::summary() const {
-  Summary summary;
-  summary.steps = steps_;
-  summary.timed_steps = timed_steps();
-  summary.samples = all_.samples;
-  summary.valid = all_.valid;
-  summary.real = all_.real;
-  summary.padded = all_.padded;
-  summary.step_seconds = all_.seconds;
-  summary.loss_first = loss_first_;
-  summary.loss_min = loss_min_;
+  Summary summary{.steps = steps_,
+                  .timed_steps = timed_steps(),
+                  .totals = all_,
+                  .loss_first = loss_first_,
+                  .loss_last = std::nullopt,
+                  .loss_min = loss_min_,
+                  .speed = running()};
   if (!last_losses_.empty()) {
     summary.loss_last = std::accumulate(last_losses_.begin(), last_losses_.end(), 0.0) /
                         static_cast<double>(last_losses_.size());
   }
-  summary.speed = running();
   return summary;
 }
 
-Speed Metrics::running() const { return speed_of_sums(timed_, timed_steps(), base_); }
+Speed Metrics::running() const { return speed_of(timed_, base_, timed_steps()); }
 
 }  // namespace train

@@ -68,16 +68,13 @@ struct Speed {
   std::optional<double> padding_fraction;
 };
 
-Speed speed_of(const StepRecord& step, const SpeedBase& base);
+// `sums` adds up the records of this number of steps.
+Speed speed_of(const StepRecord& sums, const SpeedBase& base, std::int64_t steps = 1);
 
 struct Summary {
   std::int64_t steps = 0;
   std::int64_t timed_steps = 0;
-  std::int64_t samples = 0;  // samples and token counts include warm-up steps
-  std::int64_t valid = 0;
-  std::int64_t real = 0;
-  std::int64_t padded = 0;
-  double step_seconds = 0;           // sum over all steps
+  StepRecord totals;                 // sums over all steps, with the warm-up
   std::optional<double> loss_first;  // loss of this run's first step
   std::optional<double> loss_last;   // mean of the last loss_window steps, or of all if fewer
   std::optional<double> loss_min;

@@ -5,21 +5,22 @@
 #include <cmath>
 #include <initializer_list>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <utility>
+
+#include "atoll/error.hpp"
+#include "report/files.hpp"
 
 namespace train {
 namespace {
 
 using nlohmann::json;
 
-json number(std::optional<double> value) {
-  if (!value || !std::isfinite(*value)) return nullptr;
-  return *value;
-}
-
 using Numbers = std::initializer_list<std::pair<const char*, std::optional<double>>>;
 void put(json& out, const Numbers& numbers) {
-  for (const auto& [name, value] : numbers) out[name] = number(value);
+  for (const auto& [name, value] : numbers) {
+    out[name] = value && std::isfinite(*value) ? json(*value) : json(nullptr);
+  }
 }
 
 void put_speed(json& out, const Speed& speed) {
@@ -37,12 +38,25 @@ void put_speed(json& out, const Speed& speed) {
   for (const auto& [axis, bytes] : speed.axis_bytes) out["axis_bytes"][axis] = std::llround(bytes);
 }
 
+std::string lines_before(const std::filesystem::path& file, std::int64_t first_step) {
+  std::string kept;
+  std::ifstream in(file);
+  for (std::string line; std::getline(in, line);) {
+    const auto record = json::parse(line, nullptr, false);
+    if (!record.is_object()) continue;
+    const auto step = record.find("step");
+    if (step == record.end() || !step->is_number_integer()) continue;
+    if (step->get<std::int64_t>() < first_step) kept += line + "\n";
+  }
+  return kept;
+}
+
 }  // namespace
 
 json metrics_json(const RunInfo& run, const SpeedBase& base, const Summary& summary) {
   const Speed& speed = summary.speed;
-  const double per_rank =
-      static_cast<double>(summary.real + summary.padded) / static_cast<double>(base.world_size);
+  const double per_rank = static_cast<double>(summary.totals.real + summary.totals.padded) /
+                          static_cast<double>(base.world_size);
   json out{{"run_name", run.run_name},
            {"engine", {{"name", "atoll"}, {"version", ATOLL_VERSION}}},
            {"model", run.model},
@@ -53,15 +67,15 @@ json metrics_json(const RunInfo& run, const SpeedBase& base, const Summary& summ
            {"strategy", run.strategy},
            {"mesh", fmt::format("{}x{}", run.replicate, run.shard)},
            {"world_size", base.world_size},
-           {"gpu0", run.gpu0 ? json(*run.gpu0) : json(nullptr)},
+           {"gpu0", nullptr},  // other trainers write the first GPU here
            {"bf16", run.dtype == "bf16"},
            {"approx_tokens_per_rank", std::llround(per_rank)},
            {"steps", summary.steps},
            {"warmup_steps", summary.steps - summary.timed_steps},
-           {"samples", summary.samples},
-           {"tokens", summary.real},
-           {"padded_tokens", summary.padded},
-           {"valid_tokens", summary.valid},
+           {"samples", summary.totals.samples},
+           {"tokens", summary.totals.real},
+           {"padded_tokens", summary.totals.padded},
+           {"valid_tokens", summary.totals.valid},
            {"peak_source", run.peak_source},
            {"transports", run.transports},
            {"peak_memory_bytes", run.peak_memory_bytes},
@@ -97,6 +111,23 @@ json step_json(const StepRecord& step, const SpeedBase& base) {
             {"seconds", step.seconds}});
   put_speed(out, speed_of(step, base));
   return out;
+}
+
+StepLog::StepLog(const std::filesystem::path& file, std::int64_t first_step) : file_(file) {
+  write_file_atomic(file, first_step > 1 ? lines_before(file, first_step) : "");
+  out_.open(file, std::ios::app);
+  if (!out_)
+    throw atoll::Error(atoll::ErrorCode::io,
+                       fmt::format("{}: cannot be opened for writing", file.string()));
+}
+
+void StepLog::add(const StepRecord& step, const SpeedBase& base) {
+  out_ << step_json(step, base).dump() << '\n' << std::flush;
+  if (!out_) {
+    throw atoll::Error(atoll::ErrorCode::io,
+                       fmt::format("{}: writing the line of step {} failed (disk full?)",
+                                   file_.string(), step.step));
+  }
 }
 
 }  // namespace train

@@ -2,8 +2,9 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
+#include <fstream>
 #include <nlohmann/json_fwd.hpp>
-#include <optional>
 #include <string>
 
 #include "report/metrics.hpp"
@@ -18,10 +19,9 @@ struct RunInfo {
   std::string strategy;  // atoll::fsdp::name
   int replicate = 1;
   int shard = 1;
-  std::string dtype = "f32";        // f32 or bf16, of the parameters that compute reads
-  std::optional<std::string> gpu0;  // name of the first GPU; empty on CPUs
-  std::string peak_source;          // how SpeedBase::peak_flops was measured
-  std::string transports;           // transports between the ranks; empty with one rank
+  std::string dtype = "f32";  // f32 or bf16, of the parameters that compute reads
+  std::string peak_source;    // how SpeedBase::peak_flops was measured
+  std::string transports;     // transports between the ranks; empty with one rank
   // Bytes per rank, the largest of all ranks; the plan is rank 0's.
   std::int64_t peak_memory_bytes = 0;          // peak resident memory of the process
   std::int64_t planned_memory_bytes = 0;       // memory plan
@@ -37,5 +37,21 @@ nlohmann::json metrics_json(const RunInfo& run, const SpeedBase& base, const Sum
 
 // One line of steps.jsonl: a record and its rates.
 nlohmann::json step_json(const StepRecord& step, const SpeedBase& base);
+
+// Writes steps.jsonl. Each line is flushed at once, so that an aborted run keeps its curve.
+class StepLog {
+ public:
+  // `first_step` is the number of the next record. If it is above 1, the run is resumed: lines of
+  // earlier steps are kept; later lines, and lines cut off by a crash, are removed. Throws
+  // Error(io).
+  StepLog(const std::filesystem::path& file, std::int64_t first_step);
+
+  // Throws Error(io) with the file name if writing fails, for example on a full disk.
+  void add(const StepRecord& step, const SpeedBase& base);
+
+ private:
+  std::filesystem::path file_;
+  std::ofstream out_;
+};
 
 }  // namespace train

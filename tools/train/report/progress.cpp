@@ -67,39 +67,25 @@ ProgressOptions progress_options_for(std::FILE* stream) {
   return options;
 }
 
+// Formats a line for a surface that is not silent.
 std::string ProgressPacer::shown(const std::string& line) const {
-  switch (options_.surface) {
-    case Surface::terminal: {
-      const std::size_t width = options_.columns > 1 ? options_.columns - 1 : 1;
-      return std::string(erase_line) + line.substr(0, width);
-    }
-    case Surface::log:
-      return line + "\n";
-    case Surface::silent:
-      return {};
-  }
-  return {};
+  if (options_.surface != Surface::terminal) return line + "\n";
+  const std::size_t width = options_.columns > 1 ? options_.columns - 1 : 1;
+  return std::string(erase_line) + line.substr(0, width);
 }
 
 std::optional<std::string> ProgressPacer::step(const StepRecord& step, const Speed& speed,
                                                Clock::time_point now) {
   if (options_.surface == Surface::silent) return std::nullopt;
   pending_ = progress_line(step, options_.total_steps, speed);
-  bool due = !started_ || (options_.total_steps > 0 && step.step >= options_.total_steps);
-  switch (options_.surface) {
-    case Surface::terminal:
-      due = due || !last_ || now - *last_ >= terminal_interval;
-      break;
-    case Surface::log:
-      due = due || options_.every <= 1 || step.step % options_.every == 0;
-      break;
-    case Surface::silent:
-      break;
-  }
-  started_ = true;
+  const bool terminal = options_.surface == Surface::terminal;
+  const bool ends = options_.total_steps > 0 && step.step >= options_.total_steps;
+  const bool due = !last_ || ends ||
+                   (terminal ? now - *last_ >= terminal_interval
+                             : options_.every <= 1 || step.step % options_.every == 0);
   if (!due) return std::nullopt;
   last_ = now;
-  line_open_ = options_.surface == Surface::terminal;
+  line_open_ = terminal;
   return shown(std::exchange(pending_, {}));
 }
 
@@ -113,8 +99,6 @@ std::string ProgressPacer::finish() {
   return bytes;
 }
 
-Progress::~Progress() { finish(); }
-
 void Progress::write(const std::string& bytes) {
   if (bytes.empty()) return;
   // Ignore errors: a closed terminal must not stop the training run.
@@ -125,7 +109,5 @@ void Progress::write(const std::string& bytes) {
 void Progress::step(const StepRecord& step, const Speed& speed) {
   if (const auto bytes = pacer_.step(step, speed, ProgressPacer::Clock::now())) write(*bytes);
 }
-
-void Progress::finish() { write(pacer_.finish()); }
 
 }  // namespace train

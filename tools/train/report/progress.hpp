@@ -60,7 +60,6 @@ class ProgressPacer {
   std::optional<Clock::time_point> last_;
   std::string pending_;     // newest line, if it was not shown
   bool line_open_ = false;  // the terminal's line has no newline yet
-  bool started_ = false;
 };
 
 // Writes the paced line to a stream. The destructor ends the line.
@@ -69,10 +68,10 @@ class Progress {
   Progress(std::FILE* stream, const ProgressOptions& options) : stream_(stream), pacer_(options) {}
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
-  ~Progress();
+  ~Progress() { finish(); }
 
   void step(const StepRecord& step, const Speed& speed);
-  void finish();
+  void finish() { write(pacer_.finish()); }
 
  private:
   void write(const std::string& bytes);

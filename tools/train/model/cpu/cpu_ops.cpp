@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "atoll/error.hpp"
-#include "report/log.hpp"
 #include "model/cpu/kernels.hpp"
 #include "model/cpu/scratch.hpp"
 #include "model/ops_check.hpp"
@@ -18,7 +17,6 @@
 namespace train::cpu {
 
 using atoll::ConstView;
-using atoll::DType;
 using atoll::Error;
 using atoll::ErrorCode;
 using atoll::Stream;
@@ -63,37 +61,12 @@ class CpuOps final : public Ops {
         matmul_(threads_, options.bf16),
         scratch_(to_size(threads_)) {}
 
-  void linear_forward(Stream& stream, LinearShape shape, ConstView x, ConstView weight,
-                      View y) override {
-    check_linear_forward(shape, x, weight, y);
-    const Product product = forward_product(shape, x.dtype, y.dtype);
-    multiply(stream, product, x, weight, y);
-  }
-
-  void linear_residual_forward(Stream& stream, LinearShape shape, ConstView x, ConstView weight,
-                               ConstView residual, View y) override {
-    check_linear_residual_forward(shape, x, weight, residual, y);
-    const Product product = forward_product(shape, x.dtype, y.dtype);
-    stream.enqueue([this, product, x, weight, residual, y] {
-      matmul_.run(product, x.data, weight.data, y.data);
-      split(y.count, column_step, [&](Range r) { cpu::add(y, residual, y, r); });
+  void multiply(Stream& stream, const Product& product, ConstView a, ConstView b, View c,
+                ConstView residual) override {
+    stream.enqueue([this, product, a, b, c, residual] {
+      matmul_.run(product, a.data, b.data, c.data);
+      split(residual.count, column_step, [&](Range r) { cpu::add(c, residual, c, r); });
     });
-  }
-
-  void linear_dgrad(Stream& stream, LinearShape shape, ConstView dy, ConstView weight, View dx,
-                    WriteMode mode) override {
-    if (mode == WriteMode::none) return;
-    check_linear_dgrad(shape, dy, weight, dx);
-    const Product product = dgrad_product(shape, dy.dtype, dx.dtype, mode);
-    multiply(stream, product, dy, weight, dx);
-  }
-
-  void linear_wgrad(Stream& stream, LinearShape shape, ConstView dy, ConstView x, View dweight,
-                    WriteMode mode) override {
-    if (mode == WriteMode::none) return;
-    check_linear_wgrad(shape, dy, x, dweight);
-    const Product product = wgrad_product(shape, dy.dtype, dweight.dtype, mode);
-    multiply(stream, product, dy, x, dweight);
   }
 
   void rms_norm_forward(Stream& stream, const RmsNormForward& args) override {
@@ -217,7 +190,8 @@ class CpuOps final : public Ops {
     stream.enqueue([this, args] {
       const std::size_t tokens = args.labels.count;
       require_ids("label", args.labels, args.vocab, std::numeric_limits<std::int32_t>::min());
-      double* losses = row_losses(tokens);
+      if (row_losses_.size() < tokens) row_losses_.resize(tokens);
+      double* losses = row_losses_.data();
       split(tokens, 1, [&](Range range) { cpu::cross_entropy(args, range, losses); });
       auto* total = args.total.as<double>();
       for (std::size_t i = 0; i < tokens; ++i) {
@@ -228,13 +202,10 @@ class CpuOps final : public Ops {
   }
 
  private:
-  void multiply(Stream& stream, const Product& product, ConstView a, ConstView b, View c) {
-    stream.enqueue([this, product, a, b, c] { matmul_.run(product, a.data, b.data, c.data); });
-  }
-
   // Runs body(Range) on [0, count), divided among the threads at multiples of `step`.
   template <class Body>
   void split(std::size_t count, std::size_t step, const Body& body) const {
+    if (count == 0) return;
     const std::size_t steps = (count + step - 1) / step;
     const auto parts = static_cast<std::size_t>(threads_);
 #pragma omp parallel for num_threads(threads_) schedule(static)
@@ -258,11 +229,6 @@ class CpuOps final : public Ops {
     for (Scratch& scratch : scratch_) scratch.reserve(floats);
   }
   float* thread_scratch() { return scratch_[to_size(omp_get_thread_num())].reserve(0); }
-
-  double* row_losses(std::size_t rows) {
-    if (row_losses_.size() < rows) row_losses_.resize(rows);
-    return row_losses_.data();
-  }
 
   int threads_;
   MatMul matmul_;

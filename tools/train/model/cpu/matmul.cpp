@@ -11,9 +11,9 @@
 #include <oneapi/dnnl/dnnl.hpp>
 
 #include "atoll/error.hpp"
-#include "report/log.hpp"
 #include "model/cpu/kernels.hpp"
 #include "model/cpu/scratch.hpp"
+#include "report/log.hpp"
 
 namespace train::cpu {
 namespace {
@@ -47,6 +47,13 @@ void leave_out_amx() {
   if (!once) log::debug("oneDNN was already in use, so its default instruction sets apply");
 }
 
+// Whether the processor has AVX512-BF16 and oneDNN uses it.
+bool native_bf16() {
+  leave_out_amx();
+  constexpr auto needed = static_cast<unsigned>(dnnl::cpu_isa::avx512_core_bf16);
+  return (static_cast<unsigned>(dnnl::get_effective_cpu_isa()) & needed) == needed;
+}
+
 dnnl::memory::data_type to_dnnl(DType dtype) {
   return is_bf16(dtype) ? dnnl::memory::data_type::bf16 : dnnl::memory::data_type::f32;
 }
@@ -63,13 +70,46 @@ struct Prepared {
   dnnl::memory a, b, c;
 };
 
-}  // namespace
+// Measures products of one size, with the right operand in oneDNN's preferred layout.
+class PeakProduct {
+ public:
+  PeakProduct(DType dtype, std::int64_t m, std::int64_t n, std::int64_t k)
+      : operations_(2.0 * static_cast<double>(m) * static_cast<double>(n) *
+                    static_cast<double>(k)) {
+    const auto type = to_dnnl(dtype);
+    const dnnl::memory::desc a({m, k}, type, dnnl::memory::format_tag::ab);
+    const dnnl::memory::desc b({k, n}, type, dnnl::memory::format_tag::any);
+    const dnnl::memory::desc c({m, n}, type, dnnl::memory::format_tag::ab);
+    const dnnl::matmul::primitive_desc description(dnnl::matmul::desc(a, b, c), engine_);
+    primitive_ = dnnl::matmul(description);
+    const std::array descs{description.src_desc(), description.weights_desc(),
+                           description.dst_desc()};
+    for (std::size_t i = 0; i < descs.size(); ++i) {
+      memories_[i] = dnnl::memory(descs[i], engine_);
+      auto* bytes = static_cast<std::uint8_t*>(memories_[i].get_data_handle());
+      std::fill_n(bytes, descs[i].get_size(), std::uint8_t{0x3c});  // small finite numbers
+    }
+  }
 
-bool native_bf16() {
-  leave_out_amx();
-  constexpr auto needed = static_cast<unsigned>(dnnl::cpu_isa::avx512_core_bf16);
-  return (static_cast<unsigned>(dnnl::get_effective_cpu_isa()) & needed) == needed;
-}
+  double flops_per_second() {
+    const auto start = std::chrono::steady_clock::now();
+    primitive_.execute(stream_, {{DNNL_ARG_SRC, memories_[0]},
+                                 {DNNL_ARG_WEIGHTS, memories_[1]},
+                                 {DNNL_ARG_DST, memories_[2]}});
+    stream_.wait();
+    const std::chrono::duration<double> time = std::chrono::steady_clock::now() - start;
+    return operations_ / time.count();
+  }
+
+ private:
+  double operations_;
+  dnnl::engine engine_{dnnl::engine::kind::cpu, 0};
+  dnnl::stream stream_{engine_};
+  dnnl::matmul primitive_;
+  std::array<dnnl::memory, 3> memories_;
+};
+
+}  // namespace
 
 struct MatMul::Impl {
   int threads;
@@ -179,49 +219,6 @@ void MatMul::run(const Product& product, const void* a, const void* b, void* c) 
                                                 product.m, product.n, product.k, error.what()));
   }
 }
-
-namespace {
-
-// Measures products of one size, with the right operand in oneDNN's preferred layout.
-class PeakProduct {
- public:
-  PeakProduct(DType dtype, std::int64_t m, std::int64_t n, std::int64_t k)
-      : operations_(2.0 * static_cast<double>(m) * static_cast<double>(n) *
-                    static_cast<double>(k)) {
-    const auto type = to_dnnl(dtype);
-    const dnnl::memory::desc a({m, k}, type, dnnl::memory::format_tag::ab);
-    const dnnl::memory::desc b({k, n}, type, dnnl::memory::format_tag::any);
-    const dnnl::memory::desc c({m, n}, type, dnnl::memory::format_tag::ab);
-    const dnnl::matmul::primitive_desc description(dnnl::matmul::desc(a, b, c), engine_);
-    primitive_ = dnnl::matmul(description);
-    const std::array descs{description.src_desc(), description.weights_desc(),
-                           description.dst_desc()};
-    for (std::size_t i = 0; i < descs.size(); ++i) {
-      memories_[i] = dnnl::memory(descs[i], engine_);
-      auto* bytes = static_cast<std::uint8_t*>(memories_[i].get_data_handle());
-      std::fill_n(bytes, descs[i].get_size(), std::uint8_t{0x3c});  // small finite numbers
-    }
-  }
-
-  double flops_per_second() {
-    const auto start = std::chrono::steady_clock::now();
-    primitive_.execute(stream_, {{DNNL_ARG_SRC, memories_[0]},
-                                 {DNNL_ARG_WEIGHTS, memories_[1]},
-                                 {DNNL_ARG_DST, memories_[2]}});
-    stream_.wait();
-    const std::chrono::duration<double> time = std::chrono::steady_clock::now() - start;
-    return operations_ / time.count();
-  }
-
- private:
-  double operations_;
-  dnnl::engine engine_{dnnl::engine::kind::cpu, 0};
-  dnnl::stream stream_{engine_};
-  dnnl::matmul primitive_;
-  std::array<dnnl::memory, 3> memories_;
-};
-
-}  // namespace
 
 double matrix_peak_flops(DType dtype, int threads, double seconds) {
   leave_out_amx();

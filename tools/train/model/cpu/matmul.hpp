@@ -3,8 +3,7 @@
 
 #include <memory>
 
-#include "atoll/view.hpp"
-#include "model/product.hpp"
+#include "model/ops.hpp"
 
 namespace train::cpu {
 
@@ -12,9 +11,6 @@ enum class Bf16Arithmetic {
   automatic,  // oneDNN's bf16 kernels if the processor has AVX512-BF16, else convert
   convert     // converts operands to f32: any processor, at f32 speed
 };
-
-// Whether the processor has AVX512-BF16 and oneDNN uses it.
-bool native_bf16();
 
 // run() computes on the calling thread and `threads - 1` others and blocks. One caller at a time.
 class MatMul {

@@ -277,21 +277,14 @@ bool in_fours(const AttentionShape& shape, const Views&... views) {
 }
 
 // Calls body.operator()<T, Tile>() for the dtype and head size.
-template <class T, class Body>
-void with_tiles(std::int64_t head_dim, const Body& body) {
-  if (head_dim <= 64) return body.template operator()<T, Tiles<1>>();
-  if (head_dim <= 128) return body.template operator()<T, Tiles<2>>();
-  body.template operator()<T, Tiles<4>>();
-}
-
 template <class Body>
 void with_tiles(const AttentionShape& shape, atoll::DType dtype, const Body& body) {
   ATOLL_ASSERT(shape.head_dim <= most_head_dim, "heads are too wide");
-  if (dtype == atoll::DType::bf16) {
-    with_tiles<__nv_bfloat16>(shape.head_dim, body);
-  } else {
-    with_tiles<float>(shape.head_dim, body);
-  }
+  with_compute_type(dtype, [&]<class T>(Type<T>) {
+    if (shape.head_dim <= 64) return body.template operator()<T, Tiles<1>>();
+    if (shape.head_dim <= 128) return body.template operator()<T, Tiles<2>>();
+    body.template operator()<T, Tiles<4>>();
+  });
 }
 
 }  // namespace
@@ -301,9 +294,8 @@ void attention_forward(cudaStream_t stream, const AttentionForward& args) {
     const Shape shape =
         kernel_shape(args.shape, in_fours<T>(args.shape, args.q, args.k, args.v), args.positions);
     start_large("attention_forward", forward<T, Tile>, grid_of<Tile>(args.shape, args.shape.heads),
-                Tile::forward_floats, stream, shape, static_cast<const T*>(args.q.data),
-                static_cast<const T*>(args.k.data), static_cast<const T*>(args.v.data),
-                static_cast<T*>(args.out.data), args.lse.as<float>());
+                Tile::forward_floats, stream, shape, pointer<T>(args.q), pointer<T>(args.k),
+                pointer<T>(args.v), pointer<T>(args.out), args.lse.as<float>());
   });
 }
 
@@ -321,22 +313,19 @@ void attention_backward(cudaStream_t stream, const AttentionBackward& args, floa
   with_tiles(args.shape, args.q.dtype, [&]<class T, class Tile>() {
     const Shape shape = kernel_shape(
         args.shape, in_fours<T>(args.shape, args.q, args.k, args.v, args.dout), args.positions);
-    const auto* const q = static_cast<const T*>(args.q.data);
-    const auto* const k = static_cast<const T*>(args.k.data);
-    const auto* const v = static_cast<const T*>(args.v.data);
-    const auto* const dout = static_cast<const T*>(args.dout.data);
+    const T *const q = pointer<T>(args.q), *const k = pointer<T>(args.k);
+    const T *const v = pointer<T>(args.v), *const dout = pointer<T>(args.dout);
     const auto count = static_cast<std::int64_t>(attention_scratch(args.shape));
     const Statistics statistics{args.lse.as<float>(), scratch};
     start("attention_backward", sum_products<T>,
-          {static_cast<unsigned>((count + warps - 1) / warps), stream}, shape,
-          static_cast<const T*>(args.out.data), dout, scratch, count);
+          {static_cast<unsigned>((count + warps - 1) / warps), stream}, shape, pointer<T>(args.out),
+          dout, scratch, count);
     start_large("attention_backward", backward_queries<T, Tile>,
                 grid_of<Tile>(args.shape, args.shape.heads), Tile::queries_floats, stream, shape, q,
-                k, v, dout, statistics, static_cast<T*>(args.dq.data));
+                k, v, dout, statistics, pointer<T>(args.dq));
     start_large("attention_backward", backward_keys<T, Tile>,
                 grid_of<Tile>(args.shape, args.shape.kv_heads), Tile::keys_floats, stream, shape, q,
-                k, v, dout, statistics, static_cast<T*>(args.dk.data),
-                static_cast<T*>(args.dv.data));
+                k, v, dout, statistics, pointer<T>(args.dk), pointer<T>(args.dv));
   });
 }
 

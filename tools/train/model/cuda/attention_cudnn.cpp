@@ -14,11 +14,11 @@
 #include <utility>
 
 #include "atoll/error.hpp"
-#include "report/log.hpp"
 #include "device/cuda/api.hpp"
 #include "model/cuda/attention.hpp"
 #include "model/cuda/attention_graphs.hpp"
 #include "model/cuda/kernels.hpp"
+#include "report/log.hpp"
 
 namespace train::cuda {
 namespace {
@@ -166,10 +166,10 @@ struct Attention::Impl {
   const Plans* plans_for(cudaStream_t stream, const AttentionShape& shape, DType dtype) {
     if (handle == nullptr || dtype != DType::bf16) return nullptr;
     // For packed rows seq is only a bound, so rounding it up lets few plans serve all batches.
-    const bool packed = shape.documents > 0;
-    const std::int64_t seq = packed ? bit_ceil(shape.seq) : shape.seq;
-    const Key key{shape.rows,     seq,          shape.heads,    shape.kv_heads,
-                  shape.head_dim, shape.window, shape.documents};
+    Key key = shape;
+    if (shape.documents > 0) {
+      key.seq = static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(shape.seq)));
+    }
     auto found = plans.find(key);
     if (found == plans.end()) {
       if (plans.size() >= most_shapes) {
@@ -225,10 +225,6 @@ struct Attention::Impl {
     }
     const std::int64_t elements = shape.rows * shape.seq * shape.heads * shape.head_dim;
     return shape.documents > 0 && elements <= std::numeric_limits<std::int32_t>::max();
-  }
-
-  static std::int64_t bit_ceil(std::int64_t value) {
-    return static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(value)));
   }
 
   // Limits the cache: batches of unequal length produce many shapes.

@@ -4,8 +4,9 @@
 
 #include <cudnn_frontend.h>
 
-#include <compare>
 #include <cstdint>
+
+#include "model/ops.hpp"
 
 namespace train::cuda {
 
@@ -37,12 +38,8 @@ enum class Direction {
   backward
 };
 
-// Cache key of a pair of graphs, one per direction.
-struct AttentionKey {
-  std::int64_t rows, seq, heads, kv_heads, head_dim, window;
-  std::int64_t documents;  // number in all rows if rows are packed, else 0
-  friend auto operator<=>(const AttentionKey&, const AttentionKey&) = default;
-};
+// Cache key of a pair of graphs, one per direction. `documents` is 0 unless rows are packed.
+using AttentionKey = AttentionShape;
 
 // If `deterministic`, backward sums in a fixed order.
 void describe_attention(cudnn_frontend::graph::Graph& graph, const AttentionKey& key,

@@ -1,5 +1,6 @@
 // Cross entropy with one block of threads per row of logits, which is read twice and written once.
 // 16-bit logits are never copied to f32 memory.
+#include <algorithm>
 #include <cmath>
 
 #include "model/cuda/kernels.hpp"
@@ -117,43 +118,23 @@ __global__ void __launch_bounds__(threads)
   total[1] += valids[0];
 }
 
-template <class In, class Out, int n>
-void launch(cudaStream_t stream, const CrossEntropy& args, double* losses, BadId* bad) {
-  start("cross_entropy", loss_of_rows<In, Out, n>,
-        {static_cast<unsigned>(args.labels.count), stream},
-        static_cast<const In*>(args.logits.data),
-        args.dlogits.count == 0 ? nullptr : static_cast<Out*>(args.dlogits.data),
-        args.labels.as<std::int32_t>(), losses, static_cast<int>(args.vocab), args.scale, bad);
-}
-
-// Chooses packs of at most 16 bytes.
-template <class In, class Out>
-void launch(cudaStream_t stream, const CrossEntropy& args, double* losses, BadId* bad) {
-  constexpr int n = 16 / static_cast<int>(sizeof(In) > sizeof(Out) ? sizeof(In) : sizeof(Out));
-  const bool aligned = is_aligned(args.logits.data, sizeof(In) * n) &&
-                       (args.dlogits.count == 0 || is_aligned(args.dlogits.data, sizeof(Out) * n));
-  if (aligned && args.vocab % n == 0) {
-    launch<In, Out, n>(stream, args, losses, bad);
-  } else {
-    launch<In, Out, 1>(stream, args, losses, bad);
-  }
-}
-
 }  // namespace
 
 void cross_entropy(cudaStream_t stream, const CrossEntropy& args, double* losses, BadId* bad) {
   if (args.labels.count == 0) return;
-  const bool in_low = args.logits.dtype == atoll::DType::bf16;
-  const bool out_low = args.dlogits.count == 0 ? in_low : args.dlogits.dtype == atoll::DType::bf16;
-  if (in_low && out_low) {
-    launch<__nv_bfloat16, __nv_bfloat16>(stream, args, losses, bad);
-  } else if (in_low) {
-    launch<__nv_bfloat16, float>(stream, args, losses, bad);
-  } else if (out_low) {
-    launch<float, __nv_bfloat16>(stream, args, losses, bad);
-  } else {
-    launch<float, float>(stream, args, losses, bad);
-  }
+  const bool wanted = args.dlogits.count != 0;
+  const atoll::DType out = wanted ? args.dlogits.dtype : args.logits.dtype;
+  with_compute_type(args.logits.dtype, [&]<class In>(Type<In>) {
+    with_compute_type(out, [&]<class Out>(Type<Out>) {
+      constexpr int n = std::min(pack_of<In>, pack_of<Out>);
+      const bool packed = args.vocab % n == 0 && is_aligned(args.logits.data, sizeof(In) * n) &&
+                          (!wanted || is_aligned(args.dlogits.data, sizeof(Out) * n));
+      start("cross_entropy", packed ? loss_of_rows<In, Out, n> : loss_of_rows<In, Out, 1>,
+            {static_cast<unsigned>(args.labels.count), stream}, pointer<In>(args.logits),
+            wanted ? pointer<Out>(args.dlogits) : nullptr, args.labels.as<std::int32_t>(), losses,
+            static_cast<int>(args.vocab), args.scale, bad);
+    });
+  });
   start("cross_entropy", add_losses, {1, stream}, args.total.as<double>(), losses,
         args.labels.as<std::int32_t>(), args.labels.count);
 }

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <memory>
 #include <utility>
 
 #include "atoll/error.hpp"
@@ -70,11 +69,11 @@ class IdReport {
   std::int64_t vocab_ = 0;
 };
 
-void check_at_most(const char* what, std::int64_t value, std::int64_t most) {
-  if (value <= most) return;
-  throw Error(
-      ErrorCode::unsupported,
-      fmt::format("{} of {} elements: the GPU kernels support up to {}", what, value, most));
+void check_head_dim(std::int64_t head_dim) {
+  if (head_dim <= most_head_dim) return;
+  throw Error(ErrorCode::unsupported,
+              fmt::format("a head of {} elements: the GPU kernels support up to {}", head_dim,
+                          most_head_dim));
 }
 
 void check_norm_width(std::int64_t width, atoll::DType dtype, bool aligned = true) {
@@ -107,30 +106,10 @@ class CudaOps final : public Ops {
                               attention_.scratch_bytes(native(stream), of.attention, of.compute)}));
   }
 
-  void linear_forward(Stream& stream, LinearShape shape, ConstView x, ConstView weight,
-                      View y) override {
-    check_linear_forward(shape, x, weight, y);
-    multiply(stream, forward_product(shape, x.dtype, y.dtype), x, weight, y);
-  }
-
-  void linear_residual_forward(Stream& stream, LinearShape shape, ConstView x, ConstView weight,
-                               ConstView residual, View y) override {
-    check_linear_residual_forward(shape, x, weight, residual, y);
-    multiply(stream, forward_product(shape, x.dtype, y.dtype), x, weight, y, residual.data);
-  }
-
-  void linear_dgrad(Stream& stream, LinearShape shape, ConstView dy, ConstView weight, View dx,
-                    WriteMode mode) override {
-    if (mode == WriteMode::none) return;
-    check_linear_dgrad(shape, dy, weight, dx);
-    multiply(stream, dgrad_product(shape, dy.dtype, dx.dtype, mode), dy, weight, dx);
-  }
-
-  void linear_wgrad(Stream& stream, LinearShape shape, ConstView dy, ConstView x, View dweight,
-                    WriteMode mode) override {
-    if (mode == WriteMode::none) return;
-    check_linear_wgrad(shape, dy, x, dweight);
-    multiply(stream, wgrad_product(shape, dy.dtype, dweight.dtype, mode), dy, x, dweight);
+  void multiply(Stream& stream, const Product& product, ConstView a, ConstView b, View c,
+                ConstView residual) override {
+    const Current current(ordinal_);
+    matmul_.run(native(stream), product, a.data, b.data, c.data, residual.data);
   }
 
   void rms_norm_forward(Stream& stream, const RmsNormForward& args) override {
@@ -163,7 +142,7 @@ class CudaOps final : public Ops {
 
   void attention_forward(Stream& stream, const AttentionForward& args) override {
     check(args);
-    check_at_most("a head", args.shape.head_dim, most_head_dim);
+    check_head_dim(args.shape.head_dim);
     const Current current(ordinal_);
     const bool done = attention_.forward(native(stream), args,
                                          [&](std::size_t bytes) { return scratch(stream, bytes); });
@@ -172,7 +151,7 @@ class CudaOps final : public Ops {
 
   void attention_backward(Stream& stream, const AttentionBackward& args) override {
     check(args);
-    check_at_most("a head", args.shape.head_dim, most_head_dim);
+    check_head_dim(args.shape.head_dim);
     const Current current(ordinal_);
     const bool done = attention_.backward(
         native(stream), args, [&](std::size_t bytes) { return scratch(stream, bytes); });
@@ -219,12 +198,6 @@ class CudaOps final : public Ops {
   void check_ids(Stream& stream) override { ids_.check_behind(stream); }
 
  private:
-  void multiply(Stream& stream, const Product& product, ConstView a, ConstView b, View c,
-                const void* residual = nullptr) {
-    const Current current(ordinal_);
-    matmul_.run(native(stream), product, a.data, b.data, c.data, residual);
-  }
-
   void* scratch(Stream& stream, std::size_t bytes) {
     if (bytes > scratch_.bytes()) {
       stream.synchronize();  // queued work still uses the old scratch

@@ -103,46 +103,14 @@ __global__ void __launch_bounds__(threads)
 }
 
 // Calls body.operator()<T, n>(done, packs) for packs of 16 bytes, then for the remaining elements.
-template <class T, class Body>
-void in_packs(std::uint64_t count, bool aligned, const Body& body) {
-  constexpr int n = 16 / static_cast<int>(sizeof(T));
-  const std::uint64_t packs = aligned ? count / n : 0;
-  if (packs > 0) body.template operator()<T, n>(std::uint64_t{0}, packs);
-  if (count > packs * n) body.template operator()<T, 1>(packs * n, count - packs * n);
-}
-
 template <class Body>
 void in_packs(DType dtype, std::uint64_t count, bool aligned, const Body& body) {
-  if (dtype == DType::bf16) {
-    in_packs<__nv_bfloat16>(count, aligned, body);
-  } else {
-    in_packs<float>(count, aligned, body);
-  }
-}
-
-template <class... Views>
-bool all_aligned(const Views&... views) {
-  return (is_aligned(views.data, 16) && ...);
-}
-
-template <class T, int n>
-void launch_rotate(cudaStream_t stream, const Rope& args) {
-  const std::uint64_t packs = args.x.count / 2 / n;
-  start("rope", rotate<T, n>, {blocks_for(packs), stream}, static_cast<T*>(args.x.data),
-        args.table.as<float>(),
-        args.positions.count == 0 ? nullptr : args.positions.as<std::int32_t>(), packs,
-        static_cast<int>(args.seq), static_cast<int>(args.heads), static_cast<int>(args.head_dim),
-        args.direction == RopeDirection::inverse ? -1.0f : 1.0f);
-}
-
-template <class T>
-void launch_rotate(cudaStream_t stream, const Rope& args) {
-  constexpr int n = 16 / static_cast<int>(sizeof(T));
-  if (args.head_dim / 2 % n == 0 && is_aligned(args.x.data, 16)) {
-    launch_rotate<T, n>(stream, args);
-  } else {
-    launch_rotate<T, 1>(stream, args);
-  }
+  with_compute_type(dtype, [&]<class T>(Type<T>) {
+    constexpr int n = pack_of<T>;
+    const std::uint64_t packs = aligned ? count / n : 0;
+    if (packs > 0) body.template operator()<T, n>(std::uint64_t{0}, packs);
+    if (count > packs * n) body.template operator()<T, 1>(packs * n, count - packs * n);
+  });
 }
 
 }  // namespace
@@ -152,8 +120,7 @@ void swiglu_forward(cudaStream_t stream, atoll::ConstView gate, atoll::ConstView
   in_packs(gate.dtype, gate.count, all_aligned(gate, up, out),
            [&]<class T, int n>(std::uint64_t done, std::uint64_t packs) {
              start("swiglu_forward", swiglu_packs<T, n>, {blocks_for(packs), stream},
-                   static_cast<const T*>(gate.data) + done, static_cast<const T*>(up.data) + done,
-                   static_cast<T*>(out.data) + done, packs);
+                   pointer<T>(gate) + done, pointer<T>(up) + done, pointer<T>(out) + done, packs);
            });
 }
 
@@ -162,11 +129,9 @@ void swiglu_backward(cudaStream_t stream, const SwigluBackward& args) {
            all_aligned(args.gate, args.up, args.dout, args.dgate, args.dup),
            [&]<class T, int n>(std::uint64_t done, std::uint64_t packs) {
              start("swiglu_backward", swiglu_backward_packs<T, n>, {blocks_for(packs), stream},
-                   static_cast<const T*>(args.gate.data) + done,
-                   static_cast<const T*>(args.up.data) + done,
-                   static_cast<const T*>(args.dout.data) + done,
-                   static_cast<T*>(args.dgate.data) + done, static_cast<T*>(args.dup.data) + done,
-                   packs);
+                   pointer<T>(args.gate) + done, pointer<T>(args.up) + done,
+                   pointer<T>(args.dout) + done, pointer<T>(args.dgate) + done,
+                   pointer<T>(args.dup) + done, packs);
            });
 }
 
@@ -179,11 +144,16 @@ void rope_table(cudaStream_t stream, atoll::View table, std::int64_t head_dim, d
 
 void rope(cudaStream_t stream, const Rope& args) {
   if (args.x.count == 0) return;
-  if (args.x.dtype == DType::bf16) {
-    launch_rotate<__nv_bfloat16>(stream, args);
-  } else {
-    launch_rotate<float>(stream, args);
-  }
+  with_compute_type(args.x.dtype, [&]<class T>(Type<T>) {
+    constexpr int n = pack_of<T>;
+    const bool packed = args.head_dim / 2 % n == 0 && is_aligned(args.x.data, 16);
+    const std::uint64_t packs = args.x.count / 2 / (packed ? n : 1);
+    start("rope", packed ? rotate<T, n> : rotate<T, 1>, {blocks_for(packs), stream},
+          pointer<T>(args.x), args.table.as<float>(),
+          args.positions.count == 0 ? nullptr : args.positions.as<std::int32_t>(), packs,
+          static_cast<int>(args.seq), static_cast<int>(args.heads), static_cast<int>(args.head_dim),
+          args.direction == RopeDirection::inverse ? -1.0f : 1.0f);
+  });
 }
 
 }  // namespace train::cuda

@@ -12,7 +12,6 @@ namespace {
 
 using atoll::cuda::blocks_for;
 using atoll::cuda::first_item;
-using atoll::cuda::is_aligned;
 using atoll::cuda::items_stride;
 
 __device__ __forceinline__ bool is_bad(std::int32_t id, std::int64_t vocab, std::uint64_t position,
@@ -114,34 +113,8 @@ Scratch cut(void* scratch, std::uint64_t tokens) {
   const auto take = [&] {
     return reinterpret_cast<std::int32_t*>(std::exchange(next, next + each));
   };
-  Scratch parts{};
-  parts.positions = take();
-  parts.sorted_ids = take();
-  parts.sorted_positions = take();
-  parts.sort = next;
-  parts.sort_bytes = sort_bytes(tokens);
-  return parts;
-}
-
-template <class T, int n>
-void launch_add_runs(cudaStream_t stream, const EmbeddingBackward& args, const Scratch& scratch,
-                     BadId* bad) {
-  const dim3 blocks(static_cast<unsigned>(args.tokens.count),
-                    static_cast<unsigned>((args.width / n + threads - 1) / threads));
-  start("embedding_backward", add_runs<T, n>, {blocks, stream}, scratch.sorted_ids,
-        scratch.sorted_positions, static_cast<const T*>(args.dy.data), args.dtable.as<float>(),
-        args.tokens.count, args.width, args.vocab, args.mode, bad);
-}
-
-template <class T>
-void launch_add_runs(cudaStream_t stream, const EmbeddingBackward& args, const Scratch& scratch,
-                     BadId* bad) {
-  constexpr int n = 16 / static_cast<int>(sizeof(T));
-  if (args.width % n == 0 && is_aligned(args.dy.data, 16) && is_aligned(args.dtable.data, 16)) {
-    launch_add_runs<T, n>(stream, args, scratch, bad);
-  } else {
-    launch_add_runs<T, 1>(stream, args, scratch, bad);
-  }
+  auto *const positions = take(), *const ids = take(), *const sorted = take();
+  return {positions, ids, sorted, next, sort_bytes(tokens)};
 }
 
 }  // namespace
@@ -157,7 +130,7 @@ void embedding_forward(cudaStream_t stream, atoll::ConstView tokens, atoll::Cons
           tokens.as<std::int32_t>(), static_cast<const Chunk*>(table.data),
           static_cast<Chunk*>(out.data), chunks, of_row, vocab, bad);
   };
-  if (row_bytes % 16 == 0 && is_aligned(table.data, 16) && is_aligned(out.data, 16)) {
+  if (row_bytes % 16 == 0 && all_aligned(table, out)) {
     launch(Type<uint4>{});
   } else {
     launch(Type<std::uint16_t>{});
@@ -187,11 +160,16 @@ void embedding_backward(cudaStream_t stream, const EmbeddingBackward& args, void
           static_cast<const std::int32_t*>(parts.positions), parts.sorted_positions,
           static_cast<int>(args.tokens.count), 0, std::min(bits, 32), stream),
       "cub sort");
-  if (args.dy.dtype == atoll::DType::bf16) {
-    launch_add_runs<__nv_bfloat16>(stream, args, parts, bad);
-  } else {
-    launch_add_runs<float>(stream, args, parts, bad);
-  }
+  with_compute_type(args.dy.dtype, [&]<class T>(Type<T>) {
+    constexpr int n = pack_of<T>;
+    const bool packed = args.width % n == 0 && all_aligned(args.dy, args.dtable);
+    const std::int64_t columns = args.width / (packed ? n : 1);
+    const dim3 blocks(static_cast<unsigned>(args.tokens.count),
+                      static_cast<unsigned>((columns + threads - 1) / threads));
+    start("embedding_backward", packed ? add_runs<T, n> : add_runs<T, 1>, {blocks, stream},
+          parts.sorted_ids, parts.sorted_positions, pointer<T>(args.dy), args.dtable.as<float>(),
+          args.tokens.count, args.width, args.vocab, args.mode, bad);
+  });
 }
 
 }  // namespace train::cuda

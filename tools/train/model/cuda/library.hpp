@@ -15,7 +15,6 @@ class Library {
   Function* find(const char* symbol) const {
     return reinterpret_cast<Function*>(address(symbol));
   }
-  const std::string& name() const noexcept { return name_; }
   void* handle() const noexcept { return handle_; }
 
  private:

@@ -12,6 +12,7 @@
 #include <chrono>
 #include <functional>
 #include <map>
+#include <type_traits>
 #include <utility>
 
 #include "atoll/error.hpp"
@@ -62,24 +63,9 @@ struct CublasLt {
 
 #undef ATOLL_CUBLASLT
 
-// Owns a cuBLASLt handle.
+// Owns a cuBLASLt handle, which is a pointer to an opaque struct.
 template <class Handle>
-class Owned {
- public:
-  using Destroy = cublasStatus_t(Handle);
-  Owned(Handle handle, Destroy* destroy) : handle_(handle), destroy_(destroy) {}
-  ~Owned() {
-    if (handle_ != nullptr) destroy_(handle_);
-  }
-  Owned(Owned&& other) noexcept
-      : handle_(std::exchange(other.handle_, nullptr)), destroy_(other.destroy_) {}
-  Owned& operator=(Owned&&) = delete;
-  Handle get() const noexcept { return handle_; }
-
- private:
-  Handle handle_;
-  Destroy* destroy_;
-};
+using Owned = std::unique_ptr<std::remove_pointer_t<Handle>, cublasStatus_t (*)(Handle)>;
 
 cudaDataType_t type_of(DType dtype) { return is_bf16(dtype) ? CUDA_R_16BF : CUDA_R_32F; }
 
@@ -106,6 +92,59 @@ struct Prepared {
   cublasLtMatmulAlgo_t algorithm;
 };
 
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+// Measures square products of one size.
+class PeakProduct {
+ public:
+  PeakProduct(const atoll::Device& device, DType dtype, std::int64_t size)
+      : size_(size), dtype_(dtype), stream_(device.stream({.name = "peak"})), matmul_(device) {
+    const auto elements = static_cast<std::size_t>(size * size);
+    for (atoll::Buffer& matrix : matrices_) matrix = device.allocate(elements * size_of(dtype));
+    // Random values, because zeros need less power and run unrealistically fast.
+    const atoll::Buffer values = device.allocate(elements * sizeof(float));
+    for (const atoll::Buffer& operand : {std::cref(matrices_[0]), std::cref(matrices_[1])}) {
+      device.ops().fill_normal(stream_, values.view(DType::f32), {1, 1, 0, 0.0f, 1.0f});
+      device.ops().cast(stream_, operand.view(dtype), values.view(DType::f32));
+    }
+    seconds(1);  // warm up
+  }
+  double operations() const {
+    const auto n = static_cast<double>(size_);
+    return 2 * n * n * n;
+  }
+  // Time of `batch` consecutive products.
+  double seconds(int batch) {
+    const Product product{size_,
+                          size_,
+                          size_,
+                          Operand::plain,
+                          Operand::transposed,
+                          dtype_,
+                          dtype_,
+                          WriteMode::overwrite};
+    stream_.synchronize();
+    const auto start = Clock::now();
+    for (int i = 0; i < batch; ++i) {
+      matmul_.run(native(stream_), product, matrices_[0].data(), matrices_[1].data(),
+                  matrices_[2].data());
+    }
+    stream_.synchronize();
+    return seconds_since(start);
+  }
+
+ private:
+  std::int64_t size_;
+  DType dtype_;
+  std::array<atoll::Buffer, 3> matrices_;
+  atoll::Stream stream_;
+  MatMul matmul_;
+};
+
 }  // namespace
 
 struct MatMul::Impl {
@@ -120,7 +159,7 @@ struct MatMul::Impl {
   static Owned<cublasLtHandle_t> make_handle(const CublasLt& lt) {
     cublasLtHandle_t made = nullptr;
     lt.check(lt.create(&made), "cublasLtCreate");
-    return {made, lt.destroy};
+    return Owned<cublasLtHandle_t>(made, lt.destroy);
   }
 
   // Describes a row-major matrix of `rows` x `columns` as stored.
@@ -129,7 +168,7 @@ struct MatMul::Impl {
     lt.check(lt.layout_create(&made, type_of(dtype), static_cast<std::uint64_t>(columns),
                               static_cast<std::uint64_t>(rows), columns),
              "cublasLtMatrixLayoutCreate");
-    return {made, lt.layout_destroy};
+    return Owned<cublasLtMatrixLayout_t>(made, lt.layout_destroy);
   }
 
   Owned<cublasLtMatmulDesc_t> description(const Product& product) const {
@@ -213,63 +252,6 @@ void MatMul::run(cudaStream_t stream, const Product& product, const void* a, con
                      &with.algorithm, impl_->workspace.data(), impl_->workspace.bytes(), stream),
            to_string(product));
 }
-
-namespace {
-
-using Clock = std::chrono::steady_clock;
-
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
-
-// Measures square products of one size.
-class PeakProduct {
- public:
-  PeakProduct(const atoll::Device& device, DType dtype, std::int64_t size)
-      : size_(size), dtype_(dtype), stream_(device.stream({.name = "peak"})), matmul_(device) {
-    const auto elements = static_cast<std::size_t>(size * size);
-    for (atoll::Buffer& matrix : matrices_) matrix = device.allocate(elements * size_of(dtype));
-    // Random values, because zeros need less power and run unrealistically fast.
-    const atoll::Buffer values = device.allocate(elements * sizeof(float));
-    for (const atoll::Buffer& operand : {std::cref(matrices_[0]), std::cref(matrices_[1])}) {
-      device.ops().fill_normal(stream_, values.view(DType::f32), {1, 1, 0, 0.0f, 1.0f});
-      device.ops().cast(stream_, operand.view(dtype), values.view(DType::f32));
-    }
-    seconds(1);  // warm up
-  }
-  double operations() const {
-    const auto n = static_cast<double>(size_);
-    return 2 * n * n * n;
-  }
-  // Time of `batch` consecutive products.
-  double seconds(int batch) {
-    const Product product{size_,
-                          size_,
-                          size_,
-                          Operand::plain,
-                          Operand::transposed,
-                          dtype_,
-                          dtype_,
-                          WriteMode::overwrite};
-    stream_.synchronize();
-    const auto start = Clock::now();
-    for (int i = 0; i < batch; ++i) {
-      matmul_.run(native(stream_), product, matrices_[0].data(), matrices_[1].data(),
-                  matrices_[2].data());
-    }
-    stream_.synchronize();
-    return seconds_since(start);
-  }
-
- private:
-  std::int64_t size_;
-  DType dtype_;
-  std::array<atoll::Buffer, 3> matrices_;
-  atoll::Stream stream_;
-  MatMul matmul_;
-};
-
-}  // namespace
 
 double matrix_peak_flops(const atoll::Device& device, DType dtype, double seconds) {
   constexpr std::int64_t smallest = 128, largest = 8192;

@@ -7,7 +7,7 @@
 #include <memory>
 
 #include "atoll/device.hpp"
-#include "model/product.hpp"
+#include "model/ops.hpp"
 
 namespace train::cuda {
 

@@ -4,15 +4,6 @@
 
 namespace train::cuda {
 
-namespace {
-
-template <class... Views>
-bool all_aligned(const Views&... views) {
-  return (atoll::cuda::is_aligned(views.data, 16) && ...);
-}
-
-}  // namespace
-
 bool is_aligned(const RmsNormForward& args) { return all_aligned(args.x, args.weight, args.y); }
 
 bool is_aligned(const RmsNormBackward& args) {
@@ -120,46 +111,18 @@ __global__ void __launch_bounds__(threads)
 
 std::int64_t blocks_of(std::int64_t tokens) { return (tokens + rows_of_block - 1) / rows_of_block; }
 
-template <class T>
-void launch_forward(cudaStream_t stream, const RmsNormForward& args) {
-  with_row_shape<T>(args.width, is_aligned(args), [&]<int n, int held>() {
-    start("rms_norm_forward", forward<T, n, held>,
-          {static_cast<unsigned>(args.inverse.count), stream}, static_cast<const T*>(args.x.data),
-          static_cast<const T*>(args.weight.data), static_cast<T*>(args.y.data),
-          args.inverse.as<float>(), static_cast<int>(args.width), args.eps);
-  });
-}
-
-template <class T, bool accumulate>
-void launch_backward(cudaStream_t stream, const RmsNormBackward& args, float* partials) {
-  const auto tokens = static_cast<std::int64_t>(args.inverse.count);
-  with_row_shape<T>(args.width, is_aligned(args), [&]<int n, int held>() {
-    start("rms_norm_backward", backward<T, n, held, accumulate>,
-          {static_cast<unsigned>(blocks_of(tokens)), stream}, static_cast<const T*>(args.x.data),
-          static_cast<const T*>(args.weight.data), static_cast<const T*>(args.dy.data),
-          args.inverse.as<float>(), static_cast<T*>(args.dx.data), partials,
-          static_cast<int>(args.width), tokens);
-  });
-}
-
-template <class T>
-void launch_backward(cudaStream_t stream, const RmsNormBackward& args, float* partials) {
-  if (args.dx_mode == WriteMode::accumulate) {
-    launch_backward<T, true>(stream, args, partials);
-  } else {
-    launch_backward<T, false>(stream, args, partials);
-  }
-}
-
 }  // namespace
 
 void rms_norm_forward(cudaStream_t stream, const RmsNormForward& args) {
   if (args.inverse.count == 0) return;
-  if (args.x.dtype == atoll::DType::bf16) {
-    launch_forward<__nv_bfloat16>(stream, args);
-  } else {
-    launch_forward<float>(stream, args);
-  }
+  with_compute_type(args.x.dtype, [&]<class T>(Type<T>) {
+    with_row_shape<T>(args.width, is_aligned(args), [&]<int n, int held>() {
+      start("rms_norm_forward", forward<T, n, held>,
+            {static_cast<unsigned>(args.inverse.count), stream}, pointer<T>(args.x),
+            pointer<T>(args.weight), pointer<T>(args.y), args.inverse.as<float>(),
+            static_cast<int>(args.width), args.eps);
+    });
+  });
 }
 
 std::size_t rms_norm_partials(std::int64_t tokens, std::int64_t width) {
@@ -173,18 +136,21 @@ void rms_norm_backward(cudaStream_t stream, const RmsNormBackward& args, float* 
                               "rms_norm_backward");
   }
   const bool wanted = args.dweight_mode != WriteMode::none;
-  float* const shares = wanted ? partials : nullptr;
-  if (args.x.dtype == atoll::DType::bf16) {
-    launch_backward<__nv_bfloat16>(stream, args, shares);
-  } else {
-    launch_backward<float>(stream, args, shares);
-  }
-  if (!wanted) return;
   const auto width = static_cast<int>(args.width);
+  const auto tokens = static_cast<std::int64_t>(args.inverse.count);
+  const std::int64_t blocks = blocks_of(tokens);
+  with_compute_type(args.x.dtype, [&]<class T>(Type<T>) {
+    with_row_shape<T>(args.width, is_aligned(args), [&]<int n, int held>() {
+      const bool adds = args.dx_mode == WriteMode::accumulate;
+      start("rms_norm_backward", adds ? backward<T, n, held, true> : backward<T, n, held, false>,
+            {static_cast<unsigned>(blocks), stream}, pointer<T>(args.x), pointer<T>(args.weight),
+            pointer<T>(args.dy), args.inverse.as<float>(), pointer<T>(args.dx),
+            wanted ? partials : nullptr, width, tokens);
+    });
+  });
+  if (!wanted) return;
   start("rms_norm_weight", add_partials, {static_cast<unsigned>((width + 31) / 32), stream},
-        args.dweight.as<float>(), partials, width,
-        static_cast<int>(blocks_of(static_cast<std::int64_t>(args.inverse.count))),
-        args.dweight_mode);
+        args.dweight.as<float>(), partials, width, static_cast<int>(blocks), args.dweight_mode);
 }
 
 }  // namespace train::cuda

@@ -14,7 +14,34 @@ using atoll::cuda::threads;
 using atoll::cuda::Type;
 
 constexpr int warps = threads / 32;
+// Elements of T in a pack of 16 bytes.
+template <class T>
+constexpr int pack_of = 16 / static_cast<int>(sizeof(T));
 static_assert(most_norm_width == 32 * threads);
+
+// Calls body with the Type of the compute dtype, f32 or bf16.
+template <class Body>
+void with_compute_type(atoll::DType dtype, const Body& body) {
+  if (dtype == atoll::DType::bf16) {
+    body(Type<__nv_bfloat16>{});
+  } else {
+    body(Type<float>{});
+  }
+}
+
+template <class T>
+const T* pointer(atoll::ConstView view) {
+  return static_cast<const T*>(view.data);
+}
+template <class T>
+T* pointer(atoll::View view) {
+  return static_cast<T*>(view.data);
+}
+
+template <class... Views>
+bool all_aligned(const Views&... views) {
+  return (atoll::cuda::is_aligned(views.data, 16) && ...);
+}
 
 // Reports an invalid id. Uses a single store, because several threads may report.
 __device__ __forceinline__ void tell(BadId* bad, std::int32_t id, std::uint64_t position) {
@@ -89,7 +116,7 @@ struct Row {
 // fit.
 template <class T, class Body>
 void with_row_shape(std::int64_t width, bool aligned, const Body& body) {
-  constexpr int n = 16 / static_cast<int>(sizeof(T));
+  constexpr int n = pack_of<T>;
   ATOLL_ASSERT(width <= (aligned && width % n == 0 ? most_norm_width : most_norm_width / 2),
                "rows are too wide");
   if (!aligned || width % n != 0) {
