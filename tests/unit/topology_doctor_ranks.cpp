@@ -66,7 +66,7 @@ TEST_CASE("rank_off_socket: bound to another socket than the GPU's") {
   const Finding finding = the_finding(diagnose(topology, ranks), "rank_off_socket");
   CHECK(finding.severity == Severity::warning);
   CHECK(finding.subjects == Strings{"rank 3", "a/gpu3"});
-  CHECK(finding.evidence == "bound to NUMA node 0 on socket 0, with a GPU on socket 1");
+  CHECK(finding.evidence == "the rank runs on NUMA node 0 of socket 0, its GPU is on socket 1");
   for (RankSite& rank : ranks) rank.numa = -1;
   CHECK(state_of(diagnose(topology, ranks), "rank_off_socket") ==
         "no rank is bound to one NUMA node");
@@ -83,7 +83,7 @@ TEST_CASE("rank_off_socket: several NUMA nodes a socket") {
   CHECK(state_of(diagnose(topology, ranks), "rank_off_socket") == "ok");
   ranks[0].numa = 4;
   CHECK(the_finding(diagnose(topology, ranks), "rank_off_socket").evidence ==
-        "bound to NUMA node 4 on socket 1, with a GPU on socket 0");
+        "the rank runs on NUMA node 4 of socket 1, its GPU is on socket 0");
 }
 
 TEST_CASE("ranks_share_core: bound to the same core, or to sets that overlap") {
@@ -129,7 +129,7 @@ TEST_CASE("shard_not_island: rows that cross, split or divide islands") {
   Finding finding = the_finding(diagnose(topology, ranks, &plan), "shard_not_island");
   CHECK(finding.severity == Severity::info);
   CHECK(finding.evidence == "1 of 1 shard group span up to 2 islands");
-  CHECK(has(finding.consequence, "50, not 450 GB/s a GPU"));
+  CHECK(has(finding.consequence, "50 instead of 450 GB/s per GPU"));
 
   plan = mesh(2, 4);
   plan.order = {0, 1, 4, 5, 2, 3, 6, 7};
@@ -140,7 +140,7 @@ TEST_CASE("shard_not_island: rows that cross, split or divide islands") {
   plan = mesh(4, 2);
   finding = the_finding(diagnose(topology, ranks, &plan), "shard_not_island");
   CHECK(finding.severity == Severity::info);
-  CHECK(finding.evidence == "the shard axis of 2 is narrower than 2 islands");
+  CHECK(finding.evidence == "the shard axis of 2 ranks covers only a part of 2 islands");
 
   const Topology plain = machines::cpus(2);
   const std::vector<RankSite> on_cpus{{"a", ""}, {"b", ""}};

@@ -98,10 +98,10 @@ void read_pci(pugi::xml_node pci, Facts& facts) {
 
 // "healthy", a list of faults, or "" when the driver does not report it.
 std::string health_of(pugi::xml_node health) {
-  std::string troubles;
+  std::string problems;
   bool is_told = false;
-  const auto add = [&](const std::string& trouble) {
-    if (troubles.size() < longest_text) troubles += (troubles.empty() ? "" : ", ") + trouble;
+  const auto add = [&](const std::string& problem) {
+    if (problems.size() < longest_text) problems += (problems.empty() ? "" : ", ") + problem;
   };
   for (const pugi::xml_node child : health.children()) {
     const std::string name = child.name(), value = lower_case(words_of(child));
@@ -118,8 +118,8 @@ std::string health_of(pugi::xml_node health) {
     }
   }
   const std::string summary = lower_case(words_of(health.child("summary")));
-  if (!troubles.empty() || summary == "healthy" || (summary.empty() && is_told))
-    return troubles.empty() ? "healthy" : troubles;
+  if (!problems.empty() || summary == "healthy" || (summary.empty() && is_told))
+    return problems.empty() ? "healthy" : problems;
   return summary;
 }
 
@@ -140,7 +140,7 @@ void read_fabric(pugi::xml_node fabric, Facts& facts) {
   set_fact(facts, fact::fabric_health, health_of(fabric.child("health")));
 }
 
-// Reads the reasons for lower clocks that mean trouble, not idleness or clocks that a user set.
+// Reads the reasons for lower clocks that mean problem, not idleness or clocks that a user set.
 // Drivers before 525 called them throttle reasons.
 void read_throttle(pugi::xml_node gpu, Facts& facts) {
   struct Reason {

@@ -78,7 +78,7 @@ std::size_t count(const Diagnosis& diagnosis, CheckStatus status) {
 
 // Checks that each lack one fact share a line, instead of a line for each.
 void append_not_checked(std::string& text, const Diagnosis& diagnosis, Colour colour) {
-  constexpr std::string_view missing = "no source gives ";
+  constexpr std::string_view missing = "no source provides ";
   constexpr std::size_t indent = 6, width = 92;
   std::map<std::string, std::vector<std::string>> by_reason;
   for (const Check& check : diagnosis.checks) {
@@ -86,7 +86,7 @@ void append_not_checked(std::string& text, const Diagnosis& diagnosis, Colour co
     const bool is_missing =
         check.reason.starts_with(missing) && check.reason.find(';') == std::string::npos;
     const std::string what = is_missing ? check.reason.substr(missing.size()) : "";
-    const std::string reason = is_missing ? "no source gives the facts" : check.reason;
+    const std::string reason = is_missing ? "no source provides the facts" : check.reason;
     by_reason[printable(reason)].push_back(
         what.empty() || what == check.id ? check.id : fmt::format("{} ({})", check.id, what));
   }
