@@ -204,7 +204,7 @@ TEST_CASE("hwloc XML: a damaged matrix is an error that names the byte") {
   const std::string good = matrix({"416", "417"}, {0, 1, 1, 0});
   read(with(good));
   refuses(with(matrix({"416", "999"}, {0, 1, 1, 0})), "OSDev 999, which does not exist");
-  refuses(with(matrix({"416", "417"}, {0, 1, 1})), "2 indexes and 3 values where nbobjs is 2");
+  refuses(with(matrix({"416", "417"}, {0, 1, 1})), "2 indexes and 3 values, but nbobjs is 2");
   refuses(with(matrix({"416", "417"}, {0, 1, 1, 0, 0})), "more values");
   refuses(with(replaced(good, "416 417", "416 417 416")), "more indexes");
   refuses(with(replaced(good, "416 417", "416")), "1 indexes");

@@ -441,7 +441,7 @@ TEST_CASE("damage is told with the byte where it stands") {
   said("<pci class=\"0x030200\"/>", "not a bus id");
   said(pci("0000:1b", "0x030200"), "not a bus id");
   said(pci("12345678a:1b:00.0", "0x030200"), "not a bus id");
-  said(gpu("0:1:00.0", 0) + gpu("0000:01:00.0", 1), "a second GPU");
+  said(gpu("0:1:00.0", 0) + gpu("0000:01:00.0", 1), "two GPUs of one host have the bus id");
   for (const char* count : {"0", "-3", "1025", "many", "", "99999999999999999999"})
     said(gpu("0:1:00.0", 0, fmt::format("<nvlink target=\"0:2:00.0\" count=\"{}\"/>", count)),
          "a count of links");
