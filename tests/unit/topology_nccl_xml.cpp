@@ -451,7 +451,7 @@ TEST_CASE("damage is told with the byte where it stands") {
   said(gpu("0:1:00.0", 0, nvlink("nowhere", 4, "0x030200")), "not a bus id");
   said(net("speed=\"1000\""), "neither a name");
   said(net(fmt::format("name=\"{}\"", std::string(256, 'n'))), "too long");
-  said(net("name=\"&#27;[31m\""), "not text");
+  said(net("name=\"&#27;[31m\""), "cannot be printed");
   said(gpu("0:1:00.0", 0) + net("name=\"gpu0\""), "the name of a GPU");
   CHECK(complaint("<system/>").find("no <cpu>") != std::string::npos);
   CHECK(complaint(system(cpu("host_hash=\"&#7;\"", ""))).find("host_hash") != std::string::npos);
