@@ -4,7 +4,8 @@
 
 namespace atoll_v1::atoll {
 
-// Replaces direct NVLinks between GPUs by links to a switch when the GPUs cannot have so many links.
+// Replaces direct NVLinks between GPUs by links to a switch when the GPUs cannot have so many
+// links.
 //
 // `nvidia-smi topo -m` cannot show switches: it repeats all links of a GPU for every peer that the
 // GPU reaches through a switch. So if a GPU seems to have more direct NVLinks than its model

@@ -52,8 +52,8 @@ class FactColumns {
   std::vector<std::vector<std::string_view>> columns_;
 };
 
-// Reads a column of facts as numbers. The text that was parsed last is kept with its number, because
-// neighbouring devices usually have equal values.
+// Reads a column of facts as numbers. The text that was parsed last is kept with its number,
+// because neighbouring devices usually have equal values.
 class Numbers {
  public:
   explicit Numbers(std::span<const std::string_view> column) : column_(column) {}
@@ -150,8 +150,8 @@ class CheckResult {
   // Records that the check could examine a host or device. A check that examined at least one is
   // "ok" unless it has findings.
   void looked() { looked_ = true; }
-  // Records that a host or one of its devices lacks a fact. The reason is taken from the host's facts
-  // about its sources.
+  // Records that a host or one of its devices lacks a fact. The reason is taken from the host's
+  // facts about its sources.
   void lacks(const TopologyHost& host, std::string_view fact);
   // Records why a host or device could not be examined. The reason is shown only if the check could
   // examine no host and no device.
@@ -198,8 +198,8 @@ bool has_rdma(const Machine& machine, const HostView& view);
 std::set<std::string_view> nearest_nics(const Machine& machine, const HostView& view);
 // Returns the positions of the NICs that the GPUs of the host should send through.
 std::set<std::size_t> used_nics(const Machine& machine, const HostView& view);
-// True for PCIe cards, which have NVLinks only if a bridge is installed, and for workstation boards,
-// which do not use all NVLinks of their GPUs.
+// True for PCIe cards, which have NVLinks only if a bridge is installed, and for workstation
+// boards, which do not use all NVLinks of their GPUs.
 bool is_card(const TopologyGpu& gpu);
 // Parses a text that consists of one finite number; empty for any other text.
 std::optional<double> number_of(std::string_view text);
@@ -302,8 +302,8 @@ void each_nic(const Machine& machine, CheckResult& result, std::string_view fact
   });
 }
 
-// Calls look(view, value) for each host that has the fact, and records the host as examined. Reports
-// the fact as missing for the other hosts.
+// Calls look(view, value) for each host that has the fact, and records the host as examined.
+// Reports the fact as missing for the other hosts.
 template <class Look>
 void each_host(const Machine& machine, CheckResult& result, std::string_view fact, Look look) {
   for (const HostView& view : machine.hosts) {

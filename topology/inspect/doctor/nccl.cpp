@@ -1,9 +1,9 @@
 // Checks of NCCL's settings in the environment and in nccl.conf.
 //
-// NCCL_IB_HCA and NCCL_SOCKET_IFNAME hold lists of names, separated by commas, each with an optional
-// ":port" (NCCL's manual, "Environment Variables"). A '^' before the list excludes the names. An '='
-// before the list, after any '^', makes NCCL compare whole names instead of prefixes. NCCL reads at
-// most 32 names.
+// NCCL_IB_HCA and NCCL_SOCKET_IFNAME hold lists of names, separated by commas, each with an
+// optional ":port" (NCCL's manual, "Environment Variables"). A '^' before the list excludes the
+// names. An '=' before the list, after any '^', makes NCCL compare whole names instead of prefixes.
+// NCCL reads at most 32 names.
 #include <fmt/format.h>
 
 #include <algorithm>

@@ -146,9 +146,9 @@ std::vector<Crowd> crowds_of(const Machine& machine, const std::vector<std::size
   return result;
 }
 
-// True if ranks must share cores. Ranks with equal sets of threads are bound to the same part of the
-// host on purpose, so they are crowded only if there is less than one core for each rank. Sets that
-// overlap only partly are never intended.
+// True if ranks must share cores. Ranks with equal sets of threads are bound to the same part of
+// the host on purpose, so they are crowded only if there is less than one core for each rank. Sets
+// that overlap only partly are never intended.
 bool is_crowded(const Crowd& crowd, const TopologyHost& host) {
   if (!crowd.equal) return true;
   const bool smt = host.host_threads > host.host_cores && host.host_cores > 0;

@@ -22,8 +22,8 @@ bool is_amd(GpuDriver driver) { return driver == GpuDriver::rsmi; }
 bool is_not_amd(GpuDriver driver) { return driver != GpuDriver::rsmi; }
 bool is_any(GpuDriver) { return true; }
 
-// Prints the words as elements of several values each, like libhwloc. The attribute `length` must be
-// exact for libhwloc's built-in parser.
+// Prints the words as elements of several values each, like libhwloc. The attribute `length` must
+// be exact for libhwloc's built-in parser.
 void print_lines(std::string_view tag, const std::vector<std::string>& words, std::string& text) {
   for (std::size_t i = 0; i < words.size(); i += values_per_line) {
     std::string line;

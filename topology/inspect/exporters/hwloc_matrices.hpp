@@ -40,8 +40,8 @@ class HwlocMatrices {
     std::string_view name;
     std::vector<std::string> ends;
     std::map<Pair, double> mbyte_s;
-    // True if all values are 0, even on the diagonal. In this way atoll writes that the GPUs have no
-    // links.
+    // True if all values are 0, even on the diagonal. In this way atoll writes that the GPUs have
+    // no links.
     bool zeros = false;
   };
 

@@ -144,9 +144,9 @@ class Writer {
 
   using Slots = std::vector<const PciSlot*>;
 
-  // Writes the devices at one part of the machine, below their root complexes. In the topology files
-  // of some cloud providers, a root complex has devices near several parts; the root complex is then
-  // written at each of these parts.
+  // Writes the devices at one part of the machine, below their root complexes. In the topology
+  // files of some cloud providers, a root complex has devices near several parts; the root complex
+  // is then written at each of these parts.
   void write_devices(std::size_t place) {
     std::map<std::string, Slots> below;  // devices of each root complex
     for (const auto& slot : devices_.slots)

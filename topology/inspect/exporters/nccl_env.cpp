@@ -23,7 +23,8 @@ using doctor::HostView;
 using doctor::Machine;
 using doctor::Setting;
 
-// A setting with the reason for it. A line without a value is advice, which is written as a comment.
+// A setting with the reason for it. A line without a value is advice, which is written as a
+// comment.
 struct Line {
   std::string name, value, reason;
   bool operator<(const Line& other) const {

@@ -52,8 +52,8 @@ bool is_written(pugi::xml_node node) {
   return node.type() == pugi::node_element || node.type() == pugi::node_comment;
 }
 
-// Appends a node as text. NCCL has a parser of its own, which rejects XML declarations, tabs between
-// elements and spaces before the end of an element.
+// Appends a node as text. NCCL has a parser of its own, which rejects XML declarations, tabs
+// between elements and spaces before the end of an element.
 void append_node(pugi::xml_node node, std::size_t depth, std::string& out) {
   const std::string indent(2 * depth, ' ');
   if (node.type() == pugi::node_comment) {
@@ -141,8 +141,8 @@ void HostTree::note_way(const std::string& busid, std::string_view pci_path) {
 
 // Removes from a path in the kernel's form the bridges that NCCL does not write. For each switch,
 // the kernel's path contains an upstream port and a downstream port, and there is a root port above
-// the first switch. NCCL writes only upstream ports. So every second bridge is removed, counted from
-// the device upwards, unless several devices are below the bridge.
+// the first switch. NCCL writes only upstream ports. So every second bridge is removed, counted
+// from the device upwards, unless several devices are below the bridge.
 void HostTree::leave_out_ports(std::vector<std::string>& bridges) const {
   std::vector<std::string> kept;
   bool may_be_port = true;

@@ -2,14 +2,14 @@
 //
 // The exporter completes an XML tree. If all hosts were read from one NCCL topology file, the
 // exporter starts with the tree of this file, so that attributes that atoll does not know are kept;
-// otherwise it starts with an empty <system>. Then it adds everything that the topology contains and
-// the tree lacks. The exporter never removes or changes anything in the tree.
+// otherwise it starts with an empty <system>. Then it adds everything that the topology contains
+// and the tree lacks. The exporter never removes or changes anything in the tree.
 //
 // NCCL determines some attributes itself when they are absent, but trusts them when they are
 // present: sm, gdr, speed, arch and others. The exporter omits such attributes unless their values
 // are known. The rank of a GPU and the number of a network device belong to a job, so NCCL sets
-// both. A <gpu> without links means that the GPU has none, so a GPU with unknown links is written as
-// a <pci> without a <gpu>.
+// both. A <gpu> without links means that the GPU has none, so a GPU with unknown links is written
+// as a <pci> without a <gpu>.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -227,8 +227,8 @@ class Writer {
     return !hosts_.contains(end.substr(0, std::min(end.size(), end.rfind('/'))));
   }
 
-  // Records a link of a GPU if the format can hold the link. NCCL's file can hold links between GPUs
-  // of one host, and links to one switch.
+  // Records a link of a GPU if the format can hold the link. NCCL's file can hold links between
+  // GPUs of one host, and links to one switch.
   void note_link(const TopologyLink& link, const std::string& from, const std::string& to) {
     const auto gpu = gpus_.find(from);
     if (gpu == gpus_.end() || link.count > nccl::most_links) return;
@@ -280,8 +280,8 @@ class Writer {
     add_links(links->second, present, element);
   }
 
-  // Returns the ends of all links of a <gpu>. All switches of a host are one end, because the format
-  // cannot distinguish them.
+  // Returns the ends of all links of a <gpu>. All switches of a host are one end, because the
+  // format cannot distinguish them.
   static std::set<Target> links_in(pugi::xml_node gpu, const nccl::PciElements& elements) {
     std::set<Target> present;
     for (const pugi::xml_node link : gpu.children()) {
@@ -345,8 +345,8 @@ class Writer {
   }
 
   // Adds a NIC to the tree. A NIC without a bus id is omitted, because NCCL searches for NICs that
-  // the file lacks, but not for those in the file. Virtual interfaces are omitted, because NCCL must
-  // not use them.
+  // the file lacks, but not for those in the file. Virtual interfaces are omitted, because NCCL
+  // must not use them.
   void add_nic(const TopologyNic& nic, HostTree& tree) {
     pugi::xml_node net = tree.net(nic.name);
     if (!net) net = new_net(nic, tree);

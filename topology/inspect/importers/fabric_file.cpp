@@ -185,8 +185,8 @@ class DiscoverReader {
  public:
   DiscoverReader(std::string_view text, std::string_view path) : text_(text), path_(path) {}
 
-  // Returns the ports in the order of the text. A cable occurs twice if the text has a block for both
-  // of its ends.
+  // Returns the ports in the order of the text. A cable occurs twice if the text has a block for
+  // both of its ends.
   std::vector<FabricPort> read() {
     for (std::size_t at = 0; at < text_.size();) {
       const std::size_t end = std::min(text_.find('\n', at), text_.size());

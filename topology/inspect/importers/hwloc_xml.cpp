@@ -79,8 +79,8 @@ class XmlReader {
     take("OSRelease", machine_.kernel);
   }
 
-  // Reads an object and everything below it. Recursion is safe, because XmlDocument limits the depth
-  // of documents.
+  // Reads an object and everything below it. Recursion is safe, because XmlDocument limits the
+  // depth of documents.
   void visit(pugi::xml_node object, Above above) {
     if (!object.attribute("type")) document_.fail(object, "the <object> has no type");
     const std::string_view type = object.attribute("type").value();

@@ -129,10 +129,10 @@ std::string_view type_of_link(pugi::xml_node link) {
   return is_xgmi ? "xgmi" : "nvlink";
 }
 
-// NCCL treats every target that is neither a GPU nor a CPU as a switch, and class 0x068001 as a CPU.
-// In files from POWER machines, the bridge to the CPU has class 0x068000, which means NVSwitch on
-// other machines. The bridge is recognised by its vendor or by the architecture of the host, since
-// no POWER machine has NVSwitches.
+// NCCL treats every target that is neither a GPU nor a CPU as a switch, and class 0x068001 as a
+// CPU. In files from POWER machines, the bridge to the CPU has class 0x068000, which means NVSwitch
+// on other machines. The bridge is recognised by its vendor or by the architecture of the host,
+// since no POWER machine has NVSwitches.
 LinkEnd link_end(pugi::xml_node link, const PciElements& elements) {
   const pugi::xml_node own = link.parent().parent();
   const std::string_view text = link.attribute("target").value();

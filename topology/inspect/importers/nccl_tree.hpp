@@ -1,5 +1,5 @@
-// Reads elements of NCCL's topology files, for the importer and the exporter. The rules are those of
-// NCCL 2.30 and RCCL 2.21 (src/graph/xml.cc, topo.cc).
+// Reads elements of NCCL's topology files, for the importer and the exporter. The rules are those
+// of NCCL 2.30 and RCCL 2.21 (src/graph/xml.cc, topo.cc).
 #pragma once
 
 #include <cstddef>

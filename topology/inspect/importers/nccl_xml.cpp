@@ -1,18 +1,18 @@
 // Imports NCCL's topology file (NCCL_TOPO_DUMP_FILE, NCCL_TOPO_FILE) and RCCL's variant of it.
 //
 // The file is a tree. <system> contains a <cpu> for each NUMA node of one or more hosts. A <cpu>
-// contains nested <pci> elements: bridges, then devices. A <pci> with a <gpu> is a GPU. A <pci> with
-// a <nic> is an adapter, and the ports of the adapter are <net> elements. Links are <nvlink> or
-// <xgmi> elements below <gpu>, with the bus id of the other end.
+// contains nested <pci> elements: bridges, then devices. A <pci> with a <gpu> is a GPU. A <pci>
+// with a <nic> is an adapter, and the ports of the adapter are <net> elements. Links are <nvlink>
+// or <xgmi> elements below <gpu>, with the bus id of the other end.
 //
 // Pitfalls:
-// - Vendors publish templates, which NCCL completes on the live machine. Templates may have only bus
-//   ids and classes, so a GPU that is known only by its class proves nothing about links.
+// - Vendors publish templates, which NCCL completes on the live machine. Templates may have only
+//   bus ids and classes, so a GPU that is known only by its class proves nothing about links.
 // - Dumps contain only devices that the job used, so GPUs at the end of links may be missing.
 // - A network interface without a PCI device is below the first <cpu> of the rank that wrote the
 //   file. If the interface is below several <cpu> elements, its place is unknown.
-// - The outermost <pci> of a branch is the upstream port of a switch, or the device itself. The file
-//   does not show the root complex above this element.
+// - The outermost <pci> of a branch is the upstream port of a switch, or the device itself. The
+//   file does not show the root complex above this element.
 #include <fmt/format.h>
 
 #include <algorithm>

@@ -13,9 +13,9 @@
 //
 // Tabs, spaces or both separate the columns. Terminal escapes underline the header, and pasted text
 // may contain parts of these escapes. Older drivers write the names of NICs into the header. A cell
-// NVk means k NVLinks. On a board without switches, these links connect the two GPUs. With NVSwitch,
-// each cell repeats the number of all links of the GPU, so that the sum of a row exceeds the links
-// of any GPU; show_hidden_switches() detects this.
+// NVk means k NVLinks. On a board without switches, these links connect the two GPUs. With
+// NVSwitch, each cell repeats the number of all links of the GPU, so that the sum of a row exceeds
+// the links of any GPU; show_hidden_switches() detects this.
 //
 // Steps: replace the escapes by spaces, find the header, read one row for each column, check that
 // the matrix is symmetric, read the legend, convert the cells to links and paths.
@@ -332,8 +332,8 @@ class MatrixReader {
       cell_read->offset = static_cast<std::uint32_t>(offset_of(token));
       cell(row, column) = *cell_read;
     }
-    // Columns after the matrix are separated only by blanks. If a row has an empty column, the words
-    // cannot be assigned to columns, so they are ignored.
+    // Columns after the matrix are separated only by blanks. If a row has an empty column, the
+    // words cannot be assigned to columns, so they are ignored.
     const auto tails = std::span(tokens).subspan(size() + 1);
     if (tails.size() != header_.tails) return;
     if (header_.cpus)

@@ -140,8 +140,8 @@ void read_fabric(pugi::xml_node fabric, Facts& facts) {
   set_fact(facts, fact::fabric_health, health_of(fabric.child("health")));
 }
 
-// Reads why the clocks are reduced, but skips idleness and clocks that a user set. Drivers before 525
-// call the reasons "throttle reasons".
+// Reads why the clocks are reduced, but skips idleness and clocks that a user set. Drivers before
+// 525 call the reasons "throttle reasons".
 void read_throttle(pugi::xml_node gpu, Facts& facts) {
   struct Reason {
     std::string_view element, word;
@@ -222,8 +222,8 @@ class LogReader {
       set_fact(topology_.hosts.front().facts, fact::virtual_machine, "yes");
   }
 
-  // Adds the MIG instances of a GPU. Few drivers print the UUID of an instance; without one, the name
-  // is "MIG-GPU-UUID/GI/CI", which CUDA also accepts.
+  // Adds the MIG instances of a GPU. Few drivers print the UUID of an instance; without one, the
+  // name is "MIG-GPU-UUID/GI/CI", which CUDA also accepts.
   void add_partitions(pugi::xml_node devices, TopologyGpu& gpu) const {
     for (const pugi::xml_node device : devices.children("mig_device")) {
       if (gpu.partitions.size() == most_partitions)

@@ -11,8 +11,8 @@ namespace {
 constexpr std::size_t most_nodes = 2'000'000;
 constexpr std::size_t most_depth = 64;
 
-// Returns the position after the "<? ... ?>", "<!-- ... -->" or "<! ... >" that begins at `at`; npos
-// when its end is missing.
+// Returns the position after the "<? ... ?>", "<!-- ... -->" or "<! ... >" that begins at `at`;
+// npos when its end is missing.
 std::size_t skip_markup(std::string_view text, std::size_t at) {
   const bool is_comment = text.substr(at, 4) == "<!--";
   const std::string_view end = is_comment ? "-->" : ">";

@@ -115,8 +115,8 @@ class Drops {
     }
   }
 
-  // Adds the drops of a summary. Each drop is moved sideways until it does not overlap another drop,
-  // at most four times.
+  // Adds the drops of a summary. Each drop is moved sideways until it does not overlap another
+  // drop, at most four times.
   void add_summary(const Summary& summary, const Rect& place, double y) {
     const double step = place.width / (static_cast<double>(summary.tracks.size()) + 1);
     for (std::size_t i = 0; i < summary.tracks.size(); ++i) {

@@ -113,8 +113,8 @@ std::string models_of(const Topology& topology, const std::vector<std::size_t>& 
   return std::string(short_model(model));
 }
 
-// Adds the islands to `box`, and the GPUs in the order of the islands. Returns for each GPU, given by
-// its position in the topology, the position in `box`.
+// Adds the islands to `box`, and the GPUs in the order of the islands. Returns for each GPU, given
+// by its position in the topology, the position in `box`.
 std::map<std::size_t, std::size_t> add_islands(const Parts& parts, const HostParts& host,
                                                HostBox& box) {
   const Topology& topology = parts.topology();

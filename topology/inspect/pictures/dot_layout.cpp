@@ -35,8 +35,8 @@ double island_width(const IslandBox& island) {
   return std::max(island.has_frame ? least_island_width : 0, gpus + 2 * pad);
 }
 
-// Returns one bar for each sequence of neighbouring GPUs on the same processor. Returns no bar if all
-// GPUs are on one processor.
+// Returns one bar for each sequence of neighbouring GPUs on the same processor. Returns no bar if
+// all GPUs are on one processor.
 std::vector<Bar> package_bars(const std::vector<GpuBox>& gpus, double y) {
   std::vector<Bar> bars;
   for (std::size_t i = 0; i < gpus.size(); ++i) {
@@ -153,7 +153,8 @@ void place(HostBox& host) {
       pad;
   host.title_place = {pad, 6, 0, 2 * line_height};
   double y = host.title_place.bottom() + 6;
-  // The first call of place_islands() only finds the columns of the GPUs, which package_bars() needs.
+  // The first call of place_islands() only finds the columns of the GPUs, which package_bars()
+  // needs.
   place_islands(y, host);
   host.packages = package_bars(host.gpus, y);
   if (!host.packages.empty()) y += package_height + 6;

@@ -1,9 +1,9 @@
 // Chooses the hosts to draw, the hosts to summarise, and the lines between them.
 //
 // Hosts that look alike are a *kind*. Small machines are drawn completely. Of a large machine, one
-// host of each kind is drawn; kinds with findings have priority. A *group* is one host, or an island
-// that spans hosts together with these hosts. A *track* is one line for all rails that connect the
-// same NICs of the drawn hosts.
+// host of each kind is drawn; kinds with findings have priority. A *group* is one host, or an
+// island that spans hosts together with these hosts. A *track* is one line for all rails that
+// connect the same NICs of the drawn hosts.
 #include "inspect/pictures/dot_scene.hpp"
 
 #include <fmt/format.h>
@@ -158,8 +158,8 @@ Mark worst_mark(const HostBox& host) {
   return worst;
 }
 
-// Returns the data that is needed to choose the groups to draw. The boxes of all hosts are not kept,
-// because they would need much memory.
+// Returns the data that is needed to choose the groups to draw. The boxes of all hosts are not
+// kept, because they would need much memory.
 std::vector<Candidate> candidates_of(const Parts& parts) {
   std::unordered_map<std::string, std::size_t> numbers;  // a number for each different likeness
   std::vector<Candidate> candidates;

@@ -1,5 +1,5 @@
-// Runs Graphviz' `dot` as a child process to make an SVG. The child reads and writes files in memory
-// instead of pipes, so that neither process blocks on the other.
+// Runs Graphviz' `dot` as a child process to make an SVG. The child reads and writes files in
+// memory instead of pipes, so that neither process blocks on the other.
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <spawn.h>

@@ -25,8 +25,8 @@ void make_unique(Topology& topology, const std::set<std::string>& taken) {
   while (any_taken(numbered)) ++number;
   std::unordered_map<std::string, std::string> new_ids;
   for (const TopologyHost& host : topology.hosts) new_ids[host.id] = numbered(host.id);
-  // Renames an id such as "HOST", "HOST/gpu0" or "HOST:nvswitch1". Returns false if the id belongs to
-  // no host.
+  // Renames an id such as "HOST", "HOST/gpu0" or "HOST:nvswitch1". Returns false if the id belongs
+  // to no host.
   const auto rename = [&](std::string& id) {
     for (std::size_t end = id.size(); end != std::string::npos && end > 0;
          end = id.find_last_of("/:", end - 1))

@@ -1,7 +1,7 @@
 // Merges several views of one host into one topology.
 //
-// Vocabulary: a *view* is the host as one source describes it. The *origin* of a view is the name of
-// the source. A *group* is one device in all views that show the device, the most trusted view
+// Vocabulary: a *view* is the host as one source describes it. The *origin* of a view is the name
+// of the source. A *group* is one device in all views that show the device, the most trusted view
 // first. Steps:
 //   1. Match the devices of the views (view_devices.cpp).
 //   2. Settle each member of a group: use the value of the first view that has one. A different
@@ -140,8 +140,8 @@ class ViewMerger {
   }
 
   // Returns the id in the merged topology for an id in a view. The ids of a host's switches begin
-  // with the old id of the host ("OLD/...", "OLD:nvswitch1"). Ids of switches that belong to no host
-  // do not change.
+  // with the old id of the host ("OLD/...", "OLD:nvswitch1"). Ids of switches that belong to no
+  // host do not change.
   std::string renamed(std::size_t view, const std::string& id) const {
     const auto& ids = devices_.ids[view];
     if (const auto found = ids.find(id); found != ids.end()) return found->second;
@@ -334,8 +334,8 @@ class ViewMerger {
     return result;
   }
 
-  // Uses the links of the first view that shows links or proves that there are none. Later views add
-  // only the links of GPUs that earlier views do not show.
+  // Uses the links of the first view that shows links or proves that there are none. Later views
+  // add only the links of GPUs that earlier views do not show.
   void settle_links() {
     std::vector<LinkView> telling;
     for (std::size_t view = 0; view < views_.size(); ++view) {

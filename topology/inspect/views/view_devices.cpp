@@ -49,7 +49,8 @@ std::string uuid_of(const TopologyGpu& gpu) {
   return is_real ? gpu.uuid : "";
 }
 
-// Returns the value of a key for a group: the first one among the group's devices that is not empty.
+// Returns the value of a key for a group: the first one among the group's devices that is not
+// empty.
 template <class Device, class Key>
 std::string key_of(const DeviceGroup<Device>& group, const Key& key) {
   for (const Sight<Device>& sight : group.sights)
@@ -155,8 +156,8 @@ class DeviceMatcher {
            });
   }
 
-  // If one view has only bus ids of GPUs and the other only indices, matches the GPUs in order: NVML
-  // assigns indices in the order of bus ids.
+  // If one view has only bus ids of GPUs and the other only indices, matches the GPUs in order:
+  // NVML assigns indices in the order of bus ids.
   void join_in_order(Sights<TopologyGpu>& left) {
     using Place = std::pair<std::string, int>;
     std::vector<std::pair<Place, std::size_t>> of_groups, of_left;

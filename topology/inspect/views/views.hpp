@@ -1,5 +1,5 @@
-// Compares several views of one host: the devices (view_devices.cpp) and the links (view_links.cpp).
-// A view is the description of the host by one source.
+// Compares several views of one host: the devices (view_devices.cpp) and the links
+// (view_links.cpp). A view is the description of the host by one source.
 #pragma once
 
 #include <cstddef>
