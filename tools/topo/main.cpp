@@ -1,4 +1,4 @@
-// atoll-topo shows a machine or the hosts of a job, reports what is wrong with it, and plans a
+// atoll-topo shows a machine or the hosts of a job, reports faults and how to fix them, and plans a
 // mesh.
 #include <fmt/format.h>
 #include <unistd.h>

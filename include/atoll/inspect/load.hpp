@@ -23,7 +23,7 @@ struct CatalogEntry {
   std::string name;
   std::string title;
 };
-std::vector<CatalogEntry> catalog();  // sorted by name
+std::vector<CatalogEntry> catalog();  // returns all entries of the catalog, sorted by name
 
 // Joins topologies of different hosts. If two parts contain a host with the same id, a number is
 // appended to the names of the hosts in the later part: "node", "node-2".

@@ -72,7 +72,7 @@ struct HostView {
   bool is_vm = false;
 };
 
-// A topology and everything derived from it, computed once for all checks.
+// A topology, with indexes and derived data that are computed once for all checks.
 struct Machine {
   Machine(const Topology& topology, std::span<const RankSite> ranks, const MeshPlan* plan);
 

@@ -71,9 +71,9 @@ class LinkCounts {
     }
   }
 
-  // True if the number of a GPU's links in the topology is meaningful: the host has links, or a
-  // source proved that it has none. A host in an island that is known only by its fabric UUID may
-  // have no links in the topology.
+  // True if the links of the GPU's host are known: the topology contains links of the host, or a
+  // source proved that the host has none. Islands can also be known from a fabric UUID alone; then
+  // the topology contains no links.
   bool are_links_shown(std::size_t gpu) const {
     const std::size_t host = machine_.gpu_hosts[gpu];
     return host != nowhere &&

@@ -53,7 +53,7 @@ struct NameList {
 };
 
 struct Port {
-  std::size_t number = 0;  // position in the topology
+  std::size_t number = 0;  // position of the NIC in the topology
   std::string_view name;   // name of the adapter: "mlx5_0"
   int port = 1;
 };

@@ -362,7 +362,7 @@ class HostReader {
   nccl::PciElements elements_;
   std::vector<Found> gpus_;
   std::map<std::string, std::size_t> by_busid_;
-  std::map<std::string, Net> nets_;  // NICs by name
+  std::map<std::string, Net> nets_;  // NICs of the current host, by name
   std::map<std::pair<std::size_t, std::size_t>, Pair> pairs_;
   std::vector<SwitchLinks> switches_;
 };

@@ -45,7 +45,7 @@ constexpr std::size_t longest_line = std::size_t{64} << 10;
 constexpr std::size_t longest_name = 64;
 constexpr std::string_view name_bytes =
     "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz_-.:";
-constexpr std::size_t most_devices = 1024;  // a larger matrix would have too many paths
+constexpr std::size_t most_devices = 1024;  // a matrix of more devices would have too many paths
 constexpr int most_cpus = 16'384;
 constexpr int most_nodes = 1'024;  // largest number of NUMA nodes
 constexpr int highest_gpu = 65'535;
@@ -116,8 +116,8 @@ enum class CellKind : std::uint8_t {
 
 struct Cell {
   CellKind kind = CellKind::silent;
-  PathLevel level = PathLevel::sys;  // for CellKind::path
-  std::uint16_t count = 0;           // for CellKind::links
+  PathLevel level = PathLevel::sys;  // valid for CellKind::path
+  std::uint16_t count = 0;           // number of NVLinks, valid for CellKind::links
   std::uint32_t offset = 0;          // byte offset in the file, which has at most 64 MiB
   bool same(const Cell& other) const {
     return kind == other.kind && level == other.level && count == other.count;

@@ -28,7 +28,7 @@ constexpr std::size_t most_problems = 8;
 
 struct Candidate {
   std::string name, last_name;        // names of the first and the last host of the candidate
-  std::vector<std::size_t> likeness;  // equal for candidates that look alike
+  std::vector<std::size_t> likeness;  // numbers that are equal for candidates that look alike
   Mark mark = Mark::none;
   std::size_t hosts = 1;
 };

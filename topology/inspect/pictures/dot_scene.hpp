@@ -75,7 +75,7 @@ struct IslandBox {
   IslandState state = IslandState::unknown;
   std::string fabric;
   Mark mark = Mark::none;
-  bool has_frame = true;  // false when the frame is drawn around the hosts instead
+  bool has_frame = true;  // false when the island's frame is drawn around several hosts
   std::vector<std::size_t> gpus;
   std::vector<Arc> arcs;
   std::vector<Stub> stubs;
@@ -87,12 +87,12 @@ struct IslandBox {
 struct HostBox {
   std::string id, title, detail;
   Mark mark = Mark::none;
-  std::vector<GpuBox> gpus;  // sorted by island
+  std::vector<GpuBox> gpus;  // GPUs of the host, sorted by island
   std::vector<IslandBox> islands;
   std::vector<NicStack> stacks;
   // Describes the appearance of the host without names. Hosts that look alike have equal texts.
   std::string likeness;
-  Point at;  // position in the group
+  Point at;  // upper left corner of the host, relative to the group
   double width = 0, height = 0;
   Rect title_place;
   std::vector<Bar> packages;

@@ -13,7 +13,7 @@
 
 namespace atoll_v1::atoll {
 
-// A device as one view shows it.
+// The description of a device in one view.
 template <class Device>
 struct Sight {
   std::size_t view = 0;
