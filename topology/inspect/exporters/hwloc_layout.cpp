@@ -150,7 +150,7 @@ CpuSet HwlocLayout::nodes(const LayoutPart& part) const {
   if (part.numa) set.add(static_cast<unsigned>(*part.numa));
   for (const std::size_t child : part.children) set |= nodes(parts_[child]);
   if (!set.empty()) return set;
-  for (const LayoutPart& above : parts_)  // several packages may share one node
+  for (const LayoutPart& above : parts_)  // several packages may share one NUMA node
     if (above.numa && above.holds(part)) set.add(static_cast<unsigned>(*above.numa));
   return set;
 }

@@ -17,7 +17,7 @@ namespace atoll_v1::atoll {
 struct HwlocSwitch {
   std::string name;
   topology_sources::HwlocPciDevice pci;
-  std::uint64_t id = 0;  // hwloc's gp_index
+  std::uint64_t id = 0;  // gp_index of the switch in the file
 };
 
 class HwlocMatrices {

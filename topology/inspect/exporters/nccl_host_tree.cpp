@@ -124,7 +124,7 @@ void HostTree::index(pugi::xml_node parent) {
 }
 
 void HostTree::set_hash(std::set<std::string>& taken) {
-  std::uint64_t number = 14695981039346656037ULL;  // FNV-1a hash
+  std::uint64_t number = 14695981039346656037ULL;  // start value of the FNV-1a hash
   for (const char c : host_->id)
     number = (number ^ static_cast<unsigned char>(c)) * 1099511628211ULL;
   while (hash_.empty() || !taken.insert(hash_).second) hash_ = fmt::format("{:#x}", number++);

@@ -15,7 +15,7 @@
 namespace atoll_v1::atoll::nccl {
 namespace {
 
-using Numbers = std::map<std::string_view, std::size_t>;  // host id -> position
+using Numbers = std::map<std::string_view, std::size_t>;  // position of each host, by id
 
 Numbers numbers_of_hosts(const Topology& topology) {
   Numbers numbers;

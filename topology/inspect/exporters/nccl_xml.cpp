@@ -157,7 +157,7 @@ class Writer {
     }
   };
   struct Links {
-    std::string element;  // "nvlink" or "xgmi"
+    std::string element;  // name of the XML element: "nvlink" or "xgmi"
     int count = 0;
     const TopologyGpu* gpu = nullptr;  // GPU at the other end; null for other ends
   };
@@ -401,7 +401,7 @@ class Writer {
   std::map<std::string, std::map<Target, Links>> links_;  // links of each GPU, by their other end
   pugi::xml_document document_;
   const TopologyDocument* original_ = nullptr;
-  std::vector<Part> parts_;  // one part for each host
+  std::vector<Part> parts_;  // one entry for each host of the file
 };
 
 }  // namespace
