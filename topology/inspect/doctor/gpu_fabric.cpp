@@ -12,8 +12,6 @@
 namespace atoll_v1::atoll::doctor {
 namespace {
 
-// --- nvlink_down ---
-
 // The number of a GPU's NVLinks that are up, and the number that should be up.
 struct LinkCount {
   std::optional<int> active, expected;
@@ -183,8 +181,6 @@ void nvlink_errors(const Machine& machine, CheckResult& result) {
               "board checked"});
 }
 
-// --- the fabric manager ---
-
 void fabric_not_completed(const Machine& machine, CheckResult& result) {
   const auto statuses = machine.gpu_facts[fact::fabric_status];
   each_gpu(machine, result, fact::fabric_state, [&](std::size_t gpu, std::string_view state) {
@@ -243,8 +239,6 @@ void imex_channel(const Machine& machine, CheckResult& result) {
          "nvidia-imex"});
   }
 }
-
-// --- islands ---
 
 // Groups the islands that should be a single island: the islands of one host, or of several hosts
 // that are connected by an island.

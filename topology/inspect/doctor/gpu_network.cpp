@@ -9,8 +9,6 @@
 namespace atoll_v1::atoll::doctor {
 namespace {
 
-// --- GPUDirect ---
-
 constexpr auto gpudirect_cost =
     "data between GPUs and NICs is copied through host memory, and NCCL prints no warning";
 
@@ -60,8 +58,6 @@ void gpudirect(const Machine& machine, CheckResult& result) {
   }
 }
 
-// --- distance ---
-
 // True if the GPU and the NIC are on different sockets; empty when the topology does not show their
 // sockets.
 std::optional<bool> on_other_socket(const TopologyGpu& gpu, const TopologyNic& nic,
@@ -101,8 +97,6 @@ void nic_far(const Machine& machine, CheckResult& result) {
            "ports are down)"});
     }
 }
-
-// --- shares ---
 
 // Lists the names of devices without their hosts: "gpu0 and gpu2".
 std::string local_names(const std::vector<Subject>& subjects) {
@@ -165,8 +159,6 @@ void nic_shared(const Machine& machine, CheckResult& result) {
     result.add(subjects, {info, evidence, cost});
   }
 }
-
-// --- rails ---
 
 void rails_assumed(const Machine& machine, CheckResult& result) {
   if (machine.hosts.size() < 2)

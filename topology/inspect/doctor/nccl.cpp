@@ -78,13 +78,11 @@ double gbyte_s(const Machine& machine, const std::vector<std::size_t>& nics) {
   return sum;
 }
 
-// --- NCCL_IB_HCA ---
-
 constexpr auto exact_fix =
     "write '=', then whole names with ports; atoll-topo --format env prints the whole line";
 
 // True if the prefix ends inside a number of the name. The prefix "mlx5_1" of "mlx5_10" is hardly
-// intended; the prefix "mlx5" of "mlx5_0" is.
+// intended; the prefix "mlx5" of "mlx5_0" usually is intended.
 bool cuts_a_number(std::string_view prefix, std::string_view name) {
   const auto is_digit = [](char c) { return c >= '0' && c <= '9'; };
   return prefix.size() < name.size() && is_digit(prefix.back()) && is_digit(name[prefix.size()]);
@@ -205,8 +203,6 @@ void nccl_ib_hca(const Machine& machine, CheckResult& result) {
   });
 }
 
-// --- switches ---
-
 void nccl_ib_disabled(const Machine& machine, CheckResult& result) {
   const auto active_ports = [&](const HostView& view) {
     std::vector<std::size_t> active;
@@ -282,8 +278,6 @@ void nccl_shm_disabled(const Machine& machine, CheckResult& result) {
       });
 }
 
-// --- NCCL_SOCKET_IFNAME ---
-
 void nccl_socket_ifname(const Machine& machine, CheckResult& result) {
   each_host(machine, result, fact::net_interfaces,
             [&](const HostView& view, std::string_view interfaces) {
@@ -316,8 +310,6 @@ void nccl_socket_ifname(const Machine& machine, CheckResult& result) {
                      "NCCL uses fewer interfaces than intended", "name interfaces of this host"});
             });
 }
-
-// --- nccl.conf ---
 
 bool changes_transport(std::string_view name) {
   return starts_with_any(

@@ -11,8 +11,6 @@
 namespace atoll_v1::atoll::doctor {
 namespace {
 
-// --- ports that are not active ---
-
 // Returns for each NIC the number of GPUs that have it as their nearest NIC and have no active NIC
 // at the same distance.
 std::vector<std::size_t> gpus_without_other(const Machine& machine) {
@@ -121,8 +119,6 @@ void port_initialising(const Machine& machine, CheckResult& result) {
            "on the host (or check the switch) that should run the subnet manager";
   });
 }
-
-// --- ports that differ from their peers ---
 
 // Peers are ports that should be alike, because they have the same link layer and the same PCI
 // device id. If the id is unknown, ports of the same link layer are peers; in a cluster they must
@@ -265,8 +261,6 @@ void link_errors(const Machine& machine, CheckResult& result) {
        "check whether the counts rise: perfquery -x; mlxlink -d NAME -p PORT -c; clean or change "
        "the cable"});
 }
-
-// --- RoCE ---
 
 Problem no_address() {
   return {warning, "the port has no routable RoCE v2 address (GID)",

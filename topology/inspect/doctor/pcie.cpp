@@ -35,8 +35,6 @@ void each_pci_device(const Machine& machine, CheckResult& result, std::string_vi
                 });
 }
 
-// --- the link ---
-
 struct PciLink {
   double gt_s = 0, gt_s_max = 0, width = 0, width_max = 0;  // each is 0 when it is unknown
 };
@@ -157,8 +155,6 @@ void pcie_replays(const Machine& machine, CheckResult& result) {
   tell(many, warning, many_range);
   tell(few, info, few_range);
 }
-
-// --- between devices ---
 
 // Returns the bridges that redirect traffic from the device at `path` to the device at `other`.
 // Only bridges below the lowest common bridge of the two paths matter. The result is empty when the

@@ -13,8 +13,6 @@ namespace {
 
 Subject rank_subject(std::size_t rank) { return Subject(fmt::format("rank {}", rank)); }
 
-// --- ranks_share_gpu ---
-
 void ranks_share_gpu(const Machine& machine, CheckResult& result) {
   std::map<std::string_view, std::vector<std::size_t>> users;
   for (std::size_t rank = 0; rank < machine.ranks.size(); ++rank)
@@ -47,8 +45,6 @@ void ranks_share_gpu(const Machine& machine, CheckResult& result) {
                         "start one rank per GPU, each with its own CUDA_VISIBLE_DEVICES (Slurm: "
                         "--gpus-per-task=1; Open MPI sets OMPI_COMM_WORLD_LOCAL_RANK)"});
 }
-
-// --- rank_off_socket ---
 
 // Finds the package (socket) of a NUMA node. Devices of the host show it if they report both their
 // NUMA node and their package. Otherwise the nodes are divided evenly among the packages.
@@ -107,8 +103,6 @@ void rank_off_socket(const Machine& machine, CheckResult& result) {
                 "--gpu-bind=closest; or numactl --cpunodebind=N --membind=N"});
   }
 }
-
-// --- ranks_share_core ---
 
 // Ranks of one host that share hardware threads, either directly or through other ranks of the
 // group.
@@ -193,8 +187,6 @@ void ranks_share_core(const Machine& machine, CheckResult& result) {
        "give each rank its own cores: mpirun --map-by ppr:N:numa:PE=CORES --bind-to core; "
        "srun --cpus-per-task=CORES --cpu-bind=cores"});
 }
-
-// --- shard_not_island ---
 
 // How the rows of a mesh match islands. A row is a shard group with its tensor-parallel ranks.
 struct Rows {
@@ -292,8 +284,6 @@ void shard_not_island(const Machine& machine, CheckResult& result) {
                                         "shard over whole islands: atoll-topo --mesh plans the "
                                         "mesh"});
 }
-
-// --- hosts_differ ---
 
 // A property in which the hosts of a job should not differ.
 struct Feature {

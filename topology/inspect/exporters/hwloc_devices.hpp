@@ -14,8 +14,6 @@
 
 namespace atoll_v1::atoll {
 
-// --- processors ---
-
 enum class LayoutKind {
   machine,
   package,
@@ -71,8 +69,6 @@ class HwlocLayout {
   std::vector<std::size_t> homes_;  // package of each NUMA node, if packages contain NUMA nodes
   int cores_ = 0, threads_ = 0;
 };
-
-// --- devices ---
 
 // hwloc arranges the devices of a host as a tree: host bridges contain bridges, bridges contain PCI
 // functions, and PCI functions contain OS devices.

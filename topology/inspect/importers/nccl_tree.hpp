@@ -85,8 +85,6 @@ std::string guid_of(std::string_view number);
 // The inverse of guid_of(). Returns "" for a text that guid_of() cannot return.
 std::string number_of_guid(std::string_view guid);
 
-// --- single attributes ---
-
 // Reads an attribute as an integer; empty when the attribute is absent, no integer or out of range.
 std::optional<int> integer_in(pugi::xml_node node, const char* attribute,
                               std::pair<long long, long long> range);

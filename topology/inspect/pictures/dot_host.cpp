@@ -59,8 +59,6 @@ NicBox make_nic(const Parts& parts, const TopologyNic& nic) {
   return box;
 }
 
-// --- links ---
-
 void add_links(const Parts& parts, const HostParts& host,
                const std::map<std::size_t, std::size_t>& places, HostBox& box) {
   std::map<std::pair<std::size_t, std::size_t>, Arc> arcs;
@@ -92,8 +90,6 @@ void add_links(const Parts& parts, const HostParts& host,
   }
   for (const auto& [gpu, count] : stubs) island_of[gpu]->stubs.push_back({gpu, count});
 }
-
-// --- islands ---
 
 // Returns the box for the GPUs of a host that have no links; all these GPUs share one box.
 IslandBox make_lone(std::size_t gpus, std::size_t of) {
@@ -146,8 +142,6 @@ std::map<std::size_t, std::size_t> add_islands(const Parts& parts, const HostPar
   if (!lone.empty()) add(make_lone(lone.size(), host.gpus.size()), lone);
   return places;
 }
-
-// --- NICs ---
 
 // The GPUs of the host that send through a NIC, and the GPUs for which the NIC is the nearest one.
 using Gpus = std::vector<std::size_t>;
@@ -203,8 +197,6 @@ void add_stacks(const Parts& parts, const HostParts& host, HostBox& box) {
   if (!others.nics.empty()) box.stacks.push_back(std::move(others));
   for (NicStack& stack : box.stacks) shorten(stack);
 }
-
-// --- all together ---
 
 std::string host_detail(const TopologyHost& host) {
   std::string text;

@@ -24,8 +24,6 @@ constexpr std::size_t most_summaries = 3;
 constexpr std::size_t most_tracks = 16;
 constexpr std::size_t most_problems = 8;
 
-// --- choice ---
-
 struct Candidate {
   std::string name, last_name;        // names of the first and the last host of the candidate
   std::vector<std::size_t> likeness;  // numbers that are equal for candidates that look alike
@@ -108,8 +106,6 @@ Choice choose(const std::vector<Candidate>& candidates, std::size_t most) {
   std::ranges::sort(choice.drawn);
   return choice;
 }
-
-// --- groups ---
 
 // The hosts of a group, and the island around these hosts if the group has one.
 struct Outline {
@@ -206,8 +202,6 @@ Group make_group(const Parts& parts, const std::vector<Candidate>& hosts, const 
   return group;
 }
 
-// --- tracks ---
-
 using StackPlace = std::array<std::size_t, 3>;  // positions of group, host and stack
 
 std::map<std::string, StackPlace, std::less<>> stack_places(const std::vector<Group>& groups) {
@@ -275,8 +269,6 @@ std::vector<std::size_t> tracks_of(const Group& group) {
       tracks.insert(stack.tracks.begin(), stack.tracks.end());
   return {tracks.begin(), tracks.end()};
 }
-
-// --- words ---
 
 void add_problems(const Parts& parts, Scene& scene) {
   std::vector<const Finding*> findings;

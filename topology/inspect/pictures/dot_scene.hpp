@@ -135,8 +135,6 @@ struct Scene {
 
 Scene make_scene(const Inspection& inspection);
 
-// --- shared by the files that build a scene ---
-
 // A host with its devices and links.
 struct HostParts {
   const TopologyHost* host = nullptr;

@@ -152,8 +152,6 @@ class ViewMerger {
     return is_of_host ? host_ + rest : id;
   }
 
-  // --- members ---
-
   // The value of a member in one view.
   struct Claim {
     std::size_t view = 0;
@@ -320,8 +318,6 @@ class ViewMerger {
                    {view_of_numbered, enumerate(numbered) + " without their names"});
   }
 
-  // --- links ---
-
   LinkView links_of(std::size_t view) const {
     LinkView result{.view = view, .gpus = {}, .links = {}};
     for (const TopologyGpu& gpu : views_[view].gpus) result.gpus.insert(renamed(view, gpu.id));
@@ -391,8 +387,6 @@ class ViewMerger {
     merged_.links.clear();
     merged_.hosts.front().gpu_links = IslandState::unknown;
   }
-
-  // --- the rest ---
 
   // Copies links that do not form islands. The links of each pair of ends come from the first view
   // that has links of this type between them.
