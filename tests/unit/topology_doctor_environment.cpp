@@ -177,7 +177,7 @@ TEST_CASE("nccl_ib_hca: names and ports that are not there") {
   CHECK(has(findings[1].evidence, "names mlx5_9, which"));
   CHECK(findings[0].severity == Severity::warning);
   CHECK(findings[0].subjects == Strings{"a"});
-  CHECK(has(findings[2].evidence, "keeps 3 of the 4 NICs"));
+  CHECK(has(findings[2].evidence, "selects 3 of the 4 NICs"));
   CHECK(findings[2].consequence == "NCCL can use 150 of 200 GB/s");
 }
 
