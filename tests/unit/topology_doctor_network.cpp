@@ -28,8 +28,7 @@ TEST_CASE("port_down: an error where it is a GPU's nearest NIC") {
   CHECK(finding.evidence == "the port is down");
   CHECK(finding.consequence ==
         "this is the nearest NIC of 1 GPU, which must send through farther NICs; 3 of 4 ports of "
-        "this "
-        "kind on the host are active, with 150 of 200 GB/s");
+        "this kind on the host are active, with 150 of 200 GB/s");
   CHECK(has(finding.fix, "ibstat mlx5_2 1"));
   set(topology.nics[2].facts, fact::phys_state, "polling");
   CHECK(the_finding(topology, "port_down").evidence ==
