@@ -345,7 +345,7 @@ TEST_CASE("views: each describes one host") {
   add_host(two, "b");
   CHECK(error_of({view("a", 1), two}) ==
         "b.txt: the file describes 2 hosts, but a view of node must describe one host");
-  CHECK(error_of({Topology(), view("a", 1)}).starts_with("a.xml: describes 0 hosts"));
+  CHECK(error_of({Topology(), view("a", 1)}).starts_with("a.xml: the file describes 0 hosts"));
   CHECK_THROWS_AS(atoll::merge_views("node", {}, {}), atoll::Error);
   CHECK_THROWS_AS(atoll::merge_views("node", {view("a", 1)}, {}), atoll::Error);
 }
