@@ -52,7 +52,7 @@ TEST_CASE("diagnosis: what a source says of itself is the reason") {
   Topology topology = machines::cluster(1);
   topology.links.clear();
   topology.hosts[0].gpu_links = atoll::IslandState::unknown;
-  CHECK(state_of(topology, "mig") == "no source gives mig");
+  CHECK(state_of(topology, "mig") == "no source provides mig");
   set_hosts(topology, "source.nvml", "libnvidia-ml.so.1 cannot be opened");
   set_hosts(topology, "source.sysfs_pci", "needs root");
   const Diagnosis diagnosis = diagnose(topology);
@@ -84,9 +84,9 @@ TEST_CASE("diagnosis: equal findings of a cluster are one, and many different on
   }
   const auto many = found_in(diagnose(topology), "power_cap");
   REQUIRE(many.size() == 12);
-  CHECK(many[0].evidence == "the power limit is 400 W, 700 W by default");
+  CHECK(many[0].evidence == "the power limit is 400 W, but 700 W by default");
   CHECK(many[11].evidence ==
-        "149 more cases; the first: the power limit is 411 W, 700 W by default");
+        "149 more cases; the first: the power limit is 411 W, but 700 W by default");
   CHECK(many[11].subjects.size() == 149);
 }
 
@@ -143,7 +143,7 @@ TEST_CASE("report: groups, names, reasons and the sum") {
       {.id = "mtu_differs",
        .title = "",
        .status = CheckStatus::not_checked,
-       .reason = "no source gives mtu"},
+       .reason = "no source provides mtu"},
   };
   CHECK(to_report(diagnosis) ==
         "1 error\n"
@@ -164,7 +164,7 @@ TEST_CASE("report: groups, names, reasons and the sum") {
         "not checked\n"
         "    needs root\n"
         "      throttle, acs\n"
-        "    no source gives the facts\n"
+        "    no source provides the facts\n"
         "      mtu_differs (mtu)\n"
         "1 error, 1 warning, 1 info; 1 check ok, 3 not checked\n");
 }
@@ -210,7 +210,7 @@ TEST_CASE("nvlink_down: fewer links than the chip has") {
   CHECK(finding.severity == Severity::warning);
   CHECK(finding.subjects == Strings{"a/gpu1"});
   CHECK(finding.evidence == "17 of 18 NVLinks are up");
-  CHECK(finding.consequence == "carries 425 of 450 GB/s");
+  CHECK(finding.consequence == "NVLink carries 425 of 450 GB/s");
   CHECK(has(finding.fix, "nvidia-smi nvlink -s -i 1"));
 }
 
@@ -221,7 +221,7 @@ TEST_CASE("nvlink_down: a GPU without any link is cut off") {
   CHECK(finding.severity == Severity::error);
   CHECK(finding.subjects == Strings{"a/gpu2"});
   CHECK(finding.evidence == "0 of 18 NVLinks are up");
-  CHECK(has(finding.consequence, "not at 450 GB/s"));
+  CHECK(has(finding.consequence, "instead of NVLinks of 450 GB/s"));
 }
 
 TEST_CASE("nvlink_down: a source that shows no links on boards that have them") {
@@ -241,7 +241,7 @@ TEST_CASE("nvlink_down: an island that is known by its fabric alone shows no lin
   set_gpus(topology, fact::fabric_state, "completed");
   set_gpus(topology, fact::fabric_cluster, "6f0e1c2d-0000-4000-8000-000000000001");
   set_gpus(topology, fact::fabric_clique, "0");
-  CHECK(state_of(topology, "nvlink_down") == "no source gives nvlink.active");
+  CHECK(state_of(topology, "nvlink_down") == "no source provides nvlink.active");
 }
 
 TEST_CASE("nvlink_down: bridges may be left out, and hidden GPUs hide links") {
@@ -273,7 +273,7 @@ TEST_CASE("nvlink_down: bridges may be left out, and hidden GPUs hide links") {
 
 TEST_CASE("nvlink_errors: one finding with the range of the counts") {
   Topology topology = machines::cluster(1);
-  CHECK(state_of(topology, "nvlink_errors") == "no source gives nvlink.errors");
+  CHECK(state_of(topology, "nvlink_errors") == "no source provides nvlink.errors");
   set_gpus(topology, fact::nvlink_errors, "0");
   CHECK(state_of(topology, "nvlink_errors") == "ok");
   set(topology.gpus[0].facts, fact::nvlink_errors, "3");
@@ -288,7 +288,7 @@ TEST_CASE("nvlink_errors: one finding with the range of the counts") {
 
 TEST_CASE("fabric_not_completed: the state, and the status") {
   Topology topology = machines::cluster(1);
-  CHECK(state_of(topology, "fabric_not_completed") == "no source gives fabric.state");
+  CHECK(state_of(topology, "fabric_not_completed") == "no source provides fabric.state");
   set_gpus(topology, fact::fabric_state, "completed");
   set_gpus(topology, fact::fabric_status, "success");
   CHECK(state_of(topology, "fabric_not_completed") == "ok");
@@ -308,7 +308,7 @@ TEST_CASE("fabric_not_completed: the state, and the status") {
 
 TEST_CASE("fabric_degraded: the health in the driver's words") {
   Topology topology = machines::cluster(1);
-  CHECK(state_of(topology, "fabric_degraded") == "no source gives fabric.health");
+  CHECK(state_of(topology, "fabric_degraded") == "no source provides fabric.health");
   set_gpus(topology, fact::fabric_health, "healthy");
   CHECK(state_of(topology, "fabric_degraded") == "ok");
   set(topology.gpus[2].facts, fact::fabric_health, "degraded bandwidth");
@@ -324,7 +324,7 @@ TEST_CASE("imex_channel: only where an NVLink domain spans hosts") {
   set_gpus(topology, fact::fabric_cluster, "00000000-0000-0000-0000-000000000000");
   CHECK(state_of(topology, "imex_channel") == "no NVLink domain spans hosts");
   set_gpus(topology, fact::fabric_cluster, "6f0e1c2d-0000-4000-8000-000000000001");
-  CHECK(has(state_of(topology, "imex_channel"), "no source gives imex.channel"));
+  CHECK(has(state_of(topology, "imex_channel"), "no source provides imex.channel"));
   set_hosts(topology, fact::imex_channel, "yes");
   CHECK(state_of(topology, "imex_channel") == "ok");
   set_hosts(topology, fact::imex_channel, "no");
@@ -362,7 +362,7 @@ TEST_CASE("islands_unequal: hosts of one model with islands of another size") {
   const Finding finding = the_finding(topology, "islands_unequal");
   CHECK(finding.severity == Severity::warning);
   CHECK(finding.subjects == Strings{"z"});
-  CHECK(finding.evidence == "an island here has 6 GPUs, 3 elsewhere have 8");
+  CHECK(finding.evidence == "an island of this host has 6 GPUs, but 3 islands elsewhere have 8");
   CHECK(has(finding.consequence, "shrinks to 2"));
   for (auto& one : topology.gpus)
     if (one.host == "z") one.model = "NVIDIA A100-SXM4-80GB";
@@ -378,7 +378,7 @@ TEST_CASE("islands_unequal: a display card is no fault, unknown links prove noth
   topology.gpus.pop_back();
   topology.links.clear();
   topology.hosts[0].gpu_links = atoll::IslandState::unknown;
-  CHECK(state_of(topology, "islands_unequal") == "no source gives nvlink.active");
+  CHECK(state_of(topology, "islands_unequal") == "no source provides nvlink.active");
 }
 
 TEST_CASE("links_unknown: says what to do about it") {
@@ -391,7 +391,7 @@ TEST_CASE("links_unknown: says what to do about it") {
   CHECK(finding.severity == Severity::info);
   CHECK(finding.subjects == Strings{"a", "b"});
   CHECK(finding.evidence ==
-        "no source shows the links between its GPUs (no NVML: cannot be opened)");
+        "no source shows the links between the GPUs of this host (no NVML: cannot be opened)");
   CHECK(has(finding.fix, "nvidia-smi topo -m"));
 }
 
@@ -406,5 +406,5 @@ TEST_CASE("sources_conflict: each conflict, equal ones together") {
   const Finding finding = the_finding(topology, "sources_conflict");
   CHECK(finding.severity == Severity::warning);
   CHECK(finding.subjects == Strings{"a/gpu0", "a/gpu1"});
-  CHECK(finding.evidence == "numa: 1 (a.xml) is believed, 0 (b.txt) contradicts it");
+  CHECK(finding.evidence == "sources disagree about numa: 1 (a.xml) is used, 0 (b.txt) is ignored");
 }

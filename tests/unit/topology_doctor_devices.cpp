@@ -36,7 +36,7 @@ Topology with_links() {
 }  // namespace
 
 TEST_CASE("pcie_width: lanes that are missing, with the bandwidth lost") {
-  CHECK(state_of(machines::cluster(1), "pcie_width") == "no source gives pci.width");
+  CHECK(state_of(machines::cluster(1), "pcie_width") == "no source provides pci.width");
   Topology topology = with_links();
   CHECK(state_of(topology, "pcie_width") == "ok");
   // The device is idle: its speed is low too, which proves nothing about the lanes.
@@ -45,14 +45,14 @@ TEST_CASE("pcie_width: lanes that are missing, with the bandwidth lost") {
   CHECK(finding.severity == Severity::warning);
   CHECK(finding.subjects == Strings{"a/gpu1"});
   CHECK(finding.evidence == "the PCIe link has 8 of 16 lanes");
-  CHECK(finding.consequence == "carries 31.5 of 63 GB/s");
+  CHECK(finding.consequence == "the link carries 31.5 of 63 GB/s");
   CHECK(has(finding.fix, "lspci -vv -s 0000:11:00.0 "));
 }
 
 TEST_CASE("pcie_width: a link of unknown maximum, and an emulated one, are not judged") {
   Topology topology = machines::cluster(1);
   set_gpus(topology, fact::pci_width, "8");
-  CHECK(has(state_of(topology, "pcie_width"), "no source gives pci.width_max"));
+  CHECK(has(state_of(topology, "pcie_width"), "no source provides pci.width_max"));
   for (auto& gpu : topology.gpus) set_link(gpu.facts, "2.5", "2.5", "1", "16");
   topology.nics.clear();
   set_hosts(topology, fact::virtual_machine, "yes");
@@ -63,7 +63,7 @@ TEST_CASE("pcie_width: a link of unknown maximum, and an emulated one, are not j
 }
 
 TEST_CASE("pcie_speed: idle devices are information, a NIC whose port is faster is a warning") {
-  CHECK(state_of(machines::cluster(1), "pcie_speed") == "no source gives pci.gt_s");
+  CHECK(state_of(machines::cluster(1), "pcie_speed") == "no source provides pci.gt_s");
   Topology topology = with_links();
   CHECK(state_of(topology, "pcie_speed") == "ok");
   set_link(topology.gpus[0].facts, "2.5", "32", "16", "16");
@@ -76,14 +76,14 @@ TEST_CASE("pcie_speed: idle devices are information, a NIC whose port is faster 
   finding = the_finding(topology, "pcie_speed");
   CHECK(finding.severity == Severity::warning);
   CHECK(finding.subjects == Strings{"a/mlx5_2"});
-  CHECK(finding.consequence == "carries 31.5 GB/s, but its port 50");
+  CHECK(finding.consequence == "the link carries 31.5 GB/s, but the port 50 GB/s");
   topology.nics[2].rate_gbit_s = 200;
   CHECK(the_finding(topology, "pcie_speed").severity == Severity::info);
 }
 
 TEST_CASE("pcie_replays: a few are usual, many are not") {
   Topology topology = machines::cluster(1);
-  CHECK(state_of(topology, "pcie_replays") == "no source gives pci.replays");
+  CHECK(state_of(topology, "pcie_replays") == "no source provides pci.replays");
   set_gpus(topology, fact::pci_replays, "0");
   CHECK(state_of(topology, "pcie_replays") == "ok");
   set(topology.gpus[0].facts, fact::pci_replays, "2");
@@ -110,7 +110,8 @@ TEST_CASE("acs: bridges that redirect are named once") {
   CHECK(finding.severity == Severity::warning);
   CHECK(finding.subjects == Strings{"a/gpu0", "a/mlx5_0"});
   CHECK(finding.evidence ==
-        "ACS redirects their traffic at 2 PCIe bridges: 00000000:00:02.0 and 00000000:00:03.0");
+        "ACS redirects the traffic of these devices at 2 PCIe bridges: 00000000:00:02.0 and "
+        "00000000:00:03.0");
   CHECK(has(finding.fix, "ECAP_ACS+0x6.w=0000"));
   set_hosts(topology, fact::virtual_machine, "yes");
   CHECK(has(state_of(topology, "acs"), "a virtual machine needs ACS"));
@@ -127,7 +128,7 @@ TEST_CASE("acs: bridges that are not between a GPU and a NIC do no harm") {
   CHECK(state_of(topology, "acs") == "ok");
   topology.gpus[0].pci_path = topology.nics[0].pci_path = "";
   topology.gpus[1].pci_path = topology.nics[1].pci_path = "";
-  CHECK(state_of(topology, "acs") == "no source gives pci.acs");
+  CHECK(state_of(topology, "acs") == "no source provides pci.acs");
   topology.gpus.clear();
   CHECK(state_of(topology, "acs") == "no host with GPUs and RDMA NICs");
 }
@@ -146,7 +147,7 @@ TEST_CASE("iommu: matters between GPUs and NICs") {
 
 TEST_CASE("iommu: translation is a warning, but not on Grace") {
   Topology topology = machines::cluster(2);
-  CHECK(state_of(topology, "iommu") == "no source gives iommu");
+  CHECK(state_of(topology, "iommu") == "no source provides iommu");
   set(topology.hosts[0].facts, fact::iommu, "passthrough");
   CHECK(state_of(topology, "iommu") == "ok");
   set(topology.hosts[1].facts, fact::iommu, "translated");
@@ -160,7 +161,7 @@ TEST_CASE("iommu: translation is a warning, but not on Grace") {
 
 TEST_CASE("ats: matters where addresses are translated, or in a virtual machine") {
   Topology topology = machines::cluster(1);
-  CHECK(state_of(topology, "ats") == "no source gives pci.ats");
+  CHECK(state_of(topology, "ats") == "no source provides pci.ats");
   set_nics(topology, fact::pci_ats, "no");
   CHECK(state_of(topology, "ats") == "ok");
   set_hosts(topology, fact::iommu, "translated");
@@ -176,14 +177,14 @@ TEST_CASE("ats: matters where addresses are translated, or in a virtual machine"
 
 TEST_CASE("max_read_request: small requests on fast ports, and what the others have") {
   Topology topology = machines::cluster(1);
-  CHECK(state_of(topology, "max_read_request") == "no source gives pci.max_read_request");
+  CHECK(state_of(topology, "max_read_request") == "no source provides pci.max_read_request");
   set_nics(topology, fact::pci_max_read_request, "4096");
   CHECK(state_of(topology, "max_read_request") == "ok");
   set(topology.nics[1].facts, fact::pci_max_read_request, "512");
   const Finding finding = the_finding(topology, "max_read_request");
   CHECK(finding.severity == Severity::warning);
   CHECK(finding.subjects == Strings{"a/mlx5_1"});
-  CHECK(finding.evidence == "reads at most 512 bytes at once, other NICs 4096");
+  CHECK(finding.evidence == "the NIC reads at most 512 bytes at once, but other NICs read 4096");
   CHECK(has(finding.fix, "setpci -s 0000:a1:00.0 CAP_EXP+8.w=5000:7000"));
   topology.nics[1].rate_gbit_s = 100;
   CHECK(the_finding(topology, "max_read_request").severity == Severity::info);
@@ -193,7 +194,7 @@ TEST_CASE("max_read_request: small requests on fast ports, and what the others h
 
 TEST_CASE("relaxed_ordering: off in the device, or in NCCL's settings") {
   Topology topology = machines::cluster(1);
-  CHECK(state_of(topology, "relaxed_ordering") == "no source gives pci.relaxed_ordering");
+  CHECK(state_of(topology, "relaxed_ordering") == "no source provides pci.relaxed_ordering");
   set_nics(topology, fact::pci_relaxed_ordering, "yes");
   CHECK(state_of(topology, "relaxed_ordering") == "ok");
   set(topology.nics[3].facts, fact::pci_relaxed_ordering, "no");
@@ -209,7 +210,7 @@ TEST_CASE("relaxed_ordering: off in the device, or in NCCL's settings") {
 
 TEST_CASE("mig: on, with its instances") {
   Topology topology = machines::cluster(1);
-  CHECK(state_of(topology, "mig") == "no source gives mig");
+  CHECK(state_of(topology, "mig") == "no source provides mig");
   set_gpus(topology, fact::mig, "no");
   CHECK(state_of(topology, "mig") == "ok");
   set(topology.gpus[0].facts, fact::mig, "yes");
@@ -223,7 +224,7 @@ TEST_CASE("mig: on, with its instances") {
 
 TEST_CASE("ecc_remap: pending is a warning, failed an error") {
   Topology topology = machines::cluster(1);
-  CHECK(has(state_of(topology, "ecc_remap"), "no source gives ecc.remap_pending"));
+  CHECK(has(state_of(topology, "ecc_remap"), "no source provides ecc.remap_pending"));
   set_gpus(topology, fact::ecc_remap_pending, "no");
   set_gpus(topology, fact::ecc_remap_failed, "no");
   CHECK(state_of(topology, "ecc_remap") == "ok");
@@ -241,7 +242,7 @@ TEST_CASE("ecc_remap: pending is a warning, failed an error") {
 
 TEST_CASE("throttle: heat is trouble, a power cap alone is not") {
   Topology topology = machines::cluster(1);
-  CHECK(state_of(topology, "throttle") == "no source gives throttle");
+  CHECK(state_of(topology, "throttle") == "no source provides throttle");
   set_gpus(topology, fact::throttle, "none");
   CHECK(state_of(topology, "throttle") == "ok");
   set(topology.gpus[0].facts, fact::throttle, "power_cap");
@@ -254,20 +255,20 @@ TEST_CASE("throttle: heat is trouble, a power cap alone is not") {
 
 TEST_CASE("power_cap: a limit below the default") {
   Topology topology = machines::cluster(1);
-  CHECK(state_of(topology, "power_cap") == "no source gives power.limit_w");
+  CHECK(state_of(topology, "power_cap") == "no source provides power.limit_w");
   set_gpus(topology, fact::power_limit_w, "700");
   set_gpus(topology, fact::power_default_w, "700");
   CHECK(state_of(topology, "power_cap") == "ok");
   set(topology.gpus[3].facts, fact::power_limit_w, "400");
   const Finding finding = the_finding(topology, "power_cap");
   CHECK(finding.severity == Severity::warning);
-  CHECK(finding.evidence == "the power limit is 400 W, 700 W by default");
+  CHECK(finding.evidence == "the power limit is 400 W, but 700 W by default");
   CHECK(has(finding.fix, "nvidia-smi -i 3 -pl 700"));
 }
 
 TEST_CASE("persistence: off is information") {
   Topology topology = machines::cluster(1);
-  CHECK(state_of(topology, "persistence") == "no source gives persistence");
+  CHECK(state_of(topology, "persistence") == "no source provides persistence");
   set_gpus(topology, fact::persistence, "yes");
   CHECK(state_of(topology, "persistence") == "ok");
   set_gpus(topology, fact::persistence, "no");

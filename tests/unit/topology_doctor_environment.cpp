@@ -43,7 +43,7 @@ Strings evidence_of(const Topology& topology, std::string_view id) {
 }  // namespace
 
 TEST_CASE("vm_flattened: without a topology file") {
-  CHECK(state_of(cluster(1), "vm_flattened") == "no source gives virtual_machine");
+  CHECK(state_of(cluster(1), "vm_flattened") == "no source provides virtual_machine");
   Topology topology = flat_vm();
   const Finding finding = the_finding(topology, "vm_flattened");
   CHECK(finding.severity == Severity::warning);
@@ -69,13 +69,13 @@ TEST_CASE("vm_flattened: all NICs behind the host bridge") {
 
 TEST_CASE("memlock: a limit matters where there are RDMA NICs") {
   Topology topology = cluster(1);
-  CHECK(state_of(topology, "memlock") == "no source gives memlock_bytes");
+  CHECK(state_of(topology, "memlock") == "no source provides memlock_bytes");
   set_hosts(topology, fact::memlock_bytes, "unlimited");
   CHECK(state_of(topology, "memlock") == "ok");
   set_hosts(topology, fact::memlock_bytes, "8388608");
   const Finding finding = the_finding(topology, "memlock");
   CHECK(finding.severity == Severity::warning);
-  CHECK(finding.evidence == "a process may lock 8 MiB of memory");
+  CHECK(finding.evidence == "a process may lock only 8 MiB of memory");
   CHECK(has(finding.fix, "ulimit -l unlimited"));
   topology.nics.clear();
   CHECK(state_of(topology, "memlock") == "no RDMA NICs");
@@ -83,19 +83,19 @@ TEST_CASE("memlock: a limit matters where there are RDMA NICs") {
 
 TEST_CASE("shm_small: containers have 64 MiB by default") {
   Topology topology = cluster(1);
-  CHECK(state_of(topology, "shm_small") == "no source gives shm_bytes");
+  CHECK(state_of(topology, "shm_small") == "no source provides shm_bytes");
   set_hosts(topology, fact::shm_bytes, "1073741824");
   CHECK(state_of(topology, "shm_small") == "ok");
   set_hosts(topology, fact::shm_bytes, "67108864");
   const Finding finding = the_finding(topology, "shm_small");
   CHECK(finding.severity == Severity::warning);
-  CHECK(finding.evidence == "/dev/shm holds 64 MiB");
+  CHECK(finding.evidence == "/dev/shm holds only 64 MiB");
   CHECK(has(finding.fix, "--shm-size"));
 }
 
 TEST_CASE("hidden: what a container takes away") {
   Topology topology = cluster(1);
-  CHECK(state_of(topology, "hidden") == "no source gives container");
+  CHECK(state_of(topology, "hidden") == "no source provides container");
   set_hosts(topology, fact::container, "yes");
   CHECK(state_of(topology, "hidden") == "ok");
   set_hosts(topology, fact::hidden, "/sys /dev/infiniband");
@@ -111,7 +111,7 @@ TEST_CASE("hidden: what a container takes away") {
 
 TEST_CASE("gpus_hidden: GPUs of the bus that this process may not use") {
   Topology topology = cluster(1);
-  CHECK(state_of(topology, "gpus_hidden") == "no source gives gpus.hidden");
+  CHECK(state_of(topology, "gpus_hidden") == "no source provides gpus.hidden");
   set_hosts(topology, "source.nvml", "libnvidia-ml.so.1 cannot be opened");
   CHECK(has(state_of(topology, "gpus_hidden"), "no NVML: libnvidia-ml.so.1"));
   topology = with_setting("", "");
@@ -122,16 +122,16 @@ TEST_CASE("gpus_hidden: GPUs of the bus that this process may not use") {
   CHECK(finding.severity == Severity::info);
   CHECK(finding.subjects == Strings{"a"});
   CHECK(finding.evidence ==
-        "the driver does not show 2 GPUs that the PCI bus has: 00000000:1b:00.0 and "
+        "the PCI bus has 2 GPUs that the driver does not show: 00000000:1b:00.0 and "
         "00000000:2c:00.0");
-  CHECK(finding.consequence == "this process cannot use them");
+  CHECK(finding.consequence == "this process cannot use these GPUs");
   CHECK(has(finding.fix, "cgroup"));
   CHECK(state_of(machines::cpus(1), "gpus_hidden") == "no GPUs");
 }
 
 TEST_CASE("hwloc_version: versions that misread NVLink, where that concerns the GPUs") {
   Topology topology = cluster(1);
-  CHECK(state_of(topology, "hwloc_version") == "no source gives hwloc.version");
+  CHECK(state_of(topology, "hwloc_version") == "no source provides hwloc.version");
   set_hosts(topology, fact::hwloc_version, "2.12.0");
   CHECK(state_of(topology, "hwloc_version") == "ok");
   set_hosts(topology, fact::hwloc_version, "2.9.0");
@@ -153,7 +153,7 @@ TEST_CASE("hwloc_version: versions that misread NVLink, where that concerns the 
 // --- NCCL_IB_HCA ---
 
 TEST_CASE("nccl_ib_hca: nobody looked, not set, or right") {
-  CHECK(state_of(cluster(1), "nccl_ib_hca") == "no source gives env.NCCL_IB_HCA");
+  CHECK(state_of(cluster(1), "nccl_ib_hca") == "no source provides env.NCCL_IB_HCA");
   CHECK(state_of(with_setting("", ""), "nccl_ib_hca") == "ok");
   for (const char* list : {"mlx5", "=mlx5_0:1,mlx5_1:1,mlx5_2,mlx5_3", "^mlx4",
                            "mlx5_0,mlx5_1,mlx5_2,mlx5_3", "=mlx5_0::0:0,mlx5_1,mlx5_2,mlx5_3"}) {
@@ -177,8 +177,8 @@ TEST_CASE("nccl_ib_hca: names and ports that are not there") {
   CHECK(has(findings[1].evidence, "names mlx5_9, which"));
   CHECK(findings[0].severity == Severity::warning);
   CHECK(findings[0].subjects == Strings{"a"});
-  CHECK(has(findings[2].evidence, "keeps 3 of the 4 NICs"));
-  CHECK(findings[2].consequence == "150 of 200 GB/s");
+  CHECK(has(findings[2].evidence, "selects 3 of the 4 NICs"));
+  CHECK(findings[2].consequence == "NCCL can use 150 of 200 GB/s");
 }
 
 TEST_CASE("nccl_ib_hca: a prefix that means more than one NIC") {
@@ -229,7 +229,7 @@ TEST_CASE("nccl_ib_hca: nothing left") {
     const auto findings = found_in(diagnose(with_setting("NCCL_IB_HCA", list)), "nccl_ib_hca");
     REQUIRE_MESSAGE(!findings.empty(), list);
     CHECK(findings[0].severity == Severity::error);
-    CHECK(has(findings[0].evidence, "leaves no active port"));
+    CHECK(has(findings[0].evidence, "leaves NCCL no active port"));
   }
 }
 
@@ -248,7 +248,7 @@ TEST_CASE("nccl_ib_hca: InfiniBand and RoCE together; nccl.conf counts, the envi
 // --- switches ---
 
 TEST_CASE("nccl_ib_disabled: with RDMA ports there") {
-  CHECK(state_of(cluster(1), "nccl_ib_disabled") == "no source gives env.NCCL_IB_DISABLE");
+  CHECK(state_of(cluster(1), "nccl_ib_disabled") == "no source provides env.NCCL_IB_DISABLE");
   CHECK(state_of(with_setting("NCCL_IB_DISABLE", "0"), "nccl_ib_disabled") == "ok");
   Topology topology = with_setting("NCCL_IB_DISABLE", "1");
   const Finding finding = the_finding(topology, "nccl_ib_disabled");
@@ -261,7 +261,7 @@ TEST_CASE("nccl_ib_disabled: with RDMA ports there") {
 
 TEST_CASE("nccl_socket_ifname: prefixes, exact names, exclusions") {
   Topology topology = with_setting("NCCL_SOCKET_IFNAME", "eth");
-  CHECK(state_of(topology, "nccl_socket_ifname") == "no source gives net.interfaces");
+  CHECK(state_of(topology, "nccl_socket_ifname") == "no source provides net.interfaces");
   set_hosts(topology, fact::net_interfaces, "lo eth0 ib0");
   for (const char* list : {"eth", "=eth0", "^docker", "^=eth", "eth,ib", "x"}) {
     set_hosts(topology, "env.NCCL_SOCKET_IFNAME", list);
@@ -271,7 +271,7 @@ TEST_CASE("nccl_socket_ifname: prefixes, exact names, exclusions") {
     set_hosts(topology, "env.NCCL_SOCKET_IFNAME", list);
     const Finding finding = the_finding(topology, "nccl_socket_ifname");
     CHECK(finding.severity == Severity::error);
-    CHECK(has(finding.evidence, "leaves no interface; there are lo, eth0 and ib0"));
+    CHECK(has(finding.evidence, "leaves NCCL no interface; the host has lo, eth0 and ib0"));
   }
   set_hosts(topology, "env.NCCL_SOCKET_IFNAME", "ib0,ib1");
   const Finding finding = the_finding(topology, "nccl_socket_ifname");
@@ -280,13 +280,13 @@ TEST_CASE("nccl_socket_ifname: prefixes, exact names, exclusions") {
 }
 
 TEST_CASE("nccl_p2p_disabled: an error where links join the GPUs") {
-  CHECK(state_of(cluster(1), "nccl_p2p_disabled") == "no source gives env.NCCL_P2P_DISABLE");
+  CHECK(state_of(cluster(1), "nccl_p2p_disabled") == "no source provides env.NCCL_P2P_DISABLE");
   CHECK(state_of(with_setting("NCCL_P2P_LEVEL", "NVL"), "nccl_p2p_disabled") == "ok");
   Topology topology = with_setting("NCCL_P2P_DISABLE", "1");
   Finding finding = the_finding(topology, "nccl_p2p_disabled");
   CHECK(finding.severity == Severity::error);
   CHECK(finding.evidence == "NCCL_P2P_DISABLE=1 (environment)");
-  CHECK(has(finding.consequence, "not over their links of 450 GB/s a GPU"));
+  CHECK(has(finding.consequence, "instead of their links of 450 GB/s per GPU"));
   topology.links.clear();
   topology.hosts[0].gpu_links = atoll::IslandState::none;
   CHECK(the_finding(topology, "nccl_p2p_disabled").severity == Severity::warning);
@@ -297,7 +297,7 @@ TEST_CASE("nccl_p2p_disabled: an error where links join the GPUs") {
 }
 
 TEST_CASE("nccl_shm_disabled: data takes the network inside the host") {
-  CHECK(state_of(cluster(1), "nccl_shm_disabled") == "no source gives env.NCCL_SHM_DISABLE");
+  CHECK(state_of(cluster(1), "nccl_shm_disabled") == "no source provides env.NCCL_SHM_DISABLE");
   CHECK(state_of(with_setting("", ""), "nccl_shm_disabled") == "ok");
   const Finding finding = the_finding(with_setting("NCCL_SHM_DISABLE", "1"), "nccl_shm_disabled");
   CHECK(finding.severity == Severity::warning);
@@ -305,7 +305,7 @@ TEST_CASE("nccl_shm_disabled: data takes the network inside the host") {
 }
 
 TEST_CASE("nccl_conf: settings that change transport") {
-  CHECK(state_of(cluster(1), "nccl_conf") == "no source gives nccl.conf.*");
+  CHECK(state_of(cluster(1), "nccl_conf") == "no source provides nccl.conf.*");
   Topology topology = with_setting("", "");
   set_hosts(topology, "nccl.conf.NCCL_DEBUG", "WARN");
   CHECK(state_of(topology, "nccl_conf") == "ok");
@@ -316,5 +316,5 @@ TEST_CASE("nccl_conf: settings that change transport") {
   CHECK(finding.severity == Severity::info);
   CHECK(finding.subjects == Strings{"a"});
   CHECK(finding.evidence ==
-        "nccl.conf sets NCCL_ALGO=Ring (the environment says Tree), NCCL_IB_TC=106");
+        "nccl.conf sets NCCL_ALGO=Ring (the environment sets Tree), NCCL_IB_TC=106");
 }

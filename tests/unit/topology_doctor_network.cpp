@@ -27,14 +27,14 @@ TEST_CASE("port_down: an error where it is a GPU's nearest NIC") {
   CHECK(finding.subjects == Strings{"a/mlx5_2"});
   CHECK(finding.evidence == "the port is down");
   CHECK(finding.consequence ==
-        "it is the nearest NIC of 1 GPU, which must send through farther ones; 3 of 4 such ports "
-        "on its host are active, with 150 of 200 GB/s");
+        "this is the nearest NIC of 1 GPU, which must send through farther NICs; 3 of 4 ports of "
+        "this kind on the host are active, with 150 of 200 GB/s");
   CHECK(has(finding.fix, "ibstat mlx5_2 1"));
   set(topology.nics[2].facts, fact::phys_state, "polling");
   CHECK(the_finding(topology, "port_down").evidence ==
-        "the port is down (polling: it finds no peer)");
+        "the port is down (polling: no device answers)");
   for (auto& nic : topology.nics) nic.state = "";
-  CHECK(state_of(topology, "port_down") == "no source gives link.state");
+  CHECK(state_of(topology, "port_down") == "no source provides link.state");
 }
 
 TEST_CASE("port_down: a warning where another port is as near, information for sockets") {
@@ -83,7 +83,7 @@ TEST_CASE("port_slow: slower or narrower than its peers") {
   set(topology.nics[0].facts, fact::width, "2");
   finding = the_finding(topology, "port_slow");
   CHECK(finding.evidence == "the port has 2 lanes, 3 peers have 4");
-  CHECK(finding.consequence == "carries 50 % of their bandwidth");
+  CHECK(finding.consequence == "the port has 50 % of its peers' bandwidth");
 }
 
 TEST_CASE("port_slow: a port that no GPU uses is information, and holds up no rails") {
@@ -94,7 +94,7 @@ TEST_CASE("port_slow: a port that no GPU uses is information, and holds up no ra
   const Finding finding = the_finding(topology, "port_slow");
   CHECK(finding.severity == Severity::info);
   CHECK(finding.subjects == Strings{"a/mlx5_3"});
-  CHECK(finding.consequence == "carries 25 of 50 GB/s, and no GPU sends through it");
+  CHECK(finding.consequence == "the port carries 25 of 50 GB/s, and no GPU sends through it");
 }
 
 TEST_CASE("port_slow: ports for storage are no peers of the fast ones") {
@@ -102,7 +102,7 @@ TEST_CASE("port_slow: ports for storage are no peers of the fast ones") {
   for (const char* host : {"a", "b"}) machines::add_port(topology, host, 9, "infiniband", 100);
   CHECK(state_of(topology, "port_slow") == "ok");
   Topology one = cluster(1, 1);
-  CHECK(state_of(one, "port_slow") == "no two like ports of known rate");
+  CHECK(state_of(one, "port_slow") == "no two equal ports of known rate");
   // Equal PCI device ids make them peers, whatever their names are.
   one = cluster(1);
   set_nics(one, fact::pci_device, "15b3:1021");
@@ -115,7 +115,7 @@ TEST_CASE("port_slow: ports for storage are no peers of the fast ones") {
 
 TEST_CASE("link_errors: the counters, of the first few ports") {
   Topology topology = cluster(1, 8);
-  CHECK(state_of(topology, "link_errors") == "no source gives link.errors");
+  CHECK(state_of(topology, "link_errors") == "no source provides link.errors");
   set_nics(topology, fact::errors, "none");
   CHECK(state_of(topology, "link_errors") == "ok");
   set(topology.nics[0].facts, fact::errors, "symbol_error 12, link_downed 3");
@@ -131,7 +131,7 @@ TEST_CASE("link_errors: the counters, of the first few ports") {
 
 TEST_CASE("mtu_differs: the odd ones out") {
   Topology topology = cluster(3, 1);
-  CHECK(state_of(topology, "mtu_differs") == "no two like ports of known MTU");
+  CHECK(state_of(topology, "mtu_differs") == "no two equal ports of known MTU");
   set_nics(topology, fact::mtu, "4096");
   CHECK(state_of(topology, "mtu_differs") == "ok");
   set(topology.nics[1].facts, fact::mtu, "2048");
@@ -143,14 +143,14 @@ TEST_CASE("mtu_differs: the odd ones out") {
 
 TEST_CASE("firmware_differs: among like NICs only") {
   Topology topology = cluster(3, 1);
-  CHECK(state_of(topology, "firmware_differs") == "no source gives firmware");
+  CHECK(state_of(topology, "firmware_differs") == "no source provides firmware");
   set_nics(topology, fact::firmware, "28.39.1002");
   CHECK(state_of(topology, "firmware_differs") == "ok");
   set(topology.nics[2].facts, fact::firmware, "28.36.1010");
   const Finding finding = the_finding(topology, "firmware_differs");
   CHECK(finding.severity == Severity::info);
   CHECK(finding.subjects == Strings{"c/mlx5_0"});
-  CHECK(finding.evidence == "firmware 28.36.1010, 2 NICs of its type have 28.39.1002");
+  CHECK(finding.evidence == "firmware 28.36.1010, but 2 NICs of the same type have 28.39.1002");
   set(topology.nics[2].facts, fact::firmware, "20.36.1010");  // another type of adapter
   CHECK(state_of(topology, "firmware_differs") == "ok");
 }
@@ -159,7 +159,7 @@ TEST_CASE("roce_gid: no routable address, or another one chosen") {
   Topology topology = cluster(1);
   CHECK(state_of(topology, "roce_gid") == "no active RoCE ports");
   for (auto& nic : topology.nics) nic.layer = "ethernet";
-  CHECK(state_of(topology, "roce_gid") == "no source gives gid.roce_v2");
+  CHECK(state_of(topology, "roce_gid") == "no source provides gid.roce_v2");
   set_nics(topology, fact::gid_roce_v2, "3");
   CHECK(state_of(topology, "roce_gid") == "ok");
   set_hosts(topology, "env.NCCL_IB_GID_INDEX", "-1");
@@ -169,7 +169,7 @@ TEST_CASE("roce_gid: no routable address, or another one chosen") {
   CHECK(finding.severity == Severity::warning);
   CHECK(finding.subjects.size() == 4);
   CHECK(finding.evidence ==
-        "NCCL_IB_GID_INDEX is 1 (environment), the routable RoCE v2 address has index 3");
+        "NCCL_IB_GID_INDEX is 1 (environment), but the routable RoCE v2 address has index 3");
   set_hosts(topology, "env.NCCL_IB_GID_INDEX", "3");
   set(topology.nics[0].facts, fact::gid_roce_v2, "none");
   finding = the_finding(topology, "roce_gid");
@@ -179,9 +179,9 @@ TEST_CASE("roce_gid: no routable address, or another one chosen") {
 
 TEST_CASE("gpudirect: neither module nor dma-buf") {
   Topology topology = cluster(1);
-  CHECK(state_of(topology, "gpudirect") == "no source gives peermem");
+  CHECK(state_of(topology, "gpudirect") == "no source provides peermem");
   set_hosts(topology, fact::peermem, "no");
-  CHECK(state_of(topology, "gpudirect") == "no source gives dma_buf");
+  CHECK(state_of(topology, "gpudirect") == "no source provides dma_buf");
   set_hosts(topology, fact::dma_buf, "yes");
   CHECK(state_of(topology, "gpudirect") == "ok");
   set_hosts(topology, fact::dma_buf, "no");
@@ -245,7 +245,7 @@ TEST_CASE("nic_shared: GPUs on one NIC, with the share of each") {
   CHECK(finding.severity == Severity::info);
   CHECK(finding.subjects == Strings{"a/mlx5_0", "a/gpu0", "a/gpu1", "a/gpu2", "a/gpu3"});
   CHECK(finding.evidence == "4 GPUs (gpu0, gpu1, gpu2 and gpu3) share one NIC (mlx5_0)");
-  CHECK(finding.consequence == "each has 12.5 of 50 GB/s when all send at once");
+  CHECK(finding.consequence == "each GPU gets 12.5 of 50 GB/s when all of them send at once");
   CHECK(state_of(cluster(1), "nic_shared") == "ok");
   Topology without = cluster(1);
   without.nics.clear();
@@ -262,7 +262,7 @@ TEST_CASE("nic_shared: ports of one adapter") {
 }
 
 TEST_CASE("rails_assumed: until a file names the leaves") {
-  CHECK(state_of(cluster(1), "rails_assumed") == "rails join hosts, and there is only one");
+  CHECK(state_of(cluster(1), "rails_assumed") == "only one host: rails connect several hosts");
   Topology topology = cluster(3);
   const Finding finding = the_finding(topology, "rails_assumed");
   CHECK(finding.severity == Severity::info);

@@ -66,7 +66,7 @@ TEST_CASE("rank_off_socket: bound to another socket than the GPU's") {
   const Finding finding = the_finding(diagnose(topology, ranks), "rank_off_socket");
   CHECK(finding.severity == Severity::warning);
   CHECK(finding.subjects == Strings{"rank 3", "a/gpu3"});
-  CHECK(finding.evidence == "bound to NUMA node 0 on socket 0, with a GPU on socket 1");
+  CHECK(finding.evidence == "the rank runs on NUMA node 0 of socket 0, its GPU is on socket 1");
   for (RankSite& rank : ranks) rank.numa = -1;
   CHECK(state_of(diagnose(topology, ranks), "rank_off_socket") ==
         "no rank is bound to one NUMA node");
@@ -83,7 +83,7 @@ TEST_CASE("rank_off_socket: several NUMA nodes a socket") {
   CHECK(state_of(diagnose(topology, ranks), "rank_off_socket") == "ok");
   ranks[0].numa = 4;
   CHECK(the_finding(diagnose(topology, ranks), "rank_off_socket").evidence ==
-        "bound to NUMA node 4 on socket 1, with a GPU on socket 0");
+        "the rank runs on NUMA node 4 of socket 1, its GPU is on socket 0");
 }
 
 TEST_CASE("ranks_share_core: bound to the same core, or to sets that overlap") {
@@ -129,7 +129,7 @@ TEST_CASE("shard_not_island: rows that cross, split or divide islands") {
   Finding finding = the_finding(diagnose(topology, ranks, &plan), "shard_not_island");
   CHECK(finding.severity == Severity::info);
   CHECK(finding.evidence == "1 of 1 shard group span up to 2 islands");
-  CHECK(has(finding.consequence, "50, not 450 GB/s a GPU"));
+  CHECK(has(finding.consequence, "50 instead of 450 GB/s per GPU"));
 
   plan = mesh(2, 4);
   plan.order = {0, 1, 4, 5, 2, 3, 6, 7};
@@ -140,7 +140,7 @@ TEST_CASE("shard_not_island: rows that cross, split or divide islands") {
   plan = mesh(4, 2);
   finding = the_finding(diagnose(topology, ranks, &plan), "shard_not_island");
   CHECK(finding.severity == Severity::info);
-  CHECK(finding.evidence == "the shard axis of 2 is narrower than 2 islands");
+  CHECK(finding.evidence == "the shard axis of 2 ranks covers only a part of 2 islands");
 
   const Topology plain = machines::cpus(2);
   const std::vector<RankSite> on_cpus{{"a", ""}, {"b", ""}};
@@ -196,10 +196,11 @@ TEST_CASE("hosts_differ: the odd ones out, for each feature") {
     REQUIRE(finding.subjects.size() == 1);
     seen.push_back(finding.subjects[0] + " " + finding.evidence);
   }
-  CHECK(seen == Strings{"d GPUs: 3, on 3 other hosts 4",
-                        "a models: NVIDIA A100-SXM4-80GB, on 3 other hosts NVIDIA H100 80GB HBM3",
-                        "d RDMA ports: 3, on 3 other hosts 4",
-                        "b rates: 200 Gbit/s, on 3 other hosts 400 Gbit/s",
-                        "c driver: 535.104.05, on 3 other hosts 550.54.15",
-                        "d kernel: 5.15.0, on 3 other hosts 6.1.0"});
+  CHECK(seen == Strings{"d GPUs: 3 on this host, but 4 on 3 other hosts",
+                        "a models: NVIDIA A100-SXM4-80GB on this host, but NVIDIA H100 80GB HBM3 "
+                        "on 3 other hosts",
+                        "d RDMA ports: 3 on this host, but 4 on 3 other hosts",
+                        "b rates: 200 Gbit/s on this host, but 400 Gbit/s on 3 other hosts",
+                        "c driver: 535.104.05 on this host, but 550.54.15 on 3 other hosts",
+                        "d kernel: 5.15.0 on this host, but 6.1.0 on 3 other hosts"});
 }

@@ -118,7 +118,7 @@ TEST_CASE("fabric: JSON names hosts and NICs") {
   CHECK(leaves(json(port("node0.cluster", "mlx5_0", "a") + "," + port("node1", "mlx5_10", "b"))) ==
         "a - - - b -");
   CHECK(leaves(json(port("NODE0", "mlx5_0", "a"))) == "a - - - - -");
-  CHECK(error_of(json(port("node0.elsewhere", "mlx5_0", "a"))).find("none of its") !=
+  CHECK(error_of(json(port("node0.elsewhere", "mlx5_0", "a"))).find("none of the") !=
         std::string::npos);
   Topology without_domain = two_hosts();
   without_domain.hosts[0].name = "node0";
@@ -163,7 +163,7 @@ TEST_CASE("fabric: a name of several hosts names none") {
             .find("ports[0].host is the name of several hosts") != std::string::npos);
   CHECK(leaves(json(port("id1", "mlx5_0", "a")), topology) == "- - - a - -");
   CHECK(error_of(switch_block("1", "x", cable(1, "?", "node0 mlx5_0")), topology)
-            .find("none of its 1 port is a NIC") != std::string::npos);
+            .find("none of the 1 port in the file is a NIC") != std::string::npos);
 }
 
 TEST_CASE("fabric: ibnetdiscover, ports by the GUID of their node") {
@@ -195,7 +195,7 @@ TEST_CASE("fabric: ibnetdiscover, ports by the node's description") {
     CHECK(error_of(switch_block("1", "x",
                                 cable(1, "?", "node0 HCA-4") + cable(2, "?", "node0 HCA-0") +
                                     cable(3, "?", "node0 HCA-")))
-              .find("none of its 3 ports") != std::string::npos);
+              .find("none of the 3 ports") != std::string::npos);
   }
   SUBCASE("one that two hosts of the fabric bear names neither") {
     CHECK(leaves(switch_block("1", "x", cable(1, "?", "node0 mlx5_0")) +
@@ -233,15 +233,16 @@ TEST_CASE("fabric: switches of one name stay apart") {
 }
 
 TEST_CASE("fabric: damaged ibnetdiscover output is named with its byte") {
-  CHECK(error_of("Switch 40\n") == "0: Switch without its GUID");
-  CHECK(error_of("#\nCa 1 \"H\"\n") == "2: Ca without its GUID");
-  CHECK(error_of("#\n[1] \"H-1\"[1](1) # \"a b\"\n") == "2: a port before any Switch or Ca");
+  CHECK(error_of("Switch 40\n") == "0: the line of a Switch has no GUID");
+  CHECK(error_of("#\nCa 1 \"H\"\n") == "2: the line of a Ca has no GUID");
+  CHECK(error_of("#\n[1] \"H-1\"[1](1) # \"a b\"\n") ==
+        "2: a port precedes the first Switch or Ca");
   const std::string head = "Switch 2 \"S-1\" # \"x\" base port 0\n";
   for (const char* line : {"[1]", "[1] \"H-1\"", "[1] \"H-1", "[x] \"H-1\"[1]", "[1] \"H-1\"[",
                            "[1] \"H-1\"[-1]", "[99999999999] \"H-1\"[1]"}) {
     CAPTURE(line);
     CHECK(error_of(head + line + "\n")
-              .starts_with(fmt::format("{}: not a port as ibnetdiscover prints it", head.size())));
+              .starts_with(fmt::format("{}: the line is not a port as ibnetdiscover prints it", head.size())));
   }
   const std::string moved = switch_block("1", "x", cable(1, "000000aa00000000", "?")) +
                             switch_block("2", "y", cable(1, "000000aa00000000", "?"));
@@ -249,14 +250,16 @@ TEST_CASE("fabric: damaged ibnetdiscover output is named with its byte") {
         fmt::format("{}: port 1 of H-000000aa00000000 is connected to both S-1 and S-2",
                     moved.rfind("[1]\t")));
   CHECK(error_of(head + std::string(70'000, 'x'))
-            .starts_with(fmt::format("{}: a line of more than", head.size())));
+            .starts_with(fmt::format("{}: the line is longer than", head.size())));
 }
 
 TEST_CASE("fabric: a file that says nothing of this machine is refused") {
   CHECK(error_of(json(port("stranger", "mlx5_0", "a"))) ==
-        "0: none of its 1 port is a NIC of this topology");
-  CHECK(error_of(json("")) == "0: none of its 0 ports is a NIC of this topology");
-  CHECK(error_of("") == "0: neither \"atoll-fabric-1\" nor the output of ibnetdiscover");
+        "0: none of the 1 port in the file is a NIC of this topology");
+  CHECK(error_of(json("")) == "0: none of the 0 ports in the file is a NIC of this topology");
+  CHECK(error_of("") ==
+        "0: the file is neither JSON with the schema \"atoll-fabric-1\" nor the output of "
+        "ibnetdiscover");
   CHECK(error_of("\tGPU0\tGPU1\nGPU0\tX\n").find("neither") != std::string::npos);
 }
 

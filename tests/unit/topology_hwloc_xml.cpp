@@ -183,9 +183,9 @@ TEST_CASE("hwloc XML: damage is an error that names the byte") {
   refuses("", "");
   refuses("<topology>", "");
   refuses(text.substr(0, text.size() / 2), "XML");
-  refuses("<topology/>", "without an <object>");
+  refuses("<topology/>", "contains no <object>");
   refuses("<topology><object type=\"Machine\"/></topology>", "no cpuset");
-  refuses(replaced(text, "type=\"Package\"", ""), "without a type");
+  refuses(replaced(text, "type=\"Package\"", ""), "has no type");
   refuses(replaced(text, "cpuset=\"0x3\"", "cpuset=\"0xq\""), "cpuset");
   refuses(replaced(text, "cpuset=\"0x3\"", "cpuset=\"" + std::string(5000, ',') + "\""),
           "16384 threads");
@@ -204,7 +204,7 @@ TEST_CASE("hwloc XML: a damaged matrix is an error that names the byte") {
   const std::string good = matrix({"416", "417"}, {0, 1, 1, 0});
   read(with(good));
   refuses(with(matrix({"416", "999"}, {0, 1, 1, 0})), "OSDev 999, which does not exist");
-  refuses(with(matrix({"416", "417"}, {0, 1, 1})), "2 indexes and 3 values where nbobjs is 2");
+  refuses(with(matrix({"416", "417"}, {0, 1, 1})), "2 indexes and 3 values, but nbobjs is 2");
   refuses(with(matrix({"416", "417"}, {0, 1, 1, 0, 0})), "more values");
   refuses(with(replaced(good, "416 417", "416 417 416")), "more indexes");
   refuses(with(replaced(good, "416 417", "416")), "1 indexes");
@@ -331,7 +331,7 @@ TEST_CASE("hwloc XML export: none and unknown stay what they are") {
   Topology one = board(2, "NVIDIA A100-PCIE-40GB", "10de:20f1");
   one.gpus.pop_back();
   one.hosts[0].gpu_links = IslandState::none;
-  CHECK(says(to_hwloc_xml(one), "that the GPU has no links"));
+  CHECK(says(to_hwloc_xml(one), "the information that the GPU has no links"));
 }
 
 TEST_CASE("hwloc XML export: links whose rate is unknown are left out, never made up") {
@@ -393,7 +393,7 @@ TEST_CASE("hwloc XML export: the switches of a rack") {
   Topology topology = board(2, "NVIDIA GB200", "10de:2941");
   for (int i = 0; i < 2; ++i) machines::link(topology, machines::gpu("h", i), "rack:7", 18, 50);
   const auto written = to_hwloc_xml(topology);
-  CHECK(says(written, "that rack:7 joins other hosts too"));
+  CHECK(says(written, "that rack:7 also connects other hosts"));
   const auto islands = find_islands(read(written.text));
   REQUIRE(islands.size() == 1);
   CHECK(islands[0].gpu_gbyte_s == 900);

@@ -205,7 +205,7 @@ TEST_CASE("views: GPUs that cannot be matched are refused") {
   without_numbers(a);
   without_busids(b);
   CHECK(error_of({a, b}) ==
-        "b.txt: its GPUs cannot be matched with those of a.xml: neither bus ids nor UUIDs nor "
+        "b.txt: the GPUs cannot be matched with the GPUs of a.xml: neither bus ids nor UUIDs nor "
         "indices identify them");
   SUBCASE("nor are those of another host added") {
     Topology other = view("other", 2);
@@ -344,8 +344,8 @@ TEST_CASE("views: each describes one host") {
   Topology two = view("a", 1);
   add_host(two, "b");
   CHECK(error_of({view("a", 1), two}) ==
-        "b.txt: describes 2 hosts, but a view of node must describe one host");
-  CHECK(error_of({Topology(), view("a", 1)}).starts_with("a.xml: describes 0 hosts"));
+        "b.txt: the file describes 2 hosts, but a view of node must describe one host");
+  CHECK(error_of({Topology(), view("a", 1)}).starts_with("a.xml: the file describes 0 hosts"));
   CHECK_THROWS_AS(atoll::merge_views("node", {}, {}), atoll::Error);
   CHECK_THROWS_AS(atoll::merge_views("node", {view("a", 1)}, {}), atoll::Error);
 }

@@ -34,11 +34,11 @@ TEST_CASE("nccl env: ports of another fabric and slower ones are left out") {
     topology.nics.back().id = std::string(host) + "/mlx5_bond_0";
   }
   CHECK(env_of(topology) ==
-        "# leaves out mlx5_bond_0 (ethernet, not infiniband)\n"
+        "# leaves out mlx5_bond_0 (ethernet instead of infiniband)\n"
         "NCCL_IB_HCA==mlx5_0:1,mlx5_1:1\n");
   Topology slow = cluster(1, 2);
   machines::add_port(slow, "a", 9, "infiniband", 100);
-  CHECK(has(env_of(slow), "# leaves out mlx5_9 (100, not 400 Gbit/s)\n"));
+  CHECK(has(env_of(slow), "# leaves out mlx5_9 (100 instead of 400 Gbit/s)\n"));
 }
 
 TEST_CASE("nccl env: ports that no GPU uses, if a source tells the way to them") {
@@ -69,7 +69,8 @@ TEST_CASE("nccl env: hosts that need different settings are told so in comments"
   Topology topology = cluster(2, 2);
   machines::add_port(topology, "b", 9, "infiniband", 100);
   CHECK(env_of(topology) ==
-        "# on b only: NCCL_IB_HCA==mlx5_0:1,mlx5_1:1 (leaves out mlx5_9 (100, not 400 Gbit/s))\n");
+        "# on b only: NCCL_IB_HCA==mlx5_0:1,mlx5_1:1 (leaves out mlx5_9 (100 instead of 400 "
+        "Gbit/s))\n");
 }
 
 TEST_CASE("nccl env: a setting that is wrong here is replaced") {
@@ -77,7 +78,7 @@ TEST_CASE("nccl env: a setting that is wrong here is replaced") {
   set_hosts(topology, fact::container, "no");
   set_hosts(topology, "nccl.conf.NCCL_IB_HCA", "mlx5_7");
   CHECK(env_of(topology) ==
-        "# names the GPUs' own ports, unlike the mlx5_7 here (nccl.conf)\n"
+        "# selects the ports near the GPUs, unlike the present value mlx5_7 (nccl.conf)\n"
         "NCCL_IB_HCA==mlx5_0:1,mlx5_1:1\n");
   topology = cluster(1, 2);
   set_hosts(topology, "nccl.conf.NCCL_IB_DISABLE", "1");
@@ -85,7 +86,7 @@ TEST_CASE("nccl env: a setting that is wrong here is replaced") {
   set_hosts(topology, "env.NCCL_SHM_DISABLE", "1");
   set_hosts(topology, "env.NCCL_IB_PCI_RELAXED_ORDERING", "0");
   const std::string env = env_of(topology);
-  CHECK(has(env, "nccl.conf says 1\nNCCL_IB_DISABLE=0\n"));
+  CHECK(has(env, "NCCL_IB_DISABLE is 1 (nccl.conf)\nNCCL_IB_DISABLE=0\n"));
   CHECK(has(env, "\nNCCL_P2P_DISABLE=0\n"));
   CHECK(has(env, "\nNCCL_SHM_DISABLE=0\n"));
   CHECK(has(env, "\nNCCL_IB_PCI_RELAXED_ORDERING=2\n"));
@@ -96,15 +97,16 @@ TEST_CASE("nccl env: settings that should go are named, since a default fits") {
   set_hosts(topology, "env.NCCL_P2P_LEVEL", "LOC");
   set_hosts(topology, "nccl.conf.NCCL_NET_GDR_LEVEL", "LOC");
   CHECK(env_of(topology) ==
-        "# unset NCCL_P2P_LEVEL: environment says LOC; GPUs reach each other directly\n"
-        "# unset NCCL_NET_GDR_LEVEL: nccl.conf says LOC; NICs then never reach GPU memory "
+        "# unset NCCL_P2P_LEVEL, which is LOC (environment): GPUs reach each other directly\n"
+        "# unset NCCL_NET_GDR_LEVEL, which is LOC (nccl.conf): with this value, NICs never access "
+        "GPU memory "
         "directly\n");
   set_hosts(topology, "env.NCCL_P2P_LEVEL", "NVL");
   set_hosts(topology, "nccl.conf.NCCL_NET_GDR_LEVEL", "PHB");
   CHECK(env_of(topology) == nothing);
   set_hosts(topology, fact::net_interfaces, "lo eth0 eth1");
   set_hosts(topology, "env.NCCL_SOCKET_IFNAME", "bond0");
-  CHECK(has(env_of(topology), "# unset NCCL_SOCKET_IFNAME: environment says bond0; "));
+  CHECK(has(env_of(topology), "# unset NCCL_SOCKET_IFNAME, which is bond0 (environment): "));
 }
 
 TEST_CASE("nccl env: a replaced NCCL_IB_HCA names each active port that it leaves out") {
@@ -113,8 +115,9 @@ TEST_CASE("nccl env: a replaced NCCL_IB_HCA names each active port that it leave
   set_hosts(topology, "env.NCCL_IB_HCA", "mlx5_7");
   machines::add_port(topology, "a", 9, "infiniband", 100);
   CHECK(env_of(topology) ==
-        "# names the GPUs' own ports, unlike the mlx5_7 here (environment); leaves out mlx5_9 "
-        "(100, not 400 Gbit/s)\nNCCL_IB_HCA==mlx5_0:1,mlx5_1:1\n");
+        "# selects the ports near the GPUs, unlike the present value mlx5_7 (environment); leaves "
+        "out mlx5_9 "
+        "(100 instead of 400 Gbit/s)\nNCCL_IB_HCA==mlx5_0:1,mlx5_1:1\n");
   Topology blind = cluster(1, 2);
   machines::add_port(blind, "a", 7);
   for (auto& gpu : blind.gpus) gpu.pci_path = "", gpu.numa = gpu.package = -1;
@@ -131,10 +134,11 @@ TEST_CASE("nccl env: the RoCE address, only where NCCL would take another one") 
   set_nics(topology, fact::gid_roce_v2, "3");
   CHECK(env_of(topology) ==
         "# only NCCL before 2.21 needs NCCL_IB_GID_INDEX=3, the routable RoCE v2 address of all "
-        "NICs; newer ones find it\n");
+        "NICs; newer versions find the address\n");
   set_hosts(topology, "nccl.conf.NCCL_IB_GID_INDEX", "1");
   CHECK(env_of(topology) ==
-        "# the routable RoCE v2 address of all NICs; nccl.conf says 1\nNCCL_IB_GID_INDEX=3\n");
+        "# the routable RoCE v2 address of all NICs, but NCCL_IB_GID_INDEX is 1 "
+        "(nccl.conf)\nNCCL_IB_GID_INDEX=3\n");
   set(topology.nics[0].facts, fact::gid_roce_v2, "5");  // no single index fits both
   CHECK_FALSE(has(env_of(topology), "\nNCCL_IB_GID_INDEX="));
 }
@@ -143,7 +147,7 @@ TEST_CASE("nccl env: the interface, where made-up ones would be taken too") {
   Topology topology = cluster(1, 2);
   set_hosts(topology, fact::net_interfaces, "lo docker0 eth0 br-1f2e veth12 veth34");
   CHECK(env_of(topology) ==
-        "# the only physical interface; NCCL would also take br-1f2e, veth12 and veth34\n"
+        "# the only physical interface; NCCL would also use br-1f2e, veth12 and veth34\n"
         "NCCL_SOCKET_IFNAME==eth0\n");
   set_hosts(topology, fact::net_interfaces, "lo docker0 virbr0 eth0");  // NCCL tries these last
   CHECK(env_of(topology) == nothing);

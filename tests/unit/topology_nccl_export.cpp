@@ -172,7 +172,7 @@ TEST_CASE("a file that does not fit the topology any more is left out, and that 
   damaged.documents[0].text = "<system><cpu";
   const atoll::Export anew = to_nccl_xml(damaged);
   CHECK(has(anew.text, "<gpu dev=\"0\" sm=\"90\" gdr=\"1\"/>"));
-  CHECK(tells_loss(anew, "other contents of 1 file of NCCL"));
+  CHECK(tells_loss(anew, "other contents of 1 NCCL topology file"));
   Topology renamed = read(one_cpu(gpu("0:1:00.0", 0)));
   machines::add_host(renamed, "other");
   CHECK(read(to_nccl_xml(renamed).text).hosts.size() == 2);
@@ -222,7 +222,8 @@ TEST_CASE("switches of different hosts stay apart") {
   const atoll::Export result = to_nccl_xml(topology);
   CHECK(islands(read(result.text)) == "4 known nvlink of 450 450; 4 known nvlink of 450 450; ");
   CHECK(tells_loss(
-      result, "that the switches of the hosts are separate: NCCL merges all switches of a file"));
+      result,
+      "the information that each host has its own switches: NCCL merges all switches of a file"));
 }
 
 TEST_CASE("two racks do not become one") {
@@ -231,7 +232,7 @@ TEST_CASE("two racks do not become one") {
     machines::link(topology, gpu.id, gpu.host < "c" ? "rack:x/s" : "rack:y/s", 18);
   const atoll::Export result = to_nccl_xml(topology);
   CHECK(find_islands(read(result.text)).size() == 4);
-  CHECK(tells_loss(result, "the switch that hosts share at the end of 8 links"));
+  CHECK(tells_loss(result, "the end at a shared switch of 8 links"));
 }
 
 TEST_CASE("whether there are links: unknown, none") {
@@ -291,7 +292,7 @@ TEST_CASE("what the format cannot hold is listed") {
             "memory and processors of 1 host", "partitions of 1 GPU", "the UUID of 1 GPU",
             "the name of 1 host", "the package of 1 GPU",
             "facts of GPUs: fabric.state and power.limit_w", "facts of hosts: kernel.release",
-            "1 stated distance", "1 conflict between sources"});
+            "1 distance from another source", "1 conflict between sources"});
 }
 
 TEST_CASE("rates that do not follow from the model are lost") {
@@ -406,6 +407,6 @@ TEST_CASE("what cannot be read back is refused, not written") {
     FAIL("2000 links of one GPU were written");
   } catch (const atoll::Error& error) {
     CHECK(error.code() == atoll::ErrorCode::unsupported);
-    CHECK(has(error.what(), "a count of links"));
+    CHECK(has(error.what(), "the number of links is not"));
   }
 }

@@ -441,17 +441,17 @@ TEST_CASE("damage is told with the byte where it stands") {
   said("<pci class=\"0x030200\"/>", "not a bus id");
   said(pci("0000:1b", "0x030200"), "not a bus id");
   said(pci("12345678a:1b:00.0", "0x030200"), "not a bus id");
-  said(gpu("0:1:00.0", 0) + gpu("0000:01:00.0", 1), "a second GPU");
+  said(gpu("0:1:00.0", 0) + gpu("0000:01:00.0", 1), "two GPUs of one host have the bus id");
   for (const char* count : {"0", "-3", "1025", "many", "", "99999999999999999999"})
     said(gpu("0:1:00.0", 0, fmt::format("<nvlink target=\"0:2:00.0\" count=\"{}\"/>", count)),
-         "a count of links");
+         "the number of links is not");
   said(gpu("0:1:00.0", 0,
            nvlink("0:c3:00.0", 1024, "0x068000") + nvlink("0:c4:00.0", 1, "0x068000")),
-       "a count of links");
+       "the number of links is not");
   said(gpu("0:1:00.0", 0, nvlink("nowhere", 4, "0x030200")), "not a bus id");
   said(net("speed=\"1000\""), "neither a name");
   said(net(fmt::format("name=\"{}\"", std::string(256, 'n'))), "too long");
-  said(net("name=\"&#27;[31m\""), "not text");
+  said(net("name=\"&#27;[31m\""), "cannot be printed");
   said(gpu("0:1:00.0", 0) + net("name=\"gpu0\""), "the name of a GPU");
   CHECK(complaint("<system/>").find("no <cpu>") != std::string::npos);
   CHECK(complaint(system(cpu("host_hash=\"&#7;\"", ""))).find("host_hash") != std::string::npos);
@@ -464,7 +464,7 @@ TEST_CASE("a file cannot make the reader allocate or recurse without bound") {
     deep += fmt::format("<pci busid=\"0:{:x}:00.0\">", i);
     end += "</pci>";
   }
-  CHECK(complaint(one_cpu(deep + end)).find("deeper") != std::string::npos);
+  CHECK(complaint(one_cpu(deep + end)).find("levels deep") != std::string::npos);
   std::string many;
   for (int i = 0; i < 65'537; ++i)
     many += fmt::format("<pci busid=\"{:x}:{:x}:00.0\" class=\"0x030200\"/>", i >> 8, i & 0xff);

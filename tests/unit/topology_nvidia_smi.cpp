@@ -297,8 +297,8 @@ TEST_CASE("topo -m: damage is named with its byte") {
   }
   SUBCASE("a cell that is none") {
     const std::string text = with("PIX     SYS     0-3", "0-3,8-11    0");
-    CHECK(error_of(text) ==
-          at_byte(text, "0-3,8-11") + "row GPU0, column NIC0: not a cell of topo -m");
+    CHECK(error_of(text) == at_byte(text, "0-3,8-11") +
+                                "row GPU0, column NIC0: this is not a cell of nvidia-smi topo -m");
   }
   SUBCASE("links without a number") {
     CHECK(error_of(with("NV4", "NV0")).find("row GPU0, column GPU1") != std::string::npos);
@@ -307,7 +307,8 @@ TEST_CASE("topo -m: damage is named with its byte") {
   SUBCASE("an asymmetric cell") {
     const std::string text = with("GPU1    NV4 ", "GPU1    NV2 ");
     CHECK(error_of(text) ==
-          at_byte(text, "NV2") + "row GPU1, column GPU0: not the same as row GPU0, column GPU1");
+          at_byte(text, "NV2") +
+              "row GPU1, column GPU0: the cell differs from row GPU0, column GPU1");
   }
   SUBCASE("X beside the diagonal") {
     const std::string text = with("GPU1    NV4      X", "GPU1     X      NV4");
@@ -319,18 +320,19 @@ TEST_CASE("topo -m: damage is named with its byte") {
   SUBCASE("a row is missing") {
     const std::string text = pairs.substr(0, pairs.find("NIC1    SYS"));
     CHECK(error_of(text) ==
-          fmt::format("dir/node7.txt: byte {}: 5 rows for 6 columns", text.size()));
+          fmt::format("dir/node7.txt: byte {}: the matrix has 5 rows, but 6 columns", text.size()));
     const std::string legend = text + "\nLegend:\n";
-    CHECK(error_of(legend) == at_byte(legend, "Legend:") + "5 rows for 6 columns");
+    CHECK(error_of(legend) == at_byte(legend, "Legend:") + "the matrix has 5 rows, but 6 columns");
   }
   SUBCASE("a device twice") {
-    CHECK(error_of(with("GPU2    GPU3", "GPU2    GPU2")).find("a second column GPU2") !=
+    CHECK(error_of(with("GPU2    GPU3", "GPU2    GPU2")).find("two columns are called GPU2") !=
           std::string::npos);
-    CHECK(error_of(with("\nGPU1 ", "\nGPU0 ")).find("a second row GPU0") != std::string::npos);
+    CHECK(error_of(with("\nGPU1 ", "\nGPU0 ")).find("two rows are called GPU0") !=
+          std::string::npos);
     const std::string text = with("NIC1: mlx5_bond_0", "NIC1: mlx5_0");
-    CHECK(error_of(text) == at_byte(text, "NIC1: mlx5_0", 6) + "a second device mlx5_0");
+    CHECK(error_of(text) == at_byte(text, "NIC1: mlx5_0", 6) + "two devices are called mlx5_0");
     CHECK(error_of("\tGPU1\tGPU01\tCPU Affinity\nGPU1 X PIX 0\nGPU01 PIX X 0\n")
-              .find("a second device GPU01") != std::string::npos);
+              .find("two devices are called GPU01") != std::string::npos);
   }
   SUBCASE("a name that is none") {
     CHECK(error_of(with("mlx5_bond_0", "mlx5/0")).find("not the name of a device") !=
@@ -344,7 +346,7 @@ TEST_CASE("topo -m: sizes are bounded") {
   CHECK(error_of(header + " CPU Affinity\n").find("more than 1024 devices") != std::string::npos);
   const std::string wide =
       "\tGPU0\tGPU1\tCPU Affinity\nGPU0\tX\t" + std::string(70'000, ' ') + "NV4\n";
-  CHECK(error_of(wide).find("a line of more than 65536 bytes") != std::string::npos);
+  CHECK(error_of(wide).find("the line is longer than 65536 bytes") != std::string::npos);
   const std::string cpus = "\tGPU0\tCPU Affinity\nGPU0\tX\t0-9,5-9,5-9\n";
   CHECK(read_topo(cpus).hosts[0].host_threads == 0);  // not a list of CPUs
 }

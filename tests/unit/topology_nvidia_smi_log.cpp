@@ -301,11 +301,12 @@ TEST_CASE("-q -x: a bus id that is none, and a host without GPUs") {
 TEST_CASE("-q -x: damage is named with its byte") {
   const std::string twice =
       whole_log(gpu_element("00000000:1B:00.0", "") + gpu_element("00000000:1B:00.0", ""));
-  CHECK(error_of(twice) == fmt::format("dir/node7.xml: byte {}: a second GPU 00000000:1b:00.0",
-                                       twice.rfind("<gpu ") + 1));
+  CHECK(error_of(twice) ==
+        fmt::format("dir/node7.xml: byte {}: two GPUs have the bus id 00000000:1b:00.0",
+                    twice.rfind("<gpu ") + 1));
   const std::string open = whole_log("").substr(0, 150);
   CHECK(error_of(open).starts_with("dir/node7.xml: byte "));
-  CHECK(error_of("<nvidia_smi/>").find("the document is not a <nvidia_smi_log>") !=
+  CHECK(error_of("<nvidia_smi/>").find("the root element is not <nvidia_smi_log>") !=
         std::string::npos);
   std::string deep;
   for (int i = 0; i < 100; ++i) deep += "<gpu>";

@@ -57,7 +57,7 @@ TEST_CASE("tree: hosts, devices by NUMA node, islands") {
   CHECK(contains(tree, "  NUMA node 0\n    gpu0  test  00000000:10:00.0  -> mlx5_0\n"));
   CHECK(contains(tree, "  NUMA node unknown\n    mlx5_0  infiniband  active  400 Gbit/s (test)\n"));
   CHECK(contains(tree, "  0: 8 GPUs  a/gpu0-7  NVLink  450 GB/s a GPU  450 GB/s a pair\n"));
-  CHECK(contains(tree, "  1: 2 GPUs  b/gpu0-1  links unknown: no source could see them\n"));
+  CHECK(contains(tree, "  1: 2 GPUs  b/gpu0-1  links unknown: no source shows them\n"));
   CHECK(contains(to_tree(atoll::inspect(machines::cpus(1))), "  0: CPUs of a\n"));
   CHECK(contains(to_tree(atoll::inspect(Topology{})), "0 hosts"));
 }

@@ -27,7 +27,7 @@ atoll::MeshPlan row_major(atoll::MeshShape shape, int inner) {
   return plan;
 }
 
-// Plans a mesh, or checks the mesh that the user gave.
+// Plans a mesh, or checks the mesh that the user requested.
 atoll::MeshPlan plan_for(const atoll::Topology& topology, const Sites& sites,
                          const Options& options, const atoll::Config& config) {
   atoll::MeshPlanOptions plan_options;
@@ -46,7 +46,8 @@ atoll::MeshPlan plan_for(const atoll::Topology& topology, const Sites& sites,
   return plan;
 }
 
-// Places ranks that do not run: the number given by the options, or one on each GPU.
+// Places the ranks of a job that is only planned: the number that the options request, or one rank
+// on each GPU.
 Sites sites_on_paper(const atoll::Topology& topology, const Options& options) {
   int ranks = options.ranks;
   if (ranks == 0 && !options.mesh->empty()) {
@@ -64,7 +65,7 @@ Sites sites_on_paper(const atoll::Topology& topology, const Options& options) {
   return atoll::fill_hosts(topology, ranks);
 }
 
-// Keeps one host of several. Its rails are computed anew.
+// Returns the part of a topology that belongs to one host.
 atoll::Topology only_host(const atoll::Topology& topology, const std::string& name) {
   const auto host = std::ranges::find_if(topology.hosts, [&](const atoll::TopologyHost& one) {
     return one.id == name || one.name == name;
@@ -112,9 +113,10 @@ std::optional<Examination> examine(const Options& options, const atoll::Config& 
   if (!options.fabric.empty()) atoll::apply_fabric(options.fabric, topology);
   const bool is_job = !on_paper && world.size() > 1;
   if (is_job && options.ranks != 0 && options.ranks != world.size())
-    throw atoll::Error(atoll::ErrorCode::invalid_argument,
-                       fmt::format("--ranks {} in a job of {} ranks: remove the option",
-                                   options.ranks, world.size()));
+    throw atoll::Error(
+        atoll::ErrorCode::invalid_argument,
+        fmt::format("--ranks {} does not match the job of {} ranks: remove the option",
+                    options.ranks, world.size()));
   Sites sites;
   if (is_job) sites = atoll::locate_ranks(topology, world);
   if (world.rank() != 0) return std::nullopt;

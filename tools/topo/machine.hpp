@@ -1,4 +1,4 @@
-// Gets the machine that atoll-topo describes, and its mesh.
+// Loads or discovers the machine that atoll-topo describes, and plans its mesh.
 #pragma once
 
 #include <optional>
@@ -12,10 +12,11 @@ namespace topo {
 
 struct Examination {
   atoll::Inspection inspection;
-  bool by_launcher = false;  // a launcher started this process
+  bool by_launcher = false;  // true if a launcher started this process
 };
 
-// Under a launcher all ranks must call this. Empty on ranks that print nothing.
+// Examines the machine. Under a launcher, all ranks must call this function. The result is empty on
+// ranks that print nothing.
 std::optional<Examination> examine(const Options& options, const atoll::Config& config);
 
 }  // namespace topo

@@ -1,4 +1,4 @@
-// atoll-topo shows a machine or the hosts of a job, reports what is wrong with it, and plans a
+// atoll-topo shows a machine or the hosts of a job, reports faults and how to fix them, and plans a
 // mesh.
 #include <fmt/format.h>
 #include <unistd.h>
@@ -25,8 +25,9 @@ constexpr int exit_errors = 2;    // --doctor found errors
 constexpr int exit_failure = 2;
 constexpr int exit_doctor_failure = 3;
 
-// Colours are used on a terminal, unless NO_COLOR (no-color.org) is set. A launcher gives its ranks
-// a terminal even if its own output is a pipe, so colours are off there.
+// Returns whether to use colours: by default only on a terminal, and not if NO_COLOR
+// (no-color.org) is set or if a launcher started the process. A launcher gives its ranks a terminal
+// even if the output of the launcher is a pipe.
 atoll::Colour colour_of(const topo::Options& options, bool by_launcher) {
   if (options.colour == "always") return atoll::Colour::on;
   const char* no_color = std::getenv("NO_COLOR");
@@ -46,11 +47,12 @@ void write(const std::string& text, const std::string& path) {
   if (std::fwrite(text.data(), 1, text.size(), out) != text.size() || std::fflush(out) != 0)
     throw atoll::Error(
         atoll::ErrorCode::io,
-        fmt::format("{} cannot be written", path.empty() ? std::string("standard output") : path));
+        fmt::format("writing to {} failed", path.empty() ? std::string("standard output") : path));
 }
 
 std::string with_losses(const atoll::Export& exported) {
-  for (const std::string& lost : exported.lost) fmt::print(stderr, "atoll-topo: lost: {}\n", lost);
+  for (const std::string& lost : exported.lost)
+    fmt::print(stderr, "atoll-topo: the exported file lacks {}\n", lost);
   return exported.text;
 }
 

@@ -19,7 +19,8 @@ struct Unit {
   double factor;
 };
 
-// Parses a positive number and one of the units.
+// Parses a positive number that is followed by one of `units`. `what` and `example` describe the
+// expected text in the error message.
 double parse_quantity(const std::string& text, std::span<const Unit> units, std::string_view what,
                       std::string_view example) {
   double value = 0;
@@ -65,8 +66,8 @@ void declare_views(CLI::App& app, Options& options) {
           CLI::IsMember({"tree", "matrix", "json", "dot", "svg", "hwloc-xml", "nccl-xml", "env"}))
       ->option_text("tree|matrix|json|dot|svg|hwloc-xml|nccl-xml|env");
   app.add_flag("--doctor", options.doctor,
-               "report what is wrong, what it costs and how to fix it; the exit status is 1 for "
-               "warnings, 2 for errors, 3 when the machine could not be examined");
+               "report faults, their cost and how to fix them; the exit status is 1 for warnings, "
+               "2 for errors, 3 when the machine could not be examined");
   app.add_option("--diff", options.diff,
                  "list the differences between machines A and B (files or catalog names)")
       ->option_text("A B")
@@ -91,16 +92,16 @@ void declare_mesh(CLI::App& app, Options& options, Texts& texts) {
       ->check(CLI::Range(1, 1'000'000))
       ->needs("--mesh");
   app.add_option("--islands", options.islands,
-                 "treat the ranks, in order, as N equal islands (default: ATOLL_ISLANDS)")
+                 "pretend that the ranks, in order, form N equal islands (default: ATOLL_ISLANDS)")
       ->option_text("N")
       ->check(CLI::Range(1, 1'000'000))
       ->needs("--mesh");
   app.add_option("--params", texts.params,
-                 "parameters of the model: shard over as few GPUs as can hold them")
+                 "number of model parameters: shard over as few GPUs as can hold the model")
       ->option_text("70e9|70B")
       ->needs("--mesh");
   app.add_option("--gpu-memory", texts.gpu_memory,
-                 "memory of one GPU (default: as the machine reports it)")
+                 "memory of one GPU (default: the value that the machine reports)")
       ->option_text("80GiB")
       ->needs("--params");
   app.add_option("--state-bytes", options.state_bytes,
@@ -125,9 +126,9 @@ void check(const Options& options) {
   require(options.diff.empty() || (options.from.empty() && options.cluster.empty()),
           "--diff names both machines: remove --from and --cluster");
   require(!options.doctor || options.format == "tree" || options.format == "json",
-          "--doctor prints a report, or JSON with --format json");
+          "--doctor supports only --format tree and --format json");
   require(!options.mesh || options.mesh->empty() || !options.params,
-          "--params plans a mesh: remove the RxS of --mesh");
+          "--params plans a mesh: remove the shape RxS after --mesh");
   require(options.islands == 0 || options.inner == 1,
           "--inner needs real islands: remove --islands");
 }
@@ -152,9 +153,8 @@ std::optional<Options> parse_options(int argc, char** argv) {
   Options options;
   Texts texts;
   CLI::App app(
-      "Shows the hosts, GPUs, NICs, islands and rails of a machine, reports what is wrong with "
-      "them, "
-      "and plans a mesh.",
+      "Shows the hosts, GPUs, NICs, islands and rails of a machine, reports faults and how to fix "
+      "them, and plans a mesh.",
       "atoll-topo");
   declare_machine(app, options);
   declare_views(app, options);
@@ -163,17 +163,17 @@ std::optional<Options> parse_options(int argc, char** argv) {
   app.footer(
       "Under a launcher, atoll-topo describes all hosts of the job, and rank 0 prints.\n\n"
       "Examples:\n"
-      "  atoll-topo                                    this machine\n"
-      "  atoll-topo --doctor                           its faults and how to fix them\n"
-      "  mpirun -n 16 atoll-topo --mesh                the hosts of a job, and a mesh\n"
-      "  atoll-topo --format json > node.json          save it; --from node.json reads it\n"
-      "  atoll-topo --from n0=n0.xml,n0.txt --mesh     two views of one host\n"
+      "  atoll-topo                                    show this machine\n"
+      "  atoll-topo --doctor                           find faults and explain how to fix them\n"
+      "  mpirun -n 16 atoll-topo --mesh                show the hosts of a job and plan a mesh\n"
+      "  atoll-topo --format json > node.json          save this machine for --from node.json\n"
+      "  atoll-topo --from n0=n0.xml,n0.txt --mesh     merge two files about one host\n"
       "  atoll-topo --cluster hgx-h100x16 --mesh --params 70e9\n"
-      "                                                a cluster that you plan to buy\n"
-      "  atoll-topo --format svg -o node.svg           a picture\n\n"
-      "Exit status: 0 on success; --doctor: 1 for warnings, 2 for errors, 3 for a failure; --diff: "
-      "1 when "
-      "the machines differ; otherwise 2 after one line on standard error.");
+      "                                                plan for a cluster of the catalog\n"
+      "  atoll-topo --format svg -o node.svg           draw a picture\n\n"
+      "Exit status: 0 on success. --doctor returns 1 for warnings, 2 for errors, and 3 when the "
+      "machine could not be examined. --diff returns 1 when the machines differ. Other failures "
+      "return 2 after one line on standard error.");
   try {
     app.parse(argc, argv);
   } catch (const CLI::Success& request) {  // the request was --help or --version

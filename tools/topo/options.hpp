@@ -22,7 +22,7 @@ struct Options {
   bool env = false;
   bool catalog = false;
   // Options of the mesh.
-  std::optional<std::string> mesh;  // without a shape (""), a mesh is planned
+  std::optional<std::string> mesh;  // shape to check ("2x8"); "" to plan a mesh
   int ranks = 0;
   int islands = 0;
   int inner = 1;
@@ -31,8 +31,8 @@ struct Options {
   double state_bytes = 16;
 };
 
-// Empty after --help or --version, which it prints. Throws an exception with a one-line message for
-// an invalid command line.
+// Parses the command line. Prints the text of --help or --version and returns an empty result for
+// these options. Throws an exception with a one-line message for an invalid command line.
 std::optional<Options> parse_options(int argc, char** argv);
 
 // Parses "70e9", "70B", "7.2b" (1e9) or "350M" (1e6). Error(invalid_argument) quotes the text.

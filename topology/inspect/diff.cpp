@@ -1,8 +1,9 @@
 // Lists the differences between two machines.
 //
-// Hosts are matched by name, or by position when each side has one host. Devices are matched by the
-// part of their id after the host. Links are summed for each pair of ends. Facts that change from
-// minute to minute (counters, throttling, the speed of an idle PCIe link) are not compared.
+// Hosts are matched by name; if both machines have one host, these two are compared. Devices are
+// matched by the part of their id after the host's id. Numbers of links are added up for each pair
+// of ends. Facts that change from minute to minute (counters, throttling, the speed of an idle PCIe
+// link) are not compared.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -17,7 +18,8 @@ namespace atoll_v1::atoll {
 namespace {
 
 using Members = std::map<std::string, std::string>;
-// The parts of a machine, by a name that both machines share.
+// Maps each part of a machine (host, device, link, path or island) to the members of the part. The
+// name of a part is spelled alike in both machines.
 using Things = std::map<std::string, Members>;
 
 void add_facts(const Facts& facts, Members& members) {
@@ -35,8 +37,8 @@ void add(Members& members, const char* name, int value) {
 
 class Flattened {
  public:
-  // `names` gives each host the name that it shares with its counterpart, in the order of the
-  // hosts.
+  // `names` has one entry for each host of the topology: the name under which the host is compared
+  // with its counterpart in the other machine.
   Flattened(const Topology& topology, const std::vector<std::string>& names) {
     for (std::size_t i = 0; i < topology.hosts.size(); ++i) names_[topology.hosts[i].id] = names[i];
     for (const TopologyHost& host : topology.hosts) add_host(host);
@@ -70,7 +72,7 @@ class Flattened {
     add_facts(host.facts, members);
   }
 
-  // The members that GPUs and NICs share.
+  // Adds the members that GPUs and NICs have in common, and returns all members of the device.
   template <class Device>
   Members& add_device(const Device& device) {
     Members& members = things_[shared(device.id)];

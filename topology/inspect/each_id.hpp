@@ -1,12 +1,13 @@
-// Visits the ids in a topology, in order to rename them.
+// Visits all ids in a topology, so that a caller can rename them.
 #pragma once
 
 #include "atoll/topology.hpp"
 
 namespace atoll_v1::atoll {
 
-// Calls visit(id) for each id of a host or device, and visit_end(id) for both ends of each link,
-// which may be switches of no host. The subject of a conflict may be two ids in one text, "A - B".
+// Calls visit(id) for each id of a host or device. Calls visit_end(id) for both ends of each link,
+// because the end of a link may be a switch that belongs to no host. The subject of a conflict may
+// hold two ids in one text: "A - B".
 template <class Visit, class VisitEnd>
 void each_id(Topology& topology, const Visit& visit, const VisitEnd& visit_end) {
   for (TopologyHost& host : topology.hosts) visit(host.id);

@@ -13,7 +13,7 @@
 namespace atoll_v1::atoll {
 namespace {
 
-// Maps each GPU to its peers and the number of links to them.
+// For each GPU, the number of links to each of its peers.
 using Neighbours = std::map<std::string, std::map<std::string, int>>;
 
 Neighbours direct_links(const Topology& topology) {
@@ -30,7 +30,7 @@ Neighbours direct_links(const Topology& topology) {
   return neighbours;
 }
 
-// Returns the GPUs that `first` reaches over direct links, and removes them from `rest`.
+// Returns all GPUs that `first` reaches over chains of direct links, and removes them from `rest`.
 std::set<std::string> connected(const Neighbours& neighbours, const std::string& first,
                                 std::set<std::string>& rest) {
   std::set<std::string> found{first};
@@ -53,8 +53,8 @@ void show_hidden_switches(Topology& topology, int most_links_of_unknown) {
   for (const TopologyGpu& gpu : topology.gpus) gpus[gpu.id] = &gpu;
   std::set<std::string> rest;
   for (const auto& [gpu, peers] : neighbours) rest.insert(gpu);
-  std::map<std::string_view, int> switches;      // host -> number of its switches
-  std::map<std::string, std::string> switch_of;  // GPU -> id of its switch
+  std::map<std::string_view, int> switches;      // for each host, the number of its switches
+  std::map<std::string, std::string> switch_of;  // for each GPU, the id of its switch
   for (const TopologyGpu& first : topology.gpus) {
     if (!rest.contains(first.id)) continue;
     const std::set<std::string> members = connected(neighbours, first.id, rest);
@@ -66,8 +66,8 @@ void show_hidden_switches(Topology& topology, int most_links_of_unknown) {
       return most > 0 && (sum > most || (model == nullptr && members.size() == 2 && sum == most));
     };
     if (std::ranges::none_of(members, has_too_many)) continue;
-    // All switches with ids "HOST/..." count as one, so a second set of GPUs needs another form of
-    // id.
+    // All switches with ids of the form "HOST/..." are treated as one switch, so the switch of a
+    // second set of GPUs gets an id of the form "HOST:...".
     const int number = switches[first.host]++;
     for (const std::string& gpu : members)
       switch_of[gpu] = number == 0 ? first.host + "/nvswitch0"

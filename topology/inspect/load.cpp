@@ -33,10 +33,10 @@ Topology read_text(std::string_view text, const std::string& origin) {
   for (const auto* importer : every_importer)
     names += (names.empty() ? "" : ", ") + std::string(importer->name);
   importers::fail_at(origin, 0,
-                     fmt::format("not a topology in a form that atoll reads ({})", names));
+                     fmt::format("the file is not in a format that atoll reads ({})", names));
 }
 
-// `what` is a file, else a name in the catalog.
+// Reads the file `what`. If no such file exists, returns the machine of this name in the catalog.
 Topology load_one(const std::string& what) {
   if (!std::filesystem::exists(what) && what.find('/') == std::string::npos) try {
       return catalog_cluster(what);
@@ -63,8 +63,9 @@ Topology load_views(const std::string& what) {
     const auto comma = rest.find(',');
     const std::string path(rest.substr(0, comma));
     if (path.empty())
-      throw Error(ErrorCode::invalid_argument,
-                  fmt::format("\"{}\": write NAME=FILE,FILE...", what));
+      throw Error(
+          ErrorCode::invalid_argument,
+          fmt::format("\"{}\": the name of a file is missing; write NAME=FILE,FILE...", what));
     views.push_back(load_one(path));
     origins.push_back(path);
     if (comma == std::string_view::npos) break;
@@ -92,7 +93,7 @@ void fail_at(std::string_view origin, std::size_t offset, std::string_view what)
 
 std::string read_file(const std::string& path) {
   if (std::error_code error; std::filesystem::is_directory(path, error))
-    throw Error(ErrorCode::io, fmt::format("{}: is a directory", path));
+    throw Error(ErrorCode::io, fmt::format("{}: this is a directory, not a file", path));
   std::ifstream file(path, std::ios::binary);
   if (!file)
     throw Error(errno == ENOENT ? ErrorCode::not_found : ErrorCode::io,
@@ -102,9 +103,9 @@ std::string read_file(const std::string& path) {
   while (file.read(block.data(), block.size()) || file.gcount() > 0) {
     text.append(block.data(), static_cast<std::size_t>(file.gcount()));
     if (text.size() > file_limit)
-      fail_at(path, file_limit, fmt::format("larger than {} MiB", file_limit >> 20));
+      fail_at(path, file_limit, fmt::format("the file is larger than {} MiB", file_limit >> 20));
   }
-  if (file.bad()) throw Error(ErrorCode::io, fmt::format("{}: cannot be read", path));
+  if (file.bad()) throw Error(ErrorCode::io, fmt::format("{}: the file cannot be read", path));
   return text;
 }
 

@@ -29,12 +29,12 @@ struct Check {
 };
 
 struct Diagnosis {
-  std::vector<Check> checks;      // all existing checks, in a fixed order
+  std::vector<Check> checks;      // one entry for each check that exists, in a fixed order
   std::vector<Finding> findings;  // errors first, then in the order of the checks
 };
 
-// Runs all checks. The result depends only on the arguments; no file or device is read. Without
-// ranks or a plan, the checks that need them are not_checked.
+// Runs all checks. The result depends only on the arguments; no file or device is read. Checks that
+// need ranks or a mesh plan have the status not_checked when these are missing.
 Diagnosis diagnose(const Topology& topology, std::span<const RankSite> ranks = {},
                    const MeshPlan* plan = nullptr);
 

@@ -30,23 +30,25 @@ enum class Colour {
   on
 };
 
-// Prints the machine for people. Equal hosts are printed once, with all their names.
+// Returns the machine as a tree of text for people: hosts, islands, GPUs and NICs. Equal hosts are
+// printed once, with all their names.
 std::string to_tree(const Inspection& inspection, Colour colour = Colour::off);
-// Prints a matrix of GPUs x (GPUs, NICs) with the connection of each pair, and a legend.
-// Error(unsupported) above 1024 GPUs.
+// Returns a matrix with a row for each GPU, a column for each GPU and NIC, and a legend. Each cell
+// shows how the pair is connected. Error(unsupported) above 1024 GPUs.
 std::string to_matrix(const Inspection& inspection, Colour colour = Colour::off);
-// Prints the findings with evidence, consequence and fix, then the checks that could not run and
-// why.
+// Returns a text with all findings (evidence, consequence and fix), then the checks that could not
+// run, with the reasons.
 std::string to_report(const Diagnosis& diagnosis, Colour colour = Colour::off);
-// atoll's JSON form. Topology::from_json() reads the topology and skips everything derived from it
-// (islands, affinity, rails, ranks, mesh, findings, checks).
+// Returns the inspection in atoll's JSON form. Topology::from_json() reads only the topology from
+// this text and skips everything else (islands, affinity, rails, ranks, mesh, findings, checks).
 std::string to_json(const Inspection& inspection);
 
-// A picture in Graphviz' language: islands, rails, findings in colour.
+// Returns a picture of the machine in Graphviz' language (DOT): islands, rails, and findings in
+// colour.
 std::string to_dot(const Inspection& inspection);
-// The picture as SVG, drawn by Graphviz' `dot`. Error(not_found) names the package when `dot` is
-// not installed; Error(io) when `dot` fails or takes more than 30 s; Error(unsupported) above 64
-// MiB.
+// Returns the picture of to_dot() as SVG, drawn by Graphviz' `dot`. Error(not_found) names the
+// package to install when `dot` is missing; Error(io) when `dot` fails or runs for more than 30 s;
+// Error(unsupported) when the picture exceeds 64 MiB.
 std::string to_svg(const Inspection& inspection);
 
 // An exported text, and one line for each kind of information that the format cannot hold.
@@ -55,17 +57,19 @@ struct Export {
   std::vector<std::string> lost;
 };
 
-// One host as hwloc 2 XML, for `lstopo -i`. Error(unsupported) for any other number of hosts.
+// Returns a topology of one host as hwloc 2 XML, for `lstopo -i`. Error(unsupported) when the
+// topology has no host or several.
 Export to_hwloc_xml(const Topology& topology);
-// NCCL's topology file. A topology that was read from such a file keeps all its attributes.
+// Returns the text of a topology file for NCCL (NCCL_TOPO_FILE). If the topology was read from such
+// a file, the text keeps all attributes of that file.
 Export to_nccl_xml(const Topology& topology);
-// The NCCL settings that the machine needs in addition to NCCL's defaults: lines of `NAME=value`,
-// each below a comment with the reason. A shell can source the text.
+// Returns the NCCL settings that the machine needs in addition to NCCL's defaults: lines of
+// `NAME=value`, each below a comment with the reason. A shell can source the text.
 std::string to_nccl_env(const Inspection& inspection);
 
-// The differences between two machines, one line each: "- " for parts only in `a`, "+ " for parts
-// only in `b`, "~ " for changes. Hosts are matched by name, or by position when each side has one
-// host. Empty when the machines are equal.
+// Returns the differences between two machines, one line each: "- " for parts only in `a`, "+ " for
+// parts only in `b`, "~ " for changes. Hosts are matched by name; if both machines have one host,
+// these two are compared. The result is empty when the machines are equal.
 std::vector<std::string> diff(const Topology& a, const Topology& b);
 
 }  // namespace atoll_v1::atoll

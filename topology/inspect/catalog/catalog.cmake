@@ -1,5 +1,5 @@
-# Embeds the catalog in the library. A file that is added, removed or edited is seen by the next
-# build.
+# Embeds the JSON files of the catalog in the library. The next build notices when a file is added,
+# removed or edited.
 file(GLOB catalog_files CONFIGURE_DEPENDS ${CMAKE_CURRENT_LIST_DIR}/*.json)
 set(catalog_names "")
 foreach(path IN LISTS catalog_files)

@@ -13,15 +13,16 @@
 #include "atoll/inspect/load.hpp"
 #include "facts.hpp"
 #include "inspect/catalog/catalog_files.hpp"
-#include "inspect/text.hpp"
 #include "inspect/each_id.hpp"
+#include "inspect/text.hpp"
+#include "sources/small_file.hpp"
 #include "wording.hpp"
 
 namespace atoll_v1::atoll {
 namespace {
 
 constexpr std::size_t most_hosts = 65'536;
-// Bytes; longer names are cut before they are searched or printed.
+// Longer names, in bytes, are cut before they are searched or printed.
 constexpr std::size_t longest_name = 64;
 constexpr std::string_view rack_prefix = "rack:";
 
@@ -42,7 +43,8 @@ Topology read(const CatalogFile& file) {
   return Topology::from_json(text, fmt::format("catalog {}", file.name));
 }
 
-// Renames all ids for a copy: "hgx-h100/gpu3" -> "hgx-h100-5/gpu3" in copy 5.
+// Renames all ids of a machine for one of its copies: "hgx-h100/gpu3" becomes "hgx-h100-5/gpu3" in
+// copy 5.
 void rename(Topology& machine, std::string_view name, std::size_t copy) {
   const std::string new_name = fmt::format("{}-{}", name, copy);
   const auto rename_id = [&](std::string& id) {
@@ -52,7 +54,8 @@ void rename(Topology& machine, std::string_view name, std::size_t copy) {
   each_id(machine, rename_id, rename_id);
   for (TopologyHost& host : machine.hosts) rename_id(host.name);
   for (TopologyNic& nic : machine.nics) rename_id(nic.adapter);
-  // Each rack has a fabric of its own: the last group of the fabric's UUID counts the copies.
+  // Each rack has a fabric of its own, so the last group of digits in the fabric's UUID is replaced
+  // by the number of the copy.
   for (TopologyGpu& gpu : machine.gpus)
     if (const auto cluster = gpu.facts.find(fact::fabric_cluster); cluster != gpu.facts.end()) {
       std::string& uuid = cluster->second;
@@ -71,7 +74,8 @@ Topology copies_of(const CatalogFile& file, std::string_view digits) {
   const std::size_t copies = parse_number<std::size_t>(digits).value_or(0);
   if (copies == 0 || copies > most)
     throw Error(ErrorCode::invalid_argument,
-                fmt::format("{}x{}: the number of copies must be 1 to {}, for at most {} hosts",
+                fmt::format("{}x{}: the number of copies must be 1 to {}, since a cluster has at "
+                            "most {} hosts",
                             file.name, shown_as(digits), most, most_hosts));
   Topology cluster;
   for (std::size_t copy = 0; copy < copies; ++copy) {
@@ -86,7 +90,8 @@ Topology copies_of(const CatalogFile& file, std::string_view digits) {
   return cluster;
 }
 
-// "hgx-h100x16" -> {"hgx-h100", "16"}; the count is empty when the name does not end in "xDIGITS".
+// Splits "hgx-h100x16" into {"hgx-h100", "16"}. The second part is empty when the name does not end
+// in "x" and digits.
 std::pair<std::string_view, std::string_view> split_count(std::string_view name) {
   const auto last = name.find_last_not_of("0123456789");
   if (last == std::string_view::npos || name[last] != 'x' || last + 1 == name.size())

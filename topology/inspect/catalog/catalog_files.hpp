@@ -9,9 +9,10 @@ namespace atoll_v1::atoll {
 struct CatalogFile {
   std::string_view name;  // file name without ".json"; the prefix of all ids in the file
   std::string_view title;
-  std::span<const std::string_view> pieces;  // parts of the text, in order
+  std::span<const std::string_view> pieces;  // parts of the file's JSON text, in order
 };
 
-std::span<const CatalogFile> catalog_files() noexcept;  // entries are sorted by name
+// Returns one entry for each file, sorted by name.
+std::span<const CatalogFile> catalog_files() noexcept;
 
 }  // namespace atoll_v1::atoll

@@ -1,6 +1,7 @@
-# Writes the catalog's JSON files into a C++ source: cmake -DFOLDER=. -DNAMES=a,b -DOUTPUT=x.cpp -P
-# embed.cmake. Compilers need not accept string literals of more than 65,536 bytes, so a file is an
-# array of pieces that end where a line ends.
+# Writes the catalog's JSON files into a C++ source file. Usage:
+#   cmake -DFOLDER=. -DNAMES=a,b -DOUTPUT=x.cpp -P embed.cmake
+# Compilers need not accept string literals of more than 65,536 bytes, so each JSON file becomes an
+# array of string literals that end at the end of a line.
 cmake_minimum_required(VERSION 3.25)
 set(piece_size 15000)
 set(delimiter "atoll")
@@ -20,11 +21,11 @@ foreach(name IN LISTS names)
   endif()
   string(JSON stated GET "${text}" name)
   if(NOT stated STREQUAL name)
-    message(FATAL_ERROR "${path}: its name is \"${stated}\"")
+    message(FATAL_ERROR "${path}: the member \"name\" is \"${stated}\", but must be \"${name}\"")
   endif()
   string(FIND "${text}" ")${delimiter}\"" clash)
   if(NOT clash EQUAL -1)
-    message(FATAL_ERROR "${path}: byte ${clash} would end a raw string")
+    message(FATAL_ERROR "${path}: the text at byte ${clash} would end the C++ raw string")
   endif()
   string(APPEND code "constexpr std::string_view file${number}[] = {\n")
   string(LENGTH "${text}" left)

@@ -13,13 +13,15 @@
 namespace atoll_v1::atoll::doctor {
 namespace {
 
-// Users would not read a longer list of findings to its end.
+// A check reports at most this number of findings; the last one combines the rest. Nobody reads
+// longer lists.
 constexpr std::size_t most_findings = 12;
-// The hosts of a cluster lack a fact for the same few reasons.
+// Missing facts beyond this number are ignored: the hosts of a cluster lack facts for the same few
+// reasons.
 constexpr std::size_t most_lacks = 64;
 constexpr std::size_t most_reasons = 2;
 
-// The names are sorted, like the facts of a device.
+// Names of the facts that FactColumns stores, sorted like the facts of a device.
 constexpr auto fact_names = [] {
   std::array names{fact::pci_device,
                    fact::pci_gt_s,
@@ -57,7 +59,7 @@ constexpr auto fact_names = [] {
   std::ranges::sort(names);
   return names;
 }();
-// Returns the name of the source that could give a fact.
+// Returns the name of the source that can provide a fact.
 std::string_view source_of(std::string_view fact) {
   if (starts_with_any(fact, {"pci.", "iommu"})) return "sysfs_pci";
   if (starts_with_any(
@@ -67,7 +69,7 @@ std::string_view source_of(std::string_view fact) {
   return "environment";
 }
 
-// Only root can read these parts of the PCI configuration space.
+// True for facts from the part of the PCI configuration space that only root can read.
 bool needs_root(std::string_view fact) {
   return starts_with_any(
       fact, {fact::pci_acs, fact::pci_ats, fact::pci_max_read_request, fact::pci_relaxed_ordering});
@@ -79,13 +81,13 @@ std::string why_absent(const TopologyHost& host, std::string_view fact) {
       get_fact(host.facts, std::string(fact::source_prefix) + std::string(source));
   const bool is_about_root = why.find("root") != std::string_view::npos;
   if (why.empty() || (is_about_root && source == "sysfs_pci" && !needs_root(fact)))
-    return fmt::format("no source gives {}", fact);
+    return fmt::format("no source provides {}", fact);
   if (source == "nvml" && why.find("NVML") == std::string_view::npos)
     return fmt::format("no NVML: {}", why);
   return std::string(why);
 }
 
-// "00000000:1b:00.0" -> "0000:1b:00.0", the spelling of lspci.
+// Shortens "00000000:1b:00.0" to "0000:1b:00.0", the spelling of lspci.
 std::string short_busid(std::string_view busid) {
   return std::string(busid.size() == 16 && busid.starts_with("0000") ? busid.substr(4) : busid);
 }
@@ -112,7 +114,7 @@ bool has_environment(const TopologyHost& host) {
     const auto found = host.facts.lower_bound(prefix);
     if (found != host.facts.end() && found->first.starts_with(prefix)) return true;
   }
-  // Only the source of the environment gives these facts.
+  // Only the source that reads the environment provides the facts in this list.
   return std::ranges::any_of(
       std::array{fact::memlock_bytes, fact::shm_bytes, fact::container, fact::net_interfaces},
       [&](std::string_view fact) { return host.facts.contains(fact); });
@@ -141,8 +143,9 @@ std::span<const std::string_view> FactColumns::operator[](std::string_view fact)
   return columns_[number];
 }
 
-// Neighbouring devices mostly have the same facts in the same order, so the columns of the last
-// device are tried first. Equal neighbours share one text, so that it stays in the cache.
+// Neighbouring devices mostly have the same facts in the same order, so the column of each fact is
+// usually known from the previous device. Equal values of neighbours refer to one text, so that the
+// text stays in the CPU's cache.
 void FactColumns::add(std::size_t device, const Facts& facts) {
   columns_.resize(fact_names.size());
   std::size_t place = 0;
@@ -202,7 +205,7 @@ void Machine::place(const Devices& devices, std::vector<std::size_t>& hosts_of,
                     std::vector<std::size_t> HostView::*members) {
   hosts_of.resize(devices.size());
   for (std::size_t i = 0; i < devices.size(); ++i) {
-    // Devices are usually sorted by host.
+    // Avoids most look-ups of hosts: devices are usually sorted by host.
     if (i > 0 && devices[i].host == devices[i - 1].host)
       hosts_of[i] = hosts_of[i - 1];
     else
@@ -257,22 +260,22 @@ void CheckResult::not_checked(std::string_view reason) {
     reasons_.emplace_back(reason);
 }
 
-void CheckResult::add(const Subject& subject, const Trouble& trouble) {
-  add(std::vector{subject}, trouble);
+void CheckResult::add(const Subject& subject, const Problem& problem) {
+  add(std::vector{subject}, problem);
 }
 
-void CheckResult::add(const std::vector<Subject>& subjects, const Trouble& trouble) {
+void CheckResult::add(const std::vector<Subject>& subjects, const Problem& problem) {
   looked();
-  const std::string text = fmt::format("{}\n{}\n{}\n{}", static_cast<int>(trouble.severity),
-                                       trouble.evidence, trouble.consequence, trouble.fix);
+  const std::string text = fmt::format("{}\n{}\n{}\n{}", static_cast<int>(problem.severity),
+                                       problem.evidence, problem.consequence, problem.fix);
   const auto [at, is_new] = numbers_.try_emplace(text, groups_.size());
   if (is_new)
     groups_.push_back({"",
-                       trouble.severity,
+                       problem.severity,
                        {},
-                       trouble.evidence,
-                       trouble.consequence,
-                       subjects.empty() ? trouble.fix : with_names(trouble.fix, subjects.front())});
+                       problem.evidence,
+                       problem.consequence,
+                       subjects.empty() ? problem.fix : with_names(problem.fix, subjects.front())});
   for (const Subject& subject : subjects) groups_[at->second].subjects.push_back(subject.id);
 }
 

@@ -1,6 +1,6 @@
-// The parts that the doctor's checks share. A check is one row of a table: an id, a title that is
-// true of a healthy machine, and a function that examines the machine and reports to a CheckResult.
-// README.md says how to add a check.
+// Types and functions that all checks of the doctor use. A check is one row of a table: an id, a
+// title that is true of a healthy machine, and a function that examines the machine and reports to
+// a CheckResult. README.md explains how to add a check.
 #pragma once
 
 #include <map>
@@ -25,11 +25,12 @@ namespace atoll_v1::atoll::doctor {
 
 using enum Severity;
 
+// The position of a host, device or island that does not exist.
 inline constexpr std::size_t nowhere = static_cast<std::size_t>(-1);
 
-// The facts that checks read, stored by column: one column for each fact, one entry for each
-// device. The facts of a device are read only once, because those of a large cluster do not fit
-// into a cache.
+// Stores the facts that checks read by column: one column for each fact, with one entry for each
+// device. The facts of each device are traversed only once, because the facts of a large cluster do
+// not fit into the CPU's cache.
 class FactColumns {
  public:
   template <class Devices>
@@ -37,22 +38,22 @@ class FactColumns {
     for (std::size_t device = 0; device < devices.size(); ++device)
       add(device, devices[device].facts);
   }
-  // One entry for each device; an entry is empty when the device lacks the fact. Only facts listed
-  // in check.cpp have columns.
+  // Returns the column of a fact: one entry for each device, empty when the device lacks the fact.
+  // Only facts listed in check.cpp have columns.
   std::span<const std::string_view> operator[](std::string_view fact) const;
 
  private:
   static std::size_t number_of(std::string_view fact);  // column of the fact, or nowhere
   void add(std::size_t device, const Facts& facts);
 
-  // Facts of the last device, with their columns.
+  // For each fact of the device that was added last, its name and the number of its column.
   std::vector<std::pair<std::string_view, std::size_t>> places_;
   std::vector<std::string_view> absent_;
   std::vector<std::vector<std::string_view>> columns_;
 };
 
-// A column read as numbers. The last text is remembered, because neighbouring devices usually have
-// equal values.
+// Reads a column of facts as numbers. The text that was parsed last is kept with its number,
+// because neighbouring devices usually have equal values.
 class Numbers {
  public:
   explicit Numbers(std::span<const std::string_view> column) : column_(column) {}
@@ -66,22 +67,22 @@ class Numbers {
 
 struct HostView {
   const TopologyHost* host = nullptr;
-  std::vector<std::size_t> gpus, nics;  // positions in the topology
-  bool has_environment = false;         // a source read its settings and limits
+  std::vector<std::size_t> gpus, nics;  // positions of the host's devices in the topology
+  bool has_environment = false;         // a source read the host's NCCL settings and memory limits
   bool is_vm = false;
 };
 
-// A topology and everything derived from it, computed once for all checks.
+// A topology, with indexes and derived data that are computed once for all checks.
 struct Machine {
   Machine(const Topology& topology, std::span<const RankSite> ranks, const MeshPlan* plan);
 
   const TopologyGpu& gpu(std::size_t number) const { return topology.gpus[number]; }
   const TopologyNic& nic(std::size_t number) const { return topology.nics[number]; }
-  // The host of a device; an empty host when the topology does not list it.
+  // Return the host of a device, or an empty host when the topology does not list the host.
   const HostView& host_of_gpu(std::size_t number) const { return host_or_none(gpu_hosts[number]); }
   const HostView& host_of_nic(std::size_t number) const { return host_or_none(nic_hosts[number]); }
   const HostView& host_or_none(std::size_t number) const;
-  // Positions in the topology; nowhere when the id is unknown.
+  // Return the position of a host, GPU or NIC in the topology; `nowhere` when the id is unknown.
   std::size_t host_number(std::string_view id) const { return find(host_numbers_, id); }
   std::size_t gpu_number(std::string_view id) const { return find(gpu_numbers_, id); }
   std::size_t nic_number(std::string_view id) const { return find(nic_numbers_, id); }
@@ -97,7 +98,7 @@ struct Machine {
   std::vector<std::size_t> gpu_hosts, nic_hosts;  // `nowhere` marks devices of unlisted hosts
   std::vector<std::size_t> island_of_gpu;         // `nowhere` marks GPUs in no island
   std::vector<const GpuModel*> models;  // one entry for each GPU; null when the model is unknown
-  std::vector<std::vector<std::size_t>> used;  // NICs that each GPU sends through
+  std::vector<std::vector<std::size_t>> used;  // for each GPU, the NICs that it should send through
   std::vector<bool> is_rdma, may_be_active;    // one entry for each NIC
   std::vector<std::optional<double>> usable;   // bandwidth of each NIC in GB/s
 
@@ -115,8 +116,8 @@ struct Machine {
   Positions host_numbers_, gpu_numbers_, nic_numbers_;
 };
 
-// The host, device or rank that a finding is about. In the commands of a fix, the members replace
-// the words BUSID, INDEX, NAME and PORT.
+// The host, device or rank that a finding is about. The words BUSID, INDEX, NAME and PORT in the
+// commands of a fix are replaced by the members of the subject.
 struct Subject {
   explicit Subject(std::string whole_id) : id(std::move(whole_id)) {}
   Subject(const TopologyHost& host) : id(host.id) {}
@@ -126,7 +127,8 @@ struct Subject {
   std::string id, busid, index, name, port;
 };
 
-struct Trouble {
+// The texts of a finding, before its id and subjects are known.
+struct Problem {
   Severity severity = Severity::warning;
   std::string evidence;
   std::string consequence = {};
@@ -145,24 +147,28 @@ struct CheckRow {
 // Collects the findings of one check.
 class CheckResult {
  public:
-  // Call for each device or host whose facts were present.
+  // Records that the check could examine a host or device. A check that examined at least one is
+  // "ok" unless it has findings.
   void looked() { looked_ = true; }
-  // A fact is missing. The reason is taken from the host's facts about its sources.
+  // Records that a host or one of its devices lacks a fact. The reason is taken from the host's
+  // facts about its sources.
   void lacks(const TopologyHost& host, std::string_view fact);
-  // Records why something could not be examined. The reason is shown only if nothing was.
+  // Records why a host or device could not be examined. The reason is shown only if the check could
+  // examine no host and no device.
   void not_checked(std::string_view reason);
-  // Equal troubles of several subjects become one finding.
-  void add(const Subject& subject, const Trouble& trouble);
-  void add(const std::vector<Subject>& subjects, const Trouble& trouble);
-  // The planner reports a finding with the id of this check.
+  // Adds a finding. Findings with equal texts become one finding with all their subjects.
+  void add(const Subject& subject, const Problem& problem);
+  void add(const std::vector<Subject>& subjects, const Problem& problem);
+  // Records that the planner already reports this problem. The check then has the status "finding"
+  // without findings of its own.
   void said_elsewhere() { said_elsewhere_ = true; }
 
   Check check(const CheckRow& row) const;
   std::vector<Finding> findings(std::string_view id) const;
 
  private:
-  std::vector<Finding> groups_;  // one for each trouble; their ids are still empty
-  // Text of a trouble -> its position in groups_.
+  std::vector<Finding> groups_;  // one finding for each problem, with an empty id
+  // For each text of a problem, the position of its finding in groups_.
   std::unordered_map<std::string, std::size_t> numbers_;
   std::vector<std::string> reasons_;
   const TopologyHost* last_lack_host_ = nullptr;
@@ -172,30 +178,33 @@ class CheckResult {
   bool said_elsewhere_ = false;
 };
 
-// The checks of each area, in the order of a diagnosis.
+// The tables of checks, one for each area, in the order in which diagnose() runs them.
 extern const std::span<const CheckRow> gpu_fabric_checks;
 extern const std::span<const CheckRow> pcie_checks;
 extern const std::span<const CheckRow> gpu_checks;
 extern const std::span<const CheckRow> network_checks;
-extern const std::span<const CheckRow> gpu_network_checks;  // what connects GPUs and NICs
+extern const std::span<const CheckRow> gpu_network_checks;  // paths between GPUs and NICs
 extern const std::span<const CheckRow> environment_checks;
 extern const std::span<const CheckRow> nccl_checks;
 extern const std::span<const CheckRow> rank_checks;
 
 // True for NICs that support RDMA verbs; false for plain and virtual network interfaces.
 bool is_rdma(const TopologyNic& nic);
+// True for physical ports that are active, or whose state no source reports.
 bool may_be_active(const TopologyNic& nic);
 bool has_rdma(const Machine& machine, const HostView& view);
-// Ids of the NICs that are nearest to a GPU of the host; empty when no source shows the PCI paths.
+// Returns the ids of all NICs that are nearest to some GPU of the host. Empty when no source shows
+// the PCI paths.
 std::set<std::string_view> nearest_nics(const Machine& machine, const HostView& view);
-// Positions of the NICs that the GPUs of the host send through.
+// Returns the positions of the NICs that the GPUs of the host should send through.
 std::set<std::size_t> used_nics(const Machine& machine, const HostView& view);
-// True for cards, whose NVLinks need bridges that may be missing, and for workstation boards, which
-// do not use all links of their GPUs.
+// True for PCIe cards, which have NVLinks only if a bridge is installed, and for workstation
+// boards, which do not use all NVLinks of their GPUs.
 bool is_card(const TopologyGpu& gpu);
-// The whole text as a finite number.
+// Parses a text that consists of one finite number; empty for any other text.
 std::optional<double> number_of(std::string_view text);
-// Payload of one PCIe lane in one direction, in GB/s; empty for a rate that PCIe does not define.
+// Returns the payload bandwidth of one PCIe lane in one direction, in GB/s. Empty for a transfer
+// rate that PCIe does not define.
 std::optional<double> lane_gbyte_s(double gt_s);
 // True for a virtual machine that hides its topology: all GPUs are equally far from all NICs, or no
 // GPU has a NUMA node.
@@ -208,13 +217,13 @@ struct Setting {
 };
 Setting setting_of(const TopologyHost& host, std::string_view name);
 
-// True for any number except 0, which is how NCCL reads a switch.
+// True if the text begins with a number other than 0. NCCL reads its on/off variables in this way.
 bool is_on(std::string_view setting);
-// True for letters, digits and "_.:-" only. Names from files may become part of commands that
-// people paste, so other names are not inserted.
+// True if the word consists of letters, digits and "_.:-". Names with other characters, which may
+// come from files, are not inserted into commands, because people paste commands into a shell.
 bool is_plain(std::string_view word);
 
-// The range of a figure that differs between devices: "3", "3 to 40".
+// Collects numbers and prints their range: "3" or "3 to 40".
 class Range {
  public:
   void add(double value);
@@ -260,7 +269,8 @@ enum class Among {
   rdma_nics  // NICs for which is_rdma() is true
 };
 
-// Calls look(position, value) for each device that has the fact.
+// Calls look(position, value) for each device that has the fact. Reports the fact as missing for
+// the other devices.
 template <class Look>
 void each_device(const Machine& machine, CheckResult& result, Among among, std::string_view fact,
                  Look look) {
@@ -276,7 +286,7 @@ void each_device(const Machine& machine, CheckResult& result, Among among, std::
   }
 }
 
-// The next two also record each visited device as examined.
+// each_gpu() and each_nic() also record each device that has the fact as examined.
 template <class Look>
 void each_gpu(const Machine& machine, CheckResult& result, std::string_view fact, Look look) {
   each_device(machine, result, Among::gpus, fact, [&](std::size_t gpu, std::string_view value) {
@@ -293,6 +303,7 @@ void each_nic(const Machine& machine, CheckResult& result, std::string_view fact
 }
 
 // Calls look(view, value) for each host that has the fact, and records the host as examined.
+// Reports the fact as missing for the other hosts.
 template <class Look>
 void each_host(const Machine& machine, CheckResult& result, std::string_view fact, Look look) {
   for (const HostView& view : machine.hosts) {
@@ -306,8 +317,8 @@ void each_host(const Machine& machine, CheckResult& result, std::string_view fac
   }
 }
 
-// Calls look(view) for each host that concerns(view) accepts, if a source read its settings. On
-// other hosts `setting` is reported as missing.
+// Visits the hosts for which concerns(view) is true. Calls look(view) if a source read the NCCL
+// settings of the host; otherwise reports `setting` as missing on this host.
 template <class Concerns, class Look>
 void each_configured_host(const Machine& machine, CheckResult& result, std::string_view setting,
                           Concerns concerns, Look look) {

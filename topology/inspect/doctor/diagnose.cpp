@@ -8,7 +8,8 @@ namespace {
 
 using doctor::CheckRow;
 
-// Reports the planner's remaining findings as one check, which is the last.
+// Returns the last check of a diagnosis. It reports the findings of the planner that belong to no
+// other check.
 Check mesh_check(const MeshPlan* plan, const std::vector<Finding>& said) {
   Check check{.id = "mesh", .title = "The planner finds no fault with the mesh", .reason = ""};
   check.status = said.empty() ? CheckStatus::ok : CheckStatus::finding;
@@ -24,7 +25,7 @@ Check mesh_check(const MeshPlan* plan, const std::vector<Finding>& said) {
 Diagnosis diagnose(const Topology& topology, std::span<const RankSite> ranks,
                    const MeshPlan* plan) {
   const doctor::Machine machine(topology, ranks, plan);
-  // A finding of the planner replaces those of the check with the same id.
+  // If the planner has findings with the id of a check, they replace the check's own findings.
   std::vector<Finding> planned = plan == nullptr ? std::vector<Finding>() : plan->findings;
   const auto take_planned = [&](std::string_view id) {
     const auto rest = std::ranges::stable_partition(

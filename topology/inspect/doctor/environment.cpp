@@ -1,4 +1,4 @@
-// Checks of the surroundings of the process: virtual machine, container, limits, versions.
+// Checks of the process' environment: virtual machine, container, memory limits, library versions.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -38,13 +38,14 @@ void memlock(const Machine& machine, CheckResult& result) {
     }
     result.looked();
     if (limit == "unlimited" || *bytes >= least) continue;
-    result.add(*view.host,
-               {warning, fmt::format("a process may lock {:.4g} MiB of memory", *bytes / mebibyte),
-                "an unprivileged process cannot register memory with the NICs, and RDMA fails with "
-                "\"cannot allocate memory\"",
-                "ulimit -l unlimited; permanently: \"* - memlock unlimited\" in "
-                "/etc/security/limits.conf, LimitMEMLOCK=infinity for slurmd, --ulimit memlock=-1 "
-                "for containers"});
+    result.add(
+        *view.host,
+        {warning, fmt::format("a process may lock only {:.4g} MiB of memory", *bytes / mebibyte),
+         "an unprivileged process cannot register memory with the NICs, and RDMA fails with "
+         "\"cannot allocate memory\"",
+         "ulimit -l unlimited; permanently: \"* - memlock unlimited\" in "
+         "/etc/security/limits.conf, LimitMEMLOCK=infinity for slurmd, --ulimit memlock=-1 "
+         "for containers"});
   }
 }
 
@@ -55,7 +56,7 @@ void shm_small(const Machine& machine, CheckResult& result) {
     if (!bytes || *bytes >= least) return;
     result.add(
         *view.host,
-        {warning, fmt::format("/dev/shm holds {:.4g} MiB", *bytes / mebibyte),
+        {warning, fmt::format("/dev/shm holds only {:.4g} MiB", *bytes / mebibyte),
          "NCCL and the host backend exchange data in shared memory and may fail to start",
          "containers: --shm-size=8g or --ipc=host; hosts: mount -o remount,size=50% /dev/shm"});
   });
@@ -82,8 +83,8 @@ void hidden(const Machine& machine, CheckResult& result) {
   });
 }
 
-// NVML compares the driver's GPUs with those on the PCI bus. If it could look and left no fact, the
-// driver hides none.
+// Reports GPUs on the PCI bus that the driver hides from this process. The NVML source compares the
+// driver's GPUs with the PCI bus; if it ran and reported no hidden GPUs, the driver hides none.
 void gpus_hidden(const Machine& machine, CheckResult& result) {
   for (const HostView& view : machine.hosts) {
     const Facts& facts = view.host->facts;
@@ -103,11 +104,11 @@ void gpus_hidden(const Machine& machine, CheckResult& result) {
     const std::vector<std::string_view> words = words_of(busids, " ,");
     const std::vector<std::string> names(words.begin(), words.end());
     result.add(*view.host, {info,
-                            fmt::format("the driver does not show {} that the PCI bus has: {}",
+                            fmt::format("the PCI bus has {} that the driver does not show: {}",
                                         plural(names.size(), "GPU"), enumerate(names, 16)),
-                            "this process cannot use them",
-                            "if the process needs them, give its container or cgroup access to "
-                            "them (docker run --gpus all, the job's --gres, /dev/nvidia*)"});
+                            "this process cannot use these GPUs",
+                            "if the process needs these GPUs, give its container or cgroup access "
+                            "to them (docker run --gpus all, the job's --gres, /dev/nvidia*)"});
   }
 }
 
@@ -141,29 +142,30 @@ void hwloc_version(const Machine& machine, CheckResult& result) {
     const int generation = highest_generation(machine, view);
     if (version < sees_nvlink) return;
     if (version <= last_doubling && (generation == 3 || generation == 4)) {
-      result.add(
-          *view.host,
-          {info,
-           fmt::format("hwloc {} reports twice the bandwidth of NVLink generation {}", text,
-                       generation),
-           "none here, since atoll corrects it; other tools do not", "use hwloc 2.12 or newer"});
+      result.add(*view.host,
+                 {info,
+                  fmt::format("hwloc {} reports twice the bandwidth of NVLink generation {}", text,
+                              generation),
+                  "none in atoll, which corrects the bandwidth; other tools do not",
+                  "use hwloc 2.12 or newer"});
       return;
     }
     if (version <= last_doubling || version >= sees_hopper || generation < 4) return;
     const bool unknown = view.host->gpu_links == IslandState::unknown;
     result.add(*view.host, {unknown ? warning : info,
                             fmt::format("hwloc {} does not show the NVLinks of these GPUs", text),
-                            unknown ? "their islands are unknown"
-                                    : "none here, since another source shows them",
-                            "use hwloc 2.12 or newer, or add nvidia-smi topo -m"});
+                            unknown ? "the islands of these GPUs are unknown"
+                                    : "none, since another source shows these NVLinks",
+                            "use hwloc 2.12 or newer, or add the output of nvidia-smi topo -m"});
   });
 }
 
 constexpr CheckRow rows[] = {
-    {"vm_flattened", "Virtual machines show where their devices are", vm_flattened, "no hosts"},
-    {"memlock", "Memory may be locked", memlock, "no RDMA NICs"},
+    {"vm_flattened", "Virtual machines show which GPUs and NICs are close", vm_flattened,
+     "no hosts"},
+    {"memlock", "Processes may lock enough memory for RDMA", memlock, "no RDMA NICs"},
     {"shm_small", "Shared memory is large enough", shm_small, "no hosts"},
-    {"hidden", "Containers hide nothing that is needed", hidden, "no hosts"},
+    {"hidden", "No device files or parts of /sys are hidden", hidden, "no hosts"},
     {"gpus_hidden", "The driver shows every GPU of the PCI bus", gpus_hidden, "no hosts"},
     {"hwloc_version", "hwloc reports NVLink correctly", hwloc_version, "no GPUs"},
 };

@@ -14,8 +14,8 @@ void mig(const Machine& machine, CheckResult& result) {
         machine.gpu(gpu),
         {warning,
          parts == 0 ? "MIG is on" : fmt::format("MIG is on, with {}", plural(parts, "instance")),
-         "its instances use neither NVLink nor peer-to-peer transfers",
-         "after its jobs have ended: nvidia-smi -i INDEX -mig 0"});
+         "MIG instances use neither NVLink nor peer-to-peer transfers",
+         "after the GPU's jobs have ended: nvidia-smi -i INDEX -mig 0"});
   });
 }
 
@@ -27,7 +27,8 @@ void ecc_remap(const Machine& machine, CheckResult& result) {
           machine.gpu(gpu),
           {error, "a memory row could not be remapped: no spare rows are left",
            "jobs on this GPU will fail with memory errors",
-           "take it out of service (nvidia-smi -q -i INDEX -d ROW_REMAPPER) and have it replaced"});
+           "take the GPU out of service (nvidia-smi -q -i INDEX -d ROW_REMAPPER) and have it "
+           "replaced"});
   each_gpu(machine, result, fact::ecc_remap_pending, [&](std::size_t gpu, std::string_view value) {
     if (value != "yes") return;
     result.add(
@@ -38,8 +39,9 @@ void ecc_remap(const Machine& machine, CheckResult& result) {
   });
 }
 
-// A power cap under load is normal operation; heat, brakes and slowdowns are not.
-bool is_trouble(std::string_view reasons) {
+// True if the GPU's clocks are reduced because of heat, a power brake or a hardware slowdown. A
+// power cap under load is normal operation.
+bool is_problem(std::string_view reasons) {
   for (const std::string_view word : {"thermal", "brake", "slowdown", "hw_"})
     if (reasons.find(word) != std::string_view::npos) return true;
   return false;
@@ -49,7 +51,7 @@ void throttle(const Machine& machine, CheckResult& result) {
   each_gpu(machine, result, fact::throttle, [&](std::size_t gpu, std::string_view value) {
     if (value == "none") return;
     result.add(machine.gpu(gpu),
-               {is_trouble(value) ? warning : info,
+               {is_problem(value) ? warning : info,
                 fmt::format("clocks are reduced: {}", fmt::join(words_of(value, " ,"), ", ")),
                 "a synchronous job runs at the pace of its slowest GPU",
                 "nvidia-smi -q -i INDEX -d PERFORMANCE,TEMPERATURE,POWER; check fans, inlet air "
@@ -71,8 +73,8 @@ void power_cap(const Machine& machine, CheckResult& result) {
     if (*limit > *usual - 1) continue;
     result.add(
         machine.gpu(gpu),
-        {warning, fmt::format("the power limit is {:g} W, {:g} W by default", *limit, *usual),
-         "clocks drop under load",
+        {warning, fmt::format("the power limit is {:g} W, but {:g} W by default", *limit, *usual),
+         "the GPU lowers its clocks under load",
          fmt::format("unless this is intended: nvidia-smi -i INDEX -pl {:.0f}", *usual)});
   }
 }

@@ -12,13 +12,13 @@
 namespace atoll_v1::atoll::doctor {
 namespace {
 
-// --- nvlink_down ---
-
-// The NVLinks of a GPU: how many are up, and how many should be.
+// The number of a GPU's NVLinks that are up, and the number that should be up.
 struct LinkCount {
   std::optional<int> active, expected;
-  bool counted = false;   // taken from the topology's links; a hidden peer lowers the number
-  bool switched = false;  // linked to a switch, so hidden peers do not matter
+  // True if `active` is the number of links in the topology. GPUs that are hidden from the process
+  // lower this number.
+  bool counted = false;
+  bool switched = false;  // the GPU has links to a switch, so hidden GPUs do not lower `active`
 };
 
 int as_int(double number) { return static_cast<int>(std::clamp(number, 0.0, 1e6)); }
@@ -69,7 +69,9 @@ class LinkCounts {
     }
   }
 
-  // A fabric UUID alone can prove an island, without a single link in the topology.
+  // True if the links of the GPU's host are known: the topology contains links of the host, or a
+  // source proved that the host has none. Islands can also be known from a fabric UUID alone; then
+  // the topology contains no links.
   bool are_links_shown(std::size_t gpu) const {
     const std::size_t host = machine_.gpu_hosts[gpu];
     return host != nowhere &&
@@ -89,41 +91,43 @@ struct Neighbours {
   bool switched = false;
 };
 
-// The number of links that a GPU should have, if something proves it and the GPU has fewer.
+// Returns the number of NVLinks that should be up, if it is certain that the GPU has fewer; else
+// empty.
 std::optional<int> should_have(const TopologyGpu& gpu, const LinkCount& count,
                                const Neighbours& like, bool in_container) {
   const int expected = std::max(count.expected.value_or(0), like.most_active);
   if (*count.active >= expected) return std::nullopt;
   if (get_fact(gpu.facts, fact::mig) == "yes") return std::nullopt;  // MIG turns NVLinks off
   if (is_card(gpu)) {
-    // A card without a bridge has no links, which is no fault.
+    // A PCIe card without an NVLink bridge has no links. This is not a fault.
     if (*count.active == 0) return std::nullopt;
     return like.most_active;
   }
-  // A container or virtual machine with a single GPU may have its links turned off.
+  // If a container or virtual machine has a single GPU, the links of this GPU may be turned off.
   if (*count.active == 0 && like.gpus < 2) return std::nullopt;
   if (count.counted && !count.switched && !like.switched) {
-    // On a board without switches, a hidden GPU also hides the links that lead to it. Nothing is
-    // hidden if another GPU shows all its links, or if no GPU shows any.
+    // On a board without switches, a GPU that is hidden from the process also hides the links that
+    // other GPUs have to it. No GPU is hidden if another GPU shows all its links, or if no GPU
+    // shows any link.
     const bool all_shown = !in_container && like.most_active >= expected;
     if (!all_shown && like.most_active > 0) return std::nullopt;
   }
   return expected;
 }
 
-Trouble down(const GpuModel* model, int active, int expected) {
+Problem down(const GpuModel* model, int active, int expected) {
   const double rate = model == nullptr ? 0 : model->link_gbyte_s;
-  std::string cost = "it reaches its neighbours over PCIe";
+  std::string cost = "the GPU reaches its neighbours over PCIe";
   if (active > 0 && rate > 0)
-    cost = fmt::format("carries {:g} of {:g} GB/s", active * rate, expected * rate);
+    cost = fmt::format("NVLink carries {:g} of {:g} GB/s", active * rate, expected * rate);
   else if (active > 0)
-    cost = fmt::format("carries {:.0f} % of its NVLink bandwidth", 100.0 * active / expected);
+    cost = fmt::format("the GPU has {:.0f} % of its NVLink bandwidth", 100.0 * active / expected);
   else if (rate > 0)
-    cost += fmt::format(", not at {:g} GB/s", expected * rate);
+    cost += fmt::format(" instead of NVLinks of {:g} GB/s", expected * rate);
   return {active == 0 ? error : warning, fmt::format("{} of {} NVLinks are up", active, expected),
           cost,
-          "list them: nvidia-smi nvlink -s -i INDEX; reset the GPU (nvidia-smi -r -i INDEX) or "
-          "reboot; if they stay down, have the board or the bridge checked"};
+          "list the links: nvidia-smi nvlink -s -i INDEX; reset the GPU (nvidia-smi -r -i INDEX) "
+          "or reboot; if links stay down, have the board or the bridge checked"};
 }
 
 void look_at_host(const Machine& machine, const HostView& view, const LinkCounts& counts,
@@ -176,8 +180,6 @@ void nvlink_errors(const Machine& machine, CheckResult& result) {
               "watch the count under load: nvidia-smi nvlink -e -i INDEX; if it rises, have the "
               "board checked"});
 }
-
-// --- the fabric manager ---
 
 void fabric_not_completed(const Machine& machine, CheckResult& result) {
   const auto statuses = machine.gpu_facts[fact::fabric_status];
@@ -238,10 +240,8 @@ void imex_channel(const Machine& machine, CheckResult& result) {
   }
 }
 
-// --- islands ---
-
-// Groups of islands that should form one island: those of one host, or of hosts that an island
-// joins.
+// Groups the islands that should be a single island: the islands of one host, or of several hosts
+// that are connected by an island.
 class Domains {
  public:
   explicit Domains(const Machine& machine) : parents_(machine.hosts.size()) {
@@ -263,7 +263,8 @@ class Domains {
     }
   }
 
-  std::map<std::size_t, std::vector<std::size_t>> islands;  // first host of a group -> its islands
+  // For the first host of each group, the islands of the group.
+  std::map<std::size_t, std::vector<std::size_t>> islands;
 
  private:
   std::size_t root(std::size_t host) {
@@ -277,8 +278,8 @@ const TopologyGpu& first_gpu(const Machine& machine, const Island& island) {
   return machine.gpu(machine.gpu_number(island.gpus.front()));
 }
 
-// Sorts islands by size, largest first, and drops those whose GPUs are of another model than the
-// largest island's: a display card is not a fault.
+// Sorts islands by size, the largest first. Drops islands with another GPU model than the largest
+// island, because a separate display card is not a fault.
 std::vector<std::size_t> like_the_largest(const Machine& machine,
                                           std::vector<std::size_t> islands) {
   const auto size = [&](std::size_t island) { return machine.islands[island].gpus.size(); };
@@ -305,19 +306,20 @@ void unequal_inside(const Machine& machine, const std::vector<std::size_t>& isla
     for (const std::string& gpu : gpus) outside.emplace_back(machine.gpu(machine.gpu_number(gpu)));
   }
   result.add(outside, {is_card(first_gpu(machine, machine.islands[islands.front()]))
-                           ? warning  // bridges may be missing on purpose
+                           ? warning  // NVLink bridges may be missing on purpose
                            : error,
                        fmt::format("the {} GPUs form islands of {}", all, sizes),
-                       fmt::format("a shard axis over all of them crosses PCIe or the network; one "
-                                   "inside the islands shrinks to {}, their common divisor",
+                       fmt::format("a shard axis over all these GPUs crosses PCIe or the network; "
+                                   "a shard axis inside the islands shrinks to {}, the common "
+                                   "divisor of their sizes",
                                    divisor),
-                       "find out why they have no links (nvidia-smi nvlink -s -i INDEX), or leave "
-                       "them out of CUDA_VISIBLE_DEVICES"});
+                       "find out why these GPUs have no links to the others (nvidia-smi nvlink -s "
+                       "-i INDEX), or leave them out of CUDA_VISIBLE_DEVICES"});
 }
 
 void islands_unequal(const Machine& machine, CheckResult& result) {
   Domains domains(machine);
-  std::map<std::string_view, Census<std::size_t>> sizes;  // model -> sizes of its islands
+  std::map<std::string_view, Census<std::size_t>> sizes;  // island sizes of each GPU model
   std::vector<std::pair<const Island*, std::string_view>> whole;
   for (const auto& [host, all] : domains.islands) {
     const std::vector<std::size_t> islands = like_the_largest(machine, all);
@@ -336,10 +338,11 @@ void islands_unequal(const Machine& machine, CheckResult& result) {
     if (island->gpus.size() == size) continue;
     result.add(Subject(island->hosts.front()),
                {warning,
-                fmt::format("an island here has {}, {} elsewhere have {}",
-                            plural(island->gpus.size(), "GPU"), count, size),
+                fmt::format("an island of this host has {}, but {} elsewhere {} {}",
+                            plural(island->gpus.size(), "GPU"), plural(count, "island"),
+                            count == 1 ? "has" : "have", size),
                 fmt::format("a shard axis that fits all islands shrinks to {}",
-                            std::gcd(island->gpus.size(), size)),
+                            plural(std::gcd(island->gpus.size(), size), "GPU")),
                 "look for lost GPUs (nvidia-smi -L; dmesg | grep Xid), or leave the host out"});
   }
   for (const HostView& view : machine.hosts)
@@ -356,9 +359,9 @@ void links_unknown(const Machine& machine, CheckResult& result) {
     const TopologyHost& where = machine.topology.hosts[host];
     const std::string_view why = get_fact(where.facts, "source.nvml");
     result.add(where, {info,
-                       fmt::format("no source shows the links between its GPUs{}",
+                       fmt::format("no source shows the links between the GPUs of this host{}",
                                    why.empty() ? "" : fmt::format(" ({})", why)),
-                       "they are treated as one island of unknown bandwidth",
+                       "the GPUs are treated as one island of unknown bandwidth",
                        "on the host: nvidia-smi topo -m > topo.txt, then use both files: --from "
                        "HOST=FILE,topo.txt"});
   }
@@ -369,7 +372,7 @@ void sources_conflict(const Machine& machine, CheckResult& result) {
   for (const TopologyConflict& conflict : machine.topology.conflicts)
     result.add(Subject(conflict.subject),
                {warning,
-                fmt::format("{}: {} is believed, {} contradicts it", conflict.member,
+                fmt::format("sources disagree about {}: {} is used, {} is ignored", conflict.member,
                             conflict.believed, conflict.contradiction),
                 "the description of this part may be wrong",
                 "put the trusted source first: --from HOST=TRUSTED,OTHER"});
@@ -377,14 +380,14 @@ void sources_conflict(const Machine& machine, CheckResult& result) {
 
 constexpr CheckRow rows[] = {
     {"nvlink_down", "All NVLinks are up", nvlink_down, "no GPUs"},
-    {"nvlink_errors", "NVLinks have no errors", nvlink_errors, "no GPUs"},
+    {"nvlink_errors", "NVLinks count no errors", nvlink_errors, "no GPUs"},
     {"fabric_not_completed", "The NVLink fabric is set up", fabric_not_completed, "no GPUs"},
     {"fabric_degraded", "The NVLink fabric is healthy", fabric_degraded, "no GPUs"},
     {"imex_channel", "NVLink domains of several hosts have IMEX channels", imex_channel,
      "no NVLink domain spans hosts"},
     {"islands_unequal", "Islands are of equal size", islands_unequal, "no GPUs"},
     {"links_unknown", "The links between GPUs are known", links_unknown, "no GPUs"},
-    {"sources_conflict", "Sources agree", sources_conflict, ""},
+    {"sources_conflict", "All sources agree about the machine", sources_conflict, ""},
 };
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Checks of the way from GPUs to NICs: GPUDirect, distance, shared NICs, rails.
+// Checks of the paths between GPUs and NICs: GPUDirect, distance, shared NICs, rails.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -8,8 +8,6 @@
 
 namespace atoll_v1::atoll::doctor {
 namespace {
-
-// --- GPUDirect ---
 
 constexpr auto gpudirect_cost =
     "data between GPUs and NICs is copied through host memory, and NCCL prints no warning";
@@ -41,7 +39,7 @@ void look_at_nic(const Machine& machine, std::size_t nic, CheckResult& result) {
   if (!gdr.empty()) result.looked();
   if (gdr != "no") return;
   result.add(machine.nic(nic),
-             {warning, "NCCL's topology file says that the NIC has no GPUDirect", gpudirect_cost,
+             {warning, "NCCL's topology file shows the NIC without GPUDirect", gpudirect_cost,
               "modprobe nvidia_peermem; then let NCCL write the file again (NCCL_TOPO_DUMP_FILE)"});
 }
 
@@ -60,16 +58,15 @@ void gpudirect(const Machine& machine, CheckResult& result) {
   }
 }
 
-// --- distance ---
-
-// True if GPU and NIC are on different sockets; empty when the topology does not show it.
+// True if the GPU and the NIC are on different sockets; empty when the topology does not show their
+// sockets.
 std::optional<bool> on_other_socket(const TopologyGpu& gpu, const TopologyNic& nic,
                                     const TopologyHost& host) {
   if (gpu.package >= 0 && nic.package >= 0) return gpu.package != nic.package;
   if (host.packages == 1) return false;
   if (gpu.numa < 0 || nic.numa < 0) return std::nullopt;
   if (gpu.numa == nic.numa) return false;
-  // With one NUMA node in each package, different nodes are different packages.
+  // If each package has one NUMA node, devices on different nodes are on different packages.
   if (host.numa_nodes == host.packages && host.packages > 0) return true;
   return std::nullopt;
 }
@@ -91,18 +88,17 @@ void nic_far(const Machine& machine, CheckResult& result) {
       result.looked();
       if (!*far) continue;
       result.add(
-          gpu, {warning,
-                fmt::format("the nearest NIC that it can use, {}, is on another socket", nic.name),
-                "its traffic crosses the link between the sockets, and NCCL does not use "
-                "GPUDirect over it",
-                "bring up or plug in a NIC on the GPU's own socket (atoll-topo shows which "
-                "ports are down)"});
+          gpu,
+          {warning,
+           fmt::format("the nearest NIC that the GPU can use, {}, is on another socket", nic.name),
+           "traffic of the GPU crosses the link between the sockets, and NCCL does not use "
+           "GPUDirect over this link",
+           "bring up or plug in a NIC on the GPU's own socket (atoll-topo shows which "
+           "ports are down)"});
     }
 }
 
-// --- shares ---
-
-// "gpu0 and gpu2": the names of devices without their host.
+// Lists the names of devices without their hosts: "gpu0 and gpu2".
 std::string local_names(const std::vector<Subject>& subjects) {
   std::vector<std::string> names;
   names.reserve(subjects.size());
@@ -112,6 +108,7 @@ std::string local_names(const std::vector<Subject>& subjects) {
   return enumerate(names);
 }
 
+// A NIC, or all ports of one adapter, with the GPUs that use it.
 struct Share {
   std::vector<std::size_t> nics, gpus;
   double gbyte_s = 0;
@@ -120,7 +117,7 @@ struct Share {
 
 void nic_shared(const Machine& machine, CheckResult& result) {
   std::vector<std::size_t> share_of(machine.topology.nics.size(), nowhere);
-  // (host, adapter) -> position in shares.
+  // For each pair of a host and an adapter, the position in `shares`.
   std::map<std::pair<std::size_t, std::string_view>, std::size_t> adapters;
   std::vector<Share> shares;
   const auto place = [&](std::size_t nic) {
@@ -146,12 +143,13 @@ void nic_shared(const Machine& machine, CheckResult& result) {
     if (share.gpus.size() < 2) continue;
     std::string cost;
     if (share.known)
-      cost = fmt::format("each has {:.3g} of {:.3g} GB/s when all send at once",
+      cost = fmt::format("each GPU gets {:.3g} of {:.3g} GB/s when all of them send at once",
                          share.gbyte_s / static_cast<double>(share.gpus.size()), share.gbyte_s);
     std::vector<Subject> gpus, nics;
     for (const std::size_t gpu : share.gpus) gpus.emplace_back(machine.gpu(gpu));
     for (const std::size_t nic : share.nics) nics.emplace_back(machine.nic(nic));
-    // The subjects alone do not show which GPU shares which NIC.
+    // The evidence names the devices, because the subjects of a combined finding do not show which
+    // GPU shares which NIC.
     const std::string evidence = fmt::format(
         "{} ({}) share {} ({})", plural(gpus.size(), "GPU"), local_names(gpus),
         nics.size() == 1 ? "one NIC" : fmt::format("{} ports of one adapter", nics.size()),
@@ -162,16 +160,14 @@ void nic_shared(const Machine& machine, CheckResult& result) {
   }
 }
 
-// --- rails ---
-
 void rails_assumed(const Machine& machine, CheckResult& result) {
   if (machine.hosts.size() < 2)
-    return result.not_checked("rails join hosts, and there is only one");
+    return result.not_checked("only one host: rails connect several hosts");
   const auto leaves = machine.nic_facts[fact::leaf];
   std::vector<bool> seen(machine.topology.nics.size());
   std::size_t used = 0, assumed = 0, rails = 0;
   for (const HostView& view : machine.hosts) {
-    std::size_t rails_here = 0;  // GPUs that share a NIC share a rail
+    std::size_t rails_here = 0;  // rails of this host; GPUs that share a NIC share a rail
     for (const std::size_t gpu : view.gpus) {
       const std::size_t before = used;
       for (const std::size_t nic : machine.used[gpu]) {
@@ -193,11 +189,11 @@ void rails_assumed(const Machine& machine, CheckResult& result) {
        fmt::format("the leaf switches of {} of {} are unknown; {} per host are assumed by position",
                    assumed, plural(used, "NIC"), plural(rails, "rail")),
        "if positions do not match leaf switches, replicate groups cross the spine",
-       "ibnetdiscover > fabric.txt, then use it: --fabric fabric.txt"});
+       "write the fabric to a file (ibnetdiscover > fabric.txt) and use it: --fabric fabric.txt"});
 }
 
 constexpr CheckRow rows[] = {
-    {"gpudirect", "NICs reach GPU memory directly", gpudirect, "no host with GPUs and RDMA NICs"},
+    {"gpudirect", "NICs access GPU memory directly", gpudirect, "no host with GPUs and RDMA NICs"},
     {"nic_far", "GPUs have a NIC on their socket", nic_far, "no GPUs"},
     {"nic_shared", "Each GPU has NICs of its own", nic_shared, "no NIC that a GPU could use"},
     {"rails_assumed", "The leaf switches of the rails are known", rails_assumed,

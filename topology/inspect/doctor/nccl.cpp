@@ -1,8 +1,9 @@
 // Checks of NCCL's settings in the environment and in nccl.conf.
 //
-// NCCL_IB_HCA and NCCL_SOCKET_IFNAME are lists: an optional '^' excludes the names, an optional '='
-// after it demands whole names instead of prefixes, then names follow, separated by commas, each
-// with an optional ":port" (NCCL's manual, "Environment Variables"). NCCL reads at most 32 names.
+// NCCL_IB_HCA and NCCL_SOCKET_IFNAME hold lists of names, separated by commas, each with an
+// optional ":port" (NCCL's manual, "Environment Variables"). A '^' before the list excludes the
+// names. An '=' before the list, after any '^', makes NCCL compare whole names instead of prefixes.
+// NCCL reads at most 32 names.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -42,7 +43,7 @@ struct NameList {
     const bool same = exact ? name == entry.name : name.starts_with(entry.name);
     return same && (entry.port == -1 || port == -1 || port == entry.port);
   }
-  // Returns true if NCCL would use this port. An empty list selects all ports.
+  // True if NCCL would use this port. An empty list selects all ports.
   bool selects(std::string_view name, int port) const {
     const bool named = entries.empty() || std::ranges::any_of(entries, [&](const Entry& entry) {
                          return names(entry, name, port);
@@ -52,7 +53,7 @@ struct NameList {
 };
 
 struct Port {
-  std::size_t number = 0;  // position in the topology
+  std::size_t number = 0;  // position of the NIC in the topology
   std::string_view name;   // name of the adapter: "mlx5_0"
   int port = 1;
 };
@@ -77,18 +78,18 @@ double gbyte_s(const Machine& machine, const std::vector<std::size_t>& nics) {
   return sum;
 }
 
-// --- NCCL_IB_HCA ---
-
 constexpr auto exact_fix =
-    "write whole names with ports after an '='; atoll-topo --format env prints the line";
+    "write '=', then whole names with ports; atoll-topo --format env prints the whole line";
 
-// As a prefix, "mlx5_1" also matches "mlx5_10", which is hardly intended; "mlx5" for "mlx5_0" is.
+// True if the prefix ends inside a number of the name. The prefix "mlx5_1" of "mlx5_10" is hardly
+// intended; the prefix "mlx5" of "mlx5_0" usually is intended.
 bool cuts_a_number(std::string_view prefix, std::string_view name) {
   const auto is_digit = [](char c) { return c >= '0' && c <= '9'; };
   return prefix.size() < name.size() && is_digit(prefix.back()) && is_digit(name[prefix.size()]);
 }
 
-// Reports names that match no adapter, and names that match others as prefixes.
+// Reports names in NCCL_IB_HCA that match no adapter of the host, and names that also match other
+// adapters as prefixes.
 void judge_entries(const HostView& view, const Setting& setting, const NameList& list,
                    const std::vector<Port>& ports, CheckResult& result) {
   for (const NameList::Entry& entry : list.entries) {
@@ -102,12 +103,12 @@ void judge_entries(const HostView& view, const Setting& setting, const NameList&
       if (cuts_a_number(entry.name, port.name)) longer.emplace_back(port.name);
     }
     if (!found)
-      result.add(*view.host, {warning,
-                              fmt::format("{} names {}, which this host does not have",
-                                          quoted("NCCL_IB_HCA", setting), entry.text),
-                              list.exclude ? "this name leaves nothing out"
-                                           : "NCCL uses fewer NICs than intended",
-                              exact_fix});
+      result.add(*view.host,
+                 {warning,
+                  fmt::format("{} names {}, which this host does not have",
+                              quoted("NCCL_IB_HCA", setting), entry.text),
+                  list.exclude ? "this name excludes no NIC" : "NCCL uses fewer NICs than intended",
+                  exact_fix});
     if (!whole) also = std::move(longer);
     also.erase(std::unique(also.begin(), also.end()), also.end());
     if (!also.empty())
@@ -125,11 +126,13 @@ void judge_entries(const HostView& view, const Setting& setting, const NameList&
   }
 }
 
-// Reports selected ports that no GPU sends through; `useless` holds their positions.
+// Reports ports that NCCL_IB_HCA selects although no GPU should send through them. `useless` holds
+// the positions of these ports in the topology.
 void judge_excess(const Machine& machine, const HostView& view, const std::string& setting,
                   const std::vector<std::size_t>& useless, CheckResult& result) {
   const std::set<std::string_view> nearest = nearest_nics(machine, view);
-  if (useless.empty() || nearest.empty()) return;  // without known paths, no port is too far
+  // Without PCI paths, `nearest` is empty, and no port can be called too far.
+  if (useless.empty() || nearest.empty()) return;
   std::vector<std::string> names;
   bool far = false;
   for (const std::size_t nic : useless) {
@@ -140,12 +143,12 @@ void judge_excess(const Machine& machine, const HostView& view, const std::strin
   result.add(*view.host,
              {far ? warning : info,
               fmt::format("{} selects {}, which no GPU should use", setting, enumerate(names, 4)),
-              far ? "NCCL may send through ports that are farther or slower than the GPUs' own"
+              far ? "NCCL may send through ports that are slower or farther from the GPUs"
                   : "GPUs may get unequal shares of the ports",
               exact_fix});
 }
 
-// Compares the ports that the list selects with those that the GPUs should use.
+// Compares the ports that NCCL_IB_HCA selects with the ports that the GPUs should use.
 void judge_choice(const Machine& machine, const HostView& view, const Setting& setting,
                   const NameList& list, const std::vector<Port>& ports, CheckResult& result) {
   const std::set<std::size_t> wanted = used_nics(machine, view);
@@ -165,17 +168,17 @@ void judge_choice(const Machine& machine, const HostView& view, const Setting& s
   const std::string text = quoted("NCCL_IB_HCA", setting);
   if (!any) {
     result.add(*view.host,
-               {error, fmt::format("{} leaves no active port", text),
+               {error, fmt::format("{} leaves NCCL no active port", text),
                 "NCCL falls back to TCP sockets, or stops",
                 "unset NCCL_IB_HCA, or use the line that atoll-topo --format env prints"});
     return;
   }
   if (kept.size() < useful.size())
     result.add(*view.host, {warning,
-                            fmt::format("{} keeps {} of the {} NICs that the GPUs should use", text,
-                                        kept.size(), useful.size()),
-                            fmt::format("{:.4g} of {:.4g} GB/s", gbyte_s(machine, kept),
-                                        gbyte_s(machine, useful)),
+                            fmt::format("{} selects {} of the {} NICs that the GPUs should use",
+                                        text, kept.size(), useful.size()),
+                            fmt::format("NCCL can use {:.4g} of {:.4g} GB/s",
+                                        gbyte_s(machine, kept), gbyte_s(machine, useful)),
                             exact_fix});
   if (layers.size() > 1)
     result.add(*view.host, {warning,
@@ -200,8 +203,6 @@ void nccl_ib_hca(const Machine& machine, CheckResult& result) {
   });
 }
 
-// --- switches ---
-
 void nccl_ib_disabled(const Machine& machine, CheckResult& result) {
   const auto active_ports = [&](const HostView& view) {
     std::vector<std::size_t> active;
@@ -224,11 +225,13 @@ void nccl_ib_disabled(const Machine& machine, CheckResult& result) {
          lost > 0 ? fmt::format("{:.4g} GB/s are not used: NCCL sends over TCP sockets", lost)
                   : "NCCL sends over TCP sockets",
          setting.where == "environment" ? "unset NCCL_IB_DISABLE"
-                                        : "remove it from nccl.conf, or NCCL_IB_DISABLE=0"});
+                                        : "remove NCCL_IB_DISABLE from nccl.conf, or set "
+                                          "NCCL_IB_DISABLE=0 in the environment"});
   });
 }
 
-// The setting that turns a transport off; empty when none does.
+// Returns the setting, `disable` or `level`, that turns a transport off on the host; empty when
+// neither does.
 Setting switched_off(const TopologyHost& host, std::string_view disable, std::string_view level) {
   if (const Setting setting = setting_of(host, disable); is_on(setting.value)) return setting;
   if (level.empty()) return {};
@@ -254,8 +257,8 @@ void nccl_p2p_disabled(const Machine& machine, CheckResult& result) {
         }
         std::string cost = "GPUs exchange data through host memory";
         if (linked)
-          cost += rate ? fmt::format(", not over their links of {:.4g} GB/s a GPU", *rate)
-                       : ", not over their links";
+          cost += rate ? fmt::format(" instead of their links of {:.4g} GB/s per GPU", *rate)
+                       : " instead of their links";
         result.add(*view.host, {linked ? error : warning,
                                 quoted(disabled ? "NCCL_P2P_DISABLE" : "NCCL_P2P_LEVEL", setting),
                                 cost, "unset NCCL_P2P_DISABLE NCCL_P2P_LEVEL (also in nccl.conf)"});
@@ -275,8 +278,6 @@ void nccl_shm_disabled(const Machine& machine, CheckResult& result) {
       });
 }
 
-// --- NCCL_SOCKET_IFNAME ---
-
 void nccl_socket_ifname(const Machine& machine, CheckResult& result) {
   each_host(machine, result, fact::net_interfaces,
             [&](const HostView& view, std::string_view interfaces) {
@@ -295,7 +296,7 @@ void nccl_socket_ifname(const Machine& machine, CheckResult& result) {
               if (!any)
                 result.add(*view.host,
                            {error,
-                            fmt::format("{} leaves no interface; there are {}",
+                            fmt::format("{} leaves NCCL no interface; the host has {}",
                                         quoted("NCCL_SOCKET_IFNAME", setting), enumerate(present)),
                             "NCCL does not start",
                             "unset NCCL_SOCKET_IFNAME, or name an interface of this host"});
@@ -303,14 +304,12 @@ void nccl_socket_ifname(const Machine& machine, CheckResult& result) {
                 result.add(
                     *view.host,
                     {warning,
-                     fmt::format("{} names {}, which this host does not have; there are {}",
+                     fmt::format("{} names {}, which this host does not have; the host has {}",
                                  quoted("NCCL_SOCKET_IFNAME", setting), enumerate(absent),
                                  enumerate(present)),
                      "NCCL uses fewer interfaces than intended", "name interfaces of this host"});
             });
 }
-
-// --- nccl.conf ---
 
 bool changes_transport(std::string_view name) {
   return starts_with_any(
@@ -330,13 +329,14 @@ void nccl_conf(const Machine& machine, CheckResult& result) {
       if (!changes_transport(name)) continue;
       const std::string_view env = get_fact(facts, std::string(fact::env_prefix) + name);
       settings.push_back(fmt::format("{}={}", name, at->second));
-      if (!env.empty()) settings.back() += fmt::format(" (the environment says {})", env);
+      if (!env.empty()) settings.back() += fmt::format(" (the environment sets {})", env);
     }
     if (settings.empty()) return;
     result.add(*view.host,
                {info, fmt::format("nccl.conf sets {}", fmt::join(settings, ", ")),
-                "they apply to every job on the host that does not set them itself",
-                "check that they are intended: /etc/nccl.conf, ~/.nccl.conf, $NCCL_CONF_FILE"});
+                "the settings apply to every job on the host that does not override them",
+                "check that the settings are intended: /etc/nccl.conf, ~/.nccl.conf, "
+                "$NCCL_CONF_FILE"});
   });
 }
 

@@ -11,9 +11,8 @@
 namespace atoll_v1::atoll::doctor {
 namespace {
 
-// --- ports that are not active ---
-
-// For each NIC, the number of GPUs that it is nearest to and that have no active NIC as near.
+// Returns for each NIC the number of GPUs that have it as their nearest NIC and have no active NIC
+// at the same distance.
 std::vector<std::size_t> gpus_without_other(const Machine& machine) {
   std::vector<std::size_t> gpus(machine.topology.nics.size());
   for (const Affinity& one : machine.affinity) {
@@ -31,7 +30,8 @@ std::vector<std::size_t> gpus_without_other(const Machine& machine) {
   return gpus;
 }
 
-// "3 of 4 ports of this kind on its host are active, with 150 of 200 GB/s"
+// Describes the remaining ports: "3 of 4 ports of this kind on the host are active, with 150 of 200
+// GB/s".
 std::string what_is_left(const Machine& machine, const HostView& view, std::string_view layer) {
   std::size_t all = 0, active = 0;
   double rate = 0;
@@ -43,7 +43,7 @@ std::string what_is_left(const Machine& machine, const HostView& view, std::stri
     rate += machine.nic(nic).rate_gbit_s.value_or(0) / 8;
   }
   std::string text =
-      fmt::format("{} of {} on its host are active", active, plural(all, "such port"));
+      fmt::format("{} of {} of this kind on the host are active", active, plural(all, "port"));
   if (active > 0 && rate > 0)
     text += fmt::format(", with {:.4g} of {:.4g} GB/s", rate,
                         rate / static_cast<double>(active) * static_cast<double>(all));
@@ -55,26 +55,26 @@ bool is_ethernet(const TopologyNic& nic) { return nic.layer == "ethernet"; }
 std::string why_idle(const TopologyNic& nic) {
   const std::string_view physical = get_fact(nic.facts, fact::phys_state);
   if (physical == "disabled") return " (disabled)";
-  if (physical == "polling") return " (polling: it finds no peer)";
+  if (physical == "polling") return " (polling: no device answers)";
   if (nic.state != "down" && get_fact(nic.facts, fact::sm_lid) == "0")
     return " (no subnet manager has configured it)";
   return "";
 }
 
-Trouble idle_port(const Machine& machine, std::size_t number, std::size_t gpus, std::string fix) {
+Problem idle_port(const Machine& machine, std::size_t number, std::size_t gpus, std::string fix) {
   const TopologyNic& nic = machine.nic(number);
-  Trouble trouble{gpus > 0 ? error : warning,
+  Problem problem{gpus > 0 ? error : warning,
                   fmt::format("the port is {}{}", nic.state, why_idle(nic)),
                   what_is_left(machine, machine.host_of_nic(number), nic.layer), std::move(fix)};
   if (gpus > 0)
-    trouble.consequence =
-        fmt::format("it is the nearest NIC of {}, which must send through farther ones; {}",
-                    plural(gpus, "GPU"), trouble.consequence);
+    problem.consequence =
+        fmt::format("this is the nearest NIC of {}, which must send through farther NICs; {}",
+                    plural(gpus, "GPU"), problem.consequence);
   if (!machine.is_rdma[number]) {
-    trouble.severity = info;
-    trouble.consequence = "none, if nothing is plugged in";
+    problem.severity = info;
+    problem.consequence = "none if no cable is plugged in";
   }
-  return trouble;
+  return problem;
 }
 
 // Reports the ports that are in one of `states`. fix(nic) returns the remedy.
@@ -104,7 +104,7 @@ void port_down(const Machine& machine, CheckResult& result) {
   idle_ports(machine, result, states, [](const TopologyNic& nic) {
     std::string fix =
         is_ethernet(nic)
-            ? "ip link set dev $(ls /sys/class/infiniband/NAME/device/net) up; look at cable and "
+            ? "ip link set dev $(ls /sys/class/infiniband/NAME/device/net) up; check cable and "
               "switch port (mlxlink -d NAME)"
             : "check cable and switch port: ibstat NAME PORT; mlxlink -d NAME -p PORT";
     if (!is_rdma(nic)) fix = "ip link set dev NAME up; check cable and switch port";
@@ -116,15 +116,13 @@ void port_initialising(const Machine& machine, CheckResult& result) {
   constexpr std::array<std::string_view, 2> states{"init", "armed"};
   idle_ports(machine, result, states, [](const TopologyNic&) {
     return "the link is up, but no subnet manager has set it up: sminfo; systemctl status opensm "
-           "on the host (or check the switch) that should run it";
+           "on the host (or check the switch) that should run the subnet manager";
   });
 }
 
-// --- ports that differ from their peers ---
-
-// Peers are ports that should be alike: those of the same PCI device id. Where that is unknown,
-// those of one link layer; on several hosts also of one name, since a host may have slow ports for
-// storage beside its fast ones.
+// Peers are ports that should be alike, because they have the same link layer and the same PCI
+// device id. If the id is unknown, ports of the same link layer are peers; in a cluster they must
+// also have the same name, since a host may have slow ports for storage and fast ports for GPUs.
 using PeerKey = std::pair<std::string_view, std::string_view>;
 
 PeerKey peers_of(const Machine& machine, std::size_t nic) {
@@ -134,8 +132,8 @@ PeerKey peers_of(const Machine& machine, std::size_t nic) {
   return {machine.nic(nic).layer, machine.nic(nic).name};
 }
 
-// Calls differs(nic, value, {usual value, its count}) for each active port whose value_of(nic) is
-// not the usual value of its peers.
+// Compares each active port with its peers. If value_of(nic) is not the most frequent value among
+// the peers, calls differs(nic, value, {most frequent value, its count}).
 template <class Value, class Differs>
 void compare(const Machine& machine, CheckResult& result, Value value_of, Differs differs) {
   std::map<PeerKey, Census<double>> peers;
@@ -161,7 +159,7 @@ void compare(const Machine& machine, CheckResult& result, Value value_of, Differ
   }
 }
 
-// `usual` is the most frequent value among the peers, with its count.
+// Describes the most frequent value among the peers and its count: "3 peers have 400".
 std::string others(const std::pair<double, std::size_t>& usual) {
   const auto& [value, count] = usual;
   return fmt::format("{} {} {:g}", count, count == 1 ? "peer has" : "peers have", value);
@@ -182,7 +180,7 @@ void port_slow(const Machine& machine, CheckResult& result) {
       [&](const TopologyNic& nic, double rate, const auto& most) {
         if (rate > most.first) return;
         add(nic, fmt::format("the port runs at {:g} Gbit/s, {}", rate, others(most)),
-            fmt::format("carries {:.4g} of {:.4g} GB/s, and {}", rate / 8, most.first / 8,
+            fmt::format("the port carries {:.4g} of {:.4g} GB/s, and {}", rate / 8, most.first / 8,
                         used.contains(nic.id) ? "transfers over all rails wait for the slowest"
                                               : "no GPU sends through it"));
       });
@@ -191,7 +189,7 @@ void port_slow(const Machine& machine, CheckResult& result) {
       [&](const TopologyNic& nic, double lanes, const auto& most) {
         if (lanes > most.first) return;
         add(nic, fmt::format("the port has {:g} lanes, {}", lanes, others(most)),
-            fmt::format("carries {:.0f} % of their bandwidth", 100 * lanes / most.first));
+            fmt::format("the port has {:.0f} % of its peers' bandwidth", 100 * lanes / most.first));
       });
 }
 
@@ -210,7 +208,8 @@ void mtu_differs(const Machine& machine, CheckResult& result) {
       });
 }
 
-// "28.39.1002" -> 28. On NVIDIA's adapters the first number identifies the type of device.
+// Returns the first number of a firmware version: 28 for "28.39.1002". On NVIDIA's adapters this
+// number identifies the type of device.
 int firmware_family(std::string_view version) {
   int family = -1;
   std::from_chars(version.data(), version.data() + version.size(), family);
@@ -218,7 +217,9 @@ int firmware_family(std::string_view version) {
 }
 
 void firmware_differs(const Machine& machine, CheckResult& result) {
-  using Peers = std::pair<std::string_view, int>;  // (PCI device id or link layer, firmware family)
+  // NICs that should have the same firmware: those of one PCI device id, or of one link layer and
+  // firmware family.
+  using Peers = std::pair<std::string_view, int>;
   std::map<Peers, Census<std::string_view>> peers;
   const auto devices = machine.nic_facts[fact::pci_device];
   const auto census_of = [&](std::size_t nic, std::string_view version) -> auto& {
@@ -231,12 +232,12 @@ void firmware_differs(const Machine& machine, CheckResult& result) {
   each_nic(machine, result, fact::firmware, [&](std::size_t nic, std::string_view version) {
     const auto& [usual, count] = census_of(nic, version).majority();
     if (version == usual) return;
-    result.add(
-        machine.nic(nic),
-        {info,
-         fmt::format("firmware {}, {} of its type {} {}", version, plural(count, "NIC"),
-                     count == 1 ? "has" : "have", usual),
-         "they may behave differently under load", "mlxfwmanager --query; update to one version"});
+    result.add(machine.nic(nic),
+               {info,
+                fmt::format("firmware {}, but {} of the same type {} {}", version,
+                            plural(count, "NIC"), count == 1 ? "has" : "have", usual),
+                "NICs with different firmware may behave differently under load",
+                "mlxfwmanager --query; update all NICs to one version"});
   });
 }
 
@@ -257,26 +258,25 @@ void link_errors(const Machine& machine, CheckResult& result) {
       nics,
       {warning, evidence,
        "packets are sent again or lost; rising counts mean a bad cable, transceiver or port",
-       "check whether they rise: perfquery -x; mlxlink -d NAME -p PORT -c; clean or change the "
-       "cable"});
+       "check whether the counts rise: perfquery -x; mlxlink -d NAME -p PORT -c; clean or change "
+       "the cable"});
 }
 
-// --- RoCE ---
-
-Trouble no_address() {
+Problem no_address() {
   return {warning, "the port has no routable RoCE v2 address (GID)",
-          "it reaches no host beyond its own network, or none at all",
-          "give its interface an IP address: ip address add ADDRESS/PREFIX dev $(ls "
+          "the port reaches only hosts in its own network, or no host at all",
+          "give the port's interface an IP address: ip address add ADDRESS/PREFIX dev $(ls "
           "/sys/class/infiniband/NAME/device/net); then show_gids NAME"};
 }
 
-Trouble other_address(const Setting& setting, std::string_view index) {
+Problem other_address(const Setting& setting, std::string_view index) {
   return {
       warning,
-      fmt::format("NCCL_IB_GID_INDEX is {} ({}), the routable RoCE v2 address has index {}",
+      fmt::format("NCCL_IB_GID_INDEX is {} ({}), but the routable RoCE v2 address has index {}",
                   setting.value, setting.where, index),
       "NCCL sends from another address, which peers may not reach",
-      fmt::format("unset NCCL_IB_GID_INDEX (NCCL 2.21 and newer find it), or set it to {}", index)};
+      fmt::format("unset NCCL_IB_GID_INDEX (NCCL 2.21 and newer find the address), or set it to {}",
+                  index)};
 }
 
 void roce_gid(const Machine& machine, CheckResult& result) {
@@ -296,7 +296,7 @@ void roce_gid(const Machine& machine, CheckResult& result) {
     if (index == "none") {
       result.add(nic, no_address());
     } else if (!setting.value.empty() && setting.value != index && setting.value != "-1") {
-      // The value -1 lets NCCL choose.
+      // With NCCL_IB_GID_INDEX=-1, NCCL chooses the address itself.
       result.add(nic, other_address(setting, index));
     }
   }
@@ -305,9 +305,10 @@ void roce_gid(const Machine& machine, CheckResult& result) {
 constexpr CheckRow rows[] = {
     {"port_down", "All ports are up", port_down, "no NICs"},
     {"port_initialising", "A subnet manager has set up all ports", port_initialising, "no NICs"},
-    {"port_slow", "Ports are as fast as their peers", port_slow, "no two like ports of known rate"},
-    {"link_errors", "Ports have no errors", link_errors, "no NICs"},
-    {"mtu_differs", "Ports have the same MTU", mtu_differs, "no two like ports of known MTU"},
+    {"port_slow", "Ports are as fast as their peers", port_slow,
+     "no two equal ports of known rate"},
+    {"link_errors", "Ports count no errors", link_errors, "no NICs"},
+    {"mtu_differs", "Ports have the same MTU", mtu_differs, "no two equal ports of known MTU"},
     {"firmware_differs", "NICs of one type have the same firmware", firmware_differs, "no NICs"},
     {"roce_gid", "RoCE ports have the address that NCCL uses", roce_gid, "no active RoCE ports"},
 };

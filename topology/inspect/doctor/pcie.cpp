@@ -10,7 +10,7 @@
 namespace atoll_v1::atoll::doctor {
 namespace {
 
-// A GPU or a NIC.
+// A GPU or NIC, given by its position in the topology.
 struct Device {
   bool is_nic = false;
   std::size_t number = 0;
@@ -35,10 +35,8 @@ void each_pci_device(const Machine& machine, CheckResult& result, std::string_vi
                 });
 }
 
-// --- the link ---
-
 struct PciLink {
-  double gt_s = 0, gt_s_max = 0, width = 0, width_max = 0;  // 0 when unknown
+  double gt_s = 0, gt_s_max = 0, width = 0, width_max = 0;  // each is 0 when it is unknown
 };
 
 class PciLinks {
@@ -63,7 +61,7 @@ class PciLinks {
   Columns gpus_, nics_;
 };
 
-// Virtual machines show emulated links: 2.5 GT/s, one lane, or none.
+// True for PCIe links that a virtual machine emulates: they show 2.5 GT/s, one lane or no lanes.
 bool is_emulated(const HostView& view, const PciLink& link) {
   return view.is_vm &&
          (link.width <= 0 || link.width_max <= 1 || (link.gt_s_max > 0 && link.gt_s_max <= 2.5));
@@ -72,8 +70,8 @@ bool is_emulated(const HostView& view, const PciLink& link) {
 std::string carries(double gt_s, double width, double gt_s_max, double width_max) {
   const auto now = lane_gbyte_s(gt_s), most = lane_gbyte_s(gt_s_max);
   if (!now || !most)
-    return fmt::format("carries {:.0f} % of its bandwidth", 100 * width / width_max);
-  return fmt::format("carries {:.3g} of {:.3g} GB/s", *now * width, *most * width_max);
+    return fmt::format("the link has {:.0f} % of its bandwidth", 100 * width / width_max);
+  return fmt::format("the link carries {:.3g} of {:.3g} GB/s", *now * width, *most * width_max);
 }
 
 void pcie_width(const Machine& machine, CheckResult& result) {
@@ -87,7 +85,7 @@ void pcie_width(const Machine& machine, CheckResult& result) {
       return result.lacks(*view.host, fact::pci_width_max);
     result.looked();
     if (link.width >= link.width_max) return;
-    // Idle devices lower the speed of their link, so lanes are rated at full speed.
+    // The bandwidth is computed at full speed, because idle devices lower the speed of their link.
     const double gt_s = std::max(link.gt_s, link.gt_s_max);
     result.add(
         subject_of(machine, device),
@@ -98,23 +96,24 @@ void pcie_width(const Machine& machine, CheckResult& result) {
   });
 }
 
-// A NIC's link must carry what its port does. A GPU's link may be slow while the GPU is idle.
-Trouble slow_link(const PciLink& link, double port_gbyte_s) {
-  Trouble trouble{info,
+// Describes a PCIe link that runs below its full speed. The link of a NIC must carry at least as
+// much as the NIC's port. The link of a GPU may be slow while the GPU is idle.
+Problem slow_link(const PciLink& link, double port_gbyte_s) {
+  Problem problem{info,
                   fmt::format("the PCIe link runs at {:g} of {:g} GT/s", link.gt_s, link.gt_s_max),
                   "none if the device is idle: an idle GPU slows its link down",
                   "check again under load: lspci -vv -s BUSID | grep LnkSta"};
   const auto lane = lane_gbyte_s(link.gt_s);
-  if (!lane || port_gbyte_s <= 0 || link.width <= 0) return trouble;
-  trouble.consequence = "none: it carries as much as the port";
-  if (*lane * link.width >= port_gbyte_s) return trouble;
-  trouble.severity = warning;
-  trouble.consequence =
-      fmt::format("carries {:.3g} GB/s, but its port {:.3g}", *lane * link.width, port_gbyte_s);
-  trouble.fix =
+  if (!lane || port_gbyte_s <= 0 || link.width <= 0) return problem;
+  problem.consequence = "none: the link carries at least as much as the port";
+  if (*lane * link.width >= port_gbyte_s) return problem;
+  problem.severity = warning;
+  problem.consequence = fmt::format("the link carries {:.3g} GB/s, but the port {:.3g} GB/s",
+                                    *lane * link.width, port_gbyte_s);
+  problem.fix =
       "lspci -vv -s BUSID | grep -e LnkCap -e LnkSta; use a faster slot, or lift the slot's limit "
       "in the BIOS";
-  return trouble;
+  return problem;
 }
 
 void pcie_speed(const Machine& machine, CheckResult& result) {
@@ -157,18 +156,17 @@ void pcie_replays(const Machine& machine, CheckResult& result) {
   tell(few, info, few_range);
 }
 
-// --- between devices ---
-
-// The bridges above the device at `path` that redirect its traffic to the device at `other` and
-// that are below their lowest common bridge. Empty when the two meet in the root complex, since
-// their traffic goes there anyway.
+// Returns the bridges that redirect traffic from the device at `path` to the device at `other`.
+// Only bridges below the lowest common bridge of the two paths matter. The result is empty when the
+// paths meet only in the root complex, since all traffic between the devices then goes there.
 std::vector<std::string_view> redirecting(std::string_view redirects, std::string_view path,
                                           std::string_view other) {
   std::vector<std::string_view> found;
   if (redirects.empty() || redirects == "off") return found;
   const std::vector<std::string_view> own = words_of(path, "/"), theirs = words_of(other, "/");
   const auto fork = std::ranges::mismatch(own, theirs).in1;
-  if (fork - own.begin() < 2) return found;  // the root complex and the port below it come first
+  // The first two parts of a path are the root complex and one of its ports.
+  if (fork - own.begin() < 2) return found;
   const std::vector<std::string_view> bridges = words_of(redirects, " ,");
   std::copy_if(fork, own.end(), std::back_inserter(found), [&](std::string_view bridge) {
     return std::ranges::find(bridges, bridge) != bridges.end();
@@ -176,7 +174,7 @@ std::vector<std::string_view> redirecting(std::string_view redirects, std::strin
   return found;
 }
 
-// The GPUs and RDMA NICs with traffic that ACS redirects, and the bridges that do so.
+// The GPUs and RDMA NICs whose traffic ACS redirects, and the bridges that redirect the traffic.
 struct Redirected {
   std::set<std::size_t> gpus, nics;
   std::set<std::string, std::less<>> bridges;
@@ -198,7 +196,7 @@ struct Redirected {
   }
 };
 
-// True when a source examined a bridge above a GPU or an RDMA NIC.
+// True when a source read the ACS setting of a bridge above a GPU or an RDMA NIC.
 bool knows_acs(const Machine& machine, const HostView& view) {
   const auto of_gpus = machine.gpu_facts[fact::pci_acs], of_nics = machine.nic_facts[fact::pci_acs];
   return std::ranges::any_of(view.gpus,
@@ -232,15 +230,17 @@ void acs(const Machine& machine, CheckResult& result) {
   for (const std::size_t nic : redirected.nics) subjects.emplace_back(machine.nic(nic));
   const std::vector<std::string> names(redirected.bridges.begin(), redirected.bridges.end());
   result.add(subjects, {warning,
-                        fmt::format("ACS redirects their traffic at {}: {}",
+                        fmt::format("ACS redirects the traffic of these devices at {}: {}",
                                     plural(names.size(), "PCIe bridge"), enumerate(names, 4)),
                         "transfers between GPUs and NICs go up to the root complex and back "
-                        "instead of through the switch, often at half the rate; some hang",
+                        "instead of through the switch, often at half the rate; some transfers "
+                        "hang",
                         "as root, for each of these bridges and after each boot: setpci -s BRIDGE "
                         "ECAP_ACS+0x6.w=0000; or switch off ACS in the BIOS"});
 }
 
-// Grace CPUs use address translation to reach the memory of their GPUs.
+// True if a GPU belongs to a Grace superchip. Grace CPUs use address translation to access the
+// memory of their GPUs, so the IOMMU must stay on.
 bool has_grace(const Machine& machine, const HostView& view) {
   for (const std::size_t gpu : view.gpus)
     for (const std::string_view model : {"GH200", "GB200", "GB300"})
@@ -256,7 +256,7 @@ void iommu(const Machine& machine, CheckResult& result) {
     if (value != "translated" || has_grace(machine, view)) return;
     result.add(*view.host, {warning, "the IOMMU translates the addresses of devices",
                             "transfers between GPUs and NICs go through the root complex and wait "
-                            "for translations: they are much slower, and some hang",
+                            "for address translations: they are much slower, and some hang",
                             "boot with iommu=pt (GRUB_CMDLINE_LINUX in /etc/default/grub, then "
                             "update-grub), or switch the IOMMU off in the BIOS"});
   });
@@ -270,20 +270,20 @@ void ats(const Machine& machine, CheckResult& result) {
         if (value != "no") return;
         const HostView& view = machine.host_of_nic(nic);
         const bool translated = get_fact(view.host->facts, fact::iommu) == "translated";
-        if (!view.is_vm && !translated) return;  // without translation there is nothing to cache
+        if (!view.is_vm && !translated) return;  // without translations, ATS has nothing to cache
         result.add(
             machine.nic(nic),
             {warning,
-             fmt::format("ATS is off, and {}",
-                         translated ? "the IOMMU translates" : "this is a virtual machine"),
+             fmt::format("ATS is off, and {}", translated ? "the IOMMU translates addresses"
+                                                          : "this is a virtual machine"),
              "every transfer to a GPU goes to the root complex to translate its address",
              "on the physical host: mlxconfig -d BUSID set ATS_ENABLED=true, then a cold reboot"});
       });
 }
 
 void max_read_request(const Machine& machine, CheckResult& result) {
-  constexpr double best = 4096;  // largest read request of PCIe, in bytes
-  // Rate of a port, in Gbit/s, at which small reads cost bandwidth.
+  constexpr double best = 4096;  // largest read request that PCIe allows, in bytes
+  // Small read requests limit the bandwidth of ports of at least this rate, in Gbit/s.
   constexpr double fast_port = 200;
   Range all;
   const auto look = [&](auto judge) {
@@ -292,7 +292,7 @@ void max_read_request(const Machine& machine, CheckResult& result) {
         machine, result, Among::rdma_nics, fact::pci_max_read_request,
         [&](std::size_t nic, std::string_view) {
           if (machine.host_of_nic(nic).is_vm)
-            return result.not_checked("a virtual function shows no read requests of its own");
+            return result.not_checked("a virtual function does not show its maximum read request");
           result.looked();
           if (const auto bytes = sizes[nic]) judge(nic, *bytes);
         });
@@ -300,8 +300,8 @@ void max_read_request(const Machine& machine, CheckResult& result) {
   look([&](std::size_t, double bytes) { all.add(bytes); });
   look([&](std::size_t nic, double bytes) {
     if (bytes >= best) return;
-    std::string evidence = fmt::format("reads at most {:g} bytes at once", bytes);
-    if (all.most() > bytes) evidence += fmt::format(", other NICs {:g}", all.most());
+    std::string evidence = fmt::format("the NIC reads at most {:g} bytes at once", bytes);
+    if (all.most() > bytes) evidence += fmt::format(", but other NICs read {:g}", all.most());
     const bool fast = machine.nic(nic).rate_gbit_s.value_or(0) >= fast_port;
     result.add(machine.nic(nic),
                {fast ? warning : info, evidence,
@@ -315,7 +315,7 @@ void relaxed_ordering(const Machine& machine, CheckResult& result) {
       machine, result, Among::rdma_nics, fact::pci_relaxed_ordering,
       [&](std::size_t nic, std::string_view value) {
         if (machine.host_of_nic(nic).is_vm)
-          return result.not_checked("a virtual function shows no relaxed ordering of its own");
+          return result.not_checked("a virtual function does not show its relaxed ordering");
         result.looked();
         if (value != "no") return;
         result.add(machine.nic(nic),
@@ -332,17 +332,18 @@ void relaxed_ordering(const Machine& machine, CheckResult& result) {
         {warning,
          fmt::format("NCCL_IB_PCI_RELAXED_ORDERING is {} ({})", setting.value, setting.where),
          "NCCL's writes into GPU memory wait for each other, above all in virtual machines",
-         "leave it unset: NCCL then uses relaxed ordering where it is available"});
+         "unset NCCL_IB_PCI_RELAXED_ORDERING: NCCL then uses relaxed ordering where it is "
+         "available"});
   }
 }
 
 constexpr CheckRow rows[] = {
     {"pcie_width", "PCIe links use all their lanes", pcie_width, "no GPUs and no NICs"},
     {"pcie_speed", "PCIe links run at full speed", pcie_speed, "no GPUs and no NICs"},
-    {"pcie_replays", "PCIe links have no replays", pcie_replays, "no GPUs and no NICs"},
+    {"pcie_replays", "PCIe links count no replays", pcie_replays, "no GPUs and no NICs"},
     {"acs", "No bridge redirects peer-to-peer traffic", acs, "no host with GPUs and RDMA NICs"},
-    {"iommu", "The IOMMU does not translate", iommu, "no host with GPUs and RDMA NICs"},
-    {"ats", "NICs cache address translations where they need them", ats, "no RDMA NICs"},
+    {"iommu", "The IOMMU does not translate addresses", iommu, "no host with GPUs and RDMA NICs"},
+    {"ats", "NICs that need address translations cache them", ats, "no RDMA NICs"},
     {"max_read_request", "NICs read 4096 bytes at once", max_read_request, "no RDMA NICs"},
     {"relaxed_ordering", "NICs use relaxed ordering", relaxed_ordering, "no RDMA NICs"},
 };

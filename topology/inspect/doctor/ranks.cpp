@@ -1,4 +1,4 @@
-// Checks of a job: the GPUs, sockets, cores and mesh of its ranks; hosts that should be alike.
+// Checks of a job: the GPUs, sockets, cores and mesh of its ranks, and whether its hosts are alike.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -12,8 +12,6 @@ namespace atoll_v1::atoll::doctor {
 namespace {
 
 Subject rank_subject(std::size_t rank) { return Subject(fmt::format("rank {}", rank)); }
-
-// --- ranks_share_gpu ---
 
 void ranks_share_gpu(const Machine& machine, CheckResult& result) {
   std::map<std::string_view, std::vector<std::size_t>> users;
@@ -42,15 +40,14 @@ void ranks_share_gpu(const Machine& machine, CheckResult& result) {
   if (!machine.ranks.empty()) result.not_checked("no rank has a GPU");
   if (cases.empty()) return;
   result.add(subjects, {error, enumerate(cases, 4),
-                        "they share its memory and its time, and NCCL refuses two ranks on one GPU",
+                        "the ranks share the GPU's memory and time, and NCCL refuses two ranks on "
+                        "one GPU",
                         "start one rank per GPU, each with its own CUDA_VISIBLE_DEVICES (Slurm: "
                         "--gpus-per-task=1; Open MPI sets OMPI_COMM_WORLD_LOCAL_RANK)"});
 }
 
-// --- rank_off_socket ---
-
-// Finds the package of a NUMA node: from the devices of the host, else by dividing the nodes
-// evenly.
+// Finds the package (socket) of a NUMA node. Devices of the host show it if they report both their
+// NUMA node and their package. Otherwise the nodes are divided evenly among the packages.
 class Packages {
  public:
   explicit Packages(const Machine& machine) {
@@ -99,7 +96,7 @@ void rank_off_socket(const Machine& machine, CheckResult& result) {
     if (*here == *there) continue;
     result.add({rank_subject(rank), Subject(device)},
                {warning,
-                fmt::format("bound to NUMA node {} on socket {}, with a GPU on socket {}",
+                fmt::format("the rank runs on NUMA node {} of socket {}, its GPU is on socket {}",
                             site.numa, *here, *there),
                 "all traffic between the process and its GPU crosses the link between the sockets",
                 "bind ranks where their GPUs are: mpirun --map-by ppr:N:numa --bind-to numa; srun "
@@ -107,13 +104,12 @@ void rank_off_socket(const Machine& machine, CheckResult& result) {
   }
 }
 
-// --- ranks_share_core ---
-
-// Ranks of one host with overlapping sets of hardware threads, directly or through other ranks.
+// Ranks of one host that share hardware threads, either directly or through other ranks of the
+// group.
 struct Crowd {
   std::vector<std::size_t> ranks;
   std::set<int> cpus;
-  bool equal = true;  // all ranks have the same set
+  bool equal = true;  // true if all ranks have the same set of hardware threads
 };
 
 std::vector<Crowd> crowds_of(const Machine& machine, const std::vector<std::size_t>& ranks) {
@@ -144,8 +140,9 @@ std::vector<Crowd> crowds_of(const Machine& machine, const std::vector<std::size
   return result;
 }
 
-// Ranks that are bound to the same socket share it on purpose. They are crowded only if there is
-// less than one core for each rank. Partly overlapping sets are never on purpose.
+// True if ranks must share cores. Ranks with equal sets of threads are bound to the same part of
+// the host on purpose, so they are crowded only if there is less than one core for each rank. Sets
+// that overlap only partly are never intended.
 bool is_crowded(const Crowd& crowd, const TopologyHost& host) {
   if (!crowd.equal) return true;
   const bool smt = host.host_threads > host.host_cores && host.host_cores > 0;
@@ -167,7 +164,7 @@ void ranks_share_core(const Machine& machine, CheckResult& result) {
     }
     result.looked();
     if (threads > 0 && site.cpus.size() >= static_cast<std::size_t>(threads))
-      continue;  // the rank is not bound
+      continue;  // the rank may use every thread of the host, so it is not bound
     bound[site.host].push_back(rank);
   }
   std::vector<Subject> subjects;
@@ -191,17 +188,16 @@ void ranks_share_core(const Machine& machine, CheckResult& result) {
        "srun --cpus-per-task=CORES --cpu-bind=cores"});
 }
 
-// --- shard_not_island ---
-
+// How the rows of a mesh match islands. A row is a shard group with its tensor-parallel ranks.
 struct Rows {
-  // Rows; rows across islands; those that also split an island.
-  std::size_t all = 0, crossing = 0, splitting = 0;
-  std::size_t islands = 0;       // most islands in one row
-  std::set<std::size_t> narrow;  // islands wider than the rows inside them
-  bool known = false;
+  std::size_t all = 0;           // number of rows
+  std::size_t crossing = 0;      // rows that consist of several whole islands
+  std::size_t splitting = 0;     // rows in several islands that contain only a part of an island
+  std::size_t islands = 0;       // largest number of islands in one row
+  std::set<std::size_t> narrow;  // islands that contain more ranks than the row inside them
+  bool known = false;            // true if at least one rank is in a known island
 };
 
-// Examines the rows of the mesh. A row is a shard group with its tensor-parallel ranks.
 Rows look_at_rows(const Machine& machine) {
   const MeshPlan& plan = *machine.plan;
   std::vector<std::size_t> island_of(machine.ranks.size(), nowhere);
@@ -220,7 +216,7 @@ Rows look_at_rows(const Machine& machine) {
   const auto width = static_cast<std::size_t>(std::max(1, plan.shard)) *
                      static_cast<std::size_t>(std::max(1, plan.inner));
   for (std::size_t begin = 0; begin + width <= plan.order.size(); begin += width) {
-    std::map<std::size_t, std::size_t> parts;  // island -> ranks of the row in it
+    std::map<std::size_t, std::size_t> parts;  // for each island, the number of the row's ranks
     for (std::size_t i = begin; i < begin + width; ++i) {
       const auto rank = static_cast<std::size_t>(plan.order[i]);
       ++parts[rank < island_of.size() ? island_of[rank] : nowhere];
@@ -238,7 +234,8 @@ Rows look_at_rows(const Machine& machine) {
   return rows;
 }
 
-// Compares the slowest island with the smallest network share of a rank, in GB/s.
+// Describes the cost of shard groups across islands: the smallest network bandwidth of a rank
+// compared with the bandwidth of the slowest island, in GB/s.
 std::string slowdown(const Machine& machine) {
   std::optional<double> inside, outside;
   const auto least = [](std::optional<double>& sum, double value) {
@@ -254,8 +251,9 @@ std::string slowdown(const Machine& machine) {
     for (const std::size_t nic : machine.used[gpu]) network += machine.usable[nic].value_or(0);
     if (network > 0) least(outside, network);
   }
-  std::string text = "their all-gathers run at the speed between islands";
-  if (inside && outside) text += fmt::format(": {:.4g}, not {:.4g} GB/s a GPU", *outside, *inside);
+  std::string text = "all-gathers of these groups run at the speed between islands";
+  if (inside && outside)
+    text += fmt::format(": {:.4g} instead of {:.4g} GB/s per GPU", *outside, *inside);
   return text;
 }
 
@@ -275,18 +273,19 @@ void shard_not_island(const Machine& machine, CheckResult& result) {
                             plural(rows.all, "shard group"), rows.islands),
                 slowdown(machine),
                 "shard inside the islands unless the model does not fit there: atoll-topo --mesh "
-                "plans it"});
+                "plans the mesh"});
   if (!rows.narrow.empty())
     result.add(std::vector<Subject>{}, {info,
-                                        fmt::format("the shard axis of {} is narrower than {}",
+                                        fmt::format("the shard axis of {} ranks covers only a part "
+                                                    "of {}",
                                                     machine.plan->shard * machine.plan->inner,
                                                     plural(rows.narrow.size(), "island")),
                                         "each GPU holds a larger share of the state than it must",
-                                        "shard over whole islands: atoll-topo --mesh plans it"});
+                                        "shard over whole islands: atoll-topo --mesh plans the "
+                                        "mesh"});
 }
 
-// --- hosts_differ ---
-
+// A property in which the hosts of a job should not differ.
 struct Feature {
   std::string_view what;
   Severity severity;
@@ -348,10 +347,10 @@ void hosts_differ(const Machine& machine, CheckResult& result) {
       if (values[host].empty() || values[host] == usual) continue;
       result.add(*machine.hosts[host].host,
                  {feature.severity,
-                  fmt::format("{}: {}, on {} {}", feature.what, values[host],
-                              plural(count, "other host"), usual),
+                  fmt::format("{}: {} on this host, but {} on {}", feature.what, values[host],
+                              usual, plural(count, "other host")),
                   "a synchronous job runs at the pace of its slowest host",
-                  "leave the host out, or make it like the others"});
+                  "leave the host out of the job, or make it like the others"});
     }
   }
 }
@@ -364,7 +363,7 @@ constexpr CheckRow rows[] = {
     {"ranks_share_core", "Ranks share no cores", ranks_share_core,
      "this is not a job: there are no ranks"},
     {"shard_not_island", "Shard groups match islands", shard_not_island, "no mesh"},
-    {"hosts_differ", "Hosts are alike", hosts_differ, "only one host"},
+    {"hosts_differ", "All hosts are alike", hosts_differ, "only one host"},
 };
 
 }  // namespace

@@ -53,7 +53,7 @@ bool parse_path(std::string_view path, PciSlot& slot) {
   return true;
 }
 
-// Bandwidth of the device's PCIe link in one direction, after line coding.
+// Returns the payload bandwidth of a device's PCIe link in one direction, in GB/s; 0 when unknown.
 double link_gbyte_s(const Facts& facts) {
   if (const auto stated = number_fact(facts, fact::pci_gbyte_s)) return *stated;
   const auto gt_s = number_fact(facts, fact::pci_gt_s);
@@ -75,7 +75,7 @@ void set_pci(const Facts& facts, HwlocPciDevice& pci) {
   if (pci.link_gbyte_s <= 0 && gbyte_s > 0 && gbyte_s < 1e6) pci.link_gbyte_s = gbyte_s;
 }
 
-// The PCI class of a network adapter depends on its link layer.
+// Returns the PCI class of a network adapter with this link layer; 0 when the layer is unknown.
 unsigned class_of(std::string_view layer) {
   if (layer == "infiniband") return 0x0207;
   if (layer == "omni-path") return 0x0208;
@@ -123,7 +123,7 @@ class Arranger {
     HwlocPciDevice pci;
     bool has_address =
         topology_sources::parse_busid(device.busid, pci) && pci.domain <= most_domain;
-    // A second GPU with the same bus id is placed without one.
+    // If two GPUs have the same bus id, the second one is written without a bus id.
     if (std::is_same_v<Device, TopologyGpu> && has_address)
       has_address = gpu_addresses_.insert(topology_sources::busid(pci)).second;
     if (!has_address && !device.busid.empty()) without_address_.push_back(device.id);
@@ -142,7 +142,7 @@ class Arranger {
     return *known;
   }
 
-  // Adds a NIC. "mlx4_0:2" is the second port of the adapter mlx4_0.
+  // Adds a NIC as a port of its adapter: "mlx4_0:2" is the second port of the adapter mlx4_0.
   void add_nic(const TopologyNic& nic) {
     PciSlot& slot = slot_of(nic);
     if (slot.has_address && slot.pci.pci_class == 0) slot.pci.pci_class = class_of(nic.layer);
@@ -173,7 +173,8 @@ class Arranger {
       for (const TopologyGpu* gpu : gpus)
         if (gpu->index >= 0) numbers.insert(gpu->index);
       const bool numbered = numbers.size() == gpus.size();
-      if (!numbered) lost_.emplace_back("the numbers of GPUs: they are counted by bus id");
+      if (!numbered)
+        lost_.emplace_back("the numbers of GPUs: GPUs are numbered in the order of bus ids");
       for (std::size_t i = 0; i < gpus.size(); ++i)
         devices_.gpus[gpus[i]->id] = {driver, numbered ? gpus[i]->index : static_cast<int>(i)};
     }
@@ -218,7 +219,7 @@ HwlocDevices arrange_devices(const Topology& topology, const HwlocLayout& layout
   return Arranger(topology, layout, lost).arrange();
 }
 
-// RDMA devices in the kernel are named after their drivers.
+// Recognises RDMA devices by their names: the kernel names these devices after their drivers.
 bool is_openfabrics(const TopologyNic& nic) {
   if (nic.layer == "infiniband" || nic.layer == "omni-path" || nic.layer == "efa") return true;
   if (nic.layer == "slingshot") return false;

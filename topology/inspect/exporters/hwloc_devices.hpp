@@ -1,4 +1,5 @@
-// A host in hwloc's terms: processors (hwloc_layout.cpp) and devices (hwloc_devices.cpp).
+// Arranges the parts of a host as hwloc needs them: processors (hwloc_layout.cpp) and devices
+// (hwloc_devices.cpp).
 #pragma once
 
 #include <map>
@@ -13,18 +14,16 @@
 
 namespace atoll_v1::atoll {
 
-// --- processors ---
-
 enum class LayoutKind {
   machine,
   package,
-  group  // the surroundings of a NUMA node that is neither a package nor the machine
+  group  // hwloc Group around a NUMA node that is neither a whole package nor the machine
 };
 
 struct LayoutPart {
   LayoutKind kind = LayoutKind::machine;
-  int number = -1;               // number of the package, if it is one
-  std::optional<int> numa = {};  // number of the NUMA node at this part
+  int number = -1;               // number of the package; -1 for a part that is no package
+  std::optional<int> numa = {};  // number of the NUMA node that is attached to this part
   std::vector<std::size_t> children = {};
   int first_core = 0, cores = 0;
 
@@ -34,25 +33,27 @@ struct LayoutPart {
 };
 
 // The processors of a host as hwloc objects: packages, NUMA nodes, cores and threads. A Topology
-// has only their numbers, so they are distributed evenly. If devices show which NUMA node belongs
-// to which package, that is kept.
+// contains only the numbers of these objects, so cores and nodes are distributed evenly. If devices
+// show which NUMA node belongs to which package, nodes are assigned to these packages.
 class HwlocLayout {
  public:
-  // All NUMA nodes and packages of `devices` will exist. Error(unsupported) when the host has more
-  // parts than hwloc can represent here.
+  // The layout contains all NUMA nodes and packages that `devices` mention. Throws
+  // Error(unsupported) when the host has more parts than this exporter supports.
   HwlocLayout(const TopologyHost& host, const Topology& devices);
 
   const std::vector<LayoutPart>& parts() const { return parts_; }  // the first part is the machine
   const std::vector<int>& numas() const { return numas_; }  // numbers of NUMA nodes, ascending
   int cores() const { return cores_; }
-  // A core has the threads [first_thread(core), first_thread(core + 1)).
+  // The hardware threads of a core are [first_thread(core), first_thread(core + 1)).
   int first_thread(int core) const;
   topology_sources::CpuSet cpus(const LayoutPart& part) const;
   topology_sources::CpuSet nodes(const LayoutPart& part) const;
 
-  // The part for a device near a NUMA node and a package; -1 when unknown.
+  // Returns the position in parts() for a device near a NUMA node and a package; pass -1 when one
+  // of them is unknown.
   std::size_t place(int numa, int package) const;
-  // True if a reader finds the device near the same NUMA node and package again.
+  // True if an importer would read back this NUMA node and package for a device at the part
+  // `place`.
   bool is_true(std::size_t place, int numa, int package) const;
 
  private:
@@ -65,16 +66,15 @@ class HwlocLayout {
 
   std::vector<LayoutPart> parts_;
   std::vector<int> numas_, packages_;
-  std::vector<std::size_t> homes_;  // package of each NUMA node, if packages contain nodes
+  std::vector<std::size_t> homes_;  // package of each NUMA node, if packages contain NUMA nodes
   int cores_ = 0, threads_ = 0;
 };
 
-// --- devices ---
+// hwloc arranges the devices of a host as a tree: host bridges contain bridges, bridges contain PCI
+// functions, and PCI functions contain OS devices.
 
-// hwloc arranges the devices of a host as a tree: OS devices below PCI functions, below bridges,
-// below host bridges.
-
-// The driver that numbers a GPU. hwloc's OS device is named after it: "nvml3", "rsmi3", "gpu3".
+// The driver that numbers a GPU. hwloc names the OS device of a GPU after the driver: "nvml3",
+// "rsmi3"; for unknown drivers, this exporter writes "gpu3".
 enum class GpuDriver {
   nvml,
   rsmi,
@@ -93,32 +93,35 @@ struct AdapterEntry {
   std::vector<const TopologyNic*> ports;
 };
 
+// A PCI function with its devices and the bridges above it.
 struct PciSlot {
   topology_sources::HwlocPciDevice pci;
   bool has_address = false;
-  std::string root = {};  // "pci0000:17"; "" when the path is unknown
+  std::string root = {};  // host bridge, such as "pci0000:17"; "" when the PCI path is unknown
   std::vector<topology_sources::HwlocPciDevice> bridges = {};
-  std::size_t place = 0;  // position in HwlocLayout::parts
+  std::size_t place = 0;  // position in HwlocLayout::parts()
   std::vector<const TopologyGpu*> gpus = {};
   std::vector<AdapterEntry> adapters = {};
 };
 
 struct HwlocDevices {
   std::vector<std::unique_ptr<PciSlot>> slots;  // sorted by bus id; slots without one come last
-  std::map<std::string, GpuName> gpus;          // TopologyGpu::id -> name
+  std::map<std::string, GpuName> gpus;          // name of each GPU's OS device, by TopologyGpu::id
 };
 
-// Adds a line to `lost` for each property that the arrangement cannot keep.
+// Arranges the devices of a host. Adds a line to `lost` for each property that hwloc's tree cannot
+// hold.
 HwlocDevices arrange_devices(const Topology& topology, const HwlocLayout& layout,
                              std::vector<std::string>& lost);
 
 // True if hwloc shows the NIC as an OpenFabrics device instead of a network interface.
 bool is_openfabrics(const TopologyNic& nic);
 
-// hwloc's number for the state of a port: "4" for "active"; "" for an unknown state.
+// Returns hwloc's number for the state of a port: "4" for "active"; "" for an unknown state.
 std::string_view port_state_number(std::string_view state);
 
-// Adds a line to `lost` for everything else that the format cannot hold: facts, rates, partitions.
+// Adds lines to `lost` for other information that hwloc's XML cannot hold: facts, rates,
+// partitions.
 void find_lost(const Topology& topology, const HwlocDevices& devices,
                std::vector<std::string>& lost);
 

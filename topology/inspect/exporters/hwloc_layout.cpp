@@ -17,7 +17,8 @@ constexpr int most_threads = 16'384;
 constexpr std::size_t most_gpus = topology_sources::most_hwloc_gpus;
 constexpr std::size_t most_nics = topology_sources::most_hwloc_parts;
 
-// Returns `wanted` numbers: those in `seen`, then the lowest unused ones.
+// Returns at least `wanted` numbers, sorted: the numbers in `seen`, completed by the lowest unused
+// numbers.
 std::vector<int> complete(std::set<int> seen, int wanted) {
   for (int number = 0; static_cast<int>(seen.size()) < std::max(1, wanted); ++number)
     seen.insert(number);
@@ -32,14 +33,14 @@ HwlocLayout::HwlocLayout(const TopologyHost& host, const Topology& devices) {
   const int threads = std::max({host.host_threads, host.threads, host.host_cores, host.cores});
   if (host.packages > most_parts || host.numa_nodes > most_parts || threads > most_threads)
     throw Error(ErrorCode::unsupported,
-                fmt::format("hwloc XML is written for at most {} packages, {} NUMA nodes and {} "
+                fmt::format("the hwloc exporter supports at most {} packages, {} NUMA nodes and {} "
                             "hardware threads; {} has {}, {} and {}",
                             most_parts, most_parts, most_threads, host.name, host.packages,
                             host.numa_nodes, threads));
   if (devices.gpus.size() > most_gpus || devices.nics.size() > most_nics)
     throw Error(
         ErrorCode::unsupported,
-        fmt::format("hwloc XML is written for at most {} GPUs and {} NICs; {} has {} and "
+        fmt::format("the hwloc exporter supports at most {} GPUs and {} NICs; {} has {} and "
                     "{}",
                     most_gpus, most_nics, host.name, devices.gpus.size(), devices.nics.size()));
   number_parts(host, devices);
@@ -65,8 +66,8 @@ void HwlocLayout::number_parts(const TopologyHost& host, const Topology& devices
   packages_ = complete(std::move(packages), host.packages);
 }
 
-// Distributes NUMA nodes over packages evenly, except where a device shows the package of a node.
-// Falls back to an even distribution if a package would have no node.
+// Returns the package of each NUMA node. A device may show the package of its node; the other nodes
+// are distributed evenly. All nodes are distributed evenly if a package would otherwise have none.
 std::vector<std::size_t> HwlocLayout::packages_of_numas(const Topology& devices) const {
   std::vector<std::size_t> even;
   for (std::size_t i = 0; i < numas_.size(); ++i)
@@ -121,7 +122,8 @@ void HwlocLayout::build() {
         groups[i * groups.size() / packages_.size()]);
 }
 
-// Depth first, so that the threads of each part have consecutive numbers.
+// Distributes the cores over the parts depth first, so that the threads of each part have
+// consecutive numbers.
 void HwlocLayout::spread_cores(std::size_t part, int& leaf, int leaves) {
   const auto before = [&](int number) {
     return static_cast<int>(static_cast<long long>(cores_) * number / leaves);
@@ -148,7 +150,7 @@ CpuSet HwlocLayout::nodes(const LayoutPart& part) const {
   if (part.numa) set.add(static_cast<unsigned>(*part.numa));
   for (const std::size_t child : part.children) set |= nodes(parts_[child]);
   if (!set.empty()) return set;
-  for (const LayoutPart& above : parts_)  // several packages may share one node
+  for (const LayoutPart& above : parts_)  // several packages may share one NUMA node
     if (above.numa && above.holds(part)) set.add(static_cast<unsigned>(*above.numa));
   return set;
 }
@@ -163,7 +165,7 @@ std::optional<std::size_t> HwlocLayout::find(int numa, int package) const {
 
 std::size_t HwlocLayout::place(int numa, int package) const {
   const auto by_numa = find(numa, -1), by_package = find(-1, package);
-  if (by_numa && by_package)  // choose the smaller part
+  if (by_numa && by_package)  // both parts contain the device: choose the smaller one
     return parts_[*by_numa].cores < parts_[*by_package].cores ? *by_numa : *by_package;
   return by_numa.value_or(by_package.value_or(0));
 }

@@ -1,4 +1,5 @@
-// Lists what hwloc's XML cannot hold, for the user who exports.
+// Lists the information in a topology that hwloc's XML cannot hold. The user of an export sees this
+// list.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -13,7 +14,7 @@
 namespace atoll_v1::atoll {
 namespace {
 
-// Facts that are written as attributes or infos.
+// Facts that the exporter writes into the XML as attributes or <info> elements.
 constexpr std::array kept_facts{fact::kernel_release, fact::pci_device, fact::pci_class,
                                 fact::pci_gbyte_s,    fact::xgmi_hive,  fact::lid,
                                 fact::node_guid};
@@ -30,7 +31,7 @@ void collect(const Facts& facts, std::set<std::string>& names) {
     if (std::ranges::find(kept_facts, name) == kept_facts.end()) names.insert(name);
 }
 
-// The link layer that a reader of the file derives.
+// Returns the link layer that atoll's importer derives for a NIC in the exported file.
 std::string_view read_layer(const TopologyNic& nic, const PciSlot& slot) {
   topology_sources::NicTraits traits{.vendor = slot.pci.vendor,
                                      .pci_class = slot.pci.pci_class,
@@ -84,18 +85,22 @@ void find_lost(const Topology& topology, const HwlocDevices& devices,
   if (host.id != host.name) lost.push_back(fmt::format("the id of the host, {}", host.id));
   if (host.threads < host.host_threads)
     lost.push_back(
-        fmt::format("that {} of {} hardware threads may be used", host.threads, host.host_threads));
+        fmt::format("the information that the process may use only {} of {} hardware threads",
+                    host.threads, host.host_threads));
   if (host.host_cores == 0)
-    lost.emplace_back("that the number of cores is unknown: the minimum is written");
+    lost.emplace_back(
+        "the information that the number of cores is unknown: the smallest possible number is "
+        "written");
   else if (host.numa_nodes > 1 || host.packages > 1)
     lost.emplace_back("which cores are near which NUMA node: they are distributed evenly");
   if (!topology.paths.empty())
-    lost.push_back(fmt::format("{} without a path", plural(topology.paths.size(), "distance")));
+    lost.push_back(fmt::format("{} between devices that have no PCI path",
+                               plural(topology.paths.size(), "distance")));
   if (!topology.conflicts.empty())
     lost.push_back(plural(topology.conflicts.size(), "conflict") + " between sources");
   for (const TopologyDocument& document : topology.documents)
     lost.push_back(
-        fmt::format("contents that only {} can hold ({})", document.format, document.origin));
+        fmt::format("contents of {} that only {} can hold", document.origin, document.format));
 }
 
 }  // namespace atoll_v1::atoll

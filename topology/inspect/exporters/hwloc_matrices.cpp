@@ -12,8 +12,8 @@
 namespace atoll_v1::atoll {
 namespace {
 
-constexpr double own_mbyte_s = 1'000'000;  // value on the diagonal of hwloc's matrices
-constexpr double xgmi_mbyte_s = 100'000;   // hwloc's constant, since it does not measure xGMI
+constexpr double own_mbyte_s = 1'000'000;  // value that hwloc writes on the diagonal of a matrix
+constexpr double xgmi_mbyte_s = 100'000;   // value that hwloc writes for every xGMI link
 constexpr double least_mbyte_s = 1;
 constexpr double most_mbyte_s = 1e12;
 constexpr std::size_t values_per_line = 10;
@@ -22,7 +22,8 @@ bool is_amd(GpuDriver driver) { return driver == GpuDriver::rsmi; }
 bool is_not_amd(GpuDriver driver) { return driver != GpuDriver::rsmi; }
 bool is_any(GpuDriver) { return true; }
 
-// Breaks lines like libhwloc. Its built-in parser requires the exact length.
+// Prints the words as elements of several values each, like libhwloc. The attribute `length` must
+// be exact for libhwloc's built-in parser.
 void print_lines(std::string_view tag, const std::vector<std::string>& words, std::string& text) {
   for (std::size_t i = 0; i < words.size(); i += values_per_line) {
     std::string line;
@@ -43,8 +44,10 @@ HwlocMatrices::HwlocMatrices(const Topology& topology, const HwlocDevices& devic
       packages_.insert(fmt::format("{}/package{}", host_, part.number));
   read_links(topology);
   if (without_rate_ > 0) {
-    lost_.push_back(
-        fmt::format("the links: {} without a rate", plural(without_rate_, "NVLink pair")));
+    lost_.push_back(fmt::format("all links, because {} without a rate",
+                                without_rate_ == 1
+                                    ? "an NVLink pair is"
+                                    : fmt::format("{} NVLink pairs are", without_rate_)));
     nvlink_.clear();
     switch_names_.clear();
   }
@@ -55,7 +58,7 @@ HwlocMatrices::HwlocMatrices(const Topology& topology, const HwlocDevices& devic
 }
 
 void HwlocMatrices::read_links(const Topology& topology) {
-  std::map<std::string, std::size_t> others;  // type -> number of links
+  std::map<std::string, std::size_t> others;  // number of links of each type that is not written
   bool counts_lost = false, rates_lost = false;
   std::map<std::string_view, const GpuModel*> models;
   for (const TopologyGpu& gpu : topology.gpus) models[gpu.id] = find_gpu_model(gpu);
@@ -87,7 +90,7 @@ void HwlocMatrices::read_links(const Topology& topology) {
   for (const auto& [type, count] : others)
     lost_.push_back(fmt::format("{} of type {}", plural(count, "link"), type));
   if (rates_lost) lost_.emplace_back("rates of xGMI links");
-  if (counts_lost) lost_.emplace_back("how many links a pair of GPUs has");
+  if (counts_lost) lost_.emplace_back("the number of links of each pair of GPUs");
 }
 
 void HwlocMatrices::name_switches(const HwlocDevices& devices) {
@@ -112,10 +115,13 @@ void HwlocMatrices::name_switches(const HwlocDevices& devices) {
     if (!name.starts_with(host_ + "/")) elsewhere.push_back(name);
   }
   if (!names.empty())
-    lost_.push_back(fmt::format("bus ids of {} NVSwitch{}: they are in PCI domain {:04x}",
-                                names.size(), names.size() == 1 ? "" : "es", domain));
+    lost_.push_back(
+        fmt::format("real bus ids of {} NVSwitch{}: bus ids in PCI domain {:04x} are "
+                    "written",
+                    names.size(), names.size() == 1 ? "" : "es", domain));
   if (!elsewhere.empty())
-    lost_.push_back(fmt::format("that {} joins other hosts too", enumerate(elsewhere)));
+    lost_.push_back(
+        fmt::format("the information that {} also connects other hosts", enumerate(elsewhere)));
 }
 
 std::vector<std::string> HwlocMatrices::gpus_of(const HwlocDevices& devices,
@@ -133,7 +139,7 @@ void HwlocMatrices::add_nvlinks(const HwlocDevices& devices) {
                 .ends = gpus_of(devices, is_not_amd),
                 .mbyte_s = nvlink_};
   std::set<std::string> ends(matrix.ends.begin(), matrix.ends.end());
-  // An AMD GPU with NVLink is probably an error, but is kept.
+  // NVLinks of an AMD GPU are probably an error in the topology, but they are written.
   for (const auto& [pair, unused] : nvlink_)
     for (const std::string* end : {&pair.first, &pair.second})
       if (!switch_names_.contains(*end) && ends.insert(*end).second) matrix.ends.push_back(*end);
@@ -155,7 +161,7 @@ void HwlocMatrices::add_zeros(const Topology& topology, const HwlocDevices& devi
   const bool none = topology.hosts.front().gpu_links != IslandState::unknown;
   if (!none || !matrices_.empty() || gpus_.empty() || without_rate_ > 0) return;
   if (gpus_.size() < 2) {
-    lost_.emplace_back("that the GPU has no links");
+    lost_.emplace_back("the information that the GPU has no links");
     return;
   }
   matrices_.push_back({.name = gpus_of(devices, is_amd).empty() ? topology_sources::nvlink_matrix

@@ -1,5 +1,5 @@
-// The links of a host as hwloc matrices: bandwidth in MB/s in one direction between GPUs, and from
-// GPUs to switches and packages.
+// Converts the links of a host to hwloc's matrices. The values are bandwidths in MB/s in one
+// direction, between GPUs, and between GPUs and switches or packages.
 #pragma once
 
 #include <cstdint>
@@ -12,12 +12,12 @@
 
 namespace atoll_v1::atoll {
 
-// A switch in a Topology has no bus id, but a matrix can only name PCI devices. So each switch gets
-// a bus id in an unused PCI domain.
+// An NVSwitch as hwloc object. A switch in a Topology has no bus id, but hwloc's matrix can only
+// refer to PCI devices, so each switch gets a bus id in an unused PCI domain.
 struct HwlocSwitch {
   std::string name;
   topology_sources::HwlocPciDevice pci;
-  std::uint64_t id = 0;  // hwloc's gp_index
+  std::uint64_t id = 0;  // gp_index of the switch in the file
 };
 
 class HwlocMatrices {
@@ -25,7 +25,7 @@ class HwlocMatrices {
   HwlocMatrices(const Topology& topology, const HwlocDevices& devices, const HwlocLayout& layout,
                 std::vector<std::string>& lost);
 
-  // Returns a new gp_index; each object of a file needs a different one.
+  // Returns a new gp_index. Every object of a file needs a different gp_index.
   std::uint64_t new_id() { return next_id_++; }
   // Registers the object of a GPU or package; `type` is hwloc's name of the object's type.
   void set_id(const std::string& name, std::string_view type, std::uint64_t id);
@@ -40,7 +40,9 @@ class HwlocMatrices {
     std::string_view name;
     std::vector<std::string> ends;
     std::map<Pair, double> mbyte_s;
-    bool zeros = false;  // also on the diagonal: atoll's way to write that there are no links
+    // True if all values are 0, even on the diagonal. In this way atoll writes that the GPUs have
+    // no links.
+    bool zeros = false;
   };
 
   bool is_gpu(const std::string& name) const { return gpus_.contains(name); }

@@ -1,9 +1,9 @@
-// Exports one host as hwloc 2 XML, for libhwloc 2.0 or newer and `lstopo -i`; hwloc2.dtd in hwloc's
-// source documents the format. libhwloc's built-in parser accepts no comments, and attributes only
-// in hwloc's own order.
+// Exports one host as hwloc 2 XML, for libhwloc 2.0 or newer and `lstopo -i`. hwloc2.dtd in hwloc's
+// source documents the format. libhwloc's built-in parser rejects comments, and attributes in any
+// order other than hwloc's own.
 //
 // Steps: distribute the processors (hwloc_layout.cpp), arrange the devices below their bridges
-// (hwloc_devices.cpp), print both as one tree, then print the matrices of links.
+// (hwloc_devices.cpp), print processors and devices as one tree, then print the matrices of links.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -22,7 +22,8 @@ using topology_sources::busid;
 using topology_sources::CpuSet;
 using topology_sources::HwlocPciDevice;
 
-// Escapes text for XML. hwloc accepts only printable ASCII.
+// Escapes text for XML. Other characters than printable ASCII are replaced, because hwloc rejects
+// them.
 std::string escape(std::string_view text) {
   std::string escaped;
   for (const char c : text) {
@@ -143,10 +144,11 @@ class Writer {
 
   using Slots = std::vector<const PciSlot*>;
 
-  // Writes the devices at a part, by root complex. In the files of some clouds, one root complex
-  // has devices near several parts; it is then written at each of them.
+  // Writes the devices at one part of the machine, below their root complexes. In the topology
+  // files of some cloud providers, a root complex has devices near several parts; the root complex
+  // is then written at each of these parts.
   void write_devices(std::size_t place) {
-    std::map<std::string, Slots> below;  // root complex -> its devices
+    std::map<std::string, Slots> below;  // devices of each root complex
     for (const auto& slot : devices_.slots)
       if (!slot->root.empty() && slot->place == place) below[slot->root].push_back(slot.get());
     for (const auto& [root, slots] : below) {
@@ -163,7 +165,8 @@ class Writer {
       if (slot->root.empty() && slot->place == place) write_slot(*slot);
   }
 
-  // Writes the devices with `level` bridges above them, and the next bridges with the rest.
+  // Writes the devices with exactly `level` bridges above them, then the bridges of the next level
+  // with the remaining devices.
   void write_below(const Slots& slots, std::size_t level) {
     std::map<std::string, Slots> below;
     for (const PciSlot* slot : slots)
@@ -278,9 +281,9 @@ Export to_hwloc_xml(const Topology& topology) {
     for (const TopologyHost& host : topology.hosts) names.push_back(host.name);
     throw Error(ErrorCode::unsupported,
                 names.empty()
-                    ? std::string("hwloc XML describes one host, and there is none")
-                    : fmt::format("hwloc XML describes one host, and there are {} ({}): export one "
-                                  "at a time (atoll-topo --host NAME)",
+                    ? std::string("hwloc XML describes one host, but the topology has none")
+                    : fmt::format("hwloc XML describes one host, but the topology has {} ({}): "
+                                  "export one at a time (atoll-topo --host NAME)",
                                   names.size(), enumerate(names)));
   }
   Export result;

@@ -1,4 +1,5 @@
-// Exports an inspection as JSON: the topology, and everything derived from it.
+// Exports an inspection as JSON: the topology, then islands, affinity, rails, ranks, mesh, findings
+// and checks.
 #include "atoll/inspect/inspection.hpp"
 #include "json/write.hpp"
 
@@ -39,7 +40,7 @@ Json to_json_value(const Check& check) {
           {"reason", check.reason}};
 }
 
-// Ranks are not written: the position in the list is the rank.
+// The number of the rank is not written, because it is the position in the list of ranks.
 Json to_json_value(const RankSite& site) {
   return {{"host", site.host},
           {"gpu", site.gpu},
@@ -56,7 +57,7 @@ Json to_json_value(const MeshPlan& plan) {
           {"findings", findings}};
 }
 
-// One function object for append_list() and all types of elements.
+// Converts an element of any type to JSON; append_list() needs a function object.
 constexpr auto value = [](const auto& element) { return to_json_value(element); };
 
 }  // namespace

@@ -1,11 +1,11 @@
 // Writes the NCCL settings that a machine needs in addition to the defaults.
 //
-// A shell can source the text, and it can serve as nccl.conf, since it quotes nothing. NCCL's
-// manual ("Environment Variables") and source define the defaults: NCCL skips ports that are not
-// active; prefers interfaces named ib*, then others, then docker*, lo and virbr*; finds the RoCE
-// address (2.21 or newer); uses GPUDirect up to distance PXB; uses relaxed ordering where
-// available; and keeps to rails where that is not slower. No line is written where these defaults
-// suffice.
+// A shell can source the text. The text can also serve as nccl.conf, because it contains no quotes.
+// No line is written for settings whose defaults suffice. According to NCCL's manual ("Environment
+// Variables") and source, NCCL by default skips ports that are not active; prefers interfaces named
+// ib*, then others, then docker*, lo and virbr*; finds the RoCE address (2.21 or newer); uses
+// GPUDirect up to distance PXB; uses relaxed ordering if the NIC supports it; and sends along rails
+// unless that is slower.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -23,7 +23,8 @@ using doctor::HostView;
 using doctor::Machine;
 using doctor::Setting;
 
-// A line of the text. Without a value it is advice and becomes a comment.
+// A setting with the reason for it. A line without a value is advice, which is written as a
+// comment.
 struct Line {
   std::string name, value, reason;
   bool operator<(const Line& other) const {
@@ -39,7 +40,7 @@ bool has_verbs(const TopologyNic& nic) {
 
 bool is_never(std::string_view level) { return level == "LOC" || level == "0"; }
 
-// Finds the lines for one host.
+// Finds the settings that one host needs.
 class HostLines {
  public:
   HostLines(const Inspection& inspection, const Machine& machine, const HostView& view)
@@ -71,16 +72,18 @@ class HostLines {
     lines_.push_back({std::string(name), std::string(value), std::move(reason)});
   }
 
-  // Advises to remove a setting. This is a comment, because a shell cannot undo nccl.conf.
+  // Adds the advice to remove a setting. The advice is a comment instead of an `unset` command,
+  // because a shell cannot undo nccl.conf.
   void unset(std::string_view name, std::string_view reason) {
     add(name, "",
-        fmt::format("unset {}: {} says {}; {}", name, setting(name).where, setting(name).value,
-                    reason));
+        fmt::format("unset {}, which is {} ({}): {}", name, setting(name).value,
+                    setting(name).where, reason));
   }
 
   void override_with(std::string_view name, std::string_view value, std::string_view reason) {
     add(name, value,
-        fmt::format("{}; {} says {}", reason, setting(name).where, setting(name).value));
+        fmt::format("{}, but {} is {} ({})", reason, name, setting(name).value,
+                    setting(name).where));
   }
 
   bool has_finding(std::string_view id) const {
@@ -90,13 +93,13 @@ class HostLines {
     });
   }
 
-  // The reason to leave a port out; "" when there is none.
+  // Returns the reason to leave a port out of NCCL_IB_HCA; "" when there is no reason.
   std::string why_spare(const TopologyNic& nic) const {
     const TopologyNic& usual = *used_.front();
     if (nic.layer != usual.layer && !nic.layer.empty() && !usual.layer.empty())
-      return fmt::format("{}, not {}", nic.layer, usual.layer);
+      return fmt::format("{} instead of {}", nic.layer, usual.layer);
     if (nic.rate_gbit_s && usual.rate_gbit_s && *nic.rate_gbit_s < *usual.rate_gbit_s)
-      return fmt::format("{:g}, not {:g} Gbit/s", *nic.rate_gbit_s, *usual.rate_gbit_s);
+      return fmt::format("{:g} instead of {:g} Gbit/s", *nic.rate_gbit_s, *usual.rate_gbit_s);
     if (nearest_.empty()) return "";
     return nearest_.contains(nic.id) ? "left over after an even distribution to the GPUs"
                                      : "nearest to no GPU";
@@ -120,7 +123,7 @@ class HostLines {
     if (!must) return;
     std::string reason;
     if (wrong)
-      reason = fmt::format("names the GPUs' own ports, unlike the {} here ({})",
+      reason = fmt::format("selects the ports near the GPUs, unlike the present value {} ({})",
                            setting(name).value, setting(name).where);
     if (!spare.empty())
       reason += (wrong ? "; leaves out " : "leaves out ") + enumerate(spare, spare.size());
@@ -130,7 +133,7 @@ class HostLines {
     if (std::ranges::all_of(used, doctor::is_plain))
       add(name, fmt::format("={}", fmt::join(used, ",")), reason);
     else
-      add(name, "", "cannot be written: the name of a NIC has unusual characters");
+      add(name, "", "NCCL_IB_HCA cannot be written: the name of a NIC has unusual characters");
   }
 
   void add_gid_index() {
@@ -148,7 +151,7 @@ class HostLines {
     else if (set.empty() && index != "0")
       add(name, "",
           fmt::format("only NCCL before 2.21 needs NCCL_IB_GID_INDEX={}, the routable RoCE v2 "
-                      "address of all NICs; newer ones find it",
+                      "address of all NICs; newer versions find the address",
                       index));
   }
 
@@ -156,7 +159,8 @@ class HostLines {
     constexpr std::string_view name = "NCCL_SOCKET_IFNAME";
     std::set<std::string_view> of_rdma;
     for (const TopologyNic* nic : used_) of_rdma.insert(get_fact(nic->facts, fact::netdev));
-    std::vector<std::string> physical, made_up;  // made_up: interfaces of containers and tunnels
+    std::vector<std::string> physical;
+    std::vector<std::string> made_up;  // interfaces of containers and tunnels
     bool has_ib = false;
     each_word(get_fact(view_.host->facts, fact::net_interfaces), " ,", [&](std::string_view word) {
       if (starts_with_any(word, {"docker", "lo", "virbr"}) || of_rdma.contains(word)) return;
@@ -172,11 +176,11 @@ class HostLines {
       if (wrong) unset(name, "it names interfaces that this host does not have");
     } else if (wrong) {
       add(name, "=" + physical.front(),
-          fmt::format("the only physical interface, unlike the {} here ({})", setting(name).value,
-                      setting(name).where));
+          fmt::format("the only physical interface, unlike the present value {} ({})",
+                      setting(name).value, setting(name).where));
     } else if (!made_up.empty() && !has_ib) {
       add(name, "=" + physical.front(),
-          fmt::format("the only physical interface; NCCL would also take {}",
+          fmt::format("the only physical interface; NCCL would also use {}",
                       enumerate(made_up, 4)));
     }
   }
@@ -194,10 +198,10 @@ class HostLines {
     if (has_peers && is_never(setting("NCCL_P2P_LEVEL").value))
       unset("NCCL_P2P_LEVEL", "GPUs reach each other directly");
     if (has_ports && is_never(setting("NCCL_NET_GDR_LEVEL").value))
-      unset("NCCL_NET_GDR_LEVEL", "NICs then never reach GPU memory directly");
+      unset("NCCL_NET_GDR_LEVEL", "with this value, NICs never access GPU memory directly");
     constexpr std::string_view ordering = "NCCL_IB_PCI_RELAXED_ORDERING";
     if (has_ports && !setting(ordering).value.empty() && !is_set(ordering))
-      override_with(ordering, "2", "uses relaxed ordering where it is available");
+      override_with(ordering, "2", "NCCL should use relaxed ordering where it is available");
   }
 
   void add_vm_advice() {
@@ -227,7 +231,7 @@ std::string shown(const Line& line) {
   return fmt::format("# {}\n{}={}\n", printable(line.reason), line.name, line.value);
 }
 
-// A line that only some hosts need becomes a comment with their names.
+// Prints a line that only some hosts need as a comment with the names of these hosts.
 std::string shown_for(const Machine& machine, const Line& line,
                       const std::vector<const TopologyHost*>& hosts) {
   std::vector<std::string> names;

@@ -14,9 +14,9 @@ namespace {
 
 using topology_sources::normal_busid;
 
-constexpr std::size_t most_bridges = 40;  // maximum of bridges above one device
+constexpr std::size_t most_bridges = 40;  // largest number of bridges above one device
 
-// The bridges of a PCI path, outermost first; empty when the path is malformed.
+// Returns the bridges of a PCI path, outermost first; empty when the path is malformed.
 std::vector<std::string> bridges_of(std::string_view pci_path) {
   std::vector<std::string> bridges;
   while (!pci_path.empty()) {
@@ -52,8 +52,8 @@ bool is_written(pugi::xml_node node) {
   return node.type() == pugi::node_element || node.type() == pugi::node_comment;
 }
 
-// NCCL has a parser of its own, which accepts no XML declaration, no tabs between elements and no
-// space before the end of an element.
+// Appends a node as text. NCCL has a parser of its own, which rejects XML declarations, tabs
+// between elements and spaces before the end of an element.
 void append_node(pugi::xml_node node, std::size_t depth, std::string& out) {
   const std::string indent(2 * depth, ' ');
   if (node.type() == pugi::node_comment) {
@@ -124,7 +124,7 @@ void HostTree::index(pugi::xml_node parent) {
 }
 
 void HostTree::set_hash(std::set<std::string>& taken) {
-  std::uint64_t number = 14695981039346656037ULL;  // FNV-1a hash
+  std::uint64_t number = 14695981039346656037ULL;  // start value of the FNV-1a hash
   for (const char c : host_->id)
     number = (number ^ static_cast<unsigned char>(c)) * 1099511628211ULL;
   while (hash_.empty() || !taken.insert(hash_).second) hash_ = fmt::format("{:#x}", number++);
@@ -139,9 +139,10 @@ void HostTree::note_way(const std::string& busid, std::string_view pci_path) {
   }
 }
 
-// For each switch, the kernel's path has an upstream port and a downstream port, and a root port
-// above the first switch. NCCL writes only upstream ports. So every second bridge is omitted,
-// counted from the device upwards, except where several devices meet.
+// Removes from a path in the kernel's form the bridges that NCCL does not write. For each switch,
+// the kernel's path contains an upstream port and a downstream port, and there is a root port above
+// the first switch. NCCL writes only upstream ports. So every second bridge is removed, counted
+// from the device upwards, unless several devices are below the bridge.
 void HostTree::leave_out_ports(std::vector<std::string>& bridges) const {
   std::vector<std::string> kept;
   bool may_be_port = true;

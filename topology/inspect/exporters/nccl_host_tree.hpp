@@ -12,35 +12,37 @@
 
 namespace atoll_v1::atoll::nccl {
 
-// The form of the PCI paths of a topology.
+// Where the PCI paths of a topology come from.
 enum class Ways {
-  kernel,  // paths as in sysfs; ports of switches are omitted
-  nccl     // paths from a file of NCCL; all bridges are kept
+  kernel,  // paths as in sysfs, from which the ports of switches must be removed
+  nccl     // paths from a file of NCCL, of which all bridges are kept
 };
 
 class HostTree {
  public:
-  // `elements` are the host's elements in the document; empty when the host is new.
+  // `elements` are the host's elements in the document; it is empty for a host that is not in the
+  // document.
   HostTree(pugi::xml_node system, const HostElements& elements, const TopologyHost& host,
            Ways ways);
 
   const TopologyHost& host() const { return *host_; }
   const PciElements& elements() const { return elements_; }
 
-  // A file with several hosts needs a hash for each. If no source gave one, it is derived from the
-  // id.
+  // Gives the host a hash, which files with several hosts need. If no source reported the hash, it
+  // is computed from the host's id. `taken` holds the hashes of the other hosts.
   void set_hash(std::set<std::string>& taken);
 
-  // Call this for all devices before the first call of device().
+  // Records the PCI path of a device. Call this for all devices before the first call of device().
   void note_way(const std::string& busid, std::string_view pci_path);
 
-  // Returns the <pci> of a device and adds it, with its bridges, if it is missing.
+  // Returns the <pci> of a device. Adds the element, with the bridges above it, if it is missing.
   pugi::xml_node device(const std::string& busid, std::string_view pci_path, int numa);
   // Returns the <cpu> of a NUMA node; -1 stands for an unknown node.
   pugi::xml_node cpu(int numa);
   bool has_cpus() const { return !cpus_.empty(); }
 
-  // Finds a <net> by the name that the importer gives it; null when there is none.
+  // Finds a <net> by the name that atoll's importer gives to its NIC; null when there is no such
+  // element.
   pugi::xml_node net(const std::string& name) const;
 
  private:
@@ -55,16 +57,16 @@ class HostTree {
   std::vector<pugi::xml_node> cpus_;
   PciElements elements_;
   std::map<std::string, pugi::xml_node, std::less<>> nets_;
-  // Bridge -> devices below it, without their function number.
+  // For each bridge, the bus ids of the devices below it, without function numbers.
   std::map<std::string, std::set<std::string>> below_;
 };
 
-// Sets an attribute that is absent or empty.
+// Sets an attribute if it is absent or empty.
 void add_attribute(pugi::xml_node node, const char* name, const std::string& value);
-// Also replaces the numbers 0 and -1, which mean "unknown".
+// Sets an attribute if it is absent or empty, or has the value 0 or -1, which means "unknown".
 void add_number(pugi::xml_node node, const char* name, const std::string& value);
 
-// Prints the document in NCCL's style, which NCCL's parser accepts.
+// Prints the document in the style that NCCL's parser requires.
 std::string to_text(const pugi::xml_document& document);
 
 }  // namespace atoll_v1::atoll::nccl

@@ -1,5 +1,6 @@
-// Lists what an export to NCCL's topology file loses: the file is read again, and whatever does not
-// come back is counted by kind. Devices are matched by bus id or name, links by their ends.
+// Lists the information that an export to NCCL's topology file loses. The exported file is read
+// again, and everything that differs from the original topology is counted by kind. Devices are
+// matched by bus id or name, links by their ends.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -14,7 +15,7 @@
 namespace atoll_v1::atoll::nccl {
 namespace {
 
-using Numbers = std::map<std::string_view, std::size_t>;  // host id -> position
+using Numbers = std::map<std::string_view, std::size_t>;  // position of each host, by id
 
 Numbers numbers_of_hosts(const Topology& topology) {
   Numbers numbers;
@@ -29,7 +30,8 @@ struct LinkSum {
   bool is_shared = false;  // one end is a switch that belongs to no host
 };
 
-// Links by ends and type, in names that both topologies share.
+// Adds up the links of a topology by ends and type. The names of the ends are alike in the original
+// and in the exported topology.
 class LinkSums {
  public:
   LinkSums(const Topology& topology, const Numbers& hosts) : hosts_(hosts) {
@@ -67,9 +69,9 @@ class LinkSums {
 
 constexpr std::string_view all = "all that is known";
 constexpr std::string_view no_busid = "all that is known (without a bus id)";
-// The file states a place on PCIe for every device.
+// The file contains a place on PCIe for every device, even if the topology does not know the place.
 constexpr std::string_view no_place =
-    "the place on PCIe (unknown here, and NCCL will not look for it)";
+    "the real place on PCIe (unknown to atoll; NCCL uses the place in the file)";
 
 class Loss {
  public:
@@ -106,7 +108,8 @@ class Loss {
       if (get_fact(again, name) != value) facts_[noun].insert(name);
   }
 
-  // Index of devices by (position of the host, name). take() sets found devices to null.
+  // Returns a map from (position of the host, name) to devices. take() sets the devices that it
+  // returns to null.
   template <class Device>
   static std::map<std::pair<std::size_t, std::string>, const Device*> by_name(
       const std::vector<Device>& devices, const Numbers& hosts, std::string Device::*name) {
@@ -184,7 +187,7 @@ class Loss {
     for (const auto& [key, sum] : before.sums()) {
       const auto found = after.sums().find(key);
       const bool is_lost = found == after.sums().end() || found->second.count < sum.count;
-      count("the switch that hosts share at the end", "link", is_lost && sum.is_shared);
+      count("the end at a shared switch", "link", is_lost && sum.is_shared);
       count(all, "link", is_lost && !sum.is_shared);
       if (is_lost || !sum.has_rate) continue;
       const double again = found->second.has_rate ? found->second.gbyte_s : 0;
@@ -196,14 +199,15 @@ class Loss {
     });
     if (has_switches)
       lines_.push_back(
-          "that the switches of the hosts are separate: NCCL merges all switches of a file");
+          "the information that each host has its own switches: NCCL merges all switches of a "
+          "file");
   }
 
   void add_rest() {
     const auto add = [&](std::string_view noun, std::size_t before, std::size_t after) {
       if (before > after) lines_.push_back(plural(before - after, noun));
     };
-    add("stated distance", topology_.paths.size(), again_.paths.size());
+    add("distance from another source", topology_.paths.size(), again_.paths.size());
     add("conflict between sources", topology_.conflicts.size(), again_.conflicts.size());
     const auto is_ours = [](const TopologyDocument& document) {
       return document.format == document_format;
@@ -211,7 +215,7 @@ class Loss {
     const auto files =
         static_cast<std::size_t>(std::ranges::count_if(topology_.documents, is_ours));
     if (files > (from_document_ ? 1U : 0U))
-      lines_.push_back(fmt::format("other contents of {} of NCCL", plural(files, "file")));
+      lines_.push_back(fmt::format("other contents of {}", plural(files, "NCCL topology file")));
   }
 
   const Topology& topology_;
@@ -219,9 +223,10 @@ class Loss {
   bool from_document_;
   Numbers hosts_, again_hosts_;
   std::vector<std::string> lines_;
-  // Maps (kind of loss, kind of part) to a count.
+  // For each kind of loss and kind of part, the number of parts that lose this information.
   std::map<std::pair<std::string_view, std::string_view>, std::size_t> numbers_;
-  std::map<std::string_view, std::set<std::string>> facts_;  // kind of part -> names of lost facts
+  // For each kind of part, the names of the facts that are lost.
+  std::map<std::string_view, std::set<std::string>> facts_;
 };
 
 }  // namespace

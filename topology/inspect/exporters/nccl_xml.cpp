@@ -1,13 +1,15 @@
 // Exports NCCL's topology file.
 //
-// The exporter completes a tree. If all hosts were read from one such file, the tree is that file,
-// so its unknown attributes are written again; otherwise it is an empty <system>. Then the exporter
-// adds what the topology knows and the tree lacks. It never removes or contradicts anything.
+// The exporter completes an XML tree. If all hosts were read from one NCCL topology file, the
+// exporter starts with the tree of this file, so that attributes that atoll does not know are kept;
+// otherwise it starts with an empty <system>. Then it adds everything that the topology contains
+// and the tree lacks. The exporter never removes or changes anything in the tree.
 //
-// NCCL determines some attributes itself when they are absent, but believes them when they are
-// present: sm, gdr, speed, arch and others. They are omitted unless they are known. The rank of a
-// GPU and the number of a network device belong to a job, so NCCL sets both. A <gpu> without links
-// states that the GPU has none, so a GPU with unknown links is written as a bare <pci>.
+// NCCL determines some attributes itself when they are absent, but trusts them when they are
+// present: sm, gdr, speed, arch and others. The exporter omits such attributes unless their values
+// are known. The rank of a GPU and the number of a network device belong to a job, so NCCL sets
+// both. A <gpu> without links means that the GPU has none, so a GPU with unknown links is written
+// as a <pci> without a <gpu>.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -31,11 +33,12 @@ using nccl::HostTree;
 using nccl::LinkEnd;
 using topology_sources::normal_busid;
 
-// Target of links to switches of one host in a file with several hosts. Templates use such ids for
-// bridges that do not exist.
+// Bus id for the switches of one host in a file with several hosts. Vendors' templates use bus ids
+// of this form for bridges that do not exist.
 constexpr std::string_view made_up_switch = "ffff:fe:00.0";
 
-// "10de" -> "0x10de"; "" unless the text has four hexadecimal digits.
+// Adds "0x" to a hexadecimal number: "0x10de" for "10de"; "" unless the text has four hexadecimal
+// digits.
 std::string prefixed(std::string_view digits) {
   const bool is_number =
       digits.size() == 4 && digits.find_first_not_of("0123456789abcdef") == std::string::npos;
@@ -47,7 +50,7 @@ std::string whole_number(const Facts& facts, std::string_view name, double most)
   return value && *value >= 1 && *value <= most ? fmt::format("{:.0f}", *value) : "";
 }
 
-// Returns the speed in the kernel's spelling, which NCCL compares as text.
+// Returns the speed of a PCIe link in the kernel's spelling, which NCCL compares as text.
 std::string link_speed(const Facts& facts) {
   const auto rate = number_fact(facts, fact::pci_gt_s);
   constexpr std::array rates{2.5, 5.0, 8.0, 16.0, 32.0, 64.0};
@@ -71,7 +74,7 @@ void add_pci_attributes(pugi::xml_node pci, const Facts& facts, const std::strin
   add_number(pci, "link_width", whole_number(facts, fact::pci_width, 32));
 }
 
-// Returns the PCI class of a GPU. NCCL uses 0x03 when it is unknown.
+// Returns the PCI class of a GPU; 0x03, like NCCL, when the class is unknown.
 std::string class_of(const TopologyGpu& gpu) {
   const std::string_view known = get_fact(gpu.facts, fact::pci_class);
   const bool is_gpu = known == "0300" || known == "0302" || known == "0380" || known == "1200";
@@ -83,7 +86,8 @@ struct Layer {
   std::string pci_class, vendor;
 };
 
-// Some link layers are recognised by their only vendor.
+// Returns the PCI class and vendor to write for a NIC. The importer recognises some link layers by
+// the vendor, because only one vendor makes such NICs.
 Layer layer_of(const TopologyNic& nic) {
   static const std::array known{
       Layer{"infiniband", "0x020700", ""}, Layer{"ethernet", "0x020000", ""},
@@ -136,10 +140,10 @@ class Writer {
   }
 
  private:
-  using Pair = std::pair<std::string, std::string>;  // pair of bus ids, the lesser first
+  using Pair = std::pair<std::string, std::string>;  // two bus ids, in ascending order
   struct Part {
     HostTree tree;
-    // GPUs that the file itself links, even if only one of them states it.
+    // Pairs of GPUs with links in the original file, even if only one of the two GPUs shows them.
     std::set<Pair> stated = {};
     std::vector<const TopologyGpu*> gpus = {};
     std::vector<const TopologyNic*> nics = {};
@@ -153,12 +157,13 @@ class Writer {
     }
   };
   struct Links {
-    std::string element;  // "nvlink" or "xgmi"
+    std::string element;  // name of the XML element: "nvlink" or "xgmi"
     int count = 0;
-    const TopologyGpu* gpu = nullptr;  // GPU at the other end, if any
+    const TopologyGpu* gpu = nullptr;  // GPU at the other end; null for other ends
   };
 
-  // Loads the file that all hosts were read from. Returns false when there is no such file.
+  // Loads the NCCL topology file that all hosts were read from. Returns false when there is no such
+  // file.
   bool take_document() {
     for (const TopologyDocument& original : topology_.documents) {
       const std::set<std::string> hosts(original.hosts.begin(), original.hosts.end());
@@ -176,6 +181,7 @@ class Writer {
                             pugi::parse_default | pugi::parse_comments, pugi::encoding_utf8);
       const auto elements = nccl::hosts_of(document_.document_element());
       for (std::size_t i = 0; i < elements.size(); ++i)
+        // Devices that the file lacks came from another source, so their paths are the kernel's.
         add_tree(*hosts_.at(original.hosts[i]), elements[i], nccl::Ways::kernel);
       for (Part& part : parts_) note_stated(part);
       original_ = &original;
@@ -195,7 +201,7 @@ class Writer {
       for (Part& part : parts_) part.tree.set_hash(taken);
   }
 
-  // Devices that the file lacks came from another source, so their paths have the kernel's form.
+  // Adds the tree of a host. `ways` is the form of the PCI paths of devices that the tree lacks.
   void add_tree(const TopologyHost& host, const nccl::HostElements& elements, nccl::Ways ways) {
     parts_.push_back({.tree = HostTree(document_.document_element(), elements, host, ways)});
   }
@@ -221,7 +227,8 @@ class Writer {
     return !hosts_.contains(end.substr(0, std::min(end.size(), end.rfind('/'))));
   }
 
-  // The format holds the links between GPUs of one host, and one switch.
+  // Records a link of a GPU if the format can hold the link. NCCL's file can hold links between
+  // GPUs of one host, and links to one switch.
   void note_link(const TopologyLink& link, const std::string& from, const std::string& to) {
     const auto gpu = gpus_.find(from);
     if (gpu == gpus_.end() || link.count > nccl::most_links) return;
@@ -273,7 +280,8 @@ class Writer {
     add_links(links->second, present, element);
   }
 
-  // Returns the links that a <gpu> has. The format merges all switches of a host.
+  // Returns the ends of all links of a <gpu>. All switches of a host are one end, because the
+  // format cannot distinguish them.
   static std::set<Target> links_in(pugi::xml_node gpu, const nccl::PciElements& elements) {
     std::set<Target> present;
     for (const pugi::xml_node link : gpu.children()) {
@@ -300,8 +308,9 @@ class Writer {
     }
   }
 
-  // All hosts with GPUs linked to the hidden target are joined by it. In a file of several hosts it
-  // stands for a rack, of which the file can have only one.
+  // Returns the `target` attribute for an end of links. NCCL treats all hosts with links to the
+  // hidden target as connected. So in a file of several hosts, the hidden target means the switches
+  // of a rack, and the file can contain only one rack.
   std::string target_of(const Target& target) const {
     switch (target.end) {
       case LinkEnd::itself:
@@ -335,8 +344,9 @@ class Writer {
     return "";
   }
 
-  // NCCL does not search for a device that the file contains. So NICs without a bus id are left for
-  // NCCL to find. Virtual interfaces are omitted, since NCCL must not use them.
+  // Adds a NIC to the tree. A NIC without a bus id is omitted, because NCCL searches for NICs that
+  // the file lacks, but not for those in the file. Virtual interfaces are omitted, because NCCL
+  // must not use them.
   void add_nic(const TopologyNic& nic, HostTree& tree) {
     pugi::xml_node net = tree.net(nic.name);
     if (!net) net = new_net(nic, tree);
@@ -347,7 +357,7 @@ class Writer {
     add_attribute(net, "gdr", gdr_of(nic.facts));
   }
 
-  // Adds a <net>. Returns null when the NIC cannot be written.
+  // Adds a <net> for a NIC, and returns the element; null when the NIC cannot be written.
   pugi::xml_node new_net(const TopologyNic& nic, HostTree& tree) const {
     const std::string busid = normal_busid(nic.busid);
     if (busid.empty() || nic.is_virtual || nic.name.empty() || !nccl::is_plain(nic.name)) return {};
@@ -378,20 +388,20 @@ class Writer {
                             .from_document = original_ != nullptr});
   } catch (const Error& error) {
     throw Error(ErrorCode::unsupported,
-                fmt::format("does not fit into NCCL's topology file: {}", error.what()));
+                fmt::format("NCCL's topology file cannot hold this machine: {}", error.what()));
   }
 
   const Topology& topology_;
   std::map<std::string, const TopologyHost*> hosts_;
   std::map<std::string, const TopologyGpu*> gpus_;
-  std::set<std::string> from_files_;  // hosts with PCI paths in NCCL's form
-  // (host, device) of NICs with several ports.
+  std::set<std::string> from_files_;  // hosts with PCI paths from a file of NCCL
+  // Host and device name of the NICs with several ports.
   std::set<std::pair<std::string, std::string>> with_ports_;
   std::set<std::string> racks_;                           // ids of switches that belong to no host
-  std::map<std::string, std::map<Target, Links>> links_;  // GPU -> its links
+  std::map<std::string, std::map<Target, Links>> links_;  // links of each GPU, by their other end
   pugi::xml_document document_;
   const TopologyDocument* original_ = nullptr;
-  std::vector<Part> parts_;  // one part for each host
+  std::vector<Part> parts_;  // one entry for each host of the file
 };
 
 }  // namespace

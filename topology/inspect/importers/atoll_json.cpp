@@ -1,4 +1,4 @@
-// Imports atoll's own JSON form, which json/read.cpp parses.
+// Imports topologies in atoll's own JSON form. The parser is in json/read.cpp.
 #include "inspect/importers/importer.hpp"
 
 namespace atoll_v1::atoll::importers {

@@ -1,5 +1,5 @@
-// Reads which leaf switch each NIC port is connected to, from atoll's own JSON or from
-// `ibnetdiscover`.
+// Reads from a fabric file which leaf switch each NIC port is connected to. The file is atoll's own
+// JSON or the output of `ibnetdiscover`.
 //
 // The output of ibnetdiscover(8) has a block for each node, and shows each cable twice:
 //
@@ -9,10 +9,10 @@
 //   Ca      1 "H-ec0d9a03007d7d0a"       # "node0 mlx5_0"
 //   [1](ec0d9a03007d7d0a)   "S-b8599f0300fc6de4"[1]      # lid 9 lmc 0 "leaf-3" lid 13 4xEDR
 //
-// A port is matched by the GUID of its node, else by the node's description. rdma-ndd writes the
-// host and the device ("node0 mlx5_0"); older scripts number the devices ("node0 HCA-1"). Neither
-// is used unless it identifies exactly one NIC. A fabric is larger than a job, so ports of other
-// hosts are ignored.
+// A port in the file is matched with a NIC by the GUID of the port's node, else by the description
+// of the node. rdma-ndd writes the host and the device as description ("node0 mlx5_0"); older
+// scripts number the devices ("node0 HCA-1"). A GUID or description that fits several NICs is
+// ignored. Ports of other hosts are ignored too, because a fabric is larger than a job.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -39,8 +39,8 @@ constexpr std::size_t longest_name = 256;
 constexpr std::size_t most_ports = 1'000'000;
 constexpr std::string_view schema = "atoll-fabric-1";
 
-// "506b:4b03:00cb:b4e2" and "0x506b4b0300cbb4e2" -> "506b4b0300cbb4e2", without leading zeros; ""
-// when the text is not a GUID or the GUID is zero.
+// Converts "506b:4b03:00cb:b4e2" or "0x506b4b0300cbb4e2" to "506b4b0300cbb4e2", without leading
+// zeros. Returns "" when the text is not a GUID, and for a GUID of zeros.
 std::string guid_of(std::string_view text) {
   std::string guid = lower_case(text.starts_with("0x") ? text.substr(2) : text);
   std::erase(guid, ':');
@@ -72,14 +72,15 @@ class NicNames {
     for (auto& [host, names] : numbered_) std::ranges::sort(names, natural_less);
   }
 
-  // Ids of the hosts with this name; the domain may be missing on either side.
+  // Returns the ids of the hosts with this name. The domain may be missing in the file or in the
+  // topology.
   std::set<std::string> hosts(std::string_view text) const {
     std::set<std::string> found = look_up(hosts_, lower_case(text));
     if (found.empty()) found = look_up(short_hosts_, lower_case(text));
     return found.empty() ? look_up(hosts_, short_name(text)) : found;
   }
 
-  // The position of the NIC "mlx5_0" or "mlx5_0:2" of a host.
+  // Returns the position of the NIC called "mlx5_0" or "mlx5_0:2" on a host.
   std::optional<std::size_t> nic(const std::string& host, std::string_view text) const {
     const std::pair key(host, std::string(text));
     const auto port = only(look_up(ports_, key));
@@ -90,7 +91,8 @@ class NicNames {
     return only(look_up(guids_, {guid_of(guid), port}));
   }
 
-  // Finds a NIC by "node0 mlx5_0", or by "node0 HCA-1", which is the first mlx device of the host.
+  // Finds a NIC by a description such as "node0 mlx5_0" or "node0 HCA-1". HCA-1 is the first mlx
+  // device of the host.
   std::optional<std::size_t> by_description(std::string_view text, int port) const {
     text = trimmed(text);
     const std::size_t space = text.rfind(' ');
@@ -110,7 +112,7 @@ class NicNames {
   }
 
  private:
-  // Maps a name to everything that has this name.
+  // Maps each name to all hosts or NICs that have this name.
   template <class Key, class Value>
   using Names = std::map<Key, std::set<Value>>;
 
@@ -128,7 +130,7 @@ class NicNames {
     return nic.id.starts_with(nic.host + '/') ? nic.id.substr(nic.host.size() + 1) : nic.name;
   }
 
-  // The id of a device's second port is "HOST/mlx5_0:2".
+  // Returns the port number of a NIC: 2 for the id "HOST/mlx5_0:2".
   static int port_of(const TopologyNic& nic) {
     return parse_number<int>(split_port(port_name(nic)).port).value_or(1);
   }
@@ -136,13 +138,13 @@ class NicNames {
   Names<std::string, std::string> hosts_, short_hosts_;
   Names<std::pair<std::string, std::string>, std::size_t> ports_, devices_;
   Names<std::pair<std::string, int>, std::size_t> guids_;
-  std::map<std::string, std::vector<std::string>> numbered_;  // host -> its mlx devices, sorted
+  std::map<std::string, std::vector<std::string>> numbered_;  // sorted mlx devices of each host
 };
 
-// The leaf switches of the topology's NICs.
+// The leaf switches that a file contains.
 struct Leaves {
-  std::map<std::size_t, std::string> of_nic;
-  std::size_t ports = 0;  // number of all ports in the file
+  std::map<std::size_t, std::string> of_nic;  // leaf switch of each NIC that the topology contains
+  std::size_t ports = 0;                      // number of all ports in the file
 };
 
 Leaves read_json(std::string_view text, const std::string& path, const NicNames& names) {
@@ -166,39 +168,43 @@ Leaves read_json(std::string_view text, const std::string& path, const NicNames&
   return leaves;
 }
 
-// A node of the fabric, as one line names it: "S-b8599f0300fc6de4", "leaf-3".
+// The id and the description of a fabric node: "S-b8599f0300fc6de4", "leaf-3".
 struct FabricNode {
   std::string_view id, description;
 };
 
-// The end of a cable at a NIC.
+// A NIC port with a cable, and the switch at the other end of the cable.
 struct FabricPort {
   FabricNode node;  // node of the adapter
   int port = 1;
-  std::string_view leaf;  // id of the switch
-  std::size_t offset = 0;
+  std::string_view leaf;   // id of the switch
+  std::size_t offset = 0;  // byte offset of the line in the file
 };
 
 class DiscoverReader {
  public:
   DiscoverReader(std::string_view text, std::string_view path) : text_(text), path_(path) {}
 
-  // Returns the ports in the order of the text. A cable occurs once for each end that has a block.
+  // Returns the ports in the order of the text. A cable occurs twice if the text has a block for
+  // both of its ends.
   std::vector<FabricPort> read() {
     for (std::size_t at = 0; at < text_.size();) {
       const std::size_t end = std::min(text_.find('\n', at), text_.size());
       if (end - at > longest_line)
-        fail_at(path_, at, fmt::format("a line of more than {} bytes", longest_line));
+        fail_at(path_, at, fmt::format("the line is longer than {} bytes", longest_line));
       read_line(text_.substr(at, end - at), at);
       at = end + 1;
     }
     if (blocks_ == 0)
-      fail_at(path_, 0, fmt::format("neither \"{}\" nor the output of ibnetdiscover", schema));
+      fail_at(path_, 0,
+              fmt::format("the file is neither JSON with the schema \"{}\" nor the output of "
+                          "ibnetdiscover",
+                          schema));
     return std::move(ports_);
   }
 
-  // Administrators set these names, and several switches may have the same one; the id is added
-  // then.
+  // Returns the name of a leaf switch. Administrators set these names; if several switches have the
+  // same name, the id of the switch is appended.
   std::string leaf_name(std::string_view id) const {
     const auto name = switches_.find(id);
     if (name == switches_.end() || name->second.empty()) return std::string(id);
@@ -207,7 +213,8 @@ class DiscoverReader {
   }
 
  private:
-  // Returns the text between the next two quotes, and removes everything up to the second one.
+  // Returns the text between the next two quotes of `rest`, and removes everything up to the second
+  // quote.
   std::optional<std::string_view> next_quoted(std::string_view& rest) const {
     const std::size_t begin = rest.find('"');
     if (begin == std::string_view::npos) return std::nullopt;
@@ -218,7 +225,7 @@ class DiscoverReader {
     return quoted.substr(0, longest_name);
   }
 
-  // Parses a port number: "[12]..." -> 12.
+  // Returns the port number at the beginning of a text: 12 for "[12]...".
   static std::optional<int> bracketed(std::string_view text) {
     if (!text.starts_with('[') || text.find(']') == std::string_view::npos) return std::nullopt;
     const auto number = parse_number<int>(text.substr(1, text.find(']') - 1));
@@ -236,7 +243,7 @@ class DiscoverReader {
     std::string_view rest = text;
     const auto id = next_quoted(rest);
     if (!id || id->size() < 3 || (*id)[1] != '-')
-      fail_at(path_, offset, fmt::format("{} without its GUID", kind));
+      fail_at(path_, offset, fmt::format("the line of a {} has no GUID", kind));
     kind_ = kind;
     block_ = {*id, next_quoted(rest).value_or("")};
     if (kind == "Switch" && switches_.try_emplace(block_.id, block_.description).second)
@@ -245,26 +252,27 @@ class DiscoverReader {
   }
 
   void read_port(std::string_view line, std::size_t offset) {
-    if (kind_.empty()) fail_at(path_, offset, "a port before any Switch or Ca");
+    if (kind_.empty()) fail_at(path_, offset, "a port precedes the first Switch or Ca");
     const auto port = bracketed(line);
     std::string_view rest = line;
     const auto peer = next_quoted(rest);
     const auto peer_port = bracketed(rest);
     if (!port || !peer || !peer_port)
-      fail_at(path_, offset, "not a port as ibnetdiscover prints it ([1] \"H-...\"[1] # \"...\")");
+      fail_at(path_, offset,
+              "the line is not a port as ibnetdiscover prints it ([1] \"H-...\"[1] # \"...\")");
     if (ports_.size() == most_ports)
-      fail_at(path_, offset, fmt::format("more than {} ports", most_ports));
+      fail_at(path_, offset, fmt::format("the file has more than {} ports", most_ports));
     if (kind_ == "Switch" && peer->starts_with("H-"))
       ports_.push_back({{*peer, next_quoted(rest).value_or("")}, *peer_port, block_.id, offset});
     if (kind_ == "Ca" && peer->starts_with("S-")) ports_.push_back({block_, *port, *peer, offset});
   }
 
   std::string_view text_, path_;
-  std::string_view kind_;  // kind of the current block
+  std::string_view kind_;  // kind of the current block: "Switch", "Ca" or "Rt"
   FabricNode block_;
   std::size_t blocks_ = 0;
-  std::map<std::string_view, std::string_view> switches_;  // id -> description
-  std::map<std::string_view, int> uses_;                   // description -> switches that have it
+  std::map<std::string_view, std::string_view> switches_;  // description of each switch, by id
+  std::map<std::string_view, int> uses_;  // for each description, the number of switches with it
   std::vector<FabricPort> ports_;
 };
 
@@ -282,7 +290,7 @@ Leaves read_discover(std::string_view text, const std::string& path, const NicNa
               fmt::format("port {} of {} is connected to both {} and {}", port.port, port.node.id,
                           at->second, port.leaf));
   }
-  // If two NICs of the fabric have the same description, it identifies neither.
+  // A description that two ports of the fabric have in common identifies neither of them.
   constexpr std::string_view several = "";
   for (const FabricPort& port : ports) {
     const auto nic = names.by_description(port.node.description, port.port);
@@ -306,7 +314,8 @@ void apply_fabric(const std::string& path, Topology& topology) {
   const Leaves leaves = is_json ? read_json(text, path, names) : read_discover(text, path, names);
   if (leaves.of_nic.empty())
     fail_at(path, 0,
-            fmt::format("none of its {} is a NIC of this topology", plural(leaves.ports, "port")));
+            fmt::format("none of the {} in the file is a NIC of this topology",
+                        plural(leaves.ports, "port")));
   for (const auto& [nic, leaf] : leaves.of_nic)
     topology.nics[nic].facts.insert_or_assign(std::string(fact::leaf), leaf);
 }

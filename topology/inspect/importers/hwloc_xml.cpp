@@ -1,10 +1,10 @@
 // Imports hwloc's XML, versions 1 to 3. libhwloc is not used, because its importer ends the process
-// on some damaged files. hwloc.dtd and hwloc2.dtd in hwloc's source document the format.
+// when it reads some damaged files. hwloc.dtd and hwloc2.dtd in hwloc's source document the format.
 //
-// <topology version="2.0"> contains nested <object>s, then matrices. An object with a `cpuset` is a
-// place; bridges, PCI devices and OS devices are below places. Version 1 has no version attribute
-// and no matrices of links, and its NUMA nodes contain the objects near them. In version 3 the type
-// of an OS device is a set of bits.
+// <topology version="2.0"> contains nested <object>s, then matrices of links. An object with a
+// `cpuset` is a place (machine, package, NUMA node, core); bridges, PCI devices and OS devices are
+// below places. Files of version 1 have no version attribute and no matrices, and their NUMA nodes
+// contain the objects near them. In version 3, the type of an OS device is a set of bits.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -21,7 +21,7 @@ using namespace topology_sources;
 namespace {
 
 constexpr std::string_view blanks = " \t\r\n";
-constexpr int most_number = 1'000'000;  // limit for numbers of packages and NUMA nodes
+constexpr int most_number = 1'000'000;  // upper bound of the os_index of packages and NUMA nodes
 
 class XmlReader {
  public:
@@ -32,7 +32,7 @@ class XmlReader {
   HwlocMachine read() {
     const pugi::xml_node topology = document_.root("topology");
     const pugi::xml_node root = topology.child("object");
-    if (!root) document_.fail(topology, "a <topology> without an <object>");
+    if (!root) document_.fail(topology, "the <topology> contains no <object>");
     is_version_3_ = std::string_view(topology.attribute("version").value()).starts_with('3');
     read_infos(topology);
     read_infos(root);
@@ -41,7 +41,7 @@ class XmlReader {
     machine_.usable = set_of(root, "allowed_cpuset").value_or(*cpus);
     visit(root, {});
     if (machine_.thread_count == 0) machine_.threads = *cpus;
-    // Version 1 omits the NUMA node of a machine with only one.
+    // Files of version 1 contain no NUMA node if the machine has only one.
     if (machine_.nodes.empty())
       machine_.nodes.push_back({.number = 0, .cpus = *cpus, .memory_bytes = memory_of(root)});
     for (const pugi::xml_node node : topology.children()) {
@@ -57,15 +57,15 @@ class XmlReader {
  private:
   struct Place {
     CpuSet cpus;
-    // Position in HwlocMachine::localities, once a device needs it.
+    // Position in HwlocMachine::localities; empty until a device at this place is read.
     std::optional<std::size_t> number = {};
   };
 
-  // What an object inherits from the objects above it.
+  // The properties that an object inherits from the objects above it.
   struct Above {
     Place* place = nullptr;
     std::optional<std::size_t> pci = {};
-    std::string path = {};  // PCI path of the bridges above
+    std::string path = {};  // PCI path of the bridges above the object
   };
 
   void read_infos(pugi::xml_node object) {
@@ -79,9 +79,10 @@ class XmlReader {
     take("OSRelease", machine_.kernel);
   }
 
-  // Recursion cannot be deeper than the document, whose depth XmlDocument limits.
+  // Reads an object and everything below it. Recursion is safe, because XmlDocument limits the
+  // depth of documents.
   void visit(pugi::xml_node object, Above above) {
-    if (!object.attribute("type")) document_.fail(object, "an <object> without a type");
+    if (!object.attribute("type")) document_.fail(object, "the <object> has no type");
     const std::string_view type = object.attribute("type").value();
     Place own;
     if (type == "Bridge") {
@@ -103,8 +104,8 @@ class XmlReader {
     if (!text) return std::nullopt;
     auto set = CpuSet::parse(text.value());
     if (!set)
-      document_.fail(object,
-                     fmt::format("{} is not a set of at most {} threads", attribute, CpuSet::most));
+      document_.fail(object, fmt::format("the attribute {} is not a set of at most {} threads",
+                                         attribute, CpuSet::most));
     return set;
   }
 
@@ -120,7 +121,8 @@ class XmlReader {
 
   void read_part(pugi::xml_node object, std::string_view type, const CpuSet& cpus) {
     if (machine_.nodes.size() > most_hwloc_parts || machine_.packages.size() > most_hwloc_parts)
-      document_.fail(object, fmt::format("more than {} packages or NUMA nodes", most_hwloc_parts));
+      document_.fail(object, fmt::format("the file has more than {} packages or NUMA nodes",
+                                         most_hwloc_parts));
     if (type == "PU") {
       ++machine_.thread_count;
       machine_.threads |= cpus;
@@ -194,15 +196,16 @@ class XmlReader {
       if (std::string_view(info.attribute("name").value()) == "PCIDevice")
         device.model = info.attribute("value").value();
     if (machine_.pci.size() == most_hwloc_devices)
-      document_.fail(object, fmt::format("more than {} PCI devices", most_hwloc_devices));
+      document_.fail(object,
+                     fmt::format("the file has more than {} PCI devices", most_hwloc_devices));
     note(object, "PCIDev", {HwlocEndKind::pci, machine_.pci.size()});
     above.pci = machine_.pci.size();
     machine_.pci.push_back(std::move(device));
   }
 
   HwlocOsKind kind_of(pugi::xml_node object) const {
-    constexpr long long network = 2, openfabrics = 3;  // osdev_type in versions 1 and 2
-    // Bits of osdev_type in version 3.
+    constexpr long long network = 2, openfabrics = 3;  // values of osdev_type in versions 1 and 2
+    // In version 3, osdev_type is a set of bits.
     constexpr long long network_bit = 1 << 4, openfabrics_bit = 1 << 5;
     const long long type = XmlDocument::integer(object, "osdev_type").value_or(-1);
     if (type < 0) return HwlocOsKind::other;
@@ -222,7 +225,8 @@ class XmlReader {
     device.pci = above.pci;
     device.locality = place_of(above);
     if (machine_.os.size() == most_hwloc_devices)
-      document_.fail(object, fmt::format("more than {} OS devices", most_hwloc_devices));
+      document_.fail(object,
+                     fmt::format("the file has more than {} OS devices", most_hwloc_devices));
     note(object, "OSDev", {HwlocEndKind::os, machine_.os.size()});
     machine_.os.push_back(std::move(device));
   }
@@ -231,13 +235,14 @@ class XmlReader {
     HwlocMatrix matrix{.name = node.attribute("name").value(), .ends = {}, .values = {}};
     const auto size = XmlDocument::integer(node, "nbobjs");
     if (!size || *size < 1 || *size > static_cast<long long>(most_hwloc_ends))
-      document_.fail(node,
-                     fmt::format("nbobjs of {} is not from 1 to {}", matrix.name, most_hwloc_ends));
+      document_.fail(node, fmt::format("nbobjs of the matrix {} is not from 1 to {}", matrix.name,
+                                       most_hwloc_ends));
     const auto count = static_cast<std::size_t>(*size);
     // hwloc splits long lists into several elements.
     for (const pugi::xml_node child : node.children("indexes"))
       each_word(child.child_value(), blanks, [&](std::string_view word) {
-        if (matrix.ends.size() == count) document_.fail(child, "more indexes than nbobjs");
+        if (matrix.ends.size() == count)
+          document_.fail(child, "a matrix has more indexes than nbobjs");
         matrix.ends.push_back(read_end(node, child, word));
       });
     for (const pugi::xml_node child : node.children("u64values"))
@@ -245,17 +250,18 @@ class XmlReader {
         const auto value = parse_number<std::uint64_t>(word);
         if (!value) document_.fail(child, "a value of a matrix is not a number");
         if (matrix.values.size() == count * count)
-          document_.fail(child, "more values than nbobjs squared");
+          document_.fail(child, "a matrix has more values than nbobjs squared");
         matrix.values.push_back(*value);
       });
     if (matrix.ends.size() != count || matrix.values.size() != count * count)
       document_.fail(node,
-                     fmt::format("{} has {} indexes and {} values where nbobjs is {}", matrix.name,
-                                 matrix.ends.size(), matrix.values.size(), count));
+                     fmt::format("the matrix {} has {} indexes and {} values, but nbobjs is {}",
+                                 matrix.name, matrix.ends.size(), matrix.values.size(), count));
     machine_.matrices.push_back(std::move(matrix));
   }
 
-  // A word is "894", with the type of the matrix, or "PCIDev:449".
+  // Finds the object for an index of a matrix: "894", an object of the matrix' type, or
+  // "PCIDev:449".
   HwlocEnd read_end(pugi::xml_node matrix, pugi::xml_node child, std::string_view word) const {
     std::string type = matrix.attribute("type").value();
     const auto colon = word.find(':');
@@ -276,7 +282,7 @@ class XmlReader {
 
   const XmlDocument& document_;
   HwlocMachine machine_;
-  std::map<std::pair<std::string, long long>, HwlocEnd> ends_;  // (type, gp_index) -> object
+  std::map<std::pair<std::string, long long>, HwlocEnd> ends_;  // objects by type and gp_index
   bool is_version_3_ = false;
 };
 

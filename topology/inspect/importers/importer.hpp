@@ -1,5 +1,5 @@
-// Importers make a Topology from a text. An importer is a file in this folder that defines one
-// descriptor, which is declared below and listed in inspect/load.cpp.
+// Importers make a Topology from a text. Each importer is a file in this folder that defines an
+// `Importer`. The importers are declared below and listed in inspect/load.cpp.
 #pragma once
 
 #include <string>
@@ -9,9 +9,9 @@
 
 namespace atoll_v1::atoll::importers {
 
-// load_topology() uses the first importer that recognises the beginning of a text. read() throws
-// Error(bad_data) with `origin`, which is the file's name, and a byte offset. If the text does not
-// name its host, the host is called host_of(origin).
+// load_topology() calls read() of the first importer that recognises a text. For invalid text,
+// read() throws Error(bad_data) with `origin`, the name of the file, and a byte offset. If the text
+// does not contain the host's name, the host is called host_of(origin).
 struct Importer {
   std::string_view name;
   bool (*recognises)(std::string_view text);
@@ -24,10 +24,11 @@ extern const Importer nccl_xml;         // reads topology files of NCCL and RCCL
 extern const Importer nvidia_smi_xml;   // reads nvidia-smi -q -x
 extern const Importer nvidia_smi_topo;  // reads nvidia-smi topo -m
 
-// Names a host after its file: "node7" for "dumps/node7.xml".
+// Returns a host name made from a file name: "node7" for "dumps/node7.xml".
 std::string host_of(std::string_view origin);
 
-// Reads a whole file of at most 64 MiB. Error(not_found | io | bad_data) names the file.
+// Reads a whole file. Throws Error(not_found | io), or Error(bad_data) for a file of more than 64
+// MiB; the text names the file.
 std::string read_file(const std::string& path);
 
 // Throws Error(bad_data) with the text "ORIGIN: byte OFFSET: WHAT".

@@ -23,7 +23,7 @@ constexpr int nvidia = 0x10de;
 constexpr int ibm = 0x1014;
 constexpr std::uint64_t smallest_guid = 0x10000;
 
-// "0x030200" -> "030200"; "" when the text is not hexadecimal.
+// Removes "0x" from a hexadecimal number: "030200" for "0x030200"; "" for any other text.
 std::string hexadecimal(std::string_view text) {
   std::string digits = lower_case(text);
   if (digits.starts_with("0x")) digits.erase(0, 2);
@@ -48,7 +48,7 @@ std::uint64_t turned(std::uint64_t number) {
 constexpr std::size_t most_mask_words = 2'048;
 constexpr auto most_mbit_s = static_cast<long long>(1000 * most_gbit_s);
 
-// "32.0 GT/s PCIe" or "32 GT/s PCIe/s" -> "32"; "" when PCIe has no such speed.
+// Returns "32" for "32.0 GT/s PCIe" or "32 GT/s PCIe/s"; "" for a speed that PCIe does not define.
 std::string transfer_rate(std::string_view text) {
   double rate = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), rate);
@@ -130,9 +130,9 @@ std::string_view type_of_link(pugi::xml_node link) {
 }
 
 // NCCL treats every target that is neither a GPU nor a CPU as a switch, and class 0x068001 as a
-// CPU. Files from POWER machines give the bridge to the CPU class 0x068000, which means NVSwitch
-// elsewhere. The bridge's vendor or the host's architecture identifies it, since no POWER machine
-// has NVSwitches.
+// CPU. In files from POWER machines, the bridge to the CPU has class 0x068000, which means NVSwitch
+// on other machines. The bridge is recognised by its vendor or by the architecture of the host,
+// since no POWER machine has NVSwitches.
 LinkEnd link_end(pugi::xml_node link, const PciElements& elements) {
   const pugi::xml_node own = link.parent().parent();
   const std::string_view text = link.attribute("target").value();
@@ -204,7 +204,7 @@ void add_gdr(pugi::xml_node node, Facts& facts) {
     set_fact(facts, fact::gdr, *gdr == 1 ? "yes" : "no");
 }
 
-// Older RCCL files contain only the number, and call gfx90a "910".
+// Older RCCL files contain only the number of the architecture, and "910" for gfx90a.
 std::string gcn_of(pugi::xml_node gpu) {
   std::string gcn = gpu.attribute("gcn").value();
   if (!is_plain(gcn)) return "";
@@ -212,7 +212,7 @@ std::string gcn_of(pugi::xml_node gpu) {
   return gcn == "910" ? "gfx90a" : "gfx" + gcn;
 }
 
-// Network plugins write -1 for an unknown speed.
+// A speed of -1 is ignored: network plugins write it when the speed is unknown.
 std::optional<double> gbit_s_of(pugi::xml_node net) {
   const auto mbit_s = integer_in(net, "speed", {1, most_mbit_s});
   return mbit_s ? std::optional(*mbit_s / 1000.0) : std::nullopt;

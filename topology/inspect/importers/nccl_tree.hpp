@@ -1,5 +1,5 @@
-// The elements of NCCL's topology files, for the importer and the exporter. Checked against NCCL
-// 2.30 and RCCL 2.21 (src/graph/xml.cc, topo.cc).
+// Reads elements of NCCL's topology files, for the importer and the exporter. The rules are those
+// of NCCL 2.30 and RCCL 2.21 (src/graph/xml.cc, topo.cc).
 #pragma once
 
 #include <cstddef>
@@ -19,31 +19,33 @@ namespace atoll_v1::atoll::nccl {
 
 // Value of TopologyDocument::format.
 inline constexpr std::string_view document_format = "nccl xml";
+// Target that NCCL writes for links to switches that the host cannot see.
 inline constexpr std::string_view hidden_target = "fffffff:ff:ff.0";
 inline constexpr std::size_t longest_text = 255;  // longest attribute that NCCL accepts, in bytes
-inline constexpr int most_links = 1024;           // maximum of links from a GPU to one other end
+inline constexpr int most_links = 1024;           // largest number of links between two ends
 inline constexpr double most_gbit_s = 100'000;
-// "HOST/unseen-BUSID" is the id of a link's end.
+// A GPU that has links but is not in the file gets the id "HOST/unseen-BUSID".
 inline constexpr std::string_view unseen_prefix = "unseen-";
 
-// The <cpu> elements of one host, in the order of the file.
+// The hash of one host and its <cpu> elements, in the order of the file.
 struct HostElements {
   std::string hash;
   std::vector<pugi::xml_node> cpus;
 };
-// The hosts in the order of the file. If only one host has a hash, it also gets the <cpu> elements
-// without one: this happens when NCCL completes a template on a live machine.
+// Returns the hosts in the order of the file. If only one host has a hash, it also gets the <cpu>
+// elements without a hash: NCCL writes such files when it completes a template on a live machine.
 std::vector<HostElements> hosts_of(pugi::xml_node system);
 
-// bus id -> <pci> element of one host. Hand-made templates may use an id for a bridge and a NIC:
-// the first counts, but a GPU replaces anything else.
+// Maps the bus ids of one host to <pci> elements. Hand-made templates may use one bus id for a
+// bridge and a NIC: the first element is kept, unless the second one is a GPU.
 using PciElements = std::map<std::string, pugi::xml_node, std::less<>>;
 // Returns false when the bus id already belongs to another GPU.
 bool add_element(PciElements& elements, const std::string& busid, pugi::xml_node pci);
 
-// "030200", or fewer digits if the file has fewer; "" when absent.
+// Returns the PCI class of a <pci>: "030200", or fewer digits if the file has fewer; "" when the
+// class is absent.
 std::string class_of(pugi::xml_node pci);
-// 0 when it is absent or a placeholder (0x0000, 0xffff).
+// Returns the PCI vendor; 0 when it is absent or a placeholder (0x0000, 0xffff).
 int vendor_of(pugi::xml_node pci);
 inline constexpr int amd = 0x1002;
 
@@ -51,21 +53,21 @@ inline constexpr int amd = 0x1002;
 // boards are excluded.
 bool is_gpu(pugi::xml_node pci);
 bool is_network(std::string_view pci_class);
-// The name of an adapter without a <net>: "nic-0000:10:1b.0".
+// Returns the name for an adapter without a <net>: "nic-0000:10:1b.0".
 std::string unnamed_nic(std::string_view busid);
 
-// "00000000:1b:00.0" -> "0000:1b:00.0". NCCL compares bus ids as text and writes four digits of the
-// domain where that is enough.
+// Shortens "00000000:1b:00.0" to "0000:1b:00.0". NCCL compares bus ids as text, and writes domains
+// with four digits unless they are longer.
 std::string short_busid(std::string_view busid);
 
-// True for printable text that is short enough for NCCL.
+// True for printable ASCII text that is not too long for NCCL.
 bool is_plain(std::string_view text);
 
-// The other end of an <nvlink> or <xgmi>.
+// What an <nvlink> or <xgmi> element of a GPU leads to.
 enum class LinkEnd {
-  itself,  // the GPU itself, a mistake in some templates; ignored
+  itself,  // the same GPU: a mistake in some templates, which is ignored
   gpu,     // GPU of this host that is in the file
-  // GPU that is not in the file; files contain only the GPUs of the job that wrote them.
+  // GPU that is not in the file: files contain only the GPUs of the job that wrote them.
   unseen_gpu,
   processor,      // CPU, on POWER machines
   hidden_switch,  // switch that the host cannot see, so that other hosts may share it
@@ -73,51 +75,50 @@ enum class LinkEnd {
 };
 LinkEnd link_end(pugi::xml_node link, const PciElements& elements);
 bool is_link(pugi::xml_node element);  // True for <nvlink> and <xgmi>
-// "nvlink" or "xgmi"
+// Returns "nvlink" or "xgmi".
 std::string_view type_of_link(pugi::xml_node link);
 
-// Converts NCCL's number to the kernel's form of a system image GUID, with the bytes in reverse
-// order: 0x9a70500003ae6d94 -> "946d:ae03:0050:709a". Returns "" when the number is absent,
-// anonymised, or small: some network plugins only count their devices.
+// Converts a GUID from NCCL's form to the kernel's, which has the bytes in reverse order:
+// "0x9a70500003ae6d94" becomes "946d:ae03:0050:709a". Returns "" when the number is absent,
+// anonymised, or small, because some network plugins only count their devices.
 std::string guid_of(std::string_view number);
-// The inverse of guid_of(); "" for a text that guid_of() does not return.
+// The inverse of guid_of(). Returns "" for a text that guid_of() cannot return.
 std::string number_of_guid(std::string_view guid);
 
-// --- single attributes ---
-
-// Empty when the attribute is absent, not an integer, or out of range.
+// Reads an attribute as an integer; empty when the attribute is absent, no integer or out of range.
 std::optional<int> integer_in(pugi::xml_node node, const char* attribute,
                               std::pair<long long, long long> range);
 
-// Adds the processors of a mask such as "0000ffff,ff" to `set`; the last word is the lowest. A
-// malformed mask adds nothing.
+// Adds the CPUs in a mask such as "0000ffff,000000ff" to the bits of `set`. The last word of the
+// mask has the lowest numbers. A malformed mask adds nothing.
 void add_mask(std::string_view text, std::vector<std::uint32_t>& set);
 
-// Adds device id, class and link of a <pci>, unless they are placeholders.
+// Adds the device id, the class and the PCIe link of a <pci> to `facts`, unless they are
+// placeholders.
 void add_pci_facts(pugi::xml_node pci, Facts& facts);
-// Adds whether GPUDirect works; `node` is a <gpu> or a <net>.
+// Adds the fact whether GPUDirect works for `node`, which is a <gpu> or a <net>.
 void add_gdr(pugi::xml_node node, Facts& facts);
 
-// Returns "gfx942" or the like; "" for GPUs of NVIDIA.
+// Returns the architecture of an AMD GPU, such as "gfx942"; "" for GPUs of NVIDIA.
 std::string gcn_of(pugi::xml_node gpu);
 
-// Rate of a <net>; empty when the file has none, 0 or -1.
+// Returns the rate of a <net>; empty when the file has no rate or a rate of 0 or -1.
 std::optional<double> gbit_s_of(pugi::xml_node net);
-// `pci` is null for an interface directly below a <cpu>.
+// Returns the link layer of a <net>; "" when unknown. `pci` is null for a network interface without
+// a PCI device.
 std::string layer_of(pugi::xml_node pci, std::string_view net_name);
 // True for the names that Linux and its tools give to bridges, tunnels and interfaces of
 // containers.
 bool is_virtual_name(std::string_view net_name);
 
-// Describes what an exported file loses. `again` is the file, read again; its hosts are in the
-// order of `hosts`. Returns one line for each kind of information that is in `topology` but not in
-// `again`.
+// An exported topology, and the topology that was read again from the exported file.
 struct Rereading {
   const Topology& topology;
   const Topology& again;
-  std::vector<std::string> hosts;
-  bool from_document = false;  // the export completes the file that the topology was read from
+  std::vector<std::string> hosts;  // ids in `topology` of the hosts in `again`, in the same order
+  bool from_document = false;      // the export completes the file that the topology was read from
 };
+// Returns one line for each kind of information that is in `topology` but not in `again`.
 std::vector<std::string> find_lost(const Rereading& rereading);
 
 }  // namespace atoll_v1::atoll::nccl

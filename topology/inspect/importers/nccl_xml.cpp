@@ -1,16 +1,18 @@
 // Imports NCCL's topology file (NCCL_TOPO_DUMP_FILE, NCCL_TOPO_FILE) and RCCL's variant of it.
 //
-// The file is a tree. <system> contains a <cpu> for each NUMA node of one or more hosts. Below it,
-// <pci> elements nest: bridges, then devices. A <pci> with a <gpu> is a GPU; one with a <nic> is an
-// adapter, and its ports are <net> elements. Links are <nvlink> or <xgmi> elements below <gpu>,
-// with the bus id of the other end.
+// The file is a tree. <system> contains a <cpu> for each NUMA node of one or more hosts. A <cpu>
+// contains nested <pci> elements: bridges, then devices. A <pci> with a <gpu> is a GPU. A <pci>
+// with a <nic> is an adapter, and the ports of the adapter are <net> elements. Links are <nvlink>
+// or <xgmi> elements below <gpu>, with the bus id of the other end.
 //
-// Pitfalls: vendors publish templates that the live machine completes. They may have only bus ids
-// and classes, so a GPU known by its class alone proves nothing about links. Dumps contain only
-// what a job used, so GPUs at the end of links may be missing. A network interface without a PCI
-// device is below the first <cpu> of the rank that wrote it; if it is below several, its place is
-// unknown. The outermost <pci> of a branch is the upstream port of a switch, or the device; the
-// file does not show the root complex above it.
+// Pitfalls:
+// - Vendors publish templates, which NCCL completes on the live machine. Templates may have only
+//   bus ids and classes, so a GPU that is known only by its class proves nothing about links.
+// - Dumps contain only devices that the job used, so GPUs at the end of links may be missing.
+// - A network interface without a PCI device is below the first <cpu> of the rank that wrote the
+//   file. If the interface is below several <cpu> elements, its place is unknown.
+// - The outermost <pci> of a branch is the upstream port of a switch, or the device itself. The
+//   file does not show the root complex above this element.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -33,16 +35,17 @@ namespace {
 
 using nccl::LinkEnd;
 
-constexpr std::size_t most_devices = 65'536;  // maximum of hosts, of GPUs and of NICs
+constexpr std::size_t most_devices = 65'536;  // limit for hosts, for GPUs and for NICs
 constexpr long long most_numa_nodes = 65'536;
 constexpr long long most_index = 1'000'000;
-constexpr std::string_view bad_count = "a count of links that is not from 1 to 1024";
+constexpr std::string_view bad_count = "the number of links is not from 1 to 1024";
 
+// The links of one GPU to switches.
 struct SwitchLinks {
   std::string gpu;
   std::string type;
-  int own = 0;     // links to switches of the host
-  int hidden = 0;  // links to switches that hosts may share
+  int own = 0;     // number of links to switches of the GPU's host
+  int hidden = 0;  // number of links to switches that several hosts may share
 };
 
 class HostReader {
@@ -51,7 +54,8 @@ class HostReader {
              std::string id)
       : document_(document), origin_(origin), topology_(topology), id_(std::move(id)) {}
 
-  // Returns the links to switches. The caller adds them, because it sees all hosts.
+  // Reads one host into the topology, except its links to switches, which are returned. The caller
+  // adds these links, because they depend on the other hosts.
   std::vector<SwitchLinks> read(const nccl::HostElements& elements) {
     for (const pugi::xml_node cpu : elements.cpus) {
       numa_ = nccl::integer_in(cpu, "numaid", {0, most_numa_nodes}).value_or(-1);
@@ -74,7 +78,7 @@ class HostReader {
   struct Found {
     TopologyGpu gpu;
     pugi::xml_node pci;
-    bool says_links = false;  // its <gpu> shows links, or proves that there are none
+    bool says_links = false;  // the <gpu> shows links, or proves that the GPU has none
     bool is_linked = false;
   };
   struct Net {
@@ -82,7 +86,8 @@ class HostReader {
     long long port = 0;
     pugi::xml_node node;
   };
-  // Links between two GPUs, as each of them states the number; 0 when it does not.
+  // The number of links between two GPUs, as the element of each GPU gives it; 0 when the element
+  // gives no number.
   struct Pair {
     int from_first = 0, from_second = 0;
     std::string type;
@@ -90,13 +95,13 @@ class HostReader {
 
   void add_pci(pugi::xml_node pci) {
     const std::string busid = normal_busid(pci.attribute("busid").value());
-    if (busid.empty()) document_.fail(pci, "<pci>: the busid is not a bus id");
+    if (busid.empty()) document_.fail(pci, "<pci>: the attribute busid is not a bus id");
     if (std::ranges::find(way_, busid) != way_.end())
       document_.fail(pci, fmt::format("<pci>: {} is nested inside itself", busid));
     if (way_.empty()) root_ = root_above(busid);
     const bool is_gpu = nccl::is_gpu(pci);
     if (!nccl::add_element(elements_, busid, pci))
-      document_.fail(pci, fmt::format("<pci>: a second GPU {} on one host", busid));
+      document_.fail(pci, fmt::format("<pci>: two GPUs of one host have the bus id {}", busid));
     const bool has_nets = pci.child("nic").child("net");
     const bool is_unnamed_nic = !has_nets && !pci.child("pci") && !pci.child("gpu") &&
                                 nccl::is_network(nccl::class_of(pci));
@@ -108,9 +113,10 @@ class HostReader {
     way_.pop_back();
   }
 
-  // The file omits the root complex. Devices below different outermost <pci> elements meet only in
-  // the CPU, so each outermost <pci> gets a root of its own, named after its bus, or after its
-  // whole bus id when another root has that name.
+  // Returns the name of the root complex above an outermost <pci>, which the file omits. Devices
+  // below different outermost <pci> elements meet only in the CPU, so each of these elements gets a
+  // root complex of its own. The name is made from the bus, or from the whole bus id when another
+  // root complex has the same name.
   std::string root_above(const std::string& busid) {
     const auto found = roots_.find(busid);
     if (found != roots_.end()) return found->second;
@@ -128,7 +134,7 @@ class HostReader {
 
   void add_gpu(pugi::xml_node pci, const std::string& busid) {
     if (topology_.gpus.size() + gpus_.size() == most_devices)
-      document_.fail(pci, fmt::format("more than {} GPUs", most_devices));
+      document_.fail(pci, fmt::format("the file has more than {} GPUs", most_devices));
     Found found{.gpu = {.id = "", .host = id_, .busid = busid, .uuid = "", .model = ""},
                 .pci = pci};
     TopologyGpu& gpu = found.gpu;
@@ -141,7 +147,7 @@ class HostReader {
       nccl::add_gdr(element, gpu.facts);
       const std::string gcn = nccl::gcn_of(element);
       set_fact(gpu.facts, fact::gcn, gcn);
-      // RCCL writes the number of compute units here.
+      // For AMD GPUs, RCCL writes the number of compute units into this attribute.
       const auto sm = nccl::integer_in(element, "sm", {10, 999});
       if (sm && gcn.empty() && nccl::vendor_of(pci) != nccl::amd)
         set_fact(gpu.facts, fact::sm, std::to_string(*sm));
@@ -152,15 +158,17 @@ class HostReader {
   void add_nets(pugi::xml_node nic, pugi::xml_node pci) {
     for (const pugi::xml_node net : nic.children("net")) {
       std::string name = net.attribute("name").value();
-      if (!nccl::is_plain(name)) document_.fail(net, "<net>: the name is too long or not text");
+      if (!nccl::is_plain(name))
+        document_.fail(net, "<net>: the name is too long or has bytes that cannot be printed");
       if (name.empty() && pci)
         name = nccl::unnamed_nic(normal_busid(pci.attribute("busid").value()));
-      if (name.empty()) document_.fail(net, "<net>: neither a name nor a PCI device");
+      if (name.empty())
+        document_.fail(net, "<net>: the element has neither a name nor a PCI device");
       add_nic(net, pci, name);
     }
   }
 
-  // If the file has no <net> for the adapter, `net` is the <pci> itself.
+  // Adds a NIC. If the file has no <net> for the adapter, `net` is the <pci> element.
   void add_nic(pugi::xml_node net, pugi::xml_node pci, std::string name) {
     const long long port = XmlDocument::integer(net, "port").value_or(0);
     auto known = nets_.find(name);
@@ -177,7 +185,7 @@ class HostReader {
       return;
     }
     if (topology_.nics.size() == most_devices)
-      document_.fail(net, fmt::format("more than {} NICs", most_devices));
+      document_.fail(net, fmt::format("the file has more than {} NICs", most_devices));
     nets_[name] = {topology_.nics.size(), port, net};
     topology_.nics.push_back(std::move(nic));
   }
@@ -205,7 +213,8 @@ class HostReader {
     return nic;
   }
 
-  // Numbers GPUs as the file does, if its numbers are unique, else in the order of bus ids.
+  // Gives each GPU an id with the number from the file. If the numbers in the file are not unique,
+  // GPUs are numbered in the order of their bus ids.
   void number_gpus() {
     std::ranges::sort(gpus_, {},
                       [](const Found& found) -> const std::string& { return found.gpu.busid; });
@@ -219,7 +228,7 @@ class HostReader {
       gpu.id = fmt::format("{}/gpu{}", id_, are_told_apart ? gpu.index : static_cast<int>(i));
       by_busid_[gpu.busid] = i;
       if (const auto net = nets_.find(gpu.id.substr(id_.size() + 1)); net != nets_.end())
-        document_.fail(net->second.node, "<net>: has the name of a GPU");
+        document_.fail(net->second.node, "<net>: the name is also the name of a GPU");
     }
   }
 
@@ -234,7 +243,8 @@ class HostReader {
     if (sum > nccl::most_links) document_.fail(link, bad_count);
   }
 
-  // A GPU without a <gpu> element, or with links to itself only, proves nothing about links.
+  // Adds the links of a GPU. If the GPU has no <gpu> element, or only links to itself, the file
+  // proves nothing about its links.
   void add_links(std::size_t gpu) {
     Found& found = gpus_[gpu];
     const pugi::xml_node element = found.pci.child("gpu");
@@ -258,7 +268,7 @@ class HostReader {
           add_to_pair(gpu, by_busid_.at(target), link, count);
           break;
         case LinkEnd::unseen_gpu:
-          if (target.empty()) document_.fail(link, "a link: the target is not a bus id");
+          if (target.empty()) document_.fail(link, "the target of a link is not a bus id");
           unseen[target] += count;
           break;
         case LinkEnd::processor:
@@ -294,8 +304,9 @@ class HostReader {
     gpus_[to].is_linked = true;
   }
 
-  // If the two GPUs of a pair state different numbers, the smaller one is believed. A GPU without a
-  // <gpu> element cannot state any.
+  // Adds the links of each pair of GPUs. If the elements of the two GPUs give different numbers of
+  // links, the smaller number is used and a conflict is added. There is no conflict if one of the
+  // GPUs has no <gpu> element, which could give a number.
   void join_pairs() {
     for (const auto& [ends, pair] : pairs_) {
       const Found &first = gpus_[ends.first], &second = gpus_[ends.second];
@@ -324,8 +335,8 @@ class HostReader {
     return std::ranges::any_of(gpus_, &Found::is_linked) ? IslandState::known : IslandState::none;
   }
 
-  // The file proves no number of packages or cores: a package may have several NUMA nodes, and
-  // masks count hardware threads.
+  // Adds the host. The numbers of packages and cores stay unknown: a package may have several NUMA
+  // nodes, and the CPU masks in the file count hardware threads.
   void add_host(const nccl::HostElements& elements) {
     TopologyHost host;
     host.id = host.name = id_;
@@ -344,20 +355,20 @@ class HostReader {
   int numa_ = -1;                             // NUMA node of the current <cpu>
   std::string root_;                          // root complex above the current outermost <pci>
   std::vector<std::string> way_;              // bus ids of the open <pci> elements, outermost first
-  std::map<std::string, std::string> roots_;  // bus id of an outermost <pci> -> root above it
+  std::map<std::string, std::string> roots_;  // for each outermost <pci>, the root complex above
   std::set<std::string> root_names_;
   std::set<int> numa_nodes_;
   std::vector<std::uint32_t> threads_;
   nccl::PciElements elements_;
   std::vector<Found> gpus_;
   std::map<std::string, std::size_t> by_busid_;
-  std::map<std::string, Net> nets_;  // name -> NIC
+  std::map<std::string, Net> nets_;  // NICs of the current host, by name
   std::map<std::pair<std::size_t, std::size_t>, Pair> pairs_;
   std::vector<SwitchLinks> switches_;
 };
 
-// NCCL writes several hosts into one file only if NVLink joins them. Their hidden switches are then
-// the switches of the rack.
+// Adds the links to switches of all hosts. NCCL writes several hosts into one file only if NVLink
+// connects the hosts, so their hidden switches are then the switches of the rack.
 void add_switch_links(const std::vector<std::vector<SwitchLinks>>& hosts, std::string_view origin,
                       Topology& topology) {
   const auto hides_switches = [](const std::vector<SwitchLinks>& gpus) {
@@ -381,9 +392,9 @@ Topology read(std::string_view text, std::string_view origin) {
   const XmlDocument document(text, origin);
   const pugi::xml_node system = document.root("system");
   const auto hosts = nccl::hosts_of(system);
-  if (hosts.empty()) document.fail(system, "<system>: no <cpu>");
+  if (hosts.empty()) document.fail(system, "<system>: the element contains no <cpu>");
   if (hosts.size() > most_devices)
-    document.fail(system, fmt::format("more than {} hosts", most_devices));
+    document.fail(system, fmt::format("the file has more than {} hosts", most_devices));
   Topology topology;
   TopologyDocument original{.format = std::string(nccl::document_format),
                             .origin = std::string(origin),
@@ -392,7 +403,8 @@ Topology read(std::string_view text, std::string_view origin) {
   std::vector<std::vector<SwitchLinks>> switches;
   for (const nccl::HostElements& elements : hosts) {
     if (!nccl::is_plain(elements.hash))
-      document.fail(elements.cpus.front(), "<cpu>: the host_hash is too long or not text");
+      document.fail(elements.cpus.front(),
+                    "<cpu>: the host_hash is too long or has bytes that cannot be printed");
     const std::string stem = host_of(origin);
     original.hosts.push_back(hosts.size() == 1 ? stem
                                                : fmt::format("{}-{}", stem, original.hosts.size()));

@@ -11,14 +11,14 @@
 //   NIC Legend:
 //     NIC0: mlx5_0
 //
-// Tabs, spaces or both separate the columns. Terminal escapes underline the header, and a paste may
-// keep parts of them. Older drivers write the names of NICs into the header. A cell NVk means k
-// NVLinks. On a board without switches these links belong to the pair. With NVSwitch they are all
-// links of the GPU, repeated for every peer, so that a row has more links than any GPU;
-// show_hidden_switches() detects this.
+// Tabs, spaces or both separate the columns. Terminal escapes underline the header, and pasted text
+// may contain parts of these escapes. Older drivers write the names of NICs into the header. A cell
+// NVk means k NVLinks. On a board without switches, these links connect the two GPUs. With
+// NVSwitch, each cell repeats the number of all links of the GPU, so that the sum of a row exceeds
+// the links of any GPU; show_hidden_switches() detects this.
 //
 // Steps: replace the escapes by spaces, find the header, read one row for each column, check that
-// the matrix is symmetric, read the legend, turn the cells into links and paths.
+// the matrix is symmetric, read the legend, convert the cells to links and paths.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -39,19 +39,19 @@
 namespace atoll_v1::atoll::importers {
 namespace {
 
-constexpr std::size_t header_lines = 200;  // a log may precede the matrix, up to this many lines
+constexpr std::size_t header_lines = 200;  // the header must be among this number of first lines
 constexpr std::size_t header_bytes = std::size_t{1} << 20;
 constexpr std::size_t longest_line = std::size_t{64} << 10;
 constexpr std::size_t longest_name = 64;
 constexpr std::string_view name_bytes =
     "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz_-.:";
-constexpr std::size_t most_devices = 1024;  // a larger matrix would have too many paths
+constexpr std::size_t most_devices = 1024;  // a matrix of more devices would have too many paths
 constexpr int most_cpus = 16'384;
-constexpr int most_nodes = 1'024;  // maximum of NUMA nodes
+constexpr int most_nodes = 1'024;  // largest number of NUMA nodes
 constexpr int highest_gpu = 65'535;
-constexpr int most_links_of_gpu = 18;  // no GPU has more, as of NVLink 5
+constexpr int most_links_of_gpu = 18;  // largest number of links of a GPU up to NVLink 5
 
-// The position after the terminal escape at `at`, or `at` itself when there is no escape.
+// Returns the position after the terminal escape at `at`, or `at` itself when there is no escape.
 std::size_t after_escape(std::string_view text, std::size_t at) {
   constexpr std::string_view parameters = "0123456789;:<=>?";
   const bool is_whole = text.substr(at, 2) == "\x1b[";
@@ -83,7 +83,7 @@ std::string without_escapes(std::string_view text) {
   return plain;
 }
 
-// Removes the first line from `rest` and returns it; empty at the end of the text.
+// Removes the first line from `rest` and returns this line; empty at the end of the text.
 std::optional<std::string_view> next_line(std::string_view& rest) {
   if (rest.empty()) return std::nullopt;
   const std::size_t end = std::min(rest.find('\n'), rest.size());
@@ -101,7 +101,7 @@ std::optional<int> number_of(std::string_view text, int highest) {
   return number && *number >= 0 && *number <= highest ? number : std::nullopt;
 }
 
-// "GPU7" -> 7
+// Returns the number of a GPU from the name of a column: 7 for "GPU7".
 std::optional<int> gpu_number(std::string_view label) {
   if (!label.starts_with("GPU")) return std::nullopt;
   return number_of(label.substr(3), highest_gpu);
@@ -111,14 +111,14 @@ enum class CellKind : std::uint8_t {
   self,
   links,
   path,
-  silent  // "N/A": the driver does not know
+  silent  // "N/A": the driver does not know the connection
 };
 
 struct Cell {
   CellKind kind = CellKind::silent;
-  PathLevel level = PathLevel::sys;  // for CellKind::path
-  std::uint16_t count = 0;           // for CellKind::links
-  std::uint32_t offset = 0;          // 32 bits suffice for files of 64 MiB
+  PathLevel level = PathLevel::sys;  // valid for CellKind::path
+  std::uint16_t count = 0;           // number of NVLinks, valid for CellKind::links
+  std::uint32_t offset = 0;          // byte offset in the file, which has at most 64 MiB
   bool same(const Cell& other) const {
     return kind == other.kind && level == other.level && count == other.count;
   }
@@ -154,7 +154,8 @@ bool is_cell(std::string_view token) { return cell_of(token).has_value(); }
 
 struct Header {
   Tokens devices;
-  std::size_t tails = 0;  // columns after the matrix; cpus and numa are two of them
+  std::size_t tails = 0;  // number of columns after the matrix
+  // Positions of the columns "CPU Affinity" and "NUMA Affinity" among these columns.
   std::optional<std::size_t> cpus, numa;
 };
 
@@ -166,11 +167,12 @@ void read_tails(std::span<const std::string_view> tokens, Header& header) {
     const bool is_affinity = is(at + 1, "Affinity");
     if (is_affinity && is(at, "CPU")) header.cpus = header.tails;
     if (is_affinity && is(at, "NUMA")) header.numa = header.tails;
-    at += is_affinity ? 2 : is(at + 1, "NUMA") ? 3 : 1;  // the last case is "GPU NUMA ID"
+    at += is_affinity ? 2 : is(at + 1, "NUMA") ? 3 : 1;  // "GPU NUMA ID" has three words
   }
 }
 
-// A header is a line of device names that begins with a GPU and has no cells.
+// Parses the header of a matrix: a line of device names that begins with a GPU and has no cells.
+// Empty for any other line.
 std::optional<Header> header_of(std::string_view line) {
   if (line.size() > longest_line) return std::nullopt;
   const Tokens tokens = split(line);
@@ -185,7 +187,8 @@ std::optional<Header> header_of(std::string_view line) {
   return header;
 }
 
-// Distinguishes the matrix from others with the same header (topo -p2p).
+// True if the line is the first row of a `topo -m` matrix. Other commands print matrices with the
+// same header (`topo -p2p`).
 bool is_row_of(const Header& header, std::string_view line) {
   if (line.size() > longest_line) return false;
   const Tokens tokens = split(line);
@@ -193,7 +196,7 @@ bool is_row_of(const Header& header, std::string_view line) {
   return std::ranges::all_of(std::span(tokens).subspan(1, header.devices.size()), is_cell);
 }
 
-// Finds the header of the matrix and leaves `rest` at the line after it.
+// Finds the header of the matrix, and removes everything up to the end of the header from `rest`.
 std::optional<Header> find_header(std::string_view& rest) {
   for (std::size_t i = 0; i < header_lines; ++i) {
     const auto line = next_line(rest);
@@ -215,7 +218,8 @@ bool recognises(std::string_view text) {
   return find_header(rest).has_value();
 }
 
-// Calls take() for each number in "0-23,48-71" or "1". Any other text ("N/A", "-1") has no numbers.
+// Calls take(number) for each number in a list such as "0-23,48-71" or "1". Any other text ("N/A",
+// "-1") is treated as an empty list.
 template <class Take>
 void for_numbers(std::string_view text, int highest, const Take& take) {
   std::vector<std::pair<int, int>> ranges;
@@ -225,7 +229,8 @@ void for_numbers(std::string_view text, int highest, const Take& take) {
     const std::size_t dash = std::min(range.find('-'), range.size());
     const auto first = number_of(range.substr(0, dash), highest);
     const auto last = dash < range.size() ? number_of(range.substr(dash + 1), highest) : first;
-    // The driver prints ascending ranges. Others could make the loop below very long.
+    // The driver prints ascending ranges. Other ranges are rejected, because repeated ranges could
+    // make the loop below very long.
     if (!first || !last || *last < *first || (!ranges.empty() && *first <= ranges.back().second))
       return;
     ranges.emplace_back(*first, *last);
@@ -243,7 +248,7 @@ class MatrixReader {
 
   Topology read() {
     auto header = find_header(rest_);
-    if (!header) fail(0, "no header of a matrix (GPU0 GPU1 ...)");
+    if (!header) fail(0, "the text has no header of a matrix (GPU0 GPU1 ...)");
     header_ = std::move(*header);
     check_devices();
     read_rows();
@@ -272,16 +277,16 @@ class MatrixReader {
 
   void check_name(std::string_view name) const {
     if (name.size() > longest_name || name.find_first_not_of(name_bytes) != std::string_view::npos)
-      fail(name, "not the name of a device");
+      fail(name, "this is not the name of a device");
   }
 
   void check_devices() {
     if (size() > most_devices)
-      fail(label(most_devices), fmt::format("more than {} devices", most_devices));
+      fail(label(most_devices), fmt::format("the matrix has more than {} devices", most_devices));
     for (std::size_t i = 0; i < size(); ++i) {
       check_name(label(i));
       if (!columns_.try_emplace(label(i), i).second)
-        fail(label(i), fmt::format("a second column {}", label(i)));
+        fail(label(i), fmt::format("two columns are called {}", label(i)));
       if (is_gpu(i)) gpus_.push_back(i);
     }
     cells_.resize(size() * size());
@@ -292,15 +297,16 @@ class MatrixReader {
     std::vector<bool> seen(size());
     for (std::size_t rows = 0; rows < size();) {
       const auto line = next_line(rest_);
-      if (!line) fail(text_.size(), fmt::format("{} rows for {} columns", rows, size()));
+      if (!line)
+        fail(text_.size(), fmt::format("the matrix has {} rows, but {} columns", rows, size()));
       if (line->size() > longest_line)
-        fail(*line, fmt::format("a line of more than {} bytes", longest_line));
+        fail(*line, fmt::format("the line is longer than {} bytes", longest_line));
       const Tokens tokens = split(*line);
       if (tokens.empty()) continue;
       const auto column = columns_.find(tokens[0]);
       if (column == columns_.end())
-        fail(tokens[0], fmt::format("{} rows for {} columns", rows, size()));
-      if (seen[column->second]) fail(tokens[0], fmt::format("a second row {}", tokens[0]));
+        fail(tokens[0], fmt::format("the matrix has {} rows, but {} columns", rows, size()));
+      if (seen[column->second]) fail(tokens[0], fmt::format("two rows are called {}", tokens[0]));
       seen[column->second] = true;
       read_row(column->second, tokens);
       ++rows;
@@ -316,7 +322,7 @@ class MatrixReader {
       auto cell_read = cell_of(token);
       std::string_view what;
       if (!cell_read)
-        what = "not a cell of topo -m";
+        what = "this is not a cell of nvidia-smi topo -m";
       else if ((cell_read->kind == CellKind::self) != (row == column))
         what = "X must be on the diagonal and only there";
       else if (cell_read->kind == CellKind::links && !(is_gpu(row) && is_gpu(column)))
@@ -326,7 +332,8 @@ class MatrixReader {
       cell_read->offset = static_cast<std::uint32_t>(offset_of(token));
       cell(row, column) = *cell_read;
     }
-    // If a row has an empty column, the others cannot be assigned.
+    // Columns after the matrix are separated only by blanks. If a row has an empty column, the
+    // words cannot be assigned to columns, so they are ignored.
     const auto tails = std::span(tokens).subspan(size() + 1);
     if (tails.size() != header_.tails) return;
     if (header_.cpus)
@@ -342,13 +349,13 @@ class MatrixReader {
       for (std::size_t column = 0; column < row; ++column)
         if (!cell(row, column).same(cell(column, row)))
           fail(std::max(cell(row, column).offset, cell(column, row).offset),
-               fmt::format("row {}, column {}: not the same as row {}, column {}", label(row),
+               fmt::format("row {}, column {}: the cell differs from row {}, column {}", label(row),
                            label(column), label(column), label(row)));
   }
 
-  // Lines such as "NIC0: mlx5_0" after the matrix name the NICs. If a paste lacks the heading "NIC
-  // Legend:", only columns named NIC and a number are renamed, since any log may contain a line
-  // about "mlx5_0:". The header of another matrix ends the legend.
+  // Reads the names of the NICs from lines such as "NIC0: mlx5_0" after the matrix. If the heading
+  // "NIC Legend:" is missing, only columns whose names begin with "NIC" are renamed, since any log
+  // may contain a line that begins with "mlx5_0:". The header of another matrix ends the legend.
   std::map<std::string_view, std::string_view> read_legend() {
     std::map<std::string_view, std::string_view> names;
     bool is_legend = false;
@@ -375,7 +382,8 @@ class MatrixReader {
       check_name(name);
       ids_[device] = is_gpu(device) ? fmt::format("{}/gpu{}", host_, *gpu_number(label(device)))
                                     : fmt::format("{}/{}", host_, name);
-      if (!seen.insert(ids_[device]).second) fail(name, fmt::format("a second device {}", name));
+      if (!seen.insert(ids_[device]).second)
+        fail(name, fmt::format("two devices are called {}", name));
       if (is_gpu(device)) {
         TopologyGpu& gpu = topology_.gpus.emplace_back();
         gpu.id = ids_[device];
@@ -402,7 +410,8 @@ class MatrixReader {
     host.gpu_links = state();
   }
 
-  // A single GPU has no peer, so nothing is known about links.
+  // Whether the links between GPUs are known. A single GPU has no peer in the matrix, so its links
+  // are unknown.
   IslandState state() {
     bool is_silent = gpus_.size() < 2;
     for (const std::size_t a : gpus_)
@@ -433,8 +442,8 @@ class MatrixReader {
   Header header_;
   std::map<std::string_view, std::size_t> columns_;
   std::vector<std::size_t> gpus_;  // columns of GPUs
-  std::vector<Cell> cells_;        // all rows, one after the other
-  std::bitset<most_cpus> cpus_;    // CPUs that are near some device
+  std::vector<Cell> cells_;        // cells of all rows, in row-major order
+  std::bitset<most_cpus> cpus_;    // CPUs that are near at least one device
   std::vector<std::vector<int>> near_nodes_;
   std::vector<std::string> ids_;
   Topology topology_;

@@ -1,9 +1,9 @@
 // Imports `nvidia-smi -q -x`: identity, PCIe link, health and NVLink fabric of each GPU.
 //
-// The format is nvsmi_device_v10 to v13.dtd (drivers 450 to 580). Versions added and renamed
-// elements, so each is optional here. Missing values are phrases ("N/A", "[Unknown Error]",
-// "Requested functionality has been deprecated"), so a value counts only if it has the expected
-// form. The log has no links and no NICs.
+// The format is defined in nvsmi_device_v10 to v13.dtd (drivers 450 to 580). New versions added and
+// renamed elements, so every element is optional here. For a missing value the driver writes a
+// phrase ("N/A", "[Unknown Error]", "Requested functionality has been deprecated"), so values
+// without the expected form are ignored. The log shows no links and no NICs.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -25,10 +25,10 @@ using namespace topology_sources;
 namespace {
 
 constexpr std::size_t most_gpus = 1024;
-constexpr std::size_t most_partitions = 64;  // maximum of MIG instances of one GPU
+constexpr std::size_t most_partitions = 64;  // largest number of MIG instances of one GPU
 constexpr std::size_t longest_text = 256;
 
-// The text of an element; "" for a phrase that means there is no value.
+// Returns the text of an element; "" for a phrase that stands for a missing value.
 std::string_view words_of(pugi::xml_node node) {
   constexpr std::array none{"n/a",
                             "none",
@@ -47,7 +47,7 @@ std::string_view words_of(pugi::xml_node node) {
   return text;
 }
 
-// The number before `unit`: "1200.00 W" with the unit " W".
+// Returns the number before `unit`: 1200 for the text "1200.00 W" and the unit " W".
 std::optional<double> number_of(pugi::xml_node node, std::string_view unit = "") {
   std::string_view text = trimmed(node.child_value());
   if (!text.ends_with(unit)) return std::nullopt;
@@ -72,9 +72,8 @@ bool is_hexadecimal(std::string_view text) {
 }
 
 void read_pci(pugi::xml_node pci, Facts& facts) {
-  std::string device =
-      // The device id precedes the vendor id.
-      lower_case(trimmed(pci.child_value("pci_device_id")));
+  // In this element, the device id precedes the vendor id.
+  std::string device = lower_case(trimmed(pci.child_value("pci_device_id")));
   if (device.starts_with("0x")) device.erase(0, 2);
   if (device.size() == 8 && is_hexadecimal(device))
     set_fact(facts, fact::pci_device, fmt::format("{}:{}", device.substr(4), device.substr(0, 4)));
@@ -96,12 +95,13 @@ void read_pci(pugi::xml_node pci, Facts& facts) {
   set_number(facts, fact::pci_replays, number_of(pci.child("replay_counter")));
 }
 
-// "healthy", a list of faults, or "" when the driver does not report it.
+// Returns the health of the NVLink fabric: "healthy", a list of faults, or "" when the driver does
+// not report the health.
 std::string health_of(pugi::xml_node health) {
-  std::string troubles;
+  std::string problems;
   bool is_told = false;
-  const auto add = [&](const std::string& trouble) {
-    if (troubles.size() < longest_text) troubles += (troubles.empty() ? "" : ", ") + trouble;
+  const auto add = [&](const std::string& problem) {
+    if (problems.size() < longest_text) problems += (problems.empty() ? "" : ", ") + problem;
   };
   for (const pugi::xml_node child : health.children()) {
     const std::string name = child.name(), value = lower_case(words_of(child));
@@ -118,8 +118,8 @@ std::string health_of(pugi::xml_node health) {
     }
   }
   const std::string summary = lower_case(words_of(health.child("summary")));
-  if (!troubles.empty() || summary == "healthy" || (summary.empty() && is_told))
-    return troubles.empty() ? "healthy" : troubles;
+  if (!problems.empty() || summary == "healthy" || (summary.empty() && is_told))
+    return problems.empty() ? "healthy" : problems;
   return summary;
 }
 
@@ -140,8 +140,8 @@ void read_fabric(pugi::xml_node fabric, Facts& facts) {
   set_fact(facts, fact::fabric_health, health_of(fabric.child("health")));
 }
 
-// Reads the reasons for lower clocks that mean trouble, not idleness or clocks that a user set.
-// Drivers before 525 called them throttle reasons.
+// Reads why the clocks are reduced, but skips idleness and clocks that a user set. Drivers before
+// 525 call the reasons "throttle reasons".
 void read_throttle(pugi::xml_node gpu, Facts& facts) {
   struct Reason {
     std::string_view element, word;
@@ -195,13 +195,13 @@ class LogReader {
 
   void add_gpu(pugi::xml_node element) {
     if (topology_.gpus.size() == most_gpus)
-      document_.fail(element, fmt::format("more than {} GPUs", most_gpus));
+      document_.fail(element, fmt::format("the log has more than {} GPUs", most_gpus));
     TopologyGpu& gpu = topology_.gpus.emplace_back();
     gpu.host = host_;
     gpu.busid = normal_busid(element.attribute("id").value());
     if (gpu.busid.empty()) gpu.busid = normal_busid(element.child("pci").child_value("pci_bus_id"));
     if (!gpu.busid.empty() && !busids_.insert(gpu.busid).second)
-      document_.fail(element, fmt::format("a second GPU {}", gpu.busid));
+      document_.fail(element, fmt::format("two GPUs have the bus id {}", gpu.busid));
     gpu.uuid = words_of(element.child("uuid"));
     gpu.model = words_of(element.child("product_name"));
     read_pci(element.child("pci"), gpu.facts);
@@ -222,11 +222,13 @@ class LogReader {
       set_fact(topology_.hosts.front().facts, fact::virtual_machine, "yes");
   }
 
-  // Few drivers print the UUID of a MIG instance. CUDA also accepts "MIG-GPU-UUID/GI/CI".
+  // Adds the MIG instances of a GPU. Few drivers print the UUID of an instance; without one, the
+  // name is "MIG-GPU-UUID/GI/CI", which CUDA also accepts.
   void add_partitions(pugi::xml_node devices, TopologyGpu& gpu) const {
     for (const pugi::xml_node device : devices.children("mig_device")) {
       if (gpu.partitions.size() == most_partitions)
-        document_.fail(device, fmt::format("more than {} MIG devices", most_partitions));
+        document_.fail(device,
+                       fmt::format("the GPU has more than {} MIG devices", most_partitions));
       const std::string_view uuid = words_of(device.child("uuid"));
       const auto gi = number_of(device.child("gpu_instance_id"));
       const auto ci = number_of(device.child("compute_instance_id"));
@@ -239,7 +241,8 @@ class LogReader {
     }
   }
 
-  // GPUs are in the order of their indices, unless the log shows only some of them (-i).
+  // Numbers the GPUs. A log of all GPUs lists them in the order of their indices. If the log shows
+  // only some GPUs (option -i), the indices are unknown.
   void number_gpus() {
     const auto attached = number_of(root_.child("attached_gpus"));
     const bool is_whole = !attached || *attached == static_cast<double>(topology_.gpus.size());

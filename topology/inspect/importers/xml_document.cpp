@@ -11,7 +11,8 @@ namespace {
 constexpr std::size_t most_nodes = 2'000'000;
 constexpr std::size_t most_depth = 64;
 
-// Skips one "<? ... ?>", "<!-- ... -->" or "<! ... >" at `at`. Returns npos when it has no end.
+// Returns the position after the "<? ... ?>", "<!-- ... -->" or "<! ... >" that begins at `at`;
+// npos when its end is missing.
 std::size_t skip_markup(std::string_view text, std::size_t at) {
   const bool is_comment = text.substr(at, 4) == "<!--";
   const std::string_view end = is_comment ? "-->" : ">";
@@ -23,20 +24,21 @@ std::size_t skip_markup(std::string_view text, std::size_t at) {
 
 XmlDocument::XmlDocument(std::string_view text, std::string_view origin) : origin_(origin) {
   if (const auto zero = text.find('\0'); zero != std::string_view::npos)
-    fail_at(origin_, zero, "a zero byte: this is not XML");
+    fail_at(origin_, zero, "the text contains a zero byte: it is not XML");
   const auto result =
       document_.load_buffer(text.data(), text.size(), pugi::parse_default, pugi::encoding_utf8);
   if (!result)
     fail_at(origin_, static_cast<std::size_t>(std::max<std::ptrdiff_t>(0, result.offset)),
-            fmt::format("XML: {}", result.description()));
-  // Walks without recursion, so that readers of the document may recurse.
+            fmt::format("invalid XML: {}", result.description()));
+  // Checks the depth without recursion, so that readers of the document can safely recurse.
   std::size_t nodes = 0, depth = 0;
   pugi::xml_node node = document_.first_child();
   while (node) {
-    if (++nodes > most_nodes) fail(node, fmt::format("XML: more than {} elements", most_nodes));
+    if (++nodes > most_nodes)
+      fail(node, fmt::format("the XML document has more than {} elements", most_nodes));
     if (node.first_child()) {
       if (++depth > most_depth)
-        fail(node, fmt::format("XML: elements nest deeper than {}", most_depth));
+        fail(node, fmt::format("XML elements are nested more than {} levels deep", most_depth));
       node = node.first_child();
       continue;
     }
@@ -50,7 +52,7 @@ XmlDocument::XmlDocument(std::string_view text, std::string_view origin) : origi
 
 pugi::xml_node XmlDocument::root(std::string_view name) const {
   const pugi::xml_node root = document_.document_element();
-  if (root.name() != name) fail(root, fmt::format("the document is not a <{}>", name));
+  if (root.name() != name) fail(root, fmt::format("the root element is not <{}>", name));
   return root;
 }
 

@@ -1,6 +1,6 @@
 // Draws a scene: two rows of hosts, or of islands that span hosts, with the rails between the rows.
 // The lower row is drawn upside down, so that all NICs face the rails. A *block* is a group or a
-// summary in a row; a *drop* is the line from a block to a track. dot_scene.hpp defines groups,
+// summary in a row. A *drop* is the line from a block to a track. dot_scene.hpp defines groups,
 // summaries and tracks.
 #include <fmt/format.h>
 
@@ -15,17 +15,19 @@ namespace drawing {
 namespace {
 
 constexpr double margin = 16;
-constexpr double heading_font = 13, trouble_font = 10;
+constexpr double heading_font = 13, problem_font = 10;
 constexpr double track_pitch = 13;
 constexpr double row_gap = 24;
 constexpr double summary_width = 330, summary_height = 4 * line_height;
-constexpr double widest_row = 1400;     // points; a wider row of groups is split in two
-constexpr double widest_trouble = 800;  // points; a longer line does not widen the picture
+constexpr double widest_row = 1400;     // in points; a wider row of groups is split in two
+constexpr double widest_problem = 800;  // in points; longer findings do not widen the picture
 
-// These colours differ for colour-blind readers, and none looks like an error or a warning.
+// Colours of the tracks. Colour-blind readers can distinguish them, and none looks like the colour
+// of an error or a warning.
 constexpr std::array<std::string_view, 8> track_colours{"#0b62a4", "#7a3fa0", "#00807a", "#5b7f00",
                                                         "#a8437b", "#6b5b3e", "#3f51b5", "#2e8b57"};
 
+// The upper or lower end of a line from a block to a track.
 struct Drop {
   std::string from;
   Point place;
@@ -53,8 +55,8 @@ double row_height(const Row& row) {
   return height;
 }
 
-// Computes the drops of a row with its upper left corner at `at`. NICs come first, since drops of
-// summaries can move sideways.
+// Computes the drops of a row with its upper left corner at `at`. Drops of NICs are computed first,
+// because only the drops of summaries can move sideways.
 class Drops {
  public:
   Drops(const Row& row, Point at, bool is_mirrored, const std::vector<Drop>& others)
@@ -75,7 +77,7 @@ class Drops {
 
   const std::vector<Drop>& drops() const { return drops_; }
 
-  // Counts the drops that cover a drop of another track.
+  // Counts the drops that overlap a drop of another track.
   std::size_t clashes() const {
     std::size_t count = 0;
     for (const Drop& drop : drops_)
@@ -113,7 +115,8 @@ class Drops {
     }
   }
 
-  // Moves each drop sideways until it is clear of the others.
+  // Adds the drops of a summary. Each drop is moved sideways until it does not overlap another
+  // drop, at most four times.
   void add_summary(const Summary& summary, const Rect& place, double y) {
     const double step = place.width / (static_cast<double>(summary.tracks.size()) + 1);
     for (std::size_t i = 0; i < summary.tracks.size(); ++i) {
@@ -149,7 +152,7 @@ class Painter {
     canvas_.move_to({});
     for (std::size_t track = 0; track < scene_.tracks.size(); ++track)
       paint_track(track, tracks_y + track_pitch * static_cast<double>(track) + 5);
-    y = paint_troubles(y);
+    y = paint_problems(y);
     return canvas_.finish(scene_.heading, width_, y + margin);
   }
 
@@ -176,14 +179,14 @@ class Painter {
       left_ = std::max(left_, 2 * margin + text_width(track.title, detail_font));
     double width = text_width(scene_.heading, heading_font);
     for (const Row& row : rows_) width = std::max(width, row_width(row));
-    for (const Trouble& trouble : scene_.troubles)
-      width = std::max(width, std::min(widest_trouble, text_width(trouble.text, trouble_font)));
+    for (const Problem& problem : scene_.problems)
+      width = std::max(width, std::min(widest_problem, text_width(problem.text, problem_font)));
     width_ = left_ + width + margin;
   }
 
-  // The left edge of a row. Up to two blocks are aligned on the left, so that equal blocks are
-  // above each other. Other rows are centred, but shifted if that avoids drops of different tracks
-  // that cover each other.
+  // Returns the left edge of a row. If the picture has at most two blocks, they are aligned on the
+  // left, so that equal blocks are above each other. Other rows are centred, and shifted if that
+  // separates overlapping drops of different tracks.
   double begin_of(const Row& row, double y, bool is_mirrored) const {
     if (rows_[0].size() + rows_[1].size() <= 2) return left_;
     const double middle = left_ + (width_ - margin - left_ - row_width(row)) / 2;
@@ -198,7 +201,7 @@ class Painter {
     return best;
   }
 
-  // Returns the y coordinate below the row.
+  // Draws a row and returns the y coordinate below the row.
   double paint_row(const Row& row, double y, bool is_mirrored) {
     const double height = row_height(row);
     double x = begin_of(row, y, is_mirrored);
@@ -236,7 +239,7 @@ class Painter {
     if (group.around) canvas_.close();
   }
 
-  // Draws the lines from the switches of an island to its hosts.
+  // Draws the lines from the switches of an island to the hosts of the island.
   void paint_buses(const Group& group) {
     const std::string from = switch_id(*group.around);
     const auto paint_bus = [&](double x, double y) {
@@ -272,13 +275,13 @@ class Painter {
     }
   }
 
-  // Returns the y coordinate below the list.
-  double paint_troubles(double y) {
-    if (!scene_.troubles.empty()) y += row_gap;
+  // Lists the findings below the picture. Returns the y coordinate below the list.
+  double paint_problems(double y) {
+    if (!scene_.problems.empty()) y += row_gap;
     const double width = width_ - 2 * margin;
-    for (const Trouble& trouble : scene_.troubles) {
-      canvas_.text({margin, y, width, line_height}, {shortened(trouble.text, width, trouble_font)},
-                   {.font = trouble_font, .colour = colour_of(trouble.mark, quiet)});
+    for (const Problem& problem : scene_.problems) {
+      canvas_.text({margin, y, width, line_height}, {shortened(problem.text, width, problem_font)},
+                   {.font = problem_font, .colour = colour_of(problem.mark, quiet)});
       y += line_height;
     }
     return y;

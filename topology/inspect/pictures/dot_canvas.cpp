@@ -9,7 +9,8 @@ namespace {
 
 constexpr double per_inch = 72;
 
-// The length of the UTF-8 sequence at the start of the text; 0 if it is invalid.
+// Returns the length in bytes of the UTF-8 sequence at the start of the text; 0 if the sequence is
+// invalid.
 std::size_t sequence_length(std::string_view text) {
   const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
   const std::size_t length = byte(0) < 0x80             ? 1
@@ -23,8 +24,8 @@ std::size_t sequence_length(std::string_view text) {
   return length;
 }
 
-// Escapes text for a quoted string of Graphviz. Names come from files: quotes and backslashes are
-// escaped, and bytes that Graphviz would interpret or reject become question marks.
+// Escapes text for a quoted string of Graphviz, because names come from untrusted files. Quotes and
+// backslashes are escaped. Bytes that Graphviz would interpret or reject become question marks.
 std::string escaped(std::string_view text) {
   std::string result;
   while (!text.empty()) {

@@ -1,6 +1,7 @@
-// Writes a drawing in Graphviz' language. All positions are given, so Graphviz only paints: with
-// `layout=nop2`, neato reads `pos` and `bb` in the form that `dot -Tdot` writes. Positions are in
-// points (1/72 inch) from the upper left corner; Graphviz itself counts from the lower left one.
+// Writes a drawing in Graphviz' language. Every element has a position, so Graphviz only paints:
+// with `layout=nop2`, neato reads `pos` and `bb` in the form that `dot -Tdot` writes. Callers give
+// positions in points (1/72 inch) from the upper left corner; in the output, positions are relative
+// to the lower left corner, as Graphviz expects.
 #pragma once
 
 #include <initializer_list>
@@ -58,33 +59,35 @@ struct TextLook {
   std::string_view colour = "#222222";
 };
 
-// An upper estimate of a text's width in points, for common sans-serif fonts.
+// Estimates the width of a text in common sans-serif fonts, in points. The estimate is rather too
+// large than too small.
 double text_width(std::string_view text, double font);
 
-// Joins `parts` into lines of at most `width`, without splitting a part.
+// Joins `parts` with spaces into lines of at most `width` points, without splitting a part.
 std::vector<std::string> wrapped(const std::vector<std::string>& parts, double width, double font);
 
-// Cuts a text to `width` and marks the cut with dots.
+// Cuts a text to `width` points and appends dots to a text that was cut.
 std::string shortened(std::string_view text, double width, double font);
 
 class Canvas {
  public:
-  // Sets the origin for all positions until the next call. If `mirrored_height` is positive, the
-  // area of this height below the origin is drawn upside down.
+  // Sets the origin for all positions until the next call of move_to(). If `mirrored_height` is
+  // positive, the area of this height below the origin is drawn upside down.
   void move_to(Point origin, double mirrored_height = 0);
 
-  // Begins a frame; close() ends it. `name` must be unique.
+  // Begins a frame around all elements until close(). `name` must be unique.
   void open(std::string_view name, const Rect& place, const Look& look, std::string_view tooltip);
   void close();
 
-  // Edges refer to the box by `id`.
+  // Draws a box with lines of text. Edges refer to the box by `id`.
   void box(std::string_view id, const Rect& place, const std::vector<std::string>& lines,
            const Look& look, std::string_view tooltip);
   void text(const Rect& place, const std::vector<std::string>& lines, const TextLook& look);
-  // An end point for edges; invisible when `size` is 0.
+  // Draws a point at which edges can end. The point is invisible when `size` is 0.
   void dot(std::string_view id, Point place, double size, std::string_view colour);
 
-  // An edge along cubic Bezier curves: a start, then three points for each curve.
+  // Draws an edge from `a` to `b` along cubic Bezier curves. `points` holds the start, then three
+  // points for each curve.
   void curve(std::string_view a, std::string_view b, const std::vector<Point>& points,
              const Pen& pen);
   void line(std::string_view a, std::string_view b, std::initializer_list<Point> corners,

@@ -11,11 +11,12 @@ namespace atoll_v1::atoll::drawing {
 namespace {
 
 constexpr std::size_t most_in_stack = 6;
-constexpr std::size_t most_single_nics = 8;  // of a host without GPUs; more NICs share one stack
+// On a host without GPUs, each of up to this number of NICs is a stack of its own.
+constexpr std::size_t most_single_nics = 8;
 
 std::string_view last_part(std::string_view id) { return id.substr(id.rfind('/') + 1); }
 
-// "NVIDIA H100 80GB HBM3" -> "H100 80GB HBM3"
+// Removes the vendor from a GPU model: "H100 80GB HBM3" for "NVIDIA H100 80GB HBM3".
 std::string_view short_model(std::string_view model) {
   for (const std::string_view maker : {"NVIDIA ", "AMD Instinct ", "Tesla "})
     if (model.starts_with(maker)) model.remove_prefix(maker.size());
@@ -58,8 +59,6 @@ NicBox make_nic(const Parts& parts, const TopologyNic& nic) {
   return box;
 }
 
-// --- links ---
-
 void add_links(const Parts& parts, const HostParts& host,
                const std::map<std::size_t, std::size_t>& places, HostBox& box) {
   std::map<std::pair<std::size_t, std::size_t>, Arc> arcs;
@@ -92,9 +91,7 @@ void add_links(const Parts& parts, const HostParts& host,
   for (const auto& [gpu, count] : stubs) island_of[gpu]->stubs.push_back({gpu, count});
 }
 
-// --- islands ---
-
-// All GPUs of a host that have no links share one box.
+// Returns the box for the GPUs of a host that have no links; all these GPUs share one box.
 IslandBox make_lone(std::size_t gpus, std::size_t of) {
   IslandBox box;
   box.state = IslandState::none;
@@ -112,13 +109,13 @@ std::string models_of(const Topology& topology, const std::vector<std::size_t>& 
   return std::string(short_model(model));
 }
 
-// Fills the islands, and the GPUs in the order of the islands. Returns the position in `box` of
-// each GPU of the topology.
+// Adds the islands to `box`, and the GPUs in the order of the islands. Returns for each GPU, given
+// by its position in the topology, the position in `box`.
 std::map<std::size_t, std::size_t> add_islands(const Parts& parts, const HostParts& host,
                                                HostBox& box) {
   const Topology& topology = parts.topology();
   const std::vector<Island>& islands = parts.inspection().islands;
-  std::map<std::size_t, std::vector<std::size_t>> members;  // island -> its GPUs on this host
+  std::map<std::size_t, std::vector<std::size_t>> members;  // GPUs on this host, by island
   std::vector<std::size_t> order, lone;
   for (const std::size_t gpu : host.gpus) {
     const auto island = parts.island(topology.gpus[gpu].id);
@@ -146,9 +143,7 @@ std::map<std::size_t, std::size_t> add_islands(const Parts& parts, const HostPar
   return places;
 }
 
-// --- NICs ---
-
-// The GPUs of the host that send through a NIC, and those that it is nearest to.
+// The GPUs of the host that send through a NIC, and the GPUs for which the NIC is the nearest one.
 using Gpus = std::vector<std::size_t>;
 struct Use {
   Gpus users, near;
@@ -167,7 +162,8 @@ std::map<std::size_t, Use> uses_of(const Parts& parts, const HostBox& box) {
   return uses;
 }
 
-// Moves NICs with findings to the front, so that they are not left out.
+// Limits the number of NICs in a stack. NICs with findings are moved to the front, so that they are
+// always drawn.
 void shorten(NicStack& stack) {
   if (stack.nics.size() <= most_in_stack) return;
   std::ranges::stable_sort(stack.nics, std::ranges::greater(), &NicBox::mark);
@@ -178,16 +174,16 @@ void shorten(NicStack& stack) {
 void add_stacks(const Parts& parts, const HostParts& host, HostBox& box) {
   const Topology& topology = parts.topology();
   const std::map<std::size_t, Use> uses = uses_of(parts, box);
-  std::map<std::pair<Gpus, Gpus>, std::size_t> stack_of;  // (users, near) -> stack
+  std::map<std::pair<Gpus, Gpus>, std::size_t> stack_of;  // stack for each pair (users, near)
   NicStack others;
   for (const std::size_t position : host.nics) {
     const TopologyNic& nic = topology.nics[position];
     const auto found = uses.find(position);
     Use use = found == uses.end() ? Use() : found->second;
     NicBox nic_box = make_nic(parts, nic);
-    const bool is_trouble = !nic_box.is_active || nic_box.mark != Mark::none;
+    const bool is_problem = !nic_box.is_active || nic_box.mark != Mark::none;
     if (nic.is_virtual && use.users.empty() && nic_box.mark == Mark::none) continue;
-    if (!use.users.empty() || !is_trouble) use.near.clear();
+    if (!use.users.empty() || !is_problem) use.near.clear();
     const bool is_single = box.gpus.empty() && host.nics.size() <= most_single_nics;
     if (use.users.empty() && use.near.empty() && !is_single) {
       others.nics.push_back(std::move(nic_box));
@@ -201,8 +197,6 @@ void add_stacks(const Parts& parts, const HostParts& host, HostBox& box) {
   if (!others.nics.empty()) box.stacks.push_back(std::move(others));
   for (NicStack& stack : box.stacks) shorten(stack);
 }
-
-// --- all together ---
 
 std::string host_detail(const TopologyHost& host) {
   std::string text;

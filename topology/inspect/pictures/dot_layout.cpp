@@ -1,5 +1,5 @@
-// Computes positions, from the inside out: the GPUs of a host form one row, island by island. Their
-// links are above them, their NICs below.
+// Computes positions, from the inside out. The GPUs of a host form one row, island by island. Links
+// are drawn above the GPUs, NICs below the GPUs.
 #include "inspect/pictures/dot_painter.hpp"
 
 #include <fmt/format.h>
@@ -35,7 +35,8 @@ double island_width(const IslandBox& island) {
   return std::max(island.has_frame ? least_island_width : 0, gpus + 2 * pad);
 }
 
-// One bar for each run of neighbouring GPUs on the same processor; none if there is only one bar.
+// Returns one bar for each sequence of neighbouring GPUs on the same processor. Returns no bar if
+// all GPUs are on one processor.
 std::vector<Bar> package_bars(const std::vector<GpuBox>& gpus, double y) {
   std::vector<Bar> bars;
   for (std::size_t i = 0; i < gpus.size(); ++i) {
@@ -56,8 +57,8 @@ double mean_x(const std::vector<std::size_t>& gpus, const std::vector<GpuBox>& b
   return sum / static_cast<double>(gpus.size());
 }
 
-// The middle of each stack: below its GPUs if possible, unused stacks to the right, without
-// overlap.
+// Returns the x coordinate of the middle of each NIC stack. A stack is below its GPUs if possible;
+// stacks that no GPU uses are on the right. Stacks do not overlap.
 std::vector<double> stack_middles(const HostBox& host) {
   const std::vector<GpuBox>& gpus = host.gpus;
   std::vector<double> wanted(host.stacks.size());
@@ -85,7 +86,7 @@ std::vector<double> stack_middles(const HostBox& host) {
   return middles;
 }
 
-// Returns the height of the highest stack.
+// Computes the positions of all NIC stacks, and returns the height of the highest stack.
 double place_stacks(double y, HostBox& host) {
   const std::vector<double> middles = stack_middles(host);
   double height = 0;
@@ -103,7 +104,7 @@ double place_stacks(double y, HostBox& host) {
   return height;
 }
 
-// Returns the label of the switches: "NVSwitch, 18 links a GPU".
+// Returns the label for the switches of an island: "NVSwitch, 18 links a GPU".
 std::string switch_title(const IslandBox& island, const std::vector<Stub>& stubs) {
   std::string name = island.fabric == "nvlink" ? "NVSwitch" : "switch";
   for (const Stub& stub : stubs)
@@ -113,7 +114,7 @@ std::string switch_title(const IslandBox& island, const std::vector<Stub>& stubs
              : fmt::format("{}, {} links a GPU", name, stubs.front().count);
 }
 
-// Returns the y coordinate below the islands.
+// Computes the positions of the islands, and returns the y coordinate below the islands.
 double place_islands(double y, HostBox& host) {
   std::size_t lines = 0;
   double fabric = 0;
@@ -152,7 +153,8 @@ void place(HostBox& host) {
       pad;
   host.title_place = {pad, 6, 0, 2 * line_height};
   double y = host.title_place.bottom() + 6;
-  // The first call of place_islands() only finds the columns of the GPUs, for the bars above them.
+  // The first call of place_islands() only finds the columns of the GPUs, which package_bars()
+  // needs.
   place_islands(y, host);
   host.packages = package_bars(host.gpus, y);
   if (!host.packages.empty()) y += package_height + 6;

@@ -87,8 +87,8 @@ class HostPainter {
     }
   }
 
-  // Draws an arc over the GPUs between two linked GPUs, with the number of links at its top. The
-  // number is omitted when all pairs have one link.
+  // Draws an arc between two linked GPUs, with the number of links at the top of the arc. The
+  // number is omitted when all pairs in the island have one link.
   void paint_arc(const IslandBox& island, const Arc& arc) {
     const auto [least, most] = std::ranges::minmax(island.arcs, {}, &Arc::count);
     const Rect &a = host_.gpus[arc.a].place, &b = host_.gpus[arc.b].place;

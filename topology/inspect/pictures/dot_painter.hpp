@@ -1,4 +1,4 @@
-// Places the boxes of a scene (dot_layout.cpp) and draws them (dot_painter.cpp).
+// Computes the positions of the boxes of a scene (dot_layout.cpp) and draws them (dot_painter.cpp).
 #pragma once
 
 #include "inspect/pictures/dot_scene.hpp"
@@ -10,26 +10,27 @@ inline constexpr double title_font = 12;
 inline constexpr double detail_font = 9.5;
 inline constexpr double line_height = 14;
 inline constexpr double gap = 14;         // distance between frames in points
-inline constexpr double arc_height = 15;  // height in points for each GPU below an arc
+inline constexpr double arc_height = 15;  // an arc over n GPUs is n times this high, in points
 
-// Computes where everything in a group is drawn. Positions in a host are relative to its upper left
-// corner; those of hosts, summaries and the surrounding island are relative to the group.
+// Computes the positions of everything in a group. The positions of parts of a host are relative to
+// the upper left corner of the host. The positions of hosts, summaries and the surrounding island
+// are relative to the group.
 void place(Group& group);
 
 std::string_view colour_of(Mark mark, std::string_view otherwise);
 Look island_look(const IslandBox& island);
 Pen fabric_pen(const IslandBox& island, double width);
 
-// Edges refer to the switches of an island by this id.
+// Returns the id of the box for the switches of an island, for edges to this box.
 std::string switch_id(const IslandBox& island);
 
-// Used for islands inside a host and for islands around hosts.
+// Begins the frame of an island, either inside a host or around several hosts.
 void open_island(Canvas& canvas, const IslandBox& island);
 void paint_switch(Canvas& canvas, const IslandBox& island);
 
 void paint_host(Canvas& canvas, const HostBox& host);
 
-// Draws a box with two more behind it, for several equal hosts.
+// Draws a summary of several equal hosts: a box with two more boxes behind it.
 void paint_summary(Canvas& canvas, const Summary& summary);
 std::string summary_id(const Summary& summary);
 

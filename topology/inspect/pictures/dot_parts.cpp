@@ -1,4 +1,4 @@
-// Indexes an inspection by id and by host.
+// Indexes the parts of an inspection by id and by host.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -21,7 +21,7 @@ Mark mark_of(Severity severity) {
   return Mark::none;
 }
 
-// "rank 3" -> 3
+// Returns the rank in the subject of a finding: 3 for "rank 3".
 std::optional<std::size_t> rank_of(std::string_view subject) {
   constexpr std::string_view word = "rank ";
   if (!subject.starts_with(word)) return std::nullopt;

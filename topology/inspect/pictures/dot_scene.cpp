@@ -1,9 +1,9 @@
 // Chooses the hosts to draw, the hosts to summarise, and the lines between them.
 //
-// Hosts that look alike are a *kind*. Small machines are drawn completely; of a large machine, one
-// host of each kind is drawn, kinds with findings first. A *group* is one host, or an island that
-// spans hosts together with these hosts. A *track* is one line for all rails that lead to the same
-// places.
+// Hosts that look alike are a *kind*. Small machines are drawn completely. Of a large machine, one
+// host of each kind is drawn; kinds with findings have priority. A *group* is one host, or an
+// island that spans hosts together with these hosts. A *track* is one line for all rails that
+// connect the same NICs of the drawn hosts.
 #include "inspect/pictures/dot_scene.hpp"
 
 #include <fmt/format.h>
@@ -17,18 +17,16 @@
 namespace atoll_v1::atoll::drawing {
 namespace {
 
-constexpr std::size_t most_hosts = 4;    // maximum of hosts that are drawn in full
-constexpr std::size_t most_islands = 2;  // maximum of islands that span hosts
+constexpr std::size_t most_hosts = 4;    // largest number of hosts that are drawn in full
+constexpr std::size_t most_islands = 2;  // largest number of drawn islands that span hosts
 constexpr std::size_t most_hosts_in_island = 3;
 constexpr std::size_t most_summaries = 3;
 constexpr std::size_t most_tracks = 16;
-constexpr std::size_t most_troubles = 8;
-
-// --- choice ---
+constexpr std::size_t most_problems = 8;
 
 struct Candidate {
-  std::string name, last_name;        // names of its first and last host
-  std::vector<std::size_t> likeness;  // equal for candidates that look alike
+  std::string name, last_name;        // names of the first and the last host of the candidate
+  std::vector<std::size_t> likeness;  // numbers that are equal for candidates that look alike
   Mark mark = Mark::none;
   std::size_t hosts = 1;
 };
@@ -64,7 +62,7 @@ std::string count_hosts(const std::vector<Candidate>& candidates, const Kind& ki
   return plural(hosts, "host");
 }
 
-// Returns the parts of "node2 ... node9 are like node1 (8 hosts)".
+// Returns the parts of a text such as "node2 ... node9 are like node1 (8 hosts)".
 std::vector<std::string> describe(const std::vector<Candidate>& candidates, const Kind& rest,
                                   std::size_t like) {
   const std::string& first = candidates[rest.front()].name;
@@ -92,7 +90,8 @@ Choice choose(const std::vector<Candidate>& candidates, std::size_t most) {
       ++other_kinds;
       continue;
     }
-    // If all hosts look alike, two are drawn: with one host, the rails would seem to lead nowhere.
+    // If all hosts look alike, two are drawn: in a picture of one host, the rails would connect
+    // nothing.
     const std::size_t drawn = kinds.size() == 1 ? std::min<std::size_t>(2, most) : 1;
     const std::size_t like = kind[drawn - 1];
     choice.drawn.insert(choice.drawn.end(), kind.begin(),
@@ -108,9 +107,7 @@ Choice choose(const std::vector<Candidate>& candidates, std::size_t most) {
   return choice;
 }
 
-// --- groups ---
-
-// The hosts of a group, and the island around them if there is one.
+// The hosts of a group, and the island around these hosts if the group has one.
 struct Outline {
   std::vector<std::size_t> hosts;
   std::optional<std::size_t> island;
@@ -118,7 +115,7 @@ struct Outline {
 
 std::vector<Outline> outlines_of(const Parts& parts) {
   const auto& islands = parts.inspection().islands;
-  // host -> the island that holds all its GPUs and spans several hosts
+  // For each host, the island that spans several hosts and contains all GPUs of this host.
   std::map<std::size_t, std::size_t> around;
   for (std::size_t i = 0; i < islands.size(); ++i) {
     if (islands[i].hosts.size() < 2) continue;
@@ -135,7 +132,7 @@ std::vector<Outline> outlines_of(const Parts& parts) {
       for (const std::size_t host : hosts) around[host] = i;
   }
   std::vector<Outline> outlines;
-  std::map<std::size_t, std::size_t> outline_of;  // island -> position in outlines
+  std::map<std::size_t, std::size_t> outline_of;  // for each island, the position in `outlines`
   for (std::size_t host = 0; host < parts.hosts().size(); ++host) {
     const auto found = around.find(host);
     if (found == around.end()) {
@@ -157,9 +154,10 @@ Mark worst_mark(const HostBox& host) {
   return worst;
 }
 
-// Boxes of all hosts would need much memory, so only the data for the choice is kept.
+// Returns the data that is needed to choose the groups to draw. The boxes of all hosts are not
+// kept, because they would need much memory.
 std::vector<Candidate> candidates_of(const Parts& parts) {
-  std::unordered_map<std::string, std::size_t> numbers;  // likeness -> number
+  std::unordered_map<std::string, std::size_t> numbers;  // a number for each different likeness
   std::vector<Candidate> candidates;
   for (const HostParts& host : parts.hosts()) {
     HostBox box = make_host(parts, host);
@@ -204,12 +202,10 @@ Group make_group(const Parts& parts, const std::vector<Candidate>& hosts, const 
   return group;
 }
 
-// --- tracks ---
-
 using StackPlace = std::array<std::size_t, 3>;  // positions of group, host and stack
 
 std::map<std::string, StackPlace, std::less<>> stack_places(const std::vector<Group>& groups) {
-  std::map<std::string, StackPlace, std::less<>> places;  // NIC id -> position
+  std::map<std::string, StackPlace, std::less<>> places;  // for each NIC id, the place of its stack
   for (std::size_t g = 0; g < groups.size(); ++g)
     for (std::size_t h = 0; h < groups[g].hosts.size(); ++h)
       for (std::size_t s = 0; s < groups[g].hosts[h].stacks.size(); ++s)
@@ -274,9 +270,7 @@ std::vector<std::size_t> tracks_of(const Group& group) {
   return {tracks.begin(), tracks.end()};
 }
 
-// --- words ---
-
-void add_troubles(const Parts& parts, Scene& scene) {
+void add_problems(const Parts& parts, Scene& scene) {
   std::vector<const Finding*> findings;
   for (const Finding& finding : parts.inspection().diagnosis.findings) findings.push_back(&finding);
   if (parts.inspection().plan)
@@ -284,10 +278,10 @@ void add_troubles(const Parts& parts, Scene& scene) {
   std::erase_if(findings, [](const Finding* f) { return f->severity == Severity::info; });
   std::ranges::stable_sort(findings, std::ranges::greater(), &Finding::severity);
   for (const Finding* finding : findings) {
-    if (scene.troubles.size() == most_troubles) {
-      scene.troubles.push_back(
+    if (scene.problems.size() == most_problems) {
+      scene.problems.push_back(
           {Mark::none,
-           fmt::format("and {}", plural(findings.size() - most_troubles, "more finding"))});
+           fmt::format("and {}", plural(findings.size() - most_problems, "more finding"))});
       break;
     }
     std::vector<std::string> subjects;
@@ -295,7 +289,7 @@ void add_troubles(const Parts& parts, Scene& scene) {
       subjects.push_back(parts.names().device(subject));
     const Mark mark = finding->severity == Severity::error ? Mark::error : Mark::warning;
     const std::string who = enumerate(subjects, 3);
-    scene.troubles.push_back({mark, fmt::format("{}: {}{}{}", name(finding->severity), who,
+    scene.problems.push_back({mark, fmt::format("{}: {}{}{}", name(finding->severity), who,
                                                 who.empty() ? "" : ": ", finding->evidence)});
   }
 }
@@ -338,7 +332,7 @@ Scene make_scene(const Inspection& inspection) {
     const auto like = std::ranges::find(choice.drawn, *told.like) - choice.drawn.begin();
     summary.tracks = tracks_of(scene.groups[static_cast<std::size_t>(like)]);
   }
-  add_troubles(parts, scene);
+  add_problems(parts, scene);
   return scene;
 }
 

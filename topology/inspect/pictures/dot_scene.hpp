@@ -1,5 +1,5 @@
-// The content of a picture: boxes with texts and marks. dot_layout.cpp fills in the positions.
-// Hosts that look alike are drawn once or twice and then counted.
+// The content of a picture: boxes with texts and marks. dot_layout.cpp adds the positions. Of many
+// hosts that look alike, only one or two are drawn; a summary counts the others.
 #pragma once
 
 #include <optional>
@@ -14,7 +14,8 @@
 
 namespace atoll_v1::atoll::drawing {
 
-// Severity of the worst finding about a part; information is not marked.
+// Severity of the worst finding about a part of the machine. Findings of severity `info` do not
+// appear.
 enum class Mark {
   none,
   warning,
@@ -31,27 +32,27 @@ struct GpuBox {
 };
 
 struct NicBox {
-  std::string id, name, note;  // name and note: "mlx5_0", "400G IB"
+  std::string id, name, note;  // the name is "mlx5_0", the note "400G IB"
   std::string tooltip;
   Mark mark = Mark::none;
   bool is_active = true;
   Rect place = {};
 };
 
-// NICs that the same GPUs send through, drawn as one stack.
+// NICs that the same GPUs send through. They are drawn as one stack.
 struct NicStack {
   std::vector<NicBox> nics = {};
   // GPUs that send through the stack, as positions in HostBox::gpus.
   std::vector<std::size_t> users = {};
-  std::vector<std::size_t> near = {};  // GPUs that would send through the stack if it worked
-  std::vector<std::size_t> tracks = {};
-  std::string more = {};  // text about NICs that are not drawn: "and 3 more"
-  Rect last = {};         // the lowest row: the last NIC, or the line with `more`
+  std::vector<std::size_t> near = {};  // GPUs that would send through the NICs if these were active
+  std::vector<std::size_t> tracks = {};  // positions in Scene::tracks
+  std::string more = {};                 // text about NICs that are not drawn: "and 3 more"
+  Rect last = {};  // place of the lowest row: the last NIC, or the text `more`
 };
 
 // Direct links between two GPUs.
 struct Arc {
-  std::size_t a = 0, b = 0;  // positions in HostBox::gpus, a < b
+  std::size_t a = 0, b = 0;  // positions of the two GPUs in HostBox::gpus; a < b
   int count = 0;
   Mark mark = Mark::none;
 };
@@ -68,30 +69,30 @@ struct Bar {
 };
 
 struct IslandBox {
-  std::string id, detail;  // detail: "H100 80GB HBM3"
+  std::string id, detail;  // the detail is the GPU model: "H100 80GB HBM3"
   // Parts of the title: "NVLink island:", "8 GPUs,", "450 GB/s a GPU"
   std::vector<std::string> title;
   IslandState state = IslandState::unknown;
   std::string fabric;
   Mark mark = Mark::none;
-  bool has_frame = true;  // false when the frame is drawn around the hosts instead
+  bool has_frame = true;  // false when the island's frame is drawn around several hosts
   std::vector<std::size_t> gpus;
   std::vector<Arc> arcs;
   std::vector<Stub> stubs;
   Rect frame, text;
   std::vector<std::string> lines;  // title, wrapped to the width of the frame
-  std::optional<Bar> bar;          // bar for the switches
+  std::optional<Bar> bar;          // bar that represents the switches
 };
 
 struct HostBox {
   std::string id, title, detail;
   Mark mark = Mark::none;
-  std::vector<GpuBox> gpus;  // sorted by island
+  std::vector<GpuBox> gpus;  // GPUs of the host, sorted by island
   std::vector<IslandBox> islands;
   std::vector<NicStack> stacks;
-  // Equal for hosts that look alike; names are not part of it.
+  // Describes the appearance of the host without names. Hosts that look alike have equal texts.
   std::string likeness;
-  Point at;  // position in the group
+  Point at;  // upper left corner of the host, relative to the group
   double width = 0, height = 0;
   Rect title_place;
   std::vector<Bar> packages;
@@ -100,7 +101,7 @@ struct HostBox {
 // Describes hosts that are not drawn: "node2 ... node9 are like node1 (8 hosts)".
 struct Summary {
   std::vector<std::string> parts;
-  std::vector<std::size_t> tracks;  // tracks of the drawn hosts that look alike
+  std::vector<std::size_t> tracks;  // tracks of the drawn host that looks like these hosts
   Rect place = {};
 };
 
@@ -112,13 +113,14 @@ struct Group {
   double width = 0, height = 0;
 };
 
-// One line for all rails that lead to the same places.
+// A line in the picture. It represents all rails that connect the same NICs of the drawn hosts.
 struct Track {
   std::string title;  // label of the line: "rail 3 (assumed)"
   bool is_assumed = false;
 };
 
-struct Trouble {
+// A finding that is listed below the picture.
+struct Problem {
   Mark mark = Mark::none;
   std::string text;
 };
@@ -128,21 +130,19 @@ struct Scene {
   std::vector<Group> groups;
   std::vector<Summary> summaries;
   std::vector<Track> tracks;
-  std::vector<Trouble> troubles;
+  std::vector<Problem> problems;
 };
 
 Scene make_scene(const Inspection& inspection);
 
-// --- shared by the files that build a scene ---
-
 // A host with its devices and links.
 struct HostParts {
   const TopologyHost* host = nullptr;
-  std::vector<std::size_t> gpus;  // positions in the topology
-  std::vector<std::size_t> nics;
+  std::vector<std::size_t> gpus, nics;  // positions of the devices in the topology
   std::vector<const TopologyLink*> links;
 };
 
+// Finds hosts, devices, marks and ranks of an inspection by id.
 class Parts {
  public:
   explicit Parts(const Inspection& inspection);
@@ -151,14 +151,15 @@ class Parts {
   const std::vector<HostParts>& hosts() const { return hosts_; }
   const Topology& topology() const { return inspection_.topology; }
   const DisplayNames& names() const { return names_; }
-  // Positions in the inspection; empty when the id is unknown.
+  // Return the position of a part in the inspection; empty when the id is unknown. island() expects
+  // the id of a GPU.
   std::optional<std::size_t> host(std::string_view id) const { return find(host_of_, id); }
   std::optional<std::size_t> gpu(std::string_view id) const { return find(gpu_of_, id); }
   std::optional<std::size_t> nic(std::string_view id) const { return find(nic_of_, id); }
   std::optional<std::size_t> island(std::string_view gpu) const { return find(island_of_, gpu); }
   const Affinity* affinity(std::string_view gpu) const;
   Mark mark(std::string_view subject) const;
-  // Returns the ranks on a GPU: "rank 3", "ranks 0, 4", or "".
+  // Describes the ranks on a GPU: "rank 3" or "ranks 0, 4"; "" for a GPU without ranks.
   std::string ranks(std::string_view gpu) const;
 
  private:

@@ -1,4 +1,5 @@
-// Prints a matrix of GPUs x (GPUs, NICs) like `nvidia-smi topo -m`: one word for each pair.
+// Prints a matrix like `nvidia-smi topo -m`: a row for each GPU, a column for each GPU and NIC, and
+// one word for the connection of each pair.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -30,8 +31,8 @@ constexpr Word legend[] = {
     {"NODE", "one NUMA node"},
     {"PKG", "one processor package"},
     {"SYS", "the links between packages"},
-    {"-", "one host, but no source shows the path"},
-    {"...?", "no source shows whether fast links join the two"},
+    {"-", "an unknown path inside one host"},
+    {"...?", "no source shows whether the two also have fast links"},
     {"NET", "the network"},
 };
 
@@ -121,7 +122,7 @@ std::string to_matrix(const Inspection& inspection, Colour colour) {
   const auto label = [&](const std::string& id) {
     return topology.hosts.size() > 1 ? names.device(id) : printable(id.substr(id.rfind('/') + 1));
   };
-  // With several hosts nearly all cells of NICs would be NET.
+  // NICs are shown only for a single host: with several hosts, nearly all cells would be NET.
   std::vector<const TopologyNic*> nics;
   if (topology.hosts.size() == 1)
     for (const TopologyNic& nic : topology.nics)

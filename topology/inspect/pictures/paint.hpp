@@ -11,7 +11,7 @@
 
 namespace atoll_v1::atoll {
 
-// paint() lists the codes in the same order.
+// The colours and styles of text. paint() lists their terminal codes in the same order.
 enum class Ink {
   bold,
   dim,
@@ -39,7 +39,7 @@ inline Ink ink_of(Severity severity) {
   return Ink::blue;
 }
 
-// Describes a mesh: shape, reason, shard groups and findings.
+// Describes a mesh plan for people: shape, reason, shard groups and findings.
 std::string to_text(const MeshPlan& plan, Colour colour);
 
 }  // namespace atoll_v1::atoll

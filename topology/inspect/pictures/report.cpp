@@ -16,7 +16,8 @@ bool is_number(std::string_view text) {
   return !text.empty() && text.find_first_not_of("0123456789") == std::string_view::npos;
 }
 
-// Host ids are "NAME/BOOT ID/NAMESPACE". Shortens "node0/6f0e.../4026531840/gpu0" to "node0/gpu0".
+// Removes the boot id and the namespace from an id: "node0/gpu0" for
+// "node0/6f0e.../4026531840/gpu0".
 std::string short_id(const std::string& id) {
   const auto boot = id.find('/');
   const auto space = boot == std::string::npos ? boot : id.find('/', boot + 1);
@@ -76,9 +77,9 @@ std::size_t count(const Diagnosis& diagnosis, CheckStatus status) {
   return static_cast<std::size_t>(std::ranges::count(diagnosis.checks, status, &Check::status));
 }
 
-// Checks that each lack one fact share a line, instead of a line for each.
+// Lists the checks that could not run by reason. Checks that lack one fact each share a line.
 void append_not_checked(std::string& text, const Diagnosis& diagnosis, Colour colour) {
-  constexpr std::string_view missing = "no source gives ";
+  constexpr std::string_view missing = "no source provides ";
   constexpr std::size_t indent = 6, width = 92;
   std::map<std::string, std::vector<std::string>> by_reason;
   for (const Check& check : diagnosis.checks) {
@@ -86,7 +87,7 @@ void append_not_checked(std::string& text, const Diagnosis& diagnosis, Colour co
     const bool is_missing =
         check.reason.starts_with(missing) && check.reason.find(';') == std::string::npos;
     const std::string what = is_missing ? check.reason.substr(missing.size()) : "";
-    const std::string reason = is_missing ? "no source gives the facts" : check.reason;
+    const std::string reason = is_missing ? "no source provides the facts" : check.reason;
     by_reason[printable(reason)].push_back(
         what.empty() || what == check.id ? check.id : fmt::format("{} ({})", check.id, what));
   }

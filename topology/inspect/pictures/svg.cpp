@@ -1,5 +1,5 @@
-// Runs Graphviz' `dot` as a child process to make an SVG. The child reads and writes memory files,
-// so neither process blocks on the other.
+// Runs Graphviz' `dot` as a child process to make an SVG. The child reads and writes files in
+// memory instead of pipes, so that neither process blocks on the other.
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <spawn.h>
@@ -56,7 +56,7 @@ class MemoryFile {
       fail("write", errno);
   }
 
-  // The first `limit` bytes, or the whole file if it is shorter.
+  // Returns the first `limit` bytes, or the whole file if it is shorter.
   std::string text(std::size_t limit) const {
     std::string text(std::min(size(), limit), '\0');
     if (pread(fd_, text.data(), text.size(), 0) != static_cast<ssize_t>(text.size()))
@@ -87,8 +87,8 @@ pid_t spawn_dot(const MemoryFile& input, const MemoryFile& output, const MemoryF
   return pid;
 }
 
-// Returns the exit status of `dot`, or 0 if another part of this process has reaped it. Kills it if
-// it writes too much or does not end in time.
+// Returns the exit status of `dot`, or 0 if another part of this process has already collected the
+// status. Kills `dot` if its output is too large or if it runs too long.
 int run_dot(const MemoryFile& input, const MemoryFile& output, const MemoryFile& complaint) {
   const pid_t pid = spawn_dot(input, output, complaint);
   const Clock::time_point deadline = Clock::now() + patience;
@@ -107,7 +107,7 @@ int run_dot(const MemoryFile& input, const MemoryFile& output, const MemoryFile&
       throw Error(ErrorCode::unsupported,
                   fmt::format("the picture is larger than {} MiB", most_output >> 20));
     if (has_ended) return status;
-    if (is_late) fail("no answer", ETIMEDOUT);
+    if (is_late) fail("it did not finish in time", ETIMEDOUT);
     std::this_thread::sleep_for(std::chrono::milliseconds(2));
   }
 }

@@ -27,7 +27,8 @@ std::string count(int number, std::string_view noun) {
   return plural(static_cast<std::size_t>(std::max(0, number)), noun);
 }
 
-// "2 packages, 2 NUMA nodes, 64 cores (128 threads), 503 GiB"; unknown parts are left out.
+// Describes a host: "2 packages, 2 NUMA nodes, 64 cores (128 threads), 503 GiB". Unknown parts are
+// left out.
 std::string host_line(const TopologyHost& host) {
   std::vector<std::string> parts;
   if (host.packages > 0) parts.push_back(count(host.packages, "package"));
@@ -98,7 +99,7 @@ class Tree {
                    paint(colour_, ink, state), rate, nic.busid});
   }
 
-  // The text below a host's name. Hosts with equal texts are printed once.
+  // Returns the text to print below a host's name. Hosts with equal texts are printed once.
   std::string body(const TopologyHost& host) const {
     std::string text = host_line(host).empty() ? "" : fmt::format("  {}\n", host_line(host));
     std::map<int, std::vector<std::string>> by_numa;
@@ -114,7 +115,7 @@ class Tree {
   }
 
   void append_hosts() {
-    // (text, names of the hosts).
+    // Each different text, with the names of the hosts that it describes.
     std::vector<std::pair<std::string, std::vector<std::string>>> groups;
     std::unordered_map<std::string, std::size_t> numbers;
     for (const TopologyHost& host : topology_.hosts) {
@@ -145,7 +146,7 @@ class Tree {
       case IslandState::none:
         return text + "  no fast links";
       case IslandState::unknown:
-        return text + paint(colour_, Ink::yellow, "  links unknown: no source could see them");
+        return text + paint(colour_, Ink::yellow, "  links unknown: no source shows them");
     }
     if (island.gpu_gbyte_s) text += fmt::format("  {:.4g} GB/s a GPU", *island.gpu_gbyte_s);
     if (island.pair_gbyte_s) text += fmt::format("  {:.4g} GB/s a pair", *island.pair_gbyte_s);
@@ -158,14 +159,15 @@ class Tree {
     const std::size_t shown = std::min(all_.islands.size(), most_islands);
     for (std::size_t i = 0; i < shown; ++i)
       text_ += fmt::format("  {}: {}\n", i, island_line(all_.islands[i]));
-    // GPUs in an island -> number of islands.
+    // For each size of the islands that are not listed, the number of these islands.
     std::map<std::size_t, std::size_t, std::greater<>> rest;
     for (std::size_t i = shown; i < all_.islands.size(); ++i) ++rest[all_.islands[i].gpus.size()];
     for (const auto& [size, number] : rest)
       text_ += fmt::format("  and {} more of {}\n", number, plural(size, "GPU"));
   }
 
-  // "mlx5_0 of 3 hosts", or a list when names and hosts do not combine.
+  // Describes devices: "mlx5_0 of 3 hosts", or a list if the devices have different names on
+  // different hosts.
   std::string devices(const std::vector<std::string>& ids) const {
     std::set<std::string> parts, hosts;
     for (const std::string& id : ids) {
@@ -190,7 +192,8 @@ class Tree {
   }
 
   void append_rails() {
-    // Rails connect hosts. With a single host they are printed only when a fabric file names them.
+    // Rails connect hosts. The rails of a single host are printed only if they come from a fabric
+    // file.
     const bool assumed = std::ranges::any_of(
         all_.rails, [](const Rail& rail) { return rail.evidence == "assumed"; });
     if (all_.rails.empty() || (topology_.hosts.size() == 1 && assumed)) return;

@@ -11,8 +11,9 @@
 namespace atoll_v1::atoll {
 namespace {
 
-// If the id of any host is taken, all hosts of the topology get a number: "node" becomes "node-2".
-// Switches of no host get the same number, because racks in different files are different racks.
+// If the id of any host is taken, a number is appended to the ids of all hosts in the topology:
+// "node" becomes "node-2". Switches that belong to no host get the same number, because racks in
+// different files are different racks.
 void make_unique(Topology& topology, const std::set<std::string>& taken) {
   const auto any_taken = [&](const auto& new_id) {
     return std::ranges::any_of(
@@ -24,7 +25,8 @@ void make_unique(Topology& topology, const std::set<std::string>& taken) {
   while (any_taken(numbered)) ++number;
   std::unordered_map<std::string, std::string> new_ids;
   for (const TopologyHost& host : topology.hosts) new_ids[host.id] = numbered(host.id);
-  // Renames "HOST", "HOST/gpu0" or "HOST:nvswitch1". Returns false when the host is unknown.
+  // Renames an id such as "HOST", "HOST/gpu0" or "HOST:nvswitch1". Returns false if the id belongs
+  // to no host.
   const auto rename = [&](std::string& id) {
     for (std::size_t end = id.size(); end != std::string::npos && end > 0;
          end = id.find_last_of("/:", end - 1))

@@ -1,12 +1,13 @@
 // Merges several views of one host into one topology.
 //
-// Vocabulary: a *view* is the host as one source describes it; its *origin* is the name of the
-// source. A *group* is one device in all views that show it, the most trusted view first. Steps:
+// Vocabulary: a *view* is the host as one source describes it. The *origin* of a view is the name
+// of the source. A *group* is one device in all views that show the device, the most trusted view
+// first. Steps:
 //   1. Match the devices of the views (view_devices.cpp).
-//   2. Settle each member of a group: the first view with a value is believed. A different value in
-//      a later view is a conflict, unless the value is a reading that changes by itself.
-//   3. Settle the links between GPUs as a whole, since half a matrix proves nothing.
-//   4. Copy other links, paths, documents and conflicts, with renamed ids.
+//   2. Settle each member of a group: use the value of the first view that has one. A different
+//      value in a later view is a conflict, unless the value is a reading that changes by itself.
+//   3. Settle the links between GPUs as a whole, because a part of a link matrix proves nothing.
+//   4. Copy other links, paths, documents and conflicts, with the ids of the merged topology.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -35,8 +36,8 @@ bool same_number(double a, double b, double tolerance) {
   return std::abs(a - b) <= tolerance * std::max(std::abs(a), std::abs(b));
 }
 
-// Compares "0x506b4b0300cbb4e2" and "506b:4b03:00cb:b4e2". NCCL prints GUIDs with their bytes in
-// reverse order, so both orders are accepted.
+// True if two texts are the same GUID, such as "0x506b4b0300cbb4e2" and "506b:4b03:00cb:b4e2". NCCL
+// prints GUIDs with their bytes in reverse order, so both orders are accepted.
 bool same_guid(std::string_view a, std::string_view b) {
   const auto digits = [](std::string_view text) {
     std::string result = lower_case(text.starts_with("0x") ? text.substr(2) : text);
@@ -62,7 +63,8 @@ ModelWords words_of_model(std::string_view model) {
   return words;
 }
 
-// "NVIDIA H100 80GB HBM3" matches "H100" and "H100 SXM", but not "H100 PCIe".
+// True if two names can mean the same GPU model: "NVIDIA H100 80GB HBM3" matches "H100" and "H100
+// SXM", but not "H100 PCIe".
 bool same_model(std::string_view a, std::string_view b) {
   const ModelWords one = words_of_model(a), other = words_of_model(b);
   if (std::ranges::includes(one.all, other.all) || std::ranges::includes(other.all, one.all))
@@ -71,7 +73,8 @@ bool same_model(std::string_view a, std::string_view b) {
   return same_memory && find_gpu_model(a) != nullptr && find_gpu_model(a) == find_gpu_model(b);
 }
 
-// True for readings that change by themselves and for facts about the process that read them.
+// True for facts that may differ between views of one host: readings that change by themselves, and
+// facts about the process that made the view.
 bool is_passing(std::string_view name) {
   constexpr std::array passing{fact::hwloc_version, fact::host_hash, fact::memlock_bytes,
                                fact::hidden,        fact::container, fact::net_interfaces};
@@ -83,7 +86,8 @@ bool same_fact(std::string_view name, std::string_view a, std::string_view b) {
   if (is_passing(name) || same_text(a, b)) return true;
   if (name == fact::node_guid) return same_guid(a, b);
   const auto x = parse_number<double>(a), y = parse_number<double>(b);
-  // The driver reserves some memory, which not every source includes.
+  // Sizes of memory may differ by 5 %, because not every source includes the memory that the driver
+  // reserves.
   return x && y && same_number(*x, *y, name == fact::memory_bytes ? 0.05 : 1e-6);
 }
 
@@ -91,7 +95,7 @@ std::string number_text(int number) { return number < 0 ? "" : std::to_string(nu
 
 bool is_fast(const TopologyLink& link) { return link.type == "nvlink" || link.type == "xgmi"; }
 
-// True when the driver names the fabric that the GPU has joined.
+// True when the driver reports the UUID of the NVLink fabric that the GPU has joined.
 bool reports_fabric(const TopologyGpu& gpu) {
   const std::string_view cluster = get_fact(gpu.facts, fact::fabric_cluster);
   return get_fact(gpu.facts, fact::fabric_state) == "completed" &&
@@ -125,17 +129,19 @@ class ViewMerger {
  private:
   void check_views() const {
     if (views_.empty() || views_.size() != origins_.size())
-      throw Error(ErrorCode::invalid_argument, fmt::format("{}: {} views, but {} origins", host_,
-                                                           views_.size(), origins_.size()));
+      throw Error(ErrorCode::invalid_argument, fmt::format("host {}: {} views, but {} origins",
+                                                           host_, views_.size(), origins_.size()));
     for (std::size_t view = 0; view < views_.size(); ++view)
       if (views_[view].hosts.size() != 1)
-        throw Error(ErrorCode::bad_data,
-                    fmt::format("{}: describes {}, but a view of {} must describe one host",
-                                origins_[view], plural(views_[view].hosts.size(), "host"), host_));
+        throw Error(
+            ErrorCode::bad_data,
+            fmt::format("{}: the file describes {}, but a view of {} must describe one host",
+                        origins_[view], plural(views_[view].hosts.size(), "host"), host_));
   }
 
-  // The merged id for an id in a view. Ids of the host's switches begin with the host's id
-  // ("OLD/...", "OLD:nvswitch1"); other ids belong to something larger than a host and stay.
+  // Returns the id in the merged topology for an id in a view. The ids of a host's switches begin
+  // with the old id of the host ("OLD/...", "OLD:nvswitch1"). Ids of switches that belong to no
+  // host do not change.
   std::string renamed(std::size_t view, const std::string& id) const {
     const auto& ids = devices_.ids[view];
     if (const auto found = ids.find(id); found != ids.end()) return found->second;
@@ -146,8 +152,7 @@ class ViewMerger {
     return is_of_host ? host_ + rest : id;
   }
 
-  // --- members ---
-
+  // The value of a member in one view.
   struct Claim {
     std::size_t view = 0;
     std::string text;
@@ -163,8 +168,8 @@ class ViewMerger {
              fmt::format("{} ({})", contradiction.text, origins_[contradiction.view])});
   }
 
-  // Returns the device with the believed value, or null when no view has one. Each different value
-  // in a later view becomes a conflict.
+  // Returns the device from the first view that has a value, or null when no view has a value. Each
+  // different value in a later view becomes a conflict.
   template <class Device, class Text, class Same>
   const Device* settle(const DeviceGroup<Device>& group, std::string_view member, const Text& text,
                        const Same& same) {
@@ -211,7 +216,8 @@ class ViewMerger {
       }
   }
 
-  // A view may hide part of a host but never invents parts, so the largest count is believed.
+  // A view may hide parts of a host but never invents parts, so the largest count of all views is
+  // used.
   void settle_host() {
     DeviceGroup<TopologyHost> group{.id = host_, .sights = {}};
     TopologyHost host;
@@ -237,7 +243,7 @@ class ViewMerger {
     merged_.hosts.push_back(std::move(host));
   }
 
-  // Settles the members that GPUs and NICs share, and all facts.
+  // Settles the members that GPUs and NICs have in common, and all facts of the device.
   template <class Device>
   Device settle_device(const DeviceGroup<Device>& group) {
     Device device;
@@ -282,8 +288,9 @@ class ViewMerger {
     merged_.nics.push_back(std::move(nic));
   }
 
-  // Reports views with different numbers of GPUs. Also reports NICs that a view only numbers (topo
-  // -m without a legend), since these cannot be matched with named ones.
+  // Adds a conflict if views have different numbers of GPUs. Also adds a conflict if a view only
+  // numbers its NICs (`nvidia-smi topo -m` without a legend) and another view names them, because
+  // these NICs cannot be matched.
   void compare_devices() {
     std::optional<std::size_t> first;
     for (std::size_t view = 0; view < views_.size(); ++view) {
@@ -311,8 +318,6 @@ class ViewMerger {
                    {view_of_numbered, enumerate(numbered) + " without their names"});
   }
 
-  // --- links ---
-
   LinkView links_of(std::size_t view) const {
     LinkView result{.view = view, .gpus = {}, .links = {}};
     for (const TopologyGpu& gpu : views_[view].gpus) result.gpus.insert(renamed(view, gpu.id));
@@ -325,8 +330,8 @@ class ViewMerger {
     return result;
   }
 
-  // Believes the first view that shows links or proves their absence. Later views add only the
-  // links of GPUs that earlier views do not show.
+  // Uses the links of the first view that shows links or proves that there are none. Later views
+  // add only the links of GPUs that earlier views do not show.
   void settle_links() {
     std::vector<LinkView> telling;
     for (std::size_t view = 0; view < views_.size(); ++view) {
@@ -363,8 +368,8 @@ class ViewMerger {
     check_covered(*believed, covered);
   }
 
-  // The links of a host are known completely or not at all. Otherwise a GPU that no view knows
-  // anything about would seem to have no links.
+  // Marks all links of the host as unknown if no view shows the links of some GPU. Otherwise this
+  // GPU would seem to have no links.
   void check_covered(const LinkView& believed, const std::set<std::string>& covered) {
     std::vector<std::string> silent;
     std::size_t view = 0;
@@ -383,10 +388,8 @@ class ViewMerger {
     merged_.hosts.front().gpu_links = IslandState::unknown;
   }
 
-  // --- the rest ---
-
-  // Copies links that do not form islands; those of each pair come from the first view that has
-  // them.
+  // Copies links that do not form islands. The links of each pair of ends come from the first view
+  // that has links of this type between them.
   void join_other_links() {
     std::map<std::pair<Pair, std::string>, std::size_t> first;
     for (std::size_t view = 0; view < views_.size(); ++view)
@@ -399,7 +402,8 @@ class ViewMerger {
       }
   }
 
-  // A matrix that differs usually differs in many cells, so each view causes at most one conflict.
+  // Copies paths from the first view that has them. Two path matrices usually differ in many cells,
+  // so each view adds at most one conflict.
   void join_paths() {
     std::map<Pair, std::pair<std::size_t, PathLevel>> stated;
     for (std::size_t view = 0; view < views_.size(); ++view) {

@@ -1,6 +1,6 @@
-// Devices are matched by keys, the strongest first: bus id, UUID, index, name. A key matches only
-// if it is unique on both sides. A device that no key matches is new, provided that a key proves
-// it.
+// Matches the devices of several views by keys, the strongest first: bus id, UUID, index, name. A
+// key matches only if it is unique in both views. A device that matches no other is a new device,
+// provided that different keys prove this.
 #include "inspect/views/views.hpp"
 
 #include <fmt/format.h>
@@ -19,7 +19,8 @@ using Sights = std::vector<Sight<Device>>;
 template <class Device>
 using Groups = std::vector<DeviceGroup<Device>>;
 
-// Whether devices with different bus ids may match. A virtual machine renumbers its PCI bus.
+// Whether devices with different bus ids may match. They may be the same device, because a virtual
+// machine renumbers its PCI bus.
 enum class OtherBusids {
   accept,
   refuse
@@ -30,7 +31,7 @@ std::string busid_of(const Device& device) {
   return device.busid;
 }
 
-// The part of a device's id after the host: "gpu0" for "HOST/gpu0".
+// Returns the part of a device's id after the host: "gpu0" for "HOST/gpu0".
 template <class Device>
 std::string rest_of(const Device& device) {
   const std::string& id = device.id;
@@ -41,14 +42,15 @@ std::string index_of(const TopologyGpu& gpu) {
   return gpu.index < 0 ? "" : std::to_string(gpu.index);
 }
 
-// Anonymised files contain UUIDs of zeros.
+// Returns the UUID of a GPU; "" for a UUID of zeros, which anonymised files contain.
 std::string uuid_of(const TopologyGpu& gpu) {
   const std::size_t begin = gpu.uuid.starts_with("GPU-") ? 4 : 0;
   const bool is_real = gpu.uuid.find_first_not_of("0-", begin) != std::string::npos;
   return is_real ? gpu.uuid : "";
 }
 
-// The first value of the key that is not empty among the group's devices.
+// Returns the value of a key for a group: the first one among the group's devices that is not
+// empty.
 template <class Device, class Key>
 std::string key_of(const DeviceGroup<Device>& group, const Key& key) {
   for (const Sight<Device>& sight : group.sights)
@@ -86,7 +88,8 @@ class DeviceMatcher {
     matched_.ids[view_].emplace(sight.device->id, group.id);
   }
 
-  // Adds a new device; its name may already be taken by a device of another view.
+  // Adds a device as a new group. If a device of another view has the same name, the new group gets
+  // another name.
   template <class Device>
   void add_group(Groups<Device>& groups, const Sight<Device>& sight) {
     const std::string rest = rest_of(*sight.device);
@@ -98,7 +101,8 @@ class DeviceMatcher {
     join(groups.back(), sight);
   }
 
-  // Adds each device in `left` to the one group that has the same key, and removes it from `left`.
+  // Adds each device in `left` to the group with the same key, and removes the device from `left`.
+  // Does nothing for keys that several groups or devices have.
   template <class Device, class Key>
   void join_by(const Key& key, OtherBusids others, Groups<Device>& groups, Sights<Device>& left) {
     std::map<std::string, std::vector<std::size_t>> of_groups, of_left;
@@ -135,14 +139,14 @@ class DeviceMatcher {
     if (!left.empty() &&
         (is_stranger || !(tells_apart(busid_of<TopologyGpu>, left) || tells_apart(index_of, left))))
       throw Error(ErrorCode::bad_data,
-                  fmt::format("{}: its GPUs cannot be matched with those of {}: neither bus ids "
+                  fmt::format("{}: the GPUs cannot be matched with the GPUs of {}: neither bus ids "
                               "nor UUIDs nor indices identify them",
                               origins_[view_], origins_[groups.front().sights.front().view]));
     for (const Sight<TopologyGpu>& sight : left) add_group(groups, sight);
   }
 
-  // True if every device in `left` and every unmatched group has the key, so that different keys
-  // prove different devices.
+  // True if every device in `left` and every unmatched group has a value of the key. Different
+  // values then prove that the devices are different.
   template <class Key>
   bool tells_apart(const Key& key, const Sights<TopologyGpu>& left) const {
     return std::ranges::none_of(left,
@@ -152,8 +156,8 @@ class DeviceMatcher {
            });
   }
 
-  // Matches GPUs with bus ids on one side to GPUs with indices on the other. NVML assigns indices
-  // in the order of bus ids.
+  // If one view has only bus ids of GPUs and the other only indices, matches the GPUs in order:
+  // NVML assigns indices in the order of bus ids.
   void join_in_order(Sights<TopologyGpu>& left) {
     using Place = std::pair<std::string, int>;
     std::vector<std::pair<Place, std::size_t>> of_groups, of_left;
@@ -185,7 +189,8 @@ class DeviceMatcher {
     left.clear();
   }
 
-  // Both ports of an adapter may share a bus id, and a container may rename NICs.
+  // Tries several keys, because both ports of an adapter may have the same bus id, and a container
+  // may rename NICs.
   void match_nics() {
     Groups<TopologyNic>& groups = matched_.nics;
     Sights<TopologyNic> left = sights_of(views_[view_].nics);

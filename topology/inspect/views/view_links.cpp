@@ -12,15 +12,16 @@
 namespace atoll_v1::atoll {
 namespace {
 
-// A set of linked GPUs and the amount of their links.
+// A set of linked GPUs, with the number or bandwidth of their links.
 struct Cluster {
   std::set<std::string> gpus;
   bool is_switched = false;
-  std::map<std::string, double> of_gpu;  // all links of each GPU, added up
-  // Links of each pair without a switch, added up.
+  std::map<std::string, double> of_gpu;  // sum over all links of each GPU
+  // For each pair of GPUs, the sum over the direct links between them.
   std::map<std::pair<std::string, std::string>, double> of_pairs;
 
-  // Two GPUs on a switch are equal to two GPUs with direct links.
+  // True if both clusters have the same GPUs and links. Two GPUs on a switch are treated like two
+  // GPUs with direct links, because some sources cannot show the switch.
   bool same(const Cluster& other) const {
     return gpus == other.gpus && of_gpu == other.of_gpu &&
            (gpus.size() == 2 || (is_switched == other.is_switched && of_pairs == other.of_pairs));
@@ -30,13 +31,14 @@ struct Cluster {
 double count_of(const TopologyLink& link) { return link.count; }
 double rate_of(const TopologyLink& link) { return link.gbyte_s.value_or(0); }
 
-// An end that is not a GPU is a switch; all switches of one host, "HOST/...", are one node.
+// Returns the graph node for an end of a link: the GPU, or the switch if the end is no GPU. All
+// switches of one host ("HOST/...") are one node.
 std::string node_of(const LinkView& view, const std::string& end) {
   const std::size_t slash = end.rfind('/');
   return view.gpus.contains(end) || slash == std::string::npos ? end : end.substr(0, slash + 1);
 }
 
-// Finds the clusters among `gpus`; a GPU without links is in none.
+// Finds the clusters of linked GPUs among `gpus`. A GPU without links is in no cluster.
 class ClusterFinder {
  public:
   ClusterFinder(const LinkView& view, const std::set<std::string>& gpus) : gpus_(gpus) {
@@ -55,7 +57,7 @@ class ClusterFinder {
 
   std::vector<Cluster> find(double (*measure)(const TopologyLink&)) {
     std::vector<Cluster> clusters;
-    std::map<std::string, std::size_t> cluster_of;  // node -> index of its cluster
+    std::map<std::string, std::size_t> cluster_of;  // for each node, the index of its cluster
     for (const std::string& gpu : gpus_) {
       if (!next_.contains(gpu) || cluster_of.contains(gpu)) continue;
       std::vector<std::string> nodes{gpu};
@@ -83,7 +85,7 @@ class ClusterFinder {
 
  private:
   const std::set<std::string>& gpus_;
-  std::vector<TopologyLink> links_;  // links with both ends replaced by nodes
+  std::vector<TopologyLink> links_;  // links with graph nodes as ends
   std::map<std::string, std::vector<std::string>> next_;
 };
 
