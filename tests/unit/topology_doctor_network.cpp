@@ -1,4 +1,4 @@
-// Tests of the doctor: ports of NICs, and the way from GPUs to NICs.
+// Tests of the topology doctor's checks of NIC ports and of the paths between GPUs and NICs.
 #include "topology_doctor.hpp"
 
 namespace fact = atoll::fact;
@@ -103,7 +103,7 @@ TEST_CASE("port_slow: ports for storage are no peers of the fast ones") {
   CHECK(state_of(topology, "port_slow") == "ok");
   Topology one = cluster(1, 1);
   CHECK(state_of(one, "port_slow") == "no two like ports of known rate");
-  // Equal PCI device ids make them peers, whatever their names are.
+  // NICs with equal PCI device ids are compared with each other, even if their names differ.
   one = cluster(1);
   set_nics(one, fact::pci_device, "15b3:1021");
   machines::add_port(one, "a", 9, "infiniband", 100);
@@ -151,7 +151,8 @@ TEST_CASE("firmware_differs: among like NICs only") {
   CHECK(finding.severity == Severity::info);
   CHECK(finding.subjects == Strings{"c/mlx5_0"});
   CHECK(finding.evidence == "firmware 28.36.1010, 2 NICs of its type have 28.39.1002");
-  set(topology.nics[2].facts, fact::firmware, "20.36.1010");  // another type of adapter
+  // The first number of the firmware, 20, belongs to another type of adapter.
+  set(topology.nics[2].facts, fact::firmware, "20.36.1010");
   CHECK(state_of(topology, "firmware_differs") == "ok");
 }
 
@@ -210,7 +211,7 @@ TEST_CASE("gpudirect: switched off in NCCL, or absent in its file") {
 
 namespace {
 
-// A host with one NIC, on the socket of GPUs 0 and 1.
+// Returns a host with a single NIC, on the CPU socket of GPUs 0 and 1.
 Topology lopsided() {
   Topology topology = cluster(1);
   topology.nics.resize(1);
