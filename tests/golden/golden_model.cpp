@@ -184,8 +184,8 @@ class GoldenModel::Run {
     };
   }
 
-  // Returns the gradients of a unit. The first use of a parameter overwrites its gradient, and
-  // later uses accumulate.
+  // Returns a function that gives the gradient buffer of a parameter of this unit. The first use of
+  // a parameter overwrites its gradient, and later uses accumulate.
   GradientLookup gradients(std::size_t unit) {
     return [this, unit](std::string_view name) {
       const std::string full = hf_name(unit, name);

@@ -14,7 +14,8 @@
 
 namespace train::golden {
 
-// Returns |actual - expected| / |expected| in vector norms, or infinity if a value is not finite.
+// Returns |actual - expected| / |expected| with the norms of vectors, or infinity if a value is not
+// finite.
 double relative_error(const std::vector<float>& actual, const std::vector<float>& expected);
 
 struct Results {
@@ -40,7 +41,7 @@ class GoldenModel {
     // Number of passes. With 2 passes, each pass adds half of every gradient.
     int passes = 1;
   };
-  // Runs the forward pass, the logits and the backward pass.
+  // Runs the forward pass, computes logits and loss, and runs the backward pass.
   Results run(Ops& ops, const Options& options) const;
 
  private:
