@@ -93,7 +93,7 @@ std::vector<Cut> cuts(std::size_t turn) {
     }
   }
   if (long_form()) return all;
-  // Rotates dtype, optimizer and recomputation from turn to turn.
+  // Chooses another dtype, optimizer and form of recomputation in each turn.
   for (std::size_t i = 0; i < all.size(); i += recomputes.size()) {
     const std::size_t group = i / recomputes.size();
     if ((group + group / 4) % 4 == turn % 4)

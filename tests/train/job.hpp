@@ -23,7 +23,7 @@ bool long_form();
 struct RankResult {
   train::RunResult run;
   Weights weights;  // whole parameters, gathered over this rank's shard axis
-  Weights shards;   // parts that this rank owns; a key is a parameter name and the first element
+  Weights shards;   // parts that this rank owns, by parameter and first element
   int shard_index = 0;
 };
 

@@ -1,4 +1,4 @@
-// Tests of the trace file that --trace writes, and of the times that the file gives for steps.
+// Tests of the trace file that --trace writes, and of the step times in a trace.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -39,7 +39,7 @@ train::RunOptions base(const TemporaryFolder& folder) {
   return options;
 }
 
-using Row = std::pair<int, std::string>;  // rank, and name of the stream
+using Row = std::pair<int, std::string>;  // rank and stream name
 
 std::map<Row, std::vector<json>> spans_by_row(const json& document) {
   std::map<std::pair<int, int>, std::string> names;
