@@ -168,10 +168,10 @@ TEST_CASE("-I adds four columns to each half, as nccl-tests does") {
   CHECK(words_of(lines[2]).size() == 1 + 5 + 16);
   const auto words = words_of(row_line(row(1 << 20, 100), {.latency = true}));
   REQUIRE(words.size() == 5 + 16);
-  CHECK(words[9] == "100.00");   // column i_min
-  CHECK(words[10] == "200.00");  // column i_max
-  CHECK(words[11] == "200.00");  // column i_p99
-  CHECK(words[12] == "33.33");   // column i_cv%
+  CHECK(words[9] == "100.00");   // column i_min of the report
+  CHECK(words[10] == "200.00");  // column i_max of the report
+  CHECK(words[11] == "200.00");  // column i_p99 of the report
+  CHECK(words[12] == "33.33");   // column i_cv% of the report
 }
 
 TEST_CASE("statistics of single operations") {

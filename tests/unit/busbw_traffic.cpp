@@ -1,5 +1,5 @@
-// Tests that the kernels which measure the memory limit write correct results, which proves that
-// the kernels skip no work.
+// Tests of the kernels that measure the memory limit. Correct results prove that the kernels skip
+// no work.
 #include <doctest/doctest.h>
 
 #include <cstring>

@@ -1,6 +1,6 @@
-// A device that plants one fault: it hides one wait of a stream for an event from the checked
-// device below. The wait still happens, but as an ordinary task, so the order stays correct and
-// only the checker cannot prove it.
+// A device that plants one fault: it hides one chosen wait of a stream from the checked device
+// below. The stream still waits for the event, in an ordinary task, so the order stays correct, but
+// the checked device cannot prove the order.
 #pragma once
 
 #include <memory>
@@ -50,7 +50,7 @@ class DeafStream final : public atoll::StreamBackend {
     if (static_cast<int>(last_wait_) != waits_.deaf_to) return inner_->wait(event, reason);
     inner_->enqueue([event = std::move(event)] { event->synchronize(); });
   }
-  // A stamp touches no memory, so no wait has to order it.
+  // A stamp touches no memory, so a stamp needs no wait.
   std::shared_ptr<const atoll::StampBackend> stamp() override { return inner_->stamp(); }
   void synchronize() override { inner_->synchronize(); }
   std::chrono::nanoseconds exposed_communication() const override {

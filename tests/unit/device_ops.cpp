@@ -139,7 +139,7 @@ TEST_CASE("integers wrap in sums and divide by any number of ranks") {
   const std::vector<const void*> parts(256, part.data());
   std::vector<std::uint8_t> out(1);
   host::reduce(out, parts, ReduceOp::sum);
-  CHECK(out[0] == 0);  // 256 x 200 modulo 256
+  CHECK(out[0] == 0);  // 256 times 200 wraps to 0 modulo 256
   host::reduce(out, std::span(parts).first(2), ReduceOp::avg);
   CHECK(out[0] == 72);  // 200 + 200 wraps to 144, and 144 / 2 = 72
   host::reduce(out, parts, ReduceOp::avg);

@@ -33,8 +33,8 @@ inline atoll::Topology read_with_libhwloc(const std::string& text, const std::st
   return topology;
 }
 
-// Returns the XML attributes of an object that is near these threads and NUMA nodes. Both are
-// hexadecimal masks.
+// Returns the XML attributes of an object that is near these threads and NUMA nodes, which are
+// given as hexadecimal masks.
 inline std::string sets(std::string_view cpus, std::string_view nodes = "1") {
   return fmt::format(
       R"(cpuset="0x{0}" complete_cpuset="0x{0}" nodeset="0x{1}" complete_nodeset="0x{1}")", cpus,
@@ -45,7 +45,7 @@ inline std::string info(std::string_view name, std::string_view value) {
   return fmt::format(R"(<info name="{}" value="{}"/>)", name, value);
 }
 
-// Returns the cores from `first` to before `end`, with one thread each.
+// Returns the cores `first` to `end` - 1 as XML, with one thread each.
 inline std::string cores(int first, int end, std::string_view nodes = "1") {
   std::string text;
   for (int i = first; i < end; ++i) {

@@ -1,6 +1,6 @@
-// A device that tests whether the library relies only on the device interface. Every task of a
-// stream first waits for a random time, so work that no event orders runs in the wrong order sooner
-// or later. Fresh memory is full of NaN, so memory that was never written spoils the sums.
+// A device that tests whether the library relies only on the device interface. Tasks of a stream
+// start after random delays, so work that no event orders runs in the wrong order sooner or later.
+// Fresh memory is full of NaN, so memory that was never written spoils the sums.
 #pragma once
 
 #include <atomic>

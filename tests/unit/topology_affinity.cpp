@@ -305,7 +305,7 @@ TEST_CASE("rails: a lost GPU and another order of the list move no NIC") {
       add_nic(topology, "mlx5_" + std::to_string(i), path, 400, host);
     }
   }
-  topology.gpus.erase(topology.gpus.begin() + 4);  // removes b/gpu0
+  topology.gpus.erase(topology.gpus.begin() + 4);  // removes the GPU b/gpu0
   std::swap(topology.gpus[1], topology.gpus[2]);
   const auto rails = find_rails(topology, find_affinity(topology));
   for (const auto& rail : rails)
@@ -335,8 +335,8 @@ TEST_CASE("rails: a port that is down moves no other; its GPU borrows the least 
   REQUIRE(rails.size() == 4);
   CHECK(rails[0].nics == Names{"a/mlx5_0", "b/mlx5_0"});
   CHECK(rails[0].gpus == Names{gpu("a", 0), gpu("a", 1), gpu("b", 0)});
-  // Rails are listed in the order in which GPUs use them. On the last rail, b/mlx5_1 is alone,
-  // because a/mlx5_1 is down.
+  // Rails are listed in the order in which GPUs use them. The NIC b/mlx5_1 is alone on the last
+  // rail, because a/mlx5_1 is down.
   CHECK(rails[1].nics == Names{"a/mlx5_2", "b/mlx5_2"});
   CHECK(rails[3].nics == Names{"b/mlx5_1"});
   CHECK(rails[3].gpus == Names{gpu("b", 1)});

@@ -39,8 +39,8 @@ TEST_CASE("pcie_width: lanes that are missing, with the bandwidth lost") {
   CHECK(state_of(machines::cluster(1), "pcie_width") == "no source gives pci.width");
   Topology topology = with_links();
   CHECK(state_of(topology, "pcie_width") == "ok");
-  // The device is idle, so its link speed is low as well. The low speed must not count as a fault,
-  // but the missing lanes must.
+  // The GPU is idle, so its link speed is low as well. The low speed must not count as a fault, but
+  // the missing lanes must.
   set_link(topology.gpus[1].facts, "2.5", "32", "8", "16");
   const Finding finding = the_finding(topology, "pcie_width");
   CHECK(finding.severity == Severity::warning);
@@ -121,11 +121,11 @@ TEST_CASE("acs: bridges that redirect are named once") {
 TEST_CASE("acs: bridges that are not between a GPU and a NIC do no harm") {
   Topology topology = machines::cluster(1, 2);
   set_gpus(topology, fact::pci_acs, "off");
-  // The NIC is below another root port than the GPU.
+  // The NIC is below a different PCIe root port than the GPU.
   topology.nics[0].pci_path = "pci0000:00/00000000:00:09.0/00000000:00:0a.0";
   set(topology.nics[0].facts, fact::pci_acs, "00000000:00:09.0 00000000:00:0a.0");
   set(topology.gpus[0].facts, fact::pci_acs, "00000000:00:01.0 00000000:00:02.0");
-  // This bridge is above both the NIC and the GPU.
+  // The bridge 01:01.0 is above both the NIC and the GPU.
   set(topology.nics[1].facts, fact::pci_acs, "00000000:01:01.0");
   CHECK(state_of(topology, "acs") == "ok");
   topology.gpus[0].pci_path = topology.nics[0].pci_path = "";

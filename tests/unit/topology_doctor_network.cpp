@@ -151,7 +151,7 @@ TEST_CASE("firmware_differs: among like NICs only") {
   CHECK(finding.severity == Severity::info);
   CHECK(finding.subjects == Strings{"c/mlx5_0"});
   CHECK(finding.evidence == "firmware 28.36.1010, 2 NICs of its type have 28.39.1002");
-  // The first number of the firmware, 20, belongs to another type of adapter.
+  // A firmware version that begins with 20 belongs to another type of adapter.
   set(topology.nics[2].facts, fact::firmware, "20.36.1010");
   CHECK(state_of(topology, "firmware_differs") == "ok");
 }

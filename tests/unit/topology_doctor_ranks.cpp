@@ -122,7 +122,7 @@ TEST_CASE("shard_not_island: rows that cross, split or divide islands") {
   CHECK(state_of(diagnose(topology, ranks), "shard_not_island") == "no mesh");
   MeshPlan plan = mesh(2, 4);
   CHECK(state_of(diagnose(topology, ranks, &plan), "shard_not_island") == "ok");
-  // A row fills a whole island: 2 shard ranks, each with 2 GPUs for tensor parallelism.
+  // Each row of the mesh fills a whole island: 2 shard ranks times 2 tensor-parallel ranks.
   plan = mesh(2, 2, 2);
   CHECK(state_of(diagnose(topology, ranks, &plan), "shard_not_island") == "ok");
 

@@ -130,7 +130,7 @@ TEST_CASE("hwloc: what is near a device, and when nothing tells") {
   CHECK(host.host_cores == 4);
   REQUIRE(topology.gpus.size() == 4);
   CHECK(topology.gpus[0].package == 0);
-  CHECK(topology.gpus[0].numa == -1);  // -1, because the package of the GPU has two NUMA nodes
+  CHECK(topology.gpus[0].numa == -1);  // unknown, because the package has two NUMA nodes
   CHECK(topology.gpus[1].package == 0);
   CHECK(topology.gpus[1].numa == 1);
   CHECK(topology.gpus[2].package == 8);
@@ -287,7 +287,7 @@ TEST_CASE("hwloc: pairs of zeros prove nothing, a matrix of zeros is how atoll w
   topology = read(machine);
   CHECK(topology.hosts[0].gpu_links == IslandState::none);
   CHECK(find_islands(topology).size() == 2);
-  machine.devices += gpu(0x12, 2, "x");  // a GPU that the matrix omits
+  machine.devices += gpu(0x12, 2, "x");  // adds a GPU that the bandwidth matrix omits
   CHECK(read(machine).hosts[0].gpu_links == IslandState::unknown);
 }
 
@@ -309,7 +309,7 @@ TEST_CASE("hwloc: AMD's GPUs, with and without ROCm") {
   machine.devices = amd(0x10, 0, info("AMDUUID", "0a1b")) +
                     amd(0x11, 1, info("AMDUUID", "0000000000000000")) +
                     pci(0x12, "0380 [1002:740c] [1002:0b0c] 01", "") +
-                    // This GPU is integrated in a processor and must not be reported.
+                    // A GPU that is integrated in a processor must not be reported.
                     pci(0x13, "0300 [1002:164e] [1002:0000] c1", os(413, "renderD128", 1));
   const Topology topology = read(machine);
   REQUIRE(topology.gpus.size() == 3);
@@ -375,7 +375,7 @@ TEST_CASE("hwloc: partitions are one GPU") {
   CHECK(topology.gpus[0].partitions == Ids{"a0", "a1"});
   // The two partitions report the same UUID, so their hwloc names identify them.
   CHECK(topology.gpus[1].partitions == Ids{"rsmi2", "rsmi3"});
-  CHECK(topology.gpus[1].index == -1);  // "rsmi2" is not a unique index
+  CHECK(topology.gpus[1].index == -1);  // -1, because "rsmi2" gives no index
   CHECK(topology.links.size() == 1);
 }
 
@@ -487,6 +487,7 @@ TEST_CASE("live: HWLOC_XMLFILE puts another machine in place of this one") {
   REQUIRE(topology.hosts.size() == 1);
   CHECK(topology.hosts[0].id == "h");
   CHECK(topology.hosts[0].name == "n");
-  CHECK(topology.hosts[0].threads == 2);  // as in the file, even if this process is bound to fewer
+  // The number of threads comes from the file, even if this process is bound to fewer threads.
+  CHECK(topology.hosts[0].threads == 2);
   CHECK(ids(topology) == Ids{"h/gpu0", "h/gpu1"});
 }

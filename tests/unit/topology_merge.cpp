@@ -152,7 +152,7 @@ TEST_CASE("views: names of models") {
 TEST_CASE("views: GPUs are matched by bus id, though their numbers differ") {
   Topology a = view("a", 2), b = view("b", 2);
   std::swap(b.gpus[0].busid, b.gpus[1].busid);
-  b.gpus[0].model = "H100";  // index 0 here, but the bus id of index 1 in `a`
+  b.gpus[0].model = "H100";  // this GPU has index 0 in `b`, but the bus id of index 1 in `a`
   const Topology node = merge_two(a, b);
   REQUIRE(node.gpus.size() == 2);
   CHECK(node.gpus[1].index == 1);

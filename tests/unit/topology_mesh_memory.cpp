@@ -34,7 +34,7 @@ TEST_CASE("mesh memory: two of four islands") {
                  "an NVLink island of 8 holds 512 GiB; 2 NVLink islands (1024 GiB) are the first "
                  "to hold it; shard over 16 GPUs of 2 NVLink islands, replicate over 2 such "
                  "groups"));
-  // No island holds the model, so crossing islands is necessary and not a warning.
+  // No single island holds the model, so crossing islands is necessary and causes no warning.
   REQUIRE(two.findings.size() == 2);
   CHECK(two.findings[0].id == "mesh_crosses_islands");
   CHECK(two.findings[0].severity == atoll::Severity::info);

@@ -23,8 +23,8 @@ Topology with_a_lost_gpu() {
   return topology;
 }
 
-// Returns islands of the given sizes on hosts a, b, .... Each GPU has `gbyte_s` of network
-// bandwidth.
+// Returns islands of the given sizes, one on each of the hosts a, b, c, and so on. Each GPU has
+// `gbyte_s` GB/s of network bandwidth.
 Topology islands(const std::vector<int>& sizes, double gbyte_s) {
   Topology topology;
   for (std::size_t i = 0; i < sizes.size(); ++i) {

@@ -317,7 +317,7 @@ TEST_CASE("a switch as the kernel spells it becomes one bridge") {
   CHECK(again.gpus[0].pci_path == "pci0000:0a/00000000:0a:00.0");
   CHECK(again.nics[0].pci_path == again.gpus[0].pci_path);
   CHECK(again.gpus[1].pci_path == "pci0000:11");
-  // A bridge at which the paths of two GPUs meet is kept, whichever bridge of the path it is.
+  // If the paths of two GPUs meet at a bridge, the export keeps this bridge.
   topology.gpus[1].pci_path = above + "00000000:0b:00.0";
   CHECK(exported(topology).gpus[1].pci_path == "pci0000:0a/00000000:0a:00.0/00000000:0b:00.0");
   // Two functions of one PCI device do not meet at a bridge, so the bridge above them is not kept.

@@ -103,8 +103,8 @@ TEST_CASE("ranks: by UUID, whole or the beginning that tells one GPU") {
   CHECK(first(topology, "GPU-a2c0ffee-0000-0000-0000-000000000000") == "a/gpu2");
   CHECK(first(topology, "GPU-a2") == "a/gpu2");
   CHECK(first(topology, "GPU-A2C0FFEE") == "a/gpu2");
-  CHECK(first(topology, "GPU-a").empty());   // ambiguous: prefix of four UUIDs
-  CHECK(first(topology, "GPU-b1").empty());  // UUID prefix of a GPU of the other host
+  CHECK(first(topology, "GPU-a").empty());   // a prefix of four UUIDs selects no GPU
+  CHECK(first(topology, "GPU-b1").empty());  // a prefix of a UUID on another host selects no GPU
   CHECK(first(topology, "GPU-a2c0ffee-0000-0000-0000-0000000000000").empty());
   const std::string mixed = "GPU-a1,0,GPU-a2";
   CHECK(gpus(topology, {seeing("a", 0, mixed), seeing("a", 1, mixed), seeing("a", 2, mixed)}) ==
@@ -193,8 +193,8 @@ TEST_CASE("ranks: as Slurm binds them, one GPU each or a set for several") {
     bound.back().visible = "0";
   }
   CHECK(gpus(topology, bound) == Names{"a/gpu0", "a/gpu1", "a/gpu2", "a/gpu3"});
-  // Ranks 0 and 1 see one set of GPUs, and ranks 2 and 3 see another set. In each set, counting
-  // starts with the first of its ranks.
+  // Ranks 0 and 1 see one set of GPUs, and ranks 2 and 3 see another set. The first rank of each
+  // pair uses the first GPU of its set.
   CHECK(gpus(topology, {seeing("a", 0, "0,1"), seeing("a", 1, "0,1"), seeing("a", 2, "2,3"),
                         seeing("a", 3, "2,3")}) == Names{"a/gpu3", "a/gpu2", "a/gpu1", "a/gpu0"});
 }

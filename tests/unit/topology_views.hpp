@@ -15,8 +15,7 @@ using atoll::Topology;
 using atoll::TopologyConflict;
 using machines::add_host;
 
-// Returns one host with `gpus` GPUs that have the bus numbers 10, 11, ... and the indices 0, 1,
-// ....
+// Returns one host with `gpus` GPUs. Bus numbers count from 10, and indices count from 0.
 inline Topology view(const std::string& host, int gpus, IslandState links = IslandState::unknown) {
   Topology topology;
   add_host(topology, host, gpus, links);

@@ -47,8 +47,8 @@ class SmallModel {
     }
   }
 
-  // Waits, because work that was enqueued before a batch was refused may still write to the
-  // members.
+  // Waits for the stream, because work that was enqueued before a batch was refused may still write
+  // to the members.
   ~SmallModel() { bench_.done(); }
   SmallModel(const SmallModel&) = delete;
   SmallModel& operator=(const SmallModel&) = delete;

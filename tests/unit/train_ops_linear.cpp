@@ -89,7 +89,8 @@ TEST_CASE("bf16 products by conversion to f32 agree too") {
 }
 
 TEST_CASE("products have the same bits for any number of threads") {
-  const LinearShape shape{96, 4097, 70};  // sums of 4,097 terms, which threads must not split
+  // The product has sums of 4,097 terms, which must not be split among threads.
+  const LinearShape shape{96, 4097, 70};
   std::mt19937_64 random(3);
   for (const DType dtype : compute_dtypes) {
     CAPTURE(atoll::name(dtype));

@@ -18,8 +18,8 @@ Values random_values(std::mt19937_64& random, std::int64_t count, double deviati
 // Returns the values rounded to this dtype.
 Values rounded(const Values& values, atoll::DType dtype);
 
-// Returns |actual - expected| / |expected| in vector norms, or infinity if the sizes differ or a
-// value is not finite.
+// Returns |actual - expected| / |expected| with the norms of vectors, or infinity if the sizes
+// differ or a value is not finite.
 double relative_error(const Values& actual, const Values& expected);
 
 // Returns the allowed relative error of an operation that has exact inputs and writes outputs of

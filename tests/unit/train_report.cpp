@@ -194,7 +194,7 @@ TEST_CASE("metrics.json: every name, with the figures of a typical run") {
   CHECK(out["approx_tokens_per_s_per_rank"].get<double>() == Approx(40));
   CHECK(out["tokens_per_s"].get<double>() == Approx(150));
   CHECK(out["padded_tokens_per_s"].get<double>() == Approx(50));
-  CHECK(out["compute_s"].get<double>() == Approx(1.5));  // mean of all steps
+  CHECK(out["compute_s"].get<double>() == Approx(1.5));  // mean compute time of all steps
   CHECK(out["exposed_s"].get<double>() == Approx(0.25));
   CHECK(out["axis_bytes"] == json{{"shard", 1'500'000}});
   CHECK(out["loss_first"].get<double>() == Approx(3.9));
