@@ -20,8 +20,9 @@ FIELDS = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attentio
           "head_dim", "vocab_size", "sliding_window", "rms_norm_eps", "rope_theta", "tie_word_embeddings",
           "max_position_embeddings")
 
-# name -> (values of FIELDS, tokens per row T, one (prompt, length) per row). Labels are ignored before
-# `prompt` and from `length` on, where padding has id 0. (T, T) is a row without a valid label.
+# Maps the name of each model to the values of FIELDS, the tokens per row T, and one pair (prompt, length)
+# for each row. Labels are ignored before `prompt` and from `length` on, where padding has id 0. The pair
+# (T, T) gives a row without a valid label.
 MODELS = {
     "gqa_untied": ((48, 80, 2, 4, 2, 16, 101, None, 1e-5, 1e4, False, 64), 24, [(5, 24), (9, 17), (0, 24)]),
     "window_untied": ((40, 72, 2, 6, 2, 8, 97, 7, 1e-5, 1e4, False, 64), 24, [(0, 24), (11, 24), (3, 14)]),
@@ -57,8 +58,8 @@ def build(shape, attention, generator=None, weights=None):
     config = transformers.MistralConfig(**{key: v for key, v in shape.items() if key != "rope_theta"}, rope_parameters=rope)
     model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation=attention, dtype=torch.float32)
     with torch.no_grad():
-        for name, p in model.named_parameters():  # omits a tied head
-            # Deviation 0.15 gives scores and logits of order one, so that no gradient is degenerate.
+        for name, p in model.named_parameters():  # named_parameters() omits a tied head
+            # A standard deviation of 0.15 gives scores and logits of order one, so that no gradient is degenerate.
             p.copy_(weights[name] if weights else 0.15 * torch.randn(p.shape, generator=generator) + ("norm" in name))
     return model
 
@@ -73,7 +74,7 @@ def golden(seed, shape, tokens, rows):
     gradients = {name: p.grad for name, p in model.named_parameters()}
     assert all(g.norm() > 1e-3 for g in gradients.values())
 
-    # The loss is the mean over valid tokens, and transformers shifts `labels` like `shifted`.
+    # The loss is the mean over valid tokens, and transformers shifts `labels` in the same way as batch() does.
     logp = out.logits.log_softmax(-1).gather(-1, shifted.clamp(min=0)[..., None])[..., 0]
     torch.testing.assert_close(out.loss, -logp[shifted != IGNORED].mean())
 
@@ -83,13 +84,13 @@ def golden(seed, shape, tokens, rows):
     assert len(out.attentions) == shape["num_hidden_layers"]
     assert all(torch.equal(a > 0, seen.expand_as(a)) for a in out.attentions)
 
-    # The window changes logits, and no window equals a window of the whole sequence.
+    # The window changes logits. A model without a window and one with a window of the whole sequence are equal.
     full, long = (build({**shape, "sliding_window": window}, "eager", weights=weights)(input_ids=ids).logits
                   for window in (None, tokens))
     effect = (full - out.logits).abs().max().item()
     assert torch.equal(full, long) and (effect > 0.1 if shape["sliding_window"] else effect == 0)
 
-    # The other implementation of attention agrees.
+    # The attention implementation `sdpa` gives the same logits and gradients as `eager`, except for rounding.
     sdpa = build(shape, "sdpa", weights=weights)
     check = sdpa(input_ids=ids, labels=labels, use_cache=False)
     check.loss.backward()

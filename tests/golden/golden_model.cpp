@@ -89,7 +89,7 @@ GoldenModel::GoldenModel(const std::filesystem::path& path) {
   }
 }
 
-// The buffers of one run, which an FSDP engine would otherwise own.
+// Holds the buffers of one run. In training, an FSDP engine owns these buffers.
 class GoldenModel::Run {
  public:
   Run(const GoldenModel& model, Ops& ops, const Options& options)
@@ -146,7 +146,7 @@ class GoldenModel::Run {
   void load(const std::string& name, const std::vector<float>& weight) {
     Buffer full = upload(weight);
     gradients_[name] = device_.allocate(full.bytes());
-    // Garbage, which a gradient in overwrite mode must replace.
+    // Fills the gradient with garbage, which the first write must replace.
     std::memset(gradients_[name].data(), 0xff, full.bytes());
     if (options_.compute == DType::bf16) {
       Buffer low = device_.allocate(weight.size() * size_of(DType::bf16));
@@ -168,7 +168,8 @@ class GoldenModel::Run {
     return valid;
   }
 
-  // With tied embeddings, the head requests the embedding's weight.
+  // Returns the Hugging Face name of a parameter. With tied embeddings, the head uses the
+  // embedding's weight.
   std::string hf_name(std::size_t unit, std::string_view name) const {
     if (name == "embed_tokens.weight") return "model.embed_tokens.weight";
     for (const ParamSpec& spec : param_specs(model_.config_, unit)) {
@@ -183,7 +184,8 @@ class GoldenModel::Run {
     };
   }
 
-  // The first use of a parameter overwrites its gradient; later uses accumulate.
+  // Returns a function that gives the gradient buffer of a parameter of this unit. The first use of
+  // a parameter overwrites its gradient, and later uses accumulate.
   GradientLookup gradients(std::size_t unit) {
     return [this, unit](std::string_view name) {
       const std::string full = hf_name(unit, name);

@@ -1,4 +1,5 @@
-// Loads a golden model of this folder to the host: weights by unit, batch and expected values.
+// Loads one of this folder's golden models into host memory: weights by unit, the batch and the
+// expected results.
 #pragma once
 
 #include <filesystem>
@@ -13,13 +14,15 @@
 
 namespace train::golden {
 
-// |actual - expected| / |expected| as vectors; infinity if a value is not finite.
+// Returns |actual - expected| / |expected| with the norms of vectors, or infinity if a value is not
+// finite.
 double relative_error(const std::vector<float>& actual, const std::vector<float>& expected);
 
 struct Results {
   std::vector<float> logits;
-  double loss = 0;                                      // mean over valid labels
-  std::map<std::string, std::vector<float>> gradients;  // by Hugging Face name
+  double loss = 0;  // mean over the labels that are not ignored
+  // Gradients by the Hugging Face name of the parameter.
+  std::map<std::string, std::vector<float>> gradients;
 };
 
 class GoldenModel {
@@ -35,10 +38,10 @@ class GoldenModel {
     atoll::DType compute = atoll::DType::f32;
     Recompute recompute = Recompute::none;
     std::int64_t head_rows = 512;
-    // 2 runs two passes that each add half of every gradient.
+    // Number of passes. With 2 passes, each pass adds half of every gradient.
     int passes = 1;
   };
-  // Runs forward, logits and backward.
+  // Runs the forward pass, computes logits and loss, and runs the backward pass.
   Results run(Ops& ops, const Options& options) const;
 
  private:
@@ -47,7 +50,7 @@ class GoldenModel {
   std::int64_t rows_ = 0;
   std::int64_t seq_ = 0;
   std::vector<std::int32_t> tokens_, labels_;
-  std::map<std::string, std::vector<float>> weights_;  // by Hugging Face name
+  std::map<std::string, std::vector<float>> weights_;  // weights by Hugging Face name
   Results expected_;
 };
 

@@ -1,5 +1,5 @@
-// Compares the hand-written forward and backward pass with Hugging Face's, from this folder's
-// files.
+// Compares the handwritten forward and backward pass with the results of Hugging Face's model,
+// which are in this folder's files.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -46,10 +46,10 @@ bool same_bits(const Results& a, const Results& b) {
   return a.loss == b.loss && a.logits == b.logits && a.gradients == b.gradients;
 }
 
-// f32 tolerance: rounding errors are about 1e-6; a wrong term causes 1e-2 or more.
+// Tolerance for f32: rounding errors are about 1e-6, while a wrong term causes 1e-2 or more.
 constexpr Tolerance f32_tolerance{1e-5, 1e-6, 1e-5};
-// bf16 tolerance: each rounding is up to 2^-9 = 0.2 %, two layers round about 20 times, and these
-// weights are far larger than trained ones.
+// Tolerance for bf16: each rounding changes a value by up to 2^-9 = 0.2 %, two layers round about
+// 20 times, and the weights of these models are far larger than trained weights.
 constexpr Tolerance bf16_tolerance{0.03, 0.01, 0.06};
 
 }  // namespace

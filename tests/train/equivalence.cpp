@@ -1,11 +1,12 @@
-// Any number of ranks trains like one process: every strategy, 1 to 6 ranks, 1 to 3 micro batches,
-// every form of recomputation, both dtypes and both optimizers, on a model with prime sizes, a tied
-// head and frozen parameters. SGD runs without clipping, because a wrong divisor scales its steps,
-// which AdamW would hide.
+// Tests that any number of ranks trains like one process. The tests combine every strategy, 1 to 6
+// ranks, 1 to 3 micro batches, every form of recomputation, both dtypes and both optimizers. The
+// model has prime sizes, a tied head and frozen parameters. SGD runs without clipping, because a
+// wrong divisor scales its steps; AdamW would hide a wrong divisor.
 //
 // ATOLL_TEST_LONG=1 runs every combination. The short form covers every pair of values: each size
-// (ranks and mesh) trains every strategy with three cuts, one for each number of micro batches,
-// which differ in dtype or optimizer; the cuts rotate from size to size.
+// (number of ranks and mesh) trains every strategy with three cuts. A cut fixes the number of micro
+// batches, the recomputation, the dtype and the optimizer. The three cuts have 1, 2 and 3 micro
+// batches, differ in dtype or optimizer, and rotate from size to size.
 #include <doctest/doctest.h>
 
 #include <map>
@@ -36,7 +37,7 @@ const std::vector<std::string> recomputes{"none", "selective", "full"};
 
 struct Size {
   int ranks;
-  std::string mesh;  // planned mesh of all strategies
+  std::string mesh;  // mesh that is planned for every strategy
 };
 const std::vector<Size> sizes{{1, "1x1"}, {2, "1x2"}, {3, "1x3"},
                               {4, "2x2"}, {5, "1x5"}, {6, "2x3"}};
@@ -58,8 +59,8 @@ train::RunOptions base(const TemporaryFolder& folder) {
   return options;
 }
 
-// The factors that do not depend on the strategy. Each rank has `micro` micro batches per step; in
-// the last of them one rank has no sample.
+// The factors of a job that do not depend on the strategy. Each rank has `micro` micro batches per
+// step. In the last micro batch, one rank has no sample.
 struct Cut {
   int micro = 1;
   std::string recompute;
@@ -74,13 +75,13 @@ train::RunOptions with(train::RunOptions options, const Cut& cut, int ranks) {
   options.optimizer = cut.optimizer;
   if (cut.optimizer == "sgd") {
     options.clip = 0;
-    options.lr = 0.03;  // moves weights far more than the tolerance
+    options.lr = 0.03;  // this rate moves weights far more than the tolerance
   }
   return options;
 }
 
-// All cuts in the long form. Otherwise three: one for each number of micro batches, no two of which
-// share both dtype and optimizer.
+// Returns all cuts in the long form. The short form returns three cuts: one for each number of
+// micro batches. No two of the three share both dtype and optimizer.
 std::vector<Cut> cuts(std::size_t turn) {
   std::vector<Cut> all, some;
   for (int micro = 1; micro <= 3; ++micro) {
@@ -92,7 +93,7 @@ std::vector<Cut> cuts(std::size_t turn) {
     }
   }
   if (long_form()) return all;
-  // Rotates dtype, optimizer and recomputation from turn to turn.
+  // Chooses another dtype, optimizer and form of recomputation in each turn.
   for (std::size_t i = 0; i < all.size(); i += recomputes.size()) {
     const std::size_t group = i / recomputes.size();
     if ((group + group / 4) % 4 == turn % 4)
@@ -101,7 +102,7 @@ std::vector<Cut> cuts(std::size_t turn) {
   return some;
 }
 
-// Results of one process that trains the same samples per step.
+// Caches the results of a single process that trains the same samples per step.
 class References {
  public:
   const RankResult& of(const train::RunOptions& options) {
@@ -124,7 +125,8 @@ struct Tolerance {
   double loss, grad_norm, weights;
 };
 
-// Master weights are f32 for both dtypes. A bf16 copy may round the other way, by 1/256.
+// Master weights are f32 for both dtypes. Their bf16 copies may be rounded in the other direction,
+// which changes a value by up to 1/256.
 Tolerance tolerance(const std::string& dtype) {
   return dtype == "bf16" ? Tolerance{1e-3, 1e-2, 1e-3} : Tolerance{1e-5, 1e-5, 1e-5};
 }
@@ -144,7 +146,8 @@ void check_same(const RankResult& result, const RankResult& other) {
   CHECK(same);
 }
 
-// Both ways to accumulate in the long form, otherwise alternately one.
+// Returns the ways to accumulate gradients: both ways in the long form, and one of them in the
+// short form, alternating from turn to turn.
 std::vector<std::string> accumulations(const Cut& cut, std::size_t turn) {
   std::vector<std::string> result{"local", "shard"};
   const bool shard = (static_cast<std::size_t>(cut.micro) + turn) % 2 != 0;
@@ -152,8 +155,8 @@ std::vector<std::string> accumulations(const Cut& cut, std::size_t turn) {
   return result;
 }
 
-// One cut with every strategy. Accumulation decides the order in which micro batches are added, so
-// all jobs use the same.
+// Returns one job for each strategy with this cut. All jobs accumulate in the same way, because the
+// way decides the order in which micro batches are added.
 std::vector<train::RunOptions> jobs_of(const train::RunOptions& options, const Cut& cut,
                                        const std::string& accumulate, const Size& size) {
   std::vector<train::RunOptions> jobs;
@@ -168,9 +171,9 @@ std::vector<train::RunOptions> jobs_of(const train::RunOptions& options, const C
   return jobs;
 }
 
-// The first shape with the same order of sums as shape `s`. Several micro batches that are reduced
-// at once are summed within the axis that the strategy shards over, so hybrid strategies differ
-// from others; no_shard always sums locally first.
+// Returns the first shape that adds values in the same order as shape `s`. If several micro batches
+// are reduced at once, they are summed within the axis that the strategy shards over, so hybrid
+// strategies differ from other strategies. no_shard always sums locally first.
 std::size_t first_alike(std::size_t s, const train::RunOptions& job, int micro) {
   if (job.accumulate == "local" || micro == 1 || shapes[s].strategy == "no_shard") return 0;
   const auto is_hybrid = [](const Shape& shape) { return shape.strategy.starts_with("hybrid"); };
@@ -211,7 +214,8 @@ void check_size(const Size& size, std::size_t turn, Order order, References& ref
 
 }  // namespace
 
-// Shards are whole blocks of 4,096 elements, so a model that is too small leaves ranks without any.
+// Shards are whole blocks of 4,096 elements, so a model that is too small would leave some ranks
+// without parameters.
 TEST_CASE("every shard has parameters of its own, on any number of ranks") {
   const TemporaryFolder folder;
   const auto options = base(folder);
@@ -246,7 +250,8 @@ TEST_CASE("one planned mesh: equal to one process, and all strategies bit for bi
 TEST_CASE("in the order that is fastest: equal to one process") {
   References references;
   for (std::size_t turn = 0; turn < sizes.size(); ++turn) {
-    const bool chosen = turn == 2 || turn == 3 || turn == 5;  // the long form runs all sizes
+    // The short form runs only these three sizes.
+    const bool chosen = turn == 2 || turn == 3 || turn == 5;
     if (chosen || long_form()) check_size(sizes[turn], turn + 1, Order::fast, references);
   }
 }

@@ -90,7 +90,7 @@ std::vector<std::string> failures_of_job(int ranks, const train::RunOptions& opt
   };
   try {
     atoll_test::run_thread_ranks(ranks, body, quiet);
-  } catch (const atoll::Error&) {  // recorded above for every rank
+  } catch (const atoll::Error&) {  // the error is already recorded for each rank
   }
   return failures;
 }
@@ -148,7 +148,7 @@ std::string small_model_json(bool tied) {
   model.kv_heads = 2;
   model.head_dim = 16;
   model.ffn = 160;
-  model.vocab = 259;  // bytes, bos, eos, pad
+  model.vocab = 259;  // 256 bytes, bos, eos and pad
   model.max_seq = 256;
   model.tied = tied;
   return train::hf_config_json(model, "float32");
@@ -162,7 +162,7 @@ std::string prime_model_json() {
   model.kv_heads = 1;
   model.head_dim = 24;
   model.ffn = 157;
-  model.vocab = 263;  // bytes, bos, eos, pad, and four more to make it prime
+  model.vocab = 263;  // 256 bytes, bos, eos, pad, and four more for a prime size
   model.max_seq = 256;
   model.tied = true;
   return train::hf_config_json(model, "float32");

@@ -1,5 +1,5 @@
-# Functions for tests whose atoll-train processes must fail: they check each rank's output and exit
-# status. Bash scripts source this file and set `failures=0`.
+# Functions for tests in which atoll-train processes must fail. The functions check the output and the
+# exit status of each rank. Bash scripts source this file and set `failures=0`.
 
 # Matches log lines, which start with a time, and progress lines.
 readonly no_answer='^([0-9-]{10} [0-9:.]{12} atoll |step [0-9])'

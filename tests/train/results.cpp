@@ -1,4 +1,4 @@
-// The files that a run writes: metrics.json, run_args.json, steps.jsonl and a checkpoint.
+// Tests of the files that a run writes: metrics.json, run_args.json, steps.jsonl and a checkpoint.
 #include <doctest/doctest.h>
 
 #include <cmath>
@@ -81,7 +81,7 @@ void check_metrics(const json& metrics, const train::RunResult& run) {
   CHECK(metrics["world_size"] == 4);
   CHECK(metrics["gpu0"].is_null());
   CHECK(metrics["bf16"] == false);
-  CHECK(metrics["engine"]["name"] == "atoll");  // other trainers have a `torch` key instead
+  CHECK(metrics["engine"]["name"] == "atoll");  // other trainers write a `torch` key instead
   CHECK(metrics["engine"]["version"].is_string());
   CHECK(metrics["dataset"] == "demo");
   CHECK(metrics["tokenizer"] == "bytes");
@@ -120,11 +120,11 @@ TEST_CASE("an automatic strategy reports its reason and depends on the memory") 
   const TemporaryFolder folder;
   auto options = base(folder);
   options.strategy = "auto";
-  options.model = "mistral-tiny";  // has little bucket padding, which estimates omit
-  options.data = "synthetic";      // enough samples for each step
+  options.model = "mistral-tiny";  // this model has little bucket padding, which estimates omit
+  options.data = "synthetic";      // synthetic data has enough samples for each step
   options.seq = 64;
   options.steps = 2;
-  options.global_batch = 16;  // four micro batches, which favour whole gradients
+  options.global_batch = 16;  // four micro batches favour keeping whole gradients
   const auto chosen = [&](std::uint64_t limit) {
     options.memory_limit = limit;
     run_job(4, options);
@@ -143,7 +143,8 @@ TEST_CASE("an automatic strategy reports its reason and depends on the memory") 
   const auto [tight, fewer] = chosen(bytes * 3 / 4);
   CHECK(roomy != tight);
   CHECK(fewer < bytes);
-  // Frozen parameters need neither moments nor gradients, so the first choice fits again.
+  // Frozen parameters need neither moments nor gradients, so the strategy that was chosen first
+  // fits again.
   options.freeze = {"*mlp*", "*embed*", "*lm_head*"};
   CHECK(chosen(bytes * 3 / 4).first == roomy);
   options.freeze.clear();
@@ -152,7 +153,7 @@ TEST_CASE("an automatic strategy reports its reason and depends on the memory") 
     CHECK(failure.find("activations alone take ") != std::string::npos);
   }
   options.strategy = tight;
-  options.memory_limit = bytes / 3;  // too little even without moments
+  options.memory_limit = bytes / 3;  // too little memory even without moments
   for (const std::string& failure : failures_of_job(4, options)) {
     CHECK(failure.find("freeze: the plan needs more than ") != std::string::npos);
   }
@@ -225,7 +226,7 @@ TEST_CASE("a run writes its curve, and a resumed run continues it") {
     CHECK(lines[i]["step"] == i + 1);
     CHECK(lines[i]["loss"].get<double>() == doctest::Approx(first[i].loss));
     CHECK(lines[i]["samples"] ==
-          (i == 6 ? 4 : 6));  // the last step of an epoch of 40 has 4 samples
+          (i == 6 ? 4 : 6));  // the last step of an epoch of 40 samples has 4
     check_positive(lines[i], {"loss", "learning_rate", "grad_norm", "seconds", "tokens",
                               "valid_tokens", "tokens_per_s", "tflops", "mfu"});
     check_fraction(lines[i], "exposed_comm_fraction");

@@ -1,5 +1,5 @@
-// A run resumes on any number of ranks, weights survive export and import, and damaged files are
-// refused on every rank with one line that names them.
+// Tests that a run resumes on any number of ranks, that weights survive export and import, and that
+// every rank refuses damaged files with one line that names the file.
 #include <doctest/doctest.h>
 
 #include <filesystem>
@@ -24,11 +24,11 @@ train::RunOptions base(const TemporaryFolder& folder, bool tied = false) {
   train::RunOptions options;
   options.model = folder.write(tied ? "tied.json" : "small.json", small_model_json(tied)).string();
   options.out = (folder.path() / "out").string();
-  options.samples = 40;  // an epoch ends in the resumed part
+  options.samples = 40;  // the resumed part contains the end of an epoch
   options.seq = 128;
   options.global_batch = 5;
   options.lr = 3e-4;
-  options.lr_warmup = 8;  // warm-up also continues after resuming
+  options.lr_warmup = 8;  // the learning rate still warms up after resuming
   options.steps = last_step;
   options.threads = 1;
   options.save_checkpoint = false;
@@ -43,7 +43,8 @@ train::RunOptions shaped(train::RunOptions options, const std::string& strategy,
   return options;
 }
 
-// Trains `saved_at` steps on 4 ranks with full_shard. Returns the checkpoint folder.
+// Trains `saved_at` steps on 4 ranks with full_shard and saves a checkpoint. Returns the
+// checkpoint's folder.
 fs::path save(train::RunOptions options) {
   options = shaped(options, "full_shard", "2x2");
   options.steps = saved_at;
@@ -77,13 +78,13 @@ void check_resumes(const train::RunOptions& options) {
   };
   check(1, "no_shard", "1x1");
   check(2, "no_shard", "2x1");
-  check(3, "full_shard", "1x3");  // different shard boundaries
+  check(3, "full_shard", "1x3");  // three ranks have other shard boundaries than four
   check(4, "hybrid_shard", "2x2");
   const bool same_bits = check(4, "full_shard", "2x2");
   CHECK(same_bits);
 }
 
-// Checks that both ranks of a job fail with a one-line message that contains all `words`.
+// Checks that both ranks of a job fail, each with a one-line message that contains all `words`.
 void check_refused(const train::RunOptions& options, const std::vector<std::string>& words) {
   const auto failures = failures_of_job(2, options);
   REQUIRE(failures.size() == 2);
@@ -97,7 +98,7 @@ void check_refused(const train::RunOptions& options, const std::vector<std::stri
   }
 }
 
-// One step of SGD with learning rate 0, which keeps the initial weights.
+// Returns options for one step of SGD with learning rate 0, which keeps the initial weights.
 train::RunOptions still(train::RunOptions options) {
   options.optimizer = "sgd";
   options.lr = 0;
@@ -171,7 +172,8 @@ TEST_CASE("weights go to a file and come back the same, on any number of ranks")
       const bool same = run_job(ranks, start).front().weights == trained;
       CHECK(same);
     }
-    start.init = options.export_weights;  // a single file, with config.json in its folder
+    // `init` accepts the path of a single file with config.json in the same folder.
+    start.init = options.export_weights;
     const bool same = run_job(1, start).front().weights == trained;
     CHECK(same);
   }
@@ -190,9 +192,9 @@ TEST_CASE("weights in 16 bits come back rounded") {
     return distance(run_job(2, start).front().weights, trained);
   };
   const double bf16 = error_in(atoll::DType::bf16), f16 = error_in(atoll::DType::f16);
-  CHECK(bf16 > 1e-4);  // bf16 has a mantissa of 8 bits
+  CHECK(bf16 > 1e-4);  // bf16 rounds to a mantissa of 8 bits
   CHECK(bf16 < 4e-3);
-  CHECK(f16 > 1e-5);  // f16 has a mantissa of 11 bits
+  CHECK(f16 > 1e-5);  // f16 rounds to a mantissa of 11 bits
   CHECK(f16 < 5e-4);
 }
 
@@ -207,7 +209,8 @@ TEST_CASE("damaged checkpoints are refused on every rank") {
   };
   const std::string shard = "shard-00002-of-00004.safetensors";
 
-  check_refused(options, {damaged.string(), "not a checkpoint"});  // the folder does not exist
+  // The checkpoint folder does not exist yet.
+  check_refused(options, {damaged.string(), "not a checkpoint"});
   afresh();
   fs::resize_file(damaged / shard, fs::file_size(damaged / shard) / 2);
   check_refused(options, {shard, "byte"});
@@ -286,7 +289,7 @@ TEST_CASE("an interrupted save does no harm") {
   CHECK_FALSE(fs::exists(partial));
   CHECK_FALSE(fs::exists(old));
 
-  // The state after a save that crashed between its two renames.
+  // This is the state after a save that crashed between its two renames.
   fs::rename(checkpoint, old);
   resumed.resume = checkpoint.string();
   resumed.steps = last_step + 2;
@@ -299,7 +302,7 @@ TEST_CASE("an interrupted save does no harm") {
 TEST_CASE("what cannot be written is an error on every rank") {
   const TemporaryFolder folder;
   auto options = still(shaped(base(folder), "full_shard", "1x2"));
-  // Root can write to every folder, but nobody can create a folder below a file.
+  // Root can write to every folder, but even root cannot create a folder below a file.
   const fs::path below = folder.write("file", "") / "checkpoint";
   atoll_test::run_thread_ranks(2, [&](atoll::World& world) {
     fsdp::Engine engine(atoll::Mesh::make(world, {1, 2}), {.strategy = fsdp::Strategy::full_shard});

@@ -1,11 +1,12 @@
-// Four ranks train like one process, however they share samples, parameters and gradients.
+// Tests that four ranks train like one process, however the ranks share samples, parameters and
+// gradients.
 //
-// Samples have unequal lengths, and 6 samples on 4 ranks leave two ranks without a second one. A
+// Samples have unequal lengths, and 6 samples on 4 ranks leave two ranks without a second sample. A
 // divisor that counts rows, ranks or micro batches instead of valid tokens therefore changes
-// gradient norms and SGD; AdamW would hide it.
+// gradient norms and the steps of SGD. AdamW would hide such an error in its steps.
 //
-// The short form trains 8 steps of 20 samples, the long form 20 steps of 40. In both the runs
-// include the short last step of an epoch.
+// The short form trains 8 steps on 20 samples, and the long form trains 20 steps on 40 samples.
+// Both forms include the short last step of an epoch.
 #include <doctest/doctest.h>
 
 #include <string>
@@ -55,7 +56,7 @@ train::RunOptions with_sgd(train::RunOptions options) {
   return options;
 }
 
-// The mean loss over all samples, since an epoch has each sample once.
+// Returns the mean loss over all samples of an epoch. An epoch has each sample once.
 double loss_of_epoch(const train::RunResult& run, std::int64_t epoch) {
   double sum = 0, valid = 0;
   for (const auto& step : run.steps) {
@@ -97,7 +98,8 @@ Jobs check_same_bits(const train::RunOptions& a, const train::RunOptions& b) {
   return {std::move(left), std::move(right)};
 }
 
-// Also compares the bytes that each axis carried.
+// Checks that two runs have the same bits and that every mesh axis carried the same number of
+// bytes.
 void check_same_bits_and_bytes(const train::RunOptions& a, const train::RunOptions& b) {
   const auto [left, right] = check_same_bits(a, b);
   for (std::size_t s = 0; s < left[0].run.steps.size(); ++s) {
@@ -173,7 +175,7 @@ TEST_CASE("updates beside backward change no bit") {
 TEST_CASE("gradients accumulated whole train alike") {
   const TemporaryFolder folder;
   auto options = small(folder);
-  options.global_batch = 12;  // three micro batches
+  options.global_batch = 12;  // three micro batches for each step
   const auto reference = run_job(1, options).front();
   options.accumulate = "local";
   for (const std::string strategy : {"full_shard", "hybrid_shard"}) {
@@ -204,12 +206,13 @@ TEST_CASE("samples packed into rows train alike, in fewer micro batches") {
   for (std::size_t s = 0; s < 6; ++s) {
     const auto &one = reference.run.steps[s], &all = packed[0].run.steps[s];
     CHECK(all.real == one.real);
-    // Each micro batch gathers, so fewer micro batches send less.
+    // Each micro batch gathers the parameters, so fewer micro batches send fewer bytes.
     CHECK(all.axis_bytes.at("shard") < unpacked[0].run.steps[s].axis_bytes.at("shard") * 6 / 10);
     flops += one.flops;
     flops_packed += alone.run.steps[s].flops;
   }
-  CHECK(flops_packed < flops);  // attention within a sample costs less, and there is less padding
+  // Packing needs fewer FLOPs, because attention stays within a sample and there is less padding.
+  CHECK(flops_packed < flops);
 }
 
 TEST_CASE("packed rows: strategies and recomputation change no bit") {
@@ -235,7 +238,8 @@ TEST_CASE("the depth of prefetch changes no bit, only the bytes gathered") {
       auto other = options;
       other.prefetch = prefetch;
       const auto [one, many] = check_same_bits(options, other);
-      // Units that are still gathered are not gathered again; deeper prefetch keeps more of them.
+      // Units that are still gathered are not gathered again, and deeper prefetch keeps more units
+      // gathered.
       for (std::size_t s = 0; s < one[0].run.steps.size(); ++s) {
         const std::int64_t usual = one[0].run.steps[s].axis_bytes.at("shard");
         const std::int64_t sent = many[0].run.steps[s].axis_bytes.at("shard");
@@ -261,7 +265,7 @@ TEST_CASE("bf16 stays near f32") {
     const auto curve = distance(result.run.steps, reference.run.steps);
     const double weights = distance(result.weights, reference.weights);
     MESSAGE("bf16: losses " << curve.loss << ", weights " << weights);
-    CHECK(curve.loss > 0);  // proves that it computed in bf16
+    CHECK(curve.loss > 0);  // equal losses would show that bf16 was not used
     CHECK(curve.loss <= 2e-2);
     CHECK(weights <= 2e-2);
   };

@@ -1,4 +1,4 @@
-// The file that --trace writes, and the times of its steps.
+// Tests of the trace file that --trace writes, and of the step times in a trace.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -39,7 +39,7 @@ train::RunOptions base(const TemporaryFolder& folder) {
   return options;
 }
 
-using Row = std::pair<int, std::string>;  // rank and stream
+using Row = std::pair<int, std::string>;  // rank and stream name
 
 std::map<Row, std::vector<json>> spans_by_row(const json& document) {
   std::map<std::pair<int, int>, std::string> names;
@@ -64,9 +64,9 @@ std::set<std::string> rows_of(const std::map<Row, std::vector<json>>& spans, int
   return rows;
 }
 
-// Checks that the spans of a row are in order and properly nested.
+// Checks that the spans of one row of the trace are in order and properly nested.
 void check_nesting(const std::vector<json>& spans) {
-  constexpr double rounding = 0.002;  // microseconds; timestamps have 3 decimals
+  constexpr double rounding = 0.002;  // in microseconds; timestamps have 3 decimals
   std::vector<double> open;
   double last = 0;
   for (const json& span : spans) {
@@ -81,7 +81,8 @@ void check_nesting(const std::vector<json>& spans) {
 
 bool is_collective(const json& span) { return span["cat"] == "communication"; }
 
-// Bytes that a rank moved over an axis, without the optimizer's norms, which the engine omits too.
+// Returns the bytes that a rank moved over an axis. The optimizer's gradient norms are left out,
+// because the engine's count also omits them.
 std::int64_t traced_bytes(const std::map<Row, std::vector<json>>& spans, int rank,
                           const std::string& axis) {
   std::int64_t sum = 0;
@@ -168,7 +169,7 @@ TEST_CASE("a trace shows how long compute waited for each collective") {
     CHECK(step.compute_seconds + step.exposed_comm_seconds <= step.seconds + 1e-6);
     if (step.step >= 2) exposed_us += step.exposed_comm_seconds * ranks * 1e6;
   }
-  // Timestamps around a wait include slightly more than the wait.
+  // The trace's timestamps around a wait include slightly more than the wait itself.
   CHECK(waits_us >= 0.9 * exposed_us);
 }
 
@@ -182,7 +183,7 @@ TEST_CASE("a trace covers the chosen steps, by default 5 after the warm-up") {
   CHECK(train::traced_steps(options, 0).last == 7);
   CHECK(train::traced_steps(options, 40).first == 43);
   options.steps = 2;
-  CHECK(train::traced_steps(options, 0).first == 2);  // only the last step is left
+  CHECK(train::traced_steps(options, 0).first == 2);  // only the last step is left to trace
   CHECK(train::traced_steps(options, 0).last == 2);
   options.trace_steps = "1:2";
   CHECK_NOTHROW(train::check(options = train::resolved(options)));

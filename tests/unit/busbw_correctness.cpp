@@ -1,4 +1,5 @@
-// Tests of the patterns that check results: sums are exact, and every error is found.
+// Tests of the data patterns with which atoll-busbw checks results: sums are exact, and every wrong
+// element is found.
 #include <doctest/doctest.h>
 
 #include <cstring>
@@ -17,7 +18,7 @@ bool takes(DType dtype, Op op) {
   return op != Op::mulsum || floating;
 }
 
-// Computes the expected value element by element, independently of count_wrong().
+// Computes one expected element from the inputs of all ranks, independently of count_wrong().
 double expected(Op op, int ranks, DType dtype, std::uint64_t seed, std::uint64_t index) {
   double result = Pattern::input(dtype, op, 0, ranks, seed).value(index);
   for (int r = 1; r < ranks; ++r) {

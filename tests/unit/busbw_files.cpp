@@ -1,4 +1,4 @@
-// Tests of the gnuplot program.
+// Tests of the gnuplot program that atoll-busbw writes.
 #include <doctest/doctest.h>
 
 #include <string>

@@ -1,4 +1,5 @@
-// Tests of limits: bytes in memory and on the links between hosts.
+// Tests of atoll-busbw's upper limits, which follow from the bytes in memory and on the links
+// between hosts.
 #include <doctest/doctest.h>
 
 #include "limit.hpp"
@@ -38,7 +39,7 @@ TEST_CASE("the arrays that are measured lie inside the tensors") {
         CHECK(traffic.outputs <= ranks);
         CHECK(traffic.array_bytes * ranks <= 960);
         CHECK((traffic.pass == Traffic::Pass::sum) == (has_reduction(one) && traffic.inputs > 0));
-        // A copy of a slice onto itself is not traffic.
+        // A copy of a slice onto itself does not count as memory traffic.
         if (traffic.pass == Traffic::Pass::copies && traffic.place == Place::in)
           CHECK(traffic.outputs < ranks);
       }
@@ -67,7 +68,7 @@ TEST_CASE("a host sends its part of a gather, or receives the rest, whichever is
     CHECK(bytes.at(0) == Approx(600));
     CHECK(bytes.at(1) == Approx(600));
   }
-  // The shares are 1, 2, 3 and 4 tenths.
+  // The four ranks contribute 1, 2, 3 and 4 tenths of the data.
   for (const auto one : {Collective::all_gather_v, Collective::reduce_scatter_v}) {
     const auto bytes = wire_bytes(one, 1000, two_by_two, 0);
     CHECK(bytes.at(0) == Approx(700));
@@ -88,7 +89,7 @@ TEST_CASE("across hosts the slowest of links and memory is, and groups share the
   const Ceiling alone =
       ceiling(Collective::all_gather, 1e9, Place::out, 0, {{0, 1, 2, 3}}, two_by_two, rates);
   REQUIRE(alone.seconds);
-  CHECK(*alone.seconds == Approx(1.0));  // 0.5 GB at the slower host's 0.5 GB/s
+  CHECK(*alone.seconds == Approx(1.0));  // 0.5 GB at the 0.5 GB/s of the slower host take 1 s
   CHECK(alone.by == "links");
   const Ceiling both =
       ceiling(Collective::all_gather, 1e9, Place::out, 0, {{0, 2}, {1, 3}}, two_by_two, rates);

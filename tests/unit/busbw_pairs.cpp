@@ -1,4 +1,4 @@
-// Tests that find slow hosts, NICs and ranks in artificial matrices.
+// Tests that atoll-busbw finds slow hosts, NICs and ranks in artificial matrices of bandwidths.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -14,7 +14,8 @@ struct Cluster {
   Matrix matrix;
   PairSites sites;
 
-  // 10 GB/s inside a host and 2 GB/s between hosts, with a few percent of scatter.
+  // Fills the matrix with 10 GB/s inside a host and 2 GB/s between hosts, and adds a few percent of
+  // scatter.
   Cluster(int hosts, int ranks_a_host) {
     const int ranks = hosts * ranks_a_host;
     for (int h = 0; h < hosts; ++h) sites.host_names.push_back("n" + std::to_string(h));

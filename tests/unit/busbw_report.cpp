@@ -1,6 +1,6 @@
-// Programs that read nccl-tests must be able to read atoll-busbw's report. The readers below do
-// what three programs in public repositories do with the output of all_reduce_perf and its
-// siblings. Their code was written for this test.
+// Programs that read the output of nccl-tests must also be able to read atoll-busbw's report. The
+// readers in this file do what three programs in public repositories do with the output of
+// all_reduce_perf and its siblings. The code of the readers was written for this test.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -29,9 +29,10 @@ std::vector<std::string> words_of(const std::string& line) {
   return words;
 }
 
-// Reads as SuperBench does (microsoft/superbenchmark, cuda_nccl_bw_performance.py). The last lines
-// with "out-of-place" and "Out of bounds values" enclose the table. A row has more than ten words;
-// the first shorter line ends the rows. The bus bandwidth is the sixth word from the end.
+// Reads a report as SuperBench does (microsoft/superbenchmark, cuda_nccl_bw_performance.py). The
+// last lines with "out-of-place" and "Out of bounds values" enclose the table. A row has more than
+// ten words, and the first shorter line ends the rows. The bus bandwidth is the sixth word from the
+// end.
 std::vector<double> read_from_the_end(const std::string& text) {
   const auto lines = lines_of(text);
   std::size_t begin = 0, end = 0;
@@ -54,9 +55,9 @@ struct ReadRow {
   std::string wrong;
 };
 
-// Reads as converters to CSV do (for example aws-samples' NCCL to CSV): one regular expression
-// matches a whole row with names of types and operations and "N/A" where nothing was checked,
-// another the average.
+// Reads a report as converters to CSV do (for example aws-samples' NCCL to CSV). One regular
+// expression matches a whole row, with names of types and operations, and with "N/A" where results
+// were not checked. Another regular expression matches the average.
 std::vector<ReadRow> read_by_expression(const std::string& text, double& average) {
   static const std::regex row(
       R"(^\s*(\d+)\s+(\d+)\s+(float|double|int|half)\s+(sum|prod|max|min|none)\s+(-?\d+))"
@@ -74,7 +75,8 @@ std::vector<ReadRow> read_by_expression(const std::string& text, double& average
   return rows;
 }
 
-// Reads as shell scripts do (FlagPerf and many more): last word of the line "# Avg bus bandwidth".
+// Reads a report as shell scripts do (FlagPerf and many more): returns the last word of the line
+// that contains "# Avg bus bandwidth".
 std::string read_last_word(const std::string& text) {
   std::string last;
   for (const std::string& line : lines_of(text))
@@ -166,10 +168,10 @@ TEST_CASE("-I adds four columns to each half, as nccl-tests does") {
   CHECK(words_of(lines[2]).size() == 1 + 5 + 16);
   const auto words = words_of(row_line(row(1 << 20, 100), {.latency = true}));
   REQUIRE(words.size() == 5 + 16);
-  CHECK(words[9] == "100.00");   // i_min
-  CHECK(words[10] == "200.00");  // i_max
-  CHECK(words[11] == "200.00");  // i_p99
-  CHECK(words[12] == "33.33");   // i_cv%
+  CHECK(words[9] == "100.00");   // column i_min of the report
+  CHECK(words[10] == "200.00");  // column i_max of the report
+  CHECK(words[11] == "200.00");  // column i_p99 of the report
+  CHECK(words[12] == "33.33");   // column i_cv% of the report
 }
 
 TEST_CASE("statistics of single operations") {
@@ -199,7 +201,7 @@ TEST_CASE("numbers keep to their width") {
 }
 
 TEST_CASE("expectations name the rows below") {
-  const std::vector<Row> rows{row(1 << 20, 100)};  // 50 % of the limit
+  const std::vector<Row> rows{row(1 << 20, 100)};  // this row reaches 50 % of its limit
   CHECK(expect(rows, 0.49).below == 0);
   const Expectation failed = expect(rows, 0.51);
   CHECK(failed.below == 2);

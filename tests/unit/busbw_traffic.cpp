@@ -1,4 +1,5 @@
-// Tests that the kernels of the memory limit write correct results, so they cannot skip work.
+// Tests of the kernels that measure the memory limit. Correct results prove that the kernels skip
+// no work.
 #include <doctest/doctest.h>
 
 #include <cstring>
@@ -14,7 +15,7 @@ namespace {
 
 constexpr std::size_t line = 64;
 
-// Rows of `bytes` each, aligned to cache lines.
+// Rows of `bytes` each. Every row is aligned to a cache line.
 struct Rows {
   Rows(std::size_t rows, std::size_t bytes)
       : stride((bytes + line - 1) / line * line), memory(rows * stride + line) {}
@@ -26,7 +27,7 @@ struct Rows {
   std::vector<std::byte> memory;
 };
 
-// Small integers, whose sums are exact in both types.
+// Returns a small integer, so that sums are exact in both element types.
 float value(std::size_t row, std::size_t i) { return static_cast<float>((row * 7 + i) % 13); }
 
 float get(const std::byte* row, Element element, std::size_t i) {

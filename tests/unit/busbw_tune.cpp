@@ -1,4 +1,4 @@
-// Tests of tuning files from saved curves.
+// Tests of the tuning files that atoll-busbw makes from saved bandwidth curves.
 #include <doctest/doctest.h>
 
 #include <string>

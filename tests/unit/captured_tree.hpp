@@ -24,7 +24,7 @@ class CapturedTree {
   CapturedTree& operator=(const CapturedTree&) = delete;
   ~CapturedTree() { std::filesystem::remove_all(root_); }
 
-  // Writes a file such as "sys/class/net/eth0/mtu".
+  // Writes a file below the folder, for example "sys/class/net/eth0/mtu".
   void write(const std::string& name, std::string_view text) const {
     std::filesystem::create_directories((root_ / name).parent_path());
     std::ofstream(root_ / name, std::ios::binary) << text;
@@ -38,7 +38,8 @@ class CapturedTree {
   }
   void remove(const std::string& name) const { std::filesystem::remove_all(root_ / name); }
 
-  // Adds a PCI device and the bridges above it as in sysfs: "pci0000:15/0000:15:01.0/0000:16:00.0".
+  // Adds a PCI device and the bridges above it, and returns the folder of the device. `way` is a
+  // path as in sysfs, such as "pci0000:15/0000:15:01.0/0000:16:00.0".
   std::string add_pci(const std::string& way) const {
     const std::string folder = "sys/devices/" + way;
     make_folder(folder);

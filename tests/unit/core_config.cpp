@@ -16,7 +16,7 @@
 
 namespace {
 
-// A temporary file, deleted by the destructor.
+// A temporary file that the destructor removes.
 class TemporaryFile {
  public:
   explicit TemporaryFile(const std::string& text) {
@@ -42,7 +42,7 @@ class TemporaryFile {
 
 using Values = std::map<std::string, std::string>;
 
-// Sets environment variables for its lifetime.
+// Sets environment variables in the constructor and unsets them in the destructor.
 class Environment {
  public:
   explicit Environment(const Values& values) : values_(values) {
@@ -58,7 +58,7 @@ class Environment {
   Values values_;
 };
 
-// Returns what `action` writes to stderr.
+// Runs `action` and returns the text that it writes to stderr.
 template <class Action>
 std::string logged(Action action) {
   const TemporaryFile file("");

@@ -1,4 +1,5 @@
-// Checks which launcher is found in which environment, and the messages for incomplete environments.
+// Checks which launcher is found in which environment, and which error messages incomplete
+// environments cause.
 #include <doctest/doctest.h>
 
 #include <cstdlib>
@@ -20,7 +21,8 @@ atoll::Config with_address() {
   return config;
 }
 
-// Returns "launcher rank/size address:port token", or the message of the error.
+// Returns the launcher that is found as "launcher rank/size address:port token", or the error
+// message.
 std::string found(const Values& values, const atoll::Config& config = {}) {
   for (const auto& [name, value] : values) ::setenv(name.c_str(), value.c_str(), 1);
   std::string result;
@@ -104,7 +106,7 @@ TEST_CASE("Slurm without PMI needs an address, and says how to get PMIx") {
   CHECK(found(step, with_address()) == "slurm 1/4 10.0.0.1:4000 secret");
   CHECK(found(step).find(
             "rank 1 of 4 of a Slurm step without PMI: start it with `srun --mpi=pmix`") == 0);
-  step.erase("SLURM_STEP_ID");  // a batch script
+  step.erase("SLURM_STEP_ID");  // a batch script has no Slurm step
   CHECK(found(step) == "single 0/1");
 }
 

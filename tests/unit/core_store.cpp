@@ -24,7 +24,7 @@ using net::Clock;
 
 namespace {
 
-// A store on loopback, and functions that connect to it.
+// A rendezvous store on the loopback interface, with functions that connect to the store.
 class Place {
  public:
   explicit Place(int size, std::chrono::milliseconds rendezvous = 20s) : size_(size) {
@@ -62,7 +62,8 @@ struct Rank {
   store::Client client;
 };
 
-// Runs `body` on one thread per rank, leaves the job, and rethrows the first exception.
+// Runs `body` on one thread per rank. Every rank leaves the job afterwards. Rethrows the first
+// exception of a rank.
 void run_ranks(const Place& place, const std::function<void(Rank&)>& body) {
   std::vector<std::exception_ptr> problems(static_cast<std::size_t>(place.size()));
   {
@@ -84,7 +85,7 @@ void run_ranks(const Place& place, const std::function<void(Rank&)>& body) {
   }
 }
 
-// Returns the message that `action` throws and checks the error code.
+// Checks that `action` throws an Error with this code, and returns the error's message.
 template <class Action>
 std::string thrown(atoll::ErrorCode code, Action action) {
   try {
@@ -102,8 +103,8 @@ bool contains(const std::string& text, const std::string& part) {
   return found;
 }
 
-// Sends bytes to the store and returns its answer until it closes the connection. Appends "open" if the
-// connection is still open after `patience`.
+// Sends bytes to the store and returns everything that the store sends until it closes the
+// connection. Appends "open" if the connection is still open after `patience`.
 std::string answer_to(const Place& place, const std::string& bytes, Clock::duration patience = 3s) {
   const net::Fd socket = place.stranger();
   net::send_all(socket.get(), bytes);
@@ -186,8 +187,8 @@ TEST_CASE("timeouts name the key, the rank and who is absent") {
   Rank zero(place, 0), one(place, 1), two(place, 2);
   CHECK(thrown(atoll::ErrorCode::timeout, [&] { one.client.get("nothing", 50ms); }) ==
         "rank 1: no rank put key \"nothing\" within 0.05 s");
-  // Rank 0 times out first, and the message for rank 1 must not name it as absent. The timeouts are long
-  // enough that both ranks wait at the same time even on a busy machine.
+  // Rank 0 times out first, and the message for rank 1 must not report rank 0 as absent. The
+  // timeouts are long enough that both ranks wait at the same time even on a busy machine.
   std::jthread other(
       [&] { thrown(atoll::ErrorCode::timeout, [&] { zero.client.exchange("", "", 2s); }); });
   const std::string absent =
@@ -196,14 +197,14 @@ TEST_CASE("timeouts name the key, the rank and who is absent") {
   other.join();
   CHECK_FALSE(zero.failure->get());
 
-  // A rank that timed out has left the round, so the next round works.
+  // A rank that timed out has left the barrier, so the next exchange works.
   std::vector<std::jthread> all;
   for (Rank* rank : {&zero, &one, &two}) {
     all.emplace_back([rank] { rank->client.exchange("", "", 10s); });
   }
   all.clear();
 
-  // If only ranks that timed out are missing, the message says so.
+  // If all missing ranks have timed out, the message reports that they timed out.
   std::jthread last(
       [&] { thrown(atoll::ErrorCode::timeout, [&] { two.client.exchange("late", "", 6s); }); });
   thrown(atoll::ErrorCode::timeout, [&] { zero.client.exchange("late", "", 1s); });
@@ -263,7 +264,7 @@ TEST_CASE("a question reaches every rank, whatever it is doing") {
   using How = store::Answered::How;
   Place place(4);
   Rank zero(place, 0), one(place, 1);
-  const net::Fd stopped = place.hello(2);  // never reads, like a stopped process
+  const net::Fd stopped = place.hello(2);  // rank 2 never reads, like a stopped process
   Rank three(place, 3);
   one.client.answer_with([](std::string_view question) { return std::string(question) + " one"; });
   three.client.farewell();
@@ -274,7 +275,7 @@ TEST_CASE("a question reaches every rank, whatever it is doing") {
   CHECK(Clock::now() - start < 5s);
   REQUIRE(answers.size() == 4);
   CHECK(answers[0].how == How::answered);
-  CHECK(answers[0].text.empty());  // a rank without an answerer answers ""
+  CHECK(answers[0].text.empty());  // a rank without an answerer sends an empty answer
   CHECK(answers[1].how == How::answered);
   CHECK(answers[1].text == "who? one");
   CHECK(answers[2].how == How::silent);
@@ -366,7 +367,8 @@ TEST_CASE("connections without a valid hello get no answer and do no harm") {
   for (std::size_t cut = 0; cut < body.size(); ++cut) {
     CHECK(answer_to(place, store::encode_frame(Kind::hello, 0, body.substr(0, cut))) == "");
   }
-  // Requests before the hello, and a text with a length beyond the end of the message.
+  // Requests before the hello get no answer, and neither does a hello with a text that claims to
+  // extend beyond the end of the message.
   const std::string get = Packer().number(1000).text("key").text("").take();
   CHECK(answer_to(place, store::encode_frame(Kind::get, 1, get)) == "");
   CHECK(answer_to(place, store::encode_frame(Kind::farewell, 1, "")) == "");
@@ -446,8 +448,9 @@ TEST_CASE("equal_secrets compares whole secrets") {
   CHECK_FALSE(store::equal_secrets("aa", "a"));
 }
 
-// Linux assigns even ports to outgoing connections, one after the other, and odd ports to listeners on
-// port 0. Without the check in connect_to(), one of these many connections would connect to itself.
+// Linux assigns even ports to outgoing connections, one after the other, and odd ports to listeners
+// on port 0. Without the check in connect_to(), one of these many connections would connect to
+// itself.
 TEST_CASE("a connection to a port without a listener fails and does not connect to itself") {
   const int odd = [] {
     const net::Fd listener = net::listen_on(net::resolve("127.0.0.1", 0).front());

@@ -17,8 +17,9 @@ T from_bits(std::uint32_t bits) {
   return T{static_cast<std::uint16_t>(bits)};
 }
 
-// Checks rounding between neighbours a < b of a format: values below the middle must give a, values
-// above it b, and the middle itself the neighbour with a zero last bit.
+// Checks rounding between neighbouring values a < b of a format. Values below the midpoint must
+// round to a, values above the midpoint to b, and the midpoint itself to the neighbour with a zero
+// last bit.
 template <class T, class Round>
 int count_misrounded(std::uint32_t first, std::uint32_t last, Round round) {
   int wrong = 0;
@@ -116,7 +117,8 @@ TEST_CASE("overflow gives infinity") {
   CHECK(atoll::to_float16(infinity).bits == 0x7c00);
   CHECK(atoll::to_bfloat16(std::numeric_limits<float>::max()).bits == 0x7f80);
   CHECK(atoll::to_bfloat16(-infinity).bits == 0xff80);
-  // A NaN with a payload only in the bits that are cut off.
+  // This NaN has set payload bits only where the conversion cuts bits off. The result must still be
+  // a NaN.
   CHECK(std::isnan(atoll::to_float(atoll::to_bfloat16(std::bit_cast<float>(0x7f800001u)))));
   CHECK(std::isnan(atoll::to_float(atoll::to_float16(std::bit_cast<float>(0x7f800001u)))));
 }

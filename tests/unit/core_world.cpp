@@ -1,4 +1,5 @@
-// Tests World with ranks that are threads, and with ranks that are processes, some of them killed.
+// Tests of World with ranks that are threads, and with ranks that are processes, some of which are
+// killed.
 #include <doctest/doctest.h>
 #include <signal.h>
 #include <sys/wait.h>
@@ -40,7 +41,8 @@ atoll::Config explicit_config(int rank, int size, const ReservedPort& port) {
   return config;
 }
 
-// Runs `body` on every rank and returns, for each rank, its result or its error as text.
+// Runs `body` on every rank except `absent` and returns, for each rank, the result or the error as
+// text.
 std::vector<std::string> on_threads(int size, const std::function<std::string(atoll::World&)>& body,
                                     int absent = -1, std::chrono::seconds rendezvous = 20s) {
   const ReservedPort port;
@@ -75,8 +77,8 @@ struct Process {
   }
 };
 
-// Forks a rank that joins through the environment, prints "ready", waits for a key that is never put,
-// and prints the error that ends this wait.
+// Forks a process that joins as a rank through environment variables, prints "ready", waits for a
+// key that no rank puts, and prints the error that ends the wait.
 Process start_rank(int rank, int size, const ReservedPort& port) {
   std::array<int, 2> ends{};
   REQUIRE(::pipe(ends.data()) == 0);
@@ -103,7 +105,8 @@ Process start_rank(int rank, int size, const ReservedPort& port) {
   ::_exit(0);
 }
 
-// Kills `victim` of three processes once all are ready; returns the errors that the others print.
+// Starts three ranks as processes and kills `victim` once all are ready. Returns the errors that
+// the other ranks print.
 std::vector<std::string> reports_after_kill(int victim, Clock::duration& slowest) {
   const ReservedPort port;
   std::vector<Process> ranks;

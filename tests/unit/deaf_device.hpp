@@ -1,6 +1,6 @@
-// A device that plants faults: a checker below it is not told of one wait of its streams, the n-th
-// of all. The wait is done all the same, as a task like any other, so that nothing breaks but the
-// proof.
+// A device that plants one fault: it hides one chosen wait of a stream from the checked device
+// below. The stream still waits for the event, in an ordinary task, so the order stays correct, but
+// the checked device cannot prove the order.
 #pragma once
 
 #include <memory>
@@ -15,10 +15,11 @@
 namespace atoll_test {
 
 struct Waits {
-  int deaf_to = -1;   // which wait is not told; -1: none
-  bool slow = false;  // the host goes on from a record only when the stream has got there
-  // By wait: the name of the stream that waits, and whether that orders anything: not where the
-  // stream is behind that event already, or waits for one that is before it does anything else.
+  int deaf_to = -1;   // number of the wait that is hidden from the checker; -1 hides no wait
+  bool slow = false;  // true lets record() return only after the stream has reached the event
+  // For each wait: the name of the waiting stream, and whether the wait adds order. A wait adds no
+  // order if the stream is already ordered after the event. It also adds none if the stream's next
+  // action is a wait for a second event that comes after the first event.
   std::vector<std::string> streams{};
   std::vector<bool> adds{};
 };
@@ -48,7 +49,7 @@ class DeafStream final : public atoll::StreamBackend {
     if (static_cast<int>(last_wait_) != waits_.deaf_to) return inner_->wait(event, reason);
     inner_->enqueue([event = std::move(event)] { event->synchronize(); });
   }
-  // Touches no memory: nothing that a wait could order.
+  // A stamp touches no memory, so a stamp needs no wait.
   std::shared_ptr<const atoll::StampBackend> stamp() override { return inner_->stamp(); }
   void synchronize() override { inner_->synchronize(); }
   std::chrono::nanoseconds exposed_communication() const override {
@@ -70,7 +71,8 @@ class DeafStream final : public atoll::StreamBackend {
   }
 
   std::unique_ptr<atoll::StreamBackend> inner_;
-  std::shared_ptr<atoll::EventBackend> last_;  // waited for, with nothing enqueued since
+  // Event of the last wait. Null once work was enqueued after the wait.
+  std::shared_ptr<atoll::EventBackend> last_;
   std::size_t last_wait_ = 0;
   std::string name_;
   Waits& waits_;
@@ -78,7 +80,7 @@ class DeafStream final : public atoll::StreamBackend {
 
 class DeafDevice final : public atoll::DeviceBackend {
  public:
-  // `waits` outlives the device.
+  // `waits` must outlive the device.
   DeafDevice(const atoll::Device& inner, Waits& waits)
       : DeviceBackend(inner.backend()->info()), inner_(inner.backend()), waits_(waits) {}
   void* allocate(std::size_t bytes) override { return inner_->allocate(bytes); }

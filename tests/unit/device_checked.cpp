@@ -1,5 +1,5 @@
-// Tests the checked device (ATOLL_CHECK=lifetimes): which waits order two uses, when content is alive,
-// and the messages.
+// Tests of the checked device (ATOLL_CHECK=lifetimes): which waits order two accesses, how long the
+// content of memory is valid, and the messages.
 #include <doctest/doctest.h>
 
 #include <array>
@@ -19,7 +19,7 @@ namespace {
 
 constexpr std::uint64_t count = 1024;
 
-// A checked device with memory and three streams.
+// A checked device with a buffer and three streams.
 struct Bench {
   atoll::Device device = atoll::checked_device(atoll::Device::host());
   atoll::Buffer memory = device.allocate(count * sizeof(float));
@@ -75,7 +75,7 @@ TEST_CASE("order is transitive over streams") {
   bench.b.wait(bench.a.record());
   bench.c.wait(bench.b.record());
   CHECK(finding([&] { bench.write(bench.c); }) == "");
-  CHECK(finding([&] { bench.read(bench.b); }) != "");  // no event orders the opposite direction
+  CHECK(finding([&] { bench.read(bench.b); }) != "");  // no event orders stream b after stream c
 }
 
 TEST_CASE("order is transitive over the host once it has synchronized") {
@@ -97,7 +97,7 @@ TEST_CASE("order is transitive over the host once it has synchronized") {
   Bench other;
   {
     other.write(other.a), other.a = other.device.stream();
-  }  // destroying a stream waits for its work
+  }  // destroying a stream waits for the stream's work
   CHECK(finding([&] { other.write(other.b); }) == "");
 }
 

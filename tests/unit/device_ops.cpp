@@ -28,7 +28,7 @@ std::vector<float> random_values(std::size_t n, unsigned seed) {
   return values;
 }
 
-// A simple implementation of the adjacent-pair tree, for comparison.
+// Sums `parts` by the adjacent-pair tree in the simplest way, for comparison.
 float tree_sum(std::vector<float> parts) {
   while (parts.size() > 1) {
     std::vector<float> next;
@@ -43,7 +43,7 @@ float tree_sum(std::vector<float> parts) {
 
 TEST_CASE("reduce follows the adjacent-pair tree for any number of parts") {
   for (std::size_t ranks = 1; ranks <= 9; ++ranks) {
-    const std::size_t n = 2500;  // more than two pieces of 1,024 elements
+    const std::size_t n = 2500;  // more than two blocks of 1,024 elements
     std::vector<std::vector<float>> parts;
     std::vector<const void*> pointers;
     for (std::size_t r = 0; r < ranks; ++r) {
@@ -114,7 +114,7 @@ TEST_CASE("scale multiplies in the type, out of place and in place") {
 }
 
 TEST_CASE("16-bit sums accumulate in f32 and round once") {
-  // 256 + 1 + 1: in bf16, adding 1 to 256 twice changes nothing; adding 2 does.
+  // The sum is 256 + 1 + 1. In bf16, adding 1 to 256 twice changes nothing, but adding 2 gives 258.
   const std::vector<bfloat16> a{atoll::to_bfloat16(256.0f)}, one{atoll::to_bfloat16(1.0f)};
   const std::vector<const void*> parts{a.data(), one.data(), one.data()};
   std::vector<bfloat16> sum(1);
@@ -139,9 +139,9 @@ TEST_CASE("integers wrap in sums and divide by any number of ranks") {
   const std::vector<const void*> parts(256, part.data());
   std::vector<std::uint8_t> out(1);
   host::reduce(out, parts, ReduceOp::sum);
-  CHECK(out[0] == 0);  // 256 x 200 modulo 256
+  CHECK(out[0] == 0);  // 256 times 200 wraps to 0 modulo 256
   host::reduce(out, std::span(parts).first(2), ReduceOp::avg);
-  CHECK(out[0] == 72);  // (144 of the wrapped sum) / 2
+  CHECK(out[0] == 72);  // 200 + 200 wraps to 144, and 144 / 2 = 72
   host::reduce(out, parts, ReduceOp::avg);
   CHECK(out[0] == 0);
   const std::vector<std::int32_t> large{std::numeric_limits<std::int32_t>::max()};
@@ -190,7 +190,7 @@ TEST_CASE("exact sums equal those of a wider type, in any order") {
     std::vector<double> values(n);
     long double wide = 0;
     for (double& value : values) value = std::exp2(exponent(random) / (n > 100 ? 4 : 1));
-    std::sort(values.begin(), values.end());  // smallest first, for the smallest rounding error
+    std::sort(values.begin(), values.end());  // adding small values first keeps the error small
     for (const double value : values) wide += static_cast<long double>(value);
     const double sum = atoll::exact_sum(values);
     CHECK(std::abs(sum - static_cast<double>(wide)) <= std::abs(sum) * 2.3e-16);
@@ -208,8 +208,9 @@ TEST_CASE("exact sums of no values, of extreme values and of non-finite values")
   CHECK(sum({0.0, -0.0}) == 0.0);
   CHECK(sum({least, least, least}) == 3 * least);
   CHECK(sum({1.0, least}) == 1.0);
-  CHECK(sum({1.0, 0x1p-53, 0x1p-53}) == 1.0 + 0x1p-52);  // added one by one, both would be lost
-  CHECK(sum({1.0, 0x1p-53}) == 1.0);                     // a tie goes to even
+  // Added to 1.0 one by one, both values of 2^-53 would be lost.
+  CHECK(sum({1.0, 0x1p-53, 0x1p-53}) == 1.0 + 0x1p-52);
+  CHECK(sum({1.0, 0x1p-53}) == 1.0);  // a tie is rounded to even
   CHECK(sum({most, most}) == inf);
   CHECK(sum({most, 1.0}) == most);
   CHECK(sum({1.0, inf, 2.0}) == inf);
@@ -231,7 +232,7 @@ TEST_CASE("the clip factor") {
   CHECK(factor(10.0f) == 1.0f);
   CHECK(factor(0.0f) == 1.0f);
   blocks[0] = std::numeric_limits<double>::infinity();
-  CHECK(result[2] == 3.0);  // number of steps with a finite norm
+  CHECK(result[2] == 3.0);  // number of steps with a finite gradient norm
   CHECK(std::isnan(factor(1.0f)));
   CHECK(result[2] == 3.0);
 }
@@ -261,7 +262,8 @@ TEST_CASE("adamw and sgd agree with the formulas in f64") {
 TEST_CASE("bf16 moments follow f32 with stochastic rounding and stall with rounding to nearest") {
   const std::size_t n = 4000;
   const float beta2 = 0.999f;
-  // The gradient drops from 1 to 0.1, so the second moment must fall from 1 to 0.01.
+  // After 400 steps, the gradient drops from 1 to 0.1, so the second moment must fall from 1 to
+  // 0.01.
   const auto mean_after = [&](auto moment, std::uint64_t key, int small_steps) {
     using Moment = decltype(moment);
     std::vector<float> w(n, 0.0f), g(n, 1.0f);
@@ -285,7 +287,8 @@ TEST_CASE("bf16 moments follow f32 with stochastic rounding and stall with round
   for (const int small_steps : {0, 600}) {
     const double exact = mean_after(0.0f, 0, small_steps);
     CHECK(mean_after(bfloat16{}, 17, small_steps) == doctest::Approx(exact).epsilon(0.01));
-    // Half a unit in the last place of bf16 is 0.2 to 0.4 % of a value; a step changes it by only 0.1 %.
+    // Half a unit in the last place of bf16 is 0.2 to 0.4 % of a value, but a step changes the
+    // moment by only 0.1 %. Rounding to nearest therefore never changes the moment.
     CHECK(std::abs(mean_after(bfloat16{}, 0, small_steps) / exact - 1) > 0.2);
   }
 }

@@ -113,7 +113,8 @@ TEST_CASE("a stamp is the time at which the stream reaches it") {
     return std::chrono::steady_clock::now().time_since_epoch() / std::chrono::nanoseconds(1);
   };
   CHECK_FALSE(atoll::Stamp().ns());
-  // Stamps of host streams, and the default stamps of StreamBackend.
+  // The first device makes the stamps of host streams, and the second device makes the default
+  // stamps of StreamBackend.
   const atoll::Device devices[] = {atoll::Device::host(),
                                    atoll::Device(std::make_shared<atoll_test::JitterDevice>(1))};
   for (const auto& device : devices) {
@@ -189,7 +190,7 @@ TEST_CASE("captures of a skipped task are destroyed without the queue's lock") {
   auto stream = device.stream();
   stream.enqueue([] { throw std::runtime_error("planted"); });
   bool touched = false;
-  // The skipped task is the last owner of this object, and its destructor uses the stream.
+  // The skipped task is the last owner of this object, and the object's destructor uses the stream.
   struct Held {
     atoll::Stream& stream;
     bool& touched;
@@ -204,7 +205,8 @@ TEST_CASE("captures of a skipped task are destroyed without the queue's lock") {
 }
 
 TEST_CASE("the library works in threads with small stacks") {
-  // Static thread-local memory reduces the stack of every thread of the process.
+  // The library's static thread-local memory is taken from the stack of every thread of the
+  // process.
   pthread_attr_t attributes;
   pthread_attr_init(&attributes);
   pthread_attr_setstacksize(&attributes, 256 * 1024);

@@ -1,5 +1,5 @@
-// A fake NVML library. ATOLL_FAKE_NVML selects the machine that it shows. It is built twice: with
-// FAKE_NVML_OLD it has only the functions of a driver of 2018.
+// A fake NVML library for tests. ATOLL_FAKE_NVML selects the machine that the library shows. The
+// library is built twice: with FAKE_NVML_OLD, it has only the functions of a driver of 2018.
 #include <algorithm>
 #include <array>
 #include <chrono>
@@ -17,12 +17,12 @@ using api::Result;
 namespace {
 
 enum class Peers {
-  none,      // links are not supported
-  inactive,  // links are down
-  network,   // links lead to switches
-  board,     // links lead to every other GPU
-  power,     // links lead to the other GPU and to a processor
-  nowhere,   // links lead to a bus id that no GPU has
+  none,      // NVLinks are not supported
+  inactive,  // NVLinks are down
+  network,   // NVLinks lead to switches
+  board,     // NVLinks lead to every other GPU
+  power,     // NVLinks lead to the other GPU and to a processor
+  nowhere,   // NVLinks lead to a bus id that no GPU has
 };
 
 struct Machine {
@@ -82,8 +82,8 @@ void fill(api::PciInfo* pci, unsigned domain, unsigned bus, unsigned device) {
   pci->device = device;
 }
 
-// Peer of a link on a board of four GPUs with 12 links each: links 0-3 lead to the first other GPU,
-// 4-7 to the second, 8-11 to the third.
+// Returns the GPU at the other end of a link, on a board of four GPUs with 12 links each. Links 0-3
+// lead to the first other GPU, links 4-7 to the second, and links 8-11 to the third.
 unsigned board_peer(unsigned number, unsigned link) {
   const unsigned peer = link / 4;
   return peer < number ? peer : peer + 1;
@@ -101,7 +101,9 @@ Result nvmlInit_v2() {
   if (plays("no driver")) return api::driver_not_loaded;
   if (plays("hang")) {
     std::this_thread::sleep_for(std::chrono::milliseconds(600));
-    return 999;  // the caller has timed out, and the environment may have changed
+    // The caller has timed out and may have changed ATOLL_FAKE_NVML, so the machine must not be
+    // read.
+    return 999;
   }
   return machine() == nullptr ? 999 : api::success;
 }
@@ -219,7 +221,7 @@ Result nvmlDeviceGetRemappedRows(api::Device* device, unsigned* correctable,
 Result nvmlDeviceGetCurrentClocksThrottleReasons(api::Device* device, unsigned long long* reasons) {
   *reasons = device->number == 6
                  ? api::clocks_power_cap | api::clocks_hw_slowdown | api::clocks_hw_thermal
-                 : 1;  // the only reason is that the GPU is idle
+                 : 1;  // the only reason for throttling is an idle GPU
   return api::success;
 }
 
@@ -234,7 +236,7 @@ Result nvmlDeviceGetPowerManagementDefaultLimit(api::Device*, unsigned* milliwat
 }
 
 Result nvmlDeviceGetNvLinkState(api::Device* device, unsigned link, unsigned* is_active) {
-  // Drivers return one of two codes for a missing link.
+  // For a missing link, drivers return one of two error codes.
   if (machine()->peers == Peers::none) return api::not_supported;
   if (link >= machine()->links) return api::invalid_argument;
   *is_active = machine()->peers != Peers::inactive && !is_down(device->number, link) ? 1 : 0;
@@ -293,14 +295,14 @@ Result nvmlDeviceGetNvLinkRemoteDeviceType(api::Device*, unsigned link, unsigned
 
 Result nvmlDeviceGetGpuFabricInfoV(api::Device* device, api::FabricInfo* info) {
   if (!plays("hgx") && !plays("blackwell")) return api::not_supported;
-  // The machine "hgx" has a driver that knows version 2 only.
+  // The driver of machine "hgx" supports only version 2 of FabricInfo.
   if (plays("hgx") && info->version != api::fabric_version_2) return api::version_mismatch;
   const bool is_done = !(plays("hgx") && device->number == 5);
   for (unsigned char i = 0; i < 16; ++i) info->cluster_uuid[i] = plays("hgx") ? 0 : i;
   info->status = api::success;
   info->clique_id = plays("hgx") ? 0 : 32766;
   info->state = is_done ? api::fabric_completed : api::fabric_in_progress;
-  // Every problem is absent, and the configuration is correct.
+  // The mask reports that every health problem is absent and that the configuration is correct.
   info->health_mask = 0b01'10'10'10'10U;
   if (plays("blackwell")) {
     if (device->number == 1) info->health_mask = 0b0101'10'10'10'01U;
@@ -313,7 +315,7 @@ Result nvmlDeviceGetFieldValues(api::Device* device, int count, api::FieldValue*
   for (int i = 0; i < count; ++i) {
     api::FieldValue& value = values[i];
     const bool is_total = value.field < 60;
-    // Generation 5 has other counters.
+    // NVLink generation 5 has other error counters than older generations.
     value.result = is_total == plays("blackwell") ? api::not_supported : api::success;
     value.type = api::value_long_long;
     value.value.as_long_long = 0;

@@ -1,4 +1,4 @@
-// Compares exports to hwloc XML with the topologies that they were made from.
+// Compares exports to hwloc XML with the topologies from which the exports were made.
 #pragma once
 
 #include <doctest/doctest.h>
@@ -17,7 +17,8 @@
 
 namespace hwloc_machines {
 
-// The part of a topology that the file can hold; facts, rates and others are reported as lost.
+// The parts of a topology that hwloc XML can hold. An export reports all other parts as lost, such
+// as facts and rates.
 struct Told {
   std::vector<std::string> gpus, nics, links, islands;
   atoll::IslandState state = atoll::IslandState::unknown;
@@ -56,7 +57,8 @@ inline bool says(const atoll::Export& written, const std::string& what) {
       written.lost, [&](const std::string& line) { return line.find(what) != std::string::npos; });
 }
 
-// Checks that both readers of the export find what the topology has.
+// Exports the topology and checks that both readers of hwloc XML find the topology's devices and
+// links in the export.
 inline atoll::Export check_export(const atoll::Topology& topology) {
   const atoll::Export written = to_hwloc_xml(topology);
   atoll::Topology again = atoll::importers::hwloc_xml.read(written.text, "h.xml");
@@ -74,8 +76,8 @@ inline atoll::Export check_export(const atoll::Topology& topology) {
   return written;
 }
 
-// A host with 2 packages of 2 NUMA nodes, and half the GPUs at each package. Each GPU has a PCIe
-// switch of its own with a NIC.
+// Returns a host with 2 packages of 2 NUMA nodes, and with half of the GPUs on each package. Each
+// GPU and a NIC share a PCIe switch.
 inline atoll::Topology board(int gpus, const std::string& model, const std::string& device) {
   atoll::Topology topology;
   machines::add_host(topology, "h", gpus, atoll::IslandState::known);

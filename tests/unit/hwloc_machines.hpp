@@ -1,4 +1,4 @@
-// Small handmade hwloc XML files for tests, and libhwloc's reading of them.
+// Builds small hwloc XML files by hand for tests, and reads them with libhwloc.
 #pragma once
 
 #include <doctest/doctest.h>
@@ -15,7 +15,7 @@
 
 namespace hwloc_machines {
 
-// Reads a text with libhwloc; the host is called `id`.
+// Reads hwloc XML with libhwloc. The host gets the id `id`.
 inline atoll::Topology read_with_libhwloc(const std::string& text, const std::string& id) {
   hwloc_topology_t raw = nullptr;
   REQUIRE(hwloc_topology_init(&raw) == 0);
@@ -33,7 +33,8 @@ inline atoll::Topology read_with_libhwloc(const std::string& text, const std::st
   return topology;
 }
 
-// The attributes of an object near some threads and some nodes (hexadecimal masks).
+// Returns the XML attributes of an object that is near these threads and NUMA nodes, which are
+// given as hexadecimal masks.
 inline std::string sets(std::string_view cpus, std::string_view nodes = "1") {
   return fmt::format(
       R"(cpuset="0x{0}" complete_cpuset="0x{0}" nodeset="0x{1}" complete_nodeset="0x{1}")", cpus,
@@ -44,7 +45,7 @@ inline std::string info(std::string_view name, std::string_view value) {
   return fmt::format(R"(<info name="{}" value="{}"/>)", name, value);
 }
 
-// Cores with one thread each.
+// Returns the cores `first` to `end` - 1 as XML, with one thread each.
 inline std::string cores(int first, int end, std::string_view nodes = "1") {
   std::string text;
   for (int i = first; i < end; ++i) {
@@ -65,13 +66,14 @@ inline std::string node(int number, std::string_view cpus, std::string_view attr
       number, sets(cpus, fmt::format("{:x}", 1 << number)), 10 + number, attributes);
 }
 
-// One package with 2 single-threaded cores, and `devices` below its host bridge.
+// A machine with one package of 2 single-threaded cores. `devices` are below the package's host
+// bridge.
 struct XmlMachine {
-  std::string version = "2.12.0";  // version of hwloc
+  std::string version = "2.12.0";  // version of hwloc that wrote the file
   std::string devices = {};
   std::string distances = {};
-  std::string os_devices = {};  // below the machine object
-  // Replaces everything below the machine object, threads and nodes included.
+  std::string os_devices = {};  // OS devices below the machine object
+  // If not empty, replaces everything below the machine object, including threads and NUMA nodes.
   std::string parts = {};
   std::string cpus = "3", nodes = "1";
 
@@ -98,7 +100,7 @@ struct XmlMachine {
   }
 };
 
-// A PCI device on bus `number`; its gp_index is 100 + number.
+// Returns a PCI device on bus `number`. Its gp_index is 100 + number.
 inline std::string pci(int number, const std::string& type, const std::string& inner,
                        const std::string& attributes = R"(pci_link_speed="0.0")") {
   return fmt::format(
@@ -107,7 +109,8 @@ inline std::string pci(int number, const std::string& type, const std::string& i
       100 + number, number, type, attributes, inner);
 }
 
-// An OS device; kinds: 1 GPU, 2 network, 3 OpenFabrics, 5 coprocessor.
+// Returns an OS device. `kind` is 1 for a GPU, 2 for a network, 3 for OpenFabrics, and 5 for a
+// coprocessor.
 inline std::string os(int id, const std::string& name, int kind, const std::string& infos = "",
                       const std::string& attributes = "") {
   return fmt::format(
@@ -118,7 +121,8 @@ inline std::string os(int id, const std::string& name, int kind, const std::stri
 inline const std::string h100 = "0302 [10de:2330] [10de:16c1] a1";
 inline const std::string mi300 = "1200 [1002:74a1] [1002:74a1] 00";
 
-// A GPU with NVML on bus `number`; the gp_index of its OS device is 400 + number.
+// Returns a GPU on bus `number` that NVML shows. The gp_index of the GPU's OS device is 400 +
+// number.
 inline std::string gpu(int number, int index, const std::string& model) {
   return pci(number, h100,
              os(400 + number, fmt::format("nvml{}", index), 1,
@@ -126,14 +130,14 @@ inline std::string gpu(int number, int index, const std::string& model) {
                 R"(subtype="NVML")"));
 }
 
-// A GPU with ROCm SMI.
+// Returns an AMD GPU on bus `number` that ROCm SMI shows.
 inline std::string amd(int number, int index, const std::string& infos = "") {
   return pci(number, mi300,
              os(400 + number, fmt::format("rsmi{}", index), 1,
                 info("GPUModel", "AMD Instinct MI300X") + infos, R"(subtype="RSMI")"));
 }
 
-// An OpenFabrics adapter.
+// Returns an OpenFabrics adapter on PCI bus `number`.
 inline std::string adapter(int number, const std::string& type, const std::string& name,
                            const std::string& infos) {
   return pci(number, type, os(400 + number, name, 3, infos));
@@ -160,8 +164,9 @@ inline std::string matrix(const std::vector<std::string>& objects, const std::ve
       cells.size(), name, cells);
 }
 
-// Two packages with two NUMA nodes of one core each. `devices` are those near package 0, near its
-// second node, near package 1, and below the machine.
+// Returns a machine with two packages, each with two NUMA nodes of one core. The four elements of
+// `devices` are devices near package 0, near the second node of package 0, near package 1, and
+// below the machine object.
 inline XmlMachine packages(const std::array<std::string, 4>& devices) {
   XmlMachine machine;
   machine.cpus = "f";
@@ -183,7 +188,8 @@ inline XmlMachine packages(const std::array<std::string, 4>& devices) {
   return machine;
 }
 
-// A machine of hwloc 1: one socket with two nodes, each with a core and a GPU.
+// Returns a machine as hwloc 1 writes it: one socket with two NUMA nodes, each with a core and a
+// GPU.
 inline std::string version_1(const std::string& socket) {
   std::string node;
   for (int i = 0; i < 2; ++i) {

@@ -1,6 +1,6 @@
-// A second device that proves the interface: streams and events of its own, in which every task
-// first waits for a random while, and fresh memory full of NaN. What an event edge does not order
-// comes out in the wrong order here sooner or later, and what nobody wrote poisons the sums.
+// A device that tests whether the library relies only on the device interface. Tasks of a stream
+// start after random delays, so work that no event orders runs in the wrong order sooner or later.
+// Fresh memory is full of NaN, so memory that was never written spoils the sums.
 #pragma once
 
 #include <atomic>
@@ -55,7 +55,8 @@ class JitterStream final : public atoll::StreamBackend {
   }
 
   void enqueue(std::function<void()> work) override { push({std::move(work), nullptr}); }
-  // Of all streams, for profilers: those that have begun, and those that have not ended.
+  // Profiler ranges of all streams: the labels of the ranges that have begun, and the numbers of
+  // the ranges that have not ended.
   struct Ranges {
     std::mutex mutex;
     std::vector<std::string> begun;
@@ -105,7 +106,7 @@ class JitterStream final : public atoll::StreamBackend {
   void* native() noexcept override { return nullptr; }
 
  private:
-  struct Task {  // neither: the end
+  struct Task {  // a task with neither work nor event ends the worker
     std::function<void()> work;
     std::shared_ptr<JitterEvent> event;
   };
@@ -130,7 +131,7 @@ class JitterStream final : public atoll::StreamBackend {
     std::uniform_int_distribution<int> dice(0, 9);
     std::exception_ptr error;
     for (Task task = pop(); task.work || task.event; task = pop()) {
-      // Mostly nothing, sometimes a few hundred microseconds.
+      // Most tasks start at once, and two in ten first sleep for 200 or 400 microseconds.
       const int eyes = dice(random_);
       if (eyes >= 8) std::this_thread::sleep_for(std::chrono::microseconds((eyes - 7) * 200));
       if (task.event) {
@@ -145,7 +146,7 @@ class JitterStream final : public atoll::StreamBackend {
     }
   }
 
-  std::mt19937 random_;  // the worker's
+  std::mt19937 random_;  // used only by the worker thread
   std::mutex mutex_;
   std::condition_variable ready_;
   std::deque<Task> tasks_;
@@ -163,7 +164,7 @@ class JitterDevice final : public atoll::DeviceBackend {
     return data;
   }
   void deallocate(void* data, std::size_t bytes) noexcept override {
-    std::memset(data, 0xff, bytes);  // what still reads it is found out
+    std::memset(data, 0xff, bytes);  // exposes reads after deallocation
     ::operator delete(data, std::align_val_t(4096));
   }
   std::unique_ptr<atoll::StreamBackend> make_stream(const atoll::StreamOptions&) override {

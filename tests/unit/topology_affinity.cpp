@@ -17,7 +17,7 @@ namespace {
 
 using Names = std::vector<std::string>;
 
-// Adds an active NIC with this PCI path to host "a" or another host.
+// Adds an active NIC with this PCI path to host "a", or to `host` if it is given.
 TopologyNic& add_nic(Topology& topology, const std::string& name, const std::string& pci_path,
                      double gbit_s = 400, const std::string& host = "a") {
   topology.nics.push_back({.id = host + '/' + name,
@@ -46,10 +46,10 @@ std::optional<PathLevel> level(const std::string& a, const std::string& b) {
 
 TEST_CASE("paths: levels by the way through PCI") {
   CHECK(level("pci0000:15/15:01.0/16:00.0", "pci0000:15/15:01.0/16:00.0") == PathLevel::pix);
-  // Two downstream ports of one switch.
+  // The devices are below two downstream ports of the same PCIe switch.
   CHECK(level("pci0000:15/15:01.0/16:00.0/17:00.0", "pci0000:15/15:01.0/16:00.0/17:01.0") ==
         PathLevel::pix);
-  // One device is below a second switch.
+  // One of the two devices is below a second PCIe switch.
   CHECK(level("pci0000:15/15:01.0/16:00.0/17:00.0/18:00.0", "pci0000:15/15:01.0/16:00.0/17:01.0") ==
         PathLevel::pxb);
   CHECK(level("pci0000:15/15:01.0", "pci0000:15/15:02.0") == PathLevel::phb);
@@ -156,7 +156,8 @@ TEST_CASE("affinity: the fabric that joins hosts, with and without rates") {
   for (auto& nic : topology.nics) nic.rate_gbit_s.reset();
   CHECK(find_affinity(topology)[0].use == Names{"a/mlx5_ib0"});
   CHECK(find_rails(topology, {}).empty());
-  // Eight RoCE ports win over one InfiniBand port for storage.
+  // A RoCE port of 400 Gbit/s is preferred to an InfiniBand port of 100 Gbit/s, which usually
+  // serves storage.
   for (auto& nic : topology.nics) nic.rate_gbit_s = 100;
   topology.nics[0].rate_gbit_s = 400;
   CHECK(find_affinity(topology)[0].use == Names{"a/mlx5_an0"});
@@ -190,12 +191,13 @@ TEST_CASE("usable rate: the least of port, PCIe link and share of the adapter") 
   machines::add_host(topology, "a", 1);
   add_nic(topology, "mlx5_0", "", 400);
   CHECK(usable_gbyte_s(topology, topology.nics[0]) == 50);
-  // Gen4 x8: 16 * 8 * 128/130 / 8
+  // PCIe Gen4 x8 carries 16 GT/s * 8 lanes * 128/130 / 8 bits = 15.754 GB/s.
   topology.nics[0].facts = {{"pci.gt_s", "16"}, {"pci.width", "8"}};
   CHECK(usable_gbyte_s(topology, topology.nics[0]).value() == doctest::Approx(15.754));
   topology.nics[0].facts = {{"pci.gbyte_s", "31.5"}};
   CHECK(usable_gbyte_s(topology, topology.nics[0]) == 31.5);
-  // Two ports of a ConnectX-6 share 200 Gbit/s and one slot.
+  // The two ports of a ConnectX-6 adapter share 200 Gbit/s and one PCIe slot, so each port gets
+  // 12.5 GB/s.
   topology.nics[0].facts = {{"pci.device", "15b3:101b"}};
   topology.nics[0].adapter = "0x1";
   topology.nics.push_back(topology.nics[0]);
@@ -204,7 +206,8 @@ TEST_CASE("usable rate: the least of port, PCIe link and share of the adapter") 
   CHECK(atoll::usable_gbyte_s(topology)[0] == 12.5);
   topology.nics[1].state = "down";
   CHECK(usable_gbyte_s(topology, topology.nics[0]) == 25);
-  // The emulated link of a virtual machine proves nothing.
+  // In a virtual machine, the PCIe link is emulated, so its speed does not limit the rate of the
+  // NIC.
   topology.nics[0].facts = {{"pci.gt_s", "2.5"}, {"pci.width", "1"}};
   CHECK(usable_gbyte_s(topology, topology.nics[0]).value() == doctest::Approx(0.25));
   topology.hosts[0].facts = {{"virtual_machine", "yes"}};
@@ -230,7 +233,7 @@ TEST_CASE("rails: equal positions of the hosts, until a fabric file names leaves
   CHECK(rails[1].gpus == Names{gpu("a", 1), gpu("b", 1)});
   CHECK(rails[1].evidence == "assumed");
 
-  // The cables of host b are crossed.
+  // The cables of host b are crossed: mlx5_0 is on leaf switch 2, and mlx5_1 is on leaf switch 1.
   for (auto& nic : topology.nics)
     nic.facts["leaf"] = (nic.id == "a/mlx5_0" || nic.id == "b/mlx5_1") ? "leaf-1" : "leaf-2";
   rails = find_rails(topology, find_affinity(topology));
@@ -263,7 +266,8 @@ TEST_CASE("diff: what was added, lost and changed") {
   CHECK(diff(before, before).empty());
   Topology after = before;
   after.gpus[2].facts["nvlink.active"] = "17";
-  after.gpus[2].facts["throttle"] = "thermal";  // changes every minute
+  // diff() ignores throttle reasons, because they change every minute.
+  after.gpus[2].facts["throttle"] = "thermal";
   after.hosts[0].host_cores = 4;
   add_nic(after, "mlx5_0", "");
   after.links.pop_back();
@@ -285,7 +289,7 @@ TEST_CASE("diff: what was added, lost and changed") {
   };
   CHECK(diff(p1(PathLevel::pix), p1(PathLevel::sys)) ==
         Names{"~ a/gpu0 - a/gpu1 (path): level PIX -> SYS"});
-  // Single hosts are compared whatever their names are.
+  // If each topology has a single host, diff() compares the two hosts even if their names differ.
   Topology renamed;
   machines::add_switched(renamed, "other", 8);
   CHECK(diff(before, renamed).empty());
@@ -301,7 +305,7 @@ TEST_CASE("rails: a lost GPU and another order of the list move no NIC") {
       add_nic(topology, "mlx5_" + std::to_string(i), path, 400, host);
     }
   }
-  topology.gpus.erase(topology.gpus.begin() + 4);  // b/gpu0
+  topology.gpus.erase(topology.gpus.begin() + 4);  // removes the GPU b/gpu0
   std::swap(topology.gpus[1], topology.gpus[2]);
   const auto rails = find_rails(topology, find_affinity(topology));
   for (const auto& rail : rails)
@@ -331,7 +335,8 @@ TEST_CASE("rails: a port that is down moves no other; its GPU borrows the least 
   REQUIRE(rails.size() == 4);
   CHECK(rails[0].nics == Names{"a/mlx5_0", "b/mlx5_0"});
   CHECK(rails[0].gpus == Names{gpu("a", 0), gpu("a", 1), gpu("b", 0)});
-  // Rails are in the order in which GPUs use them; the second NIC of host b is alone on its rail.
+  // Rails are listed in the order in which GPUs use them. The NIC b/mlx5_1 is alone on the last
+  // rail, because a/mlx5_1 is down.
   CHECK(rails[1].nics == Names{"a/mlx5_2", "b/mlx5_2"});
   CHECK(rails[3].nics == Names{"b/mlx5_1"});
   CHECK(rails[3].gpus == Names{gpu("b", 1)});

@@ -1,4 +1,5 @@
-// Tests of the catalog against published figures, and of clusters made from it.
+// Tests of the catalog of machine types against published figures, and of the clusters that are
+// made from the catalog.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -20,15 +21,15 @@ using atoll::Topology;
 
 namespace {
 
-// Figures of data sheets and providers' pages.
+// Figures from data sheets and from the documentation of cloud providers.
 struct Published {
   const char* name;
   std::size_t hosts, gpus;
   std::vector<std::size_t> islands;
-  double gpu_gbyte_s;   // from a GPU to its island; 0 without links
-  double pair_gbyte_s;  // 0 when pairs differ or have no links
-  std::size_t nics;     // of one host
-  double nic_gbit_s;    // for each GPU
+  double gpu_gbyte_s;   // bandwidth from one GPU to its island; 0 without links
+  double pair_gbyte_s;  // bandwidth between two GPUs; 0 when pairs differ or have no links
+  std::size_t nics;     // number of NICs in one host
+  double nic_gbit_s;    // network bandwidth for each GPU
 };
 
 const std::vector<Published> published{
@@ -76,7 +77,7 @@ std::vector<std::size_t> sizes(const std::vector<Island>& islands) {
   return sizes;
 }
 
-// The number of leading parts that two PCI paths share.
+// Returns the number of leading components that two PCI paths share.
 std::size_t shared_parts(const std::string& a, const std::string& b) {
   const auto fork = std::mismatch(a.begin(), a.end(), b.begin(), b.end());
   std::size_t parts = static_cast<std::size_t>(std::count(a.begin(), fork.first, '/'));
@@ -85,7 +86,7 @@ std::size_t shared_parts(const std::string& a, const std::string& b) {
   return parts;
 }
 
-// The names of the NICs that share most of a GPU's PCI path.
+// Returns the names of the NICs that share the longest part of a GPU's PCI path.
 std::set<std::string> nearest(const Topology& topology, const std::string& gpu_id) {
   const auto gpu = std::ranges::find(topology.gpus, gpu_id, &atoll::TopologyGpu::id);
   REQUIRE(gpu != topology.gpus.end());
@@ -213,7 +214,8 @@ TEST_CASE("catalog: the paths lead each GPU to its own NICs") {
   CHECK(nearest(dgx2, "dgx-2/gpu15") == std::set<std::string>{"mlx5_9"});
   const Topology oci = catalog_cluster("oci-h100");
   CHECK(nearest(oci, "oci-h100/gpu5") == std::set<std::string>{"mlx5_12", "mlx5_13"});
-  // GPUs and adapters of a Grace CPU share no PCIe switch, so the NUMA node decides.
+  // The GPUs and adapters of a Grace CPU share no PCIe switch, so no NIC is nearest by its PCI
+  // path. The NUMA node decides instead.
   CHECK(nearest(catalog_cluster("gb200-nvl72"), "gb200-nvl72-t00/gpu0").empty());
 }
 
@@ -228,7 +230,7 @@ TEST_CASE("catalog: the cube mesh of the DGX-1 is that of its white paper") {
   CHECK(links[{"2", "6"}] == 1);
   CHECK_FALSE(links.contains({"0", "5"}));
   CHECK_FALSE(links.contains({"3", "4"}));
-  // The four GPUs of each processor are linked to each other.
+  // The four GPUs of each CPU are all linked to each other.
   for (const char* first : {"0123", "4567"})
     for (int a = 0; a < 4; ++a)
       for (int b = a + 1; b < 4; ++b)
@@ -322,5 +324,5 @@ TEST_CASE("catalog: 2,048 machines are made in a moment") {
   CHECK(topology.gpus.size() == 16384);
   CHECK(topology.gpus.back().id == "hgx-h100-2047/gpu7");
   MESSAGE("hgx-h100x2048 in " << elapsed.count() * 1e3 << " ms");
-  CHECK(elapsed.count() < 5);  // generous, for sanitizers; tests/bench measures the time
+  CHECK(elapsed.count() < 5);  // generous limit for sanitizer builds; tests/bench measures the time
 }

@@ -1,4 +1,5 @@
-// Tests of the doctor: the structure of a diagnosis, its report, and the fabric between GPUs.
+// Tests of the topology doctor, which finds faults in machines: the structure of a diagnosis, the
+// report, and the checks of links between GPUs.
 #include "topology_doctor.hpp"
 
 #include <chrono>
@@ -105,11 +106,12 @@ TEST_CASE("diagnosis: a large cluster is quick and stays readable") {
   const auto taken = std::chrono::steady_clock::now() - start;
   CHECK(diagnosis.findings.size() == 4);
   CHECK(std::ranges::count(report, '\n') < 100);
-  // Long enough for a sanitizer on a busy machine, too short for a quadratic algorithm.
+  // The limit is long enough for a sanitizer build on a busy machine, and too short for an
+  // algorithm of quadratic time.
   CHECK(taken < std::chrono::seconds(10));
 }
 
-// --- to_line and to_report ---
+// Tests of to_line() and to_report(), which print the doctor's findings.
 
 TEST_CASE("line: evidence, consequence and fix, on one line") {
   CHECK(to_line({.id = "x", .evidence = "seen"}) == "seen");
@@ -198,7 +200,7 @@ TEST_CASE("report: long lists of subjects are shortened, long lines broken") {
   }
 }
 
-// --- links ---
+// Tests of the doctor's checks of NVLinks.
 
 TEST_CASE("nvlink_down: fewer links than the chip has") {
   Topology topology = machines::cluster(1);
@@ -229,7 +231,7 @@ TEST_CASE("nvlink_down: a source that shows no links on boards that have them") 
   topology.links.clear();
   topology.hosts[0].gpu_links = atoll::IslandState::none;
   CHECK(the_finding(topology, "nvlink_down").subjects.size() == 4);
-  // MIG turns NVLinks off.
+  // NVLinks are off while MIG is enabled, so missing links are no fault.
   set_gpus(topology, fact::mig, "yes");
   CHECK(state_of(topology, "nvlink_down") == "ok");
 }
@@ -251,14 +253,15 @@ TEST_CASE("nvlink_down: bridges may be left out, and hidden GPUs hide links") {
   for (auto& card : cards.gpus) card.model = "NVIDIA A100 80GB PCIe";
   CHECK(state_of(cards, "nvlink_down") == "ok");
 
-  // Two of the four GPUs of a board without switches; 6 links of each lead to hidden GPUs.
+  // The process sees two of the four GPUs of a board without NVSwitches. Each visible GPU has 6
+  // links to hidden GPUs, so no link is missing.
   Topology board;
   machines::add_host(board, "a", 2, atoll::IslandState::known);
   machines::link(board, gpu("a", 0), gpu("a", 1), 6);
   for (auto& one : board.gpus) one.model = "NVIDIA H100 80GB HBM3";
   CHECK(state_of(board, "nvlink_down") == "ok");
 
-  // All four GPUs; one pair has lost a link.
+  // The process sees all four GPUs, and one pair of GPUs loses a link, which is a fault.
   Topology whole;
   machines::add_host(whole, "a", 4, atoll::IslandState::known);
   machines::join_all(whole, "a", {0, 1, 2, 3}, 6);
@@ -284,7 +287,7 @@ TEST_CASE("nvlink_errors: one finding with the range of the counts") {
   CHECK(finding.evidence == "3 to 12000000 link errors (CRC, replay, recovery)");
 }
 
-// --- fabric ---
+// Tests of the doctor's checks of the NVLink fabric.
 
 TEST_CASE("fabric_not_completed: the state, and the status") {
   Topology topology = machines::cluster(1);
@@ -342,7 +345,7 @@ TEST_CASE("imex_channel: only where an NVLink domain spans hosts") {
   CHECK(has(finding.fix, "/dev/nvidia-caps-imex-channels/channel0"));
 }
 
-// --- islands ---
+// Tests of the doctor's checks of NVLink islands.
 
 TEST_CASE("islands_unequal: a GPU that fell out of its island") {
   Topology topology = machines::cluster(2, 8);

@@ -1,4 +1,5 @@
-// Shared by the tests of the doctor: machines, and access to a diagnosis.
+// Helpers for the tests of the topology doctor. They build machines and read the results of a
+// diagnosis.
 #pragma once
 
 #include <doctest/doctest.h>
@@ -25,7 +26,7 @@ inline Check check_of(const Diagnosis& diagnosis, std::string_view id) {
   return *found;
 }
 
-// Returns "ok", "finding", or the reason why the check did not run.
+// Returns "ok" or "finding", or the reason why the check with this id did not run.
 inline std::string state_of(const Diagnosis& diagnosis, std::string_view id) {
   const Check check = check_of(diagnosis, id);
   return check.reason.empty() ? std::string(name(check.status)) : check.reason;
@@ -42,7 +43,7 @@ inline std::vector<Finding> found_in(const Diagnosis& diagnosis, std::string_vie
   return findings;
 }
 
-// Returns the only finding of a check.
+// Returns the finding of the check with this id. There must be exactly one.
 inline Finding the_finding(const Diagnosis& diagnosis, std::string_view id) {
   const std::vector<Finding> findings = found_in(diagnosis, id);
   REQUIRE_MESSAGE(findings.size() == 1, std::string(id), ": ", findings.size(), " findings");
@@ -65,7 +66,7 @@ inline void set(atoll::Facts& facts, std::string_view name, std::string_view val
   facts.insert_or_assign(std::string(name), std::string(value));
 }
 
-// Sets a fact of every GPU.
+// Sets a fact of every GPU in the topology.
 inline void set_gpus(Topology& topology, std::string_view name, std::string_view value) {
   for (atoll::TopologyGpu& gpu : topology.gpus) set(gpu.facts, name, value);
 }
@@ -78,7 +79,7 @@ inline void set_hosts(Topology& topology, std::string_view name, std::string_vie
   for (atoll::TopologyHost& host : topology.hosts) set(host.facts, name, value);
 }
 
-// Adds a port next to the GPU with the same number, on a PCIe switch of their own.
+// Adds a NIC port next to the GPU with the same number. The two are alone below one PCIe switch.
 inline atoll::TopologyNic& add_port(Topology& topology, const std::string& host, int number,
                                     const std::string& layer = "infiniband", double gbit_s = 400) {
   const std::string name = "mlx5_" + std::to_string(number);
@@ -102,7 +103,7 @@ inline atoll::TopologyNic& add_port(Topology& topology, const std::string& host,
   return topology.nics.back();
 }
 
-// Hosts a, b, ... with `gpus` switched H100 GPUs, each with its own NIC.
+// Returns hosts a, b, ... with `gpus` H100 GPUs on an NVSwitch. Each GPU has its own NIC.
 inline Topology cluster(int hosts, int gpus = 4) {
   Topology topology;
   for (int i = 0; i < hosts; ++i) {

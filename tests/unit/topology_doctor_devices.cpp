@@ -1,4 +1,4 @@
-// Tests of the doctor: PCIe links, and GPUs by themselves.
+// Tests of the topology doctor's checks of PCIe links and of single GPUs.
 #include "topology_doctor.hpp"
 
 namespace fact = atoll::fact;
@@ -39,7 +39,8 @@ TEST_CASE("pcie_width: lanes that are missing, with the bandwidth lost") {
   CHECK(state_of(machines::cluster(1), "pcie_width") == "no source provides pci.width");
   Topology topology = with_links();
   CHECK(state_of(topology, "pcie_width") == "ok");
-  // The device is idle: its speed is low too, which proves nothing about the lanes.
+  // The GPU is idle, so its link speed is low as well. The low speed must not count as a fault, but
+  // the missing lanes must.
   set_link(topology.gpus[1].facts, "2.5", "32", "8", "16");
   const Finding finding = the_finding(topology, "pcie_width");
   CHECK(finding.severity == Severity::warning);
@@ -103,7 +104,8 @@ TEST_CASE("acs: bridges that redirect are named once") {
   CHECK(state_of(topology, "acs") == "needs root");
   set_gpus(topology, fact::pci_acs, "off");
   CHECK(state_of(topology, "acs") == "ok");
-  // The port above both devices redirects nothing, since their traffic stays below it.
+  // The bridge 00:01.0 is above both the GPU and the NIC. The traffic between the two stays below
+  // this bridge, so the bridge redirects nothing.
   set(topology.gpus[0].facts, fact::pci_acs, "00000000:00:01.0 00000000:00:02.0");
   set(topology.nics[0].facts, fact::pci_acs, "00000000:00:01.0 00000000:00:03.0");
   const Finding finding = the_finding(topology, "acs");
@@ -120,11 +122,12 @@ TEST_CASE("acs: bridges that redirect are named once") {
 TEST_CASE("acs: bridges that are not between a GPU and a NIC do no harm") {
   Topology topology = machines::cluster(1, 2);
   set_gpus(topology, fact::pci_acs, "off");
-  // Below another root port.
+  // The NIC is below a different PCIe root port than the GPU.
   topology.nics[0].pci_path = "pci0000:00/00000000:00:09.0/00000000:00:0a.0";
   set(topology.nics[0].facts, fact::pci_acs, "00000000:00:09.0 00000000:00:0a.0");
   set(topology.gpus[0].facts, fact::pci_acs, "00000000:00:01.0 00000000:00:02.0");
-  set(topology.nics[1].facts, fact::pci_acs, "00000000:01:01.0");  // above both devices
+  // The bridge 01:01.0 is above both the NIC and the GPU.
+  set(topology.nics[1].facts, fact::pci_acs, "00000000:01:01.0");
   CHECK(state_of(topology, "acs") == "ok");
   topology.gpus[0].pci_path = topology.nics[0].pci_path = "";
   topology.gpus[1].pci_path = topology.nics[1].pci_path = "";

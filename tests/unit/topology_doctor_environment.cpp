@@ -1,4 +1,5 @@
-// Tests of the doctor: virtual machines, containers, limits, versions, and NCCL's settings.
+// Tests of the topology doctor's checks of virtual machines, containers, limits, versions, and NCCL
+// settings.
 #include "topology_doctor.hpp"
 
 namespace fact = atoll::fact;
@@ -25,7 +26,8 @@ Topology flat_vm() {
   return topology;
 }
 
-// A machine with an examined environment that has one NCCL setting.
+// Returns a machine with an examined environment. The environment has one NCCL setting, or none if
+// `name` is empty.
 Topology with_setting(const std::string& name, const std::string& value, int gpus = 4) {
   Topology topology = cluster(1, gpus);
   set_hosts(topology, fact::container, "no");
@@ -51,7 +53,7 @@ TEST_CASE("vm_flattened: without a topology file") {
   CHECK(has(finding.fix, "set NCCL_TOPO_FILE"));
   set_hosts(topology, "nccl.conf.NCCL_TOPO_FILE", "/opt/topo.xml");
   CHECK(state_of(topology, "vm_flattened") == "ok");
-  Topology shaped = cluster(1);  // virtual machine that shows where its devices are
+  Topology shaped = cluster(1);  // a virtual machine that shows the PCI paths of its devices
   set_hosts(shaped, fact::virtual_machine, "yes");
   CHECK(state_of(shaped, "vm_flattened") == "ok");
 }
@@ -103,7 +105,8 @@ TEST_CASE("hidden: what a container takes away") {
   CHECK(finding.severity == Severity::warning);
   CHECK(finding.evidence == "a container hides /sys, /dev/infiniband");
   CHECK(finding.fix == "start the container with --device /dev/infiniband -v /sys:/sys:ro");
-  set_hosts(topology, fact::container, "no");  // an unloaded driver looks the same
+  // Without a container, an unloaded driver also hides these paths.
+  set_hosts(topology, fact::container, "no");
   const Finding bare = the_finding(topology, "hidden");
   CHECK(bare.evidence == "this process does not see /sys, /dev/infiniband");
   CHECK_FALSE(has(bare.fix, "container"));
@@ -150,7 +153,7 @@ TEST_CASE("hwloc_version: versions that misread NVLink, where that concerns the 
   CHECK(has(state_of(topology, "hwloc_version"), "no GPUs"));
 }
 
-// --- NCCL_IB_HCA ---
+// Tests of the doctor's check of NCCL_IB_HCA.
 
 TEST_CASE("nccl_ib_hca: nobody looked, not set, or right") {
   CHECK(state_of(cluster(1), "nccl_ib_hca") == "no source provides env.NCCL_IB_HCA");
@@ -200,7 +203,7 @@ TEST_CASE("nccl_ib_hca: a prefix that cuts a number, and is no name itself") {
   CHECK(finding.evidence ==
         "NCCL_IB_HCA=mlx5_1 (environment): no adapter is called mlx5_1; as a prefix it matches "
         "mlx5_10 and mlx5_11");
-  // No number is cut: "_" follows "mlx5" in "mlx5_10".
+  // The prefix "mlx5" does not cut the number in "mlx5_10", because "_" follows "mlx5" there.
   set_hosts(topology, "env.NCCL_IB_HCA", "mlx5");
   CHECK(state_of(topology, "nccl_ib_hca") == "ok");
 }
@@ -245,7 +248,7 @@ TEST_CASE("nccl_ib_hca: InfiniBand and RoCE together; nccl.conf counts, the envi
   CHECK(state_of(topology, "nccl_ib_hca") == "ok");
 }
 
-// --- switches ---
+// Tests of the doctor's checks of NCCL settings that select or disable a transport.
 
 TEST_CASE("nccl_ib_disabled: with RDMA ports there") {
   CHECK(state_of(cluster(1), "nccl_ib_disabled") == "no source provides env.NCCL_IB_DISABLE");

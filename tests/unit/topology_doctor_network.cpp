@@ -1,4 +1,4 @@
-// Tests of the doctor: ports of NICs, and the way from GPUs to NICs.
+// Tests of the topology doctor's checks of NIC ports and of the paths between GPUs and NICs.
 #include "topology_doctor.hpp"
 
 namespace fact = atoll::fact;
@@ -210,7 +210,7 @@ TEST_CASE("gpudirect: switched off in NCCL, or absent in its file") {
 
 namespace {
 
-// A host with one NIC, on the socket of GPUs 0 and 1.
+// Returns a host with a single NIC, on the CPU socket of GPUs 0 and 1.
 Topology lopsided() {
   Topology topology = cluster(1);
   topology.nics.resize(1);

@@ -1,4 +1,4 @@
-// Tests of the doctor: ranks, their mesh, and hosts that should be alike.
+// Tests of the topology doctor's checks of ranks, of their mesh, and of hosts that should be alike.
 #include "topology_doctor.hpp"
 
 namespace fact = atoll::fact;
@@ -87,7 +87,7 @@ TEST_CASE("rank_off_socket: several NUMA nodes a socket") {
 }
 
 TEST_CASE("ranks_share_core: bound to the same core, or to sets that overlap") {
-  const Topology topology = cluster(1);  // 8 cores with 2 threads each
+  const Topology topology = cluster(1);  // a host of 8 cores with 2 threads each
   auto ranks = one_a_gpu(topology);
   const auto cpus = [&](const std::vector<std::vector<int>>& sets) {
     for (std::size_t i = 0; i < sets.size(); ++i) ranks[i].cpus = sets[i];
@@ -122,7 +122,8 @@ TEST_CASE("shard_not_island: rows that cross, split or divide islands") {
   CHECK(state_of(diagnose(topology, ranks), "shard_not_island") == "no mesh");
   MeshPlan plan = mesh(2, 4);
   CHECK(state_of(diagnose(topology, ranks, &plan), "shard_not_island") == "ok");
-  plan = mesh(2, 2, 2);  // the whole island; half of the GPUs for tensor parallelism
+  // Each row of the mesh fills a whole island: 2 shard ranks times 2 tensor-parallel ranks.
+  plan = mesh(2, 2, 2);
   CHECK(state_of(diagnose(topology, ranks, &plan), "shard_not_island") == "ok");
 
   plan = mesh(1, 8);

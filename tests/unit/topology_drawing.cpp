@@ -1,4 +1,5 @@
-// Tests of pictures: their content, the positions, and names that try to break them.
+// Tests of pictures of topologies: the content, the positions of boxes, and names that could break
+// the output.
 #include <doctest/doctest.h>
 #include <unistd.h>
 
@@ -35,7 +36,8 @@ std::size_t count(const std::string& text, const std::string& part) {
   return found;
 }
 
-// The line that declares a node or an edge "A -- B"; "" when there is none.
+// Returns the line of the DOT text that declares a node or an edge "A -- B", or "" when there is no
+// such line.
 std::string line_of(const std::string& dot, const std::string& what) {
   std::istringstream lines(dot);
   for (std::string line; std::getline(lines, line);)
@@ -52,7 +54,8 @@ std::string edge(const std::string& dot, const std::string& a, const std::string
   return line_of(dot, '"' + a + "\" -- \"" + b + '"');
 }
 
-// An inspection with computed islands; NIC i of a host belongs to GPU i.
+// Returns an inspection of the topology with computed islands. NIC i of a host belongs to GPU i of
+// the host.
 Inspection inspect_by_hand(Topology topology) {
   Inspection inspection;
   inspection.islands = find_islands(topology);
@@ -78,8 +81,8 @@ void add_nic(Topology& topology, const std::string& host, int number) {
   nic.id = host + '/' + nic.name;
 }
 
-// Hosts a, b, ... with `gpus` switched GPUs, a NIC for each, and rails between NICs of the same
-// number.
+// Returns hosts a, b, ... with `gpus` GPUs on an NVSwitch and one NIC for each GPU. A rail joins
+// the NICs that have the same number.
 Inspection rails_of(int hosts, int gpus, const std::string& evidence) {
   Topology topology;
   std::vector<atoll::Rail> rails(static_cast<std::size_t>(gpus));
@@ -110,7 +113,8 @@ struct Box {
   double left, right, bottom, top;
 };
 
-// Boxes that must not overlap: all except labels of lines and the sheets behind a summary.
+// Returns the boxes that must not overlap: all boxes except the labels of lines and the unlabelled
+// boxes behind a summary.
 std::vector<Box> boxes_of(const std::string& dot) {
   static const std::regex pattern(
       "\"([^\"]*)\" \\[pos=\"([-0-9.]+),([-0-9.]+)\", width=([0-9.]+), height=([0-9.]+), "
@@ -127,7 +131,7 @@ std::vector<Box> boxes_of(const std::string& dot) {
   return boxes;
 }
 
-// These tests pass without Graphviz.
+// Returns whether Graphviz' `dot` is installed. The tests also pass without `dot`.
 bool has_dot() {
   FILE* pipe = popen("command -v dot", "r");
   if (pipe == nullptr) return false;
@@ -165,7 +169,7 @@ TEST_CASE("picture: an HGX host is a host with an island with GPUs on one switch
   }
   CHECK(edge(dot, "a/gpu0", "a/mlx5_1").empty());
   CHECK(edge(dot, "a/gpu0", "a/gpu1").empty());
-  // A rail with a single host connects nothing.
+  // A rail with a single host connects nothing, so the rail is not drawn.
   CHECK_FALSE(contains(dot, "rail"));
 }
 
@@ -364,7 +368,7 @@ TEST_CASE("picture: names cannot end strings, command Graphviz or spoil its outp
   CHECK(contains(dot, "a &amp; b &amp;quot; ?? <b>?[31m caf\xc3\xa9"));
   CHECK(contains(dot, "error: y\\\\\\\"?: \\\"quoted\\\""));
   CHECK_FALSE(contains(dot, "\x1b"));
-  // Outside of quotes, only characters of Graphviz' language may occur.
+  // Outside of quoted strings, the output may contain only characters of Graphviz' language.
   bool is_quoted = false;
   for (std::size_t i = 0; i < dot.size(); ++i) {
     if (dot[i] == '\\') {
@@ -443,7 +447,8 @@ TEST_CASE("picture: a dot that fails says why, and one that raves is stopped") {
     std::ofstream(folder / "dot") << "#!/bin/sh\n" << script << '\n';
     std::filesystem::permissions(folder / "dot", std::filesystem::perms::owner_all);
     try {
-      // A picture larger than a pipe's buffer, which a script may leave unread.
+      // The picture is larger than a pipe's buffer. A script that replaces `dot` may leave the
+      // picture unread, and to_svg() must still return.
       return to_svg(rails_of(4, 64, "assumed")).substr(0, 5);
     } catch (const atoll::Error& error) {
       return error.what();

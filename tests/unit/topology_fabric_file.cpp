@@ -1,4 +1,4 @@
-// Tests of files with the leaf switch of each NIC.
+// Tests of fabric files, which give the leaf switch of each NIC.
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 #include <unistd.h>
@@ -17,7 +17,7 @@ using atoll::get_fact;
 using atoll::Topology;
 namespace fact = atoll::fact;
 
-// A file that the destructor removes.
+// A temporary file that the destructor removes.
 class TemporaryFile {
  public:
   explicit TemporaryFile(const std::string& text)
@@ -46,8 +46,8 @@ void add_nic(Topology& topology, const std::string& host, const std::string& nam
   if (!guid.empty()) nic.facts.emplace(fact::node_guid, guid);
 }
 
-// Hosts "id0" and "id1" with names "node0.cluster" and "node1.cluster" and NICs mlx5_0, mlx5_2,
-// mlx5_10.
+// Returns two hosts with ids "id0" and "id1" and names "node0.cluster" and "node1.cluster". Each
+// host has the NICs mlx5_0, mlx5_2 and mlx5_10.
 Topology two_hosts() {
   Topology topology;
   for (int i = 0; i < 2; ++i) {
@@ -61,7 +61,8 @@ Topology two_hosts() {
   return topology;
 }
 
-// The leaf of each NIC, or "-": "leaf-0 - leaf-1 - - -".
+// Applies a fabric file and returns the leaf switch of each NIC, with "-" for none: "leaf-0 -
+// leaf-1 - - -".
 std::string leaves(const std::string& text, Topology topology = two_hosts()) {
   const TemporaryFile file(text);
   atoll::apply_fabric(file.path(), topology);
@@ -73,7 +74,8 @@ std::string leaves(const std::string& text, Topology topology = two_hosts()) {
   return all;
 }
 
-// The byte offset and the text of the error, without the file name.
+// Applies a damaged fabric file and returns the byte offset and the text of the error, without the
+// file name.
 std::string error_of(const std::string& text, Topology topology = two_hosts()) {
   const TemporaryFile file(text);
   try {
@@ -182,7 +184,8 @@ TEST_CASE("fabric: ibnetdiscover, ports by the node's description") {
                        cable(41, "4", "Mellanox Technologies Aggregation Node"));
   CHECK(leaves(text) == "leaf-0 - - - leaf-0 -");
   SUBCASE("the GUID goes before it") {
-    // The adapter has moved to node1, but the switch still has its old description.
+    // The adapter has moved to node1, but the switch still has the adapter's old description. The
+    // GUID decides.
     CHECK(leaves(switch_block("1", "x", cable(1, "000000aa00000010", "node0 mlx5_0"))) ==
           "x - - x - -");
     CHECK(leaves(switch_block("1", "x", cable(1, "000000aa00000000", "?")) +
@@ -206,7 +209,7 @@ TEST_CASE("fabric: ibnetdiscover, ports by the node's description") {
 }
 
 TEST_CASE("fabric: a GUID that several NICs share names none of them") {
-  Topology topology = two_hosts();  // an anonymised file, or one machine twice
+  Topology topology = two_hosts();  // GUIDs repeat if anonymised, or if one machine is listed twice
   for (auto& nic : topology.nics) nic.facts[std::string(fact::node_guid)] = "aa";
   CHECK(leaves(switch_block("1", "x", cable(1, "aa", "node1 mlx5_0")), topology) == "- - - x - -");
 }

@@ -1,5 +1,5 @@
-// Tests of machines that hwloc describes. Every file is read twice, with and without libhwloc, and
-// both results must be equal.
+// Tests of reading machines that hwloc describes. Every file is read twice, with libhwloc and
+// without it, and both results must be equal.
 #include <doctest/doctest.h>
 
 #include <array>
@@ -48,7 +48,7 @@ TEST_CASE("hwloc: a synthetic machine, and a process bound to a part of it") {
   REQUIRE(hwloc_topology_set_synthetic(raw, "pack:2 [numa(memory=1GB)] core:4 pu:2") == 0);
   REQUIRE(hwloc_topology_load(raw) == 0);
   const sources::Bitmap usable(hwloc_bitmap_alloc());
-  hwloc_bitmap_set_range(usable.get(), 0, 4);  // two and a half cores
+  hwloc_bitmap_set_range(usable.get(), 0, 4);  // five threads: two and a half cores
   Topology topology;
   atoll::TopologyHost host;
   host.id = "h";
@@ -84,9 +84,10 @@ TEST_CASE("hwloc: GPUs with and without NVML, and a graphics card that is no GPU
   CHECK_FALSE(first.facts.contains(fact::pci_gbyte_s));
   CHECK(topology.gpus[1].model == "GH100 [H100 SXM5 80GB]");
   CHECK(topology.gpus[1].index == -1);
-  CHECK(topology.gpus[2].model == "NVIDIA H100 80GB HBM3");  // derived from the device id
+  CHECK(topology.gpus[2].model == "NVIDIA H100 80GB HBM3");  // name derived from the PCI device id
   CHECK(get_fact(topology.hosts[0].facts, fact::hwloc_version) == "2.12.0");
-  // Without a matrix the links are unknown, never none.
+  // Without a bandwidth matrix, the links between GPUs are unknown. They must never be reported as
+  // absent.
   const auto islands = find_islands(topology);
   REQUIRE(islands.size() == 1);
   CHECK(islands[0].state == IslandState::unknown);
@@ -129,7 +130,7 @@ TEST_CASE("hwloc: what is near a device, and when nothing tells") {
   CHECK(host.host_cores == 4);
   REQUIRE(topology.gpus.size() == 4);
   CHECK(topology.gpus[0].package == 0);
-  CHECK(topology.gpus[0].numa == -1);  // one of two nodes
+  CHECK(topology.gpus[0].numa == -1);  // unknown, because the package has two NUMA nodes
   CHECK(topology.gpus[1].package == 0);
   CHECK(topology.gpus[1].numa == 1);
   CHECK(topology.gpus[2].package == 8);
@@ -161,12 +162,12 @@ TEST_CASE("hwloc: GPUs are numbered as NVML does, not as CUDA shows them") {
   XmlMachine machine;
   machine.devices = both(0x10, 0, 1) + both(0x11, 1, 0);
   CHECK(ids(read(machine)) == Ids{"h/gpu0", "h/gpu1"});
-  // NVML's indices may be in the reverse order of bus ids.
+  // NVML's GPU indices may be in the reverse order of PCI bus ids.
   machine.devices = both(0x10, 1, 0) + both(0x11, 0, 1);
   CHECK(ids(read(machine)) == Ids{"h/gpu1", "h/gpu0"});
   machine.devices = both(0x10, -1, 1) + both(0x11, -1, 0);
   CHECK(ids(read(machine)) == Ids{"h/gpu1", "h/gpu0"});
-  // A GPU that only CUDA shows has no NVML index, so positions count.
+  // A GPU that only CUDA shows has no NVML index, so all GPUs are numbered by their positions.
   machine.devices = both(0x10, 1, 0) + both(0x11, -1, 1);
   const Topology topology = read(machine);
   CHECK(ids(topology) == Ids{"h/gpu0", "h/gpu1"});
@@ -207,7 +208,7 @@ TEST_CASE("hwloc: a pair without a link beside one with a link") {
   for (int i = 0; i < 3; ++i) machine.devices += gpu(0x10 + i, i, "NVIDIA A100-PCIE-40GB");
   machine.distances = matrix({"416", "417", "418"}, {0, 0, 0, 300'000, 0, 0, 0, 0, 0});
   const Topology topology = read(machine);
-  CHECK(topology.links.size() == 1);  // given in one direction only
+  CHECK(topology.links.size() == 1);  // the matrix gives the link in one direction only
   const auto islands = find_islands(topology);
   REQUIRE(islands.size() == 2);
   CHECK(islands[0].gpus.size() == 2);
@@ -247,7 +248,7 @@ TEST_CASE("hwloc: a model that nobody knows, doubled or not") {
 TEST_CASE("hwloc: switches join GPUs, processors do not") {
   XmlMachine machine;
   for (int i = 0; i < 2; ++i) machine.devices += gpu(0x10 + i, i, "NVIDIA H100");
-  // A switch without class and vendor is recognised by its subtype.
+  // A switch without PCI class and vendor is recognised by its hwloc subtype.
   machine.devices += pci(0x66, "0000 [0000:0000] [0000:0000] 00", "",
                          "subtype=\"NVSwitch\" pci_link_speed=\"0.0\"") +
                      pci(0x67, "0680 [10de:22a3] [10de:0000] a1", "",
@@ -286,7 +287,7 @@ TEST_CASE("hwloc: pairs of zeros prove nothing, a matrix of zeros is how atoll w
   topology = read(machine);
   CHECK(topology.hosts[0].gpu_links == IslandState::none);
   CHECK(find_islands(topology).size() == 2);
-  machine.devices += gpu(0x12, 2, "x");  // a GPU that the matrix omits
+  machine.devices += gpu(0x12, 2, "x");  // adds a GPU that the bandwidth matrix omits
   CHECK(read(machine).hosts[0].gpu_links == IslandState::unknown);
 }
 
@@ -308,7 +309,7 @@ TEST_CASE("hwloc: AMD's GPUs, with and without ROCm") {
   machine.devices = amd(0x10, 0, info("AMDUUID", "0a1b")) +
                     amd(0x11, 1, info("AMDUUID", "0000000000000000")) +
                     pci(0x12, "0380 [1002:740c] [1002:0b0c] 01", "") +
-                    // Integrated in a processor.
+                    // A GPU that is integrated in a processor must not be reported.
                     pci(0x13, "0300 [1002:164e] [1002:0000] c1", os(413, "renderD128", 1));
   const Topology topology = read(machine);
   REQUIRE(topology.gpus.size() == 3);
@@ -372,8 +373,9 @@ TEST_CASE("hwloc: partitions are one GPU") {
   const Topology topology = read(machine);
   REQUIRE(ids(topology) == Ids{"h/gpu0", "h/gpu1"});
   CHECK(topology.gpus[0].partitions == Ids{"a0", "a1"});
-  CHECK(topology.gpus[1].partitions == Ids{"rsmi2", "rsmi3"});  // the UUID is ambiguous
-  CHECK(topology.gpus[1].index == -1);                          // "rsmi2" is not a unique index
+  // The two partitions report the same UUID, so their hwloc names identify them.
+  CHECK(topology.gpus[1].partitions == Ids{"rsmi2", "rsmi3"});
+  CHECK(topology.gpus[1].index == -1);  // -1, because "rsmi2" gives no index
   CHECK(topology.links.size() == 1);
 }
 
@@ -415,7 +417,8 @@ TEST_CASE("hwloc: where the class does not tell InfiniBand from Ethernet, the LI
   CHECK(layer(4, "0x3a4") == "infiniband");
   CHECK(layer(4, "0x0") == "ethernet");
   CHECK(layer(1, "0xffff").empty());
-  // InfiniBand has no LID either until a subnet manager assigns one.
+  // An InfiniBand port that is down also has LID 0 until a subnet manager assigns a LID, so the
+  // link layer stays unknown.
   CHECK(layer(1, "0x0").empty());
   CHECK(layer(4, "").empty());
 }
@@ -427,7 +430,7 @@ TEST_CASE("hwloc: adapters that are neither InfiniBand nor Ethernet") {
       adapter(0x40, "0200 [1d0f:efa1] [1d0f:efa1] 00", "rdmap64s0",
               info("NodeGUID", zero) + info("SysImageGUID", zero) + port(1, 4, "0x0")) +
       adapter(0x41, "0208 [8086:24f0] [8086:24f0] 11", "hfi1_0", port(1, 4, "0x7ee")) +
-      // The vendor distinguishes Slingshot from IP over InfiniBand.
+      // The PCI vendor distinguishes Slingshot interfaces from IP over InfiniBand interfaces.
       pci(0x42, "0200 [17db:0501] [17db:0000] 02", os(442, "hsi0", 2)) +
       pci(0x43, "0207 [15b3:101b] [15b3:0008] 00", os(443, "hsi1", 2)) +
       pci(0x44, "0208 [8086:24f0] [8086:24f0] 11", os(444, "hsi2", 2)) +
@@ -484,6 +487,7 @@ TEST_CASE("live: HWLOC_XMLFILE puts another machine in place of this one") {
   REQUIRE(topology.hosts.size() == 1);
   CHECK(topology.hosts[0].id == "h");
   CHECK(topology.hosts[0].name == "n");
-  CHECK(topology.hosts[0].threads == 2);  // this process may be bound to fewer
+  // The number of threads comes from the file, even if this process is bound to fewer threads.
+  CHECK(topology.hosts[0].threads == 2);
   CHECK(ids(topology) == Ids{"h/gpu0", "h/gpu1"});
 }

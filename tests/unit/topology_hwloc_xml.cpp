@@ -1,4 +1,4 @@
-// Tests of hwloc's XML: old and new versions, damaged files, real files, and the export.
+// Tests of hwloc's XML format: old and new versions, damaged files, real files, and the export.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -24,7 +24,7 @@ Topology read(const std::string& text, const std::string& origin = "node7.xml") 
   return atoll::importers::hwloc_xml.read(text, origin);
 }
 
-// Expects Error(bad_data) with this byte offset and `what`.
+// Expects read() to throw Error(bad_data) with a message that contains a byte offset and `what`.
 void refuses(const std::string& text, const std::string& what) {
   INFO(what);
   try {
@@ -82,7 +82,7 @@ TEST_CASE("hwloc XML: sets of threads, joined and cut") {
   CHECK(a.count() == 3);
   a &= b;
   CHECK(a == b);
-  b.add(sources::CpuSet::most);  // beyond the limit, so ignored
+  b.add(sources::CpuSet::most);  // a thread beyond the limit is ignored
   CHECK(b.count() == 1);
 }
 
@@ -170,7 +170,7 @@ TEST_CASE("hwloc XML: what nobody knows is passed over, what is missing too") {
       read("<topology version=\"2.0\"><object type=\"Machine\" cpuset=\"0x7\"/></topology>");
   CHECK(bare.hosts[0].threads == 3);
   CHECK(bare.gpus.empty());
-  // A device without an address is skipped; one without a type is unknown.
+  // PCI devices without an address and devices without a PCI type are skipped.
   const std::string empty_pci = replaced(text, "</object>\n<object type=\"PCIDev\"",
                                          "</object><object type=\"PCIDev\"/>"
                                          "<object type=\"PCIDev\" pci_busid=\"0:1:0.0\"/>\n"
@@ -253,8 +253,8 @@ TEST_CASE("hwloc XML: cut or changed anywhere, it is read or refused") {
   CHECK(readable > 0);
 }
 
-// Compares libhwloc with our importer on real machines. The results must be equal; only the host's
-// name is set if the file has none.
+// Reads files of real machines with libhwloc and with the importer. Both results must be equal.
+// libhwloc gets the host's id from the importer's result, because a file may have no host name.
 TEST_CASE("hwloc XML: real files are read as libhwloc reads them") {
   const std::filesystem::path folder = std::filesystem::path(ATOLL_TEST_SHARED_DIR) / "topologies";
   if (!std::filesystem::is_directory(folder)) {
@@ -275,7 +275,7 @@ TEST_CASE("hwloc XML: real files are read as libhwloc reads them") {
   CHECK(files > 0);
 }
 
-// --- the export ---
+// Tests of the export to hwloc's XML.
 
 TEST_CASE("hwloc XML export: GPUs on switches") {
   Topology topology = board(8, "NVIDIA H100 80GB HBM3", "10de:2330");
@@ -356,15 +356,15 @@ TEST_CASE("hwloc XML export: devices of which little is known") {
   const Topology again = read(written.text);
   CHECK(again.to_json() == read_with_libhwloc(written.text, "h").to_json());
   REQUIRE(again.gpus.size() == 2);
-  // Sorted by bus id; GPUs without one come last.
+  // GPUs are sorted by bus id. GPUs without a bus id come last.
   CHECK(again.gpus[0].busid == topology.gpus[1].busid);
-  CHECK_FALSE(again.gpus[0].facts.contains(fact::pci_device));  // the vendor stays unknown
+  CHECK_FALSE(again.gpus[0].facts.contains(fact::pci_device));  // the PCI vendor stays unknown
   CHECK(again.gpus[1].model == "a & b <c> \"d\"?");
   CHECK(says(written, "the PCI path of h/gpu1"));
   CHECK(says(written, "the numbers of GPUs"));
   REQUIRE(again.nics.size() == 1);
   CHECK(again.nics[0].state == "active");
-  CHECK(says(written, "the link layer of h/mlx5_0"));  // without a PCI device, nothing carries it
+  CHECK(says(written, "the link layer of h/mlx5_0"));  // lost, because the NIC has no PCI device
 }
 
 TEST_CASE("hwloc XML export: more packages than NUMA nodes, and ids with gaps") {
@@ -422,7 +422,8 @@ TEST_CASE("hwloc XML export: a second port, and adapters of other fabrics") {
 
 TEST_CASE("hwloc XML export: one host, which may be this one") {
   Topology here = Topology::discover_local();
-  // Interfaces without RDMA are written, but reading hwloc's XML does not make NICs of them.
+  // Interfaces without RDMA are written to the file, but the reader of hwloc's XML does not turn
+  // them into NICs.
   std::erase_if(here.nics, [](const atoll::TopologyNic& nic) {
     return nic.layer != "slingshot" && !is_openfabrics(nic);
   });

@@ -83,8 +83,8 @@ TEST_CASE("islands: a link of unknown rate leaves the rates unknown") {
 }
 
 TEST_CASE("islands: switches of one host are one fabric") {
-  // The host has two boards. GPUs see only the switches of their own board, and no source shows the
-  // trunks between them.
+  // The host has two boards. Each GPU sees only the NVSwitches of its own board, and no source
+  // shows the trunk links between the boards.
   Topology topology;
   machines::add_host(topology, "a", 4, IslandState::known);
   for (int i = 0; i < 4; ++i)
@@ -288,7 +288,7 @@ TEST_CASE("links: more than a model has hang on a switch") {
   REQUIRE(sizes(islands) == Sizes{4});
   CHECK(islands[0].gpu_gbyte_s == 150);
 
-  Topology board;  // 18 links of each GPU, as an H100 has
+  Topology board;  // Each GPU has 18 links, as an H100 has.
   machines::add_host(board, "a", 4, IslandState::known);
   machines::join_all(board, "a", {0, 1, 2, 3}, 6);
   for (auto& one : board.gpus) one.model = "NVIDIA H100 80GB HBM3";
@@ -335,7 +335,7 @@ TEST_CASE("islands: a model proves absence, never presence") {
     CHECK(sizes(find_islands(topology)) == Sizes{4});
   }
   topology.gpus[0].model = topology.gpus[2].model = "Tesla T4";
-  // Files without model names give the PCI id.
+  // A GPU without a model name is recognised by its PCI device id.
   topology.gpus[1].model = topology.gpus[3].model = "";
   topology.gpus[1].facts["pci.device"] = topology.gpus[3].facts["pci.device"] = "10de:1eb8";
   CHECK(sizes(find_islands(topology)) == Sizes{1, 1, 1, 1});

@@ -13,7 +13,7 @@ using atoll::Topology;
 
 namespace {
 
-// The message of the Error(bad_data) that the text causes.
+// Returns the message of the Error(bad_data) that reading `text` causes.
 std::string complaint(const std::string& text) {
   try {
     Topology::from_json(text, "node.json");

@@ -1,4 +1,5 @@
-// Tests of the environment source on captured trees, and of discovery on this host.
+// Tests of the environment source on temporary folders that replace /sys, /proc and /etc, and of
+// discovery on the machine that runs the test.
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 #include <sched.h>
@@ -59,7 +60,7 @@ TEST_CASE("small files: lines, numbers, and what is no file") {
   CHECK(sources::first_line(tree.path("e")).size() == 1024);
   CHECK_FALSE(sources::read_start(tree.path("absent"), 10));
   CHECK_FALSE(sources::read_start(tree.path(""), 10));
-  // A pipe without a writer must not block.
+  // Reading a pipe without a writer must not block.
   REQUIRE(mkfifo(tree.path("pipe").c_str(), 0600) == 0);
   CHECK_FALSE(sources::read_start(tree.path("pipe"), 10));
   tree.write("folder/eth10", "");
@@ -112,7 +113,7 @@ TEST_CASE("environment: the IOMMU, of GPUs and NICs first") {
   machines::add_host(topology, "h", 1);
   topology.gpus[0].busid = "00000000:17:00.0";
   CHECK(get_fact(surroundings(tree, {}, topology), fact::iommu) == "passthrough");
-  // Old kernels do not report the type.
+  // Old kernels do not report the type of an IOMMU group.
   const CapturedTree old;
   old.make_folder("sys/class");
   old.make_folder("sys/kernel/iommu_groups/0");
@@ -189,13 +190,13 @@ TEST_CASE("environment: NCCL's files, the user's before the host's") {
   atoll::Facts facts = surroundings(tree);
   CHECK(get_fact(facts, "nccl.conf.NCCL_DEBUG") == "WARN");
   CHECK(get_fact(facts, "nccl.conf.NCCL_IB_HCA") == "mlx5_0");
-  CHECK(facts.size() == 3);  // the third fact is memlock_bytes
+  CHECK(facts.size() == 3);  // two NCCL settings and memlock_bytes
   facts = surroundings(tree, {"HOME=" + tree.path("home")});
   CHECK(get_fact(facts, "nccl.conf.NCCL_DEBUG") == "INFO");
   CHECK(get_fact(facts, "nccl.conf.NCCL_IB_HCA") == "mlx5_0");
   facts = surroundings(tree, {"HOME=" + tree.path("home"), "NCCL_CONF_FILE=" + tree.path("other")});
   CHECK(get_fact(facts, "nccl.conf.NCCL_DEBUG") == "TRACE");
-  // Any kind of file is accepted without an error.
+  // NCCL_CONF_FILE may name any kind of file, even a device or a folder, without an error.
   CHECK_NOTHROW(surroundings(tree, {"NCCL_CONF_FILE=/dev/zero"}));
   CHECK_NOTHROW(surroundings(tree, {"NCCL_CONF_FILE=" + tree.path("home")}));
 }
@@ -210,7 +211,7 @@ TEST_CASE("live: every source on this host") {
   const auto& facts = topology.hosts[0].facts;
   CHECK_FALSE(get_fact(facts, fact::kernel_release).empty());
   CHECK_FALSE(get_fact(facts, fact::memlock_bytes).empty());
-  // Either NVML was read, or the host says why it could not be.
+  // Either NVML was read, or a fact of the host gives the reason why NVML could not be read.
   CHECK_FALSE(
       (get_fact(facts, "source.nvml").empty() && get_fact(facts, fact::driver_version).empty()));
   CHECK(Topology::from_json(topology.to_json(), "live").to_json() == topology.to_json());

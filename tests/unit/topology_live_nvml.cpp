@@ -1,4 +1,4 @@
-// Tests of the NVML source with the library fake_nvml.cpp.
+// Tests of the NVML source with the fake NVML library that is built from fake_nvml.cpp.
 #include <doctest/doctest.h>
 
 #include <fmt/format.h>
@@ -26,7 +26,7 @@ using machines::CapturedTree;
 
 namespace {
 
-// Selects the machine that the fake library shows, for one test.
+// Selects the machine that the fake NVML library shows for the duration of one test.
 class Play {
  public:
   explicit Play(const char* machine) { setenv("ATOLL_FAKE_NVML", machine, 1); }
@@ -56,7 +56,7 @@ Topology discover(const char* machine, Driver driver = Driver::current) {
   return topology;
 }
 
-// A GPU as hwloc reports it, with a bus id that the fake library knows.
+// Returns a GPU as hwloc reports it, with a bus id that the fake NVML library knows.
 TopologyGpu pci_gpu(int number, int position) {
   TopologyGpu gpu;
   gpu.id = fmt::format("h/gpu{}", position);
@@ -102,7 +102,7 @@ TEST_CASE("nvml: a driver that hangs does not stop discovery") {
   const auto reading = sources::read_nvml(ATOLL_FAKE_NVML_LIBRARY, std::chrono::milliseconds(100));
   CHECK(reading.failure == "NVML: no answer within 0.1 s");
   CHECK(reading.gpus.empty());
-  // The abandoned thread ends by itself.
+  // Gives the abandoned thread, which hangs for 600 ms in the fake library, time to end by itself.
   std::this_thread::sleep_for(std::chrono::milliseconds(700));
 }
 
@@ -219,9 +219,9 @@ TEST_CASE("nvml: links that lead nowhere are shown to be absent") {
 }
 
 TEST_CASE("nvml: never a false none") {
-  // NVML reports no links for a model that has links: a virtual GPU.
+  // NVML reports no links for a virtual GPU although its model has links, so the links are unknown.
   CHECK(discover("virtual").hosts[0].gpu_links == IslandState::unknown);
-  // The links that are up lead to bus ids that this machine does not have.
+  // The active links lead to bus ids that this machine does not have, so the links are unknown.
   const Topology topology = discover("renumbered");
   CHECK(topology.hosts[0].gpu_links == IslandState::unknown);
   REQUIRE_FALSE(topology.links.empty());
@@ -267,7 +267,7 @@ TEST_CASE("nvml: GPUs of the bus that this process may not use are left out") {
   const CapturedTree tree;
   Topology topology;
   machines::add_host(topology, "h");
-  // hwloc sees the bus of the whole host, in a different order, and one GPU of another vendor.
+  // hwloc sees all GPUs of the host in a different order than NVML, and one GPU of another vendor.
   for (const int number : {3, 2, 1, 0}) {
     topology.gpus.push_back(pci_gpu(number, 3 - number));
     tree.add_pci(fmt::format("pci0000:00/0000:{:x}0:00.0", number + 1));
@@ -280,7 +280,7 @@ TEST_CASE("nvml: GPUs of the bus that this process may not use are left out") {
   REQUIRE(topology.gpus.size() == 3);
   CHECK(get_fact(topology.hosts[0].facts, fact::hidden_gpus) ==
         "00000000:40:00.0 00000000:30:00.0");
-  // The AMD GPU has no NVML number, so all ids stay unchanged.
+  // The AMD GPU has no NVML index, so all GPUs keep the ids that hwloc gave them.
   CHECK(topology.gpus[0].id == "h/gpu2");
   CHECK(topology.gpus[0].uuid == "GPU-1");
   CHECK(topology.gpus[0].numa == 0);
@@ -337,7 +337,7 @@ TEST_CASE("nvml: hwloc's links are confirmed, or contradicted") {
   Topology topology = with_hwloc(4);
   CHECK(topology.conflicts.empty());
   REQUIRE(topology.links.size() == 6);
-  CHECK(topology.links[0].gbyte_s == 100);  // hwloc's rate is kept
+  CHECK(topology.links[0].gbyte_s == 100);  // the bandwidth from hwloc is kept
 
   topology = with_hwloc(3);
   REQUIRE(topology.conflicts.size() == 1);
@@ -357,7 +357,7 @@ TEST_CASE("nvml: a library of 2018") {
   CHECK(get_fact(topology.gpus[0].facts, fact::nvlink_errors) == "12");
   CHECK(get_fact(topology.gpus[0].facts, fact::fabric_state).empty());
 
-  // The switch is not visible, and this driver does not report the type of a peer.
+  // The switch is not visible, and a driver of 2018 does not report the type of a link's peer.
   topology = discover("hgx", Driver::old);
   REQUIRE(topology.links.size() == 8);
   CHECK(topology.links[7].b == "h/nvswitch0");

@@ -1,5 +1,5 @@
-// Tests of the PCI side of devices on a captured tree, and of complete and damaged configuration
-// spaces.
+// Tests of the PCI facts of devices on a captured sysfs tree, and of reading complete and damaged
+// configuration spaces.
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 
@@ -22,7 +22,8 @@ using machines::CapturedTree;
 
 namespace {
 
-// Reads settings from a configuration space that contains `bytes` and claims to have `size`.
+// Reads the PCI settings from a configuration space that claims to have `size` bytes and returns
+// only `bytes`.
 sources::PciSettings read_pci_settings(std::string_view bytes, std::uintmax_t size) {
   return sources::read_pci_settings(
       [bytes](std::size_t offset, std::span<char> out) {
@@ -33,7 +34,7 @@ sources::PciSettings read_pci_settings(std::string_view bytes, std::uintmax_t si
       size);
 }
 
-// A configuration space that is written register by register.
+// A PCI configuration space that a test writes register by register.
 class ConfigSpace {
  public:
   explicit ConfigSpace(std::size_t size = 4096) : bytes_(size, '\0') {
@@ -47,7 +48,8 @@ class ConfigSpace {
   ConfigSpace& word(std::size_t at, unsigned value) {
     return byte(at, value & 0xffU).byte(at + 1, value >> 8);
   }
-  // Adds a power management capability at 0x40, then PCI Express at 0x60.
+  // Adds a power management capability at offset 0x40 and then a PCI Express capability at offset
+  // 0x60.
   ConfigSpace& express(unsigned device_control) {
     word(0x06, 0x0010).byte(0x34, 0x40);
     byte(0x40, 0x01).byte(0x41, 0x60);
@@ -102,8 +104,10 @@ TEST_CASE("pci: device control") {
   settings = ConfigSpace().express(2U << 12).settings();
   CHECK(settings.max_read_request == 512);
   CHECK(settings.relaxed_ordering == false);
-  CHECK_FALSE(ConfigSpace().express(7U << 12).settings().max_read_request);  // reserved value
-  CHECK_FALSE(ConfigSpace().settings().max_read_request);                    // no capabilities
+  // The maximum read request is unknown for the reserved value 7 and for a device without
+  // capabilities.
+  CHECK_FALSE(ConfigSpace().express(7U << 12).settings().max_read_request);
+  CHECK_FALSE(ConfigSpace().settings().max_read_request);
 }
 
 TEST_CASE("pci: ACS and ATS") {
@@ -111,7 +115,8 @@ TEST_CASE("pci: ACS and ATS") {
   CHECK(ConfigSpace().acs(1U << 2).settings().acs_redirects == true);
   CHECK(ConfigSpace().acs(1U << 3).settings().acs_redirects == true);
   CHECK(ConfigSpace().acs(1U << 4).settings().acs_redirects == true);
-  CHECK(ConfigSpace().acs(0x63).settings().acs_redirects == false);  // other control bits only
+  // 0x63 sets only control bits of ACS that do not redirect traffic.
+  CHECK(ConfigSpace().acs(0x63).settings().acs_redirects == false);
   CHECK(ConfigSpace().acs(0).settings().acs_redirects == false);
   auto ats = [](unsigned control) {
     return ConfigSpace().extended(0x100, 0x000f, 0).word(0x106, control).settings().ats;
@@ -122,18 +127,18 @@ TEST_CASE("pci: ACS and ATS") {
 
 TEST_CASE("pci: what is cut off is not known") {
   const std::string whole = ConfigSpace().express(2U << 12).acs(0x1d).text();
-  // Without privileges, only the header can be read.
+  // Without privileges, only the header of 64 bytes can be read.
   auto settings = read_pci_settings(std::string_view(whole).substr(0, 64), 4096);
   CHECK(settings.is_cut);
   CHECK_FALSE(settings.max_read_request);
   CHECK_FALSE(settings.acs_redirects);
-  // Only the first 256 of 4,096 bytes can be read.
+  // Only the first 256 of 4,096 bytes can be read, so ACS and ATS are unknown.
   settings = read_pci_settings(std::string_view(whole).substr(0, 256), 4096);
   CHECK(settings.is_cut);
   CHECK(settings.max_read_request == 512);
   CHECK_FALSE(settings.acs_redirects);
   CHECK_FALSE(settings.ats);
-  // The device has only 256 bytes.
+  // The device has only 256 bytes of configuration space, so nothing is cut off.
   settings = read_pci_settings(std::string_view(whole).substr(0, 256), 256);
   CHECK_FALSE(settings.is_cut);
   CHECK(settings.acs_redirects == false);
@@ -141,7 +146,9 @@ TEST_CASE("pci: what is cut off is not known") {
 }
 
 TEST_CASE("pci: damaged configuration spaces") {
-  // The list is a circle, points into the header, or points past the end; or the device is gone.
+  // In these configuration spaces, the list of capabilities is circular, points into the header, or
+  // points past the end. In the last configuration space all bytes are 0xff, because the device is
+  // gone.
   CHECK_FALSE(ConfigSpace()
                   .extended(0x100, 0x0001, 0x200)
                   .extended(0x200, 0x0002, 0x100)
@@ -165,7 +172,7 @@ TEST_CASE("pci: damaged configuration spaces") {
   const auto gone = read_pci_settings(ones, ones.size());
   CHECK_FALSE(gone.acs_redirects);
   CHECK_FALSE(gone.max_read_request);
-  // Reading ends for any content and any length, and never reads past the end.
+  // Reading random bytes of any length must end and must never read past the end.
   std::mt19937 random(1);
   std::size_t answers = 0;
   for (int i = 0; i < 2000; ++i) {
@@ -240,7 +247,7 @@ TEST_CASE("sysfs: what other sources gave stays, and what sysfs does not know is
   CHECK(get_fact(facts, fact::pci_gt_s).empty());
   CHECK(get_fact(facts, fact::pci_width).empty());
   CHECK(get_fact(facts, fact::pci_width_max).empty());
-  // Without a bridge above the device, nothing is known about redirection.
+  // Without a bridge above the device, it is unknown whether ACS redirects traffic.
   CHECK(get_fact(facts, fact::pci_acs).empty());
   CHECK(topology.nics[0].numa == -1);
 }

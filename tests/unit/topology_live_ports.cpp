@@ -1,4 +1,4 @@
-// Tests of network adapters and interfaces on a captured tree.
+// Tests of the sources that read network adapters and interfaces, on a captured sysfs tree.
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 
@@ -16,7 +16,8 @@ using machines::CapturedTree;
 
 namespace {
 
-// Adds an adapter of /sys/class/infiniband on the PCI bus; returns the folder of its first port.
+// Adds an RDMA adapter to the PCI bus and to /sys/class/infiniband. Returns the folder of the
+// adapter's first port.
 std::string add_adapter(const CapturedTree& tree, const std::string& name, const std::string& busid,
                         const std::string& vendor = "0x15b3") {
   const std::string pci = tree.add_pci("pci0000:15/" + busid);
@@ -156,7 +157,7 @@ TEST_CASE("ports: adapters without a GUID are not one adapter, and EFA is no Eth
     tree.write(port + "../../sys_image_guid", "0000:0000:0000:0000\n");
     tree.write(port + "../../node_guid", "0000:0000:0000:0000\n");
   }
-  // hwloc reports class Ethernet and the GUID.
+  // hwloc has reported the adapter as Ethernet and with a GUID of zeros.
   Topology topology;
   machines::add_host(topology, "h");
   TopologyNic known;
@@ -256,7 +257,7 @@ TEST_CASE("interfaces: Slingshot by its vendor, whatever it is called") {
   tree.write(other + "vendor", "0x17db\n");
   tree.make_folder(other + "cxi/cxi1");
   add_interface(tree, "hsn1", "down", "200000", other);
-  // IP over InfiniBand with the name of a Slingshot interface.
+  // This IP over InfiniBand interface has the name of a Slingshot interface.
   const std::string mellanox = tree.add_pci("pci0000:e0/0000:e1:00.0");
   tree.write(mellanox + "vendor", "0x15b3\n");
   add_interface(tree, "hsi2", "up", "100000", mellanox);

@@ -1,4 +1,4 @@
-// Small machines made by hand, for tests.
+// Builds small topologies by hand, for tests.
 #pragma once
 
 #include <initializer_list>
@@ -45,7 +45,7 @@ inline void link(Topology& topology, const std::string& a, const std::string& b,
       {.a = a, .b = b, .type = "nvlink", .count = count, .gbyte_s = count * gbyte_s});
 }
 
-// Every GPU of the list with every other.
+// Links every GPU in `gpus` with every other GPU in `gpus`.
 inline void join_all(Topology& topology, const std::string& host, const std::vector<int>& gpus,
                      int count = 4) {
   for (std::size_t i = 0; i < gpus.size(); ++i)
@@ -65,13 +65,13 @@ inline void add_nic(Topology& topology, const std::string& host, double gbit_s) 
                            .evidence = "test"});
 }
 
-// A host whose GPUs all hang on one switch, as on an HGX board.
+// Adds a host with GPUs that are all linked to one NVSwitch, as on an HGX board.
 inline void add_switched(Topology& topology, const std::string& host, int gpus) {
   add_host(topology, host, gpus, IslandState::known);
   for (int i = 0; i < gpus; ++i) link(topology, gpu(host, i), host + "/nvswitch0", 18);
 }
 
-// Hosts named a, b, c, ... of 8 switched GPUs each.
+// Returns hosts named a, b, c, ... with 8 GPUs each. All GPUs of a host are linked to one NVSwitch.
 inline Topology hgx(int hosts) {
   Topology topology;
   for (int i = 0; i < hosts; ++i)
@@ -79,7 +79,7 @@ inline Topology hgx(int hosts) {
   return topology;
 }
 
-// CPU hosts named a, b, c, ...
+// Returns hosts named a, b, c, ... without GPUs.
 inline Topology cpus(int hosts) {
   Topology topology;
   for (int i = 0; i < hosts; ++i) add_host(topology, std::string(1, static_cast<char>('a' + i)));

@@ -1,5 +1,5 @@
-// Tests of merging views of one host: devices and their members. topology_merge_links.cpp tests
-// links.
+// Tests of merge_views(), which merges several views of one host. These tests cover devices and
+// their members; topology_merge_links.cpp covers links.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -152,7 +152,7 @@ TEST_CASE("views: names of models") {
 TEST_CASE("views: GPUs are matched by bus id, though their numbers differ") {
   Topology a = view("a", 2), b = view("b", 2);
   std::swap(b.gpus[0].busid, b.gpus[1].busid);
-  b.gpus[0].model = "H100";  // index 0, with the bus id of index 1 in `a`
+  b.gpus[0].model = "H100";  // this GPU has index 0 in `b`, but the bus id of index 1 in `a`
   const Topology node = merge_two(a, b);
   REQUIRE(node.gpus.size() == 2);
   CHECK(node.gpus[1].index == 1);
@@ -189,7 +189,7 @@ TEST_CASE("views: NVML's numbers go by bus id") {
   Topology a = view("a", 3), b = view("b", 3);
   without_numbers(a);
   without_busids(b);
-  std::swap(a.gpus[0], a.gpus[2]);  // `a` lists bus ids 12, 11, 10
+  std::swap(a.gpus[0], a.gpus[2]);  // `a` lists the bus ids in the order 12, 11, 10
   b.gpus[0].package = 7;
   for (const auto& node : {merge_two(a, b), merge_two(b, a)}) {
     REQUIRE(node.gpus.size() == 3);
@@ -216,7 +216,7 @@ TEST_CASE("views: GPUs that cannot be matched are refused") {
 
 TEST_CASE("views: GPUs that a container hides from the first view are added") {
   Topology a = view("a", 2), b = view("b", 4);
-  a.gpus[0].busid = "00000000:12:00.0";  // numbers GPUs 2 and 3 of the host from 0
+  a.gpus[0].busid = "00000000:12:00.0";  // `a` numbers GPUs 2 and 3 of the host from 0
   a.gpus[1].busid = "00000000:13:00.0";
   const Topology node = merge_two(a, b);
   REQUIRE(node.gpus.size() == 4);
@@ -302,7 +302,7 @@ TEST_CASE("views: members of NICs") {
   other.rate_gbit_s = 180;
   other.evidence = "nccl xml";
   one.adapter = "506b:4b03:00cb:b4e2";
-  other.adapter = "0xe2b4cb00034b6b50";  // the same GUID in NCCL's form
+  other.adapter = "0xe2b4cb00034b6b50";  // GUID 506b:4b03:00cb:b4e2 in NCCL's byte order
   one.state = "active";
   other.state = "down";
   one.layer = "infiniband";

@@ -1,4 +1,4 @@
-// Helpers that the tests of meshes share.
+// Helpers for the tests of meshes.
 #pragma once
 
 #include <numeric>
@@ -48,14 +48,15 @@ inline bool contains(const std::string& text, const std::string& part) {
   return text.find(part) != std::string::npos;
 }
 
-// Returns the first finding with this id, or an empty one.
+// Returns the first finding with this id, or an empty finding when there is none.
 inline Finding find(const std::vector<Finding>& findings, const std::string& id) {
   for (const Finding& finding : findings)
     if (finding.id == id) return finding;
   return {.id = "", .evidence = ""};
 }
 
-// Returns the message of the invalid_argument that `call` throws; "" when it throws none.
+// Returns the message of the invalid_argument error that `call` throws, or "" when `call` throws no
+// such error.
 inline std::string refusal(const auto& call) {
   try {
     call();

@@ -1,4 +1,4 @@
-// Tests of meshes that were made by hand.
+// Tests of check_mesh() with meshes that were made by hand.
 #include <doctest/doctest.h>
 
 #include "unit/topology_mesh.hpp"
@@ -33,7 +33,7 @@ TEST_CASE("mesh check: a mesh that crosses islands says what it joins and what i
   machines::add_nic(topology, "a", 400);
   machines::add_nic(topology, "b", 200);
   findings = check_mesh(topology, ranks, by_hand(1, 16));
-  // Eight GPUs share 25 GB/s.
+  // The eight GPUs of host b share the 25 GB/s of its NIC.
   CHECK(contains(findings[0].evidence,
                  "over the network at 3.125 GB/s a GPU instead of 450 GB/s, 144 times less"));
 }
@@ -53,7 +53,8 @@ TEST_CASE("mesh check: only NICs that are up and real carry, for the GPUs that a
     for (int i = 0; i < 2; ++i) ranks.push_back({host, gpu(host, i)});
   const auto findings = check_mesh(topology, ranks, by_hand(1, 4));
   REQUIRE(findings.size() == 1);
-  // Host a has two NICs for eight GPUs, but both GPUs in use send through the same one.
+  // Host a has two usable NICs for eight GPUs. Both GPUs in use send through the same NIC of 50
+  // GB/s, so each of them gets 25 GB/s.
   CHECK(contains(findings[0].evidence, "at 25 GB/s a GPU instead of 450 GB/s, 18 times less"));
 }
 
@@ -70,7 +71,7 @@ TEST_CASE("mesh check: across the islands of a host, over PCIe") {
   CHECK(contains(findings[0].evidence,
                  "over the PCIe links of the host at 31.51 GB/s a GPU instead of 300 GB/s, 9.52 "
                  "times less"));
-  // Neither the emulated PCIe links of virtual machines nor idle links give a rate.
+  // The emulated PCIe links of virtual machines and idle PCIe links give no rate.
   topology.hosts[0].facts = {{"virtual_machine", "yes"}};
   findings = check_mesh(topology, ranks, by_hand(1, 4));
   CHECK(contains(findings[0].evidence, "whose rate no source gives, instead of 300 GB/s a GPU"));
@@ -96,13 +97,13 @@ TEST_CASE("mesh check: shard groups are strided where there are inner ranks") {
   std::vector<RankSite> ranks;
   for (int i = 0; i < 8; ++i)
     for (const std::string host : {"a", "b"}) ranks.push_back({host, gpu(host, i)});
-  // Ranks 0, 2, 4, ... are on host a: each shard group stays inside a host, each inner group
-  // crosses.
+  // Ranks 0, 2, 4, ... are on host a, and the other ranks are on host b. Each shard group stays
+  // inside a host, and each inner group crosses the hosts.
   const auto findings = check_mesh(topology, ranks, by_hand(1, 8, 2));
   REQUIRE(findings.size() == 8);
   CHECK(findings[0].evidence.starts_with("inner group 0 crosses islands"));
-  // With ranks in host order both shard groups of a row cross the same hosts, so one finding names
-  // them.
+  // With ranks in host order, both shard groups of a row cross the same hosts, so a single finding
+  // reports both groups.
   const auto strided = check_mesh(topology, fill_hosts(topology, 0), by_hand(1, 8, 2));
   REQUIRE(strided.size() == 1);
   CHECK(strided[0].evidence.starts_with("shard group 0 crosses islands"));

@@ -10,7 +10,8 @@ using namespace meshes;
 
 namespace {
 
-// Options for which 4 Gi parameters fill a GPU: 64 of its 80 GiB at 16 bytes for each parameter.
+// Returns options for GPUs with 80 GiB. 64 GiB are usable, so a GPU holds 4 Gi parameters of 16
+// bytes each.
 MeshPlanOptions model(double params) { return {.params = params, .gpu_memory_bytes = 80 * gib}; }
 
 }  // namespace
@@ -33,7 +34,7 @@ TEST_CASE("mesh memory: two of four islands") {
                  "an NVLink island of 8 holds 512 GiB; 2 NVLink islands (1024 GiB) are the first "
                  "to hold it; shard over 16 GPUs of 2 NVLink islands, replicate over 2 such "
                  "groups"));
-  // The model needs the crossing, so it is no warning.
+  // No single island holds the model, so crossing islands is necessary and causes no warning.
   REQUIRE(two.findings.size() == 2);
   CHECK(two.findings[0].id == "mesh_crosses_islands");
   CHECK(two.findings[0].severity == atoll::Severity::info);
@@ -61,7 +62,7 @@ TEST_CASE("mesh memory: a model that no candidate holds is refused with what is 
         "the model does not fit: 70e9 parameters x 16 bytes = 1043 GiB; all 8 GPUs hold 512 GiB "
         "together, 64 GiB a GPU (80 GiB less 20 %); 531 GiB are missing: use at least 17 GPUs, or "
         "fewer bytes for each parameter (--state-bytes)");
-  // Unequal islands and single GPUs give the same message.
+  // Islands of unequal size and single GPUs cause the same kind of error message.
   Topology uneven = machines::hgx(1);
   machines::add_switched(uneven, "b", 7);
   CHECK(contains(refusal([&] { plan(uneven, model(70e9)); }), "all 15 GPUs hold 960 GiB"));
@@ -112,7 +113,8 @@ TEST_CASE("mesh memory: pairs, and k of them in a host") {
   const MeshPlan two = plan(topology, model(16 * gib));
   CHECK(shape(two) == "4x4x1");
   CHECK(contains(two.why, "shard over 4 GPUs of 2 NVLink islands, replicate over 4 such groups"));
-  // Three pairs do not divide the four pairs of a host.
+  // The model needs three pairs of GPUs, but 3 does not divide the four pairs of a host, so a shard
+  // group is a whole host.
   const MeshPlan host = plan(topology, model(24 * gib));
   CHECK(shape(host) == "2x8x1");
   CHECK(contains(host.why,
@@ -133,7 +135,7 @@ TEST_CASE("mesh memory: a GPU without links may hold the model alone") {
                  "2 GPUs (128 GiB) are the first to hold it; shard over 2 GPUs, replicate "
                  "over 8 such groups"));
   CHECK(shape(plan(boxes, model(7 * 4 * gib))) == "2x8x1");
-  // A single GPU of an island is not a candidate.
+  // A single GPU of a larger island is not considered as a shard group, even if it holds the model.
   CHECK(shape(plan(machines::hgx(2), model(1e9))) == "2x8x1");
 }
 
@@ -146,9 +148,10 @@ TEST_CASE("mesh memory: the GPUs' own memory, the least of them") {
   CHECK(shape(plan(topology, {.params = 30e9})) == "2x8x1");
   topology.gpus[3].facts["memory_bytes"] = std::to_string(std::int64_t{40} << 30);
   CHECK(shape(plan(topology, {.params = 30e9})) == "1x16x1");
-  // The memory in the options takes precedence over the topology.
+  // The GPU memory in the options takes precedence over the GPU memory in the topology.
   CHECK(shape(plan(topology, model(30e9))) == "2x8x1");
-  // Two ranks on a GPU share its memory, a partition has less, and a rank on the CPU has none.
+  // Two ranks on one GPU share its memory, a partition has less memory than its GPU, and a rank on
+  // the CPU has no GPU memory.
   auto ranks = fill_hosts(machines::hgx(2), 0);
   for (std::size_t i = 0; i < ranks.size(); ++i) ranks[i] = ranks[i / 2 * 2];
   const MeshPlan shared = plan_mesh(topology, ranks, {.params = 30e9});
@@ -184,7 +187,7 @@ TEST_CASE("mesh memory: ranks on CPUs take what is said of a GPU") {
 
 TEST_CASE("mesh memory: large counts of islands are not listed one by one") {
   const MeshPlan many = plan(machines::hgx(12), model(180e9));
-  // 2683 GiB need 6 of 12 islands.
+  // The model needs 2683 GiB, so each shard group spans 6 of the 12 islands of 512 GiB.
   CHECK(shape(many) == "2x48x1");
   CHECK(contains(many.why,
                  "an NVLink island of 8 holds 512 GiB, 5 NVLink islands hold 2560 GiB; 6 NVLink "

@@ -11,7 +11,8 @@ using namespace meshes;
 
 namespace {
 
-// Hosts a, b, ... with `pairs` bridged pairs of GPUs each.
+// Returns hosts a, b, ... with `pairs` pairs of GPUs each. NVLink bridges join the two GPUs of a
+// pair.
 Topology pair_hosts(int hosts, int pairs) {
   Topology topology;
   for (int i = 0; i < hosts; ++i) {
@@ -23,7 +24,7 @@ Topology pair_hosts(int hosts, int pairs) {
   return topology;
 }
 
-// A rack: hosts ("trays") of 4 GPUs on shared switches.
+// Returns a rack of hosts (trays) with 4 GPUs each. All GPUs of the rack share NVLink switches.
 Topology rack(int trays) {
   Topology topology;
   for (int i = 0; i < trays; ++i) {
@@ -34,7 +35,7 @@ Topology rack(int trays) {
   return topology;
 }
 
-// Adds a NIC beside each GPU, on leaf switch `leaves[i]`.
+// Adds a NIC beside each GPU of a host. NIC i is on leaf switch `leaves[i]`.
 void add_nics(Topology& topology, const std::string& host, const std::vector<int>& leaves) {
   for (std::size_t i = 0; i < leaves.size(); ++i) {
     const std::string number = std::to_string(i);
@@ -87,7 +88,8 @@ TEST_CASE("mesh plan: the map follows the machine, not the launch order") {
     for (const std::string host : {"b", "a"}) ranks.push_back({host, gpu(host, 7 - i)});
   const MeshPlan interleaved = plan_mesh(topology, ranks);
   CHECK(shape(interleaved) == "2x8x1");
-  // The topology lists host a first; within a row the GPUs ascend.
+  // The topology lists host a first, so the first row is on host a. Within a row, GPU numbers
+  // ascend.
   CHECK(interleaved.order ==
         std::vector<int>{15, 13, 11, 9, 7, 5, 3, 1, 14, 12, 10, 8, 6, 4, 2, 0});
   CHECK(interleaved.findings.empty());
@@ -108,11 +110,12 @@ TEST_CASE("mesh plan: columns follow the leaf switches that a fabric file names"
   machines::add_switched(topology, "a", 4);
   machines::add_switched(topology, "b", 4);
   add_nics(topology, "a", {0, 1, 2, 3});
-  add_nics(topology, "b", {1, 0, 3, 2});  // crossed cables
+  add_nics(topology, "b", {1, 0, 3, 2});  // the cables of host b are crossed
   const MeshPlan crossed = plan(topology);
   CHECK(crossed.order == std::vector<int>{0, 1, 2, 3, 5, 4, 7, 6});
 
-  // Without leaf switches, equal positions are assumed to share one.
+  // Without leaf switches in the topology, NICs in equal positions are assumed to share a leaf
+  // switch.
   for (atoll::TopologyNic& nic : topology.nics) nic.facts.clear();
   CHECK(plan(topology).order == counting(8));
 }
@@ -137,7 +140,7 @@ TEST_CASE("mesh plan: 64 GPUs of an NVL72") {
   CHECK(whole.why == "shard over all 64 GPUs of an NVLink island, which holds every rank");
   CHECK(whole.findings.empty());
 
-  // The part of the island on one host is the smallest candidate.
+  // The smallest candidate for a shard group is the part of the island that is on one host.
   const double memory = 192 * gib;
   const MeshPlan small = plan_mesh(topology, ranks, {.params = 7e9, .gpu_memory_bytes = memory});
   CHECK(shape(small) == "16x4x1");
@@ -199,12 +202,12 @@ TEST_CASE("mesh plan: rows of a divided host break where its islands do") {
   machines::add_host(topology, "b", 4, IslandState::known);
   machines::join_all(topology, "b", {0, 1});
   machines::join_all(topology, "b", {2, 3});
-  // Each pair provides 200 of its 256 GiB.
+  // The model needs 200 GiB, and each pair of GPUs provides 256 GiB.
   const MeshPlan pairs = plan(topology, {.params = 200 * gib / 16, .gpu_memory_bytes = 160 * gib});
   CHECK(shape(pairs) == "4x2x1");
   CHECK(pairs.order == std::vector<int>{0, 2, 1, 3, 4, 5, 6, 7});
   CHECK(pairs.findings.empty());
-  // Rows of whole hosts keep equal GPU numbers in a column.
+  // If every row is a whole host, the GPUs of a column have equal numbers.
   CHECK(plan(topology).order == counting(8));
 }
 
@@ -219,7 +222,7 @@ TEST_CASE("mesh plan: CPU hosts") {
   CHECK(one_each.why == "nothing to shard over: each host holds 1 rank; replicate over 2 hosts");
   CHECK(plan_mesh(topology, fill_hosts(topology, 1)).why ==
         "one rank: nothing to shard or replicate over");
-  // The hosts are not listed, so only their number is known.
+  // The topology does not list the hosts, so the plan knows only how many hosts there are.
   const MeshPlan unlisted = plan_mesh(Topology{}, {{"y", ""}, {"x", ""}, {"y", ""}, {"x", ""}});
   CHECK(shape(unlisted) == "2x2x1");
   CHECK(unlisted.order == std::vector<int>{1, 3, 0, 2});
@@ -237,14 +240,15 @@ TEST_CASE("mesh plan: emulated islands follow the ranks' order") {
         "8 ranks cannot form 3 equal emulated islands");
   CHECK(refusal([&] { plan_mesh(topology, ranks, {.emulated_islands = -1}); }) != "");
 
-  // Emulated islands count as hosts: a model may need k of them.
+  // Emulated islands are planned like hosts, so a shard group may span several emulated islands
+  // when the model needs them.
   const MeshPlan two = plan_mesh(
       topology, ranks, {.emulated_islands = 4, .params = 3e9, .gpu_memory_bytes = 16 * gib});
   CHECK(shape(two) == "2x4x1");
   CHECK(contains(two.why,
                  "2 emulated islands (51.2 GiB) are the first to hold it; shard over 4 "
                  "ranks of 2 emulated islands, replicate over 2 such groups"));
-  // On GPUs, emulated islands hide the real ones.
+  // On hosts with GPUs, emulated islands replace the real islands.
   CHECK(shape(plan(machines::hgx(1), {.emulated_islands = 4})) == "4x2x1");
 }
 
@@ -279,7 +283,7 @@ TEST_CASE("mesh plan: inner ranks are GPUs of one island below the shard axis") 
         "nothing to shard over: each NVLink island holds 8 GPUs, all below the shard "
         "axis; replicate over 3 NVLink islands");
 
-  // The numbers of the two pairs interleave; inner ranks are the two GPUs of a pair.
+  // The GPU numbers of the two pairs interleave. The two GPUs of a pair become the inner ranks.
   Topology pairs;
   machines::add_host(pairs, "a", 4, IslandState::known);
   machines::join_all(pairs, "a", {0, 2});
@@ -305,7 +309,7 @@ TEST_CASE("mesh plan: inner ranks that do not fit an island are refused") {
   Topology boxes;
   machines::add_host(boxes, "a", 8, IslandState::none);
   CHECK(contains(refusal([&] { plan(boxes, {.inner = 2}); }), "an island has 1 GPU"));
-  // A GPU that lost its links leaves groups of 7 and 1.
+  // One GPU lost its links, which splits the host into islands of 7 GPUs and 1 GPU.
   Topology broken;
   machines::add_host(broken, "a", 8, IslandState::known);
   machines::join_all(broken, "a", {0, 1, 2, 4, 5, 6, 7});

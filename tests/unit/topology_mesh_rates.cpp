@@ -1,4 +1,4 @@
-// Tests of modelled rates of groups and axes.
+// Tests of mesh_rates(), which models the bandwidth and latency of groups and axes of a mesh.
 #include <doctest/doctest.h>
 
 #include <cmath>
@@ -29,7 +29,7 @@ TEST_CASE("mesh rates: a ring over hosts passes all their NICs, a column its own
   CHECK(hybrid.shard.gbyte_s == doctest::Approx(360));
   CHECK(hybrid.replicate.gbyte_s == doctest::Approx(0.89 * 50));
   CHECK(hybrid.replicate.latency_us == doctest::Approx(8.4 + 14));
-  // 8 NICs of 50 GB/s carry as much as one GPU's NVLinks.
+  // The 8 NICs of a host carry 8 * 50 GB/s together, almost as much as the NVLinks of one GPU.
   CHECK(hybrid.world.gbyte_s == doctest::Approx(0.89 * 400));
   CHECK(hybrid.world.latency_us == doctest::Approx(8.4 + 14 * 3.4 + 14));
   CHECK_FALSE(hybrid.world.is_assumed);
@@ -52,7 +52,8 @@ TEST_CASE("mesh rates: an axis is as slow as its slowest group") {
   Topology topology = machines::hgx(2);
   machines::add_nic(topology, "a", 8 * 400);
   machines::add_nic(topology, "b", 8 * 100);
-  // Every column joins a GPU on host a, with 50 GB/s, and one on host b, with 12.5 GB/s.
+  // Every column joins a GPU on host a, with 50 GB/s of network bandwidth, and a GPU on host b,
+  // with 12.5 GB/s.
   const MeshRates rates = mesh_rates(topology, fill_hosts(topology, 0), by_hand(2, 8));
   CHECK(rates.replicate.gbyte_s == doctest::Approx(0.89 * 12.5));
 }
@@ -117,7 +118,8 @@ TEST_CASE("rates of the two levels of an axis over hosts") {
   CHECK(full.shard_levels.across.gbyte_s ==
         doctest::Approx(group_rate(topology, ranks, {3, 11}).gbyte_s));
   CHECK(full.world_levels.inside.gbyte_s == full.shard_levels.inside.gbyte_s);
-  // Groups on one host, and groups with one rank on each host, have no levels.
+  // Groups inside one host, and groups with one rank on each host, have no separate rates for two
+  // levels.
   const MeshRates hybrid = mesh_rates(topology, ranks, by_hand(2, 8));
   CHECK_FALSE(hybrid.shard_levels.inside.is_known());
   CHECK_FALSE(hybrid.replicate_levels.across.is_known());

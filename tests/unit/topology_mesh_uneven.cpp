@@ -1,4 +1,4 @@
-// Tests of meshes over unequal islands. The expected times follow the model in
+// Tests of meshes over islands of unequal size. The expected times follow the model in
 // topology/mesh/step_model.hpp and were computed by hand.
 #include <doctest/doctest.h>
 
@@ -13,8 +13,8 @@ using namespace meshes;
 
 namespace {
 
-// One host has 8 GPUs on a switch with 450 GB/s each. On the other host GPU 3 lost its links, so
-// its island has 7.
+// Returns two hosts with 8 GPUs each, where each GPU has 450 GB/s to a switch. GPU 3 of host b lost
+// its links, so the island on host b has 7 GPUs.
 Topology with_a_lost_gpu() {
   Topology topology = machines::hgx(1);
   machines::add_host(topology, "b", 8, IslandState::known);
@@ -23,7 +23,8 @@ Topology with_a_lost_gpu() {
   return topology;
 }
 
-// Islands of the given sizes on hosts a, b, ...; each GPU has a NIC of `gbyte_s`.
+// Returns islands of the given sizes, one on each of the hosts a, b, c, and so on. Each GPU has
+// `gbyte_s` GB/s of network bandwidth.
 Topology islands(const std::vector<int>& sizes, double gbyte_s) {
   Topology topology;
   for (std::size_t i = 0; i < sizes.size(); ++i) {
@@ -42,16 +43,18 @@ TEST_CASE("mesh uneven: 8 + 7 + 1, where a GPU lost its links") {
   for (atoll::TopologyGpu& one : topology.gpus)
     one.facts = {{"pci.gt_s", "2.5"}, {"pci.gt_s_max", "32"}, {"pci.width", "16"}};
   const MeshPlan lost = plan(topology);
-  // The mesh contains all ranks, and columns stay on their rails.
+  // The mesh contains all ranks, and the GPUs of each column are on one rail.
   CHECK(shape(lost) == "2x8x1");
   CHECK(lost.order == counting(16));
-  // Left out are the GPU without links and the GPU on its rail; then both islands have 7.
+  // The plan proposes to leave out the GPU without links and the GPU on the same rail of host a.
+  // Both islands then have 7 GPUs.
   CHECK(lost.left_out == std::vector<int>{3, 11});
 
+  // Expected times per GB of parameters, as the sum of the shard axis and the replicate axis:
   // 2x8: 3 * 7/8 / (0.8 * 63.02) + 2 * 1/2 / 8 / (0.89 * 50) = 54.9 ms.
   // 2x7: 3 * 6/7 / (0.8 * 450) + 2 * 1/2 / 7 / 44.5 = 10.4 ms.
   // 16x1: 2 * 15/16 / (0.8 * 63.02) = 37.2 ms.
-  // 2x7 wins while a step computes for less than (7/8 * 54.9 - 10.4) / (1/8) = 301 ms.
+  // 2x7 is fastest if a step computes for less than (7/8 * 54.9 - 10.4) / (1/8) = 301 ms.
   const Finding uneven = find(lost.findings, "mesh_uneven");
   CHECK(uneven.severity == atoll::Severity::warning);
   CHECK(uneven.subjects == std::vector<std::string>{"a/gpu3", "b/gpu3"});
@@ -86,6 +89,7 @@ TEST_CASE("mesh uneven: unknown rates are assumed and said to be") {
 }
 
 TEST_CASE("mesh uneven: a good network carries a shard group over unequal islands") {
+  // Expected times per GB of parameters:
   // 1x15: 3 * 14/15 / min(0.8 * 450, 0.89 * 7 * 50) = 8.99 ms.
   // 2x7 with 14 of 15 ranks: 3 * 6/7 / 360 + 2 * 1/2 / 7 / 44.5 = 10.4 ms.
   const MeshPlan good = plan(islands({8, 7}, 50));
@@ -118,8 +122,8 @@ TEST_CASE("mesh uneven: a common divisor of at least half an island stays inside
   CHECK(four.why ==
         "shard over 4 GPUs, the largest number that divides the ranks of every NVLink island (3 of "
         "8, 1 of 4); replicate over 7 groups");
-  // The time is 3 * 3/4 / 360 + 2 * 6/7 / 4 / B. A column of 7 has only 1 GPU on host d, the
-  // slowest of four hosts, so B = 0.85 * 50.
+  // The expected time is 3 * 3/4 / 360 + 2 * 6/7 / 4 / B, where B is the bandwidth of a column. A
+  // column has 7 GPUs on four hosts but only 1 GPU on host d, the slowest host, so B = 0.85 * 50.
   CHECK(contains(find(four.findings, "mesh_uneven").consequence,
                  "16.3 ms as 7x4, inside the islands"));
   CHECK(find(four.findings, "mesh_crosses_islands").id.empty());
@@ -156,22 +160,24 @@ TEST_CASE("mesh uneven: a rank beyond the GPUs of its host") {
 
 TEST_CASE("mesh uneven: with a model, only what holds it") {
   const Topology topology = islands({8, 6}, 50);
-  // The model needs 128 GiB and a GPU provides 64: two GPUs hold it, and two divides both islands.
+  // The model needs 104 GiB, and a GPU provides 64 GiB, so two GPUs hold the model. Two divides the
+  // sizes of both islands.
   const MeshPlan two = plan(topology, {.params = 7e9, .gpu_memory_bytes = 80 * gib});
   CHECK(shape(two) == "7x2x1");
   CHECK(contains(two.why,
                  "7e9 parameters x 16 bytes = 104 GiB, at 64 GiB a GPU (80 GiB less 20 %): "
                  "2 GPUs needed; shard over 2 GPUs"));
-  // A model for six GPUs needs a shard axis of 7, which crosses islands. Leaving out two GPUs would
-  // also hold it.
+  // The model needs six GPUs. The smallest divisor of the 14 ranks that is large enough is 7, and
+  // groups of 7 cross islands. A mesh that leaves out two GPUs would also hold the model.
   const MeshPlan six = plan(topology, {.params = 6 * 4 * gib, .gpu_memory_bytes = 80 * gib});
   CHECK(shape(six) == "1x14x1");
   CHECK(
       contains(find(six.findings, "mesh_uneven").consequence, "as 2x6 without a/gpu6 and a/gpu7"));
   CHECK(find(six.findings, "mesh_crosses_islands").severity == atoll::Severity::info);
-  // Times are for the 2 bytes of each of 6 * 4 Gi parameters, 51.5 times those of 1 GB.
+  // The message gives times for this model, with 2 bytes for each of 6 * 4 Gi parameters, instead
+  // of times per GB. The model's times are 51.5 times as long.
   CHECK_FALSE(contains(find(six.findings, "mesh_uneven").consequence, "for each GB"));
-  // Only all GPUs together hold this model.
+  // Only all 14 GPUs together hold this model.
   const MeshPlan all = plan(topology, {.params = 13 * 4 * gib, .gpu_memory_bytes = 80 * gib});
   CHECK(shape(all) == "1x14x1");
   CHECK(all.left_out.empty());
@@ -184,7 +190,7 @@ TEST_CASE("mesh uneven: inner ranks divide each island") {
   CHECK(inner.left_out == std::vector<int>{6, 7});
   CHECK(contains(find(inner.findings, "mesh_uneven").consequence, "as 1x7x2, where"));
   CHECK(contains(find(inner.findings, "mesh_uneven").consequence, "as 2x3x2 without a/gpu6 and"));
-  // Both shard groups of the row cross the same islands, so one finding names them.
+  // Both shard groups of the row cross the same islands, so a single finding reports both groups.
   CHECK(std::ranges::count(inner.findings, "mesh_crosses_islands", &Finding::id) == 1);
 }
 
@@ -203,7 +209,8 @@ TEST_CASE("mesh uneven: one GPU of many hosts") {
   std::vector<int> sizes(25, 8);
   sizes[9] = 7;
   const MeshPlan many = plan(islands(sizes, 5));
-  // 199 is prime, so the mesh has one row, or leaves out the seven.
+  // The number of ranks, 199, is prime. The mesh either has a single row, or leaves out the seven
+  // GPUs of the smaller island.
   CHECK(shape(many) == "1x199x1");
   REQUIRE(many.left_out.size() == 7);
   CHECK(many.left_out.front() == 72);
@@ -241,7 +248,7 @@ TEST_CASE("mesh uneven: whatever the machine, a mesh holds every rank once") {
       CHECK(static_cast<double>(ranks.size()) * 4 * gib < *options.params);
       continue;
     }
-    // check_mesh() throws unless the mesh holds all ranks.
+    // check_mesh() throws unless the mesh contains every rank.
     CHECK(check_mesh(topology, ranks, mesh, options).size() <= mesh.findings.size());
     CHECK(mesh.left_out.size() * 4 <= ranks.size());
     CHECK_FALSE(mesh.why.empty());

@@ -1,4 +1,5 @@
-// Tests of the NCCL settings that a machine needs: exactly these, each with its reason.
+// Tests of the NCCL settings that are recommended for a machine: exactly the necessary settings,
+// each with its reason.
 #include "topology_doctor.hpp"
 
 namespace fact = atoll::fact;
@@ -22,7 +23,7 @@ TEST_CASE("nccl env: a plain machine needs nothing") {
   CHECK(env_of(cluster(3)) == nothing);
   CHECK(env_of(machines::cpus(2)) == "# no settings: this machine has no GPUs\n");
   Topology down = cluster(1);
-  down.nics[1].state = "down";  // NCCL skips it anyway
+  down.nics[1].state = "down";  // NCCL skips a NIC that is down
   CHECK(env_of(down) == nothing);
 }
 
@@ -149,11 +150,13 @@ TEST_CASE("nccl env: the interface, where made-up ones would be taken too") {
   CHECK(env_of(topology) ==
         "# the only physical interface; NCCL would also use br-1f2e, veth12 and veth34\n"
         "NCCL_SOCKET_IFNAME==eth0\n");
-  set_hosts(topology, fact::net_interfaces, "lo docker0 virbr0 eth0");  // NCCL tries these last
+  // NCCL tries the interfaces docker0 and virbr0 last, so eth0 needs no setting.
+  set_hosts(topology, fact::net_interfaces, "lo docker0 virbr0 eth0");
   CHECK(env_of(topology) == nothing);
-  set_hosts(topology, fact::net_interfaces, "lo ib0 eth0 veth12");  // NCCL tries ib* first
+  // NCCL tries interfaces with names ib* first, so ib0 needs no setting.
+  set_hosts(topology, fact::net_interfaces, "lo ib0 eth0 veth12");
   CHECK(env_of(topology) == nothing);
-  // No interface is the obvious one.
+  // With two physical interfaces, neither is the obvious choice, so no setting is recommended.
   set_hosts(topology, fact::net_interfaces, "lo eth0 eth1 veth12");
   CHECK(env_of(topology) == nothing);
   set_nics(topology, fact::netdev, "eth1");

@@ -1,4 +1,5 @@
-// Tests of NCCL's topology files, written: an export keeps what was imported and adds nothing.
+// Tests of writing NCCL topology files. An export keeps everything that was imported and adds
+// nothing.
 #include <algorithm>
 
 #include "atoll/inspect/inspection.hpp"
@@ -21,7 +22,7 @@ bool tells_loss(const atoll::Export& result, const std::string& line) {
   return std::ranges::find(result.lost, line) != result.lost.end();
 }
 
-// Sizes, bandwidths and states of the islands, as text.
+// Returns the sizes, states, fabrics and bandwidths of the islands as text.
 std::string islands(const Topology& topology) {
   std::string text;
   for (const atoll::Island& island : find_islands(topology))
@@ -31,7 +32,8 @@ std::string islands(const Topology& topology) {
   return text;
 }
 
-// Bus ids, indices and places of GPUs, the same and rates of NICs, and links, as text.
+// Returns the devices of a topology as text: bus ids and NUMA nodes of GPUs and NICs, indices of
+// GPUs, rates of NICs, and the number of links.
 std::string devices(const Topology& topology) {
   std::string text;
   for (const atoll::TopologyGpu& gpu : topology.gpus)
@@ -45,7 +47,7 @@ std::string devices(const Topology& topology) {
 
 Topology exported(const Topology& topology) { return read(to_nccl_xml(topology).text); }
 
-// NVIDIA H100 GPUs with bus id, index and compute capability.
+// Returns hosts with NVIDIA H100 GPUs that have bus ids, indices and compute capabilities.
 Topology h100s(int hosts, int gpus) {
   Topology topology;
   for (int i = 0; i < hosts; ++i) {
@@ -143,7 +145,8 @@ TEST_CASE("a contradiction in a file goes out as it came in") {
   const atoll::Export result = to_nccl_xml(topology);
   CHECK_FALSE(has(result.text, "target=\"0000:01:00.0\""));
   CHECK(read(result.text).conflicts.size() == 1);
-  // A GPU without statements about links may be completed.
+  // If the file lists no links for a GPU, the export adds the links that other GPUs have to this
+  // GPU.
   const Topology silent = read(
       one_cpu(gpu("0000:01:00.0", 0, to_gpu("0000:02:00.0", 4)) + pci("0000:02:00.0", "0x030200")));
   CHECK(has(to_nccl_xml(silent).text, "target=\"0000:01:00.0\" count=\"4\""));
@@ -315,10 +318,10 @@ TEST_CASE("a switch as the kernel spells it becomes one bridge") {
   CHECK(again.gpus[0].pci_path == "pci0000:0a/00000000:0a:00.0");
   CHECK(again.nics[0].pci_path == again.gpus[0].pci_path);
   CHECK(again.gpus[1].pci_path == "pci0000:11");
-  // A bridge where two GPUs meet is kept, whichever it is.
+  // If the paths of two GPUs meet at a bridge, the export keeps this bridge.
   topology.gpus[1].pci_path = above + "00000000:0b:00.0";
   CHECK(exported(topology).gpus[1].pci_path == "pci0000:0a/00000000:0a:00.0/00000000:0b:00.0");
-  // Functions of one device do not meet at a bridge.
+  // Two functions of one PCI device do not meet at a bridge, so the bridge above them is not kept.
   topology.gpus[1].pci_path = "pci0000:08/00000000:08:01.0";
   topology.nics.push_back(topology.nics[0]);
   topology.nics[1].name = "mlx5_1";

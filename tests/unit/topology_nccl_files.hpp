@@ -1,4 +1,4 @@
-// Short NCCL topology files for tests.
+// Builds short NCCL topology files for tests.
 #pragma once
 
 #include <doctest/doctest.h>
@@ -40,7 +40,7 @@ inline std::string pci(const std::string& busid, const std::string& pci_class,
   return fmt::format("<pci busid=\"{}\" class=\"{}\">\n{}</pci>\n", busid, pci_class, children);
 }
 
-// A GPU with the given content of its <gpu> element.
+// Returns the XML of a GPU with `links` as the content of its <gpu> element.
 inline std::string gpu(const std::string& busid, int dev, const std::string& links = "",
                        int sm = 90) {
   return pci(

@@ -1,4 +1,4 @@
-// Tests of NCCL's topology files, read from a few lines each.
+// Tests of reading NCCL topology files of a few lines each.
 #include "unit/topology_nccl_files.hpp"
 
 namespace {
@@ -247,7 +247,8 @@ TEST_CASE("links to GPUs that the file leaves out are kept and join nothing") {
   REQUIRE(topology.links.size() == 2);
   CHECK(topology.links[0].type == "nvlink_unseen");
   CHECK(topology.links[0].b == "m/unseen-00000000:09:00.0");
-  // GPUs that the file omits may join the two, so their links are unknown.
+  // GPUs that the file omits may join the two listed GPUs, so it is unknown whether the listed GPUs
+  // are linked.
   REQUIRE(sizes(topology) == std::vector<std::size_t>{2});
   CHECK(find_islands(topology)[0].state == IslandState::unknown);
   CHECK(get_fact(topology.gpus[0].facts, fact::nvlink_active) == "4");
@@ -265,7 +266,7 @@ TEST_CASE("a NIC") {
   CHECK(nic.busid == "00000000:0c:00.0");
   CHECK(nic.rate_gbit_s == 400);
   CHECK(nic.evidence == "nccl xml");
-  CHECK(nic.adapter == "946d:ae03:0050:709a");  // the kernel's form
+  CHECK(nic.adapter == "946d:ae03:0050:709a");  // the GUID in the kernel's notation
   CHECK(nic.layer == "infiniband");
   CHECK(nic.state == "");
   CHECK(nic.numa == 0);

@@ -1,4 +1,5 @@
-// Tests of the matrix of `nvidia-smi topo -m`; topology_nvidia_smi_log.cpp tests `-q -x`.
+// Tests of reading the matrix that `nvidia-smi topo -m` prints. topology_nvidia_smi_log.cpp tests
+// `nvidia-smi -q -x`.
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 
@@ -18,7 +19,7 @@ Topology read_topo(const std::string& text) {
   return importers::nvidia_smi_topo.read(text, "dir/node7.txt");
 }
 
-// The message of the Error(bad_data) that the text causes.
+// Returns the message of the Error(bad_data) that reading `text` causes.
 std::string error_of(const std::string& text) {
   try {
     read_topo(text);
@@ -33,7 +34,7 @@ std::string at_byte(const std::string& text, const std::string& what, std::size_
   return fmt::format("dir/node7.txt: byte {}: ", text.find(what) + past);
 }
 
-// A matrix with the same cell for every pair of GPUs.
+// Returns a matrix with the same cell for every pair of GPUs.
 std::string uniform(int gpus, const std::string& cell) {
   std::string text;
   for (int i = 0; i < gpus; ++i) text += fmt::format("\tGPU{}", i);
@@ -235,7 +236,8 @@ TEST_CASE("topo -m: the legend names NICs without its heading as well") {
   CHECK(read.nics[0].name == "mlx5_0");
   CHECK(read.nics[1].name == "mlx5_bond_0");
   CHECK(read.nics[1].id == "node7/mlx5_bond_0");
-  // Older drivers name the NICs in the header, so a line about one of them is not a legend.
+  // Older drivers name the NICs in the header of the matrix. A line that begins with such a name is
+  // not part of a legend.
   std::string old = pasted;
   for (auto at = old.find("NIC1  "); at != std::string::npos; at = old.find("NIC1  ", at))
     old.replace(at, 6, "mlx5_7");
@@ -257,11 +259,11 @@ TEST_CASE("topo -m: a GPU is near one NUMA node only where the file says so") {
     return read.gpus[0].numa;
   };
   CHECK(numa_of("0-15\t1\t\tN/A") == 1);
-  CHECK(numa_of("0-15\t1\t\t2") == 1);  // its memory is on another NUMA node
+  CHECK(numa_of("0-15\t1\t\t2") == 1);  // the GPU's own memory is NUMA node 2
   CHECK(numa_of("0-15\t0-1\t\tN/A") == -1);
   CHECK(numa_of("0-15\tN/A\t\tN/A") == -1);
   CHECK(numa_of("0-15\t-1\t\tN/A") == -1);
-  CHECK(numa_of("\t\t\t\tN/A") == -1);  // WSL: the column cannot be identified
+  CHECK(numa_of("\t\t\t\tN/A") == -1);  // under WSL, the NUMA column cannot be identified
   CHECK(numa_of("") == -1);
 }
 
@@ -348,5 +350,5 @@ TEST_CASE("topo -m: sizes are bounded") {
       "\tGPU0\tGPU1\tCPU Affinity\nGPU0\tX\t" + std::string(70'000, ' ') + "NV4\n";
   CHECK(error_of(wide).find("the line is longer than 65536 bytes") != std::string::npos);
   const std::string cpus = "\tGPU0\tCPU Affinity\nGPU0\tX\t0-9,5-9,5-9\n";
-  CHECK(read_topo(cpus).hosts[0].host_threads == 0);  // not a list of CPUs
+  CHECK(read_topo(cpus).hosts[0].host_threads == 0);  // overlapping ranges are not a list of CPUs
 }

@@ -1,4 +1,4 @@
-// Tests of the log of `nvidia-smi -q -x`.
+// Tests of reading the XML log that `nvidia-smi -q -x` prints.
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 
@@ -21,7 +21,7 @@ Topology read_log(const std::string& text) {
   return importers::nvidia_smi_xml.read(text, "dir/node7.xml");
 }
 
-// The message of the Error(bad_data) that the text causes.
+// Returns the message of the Error(bad_data) that reading `text` causes.
 std::string error_of(const std::string& text) {
   try {
     read_log(text);
@@ -68,7 +68,7 @@ std::string whole_log(const std::string& members) {
          members + "</nvidia_smi_log>\n";
 }
 
-// The facts of a GPU with the given elements.
+// Returns the facts of a GPU with `members` as the content of its XML element.
 atoll::Facts facts_of(const std::string& members) {
   return read_log(whole_log(gpu_element("00000000:1B:00.0", members))).gpus.at(0).facts;
 }
@@ -190,7 +190,8 @@ TEST_CASE("-q -x: the fabric joins GPUs that completed in one cluster") {
   const auto read = read_log(
       whole_log(gpu_element("00000000:1B:00.0", joined) + gpu_element("00000000:43:00.0", joined)));
   CHECK(atoll::find_islands(read)[0].state == IslandState::known);
-  // A GPU outside of any cluster has no cluster, so the fact must be absent.
+  // A GPU that is in no cluster must not have the cluster fact, so it is unknown whether two such
+  // GPUs are linked.
   const auto alone = read_log(
       whole_log(gpu_element("00000000:1B:00.0", h100) + gpu_element("00000000:43:00.0", h100)));
   REQUIRE(atoll::find_islands(alone).size() == 1);
@@ -285,7 +286,7 @@ TEST_CASE("-q -x: a GPU passed to a virtual machine") {
     return std::string(get_fact(read.hosts[0].facts, fact::virtual_machine));
   };
   CHECK(machine("Pass-Through") == "yes");
-  CHECK(machine("None").empty());  // the GPU is not virtual; its host may still be
+  CHECK(machine("None").empty());  // the GPU is not virtual, but its host may be
 }
 
 TEST_CASE("-q -x: a bus id that is none, and a host without GPUs") {

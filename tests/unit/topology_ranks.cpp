@@ -1,4 +1,4 @@
-// Tests of the GPU that each rank of a job uses.
+// Tests of finding the GPU that each rank of a job uses.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -14,7 +14,8 @@ using machines::gpu;
 
 namespace {
 
-// GPU numbers run against the bus order: gpu3 has the lowest bus id.
+// Returns two hosts with four GPUs each. GPU numbers are in the reverse order of bus ids, so gpu3
+// has the lowest bus id.
 Topology four() {
   Topology topology;
   for (const std::string host : {"a", "b"}) {
@@ -46,7 +47,7 @@ std::vector<std::string> gpus(const Topology& topology, const std::vector<RankEn
   return result;
 }
 
-// GPU of the only rank of host a, whose CUDA_VISIBLE_DEVICES is `visible`.
+// Returns the GPU of the only rank on host a, if CUDA_VISIBLE_DEVICES is `visible`.
 std::string first(const Topology& topology, const std::string& visible) {
   return gpus(topology, {seeing("a", 0, visible)})[0];
 }
@@ -62,7 +63,7 @@ TEST_CASE("ranks: without settings the local rank counts in the order of the bus
   ranks.push_back(environment("b", 0));
   ranks.push_back(environment("nowhere", 0));
   CHECK(gpus(topology, ranks) == Names{"a/gpu3", "a/gpu2", "a/gpu1", "a/gpu0", "", "b/gpu3", ""});
-  // The order of the list does not matter.
+  // The order in which the ranks are listed does not matter.
   std::ranges::reverse(ranks);
   CHECK(gpus(topology, ranks) == Names{"", "b/gpu3", "", "a/gpu0", "a/gpu1", "a/gpu2", "a/gpu3"});
 }
@@ -73,7 +74,7 @@ TEST_CASE("ranks: CUDA_VISIBLE_DEVICES by number") {
   CHECK(gpus(topology, {seeing("a", 0, all), seeing("a", 1, all), seeing("a", 2, all),
                         seeing("a", 3, all)}) == Names{"a/gpu1", "a/gpu3", "a/gpu0", ""});
   CHECK(first(topology, " 1 ") == "a/gpu2");
-  // A variable that is set but empty hides all GPUs.
+  // If CUDA_VISIBLE_DEVICES is set but empty, all GPUs are hidden.
   CHECK(first(topology, "").empty());
   CHECK(gpus(topology, {environment("a", 0)})[0] == "a/gpu3");
 }
@@ -88,11 +89,11 @@ TEST_CASE("ranks: an invalid entry hides what follows it") {
     const std::string list = "2," + invalid + ",0,1";
     CHECK(gpus(topology, {seeing("a", 0, list), seeing("b", 0, list + ",3")}) ==
           Names{"a/gpu1", "b/gpu1"});
-    // One GPU remains, and both ranks see it as their only one.
+    // Only one GPU remains visible, and both ranks use it.
     CHECK(gpus(topology, {seeing("a", 0, list), seeing("a", 1, list)}) ==
           Names{"a/gpu1", "a/gpu1"});
   }
-  // A device that is named twice counts once and ends the list.
+  // A GPU that is listed twice counts once, and its second entry ends the list.
   CHECK(gpus(topology, {seeing("a", 0, "2,1,2,0"), seeing("a", 1, "2,1,2,0"),
                         seeing("a", 2, "2,1,2,0")}) == Names{"a/gpu1", "a/gpu2", ""});
 }
@@ -102,8 +103,8 @@ TEST_CASE("ranks: by UUID, whole or the beginning that tells one GPU") {
   CHECK(first(topology, "GPU-a2c0ffee-0000-0000-0000-000000000000") == "a/gpu2");
   CHECK(first(topology, "GPU-a2") == "a/gpu2");
   CHECK(first(topology, "GPU-A2C0FFEE") == "a/gpu2");
-  CHECK(first(topology, "GPU-a").empty());   // prefix of four UUIDs
-  CHECK(first(topology, "GPU-b1").empty());  // GPU of the other host
+  CHECK(first(topology, "GPU-a").empty());   // a prefix of four UUIDs selects no GPU
+  CHECK(first(topology, "GPU-b1").empty());  // a prefix of a UUID on another host selects no GPU
   CHECK(first(topology, "GPU-a2c0ffee-0000-0000-0000-0000000000000").empty());
   const std::string mixed = "GPU-a1,0,GPU-a2";
   CHECK(gpus(topology, {seeing("a", 0, mixed), seeing("a", 1, mixed), seeing("a", 2, mixed)}) ==
@@ -116,7 +117,7 @@ TEST_CASE("ranks: a UUID that several GPUs share tells none of them") {
     one.uuid = "GPU-00000000-0000-0000-0000-000000000000";
   CHECK(first(topology, "GPU-00000000-0000-0000-0000-000000000000").empty());
   CHECK(first(topology, "2") == "a/gpu1");
-  // A UUID that one GPU on each host has is unique within each host.
+  // A UUID that one GPU of each host has is still unique within each host.
   topology.gpus[1].uuid = topology.gpus[5].uuid = "GPU-11111111-0000-0000-0000-000000000000";
   CHECK(gpus(topology, {seeing("a", 0, "GPU-1"), seeing("b", 0, "GPU-1")}) ==
         Names{"a/gpu1", "b/gpu1"});
@@ -132,12 +133,13 @@ TEST_CASE("ranks: MIG instances") {
   const auto uses = [&](std::size_t rank) { return sites[rank].gpu + " " + sites[rank].partition; };
   CHECK(uses(0) == "a/gpu2 MIG-5c2");
   CHECK(uses(1) == "a/gpu2 MIG-5c1");
-  // A GPU that is named itself stands for its first MIG instance.
+  // The name of a whole GPU that is divided by MIG selects the first MIG instance of the GPU.
   CHECK(uses(2) == "a/gpu2 MIG-5c1");
   CHECK(uses(3) == "a/gpu2 MIG-5c1");
   CHECK(uses(4) == " ");
   CHECK(uses(5) == " ");
-  // The form of older drivers names the GPU and an instance that no source listed.
+  // Older drivers write MIG-<GPU UUID>/<GPU instance>/<compute instance>. Such a name selects the
+  // GPU, even if no source lists the instance.
   const auto old =
       resolve_ranks(topology, {seeing("a", 0, "MIG-" + topology.gpus[0].uuid + "/1/0")});
   CHECK(old[0].gpu == "a/gpu0");
@@ -161,7 +163,7 @@ TEST_CASE("ranks: HIP numbers the partitions of a divided GPU") {
 TEST_CASE("ranks: control groups renumber what they leave") {
   const Topology topology = four();
   RankEnvironment rank = environment("a", 0);
-  rank.allowed_busids = {"00000000:10:00.0", "00000000:30:00.0"};  // gpu3, gpu1
+  rank.allowed_busids = {"00000000:10:00.0", "00000000:30:00.0"};  // bus ids of gpu3 and gpu1
   CHECK(gpus(topology, {rank})[0] == "a/gpu3");
   rank.has_visible = true;
   rank.visible = "1";
@@ -170,13 +172,13 @@ TEST_CASE("ranks: control groups renumber what they leave") {
   CHECK(gpus(topology, {rank})[0].empty());
   rank.visible = "GPU-a0";
   CHECK(gpus(topology, {rank})[0].empty());
-  // Other tools print bus ids in other forms.
+  // Other tools print bus ids with a shorter PCI domain or without a domain.
   rank.visible = "0";
   rank.allowed_busids = {"0000:30:00.0"};
   CHECK(gpus(topology, {rank})[0] == "a/gpu1");
   rank.allowed_busids = {"20:00.0"};
   CHECK(gpus(topology, {rank})[0] == "a/gpu2");
-  // The only allowed GPU does not exist, so none is left.
+  // The only allowed GPU does not exist, so the rank has no GPU.
   rank.allowed_busids = {"0000:99:00.0"};
   CHECK(gpus(topology, {rank})[0].empty());
 }
@@ -191,7 +193,8 @@ TEST_CASE("ranks: as Slurm binds them, one GPU each or a set for several") {
     bound.back().visible = "0";
   }
   CHECK(gpus(topology, bound) == Names{"a/gpu0", "a/gpu1", "a/gpu2", "a/gpu3"});
-  // Ranks 0 and 1 see one set of GPUs, ranks 2 and 3 another. Each set counts from its first rank.
+  // Ranks 0 and 1 see one set of GPUs, and ranks 2 and 3 see another set. The first rank of each
+  // pair uses the first GPU of its set.
   CHECK(gpus(topology, {seeing("a", 0, "0,1"), seeing("a", 1, "0,1"), seeing("a", 2, "2,3"),
                         seeing("a", 3, "2,3")}) == Names{"a/gpu3", "a/gpu2", "a/gpu1", "a/gpu0"});
 }
@@ -240,7 +243,7 @@ TEST_CASE("ranks: as a launcher fills hosts") {
   CHECK(std::ranges::count(uneven, "a", &RankSite::host) == 2);
   CHECK(std::ranges::count(uneven, "c", &RankSite::host) == 3);
 
-  // With more ranks than GPUs, the others compute on the host.
+  // If a host has more ranks than GPUs, the remaining ranks compute on the CPU.
   const auto mixed = assign_gpus(topology, std::vector<std::string>(9, "b"));
   CHECK(mixed[7].gpu == "b/gpu7");
   CHECK(mixed[8].gpu.empty());

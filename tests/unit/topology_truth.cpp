@@ -1,5 +1,6 @@
-// Compares real machines with ../shared/topologies/truth.csv, which has a row for each file. Blank
-// fields cannot be known from the file alone and are not compared.
+// Compares the recorded topologies of real machines with ../shared/topologies/truth.csv, which has
+// one row for each recorded file. Fields that cannot be known from the file alone are blank and are
+// not compared.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -26,7 +27,7 @@ namespace fs = std::filesystem;
 
 const fs::path folder = fs::path(ATOLL_TEST_SHARED_DIR) / "topologies";
 
-// Runs before the first test: skips the program when the files are absent.
+// Runs before the first test and skips the whole program when the recorded topologies are absent.
 [[maybe_unused]] const bool present = [] {
   if (fs::exists(folder / "truth.csv")) return true;
   std::printf("skipped: %s is not there\n", (folder / "truth.csv").c_str());
@@ -58,7 +59,8 @@ std::vector<Row> read_truth() {
   return rows;
 }
 
-// Maps the id of each GPU to its number in the table, which is the source's own.
+// Maps the id of each GPU to the number that truth.csv uses for the GPU, which is the number in the
+// recorded file.
 std::map<std::string, int> numbers_of(const Topology& topology) {
   std::map<std::string, int> numbers;
   for (const auto& gpu : topology.gpus) numbers[gpu.id] = gpu.index;
@@ -103,7 +105,8 @@ void check_rates(const Row& truth, const Inspection& inspection) {
   }
 }
 
-// Parses "0=mlx5_0|mlx5_1;1=mlx5_2" and compares it.
+// Parses the nearest NICs of each GPU, such as "0=mlx5_0|mlx5_1;1=mlx5_2", and compares them with
+// the inspection.
 void check_nearest(const Row& truth, const Inspection& inspection) {
   std::map<std::string, std::set<std::string>> found;
   const auto numbers = numbers_of(inspection.topology);

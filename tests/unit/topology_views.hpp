@@ -1,4 +1,4 @@
-// Views of one host, for tests of merge_views.
+// Builds views of one host for the tests of merge_views().
 #pragma once
 
 #include <doctest/doctest.h>
@@ -15,7 +15,7 @@ using atoll::Topology;
 using atoll::TopologyConflict;
 using machines::add_host;
 
-// One host with GPUs that have bus ids 10, 11, ... and indices 0, 1, ...
+// Returns one host with `gpus` GPUs. Bus numbers count from 10, and indices count from 0.
 inline Topology view(const std::string& host, int gpus, IslandState links = IslandState::unknown) {
   Topology topology;
   add_host(topology, host, gpus, links);

@@ -1,4 +1,4 @@
-// Tests of the parts that need a World: meshes and discovery.
+// Tests of the topology functions that need a World: meshes and discovery.
 #include <doctest/doctest.h>
 
 #include <unistd.h>
@@ -24,7 +24,7 @@ using atoll::World;
 
 namespace {
 
-// Runs `body` on `size` ranks, which are threads. An exception in a rank fails the test.
+// Runs `body` on `size` ranks, which are threads. An exception in any rank fails the test.
 void on_ranks(int size, int islands, const std::function<void(World&)>& body) {
   const atoll_test::ReservedPort port;
   std::vector<std::string> failures(static_cast<std::size_t>(size));
@@ -113,7 +113,7 @@ TEST_CASE("mesh: four ranks find one host and lay two emulated islands on it") {
 
 TEST_CASE("mesh: the ranks' GPUs are those of their host") {
   on_ranks(3, 0, [](World& world) {
-    // This host has two linked GPUs for three ranks.
+    // The topology gives this host two linked GPUs, but the job has three ranks.
     Topology topology;
     machines::add_host(topology, world.hosts()[0].id, 2, atoll::IslandState::known);
     machines::join_all(topology, world.hosts()[0].id, {0, 1});

@@ -177,7 +177,7 @@ TEST_CASE("rows: shifted labels, loss on the output and eos only") {
   CHECK(data.name() == "a.json");
   const auto sample = data.sample(0);
   const std::string prompt = train::alpaca_prompt({"Go", "", ""});
-  // The inputs are bos, prompt, o, k; the targets are prompt, o, k, eos.
+  // The inputs are bos, the prompt, "o" and "k". The targets are the prompt, "o", "k" and eos.
   REQUIRE(sample.tokens.size() == 1 + prompt.size() + 2);
   CHECK(sample.labels.size() == sample.tokens.size());
   CHECK(sample.valid == 3);
@@ -209,7 +209,8 @@ TEST_CASE("rows: cut to seq, and dropped when no output is left") {
   const auto load = [&](std::int32_t seq) {
     return train::load_alpaca_json({text, "a.json"}, {.seq = seq}, *tokenizer);
   };
-  // seq inputs have seq targets. The first target of the output has index prompt + 1.
+  // `seq` inputs have `seq` targets. The first `prompt` targets belong to the prompt, and the
+  // output follows them.
   const auto whole = load(prompt + 7);
   CHECK(whole.sample(0).valid == 7);
   CHECK(whole.warnings.empty());

@@ -20,8 +20,8 @@ using train::ignored_label;
 using train::PadTo;
 using train_test::failure_of;
 
-// Sample i has 3 + (7 i) mod 40 tokens, all equal to 1000 + i. Its first i mod 3 labels are
-// ignored.
+// Returns a data set in which sample i has 3 + (7 i) mod 40 tokens, all equal to 1000 + i. The
+// first i mod 3 labels of sample i are ignored.
 Dataset numbered(int size) {
   Dataset data("numbered");
   for (int i = 0; i < size; ++i) {
@@ -34,7 +34,7 @@ Dataset numbered(int size) {
   return data;
 }
 
-// Recovers the samples of a micro batch from its rows, ignoring padded rows.
+// Returns the numbers of the samples that a micro batch contains, without padded rows.
 std::vector<int> samples_in(const train::MicroBatch& batch) {
   std::vector<int> samples;
   for (std::int32_t row = 0; row < batch.rows; ++row) {
@@ -73,7 +73,8 @@ TEST_CASE("order: a permutation, by seed and epoch") {
 }
 
 TEST_CASE("order: every place is about equally likely") {
-  // 3 items have 6 orders. Of 6,000 seeds each should get about 1,000, standard deviation 29.
+  // Three items have 6 orders. Over 6,000 seeds, each order should appear about 1,000 times, with a
+  // standard deviation of 29.
   std::vector<int> counts(27, 0);
   for (std::uint64_t seed = 0; seed < 6000; ++seed) {
     const auto order = train::epoch_order(3, seed, 0);
@@ -94,7 +95,8 @@ TEST_CASE("random: streams, indices and seeds differ; the values are pinned") {
     }
   }
   CHECK(values.size() == 16);
-  // Changing these values changes every order, demo and synthetic run, and breaks resuming.
+  // These values must not change: other values would change the order of samples and every demo and
+  // synthetic run, and would break resuming.
   CHECK(train::epoch_order(8, 42, 0) == std::vector<std::uint32_t>{7, 5, 0, 6, 4, 1, 2, 3});
 }
 
@@ -177,7 +179,8 @@ TEST_CASE(
   for (int rank = 0; rank < 4; ++rank) {
     Batches batches(data, options, {rank, 4});
     const auto step = batches.step({0, 0});
-    CHECK(step.micro_batches == 2);  // rank 0 has 3 samples and micro batches of 2
+    // Rank 0 has 3 samples and needs two micro batches of at most 2 samples.
+    CHECK(step.micro_batches == 2);
     shares.push_back(step.mine.size());
     const auto last = batches.micro_batch(step, 1);
     if (rank == 0) {
@@ -200,7 +203,7 @@ TEST_CASE("step: more ranks than samples") {
   std::size_t samples = 0;
   for (int rank = 0; rank < 6; ++rank) {
     Batches batches(data, options, {rank, 6});
-    const auto step = batches.step({0, 2});  // the last step has one sample
+    const auto step = batches.step({0, 2});  // the last step of the epoch has one sample
     CHECK(step.samples == 1);
     CHECK(step.micro_batches == 1);
     samples += step.mine.size();
@@ -253,7 +256,7 @@ TEST_CASE("options: out of range is refused") {
   CHECK(refused({.global_batch = 0, .seq = 48}, {}));
   CHECK(refused({.micro_batch = 0, .seq = 48}, {}));
   CHECK(refused({.seq = 0}, {}));
-  CHECK(refused({.seq = 20}, {}));  // one sample is longer
+  CHECK(refused({.seq = 20}, {}));  // one sample is longer than 20 tokens
   CHECK(refused({.seq = 48}, {2, 2}));
   CHECK(refused({.seq = 48}, {-1, 2}));
   CHECK(refused({.micro_batch = 100'000, .seq = 100'000}, {}));
@@ -312,7 +315,7 @@ TEST_CASE("packed: every sample appears once, with positions from 0") {
             }
             if (!begins || token < 1000) continue;
             CHECK(seen.insert(token - 1000).second);
-            // All tokens of the sample must be in the row.
+            // All tokens of the sample must be in the same row.
             const auto length = static_cast<std::size_t>(data.length(token - 1000));
             REQUIRE(t % static_cast<std::size_t>(batch.seq) + length <=
                     static_cast<std::size_t>(batch.seq));
@@ -324,7 +327,8 @@ TEST_CASE("packed: every sample appears once, with positions from 0") {
             std::accumulate(first->lengths.begin(), first->lengths.end(), std::int64_t{0}));
       CHECK(first->real + first->padded == computed);
       CHECK(lengths == first->lengths);
-      // Each rank has 10 to 25 samples of 3 to 42 tokens, in rows of 64.
+      // The first two steps have 25 samples and the last step has 10, with 3 to 42 tokens each. In
+      // rows of 64 tokens, packing must save about a quarter of the rows.
       CHECK(longest_rows < (s < 2 ? 25 : 10) * 3 / 4 / ranks + 2);
     }
     CHECK(seen.size() == 60);

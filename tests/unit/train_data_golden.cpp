@@ -1,5 +1,6 @@
-// Compares the tokenizer with Mistral 7B v0.1's ids. Its model file is not part of the repository,
-// so these tests are skipped without it; train_data_tokenizer.cpp tests a small model of our own.
+// Compares the tokenizer with the token ids of Mistral 7B v0.1. The Mistral model file is not part
+// of the repository, so these tests are skipped without the file. train_data_tokenizer.cpp tests a
+// small model that is part of the repository.
 #include <doctest/doctest.h>
 
 #include <cstdio>
@@ -19,7 +20,8 @@ using train_test::TemporaryFolder;
 
 const std::filesystem::path source_dir = ATOLL_TEST_SOURCE_DIR;
 
-// Finds a file in ATOLL_TEST_SHARED, by default the folder `shared` beside the source tree.
+// Returns the path of a data file below ATOLL_TEST_SHARED, or below the folder `shared` beside the
+// source tree if ATOLL_TEST_SHARED is not set.
 std::filesystem::path shared_file(const std::string& name) {
   const char* shared = std::getenv("ATOLL_TEST_SHARED");
   const auto root =

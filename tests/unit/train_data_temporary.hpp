@@ -1,4 +1,4 @@
-// A temporary folder with files, deleted at the end of a test.
+// A temporary folder with files that is deleted at the end of a test.
 #pragma once
 
 #include <unistd.h>
@@ -53,7 +53,8 @@ struct Failure {
   bool says(std::string_view text) const { return message.find(text) != std::string::npos; }
 };
 
-// Captures the Error that `body` throws. Messages must be a single line.
+// Runs `body` and captures the Error that it throws. A message of more than one line is marked as
+// wrong.
 template <typename Body>
 Failure failure_of(Body&& body) {
   try {

@@ -64,7 +64,8 @@ TEST_CASE("sentencepiece layout: whole, truncated anywhere, foreign") {
   const std::string whole = field(1, "piece a") + field(1, "piece b") + field(2, "trainer") +
                             field(3, "normalizer") + field(5, "");
   train::check_sentencepiece_file(whole, "tok.model");
-  // Every cut is an error, except exactly before the optional last field of 2 bytes.
+  // A file that is cut off anywhere is an error, except if it is cut exactly before the last field
+  // of 2 bytes, which is optional.
   for (std::size_t size = 0; size < whole.size(); ++size) {
     CAPTURE(size);
     const auto failure = failure_of(
@@ -108,7 +109,7 @@ TEST_CASE("sentencepiece: a small model of our own") {
   std::unique_ptr<const train::Tokenizer> tokenizer;
   const auto failure = failure_of([&] { tokenizer = train::open_tokenizer(file.string()); });
   if (failure.thrown && failure.code == ErrorCode::unsupported)
-    return;  // built without the library
+    return;  // the tokenizer was built without the SentencePiece library
   REQUIRE_FALSE(failure.thrown);
   CHECK(tokenizer->vocab_size() == 400);
   CHECK(tokenizer->bos() == 1);
@@ -117,7 +118,7 @@ TEST_CASE("sentencepiece: a small model of our own") {
   using Ids = std::vector<std::int32_t>;
   CHECK(tokenizer->encode("A reef.") == Ids{275, 337, 362});
   CHECK(tokenizer->encode("  two spaces\n") == Ids{349, 349, 335, 262, 367, 351, 282, 353, 381});
-  // Unknown characters become bytes.
+  // Characters that are not in the vocabulary are encoded as bytes.
   const Ids ids{349, 360, 399, 351, 353, 349, 392, 349, 243, 162, 155, 131};
   CHECK(tokenizer->encode("días ≤ 😀") == ids);
   CHECK(tokenizer->decode(ids) == "días ≤ 😀");

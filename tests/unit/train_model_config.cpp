@@ -1,4 +1,4 @@
-// Presets, config.json, parameter counts and FLOPs of models.
+// Tests of the presets, config.json files, parameter counts and FLOPs of models.
 #include <doctest/doctest.h>
 
 #include <filesystem>

@@ -1,4 +1,5 @@
-// Batches and plans of the decoder; tests/golden checks its numbers.
+// Tests of the decoder with different batches and memory plans. tests/golden checks the decoder's
+// numbers.
 #include <doctest/doctest.h>
 
 #include <cmath>
@@ -28,7 +29,7 @@ ModelConfig small_config() {
   return config;
 }
 
-// Runs a model with random weights like a training loop.
+// Runs a model with random weights in the way a training loop does.
 class SmallModel {
  public:
   explicit SmallModel(std::int64_t max_tokens, std::int64_t max_seq = 16)
@@ -46,7 +47,8 @@ class SmallModel {
     }
   }
 
-  // Work enqueued before a batch is refused may still write to the members.
+  // Waits for the stream, because work that was enqueued before a batch was refused may still write
+  // to the members.
   ~SmallModel() { bench_.done(); }
   SmallModel(const SmallModel&) = delete;
   SmallModel& operator=(const SmallModel&) = delete;

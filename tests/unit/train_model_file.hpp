@@ -1,4 +1,4 @@
-// A temporary file, deleted at the end of the test.
+// A temporary file that is deleted at the end of a test.
 #pragma once
 
 #include <unistd.h>

@@ -1,4 +1,4 @@
-// Reading safetensors files.
+// Tests of reading safetensors files.
 #include <doctest/doctest.h>
 
 #include <cstring>

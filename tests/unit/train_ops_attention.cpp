@@ -1,4 +1,4 @@
-// Compares attention with f64 and numerical gradients.
+// Compares attention and its gradients with an f64 reference and with numerical gradients.
 #include <doctest/doctest.h>
 
 #include <cmath>
@@ -57,7 +57,8 @@ const AttentionShape small[] = {
     {2, 18, 2, 2, 4, 1}, {1, 20, 4, 1, 16, 7}, {1, 12, 2, 1, 34, 50},
 };
 
-// Shapes with several blocks of queries, and with blocks that skip keys outside the window.
+// Shapes with several blocks of queries, and shapes in which blocks skip the keys outside of the
+// window.
 const AttentionShape large[] = {
     {1, 150, 2, 1, 32, 0},
     {2, 131, 2, 2, 20, 0},
@@ -75,7 +76,8 @@ TEST_CASE("attention and its gradients agree with f64") {
       const Inputs in(shape, dtype);
       const Outputs o = run(shape, in, dtype, 2);
       CHECK(relative_error(o.out.values(), attention(shape, in.q, in.k, in.v)) < tolerance(dtype));
-      // bf16 backward uses the rounded output; in f32 its error is 1e-7.
+      // The bf16 backward pass uses the rounded output, so it may have twice the error. In f32 the
+      // rounding error is only 1e-7.
       const double slack = dtype == DType::bf16 ? 2 : 1;
       const auto gradient = [&](const Values& of, const auto& loss) {
         return numerical_gradient(loss, of);
@@ -86,7 +88,8 @@ TEST_CASE("attention and its gradients agree with f64") {
           in.k, [&](const Values& k) { return dot(in.dout, attention(shape, in.q, k, in.v)); });
       const Values dv = gradient(
           in.v, [&](const Values& v) { return dot(in.dout, attention(shape, in.q, in.k, v)); });
-      // With a single visible key, dq and dk are zero but for rounding.
+      // With a single visible key, dq and dk are zero except for rounding errors, so their relative
+      // errors have no meaning.
       const bool one_key = shape.seq == 1 || shape.window == 1;
       if (!one_key) {
         CHECK(relative_error(o.dq.values(), dq) < slack * tolerance(dtype));
@@ -191,7 +194,7 @@ TEST_CASE("documents in one row act as if each had its own row") {
                                  expected.values()) < tolerance(dtype));
           };
           same(together.out, alone.out, wide);
-          if (length > 1) {  // with a single key they are zero but for rounding
+          if (length > 1) {  // With a single key, dq and dk are zero except for rounding errors.
             same(together.dq, alone.dq, wide);
             same(together.dk, alone.dk, narrow);
           }

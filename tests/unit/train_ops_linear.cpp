@@ -1,4 +1,4 @@
-// Compares matrix products, sums and the embedding with f64.
+// Compares matrix products, sums and the embedding with an f64 reference.
 #include <doctest/doctest.h>
 
 #include "atoll/error.hpp"
@@ -89,7 +89,8 @@ TEST_CASE("bf16 products by conversion to f32 agree too") {
 }
 
 TEST_CASE("products have the same bits for any number of threads") {
-  const LinearShape shape{96, 4097, 70};  // a long sum, which threads must not split
+  // The product has sums of 4,097 terms, which must not be split among threads.
+  const LinearShape shape{96, 4097, 70};
   std::mt19937_64 random(3);
   for (const DType dtype : compute_dtypes) {
     CAPTURE(atoll::name(dtype));

@@ -1,4 +1,4 @@
-// Reference versions of the model's operations in f64, numerical gradients, and test tensors.
+// Reference versions of the model's operations in f64, numerical gradients, and tensors for tests.
 #pragma once
 
 #include <cstdint>
@@ -15,25 +15,27 @@ namespace train::reference {
 using Values = std::vector<double>;
 
 Values random_values(std::mt19937_64& random, std::int64_t count, double deviation = 1.0);
-// Rounds the values to this dtype.
+// Returns the values rounded to this dtype.
 Values rounded(const Values& values, atoll::DType dtype);
 
-// |actual - expected| / |expected|; infinity if sizes differ or a value is not finite.
+// Returns |actual - expected| / |expected| with the norms of vectors, or infinity if the sizes
+// differ or a value is not finite.
 double relative_error(const Values& actual, const Values& expected);
 
-// Allowed relative error of an operation with exact inputs and outputs of this dtype.
+// Returns the allowed relative error of an operation that has exact inputs and writes outputs of
+// this dtype.
 constexpr double tolerance(atoll::DType dtype) noexcept {
   return dtype == atoll::DType::bf16 ? 4e-3 : 3e-6;
 }
 
-// Central differences of loss(x) at every element of x.
+// Returns the gradient of loss(x), computed by central differences at every element of x.
 Values numerical_gradient(const std::function<double(const Values&)>& loss, const Values& x);
 double dot(const Values& a, const Values& b);
 
-// y [tokens, out] = x [tokens, in] w [out, in]^T
+// Returns y [tokens, out] = x [tokens, in] * transpose(w [out, in]).
 Values linear(LinearShape shape, const Values& x, const Values& w);
 Values rms_norm(std::int64_t width, double eps, const Values& x, const Values& weight);
-// Row r of x has position r % seq.
+// Returns x after rotary embedding, where row r of x has position r % seq.
 Values rope(std::int64_t seq, std::int64_t heads, std::int64_t head_dim, double theta,
             const Values& x);
 Values attention(const AttentionShape& shape, const Values& q, const Values& k, const Values& v);
@@ -41,12 +43,12 @@ Values swiglu(const Values& gate, const Values& up);
 double cross_entropy(std::int64_t vocab, const std::vector<std::int32_t>& labels,
                      const Values& logits);
 
-// Host device memory with initial values.
+// A tensor with initial values in the memory of the host device.
 class Tensor {
  public:
   Tensor(const Values& values, atoll::DType dtype);
   explicit Tensor(const std::vector<std::int32_t>& ids);
-  // Filled with NaN, so that missing writes are noticed.
+  // Returns a tensor that is filled with NaN, so that missing writes are noticed.
   static Tensor unset(std::int64_t count, atoll::DType dtype);
 
   atoll::View view() const { return buffer_.view(dtype_).part(0, count_); }
@@ -60,7 +62,7 @@ class Tensor {
   atoll::Buffer buffer_;
 };
 
-// Ops with a stream. done() waits and rethrows the stream's error.
+// The model's operations and a stream. done() waits for the stream and rethrows the stream's error.
 struct Bench {
   explicit Bench(int threads = 1, cpu::Bf16Arithmetic bf16 = cpu::Bf16Arithmetic::automatic)
       : made(cpu::make_ops({.threads = threads, .bf16 = bf16})),

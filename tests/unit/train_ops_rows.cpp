@@ -1,4 +1,5 @@
-// Compares RMSNorm, SwiGLU, rotary embedding and cross entropy with f64 and numerical gradients.
+// Compares RMSNorm, SwiGLU, rotary embedding and cross entropy with an f64 reference and with
+// numerical gradients.
 #include <doctest/doctest.h>
 
 #include <cmath>
@@ -69,7 +70,8 @@ EntropyRun run_cross_entropy(const std::vector<std::int32_t>& labels, const Valu
   const auto count = static_cast<std::int64_t>(logits.size());
   const Tensor tlabels(labels), tlogits(logits, in), total({0, 0}, DType::f64);
   const Tensor separate = Tensor::unset(count, out);
-  const Tensor& dlogits = in == out ? tlogits : separate;  // in place if the dtypes match
+  // The gradient overwrites the logits if the input and the output have the same dtype.
+  const Tensor& dlogits = in == out ? tlogits : separate;
   const auto vocab = count / static_cast<std::int64_t>(labels.size());
   bench.ops.cross_entropy(
       bench.stream, {vocab, tlabels.view(), tlogits.view(), dlogits.view(), scale, total.view()});

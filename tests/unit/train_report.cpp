@@ -23,7 +23,8 @@ using train::StepRecord;
 using train_test::failure_of;
 using train_test::TemporaryFolder;
 
-// A step of 2 s with 300 real, 100 padded and 200 valid positions, and 6.4e12 FLOPs on 4 ranks.
+// Returns a step of 2 s on 4 ranks with 300 real, 100 padded and 200 valid positions and 6.4e12
+// FLOPs.
 StepRecord record(std::int64_t step, double loss) {
   return {.step = step,
           .epoch = 0,
@@ -56,9 +57,9 @@ TEST_CASE("speed: hand-computed figures of one step") {
   CHECK(*speed.tokens_per_s == Approx(150));
   CHECK(*speed.padded_tokens_per_s == Approx(50));
   CHECK(*speed.valid_tokens_per_s == Approx(100));
-  CHECK(*speed.tflops == Approx(0.8));     // 6.4 / 2 s / 4 ranks
-  CHECK(*speed.mfu == Approx(0.2));        // 0.8 / 4
-  CHECK(*speed.tflops_6n == Approx(0.3));  // 6 x 1e9 x 400 = 2.4e12
+  CHECK(*speed.tflops == Approx(0.8));     // 6.4e12 FLOPs / 2 s / 4 ranks
+  CHECK(*speed.mfu == Approx(0.2));        // 0.8 of the peak of 4 TFLOP/s
+  CHECK(*speed.tflops_6n == Approx(0.3));  // 6 x 1e9 parameters x 400 tokens / 2 s / 4 ranks
   CHECK(*speed.mfu_6n == Approx(0.075));
   CHECK(*speed.mfu_real == Approx(0.15));
   CHECK(*speed.exposed_comm_fraction == Approx(0.125));
@@ -107,14 +108,14 @@ TEST_CASE("summary: warm-up counts in totals and losses, not in rates") {
   CHECK(*summary.speed.steps_per_s == Approx(0.5));
   CHECK(*summary.speed.mfu == Approx(0.2));
   CHECK(*summary.loss_first == Approx(9));
-  CHECK(*summary.loss_last == Approx(7));  // mean of 9, 8, 7, 6, 5
+  CHECK(*summary.loss_last == Approx(7));  // mean of the losses 9, 8, 7, 6 and 5
 }
 
 TEST_CASE("summary: loss_last is the mean of the last 20") {
   Metrics metrics(base);
   for (int i = 1; i <= 50; ++i) metrics.add(record(i, i));
   CHECK(*metrics.summary().loss_first == Approx(1));
-  CHECK(*metrics.summary().loss_last == Approx(40.5));  // mean of 31..50
+  CHECK(*metrics.summary().loss_last == Approx(40.5));  // mean of the losses 31 to 50
   CHECK(*metrics.summary().loss_min == Approx(1));
 }
 
@@ -187,11 +188,11 @@ TEST_CASE("metrics.json: every name, with the figures of a typical run") {
   CHECK(out["gpu0"].is_null());
   CHECK(out["bf16"] == true);
   CHECK(out["fsdp"] == "hybrid_shard");
-  CHECK(out["approx_tokens_per_rank"] == 1000);  // 10 x 400 / 4
+  CHECK(out["approx_tokens_per_rank"] == 1000);  // 10 steps x 400 positions / 4 ranks
   CHECK(out["approx_tokens_per_s_per_rank"].get<double>() == Approx(40));
   CHECK(out["tokens_per_s"].get<double>() == Approx(150));
   CHECK(out["padded_tokens_per_s"].get<double>() == Approx(50));
-  CHECK(out["compute_s"].get<double>() == Approx(1.5));  // mean per step
+  CHECK(out["compute_s"].get<double>() == Approx(1.5));  // mean compute time of all steps
   CHECK(out["exposed_s"].get<double>() == Approx(0.25));
   CHECK(out["axis_bytes"] == json{{"shard", 1'500'000}});
   CHECK(out["loss_first"].get<double>() == Approx(3.9));
@@ -242,7 +243,8 @@ TEST_CASE("steps.jsonl: a resumed run replaces the steps that it repeats") {
     train::StepLog log(file, 1);
     for (int i = 1; i <= 5; ++i) log.add(record(i, i), base);
   }
-  std::ofstream(file, std::ios::app) << "{\"step\": 6, \"lo";  // a crash within a line
+  // Simulates a crash in the middle of writing a line.
+  std::ofstream(file, std::ios::app) << "{\"step\": 6, \"lo";
   {
     train::StepLog log(file, 4);
     log.add(record(4, 44), base);
@@ -400,7 +402,7 @@ TEST_CASE("progress: silent, and a stream that is no terminal") {
   std::fclose(stream);
   const auto text = TemporaryFolder::read(file);
   CHECK(text.find("step 1 ") != std::string::npos);
-  CHECK(text.find("step 2 ") != std::string::npos);  // shown by finish()
+  CHECK(text.find("step 2 ") != std::string::npos);  // finish() shows the last step
 }
 
 TEST_CASE("peak memory: positive and growing") {
