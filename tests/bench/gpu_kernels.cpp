@@ -196,9 +196,8 @@ void Bench::linears() const {
     const train::LinearShape shape{rows, in, out};
     const double n = static_cast<double>(in), m = static_cast<double>(out);
     const double r = static_cast<double>(rows);
-    const double passes =
-        // Number of times that the gradient is read or written.
-        wgrad == train::WriteMode::accumulate ? 2 : 1;
+    // Number of times that the gradient is read or written.
+    const double passes = wgrad == train::WriteMode::accumulate ? 2 : 1;
     const double flops = 2 * r * n * m;
     const View x = low(rows * in), y = low(rows * out), weight = low(in * out);
     const View dweight = full(in * out);
