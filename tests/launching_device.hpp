@@ -1,6 +1,6 @@
 // A device with the interface of a GPU, built from the host device. Its streams run the operations
-// that the test backend `launching` enqueues, and they do not see failures of those operations; a
-// failure becomes known only through an event's fail().
+// that the test backend `launching` enqueues. The streams do not see failures of these operations;
+// a failure becomes known only when fail() of an event is called.
 #pragma once
 
 #include <cstddef>

@@ -1,6 +1,6 @@
-// A training step in which compute and communication take a known time, to measure how much
-// communication is hidden. Compute and planted delays only sleep, so the figures do not depend on
-// the number of idle cores.
+// Runs training steps in which compute and communication take a known time, to measure how much
+// communication is hidden. Compute and planted delays only sleep, so the measured times do not
+// depend on the number of idle cores.
 #pragma once
 
 #include <algorithm>
@@ -29,17 +29,18 @@ struct OverlapRun {
   int steps = 5;
   int micro = 1;  // micro batches per step
   atoll::fsdp::Accumulation accumulation = atoll::fsdp::Accumulation::automatic;
-  std::chrono::milliseconds compute{60};  // of one unit in one direction
+  std::chrono::milliseconds compute{60};  // time of one unit in forward or in backward
   std::int64_t gather_ms = 0;             // delay of every gather
   std::int64_t reduce_ms = 0;             // delay of every reduction
-  std::int64_t planted_ms = 0;            // delay of the third unit's gather in forward
+  std::int64_t planted_ms = 0;            // delay of the gather of the third unit in forward
   std::int64_t elements = 20'000;         // parameters of one unit
-  // Units without parameters after the others. They keep the units before them from being still
-  // gathered when backward begins.
+  // Number of units without parameters after the other units. With enough of them, none of the
+  // other units is still gathered when backward begins.
   int empty_at_end = 0;
-  // Reports changed parameters after each micro batch, so that no unit stays gathered for the next.
+  // Whether the parameters are reported as changed after each micro batch, so that no unit stays
+  // gathered for the next micro batch.
   bool forgets = false;
-  // Treats each micro batch as a step of its own.
+  // Whether each micro batch is treated as a separate step.
   bool whole_steps = false;
   atoll::fsdp::Strategy strategy = atoll::fsdp::Strategy::full_shard;
   int replicas = 1;
@@ -48,8 +49,9 @@ struct OverlapRun {
   std::int64_t outer_ms = 0;  // delay of every reduction across replicas
   Update update = Update::none;
   bool in_backward = false;
-  // Whether backward of a unit first repeats its forward: no; yes, from the parameters gathered for
-  // backward; or yes, after a gather of its own, as in engines that reshard in between.
+  // Whether backward of a unit first repeats the forward of the unit. from_backward uses the
+  // parameters that were gathered for backward. gathers_again first gathers them once more, as
+  // engines do that reshard between recomputation and backward.
   enum class Recompute {
     none,
     from_backward,
@@ -58,18 +60,19 @@ struct OverlapRun {
 };
 
 struct OverlapFigures {
-  double step_ms = 0;     // median over steps, on the slowest rank
-  double exposed_ms = 0;  // compute waiting for communication in that step
+  double step_ms = 0;  // median over steps, on the slowest rank
+  // Time for which compute waited for communication in the same step.
+  double exposed_ms = 0;
 };
 
-// A gather of one unit in addition to the engine's gathers.
+// Gathers a unit once more, in addition to the gathers of the engine.
 class SecondGather {
  public:
   SecondGather(const atoll::Mesh& mesh, std::int64_t elements)
       : comm_(atoll::Communicator::open(mesh.axis("shard"), {.name = "again"})),
         shard_(static_cast<std::size_t>(elements)),
         whole_(shard_.size() * static_cast<std::size_t>(mesh.shape().shard)) {}
-  // Makes `compute` wait for the gather.
+  // Gathers the unit and makes the stream `compute` wait for the gather.
   void run(atoll::Stream& compute) { comm_.all_gather(shard_, whole_, compute).wait(compute); }
 
  private:
@@ -103,8 +106,8 @@ inline void overlap_micro_batch(atoll::fsdp::Engine& engine, const OverlapRun& r
 
 inline void plant_all(const OverlapRun& run) {
   plant_delay(-1, 1, 0, 0);
-  // Forward gathers every unit; backward gathers all except those that are still gathered when it
-  // begins.
+  // Number of gathers per step: forward gathers every unit, and backward gathers all units except
+  // those that are still gathered when backward begins.
   const auto gathers = static_cast<std::uint64_t>(2 * run.units - 1 - run.prefetch);
   if (run.planted_ms > 0) plant_delay(ATOLL_ALL_GATHER, gathers, 2, run.planted_ms);
   if (run.gather_ms > 0) plant_delay(ATOLL_ALL_GATHER, 1, 0, run.gather_ms);
@@ -145,7 +148,7 @@ inline OverlapFigures overlap_rank(atoll::World& world, const OverlapRun& run) {
                       atoll::fsdp::OptimizerOptions{.max_norm = 0, .skip_nonfinite = false});
   }
   auto compute = engine.device().stream({.name = "compute"});
-  // Steps follow each other without a pause, as in training, so communication that one step leaves
+  // Steps follow each other without a pause, as in training. So communication that one step leaves
   // to the next is measured as well.
   const auto begin = [&] {
     world.barrier();

@@ -12,14 +12,14 @@
 
 namespace atoll_test {
 
-// Makes the library find the backend and choose it.
+// Makes the library find the backend `delay` and choose it.
 inline void use_delay_backend(atoll::Config& config) {
   config.plugin_path = ATOLL_TEST_PLUGINS;
   config.backend = "delay";
 }
 
-// Delays by `ms` every operation of `kind` for which sequence % every == which, on every
-// communicator of this process. Kind -1 removes all delays.
+// Delays by `ms` milliseconds every operation of `kind` for which sequence number % every == which,
+// on every communicator of this process. Kind -1 removes all delays.
 inline void plant_delay(std::int32_t kind, std::uint64_t every, std::uint64_t which,
                         std::int64_t ms) {
   using Plant = void (*)(std::int32_t, std::uint64_t, std::uint64_t, std::int64_t);

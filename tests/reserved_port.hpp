@@ -12,9 +12,10 @@
 
 namespace atoll_test {
 
-// Keeps the port bound without listening. Rank 0 can still listen there, because both sides set
-// SO_REUSEADDR, but the system gives the port to no other bind and no outgoing connection. A port
-// that was merely free a moment ago is sometimes taken when many tests run side by side.
+// Keeps a port bound without listening on it. Rank 0 can still listen on the port, because both
+// sides set SO_REUSEADDR, but the system gives the port to no other bind and no outgoing
+// connection. Without a reservation, another process sometimes takes the port when many tests run
+// side by side.
 class ReservedPort {
  public:
   ReservedPort() : socket_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {

@@ -2,12 +2,12 @@
 //
 // Starts the ranks of a test on this machine: N processes that find each other through ATOLL_RANK,
 // ATOLL_SIZE, ATOLL_ADDR and ATOLL_TOKEN. Each line of their output is prefixed with the rank. A
-// bug in a collective usually hangs instead of failing, so after the timeout (default 100 s)
-// run_ranks kills and names the remaining ranks and exits with 124. Otherwise it exits with the
-// worst status of all ranks: a failure, then 77 (skipped), then 0. With --killed the rank is
-// expected to die of SIGKILL, and any other end is a failure. With --stopped the rank is expected
-// to stop itself with SIGSTOP; run_ranks kills it when all others have ended, and counts this as
-// success.
+// bug in a collective usually makes ranks hang instead of fail. So after the timeout (default 100
+// s) run_ranks names and kills the remaining ranks and exits with 124. Otherwise it exits with the
+// worst status of all ranks, where a failure is worse than 77 (skipped), and 77 is worse than 0.
+// With --killed, RANK must die of SIGKILL, and any other end is a failure. With --stopped, RANK
+// must stop itself by SIGSTOP; run_ranks kills it when all other ranks have ended, and treats this
+// as success.
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/prctl.h>
@@ -38,7 +38,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr int skipped = 77;
 constexpr int timed_out = 124;
-constexpr int signalled = 128;  // a shell adds the number of the signal
+constexpr int signalled = 128;  // a shell adds the number of the signal to this status
 
 class Fd {
  public:
@@ -116,7 +116,7 @@ std::string random_token() {
   return token;
 }
 
-// Runs in the child process: replaces it with the rank's program.
+// Runs in the child process and replaces it with the program of the rank.
 [[noreturn]] void become(const Options& options, int rank, int output, const std::string& address,
                          const std::string& token) {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -148,8 +148,8 @@ void print(int rank, std::string_view line) {
   std::fflush(stdout);
 }
 
-// Reads the output that is available. At its end, waits for the rank's process, which is about to
-// exit.
+// Reads the output that is available. At the end of the output, waits for the process of the rank,
+// which is about to exit.
 void drain(Rank& rank, int number) {
   std::array<char, 4096> buffer{};
   const ssize_t n = ::read(rank.output.get(), buffer.data(), buffer.size());
@@ -169,7 +169,7 @@ void drain(Rank& rank, int number) {
   rank.running = false;
 }
 
-// True if `stopped` is the only rank left and has stopped.
+// Returns true if `stopped` is the only rank that has not ended, and it has stopped.
 bool only_stopped_left(const std::vector<Rank>& ranks, int stopped) {
   for (std::size_t i = 0; i < ranks.size(); ++i) {
     if (ranks[i].running != (static_cast<int>(i) == stopped)) return false;
@@ -179,8 +179,8 @@ bool only_stopped_left(const std::vector<Rank>& ranks, int stopped) {
   return ::waitid(P_PID, pid, &info, WSTOPPED | WNOWAIT | WNOHANG) == 0 && info.si_pid != 0;
 }
 
-// Forwards output until all ranks have ended; kills rank `stopped` when only it is left. Returns
-// false if ranks are still running at the deadline.
+// Forwards output until all ranks have ended. Kills the rank `stopped` when it is the only rank
+// left. Returns false if ranks are still running at the deadline.
 bool watch(std::vector<Rank>& ranks, int stopped, Clock::time_point deadline) {
   for (;;) {
     std::vector<pollfd> descriptors;
@@ -196,7 +196,7 @@ bool watch(std::vector<Rank>& ranks, int stopped, Clock::time_point deadline) {
     }
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now());
     if (left.count() <= 0) return false;
-    // A rank that stops does not wake poll(), so look again soon.
+    // A rank that stops does not wake poll(), so the loop checks for it every 100 ms.
     const auto longest = stopped >= 0 ? std::chrono::milliseconds(100) : left;
     ::poll(descriptors.data(), descriptors.size(),
            static_cast<int>(std::min(left, longest).count()));

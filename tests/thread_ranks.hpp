@@ -1,5 +1,6 @@
-// Runs a function as several ranks, each a thread with its own World, so that the thread sanitizer
-// sees all of them. Tests that kill a rank need processes: run_ranks.
+// Runs a function on several ranks, each of which is a thread with its own World, so that the
+// thread sanitizer sees all ranks. A test that kills a rank needs processes instead; run_ranks
+// starts them.
 #pragma once
 
 #include <cstdlib>
@@ -15,8 +16,8 @@
 
 namespace atoll_test {
 
-// Lets a developer run these tests under the checked device: of the environment only ATOLL_CHECK
-// applies.
+// Lets a developer run these tests on the checked device. ATOLL_CHECK is the only environment
+// variable that these tests use.
 inline void check_as_asked(atoll::Config& config) {
   if (const char* check = std::getenv("ATOLL_CHECK")) config.set("check", check);
 }
@@ -27,8 +28,9 @@ inline atoll::World single_rank() {
   return atoll::World::single(config);
 }
 
-// `configure` may change the Config of every rank. A rank that throws fails its World, so the other
-// ranks end as well. When all threads have ended, rethrows the first exception of the lowest rank.
+// `configure` may change the Config of every rank. If a rank throws, its World fails, so that the
+// other ranks end as well. When all threads have ended, the function rethrows the exception of the
+// lowest rank that threw.
 inline void run_thread_ranks(int ranks, const std::function<void(atoll::World&)>& body,
                              const std::function<void(atoll::Config&)>& configure = {}) {
   const ReservedPort port;

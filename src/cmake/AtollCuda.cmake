@@ -1,6 +1,6 @@
-# Sets ATOLL_CUDA when the `cuda` device can be built: ATOLL_BUILD_CUDA is on, the CUDA toolkit has
-# nvcc, and no sanitizer or fuzzer is built, because nvcc does not know their flags. The preset `cuda`
-# requires the toolkit.
+# Sets ATOLL_CUDA if the `cuda` device can be built: ATOLL_BUILD_CUDA is on, the CUDA toolkit
+# contains nvcc, and neither sanitizers nor fuzzers are built, because nvcc does not know their
+# flags. With the preset `cuda`, a missing toolkit is an error.
 set(ATOLL_CUDA OFF)
 if(NOT ATOLL_BUILD_CUDA)
   message(STATUS "cuda device: left out, ATOLL_BUILD_CUDA is off")
@@ -10,7 +10,7 @@ if(ATOLL_SANITIZE OR ATOLL_BUILD_FUZZERS)
   message(STATUS "cuda device: left out, under sanitizers and fuzzers")
   return()
 endif()
-find_package(CUDAToolkit 12.5 QUIET)  # which has cudaGetDriverEntryPointByVersion
+find_package(CUDAToolkit 12.5 QUIET)  # 12.5 introduced cudaGetDriverEntryPointByVersion
 if(NOT CUDAToolkit_FOUND OR NOT CUDAToolkit_NVCC_EXECUTABLE)
   message(STATUS "cuda device: left out, no CUDA toolkit of 12.5 or later was found")
   return()
@@ -22,14 +22,15 @@ if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
   set(CMAKE_CUDA_ARCHITECTURES 80-real 90-real 100)  # A100, H100 and H200, B200 and later
 endif()
 enable_language(CUDA)
-# CMake 3.25 does not know that nvcc has C++20.
+# CMake 3.25 does not know that nvcc supports C++20.
 foreach(kind STANDARD EXTENSION)
   if(NOT DEFINED CMAKE_CUDA20_${kind}_COMPILE_OPTION)
     set(CMAKE_CUDA20_${kind}_COMPILE_OPTION -std=c++20)
   endif()
 endforeach()
-# ptxas warns of kernels that spill registers at their launch bounds. The launch bounds were chosen for
-# the GPUs above; for these a warning is an error where compiler warnings are.
+# Makes ptxas warn about kernels that spill registers at their launch bounds. The launch bounds were
+# chosen for the architectures above. For these architectures the warning is an error wherever
+# compiler warnings are errors.
 set(ptxas_options --warn-on-spills)
 set(other_architectures ${CMAKE_CUDA_ARCHITECTURES})
 list(FILTER other_architectures EXCLUDE REGEX "^(80|90|100)(-real|-virtual)?$")

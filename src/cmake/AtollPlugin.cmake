@@ -1,7 +1,11 @@
-# atoll_add_plugin(NAME SOURCES... [COPY SUFFIX FOLDER]): a backend, lib/atoll/libatoll-NAME.so, as
-# target atoll_plugin_NAME. Core finds it beside libatoll or in a folder of ATOLL_PLUGIN_PATH. Part of
-# the installed package. With COPY the target is atoll_plugin_NAME_SUFFIX, for tests: the same file
-# name in FOLDER of the build tree, never installed.
+# atoll_add_plugin(NAME SOURCES... [COPY SUFFIX FOLDER]) adds a backend as target atoll_plugin_NAME,
+# with the file lib/atoll/libatoll-NAME.so. The core of atoll finds the file beside libatoll or in a
+# folder of ATOLL_PLUGIN_PATH. The backend is part of the installed package. With COPY the target is
+# atoll_plugin_NAME_SUFFIX, a copy for tests. It has the same file name, but is built in FOLDER of the
+# build folder and never installed.
+function. With COPY the target is
+# atoll_plugin_NAME_SUFFIX, a copy for tests with the same file name in FOLDER of the build folder,
+# which is never installed.
 function(atoll_add_plugin name)
   include(GNUInstallDirs)
   find_package(Threads REQUIRED)

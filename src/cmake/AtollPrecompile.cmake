@@ -1,7 +1,7 @@
 # atoll_precompile(TARGET [doctest]) compiles the standard headers and {fmt}, which most sources
 # include, once per build instead of once per source. TARGET is a library or, with doctest, a test
-# program. Sources still include all that they use, so CMAKE_DISABLE_PRECOMPILE_HEADERS=ON builds the
-# same programs.
+# program. Sources still include every header that they use, so they also compile with
+# CMAKE_DISABLE_PRECOMPILE_HEADERS=ON.
 set(ATOLL_PRECOMPILED_HEADERS
   <algorithm> <array> <atomic> <cerrno> <charconv> <chrono> <cmath> <condition_variable> <cstddef>
   <cstdint> <cstdio> <cstdlib> <cstring> <deque> <exception> <filesystem> <fstream> <functional>
@@ -9,8 +9,8 @@ set(ATOLL_PRECOMPILED_HEADERS
   <string_view> <thread> <tuple> <unordered_map> <utility> <variant> <vector>
   <fmt/format.h>)
 
-# ccache sees a precompiled header only in output that -fpch-preprocess marks. GCC 12
-# does not treat a precompiled standard header as a system header, and warns of overflows in it.
+# ccache supports precompiled headers only with -fpch-preprocess. GCC 12 does not treat a
+# precompiled standard header as a system header, and warns about overflows in it.
 set(ATOLL_PRECOMPILE_OPTIONS
   $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<CXX_COMPILER_ID:GNU>>:-fpch-preprocess;-Wno-array-bounds;-Wno-stringop-overflow;-Wno-stringop-overread>)
 

@@ -1,5 +1,5 @@
-# atoll_warnings(TARGET): warnings for targets of this project. Presets may turn them into errors
-# (CMAKE_COMPILE_WARNING_AS_ERROR).
+# atoll_warnings(TARGET) enables compiler warnings for a target of this project. Presets may turn
+# the warnings into errors (CMAKE_COMPILE_WARNING_AS_ERROR).
 function(atoll_warnings target)
   target_compile_options(${target} PRIVATE
     $<$<COMPILE_LANGUAGE:C,CXX>:-Wall;-Wextra;-Wpedantic;-Wshadow;-Wswitch-enum>

@@ -1,8 +1,9 @@
-// Measures how much of an all_reduce is hidden beside a computation of the same length: the time of
-// each alone, of both together, and what this saves compared to one after the other.
+// Measures how much of an all_reduce is hidden by a computation of the same length. Prints the time
+// of the all_reduce alone, of the computation alone, and of both together, and the share that
+// running both together saves.
 //   beside_compute [--sizes BYTES,...] [--json FILE]
-// Runs as the ranks of a job. The script of the same name starts it, on this host and on two
-// emulated hosts joined by 1 Gbit/s.
+// Runs as the ranks of a job. The script beside_compute starts this program on the local host and
+// on two emulated hosts that are joined by 1 Gbit/s.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -28,7 +29,8 @@ double seconds_since(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
 }
 
-// Computes in registers, so that it shares only cores with the all_reduce, not memory bandwidth.
+// Computes in registers, so that the computation shares cores with the all_reduce, but not memory
+// bandwidth.
 std::uint64_t compute(std::uint64_t steps) {
   std::uint64_t value = steps;
   for (std::uint64_t i = 0; i < steps; ++i)
@@ -37,7 +39,7 @@ std::uint64_t compute(std::uint64_t steps) {
 }
 
 struct Figures {
-  double alone = 0, compute = 0, both = 0;  // in seconds, on the slowest rank
+  double alone = 0, compute = 0, both = 0;  // seconds on the slowest rank
 };
 
 class Bench {
@@ -65,7 +67,8 @@ class Bench {
       throw atoll::Error(atoll::ErrorCode::internal, fmt::format("wrong sum {}", sum));
     return figures;
   }
-  std::uint64_t result() const { return result_; }  // used, so that the compiler keeps compute()
+  // Returns the result of all computations. Reading it keeps the compiler from removing compute().
+  std::uint64_t result() const { return result_; }
 
  private:
   atoll::Buffer allocate(std::uint64_t bytes) {
@@ -77,7 +80,7 @@ class Bench {
     return communicator_.all_reduce(src, dst, atoll::ReduceOp::sum, stream_);
   }
 
-  // Returns the median over the rounds of the time of the slowest rank.
+  // Returns the median over all rounds of the time of `run` on the slowest rank.
   template <class Run>
   double median(const Run& run) {
     std::vector<double> times;
@@ -96,7 +99,8 @@ class Bench {
     return value.front();
   }
 
-  // Returns the number of steps that take `seconds` when all ranks compute; the same on all ranks.
+  // Returns the number of steps of compute() that take `seconds` when all ranks compute. The number
+  // is the same on all ranks.
   std::uint64_t steps_of(double seconds) {
     std::uint64_t steps = 1 << 16;
     for (int attempt = 0; attempt < 3; ++attempt) {

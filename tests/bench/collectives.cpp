@@ -1,7 +1,7 @@
-// Compares collectives of the host backend with Open MPI, with Gloo, and with the limit that this
-// machine's memory sets. `collectives --help` lists the options; collectives.md explains
-// how the comparison is kept fair. Exits with 1 when a target is missed, or when atoll fails or
-// gives a wrong result.
+// Compares collectives of the host backend with Open MPI, with Gloo, and with the limit that the
+// memory of this machine sets. `collectives --help` lists the options; collectives.md explains how
+// the comparison is kept fair. Exits with 1 if a target is missed, if atoll fails, or if a result
+// of atoll is wrong.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -47,7 +47,7 @@ std::uint64_t bytes_of(const std::string& text) {
   return value;
 }
 
-// Parses "MIN:MAX" into the usual sizes in this range, and a single size into itself.
+// Returns the usual sizes in the range "MIN:MAX", or the one size that the text gives.
 std::vector<std::uint64_t> sizes_of(const std::string& text) {
   const std::size_t colon = text.find(':');
   if (colon == std::string::npos) return {bytes_of(text)};
@@ -131,7 +131,8 @@ void print_terms(const Sweep& sweep) {
       "after every pass, as it must in a collective.\n");
 }
 
-// Other load takes cores from ranks that spin, and memory bandwidth from all ranks.
+// Warns if other programs load the machine. Their load takes cores from ranks that poll, and memory
+// bandwidth from all ranks.
 void warn_if_busy() {
   double load = 0;
   if (::getloadavg(&load, 1) != 1) return;

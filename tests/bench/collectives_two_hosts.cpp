@@ -1,7 +1,7 @@
 // Compares collectives of the host backend between emulated hosts with raw TCP over the same links.
-// `collectives_two_hosts --help` lists the options. Without a launcher it starts itself on the
-// hosts of tests/cluster/two_hosts. Exits with 77 and the reason where emulated hosts are not
-// possible, and with 1 when a target is missed.
+// `collectives_two_hosts --help` lists the options. If no launcher started this program, it starts
+// itself on the emulated hosts of tests/cluster/two_hosts. Exits with 77 and prints the reason if
+// emulated hosts are not possible here, and exits with 1 if a target is missed.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -23,9 +23,10 @@ namespace {
 using atoll_bench::Collective;
 using Clock = std::chrono::steady_clock;
 
-constexpr std::uint64_t large = std::uint64_t{4} << 20;  // targets apply from this size on
+// Smallest size in bytes for which targets apply.
+constexpr std::uint64_t large = std::uint64_t{4} << 20;
 constexpr double wanted_share = 0.92;
-// Long compared to the burst that a link passes at full speed.
+// Minimum length of a batch. It is long compared to the burst that a link passes at full speed.
 constexpr double batch_seconds = 0.5;
 constexpr int batches = 3;
 
@@ -41,14 +42,15 @@ struct Arguments {
 struct Figures {
   Collective collective = Collective::all_gather;
   std::uint64_t bytes = 0;
-  double seconds = 0;  // of one operation: median of the batches, on the slowest rank
+  double seconds = 0;  // seconds per operation on the slowest rank; median of the batches
   double wire = 0;     // seconds in which raw TCP transfers `ideal` bytes
-  double sent = 0;     // bytes per operation that the busiest host sent, by its interface counters
-  double ideal = 0;    // payload that must leave a host
+  // Bytes per operation that the busiest host sent, according to its interface counters.
+  double sent = 0;
+  double ideal = 0;  // payload in bytes that must leave a host
 };
 
-// Bytes that each of H hosts must send and receive: (H - 1) / H of the tensor, and twice that for
-// all_reduce.
+// Returns the bytes that each of H hosts must send and receive: (H - 1) / H of the tensor, and
+// twice that for all_reduce.
 double ideal_bytes(Collective collective, std::uint64_t bytes, int hosts) {
   return atoll_bench::bus_factor(collective, hosts) * static_cast<double>(bytes);
 }
@@ -88,7 +90,7 @@ class Bench {
 
   double most(double mine) { return atoll_bench::most(world_, mine); }
 
-  // Returns the seconds of the slowest rank.
+  // Returns the seconds that the slowest rank needs for `operations` operations.
   double batch(Collective collective, int operations) {
     communicator_.barrier(stream_).synchronize();
     const auto start = Clock::now();
@@ -112,10 +114,10 @@ class Bench {
     return {};
   }
 
-  // Element i of rank r is (r + 1) times factor(i). Misplaced data gives a wrong result, and sums
-  // are exact.
+  // Element i of rank r has the value (r + 1) * factor(i). Misplaced data gives a wrong result, and
+  // all sums are exact.
   static float factor(std::uint64_t i) {
-    constexpr std::uint64_t period = 1021;  // prime, so that no block repeats
+    constexpr std::uint64_t period = 1021;  // prime, so that no two blocks are equal
     return static_cast<float>(i % period + 1);
   }
 
@@ -177,7 +179,7 @@ void print_row(const Figures& row) {
              100 * row.wire / row.seconds, row.sent, row.ideal, row.sent / row.ideal);
 }
 
-// The row from 4 MiB on with the smallest share of the wire's rate, and its target.
+// Smallest share of the raw TCP rate that a collective reached in the rows from 4 MiB on.
 struct Verdict {
   Collective collective = Collective::all_gather;
   double share = 0;

@@ -1,6 +1,7 @@
-// Times each operation of a training step at Mistral-7B's shapes on one GPU, and compares it with
-// the least possible time: the bytes that it must read and write at the bandwidth of a copy, or its
-// matrix products at the matrix peak. Both limits are measured in the same run.
+// Times each operation of a training step at the shapes of Mistral-7B on one GPU, and compares the
+// time with a lower bound: the time to read and write the necessary bytes at the bandwidth of a
+// copy, or the time of the matrix products at the matrix peak. The bandwidth and the peak are
+// measured in the same run.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -36,7 +37,8 @@ struct Arguments {
   std::string json;
 };
 
-// The bytes and FLOPs that an operation needs. The larger of the two times is its lower bound.
+// The bytes that an operation must move and the FLOPs that it must compute. The larger of the two
+// resulting times is the lower bound of the operation.
 struct Floor {
   double bytes = 0;
   double flops = 0;
@@ -55,7 +57,7 @@ class Table {
 
   atoll::Stream& stream() { return stream_; }
 
-  // Allocates a tensor of normally distributed values; integers are 0.
+  // Allocates a tensor of normally distributed values. Integer tensors are filled with 0.
   View tensor(DType dtype, std::int64_t count) {
     const auto n = static_cast<std::size_t>(count);
     memory_.push_back(gpu_.allocate(n * size_of(dtype)));
@@ -70,7 +72,7 @@ class Table {
     stream_.synchronize();
     return view;
   }
-  // Returns random token ids of a vocabulary.
+  // Returns random token ids below `vocab`.
   View ids(std::int64_t count, std::int64_t vocab) {
     const View view = tensor(DType::i32, count);
     std::vector<std::int32_t> values(static_cast<std::size_t>(count));
@@ -82,7 +84,7 @@ class Table {
     stream_.synchronize();
     return view;
   }
-  // Returns token positions for documents of `length` tokens.
+  // Returns the positions of tokens in documents of `length` tokens each.
   View positions(std::int64_t count, std::int64_t length) {
     const View view = tensor(DType::i32, count);
     std::vector<std::int32_t> values(static_cast<std::size_t>(count));
@@ -123,7 +125,7 @@ class Table {
   }
 
  private:
-  // Returns the time of one operation within a series: the best of five batches.
+  // Returns the time of one operation when many are enqueued in a row: the best of five batches.
   double time_of(const std::function<void()>& operation) {
     const auto batch = [&](int n) {
       stream_.synchronize();
@@ -132,7 +134,7 @@ class Table {
       stream_.synchronize();
       return std::chrono::duration<double>(Clock::now() - start).count();
     };
-    batch(2);  // excludes what the first calls prepare
+    batch(2);  // warm-up, which excludes the one-time work of first calls
     const double once = batch(1);
     constexpr int batches = 5;
     const int n = static_cast<int>(std::clamp(arguments_.seconds / batches / once, 1.0, 1e4));
@@ -163,7 +165,7 @@ struct Bench {
   const train::ModelConfig& model;
   std::int64_t tokens, seq;
   double t = static_cast<double>(tokens);
-  // The number of logit rows that the trainer computes at a time.
+  // Number of rows of logits that the trainer computes at a time.
   std::int64_t piece = std::min(tokens, train::usual_head_rows(atoll::DeviceKind::cuda));
 
   View low(std::int64_t count) const { return table.tensor(DType::bf16, count); }
@@ -194,15 +196,16 @@ void Bench::linears() const {
     const train::LinearShape shape{rows, in, out};
     const double n = static_cast<double>(in), m = static_cast<double>(out);
     const double r = static_cast<double>(rows);
-    const double passes =
-        wgrad == train::WriteMode::accumulate ? 2 : 1;  // passes over the gradient
+    // Number of times that the gradient is read or written.
+    const double passes = wgrad == train::WriteMode::accumulate ? 2 : 1;
     const double flops = 2 * r * n * m;
     const View x = low(rows * in), y = low(rows * out), weight = low(in * out);
     const View dweight = full(in * out);
     auto& stream = table.stream();
     table.row(fmt::format("linear {} forward", name), {2 * (r * n + r * m + n * m), flops},
               [&] { ops.linear_forward(stream, shape, x, weight, y); });
-    if (out == model.hidden) {  // the additions at the end of each half of a layer
+    // The outputs of these products are added to the residual at the end of each half of a layer.
+    if (out == model.hidden) {
       const View residual = low(rows * out);
       table.row(fmt::format("linear {} + residual", name), {2 * (r * n + 2 * r * m + n * m), flops},
                 [&] { ops.linear_residual_forward(stream, shape, x, weight, residual, y); });
@@ -263,7 +266,7 @@ void Bench::attention() const {
   table.row("attention backward", {0, 5 * product_with_keys(rows, seq)}, [&] {
     ops.attention_backward(stream, {shape, q, k, v, out, lse, dout, dq, dk, dv});
   });
-  // Packed rows: each document has an eighth of a row.
+  // Packed rows: each document occupies an eighth of a row.
   const std::int64_t length = seq % 8 == 0 ? seq / 8 : seq, documents = tokens / length;
   const View positions = table.positions(tokens, length);
   shape.documents = documents;
@@ -276,8 +279,8 @@ void Bench::attention() const {
   table.release();
 }
 
-// FLOPs of one product of queries with their visible keys. Forward needs two of these products,
-// backward five.
+// Returns the FLOPs of one matrix product of all queries with the keys that they can see. Forward
+// needs two of these products, and backward needs five.
 double Bench::product_with_keys(std::int64_t documents, std::int64_t length) const {
   const auto s = static_cast<double>(length);
   const double window =
@@ -302,7 +305,8 @@ void Bench::ends() const {
   const View labels = table.ids(piece, model.vocab), logits = low(piece * model.vocab);
   const View total = table.tensor(DType::f64, 2);
   const double count = static_cast<double>(piece) * vocab;
-  // Runs in place, so later calls read gradients instead of logits. The time is the same.
+  // The operation runs in place, so repeated calls read gradients instead of logits. This does not
+  // change the time of a call.
   table.row(fmt::format("cross_entropy of {}", piece), {4 * count}, [&] {
     ops.cross_entropy(stream, {model.vocab, labels, logits, logits, 1.0f, total});
   });

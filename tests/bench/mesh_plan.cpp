@@ -1,9 +1,9 @@
-// Measures the planning of a mesh for 2,048 hosts of 8 GPUs, from the machine as data to the order
-// of 16,384 ranks. For comparison it hashes every id of the machine once, which any planner must
-// do.
+// Measures the planning of a mesh for 2,048 hosts with 8 GPUs each, from the description of the
+// machine to the order of the 16,384 ranks. For comparison, hashes every id of the machine once,
+// which any planner must do.
 //   mesh_plan [--json FILE]
-// Figures are medians of 9 runs. Exits with 1 when sites and mesh together take 100 ms or more, or
-// when the process needs 200 MB or more.
+// Each printed time is the median of 9 runs. Exits with 1 if sites and mesh together take 100 ms or
+// more, or if the process needs 200 MB or more.
 #include <fmt/core.h>
 #include <sys/resource.h>
 
@@ -38,7 +38,7 @@ double median_ms(const std::function<void()>& body) {
   return times[repeats / 2];
 }
 
-// Each pair of a GPU and a NIC shares a PCI bridge, as on HGX boards.
+// Adds a host to the machine. Each pair of a GPU and a NIC shares a PCI bridge, as on HGX boards.
 void add_host(int number, atoll::Topology& topology) {
   const std::string name = fmt::format("node{:04}", number);
   const std::string id = fmt::format("{}/6f1c2a34-77aa-4d0e-9d55-{:012x}/4026531840", name, number);

@@ -1,9 +1,10 @@
-// Measures how much communication a training step hides and how much each feature of the schedule
-// gains. Compute, gathers and reductions take planted times, on two or four ranks. Figures are
-// medians over steps, on the slowest rank.
+// Measures how much communication a training step hides, and how much each feature of the schedule
+// gains. Compute, gathers and reductions take planted times, on two or four ranks. Each printed
+// time is a median over steps, on the slowest rank.
 //   overlap [--json FILE]
-// Exits with 1 when a step takes more than 1.05 x its bound, when a feature gains nothing, or when
-// a planted delay is either not hidden with prefetch or not reported within 10 % without.
+// Exits with 1 if a step takes more than 1.05 x its bound, if a feature gains too little, if
+// prefetch does not hide a planted delay, or if a planted delay without prefetch is not reported
+// within 10 %.
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -28,15 +29,17 @@ constexpr double least_of_worth = 0.7;
 
 struct Feature {
   const char* name;
-  double worth_ms;  // communication that the feature hides or saves, by the planted times
+  // Communication that the feature hides or saves, computed from the planted times.
+  double worth_ms;
   OverlapRun on, off;
-  bool covers = true;  // compute can hide all communication, so the bound is reachable
-  // Alternating runs with and without the feature, of which the median counts. More than one where
-  // real work is part of the figure.
+  // True if compute can hide all communication, so that a step can reach its bound.
+  bool covers = true;
+  // Number of alternating runs with and without the feature; their medians are compared. More than
+  // one run is needed if real work is part of the measured time.
   int rounds = 1;
 };
 
-// The bound of a step: its compute, the first gather and the last reduction.
+// Returns the least time of a step: its compute, the first gather and the last reduction.
 double bound_ms(const OverlapRun& run) {
   const int passes = run.recompute == OverlapRun::Recompute::none ? 2 : 3;
   const auto compute = static_cast<double>(run.micro * passes * run.units * run.compute.count());
@@ -53,13 +56,14 @@ std::vector<Feature> features() {
     turn_off(off);
     all.push_back({name, worth_ms, on, off, covers});
   };
-  // Prefetch hides all but the first of 11 gathers; spare buffers hide all but the last of 6
-  // reductions.
+  // Prefetch hides 10 of 11 gathers, all except the first. Spare buffers hide 5 of 6 reductions,
+  // all except the last.
   add(
       "gathers ahead of compute", 200, [](OverlapRun& run) { run.prefetch = 0; }, usual);
   add(
       "reductions beside backward", 100, [](OverlapRun& run) { run.reduce_buffers = 1; }, usual);
-  // Without the feature, one bucket holds everything, so its reduction starts when backward ends.
+  // A reduction per unit: without it, one bucket holds all units, so its reduction starts only when
+  // backward ends.
   OverlapRun no_gathers = usual;
   no_gathers.gather_ms = 0;
   add(
@@ -71,23 +75,25 @@ std::vector<Feature> features() {
         run.elements *= 6;
       },
       no_gathers);
-  OverlapRun slow = usual;  // gathers are longer than compute, so every gather counts
+  OverlapRun slow = usual;  // gathers are longer than compute, so no gather is hidden completely
   slow.gather_ms = 40;
   slow.reduce_ms = 0;
-  // Without the feature, both slots hold empty units when backward begins. This costs two more
-  // gathers, partly hidden by the compute of one unit.
+  // If the last units are not kept between forward and backward, both slots are empty when backward
+  // begins. Backward then needs two more gathers, which the compute of one unit hides partly.
   add(
       "the last units kept at the turn", 50, [](OverlapRun& run) { run.empty_at_end = 2; }, slow,
       false);
   OverlapRun gathers = usual;
   gathers.micro = 3;
-  // The gather of the first unit cannot be hidden.
+  // If units are not kept between micro batches, each further micro batch begins with a gather of
+  // its first unit, which cannot be hidden.
   add(
       "... between micro batches", 40, [](OverlapRun& run) { run.forgets = true; }, gathers);
   OverlapRun inner = slow;
   inner.gather_ms = 80;
   inner.inner_shards = 1;
-  // Backward gathers four units, and each gather is 50 ms longer than the compute of a unit.
+  // If backward has to gather from all ranks again, it gathers four units, and each gather takes 50
+  // ms longer than the compute of a unit.
   add(
       "forward's gathers kept whole", 200, [](OverlapRun& run) { run.inner_shards = 0; }, inner,
       false);
@@ -96,8 +102,8 @@ std::vector<Feature> features() {
   add(
       "recomputation gathers nothing", 120,
       [](OverlapRun& run) { run.recompute = OverlapRun::Recompute::gathers_again; }, recompute);
-  // Reductions take twice as long as backward. With accumulation `shard` the reductions of two
-  // micro batches delay it.
+  // Reductions take twice as long as backward. With accumulation `shard`, the reductions of the
+  // first two micro batches delay the step; with `local`, only the last micro batch reduces.
   OverlapRun batches = no_gathers;
   batches.reduce_ms = 60;
   batches.micro = 3;
@@ -105,9 +111,10 @@ std::vector<Feature> features() {
   add(
       "accumulation local", 200,
       [](OverlapRun& run) { run.accumulation = atoll::fsdp::Accumulation::shard; }, batches, false);
-  // Six reductions across replicas take longer than a micro batch. With 18 reductions the outer
-  // lane is busy for 1800 ms from the first backward on; with six, for 600 ms from the last
-  // backward on.
+  // Six reductions across replicas take longer than one micro batch. If every micro batch reduces
+  // across replicas, 18 reductions keep the outer lane busy for 1800 ms from the first backward on.
+  // With one reduction per unit and step, six reductions keep the outer lane busy for 600 ms from
+  // the last backward on.
   OverlapRun outer = batches;
   outer.reduce_ms = 0;
   outer.accumulation = atoll::fsdp::Accumulation::automatic;
@@ -117,16 +124,18 @@ std::vector<Feature> features() {
   add(
       "one outer reduction a step", 480, [](OverlapRun& run) { run.whole_steps = true; }, outer,
       false);
-  // Many units, so that the first one is updated early, and its gather, which copies while other
-  // units are updated, is small.
+  // There are many units, so that the first unit is updated early and has a small gather. The
+  // gather copies data while other units are updated.
   OverlapRun large{
       .units = 16, .steps = 4, .compute = 30ms, .gather_ms = 20, .elements = 3'000'000};
   large.update = Update::unit_by_unit;
-  // Without the feature, the first gather of a step waits for the last update instead of the first.
+  // If all updates come before the gathers, the first gather of a step waits for the last update
+  // instead of the first.
   add(
       "gathers beside updates", 20, [](OverlapRun& run) { run.update = Update::after_all; }, large,
       false);
-  large.in_backward = true;  // the time of an update depends on the machine
+  // Update units in backward. The time of an update depends on the machine.
+  large.in_backward = true;
   add(
       "updates beside backward", 20, [](OverlapRun& run) { run.in_backward = false; }, large,
       false);
@@ -176,7 +185,8 @@ bool measure_features(json& rows) {
   return fine;
 }
 
-// Compares steps with their bound for strategies with other collectives than full_shard.
+// Compares the time of a step with its bound for strategies that use other collectives than
+// full_shard does.
 bool measure_other_strategies(json& rows) {
   using atoll::fsdp::Strategy;
   const OverlapRun usual{.steps = 7, .compute = 30ms};
@@ -203,7 +213,7 @@ bool measure_other_strategies(json& rows) {
   return fine;
 }
 
-// Plants 50 ms in one gather, next to 60 ms of compute.
+// Plants a delay of 50 ms in one gather, beside 60 ms of compute, with and without prefetch.
 bool measure_planted(json& rows) {
   bool fine = true;
   constexpr std::int64_t planted = 50;

@@ -1,9 +1,9 @@
-// Measures tokens per second of the trainer over 1, 2 and 4 ranks of this host and all strategies,
-// and compares the memory of a rank with its plan. Ranks share the cores, so four ranks on two
-// cores can be as fast as two ranks but not faster: efficiency compares with one rank that has as
-// many threads as all ranks together.
+// Measures the tokens per second of the trainer with 1, 2 and 4 ranks on this host for all
+// strategies, and compares the memory of a rank with the planned memory. The ranks share the cores,
+// so four ranks on two cores can at best be as fast as two ranks. Efficiency therefore compares
+// with one rank that has as many threads as all ranks together.
 //   scaling [--json FILE] [--model NAME] [--seq N] [--steps N]
-// Exits with 1 when the allocation of a rank differs from its plan by more than 5 %.
+// Exits with 1 if the memory that a rank allocates differs from the plan by more than 5 %.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -31,7 +31,7 @@ struct Arguments {
 struct Row {
   int ranks = 1;
   std::string strategy;
-  int threads = 1;  // threads per rank
+  int threads = 1;  // threads of each rank
 };
 
 json measure(const Arguments& arguments, const Row& row, const fs::path& out) {
@@ -90,7 +90,8 @@ int run(const Arguments& arguments) {
              "threads", "strategy", "tokens/s", "% of alone", "% exposed", "planned_MB", "peak_MB",
              "over_%", "process_MB");
   json rows = json::array();
-  std::map<int, double> alone;  // keyed by the total number of threads
+  // Tokens per second of a single rank, by its number of threads.
+  std::map<int, double> alone;
   bool fine = true;
   const auto add = [&](const Row& row) {
     const int threads = std::min(row.ranks * row.threads, cores);

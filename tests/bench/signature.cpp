@@ -1,12 +1,12 @@
-// Measures how much time a collective within a host spends on comparing the ranks' calls. It
-// compares the host backend with a copy that makes and compares no signatures
-// (peers/no_signature.cpp), as two jobs that take turns.
+// Measures how much time a collective within a host spends on comparing the calls of the ranks.
+// Compares the host backend with a copy that neither makes nor compares signatures
+// (peers/no_signature.cpp). The two run as two jobs that take turns.
 //   signature [--ranks N] [--rounds N] [--json FILE]
-// A figure is the time of the slowest rank in the fastest round, because other load only adds time.
-// Rows vary between runs by more than the cost of signatures. So the work itself is also timed
-// alone: making a signature and its digest, and comparing it with that of every rank. (A signature
-// travels between cores in a cache line that is fetched anyway.) Do not run it with more ranks than
-// cores: this would measure the scheduler.
+// Each printed time is that of the slowest rank in the fastest round, because other load only adds
+// time. Times vary between runs by more than the cost of signatures, so the work of a signature is
+// also timed alone: making a signature and its digest, and comparing the digest with that of every
+// rank. (A signature travels between cores in a cache line that is fetched anyway.) Do not run the
+// bench with more ranks than cores, because it would then measure the scheduler.
 #include <fmt/core.h>
 #include <stdlib.h>
 
@@ -35,7 +35,7 @@ namespace fs = std::filesystem;
 constexpr std::array<std::uint64_t, 3> sizes{64 << 10, 256 << 10, 1 << 20};
 constexpr double target_percent = 2;
 
-// A temporary folder in which the ranks of a job find each other.
+// A temporary folder through which the ranks of one job find each other.
 struct Folder {
   Folder() {
     if (!::mkdtemp(path.data())) throw std::runtime_error("cannot make a temporary folder");
@@ -58,7 +58,7 @@ class Contender {
                {"ATOLL_LOG", "warn"},
                {"ATOLL_PLUGIN_PATH", plugins}}}) {}
 
-  // Returns microseconds per operation.
+  // Runs a row and returns the microseconds per operation.
   double measure(const Row& row, std::int64_t& operations) {
     Request request;
     request.order = Order::measure;
@@ -87,7 +87,7 @@ double work_ns(int ranks) {
   std::uint64_t agreed = 0;
   const auto begin = std::chrono::steady_clock::now();
   for (std::uint64_t i = 0; i < repeats; ++i) {
-    // Tells the compiler that other ranks may have written here.
+    // Tells the compiler that other ranks may have written to `posts`.
     asm volatile("" : : "r"(posts.data()) : "memory");
     auto& mine = posts[i % posts.size()];
     mine.signature = atoll_collectives::make_signature(operation, ranks, i);
@@ -105,7 +105,7 @@ struct Figures {
 };
 
 Figures measure(Contender& with, Contender& without, const Row& row, int rounds) {
-  std::int64_t operations = 0;  // per batch, the same for both backends
+  std::int64_t operations = 0;  // operations per batch, the same for both backends
   std::vector<double> times_with, times_without;
   for (int round = 0; round < rounds; ++round) {
     if (round % 2 == 0) times_with.push_back(with.measure(row, operations));

@@ -1,5 +1,5 @@
-// A wrapper around Ops that waits after every call and adds the processor time of all threads to
-// the total of that operation. On a busy machine processor time is more reliable than elapsed time.
+// A wrapper around Ops that waits after every call and records the processor time of all threads
+// for each operation. On a busy machine, processor time is more reliable than elapsed time.
 #pragma once
 
 #include <ctime>
@@ -10,7 +10,7 @@
 
 namespace train::bench {
 
-// Processor time of all threads of this process.
+// Returns the processor time in seconds of all threads of this process.
 inline double processor_seconds() {
   timespec now{};
   clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
@@ -20,7 +20,7 @@ inline double processor_seconds() {
 class TimedOps final : public Ops {
  public:
   explicit TimedOps(Ops& ops) : ops_(ops) {}
-  // Seconds per operation since reset().
+  // Returns the processor seconds that each operation has used since reset().
   const std::map<std::string_view, double>& times() const noexcept { return times_; }
   void reset() { times_.clear(); }
 

@@ -1,9 +1,9 @@
-// Measures the time to discover this machine and to load each given file, by default those in the
-// folder of captured machines. For comparison it measures libhwloc alone on the same input: live
-// discovery, and the import of hwloc XML files.
+// Measures the time to discover this machine and to load each given machine file. By default the
+// files are those in the folder of captured machines. For comparison, measures libhwloc alone on
+// the same input: live discovery, and the import of hwloc XML files.
 //   topology [--json FILE] [MACHINE...]
-// Figures are medians of 9 runs. Exits with 1 when live discovery takes 100 ms or more, or a file
-// 50 ms or more.
+// Each printed time is the median of 9 runs. Exits with 1 if live discovery takes 100 ms or more,
+// or if loading a file takes 50 ms or more.
 #include <fmt/core.h>
 #include <hwloc.h>
 
@@ -40,7 +40,7 @@ double median_ms(const std::function<void()>& body) {
   return times[repeats / 2];
 }
 
-// Loads a machine with libhwloc alone; an empty `xml` means this machine.
+// Loads a machine by libhwloc alone. An empty `xml` means the machine on which the bench runs.
 void load_hwloc(const std::string& xml) {
   hwloc_topology_t topology = nullptr;
   if (hwloc_topology_init(&topology) != 0) return;

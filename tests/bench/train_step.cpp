@@ -1,6 +1,7 @@
-// Measures tokens per second of one forward and backward pass on the CPU, and compares it with the
-// matrix peak of the same machine and threads. `train_step --help` lists the options. `cpu` is the
-// processor time of all threads: on a busy machine compare p50 with it.
+// Measures the tokens per second of one forward and backward pass on the CPU, and compares the
+// speed with the matrix peak of the same machine and number of threads. `train_step --help` lists
+// the options. The column `cpu` is the processor time of all threads; on a busy machine it is more
+// reliable than the elapsed time in column `p50`.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -39,7 +40,7 @@ struct Arguments {
   std::string json;
 };
 
-// A model with arbitrary weights and gradients and without an engine.
+// A model with arbitrary weights and gradients that runs without an FSDP engine.
 class Trial {
  public:
   Trial(const train::ModelConfig& config, train::Ops& ops, const Arguments& arguments, DType dtype)

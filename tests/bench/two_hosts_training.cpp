@@ -1,7 +1,7 @@
-// Measures training steps between emulated hosts. For each strategy it prints the step, its compute
-// alone, the bytes that must cross the link, and the least time that the schedule allows.
-// `two_hosts_training --help` lists the options. Exits with 77 and the reason where emulated hosts
-// are not possible, and with 1 when a target is missed.
+// Measures training steps between emulated hosts. For each strategy, prints the time of a step, the
+// time of its compute alone, the bytes that must cross the link, and the least time that the
+// schedule allows. `two_hosts_training --help` lists the options. Exits with 77 and prints the
+// reason if emulated hosts are not possible here, and exits with 1 if a target is missed.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -29,10 +29,11 @@ namespace fs = std::filesystem;
 
 constexpr double most_over_bound = 1.10;
 constexpr double most_over_bytes = 1.05;
-// Speedup of hybrid over full sharding, with the default accumulation.
+// Required speedup of hybrid sharding over full sharding with the default accumulation.
 constexpr double least_gain = 2.0;
 constexpr const char* algorithm_variable = "BENCH_ALGORITHM";
-constexpr const char* rows_variable = "BENCH_ROWS";  // names the file with the rows so far
+// Environment variable with the path of the file to which each job adds its rows.
+constexpr const char* rows_variable = "BENCH_ROWS";
 
 struct Arguments {
   atoll_bench::Hosts hosts{.rate = "200mbit"};  // slow enough that links limit a step
@@ -90,7 +91,7 @@ class Bench {
     const Times alone = run(row, "nothing");
     const Times real = run(row, "host");
     const atoll_bench::StepBound bound = atoll_bench::step_bound(shape(row, alone.step));
-    // All positions, including padding.
+    // Number of token positions in a step, including padding.
     const double positions = static_cast<double>(samples(row)) * arguments_.seq;
     return {{"strategy", row.strategy},
             {"accumulation", row.accumulation},
@@ -109,8 +110,8 @@ class Bench {
 
  private:
   struct Times {
-    double step = 0;     // median of the timed steps
-    double exposed = 0;  // exposed communication of the same steps
+    double step = 0;     // median time of the measured steps
+    double exposed = 0;  // median exposed communication of the measured steps
     double sent = 0;     // bytes per step on the host that sends most
   };
 
@@ -154,7 +155,7 @@ class Bench {
             sent / static_cast<double>(result.steps.size())};
   }
 
-  // Bytes per step if every use gathered its unit.
+  // Returns the bytes per step that would cross the link if a unit were gathered before each use.
   double formula_bytes(const Row& row) const {
     double bytes = 0;
     for (const auto& unit : shape(row, 0).units) {
@@ -164,8 +165,9 @@ class Bench {
     return bytes;
   }
 
-  // Bytes by the formulas of two levels, for H hosts and P parameters in bf16 with gradients in
-  // f32. Compute is divided among units by their matrix elements, one third of it for forward.
+  // Describes a step for step_bound(). The bytes follow the formulas of two-level collectives for
+  // the number of hosts, parameters in bf16 and gradients in f32. `compute` is divided among the
+  // units in proportion to the elements of their matrices; one third of each share is forward.
   atoll_bench::StepShape shape(const Row& row, double compute) const {
     const auto hosts = static_cast<double>(world_.hosts().size());
     const double crosses = (hosts - 1) / hosts;
@@ -272,7 +274,8 @@ void run(const Arguments& arguments) {
   std::ofstream(file) << all;
 }
 
-// Returns a figure of the row with four micro batches and two levels; 0 if there is no such row.
+// Returns the value in column `which` of the row with four micro batches and two-level collectives,
+// or 0 if there is no such row.
 double figure_of(const Json& rows, const std::string& strategy, const std::string& accumulate,
                  const char* which) {
   for (const Json& row : rows) {
@@ -284,7 +287,7 @@ double figure_of(const Json& rows, const std::string& strategy, const std::strin
   return 0;
 }
 
-// Checks the bytes counted on the links against the formulas and against the targets.
+// Compares the bytes that were counted on the links with the formulas and with the targets.
 bool judge_bytes(const Json& rows) {
   double most = 0;
   for (const Json& row : rows) {
@@ -311,7 +314,7 @@ bool judge_bytes(const Json& rows) {
   return met;
 }
 
-// Prints all targets and whether they are met; returns false if one is missed.
+// Prints all targets and whether they are met. Returns false if a target is missed.
 bool judge(const Json& rows) {
   bool met = true;
   double worst = 0;
@@ -340,8 +343,8 @@ bool judge(const Json& rows) {
   return met && gains;
 }
 
-// Runs two jobs, one with two levels and one with flat rings, because a World has one setting of
-// algorithms.
+// Runs two jobs, one with two-level collectives and one with flat rings. One job cannot measure
+// both, because the algorithms are set once per World.
 int drive(const Arguments& arguments, std::span<char*> own) {
   std::string rows = fs::temp_directory_path() / "bench_rows_XXXXXX";
   const int file = ::mkstemp(rows.data());

@@ -1,5 +1,5 @@
-// Uses a World and an MPI library in one process, started and ended in either order. Both talk to
-// the launcher, and neither may disturb the other.
+// Uses a World and an MPI library in one process, and starts and ends them in either order. Both
+// talk to the launcher, and neither may disturb the other.
 #include <mpi.h>
 
 #include <cstdio>
@@ -38,7 +38,8 @@ bool agree(Order order) {
 
 }  // namespace
 
-// The arguments, "mpi" or "world", name the one that starts first and the one that ends first.
+// The two arguments are "mpi" or "world". The first names the library that starts first, and the
+// second names the library that ends first.
 int main(int argc, char** argv) {
   if (argc != 3) return EXIT_FAILURE;
   const Order order{std::string_view(argv[1]) == "mpi", std::string_view(argv[2]) == "mpi"};

@@ -1,6 +1,6 @@
 // Joins the job that a launcher started, passes a barrier with the other ranks, and prints one line
-// about this rank. With `--fail R` rank R kills itself after the first barrier, and the others
-// print why the job failed.
+// about this rank. With `--fail R`, rank R kills itself after the first barrier, and the other
+// ranks print the reason for which the job failed.
 #include <fmt/format.h>
 #include <signal.h>
 #include <unistd.h>
@@ -15,7 +15,8 @@
 namespace {
 
 int report(int victim) {
-  const atoll::World made = atoll::World::single();  // a process may have several Worlds
+  // A process may contain several Worlds, so this one must not disturb the next one.
+  const atoll::World made = atoll::World::single();
   atoll::World world = atoll::World::from_env();
   const std::string mine = fmt::format("value of {}", world.rank());
   const auto values = world.exchange("report", mine);

@@ -1,5 +1,5 @@
-// Misuse of the API: a wrong argument throws on the rank that passes it, before that rank sends
-// anything, so the other ranks are not disturbed.
+// Checks of wrong arguments: a call with a wrong argument throws on the rank that passes it, before
+// that rank sends anything, so that the other ranks are not disturbed.
 #include <functional>
 
 #include "atoll/error.hpp"
@@ -8,7 +8,8 @@
 namespace conformance {
 namespace {
 
-// Checks that an error begins like "rank 1: all_gather on communicator shard: ".
+// Checks that the text of an error names rank, operation and communicator, as in "rank 1:
+// all_gather on communicator shard: ".
 bool names_all(const Rank& self, std::string_view text) {
   const std::string rank = "rank " + std::to_string(self.world.rank()) + ": ";
   const std::string communicator = " on communicator " + std::string(self.comm.name()) + ": ";
@@ -75,7 +76,7 @@ void misuse_uneven(Rank& self, const Refused& refused) {
   const std::vector<std::uint64_t> too_many(ranks + 1, 8);
   std::vector<std::uint64_t> wrong_own = even;
   wrong_own[unsigned_of(self.rank())] = 7;
-  // The sum of these counts overflows 64 bits and wraps around to the right total.
+  // The sum of these counts overflows 64 bits and wraps around to the true number of elements.
   std::vector<std::uint64_t> huge = even;
   huge[0] = ~std::uint64_t{0} - 100;
   const auto refused_with = [&](const std::string& what, const std::vector<std::uint64_t>& counts,
@@ -132,7 +133,8 @@ void misuse_memory(Rank& self, const Refused& refused) {
   refused("broadcast of NULL", [&] { (void)comm.broadcast(nowhere, me, stream); });
   refused("send of NULL", [&] { (void)comm.send(nowhere, me, stream); });
   refused("recv into NULL", [&] { (void)comm.recv(nowhere, me, stream); });
-  // These sizes in bytes do not fit 64 bits; one of them wraps around to the size of the buffer.
+  // The sizes of these views in bytes do not fit into 64 bits. One size wraps around to the size of
+  // the real buffer.
   const std::uint64_t most = ~std::uint64_t{0} / 2;
   const atoll::View endless(small.view().data, most, DType::f32);
   refused("a size beyond 64 bits", [&] { (void)comm.broadcast(endless, me, stream); });

@@ -17,8 +17,8 @@ constexpr std::size_t guard_bytes = 256;
 constexpr std::byte guard_value{0xa5};
 constexpr std::uint64_t printed_failures = 20;
 
-// Mixes rank and index, so that neighbouring elements differ, and so do equal indexes of different
-// ranks.
+// Mixes rank and index, so that neighbouring elements differ, and so do elements of different ranks
+// at the same index.
 std::uint64_t spread(int rank, std::uint64_t i) {
   return i * 7 + (i >> 5) * 3 + static_cast<std::uint64_t>(rank) * 31;
 }
@@ -35,7 +35,8 @@ void store(std::byte* to, T value) {
   std::memcpy(to, &value, sizeof value);
 }
 
-// Rounds `value` to `digits` significant bits. Subnormal numbers do not occur in the suite.
+// Rounds `value` to `digits` significant bits. Handles normal numbers only, because the suite uses
+// no subnormal ones.
 double round_to_digits(double value, int digits) {
   int exponent = 0;
   const double fraction = std::frexp(value, &exponent);
@@ -75,8 +76,8 @@ std::byte* Arena::take(std::size_t bytes, std::size_t alignment) {
 
 namespace {
 
-// The device on which Elements of this thread are allocated, and a stream used only for their
-// copies.
+// The device on which Elements of this thread are allocated, and a stream that is used only to copy
+// their values.
 struct Copies {
   atoll::Device device;
   atoll::Stream stream;
@@ -217,12 +218,14 @@ std::string Elements::describe(std::uint64_t i, double expected) const {
 double contribution(DType dtype, ReduceOp op, int rank, std::uint64_t i) {
   const std::uint64_t value = spread(rank, i);
   if (dtype == DType::u8) return static_cast<double>(value % (op == ReduceOp::avg ? 11 : 201));
-  return static_cast<double>(value % 511) - 255;  // eight significant bits, so exact in bf16
+  // At most eight significant bits, so exact in bf16.
+  return static_cast<double>(value % 511) - 255;
 }
 
 namespace {
 
-// Turns the sum of `ranks` contributions into the result of `op`: divides it for an average.
+// Converts the exact sum of `ranks` contributions to the result of `op`: divides an average by
+// `ranks` and rounds.
 double finished(DType dtype, ReduceOp op, int ranks, double result) {
   if (op == ReduceOp::avg) {
     if (is_integer(dtype)) return std::trunc(result / ranks);

@@ -1,5 +1,5 @@
-// Tools that all checks share: a count of passed and failed expectations, buffers of any element
-// type with guards around them, and the values that ranks contribute.
+// Utilities that all checks share: a counter of passed and failed expectations, buffers of any
+// element type with guard bytes around them, and the values that ranks contribute.
 #pragma once
 
 #include <atomic>
@@ -24,7 +24,7 @@ inline constexpr ReduceOp all_ops[] = {ReduceOp::sum, ReduceOp::avg, ReduceOp::m
 
 constexpr bool is_16_bit(DType dtype) { return dtype == DType::bf16 || dtype == DType::f16; }
 
-// Counts the expectations of one rank, and prints the first failures when they occur.
+// Counts the checked expectations of one rank, and prints the first few that fail.
 class Report {
  public:
   explicit Report(int rank) : rank_(rank) {}
@@ -38,14 +38,15 @@ class Report {
   std::uint64_t failures_ = 0;
 };
 
-// Cuts buffers from one block of memory, one after another and at varying alignments. At the end of
-// the block it starts again at the beginning, so only the latest buffers are valid.
+// Cuts buffers from one block of memory, one after another and at varying alignments. When the
+// block is used up, the arena starts again at its beginning, so only the most recent buffers are
+// valid.
 class Arena {
  public:
   explicit Arena(std::span<std::byte> memory) : memory_(memory) {}
-  // Returns `bytes` bytes at a multiple of `alignment`; the multiple is odd where possible.
+  // Returns `bytes` bytes at an odd multiple of `alignment`.
   std::byte* take(std::size_t bytes, std::size_t alignment);
-  // Starts again at the beginning of the memory.
+  // Starts again at the beginning of the block.
   void restart() { used_ = 0; }
 
  private:
@@ -53,7 +54,8 @@ class Arena {
   std::size_t used_ = 0;
 };
 
-// While it exists, Elements that this thread creates are allocated on `device` instead of the host.
+// While an ElementsOn exists, Elements that its thread creates are allocated on `device` instead of
+// the host.
 class ElementsOn {
  public:
   explicit ElementsOn(const atoll::Device& device);
@@ -62,20 +64,21 @@ class ElementsOn {
   ElementsOn& operator=(const ElementsOn&) = delete;
 };
 
-// Memory that both the CPU and operations of the device can use. Where the CPU cannot reach device
-// memory, this class keeps a copy on the host: on_device() sends the copy to the device, and the
-// next read of a value fetches it back. Values must not be read while an operation is in flight.
+// Memory that both the CPU and operations of a device can use. If the CPU cannot access device
+// memory, Bytes keeps a copy on the host: on_device() sends that copy to the device, and the next
+// read of a value fetches the data back. Values must not be read while an operation is in flight.
 class Bytes {
  public:
-  // Uses `piece`; allocates memory if `piece` is null.
+  // Uses the memory at `piece`, or allocates memory if `piece` is null.
   Bytes(std::size_t count, std::byte* piece);
   Bytes(const Bytes& other);  // copies the values into newly allocated memory
   Bytes(Bytes&&) noexcept = default;
   Bytes& operator=(Bytes&&) noexcept = default;
 
-  std::byte* on_device();  // for an operation that may write
+  std::byte* on_device();  // address for an operation that may write
   const std::byte* on_device() const;
-  // Called for every element, so without a copy it only reads a member.
+  // Called for every element. Where the CPU can access device memory, the function only reads a
+  // member.
   std::byte* here() { return shared_ ? shared_ : copy(); }
   const std::byte* here() const { return shared_ ? shared_ : copy(); }
   std::size_t size() const { return count_; }
@@ -88,18 +91,19 @@ class Bytes {
   void pull() const;
 
   std::size_t count_;
-  std::byte* piece_;             // address in device memory
-  std::byte* shared_ = nullptr;  // memory that CPU and device both reach; null if there is none
-  mutable atoll::Buffer own_;    // GPU memory, allocated when the caller gave no piece
+  std::byte* piece_;  // address in device memory
+  // Memory that CPU and device can both access; null if there is none.
+  std::byte* shared_ = nullptr;
+  mutable atoll::Buffer own_;  // GPU memory, allocated when the caller gave no piece
   mutable std::vector<std::byte> here_;
   mutable bool is_new_here_ = true, is_new_there_ = false;
 };
 
-// `count` elements between two guards that no operation may overwrite. Values are passed as double,
-// which represents every value of the suite exactly.
+// An array of `count` elements between two guards that no operation may overwrite. Values are
+// passed as double, which represents every value of the suite exactly.
 class Elements {
  public:
-  // Allocates its own memory, or cuts it from `arena` if that is not null.
+  // Takes memory from `arena`, or allocates memory if `arena` is null.
   Elements(DType dtype, std::uint64_t count, Arena* arena = nullptr);
   DType dtype() const { return dtype_; }
   std::uint64_t count() const { return count_; }
@@ -115,7 +119,7 @@ class Elements {
     return *this;
   }
   // Describes the first element that differs from value(i) by more than `slack`, or a damaged
-  // guard; returns "" if there is neither.
+  // guard. Returns "" if all elements and guards are right.
   template <class Value>
   std::string difference(const Value& value, double slack = 0) const {
     for (std::uint64_t i = 0; i < count_; ++i) {
@@ -134,42 +138,44 @@ class Elements {
   Bytes bytes_;  // memory of the elements and their guards
 };
 
-// The value that `rank` contributes at index i. All are small integers, so sums are exact except in
-// the 16-bit types, where a sum needs exactly one rounding and a second rounding would show. Sums
-// of u8 wrap around, except in averages, where the values are small enough.
+// Returns the value that `rank` contributes at index i. All contributions are small integers, so
+// sums are exact except in the 16-bit types. A 16-bit sum needs exactly one rounding, so a second
+// rounding shows. Sums of u8 wrap around, except in averages, for which the values are small
+// enough.
 double contribution(DType dtype, ReduceOp op, int rank, std::uint64_t i);
-// The correct result of a reduction over `ranks` ranks at index i.
+// Returns the correct result of a reduction over `ranks` ranks at index i.
 double reduced(DType dtype, ReduceOp op, int ranks, std::uint64_t i);
-// The correct result of a sum or average in which each rank multiplies its contribution by its
-// factor. The factors must keep these sums exact in the accumulation type.
+// How the reference result of a sum with factors treats the product of a contribution and its
+// factor.
 enum class Products {
   exact,
-  rounded  // each product is rounded to the element type
+  rounded  // each product is rounded to the element type before the sum
 };
 double reduced(DType dtype, ReduceOp op, std::span<const double> factors, Products products,
                std::uint64_t i);
-// An arbitrary value of the type, for operations that only move data.
+// Returns an arbitrary value of the type, for operations that only move data.
 double token(DType dtype, int rank, std::uint64_t i);
 
-// Rounds `value` once to the type, to nearest even. Independent of the library's own conversions.
+// Rounds `value` once to the type, to nearest even. Does not use the conversions of the library,
+// which the suite checks.
 double rounded(DType dtype, double value);
 
-// Returns 0, 1, n - 1, n, n + 1 and some primes: the counts at which code that divides a count by n
-// tends to fail.
+// Returns 0, 1, n - 1, n, n + 1 and some primes. Code that divides a count by n tends to fail at
+// these counts.
 std::vector<std::uint64_t> counts_around(int n);
 inline constexpr std::uint64_t large_count = (1u << 20) + 7;
-// The number of elements in a little more than 1 MiB.
+// Returns the number of elements that occupy a little more than 1 MiB.
 constexpr std::uint64_t mebibyte_of(DType dtype) { return (1u << 20) / atoll::size_of(dtype) + 5; }
 
 constexpr std::uint64_t unsigned_of(int value) { return static_cast<std::uint64_t>(value); }
 
-// Whether an operation runs in place. label() writes it into messages such as "all_reduce sum bf16
-// x 7 in place".
+// Whether an operation runs in place. label() appends it to the name of a check, as in "all_reduce
+// sum bf16 x 7 in place".
 enum class Place {
   in,
   out
 };
-// Lets even ranks run in place and odd ranks out of place: ranks do not know each other's choice.
+// Lets even ranks run in place and odd ranks out of place, because ranks may choose independently.
 constexpr Place place_by_rank(int rank) { return rank % 2 == 0 ? Place::in : Place::out; }
 constexpr std::string_view name(Place place) { return place == Place::in ? " in place" : ""; }
 std::string label(std::string_view operation, DType dtype, std::uint64_t count);

@@ -1,4 +1,4 @@
-// All checks of the suite. Every rank calls them in the same order.
+// Declares all checks of the conformance suite. Every rank calls the checks in the same order.
 #pragma once
 
 #include <span>
@@ -9,42 +9,48 @@
 
 namespace conformance {
 
-// Everything that a check needs on one rank: a communicator over all ranks, a stream for its
-// operations, and a report for the results.
+// The context of the checks on one rank: a communicator over all ranks, a stream for its
+// operations, and a report of the results.
 struct Rank {
   atoll::World& world;
   atoll::Communicator& comm;
   atoll::Stream& stream;
   Report& report;
-  Arena* source = nullptr;  // memory for src of each operation; null allocates it
+  // Registered memory from which src and dst of each operation are taken; null means that plain
+  // memory is allocated.
+  Arena* source = nullptr;
   Arena* target = nullptr;
-  // Planned shard count of the mesh, as in Axis::block. 0 means one tree of sums over all ranks.
+  // Planned shard count of the mesh, like Axis::block. 0 means that sums use one tree over all
+  // ranks.
   int axis_block = 0;
 
   int rank() const { return comm.rank(); }
   int size() const { return comm.size(); }
   int block() const { return axis_block > 0 ? axis_block : size(); }
   std::string backend() const { return std::string(comm.backend()); }
-  // True for the host backend and for its test variants, whose levels the library builds.
+  // True for the host backend and for test backends that sum like the host backend.
   bool sums_as_host() const;
-  // True if sums of 16-bit types are rounded on each host and once more between hosts.
+  // True if sums of 16-bit types are rounded once per host and once more between hosts.
   bool rounds_per_level(DType dtype) const;
-  // The largest error that this additional rounding may cause in a reduction of contributions.
+  // Largest error that rounding once per host may add to the result of a reduction of
+  // contribution() values.
   double slack(DType dtype, ReduceOp op) const;
 };
 
-// Gathers one number from each rank of `comm`, in rank order.
+// Gathers one number from each rank of `comm` and returns the numbers in rank order.
 std::vector<std::int64_t> all_say(const Rank& self, atoll::Communicator& comm, std::int64_t mine);
 
-// Each runs every operation of one kind, out of place and in place. Checks of registered memory and
-// of split communicators call them again with their own Rank.
+// Each of these functions runs every operation of one kind, out of place and in place. The checks
+// of registered memory and of split communicators also call them, with a different memory or
+// communicator in `self`.
 void move(Rank& self, DType dtype, std::uint64_t count);
 void reduce(Rank& self, DType dtype, ReduceOp op, std::uint64_t count);
 void move_rooted(Rank& self, DType dtype, std::uint64_t count, int root);
 void reduce_rooted(Rank& self, DType dtype, ReduceOp op, std::uint64_t count, int root);
 void move_uneven(Rank& self, DType dtype, std::span<const std::uint64_t> counts);
 void reduce_uneven(Rank& self, DType dtype, ReduceOp op, std::span<const std::uint64_t> counts);
-// Several uneven distributions of about `count` elements per rank; some ranks get none.
+// Returns several uneven distributions of about `count` elements per rank. Some ranks get no
+// elements.
 std::vector<std::vector<std::uint64_t>> uneven_counts(int ranks, std::uint64_t count);
 
 void check_all_gather(Rank& self);
@@ -53,13 +59,13 @@ void check_all_to_all(Rank& self);
 
 void check_reduce_scatter(Rank& self);
 void check_all_reduce(Rank& self);
-// Checks that floating point sums follow an adjacent-pair tree, where the backend promises this
+// Checks that floating point sums follow a tree of adjacent pairs, if the backend guarantees this
 // order.
 void check_order_of_summation(Rank& self);
-// True if the order of sums is fixed for this number of hosts and ranks.
+// True if the order of sums is fixed for the number of hosts and ranks of this job.
 bool has_order_of_summation(const Rank& self);
-// Runs all reductions over a mesh whose shard count is not a power of two, for which the library
-// builds the sums.
+// Runs all reductions on a mesh with a shard count that is not a power of two. The library computes
+// these sums itself.
 void check_sums_in_blocks(Rank& self);
 bool has_sums_in_blocks(const Rank& self);
 
@@ -68,7 +74,7 @@ void check_scatter(Rank& self);
 void check_reduce(Rank& self);
 void check_all_gather_v(Rank& self);
 void check_reduce_scatter_v(Rank& self);
-// Checks every reduction with factors that differ by rank.
+// Checks every reduction with factors that differ between ranks.
 void check_factors(Rank& self);
 
 void check_send_recv(Rank& self);
@@ -86,11 +92,13 @@ void check_progress_beside_compute(Rank& self);
 
 void check_split(Rank& self);
 
-// Checks of memory from atoll::allocate, alone and mixed with plain memory.
+// Check memory from atoll::allocate, alone, mixed with plain memory, and when it is allocated and
+// freed.
 void check_registered_memory(Rank& self);
 void check_mixed_memory(Rank& self);
 void check_allocation(Rank& self);
-// Checks counts beyond 2^31 when ATOLL_TEST_LARGE is set; needs up to 4 GiB per rank.
+// Checks counts beyond 2^31. The suite runs this check only when ATOLL_TEST_LARGE is set, because
+// it needs up to 4 GiB per rank.
 void check_large_counts(Rank& self);
 
 // Checks that a wrong argument throws on the rank that passes it and does not affect other ranks.

@@ -1,5 +1,5 @@
-// Progress beside compute: enqueued operations must proceed while the thread that enqueued them
-// computes and makes no calls, even when computing ranks occupy every core.
+// Checks of progress during compute: enqueued operations must make progress while the thread that
+// enqueued them computes and makes no calls, even when computing ranks occupy every core.
 #include <vector>
 
 #include "checks.hpp"
@@ -8,16 +8,17 @@ namespace conformance {
 namespace {
 
 // Computes for some milliseconds. Each step depends on the previous one, so the compiler cannot
-// remove any.
+// remove any step.
 std::uint64_t compute(std::uint64_t value) {
   constexpr int rounds = 1 << 20;
   for (int i = 0; i < rounds; ++i) value = value * 6364136223846793005u + 1442695040888963407u;
   return value;
 }
 
-// Every rank computes at least `least_steps`, so that no rank profits from the idle core of
-// another. A rank with unfinished operations then continues up to `most_steps`, which takes
-// seconds. Ranks that share one GPU need up to a minute.
+// Every rank computes at least `least_steps` steps, so that no rank profits from a core that
+// another rank left idle. A rank with unfinished operations then continues up to `most_steps`,
+// which takes seconds. Ranks that share one GPU get the larger limit, because they need up to a
+// minute.
 constexpr int least_steps = 100;
 constexpr int most_steps = 5000, most_steps_of_gpus = 50000;
 

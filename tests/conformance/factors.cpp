@@ -1,7 +1,7 @@
-// Reductions with factors: each rank multiplies its elements by its own factor before the sum, in
-// the accumulation type, or in the element type for memory of a GPU. The factors keep all sums
-// exact, so a factor applied late or twice shows, and so does a missing or an extra rounding of a
-// product.
+// Checks of reductions with factors: each rank multiplies its elements by a factor of its own
+// before the sum. Products are computed in the accumulation type, or in the element type in GPU
+// memory. The factors keep all sums exact, so the checks detect a factor that is applied too late
+// or twice, and a product that is rounded too rarely or too often.
 #include "checks.hpp"
 
 namespace conformance {
@@ -29,7 +29,7 @@ double expected(const Rank& self, const Case& c, std::uint64_t i) {
   return reduced(c.dtype, c.op, c.factors, rounds ? Products::rounded : Products::exact, i);
 }
 
-// Factors are at most 3, so they amplify the rounding between levels at most by 3.
+// Factors are at most 3, so they amplify the rounding error between levels at most by 3.
 double allowed(const Rank& self, const Case& c) { return 3 * self.slack(c.dtype, c.op); }
 
 double own(const Rank& self, const Case& c, std::uint64_t i) {
@@ -103,8 +103,9 @@ void all(Rank& self, const Case& c) {
   for (const int root : {0, self.size() - 1}) reduce_to(self, c, root);
 }
 
-// Three sets of factors: all different, all 1 except the last, and all equal. In the first set 3
-// and 1.5 force bf16 products to round, and 65 / 64 forces f16 products to round.
+// Returns three sets with one factor per rank: all factors different, all 1 except the last, and
+// all equal. In the first set, the factors 3 and 1.5 make bf16 products inexact, and 65 / 64 makes
+// f16 products inexact, so these products must be rounded.
 std::vector<Factors> factors_of(int ranks) {
   constexpr double some[] = {3, 1.5, 65.0 / 64, -2, 0.25, 1, -1, 0.125};
   std::vector<Factors> all(3, Factors(unsigned_of(ranks), 1.0));

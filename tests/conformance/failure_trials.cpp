@@ -1,10 +1,11 @@
 // conformance_failure_trials KIND COLLECTIVE SEED
 //
-// One trial of a failing rank; the script failure_trials starts it. The ranks of a job call
-// COLLECTIVE in a loop. At a moment chosen by SEED, rank 1 is killed, stops, or calls with another
-// count (KIND is killed, stopped or mismatched). Every other rank must get an error that names rank
-// 1 within ATOLL_TIMEOUT plus the time of an inquiry. With mismatched, the error must name both
-// calls and must not wait for the timeout.
+// Runs one trial of a failing rank; the script failure_trials starts one job per trial. The ranks
+// of the job call COLLECTIVE in a loop. At a moment chosen by SEED, rank 1 is killed, stops, or
+// passes a different count; KIND is killed, stopped or mismatched. Every other rank must get an
+// error that names rank 1, within ATOLL_TIMEOUT plus the time in which ranks are asked whether they
+// still answer. With KIND mismatched, the error must name both calls and must come before the
+// timeout.
 #include <fmt/format.h>
 
 #include <array>
@@ -32,20 +33,21 @@ using Clock = std::chrono::steady_clock;
 using Seconds = std::chrono::duration<double>;
 
 constexpr int culprit = 1;
-constexpr auto patience = 20s;  // generous, because many trials run at the same time
-constexpr auto inquiry = 2s;    // a rank that has not answered after this time counts as silent
+constexpr auto patience = 20s;  // time limit of the loop; generous, because many trials run at once
+constexpr auto inquiry = 2s;    // a rank that has not answered for this time is reported as silent
 constexpr auto slack = 3s;      // allowance for a machine that runs many trials at once
 
 struct Trial {
   atoll::Communicator& comm;
   atoll::Stream& stream;
   atoll::View src, dst;
-  std::vector<std::uint64_t> counts;  // counts per rank for all_gather_v and reduce_scatter_v
+  // Elements per rank, for all_gather_v and reduce_scatter_v.
+  std::vector<std::uint64_t> counts;
 
   atoll::View part(atoll::View whole, std::uint64_t count) const { return whole.part(0, count); }
 };
 
-// Enqueues one collective with `n` elements per rank.
+// Enqueues one collective with `n` elements per rank and returns its Work.
 using Call = std::function<atoll::Work(Trial&, std::uint64_t n)>;
 
 std::uint64_t ranks(const Trial& t) { return static_cast<std::uint64_t>(t.comm.size()); }
@@ -104,22 +106,22 @@ const std::map<std::string_view, Call>& calls() {
   return table;
 }
 
-// Checks for a text such as "rank 0 called X where rank 1 called Y".
+// Returns true if the text has the form "rank 0 called X where rank 1 called Y".
 bool names_both_calls(std::string_view text) {
   const auto where = text.find(" where ");
   return where != std::string_view::npos && text.find(" called ") < where &&
          text.find(" called ", where) != std::string_view::npos;
 }
 
-// Decides whether the error of one rank is right and in time. `waited` is the time between the
-// return of the last successful call and the error. While calls return, the rank has not met the
-// fault; a call that does not return has waited for rank 1 for about this time.
+// Decides whether the error that one rank got is right and in time. `waited` is the time from the
+// return of the last successful call to the error. It is about the time for which the rank waited
+// for rank 1, because calls return as long as rank 1 has not failed.
 int judge(int rank, std::string_view kind, const std::optional<atoll::Error>& error, Seconds waited,
           Seconds timeout) {
   const std::string_view text = error ? error->what() : "";
-  // All ranks share a host. Each collective starts on that host's board in shared memory, where
-  // ranks compare their calls once all have arrived. A rank that is stopped by another rank gets
-  // the other rank's message.
+  // All ranks share a host. Each collective starts on the shared-memory board of the host, where
+  // the ranks compare their calls once all of them have arrived. A rank that is aborted by another
+  // rank reports the message of that rank.
   const bool differ = kind == "mismatched";
   const Seconds limit = differ ? timeout / 2 : timeout + inquiry + slack;
   std::string problem;
@@ -139,7 +141,7 @@ int judge(int rank, std::string_view kind, const std::optional<atoll::Error>& er
 }
 
 int run(std::string_view kind, std::string_view collective, unsigned seed) {
-  std::mt19937 random(seed);  // all ranks draw the same numbers
+  std::mt19937 random(seed);  // all ranks draw the same numbers, because they share the seed
   const auto n = std::array<std::uint64_t, 3>{7, 1000, 200'000}[random() % 3];
   const bool registered = random() % 2 == 0;
   const auto delay = std::chrono::microseconds(random() % 30'000);
@@ -167,12 +169,13 @@ int run(std::string_view kind, std::string_view collective, unsigned seed) {
     });
   }
   std::optional<atoll::Error> error;
-  auto returned = Clock::now();  // when the last successful call returned
+  // Time at which the last successful call returned.
+  auto returned = Clock::now();
   const auto end = returned + patience;
   try {
     for (int i = 0; Clock::now() < end; ++i) {
       const bool astray = kind == "mismatched" && world.rank() == culprit && i == last_good;
-      // A barrier has no count, so rank 1 calls all_reduce instead.
+      // A barrier has no count that could differ, so rank 1 calls all_reduce instead.
       const bool other = astray && collective == "barrier";
       (other ? calls().at("all_reduce") : call)(trial, astray ? n + 1 : n).synchronize();
       returned = Clock::now();

@@ -1,9 +1,10 @@
 // conformance_failures CASE [BACKEND]
 //
-// Checks the errors that ranks get when one of them fails: on every rank, in time, a single line
-// that names the failed rank. Each case is one job, started by run_ranks, or by an MPI launcher for
-// the backend mpi. Rank 1 misbehaves; in the case stopped_store rank 0 does. A rank on which
-// everything is right ends its output with "as expected".
+// Checks the errors that the ranks of a job get when one rank fails: every rank must get an error
+// in time, and the error must be a single line that names the failed rank. Each case runs as one
+// job, which run_ranks starts, or an MPI launcher for the mpi backend. Rank 1 is the rank that
+// fails; in the case stopped_store it is rank 0. A rank whose checks all pass prints "as expected"
+// as its last line.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -32,13 +33,16 @@ using namespace std::chrono_literals;
 using Clock = std::chrono::steady_clock;
 
 int culprit = 1;
-constexpr auto soon = 15s;  // generous: ranks outnumber cores, and sanitizers are slow
+// Limit for an error to arrive. It is generous, because there are more ranks than cores and
+// sanitizers are slow.
+constexpr auto soon = 15s;
 
 struct Job {
   atoll::World& world;
   atoll::Communicator& comm;
   atoll::Stream& stream;
-  bool on_mpi = false;  // the mpi backend compares calls only when a rank times out
+  // The mpi backend compares the calls of the ranks only after one rank has timed out.
+  bool on_mpi = false;
 };
 
 int complain(const Job& job, std::string_view what) {
@@ -46,7 +50,7 @@ int complain(const Job& job, std::string_view what) {
   return 1;
 }
 
-// Returns the error that `call` throws, if any.
+// Returns the atoll::Error that `call` throws, or nothing if `call` succeeds.
 std::optional<atoll::Error> error_of(const std::function<void()>& call) {
   try {
     call();
@@ -56,7 +60,9 @@ std::optional<atoll::Error> error_of(const std::function<void()>& call) {
   return std::nullopt;
 }
 
-// Checks that the error is one line, has one of `codes`, and contains all of `words`.
+// Checks that there is an error, that its text is a single line, that its code is one of `codes`,
+// and that the text contains all of `words`. Also checks that the communicator refuses further
+// calls.
 int expect_error(const Job& job, const std::optional<atoll::Error>& error,
                  const std::vector<atoll::ErrorCode>& codes,
                  const std::vector<std::string>& words) {
@@ -80,7 +86,7 @@ int expect_error(const Job& job, const std::optional<atoll::Error>& error,
   return 0;
 }
 
-// Rank 1 dies in the middle of a collective.
+// Rank 1 kills itself in the middle of a collective.
 int killed(const Job& job) {
   std::vector<float> data(1u << 21, 1.0f);
   std::jthread executioner;
@@ -103,8 +109,8 @@ int killed(const Job& job) {
                       {"rank 1"});
 }
 
-// Rank 1 makes no call. ATOLL_TIMEOUT ends the wait of the other ranks, and their failure then ends
-// the sleep of rank 1.
+// Rank 1 does not call the collective. The other ranks time out after ATOLL_TIMEOUT, and rank 1
+// must then learn of their failure although it made no call.
 int absent(const Job& job) {
   const auto start = Clock::now();
   if (job.world.rank() == culprit) {
@@ -120,11 +126,13 @@ int absent(const Job& job) {
                       {"rank 1", "all_reduce"});
 }
 
-// Rank 1 receives SIGSTOP and answers nothing; run_ranks kills it at the end.
+// Rank 1 stops itself by SIGSTOP and no longer answers. run_ranks kills rank 1 at the end of the
+// test.
 int stopped(const Job& job) {
   if (job.world.rank() == culprit) {
     std::raise(SIGSTOP);
-    std::_Exit(0);  // an MPI launcher continues a stopped process before it ends it
+    // An MPI launcher sends SIGCONT to a stopped process before it ends that process.
+    std::_Exit(0);
   }
   const auto start = Clock::now();
   std::vector<float> data(1000, 1.0f);
@@ -137,15 +145,17 @@ int stopped(const Job& job) {
 
 using Calls = std::function<void()>;
 
-// Rank 1 makes one call and the other ranks make another. A rank that notices the difference
-// reports a mismatch; the others are aborted with that message. MPI notices nothing until a message
-// has the wrong length, so on MPI the ranks part at the next call.
+// Rank 1 makes one call and the other ranks make a different one. A rank that notices the
+// difference reports a mismatch; the remaining ranks are aborted with the message of that rank. MPI
+// itself notices only messages of the wrong length, so under MPI the other ranks make one more
+// call, in which they wait for rank 1 until the timeout.
 int differ(const Job& job, std::string_view operation, const Calls& culprits, const Calls& others) {
   const bool differs = job.world.rank() == culprit;
   const auto start = Clock::now();
   const auto error = error_of([&] {
     (differs ? culprits : others)();
-    // In deterministic mode the library builds the sums and compares the calls.
+    // In deterministic mode the library computes the sums itself and compares the calls of the
+    // ranks first.
     const bool says = job.world.config().deterministic != 0;
     if (!differs && job.on_mpi && !says) {
       std::vector<float> data(10, 1.0f);
@@ -165,14 +175,16 @@ void reduce_floats(const Job& job, std::size_t count, atoll::ReduceOp op) {
 }
 
 int other_count(const Job& job) {
-  // Open MPI 4.1 can crash on a message of the wrong length. With a count of 0 it only hangs.
+  // Under MPI, rank 1 uses a count of 0, with which Open MPI 4.1 only hangs. Any other wrong count
+  // can crash Open MPI 4.1.
   const std::size_t odd = job.on_mpi ? 0 : 1001;
   return differ(
       job, "all_reduce", [&] { reduce_floats(job, odd, atoll::ReduceOp::sum); },
       [&] { reduce_floats(job, 1000, atoll::ReduceOp::sum); });
 }
 
-// A message has the wrong length. MPI notices this but does not report which rank sent it.
+// The root broadcasts more elements than the other ranks receive. MPI notices a message of the
+// wrong length, but does not report which rank sent it.
 int other_length(const Job& job) {
   const auto cast = [&](std::size_t count) {
     std::vector<float> data(count, 1.0f);
@@ -212,8 +224,9 @@ int other_operation(const Job& job) {
       [&] { reduce_floats(job, 1000, atoll::ReduceOp::sum); });
 }
 
-// A task that rank 1 enqueued throws, so the collective after it on that stream never runs. The
-// other ranks must learn this instead of waiting for the timeout.
+// A task that rank 1 enqueued throws, so the collective that rank 1 enqueued after the task on the
+// same stream never runs. The other ranks must get an error at once instead of waiting for the
+// timeout.
 int passed_over(const Job& job) {
   std::vector<float> data(100, 1.0f);
   const bool breaks = job.world.rank() == culprit;
@@ -233,7 +246,7 @@ int passed_over(const Job& job) {
   return expect_error(job, error, {atoll::ErrorCode::aborted}, {"rank 1", "was dropped"});
 }
 
-// Rank 1 declares a failure, and the other ranks are aborted with its message.
+// Rank 1 declares the job failed, and the other ranks are aborted with the message of rank 1.
 int declared(const Job& job) {
   if (job.world.rank() == culprit) {
     job.world.fail("rank 1 ran out of patience");
@@ -254,8 +267,8 @@ std::vector<std::filesystem::path> flight_files(const Job& job) {
   return files;
 }
 
-// Waits until the flight files of all ranks were written by this job for `reason`. Returns the
-// problem, or "" if there is none.
+// Waits until every rank of this job has written its flight file for `reason`. Returns a
+// description of the first file that is missing or wrong, or "" if all files are right.
 std::string await_files(const Job& job, std::string_view reason) {
   std::string problem;
   for (const auto& file : flight_files(job)) {
@@ -276,9 +289,10 @@ std::string await_files(const Job& job, std::string_view reason) {
   return problem;
 }
 
-// All ranks except rank 1 hang in a collective. Rank 1 makes every rank write its flight file by
-// SIGUSR1, checks that the files name rank 1 as the missing one, and fails the job; then every file
-// must report that failure. `name` and `call` describe the collective in which the others hang.
+// All ranks except rank 1 hang in a collective. Rank 1 sends SIGUSR1 to every rank, so that each
+// writes its flight file, and checks that the files name rank 1 as the missing rank. Rank 1 then
+// fails the job, and every flight file must report that failure. `name` and `call` describe the
+// collective in which the other ranks hang.
 int flight_in(const Job& job, const std::string& name, const std::string& call) {
   if (job.world.rank() != culprit) {
     std::vector<float> data(100, 1.0f);
@@ -312,8 +326,9 @@ int flight_in(const Job& job, const std::string& name, const std::string& call) 
 
 int flight(const Job& job) { return flight_in(job, "all_reduce 1", " (100 x f32, sum)"); }
 
-// The same check on a backend that cannot order its sums. With ATOLL_DETERMINISTIC=1 the library
-// builds them from an all_gather.
+// The flight file check for a backend that cannot order its sums. With ATOLL_DETERMINISTIC=1 the
+// library uses a fallback that builds the all_reduce from all_gather, so the other ranks hang in an
+// all_gather.
 int flight_composed(const Job& job) {
   return flight_in(job, "all_gather 3 of all_reduce", " (5 x i64)");
 }
@@ -340,13 +355,13 @@ int run(const std::string& name, const std::string& backend) {
   std::vector<float> warm_up(10, 1.0f);
   comm.all_reduce(warm_up, warm_up, atoll::ReduceOp::sum, stream).synchronize();
   world.barrier();
-  // Rank 1 fails only after the others have left the barrier and wait in the next call.
+  // Rank 1 fails only after the other ranks have left the barrier and wait in the next call.
   if (world.rank() == culprit) std::this_thread::sleep_for(500ms);
   const Job job{world, comm, stream, backend == "mpi"};
   const int result = cases.at(name)(job);
   if (result == 0) fmt::print("rank {}: as expected\n", world.rank());
   std::fflush(stdout);
-  // An MPI launcher ends the job as soon as one rank exits, so give the others time to print.
+  // An MPI launcher ends the job as soon as one rank exits, so the other ranks get time to print.
   if (job.on_mpi) std::this_thread::sleep_for(2s);
   return result;
 }

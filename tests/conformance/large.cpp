@@ -1,5 +1,5 @@
-// Counts and sizes that do not fit 32 bits. They need 2 to 4 GiB per rank, so the suite runs them
-// only when ATOLL_TEST_LARGE is set.
+// Checks of counts and sizes that do not fit into 32 bits. They need 2 to 4 GiB per rank, so the
+// suite runs them only when ATOLL_TEST_LARGE is set.
 #include <algorithm>
 #include <numeric>
 
@@ -8,7 +8,7 @@
 namespace conformance {
 namespace {
 
-// Gathers more than 2^31 elements in place and checks every 101st element.
+// Gathers more than 2^31 elements in place and verifies every 101st element.
 void large_moves(Rank& self) {
   const std::uint64_t ranks = unsigned_of(self.size());
   const std::uint64_t count = (std::uint64_t{1} << 31) / ranks + 13;
@@ -33,7 +33,8 @@ void large_moves(Rank& self) {
   }
 }
 
-// Sums more than 1 GiB with a factor, in slices whose counts differ by at least one element.
+// Sums more than 1 GiB with reduce_scatter_v, unequal counts and a factor, and then with
+// all_reduce.
 void large_sums(Rank& self) {
   const std::uint64_t ranks = unsigned_of(self.size());
   std::vector<std::uint64_t> counts(ranks, (std::uint64_t{1} << 28) / ranks + 1001);

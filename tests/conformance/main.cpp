@@ -2,11 +2,11 @@
 //
 // Runs every check over one communicator of BACKEND. run_ranks or an MPI launcher starts one
 // process per rank. With --threads the ranks are N threads of one process, each with its own World,
-// so that the thread sanitizer sees what they share: the threads of the store, communicators,
-// streams, and plain memory that a peer reads. Shared memory is mapped at a different address by
-// each rank, so the sanitizer cannot see exchanges through it. With --hosts the N ranks claim to
-// run on H hosts, N / H on each. Address and token of the job come from the environment that
-// run_ranks gives to a single rank.
+// so that the thread sanitizer sees the data that ranks share: the threads of the store, of
+// communicators and of streams, and plain memory that a peer reads. Exchanges through shared memory
+// stay invisible to the sanitizer, because each rank maps shared memory at a different address.
+// With --hosts the N ranks are divided among H simulated hosts, N / H on each. The address and the
+// token of the job come from the environment that run_ranks gives to a single rank.
 #include <cstdio>
 #include <cstdlib>
 #include <string>

@@ -1,4 +1,4 @@
-// send, recv, groups of both, and barrier.
+// Checks of send, recv, groups of sends and receives, and barrier.
 #include <chrono>
 #include <thread>
 
@@ -17,7 +17,8 @@ std::string difference(const Elements& data, int rank) {
   return data.difference([&](std::uint64_t i) { return token(data.dtype(), rank, i); });
 }
 
-// Rank 0 sends to rank 1, which passes the data on to rank 2, and so on. This needs no group.
+// Passes a message along all ranks: rank 0 sends to rank 1, which sends to rank 2, and so on.
+// Single sends and receives suffice for this, without a group.
 void chain(Rank& self, DType dtype, std::uint64_t count) {
   Elements data(dtype, count);
   if (self.rank() == 0) {
@@ -32,7 +33,7 @@ void chain(Rank& self, DType dtype, std::uint64_t count) {
   self.report.expect(wrong.empty(), label("send recv", dtype, count) + ": " + wrong);
 }
 
-// Messages between two ranks arrive in the order in which they were sent.
+// Checks that messages between two ranks arrive in the order in which they were sent.
 void sequence(Rank& self) {
   constexpr int messages = 20;
   if (self.rank() > 1) return;
@@ -49,7 +50,7 @@ void sequence(Rank& self) {
   }
 }
 
-// Every rank sends to the next rank and receives from the previous one.
+// Every rank sends to the next rank and receives from the previous rank, in one group.
 void ring(Rank& self, DType dtype, std::uint64_t count) {
   const int next = (self.rank() + 1) % self.size();
   const int previous = (self.rank() + self.size() - 1) % self.size();
@@ -65,7 +66,7 @@ void ring(Rank& self, DType dtype, std::uint64_t count) {
                      "group, ring: the sender's data changed");
 }
 
-// Every rank sends to every rank, itself included; each pair uses a different length.
+// Every rank sends to all ranks, including itself. Each pair of ranks uses a different length.
 void all_pairs(Rank& self, std::uint64_t unit) {
   const auto length = [&](int from, int to) {
     return unit * static_cast<std::uint64_t>(1 + from + 2 * to);
@@ -115,8 +116,8 @@ void check_group(Rank& self) {
   self.comm.group({}, self.stream).synchronize();
 }
 
-// No rank may leave the barrier before the last one has entered. All ranks of the suite share a
-// clock.
+// Checks that no rank leaves the barrier before the last rank has entered it. All ranks of the
+// suite run on one machine, so their clocks can be compared.
 void check_barrier(Rank& self) {
   const auto ranks = static_cast<std::size_t>(self.size());
   for (int late = 0; late < self.size(); ++late) {

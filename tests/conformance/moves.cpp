@@ -1,4 +1,4 @@
-// all_gather, broadcast and all_to_all deliver every element unchanged.
+// Checks that all_gather, broadcast and all_to_all deliver every element unchanged.
 #include "checks.hpp"
 
 namespace conformance {

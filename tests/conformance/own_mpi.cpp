@@ -1,5 +1,6 @@
-// Runs the suite in a program that initialises MPI itself, with MPI_THREAD_SERIALIZED, the lowest
-// thread support that the mpi backend accepts: MPI calls of different threads must not overlap.
+// Runs the suite in a program that initialises MPI itself, with MPI_THREAD_SERIALIZED. This is the
+// lowest thread support that the mpi backend accepts: MPI calls of different threads must not
+// overlap.
 #include <mpi.h>
 
 #include <cstdio>
@@ -21,6 +22,7 @@ int main(int argc, char** argv) {
     std::puts("FAILED: the backend finalised an MPI that is not its own");
     return conformance::failed;
   }
-  if (status == 0) MPI_Finalize();  // after a failure MPI_Finalize would wait for the other ranks
+  // After a failure, MPI_Finalize would wait for the other ranks.
+  if (status == 0) MPI_Finalize();
   return status;
 }

@@ -1,5 +1,5 @@
-// reduce_scatter and all_reduce: their values, their rounding, and the order of floating point
-// sums.
+// Checks of reduce_scatter and all_reduce: the values of the results, their rounding, and the order
+// in which floating point numbers are summed.
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -48,7 +48,8 @@ void all_reduce(Rank& self, DType dtype, ReduceOp op, std::uint64_t count, Place
   self.report.expect(src.difference(own).empty(), what + "src changed");
 }
 
-// Values of very different magnitude, so that another order of summation gives another sum.
+// Returns values of very different magnitude, so that summing them in another order gives another
+// result.
 double uneven(DType dtype, int rank, std::uint64_t i) {
   std::uint64_t x = (i + 1) * 0x9e3779b97f4a7c15u + unsigned_of(rank) * 0xd1b54a32d192ed03u;
   x ^= x >> 29;
@@ -58,13 +59,14 @@ double uneven(DType dtype, int rank, std::uint64_t i) {
   const int exponent = static_cast<int>((x >> 20) % 24) - 12;
   const double value = std::ldexp(mantissa, exponent);
   if (dtype == DType::f64) return value;
-  // The smallest f16 is 2^-24. A multiple of 2^-20 that fits the mantissa is an exact f16.
+  // The smallest positive f16 is 2^-24. A multiple of 2^-20 that fits into the mantissa is an exact
+  // f16.
   if (dtype == DType::f16) return std::nearbyint(rounded(dtype, value) * 0x1p20) * 0x1p-20;
   return rounded(dtype, static_cast<double>(static_cast<float>(value)));
 }
 
-// Adds neighbours in pairs, ((0 + 1) + (2 + 3)) + ..., and carries an odd last part to the next
-// round. T is the accumulation type.
+// Adds neighbouring parts in pairs, ((0 + 1) + (2 + 3)) + ..., and carries an unpaired last part
+// over to the next round. T is the type in which parts are added.
 template <class T>
 T tree_sum(std::vector<T> parts) {
   while (parts.size() > 1) {
@@ -77,7 +79,7 @@ T tree_sum(std::vector<T> parts) {
   return parts.front();
 }
 
-// Sums each block of neighbouring ranks by a tree, then the sums of the blocks by another tree.
+// Sums the ranks of each block by a tree, then adds the sums of the blocks by a second tree.
 template <class T>
 double tree_of_blocks(DType dtype, const Rank& self, std::uint64_t i) {
   std::vector<T> sums;
@@ -95,13 +97,14 @@ double ordered_sum(DType dtype, const Rank& self, std::uint64_t i) {
   if (dtype == DType::f64) return tree_of_blocks<double>(dtype, self, i);
   const double sum = tree_of_blocks<float>(dtype, self, i);
   if (dtype == DType::f32) return sum;
-  Elements one(dtype, 1);  // some sums are subnormal in f16, so use the library's rounding
+  // Elements rounds as the library does, which matters because some f16 sums are subnormal.
+  Elements one(dtype, 1);
   one.set(0, sum);
   return one.get(0);
 }
 
-// Checks the order of sums in all_reduce and reduce over `count` elements, and in both forms of
-// reduce_scatter over about `count` elements in total.
+// Checks the order in which all_reduce and reduce sum `count` elements, and in which both forms of
+// reduce_scatter sum about `count` elements in total.
 void ordered(Rank& self, DType dtype, std::uint64_t count) {
   const auto own = [&](std::uint64_t i) { return uneven(dtype, self.rank(), i); };
   const auto sum = [&](std::uint64_t i) { return ordered_sum(dtype, self, i); };
@@ -132,8 +135,8 @@ void ordered(Rank& self, DType dtype, std::uint64_t count) {
   expect("reduce_scatter_v", apart.difference(mine));
 }
 
-// The host backend orders all of its sums. For a backend that cannot, the library orders the sums
-// of 16-bit types, and those of every type in deterministic mode.
+// The host backend guarantees the order of all sums. For other backends the library guarantees the
+// order for 16-bit types, and in deterministic mode for every type.
 bool promises_order(const Rank& self, DType dtype) {
   if (self.rounds_per_level(dtype)) return false;
   return self.sums_as_host() || is_16_bit(dtype) || self.world.config().deterministic != 0;
@@ -187,15 +190,17 @@ void check_all_reduce(Rank& self) {
   }
 }
 
-// Without deterministic mode the order between hosts is fixed only if a tree over hosts, of trees
-// over the ranks of each host, equals the tree over all ranks.
+// Returns true if the order of summation is fixed for the hosts and ranks of this job. In
+// deterministic mode and on a single host the order is always fixed. Otherwise sums are formed on
+// each host and then between hosts, and the order is fixed only where this gives the same tree as a
+// single tree over all ranks.
 bool has_order_of_summation(const Rank& self) {
   const auto hosts = self.world.hosts().size();
   const auto ranks = unsigned_of(self.size());
   if (hosts == 1 || self.world.config().deterministic != 0) return true;
   const bool alone = ranks == hosts;
   return (std::has_single_bit(hosts) && std::has_single_bit(ranks / hosts)) ||
-         (alone && hosts == 3);  // (0 + 1) + 2 is the order of both trees
+         (alone && hosts == 3);  // with three hosts, both trees compute (0 + 1) + 2
 }
 
 void check_order_of_summation(Rank& self) {
@@ -210,8 +215,8 @@ void check_order_of_summation(Rank& self) {
 
 namespace {
 
-// Shard counts for which the tree differs from the tree over all ranks, so that no backend sums in
-// this order.
+// Returns shard counts for which a tree over blocks differs from a single tree over all ranks, so
+// that no backend sums in this order by itself and the library must.
 std::vector<int> odd_blocks(int ranks) {
   std::vector<int> result;
   for (const int block : {3, 6}) {
@@ -220,8 +225,9 @@ std::vector<int> odd_blocks(int ranks) {
   return result;
 }
 
-// Sums in two levels need bounded scratch memory; sums in one level need as much as the data.
-// Checks that the size reported for this layout is the right one.
+// Sums in two levels need a bounded amount of scratch memory; sums in one level need as much as the
+// data. Checks that the communicator reports the amount that fits this number of hosts and this
+// block size.
 void check_scratch(Rank& self, int block) {
   const auto ranks = unsigned_of(self.size());
   const auto of_host = ranks / self.world.hosts().size();
@@ -258,7 +264,7 @@ void check_blocks_of(Rank& self, int block) {
     }
   }
   check_factors(blocks);
-  // Larger than one piece of the sums that run level by level.
+  // This count exceeds one piece, so the two-level sums run in several pieces.
   reduce(blocks, DType::f32, ReduceOp::sum, 1'500'000 / unsigned_of(blocks.size()));
   reduce_uneven(blocks, DType::bf16, ReduceOp::sum,
                 uneven_counts(blocks.size(), 1'500'000 / unsigned_of(blocks.size()))[2]);

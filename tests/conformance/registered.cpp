@@ -1,5 +1,5 @@
-// Memory of atoll::allocate: every operation gives the same result as in plain memory, at any
-// offset of src and dst, and also when only some ranks use registered memory.
+// Checks of memory from atoll::allocate: every operation gives the same result as in plain memory,
+// at any offset of src and dst, and also when only some ranks use registered memory.
 #include <algorithm>
 #include <deque>
 #include <memory>
@@ -21,13 +21,15 @@ Buffer allocate(Rank& self, std::size_t bytes) {
   return atoll::allocate(self.comm.device(), bytes, {self.comm});
 }
 
-// Enough for src and dst of operations over `ranks` ranks with up to about 1 MiB per rank.
+// Returns the size of an arena for src and dst of operations over `ranks` ranks with up to about 1
+// MiB per rank.
 std::size_t arena_bytes(int ranks) { return (unsigned_of(ranks) + 1) * (9u << 18) + (1u << 16); }
 
 bool on_gpus(const Rank& self) { return self.comm.device().kind() == atoll::DeviceKind::cuda; }
 
-// Earlier operations used different sizes on each rank, but GPUs require one offset on all ranks
-// (see communicator.hpp).
+// Restarts the arenas on GPUs. Operations on GPUs require the same offset into registered memory on
+// all ranks (see communicator.hpp), but earlier operations took different amounts from the arena on
+// each rank.
 void at_one_offset(Rank& self) {
   if (!on_gpus(self)) return;
   for (Arena* arena : {self.source, self.target}) {
@@ -66,7 +68,8 @@ void exercise_large(Rank& self, DType dtype) {
   reduce_uneven(self, dtype, ReduceOp::sum, counts);
 }
 
-// Returns a Rank whose operations take src and dst from these arenas, if they are not null.
+// Returns a copy of `self` whose operations place src in `source` and dst in `target`. A null arena
+// means that the operations allocate plain memory.
 Rank placed(const Rank& self, Arena* source, Arena* target) {
   return {self.world, self.comm, self.stream, self.report, source, target};
 }
@@ -82,8 +85,8 @@ void fresh(Rank& self, const Buffer& buffer, std::size_t bytes) {
                      "allocate: not filled with zeros");
 }
 
-// Sums every rank's number in a part of the buffer that starts at a different offset on each rank;
-// GPUs require the same offset.
+// Sums a value per rank with an all_reduce in part of the buffer. The part starts at a different
+// offset on each rank, except on GPUs, which require the same offset on all ranks.
 void use(Rank& self, const Buffer& buffer) {
   const std::uint64_t count = buffer.bytes() / sizeof(float) / 2 - 8;
   const std::uint64_t first = on_gpus(self) ? 3 : unsigned_of(self.rank() % 7);
@@ -117,8 +120,9 @@ void check_mixed_memory(Rank& self) {
   const Buffer one = allocate(self, arena_bytes(self.size()));
   Arena arena(bytes_of(one));
   const int last = self.size() - 1;
-  // Mixtures, in this order: only src is registered; only dst is registered; rank 0 uses plain
-  // memory; all ranks except the last use plain memory; even ranks register src, odd ranks dst.
+  // The five mixtures are: only src is registered; only dst is registered; rank 0 uses plain
+  // memory; all ranks except the last use plain memory; even ranks register src and odd ranks
+  // register dst.
   Rank mixtures[] = {
       placed(self, &arena, nullptr), placed(self, nullptr, &arena),
       self.rank() == 0 ? self : placed(self, &arena, &arena),
@@ -131,7 +135,7 @@ void check_mixed_memory(Rank& self) {
 void check_allocation(Rank& self) {
   self.report.expect(allocate(self, 0).data() == nullptr, "allocate: 0 bytes");
   // Keeps several buffers alive at once and frees them in an order that differs by rank, while new
-  // buffers take their places.
+  // buffers reuse the freed memory.
   std::deque<Buffer> alive;
   for (std::size_t round = 0; round < 40; ++round) {
     const std::size_t bytes = 1000 + round % 5 * 70001;
@@ -146,7 +150,7 @@ void check_allocation(Rank& self) {
       alive.pop_back();
     }
   }
-  // A buffer for two communicators, one of which is destroyed before the buffer.
+  // Allocates one buffer for two communicators, one of which is destroyed before the buffer.
   Buffer shared;
   {
     auto other = self.comm.split(0, 0);
@@ -156,13 +160,13 @@ void check_allocation(Rank& self) {
     use(member, shared);
   }
   use(self, shared);
-  // A buffer that a task on the stream frees, before the next operation of its communicator.
+  // Lets a task on the stream free a buffer before the next operation of its communicator.
   auto kept = std::make_shared<Buffer>(allocate(self, 50000));
   self.stream.enqueue([kept] {});
   kept.reset();
   self.comm.barrier(self.stream).synchronize();
   use(self, shared);
-  // A buffer that outlives its only communicator.
+  // Keeps a buffer after its only communicator has been destroyed.
   Buffer orphan;
   {
     auto other = self.comm.split(0, 0);

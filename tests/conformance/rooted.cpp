@@ -1,5 +1,5 @@
-// gather, scatter and reduce: the root sends or receives everything, and the other ranks' buffers
-// stay unchanged.
+// Checks of gather, scatter and reduce: the root sends or receives all data, and the buffers of the
+// other ranks stay unchanged.
 #include "checks.hpp"
 
 namespace conformance {
@@ -9,7 +9,7 @@ std::string from_root(std::string text, int root) {
   return text + " at root " + std::to_string(root) + ": ";
 }
 
-// Ranks other than the root pass no dst, or a dst that must stay unchanged.
+// Gathers to `root`. Each other rank passes either no dst, or a dst that must stay unchanged.
 void gather(Rank& self, DType dtype, std::uint64_t count, int root, Place place) {
   const auto own = [&](std::uint64_t i) { return token(dtype, self.rank(), i); };
   const std::uint64_t first = unsigned_of(self.rank()) * count;

@@ -1,4 +1,4 @@
-// Communicators that are split from other communicators.
+// Checks of communicators that were created by splitting another communicator.
 #include <algorithm>
 
 #include "atoll/error.hpp"
@@ -7,7 +7,7 @@
 namespace conformance {
 namespace {
 
-// Runs the operations that every communicator must support, whichever ranks it has.
+// Runs the operations that every communicator must support, whichever ranks it contains.
 void exercise(Rank& self, atoll::Communicator& comm) {
   Rank member{self.world, comm, self.stream, self.report};
   move(member, DType::bf16, 31);
@@ -17,7 +17,7 @@ void exercise(Rank& self, atoll::Communicator& comm) {
   comm.barrier(self.stream).synchronize();
 }
 
-// Checks that the communicator has exactly these ranks in this order.
+// Checks that the communicator contains exactly the ranks `ranks`, in this order.
 void expect_members(Rank& self, atoll::Communicator& comm, const std::vector<std::int32_t>& ranks,
                     const std::string& what) {
   self.report.expect(comm.size() == static_cast<int>(ranks.size()), what + ": size");
@@ -38,15 +38,15 @@ void even_and_odd(Rank& self) {
   self.report.expect(part->name() == std::string(self.comm.name()) + "." + std::to_string(color),
                      "the name of a part is " + std::string(part->name()));
   exercise(self, *part);
-  // A part can be split again, by the ranks of the part.
+  // A communicator made by split() can be split again by its own ranks.
   auto again = part->split(0, -part->rank(), "reversed");
   self.report.expect(again.has_value() && again->name() == "reversed", "the name that was given");
   expect_members(self, *again, {ranks.rbegin(), ranks.rend()}, "a part in reverse");
   exercise(self, *again);
 }
 
-// One rank passes the color, then every rank but one; the other ranks take part and get no
-// communicator.
+// Splits the communicator twice: first only one rank passes a color, then all ranks except one do.
+// The ranks without a color take part in the split, but get no communicator.
 void with_and_without(Rank& self) {
   const int chosen = self.size() / 2;
   auto alone = self.comm.split(self.rank() == chosen ? std::optional(5) : std::nullopt);
@@ -66,7 +66,7 @@ void with_and_without(Rank& self) {
   self.report.expect(!none.has_value(), "split without colors");
 }
 
-// Ranks with equal keys keep their order.
+// Checks that split() orders ranks by key, and that ranks with equal keys keep their old order.
 void by_key(Rank& self) {
   auto sorted = self.comm.split(7, self.rank() % 2 == 0 ? 1 : 0);
   std::vector<std::int32_t> ranks;
@@ -87,7 +87,7 @@ void check_split(Rank& self) {
     Rank member{self.world, *whole, self.stream, self.report};
     reduce(member, DType::f32, ReduceOp::sum, 100);
   }
-  // The communicator that was split still works.
+  // The communicator that was split still works afterwards.
   reduce(self, DType::f32, ReduceOp::max, 100);
 }
 

@@ -1,4 +1,5 @@
-// Order between streams, within a communicator, between communicators, and over the axes of a mesh.
+// Checks of the order of operations on several streams, within one communicator, between two
+// communicators, and over the axes of a mesh.
 #include <algorithm>
 #include <future>
 #include <memory>
@@ -12,11 +13,12 @@ namespace {
 
 constexpr std::uint64_t count = 1000;
 
-// Blocks a stream until open() is called: work enqueued after the gate cannot run earlier, and work
-// that has completed did not depend on it.
+// Blocks a stream until open() is called. Work enqueued after the gate cannot run before that, so
+// work that completes while the gate is closed did not wait for the blocked stream.
 class Gate {
  public:
-  // Allocates device memory first, because an allocation may wait for the streams of the device.
+  // Allocates the device memory of `used` first, because an allocation may wait for all streams of
+  // the device.
   explicit Gate(atoll::Stream& stream, std::initializer_list<Elements*> used = {}) {
     for (Elements* const elements : used) elements->view();
     stream.enqueue([opened = opened_.get_future().share()] { opened.wait(); });
@@ -52,10 +54,11 @@ atoll::Stream new_stream(const Rank& self, std::string name) {
 
 }  // namespace
 
-// Producer, operation and consumer run on two streams that only Work::wait orders.
+// Checks that Work::wait alone orders a producer, a collective and a consumer that run on two
+// streams.
 void check_wait_orders_streams(Rank& self) {
   atoll::Stream consumer = new_stream(self, "consumer");
-  // On a GPU only a copy from staging memory is ordered by the stream.
+  // On a GPU, a copy is ordered by the stream only if the host side is staging memory.
   const atoll::Buffer staging = self.comm.device().allocate_staging(count * sizeof(float));
   auto* const produced = static_cast<float*>(staging.data());
   Elements src(DType::f32, count);
@@ -81,7 +84,8 @@ void check_wait_orders_streams(Rank& self) {
   self.report.expect(nothing.done(), "a default Work is complete");
 }
 
-// Every call must return while the stream is blocked; otherwise the watchdog ends the test.
+// Checks that every call returns while the stream is blocked. A call that blocks is ended by the
+// watchdog of the test.
 void check_calls_return_at_once(Rank& self) {
   const auto ranks = static_cast<std::uint64_t>(self.size());
   Elements part = filled(self);
@@ -99,14 +103,15 @@ void check_calls_return_at_once(Rank& self) {
   }
   gate.open();
   for (const auto& work : works) work.synchronize();
-  // Every rank gathered the same data, so the maximum of a block equals rank 0's block, which rank
-  // 0 broadcast.
+  // Every rank gathered the same data, so the maximum over the ranks of a block is the block
+  // itself. Rank 0 broadcasts its block, which holds the contribution of rank 0.
   const std::string wrong = part.difference(
       [&](std::uint64_t i) { return contribution(DType::f32, ReduceOp::sum, 0, i); });
   self.report.expect(wrong.empty(), "five collectives in a row: " + wrong);
 }
 
-// The second call is on a free stream, but must wait for the first call, on a blocked stream.
+// Checks that the second call, on a free stream, waits for the first call of the same communicator,
+// which is on a blocked stream.
 void check_order_across_streams(Rank& self) {
   atoll::Stream free_stream = new_stream(self, "free");
   Elements x = filled(self);
@@ -115,7 +120,7 @@ void check_order_across_streams(Rank& self) {
   Gate gate(self.stream, {&x, &y, &z});
   const auto first = self.comm.all_reduce(x.view(), y.view(), ReduceOp::sum, self.stream);
   const auto second = self.comm.all_reduce(y.view(), z.view(), ReduceOp::max, free_stream);
-  // Ranks arrive at the operations at different times.
+  // Delays even ranks, so that ranks arrive at the operations at different times.
   std::this_thread::sleep_for(std::chrono::milliseconds(self.rank() % 2 == 0 ? 5 : 0));
   self.report.expect(!second.done(), "the second operation overtook the first");
   gate.open();
@@ -140,7 +145,8 @@ void check_many_in_flight(Rank& self) {
   }
 }
 
-// Once they are connected, two communicators on separate streams need no common order.
+// Checks that ranks may call two communicators on separate streams in different orders, once both
+// communicators are connected.
 void check_two_communicators(Rank& self) {
   constexpr int rounds = 40;
   const auto mesh = atoll::Mesh::make(self.world, {.replicate = 1, .shard = self.size()});

@@ -54,8 +54,8 @@ constexpr Check all_checks[] = {
     {"unknown backend", check_unknown_backend},
 };
 
-// The test backend `launching` is the host backend behind the interface of a GPU backend, so it
-// needs a device of the same kind.
+// Returns the device on which `backend` is tested. The test backend `launching` is the host backend
+// behind the interface of a GPU backend, so it needs a device that looks like a GPU.
 atoll::Device device_of(const atoll::World& world, std::string_view backend) {
   if (backend == "launching") {
     return atoll::Device(std::make_shared<atoll_test::LaunchingDevice>());
@@ -64,9 +64,10 @@ atoll::Device device_of(const atoll::World& world, std::string_view backend) {
   return atoll::Device::cuda(world.local_rank() % atoll::Device::cuda_count());
 }
 
-// Returns the reason why `backend` cannot be tested here, or "" if it can.
+// Returns the reason why `backend` cannot be tested on this machine, or "" if it can.
 std::string missing(atoll::World& world, std::string_view backend) {
-  if (backend == "launching") return "";  // the probe needs its device
+  // Usable only with its own device, which the probe does not have.
+  if (backend == "launching") return "";
   const auto kind = backend == "nccl" ? atoll::DeviceKind::cuda : atoll::DeviceKind::host;
   for (const auto& info : atoll::available_backends(world, kind)) {
     if (info.name == backend) return info.unusable;
@@ -91,8 +92,8 @@ int run_checks(atoll::World& world, const std::string& backend) {
   } else if (world.rank() == 0) {
     fmt::print("left out: large counts (on the host, where ATOLL_TEST_LARGE is set)\n");
   }
-  if (backend ==
-      "nccl") {  // communicator.hpp requires memory of allocate() on all ranks or on none
+  // The nccl backend requires registered memory on all ranks or on none (see communicator.hpp).
+  if (backend == "nccl") {
     std::erase_if(checks, [](const Check& check) { return check.run == check_mixed_memory; });
   }
   if (!has_order_of_summation(self)) {
@@ -127,9 +128,9 @@ bool Rank::rounds_per_level(DType dtype) const {
                      [&](const auto& place) { return place.host != places.front().host; });
 }
 
-// A partial sum of contributions is below 256 x ranks, and one rounding changes it by at most 2^-8
-// of its value in bf16, and by less in f16. There are two roundings: of the parts of all hosts
-// together, and of their sum.
+// A partial sum of contributions is below 256 x ranks. One rounding changes it by at most 2^-8 of
+// its value in bf16, and by less in f16. There are two roundings: one of the sums of the hosts,
+// taken together, and one of the total.
 double Rank::slack(DType dtype, ReduceOp op) const {
   const bool sums = op == ReduceOp::sum || op == ReduceOp::avg;
   return sums && rounds_per_level(dtype) ? 2.0 * size() : 0.0;

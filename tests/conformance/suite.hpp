@@ -1,4 +1,4 @@
-// Runs all checks on one rank.
+// Runs the whole conformance suite on one rank.
 #pragma once
 
 #include <string>
@@ -7,13 +7,13 @@
 
 namespace conformance {
 
-// Exit status of the program.
+// Exit statuses of the suite.
 inline constexpr int failed = 1;
 inline constexpr int skipped = 77;
 
-// Runs every check over one communicator of `backend` and prints the results; returns `skipped` if
-// the backend cannot be used here. Collective over the ranks of the job that `config` or the
-// launcher describes.
+// Runs every check over one communicator of `backend` and prints the results. Returns `skipped` if
+// the backend cannot be used on this machine. Must be called by all ranks of the job that `config`
+// or the launcher describes.
 int run_rank(atoll::Config config, const std::string& backend);
 
 }  // namespace conformance

@@ -1,4 +1,5 @@
-// all_gather_v and reduce_scatter_v: every rank has its own count, and some counts are zero.
+// Checks of all_gather_v and reduce_scatter_v, with a different count on each rank; some counts are
+// zero.
 #include <numeric>
 
 #include "checks.hpp"
@@ -74,7 +75,7 @@ std::vector<std::vector<std::uint64_t>> uneven_counts(int ranks, std::uint64_t c
     ways[1][r] = count + 3 * r;
     ways[2][r] = r % 2 == 0 ? 0 : 2 * count + r;
   }
-  ways[3].front() = count + 1;  // the first rank, or the last, has all elements
+  ways[3].front() = count + 1;  // only the first rank has elements; below, only the last rank
   ways[4].back() = 3 * count;
   return ways;
 }

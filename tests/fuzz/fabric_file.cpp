@@ -1,5 +1,5 @@
-// Applies a fabric file to a small machine. The parser reads files by path, so the input is put
-// into an anonymous file in memory.
+// Applies a fabric file to a small machine. The parser reads files by path, so the input is written
+// to an anonymous file in memory.
 #include <fmt/format.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -13,7 +13,8 @@
 
 namespace {
 
-// The machine that the seeds describe: hosts node0 and node1, each with mlx5_0 and mlx5_1.
+// Returns the machine that the seeds describe: hosts node0 and node1, each with the NICs mlx5_0 and
+// mlx5_1.
 atoll::Topology two_hosts() {
   atoll::Topology topology;
   for (int host = 0; host < 2; ++host) {
@@ -51,8 +52,8 @@ extern "C" int LLVMFuzzerTestOneInput(const unsigned char* data, std::size_t siz
   } catch (const atoll::Error&) {
     is_refused = true;
   }
-  // A file must be applied completely or rejected without a change; a file without content must be
-  // rejected.
+  // A file must either be applied completely or be rejected without any change to the machine. A
+  // file that changes nothing must be rejected.
   if (is_refused != (topology.to_json() == before)) std::abort();
   return 0;
 }

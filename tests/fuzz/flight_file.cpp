@@ -1,5 +1,5 @@
-// Reads a flight file, writes it, reads it again, and reports on it together with the log of
-// another rank.
+// Fuzzes the reader of flight files: reads a log, writes it, reads the written text again, and
+// prints a report on the log together with the log of another rank.
 #include <cstddef>
 #include <cstdlib>
 #include <string>
@@ -22,7 +22,8 @@ extern "C" int LLVMFuzzerTestOneInput(const unsigned char* data, std::size_t siz
   } catch (const atoll::Error&) {
     return 0;
   }
-  // An accepted log must survive being written and read again, and the report on it must not fail.
+  // A log that is accepted must stay the same when it is written and read again, and the report on
+  // it must not be empty.
   const std::string text = atoll::to_json(log);
   if (text.size() <= atoll::max_flight_bytes && atoll::to_json(parse(text)) != text) std::abort();
   std::vector<atoll::FlightLog> logs = {log};

@@ -1,4 +1,4 @@
-// The property that all fuzz programs of the trainer's data check: the reader either throws
+// The property that all fuzz programs for training data check: the reader either throws
 // atoll::Error or returns a valid dataset. Anything else ends the process.
 #pragma once
 

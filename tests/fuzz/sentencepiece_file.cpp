@@ -1,5 +1,5 @@
-// Checks the outer layout of a tokenizer model, which is verified before SentencePiece parses the
-// file.
+// Fuzzes the check of the outer layout of a tokenizer model. The check runs before SentencePiece
+// parses the file.
 #include "data/tokenizer.hpp"
 
 #include <cstdint>

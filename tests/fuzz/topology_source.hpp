@@ -1,5 +1,5 @@
-// Passes the machine that an importer accepted to all other functions of topology/: none may fail
-// on it.
+// Fuzzes an importer, and passes every machine that the importer accepts to the functions that
+// inspect and print machines. None of these functions may fail.
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,5 @@
-// Validates the attention graphs for several kinds of GPU with the cuDNN front end. Needs cuDNN but no
-// GPU.
+// Lets the front end of cuDNN validate the graphs for attention, for several kinds of GPU. Needs
+// cuDNN but no GPU.
 #define DOCTEST_CONFIG_IMPLEMENT
 #include "model/cuda/attention_graphs.hpp"
 
@@ -13,7 +13,7 @@ namespace {
 using train::cuda::AttentionKey;
 using train::cuda::Direction;
 
-// Returns the objection of the front end to a graph, or "" if it accepts the graph.
+// Returns the error of the cuDNN front end for a graph, or "" if the front end accepts the graph.
 std::string objection(const AttentionKey& key, Direction direction, bool deterministic, int sm) {
   cudnn_frontend::graph::Graph graph;
   graph.set_sm_version(sm);

@@ -1,4 +1,4 @@
-// Tensors with a copy on a GPU and a copy on the host, to compare results of both devices.
+// Tensors with a copy on a GPU and a copy on the host, whose results tests compare.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -19,7 +19,7 @@
 
 namespace atoll_test {
 
-// Makes tensors on both devices and compares them.
+// Creates tensors on both devices and compares their values.
 class Both {
  public:
   struct Tensor {
@@ -50,7 +50,8 @@ class Both {
     push(tensor);
     return tensor;
   }
-  // Like random(), with NaN in the GPU memory after the tensor, so that reads past its end show up.
+  // Like random(), but the GPU memory after the tensor contains NaN, so that reads past the end of
+  // the tensor show in the results.
   Tensor random_before_nan(atoll::DType dtype, std::int64_t count) {
     Tensor tensor = random(dtype, count);
     constexpr std::size_t behind = 64 << 10;
@@ -74,7 +75,8 @@ class Both {
     on_gpu_.copy(tensor.gpu.data(), tensor.host.data(), tensor.host.bytes());
     on_gpu_.synchronize();
   }
-  // Largest difference between both copies, relative to 1 + the larger absolute value.
+  // Returns the largest difference between the two copies, relative to 1 + the larger absolute
+  // value.
   double difference(const Tensor& tensor) {
     std::vector<std::byte> seen(tensor.gpu.bytes());
     on_gpu_.copy(seen.data(), tensor.gpu.data(), seen.size());
@@ -115,8 +117,8 @@ class Both {
   std::mt19937 random_{7};
 };
 
-// Allowed difference: bf16 has 8 bits of precision, and f32 sums of thousands of values use different
-// orders on both devices.
+// Returns the allowed difference: bf16 has 8 bits of precision, and both devices sum thousands of
+// f32 values in different orders.
 inline double allowed(atoll::DType dtype) { return dtype == atoll::DType::bf16 ? 1e-2 : 2e-5; }
 inline constexpr atoll::DType computes[] = {atoll::DType::f32, atoll::DType::bf16};
 

@@ -1,4 +1,4 @@
-// Tests atoll-busbw with GPU memory.
+// Tests atoll-busbw with buffers in GPU memory.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -13,7 +13,7 @@
 
 namespace {
 
-// Runs up to three ranks as threads, each with its own GPU.
+// Runs `body` with up to three threads as ranks, each with a separate GPU.
 void run_ranks(const std::function<void(atoll::World&)>& body) {
   atoll_test::run_thread_ranks(std::min(3, atoll::Device::cuda_count()), body,
                                [](atoll::Config& config) {

@@ -1,4 +1,4 @@
-// Main function of the tests of the cuda device; skips them if there is no GPU.
+// Main function of the tests of the cuda device. Skips all tests if there is no GPU.
 #define DOCTEST_CONFIG_IMPLEMENT
 #include <doctest/doctest.h>
 

@@ -1,5 +1,5 @@
-// Compares every kernel of the cuda device with that of the host, for counts that do and do not fill
-// packs.
+// Compares every kernel of the cuda device with the same operation of the host device, for counts
+// that are and that are not multiples of a pack, the group of elements that a thread loads at once.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -32,7 +32,7 @@ std::vector<float> random_values(std::uint64_t n, unsigned seed) {
   return values;
 }
 
-// Runs the same operation on both devices with the same input and compares the results.
+// Runs an operation on both devices with the same input and compares the results.
 class Both {
  public:
   Both()
@@ -44,12 +44,13 @@ class Both {
   struct Pair {
     atoll::Buffer gpu, host;
     DType dtype;
-    std::uint64_t shift;  // elements before the view
+    std::uint64_t shift;  // number of elements before the view
     std::uint64_t count;
     View on_gpu() const { return gpu.view(dtype).part(shift, count); }
     View on_host() const { return host.view(dtype).part(shift, count); }
   };
-  // The view starts `shift` elements after the aligned start of the memory.
+  // Allocates memory on both devices. The view starts `shift` elements after the aligned start of
+  // the memory.
   Pair make(DType dtype, std::uint64_t count, std::uint64_t shift = 0) {
     const std::size_t bytes = (count + shift) * size_of(dtype);
     Pair pair{gpu_.allocate(bytes), host_.allocate(bytes), dtype, shift, count};
@@ -83,12 +84,13 @@ class Both {
     on_gpu_.synchronize();
     return bytes;
   }
-  // Whether all bits are equal, including the elements before the view.
+  // Returns true if all bits on both devices are equal, including the elements before the view.
   bool same(const Pair& pair) {
     const auto bytes = bytes_of(pair);
     return std::memcmp(bytes.data(), pair.host.data(), bytes.size()) == 0;
   }
-  // Largest relative difference of f32 elements; magnitudes below 1e-30 count as 1e-30.
+  // Returns the largest relative difference of f32 elements. Magnitudes below 1e-30 are treated as
+  // 1e-30.
   double difference(const Pair& pair) {
     const auto bytes = bytes_of(pair);
     double worst = 0;
@@ -240,11 +242,12 @@ TEST_CASE("optimizers update weights as on the host") {
       const auto w = both.random(DType::f32, n, 1), g = both.random(DType::f32, n, 2);
       const auto m = both.make(DType::f32, n), v = both.make(DType::f32, n);
       const auto low = both.make(DType::bf16, n);
-      const auto steps = both.make(DType::f64, 2);  // the number of steps and the factor
+      // The number of the step, and the factor for gradients.
+      const auto steps = both.make(DType::f64, 2);
       for (int step = 1; step <= 3; ++step) {
         steps.on_host().as<double>()[0] = step;
-        steps.on_host().as<double>()[1] =
-            step == 2 ? std::nan("") : 0.5;  // the second step is skipped
+        // A factor of NaN makes the optimizer skip the second step.
+        steps.on_host().as<double>()[1] = step == 2 ? std::nan("") : 0.5;
         both.push(steps);
         both.run([&](auto& ops, auto& stream, bool gpu) {
           const double* const at = pick(steps, gpu).template as<double>();

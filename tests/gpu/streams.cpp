@@ -1,4 +1,4 @@
-// Tests streams, events, times and failures of the cuda device.
+// Tests the streams, events, time stamps and failures of the cuda device.
 #include <doctest/doctest.h>
 
 #include <atomic>
@@ -44,7 +44,7 @@ TEST_CASE("memory is counted, copied, and filled with zeros") {
   CHECK(device.allocated_bytes() == 0);
   CHECK(device.peak_allocated_bytes() == 16);
   CHECK_THROWS_AS(device.allocate(std::size_t{1} << 50), atoll::Error);
-  CHECK_NOTHROW(device.allocate(16));  // the earlier failure is not reported again
+  CHECK_NOTHROW(device.allocate(16));  // must not report the earlier failure again
 }
 
 TEST_CASE(
@@ -83,7 +83,8 @@ TEST_CASE("stamps are times on the steady clock") {
   stream.synchronize();
   REQUIRE(begin.ns());
   REQUIRE(end.ns());
-  constexpr std::int64_t late = 10'000'000;  // tolerance for delays of the host on a busy machine
+  // Ns; tolerance for delays of the host on a busy machine.
+  constexpr std::int64_t late = 10'000'000;
   CHECK(*begin.ns() > before - late);
   CHECK(*end.ns() < now() + late);
   CHECK(*end.ns() - *begin.ns() > 19'000'000);

@@ -1,4 +1,5 @@
-// Compares the trainer's GPU kernels with its CPU arithmetic, for shapes that do and do not fill packs.
+// Compares the GPU kernels of the trainer with its CPU arithmetic, for shapes that are and that are
+// not multiples of a pack, the group of elements that a thread loads at once.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -140,7 +141,7 @@ TEST_CASE("embedding: rows, their gradient with the same bits every time, and id
         std::int32_t told[2];
         std::memcpy(told, both.bytes(bad).data(), sizeof told);
         CHECK(told[0] == vocab);
-        CHECK(told[1] == 6);  // positions are counted from 1
+        CHECK(told[1] == 6);  // the kernel counts positions from 1
       }
     }
   }
@@ -164,7 +165,7 @@ TEST_CASE("cross_entropy, with ignored labels, with and without a gradient, into
                                gradient ? dlogits.on_gpu() : none, 0.25f, total.on_gpu()},
                               losses.on_gpu().as<double>(),
                               reinterpret_cast<cuda::BadId*>(bad.on_gpu().data));
-          // The host version overwrites f32 logits, so it gets a copy.
+          // cross_entropy on the host overwrites f32 logits, so it works on a copy.
           both.push(logits);
           auto kept = both.random(in, rows * vocab);
           std::memcpy(kept.host.data(), logits.host.data(), logits.host.bytes());

@@ -1,4 +1,4 @@
-// Compares the trainer's operations (Ops) on a GPU with those on the CPU.
+// Compares the operations of the trainer (Ops) on a GPU with the same operations on the CPU.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -31,17 +31,18 @@ const AttentionShape shapes[] = {
     {1, 66, 2, 1, 256, 9},
 };
 
-// Allowed difference of attention: a softmax over hundreds of products of rounded inputs.
+// Returns the allowed difference of attention results. It is large because attention is a softmax
+// over hundreds of products of rounded inputs.
 double allowed_of_attention(DType dtype) { return dtype == DType::bf16 ? 2e-2 : 2e-5; }
 
-// Scratch memory that is filled with NaN, as earlier users may leave it.
+// Scratch memory that is filled with NaN, because its earlier users may leave any values in it.
 class Scratch {
  public:
   explicit Scratch(Both& both) : both_(both) {}
   void* operator()(std::size_t bytes) {
     both_.gpu_stream().synchronize();
     memory_ = both_.gpu().allocate(bytes);
-    cudaMemsetAsync(memory_.data(), 0xff, bytes, both_.stream());  // NaN
+    cudaMemsetAsync(memory_.data(), 0xff, bytes, both_.stream());  // every byte 0xff makes NaN
     return memory_.data();
   }
 
@@ -50,7 +51,7 @@ class Scratch {
   atoll::Buffer memory_;
 };
 
-// Attention with atoll's own kernels, which Ops uses when cuDNN does not support a case.
+// Attention by atoll's own kernels, which Ops uses for cases that cuDNN does not support.
 struct Kernels {
   Both& both;
   void forward(const AttentionForward& args) const { cuda::attention_forward(both.stream(), args); }
@@ -73,7 +74,7 @@ struct ByOps {
   }
 };
 
-// Attention with cuDNN only; all_done becomes false if cuDNN does not support a call.
+// Attention by cuDNN only. Sets all_done to false if cuDNN does not support a call.
 struct ByCudnn {
   Both& both;
   cuda::Attention& attention;
@@ -87,8 +88,9 @@ struct ByCudnn {
   }
 };
 
-// Positions of documents with 1, 2, 3 and more tokens in the first row and longer ones in later rows. The
-// end of a row cuts its last document.
+// Returns the token positions of packed documents: the first row contains documents with 1, 2, 3
+// and more tokens, and later rows contain longer ones. The end of a row cuts the last document of
+// the row.
 auto documents(Both& both, std::int64_t tokens, std::int64_t seq) {
   auto positions = both.ids(tokens, 0, 1);
   auto* const values = positions.on_host().as<std::int32_t>();
@@ -102,7 +104,8 @@ auto documents(Both& both, std::int64_t tokens, std::int64_t seq) {
   return positions;
 }
 
-// Whether cuDNN supports packed rows: on compute capability 9 and 10. Other GPUs use atoll's kernels.
+// Returns true if cuDNN supports packed rows, which it does on compute capability 9 and 10. On
+// other GPUs the trainer uses atoll's kernels.
 bool does_packed(const Both& both) {
   int major = 0;
   cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor,
@@ -115,7 +118,7 @@ std::int64_t count_documents(const Both::Tensor& positions) {
   return std::count(values, values + positions.on_host().count, 0);
 }
 
-// Compares attention and its gradients with the CPU.
+// Compares attention and the gradients of attention with the results of the CPU.
 template <class Attention>
 void check_attention(Both& both, const Attention& attention, AttentionShape shape, DType dtype,
                      bool packed) {
@@ -142,7 +145,7 @@ void check_attention(Both& both, const Attention& attention, AttentionShape shap
                                 lse.on_host(), positions.on_host()});
   CHECK(both.difference(out) < allowed_of_attention(dtype));
   CHECK(both.difference(lse) < allowed_of_attention(DType::f32));
-  // Both backward passes start from the forward result of the host.
+  // Both backward passes start from the same forward result, that of the host.
   both.push(out);
   both.push(lse);
   attention.backward({shape, q.on_gpu(), k.on_gpu(), v.on_gpu(), out.on_gpu(), lse.on_gpu(),
@@ -239,8 +242,8 @@ TEST_CASE(
         run(both.ops(), both.host_stream(), [](const auto& tensor) { return tensor.on_host(); });
         CHECK(both.difference(y) < allowed(dtype));
         CHECK(both.difference(logits) < allowed(DType::f32));
-        CHECK(both.difference(sum) <
-              2 * allowed(dtype));  // twice the tolerance, because the CPU rounds twice
+        // The tolerance is doubled, because the CPU rounds twice.
+        CHECK(both.difference(sum) < 2 * allowed(dtype));
         CHECK(both.difference(dx) < allowed(dtype));
         CHECK(both.difference(dweight) < allowed(DType::f32));
       }
@@ -279,7 +282,8 @@ TEST_CASE("wrong arguments are refused at the call, and so is what is too large 
   CHECK_THROWS_AS(
       ops->linear_forward(both.gpu_stream(), {2, 3, 4}, x.on_gpu(), x.on_gpu(), x.on_gpu()),
       atoll::Error);
-  for (const std::int64_t wide : {4097, 8200}) {  // without and with packs of 16 bytes
+  // The second width allows packs of 16 bytes, the first does not.
+  for (const std::int64_t wide : {4097, 8200}) {
     const auto row = both.random(DType::f32, wide), inverse = both.zeros(DType::f32, 1);
     CHECK_THROWS_AS(
         ops->rms_norm_forward(both.gpu_stream(), {wide, 1e-5f, row.on_gpu(), row.on_gpu(),
@@ -297,13 +301,15 @@ TEST_CASE("wrong arguments are refused at the call, and so is what is too large 
 
 namespace {
 
-// Result of one forward and backward pass of a small model: the loss, and the gradients by name.
+// The result of one forward and backward pass of a small model: the loss, and the gradients by
+// parameter name.
 struct Pass {
   double loss;
   std::map<std::string, std::vector<float>> gradients;
 };
 
-// Random weights and memory for their gradients, by unit and name.
+// Random weights and the memory for their gradients. The key is the number of the unit followed by
+// the name of the parameter.
 struct Parameters {
   using Buffers = std::map<std::string, atoll::Buffer, std::less<>>;
   Buffers weights, gradients;
@@ -328,7 +334,7 @@ struct Parameters {
         weights[name] = device.allocate(bytes.size());
         gradients[name] = device.allocate(count * sizeof(float));
         stream.copy(weights[name].data(), bytes.data(), bytes.size());
-        stream.synchronize();  // the copy reads `bytes`
+        stream.synchronize();  // the copy reads `bytes`, which is destroyed next
       }
     }
   }

@@ -1,4 +1,4 @@
-// Compares the losses of the trainer on a GPU and on the CPU, step by step.
+// Compares the losses of the trainer on a GPU with its losses on the CPU, step by step.
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 
@@ -42,8 +42,8 @@ std::vector<train::StepRecord> run(train::RunOptions options, const char* device
   return train::run(world, options).steps;
 }
 
-// Largest distance between GPU and CPU over all steps: that of the loss, or a tenth of that of the
-// gradient norm.
+// Returns the largest distance between a run on the GPU and one on the CPU over all steps: the
+// larger of the distance of the losses and a tenth of the distance of the gradient norms.
 double worst(const train::RunOptions& options) {
   const auto there = run(options, "cuda"), here = run(options, "host");
   REQUIRE(there.size() == static_cast<std::size_t>(options.steps));
@@ -97,7 +97,7 @@ TEST_CASE("a checkpoint of the CPU goes on here, and one of here on the CPU") {
 
 namespace {
 
-// Runs ranks as threads, each with its own GPU if there are enough.
+// Trains with threads as ranks. Each rank uses a separate GPU if there are enough GPUs.
 std::vector<train::StepRecord> run_ranks(int ranks, train::RunOptions options) {
   options.device = "cuda";
   std::vector<train::StepRecord> steps;
@@ -118,7 +118,7 @@ std::vector<train::StepRecord> run_ranks(int ranks, train::RunOptions options) {
 
 namespace {
 
-// Returns the device that every rank chooses.
+// Returns the device that train::choose_device chooses on each rank.
 std::vector<atoll::RankDevice> choices(int ranks, const std::string& wanted,
                                        const std::string& backend) {
   std::vector<atoll::RankDevice> chosen(static_cast<std::size_t>(ranks),
@@ -147,7 +147,7 @@ TEST_CASE("auto takes GPUs where each rank has one of its own, and else says why
       CHECK(choice.sharing == 1);
     }
   }
-  // With one rank more than GPUs, the first and the last rank share a GPU.
+  // There is one rank more than GPUs, so the first and the last rank share a GPU.
   const auto alone = choices(gpus + 1, "auto", "");
   CHECK(alone.back().device.kind() == atoll::DeviceKind::host);
   CHECK(alone.back().why.find(fmt::format("ranks 0, {} have one GPU", gpus)) != std::string::npos);

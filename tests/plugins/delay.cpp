@@ -1,5 +1,5 @@
 // The test backend `delay`: the host backend with delays in chosen operations. atoll_test_plant()
-// chooses them; see planted_delay.hpp.
+// chooses the operations; see planted_delay.hpp.
 #include <array>
 #include <atomic>
 #include <chrono>
@@ -32,9 +32,9 @@ atoll_status submit(atoll_comm* comm, atoll_operation* const* operations, std::i
 
 }  // namespace
 
-// From now on every operation of `kind` with sequence number % every == which sleeps for `ms`
-// before it starts, on the thread of its stream. Other kinds keep their delays. Kind -1 removes all
-// delays.
+// Delays all further operations of `kind` for which sequence number % every == which. They sleep
+// for `ms` milliseconds before they start, on the thread of their stream. The delays of other kinds
+// stay as they are. Kind -1 removes all delays.
 extern "C" __attribute__((visibility("default"))) void atoll_test_plant(std::int32_t kind,
                                                                         std::uint64_t every,
                                                                         std::uint64_t which,

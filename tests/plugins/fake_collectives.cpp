@@ -38,7 +38,7 @@ T combine(T a, T b, int op) {
   return static_cast<T>(a + b);
 }
 
-// Reduces `count` elements of all ranks' src, from element `first` on, into dst.
+// Reduces `count` elements of the src of all ranks, from element `first` on, into dst.
 template <class T>
 void reduce_as(const std::vector<Shared>& calls, void* dst, std::size_t first, std::size_t count) {
   const Call& own = *calls.front();
@@ -53,7 +53,8 @@ void reduce_as(const std::vector<Shared>& calls, void* dst, std::size_t first, s
   std::memcpy(dst, result.data(), count * sizeof(T));
 }
 
-// Sums of 16-bit types are not implemented: the backend must not request any.
+// Reduces data of the given type. Returns false for 16-bit types, whose sums are not implemented,
+// because the backend must not request them.
 bool reduce(const std::vector<Shared>& calls, void* dst, std::size_t first, std::size_t count) {
   switch (static_cast<int>(calls.front()->type)) {
     case ncclFloat32:
@@ -76,8 +77,9 @@ bool reduce(const std::vector<Shared>& calls, void* dst, std::size_t first, std:
   }
 }
 
-// NCCL uses symmetric kernels for memory in windows. They access the windows of other ranks at the
-// caller's own offset, so all ranks must use the same one.
+// Checks that all ranks place their buffers at the same position in registered windows. NCCL uses
+// symmetric kernels for such buffers, and they access the windows of other ranks at the offset that
+// the caller uses in its own window.
 bool agree_on_windows(const Call& a, const Call& b) {
   const bool gathers = a.kind == Kind::all_gather, scatters = a.kind == Kind::reduce_scatter;
   const bool all = a.kind == Kind::all_reduce;
@@ -99,8 +101,8 @@ bool agree(const std::vector<Shared>& calls) {
   });
 }
 
-// Copies data through temporary buffers, because one rank's result may overwrite another rank's
-// input.
+// Runs one collective. The data is copied through temporary buffers, because the result of one rank
+// may overwrite the input of another rank.
 bool run(const std::vector<Shared>& calls) {
   if (!agree(calls)) return false;
   const Call& first = *calls.front();

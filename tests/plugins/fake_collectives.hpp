@@ -1,6 +1,7 @@
-// The part of the fake NCCL (fake_gpu.hpp) that runs operations. Collectives wait in one queue per
-// rank and run when every rank has one; messages run in pairs of send and receive. The caller holds
-// the lock.
+// The part of the fake NCCL (fake_gpu.hpp) that runs operations. Each rank has a queue of
+// collectives, and a collective runs when all ranks have it at the head of their queues. A message
+// runs when both its send and its receive have been called. The caller holds the lock of the fake
+// NCCL.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -25,9 +26,10 @@ enum class Kind {
   recv
 };
 
-// Position of a buffer in the registered windows of a communicator.
+// Position of a buffer in the windows that a communicator has registered.
 struct Place {
-  int window = -1;  // index in the order of registration; -1 when the memory is in no window
+  // Index of the window in the order of registration; -1 if the buffer is in no window.
+  int window = -1;
   std::size_t offset = 0;
   bool operator==(const Place&) const = default;
 };
@@ -40,14 +42,14 @@ struct Call {
   ncclDataType_t type;
   int op = 0;  // an ncclRedOp_t
   int peer = 0;
-  cudaStream_t stream = nullptr;  // stream of the emulated GPU, whose order the operation follows
+  cudaStream_t stream = nullptr;  // stream of the emulated GPU on which the operation runs
   Place src_place{}, dst_place{};
   bool done = false;
   bool given_up = false;
 };
 using Shared = std::shared_ptr<Call>;
 
-// One rank's arguments of ncclCommSplit.
+// The arguments that one rank passed to ncclCommSplit.
 struct Split {
   int rank, color, key;
   ncclComm_t comm;
@@ -60,13 +62,13 @@ struct Clique {
   int ranks;
   int joined = 0;
   int finalized = 0;
-  bool broken = false;                          // ranks called different operations
-  std::vector<std::deque<Shared>> collectives;  // per rank, calls that have not run yet
+  bool broken = false;                          // true if ranks have called different operations
+  std::vector<std::deque<Shared>> collectives;  // queues by rank, with calls that have not run yet
   std::map<std::pair<int, int>, std::pair<std::deque<Shared>, std::deque<Shared>>> messages;
 };
 
-// Adds a call, then runs every operation that is complete and marks its calls as done. Sets
-// `broken` when ranks called different operations.
+// Adds a call to its queue, then runs every operation that is complete and marks the calls of the
+// operation as done. Sets `broken` if ranks have called different operations.
 void arrive(Clique& clique, int rank, const Shared& call);
 
 }  // namespace fake_gpu

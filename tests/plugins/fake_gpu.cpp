@@ -19,7 +19,8 @@
 
 #include "fake_collectives.hpp"
 
-// The emulated GPU (tests/gpu/emulated) defines this function; in other programs it is null.
+// The emulated GPU (tests/gpu/emulated) defines this function. In programs without the emulated GPU
+// its address is null.
 namespace emulated {
 [[gnu::weak]] void enqueue(cudaStream_t stream, std::function<void()> work);
 }
@@ -34,7 +35,7 @@ using fake_gpu::Shared;
 using fake_gpu::Split;
 
 std::mutex mutex;
-std::condition_variable changed;  // signalled when a call is done or aborted
+std::condition_variable changed;  // notified when a call is complete or aborted
 std::map<std::string, std::shared_ptr<Clique>> cliques;
 std::map<int, ncclResult_t> failures;
 ncclResult_t later = ncclSuccess;
@@ -51,8 +52,8 @@ int current_device() {
   return current;
 }
 
-// Like NCCL, which frees memory on its device and then selects the thread's own device again. This
-// creates a context on that device.
+// Selects the current device of the thread again, as NCCL does after it has freed memory on another
+// device. This creates a context on the current device.
 void go_back_to_device() { cudaSetDevice(current_device()); }
 
 void arrive_and_tell(Clique& clique, int rank, const Shared& call) {
@@ -60,8 +61,8 @@ void arrive_and_tell(Clique& clique, int rank, const Shared& call) {
   changed.notify_all();
 }
 
-// Like a kernel of NCCL: waits on the GPU for its peers, and ends when the calls are done or
-// aborted.
+// Waits on the GPU for the calls of the other ranks, as a kernel of NCCL does. Ends when all calls
+// are complete or aborted.
 void run_in_stream(const std::shared_ptr<Clique>& clique, int rank,
                    const std::vector<Shared>& calls) {
   std::unique_lock lock(mutex);
@@ -80,15 +81,18 @@ struct ncclComm {
   int rank;
   int device;
   std::vector<Shared> pending{};
-  bool asked = false;  // whether ncclCommGetAsyncError was called since the last operation
-  bool busy = false;   // accepts no operation until ncclCommGetAsyncError returned success
+  // True if ncclCommGetAsyncError was called since the last operation.
+  bool asked = false;
+  // While `busy` is true, the communicator accepts no operation. ncclCommGetAsyncError clears it
+  // when it returns success.
+  bool busy = false;
   bool splitting = false;
   bool finalizing = false;
-  std::vector<std::pair<ncclComm_t*, ncclComm_t>>
-      parts{};  // set by the next successful status query
-  std::vector<std::pair<ncclWindow_t*, ncclWindow_t>>
-      windows{};  // set by the next successful status query
-  // Every window that was ever registered.
+  // Results of ncclCommSplit; the next successful status query stores them for the caller.
+  std::vector<std::pair<ncclComm_t*, ncclComm_t>> parts{};
+  // Results of ncclCommWindowRegister; the next successful status query stores them for the caller.
+  std::vector<std::pair<ncclWindow_t*, ncclWindow_t>> windows{};
+  // Every window that was ever registered, in the order of registration.
   std::vector<std::span<const char>> registered{};
 };
 
@@ -121,7 +125,7 @@ bool complete(const ncclComm& comm) {
   const Clique& clique = *comm.clique;
   if (clique.joined < clique.ranks || comm.splitting) return false;
   if (comm.finalizing && clique.finalized < clique.ranks) return false;
-  // A call on a stream counts as complete once it is launched.
+  // A call on a stream is treated as complete once it is launched.
   return std::ranges::all_of(comm.pending,
                              [](const Shared& call) { return call->done || call->stream; });
 }
@@ -165,9 +169,11 @@ ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
   return ncclSuccess;
 }
 
-// Like NCCL, appends the log to the file that NCCL_DEBUG_FILE names.
+// Appends the text of FAKE_NCCL_LOG to the file that NCCL_DEBUG_FILE names, as NCCL appends its
+// log.
 void write_log() {
-  static const char* const file = [] {  // read the environment once
+  // The environment is read only once per process.
+  static const char* const file = [] {
     const char* const name = std::getenv("NCCL_DEBUG_FILE");
     return name ? ::strdup(name) : nullptr;
   }();
@@ -193,14 +199,15 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int n, ncclUniqueId id, in
   return ncclInProgress;
 }
 
-// Like NCCL: returns success at once, but sets *out only when the parent reports success later.
+// Returns success at once, but sets *out only when a later status query of the parent communicator
+// returns success, as NCCL does.
 ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t* out,
                            ncclConfig_t* config) {
   if (config->blocking != 0) return ncclInvalidUsage;
   const std::lock_guard lock(mutex);
   Clique& clique = *comm->clique;
   *out = nullptr;
-  // The communicator must be idle.
+  // A communicator can be split only if it is idle.
   const bool calls =
       std::ranges::any_of(comm->pending, [](const Shared& call) { return !call->done; });
   if (calls || comm->busy || comm->device != current_device()) return ncclInvalidUsage;
@@ -271,7 +278,7 @@ ncclResult_t ncclCommAbort(ncclComm_t comm) {
     --counted.communicators;
     const std::unique_ptr<ncclComm> untold(part);
   }
-  // Aborted calls must not run, because their memory may be freed.
+  // Calls that were aborted must not run, because their memory may already be freed.
   for (const Shared& call : comm->pending) {
     call->given_up = true;
     for (auto& queue : comm->clique->collectives) std::erase(queue, call);
@@ -301,7 +308,8 @@ ncclResult_t ncclGroupEnd() {
       failures.erase(failure);
       return result;
     }
-    if (comm->device != current_device()) return ncclInvalidUsage;  // a communicator of another GPU
+    // The call belongs to a communicator on a different GPU than the current one.
+    if (comm->device != current_device()) return ncclInvalidUsage;
     if (comm->busy) return ncclInvalidArgument;
   }
   std::map<std::pair<ncclComm_t, cudaStream_t>, std::vector<Shared>> streamed;
@@ -356,21 +364,21 @@ ncclResult_t ncclRecv(void* dst, std::size_t count, ncclDataType_t type, int pee
 ncclResult_t ncclMemAlloc(void** memory, std::size_t bytes) {
   const std::lock_guard lock(mutex);
   ++counted.allocations;
-  constexpr std::size_t page = 4096;  // NCCL uses pages of 2 MiB
+  constexpr std::size_t page = 4096;  // the real NCCL uses pages of 2 MiB
   const std::size_t whole = (bytes + page - 1) / page * page;
   return cudaMalloc(memory, whole) == cudaSuccess ? ncclSuccess : ncclSystemError;
 }
 ncclResult_t ncclMemFree(void* memory) {
   const std::lock_guard lock(mutex);
   if (std::ranges::any_of(live_windows, [&](const auto& of) { return of.second == memory; })) {
-    return ncclInvalidUsage;  // windows must be deregistered first
+    return ncclInvalidUsage;  // all windows of the memory must be deregistered first
   }
   --counted.allocations;
   go_back_to_device();
   return cudaFree(memory) == cudaSuccess ? ncclSuccess : ncclSystemError;
 }
-// Like NCCL: returns success at once, but sets *window only when the communicator reports success
-// later.
+// Returns success at once, but sets *window only when a later status query of the communicator
+// returns success, as NCCL does.
 ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void* memory, std::size_t bytes,
                                     ncclWindow_t* window, int flags) {
   if (flags != NCCL_WIN_COLL_SYMMETRIC) return ncclInvalidArgument;

@@ -1,5 +1,5 @@
-// The functions of the CUDA runtime that the nccl backend calls, on host memory. They are weak: in
-// a program with the emulated GPU, the functions of the emulated GPU replace them.
+// The functions of the CUDA runtime that the nccl backend calls, for host memory. The functions are
+// weak symbols: in a program with the emulated GPU, those of the emulated GPU replace them.
 #include <cuda_runtime_api.h>
 
 #include <cstdlib>
@@ -19,7 +19,7 @@ cudaError_t cudaGetDeviceCount(int* count) {
   *count = fake_gpu::devices;
   return cudaSuccess;
 }
-// Fails, since there is no driver: the caller then cannot tell which devices have a context.
+// Fails, because there is no driver. The caller then cannot find out which devices have a context.
 cudaError_t cudaGetDriverEntryPointByVersion(const char*, void** function, unsigned,
                                              unsigned long long,
                                              cudaDriverEntryPointQueryResult* result) {

@@ -1,4 +1,4 @@
-// The host backend, which the test backends wrap.
+// Loads the host backend, which the test backends wrap.
 #pragma once
 
 #include <dlfcn.h>
@@ -9,7 +9,7 @@
 
 namespace atoll_test {
 
-// Returns null if the library cannot be loaded.
+// Returns the table of the host backend, or null if its library cannot be loaded.
 inline const atoll_backend* host_backend() {
   static const atoll_backend* const table = []() -> const atoll_backend* {
     void* handle = dlopen(ATOLL_PLUGIN_HOST, RTLD_NOW | RTLD_LOCAL);
@@ -22,7 +22,8 @@ inline const atoll_backend* host_backend() {
 }
 
 inline std::int32_t probe_wrapped(const atoll_host* host, const atoll_group* world) {
-  return host_backend()->probe(host, world) > 0 ? 1 : 0;  // never chosen unless it is requested
+  // A preference of 1 is the lowest, so the library uses a test backend only if it is requested.
+  return host_backend()->probe(host, world) > 0 ? 1 : 0;
 }
 
 }  // namespace atoll_test

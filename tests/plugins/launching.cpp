@@ -1,7 +1,8 @@
 // The test backend `launching`: the host backend behind the interface of a GPU backend. submit()
-// enqueues the operations on their stream (a StreamBackend of tests/launching_device.hpp) and
-// returns. The stream sees no errors: a failure is kept for async_error(), and an aborted operation
-// looks complete. The first operation of a communicator named "broken" fails after its launch.
+// enqueues operations on their stream, which is a StreamBackend of tests/launching_device.hpp, and
+// returns. The stream sees no errors: the backend keeps a failure until async_error() returns it,
+// and an aborted operation looks complete. In a communicator named "broken", the first operation
+// fails after its launch.
 #include <atomic>
 #include <chrono>
 #include <memory>
@@ -24,7 +25,8 @@ namespace {
 
 using atoll_test::host_backend;
 
-constexpr std::int64_t forever = std::int64_t{1} << 60;  // ns, a timeout that never expires
+// Nanoseconds; a timeout that never expires.
+constexpr std::int64_t forever = std::int64_t{1} << 60;
 
 atoll_group as_host(const atoll_group& group) {
   atoll_group changed = group;
@@ -53,8 +55,8 @@ atoll_status open(const atoll_host* host, const atoll_group* group, atoll_comm**
   return status;
 }
 
-// Runs in the order of the stream. Like a kernel, it reports no error, and after one it ends only
-// when it is aborted.
+// Runs operations in the order of their stream. Like a kernel on a GPU, it reports no error; after
+// an error it ends only when the communicator is aborted.
 void run(atoll_comm& comm, std::vector<atoll_operation> operations) {
   atoll_status status = ATOLL_BACKEND;
   if (!comm.broken) {
@@ -75,7 +77,7 @@ atoll_status submit(atoll_comm* comm, atoll_operation* const* operations, int32_
     copies.push_back(*operations[i]);
     copies.back().memory = ATOLL_MEMORY_HOST;
     copies.back().stream = nullptr;
-    copies.back().timeout_ns = forever;  // a kernel has no timeout
+    copies.back().timeout_ns = forever;  // a kernel on a GPU has no timeout
   }
   auto* const stream = static_cast<atoll::StreamBackend*>(operations[0]->stream);
   stream->enqueue([comm, copies = std::move(copies)] { run(*comm, copies); });

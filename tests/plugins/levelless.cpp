@@ -1,5 +1,5 @@
 // The test backend `levelless`: the host backend without the two-level capability, so that the
-// library composes the levels itself.
+// library runs operations in two levels by a fallback.
 #include "host_backend.hpp"
 
 extern "C" __attribute__((visibility("default"))) const atoll_backend* atoll_backend_entry_v1(

@@ -1,6 +1,7 @@
-/* A library that is preloaded in front of an MPI library. It ends the job when some ranks of a
- * collective pass MPI_IN_PLACE and others do not, which MPI forbids and libraries rarely notice. It
- * also fails unless the program made calls of both kinds, because otherwise nothing was checked. */
+/* A library that is preloaded before an MPI library. It ends the job if some ranks of a collective
+ * pass MPI_IN_PLACE and others do not, which MPI forbids and MPI libraries rarely notice. It also
+ * ends the job in MPI_Finalize unless the program made calls with and calls without MPI_IN_PLACE,
+ * because otherwise the test would have checked nothing. */
 #include <mpi.h>
 #include <stdio.h>
 

@@ -1,10 +1,10 @@
 // The test backend `nothing`: the host backend without data transfer. Barriers work, and every
-// other operation completes at once, so a step costs only its compute.
+// other operation completes at once, so a training step takes only the time of its compute.
 //
-// The results of a gather must still be plausible: they contain figures that control or measure a
-// step, and weights, whose values affect the speed of products. So this rank's slice is copied into
-// the slices of all ranks: always for small gathers, and only the first time into each buffer for
-// large ones.
+// The results of a gather must still be plausible, because they contain numbers that control or
+// measure a step, and weights, whose values affect the speed of matrix products. So each gather
+// copies the slice of this rank into the slices of all ranks. For small gathers this happens every
+// time, and for large gathers only the first time for each buffer.
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -19,11 +19,11 @@ namespace {
 
 using atoll_test::host_backend;
 
-constexpr std::uint64_t small = 4096;  // bytes per slice
+constexpr std::uint64_t small = 4096;  // largest size of a small gather, in bytes per slice
 
 struct Comm {
   std::size_t ranks = 1;
-  std::set<const void*> filled;  // buffers of large gathers that have been filled
+  std::set<const void*> filled;  // buffers that a large gather has already filled
 };
 std::mutex mutex;
 std::map<atoll_comm*, Comm> comms;

@@ -1,4 +1,4 @@
-// The ranks of all atoll variants: one communicator of the host backend over all ranks.
+// The ranks of all atoll variants. They use one communicator of the host backend over all ranks.
 #include <atoll/communicator.hpp>
 #include <atoll/world.hpp>
 #include <cstdio>
@@ -10,8 +10,8 @@ namespace {
 
 using namespace atoll_bench;  // NOLINT(google-build-using-namespace): this file is a whole program
 
-// Where operations are not waited for one by one, this many are enqueued on one stream before a
-// wait.
+// Largest number of operations that are enqueued on the stream before the program waits, in rows
+// that do not wait for every operation.
 constexpr std::int64_t most_enqueued = 64;
 
 class AtollPeer final : public Peer {
@@ -98,7 +98,7 @@ class AtollPeer final : public Peer {
   atoll::Buffer allocated_[2];
   PlainMemory plain_[2];
   Row row_;
-  bool waits_ = false;  // wait after every operation
+  bool waits_ = false;  // true if the program waits for every operation
   Buffers buffers_;
 };
 

@@ -22,8 +22,8 @@ namespace {
   throw std::system_error(errno, std::generic_category(), what);
 }
 
-// Stores the text unless there is one already. The flag is 2 while the text is written, so that no
-// reader sees half of it.
+// Stores `value` in `text`, unless a text has been stored before. The flag is 2 while the text is
+// being written, so that no reader sees an incomplete text.
 void set_once(std::atomic<std::uint32_t>& flag, std::array<char, 1024>& text,
               const std::string& value) {
   std::uint32_t fresh = 0;
@@ -47,7 +47,8 @@ SharedControl::SharedControl(int fd, std::string path) : path_(std::move(path)) 
 }
 
 SharedControl SharedControl::make() {
-  // The descriptor stays open until the driver ends: ranks open the memory through its path.
+  // The descriptor stays open until the driver ends, because ranks open the memory through the path
+  // of the descriptor.
   const int fd = ::memfd_create("bench_control", MFD_CLOEXEC);
   if (fd < 0 || ::ftruncate(fd, sizeof(Control)) != 0) fail_call("memfd_create");
   return {fd, "/proc/" + std::to_string(::getpid()) + "/fd/" + std::to_string(fd)};

@@ -1,5 +1,6 @@
 // Memory that the driver shares with the ranks of one job: the request, the answer, and the barrier
-// in front of a batch. All implementations use it, so none times itself.
+// before each batch. All implementations are timed by this code, so that no implementation times
+// itself.
 #pragma once
 
 #include <array>
@@ -17,15 +18,16 @@ namespace atoll_bench {
 constexpr int most_ranks = 16;
 constexpr int most_batches = 16;
 
-// Variants of an implementation. Each rank program supports only its own.
+// Variants of an implementation. Each rank program supports only the variants of its
+// implementation.
 enum class Variant : std::int32_t {
   usual,
-  plain_memory,  // atoll: buffers that are not from atoll::allocate
+  plain_memory,  // atoll: buffers that do not come from atoll::allocate
   waited,        // atoll: waits for every operation
   streaming,     // limit: non-temporal stores
   in_turns,      // limit: each rank yields its core after every pass
   streaming_in_turns,
-  library,  // limit: copies with memcpy
+  library,  // limit: copies by memcpy
   library_in_turns,
 };
 
@@ -38,7 +40,8 @@ struct Request {
   Order order = Order::quit;
   Variant variant = Variant::usual;
   Row row;
-  std::int64_t operations = 0;  // operations per batch; 0 means enough to fill `batch_seconds`
+  // Number of operations per batch. 0 means as many as fill `batch_seconds`.
+  std::int64_t operations = 0;
   std::int32_t batches = 1;
   double batch_seconds = 0.02;
 };
@@ -49,15 +52,17 @@ struct Answer {
   std::array<double, most_batches> seconds{};  // time of each batch on the slowest rank
 };
 
-// The contents of the shared memory. All zero is the initial state.
+// The contents of the shared memory. Initially all bytes are zero.
 struct Control {
-  std::atomic<std::uint32_t> requests;  // number of requests; ranks sleep until it changes
-  // Number of answers; the driver sleeps until it changes. The first answer means that all ranks
-  // are ready.
+  std::atomic<std::uint32_t> requests;  // number of requests so far; ranks sleep until it changes
+  // Number of answers so far; the driver sleeps until it changes. The first answer means that all
+  // ranks are ready.
   std::atomic<std::uint32_t> answers;
-  std::atomic<std::uint32_t> failed;    // 1 when `error` holds the reason, 2 while it is written
-  std::atomic<std::uint32_t> wrong;     // 1 when `difference` holds a wrong result, 2 as above
-  std::atomic<std::uint32_t> arrived;   // ranks that have arrived at the barrier
+  // 1 if `error` holds the reason, 2 while `error` is being written.
+  std::atomic<std::uint32_t> failed;
+  // 1 if `difference` describes a wrong result, 2 while `difference` is being written.
+  std::atomic<std::uint32_t> wrong;
+  std::atomic<std::uint32_t> arrived;   // number of ranks that have arrived at the barrier
   std::atomic<std::uint32_t> released;  // number of completed barriers
   std::atomic<std::int64_t> released_ns;
   std::array<std::atomic<std::int64_t>, most_ranks> ended_ns;
@@ -68,7 +73,8 @@ struct Control {
 };
 static_assert(std::atomic<std::int64_t>::is_always_lock_free);
 
-// A mapping of a Control. The driver creates it, and ranks open it through its path.
+// Maps a Control into this process. The driver creates the memory, and ranks open it through its
+// path.
 class SharedControl {
  public:
   static SharedControl make();
@@ -76,7 +82,8 @@ class SharedControl {
 
   Control& operator*() const { return *control_; }
   Control* operator->() const { return control_.get(); }
-  // Valid while the driver lives. Nothing remains when the driver ends.
+  // Path through which other processes open the memory. The path is valid while the driver runs,
+  // and nothing remains when the driver ends.
   const std::string& path() const { return path_; }
 
  private:
@@ -88,7 +95,7 @@ class SharedControl {
   std::string path_;
 };
 
-// Returns after `word` changes from `seen`, after `time`, or spuriously.
+// Returns when `word` no longer has the value `seen`, when `time` has passed, or spuriously.
 void wait_for_change(const std::atomic<std::uint32_t>& word, std::uint32_t seen,
                      std::chrono::milliseconds time);
 void wake_all(std::atomic<std::uint32_t>& word);
@@ -99,10 +106,10 @@ inline void check(const Control& control) {
   if (control.failed.load() == 1) throw std::runtime_error(control.error.data());
 }
 
-// Nanoseconds of the monotonic clock, which all processes of a machine share.
+// Returns the time in nanoseconds of the monotonic clock, which all processes of a machine share.
 std::int64_t now_ns();
 
-// Returns when all ranks have arrived, with the arrival time of the last one.
+// Waits until all ranks have arrived, and returns the arrival time of the last rank.
 std::int64_t meet(Control& control, int ranks);
 
 }  // namespace atoll_bench

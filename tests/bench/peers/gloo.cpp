@@ -1,4 +1,5 @@
-// The ranks of `gloo`, over TCP on loopback, Gloo's only transport within a host.
+// The ranks of the implementation `gloo`. They use TCP on loopback, which is the only transport of
+// Gloo within a host.
 #include <gloo/allgather.h>
 #include <gloo/allreduce.h>
 #include <gloo/math.h>
@@ -29,7 +30,7 @@ std::string required(const char* variable) {
 
 class GlooPeer final : public Peer {
  public:
-  // run_ranks passes rank and size in atoll's variables.
+  // run_ranks passes rank and size in the environment variables of atoll.
   GlooPeer()
       : rank_(std::stoi(required("ATOLL_RANK"))), ranks_(std::stoi(required("ATOLL_SIZE"))) {}
   int rank() const override { return rank_; }
@@ -62,8 +63,8 @@ class GlooPeer final : public Peer {
   }
 
  private:
-  // After small messages, large ones can take a second each on the same connections. So every size
-  // gets new connections.
+  // Opens new connections. Every size gets new ones, because on connections that have carried small
+  // messages, large messages can take a second each.
   void connect() {
     context_.reset();
     gloo::transport::tcp::attr attributes;
@@ -76,8 +77,9 @@ class GlooPeer final : public Peer {
     context_ = context;
   }
 
-  // Gloo's only form of reduce_scatter overwrites the input and leaves the slice at its start. It
-  // is measured in this form for both places, because a copy of the input would add to its time.
+  // Gloo has only one form of reduce_scatter, which overwrites the input and leaves the slice at
+  // the start of the input. This form is measured for both in place and out of place, because a
+  // copy of the input would add to the time.
   Buffers prepare_reduce_scatter() {
     auto* data = reinterpret_cast<float*>(memory_[0].data());
     const int part = static_cast<int>(slice(row_, ranks_));

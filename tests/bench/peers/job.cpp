@@ -16,7 +16,7 @@ namespace atoll_bench {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-constexpr auto patience = std::chrono::seconds(180);  // longest wait for one row
+constexpr auto patience = std::chrono::seconds(180);  // longest time to wait for one row
 constexpr auto farewell = std::chrono::seconds(5);
 constexpr auto tick = std::chrono::milliseconds(100);
 
@@ -48,7 +48,7 @@ Job::~Job() {
   const auto deadline = Clock::now() + farewell;
   while (!ended() && Clock::now() < deadline) ::usleep(10'000);
   if (ended()) return;
-  ::kill(process_, SIGTERM);  // mpirun ends its ranks as well
+  ::kill(process_, SIGTERM);  // mpirun then ends its ranks too
   for (int i = 0; i < 200 && !ended(); ++i) ::usleep(10'000);
   if (ended()) return;
   ::kill(process_, SIGKILL);

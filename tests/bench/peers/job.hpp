@@ -1,4 +1,4 @@
-// The driver's side of a job: the ranks of one implementation, which serve requests.
+// The driver's side of a job. A job runs the ranks of one implementation, which serve requests.
 #pragma once
 
 #include <sys/types.h>
@@ -11,13 +11,15 @@
 
 namespace atoll_bench {
 
-// A command and the variables that are added to its environment. Its output goes to stderr.
+// A command, and variables that are added to its environment. The output of the command goes to
+// stderr.
 struct Launch {
   std::vector<std::string> command;
   std::vector<std::pair<std::string, std::string>> environment;
 };
 
-// Ranks sleep between requests, so that several jobs can be alive at once and take turns.
+// A running job. Its ranks sleep between requests, so that several jobs can exist at once and take
+// turns.
 class Job {
  public:
   explicit Job(const Launch& launch);
@@ -25,13 +27,13 @@ class Job {
   Job& operator=(const Job&) = delete;
   ~Job();  // asks the ranks to exit, then kills them
 
-  // Waits until all ranks are ready, because a job that is starting takes cores from the others.
-  // Throws as measure() does.
+  // Waits until all ranks are ready, because a job that is still starting takes cores from the
+  // other jobs. Throws the same errors as measure().
   void await_ranks();
-  // Throws std::runtime_error when a rank fails or does not answer in time. The job cannot be used
-  // after that.
+  // Runs one row on all ranks and returns the times. Throws std::runtime_error if a rank fails or
+  // does not answer in time. The job cannot be used after an error.
   Answer measure(const Request& request);
-  // Describes the wrong results of the last row; "" if there are none.
+  // Describes a wrong result of the last row; returns "" if all results were right.
   std::string difference();
 
  private:

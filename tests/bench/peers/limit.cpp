@@ -1,8 +1,10 @@
-// The ranks of `limit`: processes that read and write as much as a collective must, all at once and
-// in shared memory, without waiting for each other within a batch. The results are still right,
-// because no rank writes what another one reads. In the in_turns variants each rank yields its core
-// after every pass, as ranks that outnumber the cores must do in a collective; without this, each
-// rank would find its own part of the data in its core's caches for a whole time slice.
+// The ranks of the implementation `limit`. These processes read and write as much shared memory as
+// a collective must, all at once and without waiting for each other within a batch. The results are
+// still right, because no rank writes data that another rank reads. In the in_turns variants each
+// rank yields its core after every pass, as ranks that outnumber the cores must do in a collective.
+// Without this, each rank would find its part of the data in the caches of its core for a whole
+// time slice.
+//   bench_peer_limit RANKS BYTES     BYTES is the size of the largest row
 //   bench_peer_limit RANKS BYTES     BYTES is the size of the largest row
 #include <sched.h>
 #include <sys/mman.h>
@@ -52,9 +54,10 @@ Stores stores_of(Variant variant) {
   return Stores::cached;
 }
 
-// Two buffers per rank, at the same addresses in all processes that are forked later. Their
-// distances are not multiples of large powers of two: the L1 cache of an EPYC selects lines by a
-// hash of few address bits, so a kernel that reads buffers 512 MiB apart in step would always miss.
+// Two buffers per rank, at the same addresses in all processes that are forked later. The distances
+// between buffers are not multiples of large powers of two. The L1 cache of an EPYC selects lines
+// by a hash of few address bits, so a kernel that reads several buffers 512 MiB apart at the same
+// offset would always miss the cache.
 class Arena {
  public:
   Arena(int ranks, std::size_t bytes) : bytes_((bytes + page - 1) / page * page + apart) {
@@ -68,7 +71,7 @@ class Arena {
   std::byte* buffer(int rank, int which) const {
     return data_ + static_cast<std::size_t>(2 * rank + which) * bytes_;
   }
-  // Returns the memory to the system.
+  // Returns the memory of a rank's buffers to the system.
   void drop(int rank) const { ::madvise(buffer(rank, 0), 2 * bytes_, MADV_REMOVE); }
 
  private:
@@ -116,7 +119,7 @@ class LimitPeer final : public Peer {
     return arena_.buffer(rank, 0) + (inside ? part(rank) : 0);
   }
 
-  // Sets the addresses that this rank reads and writes in sums.
+  // Sets the addresses that this rank reads and writes when it sums.
   void plan() {
     from_.clear();
     to_.clear();

@@ -1,5 +1,5 @@
-// Replaces the host backend's signatures in a copy of the backend that compares nothing, which
-// bench_signature uses for comparison.
+// Empty signature functions for a copy of the host backend that does not compare the calls of
+// ranks. bench_signature compares the speed of this copy with that of the real backend.
 #include <cstdlib>
 
 #include "sdk/operation.hpp"

@@ -1,4 +1,5 @@
-// The ranks of `openmpi`: blocking collectives of the library with its default settings.
+// The ranks of the implementation `openmpi`: blocking collectives of Open MPI with its default
+// settings.
 #include <mpi.h>
 
 #include <cstdio>
@@ -27,7 +28,7 @@ class MpiPeer final : public Peer {
       buffers_ = {memory_[0].data(), memory_[1].data()};
       return buffers_;
     }
-    // With MPI_IN_PLACE a rank's slice of a reduce_scatter is stored at the start of the buffer.
+    // With MPI_IN_PLACE, reduce_scatter stores the slice of a rank at the start of the buffer.
     const bool gather = row.collective == Collective::all_gather;
     const std::size_t own = slice_bytes(row, ranks_) * static_cast<std::size_t>(rank_);
     buffers_ = {memory_[0].data() + (gather ? own : 0), memory_[0].data()};
@@ -50,7 +51,8 @@ class MpiPeer final : public Peer {
     const void* src = row_.place == Place::in ? MPI_IN_PLACE : buffers_.input;
     void* dst = buffers_.output;
     const int part = static_cast<int>(slice(row_, ranks_));
-    // MPI has no sums of bf16. A gather only moves bits, so another type of the same size serves.
+    // MPI has no sums of bf16. An all_gather only moves bits, so it can use another type of the
+    // same size.
     const MPI_Datatype type = row_.element == Element::f32 ? MPI_FLOAT : MPI_UINT16_T;
     switch (row_.collective) {
       case Collective::all_gather:

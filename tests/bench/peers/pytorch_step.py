@@ -39,7 +39,7 @@ def build(args, device):
     for layer in model.model.layers:
         if args.compile:
             layer.compile()
-        # A single rank has nothing to reshard.
+        # A single rank has no parameters to reshard after forward.
         fully_shard(layer, mp_policy=policy, reshard_after_forward=False)
     fully_shard(model, mp_policy=policy, reshard_after_forward=False)
     if args.compile:
@@ -76,8 +76,9 @@ def main():
     losses = []
 
     def step(batch):
-        # transformers drops a mask of ones and marks attention as causal. Without a mask,
-        # transformers 4.54 to 4.57 builds one itself, which keeps SDPA from its fast kernels.
+        # The attention mask is all ones, which transformers drops and replaces by causal attention.
+        # Without a mask, transformers 4.54 to 4.57 builds a mask itself, which keeps SDPA from
+        # using its fast kernels.
         loss = model(input_ids=batch, attention_mask=seen, labels=batch).loss
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)

@@ -38,7 +38,8 @@ PlainMemory::~PlainMemory() {
 
 namespace {
 
-// Element i of rank r is (r + 1) (i mod 8 + 1). Sums over 8 ranks and more are exact in bf16.
+// Element i of rank r has the value (r + 1) * (i mod 8 + 1). Sums over at least 8 ranks are exact
+// in bf16.
 double contribution(int rank, std::uint64_t i) {
   return (rank + 1.0) * (static_cast<double>(i % 8) + 1.0);
 }
@@ -96,7 +97,7 @@ class Server {
     reply(answer);
   }
 
-  // Replies once all ranks have arrived here.
+  // Waits until all ranks have called reply(); rank 0 then sends the answer to the driver.
   void reply(const Answer& answer) {
     meet(control_, peer_.ranks());
     if (peer_.rank() != 0) return;
@@ -108,7 +109,8 @@ class Server {
  private:
   void fill(const Row& row, const Buffers& buffers) const {
     const std::uint64_t count = input_elements(row, peer_.ranks());
-    // Clears the output first: in place it may be a part of the input, or contain it.
+    // The output is cleared before the input is filled, because in place the output may be part of
+    // the input or contain it.
     std::memset(buffers.output, 0, output_elements(row, peer_.ranks()) * size_of(row.element));
     for (std::uint64_t i = 0; i < count; ++i) {
       put(buffers.input, row.element, i, contribution(peer_.rank(), i));
@@ -128,8 +130,8 @@ class Server {
     return sum;
   }
 
-  // Checks every element of a small result, and a sample of a large one. The odd stride of the
-  // sample reaches every remainder of the index modulo 8.
+  // Checks every element of a small result, and a sample of the elements of a large result. The
+  // stride of the sample is odd, so that the sample contains every remainder of the index modulo 8.
   void check_result(const Row& row, const Buffers& buffers) const {
     const std::uint64_t count = output_elements(row, peer_.ranks());
     const std::uint64_t stride = count / 65536 * 2 + 1;
@@ -148,8 +150,8 @@ class Server {
                                " is " + std::to_string(is) + ", not " + std::to_string(should));
   }
 
-  // Returns the seconds from the moment at which the last rank is ready until the last rank has
-  // finished.
+  // Returns the seconds from the moment at which all ranks are ready until the last rank has
+  // finished `operations` operations.
   double batch(std::int64_t operations) {
     const std::int64_t start = meet(control_, peer_.ranks());
     peer_.run(operations);
@@ -162,8 +164,9 @@ class Server {
     return static_cast<double>(end - start) * 1e-9;
   }
 
-  // All ranks see the same times, so they agree on the number. It is based on the best of three
-  // batches, so that a moment of other load does not make batches too short.
+  // Returns the number of operations that fill a batch. All ranks see the same times, so they
+  // compute the same number. The number is based on the best of three batches, so that a moment of
+  // other load does not make the batches too short.
   std::int64_t find_operations(const Request& request) {
     std::int64_t operations = 1;
     for (;;) {

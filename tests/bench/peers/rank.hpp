@@ -1,5 +1,6 @@
-// The part of a rank that all implementations share: wait for a request, make buffers, check one
-// operation against its closed form, and time batches. Each implementation supplies a Peer.
+// The part of a rank program that all implementations share: it waits for a request, allocates
+// buffers, checks one operation against the expected values, and times batches. Each implementation
+// supplies a Peer.
 #pragma once
 
 #include <cstddef>
@@ -10,7 +11,7 @@
 
 namespace atoll_bench {
 
-// The buffers of one row on one rank. In place they overlap in the way that the implementation
+// The buffers of one row on one rank. In place, input and output overlap as the implementation
 // requires.
 struct Buffers {
   std::byte* input = nullptr;   // input_elements() elements, filled before the first operation
@@ -22,28 +23,30 @@ class Peer {
   virtual ~Peer() = default;
   virtual int rank() const = 0;
   virtual int ranks() const = 0;
-  // Collective. Anything that an implementation prepares once for many operations belongs here.
+  // Allocates the buffers of a row, and prepares everything that many operations share. All ranks
+  // call this function together.
   virtual Buffers prepare(const Row& row, Variant variant) = 0;
-  // Runs the collective of the row `operations` times. All of them are complete on this rank when
-  // it returns.
+  // Runs the collective of the row `operations` times. When run() returns, all operations are
+  // complete on this rank.
   virtual void run(std::int64_t operations) = 0;
-  // Collective. Frees everything that prepare() made.
+  // Frees everything that prepare() allocated. All ranks call this function together.
   virtual void release() = 0;
 };
 
-// If there are as many cores as ranks, binds this process and its later threads to the core of its
-// rank; otherwise the system decides. Two ranks that share a core for a while would make a row
-// meaningless. Must be called first. `rank` and `ranks` are numbers, or names of environment
-// variables.
+// Binds this process and its future threads to the core with the number of its rank, if there are
+// at least as many cores as ranks. Otherwise the scheduler chooses the cores. Without binding, two
+// ranks could share a core for a while, which would make a row meaningless. Must be called before
+// all other functions. `rank` and `ranks` are numbers, or names of environment variables that hold
+// numbers.
 void take_core(int rank, int ranks);
 void take_core(const char* rank, const char* ranks);
 
 // Serves requests until the driver ends the job, and returns the exit status of the program. The
-// process is killed when its parent dies.
+// kernel kills the process when its parent dies.
 int serve(Peer& peer);
 
-// Memory of the largest pages that the system grants, so that no implementation is at a
-// disadvantage.
+// Memory in the largest pages that the system grants, so that all implementations measure with the
+// same page size.
 class PlainMemory {
  public:
   PlainMemory() = default;

@@ -12,7 +12,7 @@ namespace atoll_bench {
 
 namespace {
 
-// The times of atoll and of the implementation that it is compared with.
+// The times of one operation with atoll and with the implementation that atoll is compared with.
 struct Pair {
   double ours = 0, theirs = 0;
 };
@@ -28,7 +28,7 @@ std::string describe(const Key& key) {
                      name(key.row.place), key.row.bytes, key.ranks);
 }
 
-// Geometric mean and extremes of a ratio over the rows that qualify.
+// Geometric mean and worst value of the ratio of two times, over the rows that qualify.
 class Ratios {
  public:
   template <class Qualifies>
@@ -39,7 +39,7 @@ class Ratios {
     }
   }
   std::size_t rows() const { return rows_; }
-  // The mean speedup over the other implementation.
+  // Geometric mean of the speedup of `ours` over `theirs`.
   double mean() const { return std::exp(logarithms_ / static_cast<double>(rows_)); }
   double worst() const { return worst_; }
   const std::string& worst_row() const { return worst_row_; }
@@ -73,7 +73,7 @@ void add_shares(const Result& result, std::vector<Target>& all) {
   }
 }
 
-// Adds the targets for rows in which ranks outnumber cores.
+// Adds the targets for rows with more ranks than cores.
 void add_shares_in_turns(const Result& result, std::vector<Target>& all) {
   for (const Collective c :
        {Collective::all_gather, Collective::reduce_scatter, Collective::all_reduce}) {
@@ -90,7 +90,7 @@ void add_shares_in_turns(const Result& result, std::vector<Target>& all) {
 struct Ask {
   Impl peer;
   Collective collective;
-  std::optional<Place> place;  // empty means both places
+  std::optional<Place> place;  // in place or out of place; empty means both
   double factor;
 };
 
@@ -118,8 +118,8 @@ void add_speedup(const Result& result, const Ask& ask, std::optional<int> ranks,
        ratios.mean(), ranks ? 1 : ask.factor, true, "x", "", ratios.rows()});
 }
 
-// Adds a target over all rows and one for each number of ranks, because peers that poll slow down
-// when ranks outnumber the cores.
+// Adds a target over all rows, and one for each number of ranks, because peers that poll slow down
+// when there are more ranks than cores.
 void add_speedups(const Result& result, std::vector<Target>& all) {
   std::set<int> sizes;
   for (const auto& [key, times] : result.rows) sizes.insert(key.ranks);

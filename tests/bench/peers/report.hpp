@@ -1,4 +1,4 @@
-// Tables, targets and JSON output of tests/bench/collectives.
+// Tables, targets and JSON output of the bench collectives.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -9,27 +9,27 @@
 
 namespace atoll_bench {
 
-// A figure of the summary and its required value.
+// A value in the summary of the bench, and the value that is required.
 struct Target {
   std::string name;
   double value = 0;
   double bound = 0;
   bool at_least = true;  // true if `wanted` is a minimum, false if it is a maximum
-  std::string unit;      // "%" or "x"
-  std::string where;     // for a worst case: the row in which it occurred
-  std::size_t rows = 0;  // number of rows in the figure
+  std::string unit;      // unit of the value: "%" or "x"
+  std::string where;     // row in which a worst case occurred
+  std::size_t rows = 0;  // number of rows from which the value was computed
   bool met() const { return at_least ? value >= bound : value <= bound; }
 };
 
-// Returns the targets for which there are rows.
+// Returns those targets for which rows were measured.
 std::vector<Target> targets(const Result& result);
 
-// Bus bandwidth in GB/s (1e9 B/s), as nccl-tests defines it.
+// Returns the bus bandwidth in GB/s (1e9 B/s), as nccl-tests defines it.
 double bus_bandwidth(const Key& key, double seconds);
 
 void print_tables(const Result& result);
 void print_targets(const std::vector<Target>& targets);
-// Returns the members `rows` and `summary`.
+// Returns a JSON object with the members `rows` and `summary`.
 nlohmann::json json(const Result& result, const std::vector<Target>& targets);
 
 }  // namespace atoll_bench

@@ -1,5 +1,5 @@
-// One measured row: a collective at one size. The driver and all rank programs share this header,
-// so it must not depend on atoll.
+// Describes one measured row: a collective with one size. The driver and all rank programs share
+// this header, so the header must not depend on atoll.
 #pragma once
 
 #include <cstddef>
@@ -24,15 +24,15 @@ enum class Place : std::int32_t {
   in
 };
 
-// Up to this size atoll waits for every operation, like the calls of MPI; above, it waits for every
-// 64th.
+// Largest size in bytes for which the atoll ranks wait for every operation, as MPI calls do. For
+// larger sizes they wait for every 64th operation.
 constexpr std::uint64_t waited_bytes = 1024;
 
 struct Row {
   Collective collective = Collective::all_gather;
   Element element = Element::f32;
   Place place = Place::out;
-  std::uint64_t bytes = 0;  // size S of the whole tensor; a slice has S / ranks
+  std::uint64_t bytes = 0;  // size S of the whole tensor; a slice has S / ranks bytes
 };
 
 constexpr std::string_view name(Collective collective) {
@@ -77,7 +77,7 @@ constexpr std::size_t size_of(Element element) {
   return 0;
 }
 
-// The number of elements in the whole tensor, and in the slice of one rank.
+// Return the number of elements of the whole tensor, and of the slice of one rank.
 constexpr std::uint64_t elements(const Row& row) { return row.bytes / size_of(row.element); }
 constexpr std::uint64_t slice(const Row& row, int ranks) {
   return elements(row) / static_cast<std::uint64_t>(ranks);
@@ -86,16 +86,19 @@ constexpr std::uint64_t slice_bytes(const Row& row, int ranks) {
   return row.bytes / static_cast<std::uint64_t>(ranks);
 }
 
-// The number of elements that a rank contributes: its slice for all_gather, else a whole tensor.
+// Returns the number of elements that a rank contributes: one slice for all_gather, otherwise a
+// whole tensor.
 constexpr std::uint64_t input_elements(const Row& row, int ranks) {
   return row.collective == Collective::all_gather ? slice(row, ranks) : elements(row);
 }
-// The number of elements that a rank receives: its slice for reduce_scatter, else a whole tensor.
+// Returns the number of elements that a rank receives: one slice for reduce_scatter, otherwise a
+// whole tensor.
 constexpr std::uint64_t output_elements(const Row& row, int ranks) {
   return row.collective == Collective::reduce_scatter ? slice(row, ranks) : elements(row);
 }
 
-// Bus bandwidth is this factor times S / time, the convention of nccl-tests.
+// Returns the factor by which S / time is multiplied to get the bus bandwidth as nccl-tests defines
+// it.
 constexpr double bus_factor(Collective collective, int ranks) {
   const double n = ranks;
   return (collective == Collective::all_reduce ? 2.0 : 1.0) * (n - 1) / n;

@@ -21,7 +21,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// An implementation that is timed, or one of the kernels of `limit`.
+// An implementation that is timed, in one of its variants. The two limits have several variants.
 struct Contender {
   Impl impl;
   Variant variant;
@@ -39,13 +39,13 @@ constexpr Contender contenders[] = {{Impl::atoll, Variant::usual},
                                     {Impl::limit, Variant::library},
                                     {Impl::limit_in_turns, Variant::library_in_turns}};
 
-// True for variants based on memcpy, which exist for copies but not for sums.
+// True for the variants that use memcpy. They can copy but not sum.
 bool only_copies(Variant variant) {
   return variant == Variant::library || variant == Variant::library_in_turns;
 }
 
-// Large rows get fewer batches, because their batches are long and their buffers are expensive to
-// make.
+// Number of rounds and of batches per round for one row. Rows with large sizes get fewer, because
+// their batches take long and their buffers are expensive to allocate.
 struct Effort {
   int rounds;
   int batches;
@@ -57,13 +57,14 @@ Effort effort(std::uint64_t bytes, int rounds) {
   return {std::max(1, rounds / 3), 3};
 }
 
-// True for the libraries that atoll is compared with. A wrong result of a peer does not end the
-// bench: Gloo's reduce_scatter moves its result over data that it has not sent yet, and so is
+// True for the libraries that atoll is compared with. A wrong result of such a library does not end
+// the bench, because Gloo's reduce_scatter moves its result over data that it has not sent yet, and
+// so is sometimes wrong.
 // sometimes wrong.
 bool is_peer(Impl impl) { return impl == Impl::openmpi || impl == Impl::gloo; }
 
-// MPI and Gloo have no sums of bf16. Non-temporal stores cannot win where everything stays in the
-// caches.
+// Returns false for combinations that are not measured. For example, MPI and Gloo have no sums of
+// bf16, and non-temporal stores cannot win if all data stays in the caches.
 bool takes_part(const Contender& contender, const Row& row, int ranks) {
   if (contender.variant == Variant::streaming && row.bytes < large) return false;
   if (only_copies(contender.variant) && row.collective != Collective::all_gather) return false;
@@ -75,7 +76,7 @@ bool takes_part(const Contender& contender, const Row& row, int ranks) {
          row.collective == Collective::all_gather;
 }
 
-// Returns the time of one operation from the median of the batches.
+// Returns the seconds per operation of the median batch.
 double seconds_of_operation(const Answer& answer) {
   std::vector<double> values(answer.seconds.begin(), answer.seconds.begin() + answer.batches);
   std::sort(values.begin(), values.end());
@@ -85,7 +86,8 @@ double seconds_of_operation(const Answer& answer) {
   return median / static_cast<double>(answer.operations);
 }
 
-// The jobs for one number of ranks. A job that fails is left out from then on.
+// The running jobs for one number of ranks, one job per implementation. A job that fails is left
+// out of all later rows.
 class Field {
  public:
   Field(const Sweep& sweep, int ranks, Result& result)
@@ -110,7 +112,8 @@ class Field {
     std::vector<std::int64_t> operations(std::size(contenders), 0);
     for (int round = 0; round < plan.rounds; ++round) {
       for (std::size_t turn = 0; turn < std::size(contenders); ++turn) {
-        // Each round begins with another implementation, so that none always follows the same one.
+        // Each round begins with another implementation, so that no implementation always runs
+        // after the same other one.
         const std::size_t i = (turn + static_cast<std::size_t>(round)) % std::size(contenders);
         const std::optional<Answer> answer =
             visit(contenders[i], row, {operations[i], plan.batches});
@@ -142,7 +145,8 @@ class Field {
     fmt::print(stderr, "{}\n", line);
   }
 
-  // All atoll variants share one job, and so do both limits.
+  // Returns the implementation whose job serves `impl`. All atoll variants share one job, and so do
+  // both limits.
   static Impl job_of(Impl impl) {
     if (impl == Impl::atoll_plain || impl == Impl::atoll_waited) return Impl::atoll;
     return impl == Impl::limit_in_turns ? Impl::limit : impl;

@@ -1,4 +1,5 @@
-// The rows to measure, the implementations to compare, and the rounds in which these take turns.
+// Declares the rows to measure, the implementations to compare, and the measurement itself, in
+// which the implementations take turns.
 #pragma once
 
 #include <cstdint>
@@ -14,11 +15,14 @@ namespace atoll_bench {
 enum class Impl {
   atoll,
   atoll_plain,
-  atoll_waited,  // from 8 to 512 KiB: waits for every operation, like the calls of MPI
+  // Waits for every operation, as MPI calls do; measured from 8 to 512 KiB.
+  atoll_waited,
   openmpi,
   gloo,
   limit,
-  limit_in_turns  // where ranks outnumber cores: each rank yields its core after every pass
+  // A limit in which each rank yields its core after every pass; measured if there are more ranks
+  // than cores.
+  limit_in_turns
 };
 inline constexpr Impl all_impls[] = {Impl::atoll,         Impl::atoll_plain, Impl::atoll_waited,
                                      Impl::openmpi,       Impl::gloo,        Impl::limit,
@@ -32,16 +36,16 @@ struct Sweep {
   std::vector<Element> elements;
   std::vector<Impl> impls;
   int rounds = 3;
-  std::string programs;   // folder of the rank programs
-  std::string run_ranks;  // the program that starts processes as ranks of atoll
+  std::string programs;   // folder that contains the rank programs
+  std::string run_ranks;  // program that starts processes as ranks of atoll
 };
 
-// From 8 B to 256 MiB: a few sizes where latency counts, all powers of two near the cache sizes,
-// and large ones. quick_sizes() returns fewer.
+// Returns sizes from 8 B to 256 MiB: a few sizes where latency matters, all powers of two near the
+// cache sizes, and some large sizes. quick_sizes() returns fewer sizes.
 std::vector<std::uint64_t> usual_sizes();
 std::vector<std::uint64_t> quick_sizes();
 
-// The smallest size in the table of large sizes.
+// Smallest size in bytes that appears in the table of large sizes.
 constexpr std::uint64_t large = std::uint64_t{1} << 20;
 
 struct Key {
@@ -50,17 +54,19 @@ struct Key {
 };
 bool operator<(const Key& a, const Key& b);
 
-// Seconds of one operation: the median of the batches in a round, and of these the minimum over all
-// rounds, because other load only adds time. For `limit` the best of its kernels counts.
+// Seconds per operation of each implementation. Each round takes the median of its batches, and the
+// result is the minimum over all rounds, because other load only adds time. For `limit` and
+// `limit_in_turns` it is the time of the fastest variant.
 using Times = std::map<Impl, double>;
 struct Result {
   std::map<Key, Times> rows;
   std::vector<std::string> absent;  // one line for each implementation that is missing or failed
-  std::vector<std::string> wrong;   // one line for each wrong result of a peer, which still counts
-  bool sound = true;                // false if an implementation is missing or failed
+  // One line for each wrong result of a peer. The time of that result is still reported.
+  std::vector<std::string> wrong;
+  bool sound = true;  // false if an implementation is missing or failed
 };
 
-// Reports its progress on stderr.
+// Measures all rows and reports its progress on stderr.
 Result measure(const Sweep& sweep);
 
 }  // namespace atoll_bench

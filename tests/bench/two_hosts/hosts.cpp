@@ -20,10 +20,11 @@
 namespace atoll_bench {
 namespace {
 
-// Names a file that stays empty if all targets are met.
+// Environment variable with the path of a file that stays empty if all targets are met.
 constexpr const char* verdict_variable = "BENCH_VERDICT";
 
-// Runs in the child process: replaces it with the job. The ranks report through a file.
+// Runs in the child process and replaces it with the job on the emulated hosts. The ranks report a
+// missed target through a file.
 [[noreturn]] void become_hosts(const Hosts& hosts, std::span<char*> own) {
   ::prctl(PR_SET_PDEATHSIG, SIGTERM);
   std::string interfaces = "eth0";
@@ -103,7 +104,7 @@ RawRates raw_rates(atoll::World& world) {
     for (const std::string& address : addresses) ports >> targets.emplace_back(address).port;
     rates = measure_as_caller(targets);
   }
-  // Only two ranks have measured a rate; the others pass 0.
+  // Only two ranks have measured a rate; the other ranks pass 0.
   return {addresses.size(), most(world, rates.one_way), most(world, rates.both_ways)};
 }
 
@@ -116,7 +117,8 @@ double most(atoll::World& world, double mine) {
   return result;
 }
 
-// /proc/self/net/dev shows the process's own network namespace; /sys may show another.
+// Reads /proc/self/net/dev, which belongs to the network namespace of this process. /sys may show
+// the interfaces of another namespace.
 double transmitted_bytes() {
   std::ifstream file("/proc/self/net/dev");
   double total = 0;

@@ -1,5 +1,5 @@
-// Functions for benches between emulated hosts: starting on them, measuring their links, and
-// counting the bytes that leave a host.
+// Functions for benches that run between emulated hosts: they start a bench on the hosts, measure
+// the links between the hosts, and count the bytes that leave a host.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -19,21 +19,22 @@ struct Hosts {
 };
 void add_host_options(CLI::App& app, Hosts& hosts);
 
-// True if this process is a rank of a job.
+// Returns true if this process is a rank of a job.
 bool on_hosts();
-// Runs this program again with the same arguments, as the ranks of a job on the hosts of
-// tests/cluster/two_hosts. Returns the exit status: 77 where emulated hosts are not possible, 1
-// when a rank called tell_missed().
+// Starts this program again with the same arguments, as the ranks of a job on the emulated hosts of
+// tests/cluster/two_hosts. Returns the exit status of the job: 77 if emulated hosts are not
+// possible here, and 1 if a rank called tell_missed().
 int start_on_hosts(const Hosts& hosts, std::span<char*> arguments);
-// Reports a missed target through a file. mpirun would print a warning for a rank that exits with
-// 1.
+// Reports through a file that this rank missed a target. A rank does not report this by exiting
+// with 1, because mpirun would print a warning.
 void tell_missed();
 
-// Raw TCP rates between the first ranks of the first two hosts, returned on every rank. Collective.
+// Measures raw TCP rates between the first ranks of the first two hosts, and returns the rates on
+// every rank. Must be called by all ranks.
 RawRates raw_rates(atoll::World& world);
-// Returns the maximum over all ranks. Collective.
+// Returns the maximum of `mine` over all ranks. Must be called by all ranks.
 double most(atoll::World& world, double mine);
-// Bytes that have left this host, without loopback.
+// Returns the number of bytes that have left this host, without loopback traffic.
 double transmitted_bytes();
 
 }  // namespace atoll_bench

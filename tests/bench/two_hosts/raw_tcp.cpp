@@ -68,7 +68,7 @@ void receive_all(int fd, void* data, std::size_t bytes) {
   }
 }
 
-// Makes both ends start at about the same time.
+// Exchanges one byte, so that both ends start to measure at about the same time.
 void greet(int fd) {
   char hello = 'h';
   send_all(fd, &hello, 1);
@@ -82,7 +82,7 @@ void pour(int fd) {
   ::shutdown(fd, SHUT_WR);
 }
 
-// Receives until the other end closes and returns bytes per second.
+// Receives until the other end closes the connection, and returns the rate in bytes per second.
 double drain(int fd) {
   std::vector<std::byte> data(chunk);
   const auto start = Clock::now();
@@ -104,7 +104,7 @@ enum class End {
 
 using Connect = std::function<Socket()>;
 
-// Exchanges figures, so that both ends return the smaller one.
+// Exchanges the measured rates of the two ends, so that both return the smaller rate.
 double agree(int fd, double mine) {
   double theirs = 0;
   send_all(fd, &mine, sizeof mine);
@@ -112,8 +112,8 @@ double agree(int fd, double mine) {
   return std::min(mine, theirs);
 }
 
-// One link: a function that connects over it, and a connection over which its ends exchange
-// figures.
+// One link between the two hosts: a function that opens a connection over the link, and a
+// connection over which the two ends exchange their results.
 struct Link {
   explicit Link(Connect connect_) : connect(std::move(connect_)), control(connect()) {}
   Connect connect;
@@ -142,7 +142,7 @@ double both_ways(const Link& link, End end) {
   return agree(link.control.get(), rate);
 }
 
-// Measures all links at the same time and returns the sum.
+// Measures all links at the same time and returns the sum of their rates.
 double total(const std::vector<Link>& links, End end, double (*rate_of)(const Link&, End)) {
   std::vector<std::future<double>> rates;
   for (const Link& link : links) {

@@ -1,5 +1,5 @@
-// Measures the TCP bandwidth between two hosts over all their links at once, without using atoll.
-// This is the wire limit in the table of collectives_two_hosts.
+// Measures the TCP bandwidth between two hosts over all their links at once, without atoll. The
+// bench collectives_two_hosts prints this rate as the limit of the wire.
 #pragma once
 
 #include <cstddef>
@@ -8,14 +8,15 @@
 
 namespace atoll_bench {
 
-// Payload in bytes per second, measured by the receiver: the best of several runs of half a second.
+// TCP payload in bytes per second, measured by the receiver. Each rate is the best of several runs
+// of half a second.
 struct RawRates {
   std::size_t links = 0;
-  double one_way = 0;    // one direction, with idle links otherwise
-  double both_ways = 0;  // the slower direction, with both directions busy
+  double one_way = 0;    // rate in one direction while the other direction is idle
+  double both_ways = 0;  // rate of the slower direction while both are busy
 };
 
-// A listening socket of this host, to which the other host connects.
+// A listening socket on this host, to which the other host connects.
 class RawListener {
  public:
   RawListener();
@@ -35,8 +36,8 @@ struct RawTarget {
   int port = 0;
 };
 
-// The two ends of a measurement; both return the same rates. Each link has one connection per
-// direction. targets[i] must lead to listeners[i].
+// Run the two ends of a measurement; both ends return the same rates. Each link uses one connection
+// per direction. targets[i] must be an address of listeners[i].
 RawRates measure_as_listener(const std::vector<RawListener>& listeners);
 RawRates measure_as_caller(const std::vector<RawTarget>& targets);
 

@@ -8,7 +8,7 @@
 namespace atoll_bench {
 namespace {
 
-// An interval in which a unit is gathered: for its forward, its backward, or both.
+// An interval in which a unit stays gathered: for its forward, for its backward, or for both.
 struct Residence {
   std::size_t unit = 0;
   bool forward = false, backward = false;
@@ -40,7 +40,7 @@ class Simulation {
     if (bytes <= 0) return ready;
     bound_.wire_bytes += bytes;
     const double seconds = bytes / shape_.link_Bps;
-    // Find the earliest idle interval of the link that is long enough.
+    // Find the earliest idle interval of the link that is long enough for the transfer.
     double start = ready;
     std::size_t place = 0;
     for (; place < busy_.size(); ++place) {
@@ -51,7 +51,8 @@ class Simulation {
     return start + seconds;
   }
 
-  // True if the unit is still gathered from its last use: in forward, or in the previous pass.
+  // True if the unit needs no gather, because it is still gathered from its last use: in forward,
+  // or in the previous micro batch.
   bool is_there(std::size_t residence, int micro) const {
     const std::size_t slots = static_cast<std::size_t>(shape_.prefetch) + 1;
     const std::size_t turn = residences_.size() / 2;
@@ -65,8 +66,8 @@ class Simulation {
     const double begin = compute_;
     std::size_t next = 0;
     const auto gather_to = [&](std::size_t last) {
-      // A slot becomes free when the residence `slots` places earlier ends. Its end is known at
-      // this point.
+      // A slot becomes free when the residence that is `slots` places earlier ends. The end of that
+      // residence is already known here.
       for (; next <= last && next < residences_.size(); ++next) {
         if (is_there(next, micro)) continue;
         const double free = next < slots ? begin : left[next - slots];
@@ -95,7 +96,8 @@ class Simulation {
     waiting_ = {compute_, last ? unit.last_reduce_bytes : unit.reduce_bytes};
   }
 
-  // Starts the reduction of the gradients that backward has left, if any.
+  // Starts the reduction of the gradients that backward has produced. Does nothing without
+  // gradients.
   void reduce() {
     if (!waiting_) return;
     reduced_ = transfer(std::max(waiting_->first, reduced_), waiting_->second);
@@ -107,12 +109,12 @@ class Simulation {
   std::vector<Residence> residences_;
   StepBound bound_;
   double compute_ = 0;  // time at which compute becomes idle
-  double lane_ = 0;     // time at which the gather lane becomes idle
-  double reduced_ = 0;  // time at which the reduce lanes become idle
+  double lane_ = 0;     // time at which the lane of gathers becomes idle
+  double reduced_ = 0;  // time at which the lanes of reductions become idle
   std::vector<double> reductions_;
-  // Gradients to reduce: the time at which they are ready, and their bytes.
+  // Gradients that wait for their reduction: the time at which they are ready, and their bytes.
   std::optional<std::pair<double, double>> waiting_;
-  std::vector<std::pair<double, double>> busy_;  // busy intervals of the link, ascending
+  std::vector<std::pair<double, double>> busy_;  // busy intervals of the link, in ascending order
 };
 
 }  // namespace

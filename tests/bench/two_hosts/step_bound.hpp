@@ -1,6 +1,7 @@
-// The least time of a training step between hosts. Compute runs in order; transfers use a host's
-// link one at a time, each as early as the engine's schedule allows (src/fsdp/lanes.cpp). A gather
-// precedes a reduction that could start at the same moment.
+// Computes the least time of a training step between hosts. The model of a step is: compute runs in
+// order, and transfers use the link of a host one at a time, each as early as the schedule of the
+// engine allows (src/fsdp/lanes.cpp). If a gather and a reduction could start at the same moment,
+// the gather starts first.
 #pragma once
 
 #include <string>
@@ -8,28 +9,30 @@
 
 namespace atoll_bench {
 
-// One unit of the model.
+// One unit of the model, with its compute times and its traffic.
 struct StepUnit {
-  double forward_s = 0;  // seconds per micro batch
+  double forward_s = 0;  // seconds of forward per micro batch
   double backward_s = 0;
-  double gather_bytes = 0;       // bytes that leave a host for each gather
-  double reduce_bytes = 0;       // bytes that leave a host for the reduction of each micro batch
-  double last_reduce_bytes = 0;  // the same for the last micro batch, including replicas
+  double gather_bytes = 0;  // bytes that leave a host for each gather
+  // Bytes that leave a host for the reduction of each micro batch except the last.
+  double reduce_bytes = 0;
+  // Bytes that leave a host for the reduction of the last micro batch, including replicas.
+  double last_reduce_bytes = 0;
 };
 
 struct StepShape {
-  std::vector<StepUnit> units;  // units in forward order
+  std::vector<StepUnit> units;  // units of the model in forward order
   int micro_batches = 1;
   int prefetch = 1;
-  // The number of buffers for whole gradients that wait for the link. 0 means that no buffer limits
-  // compute: gradients are kept, or cross the link as shards.
+  // Number of buffers for whole gradients that wait for the link. 0 means that compute never waits
+  // for a buffer, because gradients are kept or cross the link as shards.
   int reduce_buffers = 2;
-  double link_Bps = 0;  // bytes per second in each direction
+  double link_Bps = 0;  // bytes per second in each direction of the link
 };
 
 struct StepBound {
   double seconds = 0;
-  double wire_seconds = 0;  // time of the transfers alone
+  double wire_seconds = 0;  // time of the transfers without compute
   double wire_bytes = 0;
 };
 

@@ -40,7 +40,7 @@ Block::Block() {
 
 Block::~Block() { ::munmap(stacks_, most_threads * stack_bytes); }
 
-// Main loop of a fiber, which never returns.
+// The main loop of a fiber, which never returns. Each round runs one thread of a block.
 void Block::live() {
   Block& self = block();
   while (true) {
@@ -49,7 +49,8 @@ void Block::live() {
   }
 }
 
-// Starts a fiber on its own stack. Later switches use longjmp, which needs no system call.
+// Starts a fiber on a separate stack. Later switches between fibers use longjmp, which needs no
+// system call.
 void Block::start(unsigned which) {
   ucontext_t context;
   ::getcontext(&context);

@@ -1,4 +1,4 @@
-// Runs the threads of one block as fibers of one host thread.
+// Runs the threads of one block of a kernel as fibers of one host thread.
 #pragma once
 
 #include <setjmp.h>
@@ -21,10 +21,11 @@ class Block {
   Block(const Block&) = delete;
   Block& operator=(const Block&) = delete;
 
-  // Runs `thread` once for every thread of the block at position `at` of the grid.
+  // Calls `thread` once for every thread of the block at position `at` of the grid.
   void run(const Kernel& kernel, uint3 at, const std::function<void()>& thread);
 
-  // Called by the running fiber.
+  // The following functions are called by the running fiber, for barriers and exchanges of the
+  // thread that it runs.
   void wait_for_block();
   void wait_for_warp();
   std::uint64_t exchange(std::uint64_t mine, unsigned from_lane);
@@ -38,13 +39,14 @@ class Block {
     done
   };
   struct Fiber {
-    jmp_buf place;  // where the fiber continues
+    jmp_buf place;  // place at which the fiber continues
     State state;
-    unsigned exchanges;  // number of exchanges in this block so far
-    bool started;        // the fiber exists; it is reused for later blocks
+    unsigned exchanges;  // number of exchanges of this fiber in the current block
+    bool started;        // true once the fiber exists; later blocks reuse it
   };
   struct Warp {
-    // Values of the last two exchanges, because a lane may enter the next one while another still reads.
+    // Values of the last two exchanges, because one lane may enter an exchange while another lane
+    // still reads the values of the previous exchange.
     std::array<std::array<std::uint64_t, warp_size>, 2> values;
   };
 
@@ -52,7 +54,8 @@ class Block {
   void start(unsigned which);
   void resume(unsigned which);
   void wait(State state);
-  // Continues the fibers at complete barriers; returns false if all fibers have ended.
+  // Makes fibers ready to run if all threads have reached the barrier at which they wait. Returns
+  // false if all fibers have ended.
   bool release();
   bool release_warp(unsigned warp);
 
@@ -66,7 +69,7 @@ class Block {
   const std::function<void()>* thread_ = nullptr;
 };
 
-// The block that this host thread runs.
+// Returns the Block of this host thread.
 Block& block();
 
 }  // namespace emulated

@@ -1,4 +1,4 @@
-// Checks that the nccl backend creates contexts only on the GPUs that it uses.
+// Checks that the nccl backend creates CUDA contexts only on the GPUs that it uses.
 #include <cuda_runtime.h>
 #include <doctest/doctest.h>
 
@@ -23,7 +23,8 @@ struct Held {
   atoll::Buffer registered;
 };
 
-// Opens and uses a communicator. The current device of this new thread is device 0.
+// Opens a communicator and uses it. Runs on a new thread, so the current device of the thread is
+// device 0.
 Held open_and_use(atoll::World& world) {
   const auto device = atoll::Device::cuda(first_device + world.rank());
   const auto mesh = atoll::Mesh::make(world, {1, world.size()});
@@ -50,7 +51,8 @@ void run(int ranks, const std::function<void(atoll::World&)>& body) {
   });
   CHECK(fake_gpu::left().communicators == 0);
   CHECK(fake_gpu::left().windows == 0);
-  CHECK(fake_gpu::left().allocations == 0);  // frees succeed only after their windows are closed
+  // NcclMemFree succeeds only after the windows of the memory are closed.
+  CHECK(fake_gpu::left().allocations == 0);
   for (int device = 0; device < atoll::Device::cuda_count(); ++device) {
     CAPTURE(device);
     const bool used = device >= first_device && device < first_device + ranks;
@@ -58,8 +60,8 @@ void run(int ranks, const std::function<void(atoll::World&)>& body) {
   }
 }
 
-// Destroys memory and communicator on new threads, because a thread that has used a device may keep it
-// current.
+// Destroys memory and communicator on new threads, which have used no device. On a thread that has
+// used a device, that device may still be current, which would hide a missing cudaSetDevice.
 void close_elsewhere(Held held) {
   std::thread([memory = std::move(held.registered)] {}).join();
   std::thread([comm = std::exchange(held.comm, std::nullopt)] {}).join();
@@ -81,7 +83,7 @@ TEST_CASE("registered memory that is freed stays mapped until its communicator i
     const atoll::View data = plain.view(atoll::DType::f32);
     held.comm->all_reduce(data, data, atoll::ReduceOp::sum, stream).synchronize();
     world.barrier();
-    CHECK(fake_gpu::left().windows == 2);  // one on each rank
+    CHECK(fake_gpu::left().windows == 2);  // one window on each of two ranks
     CHECK(fake_gpu::left().allocations == 2);
     world.barrier();
     held.registered = atoll::allocate(device, 4096, {*held.comm});

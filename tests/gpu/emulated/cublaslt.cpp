@@ -1,5 +1,6 @@
-// cuBLASLt for the emulated GPU: the calls that the trainer makes, with one simple loop for all products.
-// Built as a library with the real name; it uses the streams of the program that loads it.
+// cuBLASLt for the emulated GPU: the functions that the trainer calls, with one simple loop for all
+// matrix products. The library has the name of the real cuBLASLt and uses the streams of the
+// program that loads it.
 #include <cublasLt.h>
 #include <cuda_bf16.h>
 
@@ -15,7 +16,7 @@ namespace {
 struct Layout {
   cudaDataType_t type;
   std::uint64_t rows, columns;
-  std::int64_t stride;  // between columns
+  std::int64_t stride;  // number of elements between the starts of two columns
 };
 struct Description {
   cublasOperation_t left = CUBLAS_OP_N, right = CUBLAS_OP_N;

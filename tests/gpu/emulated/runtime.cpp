@@ -1,4 +1,5 @@
-// The CUDA runtime functions that atoll calls, with host threads as streams.
+// The functions of the CUDA runtime that atoll calls, for the emulated GPU. Streams are host
+// threads.
 #include <cuda.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -20,7 +21,7 @@
 #include "device/cuda/launch.cuh"
 
 namespace atoll_v1::atoll::cuda {
-constexpr std::size_t most_shared_bytes = 227u << 10;  // limit of a block on sm_90
+constexpr std::size_t most_shared_bytes = 227u << 10;  // largest shared memory of a block on sm_90
 thread_local float4 dynamic_shared[most_shared_bytes / sizeof(float4)];
 }  // namespace atoll_v1::atoll::cuda
 
@@ -37,8 +38,8 @@ struct Range {
   std::size_t bytes = 0;  // size of the mapping, including the protected page at its end
 };
 
-// Device memory. It is accessible while a stream has work, and protected once the host has waited for all
-// work.
+// Device memory. The host can access it while any stream has work; once the host has waited for all
+// work, the memory is protected against access.
 class Memory {
  public:
   void begin_work() {
@@ -65,7 +66,8 @@ class Memory {
     const auto& [data, range] = *std::prev(behind);
     return address < static_cast<std::byte*>(range.first) + range.bytes;
   }
-  // Removes an allocation and returns its range, or an empty range if it is unknown.
+  // Removes an allocation from the list and returns its range. Returns an empty range if there is
+  // no such allocation.
   Range remove(void* data) {
     const std::lock_guard lock(mutex_);
     const auto found = ranges_.find(data);
@@ -85,10 +87,10 @@ class Memory {
 
   std::mutex mutex_;
   std::map<void*, Range> ranges_;
-  std::uint64_t work_ = 0;  // enqueued operations that are not done
+  std::uint64_t work_ = 0;  // number of enqueued operations that are not complete
   bool closed_ = false;
-  // EMULATED_GPU_OPEN keeps memory accessible, because protecting it dominates the time of test suites with
-  // thousands of small operations.
+  // False if EMULATED_GPU_OPEN is set. Memory then always stays accessible, because protecting it
+  // would take most of the time of test suites with thousands of small operations.
   bool closes_ = std::getenv("EMULATED_GPU_OPEN") == nullptr;
 };
 Memory& memory() {
@@ -96,7 +98,7 @@ Memory& memory() {
   return *one;
 }
 
-// Pinned host memory, which copies access when the stream reaches them.
+// Pinned host memory. Copies access it only when their stream reaches them.
 class Pinned {
  public:
   void add(void* data, std::size_t bytes) {
@@ -127,8 +129,8 @@ bool is_pageable(const void* address) { return !memory().has(address) && !pinned
 
 constexpr int devices = 8;
 thread_local int current_device = 0;
-// Devices on which this process has a context. A call that needs a context creates it on the current
-// device of the thread.
+// For each device, whether this process has a context on it. A call that needs a context creates
+// one on the current device of the thread.
 std::atomic<bool> contexts[devices];
 void bring_up() { contexts[current_device] = true; }
 thread_local cudaError_t last_error = cudaSuccess;
@@ -137,7 +139,7 @@ cudaError_t give(cudaError_t error) {
   return error;
 }
 
-// Limits of dynamic shared memory for kernels that requested more than the default.
+// Limits in bytes of dynamic shared memory, for kernels that requested more than the default.
 struct SharedLimits {
   std::mutex mutex;
   std::map<const void*, std::size_t> bytes;
@@ -155,7 +157,7 @@ std::size_t shared_limit(const void* kernel) {
 
 }  // namespace
 
-// A stream: a queue of work and a thread that runs it.
+// A stream of the emulated GPU: a queue of work and a thread that runs the work.
 struct CUstream_st {
   std::mutex mutex;
   std::condition_variable changed;
@@ -200,7 +202,7 @@ struct CUstream_st {
   }
 };
 
-// An event refers to its last record.
+// An event of the emulated GPU, which refers to the last time that it was recorded.
 struct CUevent_st {
   struct Record {
     std::mutex mutex;
@@ -313,7 +315,7 @@ const char* cudaGetErrorName(cudaError_t error) {
   return error == cudaErrorMemoryAllocation ? "cudaErrorMemoryAllocation" : "cudaError";
 }
 
-// The allocation ends at a protected page, except for padding to the alignment.
+// The allocation ends at a protected page, apart from padding to the alignment.
 cudaError_t cudaMalloc(void** out, std::size_t bytes) {
   bring_up();
   constexpr std::size_t alignment = 256;
@@ -356,7 +358,8 @@ cudaError_t cudaFreeHost(void* data) {
   std::free(data);
   return cudaSuccess;
 }
-// Pageable host memory is read during the call and written before it returns, as CUDA is allowed to do.
+// Pageable host memory is read during the call and written before the call returns, which CUDA
+// allows.
 cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaMemcpyKind,
                             cudaStream_t stream) {
   bring_up();

@@ -1,4 +1,4 @@
-// Checks that the emulated GPU finds the errors that its README lists.
+// Checks that the emulated GPU finds the errors that tests/gpu/emulated/README.md lists.
 #include <doctest/doctest.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -16,12 +16,14 @@ namespace {
 using atoll::cuda::native;
 using atoll::cuda::start;
 
-// Runs `body` in a child process and returns the signal that ended it, or 0.
+// Runs `body` in a child process. Returns the number of the signal that ended the process, or 0 if
+// no signal did.
 int signal_of(const std::function<void()>& body) {
   const pid_t child = ::fork();
   REQUIRE(child >= 0);
   if (child == 0) {
-    for (const int sign : {SIGABRT, SIGSEGV}) ::signal(sign, SIG_DFL);  // remove doctest's handlers
+    // Remove the handlers of doctest.
+    for (const int sign : {SIGABRT, SIGSEGV}) ::signal(sign, SIG_DFL);
     static_cast<void>(std::freopen("/dev/null", "w", stderr));
     body();
     ::_exit(0);
@@ -86,7 +88,8 @@ TEST_CASE("threads of a block meet at barriers, block after block") {
     CHECK(values[static_cast<std::size_t>(i)] == static_cast<float>(255 - i));
     CHECK(values[static_cast<std::size_t>(256 + i)] == static_cast<float>(511 - i));
   }
-  CHECK(std::isnan(values[512]));  // not written by the kernel
+  // Still the NaN of the allocation, because the kernel did not write here.
+  CHECK(std::isnan(values[512]));
 }
 
 TEST_CASE("shuffles work within a warp and within parts of it") {
@@ -145,7 +148,8 @@ TEST_CASE("using one GPU creates no context on another, on any thread") {
             if (emulated::has_context(ordinal) != (ordinal == 2)) std::abort();
           }
         }) == 0);
-  CHECK(signal_of([] {  // the current device that the thread has set is restored
+  // The library must restore the current device that the thread has set.
+  CHECK(signal_of([] {
           cudaSetDevice(1);
           const auto device = atoll::Device::cuda(2);
           device.stream().synchronize();

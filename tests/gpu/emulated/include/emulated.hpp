@@ -1,12 +1,13 @@
-// Emulates a GPU with memory and threads of the host, to test kernels and the code that launches them on
-// machines without a GPU.
+// Emulates a GPU with memory and threads of the host, to test kernels and the code that launches
+// them on machines without a GPU.
 //
-// A stream is a host thread, which runs kernels block by block. The threads of a block are fibers that
-// switch at barriers and shuffles; these check that every thread of the warp takes part. A deadlock in a
-// kernel ends the process with a message. Device memory is filled with NaN at allocation, is followed by a
-// protected page, and is protected once the host has waited for all work, so that an access from the host
-// or from a host function faults. The emulation does not find races between threads of a block or
-// between warps, and says nothing about speed.
+// A stream is a host thread, which runs kernels block by block. The threads of a block are fibers
+// that switch at barriers and shuffles. Barriers and shuffles check that every thread of the warp
+// takes part, and a deadlock in a kernel ends the process with a message. Device memory is filled
+// with NaN when it is allocated, and a protected page follows each allocation. Once the host has
+// waited for all work, device memory is protected, so that an access by the host or by a host
+// function faults. The emulation finds no races between the threads of a block or between warps,
+// and its speed says nothing about the speed of a GPU.
 #pragma once
 
 #include <math.h>
@@ -34,14 +35,15 @@ struct Kernel {
   cudaStream_t stream;
 };
 cudaError_t launch(const Kernel& kernel, std::function<void()> thread);
-// Whether this process has a context on the device.
+// Returns true if this process has a context on the device.
 bool has_context(int device);
-// Forgets all contexts; for a forked child process.
+// Forgets all contexts of this process. For child processes that were forked.
 void forget_contexts();
-// Runs work in stream order; device memory is accessible meanwhile.
+// Runs work in the order of the stream. Device memory is accessible while the work runs.
 void enqueue(cudaStream_t stream, std::function<void()> work);
 
-// All threads of the warp call this together: each passes its value and gets that of lane `from_lane`.
+// Must be called by all threads of a warp together. Each thread passes a value and receives the
+// value of lane `from_lane`.
 std::uint64_t exchange(std::uint64_t mine, unsigned from_lane);
 unsigned lane();
 
@@ -89,7 +91,7 @@ cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(
   }(std::forward<Arguments>(arguments)...);
 }
 
-// Functions that CUDA provides in the global namespace.
+// These functions exist in the global namespace of CUDA.
 using std::max;
 using std::min;
 inline double cospi(double x) { return ::cos(3.14159265358979323846 * x); }

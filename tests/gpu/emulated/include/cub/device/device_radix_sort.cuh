@@ -1,4 +1,5 @@
-// Replaces CUB's DeviceRadixSort: a stable sort of pairs by their keys.
+// Replaces DeviceRadixSort of CUB on the emulated GPU: sorts pairs by their keys and keeps the
+// order of equal keys.
 #pragma once
 
 #include <algorithm>
@@ -24,7 +25,7 @@ struct DeviceRadixSort {
     emulated::enqueue(stream, [=] {
       std::vector<int> order(static_cast<std::size_t>(n));
       std::iota(order.begin(), order.end(), 0);
-      // Like CUB, compares only the chosen bits, with the sign bit inverted.
+      // Compares only the chosen bits, with the sign bit inverted, as CUB does.
       const auto digits = [&](int i) {
         using Bits = std::make_unsigned_t<Key>;
         const Bits sign = std::is_signed_v<Key> ? Bits{1} << (bits - 1) : Bits{0};
