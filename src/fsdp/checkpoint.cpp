@@ -262,7 +262,7 @@ void read_tensor(const std::vector<SafetensorsFile>& shards, const std::string& 
 std::vector<SafetensorsFile> open_shards(const fs::path& folder, const json& index) {
   const fs::path file = folder / "index.json";
   const std::uint64_t count = number_at(index, "shards", file);
-  if (count == 0 || count > 1'000'000) throw bad(file, "impossible number of shards: {}", count);
+  if (count == 0 || count > 1'000'000) throw bad(file, "a checkpoint cannot have {} shards", count);
   std::vector<SafetensorsFile> shards;
   for (std::uint64_t s = 0; s < count; ++s) {
     shards.push_back(SafetensorsFile::open(shard_file(folder, s, count)));
@@ -348,7 +348,7 @@ std::map<std::string, std::string> load(const fs::path& wanted, Engine& engine,
       check_layout(index, describe(engine, optimizer, {}), file);
       read_shards(folder, index, engine, optimizer);
       const std::uint64_t steps = number_at(index, "steps", file);
-      if (steps > max_steps) throw bad(file, "impossible number of steps: {}", steps);
+      if (steps > max_steps) throw bad(file, "a checkpoint cannot have {} steps", steps);
       optimizer.set_steps(static_cast<std::int64_t>(steps));
       extra = index.at("extra").get<std::map<std::string, std::string>>();
     } catch (const json::exception& error) {
