@@ -1,7 +1,8 @@
-# The package that find_package(atoll) finds: targets, version and configuration files, and headers.
+# Installs the package that find_package(atoll) finds: libraries, headers, targets, and the version
+# and configuration files.
 include(CMakePackageConfigHelpers)
 
-# The public headers require C++20 of a consumer, except for plugin.h, which is C.
+# Consumers must compile the public headers as C++20, except for plugin.h, which is C.
 target_compile_features(atoll_topology INTERFACE cxx_std_20)
 target_compile_features(atoll_inspect INTERFACE cxx_std_20)
 target_compile_features(atoll INTERFACE cxx_std_20)

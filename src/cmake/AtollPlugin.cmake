@@ -1,7 +1,8 @@
-# atoll_add_plugin(NAME SOURCES... [COPY SUFFIX FOLDER]): a backend, lib/atoll/libatoll-NAME.so, as
-# target atoll_plugin_NAME. Core finds it beside libatoll or in a folder of ATOLL_PLUGIN_PATH. Part of
-# the installed package. With COPY the target is atoll_plugin_NAME_SUFFIX, for tests: the same file
-# name in FOLDER of the build tree, never installed.
+# atoll_add_plugin(NAME SOURCES... [COPY SUFFIX FOLDER]) adds a backend as the target
+# atoll_plugin_NAME, which builds and installs lib/atoll/libatoll-NAME.so. The library finds
+# backends beside libatoll and in the folders of ATOLL_PLUGIN_PATH. COPY adds a copy of a backend
+# for tests: the target is atoll_plugin_NAME_SUFFIX, and the shared object has the same name, is in
+# FOLDER of the build tree, and is not installed. This file is part of the installed package.
 function(atoll_add_plugin name)
   include(GNUInstallDirs)
   find_package(Threads REQUIRED)

@@ -36,7 +36,7 @@ std::string random_name() {
   return name;
 }
 
-// Sizes `fd` and backs it with memory. Returns 0 or an errno value.
+// Sets the size of the file `fd` and reserves memory for it. Returns 0 or an errno value.
 int reserve(int fd, std::size_t bytes) {
   int error = 0;
   do {
@@ -86,13 +86,15 @@ std::unique_ptr<Segment> Segment::attach(const std::string& name, std::size_t ri
   struct stat status {};
   if (::fstat(fd.get(), &status) != 0) throw system_error("fstat " + name, errno);
   if (static_cast<std::size_t>(status.st_size) != segment_bytes(rings, ring_bytes)) {
-    throw Error(ATOLL_MISMATCH, fmt::format("shared memory {} has {} bytes instead of {}", name,
-                                            status.st_size, segment_bytes(rings, ring_bytes)));
+    throw Error(ATOLL_MISMATCH,
+                fmt::format("shared memory {} has {} bytes, but {} were expected", name,
+                            status.st_size, segment_bytes(rings, ring_bytes)));
   }
   segment->map(fd.get());
   const Inbox& inbox = segment->inbox();
   if (inbox.magic != segment_magic || inbox.ring_bytes != ring_bytes || inbox.rings != rings) {
-    throw Error(ATOLL_MISMATCH, "shared memory " + name + " has another version");
+    throw Error(ATOLL_MISMATCH,
+                "shared memory " + name + " was created by another version of the backend");
   }
   return segment;
 }

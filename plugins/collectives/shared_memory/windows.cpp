@@ -30,7 +30,8 @@ struct Address {
   socklen_t size = 0;
 };
 
-// An address in the abstract namespace that is derived from the inbox' random name.
+// Returns the address of a rank's socket in the abstract namespace, which is derived from the
+// random name of the rank's inbox.
 Address address_of(const std::string& inbox) {
   Address address;
   const std::string name = inbox + ".windows";
@@ -70,7 +71,9 @@ void Windows::open_socket() {
   }
 }
 
-// Returns false if the peer's queue is full or the peer has not opened the communicator yet.
+// Sends a message and the file descriptor `fd`, unless that is -1. Returns false, so that the
+// caller tries again, if the peer's queue is full or if the peer has not opened the communicator
+// yet.
 bool Windows::send(int local, const Message& message, int fd) const {
   auto address = address_of(transport_->inbox_name(static_cast<std::size_t>(local)));
   iovec data{const_cast<Message*>(&message), sizeof(message)};
@@ -90,7 +93,7 @@ bool Windows::send(int local, const Message& message, int fd) const {
     std::memcpy(CMSG_DATA(rights), &fd, sizeof(fd));
   }
   if (::sendmsg(socket_.get(), &header, MSG_NOSIGNAL) >= 0) return true;
-  // ETOOMANYREFS: too many descriptors of this user are in flight.
+  // ETOOMANYREFS means that too many file descriptors of this user are in flight between sockets.
   if (errno == EAGAIN || errno == EINTR || errno == ENOBUFS || errno == ETOOMANYREFS) return false;
   const bool closed = transport_->closed(static_cast<std::size_t>(local));
   if (errno == ECONNREFUSED && !closed) return false;
@@ -100,7 +103,8 @@ bool Windows::send(int local, const Message& message, int fd) const {
                           std::strerror(errno)));
 }
 
-// Receives one message; returns false if the queue is empty. Drops messages of other users.
+// Receives one message; returns false if the queue is empty. Ignores messages from processes of
+// other users.
 bool Windows::receive_one() {
   Message message{};
   iovec data{&message, sizeof(message)};
@@ -156,7 +160,8 @@ void Windows::exchange(const Message& mine, int fd, std::int64_t timeout_ns) {
     }
     std::erase_if(to_receive, [&](int local) { return arrived_.contains({mine.number, local}); });
     if (to_send.empty() && to_receive.empty()) return;
-    if (team_.aborted.load(std::memory_order_acquire)) throw Error(ATOLL_ABORTED, "aborted");
+    if (team_.aborted.load(std::memory_order_acquire))
+      throw Error(ATOLL_ABORTED, "registering memory was aborted");
     if (Clock::now() >= deadline) {
       std::string names;
       std::set<int> absent = to_receive;
@@ -164,8 +169,9 @@ void Windows::exchange(const Message& mine, int fd, std::int64_t timeout_ns) {
       for (const int local : absent) {
         names += " " + team_.describe(transport_->ranks()[static_cast<std::size_t>(local)]);
       }
-      throw Error(ATOLL_TIMEOUT, fmt::format("registering memory with communicator {}: absent:{}",
-                                             team_.name, names));
+      throw Error(ATOLL_TIMEOUT,
+                  fmt::format("registering memory with communicator {} timed out; absent:{}",
+                              team_.name, names));
     }
     if (!to_send.empty()) {
       std::this_thread::sleep_for(retry_period);
@@ -213,7 +219,7 @@ void Windows::add(void* memory, std::size_t bytes, std::int64_t timeout_ns) {
 void Windows::remove(void* memory) {
   const auto found = by_address_.find(number_of(memory));
   if (found == by_address_.end()) {
-    throw Error(ATOLL_NOT_FOUND, "deregister_memory: not a registered address");
+    throw Error(ATOLL_NOT_FOUND, "deregister_memory: this address is not registered");
   }
   windows_[found->second] = Window{};
   by_address_.erase(found);
