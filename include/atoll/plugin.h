@@ -1,5 +1,5 @@
-/* The C ABI of a communication backend. This header compiles as C11 and C++20, and includes no other
- * atoll header. "Core" means libatoll, which loads the backends.
+/* The C ABI of a communication backend. This header compiles as C11 and C++20, and includes no
+ * other atoll header. "Core" means libatoll, which loads the backends.
  *
  * A backend is a shared object, libatoll-NAME.so, that exports one symbol, atoll_backend_entry_v1.
  * Core loads it once per process with dlopen(RTLD_NOW | RTLD_LOCAL) and never unloads it.
@@ -184,7 +184,7 @@ typedef struct atoll_group {
  *
  * An operation may be in place: in all_gather (_v) and gather, src is then this rank's block of
  * dst; in reduce_scatter (_v) and scatter, dst is this rank's block of src; in all_reduce, reduce
- * and broadcast, src equals dst. The caller guarantees that src and dst do not overlap otherwise. */
+ * and broadcast, src equals dst. The caller guarantees that they do not overlap otherwise. */
 typedef struct atoll_operation {
   size_t size;
   int32_t kind; /* atoll_collective_kind */
@@ -215,7 +215,7 @@ typedef struct atoll_backend {
   int32_t (*probe)(const atoll_host* host, const atoll_group* world);
   /* Returns 1 if communicators of this backend support the operation, else 0. */
   int32_t (*capability)(int32_t kind, int32_t dtype, int32_t op, int32_t memory);
-  /* Opens a communicator. Collective over the group. All ranks open their groups in the same order. */
+  /* Opens a communicator. Collective over the group. All ranks open groups in the same order. */
   atoll_status (*open)(const atoll_host* host, const atoll_group* group, atoll_comm** out);
   /* Performs `n` operations as one group: the sends and receives of a group cannot deadlock each
    * other, and its collectives run in order. */
@@ -231,12 +231,12 @@ typedef struct atoll_backend {
    * other ranks. */
   void (*shutdown)(int32_t failed);
   /* ---- The functions below are optional: NULL means unsupported. ---- */
-  /* Returns a failure that occurred after the launch of CUDA work, or ATOLL_OK. May be called by any
-   * thread. */
+  /* Returns a failure that occurred after the launch of CUDA work, or ATOLL_OK. Any thread may call
+   * it. */
   atoll_status (*async_error)(atoll_comm* comm);
-  /* Creates communicators over disjoint groups of the ranks of an open, idle communicator. Collective
-   * over that communicator. A rank that passes a NULL group must call split() too, but gets no
-   * communicator. */
+  /* Creates communicators over disjoint groups of the ranks of an open, idle communicator.
+   * Collective over that communicator. A rank that passes a NULL group must call split() too, but
+   * gets no communicator. */
   atoll_status (*split)(atoll_comm* comm, const atoll_group* group, atoll_comm** out);
   /* Allocates zeroed memory with which this backend is fastest. Not collective. */
   atoll_status (*mem_alloc)(size_t bytes, int32_t memory, int32_t device, void** out);
@@ -248,15 +248,15 @@ typedef struct atoll_backend {
   atoll_status (*register_memory)(atoll_comm* comm, void* memory, size_t bytes);
   atoll_status (*deregister_memory)(atoll_comm* comm, void* memory);
   /* Nonzero if all_gather and reduce_scatter over several hosts use a two-level algorithm, which
-   * sends the minimum of bytes between hosts. If zero, core may build both from an intra-host and an
-   * inter-host communicator instead. */
+   * sends the minimum of bytes between hosts. If zero, core may build both from a communicator
+   * within each host and a communicator across hosts instead. */
   int32_t has_levels;
-  /* Returns the transports of the connections made so far as lines NAME=VALUE. There is one network=
-   * line per network that joins hosts (IB, Socket). gdr=yes|no|some reports whether NICs access GPU
-   * memory directly on these networks. nvls=yes|no reports whether NVLink switches can reduce and
-   * multicast. A missing line means that the transport is unused, or not known yet. If nothing can
-   * be known, the only line is unknown=REASON. The text is valid until this thread's next call. NULL
-   * means failure. */
+  /* Returns the transports of the connections made so far as lines NAME=VALUE. There is one
+   * network= line per network that joins hosts (IB, Socket). gdr=yes|no|some reports whether NICs
+   * access GPU memory directly on these networks. nvls=yes|no reports whether NVLink switches can
+   * reduce and multicast. A missing line means that the transport is unused, or not known yet. If
+   * nothing can be known, the only line is unknown=REASON. The text is valid until this thread's
+   * next call. NULL means failure. */
   const char* (*transports)(atoll_comm* comm);
 } atoll_backend; /* append new members at the end */
 

@@ -69,32 +69,23 @@ ncclResult_t all_to_all(const Call& call) {
   return result;
 }
 
-// Implements gather as a message from each rank to the root. The root does not send to itself if
-// its block is already in place.
-ncclResult_t gather(const Call& call) {
+// Implements gather and scatter as messages between the root and each rank. The root does not send to
+// itself if its block is already in place.
+ncclResult_t gather_or_scatter(const Call& call) {
   const std::size_t block = call.operation.count * call.element;
   const int root = call.operation.peer;
+  const bool gathers = call.operation.kind == ATOLL_GATHER;
   const bool is_root = call.rank == root;
-  const bool in_place = is_root && call.src == call.dst + block * static_cast<std::size_t>(root);
-  ncclResult_t result = in_place ? ncclSuccess : call.send(call.src, root);
+  const std::size_t own = block * static_cast<std::size_t>(root);
+  const bool in_place =
+      is_root && (gathers ? call.src == call.dst + own : call.dst == call.src + own);
+  ncclResult_t result = ncclSuccess;
+  if (!in_place) result = gathers ? call.send(call.src, root) : call.recv(call.dst, root);
   for (int peer = 0; is_root && peer < call.size; ++peer) {
     if (in_place && peer == root) continue;
-    result = worse(result, call.recv(call.dst + block * static_cast<std::size_t>(peer), peer));
-  }
-  return result;
-}
-
-// Implements scatter as a message from the root to each rank. The root does not send to itself if
-// its block is already in place.
-ncclResult_t scatter(const Call& call) {
-  const std::size_t block = call.operation.count * call.element;
-  const int root = call.operation.peer;
-  const bool is_root = call.rank == root;
-  const bool in_place = is_root && call.dst == call.src + block * static_cast<std::size_t>(root);
-  ncclResult_t result = in_place ? ncclSuccess : call.recv(call.dst, root);
-  for (int peer = 0; is_root && peer < call.size; ++peer) {
-    if (in_place && peer == root) continue;
-    result = worse(result, call.send(call.src + block * static_cast<std::size_t>(peer), peer));
+    const std::size_t offset = block * static_cast<std::size_t>(peer);
+    result = worse(
+        result, gathers ? call.recv(call.dst + offset, peer) : call.send(call.src + offset, peer));
   }
   return result;
 }
@@ -155,9 +146,8 @@ ncclResult_t perform(Comm& comm, const atoll_operation& operation) {
     case ATOLL_ALL_TO_ALL:
       return all_to_all(call);
     case ATOLL_GATHER:
-      return gather(call);
     case ATOLL_SCATTER:
-      return scatter(call);
+      return gather_or_scatter(call);
     case ATOLL_ALL_GATHER_V:
       return all_gather_v(call);
     case ATOLL_REDUCE_SCATTER_V:

@@ -52,7 +52,7 @@ TEST_CASE("the backend on real libraries loads, and without a GPU says so") {
     CHECK(std::string(real.last_error(nullptr)).find("the CUDA runtime finds no GPU") == 0);
   }
   CHECK(real.probe(nullptr, &on_host.get()) == 0);
-  CHECK(std::string(real.last_error(nullptr)) == "supports GPU memory only");
+  CHECK(std::string(real.last_error(nullptr)) == "the nccl backend supports GPU memory only");
 }
 
 TEST_CASE("what is left to core: 16-bit sums, averages that are divided first, other memory") {

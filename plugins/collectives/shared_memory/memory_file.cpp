@@ -107,16 +107,20 @@ Mapping::~Mapping() {
   if (reserved_ != nullptr) ::munmap(reserved_, length_);
 }
 
+int reserve_file(int fd, std::size_t bytes) noexcept {
+  int error = 0;
+  do {
+    error = ::posix_fallocate(fd, 0, static_cast<off_t>(bytes));
+  } while (error == EINTR);
+  return error;
+}
+
 namespace shared_memory {
 
 void* allocate(std::size_t bytes) {
   auto file = std::make_shared<Descriptor>(::memfd_create("atoll", MFD_CLOEXEC));
   if (!*file) throw system_error("memfd_create", errno);
-  int error = 0;
-  do {
-    error = ::posix_fallocate(file->get(), 0, static_cast<off_t>(bytes));
-  } while (error == EINTR);
-  if (error != 0) {
+  if (reserve_file(file->get(), bytes) != 0) {
     throw Error(ATOLL_OUT_OF_MEMORY,
                 fmt::format("cannot reserve {} bytes of shared memory", bytes));
   }

@@ -29,6 +29,9 @@ class Mapping {
   std::byte* data_ = nullptr;
 };
 
+// Sets the size of the file `fd` and reserves memory for all of it. Returns 0 or an errno value.
+int reserve_file(int fd, std::size_t bytes) noexcept;
+
 // The shared memory allocations of this process. They are looked up by address, because libatoll
 // passes only an address when it frees or registers memory.
 namespace shared_memory {

@@ -2,9 +2,7 @@
 
 #include <fmt/format.h>
 #include <linux/futex.h>
-#include <sys/socket.h>
 #include <sys/syscall.h>
-#include <sys/un.h>
 
 #include <algorithm>
 #include <array>
@@ -12,9 +10,9 @@
 #include <cerrno>
 #include <charconv>
 #include <climits>
-#include <cstddef>
 #include <cstring>
 
+#include "collectives/shared_memory/unix_socket.hpp"
 #include "sdk/guard.hpp"
 
 namespace atoll_collectives {
@@ -45,21 +43,6 @@ void futex_wake(std::atomic<std::uint32_t>& word) {
   ::syscall(SYS_futex, &word, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
 }
 
-struct Address {
-  sockaddr_un socket{};
-  socklen_t size = 0;
-};
-
-// Returns the address of a rank's doorbell socket in the abstract namespace. All ranks of a host
-// can reach the address, because they share a network namespace.
-Address doorbell_address(const std::string& segment_name) {
-  Address address;
-  address.socket.sun_family = AF_UNIX;
-  segment_name.copy(address.socket.sun_path + 1, sizeof(address.socket.sun_path) - 1);
-  address.size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + segment_name.size());
-  return address;
-}
-
 std::uint32_t number(Sleeper sleeper) { return static_cast<std::uint32_t>(sleeper); }
 
 }  // namespace
@@ -78,7 +61,9 @@ ShmTransport::ShmTransport(std::vector<int> ranks, int rank, Doorbell doorbell)
     peers_[i].incoming = &own_->ring(slot);
     peers_[i].incoming_data = own_->data(slot);
   }
-  if (doorbell == Doorbell::futex_or_socket) open_socket();
+  if (doorbell == Doorbell::futex_or_socket) {
+    socket_ = open_datagram_socket(UnixAddress(own_->name()));
+  }
 }
 
 ShmTransport::~ShmTransport() {
@@ -90,16 +75,6 @@ ShmTransport::~ShmTransport() {
 
 std::size_t ShmTransport::local_index(int rank) const {
   return static_cast<std::size_t>(index_.at(static_cast<std::size_t>(rank)));
-}
-
-void ShmTransport::open_socket() {
-  socket_ = Descriptor(::socket(AF_UNIX, SOCK_DGRAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
-  if (!socket_) throw system_error("socket", errno);
-  const auto address = doorbell_address(own_->name());
-  if (::bind(socket_.get(), reinterpret_cast<const sockaddr*>(&address.socket), address.size) !=
-      0) {
-    throw system_error("bind of a Unix socket", errno);
-  }
 }
 
 std::string ShmTransport::published() const {
@@ -193,9 +168,8 @@ void ShmTransport::ring_doorbell(const Segment& segment) const noexcept {
   } else if (sleeper == number(Sleeper::socket) && socket_) {
     // Errors can be ignored: if the socket's queue is full, its owner wakes anyway, and if the
     // socket is closed, no rank sleeps on it.
-    const auto address = doorbell_address(segment.name());
-    ::sendto(socket_.get(), "", 1, MSG_DONTWAIT | MSG_NOSIGNAL,
-             reinterpret_cast<const sockaddr*>(&address.socket), address.size);
+    const UnixAddress address(segment.name());
+    ::sendto(socket_.get(), "", 1, MSG_DONTWAIT | MSG_NOSIGNAL, address.get(), address.size);
   }
 }
 

@@ -96,7 +96,6 @@ class ShmTransport final : public Transport {
   void sleep(std::uint32_t before, std::chrono::nanoseconds limit) noexcept;
   void announce_waking() noexcept;
   void ring_doorbell(const Segment& segment) const noexcept;
-  void open_socket();
 
   std::vector<int> ranks_;
   std::vector<int>

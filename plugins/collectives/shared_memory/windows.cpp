@@ -2,8 +2,6 @@
 
 #include <fmt/format.h>
 #include <poll.h>
-#include <sys/socket.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include <array>
@@ -13,6 +11,7 @@
 #include <set>
 #include <thread>
 
+#include "collectives/shared_memory/unix_socket.hpp"
 #include "sdk/guard.hpp"
 
 namespace atoll_collectives {
@@ -25,21 +24,8 @@ constexpr std::uint64_t message_magic = 0x31776f646e697461;  // "atindow1"
 constexpr auto look_period = 5ms;
 constexpr auto retry_period = 100us;
 
-struct Address {
-  sockaddr_un socket{};
-  socklen_t size = 0;
-};
-
-// Returns the address of a rank's socket in the abstract namespace, which is derived from the
-// random name of the rank's inbox.
-Address address_of(const std::string& inbox) {
-  Address address;
-  const std::string name = inbox + ".windows";
-  address.socket.sun_family = AF_UNIX;
-  name.copy(address.socket.sun_path + 1, sizeof(address.socket.sun_path) - 1);
-  address.size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
-  return address;
-}
+// Returns the address of a rank's socket, which is derived from the random name of the rank's inbox.
+UnixAddress address_of(const std::string& inbox) { return UnixAddress(inbox + ".windows"); }
 
 std::uintptr_t number_of(const void* memory) { return reinterpret_cast<std::uintptr_t>(memory); }
 
@@ -60,15 +46,9 @@ Windows::Windows(const Team& team, const ShmTransport* transport)
 }
 
 void Windows::open_socket() {
-  socket_ = Descriptor(::socket(AF_UNIX, SOCK_DGRAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
-  if (!socket_) throw system_error("socket", errno);
+  socket_ = open_datagram_socket(address_of(transport_->inbox_name(transport_->self())));
   const int on = 1;
   ::setsockopt(socket_.get(), SOL_SOCKET, SO_PASSCRED, &on, sizeof(on));
-  const auto address = address_of(transport_->inbox_name(transport_->self()));
-  if (::bind(socket_.get(), reinterpret_cast<const sockaddr*>(&address.socket), address.size) !=
-      0) {
-    throw system_error("bind of a Unix socket", errno);
-  }
 }
 
 // Sends a message and the file descriptor `fd`, unless that is -1. Returns false, so that the
