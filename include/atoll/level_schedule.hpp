@@ -1,21 +1,21 @@
-// The schedule of collectives in two levels: across hosts, and inside each host. It is pure and
-// header-only, for the library and for the backends, which do not include each other; each of them
-// moves the bytes in its own way.
+// The schedule of two-level collectives: which ranks exchange which blocks between hosts, and
+// inside each host. It is a pure, header-only computation that moves no data. The library and the
+// backends, which do not include each other's headers, both use it.
 //
-// Vocabulary. Block: the part of the whole tensor that one rank contributes to an all_gather or
-// receives from a reduce_scatter; that rank is its owner. Counterpart: the rank of another host
-// that a rank exchanges blocks with. Holder of a block on a host: the rank there that receives the
-// block from its owner (all_gather), or adds up the block over the ranks of that host
-// (reduce_scatter). The owner is the holder on its own host.
+// Terms. A block is the part of the whole tensor that one rank contributes to an all_gather or
+// receives from a reduce_scatter; that rank is the owner of the block. A counterpart of a rank is a
+// rank of another host with which the rank exchanges blocks. Each block has one holder on each
+// host: the rank that receives the block from the owner (all_gather), or that sums the block over
+// the ranks of its host (reduce_scatter). On the owner's host, the owner is the holder.
 //
-// all_gather:     each owner sends its block to the holders on the other hosts (transfers()); then
-//                 every holder shares its blocks with the ranks of its host.
-// reduce_scatter: the same, backwards. Every holder adds up its blocks over the ranks of its host;
-//                 then the holders send their partial sums to the owner (transfers(), reversed),
-//                 which adds them in the order of the hosts.
+// all_gather:     Each owner sends its block to the holders on the other hosts (transfers()). Then
+//                 every holder shares the blocks that it holds with the ranks of its host.
+// reduce_scatter: The opposite order. Every holder sums each block that it holds over the ranks of
+//                 its host. Then the holders send these partial sums to the owner of the block
+//                 (transfers(), reversed), which adds them in the order of the hosts.
 //
-// Of S bytes, each of H hosts sends and receives (H - 1) / H x S, the least that is possible. A
-// flat exchange between N ranks sends up to (N - 1) / N x S times the ranks of a host.
+// For a tensor of S bytes, each of H hosts sends and receives (H - 1) / H x S bytes, which is the
+// minimum. A flat exchange with h ranks per host sends and receives h times as many bytes per host.
 #pragma once
 
 #include <algorithm>
@@ -27,18 +27,20 @@
 
 namespace atoll_levels {
 
-// Which ranks of a group run on which host. Hosts are numbered in the order of their lowest rank;
-// a local rank counts the ranks of one host.
+// Records which ranks of a group run on which host. Hosts are numbered in the order of their lowest
+// ranks. The local rank of a rank is its index among the ranks of its host.
 class HostLayout {
  public:
-  // `hosts`: an arbitrary number for the host of each rank, by rank.
+  // `hosts[rank]` is a number that identifies the host of `rank`. The numbers need not be
+  // consecutive.
   explicit HostLayout(std::span<const int> hosts) {
     std::map<int, int> numbers;
     for (std::size_t rank = 0; rank < hosts.size(); ++rank) {
       const auto [entry, is_new] = numbers.emplace(hosts[rank], static_cast<int>(numbers.size()));
       if (is_new) ranks_.emplace_back();
       auto& ranks = ranks_[static_cast<std::size_t>(entry->second)];
-      // Ranks of one host that do not follow each other make another tree than all ranks do.
+      // If the ranks of a host are not consecutive, a tree over them is not a subtree of the tree
+      // over all ranks.
       if (!ranks.empty() && ranks.back() + 1 != static_cast<int>(rank)) are_consecutive_ = false;
       host_.push_back(entry->second);
       local_.push_back(static_cast<int>(ranks.size()));
@@ -53,16 +55,16 @@ class HostLayout {
   const std::vector<int>& ranks_of(int host) const noexcept {
     return ranks_[static_cast<std::size_t>(host)];
   }
-  // The rank of `host` that exchanges blocks with `rank`: it has the same local rank, modulo the
-  // number of ranks on `host`. For the host of `rank` itself: `rank`.
+  // Returns the rank of `host` with which `rank` exchanges blocks: the rank with the same local
+  // rank, modulo the number of ranks on `host`. Returns `rank` if it runs on `host`.
   int counterpart(int rank, int host) const noexcept {
     const auto& ranks = ranks_of(host);
     return ranks[static_cast<std::size_t>(local_of(rank)) % ranks.size()];
   }
-  // The holder on `host` of the block that `owner` owns.
+  // Returns the holder on `host` of the block of `owner`.
   int holder(int owner, int host) const noexcept { return counterpart(owner, host); }
-  // All ranks of other hosts that `rank` exchanges blocks with: its counterparts, and the ranks that
-  // have `rank` as their counterpart.
+  // Returns all ranks of other hosts with which `rank` exchanges blocks: the counterparts of
+  // `rank`, and the ranks that have `rank` as a counterpart.
   std::vector<int> counterparts(int rank) const {
     std::vector<int> result;
     const int host = host_of(rank);
@@ -76,22 +78,22 @@ class HostLayout {
     }
     return result;
   }
-  // The number of ranks on the host with the fewest.
+  // Returns the number of ranks on the host with the fewest ranks.
   int fewest_ranks() const noexcept {
     std::size_t fewest = ranks_.empty() ? 0 : ranks_.front().size();
     for (const auto& ranks : ranks_) fewest = std::min(fewest, ranks.size());
     return static_cast<int>(fewest);
   }
-  // The number of ranks on each host if it is the same for all, there are several hosts with
-  // several ranks each, and the ranks of a host follow each other; else 0.
+  // Returns the number of ranks on each host if there are several hosts, all with the same number
+  // of ranks, at least two, and if the ranks of each host are consecutive. Otherwise returns 0.
   int ranks_per_host() const noexcept {
     const auto each = static_cast<std::size_t>(fewest_ranks());
     const bool is_even =
         hosts() > 1 && each > 1 && are_consecutive_ && each * ranks_.size() == host_.size();
     return is_even ? static_cast<int>(each) : 0;
   }
-  // True if an adjacent-pair tree over the ranks of each host, then over the hosts, is the
-  // adjacent-pair tree over all ranks.
+  // Returns true if an adjacent-pair tree over the ranks of each host, followed by an adjacent-pair
+  // tree over the hosts, is the same tree as the adjacent-pair tree over all ranks.
   bool is_subtree() const noexcept {
     if (hosts() == 1) return true;
     const auto each = static_cast<std::size_t>(fewest_ranks());
@@ -99,27 +101,29 @@ class HostLayout {
   }
 
  private:
-  std::vector<int> host_;   // indexed by rank
-  std::vector<int> local_;  // indexed by rank
-  std::vector<std::vector<int>> ranks_;
+  std::vector<int> host_;                // host of each rank
+  std::vector<int> local_;               // local rank of each rank
+  std::vector<std::vector<int>> ranks_;  // ranks of each host
   bool are_consecutive_ = true;
 };
 
-// One block on its way between hosts in an all_gather; in a reduce_scatter its partial sum takes
-// the same way back.
+// One transfer of a block between hosts in an all_gather. In a reduce_scatter the same transfer
+// moves a partial sum of the block in the opposite direction.
 struct Transfer {
-  int peer;   // the rank at the other end
-  int owner;  // of the block
+  int peer;   // rank to which the block is sent, or from which it is received
+  int owner;  // rank that owns the block
 };
 
-// The transfers of one rank across hosts.
+// All transfers of one rank between hosts in an all_gather.
 struct Transfers {
-  std::vector<Transfer> out;  // its own block, to the holder on each other host, in their order
-  std::vector<Transfer> in;   // blocks that it holds on its host, from their owners, in their order
+  std::vector<Transfer> out;  // the rank's own block, to the holder on each other host
+  std::vector<Transfer> in;   // blocks that the rank holds for its host, from their owners
 
+  // Returns the transfers for a reduce_scatter, which have the opposite direction.
   Transfers reversed() && { return {std::move(in), std::move(out)}; }
 };
 
+// Returns the transfers of `rank`. Both lists are in ascending order of the other host or owner.
 inline Transfers transfers(const HostLayout& layout, int rank) {
   Transfers all;
   const int host = layout.host_of(rank);
@@ -134,8 +138,9 @@ inline Transfers transfers(const HostLayout& layout, int rank) {
   return all;
 }
 
-// Runs `pieces` pieces through two stages, with up to `depth` pieces between start(k), which works
-// inside the host, and finish(k), which works on what came from other hosts.
+// Runs `pieces` pieces through two stages. start(k) works inside the host and sends piece k to
+// other hosts; finish(k) works on the data that came from other hosts. Up to `depth` pieces are
+// started but not finished at a time.
 template <class Start, class Finish>
 void run_pipeline(std::size_t pieces, std::size_t depth, const Start& start, const Finish& finish) {
   for (std::size_t k = 0; k < pieces + depth - 1; ++k) {

@@ -1,16 +1,17 @@
-// all_gather: dst[r * n + i] = src[i] of rank r. all_gather_v: the same with n[r] packed elements
-// of rank r.
+// all_gather: on every rank, dst[r * n + i] = src[i] of rank r. all_gather_v: dst holds the n[r]
+// elements of each rank r, one rank after the other, without gaps.
 //
-// On one host every rank copies every other rank's block straight to its place.
+// On one host every rank copies the block of every other rank directly into its dst.
 //
 // Over several hosts:
-//   two_level: each block crosses to each other host once (two_level.cpp).
-//   ring: each rank passes on to the next rank what it received from the previous one.
-//   flat: each rank sends its block to every other rank, all pairs at the same time.
+//   two_level: each block is sent to each other host once (two_level.cpp). ring: each rank passes
+//   the blocks that it receives from the previous rank on to the next. flat: each rank sends its
+//   block to every other rank, all pairs at the same time.
 //
-// Bytes between H hosts with h ranks each, per host and direction, for S bytes in all: two_level
-// (H - 1) / H S; ring with consecutive ranks on each host (N - 1) / N S; flat h times two_level,
-// but in one message, so it suits small data.
+// Bytes per host and direction, for a tensor of S bytes on H hosts and N ranks: two_level (H - 1) /
+// H S; ring (N - 1) / N S if the ranks of each host are consecutive. With h ranks per host, flat
+// sends h times the bytes of two_level, but needs only one message per pair of ranks, so it suits
+// small data.
 #include "collectives/collectives.hpp"
 #include "collectives/two_level.hpp"
 
@@ -57,7 +58,7 @@ void all_gather(Group& group, const atoll_operation& operation) {
       copy(destination(operation) + own.offset, source(operation), own.bytes);
       ring_all_gather(group, partition.blocks, destination(operation), exchange);
       break;
-    case Algorithm::doubling:  // never chosen for all_gather, like halving and chain
+    case Algorithm::doubling:  // doubling, halving and chain are never chosen for all_gather
     case Algorithm::halving:
     case Algorithm::chain:
     case Algorithm::two_level:

@@ -1,27 +1,30 @@
 // all_reduce: dst[i] = op over all ranks of src[i].
 //
-// A slice is the part of the data that one rank reduces: whole cache lines; the last slices may be
-// shorter or empty.
+// A slice is the part of the data that one rank reduces. Slices consist of whole cache lines; the
+// last slices may be shorter or empty.
 //
-// On one host: for small data every rank reduces everything. Otherwise every rank reads its slice
-// of every src and writes the sum to every dst in the same pass. If other ranks' dsts are not in
-// registered windows, it writes to its own dst, and the slices are gathered.
+// On one host, every rank reduces all data itself if the data is small. Otherwise every rank reads
+// its slice of every rank's src and, in the same pass, writes the result to every rank's dst. If a
+// dst is not in a registered window, every rank writes its slice only to its own dst, and an
+// all_gather of the slices follows.
 //
 // Over several hosts:
 //   two_level, ring: a reduce_scatter of the slices into dst, then an all_gather of the slices.
-//   halving: for medium data on many hosts (halving.cpp).
-//   doubling: for small data (doubling.cpp).
-//   flat: small 16-bit data in one message: every rank sends everything to every other rank and
-//     reduces by itself. Larger data: reduce_scatter, then all_gather.
+//   halving: an exchange of halves, quarters, ... for medium-sized data on many hosts
+//   (halving.cpp). doubling: an exchange of all data with one host after the other, for small data
+//   (doubling.cpp). flat: if the data is small, every rank sends all data to every other rank and
+//     reduces all data itself. Otherwise a reduce_scatter, then an all_gather, between all pairs.
 //
-// In place is safe: another rank's slice of dst arrives after its owner has received all
-// contributions to it, so this rank's src for that slice has been sent; and this rank's own slice
-// of src is sent to nobody.
+// In-place operation is safe: the reduced slice of another rank arrives only after that rank has
+// received all contributions, so this rank's src for that slice has been sent. This rank's own
+// slice of src is not sent to any rank.
 //
-// Bytes between H hosts, per host and direction, for S bytes: 2 (H - 1) / H S, the least possible,
-// with two_level, with halving on a power of two of hosts, and with ring at one rank per host.
+// Bytes between H hosts, per host and direction, for S bytes of data: 2 (H - 1) / H S, which is the
+// minimum, with two_level, with halving if H is a power of two, and with ring if each host has one
+// rank.
 //
-// Order of the sum: as in reduce_scatter.cpp; doubling.hpp and halving.hpp define their own.
+// Order of the sum: flat, ring and two_level sum in the order that reduce_scatter.cpp describes;
+// doubling.hpp and halving.hpp describe the order of doubling and halving.
 #include <algorithm>
 
 #include "collectives/collectives.hpp"
@@ -32,7 +35,8 @@
 namespace atoll_collectives {
 namespace {
 
-// Up to these sizes, one message of everything is faster than two messages of slices.
+// Up to these sizes, sending all data in one message is faster than sending slices in two messages.
+// The limits apply to the data of one rank and to the data of all ranks.
 constexpr std::size_t small_flat_bytes = 4 * 1024;
 constexpr std::size_t small_total = 64 * 1024;
 
@@ -74,7 +78,7 @@ void flat_small(Group& group, const atoll_operation& operation, Exchange& exchan
     exchange.recv(peer, part);
     parts[static_cast<std::size_t>(peer)] = part.data();
   }
-  // Also completes the sends: in place, the reduction overwrites what they read.
+  // Completes the sends as well, because an in-place reduction overwrites the data that they read.
   exchange.run();
   for (int peer = 0; peer < group.size(); ++peer) {
     if (peer != group.rank()) factors[static_cast<std::size_t>(peer)] = exchange.factor(peer);

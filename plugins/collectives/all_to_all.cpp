@@ -1,8 +1,9 @@
-// all_to_all: dst[r * n + i] = src[rank * n + i] of rank r.
+// all_to_all: block r of a rank's dst is a copy of that rank's block in the src of rank r; in
+// formulas, dst[r * n + i] = src[rank * n + i] of rank r.
 //
-// On one host every rank copies its blocks out of every src. Over several hosts every pair of ranks
-// exchanges blocks, all pairs at the same time.
-// Bytes for blocks of B bytes: (N - 1) B out of and into each rank, the least possible.
+// On one host every rank copies its blocks from the src of every rank. Over several hosts every
+// pair of ranks exchanges blocks, all pairs at the same time. With blocks of B bytes, each of N
+// ranks sends and receives (N - 1) B bytes, which is the minimum.
 #include "collectives/collectives.hpp"
 
 namespace atoll_collectives {
@@ -12,7 +13,8 @@ void one_host(Group& group, const atoll_operation& operation) {
   const std::size_t size = bytes(operation);
   for (int rank = 0; rank < group.size(); ++rank) {
     auto& offers = group.offers[static_cast<std::size_t>(rank)];
-    // Each rank's offers begin with another receiver, so that all ranks copy at the same time.
+    // The offers of each rank begin with a different receiver, so that all ranks copy at the same
+    // time.
     for (int step = 0; step < group.size(); ++step) {
       const int receiver = (rank + step) % group.size();
       offers.push_back(

@@ -28,8 +28,8 @@ constexpr std::array<std::uint64_t, 64> first_primes() {
   return primes;
 }
 
-// The first 32 fractional bits of the `degree`-th root of `prime`. FIPS 180-4 defines its constants
-// this way: cube roots in section 4.2.2, square roots in section 5.3.3.
+// Returns the first 32 fractional bits of the `degree`-th root of `prime`. FIPS 180-4 defines the
+// constants of SHA-256 this way: section 4.2.2 uses cube roots, section 5.3.3 square roots.
 constexpr std::uint32_t root_fraction(std::uint64_t prime, int degree) {
   const Wide target = Wide{prime} << (32 * degree);
   Wide root = 0;

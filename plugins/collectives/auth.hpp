@@ -1,4 +1,5 @@
-// Primitives to prove knowledge of the job's secret without sending it.
+// Cryptographic primitives with which a process proves that it knows the job's secret, without
+// sending the secret.
 #pragma once
 
 #include <array>
@@ -11,17 +12,17 @@ namespace atoll_collectives {
 
 using Digest = std::array<std::uint8_t, 32>;
 
-// SHA-256 (FIPS 180-4).
+// Returns the SHA-256 hash of `message` (FIPS 180-4).
 Digest sha256(std::span<const std::uint8_t> message);
 Digest sha256(std::string_view message);
 
-// HMAC-SHA-256 (RFC 2104).
+// Returns the HMAC-SHA-256 of `message` under `key` (RFC 2104).
 Digest hmac(std::string_view key, std::span<const std::uint8_t> message);
 
-// Compares in constant time.
+// Returns true if the digests are equal. Takes the same time wherever they differ.
 bool equal(const Digest& a, const Digest& b) noexcept;
 
-// Random bytes from the kernel. Throws Error(ATOLL_IO).
+// Returns 32 random bytes from the kernel. Throws Error(ATOLL_IO) if the kernel provides none.
 Digest random_digest();
 
 }  // namespace atoll_collectives

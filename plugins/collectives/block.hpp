@@ -1,4 +1,4 @@
-// Ranges of a tensor in bytes, and how a tensor is split evenly.
+// Block is a byte range of a tensor; EvenSplit divides a tensor into blocks of equal size.
 #pragma once
 
 #include <algorithm>
@@ -8,7 +8,7 @@
 
 namespace atoll_collectives {
 
-// The bytes of the whole tensor that one rank contributes or receives.
+// A byte range of a tensor, for example the range that one rank contributes or receives.
 struct Block {
   std::size_t offset;
   std::size_t bytes;
@@ -18,8 +18,8 @@ constexpr std::size_t round_up_to_line(std::size_t bytes) {
   return (bytes + cache_line - 1) / cache_line * cache_line;
 }
 
-// `size` bytes cut into `parts` ranges of whole cache lines; the last ranges may be shorter or
-// empty.
+// Divides `size` bytes into `parts` consecutive ranges of whole cache lines. The last ranges may be
+// shorter or empty.
 class EvenSplit {
  public:
   EvenSplit(std::size_t size, int parts)

@@ -1,23 +1,24 @@
 // broadcast: copies the root's data to every rank.
 //
-// A host's leader is the rank through which the data reaches that host; on the root's host it is
-// the root. A piece is the part that is passed on at a time, so that the network and the ranks of a
-// host work at once.
+// The leader of a host is the rank that receives the data from another host; on the root's host,
+// the leader is the root. Data is passed on in pieces, so that the network and the ranks of a host
+// are busy at the same time.
 //
-// On one host every rank copies everything from the root's memory.
+// On one host every rank copies the data from the root's memory.
 //
 // Over several hosts:
-//   flat: the root sends everything to its counterpart on every other host.
-//   chain: each leader sends every piece to its counterpart on the next host, counted from the
+//   flat: the root sends all data to its counterpart on every other host. chain: each leader sends
+//   every piece to its counterpart on the next host, counted from the
 //     root's host, as soon as the piece has arrived.
 // On each host the ranks copy a piece from the leader while the next pieces arrive.
 //
-// Bytes between H hosts, for S bytes: S into each host but the root's. Out of a host: flat
-// (H - 1) S from the root's host; chain S from each host but the last. Time for large data on equal
-// links: flat (H - 1) S, chain S + (H - 2) pieces.
+// Bytes between H hosts, for S bytes of data: S bytes enter each host but the root's host. With
+// flat, (H - 1) S bytes leave the root's host; with chain, S bytes leave each host but the last. On
+// equal links, the time for large data is that of sending (H - 1) S bytes with flat, and S bytes
+// plus H - 2 pieces with chain.
 //
-// Counterparts compare signatures, and the ranks of a host compare theirs in shared memory, so that
-// ranks with different roots notice instead of waiting for each other.
+// Counterparts exchange signatures, and the ranks of a host compare signatures in shared memory, so
+// that ranks that passed different roots report a mismatch instead of waiting for each other.
 #include <algorithm>
 
 #include "collectives/collectives.hpp"
@@ -25,16 +26,17 @@
 namespace atoll_collectives {
 namespace {
 
-// A piece is large against the cost of a synchronization of ranks, and small against the whole.
+// Limits for the size of a piece. A piece must be large enough to hide the cost of synchronizing
+// the ranks, and small compared with the whole tensor.
 constexpr std::size_t smallest_piece = 64 * 1024;
 constexpr std::size_t largest_piece = 1024 * 1024;
 constexpr std::size_t pieces_wanted = 16;
 
 // The path of the data through one host.
 struct Route {
-  int from = -1;        // rank that sends to this host; -1 on the root's host
-  int leader = 0;       // leader of this host
-  std::vector<int> to;  // ranks that the leader sends to
+  int from = -1;   // rank of another host that sends to this host's leader; -1 on the root's host
+  int leader = 0;  // rank that receives the data for this host, or the root
+  std::vector<int> to;  // ranks of other hosts to which the leader sends
 };
 
 Route direct_route(const Layout& layout, int root, int here) {
@@ -80,7 +82,7 @@ class Broadcast {
 
   void run() {
     if (route_.from < 0) {
-      // Pieces let every host receive at the same rate.
+      // Sends piece by piece, so that every host receives at the same rate.
       for (std::size_t k = 0; leads_ && k < pieces_; ++k) pass_on(k, source(operation_));
       exchange_.start();
       return offer(0, size_, Offer::From::src);
@@ -108,7 +110,7 @@ class Broadcast {
     for (const int rank : route_.to) exchange_.send(rank, {data + at(k), length(k)});
   }
 
-  // Lets the ranks of this host copy a part from the leader.
+  // Lets the other ranks of this host copy `length` bytes at offset `begin` from the leader.
   void offer(std::size_t begin, std::size_t length, Offer::From from) {
     group_.offers[static_cast<std::size_t>(group_.layout.local_of(route_.leader))].push_back(
         {from, begin, begin, length, everybody});

@@ -1,4 +1,5 @@
-// The collectives on host memory, one file each, over any Transport.
+// Declares the collectives on host memory. Each is implemented in a file of its name, and runs over
+// any Transport.
 #pragma once
 
 #include <algorithm>
@@ -15,18 +16,21 @@
 
 namespace atoll_collectives {
 
-// True for the operations that submit() performs: every kind, dtype and op on host memory.
+// Returns 1 if submit() supports this combination, which holds for every known kind, dtype and op
+// on host memory; otherwise 0.
 std::int32_t capability(std::int32_t kind, std::int32_t dtype, std::int32_t op,
                         std::int32_t memory) noexcept;
 
-// Checks and performs `operations`. Consecutive sends and receives progress together; collectives
-// run in order. After an exception other than a refused argument the group must not be used again.
+// check() validates the arguments of `operations` and throws Error if one is invalid; submit() then
+// performs the operations. Consecutive sends and receives progress together; collectives run in
+// order. After an exception from submit() the group must not be used again.
 void check(const Group& group, std::span<atoll_operation* const> operations);
 void submit(Group& group, std::span<atoll_operation* const> operations);
 
-// The functions below require arguments that check() has accepted.
-void all_gather(Group& group, const atoll_operation& operation);      // also all_gather_v
-void reduce_scatter(Group& group, const atoll_operation& operation);  // also reduce_scatter_v
+// The functions below perform one collective each. Their arguments must have passed check().
+void all_gather(Group& group, const atoll_operation& operation);  // also performs all_gather_v
+void reduce_scatter(Group& group,
+                    const atoll_operation& operation);  // also performs reduce_scatter_v
 void all_reduce(Group& group, const atoll_operation& operation);
 void reduce(Group& group, const atoll_operation& operation);
 void broadcast(Group& group, const atoll_operation& operation);
@@ -36,20 +40,22 @@ void all_to_all(Group& group, const atoll_operation& operation);
 void barrier(Group& group, const atoll_operation& operation);
 void send_recv(Group& group, std::span<atoll_operation* const> messages);
 
-// The receiving half of a flat reduce_scatter, shared with all_reduce and reduce: receives the
-// bytes that match `own` from every peer, chunk by chunk, and reduces them with `own` in rank order
-// into `dst`. dst may be `own`.
+// The receiving half of a flat reduce_scatter, which all_reduce and reduce also use. Receives every
+// peer's contribution to the range `own`, chunk by chunk, and reduces the contributions together
+// with `own` into `dst`, in rank order. `dst` may equal `own`.
 void receive_and_reduce(Group& group, Exchange& exchange, std::span<const std::byte> own,
                         std::byte* dst, const atoll_operation& operation);
 
-// Ring algorithms. Before ring_all_gather() `dst` holds this rank's block at its place.
+// The all_gather of the ring algorithm. On entry, `dst` must already hold this rank's own block at
+// the block's offset; on return, `dst` holds the blocks of all ranks.
 void ring_all_gather(Group& group, const std::vector<Block>& blocks, std::byte* dst,
                      Exchange& exchange);
-// Writes the sum of this rank's block to `out`.
+// The reduce_scatter of the ring algorithm. Writes the reduced block of this rank to `out`.
 void ring_reduce_scatter(Group& group, const std::vector<Block>& blocks, std::byte* out,
                          const atoll_operation& operation, Exchange& exchange);
 
-// Compares signatures with the ranks of other hosts that two-level algorithms exchange data with.
+// Queues a comparison of signatures with this rank's counterparts: the ranks of other hosts with
+// which the two-level algorithms exchange data.
 inline void compare_with_counterparts(Group& group, Exchange& exchange) {
   for (const int rank : group.layout.counterparts(group.rank())) exchange.compare_with(rank);
 }
@@ -60,11 +66,12 @@ inline const std::byte* source(const atoll_operation& operation) {
 inline std::byte* destination(const atoll_operation& operation) {
   return static_cast<std::byte*>(operation.dst);
 }
-// `operation.count` in bytes.
+// Returns `operation.count` in bytes.
 inline std::size_t bytes(const atoll_operation& operation) {
   return operation.count * dtype_size(operation.dtype);
 }
-// Offset of a rank's block in a buffer with one block of equal size per rank.
+// Returns the byte offset of a rank's block in a buffer that holds one block of `block_bytes` per
+// rank.
 inline std::size_t block(int rank, std::size_t block_bytes) {
   return static_cast<std::size_t>(rank) * block_bytes;
 }
@@ -72,7 +79,8 @@ inline void copy(std::byte* dst, const std::byte* src, std::size_t size) {
   if (size > 0 && dst != src) std::memcpy(dst, src, size);
 }
 
-// Calls body(rank, Block) for each rank of an all_gather or reduce_scatter, even or _v.
+// Calls body(rank, Block) for each rank's block of an all_gather or reduce_scatter, or of their _v
+// forms, where block sizes differ.
 template <class Body>
 void for_each_block(const Group& group, const atoll_operation& operation, const Body& body) {
   const std::size_t element = dtype_size(operation.dtype);
@@ -85,7 +93,8 @@ void for_each_block(const Group& group, const atoll_operation& operation, const 
   }
 }
 
-// The whole tensor of an all_gather or reduce_scatter, cut into one block per rank.
+// Describes how the whole tensor of an all_gather or reduce_scatter is divided into one block per
+// rank.
 struct Partition {
   Partition(const Group& group, const atoll_operation& operation) {
     for_each_block(group, operation, [&](int, const Block& one) { blocks.push_back(one); });

@@ -1,4 +1,4 @@
-// Owns a file descriptor and closes it on destruction.
+// Descriptor owns a file descriptor and closes it on destruction.
 #pragma once
 
 #include <unistd.h>

@@ -23,7 +23,7 @@ void lead(Group& group, const atoll_operation& operation, std::span<std::byte> d
     const unsigned other = position ^ distance;
     exchange.send(pairs.rank_at(other), data);
     pairs.receive(pairs.rank_at(other), pairs.incoming);
-    exchange.run();  // also completes the send, because the addition overwrites its source
+    exchange.run();  // completes the send: add() overwrites the memory that the send reads
     pairs.add(data, other < position ? Side::left : Side::right, pairs.op_at(distance));
   }
   if (pairs.is_paired()) exchange.send(pairs.partner(), data);
@@ -35,7 +35,7 @@ void doubling_all_reduce(Group& group, const atoll_operation& operation, Exchang
   const std::size_t bytes = operation.count * dtype_size(operation.dtype);
   const Extents extents{bytes, bytes};
   auto* dst = static_cast<std::byte*>(operation.dst);
-  constexpr int first = 0;  // local rank
+  constexpr int first = 0;  // local rank of the host's first rank
   const int leaders = bytes <= small_bytes ? group.layout.fewest_ranks() : 1;
   group.slices.push_back({0, bytes, leaders > 1 ? everybody : first, dst});
   sum(group, operation, extents, {.op = partial_op(operation)}, &exchange);

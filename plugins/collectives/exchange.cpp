@@ -15,10 +15,11 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// Long enough to notice a peer that runs on another core, short compared with a time slice.
+// Maximum time that a waiting rank spins: long enough to notice a peer that runs on another core,
+// short compared with a scheduler time slice.
 constexpr auto spin_limit = 30us;
-// A sleeping rank is woken by the event that it waits for. The limits bound how late it notices an
-// abort, a deadline, or an event whose wake-up was lost.
+// Time limits for one sleep. The event that a rank waits for wakes the rank; the limits bound how
+// late the rank notices an abort, a deadline, or an event for which the wake-up was lost.
 constexpr auto first_sleep = 1ms;
 constexpr auto longest_sleep = 5ms;
 // Error texts name at most this many peers and count the others.
@@ -129,7 +130,8 @@ void Exchange::run_until(const Done& done) {
   }
 }
 
-// Sends come before receives, so that a rank that fails on a received signature has sent its own.
+// Sends before it receives, so that a rank that throws because of a received signature has already
+// sent its own signature.
 bool Exchange::progress() {
   bool moved = false;
   for (const int peer : peers_) moved |= push(peer);
@@ -159,7 +161,7 @@ bool Exchange::push(int peer) {
     ++to.next_send;
     ++to.sends_done;
     --pending_sends_;
-    // One piece of payload per call, so that all peers progress at the same rate.
+    // Sends at most one payload item per call, so that all peers progress at the same rate.
     if (payload) break;
   }
   if (to.next_send == to.sends.size()) {
@@ -304,8 +306,8 @@ std::string Exchange::pending_text() const {
     if (receives) text += fmt::format(", {} of {} bytes received", l.received, l.to_receive);
     if (sends) text += fmt::format(", {} of {} bytes sent", l.sent, l.to_send);
   }
-  if (more > 0) text += fmt::format("; and {} more", more);
-  return text.empty() ? "nothing pending" : text;
+  if (more > 0) text += fmt::format("; and for {} more ranks", more);
+  return text.empty() ? "no transfer is pending" : text;
 }
 
 }  // namespace atoll_collectives

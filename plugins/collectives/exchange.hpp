@@ -1,6 +1,6 @@
-// The progress engine of every collective: it sends and receives over the transports of a
-// communicator until all bytes have moved, and is the one place that waits, polls abort and
-// deadline, and writes error texts.
+// Exchange is the progress engine of every collective. It sends and receives over the transports of
+// a communicator until all bytes have moved. While it waits, it checks for an abort and for the
+// deadline, and it composes the error texts.
 #pragma once
 
 #include <atomic>
@@ -17,7 +17,8 @@
 
 namespace atoll_collectives {
 
-// The queues of one peer. Items move in the order in which they were queued.
+// A Channel holds the send and receive queues for one peer. Items are transferred in the order in
+// which they were queued.
 struct Channel {
   enum class Content {
     payload,
@@ -42,74 +43,83 @@ struct Channel {
   std::vector<Incoming> recvs;
   std::size_t next_send = 0;
   std::size_t next_recv = 0;
-  // Numbers of items since the exchange began.
+  // Counts of items that were queued and completed since the exchange began.
   std::uint64_t sends_queued = 0, sends_done = 0, recvs_queued = 0, recvs_done = 0;
-  double factor = 1.0;  // factor of the peer, from its signature
-  // Payload bytes of the current operation, for error texts.
+  double factor = 1.0;  // scaling factor of the peer, which its signature carries
+  // Payload bytes of the current operation that were moved and that have to be moved in total.
+  // Error texts report them.
   std::uint64_t sent = 0, to_send = 0, received = 0, to_receive = 0;
-  // Numbers of messages since the communicator was opened, which are their ordinals.
+  // Counts of messages to and from this peer since the communicator was opened. A message's ordinal
+  // is the count before it.
   std::uint64_t messages_sent = 0, messages_received = 0;
 };
 
 enum class Waiting {
   spin_then_sleep,
-  sleep,  // for more ranks than cores: a spinning rank delays the rank that it waits for
+  sleep,  // used when ranks outnumber cores: a spinning rank would delay the rank that it waits for
 };
 
-// The ranks of a communicator, and the transport that reaches each of them.
+// A Team lists the ranks of a communicator and the transport that reaches each of them.
 struct Team {
   std::string name;
   int rank = 0;
-  std::vector<int> world_ranks;        // indexed by rank
-  std::vector<Transport*> routes;      // indexed by rank; null for this rank
-  std::vector<Transport*> transports;  // each transport once
+  std::vector<int> world_ranks;        // rank in the world of each rank of the team
+  std::vector<Transport*> routes;      // transport to each rank; null for this rank
+  std::vector<Transport*> transports;  // every transport of the team, without duplicates
   Waiting waiting = Waiting::sleep;
   std::atomic<bool> aborted = false;
-  std::uint64_t collectives = 0;  // ordinal of the current collective
-  std::vector<Channel> channels;  // indexed by rank; reset by each exchange
+  std::uint64_t collectives =
+      0;  // number of collectives performed so far: the ordinal of the current one
+  std::vector<Channel> channels;  // queues for each rank; each new Exchange resets them
 
   int size() const noexcept { return static_cast<int>(world_ranks.size()); }
-  // "rank 2 (world rank 5)"
+  // Returns a text such as "rank 2 (world rank 5)".
   std::string describe(int member) const;
 };
 
-// One operation, or one group of messages, on a team. A team has one exchange at a time. After an
-// exception the positions in the streams are undefined, so the team must not be used again.
-// Buffers must stay alive until run() has returned.
+// An Exchange performs the transfers of one collective, or of one group of messages, on a team. A
+// team can have only one Exchange at a time. After an exception the positions in the byte streams
+// are undefined, so the team must not be used again. Buffers passed to send() and recv() must stay
+// valid until run() has returned.
 //
-// Every channel that an operation uses begins with a signature, so that ranks that called different
-// operations report a mismatch instead of mixing up their data.
+// The first bytes that an operation sends to a peer are a signature, so that ranks that called
+// different operations report a mismatch instead of exchanging wrong data.
 class Exchange {
  public:
-  // `operation` is the collective or the first message of a group. It provides the name, signature
-  // and deadline.
+  // `operation` is the collective, or the first message of a group of messages. It provides the
+  // name for error texts, the signature and the deadline.
   Exchange(Team& team, const atoll_operation& operation);
 
-  // Exchanges and compares the collective's signature with `peer`. Must come before any payload.
+  // Queues the exchange and comparison of the collective's signature with `peer`. Must be called
+  // before send() and recv() with the same peer.
   void compare_with(int peer);
   void compare_with_all();
-  // The two halves for messages, which have one signature each.
+  // The sending and the receiving half of compare_with(), for point-to-point messages: each message
+  // has a signature of its own.
   void send_signature(int peer, const Signature& signature);
   void expect_signature(int peer, const Signature& signature);
 
-  // Queue one item. Both return a ticket: the number of items queued so far for this peer and
-  // direction, including this one.
+  // send() and recv() queue one item and return its ticket: the number of items queued so far for
+  // this peer and direction, including the new item.
   std::uint64_t send(int peer, std::span<const std::byte> data);
   std::uint64_t recv(int peer, std::span<std::byte> data);
 
-  // Checks abort and deadline and moves what can be moved without waiting.
+  // Checks for an abort and for the deadline, then transfers all bytes that can be transferred
+  // without waiting.
   void start();
-  // Moves what can be moved without waiting; returns false if nothing moved.
+  // Transfers all bytes that can be transferred without waiting. Returns false if no byte was
+  // transferred.
   bool progress();
-  // Waits until the item of the ticket is done. All other items progress meanwhile.
+  // Wait until the item with this ticket has been transferred. All other items progress meanwhile.
   void run_until_sent(int peer, std::uint64_t ticket);
   void run_until_received(int peer, std::uint64_t ticket);
-  // Waits until every queued receive is done. Sends progress meanwhile and may remain.
+  // Waits until every queued receive is complete. Sends progress meanwhile, but may be incomplete
+  // on return.
   void run_receives();
-  // The factor of a peer whose signature has arrived.
+  // Returns the scaling factor of a peer. Valid once the peer's signature has arrived.
   double factor(int peer) const { return channel(peer).factor; }
-  // Waits until every queued item is done. Throws Error: ATOLL_ABORTED, ATOLL_TIMEOUT,
-  // ATOLL_PEER_LOST, ATOLL_MISMATCH.
+  // Waits until every queued item has been transferred. Throws Error with ATOLL_ABORTED,
+  // ATOLL_TIMEOUT, ATOLL_PEER_LOST or ATOLL_MISMATCH.
   void run();
 
  private:
@@ -137,9 +147,9 @@ class Exchange {
   Clock::time_point deadline_;
   std::size_t pending_sends_ = 0;
   std::size_t pending_recvs_ = 0;
-  std::vector<int> peers_;                // the next higher rank first
-  std::vector<std::uint32_t> tickets_;    // indexed by transport
-  std::vector<std::vector<Need>> needs_;  // indexed by transport
+  std::vector<int> peers_;                // all other ranks, starting with the next higher rank
+  std::vector<std::uint32_t> tickets_;    // latest ticket of each transport of the team
+  std::vector<std::vector<Need>> needs_;  // pending needs of each transport of the team
 };
 
 }  // namespace atoll_collectives

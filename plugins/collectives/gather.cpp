@@ -1,8 +1,8 @@
 // gather: on the root, dst[r * n + i] = src[i] of rank r.
 //
-// On one host the root copies every rank's block to its place. Over several hosts every rank sends
-// its block to the root, all at the same time.
-// Bytes for blocks of B bytes: (N - 1) B into the root, the least possible.
+// On one host the root copies every rank's block into its dst. Over several hosts every rank sends
+// its block to the root, all at the same time. With N blocks of B bytes, the root receives (N - 1)
+// B bytes, which is the minimum.
 #include "collectives/collectives.hpp"
 
 namespace atoll_collectives {
@@ -20,7 +20,7 @@ void gather(Group& group, const atoll_operation& operation) {
     return move(group, operation, {size, whole});
   }
   Exchange exchange(group.team, operation);
-  exchange.compare_with_all();  // reports ranks that have different roots
+  exchange.compare_with_all();  // reports a mismatch if ranks passed different roots
   if (is_root) {
     for (int peer = 0; peer < group.size(); ++peer) {
       if (peer != root) exchange.recv(peer, {destination(operation) + block(peer, size), size});

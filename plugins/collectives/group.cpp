@@ -14,12 +14,13 @@ namespace atoll_collectives {
 namespace {
 
 constexpr std::align_val_t scratch_alignment{cache_line};
-// Assumed sizes if sysfs does not list the caches: the last level, and the L2 of one core.
+// Sizes of the last-level cache and of one core's L2 cache that are assumed if sysfs does not list
+// the caches.
 constexpr std::size_t usual_last_level_bytes = std::size_t{32} << 20;
 constexpr std::size_t usual_l2_bytes = std::size_t{1} << 20;
 
-// Size of the first processor's cache of the given level, or of its largest cache for level 0. The
-// kernel writes sizes as "32768K".
+// Returns the size of the first processor's cache of this level; level 0 selects its largest cache.
+// Returns `otherwise` if sysfs does not list the cache. Sysfs writes sizes as "32768K".
 std::size_t read_cache_bytes(int level, std::size_t otherwise) {
   std::size_t largest = 0;
   for (int index = 0; index < 8; ++index) {
@@ -37,9 +38,10 @@ std::size_t read_cache_bytes(int level, std::size_t otherwise) {
   return largest > 0 ? largest : otherwise;
 }
 
-// True if non-temporal stores win as soon as data exceeds the cores' own caches, because stores to
-// the last-level cache are slow. They are 1.4 to 1.9 times faster on Sapphire Rapids; on EPYC they
-// win only beyond the last level.
+// Returns true if stores to the last-level cache are slow, so that non-temporal stores are faster
+// as soon as the data exceeds the L2 caches. On Intel's Sapphire Rapids non-temporal stores are
+// then 1.4 to 1.9 times faster; on AMD's EPYC they are faster only if the data exceeds the
+// last-level cache.
 bool has_slow_last_level() {
 #if defined(__x86_64__) || defined(__i386__)
   return __builtin_cpu_is("intel") != 0;
@@ -54,8 +56,8 @@ void Group::reduce(const atoll_reduction& reduction) const {
   if (reduction.count == 0) return;
   const auto status = host.reduce(host.ctx, &reduction);
   if (status != ATOLL_OK) {
-    throw Error(status, fmt::format("core's reduction of {} {} elements failed", reduction.count,
-                                    dtype_name(reduction.dtype)));
+    throw Error(status, fmt::format("the reduction kernel of libatoll failed for {} {} elements",
+                                    reduction.count, dtype_name(reduction.dtype)));
   }
 }
 

@@ -1,5 +1,5 @@
-// A communicator as the collectives see it: its ranks, how they are connected, and the memory that
-// they share.
+// Group: a communicator as the collectives see it, that is, its ranks, the connections between
+// them, and the memory that the ranks of a host share.
 #pragma once
 
 #include <cstddef>
@@ -21,29 +21,30 @@ namespace atoll_collectives {
 // extra copy costs less than a second synchronization.
 constexpr std::size_t small_bytes = 2 * 1024;
 
-// Bytes that one rank provides to other ranks of its host, in src or dst.
+// A range of a rank's src or dst that other ranks of its host copy into their own dst.
 struct Offer {
   enum class From {
     src,
     dst
   } from;
-  std::size_t offset;  // in that buffer of the providing rank
-  std::size_t to;      // in the dst of the receiving rank
+  std::size_t offset;  // offset of the range in the src or dst of the providing rank
+  std::size_t to;      // offset in the dst of the receiving rank
   std::size_t bytes;
-  int receiver;  // local rank, or everybody
+  int receiver;  // local rank that copies the range; `everybody`: all ranks of the host
 };
 constexpr int everybody = -1;
 
 // A range of src that is reduced over the ranks of a host.
 struct Slice {
-  std::size_t offset;  // in src
+  std::size_t offset;  // offset of the slice in src
   std::size_t bytes;
-  int reducer;  // local rank that reduces the slice; everybody: each rank reduces it for itself
+  int reducer;  // local rank that reduces; `everybody`: all ranks reduce, each for itself
   std::byte* dst;
 };
 
-// A backend owns the Team, the shared memory transport (null if this rank is alone on its host) and
-// the Group of each open communicator, and passes the Group to collectives.hpp.
+// A backend owns three objects for each open communicator: the Team, the shared memory transport
+// (null if this rank is alone on its host), and the Group, which it passes to the functions of
+// collectives.hpp.
 struct Group {
   Group(const atoll_host& host_, const atoll_group& group, Team& team_, ShmTransport* shm)
       : host(host_),
@@ -62,17 +63,20 @@ struct Group {
   int size() const noexcept { return team.size(); }
   bool one_host() const noexcept { return layout.hosts() == 1; }
 
-  // Copies with core's kernel, unless dst is src.
+  // Copies `bytes` from `src` to `dst` with libatoll's copy kernel; does nothing if `dst` equals
+  // `src`. Nonzero `streaming` requests non-temporal stores.
   void copy(std::byte* dst, const std::byte* src, std::size_t bytes, int streaming) const {
     if (bytes > 0 && dst != src) host.copy(host.ctx, dst, src, bytes, streaming);
   }
-  // Reduces with core's kernel.
+  // Runs libatoll's reduction kernel. Throws Error if the kernel fails.
   void reduce(const atoll_reduction& reduction) const;
-  // Reduces one part per rank, in rank order, with the op and dtype of `operation`. dst may be one
-  // of the parts. Null `factors` means that every factor is 1.
+  // Reduces the buffers `all`, one per rank, in rank order into `dst`, with the op and dtype of
+  // `operation`. `dst` may be one of these buffers. Null `all_factors` means that every factor is
+  // 1.
   void reduce_parts(std::byte* dst, std::span<const void* const> all, const double* all_factors,
                     std::uint64_t count, const atoll_operation& operation) const;
-  // Scratch memory of at least `bytes`, aligned to a cache line, valid until the next call.
+  // Returns scratch memory of `bytes` bytes, aligned to a cache line. The memory is valid until the
+  // next call of scratch().
   std::span<std::byte> scratch(std::size_t bytes);
 
   const atoll_host& host;
@@ -82,9 +86,10 @@ struct Group {
   LocalSync sync;
   Windows windows;
 
-  // Arguments of move() and sum(). They are members so that small operations allocate nothing.
-  std::vector<std::vector<Offer>> offers;  // indexed by local rank; move() clears them
-  std::vector<Slice> slices;               // sum() clears them
+  // Arguments and temporary arrays of move() and sum(). They are members, so that small operations
+  // need not allocate.
+  std::vector<std::vector<Offer>> offers;  // offers by each local rank; move() clears them
+  std::vector<Slice> slices;               // argument of sum(), which clears it
   std::vector<const void*> parts;
   std::vector<double> factors;
   std::vector<void*> dsts;
@@ -97,10 +102,10 @@ struct Group {
   std::size_t scratch_bytes_ = 0;
 };
 
-// Returns 1 if an operation of `ranks` ranks of this host that reads and writes `bytes` in all
-// should use non-temporal stores, because the working set exceeds the caches: a cached store would
-// first read the line that it overwrites. In-place operations should not ask: their lines are
-// already in the cache.
+// Returns 1 if an operation should use non-temporal stores, otherwise 0. `bytes` is the total that
+// `ranks` ranks of this host read and write. If this working set exceeds the caches, a cached store
+// would first read the line that it overwrites. In-place operations should always use cached
+// stores, because the lines that they write are already in the cache.
 int streaming(std::size_t bytes, int ranks);
 
 // Sizes of this rank's src and dst in bytes.
@@ -109,42 +114,48 @@ struct Extents {
   std::size_t dst;
 };
 
-// Collective over the ranks of this host: every rank copies what group.offers has for it into its
-// dst. On return the data is complete, and no other rank reads this rank's buffers. Data in
-// registered windows is copied once, other data twice. While this rank waits, it drives `exchange`.
+// Collective over the ranks of this host. Every rank copies the ranges in group.offers that name it
+// as receiver into its dst. On return this rank's dst is complete, and no other rank still reads
+// this rank's buffers. Data in registered windows is copied once, other data twice. While this rank
+// waits, it drives `exchange`, unless that is null.
 void move(Group& group, const atoll_operation& operation, Extents extents,
           Exchange* exchange = nullptr);
 
-// The op of partial sums: only the last step of an average divides.
+// Returns the op for partial results. It differs from the operation's op only for an average:
+// partial results are sums, and only the last step divides.
 inline std::int32_t partial_op(const atoll_operation& operation) {
   return operation.op == ATOLL_AVG ? ATOLL_SUM : operation.op;
 }
 
+// How sum() reduces the slices, and where it writes the results.
 struct Sum {
   std::int32_t op;
-  std::int32_t divisor = 0;  // divisor of AVG; 0: the number of parts
-  // Which ranks get the result of each slice, if their dst is in a registered window.
+  std::int32_t divisor = 0;  // divisor of an average; 0: the number of ranks on this host
+  // Which ranks receive the result of each slice directly in their dst, provided that it is in a
+  // registered window.
   enum class Push {
     no,
     all,
     root,
   } push = Push::no;
-  int root = 0;  // local rank
-  // Whether Slice::dst is the start of the reducer's dst, or any memory of the reducer.
+  int root = 0;  // local rank that receives the results of Push::root
+  // `in_dst`: each Slice::dst is the start of the reducer's dst, so that other ranks can find it.
+  // `elsewhere`: Slice::dst may be any memory of the reducer.
   enum class Owners {
     elsewhere,
     in_dst,
   } owners_write = Owners::elsewhere;
 };
 
-// Collective over the ranks of this host: every reducer combines its slices of all src in rank
-// order. With `push` the result goes to the slice's offset in the dst of all ranks or of the root,
-// if those are in registered windows, and sum() returns true. Otherwise the result goes to the
-// slice's own dst, and sum() returns false.
+// Collective over the ranks of this host. The reducer of each slice reduces that range of every
+// rank's src, in rank order. If how.push requests it and the dst of all ranks (or of the root) are
+// in registered windows, the result is written to the same offset of each such dst, and sum()
+// returns true. Otherwise the result is written to Slice::dst, and sum() returns false.
 bool sum(Group& group, const atoll_operation& operation, Extents extents, const Sum& how,
          Exchange* exchange = nullptr);
 
-// Size of the pieces into which `bytes` are cut when idle ranks share the work of others.
+// Returns the size of the jobs into which work on `bytes` bytes is cut when running ranks also do
+// the work of waiting ranks.
 std::size_t piece_of_work(std::size_t bytes) noexcept;
 
 }  // namespace atoll_collectives

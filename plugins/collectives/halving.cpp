@@ -6,7 +6,8 @@
 namespace atoll_collectives {
 namespace {
 
-// Halves of whole cache lines; the left one may be larger.
+// left_of() and right_of() return the two halves of a range. The left half consists of whole cache
+// lines and may be the larger one.
 Block left_of(Block range) {
   return {range.offset, std::min(round_up_to_line(range.bytes / 2), range.bytes)};
 }
@@ -15,7 +16,8 @@ Block right_of(Block range) {
   return {range.offset + left.bytes, range.bytes - left.bytes};
 }
 
-// The exchange within a column, seen from one rank.
+// Performs one rank's part of the exchange within a column: the set of counterparts, one per host,
+// that reduce one share of the data.
 class Column {
  public:
   Column(Group& group, const atoll_operation& operation, std::span<std::byte> share,
@@ -39,7 +41,8 @@ class Column {
   }
 
  private:
-  // On entry `range` holds the sum over a block of `distance` hosts, on return the sum over all.
+  // On entry `range` holds the sum over `distance` neighboring hosts; on return it holds the sum
+  // over all hosts.
   void descend(unsigned distance, Block range) {
     if (distance == pairs_.participants()) return;
     const bool low = (pairs_.position() & distance) == 0;
@@ -51,7 +54,8 @@ class Column {
     pairs_.add(part(kept), low ? HostPairs::Side::right : HostPairs::Side::left,
                pairs_.op_at(distance));
     descend(2 * distance, kept);
-    // `other` had received `given` before it sent this data, so the range may be overwritten.
+    // The range `given` may be overwritten, although this rank sent it: the peer received that data
+    // before it began to send the finished range.
     exchange_.send(other, part(kept));
     pairs_.receive(other, part(given));
   }

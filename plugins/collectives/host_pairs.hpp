@@ -1,9 +1,10 @@
-// The exchange pattern of doubling.cpp and halving.cpp: hosts at distance 1, 2, 4, ... exchange
-// data, through one rank per host.
+// HostPairs is the exchange pattern of doubling.cpp and halving.cpp: hosts whose positions differ
+// by 1, then 2, 4, ... exchange data, through one rank per host.
 //
-// A power of two of hosts participates. If there are more hosts, the first ones form pairs: the odd
-// host of a pair hands its data to the even one, which participates for both and returns the
-// result. A participant's position is its number among the participants.
+// The number of participating hosts is a power of two. If there are more hosts, the first hosts
+// form pairs, so that one host of each pair participates for both: the odd host hands its data to
+// the even host, which later returns the result. The position of a participant is its index among
+// the participants.
 #pragma once
 
 #include <bit>
@@ -16,7 +17,8 @@ namespace atoll_collectives {
 
 class HostPairs {
  public:
-  // Uses group.scratch() for `scratch_bytes` of incoming data.
+  // Takes `scratch_bytes` of group.scratch() as the buffer `incoming`, which receives data from
+  // other hosts.
   HostPairs(Group& group, const atoll_operation& operation, Exchange& exchange,
             std::size_t scratch_bytes)
       : incoming(group.scratch(scratch_bytes)),
@@ -34,10 +36,11 @@ class HostPairs {
   int rank_at(unsigned position) const {
     return rank_of(position < pairs_ ? 2 * position : position + pairs_);
   }
-  // The rank of the other host of this pair.
+  // Returns the counterpart of this rank on the other host of its pair.
   int partner() const { return rank_of(host_ ^ 1U); }
 
-  // The op of an exchange at this distance: only the last one applies the divisor of an average.
+  // Returns the op for the exchange at this distance. Only the last exchange divides the sum of an
+  // average.
   std::int32_t op_at(unsigned distance) const {
     return 2 * distance == participants_ ? operation_.op : partial_op(operation_);
   }
@@ -50,8 +53,8 @@ class HostPairs {
     left,
     right
   };
-  // Adds what arrived in `incoming` to `own`. `side` is the side of `own` on which the incoming
-  // operand appears, so that the order of the sum is the same on both ranks.
+  // Reduces the data in `incoming` into `own`. Side::left makes `incoming` the left operand,
+  // Side::right the right operand, so that both ranks of an exchange reduce in the same order.
   void add(std::span<std::byte> own, Side side, std::int32_t op) {
     const bool left = side == Side::left;
     void* dst = own.data();

@@ -1,4 +1,4 @@
-// Which ranks of a group share a host.
+// Layout records which ranks of a communicator share a host.
 #pragma once
 
 #include <vector>

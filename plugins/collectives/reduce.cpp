@@ -1,15 +1,16 @@
-// reduce: dst[i] of the root = op over all ranks of src[i].
+// reduce: on the root, dst[i] = op over all ranks of src[i].
 //
-// On one host every rank sums a slice and writes it into the root's dst. If the root's dst is not
-// in a registered window, or the data is small, the root sums everything.
+// On one host every rank reduces a slice and writes the result into the root's dst. If the root's
+// dst is not in a registered window, or if the data is small, the root reduces all data.
 //
 // Over several hosts:
-//   flat: every rank sends everything to the root, which reduces chunk by chunk.
-//   two_level: a reduce_scatter; each rank passes its finished pieces on to the root
+//   flat: every rank sends all its data to the root, which reduces chunk by chunk. two_level: a
+//   reduce_scatter in which each rank sends its finished pieces to the root
 //     (two_level.cpp).
 //
-// Bytes into the root's host, for S bytes and h ranks on that host: flat (N - h) S; two_level S.
-// Order of the sum: flat, an adjacent-pair tree over the ranks; two_level, as in reduce_scatter.cpp.
+// Bytes into the root's host, for S bytes of data per rank, N ranks, and h ranks on that host: flat
+// (N - h) S; two_level S. Order of the sum: flat sums in an adjacent-pair tree over the ranks;
+// two_level sums in the order that reduce_scatter.cpp describes.
 #include <algorithm>
 
 #include "collectives/collectives.hpp"
@@ -47,7 +48,8 @@ void flat(Group& group, const atoll_operation& operation, Exchange& exchange) {
   }
 }
 
-// Every algorithm compares these signatures, so that ranks with different roots or counts notice.
+// Queues a comparison of signatures with the root and with this rank's counterparts. Ranks that
+// passed different roots or counts thus report a mismatch.
 void compare_with_root_and_counterparts(Group& group, int root, Exchange& exchange) {
   if (group.rank() == root) return exchange.compare_with_all();
   const auto known = group.layout.counterparts(group.rank());

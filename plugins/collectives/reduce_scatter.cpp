@@ -1,24 +1,27 @@
-// reduce_scatter: dst[i] = op over all ranks of src[rank * n + i]. reduce_scatter_v: the same with
-// n[r] packed elements for rank r.
+// reduce_scatter: on each rank, dst[i] = op over all ranks of src[rank * n + i]. reduce_scatter_v:
+// src holds n[r] elements for each rank r, one rank after the other, without gaps.
 //
-// A slice is the part of src that one rank reduces. A chunk is the part of a slice that is received
-// from every peer before it is reduced; chunks bound the scratch memory.
+// A slice is the part of src that one rank reduces. A rank receives its slice from all peers in
+// chunks and reduces each chunk before it receives the next, so that the scratch memory stays
+// small.
 //
-// On one host every rank reads its slice of every src and writes the sum.
+// On one host every rank reads its slice of every rank's src and writes the result to its dst.
 //
 // Over several hosts:
-//   two_level: each host sums its ranks' contributions to a slice before they cross
+//   two_level: each host sums its ranks' contributions to a slice before it sends them
 //     (two_level.cpp).
 //   ring: each slice passes through all ranks, and every rank adds its contribution (ring.cpp).
 //   flat: each rank receives all contributions to its slice and reduces them in rank order.
 //
-// Bytes between H hosts with h ranks each, per host and direction, for S bytes in all: two_level
-// (H - 1) / H S; ring with consecutive ranks on each host (N - 1) / N S; flat h times two_level,
-// but in one message, so it suits small data.
+// Bytes per host and direction, for a tensor of S bytes on H hosts and N ranks: two_level (H - 1) /
+// H S; ring (N - 1) / N S if the ranks of each host are consecutive. With h ranks per host, flat
+// sends h times the bytes of two_level, but needs only one message per pair of ranks, so it suits
+// small data.
 //
-// Order of the sum: on one host and in flat, an adjacent-pair tree over the ranks. In two_level,
-// such a tree over the ranks of each host and then one over the hosts; this is the same tree if all
-// hosts have the same power of two of consecutive ranks. In ring, one rank after the other.
+// Order of the sum: on one host, and with flat, an adjacent-pair tree over the ranks. With
+// two_level, an adjacent-pair tree over the ranks of each host, then an adjacent-pair tree over the
+// hosts; the result is the same tree as with flat if every host has the same number of consecutive
+// ranks and that number is a power of two. With ring, one rank after the other.
 #include <algorithm>
 
 #include "collectives/collectives.hpp"
@@ -27,7 +30,8 @@
 namespace atoll_collectives {
 namespace {
 
-// A chunk from every peer should stay in the caches between its arrival and its reduction.
+// Limits for the size of a chunk. The chunks from all peers should stay in the caches between their
+// arrival and their reduction.
 constexpr std::size_t largest_chunk = 256 * 1024;
 constexpr std::size_t smallest_chunk = 16 * 1024;
 constexpr std::size_t scratch_budget = 4 * 1024 * 1024;
@@ -97,7 +101,7 @@ void reduce_scatter(Group& group, const atoll_operation& operation) {
       exchange.compare_with_all();
       ring_reduce_scatter(group, partition.blocks, destination(operation), operation, exchange);
       break;
-    case Algorithm::doubling:  // never chosen for reduce_scatter, like halving and chain
+    case Algorithm::doubling:  // doubling, halving and chain are never chosen here
     case Algorithm::halving:
     case Algorithm::chain:
     case Algorithm::two_level:

@@ -1,4 +1,4 @@
-// The CPU's pause instruction, for loops that wait for another core.
+// relax() executes the CPU's pause instruction. Call it in loops that wait for another core.
 #pragma once
 
 namespace atoll_collectives {

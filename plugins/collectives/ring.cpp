@@ -1,10 +1,11 @@
-// Ring algorithms: every rank passes on to the next rank what it received from the previous one,
-// N - 1 times.
+// The ring algorithms for N ranks: N - 1 times, every rank passes the data that it received from
+// the previous rank on to the next rank.
 //
-// A rank passes data on in pieces, so that the network is busy while the rank adds.
-// Bytes: (N - 1) / N S out of and into each rank, and per host and direction if the ranks of a host
-// are consecutive. That is less than flat, and more than two_level except with one rank per host.
-// Each rank has one sender and one receiver, whatever the number of hosts.
+// Data is passed on in pieces, so that the network is busy while a rank adds. Each rank sends and
+// receives (N - 1) / N S bytes of a tensor of S bytes. If the ranks of a host are consecutive, each
+// host also sends and receives (N - 1) / N S bytes: less than with flat, and more than with
+// two_level unless each host has one rank. Each rank receives from one rank and sends to one rank,
+// whatever the number of hosts.
 #include <algorithm>
 #include <array>
 #include <utility>
@@ -23,14 +24,15 @@ const Block& block_at(const std::vector<Block>& blocks, int rank) {
 
 std::size_t pieces_of(std::size_t bytes) { return (bytes + largest_piece - 1) / largest_piece; }
 
-// Piece k of a block, as a range of the tensor.
+// Returns piece k of a block, as a byte range of the whole tensor.
 Block piece_of(const Block& block, std::size_t k) {
   const std::size_t first = std::min(k * largest_piece, block.bytes);
   return {block.offset + first, std::min(largest_piece, block.bytes - first)};
 }
 
-// A reduce_scatter that passes partial sums around the ring. The scratch memory has two halves:
-// the sums of one step are sent from one half while those of the next step arrive in the other.
+// A reduce_scatter that passes partial sums around the ring. The scratch memory has two halves: the
+// partial sums of one step are sent from one half while the partial sums of the next step arrive in
+// the other half.
 class ReduceScatterRing {
  public:
   ReduceScatterRing(Group& group, const std::vector<Block>& blocks, std::byte* out,
@@ -50,7 +52,7 @@ class ReduceScatterRing {
     for (auto& sent : sent_) sent.assign(pieces_of(largest_), 0);
   }
 
-  // Block b starts at rank b + 1 and so ends at rank b.
+  // The partial sum of block b starts at rank b + 1 and ends, complete, at rank b.
   void run() {
     begin();
     for (int step = 1; step < group_.size(); ++step) {
@@ -67,7 +69,7 @@ class ReduceScatterRing {
   }
 
  private:
-  // Scratch memory for piece k of a step.
+  // Returns the scratch memory that holds piece k of this step's partial sum.
   std::span<std::byte> buffer(int step, std::size_t k, std::size_t bytes) const {
     const std::size_t half = step % 2 == 0 ? 0 : largest_;
     return scratch_.subspan(half + k * largest_piece, bytes);
@@ -122,7 +124,7 @@ class ReduceScatterRing {
   int previous_;
   std::size_t largest_ = 0;
   std::span<std::byte> scratch_;
-  std::array<std::vector<std::uint64_t>, 2> sent_;  // tickets of sends, by half and piece
+  std::array<std::vector<std::uint64_t>, 2> sent_;  // tickets of sends, by scratch half and piece
   std::uint64_t expected_ = 0;                      // ticket of the latest receive
 };
 

@@ -1,8 +1,8 @@
-// scatter: dst[i] = src[rank * n + i] of the root.
+// scatter: dst[i] of each rank = src[rank * n + i] of the root.
 //
 // On one host every rank copies its block from the root's src. Over several hosts the root sends
-// every rank its block, all at the same time.
-// Bytes for blocks of B bytes: (N - 1) B out of the root, the least possible.
+// every rank its block, all at the same time. With N blocks of B bytes, the root sends (N - 1) B
+// bytes, which is the minimum.
 #include "collectives/collectives.hpp"
 
 namespace atoll_collectives {
@@ -20,7 +20,7 @@ void scatter(Group& group, const atoll_operation& operation) {
     return move(group, operation, {whole, size});
   }
   Exchange exchange(group.team, operation);
-  exchange.compare_with_all();  // reports ranks that have different roots
+  exchange.compare_with_all();  // reports a mismatch if ranks passed different roots
   if (is_root) {
     for (int peer = 0; peer < group.size(); ++peer) {
       if (peer != root) exchange.send(peer, {source(operation) + block(peer, size), size});

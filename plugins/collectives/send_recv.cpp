@@ -1,12 +1,13 @@
-// send and recv: messages between two ranks, any number of them as one group.
+// send and recv: point-to-point messages. Any number of messages can be performed as one group.
 //
-// All messages of a group progress together, and the messages of each pair of ranks arrive in the
-// order of the calls. So no order of calls within a group can deadlock. A rank's message to itself
-// needs both halves in one group; they match in order.
+// All messages of a group progress together, so no order of calls within a group can deadlock. The
+// messages between two ranks arrive in the order in which they were sent. If a rank sends a message
+// to itself, the send and the recv must be in the same group; the n-th such send matches the n-th
+// such recv.
 //
-// Steps: check and copy the messages to oneself; queue signature and data of all others; run the
-// exchange. A send is complete when the transport has accepted its data.
-// Bytes: the data and a signature of 56 bytes per message.
+// Steps: check and copy the messages of this rank to itself; queue the signature and the data of
+// all other messages; run the exchange. A send is complete when the transport has accepted its
+// data. Each message moves its data and a signature of 56 bytes.
 #include <fmt/format.h>
 
 #include <vector>
@@ -25,16 +26,18 @@ void copy_own(Group& group, std::span<atoll_operation* const> messages) {
     (message->kind == ATOLL_SEND ? sends : recvs).push_back(message);
   }
   if (sends.size() != recvs.size()) {
-    throw Error(ATOLL_INVALID_ARGUMENT,
-                fmt::format("rank {} sends {} messages to itself and receives {} in one group",
-                            group.rank(), sends.size(), recvs.size()));
+    throw Error(
+        ATOLL_INVALID_ARGUMENT,
+        fmt::format("rank {} sends {} messages to itself in one group but receives {} from itself",
+                    group.rank(), sends.size(), recvs.size()));
   }
   for (std::size_t i = 0; i < sends.size(); ++i) {
     if (sends[i]->count != recvs[i]->count || sends[i]->dtype != recvs[i]->dtype) {
-      throw Error(ATOLL_MISMATCH,
-                  fmt::format("rank {} sends {} x {} to itself and receives {} x {}", group.rank(),
-                              sends[i]->count, dtype_name(sends[i]->dtype), recvs[i]->count,
-                              dtype_name(recvs[i]->dtype)));
+      throw Error(
+          ATOLL_MISMATCH,
+          fmt::format("rank {} sends a message of {} x {} to itself but receives it as {} x {}",
+                      group.rank(), sends[i]->count, dtype_name(sends[i]->dtype), recvs[i]->count,
+                      dtype_name(recvs[i]->dtype)));
     }
     copy(destination(*recvs[i]), source(*sends[i]), bytes(*sends[i]));
   }

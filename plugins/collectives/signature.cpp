@@ -8,7 +8,7 @@
 namespace atoll_collectives {
 namespace {
 
-// FNV-1a hash over 64-bit numbers.
+// Returns an FNV-1a hash of the per-rank counts, folded to 32 bits.
 std::uint32_t layout_of(const std::uint64_t* counts, int nranks) {
   std::uint64_t hash = 0xcbf29ce484222325u;
   for (int rank = 0; rank < nranks; ++rank) hash = (hash ^ counts[rank]) * 0x100000001b3u;
@@ -38,12 +38,12 @@ bool agree(const Signature& a, const Signature& b) noexcept {
          a.layout == b.layout && a.count == b.count && a.ordinal == b.ordinal;
 }
 
-// The multipliers are odd, so a change of a single field always changes the sum. They come from
-// Knuth's multiplicative hashing (the golden ratio) and from the finalizers of MurmurHash3 and
-// SplitMix64.
+// Each term is multiplied by an odd constant, so a change of a single field always changes the sum.
+// The constants come from Knuth's multiplicative hashing (the golden ratio) and from the finalizers
+// of MurmurHash3 and SplitMix64.
 std::uint64_t digest(const Signature& s) noexcept {
-  // Mixes `high` into the lower half as well, because the lower half of a product does not depend
-  // on the upper half of a factor.
+  // Combines two 32-bit values into one 64-bit value and mixes `high` into the lower half as well,
+  // because the lower half of a product does not depend on the upper half of a factor.
   const auto both = [](std::uint32_t high, std::uint32_t low) {
     return std::uint64_t{high} << 32 | (high * 0x9e3779b1U ^ low);
   };

@@ -26,7 +26,7 @@ void perform(Group& group, const atoll_operation& operation) {
     case ATOLL_SCATTER:
       return scatter(group, operation);
     default:
-      throw Error(ATOLL_INTERNAL, "not a collective");
+      throw Error(ATOLL_INTERNAL, "the operation is not a collective");
   }
 }
 

@@ -1,11 +1,13 @@
-// How bytes reach other ranks: the interface of shared memory and TCP, and later of RDMA.
+// Transport is the interface through which bytes reach other ranks. Shared memory and TCP implement
+// it; an RDMA transport can be added.
 //
 // A transport connects this rank with some ranks of its group by reliable, ordered byte streams,
 // one per peer and direction. Only wait() blocks. One caller at a time may use a transport, except
 // for wake(), which any thread may call.
 //
 // To wait without losing a wake-up: take a ticket, try to move bytes, and if none moved, wait with
-// that ticket. A change after the ticket was taken ends the wait at once.
+// that ticket. If the state of the transport changes after the ticket was taken, the wait ends at
+// once.
 #pragma once
 
 #include <poll.h>
@@ -23,7 +25,7 @@ enum class Direction {
   recv,
 };
 
-// The caller needs bytes to move to or from this peer before it can continue.
+// Names a peer and a direction in which bytes must move before the caller can continue.
 struct Need {
   int peer;  // rank in the group
   Direction direction;
@@ -32,39 +34,42 @@ struct Need {
 class Transport {
  public:
   enum class Armed {
-    sleep,    // the descriptors become ready at the next change
-    changed,  // something changed after the ticket was taken: do not sleep
+    sleep,    // the caller may sleep: the descriptors become ready at the next change
+    changed,  // the state changed after the ticket was taken: do not sleep
   };
 
   virtual ~Transport() = default;
 
   // Accepts as many bytes of `data` as possible without blocking and returns their number; 0 means
-  // try again after wait(). Accepted bytes arrive even if this rank closes. Throws
-  // Error(ATOLL_PEER_LOST).
+  // try again after wait(). Accepted bytes arrive even if this rank closes the transport. Throws
+  // Error(ATOLL_PEER_LOST) if the peer is gone.
   virtual std::size_t send(int peer, std::span<const std::byte> data) = 0;
   // Copies bytes that have arrived into `data` and returns their number; 0 means try again after
   // wait(). Throws Error(ATOLL_PEER_LOST) after the peer has closed and all its bytes were read.
   virtual std::size_t recv(int peer, std::span<std::byte> data) = 0;
 
-  // True if changed() sees every change. Otherwise only wait() notices changes, and callers should
-  // not spin.
+  // Returns true if changed() detects every change. Otherwise only wait() detects changes, and
+  // callers should not spin.
   virtual bool can_spin() const noexcept = 0;
+  // Returns a number that identifies the current state, for changed() and wait().
   virtual std::uint32_t ticket() const noexcept = 0;
-  // Cheap enough to call in a spin loop.
+  // Returns true if the state has changed since ticket(). Cheap enough for a spin loop.
   virtual bool changed(std::uint32_t ticket) const noexcept = 0;
-  // Sleeps until one of `needs` may be met, until wake(), or for `limit`. May return early.
+  // Sleeps until one of `needs` may be met, until another thread calls wake(), or for `limit`. May
+  // return early.
   virtual void wait(std::uint32_t ticket, std::span<const Need> needs,
                     std::chrono::nanoseconds limit) = 0;
-  // wait() in two halves, for a caller that waits for several transports in one poll(). arm()
-  // appends the descriptors to poll. The caller must call disarm() afterwards, whatever arm()
-  // returned.
+  // arm() and disarm() are the two halves of wait(), for a caller that waits for several transports
+  // in one poll(). arm() appends the file descriptors to poll. The caller must call disarm()
+  // afterwards, whatever arm() returned.
   virtual Armed arm(std::uint32_t ticket, std::span<const Need> needs,
                     std::vector<pollfd>& descriptors) = 0;
   virtual void disarm() noexcept = 0;
+  // Ends a wait() in progress.
   virtual void wake() noexcept = 0;
 
-  // Call it before an orderly close: waits, for a bounded time, until sent bytes have left this
-  // host.
+  // Waits, for a bounded time, until all sent bytes have left this host. Must be called before an
+  // orderly close.
   virtual void finish() noexcept = 0;
 };
 

@@ -31,20 +31,20 @@ enum class Hosts {
   any,
   power_of_two,
 };
-enum class Ranks {  // ranks on the host with the most ranks
+enum class Ranks {  // number of ranks on the host with the most ranks
   any,
   one,
   several,
 };
 enum class Dtypes {
   all,
-  wide,  // excludes 16-bit types, which the algorithm would round more often than flat does
+  wide,  // all but 16-bit types, which the algorithm would round more often than flat does
 };
 
-// The operations that a rule matches.
+// The conditions under which a built-in rule matches an operation.
 struct When {
-  std::uint64_t bytes = 0;           // least size of the tensor
-  std::uint64_t bytes_per_host = 0;  // least size of the tensor divided by the number of hosts
+  std::uint64_t bytes = 0;           // minimum size of the tensor
+  std::uint64_t bytes_per_host = 0;  // minimum size of the tensor divided by the number of hosts
   int min_hosts = 2;
   Hosts hosts = Hosts::any;
   Ranks ranks = Ranks::any;
@@ -56,40 +56,46 @@ struct Default {
   When when;
 };
 
-// The last matching row counts; without a match the algorithm is flat. Measured on links of 1
-// Gbit/s (tests/bench/results-host-backend.md).
+// The built-in rules. The last row that matches decides; if no row matches, the algorithm is flat.
+// The thresholds were measured on links of 1 Gbit/s (tests/bench/results-host-backend.md).
 constexpr Default defaults[] = {
     // Flat sends one message per pair of ranks, two_level one per pair of counterparts. With one
-    // rank per host they differ only in that two_level sends pieces.
+    // rank per host the only difference is that two_level sends each block in pieces.
     {gathers, Algorithm::two_level, {.bytes = 32 * KiB}},
     {gathers, Algorithm::two_level, {.ranks = Ranks::several}},
     {reduce_scatters, Algorithm::two_level, {.bytes = 32 * KiB}},
     {reduce_scatters, Algorithm::two_level, {.ranks = Ranks::several, .dtypes = Dtypes::wide}},
-    // With one sender per receiver, four hosts and more reach 5 to 40 % more bandwidth than when
-    // all send at once. The ring needs one message latency per host, so it pays for large blocks.
+    // In a ring each rank receives from only one sender. With four or more hosts this reaches 5 to
+    // 40 % more bandwidth than when all ranks send to all at once. The ring adds one message
+    // latency per host, so it is faster only for large blocks.
     {gathers, Algorithm::ring, {.bytes_per_host = 256 * KiB, .min_hosts = 4, .ranks = Ranks::one}},
     {reduce_scatters,
      Algorithm::ring,
      {.bytes_per_host = 256 * KiB, .min_hosts = 4, .ranks = Ranks::one, .dtypes = Dtypes::wide}},
 
-    // Latency decides for small data. On H hosts doubling needs log2 H messages of all data,
-    // halving 2 log2 H messages of parts, two_level 2 messages to each of H - 1 hosts at once.
+    // For small data, latency decides. On H hosts, doubling needs log2 H messages with all data in
+    // sequence, halving 2 log2 H messages with parts of the data, and two_level 2 messages to each
+    // of H - 1 hosts, which are sent at the same time.
     {all_reduces, Algorithm::doubling, {.dtypes = Dtypes::wide}},
     {all_reduces, Algorithm::two_level, {.bytes = 32 * KiB}},
-    // If the number of hosts is not a power of two, some hosts send twice the bytes.
+    // Halving is limited to a power of two of hosts, because otherwise some hosts send twice the
+    // bytes.
     {all_reduces,
      Algorithm::halving,
      {.bytes = 64 * KiB, .min_hosts = 4, .hosts = Hosts::power_of_two, .dtypes = Dtypes::wide}},
-    // Pieces let two_level use the network and shared memory at the same time.
+    // Two_level sends large data in pieces, so that the network and shared memory are busy at the
+    // same time.
     {all_reduces, Algorithm::two_level, {.bytes = 1024 * KiB, .ranks = Ranks::several}},
     {all_reduces, Algorithm::two_level, {.bytes = 2048 * KiB}},
     {all_reduces,
      Algorithm::ring,
      {.bytes_per_host = 256 * KiB, .min_hosts = 4, .ranks = Ranks::one, .dtypes = Dtypes::wide}},
 
-    // Flat sends every rank's data to the root's host, two_level only one sum, in two messages.
+    // Flat sends every rank's data to the root's host. Two_level sends only one sum per host, but
+    // needs two messages in sequence.
     {reduces_to_root, Algorithm::two_level, {.bytes_per_host = 4 * KiB}},
-    // The chain needs H - 1 messages in a row, so it pays when their transfer outlasts latency.
+    // The chain sends H - 1 messages in sequence, so it is faster only if a message's transfer time
+    // exceeds its latency.
     {broadcasts, Algorithm::chain, {.bytes = 64 * KiB, .min_hosts = 3}},
 };
 
@@ -217,9 +223,10 @@ Algorithm Tuning::choose(const atoll_operation& operation, std::uint64_t bytes) 
   return sums_in_order && !ordered(choice, operation.dtype) ? Algorithm::flat : choice;
 }
 
-// True if the algorithm sums in an adjacent-pair tree over the ranks and rounds once.
+// Returns true if the algorithm sums in an adjacent-pair tree over the ranks and rounds only once.
 bool Tuning::ordered(Algorithm choice, std::int32_t dtype) const noexcept {
-  // Algorithms with several levels round 16-bit types at each level.
+  // Algorithms with several levels round 16-bit types at each level, so they never give the result
+  // of flat for these types.
   const bool levels = tree_of_hosts_ && !is_half(dtype);
   switch (choice) {
     case Algorithm::flat:
@@ -229,8 +236,8 @@ bool Tuning::ordered(Algorithm choice, std::int32_t dtype) const noexcept {
     case Algorithm::doubling:
     case Algorithm::halving:
       return levels && std::has_single_bit(static_cast<unsigned>(hosts_));
-    case Algorithm::ring:   // adds one rank after the other
-    case Algorithm::chain:  // moves data only
+    case Algorithm::ring:   // sums in ring order, one rank after the other
+    case Algorithm::chain:  // never sums: used only for broadcast
       return false;
   }
   return false;

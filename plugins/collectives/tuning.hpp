@@ -1,5 +1,5 @@
-// Chooses the algorithm of an operation over several hosts: the user's choice, else the built-in
-// one.
+// Chooses the algorithm for an operation over several hosts: the algorithm that the user
+// configured, or else the built-in choice.
 #pragma once
 
 #include <cstdint>
@@ -20,18 +20,20 @@ enum class Algorithm : std::int32_t {
   two_level,  // counterparts exchange data between hosts, shared memory moves it within a host
 };
 
-// The N of a line "connections N" in `group.tuning`: connections between two ranks on each rail. 0
-// leaves the number to the backend.
+// Returns the number N of a line "connections N" in `group.tuning`: the number of connections
+// between two ranks on each rail. Returns 0 if there is no such line; the backend then chooses the
+// number.
 int connections_of(const atoll_group& group);
 
 class Tuning {
  public:
-  // Reads and checks `group.tuning`. Throws Error(ATOLL_INVALID_ARGUMENT).
+  // Parses the rules in `group.tuning`. Throws Error(ATOLL_INVALID_ARGUMENT) if a rule is invalid.
   Tuning(const atoll_group& group, const Layout& layout);
 
-  // `bytes` is the size of the whole tensor. The last matching rule counts: first the built-in
-  // rules, then the user's. If sums must be deterministic, built-in rules that change the order or
-  // the roundings of flat do not match, and a user's rule that does so becomes flat.
+  // Returns the algorithm for `operation`; `bytes` is the size of the whole tensor. The built-in
+  // rules come first, then the user's rules, and the last rule that matches decides. If sums must
+  // be deterministic, built-in rules are skipped if their algorithm sums in another order or rounds
+  // more often than `flat`, and a user's rule for such an algorithm selects `flat`.
   Algorithm choose(const atoll_operation& operation, std::uint64_t bytes) const noexcept;
 
  private:
@@ -46,8 +48,8 @@ class Tuning {
   std::vector<Rule> rules_;
   bool deterministic_ = false;
   int hosts_ = 1;
-  int ranks_per_host_ = 1;     // of the host with the most ranks
-  bool tree_of_hosts_ = true;  // Layout::is_subtree()
+  int ranks_per_host_ = 1;     // number of ranks on the host with the most ranks
+  bool tree_of_hosts_ = true;  // result of Layout::is_subtree()
 };
 
 }  // namespace atoll_collectives

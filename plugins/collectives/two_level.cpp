@@ -8,11 +8,13 @@
 namespace atoll_collectives {
 namespace {
 
-// A piece is large against the cost of a synchronization of ranks, and small against the whole.
+// Limits for the size of a piece. A piece must be large enough to hide the cost of synchronizing
+// the ranks, and small compared with the whole tensor.
 constexpr std::size_t smallest_piece = 128 * 1024;
 constexpr std::size_t largest_piece = 1024 * 1024;
 constexpr std::size_t pieces_wanted = 16;
-// Number of pieces in flight. Their sums stay in scratch memory until they are sent.
+// Number of pieces in flight. The sums of these pieces stay in scratch memory until they have been
+// sent.
 constexpr std::size_t depth = 4;
 constexpr std::size_t scratch_budget = 32 * 1024 * 1024;
 
@@ -22,7 +24,7 @@ std::size_t largest_block(const std::vector<Block>& blocks) {
   return largest;
 }
 
-// Size of a piece, equal on every rank.
+// Returns the size of a piece in bytes, which is the same on every rank.
 std::size_t piece_for(std::size_t largest, std::size_t limit) {
   const std::size_t wanted = largest / pieces_wanted / cache_line * cache_line;
   return std::max(
@@ -30,7 +32,7 @@ std::size_t piece_for(std::size_t largest, std::size_t limit) {
       cache_line);
 }
 
-// The part of a block that belongs to piece `k`.
+// Returns the part of a block that belongs to piece `k`, if pieces have `piece` bytes.
 Block piece_of(const Block& block, std::size_t k, std::size_t piece) {
   const std::size_t first = std::min(k * piece, block.bytes);
   return {block.offset + first, std::min(piece, block.bytes - first)};
@@ -38,12 +40,12 @@ Block piece_of(const Block& block, std::size_t k, std::size_t piece) {
 
 std::byte* at(void* buffer, std::size_t offset) { return static_cast<std::byte*>(buffer) + offset; }
 
-// Reduces the ranks' blocks piece by piece. Call start() and later finish() for each piece, in
-// order, with at most `depth` pieces in flight.
+// A reduce_scatter that works piece by piece. The caller calls start() and later finish() for each
+// piece, in order, with at most `depth` pieces in flight.
 class ReduceScatter {
  public:
-  // If `out` is null, the pieces of this rank's block stay in scratch memory until `depth` more
-  // pieces have been started.
+  // If `out` is null, each reduced piece of this rank's block stays in scratch memory until `depth`
+  // more pieces have been started.
   ReduceScatter(Group& group, const atoll_operation& operation, Extents extents,
                 const std::vector<Block>& blocks, std::byte* out, Exchange& exchange)
       : group_(group),
@@ -58,7 +60,8 @@ class ReduceScatter {
       if (block(transfer.owner).bytes > 0) sends_to_.push_back(transfer.peer);
     }
     for (const auto& transfer : transfers.in) receives_from_.push_back(transfer.peer);
-    // The most slots that any rank may need, so that all ranks choose the same pieces.
+    // An upper bound for the number of scratch slots of any rank, so that all ranks choose the same
+    // piece size.
     const auto most =
         static_cast<std::size_t>(group.size()) + static_cast<std::size_t>(group.layout.hosts()) + 1;
     const std::size_t largest = largest_block(blocks);
@@ -71,7 +74,7 @@ class ReduceScatter {
 
   std::size_t pieces() const { return pieces_; }
   std::size_t piece_bytes() const { return piece_; }
-  // Memory of piece k of this rank's block.
+  // Returns the memory for the reduced piece k of this rank's block.
   std::byte* own(std::size_t k) const {
     return kept_ == nullptr ? out_ + k * piece_ : kept_ + k % depth * piece_;
   }
@@ -143,16 +146,18 @@ class ReduceScatter {
   Exchange& exchange_;
   int host_;
   std::vector<int> sends_to_;       // ranks whose blocks this rank sums for its host
-  std::vector<int> receives_from_;  // one rank per other host, in host order
+  std::vector<int> receives_from_;  // ranks that send sums for this rank's block, in host order
   std::size_t piece_ = 0;
   std::size_t pieces_ = 0;
   std::span<std::byte> scratch_;
-  std::byte* kept_ = nullptr;  // scratch memory for pieces of this rank's block if `out` is null
+  std::byte* kept_ =
+      nullptr;  // scratch memory for reduced pieces of this rank's block; null unless `out` is null
   std::array<std::vector<std::uint64_t>, depth> sent_;
   std::array<std::vector<std::uint64_t>, depth> expected_;
 };
 
-// A reduce_scatter in which each owner passes finished pieces on to the root.
+// A reduce that is built from a reduce_scatter: the owner of each block sends reduced pieces to the
+// root.
 class Reduce {
  public:
   Reduce(Group& group, const atoll_operation& operation, const std::vector<Block>& blocks,
@@ -227,12 +232,14 @@ class Reduce {
   int host_of_root_;
   bool at_root_;
   ReduceScatter reduce_scatter_;
-  atoll_operation local_;        // copy of the operation with dst = this rank's pieces
-  bool through_memory_ = false;  // ranks of the root's host own pieces
+  atoll_operation
+      local_;  // copy of the operation; outside the root its dst is the memory of reduced pieces
+  bool through_memory_ = false;  // true on the root's host if its ranks own blocks
   std::array<std::uint64_t, depth> sent_{};
 };
 
-// The blocks of a reduce: an even split over the ranks that own one.
+// Returns the block of each rank for a reduce. The tensor is split evenly among the ranks that own
+// a block; the other ranks have empty blocks.
 std::vector<Block> owned_blocks(const Layout& layout, int root, std::size_t bytes,
                                 std::size_t ranks) {
   const int host = layout.host_of(root);
@@ -272,7 +279,7 @@ void two_level_all_gather(Group& group, const atoll_operation& operation, Extent
   for (const auto& transfer : transfers.out) {
     exchange.send(transfer.peer, {from + own.offset, own.bytes});
   }
-  // The ranks whose blocks this rank receives, and the tickets of their pieces.
+  // The ranks from which this rank receives blocks, with the receive tickets of the pieces.
   std::vector<std::pair<int, std::vector<std::uint64_t>>> incoming;
   for (const auto& [peer, owner] : transfers.in) {
     auto& tickets = incoming.emplace_back(peer, std::vector<std::uint64_t>()).second;

@@ -1,4 +1,4 @@
-// An open communicator of the host backend.
+// Comm is an open communicator of the host backend.
 #pragma once
 
 #include <cstddef>
@@ -24,14 +24,15 @@ class Comm {
   Comm(const atoll_host& host, const atoll_group& group);
   Comm(const Comm&) = delete;
   Comm& operator=(const Comm&) = delete;
-  // An idle communicator waits, for a bounded time, until its sent data has left this host. A
-  // failed or aborted one closes at once.
+  // Closes the communicator. An idle communicator waits, for a bounded time, until its sent data
+  // has left this host; a failed or aborted communicator closes at once.
   ~Comm();
 
-  // The first failure is final: every later call throws Error(ATOLL_ABORTED) with its text.
+  // Performs the operations and returns when they are complete. The first failure is final: every
+  // later call throws Error(ATOLL_ABORTED) with the text of that failure.
   void submit(std::span<atoll_operation* const> operations);
-  void abort() noexcept;                                  // any thread may call it
-  void register_memory(void* memory, std::size_t bytes);  // collective
+  void abort() noexcept;                                  // may be called by any thread
+  void register_memory(void* memory, std::size_t bytes);  // collective over the ranks of a host
   void deregister_memory(void* memory) { group_->windows.remove(memory); }
 
  private:

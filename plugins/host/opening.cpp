@@ -25,13 +25,14 @@ using namespace std::chrono_literals;
 using atoll_sdk::Error;
 using Clock = std::chrono::steady_clock;
 
-constexpr std::size_t largest_value = 1024;
-constexpr int connections_wanted = 2;  // at least this many between two hosts on each rail
+constexpr std::size_t largest_value = 1024;  // size limit for an address in the store
+constexpr int connections_wanted =
+    2;  // minimum number of connections between two hosts on each rail
 constexpr std::size_t most_rails = 64;
 constexpr auto first_nap = 50us;
 constexpr auto longest_nap = 2ms;
 constexpr auto check_period = 250ms;
-constexpr auto no_limit = 10'000h;  // small enough that adding it to a time does not overflow
+constexpr auto no_limit = 10'000h;  // stands for no limit; adding it to a time does not overflow
 
 const atoll_placement& placement(const atoll_group& group, int rank) {
   return *group.placements[rank];
@@ -39,20 +40,22 @@ const atoll_placement& placement(const atoll_group& group, int rank) {
 
 std::string text_or_empty(const char* text) { return text == nullptr ? std::string() : text; }
 
-// The addresses of a rank, indexed by rail.
+// Returns the addresses of a rank, one per rail.
 std::vector<std::string> rails_of(const atoll_placement& place) {
   std::istringstream in(text_or_empty(place.rail_addresses));
   std::vector<std::string> result{std::istream_iterator<std::string>(in), {}};
   if (result.empty()) result.push_back(text_or_empty(place.address));
   if (result.size() > most_rails) {
-    throw Error(ATOLL_INVALID_ARGUMENT, fmt::format("world rank {} has {} rails; at most {}",
-                                                    place.world_rank, result.size(), most_rails));
+    throw Error(ATOLL_INVALID_ARGUMENT,
+                fmt::format("world rank {} has {} rails; the host backend supports at most {}",
+                            place.world_rank, result.size(), most_rails));
   }
   return result;
 }
 
-// What a rank publishes in the store: "NAME:RING_BYTES PORT...", with one port per rail. NAME is "-"
-// without an inbox, and ports are missing without other hosts.
+// The addresses that a rank publishes in the store as "NAME:RING_BYTES PORT...", with one port per
+// rail. A rank without an inbox publishes "-" instead of NAME:RING_BYTES, and a rank of a group on
+// one host publishes no ports.
 struct Contact {
   std::string inbox;
   std::vector<std::uint16_t> ports;
@@ -69,12 +72,13 @@ Contact decode(const std::string& text, const std::string& who) {
   in >> contact.inbox;
   contact.ports.assign(std::istream_iterator<std::uint16_t>(in), {});
   if (contact.inbox.empty() || !in.eof()) {
-    throw Error(ATOLL_BAD_DATA, fmt::format("{} published '{}'", who, text));
+    throw Error(ATOLL_BAD_DATA,
+                fmt::format("{} published an invalid address '{}' in the store", who, text));
   }
   return contact;
 }
 
-// Opens one communicator on one rank.
+// Performs the opening of one communicator on one rank.
 class Opening {
  public:
   Opening(const atoll_host& host, const atoll_group& group, const atoll_collectives::Team& team)
@@ -128,13 +132,15 @@ class Opening {
   void publish(const Contact& contact) const {
     const std::string value = encode(contact);
     const auto status = host_.put(host_.ctx, key(team_.rank).c_str(), value.data(), value.size());
-    if (status != ATOLL_OK) throw Error(status, fmt::format("{}: cannot publish", opening()));
+    if (status != ATOLL_OK)
+      throw Error(status,
+                  fmt::format("{}: cannot publish this rank's address in the store", opening()));
   }
 
   std::string get(int rank) const {
     std::array<char, largest_value> value{};
     std::size_t size = value.size();
-    // At least 1, because a store may wait forever if the limit is 0.
+    // The time limit is at least 1 ns, because a store may treat 0 as no limit.
     std::int64_t left = std::chrono::nanoseconds(no_limit).count();
     if (deadline_ != Clock::time_point::max()) {
       left = std::max<std::int64_t>(1, std::chrono::nanoseconds(deadline_ - Clock::now()).count());
@@ -149,10 +155,12 @@ class Opening {
 
   Contact contact(int rank) const { return decode(get(rank), team_.describe(rank)); }
 
-  // Throws if the job has failed: reading an existing key then returns a failure at once.
+  // Throws if the job has failed: the store then returns an error at once, even for a key that
+  // exists.
   void check_job() const { get(team_.rank); }
 
-  // Connections per pair of ranks and rail: hosts with few ranks still get `connections_wanted`.
+  // Returns the number of connections between two ranks on each rail. If hosts have few ranks, each
+  // pair has more connections, so that two hosts have at least `connections_wanted`.
   int streams_per_rail() const {
     if (const int asked = atoll_collectives::connections_of(group_); asked > 0) return asked;
     std::map<int, int> ranks_of_host;
@@ -162,7 +170,7 @@ class Opening {
     return std::max(1, connections_wanted / fewest);
   }
 
-  // Local rank of a rank.
+  // Returns the number of lower ranks on the same host as `rank`.
   int local_index(int rank) const {
     int index = 0;
     for (int other = 0; other < rank; ++other) {
@@ -171,8 +179,9 @@ class Opening {
     return index;
   }
 
-  // Announces the connections with `rank`, the same on both sides. They take turns on the rails that
-  // both ranks have. Ranks of a host begin with different rails to spread the load.
+  // Announces this rank's connections with `rank` to the rendezvous. Both ranks compute the same
+  // connections, which are assigned in turn to the rails that both ranks have. Ranks of a host
+  // begin with different rails to spread the load.
   void arrange(Rendezvous& rendezvous, int rank, int per_rail) const {
     const auto mine = rails_of(placement(group_, team_.rank));
     const auto theirs = rails_of(placement(group_, rank));
@@ -219,7 +228,8 @@ class Opening {
         std::string names;
         for (const int rank : absent) names += fmt::format(" {}", team_.describe(rank));
         throw Error(ATOLL_TIMEOUT,
-                    fmt::format("{}: did not attach shared memory:{}", opening(), names));
+                    fmt::format("{}: these ranks did not attach to its shared memory:{}", opening(),
+                                names));
       }
       if (Clock::now() >= next_check) {
         check_job();
@@ -242,11 +252,11 @@ class Opening {
 
 void describe_team(const atoll_group& group, atoll_collectives::Team& team) {
   if (group.memory != ATOLL_MEMORY_HOST) {
-    throw Error(ATOLL_UNSUPPORTED, "the host backend takes host memory only");
+    throw Error(ATOLL_UNSUPPORTED, "the host backend supports host memory only");
   }
   if (group.nranks < 1 || group.rank < 0 || group.rank >= group.nranks || group.id == nullptr ||
       group.placements == nullptr) {
-    throw Error(ATOLL_INVALID_ARGUMENT, "a group needs an id, ranks and their placements");
+    throw Error(ATOLL_INVALID_ARGUMENT, "the group lacks an id, ranks, or their placements");
   }
   team.name = text_or_empty(group.name);
   team.rank = group.rank;

@@ -1,9 +1,10 @@
-// Opens a communicator: the ranks of a group find each other and connect.
+// Opens a communicator: the ranks of a group find each other through the store and connect.
 //
 // Every rank creates an inbox in shared memory if the group has other ranks on its host, and a
-// listening socket per rail if it has ranks elsewhere. It publishes both in the store under the
-// group's id, reads what the others published, attaches to their inboxes and connects the sockets.
-// When all other ranks of the host have attached, it removes the name of its inbox.
+// listening socket per rail if the group has ranks on other hosts. The rank publishes the addresses
+// of both in the store under the group's id, reads the addresses of the other ranks, attaches to
+// their inboxes, and connects to their sockets. When all other ranks of the host have attached to a
+// rank's inbox, the rank removes the inbox's name.
 #pragma once
 
 #include <memory>
@@ -20,11 +21,13 @@ struct Transports {
   std::unique_ptr<TcpTransport> tcp;                     // null if the group has one host
 };
 
-// Fills in the name, ranks and sizes of `team`, but not its routes. Throws
-// Error(ATOLL_INVALID_ARGUMENT).
+// Checks `group` and fills in `team`, except for its routes and transports. Throws
+// Error(ATOLL_INVALID_ARGUMENT) if the group is incomplete, or Error(ATOLL_UNSUPPORTED) if it is
+// not on host memory.
 void describe_team(const atoll_group& group, atoll_collectives::Team& team);
 
-// Collective. Throws atoll_sdk::Error; ATOLL_TIMEOUT names the absent ranks.
+// Creates and connects the transports. Collective over the group. Throws atoll_sdk::Error; an error
+// with ATOLL_TIMEOUT names the absent ranks.
 Transports open_transports(const atoll_host& host, const atoll_group& group,
                            const atoll_collectives::Team& team);
 

@@ -1,4 +1,4 @@
-// The C table of the host backend.
+// Defines the C table of the host backend.
 #include "atoll/plugin.h"
 #include "collectives/shared_memory/memory_file.hpp"
 #include "host/comm.hpp"

@@ -31,7 +31,7 @@ constexpr std::size_t most_incoming = 256;
 
 using Addresses = std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)>;
 
-// Null if the name does not resolve.
+// Resolves a host name or address. Returns null if it does not resolve.
 Addresses resolve(const std::string& host, const std::string& port, int flags) {
   addrinfo hints{};
   hints.ai_socktype = SOCK_STREAM;
@@ -72,7 +72,8 @@ std::uint16_t port_of(int socket) {
   return ntohs(port);
 }
 
-// Binds the source address. connect() chooses the port, which then has to be unique per peer only.
+// Binds a socket to a source address. The port is chosen later by connect(), so that it must be
+// unique only per peer.
 bool bind_source(int socket, const std::string& address) {
   const int on = 1;
   ::setsockopt(socket, IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, &on, sizeof(on));
@@ -87,7 +88,8 @@ void tune(int socket) {
   ::setsockopt(socket, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof(on));
 }
 
-// Does not retry: a handshake message fits into the empty buffer of a new socket.
+// Sends a handshake message. One call of send() suffices, because the message fits into the empty
+// buffer of a new socket.
 bool send_all(int socket, const void* data, std::size_t size) {
   return ::send(socket, data, size, MSG_DONTWAIT | MSG_NOSIGNAL) == static_cast<ssize_t>(size);
 }
@@ -98,7 +100,8 @@ enum class Fill {
   failed,
 };
 
-// Reads no byte past the end of `buffer`, because payload follows the handshake.
+// Reads the rest of a handshake message into `buffer`. Reads no byte beyond the message, because
+// payload follows the handshake.
 Fill fill(int socket, std::span<std::uint8_t> buffer, std::size_t& have) {
   const ssize_t n = ::recv(socket, buffer.data() + have, buffer.size() - have, MSG_DONTWAIT);
   if (n < 0 && (errno == EAGAIN || errno == EINTR)) return Fill::partial;
@@ -121,7 +124,7 @@ Rendezvous::Rendezvous(Identity identity, std::vector<std::string> addresses)
     }
     if (!listener) {
       throw atoll_sdk::system_error(
-          fmt::format("listening for ranks of other hosts at {}", address), errno);
+          fmt::format("cannot listen for ranks of other hosts at {}", address), errno);
     }
     listeners_.push_back(std::move(listener));
   }
@@ -185,7 +188,8 @@ void Rendezvous::admit(int listener) {
   for (;;) {
     Descriptor socket(::accept4(listener, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
     if (!socket) return;
-    // Drops the oldest connection, so that silent strangers cannot keep ranks out.
+    // Drops the oldest unauthenticated connection, so that processes that connect but send nothing
+    // cannot keep ranks out.
     if (incoming_.size() >= most_incoming) incoming_.pop_front();
     Incoming& peer = incoming_.emplace_back();
     peer.socket = std::move(socket);
@@ -208,8 +212,9 @@ bool Rendezvous::serve(Incoming& peer) {
   return false;
 }
 
-// Returns false, which removes the entry: the socket of a known rank moves to the connected streams,
-// any other is closed.
+// Checks the complete handshake message of an incoming connection. If it is valid, its socket moves
+// to the connected streams. Always returns false, so that the caller removes the entry, which
+// closes the socket of an invalid connection.
 bool Rendezvous::welcome(Incoming& peer) {
   Hello hello{};
   Digest given{};
@@ -251,7 +256,7 @@ void Rendezvous::advance(Outgoing& attempt) {
         case Fill::partial:
           return;
         case Fill::failed:
-          return fail(attempt, "it closed the connection during the handshake");
+          return fail(attempt, "the peer closed the connection during the handshake");
         case Fill::full:
           return answer(attempt);
       }
@@ -260,7 +265,7 @@ void Rendezvous::advance(Outgoing& attempt) {
 
 void Rendezvous::connect(Outgoing& attempt) {
   const auto addresses = resolve(attempt.where.address, fmt::format("{}", attempt.where.port), 0);
-  if (!addresses) return fail(attempt, "its address does not resolve");
+  if (!addresses) return fail(attempt, "the peer's address does not resolve");
   std::vector<const addrinfo*> all;
   for (const auto* a = addresses.get(); a != nullptr; a = a->ai_next) all.push_back(a);
   const addrinfo& to = *all[attempt.attempt % all.size()];
@@ -283,7 +288,7 @@ void Rendezvous::answer(Outgoing& attempt) {
   if (attempt.step == Step::answered) {
     if (!atoll_collectives::equal(attempt.received,
                                   proof("accept", attempt.challenge, attempt.hello))) {
-      return fail(attempt, "it does not know the job's token");
+      return fail(attempt, "the peer does not know the job's token");
     }
     connected_[attempt.stream] = std::move(attempt.socket);
     attempt.step = Step::pause;
@@ -328,7 +333,8 @@ Digest Rendezvous::proof(const char* role, const Digest& challenge, const Hello&
 
 std::string Rendezvous::missing(const std::function<std::string(int)>& describe) const {
   std::string text = "no connection with";
-  std::set<std::pair<int, std::string>> named;  // names each rank and rail once
+  std::set<std::pair<int, std::string>>
+      named;  // pairs of rank and address that the text already names
   for (const auto& attempt : outgoing_) {
     if (!named.emplace(attempt.stream.first, attempt.where.address).second) continue;
     text += fmt::format(" {} at {} port {}{}{} ({});", describe(attempt.stream.first),
@@ -338,8 +344,8 @@ std::string Rendezvous::missing(const std::function<std::string(int)>& describe)
   }
   for (const auto& [stream, rail] : expected_) {
     if (!named.emplace(stream.first, addresses_[rail]).second) continue;
-    text +=
-        fmt::format(" {} (it did not connect to {});", describe(stream.first), addresses_[rail]);
+    text += fmt::format(" {} (that rank did not connect to {});", describe(stream.first),
+                        addresses_[rail]);
   }
   text.pop_back();
   return text;

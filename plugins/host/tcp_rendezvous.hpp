@@ -1,13 +1,14 @@
-// How ranks of different hosts connect: the lower rank of a pair listens, the higher rank connects,
-// and both prove that they know the job's token before they trust each other.
+// Rendezvous connects ranks of different hosts over TCP. The lower rank of each pair listens, and
+// the higher rank connects. Both prove that they know the job's token before they trust each other.
 //
-// Handshake when C connects to L:
+// Messages of the handshake when the connecting rank C connects to the listening rank L:
 //   L -> C  challenge: 32 random bytes
 //   C -> L  hello: version, both ranks, the number of the stream, SHA-256 of the group's id, 32
 //           random bytes; then HMAC(token, "connect", challenge, hello)
 //   L -> C  HMAC(token, "accept", challenge, hello)
-// A stranger gets random bytes and a closed connection. The listener serves many incoming
-// connections at once, each for a bounded time, so that a silent one blocks nobody.
+// A process that does not know the token receives only random bytes before its connection is
+// closed. The listener serves many incoming connections at once, each for a bounded time, so that a
+// peer that sends nothing does not block the others.
 //
 // A rail is one of a host's networks. A rank listens once per rail, and each stream between two
 // ranks uses one rail. A rail that cannot be reached is an error, even if other rails work.
@@ -46,7 +47,7 @@ struct Hello {
 };
 static_assert(sizeof(Hello) == 88);
 
-// What this rank states about itself in a handshake.
+// The identity that this rank proves in a handshake.
 struct Identity {
   std::string token;
   std::string group;  // id of the group
@@ -56,12 +57,12 @@ struct Identity {
 // The connections with one rank, indexed by stream number.
 using Streams = std::vector<Descriptor>;
 
-// Identifies a connection: peer rank and stream number.
+// Identifies a connection by the rank of the peer and the number of the stream.
 using StreamId = std::pair<int, int>;
 
-// Addresses of a connection to a listening rank.
+// The source and destination addresses of a connection to a listening rank.
 struct Endpoint {
-  std::string from;  // address of this host on the rail; "" lets the kernel choose
+  std::string from;  // source address on this host; "" lets the kernel choose
   std::string address;
   std::uint16_t port = 0;
 };
@@ -70,21 +71,23 @@ class Rendezvous {
  public:
   using Clock = std::chrono::steady_clock;
 
-  // Listens on each of `addresses`, one per rail, or on all addresses of this host if one of them
-  // cannot be bound.
+  // Listens on each of `addresses`, one per rail. If an address cannot be bound, listens on all
+  // addresses of this host instead.
   Rendezvous(Identity identity, std::vector<std::string> addresses);
 
-  std::vector<std::uint16_t> ports() const;          // indexed by rail
+  std::vector<std::uint16_t> ports() const;          // listening port of each rail
   void expect(StreamId stream, std::size_t rail);    // a higher rank will connect to this rank
   void connect_to(StreamId stream, Endpoint where);  // this rank will connect to a lower rank
 
-  // Establishes all announced streams. Calls `check` from time to time; it may throw. At the
-  // deadline throws Error(ATOLL_TIMEOUT) that names the missing ranks as `describe` formats them.
+  // Establishes all streams that were announced with expect() and connect_to(), and returns them by
+  // peer rank. Calls `check` about four times per second; an exception from `check` ends the
+  // rendezvous. At the deadline, throws Error(ATOLL_TIMEOUT) with the missing ranks, which
+  // `describe` formats.
   std::map<int, Streams> run(Clock::time_point deadline, const std::function<void()>& check,
                              const std::function<std::string(int)>& describe);
 
  private:
-  struct Incoming {  // accepted connection of an unknown peer
+  struct Incoming {  // accepted connection of a peer that has not proved its identity yet
     Descriptor socket;
     Clock::time_point deadline;
     Digest challenge;
@@ -101,7 +104,7 @@ class Rendezvous {
     StreamId stream{};
     Endpoint where;
     Step step = Step::pause;
-    Clock::time_point until{};  // end of the pause or of the handshake
+    Clock::time_point until{};  // time at which the pause or the handshake ends
     unsigned attempt = 0;
     Descriptor socket;
     Digest received{};
@@ -114,7 +117,7 @@ class Rendezvous {
   Digest proof(const char* role, const Digest& challenge, const Hello& hello) const;
   void poll_once();
   void admit(int listener);
-  bool serve(Incoming& peer);  // returns false when the entry is to be removed
+  bool serve(Incoming& peer);  // returns false if the caller must remove `peer` from incoming_
   bool welcome(Incoming& peer);
   void advance(Outgoing& attempt);
   void connect(Outgoing& attempt);
@@ -124,8 +127,8 @@ class Rendezvous {
 
   Identity identity_;
   Digest group_;
-  std::vector<std::string> addresses_;        // indexed by rail
-  std::vector<Descriptor> listeners_;         // indexed by rail
+  std::vector<std::string> addresses_;        // listening address of each rail
+  std::vector<Descriptor> listeners_;         // listening socket of each rail
   std::map<StreamId, std::size_t> expected_;  // rail of each expected stream
   std::list<Incoming> incoming_;
   std::list<Outgoing> outgoing_;

@@ -18,11 +18,13 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr std::size_t stripe_bytes = 64 * 1024;
-// Another connection must have this much less queued to be preferred to the next one in turn.
+// How much shorter, in bytes, the queue of another connection must be for that connection to be
+// preferred to the next connection in turn.
 constexpr std::size_t lead = 4 * stripe_bytes;
-constexpr auto farewell_limit = 2s;
+constexpr auto farewell_limit = 2s;  // maximum time that finish() waits for acknowledgments
 
-// Returns the number of bytes moved, 0 if the call would block.
+// Converts the result of a socket call to the number of bytes moved; 0 if the call would block.
+// Throws Error(ATOLL_PEER_LOST) for other errors.
 std::size_t moved(ssize_t n) {
   if (n >= 0) return static_cast<std::size_t>(n);
   const int error = errno;
@@ -30,7 +32,7 @@ std::size_t moved(ssize_t n) {
   throw atoll_sdk::Error(ATOLL_PEER_LOST, std::generic_category().message(error));
 }
 
-// Bytes that the peer's kernel has not acknowledged yet.
+// Returns the number of sent bytes that the peer's kernel has not acknowledged yet.
 std::size_t unsent(int socket) {
   int bytes = 0;
   return ::ioctl(socket, SIOCOUTQ, &bytes) == 0 ? static_cast<std::size_t>(bytes) : 0;
@@ -44,8 +46,9 @@ TcpTransport::TcpTransport(std::map<int, Streams> connections) {
   }
 }
 
-// Chooses the next connection in turn, unless another one has a much shorter queue. Taking turns
-// keeps equal rails balanced, and following small differences costs more than it gains.
+// Returns the connection for the next stripe: the next connection in turn, unless another
+// connection has a much shorter queue. Taking turns keeps equal rails balanced; reacting to small
+// differences costs more time than it saves.
 std::uint8_t TcpTransport::choose(const Peer& peer) {
   const std::size_t count = peer.streams.size();
   std::size_t best = 0;
@@ -93,11 +96,11 @@ std::size_t TcpTransport::recv(int peer, std::span<std::byte> data) {
     message.msg_iovlen = ends ? 2 : 1;
     const ssize_t got = ::recvmsg(from.streams[from.in.stream].get(), &message, MSG_DONTWAIT);
     if (got == 0 && (n > 0 || ends)) {
-      throw atoll_sdk::Error(ATOLL_PEER_LOST, "it has closed the connection");
+      throw atoll_sdk::Error(ATOLL_PEER_LOST, "the peer has closed the connection");
     }
     const std::size_t done = moved(got);
     if (done > n && next >= from.streams.size()) {
-      throw atoll_sdk::Error(ATOLL_INTERNAL, "its stripes are out of sync");
+      throw atoll_sdk::Error(ATOLL_INTERNAL, "the stripes from the peer are out of sync");
     }
     if (several)
       from.in = done > n ? Turn{next, stripe_bytes} : Turn{from.in.stream, from.in.left - done};
@@ -129,8 +132,9 @@ TcpTransport::Armed TcpTransport::arm(std::uint32_t /*ticket*/,
   return Armed::sleep;
 }
 
-// The kernel delivers sent data after close(), but not after a container's network has gone away.
-// So an orderly close waits until the peers' kernels have everything.
+// Waits until the peers' kernels have acknowledged all data. The kernel would deliver the data even
+// after close(), but not if this process runs in a container and the container's network disappears
+// after the process has ended.
 void TcpTransport::finish() noexcept {
   for (const auto& [rank, peer] : peers_) {
     for (const auto& connection : peer.streams) ::shutdown(connection.get(), SHUT_WR);

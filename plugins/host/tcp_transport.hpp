@@ -1,10 +1,10 @@
-// The transport between ranks of different hosts: one or several TCP connections per pair of ranks,
-// over one or several rails.
+// TcpTransport connects ranks of different hosts. Each pair of ranks has one or several TCP
+// connections, over one or several rails.
 //
-// With several connections the byte stream to a rank is cut into stripes. One byte after each
-// stripe names the connection that carries the next stripe. Connections take turns, but a
-// connection with a much longer queue than another is skipped, so that a faster or less busy rail
-// carries more. The receiver always knows which connection its next byte comes from.
+// With several connections, the byte stream to a rank is cut into stripes. One byte after each
+// stripe names the connection that carries the next stripe, so the receiver always knows on which
+// connection its next byte arrives. Connections take turns, but a connection with a much longer
+// queue than another is skipped, so that faster or less busy rails carry more data.
 #pragma once
 
 #include <cstddef>
@@ -19,7 +19,8 @@ namespace atoll_host_backend {
 
 class TcpTransport final : public atoll_collectives::Transport {
  public:
-  // `connections` are indexed by rank, authenticated and non-blocking; at most 255 per rank.
+  // `connections` holds the sockets for each peer rank, at most 255 per rank. They must be
+  // authenticated and non-blocking.
   explicit TcpTransport(std::map<int, Streams> connections);
 
   std::size_t send(int peer, std::span<const std::byte> data) override;
@@ -32,12 +33,12 @@ class TcpTransport final : public atoll_collectives::Transport {
   Armed arm(std::uint32_t ticket, std::span<const atoll_collectives::Need> needs,
             std::vector<pollfd>& descriptors) override;
   void disarm() noexcept override {}
-  void wake() noexcept override {}  // waits are bounded by their limit
+  void wake() noexcept override {}  // nothing to do: wait() returns after its limit
   void finish() noexcept override;
 
  private:
-  // State of one direction: the connection in use and the bytes left in its stripe. 0 means that the
-  // byte that names the next connection follows.
+  // State of one direction of a byte stream: the connection in use, and the number of bytes left in
+  // its stripe. If that number is 0, the next byte on the connection names the next connection.
   struct Turn {
     std::size_t stream = 0;
     std::size_t left = 0;

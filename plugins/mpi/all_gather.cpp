@@ -1,6 +1,7 @@
-// all_gather: MPI chooses the algorithm. For large blocks the ranks first agree whether all are in
-// place; then they pass MPI_IN_PLACE, and if only some are, they exchange messages. A small block in
-// place is sent from scratch memory, because MPI forbids overlapping src and dst.
+// all_gather: MPI chooses the algorithm. For large blocks the ranks first agree whether their data
+// is in place. If it is in place on all ranks, all pass MPI_IN_PLACE; if only on some, the ranks
+// exchange messages instead. A small block that is in place is sent from scratch memory, because
+// MPI forbids that src and dst overlap.
 #include <cstring>
 
 #include "collectives.hpp"

@@ -1,5 +1,5 @@
-// all_gather_v: MPI_Allgatherv has int counts and displacements, so larger data moves in messages
-// between all pairs of ranks. MPI_IN_PLACE is handled as in all_gather.cpp.
+// all_gather_v: uses MPI_Iallgatherv, or messages between all pairs of ranks if the data exceeds
+// MPI's int counts and displacements. all_gather.cpp explains how in-place data is handled.
 #include <cstring>
 #include <limits>
 #include <numeric>
@@ -52,7 +52,8 @@ void all_gather_v(Comm& comm, const atoll_operation& operation) {
     if (all == Sources::mixed) return all_gather_messages(comm, operation);
     if (all == Sources::in_place) src = MPI_IN_PLACE;
   }
-  // The arrays are in scratch memory, because MPI may read them while the operation is in flight.
+  // The arrays of sizes and offsets are in scratch memory, because MPI may read them while the
+  // operation is in flight, even after an aborted wait.
   const bool copies = bounces && in_place;
   int* bytes = reinterpret_cast<int*>(comm.scratch(2 * ranks * sizeof(int) + (copies ? own : 0)));
   int* starts = bytes + ranks;

@@ -1,4 +1,4 @@
-// broadcast: the root copies src to dst first, so that MPI needs one buffer.
+// broadcast: the root copies src to dst first, because MPI_Ibcast has only one buffer.
 #include <cstring>
 
 #include "collectives.hpp"

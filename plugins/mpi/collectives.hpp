@@ -1,4 +1,6 @@
-// The collectives, one file each. Each function runs one checked operation to its end.
+// Declares the collectives of the mpi backend. Each is implemented in a file of its name. A
+// function performs one operation, whose arguments have been checked, and returns when the
+// operation is complete on this rank.
 #pragma once
 
 #include "comm.hpp"
@@ -17,16 +19,17 @@ void scatter(Comm& comm, const atoll_operation& operation);
 void all_gather_v(Comm& comm, const atoll_operation& operation);
 void reduce_scatter_v(Comm& comm, const atoll_operation& operation);
 
-// all_gather_v as messages between all pairs of ranks: for any size, and any mixture of ranks with
-// and without src in place.
+// Performs all_gather_v as messages between all pairs of ranks. Unlike MPI_Allgatherv, this
+// supports any size, and some ranks may be in place while others are not.
 void all_gather_messages(Comm& comm, const atoll_operation& operation);
 
-// The origin of messages: calls of send and recv, or a collective that is built from messages.
+// Where messages come from: calls of send and recv (`own`), or a collective that is built from
+// messages (`of_collective`).
 enum class Messages {
   own,
   of_collective
 };
-// Runs all sends and receives of a group at the same time.
+// Performs all sends and receives of a group at the same time, and returns when all are complete.
 void send_recv(Comm& comm, const std::vector<const atoll_operation*>& operations,
                Messages whose = Messages::own);
 

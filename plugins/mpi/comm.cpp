@@ -24,7 +24,7 @@ std::vector<int> world_ranks(const atoll_group& group) {
   return ranks;
 }
 
-// FNV-1a hash over the id of the group and its ranks; never equal to different_groups.
+// Returns an FNV-1a hash of the group's id and its ranks, which never equals `different_groups`.
 std::uint64_t fingerprint(const atoll_group& group) {
   std::uint64_t hash = 0xcbf29ce484222325u;
   const auto add = [&hash](std::string_view text) {
@@ -35,10 +35,10 @@ std::uint64_t fingerprint(const atoll_group& group) {
   return hash == different_groups ? 1 : hash;
 }
 
-// Makes sure that all ranks of a group are about to open it: each sends a fingerprint to the first
-// rank and receives an answer. MPI_Comm_create_group waits inside MPI for all members. Without this
-// rendezvous nothing would name an absent rank, and under MPI_THREAD_SERIALIZED no other thread
-// could use MPI meanwhile.
+// Makes sure that all ranks of a group are about to open the same communicator: each rank sends a
+// fingerprint of the group to the first rank and receives an answer. This precedes
+// MPI_Comm_create_group, which waits inside MPI for all ranks of the group: it would not report an
+// absent rank, and under MPI_THREAD_SERIALIZED it would keep other threads from using MPI.
 class Rendezvous {
  public:
   Rendezvous(Session& session, const atoll_group& group)
@@ -61,7 +61,7 @@ class Rendezvous {
         follow(backoff);
       }
     } catch (...) {
-      session_.retain(std::move(memory_));  // late ranks still write to it
+      session_.retain(std::move(memory_));  // messages of late ranks may still be written to it
       throw;
     }
   }
@@ -105,7 +105,8 @@ class Rendezvous {
 
   [[noreturn]] static void refuse() {
     throw Error(ATOLL_MISMATCH,
-                "ranks open different groups: communicators must open in one order on all ranks");
+                "ranks are opening different communicators: all ranks must open their "
+                "communicators in the same order");
   }
 
   int world_rank(int i) const { return group_.placements[i]->world_rank; }
@@ -114,15 +115,16 @@ class Rendezvous {
   Session& session_;
   const atoll_group& group_;
   std::vector<std::byte> memory_;
-  // Parts of memory_. words_ is indexed by rank; words_[0] holds this rank's fingerprint and later
-  // the answer to the other ranks. answer_ receives the answer of the first rank.
+  // Parts of memory_. On the first rank, words_ holds the fingerprint of each rank, and words_[0]
+  // later holds the answer to the other ranks. On the other ranks, words_[0] holds this rank's
+  // fingerprint, and answer_ receives the answer of the first rank.
   std::span<std::uint64_t> words_;
   std::uint64_t& answer_;
 };
 
 MPI_Comm create_group(Session& session, const atoll_group& group) {
   const std::vector<int> ranks = world_ranks(group);
-  constexpr std::uint64_t guaranteed_tags = 32768;  // MPI_TAG_UB is at least 32767
+  constexpr std::uint64_t guaranteed_tags = 32768;  // the MPI standard guarantees tags up to 32767
   const int tag = static_cast<int>(fingerprint(group) % guaranteed_tags);
   MPI_Group everyone = MPI_GROUP_NULL;
   MPI_Group members = MPI_GROUP_NULL;
@@ -137,7 +139,8 @@ MPI_Comm create_group(Session& session, const atoll_group& group) {
   return comm;
 }
 
-// MPI chooses algorithms itself and does not guarantee an order of sums.
+// Throws Error for options that MPI cannot honor: MPI chooses algorithms itself and does not
+// guarantee an order of sums.
 void refuse_options(const atoll_group& group) {
   if (group.tuning != nullptr && *group.tuning != '\0') {
     throw Error(ATOLL_INVALID_ARGUMENT,
@@ -145,13 +148,15 @@ void refuse_options(const atoll_group& group) {
                 "MPIR_CVAR_..._INTRA_ALGORITHM instead of ATOLL_ALGORITHM and ATOLL_TUNING");
   }
   if (group.deterministic != 0) {
-    throw Error(ATOLL_UNSUPPORTED, "the mpi backend leaves the order of sums to MPI");
+    throw Error(ATOLL_UNSUPPORTED,
+                "the mpi backend cannot sum in a fixed order, because MPI chooses the order");
   }
 }
 
 }  // namespace
 
-// MPI has no 16-bit floating point types, so core builds their sums.
+// Reports reductions of 16-bit floating point types as unsupported, because MPI does not have these
+// types. The library builds such reductions from other collectives.
 std::int32_t Comm::capability(std::int32_t kind, std::int32_t dtype, std::int32_t op,
                               std::int32_t memory) {
   if (memory != ATOLL_MEMORY_HOST || !is_known(kind, dtype, op)) return 0;
@@ -172,8 +177,10 @@ std::unique_ptr<Comm> Comm::open(const atoll_host& host, const atoll_group& grou
 Comm::Comm(const atoll_group& group, MPI_Comm mpi)
     : session_(Session::get()), mpi_(mpi), rank_(group.rank), size_(group.nranks) {}
 
-// The standard calls MPI_Comm_free collective, but MPI libraries implement it locally (MPI 3.1,
-// section 6.4.3), so ranks may close at different times. After a failure MPI is not called again.
+// Ranks may close a communicator at different times: the standard defines MPI_Comm_free as
+// collective, but expects MPI libraries to implement it locally (MPI 3.1, section 6.4.3). After a
+// failure the destructor makes no MPI call, and the scratch memory is kept because MPI may still
+// access it.
 Comm::~Comm() {
   if (broken_ || aborted_) {
     session_.retain(std::move(scratch_));

@@ -1,4 +1,4 @@
-// One communicator: an MPI_Comm over the ranks of a group.
+// Comm is a communicator of the mpi backend: an MPI_Comm over the ranks of a group.
 #pragma once
 
 #include <mpi.h>
@@ -21,7 +21,7 @@ class Comm {
   static std::int32_t probe(const atoll_group& world) { return Session::probe(world); }
   static std::int32_t capability(std::int32_t kind, std::int32_t dtype, std::int32_t op,
                                  std::int32_t memory);
-  // Collective over the group.
+  // Opens a communicator. Collective over the group.
   static std::unique_ptr<Comm> open(const atoll_host& host, const atoll_group& group);
   ~Comm();
   Comm(const Comm&) = delete;
@@ -36,9 +36,10 @@ class Comm {
   MPI_Comm mpi() const noexcept { return mpi_; }
   int rank() const noexcept { return rank_; }
   int size() const noexcept { return size_; }
-  // Scratch memory of at least `bytes`, valid until the next call.
+  // Returns scratch memory of at least `bytes` bytes, valid until the next call of scratch().
   std::byte* scratch(std::size_t bytes);
-  // Posts one nonblocking collective and waits for it.
+  // Posts one nonblocking MPI collective and waits until it is complete. `call` is its name for
+  // error texts.
   template <class Post>
   void run(const char* call, Post&& post) {
     Requests requests(session_);
@@ -57,7 +58,7 @@ class Comm {
   int size_;
   std::atomic<bool> aborted_{false};
   bool broken_ = false;
-  std::unique_ptr<Backoff> backoff_;  // limits the current submit()
+  std::unique_ptr<Backoff> backoff_;  // pauses and deadline of the current submit()
   std::vector<std::byte> scratch_;
 };
 

@@ -1,4 +1,5 @@
-// gather: only the root may be in place, so no agreement is needed.
+// gather: MPI allows MPI_IN_PLACE on the root alone, so the ranks need no agreement about in-place
+// data.
 #include "collectives.hpp"
 #include "sdk/operation.hpp"
 #include "types.hpp"

@@ -3,8 +3,9 @@
 namespace atoll_mpi {
 
 Sources agree(Comm& comm, Sources own) {
-  // words[0] and words[1] say whether this rank accepts in_place and elsewhere. They are in scratch
-  // memory, because MPI may still write to them after a wait has been aborted.
+  // words[0] is 1 if this rank accepts `in_place`, and words[1] is 1 if it accepts `elsewhere`;
+  // words[2] and words[3] receive the minimum over all ranks. The words are in scratch memory,
+  // because MPI may still access them after an aborted wait.
   int* words = reinterpret_cast<int*>(comm.scratch(4 * sizeof(int)));
   words[0] = own != Sources::elsewhere ? 1 : 0;
   words[1] = own != Sources::in_place ? 1 : 0;

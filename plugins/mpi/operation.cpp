@@ -16,8 +16,9 @@ bool scaled(const atoll_operation& operation) noexcept {
 
 void validate(const atoll_operation& operation, int rank, int nranks) {
   if (!Comm::capability(operation.kind, operation.dtype, operation.op, operation.memory)) {
-    throw Error(ATOLL_UNSUPPORTED,
-                fmt::format("{}: unsupported by the mpi backend", describe(operation)));
+    throw Error(
+        ATOLL_UNSUPPORTED,
+        fmt::format("{}: the mpi backend does not support this operation", describe(operation)));
   }
   check_operation(operation, rank, nranks);
 }

@@ -1,4 +1,4 @@
-// The C table of the mpi backend.
+// Defines the C table of the mpi backend.
 #include "comm.hpp"
 #include "sdk/table.hpp"
 #include "session.hpp"

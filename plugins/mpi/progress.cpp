@@ -25,12 +25,14 @@ Backoff::Backoff(const std::atomic<bool>& aborted, std::int64_t timeout_ns)
       idle_since_(start_) {}
 
 void Backoff::pause() {
-  if (aborted_.load(std::memory_order_relaxed)) throw Error(ATOLL_ABORTED, "aborted");
+  if (aborted_.load(std::memory_order_relaxed))
+    throw Error(ATOLL_ABORTED, "the communicator was aborted");
   if (++spins_ <= spin_tests) return;
   const auto now = Clock::now();
   if (now >= deadline_) {
     const auto waited = std::chrono::duration_cast<std::chrono::milliseconds>(now - start_);
-    throw Error(ATOLL_TIMEOUT, "not complete after " + std::to_string(waited.count()) + " ms");
+    throw Error(ATOLL_TIMEOUT,
+                "the operation was not complete after " + std::to_string(waited.count()) + " ms");
   }
   const auto idle = std::chrono::duration_cast<microseconds>(now - idle_since_);
   if (idle < yield_for) {

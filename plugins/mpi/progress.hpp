@@ -1,5 +1,5 @@
-// Waiting for MPI. Requests are posted and then tested, never waited for inside MPI, so that abort()
-// and deadlines are noticed and ranks can share cores.
+// Waits for MPI requests. Requests are posted and then tested repeatedly; no code waits inside MPI.
+// Thus abort() and deadlines take effect, and ranks can share cores.
 #pragma once
 
 #include <mpi.h>
@@ -14,17 +14,18 @@
 
 namespace atoll_mpi {
 
-// The pauses between two tests of one operation, and their time limit.
+// Backoff paces the tests of an operation's requests and enforces the operation's time limit.
 class Backoff {
  public:
   using Clock = std::chrono::steady_clock;
 
   // A timeout of 0 or less means no limit.
   Backoff(const std::atomic<bool>& aborted, std::int64_t timeout_ns);
-  // Call it between two tests. Spins at first, then yields, then sleeps for increasing times of up
-  // to 100 us. Throws Error(ATOLL_ABORTED) or Error(ATOLL_TIMEOUT).
+  // Pauses between two tests: at first it returns at once, then it yields, then it sleeps for
+  // increasing times of up to 100 us. Throws Error(ATOLL_ABORTED) after an abort and
+  // Error(ATOLL_TIMEOUT) at the deadline.
   void pause();
-  // Restarts the backoff after progress.
+  // Restarts the sequence of pauses. Must be called after progress. The deadline does not change.
   void refresh() noexcept;
 
  private:
@@ -35,13 +36,15 @@ class Backoff {
   int spins_ = 0;
 };
 
-// Requests in flight. If waiting failed, destruction abandons them. MPI cannot cancel a collective,
-// so the buffers of abandoned requests must outlive MPI's last call in this process.
+// A set of MPI requests in flight. If wait() failed, the destructor abandons the requests. MPI
+// cannot cancel a collective, so the buffers of abandoned requests must stay valid until this
+// process has made its last MPI call.
 class Requests {
  public:
   explicit Requests(Session& session) : session_(session) {}
 
-  // post_call(MPI_Request*) makes one nonblocking call; error texts name it `call`.
+  // Calls post_call(MPI_Request*), which must make one nonblocking MPI call. `call` is the name of
+  // the MPI call for error texts.
   template <class Post>
   void post(const char* call, Post&& post_call) {
     const auto lock = session_.lock();
@@ -49,8 +52,10 @@ class Requests {
     check(std::forward<Post>(post_call)(&request), call);
     requests_.push_back(request);
   }
+  // Waits until all posted requests are complete.
   void wait(Backoff& backoff);
-  // Bytes received by the i-th posted request, a receive of elements of `type`. Call it after wait().
+  // Returns the number of bytes that the i-th posted request has received. The request must be a
+  // receive of elements of `type`. Must be called after wait().
   std::uint64_t received_bytes(std::size_t i, MPI_Datatype type) const;
 
  private:

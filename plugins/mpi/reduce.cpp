@@ -1,7 +1,7 @@
-// reduce: MPI chooses the algorithm and the order of the sums. Large data is reduced in pieces of
-// piece_bytes. The product with a factor is stored in the root's dst, or in scratch memory on other
-// ranks. Large data is reduced on all ranks, because Open MPI's MPI_Ireduce of 1 MiB and more takes
-// many times as long as MPI_Iallreduce.
+// reduce: MPI chooses the algorithm and the order of the sums. Data that has a factor is first
+// multiplied by it: on the root into dst, on other ranks into scratch memory. Large data is reduced
+// with MPI_Iallreduce in pieces of `large_piece`, because Open MPI's MPI_Ireduce takes many times
+// as long as MPI_Iallreduce for data of 1 MiB and more.
 #include <algorithm>
 #include <cstring>
 
@@ -14,8 +14,8 @@ namespace atoll_mpi {
 
 namespace {
 
-constexpr std::uint64_t most_for_reduce = 256 * 1024;   // bytes
-constexpr std::uint64_t large_piece = 8 * 1024 * 1024;  // bytes of scratch memory
+constexpr std::uint64_t most_for_reduce = 256 * 1024;   // in bytes; larger data uses MPI_Iallreduce
+constexpr std::uint64_t large_piece = 8 * 1024 * 1024;  // maximum scratch memory in bytes
 
 }  // namespace
 
@@ -38,7 +38,7 @@ void reduce(Comm& comm, const atoll_operation& operation) {
       from = to;
     }
     if (on_all) {
-      // All ranks pass MPI_IN_PLACE, as MPI requires.
+      // Copies the data if necessary, so that all ranks can pass MPI_IN_PLACE, as MPI requires.
       if (from != to) std::memcpy(to, from, n * element);
       comm.run("MPI_Iallreduce", [&](MPI_Request* request) {
         return MPI_Iallreduce(MPI_IN_PLACE, to, static_cast<int>(n), type, op, comm.mpi(), request);

@@ -1,10 +1,11 @@
 // reduce_scatter: MPI chooses the algorithm and the order of the sums.
 //
-// Up to piece_bytes and without a factor, src is passed to MPI directly. Otherwise the same piece of
-// every block is packed into scratch memory, because MPI needs the blocks of all ranks to be
-// contiguous. An in-place result goes through scratch memory as well: MPI's in-place form would
-// write it to the start of the buffer and overwrite other blocks, but atoll writes it to this rank's
-// block and leaves the others alone.
+// If the data has at most `piece_bytes` bytes and no factor, src is passed to MPI directly.
+// Otherwise the data is reduced in rounds: the same piece of every block is packed into scratch
+// memory, because MPI needs the blocks of all ranks to be contiguous. An in-place result goes
+// through scratch memory as well: MPI's in-place form would write the result to the start of the
+// buffer, over another rank's block, but atoll writes it to this rank's block and leaves the other
+// blocks unchanged.
 #include <algorithm>
 #include <cstring>
 

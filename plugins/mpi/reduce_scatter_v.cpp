@@ -1,7 +1,8 @@
 // reduce_scatter_v: MPI chooses the algorithm and the order of the sums. As in reduce_scatter.cpp,
-// data of more than piece_bytes is reduced in pieces: the same piece of every block is packed, with
-// fewer elements or none for shorter blocks. The result goes through scratch memory, because it may
-// be in place, and ranks with a count of 0 may have no dst.
+// data of more than `piece_bytes` bytes is reduced in rounds: the same piece of every block is
+// packed into scratch memory, where shorter blocks contribute fewer elements or none. The result
+// goes through scratch memory, because it may be in place, and because ranks with a count of 0 may
+// have no dst.
 #include <algorithm>
 #include <cstring>
 
@@ -15,7 +16,7 @@ namespace {
 
 // Scratch memory of one round, in which one piece of every block is reduced.
 struct Round {
-  int* counts;  // elements of each rank in this round
+  int* counts;  // number of elements of each rank in this round
   std::byte* packed;
   std::byte* result;
 };
@@ -28,7 +29,8 @@ Round lay_out(Comm& comm, std::size_t packed, std::size_t result) {
   return {reinterpret_cast<int*>(all), all + counts_bytes, all + counts_bytes + rounded(packed)};
 }
 
-// Packs the elements [first, first + piece) of every block one after the other.
+// Packs this round's elements of every block, which start at element `first`, one block after the
+// other.
 void pack(Comm& comm, const atoll_operation& operation, const Round& round, std::uint64_t first) {
   const std::size_t element = dtype_size(operation.dtype);
   const auto* block = static_cast<const std::byte*>(operation.src);

@@ -1,4 +1,5 @@
-// scatter: only the root may be in place, so no agreement is needed.
+// scatter: MPI allows MPI_IN_PLACE on the root alone, so the ranks need no agreement about in-place
+// data.
 #include "collectives.hpp"
 #include "sdk/operation.hpp"
 #include "types.hpp"

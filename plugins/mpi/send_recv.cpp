@@ -9,8 +9,9 @@
 namespace atoll_mpi {
 namespace {
 
-// Messages between two ranks match in the order of their calls, so one tag is enough. Messages of a
-// collective have another tag, because ranks may call the collective and a message in either order.
+// MPI tags. Messages between two ranks match in the order of the calls, so one tag is enough for
+// them. Messages that implement a collective have another tag, because one rank may call the
+// collective before a send or recv, and another rank after it.
 constexpr int tag_of_messages = 0;
 constexpr int tag_of_pieces = 1;
 
@@ -18,7 +19,7 @@ void check_length(const atoll_operation& operation, std::uint64_t arrived) {
   const std::uint64_t expected = operation.count * dtype_size(operation.dtype);
   if (arrived == expected) return;
   throw Error(ATOLL_MISMATCH, "rank " + std::to_string(operation.peer) + " sent " +
-                                  std::to_string(arrived) + " bytes; expected " +
+                                  std::to_string(arrived) + " bytes, but the receive expects " +
                                   std::to_string(expected));
 }
 

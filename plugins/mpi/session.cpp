@@ -17,11 +17,13 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr int preference_launched = 50;
-// A world of one rank needs no launcher, and gains nothing from MPI.
+constexpr int preference_launched = 50;  // preference if an MPI launcher started the process
+// Preference for a World of one rank without a launcher. It is low, because one rank gains nothing
+// from MPI.
 constexpr int preference_alone = 10;
 constexpr std::size_t answer_bytes = 512;
-// Other ranks wait this much longer than rank 0, so that its timeout comes first.
+// How much longer the other ranks wait than rank 0, so that rank 0, which can name an absent rank,
+// times out first.
 constexpr std::int64_t answer_margin_ns = 2'000'000'000;
 
 std::string library_version() {
@@ -32,7 +34,8 @@ std::string library_version() {
   return std::string(all.substr(0, all.find_first_of(",\n")));
 }
 
-// The environment variables that a launcher sets; only launchers of the linked library count.
+// Environment variables in which a launcher passes rank and size to a process. known_launchers()
+// returns the variables of the launchers that can start the linked MPI library.
 struct Launcher {
   const char* rank;
   const char* size;
@@ -65,7 +68,7 @@ bool mpi_finalized() {
 void raise_library_scope() {
   Dl_info info{};
   if (dladdr(reinterpret_cast<const void*>(&MPI_Init_thread), &info) == 0) return;
-  // The handle is never closed, because libmpi stays loaded anyway.
+  // The handle is not closed, because libmpi stays loaded until the process ends.
   dlopen(info.dli_fname, RTLD_NOW | RTLD_GLOBAL | RTLD_NOLOAD);
 }
 
@@ -111,7 +114,7 @@ std::int32_t Session::probe(const atoll_group& world) {
   const std::string in_world =
       std::to_string(world.world_rank) + " of " + std::to_string(world.world_size);
   if (world.memory != ATOLL_MEMORY_HOST) refuse("the mpi backend supports host memory only");
-  if (mpi_finalized()) refuse("MPI has been finalised in this process");
+  if (mpi_finalized()) refuse("MPI has already been finalized in this process");
   if (mpi_initialized()) {
     int rank = 0;
     int size = 0;
@@ -133,13 +136,14 @@ std::int32_t Session::probe(const atoll_group& world) {
       continue;
     }
     if (differs(rank, world.world_rank) || differs(size, world.world_size)) {
-      refuse(std::string(launcher.rank) + " says rank " + rank + (size ? " of " : "") +
+      refuse(std::string(launcher.rank) + " gives rank " + rank + (size ? " of " : "") +
              (size ? size : "") + ", but this process is rank " + in_world + " in the World");
     }
     return preference_launched;
   }
   if (world.world_size > 1) {
-    refuse("not started by a launcher of " + library + " (" + looked_for + " are not set)");
+    refuse("this process was not started by a launcher of " + library + " (" + looked_for +
+           " are not set)");
   }
   return preference_alone;
 }
@@ -147,7 +151,7 @@ std::int32_t Session::probe(const atoll_group& world) {
 void Session::start(const atoll_host& host, const atoll_group& group) {
   const std::lock_guard guard(state_mutex_);
   if (state_ == State::finished) {
-    throw Error(ATOLL_UNSUPPORTED, "MPI has ended in this process and cannot start again");
+    throw Error(ATOLL_UNSUPPORTED, "MPI has been finalized in this process and cannot start again");
   }
   if (state_ == State::idle) {
     wait_for_ranks(host, group);
@@ -163,7 +167,9 @@ void Session::start(const atoll_host& host, const atoll_group& group) {
   verify(group);
 }
 
-// Rank 0 waits for all ranks and then tells them to start, or names the absent rank.
+// Waits until all ranks are ready for MPI_Init. Rank 0 waits in the store for each other rank and
+// then signals all ranks to start. If a rank is absent at the timeout, rank 0 sends the other ranks
+// an error text that names it.
 void Session::wait_for_ranks(const atoll_host& host, const atoll_group& group) const {
   constexpr const char* go_key = "atoll/mpi/go";
   std::array<char, answer_bytes> text{};
@@ -188,20 +194,21 @@ void Session::wait_for_ranks(const atoll_host& host, const atoll_group& group) c
     const std::chrono::nanoseconds left = std::max(deadline - Clock::now(), Clock::duration(0));
     const auto status = host.get(host.ctx, ready_key(rank).c_str(), text.data(), &n, left.count());
     if (status == ATOLL_OK) continue;
-    const std::string reason = "rank " + std::to_string(rank) +
-                               " opened no communicator on mpi; the first one needs all ranks";
+    const std::string reason =
+        "rank " + std::to_string(rank) +
+        " did not open a communicator on the mpi backend; opening the first one needs all ranks";
     host.put(host.ctx, go_key, reason.data(), reason.size());
     throw Error(status, reason);
   }
   if (const auto status = host.put(host.ctx, go_key, "", 0); status != ATOLL_OK) {
-    throw Error(status, "cannot tell the other ranks to start MPI");
+    throw Error(status, "cannot signal the other ranks through the store to start MPI");
   }
 }
 
 void Session::initialise() {
   raise_library_scope();
   if (mpi_finalized()) {
-    throw Error(ATOLL_UNSUPPORTED, "MPI has been finalised and cannot start again");
+    throw Error(ATOLL_UNSUPPORTED, "MPI has been finalized by the program and cannot start again");
   }
   if (mpi_initialized()) {
     check(MPI_Query_thread(&thread_level_), "MPI_Query_thread");
@@ -209,14 +216,14 @@ void Session::initialise() {
     check(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &thread_level_),
           "MPI_Init_thread");
     initialised_here_ = true;
-    // Open MPI reports failures inside nonblocking collectives on MPI_COMM_WORLD. The default
-    // handler would end the process.
+    // Open MPI reports failures inside nonblocking collectives through the error handler of
+    // MPI_COMM_WORLD, and its default handler would end the process.
     check(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
   }
   if (thread_level_ < MPI_THREAD_SERIALIZED) {
     throw Error(ATOLL_UNSUPPORTED,
-                "MPI was initialised without MPI_THREAD_SERIALIZED, and operations come from the "
-                "threads of streams: call MPI_Init_thread with it or with MPI_THREAD_MULTIPLE");
+                "MPI was initialized without thread support, but operations run on the threads of "
+                "streams: call MPI_Init_thread with MPI_THREAD_SERIALIZED or MPI_THREAD_MULTIPLE");
   }
 }
 
@@ -243,7 +250,7 @@ void Session::finish(Ending ending) {
   if (initialised_here_) {
     check(MPI_Finalize(), "MPI_Finalize");
   } else {
-    state_ = State::idle;  // the program owns MPI and may create another World
+    state_ = State::idle;  // the program owns MPI and may create another World later
   }
 }
 

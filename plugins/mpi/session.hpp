@@ -1,5 +1,5 @@
-// The process-wide state of MPI. MPI starts and ends once per process and has one world, so there is
-// one Session for all communicators.
+// Session is the process-wide state of MPI. MPI starts and ends once per process and has one world,
+// so all communicators share one Session.
 #pragma once
 
 #include <mpi.h>
@@ -15,49 +15,53 @@ namespace atoll_mpi {
 
 using namespace atoll_sdk;
 
-// Throws Error(ATOLL_BACKEND), or ATOLL_MISMATCH for a truncated message, with MPI's own text.
+// Throws an Error with MPI's own text unless `code` is MPI_SUCCESS. The status is ATOLL_MISMATCH
+// for a truncated message, otherwise ATOLL_BACKEND.
 void check(int code, const char* call);
 
 class Session {
  public:
   static Session& get();
 
-  // Returns a preference, or throws Error(ATOLL_UNSUPPORTED) with the reason. Does not start MPI.
+  // Returns the backend's preference, or throws Error(ATOLL_UNSUPPORTED) with the reason why MPI is
+  // unusable. Does not start MPI.
   static std::int32_t probe(const atoll_group& world);
 
-  // Idempotent; the first call is collective over the World. It waits in the store for all ranks,
-  // because MPI_Init would wait forever for an absent rank without naming it. Then it initialises
-  // MPI, unless the program has done so, and requests MPI_THREAD_MULTIPLE. It accepts
-  // MPI_THREAD_SERIALIZED and refuses lower levels.
+  // Starts MPI. Idempotent; the first call is collective over the World. The first call waits until
+  // all ranks have announced themselves in the store, because MPI_Init would wait forever for an
+  // absent rank without naming it. Then it initializes MPI with MPI_THREAD_MULTIPLE, unless the
+  // program has initialized MPI. Throws Error if MPI provides less than MPI_THREAD_SERIALIZED.
   void start(const atoll_host& host, const atoll_group& group);
 
-  // Finalizes MPI if start() initialised it. Does nothing after a failure, because MPI_Finalize
-  // waits for the other ranks.
+  // Finalizes MPI if start() initialized it. Ending::failed prevents that, because MPI_Finalize
+  // would wait for the other ranks.
   enum class Ending {
     orderly,
     failed
   };
   void finish(Ending ending);
 
-  // Every MPI call is made under this lock. It does nothing with MPI_THREAD_MULTIPLE. With
-  // MPI_THREAD_SERIALIZED it admits one thread at a time, so a call under it must not wait for
-  // another rank: only post and test operations.
+  // Returns the lock under which every MPI call must be made. With MPI_THREAD_MULTIPLE the lock
+  // does nothing. With MPI_THREAD_SERIALIZED it admits one thread at a time. A thread that holds
+  // the lock must therefore not wait for another rank: it may only post and test operations.
   [[nodiscard]] std::unique_lock<std::mutex> lock();
 
-  // A duplicate of MPI_COMM_WORLD, so that messages never match those of the program.
+  // Returns a duplicate of MPI_COMM_WORLD, so that the backend's messages never match messages of
+  // the program.
   MPI_Comm world() const noexcept { return world_; }
-  // Reductions of u8. The built-in ones differ from C: Open MPI 4.1 saturates MPI_SUM on processors
-  // with AVX, and MPICH 4.0 compares bytes as signed numbers.
+  // MPI operators that reduce u8. MPI's built-in operators are not usable: Open MPI 4.1 saturates
+  // MPI_SUM on processors with AVX, and MPICH 4.0 compares bytes as signed numbers.
   struct Operators {
-    MPI_Op sum = MPI_OP_NULL;  // modulo 256
+    MPI_Op sum = MPI_OP_NULL;  // sum modulo 256
     MPI_Op min = MPI_OP_NULL;
     MPI_Op max = MPI_OP_NULL;
   };
   const Operators& u8_operators() const noexcept { return u8_; }
-  // True between MPI_Init and MPI_Finalize, even if the program called them.
+  // Returns true between MPI_Init and MPI_Finalize, also if the program itself made these calls.
   bool alive() const;
 
-  // Keeps memory until the process ends, because MPI may still access it after an aborted wait.
+  // Keeps memory until the process ends. Used for buffers that MPI may still access after an
+  // aborted wait.
   void retain(std::vector<std::byte> memory);
 
  private:

@@ -25,7 +25,7 @@ void multiply_typed(void* dst, const void* src, std::uint64_t count, T factor) {
 
 [[noreturn]] void unknown(const char* what, std::int32_t value) {
   throw Error(ATOLL_UNSUPPORTED, std::string(what) + " " + std::to_string(value) +
-                                     " is unsupported by the mpi backend");
+                                     " is not supported by the mpi backend");
 }
 
 }  // namespace
@@ -94,7 +94,8 @@ Block::Block(Session& session, std::uint64_t bytes)
     : session_(session), count_(static_cast<int>(bytes)) {
   constexpr std::uint64_t most = std::numeric_limits<int>::max();
   if (bytes <= most) return;
-  constexpr int row = 1 << 20;  // the number of rows fits into an int up to 2 PiB
+  constexpr int row =
+      1 << 20;  // bytes per row; the number of rows fits into an int for sizes up to 2 PiB
   count_ = 1;
   const auto lock = session_.lock();
   MPI_Datatype one_row = MPI_DATATYPE_NULL;
@@ -114,7 +115,7 @@ Block::Block(Session& session, std::uint64_t bytes)
 Block::~Block() {
   if (type_ == MPI_BYTE) return;
   const auto lock = session_.lock();
-  MPI_Type_free(&type_);  // MPI keeps the type alive for operations in flight
+  MPI_Type_free(&type_);  // operations in flight keep the type alive inside MPI
 }
 
 }  // namespace atoll_mpi

@@ -9,19 +9,22 @@
 
 namespace atoll_mpi {
 
-// The MPI type for a reduction. MPI has no 16-bit floating point types.
+// Returns the MPI type for a reduction. MPI has no 16-bit floating point types, so they are not
+// supported.
 MPI_Datatype reduction_type(std::int32_t dtype);
-// The MPI operation for a reduction. An average is a sum; call divide() afterwards.
+// Returns the MPI operation for a reduction. For an average this is the sum, and the caller must
+// call divide() on the result.
 MPI_Op reduction_op(const Session& session, std::int32_t dtype, std::int32_t op);
 
-// dst[i] /= n. Integers truncate, as in all of atoll.
+// Divides each element of dst by n. Integer quotients are truncated, as everywhere in atoll.
 void divide(void* dst, std::uint64_t count, std::int32_t dtype, std::int32_t n);
 
-// dst[i] = factor * src[i], rounded to the type, which is f32 or f64. dst may be src.
+// Computes dst[i] = factor * src[i] with the operation's factor, rounded to its dtype, which must
+// be f32 or f64. dst may equal src.
 void multiply(void* dst, const void* src, std::uint64_t count, const atoll_operation& operation);
 
-// The (count, type) pair that describes `bytes` contiguous bytes in an MPI call. MPI counts are ints;
-// larger sizes become one element of a derived type.
+// A pair of count and type that describes `bytes` contiguous bytes in an MPI call. MPI counts are
+// ints, so sizes that exceed an int become one element of a derived type.
 class Block {
  public:
   Block(Session& session, std::uint64_t bytes);
@@ -38,10 +41,10 @@ class Block {
   MPI_Datatype type_ = MPI_BYTE;
 };
 
-// Reductions cannot use derived types, so they run in pieces of at most this size. No byte count
-// inside an MPI library then overflows an int.
+// Maximum size of the pieces in which large data is reduced. Reductions cannot use derived types,
+// and with this limit no byte count inside an MPI library overflows an int.
 inline constexpr std::uint64_t piece_bytes = std::uint64_t{1} << 30;
-// Limit of the scratch memory in which pieces of larger operations are packed.
+// Maximum size of the scratch memory into which pieces of large operations are packed.
 inline constexpr std::uint64_t packed_bytes = std::uint64_t{1} << 26;
 
 }  // namespace atoll_mpi

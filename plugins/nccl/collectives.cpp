@@ -1,7 +1,7 @@
-// The collectives: each is one call of NCCL, or one group of messages, broadcasts or reduces. NCCL
-// chooses the algorithms and the order of sums. Between islands its rings send (N - 1) / N of the
-// data through each host's links; core composes two levels instead if the model says that they are
-// faster.
+// Implements the collectives: each is one NCCL call, or one group of messages, broadcasts or
+// reduces. NCCL chooses the algorithms and the order of sums. If the N ranks are in several
+// islands, NCCL's rings send (N - 1) / N of the data through each host's links; the library uses a
+// two-level algorithm instead if its cost model predicts that this is faster.
 #include "collectives.hpp"
 
 #include "sdk/operation.hpp"
@@ -9,7 +9,7 @@
 namespace atoll_nccl {
 namespace {
 
-// The parts of an operation that most calls need.
+// The arguments that most NCCL calls need, converted from an operation.
 struct Call {
   explicit Call(const Comm& comm, const atoll_operation& operation_)
       : operation(operation_),
@@ -40,13 +40,14 @@ struct Call {
   std::byte* dst;
 };
 
-// NCCL has no barrier. The maximum of one word is complete on a rank only after all ranks came.
+// Implements the barrier as an all_reduce of one word, because NCCL has no barrier. The all_reduce
+// is complete on a rank only after all ranks have called it.
 ncclResult_t barrier(const Comm& comm, const atoll_operation& operation) {
   return ncclAllReduce(comm.barrier_word(), comm.barrier_word(), 1, ncclInt32, ncclMax, comm.nccl(),
                        static_cast<cudaStream_t>(operation.stream));
 }
 
-// The root may pass its data in src or in dst.
+// Calls ncclBroadcast. The root may pass its data in src or in dst.
 ncclResult_t broadcast(const Call& call) {
   const auto& operation = call.operation;
   const void* src = call.src != nullptr ? operation.src : operation.dst;
@@ -55,7 +56,8 @@ ncclResult_t broadcast(const Call& call) {
                        call.stream);
 }
 
-// Messages to and from each rank, including this one: the oldest supported NCCL has no all_to_all.
+// Implements all_to_all as messages to and from each rank, including this rank, because the oldest
+// supported NCCL has no all_to_all.
 ncclResult_t all_to_all(const Call& call) {
   const std::size_t block = call.operation.count * call.element;
   ncclResult_t result = ncclSuccess;
@@ -67,35 +69,28 @@ ncclResult_t all_to_all(const Call& call) {
   return result;
 }
 
-// A message from each rank to the root. The root sends none to itself if it is in place.
-ncclResult_t gather(const Call& call) {
+// Implements gather and scatter as messages between the root and each rank. The root does not send to
+// itself if its block is already in place.
+ncclResult_t gather_or_scatter(const Call& call) {
   const std::size_t block = call.operation.count * call.element;
   const int root = call.operation.peer;
+  const bool gathers = call.operation.kind == ATOLL_GATHER;
   const bool is_root = call.rank == root;
-  const bool in_place = is_root && call.src == call.dst + block * static_cast<std::size_t>(root);
-  ncclResult_t result = in_place ? ncclSuccess : call.send(call.src, root);
+  const std::size_t own = block * static_cast<std::size_t>(root);
+  const bool in_place =
+      is_root && (gathers ? call.src == call.dst + own : call.dst == call.src + own);
+  ncclResult_t result = ncclSuccess;
+  if (!in_place) result = gathers ? call.send(call.src, root) : call.recv(call.dst, root);
   for (int peer = 0; is_root && peer < call.size; ++peer) {
     if (in_place && peer == root) continue;
-    result = worse(result, call.recv(call.dst + block * static_cast<std::size_t>(peer), peer));
+    const std::size_t offset = block * static_cast<std::size_t>(peer);
+    result = worse(
+        result, gathers ? call.recv(call.dst + offset, peer) : call.send(call.src + offset, peer));
   }
   return result;
 }
 
-// A message from the root to each rank. The root sends none to itself if it is in place.
-ncclResult_t scatter(const Call& call) {
-  const std::size_t block = call.operation.count * call.element;
-  const int root = call.operation.peer;
-  const bool is_root = call.rank == root;
-  const bool in_place = is_root && call.dst == call.src + block * static_cast<std::size_t>(root);
-  ncclResult_t result = in_place ? ncclSuccess : call.recv(call.dst, root);
-  for (int peer = 0; is_root && peer < call.size; ++peer) {
-    if (in_place && peer == root) continue;
-    result = worse(result, call.send(call.src + block * static_cast<std::size_t>(peer), peer));
-  }
-  return result;
-}
-
-// A group of broadcasts, one per block.
+// Implements all_gather_v as a group of broadcasts, one per block.
 ncclResult_t all_gather_v(const Call& call) {
   std::byte* dst = call.dst;
   ncclResult_t result = ncclSuccess;
@@ -111,7 +106,7 @@ ncclResult_t all_gather_v(const Call& call) {
   return result;
 }
 
-// A group of reduces, one per block.
+// Implements reduce_scatter_v as a group of reduces, one per block.
 ncclResult_t reduce_scatter_v(const Call& call) {
   const ncclRedOp_t op = op_of(call.operation.op);
   const std::byte* src = call.src;
@@ -151,9 +146,8 @@ ncclResult_t perform(Comm& comm, const atoll_operation& operation) {
     case ATOLL_ALL_TO_ALL:
       return all_to_all(call);
     case ATOLL_GATHER:
-      return gather(call);
     case ATOLL_SCATTER:
-      return scatter(call);
+      return gather_or_scatter(call);
     case ATOLL_ALL_GATHER_V:
       return all_gather_v(call);
     case ATOLL_REDUCE_SCATTER_V:

@@ -22,21 +22,24 @@ using namespace std::chrono_literals;
 
 constexpr auto shortest_pause = 10us;
 constexpr auto longest_pause = 1ms;
-// Limit for the other ranks to close the communicator too, before which NCCL frees nothing.
+// Maximum time to wait until the other ranks close the communicator as well. NCCL frees its memory
+// only after that.
 constexpr auto finalize_limit = 10s;
 
-// Waits in the store until every rank is ready. NCCL's own bootstrap would not name absent ranks.
+// A barrier over the ranks of a group that uses the store. It runs before NCCL's bootstrap, which
+// would not name absent ranks.
 class StoreBarrier {
  public:
   StoreBarrier(const atoll_host& host, const atoll_group& group) : host_(host), group_(group) {}
 
-  // Rank 0 waits for all ranks and names absent ones; the others do not wait.
+  // Rank 0 waits until all ranks have arrived, and throws an error that names an absent rank at the
+  // timeout. The other ranks do not wait.
   void arrive() const {
     if (group_.rank != 0) return put(key("ready/" + std::to_string(group_.rank)), {});
     for (int rank = 1; rank < group_.nranks; ++rank) get(key("ready/" + std::to_string(rank)), {});
   }
 
-  // NCCL's unique id, which rank 0 creates after all ranks have arrived.
+  // Returns NCCL's unique id, which rank 0 creates after all ranks have arrived.
   ncclUniqueId identity() const {
     arrive();
     ncclUniqueId id{};
@@ -55,7 +58,8 @@ class StoreBarrier {
   }
   void put(const std::string& name, std::span<const char> value) const {
     const atoll_status status = host_.put(host_.ctx, name.c_str(), value.data(), value.size());
-    if (status != ATOLL_OK) throw Error(status, fmt::format("cannot put {} into the store", name));
+    if (status != ATOLL_OK)
+      throw Error(status, fmt::format("cannot write the key {} to the store", name));
   }
   void get(const std::string& name, std::span<char> value) const {
     std::size_t n = value.size();
@@ -63,7 +67,8 @@ class StoreBarrier {
         host_.get(host_.ctx, name.c_str(), value.data(), &n, group_.timeout_ns);
     if (status == ATOLL_OK && n == value.size()) return;
     throw Error(status == ATOLL_OK ? ATOLL_BAD_DATA : status,
-                fmt::format("opening {}: {} is not in the store; has every rank started?",
+                fmt::format("opening communicator {}: the key {} did not appear in the store; has "
+                            "every rank started?",
                             group_.name, name));
   }
 
@@ -71,7 +76,8 @@ class StoreBarrier {
   const atoll_group& group_;
 };
 
-// NCCL chooses algorithms by its own model and cannot order its sums.
+// Throws Error for options that NCCL cannot honor: NCCL chooses algorithms by its own model and
+// cannot order its sums.
 void refuse_options(const atoll_group& group) {
   if (group.tuning != nullptr && *group.tuning != '\0') {
     throw Error(ATOLL_INVALID_ARGUMENT,
@@ -79,30 +85,34 @@ void refuse_options(const atoll_group& group) {
                 "instead of ATOLL_ALGORITHM and ATOLL_TUNING");
   }
   if (group.deterministic != 0) {
-    throw Error(ATOLL_UNSUPPORTED, "the nccl backend leaves the order of sums to NCCL");
+    throw Error(ATOLL_UNSUPPORTED,
+                "the nccl backend cannot sum in a fixed order, because NCCL chooses the order");
   }
 }
 
 }  // namespace
 
-// GPU memory is this backend's purpose, so it comes before all others there.
+// The preference that probe() reports. It exceeds that of other backends, because NCCL is the best
+// choice for GPU memory.
 constexpr std::int32_t preference = 100;
 
 std::int32_t Comm::probe(const atoll_group& world) {
   if (world.memory != ATOLL_MEMORY_CUDA) {
-    throw Error(ATOLL_UNSUPPORTED, "supports GPU memory only");
+    throw Error(ATOLL_UNSUPPORTED, "the nccl backend supports GPU memory only");
   }
   int devices = 0;
   const cudaError_t found = cudaGetDeviceCount(&devices);
   if (found == cudaSuccess && devices > 0) return preference;
-  cudaGetLastError();  // clears the error
-  throw Error(ATOLL_UNSUPPORTED, found == cudaSuccess
-                                     ? std::string("no device")
-                                     : std::string("no device: ") + cudaGetErrorString(found));
+  cudaGetLastError();  // clears the error of the CUDA runtime
+  throw Error(ATOLL_UNSUPPORTED,
+              found == cudaSuccess
+                  ? std::string("the CUDA runtime finds no GPU")
+                  : std::string("the CUDA runtime finds no GPU: ") + cudaGetErrorString(found));
 }
 
-// Core builds sums of 16-bit types, because NCCL's rings round a partial sum at every rank, and
-// averages of floating types, because NCCL divides before it adds.
+// Reports two combinations as unsupported, so that the library builds them from other collectives:
+// sums of 16-bit types, because NCCL's rings round a partial sum at every rank, and averages of
+// floating types, because NCCL divides before it adds.
 std::int32_t Comm::capability(std::int32_t kind, std::int32_t dtype, std::int32_t op,
                               std::int32_t memory) {
   if (memory != ATOLL_MEMORY_CUDA || !is_known(kind, dtype, op)) return 0;
@@ -118,7 +128,8 @@ std::unique_ptr<Comm> Comm::open(const atoll_host& host, const atoll_group& grou
   }
   refuse_options(group);
   const int device = group.placements[group.rank]->device;
-  if (device < 0) throw Error(ATOLL_INVALID_ARGUMENT, "the placement of this rank names no GPU");
+  if (device < 0)
+    throw Error(ATOLL_INVALID_ARGUMENT, "the placement of this rank does not specify a GPU");
   std::unique_ptr<Comm> comm(new Comm(host, group, device));
   comm->start(group);
   return comm;
@@ -145,19 +156,21 @@ std::unique_ptr<Comm> Comm::split(const atoll_group* group) {
     StoreBarrier(host_, *group).arrive();
   }
   const auto deadline = deadline_of(timeout_ns_);
-  // The first rank of a group identifies it, because the groups of a split are disjoint.
+  // The world rank of a group's first rank serves as the group's color. It is unique, because the
+  // groups of a split are disjoint.
   const int color = group ? group->placements[0]->world_rank : NCCL_SPLIT_NOCOLOR;
   ncclConfig_t config = config_of(group ? group->name : nullptr);
   ncclComm_t& made = *splits_.emplace_back(std::make_unique<ncclComm_t>(nullptr));
   ncclResult_t result = ncclSuccess;
   {
     const std::lock_guard lock(calls_);
-    if (aborted_) throw Error(ATOLL_ABORTED, "ncclCommSplit: aborted");
+    if (aborted_) throw Error(ATOLL_ABORTED, "ncclCommSplit: the communicator was aborted");
     result = ncclCommSplit(nccl_, color, group ? group->rank : 0, &made, &config);
   }
-  complete(result, "ncclCommSplit", deadline);  // the parent reports when `made` is valid
+  complete(result, "ncclCommSplit",
+           deadline);  // `made` becomes valid when the parent communicator is ready
   if (!part) return nullptr;
-  if (made == nullptr) throw Error(ATOLL_BACKEND, "ncclCommSplit made no communicator");
+  if (made == nullptr) throw Error(ATOLL_BACKEND, "ncclCommSplit returned no communicator");
   part->nccl_ = made;
   part->complete(ncclInProgress, "ncclCommSplit", deadline);
   part->broken_ = false;
@@ -172,8 +185,8 @@ Comm::Comm(const atoll_host& host, const atoll_group& group, int device)
       timeout_ns_(group.timeout_ns) {}
 
 void Comm::start(const atoll_group& group) {
-  // Runs operations of several communicators on one GPU in launch order. That order is the same on
-  // all ranks, so no operation waits for a GPU that another one occupies.
+  // Makes NCCL run the operations of several communicators on one GPU in launch order. All ranks
+  // launch in the same order, so no operation waits for a GPU that another operation occupies.
   ::setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", 0);
   keep_log();
   const auto deadline = deadline_of(group.timeout_ns);
@@ -197,18 +210,19 @@ void Comm::make_barrier_word() {
 
 Comm::~Comm() {
   try {
-    const Current current(device_);  // because any thread may close the communicator
+    const Current current(device_);  // needed because any thread may close the communicator
     end();
     barrier_word_.reset();
   } catch (const Error&) {
     end();
-    // Freeing the word on another device would create a context; without a context it is gone.
+    // The device has no context left, so the barrier word no longer exists. Freeing it here would
+    // create a context on another device.
     static_cast<void>(barrier_word_.release());
   }
 }
 
-// Finalizing waits for operations in flight, also on other ranks. After it has timed out once, this
-// process does not wait for other ranks again.
+// Closes the NCCL communicator. Finalizing it waits for operations in flight, also on other ranks.
+// After finalizing has timed out once, this process aborts its other communicators without waiting.
 void Comm::end() noexcept {
   static std::atomic<bool> others_are_gone{false};
   const std::lock_guard lock(calls_);
@@ -216,13 +230,14 @@ void Comm::end() noexcept {
   ncclResult_t state = broken_ || others_are_gone ? ncclSystemError : ncclSuccess;
   const auto deadline = Clock::now() + finalize_limit;
   const auto finish = [&](ncclResult_t result) {
-    state = result == ncclSuccess ? ncclInProgress : result;  // as in complete()
+    state = result == ncclSuccess ? ncclInProgress
+                                  : result;  // success may mean in progress; see complete()
     while (state == ncclInProgress && Clock::now() < deadline) {
       if (ncclCommGetAsyncError(nccl_, &state) != ncclSuccess) state = ncclSystemError;
       if (state == ncclInProgress) std::this_thread::sleep_for(longest_pause);
     }
   };
-  // NCCL 2.28 frees the memory of a window only if the window is deregistered.
+  // Deregisters all windows first, because NCCL 2.28 otherwise never frees their memory.
   for (const ncclWindow_t window : windows_) {
     if (window != nullptr && state == ncclSuccess) {
       finish(ncclCommWindowDeregister(nccl_, window));
@@ -244,7 +259,7 @@ void Comm::abort() noexcept {
   ncclComm_t comm = std::exchange(nccl_, nullptr);
   if (comm == nullptr) return;
   aborting_ = std::jthread([comm, device = device_] {
-    cudaSetDevice(device);  // because NCCL restores the device that is current here
+    cudaSetDevice(device);  // NCCL restores this device as the current one afterwards
     ncclCommAbort(comm);
   });
 }
@@ -261,8 +276,10 @@ void Comm::complete(ncclResult_t result, std::string_view call, Clock::time_poin
   while (true) {
     {
       const std::lock_guard lock(calls_);
-      if (aborted_) throw Error(ATOLL_ABORTED, fmt::format("{}: aborted", call));
-      // ncclCommSplit and ncclCommWindowRegister return ncclSuccess while they are in progress.
+      if (aborted_)
+        throw Error(ATOLL_ABORTED, fmt::format("{}: the communicator was aborted", call));
+      // ncclCommSplit and ncclCommWindowRegister may return ncclSuccess although they are still in
+      // progress, so success is checked as well.
       if (result == ncclInProgress || result == ncclSuccess) {
         check(ncclCommGetAsyncError(nccl_, &result), "ncclCommGetAsyncError", nccl_);
       }
@@ -278,14 +295,17 @@ void Comm::submit(std::span<atoll_operation* const> all) {
   for (const atoll_operation* operation : all) {
     if (!capability(operation->kind, operation->dtype, operation->op, operation->memory)) {
       throw Error(ATOLL_UNSUPPORTED,
-                  fmt::format("{}: unsupported by the nccl backend", describe(*operation)));
+                  fmt::format("{}: the nccl backend does not support this operation",
+                              describe(*operation)));
     }
     check_operation(*operation, rank_, size_, ATOLL_MEMORY_CUDA);
-    // In NCCL a factor is part of the operator, and the operator selects the algorithm. Ranks with
-    // different factors would run different algorithms, and no rank knows the others' factors.
+    // Factors are refused, although NCCL can scale with a premultiplied sum. There the factor is
+    // part of the operator, and the operator selects the algorithm, so ranks with different factors
+    // could run different algorithms. No rank knows the factors of the other ranks.
     if (operation->factor != 1.0) {
       throw Error(ATOLL_UNSUPPORTED,
-                  fmt::format("{}: the nccl backend supports no factors", describe(*operation)));
+                  fmt::format("{}: the nccl backend does not support factors other than 1",
+                              describe(*operation)));
     }
   }
   try {
@@ -303,35 +323,37 @@ void Comm::launch(std::span<atoll_operation* const> operations) {
   ncclResult_t result = ncclSuccess;
   {
     const std::lock_guard lock(calls_);
-    if (aborted_) throw Error(ATOLL_ABORTED, "aborted");
+    if (aborted_) throw Error(ATOLL_ABORTED, "the communicator was aborted");
     check(ncclGroupStart(), "ncclGroupStart", nccl_);
     for (const atoll_operation* operation : operations) {
       result = worse(result, perform(*this, *operation));
     }
-    result = worse(result, ncclGroupEnd());  // also ends the group if a call failed
+    result =
+        worse(result, ncclGroupEnd());  // called even if an earlier call failed, to end the group
   }
-  // The caller records events after this, so all work must be launched.
-  complete(result, "launch", deadline);
+  // Waits until all work is launched, because the caller records events after this function
+  // returns.
+  complete(result, "launching the operations", deadline);
 }
 
 void Comm::check_async() {
   const std::lock_guard lock(calls_);
-  if (aborted_) throw Error(ATOLL_ABORTED, "aborted");
+  if (aborted_) throw Error(ATOLL_ABORTED, "the communicator was aborted");
   ncclResult_t state = ncclSuccess;
   check(ncclCommGetAsyncError(nccl_, &state), "ncclCommGetAsyncError", nccl_);
   if (state == ncclInProgress) return;
   if (state != ncclSuccess) broken_ = true;
-  check(state, "after the launch", nccl_);
+  check(state, "an operation after its launch", nccl_);
 }
 
 void Comm::register_window(void* memory, std::size_t bytes) {
   const Current current(device_);
   ncclWindow_t& window =
-      windows_.emplace_back(nullptr);  // stays null if NCCL does not use windows here
+      windows_.emplace_back(nullptr);  // stays null if NCCL does not use windows on this system
   ncclResult_t result = ncclSuccess;
   {
     const std::lock_guard lock(calls_);
-    if (aborted_) throw Error(ATOLL_ABORTED, "aborted");
+    if (aborted_) throw Error(ATOLL_ABORTED, "the communicator was aborted");
     result = ncclCommWindowRegister(nccl_, memory, bytes, &window, NCCL_WIN_COLL_SYMMETRIC);
   }
   complete(result, "ncclCommWindowRegister", deadline_of(timeout_ns_));

@@ -1,6 +1,6 @@
-// One communicator: an ncclComm_t over the ranks of a group. NCCL runs in its nonblocking mode: a
-// call may return before it is done, and the caller then polls, so that abort() and deadlines are
-// noticed.
+// Comm is a communicator of the nccl backend: an ncclComm_t over the ranks of a group. NCCL runs in
+// its nonblocking mode: a call may return before it is complete, and Comm then polls NCCL, so that
+// abort() and deadlines take effect.
 #pragma once
 
 #include <atomic>
@@ -25,10 +25,10 @@ class Comm {
   static std::int32_t probe(const atoll_group& world);
   static std::int32_t capability(std::int32_t kind, std::int32_t dtype, std::int32_t op,
                                  std::int32_t memory);
-  // Collective over the group.
+  // Opens a communicator. Collective over the group.
   static std::unique_ptr<Comm> open(const atoll_host& host, const atoll_group& group);
-  // Splits this idle communicator without another bootstrap. Every rank of it calls split(); ranks
-  // with a null group get null.
+  // Splits this idle communicator without another bootstrap. Every rank of this communicator must
+  // call split(). A rank that passes a null group gets null.
   std::unique_ptr<Comm> split(const atoll_group* group);
   ~Comm();
   Comm(const Comm&) = delete;
@@ -38,11 +38,12 @@ class Comm {
   // is final: later calls throw Error(ATOLL_ABORTED).
   void submit(std::span<atoll_operation* const> operations);
   void abort() noexcept;
-  // Throws if an operation failed after its launch.
+  // Throws Error if an operation has failed after its launch.
   void check_async();
 
-  // Windows stay registered until the communicator is closed: NCCL places them at addresses that
-  // must be equal on all ranks, which holds only if all ranks register in one order.
+  // Registers `memory` as a window, which stays registered until the communicator is closed. All
+  // ranks must register windows in the same order, because NCCL places the windows at addresses
+  // that must be equal on all ranks.
   void register_window(void* memory, std::size_t bytes);
 
   ncclComm_t nccl() const noexcept { return nccl_; }
@@ -60,7 +61,8 @@ class Comm {
   void start(const atoll_group& group);
   void make_barrier_word();
   static Clock::time_point deadline_of(std::int64_t timeout_ns);
-  // Polls until the call that returned `result` is done.
+  // Polls until the NCCL call that returned `result` is complete. Throws Error if it fails, at the
+  // deadline, or after abort().
   void complete(ncclResult_t result, std::string_view call, Clock::time_point deadline);
   void launch(std::span<atoll_operation* const> operations);
   void end() noexcept;
@@ -69,20 +71,22 @@ class Comm {
   int rank_;
   int size_;
   int device_;
-  // NCCL allows one caller at a time per communicator. Held during one call or one group of calls,
-  // but not between two polls.
+  // Serializes NCCL calls, because NCCL allows one caller at a time per communicator. The mutex is
+  // held during one call or one group of calls, but not between two polls.
   std::mutex calls_;
   ncclComm_t nccl_ = nullptr;
   std::atomic<bool> aborted_{false};
   std::atomic<bool> broken_{true};  // true until the communicator is open, and after a failure
   std::unique_ptr<void, Free> barrier_word_;
-  std::int64_t timeout_ns_;  // limit for opening and for registering a window
-  // NCCL writes to a handle while it registers the window or splits the communicator, even after
-  // the caller has stopped waiting. So handles keep their addresses until the communicator closes.
+  std::int64_t timeout_ns_;  // time limit for opening, splitting, and registering a window
+  // Handles of windows and of subcommunicators. NCCL writes to a handle while it registers the
+  // window or splits the communicator, even after the caller has stopped waiting. Handles therefore
+  // keep their addresses until the communicator closes.
   std::deque<ncclWindow_t> windows_;
   std::vector<std::unique_ptr<ncclComm_t>> splits_;
-  // ncclCommAbort() waits for running kernels, which may wait for kernels of another communicator
-  // that is about to abort as well. So each abort has its own thread.
+  // The thread that calls ncclCommAbort(). Each communicator has its own, because ncclCommAbort()
+  // waits for running kernels, which may wait for kernels of another communicator that is about to
+  // abort as well.
   std::jthread aborting_;
 };
 

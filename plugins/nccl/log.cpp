@@ -15,10 +15,11 @@ namespace {
 
 struct Log {
   int file = -1;
-  std::string missing;  // reason if the log is not captured
+  std::string missing;  // reason why NCCL's log is not captured; empty if it is
 };
 
-// Evaluated once, because NCCL reads its environment at its first call.
+// Redirects NCCL's log to a memory file, unless the user has set NCCL_DEBUG or a related variable.
+// Done only once, because NCCL reads its environment at its first call.
 const Log& log() {
   static const Log log = [] {
     for (const char* name : {"NCCL_DEBUG", "NCCL_DEBUG_FILE", "NCCL_DEBUG_SUBSYS"}) {
@@ -27,7 +28,7 @@ const Log& log() {
       }
     }
     const int file = ::memfd_create("nccl-log", MFD_CLOEXEC);
-    if (file < 0) return Log{-1, "no memory file for NCCL's log"};
+    if (file < 0) return Log{-1, "a memory file for NCCL's log could not be created"};
     ::setenv("NCCL_DEBUG", "INFO", 1);
     ::setenv("NCCL_DEBUG_SUBSYS", "INIT,NET", 1);
     ::setenv("NCCL_DEBUG_FILE", fmt::format("/proc/self/fd/{}", file).c_str(), 1);
@@ -45,7 +46,8 @@ std::string content(int file) {
   return text;
 }
 
-// Collects lines such as "... [send] via NET/IB/0(3)/GDRDMA(PCI)/Shared".
+// Collects the networks in log lines such as "... [send] via NET/IB/0(3)/GDRDMA(PCI)/Shared". `all`
+// counts the connections, and `direct` those in which the NIC accesses GPU memory directly.
 struct Connections {
   std::set<std::string, std::less<>> networks;
   int all = 0, direct = 0;

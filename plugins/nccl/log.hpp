@@ -1,6 +1,7 @@
-// Finds out which transports NCCL uses. NCCL has no call for that, so its log is captured in a
-// memory file (NCCL_DEBUG=INFO for initialization and network) and parsed. If the user has set
-// NCCL_DEBUG, the log is left to the user.
+// Determines which transports NCCL uses. NCCL has no function that reports them, so these functions
+// capture NCCL's log (NCCL_DEBUG=INFO for initialization and network) in a memory file and parse
+// it. If the user has set NCCL_DEBUG, the log goes where the user directs it, and the transports
+// are unknown.
 #pragma once
 
 #include <string>
@@ -8,16 +9,20 @@
 
 namespace atoll_nccl {
 
-// Redirects the log. Call it before the first NCCL call of the process; NCCL ignores later changes.
+// Redirects NCCL's log to the memory file. Must be called before the first NCCL call of the
+// process, because NCCL ignores later changes.
 void keep_log();
-// Removes the variables that keep_log() has set, after NCCL has read them, so that no child process
-// writes to an unrelated file descriptor.
+// Removes the environment variables that keep_log() has set. Must be called after NCCL has read
+// them. Otherwise a child process that uses NCCL would write its log to an unrelated file
+// descriptor.
 void release_environment();
 
-// The text of atoll_backend::transports.
+// Returns the transports that the captured log shows, as the text that atoll_backend::transports
+// specifies.
 std::string transports();
 
-// Parses a log of NCCL 2.27 or later; the patterns come from its net.cc and nvls.cc.
+// Returns the transports that an NCCL log shows, in the same format. Parses logs of NCCL 2.27 or
+// later; the patterns come from NCCL's net.cc and nvls.cc.
 std::string transports_of(std::string_view log);
 
 }  // namespace atoll_nccl

@@ -35,14 +35,14 @@ void check(ncclResult_t result, std::string_view call, ncclComm_t comm) {
   std::string more =
       noted != nullptr && *noted != '\0' ? fmt::format(" ({})", noted) : std::string();
   if (more.find("Duplicate GPU") != std::string::npos) {
-    more += ": ranks that share a GPU are processes, each with an NCCL_HOSTID of its own";
+    more += ": ranks can share a GPU only if each rank is a process with a different NCCL_HOSTID";
   }
   throw Error(status_of(result), fmt::format("{}: {}{}", call, ncclGetErrorString(result), more));
 }
 
 void check(cudaError_t result, std::string_view call) {
   if (result == cudaSuccess) return;
-  cudaGetLastError();  // clears the error, so that the next call does not report it
+  cudaGetLastError();  // clears the error, so that the next CUDA call does not report it
   throw Error(result == cudaErrorMemoryAllocation ? ATOLL_OUT_OF_MEMORY : ATOLL_BACKEND,
               fmt::format("{}: {}", call, cudaGetErrorString(result)));
 }

@@ -1,5 +1,4 @@
-// Translates to and from NCCL: types, reductions, errors. The only header here that includes
-// nccl.h.
+// Translates types, reductions and errors between atoll and NCCL.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -15,17 +14,18 @@ namespace atoll_nccl {
 
 using namespace atoll_sdk;
 
-// Throws an Error with the name of the call, NCCL's text, and NCCL's last error about `comm`, which
-// may be null. The status is ATOLL_PEER_LOST for a remote error, ATOLL_INVALID_ARGUMENT for invalid
-// use, and ATOLL_BACKEND otherwise. `result` is not ncclInProgress.
+// Throws an Error unless the call succeeded. The text contains the name of the call, NCCL's
+// description of the result, and NCCL's last error for `comm`, which may be null. The status is
+// ATOLL_PEER_LOST for a remote error, ATOLL_INVALID_ARGUMENT for invalid use, and ATOLL_BACKEND
+// otherwise. `result` must not be ncclInProgress.
 void check(ncclResult_t result, std::string_view call, ncclComm_t comm = nullptr);
 void check(cudaError_t result, std::string_view call);
 
 ncclDataType_t type_of(std::int32_t dtype);
 ncclRedOp_t op_of(std::int32_t op);
 
-// Makes a device current for the lifetime of this object and restores the previous device then,
-// unless that would create a context.
+// Makes a GPU the current device of the thread for the lifetime of this object. The destructor
+// restores the previous device, unless that would create a CUDA context.
 class Current {
  public:
   explicit Current(int device);

@@ -1,4 +1,4 @@
-// The C table of the nccl backend.
+// Defines the C table of the nccl backend.
 #include <map>
 #include <memory>
 #include <mutex>
@@ -11,8 +11,9 @@
 namespace atoll_nccl {
 namespace {
 
-// The device of each mem_alloc() allocation. The CUDA runtime could report it only after creating a
-// context on the thread's current device, which this process may not use at all.
+// Records the device of each mem_alloc() allocation. The CUDA runtime could report the device as
+// well, but only after it has created a context on the thread's current device, which this process
+// may not use at all.
 class Owners {
  public:
   void add(void* memory, int device) {
@@ -22,7 +23,9 @@ class Owners {
   int of(void* memory) {
     const std::lock_guard lock(mutex_);
     const auto found = devices_.find(memory);
-    if (found == devices_.end()) throw Error(ATOLL_INVALID_ARGUMENT, "memory of another backend");
+    if (found == devices_.end())
+      throw Error(ATOLL_INVALID_ARGUMENT,
+                  "mem_free: the nccl backend did not allocate this memory");
     return found->second;
   }
   void remove(void* memory) {
@@ -66,7 +69,8 @@ atoll_status mem_alloc(size_t bytes, int32_t memory, int32_t device, void** out)
 atoll_status mem_free(void* memory) {
   return guard([&] {
     const Current current(owners().of(memory));
-    owners().remove(memory);  // first, because another thread may get the same address at once
+    owners().remove(
+        memory);  // before ncclMemFree(), after which another thread may get the same address
     check(ncclMemFree(memory), "ncclMemFree");
   });
 }

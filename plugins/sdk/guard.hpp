@@ -1,4 +1,5 @@
-// Errors of a backend: C++ exceptions inside, a status and one line of text at the C boundary.
+// Error handling of a backend. Inside the backend, errors are C++ exceptions; at the C boundary
+// they become a status and one line of text.
 #pragma once
 
 #include <algorithm>
@@ -24,27 +25,28 @@ class Error : public std::runtime_error {
   atoll_status status_;
 };
 
-// An ATOLL_IO error with the text "WHAT: meaning of the errno value `error`".
+// Returns an Error with the status ATOLL_IO and the text "WHAT: MEANING", where MEANING describes
+// the errno value `error`.
 inline Error system_error(std::string_view what, int error) {
   return {ATOLL_IO, std::string(what) + ": " + std::generic_category().message(error)};
 }
 
-// The text that last_error() returns. The array has a fixed size, so that an out-of-memory error
-// can be reported without allocating.
+// Storage for the text that last_error() returns. The array has a fixed size, so that an
+// out-of-memory error can be reported without allocating memory.
 inline thread_local std::array<char, 2048> last_error_text{};
 
-// Text of the calling thread's most recent failure; "" if nothing has failed.
+// Returns the text of the calling thread's most recent failure, or "" if nothing has failed.
 inline const char* last_error() noexcept { return last_error_text.data(); }
 
-// Texts of 2,048 bytes and more are cut.
+// Stores the text for last_error(). Texts of 2,048 bytes and more are truncated.
 inline void set_last_error(std::string_view message) noexcept {
   const std::size_t length = std::min(message.size(), last_error_text.size() - 1);
   std::copy_n(message.data(), length, last_error_text.data());
   last_error_text[length] = '\0';
 }
 
-// Call it inside a catch block only: it stores the exception's text for last_error() and returns
-// the matching status.
+// Stores the text of the exception that is being handled for last_error(), and returns the matching
+// status. Must be called inside a catch block.
 inline atoll_status record_current_exception() noexcept {
   try {
     throw;
@@ -63,8 +65,8 @@ inline atoll_status record_current_exception() noexcept {
   }
 }
 
-// Runs `body` and turns any exception into a status and a text for last_error(). Every function of
-// a backend's C table wraps its work in guard().
+// Runs `body` and converts any exception into a status and a text for last_error(). Every function
+// in a backend's C table that returns a status wraps its work in guard().
 template <typename Body>
 atoll_status guard(Body&& body) noexcept {
   try {

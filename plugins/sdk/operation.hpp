@@ -1,4 +1,5 @@
-// Checks and texts for an atoll_operation; names and sizes come from atoll/plugin_names.hpp.
+// Validates an atoll_operation and describes it in texts. The names and sizes come from
+// atoll/plugin_names.hpp.
 #pragma once
 
 #include <cstddef>
@@ -23,7 +24,8 @@ using atoll_abi::kind_of;
 using atoll_abi::op_name;
 using atoll_abi::reduces;
 
-// "all_reduce 17 (1000 x f32, 4000 bytes, sum)". Core adds the rank and the communicator.
+// Returns a text such as "all_reduce 17 (1000 x f32, 4000 bytes, sum)". The library adds the rank
+// and the communicator to error texts, so this text contains neither.
 inline std::string describe(const atoll_operation& operation) {
   std::string text =
       std::string(kind_name(operation.kind)) + " " + std::to_string(operation.sequence);
@@ -37,8 +39,8 @@ inline std::string describe(const atoll_operation& operation) {
   return text + ")";
 }
 
-// True if this kind, dtype and reduction exist. A dtype is not needed for a barrier, nor a
-// reduction for a kind that does not reduce.
+// Returns true if this kind, dtype and op exist. The dtype is ignored for a barrier, and the op for
+// a kind that does not reduce.
 inline bool is_known(std::int32_t kind, std::int32_t dtype, std::int32_t op) noexcept {
   if (!atoll_abi::within(atoll_abi::kinds, kind)) return false;
   if (kind == ATOLL_BARRIER) return true;
@@ -57,27 +59,30 @@ inline void check_size(const atoll_operation& operation, int nranks) {
   constexpr auto limit = static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max());
   const int blocks = is_uneven(operation.kind) ? 1 : nranks;
   const std::uint64_t unit = dtype_size(operation.dtype) * static_cast<std::uint64_t>(blocks);
-  if (operation.count > limit / unit) refuse(operation, "count too large");
+  if (operation.count > limit / unit)
+    refuse(operation, "the count is too large: sizes must stay below 2^63 bytes");
 }
 
 inline void check_counts(const atoll_operation& operation, int nranks) {
-  if (operation.counts == nullptr) refuse(operation, "no counts");
+  if (operation.counts == nullptr) refuse(operation, "the counts are NULL");
   std::uint64_t sum = 0;
   for (int rank = 0; rank < nranks; ++rank) {
-    if (operation.counts[rank] > operation.count) refuse(operation, "counts exceed their sum");
+    if (operation.counts[rank] > operation.count)
+      refuse(operation, "one of the counts exceeds their sum, which is `count`");
     sum += operation.counts[rank];
   }
-  if (sum != operation.count) refuse(operation, "counts do not add up");
+  if (sum != operation.count) refuse(operation, "the sum of the counts differs from `count`");
 }
 
-// The buffers that a rank must pass.
+// Which buffers a rank must pass to an operation.
 struct Sides {
   bool src = true;
   bool dst = true;
 };
 
-// A broadcast's root may pass either buffer; its receivers need no src. In the _v forms a rank with
-// a count of 0 needs no buffer on the side that counts describe.
+// Returns which buffers the rank must pass. The root of a broadcast may pass src or dst, and the
+// other ranks need no src. In all_gather_v a rank with a count of 0 needs no src; in
+// reduce_scatter_v such a rank needs no dst.
 inline Sides sides_of(const atoll_operation& operation, int rank) {
   const bool is_root = operation.peer == rank;
   switch (operation.kind) {
@@ -115,21 +120,22 @@ inline void check_factor(const atoll_operation& operation) {
                         operation.dtype == ATOLL_F16 || operation.dtype == ATOLL_F64;
   const bool sums = operation.op == ATOLL_SUM || operation.op == ATOLL_AVG;
   if (!reduces(operation.kind) || !floating || !sums) {
-    refuse(operation, "a factor goes with sums of floating types only");
+    refuse(operation,
+           "a factor other than 1 is allowed only for sums and averages of floating types");
   }
 }
 
 }  // namespace checks
 
-// Checks the arguments of rank `rank` in a group of `nranks` ranks: kind, dtype and op exist, the
-// peer is in the group, counts add up, required buffers are there, a factor is allowed, and sizes
-// stay below 2^63 bytes. Throws Error(ATOLL_INVALID_ARGUMENT), or Error(ATOLL_UNSUPPORTED) if the
-// buffers are not in `memory`.
+// Checks the arguments that rank `rank` of a group of `nranks` ranks passes to an operation: kind,
+// dtype and op exist, the peer is in the group, the counts have the sum `count`, required buffers
+// are not null, a factor is allowed, and sizes stay below 2^63 bytes. Throws
+// Error(ATOLL_INVALID_ARGUMENT), or Error(ATOLL_UNSUPPORTED) if the buffers are not in `memory`.
 inline void check_operation(const atoll_operation& operation, int rank, int nranks,
                             std::int32_t memory = ATOLL_MEMORY_HOST) {
   using namespace checks;
   if (operation.size < sizeof(atoll_operation)) {
-    refuse(operation, "built for an older plugin ABI; rebuild atoll");
+    refuse(operation, "the operation was built for an older plugin ABI; rebuild atoll");
   }
   if (!atoll_abi::within(atoll_abi::kinds, operation.kind)) {
     refuse(operation, "unknown kind of operation");
@@ -147,7 +153,7 @@ inline void check_operation(const atoll_operation& operation, int rank, int nran
   }
   const bool has_peer = has_root(operation.kind) || is_message(operation.kind);
   if (has_peer && (operation.peer < 0 || operation.peer >= nranks)) {
-    refuse(operation, "peer " + std::to_string(operation.peer) + " is not one of " +
+    refuse(operation, "peer " + std::to_string(operation.peer) + " is not one of the " +
                           std::to_string(nranks) + " ranks");
   }
   check_size(operation, nranks);

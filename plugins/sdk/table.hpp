@@ -1,12 +1,14 @@
-// The C table of a backend, filled from a C++ class.
+// Fills the C table of a backend from a C++ class.
 //
-// `Comm` is an open communicator and provides:
-//   static std::int32_t probe(const atoll_group&);   // preference; throws Error if unusable here
-//   static std::int32_t capability(kind, dtype, op, memory);                // 1 or 0
-//   static std::unique_ptr<Comm> open(const atoll_host&, const atoll_group&);
-//   void submit(std::span<atoll_operation* const>);                         // at least one
-//   void abort() noexcept;                                                  // any thread
-// The destructor closes the communicator. A backend sets optional slots of the table by itself.
+// The class `Comm` represents an open communicator and must provide:
+//   static std::int32_t probe(const atoll_group&);   // returns a preference, or throws Error
+//   static std::int32_t capability(kind, dtype, op, memory);                // returns 1 if
+//   supported, else 0 static std::unique_ptr<Comm> open(const atoll_host&, const atoll_group&);
+//   void submit(std::span<atoll_operation* const>);                         // receives at least
+//   one operation void abort() noexcept;                                                  // may be
+//   called by any thread
+// The destructor of Comm closes the communicator. The backend itself sets the optional slots of the
+// table.
 #pragma once
 
 #include <cstddef>
@@ -19,7 +21,8 @@
 
 namespace atoll_sdk {
 
-// An atoll_comm* is a pointer to the backend's own class.
+// comm_of() and handle_of() convert between an atoll_comm* and the backend's class: the handle is a
+// pointer to an object of that class.
 template <class Comm>
 Comm& comm_of(atoll_comm* comm) {
   if (comm == nullptr) throw Error(ATOLL_INVALID_ARGUMENT, "the communicator is NULL");
@@ -30,7 +33,7 @@ atoll_comm* handle_of(std::unique_ptr<Comm> comm) {
   return reinterpret_cast<atoll_comm*>(comm.release());
 }
 
-// A table with every required slot. shutdown() does nothing.
+// Returns a table in which every required slot is set. Its shutdown() does nothing.
 template <class Comm>
 constexpr atoll_backend table_of(const char* name) {
   atoll_backend table{};
@@ -48,7 +51,7 @@ constexpr atoll_backend table_of(const char* name) {
   table.open = [](const atoll_host* host, const atoll_group* group, atoll_comm** out) {
     return guard([&] {
       if (host == nullptr || group == nullptr || out == nullptr) {
-        throw Error(ATOLL_INVALID_ARGUMENT, "open: an argument is NULL");
+        throw Error(ATOLL_INVALID_ARGUMENT, "open: host, group and out must not be NULL");
       }
       *out = handle_of(Comm::open(*host, *group));
     });
@@ -57,7 +60,7 @@ constexpr atoll_backend table_of(const char* name) {
     return guard([&] {
       Comm& open = comm_of<Comm>(comm);
       if (n < 0 || (n > 0 && operations == nullptr)) {
-        throw Error(ATOLL_INVALID_ARGUMENT, "submit: the operations are NULL");
+        throw Error(ATOLL_INVALID_ARGUMENT, "submit: n is negative, or the operations are NULL");
       }
       if (n > 0) open.submit(std::span(operations, static_cast<std::size_t>(n)));
     });

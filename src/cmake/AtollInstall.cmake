@@ -1,8 +1,8 @@
-# Installs the package that find_package(atoll) finds: targets, version and configuration files, and
-# public headers.
+# Installs the package that find_package(atoll) finds: libraries, headers, targets, and the version
+# and configuration files.
 include(CMakePackageConfigHelpers)
 
-# A program that uses atoll needs C++20 for the public headers, except for plugin.h, which is C.
+# Consumers must compile the public headers as C++20, except for plugin.h, which is C.
 target_compile_features(atoll_topology INTERFACE cxx_std_20)
 target_compile_features(atoll_inspect INTERFACE cxx_std_20)
 target_compile_features(atoll INTERFACE cxx_std_20)

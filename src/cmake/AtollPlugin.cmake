@@ -1,11 +1,8 @@
-# atoll_add_plugin(NAME SOURCES... [COPY SUFFIX FOLDER]) adds a backend as target atoll_plugin_NAME,
-# with the file lib/atoll/libatoll-NAME.so. The core of atoll finds the file beside libatoll or in a
-# folder of ATOLL_PLUGIN_PATH. The backend is part of the installed package. With COPY the target is
-# atoll_plugin_NAME_SUFFIX, a copy for tests. It has the same file name, but is built in FOLDER of the
-# build folder and never installed.
-function. With COPY the target is
-# atoll_plugin_NAME_SUFFIX, a copy for tests with the same file name in FOLDER of the build folder,
-# which is never installed.
+# atoll_add_plugin(NAME SOURCES... [COPY SUFFIX FOLDER]) adds a backend as the target
+# atoll_plugin_NAME, which builds and installs lib/atoll/libatoll-NAME.so. The library finds
+# backends beside libatoll and in the folders of ATOLL_PLUGIN_PATH. COPY adds a copy of a backend
+# for tests: the target is atoll_plugin_NAME_SUFFIX, and the shared object has the same name, is in
+# FOLDER of the build tree, and is not installed. This file is part of the installed package.
 function(atoll_add_plugin name)
   include(GNUInstallDirs)
   find_package(Threads REQUIRED)

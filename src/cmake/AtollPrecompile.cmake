@@ -1,7 +1,7 @@
-# atoll_precompile(TARGET [doctest]) compiles the standard headers and {fmt}, which most sources
-# include, once per build instead of once per source. TARGET is a library or, with doctest, a test
-# program. Sources still include every header that they use, so they also compile with
-# CMAKE_DISABLE_PRECOMPILE_HEADERS=ON.
+# atoll_precompile(TARGET [doctest]) makes TARGET use a precompiled header with the standard headers
+# and {fmt}, which most sources include. It is compiled once per build. TARGET is a library or, with
+# doctest, a test program. Sources still include every header that they use, so
+# CMAKE_DISABLE_PRECOMPILE_HEADERS=ON builds the same programs.
 set(ATOLL_PRECOMPILED_HEADERS
   <algorithm> <array> <atomic> <cerrno> <charconv> <chrono> <cmath> <condition_variable> <cstddef>
   <cstdint> <cstdio> <cstdlib> <cstring> <deque> <exception> <filesystem> <fstream> <functional>
@@ -9,8 +9,9 @@ set(ATOLL_PRECOMPILED_HEADERS
   <string_view> <thread> <tuple> <unordered_map> <utility> <variant> <vector>
   <fmt/format.h>)
 
-# ccache supports precompiled headers only with -fpch-preprocess. GCC 12 does not treat a
-# precompiled standard header as a system header, and warns about overflows in it.
+# ccache recognizes the use of a precompiled header only with -fpch-preprocess. GCC 12 does not
+# treat precompiled standard headers as system headers and would warn about overflows in them, so
+# these warnings are disabled.
 set(ATOLL_PRECOMPILE_OPTIONS
   $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<CXX_COMPILER_ID:GNU>>:-fpch-preprocess;-Wno-array-bounds;-Wno-stringop-overflow;-Wno-stringop-overread>)
 

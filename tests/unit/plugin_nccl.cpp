@@ -49,10 +49,10 @@ TEST_CASE("the backend on real libraries loads, and without a GPU says so") {
   CHECK(real.size == sizeof(atoll_backend));
   const Group on_gpu({0}, 0, on_gpus), on_host({0}, 0);
   if (real.probe(nullptr, &on_gpu.get()) == 0) {
-    CHECK(std::string(real.last_error(nullptr)).find("no device") == 0);
+    CHECK(std::string(real.last_error(nullptr)).find("the CUDA runtime finds no GPU") == 0);
   }
   CHECK(real.probe(nullptr, &on_host.get()) == 0);
-  CHECK(std::string(real.last_error(nullptr)) == "supports GPU memory only");
+  CHECK(std::string(real.last_error(nullptr)) == "the nccl backend supports GPU memory only");
 }
 
 TEST_CASE("what is left to core: 16-bit sums, averages that are divided first, other memory") {

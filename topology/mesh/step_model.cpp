@@ -17,7 +17,8 @@ constexpr double inside_to_across = 10;
 constexpr double efficiency_inside = 0.8;
 
 // Microseconds. For GPUs NCCL's own figures; for ranks without GPUs, atoll's host backend with 8
-// bytes: 4 us among four ranks of a host, 80 us between hosts over TCP (tests/bench).
+// bytes: 4 us among four ranks of a host, 80 us between hosts over TCP
+// (tests/bench/results-host-backend.md).
 struct Latencies {
   double base, inside, pcie, network;
 };

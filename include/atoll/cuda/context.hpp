@@ -1,5 +1,6 @@
-// Whether a process has a CUDA context on a GPU. Shared by the library and by backends of GPUs, which
-// do not include each other. Needs the headers of the CUDA toolkit and its runtime library.
+// Determines whether this process has a CUDA context on a GPU. The library and the GPU backends,
+// which do not include each other's headers, both use this header. It needs the headers of the CUDA
+// toolkit and its runtime library.
 #pragma once
 
 #include <cuda.h>
@@ -7,13 +8,14 @@
 
 namespace atoll_abi {
 
-// Making a GPU current creates a context there, which costs several hundred MB of its memory, so code
-// that restores the current device asks first. The runtime looks up the driver's function, so that
-// no build has to link the driver.
+// Returns true if this process has a CUDA context on the GPU `ordinal`. Making a GPU current
+// creates a context on it, which takes several hundred MB of GPU memory, so code that restores the
+// current device calls this function first. The CUDA runtime looks up the driver's function, so
+// that programs need not link the driver library.
 inline bool has_cuda_context(int ordinal) noexcept {
   using GetState = decltype(cuDevicePrimaryCtxGetState);
   static const auto get_state = []() -> GetState* {
-    constexpr unsigned since = 7000;  // the CUDA version of this function, 7.0
+    constexpr unsigned since = 7000;  // CUDA 7.0, the first version with this function
     void* found = nullptr;
     cudaDriverEntryPointQueryResult result{};
     const cudaError_t status = cudaGetDriverEntryPointByVersion(

@@ -1,5 +1,6 @@
-// The part of a rank's inbox through which the ranks of a host synchronize. Its rank writes it, and
-// all ranks of the host read it; only the work counters are written by all.
+// The control block of a rank: the part of its inbox in shared memory through which the ranks of a
+// host synchronize. All ranks of the host read a control block. Only its own rank writes to it,
+// except for the work counters, to which all ranks write.
 #pragma once
 
 #include <array>
@@ -15,33 +16,38 @@ constexpr std::size_t cache_line = 64;
 
 // The position of a buffer in a registered window, which other processes can map.
 struct WindowOffset {
-  std::int64_t window = -1;  // number of the registration; -1: not in a registered window
+  std::int64_t window =
+      -1;  // index of the registered window; -1: the buffer is not in a registered window
   std::uint64_t offset = 0;
 };
 
-// What a rank advertises when it arrives at a step: its call and where its buffers are. The first
-// cache line holds what other ranks read in every step. It is separate from the line that they
-// poll, because pollers would take that line away between two stores.
+// An Advert is what a rank publishes when it arrives at a step: the operation that it called and
+// the locations of its buffers. Its first cache line holds the fields that other ranks read in
+// every step. That line is not the line that other ranks poll, because polling would take the line
+// away from the writer between two stores.
 struct alignas(cache_line) Advert {
-  std::uint64_t call;   // digest of the signature
-  double factor;        // factor of a sum
-  bool oversubscribed;  // this rank sees more ranks than cores
+  std::uint64_t call;   // digest of the operation's signature
+  double factor;        // factor by which a reduction scales this rank's data
+  bool oversubscribed;  // this rank has found that ranks outnumber cores
   WindowOffset src;
   WindowOffset dst;
-  alignas(cache_line) Signature signature;  // read only to report a mismatch
+  alignas(cache_line)
+      Signature signature;  // signature of the operation; read only to report a mismatch
 };
 
-// Counters of jobs that any rank of the host may perform in a step. All ranks use the counters of
-// the first rank. The high bits hold the number of the step, the low bits count jobs.
+// Counters for the jobs of a step that any rank of the host may perform. All ranks use the counters
+// in the first rank's control block. The high bits of a counter hold the number of the step; the
+// low bits count jobs.
 struct SharedWork {
   alignas(cache_line) std::atomic<std::uint64_t> claimed;
   alignas(cache_line) std::atomic<std::uint64_t> done;
 };
 
 struct ControlBlock {
-  // Number of the step and phase within it, as one number that only grows.
+  // The step and the phase that the rank has reached, combined into one number that only grows.
   alignas(cache_line) std::atomic<std::uint64_t> reached;
-  // Adverts of even and odd steps, so that a rank one step ahead does not disturb readers.
+  // One advert for even steps and one for odd steps, so that a rank that is one step ahead does not
+  // overwrite an advert that others still read.
   std::array<Advert, 2> adverts;
   SharedWork work;
 };

@@ -14,19 +14,23 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// The low bits of a position hold the phase, the others the number of the step.
+// A position is a step and a phase in one number: the low bits hold the phase, the other bits the
+// number of the step.
 constexpr int phase_bits = 24;
-// Used if every rank has a core: long enough to notice a peer that runs on another core, short
-// compared with a time slice.
+// Limits for the adaptive spin, which is used only if every rank has a core. The longest spin is
+// long enough to notice a peer that runs on another core, and short compared with a scheduler time
+// slice.
 constexpr std::chrono::nanoseconds longest_spin = 20us;
 constexpr std::chrono::nanoseconds shortest_spin = 500ns;
-// Yielding lets a peer on the same core run; it costs about one context switch.
+// How long a waiting rank yields before it sleeps. Each yield lets a peer on the same core run and
+// costs about one context switch.
 constexpr auto yield_limit = 200us;
-constexpr int looks_between_clocks = 16;
-// The event that a sleeping rank waits for wakes it; the limit bounds how late the rank notices an
-// abort or a deadline.
+constexpr int looks_between_clocks = 16;  // checks of the peers between two reads of the clock
+// Maximum time of one sleep. The awaited event wakes the rank; this limit bounds how late the rank
+// notices an abort or a deadline.
 constexpr auto longest_sleep = 5ms;
-// The limit while sockets have to be driven as well, because they do not wake the sleeping rank.
+// Maximum time of one sleep while this rank also drives sockets. It is shorter because activity on
+// a socket does not wake the rank.
 constexpr auto longest_sleep_with_sockets = 200us;
 
 }  // namespace
@@ -78,7 +82,8 @@ void LocalSync::arrive(std::uint64_t phase) {
   if (transport_ != nullptr) transport_->notify_sleepers();
 }
 
-// Sequentially consistent loads pair with ShmTransport::notify_sleepers().
+// The loads are sequentially consistent, as ShmTransport::notify_sleepers() requires to wake every
+// sleeping rank.
 bool LocalSync::reached(std::uint64_t target) noexcept {
   for (; seen_ < size(); ++seen_) {
     const auto& block = *blocks_[static_cast<std::size_t>(seen_)];
@@ -114,8 +119,8 @@ void LocalSync::await(std::uint64_t phase) {
   wait([&] { return reached(target); }, target);
 }
 
-// If all jobs of this step are done, a late rank may already find the larger numbers of the next
-// step.
+// The counter may already belong to the next step, because other ranks continue once all jobs of
+// this step are done. Its larger value then means that no job is left.
 std::int64_t LocalSync::claim(std::uint64_t jobs) noexcept {
   auto& claimed = work().claimed;
   std::uint64_t seen = claimed.load(std::memory_order_acquire);
@@ -177,11 +182,12 @@ void LocalSync::check(std::uint64_t target) const {
   }
   for (std::size_t i = 0; i < blocks_.size(); ++i) {
     if (static_cast<int>(i) == self_) continue;
-    // Reads `closed` before the position, because a rank that has finished the step may close.
+    // Reads `closed` before the position. In the opposite order, a rank that finishes the step and
+    // closes in between would be reported as lost.
     const bool closed = transport_->closed(i);
     if (closed && blocks_[i]->reached.load(std::memory_order_seq_cst) < target) {
-      throw Error(ATOLL_PEER_LOST,
-                  fmt::format("{}: lost {}: it has closed", label(), team_.describe(ranks_[i])));
+      throw Error(ATOLL_PEER_LOST, fmt::format("{}: lost {}: that rank has closed the communicator",
+                                               label(), team_.describe(ranks_[i])));
     }
   }
 }
@@ -202,8 +208,9 @@ std::string LocalSync::pending_text(std::uint64_t target) const {
                         team_.describe(ranks_[i]),
                         theirs >> phase_bits == step_ ? "has not finished" : "has not arrived");
   }
-  if (more > 0) text += fmt::format("; and {} more", more);
-  return text.empty() ? "all ranks have arrived; one has not finished its share of the work" : text;
+  if (more > 0) text += fmt::format("; and for {} more ranks", more);
+  return text.empty() ? "all ranks have arrived; a rank has not finished its share of the work"
+                      : text;
 }
 
 void LocalSync::check_adverts() const {

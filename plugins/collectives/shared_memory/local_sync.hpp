@@ -1,12 +1,14 @@
-// Synchronizes the ranks of one host in the steps of an operation, through shared memory.
+// LocalSync synchronizes the ranks of one host through shared memory while they perform an
+// operation.
 //
 // A step is the unit of synchronization: every rank of the host takes the same steps in the same
-// order. A phase counts how far a rank is within a step; phase 1 means that its advert can be read.
-// A staging buffer holds data that other ranks cannot read in a registered window. It has two
-// halves; one filling of a half is a round, and every rank counts the same rounds.
+// order. A phase is the progress of a rank within a step; phase 1 means that the rank's advert can
+// be read. Data outside registered windows goes through the staging buffers, which have two halves.
+// A round is one filling of a half; every rank counts the same rounds.
 //
-// A waiting rank spins briefly, then yields, then sleeps. The spin gets shorter while it does not
-// help, because on a shared core it delays the rank that it waits for.
+// A waiting rank spins briefly, then yields, then sleeps. Each spin that ends without success makes
+// the next spin shorter, because on a shared core a spinning rank delays the rank that it waits
+// for.
 #pragma once
 
 #include <chrono>
@@ -28,36 +30,42 @@ class LocalSync {
   LocalSync(Team& team, ShmTransport* transport);
 
   int size() const noexcept { return static_cast<int>(ranks_.size()); }
-  int self() const noexcept { return self_; }  // local rank
+  int self() const noexcept { return self_; }  // local rank of this rank
   int rank_of(int local) const noexcept { return ranks_[static_cast<std::size_t>(local)]; }
 
-  // Begins a step. While this rank waits, it drives `exchange`.
+  // Begins a step of `operation`. While this rank waits in the step, it drives `exchange`, unless
+  // that is null.
   void begin(const atoll_operation& operation, Exchange* exchange = nullptr);
-  // Fills in this rank's advert, except for its window offsets, which the caller may set. Other
-  // ranks read it after arrive(1).
+  // Fills in this rank's advert and returns it, so that the caller can set the window offsets of
+  // its buffers. Other ranks read the advert after arrive(1).
   Advert& advertise(const Signature& signature) noexcept;
-  // Publishes that this rank has reached `phase`. Ranks that have seen this also see all memory
-  // that this rank wrote before.
+  // Publishes that this rank has reached `phase`. A rank that sees the new phase also sees
+  // everything that this rank wrote to memory before.
   void arrive(std::uint64_t phase);
-  // Waits until all ranks of the host have reached `phase`. Throws Error: ATOLL_ABORTED,
-  // ATOLL_TIMEOUT, ATOLL_PEER_LOST.
+  // Waits until all ranks of the host have reached `phase`. Throws Error with ATOLL_ABORTED,
+  // ATOLL_TIMEOUT or ATOLL_PEER_LOST.
   void await(std::uint64_t phase);
-  // The advert of a rank that has reached phase 1.
+  // Returns the advert of a rank, which must have reached phase 1 of this step.
   const Advert& advert_of(int local) const noexcept;
-  // Call it after await(1). Throws Error(ATOLL_MISMATCH) unless all adverts have the same call.
+  // Throws Error(ATOLL_MISMATCH) unless all ranks of the host advertise the same operation. Must be
+  // called after await(1).
   void check_adverts() const;
 
-  // True if all ranks see more ranks than cores. A step is then done soonest if the running ranks
-  // do the work of the others.
+  // Returns true if all ranks of the host have found that ranks outnumber cores. A step is then
+  // completed soonest if the running ranks also do the work of the waiting ranks.
   bool oversubscribed() const noexcept;
-  // Returns the number of a job of this step that no rank has begun, or -1 if none is left.
+  // Claims the next of the step's `jobs` jobs for this rank and returns its index, or -1 if all
+  // jobs have been claimed.
   std::int64_t claim(std::uint64_t jobs) noexcept;
+  // Counts a claimed job as done.
   void finish_job() noexcept;
-  // Waits until all jobs of the step are done. Then no rank accesses this rank's buffers.
+  // Waits until all jobs of the step are done. After that, no rank accesses this rank's buffers.
   void await_jobs(std::uint64_t jobs);
 
-  // The half of the current round in a rank's staging buffer: written by that rank, read by others.
+  // Returns the half of a rank's staging buffer that the current round uses. That rank writes to
+  // it, and the other ranks read it.
   std::byte* staging(int local) const noexcept;
+  // Begins the next round, which uses the other half of each staging buffer.
   void next_round() noexcept { ++round_; }
 
  private:
@@ -74,17 +82,17 @@ class LocalSync {
 
   Team& team_;
   ShmTransport* transport_;
-  std::vector<int> ranks_;             // indexed by local rank
-  std::vector<ControlBlock*> blocks_;  // indexed by local rank
+  std::vector<int> ranks_;             // rank in the communicator of each local rank
+  std::vector<ControlBlock*> blocks_;  // control block of each local rank
   int self_ = 0;
-  ControlBlock alone_{};  // control block of a rank that is alone on its host
+  ControlBlock alone_{};  // control block that is used if this rank is alone on its host
   const atoll_operation* operation_ = nullptr;
   Exchange* exchange_ = nullptr;
-  std::chrono::nanoseconds patience_;  // current length of the spin
-  Clock::time_point deadline_{};       // set by the first long wait of a step
+  std::chrono::nanoseconds patience_;  // how long to spin before yielding
+  Clock::time_point deadline_{};  // deadline of the operation; set by the first long wait of a step
   std::uint64_t step_ = 0;
   std::uint64_t round_ = 0;
-  int seen_ = 0;  // all lower local ranks have reached the position waited for
+  int seen_ = 0;  // lowest local rank that may not have reached the awaited position yet
 };
 
 }  // namespace atoll_collectives

@@ -26,7 +26,8 @@ struct Allocation {
   Mapping mapping;
 };
 
-// Global, because the C table frees and registers memory by address alone.
+// All allocations of this process. The map is global because the plugin's C functions receive only
+// an address to free or register memory.
 struct Allocations {
   std::mutex mutex;
   std::map<std::uintptr_t, Allocation> by_address;
@@ -41,19 +42,21 @@ std::uintptr_t address(const void* memory) { return reinterpret_cast<std::uintpt
 
 constexpr std::size_t huge_page = std::size_t{1} << 21;
 
-// Large mappings begin on huge pages. The numbers of these pages differ in the low four bits for
-// any 16 consecutive mappings. The kernel would place them side by side, so mappings of 256 MiB would be a
-// power of two apart. A reduction that reads them in step would then miss in the L1 cache of an
-// EPYC, which selects lines by a hash of address bits 12 to 27: sums of 256 MiB took 1.7 times as
-// long.
+// Each large mapping begins on a huge page, and any 16 consecutive mappings begin on huge pages
+// with different low four bits in their page numbers ("colours"). Without colours the kernel would
+// place the mappings side by side, so that mappings of 256 MiB would be a power of two apart. A
+// reduction that reads them in lockstep would then miss in the L1 cache of an EPYC, which selects
+// lines by a hash of address bits 12 to 27: reductions of 256 MiB took 1.7 times as long.
 constexpr std::size_t colours = 16;
 
-// Size of the reserved address range; addresses outside the mapping stay unused.
+// Returns the size of the address range to reserve for a mapping of `length` bytes. Addresses of
+// the range outside the mapping stay unused.
 std::size_t reserved_for(std::size_t length) {
   return length < huge_page ? length : length + (colours + 1) * huge_page;
 }
 
-// The address for a mapping that begins at `start` of its file, so that it can use huge pages.
+// Returns the address in the range `reserved` at which to map a file from offset `start`. For large
+// mappings the address allows huge pages and has the next colour.
 std::byte* first_address(void* reserved, std::size_t start, std::size_t length) {
   static std::atomic<std::size_t> mappings = 0;
   auto* first = static_cast<std::byte*>(reserved);
@@ -104,16 +107,20 @@ Mapping::~Mapping() {
   if (reserved_ != nullptr) ::munmap(reserved_, length_);
 }
 
+int reserve_file(int fd, std::size_t bytes) noexcept {
+  int error = 0;
+  do {
+    error = ::posix_fallocate(fd, 0, static_cast<off_t>(bytes));
+  } while (error == EINTR);
+  return error;
+}
+
 namespace shared_memory {
 
 void* allocate(std::size_t bytes) {
   auto file = std::make_shared<Descriptor>(::memfd_create("atoll", MFD_CLOEXEC));
   if (!*file) throw system_error("memfd_create", errno);
-  int error = 0;
-  do {
-    error = ::posix_fallocate(file->get(), 0, static_cast<off_t>(bytes));
-  } while (error == EINTR);
-  if (error != 0) {
+  if (reserve_file(file->get(), bytes) != 0) {
     throw Error(ATOLL_OUT_OF_MEMORY,
                 fmt::format("cannot reserve {} bytes of shared memory", bytes));
   }
@@ -129,7 +136,7 @@ void free(void* memory) {
   auto& all = allocations();
   const std::lock_guard lock(all.mutex);
   if (all.by_address.erase(address(memory)) == 0) {
-    throw Error(ATOLL_NOT_FOUND, "mem_free: not an address of mem_alloc");
+    throw Error(ATOLL_NOT_FOUND, "mem_free: mem_alloc did not return this address");
   }
 }
 

@@ -1,5 +1,6 @@
-// Memory that other processes of the host can map. Each allocation is an anonymous memory file: it
-// lives as long as a process maps it and leaves no name behind.
+// Allocates memory that other processes of the host can map. Each allocation is an anonymous memory
+// file (memfd), which exists as long as a process maps it and has no name that could be left
+// behind.
 #pragma once
 
 #include <cstddef>
@@ -14,7 +15,7 @@ namespace atoll_collectives {
 class Mapping {
  public:
   Mapping() = default;
-  // Maps `bytes` of `fd` from `offset`, which need not be aligned, and makes all pages present.
+  // Maps `bytes` bytes of `fd` from `offset` and populates all pages. `offset` need not be aligned.
   Mapping(int fd, std::size_t offset, std::size_t bytes);
   Mapping(Mapping&& other) noexcept;
   Mapping& operator=(Mapping&& other) noexcept;
@@ -28,20 +29,27 @@ class Mapping {
   std::byte* data_ = nullptr;
 };
 
-// The allocations of this process. They are found by address, because core frees and registers
-// memory by address alone.
+// Sets the size of the file `fd` and reserves memory for all of it. Returns 0 or an errno value.
+int reserve_file(int fd, std::size_t bytes) noexcept;
+
+// The shared memory allocations of this process. They are looked up by address, because libatoll
+// passes only an address when it frees or registers memory.
 namespace shared_memory {
 
-// Zeroed, page-aligned, and backed by memory at once. Throws Error(ATOLL_OUT_OF_MEMORY).
+// Allocates memory that is zeroed, page-aligned, and backed by physical pages at once. Throws
+// Error(ATOLL_OUT_OF_MEMORY).
 void* allocate(std::size_t bytes);
-// Throws Error(ATOLL_NOT_FOUND) for an address that allocate() did not return.
+// Frees memory of allocate(). Throws Error(ATOLL_NOT_FOUND) for an address that allocate() did not
+// return.
 void free(void* memory);
 
+// A range of a memory file.
 struct Range {
   std::shared_ptr<const Descriptor> file;
   std::size_t offset;
 };
-// The file range of [memory, memory + bytes), if the range is part of one allocation.
+// Returns the file range that backs [memory, memory + bytes), or nullopt unless a single allocation
+// contains all of it.
 std::optional<Range> find(const void* memory, std::size_t bytes);
 
 }  // namespace shared_memory

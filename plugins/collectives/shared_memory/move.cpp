@@ -1,12 +1,14 @@
-// move(): the ranks of a host copy data from each other.
+// Implements move(): the ranks of a host copy data from each other.
 //
-// 1. Every rank advertises where its buffers are. Data outside registered windows goes through the
-//    staging buffers in rounds: each rank fills its half, all ranks synchronize, and each copies
-//    what it needs from the others' halves. So does small data, because that copy costs less than a
-//    second synchronization.
-// 2. Data in registered windows is copied straight to its destination. All ranks synchronize again,
-//    so that no rank overwrites data that others still read.
-// Copies per byte: one from windows, two through the staging buffers, which stay in the caches.
+// 1. Every rank advertises the locations of its buffers. Data outside registered windows goes
+//    through the staging buffers in rounds: each rank copies data into its own staging buffer, all
+//    ranks synchronize, and each rank copies the data that it needs from the other ranks' staging
+//    buffers. Small data is always staged, because the extra copy costs less than a second
+//    synchronization.
+// 2. Data in registered windows is copied directly to its destination. Then all ranks synchronize
+//    again, so that no rank overwrites data that others still read.
+// Each byte is copied once from a window, or twice through the staging buffers, which stay in the
+// caches.
 #include <algorithm>
 
 #include "collectives/group.hpp"
@@ -24,7 +26,7 @@ class Move {
         extents_(extents),
         exchange_(exchange),
         self_(sync_.self()) {
-    // Data in place is not read, so it does not count.
+    // Data that is already in place is not read, so it is not part of the working set.
     std::size_t received = 0;
     std::size_t read = 0;
     for (const auto& offers : group.offers) {
@@ -68,7 +70,8 @@ class Move {
   bool receives(const Offer& offer, int local) const {
     return offer.receiver == everybody || offer.receiver == local;
   }
-  // Looks at this rank's own offers only; the other ranks' offers are assumed to be alike.
+  // Returns true if this rank's first offer of the same buffer is copied onto itself. Other ranks'
+  // offers are assumed to be in place as well.
   bool in_place(const Offer& offer) const {
     const auto& mine = offers(self_);
     return !mine.empty() && mine.front().from == offer.from &&
@@ -83,7 +86,7 @@ class Move {
   }
   std::byte* dst() const { return static_cast<std::byte*>(operation_.dst); }
 
-  // Bytes that a rank provides to other ranks.
+  // Returns the number of bytes that a local rank offers to other ranks.
   std::size_t offered(int local) const {
     std::size_t bytes = 0;
     if (sync_.size() == 1) return 0;
@@ -98,8 +101,8 @@ class Move {
     return false;
   }
 
-  // True if a rank's data goes through its staging buffer. Follows from the adverts, so that all
-  // ranks agree.
+  // Returns true if the data of a local rank goes through its staging buffer. The answer depends
+  // only on the adverts and the offers, so all ranks agree.
   bool staged(int local) const {
     const std::size_t bytes = offered(local);
     if (bytes == 0) return false;
@@ -117,7 +120,8 @@ class Move {
     if (offered(self_) > small_bytes) {
       advert.src = group_.windows.find(operation_.src, extents_.src);
     }
-    // A rank that only receives advertises its dst too, so that other ranks can do its work.
+    // A rank that only receives data also advertises its dst, so that other ranks can copy data for
+    // it.
     if (any_large()) advert.dst = group_.windows.find(operation_.dst, extents_.dst);
   }
 
@@ -128,8 +132,9 @@ class Move {
     }
   }
 
-  // Calls body(offer, first, bytes, at) for the parts of the offers of `local` that belong to the
-  // given round. `first` is an offset in the offer, `at` in the half of the staging buffer.
+  // Calls body(offer, first, bytes, at) for each part of the offers of `local` that is staged in
+  // this round. `first` is the offset of the part in the offer, and `at` its offset in the half of
+  // the staging buffer.
   template <class Body>
   void each_piece(int local, std::size_t round, const Body& body) const {
     const std::size_t low = round * staging_bytes;
@@ -174,7 +179,8 @@ class Move {
     }
   }
 
-  // Calls body(local, offer, first, bytes) for every piece of every offer.
+  // Calls body(local, offer, first, bytes) for every piece of every offer. `first` is the offset of
+  // the piece in the offer.
   template <class Body>
   void each_job(const Body& body) const {
     for (int local = 0; local < sync_.size(); ++local) {
@@ -187,8 +193,9 @@ class Move {
     }
   }
 
-  // On an oversubscribed host, and if all buffers are in registered windows, the running ranks
-  // perform all copies of the step. Returns false if this does not apply.
+  // If the host is oversubscribed and all buffers are in registered windows, lets the running ranks
+  // perform all copies of the step, including those for waiting ranks. Otherwise copies nothing and
+  // returns false.
   bool share_work() {
     if (!sync_.oversubscribed() || sync_.size() == 1) return false;
     for (int local = 0; local < sync_.size(); ++local) {
@@ -213,7 +220,7 @@ class Move {
     const WindowOffset& place = offer.from == Offer::From::src ? from.src : from.dst;
     const std::byte* source = group_.windows.at(local, place) + offer.offset + first;
     for (int receiver = 0; receiver < sync_.size(); ++receiver) {
-      if (receiver == local || !receives(offer, receiver)) continue;  // copied by copy_own()
+      if (receiver == local || !receives(offer, receiver)) continue;  // copy_own() has copied it
       std::byte* to = group_.windows.at(receiver, sync_.advert_of(receiver).dst) + offer.to + first;
       group_.copy(to, source, bytes, streaming_);
     }

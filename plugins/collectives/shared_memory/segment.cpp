@@ -11,6 +11,7 @@
 
 #include "collectives/auth.hpp"
 #include "collectives/descriptor.hpp"
+#include "collectives/shared_memory/memory_file.hpp"
 #include "sdk/guard.hpp"
 
 namespace atoll_collectives {
@@ -36,15 +37,6 @@ std::string random_name() {
   return name;
 }
 
-// Sizes `fd` and backs it with memory. Returns 0 or an errno value.
-int reserve(int fd, std::size_t bytes) {
-  int error = 0;
-  do {
-    error = ::posix_fallocate(fd, 0, static_cast<off_t>(bytes));
-  } while (error == EINTR);
-  return error;
-}
-
 }  // namespace
 
 Segment::Segment(std::string name, std::size_t rings, std::size_t ring_bytes)
@@ -63,7 +55,7 @@ std::unique_ptr<Segment> Segment::create(std::size_t rings, std::size_t ring_byt
     if (!fd) throw system_error("shm_open " + segment->name_, errno);
     segment->named_ = Named::yes;
     const std::size_t bytes = segment_bytes(rings, ring_bytes);
-    const int error = reserve(fd.get(), bytes);
+    const int error = reserve_file(fd.get(), bytes);
     if (error == 0) {
       segment->map(fd.get());
       segment->inbox().magic = segment_magic;
@@ -86,13 +78,15 @@ std::unique_ptr<Segment> Segment::attach(const std::string& name, std::size_t ri
   struct stat status {};
   if (::fstat(fd.get(), &status) != 0) throw system_error("fstat " + name, errno);
   if (static_cast<std::size_t>(status.st_size) != segment_bytes(rings, ring_bytes)) {
-    throw Error(ATOLL_MISMATCH, fmt::format("shared memory {} has {} bytes instead of {}", name,
-                                            status.st_size, segment_bytes(rings, ring_bytes)));
+    throw Error(ATOLL_MISMATCH,
+                fmt::format("shared memory {} has {} bytes, but {} were expected", name,
+                            status.st_size, segment_bytes(rings, ring_bytes)));
   }
   segment->map(fd.get());
   const Inbox& inbox = segment->inbox();
   if (inbox.magic != segment_magic || inbox.ring_bytes != ring_bytes || inbox.rings != rings) {
-    throw Error(ATOLL_MISMATCH, "shared memory " + name + " has another version");
+    throw Error(ATOLL_MISMATCH,
+                "shared memory " + name + " was created by another version of the backend");
   }
   return segment;
 }

@@ -1,10 +1,10 @@
-// A rank's inbox in shared memory: one ring buffer per other rank of the host, a doorbell that its
-// owner sleeps on, a flag that the owner sets when it closes, its control block, and its staging
-// buffer.
+// A Segment is the inbox of a rank in shared memory. It contains one ring buffer per other rank of
+// the host, a doorbell on which the owner sleeps, a flag that the owner sets when it closes, the
+// owner's control block, and the owner's staging buffer.
 //
 // The owner creates the segment under a random name, the other ranks attach, and then the owner
-// removes the name. From then on the memory lives as long as a process maps it, so a killed process
-// leaves nothing behind.
+// removes the name. From then on the memory exists only as long as a process maps it, so a killed
+// process leaves nothing behind.
 #pragma once
 
 #include <atomic>
@@ -18,7 +18,8 @@
 
 namespace atoll_collectives {
 
-// Bytes of one of the two halves of a staging buffer: one half is filled while the other is read.
+// Size of each of the two halves of a staging buffer in bytes. One half is filled while the other
+// is read.
 constexpr std::size_t staging_bytes = 256 * 1024;
 
 // How the owner of an inbox waits.
@@ -30,16 +31,17 @@ enum class Sleeper : std::uint32_t {
 
 struct Inbox {
   std::uint64_t magic;
-  std::uint64_t ring_bytes;  // a power of two
+  std::uint64_t ring_bytes;  // size of each ring buffer in bytes; a power of two
   std::uint64_t rings;
-  alignas(cache_line) std::atomic<std::uint32_t> doorbell;  // counts events for the owner
-  std::atomic<std::uint32_t> sleeper;                       // a Sleeper
-  alignas(cache_line) std::atomic<std::uint32_t> closed;
+  alignas(
+      cache_line) std::atomic<std::uint32_t> doorbell;    // futex that counts events for the owner
+  std::atomic<std::uint32_t> sleeper;                     // how the owner waits: a Sleeper
+  alignas(cache_line) std::atomic<std::uint32_t> closed;  // nonzero once the owner has closed
   ControlBlock control;
 };
 
-// Header of a ring buffer. Positions count bytes since the beginning; modulo ring_bytes they are
-// offsets.
+// Header of a ring buffer. `written` and `consumed` count bytes since the ring was created; modulo
+// ring_bytes they are offsets in the buffer.
 struct Ring {
   alignas(cache_line) std::atomic<std::uint64_t> written;
   alignas(cache_line) std::atomic<std::uint64_t> consumed;
@@ -50,12 +52,15 @@ static_assert(sizeof(std::atomic<std::uint32_t>) == 4, "the doorbell is a futex"
 
 class Segment {
  public:
-  // Reserves the memory, so that a full /dev/shm is an Error here and not a SIGBUS later. If memory
-  // is short, tries smaller rings, down to 16 KiB. `ring_bytes` is a power of two.
+  // Creates a segment with `rings` ring buffers of `ring_bytes` bytes, which must be a power of
+  // two. If /dev/shm is nearly full, tries smaller rings, down to 16 KiB. Reserves all memory, so
+  // that a full /dev/shm causes an Error here and not a SIGBUS later.
   static std::unique_ptr<Segment> create(std::size_t rings, std::size_t ring_bytes);
+  // Maps the segment that another rank created. Throws Error(ATOLL_MISMATCH) if its size or version
+  // differs.
   static std::unique_ptr<Segment> attach(const std::string& name, std::size_t rings,
                                          std::size_t ring_bytes);
-  // For create() and attach() only: maps nothing.
+  // Only create() and attach() call this constructor, which does not map any memory.
   Segment(std::string name, std::size_t rings, std::size_t ring_bytes);
   Segment(const Segment&) = delete;
   Segment& operator=(const Segment&) = delete;
@@ -63,7 +68,8 @@ class Segment {
 
   const std::string& name() const noexcept { return name_; }
   std::size_t ring_bytes() const noexcept { return ring_bytes_; }
-  // Removes the name; existing mappings stay valid.
+  // Removes the name of the segment, so that no further process can attach. Existing mappings stay
+  // valid.
   void unlink() noexcept;
 
   Inbox& inbox() const noexcept;

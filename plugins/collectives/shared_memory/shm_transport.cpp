@@ -2,9 +2,7 @@
 
 #include <fmt/format.h>
 #include <linux/futex.h>
-#include <sys/socket.h>
 #include <sys/syscall.h>
-#include <sys/un.h>
 
 #include <algorithm>
 #include <array>
@@ -12,16 +10,16 @@
 #include <cerrno>
 #include <charconv>
 #include <climits>
-#include <cstddef>
 #include <cstring>
 
+#include "collectives/shared_memory/unix_socket.hpp"
 #include "sdk/guard.hpp"
 
 namespace atoll_collectives {
 namespace {
 
-// A ring holds a few pieces, so that writer and reader work at the same time. All rings together
-// should stay in the caches.
+// Sizes of rings. A ring holds several pieces, so that the writer and the reader can work at the
+// same time. All rings of a rank together should stay in the caches.
 constexpr std::size_t piece_bytes = 128 * 1024;
 constexpr std::size_t largest_ring = 512 * 1024;
 constexpr std::size_t smallest_ring = 64 * 1024;
@@ -37,27 +35,12 @@ void futex_wait(std::atomic<std::uint32_t>& word, std::uint32_t value,
   const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(limit);
   const timespec time{static_cast<time_t>(seconds.count()),
                       static_cast<long>((limit - seconds).count())};
-  // The caller checks its condition again after every return, whatever the reason.
+  // The result is ignored, because the caller checks its condition again after every return.
   ::syscall(SYS_futex, &word, FUTEX_WAIT, value, &time, nullptr, 0);
 }
 
 void futex_wake(std::atomic<std::uint32_t>& word) {
   ::syscall(SYS_futex, &word, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
-}
-
-struct Address {
-  sockaddr_un socket{};
-  socklen_t size = 0;
-};
-
-// An address in the abstract namespace. Ranks of one host share it, because they share the network
-// namespace.
-Address doorbell_address(const std::string& segment_name) {
-  Address address;
-  address.socket.sun_family = AF_UNIX;
-  segment_name.copy(address.socket.sun_path + 1, sizeof(address.socket.sun_path) - 1);
-  address.size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + segment_name.size());
-  return address;
 }
 
 std::uint32_t number(Sleeper sleeper) { return static_cast<std::uint32_t>(sleeper); }
@@ -78,7 +61,9 @@ ShmTransport::ShmTransport(std::vector<int> ranks, int rank, Doorbell doorbell)
     peers_[i].incoming = &own_->ring(slot);
     peers_[i].incoming_data = own_->data(slot);
   }
-  if (doorbell == Doorbell::futex_or_socket) open_socket();
+  if (doorbell == Doorbell::futex_or_socket) {
+    socket_ = open_datagram_socket(UnixAddress(own_->name()));
+  }
 }
 
 ShmTransport::~ShmTransport() {
@@ -92,16 +77,6 @@ std::size_t ShmTransport::local_index(int rank) const {
   return static_cast<std::size_t>(index_.at(static_cast<std::size_t>(rank)));
 }
 
-void ShmTransport::open_socket() {
-  socket_ = Descriptor(::socket(AF_UNIX, SOCK_DGRAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
-  if (!socket_) throw system_error("socket", errno);
-  const auto address = doorbell_address(own_->name());
-  if (::bind(socket_.get(), reinterpret_cast<const sockaddr*>(&address.socket), address.size) !=
-      0) {
-    throw system_error("bind of a Unix socket", errno);
-  }
-}
-
 std::string ShmTransport::published() const {
   return fmt::format("{}:{}", own_->name(), own_->ring_bytes());
 }
@@ -113,7 +88,9 @@ void ShmTransport::attach(int rank, const std::string& published) {
     std::from_chars(published.data() + colon + 1, published.data() + published.size(), ring_bytes);
   }
   if (!std::has_single_bit(ring_bytes)) {
-    throw Error(ATOLL_BAD_DATA, fmt::format("rank {} published '{}'", rank, published));
+    throw Error(
+        ATOLL_BAD_DATA,
+        fmt::format("rank {} published an invalid shared memory address '{}'", rank, published));
   }
   Peer& to = peer(rank);
   to.inbox = Segment::attach(published.substr(0, colon), ranks_.size() - 1, ring_bytes);
@@ -144,7 +121,7 @@ std::size_t ShmTransport::send(int rank, std::span<const std::byte> data) {
   const std::size_t free = size - static_cast<std::size_t>(written - consumed);
   const std::size_t n = std::min({data.size(), free, piece_bytes});
   if (to.inbox->inbox().closed.load(std::memory_order_acquire) != 0) {
-    throw Error(ATOLL_PEER_LOST, "it has closed");
+    throw Error(ATOLL_PEER_LOST, "that rank has closed the communicator");
   }
   if (n == 0) return 0;
   const std::size_t at = static_cast<std::size_t>(written) & (size - 1);
@@ -158,7 +135,8 @@ std::size_t ShmTransport::send(int rank, std::span<const std::byte> data) {
 
 std::size_t ShmTransport::recv(int rank, std::span<std::byte> data) {
   Peer& from = peer(rank);
-  // Reads `closed` before the ring, so that everything the peer wrote before closing is received.
+  // Reads `closed` before the ring, so that all bytes that the peer wrote before it closed are
+  // received.
   const bool closed = from.inbox->inbox().closed.load(std::memory_order_acquire) != 0;
   const std::uint64_t consumed = from.incoming->consumed.load(std::memory_order_relaxed);
   const std::uint64_t written = from.incoming->written.load(std::memory_order_acquire);
@@ -166,7 +144,7 @@ std::size_t ShmTransport::recv(int rank, std::span<std::byte> data) {
   const std::size_t n =
       std::min({data.size(), static_cast<std::size_t>(written - consumed), piece_bytes});
   if (n == 0) {
-    if (closed) throw Error(ATOLL_PEER_LOST, "it has closed");
+    if (closed) throw Error(ATOLL_PEER_LOST, "that rank has closed the communicator");
     return 0;
   }
   const std::size_t at = static_cast<std::size_t>(consumed) & (size - 1);
@@ -178,8 +156,9 @@ std::size_t ShmTransport::recv(int rank, std::span<std::byte> data) {
   return n;
 }
 
-// A sleeper announces itself and then checks the doorbell; here the doorbell changes first and then
-// the sleeper is checked. Both are sequentially consistent, so one side sees the other.
+// A rank that wants to sleep announces it and then checks its doorbell. This function changes the
+// doorbell first and then checks whether the rank has announced to sleep. All these accesses are
+// sequentially consistent, so at least one side sees the other, and no wake-up is lost.
 void ShmTransport::ring_doorbell(const Segment& segment) const noexcept {
   Inbox& inbox = segment.inbox();
   inbox.doorbell.fetch_add(1, std::memory_order_seq_cst);
@@ -187,11 +166,10 @@ void ShmTransport::ring_doorbell(const Segment& segment) const noexcept {
   if (sleeper == number(Sleeper::futex)) {
     futex_wake(inbox.doorbell);
   } else if (sleeper == number(Sleeper::socket) && socket_) {
-    // Errors do not matter: a full queue wakes its owner as well, and a closed socket has no
-    // sleeper.
-    const auto address = doorbell_address(segment.name());
-    ::sendto(socket_.get(), "", 1, MSG_DONTWAIT | MSG_NOSIGNAL,
-             reinterpret_cast<const sockaddr*>(&address.socket), address.size);
+    // Errors can be ignored: if the socket's queue is full, its owner wakes anyway, and if the
+    // socket is closed, no rank sleeps on it.
+    const UnixAddress address(segment.name());
+    ::sendto(socket_.get(), "", 1, MSG_DONTWAIT | MSG_NOSIGNAL, address.get(), address.size);
   }
 }
 
@@ -223,8 +201,9 @@ void ShmTransport::announce_waking() noexcept {
   own_->inbox().sleeper.store(number(Sleeper::awake), std::memory_order_relaxed);
 }
 
-// The caller has changed its control block; a sleeper announces itself before it checks the control
-// blocks again. Both are sequentially consistent, so one side sees the other.
+// The caller has changed its control block before this call. A rank that wants to sleep announces
+// it before it checks the control blocks again. All these accesses are sequentially consistent, so
+// at least one side sees the other, and no wake-up is lost.
 void ShmTransport::notify_sleepers() const noexcept {
   for (const auto& peer : peers_) {
     if (!peer.inbox) continue;
@@ -245,7 +224,8 @@ ShmTransport::Armed ShmTransport::arm(std::uint32_t ticket, std::span<const Need
 void ShmTransport::disarm() noexcept {
   own_->inbox().sleeper.store(number(Sleeper::awake), std::memory_order_relaxed);
   std::array<char, 8> sink{};
-  // The number of reads is bounded, because other processes may send to this socket as well.
+  // Reads at most 64 datagrams, because any process may send to this socket and could keep the loop
+  // busy forever.
   for (int i = 0; i < 64; ++i) {
     if (::recv(socket_.get(), sink.data(), sink.size(), MSG_DONTWAIT) < 0) return;
   }

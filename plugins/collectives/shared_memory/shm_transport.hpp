@@ -1,8 +1,9 @@
-// The transport between ranks of one host: a ring buffer in shared memory per pair and direction,
-// two copies per byte (into the ring and out of it), and a futex to sleep on.
+// ShmTransport connects the ranks of one host. Each pair of ranks has one ring buffer per direction
+// in shared memory, so every byte is copied twice: into the ring and out of it. A waiting rank
+// sleeps on a futex.
 //
-// A rank that waits for TCP sockets at the same time cannot sleep on a futex. It sleeps in poll(),
-// and peers wake it with a one-byte datagram to its Unix socket.
+// A rank that waits for TCP sockets at the same time cannot sleep on a futex. Such a rank sleeps in
+// poll(), and peers wake it with a one-byte datagram to its Unix socket.
 #pragma once
 
 #include <memory>
@@ -15,19 +16,21 @@
 
 namespace atoll_collectives {
 
+// How peers may have to wake a rank.
 enum class Doorbell {
-  futex_only,       // shared memory is the only transport of the group
+  futex_only,       // shared memory is the only transport of the communicator
   futex_or_socket,  // ranks may wait for other transports at the same time
 };
 
 class ShmTransport final : public Transport {
  public:
-  // `ranks` are the ranks of the group on this host, in the same order on all of them, including
-  // `rank`.
+  // `ranks` lists the ranks of the communicator on this host, including `rank`, in the same order
+  // on every rank.
   ShmTransport(std::vector<int> ranks, int rank, Doorbell doorbell);
-  ~ShmTransport() override;  // marks this rank as closed
+  ~ShmTransport() override;  // tells the peers that this rank has closed
 
-  // Control blocks and staging buffers, by local rank: the position in `ranks`.
+  // Access to the control blocks and staging buffers of the ranks of this host. A local rank is an
+  // index in ranks().
   const std::vector<int>& ranks() const noexcept { return ranks_; }
   std::size_t self() const noexcept { return self_; }
   ControlBlock& control_block(std::size_t local) const noexcept {
@@ -40,9 +43,11 @@ class ShmTransport final : public Transport {
   bool closed(std::size_t local) const noexcept {
     return segment(local).inbox().closed.load(std::memory_order_acquire) != 0;
   }
-  // Call it after a change of this rank's control block: wakes ranks that sleep in sleep_until().
+  // Wakes the ranks that sleep in sleep_until(). Must be called after each change of this rank's
+  // control block.
   void notify_sleepers() const noexcept;
-  // Sleeps until a peer notifies, until wake(), or for `limit`, unless done() is true.
+  // Sleeps until a peer calls notify_sleepers(), until wake() is called, or for `limit`. Returns at
+  // once if done() is true.
   template <class Done>
   void sleep_until(const Done& done, std::chrono::nanoseconds limit) noexcept {
     const std::uint32_t before = ticket();
@@ -51,11 +56,12 @@ class ShmTransport final : public Transport {
     announce_waking();
   }
 
-  // To open: every rank publishes a text, attaches to each other rank with that rank's text, waits
-  // until absent() is empty, and then removes the name of its inbox with conceal().
+  // To open the transport, every rank sends the text of published() to each other rank, attaches to
+  // each other rank with the text of that rank, waits until absent() is empty, and then removes the
+  // name of its inbox with conceal().
   std::string published() const;
   void attach(int peer, const std::string& published);
-  std::vector<int> absent() const;  // ranks that have not attached yet
+  std::vector<int> absent() const;  // ranks that have not attached to this rank's inbox yet
   void conceal() noexcept;
 
   std::size_t send(int peer, std::span<const std::byte> data) override;
@@ -69,14 +75,14 @@ class ShmTransport final : public Transport {
             std::vector<pollfd>& descriptors) override;
   void disarm() noexcept override;
   void wake() noexcept override;
-  void finish() noexcept override {}  // received from the inbox even after the sender has closed
+  void finish() noexcept override {}  // peers can read sent bytes even after this rank has closed
 
  private:
   struct Peer {
-    std::unique_ptr<Segment> inbox;  // inbox of the peer
-    Ring* outgoing = nullptr;        // in the inbox of the peer
+    std::unique_ptr<Segment> inbox;  // inbox of the peer; null for this rank
+    Ring* outgoing = nullptr;        // ring in the peer's inbox to which this rank writes
     std::span<std::byte> outgoing_data;
-    Ring* incoming = nullptr;  // in this rank's inbox
+    Ring* incoming = nullptr;  // ring in this rank's inbox to which the peer writes
     std::span<std::byte> incoming_data;
   };
   std::size_t local_index(int rank) const;
@@ -90,10 +96,10 @@ class ShmTransport final : public Transport {
   void sleep(std::uint32_t before, std::chrono::nanoseconds limit) noexcept;
   void announce_waking() noexcept;
   void ring_doorbell(const Segment& segment) const noexcept;
-  void open_socket();
 
   std::vector<int> ranks_;
-  std::vector<int> index_;  // local rank by rank of the group; -1 for ranks of other hosts
+  std::vector<int>
+      index_;  // local rank of each rank of the communicator; -1 for ranks of other hosts
   std::size_t self_;
   std::unique_ptr<Segment> own_;
   std::vector<Peer> peers_;

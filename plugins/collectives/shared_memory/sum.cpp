@@ -1,13 +1,14 @@
-// sum(): the ranks of a host reduce slices of their data.
+// Implements sum(): the ranks of a host reduce slices of their data.
 //
-// 1. Every rank advertises where its buffers are. Contributions outside registered windows, and
-//    small ones, go through the staging buffers in rounds: each rank copies the next chunk of every
-//    slice into its half, all ranks synchronize, and each reducer combines the chunks of its slices.
-// 2. Contributions in registered windows are read where they are: one pass reads every rank's part
-//    of a slice and writes the result, if possible to every rank that needs it. All ranks
+// 1. Every rank advertises the locations of its buffers. Contributions that are small or outside
+//    registered windows go through the staging buffers in rounds: each rank copies the next chunk
+//    of every slice into its staging buffer, all ranks synchronize, and each reducer reduces the
+//    chunks of its slices.
+// 2. Contributions in registered windows are read in place: one pass reads every rank's part of a
+//    slice and writes the result, if possible, directly to every rank that needs it. Then all ranks
 //    synchronize again, so that no rank overwrites data that others still read.
-// Memory traffic per rank for S bytes on n ranks, without staging: reduce_scatter reads S and writes
-// S / n; all_reduce reads S and writes S.
+// Memory traffic per rank for S bytes on n ranks without staging: a reduce_scatter reads S bytes
+// and writes S / n; an all_reduce reads S bytes and writes S.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -46,7 +47,8 @@ class LocalSum {
     chunk_ = staging_bytes / slices / cache_line * cache_line;
     if (chunk_ == 0) {
       throw Error(ATOLL_UNSUPPORTED,
-                  fmt::format("a reduction over more than {} ranks", staging_bytes / cache_line));
+                  fmt::format("a reduction over more than {} ranks of one host is not supported",
+                              staging_bytes / cache_line));
     }
     group.factors.resize(static_cast<std::size_t>(sync_.size()));
   }
@@ -87,8 +89,9 @@ class LocalSum {
     return pushed;
   }
 
-  // On an oversubscribed host, and if all dsts are in registered windows, the running ranks perform
-  // all reductions of the step. Returns false if this does not apply.
+  // If the host is oversubscribed and all buffers are in registered windows, lets the running ranks
+  // perform all reductions of the step, including those of waiting ranks. Otherwise reduces nothing
+  // and returns false.
   bool share_work(bool pushed) {
     const bool in_dst = how_.owners_write == Sum::Owners::in_dst;
     if (!sync_.oversubscribed() || sync_.size() == 1 || !(pushed || in_dst)) return false;
@@ -143,7 +146,7 @@ class LocalSum {
     return false;
   }
 
-  // True if any rank that gets results has dst = src.
+  // Returns true if any rank that receives results has the same buffer as src and dst.
   bool writes_where_it_reads() const {
     for (int local = 0; local < sync_.size(); ++local) {
       if (how_.push == Sum::Push::root && local != how_.root) continue;
@@ -156,8 +159,8 @@ class LocalSum {
     return false;
   }
 
-  // The root reduces everything if other ranks cannot write its dst. The layout of the staging
-  // buffers stays the same.
+  // Makes the root the reducer of every slice, because other ranks cannot write to its dst. The
+  // layout of the staging buffers does not depend on the reducer, so staged data stays valid.
   void leave_to_root() {
     for (auto& slice : group_.slices) slice.reducer = how_.root;
   }
@@ -171,8 +174,8 @@ class LocalSum {
     }
   }
 
-  // Slices that this rank reduces itself are read from src. They are staged only if the root may
-  // have to reduce them.
+  // A slice that this rank reduces itself is read from src. Such a slice is staged only if the root
+  // may have to reduce it instead.
   void fill_staging(std::size_t round) const {
     std::byte* staging = sync_.staging(self_);
     for (const auto& slice : group_.slices) {

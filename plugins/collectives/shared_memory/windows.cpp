@@ -2,8 +2,6 @@
 
 #include <fmt/format.h>
 #include <poll.h>
-#include <sys/socket.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include <array>
@@ -13,6 +11,7 @@
 #include <set>
 #include <thread>
 
+#include "collectives/shared_memory/unix_socket.hpp"
 #include "sdk/guard.hpp"
 
 namespace atoll_collectives {
@@ -25,20 +24,8 @@ constexpr std::uint64_t message_magic = 0x31776f646e697461;  // "atindow1"
 constexpr auto look_period = 5ms;
 constexpr auto retry_period = 100us;
 
-struct Address {
-  sockaddr_un socket{};
-  socklen_t size = 0;
-};
-
-// An address in the abstract namespace that is derived from the inbox' random name.
-Address address_of(const std::string& inbox) {
-  Address address;
-  const std::string name = inbox + ".windows";
-  address.socket.sun_family = AF_UNIX;
-  name.copy(address.socket.sun_path + 1, sizeof(address.socket.sun_path) - 1);
-  address.size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
-  return address;
-}
+// Returns the address of a rank's socket, which is derived from the random name of the rank's inbox.
+UnixAddress address_of(const std::string& inbox) { return UnixAddress(inbox + ".windows"); }
 
 std::uintptr_t number_of(const void* memory) { return reinterpret_cast<std::uintptr_t>(memory); }
 
@@ -59,18 +46,14 @@ Windows::Windows(const Team& team, const ShmTransport* transport)
 }
 
 void Windows::open_socket() {
-  socket_ = Descriptor(::socket(AF_UNIX, SOCK_DGRAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
-  if (!socket_) throw system_error("socket", errno);
+  socket_ = open_datagram_socket(address_of(transport_->inbox_name(transport_->self())));
   const int on = 1;
   ::setsockopt(socket_.get(), SOL_SOCKET, SO_PASSCRED, &on, sizeof(on));
-  const auto address = address_of(transport_->inbox_name(transport_->self()));
-  if (::bind(socket_.get(), reinterpret_cast<const sockaddr*>(&address.socket), address.size) !=
-      0) {
-    throw system_error("bind of a Unix socket", errno);
-  }
 }
 
-// Returns false if the peer's queue is full or the peer has not opened the communicator yet.
+// Sends a message and the file descriptor `fd`, unless that is -1. Returns false, so that the
+// caller tries again, if the peer's queue is full or if the peer has not opened the communicator
+// yet.
 bool Windows::send(int local, const Message& message, int fd) const {
   auto address = address_of(transport_->inbox_name(static_cast<std::size_t>(local)));
   iovec data{const_cast<Message*>(&message), sizeof(message)};
@@ -90,7 +73,7 @@ bool Windows::send(int local, const Message& message, int fd) const {
     std::memcpy(CMSG_DATA(rights), &fd, sizeof(fd));
   }
   if (::sendmsg(socket_.get(), &header, MSG_NOSIGNAL) >= 0) return true;
-  // ETOOMANYREFS: too many descriptors of this user are in flight.
+  // ETOOMANYREFS means that too many file descriptors of this user are in flight between sockets.
   if (errno == EAGAIN || errno == EINTR || errno == ENOBUFS || errno == ETOOMANYREFS) return false;
   const bool closed = transport_->closed(static_cast<std::size_t>(local));
   if (errno == ECONNREFUSED && !closed) return false;
@@ -100,7 +83,8 @@ bool Windows::send(int local, const Message& message, int fd) const {
                           std::strerror(errno)));
 }
 
-// Receives one message; returns false if the queue is empty. Drops messages of other users.
+// Receives one message; returns false if the queue is empty. Ignores messages from processes of
+// other users.
 bool Windows::receive_one() {
   Message message{};
   iovec data{&message, sizeof(message)};
@@ -156,7 +140,8 @@ void Windows::exchange(const Message& mine, int fd, std::int64_t timeout_ns) {
     }
     std::erase_if(to_receive, [&](int local) { return arrived_.contains({mine.number, local}); });
     if (to_send.empty() && to_receive.empty()) return;
-    if (team_.aborted.load(std::memory_order_acquire)) throw Error(ATOLL_ABORTED, "aborted");
+    if (team_.aborted.load(std::memory_order_acquire))
+      throw Error(ATOLL_ABORTED, "registering memory was aborted");
     if (Clock::now() >= deadline) {
       std::string names;
       std::set<int> absent = to_receive;
@@ -164,8 +149,9 @@ void Windows::exchange(const Message& mine, int fd, std::int64_t timeout_ns) {
       for (const int local : absent) {
         names += " " + team_.describe(transport_->ranks()[static_cast<std::size_t>(local)]);
       }
-      throw Error(ATOLL_TIMEOUT, fmt::format("registering memory with communicator {}: absent:{}",
-                                             team_.name, names));
+      throw Error(ATOLL_TIMEOUT,
+                  fmt::format("registering memory with communicator {} timed out; absent:{}",
+                              team_.name, names));
     }
     if (!to_send.empty()) {
       std::this_thread::sleep_for(retry_period);
@@ -213,7 +199,7 @@ void Windows::add(void* memory, std::size_t bytes, std::int64_t timeout_ns) {
 void Windows::remove(void* memory) {
   const auto found = by_address_.find(number_of(memory));
   if (found == by_address_.end()) {
-    throw Error(ATOLL_NOT_FOUND, "deregister_memory: not a registered address");
+    throw Error(ATOLL_NOT_FOUND, "deregister_memory: this address is not registered");
   }
   windows_[found->second] = Window{};
   by_address_.erase(found);

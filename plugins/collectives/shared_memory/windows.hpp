@@ -1,7 +1,8 @@
-// Registered windows: memory of each rank of a host that all ranks of the host have mapped.
+// Windows manages the registered windows of a communicator. A window consists of memory of each
+// rank of a host, which all ranks of the host have mapped.
 //
-// All ranks of the host register windows in the same order. Each passes the file of its memory to
-// the others over Unix sockets and maps theirs.
+// All ranks of the host register windows in the same order. Each rank passes the file descriptor of
+// its memory to the other ranks over Unix sockets and maps the memory of the other ranks.
 #pragma once
 
 #include <cstdint>
@@ -23,29 +24,33 @@ class Windows {
   // A null `transport` means that this rank is alone on its host.
   Windows(const Team& team, const ShmTransport* transport);
 
-  // Collective over the ranks of the host. Memory that does not come from shared_memory::allocate()
-  // is accepted, but other ranks cannot map it. Throws Error: ATOLL_TIMEOUT names absent ranks,
-  // ATOLL_MISMATCH a rank that registers another size.
+  // Registers `memory` as this rank's part of a new window. Collective over the ranks of the host.
+  // Memory that does not come from shared_memory::allocate() is accepted, but other ranks cannot
+  // map it. Throws Error(ATOLL_TIMEOUT), which names absent ranks, or Error(ATOLL_MISMATCH), which
+  // names a rank that registers another size.
   void add(void* memory, std::size_t bytes, std::int64_t timeout_ns);
-  // Not collective: the other ranks keep their mappings of this rank's memory until they remove
-  // their own part. Throws Error(ATOLL_NOT_FOUND).
+  // Removes this rank's part of a window. Not collective: the other ranks keep their mappings of
+  // this rank's memory until they remove their own parts. Throws Error(ATOLL_NOT_FOUND) if `memory`
+  // is not registered.
   void remove(void* memory);
 
-  // The window that contains [data, data + bytes).
+  // Returns the position of [data, data + bytes) in the window that contains it. The result's
+  // `window` is -1 if no window does, or if other ranks cannot map the memory.
   WindowOffset find(const void* data, std::size_t bytes) const noexcept;
-  // The mapped address of another rank's memory. `place.window` is not -1. Throws
-  // Error(ATOLL_INVALID_ARGUMENT) if this rank has removed its part of the window.
+  // Returns the address at which this process has mapped the position `place` of a local rank's
+  // memory. `place.window` must not be -1. Throws Error(ATOLL_INVALID_ARGUMENT) if this rank has
+  // removed its own part of the window.
   std::byte* at(int local, const WindowOffset& place) const;
 
  private:
   struct Window {
     std::byte* own = nullptr;
     std::size_t bytes = 0;
-    std::vector<Mapping> parts;  // indexed by local rank; empty for this rank
-    bool shared = false;         // other ranks have mapped this rank's part
+    std::vector<Mapping> parts;  // memory of each local rank; empty for this rank
+    bool shared = false;         // true if other ranks can map this rank's part
   };
-  struct Message;  // one rank's message about one window
-  struct Part {    // content of a message that has arrived
+  struct Message;  // message in which a rank announces its part of a window
+  struct Part {    // a rank's part of a window, as its message announced it
     std::uint64_t offset;
     std::uint64_t bytes;
     Descriptor file;
@@ -59,9 +64,10 @@ class Windows {
   const Team& team_;
   const ShmTransport* transport_;
   Descriptor socket_;
-  std::vector<Window> windows_;  // indexed by number; removed windows stay as empty entries
-  std::map<std::uintptr_t, std::size_t> by_address_;
-  std::map<std::pair<std::uint64_t, int>, Part> arrived_;  // by window number and local rank
+  std::vector<Window>
+      windows_;  // all windows in order of registration; removed windows stay as empty entries
+  std::map<std::uintptr_t, std::size_t> by_address_;       // index of the window at an address
+  std::map<std::pair<std::uint64_t, int>, Part> arrived_;  // keys: window index and local rank
 };
 
 }  // namespace atoll_collectives
