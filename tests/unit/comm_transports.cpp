@@ -46,8 +46,8 @@ TEST_CASE("a rank without a connection of its own is fine where others have GPUD
 
 TEST_CASE("one that has a connection without it is named, and so is one that does not know") {
   const auto slow = refused({"a", "b", "b"}, {by("IB", true), {}, by("IB", false, true)});
-  CHECK(slow.find("GPUDirect RDMA is required: rank 2 reaches other hosts by IB with it in part") ==
-        0);
+  CHECK(slow.find("GPUDirect RDMA is required: rank 2 reaches other hosts by IB with "
+                  "GPUDirect RDMA on some connections only") == 0);
   Transports unknown;
   unknown.unknown = "NCCL_DEBUG=WARN is set";
   const auto lost = refused({"a", "b"}, {by("IB", true), unknown});
@@ -56,7 +56,8 @@ TEST_CASE("one that has a connection without it is named, and so is one that doe
 }
 
 TEST_CASE("without any connection between several hosts it is refused, on one host it is not") {
-  CHECK(refused({"a", "b"}, {{}, {}}).find("no rank is known to have a connection") != std::string::npos);
+  CHECK(refused({"a", "b"}, {{}, {}}).find("no rank is known to have a connection") !=
+        std::string::npos);
   CHECK(refused({"a", "a"}, {{}, {}}) == "");
   CHECK(refused({"a", "a"}, {by("Socket", false), {}}) == "");
 }
@@ -71,7 +72,7 @@ TEST_CASE("together: all networks, and what holds for all") {
     texts[rank] = atoll::gather_transports(world, mine[rank]).to_string();
   });
   for (const std::string& text : texts) {
-    CHECK(text == "network IB, Socket with GPUDirect RDMA in part, NVLS available");
+    CHECK(text == "network IB, Socket with GPUDirect RDMA on some connections, NVLS available");
   }
   CHECK(Transports{}.to_string() == "no network in use");
   CHECK(by("IB", true).to_string() == "network IB with GPUDirect RDMA");

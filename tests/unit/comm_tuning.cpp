@@ -115,7 +115,7 @@ TEST_CASE("an error in the file names file and line") {
     CHECK(problem_in_file(std::string("all_reduce ") + size + " ring\n").find("1: \"") == 0);
   }
   CHECK(problem_in_file("all_reduce 99999999999999G ring\n") ==
-        "1: \"99999999999999G\" is too large a size");
+        "1: the size \"99999999999999G\" is too large");
   CHECK(problem_in_file("allgather 0 ring\n").find("1: unknown collective \"allgather\"; ") == 0);
   CHECK(problem_of("/nonexistent/tuning", "", atoll::ErrorCode::io).find("/nonexistent/tuning") !=
         std::string::npos);
