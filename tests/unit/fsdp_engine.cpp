@@ -408,7 +408,8 @@ TEST_CASE("a departure from the declared order names what was expected") {
     engine.freeze({"a", "b"});
     auto compute = engine.device().stream();
     auto pass = engine.begin({}, compute);
-    CHECK_THROWS_WITH(pass.forward(b), "forward(b): the declared order has a here (use 1 of 4)");
+    CHECK_THROWS_WITH(pass.forward(b),
+                      "forward(b): the declared order has unit a here (use 1 of 4)");
     {
       auto w = pass.forward(a);
       CHECK_THROWS_AS(w["nope"], atoll::Error);
@@ -416,7 +417,8 @@ TEST_CASE("a departure from the declared order names what was expected") {
     CHECK_THROWS_AS(pass.backward(b), atoll::Error);
     { auto w = pass.forward(b); }
     CHECK_THROWS_AS(engine.begin({}, compute), atoll::Error);
-    CHECK_THROWS_WITH(pass.backward(a), "backward(a): the declared order has b here (use 3 of 4)");
+    CHECK_THROWS_WITH(pass.backward(a),
+                      "backward(a): the declared order has unit b here (use 3 of 4)");
   });
 }
 

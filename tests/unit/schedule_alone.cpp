@@ -139,7 +139,8 @@ TEST_CASE("in flight: an operation that could never start throws when it is call
       atoll::Error);
   one.scheduler.release(Lane::outer, {});
   CHECK_THROWS_WITH_AS(one.scheduler.release(Lane::outer, {}),
-                       "Scheduler: nothing to release on the lane outer", atoll::Error);
+                       "Scheduler: release() on the lane outer without an unreleased operation",
+                       atoll::Error);
   CHECK_THROWS_AS(one.scheduler.release(Lane::gather, {}), atoll::Error);
   one.reduce(one.bytes(100)).synchronize();
   one.gather(one.bytes(4)).synchronize();
